@@ -1,0 +1,1 @@
+"""halo_tvm: a compiler and auto-tuner for deep-learning models on Apache TVM."""

@@ -1,0 +1,130 @@
+"""The operator protocol: what one file in this package must define."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import tvm
+import tvm.relax.script.parser as relax_parser
+from tvm import ir, relax, te
+from tvm.relax.dpl import DFPattern
+from tvm.script import relax as script_relax
+
+from .. import _compat
+
+OPERATORS: dict[str, type[Operator]] = {}
+
+# `R.halo.<name>` in TVMScript: the parser resolves `R.` in this module, decorators in the other.
+_NAMESPACE = types.SimpleNamespace()
+relax_parser.halo = _NAMESPACE
+script_relax.halo = _NAMESPACE
+
+OPAQUE = 8  # TVM's OpPatternKind.kOpaque: FuseOps leaves the function alone
+
+
+@dataclass(frozen=True)
+class Lift:
+    """`pattern` describes a sub-graph; `build` turns its bindings into the operator's call.
+
+    `build` raises `Rejected(reason)` when the sub-graph matches but the operator cannot express it.
+    """
+
+    name: str
+    pattern: DFPattern
+    build: Callable[[Mapping[DFPattern, relax.Expr]], relax.Expr]
+    benefit: int = 1
+
+
+class Operator:
+    """Base class of every operator `R.halo.<name>`; subclassing registers it."""
+
+    name: ClassVar[str]
+    fusible: ClassVar[bool] = True  # FuseOps may join element-wise neighbours to it
+    semantic: ClassVar[bool] = False  # has `expand` and never reaches a schedule
+
+    def __init_subclass__(cls) -> None:
+        if cls.name in OPERATORS:
+            raise ValueError(f"operator halo.{cls.name} is defined twice: {OPERATORS[cls.name]} and {cls}")
+        OPERATORS[cls.name] = cls
+        _compat.register_relax_op(cls.full_name(), cls.__doc__ or "")
+        ir.register_op_attr(cls.full_name(), "FInferType", lambda call, _ctx=None: cls.infer_type(call))
+        ir.register_op_attr(cls.full_name(), "FLegalize", cls._legalize)
+        ir.register_op_attr(cls.full_name(), "FPurity", True)
+        setattr(_NAMESPACE, cls.name, cls.call)
+
+    @classmethod
+    def full_name(cls) -> str:
+        return f"relax.halo.{cls.name}"
+
+    @classmethod
+    def call(cls, *args: relax.Expr, **attrs: object) -> relax.Call:
+        """A call of the operator; `attrs` with the value None are left out."""
+        kept = {key: value for key, value in attrs.items() if value is not None}
+        return relax.Call(ir.Op.get(cls.full_name()), list(args), ir.make_node("ir.DictAttrs", **kept))
+
+    @classmethod
+    def _legalize(cls, bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+        """Lower to one PrimFunc whose attribute `halo.call` remembers the operator and its attributes.
+
+        Fusion drops function attributes, so rules for fusible operators look for the block annotation
+        `halo.op` that `compute` sets; rules that replace a whole operator read `halo.call`.
+        """
+        attrs = attrs_of(call)
+        compute_attrs = {k: v for k, v in attrs.items() if k != "layer"}
+        out = bb.call_te(cls.compute, *call.args, primfunc_name_hint=cls.name, **compute_attrs)
+        gvar = out.args[0]
+        func = bb.get()[gvar].with_attr("halo.call", {"op": cls.name, **compute_attrs})
+        if not cls.fusible:
+            func = func.with_attr("op_pattern", OPAQUE)
+        bb.update_func(gvar, func)
+        return out
+
+    # What a subclass gives. `compute` names its main block and sets attrs={"halo.op": name} on it.
+    infer_type: ClassVar[Callable[[relax.Call], relax.Type]]
+    compute: ClassVar[Callable[..., te.Tensor]]
+    reference: ClassVar[Callable[..., np.ndarray]]  # NumPy, at the precision of its inputs
+    flops: ClassVar[Callable[..., int]]  # (shapes: list[tuple[int, ...]], **attrs)
+    bytes_moved: ClassVar[Callable[..., int]]  # least traffic: inputs read once, output written once
+    cases: ClassVar[Callable[[], Sequence[Mapping[str, object]]]]  # {"args": [shape | array], "attrs": {...}}
+
+    @staticmethod
+    def lifts() -> Sequence[Lift]:
+        """Spellings of the operator that importers leave behind."""
+        return ()
+
+    @classmethod
+    def expand(cls, bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+        """Rewrite a semantic operator as smaller ones; only called when `semantic`."""
+        raise AssertionError(f"halo.{cls.name} is not semantic")
+
+
+def plain(value: object) -> object:
+    """An attribute value as plain Python: TVM wraps numbers, strings and lists."""
+    if isinstance(value, (bool, int, float, str)) or value is None:
+        return value
+    if isinstance(value, (ir.IntImm, ir.FloatImm)):
+        return bool(value.value) if str(value.dtype) == "bool" else value.value
+    if isinstance(value, (tvm.ir.Array, list, tuple)):
+        return tuple(plain(v) for v in value)
+    return str(value)
+
+
+def attrs_of(call: relax.Call) -> dict[str, object]:
+    """The attributes of an operator call as plain Python values."""
+    return {str(key): plain(call.attrs[key]) for key in call.attrs.keys()} if call.attrs else {}
+
+
+def operator_of(expr: relax.Expr) -> type[Operator] | None:
+    """The operator an expression calls, or None when it is not a `halo` call."""
+    if isinstance(expr, relax.Call) and isinstance(expr.op, ir.Op) and expr.op.name.startswith("relax.halo."):
+        return OPERATORS[expr.op.name.removeprefix("relax.halo.")]
+    return None
+
+
+def f32(value: te.Tensor) -> te.Tensor:
+    """`value` as float32, the precision every operator accumulates in."""
+    return value if value.dtype == "float32" else value.astype("float32")

@@ -1,0 +1,105 @@
+"""Multiplication with a weight parameter, and an optional bias.
+
+Shapes
+    x [..., k]   weight, by `layout`:
+        "kn"      [k, n]
+        "nk"      [n, k]
+        "packed"  [k/kc, ceil(n/nr), kc, nr], the last column block zero padded (params.pack_weight)
+    bias [n] (optional)   ->   y [..., n]
+Computation
+    y[..., j] = sum_k x[..., k] * weight(k, j) + bias[j]
+Lifts
+    matmul(x, weight)                  =>   halo.linear(x, weight, layout="kn")
+    matmul(x, permute_dims(weight))    =>   halo.linear(x, weight, layout="nk")
+    add(halo.linear(x, weight), bias)  =>   halo.linear(x, weight, bias)
+Rejects
+    weight that is no function parameter; weight of another rank than 2; bias that is no vector of n
+Numerics
+    accumulates in float32
+References
+    none: the definition
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm import relax, te
+
+from ._operator import Operator, attrs_of, f32
+
+
+class Linear(Operator):
+    """x @ weight + bias, the weight being a parameter."""
+
+    name = "linear"
+
+    @staticmethod
+    def infer_type(call: relax.Call) -> relax.TensorType:
+        x, weight = call.args[0].ty, call.args[1].ty
+        attrs = attrs_of(call)
+        rank = 4 if attrs["layout"] == "packed" else 2
+        if weight.ndim != rank:
+            raise ValueError(f"halo.linear: weight in layout {attrs['layout']} has rank {rank}, got {weight}")
+        return relax.TensorType([*x.shape.values[:-1], attrs["n"]], x.dtype)
+
+    @staticmethod
+    def compute(x: te.Tensor, weight: te.Tensor, *bias: te.Tensor, layout: str, n: int) -> te.Tensor:
+        depth = x.shape[-1]
+        k = te.reduce_axis((0, depth), "k")
+        if layout == "packed":
+            kc, nr = int(weight.shape[2]), int(weight.shape[3])
+
+            def at(j, k):
+                if int(weight.shape[0]) == 1:
+                    return weight[0, j // nr, k, j % nr]
+                return weight[k // kc, j // nr, k % kc, j % nr]
+
+        else:
+
+            def at(j, k):
+                return weight[k, j] if layout == "kn" else weight[j, k]
+
+        # The padding columns of the last block are computed too: the reduction then has no bounds check,
+        # only the stage behind it does.
+        width = int(weight.shape[1]) * nr if layout == "packed" else n
+        shape = [*x.shape[:-1], n]
+        out = te.compute(
+            [*x.shape[:-1], width],
+            lambda *i: te.sum(f32(x[(*i[:-1], k)]) * f32(at(i[-1], k)), axis=k),
+            name="linear",
+            attrs={"halo.op": "linear"},
+        )
+        if bias:
+            total = out
+            out = te.compute(shape, lambda *i: total[i] + f32(bias[0][i[-1]]), name="bias")
+        elif width != n:
+            total = out
+            out = te.compute(shape, lambda *i: total[i], name="crop")
+        return out if x.dtype == "float32" else out.astype(x.dtype)
+
+    @staticmethod
+    def reference(x: np.ndarray, weight: np.ndarray, *bias: np.ndarray, layout: str, n: int) -> np.ndarray:
+        if layout == "packed":
+            chunks, blocks, kc, nr = weight.shape
+            weight = weight.transpose(0, 2, 1, 3).reshape(chunks * kc, blocks * nr)[:, :n]
+        y = x @ (weight.T if layout == "nk" else weight)
+        return y + bias[0] if bias else y
+
+    @staticmethod
+    def flops(shapes: list[tuple[int, ...]], layout: str, n: int) -> int:
+        return 2 * int(np.prod(shapes[0])) * n
+
+    @staticmethod
+    def bytes_moved(shapes: list[tuple[int, ...]], layout: str, n: int, itemsize: int = 4) -> int:
+        rows = int(np.prod(shapes[0][:-1]))
+        return itemsize * (sum(int(np.prod(s)) for s in shapes) + rows * n)
+
+    @staticmethod
+    def cases():
+        return (
+            {"args": [(5, 24), (24, 10)], "attrs": {"layout": "kn", "n": 10}},
+            {"args": [(2, 3, 24), (10, 24), (10,)], "attrs": {"layout": "nk", "n": 10}},
+            {"args": [(9, 32), (1, 2, 32, 48), (96,)], "attrs": {"layout": "packed", "n": 96}},
+            {"args": [(13, 64), (2, 3, 32, 48), (131,)], "attrs": {"layout": "packed", "n": 131}},
+            {"args": [(1, 64), (2, 3, 32, 48)], "attrs": {"layout": "packed", "n": 131}},
+        )

@@ -1,0 +1,20 @@
+"""64-bit x86: AVX2 and AVX-512 levels, linked with the host's compiler."""
+
+from ._target import Isa, TargetSpec
+
+_AVX2 = frozenset({"avx2", "fma", "f16c", "bmi2"})
+_AVX512 = _AVX2 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+
+X86 = TargetSpec(
+    name="x86",
+    description="64-bit x86 CPUs with AVX2 or AVX-512",
+    kind="llvm",
+    machine="x86_64",
+    isas=(
+        Isa("avx2", "x86-64-v3", (), _AVX2, vector_bits=256, vector_registers=16),
+        Isa("avx512", "x86-64-v4", (), _AVX512, vector_bits=512, vector_registers=32),
+        Isa("avx512-vnni", "x86-64-v4", ("+avx512vnni",), _AVX512 | {"avx512_vnni"}, vector_bits=512, vector_registers=32),
+    ),
+    rules=("flash_attention", "gemm", "row_reduction", "elementwise", "fallback"),
+    runs_on=frozenset({"x86_64", "AMD64"}),
+)

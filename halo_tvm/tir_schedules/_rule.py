@@ -1,0 +1,53 @@
+"""The schedule-rule protocol: what one file in this package must define.
+
+A rule serves a PrimFunc or declines with a sentence. Its analytic default and the tuner speak the
+same vocabulary, the rule's frozen `Decision` dataclass, so the two cannot drift apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+
+from tvm import s_tir, tirx
+
+if TYPE_CHECKING:
+    from ..targets import Target
+
+D = TypeVar("D")
+RULES: dict[str, Rule] = {}
+
+
+class Rule(Generic[D]):
+    """Base class of every schedule rule; subclassing registers one instance under `name`."""
+
+    name: ClassVar[str]
+    version: ClassVar[int] = 1  # raised when a decision changes its meaning: older records become hints
+    Decision: ClassVar[type]
+
+    def __init_subclass__(cls) -> None:
+        if cls.name in RULES:
+            raise ValueError(f"schedule rule {cls.name} is defined twice: {RULES[cls.name]} and {cls}")
+        RULES[cls.name] = cls()
+
+    def default(self, func: tirx.PrimFunc, target: Target) -> D:
+        """The analytic decision for `func`, or `Declined(reason)` when the rule does not serve it."""
+        raise Declinable(self.name)
+
+    def space(self, func: tirx.PrimFunc, target: Target) -> Sequence[D]:
+        """Decisions worth measuring, the default first."""
+        return (self.default(func, target),)
+
+    def apply(self, func: tirx.PrimFunc, target: Target, decision: D) -> tirx.PrimFunc:
+        """`func` scheduled by `decision`; `Declined(reason)` when the decision cannot be applied."""
+        raise Declinable(self.name)
+
+
+class Declinable(AssertionError):
+    """A rule without `default` or `apply`: a mistake of its author, not of a user."""
+
+
+def scheduled(schedule: s_tir.Schedule) -> tirx.PrimFunc:
+    """The single function of `schedule`."""
+    mod = schedule.mod
+    return mod[mod.get_global_vars()[0]]
