@@ -1,1 +1,74 @@
-"""halo_tvm: a compiler and auto-tuner for deep-learning models on Apache TVM."""
+"""halo_tvm: a compiler and auto-tuner for deep-learning models on Apache TVM.
+
+The functions here import what they need when they are called: importing the package costs nothing.
+They are not named like the doors (`halo_tvm.tune`, `halo_tvm.compile`, ...), which are modules.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .compiler import CompileResult
+    from .config import BenchConfig, CompileConfig, ProfileConfig, RunConfig, TuneConfig, ValidateConfig
+    from .runtime import Module
+    from .targets import Target
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BenchConfig", "CompileConfig", "ProfileConfig", "RunConfig", "Target", "TuneConfig", "ValidateConfig",
+    "benchmark", "compile_model", "load", "tune_model", "validate_artifact",
+]
+
+_HOMES = {"Target": "targets"} | {
+    f"{verb}Config": "config" for verb in ("Bench", "Compile", "Profile", "Run", "Tune", "Validate")
+}
+
+
+def __getattr__(name: str) -> object:
+    """The option sets and `Target`, imported on first use."""
+    if name in _HOMES:
+        import importlib
+
+        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def compile_model(config: CompileConfig) -> CompileResult:
+    """Compile a model into an artifact directory; see `CompileConfig`."""
+    from .compiler import compile_model
+
+    return compile_model(config)
+
+
+def tune_model(config: TuneConfig) -> object:
+    """Measure a model's functions within a budget and keep what was learned; see `TuneConfig`."""
+    from .tuning import tune_model
+
+    return tune_model(config)
+
+
+def load(path: str, threads: int | None = None, weights: str = "map") -> Module:
+    """An artifact, verified and ready to run.
+
+    `threads=None` uses every core this process may run on; `weights` is "map" (shared, read from disk
+    on demand) or "resident" (one copy in memory).
+    """
+    from .runtime import load
+
+    return load(path, threads=threads, weights=weights)
+
+
+def validate_artifact(path: str, reference: str | None = None) -> dict[str, object]:
+    """Compare an artifact's outputs with its reference; raises `ValidationFailed` beyond the tolerance."""
+    from .runtime.validation import validate_artifact
+
+    return validate_artifact(path, reference=reference)
+
+
+def benchmark(config: BenchConfig) -> object:
+    """Time an artifact, interleaved with other engines; see `BenchConfig`."""
+    from .peers.benchmark import benchmark
+
+    return benchmark(config)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import platform
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
-import tvm
+if TYPE_CHECKING:  # importing TVM takes seconds, and listing targets needs none of it
+    import tvm
 
 TARGETS: dict[str, TargetSpec] = {}
 
@@ -14,12 +17,13 @@ TARGETS: dict[str, TargetSpec] = {}
 class Isa:
     """One instruction-set level of a target, ordered in the manifest from the smallest to the largest."""
 
-    name: str  # as in artifacts and tuning logs: "avx2", "avx512", "avx512-vnni"
+    name: str  # as in artifacts and tuning logs: "avx2", "avx512", "avx512-vnni", "sm_80"
     mcpu: str
     mattr: tuple[str, ...]  # LLVM features on top of mcpu
     requires: frozenset[str]  # /proc/cpuinfo flags a host must have to run it
     vector_bits: int
     vector_registers: int
+    keys: tuple[tuple[str, object], ...] = ()  # further keys of TVM's target at this level
 
 
 @dataclass(frozen=True)
@@ -32,12 +36,14 @@ class TargetSpec:
     machine: str  # second part of the tuning log's key: "x86_64", "aarch64", "gpu", ...
     isas: tuple[Isa, ...]
     rules: tuple[str, ...]  # names of schedule rules; the first that does not decline wins
-    runs_on: frozenset[str]  # machine names of hosts that can run it (platform.machine())
-    linker: str | None = None  # compiler driver for export_library; None: the host's
+    runs_on: frozenset[str]  # machine names of hosts that can run it (platform.machine()); empty: any
+    linker: str | None = None  # compiler driver for export_library on other machines; None: the host's
+    linker_package: str = ""  # Debian package that holds `linker`
     link_options: tuple[str, ...] = ()
     triple: str | None = None
     l1_bytes: int = 32 << 10
     l2_bytes: int = 1 << 20
+    gpu: bool = False  # kernels run on an NVIDIA GPU, called by an LLVM host
     extra: dict[str, object] = field(default_factory=dict, hash=False)  # further keys of TVM's target
 
     def __post_init__(self) -> None:
@@ -56,6 +62,11 @@ class Target:
     cores: int  # the cores tuning and analytic defaults assume; kernels run with any number
 
     @property
+    def name(self) -> str:
+        """As `--target` spells it, e.g. "x86:avx512-vnni"."""
+        return f"{self.spec.name}:{self.isa.name}" if len(self.spec.isas) > 1 else self.spec.name
+
+    @property
     def lanes_f32(self) -> int:
         """float32 lanes of one vector register."""
         return self.isa.vector_bits // 32
@@ -65,14 +76,32 @@ class Target:
         """Directory of the tuning log and name in manifests, e.g. "llvm-x86_64-avx512-vnni"."""
         return f"{self.spec.kind}-{self.spec.machine}-{self.isa.name}"
 
+    @property
+    def linker(self) -> str | None:
+        """The compiler driver that links its libraries; None for the host's own."""
+        return None if not self.spec.runs_on or platform.machine() in self.spec.runs_on else self.spec.linker
+
     @cached_property
     def tvm(self) -> tvm.target.Target:
         """The target as TVM knows it."""
-        keys: dict[str, object] = {"kind": self.spec.kind, **self.spec.extra}
+        import tvm
+
+        keys: dict[str, object] = {"kind": self.spec.kind, **self.spec.extra, **dict(self.isa.keys)}
         if self.isa.mcpu:
             keys["mcpu"] = self.isa.mcpu
         if self.isa.mattr:
             keys["mattr"] = list(self.isa.mattr)
         if self.spec.triple:
             keys["mtriple"] = self.spec.triple
+        if self.spec.gpu:
+            keys["host"] = {"kind": "llvm"}
         return tvm.target.Target(keys)
+
+    def export_options(self) -> dict[str, object]:
+        """Keyword arguments with which `export_library` links for this target."""
+        from tvm.support import cc
+
+        arguments: dict[str, object] = {"options": list(self.spec.link_options)} if self.spec.link_options else {}
+        if self.linker:
+            arguments["fcompile"] = cc.cross_compiler(self.linker)
+        return arguments

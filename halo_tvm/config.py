@@ -1,0 +1,294 @@
+"""Every option of every verb: frozen dataclasses, the only source of command-line flags.
+
+Precedence is command line, environment, `halo.toml`, default; `resolve` applies it. The environment
+is read in `environment`, when it is called (and HALO_TVM_HOME in `records.home`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from .errors import UnknownName, UsageError
+
+C = TypeVar("C", bound="Config")
+
+OPT_LEVELS = {"0": 0, "1": 1, "2": 2, "3": 3, "low": 1, "medium": 2, "high": 3}
+EFFORTS = ("none", "quick", "normal", "thorough")
+LOG_LEVELS = ("debug", "info", "warning", "error")
+TOML_NAME = "halo.toml"
+# Tables of halo.toml that are not a verb's options: they reach the compiler as `overrides`.
+OVERRIDE_TABLES = ("passes", "operators", "layers")
+
+_BUDGET = re.compile(r"(\d+(?:\.\d+)?)(s|m|h)")
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The environment variables that stand for options."""
+
+    threads: int | None  # HALO_TVM_NUM_THREADS
+    log: str  # HALO_TVM_LOG: verbosity on stderr, one of LOG_LEVELS
+
+
+def environment() -> Environment:
+    """The environment as it is now; `UsageError` for a value that cannot be meant."""
+    threads = os.environ.get("HALO_TVM_NUM_THREADS") or None
+    if threads is not None and not (threads.isdecimal() and int(threads) > 0):
+        raise UsageError(f"HALO_TVM_NUM_THREADS must be a positive number of threads, but is {threads!r}: correct or unset it")
+    log = (os.environ.get("HALO_TVM_LOG") or "warning").lower()
+    if log not in LOG_LEVELS:
+        raise UsageError(f"HALO_TVM_LOG must be one of {', '.join(LOG_LEVELS)}, but is {log!r}: correct or unset it")
+    return Environment(int(threads) if threads else None, log)
+
+
+def option(default: object = dataclasses.MISSING, help: str = "", **metadata: object) -> object:  # noqa: A002
+    """A field with what its flag needs.
+
+    Metadata: `short` (one-letter flag), `metavar`, `positional`, `choices`, `env` (attribute of
+    `Environment` that serves when no flag is given), `flag=False` (no flag).
+    """
+    return dataclasses.field(default=default, metadata={"help": help, **metadata})
+
+
+@dataclass(frozen=True)
+class Config:
+    """Base of all option sets. A field's type is its flag's type: str, int, float, bool, tuple[str, ...]."""
+
+    def __str__(self) -> str:
+        shown = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        width = max(map(len, shown))
+        lines = [f"  {name:<{width}}  {_shown(value)}" for name, value in shown.items() if value not in (None, (), {})]
+        return "\n".join([type(self).__name__, *lines])
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value, choices = getattr(self, field.name), field.metadata.get("choices")
+            if choices and value is not None and value not in choices:
+                raise UnknownName(field.name.replace("_", " "), str(value), choices)
+        threads = getattr(self, "threads", None)
+        if threads is not None and threads < 1:
+            raise UsageError(f"threads must be at least 1, but are {threads}: leave the option out to use every allowed core")
+
+
+def _shown(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+_MODEL = "built-in name, model file, or Hugging Face directory"
+_THREADS = "threads to use (default: every core this process may run on)"
+_SHAPE = "sizes of named dimensions, e.g. batch=1,sequence=128 or sequence=1:512"
+_LOG = "directory of tuning records, looked up before all others"
+_JSON = "write the result as JSON to FILE ('-': standard output)"
+
+
+@dataclass(frozen=True)
+class CompileConfig(Config):
+    """A model becomes an artifact."""
+
+    model: str = option(help=_MODEL, short="m", metavar="MODEL")
+    output: str | None = option(None, "artifact directory (default: <model>.halo)", short="o", metavar="DIR")
+    target: str = option("cpu", "what to compile for: `halo-tvm targets` lists them", short="t", metavar="TARGET")
+    opt_level: str = option("3", "pass list: 0..3, or low, medium, high", short="O", metavar="LEVEL", choices=tuple(OPT_LEVELS))
+    enable: tuple[str, ...] = option((), "also run this pass (repeatable)", metavar="PASS")
+    disable: tuple[str, ...] = option((), "leave this pass out (repeatable)", metavar="PASS")
+    shape: str | None = option(None, _SHAPE, metavar="NAME=SIZE")
+    log: str | None = option(None, _LOG, metavar="DIR")
+    dump_ir: str | None = option(None, "write the module after each phase there", metavar="DIR")
+    config: str | None = option(None, f"options file (default: ./{TOML_NAME} when it exists)", metavar="FILE")
+    seed: int = option(0, "seed of random weights and reference inputs")
+    threads: int | None = option(None, _THREADS, metavar="N", env="threads")
+    validate: bool = option(True, "compare the artifact with the reference after building it")
+    overrides: Mapping[str, object] = dataclasses.field(default_factory=dict, hash=False, metadata={"flag": False})
+
+    @property
+    def level(self) -> int:
+        """The opt level as a number from 0 to 3."""
+        return OPT_LEVELS[self.opt_level]
+
+    @property
+    def artifact(self) -> Path:
+        """Where the artifact goes: `output`, else the model's last path part with `.halo`."""
+        return Path(self.output) if self.output else Path(Path(self.model).stem + ".halo")
+
+
+@dataclass(frozen=True)
+class TuneConfig(Config):
+    """A model's functions are measured; what is learned goes to a tuning log."""
+
+    model: str = option(help=_MODEL, short="m", metavar="MODEL")
+    target: str = option("cpu", "what to tune for: `halo-tvm targets` lists them", short="t", metavar="TARGET")
+    budget: str = option("10m", "wall-clock limit, e.g. 90s, 10m, 1h", metavar="TIME")
+    trials: int | None = option(None, "most candidates to measure (default: as many as the budget allows)", metavar="N")
+    effort: str = option("normal", "how widely to search", metavar="EFFORT", choices=EFFORTS)
+    log: str | None = option(None, "directory to write records to (default: tuning_logs under $HALO_TVM_HOME)", metavar="DIR")
+    shape: str | None = option(None, _SHAPE, metavar="NAME=SIZE")
+    opt_level: str = option("3", "pass list: 0..3, or low, medium, high", short="O", metavar="LEVEL", choices=tuple(OPT_LEVELS))
+    enable: tuple[str, ...] = option((), "also run this pass (repeatable)", metavar="PASS")
+    disable: tuple[str, ...] = option((), "leave this pass out (repeatable)", metavar="PASS")
+    config: str | None = option(None, f"options file (default: ./{TOML_NAME} when it exists)", metavar="FILE")
+    seed: int = option(0, "seed of weights, inputs and search order")
+    threads: int | None = option(None, _THREADS, metavar="N", env="threads")
+    json: str | None = option(None, _JSON, metavar="FILE")
+    overrides: Mapping[str, object] = dataclasses.field(default_factory=dict, hash=False, metadata={"flag": False})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        parse_seconds(self.budget)
+        if self.trials is not None and self.trials < 1:
+            raise UsageError(f"trials must be at least 1, but are {self.trials}: leave the option out to search until the budget ends")
+
+    @property
+    def budget_s(self) -> float:
+        """The budget in seconds."""
+        return parse_seconds(self.budget)
+
+    def compile_config(self) -> CompileConfig:
+        """The options with which `compile` builds what is tuned here."""
+        shared = {f.name for f in dataclasses.fields(self)} & {f.name for f in dataclasses.fields(CompileConfig)}
+        return CompileConfig(**{name: getattr(self, name) for name in shared}, validate=False)
+
+
+@dataclass(frozen=True)
+class RunConfig(Config):
+    """An artifact is run once."""
+
+    artifact: str = option(help="artifact directory", positional=True, metavar="ARTIFACT")
+    input: tuple[str, ...] = option((), "an input's values: NAME=FILE.npy, or FILE.npz with several (repeatable); others are seeded random", metavar="NAME=FILE")
+    output: str | None = option(None, "write the outputs to FILE.npz", short="o", metavar="FILE")
+    shape: str | None = option(None, _SHAPE, metavar="NAME=SIZE")
+    seed: int = option(0, "seed of inputs that are not given")
+    threads: int | None = option(None, _THREADS, metavar="N", env="threads")
+
+
+@dataclass(frozen=True)
+class BenchConfig(Config):
+    """An artifact is timed, interleaved with other engines."""
+
+    artifact: str = option(help="artifact directory", positional=True, metavar="ARTIFACT")
+    vs: tuple[str, ...] = option((), "engine to compare with, e.g. onnxruntime, torch (repeatable)", metavar="ENGINE")
+    reference: str | None = option(None, "the original model file, for engines that read it", metavar="FILE")
+    shape: str | None = option(None, _SHAPE, metavar="NAME=SIZE")
+    rounds: int = option(20, "interleaved rounds", metavar="N")
+    threads: int | None = option(None, _THREADS, metavar="N", env="threads")
+    seed: int = option(0, "seed of the inputs")
+    json: str | None = option(None, _JSON, metavar="FILE")
+    markdown: str | None = option(None, "write the report as Markdown to FILE", metavar="FILE")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.rounds < 1:
+            raise UsageError(f"rounds must be at least 1, but are {self.rounds}: give a positive number")
+
+
+@dataclass(frozen=True)
+class ValidateConfig(Config):
+    """An artifact's outputs are compared with its reference."""
+
+    artifact: str = option(help="artifact directory", positional=True, metavar="ARTIFACT")
+    reference: str | None = option(None, "run the source engine again on this original model file", metavar="FILE")
+    threads: int | None = option(None, _THREADS, metavar="N", env="threads")
+    json: str | None = option(None, _JSON, metavar="FILE")
+
+
+@dataclass(frozen=True)
+class ProfileConfig(Config):
+    """An artifact's time, kernel by kernel."""
+
+    artifact: str = option(help="artifact directory", positional=True, metavar="ARTIFACT")
+    shape: str | None = option(None, _SHAPE, metavar="NAME=SIZE")
+    rounds: int = option(10, "runs to take the median of", metavar="N")
+    threads: int | None = option(None, _THREADS, metavar="N", env="threads")
+    seed: int = option(0, "seed of the inputs")
+    json: str | None = option(None, _JSON, metavar="FILE")
+
+
+def parse_seconds(text: str) -> float:
+    """Seconds of a budget such as `90s`, `10m`, `1.5h`; `UsageError` for anything else."""
+    match = _BUDGET.fullmatch(text.strip())
+    seconds = float(match[1]) * _SECONDS[match[2]] if match else 0.0
+    if seconds <= 0:
+        raise UsageError(f"a budget is a positive time such as 90s, 10m or 1h, but {text!r} was given: correct --budget")
+    return seconds
+
+
+def read_toml(path: str | Path) -> dict[str, object]:
+    """The tables of an options file; `UsageError` when it cannot be read."""
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"an options file was expected at {path}, but {error.strerror or error}: correct --config") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} must be a TOML file, but {error}: correct that line") from None
+
+
+def resolve(kind: type[C], given: Mapping[str, object], *, environ: Environment | None = None, directory: str | Path = ".") -> C:
+    """`kind` from `given` options (those on the command line), environment, options file, defaults.
+
+    The table of `halo.toml` is named like the verb: `[compile]` for `CompileConfig`. Unknown keys are
+    refused with the nearest known one. `[passes]`, `[operators]` and `[layers]` become `overrides`.
+    """
+    environ = environment() if environ is None else environ
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    values: dict[str, object] = {}
+    path = _options_file(fields, given, Path(directory))
+    if path is not None:
+        values.update(_from_toml(kind, fields, path))
+    for name, field in fields.items():
+        found = getattr(environ, field.metadata["env"]) if "env" in field.metadata else None
+        if found is not None:
+            values[name] = found
+    values.update(given)
+    missing = [n for n, f in fields.items() if n not in values and f.default is f.default_factory is dataclasses.MISSING]
+    if missing:
+        raise UsageError(f"{', '.join(missing)} must be given, but is not: see --help")
+    return kind(**values)
+
+
+def _options_file(fields: Mapping[str, object], given: Mapping[str, object], directory: Path) -> Path | None:
+    if given.get("config"):
+        return Path(str(given["config"]))
+    implied = directory / TOML_NAME
+    return implied if "config" in fields and implied.is_file() else None
+
+
+def _from_toml(kind: type[Config], fields: Mapping[str, dataclasses.Field], path: Path) -> dict[str, object]:
+    tables = read_toml(path)
+    verbs = {c.__name__.removesuffix("Config").lower() for c in Config.__subclasses__()}
+    for table in tables:
+        if table not in verbs and table not in OVERRIDE_TABLES:
+            raise UnknownName(f"table in {path}", table, verbs | set(OVERRIDE_TABLES))
+    own = tables.get(kind.__name__.removesuffix("Config").lower(), {})
+    if not isinstance(own, dict):
+        raise UsageError(f"{path} must hold tables such as [compile], but found a plain value: put options under a table")
+    settable = {name for name, field in fields.items() if field.metadata.get("flag", True) and name != "config"}
+    values: dict[str, object] = {"config": str(path)}
+    for key, value in own.items():
+        name = key.replace("-", "_")
+        if name not in settable:
+            raise UnknownName(f"option in {path}", key, settable)
+        values[name] = _coerced(path, key, value, fields[name])
+    if "overrides" in fields:
+        values["overrides"] = {table: tables[table] for table in OVERRIDE_TABLES if table in tables}
+    return values
+
+
+def _coerced(path: Path, key: str, value: object, field: dataclasses.Field) -> object:
+    """A TOML value as its field's type; a number may stand for a string (`opt_level = 2`)."""
+    wanted = str(field.type)
+    if wanted.startswith("tuple") and isinstance(value, list) and all(isinstance(v, str) for v in value):
+        return tuple(value)
+    if wanted.startswith("str") and isinstance(value, (str, int)) and not isinstance(value, bool):
+        return str(value)
+    if wanted.startswith("bool") and isinstance(value, bool):
+        return value
+    if wanted.startswith("int") and isinstance(value, int) and not isinstance(value, bool):
+        return value
+    raise UsageError(f"{key} in {path} must be of type {wanted}, but is {value!r}: correct it")

@@ -1,0 +1,87 @@
+"""What the host CPU and GPU are, read from the system without importing TVM."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+@dataclass(frozen=True)
+class Host:
+    """One machine's CPU. Cache sizes are per instance, 0 where the system does not say."""
+
+    machine: str  # platform.machine(): "x86_64", "aarch64", ...
+    model: str
+    flags: frozenset[str]  # names as /proc/cpuinfo prints them
+    cores: int  # cores this process may run on
+    l1_bytes: int
+    l2_bytes: int
+    l3_bytes: int
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One NVIDIA GPU; `arch` is its compute capability as nvcc spells it, e.g. "sm_90"."""
+
+    name: str
+    arch: str
+
+
+def read_host(cpuinfo: str | None = None) -> Host:
+    """The host; `cpuinfo` replaces the text of /proc/cpuinfo."""
+    if cpuinfo is None:
+        source = Path("/proc/cpuinfo")
+        cpuinfo = source.read_text(encoding="utf-8", errors="replace") if source.exists() else ""
+    fields = dict(re.findall(r"^([\w ]+?)\s*: (.*)$", cpuinfo, flags=re.MULTILINE))
+    flags = fields.get("flags") or fields.get("Features") or ""
+    caches = _read_caches(_CACHES)
+    return Host(
+        machine=platform.machine(),
+        model=fields.get("model name") or platform.processor() or "unknown",
+        flags=frozenset(flags.split()),
+        cores=usable_cores(),
+        l1_bytes=caches.get(1, 0),
+        l2_bytes=caches.get(2, 0),
+        l3_bytes=caches.get(3, 0),
+    )
+
+
+def usable_cores() -> int:
+    """Cores in this process's affinity mask; all of them where the system has no masks."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _read_caches(root: Path) -> dict[int, int]:
+    """Bytes of each level's data (or unified) cache, as the kernel lists them under `root`."""
+    sizes: dict[int, int] = {}
+    for index in sorted(root.glob("index*")):
+        if (index / "type").read_text().strip() == "Instruction":
+            continue
+        size = re.fullmatch(r"(\d+)([KMG]?)", (index / "size").read_text().strip())
+        if size:
+            sizes[int((index / "level").read_text())] = int(size[1]) * _UNITS[size[2]]
+    return sizes
+
+
+def read_gpus() -> tuple[Gpu, ...]:
+    """NVIDIA GPUs, as the driver's own tool lists them; empty without driver or GPU."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return ()
+    command = [tool, "--query-gpu=name,compute_cap", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    rows = (line.rsplit(",", 1) for line in answer.stdout.splitlines() if "," in line)
+    return tuple(Gpu(name.strip(), "sm_" + capability.strip().replace(".", "")) for name, capability in rows)

@@ -1,0 +1,84 @@
+"""From `--target` text to a resolved `Target`."""
+
+from __future__ import annotations
+
+from ..errors import EnvironmentProblem, UnknownName, UsageError
+from ._host import Host, read_gpus, read_host
+from ._target import TARGETS, Isa, Target, TargetSpec
+
+HOST = "cpu"  # the name that stands for the machine it is used on
+
+
+def known_names() -> tuple[str, ...]:
+    """Every text that `resolve` takes: names, name:level, and LLVM's names of levels."""
+    names = [HOST]
+    for spec in TARGETS.values():
+        names += [spec.name, *(f"{spec.name}:{isa.name}" for isa in spec.isas if len(spec.isas) > 1)]
+    return (*names, *_aliases())
+
+
+def resolve(text: str, *, host: Host | None = None, cores: int | None = None) -> Target:
+    """The target that `text` names.
+
+    `cpu` is the largest level this host has; `NAME` alone the smallest level of a manifest (for a GPU
+    target: this machine's GPU, when it has one); `NAME:LEVEL` and LLVM's names (`x86-64-v3`) are exact.
+    `UnknownName` lists what is known; `EnvironmentProblem` when no level fits this host.
+    """
+    text = text.strip()
+    host = host or read_host()
+    if text == HOST:
+        return _of_host(host, cores)
+    if "," in text:
+        raise UsageError(f"one target was expected, but {text!r} names several: compile each of them by itself")
+    name, _, level = text.partition(":")
+    if not level and name in _aliases():
+        spec, isa = _aliases()[name]
+    elif name in TARGETS:
+        spec = TARGETS[name]
+        isa = _level(spec, level) if level else _default_level(spec)
+    else:
+        raise UnknownName("target", text, known_names())
+    native = not spec.runs_on or host.machine in spec.runs_on
+    return Target(spec, isa, cores or (host.cores if native else 4))
+
+
+def _aliases() -> dict[str, tuple[TargetSpec, Isa]]:
+    """LLVM's names: the first level with that mcpu."""
+    aliases: dict[str, tuple[TargetSpec, Isa]] = {}
+    for spec in TARGETS.values():
+        for isa in spec.isas:
+            if isa.mcpu and isa.mcpu != "generic":
+                aliases.setdefault(isa.mcpu, (spec, isa))
+    return aliases
+
+
+def _of_host(host: Host, cores: int | None) -> Target:
+    specs = [spec for spec in TARGETS.values() if host.machine in spec.runs_on]
+    for spec in specs:
+        for isa in reversed(spec.isas):
+            if isa.requires <= host.flags:
+                return Target(spec, isa, cores or host.cores)
+    known = ", ".join(sorted({m for spec in TARGETS.values() for m in spec.runs_on}))
+    if not specs:
+        raise EnvironmentProblem(f"the target 'cpu' needs a host of a known machine ({known}), but this one is {host.machine!r}: use --target c")
+    lacking = ", ".join(sorted(specs[0].isas[0].requires - host.flags))
+    raise EnvironmentProblem(f"the smallest level of target {specs[0].name!r} needs CPU features that this host lacks ({lacking}): use --target c")
+
+
+def _level(spec: TargetSpec, level: str) -> Isa:
+    for isa in spec.isas:
+        if isa.name == level:
+            return isa
+    raise UnknownName(f"level of target {spec.name}", level, [isa.name for isa in spec.isas])
+
+
+def _default_level(spec: TargetSpec) -> Isa:
+    """The smallest level, which runs everywhere; of a GPU target the largest that this machine's GPU runs."""
+    fitting = [isa for isa in spec.isas if any(runs_on_gpu(isa, gpu.arch) for gpu in read_gpus())] if spec.gpu else []
+    return fitting[-1] if fitting else spec.isas[0]
+
+
+def runs_on_gpu(isa: Isa, arch: str) -> bool:
+    """Whether code for `isa` runs on a GPU of compute capability `arch`: same generation, not newer."""
+    ours, theirs = int(isa.name.removeprefix("sm_")), int(arch.removeprefix("sm_"))
+    return ours // 10 == theirs // 10 and ours <= theirs
