@@ -125,6 +125,12 @@ def operator_of(expr: relax.Expr) -> type[Operator] | None:
     return None
 
 
+def same_shape(a: Sequence[ir.Expr | int], b: Sequence[ir.Expr | int]) -> bool:
+    """Whether two lists of dimensions are provably equal."""
+    analyzer = tvm.sym.Analyzer()
+    return len(a) == len(b) and all(analyzer.can_prove_equal(x, y) for x, y in zip(a, b))
+
+
 def f32(value: te.Tensor) -> te.Tensor:
     """`value` as float32, the precision every operator accumulates in."""
     return value if value.dtype == "float32" else value.astype("float32")

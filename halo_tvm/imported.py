@@ -1,0 +1,40 @@
+"""What every importer and every built-in definition produces."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import tvm
+
+from .params import ParamTable
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """One run-time input. A string in `shape` names a symbolic dimension."""
+
+    name: str
+    shape: tuple[int | str, ...]
+    dtype: str
+    values: tuple[int, int] | None = None  # allowed integers, inclusive (a token id past the vocabulary reads foreign memory)
+    default: str | None = None  # "ones" or "zeros": may be left out at run time
+
+
+@dataclass(frozen=True)
+class ImportedModel:
+    """A model before any phase: `main` takes the inputs, then the weights of `params` in order."""
+
+    name: str
+    mod: tvm.IRModule
+    params: ParamTable
+    inputs: tuple[InputSpec, ...]
+    outputs: tuple[str, ...]
+    ranges: dict[str, tuple[int, int]]  # symbolic dimension -> smallest and largest value, inclusive
+    typical: dict[str, int]  # symbolic dimension -> the size benchmarks and cost estimates use
+    source: dict[str, object]  # what it came from, for the manifest and for peers
+    report: dict[str, object]  # the ImportReport: operators by name, parameters, notes
+
+
+def dimension_ranges(ranges: dict[str, tuple[int, int]]) -> str:
+    """Ranges as a reader writes them: `batch=1..8, sequence=1..1024`."""
+    return ", ".join(f"{name}={low}..{high}" for name, (low, high) in ranges.items())

@@ -1,0 +1,46 @@
+"""A model file, directory or built-in name -> `ImportedModel`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..errors import UnknownName, UnsupportedModel, UsageError
+from ..imported import ImportedModel
+from ._shapes import apply_shapes
+
+
+def import_model(model: str, *, seed: int = 0, shapes: tuple[str, ...] = ()) -> ImportedModel:
+    """Read `model`: a built-in name, an ONNX file, or a directory with config.json and safetensors.
+
+    `seed` seeds the weights of a built-in model. `shapes` are texts like `input_ids=1..8x1..512`
+    that fix or bound the dimensions of inputs.
+    """
+    return apply_shapes(_import(model, seed), shapes)
+
+
+def _import(model: str, seed: int) -> ImportedModel:
+    from ..models import PRESETS
+    from ..models._builder import RandomWeights
+
+    path = Path(model)
+    if model in PRESETS:
+        family, config = PRESETS[model]
+        return family.build(model, config, RandomWeights(seed), {"kind": "builtin", "name": model, "seed": seed})
+    if path.is_dir():
+        from .huggingface import import_directory
+
+        return import_directory(path)
+    if path.suffix == ".onnx":
+        if not path.is_file():
+            raise UsageError(f"expected an ONNX file, found no file {model!r}: check the path")
+        from .onnx import import_onnx
+
+        return import_onnx(path)
+    if path.is_file():
+        raise UnsupportedModel(
+            f"expected an .onnx file, a directory with config.json or a built-in name, found the file {model!r}: "
+            "convert it to ONNX first"
+        )
+    if path.suffix or "/" in model:
+        raise UsageError(f"expected a model file or directory, found nothing at {model!r}: check the path")
+    raise UnknownName("model", model, PRESETS, "(or give an .onnx file or a directory with config.json and safetensors)")

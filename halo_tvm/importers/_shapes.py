@@ -1,0 +1,70 @@
+"""`--shape input_ids=1..8x1..512`: fix or bound the dimensions of a model's inputs."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from tvm import relax
+
+from ..errors import UnknownName, UsageError
+from ..imported import ImportedModel, InputSpec
+
+_DIMENSION = re.compile(r"(\d+)(?:\.\.(\d+))?")
+
+
+def parse_shape(text: str) -> tuple[str, tuple[tuple[int, int], ...]]:
+    """`name=1..8x128` -> ("name", ((1, 8), (128, 128)))."""
+    name, _, dims = text.partition("=")
+    matches = [_DIMENSION.fullmatch(d) for d in dims.split("x")]
+    if not name or not all(matches):
+        raise UsageError(f"expected a shape like input_ids=1..8x1..512, found {text!r}: write one number or range per dimension")
+    ranges = tuple((int(m[1]), int(m[2] or m[1])) for m in matches)
+    if any(low < 1 or low > high for low, high in ranges):
+        raise UsageError(f"expected dimensions of at least 1 with the smaller bound first, found {text!r}: correct the range")
+    return name, ranges
+
+
+def apply_shapes(model: ImportedModel, shapes: tuple[str, ...]) -> ImportedModel:
+    """`model` with the dimensions named by `shapes` fixed (one number) or given new ranges."""
+    ranges, fixed = dict(model.ranges), {}
+    specs = {spec.name: spec for spec in model.inputs}
+    for text in shapes:
+        name, dims = parse_shape(text)
+        if name not in specs:
+            raise UnknownName("input", name, specs)
+        spec = specs[name]
+        if len(dims) != len(spec.shape):
+            raise UsageError(f"expected {len(spec.shape)} dimensions for input {name}, found {len(dims)} in {text!r}: give one per dimension")
+        for dim, (low, high) in zip(spec.shape, dims):
+            _restrict(name, dim, low, high, ranges, fixed)
+    if fixed:
+        model = _bind(model, fixed)
+    kept = {d: r for d, r in ranges.items() if d not in fixed}
+    typical = {d: min(max(model.typical.get(d, high), low), high) for d, (low, high) in kept.items()}
+    return dataclasses.replace(model, ranges=kept, typical=typical)
+
+
+def _restrict(
+    name: str, dim: int | str, low: int, high: int, ranges: dict[str, tuple[int, int]], fixed: dict[str, int]
+) -> None:
+    if isinstance(dim, int):
+        if (low, high) != (dim, dim):
+            raise UsageError(f"input {name} has a fixed dimension of {dim}, found {low}..{high}: only symbolic dimensions have ranges")
+        return
+    limit = ranges[dim]
+    if not (limit[0] <= low and high <= limit[1]):
+        raise UsageError(
+            f"dimension {dim} of input {name} may lie in {limit[0]}..{limit[1]}, found {low}..{high}: choose a range inside it"
+        )
+    ranges[dim] = (low, high)
+    if low == high:
+        fixed[dim] = low
+
+
+def _bind(model: ImportedModel, fixed: dict[str, int]) -> ImportedModel:
+    def static(spec: InputSpec) -> InputSpec:
+        return dataclasses.replace(spec, shape=tuple(fixed.get(d, d) for d in spec.shape))
+
+    mod = relax.transform.BindSymbolicVars(dict(fixed), "main")(model.mod)
+    return dataclasses.replace(model, mod=mod, inputs=tuple(static(spec) for spec in model.inputs))

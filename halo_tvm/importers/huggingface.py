@@ -1,0 +1,130 @@
+"""A Hugging Face directory (config.json and safetensors) -> a built-in definition with its real weights.
+
+The weights stay in their files until the artifact is written: every tensor is a lazy `ParamSource`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from ..errors import UnsupportedModel
+from ..imported import ImportedModel
+from ..models import FAMILIES
+from ..params import ParamSource
+
+_CONFIG_LIMIT = 4 << 20  # a config.json or an index of a real model is far smaller
+
+
+def import_directory(path: Path) -> ImportedModel:
+    """Read the model in directory `path`; `UnsupportedModel` when no definition serves its model_type."""
+    config = _read_json(path / "config.json", "config.json of a Hugging Face model")
+    kind = config.get("model_type")
+    family = next((f for f in FAMILIES.values() if kind in f.huggingface_types), None)
+    if family is None:
+        known = sorted(t for f in FAMILIES.values() for t in f.huggingface_types)
+        raise UnsupportedModel(
+            f"expected a model_type of {', '.join(known)}, found {kind!r} in {path.name}/config.json: export the model to ONNX instead"
+        )
+    try:
+        parsed = family.from_huggingface(config)
+    except (KeyError, TypeError, ValueError) as reason:
+        raise UnsupportedModel(
+            f"expected a complete {kind} config, found {reason!r} while reading {path.name}/config.json: re-export the model"
+        ) from reason
+    weights = DirectoryWeights(path, family.prefixes)
+    source = {"kind": "huggingface", "name": path.resolve().name, "model_type": kind, "sha256": weights.fingerprint()}
+    return family.build(path.resolve().name, parsed, weights, source)
+
+
+class DirectoryWeights:
+    """Tensors of all safetensors files of a directory, by name, read when asked for, given as float32."""
+
+    def __init__(self, path: Path, prefixes: tuple[str, ...]) -> None:
+        self.path = path
+        self.prefixes = prefixes
+        self.files = _weight_files(path)
+        self._where: dict[str, tuple[Path, tuple[int, ...]]] = {}
+        for file in self.files:
+            try:
+                with safe_open(file, framework="numpy") as tensors:
+                    for name in tensors.keys():
+                        self._where[name] = (file, tuple(tensors.get_slice(name).get_shape()))
+            except (SafetensorError, OSError) as reason:
+                raise UnsupportedModel(
+                    f"expected a readable safetensors file, found {reason} in {file.name}: download the model again"
+                ) from reason
+
+    def _stored(self, name: str) -> str | None:
+        return next((prefix + name for prefix in self.prefixes if prefix + name in self._where), None)
+
+    def has(self, name: str) -> bool:
+        return self._stored(name) is not None
+
+    def source(self, name: str, shape: tuple[int, ...], scale: float, offset: float) -> ParamSource:
+        """The tensor `name`; `scale` and `offset` concern random weights only."""
+        stored = self._stored(name)
+        if stored is None:
+            raise UnsupportedModel(
+                f"expected a tensor {name!r} in {self.path.name}, found {len(self._where)} other tensors "
+                f"(such as {', '.join(sorted(self._where)[:3])}): the checkpoint is incomplete or of another architecture"
+            )
+        file, found = self._where[stored]
+        if found != shape:
+            raise UnsupportedModel(
+                f"expected tensor {stored!r} of shape {list(shape)}, found {list(found)}: config.json and weights do not belong together"
+            )
+
+        def load() -> np.ndarray:
+            with safe_open(file, framework="numpy") as tensors:
+                return np.ascontiguousarray(tensors.get_tensor(stored), dtype=np.float32)
+
+        return ParamSource(shape, "float32", load)
+
+    def fingerprint(self) -> str:
+        """SHA-256 over the files' names, sizes and headers: tells one checkpoint from another without reading it all."""
+        digest = hashlib.sha256()
+        for file in self.files:
+            with file.open("rb") as stream:
+                size = int.from_bytes(stream.read(8), "little")
+                digest.update(f"{file.name}:{file.stat().st_size}:".encode() + stream.read(min(size, 64 << 20)))
+                stream.seek(-min(file.stat().st_size, 1 << 20), 2)
+                digest.update(stream.read())
+        return digest.hexdigest()
+
+
+def _weight_files(path: Path) -> list[Path]:
+    index = path / "model.safetensors.index.json"
+    if index.is_file():
+        names = sorted(set(_read_json(index, "index of sharded safetensors").get("weight_map", {}).values()))
+        bad = [name for name in names if not isinstance(name, str) or Path(name).name != name]
+        if bad:
+            raise UnsupportedModel(f"expected plain file names in {index.name}, found {bad[0]!r}: the index is not trustworthy")
+        files = [path / name for name in names]
+    else:
+        files = sorted(path.glob("*.safetensors"))
+    missing = [file.name for file in files if not file.is_file()]
+    if missing or not files:
+        raise UnsupportedModel(
+            f"expected safetensors weights in {path.name}, found {'no file ' + missing[0] if missing else 'none'}: "
+            "download the model completely (pickled .bin weights are not read)"
+        )
+    return files
+
+
+def _read_json(file: Path, what: str) -> dict[str, object]:
+    if not file.is_file():
+        raise UnsupportedModel(f"expected {what}, found no {file.name} in {file.parent.name}: give the model's own directory")
+    if file.stat().st_size > _CONFIG_LIMIT:
+        raise UnsupportedModel(f"expected {what} of at most {_CONFIG_LIMIT >> 20} MiB, found {file.stat().st_size} bytes: not such a file")
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as reason:
+        raise UnsupportedModel(f"expected {what} to be JSON, found {reason}: download the model again") from reason
+    if not isinstance(value, dict):
+        raise UnsupportedModel(f"expected {what} to hold a JSON object, found {type(value).__name__}: download the model again")
+    return value

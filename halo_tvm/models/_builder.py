@@ -1,0 +1,128 @@
+"""Write a model down once: declare inputs and weights, call operators, get `main` and its parameters.
+
+Weights come from a `Weights` object: seeded random numbers, or the tensors of a safetensors directory.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+import tvm
+from tvm import relax, tirx
+
+from ..params import ParamSource, ParamTable
+from ..relay_ops import OPERATORS
+
+
+class Weights(Protocol):
+    """Where the tensors of a definition come from."""
+
+    def source(self, name: str, shape: tuple[int, ...], scale: float, offset: float) -> ParamSource:
+        """The tensor `name`; random weights are `offset + scale * normal`."""
+
+    def has(self, name: str) -> bool:
+        """Whether the tensor exists; random weights have none of the optional ones."""
+
+
+class RandomWeights:
+    """Normal numbers, seeded per tensor name: the same model has the same weights in every process."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def has(self, name: str) -> bool:
+        return False
+
+    def source(self, name: str, shape: tuple[int, ...], scale: float, offset: float) -> ParamSource:
+        def load() -> np.ndarray:
+            rng = np.random.default_rng((self.seed, zlib.crc32(name.encode())))
+            x = rng.standard_normal(shape, dtype=np.float32)
+            x *= np.float32(scale)
+            if offset:
+                x += np.float32(offset)
+            return x
+
+        return ParamSource(shape, "float32", load)
+
+
+class ModelBuilder:
+    """Collects inputs, weights and operator calls of one `main` function.
+
+    `layer` is the name that operator calls carry from then on, so that reports and overrides can
+    speak of `h.0.attn`.
+    """
+
+    def __init__(self, weights: Weights) -> None:
+        self.weights = weights
+        self.params = ParamTable()
+        self.layer = ""
+        self._bb = relax.BlockBuilder()
+        self._dims: dict[str, tirx.Var] = {}
+        self.inputs: dict[str, relax.Var] = {}
+        self._weight_vars: dict[str, relax.Var] = {}
+
+    def dim(self, name: str) -> tirx.Var:
+        """The symbolic dimension `name`."""
+        return self._dims.setdefault(name, tirx.Var(name, "int64"))
+
+    def input(self, name: str, shape: Sequence[int | str], dtype: str) -> relax.Var:
+        dims = [self.dim(d) if isinstance(d, str) else d for d in shape]
+        self.inputs[name] = relax.Var(name, relax.TensorType(dims, dtype))
+        return self.inputs[name]
+
+    def weight(self, name: str, shape: tuple[int, ...], *, scale: float = 0.02, offset: float = 0.0) -> relax.Var:
+        """The weight `name`. Asked for twice (tied weights), it is stored once."""
+        if name not in self._weight_vars:
+            self.params.add_source(name, self.weights.source(name, shape, scale, offset))
+            self._weight_vars[name] = relax.Var(name.replace(".", "_"), relax.TensorType(shape, "float32"))
+        return self._weight_vars[name]
+
+    def table(self, name: str, values: np.ndarray) -> relax.Var:
+        """A float32 table that the definition computes itself, kept with the weights."""
+        self.params.add_source(name, ParamSource(values.shape, "float32", lambda: values))
+        self._weight_vars[name] = relax.Var(name.replace(".", "_"), relax.TensorType(values.shape, "float32"))
+        return self._weight_vars[name]
+
+    def emit(self, expr: relax.Expr) -> relax.Var:
+        return self._bb.emit(expr)
+
+    def op(self, operator: str, *args: relax.Expr, **attrs: object) -> relax.Var:
+        """Emit `halo.<operator>` under the current layer name."""
+        return self._bb.emit(OPERATORS[operator].call(*args, layer=self.layer or None, **attrs))
+
+    def linear(
+        self, x: relax.Expr, name: str, k: int, n: int, *, layout: str = "nk", bias: bool = True, gain: float = 1.0
+    ) -> relax.Var:
+        """x @ weight + bias; random weights keep the variance of x, times `gain` squared."""
+        return self.op("linear", x, *self.linear_weights(name, k, n, layout, bias, gain), layout=layout, n=n)
+
+    def linear_weights(
+        self, name: str, k: int, n: int, layout: str = "nk", bias: bool = True, gain: float = 1.0
+    ) -> list[relax.Var]:
+        shape = (n, k) if layout == "nk" else (k, n)
+        weights = [self.weight(f"{name}.weight", shape, scale=gain / float(np.sqrt(k)))]
+        return [*weights, self.weight(f"{name}.bias", (n,), scale=0.1)] if bias else weights
+
+    def layer_norm(self, x: relax.Expr, name: str, d: int, eps: float) -> relax.Var:
+        weight = self.weight(f"{name}.weight", (d,), scale=0.1, offset=1.0)
+        return self.op("layer_norm", x, weight, self.weight(f"{name}.bias", (d,), scale=0.1), eps=eps)
+
+    def rms_norm(self, x: relax.Expr, name: str, d: int, eps: float) -> relax.Var:
+        return self.op("rms_norm", x, self.weight(f"{name}.weight", (d,), scale=0.1, offset=1.0), eps=eps)
+
+    def module(self, body: Callable[[ModelBuilder], Mapping[str, relax.Expr]]) -> tuple[tvm.IRModule, tuple[str, ...]]:
+        """Trace `body` into `main(inputs..., weights...)`; returns the module and the output names."""
+        with self._bb.function("main"):
+            with self._bb.dataflow():
+                outputs = body(self)
+                results = [self._bb.emit_output(value) for value in outputs.values()]
+            self._bb.emit_func_output(
+                results[0] if len(results) == 1 else relax.Tuple(results),
+                params=[*self.inputs.values(), *self._weight_vars.values()],
+            )
+        mod = self._bb.get()
+        mod["main"] = mod["main"].with_attr("num_input", len(self.inputs))
+        return mod, tuple(outputs)

@@ -1,0 +1,51 @@
+"""Activations that feed-forward operators name: as TE expression, as NumPy, as Relax call."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import tvm
+from tvm import relax, te, tirx
+
+
+@dataclass(frozen=True)
+class Activation:
+    op: str  # the Relax operator a lift looks for
+    relax: Callable[[relax.Expr], relax.Expr]
+    te: Callable[[tvm.ir.Expr], tvm.ir.Expr]
+    numpy: Callable[[np.ndarray], np.ndarray]
+
+
+def erf(x: np.ndarray) -> np.ndarray:
+    """Error function at the precision of `x`; NumPy has none."""
+    return np.vectorize(math.erf, otypes=[np.float64])(x).astype(x.dtype)
+
+
+def _gelu(x):
+    return x * 0.5 * (1.0 + te.erf(x * tirx.const(math.sqrt(0.5), x.dtype)))
+
+
+def _gelu_tanh(x):
+    inner = math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)
+    return x * 0.5 * (1.0 + te.tanh(inner))
+
+
+def _gelu_tanh_numpy(x: np.ndarray) -> np.ndarray:
+    return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    return 0.5 * (1.0 + np.tanh(0.5 * x))
+
+
+ACTIVATIONS: dict[str, Activation] = {
+    "gelu": Activation("relax.nn.gelu", relax.op.nn.gelu, _gelu, lambda x: 0.5 * x * (1.0 + erf(x * math.sqrt(0.5)))),
+    "gelu_tanh": Activation("relax.nn.gelu_tanh", relax.op.nn.gelu_tanh, _gelu_tanh, _gelu_tanh_numpy),
+    "relu": Activation(
+        "relax.nn.relu", relax.op.nn.relu, lambda x: tirx.max(x, tirx.const(0, x.dtype)), lambda x: np.maximum(x, 0)
+    ),
+    "silu": Activation("relax.nn.silu", relax.op.nn.silu, lambda x: x * te.sigmoid(x), lambda x: x * sigmoid(x)),
+}

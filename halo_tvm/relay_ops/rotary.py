@@ -1,0 +1,104 @@
+"""Rotary position embedding.
+
+Shapes
+    x [b, s, h, d], d even   positions [s] or [b, s] integer   cos, sin [p, d/2]   ->   y [b, s, h, d]
+Computation
+    c = cos[positions, i], n = sin[positions, i] for the pair i < d/2
+    half         y[i] = x[i] c - x[i + d/2] n,   y[i + d/2] = x[i + d/2] c + x[i] n
+    interleaved  the same on the pairs (x[2i], x[2i + 1])
+Rejects
+    an odd head dimension; tables of another width than d/2
+Numerics
+    the tables are parameters, computed in float64 (`rotary_tables`), so no angle is ever rounded to float32
+References
+    arXiv:2104.09864; the scaling of `frequencies` is that of arXiv:2407.21783
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from tvm import relax, te, tirx
+
+from ._operator import Operator, f32
+
+
+class Rotary(Operator):
+    """Rotate pairs of channels by an angle proportional to the position."""
+
+    name = "rotary"
+
+    @staticmethod
+    def infer_type(call: relax.Call) -> relax.TensorType:
+        x, positions, cos, _sin = (arg.ty for arg in call.args)
+        if x.ndim != 4 or positions.ndim not in (1, 2) or 2 * int(cos.shape.values[1]) != int(x.shape.values[3]):
+            raise ValueError(
+                "halo.rotary: expected x [b, s, h, d], positions [s] or [b, s] and tables [p, d/2], "
+                f"got {x}, {positions} and {cos}"
+            )
+        return x
+
+    @staticmethod
+    def compute(x: te.Tensor, positions: te.Tensor, cos: te.Tensor, sin: te.Tensor, *, interleaved: bool) -> te.Tensor:
+        half = int(x.shape[3]) // 2
+
+        def value(b, s, h, j):
+            if interleaved:
+                pair, first, partner = j // 2, tirx.EQ(j % 2, 0), j + 1 - 2 * (j % 2)
+            else:
+                pair, first, partner = j % half, j < half, (j + half) % (2 * half)
+            row = positions[s] if len(positions.shape) == 1 else positions[b, s]
+            turned = f32(x[b, s, h, partner]) * f32(sin[row, pair])
+            return (f32(x[b, s, h, j]) * f32(cos[row, pair]) + tirx.Select(first, -turned, turned)).astype(x.dtype)
+
+        return te.compute(x.shape, value, name="rotary", attrs={"halo.op": "rotary"})
+
+    @staticmethod
+    def reference(x: np.ndarray, positions: np.ndarray, cos: np.ndarray, sin: np.ndarray, *, interleaved: bool) -> np.ndarray:
+        lead = (1,) if positions.ndim == 1 else ()
+        c, n = (t[positions].reshape(*lead, *positions.shape, 1, t.shape[1]) for t in (cos, sin))
+        first, second = (x[..., 0::2], x[..., 1::2]) if interleaved else np.split(x, 2, axis=-1)
+        turned = [first * c - second * n, second * c + first * n]
+        return np.stack(turned, axis=-1).reshape(x.shape) if interleaved else np.concatenate(turned, axis=-1)
+
+    @staticmethod
+    def flops(shapes: list[tuple[int, ...]], interleaved: bool) -> int:
+        return 3 * int(np.prod(shapes[0]))
+
+    @staticmethod
+    def bytes_moved(shapes: list[tuple[int, ...]], interleaved: bool, itemsize: int = 4) -> int:
+        return 2 * itemsize * int(np.prod(shapes[0]))
+
+    @staticmethod
+    def cases():
+        cos, sin = rotary_tables(40, 16, 10000.0)
+        scaled = rotary_tables(40, 8, 500000.0, (8.0, 1.0, 4.0, 64.0))
+        positions = np.random.default_rng(1).integers(0, 40, (2, 5))
+        return (
+            {"args": [(2, 7, 3, 16), np.arange(7), cos, sin], "attrs": {"interleaved": False}},
+            {"args": [(2, 5, 3, 16), positions, cos, sin], "attrs": {"interleaved": True}},
+            {"args": [(1, 5, 2, 8), np.arange(5), *scaled], "attrs": {"interleaved": False}},
+        )
+
+
+def frequencies(d: int, theta: float, scaling: tuple[float, float, float, float] | None = None) -> np.ndarray:
+    """Angle per position of each of the d/2 pairs, float64: theta^(-2i/d).
+
+    `scaling` = (factor, low, high, original): frequencies of a wavelength over original/low are divided by
+    factor, those under original/high are kept, between them both are blended.
+    """
+    base = theta ** (-np.arange(0, d, 2, dtype=np.float64) / d)
+    if scaling is None:
+        return base
+    factor, low, high, original = scaling
+    smooth = np.clip((original * base / (2 * math.pi) - low) / (high - low), 0.0, 1.0)
+    return (1 - smooth) * base / factor + smooth * base
+
+
+def rotary_tables(
+    positions: int, d: int, theta: float, scaling: tuple[float, float, float, float] | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """cos and sin [positions, d/2] float32, each rounded once from float64."""
+    angle = np.outer(np.arange(positions, dtype=np.float64), frequencies(d, theta, scaling))
+    return np.cos(angle).astype(np.float32), np.sin(angle).astype(np.float32)
