@@ -13,7 +13,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from .errors import UnknownName, UsageError
 
@@ -61,6 +61,8 @@ def option(default: object = dataclasses.MISSING, help: str = "", **metadata: ob
 @dataclass(frozen=True)
 class Config:
     """Base of all option sets. A field's type is its flag's type: str, int, float, bool, tuple[str, ...]."""
+
+    announced: ClassVar[bool] = True  # printed before the work starts
 
     def __str__(self) -> str:
         shown = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
@@ -208,6 +210,51 @@ class ProfileConfig(Config):
     threads: int | None = option(None, _THREADS, metavar="N", env="threads")
     seed: int = option(0, "seed of the inputs")
     json: str | None = option(None, _JSON, metavar="FILE")
+
+
+@dataclass(frozen=True)
+class InspectConfig(Config):
+    """What an artifact is, read from its manifest."""
+
+    announced: ClassVar[bool] = False
+    artifact: str = option(help="artifact directory", positional=True, metavar="ARTIFACT")
+    json: bool = option(False, "print the manifest as JSON")
+
+
+@dataclass(frozen=True)
+class LogsConfig(Config):
+    """Tuning records: the logs that are looked up, or the records of one of them."""
+
+    announced: ClassVar[bool] = False
+    action: str = option("list", "list: every log; show: the records of one", positional=True, metavar="ACTION", choices=("list", "show"))
+    key: str | None = option(None, "show: only logs of this target key, e.g. llvm-x86_64-avx2", positional=True, metavar="KEY")
+    log: str | None = option(None, _LOG, metavar="DIR")
+    json: bool = option(False, "print JSON")
+
+
+@dataclass(frozen=True)
+class TargetsConfig(Config):
+    """Targets, and whether this machine can build and run each."""
+
+    announced: ClassVar[bool] = False
+    json: bool = option(False, "print JSON")
+
+
+@dataclass(frozen=True)
+class OperatorsConfig(Config):
+    """Operators, and how each is recognised, fused and scheduled."""
+
+    announced: ClassVar[bool] = False
+    json: bool = option(False, "print JSON")
+
+
+@dataclass(frozen=True)
+class DoctorConfig(Config):
+    """What this machine can build and run."""
+
+    announced: ClassVar[bool] = False
+    measure: bool = option(False, "measure FMA peak and read bandwidth (20 s), kept in host.json under $HALO_TVM_HOME")
+    json: bool = option(False, "print JSON")
 
 
 def parse_seconds(text: str) -> float:

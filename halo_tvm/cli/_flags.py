@@ -1,0 +1,74 @@
+"""Flags from the fields of an option set, and back."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import re
+from collections.abc import Sequence
+from typing import NoReturn
+
+from ..config import Config
+from ..errors import UsageError
+
+_NEGATIVE = re.compile(r"-\d")
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse whose complaints are `UsageError`s, so that they end like every other mistake."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}: see `{self.prog} --help`")
+
+
+def parser_of(kind: type[Config], prog: str, description: str) -> Parser:
+    """A parser with one flag or positional per field of `kind`; what is not given stays absent."""
+    parser = Parser(
+        prog=prog,
+        description=description,
+        allow_abbrev=False,
+        argument_default=argparse.SUPPRESS,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    for field in dataclasses.fields(kind):
+        if field.metadata.get("flag", True):
+            _add(parser, field)
+    return parser
+
+
+def _add(parser: argparse.ArgumentParser, field: dataclasses.Field) -> None:
+    meta, kind = field.metadata, str(field.type)
+    required = field.default is dataclasses.MISSING
+    shown = "" if required or field.default in (None, (), False, True) else f" (default: {field.default})"
+    text = (meta["help"] + shown).replace("%", "%%")
+    if meta.get("positional"):
+        parser.add_argument(field.name, help=text, metavar=meta.get("metavar"), **({} if required else {"nargs": "?"}))
+        return
+    flags = [*([f"-{meta['short']}"] if "short" in meta else []), "--" + field.name.replace("_", "-")]
+    if kind == "bool":
+        action = argparse.BooleanOptionalAction if field.default else "store_true"
+        parser.add_argument(*flags, action=action, help=text)
+    elif kind.startswith("tuple"):
+        parser.add_argument(*flags, action="append", help=text, metavar=meta.get("metavar"))
+    else:
+        parser.add_argument(*flags, type=int if kind.startswith("int") else str, help=text, metavar=meta.get("metavar", "N"))
+
+
+def given_options(parser: Parser, kind: type[Config], argv: Sequence[str]) -> dict[str, object]:
+    """The options on the command line `argv`, by field name; lists may also be separated by commas."""
+    given = vars(parser.parse_args(_joined(argv)))
+    for field in dataclasses.fields(kind):
+        if field.name in given and str(field.type).startswith("tuple"):
+            given[field.name] = tuple(part for text in given[field.name] for part in text.split(",") if part)
+    return given
+
+
+def _joined(argv: Sequence[str]) -> list[str]:
+    """`--budget -3m` as `--budget=-3m`: argparse would take the value for a flag and say something else."""
+    joined: list[str] = []
+    for word in argv:
+        if joined and _NEGATIVE.match(word) and joined[-1].startswith("--") and "=" not in joined[-1]:
+            joined[-1] += "=" + word
+        else:
+            joined.append(word)
+    return joined

@@ -1,0 +1,15 @@
+"""Measure a model's functions within a time budget and keep what was learned in a tuning log."""
+
+from __future__ import annotations
+
+from ..config import TuneConfig
+
+CONFIG = TuneConfig
+
+
+def run(config: TuneConfig) -> int:
+    """Tune, and print what changed."""
+    from ..tuning import tune_model
+
+    print(tune_model(config))
+    return 0
