@@ -1,0 +1,44 @@
+"""Where tuning logs live; the one place that reads HALO_TVM_HOME."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from ..errors import UsageError
+
+_LOGS = "tuning_logs"
+
+
+def home() -> Path:
+    """The user's data directory: $HALO_TVM_HOME, else $XDG_DATA_HOME/halo_tvm, else ~/.local/share/halo_tvm."""
+    chosen = os.environ.get("HALO_TVM_HOME")
+    if chosen:
+        return Path(chosen).expanduser()
+    data = os.environ.get("XDG_DATA_HOME")
+    return (Path(data) if data else Path.home() / ".local" / "share") / "halo_tvm"
+
+
+def user_logs() -> Path:
+    """The log that `tune` writes to when no directory is named; it need not exist yet."""
+    return home() / _LOGS
+
+
+def shipped_logs() -> Path | None:
+    """The read-only log that comes with the package: inside it when installed, beside it in a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    for directory in (package / _LOGS, package.parent / _LOGS):
+        if directory.is_dir():
+            return directory
+    return None
+
+
+def log_dirs(named: str | Path | None = None) -> tuple[Path, ...]:
+    """Directories in look-up order: the named one, the user's, the shipped one; raises `UsageError` for a file."""
+    if named is not None and Path(named).exists() and not Path(named).is_dir():
+        raise UsageError(
+            f"a tuning log is a directory with <target-key>/records.jsonl, but {str(named)!r} is a file: "
+            "give the directory that holds it"
+        )
+    shipped = shipped_logs()
+    return (*((Path(named),) if named is not None else ()), user_logs(), *((shipped,) if shipped else ()))

@@ -1,0 +1,163 @@
+"""Tuning logs opened for look-up: what fits a target, what does not and why, in one report.
+
+Directories are read once, in look-up order; a look-up is then one dictionary access.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .record import IMPROVED, BadLine, Fingerprint, Record, parse_line
+from .store import FILE, append, lines
+
+_LOGGER = logging.getLogger(__name__)
+_REASONS_KEPT = 20
+
+
+@dataclass(frozen=True)
+class LookupReport:
+    """What opening a log and looking things up in it came to.
+
+    `refused` counts lines by class: torn, wrong_checksum, future_schema, malformed, larger_isa,
+    other_target. `hints` counts records that are only worth trying again: smaller_isa,
+    other_rule_version. `reasons` names the first refusals by file and line.
+    """
+
+    directories: tuple[str, ...]
+    usable: int
+    failures: int
+    refused: Mapping[str, int]
+    hints: Mapping[str, int]
+    hits: int
+    misses: int
+    missed: tuple[str, ...]
+    reasons: tuple[str, ...]
+
+    def to_plain(self) -> dict[str, object]:
+        return {
+            "directories": list(self.directories),
+            "usable": self.usable,
+            "failures": self.failures,
+            "refused": dict(self.refused),
+            "hints": dict(self.hints),
+            "hits": self.hits,
+            "misses": self.misses,
+            "missed": list(self.missed),
+            "reasons": list(self.reasons),
+        }
+
+
+class TuningLog:
+    """The records of some directories that matter to one target; `open` makes one."""
+
+    def __init__(self, directories: Sequence[Path], target: Fingerprint) -> None:
+        self.directories = tuple(directories)
+        self.target = target
+        self._records: dict[tuple[str, str], list[Record]] = {}  # usable on this target, in look-up order
+        self._hints: dict[tuple[str, str], list[Record]] = {}  # of smaller ISA levels
+        self._failed: dict[tuple[str, str], list[Record]] = {}
+        self._refused: Counter[str] = Counter()
+        self._smaller_isa = 0
+        self._other_version: dict[tuple[str, str], int] = {}  # counted when looked up: only then is the rule known
+        self._reasons: list[str] = []
+        self._hits = 0
+        self._missed: dict[str, None] = {}
+
+    @classmethod
+    def open(cls, directories: Iterable[str | Path], target: Fingerprint) -> TuningLog:
+        """Read the records for `target` from `directories`; those that do not exist count as empty."""
+        log = cls([Path(d) for d in directories], target)
+        for directory in log.directories:
+            for isa in target.isas:
+                path = directory / target.key_of(isa) / FILE
+                if path.is_file():
+                    log._read(path)
+        return log
+
+    def best(self, workload: str, rule: str, version: int, *, readable: str = "") -> Record | None:
+        """The record to apply, or None, which is counted as a miss and reported under `readable`.
+
+        The first directory that has a usable record decides; within it those measured with as many
+        cores as the target's come first, then the largest lower bound of the speed-up, then the latest.
+        """
+        key = (workload, rule)
+        known = self._records.get(key, ())
+        current = [r for r in known if r.rule_version == version]
+        if len(current) < len(known):
+            self._other_version[key] = len(known) - len(current)
+        if not current:
+            self._missed[f"{readable or workload} ({rule})"] = None
+            return None
+        self._hits += 1
+        return current[0]
+
+    def hints(self, workload: str, rule: str, version: int) -> list[Record]:
+        """Records worth measuring again for this workload: the usable ones, then those that are only hints."""
+        own = self._records.get((workload, rule), [])
+        return sorted(own, key=lambda r: r.rule_version != version) + self._hints.get((workload, rule), [])
+
+    def failed(self, workload: str, rule: str, version: int) -> list[Record]:
+        """Decisions that failed for this workload on this target before."""
+        return [r for r in self._failed.get((workload, rule), []) if r.rule_version == version]
+
+    def report(self) -> LookupReport:
+        return LookupReport(
+            directories=tuple(str(d) for d in self.directories),
+            usable=sum(map(len, self._records.values())),
+            failures=sum(map(len, self._failed.values())),
+            refused=dict(self._refused),
+            hints={"smaller_isa": self._smaller_isa, "other_rule_version": sum(self._other_version.values())},
+            hits=self._hits,
+            misses=len(self._missed),
+            missed=tuple(self._missed),
+            reasons=tuple(self._reasons),
+        )
+
+    def _read(self, path: Path) -> None:
+        found: list[Record] = []
+        for number, line in lines(path):
+            try:
+                record = parse_line(line)
+                self._check_target(record)
+            except BadLine as bad:
+                self._refuse(bad.kind, f"{path}:{number}: {bad}")
+                continue
+            found.append(record)
+        # Stable sorts, the last criterion first; directories were opened in look-up order and stay so.
+        found.reverse()
+        found.sort(key=lambda r: r.speedup_low, reverse=True)
+        found.sort(key=lambda r: r.cores != self.target.cores)
+        for record in found:
+            key = (record.workload, record.rule)
+            if record.isa != self.target.isa:
+                self._smaller_isa += 1
+                self._hints.setdefault(key, []).append(record)
+            elif record.outcome == IMPROVED:
+                self._records.setdefault(key, []).append(record)
+            else:
+                self._failed.setdefault(key, []).append(record)
+
+    def _check_target(self, record: Record) -> None:
+        facts = record.target
+        if (facts.get("kind"), facts.get("machine")) != (self.target.kind, self.target.machine):
+            raise BadLine("other_target", f"measured for {facts.get('key')}, this target is {self.target.key}")
+        if record.isa not in self.target.isas:
+            raise BadLine("larger_isa", f"ISA level {record.isa!r} is not known to {self.target.machine}")
+        if self.target.isas.index(record.isa) > self.target.isas.index(self.target.isa):
+            raise BadLine("larger_isa", f"measured for {record.isa}, larger than the target's {self.target.isa}")
+
+    def _refuse(self, kind: str, reason: str) -> None:
+        self._refused[kind] += 1
+        if len(self._reasons) < _REASONS_KEPT:
+            self._reasons.append(f"{kind}: {reason}")
+        if kind in ("torn", "wrong_checksum", "malformed"):
+            _LOGGER.warning("tuning log: a line is dropped (%s): %s", kind, reason)
+
+
+def commit(directory: str | Path, target: Fingerprint, records: Iterable[Record]) -> Path:
+    """Append `records` to the log in `directory`, under the target's key; see `store.append`."""
+    return append(Path(directory), target.key, records)

@@ -1,0 +1,137 @@
+"""One line of a tuning log: a frozen record, its checksum, and reading it back with a reason when it cannot be."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+SCHEMA = 1
+IMPROVED = "improved"  # the outcome of a committed winner; every other outcome is an error class
+
+
+class BadLine(Exception):
+    """Control flow: a line that cannot be used; `kind` is what it is counted as, the message says why."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """The facts about a target that decide whether a record fits; plain values, so that any program can make one.
+
+    `isas` are the levels of the machine from the smallest to the largest, as its manifest orders them.
+    """
+
+    kind: str  # "llvm"
+    machine: str  # "x86_64"
+    isa: str
+    isas: tuple[str, ...]
+    cores: int
+    l1_bytes: int
+    l2_bytes: int
+    l3_bytes: int = 0  # 0: not known
+
+    def __post_init__(self) -> None:
+        assert self.isa in self.isas, f"ISA level {self.isa} is none of {self.isas}"
+
+    @property
+    def key(self) -> str:
+        """The directory of this target in a log, e.g. "llvm-x86_64-avx512-vnni"."""
+        return self.key_of(self.isa)
+
+    def key_of(self, isa: str) -> str:
+        return f"{self.kind}-{self.machine}-{isa}"
+
+    def facts(self) -> dict[str, object]:
+        """What a record keeps of the target it was measured on."""
+        return {**dataclasses.asdict(self), "isas": list(self.isas), "key": self.key}
+
+
+@dataclass(frozen=True)
+class Size:
+    """Values of a workload's symbolic dimensions, in order of first appearance, and their weight (they sum to 1)."""
+
+    dims: tuple[int, ...]
+    weight: float
+
+
+@dataclass(frozen=True)
+class Record:
+    """What was learned about one decision for one workload on one target.
+
+    `candidate_us[i]` and `default_us[i]` are all samples in microseconds at `sizes[i]`, taken in turns.
+    `speedup` is the weighted geometric mean over the sizes of default / candidate, `speedup_low` its
+    lower 95 % bound. A failure has an error class as `outcome`, no samples and a message.
+    """
+
+    workload: str
+    readable: str
+    rule: str
+    rule_version: int
+    decision: Mapping[str, object]
+    outcome: str
+    target: Mapping[str, object]
+    versions: Mapping[str, str]
+    sizes: tuple[Size, ...] = ()
+    candidate_us: tuple[tuple[float, ...], ...] = ()
+    default_us: tuple[tuple[float, ...], ...] = ()
+    speedup: float = 0.0
+    speedup_low: float = 0.0
+    message: str = ""
+    seed: int = 0
+    timestamp: str = ""  # UTC, ISO 8601
+
+    def line(self) -> str:
+        """The record as one line of JSON, newline included."""
+        body = {"schema": SCHEMA, **dataclasses.asdict(self)}
+        body["checksum"] = _checksum(body)
+        return _dump(body) + "\n"
+
+    @property
+    def isa(self) -> str:
+        return str(self.target["isa"])
+
+    @property
+    def cores(self) -> int:
+        return int(str(self.target["cores"]))
+
+
+def parse_line(line: str) -> Record:
+    """The record in `line`; raises `BadLine` for a torn, altered or newer one."""
+    try:
+        body = json.loads(line)
+    except ValueError as error:
+        raise BadLine("torn", f"no complete JSON object ({error})") from error
+    if not isinstance(body, dict):
+        raise BadLine("malformed", f"expected a JSON object, found {type(body).__name__}")
+    schema = body.pop("schema", None)
+    if isinstance(schema, int) and schema > SCHEMA:
+        raise BadLine("future_schema", f"schema {schema}, this release reads up to {SCHEMA}")
+    checksum = body.pop("checksum", None)
+    if checksum != _checksum({"schema": schema, **body}):
+        raise BadLine("wrong_checksum", f"checksum {checksum} does not match the line")
+    known = {f.name for f in dataclasses.fields(Record)}
+    if schema != SCHEMA or set(body) != known:
+        raise BadLine("malformed", f"schema {schema} with the fields {sorted(set(body) ^ known)} too many or missing")
+    try:
+        body["sizes"] = tuple(Size(tuple(s["dims"]), float(s["weight"])) for s in body["sizes"])
+        body["candidate_us"] = tuple(tuple(row) for row in body["candidate_us"])
+        body["default_us"] = tuple(tuple(row) for row in body["default_us"])
+        record = Record(**body)
+        record.isa, record.cores, record.decision.items(), float(record.speedup_low)
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
+        raise BadLine("malformed", f"a field of the wrong type ({error})") from error
+    return record
+
+
+def _dump(body: Mapping[str, object]) -> str:
+    return json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _checksum(body: Mapping[str, object]) -> str:
+    return hashlib.sha256(_dump(body).encode()).hexdigest()[:16]

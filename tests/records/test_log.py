@@ -1,0 +1,230 @@
+"""The log: lines that cannot be used are counted by reason, the rest is used, nothing committed is lost."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+
+from halo_tvm.errors import UsageError
+from halo_tvm.records import Fingerprint, Record, Size, TuningLog, log_dirs
+from halo_tvm.records.log import commit
+from halo_tvm.records.record import parse_line
+
+ISAS = ("small", "middle", "large")
+
+
+def fingerprint(isa="middle", cores=2):
+    return Fingerprint("llvm", "x86_64", isa, ISAS, cores, 32 << 10, 1 << 20, 32 << 20)
+
+
+def record(workload="w0", *, isa="middle", cores=2, low=1.1, tile=8, version=1, outcome="improved", **changes):
+    made = Record(
+        workload=workload,
+        readable="linear[m,8]",
+        rule="toy",
+        rule_version=version,
+        decision={"tile": tile},
+        outcome=outcome,
+        target=fingerprint(isa, cores).facts(),
+        versions={"halo_tvm": "0"},
+        sizes=(Size((8,), 1.0),),
+        candidate_us=((1.0, 1.1),),
+        default_us=((1.2, 1.3),),
+        speedup=low + 0.1,
+        speedup_low=low,
+        timestamp="2026-01-01T00:00:00Z",
+    )
+    return replace(made, **changes)
+
+
+def file_of(directory, isa="middle"):
+    return directory / f"llvm-x86_64-{isa}" / "records.jsonl"
+
+
+def open_log(directory, **target):
+    return TuningLog.open([directory], fingerprint(**target))
+
+
+def test_round_trip(tmp_path):
+    path = commit(tmp_path, fingerprint(), [record(), record("w1", outcome="crash", message="signal 11")])
+    assert path == file_of(tmp_path)
+    assert [parse_line(line) for line in path.read_text().splitlines()][0] == record()
+    log = open_log(tmp_path)
+    assert log.best("w0", "toy", 1) == record()
+    assert log.best("w1", "toy", 1, readable="linear[m]") is None
+    assert log.failed("w1", "toy", 1)[0].message == "signal 11"
+    report = log.report()
+    assert (report.usable, report.failures, report.hits, report.misses) == (1, 1, 1, 1)
+    assert report.missed == ("linear[m] (toy)",)
+    assert json.loads(json.dumps(report.to_plain()))["hits"] == 1
+
+
+def test_torn_last_line(tmp_path):
+    path = commit(tmp_path, fingerprint(), [record("w0"), record("w1")])
+    text = path.read_text()
+    path.write_text(text[:-40])
+    log = open_log(tmp_path)
+    assert log.best("w0", "toy", 1) and not log.best("w1", "toy", 1)
+    assert log.report().refused == {"torn": 1}
+    # The next writer closes the torn line, so that its own is whole.
+    commit(tmp_path, fingerprint(), [record("w2")])
+    log = open_log(tmp_path)
+    assert log.best("w0", "toy", 1) and log.best("w2", "toy", 1)
+    assert log.report().refused == {"torn": 1}
+
+
+@pytest.mark.parametrize("cut", range(1, 30, 7))
+def test_binary_garbage_is_a_torn_line(tmp_path, cut):
+    path = commit(tmp_path, fingerprint(), [record("w0")])
+    path.write_bytes(path.read_bytes() + os.urandom(cut).replace(b"\n", b"x") + b"\n")
+    log = open_log(tmp_path)
+    assert log.best("w0", "toy", 1)
+    assert sum(log.report().refused.values()) == 1
+
+
+def test_wrong_checksum(tmp_path):
+    path = commit(tmp_path, fingerprint(), [record("w0"), record("w1", tile=4)])
+    path.write_text(path.read_text().replace('"tile":4', '"tile":5'))
+    log = open_log(tmp_path)
+    assert log.best("w0", "toy", 1) and not log.best("w1", "toy", 1)
+    assert log.report().refused == {"wrong_checksum": 1}
+    assert "records.jsonl:2" in log.report().reasons[0]
+
+
+def test_future_schema(tmp_path):
+    path = commit(tmp_path, fingerprint(), [record("w0")])
+    path.write_text(path.read_text() + '{"schema":99,"anything":true}\n')
+    log = open_log(tmp_path)
+    assert log.best("w0", "toy", 1)
+    assert log.report().refused == {"future_schema": 1}
+
+
+@pytest.mark.parametrize("line", ["[1]", "{}", '{"schema":1}', "null", '{"schema":"x"}'])
+def test_malformed(tmp_path, line):
+    path = commit(tmp_path, fingerprint(), [record("w0")])
+    path.write_text(line + "\n" + path.read_text())
+    log = open_log(tmp_path)
+    assert log.best("w0", "toy", 1)
+    assert sum(log.report().refused.values()) == 1
+
+
+def test_other_rule_version_is_a_hint(tmp_path):
+    commit(tmp_path, fingerprint(), [record(version=1)])
+    log = open_log(tmp_path)
+    assert log.best("w0", "toy", 2) is None
+    assert log.hints("w0", "toy", 2) == [record(version=1)]
+    assert log.report().hints["other_rule_version"] == 1
+
+
+def test_isa_levels(tmp_path):
+    for isa, tile in zip(ISAS, (1, 2, 3)):
+        commit(tmp_path, fingerprint(isa), [record(f"only-{isa}", isa=isa, tile=tile), record(isa=isa, tile=tile)])
+    log = open_log(tmp_path)
+    assert log.best("w0", "toy", 1).decision == {"tile": 2}
+    assert log.best("only-small", "toy", 1) is None
+    assert [r.decision["tile"] for r in log.hints("only-small", "toy", 1)] == [1]
+    assert log.best("only-large", "toy", 1) is None and not log.hints("only-large", "toy", 1)
+    assert log.report().refused == {"larger_isa": 2}
+    assert log.report().hints["smaller_isa"] == 2
+
+
+def test_larger_isa_in_the_own_file_is_refused(tmp_path):
+    commit(tmp_path, fingerprint(), [record(isa="large")])
+    assert open_log(tmp_path).best("w0", "toy", 1) is None
+    assert open_log(tmp_path).report().refused == {"larger_isa": 1}
+
+
+def test_another_machine_is_refused(tmp_path):
+    other = record()
+    commit(tmp_path, fingerprint(), [replace(other, target={**other.target, "machine": "aarch64"})])
+    assert open_log(tmp_path).report().refused == {"other_target": 1}
+
+
+def test_order_of_preference(tmp_path):
+    commit(tmp_path, fingerprint(), [record(low=1.5, cores=64, tile=1), record(low=1.2, tile=2), record(low=1.3, tile=3)])
+    assert open_log(tmp_path).best("w0", "toy", 1).decision == {"tile": 3}
+    assert open_log(tmp_path, cores=64).best("w0", "toy", 1).decision == {"tile": 1}
+
+
+def test_first_directory_decides(tmp_path):
+    commit(tmp_path / "a", fingerprint(), [record(low=1.1, tile=1)])
+    commit(tmp_path / "b", fingerprint(), [record(low=1.9, tile=2), record("w1", tile=7)])
+    log = TuningLog.open([tmp_path / "a", tmp_path / "missing", tmp_path / "b"], fingerprint())
+    assert log.best("w0", "toy", 1).decision == {"tile": 1}
+    assert log.best("w1", "toy", 1).decision == {"tile": 7}
+
+
+def test_merging_is_concatenation(tmp_path):
+    one = commit(tmp_path / "a", fingerprint(), [record("w0")])
+    two = commit(tmp_path / "b", fingerprint(), [record("w1")])
+    merged = file_of(tmp_path / "c")
+    merged.parent.mkdir(parents=True)
+    merged.write_bytes(one.read_bytes() + two.read_bytes())
+    log = open_log(tmp_path / "c")
+    assert log.best("w0", "toy", 1) and log.best("w1", "toy", 1)
+
+
+WRITER = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from test_log import commit, fingerprint, record
+from pathlib import Path
+for i in range(int(sys.argv[4])):
+    commit(Path(sys.argv[2]), fingerprint(), [record(f"{sys.argv[3]}-{i}", message="x" * 5000)])
+    print(i, flush=True)
+"""
+
+
+def writer(directory, name, count):
+    here = os.path.dirname(os.path.abspath(__file__))
+    command = [sys.executable, "-c", WRITER, here, str(directory), name, str(count)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def test_two_processes_append_at_once(tmp_path):
+    writers = [writer(tmp_path, name, 60) for name in ("a", "b")]
+    for process in writers:
+        process.communicate()
+        assert process.returncode == 0
+    log = open_log(tmp_path)
+    assert not log.report().refused
+    assert all(log.best(f"{name}-{i}", "toy", 1) for name in "ab" for i in range(60))
+
+
+@pytest.mark.parametrize("attempt", range(3))
+def test_a_killed_writer_loses_nothing_it_committed(tmp_path, attempt):
+    process = writer(tmp_path, "k", 100000)
+    committed = [process.stdout.readline() for _ in range(5 + 7 * attempt)]
+    time.sleep(0.003 * attempt)
+    process.send_signal(signal.SIGKILL)
+    committed += process.stdout.readlines()
+    process.wait()
+    done = [int(line) for line in committed if line.endswith("\n")]
+    commit(tmp_path, fingerprint(), [record("after")])
+    log = open_log(tmp_path)
+    assert all(log.best(f"k-{i}", "toy", 1) for i in done) and log.best("after", "toy", 1)
+    assert set(log.report().refused) <= {"torn"}
+
+
+def test_home_is_read_at_call_time(tmp_path, monkeypatch):
+    monkeypatch.setenv("HALO_TVM_HOME", str(tmp_path / "home"))
+    named = tmp_path / "named"
+    assert log_dirs(named)[:2] == (named, tmp_path / "home" / "tuning_logs")
+    assert log_dirs()[0] == tmp_path / "home" / "tuning_logs"
+    monkeypatch.delenv("HALO_TVM_HOME")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    assert log_dirs()[0] == tmp_path / "data" / "halo_tvm" / "tuning_logs"
+
+
+def test_places_that_cannot_be_a_log(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(UsageError, match="is a directory with .* but .* is a file"):
+        log_dirs(file)
+    with pytest.raises(UsageError, match="must be writable"):
+        commit(file, fingerprint(), [record()])
