@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 import tvm
 import tvm.relax.script.parser as relax_parser
-from tvm import ir, relax, te
+from tvm import ir, relax, te, tirx
 from tvm.relax.dpl import DFPattern
 from tvm.script import relax as script_relax
 
@@ -106,8 +106,8 @@ def plain(value: object) -> object:
     """An attribute value as plain Python: TVM wraps numbers, strings and lists."""
     if isinstance(value, (bool, int, float, str)) or value is None:
         return value
-    if isinstance(value, (ir.IntImm, ir.FloatImm)):
-        return bool(value.value) if str(value.dtype) == "bool" else value.value
+    if isinstance(value, (tirx.IntImm, tirx.FloatImm)):
+        return bool(value.value) if str(value.ty) == "bool" else value.value
     if isinstance(value, (tvm.ir.Array, list, tuple)):
         return tuple(plain(v) for v in value)
     return str(value)
