@@ -1,0 +1,160 @@
+"""An ONNX graph while it is written: nodes, small constants, names, symbolic dimensions.
+
+Weights never enter it: they are declared with a place in the external data file (`onnx.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+import tvm_ffi
+from onnx import TensorProto, helper, numpy_helper
+from tvm import ir, relax, tirx
+from tvm.ir.prim import expr as prim
+
+from ..errors import UnsupportedModel
+
+CONTRIB = "com.microsoft"
+
+# Dimension arithmetic on int64 vectors of one element. Extents are never negative, so truncating Div is floor.
+DIM_OPS = {
+    prim.Add: "Add",
+    prim.Sub: "Sub",
+    prim.Mul: "Mul",
+    prim.FloorDiv: "Div",
+    prim.FloorMod: "Mod",
+    prim.Max: "Max",
+    prim.Min: "Min",
+}
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """Which of several equal spellings to write; another engine may run one faster than another."""
+
+    attention: str = "matmul"  # "matmul": MatMul, Softmax, MatMul; "contrib": com.microsoft MultiHeadAttention
+    gelu: str = "op"  # "op": Gelu (opset 20); "parts": Erf/Tanh; "contrib": com.microsoft Gelu and FastGelu
+    rms_norm: str = "parts"  # "parts": ReduceMean, Sqrt, Div; "contrib": SimplifiedLayerNormalization
+
+
+class Graph:
+    """Nodes in order, constants deduplicated, one name per value."""
+
+    def __init__(self, spelling: Spelling) -> None:
+        self.spelling = spelling
+        self.nodes: list[onnx.NodeProto] = []
+        self.constants: dict[tuple[str, tuple[int, ...], bytes], TensorProto] = {}
+        self.dims: dict[tirx.Var, tuple[str, int]] = {}  # symbolic dimension -> (graph input, axis)
+        self.domains: set[str] = {""}
+        self.cse: dict[tuple[object, ...], str] = {}
+        self.weights: dict[relax.Var, str] = {}
+        self.only_linear: set[relax.Var] = set()  # weights no other operator reads
+        self.transposed: set[str] = set()  # weights to store transposed
+        self._count = 0
+
+    def name(self, hint: str) -> str:
+        self._count += 1
+        return f"{hint}_{self._count}"
+
+    def emit(self, op: str, *inputs: str, outputs: int = 1, domain: str = "", **attrs: object) -> str:
+        """Append a node with one output; "" stands for an input left out."""
+        return self.emit_many(op, *inputs, outputs=outputs, domain=domain, **attrs)[0]
+
+    def emit_many(self, op: str, *inputs: str, outputs: int, domain: str = "", **attrs: object) -> tuple[str, ...]:
+        """Append a node with several outputs."""
+        names = tuple(self.name(op) for _ in range(outputs))
+        kept = {key: value for key, value in attrs.items() if value is not None}
+        self.nodes.append(helper.make_node(op, list(inputs), list(names), name=f"node_{names[0]}", domain=domain, **kept))
+        self.domains.add(domain)
+        return names
+
+    def once(self, op: str, *inputs: str, **attrs: object) -> str:
+        """`emit`, but the same operator on the same inputs is written once (shape arithmetic, masks)."""
+        key = (op, inputs, tuple(sorted((k, str(v)) for k, v in attrs.items())))
+        if key not in self.cse:
+            self.cse[key] = self.emit(op, *inputs, **attrs)
+        return self.cse[key]
+
+    def constant(self, value: np.ndarray) -> str:
+        """A small constant, stored in the model itself."""
+        value = np.asarray(value)
+        key = (str(value.dtype), value.shape, value.tobytes())
+        if key not in self.constants:
+            self.constants[key] = numpy_helper.from_array(value, self.name("const"))
+        return self.constants[key].name
+
+    def vector(self, values: Sequence[int]) -> str:
+        return self.constant(np.array(values, np.int64))
+
+    def weight_kn(self, weight: relax.Expr, layout: str) -> str:
+        """A weight as [k, n]: a "nk" one is stored transposed when nothing else reads it."""
+        name = self.weights.get(weight)
+        if name is None:
+            raise UnsupportedModel("a weight that is no parameter")
+        if layout == "kn":
+            return name
+        if weight in self.only_linear:
+            self.transposed.add(name)
+            return name
+        return self.once("Transpose", name, perm=[1, 0])
+
+    # Symbolic dimensions.
+
+    def dim(self, expr: ir.Expr | int) -> str:
+        """A dimension as an int64 vector of one element."""
+        if isinstance(expr, (int, tirx.IntImm)):
+            return self.vector([int(expr)])
+        if isinstance(expr, tirx.Var):
+            if expr not in self.dims:
+                raise UnsupportedModel(f"dimension {expr} is no axis of any input")
+            source, axis = self.dims[expr]
+            return self.once("Gather", self.once("Shape", source), self.vector([axis]), axis=0)
+        op = DIM_OPS.get(type(expr))
+        if op is None:
+            raise UnsupportedModel(f"dimension expression {expr} ({type(expr).__name__})")
+        return self.once(op, self.dim(expr.a), self.dim(expr.b))
+
+    def dim_scalar(self, expr: ir.Expr | int) -> str:
+        """A dimension as an int64 tensor of rank 0."""
+        if isinstance(expr, (int, tirx.IntImm)):
+            return self.constant(np.array(int(expr), np.int64))
+        return self.once("Squeeze", self.dim(expr), self.vector([0]))
+
+    def shape(self, dims: Sequence[ir.Expr]) -> str:
+        """Dimensions as one int64 vector."""
+        if all(isinstance(d, (int, tirx.IntImm)) for d in dims):
+            return self.vector([int(d) for d in dims])
+        return self.once("Concat", *(self.dim(d) for d in dims), axis=0)
+
+    def reshape(self, x: str, old: Sequence[ir.Expr], new: Sequence[ir.Expr]) -> str:
+        """Reshape with a constant target wherever 0 (same axis) and one -1 can say it: engines fold constants only."""
+        target = [0 if i < len(old) and same(old[i], d) and not is_int(d) else d for i, d in enumerate(new)]
+        unknown = [i for i, d in enumerate(target) if not is_int(d)]
+        if len(unknown) == 1:
+            target[unknown[0]] = -1
+        if len(unknown) <= 1 and all(is_int(d) for d in target):
+            return self.emit("Reshape", x, self.vector([int(d) for d in target]))
+        return self.emit("Reshape", x, self.shape(new))
+
+
+def is_int(dim: ir.Expr | int) -> bool:
+    return isinstance(dim, (int, tirx.IntImm))
+
+
+def same(a: ir.Expr | int, b: ir.Expr | int) -> bool:
+    """Whether two dimensions are equal for every value of their variables, as far as structure shows."""
+    if is_int(a) or is_int(b):
+        return is_int(a) and is_int(b) and int(a) == int(b)
+    return bool(tvm_ffi.structural_equal(a, b))
+
+
+def dims_of(expr: relax.Expr) -> list[ir.Expr]:
+    """The dimensions of a tensor expression."""
+    return list(expr.ty.shape.values)
+
+
+def dtype_of(expr: relax.Expr) -> str:
+    return str(expr.ty.dtype)

@@ -1,0 +1,172 @@
+"""An imported model as an ONNX file, so that another engine can run the same weights.
+
+The graph is the one before any lift or optimisation. Weights go to `<file>.data` beside it, tensor by
+tensor, so memory stays near the largest tensor and models beyond 2 GB work.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+from tvm import ir, relax, tirx
+
+from ..errors import UnsupportedModel
+from ..imported import ImportedModel
+from ..params import ParamTable
+from . import _halo_ops, _relax_ops
+from ._graph import CONTRIB, Graph, Spelling
+
+# Opset 20 is the oldest with Gelu, and onnxruntime's own fusions know all of its operators.
+OPSET = 20
+IR_VERSION = 10
+ALIGNMENT = 4096  # engines map external data by page
+
+CONVERTERS = {**_relax_ops.CONVERTERS, **_halo_ops.CONVERTERS}
+PLAIN = Spelling()
+FUSED = Spelling(attention="contrib", gelu="contrib", rms_norm="contrib")
+
+
+def export_onnx(imported: ImportedModel, path: Path, *, fused: bool = False) -> None:
+    """Write `imported` to `path` and its weights to `<path>.data`.
+
+    `fused` uses onnxruntime's contrib operators where they exist; without it every operator is standard.
+    Raises `UnsupportedModel` with every operator that has no ONNX spelling.
+    """
+    write_onnx(imported, Path(path), FUSED if fused else PLAIN)
+
+
+def write_onnx(imported: ImportedModel, path: Path, spelling: Spelling) -> None:
+    """`export_onnx` with each choice of spelling in the caller's hand."""
+    main = imported.mod["main"]
+    g = Graph(spelling)
+    count = len(imported.inputs)
+    env: dict[relax.Var, _relax_ops.Value] = {}
+    for var, spec in zip(main.params[:count], imported.inputs, strict=True):
+        env[var] = spec.name
+        for axis, dim in enumerate(var.ty.shape.values):
+            if isinstance(dim, tirx.Var):
+                g.dims.setdefault(dim, (spec.name, axis))
+    for var, name in zip(main.params[count:], (*imported.params.sources, *imported.params.recipes), strict=True):
+        env[var] = name
+        g.weights[var] = name
+    g.only_linear = _only_linear(main)
+    result = _convert(g, main, env)
+    inputs = [_value_info(s.name, v) for s, v in zip(imported.inputs, main.params[:count], strict=True)]
+    outputs = _outputs(g, main, result, imported.outputs)
+    used = [name for name in g.weights.values() if any(name in node.input for node in g.nodes)]
+    data = path.with_name(path.name + ".data")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    weights = _write_weights(imported.params, used, g.transposed, data)
+    graph = helper.make_graph(g.nodes, imported.name, inputs, outputs, [*g.constants.values(), *weights])
+    opsets = [helper.make_opsetid("", OPSET)]
+    if CONTRIB in g.domains:
+        opsets.append(helper.make_opsetid(CONTRIB, 1))
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="halo_tvm")
+    temporary = path.with_name(path.name + ".tmp")
+    onnx.save(model, temporary)
+    os.replace(temporary, path)
+
+
+def _convert(g: Graph, main: relax.Function, env: dict[relax.Var, _relax_ops.Value]) -> _relax_ops.Value:
+    """Convert every binding in order; all refusals are collected into one error."""
+    refused: dict[str, list[str]] = {}
+
+    def value(expr: relax.Expr) -> _relax_ops.Value:
+        if isinstance(expr, relax.Var):
+            return env.get(expr)
+        if isinstance(expr, relax.Tuple):
+            return tuple(value(field) for field in expr.fields)
+        if isinstance(expr, relax.TupleGetItem):
+            return value(expr.tuple_value)[expr.index]
+        if isinstance(expr, ir.GenericConst):
+            return g.constant(expr.value.numpy())
+        if isinstance(expr, relax.Call):
+            return call(expr)
+        return None  # a shape or a number: converters read it from the call
+
+    def call(expr: relax.Call) -> _relax_ops.Value:
+        name = expr.op.name if isinstance(expr.op, ir.Op) else f"call of {expr.op}"
+        converter = CONVERTERS.get(name)
+        args = [value(arg) for arg in expr.args]
+        try:
+            if converter is None:
+                raise UnsupportedModel("no converter")
+            return converter(g, expr, args)
+        except UnsupportedModel as reason:
+            refused.setdefault(f"{name.removeprefix('relax.')}: {reason}", []).append(str(len(g.nodes)))
+            # Placeholders let the walk go on, so that the error lists every operator at once.
+            fields = expr.ty.fields if isinstance(expr.ty, ir.TupleType) else None
+            return "refused" if fields is None else ("refused",) * len(fields)
+
+    body = main.body
+    if not isinstance(body, relax.SeqExpr):
+        return value(body)
+    for block in body.blocks:
+        for binding in block.bindings:
+            if not isinstance(binding, relax.VarBinding):
+                refused.setdefault(f"binding {type(binding).__name__}", []).append(str(binding.var))
+                continue
+            env[binding.var] = value(binding.value)
+    result = value(body.body)
+    if refused:
+        lines = [f"  {reason} ({len(places)} times)" for reason, places in sorted(refused.items())]
+        raise UnsupportedModel(
+            "expected operators with an ONNX spelling, found\n" + "\n".join(lines) + "\n"
+            "add a converter in halo_tvm/exporters, or compare with another peer (`--vs torch`)"
+        )
+    return result
+
+
+def _only_linear(main: relax.Function) -> set[relax.Var]:
+    """Parameters used by weight multiplications alone: these may be stored transposed."""
+    uses: dict[relax.Var, set[bool]] = {}
+
+    def visit(expr: relax.Expr) -> None:
+        if isinstance(expr, relax.Call):
+            name = expr.op.name if isinstance(expr.op, ir.Op) else ""
+            for arg in expr.args:
+                if isinstance(arg, relax.Var):
+                    uses.setdefault(arg, set()).add(name in ("relax.halo.linear", "relax.halo.ffn"))
+
+    relax.analysis.post_order_visit(main.body, visit)
+    return {var for var, kinds in uses.items() if kinds == {True}}
+
+
+def _value_info(name: str, expr: relax.Expr) -> onnx.ValueInfoProto:
+    shape = [int(d) if isinstance(d, (int, tirx.IntImm)) else str(d) for d in expr.ty.shape.values]
+    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(str(expr.ty.dtype))), shape)
+
+
+def _outputs(g: Graph, main: relax.Function, result: _relax_ops.Value, names: tuple[str, ...]) -> list[onnx.ValueInfoProto]:
+    """Give the results their names: an Identity each, which every engine removes."""
+    results = result if isinstance(result, tuple) else (result,)
+    types = main.ret_ty.fields if isinstance(main.ret_ty, ir.TupleType) else [main.ret_ty]
+    infos = []
+    for value, ty, name in zip(results, types, names, strict=True):
+        g.nodes.append(helper.make_node("Identity", [value], [name], name=f"node_{name}"))
+        infos.append(_value_info(name, relax.Var(name, ty)))
+    return infos
+
+
+def _write_weights(params: ParamTable, names: list[str], transposed: set[str], data: Path) -> list[TensorProto]:
+    """Stream the weights into the external data file; returns their declarations."""
+    temporary = data.with_name(data.name + ".tmp")
+    declared = []
+    with open(temporary, "wb") as file:
+        for name, array in params.stream(names):
+            if name in transposed:
+                array = array.T
+            array = np.ascontiguousarray(array)
+            file.write(b"\0" * (-file.tell() % ALIGNMENT))
+            tensor = TensorProto(name=name, data_type=helper.np_dtype_to_tensor_dtype(array.dtype), dims=array.shape)
+            tensor.data_location = TensorProto.EXTERNAL
+            for key, value in (("location", data.name), ("offset", file.tell()), ("length", array.nbytes)):
+                tensor.external_data.add(key=key, value=str(value))
+            array.tofile(file)
+            declared.append(tensor)
+    os.replace(temporary, data)
+    return declared
