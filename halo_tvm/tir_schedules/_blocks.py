@@ -1,0 +1,114 @@
+"""Facts about the blocks of a PrimFunc, for the authors of schedule rules.
+
+A rule finds its block by the annotation `halo.op` (set through `te.compute(attrs=...)`, kept by
+FuseTIR), never by name: names belong to the printer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import tvm_ffi
+from tvm import ir, s_tir, tirx
+
+_KINDS = {tirx.IterVar.DataPar: "S", tirx.IterVar.CommReduce: "R"}
+
+
+@dataclass(frozen=True)
+class Block:
+    """One block and the loops around it, outermost first."""
+
+    node: s_tir.SBlock
+    realize: s_tir.SBlockRealize
+    loops: tuple[tirx.For, ...]
+
+    @property
+    def op(self) -> str | None:
+        """The operator this is the main block of: the annotation `halo.op`."""
+        value = self.node.annotations.get("halo.op")
+        return None if value is None else str(value)
+
+    @property
+    def kinds(self) -> str:
+        """One letter per block iterator: S spatial, R reduction, O anything else ("SSR" for a matmul)."""
+        return "".join(_KINDS.get(v.iter_type, "O") for v in self.node.iter_vars)
+
+    @property
+    def vars(self) -> tuple[ir.Var, ...]:
+        return tuple(v.var for v in self.node.iter_vars)
+
+    @property
+    def extents(self) -> tuple[ir.Expr, ...]:
+        return tuple(v.dom.extent for v in self.node.iter_vars)
+
+    @property
+    def store(self) -> tirx.BufferStore | None:
+        """The single store the block consists of; None when its body is anything else."""
+        body = self.node.body
+        return body if isinstance(body, tirx.BufferStore) else None
+
+    @property
+    def plain(self) -> bool:
+        """One loop per iterator, in order, starting at zero, and no predicate."""
+        values = self.realize.iter_values
+        return (
+            len(self.loops) == len(values)
+            and all(loop.loop_var.same_as(value) for loop, value in zip(self.loops, values))
+            and all(is_const(loop.min, 0) and loop.kind == tirx.ForKind.SERIAL for loop in self.loops)
+            and is_const(self.realize.predicate, 1)
+        )
+
+
+def blocks(func: tirx.PrimFunc) -> list[Block]:
+    """The blocks directly under the root block, in the order they run; nested blocks are not entered."""
+    root = func.body
+    if not isinstance(root, s_tir.SBlockRealize):
+        return []
+    found: list[Block] = []
+
+    def visit(stmt: tirx.Stmt, loops: tuple[tirx.For, ...]) -> None:
+        if isinstance(stmt, tirx.SeqStmt):
+            for part in stmt.seq:
+                visit(part, loops)
+        elif isinstance(stmt, tirx.For):
+            visit(stmt.body, (*loops, stmt))
+        elif isinstance(stmt, s_tir.SBlockRealize):
+            found.append(Block(stmt.block, stmt, loops))
+
+    visit(root.block.body, ())
+    return found
+
+
+def main_block(func: tirx.PrimFunc, op: str) -> Block | None:
+    """The first block annotated as the main block of operator `op`."""
+    return next((block for block in blocks(func) if block.op == op), None)
+
+
+def loads(node: ir.Expr | tirx.Stmt) -> list[ir.TensorLoad]:
+    """Every load inside `node`."""
+    found: list[ir.TensorLoad] = []
+    tvm_ffi.structural_walk(node, (ir.TensorLoad, lambda load: found.append(load)), order="post")
+    return found
+
+
+def substitute(expr: ir.Expr, values: Mapping[ir.Var, ir.Expr], buffers: Mapping[ir.Var, ir.Expr]) -> ir.Expr:
+    """`expr` with variables replaced by `values`, and every load from a key of `buffers` by its value."""
+
+    def load(node: ir.TensorLoad) -> ir.Expr:
+        return next((value for source, value in buffers.items() if source.same_as(node.source)), node)
+
+    def variable(node: ir.Var) -> ir.Expr:
+        return next((value for var, value in values.items() if var.same_as(node)), node)
+
+    return tvm_ffi.structural_map(expr, [(ir.TensorLoad, load), (ir.Var, variable)], order="post")
+
+
+def is_const(expr: ir.Expr, value: int) -> bool:
+    """Whether `expr` is the integer constant `value`."""
+    return isinstance(expr, tirx.IntImm) and int(expr.value) == value
+
+
+def is_scheduled(func: tirx.PrimFunc) -> bool:
+    """Whether a rule, or its author, has scheduled `func` already."""
+    return bool(func.attrs and func.attrs.get("tirx.is_scheduled", False))

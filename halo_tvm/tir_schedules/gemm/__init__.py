@@ -1,0 +1,118 @@
+"""GEMM with a packed weight: x [m, k] @ weight [k/kc, n/nr, kc, nr], and the stages fused behind it.
+
+Serves
+    float32; m symbolic or static; any number of element-wise stages over [m, n]; n cropped from the
+    padded width; K chunks
+Declines
+    no linear block; a weight that is not packed; another dtype; x of rank 3 or more; a stage that is
+    not element-wise over the same rows and columns; a block before the linear block
+References
+    docs/kernels/gemm.md: measurements and how the defaults were chosen
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tvm import s_tir, tirx
+
+from ...errors import Declined
+from ...targets._target import Target
+from .._blocks import is_scheduled
+from .._packing import pack_shape
+from .._rule import Rule
+from ._chain import Chain, match
+from ._nest import Tiling, build
+
+__all__ = ["GEMM", "Decision", "pack_shape"]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """How one GEMM is cut. The width of the register tile is not here: the packed weight fixes it."""
+
+    mr: int  # rows of the register tile
+    unroll: int  # k steps per iteration of the inner loop
+    prefetch: int  # cache lines of the next weight panel fetched per iteration; 0 = none
+    row_split: int  # row blocks: tasks are panels x row blocks
+    balance: bool  # tiles of nearly equal height instead of full tiles and one short
+
+
+class GEMM(Rule[Decision]):
+    """Register tiles over packed panels, tails of exactly their own height."""
+
+    name = "gemm"
+    Decision = Decision
+
+    def default(self, func: tirx.PrimFunc, target: Target) -> Decision:
+        chain = _match(func, target)
+        unroll = _unroll(chain, 4)
+        return Decision(
+            mr=_register_rows(chain, target),
+            unroll=unroll,
+            prefetch=unroll,
+            row_split=_row_split(chain, target),
+            balance=True,
+        )
+
+    def space(self, func: tirx.PrimFunc, target: Target) -> Sequence[Decision]:
+        chain = _match(func, target)
+        first = self.default(func, target)
+        most = _register_rows(chain, target)
+        vectors = chain.nr // target.lanes_f32
+        found = [first]
+        found += [replace(first, prefetch=lines) for lines in (0, 1, first.unroll, first.unroll * vectors)]
+        found += [replace(first, mr=mr) for mr in (most - 2, most + 1) if _fits(mr, vectors, target)]
+        for steps in (1, 2, 8):
+            unroll = _unroll(chain, steps)
+            found.append(replace(first, unroll=unroll, prefetch=unroll))
+        found += [replace(first, row_split=split) for split in (1, 2, 4, 8)]
+        found.append(replace(first, balance=not first.balance))
+        return tuple(dict.fromkeys(found))
+
+    def apply(self, func: tirx.PrimFunc, target: Target, decision: Decision) -> tirx.PrimFunc:
+        chain = _match(func, target)
+        if chain.kc % decision.unroll:
+            raise Declined(f"unroll {decision.unroll} does not divide the chunk of {chain.kc} k steps")
+        if min(decision.mr, decision.unroll, decision.row_split) < 1 or decision.prefetch < 0:
+            raise Declined(f"decision out of range: {decision}")
+        tiling = Tiling(
+            target.lanes_f32, decision.mr, decision.unroll, decision.prefetch, decision.row_split, decision.balance
+        )
+        root = s_tir.SBlock([], [], [], "root", build(chain, tiling))
+        return func.with_body(s_tir.SBlockRealize([], True, root)).with_attr("tirx.is_scheduled", True)
+
+
+def _match(func: tirx.PrimFunc, target: Target) -> Chain:
+    if is_scheduled(func):
+        raise Declined("the function is scheduled already")
+    chain = match(func)
+    if chain.nr % target.lanes_f32:
+        raise Declined(f"panels of {chain.nr} columns are no multiple of {target.lanes_f32} lanes of {target.isa.name}")
+    return chain
+
+
+def _fits(mr: int, vectors: int, target: Target) -> bool:
+    """Sums, one row of weights and one broadcast value are in registers at once."""
+    return mr >= 1 and mr * vectors + vectors + 1 <= target.isa.vector_registers
+
+
+def _register_rows(chain: Chain, target: Target) -> int:
+    """The tallest register tile that fits, at most 8 where the tile is wide."""
+    vectors = chain.nr // target.lanes_f32
+    most = 8 if vectors > 1 else 12
+    return max(mr for mr in range(1, most + 1) if mr == 1 or _fits(mr, vectors, target))
+
+
+def _unroll(chain: Chain, most: int) -> int:
+    return max(steps for steps in range(1, most + 1) if chain.kc % steps == 0)
+
+
+def _row_split(chain: Chain, target: Target) -> int:
+    """Row blocks so that the tasks fill the cores in whole rounds, or in so many that it does not matter."""
+    for split in (1, 2, 4):
+        tasks = chain.panels * split
+        if tasks % target.cores == 0 or tasks >= 8 * target.cores:
+            return split
+    return 4
