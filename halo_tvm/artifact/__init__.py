@@ -1,0 +1,41 @@
+"""The artifact on disk: what `compile` writes and the runtime loads.
+
+    gpt2.halo/   model.so   params.bin   manifest.json   reference.npz
+
+`manifest` holds the records and their JSON, `params_file` the weights' container, `store` writes
+and verifies the directory. Nothing here imports TVM, torch or onnx: the deploy path reads it.
+"""
+
+from .manifest import ABI, FileEntry, FunctionSpec, Manifest, TensorSpec, Variant
+from .params_file import ParamEntry, ParamHeader, read_params_header, write_params
+from .store import (
+    MANIFEST_NAME,
+    REFERENCE_NAME,
+    check_output_path,
+    read_manifest,
+    read_reference,
+    update_manifest,
+    verify_artifact,
+    write_artifact,
+)
+
+__all__ = [
+    "ABI",
+    "MANIFEST_NAME",
+    "REFERENCE_NAME",
+    "FileEntry",
+    "FunctionSpec",
+    "Manifest",
+    "ParamEntry",
+    "ParamHeader",
+    "TensorSpec",
+    "Variant",
+    "check_output_path",
+    "read_manifest",
+    "read_params_header",
+    "read_reference",
+    "update_manifest",
+    "verify_artifact",
+    "write_artifact",
+    "write_params",
+]

@@ -1,0 +1,293 @@
+"""Artifacts as directories: written whole or not at all, verified before they are used."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import secrets
+import shutil
+import stat
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from ..errors import ArtifactCorrupt, UsageError
+from .manifest import MANIFEST_LIMIT_BYTES, FileEntry, Manifest, check_file_name
+from .params_file import ParamHeader, write_params
+
+MANIFEST_NAME = "manifest.json"
+REFERENCE_NAME = "reference.npz"
+# what may lie in an artifact beside its own files; a directory with anything else is not replaced
+_REPORT_NAMES = frozenset({"report.json", "report.html", "report.md"})
+_SUFFIXES = frozenset({".so", ".dll", ".dylib", ".bin", ".npz"})
+_CHUNK_BYTES = 4 << 20
+
+
+def check_output_path(path: Path | str) -> Path:
+    """The absolute path if an artifact may be written there, before any work is done for it.
+
+    Raises
+    ------
+    UsageError
+        the parent directory is missing, or something that is no artifact lies there
+    """
+    path = Path(os.path.abspath(path))
+    advice = "; choose another path or move it away"
+    if not path.parent.is_dir():
+        raise UsageError(f"expected a directory to write {path.name} into, found no {path.parent}; create it first")
+    if path.is_symlink() or (path.exists() and not path.is_dir()):
+        raise UsageError(f"expected a new path or an artifact directory, found a file or a link at {path}{advice}")
+    if path.is_dir():
+        names = sorted(os.listdir(path))
+        own = {MANIFEST_NAME, *_REPORT_NAMES}
+        other = [n for n in names if n not in own and Path(n).suffix not in _SUFFIXES]
+        if names and (MANIFEST_NAME not in names or other):
+            what = f"which holds {', '.join((other or names)[:3])}" if names else "which is empty"
+            raise UsageError(f"expected a new path or an artifact directory, found {path}, {what}{advice}")
+    return path
+
+
+def write_artifact(
+    path: Path | str,
+    *,
+    manifest: Manifest,
+    library: Path | Mapping[str, Path],
+    params_headers: Sequence[ParamHeader] = (),
+    params: Iterable[tuple[str, np.ndarray]] = (),
+    reference: Mapping[str, np.ndarray] | None = None,
+) -> Manifest:
+    """Write the directory `path` in one step and return the manifest with sizes and hashes.
+
+    `library` is the compiled file, or one per library name when the manifest has several variants.
+    `params` are consumed one tensor at a time, in the order of `params_headers`. All is written to
+    a directory beside `path`, synced and renamed; on an error or Ctrl-C nothing of it remains, and
+    an artifact that was at `path` stays as it was.
+
+    Raises
+    ------
+    UsageError
+        `path` cannot be written or holds something else
+    """
+    path = check_output_path(path)
+    libraries = dict.fromkeys((v.library for v in manifest.variants), library) if isinstance(library, Path) else library
+    assert set(libraries) == {v.library for v in manifest.variants}, f"libraries {sorted(libraries)} do not fit the variants"
+    params_names = {v.params for v in manifest.variants if v.params}
+    assert len(params_names) <= 1, "variants of one artifact share one params file"
+    with _beside(path) as directory:
+        files: dict[str, FileEntry] = {}
+        for name, source in libraries.items():
+            with source.open("rb") as data, _hashed(directory, name, files) as out:
+                while chunk := data.read(_CHUNK_BYTES):
+                    out.write(chunk)
+            os.chmod(directory / name, 0o755)
+        for name in params_names:
+            with _hashed(directory, name, files) as out:
+                write_params(out, params_headers, params)
+        if reference is not None:
+            with _hashed(directory, REFERENCE_NAME, files) as out:
+                _write_npz(out, reference)
+        manifest = replace(manifest, files=files)
+        with _hashed(directory, MANIFEST_NAME, {}) as out:
+            out.write(manifest.encode())
+        _sync_directory(directory)
+        _swap(directory, path)
+    return manifest
+
+
+def update_manifest(path: Path | str, **changes: object) -> Manifest:
+    """Replace fields of a manifest in place (validation, benchmarks, reports); returns the new one."""
+    path = Path(path)
+    forbidden = set(changes) - {"validation", "benchmarks", "reports"}
+    assert not forbidden, f"results may be added to an artifact, its {', '.join(forbidden)} may not change"
+    manifest = replace(read_manifest(path), **changes)  # type: ignore[arg-type]
+    temporary = path / f".{MANIFEST_NAME}.{secrets.token_hex(4)}.tmp"
+    try:
+        with temporary.open("xb") as file:
+            file.write(manifest.encode())
+            _sync(file)
+        os.replace(temporary, path / MANIFEST_NAME)
+    finally:
+        temporary.unlink(missing_ok=True)
+    _sync_directory(path)
+    return manifest
+
+
+def read_manifest(path: Path | str) -> Manifest:
+    """The checked manifest of the artifact at `path`; the other files are not looked at.
+
+    Raises
+    ------
+    UsageError
+        `path` is no artifact directory
+    ArtifactCorrupt, EnvironmentProblem
+        see `Manifest.decode`
+    """
+    path = Path(path)
+    if not path.is_dir():
+        found = "a file" if path.exists() else "nothing"
+        raise UsageError(f"expected an artifact directory, found {found} at {path}; pass what `halo-tvm compile -o` wrote")
+    if not os.path.lexists(path / MANIFEST_NAME):
+        raise UsageError(f"expected an artifact, found no {MANIFEST_NAME} in {path}; pass what `halo-tvm compile -o` wrote")
+    with _open_plain(path, MANIFEST_NAME) as file:
+        raw = file.read(MANIFEST_LIMIT_BYTES + 1)
+    return Manifest.decode(raw, where=str(path / MANIFEST_NAME))
+
+
+def verify_artifact(path: Path | str, *, hashes: bool = True) -> Manifest:
+    """Check the size, then the SHA-256, of every file the manifest lists; returns the manifest.
+
+    Sizes come first: a truncated download is found without reading gigabytes.
+
+    Raises
+    ------
+    ArtifactCorrupt
+        a file is missing, is no plain file, or differs from what the manifest says
+    """
+    path = Path(path)
+    manifest = read_manifest(path)
+    for name, entry in manifest.files.items():
+        check_file_name(name, str(path / MANIFEST_NAME))
+        with _open_plain(path, name) as file:
+            size = os.fstat(file.fileno()).st_size
+        if size != entry.size_bytes:
+            raise ArtifactCorrupt(
+                f"{path / name}: expected {entry.size_bytes} bytes, found {size}; copy the artifact again or compile again"
+            )
+    for name, entry in manifest.files.items() if hashes else ():
+        with _open_plain(path, name) as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest != entry.sha256:
+            raise ArtifactCorrupt(
+                f"{path / name}: expected SHA-256 {entry.sha256[:16]}..., found {digest[:16]}...; "
+                "the file was changed: copy the artifact again or compile again"
+            )
+    return manifest
+
+
+def read_reference(path: Path | str) -> dict[str, np.ndarray]:
+    """Arrays of reference.npz, which must hold uncompressed plain arrays.
+
+    Raises
+    ------
+    UsageError
+        the artifact has no reference
+    ArtifactCorrupt
+        the file is no such archive
+    """
+    path = Path(path)
+    if not os.path.lexists(path / REFERENCE_NAME):
+        raise UsageError(f"expected {REFERENCE_NAME} in {path}, found none; compile again with a reference")
+    arrays: dict[str, np.ndarray] = {}
+    with _open_plain(path, REFERENCE_NAME) as file:
+        size = os.fstat(file.fileno()).st_size
+        try:
+            with zipfile.ZipFile(file) as archive:
+                for info in archive.infolist():
+                    # stored members cannot grow beyond the file, so an archive cannot exhaust the memory
+                    if info.compress_type != zipfile.ZIP_STORED or info.file_size > size:
+                        raise ValueError(f"member {info.filename!r} is compressed")
+                    member = io.BytesIO(archive.read(info))
+                    arrays[info.filename.removesuffix(".npy")] = np.lib.format.read_array(member, allow_pickle=False)
+        except (ValueError, zipfile.BadZipFile, EOFError, NotImplementedError) as error:
+            raise ArtifactCorrupt(
+                f"{path / REFERENCE_NAME}: expected an uncompressed npz of plain arrays, found {error}; compile again"
+            ) from error
+    return arrays
+
+
+@contextmanager
+def _beside(path: Path) -> Iterator[Path]:
+    """A new directory next to `path` (same file system, so that rename works), removed on any exit."""
+    directory = path.parent / f".{path.name}.{secrets.token_hex(6)}.tmp"
+    directory.mkdir()
+    try:
+        yield directory
+    finally:
+        if directory.exists():
+            shutil.rmtree(directory)
+
+
+@dataclass
+class _HashingFile:
+    """A write-only file that hashes and counts what passes; not seekable, so nothing is rewritten."""
+
+    raw: BinaryIO
+    digest: hashlib._Hash
+    size_bytes: int = 0
+
+    def write(self, data: bytes | memoryview) -> int:
+        self.raw.write(data)
+        self.digest.update(data)
+        size = memoryview(data).nbytes
+        self.size_bytes += size
+        return size
+
+    def flush(self) -> None:
+        self.raw.flush()
+
+
+@contextmanager
+def _hashed(directory: Path, name: str, files: dict[str, FileEntry]) -> Iterator[_HashingFile]:
+    with (directory / name).open("xb") as raw:
+        out = _HashingFile(raw, hashlib.sha256())
+        yield out
+        _sync(raw)
+    files[name] = FileEntry(out.digest.hexdigest(), out.size_bytes)
+
+
+def _write_npz(out: _HashingFile, arrays: Mapping[str, np.ndarray]) -> None:
+    """As numpy.savez, but the same arrays always give the same bytes (no time stamps)."""
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:  # type: ignore[call-overload]
+        for name, array in arrays.items():
+            with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
+
+
+def _open_plain(path: Path, name: str) -> BinaryIO:
+    """Open a regular file of the artifact; a link could lead anywhere, so it is refused."""
+    file = path / name
+    try:
+        mode = os.lstat(file).st_mode
+    except FileNotFoundError:
+        raise ArtifactCorrupt(f"{file}: expected a file the manifest lists, found none; copy the artifact again") from None
+    if not stat.S_ISREG(mode):
+        kind = "a symbolic link" if stat.S_ISLNK(mode) else "no regular file"
+        raise ArtifactCorrupt(f"{file}: expected a regular file, found {kind}; copy the artifact with its files (cp -rL)")
+    return os.fdopen(os.open(file, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0)), "rb")
+
+
+def _sync(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _sync_directory(path: Path) -> None:
+    if os.name != "posix":  # directories cannot be opened elsewhere
+        return
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _swap(new: Path, path: Path) -> None:
+    """Put `new` at `path`; what was there is moved aside first and put back if that fails."""
+    if not path.exists():
+        os.rename(new, path)
+    else:
+        old = new.with_suffix(".old.tmp")
+        os.rename(path, old)
+        try:
+            os.rename(new, path)
+        except BaseException:
+            os.rename(old, path)
+            raise
+        shutil.rmtree(old)
+    _sync_directory(path.parent)

@@ -1,0 +1,198 @@
+"""A loaded artifact: called like a function, or through set_input / run / get_output.
+
+    module = load("gpt2.halo")
+    logits = module(input_ids=ids)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+import tvm_ffi
+
+from ..artifact import Manifest, TensorSpec, verify_artifact
+from ..errors import UnknownName, UsageError
+from .host import choose_variant, load_tvm_runtime, resolve_threads, usable_cpus
+from .inputs import UnknownInput, bind_inputs, generate_inputs
+from .session import Session
+from .tensors import to_array, to_tensor
+from .weights import MODES, load_weights
+
+Outputs = np.ndarray | tuple[np.ndarray, ...]
+
+
+@dataclass(frozen=True)
+class BenchmarkResult:
+    """Milliseconds per run; each sample is the mean of `number` runs."""
+
+    samples: tuple[float, ...]
+    number: int
+
+    @property
+    def median_ms(self) -> float:
+        return self._percentile(50)
+
+    @property
+    def p10_ms(self) -> float:
+        return self._percentile(10)
+
+    @property
+    def p90_ms(self) -> float:
+        return self._percentile(90)
+
+    def _percentile(self, q: float) -> float:
+        return float(np.percentile(self.samples, q))
+
+
+def load(
+    path: Path | str,
+    *,
+    threads: int | None = None,
+    weights: str = "map",
+    verify: bool = True,
+    function: str = "main",
+) -> Module:
+    """Verify the artifact at `path`, pick the largest variant this host runs, and open it.
+
+    `threads` defaults to HALO_TVM_NUM_THREADS, then to every CPU the calling thread may use. `weights`
+    is "map" (shared with the page cache) or "resident" (one copy in huge pages). `verify=False` skips
+    the hashes, not the sizes.
+
+    Raises
+    ------
+    UsageError
+        no artifact at `path`, or an option out of range
+    ArtifactCorrupt
+        a file differs from the manifest
+    EnvironmentProblem
+        the host lacks an instruction set, the runtime is missing, or the artifact is too new
+    """
+    path = Path(path).absolute()
+    count = resolve_threads(threads, usable_cpus())
+    if weights not in MODES:
+        raise UsageError(f"weights: expected {' or '.join(map(repr, MODES))}, found {weights!r}; leave it out for 'map'")
+    manifest = verify_artifact(path, hashes=verify)
+    if function not in manifest.functions:
+        raise UnknownName("function", function, manifest.functions)
+    variant = choose_variant(manifest.variants)
+    load_tvm_runtime()
+    names = manifest.functions[function].params
+    tensors = load_weights(path / variant.params if variant.params else None, names, weights)
+    return Module(manifest, function, Session(path / variant.library, function, tensors, count))
+
+
+class Module:
+    """One function of a loaded artifact. Any thread may call it; runs queue on the session's thread.
+
+    `set_input`, `run` and `get_output` keep inputs and outputs on the module, as graph executors do: for one
+    caller at a time. Outputs stay valid after later runs.
+    """
+
+    def __init__(self, manifest: Manifest, function: str, session: Session) -> None:
+        self.manifest = manifest
+        self.spec = manifest.functions[function]
+        self._session = session
+        self._inputs: dict[str, object] = {}
+        self._outputs: tuple[np.ndarray, ...] = ()
+
+    @property
+    def input_specs(self) -> tuple[TensorSpec, ...]:
+        return self.spec.inputs
+
+    @property
+    def output_specs(self) -> tuple[TensorSpec, ...]:
+        return self.spec.outputs
+
+    @property
+    def num_outputs(self) -> int:
+        return len(self.spec.outputs)
+
+    @property
+    def threads(self) -> int:
+        return self._session.threads
+
+    def __call__(self, *args: object, **kwargs: object) -> Outputs:
+        """Outputs of one run: an array, or a tuple when the model has several."""
+        outputs = self._run(bind_inputs(self.spec, args, kwargs))
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def set_input(self, name: str | None = None, value: object = None, /, **inputs: object) -> None:
+        """Keep inputs for the next runs, one as (name, value) or several by keyword; checked by `run`."""
+        given = {**({name: value} if name is not None else {}), **inputs}
+        for key in given:
+            if key not in {t.name for t in self.spec.inputs}:
+                raise UnknownInput(key, [t.name for t in self.spec.inputs])
+        self._inputs.update(given)
+
+    def run(self, **inputs: object) -> None:
+        """Run on the inputs that were set, with `inputs` set first."""
+        self.set_input(**inputs)
+        self._outputs = self._run(bind_inputs(self.spec, (), self._inputs))
+
+    def get_output(self, which: int | str = 0) -> np.ndarray:
+        """An output of the last `run`, by position or name."""
+        if not self._outputs:
+            raise UsageError("expected outputs of a run, found none; call run() first")
+        if isinstance(which, str):
+            names = [t.name for t in self.spec.outputs]
+            if which not in names:
+                raise UnknownName("output", which, names)
+            return self._outputs[names.index(which)]
+        if not 0 <= which < len(self._outputs):
+            raise UsageError(f"expected an output from 0 to {len(self._outputs) - 1}, found {which}; see num_outputs")
+        return self._outputs[which]
+
+    def benchmark(
+        self, *, number: int = 10, repeat: int = 10, sizes: dict[str, int] | None = None, seed: int = 0, **inputs: object
+    ) -> BenchmarkResult:
+        """Time runs on the session's thread; inputs not given are generated (see `generate_inputs`)."""
+        if number < 1 or repeat < 1:
+            raise UsageError(f"expected number and repeat of at least 1, found {number} and {repeat}; pass more")
+        samples = self._session.time(self._example(sizes, seed, inputs), number=number, repeat=repeat)
+        return BenchmarkResult(tuple(samples), number)
+
+    def profile(
+        self, *, sizes: dict[str, int] | None = None, seed: int = 0, **inputs: object
+    ) -> list[tuple[str, int, float]]:
+        """(kernel, calls, microseconds) of one run, slowest first; each call carries about 1 us of its own."""
+        return self._session.profile(self._example(sizes, seed, inputs))
+
+    def close(self) -> None:
+        """End the session's threads; a later call is an error."""
+        self._session.close()
+
+    def __enter__(self) -> Module:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _example(self, sizes: dict[str, int] | None, seed: int, inputs: dict[str, object]) -> list[tvm_ffi.Tensor]:
+        missing = {t.name for t in self.spec.inputs} - set(inputs)
+        if sizes is None and inputs and missing:
+            sizes = _sizes_of(self.spec.inputs, inputs)
+        generated = generate_inputs(self.spec, sizes=sizes, seed=seed) if missing else {}
+        bound = bind_inputs(self.spec, (), {**generated, **inputs})
+        return [to_tensor(array) for array in bound]
+
+    def _run(self, arrays: list[np.ndarray]) -> tuple[np.ndarray, ...]:
+        result = self._session.run([to_tensor(array) for array in arrays])
+        tensors = [result] if isinstance(result, tvm_ffi.Tensor) else list(result)  # type: ignore[call-overload]
+        outputs = [to_array(tensor) for tensor in tensors]
+        # a model may hand an input through; an output must not change when the caller reuses that buffer
+        return tuple(o.copy() if any(np.may_share_memory(o, i) for i in arrays) else o for o in outputs)
+
+
+def _sizes_of(specs: tuple[TensorSpec, ...], inputs: dict[str, object]) -> dict[str, int]:
+    """Sizes of the symbolic dimensions that the given inputs determine."""
+    sizes: dict[str, int] = {}
+    for spec in specs:
+        shape = np.shape(inputs[spec.name]) if spec.name in inputs else ()  # type: ignore[arg-type]
+        if len(shape) == len(spec.shape):
+            sizes.update({d: n for d, n in zip(spec.shape, shape, strict=True) if isinstance(d, str)})
+    return sizes

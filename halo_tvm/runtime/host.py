@@ -1,0 +1,115 @@
+"""What this host is and can run: CPU features, usable cores, thread count, TVM's runtime library."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import tvm_ffi
+
+from ..artifact import Variant
+from ..errors import EnvironmentProblem, UsageError
+
+THREADS_VARIABLE = "HALO_TVM_NUM_THREADS"
+_CPUINFO = Path("/proc/cpuinfo")
+_PROBE = "runtime.config_threadpool"  # a function that exists exactly when TVM's runtime is loaded
+
+
+def cpu_flags() -> frozenset[str]:
+    """Feature names as in /proc/cpuinfo; empty where the system has no such file."""
+    if not _CPUINFO.exists():
+        return frozenset()
+    with _CPUINFO.open() as lines:
+        for line in lines:
+            key, _, value = line.partition(":")
+            if key.strip() in ("flags", "Features"):  # x86, Arm
+                return frozenset(value.split())
+    return frozenset()
+
+
+def usable_cpus() -> tuple[int, ...]:
+    """Numbers of the CPUs the calling thread may run on, ascending."""
+    if hasattr(os, "sched_getaffinity"):
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(range(os.cpu_count() or 1))
+
+
+def resolve_threads(threads: int | None, cpus: Sequence[int]) -> int:
+    """Threads of a session: the argument, else the environment, else every usable CPU.
+
+    Raises
+    ------
+    UsageError
+        not an integer from 1 to the number of usable CPUs (kernels wait actively for each other,
+        so more threads than CPUs would be many times slower)
+    """
+    origin, value = "threads", str(threads)
+    if threads is None:
+        origin, value = THREADS_VARIABLE, os.environ.get(THREADS_VARIABLE, "")
+        if not value:
+            return len(cpus)
+    if not value.isdecimal() or not 1 <= int(value) <= len(cpus):
+        raise UsageError(
+            f"{origin}: expected an integer from 1 to {len(cpus)}, the CPUs this process may use, found {value!r}; "
+            f"leave it out to use all {len(cpus)}"
+        )
+    return int(value)
+
+
+def choose_variant(variants: Sequence[Variant], *, machine: str = "", flags: frozenset[str] | None = None) -> Variant:
+    """The variant with the most required features among those this host can run.
+
+    `machine` and `flags` default to this host's.
+
+    Raises
+    ------
+    EnvironmentProblem
+        no variant runs here; the message names what each one lacks
+    """
+    machine = machine or platform.machine()
+    flags = cpu_flags() if flags is None else flags
+    reasons: list[str] = []
+    fitting: list[Variant] = []
+    for variant in variants:
+        missing = sorted(set(variant.requires) - flags)
+        if variant.machine and machine not in variant.machine:
+            reasons.append(f"{variant.isa} is for {' or '.join(variant.machine)}")
+        elif missing:
+            reasons.append(f"{variant.isa} needs {', '.join(missing)}")
+        else:
+            fitting.append(variant)
+    if not fitting:
+        raise EnvironmentProblem(
+            f"expected a library this host ({machine}) can run, found none: {'; '.join(reasons)}; "
+            "compile the model for a smaller instruction set with --target"
+        )
+    return max(fitting, key=lambda v: len(v.requires))
+
+
+def load_tvm_runtime() -> None:
+    """Load libtvm_runtime into the process unless it is there; TVM's Python package is not imported.
+
+    With `tvm` imported before or after, the loader gives back the same library, so nothing is registered twice.
+
+    Raises
+    ------
+    EnvironmentProblem
+        no TVM is installed, or it has no runtime library for this system
+    """
+    if tvm_ffi.get_global_func(_PROBE, allow_missing=True) is not None:
+        return
+    spec = importlib.util.find_spec("tvm")
+    folders = [Path(p) / "lib" for p in (spec.submodule_search_locations if spec else None) or ()]
+    suffix = {"darwin": "libtvm_runtime.dylib", "win32": "tvm_runtime.dll"}.get(sys.platform, "libtvm_runtime.so")
+    for folder in folders:
+        if (folder / suffix).is_file():
+            # global: libraries that compile() wrote take their runtime symbols from the process
+            ctypes.CDLL(str(folder / suffix), ctypes.RTLD_GLOBAL)
+            return
+    where = f"in {', '.join(map(str, folders))}" if folders else "because the package tvm is not installed"
+    raise EnvironmentProblem(f"expected TVM's runtime library {suffix}, found none {where}; run `pip install apache-tvm`")

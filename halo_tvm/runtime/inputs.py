@@ -1,0 +1,186 @@
+"""Run-time inputs: checked against the manifest, converted to contiguous arrays, or generated.
+
+A kernel trusts its arguments (a token id beyond the vocabulary reads foreign memory), so nothing
+reaches it unchecked. Only casts that lose nothing (NumPy's "safe") are made silently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import tvm_ffi
+
+from ..artifact import FunctionSpec, TensorSpec
+from ..errors import InputError, UnknownName
+from .tensors import numpy_dtype, to_array
+
+_SIZE_WITHOUT_RANGE = (1, (1 << 31) - 1)
+_GENERATED_SIZE = 128
+
+
+def bind_inputs(spec: FunctionSpec, args: Sequence[object], kwargs: Mapping[str, object]) -> list[np.ndarray]:
+    """Contiguous arrays in the order of `spec.inputs`; omitted ones with a `default` are filled in.
+
+    Raises
+    ------
+    InputError, UnknownName
+        one sentence: the input, what it must be, what was passed, what to do
+    """
+    given = _by_name(spec, args, kwargs)
+    arrays: dict[str, np.ndarray] = {}
+    sizes: dict[str, tuple[int, str]] = {}  # dimension -> size, and the input it was first seen in
+    for tensor in spec.inputs:
+        if tensor.name in given:
+            array = _converted(tensor, given[tensor.name])
+            _check_shape(spec, tensor, array.shape, sizes)
+            _check_values(tensor, array)
+            arrays[tensor.name] = array
+    known = {name: size for name, (size, _) in sizes.items()}
+    for tensor in spec.inputs:
+        if tensor.name not in arrays:
+            arrays[tensor.name] = _filled(spec, tensor, known)
+    return [arrays[tensor.name] for tensor in spec.inputs]
+
+
+def generate_inputs(spec: FunctionSpec, *, sizes: Mapping[str, int] | None = None, seed: int = 0) -> dict[str, np.ndarray]:
+    """Seeded random inputs: normal floats, integers spread over their `values`, defaults as declared.
+
+    A dimension not in `sizes` takes the lower bound of its range where it leads a shape (a batch),
+    and 128, or the nearest size its range allows, elsewhere (a sequence).
+    """
+    names = [d for t in spec.inputs for d in t.shape if isinstance(d, str)]
+    chosen = dict(sizes or {})
+    for name in chosen:
+        if name not in names:
+            raise UnknownName("dimension", name, set(names))
+    leading = {t.shape[0] for t in spec.inputs if t.shape}
+    for name in names:
+        low, high = spec.ranges.get(name, _SIZE_WITHOUT_RANGE)
+        chosen.setdefault(name, low if name in leading else min(max(low, _GENERATED_SIZE), high))
+    random = np.random.default_rng(seed)
+    return {t.name: _random(t, tuple(d if isinstance(d, int) else chosen[d] for d in t.shape), random) for t in spec.inputs}
+
+
+def _random(tensor: TensorSpec, shape: tuple[int, ...], random: np.random.Generator) -> np.ndarray:
+    dtype = numpy_dtype(tensor.dtype)
+    if tensor.default is not None:
+        return (np.ones if tensor.default == "ones" else np.zeros)(shape, dtype)
+    if dtype.kind == "b":
+        return random.integers(0, 2, shape).astype(dtype)
+    if dtype.kind in "iu":
+        low, high = tensor.values or (0, 1)
+        return random.integers(low, high, shape, dtype=np.int64, endpoint=True).astype(dtype)
+    return random.standard_normal(shape, dtype=np.float32).astype(dtype)
+
+
+def _by_name(spec: FunctionSpec, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, object]:
+    names = [t.name for t in spec.inputs]
+    if len(args) > len(names):
+        raise InputError(f"expected at most {len(names)} inputs ({', '.join(names)}), found {len(args)}; leave the rest out")
+    given: dict[str, object] = dict(zip(names, args, strict=False))
+    for name, value in kwargs.items():
+        if name not in names:
+            raise UnknownInput(name, names)
+        if name in given:
+            raise InputError(f"input {name!r}: expected once, found by position and by name; pass it one way")
+        given[name] = value
+    return given
+
+
+class UnknownInput(UnknownName, InputError):
+    """An input name the function does not have."""
+
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        UnknownName.__init__(self, "input", name, known)
+
+
+def _converted(tensor: TensorSpec, value: object) -> np.ndarray:
+    dtype = numpy_dtype(tensor.dtype)
+    array = value if isinstance(value, np.ndarray) else _foreign(tensor, value, dtype)
+    if array.dtype != dtype:
+        if not np.can_cast(array.dtype, dtype, "safe"):
+            raise InputError(
+                f"input {tensor.name!r}: expected {tensor.dtype}, found {array.dtype}, which does not convert without loss; "
+                f"pass .astype({tensor.dtype!r})"
+            )
+        array = array.astype(dtype)
+    if len(array.shape) != len(tensor.shape):
+        raise InputError(
+            f"input {tensor.name!r}: expected rank {len(tensor.shape)} ({_shape_text(tensor.shape)}), "
+            f"found rank {array.ndim} ({_shape_text(array.shape)}); reshape it"
+        )
+    if not (array.flags.c_contiguous and array.flags.writeable and array.flags.aligned):
+        array = np.array(array, order="C")  # DLPack refuses read-only memory, kernels want dense rows
+    return array
+
+
+def _foreign(tensor: TensorSpec, value: object, dtype: np.dtype) -> np.ndarray:
+    """An array over a DLPack tensor's memory, or of a list or number (which has no dtype to respect)."""
+    if not hasattr(value, "__dlpack__"):
+        try:
+            natural = np.asarray(value)
+            if natural.dtype.kind in "OUSMm" or not np.can_cast(natural.dtype, dtype, "same_kind"):
+                raise TypeError(f"values of type {natural.dtype}")
+            array = np.asarray(value, dtype=dtype)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InputError(
+                f"input {tensor.name!r}: expected an array of {tensor.dtype}, found {type(value).__name__} ({error}); "
+                "pass a NumPy array or anything with __dlpack__"
+            ) from error
+        return array
+    try:
+        return to_array(tvm_ffi.from_dlpack(value)) if "bfloat16" in str(getattr(value, "dtype", "")) else np.from_dlpack(value)
+    except (RuntimeError, BufferError, TypeError, ValueError) as error:
+        raise InputError(
+            f"input {tensor.name!r}: expected a tensor in CPU memory, found {type(value).__name__} that DLPack cannot hand over "
+            f"({str(error).splitlines()[0]}); pass .detach().cpu()"
+        ) from error
+
+
+def _check_shape(spec: FunctionSpec, tensor: TensorSpec, shape: tuple[int, ...], sizes: dict[str, tuple[int, str]]) -> None:
+    for axis, (expected, found) in enumerate(zip(tensor.shape, shape, strict=True)):
+        if isinstance(expected, int):
+            if found != expected:
+                raise InputError(
+                    f"input {tensor.name!r}: expected size {expected} in axis {axis} ({_shape_text(tensor.shape)}), "
+                    f"found {found} ({_shape_text(shape)}); pass the shape the model was compiled for"
+                )
+            continue
+        size, origin = sizes.setdefault(expected, (found, tensor.name))
+        if size != found:
+            raise InputError(
+                f"dimension {expected!r}: expected {size} in {tensor.name!r} as in {origin!r}, found {found}; "
+                "pass inputs of equal size there"
+            )
+        low, high = spec.ranges.get(expected, _SIZE_WITHOUT_RANGE)
+        if not low <= found <= high:
+            raise InputError(
+                f"input {tensor.name!r}: expected {low} to {high} for dimension {expected!r}, found {found}; "
+                "pass a size in that range or compile with a wider one"
+            )
+
+
+def _check_values(tensor: TensorSpec, array: np.ndarray) -> None:
+    if tensor.values is None or array.size == 0:
+        return
+    low, high = tensor.values
+    least, most = int(array.min()), int(array.max())
+    if least < low or most > high:
+        raise InputError(
+            f"input {tensor.name!r}: expected values from {low} to {high}, found {least if least < low else most}; "
+            "check what produced them (a tokenizer of another model?)"
+        )
+
+
+def _filled(spec: FunctionSpec, tensor: TensorSpec, sizes: Mapping[str, int]) -> np.ndarray:
+    open_dimensions = [d for d in tensor.shape if isinstance(d, str) and d not in sizes]
+    if tensor.default is None or open_dimensions:
+        needed = ", ".join(t.name for t in spec.inputs if t.default is None)
+        raise InputError(f"input {tensor.name!r}: expected {tensor.dtype} {_shape_text(tensor.shape)}, found nothing; pass {needed}")
+    shape = tuple(d if isinstance(d, int) else sizes[d] for d in tensor.shape)
+    return (np.ones if tensor.default == "ones" else np.zeros)(shape, numpy_dtype(tensor.dtype))
+
+
+def _shape_text(shape: Sequence[int | str]) -> str:
+    return f"[{', '.join(map(str, shape))}]"

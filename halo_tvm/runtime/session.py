@@ -1,0 +1,204 @@
+"""One loaded library and the one thread that runs it.
+
+TVM's worker pool belongs to the thread that calls a kernel, and the virtual machine is not
+thread-safe. So a session owns a runner thread: it builds the virtual machine, configures *its* pool and
+serves requests in order; callers on any thread queue. No setting of the host process changes: neither
+the affinity of the calling thread nor the pool of another session or of other users of TVM.
+
+Workers are unpinned: they may run on every CPU the creating thread could use. The pool pins by default;
+its "share all cores" mode with the full CPU list undoes that per pool.
+
+The hand-over costs about 15 us per call on top of the virtual machine's own 7 us.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import tvm_ffi
+
+from ..errors import EnvironmentProblem, UsageError
+from .host import usable_cpus
+
+T = TypeVar("T")
+_SHARE_ALL_CORES = -3  # affinity mode of runtime.config_threadpool
+_CPU, _DEVICE_ID, _POOLED = 1, 0, 2
+_EXIT_WAIT_S = 5.0
+
+
+@dataclass
+class _Request:
+    """A task for the runner; the lock is held until it is done."""
+
+    task: Callable[[], object]
+    done: threading.Lock = field(default_factory=threading.Lock)
+    result: object = None
+    error: BaseException | None = None
+
+
+class Session:
+    """A virtual machine over `library` on `threads` threads; `arguments` follow the inputs of every call."""
+
+    def __init__(self, library: Path, function: str, arguments: Sequence[tvm_ffi.Tensor], threads: int) -> None:
+        self.threads = threads
+        self.function = function
+        self._arguments = tuple(arguments)
+        self._pid = os.getpid()
+        self._closed = False
+        self._submission = threading.Lock()  # orders close() after requests that were accepted
+        self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
+        # daemon, so that a forgotten session does not keep the interpreter alive; the finalizer ends it
+        # properly when the session is collected or the interpreter exits, whichever comes first
+        self._thread = threading.Thread(target=_serve, args=(self._requests,), name="halo-tvm-runner", daemon=True)
+        self._thread.start()
+        self._finalizer = weakref.finalize(self, _stop, self._requests, self._thread, self._pid)
+        cpus = usable_cpus()
+        try:
+            self.call(lambda: configure_threads(threads, cpus))
+            self._library = self.call(lambda: _open_library(library))
+            self._main = self.call(lambda: _machine(self._library)[function])
+        except BaseException:
+            self.close()
+            raise
+
+    def run(self, inputs: Sequence[tvm_ffi.Tensor]) -> object:
+        """Outputs of one run: a tensor, or an array of tensors."""
+        main, arguments = self._main, self._arguments
+        return self.call(lambda: main(*inputs, *arguments))
+
+    def time(self, inputs: Sequence[tvm_ffi.Tensor], *, number: int, repeat: int) -> list[float]:
+        """Milliseconds per run, `repeat` samples, each the mean of `number` runs, after one warm-up run."""
+        main, arguments = self._main, (*inputs, *self._arguments)
+
+        def measure() -> list[float]:
+            main(*arguments)
+            samples = []
+            for _ in range(repeat):
+                start = time.perf_counter_ns()
+                for _ in range(number):
+                    main(*arguments)
+                samples.append((time.perf_counter_ns() - start) / number / 1e6)
+            return samples
+
+        return self.call(measure)
+
+    def profile(self, inputs: Sequence[tvm_ffi.Tensor]) -> list[tuple[str, int, float]]:
+        """(function, calls, microseconds) of one run, slowest first; needs a bytecode-mode library.
+
+        The run happens on a virtual machine of its own, so that an instrument never slows normal runs.
+        """
+        arguments = (*inputs, *self._arguments)
+        calls: dict[str, list[int]] = {}
+        starts: list[int] = []
+
+        def instrument(func: object, name: str, before: bool, ret: object, *args: object) -> int:
+            if before:
+                starts.append(time.perf_counter_ns())
+            else:
+                record = calls.setdefault(str(name), [0, 0])
+                record[0] += 1
+                record[1] += time.perf_counter_ns() - starts.pop()
+            return 0  # let the call happen
+
+        def measure() -> None:
+            machine = _machine(self._library)
+            machine[self.function](*arguments)
+            machine["set_instrument"](instrument)
+            machine[self.function](*arguments)
+
+        self.call(measure)
+        table = [(name, count, elapsed_ns / 1e3) for name, (count, elapsed_ns) in calls.items()]
+        return sorted(table, key=lambda row: -row[2])
+
+    def call(self, task: Callable[[], T]) -> T:
+        """Run `task` on the runner thread and wait; what it raises is raised here.
+
+        Raises
+        ------
+        UsageError
+            the session is closed
+        EnvironmentProblem
+            the process is a fork of the one that loaded the session (threads do not survive a fork)
+        """
+        if os.getpid() != self._pid:
+            raise EnvironmentProblem(
+                f"expected a call from process {self._pid}, which loaded the module, found its fork {os.getpid()}; "
+                "load the module in the child process, after the fork"
+            )
+        request = _Request(task)
+        request.done.acquire()
+        with self._submission:
+            if self._closed:
+                raise UsageError("expected an open module, found a closed one; load it again")
+            self._requests.put(request)
+        request.done.acquire()
+        if request.error is not None:
+            raise request.error
+        return request.result  # type: ignore[return-value]
+
+    def close(self) -> None:
+        """End the runner after the requests already queued; closing twice is fine."""
+        with self._submission:
+            self._closed = True
+        self._finalizer()
+
+
+def configure_threads(threads: int, cpus: Sequence[int]) -> None:
+    """Give the calling thread a TVM pool of `threads` threads (itself included), free to run on all `cpus`.
+
+    The pool's size is the length of the first CPU list this thread ever configures with; a later call
+    only changes where the threads may run.
+    """
+    names = [str(cpu) for cpu in cpus]
+    configure = tvm_ffi.get_global_func("runtime.config_threadpool")
+    configure(_SHARE_ALL_CORES, threads, names[:threads])
+    if 1 < threads < len(cpus):
+        configure(_SHARE_ALL_CORES, threads, names)
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cpus)  # this thread only; the pool has just narrowed it
+
+
+def _open_library(path: Path) -> tvm_ffi.Module:
+    """Load `path` under a name no loaded library has.
+
+    The dynamic loader takes an equal name for an equal file, so an artifact compiled again at the
+    same path would otherwise silently give the library that was loaded before.
+    """
+    with tempfile.TemporaryDirectory(prefix="halo-tvm-") as folder:
+        link = Path(folder) / path.name
+        link.symlink_to(path.absolute())
+        return tvm_ffi.load_module(str(link))
+
+
+def _machine(library: tvm_ffi.Module) -> tvm_ffi.Module:
+    machine = library["vm_load_executable"]()
+    machine["vm_initialization"](_CPU, _DEVICE_ID, _POOLED)
+    return machine
+
+
+def _serve(requests: queue.SimpleQueue[_Request | None]) -> None:
+    while (request := requests.get()) is not None:
+        try:
+            request.result = request.task()
+        except BaseException as error:  # noqa: BLE001 - a thread boundary: raised again in the caller
+            request.error = error
+        request.done.release()
+        del request  # outputs belong to the caller; the idle runner holds none
+
+
+def _stop(requests: queue.SimpleQueue[_Request | None], thread: threading.Thread, pid: int) -> None:
+    """End the runner and its workers; in a fork there is none. The runner itself may drop the last reference."""
+    if os.getpid() == pid and thread is not threading.current_thread():
+        requests.put(None)
+        thread.join(_EXIT_WAIT_S)
+    elif os.getpid() == pid:
+        requests.put(None)

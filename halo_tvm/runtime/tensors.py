@@ -1,0 +1,42 @@
+"""NumPy arrays <-> TVM tensors without copies, also for dtypes DLPack knows and NumPy does not."""
+
+from __future__ import annotations
+
+import numpy as np
+import tvm_ffi
+
+_BITS = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16)}
+
+
+def numpy_dtype(name: str) -> np.dtype:
+    """NumPy's dtype of that name; bfloat16 and float8 come from ml_dtypes."""
+    try:
+        return np.dtype(name)
+    except TypeError:
+        import ml_dtypes  # only models with such weights or outputs need it
+
+        return np.dtype(getattr(ml_dtypes, name))
+
+
+def to_tensor(array: np.ndarray) -> tvm_ffi.Tensor:
+    """A tensor over the memory of `array`, which must be contiguous and writable; it keeps it alive."""
+    if array.dtype.kind != "V" and array.dtype.isbuiltin == 1:
+        return tvm_ffi.from_dlpack(array)
+    return view_bytes(array.view(_BITS[array.dtype.itemsize]), array.shape, str(array.dtype))
+
+
+def view_bytes(bits: np.ndarray, shape: tuple[int, ...], dtype: str) -> tvm_ffi.Tensor:
+    """A tensor of `dtype` over an array of unsigned integers of the same width."""
+    create_view = tvm_ffi.get_global_func("runtime.TVMTensorCreateView")
+    return create_view(tvm_ffi.from_dlpack(bits), tvm_ffi.Shape(shape), tvm_ffi.dtype(dtype), 0)
+
+
+def to_array(tensor: tvm_ffi.Tensor) -> np.ndarray:
+    """An array over the memory of `tensor`, which it keeps alive."""
+    dtype = str(tensor.dtype)
+    if dtype != "bfloat16" and not dtype.startswith("float8"):
+        return np.from_dlpack(tensor)
+    target = numpy_dtype(dtype)
+    create_view = tvm_ffi.get_global_func("runtime.TVMTensorCreateView")
+    bits = create_view(tensor, tvm_ffi.Shape(tuple(tensor.shape)), tvm_ffi.dtype(str(_BITS[target.itemsize])), 0)
+    return np.from_dlpack(bits).view(target)

@@ -1,0 +1,200 @@
+"""Does an artifact still compute what its source model computed?
+
+The reference (reference.npz, or arrays of the same keys) holds seeded inputs and the source's outputs:
+    case{i}.input.{name}    case{i}.output.{name} (float64 or float32)    case{i}.error.{name} (scalar, optional)
+`error` is the largest absolute error the compile step found acceptable for that output (it knows the
+precision chosen and the error of the source's own engine); without it the table below decides.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ..artifact import FunctionSpec, read_reference
+from ..errors import ArtifactCorrupt, UsageError, ValidationFailed
+from .executor import Module, load
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """|output - reference| <= factor * (relative * max|reference| + absolute), element by element."""
+
+    relative: float
+    absolute: float
+
+
+# By dtype of the output. float32: sums over some thousand terms, in another order, through dozens of layers,
+# lose about three of seven digits in the worst element; 16-bit types: the same share of their own digits.
+TOLERANCES: dict[str, Tolerance] = {
+    "float64": Tolerance(1e-9, 1e-10),
+    "float32": Tolerance(1e-4, 1e-5),
+    "float16": Tolerance(1e-2, 1e-3),
+    "bfloat16": Tolerance(4e-2, 4e-3),
+}
+EXACT = Tolerance(0.0, 0.0)  # integers and booleans
+_KEY = re.compile(r"case(\d+)\.(input|output|error)\.(.+)")
+
+
+@dataclass(frozen=True)
+class OutputCheck:
+    """How one output of one case compares; `top1` is the share of rows with the same largest element."""
+
+    case: int
+    output: str
+    max_abs_error: float
+    relative_l2: float
+    cosine: float
+    top1: float | None
+    bound: float
+    bound_from: str  # "recorded" or the dtype whose tolerance was used
+    passed: bool
+
+
+def validate_artifact(
+    path: Path | str,
+    *,
+    reference: Path | str | Mapping[str, np.ndarray] | None = None,
+    factor: float = 1.0,
+    threads: int | None = None,
+) -> dict[str, object]:
+    """Run every case of the reference and compare; the result is fit for JSON.
+
+    `reference` replaces the artifact's own: an .npz file or arrays by key. `factor` widens every bound.
+
+    Returns
+    -------
+    {"passed": True, "cases": n, "factor": f, "outputs": [OutputCheck fields, ...]}
+
+    Raises
+    ------
+    ValidationFailed
+        an output is off by more than its bound; its `report` attribute is the same dictionary
+    UsageError
+        there is no reference, or it does not fit the model
+    """
+    if not factor > 0:
+        raise UsageError(f"factor: expected a number above 0, found {factor}; 1 keeps the bounds as they are")
+    cases = _cases(reference, Path(path))
+    with load(path, threads=threads) as module:
+        checks = [check for index in sorted(cases) for check in _check_case(module, index, cases[index], factor)]
+    failed = [c for c in checks if not c.passed]
+    report: dict[str, object] = {
+        "passed": not failed,
+        "cases": len(cases),
+        "factor": factor,
+        "outputs": [{k: _json_number(v) for k, v in asdict(c).items()} for c in checks],
+    }
+    if failed:
+        worst = max(failed, key=lambda c: c.max_abs_error / c.bound if c.bound else np.inf)
+        error = ValidationFailed(
+            f"output {worst.output!r} of case {worst.case}: expected an error of at most {worst.bound:.3g} "
+            f"({worst.bound_from}), found {worst.max_abs_error:.3g}; {len(failed)} of {len(checks)} outputs are off: "
+            "compile with a lower opt level or a higher precision, and report it if the error stays"
+        )
+        error.report = report  # type: ignore[attr-defined]
+        raise error
+    return report
+
+
+def compare(output: np.ndarray, expected: np.ndarray, *, case: int, name: str, error: float | None, factor: float) -> OutputCheck:
+    """Measure one output against its reference; a NaN or infinity must be matched by an equal one."""
+    dtype = str(output.dtype)
+    a, b = output.astype(np.float64).ravel(), expected.astype(np.float64).ravel()
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    finite = np.isfinite(a) & np.isfinite(b)
+    a, b = np.where(finite, a, 0.0), np.where(finite, b, 0.0)
+    max_abs = float(np.abs(a - b).max(initial=0.0)) if (same | finite).all() else float("inf")
+    largest = float(np.abs(b).max(initial=0.0))
+    tolerance = TOLERANCES.get(dtype, EXACT)
+    bound = factor * (error if error is not None else tolerance.relative * largest + tolerance.absolute)
+    norms = float(np.linalg.norm(a)), float(np.linalg.norm(b))
+    difference = float(np.linalg.norm(a - b))
+    return OutputCheck(
+        case=case,
+        output=name,
+        max_abs_error=max_abs,
+        relative_l2=difference / norms[1] if norms[1] else difference,
+        cosine=float(a @ b) / (norms[0] * norms[1]) if all(norms) else float(norms[0] == norms[1]),
+        top1=_top1(output, expected),
+        bound=bound,
+        bound_from="recorded when it was compiled" if error is not None else f"tolerance of {dtype}",
+        passed=max_abs <= bound,
+    )
+
+
+def _top1(output: np.ndarray, expected: np.ndarray) -> float | None:
+    if output.ndim < 2 or output.size == 0 or output.shape[-1] < 2 or np.issubdtype(output.dtype, np.integer):
+        return None
+    return float((output.argmax(-1) == expected.argmax(-1)).mean())
+
+
+def _check_case(module: Module, index: int, case: Mapping[str, Mapping[str, np.ndarray]], factor: float) -> list[OutputCheck]:
+    outputs = module(**case["input"])
+    arrays = outputs if isinstance(outputs, tuple) else (outputs,)
+    checks = []
+    for spec, output in zip(module.output_specs, arrays, strict=True):
+        expected = case["output"].get(spec.name)
+        if expected is None:
+            continue  # a reference may cover some outputs only; none at all is refused by _cases
+        if expected.shape != output.shape:
+            raise ValidationFailed(
+                f"output {spec.name!r} of case {index}: expected shape {list(expected.shape)}, found {list(output.shape)}; "
+                "compile the model again from its source"
+            )
+        error = case["error"].get(spec.name)
+        checks.append(
+            compare(output, expected, case=index, name=spec.name, error=None if error is None else float(error), factor=factor)
+        )
+    _check_names(module.spec, index, case["output"])
+    return checks
+
+
+def _check_names(spec: FunctionSpec, index: int, expected: Mapping[str, np.ndarray]) -> None:
+    names = [t.name for t in spec.outputs]
+    unknown = sorted(set(expected) - set(names))
+    if unknown:
+        raise UsageError(
+            f"reference case {index}: expected outputs among {', '.join(names)}, found {', '.join(unknown)}; "
+            "pass the reference of this model"
+        )
+
+
+def _cases(
+    reference: Path | str | Mapping[str, np.ndarray] | None, path: Path
+) -> dict[int, dict[str, dict[str, np.ndarray]]]:
+    arrays = reference if isinstance(reference, Mapping) else _read(reference, path)
+    cases: dict[int, dict[str, dict[str, np.ndarray]]] = {}
+    for key, array in arrays.items():
+        match = _KEY.fullmatch(key)
+        if match is None:
+            raise ArtifactCorrupt(f"reference: expected keys like case0.input.x, found {key[:80]!r}; compile the model again")
+        case = cases.setdefault(int(match[1]), {"input": {}, "output": {}, "error": {}})
+        case[match[2]][match[3]] = array
+    empty = [i for i, case in cases.items() if not case["output"]]
+    if not cases or empty:
+        found = f"none for case {empty[0]}" if empty else "no case"
+        raise UsageError(f"reference: expected outputs to compare with, found {found}; compile the model again")
+    return cases
+
+
+def _read(reference: Path | str | None, path: Path) -> Mapping[str, np.ndarray]:
+    if reference is None:
+        return read_reference(path)
+    file = Path(reference)
+    if file.suffix != ".npz" or not file.is_file():
+        raise UsageError(
+            f"reference: expected an .npz file with keys like case0.output.logits, found {file}; "
+            "leave it out to use the one in the artifact"
+        )
+    with np.load(file, allow_pickle=False) as archive:
+        return dict(archive)
+
+
+def _json_number(value: object) -> object:
+    """JSON has no infinity or NaN: a string says which."""
+    return str(value) if isinstance(value, float) and not np.isfinite(value) else value

@@ -1,0 +1,91 @@
+"""Small artifacts made by hand: relu(x @ w) and passthroughs, without the compiler under test."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from halo_tvm.artifact import FunctionSpec, Manifest, ParamHeader, TensorSpec, Variant, write_artifact
+
+K, N = 64, 32
+
+
+def weight(seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((K, N), dtype=np.float32)
+
+
+@functools.cache
+def library() -> Path:
+    """main(x[batch, K], ids[batch], scale[batch], w[K, N]) -> (relu(x @ w) * scale, x, ids)."""
+    batch = tvm.tirx.Var("batch", "int64")
+    x = relax.Var("x", relax.TensorType((batch, K), "float32"))
+    ids = relax.Var("ids", relax.TensorType((batch,), "int64"))
+    scale = relax.Var("scale", relax.TensorType((batch, 1), "float32"))
+    w = relax.Var("w", relax.TensorType((K, N), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, ids, scale, w], attrs={"num_input": 3}):
+        with builder.dataflow():
+            y = builder.emit(relax.op.nn.relu(relax.op.matmul(x, w)))
+            y = builder.emit_output(relax.op.multiply(y, scale))
+        builder.emit_func_output(relax.Tuple([y, x, ids]))
+    path = Path(tempfile.mkdtemp()) / "tiny.so"
+    relax.build(builder.get(), target="llvm").export_library(str(path))
+    return path
+
+
+SPEC = FunctionSpec(
+    inputs=(
+        TensorSpec("x", ("batch", K), "float32"),
+        TensorSpec("ids", ("batch",), "int64", values=(0, 99)),
+        TensorSpec("scale", ("batch", 1), "float32", default="ones"),
+    ),
+    outputs=(
+        TensorSpec("y", ("batch", N), "float32"),
+        TensorSpec("x_out", ("batch", K), "float32"),
+        TensorSpec("ids_out", ("batch",), "int64"),
+    ),
+    ranges={"batch": (1, 16)},
+    params=("w",),
+)
+
+
+def manifest(**changes: object) -> Manifest:
+    fields = {
+        "name": "tiny",
+        "functions": {"main": SPEC},
+        "variants": (Variant("any", (), (), "llvm", "model.so", "params.bin"),),
+        "source": {"kind": "test"},
+        "versions": {"halo_tvm": "0"},
+    }
+    return Manifest(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def reference_arrays(seed: int = 0, batch: int = 3) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(7)
+    x, ids = random.standard_normal((batch, K), dtype=np.float32), random.integers(0, 100, batch)
+    y = np.maximum(x.astype(np.float64) @ weight(seed).astype(np.float64), 0)
+    return {
+        "case0.input.x": x,
+        "case0.input.ids": ids,
+        "case0.output.y": y,
+        "case0.output.x_out": x,
+        "case0.output.ids_out": ids,
+    }
+
+
+def write_tiny(path: Path, seed: int = 0, **changes: object) -> Path:
+    w = weight(seed)
+    write_artifact(
+        path,
+        manifest=manifest(**changes),
+        library=library(),
+        params_headers=[ParamHeader("w", w.shape, "float32")],
+        params=[("w", w)],
+        reference=reference_arrays(seed),
+    )
+    return path
