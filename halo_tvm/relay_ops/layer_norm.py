@@ -1,0 +1,236 @@
+"""Layer normalisation over the last axis, with an optional residual added in front.
+
+Shapes
+    x [..., d]   weight [d]   bias [d]   residual [..., d] (optional)   ->   y [..., d]
+Computation
+    s = x + residual
+    y = (s - mean(s, axis=-1)) / sqrt(var(s, axis=-1) + eps) * weight + bias
+Lifts
+    nn.layer_norm(x, weight, bias, axes=[-1])                       =>   halo.layer_norm(x, weight, bias)
+    c = subtract(x, mean(x)); r = sqrt(add(mean(power), eps)) with power = power(c, 2) or multiply(c, c)
+    add(multiply(divide(c, r), weight), bias)                       =>   halo.layer_norm(x, weight, bias)
+    add(multiply(multiply(c, rsqrt(add(mean(power), eps))), weight), bias)   =>   the same
+    halo.layer_norm(add(x, residual), weight, bias)                 =>   halo.layer_norm(x, weight, bias, residual)
+Rejects
+    normalisation over other axes than the last; weight or bias that is no vector of the last
+    dimension; weight or bias not float32; an exponent other than 2; eps that is no scalar
+    constant; a residual of another shape than x
+Numerics
+    two passes in float32: the mean first, then the mean of the squared differences
+References
+    arXiv:1607.06450
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import tvm_ffi
+from tvm import ir, relax, te, tirx
+from tvm.relax.dpl import DFPattern, is_const, is_op, wildcard
+
+from ..errors import Rejected
+from ._operator import Lift, Operator, attrs_of, f32
+
+
+class LayerNorm(Operator):
+    """(x - mean) / sqrt(variance + eps) * weight + bias over the last axis."""
+
+    name = "layer_norm"
+
+    @staticmethod
+    def infer_type(call: relax.Call) -> relax.TensorType:
+        if len(call.args) not in (3, 4):
+            raise ValueError(f"halo.layer_norm: takes x, weight, bias and at most one residual, got {len(call.args)} arguments")
+        check_vectors("layer_norm", call.args[0], {"weight": call.args[1], "bias": call.args[2]})
+        return call.args[0].ty
+
+    @staticmethod
+    def compute(x: te.Tensor, weight: te.Tensor, bias: te.Tensor, *residual: te.Tensor, eps: float) -> te.Tensor:
+        dtype = x.dtype
+        x = with_residual(x, residual)
+        depth = x.shape[-1]
+        count = tirx.Cast("float32", depth)
+        k, r = te.reduce_axis((0, depth), "k"), te.reduce_axis((0, depth), "r")
+        total = te.compute(x.shape[:-1], lambda *i: te.sum(f32(x[(*i, k)]), axis=k), name="total")
+        mean = te.compute(x.shape[:-1], lambda *i: total[i] / count, name="mean")
+
+        def squared_difference(*i):
+            difference = f32(x[(*i, r)]) - mean[i]
+            return te.sum(difference * difference, axis=r)
+
+        squares = te.compute(x.shape[:-1], squared_difference, name="squares")
+        scale = te.compute(
+            x.shape[:-1],
+            lambda *i: tirx.const(1.0, "float32") / te.sqrt(squares[i] / count + tirx.const(float(eps), "float32")),
+            name="scale",
+        )
+        return te.compute(
+            x.shape,
+            lambda *i: ((f32(x[i]) - mean[i[:-1]]) * scale[i[:-1]] * weight[i[-1]] + bias[i[-1]]).astype(dtype),
+            name="layer_norm",
+            attrs={"halo.op": "layer_norm"},
+        )
+
+    @staticmethod
+    def reference(x: np.ndarray, weight: np.ndarray, bias: np.ndarray, *residual: np.ndarray, eps: float) -> np.ndarray:
+        x = x + residual[0] if residual else x
+        difference = x - x.mean(-1, keepdims=True)
+        return difference / np.sqrt((difference**2).mean(-1, keepdims=True) + eps) * weight + bias
+
+    @staticmethod
+    def flops(shapes: list[tuple[int, ...]], eps: float) -> int:
+        return (8 + len(shapes) - 3) * int(np.prod(shapes[0]))
+
+    @staticmethod
+    def bytes_moved(shapes: list[tuple[int, ...]], eps: float, itemsize: int = 4) -> int:
+        return itemsize * (sum(int(np.prod(s)) for s in shapes) + int(np.prod(shapes[0])))
+
+    @staticmethod
+    def cases() -> Sequence[Mapping[str, object]]:
+        return (
+            {"args": [(1, 64), (64,), (64,)], "attrs": {"eps": 1e-5}},
+            {"args": [(2, 7, 33), (33,), (33,)], "attrs": {"eps": 1e-12}},
+            {"args": [(5, 100), (100,), (100,), (5, 100)], "attrs": {"eps": 1e-5}},
+        )
+
+    @staticmethod
+    def lifts() -> Sequence[Lift]:
+        return (*_whole(), *_decomposed(), _residual())
+
+
+def check_vectors(name: str, x: relax.Expr, vectors: Mapping[str, relax.Expr]) -> None:
+    """Raise ValueError unless each of `vectors` is float32 [d], d being the last dimension of x."""
+    for label, value in vectors.items():
+        reason = why_no_vector(x, label, value)
+        if reason:
+            raise ValueError(f"halo.{name}: {reason}")
+
+
+def why_no_vector(x: relax.Expr, label: str, value: relax.Expr) -> str | None:
+    """The sentence that says why `value` cannot be the `label` of a norm of x, or None."""
+    ty, width = value.ty, x.ty.shape.values[-1]
+    if ty.ndim != 1:
+        return f"{label} must be a vector of the last dimension, got rank {ty.ndim}"
+    if ty.dtype != "float32":
+        return f"{label} must be float32, got {ty.dtype}"
+    if not _same_dimension(ty.shape.values[0], width):
+        return f"{label} must be a vector of the last dimension {width}, got {ty.shape.values[0]}"
+    return None
+
+
+def with_residual(x: te.Tensor, residual: tuple[te.Tensor, ...]) -> te.Tensor:
+    """x + residual in float32, or x itself."""
+    if not residual:
+        return x
+    return te.compute(x.shape, lambda *i: f32(x[i]) + f32(residual[0][i]), name="residual")
+
+
+def scalar(expr: relax.Expr, label: str) -> float:
+    """The value of a constant with one element; `Rejected` for anything else."""
+    value = expr.value.numpy()
+    if value.size != 1:
+        raise Rejected(f"{label} must be a scalar constant, got shape {value.shape}")
+    return float(value.reshape(()))
+
+
+def require(reason: str | None) -> None:
+    """`Rejected(reason)` when there is one."""
+    if reason:
+        raise Rejected(reason)
+
+
+def mean_of(pattern: DFPattern) -> DFPattern:
+    """relax.mean of a pattern; `require_last_axis` checks its attributes."""
+    return is_op("relax.mean")(pattern)
+
+
+def require_last_axis(call: relax.Expr, rank: int) -> None:
+    """`Rejected` unless the mean `call` reduces the last axis and keeps it."""
+    axes = [int(a) % rank for a in (call.attrs.axis if call.attrs.axis is not None else range(rank))]
+    if axes != [rank - 1]:
+        raise Rejected(f"mean must be over the last axis, got axes {axes} of rank {rank}")
+    if not call.attrs.keepdims:
+        raise Rejected("mean must keep the reduced axis, got keepdims=False")
+
+
+def square_of(c: DFPattern, exponent: DFPattern) -> DFPattern:
+    """c * c or power(c, exponent)."""
+    return is_op("relax.multiply")(c, c) | is_op("relax.power")(c, exponent)
+
+
+def require_square(matched: Mapping[DFPattern, relax.Expr], exponent: DFPattern) -> None:
+    """`Rejected` when the square is a power of another exponent than 2."""
+    if exponent in matched and scalar(matched[exponent], "the exponent") != 2.0:
+        raise Rejected(f"the exponent must be 2, got {scalar(matched[exponent], 'the exponent')}")
+
+
+def _same_dimension(a: ir.Expr, b: ir.Expr) -> bool:
+    return tvm_ffi.structural_equal(a, b)
+
+
+def _whole() -> tuple[Lift, ...]:
+    x, weight, bias = wildcard(), wildcard(), wildcard()
+    pattern = is_op("relax.nn.layer_norm")(x, weight, bias)
+
+    def build(m: Mapping[DFPattern, relax.Expr]) -> relax.Expr:
+        attrs, rank = m[pattern].attrs, m[x].ty.ndim
+        axes = [int(a) % rank for a in attrs.axes]
+        if axes != [rank - 1]:
+            raise Rejected(f"normalisation must be over the last axis, got axes {axes} of rank {rank}")
+        if not (attrs.center and attrs.scale):
+            raise Rejected(f"both center and scale are needed, got center={attrs.center}, scale={attrs.scale}")
+        return _checked(m[x], m[weight], m[bias], float(attrs.epsilon))
+
+    return (Lift("layer_norm.nn", pattern, build, benefit=5),)
+
+
+def _decomposed() -> tuple[Lift, ...]:
+    """(c / sqrt(v + eps)) and (c * rsqrt(v + eps)), each times weight plus bias."""
+    lifts = []
+    for name in ("sqrt_div", "rsqrt_mul"):
+        x, weight, bias, eps, exponent = wildcard(), wildcard(), wildcard(), is_const(), is_const()
+        mean = mean_of(x)
+        centred = is_op("relax.subtract")(x, mean)
+        variance = mean_of(square_of(centred, exponent))
+        shifted = is_op("relax.add")(variance, eps)
+        if name == "sqrt_div":
+            normal = is_op("relax.divide")(centred, is_op("relax.sqrt")(shifted))
+        else:
+            normal = is_op("relax.multiply")(centred, is_op("relax.rsqrt")(shifted))
+        pattern = is_op("relax.add")(is_op("relax.multiply")(normal, weight), bias)
+
+        def build(m, x=x, weight=weight, bias=bias, eps=eps, exponent=exponent, mean=mean, variance=variance):
+            require_last_axis(m[mean], m[x].ty.ndim)
+            require_last_axis(m[variance], m[x].ty.ndim)
+            require_square(m, exponent)
+            return _checked(m[x], m[weight], m[bias], scalar(m[eps], "eps"))
+
+        lifts.append(Lift(f"layer_norm.{name}", pattern, build, benefit=9))
+    return tuple(lifts)
+
+
+def _residual() -> Lift:
+    x, residual, weight, bias = wildcard(), wildcard(), wildcard(), wildcard()
+    pattern = is_op(LayerNorm.full_name())(is_op("relax.add")(x, residual), weight, bias)
+
+    def build(m: Mapping[DFPattern, relax.Expr]) -> relax.Expr:
+        require(why_no_residual(m[x], m[residual]))
+        return LayerNorm.call(m[x], m[weight], m[bias], m[residual], **attrs_of(m[pattern]))
+
+    return Lift("layer_norm.residual", pattern, build, benefit=1)
+
+
+def why_no_residual(x: relax.Expr, residual: relax.Expr) -> str | None:
+    """The sentence that says why `residual` cannot be folded into a norm of x, or None."""
+    a, b = x.ty.shape.values, residual.ty.shape.values
+    if len(a) != len(b) or not all(map(_same_dimension, a, b)):
+        return f"a residual must have the shape of x, got {list(b)} for {list(a)}"
+    return None
+
+
+def _checked(x: relax.Expr, weight: relax.Expr, bias: relax.Expr, eps: float) -> relax.Expr:
+    require(why_no_vector(x, "weight", weight))
+    require(why_no_vector(x, "bias", bias))
+    return LayerNorm.call(x, weight, bias, eps=eps)
