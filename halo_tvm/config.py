@@ -253,7 +253,7 @@ class DoctorConfig(Config):
     """What this machine can build and run."""
 
     announced: ClassVar[bool] = False
-    measure: bool = option(False, "measure FMA peak and read bandwidth (20 s), kept in host.json under $HALO_TVM_HOME")
+    measure: bool = option(False, "measure FMA peak and read bandwidth (10 s), kept in host.json under $HALO_TVM_HOME")
     json: bool = option(False, "print JSON")
 
 

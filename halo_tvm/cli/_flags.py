@@ -39,7 +39,7 @@ def parser_of(kind: type[Config], prog: str, description: str) -> Parser:
 def _add(parser: argparse.ArgumentParser, field: dataclasses.Field) -> None:
     meta, kind = field.metadata, str(field.type)
     required = field.default is dataclasses.MISSING
-    shown = "" if required or field.default in (None, (), False, True) else f" (default: {field.default})"
+    shown = "" if required or field.default is None or isinstance(field.default, (bool, tuple)) else f" (default: {field.default})"
     text = (meta["help"] + shown).replace("%", "%%")
     if meta.get("positional"):
         parser.add_argument(field.name, help=text, metavar=meta.get("metavar"), **({} if required else {"nargs": "?"}))

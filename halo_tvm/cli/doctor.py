@@ -1,0 +1,198 @@
+"""Say what this machine can build and run, and what is missing."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+from .. import __version__
+from ..config import DoctorConfig
+from ..errors import EnvironmentProblem, HaloError
+from ..plugins import load_plugins
+from ..records.home import home, log_dirs
+from ..targets import TARGETS, Host, Target, can_build_here, can_run_here, read_gpus, read_host, resolve
+from ._show import print_json, size, table
+
+CONFIG = DoctorConfig
+PROFILE = "host.json"
+
+# Distribution -> the extra of ours that brings it, and what it is for.
+OPTIONAL = {
+    "torch": ("torch", "PyTorch models, and the peer torch"),
+    "transformers": ("hf", "Hugging Face configurations"),
+    "tokenizers": ("hf", "text in, text out"),
+    "tensorflow": ("tensorflow", "TensorFlow models"),
+    "jax": ("jax", "JAX models"),
+    "openvino": ("bench", "the peer openvino"),
+    "llama-cpp-python": ("bench", "the peer llama.cpp"),
+    "tornado": ("cluster", "measuring on other machines"),
+    "pytest": ("test", "the tests"),
+}
+COMPILERS = ("g++", "clang", "aarch64-linux-gnu-g++", "nvcc")
+
+# Run by itself, because with another tvm-ffi than the pinned one it ends the process, not the call.
+_SELF_CHECK = """
+import tvm
+from tvm.script import tirx as T
+@T.prim_func
+def double(x: T.Buffer((4,), "float32"), y: T.Buffer((4,), "float32")):
+    for i in range(4):
+        y[i] = x[i] * T.float32(2)
+module = tvm.IRModule({"double": double})
+tvm.ir.assert_structural_equal(tvm.ir.load_json(tvm.ir.save_json(module)), module)
+"""
+
+
+def run(config: DoctorConfig) -> int:
+    """Print the findings; the exit code is that of `EnvironmentProblem` when the package cannot work here."""
+    host = read_host()
+    found: dict[str, object] = {"software": _software(), "host": _host(host), "targets": _targets(host)}
+    problems = _problems(found)
+    path = home() / PROFILE
+    if config.measure and not problems:
+        from ..targets._measure import measure
+
+        measure(resolve("cpu", host=host), host).save(path)
+    found["profile"] = json.loads(path.read_text()) if path.is_file() else None
+    found["problems"] = problems
+    if config.json:
+        print_json(found)
+    else:
+        _print(found, path)
+    return EnvironmentProblem.exit_code if problems else 0
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _software() -> dict[str, object]:
+    from .._compat import PINNED_TVM, PINNED_TVM_FFI
+
+    try:
+        plugins, plugin_problem = list(load_plugins()), None
+    except HaloError as error:
+        plugins, plugin_problem = [], str(error)
+    return {
+        "halo_tvm": __version__,
+        "python": platform.python_version(),
+        "apache-tvm": {"found": _version("apache-tvm"), "pinned": PINNED_TVM},
+        "apache-tvm-ffi": {"found": _version("apache-tvm-ffi"), "pinned": PINNED_TVM_FFI},
+        "self_check": _self_check(),
+        "optional": {name: _version(name) for name in OPTIONAL},
+        "compilers": {name: shutil.which(name) for name in COMPILERS},
+        "home": str(home()),
+        "tuning_logs": [{"directory": str(d), "exists": d.is_dir()} for d in log_dirs()],
+        "plugins": plugins,
+        "plugin_problem": plugin_problem,
+    }
+
+
+def _self_check() -> str | None:
+    """None when TVM saves and loads a function in a process of its own, else what happened."""
+    folder = home()
+    try:
+        # From a file: TVMScript reads its own source.
+        import tempfile
+
+        with tempfile.TemporaryDirectory() as scratch:
+            script = Path(scratch) / "self_check.py"
+            script.write_text(_SELF_CHECK)
+            done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
+    except subprocess.TimeoutExpired:
+        return "no answer within 120 s"
+    except OSError as error:
+        return f"could not start: {error} ({folder})"
+    if done.returncode == 0:
+        return None
+    last = done.stderr.strip().splitlines()[-1:] or ["no message"]
+    return f"ended by signal {-done.returncode}" if done.returncode < 0 else last[0]
+
+
+def _host(host: Host) -> dict[str, object]:
+    try:
+        isa = resolve("cpu", host=host).isa.name
+    except EnvironmentProblem as error:
+        isa = f"none: {error}"
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
+    return {
+        "cpu": host.model,
+        "machine": host.machine,
+        "isa": isa,
+        "cores": host.cores,
+        "memory_bytes": memory,
+        "l1_bytes": host.l1_bytes,
+        "l2_bytes": host.l2_bytes,
+        "l3_bytes": host.l3_bytes,
+        "gpus": [{"name": gpu.name, "arch": gpu.arch} for gpu in read_gpus()],
+    }
+
+
+def _targets(host: Host) -> dict[str, dict[str, object]]:
+    rows = {}
+    for spec in TARGETS.values():
+        target = Target(spec, spec.isas[0], host.cores)
+        build, runs = can_build_here(target), can_run_here(target, host)
+        rows[spec.name] = {"build": build.ok, "build_note": build.reason, "run": runs.ok, "run_note": runs.reason}
+    return rows
+
+
+def _problems(found: dict[str, object]) -> list[str]:
+    software = found["software"]
+    problems = []
+    for name in ("apache-tvm", "apache-tvm-ffi"):
+        pair = software[name]
+        if pair["found"] != pair["pinned"]:
+            has = f"version {pair['found']}" if pair["found"] else "none"
+            problems.append(f"{name} must be version {pair['pinned']}, but found {has}: run `pip install {name}=={pair['pinned']}`")
+    if software["self_check"]:
+        problems.append(f"TVM must save and load a function, but its process {software['self_check']}: install the pinned pair")
+    if software["plugin_problem"]:
+        problems.append(software["plugin_problem"])
+    if not any(row["build"] and row["run"] for row in found["targets"].values()):
+        problems.append("at least one target must build and run here, but none does: see the notes of the targets")
+    return problems
+
+
+def _print(found: dict[str, object], path: Path) -> None:
+    software, host, profile = found["software"], found["host"], found["profile"]
+    pinned = {n: software[n] for n in ("apache-tvm", "apache-tvm-ffi")}
+    rows = [("halo_tvm", software["halo_tvm"]), ("python", software["python"])]
+    rows += [(n, f"{p['found'] or 'not installed'} ({'as pinned' if p['found'] == p['pinned'] else 'pinned: ' + p['pinned']})") for n, p in pinned.items()]
+    rows.append(("self-check", software["self_check"] or "passed: saves and loads a function"))
+    rows += [(name, where or "not found") for name, where in software["compilers"].items()]
+    for name, version in software["optional"].items():
+        extra, use = OPTIONAL[name]
+        rows.append((name, f"{version} ({use})" if version else f"not installed: pip install 'halo_tvm[{extra}]' for {use}"))
+    rows.append(("plug-ins", ", ".join(software["plugins"]) or "none"))
+    print(table(("software", ""), rows))
+    caches = " / ".join(size(host[f"l{level}_bytes"]) if host[f"l{level}_bytes"] else "?" for level in (1, 2, 3))
+    gpus = ", ".join(f"{gpu['name']} ({gpu['arch']})" for gpu in host["gpus"]) or "none"
+    print("\n" + table(("host", ""), [
+        ("cpu", f"{host['cpu']} ({host['machine']})"), ("largest ISA level", host["isa"]), ("usable cores", host["cores"]),
+        ("memory", size(host["memory_bytes"])), ("L1 / L2 / L3", caches), ("NVIDIA GPUs", gpus),
+    ]))  # fmt: skip
+    print("\n" + table(("target", "builds here", "runs here", "note"), [
+        (name, "yes" if row["build"] else "no", "yes" if row["run"] else "no", "; ".join(filter(None, (row["build_note"], row["run_note"]))))
+        for name, row in found["targets"].items()
+    ]))  # fmt: skip
+    print("\n" + table(("tuning logs", ""), [(log["directory"], "" if log["exists"] else "(not there yet)") for log in software["tuning_logs"]]))
+    if profile:
+        print(f"\nmeasured {profile['measured_at']} with {profile['threads']} threads ({path}):")
+        print(table(("ceiling", ""), [
+            ("FMA float32, one thread", f"{profile['fma_gflops_one_thread']:.0f} GFLOP/s"), ("FMA float32, all threads", f"{profile['fma_gflops']:.0f} GFLOP/s"),
+            *((f"read {level}", f"{profile[key]:.0f} GB/s") for level, key in (("L2", "l2_gbps"), ("L3", "l3_gbps"), ("DRAM", "dram_gbps"))),
+        ]))  # fmt: skip
+    else:
+        print("\nnot measured yet: `halo-tvm doctor --measure` finds this host's FMA peak and read bandwidth")
+    for problem in found["problems"]:
+        print(f"problem: {problem}")

@@ -1,0 +1,56 @@
+"""Packaging: the pinned compiler pair, the extras, the console script and the plug-in groups."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+ROOT = Path(__file__).parent
+VERSION = re.search(r'^__version__ = "(.+)"$', (ROOT / "halo_tvm" / "__init__.py").read_text(), re.MULTILINE)[1]
+
+# Any newer tvm-ffi, which pip would pick by itself, ends the process when a module is saved as JSON.
+TVM = ["apache-tvm==0.27.0.post1", "apache-tvm-ffi==0.1.14.post1"]
+TORCH = "torch==2.13.0"
+
+setup(
+    name="halo_tvm",
+    version=VERSION,
+    description="A compiler and auto-tuner for deep-learning models on Apache TVM",
+    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    python_requires=">=3.11",
+    # The tuning logs lie beside the package in a checkout and inside it in a wheel.
+    packages=[*find_packages(include=["halo_tvm", "halo_tvm.*"]), "halo_tvm.tuning_logs"],
+    package_dir={"halo_tvm.tuning_logs": "tuning_logs"},
+    package_data={"halo_tvm.tuning_logs": ["*/records.jsonl", "*.md"]},
+    install_requires=[
+        *TVM,
+        "numpy>=2.0",
+        "onnx>=1.21",
+        "onnxruntime>=1.20",
+        "safetensors>=0.5",
+        "tqdm>=4.66",
+        "xgboost>=2.1",
+        "cloudpickle>=3.0",
+        "psutil>=6.0",
+    ],
+    extras_require={
+        "onnx": [],
+        "tune": [],
+        "torch": [TORCH],
+        "hf": ["transformers", "tokenizers", "huggingface_hub"],
+        "tensorflow": ["tensorflow"],
+        "jax": ["jax"],
+        "bench": ["openvino", TORCH, "llama-cpp-python"],
+        "notebooks": ["matplotlib", "jupyter"],
+        "cluster": ["tornado"],
+        "test": ["pytest>=8", "hypothesis>=6", TORCH],
+    },
+    entry_points={
+        "console_scripts": ["halo-tvm = halo_tvm.cli._main:main"],
+        # Groups for plug-ins of other distributions, see halo_tvm/plugins.py:
+        #   halo_tvm.operators, halo_tvm.passes, halo_tvm.schedules, halo_tvm.targets
+    },
+)
