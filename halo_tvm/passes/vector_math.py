@@ -1,25 +1,23 @@
-"""exp, exp2, tanh, erf, sigmoid and logarithms as polynomials that vectorise.
+"""Calls of the C library's functions become polynomials that vectorise, in every PrimFunc.
 
-Rewrites
+Before -> after
     exp(x), exp2(x), tanh(x), erf(x), sigmoid(x), log(x), log2(x), log10(x), log1p(x)
-                                     =>   a polynomial in float32 (float16: through float32)
-    pow(x, 2 | 3 | 4 | 0.5 | -0.5 | -1)   =>   multiplications, sqrt, a division
+        ->   polynomials in float32 (float16 and bfloat16: through float32), see `_vector_math`
+    pow(x, 1 | 2 | 3 | 4 | 0.5 | -0.5 | -1)
+        ->   multiplications, a square root, a division
 Leaves
     float64; every other function of the C library (sin, atan, general pow, ...): counted in the report
-Numerics
-    The code generator turns these calls into one scalar call of the C library per element, 8 to 18
-    times slower. Errors over all float32 inputs, measured by tests/passes/test_vector_math.py:
-    exp, exp2, log 1.5 ulp; sigmoid, tanh, erf 3 ulp relative. NaN stays NaN, infinities are right,
-    and results below the smallest normal number become zero.
-References
-    W. J. Cody, W. Waite: Software Manual for the Elementary Functions (1980), for the range
-    reduction. The coefficients are minimax fits of our own (iteratively re-weighted least squares).
+Why
+    The code generator turns such a call on a vector into one scalar call per element, 8 to 18 times
+    slower.
+Order
+    Best after scheduling: then every use has its own variables, whatever was inlined where.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import tvm
@@ -27,48 +25,31 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.ir import Expr
 
-# Adding and subtracting 1.5 * 2^23 rounds to the nearest integer, and leaves that integer in the low bits.
-ROUND = 12582912.0
-LOG2E = 1.4426950408889634
-LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4  # the high part has so few bits that n * high is exact
-EXP_LOWEST, EXP_HIGHEST = -87.33654, 88.72283  # outside: below the smallest normal, above the largest number
-FLT_MAX, FLT_MIN = 3.4028234663852886e38, 1.1754943508222875e-38
+from ..tir_schedules._vector_math import BUILDERS, dtype_of, hoist_lets, let
+from ._pass import Context, Pass, Report
 
-# (e^r - 1) / r on |r| <= ln(2)/2, error 1e-8; (2^r - 1) / r on |r| <= 1/2, error 1e-8
-EXPM1 = (1.0000000106597724, 0.499999981191575, 0.1666650589899345, 0.04166713715178961, 0.008369104293413024, 0.0013888872536991666)
-EXP2M1 = (0.693147188, 0.240226498, 0.0555035722, 0.00961823793, 0.00133908498, 0.000154035122)
-# -log2(1 - erf(t)) / t on 0 <= t <= 3.95, weighted so that erf itself is good to 4e-9 of its value
-ERF = (1.6279070377349854, 0.9184476137161255, 0.14827705919742584, -0.027632026001811028, -0.00023141322890296578,
-       0.0024050245992839336, -0.000912998104467988, 0.00016972279991023242, -1.3354250768315978e-05)  # fmt: skip
-ERF_ONE = 3.95  # erf rounds to 1 from 3.92 on
-# (log(1 + f) - f) / f^2 on sqrt(1/2) <= 1 + f <= sqrt(2), error 4e-9 of log(1 + f)
-LOG1P = (-0.49999988079071045, 0.33333325386047363, -0.25001582503318787, 0.2000197470188141, -0.16609081625938416,
-         0.14181813597679138, -0.13242985308170319, 0.12904493510723114, -0.07621856033802032)  # fmt: skip
-TANH_ONE = 9.1  # tanh rounds to 1 from 9.01 on
-SQRT_HALF_BITS = 0x3F3504F3
+SCALAR_LIBRARY = frozenset(
+    {"pow", "exp10", "sin", "cos", "tan", "sinh", "cosh", "asin", "acos", "atan", "atan2", "asinh", "acosh", "atanh", "hypot"}
+)
 
 
 @dataclass(frozen=True)
-class VectorMathReport:
-    """How many calls became polynomials, and which scalar library calls are left."""
+class VectorMath(Pass):
+    """Replace calls of transcendental functions by expressions that vectorise.
 
-    rewritten: dict[str, int]
-    left: dict[str, int]
+    The report counts by function name: `rewritten`, and `left` as scalar calls.
+    """
 
+    name = "vector_math"
 
-@dataclass(frozen=True)
-class VectorMath:
-    """Replace calls of transcendental functions in every PrimFunc by expressions that vectorise."""
-
-    def __call__(self, mod: tvm.IRModule) -> tuple[tvm.IRModule, VectorMathReport]:
+    def __call__(self, mod: tvm.IRModule, context: Context | None = None) -> tuple[tvm.IRModule, Report]:
         rewritten: Counter[str] = Counter()
         left: Counter[str] = Counter()
-        functions = dict(mod.functions.items())
-        for gvar, func in functions.items():
+        out = mod.clone()
+        for gvar, func in mod.functions.items():
             if isinstance(func, tirx.PrimFunc):
-                functions[gvar] = rewrite_function(func, rewritten, left)
-        out = tvm.IRModule(functions, attrs=mod.attrs, global_infos=mod.global_infos)
-        return out, VectorMathReport(dict(sorted(rewritten.items())), dict(sorted(left.items())))
+                out[gvar] = rewrite_function(func, rewritten, left)
+        return out, {"rewritten": dict(sorted(rewritten.items())), "left": dict(sorted(left.items()))}
 
 
 def rewrite_function(func: tirx.PrimFunc, rewritten: Counter[str], left: Counter[str]) -> tirx.PrimFunc:
@@ -96,259 +77,9 @@ def rewrite_function(func: tirx.PrimFunc, rewritten: Counter[str], left: Counter
     return tvm_ffi.structural_map(func, ((ir.Call, replace), (tirx.BufferStore, flat)), order="post")
 
 
-def hoist_lets(expr: Expr) -> Expr:
-    """`expr` with every `Let` moved outward into one chain: let a = .. in let b = .. in body.
-
-    TVM's simplifier visits the value of a `Let` twice and stops at a `Let` inside it. A `Let` in a
-    branch of if_then_else must not move (its loads may be out of bounds there): it is substituted.
-    """
-    chain: list[tuple[tirx.Var, Expr]] = []
-
-    def on_let(let: tirx.Let) -> Expr:
-        chain.append((let.var, strip(let.value)))
-        return strip(let.body)
-
-    def on_call(call: ir.Call) -> Expr:
-        if isinstance(call.op, ir.Op) and call.op.name == "tirx.if_then_else":
-            return ir.Call(call.op, [strip(call.args[0]), *map(_substituted, call.args[1:])], call.attrs, ret_ty=call.ty)
-        return call
-
-    def strip(expr: Expr) -> Expr:
-        return tvm_ffi.structural_map(expr, ((tirx.Let, on_let), (ir.Call, on_call)), order="pre")
-
-    body = strip(expr)
-    for var, value in reversed(chain):
-        body = tirx.Let(var, value, body)
-    return body
-
-
-def _substituted(expr: Expr) -> Expr:
-    """`expr` without `Let`: every variable replaced by its value."""
-
-    def on_let(let: tirx.Let) -> Expr:
-        value = _substituted(let.value)
-        return tvm_ffi.structural_map(_substituted(let.body), (ir.Var, lambda v: value if v.same_as(let.var) else v))
-
-    return tvm_ffi.structural_map(expr, (tirx.Let, on_let), order="pre")
-
-
-def exp(x: Expr) -> Expr:
-    """e^x for a float32 scalar or vector expression."""
-
-    def body(x: Expr) -> Expr:
-        def reduced(shifted: Expr) -> Expr:
-            n = shifted - _like(x, ROUND)
-            return _let(x - n * _like(x, LN2_HIGH) - n * _like(x, LN2_LOW), lambda r: _scale(_one_plus(EXPM1, r), shifted))
-
-        value = _let(x * _like(x, LOG2E) + _like(x, ROUND), reduced)
-        return _in_range(x, value, EXP_LOWEST, EXP_HIGHEST)
-
-    return _let(x, body)
-
-
-def exp2(x: Expr) -> Expr:
-    """2^x for a float32 scalar or vector expression."""
-
-    def body(x: Expr) -> Expr:
-        def reduced(shifted: Expr) -> Expr:
-            return _let(x - (shifted - _like(x, ROUND)), lambda r: _scale(_one_plus(EXP2M1, r), shifted))
-
-        value = _let(x + _like(x, ROUND), reduced)
-        return _in_range(x, value, -126.0, 127.99999)
-
-    return _let(x, body)
-
-
-def tanh(x: Expr) -> Expr:
-    """tanh(x) = (e^2x - 1) / (e^2x + 1), relatively exact near zero because e^2x - 1 is never rounded to e^2x."""
-
-    def body(x: Expr) -> Expr:
-        return _let(_exp2m1(x * _like(x, 2 * LOG2E), lambda power, q: power * q + (power - _like(x, 1.0))), lambda e: e / (e + _like(x, 2.0)))
-
-    return hoist_lets(_let(_clamp(x, -TANH_ONE, TANH_ONE), body))
-
-
-def erf(x: Expr) -> Expr:
-    """erf(x) = sign(x) * (1 - 2^(-t P(t))), t = |x|; 1 - 2^y is formed so that it is relatively exact near zero."""
-
-    def body(x: Expr) -> Expr:
-        def of_magnitude(t: Expr) -> Expr:
-            exponent = -t * _polynomial(ERF, t)
-            return _exp2m1(exponent, lambda power, q: (_like(x, 1.0) - power) - power * q)
-
-        magnitude = tirx.abs(x)
-        value = _let(tirx.Select(magnitude > _like(x, ERF_ONE), _like(x, ERF_ONE), magnitude), of_magnitude)
-        sign = tirx.bitwise_and(_bits(x), _int_like(x, -(2**31)))
-        return _float(tirx.bitwise_or(_bits(value), sign))
-
-    return hoist_lets(_let(x, body))
-
-
-def sigmoid(x: Expr) -> Expr:
-    """1 / (1 + e^-x)."""
-    return hoist_lets(_like(x, 1.0) / (_like(x, 1.0) + exp(-x)))
-
-
-def log(x: Expr) -> Expr:
-    """Natural logarithm; -inf at zero, NaN below."""
-
-    def body(x: Expr) -> Expr:
-        tiny = x < _like(x, FLT_MIN)
-
-        def normal(bits: Expr) -> Expr:
-            raised = tirx.shift_right(bits, _int_like(x, 23))
-            exponent = _cast_float(raised) - tirx.Select(tiny, _like(x, 23.0), _like(x, 0.0))
-            mantissa = _float(tirx.bitwise_and(bits, _int_like(x, 0x7FFFFF)) + _int_like(x, SQRT_HALF_BITS))
-
-            def sum_up(f: Expr) -> Expr:
-                tail = f * f * _polynomial(LOG1P, f)
-                return _let(exponent, lambda e: e * _like(x, LN2_HIGH) + (f + (tail + e * _like(x, LN2_LOW))))
-
-            return _let(mantissa - _like(x, 1.0), sum_up)
-
-        scaled = tirx.Select(tiny, x * _like(x, 8388608.0), x)
-        value = _let(_bits(scaled) - _int_like(x, SQRT_HALF_BITS), normal)
-        infinity = _float(_int_like(x, 0x7F800000))
-        at_zero = tirx.Select(_equal(x, 0.0), -infinity, _float(_int_like(x, 0x7FC00000)))
-        return tirx.Select(x > _like(x, 0.0), tirx.Select(x <= _like(x, FLT_MAX), value, infinity), at_zero)
-
-    return hoist_lets(_let(x, body))
-
-
-def log1p(x: Expr) -> Expr:
-    """log(1 + x), relatively exact near zero."""
-
-    def body(x: Expr) -> Expr:
-        def corrected(u: Expr) -> Expr:
-            # log(u) * x / (u - 1) undoes the rounding of u = 1 + x
-            rest = tirx.Select(x < _like(x, 1e8), x / (u - _like(x, 1.0)), _like(x, 1.0))
-            return tirx.Select(_equal(u, 1.0), x, _let(log(u), lambda y: tirx.Select(u > _like(x, 0.0), y * rest, y)))
-
-        return _let(x + _like(x, 1.0), corrected)
-
-    return hoist_lets(_let(x, body))
-
-
-def log2(x: Expr) -> Expr:
-    """Base-2 logarithm."""
-    return log(x) * _like(x, LOG2E)
-
-
-def log10(x: Expr) -> Expr:
-    """Base-10 logarithm."""
-    return log(x) * _like(x, 0.4342944819032518)
-
-
-BUILDERS: dict[str, Callable[[Expr], Expr]] = {
-    "exp": exp,
-    "exp2": exp2,
-    "tanh": tanh,
-    "erf": erf,
-    "sigmoid": sigmoid,
-    "log": log,
-    "log2": log2,
-    "log10": log10,
-    "log1p": log1p,
-}
-SCALAR_LIBRARY = frozenset(
-    {"pow", "exp10", "sin", "cos", "tan", "sinh", "cosh", "asin", "acos", "atan", "atan2", "asinh", "acosh", "atanh", "hypot"}
-)
-
-
-def _dtype(x: Expr) -> tvm_ffi.dtype:
-    return tvm_ffi.dtype(str(x.ty.dtype))
-
-
-def _lanes(x: Expr) -> int:
-    return _dtype(x).lanes
-
-
-def _like(x: Expr, value: float) -> Expr:
-    """A float32 constant with as many lanes as `x`."""
-    constant = tirx.const(value, "float32")
-    return constant if _lanes(x) == 1 else tirx.Broadcast(constant, _lanes(x))
-
-
-def _int_like(x: Expr, value: int) -> Expr:
-    constant = tirx.const(value, "int32")
-    return constant if _lanes(x) == 1 else tirx.Broadcast(constant, _lanes(x))
-
-
-def _with_lanes(base: str, x: Expr) -> str:
-    return base if _lanes(x) == 1 else f"{base}x{_lanes(x)}"
-
-
-def _bits(x: Expr) -> Expr:
-    return tirx.reinterpret(_with_lanes("int32", x), x)
-
-
-def _float(x: Expr) -> Expr:
-    return tirx.reinterpret(_with_lanes("float32", x), x)
-
-
-def _cast_float(x: Expr) -> Expr:
-    return tirx.Cast(_with_lanes("float32", x), x)
-
-
-def _equal(x: Expr, value: float) -> Expr:
-    return tirx.EQ(x, _like(x, value))
-
-
-def _let(value: Expr, body: Callable[[Expr], Expr]) -> Expr:
-    """`body` of a variable bound to `value`: its many uses are evaluated once."""
-    if isinstance(value, tirx.Var):
-        return body(value)
-    var = tirx.Var("t", str(value.ty.dtype))
-    return tirx.Let(var, value, body(var))
-
-
-def _polynomial(coefficients: Sequence[float], x: Expr) -> Expr:
-    out = _like(x, coefficients[-1])
-    for c in reversed(coefficients[:-1]):
-        out = out * x + _like(x, c)
-    return out
-
-
-def _one_plus(coefficients: Sequence[float], r: Expr) -> Expr:
-    return r * _polynomial(coefficients, r) + _like(r, 1.0)
-
-
-def _scale(value: Expr, shifted: Expr) -> Expr:
-    """`value` * 2^n for value in [0.7, 1.5], n being the integer that the rounding left in `shifted`.
-
-    Adding to the exponent bits reaches 2^128 * 0.99, which a multiplication by 2^n could not.
-    """
-    return _let(value, lambda v: _float(_bits(v) + tirx.shift_left(_bits(shifted), _int_like(v, 23))))
-
-
-def _in_range(x: Expr, value: Expr, lowest: float, highest: float) -> Expr:
-    """`value`, but zero below `lowest` and, through a product, infinity above `highest` and NaN for NaN."""
-    inside = tirx.Select(x >= _like(x, lowest), value, _like(x, 0.0))
-    return tirx.Select(x <= _like(x, highest), inside, x * _like(x, FLT_MAX))
-
-
-def _clamp(x: Expr, lowest: float, highest: float) -> Expr:
-    """Both comparisons are false for NaN, which passes."""
-    return _let(x, lambda x: tirx.Select(x > _like(x, highest), _like(x, highest), tirx.Select(x < _like(x, lowest), _like(x, lowest), x)))
-
-
-def _exp2m1(exponent: Expr, combine: Callable[[Expr, Expr], Expr]) -> Expr:
-    """combine(2^n, 2^r - 1) with n + r = `exponent`, so that 2^exponent - 1 = 2^n (2^r - 1) + (2^n - 1)."""
-
-    def reduced(y: Expr) -> Expr:
-        def rounded(shifted: Expr) -> Expr:
-            n = shifted - _like(y, ROUND)
-            power = _float(tirx.shift_left(_bits(shifted), _int_like(y, 23)) + _int_like(y, 0x3F800000))
-            return _let(y - n, lambda r: _let(r * _polynomial(EXP2M1, r), lambda q: _let(power, lambda p: combine(p, q))))
-
-        return _let(y + _like(y, ROUND), rounded)
-
-    return _let(exponent, reduced)
-
-
 def _in_float32(builder: Callable[[Expr], Expr], x: Expr) -> Expr | None:
     """`builder` applied to `x` in float32 and rounded back, or None for a dtype it does not serve."""
-    base = _dtype(x)
+    base = dtype_of(x)
     lanes = "" if base.lanes == 1 else f"x{base.lanes}"
     name = str(base).partition("x")[0]
     if name == "float32":
@@ -369,10 +100,10 @@ def _constant_power(x: Expr, exponent: Expr) -> Expr | None:
         1.0: lambda v: v,
         2.0: lambda v: v * v,
         3.0: lambda v: v * v * v,
-        4.0: lambda v: _let(v * v, lambda s: s * s),
+        4.0: lambda v: let(v * v, lambda s: s * s),
         0.5: tirx.sqrt,
         -0.5: lambda v: one / tirx.sqrt(v),
         -1.0: lambda v: one / v,
     }
     build = powers.get(float(exponent.value))
-    return None if build is None else _let(x, build)
+    return None if build is None else let(x, build)
