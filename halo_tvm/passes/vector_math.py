@@ -46,7 +46,7 @@ class VectorMath(Pass):
         rewritten: Counter[str] = Counter()
         left: Counter[str] = Counter()
         out = mod.clone()
-        for gvar, func in mod.functions.items():
+        for gvar, func in list(mod.functions.items()):  # a list: updating a module while walking it corrupts memory
             if isinstance(func, tirx.PrimFunc):
                 out[gvar] = rewrite_function(func, rewritten, left)
         return out, {"rewritten": dict(sorted(rewritten.items())), "left": dict(sorted(left.items()))}
