@@ -93,7 +93,7 @@ def _constant_power(x: Expr, exponent: Expr) -> Expr | None:
     """x^c for the constants that models use, or None."""
     if isinstance(exponent, tirx.Broadcast):
         exponent = exponent.value
-    if not isinstance(exponent, ir.FloatImm) or not str(x.ty.dtype).startswith("float"):
+    if not isinstance(exponent, tirx.FloatImm) or not str(x.ty.dtype).startswith("float"):
         return None
     one = tirx.const(1.0, str(x.ty.dtype))
     powers: dict[float, Callable[[Expr], Expr]] = {

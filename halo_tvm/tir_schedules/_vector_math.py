@@ -50,7 +50,7 @@ def hoist_lets(expr: Expr) -> Expr:
     """
     chain: list[tuple[tirx.Var, Expr]] = []
 
-    def onlet(let: tirx.Let) -> Expr:
+    def on_let(let: tirx.Let) -> Expr:
         chain.append((let.var, strip(let.value)))
         return strip(let.body)
 
@@ -71,7 +71,7 @@ def hoist_lets(expr: Expr) -> Expr:
 def _substituted(expr: Expr) -> Expr:
     """`expr` without `Let`: every variable replaced by its value."""
 
-    def onlet(let: tirx.Let) -> Expr:
+    def on_let(let: tirx.Let) -> Expr:
         value = _substituted(let.value)
         return tvm_ffi.structural_map(_substituted(let.body), (ir.Var, lambda v: value if v.same_as(let.var) else v))
 
