@@ -6,7 +6,7 @@ A message has three parts, in order: what was expected, what was found, what to 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 
 class HaloError(Exception):
@@ -43,9 +43,13 @@ class UnsupportedModel(HaloError):
 
 
 class ValidationFailed(HaloError):
-    """Numbers differ from the reference by more than the tolerance."""
+    """Numbers differ from the reference by more than the tolerance; `report` has every comparison, if made."""
 
     exit_code = 3
+
+    def __init__(self, message: str, report: Mapping[str, object] | None = None) -> None:
+        super().__init__(message)
+        self.report = report
 
 
 class ArtifactCorrupt(HaloError):

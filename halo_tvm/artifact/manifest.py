@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import NoReturn, TypeVar
 
+import numpy as np
+
 from ..errors import ArtifactCorrupt, EnvironmentProblem
 
 ABI = 1
@@ -182,7 +184,9 @@ def _plain(value: object) -> object:
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(v) for v in value]
-    return value
+    if isinstance(value, (set, frozenset)):
+        return sorted(_plain(v) for v in value)  # type: ignore[type-var]
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -46,10 +46,14 @@ def check_output_path(path: Path | str) -> Path:
     if path.is_dir():
         names = sorted(os.listdir(path))
         own = {MANIFEST_NAME, *_REPORT_NAMES}
-        other = [n for n in names if n not in own and Path(n).suffix not in _SUFFIXES]
+        other = [
+            n
+            for n in names
+            if n not in own and Path(n).suffix not in _SUFFIXES and not n.startswith(f".{MANIFEST_NAME}.")
+        ]
         if names and (MANIFEST_NAME not in names or other):
-            what = f"which holds {', '.join((other or names)[:3])}" if names else "which is empty"
-            raise UsageError(f"expected a new path or an artifact directory, found {path}, {what}{advice}")
+            what = ", ".join((other or names)[:3])
+            raise UsageError(f"expected a new path or an artifact directory, found {path} with {what} in it{advice}")
     return path
 
 

@@ -80,8 +80,9 @@ def load(
     variant = choose_variant(manifest.variants)
     load_tvm_runtime()
     names = manifest.functions[function].params
-    tensors = load_weights(path / variant.params if variant.params else None, names, weights)
-    return Module(manifest, function, Session(path / variant.library, function, tensors, count))
+    loaded = load_weights(path / variant.params if variant.params else None, names, weights)
+    session = Session(path / variant.library, function, loaded.tensors, count)
+    return Module(manifest, function, session, loaded.memory)
 
 
 class Module:
@@ -91,10 +92,11 @@ class Module:
     caller at a time. Outputs stay valid after later runs.
     """
 
-    def __init__(self, manifest: Manifest, function: str, session: Session) -> None:
+    def __init__(self, manifest: Manifest, function: str, session: Session, weights: np.ndarray) -> None:
         self.manifest = manifest
         self.spec = manifest.functions[function]
         self._session = session
+        self._weights = weights
         self._inputs: dict[str, object] = {}
         self._outputs: tuple[np.ndarray, ...] = ()
 
@@ -184,8 +186,9 @@ class Module:
         result = self._session.run([to_tensor(array) for array in arrays])
         tensors = [result] if isinstance(result, tvm_ffi.Tensor) else list(result)  # type: ignore[call-overload]
         outputs = [to_array(tensor) for tensor in tensors]
-        # a model may hand an input through; an output must not change when the caller reuses that buffer
-        return tuple(o.copy() if any(np.may_share_memory(o, i) for i in arrays) else o for o in outputs)
+        # a model may hand an input or a weight through: an output must change neither, nor change with them
+        foreign = [*arrays, self._weights]
+        return tuple(o.copy() if any(np.may_share_memory(o, f) for f in foreign) else o for o in outputs)
 
 
 def _sizes_of(specs: tuple[TensorSpec, ...], inputs: dict[str, object]) -> dict[str, int]:

@@ -109,7 +109,12 @@ def load_tvm_runtime() -> None:
     for folder in folders:
         if (folder / suffix).is_file():
             # global: libraries that compile() wrote take their runtime symbols from the process
-            ctypes.CDLL(str(folder / suffix), ctypes.RTLD_GLOBAL)
+            try:
+                ctypes.CDLL(str(folder / suffix), ctypes.RTLD_GLOBAL)
+            except OSError as error:
+                raise EnvironmentProblem(
+                    f"expected TVM's runtime library to load, found {error}; install the pair apache-tvm and apache-tvm-ffi again"
+                ) from error
             return
     where = f"in {', '.join(map(str, folders))}" if folders else "because the package tvm is not installed"
     raise EnvironmentProblem(f"expected TVM's runtime library {suffix}, found none {where}; run `pip install apache-tvm`")

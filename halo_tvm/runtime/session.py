@@ -141,12 +141,17 @@ class Session:
                 raise UsageError("expected an open module, found a closed one; load it again")
             self._requests.put(request)
         request.done.acquire()
-        if request.error is not None:
-            raise request.error
-        return request.result  # type: ignore[return-value]
+        try:
+            if request.error is not None:
+                raise request.error
+            return request.result  # type: ignore[return-value]
+        finally:
+            del request  # its error refers to this frame: the cycle would keep the inputs alive
 
     def close(self) -> None:
         """End the runner after the requests already queued; closing twice is fine."""
+        if os.getpid() != self._pid:
+            return  # a fork has no runner, and the lock may be held for ever
         with self._submission:
             self._closed = True
         self._finalizer()
@@ -197,8 +202,8 @@ def _serve(requests: queue.SimpleQueue[_Request | None]) -> None:
 
 def _stop(requests: queue.SimpleQueue[_Request | None], thread: threading.Thread, pid: int) -> None:
     """End the runner and its workers; in a fork there is none. The runner itself may drop the last reference."""
-    if os.getpid() == pid and thread is not threading.current_thread():
-        requests.put(None)
+    if os.getpid() != pid:
+        return
+    requests.put(None)
+    if thread is not threading.current_thread():
         thread.join(_EXIT_WAIT_S)
-    elif os.getpid() == pid:
-        requests.put(None)

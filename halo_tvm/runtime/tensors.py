@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import tvm_ffi
 
 _BITS = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16)}
 
 
+@functools.cache
 def numpy_dtype(name: str) -> np.dtype:
     """NumPy's dtype of that name; bfloat16 and float8 come from ml_dtypes."""
     try:

@@ -91,13 +91,12 @@ def validate_artifact(
     }
     if failed:
         worst = max(failed, key=lambda c: c.max_abs_error / c.bound if c.bound else np.inf)
-        error = ValidationFailed(
+        raise ValidationFailed(
             f"output {worst.output!r} of case {worst.case}: expected an error of at most {worst.bound:.3g} "
             f"({worst.bound_from}), found {worst.max_abs_error:.3g}; {len(failed)} of {len(checks)} outputs are off: "
-            "compile with a lower opt level or a higher precision, and report it if the error stays"
+            "compile with a lower opt level or a higher precision, and report it if the error stays",
+            report,
         )
-        error.report = report  # type: ignore[attr-defined]
-        raise error
     return report
 
 

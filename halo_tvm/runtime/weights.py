@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -21,8 +22,16 @@ from .tensors import numpy_dtype, to_tensor
 MODES = ("map", "resident")
 
 
-def load_weights(path: Path | None, names: Sequence[str], mode: str) -> tuple[tvm_ffi.Tensor, ...]:
-    """Tensors called `names`, in that order; each keeps the whole map alive.
+@dataclass(frozen=True)
+class Weights:
+    """Tensors in call order, and the one piece of memory they all lie in."""
+
+    tensors: tuple[tvm_ffi.Tensor, ...]
+    memory: np.ndarray  # uint8
+
+
+def load_weights(path: Path | None, names: Sequence[str], mode: str) -> Weights:
+    """The tensors called `names`, in that order; each keeps the memory alive.
 
     Raises
     ------
@@ -34,7 +43,7 @@ def load_weights(path: Path | None, names: Sequence[str], mode: str) -> tuple[tv
     if mode not in MODES:
         raise UsageError(f"weights: expected {' or '.join(map(repr, MODES))}, found {mode!r}; leave it out for 'map'")
     if not names:
-        return ()
+        return Weights((), np.empty(0, np.uint8))
     if path is None:
         raise ArtifactCorrupt(f"expected a params file for {len(names)} parameters, found none in the manifest; compile again")
     entries = read_params_header(path)
@@ -46,7 +55,7 @@ def load_weights(path: Path | None, names: Sequence[str], mode: str) -> tuple[tv
     data = np.memmap(path, dtype=np.uint8, mode="c")  # copy on write: DLPack refuses read-only memory
     if mode == "resident":
         data = _huge_page_copy(data)
-    return tuple(to_tensor(_view(data, entries[name])) for name in names)
+    return Weights(tuple(to_tensor(_view(data, entries[name])) for name in names), np.asarray(data))
 
 
 def _huge_page_copy(data: np.ndarray) -> np.ndarray:
