@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tvm import s_tir, tirx
+from tvm import tirx
 
 from ...errors import Declined
 from ...targets._target import Target
@@ -80,8 +80,7 @@ class GEMM(Rule[Decision]):
         tiling = Tiling(
             target.lanes_f32, decision.mr, decision.unroll, decision.prefetch, decision.row_split, decision.balance
         )
-        root = s_tir.SBlock([], [], [], "root", build(chain, tiling))
-        return func.with_body(s_tir.SBlockRealize([], True, root)).with_attr("tirx.is_scheduled", True)
+        return func.with_body(build(chain, tiling)).with_attr("tirx.is_scheduled", True)
 
 
 def _match(func: tirx.PrimFunc, target: Target) -> Chain:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tvm import ir, tirx
+from tvm import ir, s_tir, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
@@ -41,20 +41,27 @@ class Tiling:
     balance: bool
 
 
-def build(chain: Chain, tiling: Tiling) -> tirx.Stmt:
-    """The whole nest as one statement."""
-    with IRBuilder() as builder, T.seq_scope():
+def _i64(value: int) -> tirx.IntImm:
+    """Loop extents have the type of the rows: mixed types would hide that an index vector is contiguous."""
+    return tirx.IntImm("int64", value)
+
+
+def build(chain: Chain, tiling: Tiling) -> s_tir.SBlockRealize:
+    """The whole nest as a root block."""
+    with IRBuilder() as builder, T.sblock("root"):
+        T.reads()
+        T.writes()
         if chain.chunks == 1:
             _tasks(chain, tiling, None)
         else:
-            with T.serial(chain.chunks) as chunk:
+            with T.serial(_i64(chain.chunks)) as chunk:
                 _tasks(chain, tiling, chunk)
     return builder.get()
 
 
 def _tasks(chain: Chain, t: Tiling, chunk: ir.Var | None) -> None:
     tiles = tirx.ceildiv(chain.m, t.mr)
-    with T.parallel(chain.panels * t.row_split) as task:
+    with T.parallel(_i64(chain.panels * t.row_split)) as task:
         panel, block = (task, 0) if t.row_split == 1 else (task // t.row_split, task % t.row_split)
         first, last = 0, tiles
         if t.row_split > 1:
@@ -65,8 +72,11 @@ def _tasks(chain: Chain, t: Tiling, chunk: ir.Var | None) -> None:
         with T.serial(last - first) as step:
             at = first + step
             start, rows = _tile_rows(chain, t, at, tiles)
-            start = T.bind(start) if not isinstance(start, int) else start
-            rows = T.bind(rows) if not isinstance(rows, int) else rows
+            # Kept in memory, not in a binding: lowering would inline the expression into every index.
+            place = T.alloc_buffer((2,), "int64")
+            T.buffer_store(place, start, [0])
+            T.buffer_store(place, rows, [1])
+            start, rows = place[0], place[1]
             if chunk is not None:
                 _load_partial(chain, t, scratch, chunk, panel, start, rows)
             _dispatch(chain, t, rows, lambda r: _tile(chain, t, scratch, chunk, panel, start, r, step, ahead))
@@ -129,28 +139,29 @@ def _tile(
     """scratch[:rows] (+)= x[start : start + rows, chunk] @ weight[chunk, panel], in registers."""
     chunk_at = 0 if chunk is None else chunk
     vectors = chain.nr // t.lanes
-    # One buffer per row: LLVM keeps small local arrays in registers, larger ones become heap memory.
-    acc = [T.alloc_buffer((chain.nr,), "float32", scope="local") for _ in range(rows)]
+    # One buffer per row, in the default scope: only those, below 1 KiB, become stack slots, which LLVM
+    # turns into registers. A larger one, or one of scope "local", would be heap memory.
+    acc = [T.alloc_buffer((chain.nr,), "float32") for _ in range(rows)]
     for r in range(rows):
         for v in range(vectors):
-            with T.vectorized(t.lanes) as lane:
+            with T.vectorized(_i64(t.lanes)) as lane:
                 at = v * t.lanes + lane
                 T.buffer_store(acc[r], T.float32(0) if chunk is None else scratch[r, at], [at])
-    with T.serial(chain.kc // t.unroll) as ko:
+    with T.serial(_i64(chain.kc // t.unroll)) as ko:
         for q in range(t.prefetch):
             line = step * ahead + ko * t.prefetch + q
             prefetch(chain.weight[chunk_at, panel + 1, 0, line * (CACHE_LINE_BYTES // _F32_BYTES)])
-        with T.unroll(t.unroll) as ki:
+        with T.unroll(_i64(t.unroll)) as ki:
             k = ko * t.unroll + ki
             for r in range(rows):
                 for v in range(vectors):
-                    with T.vectorized(t.lanes) as lane:
+                    with T.vectorized(_i64(t.lanes)) as lane:
                         at = v * t.lanes + lane
                         product = chain.x[start + r, chunk_at * chain.kc + k] * chain.weight[chunk_at, panel, k, at]
                         T.buffer_store(acc[r], acc[r][at] + product, [at])
     for r in range(rows):
         for v in range(vectors):
-            with T.vectorized(t.lanes) as lane:
+            with T.vectorized(_i64(t.lanes)) as lane:
                 at = v * t.lanes + lane
                 T.buffer_store(scratch, acc[r][at], [r, at])
 
@@ -162,11 +173,11 @@ def _columns(chain: Chain, t: Tiling, panel: ir.Expr, emit: Callable[[ir.Expr, i
     """
 
     def whole() -> None:
-        with T.unroll(chain.nr // t.lanes) as v:
+        with T.unroll(_i64(chain.nr // t.lanes)) as v:
             emit(v * t.lanes, panel * chain.nr + v * t.lanes, t.lanes)
 
     def cropped(columns: int) -> None:
-        with T.serial(columns) as c:
+        with T.serial(_i64(columns)) as c:
             emit(c, panel * chain.nr + c, 1)
 
     left = chain.n - (chain.panels - 1) * chain.nr
@@ -190,12 +201,12 @@ def _load_partial(
     with T.serial(rows) as r:
 
         def row(at: ir.Expr, column: ir.Expr, width: int) -> None:
-            with T.vectorized(width) as lane:
+            with T.vectorized(_i64(width)) as lane:
                 T.buffer_store(scratch, out[start + r, column + lane], [r, at + lane])
 
         with T.If(chunk == 0):
             with T.Then():
-                with T.unroll(chain.nr // t.lanes) as v, T.vectorized(t.lanes) as lane:
+                with T.unroll(_i64(chain.nr // t.lanes)) as v, T.vectorized(t.lanes) as lane:
                     T.buffer_store(scratch, T.float32(0), [r, v * t.lanes + lane])
             with T.Else():
                 _columns(chain, t, panel, row)
@@ -214,7 +225,7 @@ def _store(
     with T.serial(rows) as r:
 
         def partial(at: ir.Expr, column: ir.Expr, width: int) -> None:
-            with T.vectorized(width) as lane:
+            with T.vectorized(_i64(width)) as lane:
                 T.buffer_store(chain.outputs[-1], scratch[r, at + lane], [start + r, column + lane])
 
         def finish(at: ir.Expr, column: ir.Expr, width: int) -> None:
@@ -235,16 +246,16 @@ def _epilogue(
 ) -> None:
     """All stages on one vector. Each keeps its value in a vector of its own, so nothing is computed twice."""
     if not chain.stages:
-        with T.vectorized(width) as lane:
+        with T.vectorized(_i64(width)) as lane:
             T.buffer_store(chain.acc, scratch[r, at + lane], [row, column + lane])
         return
-    values = [T.alloc_buffer((width,), str(s.out.ty.dtype), scope="local") for s in chain.stages]
+    values = [T.alloc_buffer((width,), str(s.out.ty.dtype)) for s in chain.stages]
     for index, stage in enumerate(chain.stages):
-        with T.vectorized(width) as lane:
+        with T.vectorized(_i64(width)) as lane:
             known = {s.out: value[lane] for s, value in zip(chain.stages[:index], values)}
             known[chain.acc] = scratch[r, at + lane]
             value = substitute(stage.value, {stage.i: row, stage.j: column + lane}, known)
             T.buffer_store(values[index], value, [lane])
         if any(stage.out.same_as(out) for out in chain.outputs):
-            with T.vectorized(width) as lane:
+            with T.vectorized(_i64(width)) as lane:
                 T.buffer_store(stage.out, values[index][lane], [row, column + lane])
