@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,14 +19,11 @@ from .errors import UnknownName, UsageError
 C = TypeVar("C", bound="Config")
 
 OPT_LEVELS = {"0": 0, "1": 1, "2": 2, "3": 3, "low": 1, "medium": 2, "high": 3}
-EFFORTS = ("none", "quick", "normal", "thorough")
+EFFORTS = ("none", "quick", "full")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 TOML_NAME = "halo.toml"
 # Tables of halo.toml that are not a verb's options: they reach the compiler as `overrides`.
 OVERRIDE_TABLES = ("passes", "operators", "layers")
-
-_BUDGET = re.compile(r"(\d+(?:\.\d+)?)(s|m|h)")
-_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 @dataclass(frozen=True)
@@ -86,7 +82,8 @@ def _shown(value: object) -> str:
 
 _MODEL = "built-in name, model file, or Hugging Face directory"
 _THREADS = "threads to use (default: every core this process may run on)"
-_SHAPE = "sizes of named dimensions, e.g. batch=1,sequence=128 or sequence=1:512"
+_RANGES = "dimensions of an input, each a number or a range, e.g. input_ids=1..8x1..512 (repeatable)"
+_SIZES = "sizes of named dimensions, e.g. batch=1,sequence=128"
 _LOG = "directory of tuning records, looked up before all others"
 _JSON = "write the result as JSON to FILE ('-': standard output)"
 
@@ -101,7 +98,7 @@ class CompileConfig(Config):
     opt_level: str = option("3", "pass list: 0..3, or low, medium, high", short="O", metavar="LEVEL", choices=tuple(OPT_LEVELS))
     enable: tuple[str, ...] = option((), "also run this pass (repeatable)", metavar="PASS")
     disable: tuple[str, ...] = option((), "leave this pass out (repeatable)", metavar="PASS")
-    shape: str | None = option(None, _SHAPE, metavar="NAME=SIZE")
+    shape: tuple[str, ...] = option((), _RANGES, metavar="INPUT=DIMS")
     log: str | None = option(None, _LOG, metavar="DIR")
     dump_ir: str | None = option(None, "write the module after each phase there", metavar="DIR")
     config: str | None = option(None, f"options file (default: ./{TOML_NAME} when it exists)", metavar="FILE")
@@ -129,9 +126,9 @@ class TuneConfig(Config):
     target: str = option("cpu", "what to tune for: `halo-tvm targets` lists them", short="t", metavar="TARGET")
     budget: str = option("10m", "wall-clock limit, e.g. 90s, 10m, 1h", metavar="TIME")
     trials: int | None = option(None, "most candidates to measure (default: as many as the budget allows)", metavar="N")
-    effort: str = option("normal", "how widely to search", metavar="EFFORT", choices=EFFORTS)
+    effort: str = option("full", "how widely to search", metavar="EFFORT", choices=EFFORTS)
     log: str | None = option(None, "directory to write records to (default: tuning_logs under $HALO_TVM_HOME)", metavar="DIR")
-    shape: str | None = option(None, _SHAPE, metavar="NAME=SIZE")
+    shape: tuple[str, ...] = option((), _RANGES, metavar="INPUT=DIMS")
     opt_level: str = option("3", "pass list: 0..3, or low, medium, high", short="O", metavar="LEVEL", choices=tuple(OPT_LEVELS))
     enable: tuple[str, ...] = option((), "also run this pass (repeatable)", metavar="PASS")
     disable: tuple[str, ...] = option((), "leave this pass out (repeatable)", metavar="PASS")
@@ -143,14 +140,8 @@ class TuneConfig(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        parse_seconds(self.budget)
         if self.trials is not None and self.trials < 1:
             raise UsageError(f"trials must be at least 1, but are {self.trials}: leave the option out to search until the budget ends")
-
-    @property
-    def budget_s(self) -> float:
-        """The budget in seconds."""
-        return parse_seconds(self.budget)
 
     def compile_config(self) -> CompileConfig:
         """The options with which `compile` builds what is tuned here."""
@@ -165,7 +156,7 @@ class RunConfig(Config):
     artifact: str = option(help="artifact directory", positional=True, metavar="ARTIFACT")
     input: tuple[str, ...] = option((), "an input's values: NAME=FILE.npy, or FILE.npz with several (repeatable); others are seeded random", metavar="NAME=FILE")
     output: str | None = option(None, "write the outputs to FILE.npz", short="o", metavar="FILE")
-    shape: str | None = option(None, _SHAPE, metavar="NAME=SIZE")
+    shape: str | None = option(None, _SIZES, metavar="NAME=SIZE")
     seed: int = option(0, "seed of inputs that are not given")
     threads: int | None = option(None, _THREADS, metavar="N", env="threads")
 
@@ -177,7 +168,7 @@ class BenchConfig(Config):
     artifact: str = option(help="artifact directory", positional=True, metavar="ARTIFACT")
     vs: tuple[str, ...] = option((), "engine to compare with, e.g. onnxruntime, torch (repeatable)", metavar="ENGINE")
     reference: str | None = option(None, "the original model file, for engines that read it", metavar="FILE")
-    shape: str | None = option(None, _SHAPE, metavar="NAME=SIZE")
+    shape: str | None = option(None, _SIZES, metavar="NAME=SIZE")
     rounds: int = option(20, "interleaved rounds", metavar="N")
     threads: int | None = option(None, _THREADS, metavar="N", env="threads")
     seed: int = option(0, "seed of the inputs")
@@ -205,7 +196,7 @@ class ProfileConfig(Config):
     """An artifact's time, kernel by kernel."""
 
     artifact: str = option(help="artifact directory", positional=True, metavar="ARTIFACT")
-    shape: str | None = option(None, _SHAPE, metavar="NAME=SIZE")
+    shape: str | None = option(None, _SIZES, metavar="NAME=SIZE")
     rounds: int = option(10, "runs to take the median of", metavar="N")
     threads: int | None = option(None, _THREADS, metavar="N", env="threads")
     seed: int = option(0, "seed of the inputs")
@@ -257,13 +248,17 @@ class DoctorConfig(Config):
     json: bool = option(False, "print JSON")
 
 
-def parse_seconds(text: str) -> float:
-    """Seconds of a budget such as `90s`, `10m`, `1.5h`; `UsageError` for anything else."""
-    match = _BUDGET.fullmatch(text.strip())
-    seconds = float(match[1]) * _SECONDS[match[2]] if match else 0.0
-    if seconds <= 0:
-        raise UsageError(f"a budget is a positive time such as 90s, 10m or 1h, but {text!r} was given: correct --budget")
-    return seconds
+def parse_sizes(text: str | None) -> dict[str, int]:
+    """`batch=1,sequence=128` as sizes by dimension name; `UsageError` for anything else."""
+    sizes: dict[str, int] = {}
+    for part in (text or "").split(","):
+        name, equals, size = (word.strip() for word in part.partition("="))
+        if not part.strip():
+            continue
+        if not (name and equals and size.isdecimal() and int(size) > 0):
+            raise UsageError(f"sizes are written NAME=SIZE, separated by commas, but {part.strip()!r} was given: correct --shape")
+        sizes[name] = int(size)
+    return sizes
 
 
 def read_toml(path: str | Path) -> dict[str, object]:

@@ -1,9 +1,19 @@
-"""How verbs print tables, sizes and JSON."""
+"""How verbs print tables, sizes, JSON and results, and write files of them."""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import UsageError
+
+if TYPE_CHECKING:
+    from ..report.schema import Result
+
+STANDARD_OUTPUT = "-"
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -24,3 +34,41 @@ def size(size_bytes: int) -> str:
 def print_json(value: object) -> None:
     """`value` as indented JSON on standard output."""
     print(json.dumps(value, indent=2, sort_keys=False))
+
+
+def print_result(result: Result, *, json_file: str | None = None, markdown_file: str | None = None) -> None:
+    """A result as a table on standard output (JSON instead when `json_file` is "-"), and as the files asked for."""
+    from ..report import markdown, schema, terminal
+
+    if json_file == STANDARD_OUTPUT:
+        print_json(schema.to_json(result))
+    else:
+        print(terminal.render(result))
+    if json_file and json_file != STANDARD_OUTPUT:
+        write_text(json_file, json.dumps(schema.to_json(result), indent=2) + "\n")
+    if markdown_file:
+        write_text(markdown_file, markdown.render(result))
+
+
+def check_writable(*paths: str | None) -> None:
+    """`UsageError` before the work when a file asked for could not be written after it."""
+    for path in paths:
+        if path is None or path == STANDARD_OUTPUT:
+            continue
+        if Path(path).is_dir():
+            raise UsageError(f"a file to write was expected, but {path} is a directory: name a file in it")
+        if not Path(path).absolute().parent.is_dir():
+            raise UsageError(f"the directory of {path} must exist, but does not: create it first")
+
+
+def write_text(path: str, text: str) -> None:
+    """Write a file whole or not at all."""
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(target)
+    except OSError as error:
+        raise UsageError(f"{path} must be writable, but {error.strerror}: name another file") from None
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -8,6 +8,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import tempfile
 from importlib import metadata
 from pathlib import Path
 
@@ -99,23 +100,17 @@ def _software() -> dict[str, object]:
 
 def _self_check() -> str | None:
     """None when TVM saves and loads a function in a process of its own, else what happened."""
-    folder = home()
-    try:
-        # From a file: TVMScript reads its own source.
-        import tempfile
-
-        with tempfile.TemporaryDirectory() as scratch:
-            script = Path(scratch) / "self_check.py"
-            script.write_text(_SELF_CHECK)
+    with tempfile.TemporaryDirectory() as scratch:
+        script = Path(scratch) / "self_check.py"  # a file, because TVMScript reads its own source
+        script.write_text(_SELF_CHECK)
+        try:
             done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120)
-    except subprocess.TimeoutExpired:
-        return "no answer within 120 s"
-    except OSError as error:
-        return f"could not start: {error} ({folder})"
+        except subprocess.TimeoutExpired:
+            return "gave no answer within 120 s"
     if done.returncode == 0:
         return None
     last = done.stderr.strip().splitlines()[-1:] or ["no message"]
-    return f"ended by signal {-done.returncode}" if done.returncode < 0 else last[0]
+    return f"ended by signal {-done.returncode}" if done.returncode < 0 else f"failed ({last[0]})"
 
 
 def _host(host: Host) -> dict[str, object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..config import TuneConfig
+from ._show import print_result
 
 CONFIG = TuneConfig
 
@@ -11,5 +12,5 @@ def run(config: TuneConfig) -> int:
     """Tune, and print what changed."""
     from ..tuning import tune_model
 
-    print(tune_model(config))
+    print_result(tune_model(config), json_file=config.json)
     return 0

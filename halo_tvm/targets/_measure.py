@@ -67,6 +67,7 @@ def measure(target: Target, host: Host) -> HostProfile:
     Sets the thread pool of this process: call it in a process that does nothing else.
     """
     threads = target.cores
+    _use_threads(threads)
     l2 = host.l2_bytes or target.spec.l2_bytes
     l3 = max(host.l3_bytes, 4 * l2)
     fma_one = _fma_gflops(target, 1)
@@ -138,15 +139,19 @@ def read_kernel(threads: int, lanes: int, chunks: int) -> tirx.PrimFunc:
     return main
 
 
-def _build(func: tirx.PrimFunc, target: Target, threads: int) -> Callable[..., None]:
+def _use_threads(threads: int) -> None:
+    """Give TVM's pool `threads` threads; by default it takes half of the cores, and it never grows later."""
     import tvm
 
-    # By default the pool takes half of the cores; only a list of cores makes it larger. Configuring
-    # it narrows the calling thread, which must stay free for the next, larger configuration.
     cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(threads))
     tvm.get_global_func("runtime.config_threadpool")(_SHARE_LISTED_CORES, threads, [str(core) for core in sorted(cores)][:threads])
     if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, cores)
+        os.sched_setaffinity(0, cores)  # configuring the pool has narrowed this thread
+
+
+def _build(func: tirx.PrimFunc, target: Target) -> Callable[..., None]:
+    import tvm
+
     return tvm.compile(func.with_attr("global_symbol", "main"), target=target.tvm)["main"]
 
 
@@ -155,7 +160,7 @@ def _fma_gflops(target: Target, threads: int) -> float:
     import tvm
 
     lanes = target.lanes_f32
-    kernel = _build(fma_kernel(threads, lanes), target, threads)
+    kernel = _build(fma_kernel(threads, lanes), target)
     out = tvm.runtime.tensor(np.ones((threads, ACCUMULATORS, lanes), "float32"))
     per_second = _per_second(lambda n: kernel(out, n), start=100_000)
     return round(2 * threads * ACCUMULATORS * lanes * per_second / 1e9, 1)
@@ -167,7 +172,7 @@ def _read_gbps(target: Target, threads: int, size_bytes: int) -> float:
 
     lanes = target.lanes_f32
     chunks = max(1, size_bytes // (threads * ACCUMULATORS * lanes * 4))
-    kernel = _build(read_kernel(threads, lanes, chunks), target, threads)
+    kernel = _build(read_kernel(threads, lanes, chunks), target)
     x = tvm.runtime.tensor(np.ones((threads, chunks, ACCUMULATORS, lanes), "float32"))
     out = tvm.runtime.tensor(np.zeros((threads, ACCUMULATORS, lanes), "float32"))
     per_second = _per_second(lambda n: kernel(x, out, n), start=1)

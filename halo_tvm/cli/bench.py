@@ -1,0 +1,16 @@
+"""Time an artifact, interleaved with other engines that each run in a process of their own."""
+
+from __future__ import annotations
+
+from ..config import BenchConfig
+from ._show import print_result
+
+CONFIG = BenchConfig
+
+
+def run(config: BenchConfig) -> int:
+    """Measure, and print the comparison."""
+    from ..peers.benchmark import benchmark
+
+    print_result(benchmark(config), json_file=config.json, markdown_file=config.markdown)
+    return 0

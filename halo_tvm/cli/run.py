@@ -1,0 +1,73 @@
+"""Run an artifact once and print or save its outputs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..config import RunConfig, parse_sizes
+from ..errors import UsageError
+from ._show import check_writable, table
+
+if TYPE_CHECKING:
+    import numpy as np
+
+CONFIG = RunConfig
+
+
+def run(config: RunConfig) -> int:
+    """Load, run, and show each output's shape and range."""
+    import numpy as np
+
+    from ..runtime import load
+    from ..runtime.inputs import generate_inputs
+
+    check_writable(config.output)
+    given = read_inputs(config.input)
+    with load(config.artifact, threads=config.threads) as module:
+        missing = {spec.name for spec in module.input_specs} - set(given)
+        sizes = {**_sizes_of(module.input_specs, given), **parse_sizes(config.shape)}
+        made = generate_inputs(module.spec, sizes=sizes, seed=config.seed) if missing else {}
+        module.run(**{**{name: made[name] for name in missing}, **given})
+        outputs = {spec.name: module.get_output(i) for i, spec in enumerate(module.output_specs)}
+    rows = [(n, list(a.shape), a.dtype, *((f"{a.min():.6g}", f"{a.max():.6g}", f"{a.mean():.6g}") if a.size else ("", "", ""))) for n, a in outputs.items()]
+    print(table(("output", "shape", "dtype", "least", "greatest", "mean"), rows))
+    if config.output:
+        temporary = Path(config.output).with_suffix(".partial.npz")
+        try:
+            np.savez(temporary, **outputs)
+            temporary.replace(config.output)
+        finally:
+            temporary.unlink(missing_ok=True)
+    return 0
+
+
+def read_inputs(words: tuple[str, ...]) -> dict[str, np.ndarray]:
+    """Arrays of `NAME=FILE.npy` and `FILE.npz` words; `UsageError` for a file that holds none."""
+    import numpy as np
+
+    arrays: dict[str, np.ndarray] = {}
+    for word in words:
+        name, equals, file = word.rpartition("=")
+        try:
+            found = np.load(file, allow_pickle=False)
+        except (OSError, ValueError) as error:
+            raise UsageError(f"an input is NAME=FILE.npy or FILE.npz, but {file!r} cannot be read ({error}): correct --input") from None
+        if equals and isinstance(found, np.ndarray):
+            arrays[name] = found
+        elif not equals and not isinstance(found, np.ndarray):
+            arrays.update({key: found[key] for key in found.files})
+        else:
+            raise UsageError(f"an input is NAME=FILE.npy or FILE.npz, but {word!r} was given: correct --input")
+    return arrays
+
+
+def _sizes_of(specs: tuple[object, ...], given: dict[str, np.ndarray]) -> dict[str, int]:
+    """Sizes of the named dimensions that the given arrays have."""
+    return {
+        dim: size
+        for spec in specs
+        if spec.name in given
+        for dim, size in zip(spec.shape, given[spec.name].shape)
+        if isinstance(dim, str)
+    }
