@@ -89,3 +89,42 @@ def write_tiny(path: Path, seed: int = 0, **changes: object) -> Path:
         reference=reference_arrays(seed),
     )
     return path
+
+
+@functools.cache
+def thread_library() -> Path:
+    """main(x int64[64]) -> x + the id of the thread that computed the element, in a parallel loop."""
+    from tvm.script import ir as I
+    from tvm.script import relax as R
+    from tvm.script import tirx as T
+
+    @I.ir_module
+    class Threads:
+        @T.prim_func(s_tir=True)
+        def who(x: T.Buffer((64,), "int64"), out: T.Buffer((64,), "int64")):
+            for i in T.parallel(64):
+                with T.sblock("b"):
+                    vi = T.axis.spatial(64, i)
+                    out[vi] = x[vi] + T.Cast("int64", T.call_extern("int32", "gettid"))
+
+        @R.function
+        def main(x: R.Tensor((64,), "int64")):
+            cls = Threads
+            with R.dataflow():
+                y = R.call_tir(cls.who, (x,), out_ty=R.Tensor((64,), "int64"))
+                R.output(y)
+            return y
+
+    path = Path(tempfile.mkdtemp()) / "threads.so"
+    relax.build(Threads, target="llvm").export_library(str(path))
+    return path
+
+
+def write_threads(path: Path) -> Path:
+    spec = FunctionSpec(inputs=(TensorSpec("x", (64,), "int64"),), outputs=(TensorSpec("y", (64,), "int64"),))
+    write_artifact(
+        path,
+        manifest=manifest(functions={"main": spec}, variants=(Variant("any", (), (), "llvm", "model.so"),)),
+        library=thread_library(),
+    )
+    return path

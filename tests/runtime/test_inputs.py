@@ -1,0 +1,120 @@
+"""Every wrong input gives one sentence, and nothing wrong reaches a kernel."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from halo_tvm.artifact import FunctionSpec, TensorSpec
+from halo_tvm.errors import InputError
+from halo_tvm.runtime.inputs import bind_inputs, generate_inputs
+
+SPEC = FunctionSpec(
+    inputs=(
+        TensorSpec("input_ids", ("batch", "sequence"), "int64", values=(0, 50256)),
+        TensorSpec("attention_mask", ("batch", "sequence"), "int64", values=(0, 1), default="ones"),
+        TensorSpec("bias", ("batch", 4), "float32", default="zeros"),
+    ),
+    outputs=(TensorSpec("y", ("batch",), "float32"),),
+    ranges={"batch": (1, 8), "sequence": (1, 1024)},
+)
+IDS = np.arange(6).reshape(2, 3)
+
+
+def test_defaults_and_silent_casts() -> None:
+    ids, mask, bias = bind_inputs(SPEC, (IDS.astype(np.int32),), {})
+    assert ids.dtype == np.int64 and (ids == IDS).all()
+    assert mask.dtype == np.int64 and mask.shape == (2, 3) and (mask == 1).all()
+    assert bias.dtype == np.float32 and bias.shape == (2, 4) and (bias == 0).all()
+    _, mask, bias = bind_inputs(SPEC, (IDS, np.ones((2, 3), bool)), {"bias": np.ones((2, 4), np.float16)})
+    assert mask.dtype == np.int64 and bias.dtype == np.float32
+    (ids, *_) = bind_inputs(SPEC, ([[1, 2], [3, 4]],), {"bias": [[1, 2, 3, 4]] * 2})
+    assert ids.dtype == np.int64 and (ids == [[1, 2], [3, 4]]).all()
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [IDS.T.copy().T, np.arange(24).reshape(2, 12)[:, ::4], IDS.astype(">i8"), np.broadcast_to(IDS[:1], (2, 3)), IDS[::-1]],
+    ids=["column-major", "strided", "big-endian", "broadcast", "reversed"],
+)
+def test_layouts_are_made_plain(ids: np.ndarray) -> None:
+    before = ids.copy()
+    (bound, *_) = bind_inputs(SPEC, (ids,), {})
+    assert bound.flags.c_contiguous and bound.flags.writeable and bound.dtype.isnative
+    np.testing.assert_array_equal(bound, before)
+
+
+def test_a_fitting_array_is_not_copied() -> None:
+    ids = IDS.copy()
+    assert bind_inputs(SPEC, (ids,), {})[0] is ids
+
+
+def test_torch_tensors_through_dlpack() -> None:
+    torch = pytest.importorskip("torch")
+    ids = torch.arange(6).reshape(2, 3)
+    bound, _, bias = bind_inputs(SPEC, (ids,), {"bias": torch.ones(4, 2).T})
+    assert np.shares_memory(bound, ids.numpy()) and bias.flags.c_contiguous
+    with pytest.raises(InputError, match=r"input 'bias': expected a tensor in CPU memory, found Parameter.*pass .detach\(\)"):
+        bind_inputs(SPEC, (ids,), {"bias": torch.nn.Parameter(torch.ones(2, 4))})
+
+
+WRONG = [
+    ((), {}, "input 'input_ids': expected int64 \\[batch, sequence\\], found nothing; pass input_ids"),
+    ((IDS,), {"inputs_ids": IDS}, "unknown input 'inputs_ids': known are .*did you mean 'input_ids'"),
+    ((IDS,), {"input_ids": IDS}, "expected once, found by position and by name"),
+    ((IDS, IDS, IDS, IDS), {}, "expected at most 3 inputs .*, found 4"),
+    ((IDS.astype(np.float32),), {}, "input 'input_ids': expected int64, found float32"),
+    ((IDS,), {"bias": np.zeros((2, 4))}, "input 'bias': expected float32, found float64"),
+    ((IDS.astype(np.uint64),), {}, "expected int64, found uint64"),
+    ((IDS[0],), {}, r"expected rank 2 \(\[batch, sequence\]\), found rank 1 \(\[3\]\); reshape"),
+    ((IDS,), {"bias": np.zeros((2, 5), np.float32)}, "expected size 4 in axis 1 .*found 5"),
+    ((IDS,), {"bias": np.zeros((3, 4), np.float32)}, "dimension 'batch': expected 2 in 'bias' as in 'input_ids', found 3"),
+    ((IDS, np.ones((2, 4), int)), {}, "dimension 'sequence': expected 3 in 'attention_mask' as in 'input_ids', found 4"),
+    ((np.zeros((9, 3), int),), {}, "expected 1 to 8 for dimension 'batch', found 9"),
+    ((np.zeros((1, 1025), int),), {}, "expected 1 to 1024 for dimension 'sequence', found 1025"),
+    ((np.zeros((0, 3), int),), {}, "expected 1 to 8 for dimension 'batch', found 0"),
+    ((IDS + 50252,), {}, "input 'input_ids': expected values from 0 to 50256, found 50257"),
+    ((IDS - 1,), {}, "expected values from 0 to 50256, found -1"),
+    ((IDS, IDS), {}, "input 'attention_mask': expected values from 0 to 1, found 5"),
+    (([[1, 2], [3]],), {}, "input 'input_ids': expected an array of int64, found list"),
+    (("text",), {}, "expected an array of int64, found str"),
+    (([[0.5, 1.5]],), {}, "expected an array of int64, found list"),
+    (([[2**70]],), {}, "expected an array of int64, found list"),
+    ((None,), {}, "expected an array of int64, found NoneType"),
+    ((np.array([[None]]),), {}, "expected int64, found object"),
+    ((np.array([["a"]]),), {}, "expected int64, found <U1"),
+]
+
+
+@pytest.mark.parametrize(("args", "kwargs", "message"), WRONG, ids=[str(i) for i in range(len(WRONG))])
+def test_each_mistake_has_its_sentence(args: tuple[object, ...], kwargs: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        bind_inputs(SPEC, args, kwargs)
+    assert caught.value.exit_code == 1
+    assert "\n" not in str(caught.value)
+
+
+def test_an_omitted_input_whose_size_nobody_gives() -> None:
+    spec = FunctionSpec(
+        inputs=(TensorSpec("x", ("n",), "float32"), TensorSpec("mask", ("m",), "float32", default="ones")), outputs=()
+    )
+    with pytest.raises(InputError, match=r"input 'mask': expected float32 \[m\], found nothing"):
+        bind_inputs(spec, (np.zeros(3, np.float32),), {})
+
+
+@settings(deadline=None)
+@given(st.integers(1, 8), st.integers(1, 1024), st.integers(0, 9))
+def test_generated_inputs_always_fit(batch: int, sequence: int, seed: int) -> None:
+    made = generate_inputs(SPEC, sizes={"batch": batch, "sequence": sequence}, seed=seed)
+    assert made["input_ids"].shape == (batch, sequence)
+    bind_inputs(SPEC, (), made)
+    again = generate_inputs(SPEC, sizes={"batch": batch, "sequence": sequence}, seed=seed)
+    assert all((made[k] == again[k]).all() for k in made)
+
+
+def test_generated_sizes_follow_the_ranges() -> None:
+    assert generate_inputs(SPEC)["input_ids"].shape == (1, 128)
+    short = FunctionSpec(inputs=SPEC.inputs, outputs=(), ranges={"batch": (2, 8), "sequence": (1, 64)})
+    assert generate_inputs(short)["input_ids"].shape == (2, 64)
