@@ -1,0 +1,120 @@
+"""Seeded arguments for timing and checking a function, in the worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import tvm
+from tvm import tirx
+
+from .sizes import Env, shape_of, symbols
+
+_COLD_LIMIT = 256 << 20  # bytes spent on copies of weights
+
+
+class Arguments:
+    """The arguments of one function at one size.
+
+    Weights are kept in several copies that together overflow the caches, and calls take them in turn:
+    in a model every weight comes from memory, because all the others were read since its last use.
+    """
+
+    def __init__(
+        self, func: tirx.PrimFunc, dims: Sequence[int], outputs: Sequence[int], weights: Sequence[int], seed: int, l3_bytes: int
+    ) -> None:
+        env: Env = dict(zip(symbols(func), dims))
+        self._outputs = tuple(outputs)
+        first = [_value(param, env, i in outputs, np.random.default_rng((seed, i))) for i, param in enumerate(func.params)]
+        cold = [i for i in weights if i not in outputs]
+        size = sum(_bytes(first[i]) for i in cold)
+        self._sets = [first]
+        if size:
+            copies = min(-(-2 * l3_bytes // size) if l3_bytes else 1, max(1, _COLD_LIMIT // size))
+            for _ in range(copies - 1):
+                self._sets.append([_copy(a) if i in cold else a for i, a in enumerate(first)])
+        self._at = 0
+
+    def one(self) -> list[object]:
+        """The next set of arguments."""
+        self._at = (self._at + 1) % len(self._sets)
+        return self._sets[self._at]
+
+    @property
+    def first(self) -> list[object]:
+        """The set whose outputs `spoil` and `results` speak of."""
+        return self._sets[0]
+
+    def turns(self, number: int) -> Iterator[list[object]]:
+        return (self.one() for _ in range(number))
+
+    @property
+    def is_cold(self) -> bool:
+        return len(self._sets) > 1
+
+    def spoil(self) -> None:
+        """Fill the outputs with values no kernel leaves behind, so that what is not written shows."""
+        for i in self._outputs:
+            tensor = self._sets[0][i]
+            host = tensor.numpy()
+            host[...] = np.nan if _is_float(host.dtype) else 85
+            tensor.copyfrom(host)
+
+    def results(self) -> list[np.ndarray]:
+        return [self._sets[0][i].numpy() for i in self._outputs]
+
+
+def differences(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> str:
+    """Empty when all arrays agree within the tolerance of their dtype, else a sentence."""
+    for i, (a, b) in enumerate(zip(found, expected, strict=True)):
+        if not _is_float(a.dtype):
+            wrong = int((a != b).sum())
+            if wrong:
+                return f"output {i}: {wrong} of {a.size} integers differ"
+            continue
+        a64, b64 = a.astype("float64"), b.astype("float64")
+        same = (a64 == b64) | (np.isnan(a64) & np.isnan(b64))
+        scale = float(np.abs(b64, where=np.isfinite(b64), out=np.zeros_like(b64)).max(initial=0.0))
+        with np.errstate(invalid="ignore"):
+            error = np.where(same, 0.0, np.abs(a64 - b64))
+        worst = float(np.nan_to_num(error, nan=np.inf).max(initial=0.0))
+        if worst > _TOLERANCE.get(a.dtype.name, 2e-4) * max(scale, 1e-6):
+            return f"output {i}: largest error {worst:.3g} at magnitude {scale:.3g}"
+    return ""
+
+
+# Relative to the largest magnitude: sums are reordered, and their rounding grows with their length.
+_TOLERANCE = {"float64": 1e-10, "float32": 2e-4, "float16": 2e-2, "bfloat16": 5e-2}
+
+
+def _value(param: tvm.ir.Var, env: Env, is_output: bool, rng: np.random.Generator) -> object:
+    if not isinstance(param.ty, tirx.BufferType):
+        return env[param]
+    shape, dtype = shape_of(param, env), str(param.ty.dtype)
+    if is_output:
+        return tvm.runtime.tensor(np.zeros(shape, _numpy(dtype)))
+    if dtype.startswith(("int", "uint")) or dtype == "bool":
+        # 0 and 1 are in the range of every index and token table.
+        return tvm.runtime.tensor(rng.integers(0, 2, shape).astype(_numpy(dtype)))
+    return tvm.runtime.tensor(rng.standard_normal(shape, dtype="float32").astype(_numpy(dtype)))
+
+
+def _numpy(dtype: str) -> np.dtype:
+    try:
+        return np.dtype(dtype)
+    except TypeError:
+        import ml_dtypes  # a dependency of TVM
+
+        return np.dtype(getattr(ml_dtypes, dtype))
+
+
+def _is_float(dtype: np.dtype) -> bool:
+    return dtype.kind == "f" or dtype.name.startswith(("bfloat", "float"))
+
+
+def _copy(value: object) -> object:
+    return tvm.runtime.tensor(value.numpy())
+
+
+def _bytes(value: object) -> int:
+    return int(np.prod(value.shape, dtype=np.int64)) * _numpy(str(value.dtype)).itemsize

@@ -1,0 +1,105 @@
+"""`tune_model`: from a model and options to a tuning run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TextIO
+
+import tvm
+
+from ..config import TuneConfig
+from ..errors import EnvironmentProblem
+from ..records.home import log_dirs, user_logs
+from ..records.record import Fingerprint
+from ..targets import Target, can_run_here, read_host, resolve
+from .budget import parse_budget
+from .efforts import effort_named
+from .progress import Progress
+from .result import TuneResult
+from .task import tasks_of
+from .tuner import TuneOptions, Tuner
+
+_MEMORY_CAP = 8 << 30
+_MEMORY_SHARE = 0.6
+
+
+def tune_model(config: TuneConfig) -> TuneResult:
+    """Lower the model, extract its tasks, measure, commit.
+
+    Raises what `compile` raises for the model, `NoValidTrial` when nothing could be measured, and
+    `KeyboardInterrupt` after an interruption, with everything committed kept and a summary shown.
+    """
+    from ..compiler import lower  # imports the importers and every pass
+    from ..importers import import_model
+
+    target = resolve(config.target, cores=config.threads)
+    _check_can_run(target)
+    imported = import_model(config.model, seed=config.seed, shapes=config.shape)
+    mod, _ = lower(imported, target, config.compile_config())
+    return tune_module(mod, target, config, imported.ranges)
+
+
+def tune_module(
+    mod: tvm.IRModule, target: Target, config: TuneConfig, ranges: Mapping[str, tuple[int, int]] | None = None,
+    *, modules: Sequence[str] = (), stream: TextIO | None = None,
+) -> TuneResult:  # fmt: skip
+    """Tune the functions of a module before scheduling. `config.model` only names it.
+
+    `modules` are imported by the measurement worker: they register rules and targets no entry point names.
+    """
+    tasks = tasks_of(mod, target, ranges)
+    options = options_of(config, target, modules)
+    progress = Progress(len(tasks.tasks), options.budget_s, stream)
+    tuner = Tuner(tasks, target, fingerprint_of(target), options, progress)
+    try:
+        return tuner.run()
+    except KeyboardInterrupt:
+        progress.note(tuner.result.summary())
+        raise
+
+
+def options_of(config: TuneConfig, target: Target, modules: Sequence[str] = ()) -> TuneOptions:
+    """The options of a run."""
+    host = read_host()
+    return TuneOptions(
+        budget_s=parse_budget(config.budget),
+        effort=effort_named(config.effort),
+        directory=Path(config.log) if config.log else user_logs(),
+        read=log_dirs(config.log),
+        threads=target.cores,
+        memory_bytes=_memory_limit(),
+        l3_bytes=host.l3_bytes,
+        seed=config.seed,
+        trials=config.trials,
+        modules=tuple(modules),
+    )
+
+
+def fingerprint_of(target: Target) -> Fingerprint:
+    """The facts records of `target` are compared by; cache sizes are the host's where it can run the target."""
+    host = read_host()
+    here = not target.spec.runs_on or host.machine in target.spec.runs_on
+    return Fingerprint(
+        kind=target.spec.kind,
+        machine=target.spec.machine,
+        isa=target.isa.name,
+        isas=tuple(isa.name for isa in target.spec.isas),
+        cores=target.cores,
+        l1_bytes=(host.l1_bytes if here else 0) or target.spec.l1_bytes,
+        l2_bytes=(host.l2_bytes if here else 0) or target.spec.l2_bytes,
+        l3_bytes=host.l3_bytes if here else 0,
+    )
+
+
+def _check_can_run(target: Target) -> None:
+    answer = can_run_here(target)
+    if not answer or target.spec.gpu:
+        why = answer.reason or "measuring on GPUs is not supported yet"
+        raise EnvironmentProblem(f"tuning measures on this machine, so it needs a CPU target that runs here, but {target.name} does not: {why}")
+
+
+def _memory_limit() -> int:
+    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(_MEMORY_CAP, int(_MEMORY_SHARE * physical))

@@ -1,0 +1,173 @@
+"""Tasks: the distinct functions of a module that have something to decide, with the sizes they are timed at."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import tvm
+from tvm import ir, relax, tirx
+
+from ..errors import Declined
+from ..records.canonical import walk
+from ..records.record import Size
+from ..records.workload import describe, workload_key
+from ..targets import Target
+from ..tir_schedules import RULES, Rule
+from .sizes import checked_sizes, shape_of, symbols, timed_sizes
+
+_CALLS = ("relax.call_tir", "relax.call_tir_with_grad")
+_IN_PLACE = "relax.call_tir_inplace"
+
+
+@dataclass(frozen=True)
+class Task:
+    """One workload: what is tuned, by which rule, and how much it matters."""
+
+    key: str
+    readable: str
+    func: tirx.PrimFunc
+    rule: Rule
+    default: object  # the rule's analytic decision
+    space: tuple[object, ...]  # the default first
+    count: int  # call sites in the model
+    sizes: tuple[Size, ...]
+    checked: tuple[tuple[int, ...], ...]
+    outputs: tuple[int, ...]  # positions of the parameters that are written
+    weights: tuple[int, ...]  # positions of the parameters that hold weights: cold when a model runs
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A function with nothing to tune, and why."""
+
+    readable: str
+    count: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """What a module has to tune."""
+
+    tasks: tuple[Task, ...]
+    skipped: tuple[Skipped, ...]
+
+
+def tasks_of(mod: tvm.IRModule, target: Target, ranges: Mapping[str, tuple[int, int]] | None = None) -> Tasks:
+    """The tasks of a module before scheduling, heaviest count first, and the functions that are none.
+
+    `ranges` bounds symbolic dimensions by name (both ends included). A module without Relax functions
+    is taken as one call of each PrimFunc.
+    """
+    counts, weights, in_place = _call_sites(mod)
+    tasks: dict[str, Task] = {}
+    skipped: dict[str, Skipped] = {}
+    for gvar, func in mod.functions_items():
+        if not isinstance(func, tirx.PrimFunc):
+            continue
+        count = counts[gvar.name_hint] if counts or in_place else 1
+        key = workload_key(func)
+        if key in tasks or key in skipped:
+            found = tasks if key in tasks else skipped
+            found[key] = _counted(found[key], count)
+            continue
+        made = _task(func, key, target, ranges or {}, count, weights.get(gvar.name_hint, ()), gvar.name_hint in in_place)
+        if isinstance(made, Task):
+            tasks[key] = made
+        else:
+            skipped[key] = made
+    order = sorted(tasks.values(), key=lambda t: (-t.count, t.key))
+    return Tasks(tuple(order), tuple(skipped.values()))
+
+
+def rule_for(func: tirx.PrimFunc, target: Target) -> tuple[Rule, object, tuple[str, ...]]:
+    """(rule, its default decision, reasons of the rules before it); `Declined` when no rule serves `func`."""
+    reasons: list[str] = []
+    for name in target.spec.rules:
+        if name not in RULES:
+            reasons.append(f"{name}: no such rule is registered")
+            continue
+        try:
+            return RULES[name], RULES[name].default(func, target), tuple(reasons)
+        except Declined as declined:
+            reasons.append(f"{name}: {declined}")
+    raise Declined("; ".join(reasons))
+
+
+def _task(
+    func: tirx.PrimFunc, key: str, target: Target, ranges: Mapping[str, tuple[int, int]], count: int,
+    weights: tuple[int, ...], in_place: bool,
+) -> Task | Skipped:  # fmt: skip
+    readable = describe(func)
+    if in_place:
+        return Skipped(readable, count, "updates an argument in place: repeated timing would change its input")
+    if count == 0:
+        return Skipped(readable, count, "is never called through call_tir")
+    if func.attrs and bool(func.attrs.get("tirx.is_scheduled", False)):
+        return Skipped(readable, count, "is scheduled already")
+    try:
+        rule, default, _ = rule_for(func, target)
+        space = tuple(dict.fromkeys((default, *rule.space(func, target))))
+    except Declined as declined:
+        return Skipped(readable, count, f"no rule serves it: {declined}")
+    if len(space) == 1:
+        return Skipped(readable, count, f"rule {rule.name} has a single decision for it")
+    try:
+        sizes, checked = timed_sizes(func, ranges), checked_sizes(func, ranges)
+        for size in (*(s.dims for s in sizes), *checked):
+            env = dict(zip(symbols(func), size))
+            for param in func.params:
+                if isinstance(param.ty, tirx.BufferType):
+                    shape_of(param, env)
+    except ValueError as error:
+        return Skipped(readable, count, f"its shapes cannot be evaluated: {error}")
+    outputs = written(func)
+    if not outputs:
+        return Skipped(readable, count, "writes none of its parameters")
+    return Task(key, readable, func, rule, default, space, count, sizes, checked, outputs, weights)
+
+
+def written(func: tirx.PrimFunc) -> tuple[int, ...]:
+    """Positions of the parameters that `func` writes."""
+    stores = {n.buffer for n in walk(func.body) if isinstance(n, tirx.BufferStore)}
+    return tuple(i for i, p in enumerate(func.params) if any(p.same_as(s) for s in stores))
+
+
+def _counted(entry: Task | Skipped, more: int) -> Task | Skipped:
+    fields = {name: getattr(entry, name) for name in entry.__dataclass_fields__}
+    return type(entry)(**{**fields, "count": entry.count + more})
+
+
+def _call_sites(mod: tvm.IRModule) -> tuple[Counter[str], dict[str, tuple[int, ...]], set[str]]:
+    """(calls per PrimFunc, positions of weight arguments, functions called in place)."""
+    counts: Counter[str] = Counter()
+    weights: dict[str, tuple[int, ...]] = {}
+    in_place: set[str] = set()
+    for _, func in mod.functions_items():
+        if not isinstance(func, relax.Function):
+            continue
+        inputs = int(func.attrs["num_input"]) if func.attrs and "num_input" in func.attrs else len(func.params)
+        parameters = list(func.params)[inputs:]
+        for call in _tir_calls(func):
+            name = call.args[0].name_hint
+            if call.op.name == _IN_PLACE:
+                in_place.add(name)
+            counts[name] += 1
+            arguments = call.args[1].fields if isinstance(call.args[1], (relax.Tuple, ir.Tuple)) else ()
+            weights[name] = tuple(
+                i for i, a in enumerate(arguments) if isinstance(a, ir.Var) and any(a.same_as(p) for p in parameters)
+            )
+    return counts, weights, in_place
+
+
+def _tir_calls(func: relax.Function) -> Iterator[relax.Call]:
+    calls: list[relax.Call] = []
+
+    def visit(expr: relax.Expr) -> None:
+        if isinstance(expr, relax.Call) and isinstance(expr.op, ir.Op) and expr.op.name in (*_CALLS, _IN_PLACE):
+            calls.append(expr)
+
+    relax.analysis.post_order_visit(func.body, visit)
+    return iter(calls)
