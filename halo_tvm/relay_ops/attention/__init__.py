@@ -1,0 +1,68 @@
+"""Scaled dot-product attention with grouped heads, masks and biases.
+
+Shapes
+    q [b, s, h, d]   k, v [b, t, h_kv, d]      or, with packed=True,
+    qkv [b, s, (h + 2 * h_kv) * d]: the columns of all query heads, then key heads, then value heads (t = s)
+    key_mask [b, t] (has_key_mask)   bias [1|b, 1|h, 1|s, t] float32 (has_bias)   ->   o [b, s, h, d]
+Computation
+    score[i, j] = bias[i, j] + cap(scale * sum_d q[i, d] * k[j, d]),   cap(x) = softcap * tanh(x / softcap), or x
+    visible(i, j) = key_mask[j] != 0  and  (causal: j <= i + t - s)  and  (window: j > i + t - s - window)
+    o[i] = sum_j softmax over the visible j of score[i, j] * v[j];  query head n reads KV head n // (h / h_kv)
+    A score at or below -1e30 is invisible too, so additive masks of -inf and of the most negative float32
+    mean the same. A row with no visible key gives zeros.
+Lifts
+    matmul(softmax(matmul(q, kT) * c + bias), v)                 =>   permute_dims(halo.attention(q', k', v'))
+    permute_dims(matmul(softmax(matmul(q, kT) * c + bias), v))   =>   halo.attention(q', k', v')
+    with c also as a divisor, or on q, or on kT, or absent; x' is x without, or with one more, permute_dims
+Rejects
+    scale that is no scalar constant; softmax axis other than the last; operands of another rank than 4;
+    permutations other than the exchange of heads and positions; a bias that does not broadcast to [b, h, s, t]
+Numerics
+    accumulates in float32
+References
+    arXiv:1706.03762 arXiv:2305.13245 (grouped heads) arXiv:2108.12409 (linear biases) arXiv:2408.00118 (soft cap)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+import numpy as np
+from tvm import relax
+
+from .._operator import Lift, Operator, attrs_of
+from . import cases, mathematics
+from .lifts import attention_lifts
+from .signature import check_call
+
+
+class Attention(Operator):
+    """softmax(scale * q @ k^T + bias) @ v over the visible keys."""
+
+    name = "attention"
+    fusible = False
+
+    compute: ClassVar = staticmethod(mathematics.compute)
+    reference: ClassVar = staticmethod(mathematics.reference)
+    flops: ClassVar = staticmethod(mathematics.flops)
+    bytes_moved: ClassVar = staticmethod(mathematics.bytes_moved)
+    cases: ClassVar = staticmethod(cases.cases)
+
+    @staticmethod
+    def infer_type(call: relax.Call) -> relax.TensorType:
+        return check_call([arg.ty for arg in call.args], attrs_of(call))
+
+    @staticmethod
+    def can_flash(attrs: Mapping[str, object]) -> bool:
+        """Whether blocked attention without a score matrix can serve these attributes on vector CPUs."""
+        return int(attrs["head_dim"]) % 16 == 0 and int(attrs["head_dim"]) <= 256
+
+    @staticmethod
+    def lifts() -> Sequence[Lift]:
+        return attention_lifts(Attention.call)
+
+
+def visible_pairs(s: int, t: int, causal: bool = False, window: int = 0) -> int:
+    """The number of (query, key) pairs that causality and the window leave visible."""
+    return int(mathematics.visible(np.arange(s)[:, None], np.arange(t), t - s, causal, window).sum())

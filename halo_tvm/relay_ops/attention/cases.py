@@ -1,0 +1,64 @@
+"""Test cases of `halo.attention`: several of each feature, odd lengths, both argument forms."""
+
+from __future__ import annotations
+
+import numpy as np
+
+D = 16
+SCALE = D**-0.5
+
+
+def _attrs(h: int, h_kv: int, **more: object) -> dict[str, object]:
+    return {"num_heads": h, "num_kv_heads": h_kv, "head_dim": D, "scale": SCALE, **more}
+
+
+def _separate(b: int, s: int, t: int, h: int, h_kv: int) -> list[object]:
+    return [(b, s, h, D), (b, t, h_kv, D), (b, t, h_kv, D)]
+
+
+def _packed(b: int, s: int, h: int, h_kv: int) -> list[object]:
+    return [(b, s, (h + 2 * h_kv) * D)]
+
+
+def _mask(b: int, t: int, dtype: str) -> np.ndarray:
+    """The first batch row sees nothing, each later one a key less than the one before."""
+    lengths = np.array([0] + [max(t - n, 1) for n in range(b - 1)])
+    return (np.arange(t) < lengths[:, None]).astype(dtype)
+
+
+def cases() -> tuple[dict[str, object], ...]:
+    plain = [
+        {"args": _separate(1, 1, 1, 1, 1), "attrs": _attrs(1, 1)},
+        {"args": _separate(2, 7, 9, 3, 3), "attrs": _attrs(3, 3)},
+        {"args": _packed(2, 17, 2, 2), "attrs": _attrs(2, 2, packed=True)},
+    ]
+    grouped = [
+        {"args": _separate(2, 5, 11, 4, 2), "attrs": _attrs(4, 2)},
+        {"args": _separate(1, 6, 6, 4, 1), "attrs": _attrs(4, 1, causal=True)},
+        {"args": _packed(3, 7, 4, 2), "attrs": _attrs(4, 2, packed=True, causal=True)},
+    ]
+    positions = [
+        {"args": _separate(1, 3, 8, 2, 2), "attrs": _attrs(2, 2, causal=True)},
+        {"args": _separate(1, 8, 3, 2, 2), "attrs": _attrs(2, 2, causal=True)},  # the first five rows see nothing
+        {"args": _packed(1, 9, 2, 2), "attrs": _attrs(2, 2, packed=True, causal=True, window=4)},
+        {"args": _separate(1, 9, 12, 2, 2), "attrs": _attrs(2, 2, window=3)},
+    ]
+    capped = [
+        {"args": _packed(1, 9, 2, 1), "attrs": _attrs(2, 1, packed=True, softcap=0.5)},
+        {"args": _separate(2, 4, 5, 2, 2), "attrs": _attrs(2, 2, causal=True, softcap=30.0)},
+    ]
+    masked = [
+        {"args": [*_packed(3, 7, 2, 2), _mask(3, 7, dtype)], "attrs": _attrs(2, 2, packed=True, has_key_mask=True)}
+        for dtype in ("bool", "int32", "int64", "float32")
+    ]
+    biased = [
+        {"args": [*_separate(2, 3, 7, 2, 2), shape], "attrs": _attrs(2, 2, has_bias=True)}
+        for shape in ((1, 2, 3, 7), (2, 1, 1, 7), (2, 2, 3, 7))
+    ]
+    both = [
+        {
+            "args": [*_packed(2, 5, 2, 1), _mask(2, 5, "int64"), (1, 2, 1, 5)],
+            "attrs": _attrs(2, 1, packed=True, causal=True, has_key_mask=True, has_bias=True),
+        }
+    ]
+    return (*plain, *grouped, *positions, *capped, *masked, *biased, *both)

@@ -1,0 +1,185 @@
+"""The meaning of `halo.attention`: TE for any target, NumPy for comparison, and its cost.
+
+The TE version materialises the scores; a schedule rule that keeps them in cache replaces it where it can.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm import te, tirx
+
+from .._operator import f32
+
+INVISIBLE = -1e30  # a score at or below it is masked
+
+
+def compute(
+    *args: te.Tensor,
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    scale: float,
+    packed: bool = False,
+    causal: bool = False,
+    window: int = 0,
+    softcap: float = 0.0,
+    has_key_mask: bool = False,
+    has_bias: bool = False,
+) -> te.Tensor:
+    h, h_kv, d = num_heads, num_kv_heads, head_dim
+    group = h // h_kv
+    if packed:
+        (qkv, *extras) = args
+        b, s = qkv.shape[0], qkv.shape[1]
+        t = s
+
+        def query(n, i, e, x):
+            return f32(qkv[n, i, e * d + x])
+
+        def key(n, j, e, x):
+            return f32(qkv[n, j, (h + e // group) * d + x])
+
+        def value(n, j, e, x):
+            return f32(qkv[n, j, (h + h_kv + e // group) * d + x])
+
+    else:
+        q, k, v, *extras = args
+        b, s, t = q.shape[0], q.shape[1], k.shape[1]
+
+        def query(n, i, e, x):
+            return f32(q[n, i, e, x])
+
+        def key(n, j, e, x):
+            return f32(k[n, j, e // group, x])
+
+        def value(n, j, e, x):
+            return f32(v[n, j, e // group, x])
+
+    dtype = args[0].dtype
+    key_mask = extras.pop(0) if has_key_mask else None
+    bias = extras.pop(0) if has_bias else None
+    shift = t - s
+
+    x = te.reduce_axis((0, d), "x")
+    dots = te.compute((b, h, s, t), lambda n, e, i, j: te.sum(query(n, i, e, x) * key(n, j, e, x), axis=x), name="dots")
+
+    def score(n, e, i, j):
+        y = dots[n, e, i, j] * tirx.const(float(scale), "float32")
+        if softcap:
+            cap = tirx.const(float(softcap), "float32")
+            y = te.tanh(y / cap) * cap
+        if bias is not None:
+            at = [0 if isinstance(dim, tirx.IntImm) and dim.value == 1 else index for dim, index in zip(bias.shape[:3], (n, e, i))]
+            y = y + bias[(*at, j)]
+        seen = []
+        if causal:
+            seen.append(j <= i + shift)
+        if window:
+            seen.append(j > i + shift - window)
+        if key_mask is not None:
+            is_bool = str(key_mask.dtype) == "bool"
+            seen.append(key_mask[n, j] if is_bool else key_mask[n, j] != tirx.const(0, key_mask.dtype))
+        return tirx.Select(tirx.all(*seen), y, tirx.min_value("float32")) if seen else y
+
+    scores = te.compute((b, h, s, t), score, name="scores")
+    j0, j1, j2 = (te.reduce_axis((0, t), name) for name in ("j0", "j1", "j2"))
+    peak = te.compute((b, h, s), lambda n, e, i: te.max(scores[n, e, i, j0], axis=j0), name="peak")
+
+    def weight(n, e, i, j):
+        y = scores[n, e, i, j]
+        return tirx.Select(y > tirx.const(INVISIBLE, "float32"), te.exp(y - peak[n, e, i]), tirx.const(0, "float32"))
+
+    weights = te.compute((b, h, s, t), weight, name="weights")
+    total = te.compute((b, h, s), lambda n, e, i: te.sum(weights[n, e, i, j1], axis=j1), name="total")
+    mixed = te.compute(
+        (b, s, h, d),
+        lambda n, i, e, x: te.sum(weights[n, e, i, j2] * value(n, j2, e, x), axis=j2),
+        name="attention",
+        attrs={"halo.op": "attention"},
+    )
+
+    def normal(n, i, e, x):
+        whole = total[n, e, i]
+        one = tirx.const(1, "float32")
+        return (mixed[n, i, e, x] / tirx.Select(whole > 0, whole, one)).astype(dtype)
+
+    return te.compute((b, s, h, d), normal, name="normalise")
+
+
+def visible(i: np.ndarray, j: np.ndarray, shift: int, causal: bool, window: int) -> np.ndarray:
+    """What causality and the window let query `i` see of key `j`; `shift` is t - s."""
+    seen = np.broadcast_to(True, np.broadcast(i, j).shape)
+    if causal:
+        seen = seen & (j <= i + shift)
+    if window:
+        seen = seen & (j > i + shift - window)
+    return seen
+
+
+def split_packed(qkv: np.ndarray, h: int, h_kv: int, d: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """[b, s, (h + 2 * h_kv) * d] -> q [b, s, h, d], k and v [b, s, h_kv, d]."""
+    heads = qkv.reshape(*qkv.shape[:2], h + 2 * h_kv, d)
+    return heads[:, :, :h], heads[:, :, h : h + h_kv], heads[:, :, h + h_kv :]
+
+
+def reference(
+    *args: np.ndarray,
+    num_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    scale: float,
+    packed: bool = False,
+    causal: bool = False,
+    window: int = 0,
+    softcap: float = 0.0,
+    has_key_mask: bool = False,
+    has_bias: bool = False,
+) -> np.ndarray:
+    operands = 1 if packed else 3
+    q, k, v = split_packed(args[0], num_heads, num_kv_heads, head_dim) if packed else args[:3]
+    extras = list(args[operands:])
+    group = num_heads // num_kv_heads
+    k, v = (np.repeat(x, group, axis=2) for x in (k, v))
+    s, t = q.shape[1], k.shape[1]
+    scores = np.einsum("bihd,bjhd->bhij", q, k) * q.dtype.type(scale)
+    if softcap:
+        scores = np.tanh(scores / softcap) * q.dtype.type(softcap)
+    seen = np.broadcast_to(visible(np.arange(s)[:, None], np.arange(t), t - s, causal, window), scores.shape)
+    if has_key_mask:
+        seen = seen & (extras.pop(0) != 0)[:, None, None, :]
+    if has_bias:
+        scores = scores + extras.pop(0)
+    seen = seen & (scores > INVISIBLE)
+    peak = np.where(seen, scores, -np.inf).max(-1, keepdims=True, initial=INVISIBLE)
+    weights = np.where(seen, np.exp(np.where(seen, scores - peak, 0)), 0)
+    total = weights.sum(-1, keepdims=True)
+    weights = (weights / np.where(total > 0, total, 1)).astype(q.dtype)
+    return np.einsum("bhij,bjhd->bihd", weights, v)
+
+
+def _lengths(shapes: list[tuple[int, ...]], packed: bool) -> tuple[int, int, int]:
+    b, s = shapes[0][:2]
+    return b, s, s if packed else shapes[1][1]
+
+
+def flops(
+    shapes: list[tuple[int, ...]],
+    *,
+    num_heads: int,
+    head_dim: int,
+    packed: bool = False,
+    causal: bool = False,
+    window: int = 0,
+    **_other: object,
+) -> int:
+    """The two products over the visible pairs; the softmax is left out, as is usual."""
+    b, s, t = _lengths(shapes, packed)
+    pairs = int(visible(np.arange(s)[:, None], np.arange(t), t - s, causal, window).sum())
+    return 4 * b * num_heads * head_dim * pairs
+
+
+def bytes_moved(
+    shapes: list[tuple[int, ...]], *, num_heads: int, head_dim: int, itemsize: int = 4, **_other: object
+) -> int:
+    b, s = shapes[0][:2]
+    return itemsize * (sum(int(np.prod(shape)) for shape in shapes) + b * s * num_heads * head_dim)

@@ -1,0 +1,95 @@
+"""The type rule of `halo.attention`: argument forms, attributes, and the messages for what does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tvm import relax, tirx
+
+REQUIRED = ("num_heads", "num_kv_heads", "head_dim", "scale")
+KNOWN = (*REQUIRED, "packed", "causal", "window", "softcap", "has_key_mask", "has_bias", "layer")
+MASK_DTYPES = ("bool", "int32", "int64", "float32")
+
+
+def check_call(types: Sequence[relax.TensorType], attrs: Mapping[str, object]) -> relax.TensorType:
+    """The type of the result; raises ValueError with what was expected, found, and to do."""
+    _check_attrs(attrs)
+    h, h_kv, d = (int(attrs[key]) for key in ("num_heads", "num_kv_heads", "head_dim"))
+    operands = 1 if attrs.get("packed") else 3
+    expected = operands + bool(attrs.get("has_key_mask")) + bool(attrs.get("has_bias"))
+    if len(types) != expected:
+        raise ValueError(
+            f"halo.attention: {expected} arguments expected for packed={bool(attrs.get('packed'))}, "
+            f"has_key_mask={bool(attrs.get('has_key_mask'))}, has_bias={bool(attrs.get('has_bias'))}, "
+            f"got {len(types)}: pass q, k, v or qkv first, then key_mask, then bias"
+        )
+    for position, ty in enumerate(types):
+        if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
+            raise ValueError(f"halo.attention: argument {position} must be a tensor of known shape, got {ty}: match_cast it first")
+    if operands == 1:
+        b, s = _expect("qkv", types[0], (None, None, (h + 2 * h_kv) * d))[:2]
+        t = s
+    else:
+        b, s = _expect("q", types[0], (None, None, h, d))[:2]
+        t = _expect("k", types[1], (b, None, h_kv, d))[1]
+        _expect("v", types[2], (b, t, h_kv, d))
+    for name, ty in zip(("q", "k", "v"), types[:operands]):
+        if ty.dtype != types[0].dtype or str(ty.dtype) not in ("float32", "float16", "bfloat16", "float64"):
+            raise ValueError(f"halo.attention: {name} must be a float tensor of q's dtype {types[0].dtype}, got {ty.dtype}: cast it")
+    extras = list(types[operands:])
+    if attrs.get("has_key_mask"):
+        mask = extras.pop(0)
+        _expect("key_mask", mask, (b, t))
+        if str(mask.dtype) not in MASK_DTYPES:
+            raise ValueError(f"halo.attention: key_mask must be one of {', '.join(MASK_DTYPES)}, got {mask.dtype}: cast it")
+    if attrs.get("has_bias"):
+        _check_bias(extras.pop(0), (b, h, s, t))
+    return relax.TensorType([b, s, h, d], types[0].dtype)
+
+
+def _check_attrs(attrs: Mapping[str, object]) -> None:
+    missing = [key for key in REQUIRED if key not in attrs]
+    unknown = [key for key in attrs if key not in KNOWN]
+    if missing or unknown:
+        raise ValueError(
+            f"halo.attention: attributes {', '.join(REQUIRED)} expected; missing {missing}, unknown {unknown}: "
+            f"known are {', '.join(KNOWN)}"
+        )
+    h, h_kv = int(attrs["num_heads"]), int(attrs["num_kv_heads"])
+    if h_kv < 1 or h % h_kv:
+        raise ValueError(
+            f"halo.attention: num_heads must be a multiple of num_kv_heads, got {h} and {h_kv}: repeat or drop KV heads"
+        )
+    for key in ("window", "softcap"):
+        if attrs.get(key, 0) < 0:
+            raise ValueError(f"halo.attention: {key} must be positive, or 0 for none, got {attrs[key]}: leave it out")
+
+
+def _expect(name: str, ty: relax.TensorType, shape: Sequence[object]) -> list[tirx.PrimExpr]:
+    """The dimensions of `ty`, each equal to that of `shape` where both are known; None fits anything."""
+    found = list(ty.shape.values)
+    if len(found) != len(shape) or any(_differ(a, b) for a, b in zip(found, shape)):
+        wanted = ", ".join("?" if dim is None else str(dim) for dim in shape)
+        raise ValueError(f"halo.attention: {name} must have the shape [{wanted}], got {list(found)}: reshape it or correct the attributes")
+    return found
+
+
+def _check_bias(ty: relax.TensorType, full: Sequence[object]) -> None:
+    found = list(ty.shape.values)
+    fits = len(found) == 4 and all(_is_one(a) or not _differ(a, b) for a, b in zip(found[:3], full)) and not _differ(found[3], full[3])
+    if not fits or str(ty.dtype) != "float32":
+        wanted = ", ".join(f"1|{dim}" for dim in full[:3])
+        raise ValueError(
+            f"halo.attention: bias must be float32 of the shape [{wanted}, {full[3]}], got {ty.dtype} {found}: "
+            "reshape or expand its last axis"
+        )
+
+
+def _is_one(dim: object) -> bool:
+    return isinstance(dim, tirx.IntImm) and dim.value == 1
+
+
+def _differ(a: object, b: object) -> bool:
+    """Whether two dimensions are surely different; unknown ones are not."""
+    a, b = (int(x.value) if isinstance(x, tirx.IntImm) else x for x in (a, b))
+    return isinstance(a, int) and isinstance(b, int) and a != b

@@ -1,0 +1,91 @@
+"""Attention over blocks of keys with an online softmax; the score matrix never leaves the cache.
+
+Serves
+    functions of `halo.attention` (attribute `halo.call`) on float32 CPU vector targets: any b, s and t, symbolic
+    or not, head sizes that are multiples of 16 up to 256, all attributes of the operator
+Declines
+    other operators, dtypes and head sizes; targets without 8 or 16 float32 lanes
+Before -> after
+    scores [b, h, s, t]; softmax; scores @ v      ->
+    pack: keys [b, h_kv, t/block_k, panels, d, panel], values [b, h_kv, t, d]      (parallel b * h_kv * key blocks)
+    attend: queries x keys x values, block_k keys at a time                         (parallel b * h * query blocks)
+Numerics
+    float32; weights below 2**-100 of the row's largest count as 2**-100; exp2 has a relative error of 2e-7
+Measured
+    docs/kernels/attention.md
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import tvm
+from tvm import tirx
+from tvm.script import tirx as script_tirx
+
+from ...errors import Declined
+from .._rule import Rule
+from ._attend import attend
+from ._pack import allocate, pack
+from ._plan import Decision, Plan
+from ._problem import read
+from ._text import Source
+
+if TYPE_CHECKING:
+    from ...targets import Target
+
+
+class FlashAttention(Rule[Decision]):
+    """Attention without a score matrix, as generated text."""
+
+    name = "flash_attention"
+    Decision = Decision
+
+    def default(self, func: tirx.PrimFunc, target: Target) -> Decision:
+        problem = read(func)
+        lanes = _lanes(target)
+        if lanes == 16:
+            # 16 accumulators of 32 registers; a panel [64, 64] of keys and a block of scores fit 32 KiB of L1.
+            return Decision(block_q=32, block_k=64, score_rows=4, score_vectors=4, value_rows=4, value_vectors=4)
+        # 12 accumulators of 16 registers leave room for a broadcast and two loads.
+        return Decision(block_q=48, block_k=64, score_rows=6, score_vectors=2, value_rows=6, value_vectors=2)
+
+    def space(self, func: tirx.PrimFunc, target: Target) -> Sequence[Decision]:
+        first = self.default(func, target)
+        return (first, replace(first, pack_values=False))
+
+    def apply(self, func: tirx.PrimFunc, target: Target, decision: Decision) -> tirx.PrimFunc:
+        plan = Plan(read(func), decision, _lanes(target))
+        _check(plan)
+        text = write(plan)
+        out = tvm.script.from_source(text, extra_vars={"T": script_tirx})
+        kept = {str(key): func.attrs[key] for key in func.attrs.keys()}
+        return out.with_attrs({**kept, "tirx.noalias": True, "tirx.is_scheduled": True})
+
+
+def write(plan: Plan) -> str:
+    """The function as TVMScript."""
+    src = Source()
+    src("@T.prim_func(s_tir=True, private=True)")
+    with src.under(f"def attention({', '.join(plan.problem.header)}):"):
+        src('T.func_attr({"tirx.noalias": True})', *plan.problem.declarations)
+        with src.block("root"):
+            allocate(src, plan)
+            pack(src, plan)
+            attend(src, plan)
+    return src.text()
+
+
+def _lanes(target: Target) -> int:
+    if target.spec.kind != "llvm" or target.lanes_f32 not in (8, 16):
+        raise Declined(
+            f"serves CPUs with 8 or 16 float32 lanes, {target.key} has {target.lanes_f32} and compiles by {target.spec.kind}"
+        )
+    return target.lanes_f32
+
+
+def _check(plan: Plan) -> None:
+    if plan.decision.block_k % plan.panel:
+        raise Declined(f"block_k must be a multiple of the panel of {plan.panel} keys, got {plan.decision.block_k}")

@@ -1,0 +1,96 @@
+"""The first stage: keys transposed into panels, values gathered, key masks as numbers to add."""
+
+from __future__ import annotations
+
+from ._plan import Plan
+from ._text import LOG2_E, Source, i64
+
+MASKED = -3e38  # added to or put in place of the score of an invisible key
+
+
+def allocate(src: Source, plan: Plan) -> None:
+    """Scratch for all heads; the sizes are of K and V themselves."""
+    problem, decision = plan.problem, plan.decision
+    padded = f"{plan.key_blocks} * {i64(decision.block_k)}"
+    heads = f"{problem.b} * {i64(problem.h_kv)}"
+    src(f'keys = T.alloc_buffer(({heads} * {padded} * {i64(problem.d)},), "float32")')
+    if decision.pack_values:
+        src(f'values = T.alloc_buffer(({heads} * {padded} * {i64(problem.d)},), "float32")')
+    if problem.key_mask:
+        src(f'key_bias = T.alloc_buffer(({problem.b} * {padded},), "float32")')
+
+
+def pack(src: Source, plan: Plan) -> None:
+    """One task per batch row, KV head and block of keys."""
+    problem, decision = plan.problem, plan.decision
+    tasks = f"{problem.b} * {i64(problem.h_kv)} * {plan.key_blocks}"
+    with src.loop("task", tasks, "parallel"), src.block("pack"):
+        src.let("block", f"task % {plan.key_blocks}")
+        src.let("kv", f"task // {plan.key_blocks} % {i64(problem.h_kv)}")
+        src.let("n", f"task // ({plan.key_blocks} * {i64(problem.h_kv)})")
+        src.let("first", f"block * {i64(decision.block_k)}")
+        src.let("valid", f"T.min({i64(decision.block_k)}, {problem.t} - first)")
+        _transpose_keys(src, plan)
+        if decision.pack_values:
+            with src.loop("j", "valid"):
+                for x in range(0, problem.d, plan.lanes):
+                    target = plan.vectors.span(f"(task * {i64(decision.block_k)} + j) * {i64(problem.d)} + {i64(x)}")
+                    src(f"values[{target}] = {value_at(plan, 'first + j', x)}")
+        if problem.key_mask:
+            _number_mask(src, plan)
+
+
+def _transpose_keys(src: Source, plan: Plan) -> None:
+    """keys[task, panel, d, column] = K[key, d] * scale, a square of lanes x lanes at a time.
+
+    The last square repeats the last key; its columns are masked later.
+    """
+    problem, decision, v, lanes = plan.problem, plan.decision, plan.vectors, plan.lanes
+    scale = problem.scale / problem.softcap if problem.softcap else problem.scale * LOG2_E
+    rows = [f"row{i}" for i in range(lanes)]
+    with src.loop("c", f"(valid + {i64(lanes - 1)}) // {i64(lanes)}"), src.loop("x", problem.d // lanes), src.block("square"):
+        src(*(v.buffer(row) for row in rows), v.buffer("swap"))
+        for i, row in enumerate(rows):
+            key = f"T.min(first + c * {i64(lanes)} + {i64(i)}, {problem.t} - T.int64(1))"
+            src(f"{row}[0] = {key_at(plan, key, f'x * {i64(lanes)}')} * {v.const(scale)}")
+        src(*v.transpose([f"{row}[0]" for row in rows], "swap[0]"))
+        panel = f"c // {i64(decision.score_vectors)}"
+        column = f"c % {i64(decision.score_vectors)} * {i64(lanes)}"
+        base = f"task * {i64(decision.block_k * problem.d)} + {panel} * {i64(problem.d * plan.panel)} + {column}"
+        for i, row in enumerate(rows):
+            src(f"keys[{v.span(f'{base} + (x * {i64(lanes)} + {i64(i)}) * {i64(plan.panel)}')}] = {row}[0]")
+
+
+def _number_mask(src: Source, plan: Plan) -> None:
+    """key_bias[n, key] = 0 where key_mask is set, else MASKED; once per batch row."""
+    seen = "key_mask[n, first + j]"
+    if plan.problem.key_mask != "bool":
+        seen = f"{seen} != T.{plan.problem.key_mask}(0)"
+    with src.under("if kv == T.int64(0):"), src.loop("j", "valid"):
+        src(f"key_bias[{key_bias_at(plan, 'n', 'first + j')}] = T.Select({seen}, T.float32(0), T.float32({MASKED}))")
+
+
+def key_bias_at(plan: Plan, n: str, key: str) -> str:
+    return f"{n} * ({plan.key_blocks} * {i64(plan.decision.block_k)}) + {key}"
+
+
+def query_at(plan: Plan, row: str, x: object) -> str:
+    """A vector of query `row` of head `head` of batch row `n`."""
+    problem, span = plan.problem, plan.vectors.span
+    if problem.packed:
+        return f"QKV[n, {row}, {span(f'head * {i64(problem.d)} + {i64(x)}')}]"
+    return f"Q[n, {row}, head, {span(x)}]"
+
+
+def key_at(plan: Plan, key: str, x: object) -> str:
+    problem, span = plan.problem, plan.vectors.span
+    if problem.packed:
+        return f"QKV[n, {key}, {span(f'({i64(problem.h)} + kv) * {i64(problem.d)} + {i64(x)}')}]"
+    return f"K[n, {key}, kv, {span(x)}]"
+
+
+def value_at(plan: Plan, key: str, x: object) -> str:
+    problem, span = plan.problem, plan.vectors.span
+    if problem.packed:
+        return f"QKV[n, {key}, {span(f'({i64(problem.h + problem.h_kv)} + kv) * {i64(problem.d)} + {i64(x)}')}]"
+    return f"V[n, {key}, kv, {span(x)}]"

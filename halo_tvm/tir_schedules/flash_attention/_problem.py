@@ -1,0 +1,137 @@
+"""Reading the PrimFunc of an attention call: its buffers, dimensions and attributes, as text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tvm import tirx
+from tvm.tirx.buffer import BufferType
+
+from ...errors import Declined
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One attention call. Dimensions `b`, `s`, `t` are int64 expressions of the text."""
+
+    header: tuple[str, ...]  # parameters of the text function
+    declarations: tuple[str, ...]  # its symbolic variables and buffers
+    b: str
+    s: str
+    t: str
+    h: int
+    h_kv: int
+    d: int
+    scale: float
+    packed: bool
+    causal: bool
+    window: int
+    softcap: float
+    key_mask: str | None  # dtype
+    bias: tuple[bool, bool, bool] | None  # which of [b, h, s] have extent 1
+
+    @property
+    def shift(self) -> str:
+        """Query i stands at key position i + shift."""
+        return "T.int64(0)" if self.t == self.s else f"({self.t} - {self.s})"
+
+
+def call_attributes(func: tirx.PrimFunc) -> dict[str, object]:
+    """`halo.call` of an attention function as plain values; declines any other function."""
+    attrs = func.attrs or {}
+    if "halo.call" not in attrs:
+        raise Declined("serves functions with the attribute halo.call, this one has none")
+    call = attrs["halo.call"]
+    values = {str(key): getattr(call[key], "value", call[key]) for key in call.keys()}
+    if values.get("op") != "attention":
+        raise Declined(f"serves halo.attention, this function calls halo.{values.get('op')}")
+    return values
+
+
+def read(func: tirx.PrimFunc) -> Problem:
+    """The problem `func` states, or Declined(reason)."""
+    attrs = call_attributes(func)
+    names = _operand_names(attrs)
+    buffers = [param for param in func.params if is_buffer(param)]
+    assert len(buffers) == len(names), f"attention function with {len(buffers)} buffers, expected {names}"
+    for name, buffer in zip(names, buffers):
+        if name != "key_mask" and str(buffer.dtype) != "float32":
+            raise Declined(f"serves float32, {name} is {buffer.dtype}")
+    d = int(attrs["head_dim"])
+    if d % 16 or not 16 <= d <= 256:
+        raise Declined(f"serves head sizes that are multiples of 16 up to 256, got {d}")
+
+    variables = _variables(func, buffers)
+    texts = {name: [_dim(dim, variables) for dim in buffer.shape] for name, buffer in zip(names, buffers)}
+    scalars = {param for param in func.params if not is_buffer(param)}
+    unnamed = iter(names)
+    header = [
+        f"p_{next(unnamed)}: T.handle" if is_buffer(param) else f"{variables[param]}: T.{param.ty}" for param in func.params
+    ]
+    declarations = [f"{name} = T.{var.ty}()" for var, name in variables.items() if var not in scalars]
+    for name, buffer in zip(names, buffers):
+        declarations.append(f'{name} = T.match_buffer(p_{name}, ({", ".join(texts[name])},), "{buffer.dtype}")')
+
+    first = texts[names[0]]
+    bias = None
+    if attrs.get("has_bias"):
+        bias = tuple(isinstance(dim, tirx.IntImm) and dim.value == 1 for dim in buffers[names.index("bias")].shape[:3])
+    return Problem(
+        header=tuple(header),
+        declarations=tuple(declarations),
+        b=first[0],
+        s=first[1],
+        t=first[1] if attrs.get("packed") else texts["K"][1],
+        h=int(attrs["num_heads"]),
+        h_kv=int(attrs["num_kv_heads"]),
+        d=d,
+        scale=float(attrs["scale"]),
+        packed=bool(attrs.get("packed", False)),
+        causal=bool(attrs.get("causal", False)),
+        window=int(attrs.get("window", 0)),
+        softcap=float(attrs.get("softcap", 0.0)),
+        key_mask=str(buffers[names.index("key_mask")].dtype) if attrs.get("has_key_mask") else None,
+        bias=bias,
+    )
+
+
+def is_buffer(param: tirx.Var) -> bool:
+    return isinstance(param.ty, BufferType)
+
+
+def _operand_names(attrs: dict[str, object]) -> list[str]:
+    operands = ["QKV"] if attrs.get("packed") else ["Q", "K", "V"]
+    extras = [name for name in ("key_mask", "bias") if attrs.get(f"has_{name}")]
+    return [*operands, *extras, "O"]
+
+
+def _variables(func: tirx.PrimFunc, buffers: list[tirx.Var]) -> dict[tirx.Var, str]:
+    """The symbolic dimensions of `func`, each with a name the text can use."""
+    found: list[tirx.Var] = [param for param in func.params if not is_buffer(param)]
+    for buffer in buffers:
+        for dim in buffer.shape:
+            found += [var for var in _vars_of(dim) if not any(var.same_as(old) for old in found)]
+    return {var: f"n{position}" for position, var in enumerate(found)}
+
+
+def _vars_of(dim: tirx.PrimExpr) -> list[tirx.Var]:
+    if isinstance(dim, tirx.Var):
+        return [dim]
+    return [var for side in ("a", "b") if hasattr(dim, side) for var in _vars_of(getattr(dim, side))]
+
+
+BINARY = {tirx.Add: "({} + {})", tirx.Sub: "({} - {})", tirx.Mul: "({} * {})", tirx.FloorDiv: "({} // {})"} | {
+    tirx.FloorMod: "({} % {})",
+    tirx.Min: "T.min({}, {})",
+    tirx.Max: "T.max({}, {})",
+}
+
+
+def _dim(dim: tirx.PrimExpr, names: dict[tirx.Var, str]) -> str:
+    if isinstance(dim, tirx.IntImm):
+        return f"T.int64({dim.value})"
+    if isinstance(dim, tirx.Var):
+        return names[dim]
+    if type(dim) in BINARY:
+        return BINARY[type(dim)].format(_dim(dim.a, names), _dim(dim.b, names))
+    raise Declined(f"serves dimensions built by {', '.join(kind.__name__ for kind in BINARY)}, got {dim}")

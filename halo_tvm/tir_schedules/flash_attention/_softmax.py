@@ -1,0 +1,113 @@
+"""The row step of the online softmax: scores become weights, the row's statistics move on.
+
+Scores are in powers of two: log2(e) is part of the scale. Per row of a block
+    score -> softcap, bias, key mask, (edge blocks) visibility
+    peak' = max(peak, scores);  fade = 2**(peak - peak');  weight = 2**(score - peak');  total = total * fade + sum(weight)
+"""
+
+from __future__ import annotations
+
+from ._pack import MASKED, key_bias_at
+from ._plan import Plan
+from ._text import LEAST, LOG2_E, Source, i64
+
+START = -1e30  # the peak before any key; scores at or below it are invisible
+
+
+def softmax_rows(src: Source, plan: Plan) -> None:
+    """Blocks that every row sees whole take a path without visibility tests."""
+    problem, decision = plan.problem, plan.decision
+    edge = f"whole < first + {i64(decision.block_k)}"
+    if problem.window:
+        edge = f"({edge}) or (first <= q0 + rows - T.int64(1) + {problem.shift} - {i64(problem.window)})"
+    with src.under(f"if {edge}:"):
+        _rows(src, plan, edge=True)
+    with src.under("else:"):
+        _rows(src, plan, edge=False)
+
+
+def _rows(src: Source, plan: Plan, edge: bool) -> None:
+    v, lanes = plan.vectors, plan.lanes
+    count = f"(valid + {i64(lanes - 1)}) // {i64(lanes)}" if edge else plan.decision.block_k // lanes
+    with src.loop("r", "rows"), src.block("edge_row" if edge else "row"):
+        src(*(v.buffer(name) for name in ("value", "far", "swap", "peak", "fade", "total")))
+        if edge:
+            _limits(src, plan)
+        peaks, totals, fades = (plan.scratch_vector(name, f"r * {i64(lanes)}") for name in ("peaks", "totals", "fades"))
+        src(f"peak[0] = {peaks}")
+        _each_vector(src, count, edge, lambda u: _raise_peak(src, plan, u, edge))
+        src(*v.butterfly("T.max({a}, {b})", "peak[0]", "swap[0]"))
+        src(f"fade[0] = T.max({peaks} - peak[0], {v.const(LEAST)})", *v.exp2("fade[0]", "swap[0]"))
+        src(f"{peaks} = peak[0]", f"{fades} = fade[0]", f"total[0] = {totals} * fade[0]")
+        _each_vector(src, count, edge, lambda u: _weigh(src, plan, u))
+        src(f"{totals} = total[0]")
+
+
+def _each_vector(src: Source, count: object, edge: bool, emit) -> None:
+    """A loop on edge blocks, whose width varies; straight code otherwise."""
+    if edge:
+        with src.loop("u", count):
+            emit("u")
+        return
+    for u in range(count):
+        emit(i64(u))
+
+
+def _limits(src: Source, plan: Plan) -> None:
+    """The columns of the block that row r sees: lower < column < upper, as int32."""
+    problem, decision = plan.problem, plan.decision
+    position = f"q0 + r + {problem.shift}"
+    upper = f"T.min({problem.t}, {position} + T.int64(1))" if problem.causal else problem.t
+    if problem.bias:
+        _gather_bias(src, plan)
+    src.let("upper", f'T.cast(T.min({i64(decision.block_k)}, {upper} - first), "int32")', "int32")
+    if problem.window:
+        lower = f"T.max(T.int64(-1), {position} - {i64(problem.window)} - first)"
+        src.let("lower", f'T.cast(T.min({i64(decision.block_k)}, {lower}), "int32")', "int32")
+
+
+def _gather_bias(src: Source, plan: Plan) -> None:
+    """line = the row's biases of this block: a vector load could pass the end of the buffer."""
+    with src.loop("j", "valid"):
+        src(f"{plan.scratch('line', 'j')} = bias[{_bias_row(plan)}, first + j]")
+
+
+def _bias_row(plan: Plan) -> str:
+    assert plan.problem.bias is not None
+    return ", ".join("T.int64(0)" if one else index for one, index in zip(plan.problem.bias, ("n", "head", "q0 + r")))
+
+
+def _scores_of(plan: Plan, u: str) -> str:
+    """Vector `u` of the block's scores of row r."""
+    return plan.scratch_vector("scores", f"r * {i64(plan.decision.block_k)} + {u} * {i64(plan.lanes)}")
+
+
+def _raise_peak(src: Source, plan: Plan, u: str, edge: bool) -> None:
+    """First pass over a row: finish the scores and find the largest."""
+    problem, v, lanes = plan.problem, plan.vectors, plan.lanes
+    src(f"value[0] = {_scores_of(plan, u)}")
+    if problem.softcap:
+        src(*v.tanh("value[0]", "far[0]", "swap[0]"))
+        src(f"value[0] = value[0] * {v.const(problem.softcap * LOG2_E)}")
+    column = f"{u} * {i64(lanes)}"
+    if problem.bias:
+        bias = plan.scratch_vector("line", column) if edge else f"bias[{_bias_row(plan)}, {v.span(f'first + {column}')}]"
+        src(f"value[0] = value[0] + {bias} * {v.const(LOG2_E)}")
+    if problem.key_mask:
+        src(f"value[0] = value[0] + key_bias[{v.span(key_bias_at(plan, 'n', f'first + {column}'))}]")
+    if edge:
+        columns = f'T.ramp(T.cast({column}, "int32"), 1, {lanes})'
+        src(f"value[0] = T.Select({columns} < {v.all('upper')}, value[0], {v.const(MASKED)})")
+        if problem.window:
+            src(f"value[0] = T.Select({v.all('lower')} < {columns}, value[0], {v.const(MASKED)})")
+    if edge or problem.softcap or problem.bias or problem.key_mask:
+        src(f"{_scores_of(plan, u)} = value[0]")
+    src("peak[0] = T.max(peak[0], value[0])")
+
+
+def _weigh(src: Source, plan: Plan, u: str) -> None:
+    """Second pass: scores become weights relative to the peak."""
+    v = plan.vectors
+    src(f"value[0] = T.max({_scores_of(plan, u)} - peak[0], {v.const(LEAST)})")
+    src(*v.exp2("value[0]", "swap[0]"))
+    src(f"{_scores_of(plan, u)} = value[0]", "total[0] = total[0] + value[0]")
