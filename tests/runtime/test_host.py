@@ -1,0 +1,72 @@
+"""What the host can run, decided from flags alone."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+import tvm_ffi
+
+from halo_tvm.artifact import Variant
+from halo_tvm.errors import EnvironmentProblem, UsageError
+from halo_tvm.runtime import host
+
+AVX2 = Variant("avx2", ("avx2", "fma"), ("x86_64",), "t", "a.so")
+AVX512 = Variant("avx512", ("avx2", "fma", "avx512f"), ("x86_64",), "t", "b.so")
+NEON = Variant("neon", ("asimd",), ("aarch64",), "t", "c.so")
+
+
+@pytest.mark.parametrize("order", [(AVX2, AVX512, NEON), (NEON, AVX512, AVX2)])
+def test_the_largest_that_fits_wins(order: tuple[Variant, ...]) -> None:
+    assert host.choose_variant(order, machine="x86_64", flags=frozenset({"avx2", "fma", "avx512f"})) is AVX512
+    assert host.choose_variant(order, machine="x86_64", flags=frozenset({"avx2", "fma"})) is AVX2
+    assert host.choose_variant(order, machine="aarch64", flags=frozenset({"asimd"})) is NEON
+
+
+def test_a_refusal_names_what_each_variant_lacks() -> None:
+    message = r"this host \(x86_64\) can run, found none: avx2 needs fma; avx512 needs avx512f, fma; neon is for aarch64; compile"
+    with pytest.raises(EnvironmentProblem, match=message):
+        host.choose_variant([AVX2, AVX512, NEON], machine="x86_64", flags=frozenset({"avx2"}))
+
+
+def test_flags_of_this_host() -> None:
+    flags = host.cpu_flags()
+    assert flags and all(f == f.strip() and " " not in f for f in flags)
+
+
+@pytest.mark.parametrize(
+    ("text", "flags"),
+    [
+        ("processor\t: 0\nflags\t\t: fpu avx2 fma\nprocessor\t: 1\nflags: other\n", {"fpu", "avx2", "fma"}),
+        ("processor\t: 0\nFeatures\t: fp asimd\n", {"fp", "asimd"}),
+        ("processor\t: 0\n", set()),
+    ],
+)
+def test_cpuinfo_formats(tmp_path, monkeypatch, text: str, flags: set[str]) -> None:
+    (tmp_path / "cpuinfo").write_text(text)
+    monkeypatch.setattr(host, "_CPUINFO", tmp_path / "cpuinfo")
+    assert host.cpu_flags() == flags
+    monkeypatch.setattr(host, "_CPUINFO", tmp_path / "missing")
+    assert host.cpu_flags() == set()
+
+
+@pytest.mark.parametrize("value", ["0", "3", "-1", "1.5", "x", "²"])
+def test_threads_outside_the_mask(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("HALO_TVM_NUM_THREADS", value)
+    with pytest.raises(UsageError, match=f"HALO_TVM_NUM_THREADS: expected an integer from 1 to 2.*found '{value}'"):
+        host.resolve_threads(None, (4, 7))
+
+
+def test_threads_precedence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HALO_TVM_NUM_THREADS", raising=False)
+    assert host.resolve_threads(None, (4, 7, 9)) == 3
+    monkeypatch.setenv("HALO_TVM_NUM_THREADS", "2")
+    assert host.resolve_threads(None, (4, 7, 9)) == 2
+    assert host.resolve_threads(1, (4, 7, 9)) == 1
+
+
+def test_no_runtime_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tvm_ffi, "get_global_func", lambda name, allow_missing=False: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(EnvironmentProblem, match="because the package tvm is not installed; run `pip install apache-tvm`"):
+        host.load_tvm_runtime()

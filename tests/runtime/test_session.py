@@ -1,0 +1,232 @@
+"""Threads: who computes, where it may run, what the host process notices, how everything ends."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+
+from halo_tvm.errors import EnvironmentProblem, UsageError
+from halo_tvm.runtime import Module, load
+
+ROOT = Path(__file__).parents[2]
+CPUS = sorted(os.sched_getaffinity(0))
+two_cpus = pytest.mark.skipif(len(CPUS) < 2, reason="needs two CPUs")
+
+
+def thread_ids(module: Module) -> list[int]:
+    """Ids of the threads that computed, in order of the loop."""
+    return list(dict.fromkeys(module(np.zeros(64, np.int64)).tolist()))
+
+
+def tasks() -> set[str]:
+    return set(os.listdir("/proc/self/task"))
+
+
+def ended(before: set[str]) -> bool:
+    """Whether all threads started since `before` are gone; their last steps are the system's, so it waits."""
+    deadline = time.monotonic() + 30
+    while tasks() - before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return not tasks() - before
+
+
+def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": str(ROOT), **environment}
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, timeout=120, cwd="/")
+
+
+@two_cpus
+def test_two_threads_compute_unpinned_and_neither_is_the_caller(threads_artifact: Path) -> None:
+    with load(threads_artifact, threads=2) as module:
+        ids = thread_ids(module)
+        assert len(ids) == 2 and threading.get_native_id() not in ids
+        for thread in ids:
+            assert sorted(os.sched_getaffinity(thread)) == CPUS
+    assert sorted(os.sched_getaffinity(0)) == CPUS
+
+
+def test_one_thread(threads_artifact: Path) -> None:
+    with load(threads_artifact, threads=1) as module:
+        (only,) = thread_ids(module)
+        assert only != threading.get_native_id()
+        assert sorted(os.sched_getaffinity(only)) == CPUS
+
+
+@two_cpus
+def test_sessions_have_pools_of_their_own(threads_artifact: Path) -> None:
+    with load(threads_artifact, threads=1) as one, load(threads_artifact, threads=2) as two:
+        assert (len(thread_ids(one)), len(thread_ids(two)), len(thread_ids(one))) == (1, 2, 1)
+        assert not set(thread_ids(one)) & set(thread_ids(two))
+
+
+def test_the_pool_of_the_calling_thread_is_left_alone(threads_artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import tvm_ffi
+
+    # asking for the number creates the asking thread's pool, which would pin that thread
+    monkeypatch.setenv("TVM_BIND_THREADS", "0")
+
+    def ask() -> tuple[int, int, int]:
+        count = tvm_ffi.get_global_func("runtime.NumThreads")
+        before = count()
+        with load(threads_artifact, threads=len(CPUS)) as module:
+            thread_ids(module)
+            during = count()
+        return before, during, count()
+
+    with load(threads_artifact), ThreadPoolExecutor(1) as pool:  # the runtime is loaded
+        assert len(set(pool.submit(ask).result())) == 1
+
+
+def test_threads_end_with_the_module(threads_artifact: Path) -> None:
+    before = tasks()
+    module = load(threads_artifact)
+    thread_ids(module)
+    assert len(tasks() - before) == len(CPUS)
+    module.close()
+    module.close()
+    assert ended(before)
+    with pytest.raises(UsageError, match="expected an open module, found a closed one; load it again"):
+        module(np.zeros(64, np.int64))
+    module = load(threads_artifact)
+    thread_ids(module)
+    del module
+    gc.collect()
+    assert ended(before)
+
+
+def test_a_failed_load_leaves_no_thread(tmp_path: Path) -> None:
+    path = tiny.write_tiny(tmp_path / "t.halo", functions={"other": tiny.SPEC})
+    before = tasks()
+    with pytest.raises((AttributeError, RuntimeError, ValueError)):
+        load(path, function="other")
+    gc.collect()
+    assert ended(before)
+
+
+def test_eight_callers_get_their_own_answers(module: Module) -> None:
+    w = tiny.weight().astype(np.float64)
+
+    def caller(seed: int) -> None:
+        random = np.random.default_rng(seed)
+        for _ in range(40):
+            x = random.standard_normal((int(random.integers(1, 17)), tiny.K), dtype=np.float32)
+            ids = random.integers(0, 100, len(x))
+            y, x_out, ids_out = module(x=x, ids=ids)
+            np.testing.assert_allclose(y, np.maximum(x @ w, 0), rtol=1e-5, atol=1e-4)
+            np.testing.assert_array_equal(x_out, x)
+            np.testing.assert_array_equal(ids_out, ids)
+
+    with ThreadPoolExecutor(8) as pool:
+        for future in [pool.submit(caller, seed) for seed in range(8)]:
+            future.result()
+
+
+def test_closing_while_others_call_never_hangs(artifact: Path) -> None:
+    module = load(artifact)
+    x, ids = np.zeros((2, tiny.K), np.float32), np.zeros(2, np.int64)
+    started = threading.Barrier(5)
+
+    def caller() -> int:
+        started.wait()
+        for count in range(1_000_000):
+            try:
+                module(x, ids)
+            except UsageError:
+                return count
+        raise AssertionError("the module was never closed")
+
+    with ThreadPoolExecutor(4) as pool:
+        futures = [pool.submit(caller) for _ in range(4)]
+        started.wait()
+        module.close()
+        for future in futures:
+            future.result(timeout=60)
+
+
+def test_an_error_in_a_run_reaches_its_caller_only(module: Module) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError("in the runner")
+
+    with pytest.raises(ZeroDivisionError, match="in the runner"):
+        module._session.call(fail)
+    assert module(np.zeros((1, tiny.K), np.float32), np.zeros(1, np.int64))[0].shape == (1, tiny.N)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_fork_is_told_to_load_again_and_can(threads_artifact: Path) -> None:
+    module = load(threads_artifact)
+    thread_ids(module)
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            thread_ids(module)
+            message = "no error"
+        except EnvironmentProblem as error:
+            module.close()
+            message = str(error)
+        with load(threads_artifact) as again:
+            message += f" | {len(thread_ids(again))}"
+        os.write(write, message.encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        message = pipe.read()
+    assert os.waitpid(child, 0)[1] == 0
+    assert "load the module in the child process, after the fork" in message
+    assert message.endswith(f"| {len(CPUS)}")
+    assert len(thread_ids(module)) == len(CPUS)
+    module.close()
+
+
+@pytest.mark.parametrize(
+    "ending", ["", "del m", "m.close()", "import sys; sys.exit(3)", "raise RuntimeError", "import threading; m.t = threading.Thread(target=m, args=(x,)); m.t.start()"]
+)
+def test_the_interpreter_ends_quietly(threads_artifact: Path, ending: str) -> None:
+    code = f"from halo_tvm.runtime import load; import numpy as np; x = np.zeros(64, 'int64'); m = load({str(threads_artifact)!r}); m(x)\n{ending}"
+    done = run_python(code)
+    assert done.returncode == (3 if "exit" in ending else 1 if "raise" in ending else 0), done.stderr
+    assert "raise" in ending or done.stderr == ""
+
+
+LOADED = "set(l.split('/')[-1].strip() for l in open('/proc/self/maps') if 'libtvm_' in l and 'libtvm_ffi' not in l)"
+
+
+def test_only_the_runtime_library_is_loaded(threads_artifact: Path) -> None:
+    done = run_python(
+        "import sys, numpy as np; from halo_tvm.runtime import load\n"
+        f"with load({str(threads_artifact)!r}) as m: print(m(np.zeros(64, 'int64')).shape)\n"
+        f"print(sorted({LOADED})); print('tvm' in sys.modules, 'onnx' in sys.modules)"
+    )
+    assert done.stdout.splitlines() == ["(64,)", "['libtvm_runtime.so']", "False False"], done.stderr
+
+
+@pytest.mark.parametrize("first", ["import tvm", "load"])
+def test_together_with_the_compiler_in_either_order(threads_artifact: Path, first: str) -> None:
+    steps = ["import tvm; assert tvm.get_global_func('target.llvm_get_system_cpu')()", f"m = load({str(threads_artifact)!r}); m(x)"]
+    if first == "load":
+        steps.reverse()
+    done = run_python("from halo_tvm.runtime import load; import numpy as np; x = np.zeros(64, 'int64')\n" + "\n".join([*steps, "m(x); print('fine')"]))
+    assert done.stdout == "fine\n", done.stderr
+
+
+@two_cpus
+def test_a_narrowed_affinity_mask_is_respected(threads_artifact: Path) -> None:
+    code = (
+        "import os; os.sched_setaffinity(0, {%d})\n"
+        "from halo_tvm.runtime import load; import numpy as np\n"
+        "m = load(%r); ids = set(m(np.zeros(64, 'int64')).tolist())\n"
+        "print(m.threads, len(ids), [sorted(os.sched_getaffinity(i)) for i in ids])"
+    ) % (CPUS[-1], str(threads_artifact))
+    done = run_python(code)
+    assert done.stdout == f"1 1 [[{CPUS[-1]}]]\n", done.stderr
