@@ -75,22 +75,20 @@ def _ffn(g: Graph, call: relax.Call, args: list[Value]) -> str:
 
 def _layer_norm(g: Graph, call: relax.Call, args: list[Value]) -> str:
     attrs = attributes(call, "eps")
-    if len(args) not in (2, 3):
-        raise UnsupportedModel(f"layer_norm with {len(args)} arguments; known are x, weight and bias")
-    return g.emit("LayerNormalization", *args, axis=-1, epsilon=float(attrs["eps"]))
+    x = g.emit("Add", args[0], args[3]) if len(args) == 4 else args[0]
+    return g.emit("LayerNormalization", x, *args[1:3], axis=-1, epsilon=float(attrs["eps"]))
 
 
 def _rms_norm(g: Graph, call: relax.Call, args: list[Value]) -> str:
     attrs = attributes(call, "eps")
-    if len(args) != 2:
-        raise UnsupportedModel(f"rms_norm with {len(args)} arguments; known are x and weight")
+    x = g.emit("Add", args[0], args[2]) if len(args) == 3 else args[0]
     if g.spelling.rms_norm == "contrib":
         # onnxruntime keeps this operator under the default domain.
-        return g.emit("SimplifiedLayerNormalization", *args, axis=-1, epsilon=float(attrs["eps"]))
+        return g.emit("SimplifiedLayerNormalization", x, args[1], axis=-1, epsilon=float(attrs["eps"]))
     dtype = dtype_of(call)
-    mean = g.emit("ReduceMean", g.emit("Mul", args[0], args[0]), g.vector([-1]), keepdims=1)
+    mean = g.emit("ReduceMean", g.emit("Mul", x, x), g.vector([-1]), keepdims=1)
     root = g.emit("Sqrt", g.emit("Add", mean, g.constant(np.array(attrs["eps"], dtype))))
-    return g.emit("Mul", g.emit("Div", args[0], root), args[1])
+    return g.emit("Mul", g.emit("Div", x, root), args[1])
 
 
 def _embedding(g: Graph, call: relax.Call, args: list[Value]) -> str:

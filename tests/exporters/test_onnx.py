@@ -53,7 +53,8 @@ def imported_model(body, inputs: dict[str, tuple], weights: dict[str, np.ndarray
 def run(imported: ImportedModel, tmp_path: Path, feeds: dict[str, np.ndarray], spelling: Spelling = PLAIN) -> list[np.ndarray]:
     path = tmp_path / "m.onnx"
     write_onnx(imported, path, spelling)
-    onnx.checker.check_model(str(path), full_check=spelling == PLAIN)
+    if spelling.rms_norm == "parts":  # the contrib spelling is registered with onnxruntime only
+        onnx.checker.check_model(str(path), full_check=spelling == PLAIN)
     options = ort.SessionOptions()
     options.log_severity_level = 3
     return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]).run(None, feeds)
