@@ -1,0 +1,276 @@
+"""Whole runs on a toy rule: winners, failures by class, interruption, and records found by another process."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import toy_rules
+import tvm
+
+from halo_tvm.config import TuneConfig
+from halo_tvm.errors import EnvironmentProblem, NoValidTrial
+from halo_tvm.records import Fingerprint, TuningLog, workload_key
+from halo_tvm.tuning import progress as progress_module
+from halo_tvm.tuning import result as r
+from halo_tvm.tuning import tuner as tuner_module
+from halo_tvm.tuning.budget import Clock
+from halo_tvm.tuning.efforts import EFFORTS
+from halo_tvm.tuning.model import fingerprint_of, options_of, tune_module
+from halo_tvm.tuning.search import Confirmed, Search
+from halo_tvm.tuning.task import tasks_of
+from halo_tvm.tuning.tuner import Tuner
+from halo_tvm.tuning.worker_client import Failure, Worker, WorkerOptions
+
+D = toy_rules.Decision
+# The default walks down the columns, which costs many times more than along the rows from 32 rows on.
+SLOW, FAST = D("slow", 1), D("plain", 1)
+ROWS = {"rows": (256, 512)}
+COLUMNS = 1024
+
+
+@pytest.fixture
+def space(monkeypatch):
+    def choose(*decisions):
+        monkeypatch.setattr(toy_rules.Toy, "decisions", decisions)
+
+    choose(SLOW, FAST)
+    return choose
+
+
+def tune(tmp_path, *, timeout_s=20.0, memory_bytes=2 << 30, functions=None, **changes):
+    config = TuneConfig(**{"model": "toy", "budget": "60s", "effort": "quick", "log": str(tmp_path / "log"), **changes})
+    mod = tvm.IRModule(functions or {"f": toy_rules.function(COLUMNS)})
+    target = toy_rules.target()
+    options = options_of(config, target, ("toy_rules",))
+    options = tuner_module.TuneOptions(**{**vars(options), "timeout_s": timeout_s, "memory_bytes": memory_bytes})
+    stream = io.StringIO()
+    tasks = tasks_of(mod, target, ROWS)
+    run = Tuner(tasks, target, fingerprint_of(target), options, progress_module.Progress(len(tasks.tasks), options.budget_s, stream))
+    return run, stream
+
+
+def test_a_winner_is_committed_and_found_in_another_process(tmp_path, space):
+    space(SLOW, FAST, D("vector", 8))
+    run, stream = tune(tmp_path)
+    result = run.run()
+    (task,) = result.tasks
+    assert task.outcome == r.IMPROVED and task.speedup_low > 1.0, str(result)
+    assert task.decision["mode"] in ("plain", "vector")
+    assert "task 1/1" in stream.getvalue() and "1 of 1 tasks improved" in str(result)
+    assert json.loads(json.dumps(result.to_plain()))["measured"] == 2
+    path = tmp_path / "log" / "llvm-x86_64-avx2" / "records.jsonl"
+    (line,) = [json.loads(text) for text in path.read_text().splitlines()]
+    assert line["outcome"] == "improved" and len(line["candidate_us"]) == len(line["sizes"]) == 2
+    assert all(len(row) == 12 for row in line["candidate_us"] + line["default_us"])
+    code = (
+        "import sys, toy_rules; from pathlib import Path\n"
+        "from halo_tvm.records import TuningLog, workload_key\n"
+        "from halo_tvm.tuning.model import fingerprint_of\n"
+        "log = TuningLog.open([Path(sys.argv[1])], fingerprint_of(toy_rules.target()))\n"
+        f"print(log.best(workload_key(toy_rules.function({COLUMNS})), 'toy', 1).decision['mode'])"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "log")], capture_output=True, text=True, check=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(Path(__file__).parent), *sys.path))},
+    )  # fmt: skip
+    assert found.stdout.strip() == task.decision["mode"]
+
+
+def test_a_slower_candidate_is_not_committed(tmp_path, space):
+    space(FAST, SLOW)
+    result = tune(tmp_path)[0].run()
+    assert [t.outcome for t in result.tasks] == [r.KEPT]
+    assert result.tasks[0].measured == 1
+    assert "nothing improved" in str(result)
+    assert not (tmp_path / "log").exists()
+
+
+FAILING = {
+    "wrong": "wrong_result",
+    "crash": "crash",
+    "abort": "crash",
+    "greedy": "out_of_memory",
+    "decline": "declined",
+    "raise": "build_error",
+}
+
+
+def test_failures_have_a_class_and_the_run_goes_on(tmp_path, space):
+    space(SLOW, *(D(mode, 1) for mode in FAILING), FAST)
+    result = tune(tmp_path)[0].run()
+    (task,) = result.tasks
+    assert task.failures == {"wrong_result": 1, "crash": 2, "out_of_memory": 1, "declined": 1, "build_error": 1}, str(result)
+    assert task.outcome == r.IMPROVED and task.decision["mode"] == "plain"
+    log = TuningLog.open([tmp_path / "log"], fingerprint_of(toy_rules.target()))
+    failed = log.failed(task.key, "toy", 1)
+    assert {f.decision["mode"]: f.outcome for f in failed} == FAILING and all(f.message for f in failed)
+    assert result.worker_restarts == 2
+
+
+def test_a_hang_is_a_timeout(tmp_path, space):
+    space(SLOW, D("hang", 1), FAST)
+    result = tune(tmp_path, timeout_s=5.0)[0].run()
+    (task,) = result.tasks
+    assert task.failures == {"timeout": 1} and task.outcome == r.IMPROVED
+    assert result.worker_restarts == 1
+
+
+def test_what_crashed_before_is_not_tried_again(tmp_path, space):
+    space(SLOW, D("crash", 1), FAST)
+    tune(tmp_path)[0].run()
+    result = tune(tmp_path)[0].run()
+    (task,) = result.tasks
+    assert task.failures == {} and task.measured == 1
+    assert result.lookup["hits"] == 1
+
+
+def test_all_failing_is_an_error(tmp_path, space):
+    space(FAST, D("wrong", 1), D("raise", 1))
+    with pytest.raises(NoValidTrial, match="1 build_error, 1 wrong_result") as caught:
+        tune(tmp_path)[0].run()
+    assert caught.value.exit_code == 4
+
+
+def test_a_wrong_default_is_found(tmp_path, space):
+    space(D("wrong", 1), FAST)
+    with pytest.raises(NoValidTrial, match="the default differs from the unscheduled function"):
+        tune(tmp_path)[0].run()
+
+
+def test_effort_none_measures_nothing(tmp_path, space):
+    result = tune(tmp_path, effort="none")[0].run()
+    assert [t.outcome for t in result.tasks] == [r.UNTRIED] and result.measured == 0
+
+
+def test_trials_are_a_limit(tmp_path, space):
+    space(FAST, *(D("vector", 1 << i) for i in range(5)))
+    result = tune(tmp_path, trials=2, functions={"f": toy_rules.function(64), "g": toy_rules.function(128)})[0].run()
+    assert result.measured == 2
+    assert [t.outcome for t in result.tasks].count(r.UNTRIED) == 1
+
+
+def test_the_budget_is_kept(tmp_path, space):
+    space(FAST, *(D("vector", i) for i in range(2, 60)))
+    run, _ = tune(tmp_path, budget="6s", effort="full")
+    result = run.run()
+    assert 0 < result.measured < 58
+    assert [t.outcome for t in result.tasks] != [r.UNTRIED]
+
+
+def test_interruption_keeps_what_is_committed(tmp_path, space, monkeypatch):
+    commits = []
+    real = tuner_module.commit
+
+    def commit(*args):
+        commits.append(real(*args))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tuner_module, "commit", commit)
+    run, _ = tune(tmp_path, functions={"f": toy_rules.function(COLUMNS), "g": toy_rules.function(COLUMNS // 2)})
+    with pytest.raises(KeyboardInterrupt):
+        run.run()
+    assert len(commits) == 1 and len(commits[0].read_text().splitlines()) == 1
+    assert run.result.interrupted and [t.outcome for t in run.result.tasks].count(r.UNTRIED) >= 1
+    assert "interrupted" in run.result.summary()
+
+
+@pytest.mark.parametrize("after", [2.5, 5.0])
+def test_kill_minus_9_of_a_tuner(tmp_path, space, after):
+    """No committed record is lost, no worker stays, and the next run uses the log."""
+    code = (
+        "import sys, tvm, toy_rules\n"
+        "from halo_tvm.config import TuneConfig\n"
+        "from halo_tvm.tuning.model import tune_module\n"
+        "D = toy_rules.Decision\n"
+        "toy_rules.Toy.decisions = (D('slow', 1), D('plain', 1), D('vector', 8))\n"
+        "functions = {f'f{i}': toy_rules.function(512 + 16 * i) for i in range(12)}\n"
+        "print('ready', flush=True)\n"
+        "tune_module(tvm.IRModule(functions), toy_rules.target(),\n"
+        "    TuneConfig(model='toy', budget='60s', effort='quick', log=sys.argv[1]), {'rows': (256, 512)}, modules=('toy_rules',))\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "log")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(Path(__file__).parent), *sys.path))},
+    )  # fmt: skip
+    process.stdout.readline()
+    time.sleep(after)
+    process.kill()
+    said = process.stderr.read()  # ends when the worker, which inherits nothing, is gone too
+    process.wait()
+    improved = said.count(": improved:")
+    log = TuningLog.open([tmp_path / "log"], fingerprint_of(toy_rules.target()))
+    report = log.report()
+    assert report.usable >= improved and set(report.refused) <= {"torn"}
+    result = tune(tmp_path)[0].run()
+    assert result.measured
+
+
+def test_targets_that_do_not_run_here(space):
+    from halo_tvm.targets import TARGETS, Target
+    from halo_tvm.tuning.model import _check_can_run
+
+    cuda = TARGETS["cuda"]
+    with pytest.raises(EnvironmentProblem, match="needs a CPU target that runs here"):
+        _check_can_run(Target(cuda, cuda.isas[0], 1))
+
+
+class FlakyWorker:
+    """Stands for a worker whose candidate 2 dies in a race."""
+
+    def __init__(self):
+        self.built = 0
+        self.dropped = []
+
+    def build(self, decision):
+        self.built += 1
+        return self.built
+
+    def drop(self, ids):
+        self.dropped += ids
+
+    def race(self, ids, size, rounds, default_us):
+        if 2 in ids:
+            raise Failure("crash", "signal 11", 2)
+        return {i: [10.0 if i == 0 else 5.0 + i] * rounds for i in ids}
+
+
+def test_a_candidate_that_dies_while_timed_is_blamed(space):
+    space(FAST, *(D("vector", i) for i in range(2, 6)))
+    (task,) = tasks_of(tvm.IRModule({"f": toy_rules.function(64)}), toy_rules.target(), ROWS).tasks
+    from halo_tvm.tuning.candidates import Candidates
+
+    search = Search(task, FlakyWorker(), EFFORTS["quick"], progress_module.Progress(1, 9.0, io.StringIO()), [10.0, 10.0])
+    candidates = Candidates(task.default, task.space, (), (), descend=False, seed=0)
+    confirmed = search.run(candidates, Clock(1000.0), 24)
+    assert isinstance(confirmed, Confirmed) and confirmed.is_faster
+    assert confirmed.speedup == pytest.approx(10 / 6)
+    assert search.tally.failures == {"crash": 1} and search.tally.measured == 3
+
+
+def test_the_worker_survives_its_own_death(space):
+    (task,) = tasks_of(tvm.IRModule({"f": toy_rules.function(64)}), toy_rules.target(), ROWS).tasks
+    options = WorkerOptions(threads=2, memory_bytes=2 << 30, modules=("toy_rules",))
+    with Worker(toy_rules.target(), options, seed=0, l3_bytes=0) as worker:
+        worker.open(task)
+        kept = worker.build(FAST)
+        with pytest.raises(Failure) as caught:
+            worker.build(D("crash", 1))
+        assert caught.value.kind == "crash" and "signal 11" in str(caught.value)
+        samples = worker.race([0, kept], 0, 3, 10.0)
+        assert len(samples[kept]) == 3 and all(us > 0 for us in samples[kept])
+        assert worker.restarts == 1
+
+
+def test_a_module_as_the_command_line_tunes_it(tmp_path, space):
+    config = TuneConfig(model="toy", budget="30s", effort="quick", log=str(tmp_path))
+    stream = io.StringIO()
+    mod = tvm.IRModule({"f": toy_rules.function(COLUMNS)})
+    result = tune_module(mod, toy_rules.target(), config, ROWS, modules=("toy_rules",), stream=stream)
+    assert result.target == "llvm-x86_64-avx2" and result.log == str(tmp_path)
+    assert workload_key(mod["f"]) == result.tasks[0].key
+    assert isinstance(fingerprint_of(toy_rules.target()), Fingerprint)
