@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from ..config import Config
-from ..errors import UsageError
+from ..errors import UnknownName, UsageError
 
 _NEGATIVE = re.compile(r"-\d")
 
@@ -36,6 +36,10 @@ def parser_of(kind: type[Config], prog: str, description: str) -> Parser:
     return parser
 
 
+def _is_flag(field: dataclasses.Field) -> bool:
+    return field.metadata.get("flag", True) and not field.metadata.get("positional", False)
+
+
 def _add(parser: argparse.ArgumentParser, field: dataclasses.Field) -> None:
     meta, kind = field.metadata, str(field.type)
     required = field.default is dataclasses.MISSING
@@ -56,7 +60,13 @@ def _add(parser: argparse.ArgumentParser, field: dataclasses.Field) -> None:
 
 def given_options(parser: Parser, kind: type[Config], argv: Sequence[str]) -> dict[str, object]:
     """The options on the command line `argv`, by field name; lists may also be separated by commas."""
-    given = vars(parser.parse_args(_joined(argv)))
+    namespace, unknown = parser.parse_known_args(_joined(argv))
+    if unknown and unknown[0].startswith("-"):
+        flags = ["--" + f.name.replace("_", "-") for f in dataclasses.fields(kind) if _is_flag(f)]
+        raise UnknownName("option", unknown[0].split("=")[0], flags)
+    if unknown:
+        raise UsageError(f"an option was expected, but {unknown[0]!r} was found: see `{parser.prog} --help`")
+    given = vars(namespace)
     for field in dataclasses.fields(kind):
         if field.name in given and str(field.type).startswith("tuple"):
             given[field.name] = tuple(part for text in given[field.name] for part in text.split(",") if part)

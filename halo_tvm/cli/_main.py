@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import logging
@@ -70,12 +71,18 @@ def _load(verb: str) -> ModuleType:
 
 
 def _overview() -> str:
-    lines = [f"  {verb:<10} {(inspect.getdoc(_load(verb)) or '').splitlines()[0]}" for verb in verbs()]
+    lines = [f"  {verb:<10} {_summary(verb)}" for verb in verbs()]
     return "\n".join(
         ["usage: halo-tvm <verb> [options]", "", "A compiler and auto-tuner for deep-learning models on Apache TVM.", "", *lines, "",
          "halo-tvm <verb> --help shows a verb's options.",
          "Environment: HALO_TVM_HOME (tuning logs, host profile), HALO_TVM_NUM_THREADS, HALO_TVM_LOG (debug, info, warning, error)."]
     )  # fmt: skip
+
+
+def _summary(verb: str) -> str:
+    """The first line of a verb's docstring, read without importing it: some verbs import TVM, which takes seconds."""
+    source = pkgutil.get_data(__package__, f"{verb}.py") or b""
+    return (ast.get_docstring(ast.parse(source)) or "").split("\n")[0]
 
 
 def _one_line(error: BaseException) -> str:

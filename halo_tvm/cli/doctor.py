@@ -16,7 +16,6 @@ from .. import __version__
 from ..config import DoctorConfig
 from ..errors import EnvironmentProblem, HaloError
 from ..plugins import load_plugins
-from ..records.home import home, log_dirs
 from ..targets import TARGETS, Host, Target, can_build_here, can_run_here, read_gpus, read_host, resolve
 from ._show import print_json, size, table
 
@@ -52,6 +51,12 @@ tvm.ir.assert_structural_equal(tvm.ir.load_json(tvm.ir.save_json(module)), modul
 
 def run(config: DoctorConfig) -> int:
     """Print the findings; the exit code is that of `EnvironmentProblem` when the package cannot work here."""
+    try:
+        import tvm  # noqa: F401
+    except (ImportError, OSError) as error:
+        raise EnvironmentProblem(f"apache-tvm must import, but {error}: install halo_tvm again, which brings the pinned pair") from error
+    from ..records import home
+
     host = read_host()
     found: dict[str, object] = {"software": _software(), "host": _host(host), "targets": _targets(host)}
     problems = _problems(found)
@@ -78,6 +83,7 @@ def _version(distribution: str) -> str | None:
 
 def _software() -> dict[str, object]:
     from .._compat import PINNED_TVM, PINNED_TVM_FFI
+    from ..records import home, log_dirs
 
     try:
         plugins, plugin_problem = list(load_plugins()), None

@@ -1,0 +1,69 @@
+"""doctor: what it finds, what it calls a problem, what it measures."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from halo_tvm.cli import doctor
+from halo_tvm.cli._main import main
+from halo_tvm.targets import _measure, read_host, resolve
+
+
+def test_findings(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["problems"] == []
+    assert found["software"]["self_check"] is None
+    assert found["software"]["apache-tvm"]["found"] == found["software"]["apache-tvm"]["pinned"]
+    assert found["host"]["cores"] >= 1
+    assert found["targets"]["c"] == {"build": True, "build_note": "", "run": True, "run_note": ""}
+
+
+def test_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_self_check", lambda: None)
+    assert main(["doctor"]) == 0
+    out = capsys.readouterr().out
+    assert "largest ISA level" in out and "doctor --measure" in out and "problem:" not in out
+
+
+def test_other_versions_are_a_problem(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    version = doctor._version
+    monkeypatch.setattr(doctor, "_version", lambda name: "0.1.15" if name == "apache-tvm-ffi" else version(name))
+    monkeypatch.setattr(doctor.subprocess, "run", lambda *a, **k: subprocess.CompletedProcess(a, -11, "", ""))
+    assert main(["doctor"]) == 5
+    out = capsys.readouterr().out
+    assert "problem: apache-tvm-ffi must be version 0.1.14.post1, but found version 0.1.15: run `pip install" in out
+    assert "its process ended by signal 11" in out
+
+
+def test_measurement_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    profile = _measure.HostProfile("cpu", "x86_64", "avx2", 2, 50.0, 100.0, 60.0, 40.0, 20.0, "2026-01-01T00:00:00Z")
+    monkeypatch.setenv("HALO_TVM_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(doctor, "_self_check", lambda: None)
+    monkeypatch.setattr(_measure, "measure", lambda target, host: profile)
+    assert main(["doctor", "--measure"]) == 0
+    assert "FMA float32, all threads  100 GFLOP/s" in capsys.readouterr().out
+    assert json.loads((tmp_path / "home" / "host.json").read_text()) == profile.as_json()
+    assert [p.name for p in (tmp_path / "home").iterdir()] == ["host.json"]
+
+
+def test_kernels_compute_what_they_claim() -> None:
+    """The ceilings are honest only if every multiply-add and every read happens."""
+    import numpy as np
+    import tvm
+
+    target = resolve("cpu", host=read_host(), cores=1)
+    lanes = target.lanes_f32
+    out = tvm.runtime.tensor(np.ones((1, _measure.ACCUMULATORS, lanes), "float32"))
+    _measure._build(_measure.fma_kernel(1, lanes), target)(out, 5)
+    expected = 1.0
+    for _ in range(5):
+        expected = expected * 0.999 + 0.5
+    np.testing.assert_allclose(out.numpy(), expected, rtol=1e-6)
+    x = np.random.default_rng(0).standard_normal((1, 7, _measure.ACCUMULATORS, lanes), dtype="float32")
+    _measure._build(_measure.read_kernel(1, lanes, 7), target)(tvm.runtime.tensor(x), out, 3)
+    np.testing.assert_allclose(out.numpy(), 3 * x.sum(1), rtol=1e-4, atol=1e-4)

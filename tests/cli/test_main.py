@@ -1,0 +1,172 @@
+"""The command line: verbs, flags, one sentence and the right exit code for every mistake."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import halo_tvm
+from halo_tvm import errors
+from halo_tvm.cli import _main
+from halo_tvm.cli._flags import given_options, parser_of
+from halo_tvm.cli._main import main, verbs
+from halo_tvm.config import CompileConfig, TuneConfig
+
+ROOT = Path(halo_tvm.__file__).parents[1]
+
+
+def fake_verb(monkeypatch: pytest.MonkeyPatch, run) -> None:
+    monkeypatch.setattr(_main, "_load", lambda verb: SimpleNamespace(CONFIG=CompileConfig, run=run, __doc__="Fake."))
+
+
+def run_python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, cwd=ROOT, env={**os.environ, **environment}, timeout=120
+    )
+
+
+def test_every_verb_of_the_design_is_there() -> None:
+    assert {"tune", "compile", "run", "bench", "validate", "profile", "inspect", "logs", "targets", "operators", "doctor"} <= set(verbs())
+
+
+@pytest.mark.parametrize("verb", verbs())
+def test_help(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main([verb, "--help"])
+    assert stop.value.code == 0
+    assert f"usage: halo-tvm {verb}" in capsys.readouterr().out
+
+
+def test_overview_lists_the_verbs_without_importing_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    out = capsys.readouterr().out
+    assert all(f"  {verb} " in out for verb in verbs())
+    loaded = run_python("-X", "importtime", "-m", "halo_tvm", "--help").stderr
+    assert " tvm\n" not in loaded and " numpy\n" not in loaded
+
+
+def test_flags_become_options() -> None:
+    parser = parser_of(CompileConfig, "halo-tvm compile", "")
+    given = given_options(parser, CompileConfig, ["-m", "gpt2", "-O2", "--disable", "cse,fold", "--disable", "lift", "--no-validate", "--dump-ir", "d"])
+    assert given == {"model": "gpt2", "opt_level": "2", "disable": ("cse", "fold", "lift"), "validate": False, "dump_ir": "d"}
+    assert given_options(parser_of(TuneConfig, "", ""), TuneConfig, ["--budget", "-3m"]) == {"budget": "-3m"}
+
+
+def test_config_is_announced_then_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    seen = []
+    fake_verb(monkeypatch, lambda config: seen.append(config) or 0)
+    assert main(["compile", "--model", "mlp", "--seed", "7"]) == 0
+    assert seen == [CompileConfig(model="mlp", seed=7)]
+    captured = capsys.readouterr()
+    assert "seed" in captured.err and captured.out == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.UsageError("a was expected, b was found: do c"), 1),
+        (errors.InputError("wrong"), 1),
+        (errors.UnsupportedModel("no"), 2),
+        (errors.ValidationFailed("off"), 3),
+        (errors.ArtifactCorrupt("bent"), 3),
+        (errors.NoValidTrial("none"), 4),
+        (errors.EnvironmentProblem("lacking"), 5),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_exit_codes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException, code: int) -> None:
+    def run(config: CompileConfig) -> int:
+        raise error
+
+    fake_verb(monkeypatch, run)
+    assert main(["compile", "--model", "mlp"]) == code
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == ("halo-tvm: interrupted" if code == 130 else f"halo-tvm: error: {error}")
+
+
+def test_a_bug_is_one_sentence_unless_debugging(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(config: CompileConfig) -> int:
+        raise RuntimeError("first line\nsecond line")
+
+    fake_verb(monkeypatch, run)
+    assert main(["compile", "--model", "mlp"]) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert "internal error: RuntimeError: first line second line" in last and "HALO_TVM_LOG=debug" in last
+    monkeypatch.setenv("HALO_TVM_LOG", "debug")
+    with pytest.raises(RuntimeError):
+        main(["compile", "--model", "mlp"])
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["compil"], "unknown command 'compil'.*did you mean 'compile'"),
+        (["compile"], "model must be given"),
+        (["compile", "--modle", "x"], "unknown option '--modle'.*did you mean '--model'"),
+        (["compile", "x"], "an option was expected, but 'x' was found"),
+        (["compile", "--model"], "expected one argument"),
+        (["compile", "--model", "mlp", "--seed", "x"], "invalid int value: 'x'"),
+        (["compile", "--model", "mlp", "-O7"], "unknown opt level '7'"),
+        (["inspect"], "the following arguments are required: ARTIFACT"),
+        (["logs", "shwo"], "unknown action 'shwo'.*did you mean 'show'"),
+        (["logs", "show", "llvm-nothing"], "unknown tuning log 'llvm-nothing'"),
+    ],
+)
+def test_usage_mistakes(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(argv) == 1
+    err = capsys.readouterr().err
+    assert re.search(message, err), err
+    assert "Traceback" not in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("verb", ["tune", "compile", "run", "bench", "validate"])
+def test_doors(verb: str) -> None:
+    done = run_python("-m", f"halo_tvm.{verb}", "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"usage: halo-tvm {verb}" in done.stdout
+
+
+def test_module_door() -> None:
+    done = run_python("-m", "halo_tvm", "nonsense")
+    assert done.returncode == 1
+    assert done.stderr.startswith("halo-tvm: error: unknown command 'nonsense'")
+
+
+def test_broken_pipe_is_quiet() -> None:
+    command = f"{sys.executable} -m halo_tvm targets | true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+def test_package_imports_nothing_heavy() -> None:
+    script = "import sys, halo_tvm, halo_tvm.targets, halo_tvm.config; print([m for m in ('tvm', 'tvm_ffi', 'numpy', 'torch', 'onnx') if m in sys.modules])"
+    done = run_python("-c", script)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_targets_json(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["targets", "--json"]) == 0
+    rows = {row["target"]: row for row in json.loads(capsys.readouterr().out)}
+    assert {"arm:neon", "c", "cuda:sm_80", "cuda:sm_100", "x86:avx2", "x86:avx512-vnni"} <= set(rows)
+    assert rows["c"]["can_run"] and rows["x86:avx2"]["key"] == "llvm-x86_64-avx2"
+    for row in rows.values():
+        assert row["can_build"] or row["build_note"]
+        assert row["can_run"] or row["run_note"]
+
+
+def test_operators_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    from halo_tvm.relay_ops import OPERATORS
+
+    assert main(["operators", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["operator"] for row in rows] == [f"halo.{name}" for name in sorted(OPERATORS)]
+    assert all(row["about"] for row in rows)
+    assert main(["operators"]) == 0
+    assert "halo.attention" in capsys.readouterr().out

@@ -1,0 +1,118 @@
+"""`--target` text becomes a target, or one sentence that says why not."""
+
+from __future__ import annotations
+
+import pytest
+
+from halo_tvm.errors import EnvironmentProblem, UnknownName, UsageError
+from halo_tvm.targets import TARGETS, Gpu, Host, Target, _available, _host, _resolve, can_build_here, can_run_here, known_names, read_host, resolve
+
+AVX2 = {"avx2", "fma", "f16c", "bmi2"}
+AVX512 = AVX2 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
+
+
+def make_host(flags: set[str], machine: str = "x86_64") -> Host:
+    return Host(machine, "a CPU", frozenset(flags), cores=3, l1_bytes=0, l2_bytes=0, l3_bytes=0)
+
+
+@pytest.mark.parametrize(
+    ("flags", "isa"),
+    [(AVX2, "avx2"), (AVX512, "avx512"), (AVX512 | {"avx512_vnni"}, "avx512-vnni"), (AVX2 | {"avx512f", "avx512_vnni"}, "avx2")],
+)
+def test_cpu_is_the_largest_level_of_the_host(flags: set[str], isa: str) -> None:
+    target = resolve("cpu", host=make_host(flags))
+    assert (target.spec.name, target.isa.name, target.cores) == ("x86", isa, 3)
+    assert target.key == f"llvm-x86_64-{isa}"
+
+
+def test_cpu_on_arm() -> None:
+    assert resolve("cpu", host=make_host({"asimd", "asimddp", "asimdhp"}, "aarch64")).name == "arm:neon-dotprod"
+
+
+def test_cpu_without_a_fitting_level_names_the_missing_features() -> None:
+    with pytest.raises(EnvironmentProblem, match=r"host lacks \(bmi2, f16c, fma\): use --target c"):
+        resolve("cpu", host=make_host({"avx2"}))
+    with pytest.raises(EnvironmentProblem, match="this one is 'riscv64'"):
+        resolve("cpu", host=make_host(set(), "riscv64"))
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("x86", "x86:avx2"), ("x86:avx512", "x86:avx512"), ("x86-64-v3", "x86:avx2"), ("x86-64-v4", "x86:avx512"), (" c ", "c"),
+     ("arm", "arm:neon"), ("arm:neon-i8mm", "arm:neon-i8mm"), ("cuda:sm_90", "cuda:sm_90")],
+)  # fmt: skip
+def test_exact_names(text: str, name: str) -> None:
+    assert resolve(text).name == name
+
+
+def test_every_known_name_resolves_and_reaches_tvm() -> None:
+    host = make_host(AVX512)
+    for name in known_names():
+        target = resolve(name, host=host)
+        assert target.tvm.kind.name == target.spec.kind, name
+
+
+def test_unknown_names_list_what_is_known() -> None:
+    with pytest.raises(UnknownName, match=r"unknown target 'x68': known are .*x86.*did you mean 'x86'\?"):
+        resolve("x68")
+    with pytest.raises(UnknownName, match=r"unknown level of target x86 'avx1024': known are avx2, avx512"):
+        resolve("x86:avx1024")
+    with pytest.raises(UsageError, match="names several"):
+        resolve("x86:avx2,x86:avx512")
+
+
+def test_cuda_is_this_machines_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_resolve, "read_gpus", lambda: (Gpu("a GPU", "sm_89"),))
+    assert resolve("cuda").isa.name == "sm_89"
+    monkeypatch.setattr(_resolve, "read_gpus", lambda: ())
+    assert resolve("cuda").isa.name == "sm_80"
+
+
+def test_can_run_is_told_apart_from_can_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_available, "read_gpus", lambda: ())
+    monkeypatch.setattr(_available.shutil, "which", lambda name: "/bin/g++" if name == "g++" else None)
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    host = make_host(AVX2)
+    arm, cuda, x86 = resolve("arm"), resolve("cuda:sm_80"), resolve("x86:avx512")
+    assert "apt-get install g++-aarch64-linux-gnu" in can_build_here(arm).reason
+    assert not can_build_here(arm)
+    assert "this host is x86_64" in can_run_here(arm, host).reason
+    assert can_build_here(cuda)
+    assert "CUDA source" in can_build_here(cuda).reason
+    assert "no NVIDIA GPU" in can_run_here(cuda, host).reason
+    assert can_build_here(x86)
+    assert "avx512f" in can_run_here(x86, host).reason
+    assert can_run_here(resolve("x86:avx2"), host)
+    assert can_run_here(resolve("c"), make_host(set(), "riscv64"))
+
+
+def test_gpu_of_another_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_available, "read_gpus", lambda: (Gpu("a GPU", "sm_86"),))
+    assert can_run_here(resolve("cuda:sm_80"))
+    assert "a GPU (sm_86)" in can_run_here(resolve("cuda:sm_90")).reason
+
+
+def test_host_reads_cpuinfo() -> None:
+    text = "processor\t: 0\nmodel name\t: Some CPU\nflags\t\t: avx2 fma\n\nprocessor\t: 1\nmodel name\t: Some CPU\nflags\t\t: avx2 fma\n"
+    assert (read_host(text).model, read_host(text).flags) == ("Some CPU", {"avx2", "fma"})
+    assert read_host("Features\t: asimd fp\n").flags == {"asimd", "fp"}
+    assert read_host().cores >= 1
+
+
+def test_caches(tmp_path) -> None:
+    for index, (level, kind, text) in enumerate([(1, "Data", "48K"), (1, "Instruction", "32K"), (2, "Unified", "2048K"), (3, "Unified", "1G")]):
+        folder = tmp_path / f"index{index}"
+        folder.mkdir()
+        for name, value in (("level", level), ("type", kind), ("size", text)):
+            (folder / name).write_text(f"{value}\n")
+    assert _host._read_caches(tmp_path) == {1: 48 << 10, 2: 2 << 20, 3: 1 << 30}
+    assert _host._read_caches(tmp_path / "none") == {}
+
+
+def test_levels_grow() -> None:
+    for spec in TARGETS.values():
+        for smaller, larger in zip(spec.isas, spec.isas[1:]):
+            assert smaller.requires <= larger.requires, (smaller, larger)
+            assert smaller.vector_bits <= larger.vector_bits
+        assert len({isa.name for isa in spec.isas}) == len(spec.isas)
+        assert Target(spec, spec.isas[0], 1).key.startswith(f"{spec.kind}-{spec.machine}-")
