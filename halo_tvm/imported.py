@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import tvm
 
 from .params import ParamTable
@@ -33,6 +35,8 @@ class ImportedModel:
     typical: dict[str, int]  # symbolic dimension -> the size benchmarks and cost estimates use
     source: dict[str, object]  # what it came from, for the manifest and for peers
     report: dict[str, object]  # the ImportReport: operators by name, parameters, notes
+    # The source engine, inputs -> outputs by name; None: NumPy evaluates `mod` (see `interpreter`).
+    engine: Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]] | None = None
 
 
 def dimension_ranges(ranges: dict[str, tuple[int, int]]) -> str:

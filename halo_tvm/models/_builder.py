@@ -124,5 +124,5 @@ class ModelBuilder:
                 params=[*self.inputs.values(), *self._weight_vars.values()],
             )
         mod = self._bb.get()
-        mod["main"] = mod["main"].with_attr("num_input", len(self.inputs))
+        mod["main"] = mod["main"].with_attrs({"num_input": len(self.inputs), "halo.params": list(self._weight_vars)})
         return mod, tuple(outputs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,7 +11,7 @@ import numpy as np
 import tvm
 import tvm.relax.script.parser as relax_parser
 from tvm import ir, relax, te, tirx
-from tvm.relax.dpl import DFPattern
+from tvm.relax.dpl import CallPattern, DFPattern
 from tvm.script import relax as script_relax
 
 from .. import _compat
@@ -23,19 +23,44 @@ _NAMESPACE = types.SimpleNamespace()
 relax_parser.halo = _NAMESPACE
 script_relax.halo = _NAMESPACE
 
+OVERRIDE = "halo.override"  # attribute and block annotation: JSON of what halo.toml asks for this call
+INJECTIVE = 2  # TVM's OpPatternKind.kInjective
 OPAQUE = 8  # TVM's OpPatternKind.kOpaque: FuseOps leaves the function alone
 
 
 @dataclass(frozen=True)
+class Match(Mapping[DFPattern, relax.Expr]):
+    """What a lift's pattern found: a call for a call pattern, a variable (or constant) for a wildcard."""
+
+    found: Mapping[DFPattern, relax.Expr]
+    variables: Mapping[relax.Expr, relax.Var]  # value of a binding -> its variable
+    values: Mapping[relax.Var, relax.Expr]
+
+    def __getitem__(self, pattern: DFPattern) -> relax.Expr:
+        expr = self.found[pattern]
+        return expr if isinstance(pattern, CallPattern) else self.variables.get(expr, expr)
+
+    def __iter__(self) -> Iterator[DFPattern]:
+        return iter(self.found)
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+    def value(self, expr: relax.Expr) -> relax.Expr:
+        """What a variable is bound to; anything else is its own value."""
+        return self.values.get(expr, expr) if isinstance(expr, relax.Var) else expr
+
+
+@dataclass(frozen=True)
 class Lift:
-    """`pattern` describes a sub-graph; `build` turns its bindings into the operator's call.
+    """`pattern` describes a sub-graph; `build` turns its match into the operator's call.
 
     `build` raises `Rejected(reason)` when the sub-graph matches but the operator cannot express it.
     """
 
     name: str
     pattern: DFPattern
-    build: Callable[[Mapping[DFPattern, relax.Expr]], relax.Expr]
+    build: Callable[[Match], relax.Expr]
     benefit: int = 1
 
 
@@ -44,6 +69,7 @@ class Operator:
 
     name: ClassVar[str]
     fusible: ClassVar[bool] = True  # FuseOps may join element-wise neighbours to it
+    injective: ClassVar[bool] = False  # one load per element, which TVM's analysis cannot see (a data-dependent index)
     semantic: ClassVar[bool] = False  # has `expand` and never reaches a schedule
 
     def __init_subclass__(cls) -> None:
@@ -74,12 +100,14 @@ class Operator:
         `halo.op` that `compute` sets; rules that replace a whole operator read `halo.call`.
         """
         attrs = attrs_of(call)
-        compute_attrs = {k: v for k, v in attrs.items() if k != "layer"}
+        compute_attrs = {k: v for k, v in attrs.items() if k not in ("layer", OVERRIDE)}
         out = bb.call_te(cls.compute, *call.args, primfunc_name_hint=cls.name, **compute_attrs)
         gvar = out.args[0]
         func = bb.get()[gvar].with_attr("halo.call", {"op": cls.name, **compute_attrs})
-        if not cls.fusible:
-            func = func.with_attr("op_pattern", OPAQUE)
+        if not cls.fusible or cls.injective:
+            func = func.with_attr("op_pattern", INJECTIVE if cls.injective else OPAQUE)
+        if OVERRIDE in attrs:
+            func = _annotated(func, cls.name, attrs[OVERRIDE])
         bb.update_func(gvar, func)
         return out
 
@@ -123,6 +151,16 @@ def operator_of(expr: relax.Expr) -> type[Operator] | None:
     if isinstance(expr, relax.Call) and isinstance(expr.op, ir.Op) and expr.op.name.startswith("relax.halo."):
         return OPERATORS[expr.op.name.removeprefix("relax.halo.")]
     return None
+
+
+def _annotated(func: tirx.PrimFunc, op: str, override: str) -> tirx.PrimFunc:
+    """`func` with the override on its main block, where it survives fusion and keeps the function apart."""
+    schedule = s_tir.Schedule(func)
+    for block in schedule.get_child_blocks(schedule.get_sblock("root")):
+        if schedule.get(block).annotations.get("halo.op") == op:
+            schedule.annotate(block, OVERRIDE, override)
+    mod = schedule.mod
+    return mod[mod.get_global_vars()[0]].with_attrs({key: func.attrs[key] for key in func.attrs.keys()})
 
 
 def same_shape(a: Sequence[ir.Expr | int], b: Sequence[ir.Expr | int]) -> bool:

@@ -29,6 +29,7 @@ class Embedding(Operator):
     """Gather rows of a table."""
 
     name = "embedding"
+    injective = True
 
     @staticmethod
     def infer_type(call: relax.Call) -> relax.TensorType:

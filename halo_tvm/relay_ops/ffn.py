@@ -21,15 +21,13 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 from tvm import relax, te
-from tvm.relax.dpl import is_op, wildcard
+from tvm.relax.dpl import is_op
 
 from ..errors import Rejected
 from ._activation import ACTIVATIONS
-from ._operator import Lift, Operator, attrs_of, operator_of
+from ._operator import Lift, Operator, attrs_of
 from .linear import Linear
 
 
@@ -131,23 +129,19 @@ def _groups(weights, bias: bool) -> list[tuple]:
 
 def _lifts(activation: str) -> tuple[Lift, ...]:
     """The plain and the gated spelling with one activation, over linears already lifted."""
-    inner, gate, up = wildcard(), wildcard(), wildcard()
-    act_inner, act_gate = is_op(ACTIVATIONS[activation].op)(inner), is_op(ACTIVATIONS[activation].op)(gate)
-    down = is_op("relax.halo.linear")
-    plain = down(act_inner, varg_default_wildcard=True)
-    gated = down(is_op("relax.multiply")(act_gate, up), varg_default_wildcard=True)
+    first, gate, up = (is_op("relax.halo.linear")(varg_default_wildcard=True) for _ in range(3))
+    activate = is_op(ACTIVATIONS[activation].op)
+    plain = is_op("relax.halo.linear")(activate(first), varg_default_wildcard=True)
+    product = is_op("relax.multiply")(activate(gate), up) | is_op("relax.multiply")(up, activate(gate))
+    gated = is_op("relax.halo.linear")(product, varg_default_wildcard=True)
     return (
-        Lift(f"ffn.{activation}", plain, lambda b: _build(activation, b[plain], (b[inner],)), benefit=10),
-        Lift(f"ffn.gated_{activation}", gated, lambda b: _build(activation, b[gated], (b[gate], b[up])), benefit=11),
+        Lift(f"ffn.{activation}", plain, lambda m: _build(activation, m[plain], (m[first],)), benefit=10),
+        Lift(f"ffn.gated_{activation}", gated, lambda m: _build(activation, m[gated], (m[gate], m[up])), benefit=11),
     )
 
 
 def _build(activation: str, down: relax.Call, projections: tuple[relax.Expr, ...]) -> relax.Expr:
     calls = [*projections, down]
-    for call in calls:
-        operator = operator_of(call)
-        if operator is None or operator.name != "linear":
-            raise Rejected(f"expected linear projections around the activation, found {type(call).__name__}")
     layouts = {attrs_of(call)["layout"] for call in calls}
     biased = {len(call.args) == 3 for call in calls}
     if len(layouts) != 1 or len(biased) != 1:
@@ -156,8 +150,7 @@ def _build(activation: str, down: relax.Call, projections: tuple[relax.Expr, ...
     if any(not x.same_as(inputs[0]) for x in inputs):
         raise Rejected("the gate and the up projection have different inputs")
     weights = [arg for call in calls for arg in call.args[1:]]
-    layer: Mapping[str, object] = attrs_of(down)
     return FFN.call(
         inputs[0], *weights, activation=activation, gated=len(projections) == 2, bias=biased.pop(), layout=layouts.pop(),
-        layer=layer.get("layer"),
+        layer=attrs_of(down).get("layer"),
     )  # fmt: skip

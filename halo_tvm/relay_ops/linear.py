@@ -24,8 +24,10 @@ from __future__ import annotations
 
 import numpy as np
 from tvm import relax, te
+from tvm.relax.dpl import is_op, wildcard
 
-from ._operator import Operator, attrs_of, f32
+from ..errors import Rejected
+from ._operator import Lift, Operator, attrs_of, f32
 
 
 class Linear(Operator):
@@ -102,4 +104,44 @@ class Linear(Operator):
             {"args": [(9, 32), (1, 2, 32, 48), (96,)], "attrs": {"layout": "packed", "n": 96}},
             {"args": [(13, 64), (2, 3, 32, 48), (131,)], "attrs": {"layout": "packed", "n": 131}},
             {"args": [(1, 64), (2, 3, 32, 48)], "attrs": {"layout": "packed", "n": 131}},
+        )
+
+    @staticmethod
+    def lifts():
+        x, weight, bias = wildcard(), wildcard(), wildcard()
+        plain = is_op("relax.matmul")(x, weight)
+        turned = is_op("relax.permute_dims")(weight)
+        transposed = is_op("relax.matmul")(x, turned)
+        bare = is_op("relax.halo.linear")(x, weight)
+        with_bias = is_op("relax.add")(bare, bias) | is_op("relax.add")(bias, bare)
+
+        def weight_of(match):
+            if not isinstance(match[weight], relax.Var) or match.value(match[weight]) is not match[weight]:
+                raise Rejected("the weight is no parameter of the function")
+            if match[weight].ty.ndim != 2:
+                raise Rejected(f"the weight must have rank 2, found {match[weight].ty}")
+            return match[weight]
+
+        def build_plain(match):
+            w = weight_of(match)
+            return Linear.call(match[x], w, layout="kn", n=int(w.ty.shape.values[1]))
+
+        def build_transposed(match):
+            w = weight_of(match)
+            axes = match[turned].attrs.axes
+            if axes is not None and [int(a) % 2 for a in axes] != [1, 0]:
+                raise Rejected(f"the weight's transpose must swap its two axes, found {axes}")
+            return Linear.call(match[x], w, layout="nk", n=int(w.ty.shape.values[0]))
+
+        def build_bias(match):
+            vector, attrs = match[bias], attrs_of(match[bare])
+            n = attrs["n"]
+            if not isinstance(vector, relax.Var) or vector.ty.ndim != 1 or int(vector.ty.shape.values[0]) != n:
+                raise Rejected(f"the bias must be a vector of {n}, found {vector.ty}")
+            return Linear.call(match[x], match[weight], vector, **attrs)
+
+        return (
+            Lift("linear.transposed", transposed, build_transposed, benefit=31),
+            Lift("linear.plain", plain, build_plain, benefit=30),
+            Lift("linear.bias", with_bias, build_bias, benefit=29),
         )

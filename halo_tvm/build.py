@@ -1,0 +1,77 @@
+"""From scheduled functions to a library: memory plan, code generation, linking."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import tvm
+from tvm import relax, tirx
+from tvm.support import cc
+
+from .errors import EnvironmentProblem
+from .targets import Target
+
+# Row tiles of the GEMM rule are cut into full and partial ones here; see docs/kernels/gemm.md.
+BUILD_OPTIONS = {"s_tir.LoopPartition": {"partition_const_loop": True}}
+
+
+def lowering(plan_memory: bool) -> tvm.ir.transform.Pass:
+    """Relax with call_tir -> Relax the virtual machine can run; no operator is left and nothing is fused any more."""
+    t = relax.transform
+    return tvm.transform.Sequential([
+        t.LegalizeOps(),
+        t.RewriteDataflowReshape(),
+        t.ToNonDataflow(),
+        t.RemovePurityChecking(),
+        t.CallTIRRewrite(),
+        *([t.StaticPlanBlockMemory()] if plan_memory else []),
+        t.LowerAllocTensor(),
+        t.KillAfterLastUse(),
+        t.LowerRuntimeBuiltin(),
+        t.ComputePrimValue(),
+        t.VMShapeLower(),
+        t.AttachGlobalSymbol(),
+    ])  # fmt: skip
+
+
+def with_bounds(mod: tvm.IRModule, ranges: Mapping[str, tuple[int, int]]) -> tvm.IRModule:
+    """`mod` whose main declares the largest size of each symbolic dimension, for the memory plan."""
+    mod = mod.clone()
+    if ranges:
+        upper = {name: tirx.IntImm("int64", high) for name, (_, high) in ranges.items()}
+        mod["main"] = mod["main"].with_attr("tir_var_upper_bound", upper)
+    return mod
+
+
+def planned_bytes(mod: tvm.IRModule, plan_memory: bool) -> int | None:
+    """Bytes of activations at the largest declared sizes; None when some size is known at run time only."""
+    t = relax.transform
+    steps = [t.LegalizeOps(), t.RewriteDataflowReshape(), t.ToNonDataflow(), t.RemovePurityChecking(), t.CallTIRRewrite()]
+    lowered = tvm.transform.Sequential([*steps, *([t.StaticPlanBlockMemory()] if plan_memory else [])])(mod)
+    total: int | None = 0
+
+    def visit(expr: relax.Expr) -> None:
+        nonlocal total
+        if isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op) and expr.op.name == "relax.memory.alloc_storage":
+            size = expr.args[0].values[0]
+            total = total + int(size) if total is not None and isinstance(size, tirx.IntImm) else None
+
+    relax.analysis.post_order_visit(lowered["main"], visit)
+    return total
+
+
+def build_library(mod: tvm.IRModule, target: Target, path: Path, plan_memory: bool) -> None:
+    """Generate code for `mod` and link it into the shared library `path`."""
+    with target.tvm, tvm.transform.PassContext(opt_level=3, config=BUILD_OPTIONS):
+        executable = relax.build(mod, target=target.tvm, relax_pipeline=lowering(plan_memory))
+    linker = target.spec.linker
+    compiler = {"fcompile": cc.cross_compiler(linker)} if linker else {}
+    try:
+        executable.export_library(str(path), **compiler, options=list(target.spec.link_options))
+    except (RuntimeError, ValueError, FileNotFoundError, subprocess.CalledProcessError) as reason:
+        raise EnvironmentProblem(
+            f"linking for target {target.spec.name} needs a working {linker or 'g++'}, but: {str(reason).strip().splitlines()[-1]}: "
+            "install it (`halo-tvm targets` says which package) and compile again"
+        ) from reason

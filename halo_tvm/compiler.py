@@ -1,0 +1,177 @@
+"""compile_model(): the phases in order.
+
+    import -> lift -> optimise -> schedule -> build
+Each phase maps an IRModule to an IRModule and a report; the module is verified between them.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import tvm
+
+from . import reference
+from .artifact import Manifest, ParamHeader, check_output_path, write_artifact
+from .build import build_library, planned_bytes, with_bounds
+from .config import CompileConfig
+from .describe import manifest_of
+from .errors import EnvironmentProblem
+from .imported import ImportedModel
+from .importers import import_model
+from .lookup import lookup_in, open_log
+from .passes import Context, Overrides, pipeline
+from .passes._weights import param_names
+from .passes.schedule import schedule_functions
+from .plugins import load_plugins
+from .targets import Target, can_build_here, resolve
+
+Reports = dict[str, dict[str, object]]
+
+
+@dataclass(frozen=True)
+class CompileResult:
+    """Where the artifact is and what its manifest says."""
+
+    path: Path
+    manifest: Manifest
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        reports = self.manifest.reports
+        operators = ", ".join(f"{count} {name}" for name, count in reports["lift"].get("operators", {}).items())
+        rules = ", ".join(f"{name} {count}" for name, count in sorted(reports["schedule"]["rules"].items()))
+        log = reports["schedule"]["log"]
+        seconds = ", ".join(f"{phase} {value:.1f}" for phase, value in self.seconds.items())
+        return "\n".join([
+            f"operators  {operators or 'none recognised'}",
+            f"schedules  {rules}",
+            f"tuning     {log['hits']} of {log['hits'] + log['misses']} functions from records",
+            f"seconds    {seconds}",
+            f"wrote      {self.path}",
+        ])  # fmt: skip
+
+
+def compile_model(config: CompileConfig) -> CompileResult:
+    """Compile a model into an artifact directory, written in one step.
+
+    Raises a `HaloError` whose message says what was expected, what was found and what to do.
+    """
+    output = check_output_path(config.artifact)
+    target = _target(config)
+    clock = _Clock()
+    with clock("import"):
+        imported = import_model(config.model, seed=config.seed, shapes=config.shape)
+        _dump(config, "1-imported", imported.mod)
+    with clock("optimise"):
+        mod, reports = lower(imported, target, config)
+    with clock("schedule"):
+        mod, reports["schedule"] = schedule(mod, target, config)
+        _dump(config, "4-scheduled", mod)
+    with tempfile.TemporaryDirectory(prefix="halo-tvm-") as scratch:
+        library = Path(scratch) / "model.so"
+        with clock("build"):
+            mod, reports["build"] = build(mod, target, config, imported, library)
+        with clock("reference"):
+            cases = reference.cases_of(imported, config.seed)
+        with clock("write"):
+            names = param_names(mod["main"])
+            headers = [ParamHeader(name, imported.params.shape(name), imported.params.dtype(name)) for name in names]
+            reports["build"]["seconds"] = dict(clock.seconds)
+            manifest = write_artifact(
+                output,
+                manifest=manifest_of(imported, mod, target, reports),
+                library=library,
+                params_headers=headers,
+                params=imported.params.stream(names),
+                reference=cases,
+            )
+    return CompileResult(output, manifest, clock.seconds)
+
+
+def lower(imported: ImportedModel, target: Target, config: CompileConfig) -> tuple[tvm.IRModule, Reports]:
+    """Phases lift and optimise: `imported` as call_tir of PrimFuncs that no rule has scheduled yet."""
+    steps = pipeline.Pipeline.of(config.level, config.enable, config.disable)
+    context = Context(imported.params, target, imported.ranges, imported.typical, Overrides(**config.overrides))
+    mod, lift = steps.run(pipeline.LIFT, imported.mod, context)
+    _dump(config, "2-lifted", mod)
+    mod, optimise = steps.run(pipeline.OPTIMISE, mod, context)
+    _dump(config, "3-optimised", mod)
+    return mod, {"import": imported.report, "lift": lift.get("lift", {}), "optimise": optimise}
+
+
+def schedule(mod: tvm.IRModule, target: Target, config: CompileConfig) -> tuple[tvm.IRModule, dict[str, object]]:
+    """Phase schedule: every PrimFunc by record, rule or fallback."""
+    log = open_log(target, config.log)
+    unusable: list[str] = []
+    steps = pipeline.Pipeline.of(config.level, config.enable, config.disable)
+    mod, report = schedule_functions(
+        mod, target, lookup_in(log, target, unusable.append), vector_math=steps.runs_named("vector_math")
+    )
+    found = {**log.report().to_plain(), "unusable": unusable}
+    found.pop("directories")  # paths of this machine are nobody else's business
+    found["reasons"] = len(found["reasons"])
+    return mod, {**report, "log": found}
+
+
+def build(
+    mod: tvm.IRModule, target: Target, config: CompileConfig, imported: ImportedModel, library: Path
+) -> tuple[tvm.IRModule, dict[str, object]]:
+    """Phase build: code and memory plan into `library`."""
+    plan = pipeline.Pipeline.of(config.level, config.enable, config.disable).runs_named("plan_memory")
+    mod = with_bounds(mod, imported.ranges)
+    report = {"planned_bytes": planned_bytes(mod, plan), "unplanned_bytes": planned_bytes(mod, False)}
+    build_library(mod, target, library, plan)
+    _dump(config, "5-lowered", mod)
+    names = param_names(mod["main"])
+    sizes = [tvm.DataType(imported.params.dtype(n)).itemsize for n in names]
+    return mod, {
+        **report,
+        "library_bytes": library.stat().st_size,
+        "params": len(names),
+        "params_bytes": sum(s * _elements(imported.params.shape(n)) for s, n in zip(sizes, names)),
+    }
+
+
+def _target(config: CompileConfig) -> Target:
+    load_plugins()
+    target = resolve(config.target, cores=config.threads)
+    answer = can_build_here(target)
+    if not answer:
+        raise EnvironmentProblem(f"target {config.target} cannot be built here: {answer.reason}")
+    return target
+
+
+def _elements(shape: tuple[int, ...]) -> int:
+    total = 1
+    for dim in shape:
+        total *= dim
+    return total
+
+
+def _dump(config: CompileConfig, name: str, mod: tvm.IRModule) -> None:
+    if config.dump_ir:
+        directory = Path(config.dump_ir)
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / f"{name}.py").write_text(mod.script(show_meta=False), encoding="utf-8")
+
+
+class _Clock:
+    """Seconds per phase."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self._phase = ""
+        self._start = 0.0
+
+    def __call__(self, phase: str) -> _Clock:
+        self._phase = phase
+        return self
+
+    def __enter__(self) -> None:
+        self._start = time.perf_counter()
+
+    def __exit__(self, *_error: object) -> None:
+        self.seconds[self._phase] = round(time.perf_counter() - self._start, 2)

@@ -1,0 +1,181 @@
+"""The meaning of an imported model: `main` evaluated by NumPy in float64, one operator after another.
+
+It shares no code with lowering, scheduling or code generation, so it is what an artifact of a built-in
+definition is validated against. Weights are read one at a time; a large product runs in blocks of
+columns, so memory stays near that of the activations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from .errors import UnsupportedModel
+from .imported import ImportedModel
+from .params import ParamTable
+from .relay_ops._activation import ACTIVATIONS, sigmoid
+from .relay_ops._operator import attrs_of, operator_of
+from .relay_ops._sizes import size_of
+
+_COLUMNS = 8192  # columns of a linear that are evaluated at once
+
+
+def evaluate(model: ImportedModel, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Outputs by name for `inputs` by name; floating-point values are float64."""
+    func = model.mod["main"]
+    count = len(model.inputs)
+    env: dict[relax.Var, object] = {}
+    dims: dict[str, int] = {}
+    for var, spec in zip(func.params[:count], model.inputs):
+        value = inputs[spec.name]
+        env[var] = value.astype(np.float64) if value.dtype.kind == "f" else value
+        dims.update({d: n for d, n in zip(spec.shape, value.shape) if isinstance(d, str)})
+    names = dict(zip(func.params[count:], (str(n) for n in func.attrs["halo.params"])))
+    evaluator = _Evaluator(env, dims, names, model.params)
+    last_use = _last_uses(func)
+    for block in func.body.blocks:
+        for binding in block.bindings:
+            env[binding.var] = evaluator.value(binding.value)
+            for var in last_use.get(binding.var, ()):
+                env.pop(var, None)
+    result = evaluator.value(func.body.body)
+    results = result if isinstance(result, tuple) else (result,)
+    return dict(zip(model.outputs, results))
+
+
+class _Evaluator:
+    def __init__(
+        self, env: dict[relax.Var, object], dims: Mapping[str, int], names: Mapping[relax.Var, str], params: ParamTable
+    ) -> None:
+        self.env, self.dims, self.names, self.params = env, dims, names, params
+
+    def value(self, expr: relax.Expr) -> object:
+        if isinstance(expr, relax.Var):
+            return self.env[expr] if expr in self.env else self._weight(expr)
+        if isinstance(expr, tvm.ir.GenericConst):
+            data = expr.value.numpy()
+            return data.astype(np.float64) if data.dtype.kind == "f" else data
+        if isinstance(expr, relax.ShapeExpr):
+            return tuple(self.size(dim) for dim in expr.values)
+        if isinstance(expr, relax.Tuple):
+            return tuple(self.value(field) for field in expr.fields)
+        if isinstance(expr, relax.TupleGetItem):
+            return self.value(expr.tuple_value)[expr.index]
+        if isinstance(expr, relax.Call):
+            return self._call(expr)
+        return self.size(expr)
+
+    def size(self, dim: tvm.ir.Expr) -> int:
+        """A dimension expression at the sizes of the inputs."""
+        return size_of(dim, self.dims)
+
+    def _weight(self, var: relax.Var) -> np.ndarray:
+        return self.params.materialise(self.names[var]).astype(np.float64)
+
+    def _call(self, call: relax.Call) -> object:
+        operator = operator_of(call)
+        if operator is not None:
+            attrs = {k: v for k, v in attrs_of(call).items() if k != "layer"}
+            if operator.name == "linear":
+                return self._linear(call, attrs)
+            if operator.name == "embedding":
+                table = self.params.materialise(self.names[call.args[1]])
+                return operator.reference(self.value(call.args[0]), table, **attrs).astype(np.float64)
+            return operator.reference(*(self.value(arg) for arg in call.args), **attrs)
+        handler = _OPS.get(call.op.name) if isinstance(call.op, tvm.ir.Op) else None
+        if handler is None:
+            raise UnsupportedModel(f"expected an operator with a NumPy meaning, found {call.op}: validate against the source engine")
+        return handler(self, call)
+
+    def _linear(self, call: relax.Call, attrs: Mapping[str, object]) -> np.ndarray:
+        """halo.linear in blocks of columns: the float64 copy of a vocabulary-sized weight never exists."""
+        x = self.value(call.args[0])
+        weight = self.params.materialise(self.names[call.args[1]])
+        kn = weight if attrs["layout"] == "kn" else weight.T
+        out = np.empty((*x.shape[:-1], attrs["n"]))
+        for start in range(0, attrs["n"], _COLUMNS):
+            out[..., start : start + _COLUMNS] = x @ kn[:, start : start + _COLUMNS].astype(np.float64)
+        return out + self.value(call.args[2]) if len(call.args) == 3 else out
+
+
+def _last_uses(func: relax.Function) -> dict[relax.Var, list[relax.Var]]:
+    """Binding variable -> the variables that nothing behind it needs."""
+    last: dict[relax.Var, relax.Var] = {}
+    order = [b for block in func.body.blocks for b in block.bindings]
+    for binding in order:
+        for var in relax.analysis.free_vars(binding.value):
+            last[var] = binding.var
+    kept = set(relax.analysis.free_vars(func.body.body))
+    uses: dict[relax.Var, list[relax.Var]] = {}
+    for var, by in last.items():
+        if var not in kept:
+            uses.setdefault(by, []).append(var)
+    return uses
+
+
+Handler = Callable[[_Evaluator, relax.Call], object]
+
+
+def _elementwise(function: Callable[..., np.ndarray]) -> Handler:
+    return lambda e, call: function(*(e.value(arg) for arg in call.args))
+
+
+def _arange(e: _Evaluator, call: relax.Call) -> np.ndarray:
+    start, stop, step = (e.size(arg) for arg in call.args)
+    return np.arange(start, stop, step, dtype=str(call.attrs.dtype))
+
+
+def _softmax(e: _Evaluator, call: relax.Call) -> np.ndarray:
+    x = e.value(call.args[0])
+    axis = int(call.attrs.axis)
+    y = np.exp(x - x.max(axis=axis, keepdims=True))
+    return y / y.sum(axis=axis, keepdims=True)
+
+
+def _reduction(function: Callable[..., np.ndarray]) -> Handler:
+    def run(e: _Evaluator, call: relax.Call) -> np.ndarray:
+        axes = None if call.attrs.axis is None else tuple(int(a) for a in call.attrs.axis)
+        return function(e.value(call.args[0]), axis=axes, keepdims=bool(call.attrs.keepdims))
+
+    return run
+
+
+def _permute(e: _Evaluator, call: relax.Call) -> np.ndarray:
+    axes = call.attrs.axes
+    return np.transpose(e.value(call.args[0]), None if axes is None else [int(a) for a in axes])
+
+
+def _astype(e: _Evaluator, call: relax.Call) -> np.ndarray:
+    dtype = np.dtype(str(call.attrs.dtype))
+    return e.value(call.args[0]).astype(np.float64 if dtype.kind == "f" else dtype)
+
+
+_OPS: dict[str, Handler] = {
+    **{activation.op: _elementwise(activation.numpy) for activation in ACTIVATIONS.values()},
+    "relax.add": _elementwise(np.add),
+    "relax.subtract": _elementwise(np.subtract),
+    "relax.multiply": _elementwise(np.multiply),
+    "relax.divide": _elementwise(np.divide),
+    "relax.maximum": _elementwise(np.maximum),
+    "relax.minimum": _elementwise(np.minimum),
+    "relax.power": _elementwise(np.power),
+    "relax.tanh": _elementwise(np.tanh),
+    "relax.exp": _elementwise(np.exp),
+    "relax.sqrt": _elementwise(np.sqrt),
+    "relax.rsqrt": _elementwise(lambda x: 1.0 / np.sqrt(x)),
+    "relax.negative": _elementwise(np.negative),
+    "relax.sigmoid": _elementwise(sigmoid),
+    "relax.where": _elementwise(np.where),
+    "relax.matmul": _elementwise(np.matmul),
+    "relax.reshape": lambda e, call: e.value(call.args[0]).reshape(e.value(call.args[1])),
+    "relax.permute_dims": _permute,
+    "relax.astype": _astype,
+    "relax.arange": _arange,
+    "relax.nn.softmax": _softmax,
+    "relax.mean": _reduction(np.mean),
+    "relax.sum": _reduction(np.sum),
+    "relax.max": _reduction(np.max),
+}

@@ -1,0 +1,57 @@
+"""Where the compiler meets the tuning log: a target's fingerprint, and the decision a record holds for a function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tvm import tirx
+
+from .errors import Declined
+from .passes.schedule import Lookup
+from .records.decision import decision_from_plain
+from .records.home import log_dirs
+from .records.log import TuningLog
+from .records.record import Fingerprint
+from .records.workload import describe, workload_key
+from .targets import Target, read_host
+from .tir_schedules import Rule
+
+
+def fingerprint_of(target: Target) -> Fingerprint:
+    """The facts records of `target` are compared by; cache sizes are the host's where it can run the target."""
+    host = read_host()
+    here = not target.spec.runs_on or host.machine in target.spec.runs_on
+    return Fingerprint(
+        kind=target.spec.kind,
+        machine=target.spec.machine,
+        isa=target.isa.name,
+        isas=tuple(isa.name for isa in target.spec.isas),
+        cores=target.cores,
+        l1_bytes=(host.l1_bytes if here else 0) or target.spec.l1_bytes,
+        l2_bytes=(host.l2_bytes if here else 0) or target.spec.l2_bytes,
+        l3_bytes=host.l3_bytes if here else 0,
+    )
+
+
+def open_log(target: Target, named: str | None) -> TuningLog:
+    """The records for `target` in `--log DIR`, the user's log and the shipped one."""
+    return TuningLog.open(log_dirs(named), fingerprint_of(target))
+
+
+def lookup_in(log: TuningLog, target: Target, unusable: Callable[[str], None]) -> Lookup:
+    """A look-up for the schedule phase; a record that no longer fits its rule is told to `unusable`."""
+
+    def find(func: tirx.PrimFunc, rule: Rule) -> tuple[object, str] | None:
+        key, readable = workload_key(func), describe(func)
+        record = log.best(key, rule.name, rule.version, readable=readable)
+        if record is None:
+            return None
+        try:
+            decision = decision_from_plain(rule.Decision, record.decision)
+            rule.apply(func, target, decision)
+        except (Declined, TypeError, ValueError) as reason:
+            unusable(f"{readable}: {reason}")
+            return None
+        return decision, f"{key} ({record.speedup_low:.2f}x)"
+
+    return find

@@ -1,0 +1,115 @@
+"""The pass protocol: what one file in this package must define, and what every pass may read.
+
+A pass is a frozen dataclass whose fields are its options. It maps a module to a module and a report,
+a plain dict fit for JSON that says what it did and what it left alone, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import ClassVar
+
+import tvm
+from tvm import ir, relax
+
+from ..errors import UsageError
+from ..params import ParamTable
+from ..targets import Target
+
+PASSES: dict[str, type[Pass]] = {}
+Report = dict[str, object]
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """The tables of halo.toml that speak of passes, operators and layers."""
+
+    passes: Mapping[str, Mapping[str, object]] = field(default_factory=dict)  # pass name -> its options
+    operators: Mapping[str, Mapping[str, object]] = field(default_factory=dict)  # operator name -> rule, decision
+    layers: Mapping[str, Mapping[str, object]] = field(default_factory=dict)  # layer glob -> rule, decision
+
+    def of(self, operator: str, layer: str | None) -> dict[str, object]:
+        """What is overridden for one operator call; a layer's table wins over the operator's."""
+        merged = dict(self.operators.get(operator, {}))
+        for pattern, table in self.layers.items():
+            if layer is not None and fnmatchcase(layer, pattern):
+                merged.update(table)
+        return merged
+
+
+@dataclass(frozen=True)
+class Context:
+    """What passes may read besides the module. Weights are never read, only `ParamRecipe`s appended."""
+
+    params: ParamTable
+    target: Target
+    ranges: Mapping[str, tuple[int, int]]
+    typical: Mapping[str, int]
+    overrides: Overrides = field(default_factory=Overrides)
+
+
+class Pass:
+    """Base class of every pass; subclassing registers it under `name`, the word of --enable and --disable."""
+
+    name: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        if cls.name in PASSES:
+            raise ValueError(f"pass {cls.name} is defined twice: {PASSES[cls.name]} and {cls}")
+        PASSES[cls.name] = cls
+
+    def __call__(self, mod: tvm.IRModule, context: Context) -> tuple[tvm.IRModule, Report]:
+        raise AssertionError(f"pass {self.name} does nothing")
+
+
+def with_options(cls: type[Pass], options: Mapping[str, object]) -> Pass:
+    """An instance of `cls` with `options` from halo.toml; unknown ones are a `UsageError`."""
+    known = getattr(cls, "__dataclass_fields__", {})
+    unknown = sorted(set(options) - set(known))
+    if unknown:
+        raise UsageError(
+            f"expected options of pass {cls.name} among {', '.join(known) or 'none'}, found {unknown[0]!r}: correct halo.toml"
+        )
+    return cls(**{key: tuple(v) if isinstance(v, list) else v for key, v in options.items()})
+
+
+def replace_main(mod: tvm.IRModule, func: relax.Function) -> tvm.IRModule:
+    """A copy of `mod` with another `main`."""
+    mod = mod.clone()
+    mod["main"] = func
+    return mod
+
+
+def op_name(expr: relax.Expr) -> str:
+    """`relax.add` for a call of a registered operator, else the empty string."""
+    return expr.op.name if isinstance(expr, relax.Call) and isinstance(expr.op, ir.Op) else ""
+
+
+def bindings(func: relax.Function) -> list[relax.VarBinding]:
+    """Variable bindings of `func` in order."""
+    return [b for block in func.body.blocks for b in block.bindings if isinstance(b, relax.VarBinding)]
+
+
+def count_calls(func: relax.Function) -> dict[str, int]:
+    """How often each operator is called, `relax.` and `relax.halo.` prefixes shortened to `halo.`."""
+    counts: dict[str, int] = {}
+    for binding in bindings(func):
+        name = op_name(binding.value).removeprefix("relax.")
+        if name:
+            counts[name] = counts.get(name, 0) + 1
+    return dict(sorted(counts.items()))
+
+
+def rebuild(func: relax.Function, rewrite: Callable[[relax.Call], relax.Expr]) -> relax.Function:
+    """`func` with every bound call replaced by `rewrite(call)`, which must keep its type."""
+    blocks = []
+    for block in func.body.blocks:
+        changed = [
+            relax.VarBinding(b.var, rewrite(b.value)) if isinstance(b, relax.VarBinding) and isinstance(b.value, relax.Call) else b
+            for b in block.bindings
+        ]
+        blocks.append(type(block)(changed))
+    new = relax.Function(func.params, relax.SeqExpr(blocks, func.body.body), func.ret_ty, func.is_pure)
+    return new.with_attrs({key: func.attrs[key] for key in func.attrs.keys()})

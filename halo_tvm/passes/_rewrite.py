@@ -1,0 +1,52 @@
+"""Local rewrites: one call at a time, with sight of what its arguments are bound to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from ._pass import Report, replace_main
+
+# (call, value of an argument) -> (replacement, what it was) or None
+Rule = Callable[[relax.Call, Callable[[relax.Expr], relax.Expr]], tuple[relax.Expr, str] | None]
+
+
+def rewrite_calls(mod: tvm.IRModule, rule: Rule) -> tuple[tvm.IRModule, Report]:
+    """Apply `rule` to every call of main, in order, and count what it did by name."""
+    func = mod["main"]
+    values: dict[relax.Var, relax.Expr] = {}
+    counts: dict[str, int] = {}
+
+    def value(expr: relax.Expr) -> relax.Expr:
+        return values.get(expr, expr) if isinstance(expr, relax.Var) else expr
+
+    builder = relax.BlockBuilder()
+    blocks = []
+    for block in func.body.blocks:
+        bindings = []
+        for binding in block.bindings:
+            if isinstance(binding, relax.VarBinding):
+                while isinstance(binding.value, relax.Call) and (found := rule(binding.value, value)) is not None:
+                    replacement, what = found
+                    counts[what] = counts.get(what, 0) + 1
+                    binding = relax.VarBinding(binding.var, builder.normalize(replacement))
+                values[binding.var] = binding.value
+            bindings.append(binding)
+        blocks.append(type(block)(bindings))
+    if not counts:
+        return mod, {"rewritten": {}}
+    new = relax.Function(func.params, relax.SeqExpr(blocks, func.body.body), func.ret_ty, func.is_pure)
+    new = new.with_attrs({key: func.attrs[key] for key in func.attrs.keys()})
+    clean = [relax.transform.Normalize(), relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination()]
+    return tvm.transform.Sequential(clean)(replace_main(mod, new)), {"rewritten": counts}
+
+
+def scalar_constant(expr: relax.Expr) -> float | None:
+    """The number of a one-element constant, else None."""
+    if not isinstance(expr, tvm.ir.GenericConst):
+        return None
+    data = expr.value.numpy()
+    return float(data.reshape(-1)[0]) if data.size == 1 and np.issubdtype(data.dtype, np.number) else None

@@ -1,0 +1,109 @@
+"""Treat [batch, sequence, width] as [rows, width] wherever an operator works row by row.
+
+Before -> after
+    y: [b, s, n] = halo.linear(x: [b, s, k], w)
+        ->   r: [m, k] = reshape(x);  q: [m, n] = halo.linear(r, w);  y = reshape(q),   m = b * s
+A reshape moves no data. Reshapes between two row-wise operators vanish, so a transformer runs on
+matrices except inside attention, and every kernel sees one symbolic row count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import tvm
+from tvm import relax
+
+from ..relay_ops._operator import operator_of, same_shape
+from ._pass import Context, Pass, Report, op_name, replace_main
+
+# Operators that treat every row by itself: their data arguments come first, then weights.
+_ROW_OPERATORS = {"linear": 1, "layer_norm": 1, "rms_norm": 1}
+_UNARY = {
+    "relax.nn.relu", "relax.nn.gelu", "relax.nn.gelu_tanh", "relax.nn.silu", "relax.sigmoid", "relax.tanh", "relax.erf",
+    "relax.exp", "relax.sqrt", "relax.rsqrt", "relax.negative", "relax.abs", "relax.astype",
+}  # fmt: skip
+_BINARY = {"relax.add", "relax.subtract", "relax.multiply", "relax.divide", "relax.maximum", "relax.minimum"}
+
+
+@dataclass(frozen=True)
+class FlattenRows(Pass):
+    """Run row-wise operators on matrices."""
+
+    name = "flatten_rows"
+
+    def __call__(self, mod: tvm.IRModule, context: Context) -> tuple[tvm.IRModule, Report]:
+        flattener = _Flattener(mod)
+        func = flattener.visit_expr(mod["main"])
+        mod = replace_main(flattener.builder_.get(), func)
+        clean = [relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination()]
+        return tvm.transform.Sequential(clean)(mod), {"flattened": flattener.counts}
+
+
+@relax.expr_functor.mutator
+class _Flattener(relax.PyExprMutator):
+    def __init__(self, mod: tvm.IRModule) -> None:
+        super().__init__(mod)
+        self.counts: dict[str, int] = {}
+        self._matrix: dict[relax.Expr, relax.Var] = {}  # value of rank >= 3 -> the same as a matrix
+
+    def visit_dataflow_block_(self, block: relax.DataflowBlock) -> relax.BindingBlock:
+        self._matrix.clear()
+        return super().visit_dataflow_block_(block)
+
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        value = binding.value
+        if isinstance(value, relax.Call):
+            call = relax.Call(value.op, [self.visit_expr(a) for a in value.args], value.attrs, value.ty_args)
+            flat = self._flat_call(call, binding.var.ty)
+            if flat is not None:
+                name = op_name(value).removeprefix("relax.")
+                self.counts[name] = self.counts.get(name, 0) + 1
+                matrix = self.builder_.emit(flat)
+                full = self.builder_.emit(relax.op.reshape(matrix, binding.var.ty.shape))
+                self._matrix[full] = matrix
+                if isinstance(binding.var, relax.DataflowVar):
+                    self.set_var_remap(binding.var, full)
+                else:  # an output keeps its variable
+                    self.builder_.emit_normalized(relax.VarBinding(binding.var, full))
+                return
+        super().visit_var_binding_(binding)
+
+    def _flat_call(self, call: relax.Call, ty: relax.TensorType) -> relax.Call | None:
+        """`call` on matrices, or None when it does not work row by row on rank 3 and more."""
+        if not isinstance(ty, relax.TensorType) or ty.ndim < 3:
+            return None
+        name, operator = op_name(call), operator_of(call)
+        data = [call.args[0]]
+        if operator is not None and operator.name in _ROW_OPERATORS:
+            # Norms may carry a residual behind their vectors: same shape as x.
+            flat = {i for i, a in enumerate(call.args) if i == 0 or a.ty.ndim == ty.ndim}
+        elif name in _UNARY:
+            flat = {0}
+        elif name in _BINARY:
+            data = [a for a in call.args if a.ty.ndim == ty.ndim]
+            flat = {i for i, a in enumerate(call.args) if a.ty.ndim == ty.ndim}
+            vectors = [a for a in call.args if a.ty.ndim < ty.ndim]
+            if any(a.ty.ndim > 1 for a in vectors):
+                return None
+        else:
+            return None
+        lead = ty.shape.values[:-1]
+        if not all(same_shape(a.ty.shape.values[:-1], lead) for a in data):
+            return None
+        args = [self._as_matrix(a) if i in flat else a for i, a in enumerate(call.args)]
+        return relax.Call(call.op, args, call.attrs, call.ty_args)
+
+    def _as_matrix(self, x: relax.Expr) -> relax.Var:
+        if x not in self._matrix:
+            *lead, width = x.ty.shape.values
+            self._matrix[x] = self.builder_.emit(relax.op.reshape(x, [_product(lead), width]))
+        return self._matrix[x]
+
+
+def _product(dims: Sequence[tvm.ir.Expr]) -> tvm.ir.Expr:
+    product = dims[0]
+    for dim in dims[1:]:
+        product = product * dim
+    return tvm.sym.Analyzer().simplify(product)

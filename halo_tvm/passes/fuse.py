@@ -1,0 +1,133 @@
+"""Vertical fusion: element-wise neighbours join the function that makes or takes their tensor.
+
+A candidate is a group that FuseOps would form. Its benefit is the traffic it saves, at the model's
+typical sizes:
+    benefit = sum of traffic(part) - traffic(fused),   traffic = bytes read and written by one function
+A candidate without benefit is not taken: its functions become opaque to FuseOps and the grouping is redone.
+Equal functions are merged afterwards, so that a model of twelve equal layers has one set of functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import relax, tirx
+
+from ..relay_ops._operator import OPAQUE
+from ..relay_ops._sizes import size_of
+from ._pass import Context, Pass, Report, bindings, op_name, replace_main
+from .name_rows import resolve_rows
+
+_FUSE = [relax.transform.AnnotateTIROpPattern(), relax.transform.FuseOps()]
+
+
+@dataclass(frozen=True)
+class Fuse(Pass):
+    """FuseOps and FuseTIR under the benefit formula."""
+
+    name = "fuse"
+
+    def __call__(self, mod: tvm.IRModule, context: Context) -> tuple[tvm.IRModule, Report]:
+        grouped = tvm.transform.Sequential(_FUSE)(mod)
+        candidates = _candidates(grouped, mod, context.typical)
+        refused = {name for c in candidates if c["benefit_bytes"] <= 0 for name in c["functions"]}
+        if refused:
+            for gvar, func in mod.functions_items():
+                if gvar.name_hint in refused:
+                    mod.update_func(gvar, func.with_attr("op_pattern", OPAQUE))
+            grouped = tvm.transform.Sequential(_FUSE)(mod)
+        fused = tvm.transform.Sequential([relax.transform.FuseTIR(), relax.transform.DeadCodeElimination()])(grouped)
+        taken = [c for c in candidates if c["benefit_bytes"] > 0]
+        return fused, {
+            "candidates": [{**c, "taken": c["benefit_bytes"] > 0} for c in candidates],
+            "saved_bytes": sum(c["benefit_bytes"] for c in taken),
+        }
+
+
+@dataclass(frozen=True)
+class MergeFunctions(Pass):
+    """Keep one of equal functions, and put row products back into main."""
+
+    name = "merge_functions"
+
+    def __call__(self, mod: tvm.IRModule, context: Context) -> tuple[tvm.IRModule, Report]:
+        before = _count(mod)
+        kept: dict[int, list[tuple[tvm.ir.GlobalVar, tirx.PrimFunc]]] = {}
+        merged: dict[tvm.ir.GlobalVar, tvm.ir.GlobalVar] = {}
+        for gvar, func in mod.functions_items():
+            if not isinstance(func, tirx.PrimFunc):
+                continue
+            same = kept.setdefault(tvm_ffi.structural_hash(func), [])
+            twin = next((g for g, f in same if tvm_ffi.structural_equal(f, func)), None)
+            if twin is None:
+                same.append((gvar, func))
+            else:
+                merged[gvar] = twin
+        renamer = _Renamer(mod, merged)
+        mod = replace_main(renamer.builder_.get(), renamer.visit_expr(mod["main"]))
+        mod = resolve_rows(relax.transform.DeadCodeElimination()(mod))
+        return mod, {"functions_before": before, "functions_after": _count(mod)}
+
+
+@relax.expr_functor.mutator
+class _Renamer(relax.PyExprMutator):
+    def __init__(self, mod: tvm.IRModule, merged: Mapping[tvm.ir.GlobalVar, tvm.ir.GlobalVar]) -> None:
+        super().__init__(mod)
+        self._merged = merged
+
+    def visit_global_var_(self, gvar: tvm.ir.GlobalVar) -> relax.Expr:
+        return self._merged.get(gvar, gvar)
+
+
+def _count(mod: tvm.IRModule) -> int:
+    return sum(isinstance(f, tirx.PrimFunc) for f in mod.functions.values())
+
+
+def _candidates(grouped: tvm.IRModule, mod: tvm.IRModule, typical: Mapping[str, int]) -> list[Report]:
+    """Every group of more than one function that FuseOps formed in main, with its bytes before and after."""
+    found = []
+    for binding in bindings(grouped["main"]):
+        call = binding.value
+        if not isinstance(call, relax.Call) or not isinstance(call.op, tvm.ir.GlobalVar):
+            continue
+        group = grouped[call.op]
+        parts = [b.value for b in bindings(group) if op_name(b.value) == "relax.call_tir"]
+        sizes = _row_sizes(grouped, typical)
+        before = sum(_traffic([*part.args[1], part.ty_args[0]], sizes) for part in parts)
+        after = _traffic([*group.params, group.ret_ty], sizes)
+        found.append({
+            "function": call.op.name_hint,
+            "functions": [part.args[0].name_hint for part in parts],
+            "bytes_apart": before,
+            "bytes_fused": after,
+            "benefit_bytes": before - after,
+        })  # fmt: skip
+    return found
+
+
+def _row_sizes(mod: tvm.IRModule, typical: Mapping[str, int]) -> dict[str, int]:
+    """Typical sizes of all dimension variables by name, row variables included."""
+    sizes = dict(typical)
+    for block in mod["main"].body.blocks:
+        for binding in block.bindings:
+            if isinstance(binding, relax.MatchCast):
+                for dim, product in zip(binding.ty.shape.values, binding.value.ty.shape.values):
+                    if isinstance(dim, tirx.Var):
+                        sizes.setdefault(dim.name, size_of(product, sizes))
+    return sizes
+
+
+def _traffic(values: list[relax.Expr | relax.Type], sizes: Mapping[str, int]) -> int:
+    """Bytes of tensors (or tensor types), each counted once."""
+    total = 0
+    for value in values:
+        ty = value if isinstance(value, relax.Type) else value.ty
+        for tensor in ty.fields if isinstance(ty, relax.TupleType) else [ty]:
+            if isinstance(tensor, relax.TensorType):
+                elements = int(np.prod([size_of(d, sizes) for d in tensor.shape.values], dtype=np.int64))
+                total += elements * np.dtype(str(tensor.dtype)).itemsize
+    return total

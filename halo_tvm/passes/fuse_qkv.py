@@ -1,0 +1,90 @@
+"""Horizontal fusion: query, key and value projections of one input become one linear.
+
+Before -> after
+    attention(reshape(linear(x, wq)), reshape(linear(x, wk)), reshape(linear(x, wv)), ...)
+        ->   attention(linear(x, [wq | wk | wv]), ..., packed=True)
+    one pass over x instead of three, and attention reads q, k and v in place
+Declines
+    attention over computed q, k, v (rotary, caches); projections of different inputs; some without a bias
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import tvm
+from tvm import relax
+
+from ..errors import Declined
+from ..relay_ops import OPERATORS
+from ..relay_ops._operator import attrs_of, operator_of
+from ._pass import Context, Pass, Report, bindings, op_name, rebuild
+from ._weights import WeightEditor
+
+
+@dataclass(frozen=True)
+class FuseQKV(Pass):
+    """Join the three projections in front of an attention."""
+
+    name = "fuse_qkv"
+
+    def __call__(self, mod: tvm.IRModule, context: Context) -> tuple[tvm.IRModule, Report]:
+        func = mod["main"]
+        editor = WeightEditor(func, context.params)
+        values = {b.var: b.value for b in bindings(func)}
+        fused: list[str] = []
+        declined: list[dict[str, str]] = []
+
+        def rewrite(call: relax.Call) -> relax.Expr:
+            operator = operator_of(call)
+            if operator is None or operator.name != "attention":
+                return call
+            attrs = attrs_of(call)
+            layer = str(attrs.get("layer"))
+            if attrs.get("packed"):
+                declined.append({"layer": layer, "reason": "already one projection"})
+                return call
+            try:
+                joined = _join(call, attrs, values, editor)
+            except Declined as reason:
+                declined.append({"layer": layer, "reason": str(reason)})
+                return call
+            fused.append(layer)
+            return joined
+
+        mod = editor.finish(mod, rebuild(func, rewrite).body)
+        clean = [relax.transform.Normalize(), relax.transform.DeadCodeElimination()]
+        return tvm.transform.Sequential(clean)(mod), {"fused": fused, "declined": declined}
+
+
+def _join(call: relax.Call, attrs: dict[str, object], values: dict[relax.Var, relax.Expr], editor: WeightEditor) -> relax.Expr:
+    projections = [_projection(arg, values) for arg in call.args[:3]]
+    x = projections[0].args[0]
+    layout = attrs_of(projections[0])["layout"]
+    if any(not p.args[0].same_as(x) for p in projections):
+        raise Declined("query, key and value are projections of different inputs")
+    if any(attrs_of(p)["layout"] != layout or len(p.args) != len(projections[0].args) for p in projections):
+        raise Declined("the three projections differ in layout or bias")
+    weights = [editor.name(p.args[1]) for p in projections]
+    biases = [editor.name(p.args[2]) for p in projections if len(p.args) == 3]
+    if None in weights or None in biases or layout == "packed":
+        raise Declined("a projection's weight is no plain parameter")
+    columns = sum(attrs_of(p)["n"] for p in projections)
+    axis = 1 if layout == "kn" else 0
+    shape = list(editor.params.shape(weights[0]))
+    shape[axis] = columns
+    args = [x, editor.derive("+".join(weights), "concat", weights, shape, axis=axis)]
+    if biases:
+        args.append(editor.derive("+".join(biases), "concat", biases, (columns,), axis=0))
+    linear = OPERATORS["linear"].call(*args, layout=layout, n=columns, layer=attrs.get("layer"))
+    return OPERATORS["attention"].call(linear, *call.args[3:], **{**attrs, "packed": True})
+
+
+def _projection(arg: relax.Expr, values: dict[relax.Var, relax.Expr]) -> relax.Call:
+    value = values.get(arg)
+    if op_name(value) == "relax.reshape":
+        value = values.get(value.args[0])
+    operator = operator_of(value)
+    if operator is None or operator.name != "linear":
+        raise Declined(f"query, key or value is computed by {op_name(value).removeprefix('relax.') or 'no operator'}, not projected")
+    return value

@@ -1,0 +1,75 @@
+"""Pack the weights of linears once, at compile time, into the blocks their kernels read.
+
+Before -> after
+    halo.linear(x, w [k, n], layout="kn")   ->   halo.linear(x, w' [k/kc, ceil(n/nr), kc, nr], layout="packed")
+    halo.embedding(ids, w, layout="nk")     ->   halo.embedding(ids, w', layout="packed")   where a linear shares w
+No data moves here: a `ParamRecipe` says how w' is made of w. Tied weights are therefore stored once, packed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import tvm
+from tvm import relax
+
+from ..relay_ops._operator import attrs_of, operator_of
+from ..tir_schedules._packing import pack_shape
+from ._pass import Context, Pass, Report, bindings, rebuild
+from ._weights import WeightEditor
+
+
+@dataclass(frozen=True)
+class PackWeights(Pass):
+    """Give every linear weight the layout of the target's GEMM rule."""
+
+    name = "pack_weights"
+
+    def __call__(self, mod: tvm.IRModule, context: Context) -> tuple[tvm.IRModule, Report]:
+        func = mod["main"]
+        editor = WeightEditor(func, context.params)
+        layouts: dict[str, set[str]] = {}
+        for call in _calls(func, ("linear",)):
+            name = editor.name(call.args[1])
+            if name is not None:
+                layouts.setdefault(name, set()).add(attrs_of(call)["layout"])
+        formats: dict[str, int] = {}
+        kept: list[dict[str, str]] = []
+        packed: dict[str, relax.Var] = {}
+        for name, found in layouts.items():
+            if len(found) != 1 or "packed" in found:
+                kept.append({"weight": name, "reason": f"its linears read it in the layouts {', '.join(sorted(found))}"})
+            else:
+                (layout,) = found
+                packed[name] = _pack(editor, name, layout, context, formats)
+
+        def rewrite(call: relax.Call) -> relax.Expr:
+            operator = operator_of(call)
+            name = editor.name(call.args[1]) if operator is not None and operator.name in ("linear", "embedding") else None
+            # An embedding reads rows of [n, d], so it can share a head of layout "nk" only.
+            if name not in packed or (operator.name == "embedding" and layouts[name] != {"nk"}):
+                return call
+            args = [call.args[0], packed[name], *call.args[2:]]
+            return operator.call(*args, **{**attrs_of(call), "layout": "packed"})
+
+        mod = editor.finish(mod, rebuild(func, rewrite).body)
+        return relax.transform.Normalize()(mod), {"formats": formats, "kept": kept}
+
+
+def _calls(func: relax.Function, operators: Iterable[str]) -> list[relax.Call]:
+    found = []
+    for binding in bindings(func):
+        operator = operator_of(binding.value)
+        if operator is not None and operator.name in operators:
+            found.append(binding.value)
+    return found
+
+
+def _pack(editor: WeightEditor, name: str, layout: str, context: Context, formats: dict[str, int]) -> relax.Var:
+    shape = editor.params.shape(name)
+    k, n = shape if layout == "kn" else shape[::-1]
+    kc, nr = pack_shape(k, n, context.target)
+    label = f"f32/k1/n{nr}"
+    formats[label] = formats.get(label, 0) + 1
+    return editor.derive(f"{name}|{label}", "pack", [name], (k // kc, -(-n // nr), kc, nr), layout=layout, kc=kc, nr=nr)

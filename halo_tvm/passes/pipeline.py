@@ -1,0 +1,98 @@
+"""The graph passes in order: which phase each belongs to and from which opt level on it runs.
+
+    -O0   only what is required to lower a model
+    -O1   recognise operators, simplify, work on rows, pack weights, vector mathematics
+    -O2   and fuse: QKV projections, element-wise neighbours
+    -O3   and compute common sub-expressions once, share memory between activations
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import tvm
+
+from ..errors import UnknownName, UsageError
+from ._pass import PASSES, Context, Pass, Report, with_options
+
+
+@dataclass(frozen=True)
+class Step:
+    """One place in the pipeline. `level` is the lowest opt level that runs it; `off` passes run when enabled only."""
+
+    name: str
+    level: int
+    required: bool = False
+    off: bool = False
+
+
+LIFT = (
+    Step("canonicalise", 1),
+    Step("lift", 1),
+)
+OPTIMISE = (
+    Step("prune_heads", 0, off=True),
+    Step("expand", 0, required=True),
+    Step("fold", 1),
+    Step("simplify", 1),
+    Step("cse", 3),
+    Step("fuse_qkv", 2),
+    Step("flatten_rows", 1),
+    Step("simplify", 1),
+    Step("dce", 1),
+    Step("pack_weights", 1),
+    Step("legalize", 0, required=True),
+    Step("fuse", 2),
+    Step("merge_functions", 0, required=True),
+)
+# Decided while building, switched like passes.
+BUILD = (Step("plan_memory", 3), Step("vector_math", 1))
+
+Dump = Callable[[str, tvm.IRModule], None]
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """The steps of one compilation, resolved from level, --enable and --disable."""
+
+    level: int
+    enabled: frozenset[str]
+    disabled: frozenset[str]
+
+    @classmethod
+    def of(cls, level: int, enable: Iterable[str] = (), disable: Iterable[str] = ()) -> Pipeline:
+        """Check the names; a required pass cannot be disabled."""
+        steps = {step.name: step for step in (*LIFT, *OPTIMISE, *BUILD)}
+        for name in (*enable, *disable):
+            if name not in steps and name not in PASSES:
+                raise UnknownName("pass", name, set(steps) | set(PASSES))
+        for name in disable:
+            if name in steps and steps[name].required:
+                raise UsageError(f"pass {name} is needed to lower any model, found it in --disable: leave it out there")
+        return cls(level, frozenset(enable), frozenset(disable))
+
+    def runs(self, step: Step) -> bool:
+        if step.required or step.name in self.enabled:
+            return True
+        return not step.off and step.level <= self.level and step.name not in self.disabled
+
+    def runs_named(self, name: str) -> bool:
+        """Whether a step of the build phase runs."""
+        return any(step.name == name and self.runs(step) for step in BUILD)
+
+    def run(self, steps: tuple[Step, ...], mod: tvm.IRModule, context: Context) -> tuple[tvm.IRModule, Report]:
+        """The chosen steps in order, each verified; the report maps pass names to their reports."""
+        reports: Report = {}
+        known = {step.name for step in (*LIFT, *OPTIMISE, *BUILD)}
+        # A plug-in's pass runs, when enabled, in front of the expansion of semantic operators.
+        extra = tuple(Step(name, 0) for name in sorted(self.enabled - known)) if steps is OPTIMISE else ()
+        for step in (*extra, *steps):
+            if not self.runs(step):
+                continue
+            instance: Pass = with_options(PASSES[step.name], context.overrides.passes.get(step.name, {}))
+            mod, report = instance(mod, context)
+            assert tvm.relax.analysis.check_well_formed(mod), f"pass {step.name} left an ill-formed module"
+            name = step.name if step.name not in reports else f"{step.name}_again"
+            reports[name] = report
+        return mod, reports

@@ -1,0 +1,113 @@
+"""Schedule every PrimFunc: what halo.toml asks for, else a tuned record, else the first rule that serves it.
+
+`scheduled_by` is the only way from a decision to code: compiling and tuning both take it, so what was
+measured is what is shipped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import tvm
+from tvm import tirx
+
+from ..errors import Declined, UnknownName, UsageError
+from ..relay_ops._operator import OVERRIDE
+from ..targets import Target
+from ..tir_schedules import RULES, Rule
+from ..tir_schedules._blocks import blocks
+from ._pass import Report
+from .vector_math import rewrite_function
+
+# (function, rule) -> the decision of a tuning record and how it is described, or None
+Lookup = Callable[[tirx.PrimFunc, Rule], tuple[object, str] | None]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How one function is scheduled, and which rules declined before, with their reasons."""
+
+    rule: Rule
+    decision: object
+    origin: str  # "override", "record ...", "rule"
+    declined: tuple[str, ...]
+
+
+def rule_for(func: tirx.PrimFunc, target: Target) -> Choice:
+    """The first rule of the target's list that serves `func`; `Declined` when none does."""
+    reasons: list[str] = []
+    for name in target.spec.rules:
+        try:
+            return Choice(RULES[name], RULES[name].default(func, target), "rule", tuple(reasons))
+        except Declined as declined:
+            reasons.append(f"{name}: {declined}")
+    raise Declined("; ".join(reasons))
+
+
+def scheduled_by(
+    rule: Rule, func: tirx.PrimFunc, target: Target, decision: object, *, vector_math: bool = True
+) -> tirx.PrimFunc:
+    """`func` scheduled by one decision, its transcendental functions in vector form."""
+    scheduled = rule.apply(func, target, decision)
+    return rewrite_function(scheduled, Counter(), Counter()) if vector_math else scheduled
+
+
+def schedule_functions(
+    mod: tvm.IRModule, target: Target, lookup: Lookup | None = None, *, vector_math: bool = True
+) -> tuple[tvm.IRModule, Report]:
+    """Every PrimFunc of `mod` scheduled; the report has one entry per function."""
+    out = mod.clone()
+    entries = []
+    for gvar, func in list(mod.functions_items()):
+        if not isinstance(func, tirx.PrimFunc):
+            continue
+        choice = _choose(func, target, lookup)
+        new = scheduled_by(choice.rule, func, target, choice.decision, vector_math=vector_math)
+        out[gvar] = new.with_attr("tirx.is_scheduled", True)
+        entries.append({
+            "function": gvar.name_hint,
+            "rule": choice.rule.name,
+            "origin": choice.origin,
+            "decision": str(choice.decision),
+            "declined": list(choice.declined),
+        })  # fmt: skip
+    return out, {
+        "functions": entries,
+        "rules": dict(Counter(entry["rule"] for entry in entries)),
+        "tuned": sum(entry["origin"].startswith("record") for entry in entries),
+    }
+
+
+def _choose(func: tirx.PrimFunc, target: Target, lookup: Lookup | None) -> Choice:
+    asked = _override(func)
+    if asked:
+        return _asked_for(func, target, asked)
+    choice = rule_for(func, target)
+    found = lookup(func, choice.rule) if lookup else None
+    if found is None:
+        return choice
+    decision, origin = found
+    return Choice(choice.rule, decision, f"record {origin}", choice.declined)
+
+
+def _asked_for(func: tirx.PrimFunc, target: Target, asked: Mapping[str, object]) -> Choice:
+    """The rule and the decision fields that halo.toml names; what it leaves out is the rule's default."""
+    name = asked.get("rule")
+    if name is not None and name not in RULES:
+        raise UnknownName("schedule rule", str(name), RULES)
+    try:
+        choice = Choice(RULES[name], RULES[name].default(func, target), "override", ()) if name else rule_for(func, target)
+        fields = {**vars(choice.decision), **asked.get("decision", {})}
+        return Choice(choice.rule, type(choice.decision)(**fields), "override", choice.declined)
+    except (Declined, TypeError) as reason:
+        raise UsageError(f"halo.toml asks for {json.dumps(dict(asked))}, but {reason}: correct the override") from reason
+
+
+def _override(func: tirx.PrimFunc) -> dict[str, object]:
+    for block in blocks(func):
+        if OVERRIDE in block.node.annotations:
+            return json.loads(str(block.node.annotations[OVERRIDE]))
+    return {}

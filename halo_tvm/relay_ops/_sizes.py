@@ -1,0 +1,19 @@
+"""Numbers for symbolic dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+UNKNOWN = 128  # what a symbol counts as when nothing is known of it
+
+
+def size_of(dim: tvm.ir.Expr, sizes: Mapping[str, int]) -> int:
+    """A dimension with its symbols replaced by `sizes` by name."""
+    if isinstance(dim, tirx.IntImm):
+        return int(dim)
+    bound = tvm_ffi.structural_map(dim, (tirx.Var, lambda v: tirx.IntImm("int64", sizes.get(v.name, UNKNOWN))))
+    return int(tvm.sym.Analyzer().simplify(bound))
