@@ -77,6 +77,14 @@ class MissingPackage(EnvironmentProblem):
         super().__init__(f"{needed_for} needs the package {package!r}, which is not installed: run `{install}`")
 
 
+class PeerFailed(EnvironmentProblem):
+    """Another engine's process died, hung, or answered nonsense; `missing`: the engine is not installed."""
+
+    def __init__(self, message: str, *, missing: bool = False) -> None:
+        super().__init__(message)
+        self.missing = missing
+
+
 class Rejected(Exception):
     """Control flow: a lift matched, but its precondition does not hold; the message says why."""
 

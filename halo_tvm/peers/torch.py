@@ -1,0 +1,68 @@
+"""PyTorch on plain modules with the same weights: eager, or compiled by inductor with frozen weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from ..errors import MissingPackage, PeerFailed
+from ._protocol import LoadRequest, serve
+
+INSTALL = "pip install torch --index-url https://download.pytorch.org/whl/cpu"
+
+
+class Torch:
+    """`options`: {"compile": bool}."""
+
+    version = ""
+
+    def load(self, request: LoadRequest) -> None:
+        try:
+            import torch
+            from safetensors.torch import load_file
+        except ModuleNotFoundError as error:
+            raise MissingPackage(str(error.name), "the peer torch", INSTALL) from None
+        from ._torch_models import FAMILIES
+
+        torch.set_num_threads(request.threads)
+        torch.set_num_interop_threads(1)
+        self.version = torch.__version__
+        self.torch = torch
+        description = json.loads((Path(request.model) / "model.json").read_text(encoding="utf-8"))
+        if description["family"] not in FAMILIES:
+            raise PeerFailed(f"expected a model of {', '.join(sorted(FAMILIES))}, found {description['family']!r}: use --vs onnxruntime")
+        weights = load_file(str(Path(request.model) / "weights.safetensors"))
+        self.module = FAMILIES[description["family"]](description["config"], weights).eval()
+        self.inputs: list[str] = description["inputs"]
+        self.output_names: list[str] = description["outputs"]
+        if request.options.get("compile"):
+            import torch._inductor.config as inductor
+
+            inductor.freezing = True
+            self.module = torch.compile(self.module)
+
+    def prepare(self, inputs: Mapping[str, np.ndarray]) -> Callable[[], None]:
+        tensors = self._tensors(inputs)
+
+        def run() -> None:
+            with self.torch.no_grad():
+                self.module(*tensors)
+
+        for _ in range(2):  # compilation happens in the first run
+            run()
+        return run
+
+    def outputs(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        with self.torch.no_grad():
+            result = self.module(*self._tensors(inputs))
+        return {self.output_names[0]: result.numpy()}
+
+    def _tensors(self, inputs: Mapping[str, np.ndarray]) -> list[object]:
+        return [self.torch.from_numpy(np.ascontiguousarray(inputs[name])) for name in self.inputs]
+
+
+if __name__ == "__main__":
+    serve(Torch())

@@ -1,0 +1,127 @@
+"""What every view shows: a result as titled tables of text. Views differ in dress only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .schema import BenchResult, Comparison, EngineResult, Host, ProfileResult, Result, TuneResult, ValidateResult
+
+
+@dataclass(frozen=True)
+class Table:
+    title: str
+    header: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def tables_of(result: Result) -> list[Table]:
+    """The sections of a result, the host last."""
+    if isinstance(result, BenchResult):
+        body = _bench(result)
+    elif isinstance(result, ValidateResult):
+        body = _validate(result)
+    elif isinstance(result, TuneResult):
+        body = _tune(result)
+    else:
+        body = _profile(result)
+    return [body, Table("Host", notes=host_lines(result.host))]
+
+
+def host_lines(host: Host) -> tuple[str, ...]:
+    return (
+        f"{host.cpu}; {host.cores} cores, {host.memory_gib:g} GiB; {', '.join(host.isa) or 'no known vector extension'}",
+        f"Python {host.python}; " + ", ".join(f"{name} {version}" for name, version in host.packages.items()),
+    )
+
+
+def _number(value: float | None, form: str = ".2f") -> str:
+    return "-" if value is None else format(value, form)
+
+
+def _shapes(inputs) -> str:
+    return ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in inputs.items())
+
+
+def ratio_text(comparison: Comparison | None) -> str:
+    """A ratio as a reader meets it: a loss is called one."""
+    if comparison is None:
+        return "-"
+    p = comparison.paired
+    return f"{p.value:.2f} ({p.low:.2f} to {p.high:.2f}) {comparison.verdict}"
+
+
+def _bench(result: BenchResult) -> Table:
+    by_peer = {c.peer: c for c in result.comparisons}
+    rows = []
+    for engine in result.engines:
+        if engine.failure is not None:
+            continue
+        error = f"{engine.accuracy.relative_l2:.1e}" if engine.accuracy else "-"
+        spread = f"{_number(engine.p10_ms)} to {_number(engine.p90_ms)}"
+        rows.append((
+            engine.engine, _number(engine.median_ms), spread, ratio_text(by_peer.get(engine.engine)), error,
+            _number(engine.peak_rss_mib, ".0f"), _number(engine.load_s, ".1f"),
+        ))  # fmt: skip
+    ours = result.engines[0].engine if result.engines else "ours"
+    header = ("engine", "median ms", "p10 to p90", f"time / {ours}'s", "error", "peak RSS MiB", "load s")
+    plural = "thread" if result.threads == 1 else "threads"
+    method = (
+        f"{result.rounds} rounds in turns, {result.runs_per_turn} runs a turn after one untimed run and a pause of "
+        f"{result.pause_ms:g} ms, each engine in its own process; ratios above 1: {ours} is faster "
+        f"({_percent(result)} interval over paired rounds); error: relative L2 against float64"
+    )
+    failures = tuple(f"{e.engine} failed: {e.failure}" for e in result.engines if e.failure is not None)
+    losses = tuple(_loss(ours, c) for c in result.comparisons if c.verdict == "slower")
+    title = f"{result.model}, {_shapes(result.inputs)}, {result.threads} {plural}"
+    return Table(title, header, tuple(rows), (*failures, *losses, method, *result.notes))
+
+
+def _percent(result: BenchResult) -> str:
+    return f"{100 * result.comparisons[0].paired.confidence:.0f} %" if result.comparisons else "90 %"
+
+
+def _loss(ours: str, comparison: Comparison) -> str:
+    return f"{ours} is slower than {comparison.peer}: {1 / comparison.paired.value:.2f} times its time"
+
+
+def best_peer(result: BenchResult) -> EngineResult | None:
+    """The fastest engine that is not ours."""
+    peers = [e for e in result.engines[1:] if e.median_ms is not None]
+    return min(peers, key=lambda e: e.median_ms) if peers else None
+
+
+def _validate(result: ValidateResult) -> Table:
+    rows = tuple(
+        (f"{o.case} {o.output}", f"{o.max_abs:.2e}", f"{o.relative_l2:.2e}", f"{o.limit:.1e}", "ok" if o.passed else "FAILED")
+        for o in result.outputs
+    )
+    verdict = "passed" if result.passed else f"FAILED in {sum(not o.passed for o in result.outputs)} of {len(result.outputs)} outputs"
+    header = ("case and output", "max abs", "relative L2", "limit", "verdict")
+    return Table(f"{result.model} against {result.reference}: {verdict}", header, rows, result.notes)
+
+
+def _tune(result: TuneResult) -> Table:
+    rows = tuple(
+        (
+            t.task, str(t.trials), str(t.failed), _number(t.default_us, ".1f"), _number(t.best_us, ".1f"),
+            "-" if t.ratio is None else f"{t.ratio.value:.2f} ({t.ratio.low:.2f} to {t.ratio.high:.2f})",
+            "committed" if t.committed else t.reason,
+        )
+        for t in result.tasks
+    )  # fmt: skip
+    committed = sum(t.committed for t in result.tasks)
+    title = f"{result.model} for {result.target}: {committed} of {len(result.tasks)} tasks improved in {result.seconds:.0f} s"
+    return Table(title, ("task", "trials", "failed", "default us", "best us", "ratio", "outcome"), rows, result.notes)
+
+
+def _profile(result: ProfileResult) -> Table:
+    rows = tuple(
+        (
+            k.kernel, k.operator, str(k.calls), _number(k.total_us, ".1f"), f"{100 * k.total_us / result.total_us:.1f} %",
+            _number(k.gflops, ".0f"), _number(k.gbytes_per_s, ".1f"),
+        )
+        for k in sorted(result.kernels, key=lambda k: -k.total_us)
+    )  # fmt: skip
+    title = f"{result.model}, {_shapes(result.inputs)}, {result.threads} threads: {result.total_us / 1000:.2f} ms"
+    return Table(title, ("kernel", "operator", "calls", "us", "share", "GFLOP/s", "GB/s"), rows, result.notes)

@@ -1,0 +1,28 @@
+"""Results as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ._tables import Table, tables_of
+from .schema import Result
+
+
+def render(result: Result) -> str:
+    """The result as Markdown: a heading, a table and notes per section."""
+    return "\n".join(_section(table) for table in tables_of(result))
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table, first column to the left, others to the right; pipes in cells are escaped."""
+    lines = [header, ["---", *(["---:"] * (len(header) - 1))], *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in line) + " |" for line in lines) + "\n"
+
+
+def _section(section: Table) -> str:
+    parts = [f"### {section.title}\n"]
+    if section.rows:
+        parts.append(table(section.header, section.rows))
+    if section.notes:
+        parts.append("\n".join(f"- {note.strip()}" for note in section.notes) + "\n")
+    return "\n".join(parts)

@@ -1,0 +1,243 @@
+"""Results as records, and their one versioned JSON form: bench, validate, tune and profile.
+
+A result is `{"schema": 1, "kind": "bench", "host": {...}, ...}`; `to_json` and `from_json` convert.
+No record holds a host name or a path.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ..errors import UsageError
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Host:
+    """The machine class and the versions a number belongs to."""
+
+    cpu: str  # architecture, vendor, family and model
+    isa: tuple[str, ...]  # vector extensions that decide speed
+    cores: int  # that the process may use
+    memory_gib: float
+    python: str
+    packages: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Largest error of one engine over all cases and outputs, against the float64 reference."""
+
+    cases: int
+    max_abs: float
+    relative_l2: float
+
+
+@dataclass(frozen=True)
+class EngineResult:
+    """One engine in a benchmark: its samples in order of rounds, or why there are none."""
+
+    engine: str
+    version: str = ""
+    samples_ms: tuple[float, ...] = ()  # one per round: the median of the round's runs
+    median_ms: float | None = None
+    p10_ms: float | None = None
+    p90_ms: float | None = None
+    load_s: float | None = None
+    peak_rss_mib: float | None = None
+    accuracy: Accuracy | None = None
+    failure: str | None = None
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A ratio with the interval that holds it with `confidence`, by bootstrap over paired rounds."""
+
+    value: float
+    low: float
+    high: float
+    confidence: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """peer time / our time: above 1, ours is faster."""
+
+    peer: str
+    ratio_of_medians: float
+    paired: Interval  # the median of the rounds' ratios
+    paired_95: Interval
+    verdict: str  # "faster", "slower" or "equal within noise"
+
+
+@dataclass(frozen=True)
+class BenchResult:
+    """Engines timed in turns on the same inputs."""
+
+    model: str
+    inputs: Mapping[str, tuple[int, ...]]  # name -> shape
+    threads: int
+    rounds: int
+    runs_per_turn: int
+    pause_ms: float
+    host: Host
+    engines: tuple[EngineResult, ...]  # ours first
+    comparisons: tuple[Comparison, ...]
+    notes: tuple[str, ...] = ()
+    kind: str = field(default="bench", init=False)
+
+
+@dataclass(frozen=True)
+class OutputError:
+    """Difference of one output in one case."""
+
+    case: str
+    output: str
+    max_abs: float
+    relative_l2: float
+    limit: float  # on relative_l2
+    passed: bool
+
+
+@dataclass(frozen=True)
+class ValidateResult:
+    """An artifact against its reference."""
+
+    model: str
+    reference: str  # which engine made the reference
+    host: Host
+    outputs: tuple[OutputError, ...]
+    passed: bool
+    notes: tuple[str, ...] = ()
+    kind: str = field(default="validate", init=False)
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """One tuned function; `ratio` is default time / best time, 1 where nothing better was found."""
+
+    task: str
+    workload: str
+    trials: int
+    failed: int
+    default_us: float
+    best_us: float
+    ratio: Interval | None
+    committed: bool
+    reason: str  # why committed or not
+
+
+@dataclass(frozen=True)
+class TuneResult:
+    """A tuning run."""
+
+    model: str
+    target: str
+    seconds: float
+    host: Host
+    tasks: tuple[TaskResult, ...]
+    notes: tuple[str, ...] = ()
+    kind: str = field(default="tune", init=False)
+
+
+@dataclass(frozen=True)
+class KernelTime:
+    """One function of a model: calls per run, time per run, and the rates its cost model gives."""
+
+    kernel: str
+    operator: str
+    calls: int
+    total_us: float
+    gflops: float | None = None
+    gbytes_per_s: float | None = None
+
+
+@dataclass(frozen=True)
+class ProfileResult:
+    """Where one run's time goes."""
+
+    model: str
+    inputs: Mapping[str, tuple[int, ...]]
+    threads: int
+    total_us: float
+    host: Host
+    kernels: tuple[KernelTime, ...]
+    notes: tuple[str, ...] = ()
+    kind: str = field(default="profile", init=False)
+
+
+Result = BenchResult | ValidateResult | TuneResult | ProfileResult
+KINDS: dict[str, type] = {"bench": BenchResult, "validate": ValidateResult, "tune": TuneResult, "profile": ProfileResult}
+
+
+def to_json(result: Result) -> dict[str, object]:
+    """The result as an object of plain JSON values."""
+    return {"schema": SCHEMA, **_plain(result)}
+
+
+def from_json(data: Mapping[str, object]) -> Result:
+    """The inverse of `to_json`; `UsageError` for another schema version, an unknown kind or a wrong field."""
+    if not isinstance(data, Mapping) or data.get("schema") != SCHEMA:
+        found = data.get("schema") if isinstance(data, Mapping) else type(data).__name__
+        raise UsageError(f"expected a result of schema {SCHEMA}, found {found!r}: measure again, or use the release that wrote it")
+    kind = data.get("kind")
+    if kind not in KINDS:
+        raise UsageError(f"expected a result of kind {', '.join(sorted(KINDS))}, found {kind!r}: give a file written with --json")
+    values = {key: value for key, value in data.items() if key not in ("schema", "kind")}
+    return _record(KINDS[str(kind)], values, str(kind))
+
+
+def _plain(value: object) -> object:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # JSON has no infinity
+    return value
+
+
+def _record(cls: type, data: object, where: str) -> object:
+    if not isinstance(data, Mapping):
+        raise UsageError(f"expected an object at {where}, found {type(data).__name__}: the file is damaged, measure again")
+    hints = typing.get_type_hints(cls)
+    fields = {f.name: f for f in dataclasses.fields(cls) if f.init}
+    unknown = sorted(set(data) - set(fields))
+    required = [n for n, f in fields.items() if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING]
+    missing = sorted(set(required) - set(data))
+    if unknown or missing:
+        raise UsageError(
+            f"expected the fields {', '.join(fields)} at {where}, found {', '.join(unknown) or 'nothing'} beyond them "
+            f"and {', '.join(missing) or 'nothing'} missing: the file is of another release, measure again"
+        )
+    return cls(**{name: _value(hints[name], value, f"{where}.{name}") for name, value in data.items()})
+
+
+def _value(hint: object, value: object, where: str) -> object:
+    """`value` as the type `hint`: records, tuples, mappings, optional values and numbers."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        if value is None:
+            return None
+        return _value(next(a for a in args if a is not type(None)), value, where)
+    if dataclasses.is_dataclass(hint):
+        return _record(hint, value, where)
+    if origin is tuple and isinstance(value, (list, tuple)):
+        return tuple(_value(args[0], item, f"{where}[{i}]") for i, item in enumerate(value))
+    if origin is not None and isinstance(value, Mapping):
+        return {str(key): _value(args[1], item, f"{where}.{key}") for key, item in value.items()}
+    if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    if hint is float and value in ("inf", "-inf", "nan"):
+        return float(value)
+    if isinstance(hint, type) and isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
+        return value
+    raise UsageError(f"expected {hint} at {where}, found {value!r}: the file is damaged, measure again")

@@ -1,0 +1,101 @@
+"""Turns between engines: failures stay with the engine that fails, ours excepted."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from halo_tvm.artifact import FunctionSpec, TensorSpec
+from halo_tvm.errors import PeerFailed, UsageError
+from halo_tvm.peers.benchmark import Contestant, accuracy, take_turns, timed_inputs
+from halo_tvm.peers._protocol import LoadRequest
+
+FAKE = Path(__file__).with_name("fake_engine.py")
+
+
+@pytest.fixture
+def turns(tmp_path):
+    np.savez(tmp_path / "inputs.npz", x=np.arange(3.0))
+    np.savez(tmp_path / "reference.npz", **{"case0.input.x": np.ones(4), "case0.output.y": np.full(4, 2.0)})
+    request = LoadRequest("model", 1, str(tmp_path / "inputs.npz"))
+
+    def run(*behaviours: str, rounds: int = 3):
+        contestants = [Contestant(b, [sys.executable, str(FAKE), b], request) for b in behaviours]
+        return take_turns(contestants, rounds, tmp_path / "reference.npz", tmp_path)
+
+    return run
+
+
+def test_every_engine_has_one_sample_per_round(turns):
+    results, runs = turns("plain", "slow")
+    assert runs >= 1
+    assert [r.engine for r in results] == ["plain", "slow"]
+    assert all(len(r.samples_ms) == 3 and r.failure is None for r in results)
+    assert results[0].accuracy.max_abs == 0 and results[0].accuracy.cases == 1
+    assert results[0].version == "1.2.3" and results[0].peak_rss_mib > 1
+
+
+@pytest.mark.parametrize(("behaviour", "words"), [("crash", "signal 6"), ("garbage", "not JSON"), ("raises", "cannot read the model")])
+def test_a_failing_peer_is_reported_and_the_others_go_on(turns, behaviour, words):
+    results, _ = turns("plain", behaviour, "slow")
+    assert [r.failure is None for r in results] == [True, False, True]
+    assert words in results[1].failure and results[1].samples_ms == () and results[1].median_ms is None
+    assert len(results[2].samples_ms) == 3
+
+
+def test_our_own_failure_is_raised(turns):
+    with pytest.raises(PeerFailed, match="cannot read the model"):
+        turns("raises", "plain")
+
+
+def test_only_missing_peers_is_an_environment_problem(turns):
+    with pytest.raises(PeerFailed, match="pip install fakeengine") as error:
+        turns("plain", "missing")
+    assert error.value.exit_code == 5
+    results, _ = turns("plain", "missing", "slow")
+    assert "pip install fakeengine" in results[1].failure and results[2].failure is None
+
+
+def test_a_wrong_engine_shows_in_the_accuracy(turns):
+    results, _ = turns("plain", "wrong", rounds=1)
+    assert results[1].accuracy.max_abs == 0.5
+    assert results[1].accuracy.relative_l2 == pytest.approx(0.25)
+
+
+def test_missing_and_misshapen_outputs_are_infinitely_wrong():
+    expected = {"case0": {"y": np.ones(3)}}
+    assert accuracy(expected, {}).relative_l2 == float("inf")
+    assert accuracy(expected, {"case0": {"y": np.ones(4)}}).max_abs == float("inf")
+    assert accuracy(expected, {"case0": {"y": np.array([1, np.nan, 1])}}).relative_l2 == float("inf")
+
+
+SPEC = FunctionSpec(
+    inputs=(
+        TensorSpec("input_ids", ("batch", "sequence"), "int64", values=(0, 99)),
+        TensorSpec("mask", ("batch", "sequence"), "int64", values=(0, 1), default="ones"),
+    ),
+    outputs=(TensorSpec("y", ("batch", "sequence", 4), "float32"),),
+    ranges={"batch": (1, 8), "sequence": (1, 64)},
+)
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [(None, (1, 64)), ("input_ids=2x16", (2, 16)), ("batch=3,sequence=5", (3, 5)), ("sequence=7", (1, 7)), ("input_ids=2x16,mask=2x16", (2, 16))],
+)
+def test_timed_inputs(shape, expected):
+    inputs = timed_inputs(SPEC, shape, seed=0)
+    assert inputs["input_ids"].shape == inputs["mask"].shape == expected
+    assert inputs["mask"].all() and 0 <= inputs["input_ids"].min() and inputs["input_ids"].max() <= 99
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [("input_ids=2", "expected a shape like batchxsequence"), ("sequence=65", "expected sequence from 1 to 64, found 65"), ("input_ids=axb", "NAME=SIZE")],
+)
+def test_shapes_that_cannot_be_meant(shape, words):
+    with pytest.raises(UsageError, match=words):
+        timed_inputs(SPEC, shape, seed=0)

@@ -1,0 +1,109 @@
+"""The result schema survives its JSON; views show every engine, every loss and every failure."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from halo_tvm.errors import UsageError
+from halo_tvm.report import markdown, schema, terminal
+from halo_tvm.report.host import describe_host
+from halo_tvm.report.schema import (
+    Accuracy, BenchResult, Comparison, EngineResult, Host, Interval, KernelTime, OutputError, ProfileResult, TaskResult, TuneResult, ValidateResult,
+)  # fmt: skip
+
+HOST = Host("x86_64 Vendor family 1 model 2", ("avx2", "fma"), 2, 23.5, "3.11.7", {"numpy": "2.0"})
+
+
+def engine(name: str, median: float, error: float = 1e-6) -> EngineResult:
+    return EngineResult(name, "1.0", (median,) * 3, median, median - 1, median + 1, 0.5, 512.0, Accuracy(2, 1e-5, error))
+
+
+def comparison(peer: str, ratio: float, verdict: str) -> Comparison:
+    return Comparison(peer, ratio, Interval(ratio, ratio - 0.1, ratio + 0.1, 0.9), Interval(ratio, ratio - 0.2, ratio + 0.2, 0.95), verdict)
+
+
+BENCH = BenchResult(
+    "gpt2", {"input_ids": (1, 128)}, 2, 20, 3, 50.0, HOST,
+    (engine("halo_tvm", 50.0), engine("onnxruntime", 75.0), engine("torch", 40.0, float("inf")), EngineResult("torch-compile", failure="no compiler | found")),
+    (comparison("onnxruntime", 1.5, "faster"), comparison("torch", 0.8, "slower")),
+)  # fmt: skip
+RESULTS = [
+    BENCH,
+    ValidateResult("m", "numpy float64", HOST, (OutputError("case0", "y", 1e-3, 1e-4, 1e-5, False), OutputError("case1", "y", 0.0, 0.0, 1e-5, True)), False),
+    TuneResult("m", "llvm", 60.0, HOST, (TaskResult("linear", "abc", 12, 1, 100.0, 80.0, Interval(1.25, 1.2, 1.3, 0.9), True, ""), TaskResult("conv", "d", 3, 3, 10.0, 10.0, None, False, "no candidate was faster"))),
+    ProfileResult("m", {"x": (2, 3)}, 1, 1000.0, HOST, (KernelTime("a", "linear", 2, 100.0), KernelTime("b", "attention", 1, 900.0, 50.0, 9.5))),
+]
+
+
+@pytest.mark.parametrize("result", RESULTS, ids=lambda r: r.kind)
+def test_round_trip_through_json(result):
+    text = json.dumps(schema.to_json(result), allow_nan=False)
+    assert json.loads(text)["schema"] == 1 and json.loads(text)["kind"] == result.kind
+    assert schema.from_json(json.loads(text)) == result
+
+
+def test_the_host_describes_a_class_of_machine_only():
+    host = describe_host()
+    assert host.cores >= 1 and host.memory_gib > 0 and "numpy" in host.packages
+    import os
+    import platform
+
+    text = json.dumps(dataclasses.asdict(host))
+    assert platform.node() not in text and os.sep + "home" not in text and os.getcwd() not in text
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda d: d | {"schema": 2}, "expected a result of schema 1, found 2"),
+        (lambda d: d | {"kind": "guess"}, "expected a result of kind bench"),
+        (lambda d: d | {"surprise": 1}, "found surprise beyond them"),
+        (lambda d: {k: v for k, v in d.items() if k != "host"}, "host missing"),
+        (lambda d: d | {"threads": "two"}, "at bench.threads, found 'two'"),
+        (lambda d: d | {"threads": True}, "at bench.threads, found True"),
+        (lambda d: d | {"host": 3}, "expected an object at bench.host"),
+    ],
+)
+def test_damaged_results_are_refused(change, words):
+    with pytest.raises(UsageError, match=words):
+        schema.from_json(change(schema.to_json(BENCH)))
+    with pytest.raises(UsageError, match="found 'list'"):
+        schema.from_json([])
+
+
+@pytest.mark.parametrize("view", [terminal, markdown])
+def test_bench_view_shows_losses_and_failures_as_such(view):
+    text = view.render(BENCH)
+    lines = text.splitlines()
+    assert "gpt2, input_ids 1x128, 2 threads" in lines[0]
+    row = {name: next(line for line in lines if line.strip(" |").startswith(name)) for name in ("halo_tvm", "onnxruntime", "torch")}
+    assert "50.00" in row["halo_tvm"] and "1.0e-06" in row["halo_tvm"]
+    assert "1.50 (1.40 to 1.60) faster" in row["onnxruntime"]
+    assert "0.80 (0.70 to 0.90) slower" in row["torch"] and "inf" in row["torch"]
+    assert "halo_tvm is slower than torch: 1.25 times its time" in text
+    assert "torch-compile failed: no compiler" in text
+    assert "20 rounds in turns, 3 runs a turn" in text and "90 % interval" in text
+    assert HOST.cpu in text
+
+
+@pytest.mark.parametrize("view", [terminal, markdown])
+def test_other_views(view):
+    validate, tune, profile = (view.render(result) for result in RESULTS[1:])
+    assert "FAILED in 1 of 2 outputs" in validate and validate.count("FAILED") == 2
+    assert "1 of 2 tasks improved in 60 s" in tune and "no candidate was faster" in tune and "1.25 (1.20 to 1.30)" in tune
+    assert profile.index("attention") < profile.index("linear"), "the largest share comes first"
+    assert "90.0 %" in profile
+
+
+def test_markdown_tables_have_one_shape_and_escape_pipes():
+    text = markdown.table(("a", "b"), [("x|y", "1"), ("z\nw", "2")])
+    assert text.splitlines() == ["| a | b |", "| --- | ---: |", "| x\\|y | 1 |", "| z w | 2 |"]
+
+
+def test_terminal_columns_are_aligned():
+    lines = terminal.render(BENCH).splitlines()
+    rule = next(i for i, line in enumerate(lines) if set(line.strip()) == {"-", " "})
+    assert len(lines[rule - 1]) == len(lines[rule])
