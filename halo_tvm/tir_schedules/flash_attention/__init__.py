@@ -79,10 +79,8 @@ def write(plan: Plan) -> str:
 
 
 def _lanes(target: Target) -> int:
-    if target.spec.kind != "llvm" or target.lanes_f32 not in (8, 16):
-        raise Declined(
-            f"serves CPUs with 8 or 16 float32 lanes, {target.key} has {target.lanes_f32} and compiles by {target.spec.kind}"
-        )
+    if target.lanes_f32 not in (8, 16):
+        raise Declined(f"serves targets with 8 or 16 float32 lanes, {target.key} has {target.lanes_f32}")
     return target.lanes_f32
 
 
