@@ -1,0 +1,121 @@
+"""onnxruntime on the exported model and torch on plain modules agree: two spellings that share only the weights."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from halo_tvm.errors import PeerFailed, UsageError
+from halo_tvm.models import FAMILIES
+from halo_tvm.models._builder import RandomWeights
+from halo_tvm.models.bert import BertConfig
+from halo_tvm.models.gpt2 import GPT2Config
+from halo_tvm.models.mlp import MLPConfig
+from halo_tvm.peers._client import Peer, engine_command
+from halo_tvm.peers._protocol import LoadRequest
+from halo_tvm.peers.sources import PeerModels, check_reference
+
+pytest.importorskip("onnxruntime")
+pytest.importorskip("torch")
+
+TINY = {
+    "gpt2": GPT2Config(layers=2, hidden=48, heads=3, vocabulary=97, positions=32, feed_forward=96),
+    "bert": BertConfig(layers=2, hidden=48, heads=3, vocabulary=97, positions=32, feed_forward=96),
+    "mlp": MLPConfig(layers=3, width=40),
+}
+
+
+class TinyModels(PeerModels):
+    """As from an artifact's manifest, with a small configuration in the preset's place."""
+
+    def __init__(self, family: str, directory) -> None:
+        super().__init__({"kind": "builtin", "name": family, "seed": 3}, None, directory)
+        self._imported = FAMILIES[family].build(family, TINY[family], RandomWeights(3), {"kind": "builtin"})
+
+
+@pytest.fixture(params=sorted(TINY))
+def tiny(request, tmp_path, monkeypatch):
+    from halo_tvm import models
+
+    monkeypatch.setitem(models.PRESETS, request.param, (FAMILIES[request.param], TINY[request.param]))
+    return request.param, TinyModels(request.param, tmp_path)
+
+
+def cases(model) -> dict[str, np.ndarray]:
+    """Two cases of different sizes; integers over their whole range, masks with hidden keys at the end."""
+    rng = np.random.default_rng(0)
+    arrays = {}
+    for i, sizes in enumerate(({"batch": 2, "sequence": 9}, {"batch": 1, "sequence": 1})):
+        for spec in model.inputs:
+            shape = tuple(sizes[d] if isinstance(d, str) else d for d in spec.shape)
+            if spec.name == "attention_mask":
+                array = np.ones(shape, np.int64)
+                array[0, 1 + shape[1] // 2 :] = 0
+            elif spec.dtype == "int64":
+                array = rng.integers(*spec.values, shape, endpoint=True)
+            else:
+                array = rng.standard_normal(shape, dtype=np.float32)
+            arrays[f"case{i}.input.{spec.name}"] = array
+    return arrays
+
+
+def test_engines_agree_on_tiny_models(tiny, tmp_path):
+    family, models = tiny
+    arrays = cases(models._imported)
+    np.savez(tmp_path / "cases.npz", **arrays)
+    np.savez(tmp_path / "inputs.npz", **{k.removeprefix("case0.input."): v for k, v in arrays.items() if k.startswith("case0")})
+    found = {}
+    for module, form in (("onnxruntime", "onnx"), ("onnxruntime", "onnx-fused"), ("torch", "weights")):
+        request = LoadRequest(str(models.path(form)), 1, str(tmp_path / "inputs.npz"), {})
+        with Peer(module, engine_command(module)) as peer:
+            assert peer.ask("load", request=request.to_json())["version"]
+            assert len(peer.ask("time", runs=2, pause_s=0.0)["milliseconds"]) == 2
+            peer.ask("outputs", cases=str(tmp_path / "cases.npz"), path=str(tmp_path / f"{form}.npz"))
+        with np.load(tmp_path / f"{form}.npz") as out:
+            found[form] = dict(out)
+    assert {key.split(".")[0] for key in found["onnx"]} == {"case0", "case1"}
+    for key, expected in found["weights"].items():
+        assert np.abs(expected).max() > 0.1, "the comparison would be empty"
+        for form in ("onnx", "onnx-fused"):
+            np.testing.assert_allclose(found[form][key], expected, rtol=1e-4, atol=1e-4, err_msg=f"{family} {form} {key}")
+
+
+def test_weights_and_configuration_for_torch(tiny):
+    family, models = tiny
+    description = json.loads((models.path("weights") / "model.json").read_text())
+    assert description["family"] == family
+    assert description["config"] == json.loads(json.dumps(dataclasses.asdict(TINY[family])))
+    assert models.path("weights") is models.path("weights"), "written once"
+
+
+def test_a_model_without_torch_definition_is_refused(tmp_path):
+    models = PeerModels({"kind": "onnx", "sha256": _sha256(tmp_path / "m.onnx")}, str(tmp_path / "m.onnx"), tmp_path)
+    with pytest.raises(PeerFailed, match="found an ONNX file: use --vs onnxruntime"):
+        models.path("weights")
+    with pytest.raises(PeerFailed, match="found an ONNX file: it is run as it is"):
+        models.path("onnx-fused")
+    assert models.path("onnx") == tmp_path / "m.onnx"
+
+
+def _sha256(path) -> str:
+    import hashlib
+
+    path.write_bytes(b"model")
+    return hashlib.sha256(b"model").hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("source", "reference", "words"),
+    [
+        ({"kind": "onnx", "sha256": "0"}, None, "needs the original ONNX file of this artifact, found no --reference"),
+        ({"kind": "huggingface"}, "nowhere", "expected the original directory at nowhere, found none"),
+        ({"kind": "onnx", "sha256": "0" * 64}, __file__, "expected the file the artifact was made of"),
+        ({"kind": "dream"}, None, "found 'dream'"),
+    ],
+)
+def test_references_that_do_not_fit(source, reference, words):
+    with pytest.raises(UsageError, match=words):
+        check_reference(source, reference)
