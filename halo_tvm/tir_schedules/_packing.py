@@ -7,14 +7,21 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ..targets import Target
 
+_F32_BYTES = 4
+_MOST_CHUNKS = 16  # each chunk is one more pass over the output and one more start of the threads
+
 
 def pack_shape(k: int, n: int, target: Target) -> tuple[int, int]:
     """(kc, nr) of the packed weight [k/kc, ceil(n/nr), kc, nr] for a float32 matrix [k, n].
 
     nr is the width of the register tile: three vectors where there are 32 registers (8 x 3 sums,
     3 weights, some broadcasts), two where there are 16 (6 x 2). Narrow matrices take fewer vectors,
-    so that little is padded. kc is k: see docs/kernels/gemm.md for when chunks pay.
+    so that little is padded. kc is the largest divisor of k (in few chunks) whose panel leaves a
+    quarter of L2 to the rows of x that pass over it; measured in docs/kernels/gemm.md.
     """
     widest = 3 if target.isa.vector_registers >= 32 else 2
     vectors = min(widest, -(-n // target.lanes_f32))
-    return k, vectors * target.lanes_f32
+    nr = vectors * target.lanes_f32
+    room = target.spec.l2_bytes * 3 // 4
+    fits = (k // chunks for chunks in range(1, _MOST_CHUNKS + 1) if k % chunks == 0)
+    return next((kc for kc in fits if kc * nr * _F32_BYTES <= room), k), nr

@@ -14,16 +14,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from tvm import tirx
 
 from ...errors import Declined
-from ...targets._target import Target
 from .._blocks import is_scheduled
 from .._packing import pack_shape
 from .._rule import Rule
 from ._chain import Chain, match
 from ._nest import Tiling, build
+
+if TYPE_CHECKING:
+    from ...targets import Target
 
 __all__ = ["GEMM", "Decision", "pack_shape"]
 

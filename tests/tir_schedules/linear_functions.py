@@ -1,0 +1,105 @@
+"""Linear PrimFuncs as the compiler makes them: operator -> legalise -> FuseOps -> FuseTIR."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import tvm
+from tvm import relax, tirx
+
+from halo_tvm.relay_ops.linear import Linear
+from halo_tvm.targets import TARGETS, Target
+
+EPILOGUES = ("none", "bias", "bias+relu+residual", "bias+gelu")
+BUILD = {"s_tir.LoopPartition": {"partition_const_loop": True}}
+
+
+@dataclass(frozen=True)
+class Case:
+    """x [m, k] @ weight [k/kc, ceil(n/nr), kc, nr], then an epilogue; m None is symbolic."""
+
+    k: int
+    n: int
+    kc: int
+    nr: int
+    epilogue: str = "bias"
+    m: int | None = None
+
+
+def x86(isa: str, cores: int = 2) -> Target:
+    spec = TARGETS["x86"]
+    return Target(spec, next(i for i in spec.isas if i.name == isa), cores)
+
+
+def fused(case: Case) -> tirx.PrimFunc:
+    """The one PrimFunc a linear call and its epilogue become."""
+    rows = tirx.Var("m", "int64") if case.m is None else case.m
+
+    def variable(name: str, *shape: object) -> relax.Var:
+        return relax.Var(name, relax.TensorType(list(shape), "float32"))
+
+    x = variable("x", rows, case.k)
+    weight = variable("weight", case.k // case.kc, -(-case.n // case.nr), case.kc, case.nr)
+    bias, residual = variable("bias", case.n), variable("residual", rows, case.n)
+    params = [x, weight, *([bias] if "bias" in case.epilogue else []), *([residual] if "residual" in case.epilogue else [])]
+    builder = relax.BlockBuilder()
+    with builder.function("main", params):
+        with builder.dataflow():
+            y = builder.emit(Linear.call(*[p for p in params if p is not residual], layout="packed", n=case.n))
+            if "relu" in case.epilogue:
+                y = builder.emit(relax.op.nn.relu(y))
+            if "gelu" in case.epilogue:
+                y = builder.emit(relax.op.nn.gelu_tanh(y))
+            if "residual" in case.epilogue:
+                y = builder.emit(relax.op.add(y, residual))
+            out = builder.emit_output(y)
+        builder.emit_func_output(out)
+    steps = [relax.transform.LegalizeOps(), relax.transform.AnnotateTIROpPattern(), relax.transform.FuseOps(), relax.transform.FuseTIR()]
+    return only_function(tvm.transform.Sequential(steps)(builder.get()))
+
+
+def only_function(mod: tvm.IRModule) -> tirx.PrimFunc:
+    (func,) = (f for f in mod.functions.values() if isinstance(f, tirx.PrimFunc))
+    return func
+
+
+def pack(weight: np.ndarray, kc: int, nr: int) -> np.ndarray:
+    k, n = weight.shape
+    panels = -(-n // nr)
+    padded = np.zeros((k, panels * nr), weight.dtype)
+    padded[:, :n] = weight
+    return np.ascontiguousarray(padded.reshape(k // kc, kc, panels, nr).transpose(0, 2, 1, 3))
+
+
+def arguments(case: Case, rows: int) -> tuple[list[np.ndarray], np.ndarray]:
+    """Seeded inputs in the function's order, and the result in float64."""
+    rng = np.random.default_rng(rows)
+    x = rng.standard_normal((rows, case.k), dtype=np.float32)
+    weight = rng.standard_normal((case.k, case.n), dtype=np.float32) / np.float32(case.k**0.5)
+    bias = rng.standard_normal(case.n, dtype=np.float32)
+    residual = rng.standard_normal((rows, case.n), dtype=np.float32)
+    y = x.astype(np.float64) @ weight.astype(np.float64)
+    inputs = [x, pack(weight, case.kc, case.nr)]
+    if "bias" in case.epilogue:
+        y, inputs = y + bias, [*inputs, bias]
+    if "relu" in case.epilogue:
+        y = np.maximum(y, 0)
+    if "gelu" in case.epilogue:
+        y = 0.5 * y * (1 + np.tanh(0.7978845608028654 * (y + 0.044715 * y**3)))
+    if "residual" in case.epilogue:
+        y, inputs = y + residual, [*inputs, residual]
+    return inputs, y
+
+
+def build(func: tirx.PrimFunc, target: Target) -> tvm.runtime.Executable:
+    with tvm.transform.PassContext(config=BUILD):
+        return tvm.compile(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}), target=target.tvm)
+
+
+def check(executable: tvm.runtime.Executable, case: Case, rows: int) -> None:
+    """Compare with float64; the output starts as NaN, so an element never written fails."""
+    inputs, expected = arguments(case, rows)
+    out = tvm.runtime.tensor(np.full(expected.shape, np.nan, np.float32))
+    executable["main"](*[tvm.runtime.tensor(v) for v in inputs], out)
+    np.testing.assert_allclose(out.numpy(), expected, rtol=1e-4, atol=1e-5, err_msg=f"{case} rows {rows}")

@@ -1,0 +1,272 @@
+"""The GEMM rule: right for every tail, epilogue, chunking and target; declines with its reason; good code."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+import tvm
+from linear_functions import EPILOGUES, Case, build, check, fused, only_function, x86
+from tvm import relax, te, tirx
+
+from halo_tvm.errors import Declined
+from halo_tvm.relay_ops.linear import Linear
+from halo_tvm.targets import read_host
+from halo_tvm.tir_schedules import RULES
+from halo_tvm.tir_schedules.gemm import pack_shape
+from halo_tvm.tir_schedules.gemm._nest import row_counts
+
+GEMM = RULES["gemm"]
+ROWS = (*range(1, 18), 31, 33, 127, 128)
+ISAS = [("avx2", 16), ("avx512", 48)]
+
+
+def runs_here(isa: str) -> bool:
+    return x86(isa).isa.requires <= read_host().flags
+
+
+def scheduled(case: Case, isa: str, **changes: object) -> tirx.PrimFunc:
+    func, target = fused(case), x86(isa)
+    return GEMM.apply(func, target, replace(GEMM.default(func, target), **changes))
+
+
+@pytest.mark.parametrize("epilogue", EPILOGUES)
+@pytest.mark.parametrize(("isa", "nr"), ISAS)
+@pytest.mark.parametrize("chunks", [1, 3])
+@pytest.mark.parametrize("n", [144, 131])
+def test_symbolic_rows(isa: str, nr: int, epilogue: str, chunks: int, n: int) -> None:
+    if not runs_here(isa):
+        pytest.skip(f"this processor does not run {isa}")
+    case = Case(k=96, n=n, kc=96 // chunks, nr=nr, epilogue=epilogue)
+    executable = build(scheduled(case, isa), x86(isa))
+    for rows in ROWS:
+        check(executable, case, rows)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 8, 9, 33])
+@pytest.mark.parametrize(("isa", "nr"), ISAS)
+def test_static_rows(isa: str, nr: int, rows: int) -> None:
+    if not runs_here(isa):
+        pytest.skip(f"this processor does not run {isa}")
+    case = Case(k=64, n=70, kc=32, nr=nr, epilogue="bias+relu+residual", m=rows)
+    check(build(scheduled(case, isa), x86(isa)), case, rows)
+
+
+def test_every_decision_is_right() -> None:
+    isa, nr = ("avx512", 48) if runs_here("avx512") else ("avx2", 16)
+    case, target = Case(k=32, n=100, kc=16, nr=nr, epilogue="bias+residual"), x86(isa)
+    func = fused(case)
+    space = GEMM.space(func, target)
+    assert space[0] == GEMM.default(func, target)
+    assert 6 <= len(space) <= 30
+    assert len(set(space)) == len(space)
+    for decision in space:
+        executable = build(GEMM.apply(func, target, decision), target)
+        for rows in (1, 7, 9, 20):
+            check(executable, case, rows)
+
+
+def test_one_panel_narrower_than_a_vector() -> None:
+    case = Case(k=20, n=3, kc=20, nr=16)
+    executable = build(scheduled(case, "avx2"), x86("avx2"))
+    for rows in (1, 2, 13):
+        check(executable, case, rows)
+
+
+@pytest.mark.parametrize(("rows", "balance", "expected"), [
+    (None, True, [8, 7, 6, 5, 4, 3, 2, 1]),
+    (16, True, [8]),
+    (9, True, [5, 4]),
+    (9, False, [8, 1]),
+    (3, False, [3]),
+    (127, True, [8, 7]),
+])
+def test_row_counts(rows: int | None, balance: bool, expected: list[int]) -> None:
+    assert row_counts(rows, 8, balance) == expected
+
+
+# ---- what the rule declines, by its sentence ----
+
+
+def declined(func: tirx.PrimFunc, isa: str = "avx512") -> str:
+    with pytest.raises(Declined) as caught:
+        GEMM.default(func, x86(isa))
+    return str(caught.value)
+
+
+def legalised(x_shape: list[object], weight_shape: list[int], layout: str, n: int, dtype: str = "float32") -> tirx.PrimFunc:
+    x, weight = relax.Var("x", relax.TensorType(x_shape, dtype)), relax.Var("weight", relax.TensorType(weight_shape, dtype))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, weight]):
+        builder.emit_func_output(builder.emit(Linear.call(x, weight, layout=layout, n=n)))
+    return only_function(relax.transform.LegalizeOps()(builder.get()))
+
+
+def with_stage(stage) -> tirx.PrimFunc:  # noqa: ANN001 - a function of (x, weight, linear)
+    m = tirx.Var("m", "int64")
+    x = te.placeholder((m, 32), "float32", name="x")
+    weight = te.placeholder((2, 2, 16, 48), "float32", name="weight")
+    total = Linear.compute(x, weight, layout="packed", n=96)
+    return te.create_prim_func([x, weight, *stage(x, weight, total)])
+
+
+def elementwise(total: te.Tensor, body) -> te.Tensor:  # noqa: ANN001
+    return te.compute(total.shape, lambda i, j: body(i, j), name="stage")
+
+
+def test_declines_without_linear() -> None:
+    x = te.placeholder((4, 4), "float32", name="x")
+    assert "no block is annotated halo.op = linear" in declined(te.create_prim_func([x, elementwise(x, lambda i, j: x[i, j] + 1.0)]))
+
+
+@pytest.mark.parametrize("layout", ["kn", "nk"])
+def test_declines_unpacked(layout: str) -> None:
+    assert "not packed as [k/kc, n/nr, kc, nr]" in declined(legalised([5, 32], [32, 32], layout, 32))
+
+
+def test_declines_dtype() -> None:
+    assert "only float32 is served" in declined(legalised([5, 32], [1, 1, 32, 48], "packed", 48, "float16"))
+
+
+def test_declines_rank_3() -> None:
+    assert "x has rank 3: rows must be flattened" in declined(legalised([2, 5, 32], [1, 1, 32, 48], "packed", 48))
+
+
+def test_declines_lanes() -> None:
+    assert "panels of 24 columns are no multiple of 16 lanes" in declined(legalised([5, 32], [1, 2, 32, 24], "packed", 48))
+
+
+def test_declines_scheduled() -> None:
+    assert "scheduled already" in declined(scheduled(Case(k=32, n=48, kc=32, nr=48), "avx512"))
+
+
+def test_declines_other_indices() -> None:
+    func = with_stage(lambda x, w, t: [elementwise(t, lambda i, j: t[i, 95 - j])])
+    assert "not at its own indices" in declined(func)
+
+
+def test_declines_reduction_behind() -> None:
+    def stage(x: te.Tensor, w: te.Tensor, t: te.Tensor) -> list[te.Tensor]:
+        j = te.reduce_axis((0, 96), "j")
+        return [te.compute((t.shape[0],), lambda i: te.sum(t[i, j], axis=j), name="row_sum")]
+
+    assert "stage row_sum is not one element-wise store" in declined(with_stage(stage))
+
+
+def test_declines_differing_widths() -> None:
+    def stage(x: te.Tensor, w: te.Tensor, t: te.Tensor) -> list[te.Tensor]:
+        wide = te.compute(t.shape, lambda i, j: t[i, j] + 1.0, name="wide")
+        return [wide, te.compute((t.shape[0], 90), lambda i, j: wide[i, j] * 2.0, name="narrow")]
+
+    assert "differ in their number of columns: [90, 96]" in declined(with_stage(stage))
+
+
+def test_declines_too_few_columns() -> None:
+    def stage(x: te.Tensor, w: te.Tensor, t: te.Tensor) -> list[te.Tensor]:
+        return [te.compute((t.shape[0], 40), lambda i, j: t[i, j], name="narrow")]
+
+    assert "40 columns do not match 2 panels of 48" in declined(with_stage(stage))
+
+
+def test_declines_partial_sums_of_another_type() -> None:
+    func = with_stage(lambda x, w, t: [elementwise(t, lambda i, j: t[i, j].astype("float16"))])
+    assert "partial sums in the output, which is float16" in declined(func)
+
+
+def test_declines_a_block_before() -> None:
+    m = tirx.Var("m", "int64")
+    x = te.placeholder((m, 32), "float32", name="x")
+    weight = te.placeholder((1, 1, 32, 48), "float32", name="weight")
+    doubled = te.compute(x.shape, lambda i, j: x[i, j] * 2.0, name="doubled")
+    func = te.create_prim_func([x, weight, Linear.compute(doubled, weight, layout="packed", n=48)])
+    assert "block doubled runs before the linear block" in declined(func)
+
+
+@pytest.mark.parametrize(("changes", "reason"), [
+    ({"unroll": 5}, "unroll 5 does not divide the chunk of 32 k steps"),
+    ({"mr": 0}, "decision out of range"),
+    ({"prefetch": -1}, "decision out of range"),
+])
+def test_declines_decisions(changes: dict[str, int], reason: str) -> None:
+    with pytest.raises(Declined, match=reason):
+        scheduled(Case(k=32, n=48, kc=32, nr=48), "avx512", **changes)
+
+
+def test_two_outputs() -> None:
+    """A stage may write an output of its own: both are stored."""
+    import numpy as np
+
+    def stage(x: te.Tensor, w: te.Tensor, t: te.Tensor) -> list[te.Tensor]:
+        first = te.compute(t.shape, lambda i, j: t[i, j] + 1.0, name="first")
+        return [first, te.compute(t.shape, lambda i, j: first[i, j] * 2.0, name="second")]
+
+    func, target = with_stage(stage), x86("avx2")
+    executable = build(GEMM.apply(func, target, GEMM.default(func, target)), target)
+    case = Case(k=32, n=96, kc=16, nr=48, epilogue="none")
+    from linear_functions import arguments
+
+    inputs, expected = arguments(case, 11)
+    outs = [tvm.runtime.tensor(np.full(expected.shape, np.nan, np.float32)) for _ in range(2)]
+    executable["main"](*[tvm.runtime.tensor(v) for v in inputs], *outs)
+    np.testing.assert_allclose(outs[0].numpy(), expected + 1, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(outs[1].numpy(), 2 * (expected + 1), rtol=1e-4, atol=1e-5)
+
+
+# ---- the code ----
+
+
+@pytest.mark.parametrize(("isa", "nr", "mr", "register"), [("avx512", 48, 8, "zmm"), ("avx2", 16, 6, "ymm")])
+def test_assembly_of_the_main_tile(isa: str, nr: int, mr: int, register: str) -> None:
+    """The inner loop of a full tile: all its FMAs on full registers, nothing spilled, one branch."""
+    case, target = Case(k=768, n=768, kc=768, nr=nr, epilogue="bias", m=mr * 4), x86(isa)
+    func = fused(case)
+    decision = GEMM.default(func, target)
+    assert decision.mr == mr
+    text = build(GEMM.apply(func, target, decision), target).mod.inspect_source("asm")
+    loop = max(inner_loops(text), key=lambda lines: sum("vfmadd" in line for line in lines))
+    fmas = [line for line in loop if "vfmadd" in line]
+    assert len(fmas) >= decision.unroll * mr * nr // target.lanes_f32
+    assert all(register in line for line in fmas)
+    assert not any("Spill" in line or "Reload" in line or "%rsp" in line for line in loop)
+    assert sum(bool(re.match(r"\s*j[a-z]+\s", line)) for line in loop) == 1
+    assert sum("prefetch" in line for line in loop) == decision.prefetch
+    assert "gather" not in text and "scatter" not in text
+
+
+def inner_loops(text: str) -> list[list[str]]:
+    """Runs of lines from a label to the jump back to it, with no label between."""
+    loops: list[list[str]] = []
+    label, lines = "", []
+    for line in text.splitlines():
+        found = re.match(r"(\.LBB\w+):", line)
+        if found:
+            label, lines = found.group(1), []
+            continue
+        lines.append(line)
+        if label and re.match(rf"\s*j[a-z]+\s+{re.escape(label)}\b", line):
+            loops.append(lines)
+            lines = []
+    return loops
+
+
+def test_structure() -> None:
+    """K chunks outermost, one parallel loop, no allocation of the whole matrix."""
+    body = str(scheduled(Case(k=96, n=131, kc=48, nr=48), "avx512").body)
+    assert body.count("T.parallel(") == 1
+    assert re.search(r"for \w+ in range\(T\.int64\(2\)\):\n\s+for \w+ in T\.parallel", body)
+    assert "sblock_alloc_buffer" not in body
+
+
+@pytest.mark.parametrize(("k", "n", "isa", "expected"), [
+    (768, 768, "avx512", (768, 48)),
+    (768, 50257, "avx512", (768, 48)),
+    (3072, 768, "avx2", (3072, 16)),
+    (768, 2, "avx512", (768, 16)),
+    (64, 20, "avx512", (64, 32)),
+    (11008, 4096, "avx512", (11008 // 4, 48)),
+])
+def test_pack_shape(k: int, n: int, isa: str, expected: tuple[int, int]) -> None:
+    assert pack_shape(k, n, x86(isa)) == expected
+    kc, nr = pack_shape(k, n, x86(isa))
+    assert k % kc == 0 and nr % x86(isa).lanes_f32 == 0
