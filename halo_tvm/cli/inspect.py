@@ -1,16 +1,17 @@
-"""Print what an artifact is: functions, variants, what was lifted, scheduled and tuned, sizes, versions."""
+"""Print what an artifact is: functions, variants, what was lifted, fused, scheduled and tuned, sizes, versions."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ..artifact import Manifest, TensorSpec, read_manifest
 from ..config import InspectConfig
 from ._show import size, table
 
 CONFIG = InspectConfig
-SHOWN_ITEMS = 12  # of a list inside a report
+SHOWN_ITEMS = 8  # of a list of reasons
+
+Report = Mapping[str, object]
 
 
 def run(config: InspectConfig) -> int:
@@ -19,14 +20,28 @@ def run(config: InspectConfig) -> int:
     if config.json:
         print(manifest.encode().decode(), end="")
         return 0
-    source = ", ".join(f"{key} {value}" for key, value in manifest.source.items())
-    print(f"{manifest.name} (abi {manifest.abi})\nsource: {source}\n")
-    for section in (_functions, _variants, _files, _reports, _results):
-        text = section(manifest)
-        if text:
-            print(text + "\n")
-    print("versions: " + ", ".join(f"{name} {version}" for name, version in manifest.versions.items()))
+    print(describe(manifest))
     return 0
+
+
+def describe(manifest: Manifest) -> str:
+    """The manifest as a reader wants it; `--json` has every detail."""
+    phases = manifest.reports
+    sections = [
+        f"{manifest.name} (abi {manifest.abi}), from {_pairs(manifest.source)}",
+        _functions(manifest),
+        _variants(manifest),
+        table(("file", "size", "sha256"), [(name, size(entry.size_bytes), entry.sha256[:16]) for name, entry in manifest.files.items()]),
+        "\n".join([*_lifted(phases.get("lift", {})), *_fused(phases.get("optimise", {})), *_scheduled(phases.get("schedule", {})), *_built(phases.get("build", {}))]),
+        _validation(manifest.validation),
+        f"benchmarks  {len(manifest.benchmarks)}",
+        f"versions    {_pairs(manifest.versions)}",
+    ]
+    return "\n\n".join(section for section in sections if section)
+
+
+def _pairs(mapping: Report) -> str:
+    return ", ".join(f"{key} {value}" for key, value in mapping.items()) or "none"
 
 
 def _functions(manifest: Manifest) -> str:
@@ -47,51 +62,47 @@ def _tensor(spec: TensorSpec) -> str:
 
 def _variants(manifest: Manifest) -> str:
     rows = [(v.isa, v.target, v.library, v.params or "-", " ".join(v.requires) or "nothing") for v in manifest.variants]
-    packs = f"\npacked weights: {', '.join(f'{count} x {name}' for name, count in manifest.pack_formats.items())}" if manifest.pack_formats else ""
-    return table(("variant", "target", "library", "params", "needs"), rows) + packs
+    packs = ", ".join(f"{count} x {name}" for name, count in manifest.pack_formats.items())
+    return table(("variant", "target", "library", "params", "needs"), rows) + (f"\npacked weights: {packs}" if packs else "")
 
 
-def _files(manifest: Manifest) -> str:
-    return table(("file", "size", "sha256"), [(name, size(entry.size_bytes), entry.sha256[:16]) for name, entry in manifest.files.items()])
+def _lifted(report: Report) -> list[str]:
+    lines = [f"operators   {_pairs(report.get('operators', {}))}", f"lifted      {_pairs(report.get('applied', {}))}"]
+    rejected = report.get("rejected", [])
+    return lines + _few(f"rejected    {len(rejected)}", [f"{r['lift']} at {r['node']}: {r['reason']}" for r in rejected])
 
 
-def _reports(manifest: Manifest) -> str:
-    lines = []
-    for phase, report in manifest.reports.items():
-        lines.append(f"{phase}:")
-        lines += _lines(report, "  ")
-    return "\n".join(lines)
+def _fused(report: Report) -> list[str]:
+    fuse = report.get("fuse")
+    if not isinstance(fuse, Mapping):
+        return []
+    candidates = fuse.get("candidates", [])
+    taken = sum(bool(c.get("taken")) for c in candidates)
+    return [f"fused       {taken} of {len(candidates)} candidates, {size(fuse.get('saved_bytes', 0))} less memory traffic per run"]
 
 
-def _results(manifest: Manifest) -> str:
-    lines = ["validation: none" if manifest.validation is None else "validation:"]
-    lines += _lines(manifest.validation, "  ") if manifest.validation else []
-    for benchmark in manifest.benchmarks:
-        lines += ["benchmark:", *_lines(benchmark, "  ")]
-    return "\n".join(lines)
+def _scheduled(report: Report) -> list[str]:
+    functions = report.get("functions", [])
+    fallback = [entry for entry in functions if str(entry["rule"]).startswith("fallback")]
+    lines = [f"scheduled   {_pairs(report.get('rules', {}))}"]
+    lines += _few(f"fallback    {len(fallback) or 'none'}", [f"{entry['function']}: {'; '.join(entry['declined']) or 'asked for'}" for entry in fallback])
+    return lines + [f"tuned       {report.get('tuned', 0)} of {len(functions)} functions from records"]
 
 
-def _lines(value: object, indent: str) -> list[str]:
-    """A report as indented lines: short values on one line, long lists cut with the rest counted."""
-    if isinstance(value, Mapping):
-        lines = []
-        for key, item in value.items():
-            short = _short(item)
-            lines += [f"{indent}{key}: {short}"] if short is not None else [f"{indent}{key}:", *_lines(item, indent + "  ")]
-        return lines
-    if isinstance(value, (list, tuple)):
-        lines = [f"{indent}- {_short(item) or json.dumps(item)[:160]}" for item in value[:SHOWN_ITEMS]]
-        rest = len(value) - SHOWN_ITEMS
-        return lines + ([f"{indent}- ... and {rest} more (--json shows all)"] if rest > 0 else [])
-    return [f"{indent}{value}"]
+def _built(report: Report) -> list[str]:
+    lines = [f"memory      {size(report['planned_bytes'])} planned for intermediate results"] if "planned_bytes" in report else []
+    return lines + ([f"seconds     {_pairs(report['seconds'])}"] if isinstance(report.get("seconds"), Mapping) else [])
 
 
-def _short(value: object) -> str | None:
-    """`value` on one line when it fits there, else None."""
-    if isinstance(value, Mapping):
-        text = ", ".join(f"{k} {v}" for k, v in value.items()) or "none"
-        return text if len(text) <= 100 and not any(isinstance(v, (Mapping, list)) for v in value.values()) else None
-    if isinstance(value, (list, tuple)):
-        text = ", ".join(map(str, value)) or "none"
-        return text if len(text) <= 100 and not any(isinstance(v, (Mapping, list)) for v in value) else None
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+def _validation(report: Report | None) -> str:
+    if report is None:
+        return "validation  none yet: `halo-tvm validate` compares the artifact with its reference"
+    outputs = report.get("outputs", [])
+    rows = [(o["case"], o["output"], "yes" if o["passed"] else "NO", f"{float(o['max_abs_error']):.3g}", f"{float(o['bound']):.3g}") for o in outputs]
+    return f"validation  {'passed' if report.get('passed') else 'FAILED'}\n" + table(("  case", "output", "passed", "max abs error", "bound"), [(f"  {row[0]}", *row[1:]) for row in rows])
+
+
+def _few(head: str, items: Sequence[str]) -> list[str]:
+    """`head` and the first items under it, with the rest counted."""
+    rest = len(items) - SHOWN_ITEMS
+    return [head, *(f"              {item}" for item in items[:SHOWN_ITEMS]), *([f"              ... and {rest} more (--json shows all)"] if rest > 0 else [])]

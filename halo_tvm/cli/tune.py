@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..config import TuneConfig
-from ._show import print_result
+from ._show import check_writable, print_result
 
 CONFIG = TuneConfig
 
@@ -11,6 +11,8 @@ CONFIG = TuneConfig
 def run(config: TuneConfig) -> int:
     """Tune, and print what changed."""
     from ..tuning import tune_model
+    from ..tuning.reported import as_report
 
-    print_result(tune_model(config), json_file=config.json)
+    check_writable(config.json)
+    print_result(as_report(tune_model(config)), json_file=config.json)
     return 0
