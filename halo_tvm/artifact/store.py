@@ -10,7 +10,7 @@ import shutil
 import stat
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
@@ -287,11 +287,10 @@ def _swap(new: Path, path: Path) -> None:
         os.rename(new, path)
     else:
         old = new.with_suffix(".old.tmp")
-        os.rename(path, old)
-        try:
+        with ExitStack() as undo:
+            os.rename(path, old)
+            undo.callback(os.rename, old, path)
             os.rename(new, path)
-        except BaseException:
-            os.rename(old, path)
-            raise
+            undo.pop_all()
         shutil.rmtree(old)
     _sync_directory(path.parent)

@@ -37,6 +37,7 @@ TOLERANCES: dict[str, Tolerance] = {
     "bfloat16": Tolerance(4e-2, 4e-3),
 }
 EXACT = Tolerance(0.0, 0.0)  # integers and booleans
+_CHUNK = 1 << 20  # elements compared at a time: logits of a long sequence are gigabytes in float64
 _KEY = re.compile(r"case(\d+)\.(input|output|error)\.(.+)")
 
 
@@ -102,23 +103,30 @@ def validate_artifact(
 
 def compare(output: np.ndarray, expected: np.ndarray, *, case: int, name: str, error: float | None, factor: float) -> OutputCheck:
     """Measure one output against its reference; a NaN or infinity must be matched by an equal one."""
+    flat, reference = output.reshape(-1), expected.reshape(-1)
+    max_abs = largest = 0.0
+    products = np.zeros(4)  # sums of o*o, r*r, o*r and (o - r)**2
+    for start in range(0, flat.size, _CHUNK):
+        a = flat[start : start + _CHUNK].astype(np.float64)
+        b = reference[start : start + _CHUNK].astype(np.float64)
+        finite = np.isfinite(a) & np.isfinite(b)
+        if not ((a == b) | (np.isnan(a) & np.isnan(b)) | finite).all():
+            max_abs = float("inf")
+        a, b = a[finite], b[finite]
+        difference = a - b
+        max_abs = max(max_abs, float(np.abs(difference).max(initial=0.0)))
+        largest = max(largest, float(np.abs(b).max(initial=0.0)))
+        products += [a @ a, b @ b, a @ b, difference @ difference]
+    norm_a, norm_b, norm_difference = np.sqrt(products[[0, 1, 3]])
     dtype = str(output.dtype)
-    a, b = output.astype(np.float64).ravel(), expected.astype(np.float64).ravel()
-    same = (a == b) | (np.isnan(a) & np.isnan(b))
-    finite = np.isfinite(a) & np.isfinite(b)
-    a, b = np.where(finite, a, 0.0), np.where(finite, b, 0.0)
-    max_abs = float(np.abs(a - b).max(initial=0.0)) if (same | finite).all() else float("inf")
-    largest = float(np.abs(b).max(initial=0.0))
     tolerance = TOLERANCES.get(dtype, EXACT)
     bound = factor * (error if error is not None else tolerance.relative * largest + tolerance.absolute)
-    norms = float(np.linalg.norm(a)), float(np.linalg.norm(b))
-    difference = float(np.linalg.norm(a - b))
     return OutputCheck(
         case=case,
         output=name,
         max_abs_error=max_abs,
-        relative_l2=difference / norms[1] if norms[1] else difference,
-        cosine=float(a @ b) / (norms[0] * norms[1]) if all(norms) else float(norms[0] == norms[1]),
+        relative_l2=float(norm_difference / norm_b if norm_b else norm_difference),
+        cosine=float(products[2] / (norm_a * norm_b)) if norm_a and norm_b else float(norm_a == norm_b),
         top1=_top1(output, expected),
         bound=bound,
         bound_from="recorded when it was compiled" if error is not None else f"tolerance of {dtype}",

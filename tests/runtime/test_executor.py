@@ -38,6 +38,18 @@ def test_numbers(artifact: Path, weights: str, batch: int) -> None:
         np.testing.assert_allclose(half[0], expected(given["x"]) / 2, rtol=1e-5, atol=1e-4)
 
 
+def test_where_the_weights_lie(tmp_path: Path) -> None:
+    path = tiny.write_tiny(tmp_path / "weights-here.halo")
+    mapped = "weights-here.halo/params.bin"
+    with load(path, weights="map"):
+        line = next(line for line in Path("/proc/self/maps").read_text().splitlines() if mapped in line)
+        assert line.split()[1] == "rw-p"  # private: a write would not reach the file
+    gc.collect()
+    with load(path, weights="resident"):
+        gc.collect()
+        assert mapped not in Path("/proc/self/maps").read_text()
+
+
 def test_graph_executor_interface(module: Module) -> None:
     given = inputs()
     module.set_input("x", given["x"])
@@ -182,6 +194,26 @@ def test_profile_names_the_kernels(module: Module) -> None:
     assert calls["matmul"] == calls["relu"] == calls["multiply"] == 1
     times = [time_us for *_, time_us in table]
     assert times == sorted(times, reverse=True) and times[-1] > 0
+
+
+def test_profile_of_a_graph_in_machine_code_says_why_not(tmp_path: Path) -> None:
+    from tvm import relax
+
+    x = relax.Var("x", relax.TensorType((4,), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            y = builder.emit_output(relax.op.nn.relu(x))
+        builder.emit_func_output(y)
+    relax.build(builder.get(), target="llvm", exec_mode="compiled").export_library(str(tmp_path / "l.so"))
+    spec = tiny.FunctionSpec(inputs=(TensorSpec("x", (4,), "float32"),), outputs=(TensorSpec("y", (4,), "float32"),))
+    variant = Variant("any", (), (), "llvm", "model.so")
+    manifest = tiny.manifest(functions={"main": spec}, variants=(variant,))
+    write_artifact(tmp_path / "t.halo", manifest=manifest, library=tmp_path / "l.so")
+    with load(tmp_path / "t.halo") as module:
+        np.testing.assert_array_equal(module(np.float32([-1, 0, 1, 2])), [0, 0, 1, 2])
+        with pytest.raises(EnvironmentProblem, match="expected a library whose graph is bytecode"):
+            module.profile()
 
 
 def test_weights_do_not_follow_an_output(tmp_path: Path) -> None:

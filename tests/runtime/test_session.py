@@ -16,7 +16,7 @@ import pytest
 import tiny
 
 from halo_tvm.errors import EnvironmentProblem, UsageError
-from halo_tvm.runtime import Module, load
+from halo_tvm.runtime import Module, load, session
 
 ROOT = Path(__file__).parents[2]
 CPUS = sorted(os.sched_getaffinity(0))
@@ -53,6 +53,14 @@ def test_two_threads_compute_unpinned_and_neither_is_the_caller(threads_artifact
         for thread in ids:
             assert sorted(os.sched_getaffinity(thread)) == CPUS
     assert sorted(os.sched_getaffinity(0)) == CPUS
+
+
+@two_cpus
+def test_fewer_threads_than_cpus_may_use_all_of_them(threads_artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "usable_cpus", lambda: (*CPUS, *CPUS))  # pretend there are twice as many
+    with load(threads_artifact, threads=2) as module:
+        ids = thread_ids(module)
+        assert len(ids) == 2 and all(sorted(os.sched_getaffinity(i)) == CPUS for i in ids)
 
 
 def test_one_thread(threads_artifact: Path) -> None:

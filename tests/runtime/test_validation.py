@@ -10,6 +10,7 @@ import pytest
 import tiny
 
 from halo_tvm.errors import ArtifactCorrupt, InputError, UsageError, ValidationFailed
+from halo_tvm.runtime import validation
 from halo_tvm.runtime.validation import compare, validate_artifact
 
 
@@ -109,3 +110,24 @@ def test_measures() -> None:
     assert result.top1 == 0.5 and result.max_abs_error == 1
     assert result.relative_l2 == pytest.approx(np.sqrt(2 / 30)) and result.cosine == pytest.approx(29 / 30)
     assert check([1, 2], [1, 2]).top1 is None
+
+
+def test_an_error_in_any_chunk_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = [compare(a, b, case=0, name="y", error=None, factor=1.0) for a, b in _pairs()]
+    monkeypatch.setattr(validation, "_CHUNK", 7)
+    for before, (a, b) in zip(whole, _pairs(), strict=True):
+        chunked = compare(a, b, case=0, name="y", error=None, factor=1.0)
+        assert (chunked.max_abs_error, chunked.passed) == (before.max_abs_error, before.passed)
+        assert chunked.cosine == pytest.approx(before.cosine) and chunked.relative_l2 == pytest.approx(before.relative_l2)
+
+
+def _pairs() -> list[tuple[np.ndarray, np.ndarray]]:
+    a = np.random.default_rng(0).standard_normal((4, 10))
+    pairs = []
+    for at in (0, 6, 7, 39):
+        b = a.copy()
+        b.flat[at] += 1
+        pairs.append((a.astype(np.float32), b))
+    b = a.copy()
+    b.flat[20] = np.nan
+    return [*pairs, (a.astype(np.float32), b)]
