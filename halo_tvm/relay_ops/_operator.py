@@ -46,6 +46,10 @@ class Match(Mapping[DFPattern, relax.Expr]):
     def __len__(self) -> int:
         return len(self.found)
 
+    def is_param(self, expr: relax.Expr) -> bool:
+        """Whether `expr` is a parameter of the function: a variable that nothing is bound to."""
+        return isinstance(expr, relax.Var) and expr not in self.values
+
     def value(self, expr: relax.Expr) -> relax.Expr:
         """What a variable is bound to; anything else is its own value."""
         return self.values.get(expr, expr) if isinstance(expr, relax.Var) else expr

@@ -98,12 +98,13 @@ class Embedding(Operator):
         table, ids = wildcard(), wildcard()
         pattern = is_op("relax.take")(table, ids)
 
-        def build(bindings):
-            if not isinstance(bindings[table], relax.Var) or bindings[table].ty.ndim != 2:
-                raise Rejected(f"the table must be a parameter of rank 2, found {bindings[table].ty}")
-            if bindings[pattern].attrs.axis != 0 or not str(bindings[ids].ty.dtype).startswith("int"):
-                raise Rejected(f"expected integer indices into axis 0, found axis {bindings[pattern].attrs.axis}")
-            rows = int(bindings[table].ty.shape.values[0])
-            return Embedding.call(bindings[ids], bindings[table], layout="nk", n=rows)
+        def build(match):
+            if not match.is_param(match[table]) or match[table].ty.ndim != 2:
+                raise Rejected(f"the table must be a parameter of rank 2, found {match[table].ty}")
+            axis = match[pattern].attrs.axis
+            if axis is None or int(axis) != 0 or not str(match[ids].ty.dtype).startswith("int"):
+                raise Rejected(f"expected integer indices into axis 0, found {match[ids].ty.dtype} into axis {axis}")
+            rows = int(match[table].ty.shape.values[0])
+            return Embedding.call(match[ids], match[table], layout="nk", n=rows)
 
         return (Lift("embedding.take", pattern, build, benefit=1),)

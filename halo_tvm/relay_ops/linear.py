@@ -116,7 +116,7 @@ class Linear(Operator):
         with_bias = is_op("relax.add")(bare, bias) | is_op("relax.add")(bias, bare)
 
         def weight_of(match):
-            if not isinstance(match[weight], relax.Var) or match.value(match[weight]) is not match[weight]:
+            if not match.is_param(match[weight]):
                 raise Rejected("the weight is no parameter of the function")
             if match[weight].ty.ndim != 2:
                 raise Rejected(f"the weight must have rank 2, found {match[weight].ty}")
@@ -136,8 +136,8 @@ class Linear(Operator):
         def build_bias(match):
             vector, attrs = match[bias], attrs_of(match[bare])
             n = attrs["n"]
-            if not isinstance(vector, relax.Var) or vector.ty.ndim != 1 or int(vector.ty.shape.values[0]) != n:
-                raise Rejected(f"the bias must be a vector of {n}, found {vector.ty}")
+            if not match.is_param(vector) or vector.ty.ndim != 1 or int(vector.ty.shape.values[0]) != n:
+                raise Rejected(f"the bias must be a parameter, a vector of {n}, found {vector.ty}")
             return Linear.call(match[x], match[weight], vector, **attrs)
 
         return (
