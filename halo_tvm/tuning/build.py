@@ -5,10 +5,10 @@ from __future__ import annotations
 import tvm
 from tvm import tirx
 
+from ..build import BUILD_OPTIONS
 from ..targets import Target
 
 NAME = "main"
-BUILD_OPTIONS = {"s_tir.LoopPartition": {"partition_const_loop": True}}
 
 
 def build(func: tirx.PrimFunc, target: Target) -> tvm.runtime.Module:

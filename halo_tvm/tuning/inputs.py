@@ -13,26 +13,33 @@ from .sizes import Env, shape_of, symbols
 _COLD_LIMIT = 256 << 20  # bytes spent on copies of weights
 
 
-class Arguments:
-    """The arguments of one function at one size.
+class Weights:
+    """Weight arguments in several copies that together overflow the caches; calls take them in turn.
 
-    Weights are kept in several copies that together overflow the caches, and calls take them in turn:
-    in a model every weight comes from memory, because all the others were read since its last use.
+    In a model every weight comes from memory, because all the others were read since its last use.
+    One instance serves all sizes of a task.
     """
 
-    def __init__(
-        self, func: tirx.PrimFunc, dims: Sequence[int], outputs: Sequence[int], weights: Sequence[int], seed: int, l3_bytes: int
-    ) -> None:
+    def __init__(self, func: tirx.PrimFunc, positions: Sequence[int], seed: int, l3_bytes: int) -> None:
+        first = {i: _value(func.params[i], {}, False, np.random.default_rng((seed, i))) for i in positions}
+        size = sum(map(_bytes, first.values()))
+        copies = min(-(-2 * l3_bytes // size), max(1, _COLD_LIMIT // size)) if size and l3_bytes else 1
+        self.sets = [first, *({i: _copy(value) for i, value in first.items()} for _ in range(copies - 1))]
+
+
+class Arguments:
+    """The arguments of one function at one size, with one set for each copy of its weights."""
+
+    def __init__(self, func: tirx.PrimFunc, dims: Sequence[int], outputs: Sequence[int], weights: Weights, seed: int) -> None:
         env: Env = dict(zip(symbols(func), dims))
         self._outputs = tuple(outputs)
-        first = [_value(param, env, i in outputs, np.random.default_rng((seed, i))) for i, param in enumerate(func.params)]
-        cold = [i for i in weights if i not in outputs]
-        size = sum(_bytes(first[i]) for i in cold)
-        self._sets = [first]
-        if size:
-            copies = min(-(-2 * l3_bytes // size) if l3_bytes else 1, max(1, _COLD_LIMIT // size))
-            for _ in range(copies - 1):
-                self._sets.append([_copy(a) if i in cold else a for i, a in enumerate(first)])
+        known = weights.sets[0]
+        others = {
+            i: _value(param, env, i in outputs, np.random.default_rng((seed, i)))
+            for i, param in enumerate(func.params)
+            if i not in known
+        }
+        self._sets = [[{**others, **copy}[i] for i in range(len(func.params))] for copy in weights.sets]
         self._at = 0
 
     def one(self) -> list[object]:

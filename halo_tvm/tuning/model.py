@@ -9,10 +9,14 @@ from typing import TextIO
 
 import tvm
 
+from ..compiler import lower
 from ..config import TuneConfig
 from ..errors import EnvironmentProblem
+from ..importers import import_model
+from ..lookup import fingerprint_of
+from ..passes.pipeline import Pipeline
+from ..plugins import load_plugins
 from ..records.home import log_dirs, user_logs
-from ..records.record import Fingerprint
 from ..targets import Target, can_run_here, read_host, resolve
 from .budget import parse_budget
 from .efforts import effort_named
@@ -31,9 +35,7 @@ def tune_model(config: TuneConfig) -> TuneResult:
     Raises what `compile` raises for the model, `NoValidTrial` when nothing could be measured, and
     `KeyboardInterrupt` after an interruption, with everything committed kept and a summary shown.
     """
-    from ..compiler import lower  # imports the importers and every pass
-    from ..importers import import_model
-
+    load_plugins()
     target = resolve(config.target, cores=config.threads)
     _check_can_run(target)
     imported = import_model(config.model, seed=config.seed, shapes=config.shape)
@@ -64,6 +66,7 @@ def options_of(config: TuneConfig, target: Target, modules: Sequence[str] = ()) 
     """The options of a run."""
     host = read_host()
     return TuneOptions(
+        model=config.model,
         budget_s=parse_budget(config.budget),
         effort=effort_named(config.effort),
         directory=Path(config.log) if config.log else user_logs(),
@@ -74,22 +77,7 @@ def options_of(config: TuneConfig, target: Target, modules: Sequence[str] = ()) 
         seed=config.seed,
         trials=config.trials,
         modules=tuple(modules),
-    )
-
-
-def fingerprint_of(target: Target) -> Fingerprint:
-    """The facts records of `target` are compared by; cache sizes are the host's where it can run the target."""
-    host = read_host()
-    here = not target.spec.runs_on or host.machine in target.spec.runs_on
-    return Fingerprint(
-        kind=target.spec.kind,
-        machine=target.spec.machine,
-        isa=target.isa.name,
-        isas=tuple(isa.name for isa in target.spec.isas),
-        cores=target.cores,
-        l1_bytes=(host.l1_bytes if here else 0) or target.spec.l1_bytes,
-        l2_bytes=(host.l2_bytes if here else 0) or target.spec.l2_bytes,
-        l3_bytes=host.l3_bytes if here else 0,
+        vector_math=Pipeline.of(config.compile_config().level, config.enable, config.disable).runs_named("vector_math"),
     )
 
 

@@ -47,6 +47,10 @@ class Progress:
         elif time.monotonic() - self._spoke > _LINE_EVERY_S:
             self._say(f"task {self._at}/{self._tasks}: {self._counts()}")
 
+    def best(self, speedup: float) -> None:
+        """A batch ended with this best speed-up over the default."""
+        self._best = speedup
+
     def done(self, line: str) -> None:
         """The task ended; `line` says how."""
         self._say(f"task {self._at}/{self._tasks}: {line} ({self._counts()})")

@@ -24,6 +24,7 @@ class TaskResult:
     decision: Mapping[str, object]
     speedup: float
     speedup_low: float
+    speedup_high: float
     measured: int
     failures: Mapping[str, int]  # by error class
     seconds: float
@@ -34,6 +35,7 @@ class TaskResult:
 class TuneResult:
     """A whole run."""
 
+    model: str
     target: str
     log: str  # the directory records were written to
     tasks: tuple[TaskResult, ...]

@@ -12,7 +12,7 @@ from .budget import Clock
 from .candidates import Candidates
 from .efforts import Effort
 from .progress import Progress
-from .statistics import median_and_lower_bound, speedups_by_round
+from .statistics import median_and_interval, speedups_by_round
 from .task import Task
 from .worker_client import Failure, Worker
 
@@ -35,6 +35,7 @@ class Confirmed:
     candidate_us: tuple[tuple[float, ...], ...]
     speedup: float
     speedup_low: float
+    speedup_high: float
 
     @property
     def is_faster(self) -> bool:
@@ -69,6 +70,7 @@ class Search:
                 break
             before = self._best
             self._race(batch, clock)
+            self._progress.best(self._best_speedup)
             idle = 0 if self._best is not before else idle + 1
         if self._best[0] == p.DEFAULT_ID:
             return None
@@ -165,8 +167,8 @@ class Search:
             return None
         default = tuple(tuple(s[p.DEFAULT_ID]) for s in samples)
         measured = tuple(tuple(s[candidate]) for s in samples)
-        speedup, low = median_and_lower_bound(speedups_by_round(default, measured, self._weights))
-        return Confirmed(decision, default, measured, speedup, low)
+        by_round = speedups_by_round(default, measured, self._weights)
+        return Confirmed(decision, default, measured, *median_and_interval(by_round))
 
     def _count(self, decision: object, failure: Failure) -> None:
         self.tally.failures[failure.kind] += 1

@@ -21,8 +21,8 @@ def speedups_by_round(
     ]
 
 
-def median_and_lower_bound(values: Sequence[float]) -> tuple[float, float]:
-    """The median and the lower end of its 95 % interval (an order statistic); 0 when there are too few values."""
+def median_and_interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """The median and its 95 % interval of order statistics; 0 and infinity when there are too few values."""
     ordered = sorted(values)
     n = len(ordered)
     # With k values below the true median with probability Binomial(n, 1/2): the largest k whose tail fits.
@@ -31,4 +31,4 @@ def median_and_lower_bound(values: Sequence[float]) -> tuple[float, float]:
         below += tail
         tail *= (n - k) / (k + 1)
         k += 1
-    return median(ordered), (ordered[k - 1] if k else 0.0)
+    return (median(ordered), ordered[k - 1], ordered[-k]) if k else (median(ordered), 0.0, math.inf)

@@ -10,11 +10,13 @@ import tvm
 from tvm import ir, relax, tirx
 
 from ..errors import Declined
-from ..records.canonical import walk
+from ..passes.schedule import rule_for
+from ..records.canonical import blocks_of, walk
 from ..records.record import Size
 from ..records.workload import describe, workload_key
+from ..relay_ops._operator import OVERRIDE
 from ..targets import Target
-from ..tir_schedules import RULES, Rule
+from ..tir_schedules import Rule
 from .sizes import checked_sizes, shape_of, symbols, timed_sizes
 
 _CALLS = ("relax.call_tir", "relax.call_tir_with_grad")
@@ -82,20 +84,6 @@ def tasks_of(mod: tvm.IRModule, target: Target, ranges: Mapping[str, tuple[int, 
     return Tasks(tuple(order), tuple(skipped.values()))
 
 
-def rule_for(func: tirx.PrimFunc, target: Target) -> tuple[Rule, object, tuple[str, ...]]:
-    """(rule, its default decision, reasons of the rules before it); `Declined` when no rule serves `func`."""
-    reasons: list[str] = []
-    for name in target.spec.rules:
-        if name not in RULES:
-            reasons.append(f"{name}: no such rule is registered")
-            continue
-        try:
-            return RULES[name], RULES[name].default(func, target), tuple(reasons)
-        except Declined as declined:
-            reasons.append(f"{name}: {declined}")
-    raise Declined("; ".join(reasons))
-
-
 def _task(
     func: tirx.PrimFunc, key: str, target: Target, ranges: Mapping[str, tuple[int, int]], count: int,
     weights: tuple[int, ...], in_place: bool,
@@ -107,8 +95,11 @@ def _task(
         return Skipped(readable, count, "is never called through call_tir")
     if func.attrs and bool(func.attrs.get("tirx.is_scheduled", False)):
         return Skipped(readable, count, "is scheduled already")
+    if any(OVERRIDE in block.annotations for block in blocks_of(func)):
+        return Skipped(readable, count, "halo.toml fixes its schedule")
     try:
-        rule, default, _ = rule_for(func, target)
+        choice = rule_for(func, target)
+        rule, default = choice.rule, choice.decision
         space = tuple(dict.fromkeys((default, *rule.space(func, target))))
     except Declined as declined:
         return Skipped(readable, count, f"no rule serves it: {declined}")
@@ -126,7 +117,7 @@ def _task(
     outputs = written(func)
     if not outputs:
         return Skipped(readable, count, "writes none of its parameters")
-    return Task(key, readable, func, rule, default, space, count, sizes, checked, outputs, weights)
+    return Task(key, readable, func, rule, default, space, count, sizes, checked, outputs, tuple(i for i in weights if i not in outputs))
 
 
 def written(func: tirx.PrimFunc) -> tuple[int, ...]:

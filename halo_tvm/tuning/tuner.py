@@ -34,6 +34,7 @@ _PACKAGES = ("apache-tvm", "apache-tvm-ffi")
 class TuneOptions:
     """Everything a run needs besides tasks and target."""
 
+    model: str  # only a name
     budget_s: float
     effort: Effort
     directory: Path  # records are written here
@@ -45,6 +46,7 @@ class TuneOptions:
     trials: int | None = None
     timeout_s: float = 20.0
     modules: tuple[str, ...] = ()
+    vector_math: bool = True
 
 
 class Tuner:
@@ -70,10 +72,9 @@ class Tuner:
         through after the worker is gone, what was committed stays.
         """
         if self._options.effort.most and self._tasks.tasks:
-            worker_options = WorkerOptions(
-                self._options.threads, self._options.memory_bytes, self._options.timeout_s, self._options.modules
-            )
-            worker = Worker(self._target, worker_options, seed=self._options.seed, l3_bytes=self._options.l3_bytes)
+            o = self._options
+            worker_options = WorkerOptions(o.threads, o.memory_bytes, o.timeout_s, o.modules, o.vector_math)
+            worker = Worker(self._target, worker_options, seed=o.seed, l3_bytes=o.l3_bytes)
             try:
                 with worker:
                     self._run(worker)
@@ -98,6 +99,7 @@ class Tuner:
         """What was reached so far."""
         o = self._options
         return r.TuneResult(
+            model=o.model,
             target=self._target.key,
             log=str(o.directory),
             tasks=tuple(self._results.get(t.key) or self._untried(t) for t in self._tasks.tasks),
@@ -208,7 +210,6 @@ class Tuner:
         )
 
     def _finished(self, task: Task, search: Search, confirmed: Confirmed | None, clock: Clock) -> r.TaskResult:
-        best = [median(s) for s in confirmed.candidate_us] if confirmed and confirmed.is_faster else self._latency[task.key]
         default = [median(s) for s in confirmed.default_us] if confirmed else self._latency[task.key]
         if confirmed and confirmed.is_faster:
             outcome, note = r.IMPROVED, f"{confirmed.speedup:.3f}x, at least {confirmed.speedup_low:.3f}x"
@@ -219,6 +220,7 @@ class Tuner:
             outcome, note = r.KEPT, f"none of {search.tally.measured} candidates was faster"
         if not search.tally.measured and search.tally.failures:
             outcome, note = r.FAILED, f"all candidates failed, the first with {search.tally.failed[0][2][:200]}"
+        best = [median(s) for s in confirmed.candidate_us] if outcome == r.IMPROVED else default
         decision = confirmed.decision if outcome == r.IMPROVED else task.default
         return self._result(task, outcome, note, search, clock, default, best, decision, confirmed)
 
@@ -248,6 +250,7 @@ class Tuner:
             decision=decision_to_plain(decision),
             speedup=confirmed.speedup if improved else 1.0,
             speedup_low=confirmed.speedup_low if improved else 1.0,
+            speedup_high=confirmed.speedup_high if improved else 1.0,
             measured=search.tally.measured if search else 0,
             failures=dict(search.tally.failures) if search else {},
             seconds=clock.elapsed_s if clock else 0.0,

@@ -44,6 +44,7 @@ class WorkerOptions:
     memory_bytes: int
     timeout_s: float = 20.0  # for one candidate's build and check, and on top of a race's expected time
     modules: tuple[str, ...] = ()  # imported by the worker: they register further rules
+    vector_math: bool = True  # as the pass of that name is on or off in `compile`
 
 
 class Worker:
@@ -136,6 +137,7 @@ class Worker:
             "seed": self._seed,
             "l3_bytes": self._l3_bytes,
             "compare": self._compare,
+            "vector_math": self._options.vector_math,
         }
         self._first_us = self._ask(request, 3 * self._options.timeout_s)["first_us"]
 

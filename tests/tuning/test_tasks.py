@@ -52,7 +52,7 @@ def test_extraction():
     assert (task.rule.name, task.outputs, task.weights) == ("toy", (1,), ())
     assert task.sizes == tuple(Size((m,), 0.25) for m in (1, 8, 32, 64))
     (skipped,) = found.skipped
-    assert skipped.count == 1 and "missing: no such rule is registered" in skipped.reason
+    assert skipped.count == 1 and "gemm: no block is annotated" in skipped.reason
     assert "serves one input and one output" in skipped.reason
 
 

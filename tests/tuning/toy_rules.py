@@ -75,7 +75,7 @@ def function(columns, rows=None, factor=2.0, name="toy"):
 
 if "toy" not in TARGETS:
     SPEC = TargetSpec(
-        name="toy", description="for tests", kind="llvm", machine="x86_64", isas=X86.isas, rules=("missing", "toy"),
+        name="toy", description="for tests", kind="llvm", machine="x86_64", isas=X86.isas, rules=("gemm", "toy"),
         runs_on=X86.runs_on,
     )  # fmt: skip
 
