@@ -10,11 +10,12 @@ Lifts
     c = subtract(x, mean(x)); r = sqrt(add(mean(power), eps)) with power = power(c, 2) or multiply(c, c)
     add(multiply(divide(c, r), weight), bias)                       =>   halo.layer_norm(x, weight, bias)
     add(multiply(multiply(c, rsqrt(add(mean(power), eps))), weight), bias)   =>   the same
-    halo.layer_norm(add(x, residual), weight, bias)                 =>   halo.layer_norm(x, weight, bias, residual)
+    An addition in front is left alone: it costs nothing in the epilogue of the linear before, whose
+    result the residual stream needs anyway.
 Rejects
     normalisation over other axes than the last; weight or bias that is no vector of the last
     dimension; weight or bias not float32; an exponent other than 2; eps that is no scalar
-    constant; a residual of another shape than x
+    constant
 Numerics
     two passes in float32: the mean first, then the mean of the squared differences
 References
@@ -97,7 +98,7 @@ class LayerNorm(Operator):
 
     @staticmethod
     def lifts() -> Sequence[Lift]:
-        return (*_whole(), *_decomposed(), _residual())
+        return (*_whole(), *_decomposed())
 
 
 def check_vectors(name: str, x: relax.Expr, vectors: Mapping[str, relax.Expr]) -> None:
@@ -209,25 +210,6 @@ def _decomposed() -> tuple[Lift, ...]:
 
         lifts.append(Lift(f"layer_norm.{name}", pattern, build, benefit=9))
     return tuple(lifts)
-
-
-def _residual() -> Lift:
-    x, residual, weight, bias = wildcard(), wildcard(), wildcard(), wildcard()
-    pattern = is_op(LayerNorm.full_name())(is_op("relax.add")(x, residual), weight, bias)
-
-    def build(m: Mapping[DFPattern, relax.Expr]) -> relax.Expr:
-        require(why_no_residual(m[x], m[residual]))
-        return LayerNorm.call(m[x], m[weight], m[bias], m[residual], **attrs_of(m[pattern]))
-
-    return Lift("layer_norm.residual", pattern, build, benefit=1)
-
-
-def why_no_residual(x: relax.Expr, residual: relax.Expr) -> str | None:
-    """The sentence that says why `residual` cannot be folded into a norm of x, or None."""
-    a, b = x.ty.shape.values, residual.ty.shape.values
-    if len(a) != len(b) or not all(map(_same_dimension, a, b)):
-        return f"a residual must have the shape of x, got {list(b)} for {list(a)}"
-    return None
 
 
 def _checked(x: relax.Expr, weight: relax.Expr, bias: relax.Expr, eps: float) -> relax.Expr:

@@ -10,11 +10,10 @@ Lifts
     with power = power(x, 2) or multiply(x, x):
     multiply(divide(x, sqrt(add(mean(power), eps))), weight)       =>   halo.rms_norm(x, weight)
     multiply(multiply(x, rsqrt(add(mean(power), eps))), weight)    =>   the same
-    halo.rms_norm(add(x, residual), weight)                        =>   halo.rms_norm(x, weight, residual)
+    An addition in front is left alone, as for halo.layer_norm.
 Rejects
     normalisation over other axes than the last; weight that is no vector of the last dimension;
-    weight not float32; an exponent other than 2; eps that is no scalar constant; a residual of
-    another shape than x
+    weight not float32; an exponent other than 2; eps that is no scalar constant
 Numerics
     accumulates in float32
 References
@@ -39,7 +38,6 @@ from .layer_norm import (
     require_square,
     scalar,
     square_of,
-    why_no_residual,
     why_no_vector,
     with_residual,
 )
@@ -102,7 +100,7 @@ class RMSNorm(Operator):
 
     @staticmethod
     def lifts() -> Sequence[Lift]:
-        return (_whole(), *_decomposed(), _residual())
+        return (_whole(), *_decomposed())
 
 
 def _whole() -> Lift:
@@ -139,17 +137,6 @@ def _decomposed() -> tuple[Lift, ...]:
 
         lifts.append(Lift(f"rms_norm.{name}", pattern, build, benefit=7))
     return tuple(lifts)
-
-
-def _residual() -> Lift:
-    x, residual, weight = wildcard(), wildcard(), wildcard()
-    pattern = is_op(RMSNorm.full_name())(is_op("relax.add")(x, residual), weight)
-
-    def build(m: Mapping[DFPattern, relax.Expr]) -> relax.Expr:
-        require(why_no_residual(m[x], m[residual]))
-        return RMSNorm.call(m[x], m[weight], m[residual], **attrs_of(m[pattern]))
-
-    return Lift("rms_norm.residual", pattern, build, benefit=1)
 
 
 def _checked(x: relax.Expr, weight: relax.Expr, eps: float) -> relax.Expr:
