@@ -38,7 +38,7 @@ class PeerKind:
 
 PEERS: dict[str, PeerKind] = {
     "onnxruntime": PeerKind("onnxruntime", "onnx"),
-    "onnxruntime-fused": PeerKind("onnxruntime", "onnx-fused"),
+    "onnxruntime-plain": PeerKind("onnxruntime", "onnx-plain"),
     "torch": PeerKind("torch", "weights", {"compile": False}),
     "torch-compile": PeerKind("torch", "weights", {"compile": True}),
 }

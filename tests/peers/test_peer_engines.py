@@ -68,7 +68,7 @@ def test_engines_agree_on_tiny_models(tiny, tmp_path):
     np.savez(tmp_path / "cases.npz", **arrays)
     np.savez(tmp_path / "inputs.npz", **{k.removeprefix("case0.input."): v for k, v in arrays.items() if k.startswith("case0")})
     found = {}
-    for module, form in (("onnxruntime", "onnx"), ("onnxruntime", "onnx-fused"), ("torch", "weights")):
+    for module, form in (("onnxruntime", "onnx"), ("onnxruntime", "onnx-plain"), ("torch", "weights")):
         request = LoadRequest(str(models.path(form)), 1, str(tmp_path / "inputs.npz"), {})
         with Peer(module, engine_command(module)) as peer:
             assert peer.ask("load", request=request.to_json())["version"]
@@ -79,7 +79,7 @@ def test_engines_agree_on_tiny_models(tiny, tmp_path):
     assert {key.split(".")[0] for key in found["onnx"]} == {"case0", "case1"}
     for key, expected in found["weights"].items():
         assert np.abs(expected).max() > 0.1, "the comparison would be empty"
-        for form in ("onnx", "onnx-fused"):
+        for form in ("onnx", "onnx-plain"):
             np.testing.assert_allclose(found[form][key], expected, rtol=1e-4, atol=1e-4, err_msg=f"{family} {form} {key}")
 
 
@@ -95,9 +95,7 @@ def test_a_model_without_torch_definition_is_refused(tmp_path):
     models = PeerModels({"kind": "onnx", "sha256": _sha256(tmp_path / "m.onnx")}, str(tmp_path / "m.onnx"), tmp_path)
     with pytest.raises(PeerFailed, match="found an ONNX file: use --vs onnxruntime"):
         models.path("weights")
-    with pytest.raises(PeerFailed, match="found an ONNX file: it is run as it is"):
-        models.path("onnx-fused")
-    assert models.path("onnx") == tmp_path / "m.onnx"
+    assert models.path("onnx") == models.path("onnx-plain") == tmp_path / "m.onnx", "a file is run as it is"
 
 
 def _sha256(path) -> str:
