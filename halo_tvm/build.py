@@ -8,7 +8,6 @@ from pathlib import Path
 
 import tvm
 from tvm import relax, tirx
-from tvm.support import cc
 
 from .errors import EnvironmentProblem
 from .targets import Target
@@ -66,12 +65,10 @@ def build_library(mod: tvm.IRModule, target: Target, path: Path, plan_memory: bo
     """Generate code for `mod` and link it into the shared library `path`."""
     with target.tvm, tvm.transform.PassContext(opt_level=3, config=BUILD_OPTIONS):
         executable = relax.build(mod, target=target.tvm, relax_pipeline=lowering(plan_memory))
-    linker = target.spec.linker
-    compiler = {"fcompile": cc.cross_compiler(linker)} if linker else {}
     try:
-        executable.export_library(str(path), **compiler, options=list(target.spec.link_options))
+        executable.export_library(str(path), **target.export_options())
     except (RuntimeError, ValueError, FileNotFoundError, subprocess.CalledProcessError) as reason:
         raise EnvironmentProblem(
-            f"linking for target {target.spec.name} needs a working {linker or 'g++'}, but: {str(reason).strip().splitlines()[-1]}: "
+            f"linking for target {target.spec.name} needs a working {target.linker or 'g++'}, but: {str(reason).strip().splitlines()[-1]}: "
             "install it (`halo-tvm targets` says which package) and compile again"
         ) from reason

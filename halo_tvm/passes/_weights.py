@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import tvm
@@ -44,7 +45,8 @@ class WeightEditor:
         dtype = self.params.dtype(inputs[0])
         self.params.add_recipe(ParamRecipe(output, op, tuple(inputs), attrs, shape, dtype))
         if output not in self._vars:
-            var = relax.Var(output.replace(".", "_").replace("|", "_"), relax.TensorType(shape, dtype))
+            identifier = re.sub(r"\W", "_", output)  # it becomes a name in generated C and CUDA source
+            var = relax.Var(identifier, relax.TensorType(shape, dtype))
             self._vars[output] = var
             self._names[var] = output
         return self._vars[output]
