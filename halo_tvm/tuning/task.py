@@ -17,7 +17,7 @@ from ..records.workload import describe, workload_key
 from ..relay_ops._operator import OVERRIDE
 from ..targets import Target
 from ..tir_schedules import Rule
-from .sizes import checked_sizes, shape_of, symbols, timed_sizes
+from .sizes import checked_sizes, iterations, shape_of, symbols, timed_sizes
 
 _CALLS = ("relax.call_tir", "relax.call_tir_with_grad")
 _IN_PLACE = "relax.call_tir_inplace"
@@ -112,6 +112,7 @@ def _task(
             for param in func.params:
                 if isinstance(param.ty, tirx.BufferType):
                     shape_of(param, env)
+            iterations(func, env)
     except ValueError as error:
         return Skipped(readable, count, f"its shapes cannot be evaluated: {error}")
     outputs = written(func)

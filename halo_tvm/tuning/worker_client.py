@@ -25,6 +25,7 @@ from .task import Task
 _START_S = 120.0  # importing TVM on a loaded machine
 _TURN_S = 0.002  # a turn lasts at least this long
 _MOST_CALLS = 500
+_OPEN_TIMES = 6  # opening a task builds twice, runs an unscheduled function, and nobody is to blame but the default
 _AFFORDABLE = 3e8  # iterations of an unscheduled function worth waiting for
 _MEMORY_WORDS = ("bad_alloc", "out of memory", "Cannot allocate memory", "MemoryError")
 
@@ -62,6 +63,7 @@ class Worker:
         self._decisions: dict[int, object] = {}  # built candidates of the open task
         self._next_id = p.DEFAULT_ID + 1
         self._first_us = 0.0
+        self._slowest_s: dict[str, float] = {}  # seconds the default's build took, by task
         self.restarts = -1  # the first start is none
         self.threads = options.threads
 
@@ -125,6 +127,7 @@ class Worker:
             checked = [c for c in checked if not c[1]]
         request = {
             "op": p.OPEN,
+            "key": task.key,
             "ir": tvm.ir.save_json(tvm.IRModule({NAME: task.func})),
             "rule": task.rule.name,
             "target": self._target.name,
@@ -139,7 +142,9 @@ class Worker:
             "compare": self._compare,
             "vector_math": self._options.vector_math,
         }
-        self._first_us = self._ask(request, 3 * self._options.timeout_s)["first_us"]
+        reply = self._ask(request, _OPEN_TIMES * self._options.timeout_s)
+        self._first_us = reply["first_us"]
+        self._slowest_s[task.key] = max(reply["build_s"], self._slowest_s.get(task.key, 0.0))
 
     def _ensure_open(self) -> None:
         """After a crash: a new process with the task and its surviving candidates."""
@@ -152,7 +157,9 @@ class Worker:
     def _build(self, candidate: int, decision: object) -> None:
         request = {"op": p.BUILD, "id": candidate, "decision": decision_to_plain(decision)}
         try:
-            self._ask(request, self._options.timeout_s)
+            # Code that takes long to generate does so for every decision.
+            expected_s = self._slowest_s[self._task.key]
+            self._ask(request, self._options.timeout_s + 3 * expected_s)
         except Failure as failure:
             self._decisions.pop(candidate, None)
             raise Failure(failure.kind, str(failure), candidate) from failure
