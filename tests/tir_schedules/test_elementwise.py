@@ -1,0 +1,227 @@
+"""The elementwise rule: right for every shape and dtype, symbolic and static; declines with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from fused_functions import executable, functions, fused, here, random, scheduled, x86
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tvm import relax, te, tirx
+from tvm.script import tirx as T
+
+from halo_tvm.errors import Declined
+from halo_tvm.tir_schedules import RULES
+
+RULE = RULES["elementwise"]
+LENGTHS = (1, 2, 7, 16, 17, 64, 100, 768, "symbolic")
+op = relax.op
+F, I, B = "float32", "int64", "bool"
+
+# name -> graph, shapes for rows n and a length d, dtypes, reference
+GRAPHS: dict[str, tuple[Callable, Callable, list[str], Callable]] = {
+    "chain with a broadcast": (
+        lambda emit, x, b: emit(op.nn.silu(emit(op.add(x, b)))),
+        lambda n, d: [(n, d), (d,)],
+        [F, F],
+        lambda x, b: (x + b) / (1 + np.exp(-(x + b).astype("float64"))),
+    ),
+    "add": (lambda emit, x, y: emit(op.add(x, y)), lambda n, d: [(2, n, d), (2, n, d)], [F, F], lambda x, y: x + y),
+    "rank one": (lambda emit, x: emit(op.tanh(x)), lambda n, d: [(d,)], [F], lambda x: np.tanh(x.astype("float64"))),
+    "one row": (lambda emit, x: emit(op.exp(x)), lambda n, d: [(1, d)], [F], lambda x: np.exp(x.astype("float64"))),
+    "transpose": (lambda emit, x: emit(op.permute_dims(x, (1, 0))), lambda n, d: [(n, d)], [F], lambda x: x.T),
+    "heads first": (
+        lambda emit, x: emit(op.permute_dims(x, (1, 0, 2))),
+        lambda n, d: [(n, 3, d)],
+        [F],
+        lambda x: x.transpose(1, 0, 2),
+    ),
+    "channels last": (
+        lambda emit, x: emit(op.permute_dims(x, (0, 2, 3, 1))),
+        lambda n, d: [(2, n, 3, d)],
+        [F],
+        lambda x: x.transpose(0, 2, 3, 1),
+    ),
+    "int64": (lambda emit, x: emit(op.add(x, relax.const(2**40, I))), lambda n, d: [(n, d)], [I], lambda x: x + 2**40),
+    "comparison": (lambda emit, x, y: emit(op.less(x, y)), lambda n, d: [(n, d), (n, d)], [F, F], lambda x, y: x < y),
+    "not": (lambda emit, x: emit(op.logical_not(x)), lambda n, d: [(n, d)], [B], lambda x: ~x),
+    "where": (
+        lambda emit, c, x, y: emit(op.where(c, x, y)),
+        lambda n, d: [(n, d), (n, d), (d,)],
+        [B, F, F],
+        lambda c, x, y: np.where(c, x, y),
+    ),
+    "concatenation": (
+        lambda emit, x, y: emit(op.concat([x, y], axis=1)),
+        lambda n, d: [(n, d), (n, 9)],
+        [F, F],
+        lambda x, y: np.concatenate([x, y], 1),
+    ),
+    "cast": (lambda emit, x: emit(op.astype(x, I)), lambda n, d: [(n, d)], [F], lambda x: x.astype(I)),
+    "strided slice": (
+        lambda emit, x: emit(op.strided_slice(x, [0], [0], [5], [2])),
+        lambda n, d: [(5, d)],
+        [F],
+        lambda x: x[0:5:2],
+    ),
+    "gather": (
+        lambda emit, x, i: emit(op.take(x, i, axis=0, mode="clip")),
+        lambda n, d: [(7, d), (n,)],
+        [F, I],
+        lambda x, i: x[i],
+    ),
+    "column": (lambda emit, x, y: emit(op.multiply(x, y)), lambda n, d: [(n, d), (n, 1)], [F, F], lambda x, y: x * y),
+    "position by value": (
+        lambda emit, x: emit(op.add(x, emit(op.arange(0, 6, 1, "float32")))),
+        lambda n, d: [(n, 6)],
+        [F],
+        lambda x: x + np.arange(6, dtype=F),
+    ),
+}
+
+
+def check(run: Callable, shapes: list[tuple[int, ...]], dtypes: list[str], reference: Callable) -> None:
+    arrays = [random(s, t, seed=i) for i, (s, t) in enumerate(zip(shapes, dtypes))]
+    expected, found = reference(*arrays), run(*arrays)
+    assert found.shape == expected.shape
+    if found.dtype == "float32":
+        np.testing.assert_allclose(found, expected, rtol=5e-7, atol=1e-30)
+    else:
+        np.testing.assert_array_equal(found, expected)
+
+
+# Every length on the widest vectors, the awkward ones on the others: each case is a compilation.
+@pytest.mark.parametrize(("isa", "length"), [("avx512", x) for x in LENGTHS] + [("avx2", x) for x in (1, 17, 100, "symbolic")])
+@pytest.mark.parametrize("name", GRAPHS)
+def test_numbers(isa: str, name: str, length: int | str) -> None:
+    if not here(isa):
+        pytest.skip(f"this processor does not run {isa}")
+    graph, shapes, dtypes, reference = GRAPHS[name]
+    n, d = tirx.Var("n", "int64"), tirx.Var("d", "int64")
+    static = isinstance(length, int)
+    run = executable(scheduled(fused(graph, shapes(n, length if static else d), dtypes), "elementwise", x86(isa)), x86(isa))
+    for rows in (1, 5, 130):
+        for size in (length,) if static else (1, 3, 65, 1000):
+            check(run, shapes(rows, size), dtypes, reference)
+
+
+@pytest.mark.parametrize("name", ["chain with a broadcast", "add", "transpose", "one row"])
+def test_every_decision_is_right(name: str) -> None:
+    target = x86("avx2")
+    graph, shapes, dtypes, reference = GRAPHS[name]
+    for rows, size in ((5, 83), (131, 83)):  # below and above the least work for threads
+        mod = fused(graph, shapes(rows, size), dtypes)
+        (func,) = functions(mod)
+        space = RULE.space(func, target)
+        assert space[0] == RULE.default(func, target) and len(set(space)) == len(space)
+        for decision in space:
+            check(executable(scheduled(mod, "elementwise", target, decision), target), shapes(rows, size), dtypes, reference)
+
+
+@settings(max_examples=8, deadline=None)
+@given(rows=st.integers(1, 90), length=st.integers(1, 200))
+def test_any_static_transpose(rows: int, length: int) -> None:
+    graph, shapes, dtypes, reference = GRAPHS["transpose"]
+    target = x86("avx2")
+    mod = scheduled(fused(graph, shapes(rows, length), dtypes), "elementwise", target)
+    check(executable(mod, target), shapes(rows, length), dtypes, reference)
+
+
+def test_small_work_is_not_parallel() -> None:
+    graph, shapes, dtypes, _ = GRAPHS["add"]
+    for rows, parallel in ((2, False), (400, True)):
+        text = scheduled(fused(graph, shapes(rows, 64), dtypes), "elementwise", x86("avx2")).script()
+        assert ("T.parallel" in text) == parallel
+
+
+def test_contiguous_axes_become_one() -> None:
+    """Three axes of the same contiguous tensors need no loop per axis: 30 elements are whole vectors."""
+    graph, shapes, dtypes, _ = GRAPHS["add"]
+    (func,) = functions(scheduled(fused(graph, shapes(3, 5), dtypes), "elementwise", x86("avx2")))
+    assert "T.vectorized" in func.script() and "range(" not in func.script()
+
+
+def primfunc(*tensors: te.Tensor) -> tirx.PrimFunc:
+    return te.create_prim_func(list(tensors))
+
+
+def identity() -> tirx.PrimFunc:
+    x = te.placeholder((4, 5), name="x")
+    return primfunc(x, te.compute((4, 5), lambda i, j: x[i, j] * te.const(2.0)))
+
+
+def reduction() -> tirx.PrimFunc:
+    x = te.placeholder((4, 5), name="x")
+    k = te.reduce_axis((0, 5))
+    return primfunc(x, te.compute((4,), lambda i: te.sum(x[i, k], axis=k)))
+
+
+def doubling() -> tirx.PrimFunc:
+    x = te.placeholder((4,), name="x")
+    value = x
+    for _ in range(14):
+        value = squared_mirror(value)
+    return primfunc(x, value)
+
+
+def squared_mirror(value: te.Tensor) -> te.Tensor:
+    return te.compute((4,), lambda i: value[i] * value[3 - i])
+
+
+@T.prim_func(s_tir=True)
+def predicate(x: T.Buffer((10,), "float32"), y: T.Buffer((10,), "float32")):
+    for i, j in T.grid(3, 4):
+        with T.sblock("y"):
+            T.where(i * 4 + j < 10)
+            v = T.axis.spatial(10, i * 4 + j)
+            y[v] = x[v]
+
+
+@T.prim_func(s_tir=True)
+def two_stores(x: T.Buffer((10,), "float32"), y: T.Buffer((10,), "float32"), z: T.Buffer((10,), "float32")):
+    for i in T.serial(10):
+        with T.sblock("y"):
+            v = T.axis.spatial(10, i)
+            y[v] = x[v]
+            z[v] = x[v]
+
+
+@T.prim_func(s_tir=True)
+def scatter(x: T.Buffer((10,), "float32"), y: T.Buffer((10,), "float32")):
+    for i in T.serial(10):
+        with T.sblock("y"):
+            v = T.axis.spatial(10, i)
+            y[9 - v] = x[v]
+
+
+@T.prim_func(s_tir=True)
+def in_place(y: T.Buffer((10,), "float32")):
+    for i in T.serial(10):
+        with T.sblock("y"):
+            v = T.axis.spatial(10, i)
+            y[v] = y[v] + T.float32(1)
+
+
+@T.prim_func(s_tir=True)
+def empty(y: T.Buffer((10,), "float32")):
+    T.evaluate(0)
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: identity().with_attr("tirx.is_scheduled", True), "scheduled already"),
+        (reduction, "a block reduces"),
+        (lambda: predicate, "a block has a predicate"),
+        (lambda: two_stores, "a block stores several values"),
+        (lambda: scatter, "a store is not at one iterator per axis"),
+        (lambda: in_place, "a block reads the buffer it writes"),
+        (lambda: empty, "the function has no blocks"),
+        (doubling, "an inlined expression has more than 20000 nodes"),
+    ],
+)
+def test_declines(make: Callable[[], tirx.PrimFunc], reason: str) -> None:
+    with pytest.raises(Declined, match=reason):
+        RULE.default(make(), x86("avx2"))
