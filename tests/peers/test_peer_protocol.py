@@ -78,3 +78,10 @@ def test_a_hanging_engine_is_stopped(request_):
 def test_a_command_that_cannot_start_is_a_death(request_):
     with Peer("fake", [sys.executable, "-c", "raise SystemExit(3)"]) as peer, pytest.raises(PeerFailed, match="exit code 3"):
         peer.ask("load", request=request_)
+
+
+def test_memory_is_the_workers_own(request_):
+    ballast = np.ones(64 << 20, np.float64)  # 512 MiB in the parent
+    with Peer("fake", fake("plain")) as peer:
+        peer.ask("load", request=request_)
+        assert peer.ask("memory")["peak_rss_mib"] < ballast.nbytes / (1 << 20)
