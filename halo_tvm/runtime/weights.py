@@ -20,6 +20,7 @@ from ..errors import ArtifactCorrupt, UsageError
 from .tensors import numpy_dtype, to_tensor
 
 MODES = ("map", "resident")
+_READ_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -52,18 +53,25 @@ def load_weights(path: Path | None, names: Sequence[str], mode: str) -> Weights:
         raise ArtifactCorrupt(
             f"{path}: expected {len(names)} parameters, found none called {', '.join(missing[:5])}; compile the model again"
         )
-    data = np.memmap(path, dtype=np.uint8, mode="c")  # copy on write: DLPack refuses read-only memory
-    if mode == "resident":
-        data = _huge_page_copy(data)
+    # copy on write: DLPack refuses read-only memory
+    data = np.memmap(path, dtype=np.uint8, mode="c") if mode == "map" else _huge_page_copy(path)
     return Weights(tuple(to_tensor(_view(data, entries[name])) for name in names), np.asarray(data))
 
 
-def _huge_page_copy(data: np.ndarray) -> np.ndarray:
-    memory = mmap.mmap(-1, data.nbytes)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    copy = np.frombuffer(memory, dtype=np.uint8)
-    copy[:] = data
+def _huge_page_copy(path: Path) -> np.ndarray:
+    """The file's bytes in anonymous memory, read (not mapped: that would fault once per small page)."""
+    with path.open("rb", buffering=0) as file:
+        size = path.stat().st_size
+        memory = mmap.mmap(-1, size)
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            memory.madvise(mmap.MADV_HUGEPAGE)
+        copy = np.frombuffer(memory, dtype=np.uint8)
+        done = 0
+        while done < size:
+            count = file.readinto(memoryview(copy)[done : done + _READ_BYTES])
+            if not count:
+                raise ArtifactCorrupt(f"{path}: expected {size} bytes, found {done}; the file was cut while it was read, copy it again")
+            done += count
     return copy
 
 
