@@ -33,7 +33,7 @@ def manifest_of(
     variant = Variant(
         isa=target.isa.name,
         requires=tuple(sorted(target.isa.requires)),
-        machine=tuple(sorted(target.spec.runs_on)),
+        machine=target.machines,
         target=target.key,
         library="model.so",
         params="params.bin" if function.params else None,

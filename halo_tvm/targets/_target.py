@@ -77,6 +77,11 @@ class Target:
         return f"{self.spec.kind}-{self.spec.machine}-{self.isa.name}"
 
     @property
+    def machines(self) -> tuple[str, ...]:
+        """Machine names its libraries run on: what the host's own compiler links runs on machines like the host."""
+        return tuple(sorted(self.spec.runs_on or {platform.machine()}))
+
+    @property
     def linker(self) -> str | None:
         """The compiler driver that links its libraries; None for the host's own."""
         return None if not self.spec.runs_on or platform.machine() in self.spec.runs_on else self.spec.linker

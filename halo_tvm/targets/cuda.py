@@ -5,7 +5,8 @@ from ._target import Isa, TargetSpec
 
 def _level(arch: str) -> Isa:
     # Vector width is that of one thread's widest load (float4); a thread addresses 255 registers.
-    return Isa(arch, "", (), frozenset(), vector_bits=128, vector_registers=255, keys=(("arch", arch),))
+    # No CPU has the flag: a host without CUDA support in its runtime refuses the library by name.
+    return Isa(arch, "", (), frozenset({"nvidia_gpu"}), vector_bits=128, vector_registers=255, keys=(("arch", arch),))
 
 
 CUDA = TargetSpec(
