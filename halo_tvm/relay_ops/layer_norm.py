@@ -32,7 +32,7 @@ from tvm import ir, relax, te, tirx
 from tvm.relax.dpl import DFPattern, is_const, is_op, wildcard
 
 from ..errors import Rejected
-from ._operator import Lift, Operator, attrs_of, f32
+from ._operator import Lift, Operator, f32
 
 
 class LayerNorm(Operator):
@@ -117,7 +117,7 @@ def why_no_vector(x: relax.Expr, label: str, value: relax.Expr) -> str | None:
     if ty.dtype != "float32":
         return f"{label} must be float32, got {ty.dtype}"
     if not _same_dimension(ty.shape.values[0], width):
-        return f"{label} must be a vector of the last dimension {width}, got {ty.shape.values[0]}"
+        return f"{label} must be a vector of the last dimension {_shown(width)}, got {_shown(ty.shape.values[0])}"
     return None
 
 
@@ -165,6 +165,10 @@ def require_square(matched: Mapping[DFPattern, relax.Expr], exponent: DFPattern)
     """`Rejected` when the square is a power of another exponent than 2."""
     if exponent in matched and scalar(matched[exponent], "the exponent") != 2.0:
         raise Rejected(f"the exponent must be 2, got {scalar(matched[exponent], 'the exponent')}")
+
+
+def _shown(dimension: ir.Expr) -> str:
+    return str(int(dimension.value)) if isinstance(dimension, tirx.IntImm) else str(dimension)
 
 
 def _same_dimension(a: ir.Expr, b: ir.Expr) -> bool:

@@ -29,7 +29,7 @@ from tvm import relax, te, tirx
 from tvm.relax.dpl import DFPattern, is_const, is_op, wildcard
 
 from ..errors import Rejected
-from ._operator import Lift, Operator, attrs_of, f32
+from ._operator import Lift, Operator, f32
 from .layer_norm import (
     check_vectors,
     mean_of,
