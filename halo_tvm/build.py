@@ -17,11 +17,12 @@ BUILD_OPTIONS = {"s_tir.LoopPartition": {"partition_const_loop": True}}
 
 
 def lowering(plan_memory: bool) -> tvm.ir.transform.Pass:
-    """Relax with call_tir -> Relax the virtual machine can run; no operator is left and nothing is fused any more."""
+    """Relax with call_tir -> Relax the virtual machine can run.
+
+    The only operator left by now is reshape, which the machine knows as a view.
+    """
     t = relax.transform
     return tvm.transform.Sequential([
-        t.LegalizeOps(),
-        t.RewriteDataflowReshape(),
         t.ToNonDataflow(),
         t.RemovePurityChecking(),
         t.CallTIRRewrite(),
@@ -47,7 +48,7 @@ def with_bounds(mod: tvm.IRModule, ranges: Mapping[str, tuple[int, int]]) -> tvm
 def planned_bytes(mod: tvm.IRModule, plan_memory: bool) -> int | None:
     """Bytes of activations at the largest declared sizes; None when some size is known at run time only."""
     t = relax.transform
-    steps = [t.LegalizeOps(), t.RewriteDataflowReshape(), t.ToNonDataflow(), t.RemovePurityChecking(), t.CallTIRRewrite()]
+    steps = [t.ToNonDataflow(), t.RemovePurityChecking(), t.CallTIRRewrite()]
     lowered = tvm.transform.Sequential([*steps, *([t.StaticPlanBlockMemory()] if plan_memory else [])])(mod)
     total: int | None = 0
 

@@ -7,7 +7,7 @@ columns, so memory stays near that of the activations.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import tvm
@@ -15,7 +15,6 @@ from tvm import relax
 
 from .errors import UnsupportedModel
 from .imported import ImportedModel
-from .params import ParamTable
 from .relay_ops._activation import ACTIVATIONS, sigmoid
 from .relay_ops._operator import attrs_of, operator_of
 from .relay_ops._sizes import size_of
@@ -25,36 +24,58 @@ _COLUMNS = 8192  # columns of a linear that are evaluated at once
 
 def evaluate(model: ImportedModel, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Outputs by name for `inputs` by name; floating-point values are float64."""
+    return evaluate_all(model, [inputs])[0]
+
+
+def evaluate_all(model: ImportedModel, cases: Sequence[Mapping[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
+    """Several inputs in step, so that every weight is read once for all of them."""
     func = model.mod["main"]
-    count = len(model.inputs)
-    env: dict[relax.Var, object] = {}
-    dims: dict[str, int] = {}
-    for var, spec in zip(func.params[:count], model.inputs):
-        value = inputs[spec.name]
-        env[var] = value.astype(np.float64) if value.dtype.kind == "f" else value
-        dims.update({d: n for d, n in zip(spec.shape, value.shape) if isinstance(d, str)})
-    names = dict(zip(func.params[count:], (str(n) for n in func.attrs["halo.params"])))
-    evaluator = _Evaluator(env, dims, names, model.params)
+    weights = _Weights(model)
+    evaluators = [_Evaluator(model, case, weights) for case in cases]
     last_use = _last_uses(func)
     for block in func.body.blocks:
         for binding in block.bindings:
-            env[binding.var] = evaluator.value(binding.value)
-            for var in last_use.get(binding.var, ()):
-                env.pop(var, None)
-    result = evaluator.value(func.body.body)
-    results = result if isinstance(result, tuple) else (result,)
-    return dict(zip(model.outputs, results))
+            for evaluator in evaluators:
+                evaluator.env[binding.var] = evaluator.value(binding.value)
+                for var in last_use.get(binding.var, ()):
+                    evaluator.env.pop(var, None)
+            weights.forget()
+    results = [evaluator.value(func.body.body) for evaluator in evaluators]
+    return [dict(zip(model.outputs, r if isinstance(r, tuple) else (r,))) for r in results]
+
+
+class _Weights:
+    """Tensors by variable, kept while one binding is evaluated for all cases."""
+
+    def __init__(self, model: ImportedModel) -> None:
+        func = model.mod["main"]
+        self._names = dict(zip(func.params[len(model.inputs) :], (str(n) for n in func.attrs["halo.params"])))
+        self._params = model.params
+        self._kept: dict[str, np.ndarray] = {}
+
+    def __getitem__(self, var: relax.Var) -> np.ndarray:
+        name = self._names[var]
+        if name not in self._kept:
+            self._kept[name] = self._params.materialise(name)
+        return self._kept[name]
+
+    def forget(self) -> None:
+        self._kept.clear()
 
 
 class _Evaluator:
-    def __init__(
-        self, env: dict[relax.Var, object], dims: Mapping[str, int], names: Mapping[relax.Var, str], params: ParamTable
-    ) -> None:
-        self.env, self.dims, self.names, self.params = env, dims, names, params
+    def __init__(self, model: ImportedModel, inputs: Mapping[str, np.ndarray], weights: _Weights) -> None:
+        self.env: dict[relax.Var, object] = {}
+        self.dims: dict[str, int] = {}
+        self.weights = weights
+        for var, spec in zip(model.mod["main"].params, model.inputs):
+            value = inputs[spec.name]
+            self.env[var] = value.astype(np.float64) if value.dtype.kind == "f" else value
+            self.dims.update({d: n for d, n in zip(spec.shape, value.shape) if isinstance(d, str)})
 
     def value(self, expr: relax.Expr) -> object:
         if isinstance(expr, relax.Var):
-            return self.env[expr] if expr in self.env else self._weight(expr)
+            return self.env[expr] if expr in self.env else self.weights[expr].astype(np.float64)
         if isinstance(expr, tvm.ir.GenericConst):
             data = expr.value.numpy()
             return data.astype(np.float64) if data.dtype.kind == "f" else data
@@ -72,9 +93,6 @@ class _Evaluator:
         """A dimension expression at the sizes of the inputs."""
         return size_of(dim, self.dims)
 
-    def _weight(self, var: relax.Var) -> np.ndarray:
-        return self.params.materialise(self.names[var]).astype(np.float64)
-
     def _call(self, call: relax.Call) -> object:
         operator = operator_of(call)
         if operator is not None:
@@ -82,8 +100,7 @@ class _Evaluator:
             if operator.name == "linear":
                 return self._linear(call, attrs)
             if operator.name == "embedding":
-                table = self.params.materialise(self.names[call.args[1]])
-                return operator.reference(self.value(call.args[0]), table, **attrs).astype(np.float64)
+                return operator.reference(self.value(call.args[0]), self.weights[call.args[1]], **attrs).astype(np.float64)
             return operator.reference(*(self.value(arg) for arg in call.args), **attrs)
         handler = _OPS.get(call.op.name) if isinstance(call.op, tvm.ir.Op) else None
         if handler is None:
@@ -93,7 +110,7 @@ class _Evaluator:
     def _linear(self, call: relax.Call, attrs: Mapping[str, object]) -> np.ndarray:
         """halo.linear in blocks of columns: the float64 copy of a vocabulary-sized weight never exists."""
         x = self.value(call.args[0])
-        weight = self.params.materialise(self.names[call.args[1]])
+        weight = self.weights[call.args[1]]
         kn = weight if attrs["layout"] == "kn" else weight.T
         out = np.empty((*x.shape[:-1], attrs["n"]))
         for start in range(0, attrs["n"], _COLUMNS):

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from .imported import ImportedModel, InputSpec
-from .interpreter import evaluate
+from .interpreter import evaluate_all
 
 # Sizes per dimension and case: small, so that validating is quick; odd, so that tails are run.
 _CASES = ({"batch": 1, "sequence": 16}, {"batch": 2, "sequence": 7})
@@ -20,14 +20,14 @@ _OTHER = (16, 7)
 
 def cases_of(model: ImportedModel, seed: int) -> dict[str, np.ndarray]:
     """Arrays by the key of `runtime.validation`: case{i}.input.{name} and case{i}.output.{name}."""
-    arrays: dict[str, np.ndarray] = {}
     symbolic = any(isinstance(d, str) for spec in model.inputs for d in spec.shape)
+    cases = []
     for i, sizes in enumerate(_CASES if symbolic else _CASES[:1]):
-        dims = {
-            name: min(max(sizes.get(name, _OTHER[i]), low), high) for name, (low, high) in model.ranges.items()
-        }
-        inputs = random_inputs(model.inputs, dims, seed + i)
-        outputs = model.engine(inputs) if model.engine else evaluate(model, inputs)
+        dims = {name: min(max(sizes.get(name, _OTHER[i]), low), high) for name, (low, high) in model.ranges.items()}
+        cases.append(random_inputs(model.inputs, dims, seed + i))
+    results = [model.engine(case) for case in cases] if model.engine else evaluate_all(model, cases)
+    arrays: dict[str, np.ndarray] = {}
+    for i, (inputs, outputs) in enumerate(zip(cases, results)):
         arrays.update({f"case{i}.input.{name}": value for name, value in inputs.items()})
         arrays.update({f"case{i}.output.{name}": value for name, value in outputs.items()})
     return arrays

@@ -45,7 +45,7 @@ class Rotary(Operator):
 
         def value(b, s, h, j):
             if interleaved:
-                pair, first, partner = j // 2, tirx.EQ(j % 2, 0), j + 1 - 2 * (j % 2)
+                pair, first, partner = j // 2, j % 2 < 1, j + 1 - 2 * (j % 2)
             else:
                 pair, first, partner = j % half, j < half, (j + half) % (2 * half)
             row = positions[s] if len(positions.shape) == 1 else positions[b, s]

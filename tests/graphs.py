@@ -1,0 +1,67 @@
+"""Small Relax functions for tests: one operator call, or a body over inputs and weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from halo_tvm.imported import ImportedModel, InputSpec
+from halo_tvm.models._builder import ModelBuilder, RandomWeights
+from halo_tvm.passes import Context, Overrides, pipeline
+from halo_tvm.passes.schedule import schedule_functions
+from halo_tvm.targets import Target, resolve
+from halo_tvm.tir_schedules import RULES
+
+
+def small_model(
+    inputs: Sequence[InputSpec], body: Callable[[ModelBuilder], Mapping[str, relax.Expr]], **ranges: tuple[int, int]
+) -> ImportedModel:
+    """A model with seeded weights; symbolic dimensions range over 1..64 unless said otherwise."""
+    builder = ModelBuilder(RandomWeights(0))
+    symbolic = {d: ranges.get(d, (1, 64)) for spec in inputs for d in spec.shape if isinstance(d, str)}
+
+    def define(m: ModelBuilder) -> Mapping[str, relax.Expr]:
+        for spec in inputs:
+            m.input(spec.name, spec.shape, spec.dtype)
+        return body(m)
+
+    mod, outputs = builder.module(define)
+    return ImportedModel(
+        "small", mod, builder.params, tuple(inputs), outputs, symbolic, {d: 8 for d in symbolic}, {"kind": "test"}, {}
+    )
+
+
+def context_of(model: ImportedModel, target: Target | None = None, **overrides: object) -> Context:
+    return Context(model.params, target or resolve("cpu"), model.ranges, model.typical, Overrides(**overrides))
+
+
+def run_model(model: ImportedModel, inputs: Mapping[str, np.ndarray], target: Target | None = None, level: int = 3, **overrides: object) -> np.ndarray:
+    """The first output of `model` lowered, scheduled and compiled in this process."""
+    context = context_of(model, target, **overrides)
+    steps = pipeline.Pipeline.of(level)
+    mod, _ = steps.run(pipeline.LIFT, model.mod, context)
+    mod, _ = steps.run(pipeline.OPTIMISE, mod, context)
+    mod, _ = schedule_functions(mod, context.target)
+    return run_module(mod, [inputs[s.name] for s in model.inputs], model, context.target)
+
+
+def run_module(mod: tvm.IRModule, inputs: Sequence[np.ndarray], model: ImportedModel, target: Target) -> np.ndarray:
+    from halo_tvm.build import BUILD_OPTIONS, lowering
+    from halo_tvm.passes._weights import param_names
+
+    with target.tvm, tvm.transform.PassContext(opt_level=3, config=BUILD_OPTIONS):
+        executable = relax.build(mod, target=target.tvm, relax_pipeline=lowering(True))
+    vm = relax.VirtualMachine(executable, tvm.cpu())
+    weights = [model.params.materialise(name) for name in param_names(mod["main"])]
+    return vm["main"](*map(tvm.runtime.tensor, [*inputs, *weights])).numpy()
+
+
+def rules_of(mod: tvm.IRModule, target: Target) -> dict[str, int]:
+    """How many functions each rule would schedule."""
+    return schedule_functions(mod, target)[1]["rules"]
+
+
+__all__ = ["RULES", "context_of", "rules_of", "run_model", "run_module", "small_model"]
