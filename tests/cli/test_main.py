@@ -167,6 +167,6 @@ def test_operators_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["operators", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["operator"] for row in rows] == [f"halo.{name}" for name in sorted(OPERATORS)]
-    assert all(row["about"] for row in rows)
+    assert all(row["about"] and (row["rules"] or row["semantic"]) for row in rows)
     assert main(["operators"]) == 0
     assert "halo.attention" in capsys.readouterr().out
