@@ -17,6 +17,9 @@ from .task import Task
 from .worker_client import Failure, Worker
 
 
+_TURN_OVERHEAD_S = 0.004  # pause, and short calls repeated
+
+
 @dataclass
 class Tally:
     """What happened to the candidates of one task."""
@@ -81,10 +84,12 @@ class Search:
         return self.tally.measured + sum(self.tally.failures.values())
 
     def _confirm_s(self) -> float:
-        """About how long a confirmation takes."""
-        if self._best[0] == p.DEFAULT_ID:
-            return 0.0
-        return 2 * self._effort.confirm_rounds * sum(2 * us * 1e-6 + 0.004 for us in self._default_us)
+        """About how long a confirmation takes; nothing is to be confirmed before something is better."""
+        return 0.0 if self._best[0] == p.DEFAULT_ID else self._rung_s(1, self._effort.confirm_rounds)
+
+    def _rung_s(self, candidates: int, rounds: int) -> float:
+        """About how long so many rounds of the default and so many candidates take."""
+        return (candidates + 1) * rounds * sum(us * 1e-6 + _TURN_OVERHEAD_S for us in self._default_us)
 
     def _race(self, batch: Sequence[object], clock: Clock) -> None:
         """Build a batch, halve it rung by rung, and let its best replace the best so far."""
@@ -98,10 +103,12 @@ class Search:
         speedups: dict[int, list[float]] = {i: [] for i in decisions}
         for rung, rounds in enumerate(self._effort.rungs):
             running = [*decisions, *([self._best[0]] if rung and self._best[0] != p.DEFAULT_ID else [])]
-            if not decisions:
+            if not decisions or clock.left_s < self._rung_s(len(running), rounds):
                 break
             for i, values in self._speedups(running, rounds, decisions).items():
                 speedups.setdefault(i, []).extend(values)
+            if not decisions:
+                break
             order = sorted(decisions, key=lambda i: median(speedups[i]), reverse=True)
             keep = order[: max(1, len(order) // 2)]
             self._worker.drop([i for i in order if i not in keep])
@@ -109,7 +116,8 @@ class Search:
             # A rung that leaves only what is clearly slower ends the race.
             if rung == 0 and median(speedups[keep[0]]) < 0.9:
                 break
-        if not decisions:
+        if not any(speedups.get(i) for i in decisions):
+            self._worker.drop(list(decisions))
             return
         winner = max(decisions, key=lambda i: median(speedups[i]))
         # The best so far ran in the same rounds from the second rung on: compare like with like.

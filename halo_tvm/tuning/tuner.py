@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from statistics import median
@@ -13,7 +13,7 @@ from ..errors import NoValidTrial
 from ..records.decision import decision_from_plain, decision_to_plain
 from ..records.log import TuningLog, commit
 from ..records.record import IMPROVED as COMMITTED
-from ..records.record import Fingerprint, Record
+from ..records.record import Fingerprint, Record, Size
 from ..targets import Target
 from . import protocol as p
 from . import result as r
@@ -28,6 +28,7 @@ from .worker_client import Failure, Worker, WorkerOptions
 
 _LATENCY_ROUNDS = 3
 _LATENCY_SHARE = 0.3
+_LONG_US = 30_000.0
 _REMEMBERED = {p.WRONG_RESULT, p.TIMEOUT, p.CRASH, p.OUT_OF_MEMORY}  # not tried again with this rule version
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi")
 
@@ -116,7 +117,8 @@ class Tuner:
 
     def _run(self, worker: Worker) -> None:
         self._measure_defaults(worker)
-        waiting = sorted((t for t in self._tasks.tasks if t.key in self._latency), key=self._importance, reverse=True)
+        known = [self._shortened(t) for t in self._tasks.tasks if t.key in self._latency]
+        waiting = sorted(known, key=self._importance, reverse=True)
         left = None if self._options.trials is None else self._options.trials
         while waiting and self._clock.left_s > 0 and left != 0:
             task, rest = waiting[0], waiting[1:]
@@ -131,14 +133,15 @@ class Tuner:
             if self._clock.elapsed_s > _LATENCY_SHARE * self._clock.budget_s and self._latency:
                 return
             try:
-                first = worker.open(task, compare=False)
-                samples = [
-                    worker.race([p.DEFAULT_ID], size, _LATENCY_ROUNDS, first)[p.DEFAULT_ID] for size in range(len(task.sizes))
-                ]
+                self._latency[task.key] = _latencies(worker, task)
             except Failure as failure:
                 self._fail(task, f"the default could not be measured: {failure.kind}: {failure}")
-                continue
-            self._latency[task.key] = [median(s) for s in samples]
+
+    def _shortened(self, task: Task) -> Task:
+        """`task` without the sizes that were too long to be timed."""
+        kept = task.sizes[: len(self._latency[task.key])]
+        total = sum(size.weight for size in kept)
+        return replace(task, sizes=tuple(Size(size.dims, size.weight / total) for size in kept))
 
     def _importance(self, task: Task) -> float:
         """Time a model spends there: call sites times the weighted latency of the default."""
@@ -247,7 +250,7 @@ class Tuner:
             rule=task.rule.name,
             count=task.count,
             outcome=outcome,
-            sizes=tuple(s.dims for s in task.sizes),
+            sizes=tuple(s.dims for s in task.sizes[: len(default_us)]),
             default_us=tuple(default_us),
             best_us=tuple(best_us),
             decision=decision_to_plain(decision),
@@ -259,6 +262,20 @@ class Tuner:
             seconds=clock.elapsed_s if clock else 0.0,
             note=note,
         )
+
+
+def _latencies(worker: Worker, task: Task) -> list[float]:
+    """Medians of the default at the sizes of `task`, from the lightest to the first that takes long.
+
+    Beyond that a kernel is bound by arithmetic, and a larger size says nothing new.
+    """
+    medians = [worker.open(task, compare=False)]
+    for size in range(len(task.sizes)):
+        samples = worker.race([p.DEFAULT_ID], size, _LATENCY_ROUNDS, medians[-1])
+        medians.append(median(samples[p.DEFAULT_ID]))
+        if medians[-1] > _LONG_US:
+            break
+    return medians[1:]
 
 
 def _work(task: Task) -> int:

@@ -31,6 +31,7 @@ from .build import NAME, build
 from .inputs import Arguments, Weights, differences
 
 _PAUSE_S = 0.001  # before a turn: the threads of the turn before go to sleep
+_LONG_US = 10_000.0
 _HOPELESS = 3.0  # a candidate this much slower than the default at its first run is not timed
 _OUT_OF_MEMORY = ("bad_alloc", "out of memory", "cannot allocate memory", "memoryerror")
 
@@ -64,6 +65,7 @@ class Bench:
         self._built[p.DEFAULT_ID] = defaults[request["key"]]
         if request["compare"]:
             self._prepare_checks(request)
+        self._probe: int = request["probe"]
         self._first_us = self._run_once(p.DEFAULT_ID)
 
     @property
@@ -122,10 +124,10 @@ class Bench:
             self._checked.append((arguments, expected))
 
     def _run_once(self, i: int) -> float:
-        """Microseconds of the better of two calls at the last, heaviest size, after one to warm up."""
-        arguments = self._sizes[-1]
-        self._built[i][NAME](*arguments.one())
-        return min(_timed(self._built[i][NAME], arguments, 1) for _ in range(2))
+        """Microseconds of a call at the probed size: the best of three, or the first when it takes long."""
+        function, arguments = self._built[i][NAME], self._sizes[self._probe]
+        first = _timed(function, arguments, 1)
+        return first if first > _LONG_US else min(first, *(_timed(function, arguments, 1) for _ in range(2)))
 
 
 def _results(module: tvm.runtime.Module, arguments: Arguments) -> list:

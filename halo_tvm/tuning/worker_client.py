@@ -84,7 +84,10 @@ class Worker:
             self._process = None
 
     def open(self, task: Task, *, compare: bool = True) -> float:
-        """Make `task` the current one. Returns the default's first time in us at its heaviest size."""
+        """Make `task` the current one. Returns the default's first time in us at its heaviest size.
+
+        Without `compare` nothing is checked, and the time is that at its lightest size.
+        """
         self._task, self._compare, self._decisions = task, compare, {}
         self._open()
         return self._first_us
@@ -140,6 +143,7 @@ class Worker:
             "seed": self._seed,
             "l3_bytes": self._l3_bytes,
             "compare": self._compare,
+            "probe": len(task.sizes) - 1 if self._compare else 0,
             "vector_math": self._options.vector_math,
         }
         reply = self._ask(request, _OPEN_TIMES * self._options.timeout_s)

@@ -244,6 +244,37 @@ def test_a_candidate_that_dies_while_timed_is_blamed(space):
     assert search.tally.failures == {"crash": 1} and search.tally.measured == 3
 
 
+def test_nothing_is_left_when_all_die_while_timed(space):
+    space(FAST, D("vector", 2), D("vector", 3))
+    (task,) = tasks_of(tvm.IRModule({"f": toy_rules.function(64)}), toy_rules.target(), ROWS).tasks
+
+    class DeadlyWorker(FlakyWorker):
+        def race(self, ids, size, rounds, default_us):
+            raise Failure("crash", "signal 11", ids[-1])
+
+    search = Search(task, DeadlyWorker(), EFFORTS["quick"], progress_module.Progress(1, 9.0, io.StringIO()), [10.0, 10.0])
+    candidates = Candidates(task.default, task.space, (), (), descend=False, seed=0)
+    assert search.run(candidates, Clock(1000.0), 24) is None
+    assert search.tally.failures == {"crash": 2} and search.tally.measured == 0
+
+
+def test_sizes_that_take_long_are_not_timed(tmp_path, space):
+    (task,) = tasks_of(tvm.IRModule({"f": toy_rules.function(64)}), toy_rules.target(), {}).tasks
+
+    class HeavyWorker(FlakyWorker):
+        def open(self, task, compare):
+            return 1.0
+
+        def race(self, ids, size, rounds, default_us):
+            return {i: [20_000.0 * (size + 1)] * rounds for i in ids}
+
+    run, _ = tune(tmp_path)
+    run._latency[task.key] = tuner_module._latencies(HeavyWorker(), task)
+    assert run._latency[task.key] == [20_000.0, 40_000.0]
+    short = run._shortened(task)
+    assert [s.dims for s in short.sizes] == [(1,), (8,)] and sum(s.weight for s in short.sizes) == 1
+
+
 def test_a_search_ends_with_its_clock(space):
     """Three seconds a race on a clock of ten: three batches or so, then the confirmation."""
     space(FAST, *(D("vector", i) for i in range(2, 200)))
