@@ -45,7 +45,10 @@ PARAMS = {
     "b": RNG.standard_normal((2, 2, 9), dtype=np.float32),
 }
 SPEC = FunctionSpec(
-    inputs=(TensorSpec("ids", ("batch", 4), "int64", values=(0, 9)), TensorSpec("mask", ("batch", 4), "int64", default="ones")),
+    inputs=(
+        TensorSpec("ids", ("batch", 4), "int64", values=(0, 9)),
+        TensorSpec("mask", ("batch", 4), "int64", default="ones"),
+    ),
     outputs=(TensorSpec("y", ("batch", 5), "float32"),),
     ranges={"batch": (1, 8)},
     params=tuple(PARAMS),
@@ -117,8 +120,14 @@ def test_params_are_aligned_and_open_in_the_safetensors_library(artifact: Path) 
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.lists(st.tuples(st.lists(st.integers(0, 9), max_size=3), st.sampled_from(sorted(params_file.DTYPES))), max_size=8))
-def test_any_set_of_params_round_trips(tmp_path_factory: pytest.TempPathFactory, specs: list[tuple[list[int], str]]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.lists(st.integers(0, 9), max_size=3), st.sampled_from(sorted(params_file.DTYPES))), max_size=8
+    )
+)
+def test_any_set_of_params_round_trips(
+    tmp_path_factory: pytest.TempPathFactory, specs: list[tuple[list[int], str]]
+) -> None:
     path = tmp_path_factory.mktemp("params") / "p.bin"
     params = {}
     for i, (shape, dtype) in enumerate(specs):
@@ -127,7 +136,9 @@ def test_any_set_of_params_round_trips(tmp_path_factory: pytest.TempPathFactory,
     with path.open("wb") as file:
         write_params(file, headers(params), params.items())
     entries = read_params_header(path)
-    assert {n: (e.shape, e.dtype) for n, e in entries.items()} == {n: (p.shape, str(p.dtype)) for n, p in params.items()}
+    assert {n: (e.shape, e.dtype) for n, e in entries.items()} == {
+        n: (p.shape, str(p.dtype)) for n, p in params.items()
+    }
     with safetensors.safe_open(path, "numpy") as container:
         assert set(container.keys()) >= set(params)
 
@@ -333,7 +344,9 @@ def test_paths_that_are_no_artifact(tmp_path: Path) -> None:
         assert caught.value.exit_code == 1
 
 
-@pytest.mark.parametrize("raw", [b"", b"{", b"[]", b"\xff\xfe", b"nul", b"[" * 100_000, b'{"abi": NaN}', b'{"a": 1, "a": 1}'])
+@pytest.mark.parametrize(
+    "raw", [b"", b"{", b"[]", b"\xff\xfe", b"nul", b"[" * 100_000, b'{"abi": NaN}', b'{"a": 1, "a": 1}']
+)
 def test_a_manifest_that_is_no_json_object(artifact: Path, raw: bytes) -> None:
     (artifact / "manifest.json").write_bytes(raw)
     with pytest.raises(ArtifactCorrupt, match="expected a JSON object"):
@@ -342,7 +355,9 @@ def test_a_manifest_that_is_no_json_object(artifact: Path, raw: bytes) -> None:
 
 def test_a_newer_abi_is_refused(artifact: Path) -> None:
     rewrite(artifact, lambda d: {**d, "abi": 2})
-    with pytest.raises(EnvironmentProblem, match="expected an artifact of abi 1 or lower, found abi 2; upgrade") as caught:
+    with pytest.raises(
+        EnvironmentProblem, match="expected an artifact of abi 1 or lower, found abi 2; upgrade"
+    ) as caught:
         read_manifest(artifact)
     assert caught.value.exit_code == 5
 
@@ -405,7 +420,11 @@ def test_wrong_types_and_unsafe_names(artifact: Path, change: object, message: s
 
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=8,
 )
@@ -413,7 +432,9 @@ json_values = st.recursive(
 
 @settings(max_examples=200, deadline=None)
 @given(data=st.data(), value=json_values)
-def test_no_value_anywhere_in_a_manifest_escapes_the_checks(pristine: Path, data: st.DataObject, value: object) -> None:
+def test_no_value_anywhere_in_a_manifest_escapes_the_checks(
+    pristine: Path, data: st.DataObject, value: object
+) -> None:
     """Any JSON value in any place gives a manifest or one of our errors, never another exception."""
     raw = (pristine / "manifest.json").read_bytes()
 

@@ -268,7 +268,9 @@ def _dimension(value: object, where: str) -> int | str:
 
 def _pair(value: object, where: str) -> tuple[int, int]:
     if not isinstance(value, list) or len(value) != 2:
-        _corrupt(where, "a list of two integers", _kind(value) if not isinstance(value, list) else f"{len(value)} items")
+        _corrupt(
+            where, "a list of two integers", _kind(value) if not isinstance(value, list) else f"{len(value)} items"
+        )
     low, high = (_bounded(v, where, -(1 << 63)) for v in value)
     if low > high:
         _corrupt(where, "bounds in ascending order", f"[{low}, {high}]")

@@ -17,7 +17,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import NoReturn, Protocol, TypeGuard
 
 import numpy as np
 
@@ -81,12 +81,15 @@ def write_params(file: Writer, headers: Sequence[ParamHeader], tensors: Iterable
     stream = iter(tensors)
     for i, header in enumerate(headers):
         name, tensor = next(stream, (None, None))
-        assert tensor is not None and name == header.name, f"parameter {i} is {name!r}, its header says {header.name!r}"
+        assert tensor is not None and name == header.name, (
+            f"parameter {i} is {name!r}, its header says {header.name!r}"
+        )
         assert tensor.shape == header.shape and str(tensor.dtype) == header.dtype, (
-            f"parameter {name} is {tensor.dtype}{list(tensor.shape)}, its header says {header.dtype}{list(header.shape)}"
+            f"parameter {name} is {tensor.dtype}{list(tensor.shape)}, "
+            f"its header says {header.dtype}{list(header.shape)}"
         )
         # a flat byte view: memoryview knows neither bfloat16 nor 0-d arrays
-        file.write(memoryview(np.ascontiguousarray(tensor).reshape(-1).view(np.uint8)))
+        file.write(np.ascontiguousarray(tensor).reshape(-1).view(np.uint8).data)
         file.write(bytes(_gap(header.size_bytes)) if i + 1 < len(headers) else b"")
     assert next(stream, None) is None, f"more parameters than the {len(headers)} headers"
 
@@ -101,9 +104,15 @@ def _encode_header(headers: Sequence[ParamHeader]) -> bytes:
     for i, header in enumerate(headers):
         assert not header.name.startswith("__"), f"parameter name {header.name!r} is reserved"
         assert header.name not in table, f"parameter {header.name!r} occurs twice"
-        assert header.dtype in DTYPES, f"parameter {header.name!r} has dtype {header.dtype}, known are {', '.join(DTYPES)}"
+        assert header.dtype in DTYPES, (
+            f"parameter {header.name!r} has dtype {header.dtype}, known are {', '.join(DTYPES)}"
+        )
         end = begin + header.size_bytes
-        table[header.name] = {"dtype": DTYPES[header.dtype][0], "shape": list(header.shape), "data_offsets": [begin, end]}
+        table[header.name] = {
+            "dtype": DTYPES[header.dtype][0],
+            "shape": list(header.shape),
+            "data_offsets": [begin, end],
+        }
         gap = _gap(end)
         if gap and i + 1 < len(headers):
             table[f"{_PAD}{i}__"] = {"dtype": "U8", "shape": [gap], "data_offsets": [end, end + gap]}
@@ -164,7 +173,7 @@ def _entry(path: Path, name: str, item: object, data: int) -> ParamEntry:
     return ParamEntry(name, tuple(shape), dtype, data + offsets[0], size)
 
 
-def _sizes(value: object) -> bool:
+def _sizes(value: object) -> TypeGuard[list[int]]:
     return isinstance(value, list) and all(type(v) is int and 0 <= v < 1 << 62 for v in value)
 
 

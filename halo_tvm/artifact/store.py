@@ -79,8 +79,12 @@ def write_artifact(
         `path` cannot be written or holds something else
     """
     path = check_output_path(path)
-    libraries = dict.fromkeys((v.library for v in manifest.variants), library) if isinstance(library, Path) else library
-    assert set(libraries) == {v.library for v in manifest.variants}, f"libraries {sorted(libraries)} do not fit the variants"
+    libraries = (
+        dict.fromkeys((v.library for v in manifest.variants), library) if isinstance(library, Path) else library
+    )
+    assert set(libraries) == {v.library for v in manifest.variants}, (
+        f"libraries {sorted(libraries)} do not fit the variants"
+    )
     params_names = {v.params for v in manifest.variants if v.params}
     assert len(params_names) <= 1, "variants of one artifact share one params file"
     with _beside(path) as directory:
@@ -135,9 +139,13 @@ def read_manifest(path: Path | str) -> Manifest:
     path = Path(path)
     if not path.is_dir():
         found = "a file" if path.exists() else "nothing"
-        raise UsageError(f"expected an artifact directory, found {found} at {path}; pass what `halo-tvm compile -o` wrote")
+        raise UsageError(
+            f"expected an artifact directory, found {found} at {path}; pass what `halo-tvm compile -o` wrote"
+        )
     if not os.path.lexists(path / MANIFEST_NAME):
-        raise UsageError(f"expected an artifact, found no {MANIFEST_NAME} in {path}; pass what `halo-tvm compile -o` wrote")
+        raise UsageError(
+            f"expected an artifact, found no {MANIFEST_NAME} in {path}; pass what `halo-tvm compile -o` wrote"
+        )
     with _open_plain(path, MANIFEST_NAME) as file:
         raw = file.read(MANIFEST_LIMIT_BYTES + 1)
     return Manifest.decode(raw, where=str(path / MANIFEST_NAME))
@@ -161,7 +169,8 @@ def verify_artifact(path: Path | str, *, hashes: bool = True) -> Manifest:
             size = os.fstat(file.fileno()).st_size
         if size != entry.size_bytes:
             raise ArtifactCorrupt(
-                f"{path / name}: expected {entry.size_bytes} bytes, found {size}; copy the artifact again or compile again"
+                f"{path / name}: expected {entry.size_bytes} bytes, found {size}; "
+                "copy the artifact again or compile again"
             )
     for name, entry in manifest.files.items() if hashes else ():
         with _open_plain(path, name) as file:
@@ -253,17 +262,21 @@ def _write_npz(out: _HashingFile, arrays: Mapping[str, np.ndarray]) -> None:
                 np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
 
 
-def _open_plain(path: Path, name: str) -> BinaryIO:
+def _open_plain(path: Path, name: str) -> io.BufferedReader:
     """Open a regular file of the artifact; a link could lead anywhere, so it is refused."""
     file = path / name
     try:
         mode = os.lstat(file).st_mode
     except FileNotFoundError:
-        raise ArtifactCorrupt(f"{file}: expected a file the manifest lists, found none; copy the artifact again") from None
+        raise ArtifactCorrupt(
+            f"{file}: expected a file the manifest lists, found none; copy the artifact again"
+        ) from None
     if not stat.S_ISREG(mode):
         kind = "a symbolic link" if stat.S_ISLNK(mode) else "no regular file"
-        raise ArtifactCorrupt(f"{file}: expected a regular file, found {kind}; copy the artifact with its files (cp -rL)")
-    return os.fdopen(os.open(file, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0)), "rb")
+        raise ArtifactCorrupt(
+            f"{file}: expected a regular file, found {kind}; copy the artifact with its files (cp -rL)"
+        )
+    return open(os.open(file, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0)), "rb")
 
 
 def _sync(file: BinaryIO) -> None:

@@ -1,7 +1,7 @@
 """A loaded artifact: called like a function, or through set_input / run / get_output.
 
-    module = load("gpt2.halo")
-    logits = module(input_ids=ids)
+module = load("gpt2.halo")
+logits = module(input_ids=ids)
 """
 
 from __future__ import annotations
@@ -73,7 +73,9 @@ def load(
     path = Path(path).absolute()
     count = resolve_threads(threads, usable_cpus())
     if weights not in MODES:
-        raise UsageError(f"weights: expected {' or '.join(map(repr, MODES))}, found {weights!r}; leave it out for 'map'")
+        raise UsageError(
+            f"weights: expected {' or '.join(map(repr, MODES))}, found {weights!r}; leave it out for 'map'"
+        )
     manifest = verify_artifact(path, hashes=verify)
     if function not in manifest.functions:
         raise UnknownName("function", function, manifest.functions)
@@ -148,7 +150,13 @@ class Module:
         return self._outputs[which]
 
     def benchmark(
-        self, *, number: int = 10, repeat: int = 10, sizes: dict[str, int] | None = None, seed: int = 0, **inputs: object
+        self,
+        *,
+        number: int = 10,
+        repeat: int = 10,
+        sizes: dict[str, int] | None = None,
+        seed: int = 0,
+        **inputs: object,
     ) -> BenchmarkResult:
         """Time runs on the session's thread; inputs not given are generated (see `generate_inputs`)."""
         if number < 1 or repeat < 1:
@@ -195,7 +203,7 @@ def _sizes_of(specs: tuple[TensorSpec, ...], inputs: dict[str, object]) -> dict[
     """Sizes of the symbolic dimensions that the given inputs determine."""
     sizes: dict[str, int] = {}
     for spec in specs:
-        shape = np.shape(inputs[spec.name]) if spec.name in inputs else ()  # type: ignore[arg-type]
+        shape = np.shape(inputs[spec.name]) if spec.name in inputs else ()  # type: ignore[call-overload]
         if len(shape) == len(spec.shape):
             sizes.update({d: n for d, n in zip(spec.shape, shape, strict=True) if isinstance(d, str)})
     return sizes

@@ -113,8 +113,11 @@ def load_tvm_runtime() -> None:
                 ctypes.CDLL(str(folder / suffix), ctypes.RTLD_GLOBAL)
             except OSError as error:
                 raise EnvironmentProblem(
-                    f"expected TVM's runtime library to load, found {error}; install the pair apache-tvm and apache-tvm-ffi again"
+                    f"expected TVM's runtime library to load, found {error}; "
+                    "install the pair apache-tvm and apache-tvm-ffi again"
                 ) from error
             return
     where = f"in {', '.join(map(str, folders))}" if folders else "because the package tvm is not installed"
-    raise EnvironmentProblem(f"expected TVM's runtime library {suffix}, found none {where}; run `pip install apache-tvm`")
+    raise EnvironmentProblem(
+        f"expected TVM's runtime library {suffix}, found none {where}; run `pip install apache-tvm`"
+    )

@@ -43,7 +43,9 @@ def bind_inputs(spec: FunctionSpec, args: Sequence[object], kwargs: Mapping[str,
     return [arrays[tensor.name] for tensor in spec.inputs]
 
 
-def generate_inputs(spec: FunctionSpec, *, sizes: Mapping[str, int] | None = None, seed: int = 0) -> dict[str, np.ndarray]:
+def generate_inputs(
+    spec: FunctionSpec, *, sizes: Mapping[str, int] | None = None, seed: int = 0
+) -> dict[str, np.ndarray]:
     """Seeded random inputs: normal floats, integers spread over their `values`, defaults as declared.
 
     A dimension not in `sizes` takes the lower bound of its range where it leads a shape (a batch),
@@ -59,7 +61,10 @@ def generate_inputs(spec: FunctionSpec, *, sizes: Mapping[str, int] | None = Non
         low, high = spec.ranges.get(name, _SIZE_WITHOUT_RANGE)
         chosen.setdefault(name, low if name in leading else min(max(low, _GENERATED_SIZE), high))
     random = np.random.default_rng(seed)
-    return {t.name: _random(t, tuple(d if isinstance(d, int) else chosen[d] for d in t.shape), random) for t in spec.inputs}
+    return {
+        t.name: _random(t, tuple(d if isinstance(d, int) else chosen[d] for d in t.shape), random)
+        for t in spec.inputs
+    }
 
 
 def _random(tensor: TensorSpec, shape: tuple[int, ...], random: np.random.Generator) -> np.ndarray:
@@ -77,7 +82,9 @@ def _random(tensor: TensorSpec, shape: tuple[int, ...], random: np.random.Genera
 def _by_name(spec: FunctionSpec, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, object]:
     names = [t.name for t in spec.inputs]
     if len(args) > len(names):
-        raise InputError(f"expected at most {len(names)} inputs ({', '.join(names)}), found {len(args)}; leave the rest out")
+        raise InputError(
+            f"expected at most {len(names)} inputs ({', '.join(names)}), found {len(args)}; leave the rest out"
+        )
     given: dict[str, object] = dict(zip(names, args, strict=False))
     for name, value in kwargs.items():
         if name not in names:
@@ -101,8 +108,8 @@ def _converted(tensor: TensorSpec, value: object) -> np.ndarray:
     if array.dtype != dtype:
         if not np.can_cast(array.dtype, dtype, "safe"):
             raise InputError(
-                f"input {tensor.name!r}: expected {tensor.dtype}, found {array.dtype}, which does not convert without loss; "
-                f"pass .astype({tensor.dtype!r})"
+                f"input {tensor.name!r}: expected {tensor.dtype}, found {array.dtype}, "
+                f"which does not convert without loss; pass .astype({tensor.dtype!r})"
             )
         array = array.astype(dtype)
     if len(array.shape) != len(tensor.shape):
@@ -125,20 +132,27 @@ def _foreign(tensor: TensorSpec, value: object, dtype: np.dtype) -> np.ndarray:
             array = np.asarray(value, dtype=dtype)
         except (TypeError, ValueError, OverflowError) as error:
             raise InputError(
-                f"input {tensor.name!r}: expected an array of {tensor.dtype}, found {type(value).__name__} ({error}); "
-                "pass a NumPy array or anything with __dlpack__"
+                f"input {tensor.name!r}: expected an array of {tensor.dtype}, "
+                f"found {type(value).__name__} ({error}); pass a NumPy array or anything with __dlpack__"
             ) from error
         return array
     try:
-        return to_array(tvm_ffi.from_dlpack(value)) if "bfloat16" in str(getattr(value, "dtype", "")) else np.from_dlpack(value)
+        return (
+            to_array(tvm_ffi.from_dlpack(value))
+            if "bfloat16" in str(getattr(value, "dtype", ""))
+            else np.from_dlpack(value)
+        )
     except (RuntimeError, BufferError, TypeError, ValueError) as error:
         raise InputError(
-            f"input {tensor.name!r}: expected a tensor in CPU memory, found {type(value).__name__} that DLPack cannot hand over "
-            f"({str(error).splitlines()[0]}); pass .detach().cpu()"
+            f"input {tensor.name!r}: expected a tensor in CPU memory, "
+            f"found {type(value).__name__} "
+            f"that DLPack cannot hand over ({str(error).splitlines()[0]}); pass .detach().cpu()"
         ) from error
 
 
-def _check_shape(spec: FunctionSpec, tensor: TensorSpec, shape: tuple[int, ...], sizes: dict[str, tuple[int, str]]) -> None:
+def _check_shape(
+    spec: FunctionSpec, tensor: TensorSpec, shape: tuple[int, ...], sizes: dict[str, tuple[int, str]]
+) -> None:
     for axis, (expected, found) in enumerate(zip(tensor.shape, shape, strict=True)):
         if isinstance(expected, int):
             if found != expected:
@@ -177,7 +191,10 @@ def _filled(spec: FunctionSpec, tensor: TensorSpec, sizes: Mapping[str, int]) ->
     open_dimensions = [d for d in tensor.shape if isinstance(d, str) and d not in sizes]
     if tensor.default is None or open_dimensions:
         needed = ", ".join(t.name for t in spec.inputs if t.default is None)
-        raise InputError(f"input {tensor.name!r}: expected {tensor.dtype} {_shape_text(tensor.shape)}, found nothing; pass {needed}")
+        raise InputError(
+            f"input {tensor.name!r}: expected {tensor.dtype} {_shape_text(tensor.shape)}, "
+            f"found nothing; pass {needed}"
+        )
     shape = tuple(d if isinstance(d, int) else sizes[d] for d in tensor.shape)
     return (np.ones if tensor.default == "ones" else np.zeros)(shape, numpy_dtype(tensor.dtype))
 

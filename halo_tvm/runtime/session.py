@@ -124,8 +124,8 @@ class Session:
         self.call(measure)
         if not calls:
             raise EnvironmentProblem(
-                "expected a library whose graph is bytecode, found one compiled to machine code, whose calls cannot be "
-                "observed; compile the model with the default exec_mode to profile it"
+                "expected a library whose graph is bytecode, found one compiled to machine code, whose calls "
+                "cannot be observed; compile the model with the default exec_mode to profile it"
             )
         table = [(name, count, elapsed_ns / 1e3) for name, (count, elapsed_ns) in calls.items()]
         return sorted(table, key=lambda row: -row[2])
@@ -192,11 +192,12 @@ def _open_library(path: Path) -> tvm_ffi.Module:
     with tempfile.TemporaryDirectory(prefix="halo-tvm-") as folder:
         link = Path(folder) / path.name
         link.symlink_to(path.absolute())
-        return tvm_ffi.load_module(str(link))
+        library: tvm_ffi.Module = tvm_ffi.load_module(str(link))
+        return library
 
 
 def _machine(library: tvm_ffi.Module) -> tvm_ffi.Module:
-    machine = library["vm_load_executable"]()
+    machine: tvm_ffi.Module = library["vm_load_executable"]()
     machine["vm_initialization"](_CPU, _DEVICE_ID, _POOLED)
     return machine
 

@@ -7,7 +7,7 @@ import functools
 import numpy as np
 import tvm_ffi
 
-_BITS = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16)}
+_BITS: dict[int, np.dtype] = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16)}
 
 
 @functools.cache
@@ -18,7 +18,8 @@ def numpy_dtype(name: str) -> np.dtype:
     except TypeError:
         import ml_dtypes  # only models with such weights or outputs need it
 
-        return np.dtype(getattr(ml_dtypes, name))
+        extended: np.dtype = np.dtype(getattr(ml_dtypes, name))
+        return extended
 
 
 def to_tensor(array: np.ndarray) -> tvm_ffi.Tensor:
@@ -30,8 +31,7 @@ def to_tensor(array: np.ndarray) -> tvm_ffi.Tensor:
 
 def view_bytes(bits: np.ndarray, shape: tuple[int, ...], dtype: str) -> tvm_ffi.Tensor:
     """A tensor of `dtype` over an array of unsigned integers of the same width."""
-    create_view = tvm_ffi.get_global_func("runtime.TVMTensorCreateView")
-    return create_view(tvm_ffi.from_dlpack(bits), tvm_ffi.Shape(shape), tvm_ffi.dtype(dtype), 0)
+    return _viewed(tvm_ffi.from_dlpack(bits), shape, dtype)
 
 
 def to_array(tensor: tvm_ffi.Tensor) -> np.ndarray:
@@ -40,6 +40,10 @@ def to_array(tensor: tvm_ffi.Tensor) -> np.ndarray:
     if dtype != "bfloat16" and not dtype.startswith("float8"):
         return np.from_dlpack(tensor)
     target = numpy_dtype(dtype)
+    return np.from_dlpack(_viewed(tensor, tuple(tensor.shape), str(_BITS[target.itemsize]))).view(target)
+
+
+def _viewed(tensor: tvm_ffi.Tensor, shape: tuple[int, ...], dtype: str) -> tvm_ffi.Tensor:
     create_view = tvm_ffi.get_global_func("runtime.TVMTensorCreateView")
-    bits = create_view(tensor, tvm_ffi.Shape(tuple(tensor.shape)), tvm_ffi.dtype(str(_BITS[target.itemsize])), 0)
-    return np.from_dlpack(bits).view(target)
+    view: tvm_ffi.Tensor = create_view(tensor, tvm_ffi.Shape(shape), tvm_ffi.dtype(dtype), 0)
+    return view

@@ -101,7 +101,9 @@ def validate_artifact(
     return report
 
 
-def compare(output: np.ndarray, expected: np.ndarray, *, case: int, name: str, error: float | None, factor: float) -> OutputCheck:
+def compare(
+    output: np.ndarray, expected: np.ndarray, *, case: int, name: str, error: float | None, factor: float
+) -> OutputCheck:
     """Measure one output against its reference; a NaN or infinity must be matched by an equal one."""
     flat, reference = output.reshape(-1), expected.reshape(-1)
     max_abs = largest = 0.0
@@ -140,7 +142,9 @@ def _top1(output: np.ndarray, expected: np.ndarray) -> float | None:
     return float((output.argmax(-1) == expected.argmax(-1)).mean())
 
 
-def _check_case(module: Module, index: int, case: Mapping[str, Mapping[str, np.ndarray]], factor: float) -> list[OutputCheck]:
+def _check_case(
+    module: Module, index: int, case: Mapping[str, Mapping[str, np.ndarray]], factor: float
+) -> list[OutputCheck]:
     outputs = module(**case["input"])
     arrays = outputs if isinstance(outputs, tuple) else (outputs,)
     checks = []
@@ -150,12 +154,19 @@ def _check_case(module: Module, index: int, case: Mapping[str, Mapping[str, np.n
             continue  # a reference may cover some outputs only; none at all is refused by _cases
         if expected.shape != output.shape:
             raise ValidationFailed(
-                f"output {spec.name!r} of case {index}: expected shape {list(expected.shape)}, found {list(output.shape)}; "
-                "compile the model again from its source"
+                f"output {spec.name!r} of case {index}: expected shape {list(expected.shape)}, "
+                f"found {list(output.shape)}; compile the model again from its source"
             )
         error = case["error"].get(spec.name)
         checks.append(
-            compare(output, expected, case=index, name=spec.name, error=None if error is None else float(error), factor=factor)
+            compare(
+                output,
+                expected,
+                case=index,
+                name=spec.name,
+                error=None if error is None else float(error),
+                factor=factor,
+            )
         )
     _check_names(module.spec, index, case["output"])
     return checks
@@ -179,7 +190,9 @@ def _cases(
     for key, array in arrays.items():
         match = _KEY.fullmatch(key)
         if match is None:
-            raise ArtifactCorrupt(f"reference: expected keys like case0.input.x, found {key[:80]!r}; compile the model again")
+            raise ArtifactCorrupt(
+                f"reference: expected keys like case0.input.x, found {key[:80]!r}; compile the model again"
+            )
         case = cases.setdefault(int(match[1]), {"input": {}, "output": {}, "error": {}})
         case[match[2]][match[3]] = array
     empty = [i for i, case in cases.items() if not case["output"]]

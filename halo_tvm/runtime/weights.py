@@ -46,12 +46,15 @@ def load_weights(path: Path | None, names: Sequence[str], mode: str) -> Weights:
     if not names:
         return Weights((), np.empty(0, np.uint8))
     if path is None:
-        raise ArtifactCorrupt(f"expected a params file for {len(names)} parameters, found none in the manifest; compile again")
+        raise ArtifactCorrupt(
+            f"expected a params file for {len(names)} parameters, found none in the manifest; compile again"
+        )
     entries = read_params_header(path)
     missing = [name for name in names if name not in entries]
     if missing:
         raise ArtifactCorrupt(
-            f"{path}: expected {len(names)} parameters, found none called {', '.join(missing[:5])}; compile the model again"
+            f"{path}: expected {len(names)} parameters, found none called {', '.join(missing[:5])}; "
+            "compile the model again"
         )
     # copy on write: DLPack refuses read-only memory
     data = np.memmap(path, dtype=np.uint8, mode="c") if mode == "map" else _huge_page_copy(path)
@@ -68,9 +71,11 @@ def _huge_page_copy(path: Path) -> np.ndarray:
         copy = np.frombuffer(memory, dtype=np.uint8)
         done = 0
         while done < size:
-            count = file.readinto(memoryview(copy)[done : done + _READ_BYTES])
+            count = file.readinto(copy.data[done : done + _READ_BYTES])
             if not count:
-                raise ArtifactCorrupt(f"{path}: expected {size} bytes, found {done}; the file was cut while it was read, copy it again")
+                raise ArtifactCorrupt(
+                    f"{path}: expected {size} bytes, found {done}; the file was cut while it was read, copy it again"
+                )
             done += count
     return copy
 

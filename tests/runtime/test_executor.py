@@ -130,7 +130,9 @@ def test_a_host_without_the_isa_is_told_what_is_missing(tmp_path: Path) -> None:
         Variant("arm", (), ("not_this_machine",), "t", "model.so", "params.bin"),
     )
     path = tiny.write_tiny(tmp_path / "t.halo", variants=variants)
-    with pytest.raises(EnvironmentProblem, match="huge needs amx_from_the_future, zz; arm is for not_this_machine") as caught:
+    with pytest.raises(
+        EnvironmentProblem, match="huge needs amx_from_the_future, zz; arm is for not_this_machine"
+    ) as caught:
         load(path)
     assert caught.value.exit_code == 5
 

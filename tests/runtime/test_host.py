@@ -24,7 +24,10 @@ def test_the_largest_that_fits_wins(order: tuple[Variant, ...]) -> None:
 
 
 def test_a_refusal_names_what_each_variant_lacks() -> None:
-    message = r"this host \(x86_64\) can run, found none: avx2 needs fma; avx512 needs avx512f, fma; neon is for aarch64; compile"
+    message = (
+        r"this host \(x86_64\) can run, found none: "
+        "avx2 needs fma; avx512 needs avx512f, fma; neon is for aarch64; compile"
+    )
     with pytest.raises(EnvironmentProblem, match=message):
         host.choose_variant([AVX2, AVX512, NEON], machine="x86_64", flags=frozenset({"avx2"}))
 
@@ -68,5 +71,7 @@ def test_threads_precedence(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_runtime_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tvm_ffi, "get_global_func", lambda name, allow_missing=False: None)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(EnvironmentProblem, match="because the package tvm is not installed; run `pip install apache-tvm`"):
+    with pytest.raises(
+        EnvironmentProblem, match="because the package tvm is not installed; run `pip install apache-tvm`"
+    ):
         host.load_tvm_runtime()

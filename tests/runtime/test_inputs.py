@@ -36,7 +36,13 @@ def test_defaults_and_silent_casts() -> None:
 
 @pytest.mark.parametrize(
     "ids",
-    [IDS.T.copy().T, np.arange(24).reshape(2, 12)[:, ::4], IDS.astype(">i8"), np.broadcast_to(IDS[:1], (2, 3)), IDS[::-1]],
+    [
+        IDS.T.copy().T,
+        np.arange(24).reshape(2, 12)[:, ::4],
+        IDS.astype(">i8"),
+        np.broadcast_to(IDS[:1], (2, 3)),
+        IDS[::-1],
+    ],
     ids=["column-major", "strided", "big-endian", "broadcast", "reversed"],
 )
 def test_layouts_are_made_plain(ids: np.ndarray) -> None:
@@ -56,7 +62,9 @@ def test_torch_tensors_through_dlpack() -> None:
     ids = torch.arange(6).reshape(2, 3)
     bound, _, bias = bind_inputs(SPEC, (ids,), {"bias": torch.ones(4, 2).T})
     assert np.shares_memory(bound, ids.numpy()) and bias.flags.c_contiguous
-    with pytest.raises(InputError, match=r"input 'bias': expected a tensor in CPU memory, found Parameter.*pass .detach\(\)"):
+    with pytest.raises(
+        InputError, match=r"input 'bias': expected a tensor in CPU memory, found Parameter.*pass .detach\(\)"
+    ):
         bind_inputs(SPEC, (ids,), {"bias": torch.nn.Parameter(torch.ones(2, 4))})
 
 
@@ -70,8 +78,16 @@ WRONG = [
     ((IDS.astype(np.uint64),), {}, "expected int64, found uint64"),
     ((IDS[0],), {}, r"expected rank 2 \(\[batch, sequence\]\), found rank 1 \(\[3\]\); reshape"),
     ((IDS,), {"bias": np.zeros((2, 5), np.float32)}, "expected size 4 in axis 1 .*found 5"),
-    ((IDS,), {"bias": np.zeros((3, 4), np.float32)}, "dimension 'batch': expected 2 in 'bias' as in 'input_ids', found 3"),
-    ((IDS, np.ones((2, 4), int)), {}, "dimension 'sequence': expected 3 in 'attention_mask' as in 'input_ids', found 4"),
+    (
+        (IDS,),
+        {"bias": np.zeros((3, 4), np.float32)},
+        "dimension 'batch': expected 2 in 'bias' as in 'input_ids', found 3",
+    ),
+    (
+        (IDS, np.ones((2, 4), int)),
+        {},
+        "dimension 'sequence': expected 3 in 'attention_mask' as in 'input_ids', found 4",
+    ),
     ((np.zeros((9, 3), int),), {}, "expected 1 to 8 for dimension 'batch', found 9"),
     ((np.zeros((1, 1025), int),), {}, "expected 1 to 1024 for dimension 'sequence', found 1025"),
     ((np.zeros((0, 3), int),), {}, "expected 1 to 8 for dimension 'batch', found 0"),

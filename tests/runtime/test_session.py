@@ -77,7 +77,9 @@ def test_sessions_have_pools_of_their_own(threads_artifact: Path) -> None:
         assert not set(thread_ids(one)) & set(thread_ids(two))
 
 
-def test_the_pool_of_the_calling_thread_is_left_alone(threads_artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pool_of_the_calling_thread_is_left_alone(
+    threads_artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import tvm_ffi
 
     # asking for the number creates the asking thread's pool, which would pin that thread
@@ -198,10 +200,21 @@ def test_a_fork_is_told_to_load_again_and_can(threads_artifact: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "ending", ["", "del m", "m.close()", "import sys; sys.exit(3)", "raise RuntimeError", "import threading; m.t = threading.Thread(target=m, args=(x,)); m.t.start()"]
+    "ending",
+    [
+        "",
+        "del m",
+        "m.close()",
+        "import sys; sys.exit(3)",
+        "raise RuntimeError",
+        "import threading; m.t = threading.Thread(target=m, args=(x,)); m.t.start()",
+    ],
 )
 def test_the_interpreter_ends_quietly(threads_artifact: Path, ending: str) -> None:
-    code = f"from halo_tvm.runtime import load; import numpy as np; x = np.zeros(64, 'int64'); m = load({str(threads_artifact)!r}); m(x)\n{ending}"
+    code = (
+        "from halo_tvm.runtime import load; import numpy as np; x = np.zeros(64, 'int64')\n"
+        f"m = load({str(threads_artifact)!r}); m(x)\n{ending}"
+    )
     done = run_python(code)
     assert done.returncode == (3 if "exit" in ending else 1 if "raise" in ending else 0), done.stderr
     assert "raise" in ending or done.stderr == ""
@@ -221,10 +234,16 @@ def test_only_the_runtime_library_is_loaded(threads_artifact: Path) -> None:
 
 @pytest.mark.parametrize("first", ["import tvm", "load"])
 def test_together_with_the_compiler_in_either_order(threads_artifact: Path, first: str) -> None:
-    steps = ["import tvm; assert tvm.get_global_func('target.llvm_get_system_cpu')()", f"m = load({str(threads_artifact)!r}); m(x)"]
+    steps = [
+        "import tvm; assert tvm.get_global_func('target.llvm_get_system_cpu')()",
+        f"m = load({str(threads_artifact)!r}); m(x)",
+    ]
     if first == "load":
         steps.reverse()
-    done = run_python("from halo_tvm.runtime import load; import numpy as np; x = np.zeros(64, 'int64')\n" + "\n".join([*steps, "m(x); print('fine')"]))
+    done = run_python(
+        "from halo_tvm.runtime import load; import numpy as np; x = np.zeros(64, 'int64')\n"
+        + "\n".join([*steps, "m(x); print('fine')"])
+    )
     assert done.stdout == "fine\n", done.stderr
 
 

@@ -26,7 +26,9 @@ def test_the_stored_reference_passes(artifact: Path) -> None:
 def test_a_wrong_weight_fails_and_names_output_error_and_bound(artifact: Path) -> None:
     wrong = tiny.reference_arrays()
     wrong["case0.output.y"] = wrong["case0.output.y"] + 0.5
-    with pytest.raises(ValidationFailed, match=r"output 'y' of case 0: expected an error of at most .*, found 0\.5; 1 of 3") as caught:
+    with pytest.raises(
+        ValidationFailed, match=r"output 'y' of case 0: expected an error of at most .*, found 0\.5; 1 of 3"
+    ) as caught:
         validate_artifact(artifact, reference=wrong)
     assert caught.value.exit_code == 3
     assert caught.value.report["passed"] is False
@@ -49,7 +51,9 @@ def test_a_recorded_bound_decides_and_the_factor_widens_it(artifact: Path) -> No
 def test_integers_must_be_exact(artifact: Path) -> None:
     arrays = tiny.reference_arrays()
     arrays["case0.output.ids_out"] = arrays["case0.output.ids_out"] + np.array([0, 1, 0])
-    with pytest.raises(ValidationFailed, match="output 'ids_out' of case 0: expected an error of at most 0 .*found 1"):
+    with pytest.raises(
+        ValidationFailed, match="output 'ids_out' of case 0: expected an error of at most 0 .*found 1"
+    ):
         validate_artifact(artifact, reference=arrays)
 
 
@@ -72,7 +76,9 @@ def test_several_cases_of_several_sizes_from_a_file(artifact: Path, tmp_path: Pa
         ({"case0.output.y": np.zeros((1, 1))}, ValidationFailed, r"expected shape \[1, 1\], found \[3, 32\]"),
     ],
 )
-def test_a_reference_that_does_not_fit(artifact: Path, change: dict[str, np.ndarray], error: type, message: str) -> None:
+def test_a_reference_that_does_not_fit(
+    artifact: Path, change: dict[str, np.ndarray], error: type, message: str
+) -> None:
     with pytest.raises(error, match=message):
         validate_artifact(artifact, reference={**tiny.reference_arrays(), **change})
 
@@ -118,7 +124,9 @@ def test_an_error_in_any_chunk_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     for before, (a, b) in zip(whole, _pairs(), strict=True):
         chunked = compare(a, b, case=0, name="y", error=None, factor=1.0)
         assert (chunked.max_abs_error, chunked.passed) == (before.max_abs_error, before.passed)
-        assert chunked.cosine == pytest.approx(before.cosine) and chunked.relative_l2 == pytest.approx(before.relative_l2)
+        assert chunked.cosine == pytest.approx(before.cosine) and chunked.relative_l2 == pytest.approx(
+            before.relative_l2
+        )
 
 
 def _pairs() -> list[tuple[np.ndarray, np.ndarray]]:
