@@ -74,7 +74,8 @@ def benchmark(config: BenchConfig) -> BenchResult:
         models = PeerModels(manifest.source, config.reference, directory) if config.vs else None
         contestants += [_contestant(name, models, threads, directory / "inputs.npz") for name in config.vs]
         engines, runs = take_turns(contestants, config.rounds, _reference(config.artifact, directory), directory)
-    return _result(manifest.name, inputs, threads, config.rounds, runs, engines)
+    notes = ("errors are against onnxruntime's own float32 outputs, not float64",) if manifest.source.get("kind") == "onnx" else ()
+    return _result(manifest.name, inputs, threads, config.rounds, runs, engines, notes)
 
 
 def timed_inputs(spec: FunctionSpec, shape: str | None, seed: int) -> dict[str, np.ndarray]:
@@ -230,8 +231,9 @@ def _engine_result(engine: _Running) -> EngineResult:
 
 
 def _result(
-    name: str, inputs: Mapping[str, np.ndarray], threads: int, rounds: int, runs: int, engines: Sequence[EngineResult]
-) -> BenchResult:
+    name: str, inputs: Mapping[str, np.ndarray], threads: int, rounds: int, runs: int, engines: Sequence[EngineResult],
+    notes: tuple[str, ...] = (),
+) -> BenchResult:  # fmt: skip
     ours, *peers = engines
     return BenchResult(
         model=name,
@@ -243,4 +245,5 @@ def _result(
         host=describe_host(),
         engines=tuple(engines),
         comparisons=tuple(compare(p.engine, ours.samples_ms, p.samples_ms) for p in peers if p.failure is None),
+        notes=notes,
     )

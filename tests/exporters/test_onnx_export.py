@@ -13,6 +13,12 @@ from halo_tvm.errors import UnsupportedModel
 from halo_tvm.exporters._graph import Spelling
 from halo_tvm.exporters.onnx import FUSED, PLAIN, export_onnx, write_onnx
 from halo_tvm.imported import ImportedModel, InputSpec
+from halo_tvm import reference
+from halo_tvm.models import FAMILIES
+from halo_tvm.models._builder import RandomWeights
+from halo_tvm.models.bert import BertConfig
+from halo_tvm.models.gpt2 import GPT2Config
+from halo_tvm.models.llama import LlamaConfig
 from halo_tvm.params import ParamSource, ParamTable
 from halo_tvm.relay_ops import OPERATORS
 
@@ -167,6 +173,31 @@ def test_key_mask_hides_keys_for_every_query(spelling, tmp_path):
     weights = np.exp(scores) * mask[:, None, None, :]
     expected = np.einsum("bhst,bthd->bshd", weights / weights.sum(-1, keepdims=True), v)
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
+
+
+TINY_MODELS = {
+    "gpt2": {"layers": 2, "hidden": 32, "heads": 2, "vocabulary": 61, "positions": 24, "feed_forward": 64},
+    "bert": {"layers": 2, "hidden": 32, "heads": 2, "vocabulary": 61, "positions": 24, "feed_forward": 64},
+    "llama": {
+        "layers": 2, "hidden": 32, "heads": 4, "kv_heads": 2, "head_dim": 8, "feed_forward": 48, "vocabulary": 61, "positions": 24,
+        "theta": 10000.0, "scaling": (8.0, 1.0, 4.0, 16.0), "tied": True, "attention_bias": False, "eps": 1e-6,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("spelling", [PLAIN, FUSED], ids=["plain", "fused"])
+@pytest.mark.parametrize("name", sorted(TINY_MODELS))
+def test_built_in_models_equal_their_float64_evaluation(name, spelling, tmp_path):
+    family = FAMILIES[name]
+    config_type = {"gpt2": GPT2Config, "bert": BertConfig, "llama": LlamaConfig}[name]
+    imported = family.build(name, config_type(**TINY_MODELS[name]), RandomWeights(1), {"kind": "builtin"})
+    arrays = reference.cases_of(imported, seed=0)
+    for case in ("case0", "case1"):
+        feeds = {k.removeprefix(f"{case}.input."): v for k, v in arrays.items() if k.startswith(f"{case}.input.")}
+        expected = [arrays[f"{case}.output.{output}"] for output in imported.outputs]
+        for a, b in zip(run(imported, tmp_path, feeds, spelling), expected, strict=True):
+            assert a.shape == b.shape
+            assert np.linalg.norm(a - b) <= 1e-5 * np.linalg.norm(b)
 
 
 def test_weights_are_external_aligned_and_stored_once(tmp_path):
