@@ -21,7 +21,8 @@ def param_names(func: relax.Function) -> list[str]:
 
 
 def num_inputs(func: relax.Function) -> int:
-    return int(func.attrs["num_input"])
+    """How many of main's parameters are inputs of the model; without the attribute all are."""
+    return int(func.attrs["num_input"]) if func.attrs and "num_input" in func.attrs else len(func.params)
 
 
 class WeightEditor:

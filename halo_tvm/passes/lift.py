@@ -18,6 +18,7 @@ from ..errors import Rejected
 from ..relay_ops import OPERATORS, Lift
 from ..relay_ops._operator import Match
 from ._pass import Context, Pass, Report, count_calls, replace_main
+from ._weights import num_inputs
 
 
 @dataclass(frozen=True)
@@ -44,15 +45,18 @@ def apply_lift(mod: tvm.IRModule, lift: Lift, rejected: list[dict[str, str]]) ->
     func = mod["main"]
     values = {b.var: b.value for block in func.body.blocks for b in block.bindings if isinstance(b, relax.VarBinding)}
     variables = {value: var for var, value in values.items()}
+    weights = frozenset(func.params[num_inputs(func) :])
     count = 0
     blocks = []
     for block in func.body.blocks:
         bindings = []
         for binding in block.bindings:
-            found = lift.pattern.extract_matched_expr(binding.value, values) if isinstance(binding, relax.VarBinding) else None
+            # Only calls: an alias `y = x` would match what x is bound to, a second time.
+            is_call = isinstance(binding, relax.VarBinding) and isinstance(binding.value, relax.Call)
+            found = lift.pattern.extract_matched_expr(binding.value, values) if is_call else None
             if found is not None:
                 try:
-                    lifted = lift.build(Match(found, variables, values))
+                    lifted = lift.build(Match(found, variables, values, weights))
                 except Rejected as reason:
                     rejected.append({"lift": lift.name, "node": binding.var.name, "reason": str(reason)})
                 else:

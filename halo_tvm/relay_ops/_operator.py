@@ -35,6 +35,7 @@ class Match(Mapping[DFPattern, relax.Expr]):
     found: Mapping[DFPattern, relax.Expr]
     variables: Mapping[relax.Expr, relax.Var]  # value of a binding -> its variable
     values: Mapping[relax.Var, relax.Expr]
+    weights: frozenset[relax.Var] = frozenset()  # the parameters of the function behind its inputs
 
     def __getitem__(self, pattern: DFPattern) -> relax.Expr:
         expr = self.found[pattern]
@@ -47,8 +48,8 @@ class Match(Mapping[DFPattern, relax.Expr]):
         return len(self.found)
 
     def is_param(self, expr: relax.Expr) -> bool:
-        """Whether `expr` is a parameter of the function: a variable that nothing is bound to."""
-        return isinstance(expr, relax.Var) and expr not in self.values
+        """Whether `expr` is a weight: a parameter of the function that is no input of the model."""
+        return expr in self.weights
 
     def value(self, expr: relax.Expr) -> relax.Expr:
         """What a variable is bound to; anything else is its own value."""

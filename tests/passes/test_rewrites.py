@@ -1,0 +1,322 @@
+"""Passes on the graph: Before -> After structure, and what each leaves alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from graphs import context_of, run_model, small_model
+from tolerances import assert_close
+from tvm import relax
+
+from halo_tvm.errors import UnknownName, UsageError
+from halo_tvm.imported import ImportedModel, InputSpec
+from halo_tvm.interpreter import evaluate
+from halo_tvm.models._builder import ModelBuilder
+from halo_tvm.passes import PASSES, pipeline
+from halo_tvm.passes._pass import bindings, count_calls, with_options
+from halo_tvm.relay_ops._operator import attrs_of
+
+X2 = (InputSpec("x", ("rows", 32), "float32"),)
+X3 = (InputSpec("x", ("batch", "sequence", 32), "float32"),)
+
+
+def applied(name: str, model: ImportedModel, **options: object):
+    mod, report = PASSES[name](**options)(model.mod, context_of(model))
+    return mod["main"], report
+
+
+def call_list(func: relax.Function) -> list[relax.Call]:
+    return [b.value for b in bindings(func) if isinstance(b.value, relax.Call)]
+
+
+def calls(func: relax.Function) -> dict[str, int]:
+    return count_calls(func)
+
+
+def inputs_of(model: ImportedModel, **dims: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(1)
+    return {s.name: rng.standard_normal([dims.get(d, d) for d in s.shape]).astype("float32") for s in model.inputs}
+
+
+# ------------------------------------------------------------------ canonicalise, simplify
+
+
+def test_power_of_two_becomes_a_product() -> None:
+    model = small_model(X2, lambda m: {"y": m.emit(relax.op.power(m.inputs["x"], relax.const(2.0)))})
+    func, report = applied("canonicalise", model)
+    assert calls(func) == {"multiply": 1} and report["rewritten"] == {"power of two as product": 1}
+
+
+def test_division_by_a_constant_becomes_a_product() -> None:
+    model = small_model(X2, lambda m: {"y": m.emit(relax.op.divide(m.inputs["x"], relax.const(4.0)))})
+    assert calls(applied("canonicalise", model)[0]) == {"multiply": 1}
+
+
+def test_other_powers_stay() -> None:
+    model = small_model(X2, lambda m: {"y": m.emit(relax.op.power(m.inputs["x"], relax.const(3.0)))})
+    assert calls(applied("canonicalise", model)[0]) == {"power": 1}
+
+
+def test_reshapes_and_transposes_are_joined() -> None:
+    def body(m: ModelBuilder):
+        x = m.emit(relax.op.reshape(m.inputs["x"], (m.dim("rows"), 4, 8)))
+        x = m.emit(relax.op.reshape(x, (m.dim("rows"), 8, 4)))
+        x = m.emit(relax.op.permute_dims(x, [0, 2, 1]))
+        x = m.emit(relax.op.permute_dims(x, [0, 2, 1]))
+        return {"y": m.emit(relax.op.multiply(x, relax.const(1.0)))}
+
+    func, report = applied("simplify", small_model(X2, body))
+    assert calls(func) == {"reshape": 1}
+    assert report["rewritten"] == {
+        "reshape of a reshape": 1, "transpose of a transpose": 1, "identity transpose": 1, "neutral element": 1,
+    }  # fmt: skip
+
+
+def test_a_neutral_element_that_changes_the_type_stays() -> None:
+    model = small_model(X2, lambda m: {"y": m.emit(relax.op.add(m.inputs["x"], relax.const(np.zeros((1, 1, 1), "float32"))))})
+    assert calls(applied("simplify", model)[0]) == {"add": 1}
+
+
+# ------------------------------------------------------------------ lifts of linear, ffn, embedding, matmul
+
+
+def raw_linear(m: ModelBuilder, x: relax.Expr, name: str, k: int, n: int, *, transposed: bool = False, bias: bool = True) -> relax.Expr:
+    weight = m.weight(f"{name}.weight", (n, k) if transposed else (k, n))
+    y = m.emit(relax.op.matmul(x, m.emit(relax.op.permute_dims(weight)) if transposed else weight))
+    return m.emit(relax.op.add(y, m.weight(f"{name}.bias", (n,)))) if bias else y
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_matmul_with_a_parameter_and_bias_is_linear(transposed: bool) -> None:
+    model = small_model(X2, lambda m: {"y": raw_linear(m, m.inputs["x"], "a", 32, 24, transposed=transposed)})
+    func, report = applied("lift", model)
+    (call,) = call_list(func)
+    assert attrs_of(call) == {"layout": "nk" if transposed else "kn", "n": 24} and len(call.args) == 3
+    assert report["operators"] == {"linear": 1}
+
+
+def test_matmul_of_two_activations_is_no_linear_and_says_why() -> None:
+    model = small_model(X2, lambda m: {"y": m.emit(relax.op.matmul(m.inputs["x"], m.emit(relax.op.permute_dims(m.inputs["x"]))))})
+    func, report = applied("lift", model)
+    assert calls(func) == {"halo.matmul": 1}
+    assert {r["reason"] for r in report["rejected"]} <= {"the weight is no parameter of the function"}
+
+
+def test_a_vector_of_another_length_is_no_bias() -> None:
+    def body(m: ModelBuilder):
+        y = raw_linear(m, m.inputs["x"], "a", 32, 24, bias=False)
+        return {"y": m.emit(relax.op.add(y, m.weight("b", (1, 24))))}
+
+    func, report = applied("lift", small_model(X2, body))
+    assert calls(func) == {"add": 1, "halo.linear": 1}
+    assert any("the bias must be a parameter, a vector of 24" in r["reason"] for r in report["rejected"])
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu", "silu"])
+def test_plain_feed_forward_is_lifted(activation: str) -> None:
+    def body(m: ModelBuilder):
+        hidden = m.emit(getattr(relax.op.nn, activation)(raw_linear(m, m.inputs["x"], "up", 32, 48)))
+        return {"y": raw_linear(m, hidden, "down", 48, 32)}
+
+    model = small_model(X2, body)
+    func, report = applied("lift", model)
+    assert calls(func) == {"halo.ffn": 1} and report["applied"][f"ffn.{activation}"] == 1
+
+
+def test_gated_feed_forward_is_lifted() -> None:
+    def body(m: ModelBuilder):
+        gate = m.emit(relax.op.nn.silu(raw_linear(m, m.inputs["x"], "gate", 32, 48, bias=False)))
+        hidden = m.emit(relax.op.multiply(gate, raw_linear(m, m.inputs["x"], "up", 32, 48, bias=False)))
+        return {"y": raw_linear(m, hidden, "down", 48, 32, bias=False)}
+
+    model = small_model(X2, body)
+    func, _ = applied("lift", model)
+    (call,) = call_list(func)
+    assert attrs_of(call)["gated"] is True and [a.name for a in call.args[1:]] == ["gate_weight", "up_weight", "down_weight"]
+
+
+def test_feed_forward_of_mixed_bias_is_rejected_with_the_reason() -> None:
+    def body(m: ModelBuilder):
+        hidden = m.emit(relax.op.nn.relu(raw_linear(m, m.inputs["x"], "up", 32, 48, bias=False)))
+        return {"y": raw_linear(m, hidden, "down", 48, 32)}
+
+    func, report = applied("lift", small_model(X2, body))
+    assert calls(func) == {"halo.linear": 2, "nn.relu": 1}
+    assert [r["reason"] for r in report["rejected"]] == [
+        "projections must agree in layout and bias, found layouts ['kn'], bias [False, True]"
+    ]
+
+
+def test_take_from_a_table_is_an_embedding() -> None:
+    ids = InputSpec("ids", ("batch", "sequence"), "int64")
+    model = small_model((ids,), lambda m: {"y": m.emit(relax.op.take(m.weight("table", (50, 8)), m.inputs["ids"], axis=0))})
+    func, _ = applied("lift", model)
+    assert calls(func) == {"halo.embedding": 1}
+
+
+def test_take_along_another_axis_is_no_embedding() -> None:
+    ids = InputSpec("ids", ("n",), "int64")
+    model = small_model((ids,), lambda m: {"y": m.emit(relax.op.take(m.weight("table", (50, 8)), m.inputs["ids"], axis=1))})
+    func, report = applied("lift", model)
+    assert calls(func) == {"take": 1}
+    assert report["rejected"][0]["reason"] == "expected integer indices into axis 0, found int64 into axis 1"
+
+
+# ------------------------------------------------------------------ expand, fuse_qkv, flatten_rows, pack_weights
+
+
+def transformer_layer(m: ModelBuilder, shared: bool = True):
+    """x [batch, sequence, 32] through attention of 2 heads and a feed-forward network."""
+    x, b, s = m.inputs["x"], m.dim("batch"), m.dim("sequence")
+    m.layer = "0.attn"
+    other = m.layer_norm(x, "norm", 32, 1e-5)
+
+    def project(part: str) -> relax.Expr:
+        source = x if shared or part != "v" else other
+        return m.emit(relax.op.reshape(m.linear(source, part, 32, 32), (b, s, 2, 16)))
+
+    heads = m.op("attention", *map(project, "qkv"), num_heads=2, num_kv_heads=2, head_dim=16, scale=0.25, causal=True)
+    joined = m.emit(relax.op.reshape(heads, (b, s, 32)))
+    x = m.emit(relax.op.add(m.linear(joined, "o", 32, 32), x))
+    m.layer = "0.ffn"
+    normed = m.layer_norm(x, "norm2", 32, 1e-5)
+    weights = [*m.linear_weights("up", 32, 48), *m.linear_weights("down", 48, 32)]
+    return {"y": m.emit(relax.op.add(m.op("ffn", normed, *weights, activation="gelu", gated=False, bias=True, layout="nk"), x))}
+
+
+def test_expand_makes_two_linears_of_a_feed_forward() -> None:
+    func, report = applied("expand", small_model(X3, transformer_layer))
+    assert report == {"expanded": {"ffn": 1}}
+    assert calls(func)["halo.linear"] == 6 and "halo.ffn" not in calls(func)
+
+
+def test_three_projections_become_one_and_attention_reads_them_in_place() -> None:
+    model = small_model(X3, transformer_layer)
+    func, report = applied("fuse_qkv", model)
+    assert report == {"fused": ["0.attn"], "declined": []}
+    assert calls(func)["halo.linear"] == 2
+    assert "q.weight+k.weight+v.weight" in [str(n) for n in func.attrs["halo.params"]]
+    assert model.params.materialise("q.weight+k.weight+v.weight").shape == (96, 32)
+
+
+def test_projections_of_different_inputs_are_declined() -> None:
+    _, report = applied("fuse_qkv", small_model(X3, lambda m: transformer_layer(m, shared=False)))
+    assert report["declined"] == [{"layer": "0.attn", "reason": "query, key and value are projections of different inputs"}]
+
+
+def test_computed_queries_are_declined() -> None:
+    def body(m: ModelBuilder):
+        q = m.emit(relax.op.tanh(m.emit(relax.op.reshape(m.inputs["x"], (m.dim("batch"), m.dim("sequence"), 2, 16)))))
+        return {"y": m.op("attention", q, q, q, num_heads=2, num_kv_heads=2, head_dim=16, scale=1.0)}
+
+    _, report = applied("fuse_qkv", small_model(X3, body))
+    assert [d["reason"] for d in report["declined"]] == ["query, key or value is computed by tanh, not projected"]
+
+
+def test_row_operators_run_on_matrices() -> None:
+    model = small_model(X3, lambda m: {"y": m.emit(relax.op.nn.relu(m.linear(m.inputs["x"], "a", 32, 24)))})
+    func, report = applied("flatten_rows", model)
+    assert report["flattened"] == {"halo.linear": 1, "nn.relu": 1}
+    assert [b.var.ty.ndim for b in bindings(func)] == [2, 2, 2, 3]  # reshape, linear, relu, reshape back
+
+
+def test_broadcasting_over_the_sequence_stays_as_it_is() -> None:
+    model = small_model(X3, lambda m: {"y": m.emit(relax.op.add(m.inputs["x"], m.weight("w", (1, 1, 32))))})
+    assert applied("flatten_rows", model)[1]["flattened"] == {}
+
+
+def test_packing_keeps_tied_weights_once() -> None:
+    ids = InputSpec("ids", ("n",), "int64")
+
+    def body(m: ModelBuilder):
+        table = m.weight("table", (50, 32))
+        x = m.op("embedding", m.inputs["ids"], table, layout="nk", n=50)
+        return {"y": m.op("linear", x, table, layout="nk", n=50)}
+
+    model = small_model((ids,), body)
+    func, report = applied("pack_weights", model)
+    names = [str(n) for n in func.attrs["halo.params"]]
+    assert len(names) == 1 and names[0].startswith("table|f32/k1/n") and report["kept"] == []
+    assert {attrs_of(c)["layout"] for c in call_list(func)} == {"packed"}
+
+
+def test_a_weight_read_in_two_layouts_is_not_packed_and_the_report_says_so() -> None:
+    def body(m: ModelBuilder):
+        w = m.weight("w", (32, 32))
+        return {"y": m.op("linear", m.op("linear", m.inputs["x"], w, layout="nk", n=32), w, layout="kn", n=32)}
+
+    _, report = applied("pack_weights", small_model(X2, body))
+    assert report["kept"] == [{"weight": "w", "reason": "its linears read it in the layouts kn, nk"}]
+
+
+# ------------------------------------------------------------------ fuse, merge, whole pipeline
+
+
+def optimised(model: ImportedModel, level: int = 3, enable: tuple[str, ...] = (), disable: tuple[str, ...] = ()):
+    steps = pipeline.Pipeline.of(level, enable, disable)
+    return steps.run(pipeline.OPTIMISE, model.mod, context_of(model))
+
+
+def test_fusion_reports_the_bytes_it_saves() -> None:
+    model = small_model(X2, lambda m: {"y": m.emit(relax.op.nn.relu(m.linear(m.inputs["x"], "a", 32, 24)))})
+    _, reports = optimised(model)
+    (candidate,) = reports["fuse"]["candidates"]
+    # At 8 typical rows the intermediate of 8 x 24 floats is neither written nor read again.
+    assert candidate["taken"] and candidate["benefit_bytes"] == 2 * 8 * 24 * 4
+
+
+def test_equal_layers_share_their_functions() -> None:
+    def body(m: ModelBuilder):
+        x = m.inputs["x"]
+        for i in range(3):
+            x = m.emit(relax.op.nn.relu(m.linear(x, f"layers.{i}", 32, 32)))
+        return {"y": x}
+
+    mod, reports = optimised(small_model(X2, body))
+    assert reports["merge_functions"] == {"functions_before": 3, "functions_after": 1}
+    assert len(mod.functions) == 2
+
+
+@pytest.mark.parametrize("level", [0, 1, 2, 3])
+def test_every_level_computes_the_same(level: int) -> None:
+    model = small_model(X3, transformer_layer)
+    for batch, sequence in ((1, 1), (2, 7), (1, 33)):
+        x = inputs_of(model, batch=batch, sequence=sequence)
+        assert_close(run_model(model, x, level=level), evaluate(model, x)["y"])
+
+
+def test_static_shapes_compute_the_same() -> None:
+    static = (InputSpec("x", (2, 5, 32), "float32"),)
+
+    def body(m: ModelBuilder):
+        m._dims.update(batch=2, sequence=5)
+        return transformer_layer(m)
+
+    model = small_model(static, body)
+    x = inputs_of(model)
+    assert_close(run_model(model, x), evaluate(model, x)["y"])
+
+
+# ------------------------------------------------------------------ pipeline options
+
+
+def test_disabled_pass_does_not_run_and_enabled_one_does() -> None:
+    model = small_model(X3, transformer_layer)
+    assert "fuse_qkv" not in optimised(model, disable=("fuse_qkv",))[1]
+    assert "fuse_qkv" in optimised(model, level=0, enable=("fuse_qkv",))[1]
+    assert "prune_heads" not in optimised(model)[1]
+
+
+def test_unknown_pass_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(UnknownName, match=r"unknown pass 'fuse_qvk'.*did you mean 'fuse_qkv'"):
+        pipeline.Pipeline.of(3, ("fuse_qvk",))
+
+
+def test_required_pass_cannot_be_disabled() -> None:
+    with pytest.raises(UsageError, match="pass legalize is needed to lower any model"):
+        pipeline.Pipeline.of(3, (), ("legalize",))
+
+
+def test_unknown_pass_option_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"expected options of pass prune_heads among heads, threshold, found 'head'"):
+        with_options(PASSES["prune_heads"], {"head": 1})
