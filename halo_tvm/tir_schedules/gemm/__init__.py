@@ -54,7 +54,7 @@ class GEMM(Rule[Decision]):
         return Decision(
             mr=_register_rows(chain, target),
             unroll=unroll,
-            prefetch=unroll,
+            prefetch=max(1, unroll // 2),
             row_split=_row_split(chain, target),
             balance=True,
         )
@@ -65,11 +65,11 @@ class GEMM(Rule[Decision]):
         most = _register_rows(chain, target)
         vectors = chain.nr // target.lanes_f32
         found = [first]
-        found += [replace(first, prefetch=lines) for lines in (0, 1, first.unroll, first.unroll * vectors)]
+        found += [replace(first, prefetch=lines) for lines in (0, first.unroll, first.unroll * vectors)]
         found += [replace(first, mr=mr) for mr in (most - 2, most + 1) if _fits(mr, vectors, target)]
         for steps in (1, 2, 8):
             unroll = _unroll(chain, steps)
-            found.append(replace(first, unroll=unroll, prefetch=unroll))
+            found.append(replace(first, unroll=unroll, prefetch=max(1, unroll // 2)))
         found += [replace(first, row_split=split) for split in (1, 2, 4, 8)]
         found.append(replace(first, balance=not first.balance))
         return tuple(dict.fromkeys(found))
