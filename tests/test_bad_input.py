@@ -1,0 +1,148 @@
+"""Whatever a user hands over, the answer is one clear sentence and the right exit code, never a traceback."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from halo_tvm.cli._main import main
+
+
+def onnx_model(op_type: str, domain: str = "") -> bytes:
+    """A model of one operator over a 4x4 input, with a weight that makes it long enough to cut."""
+    weight = helper.make_tensor("w", TensorProto.FLOAT, [4, 4], np.ones(16, "float32"))
+    node = helper.make_node(op_type, ["x", "w"], ["y"], name="the_node", domain=domain)
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [4, 4]) for n in "xy")
+    opsets = [helper.make_opsetid("", 17), *([helper.make_opsetid(domain, 1)] if domain else [])]
+    return helper.make_model(helper.make_graph([node], "g", [x], [y], [weight]), opset_imports=opsets, ir_version=8).SerializeToString()
+
+
+@pytest.fixture(scope="module")
+def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("good") / "mlp.halo"
+    assert main(["compile", "--model", "mlp", "-o", str(path), "--no-validate"]) == 0
+    return path
+
+
+@pytest.fixture
+def copy(artifact: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(artifact, tmp_path / "mlp.halo"))
+
+
+def refused(capsys: pytest.CaptureFixture[str], argv: list[str], code: int, *words: str) -> None:
+    capsys.readouterr()
+    found = main(argv)
+    err = capsys.readouterr().err
+    last = err.strip().splitlines()[-1]
+    assert last.startswith("halo-tvm: error: "), err
+    assert found == code, last
+    assert "Traceback" not in err
+    for word in words:
+        assert word in last, last
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "code", "word"),
+    [
+        ("missing.onnx", None, 1, "missing.onnx"),
+        ("missing_directory/", None, 1, "missing_directory"),
+        ("text.onnx", b"this is no model, it is a sentence", 2, "text.onnx"),
+        ("empty.onnx", b"", 2, "empty.onnx"),
+        ("truncated.onnx", onnx_model("MatMul")[:-40], 2, "truncated.onnx"),
+        ("unsupported.onnx", onnx_model("Frobnicate", "com.example"), 2, "Frobnicate"),
+        ("model.pt", b"PK", 2, "model.pt"),
+    ],
+)
+def test_models(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, content: bytes | None, code: int, word: str) -> None:
+    model = tmp_path / name
+    if content is not None:
+        model.write_bytes(content)
+    output = tmp_path / "out.halo"
+    refused(capsys, ["compile", "--model", str(tmp_path) + "/" + name, "-o", str(output)], code, word)
+    assert not output.exists()
+
+
+def test_an_empty_directory_is_no_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    refused(capsys, ["compile", "--model", str(tmp_path), "-o", str(tmp_path / "o.halo")], 2, "config.json")
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "word"),
+    [
+        (["compile", "--model", "gpt3"], 1, "did you mean 'gpt2'"),
+        (["compile", "--model", "mlp", "--target", "x68"], 1, "did you mean 'x86'"),
+        (["compile", "--model", "mlp", "--disable", "fuze"], 1, "did you mean 'fuse'"),
+        (["compile", "--model", "mlp", "--shape", "x=0x1024"], 1, "x=0x1024"),
+        (["compile", "--model", "mlp", "--shape", "y=1x1024"], 1, "unknown input 'y'"),
+        (["compile", "--model", "mlp", "--config", "nowhere.toml"], 1, "nowhere.toml"),
+        (["tune", "--model", "mlp", "--budget", "-3m"], 1, "'-3m'"),
+        (["tune", "--model", "mlp", "--budget", "soon"], 1, "'soon'"),
+        (["bench", "nowhere.halo"], 1, "nowhere.halo"),
+        (["run", "nowhere.halo"], 1, "nowhere.halo"),
+        (["profile", "nowhere.halo"], 1, "nowhere.halo"),
+        (["inspect", "nowhere.halo"], 1, "nowhere.halo"),
+        (["validate", "nowhere.halo"], 1, "nowhere.halo"),
+    ],
+)
+def test_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], argv: list[str], code: int, word: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused(capsys, argv, code, word)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("file", ["model.so", "params.bin", "reference.npz", "manifest.json"])
+def test_one_changed_byte(copy: Path, capsys: pytest.CaptureFixture[str], file: str) -> None:
+    data = bytearray((copy / file).read_bytes())
+    data[len(data) // 2] ^= 1
+    (copy / file).write_bytes(bytes(data))
+    refused(capsys, ["validate", str(copy)], 3, file)
+
+
+def change_manifest(path: Path, change: Callable[[dict], None]) -> None:
+    """Rewrite the manifest with a checksum that fits: someone made this on purpose."""
+    data = json.loads((path / "manifest.json").read_text())
+    change(data)
+    data["checksum"] = "0" * 64
+    blank = json.dumps(data)
+    (path / "manifest.json").write_text(blank.replace("0" * 64, hashlib.sha256(blank.encode()).hexdigest()))
+
+
+def test_a_higher_abi(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    change_manifest(copy, lambda data: data.update(abi=2))
+    refused(capsys, ["run", str(copy)], 5, "abi 2", "upgrade")
+
+
+def test_an_isa_this_host_lacks(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    change_manifest(copy, lambda data: data["variants"][0].update(isa="avx9000", requires=["avx9000"]))
+    refused(capsys, ["run", str(copy)], 5, "avx9000")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "word"),
+    [
+        (["--shape", "batch=0"], 1, "batch=0"),
+        (["--shape", "batch=99999"], 1, "1024"),
+        (["--shape", "bach=1"], 1, "unknown dimension 'bach'"),
+        (["--input", "x=nowhere.npy"], 1, "nowhere.npy"),
+        (["--input", "z={array}"], 1, "unknown input 'z'"),
+        (["--input", "x={array}"], 1, "input 'x'"),
+        (["--threads", "4096"], 1, "4096"),
+        (["--output", "no/such/directory/out.npz"], 1, "no/such/directory"),
+    ],
+)
+def test_run(artifact: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], code: int, word: str) -> None:
+    array = tmp_path / "array.npy"
+    np.save(array, np.zeros((2, 7), "float32"))
+    refused(capsys, ["run", str(artifact), *(w.format(array=array) for w in words)], code, word)
+
+
+def test_onnx_model_helper_is_valid() -> None:
+    onnx.checker.check_model(onnx.load_from_string(onnx_model("MatMul")))
