@@ -147,7 +147,7 @@ def serve(engine: str) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run the comparison and print one row per case."""
+    """Run the comparison and write one row per case: medians of all turns, and the quietest turn of each engine."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=9)
@@ -181,7 +181,12 @@ def main(argv: Sequence[str] | None = None) -> None:
                 time.sleep(PAUSE_S)
                 times[engine].append(ask(engine, name))
         halo, peer = (statistics.median(times[e]) * 1e6 for e in ("halo", "torch"))
-        print(f"T{options.threads} {name:22s} halo {halo:8.1f} us   torch {peer:8.1f} us   torch/halo {peer / halo:5.2f}", flush=True)
+        quiet, peer_quiet = (min(times[e]) * 1e6 for e in ("halo", "torch"))
+        sys.stdout.write(
+            f"T{options.threads} {name:22s} halo {halo:8.1f} us   torch {peer:8.1f} us   ratio {peer / halo:5.2f}"
+            f"   quietest turn {quiet:8.1f} {peer_quiet:8.1f}   ratio {peer_quiet / quiet:5.2f}\n"
+        )
+        sys.stdout.flush()
     for process in engines.values():
         process.stdin.close()
         process.wait()
