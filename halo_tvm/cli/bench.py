@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..config import BenchConfig
-from ._show import print_result
+from ._show import check_writable, print_result
 
 CONFIG = BenchConfig
 
@@ -12,5 +12,6 @@ def run(config: BenchConfig) -> int:
     """Measure, and print the comparison."""
     from ..peers.benchmark import benchmark
 
+    check_writable(config.json, config.markdown)
     print_result(benchmark(config), json_file=config.json, markdown_file=config.markdown)
     return 0

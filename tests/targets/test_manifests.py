@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -106,6 +108,20 @@ def test_cuda_source_is_embedded(isa: str) -> None:
         kinds[mod.kind] = mod
         pending += list(mod.imports)
     assert "__global__" in kinds["cuda"].inspect_source("cuda")
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
+def test_cuda_source_compiles(tmp_path: Path) -> None:
+    """What the receiving machine will do when it loads the library."""
+    pending = [build(resolve("cuda:sm_90")).mod]
+    while pending:
+        mod = pending.pop()
+        if mod.kind == "cuda":
+            (tmp_path / "kernels.cu").write_text(mod.inspect_source("cuda"))
+        pending += list(mod.imports)
+    command = ["nvcc", "-arch=sm_90", "-cubin", "-o", str(tmp_path / "kernels.cubin"), str(tmp_path / "kernels.cu")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 def test_vector_width_reaches_the_code() -> None:
