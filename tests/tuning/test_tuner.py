@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -173,8 +174,8 @@ def test_interruption_keeps_what_is_committed(tmp_path, space, monkeypatch):
     assert "interrupted" in run.result.summary()
 
 
-@pytest.mark.parametrize("after", [2.5, 5.0])
-def test_kill_minus_9_of_a_tuner(tmp_path, space, after):
+@pytest.mark.parametrize(("ending", "after"), [(signal.SIGKILL, 0.5), (signal.SIGINT, 0.2)])
+def test_a_tuner_that_is_ended(tmp_path, space, ending, after):
     """No committed record is lost, no worker stays, and the next run uses the log."""
     code = (
         "import sys, tvm, toy_rules\n"
@@ -192,16 +193,40 @@ def test_kill_minus_9_of_a_tuner(tmp_path, space, after):
         env={**os.environ, "PYTHONPATH": os.pathsep.join((str(Path(__file__).parent), *sys.path))},
     )  # fmt: skip
     process.stdout.readline()
+    said = ""
+    while "task 2/12" not in said:  # the first task is done
+        line = process.stderr.readline()
+        assert line, said
+        said += line
     time.sleep(after)
-    process.kill()
-    said = process.stderr.read()  # ends when the worker, which inherits nothing, is gone too
+    (worker,) = children_of(process.pid)
+    process.send_signal(ending)
+    said += process.stderr.read()
     process.wait()
+    for _ in range(100):
+        if not is_running(worker):
+            break
+        time.sleep(0.1)
+    assert not is_running(worker)
+    if ending == signal.SIGINT:
+        assert "KeyboardInterrupt" in said and ", interrupted" in said
     improved = said.count(": improved:")
     log = TuningLog.open([tmp_path / "log"], fingerprint_of(toy_rules.target()))
     report = log.report()
     assert report.usable >= improved and set(report.refused) <= {"torn"}
     result = tune(tmp_path)[0].run()
     assert result.measured
+
+
+def children_of(pid):
+    return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def is_running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def test_targets_that_do_not_run_here(space):

@@ -1,0 +1,36 @@
+"""Decisions become JSON and come back equal; anything that is not exactly the dataclass is refused."""
+
+import json
+from dataclasses import dataclass
+
+import pytest
+
+from halo_tvm.records.decision import decision_from_plain, decision_to_plain
+
+
+@dataclass(frozen=True)
+class Tiles:
+    rows: int
+    split: tuple[int, ...]
+    mode: str
+    balance: bool
+    scale: float | None = None
+
+
+def test_round_trip():
+    made = Tiles(8, (1, 2, 4), "wide", True)
+    assert decision_from_plain(Tiles, json.loads(json.dumps(decision_to_plain(made)))) == made
+    assert hash(decision_from_plain(Tiles, decision_to_plain(made))) == hash(made)
+
+
+@pytest.mark.parametrize("fields", [{}, {"rows": 1}, {"rows": 1, "split": [], "mode": "", "balance": True, "scale": 1.0, "more": 2}])
+def test_other_fields_are_refused(fields):
+    with pytest.raises(ValueError, match="expected the fields .* of Tiles, found"):
+        decision_from_plain(Tiles, fields)
+
+
+def test_what_json_cannot_hold_is_refused():
+    with pytest.raises(TypeError, match="numbers, strings and tuples"):
+        decision_to_plain(Tiles(8, ({1},), "wide", True))
+    with pytest.raises(TypeError, match="a decision is a frozen dataclass"):
+        decision_to_plain({"rows": 8})
