@@ -26,6 +26,7 @@ if str(ROOT) not in sys.path:
 
 from halo_tvm.config import BenchConfig, CompileConfig  # noqa: E402 - the checkout comes first
 from halo_tvm.errors import HaloError, UsageError  # noqa: E402
+from halo_tvm.report._tables import DISTURBED_CORES  # noqa: E402
 from halo_tvm.report import markdown, schema, terminal  # noqa: E402
 from halo_tvm.report.schema import BenchResult, Comparison, EngineResult  # noqa: E402
 
@@ -141,7 +142,9 @@ def readme_table(results: Sequence[BenchResult]) -> str:
     host = results[0].host
     versions = ", ".join(f"{name} {host.packages[name]}" for name in ("apache-tvm", "onnxruntime", "torch") if name in host.packages)
     where = f"\nMeasured on {host.cpu}, {host.cores} cores; {versions}. Median of rounds in turns, each engine in its own process; "
-    return markdown.table(header, rows) + where + "ratio with its 90 % interval; relative L2 error against float64.\n"
+    busy = max((r.other_cores or 0.0) for r in results)
+    disturbed = f" **Other processes kept up to {busy:.1f} cores busy meanwhile: repeat on an idle machine.**" if busy >= DISTURBED_CORES else ""
+    return markdown.table(header, rows) + where + f"ratio with its 90 % interval; relative L2 error against float64.{disturbed}\n"
 
 
 def _time(engine: EngineResult) -> str:

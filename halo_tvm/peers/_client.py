@@ -31,6 +31,10 @@ class Peer:
         )  # fmt: skip
         self._buffer = b""
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def __enter__(self) -> Peer:
         return self
 

@@ -18,6 +18,7 @@ from ..errors import PeerFailed, UnknownName, UnsupportedModel, UsageError
 from ..report.host import describe_host
 from ..report.schema import Accuracy, BenchResult, EngineResult
 from ._client import Peer, engine_command
+from ._load import LoadMeter
 from ._protocol import PAUSE_S, LoadRequest, split_cases
 from .sources import PeerModels
 from .statistics import compare, percentiles_ms, relative_l2
@@ -73,9 +74,9 @@ def benchmark(config: BenchConfig) -> BenchResult:
         contestants = [Contestant(OURS, engine_command("halo"), LoadRequest(config.artifact, threads, str(directory / "inputs.npz")))]
         models = PeerModels(manifest.source, config.reference, directory) if config.vs else None
         contestants += [_contestant(name, models, threads, directory / "inputs.npz") for name in config.vs]
-        engines, runs = take_turns(contestants, config.rounds, _reference(config.artifact, directory), directory)
+        engines, runs, other = take_turns(contestants, config.rounds, _reference(config.artifact, directory), directory)
     notes = ("errors are against onnxruntime's own float32 outputs, not float64",) if manifest.source.get("kind") == "onnx" else ()
-    return _result(manifest.name, inputs, threads, config.rounds, runs, engines, notes)
+    return _result(manifest.name, inputs, threads, config.rounds, runs, engines, other, notes)
 
 
 def timed_inputs(spec: FunctionSpec, shape: str | None, seed: int) -> dict[str, np.ndarray]:
@@ -141,8 +142,10 @@ class _Running:
 
 def take_turns(
     contestants: Sequence[Contestant], rounds: int, reference: Path | None, directory: Path
-) -> tuple[list[EngineResult], int]:
-    """Start all engines, time them A B A B ..., then ask memory and accuracy; returns results and runs per turn.
+) -> tuple[list[EngineResult], int, float | None]:
+    """Start all engines, time them A B A B ..., then ask memory and accuracy.
+
+    Returns the results, the runs per turn, and how many cores other processes kept busy meanwhile.
 
     The first contestant is ours: its failure is raised. A peer that fails is reported and the others go on.
     """
@@ -151,13 +154,15 @@ def take_turns(
         _check(running)
         first = running[0].peer.ask("time", runs=2, pause_s=PAUSE_S)["milliseconds"]
         runs = max(1, min(MOST_RUNS, round(TURN_MS / max(first))))
+        meter = LoadMeter([engine.peer.pid for engine in running if engine.peer is not None])
         for _ in range(rounds):
             for engine in running:
                 _guard(engine, lambda e=engine: e.samples.append(_turn(e.peer, runs)))
+        other = meter.other_cores()
         for engine in running:
             _guard(engine, lambda e=engine: _finish(e, reference, directory))
         _check(running)
-    return [_engine_result(engine) for engine in running], runs
+    return [_engine_result(engine) for engine in running], runs, other
 
 
 def _start(contestant: Contestant, stack: ExitStack) -> _Running:
@@ -232,7 +237,7 @@ def _engine_result(engine: _Running) -> EngineResult:
 
 def _result(
     name: str, inputs: Mapping[str, np.ndarray], threads: int, rounds: int, runs: int, engines: Sequence[EngineResult],
-    notes: tuple[str, ...] = (),
+    other: float | None, notes: tuple[str, ...] = (),
 ) -> BenchResult:  # fmt: skip
     ours, *peers = engines
     return BenchResult(
@@ -246,4 +251,5 @@ def _result(
         engines=tuple(engines),
         comparisons=tuple(compare(p.engine, ours.samples_ms, p.samples_ms) for p in peers if p.failure is None),
         notes=notes,
+        other_cores=other,
     )

@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from .schema import BenchResult, Comparison, EngineResult, Host, ProfileResult, Result, TuneResult, ValidateResult
 
 
+# From here on, two-thread numbers of engines with spinning barriers drift apart by more than their spread says.
+DISTURBED_CORES = 0.2
+
+
 @dataclass(frozen=True)
 class Table:
     title: str
@@ -74,7 +78,14 @@ def _bench(result: BenchResult) -> Table:
     failures = tuple(f"{e.engine} failed: {e.failure}" for e in result.engines if e.failure is not None)
     losses = tuple(_loss(ours, c) for c in result.comparisons if c.verdict == "slower")
     title = f"{result.model}, {_shapes(result.inputs)}, {result.threads} {plural}"
-    return Table(title, header, tuple(rows), (*failures, *losses, method, *result.notes))
+    return Table(title, header, tuple(rows), (*failures, *losses, *disturbance(result), method, *result.notes))
+
+
+def disturbance(result: BenchResult) -> tuple[str, ...]:
+    """A warning where other processes had a share in the numbers; engines suffer from that unequally."""
+    if result.other_cores is None or result.other_cores < DISTURBED_CORES:
+        return ()
+    return (f"DISTURBED: other processes kept {result.other_cores:.1f} cores busy meanwhile; repeat on an idle machine before quoting",)
 
 
 def _percent(result: BenchResult) -> str:

@@ -90,6 +90,7 @@ class BenchResult:
     engines: tuple[EngineResult, ...]  # ours first
     comparisons: tuple[Comparison, ...]
     notes: tuple[str, ...] = ()
+    other_cores: float | None = None  # that other processes kept busy during the rounds, on average
     kind: str = field(default="bench", init=False)
 
 

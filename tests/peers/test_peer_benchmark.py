@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +13,7 @@ import pytest
 from halo_tvm.artifact import FunctionSpec, TensorSpec
 from halo_tvm.errors import PeerFailed, UsageError
 from halo_tvm.peers.benchmark import Contestant, accuracy, take_turns, timed_inputs
+from halo_tvm.peers._load import LoadMeter
 from halo_tvm.peers._protocol import LoadRequest
 
 FAKE = Path(__file__).with_name("fake_engine.py")
@@ -30,8 +33,8 @@ def turns(tmp_path):
 
 
 def test_every_engine_has_one_sample_per_round(turns):
-    results, runs = turns("plain", "slow")
-    assert runs >= 1
+    results, runs, other = turns("plain", "slow")
+    assert runs >= 1 and (other is None or other >= 0)
     assert [r.engine for r in results] == ["plain", "slow"]
     assert all(len(r.samples_ms) == 3 and r.failure is None for r in results)
     assert results[0].accuracy.max_abs == 0 and results[0].accuracy.cases == 1
@@ -40,7 +43,7 @@ def test_every_engine_has_one_sample_per_round(turns):
 
 @pytest.mark.parametrize(("behaviour", "words"), [("crash", "signal 6"), ("garbage", "not JSON"), ("raises", "cannot read the model")])
 def test_a_failing_peer_is_reported_and_the_others_go_on(turns, behaviour, words):
-    results, _ = turns("plain", behaviour, "slow")
+    results, *_ = turns("plain", behaviour, "slow")
     assert [r.failure is None for r in results] == [True, False, True]
     assert words in results[1].failure and results[1].samples_ms == () and results[1].median_ms is None
     assert len(results[2].samples_ms) == 3
@@ -55,12 +58,12 @@ def test_only_missing_peers_is_an_environment_problem(turns):
     with pytest.raises(PeerFailed, match="pip install fakeengine") as error:
         turns("plain", "missing")
     assert error.value.exit_code == 5
-    results, _ = turns("plain", "missing", "slow")
+    results, *_ = turns("plain", "missing", "slow")
     assert "pip install fakeengine" in results[1].failure and results[2].failure is None
 
 
 def test_a_wrong_engine_shows_in_the_accuracy(turns):
-    results, _ = turns("plain", "wrong", rounds=1)
+    results, *_ = turns("plain", "wrong", rounds=1)
     assert results[1].accuracy.max_abs == 0.5
     assert results[1].accuracy.relative_l2 == pytest.approx(0.25)
 
@@ -99,3 +102,18 @@ def test_timed_inputs(shape, expected):
 def test_shapes_that_cannot_be_meant(shape, words):
     with pytest.raises(UsageError, match=words):
         timed_inputs(SPEC, shape, seed=0)
+
+
+def test_load_of_other_processes_is_seen_and_our_own_is_not():
+    spin = [sys.executable, "-c", "while True: pass"]
+    busy = subprocess.Popen(spin)
+    try:
+        ours, others = LoadMeter([busy.pid]), LoadMeter([])
+        time.sleep(1.0)
+        with_it, without_it = others.other_cores(), ours.other_cores()
+    finally:
+        busy.kill()
+        busy.wait()
+    if with_it is None:
+        pytest.skip("the system does not report processor time")
+    assert with_it > without_it + 0.05

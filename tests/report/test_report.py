@@ -107,3 +107,9 @@ def test_terminal_columns_are_aligned():
     lines = terminal.render(BENCH).splitlines()
     rule = next(i for i, line in enumerate(lines) if set(line.strip()) == {"-", " "})
     assert len(lines[rule - 1]) == len(lines[rule])
+
+
+@pytest.mark.parametrize("view", [terminal, markdown])
+def test_a_disturbed_measurement_says_so(view):
+    assert "DISTURBED" not in view.render(dataclasses.replace(BENCH, other_cores=0.1))
+    assert "DISTURBED: other processes kept 1.4 cores busy" in view.render(dataclasses.replace(BENCH, other_cores=1.4))
