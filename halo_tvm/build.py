@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import tvm
 from tvm import relax, tirx
 
 from .errors import EnvironmentProblem
+from .relay_ops._sizes import size_of
 from .targets import Target
 
 # Row tiles of the GEMM rule are cut into full and partial ones here; see docs/kernels/gemm.md.
@@ -45,18 +48,20 @@ def with_bounds(mod: tvm.IRModule, ranges: Mapping[str, tuple[int, int]]) -> tvm
     return mod
 
 
-def planned_bytes(mod: tvm.IRModule, plan_memory: bool) -> int | None:
-    """Bytes of activations at the largest declared sizes; None when some size is known at run time only."""
+def planned_bytes(mod: tvm.IRModule, plan_memory: bool, ranges: Mapping[str, tuple[int, int]]) -> int:
+    """Bytes of activations and results of one run at the largest declared sizes, shared or each on its own."""
     t = relax.transform
     steps = [t.ToNonDataflow(), t.RemovePurityChecking(), t.CallTIRRewrite()]
     lowered = tvm.transform.Sequential([*steps, *([t.StaticPlanBlockMemory()] if plan_memory else [])])(mod)
-    total: int | None = 0
+    highest = {name: high for name, (_, high) in ranges.items()}
+    total = 0
 
     def visit(expr: relax.Expr) -> None:
         nonlocal total
-        if isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op) and expr.op.name == "relax.memory.alloc_storage":
-            size = expr.args[0].values[0]
-            total = total + int(size) if total is not None and isinstance(size, tirx.IntImm) else None
+        name = expr.op.name if isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op) else ""
+        if name in ("relax.memory.alloc_storage", "relax.builtin.alloc_tensor"):
+            itemsize = 1 if name.endswith("storage") else np.dtype(str(expr.ty.dtype)).itemsize
+            total += itemsize * math.prod(size_of(dim, highest) for dim in expr.args[0].values)
 
     relax.analysis.post_order_visit(lowered["main"], visit)
     return total

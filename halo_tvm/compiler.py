@@ -6,11 +6,13 @@ Each phase maps an IRModule to an IRModule and a report; the module is verified 
 
 from __future__ import annotations
 
+import math
 import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import tvm
 
 from . import reference
@@ -122,16 +124,20 @@ def build(
     """Phase build: code and memory plan into `library`."""
     plan = pipeline.Pipeline.of(config.level, config.enable, config.disable).runs_named("plan_memory")
     mod = with_bounds(mod, imported.ranges)
-    report = {"planned_bytes": planned_bytes(mod, plan), "unplanned_bytes": planned_bytes(mod, False)}
+    report = {
+        "planned_bytes": planned_bytes(mod, plan, imported.ranges),
+        "unplanned_bytes": planned_bytes(mod, False, imported.ranges),
+    }
     build_library(mod, target, library, plan)
     _dump(config, "5-lowered", mod)
     names = param_names(mod["main"])
-    sizes = [tvm.DataType(imported.params.dtype(n)).itemsize for n in names]
     return mod, {
         **report,
         "library_bytes": library.stat().st_size,
         "params": len(names),
-        "params_bytes": sum(s * _elements(imported.params.shape(n)) for s, n in zip(sizes, names)),
+        "params_bytes": sum(
+            np.dtype(imported.params.dtype(n)).itemsize * math.prod(imported.params.shape(n)) for n in names
+        ),
     }
 
 
@@ -142,13 +148,6 @@ def _target(config: CompileConfig) -> Target:
     if not answer:
         raise EnvironmentProblem(f"target {config.target} cannot be built here: {answer.reason}")
     return target
-
-
-def _elements(shape: tuple[int, ...]) -> int:
-    total = 1
-    for dim in shape:
-        total *= dim
-    return total
 
 
 def _dump(config: CompileConfig, name: str, mod: tvm.IRModule) -> None:

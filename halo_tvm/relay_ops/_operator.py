@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 import tvm
 import tvm.relax.script.parser as relax_parser
-from tvm import ir, relax, te, tirx
+from tvm import ir, relax, s_tir, te, tirx
 from tvm.relax.dpl import CallPattern, DFPattern
 from tvm.script import relax as script_relax
 

@@ -1,0 +1,39 @@
+"""Tiny Hugging Face directories with seeded weights, written by the tests that read them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from safetensors.numpy import save_file
+
+from halo_tvm.models import FAMILIES
+from halo_tvm.models._builder import RandomWeights
+
+CONFIGS = {
+    "gpt2": {
+        "model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 4, "vocab_size": 131, "n_positions": 64,
+        "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5,
+    },
+    "bert": {
+        "model_type": "bert", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 131,
+        "max_position_embeddings": 64, "intermediate_size": 96, "hidden_act": "gelu", "layer_norm_eps": 1e-12,
+    },
+    "llama": {
+        "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "vocab_size": 131, "max_position_embeddings": 64, "intermediate_size": 96, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+        "tie_word_embeddings": True,
+    },
+}  # fmt: skip
+
+
+def write_checkpoint(directory: Path, kind: str, *, prefix: str = "", **changes: object) -> Path:
+    """A directory with config.json and model.safetensors of the tiny model `kind`."""
+    directory.mkdir(parents=True, exist_ok=True)
+    config = {**CONFIGS[kind], **changes}
+    (directory / "config.json").write_text(json.dumps(config))
+    family = FAMILIES[kind]
+    model = family.build(kind, family.from_huggingface(config), RandomWeights(3), {})
+    tensors = {prefix + n: s.load() for n, s in model.params.sources.items() if not n.startswith("rotary.")}
+    save_file(tensors, directory / "model.safetensors")
+    return directory

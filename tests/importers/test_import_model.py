@@ -1,0 +1,120 @@
+"""`--model` and `--shape`: what is accepted, and one clear sentence for everything else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from graphs import run_model
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import TensorProto, helper, numpy_helper
+
+from halo_tvm.errors import HaloError, UnknownName, UnsupportedModel, UsageError
+from halo_tvm.importers import import_model
+from halo_tvm.importers._shapes import parse_shape
+
+
+def save_onnx(path: Path, nodes: list, weights: dict[str, np.ndarray], shape=(3, 8)) -> Path:
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["a", "b"])],
+        [numpy_helper.from_array(value, name) for name, value in weights.items()],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(model, path)
+    return path
+
+
+def linear_file(path: Path) -> Path:
+    rng = np.random.default_rng(0)
+    weights = {"w": rng.standard_normal((8, 16)).astype("float32"), "b": rng.standard_normal(16).astype("float32")}
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Add", ["h", "b"], ["y"])]
+    return save_onnx(path, nodes, weights)
+
+
+def test_onnx_file_becomes_a_linear_with_the_numbers_of_onnxruntime(tmp_path: Path) -> None:
+    model = import_model(str(linear_file(tmp_path / "m.onnx")))
+    x = {"x": np.random.default_rng(1).standard_normal((3, 8)).astype("float32")}
+    np.testing.assert_allclose(run_model(model, x), model.engine(x)["y"], rtol=1e-5, atol=1e-6)
+    assert list(model.params.sources) == ["w", "b"] and model.source["kind"] == "onnx"
+
+
+def test_unknown_model_lists_what_is_known_and_the_nearest() -> None:
+    with pytest.raises(UnknownName, match=r"unknown model 'gpt3': known are bert-base, .*; did you mean 'gpt2'\?"):
+        import_model("gpt3")
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "message"),
+    [
+        (lambda d: d / "missing.onnx", UsageError, "expected an ONNX file, found no file"),
+        (lambda d: _write(d / "m.onnx", b"this is no model\n"), UnsupportedModel, "expected a valid ONNX model, found m.onnx that the checker refuses"),
+        (lambda d: _write(d / "m.onnx", b""), UnsupportedModel, "expected a valid ONNX model"),
+        (lambda d: _write(d / "m.onnx", linear_file(d / "whole.onnx").read_bytes()[:200]), UnsupportedModel, "expected a valid ONNX model"),
+        (lambda d: _write(d / "m.pkl", b"x"), UnsupportedModel, "expected an .onnx file, a directory with config.json or a built-in name"),
+        (lambda d: d / "nowhere" / "model", UsageError, "found nothing at"),
+    ],
+)  # fmt: skip
+def test_a_bad_model_is_refused_in_one_sentence(tmp_path: Path, make, kind: type[HaloError], message: str) -> None:
+    with pytest.raises(kind, match=message) as error:
+        import_model(str(make(tmp_path)))
+    assert "\n" not in str(error.value)
+
+
+def _write(path: Path, data: bytes) -> Path:
+    path.write_bytes(data)
+    return path
+
+
+def test_all_unsupported_operators_are_listed_with_their_nodes(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Det", ["x"], ["a"], name="first"),
+        helper.make_node("Det", ["x"], ["b"], name="second"),
+        helper.make_node("Celu", ["x"], ["y"], name="third"),
+    ]
+    path = save_onnx(tmp_path / "m.onnx", nodes, {}, (3, 3))
+    with pytest.raises(UnsupportedModel, match=r"found Celu \(1: third\); Det \(2: first, second\)"):
+        import_model(str(path))
+
+
+# ------------------------------------------------------------------ --shape
+
+
+def test_numbers_fix_dimensions_and_ranges_bound_them() -> None:
+    model = import_model("gpt2", shapes=("input_ids=1x16..64",))
+    assert model.inputs[0].shape == (1, "sequence") and model.ranges == {"sequence": (16, 64)}
+    assert model.typical == {"sequence": 64}
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ("ids=1x2", "unknown input 'ids'"),
+        ("input_ids=1", "expected 2 dimensions for input input_ids, found 1"),
+        ("input_ids=1x4096", r"dimension sequence of input input_ids may lie in 1\.\.1024, found 4096\.\.4096"),
+        ("input_ids=0x4", "expected dimensions of at least 1"),
+        ("input_ids=4..2x4", "with the smaller bound first"),
+        ("input_ids=axb", "expected a shape like"),
+    ],
+)
+def test_a_bad_shape_is_refused(shape: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        import_model("gpt2", shapes=(shape,))
+
+
+@given(st.lists(st.tuples(st.integers(1, 9999), st.integers(0, 99)), min_size=1, max_size=6))
+def test_shapes_parse_back(dims: list[tuple[int, int]]) -> None:
+    ranges = tuple((low, low + more) for low, more in dims)
+    text = "x".join(str(low) if low == high else f"{low}..{high}" for low, high in ranges)
+    assert parse_shape(f"input={text}") == ("input", ranges)
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_a_shape_or_a_usage_error(text: str) -> None:
+    try:
+        parse_shape(text)
+    except UsageError:
+        pass

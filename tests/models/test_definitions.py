@@ -1,0 +1,136 @@
+"""Built-in definitions: sizes, weights from directories, and the same numbers as torch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from checkpoints import CONFIGS, write_checkpoint
+
+from halo_tvm.errors import UnsupportedModel
+from halo_tvm.importers import import_model
+from halo_tvm.interpreter import evaluate
+from halo_tvm.models import PRESETS
+
+IDS = np.random.default_rng(0).integers(0, 131, (2, 9))
+
+
+@pytest.mark.parametrize(
+    ("name", "millions"),
+    [("gpt2", 124.4), ("gpt2-medium", 354.8), ("gpt2-large", 774.0), ("gpt2-xl", 1557.6), ("bert-base", 108.9), ("bert-large", 334.1), ("mlp", 3.1)],
+)
+def test_parameter_counts_are_the_published_ones(name: str, millions: float) -> None:
+    model = import_model(name)
+    total = sum(np.prod(s.shape) for s in model.params.sources.values())
+    assert round(total / 1e6, 1) == millions
+
+
+def test_every_preset_names_its_source() -> None:
+    for name in PRESETS:
+        model = import_model(name, seed=5)
+        assert model.source["kind"] == "builtin" and model.source["name"] == name and model.source["seed"] == 5
+        assert set(model.typical) == set(model.ranges)
+
+
+def test_seeded_weights_repeat_and_differ_by_seed() -> None:
+    one, again, other = (import_model("mlp", seed=s).params.materialise("layers.1.weight") for s in (0, 0, 1))
+    assert np.array_equal(one, again) and not np.array_equal(one, other)
+
+
+def test_random_attention_is_not_flat() -> None:
+    """Scores of the random GPT-2 spread: the largest weight of a row is far over the mean."""
+    model = import_model("gpt2")
+    weight = model.params.materialise("h.0.attn.c_attn.weight")
+    x = np.random.default_rng(0).standard_normal((64, 768))
+    q, k = x @ weight[:, :64], x @ weight[:, 768:832]
+    scores = q @ k.T / 8
+    p = np.exp(scores - scores.max(1, keepdims=True))
+    p /= p.sum(1, keepdims=True)
+    assert np.median(p.max(1)) > 5 / 64
+
+
+@pytest.mark.parametrize(("kind", "prefix"), [("gpt2", ""), ("gpt2", "transformer."), ("bert", ""), ("bert", "bert.")])
+def test_directory_gives_the_same_model_under_either_prefix(tmp_path: Path, kind: str, prefix: str) -> None:
+    plain = import_model(str(write_checkpoint(tmp_path / "a", kind)))
+    prefixed = import_model(str(write_checkpoint(tmp_path / "b", kind, prefix=prefix)))
+    assert all(
+        np.array_equal(plain.params.materialise(n), prefixed.params.materialise(n)) for n in plain.params.sources
+    )
+
+
+# ------------------------------------------------------------------ against torch
+
+
+def torch_llama(model, ids: np.ndarray) -> np.ndarray:
+    """Llama in torch, double precision: rotary halves, grouped heads, gated feed-forward."""
+    import torch
+
+    w = {n: torch.from_numpy(s.load()).double() for n, s in model.params.sources.items()}
+    c, f = CONFIGS["llama"], torch.nn.functional
+    d = c["hidden_size"] // c["num_attention_heads"]
+    x = w["model.embed_tokens.weight"][torch.from_numpy(ids)]
+    b, s, _ = x.shape
+    inverse = 1.0 / c["rope_theta"] ** (torch.arange(0, d, 2).double() / d)
+    angle = torch.outer(torch.arange(s).double(), inverse).repeat(1, 2)
+    cos, sin = angle.cos()[:, None], angle.sin()[:, None]
+
+    def norm(y, name):
+        return y * (y.pow(2).mean(-1, keepdim=True) + c["rms_norm_eps"]).rsqrt() * w[f"{name}.weight"]
+
+    def turn(y):
+        first, second = y.chunk(2, -1)
+        return y * cos + torch.cat([-second, first], -1) * sin
+
+    for i in range(c["num_hidden_layers"]):
+        p = f"model.layers.{i}"
+        y = norm(x, f"{p}.input_layernorm")
+        q, k, v = (
+            (y @ w[f"{p}.self_attn.{n}_proj.weight"].T).view(b, s, -1, d) for n in "qkv"
+        )
+        q, k = turn(q), turn(k)
+        k, v = (t.repeat_interleave(2, dim=2) for t in (k, v))
+        o = f.scaled_dot_product_attention(*(t.transpose(1, 2) for t in (q, k, v)), is_causal=True)
+        x = x + o.transpose(1, 2).reshape(b, s, -1) @ w[f"{p}.self_attn.o_proj.weight"].T
+        y = norm(x, f"{p}.post_attention_layernorm")
+        gate = f.silu(y @ w[f"{p}.mlp.gate_proj.weight"].T) * (y @ w[f"{p}.mlp.up_proj.weight"].T)
+        x = x + gate @ w[f"{p}.mlp.down_proj.weight"].T
+    return (norm(x, "model.norm") @ w["model.embed_tokens.weight"].T).numpy()
+
+
+def test_llama_equals_torch(tmp_path: Path) -> None:
+    model = import_model(str(write_checkpoint(tmp_path, "llama")))
+    # The rotary tables are rounded to float32 once: 6e-8 of a unit vector, through two layers.
+    np.testing.assert_allclose(evaluate(model, {"input_ids": IDS})["logits"], torch_llama(model, IDS), atol=1e-6)
+
+
+# ------------------------------------------------------------------ refusals
+
+
+@pytest.mark.parametrize(
+    ("break_it", "message"),
+    [
+        (lambda d: (d / "config.json").unlink(), "found no config.json"),
+        (lambda d: (d / "config.json").write_text("{"), "to be JSON"),
+        (lambda d: (d / "config.json").write_text("[]"), "to hold a JSON object, found list"),
+        (lambda d: (d / "config.json").write_text('{"model_type": "mamba"}'), "expected a model_type of bert, gpt2, llama, found 'mamba'"),
+        (lambda d: (d / "config.json").write_text('{"model_type": "gpt2"}'), "expected a complete gpt2 config"),
+        (lambda d: (d / "model.safetensors").unlink(), "expected safetensors weights"),
+        (lambda d: (d / "model.safetensors").write_bytes(b"\xff" * 64), "expected a readable safetensors file"),
+        (lambda d: (d / "model.safetensors").write_bytes((d / "model.safetensors").read_bytes()[:-100]), "expected a readable safetensors file"),
+        (lambda d: (d / "config.json").write_text(json.dumps({**CONFIGS["gpt2"], "n_layer": 3})), "expected a tensor 'h.2.ln_1.weight'"),
+        (lambda d: (d / "config.json").write_text(json.dumps({**CONFIGS["gpt2"], "vocab_size": 7})), r"of shape \[7, 64\], found \[131, 64\]"),
+        (lambda d: (d / "config.json").write_text(json.dumps({**CONFIGS["gpt2"], "activation_function": "swish"})), "expected a GPT-2 config"),
+        (
+            lambda d: (d / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../secret.safetensors"}}'),
+            "expected plain file names in model.safetensors.index.json, found '../secret.safetensors'",
+        ),
+    ],
+)  # fmt: skip
+def test_a_broken_directory_is_refused_in_one_sentence(tmp_path: Path, break_it, message: str) -> None:
+    directory = write_checkpoint(tmp_path / "model", "gpt2")
+    break_it(directory)
+    with pytest.raises(UnsupportedModel, match=message) as error:
+        import_model(str(directory))
+    assert error.value.exit_code == 2 and "\n" not in str(error.value)

@@ -1,0 +1,153 @@
+"""The main path: a model through all phases to a loaded, validated artifact."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from checkpoints import write_checkpoint
+
+from halo_tvm.artifact import read_manifest, read_params_header
+from halo_tvm.compiler import compile_model
+from halo_tvm.config import CompileConfig
+from halo_tvm.errors import UsageError
+from halo_tvm.importers import import_model
+from halo_tvm.interpreter import evaluate
+from halo_tvm.models import FAMILIES
+from halo_tvm.reference import random_inputs
+from halo_tvm.runtime import load
+from halo_tvm.runtime.validation import validate_artifact
+
+
+@pytest.fixture(scope="module")
+def artifacts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """One artifact per family, compiled once."""
+    root = tmp_path_factory.mktemp("artifacts")
+    made = {}
+    for kind in ("gpt2", "bert", "llama"):
+        source = write_checkpoint(root / kind, kind)
+        compile_model(CompileConfig(model=str(source), output=str(root / f"{kind}.halo"), dump_ir=str(root / f"{kind}-ir")))
+        made[kind] = root / f"{kind}.halo"
+    return made
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "bert", "llama"])
+def test_one_artifact_is_right_for_every_length(artifacts: dict[str, Path], kind: str) -> None:
+    model = import_model(str(artifacts[kind].with_suffix("")))
+    module = load(artifacts[kind])
+    for batch, sequence in ((1, 1), (1, 7), (2, 16), (3, 33), (1, 64)):
+        inputs = random_inputs(model.inputs, {"batch": batch, "sequence": sequence}, seed=sequence)
+        expected = evaluate(model, inputs)[model.outputs[0]]
+        error = np.abs(module(**inputs) - expected).max() / np.abs(expected).max()
+        assert error < 5e-6, f"{batch}x{sequence}: relative error {error:.1e}"
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "bert", "llama"])
+def test_artifact_validates(artifacts: dict[str, Path], kind: str) -> None:
+    assert validate_artifact(artifacts[kind])["passed"]
+
+
+def test_reports_pin_what_is_recognised_and_scheduled(artifacts: dict[str, Path]) -> None:
+    expected = {
+        "gpt2": {"attention": 2, "embedding": 2, "ffn": 2, "layer_norm": 5, "linear": 5},
+        "bert": {"attention": 2, "embedding": 3, "ffn": 2, "layer_norm": 5, "linear": 8},
+        "llama": {"attention": 2, "embedding": 1, "ffn": 2, "linear": 9, "rms_norm": 5, "rotary": 4},
+    }
+    for kind, operators in expected.items():
+        reports = read_manifest(artifacts[kind]).reports
+        assert reports["lift"]["operators"] == operators
+        assert "fallback" not in reports["schedule"]["rules"]
+        assert reports["schedule"]["rules"]["flash_attention"] == 1
+
+
+def test_tied_weights_are_stored_once(artifacts: dict[str, Path]) -> None:
+    names = [n for n in read_params_header(artifacts["gpt2"] / "params.bin") if n.startswith("wte")]
+    assert len(names) == 1
+
+
+def test_weights_are_not_in_the_library(artifacts: dict[str, Path]) -> None:
+    """Doubling the vocabulary doubles params.bin, not model.so."""
+    manifest = read_manifest(artifacts["gpt2"])
+    assert manifest.files["params.bin"].size_bytes > 300_000
+    dumped = (artifacts["gpt2"].parent / "gpt2-ir" / "3-optimised.py").read_text()
+    assert "GenericConst" not in dumped
+
+
+def test_every_phase_is_dumped_in_order(artifacts: dict[str, Path]) -> None:
+    names = sorted(p.name for p in (artifacts["bert"].parent / "bert-ir").iterdir())
+    assert names == ["1-imported.py", "2-lifted.py", "3-optimised.py", "4-scheduled.py", "5-lowered.py"]
+
+
+def test_memory_is_planned_at_the_declared_bounds(artifacts: dict[str, Path]) -> None:
+    build = read_manifest(artifacts["gpt2"]).reports["build"]
+    assert 0 < build["planned_bytes"] < build["unplanned_bytes"]
+
+
+def test_compiling_again_gives_the_same_parameters(artifacts: dict[str, Path], tmp_path: Path) -> None:
+    compile_model(CompileConfig(model=str(artifacts["gpt2"].with_suffix("")), output=str(tmp_path / "again.halo")))
+    first, second = (read_manifest(p).files["params.bin"].sha256 for p in (artifacts["gpt2"], tmp_path / "again.halo"))
+    assert first == second
+
+
+def test_overrides_of_a_layer_reach_its_functions_only(tmp_path: Path) -> None:
+    source = write_checkpoint(tmp_path / "gpt2", "gpt2")
+    config = CompileConfig(
+        model=str(source), output=str(tmp_path / "x.halo"), overrides={"layers": {"h.1.mlp": {"rule": "fallback"}}}
+    )
+    compile_model(config)
+    entries = read_manifest(tmp_path / "x.halo").reports["schedule"]["functions"]
+    overridden = [e for e in entries if e["origin"] == "override"]
+    assert overridden and all(e["rule"] == "fallback" for e in overridden)
+    assert any(e["rule"] == "gemm" and e["origin"] == "rule" for e in entries)
+    assert validate_artifact(tmp_path / "x.halo")["passed"]
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"rule": "gem"}, "unknown schedule rule 'gem'"),
+        ({"decision": {"no_such_field": 1}}, "halo.toml asks for"),
+    ],
+)
+def test_an_override_that_cannot_be_meant_is_refused(tmp_path: Path, table: dict[str, object], message: str) -> None:
+    config = CompileConfig(model="mlp", output=str(tmp_path / "x.halo"), overrides={"operators": {"linear": table}})
+    with pytest.raises(UsageError, match=message):
+        compile_model(config)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_failing_build_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_args: object, **_named: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("halo_tvm.compiler.write_artifact", fail)
+    with pytest.raises(KeyboardInterrupt):
+        compile_model(CompileConfig(model="mlp", output=str(tmp_path / "x.halo")))
+    assert not list(tmp_path.iterdir())
+
+
+def test_gpt2_124m_lifts_and_schedules_everything() -> None:
+    """The full model without its weights: 12 attentions, 12 feed-forward networks, 25 norms, nothing in fallback."""
+    from halo_tvm.compiler import lower, schedule
+    from halo_tvm.targets import resolve
+
+    config, target = CompileConfig(model="gpt2"), resolve("cpu")
+    mod, reports = lower(import_model("gpt2"), target, config)
+    operators = reports["lift"]["operators"]
+    assert (operators["attention"], operators["ffn"], operators["layer_norm"]) == (12, 12, 25)
+    _, report = schedule(mod, target, config)
+    assert "fallback" not in report["rules"]
+    json.dumps(report)
+
+
+def test_avx2_code_gives_the_same_numbers(artifacts: dict[str, Path], tmp_path: Path) -> None:
+    source = artifacts["bert"].with_suffix("")
+    compile_model(CompileConfig(model=str(source), output=str(tmp_path / "x.halo"), target="x86:avx2"))
+    assert read_manifest(tmp_path / "x.halo").variants[0].isa == "avx2"
+    assert validate_artifact(tmp_path / "x.halo")["passed"]
+
+
+def test_families_are_what_the_readme_says() -> None:
+    assert sorted(FAMILIES) == ["bert", "gpt2", "llama", "mlp"]
