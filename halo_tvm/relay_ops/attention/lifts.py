@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import tvm
 from tvm import relax, tirx
 from tvm.relax.dpl import DFPattern, is_const, is_op, wildcard
 
@@ -30,10 +31,10 @@ class Scaled:
     pattern: DFPattern
 
     @staticmethod
-    def of(plain: DFPattern) -> tuple[Scaled, tuple[DFPattern, DFPattern, DFPattern]]:
+    def of(plain: DFPattern) -> Scaled:
         constants = (is_const(), is_const(), is_const())
         factors = (multiply(plain, constants[0]), multiply(constants[1], plain), divide(plain, constants[2]))
-        return Scaled(plain, constants, factors[0] | factors[1] | factors[2] | plain), constants
+        return Scaled(plain, constants, factors[0] | factors[1] | factors[2] | plain)
 
     def factor(self, bound: Mapping[DFPattern, relax.Expr]) -> float:
         """The constant that scales the expression; 1 without one."""
@@ -71,10 +72,10 @@ def _lift(call: Callable[..., relax.Expr], permuted_result: bool) -> Lift:
     key_heads_first = permute(key_inner)
     key_other = wildcard()
     key_last = permute(key_heads_first | key_other)
-    q_scaled, _ = Scaled.of(q.pattern)
-    k_scaled, _ = Scaled.of(key_last)
+    q_scaled = Scaled.of(q.pattern)
+    k_scaled = Scaled.of(key_last)
     dots = matmul(q_scaled.pattern, k_scaled.pattern)
-    s_scaled, _ = Scaled.of(dots)
+    s_scaled = Scaled.of(dots)
     bias_right, bias_left = wildcard(), wildcard()
     scores = add(s_scaled.pattern, bias_right) | add(bias_left, s_scaled.pattern) | s_scaled.pattern
     softmax = is_op("relax.nn.softmax")(scores)
@@ -153,9 +154,7 @@ def broadcast_bias(bias: relax.Expr, scores: Sequence[tirx.PrimExpr]) -> relax.E
     if not isinstance(ty.shape, relax.ShapeExpr) or ty.ndim > 4 or str(ty.dtype) != "float32":
         raise Rejected(f"the bias must be float32 of at most rank 4 and known shape, got {ty}")
     dims = [*([tirx.IntImm("int64", 1)] * (4 - ty.ndim)), *ty.shape.values]
-    from tvm.arith import Analyzer
-
-    prove = Analyzer().can_prove_equal
+    prove = tvm.sym.Analyzer().can_prove_equal
     one = tirx.IntImm("int64", 1)
     if not prove(dims[3], scores[3]) or not all(prove(a, one) or prove(a, b) for a, b in zip(dims[:3], scores[:3])):
         raise Rejected(f"the bias {list(ty.shape.values)} must broadcast to the scores {list(scores)} with a whole last axis")

@@ -54,7 +54,13 @@ class FlashAttention(Rule[Decision]):
 
     def space(self, func: tirx.PrimFunc, target: Target) -> Sequence[Decision]:
         first = self.default(func, target)
-        return (first, replace(first, pack_values=False))
+        shapes = ((4, 4), (6, 4), (8, 2)) if _lanes(target) == 16 else ((6, 2), (4, 2), (2, 4))
+        tiles = [
+            replace(first, score_rows=rows, score_vectors=vectors, value_rows=rows, value_vectors=vectors)
+            for rows, vectors in shapes
+        ]
+        blocks = [replace(first, block_q=q, block_k=k) for q, k in ((16, 64), (64, 64), (32, 128), (64, 128))]
+        return tuple(dict.fromkeys([first, *tiles, *blocks, replace(first, pack_values=False)]))
 
     def apply(self, func: tirx.PrimFunc, target: Target, decision: Decision) -> tirx.PrimFunc:
         plan = Plan(read(func), decision, _lanes(target))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ._pack import key_bias_at, query_at, value_at
+from ._pack import query_at, value_at
 from ._plan import Plan
 from ._softmax import START, softmax_rows
 from ._text import Source, i64
@@ -20,7 +20,6 @@ def attend(src: Source, plan: Plan) -> None:
             src.let("block", "begin + step")
             src.let("first", f"block * {i64(decision.block_k)}")
             src.let("valid", f"T.min({i64(decision.block_k)}, end - first)")
-            src.let("base", f"(n * {i64(problem.h_kv)} + kv) * {plan.key_blocks} + block")
             _scores(src, plan)
             softmax_rows(src, plan)
             _values(src, plan)
@@ -58,15 +57,17 @@ def _locate(src: Source, plan: Plan) -> None:
 
 def _start(src: Source, plan: Plan) -> None:
     """Scratch of one task: its queries close together, a block of scores, results and row statistics."""
-    problem, decision, v = plan.problem, plan.decision, plan.vectors
-    src(f'scratch = T.alloc_buffer(({plan.slots[""]},), "float32")')
-    with src.loop("r", "rows"):
+    problem, v = plan.problem, plan.vectors
+    for name, shape in plan.scratch.items():
+        src(f'{name} = T.alloc_buffer({shape}, "float32")')
+    # StorageRewrite gives the space of a dead buffer to the next one, and fails when one holds vectors and the
+    # other scalars: the vectors of the last step are therefore alive before the scratch is.
+    src(v.buffer("total"), v.buffer("swap"), f"total[0] = {v.const(0.0)}", f"swap[0] = {v.const(0.0)}")
+    with src.rows():
         for x in range(0, problem.d, plan.lanes):
-            at = f"r * {i64(problem.d)} + {i64(x)}"
-            src(f"{plan.scratch_vector('queries', at)} = {query_at(plan, 'q0 + r', x)}")
-            src(f"{plan.scratch_vector('mixed', at)} = {v.const(0.0)}")
-        at = f"r * {i64(plan.lanes)}"
-        src(f"{plan.scratch_vector('peaks', at)} = {v.const(START)}", f"{plan.scratch_vector('totals', at)} = {v.const(0.0)}")
+            src(f"{plan.vector('queries', 'r', x)} = {query_at(plan, 'q0 + r', x)}")
+            src(f"{plan.vector('mixed', 'r', x)} = {v.const(0.0)}")
+        src(f"{plan.vector('peaks', 'r')} = {v.const(START)}", f"{plan.vector('totals', 'r')} = {v.const(0.0)}")
 
 
 def _scores(src: Source, plan: Plan) -> None:
@@ -90,22 +91,25 @@ def _score_tile(src: Source, plan: Plan, row: str, count: int) -> None:
     problem, decision, v = plan.problem, plan.decision, plan.vectors
     tile = [(m, u) for m in range(count) for u in range(decision.score_vectors)]
     with src.block(f"score_tile_{count}"):
-        src(*(v.buffer(f"dot{m}", decision.score_vectors) for m in range(count)))
+        src(*(v.buffer(f"dot{m}", decision.score_vectors) for m in range(count)), v.buffer("query"))
+        src(*(v.buffer(f"key{u}") for u in range(decision.score_vectors)))
         src(*(f"dot{m}[{u}] = {v.const(0.0)}" for m, u in tile))
         with src.loop("x", problem.d):
-            start = f"base * {i64(decision.block_k * problem.d)} + (panel * {i64(problem.d)} + x) * {i64(plan.panel)}"
-            for m, u in tile:
-                query = v.all(plan.scratch("queries", f"({row} + {i64(m)}) * {i64(problem.d)} + x"))
-                src(f"dot{m}[{u}] = dot{m}[{u}] + {query} * keys[{v.span(f'{start} + {i64(u * plan.lanes)}')}]")
+            for u in range(decision.score_vectors):
+                src(f"key{u}[0] = keys[n, kv, block, panel, x, {v.span(u * plan.lanes)}]")
+            for m in range(count):
+                src(f"query[0] = {v.all(f'queries[{row} + {i64(m)}, x]')}")
+                src(*(f"dot{m}[{u}] = dot{m}[{u}] + query[0] * key{u}[0]" for u in range(decision.score_vectors)))
         for m, u in tile:
-            at = f"({row} + {i64(m)}) * {i64(decision.block_k)} + panel * {i64(plan.panel)} + {i64(u * plan.lanes)}"
-            src(f"{plan.scratch_vector('scores', at)} = dot{m}[{u}]")
+            column = f"panel * {i64(plan.panel)} + {i64(u * plan.lanes)}"
+            src(f"{plan.vector('scores', f'{row} + {i64(m)}', column)} = dot{m}[{u}]")
 
 
 def _values(src: Source, plan: Plan) -> None:
     """mixed[r] = mixed[r] * fades[r] + scores[r] @ V over the keys of the block that the tile's rows see."""
     for first, count in plan.value_groups:
-        _row_tiles(src, plan.decision.value_rows, lambda row, rows: _value_tile(src, plan, row, rows, first, count))
+        with src.block(f"columns_{first}"):
+            _row_tiles(src, plan.decision.value_rows, lambda row, rows: _value_tile(src, plan, row, rows, first, count))
 
 
 def _value_tile(src: Source, plan: Plan, row: str, rows: int, group: int, vectors: int) -> None:
@@ -113,50 +117,53 @@ def _value_tile(src: Source, plan: Plan, row: str, rows: int, group: int, vector
     tile = [(m, u) for m in range(rows) for u in range(vectors)]
 
     def at(m: int, u: int) -> str:
-        return plan.scratch_vector("mixed", f"({row} + {i64(m)}) * {i64(problem.d)} + {i64((group + u) * plan.lanes)}")
+        return plan.vector("mixed", f"{row} + {i64(m)}", (group + u) * plan.lanes)
 
     with src.block(f"value_tile_{rows}"):
-        src(*(v.buffer(f"sum{m}", vectors) for m in range(rows)))
+        src(*(v.buffer(f"sum{m}", vectors) for m in range(rows)), v.buffer("weight"))
+        src(*(v.buffer(f"value{u}") for u in range(vectors)))
         for m, u in tile:
-            fade = plan.scratch_vector("fades", f"({row} + {i64(m)}) * {i64(plan.lanes)}")
-            src(f"sum{m}[{u}] = {at(m, u)} * {fade}")
+            src(f"sum{m}[{u}] = {at(m, u)} * {plan.vector('fades', f'{row} + {i64(m)}')}")
         seen = "valid"
         if problem.causal:
             seen = f"T.max(T.int64(0), T.min(valid, q0 + {row} + {i64(rows)} + {problem.shift} - first))"
         with src.loop("j", seen):
-            for m, u in tile:
-                weight = v.all(plan.scratch("scores", f"({row} + {i64(m)}) * {i64(decision.block_k)} + j"))
-                src(f"sum{m}[{u}] = sum{m}[{u}] + {weight} * {_value(plan, (group + u) * plan.lanes)}")
+            src(*(f"value{u}[0] = {_value(plan, (group + u) * plan.lanes)}" for u in range(vectors)))
+            for m in range(rows):
+                src(f"weight[0] = {v.all(f'scores[{row} + {i64(m)}, j]')}")
+                src(*(f"sum{m}[{u}] = sum{m}[{u}] + weight[0] * value{u}[0]" for u in range(vectors)))
         src(*(f"{at(m, u)} = sum{m}[{u}]" for m, u in tile))
 
 
 def _value(plan: Plan, x: int) -> str:
     if not plan.decision.pack_values:
         return value_at(plan, "first + j", x)
-    start = f"(base * {i64(plan.decision.block_k)} + j) * {i64(plan.problem.d)} + {i64(x)}"
-    return f"values[{plan.vectors.span(start)}]"
+    return f"values[n, kv, block, j, {plan.vectors.span(x)}]"
 
 
 def _row_tiles(src: Source, height: int, emit: Callable[[str, int], None]) -> None:
     """`emit(first row, rows)` over `rows` rows: tiles of `height`, then pairs, then one row; none is padded."""
-    with src.loop("tile", f"rows // {i64(height)}"):
-        emit(f"tile * {i64(height)}", height)
+    src.let("tiles", f"rows // {i64(height)}")
+    with src.loop("tile", "tiles"):
+        src.let("top", f"tile * {i64(height)}")
+        emit("top", height)
     if height > 2:
-        with src.loop("tile", f"rows % {i64(height)} // T.int64(2)"):
-            emit(f"(rows // {i64(height)} * {i64(height)} + tile * T.int64(2))", 2)
+        src.let("pairs", f"rows % {i64(height)} // T.int64(2)")
+        with src.loop("tile", "pairs"):
+            src.let("top", f"rows // {i64(height)} * {i64(height)} + tile * T.int64(2)")
+            emit("top", 2)
     if height > 1:
         with src.under(f"if rows % {i64(height)} % T.int64(2) == T.int64(1):"):
-            emit("(rows - T.int64(1))", 1)
+            src.let("top", "rows - T.int64(1)")
+            emit("top", 1)
 
 
 def _finish(src: Source, plan: Plan) -> None:
     """O = mixed / totals; a row that saw nothing has a total near 0 and becomes 0."""
     problem, v = plan.problem, plan.vectors
-    with src.loop("r", "rows"), src.block("finish"):
-        src(v.buffer("total"), v.buffer("swap"))
-        src(f"total[0] = {plan.scratch_vector('totals', f'r * {i64(plan.lanes)}')}")
+    with src.rows(), src.block("finish"):
+        src(f"total[0] = {plan.vector('totals', 'r')}")
         src(*v.butterfly("{a} + {b}", "total[0]", "swap[0]"))
         src(f"total[0] = T.Select({v.const(0.5)} < total[0], {v.const(1.0)} / total[0], {v.const(0.0)})")
         for x in range(0, problem.d, plan.lanes):
-            mixed = plan.scratch_vector("mixed", f"r * {i64(problem.d)} + {i64(x)}")
-            src(f"O[n, q0 + r, head, {v.span(x)}] = {mixed} * total[0]")
+            src(f"O[n, q0 + r, head, {v.span(x)}] = {plan.vector('mixed', 'r', x)} * total[0]")

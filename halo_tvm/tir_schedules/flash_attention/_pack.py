@@ -11,13 +11,13 @@ MASKED = -3e38  # added to or put in place of the score of an invisible key
 def allocate(src: Source, plan: Plan) -> None:
     """Scratch for all heads; the sizes are of K and V themselves."""
     problem, decision = plan.problem, plan.decision
-    padded = f"{plan.key_blocks} * {i64(decision.block_k)}"
-    heads = f"{problem.b} * {i64(problem.h_kv)}"
-    src(f'keys = T.alloc_buffer(({heads} * {padded} * {i64(problem.d)},), "float32")')
+    heads = f"{problem.b}, {i64(problem.h_kv)}, {plan.key_blocks}"
+    panels = f"{i64(decision.block_k // plan.panel)}, {i64(problem.d)}, {i64(plan.panel)}"
+    src(f'keys = T.alloc_buffer(({heads}, {panels}), "float32")')
     if decision.pack_values:
-        src(f'values = T.alloc_buffer(({heads} * {padded} * {i64(problem.d)},), "float32")')
+        src(f'values = T.alloc_buffer(({heads}, {i64(decision.block_k)}, {i64(problem.d)}), "float32")')
     if problem.key_mask:
-        src(f'key_bias = T.alloc_buffer(({problem.b} * {padded},), "float32")')
+        src(f'key_bias = T.alloc_buffer(({problem.b}, {plan.key_blocks}, {i64(decision.block_k)}), "float32")')
 
 
 def pack(src: Source, plan: Plan) -> None:
@@ -34,14 +34,13 @@ def pack(src: Source, plan: Plan) -> None:
         if decision.pack_values:
             with src.loop("j", "valid"):
                 for x in range(0, problem.d, plan.lanes):
-                    target = plan.vectors.span(f"(task * {i64(decision.block_k)} + j) * {i64(problem.d)} + {i64(x)}")
-                    src(f"values[{target}] = {value_at(plan, 'first + j', x)}")
+                    src(f"values[n, kv, block, j, {plan.vectors.span(x)}] = {value_at(plan, 'first + j', x)}")
         if problem.key_mask:
             _number_mask(src, plan)
 
 
 def _transpose_keys(src: Source, plan: Plan) -> None:
-    """keys[task, panel, d, column] = K[key, d] * scale, a square of lanes x lanes at a time.
+    """keys[n, kv, block, panel, d, column] = K[key, d] * scale, a square of lanes x lanes at a time.
 
     The last square repeats the last key; its columns are masked later.
     """
@@ -56,22 +55,17 @@ def _transpose_keys(src: Source, plan: Plan) -> None:
         src(*v.transpose([f"{row}[0]" for row in rows], "swap[0]"))
         panel = f"c // {i64(decision.score_vectors)}"
         column = f"c % {i64(decision.score_vectors)} * {i64(lanes)}"
-        base = f"task * {i64(decision.block_k * problem.d)} + {panel} * {i64(problem.d * plan.panel)} + {column}"
         for i, row in enumerate(rows):
-            src(f"keys[{v.span(f'{base} + (x * {i64(lanes)} + {i64(i)}) * {i64(plan.panel)}')}] = {row}[0]")
+            src(f"keys[n, kv, block, {panel}, x * {i64(lanes)} + {i64(i)}, {v.span(column)}] = {row}[0]")
 
 
 def _number_mask(src: Source, plan: Plan) -> None:
-    """key_bias[n, key] = 0 where key_mask is set, else MASKED; once per batch row."""
+    """key_bias[n, block, column] = 0 where key_mask is set, else MASKED; once per batch row."""
     seen = "key_mask[n, first + j]"
     if plan.problem.key_mask != "bool":
         seen = f"{seen} != T.{plan.problem.key_mask}(0)"
     with src.under("if kv == T.int64(0):"), src.loop("j", "valid"):
-        src(f"key_bias[{key_bias_at(plan, 'n', 'first + j')}] = T.Select({seen}, T.float32(0), T.float32({MASKED}))")
-
-
-def key_bias_at(plan: Plan, n: str, key: str) -> str:
-    return f"{n} * ({plan.key_blocks} * {i64(plan.decision.block_k)}) + {key}"
+        src(f"key_bias[n, block, j] = T.Select({seen}, T.float32(0), T.float32({MASKED}))")
 
 
 def query_at(plan: Plan, row: str, x: object) -> str:

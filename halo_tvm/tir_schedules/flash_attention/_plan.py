@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ._problem import Problem
-from ._text import Vectors, i64
+from ._text import Vectors
 
 
 @dataclass(frozen=True)
@@ -45,35 +45,23 @@ class Plan:
     def query_blocks(self) -> str:
         return blocks(self.problem.s, self.decision.block_q)
 
-    @cached_property
-    def slots(self) -> dict[str, int]:
-        """Offsets of the scratch of one task in its only buffer, and its size under "".
-
-        One buffer, used to the end: StorageRewrite gives the space of a dead buffer to the next one of any
-        element type, and fails when one is of vectors and the other of scalars.
-        """
-        decision, d, lanes = self.decision, self.problem.d, self.lanes
-        sizes = {
-            "queries": decision.block_q * d,
-            "scores": decision.block_q * decision.block_k,
-            "peaks": decision.block_q * lanes,
-            "totals": decision.block_q * lanes,
-            "fades": decision.block_q * lanes,
-            "line": decision.block_k if self.problem.bias else 0,
-            "mixed": decision.block_q * d,
+    @property
+    def scratch(self) -> dict[str, tuple[int, int]]:
+        """Name -> (rows, columns) of the float32 buffers of one task."""
+        decision, d = self.decision, self.problem.d
+        statistics = {name: (decision.block_q, self.lanes) for name in ("peaks", "totals", "fades")}
+        line = {"line": (1, decision.block_k)} if self.problem.bias else {}
+        return {
+            "queries": (decision.block_q, d),
+            "scores": (decision.block_q, decision.block_k),
+            "mixed": (decision.block_q, d),
+            **statistics,
+            **line,
         }
-        offsets, total = {}, 0
-        for name, size in sizes.items():
-            offsets[name] = total
-            total += size
-        return {**offsets, "": total}
 
-    def scratch(self, name: str, index: str) -> str:
-        """One value of the scratch named `name`."""
-        return f"scratch[{i64(self.slots[name])} + {index}]"
-
-    def scratch_vector(self, name: str, index: str) -> str:
-        return f"scratch[{self.vectors.span(f'{i64(self.slots[name])} + {index}')}]"
+    def vector(self, name: str, row: str, column: object = 0) -> str:
+        """One vector of the scratch `name`."""
+        return f"{name}[{row}, {self.vectors.span(column)}]"
 
     @property
     def value_groups(self) -> list[tuple[int, int]]:

@@ -7,7 +7,7 @@ Scores are in powers of two: log2(e) is part of the scale. Per row of a block
 
 from __future__ import annotations
 
-from ._pack import MASKED, key_bias_at
+from ._pack import MASKED
 from ._plan import Plan
 from ._text import LEAST, LOG2_E, Source, i64
 
@@ -29,11 +29,11 @@ def softmax_rows(src: Source, plan: Plan) -> None:
 def _rows(src: Source, plan: Plan, edge: bool) -> None:
     v, lanes = plan.vectors, plan.lanes
     count = f"(valid + {i64(lanes - 1)}) // {i64(lanes)}" if edge else plan.decision.block_k // lanes
-    with src.loop("r", "rows"), src.block("edge_row" if edge else "row"):
+    with src.rows(), src.block("edge_row" if edge else "row"):
         src(*(v.buffer(name) for name in ("value", "far", "swap", "peak", "fade", "total")))
         if edge:
             _limits(src, plan)
-        peaks, totals, fades = (plan.scratch_vector(name, f"r * {i64(lanes)}") for name in ("peaks", "totals", "fades"))
+        peaks, totals, fades = (plan.vector(name, "r") for name in ("peaks", "totals", "fades"))
         src(f"peak[0] = {peaks}")
         _each_vector(src, count, edge, lambda u: _raise_peak(src, plan, u, edge))
         src(*v.butterfly("T.max({a}, {b})", "peak[0]", "swap[0]"))
@@ -60,16 +60,16 @@ def _limits(src: Source, plan: Plan) -> None:
     upper = f"T.min({problem.t}, {position} + T.int64(1))" if problem.causal else problem.t
     if problem.bias:
         _gather_bias(src, plan)
-    src.let("upper", f'T.cast(T.min({i64(decision.block_k)}, {upper} - first), "int32")', "int32")
+    src.let("upper", f"T.min({i64(decision.block_k)}, {upper} - first)", "int32")
     if problem.window:
         lower = f"T.max(T.int64(-1), {position} - {i64(problem.window)} - first)"
-        src.let("lower", f'T.cast(T.min({i64(decision.block_k)}, {lower}), "int32")', "int32")
+        src.let("lower", f"T.min({i64(decision.block_k)}, {lower})", "int32")
 
 
 def _gather_bias(src: Source, plan: Plan) -> None:
     """line = the row's biases of this block: a vector load could pass the end of the buffer."""
     with src.loop("j", "valid"):
-        src(f"{plan.scratch('line', 'j')} = bias[{_bias_row(plan)}, first + j]")
+        src(f"line[0, j] = bias[{_bias_row(plan)}, first + j]")
 
 
 def _bias_row(plan: Plan) -> str:
@@ -79,7 +79,7 @@ def _bias_row(plan: Plan) -> str:
 
 def _scores_of(plan: Plan, u: str) -> str:
     """Vector `u` of the block's scores of row r."""
-    return plan.scratch_vector("scores", f"r * {i64(plan.decision.block_k)} + {u} * {i64(plan.lanes)}")
+    return plan.vector("scores", "r", f"{u} * {i64(plan.lanes)}")
 
 
 def _raise_peak(src: Source, plan: Plan, u: str, edge: bool) -> None:
@@ -91,10 +91,10 @@ def _raise_peak(src: Source, plan: Plan, u: str, edge: bool) -> None:
         src(f"value[0] = value[0] * {v.const(problem.softcap * LOG2_E)}")
     column = f"{u} * {i64(lanes)}"
     if problem.bias:
-        bias = plan.scratch_vector("line", column) if edge else f"bias[{_bias_row(plan)}, {v.span(f'first + {column}')}]"
+        bias = plan.vector("line", "T.int64(0)", column) if edge else f"bias[{_bias_row(plan)}, {v.span(f'first + {column}')}]"
         src(f"value[0] = value[0] + {bias} * {v.const(LOG2_E)}")
     if problem.key_mask:
-        src(f"value[0] = value[0] + key_bias[{v.span(key_bias_at(plan, 'n', f'first + {column}'))}]")
+        src(f"value[0] = value[0] + key_bias[n, block, {v.span(column)}]")
     if edge:
         columns = f'T.ramp(T.cast({column}, "int32"), 1, {lanes})'
         src(f"value[0] = T.Select({columns} < {v.all('upper')}, value[0], {v.const(MASKED)})")

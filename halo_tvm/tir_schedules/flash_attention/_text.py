@@ -41,7 +41,7 @@ class Source:
 
     @contextmanager
     def block(self, name: str) -> Iterator[None]:
-        """A scope of its own for buffers: they are allocated where it begins."""
+        """A scope of its own for names and buffers."""
         with self.under(f"with T.sblock({name!r}):"):
             self("T.reads()", "T.writes()")
             yield
@@ -50,7 +50,24 @@ class Source:
         return self.under(f"for {var} in T.{kind}({i64(extent)}):")
 
     def let(self, name: str, value: object, dtype: str = "int64") -> None:
-        self(f"{name}: T.let[T.{dtype}] = {i64(value) if dtype == 'int64' else value}")
+        """`name` = `value`, a number below 2**31.
+
+        It passes through memory (LLVM removes that), because the simplifiers of the lowering replace a
+        variable by its value wherever it stands, and spent half a minute on nested quotients and minima.
+        One int32 is the size that StorageRewrite never merges with another buffer.
+        """
+        self(
+            f'{name}_cell = T.alloc_buffer((1,), "int32")',
+            f'{name}_cell[0] = T.cast({i64(value)}, "int32")',
+            f'{name}: T.let[T.{dtype}] = ' + (f'T.cast({name}_cell[0], "int64")' if dtype == "int64" else f"{name}_cell[0]"),
+        )
+
+    @contextmanager
+    def rows(self) -> Iterator[None]:
+        """A loop over the rows r of a task."""
+        with self.loop("row", "rows"):
+            self.let("r", "row")
+            yield
 
     def text(self) -> str:
         return "\n".join(self._lines) + "\n"

@@ -1,0 +1,171 @@
+"""halo.attention: meaning, type rule, cost and lifts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+from halo_tvm.errors import Rejected
+from halo_tvm.relay_ops import OPERATORS
+from halo_tvm.relay_ops.attention import visible_pairs
+
+Attention = OPERATORS["attention"]
+BASE = {"num_heads": 4, "num_kv_heads": 2, "head_dim": 16, "scale": 0.25}
+
+
+def module(types, attrs):
+    arguments = [relax.Var(f"x{i}", ty) for i, ty in enumerate(types)]
+    bb = relax.BlockBuilder()
+    with bb.function("main", arguments):
+        with bb.dataflow():
+            out = bb.emit_output(bb.emit(Attention.call(*arguments, **attrs)))
+        bb.emit_func_output(out)
+    return bb.get()
+
+
+def tensor(*shape, dtype="float32"):
+    return relax.TensorType(shape, dtype)
+
+
+@pytest.mark.parametrize("index", range(len(Attention.cases())))
+def test_compute_agrees_with_reference(index):
+    case = Attention.cases()[index]
+    rng = np.random.default_rng(index)
+    arrays = [x if isinstance(x, np.ndarray) else rng.standard_normal(x).astype("float32") for x in case["args"]]
+    mod = relax.transform.LegalizeOps()(module([tensor(*x.shape, dtype=str(x.dtype)) for x in arrays], case["attrs"]))
+    run = relax.VirtualMachine(relax.build(mod, "llvm"), tvm.cpu())["main"]
+    exact = Attention.reference(*[x.astype("float64") if x.dtype == "float32" else x for x in arrays], **case["attrs"])
+    found = run(*[tvm.runtime.tensor(x) for x in arrays]).numpy()
+    assert np.abs(found - exact).max() < 2e-6
+
+
+def test_reference_is_plain_softmax():
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((1, 3, 1, 16)) for _ in range(3))
+    attrs = {"num_heads": 1, "num_kv_heads": 1, "head_dim": 16, "scale": 0.5}
+    weights = np.exp(0.5 * q[0, :, 0] @ k[0, :, 0].T)
+    expected = weights / weights.sum(-1, keepdims=True) @ v[0, :, 0]
+    np.testing.assert_allclose(Attention.reference(q, k, v, **attrs)[0, :, 0], expected, rtol=1e-12)
+
+
+def test_rows_without_a_visible_key_are_zero():
+    ones = np.ones((1, 2, 1, 16), "float32")
+    attrs = {"num_heads": 1, "num_kv_heads": 1, "head_dim": 16, "scale": 1.0, "has_bias": True}
+    for least in (-np.inf, np.finfo("float32").min):
+        bias = np.array([[least, least], [0, least]], "float32")[None, None]
+        out = Attention.reference(ones, ones, ones, bias, **attrs)
+        assert (out[0, 0] == 0).all() and (out[0, 1] == 1).all()
+
+
+def test_flops_count_visible_pairs():
+    shapes = [(2, 8, 4, 16), (2, 8, 2, 16), (2, 8, 2, 16)]
+    assert Attention.flops(shapes, **BASE) == 4 * 2 * 4 * 16 * 64
+    assert Attention.flops(shapes, **BASE, causal=True) == 4 * 2 * 4 * 16 * 36
+    assert visible_pairs(4, 4, causal=True, window=2) == 7
+    assert Attention.bytes_moved(shapes, **BASE) == 4 * 2 * 8 * 16 * (4 + 2 + 2 + 4)
+
+
+def test_can_flash():
+    assert Attention.can_flash(BASE)
+    assert not Attention.can_flash({**BASE, "head_dim": 20})
+    assert not Attention.can_flash({**BASE, "head_dim": 272})
+
+
+@pytest.mark.parametrize(
+    ("types", "attrs", "message"),
+    [
+        ([tensor(1, 5, 4, 16)], {}, "3 arguments expected"),
+        ([tensor(1, 5, 100)], {"packed": True}, r"qkv must have the shape \[\?, \?, 128\]"),
+        ([tensor(1, 5, 4, 16), tensor(1, 5, 4, 16), tensor(1, 5, 2, 16)], {}, r"k must have the shape \[.*2, 16\]"),
+        ([tensor(1, 5, 4, 16), tensor(1, 6, 2, 16), tensor(1, 5, 2, 16)], {}, "v must have the shape"),
+        ([tensor(1, 5, 128)], {"packed": True, "num_kv_heads": 3}, "num_heads must be a multiple of num_kv_heads, got 4 and 3"),
+        ([tensor(1, 5, 128)], {"packed": True, "window": -1}, "window must be positive"),
+        ([tensor(1, 5, 128)], {"packed": True, "windows": 1}, r"unknown \['windows'\]"),
+        ([tensor(1, 5, 128), tensor(1, 4)], {"packed": True, "has_key_mask": True}, "key_mask must have the shape"),
+        ([tensor(1, 5, 128), tensor(1, 5, dtype="int8")], {"packed": True, "has_key_mask": True}, "key_mask must be one of bool"),
+        ([tensor(1, 5, 128), tensor(1, 3, 5, 5)], {"packed": True, "has_bias": True}, "bias must be float32 of the shape"),
+        ([tensor(1, 5, 128, dtype="int32")], {"packed": True}, "must be a float tensor"),
+    ],
+)
+def test_type_rule_messages(types, attrs, message):
+    with pytest.raises(ValueError, match=message):
+        module(types, {**BASE, **attrs})
+
+
+def decomposed(scale_on="scores", bias=False, key_axes=(0, 1, 3, 2), softmax_axis=-1, permuted=True):
+    """Attention as exporters spell it, over q, k, v [2, s, 3, 16]."""
+    op = relax.op
+    arguments = [relax.Var(n, tensor(2, t, 3, 16)) for n, t in (("q", 5), ("k", 7), ("v", 7))]
+    mask = relax.Var("mask", tensor(2, 1, 1, 7))
+    bb = relax.BlockBuilder()
+    with bb.function("main", [*arguments, mask]):
+        with bb.dataflow():
+            q = bb.emit(op.permute_dims(arguments[0], [0, 2, 1, 3]))
+            v = bb.emit(op.permute_dims(arguments[2], [0, 2, 1, 3]))
+            if key_axes == (0, 2, 3, 1):
+                k = bb.emit(op.permute_dims(arguments[1], list(key_axes)))
+            else:
+                k = bb.emit(op.permute_dims(bb.emit(op.permute_dims(arguments[1], [0, 2, 1, 3])), list(key_axes)))
+            if scale_on == "both":
+                q = bb.emit(op.multiply(q, relax.const(0.5, "float32")))
+                k = bb.emit(op.multiply(k, relax.const(0.5, "float32")))
+            scores = bb.emit(op.matmul(q, k))
+            if scale_on == "scores":
+                scores = bb.emit(op.multiply(scores, relax.const(0.25, "float32")))
+            if scale_on == "divisor":
+                scores = bb.emit(op.divide(scores, relax.const(4.0, "float32")))
+            if scale_on == "vector":
+                scores = bb.emit(op.multiply(scores, relax.const(np.full(7, 0.25, "float32"))))
+            if bias:
+                scores = bb.emit(op.add(scores, mask))
+            out = bb.emit(op.matmul(bb.emit(op.nn.softmax(scores, axis=softmax_axis)), v))
+            if permuted:
+                out = bb.emit(op.permute_dims(out, [0, 2, 1, 3]))
+            out = bb.emit_output(out)
+        bb.emit_func_output(out)
+    return bb.get()
+
+
+def lift(mod):
+    """`mod` with the lifts applied, largest benefit first, and what they said."""
+    func, said = mod["main"], []
+    for one in sorted(Attention.lifts(), key=lambda x: -x.benefit):
+
+        def rewrite(expr, bound, one=one):
+            try:
+                return one.build(bound)
+            except Rejected as reason:
+                said.append(str(reason))
+                return expr
+
+        func = relax.dpl.rewrite_call(one.pattern, rewrite, func)
+    return tvm.IRModule({"main": func}), said
+
+
+@pytest.mark.parametrize("scale_on", ["scores", "divisor", "both"])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("key_axes", [(0, 1, 3, 2), (0, 2, 3, 1)])
+@pytest.mark.parametrize("permuted", [True, False])
+def test_lift_keeps_the_meaning(scale_on, bias, key_axes, permuted):
+    before = decomposed(scale_on, bias, key_axes, permuted=permuted)
+    after, said = lift(before)
+    assert not said and "halo.attention" in after.script() and "softmax" not in after.script()
+    rng = np.random.default_rng(1)
+    arrays = [rng.standard_normal(x.ty.shape.values and [int(d) for d in x.ty.shape.values]).astype("float32") for x in before["main"].params]
+    results = []
+    for mod in (before, after):
+        executable = relax.build(relax.transform.LegalizeOps()(mod), "llvm")
+        results.append(relax.VirtualMachine(executable, tvm.cpu())["main"](*map(tvm.runtime.tensor, arrays)).numpy())
+    np.testing.assert_allclose(results[1], results[0], atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"softmax_axis": 2}, "the softmax must run over the last axis, got axis 2"), ({"scale_on": "vector"}, "the scale must be a scalar")],
+)
+def test_lift_rejections(options, message):
+    after, said = lift(decomposed(**options))
+    assert "halo.attention" not in after.script()
+    assert any(message in reason for reason in said)

@@ -1,0 +1,194 @@
+"""The flash_attention rule: numbers against float64, declines, the decision space, and the code it becomes."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax, tirx
+
+from halo_tvm.errors import Declined
+from halo_tvm.relay_ops import OPERATORS
+from halo_tvm.targets import Target
+from halo_tvm.targets.x86 import X86
+from halo_tvm.tir_schedules import RULES
+
+Attention = OPERATORS["attention"]
+RULE = RULES["flash_attention"]
+TARGETS = {isa.name: Target(X86, isa, cores=2) for isa in X86.isas[:2]}
+LENGTHS = (1, 2, 7, 15, 16, 17, 33, 64, 100, 128)
+CONFIG = {"s_tir.LoopPartition": {"partition_const_loop": True}}
+FLAGS = set(re.search(r"^flags\s*:(.*)$", open("/proc/cpuinfo").read(), re.M)[1].split())
+
+
+@pytest.fixture(params=sorted(TARGETS))
+def target(request):
+    if not TARGETS[request.param].isa.requires <= FLAGS:
+        pytest.skip(f"this CPU lacks {request.param}")
+    return TARGETS[request.param]
+
+
+def function(shapes, attrs, dtypes=None):
+    """The PrimFunc of one call; a string in a shape is a symbolic dimension."""
+    dims: dict[str, tirx.Var] = {}
+    arguments = []
+    for i, shape in enumerate(shapes):
+        shape = [dims.setdefault(x, tirx.Var(x, "int64")) if isinstance(x, str) else x for x in shape]
+        arguments.append(relax.Var(f"x{i}", relax.TensorType(shape, dtypes[i] if dtypes else "float32")))
+    bb = relax.BlockBuilder()
+    with bb.function("main", arguments):
+        with bb.dataflow():
+            out = bb.emit_output(bb.emit(Attention.call(*arguments, **attrs)))
+        bb.emit_func_output(out)
+    mod = relax.transform.LegalizeOps()(bb.get())
+    return next(f for f in mod.functions.values() if isinstance(f, tirx.PrimFunc))
+
+
+def compiled(func, target, decision=None):
+    func = RULE.apply(func, target, decision or RULE.default(func, target))
+    assert func.attrs["tirx.is_scheduled"]
+    with tvm.transform.PassContext(config=CONFIG):
+        return tvm.compile(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}), target=target.tvm)
+
+
+def check(executable, arrays, attrs, tolerance=2e-6):
+    """Compare with float64; the output starts as NaN so that unwritten elements show."""
+    exact = Attention.reference(*[x.astype("float64") if x.dtype == "float32" else x for x in arrays], **attrs)
+    out = tvm.runtime.tensor(np.full(exact.shape, np.nan, "float32"))
+    executable["main"](*map(tvm.runtime.tensor, arrays), out)
+    assert np.abs(out.numpy() - exact).max() < tolerance, [x.shape for x in arrays]
+
+
+def normal(*shapes):
+    rng = np.random.default_rng(sum(map(sum, shapes)))
+    return [rng.standard_normal(shape).astype("float32") for shape in shapes]
+
+
+def attributes(h, h_kv, d, **more):
+    return {"num_heads": h, "num_kv_heads": h_kv, "head_dim": d, "scale": d**-0.5, **more}
+
+
+SEPARATE = {
+    "plain": {},
+    "causal": {"causal": True},
+    "window": {"causal": True, "window": 20},
+    "softcap": {"softcap": 2.0},
+}
+
+
+@pytest.mark.parametrize("name", SEPARATE)
+def test_separate_symbolic_lengths(target, name):
+    attrs = attributes(2, 1, 32, **SEPARATE[name])
+    run = compiled(function([("b", "s", 2, 32), ("b", "t", 1, 32), ("b", "t", 1, 32)], attrs), target)
+    for s in LENGTHS:
+        for t in LENGTHS:
+            check(run, normal((1 + 2 * (s == 17), s, 2, 32), *[(1 + 2 * (s == 17), t, 1, 32)] * 2), attrs)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_packed_symbolic_lengths(target, causal):
+    attrs = attributes(4, 2, 64, packed=True, causal=causal)
+    run = compiled(function([("b", "s", 8 * 64)], attrs), target)
+    for s in (*LENGTHS, 500):
+        check(run, normal((3 if s < 100 else 1, s, 8 * 64)), attrs)
+
+
+@pytest.mark.parametrize("d", [16, 48, 80, 128, 256])
+@pytest.mark.parametrize("s", [1, 33])
+def test_head_sizes_static(target, d, s):
+    attrs = attributes(2, 2, d, packed=True, causal=True)
+    check(compiled(function([(2, s, 6 * d)], attrs), target), normal((2, s, 6 * d)), attrs)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int32", "int64", "float32"])
+def test_key_mask(target, dtype):
+    attrs = attributes(2, 2, 16, packed=True, has_key_mask=True)
+    run = compiled(function([("b", "s", 96), ("b", "s")], attrs, ["float32", dtype]), target)
+    for s in LENGTHS:
+        mask = np.arange(s) < np.array([[0], [s], [s // 2]])  # the first batch row sees nothing: zeros
+        check(run, [*normal((3, s, 96)), mask.astype(dtype)], attrs)
+
+
+@pytest.mark.parametrize("ones", [(1, 0, 0), (0, 1, 1), (0, 0, 0), (1, 1, 0)])
+def test_bias(target, ones):
+    attrs = attributes(2, 2, 16, has_bias=True, causal=True)
+    full = ("b", 2, "s")
+    shape = (*(1 if one else dim for one, dim in zip(ones, full)), "t")
+    run = compiled(function([("b", "s", 2, 16), *[("b", "t", 2, 16)] * 2, shape], attrs), target)
+    for s, t in ((1, 1), (7, 33), (17, 100), (64, 64), (100, 15)):
+        sizes = {"b": 3, "s": s, "t": t}
+        bias = tuple(sizes.get(x, x) for x in shape)
+        check(run, normal((3, s, 2, 16), *[(3, t, 2, 16)] * 2, bias), attrs)
+
+
+def test_additive_masks_hide_keys(target):
+    attrs = attributes(1, 1, 16, has_bias=True)
+    q, k, v = normal((2, 3, 1, 16), *[(2, 70, 1, 16)] * 2)
+    for least in (-np.inf, np.finfo("float32").min):
+        bias = np.zeros((2, 1, 1, 70), "float32")
+        bias[0, ..., 5:] = least
+        bias[1] = least
+        func = function([q.shape, k.shape, v.shape, bias.shape], attrs)
+        check(compiled(func, target), [q, k, v, bias], attrs)
+
+
+def test_all_features_at_once(target):
+    attrs = attributes(4, 2, 32, packed=True, causal=True, window=30, softcap=5.0, has_key_mask=True, has_bias=True)
+    run = compiled(function([("b", "s", 256), ("b", "s"), (1, 4, "s", "s")], attrs, ["float32", "int64", "float32"]), target)
+    for s in LENGTHS:
+        mask = (np.arange(s) % 5 != 3)[None].repeat(2, 0).astype("int64")
+        check(run, [*normal((2, s, 256)), mask, *normal((1, 4, s, s))], attrs)
+
+
+def test_far_scores_do_not_overflow(target):
+    attrs = {**attributes(1, 1, 16, packed=True), "scale": 30.0}
+    check(compiled(function([(1, 40, 48)], attrs), target), normal((1, 40, 48)), attrs, tolerance=2e-4)
+
+
+def test_every_decision_on_an_odd_shape(target):
+    attrs = attributes(2, 1, 48, packed=True, causal=True)
+    func = function([("b", "s", 4 * 48)], attrs)
+    space = RULE.space(func, target)
+    assert space[0] == RULE.default(func, target) and len(set(space)) == len(space) >= 6
+    for decision in space:
+        check(compiled(func, target, decision), normal((2, 101, 4 * 48)), attrs)
+
+
+def test_no_call_into_the_mathematical_library(target):
+    attrs = attributes(2, 2, 64, packed=True, softcap=3.0)
+    assembly = compiled(function([("b", "s", 6 * 64)], attrs), target).mod.inspect_source("asm")
+    assert not re.search(r"\b(exp2?f?|tanhf?|powf?|nearbyintf?|fmaxf?)(@PLT|\b)", assembly)
+    assert "vfmadd" in assembly
+
+
+@pytest.mark.parametrize(
+    ("attrs", "dtype", "message"),
+    [
+        (attributes(2, 2, 20, packed=True), "float32", "multiples of 16 up to 256, got 20"),
+        (attributes(2, 2, 272, packed=True), "float32", "multiples of 16 up to 256, got 272"),
+        (attributes(2, 2, 32, packed=True), "float16", "serves float32, QKV is float16"),
+    ],
+)
+def test_declines(attrs, dtype, message):
+    func = function([("b", "s", 6 * attrs["head_dim"])], attrs, [dtype])
+    with pytest.raises(Declined, match=message):
+        RULE.default(func, TARGETS["avx2"])
+
+
+def test_declines_other_functions():
+    func = function([(1, 5, 96)], attributes(2, 2, 16, packed=True))
+    with pytest.raises(Declined, match="serves functions with the attribute halo.call"):
+        RULE.default(func.without_attr("halo.call"), TARGETS["avx2"])
+    with pytest.raises(Declined, match="this function calls halo.linear"):
+        RULE.default(func.with_attr("halo.call", {"op": "linear"}), TARGETS["avx2"])
+
+
+def test_declines_a_block_that_holds_no_whole_panels():
+    from dataclasses import replace
+
+    func = function([(1, 5, 96)], attributes(2, 2, 16, packed=True))
+    decision = replace(RULE.default(func, TARGETS["avx512"]), block_k=40)
+    with pytest.raises(Declined, match="block_k must be a multiple of the panel of 64 keys, got 40"):
+        RULE.apply(func, TARGETS["avx512"], decision)
