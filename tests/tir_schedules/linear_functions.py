@@ -42,7 +42,8 @@ def fused(case: Case) -> tirx.PrimFunc:
     x = variable("x", rows, case.k)
     weight = variable("weight", case.k // case.kc, -(-case.n // case.nr), case.kc, case.nr)
     bias, residual = variable("bias", case.n), variable("residual", rows, case.n)
-    params = [x, weight, *([bias] if "bias" in case.epilogue else []), *([residual] if "residual" in case.epilogue else [])]
+    extras = [p for p, name in ((bias, "bias"), (residual, "residual")) if name in case.epilogue]
+    params = [x, weight, *extras]
     builder = relax.BlockBuilder()
     with builder.function("main", params):
         with builder.dataflow():
@@ -55,7 +56,8 @@ def fused(case: Case) -> tirx.PrimFunc:
                 y = builder.emit(relax.op.add(y, residual))
             out = builder.emit_output(y)
         builder.emit_func_output(out)
-    steps = [relax.transform.LegalizeOps(), relax.transform.AnnotateTIROpPattern(), relax.transform.FuseOps(), relax.transform.FuseTIR()]
+    rt = relax.transform
+    steps = [rt.LegalizeOps(), rt.AnnotateTIROpPattern(), rt.FuseOps(), rt.FuseTIR()]
     return only_function(tvm.transform.Sequential(steps)(builder.get()))
 
 

@@ -95,8 +95,11 @@ def declined(func: tirx.PrimFunc, isa: str = "avx512") -> str:
     return str(caught.value)
 
 
-def legalised(x_shape: list[object], weight_shape: list[int], layout: str, n: int, dtype: str = "float32") -> tirx.PrimFunc:
-    x, weight = relax.Var("x", relax.TensorType(x_shape, dtype)), relax.Var("weight", relax.TensorType(weight_shape, dtype))
+def legalised(
+    x_shape: list[object], weight_shape: list[int], layout: str, n: int, dtype: str = "float32"
+) -> tirx.PrimFunc:
+    x = relax.Var("x", relax.TensorType(x_shape, dtype))
+    weight = relax.Var("weight", relax.TensorType(weight_shape, dtype))
     builder = relax.BlockBuilder()
     with builder.function("main", [x, weight]):
         builder.emit_func_output(builder.emit(Linear.call(x, weight, layout=layout, n=n)))
@@ -117,7 +120,8 @@ def elementwise(total: te.Tensor, body) -> te.Tensor:  # noqa: ANN001
 
 def test_declines_without_linear() -> None:
     x = te.placeholder((4, 4), "float32", name="x")
-    assert "no block is annotated halo.op = linear" in declined(te.create_prim_func([x, elementwise(x, lambda i, j: x[i, j] + 1.0)]))
+    func = te.create_prim_func([x, elementwise(x, lambda i, j: x[i, j] + 1.0)])
+    assert "no block is annotated halo.op = linear" in declined(func)
 
 
 @pytest.mark.parametrize("layout", ["kn", "nk"])
@@ -134,7 +138,8 @@ def test_declines_rank_3() -> None:
 
 
 def test_declines_lanes() -> None:
-    assert "panels of 24 columns are no multiple of 16 lanes" in declined(legalised([5, 32], [1, 2, 32, 24], "packed", 48))
+    func = legalised([5, 32], [1, 2, 32, 24], "packed", 48)
+    assert "panels of 24 columns are no multiple of 16 lanes" in declined(func)
 
 
 def test_declines_scheduled() -> None:

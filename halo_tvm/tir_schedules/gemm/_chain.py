@@ -54,7 +54,8 @@ def match(func: tirx.PrimFunc) -> Chain:
     if main is None:
         raise Declined("no block is annotated halo.op = linear")
     if main != 0:
-        raise Declined(f"block {found[0].node.name_hint} runs before the linear block: only stages behind it are served")
+        name = found[0].node.name_hint
+        raise Declined(f"block {name} runs before the linear block: only stages behind it are served")
     x, weight, acc, m = _linear(found[0])
     chunks, panels, kc, nr = (int(d.value) for d in weight.ty.shape)
     stages: list[Stage] = []
@@ -105,7 +106,8 @@ def _linear(block: Block) -> tuple[ir.Var, ir.Var, ir.Var, ir.Expr]:
     same = same and [len(x.indices), x.indices[0].same_as(i), x.indices[1].same_as(k)] == [2, True, True]
     total = isinstance(value, tirx.Add) and isinstance(value.b, tirx.Mul) and value.a.source.same_as(store.buffer)
     if not (same and total):
-        raise Declined("the linear block does not compute acc[i, j] + x[i, k] * weight[k // kc, j // nr, k % kc, j % nr]")
+        meant = "acc[i, j] + x[i, k] * weight[k // kc, j // nr, k % kc, j % nr]"
+        raise Declined(f"the linear block does not compute {meant}")
     if not is_const(block.extents[2], chunks * kc):
         raise Declined(f"x has {block.extents[2]} columns, the packed weight {chunks * kc} rows")
     if not is_const(block.extents[1], panels * nr):
