@@ -12,7 +12,7 @@ import tvm
 from tvm import relax, tirx
 
 from .errors import EnvironmentProblem
-from .relay_ops._sizes import size_of
+from .dimensions import size_of
 from .targets import Target
 
 # Row tiles of the GEMM rule are cut into full and partial ones here; see docs/kernels/gemm.md.

@@ -26,6 +26,7 @@ TREE: dict[str, set[str]] = {
     "errors": set(),
     "_compat": set(),
     "params": set(),
+    "dimensions": set(),
     "config": set(),
     "plugins": set(),
     "records": set(),
@@ -37,12 +38,12 @@ TREE: dict[str, set[str]] = {
     "imported": {"params"},
     "models": {"relay_ops", "params", "imported"},
     "importers": {"models", "imported"},
-    "passes": {"relay_ops", "tir_schedules", "targets", "params"},
+    "passes": {"relay_ops", "tir_schedules", "targets", "params", "dimensions"},
     # What the compiler's one screen calls, each a file of its own.
-    "build": {"targets"},
+    "build": {"targets", "dimensions"},
     "lookup": {"passes", "records", "targets"},
     "describe": {"artifact", "imported", "passes", "targets"},
-    "interpreter": {"imported", "relay_ops"},
+    "interpreter": {"imported", "relay_ops", "dimensions"},
     "reference": {"imported", "interpreter"},
     "compiler": {
         "importers", "models", "passes", "targets", "artifact", "records", "config", "plugins",

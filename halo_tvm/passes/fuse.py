@@ -18,7 +18,7 @@ import tvm_ffi
 from tvm import relax, tirx
 
 from ..relay_ops._operator import OPAQUE
-from ..relay_ops._sizes import size_of
+from ..dimensions import size_of
 from ._pass import Context, Pass, Report, bindings, op_name, replace_main
 from .name_rows import resolve_rows
 
