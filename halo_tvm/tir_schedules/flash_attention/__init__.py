@@ -48,7 +48,9 @@ class FlashAttention(Rule[Decision]):
         lanes = _lanes(target)
         if lanes == 16:
             # 16 accumulators of 32 registers; a panel [64, 64] of keys and a block of scores fit 32 KiB of L1.
-            return Decision(block_q=32, block_k=64, score_rows=4, score_vectors=4, value_rows=4, value_vectors=4)
+            # Wide blocks rescale less often; narrow ones waste less on the diagonal and on V rows beyond L1.
+            block_k = 128 if problem.d <= 64 and not problem.causal else 64
+            return Decision(block_q=32, block_k=block_k, score_rows=4, score_vectors=4, value_rows=4, value_vectors=4)
         # 12 accumulators of 16 registers leave room for a broadcast and two loads.
         return Decision(block_q=48, block_k=64, score_rows=6, score_vectors=2, value_rows=6, value_vectors=2)
 
