@@ -20,15 +20,11 @@ def run(config: RunConfig) -> int:
     import numpy as np
 
     from ..runtime import load
-    from ..runtime.inputs import generate_inputs
 
     check_writable(config.output)
     given = read_inputs(config.input)
     with load(config.artifact, threads=config.threads) as module:
-        missing = {spec.name for spec in module.input_specs} - set(given)
-        sizes = {**_sizes_of(module.input_specs, given), **parse_sizes(config.shape)}
-        made = generate_inputs(module.spec, sizes=sizes, seed=config.seed) if missing else {}
-        module.run(**{**{name: made[name] for name in missing}, **given})
+        module.run(**module.example_inputs(given, sizes=parse_sizes(config.shape), seed=config.seed))
         outputs = {spec.name: module.get_output(i) for i, spec in enumerate(module.output_specs)}
     rows = [(n, list(a.shape), a.dtype, *((f"{a.min():.6g}", f"{a.max():.6g}", f"{a.mean():.6g}") if a.size else ("", "", ""))) for n, a in outputs.items()]
     print(table(("output", "shape", "dtype", "least", "greatest", "mean"), rows))
@@ -60,14 +56,3 @@ def read_inputs(words: tuple[str, ...]) -> dict[str, np.ndarray]:
         else:
             raise UsageError(f"an input is NAME=FILE.npy or FILE.npz, but {word!r} was given: correct --input")
     return arrays
-
-
-def _sizes_of(specs: tuple[object, ...], given: dict[str, np.ndarray]) -> dict[str, int]:
-    """Sizes of the named dimensions that the given arrays have."""
-    return {
-        dim: size
-        for spec in specs
-        if spec.name in given
-        for dim, size in zip(spec.shape, given[spec.name].shape)
-        if isinstance(dim, str)
-    }

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
@@ -17,12 +18,14 @@ from ..config import BenchConfig, parse_sizes
 from ..errors import PeerFailed, UnknownName, UnsupportedModel, UsageError
 from ..report.host import describe_host
 from ..report.schema import Accuracy, BenchResult, EngineResult
+from ..runtime.inputs import generate_inputs, typical_sizes
 from ._client import Peer, engine_command
 from ._load import LoadMeter
 from ._protocol import PAUSE_S, LoadRequest, split_cases
 from .sources import PeerModels
 from .statistics import compare, percentiles_ms, relative_l2
 
+T = TypeVar("T")
 TURN_MS = 250.0  # a turn is long enough that clock granularity and wake-up do not show
 MOST_RUNS = 20
 OURS = "halo_tvm"
@@ -67,7 +70,7 @@ def benchmark(config: BenchConfig) -> BenchResult:
     manifest = read_manifest(config.artifact)
     spec = manifest.functions["main"]
     threads = config.threads or len(os.sched_getaffinity(0))
-    inputs = timed_inputs(spec, config.shape, config.seed)
+    inputs = timed_inputs(spec, config.shape, config.seed, typical_sizes(manifest))
     with tempfile.TemporaryDirectory(prefix="halo-bench-") as folder:
         directory = Path(folder)
         np.savez(directory / "inputs.npz", **inputs)
@@ -79,10 +82,11 @@ def benchmark(config: BenchConfig) -> BenchResult:
     return _result(manifest.name, inputs, threads, config.rounds, runs, engines, other, notes)
 
 
-def timed_inputs(spec: FunctionSpec, shape: str | None, seed: int) -> dict[str, np.ndarray]:
-    """Seeded inputs; `shape` gives sizes by dimension (`sequence=128`) or by input (`input_ids=1x128`), separated by commas."""
-    from ..runtime.inputs import generate_inputs
-
+def timed_inputs(
+    spec: FunctionSpec, shape: str | None, seed: int, typical: Mapping[str, int] | None = None
+) -> dict[str, np.ndarray]:
+    """Seeded inputs; `shape` gives sizes by dimension (`sequence=128`) or by input (`input_ids=1x128`), separated by
+    commas. A dimension it does not give takes its `typical` size."""
     by_name = {tensor.name: tensor for tensor in spec.inputs}
     sizes: dict[str, int] = {}
     rest = []
@@ -101,7 +105,7 @@ def timed_inputs(spec: FunctionSpec, shape: str | None, seed: int) -> dict[str, 
         low, high = spec.ranges.get(dim, (size, size))
         if not low <= size <= high:
             raise UsageError(f"expected {dim} from {low} to {high}, found {size}: correct --shape, or compile for larger sizes")
-    return generate_inputs(spec, sizes=sizes, seed=seed)
+    return generate_inputs(spec, sizes={**(typical or {}), **sizes}, seed=seed)
 
 
 def _contestant(name: str, models: PeerModels, threads: int, inputs: Path) -> Contestant:
@@ -143,7 +147,9 @@ class _Running:
 def take_turns(
     contestants: Sequence[Contestant], rounds: int, reference: Path | None, directory: Path
 ) -> tuple[list[EngineResult], int, float | None]:
-    """Start all engines, time them A B A B ..., then ask memory and accuracy.
+    """Start all engines, time them in turns, then ask memory and accuracy.
+
+    Every round starts with the next engine (A B C, B C A, C A B, ...), so that none always follows the same other.
 
     Returns the results, the runs per turn, and how many cores other processes kept busy meanwhile.
 
@@ -155,14 +161,20 @@ def take_turns(
         first = running[0].peer.ask("time", runs=2, pause_s=PAUSE_S)["milliseconds"]
         runs = max(1, min(MOST_RUNS, round(TURN_MS / max(first))))
         meter = LoadMeter([engine.peer.pid for engine in running if engine.peer is not None])
-        for _ in range(rounds):
-            for engine in running:
+        for index in range(rounds):
+            for engine in in_turn(running, index):
                 _guard(engine, lambda e=engine: e.samples.append(_turn(e.peer, runs)))
         other = meter.other_cores()
         for engine in running:
             _guard(engine, lambda e=engine: _finish(e, reference, directory))
         _check(running)
     return [_engine_result(engine) for engine in running], runs, other
+
+
+def in_turn(engines: Sequence[T], index: int) -> Sequence[T]:
+    """`engines` in the order of round `index`: the first of one round is the last of the next."""
+    start = index % len(engines)
+    return [*engines[start:], *engines[:start]]
 
 
 def _start(contestant: Contestant, stack: ExitStack) -> _Running:

@@ -6,6 +6,7 @@ logits = module(input_ids=ids)
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +17,7 @@ import tvm_ffi
 from ..artifact import Manifest, TensorSpec, verify_artifact
 from ..errors import UnknownName, UsageError
 from .host import choose_variant, load_tvm_runtime, resolve_threads, usable_cpus
-from .inputs import UnknownInput, bind_inputs, generate_inputs
+from .inputs import UnknownInput, bind_inputs, generate_inputs, typical_sizes
 from .session import Session
 from .tensors import to_array, to_tensor
 from .weights import MODES, load_weights
@@ -97,6 +98,7 @@ class Module:
     def __init__(self, manifest: Manifest, function: str, session: Session, weights: np.ndarray) -> None:
         self.manifest = manifest
         self.spec = manifest.functions[function]
+        self._function = function
         self._session = session
         self._weights = weights
         self._inputs: dict[str, object] = {}
@@ -158,11 +160,24 @@ class Module:
         seed: int = 0,
         **inputs: object,
     ) -> BenchmarkResult:
-        """Time runs on the session's thread; inputs not given are generated (see `generate_inputs`)."""
+        """Time runs on the session's thread; inputs not given are made by `example_inputs`."""
         if number < 1 or repeat < 1:
             raise UsageError(f"expected number and repeat of at least 1, found {number} and {repeat}; pass more")
         samples = self._session.time(self._example(sizes, seed, inputs), number=number, repeat=repeat)
         return BenchmarkResult(tuple(samples), number)
+
+    def example_inputs(
+        self, given: Mapping[str, object] | None = None, *, sizes: Mapping[str, int] | None = None, seed: int = 0
+    ) -> dict[str, np.ndarray]:
+        """All inputs in order: those `given`, checked, and seeded ones for the rest.
+
+        A dimension that neither `sizes` nor `given` determine takes the model's typical size, else what
+        `generate_inputs` chooses.
+        """
+        given, names = given or {}, [t.name for t in self.spec.inputs]
+        known = {**typical_sizes(self.manifest, self._function), **_sizes_of(self.spec.inputs, given), **(sizes or {})}
+        generated = generate_inputs(self.spec, sizes=known, seed=seed) if set(names) - set(given) else {}
+        return dict(zip(names, bind_inputs(self.spec, (), {**generated, **given}), strict=True))
 
     def profile(
         self, *, sizes: dict[str, int] | None = None, seed: int = 0, **inputs: object
@@ -183,12 +198,7 @@ class Module:
         self.close()
 
     def _example(self, sizes: dict[str, int] | None, seed: int, inputs: dict[str, object]) -> list[tvm_ffi.Tensor]:
-        missing = {t.name for t in self.spec.inputs} - set(inputs)
-        if sizes is None and inputs and missing:
-            sizes = _sizes_of(self.spec.inputs, inputs)
-        generated = generate_inputs(self.spec, sizes=sizes, seed=seed) if missing else {}
-        bound = bind_inputs(self.spec, (), {**generated, **inputs})
-        return [to_tensor(array) for array in bound]
+        return [to_tensor(array) for array in self.example_inputs(inputs, sizes=sizes, seed=seed).values()]
 
     def _run(self, arrays: list[np.ndarray]) -> tuple[np.ndarray, ...]:
         result = self._session.run([to_tensor(array) for array in arrays])
@@ -199,7 +209,7 @@ class Module:
         return tuple(o.copy() if any(np.may_share_memory(o, f) for f in foreign) else o for o in outputs)
 
 
-def _sizes_of(specs: tuple[TensorSpec, ...], inputs: dict[str, object]) -> dict[str, int]:
+def _sizes_of(specs: tuple[TensorSpec, ...], inputs: Mapping[str, object]) -> dict[str, int]:
     """Sizes of the symbolic dimensions that the given inputs determine."""
     sizes: dict[str, int] = {}
     for spec in specs:

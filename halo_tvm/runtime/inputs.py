@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tvm_ffi
 
-from ..artifact import FunctionSpec, TensorSpec
+from ..artifact import FunctionSpec, Manifest, TensorSpec
 from ..errors import InputError, UnknownName
 from .tensors import numpy_dtype, to_array
 
@@ -41,6 +41,17 @@ def bind_inputs(spec: FunctionSpec, args: Sequence[object], kwargs: Mapping[str,
         if tensor.name not in arrays:
             arrays[tensor.name] = _filled(spec, tensor, known)
     return [arrays[tensor.name] for tensor in spec.inputs]
+
+
+def typical_sizes(manifest: Manifest, function: str = "main") -> dict[str, int]:
+    """The sizes a model is usually run at, by dimension, as its manifest gives them; what lies outside the ranges is left out."""
+    found = manifest.source.get("typical")
+    ranges = manifest.functions[function].ranges
+    return {
+        name: size
+        for name, size in (found.items() if isinstance(found, Mapping) else ())
+        if isinstance(size, int) and name in ranges and ranges[name][0] <= size <= ranges[name][1]
+    }
 
 
 def generate_inputs(

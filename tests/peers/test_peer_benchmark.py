@@ -12,7 +12,7 @@ import pytest
 
 from halo_tvm.artifact import FunctionSpec, TensorSpec
 from halo_tvm.errors import PeerFailed, UsageError
-from halo_tvm.peers.benchmark import Contestant, accuracy, take_turns, timed_inputs
+from halo_tvm.peers.benchmark import Contestant, accuracy, in_turn, take_turns, timed_inputs
 from halo_tvm.peers._load import LoadMeter
 from halo_tvm.peers._protocol import LoadRequest
 
@@ -93,6 +93,17 @@ def test_timed_inputs(shape, expected):
     inputs = timed_inputs(SPEC, shape, seed=0)
     assert inputs["input_ids"].shape == inputs["mask"].shape == expected
     assert inputs["mask"].all() and 0 <= inputs["input_ids"].min() and inputs["input_ids"].max() <= 99
+
+
+def test_dimensions_without_a_size_take_the_typical_one():
+    typical = {"batch": 4, "sequence": 32}
+    assert timed_inputs(SPEC, None, 0, typical)["input_ids"].shape == (4, 32)
+    assert timed_inputs(SPEC, "sequence=8", 0, typical)["input_ids"].shape == (4, 8)
+
+
+def test_every_engine_is_first_equally_often():
+    orders = [in_turn("ABC", index) for index in range(6)]
+    assert ["".join(order) for order in orders] == ["ABC", "BCA", "CAB"] * 2
 
 
 @pytest.mark.parametrize(

@@ -190,6 +190,24 @@ def test_benchmark(module: Module) -> None:
         module.benchmark(sizes={"bach": 1})
 
 
+def test_example_inputs_have_the_typical_size_unless_told_otherwise(tmp_path: Path) -> None:
+    path = tiny.write_tiny(tmp_path / "t.halo", source={"kind": "test", "typical": {"batch": 5, "other": 3}})
+    with load(path) as module:
+        assert list(module.example_inputs()) == ["x", "ids", "scale"]
+        assert module.example_inputs()["x"].shape == (5, tiny.K)
+        assert module.example_inputs(sizes={"batch": 2})["x"].shape == (2, tiny.K)
+        assert module.example_inputs({"x": np.zeros((9, tiny.K), np.float32)})["ids"].shape == (9,)
+        with pytest.raises(InputError, match="dimension 'batch': expected 9"):
+            module.example_inputs({"x": np.zeros((9, tiny.K), np.float32)}, sizes={"batch": 2})
+
+
+@pytest.mark.parametrize("typical", [{"batch": 99}, {"batch": "4"}, [4], None])
+def test_a_typical_size_that_cannot_be_meant_is_ignored(tmp_path: Path, typical: object) -> None:
+    path = tiny.write_tiny(tmp_path / "t.halo", source={"kind": "test", "typical": typical})
+    with load(path) as module:
+        assert module.example_inputs()["x"].shape == (1, tiny.K)
+
+
 def test_profile_names_the_kernels(module: Module) -> None:
     table = module.profile(sizes={"batch": 4})
     calls = {name: count for name, count, _ in table}
