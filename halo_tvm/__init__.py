@@ -61,10 +61,14 @@ def load(path: str, threads: int | None = None, weights: str = "map", verify: bo
 
 
 def validate_artifact(path: str, reference: str | None = None) -> dict[str, object]:
-    """Compare an artifact's outputs with its reference; raises `ValidationFailed` beyond the tolerance."""
+    """Compare an artifact's outputs with its reference; raises `ValidationFailed` beyond the tolerance.
+
+    `reference` may be an .npz file, or the original model file or directory, which is evaluated again.
+    """
+    from .original import reference_of
     from .runtime.validation import validate_artifact
 
-    return validate_artifact(path, reference=reference)
+    return validate_artifact(path, reference=reference_of(path, reference))
 
 
 def benchmark(config: BenchConfig) -> object:

@@ -86,6 +86,7 @@ _RANGES = "dimensions of an input, each a number or a range, e.g. input_ids=1..8
 _SIZES = "sizes of named dimensions, e.g. batch=1,sequence=128"
 _LOG = "directory of tuning records, looked up before all others"
 _JSON = "write the result as JSON to FILE ('-': standard output)"
+_MARKDOWN = "write the result as Markdown to FILE"
 
 
 @dataclass(frozen=True)
@@ -173,7 +174,7 @@ class BenchConfig(Config):
     threads: int | None = option(None, _THREADS, metavar="N", env="threads")
     seed: int = option(0, "seed of the inputs")
     json: str | None = option(None, _JSON, metavar="FILE")
-    markdown: str | None = option(None, "write the report as Markdown to FILE", metavar="FILE")
+    markdown: str | None = option(None, _MARKDOWN, metavar="FILE")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -186,9 +187,13 @@ class ValidateConfig(Config):
     """An artifact's outputs are compared with its reference."""
 
     artifact: str = option(help="artifact directory", positional=True, metavar="ARTIFACT")
-    reference: str | None = option(None, "run the source engine again on this original model file", metavar="FILE")
+    reference: str | None = option(
+        None, "the original model file or directory, evaluated again, or an .npz of inputs and outputs", metavar="FILE"
+    )
     threads: int | None = option(None, _THREADS, metavar="N", env="threads")
+    seed: int = option(0, "seed of the inputs of an original that is evaluated again")
     json: str | None = option(None, _JSON, metavar="FILE")
+    markdown: str | None = option(None, _MARKDOWN, metavar="FILE")
 
 
 @dataclass(frozen=True)
@@ -201,6 +206,12 @@ class ProfileConfig(Config):
     threads: int | None = option(None, _THREADS, metavar="N", env="threads")
     seed: int = option(0, "seed of the inputs")
     json: str | None = option(None, _JSON, metavar="FILE")
+    markdown: str | None = option(None, _MARKDOWN, metavar="FILE")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.rounds < 1:
+            raise UsageError(f"rounds must be at least 1, but are {self.rounds}: give a positive number")
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,7 @@ TREE: dict[str, set[str]] = {
     "describe": {"artifact", "imported", "passes", "targets"},
     "interpreter": {"imported", "relay_ops", "dimensions"},
     "reference": {"imported", "interpreter"},
+    "original": {"artifact", "imported", "importers", "reference"},
     "compiler": {
         "importers", "models", "passes", "targets", "artifact", "records", "config", "plugins",
         "build", "lookup", "describe", "reference",
@@ -54,7 +55,7 @@ TREE: dict[str, set[str]] = {
     "exporters": {"importers"},
     "peers": {"runtime", "exporters", "importers", "report", "config"},
     "integrations": {"compiler", "runtime"},
-    "cli": {"tuning", "runtime", "peers", "report"},
+    "cli": {"tuning", "runtime", "peers", "report", "original"},
 }
 # Engines and formats are imported only here, and inside functions: onnx, which every installation has,
 # may stand at the top of a file there, the others only in a file with an underscore, imported inside functions.

@@ -2,44 +2,57 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from ..config import ValidateConfig
 from ..errors import ValidationFailed
-from ._show import STANDARD_OUTPUT, check_writable, print_json, table, write_text
+from ._show import check_writable, print_result
+
+if TYPE_CHECKING:
+    from ..artifact import Manifest
+    from ..report.schema import ValidateResult
 
 CONFIG = ValidateConfig
+# Which engine made the reference that an artifact of each kind of source holds.
+_ENGINES = {"onnx": "onnxruntime (float32)"}
 
 
 def run(config: ValidateConfig) -> int:
     """Compare, and print one row per output and case."""
+    from ..artifact import read_manifest
+    from ..original import reference_of
     from ..runtime.validation import validate_artifact
 
-    check_writable(config.json)
+    check_writable(config.json, config.markdown)
+    manifest = read_manifest(config.artifact)
+    reference = reference_of(config.artifact, config.reference, config.seed)
+    failure = None
     try:
-        report = validate_artifact(config.artifact, reference=config.reference, threads=config.threads)
-    except ValidationFailed as failure:
-        report = getattr(failure, "report", None)
-        if report:
-            _show(report, config)
-        raise
-    _show(report, config)
+        report = validate_artifact(config.artifact, reference=reference, threads=config.threads)
+    except ValidationFailed as error:
+        if error.report is None:
+            raise
+        report, failure = error.report, error
+    print_result(_result(report, manifest, config), json_file=config.json, markdown_file=config.markdown)
+    if failure:
+        raise failure
     return 0
 
 
-def _show(report: dict[str, object], config: ValidateConfig) -> None:
-    if config.json == STANDARD_OUTPUT:
-        print_json(report)
-        return
-    if config.json:
-        write_text(config.json, json.dumps(report, indent=2) + "\n")
-    print(table(("case", "output", "passed", "max abs error", "bound", "relative L2", "top-1", "bound from"), [
-        (row["case"], row["output"], "yes" if row["passed"] else "NO", _number(row["max_abs_error"]), _number(row["bound"]),
-         _number(row["relative_l2"]), "" if row["top1"] is None else f"{row['top1']:.4f}", row["bound_from"])
-        for row in report["outputs"]
-    ]))  # fmt: skip
-    print(f"\n{'passed' if report['passed'] else 'FAILED'}: {len(report['outputs'])} outputs in {report['cases']} cases")
+def _result(report: Mapping[str, object], manifest: Manifest, config: ValidateConfig) -> ValidateResult:
+    from ..original import is_archive
+    from ..report.host import describe_host
+    from ..report.schema import OutputError, ValidateResult
 
-
-def _number(value: float | str) -> str:
-    return value if isinstance(value, str) else f"{value:.3g}"
+    engine = _ENGINES.get(str(manifest.source.get("kind")), "NumPy (float64)")
+    outputs = tuple(
+        OutputError(
+            case=f"case{o['case']}", output=o["output"], max_abs=float(o["max_abs_error"]),
+            relative_l2=float(o["relative_l2"]), limit=float(o["bound"]), passed=o["passed"],
+            limit_from=o["bound_from"], top1=o["top1"],
+        )
+        for o in report["outputs"]
+    )  # fmt: skip
+    made_by = "the arrays given" if config.reference and is_archive(config.reference) else engine
+    return ValidateResult(manifest.name, made_by, describe_host(), outputs, bool(report["passed"]))

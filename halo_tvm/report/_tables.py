@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from .schema import BenchResult, Comparison, EngineResult, Host, ProfileResult, Result, TuneResult, ValidateResult
-
 
 # From here on, two-thread numbers of engines with spinning barriers drift apart by more than their spread says.
 DISTURBED_CORES = 0.2
@@ -43,7 +43,11 @@ def _number(value: float | None, form: str = ".2f") -> str:
     return "-" if value is None else format(value, form)
 
 
-def _shapes(inputs) -> str:
+def _threads(count: int) -> str:
+    return f"{count} thread{'s' if count > 1 else ''}"
+
+
+def _shapes(inputs: Mapping[str, tuple[int, ...]]) -> str:
     return ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in inputs.items())
 
 
@@ -69,7 +73,6 @@ def _bench(result: BenchResult) -> Table:
         ))  # fmt: skip
     ours = result.engines[0].engine if result.engines else "ours"
     header = ("engine", "median ms", "p10 to p90", f"time / {ours}'s", "error", "peak RSS MiB", "load s")
-    plural = "thread" if result.threads == 1 else "threads"
     method = (
         f"{result.rounds} rounds in turns, {result.runs_per_turn} runs a turn after one untimed run and a pause of "
         f"{result.pause_ms:g} ms, each engine in its own process; ratios above 1: {ours} is faster "
@@ -77,7 +80,7 @@ def _bench(result: BenchResult) -> Table:
     )
     failures = tuple(f"{e.engine} failed: {e.failure}" for e in result.engines if e.failure is not None)
     losses = tuple(_loss(ours, c) for c in result.comparisons if c.verdict == "slower")
-    title = f"{result.model}, {_shapes(result.inputs)}, {result.threads} {plural}"
+    title = f"{result.model}, {_shapes(result.inputs)}, {_threads(result.threads)}"
     return Table(title, header, tuple(rows), (*failures, *losses, *disturbance(result), method, *result.notes))
 
 
@@ -85,7 +88,8 @@ def disturbance(result: BenchResult) -> tuple[str, ...]:
     """A warning where other processes had a share in the numbers; engines suffer from that unequally."""
     if result.other_cores is None or result.other_cores < DISTURBED_CORES:
         return ()
-    return (f"DISTURBED: other processes kept {result.other_cores:.1f} cores busy meanwhile; repeat on an idle machine before quoting",)
+    busy = f"DISTURBED: other processes kept {result.other_cores:.1f} cores busy meanwhile"
+    return (f"{busy}; repeat on an idle machine before quoting",)
 
 
 def _percent(result: BenchResult) -> str:
@@ -104,11 +108,15 @@ def best_peer(result: BenchResult) -> EngineResult | None:
 
 def _validate(result: ValidateResult) -> Table:
     rows = tuple(
-        (f"{o.case} {o.output}", f"{o.max_abs:.2e}", f"{o.relative_l2:.2e}", f"{o.limit:.1e}", "ok" if o.passed else "FAILED")
+        (
+            f"{o.case} {o.output}", f"{o.max_abs:.2e}", f"{o.limit:.1e}", f"{o.relative_l2:.2e}",
+            _number(o.top1, ".4f"), o.limit_from or "-", "ok" if o.passed else "FAILED",
+        )
         for o in result.outputs
-    )
-    verdict = "passed" if result.passed else f"FAILED in {sum(not o.passed for o in result.outputs)} of {len(result.outputs)} outputs"
-    header = ("case and output", "max abs", "relative L2", "limit", "verdict")
+    )  # fmt: skip
+    failed = sum(not o.passed for o in result.outputs)
+    verdict = "passed" if result.passed else f"FAILED in {failed} of {len(result.outputs)} outputs"
+    header = ("case and output", "max abs", "limit", "relative L2", "top-1", "limit from", "verdict")
     return Table(f"{result.model} against {result.reference}: {verdict}", header, rows, result.notes)
 
 
@@ -129,10 +137,13 @@ def _tune(result: TuneResult) -> Table:
 def _profile(result: ProfileResult) -> Table:
     rows = tuple(
         (
-            k.kernel, k.operator, str(k.calls), _number(k.total_us, ".1f"), f"{100 * k.total_us / result.total_us:.1f} %",
-            _number(k.gflops, ".0f"), _number(k.gbytes_per_s, ".1f"),
+            k.kernel, k.rule or "-", str(k.calls), _number(k.total_us / k.calls, ".1f"), _number(k.total_us, ".1f"),
+            f"{100 * k.total_us / result.total_us:.1f} %",
         )
         for k in sorted(result.kernels, key=lambda k: -k.total_us)
     )  # fmt: skip
-    title = f"{result.model}, {_shapes(result.inputs)}, {result.threads} threads: {result.total_us / 1000:.2f} ms"
-    return Table(title, ("kernel", "operator", "calls", "us", "share", "GFLOP/s", "GB/s"), rows, result.notes)
+    title = (
+        f"{result.model}, {_shapes(result.inputs)}, {_threads(result.threads)}: {result.total_us / 1000:.2f} ms in "
+        f"{len(result.kernels)} kernels, median of {result.rounds} runs"
+    )
+    return Table(title, ("kernel", "rule", "calls", "us per call", "us", "share"), rows, result.notes)

@@ -102,8 +102,10 @@ class OutputError:
     output: str
     max_abs: float
     relative_l2: float
-    limit: float  # on relative_l2
+    limit: float  # on max_abs
     passed: bool
+    limit_from: str = ""  # what set the limit
+    top1: float | None = None  # share of rows whose largest element is in the same place
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ class ValidateResult:
     """An artifact against its reference."""
 
     model: str
-    reference: str  # which engine made the reference
+    reference: str  # what made the reference
     host: Host
     outputs: tuple[OutputError, ...]
     passed: bool
@@ -149,14 +151,12 @@ class TuneResult:
 
 @dataclass(frozen=True)
 class KernelTime:
-    """One function of a model: calls per run, time per run, and the rates its cost model gives."""
+    """One function of a model: the rule that scheduled it ("" where a library made it), calls and time per run."""
 
     kernel: str
-    operator: str
+    rule: str
     calls: int
-    total_us: float
-    gflops: float | None = None
-    gbytes_per_s: float | None = None
+    total_us: float  # per run, all calls together
 
 
 @dataclass(frozen=True)
@@ -166,6 +166,7 @@ class ProfileResult:
     model: str
     inputs: Mapping[str, tuple[int, ...]]
     threads: int
+    rounds: int  # runs that times are the median of
     total_us: float
     host: Host
     kernels: tuple[KernelTime, ...]

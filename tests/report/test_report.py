@@ -35,9 +35,9 @@ BENCH = BenchResult(
 )  # fmt: skip
 RESULTS = [
     BENCH,
-    ValidateResult("m", "numpy float64", HOST, (OutputError("case0", "y", 1e-3, 1e-4, 1e-5, False), OutputError("case1", "y", 0.0, 0.0, 1e-5, True)), False),
+    ValidateResult("m", "numpy float64", HOST, (OutputError("case0", "y", 1e-3, 1e-4, 1e-5, False), OutputError("case1", "y", 0.0, 0.0, 1e-5, True, "recorded", 0.5)), False),
     TuneResult("m", "llvm", 60.0, HOST, (TaskResult("linear", "abc", 12, 1, 100.0, 80.0, Interval(1.25, 1.2, 1.3, 0.9), True, ""), TaskResult("conv", "d", 3, 3, 10.0, 10.0, None, False, "no candidate was faster"))),
-    ProfileResult("m", {"x": (2, 3)}, 1, 1000.0, HOST, (KernelTime("a", "linear", 2, 100.0), KernelTime("b", "attention", 1, 900.0, 50.0, 9.5))),
+    ProfileResult("m", {"x": (2, 3)}, 1, 10, 1000.0, HOST, (KernelTime("linear", "gemm", 2, 100.0), KernelTime("attention", "", 1, 900.0))),
 ]
 
 
@@ -95,7 +95,8 @@ def test_other_views(view):
     assert "FAILED in 1 of 2 outputs" in validate and validate.count("FAILED") == 2
     assert "1 of 2 tasks improved in 60 s" in tune and "no candidate was faster" in tune and "1.25 (1.20 to 1.30)" in tune
     assert profile.index("attention") < profile.index("linear"), "the largest share comes first"
-    assert "90.0 %" in profile
+    assert "90.0 %" in profile and "50.0" in profile, "share and time per call"
+    assert "0.5000" in validate and "recorded" in validate
 
 
 def test_markdown_tables_have_one_shape_and_escape_pipes():
