@@ -51,7 +51,7 @@ TREE: dict[str, set[str]] = {
         "build", "lookup", "describe", "reference",
     },
     "tuning": {"compiler", "report"},
-    "runtime": {"artifact", "targets"},
+    "runtime": {"artifact", "targets", "config"},
     "exporters": {"importers"},
     "peers": {"runtime", "exporters", "importers", "report", "config"},
     "integrations": {"compiler", "runtime"},
@@ -72,7 +72,6 @@ BROAD_EXCEPTS = {
 ENVIRONMENT_READERS = {
     "config.py": "options that have a variable",
     "records/home.py": "HALO_TVM_HOME",
-    "runtime/host.py": "HALO_TVM_NUM_THREADS of a process that only runs artifacts",
     "cli/_main.py": "HALO_TVM_LOG, while it decides how to show a bug",
     "peers/_client.py": "PYTHONPATH, handed on to worker processes",
 }

@@ -16,7 +16,8 @@ import tvm_ffi
 
 from ..artifact import Manifest, TensorSpec, verify_artifact
 from ..errors import UnknownName, UsageError
-from .host import choose_variant, load_tvm_runtime, resolve_threads, usable_cpus
+from ..targets import usable_cpus
+from .host import choose_variant, load_tvm_runtime, resolve_threads
 from .inputs import UnknownInput, bind_inputs, generate_inputs, typical_sizes
 from .session import Session
 from .tensors import to_array, to_tensor

@@ -1,11 +1,9 @@
-"""What this host is and can run: CPU features, usable cores, thread count, TVM's runtime library."""
+"""What a session gets of this host: how many threads, which library, TVM's runtime."""
 
 from __future__ import annotations
 
 import ctypes
 import importlib.util
-import os
-import platform
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,30 +11,11 @@ from pathlib import Path
 import tvm_ffi
 
 from ..artifact import Variant
+from ..config import environment
 from ..errors import EnvironmentProblem, UsageError
+from ..targets import read_host
 
-THREADS_VARIABLE = "HALO_TVM_NUM_THREADS"
-_CPUINFO = Path("/proc/cpuinfo")
 _PROBE = "runtime.config_threadpool"  # a function that exists exactly when TVM's runtime is loaded
-
-
-def cpu_flags() -> frozenset[str]:
-    """Feature names as in /proc/cpuinfo; empty where the system has no such file."""
-    if not _CPUINFO.exists():
-        return frozenset()
-    with _CPUINFO.open() as lines:
-        for line in lines:
-            key, _, value = line.partition(":")
-            if key.strip() in ("flags", "Features"):  # x86, Arm
-                return frozenset(value.split())
-    return frozenset()
-
-
-def usable_cpus() -> tuple[int, ...]:
-    """Numbers of the CPUs the calling thread may run on, ascending."""
-    if hasattr(os, "sched_getaffinity"):
-        return tuple(sorted(os.sched_getaffinity(0)))
-    return tuple(range(os.cpu_count() or 1))
 
 
 def resolve_threads(threads: int | None, cpus: Sequence[int]) -> int:
@@ -48,17 +27,17 @@ def resolve_threads(threads: int | None, cpus: Sequence[int]) -> int:
         not an integer from 1 to the number of usable CPUs (kernels wait actively for each other,
         so more threads than CPUs would be many times slower)
     """
-    origin, value = "threads", str(threads)
+    origin, count = "threads", threads
     if threads is None:
-        origin, value = THREADS_VARIABLE, os.environ.get(THREADS_VARIABLE, "")
-        if not value:
+        origin, count = "HALO_TVM_NUM_THREADS", environment().threads
+        if count is None:
             return len(cpus)
-    if not value.isdecimal() or not 1 <= int(value) <= len(cpus):
+    if not str(count).isdecimal() or not 1 <= int(count) <= len(cpus):
         raise UsageError(
-            f"{origin}: expected an integer from 1 to {len(cpus)}, the CPUs this process may use, found {value!r}; "
+            f"{origin}: expected an integer from 1 to {len(cpus)}, the CPUs this process may use, found {count!r}; "
             f"leave it out to use all {len(cpus)}"
         )
-    return int(value)
+    return int(count)
 
 
 def choose_variant(variants: Sequence[Variant], *, machine: str = "", flags: frozenset[str] | None = None) -> Variant:
@@ -71,8 +50,9 @@ def choose_variant(variants: Sequence[Variant], *, machine: str = "", flags: fro
     EnvironmentProblem
         no variant runs here; the message names what each one lacks
     """
-    machine = machine or platform.machine()
-    flags = cpu_flags() if flags is None else flags
+    if not machine or flags is None:
+        host = read_host()
+        machine, flags = machine or host.machine, host.flags if flags is None else flags
     reasons: list[str] = []
     fitting: list[Variant] = []
     for variant in variants:

@@ -29,7 +29,7 @@ from typing import TypeVar
 import tvm_ffi
 
 from ..errors import EnvironmentProblem, UsageError
-from .host import usable_cpus
+from ..targets import usable_cpus
 
 T = TypeVar("T")
 _SHARE_ALL_CORES = -3  # affinity mode of runtime.config_threadpool

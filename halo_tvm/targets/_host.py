@@ -47,18 +47,18 @@ def read_host(cpuinfo: str | None = None) -> Host:
         machine=platform.machine(),
         model=fields.get("model name") or platform.processor() or "unknown",
         flags=frozenset(flags.split()),
-        cores=usable_cores(),
+        cores=len(usable_cpus()),
         l1_bytes=caches.get(1, 0),
         l2_bytes=caches.get(2, 0),
         l3_bytes=caches.get(3, 0),
     )
 
 
-def usable_cores() -> int:
-    """Cores in this process's affinity mask; all of them where the system has no masks."""
+def usable_cpus() -> tuple[int, ...]:
+    """Numbers of the CPUs the calling thread may run on, ascending; all of them where the system has no masks."""
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(range(os.cpu_count() or 1))
 
 
 def _read_caches(root: Path) -> dict[int, int]:

@@ -10,6 +10,7 @@ import tvm_ffi
 from halo_tvm.artifact import Variant
 from halo_tvm.errors import EnvironmentProblem, UsageError
 from halo_tvm.runtime import host
+from halo_tvm.targets import read_host
 
 AVX2 = Variant("avx2", ("avx2", "fma"), ("x86_64",), "t", "a.so")
 AVX512 = Variant("avx512", ("avx2", "fma", "avx512f"), ("x86_64",), "t", "b.so")
@@ -32,32 +33,31 @@ def test_a_refusal_names_what_each_variant_lacks() -> None:
         host.choose_variant([AVX2, AVX512, NEON], machine="x86_64", flags=frozenset({"avx2"}))
 
 
-def test_flags_of_this_host() -> None:
-    flags = host.cpu_flags()
-    assert flags and all(f == f.strip() and " " not in f for f in flags)
+def test_flags_and_machine_default_to_this_host() -> None:
+    found = read_host()
+    here = Variant("here", tuple(sorted(found.flags)), (found.machine,), "t", "h.so")
+    assert found.flags and host.choose_variant([here]) is here
+    with pytest.raises(EnvironmentProblem, match="needs no_such_feature"):
+        host.choose_variant([Variant("x", ("no_such_feature",), (), "t", "x.so")])
 
 
 @pytest.mark.parametrize(
-    ("text", "flags"),
+    ("value", "message"),
     [
-        ("processor\t: 0\nflags\t\t: fpu avx2 fma\nprocessor\t: 1\nflags: other\n", {"fpu", "avx2", "fma"}),
-        ("processor\t: 0\nFeatures\t: fp asimd\n", {"fp", "asimd"}),
-        ("processor\t: 0\n", set()),
+        ("3", "HALO_TVM_NUM_THREADS: expected an integer from 1 to 2.*found 3"),
+        *((text, f"HALO_TVM_NUM_THREADS must be a positive number of threads, but is '{text}'") for text in ("0", "-1", "1.5", "x", "²")),
     ],
 )
-def test_cpuinfo_formats(tmp_path, monkeypatch, text: str, flags: set[str]) -> None:
-    (tmp_path / "cpuinfo").write_text(text)
-    monkeypatch.setattr(host, "_CPUINFO", tmp_path / "cpuinfo")
-    assert host.cpu_flags() == flags
-    monkeypatch.setattr(host, "_CPUINFO", tmp_path / "missing")
-    assert host.cpu_flags() == set()
-
-
-@pytest.mark.parametrize("value", ["0", "3", "-1", "1.5", "x", "²"])
-def test_threads_outside_the_mask(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+def test_threads_outside_the_mask(monkeypatch: pytest.MonkeyPatch, value: str, message: str) -> None:
     monkeypatch.setenv("HALO_TVM_NUM_THREADS", value)
-    with pytest.raises(UsageError, match=f"HALO_TVM_NUM_THREADS: expected an integer from 1 to 2.*found '{value}'"):
+    with pytest.raises(UsageError, match=message):
         host.resolve_threads(None, (4, 7))
+
+
+@pytest.mark.parametrize("threads", [0, 3, -1, 1.5, "x", True])
+def test_a_number_of_threads_that_cannot_be_had(threads: object) -> None:
+    with pytest.raises(UsageError, match="threads: expected an integer from 1 to 2, the CPUs this process may use"):
+        host.resolve_threads(threads, (4, 7))  # type: ignore[arg-type]
 
 
 def test_threads_precedence(monkeypatch: pytest.MonkeyPatch) -> None:
