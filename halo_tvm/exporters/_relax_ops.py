@@ -13,7 +13,7 @@ from onnx import helper
 from tvm import relax
 
 from ..errors import UnsupportedModel
-from ..relay_ops._operator import plain
+from ..plain import plain
 from ._graph import CONTRIB, Graph, dims_of, dtype_of
 
 Value = str | tuple[str, ...] | None  # None: an argument that is no tensor (a shape, a number)

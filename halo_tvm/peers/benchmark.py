@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,9 @@ from ..config import BenchConfig, parse_sizes
 from ..errors import PeerFailed, UnknownName, UnsupportedModel, UsageError
 from ..report.host import describe_host
 from ..report.schema import Accuracy, BenchResult, EngineResult
+from ..runtime.host import resolve_threads
 from ..runtime.inputs import generate_inputs, typical_sizes
+from ..targets import usable_cpus
 from ._client import Peer, engine_command
 from ._load import LoadMeter
 from ._protocol import PAUSE_S, LoadRequest, split_cases
@@ -69,7 +70,7 @@ def benchmark(config: BenchConfig) -> BenchResult:
             raise UnknownName("engine", name, PEERS)
     manifest = read_manifest(config.artifact)
     spec = manifest.functions["main"]
-    threads = config.threads or len(os.sched_getaffinity(0))
+    threads = resolve_threads(config.threads, usable_cpus())
     inputs = timed_inputs(spec, config.shape, config.seed, typical_sizes(manifest))
     with tempfile.TemporaryDirectory(prefix="halo-bench-") as folder:
         directory = Path(folder)

@@ -6,10 +6,12 @@ derived fields (read and write regions, spans, alignment, names) are left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import tvm_ffi
 from tvm import ir, s_tir, tirx
+
+from ..plain import plain
 
 # Class name -> fields written, in order. What is not listed is written as TVM's structural hash.
 _FIELDS: dict[str, tuple[str, ...]] = {
@@ -99,19 +101,6 @@ class Canonical:
         ty = var.ty
         parts = ["buffer", name, str(ty.dtype), str(ty.storage_scope), self.node(ty.shape)]
         return "(" + " ".join([*parts, *([self.node(ty.strides)] if len(ty.strides) else [])]) + ")"
-
-
-def plain(value: object) -> object:
-    """An attribute as plain Python: TVM wraps numbers, strings, lists and maps."""
-    if value is None or isinstance(value, (bool, int, float)):
-        return value
-    if isinstance(value, (tirx.IntImm, tirx.FloatImm)):
-        return bool(value.value) if str(value.ty.dtype) == "bool" else value.value
-    if isinstance(value, (ir.Array, list, tuple)):
-        return tuple(plain(v) for v in value)
-    if isinstance(value, (ir.Map, Mapping)):
-        return {str(k): plain(v) for k, v in value.items()}
-    return str(value)
 
 
 def walk(node: object) -> Iterator[object]:

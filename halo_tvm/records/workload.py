@@ -16,7 +16,8 @@ from collections.abc import Mapping
 
 from tvm import tirx
 
-from .canonical import Canonical, blocks_of, plain
+from ..plain import plain
+from .canonical import Canonical, blocks_of
 
 _KEY_DIGITS = 20
 _SHORT = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "float64": "f64", "int8": "i8", "int32": "i32", "int64": "i64"}

@@ -15,6 +15,7 @@ from tvm.relax.dpl import CallPattern, DFPattern
 from tvm.script import relax as script_relax
 
 from .. import _compat
+from ..plain import plain
 
 OPERATORS: dict[str, type[Operator]] = {}
 
@@ -133,17 +134,6 @@ class Operator:
     def expand(cls, bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         """Rewrite a semantic operator as smaller ones; only called when `semantic`."""
         raise AssertionError(f"halo.{cls.name} is not semantic")
-
-
-def plain(value: object) -> object:
-    """An attribute value as plain Python: TVM wraps numbers, strings and lists."""
-    if isinstance(value, (bool, int, float, str)) or value is None:
-        return value
-    if isinstance(value, (tirx.IntImm, tirx.FloatImm)):
-        return bool(value.value) if str(value.ty) == "bool" else value.value
-    if isinstance(value, (tvm.ir.Array, list, tuple)):
-        return tuple(plain(v) for v in value)
-    return str(value)
 
 
 def attrs_of(call: relax.Call) -> dict[str, object]:

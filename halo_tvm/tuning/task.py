@@ -10,6 +10,7 @@ import tvm
 from tvm import ir, relax, tirx
 
 from ..errors import Declined
+from ..passes._weights import num_inputs
 from ..passes.schedule import rule_for
 from ..records.canonical import blocks_of, walk
 from ..records.record import Size
@@ -17,6 +18,7 @@ from ..records.workload import describe, workload_key
 from ..relay_ops._operator import OVERRIDE
 from ..targets import Target
 from ..tir_schedules import Rule
+from ..tir_schedules._blocks import is_scheduled
 from .sizes import checked_sizes, iterations, shape_of, symbols, timed_sizes
 
 _CALLS = ("relax.call_tir", "relax.call_tir_with_grad")
@@ -93,7 +95,7 @@ def _task(
         return Skipped(readable, count, "updates an argument in place: repeated timing would change its input")
     if count == 0:
         return Skipped(readable, count, "is never called through call_tir")
-    if func.attrs and bool(func.attrs.get("tirx.is_scheduled", False)):
+    if is_scheduled(func):
         return Skipped(readable, count, "is scheduled already")
     if any(OVERRIDE in block.annotations for block in blocks_of(func)):
         return Skipped(readable, count, "halo.toml fixes its schedule")
@@ -140,8 +142,7 @@ def _call_sites(mod: tvm.IRModule) -> tuple[Counter[str], dict[str, tuple[int, .
     for _, func in mod.functions_items():
         if not isinstance(func, relax.Function):
             continue
-        inputs = int(func.attrs["num_input"]) if func.attrs and "num_input" in func.attrs else len(func.params)
-        parameters = list(func.params)[inputs:]
+        parameters = list(func.params)[num_inputs(func) :]
         for call in _tir_calls(func):
             name = call.args[0].name_hint
             if call.op.name == _IN_PLACE:
