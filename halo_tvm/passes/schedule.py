@@ -48,11 +48,15 @@ def rule_for(func: tirx.PrimFunc, target: Target) -> Choice:
 
 
 def scheduled_by(
-    rule: Rule, func: tirx.PrimFunc, target: Target, decision: object, *, vector_math: bool = True
-) -> tirx.PrimFunc:
-    """`func` scheduled by one decision, its transcendental functions in vector form."""
+    rule: Rule, func: tirx.PrimFunc, target: Target, decision: object, *, vector_math: bool = True,
+    counts: tuple[Counter[str], Counter[str]] | None = None,
+) -> tirx.PrimFunc:  # fmt: skip
+    """`func` scheduled by one decision, its transcendental functions in vector form unless switched off.
+
+    `counts` gathers which of these became polynomials and which were left to the C library.
+    """
     scheduled = rule.apply(func, target, decision)
-    return rewrite_function(scheduled, Counter(), Counter()) if vector_math else scheduled
+    return rewrite_function(scheduled, *(counts or (Counter(), Counter()))) if vector_math else scheduled
 
 
 def schedule_functions(
@@ -61,11 +65,12 @@ def schedule_functions(
     """Every PrimFunc of `mod` scheduled; the report has one entry per function."""
     out = mod.clone()
     entries = []
+    rewritten, left = counts = Counter(), Counter()
     for gvar, func in list(mod.functions_items()):
         if not isinstance(func, tirx.PrimFunc):
             continue
         choice = _choose(func, target, lookup)
-        new = scheduled_by(choice.rule, func, target, choice.decision, vector_math=vector_math)
+        new = scheduled_by(choice.rule, func, target, choice.decision, vector_math=vector_math, counts=counts)
         out[gvar] = new.with_attr("tirx.is_scheduled", True)
         entries.append({
             "function": gvar.name_hint,
@@ -78,6 +83,7 @@ def schedule_functions(
         "functions": entries,
         "rules": dict(Counter(entry["rule"] for entry in entries)),
         "tuned": sum(entry["origin"].startswith("record") for entry in entries),
+        "vector_math": {"rewritten": dict(rewritten), "left": dict(left)},
     }
 
 

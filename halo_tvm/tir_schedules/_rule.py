@@ -32,7 +32,7 @@ class Rule(Generic[D]):
 
     def default(self, func: tirx.PrimFunc, target: Target) -> D:
         """The analytic decision for `func`, or `Declined(reason)` when the rule does not serve it."""
-        raise Declinable(self.name)
+        raise AssertionError(f"schedule rule {self.name} lacks its default")
 
     def space(self, func: tirx.PrimFunc, target: Target) -> Sequence[D]:
         """Decisions worth measuring, the default first."""
@@ -40,11 +40,7 @@ class Rule(Generic[D]):
 
     def apply(self, func: tirx.PrimFunc, target: Target, decision: D) -> tirx.PrimFunc:
         """`func` scheduled by `decision`; `Declined(reason)` when the decision cannot be applied."""
-        raise Declinable(self.name)
-
-
-class Declinable(AssertionError):
-    """A rule without `default` or `apply`: a mistake of its author, not of a user."""
+        raise AssertionError(f"schedule rule {self.name} lacks its apply")
 
 
 def scheduled(schedule: s_tir.Schedule) -> tirx.PrimFunc:
