@@ -1,0 +1,71 @@
+"""Ctrl-C on the command line: exit code 130, and nothing half-written is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import halo_tvm
+
+ROOT = Path(halo_tvm.__file__).parents[1]
+PATIENCE_S = 120.0  # a slow machine must not fail the test
+
+
+@contextmanager
+def started(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """`halo-tvm ...` in a process of its own; what is left of it at the end is killed."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder), "PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "halo_tvm", *arguments],
+        cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    timer = threading.Timer(PATIENCE_S, process.kill)
+    timer.start()
+    try:
+        yield process
+    finally:
+        timer.cancel()
+        process.kill()
+        process.communicate()
+
+
+def said_until(process: subprocess.Popen[str], word: str) -> str:
+    """Lines of standard error up to the first that holds `word`."""
+    said = ""
+    while word not in said:
+        line = process.stderr.readline()
+        assert line, f"ended before {word!r}: {said}"
+        said += line
+    return said
+
+
+def test_compile_leaves_nothing(tmp_path: Path) -> None:
+    output, scratch = tmp_path / "out", tmp_path / "scratch"
+    output.mkdir(), scratch.mkdir()
+    with started(scratch, "compile", "--model", "mlp", "-o", str(output / "mlp.halo")) as process:
+        said_until(process, "CompileConfig")  # the options are announced before TVM is imported
+        time.sleep(1.0)
+        process.send_signal(signal.SIGINT)
+        _, rest = process.communicate()
+    assert process.returncode == 130, rest
+    assert rest.splitlines()[-1] == "halo-tvm: interrupted" and "Traceback" not in rest
+    assert not list(output.iterdir()), "neither an artifact nor its temporary directory"
+    assert not [p for p in scratch.iterdir() if p.name.startswith("halo-tvm")]
+
+
+def test_tune_says_what_it_kept(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with started(tmp_path, "tune", "--model", "mlp", "--budget", "60s", "--log", str(log)) as process:
+        said = said_until(process, "task 1/")
+        process.send_signal(signal.SIGINT)
+        _, rest = process.communicate()
+    assert process.returncode == 130, said + rest
+    assert rest.splitlines()[-1] == "halo-tvm: interrupted" and "Traceback" not in rest
+    assert not [p for p in tmp_path.rglob("*") if p.name.endswith((".tmp", ".partial"))]
