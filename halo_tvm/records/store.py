@@ -48,7 +48,8 @@ def append(directory: Path, target_key: str, records: Iterable[Record]) -> Path:
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:
     """(number from 1, text) of the non-empty lines of `path`, the torn last one included."""
-    with open(path, encoding="utf-8", errors="replace") as file:
+    # newline: a carriage return in a damaged line does not begin another
+    with open(path, encoding="utf-8", errors="replace", newline="\n") as file:
         for number, line in enumerate(file, start=1):
             if line.strip():
                 yield number, line

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -81,7 +82,8 @@ def test_torn_last_line(tmp_path):
 @pytest.mark.parametrize("cut", range(1, 30, 7))
 def test_binary_garbage_is_a_torn_line(tmp_path, cut):
     path = commit(tmp_path, fingerprint(), [record("w0")])
-    path.write_bytes(path.read_bytes() + os.urandom(cut).replace(b"\n", b"x") + b"\n")
+    garbage = b"\x00\r\xff\x0b" + random.Random(cut).randbytes(cut).replace(b"\n", b"x")
+    path.write_bytes(path.read_bytes() + garbage + b"\n")
     log = open_log(tmp_path)
     assert log.best("w0", "toy", 1)
     assert sum(log.report().refused.values()) == 1
