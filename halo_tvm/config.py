@@ -38,7 +38,9 @@ def environment() -> Environment:
     """The environment as it is now; `UsageError` for a value that cannot be meant."""
     threads = os.environ.get("HALO_TVM_NUM_THREADS") or None
     if threads is not None and not (threads.isdecimal() and int(threads) > 0):
-        raise UsageError(f"HALO_TVM_NUM_THREADS must be a positive number of threads, but is {threads!r}: correct or unset it")
+        raise UsageError(
+            f"HALO_TVM_NUM_THREADS must be a positive number of threads, but is {threads!r}: correct or unset it"
+        )
     log = (os.environ.get("HALO_TVM_LOG") or "warning").lower()
     if log not in LOG_LEVELS:
         raise UsageError(f"HALO_TVM_LOG must be one of {', '.join(LOG_LEVELS)}, but is {log!r}: correct or unset it")
@@ -73,7 +75,9 @@ class Config:
                 raise UnknownName(field.name.replace("_", " "), str(value), choices)
         threads = getattr(self, "threads", None)
         if threads is not None and threads < 1:
-            raise UsageError(f"threads must be at least 1, but are {threads}: leave the option out to use every allowed core")
+            raise UsageError(
+                f"threads must be at least 1, but are {threads}: leave the option out to use every allowed core"
+            )
 
 
 def _shown(value: object) -> str:
@@ -96,7 +100,9 @@ class CompileConfig(Config):
     model: str = option(help=_MODEL, short="m", metavar="MODEL")
     output: str | None = option(None, "artifact directory (default: <model>.halo)", short="o", metavar="DIR")
     target: str = option("cpu", "what to compile for: `halo-tvm targets` lists them", short="t", metavar="TARGET")
-    opt_level: str = option("3", "pass list: 0..3, or low, medium, high", short="O", metavar="LEVEL", choices=tuple(OPT_LEVELS))
+    opt_level: str = option(
+        "3", "pass list: 0..3, or low, medium, high", short="O", metavar="LEVEL", choices=tuple(OPT_LEVELS)
+    )
     enable: tuple[str, ...] = option((), "also run this pass (repeatable)", metavar="PASS")
     disable: tuple[str, ...] = option((), "leave this pass out (repeatable)", metavar="PASS")
     shape: tuple[str, ...] = option((), _RANGES, metavar="INPUT=DIMS")
@@ -128,9 +134,13 @@ class TuneConfig(Config):
     budget: str = option("10m", "wall-clock limit, e.g. 90s, 10m, 1h", metavar="TIME")
     trials: int | None = option(None, "most candidates to measure (default: as many as the budget allows)", metavar="N")
     effort: str = option("full", "how widely to search", metavar="EFFORT", choices=EFFORTS)
-    log: str | None = option(None, "directory to write records to (default: tuning_logs under $HALO_TVM_HOME)", metavar="DIR")
+    log: str | None = option(
+        None, "directory to write records to (default: tuning_logs under $HALO_TVM_HOME)", metavar="DIR"
+    )
     shape: tuple[str, ...] = option((), _RANGES, metavar="INPUT=DIMS")
-    opt_level: str = option("3", "pass list: 0..3, or low, medium, high", short="O", metavar="LEVEL", choices=tuple(OPT_LEVELS))
+    opt_level: str = option(
+        "3", "pass list: 0..3, or low, medium, high", short="O", metavar="LEVEL", choices=tuple(OPT_LEVELS)
+    )
     enable: tuple[str, ...] = option((), "also run this pass (repeatable)", metavar="PASS")
     disable: tuple[str, ...] = option((), "leave this pass out (repeatable)", metavar="PASS")
     config: str | None = option(None, f"options file (default: ./{TOML_NAME} when it exists)", metavar="FILE")
@@ -142,7 +152,9 @@ class TuneConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.trials is not None and self.trials < 1:
-            raise UsageError(f"trials must be at least 1, but are {self.trials}: leave the option out to search until the budget ends")
+            raise UsageError(
+                f"trials must be at least 1, but are {self.trials}: leave the option out to search until the budget ends"
+            )
 
     def compile_config(self) -> CompileConfig:
         """The options with which `compile` builds what is tuned here."""
@@ -155,7 +167,11 @@ class RunConfig(Config):
     """An artifact is run once."""
 
     artifact: str = option(help="artifact directory", positional=True, metavar="ARTIFACT")
-    input: tuple[str, ...] = option((), "an input's values: NAME=FILE.npy, or FILE.npz with several (repeatable); others are seeded random", metavar="NAME=FILE")
+    input: tuple[str, ...] = option(
+        (),
+        "an input's values: NAME=FILE.npy, or FILE.npz with several (repeatable); others are seeded random",
+        metavar="NAME=FILE",
+    )
     output: str | None = option(None, "write the outputs to FILE.npz", short="o", metavar="FILE")
     shape: str | None = option(None, _SIZES, metavar="NAME=SIZE")
     seed: int = option(0, "seed of inputs that are not given")
@@ -228,8 +244,12 @@ class LogsConfig(Config):
     """Tuning records: the logs that are looked up, or the records of one of them."""
 
     announced: ClassVar[bool] = False
-    action: str = option("list", "list: every log; show: the records of one", positional=True, metavar="ACTION", choices=("list", "show"))
-    key: str | None = option(None, "show: only logs of this target key, e.g. llvm-x86_64-avx2", positional=True, metavar="KEY")
+    action: str = option(
+        "list", "list: every log; show: the records of one", positional=True, metavar="ACTION", choices=("list", "show")
+    )
+    key: str | None = option(
+        None, "show: only logs of this target key, e.g. llvm-x86_64-avx2", positional=True, metavar="KEY"
+    )
     log: str | None = option(None, _LOG, metavar="DIR")
     json: bool = option(False, "print JSON")
 
@@ -267,7 +287,9 @@ def parse_sizes(text: str | None) -> dict[str, int]:
         if not part.strip():
             continue
         if not (name and equals and size.isdecimal() and int(size) > 0):
-            raise UsageError(f"sizes are written NAME=SIZE, separated by commas, but {part.strip()!r} was given: correct --shape")
+            raise UsageError(
+                f"sizes are written NAME=SIZE, separated by commas, but {part.strip()!r} was given: correct --shape"
+            )
         sizes[name] = int(size)
     return sizes
 
@@ -277,12 +299,16 @@ def read_toml(path: str | Path) -> dict[str, object]:
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise UsageError(f"an options file was expected at {path}, but {error.strerror or error}: correct --config") from None
+        raise UsageError(
+            f"an options file was expected at {path}, but {error.strerror or error}: correct --config"
+        ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} must be a TOML file, but {error}: correct that line") from None
 
 
-def resolve(kind: type[C], given: Mapping[str, object], *, environ: Environment | None = None, directory: str | Path = ".") -> C:
+def resolve(
+    kind: type[C], given: Mapping[str, object], *, environ: Environment | None = None, directory: str | Path = "."
+) -> C:
     """`kind` from `given` options (those on the command line), environment, options file, defaults.
 
     The table of `halo.toml` is named like the verb: `[compile]` for `CompileConfig`. Unknown keys are
@@ -299,7 +325,9 @@ def resolve(kind: type[C], given: Mapping[str, object], *, environ: Environment 
         if found is not None:
             values[name] = found
     values.update(given)
-    missing = [n for n, f in fields.items() if n not in values and f.default is f.default_factory is dataclasses.MISSING]
+    missing = [
+        n for n, f in fields.items() if n not in values and f.default is f.default_factory is dataclasses.MISSING
+    ]
     if missing:
         raise UsageError(f"{', '.join(missing)} must be given, but is not: see --help")
     return kind(**values)
@@ -320,7 +348,9 @@ def _from_toml(kind: type[Config], fields: Mapping[str, dataclasses.Field], path
             raise UnknownName(f"table in {path}", table, verbs | set(OVERRIDE_TABLES))
     own = tables.get(kind.__name__.removesuffix("Config").lower(), {})
     if not isinstance(own, dict):
-        raise UsageError(f"{path} must hold tables such as [compile], but found a plain value: put options under a table")
+        raise UsageError(
+            f"{path} must hold tables such as [compile], but found a plain value: put options under a table"
+        )
     settable = {name for name, field in fields.items() if field.metadata.get("flag", True) and name != "config"}
     values: dict[str, object] = {"config": str(path)}
     for key, value in own.items():

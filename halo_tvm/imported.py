@@ -18,7 +18,9 @@ class InputSpec:
     name: str
     shape: tuple[int | str, ...]
     dtype: str
-    values: tuple[int, int] | None = None  # allowed integers, inclusive (a token id past the vocabulary reads foreign memory)
+    values: tuple[int, int] | None = (
+        None  # allowed integers, inclusive (a token id past the vocabulary reads foreign memory)
+    )
     default: str | None = None  # "ones" or "zeros": may be left out at run time
 
 

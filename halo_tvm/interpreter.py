@@ -100,11 +100,15 @@ class _Evaluator:
             if operator.name == "linear":
                 return self._linear(call, attrs)
             if operator.name == "embedding":
-                return operator.reference(self.value(call.args[0]), self.weights[call.args[1]], **attrs).astype(np.float64)
+                return operator.reference(self.value(call.args[0]), self.weights[call.args[1]], **attrs).astype(
+                    np.float64
+                )
             return operator.reference(*(self.value(arg) for arg in call.args), **attrs)
         handler = _OPS.get(call.op.name) if isinstance(call.op, tvm.ir.Op) else None
         if handler is None:
-            raise UnsupportedModel(f"expected an operator with a NumPy meaning, found {call.op}: validate against the source engine")
+            raise UnsupportedModel(
+                f"expected an operator with a NumPy meaning, found {call.op}: validate against the source engine"
+            )
         return handler(self, call)
 
     def _linear(self, call: relax.Call, attrs: Mapping[str, object]) -> np.ndarray:

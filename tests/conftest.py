@@ -34,7 +34,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     reasons = {
         "slow": None if config.getoption("--slow") else "slow: run with --slow",
-        "arm": None if shutil.which("aarch64-linux-gnu-g++") else "no ARM cross compiler: apt-get install g++-aarch64-linux-gnu",
+        "arm": None
+        if shutil.which("aarch64-linux-gnu-g++")
+        else "no ARM cross compiler: apt-get install g++-aarch64-linux-gnu",
         "cuda": None if read_gpus() else "no NVIDIA GPU",
     }
     for item in items:

@@ -38,7 +38,13 @@ def context_of(model: ImportedModel, target: Target | None = None, **overrides: 
     return Context(model.params, target or resolve("cpu"), model.ranges, model.typical, Overrides(**overrides))
 
 
-def run_model(model: ImportedModel, inputs: Mapping[str, np.ndarray], target: Target | None = None, level: int = 3, **overrides: object) -> np.ndarray:
+def run_model(
+    model: ImportedModel,
+    inputs: Mapping[str, np.ndarray],
+    target: Target | None = None,
+    level: int = 3,
+    **overrides: object,
+) -> np.ndarray:
     """The first output of `model` lowered, scheduled and compiled in this process."""
     context = context_of(model, target, **overrides)
     steps = pipeline.Pipeline.of(level)

@@ -22,7 +22,9 @@ def onnx_model(op_type: str, domain: str = "") -> bytes:
     node = helper.make_node(op_type, ["x", "w"], ["y"], name="the_node", domain=domain)
     x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [4, 4]) for n in "xy")
     opsets = [helper.make_opsetid("", 17), *([helper.make_opsetid(domain, 1)] if domain else [])]
-    return helper.make_model(helper.make_graph([node], "g", [x], [y], [weight]), opset_imports=opsets, ir_version=8).SerializeToString()
+    return helper.make_model(
+        helper.make_graph([node], "g", [x], [y], [weight]), opset_imports=opsets, ir_version=8
+    ).SerializeToString()
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +63,9 @@ def refused(capsys: pytest.CaptureFixture[str], argv: list[str], code: int, *wor
         ("model.pt", b"PK", 2, "model.pt"),
     ],
 )
-def test_models(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, content: bytes | None, code: int, word: str) -> None:
+def test_models(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, content: bytes | None, code: int, word: str
+) -> None:
     model = tmp_path / name
     if content is not None:
         model.write_bytes(content)
@@ -94,7 +98,14 @@ def test_an_empty_directory_is_no_model(tmp_path: Path, capsys: pytest.CaptureFi
         (["validate", "nowhere.halo"], 1, "nowhere.halo"),
     ],
 )
-def test_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], argv: list[str], code: int, word: str) -> None:
+def test_options(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    argv: list[str],
+    code: int,
+    word: str,
+) -> None:
     monkeypatch.chdir(tmp_path)
     refused(capsys, argv, code, word)
     assert list(tmp_path.iterdir()) == []
@@ -140,7 +151,9 @@ def test_an_isa_this_host_lacks(copy: Path, capsys: pytest.CaptureFixture[str]) 
         (["--output", "no/such/directory/out.npz"], 1, "no/such/directory"),
     ],
 )
-def test_run(artifact: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], code: int, word: str) -> None:
+def test_run(
+    artifact: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], code: int, word: str
+) -> None:
     array = tmp_path / "array.npy"
     np.save(array, np.zeros((2, 7), "float32"))
     refused(capsys, ["run", str(artifact), *(w.format(array=array) for w in words)], code, word)

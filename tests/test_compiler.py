@@ -28,7 +28,9 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     made = {}
     for kind in ("gpt2", "bert", "llama"):
         source = write_checkpoint(root / kind, kind)
-        compile_model(CompileConfig(model=str(source), output=str(root / f"{kind}.halo"), dump_ir=str(root / f"{kind}-ir")))
+        compile_model(
+            CompileConfig(model=str(source), output=str(root / f"{kind}.halo"), dump_ir=str(root / f"{kind}-ir"))
+        )
         made[kind] = root / f"{kind}.halo"
     return made
 

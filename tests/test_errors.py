@@ -16,6 +16,7 @@ from halo_tvm.cli._main import main
 from halo_tvm.config import CompileConfig, TuneConfig
 from halo_tvm.targets import Host, resolve
 
+
 def check(kind: type[errors.HaloError], code: int, pattern: str, call: Callable[[], object]) -> None:
     """`call` raises exactly `kind`, with its exit code and a sentence on one line that matches `pattern`."""
     with pytest.raises(kind, match=pattern) as caught:
@@ -46,7 +47,12 @@ def test_unknown_name() -> None:
 def test_input_error() -> None:
     from halo_tvm.runtime.inputs import bind_inputs
 
-    check(errors.InputError, 1, "input 'x': expected .*found", lambda: bind_inputs(tiny_function(), (), {"x": np.zeros((3, 2), "float32")}))
+    check(
+        errors.InputError,
+        1,
+        "input 'x': expected .*found",
+        lambda: bind_inputs(tiny_function(), (), {"x": np.zeros((3, 2), "float32")}),
+    )
 
 
 def test_unsupported_model(tmp_path: Path) -> None:
@@ -62,7 +68,12 @@ def test_artifact_corrupt(tmp_path: Path) -> None:
 
 
 def test_environment_problem(tmp_path: Path) -> None:
-    check(errors.EnvironmentProblem, 5, "abi 99.*upgrade halo_tvm", lambda: read_manifest(broken_manifest(tmp_path, abi=99)))
+    check(
+        errors.EnvironmentProblem,
+        5,
+        "abi 99.*upgrade halo_tvm",
+        lambda: read_manifest(broken_manifest(tmp_path, abi=99)),
+    )
     host = Host("riscv64", "a CPU", frozenset(), 1, 0, 0, 0)
     check(errors.EnvironmentProblem, 5, "needs a host of a known machine", lambda: resolve("cpu", host=host))
 
@@ -70,7 +81,9 @@ def test_environment_problem(tmp_path: Path) -> None:
 def test_budget_is_refused() -> None:
     from halo_tvm import tune_model
 
-    check(errors.UsageError, 1, "a budget is a positive time", lambda: tune_model(TuneConfig(model="mlp", budget="-3m")))
+    check(
+        errors.UsageError, 1, "a budget is a positive time", lambda: tune_model(TuneConfig(model="mlp", budget="-3m"))
+    )
 
 
 def test_compile_then_spoil_the_reference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -85,7 +98,9 @@ def test_compile_then_spoil_the_reference(tmp_path: Path, capsys: pytest.Capture
     np.savez(other, **arrays)
     assert main(["validate", str(artifact), "--reference", str(other)]) == 3
     captured = capsys.readouterr()
-    assert "NO" in captured.out and "halo-tvm: error: output 'y' of case 0: expected an error of at most" in captured.err
+    assert (
+        "NO" in captured.out and "halo-tvm: error: output 'y' of case 0: expected an error of at most" in captured.err
+    )
     assert main(["inspect", str(artifact)]) == 0
     assert "scheduled   gemm" in capsys.readouterr().out
     library = artifact / "model.so"
@@ -103,11 +118,18 @@ def test_half_written_outputs_never_remain(tmp_path: Path) -> None:
 def test_missing_package() -> None:
     error = errors.MissingPackage("torch", "the peer torch", "pip install 'halo_tvm[torch]'")
     assert isinstance(error, errors.EnvironmentProblem)
-    assert str(error) == "the peer torch needs the package 'torch', which is not installed: run `pip install 'halo_tvm[torch]'`"
+    assert (
+        str(error)
+        == "the peer torch needs the package 'torch', which is not installed: run `pip install 'halo_tvm[torch]'`"
+    )
 
 
 def test_no_class_is_without_exit_code() -> None:
-    codes = {c.__name__: c.exit_code for _, c in inspect.getmembers(errors, inspect.isclass) if issubclass(c, errors.HaloError)}
+    codes = {
+        c.__name__: c.exit_code
+        for _, c in inspect.getmembers(errors, inspect.isclass)
+        if issubclass(c, errors.HaloError)
+    }
     assert set(codes.values()) <= {1, 2, 3, 4, 5}
     assert codes["UsageError"] == 1 and codes["NoValidTrial"] == 4
 
@@ -117,7 +139,12 @@ def test_every_class_is_raised_in_some_test() -> None:
     tests = "\n".join(path.read_text() for path in Path(__file__).parent.rglob("test_*.py"))
     for name, kind in inspect.getmembers(errors, inspect.isclass):
         if issubclass(kind, errors.HaloError) and kind is not errors.HaloError:
-            assert f"raises({name}" in tests or f"raises(errors.{name}" in tests or f"check(errors.{name}" in tests or f"errors.{name}(" in tests, name
+            assert (
+                f"raises({name}" in tests
+                or f"raises(errors.{name}" in tests
+                or f"check(errors.{name}" in tests
+                or f"errors.{name}(" in tests
+            ), name
 
 
 def test_control_flow_is_no_user_error() -> None:

@@ -35,7 +35,10 @@ def compiled(name: str, case: dict[str, object], symbolic: bool, target: Target)
     first = arrays[0].shape[0]
     params = []
     for i, a in enumerate(arrays):
-        shape = [rows if symbolic and d == 0 and n == first and (i == 0 or _shares_rows(name, i)) else n for d, n in enumerate(a.shape)]
+        shape = [
+            rows if symbolic and d == 0 and n == first and (i == 0 or _shares_rows(name, i)) else n
+            for d, n in enumerate(a.shape)
+        ]
         params.append(relax.Var(f"arg{i}", relax.TensorType(shape, str(a.dtype))))
     bb = relax.BlockBuilder()
     with bb.function("main", params):

@@ -34,7 +34,9 @@ def distribution(folder: Path, module: str, source: str, group: str) -> None:
 def test_a_plugin_target_is_known_to_the_command_line(tmp_path: Path) -> None:
     distribution(tmp_path, "halo_tiny", TARGET, "halo_tvm.targets")
     script = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from halo_tvm.cli._main import main; sys.exit(main(['targets', '--json']))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, cwd=Path(__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, cwd=Path(__file__).parents[1]
+    )
     assert done.returncode == 0, done.stderr
     assert '"target": "tiny"' in done.stdout
 
@@ -42,13 +44,21 @@ def test_a_plugin_target_is_known_to_the_command_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("group", GROUPS)
 @pytest.mark.parametrize(
     ("source", "message"),
-    [("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"), ("def", "SyntaxError"), ("raise ValueError('twice')", "ValueError: twice")],
+    [
+        ("import no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("def", "SyntaxError"),
+        ("raise ValueError('twice')", "ValueError: twice"),
+    ],
 )
-def test_a_broken_plugin_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str, source: str, message: str) -> None:
+def test_a_broken_plugin_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str, source: str, message: str
+) -> None:
     module = f"halo_broken_{abs(hash((group, source)))}"
     distribution(tmp_path, module, source, group)
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(EnvironmentProblem, match=f"the plug-in '{module}' .*of {module}.*must import cleanly, but {message}"):
+    with pytest.raises(
+        EnvironmentProblem, match=f"the plug-in '{module}' .*of {module}.*must import cleanly, but {message}"
+    ):
         load_plugins()
 
 

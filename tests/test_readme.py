@@ -32,7 +32,9 @@ def test_commands_are_real(command: str) -> None:
         words = [package, verb, *words[3:]]
     assert words[0] in ("halo_tvm", "halo-tvm") and words[1] in verbs()
     kind = _load(words[1]).CONFIG
-    config.resolve(kind, given_options(parser_of(kind, words[1], ""), kind, words[2:]), environ=config.Environment(None, "warning"))
+    config.resolve(
+        kind, given_options(parser_of(kind, words[1], ""), kind, words[2:]), environ=config.Environment(None, "warning")
+    )
 
 
 def test_tables_name_the_registries() -> None:

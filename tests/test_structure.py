@@ -48,8 +48,18 @@ TREE: dict[str, set[str]] = {
     "reference": {"imported", "interpreter"},
     "original": {"artifact", "imported", "importers", "reference"},
     "compiler": {
-        "importers", "models", "passes", "targets", "artifact", "records", "config", "plugins",
-        "build", "lookup", "describe", "reference",
+        "importers",
+        "models",
+        "passes",
+        "targets",
+        "artifact",
+        "records",
+        "config",
+        "plugins",
+        "build",
+        "lookup",
+        "describe",
+        "reference",
     },
     "tuning": {"compiler", "report"},
     "runtime": {"artifact", "targets", "config"},
@@ -181,7 +191,11 @@ def test_foreign_engines_stay_in_their_rooms(path: Path) -> None:
 def test_only_the_command_line_prints(path: Path) -> None:
     if part_of(path) == "cli":
         return
-    lines = [n.lineno for n in ast.walk(tree_of(path)) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id == "print"]
+    lines = [
+        n.lineno
+        for n in ast.walk(tree_of(path))
+        if isinstance(n, ast.Call) and isinstance(n.func, ast.Name) and n.func.id == "print"
+    ]
     assert not lines, f"print in lines {lines}: return the text, or log it with logging.getLogger(__name__)"
 
 
@@ -191,8 +205,16 @@ def test_tvm_private_names_stay_in_compat(path: Path) -> None:
         return
     wrong = [f"line {node.lineno}: {name}" for name, node in imports(path) if re.match(r"tvm(_ffi)?\b.*\._", name)]
     for node in ast.walk(tree_of(path)):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in ("tvm", "tvm_ffi") and not node.level:
-            wrong += [f"line {node.lineno}: {alias.name} of {node.module}" for alias in node.names if alias.name.startswith("_")]
+        if (
+            isinstance(node, ast.ImportFrom)
+            and (node.module or "").split(".")[0] in ("tvm", "tvm_ffi")
+            and not node.level
+        ):
+            wrong += [
+                f"line {node.lineno}: {alias.name} of {node.module}"
+                for alias in node.names
+                if alias.name.startswith("_")
+            ]
         elif isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
             names = ast.unparse(node.value)
             if re.match(r"(tvm|relax|tirx|s_tir|te|ir)\b", names):
@@ -206,7 +228,9 @@ def test_tvm_private_names_stay_in_compat(path: Path) -> None:
 def test_broad_excepts_are_listed(path: Path) -> None:
     def broad(handler: ast.ExceptHandler) -> bool:
         kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-        return any(kind is None or (isinstance(kind, ast.Name) and kind.id in ("Exception", "BaseException")) for kind in kinds)
+        return any(
+            kind is None or (isinstance(kind, ast.Name) and kind.id in ("Exception", "BaseException")) for kind in kinds
+        )
 
     handlers = [node for node in ast.walk(tree_of(path)) if isinstance(node, ast.ExceptHandler) and broad(node)]
     # Clean up and raise again catches nothing.
@@ -219,8 +243,16 @@ def test_broad_excepts_are_listed(path: Path) -> None:
 def test_environment_is_read_in_few_places(path: Path) -> None:
     if where(path) in ENVIRONMENT_READERS:
         return
-    lines = [n.lineno for n in ast.walk(tree_of(path)) if isinstance(n, ast.Call) and re.match(r"os\.(environ\.get|getenv)$", ast.unparse(n.func))]
-    lines += [n.lineno for n in ast.walk(tree_of(path)) if isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Load) and ast.unparse(n.value) == "os.environ"]
+    lines = [
+        n.lineno
+        for n in ast.walk(tree_of(path))
+        if isinstance(n, ast.Call) and re.match(r"os\.(environ\.get|getenv)$", ast.unparse(n.func))
+    ]
+    lines += [
+        n.lineno
+        for n in ast.walk(tree_of(path))
+        if isinstance(n, ast.Subscript) and isinstance(n.ctx, ast.Load) and ast.unparse(n.value) == "os.environ"
+    ]
     assert not lines, f"lines {lines}: take the value as an argument, or from config.environment()"
 
 
@@ -233,7 +265,11 @@ def test_module_docstring(path: Path) -> None:
 def test_targets_are_told_apart_by_their_manifests(path: Path) -> None:
     if part_of(path) in ("targets", "records"):  # a record's fingerprint has fields of these names
         return
-    wrong = [n.lineno for n in ast.walk(tree_of(path)) if isinstance(n, ast.Compare) and re.search(r"target\.(kind|spec\.(kind|name)|tvm\.kind)\b", ast.unparse(n))]
+    wrong = [
+        n.lineno
+        for n in ast.walk(tree_of(path))
+        if isinstance(n, ast.Compare) and re.search(r"target\.(kind|spec\.(kind|name)|tvm\.kind)\b", ast.unparse(n))
+    ]
     assert not wrong, f"lines {wrong}: what differs between targets is a field of their manifests"
 
 
@@ -245,10 +281,16 @@ def test_lists_of_this_test_are_true() -> None:
 
 
 def test_doors_and_functions_do_not_collide() -> None:
-    modules = {path.stem for path in PACKAGE.glob("*.py")} | {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
+    modules = {path.stem for path in PACKAGE.glob("*.py")} | {
+        path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()
+    }
     functions = set(halo_tvm.__all__)
     assert not functions & modules, f"importing the module would replace the function: {functions & modules}"
-    defined = {n.name for n in tree_of(PACKAGE / "__init__.py").body if isinstance(n, ast.FunctionDef) and not n.name.startswith("_")}
+    defined = {
+        n.name
+        for n in tree_of(PACKAGE / "__init__.py").body
+        if isinstance(n, ast.FunctionDef) and not n.name.startswith("_")
+    }
     assert defined <= functions
     assert all(hasattr(halo_tvm, name) for name in functions)
 
@@ -261,7 +303,11 @@ def test_doors_are_three_lines_and_verbs() -> None:
 
 
 def test_no_catch_all_modules() -> None:
-    assert not [where(p) for p in MODULES if {"utils", "util", "common", "core", "helpers", "misc"} & set(where(p).removesuffix(".py").split("/"))]
+    assert not [
+        where(p)
+        for p in MODULES
+        if {"utils", "util", "common", "core", "helpers", "misc"} & set(where(p).removesuffix(".py").split("/"))
+    ]
 
 
 def test_pins_agree() -> None:

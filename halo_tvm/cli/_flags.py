@@ -43,7 +43,11 @@ def _is_flag(field: dataclasses.Field) -> bool:
 def _add(parser: argparse.ArgumentParser, field: dataclasses.Field) -> None:
     meta, kind = field.metadata, str(field.type)
     required = field.default is dataclasses.MISSING
-    shown = "" if required or field.default is None or isinstance(field.default, (bool, tuple)) else f" (default: {field.default})"
+    shown = (
+        ""
+        if required or field.default is None or isinstance(field.default, (bool, tuple))
+        else f" (default: {field.default})"
+    )
     text = (meta["help"] + shown).replace("%", "%%")
     if meta.get("positional"):
         parser.add_argument(field.name, help=text, metavar=meta.get("metavar"), **({} if required else {"nargs": "?"}))
@@ -55,7 +59,9 @@ def _add(parser: argparse.ArgumentParser, field: dataclasses.Field) -> None:
     elif kind.startswith("tuple"):
         parser.add_argument(*flags, action="append", help=text, metavar=meta.get("metavar"))
     else:
-        parser.add_argument(*flags, type=int if kind.startswith("int") else str, help=text, metavar=meta.get("metavar", "N"))
+        parser.add_argument(
+            *flags, type=int if kind.startswith("int") else str, help=text, metavar=meta.get("metavar", "N")
+        )
 
 
 def given_options(parser: Parser, kind: type[Config], argv: Sequence[str]) -> dict[str, object]:

@@ -45,7 +45,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if os.environ.get("HALO_TVM_LOG", "").lower() == "debug":
             raise
         what = f"{type(bug).__name__}: {_one_line(bug)[:300]}"
-        return _say(f"halo-tvm: internal error: {what}: this is a bug, please report it with the output under HALO_TVM_LOG=debug", BUG)
+        return _say(
+            f"halo-tvm: internal error: {what}: this is a bug, please report it with the output under HALO_TVM_LOG=debug",
+            BUG,
+        )
 
 
 def _dispatch(argv: Sequence[str]) -> int:
@@ -57,7 +60,9 @@ def _dispatch(argv: Sequence[str]) -> int:
         return 0
     if argv[0] not in verbs():
         raise UnknownName("command", argv[0], verbs())
-    logging.basicConfig(level=config.environment().log.upper(), format="halo-tvm: %(levelname)s: %(message)s", stream=sys.stderr)
+    logging.basicConfig(
+        level=config.environment().log.upper(), format="halo-tvm: %(levelname)s: %(message)s", stream=sys.stderr
+    )
     verb = _load(argv[0])
     parser = parser_of(verb.CONFIG, f"halo-tvm {argv[0]}", inspect.getdoc(verb) or "")
     options = config.resolve(verb.CONFIG, given_options(parser, verb.CONFIG, argv[1:]))

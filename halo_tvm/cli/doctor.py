@@ -54,7 +54,9 @@ def run(config: DoctorConfig) -> int:
     try:
         import tvm  # noqa: F401
     except (ImportError, OSError) as error:
-        raise EnvironmentProblem(f"apache-tvm must import, but {error}: install halo_tvm again, which brings the pinned pair") from error
+        raise EnvironmentProblem(
+            f"apache-tvm must import, but {error}: install halo_tvm again, which brings the pinned pair"
+        ) from error
     from ..records import home
 
     host = read_host()
@@ -154,9 +156,13 @@ def _problems(found: dict[str, object]) -> list[str]:
         pair = software[name]
         if pair["found"] != pair["pinned"]:
             has = f"version {pair['found']}" if pair["found"] else "none"
-            problems.append(f"{name} must be version {pair['pinned']}, but found {has}: run `pip install {name}=={pair['pinned']}`")
+            problems.append(
+                f"{name} must be version {pair['pinned']}, but found {has}: run `pip install {name}=={pair['pinned']}`"
+            )
     if software["self_check"]:
-        problems.append(f"TVM must save and load a function, but its process {software['self_check']}: install the pinned pair")
+        problems.append(
+            f"TVM must save and load a function, but its process {software['self_check']}: install the pinned pair"
+        )
     if software["plugin_problem"]:
         problems.append(software["plugin_problem"])
     if not any(row["build"] and row["run"] for row in found["targets"].values()):
@@ -168,12 +174,20 @@ def _print(found: dict[str, object], path: Path) -> None:
     software, host, profile = found["software"], found["host"], found["profile"]
     pinned = {n: software[n] for n in ("apache-tvm", "apache-tvm-ffi")}
     rows = [("halo_tvm", software["halo_tvm"]), ("python", software["python"])]
-    rows += [(n, f"{p['found'] or 'not installed'} ({'as pinned' if p['found'] == p['pinned'] else 'pinned: ' + p['pinned']})") for n, p in pinned.items()]
+    rows += [
+        (
+            n,
+            f"{p['found'] or 'not installed'} ({'as pinned' if p['found'] == p['pinned'] else 'pinned: ' + p['pinned']})",
+        )
+        for n, p in pinned.items()
+    ]
     rows.append(("self-check", software["self_check"] or "passed: saves and loads a function"))
     rows += [(name, where or "not found") for name, where in software["compilers"].items()]
     for name, version in software["optional"].items():
         extra, use = OPTIONAL[name]
-        rows.append((name, f"{version} ({use})" if version else f"not installed: pip install 'halo_tvm[{extra}]' for {use}"))
+        rows.append(
+            (name, f"{version} ({use})" if version else f"not installed: pip install 'halo_tvm[{extra}]' for {use}")
+        )
     rows.append(("plug-ins", ", ".join(software["plugins"]) or "none"))
     print(table(("software", ""), rows))
     caches = " / ".join(size(host[f"l{level}_bytes"]) if host[f"l{level}_bytes"] else "?" for level in (1, 2, 3))
@@ -186,7 +200,13 @@ def _print(found: dict[str, object], path: Path) -> None:
         (name, "yes" if row["build"] else "no", "yes" if row["run"] else "no", "; ".join(filter(None, (row["build_note"], row["run_note"]))))
         for name, row in found["targets"].items()
     ]))  # fmt: skip
-    print("\n" + table(("tuning logs", ""), [(log["directory"], "" if log["exists"] else "(not there yet)") for log in software["tuning_logs"]]))
+    print(
+        "\n"
+        + table(
+            ("tuning logs", ""),
+            [(log["directory"], "" if log["exists"] else "(not there yet)") for log in software["tuning_logs"]],
+        )
+    )
     if profile:
         print(f"\nmeasured {profile['measured_at']} with {profile['threads']} threads ({path}):")
         print(table(("ceiling", ""), [

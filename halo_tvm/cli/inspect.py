@@ -31,8 +31,18 @@ def describe(manifest: Manifest) -> str:
         f"{manifest.name} (abi {manifest.abi}), from {_pairs(manifest.source)}",
         _functions(manifest),
         _variants(manifest),
-        table(("file", "size", "sha256"), [(name, size(entry.size_bytes), entry.sha256[:16]) for name, entry in manifest.files.items()]),
-        "\n".join([*_lifted(phases.get("lift", {})), *_fused(phases.get("optimise", {})), *_scheduled(phases.get("schedule", {})), *_built(phases.get("build", {}))]),
+        table(
+            ("file", "size", "sha256"),
+            [(name, size(entry.size_bytes), entry.sha256[:16]) for name, entry in manifest.files.items()],
+        ),
+        "\n".join(
+            [
+                *_lifted(phases.get("lift", {})),
+                *_fused(phases.get("optimise", {})),
+                *_scheduled(phases.get("schedule", {})),
+                *_built(phases.get("build", {})),
+            ]
+        ),
         _validation(manifest.validation),
         f"benchmarks  {len(manifest.benchmarks)}",
         f"versions    {_pairs(manifest.versions)}",
@@ -63,13 +73,17 @@ def _tensor(spec: TensorSpec) -> str:
 def _variants(manifest: Manifest) -> str:
     rows = [(v.isa, v.target, v.library, v.params or "-", " ".join(v.requires) or "nothing") for v in manifest.variants]
     packs = ", ".join(f"{count} x {name}" for name, count in manifest.pack_formats.items())
-    return table(("variant", "target", "library", "params", "needs"), rows) + (f"\npacked weights: {packs}" if packs else "")
+    return table(("variant", "target", "library", "params", "needs"), rows) + (
+        f"\npacked weights: {packs}" if packs else ""
+    )
 
 
 def _lifted(report: Report) -> list[str]:
     lines = [f"operators   {_pairs(report.get('operators', {}))}", f"lifted      {_pairs(report.get('applied', {}))}"]
     rejected = report.get("rejected", [])
-    return lines + _few(f"rejected    {len(rejected)}", [f"{r['lift']} at {r['node']}: {r['reason']}" for r in rejected])
+    return lines + _few(
+        f"rejected    {len(rejected)}", [f"{r['lift']} at {r['node']}: {r['reason']}" for r in rejected]
+    )
 
 
 def _fused(report: Report) -> list[str]:
@@ -78,19 +92,28 @@ def _fused(report: Report) -> list[str]:
         return []
     candidates = fuse.get("candidates", [])
     taken = sum(bool(c.get("taken")) for c in candidates)
-    return [f"fused       {taken} of {len(candidates)} candidates, {size(fuse.get('saved_bytes', 0))} less memory traffic per run"]
+    return [
+        f"fused       {taken} of {len(candidates)} candidates, {size(fuse.get('saved_bytes', 0))} less memory traffic per run"
+    ]
 
 
 def _scheduled(report: Report) -> list[str]:
     functions = report.get("functions", [])
     fallback = [entry for entry in functions if str(entry["rule"]).startswith("fallback")]
     lines = [f"scheduled   {_pairs(report.get('rules', {}))}"]
-    lines += _few(f"fallback    {len(fallback) or 'none'}", [f"{entry['function']}: {'; '.join(entry['declined']) or 'asked for'}" for entry in fallback])
+    lines += _few(
+        f"fallback    {len(fallback) or 'none'}",
+        [f"{entry['function']}: {'; '.join(entry['declined']) or 'asked for'}" for entry in fallback],
+    )
     return lines + [f"tuned       {report.get('tuned', 0)} of {len(functions)} functions from records"]
 
 
 def _built(report: Report) -> list[str]:
-    lines = [f"memory      {size(report['planned_bytes'])} planned for intermediate results"] if "planned_bytes" in report else []
+    lines = (
+        [f"memory      {size(report['planned_bytes'])} planned for intermediate results"]
+        if "planned_bytes" in report
+        else []
+    )
     return lines + ([f"seconds     {_pairs(report['seconds'])}"] if isinstance(report.get("seconds"), Mapping) else [])
 
 
@@ -98,11 +121,26 @@ def _validation(report: Report | None) -> str:
     if report is None:
         return "validation  none yet: `halo-tvm validate` compares the artifact with its reference"
     outputs = report.get("outputs", [])
-    rows = [(o["case"], o["output"], "yes" if o["passed"] else "NO", f"{float(o['max_abs_error']):.3g}", f"{float(o['bound']):.3g}") for o in outputs]
-    return f"validation  {'passed' if report.get('passed') else 'FAILED'}\n" + table(("  case", "output", "passed", "max abs error", "bound"), [(f"  {row[0]}", *row[1:]) for row in rows])
+    rows = [
+        (
+            o["case"],
+            o["output"],
+            "yes" if o["passed"] else "NO",
+            f"{float(o['max_abs_error']):.3g}",
+            f"{float(o['bound']):.3g}",
+        )
+        for o in outputs
+    ]
+    return f"validation  {'passed' if report.get('passed') else 'FAILED'}\n" + table(
+        ("  case", "output", "passed", "max abs error", "bound"), [(f"  {row[0]}", *row[1:]) for row in rows]
+    )
 
 
 def _few(head: str, items: Sequence[str]) -> list[str]:
     """`head` and the first items under it, with the rest counted."""
     rest = len(items) - SHOWN_ITEMS
-    return [head, *(f"              {item}" for item in items[:SHOWN_ITEMS]), *([f"              ... and {rest} more (--json shows all)"] if rest > 0 else [])]
+    return [
+        head,
+        *(f"              {item}" for item in items[:SHOWN_ITEMS]),
+        *([f"              ... and {rest} more (--json shows all)"] if rest > 0 else []),
+    ]

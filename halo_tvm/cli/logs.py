@@ -30,11 +30,24 @@ def _list(logs: list[tuple[Path, Path]], config: LogsConfig) -> int:
     for directory, path in logs:
         records, bad = _read(path)
         good = sum(record.outcome == IMPROVED for record in records)
-        rows.append({"key": path.parent.name, "records": good, "failures": len(records) - good, "unreadable": bad, "directory": str(directory)})
+        rows.append(
+            {
+                "key": path.parent.name,
+                "records": good,
+                "failures": len(records) - good,
+                "unreadable": bad,
+                "directory": str(directory),
+            }
+        )
     if config.json:
         print_json(rows)
     elif rows:
-        print(table(("target key", "records", "failures", "unreadable lines", "directory"), [tuple(row.values()) for row in rows]))
+        print(
+            table(
+                ("target key", "records", "failures", "unreadable lines", "directory"),
+                [tuple(row.values()) for row in rows],
+            )
+        )
     else:
         print("no tuning logs yet in " + ", ".join(map(str, log_dirs(config.log))) + ": `halo-tvm tune` writes them")
     return 0

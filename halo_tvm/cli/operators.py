@@ -57,7 +57,9 @@ def _rules(operator: type[Operator], target: Target) -> set[str]:
 
     found = set()
     for case in operator.cases():
-        arrays = [(arg.shape, str(arg.dtype)) if isinstance(arg, np.ndarray) else (arg, "float32") for arg in case["args"]]
+        arrays = [
+            (arg.shape, str(arg.dtype)) if isinstance(arg, np.ndarray) else (arg, "float32") for arg in case["args"]
+        ]
         params = [relax.Var(f"x{i}", relax.TensorType(shape, dtype)) for i, (shape, dtype) in enumerate(arrays)]
         builder = relax.BlockBuilder()
         with builder.function("main", params):

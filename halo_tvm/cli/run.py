@@ -26,7 +26,15 @@ def run(config: RunConfig) -> int:
     with load(config.artifact, threads=config.threads) as module:
         module.run(**module.example_inputs(given, sizes=parse_sizes(config.shape), seed=config.seed))
         outputs = {spec.name: module.get_output(i) for i, spec in enumerate(module.output_specs)}
-    rows = [(n, list(a.shape), a.dtype, *((f"{a.min():.6g}", f"{a.max():.6g}", f"{a.mean():.6g}") if a.size else ("", "", ""))) for n, a in outputs.items()]
+    rows = [
+        (
+            n,
+            list(a.shape),
+            a.dtype,
+            *((f"{a.min():.6g}", f"{a.max():.6g}", f"{a.mean():.6g}") if a.size else ("", "", "")),
+        )
+        for n, a in outputs.items()
+    ]
     print(table(("output", "shape", "dtype", "least", "greatest", "mean"), rows))
     if config.output:
         temporary = Path(config.output).with_suffix(".partial.npz")
@@ -48,7 +56,9 @@ def read_inputs(words: tuple[str, ...]) -> dict[str, np.ndarray]:
         try:
             found = np.load(file, allow_pickle=False)
         except (OSError, ValueError) as error:
-            raise UsageError(f"an input is NAME=FILE.npy or FILE.npz, but {file!r} cannot be read ({error}): correct --input") from None
+            raise UsageError(
+                f"an input is NAME=FILE.npy or FILE.npz, but {file!r} cannot be read ({error}): correct --input"
+            ) from None
         if equals and isinstance(found, np.ndarray):
             arrays[name] = found
         elif not equals and not isinstance(found, np.ndarray):

@@ -67,7 +67,9 @@ class Graph:
         """Append a node with several outputs."""
         names = tuple(self.name(op) for _ in range(outputs))
         kept = {key: value for key, value in attrs.items() if value is not None}
-        self.nodes.append(helper.make_node(op, list(inputs), list(names), name=f"node_{names[0]}", domain=domain, **kept))
+        self.nodes.append(
+            helper.make_node(op, list(inputs), list(names), name=f"node_{names[0]}", domain=domain, **kept)
+        )
         self.domains.add(domain)
         return names
 

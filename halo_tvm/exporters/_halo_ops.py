@@ -94,7 +94,9 @@ def _rms_norm(g: Graph, call: relax.Call, args: list[Value]) -> str:
 def _embedding(g: Graph, call: relax.Call, args: list[Value]) -> str:
     attrs = attributes(call, "layout", "n")
     if attrs.get("layout", "nk") != "nk":
-        raise UnsupportedModel(f"an embedding table in layout {attrs['layout']!r}: export the model before it is optimised")
+        raise UnsupportedModel(
+            f"an embedding table in layout {attrs['layout']!r}: export the model before it is optimised"
+        )
     return g.emit("Gather", args[1], args[0], axis=0)
 
 
@@ -119,7 +121,17 @@ def _rotary(g: Graph, call: relax.Call, args: list[Value]) -> str:
 def _attention(g: Graph, call: relax.Call, args: list[Value]) -> str:
     """A query that sees no key is left undefined here: the common exporters' graphs average over hidden keys."""
     attrs = attributes(
-        call, "packed", "num_heads", "num_kv_heads", "head_dim", "scale", "causal", "window", "softcap", "has_key_mask", "has_bias"
+        call,
+        "packed",
+        "num_heads",
+        "num_kv_heads",
+        "head_dim",
+        "scale",
+        "causal",
+        "window",
+        "softcap",
+        "has_key_mask",
+        "has_bias",
     )
     heads, kv_heads, d = int(attrs["num_heads"]), int(attrs["num_kv_heads"]), int(attrs["head_dim"])
     packed, causal, scale = bool(attrs.get("packed")), bool(attrs.get("causal")), float(attrs["scale"])
@@ -127,7 +139,9 @@ def _attention(g: Graph, call: relax.Call, args: list[Value]) -> str:
     mask = rest.pop(0) if attrs.get("has_key_mask") else None
     bias = rest.pop(0) if attrs.get("has_bias") else None
     if rest:
-        raise UnsupportedModel(f"attention with {len(args)} arguments; known are q, k, v (or packed qkv), a key mask and a bias")
+        raise UnsupportedModel(
+            f"attention with {len(args)} arguments; known are q, k, v (or packed qkv), a key mask and a bias"
+        )
     s = dims_of(call.args[0])[1]
     t = s if packed else dims_of(call.args[1])[1]
     if packed:
@@ -149,7 +163,11 @@ def _attention(g: Graph, call: relax.Call, args: list[Value]) -> str:
         x = g.emit("Expand", g.emit("Unsqueeze", x, g.vector([2])), g.vector([1, 1, heads // count, 1, 1]))
         return g.emit("Reshape", x, g.vector([0, heads, d, -1] if perm[2] == 3 else [0, heads, -1, d]))
 
-    q, k, v = (split_heads(q, heads, [0, 2, 1, 3]), split_heads(k, kv_heads, [0, 2, 3, 1]), split_heads(v, kv_heads, [0, 2, 1, 3]))
+    q, k, v = (
+        split_heads(q, heads, [0, 2, 1, 3]),
+        split_heads(k, kv_heads, [0, 2, 3, 1]),
+        split_heads(v, kv_heads, [0, 2, 1, 3]),
+    )
     scores = g.emit("Mul", g.emit("MatMul", q, k), _number(g, scale))
     if attrs.get("softcap"):
         cap = _number(g, float(attrs["softcap"]))

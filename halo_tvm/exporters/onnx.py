@@ -141,7 +141,9 @@ def _value_info(name: str, expr: relax.Expr) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(str(expr.ty.dtype))), shape)
 
 
-def _outputs(g: Graph, main: relax.Function, result: _relax_ops.Value, names: tuple[str, ...]) -> list[onnx.ValueInfoProto]:
+def _outputs(
+    g: Graph, main: relax.Function, result: _relax_ops.Value, names: tuple[str, ...]
+) -> list[onnx.ValueInfoProto]:
     """Give the results their names: an Identity each, which every engine removes."""
     results = result if isinstance(result, tuple) else (result,)
     types = main.ret_ty.fields if isinstance(main.ret_ty, ir.TupleType) else [main.ret_ty]

@@ -43,4 +43,6 @@ def _import(model: str, seed: int) -> ImportedModel:
         )
     if path.suffix or "/" in model:
         raise UsageError(f"expected a model file or directory, found nothing at {model!r}: check the path")
-    raise UnknownName("model", model, PRESETS, "(or give an .onnx file or a directory with config.json and safetensors)")
+    raise UnknownName(
+        "model", model, PRESETS, "(or give an .onnx file or a directory with config.json and safetensors)"
+    )

@@ -18,10 +18,14 @@ def parse_shape(text: str) -> tuple[str, tuple[tuple[int, int], ...]]:
     name, _, dims = text.partition("=")
     matches = [_DIMENSION.fullmatch(d) for d in dims.split("x")]
     if not name or not all(matches):
-        raise UsageError(f"expected a shape like input_ids=1..8x1..512, found {text!r}: write one number or range per dimension")
+        raise UsageError(
+            f"expected a shape like input_ids=1..8x1..512, found {text!r}: write one number or range per dimension"
+        )
     ranges = tuple((int(m[1]), int(m[2] or m[1])) for m in matches)
     if any(low < 1 or low > high for low, high in ranges):
-        raise UsageError(f"expected dimensions of at least 1 with the smaller bound first, found {text!r}: correct the range")
+        raise UsageError(
+            f"expected dimensions of at least 1 with the smaller bound first, found {text!r}: correct the range"
+        )
     return name, ranges
 
 
@@ -35,7 +39,9 @@ def apply_shapes(model: ImportedModel, shapes: tuple[str, ...]) -> ImportedModel
             raise UnknownName("input", name, specs)
         spec = specs[name]
         if len(dims) != len(spec.shape):
-            raise UsageError(f"expected {len(spec.shape)} dimensions for input {name}, found {len(dims)} in {text!r}: give one per dimension")
+            raise UsageError(
+                f"expected {len(spec.shape)} dimensions for input {name}, found {len(dims)} in {text!r}: give one per dimension"
+            )
         for dim, (low, high) in zip(spec.shape, dims):
             _restrict(name, dim, low, high, ranges, fixed)
     if fixed:
@@ -50,7 +56,9 @@ def _restrict(
 ) -> None:
     if isinstance(dim, int):
         if (low, high) != (dim, dim):
-            raise UsageError(f"input {name} has a fixed dimension of {dim}, found {low}..{high}: only symbolic dimensions have ranges")
+            raise UsageError(
+                f"input {name} has a fixed dimension of {dim}, found {low}..{high}: only symbolic dimensions have ranges"
+            )
         return
     limit = ranges[dim]
     if not (limit[0] <= low and high <= limit[1]):

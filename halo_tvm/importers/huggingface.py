@@ -103,7 +103,9 @@ def _weight_files(path: Path) -> list[Path]:
         names = sorted(set(_read_json(index, "index of sharded safetensors").get("weight_map", {}).values()))
         bad = [name for name in names if not isinstance(name, str) or Path(name).name != name]
         if bad:
-            raise UnsupportedModel(f"expected plain file names in {index.name}, found {bad[0]!r}: the index is not trustworthy")
+            raise UnsupportedModel(
+                f"expected plain file names in {index.name}, found {bad[0]!r}: the index is not trustworthy"
+            )
         files = [path / name for name in names]
     else:
         files = sorted(path.glob("*.safetensors"))
@@ -118,13 +120,19 @@ def _weight_files(path: Path) -> list[Path]:
 
 def _read_json(file: Path, what: str) -> dict[str, object]:
     if not file.is_file():
-        raise UnsupportedModel(f"expected {what}, found no {file.name} in {file.parent.name}: give the model's own directory")
+        raise UnsupportedModel(
+            f"expected {what}, found no {file.name} in {file.parent.name}: give the model's own directory"
+        )
     if file.stat().st_size > _CONFIG_LIMIT:
-        raise UnsupportedModel(f"expected {what} of at most {_CONFIG_LIMIT >> 20} MiB, found {file.stat().st_size} bytes: not such a file")
+        raise UnsupportedModel(
+            f"expected {what} of at most {_CONFIG_LIMIT >> 20} MiB, found {file.stat().st_size} bytes: not such a file"
+        )
     try:
         value = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as reason:
         raise UnsupportedModel(f"expected {what} to be JSON, found {reason}: download the model again") from reason
     if not isinstance(value, dict):
-        raise UnsupportedModel(f"expected {what} to hold a JSON object, found {type(value).__name__}: download the model again")
+        raise UnsupportedModel(
+            f"expected {what} to hold a JSON object, found {type(value).__name__}: download the model again"
+        )
     return value

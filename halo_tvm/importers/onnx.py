@@ -77,7 +77,9 @@ def _checked(onnx, path: Path):
             f"({line[0][:200] if line else type(reason).__name__}): export or download it again"
         ) from reason
     if not model.graph.node:
-        raise UnsupportedModel(f"expected a valid ONNX model, found no node in {path.name}: export or download it again")
+        raise UnsupportedModel(
+            f"expected a valid ONNX model, found no node in {path.name}: export or download it again"
+        )
     return model
 
 
@@ -91,7 +93,9 @@ def _refuse_unsupported(model) -> None:
             missing[name].append(node.name or (node.output[0] if node.output else "?"))
     if missing:
         listed = "; ".join(f"{op} ({len(nodes)}: {', '.join(nodes[:3])})" for op, nodes in sorted(missing.items()))
-        raise UnsupportedModel(f"expected operators with a converter, found {listed}: export the model with another opset or without them")
+        raise UnsupportedModel(
+            f"expected operators with a converter, found {listed}: export the model with another opset or without them"
+        )
 
 
 def _named_params(mod: tvm.IRModule) -> tuple[tvm.IRModule, ParamTable]:

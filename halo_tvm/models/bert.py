@@ -55,7 +55,12 @@ def define(config: BertConfig, m: ModelBuilder) -> Mapping[str, relax.Expr]:
         return m.op("embedding", ids, m.weight(f"embeddings.{name}.weight", (rows, c.hidden)), layout="nk", n=rows)
 
     positions = m.emit(relax.op.arange(0, sequence, 1, "int64"))
-    x = m.emit(relax.op.add(embed(m.inputs["input_ids"], "word_embeddings", c.vocabulary), embed(positions, "position_embeddings", c.positions)))
+    x = m.emit(
+        relax.op.add(
+            embed(m.inputs["input_ids"], "word_embeddings", c.vocabulary),
+            embed(positions, "position_embeddings", c.positions),
+        )
+    )
     x = m.emit(relax.op.add(x, embed(m.inputs["token_type_ids"], "token_type_embeddings", c.segments)))
     x = m.layer_norm(x, "embeddings.LayerNorm", c.hidden, c.eps)
     head_dim = c.hidden // c.heads

@@ -77,7 +77,11 @@ _ACTIVATIONS = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu
 
 def from_huggingface(config: Mapping[str, object]) -> GPT2Config:
     activation = _ACTIVATIONS.get(str(config.get("activation_function", "gelu_new")))
-    if activation is None or config.get("scale_attn_by_inverse_layer_idx") or not config.get("scale_attn_weights", True):
+    if (
+        activation is None
+        or config.get("scale_attn_by_inverse_layer_idx")
+        or not config.get("scale_attn_weights", True)
+    ):
         raise UnsupportedModel(
             "expected a GPT-2 config with activation gelu_new or gelu and plain attention scaling, found "
             f"activation_function={config.get('activation_function')!r} and scale_attn_*: export the model to ONNX instead"

@@ -107,7 +107,9 @@ def rebuild(func: relax.Function, rewrite: Callable[[relax.Call], relax.Expr]) -
     blocks = []
     for block in func.body.blocks:
         changed = [
-            relax.VarBinding(b.var, rewrite(b.value)) if isinstance(b, relax.VarBinding) and isinstance(b.value, relax.Call) else b
+            relax.VarBinding(b.var, rewrite(b.value))
+            if isinstance(b, relax.VarBinding) and isinstance(b.value, relax.Call)
+            else b
             for b in block.bindings
         ]
         blocks.append(type(block)(changed))

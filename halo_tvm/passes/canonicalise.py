@@ -34,5 +34,7 @@ def _canonical(call: relax.Call, _value: object) -> tuple[relax.Expr, str] | Non
         return relax.op.multiply(call.args[0], call.args[0]), "power of two as product"
     divisor = scalar_constant(call.args[1]) if name == "relax.divide" else None
     if divisor and str(call.args[0].ty.dtype) == "float32":
-        return relax.op.multiply(call.args[0], relax.const(1.0 / divisor, "float32")), "division by a constant as product"
+        return relax.op.multiply(
+            call.args[0], relax.const(1.0 / divisor, "float32")
+        ), "division by a constant as product"
     return None

@@ -57,7 +57,9 @@ class FuseQKV(Pass):
         return tvm.transform.Sequential(clean)(mod), {"fused": fused, "declined": declined}
 
 
-def _join(call: relax.Call, attrs: dict[str, object], values: dict[relax.Var, relax.Expr], editor: WeightEditor) -> relax.Expr:
+def _join(
+    call: relax.Call, attrs: dict[str, object], values: dict[relax.Var, relax.Expr], editor: WeightEditor
+) -> relax.Expr:
     projections = [_projection(arg, values) for arg in call.args[:3]]
     x = projections[0].args[0]
     layout = attrs_of(projections[0])["layout"]
@@ -86,5 +88,7 @@ def _projection(arg: relax.Expr, values: dict[relax.Var, relax.Expr]) -> relax.C
         value = values.get(value.args[0])
     operator = operator_of(value)
     if operator is None or operator.name != "linear":
-        raise Declined(f"query, key or value is computed by {op_name(value).removeprefix('relax.') or 'no operator'}, not projected")
+        raise Declined(
+            f"query, key or value is computed by {op_name(value).removeprefix('relax.') or 'no operator'}, not projected"
+        )
     return value

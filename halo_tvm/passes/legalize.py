@@ -39,7 +39,10 @@ class Legalize(Pass):
 
         mod = name_rows(relax.transform.Normalize()(replace_main(mod, rebuild(mod["main"], rewrite))))
         # A reshape of contiguous rows is a view: it stays an operator, so that no fusion turns it into a copy.
-        own = {"relax.reshape": lambda _bb, call: call, **{a.op: _activation(name, a) for name, a in ACTIVATIONS.items()}}
+        own = {
+            "relax.reshape": lambda _bb, call: call,
+            **{a.op: _activation(name, a) for name, a in ACTIVATIONS.items()},
+        }
         mod = relax.transform.LegalizeOps(own)(mod)
         functions = sum(isinstance(f, tvm.tirx.PrimFunc) for f in mod.functions.values())
         return mod, {"functions": functions, "overridden": overridden}

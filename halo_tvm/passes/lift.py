@@ -28,7 +28,9 @@ class LiftOperators(Pass):
     name = "lift"
 
     def __call__(self, mod: tvm.IRModule, context: Context) -> tuple[tvm.IRModule, Report]:
-        lifts = sorted((lift for op in OPERATORS.values() for lift in op.lifts()), key=lambda lift: (-lift.benefit, lift.name))
+        lifts = sorted(
+            (lift for op in OPERATORS.values() for lift in op.lifts()), key=lambda lift: (-lift.benefit, lift.name)
+        )
         applied: dict[str, int] = {}
         rejected: list[dict[str, str]] = []
         for lift in lifts:
@@ -69,5 +71,7 @@ def apply_lift(mod: tvm.IRModule, lift: Lift, rejected: list[dict[str, str]]) ->
     if not count:
         return mod, 0
     body = relax.SeqExpr(blocks, func.body.body)
-    lifted_func = relax.Function(func.params, body, func.ret_ty, func.is_pure).with_attrs({k: func.attrs[k] for k in func.attrs.keys()})
+    lifted_func = relax.Function(func.params, body, func.ret_ty, func.is_pure).with_attrs(
+        {k: func.attrs[k] for k in func.attrs.keys()}
+    )
     return relax.transform.Normalize()(replace_main(mod, lifted_func)), count

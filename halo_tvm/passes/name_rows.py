@@ -46,7 +46,9 @@ class _Namer(relax.PyExprMutator):
         named = [self._name(dim) for dim in dims]
         if any(not a.same_as(b) for a, b in zip(dims, named)):
             value = self.visit_expr(binding.var)
-            self.set_var_remap(binding.var, self.builder_.match_cast(value, relax.TensorType(named, binding.var.ty.dtype)))
+            self.set_var_remap(
+                binding.var, self.builder_.match_cast(value, relax.TensorType(named, binding.var.ty.dtype))
+            )
 
     def _name(self, dim: tvm.ir.Expr) -> tvm.ir.Expr:
         if isinstance(dim, (tirx.IntImm, tirx.Var)):

@@ -39,14 +39,18 @@ class PackWeights(Pass):
         packed: dict[str, relax.Var] = {}
         for name, found in layouts.items():
             if len(found) != 1 or "packed" in found:
-                kept.append({"weight": name, "reason": f"its linears read it in the layouts {', '.join(sorted(found))}"})
+                kept.append(
+                    {"weight": name, "reason": f"its linears read it in the layouts {', '.join(sorted(found))}"}
+                )
             else:
                 (layout,) = found
                 packed[name] = _pack(editor, name, layout, context, formats)
 
         def rewrite(call: relax.Call) -> relax.Expr:
             operator = operator_of(call)
-            name = editor.name(call.args[1]) if operator is not None and operator.name in ("linear", "embedding") else None
+            name = (
+                editor.name(call.args[1]) if operator is not None and operator.name in ("linear", "embedding") else None
+            )
             # An embedding reads rows of [n, d], so it can share a head of layout "nk" only.
             if name not in packed or (operator.name == "embedding" and layouts[name] != {"nk"}):
                 return call

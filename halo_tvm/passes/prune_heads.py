@@ -129,15 +129,20 @@ class _Site:
         heads, d = self.attrs["num_heads"], self.attrs["head_dim"]
         values = _columns(editor, self.graph.values[self.projections[-1][0]])[:, -heads * d :]
         rows = _columns(editor, self.graph.values[self.output])
-        importance = np.array([
-            np.linalg.norm(values[:, h * d : (h + 1) * d]) * np.linalg.norm(rows[h * d : (h + 1) * d]) for h in range(heads)
-        ])
+        importance = np.array(
+            [
+                np.linalg.norm(values[:, h * d : (h + 1) * d]) * np.linalg.norm(rows[h * d : (h + 1) * d])
+                for h in range(heads)
+            ]
+        )
         return {int(h) for h in np.flatnonzero(importance < threshold * importance.mean())}
 
     def prune(self, gone: list[int], editor: WeightEditor, plan: _Plan) -> None:
         heads, d = self.attrs["num_heads"], self.attrs["head_dim"]
         if any(h not in range(heads) for h in gone):
-            raise UsageError(f"expected heads among 0..{heads - 1}, found {gone}: correct [passes.prune_heads] in halo.toml")
+            raise UsageError(
+                f"expected heads among 0..{heads - 1}, found {gone}: correct [passes.prune_heads] in halo.toml"
+            )
         left = [h for h in range(heads) if h not in gone]
         if not left:
             raise Declined("no head would be left")
@@ -160,7 +165,9 @@ class _Site:
 def _parse(text: str) -> tuple[str, set[int]]:
     pattern, _, numbers = str(text).rpartition(":")
     if not pattern or not numbers.split() or not all(n.isdecimal() for n in numbers.split()):
-        raise UsageError(f'expected heads like "h.0.attn: 1 5", found {text!r}: correct [passes.prune_heads] in halo.toml')
+        raise UsageError(
+            f'expected heads like "h.0.attn: 1 5", found {text!r}: correct [passes.prune_heads] in halo.toml'
+        )
     return pattern.strip(), {int(n) for n in numbers.split()}
 
 
@@ -186,7 +193,9 @@ def _columns(editor: WeightEditor, linear: relax.Call) -> np.ndarray:
     return weight if attrs_of(linear)["layout"] == "kn" else weight.T
 
 
-def _taken(editor: WeightEditor, linear: relax.Call, indices: list[int], label: str, *, output: bool) -> list[relax.Var]:
+def _taken(
+    editor: WeightEditor, linear: relax.Call, indices: list[int], label: str, *, output: bool
+) -> list[relax.Var]:
     """Weight (and bias) of `linear` with some output columns, or some input rows, only."""
     name = editor.name(linear.args[1])
     axis = int(output) if attrs_of(linear)["layout"] == "kn" else int(not output)
@@ -196,7 +205,11 @@ def _taken(editor: WeightEditor, linear: relax.Call, indices: list[int], label: 
     for bias in linear.args[2:]:
         if output:
             bias_name = editor.name(bias)
-            taken.append(editor.derive(f"{bias_name}|{label}", "take", [bias_name], [len(indices)], indices=tuple(indices), axis=0))
+            taken.append(
+                editor.derive(
+                    f"{bias_name}|{label}", "take", [bias_name], [len(indices)], indices=tuple(indices), axis=0
+                )
+            )
         else:
             taken.append(bias)
     return taken
@@ -219,7 +232,9 @@ class _Pruner(relax.PyExprMutator):
             new = OPERATORS["linear"].call(args[0], *weights, **{**attrs_of(binding.value), "n": n})
         elif var in plan.attentions:
             left = plan.attentions[var]
-            new = OPERATORS["attention"].call(*args, **{**attrs_of(binding.value), "num_heads": left, "num_kv_heads": left})
+            new = OPERATORS["attention"].call(
+                *args, **{**attrs_of(binding.value), "num_heads": left, "num_kv_heads": left}
+            )
         else:
             new = relax.op.reshape(args[0], plan.reshapes[var])
         self.set_var_remap(var, self.builder_.emit(new))

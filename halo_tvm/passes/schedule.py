@@ -105,11 +105,15 @@ def _asked_for(func: tirx.PrimFunc, target: Target, asked: Mapping[str, object])
     if name is not None and name not in RULES:
         raise UnknownName("schedule rule", str(name), RULES)
     try:
-        choice = Choice(RULES[name], RULES[name].default(func, target), "override", ()) if name else rule_for(func, target)
+        choice = (
+            Choice(RULES[name], RULES[name].default(func, target), "override", ()) if name else rule_for(func, target)
+        )
         fields = {**vars(choice.decision), **asked.get("decision", {})}
         return Choice(choice.rule, type(choice.decision)(**fields), "override", choice.declined)
     except (Declined, TypeError) as reason:
-        raise UsageError(f"halo.toml asks for {json.dumps(dict(asked))}, but {reason}: correct the override") from reason
+        raise UsageError(
+            f"halo.toml asks for {json.dumps(dict(asked))}, but {reason}: correct the override"
+        ) from reason
 
 
 def _override(func: tirx.PrimFunc) -> dict[str, object]:

@@ -31,7 +31,23 @@ from ..tir_schedules._vector_math import BUILDERS, dtype_of, gelu, hoist_lets, l
 from ._pass import Context, Pass, Report
 
 SCALAR_LIBRARY = frozenset(
-    {"pow", "exp10", "sin", "cos", "tan", "sinh", "cosh", "asin", "acos", "atan", "atan2", "asinh", "acosh", "atanh", "hypot"}
+    {
+        "pow",
+        "exp10",
+        "sin",
+        "cos",
+        "tan",
+        "sinh",
+        "cosh",
+        "asin",
+        "acos",
+        "atan",
+        "atan2",
+        "asinh",
+        "acosh",
+        "atanh",
+        "hypot",
+    }
 )
 
 

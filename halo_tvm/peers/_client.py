@@ -38,7 +38,9 @@ class Peer:
     def __enter__(self) -> Peer:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -72,7 +74,9 @@ class Peer:
                 "it prints to the protocol's channel; report this with the engine's version"
             )
         if not reply["ok"]:
-            raise PeerFailed(f"engine {self.name} could not {command}: {reply.get('error')}", missing=bool(reply.get("missing")))
+            raise PeerFailed(
+                f"engine {self.name} could not {command}: {reply.get('error')}", missing=bool(reply.get("missing"))
+            )
         return reply
 
     def _line(self, command: str, deadline: float, timeout_s: float) -> bytes:

@@ -30,7 +30,11 @@ class LoadMeter:
             return None
         ticks = os.sysconf("SC_CLK_TCK")
         user, nice, system, _idle, _wait, irq, softirq = map(int, _STAT.read_text().split("\n", 1)[0].split()[1:8])
-        return time.monotonic(), (user + nice + system + irq + softirq) / ticks, sum(map(_cpu_ticks, self._pids)) / ticks
+        return (
+            time.monotonic(),
+            (user + nice + system + irq + softirq) / ticks,
+            sum(map(_cpu_ticks, self._pids)) / ticks,
+        )
 
 
 def _cpu_ticks(pid: int) -> int:

@@ -65,9 +65,14 @@ class Bert(_Model):
         shown = (mask != 0)[:, None, None, :]
         for i in range(self.c["layers"]):
             layer = f"encoder.layer.{i}"
-            q, k, v = (self.heads(self.linear(x, f"{layer}.attention.self.{part}")) for part in ("query", "key", "value"))
+            q, k, v = (
+                self.heads(self.linear(x, f"{layer}.attention.self.{part}")) for part in ("query", "key", "value")
+            )
             y = F.scaled_dot_product_attention(q, k, v, attn_mask=shown)
-            x = self.norm(x + self.linear(self.joined(y), f"{layer}.attention.output.dense"), f"{layer}.attention.output.LayerNorm")
+            x = self.norm(
+                x + self.linear(self.joined(y), f"{layer}.attention.output.dense"),
+                f"{layer}.attention.output.LayerNorm",
+            )
             y = self.activation(self.linear(x, f"{layer}.intermediate.dense"))
             x = self.norm(x + self.linear(y, f"{layer}.output.dense"), f"{layer}.output.LayerNorm")
         return x

@@ -75,11 +75,19 @@ def benchmark(config: BenchConfig) -> BenchResult:
     with tempfile.TemporaryDirectory(prefix="halo-bench-") as folder:
         directory = Path(folder)
         np.savez(directory / "inputs.npz", **inputs)
-        contestants = [Contestant(OURS, engine_command("halo"), LoadRequest(config.artifact, threads, str(directory / "inputs.npz")))]
+        contestants = [
+            Contestant(
+                OURS, engine_command("halo"), LoadRequest(config.artifact, threads, str(directory / "inputs.npz"))
+            )
+        ]
         models = PeerModels(manifest.source, config.reference, directory) if config.vs else None
         contestants += [_contestant(name, models, threads, directory / "inputs.npz") for name in config.vs]
         engines, runs, other = take_turns(contestants, config.rounds, _reference(config.artifact, directory), directory)
-    notes = ("errors are against onnxruntime's own float32 outputs, not float64",) if manifest.source.get("kind") == "onnx" else ()
+    notes = (
+        ("errors are against onnxruntime's own float32 outputs, not float64",)
+        if manifest.source.get("kind") == "onnx"
+        else ()
+    )
     return _result(manifest.name, inputs, threads, config.rounds, runs, engines, other, notes)
 
 
@@ -97,7 +105,9 @@ def timed_inputs(
             rest.append(part)
             continue
         declared, given = by_name[name].shape, [int(d) for d in dims.split("x")]
-        if len(given) != len(declared) or any(isinstance(d, int) and d != n for d, n in zip(declared, given, strict=False)):
+        if len(given) != len(declared) or any(
+            isinstance(d, int) and d != n for d, n in zip(declared, given, strict=False)
+        ):
             text = "x".join(map(str, declared))
             raise UsageError(f"expected a shape like {text} for input {name}, found {dims}: correct --shape")
         sizes.update({d: n for d, n in zip(declared, given, strict=True) if isinstance(d, str)})
@@ -105,7 +115,9 @@ def timed_inputs(
     for dim, size in sizes.items():
         low, high = spec.ranges.get(dim, (size, size))
         if not low <= size <= high:
-            raise UsageError(f"expected {dim} from {low} to {high}, found {size}: correct --shape, or compile for larger sizes")
+            raise UsageError(
+                f"expected {dim} from {low} to {high}, found {size}: correct --shape, or compile for larger sizes"
+            )
     return generate_inputs(spec, sizes={**(typical or {}), **sizes}, seed=seed)
 
 
@@ -217,7 +229,9 @@ def _finish(engine: _Running, reference: Path | None, directory: Path) -> None:
         engine.accuracy = accuracy(split_cases(expected, "output"), split_cases(found, "output"))
 
 
-def accuracy(expected: Mapping[str, Mapping[str, np.ndarray]], found: Mapping[str, Mapping[str, np.ndarray]]) -> Accuracy:
+def accuracy(
+    expected: Mapping[str, Mapping[str, np.ndarray]], found: Mapping[str, Mapping[str, np.ndarray]]
+) -> Accuracy:
     """The largest errors over all cases and outputs; an output that is missing counts as infinitely wrong."""
     absolute, relative = [0.0], [0.0]
     for case, outputs in expected.items():

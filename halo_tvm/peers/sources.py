@@ -46,7 +46,9 @@ class PeerModels:
 
     def _weights(self) -> Path:
         if self._source.get("kind") == "onnx":
-            raise PeerFailed("expected a built-in model or a Hugging Face directory, found an ONNX file: use --vs onnxruntime")
+            raise PeerFailed(
+                "expected a built-in model or a Hugging Face directory, found an ONNX file: use --vs onnxruntime"
+            )
         model = self._model()
         family, config = _configuration(self._source, self._reference)
         directory = self._directory / "weights"
@@ -55,7 +57,12 @@ class PeerModels:
         headers = [ParamHeader(name, model.params.shape(name), model.params.dtype(name)) for name in names]
         with (directory / "weights.safetensors").open("wb") as file:
             write_params(file, headers, model.params.stream(names))
-        description = {"family": family, "config": config, "outputs": list(model.outputs), "inputs": [s.name for s in model.inputs]}
+        description = {
+            "family": family,
+            "config": config,
+            "outputs": list(model.outputs),
+            "inputs": [s.name for s in model.inputs],
+        }
         (directory / "model.json").write_text(json.dumps(description), encoding="utf-8")
         return directory
 
@@ -71,10 +78,14 @@ def check_reference(source: Mapping[str, object], reference: str | None) -> None
     if kind == "builtin":
         return
     if kind not in ("huggingface", "onnx"):
-        raise UsageError(f"expected an artifact made of a built-in model, a directory or an ONNX file, found {kind!r}: compile it again")
+        raise UsageError(
+            f"expected an artifact made of a built-in model, a directory or an ONNX file, found {kind!r}: compile it again"
+        )
     what = "directory" if kind == "huggingface" else "ONNX file"
     if reference is None:
-        raise UsageError(f"a peer needs the original {what} of this artifact, found no --reference: add --reference PATH")
+        raise UsageError(
+            f"a peer needs the original {what} of this artifact, found no --reference: add --reference PATH"
+        )
     path = Path(reference)
     if not (path.is_dir() if kind == "huggingface" else path.is_file()):
         raise UsageError(f"expected the original {what} at {reference}, found none: correct --reference")

@@ -20,7 +20,15 @@ from ..plain import plain
 from .canonical import Canonical, blocks_of
 
 _KEY_DIGITS = 20
-_SHORT = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "float64": "f64", "int8": "i8", "int32": "i32", "int64": "i64"}
+_SHORT = {
+    "float32": "f32",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "float64": "f64",
+    "int8": "i8",
+    "int32": "i32",
+    "int64": "i64",
+}
 
 
 def workload_key(func: tirx.PrimFunc) -> str:
@@ -60,7 +68,9 @@ def describe(func: tirx.PrimFunc) -> str:
     call = operator_call(func)
     if call is not None:
         op, attrs = call
-        options = ",".join(f"{k}={attrs[k]}" for k in sorted(attrs) if not isinstance(attrs[k], str) or len(attrs[k]) < 20)
+        options = ",".join(
+            f"{k}={attrs[k]}" for k in sorted(attrs) if not isinstance(attrs[k], str) or len(attrs[k]) < 20
+        )
         return f"{op}{'x'.join(shapes[:-1])} {_dtypes(dtypes)}" + (f" ({options})" if options else "")
     blocks = blocks_of(func)
     main = next((b for b in blocks if "halo.op" in b.annotations), blocks[0] if blocks else None)

@@ -36,7 +36,9 @@ class Embedding(Operator):
         ids, table = call.args[0].ty, call.args[1].ty
         packed = attrs_of(call)["layout"] == "packed"
         if table.ndim != (4 if packed else 2) or not str(ids.dtype).startswith(("int", "uint")):
-            raise ValueError(f"halo.embedding: expected integer ids and a table of rank {4 if packed else 2}, got {ids} and {table}")
+            raise ValueError(
+                f"halo.embedding: expected integer ids and a table of rank {4 if packed else 2}, got {ids} and {table}"
+            )
         depth = table.shape.values[0] * table.shape.values[2] if packed else table.shape.values[1]
         return relax.TensorType([*ids.shape.values, depth], table.dtype)
 

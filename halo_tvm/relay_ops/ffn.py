@@ -47,7 +47,9 @@ class FFN(Operator):
                 f"halo.ffn: expected {expected} arguments and an activation of {', '.join(ACTIVATIONS)}, "
                 f"got {len(call.args)} and {attrs['activation']}"
             )
-        return relax.TensorType([*call.args[0].ty.shape.values[:-1], _columns(call.args[-per], attrs["layout"])], call.args[0].ty.dtype)
+        return relax.TensorType(
+            [*call.args[0].ty.shape.values[:-1], _columns(call.args[-per], attrs["layout"])], call.args[0].ty.dtype
+        )
 
     @staticmethod
     def compute(x: te.Tensor, *weights: te.Tensor, activation: str, gated: bool, bias: bool, layout: str) -> te.Tensor:
@@ -65,7 +67,9 @@ class FFN(Operator):
         return linear(hidden, groups[-1])
 
     @staticmethod
-    def reference(x: np.ndarray, *weights: np.ndarray, activation: str, gated: bool, bias: bool, layout: str) -> np.ndarray:
+    def reference(
+        x: np.ndarray, *weights: np.ndarray, activation: str, gated: bool, bias: bool, layout: str
+    ) -> np.ndarray:
         groups = _groups(weights, bias)
 
         def linear(y, group):
@@ -145,7 +149,9 @@ def _build(activation: str, down: relax.Call, projections: tuple[relax.Expr, ...
     layouts = {attrs_of(call)["layout"] for call in calls}
     biased = {len(call.args) == 3 for call in calls}
     if len(layouts) != 1 or len(biased) != 1:
-        raise Rejected(f"projections must agree in layout and bias, found layouts {sorted(layouts)}, bias {sorted(biased)}")
+        raise Rejected(
+            f"projections must agree in layout and bias, found layouts {sorted(layouts)}, bias {sorted(biased)}"
+        )
     inputs = [call.args[0] for call in projections]
     if any(not x.same_as(inputs[0]) for x in inputs):
         raise Rejected("the gate and the up projection have different inputs")

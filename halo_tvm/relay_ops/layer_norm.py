@@ -43,7 +43,9 @@ class LayerNorm(Operator):
     @staticmethod
     def infer_type(call: relax.Call) -> relax.TensorType:
         if len(call.args) not in (3, 4):
-            raise ValueError(f"halo.layer_norm: takes x, weight, bias and at most one residual, got {len(call.args)} arguments")
+            raise ValueError(
+                f"halo.layer_norm: takes x, weight, bias and at most one residual, got {len(call.args)} arguments"
+            )
         check_vectors("layer_norm", call.args[0], {"weight": call.args[1], "bias": call.args[2]})
         return call.args[0].ty
 

@@ -33,7 +33,9 @@ class Matmul(Operator):
         a, b = call.args[0].ty, call.args[1].ty
         attrs = attrs_of(call)
         if a.ndim < 2 or b.ndim not in (2, a.ndim):
-            raise ValueError(f"halo.matmul: expected operands of rank >= 2 and equal rank (or b of rank 2), got {a} and {b}")
+            raise ValueError(
+                f"halo.matmul: expected operands of rank >= 2 and equal rank (or b of rank 2), got {a} and {b}"
+            )
         m = a.shape.values[-1 if attrs.get("transpose_a") else -2]
         n = b.shape.values[-2 if attrs.get("transpose_b") else -1]
         return relax.TensorType([*a.shape.values[:-2], m, n], a.dtype)

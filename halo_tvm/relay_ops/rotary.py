@@ -55,7 +55,9 @@ class Rotary(Operator):
         return te.compute(x.shape, value, name="rotary", attrs={"halo.op": "rotary"})
 
     @staticmethod
-    def reference(x: np.ndarray, positions: np.ndarray, cos: np.ndarray, sin: np.ndarray, *, interleaved: bool) -> np.ndarray:
+    def reference(
+        x: np.ndarray, positions: np.ndarray, cos: np.ndarray, sin: np.ndarray, *, interleaved: bool
+    ) -> np.ndarray:
         lead = (1,) if positions.ndim == 1 else ()
         c, n = (t[positions].reshape(*lead, *positions.shape, 1, t.shape[1]) for t in (cos, sin))
         first, second = (x[..., 0::2], x[..., 1::2]) if interleaved else np.split(x, 2, axis=-1)

@@ -16,7 +16,12 @@ def render(result: Result) -> str:
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table, first column to the left, others to the right; pipes in cells are escaped."""
     lines = [header, ["---", *(["---:"] * (len(header) - 1))], *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in line) + " |" for line in lines) + "\n"
+    return (
+        "\n".join(
+            "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in line) + " |" for line in lines
+        )
+        + "\n"
+    )
 
 
 def _section(section: Table) -> str:

@@ -175,7 +175,12 @@ class ProfileResult:
 
 
 Result = BenchResult | ValidateResult | TuneResult | ProfileResult
-KINDS: dict[str, type] = {"bench": BenchResult, "validate": ValidateResult, "tune": TuneResult, "profile": ProfileResult}
+KINDS: dict[str, type] = {
+    "bench": BenchResult,
+    "validate": ValidateResult,
+    "tune": TuneResult,
+    "profile": ProfileResult,
+}
 
 
 def to_json(result: Result) -> dict[str, object]:
@@ -187,10 +192,14 @@ def from_json(data: Mapping[str, object]) -> Result:
     """The inverse of `to_json`; `UsageError` for another schema version, an unknown kind or a wrong field."""
     if not isinstance(data, Mapping) or data.get("schema") != SCHEMA:
         found = data.get("schema") if isinstance(data, Mapping) else type(data).__name__
-        raise UsageError(f"expected a result of schema {SCHEMA}, found {found!r}: measure again, or use the release that wrote it")
+        raise UsageError(
+            f"expected a result of schema {SCHEMA}, found {found!r}: measure again, or use the release that wrote it"
+        )
     kind = data.get("kind")
     if kind not in KINDS:
-        raise UsageError(f"expected a result of kind {', '.join(sorted(KINDS))}, found {kind!r}: give a file written with --json")
+        raise UsageError(
+            f"expected a result of kind {', '.join(sorted(KINDS))}, found {kind!r}: give a file written with --json"
+        )
     values = {key: value for key, value in data.items() if key not in ("schema", "kind")}
     return _record(KINDS[str(kind)], values, str(kind))
 
@@ -209,11 +218,15 @@ def _plain(value: object) -> object:
 
 def _record(cls: type, data: object, where: str) -> object:
     if not isinstance(data, Mapping):
-        raise UsageError(f"expected an object at {where}, found {type(data).__name__}: the file is damaged, measure again")
+        raise UsageError(
+            f"expected an object at {where}, found {type(data).__name__}: the file is damaged, measure again"
+        )
     hints = typing.get_type_hints(cls)
     fields = {f.name: f for f in dataclasses.fields(cls) if f.init}
     unknown = sorted(set(data) - set(fields))
-    required = [n for n, f in fields.items() if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING]
+    required = [
+        n for n, f in fields.items() if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+    ]
     missing = sorted(set(required) - set(data))
     if unknown or missing:
         raise UsageError(

@@ -73,8 +73,7 @@ def generate_inputs(
         chosen.setdefault(name, low if name in leading else min(max(low, _GENERATED_SIZE), high))
     random = np.random.default_rng(seed)
     return {
-        t.name: _random(t, tuple(d if isinstance(d, int) else chosen[d] for d in t.shape), random)
-        for t in spec.inputs
+        t.name: _random(t, tuple(d if isinstance(d, int) else chosen[d] for d in t.shape), random) for t in spec.inputs
     }
 
 
@@ -203,8 +202,7 @@ def _filled(spec: FunctionSpec, tensor: TensorSpec, sizes: Mapping[str, int]) ->
     if tensor.default is None or open_dimensions:
         needed = ", ".join(t.name for t in spec.inputs if t.default is None)
         raise InputError(
-            f"input {tensor.name!r}: expected {tensor.dtype} {_shape_text(tensor.shape)}, "
-            f"found nothing; pass {needed}"
+            f"input {tensor.name!r}: expected {tensor.dtype} {_shape_text(tensor.shape)}, found nothing; pass {needed}"
         )
     shape = tuple(d if isinstance(d, int) else sizes[d] for d in tensor.shape)
     return (np.ones if tensor.default == "ones" else np.zeros)(shape, numpy_dtype(tensor.dtype))

@@ -25,12 +25,23 @@ def can_build_here(target: Target) -> Answer:
     """Whether this machine can compile and link for `target`."""
     spec, linker = target.spec, target.linker
     if linker is not None and shutil.which(linker) is None:
-        package = f": install the package {spec.linker_package} (apt-get install {spec.linker_package})" if spec.linker_package else ""
+        package = (
+            f": install the package {spec.linker_package} (apt-get install {spec.linker_package})"
+            if spec.linker_package
+            else ""
+        )
         return Answer(False, f"linking for {spec.name} needs the compiler {linker}, which is not on the path{package}")
     if linker is None and shutil.which("g++") is None and shutil.which("c++") is None:
-        return Answer(False, "linking needs a C++ compiler, and neither g++ nor c++ is on the path: install the package g++ (apt-get install g++)")
+        return Answer(
+            False,
+            "linking needs a C++ compiler, and neither g++ nor c++ is on the path: install the package g++ (apt-get install g++)",
+        )
     if spec.gpu and not read_gpus():
-        nvcc = "nvcc is here, but the NVIDIA driver is not" if shutil.which("nvcc") else "neither nvcc nor the NVIDIA driver is here"
+        nvcc = (
+            "nvcc is here, but the NVIDIA driver is not"
+            if shutil.which("nvcc")
+            else "neither nvcc nor the NVIDIA driver is here"
+        )
         return Answer(True, f"libraries hold CUDA source, compiled when they are loaded: {nvcc}")
     return Answer(True)
 
@@ -42,18 +53,29 @@ def can_run_here(target: Target, host: Host | None = None) -> Answer:
     if spec.gpu:
         return _can_run_on_gpu(target)
     if spec.runs_on and host.machine not in spec.runs_on:
-        return Answer(False, f"{spec.name} runs on {' or '.join(sorted(spec.runs_on))}, and this host is {host.machine}: copy the artifact to such a machine")
+        return Answer(
+            False,
+            f"{spec.name} runs on {' or '.join(sorted(spec.runs_on))}, and this host is {host.machine}: copy the artifact to such a machine",
+        )
     lacking = sorted(target.isa.requires - host.flags)
     if lacking:
-        return Answer(False, f"{target.name} needs CPU features that this host lacks ({', '.join(lacking)}): choose a smaller level")
+        return Answer(
+            False,
+            f"{target.name} needs CPU features that this host lacks ({', '.join(lacking)}): choose a smaller level",
+        )
     return Answer(True)
 
 
 def _can_run_on_gpu(target: Target) -> Answer:
     gpus = read_gpus()
     if not gpus:
-        return Answer(False, "no NVIDIA GPU: nvidia-smi is missing or lists none; install the driver, or copy the artifact to a machine with a GPU")
+        return Answer(
+            False,
+            "no NVIDIA GPU: nvidia-smi is missing or lists none; install the driver, or copy the artifact to a machine with a GPU",
+        )
     if not any(runs_on_gpu(target.isa, gpu.arch) for gpu in gpus):
         found = ", ".join(f"{gpu.name} ({gpu.arch})" for gpu in gpus)
-        return Answer(False, f"{target.name} needs a GPU of that generation, and this machine has {found}: choose another level")
+        return Answer(
+            False, f"{target.name} needs a GPU of that generation, and this machine has {found}: choose another level"
+        )
     return Answer(True)

@@ -144,7 +144,9 @@ def _use_threads(threads: int) -> None:
     import tvm
 
     cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(threads))
-    tvm.get_global_func("runtime.config_threadpool")(_SHARE_LISTED_CORES, threads, [str(core) for core in sorted(cores)][:threads])
+    tvm.get_global_func("runtime.config_threadpool")(
+        _SHARE_LISTED_CORES, threads, [str(core) for core in sorted(cores)][:threads]
+    )
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, cores)  # configuring the pool has narrowed this thread
 

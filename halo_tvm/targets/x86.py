@@ -13,7 +13,14 @@ X86 = TargetSpec(
     isas=(
         Isa("avx2", "x86-64-v3", (), _AVX2, vector_bits=256, vector_registers=16),
         Isa("avx512", "x86-64-v4", (), _AVX512, vector_bits=512, vector_registers=32),
-        Isa("avx512-vnni", "x86-64-v4", ("+avx512vnni",), _AVX512 | {"avx512_vnni"}, vector_bits=512, vector_registers=32),
+        Isa(
+            "avx512-vnni",
+            "x86-64-v4",
+            ("+avx512vnni",),
+            _AVX512 | {"avx512_vnni"},
+            vector_bits=512,
+            vector_registers=32,
+        ),
     ),
     rules=("flash_attention", "gemm", "row_reduction", "elementwise", "fallback"),
     runs_on=frozenset({"x86_64", "AMD64"}),

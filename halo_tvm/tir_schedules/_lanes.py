@@ -45,7 +45,9 @@ def ceil_div(a: Expr, b: Expr | int) -> Expr:
     return simplify(tirx.floordiv(a + b - index(1), b))
 
 
-def loop(name: str, extent: Expr | int, body: Callable[[Expr], Sequence[tirx.Stmt]], kind: tirx.ForKind = tirx.ForKind.SERIAL) -> tirx.Stmt:
+def loop(
+    name: str, extent: Expr | int, body: Callable[[Expr], Sequence[tirx.Stmt]], kind: tirx.ForKind = tirx.ForKind.SERIAL
+) -> tirx.Stmt:
     """for name in range(extent): body(name); no loop at all for the extent one."""
     extent = index(extent) if isinstance(extent, int) else extent
     if constant(extent) == 1 and kind != tirx.ForKind.PARALLEL:
@@ -75,12 +77,23 @@ def vector_loop(start: Expr, length: Expr, lanes: int, unroll: int, body: Body) 
     step = lanes * unroll
 
     def vectors(offset: Expr, slot: int, width: int) -> tirx.Stmt:
-        return loop("lane", width, lambda lane: body(simplify(offset + lane), simplify(index(slot) + lane)), tirx.ForKind.VECTORIZED)
+        return loop(
+            "lane",
+            width,
+            lambda lane: body(simplify(offset + lane), simplify(index(slot) + lane)),
+            tirx.ForKind.VECTORIZED,
+        )
 
     blocks = simplify(tirx.floordiv(length, index(step)))
     if constant(blocks) != 0:
         out.append(
-            loop("block", blocks, lambda b: [vectors(start + b * index(step) + index(u * lanes), u * lanes, lanes) for u in range(unroll)])
+            loop(
+                "block",
+                blocks,
+                lambda b: [
+                    vectors(start + b * index(step) + index(u * lanes), u * lanes, lanes) for u in range(unroll)
+                ],
+            )
         )
     singles = simplify(tirx.floormod(tirx.floordiv(length, index(lanes)), index(unroll)))
     if constant(singles) != 0:
@@ -95,11 +108,19 @@ def vector_loop(start: Expr, length: Expr, lanes: int, unroll: int, body: Body) 
                 done_size += width
     else:
         done = simplify(start + tirx.floordiv(length, index(lanes)) * index(lanes))
-        out.append(loop("rest", simplify(tirx.floormod(length, index(lanes))), lambda t: body(simplify(done + t), None)))
+        out.append(
+            loop("rest", simplify(tirx.floormod(length, index(lanes))), lambda t: body(simplify(done + t), None))
+        )
     return out
 
 
-def parallel_rows(rows: Expr, tasks: int, parallel: bool, row: Callable[[Expr], Sequence[tirx.Stmt]], head: Callable[[], Sequence[tirx.Stmt]]) -> tirx.Stmt:
+def parallel_rows(
+    rows: Expr,
+    tasks: int,
+    parallel: bool,
+    row: Callable[[Expr], Sequence[tirx.Stmt]],
+    head: Callable[[], Sequence[tirx.Stmt]],
+) -> tirx.Stmt:
     """row(r) for 0 <= r < rows, in at most `tasks` parallel runs of rows; head() at the start of each run."""
     if not parallel:
         return seq([*head(), loop("row", rows, row)])

@@ -29,7 +29,14 @@ EXP_LOWEST, EXP_HIGHEST = -87.33654, 88.72283  # outside: below the smallest nor
 FLT_MAX, FLT_MIN = 3.4028234663852886e38, 1.1754943508222875e-38
 
 # (e^r - 1) / r on |r| <= ln(2)/2, error 1e-8; (2^r - 1) / r on |r| <= 1/2, error 1e-8
-EXPM1 = (1.0000000106597724, 0.499999981191575, 0.1666650589899345, 0.04166713715178961, 0.008369104293413024, 0.0013888872536991666)
+EXPM1 = (
+    1.0000000106597724,
+    0.499999981191575,
+    0.1666650589899345,
+    0.04166713715178961,
+    0.008369104293413024,
+    0.0013888872536991666,
+)
 EXP2M1 = (0.693147188, 0.240226498, 0.0555035722, 0.00961823793, 0.00133908498, 0.000154035122)
 # -log2(1 - erf(t)) / t on 0 <= t <= 3.95, weighted so that erf itself is good to 4e-9 of its value
 ERF = (1.6279070377349854, 0.9184476137161255, 0.14827705919742584, -0.027632026001811028, -0.00023141322890296578,
@@ -60,7 +67,9 @@ def hoist_lets(expr: Expr) -> Expr:
 
     def on_call(call: ir.Call) -> Expr:
         if isinstance(call.op, ir.Op) and call.op.name == "tirx.if_then_else":
-            return ir.Call(call.op, [strip(call.args[0]), *map(_substituted, call.args[1:])], call.attrs, ret_ty=call.ty)
+            return ir.Call(
+                call.op, [strip(call.args[0]), *map(_substituted, call.args[1:])], call.attrs, ret_ty=call.ty
+            )
         return call
 
     def strip(expr: Expr) -> Expr:
@@ -88,7 +97,9 @@ def exp(x: Expr) -> Expr:
     def body(x: Expr) -> Expr:
         def reduced(shifted: Expr) -> Expr:
             n = shifted - _like(x, ROUND)
-            return let(x - n * _like(x, LN2_HIGH) - n * _like(x, LN2_LOW), lambda r: _scale(_one_plus(EXPM1, r), shifted))
+            return let(
+                x - n * _like(x, LN2_HIGH) - n * _like(x, LN2_LOW), lambda r: _scale(_one_plus(EXPM1, r), shifted)
+            )
 
         value = let(x * _like(x, LOG2E) + _like(x, ROUND), reduced)
         return _in_range(x, value, EXP_LOWEST, EXP_HIGHEST)
@@ -113,7 +124,10 @@ def tanh(x: Expr) -> Expr:
     """tanh(x) = (e^2x - 1) / (e^2x + 1), relatively exact near zero because e^2x - 1 is never rounded to e^2x."""
 
     def body(x: Expr) -> Expr:
-        return let(_exp2m1(x * _like(x, 2 * LOG2E), lambda power, q: power * q + (power - _like(x, 1.0))), lambda e: e / (e + _like(x, 2.0)))
+        return let(
+            _exp2m1(x * _like(x, 2 * LOG2E), lambda power, q: power * q + (power - _like(x, 1.0))),
+            lambda e: e / (e + _like(x, 2.0)),
+        )
 
     return hoist_lets(let(_clamp(x, -TANH_ONE, TANH_ONE), body))
 
@@ -221,6 +235,7 @@ BUILDERS: dict[str, Callable[[Expr], Expr]] = {
     "log1p": log1p,
 }
 
+
 def dtype_of(x: Expr) -> tvm_ffi.dtype:
     return tvm_ffi.dtype(str(x.ty.dtype))
 
@@ -295,7 +310,12 @@ def _in_range(x: Expr, value: Expr, lowest: float, highest: float) -> Expr:
 
 def _clamp(x: Expr, lowest: float, highest: float) -> Expr:
     """Both comparisons are false for NaN, which passes."""
-    return let(x, lambda x: tirx.Select(x > _like(x, highest), _like(x, highest), tirx.Select(x < _like(x, lowest), _like(x, lowest), x)))
+    return let(
+        x,
+        lambda x: tirx.Select(
+            x > _like(x, highest), _like(x, highest), tirx.Select(x < _like(x, lowest), _like(x, lowest), x)
+        ),
+    )
 
 
 def _exp2m1(exponent: Expr, combine: Callable[[Expr, Expr], Expr]) -> Expr:

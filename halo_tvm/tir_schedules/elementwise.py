@@ -76,7 +76,9 @@ class Elementwise(Rule[ElementwiseDecision]):
     def default(self, func: tirx.PrimFunc, target: Target) -> ElementwiseDecision:
         nests = _analyse(func)
         # The widest element decides: a vector of 16 int64 would be two registers, and gathers of them four.
-        widest = max((_bits(v) for nest in nests for v in (nest.output, *(x.source for x in _loads(nest.value)))), default=32)
+        widest = max(
+            (_bits(v) for nest in nests for v in (nest.output, *(x.source for x in _loads(nest.value)))), default=32
+        )
         lanes = max(1, target.isa.vector_bits // max(widest, 32))
         # A launch costs 0.75 us, in which one core copies about 16 KiB out of its cache.
         return ElementwiseDecision(lanes=lanes, unroll=2, tasks=8 * target.cores, serial_below=8192, tile=16)
@@ -84,7 +86,13 @@ class Elementwise(Rule[ElementwiseDecision]):
     def space(self, func: tirx.PrimFunc, target: Target) -> Sequence[ElementwiseDecision]:
         base = self.default(func, target)
         changes: list[dict[str, int]] = [{"unroll": u} for u in (1, 4)]
-        changes += [{"lanes": max(1, base.lanes // 2)}, {"tasks": target.cores}, {"serial_below": 1 << 15}, {"tile": 8}, {"tile": 32}]
+        changes += [
+            {"lanes": max(1, base.lanes // 2)},
+            {"tasks": target.cores},
+            {"serial_below": 1 << 15},
+            {"tile": 8},
+            {"tile": 32},
+        ]
         return (base, *(replace(base, **change) for change in changes))
 
     def apply(self, func: tirx.PrimFunc, target: Target, decision: ElementwiseDecision) -> tirx.PrimFunc:
@@ -93,7 +101,11 @@ class Elementwise(Rule[ElementwiseDecision]):
 
             def emit(parallel: bool, nest: _Nest = nest) -> tirx.Stmt:
                 swapped = _swapped_axis(nest)
-                return _tiles(nest, decision, parallel, swapped) if swapped is not None else _vectors(nest, decision, parallel)
+                return (
+                    _tiles(nest, decision, parallel, swapped)
+                    if swapped is not None
+                    else _vectors(nest, decision, parallel)
+                )
 
             statements.append(in_parallel_when_large(product(nest.extents), decision.serial_below, emit))
         return replace_body(func, seq(statements))
@@ -166,7 +178,11 @@ def _vectors(nest: _Nest, decision: ElementwiseDecision, parallel: bool) -> tirx
     chunks = index(1)
     if parallel and count is not None and count < decision.tasks:
         chunks = simplify(tirx.max(tirx.min(index(-(-decision.tasks // count)), ceil_div(length, unit)), index(1)))
-    size = simplify(tirx.floordiv(ceil_div(length, chunks) + index(unit - 1), index(unit)) * index(unit)) if constant(chunks) != 1 else length
+    size = (
+        simplify(tirx.floordiv(ceil_div(length, chunks) + index(unit - 1), index(unit)) * index(unit))
+        if constant(chunks) != 1
+        else length
+    )
 
     def row(r: Expr) -> list[tirx.Stmt]:
         whole = constant(chunks) == 1
@@ -191,13 +207,20 @@ def _tiles(nest: _Nest, decision: ElementwiseDecision, parallel: bool, swapped: 
     rows = simplify(product([nest.extents[i] for i in others]) * rows_of_tiles)
 
     def row(r: Expr) -> list[tirx.Stmt]:
-        at = dict(zip((nest.axes[i] for i in others), unravel(simplify(tirx.floordiv(r, rows_of_tiles)), [nest.extents[i] for i in others])))
+        at = dict(
+            zip(
+                (nest.axes[i] for i in others),
+                unravel(simplify(tirx.floordiv(r, rows_of_tiles)), [nest.extents[i] for i in others]),
+            )
+        )
         top = simplify(tirx.floormod(r, rows_of_tiles) * index(edge))
 
         def tile(left: Expr, width: Expr | int) -> tirx.Stmt:
             def element(i: Expr) -> list[tirx.Stmt]:
                 def one(j: Expr) -> list[tirx.Stmt]:
-                    return [_store(nest, at | {nest.axes[swapped]: simplify(top + i), nest.axes[last]: simplify(left + j)})]
+                    return [
+                        _store(nest, at | {nest.axes[swapped]: simplify(top + i), nest.axes[last]: simplify(left + j)})
+                    ]
 
                 kind = tirx.ForKind.VECTORIZED if isinstance(width, int) else tirx.ForKind.SERIAL
                 return [loop("j", width, one, kind)]

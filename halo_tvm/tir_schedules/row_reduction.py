@@ -144,13 +144,17 @@ def _stage(block: Block, extents: tuple[Expr, ...], depth: Expr) -> _Stage:
     if rest and rest[0][2] == "R":
         operation, value, init = _reduction(block)
     position = next((i for i, at in enumerate(store.indices) if var is not None and is_var(at, var)), None)
-    return _Stage(block, tuple(v for v, _, _ in rows), var, operation, value, init, store.buffer, tuple(store.indices), position)
+    return _Stage(
+        block, tuple(v for v, _, _ in rows), var, operation, value, init, store.buffer, tuple(store.indices), position
+    )
 
 
 def _reduction(block: Block) -> tuple[type, Expr, Expr]:
     """Operation, operand and initial value of a reduction block."""
     store = block.store
-    assert store is not None and isinstance(block.node.init, tirx.BufferStore), "a reduction stores one value and has an init"
+    assert store is not None and isinstance(block.node.init, tirx.BufferStore), (
+        "a reduction stores one value and has an init"
+    )
     value = store.value
     if not isinstance(value, _OPERATIONS):
         raise Declined(f"row_reduction: reduces by {type(value).__name__}, served are Add, Mul, Max and Min")
@@ -167,7 +171,9 @@ def _check_loads(stage: _Stage, stages: Sequence[_Stage], outputs: Sequence[ir.V
         if writer is not None:
             for at, mine in zip(load.indices, writer.indices):
                 if not _same_place(at, mine, stage, writer):
-                    raise Declined("row_reduction: a stage reads another row, or another place of the row, than it is at")
+                    raise Declined(
+                        "row_reduction: a stage reads another row, or another place of the row, than it is at"
+                    )
         if stage.operation is not None and stage.depth is not None:
             for at in load.indices[:-1]:
                 if _uses(at, stage.depth):
@@ -201,7 +207,9 @@ class _Body:
             dtype = _dtype(stage.target)
             if any(stage.target.same_as(b) for b in rows.local):
                 shape = [rows.depth] if stage.operation is None and stage.depth is not None else [index(1)]
-                self.buffers[number] = tirx.decl_buffer(shape, dtype, name="row" if len(shape) and shape[0] is rows.depth else "scalar")
+                self.buffers[number] = tirx.decl_buffer(
+                    shape, dtype, name="row" if len(shape) and shape[0] is rows.depth else "scalar"
+                )
                 if _is_divisor(stage, rows.stages):
                     self.inverse[number] = tirx.decl_buffer([index(1)], dtype, name="inverse")
             if stage.operation is not None:
@@ -230,7 +238,9 @@ class _Body:
         for n in reductions:
             partial, neutral = self.partial[n], self._neutral(n)
             for u in range(self.unroll):
-                out.append(_lanes(lanes, lambda lane, u=u: tirx.BufferStore(partial, neutral, [index(u * lanes) + lane])))
+                out.append(
+                    _lanes(lanes, lambda lane, u=u: tirx.BufferStore(partial, neutral, [index(u * lanes) + lane]))
+                )
             out.append(tirx.BufferStore(self.rest[n], neutral, [index(0)]))
 
         def body(j: Expr, slot: Expr | None) -> list[tirx.Stmt]:
@@ -336,7 +346,10 @@ def _groups(rows: _Rows) -> list[list[int]]:
     groups: list[list[int]] = []
     for number, stage in enumerate(rows.stages):
         made = [rows.stages[n] for n in groups[-1]] if groups else []
-        waits = any(w.depth is None or w.operation is not None and any(w.target.same_as(x.source) for x in _loads(stage.value)) for w in made)
+        waits = any(
+            w.depth is None or w.operation is not None and any(w.target.same_as(x.source) for x in _loads(stage.value))
+            for w in made
+        )
         if groups and not waits and stage.depth is not None:
             groups[-1].append(number)
         else:

@@ -11,7 +11,14 @@ class Candidates:
     """Hands out each decision once. A ranking by a model will reorder `_waiting`; nothing else changes then."""
 
     def __init__(
-        self, default: object, space: Sequence[object], hints: Iterable[object], avoid: Iterable[object], *, descend: bool, seed: int
+        self,
+        default: object,
+        space: Sequence[object],
+        hints: Iterable[object],
+        avoid: Iterable[object],
+        *,
+        descend: bool,
+        seed: int,
     ) -> None:
         self._space = tuple(space)
         self._descend = descend

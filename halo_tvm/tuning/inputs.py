@@ -30,7 +30,9 @@ class Weights:
 class Arguments:
     """The arguments of one function at one size, with one set for each copy of its weights."""
 
-    def __init__(self, func: tirx.PrimFunc, dims: Sequence[int], outputs: Sequence[int], weights: Weights, seed: int) -> None:
+    def __init__(
+        self, func: tirx.PrimFunc, dims: Sequence[int], outputs: Sequence[int], weights: Weights, seed: int
+    ) -> None:
         env: Env = dict(zip(symbols(func), dims))
         self._outputs = tuple(outputs)
         known = weights.sets[0]

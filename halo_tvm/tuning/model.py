@@ -85,7 +85,9 @@ def _check_can_run(target: Target) -> None:
     answer = can_run_here(target)
     if not answer or target.spec.gpu:
         why = answer.reason or "measuring on GPUs is not supported yet"
-        raise EnvironmentProblem(f"tuning measures on this machine, so it needs a CPU target that runs here, but {target.name} does not: {why}")
+        raise EnvironmentProblem(
+            f"tuning measures on this machine, so it needs a CPU target that runs here, but {target.name} does not: {why}"
+        )
 
 
 def _memory_limit() -> int:

@@ -26,7 +26,13 @@ class Progress:
         self._spoke = time.monotonic()
         self._start = time.monotonic()
         self._bar = (
-            tqdm(total=round(budget_s), unit="s", file=self._stream, leave=False, bar_format="{l_bar}{bar}| {elapsed}<{remaining} {postfix}")
+            tqdm(
+                total=round(budget_s),
+                unit="s",
+                file=self._stream,
+                leave=False,
+                bar_format="{l_bar}{bar}| {elapsed}<{remaining} {postfix}",
+            )
             if self._stream.isatty()
             else None
         )

@@ -48,7 +48,9 @@ class Confirmed:
 class Search:
     """One task on one worker. `run` leaves what it saw in `tally`."""
 
-    def __init__(self, task: Task, worker: Worker, effort: Effort, progress: Progress, default_us: Sequence[float]) -> None:
+    def __init__(
+        self, task: Task, worker: Worker, effort: Effort, progress: Progress, default_us: Sequence[float]
+    ) -> None:
         self._task = task
         self._worker = worker
         self._effort = effort

@@ -66,7 +66,9 @@ def checked_sizes(func: tirx.PrimFunc, ranges: Mapping[str, tuple[int, int]]) ->
     return tuple(dict.fromkeys(_assignments(func, ranges, CHECKED)))
 
 
-def _assignments(func: tirx.PrimFunc, ranges: Mapping[str, tuple[int, int]], rows: tuple[int, ...]) -> list[tuple[int, ...]]:
+def _assignments(
+    func: tirx.PrimFunc, ranges: Mapping[str, tuple[int, int]], rows: tuple[int, ...]
+) -> list[tuple[int, ...]]:
     # The dimensions with the widest range vary together (a sequence and its keys); the others, a batch
     # for instance, stay at their smallest value.
     dims = [ranges.get(str(v.name), _UNKNOWN_RANGE) for v in symbols(func)]

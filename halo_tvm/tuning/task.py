@@ -77,7 +77,9 @@ def tasks_of(mod: tvm.IRModule, target: Target, ranges: Mapping[str, tuple[int, 
             found = tasks if key in tasks else skipped
             found[key] = _counted(found[key], count)
             continue
-        made = _task(func, key, target, ranges or {}, count, weights.get(gvar.name_hint, ()), gvar.name_hint in in_place)
+        made = _task(
+            func, key, target, ranges or {}, count, weights.get(gvar.name_hint, ()), gvar.name_hint in in_place
+        )
         if isinstance(made, Task):
             tasks[key] = made
         else:
@@ -120,7 +122,19 @@ def _task(
     outputs = written(func)
     if not outputs:
         return Skipped(readable, count, "writes none of its parameters")
-    return Task(key, readable, func, rule, default, space, count, sizes, checked, outputs, tuple(i for i in weights if i not in outputs))
+    return Task(
+        key,
+        readable,
+        func,
+        rule,
+        default,
+        space,
+        count,
+        sizes,
+        checked,
+        outputs,
+        tuple(i for i in weights if i not in outputs),
+    )
 
 
 def written(func: tirx.PrimFunc) -> tuple[int, ...]:

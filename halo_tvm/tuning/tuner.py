@@ -55,7 +55,9 @@ class TuneOptions:
 class Tuner:
     """Runs once. After an interruption `result` still says what was reached."""
 
-    def __init__(self, tasks: Tasks, target: Target, fingerprint: Fingerprint, options: TuneOptions, progress: Progress) -> None:
+    def __init__(
+        self, tasks: Tasks, target: Target, fingerprint: Fingerprint, options: TuneOptions, progress: Progress
+    ) -> None:
         self._tasks = tasks
         self._target = target
         self._fingerprint = fingerprint
@@ -88,7 +90,11 @@ class Tuner:
                 self._restarts = max(0, worker.restarts)
                 self._progress.close()
         outcome = self.result
-        if outcome.tasks and not outcome.measured and (outcome.failures or all(t.outcome == r.FAILED for t in outcome.tasks)):
+        if (
+            outcome.tasks
+            and not outcome.measured
+            and (outcome.failures or all(t.outcome == r.FAILED for t in outcome.tasks))
+        ):
             reasons = "; ".join(dict.fromkeys(t.note for t in outcome.tasks if t.note))
             raise NoValidTrial(
                 f"at least one candidate was expected to be measured, but all of them failed "

@@ -33,7 +33,9 @@ def test_precedence(tmp_path: Path) -> None:
 
 
 def test_tables_of_other_verbs_do_not_leak(tmp_path: Path) -> None:
-    path = toml(tmp_path, '[tune]\nbudget = "1m"\n[passes.prune_heads]\nthreshold = 0.1\n[layers."h.3"]\nrule = "fallback"\n')
+    path = toml(
+        tmp_path, '[tune]\nbudget = "1m"\n[passes.prune_heads]\nthreshold = 0.1\n[layers."h.3"]\nrule = "fallback"\n'
+    )
     found = resolve(CompileConfig, {"model": "mlp", "config": str(path)}, environ=NOTHING)
     assert found.overrides == {"passes": {"prune_heads": {"threshold": 0.1}}, "layers": {"h.3": {"rule": "fallback"}}}
     tune = resolve(TuneConfig, {"model": "mlp", "config": str(path)}, environ=NOTHING)
@@ -95,7 +97,10 @@ def test_values_refused() -> None:
         resolve(CompileConfig, {}, environ=NOTHING)
 
 
-@pytest.mark.parametrize(("model", "artifact"), [("gpt2", "gpt2.halo"), ("some/where/net.onnx", "net.halo"), ("models/minilm/", "minilm.halo")])
+@pytest.mark.parametrize(
+    ("model", "artifact"),
+    [("gpt2", "gpt2.halo"), ("some/where/net.onnx", "net.halo"), ("models/minilm/", "minilm.halo")],
+)
 def test_default_artifact(model: str, artifact: str) -> None:
     assert CompileConfig(model=model).artifact == Path(artifact)
 

@@ -40,7 +40,9 @@ def test_other_versions_are_a_problem(capsys: pytest.CaptureFixture[str], monkey
     assert "its process ended by signal 11" in out
 
 
-def test_measurement_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measurement_is_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     profile = _measure.HostProfile("cpu", "x86_64", "avx2", 2, 50.0, 100.0, 60.0, 40.0, 20.0, "2026-01-01T00:00:00Z")
     monkeypatch.setenv("HALO_TVM_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(doctor, "_self_check", lambda: None)

@@ -28,12 +28,29 @@ def fake_verb(monkeypatch: pytest.MonkeyPatch, run) -> None:
 
 def run_python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, cwd=ROOT, env={**os.environ, **environment}, timeout=120
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        timeout=120,
     )
 
 
 def test_every_verb_of_the_design_is_there() -> None:
-    assert {"tune", "compile", "run", "bench", "validate", "profile", "inspect", "logs", "targets", "operators", "doctor"} <= set(verbs())
+    assert {
+        "tune",
+        "compile",
+        "run",
+        "bench",
+        "validate",
+        "profile",
+        "inspect",
+        "logs",
+        "targets",
+        "operators",
+        "doctor",
+    } <= set(verbs())
 
 
 @pytest.mark.parametrize("verb", verbs())
@@ -54,8 +71,18 @@ def test_overview_lists_the_verbs_without_importing_them(capsys: pytest.CaptureF
 
 def test_flags_become_options() -> None:
     parser = parser_of(CompileConfig, "halo-tvm compile", "")
-    given = given_options(parser, CompileConfig, ["-m", "gpt2", "-O2", "--disable", "cse,fold", "--disable", "lift", "--no-validate", "--dump-ir", "d"])
-    assert given == {"model": "gpt2", "opt_level": "2", "disable": ("cse", "fold", "lift"), "validate": False, "dump_ir": "d"}
+    given = given_options(
+        parser,
+        CompileConfig,
+        ["-m", "gpt2", "-O2", "--disable", "cse,fold", "--disable", "lift", "--no-validate", "--dump-ir", "d"],
+    )
+    assert given == {
+        "model": "gpt2",
+        "opt_level": "2",
+        "disable": ("cse", "fold", "lift"),
+        "validate": False,
+        "dump_ir": "d",
+    }
     assert given_options(parser_of(TuneConfig, "", ""), TuneConfig, ["--budget", "-3m"]) == {"budget": "-3m"}
 
 
@@ -81,7 +108,9 @@ def test_config_is_announced_then_run(monkeypatch: pytest.MonkeyPatch, capsys: p
         (KeyboardInterrupt(), 130),
     ],
 )
-def test_exit_codes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException, code: int) -> None:
+def test_exit_codes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException, code: int
+) -> None:
     def run(config: CompileConfig) -> int:
         raise error
 
@@ -91,7 +120,9 @@ def test_exit_codes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
     assert last == ("halo-tvm: interrupted" if code == 130 else f"halo-tvm: error: {error}")
 
 
-def test_a_bug_is_one_sentence_unless_debugging(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bug_is_one_sentence_unless_debugging(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def run(config: CompileConfig) -> int:
         raise RuntimeError("first line\nsecond line")
 

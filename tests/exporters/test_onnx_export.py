@@ -56,7 +56,9 @@ def imported_model(body, inputs: dict[str, tuple], weights: dict[str, np.ndarray
     )
 
 
-def run(imported: ImportedModel, tmp_path: Path, feeds: dict[str, np.ndarray], spelling: Spelling = PLAIN) -> list[np.ndarray]:
+def run(
+    imported: ImportedModel, tmp_path: Path, feeds: dict[str, np.ndarray], spelling: Spelling = PLAIN
+) -> list[np.ndarray]:
     path = tmp_path / "m.onnx"
     write_onnx(imported, path, spelling)
     if spelling.rms_norm == "parts":  # the contrib spelling is registered with onnxruntime only
@@ -106,33 +108,107 @@ def test_every_operator_case_equals_its_reference(name, case, spelling, tmp_path
 def relax_cases():
     op = relax.op
     x = ("b", "s", 12)
-    yield "reshape heads", lambda bb, x: op.reshape(x, [*x.ty.shape.values[:2], 3, 4]), {"x": x}, lambda x: x.reshape(*x.shape[:2], 3, 4)
-    yield "reshape rows", lambda bb, x: op.reshape(x, [x.ty.shape.values[0] * x.ty.shape.values[1], 12]), {"x": x}, lambda x: x.reshape(-1, 12)
-    yield "reshape arithmetic", lambda bb, x: op.reshape(x, [x.ty.shape.values[1], x.ty.shape.values[0], 12]), {"x": x}, lambda x: x.reshape(x.shape[1], x.shape[0], 12)
+    yield (
+        "reshape heads",
+        lambda bb, x: op.reshape(x, [*x.ty.shape.values[:2], 3, 4]),
+        {"x": x},
+        lambda x: x.reshape(*x.shape[:2], 3, 4),
+    )
+    yield (
+        "reshape rows",
+        lambda bb, x: op.reshape(x, [x.ty.shape.values[0] * x.ty.shape.values[1], 12]),
+        {"x": x},
+        lambda x: x.reshape(-1, 12),
+    )
+    yield (
+        "reshape arithmetic",
+        lambda bb, x: op.reshape(x, [x.ty.shape.values[1], x.ty.shape.values[0], 12]),
+        {"x": x},
+        lambda x: x.reshape(x.shape[1], x.shape[0], 12),
+    )
     yield "transpose", lambda bb, x: op.permute_dims(x, [0, 2, 1]), {"x": x}, lambda x: x.transpose(0, 2, 1)
     yield "reverse", lambda bb, x: op.permute_dims(x), {"x": x}, lambda x: x.transpose()
     yield "expand", lambda bb, x: op.expand_dims(x, [1]), {"x": x}, lambda x: x[:, None]
     yield "squeeze", lambda bb, x: op.squeeze(op.expand_dims(x, [1]), [1]), {"x": x}, lambda x: x
-    yield "concat", lambda bb, x: op.concat([x, op.tanh(x)], axis=1), {"x": x}, lambda x: np.concatenate([x, np.tanh(x)], 1)
+    yield (
+        "concat",
+        lambda bb, x: op.concat([x, op.tanh(x)], axis=1),
+        {"x": x},
+        lambda x: np.concatenate([x, np.tanh(x)], 1),
+    )
     yield "split sections", lambda bb, x: op.split(x, 3, axis=-1), {"x": x}, lambda x: np.split(x, 3, -1)
     yield "split indices", lambda bb, x: op.split(x, [2, 7], axis=-1), {"x": x}, lambda x: np.split(x, [2, 7], -1)
-    yield "slice last", lambda bb, x: op.strided_slice(x, [1], [x.ty.shape.values[1] - 1], [x.ty.shape.values[1]]), {"x": x}, lambda x: x[:, -1:]
+    yield (
+        "slice last",
+        lambda bb, x: op.strided_slice(x, [1], [x.ty.shape.values[1] - 1], [x.ty.shape.values[1]]),
+        {"x": x},
+        lambda x: x[:, -1:],
+    )
     yield "slice step", lambda bb, x: op.strided_slice(x, [2], [1], [12], [3]), {"x": x}, lambda x: x[..., 1:12:3]
-    yield "arange", lambda bb, x: op.add(op.expand_dims(op.astype(op.arange(0, x.ty.shape.values[1], 1, "int64"), "float32"), [0, 2]), x), {"x": x}, lambda x: x + np.arange(x.shape[1])[None, :, None]
-    yield "arange int32", lambda bb, x: op.arange(0, x.ty.shape.values[1] * 2, 2, "int32"), {"x": x}, lambda x: np.arange(0, 2 * x.shape[1], 2)
-    yield "broadcast", lambda bb, x: op.broadcast_to(op.mean(x, axis=1, keepdims=True), relax.ShapeExpr(x.ty.shape.values)), {"x": x}, lambda x: np.broadcast_to(x.mean(1, keepdims=True), x.shape)
-    yield "full", lambda bb, x: op.full(x.ty.shape.values[:2], relax.const(2.5, "float32"), "float32"), {"x": x}, lambda x: np.full(x.shape[:2], 2.5)
+    yield (
+        "arange",
+        lambda bb, x: op.add(
+            op.expand_dims(op.astype(op.arange(0, x.ty.shape.values[1], 1, "int64"), "float32"), [0, 2]), x
+        ),
+        {"x": x},
+        lambda x: x + np.arange(x.shape[1])[None, :, None],
+    )
+    yield (
+        "arange int32",
+        lambda bb, x: op.arange(0, x.ty.shape.values[1] * 2, 2, "int32"),
+        {"x": x},
+        lambda x: np.arange(0, 2 * x.shape[1], 2),
+    )
+    yield (
+        "broadcast",
+        lambda bb, x: op.broadcast_to(op.mean(x, axis=1, keepdims=True), relax.ShapeExpr(x.ty.shape.values)),
+        {"x": x},
+        lambda x: np.broadcast_to(x.mean(1, keepdims=True), x.shape),
+    )
+    yield (
+        "full",
+        lambda bb, x: op.full(x.ty.shape.values[:2], relax.const(2.5, "float32"), "float32"),
+        {"x": x},
+        lambda x: np.full(x.shape[:2], 2.5),
+    )
     yield "mean", lambda bb, x: op.mean(x, axis=-1), {"x": x}, lambda x: x.mean(-1)
     yield "sum all", lambda bb, x: op.sum(x), {"x": x}, lambda x: x.sum()
     yield "softmax", lambda bb, x: op.nn.softmax(x, 1), {"x": x}, lambda x: np.exp(x) / np.exp(x).sum(1, keepdims=True)
     yield "rsqrt", lambda bb, x: op.rsqrt(op.power(x, relax.const(2.0, "float32"))), {"x": x}, lambda x: 1 / np.abs(x)
-    yield "where", lambda bb, x: op.where(op.greater(x, relax.const(0.0, "float32")), x, op.multiply(x, relax.const(0.1, "float32"))), {"x": x}, lambda x: np.where(x > 0, x, x * 0.1)
-    yield "arithmetic", lambda bb, x: op.subtract(op.divide(x, relax.const(3.0, "float32")), op.sqrt(op.abs(x))), {"x": x}, lambda x: x / 3 - np.sqrt(np.abs(x))
-    yield "relu silu", lambda bb, x: op.add(op.nn.relu(x), op.nn.silu(x)), {"x": x}, lambda x: np.maximum(x, 0) + x / (1 + np.exp(-x))
-    yield "matmul", lambda bb, x: op.matmul(x, op.permute_dims(x, [0, 2, 1])), {"x": x}, lambda x: x @ x.transpose(0, 2, 1)
+    yield (
+        "where",
+        lambda bb, x: op.where(
+            op.greater(x, relax.const(0.0, "float32")), x, op.multiply(x, relax.const(0.1, "float32"))
+        ),
+        {"x": x},
+        lambda x: np.where(x > 0, x, x * 0.1),
+    )
+    yield (
+        "arithmetic",
+        lambda bb, x: op.subtract(op.divide(x, relax.const(3.0, "float32")), op.sqrt(op.abs(x))),
+        {"x": x},
+        lambda x: x / 3 - np.sqrt(np.abs(x)),
+    )
+    yield (
+        "relu silu",
+        lambda bb, x: op.add(op.nn.relu(x), op.nn.silu(x)),
+        {"x": x},
+        lambda x: np.maximum(x, 0) + x / (1 + np.exp(-x)),
+    )
+    yield (
+        "matmul",
+        lambda bb, x: op.matmul(x, op.permute_dims(x, [0, 2, 1])),
+        {"x": x},
+        lambda x: x @ x.transpose(0, 2, 1),
+    )
     yield "clip", lambda bb, x: op.clip(x, 0, 1), {"x": x}, lambda x: np.clip(x, 0, 1)
     ones = np.ones(12, "float32")
-    yield "layer_norm", lambda bb, x: op.nn.layer_norm(x, relax.const(ones), relax.const(ones), axes=[-1], epsilon=1e-3), {"x": x}, lambda x: (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-3) + 1
+    yield (
+        "layer_norm",
+        lambda bb, x: op.nn.layer_norm(x, relax.const(ones), relax.const(ones), axes=[-1], epsilon=1e-3),
+        {"x": x},
+        lambda x: (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-3) + 1,
+    )
 
 
 @pytest.mark.parametrize(("body", "inputs", "reference"), [pytest.param(*c[1:], id=c[0]) for c in relax_cases()])
@@ -151,7 +227,9 @@ def test_relax_operators_with_symbolic_dimensions(body, inputs, reference, sizes
 
 def test_take_gathers_rows(tmp_path):
     table = np.arange(24, dtype=np.float32).reshape(6, 4)
-    imported = imported_model(lambda bb, ids, w: relax.op.take(w, ids, axis=0), {"ids": (("b", "s"), "int64")}, {"w": table})
+    imported = imported_model(
+        lambda bb, ids, w: relax.op.take(w, ids, axis=0), {"ids": (("b", "s"), "int64")}, {"w": table}
+    )
     ids = np.array([[0, 5, 2]])
     np.testing.assert_array_equal(run(imported, tmp_path, {"ids": ids})[0], table[ids])
 
@@ -214,7 +292,9 @@ def test_weights_are_external_aligned_and_stored_once(tmp_path):
     imported = imported_model(body, {"ids": (("b",), "int64")}, weights)
     ids = np.array([3, 1])
     got = run(imported, tmp_path, {"ids": ids})[0]
-    np.testing.assert_allclose(got, np.concatenate([table[ids] @ head.T, table[ids] @ table.T], -1), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        got, np.concatenate([table[ids] @ head.T, table[ids] @ table.T], -1), rtol=1e-5, atol=1e-5
+    )
     model = onnx.load(tmp_path / "m.onnx", load_external_data=False)
     stored = {t.name: {e.key: e.value for e in t.external_data} for t in model.graph.initializer if t.external_data}
     assert sorted(stored) == ["u", "w"], "the unused weight must not be written"

@@ -19,7 +19,15 @@ IDS = np.random.default_rng(0).integers(0, 131, (2, 9))
 
 @pytest.mark.parametrize(
     ("name", "millions"),
-    [("gpt2", 124.4), ("gpt2-medium", 354.8), ("gpt2-large", 774.0), ("gpt2-xl", 1557.6), ("bert-base", 108.9), ("bert-large", 334.1), ("mlp", 3.1)],
+    [
+        ("gpt2", 124.4),
+        ("gpt2-medium", 354.8),
+        ("gpt2-large", 774.0),
+        ("gpt2-xl", 1557.6),
+        ("bert-base", 108.9),
+        ("bert-large", 334.1),
+        ("mlp", 3.1),
+    ],
 )
 def test_parameter_counts_are_the_published_ones(name: str, millions: float) -> None:
     model = import_model(name)
@@ -86,9 +94,7 @@ def torch_llama(model, ids: np.ndarray) -> np.ndarray:
     for i in range(c["num_hidden_layers"]):
         p = f"model.layers.{i}"
         y = norm(x, f"{p}.input_layernorm")
-        q, k, v = (
-            (y @ w[f"{p}.self_attn.{n}_proj.weight"].T).view(b, s, -1, d) for n in "qkv"
-        )
+        q, k, v = ((y @ w[f"{p}.self_attn.{n}_proj.weight"].T).view(b, s, -1, d) for n in "qkv")
         q, k = turn(q), turn(k)
         k, v = (t.repeat_interleave(2, dim=2) for t in (k, v))
         o = f.scaled_dot_product_attention(*(t.transpose(1, 2) for t in (q, k, v)), is_causal=True)

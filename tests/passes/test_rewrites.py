@@ -73,14 +73,18 @@ def test_reshapes_and_transposes_are_joined() -> None:
 
 
 def test_a_neutral_element_that_changes_the_type_stays() -> None:
-    model = small_model(X2, lambda m: {"y": m.emit(relax.op.add(m.inputs["x"], relax.const(np.zeros((1, 1, 1), "float32"))))})
+    model = small_model(
+        X2, lambda m: {"y": m.emit(relax.op.add(m.inputs["x"], relax.const(np.zeros((1, 1, 1), "float32"))))}
+    )
     assert calls(applied("simplify", model)[0]) == {"add": 1}
 
 
 # ------------------------------------------------------------------ lifts of linear, ffn, embedding, matmul
 
 
-def raw_linear(m: ModelBuilder, x: relax.Expr, name: str, k: int, n: int, *, transposed: bool = False, bias: bool = True) -> relax.Expr:
+def raw_linear(
+    m: ModelBuilder, x: relax.Expr, name: str, k: int, n: int, *, transposed: bool = False, bias: bool = True
+) -> relax.Expr:
     weight = m.weight(f"{name}.weight", (n, k) if transposed else (k, n))
     y = m.emit(relax.op.matmul(x, m.emit(relax.op.permute_dims(weight)) if transposed else weight))
     return m.emit(relax.op.add(y, m.weight(f"{name}.bias", (n,)))) if bias else y
@@ -96,7 +100,9 @@ def test_matmul_with_a_parameter_and_bias_is_linear(transposed: bool) -> None:
 
 
 def test_matmul_of_two_activations_is_no_linear_and_says_why() -> None:
-    model = small_model(X2, lambda m: {"y": m.emit(relax.op.matmul(m.inputs["x"], m.emit(relax.op.permute_dims(m.inputs["x"]))))})
+    model = small_model(
+        X2, lambda m: {"y": m.emit(relax.op.matmul(m.inputs["x"], m.emit(relax.op.permute_dims(m.inputs["x"]))))}
+    )
     func, report = applied("lift", model)
     assert calls(func) == {"halo.matmul": 1}
     assert {r["reason"] for r in report["rejected"]} <= {"the weight is no parameter of the function"}
@@ -132,7 +138,11 @@ def test_gated_feed_forward_is_lifted() -> None:
     model = small_model(X2, body)
     func, _ = applied("lift", model)
     (call,) = call_list(func)
-    assert attrs_of(call)["gated"] is True and [a.name for a in call.args[1:]] == ["gate_weight", "up_weight", "down_weight"]
+    assert attrs_of(call)["gated"] is True and [a.name for a in call.args[1:]] == [
+        "gate_weight",
+        "up_weight",
+        "down_weight",
+    ]
 
 
 def test_feed_forward_of_mixed_bias_is_rejected_with_the_reason() -> None:
@@ -149,14 +159,18 @@ def test_feed_forward_of_mixed_bias_is_rejected_with_the_reason() -> None:
 
 def test_take_from_a_table_is_an_embedding() -> None:
     ids = InputSpec("ids", ("batch", "sequence"), "int64")
-    model = small_model((ids,), lambda m: {"y": m.emit(relax.op.take(m.weight("table", (50, 8)), m.inputs["ids"], axis=0))})
+    model = small_model(
+        (ids,), lambda m: {"y": m.emit(relax.op.take(m.weight("table", (50, 8)), m.inputs["ids"], axis=0))}
+    )
     func, _ = applied("lift", model)
     assert calls(func) == {"halo.embedding": 1}
 
 
 def test_take_along_another_axis_is_no_embedding() -> None:
     ids = InputSpec("ids", ("n",), "int64")
-    model = small_model((ids,), lambda m: {"y": m.emit(relax.op.take(m.weight("table", (50, 8)), m.inputs["ids"], axis=1))})
+    model = small_model(
+        (ids,), lambda m: {"y": m.emit(relax.op.take(m.weight("table", (50, 8)), m.inputs["ids"], axis=1))}
+    )
     func, report = applied("lift", model)
     assert calls(func) == {"take": 1}
     assert report["rejected"][0]["reason"] == "expected integer indices into axis 0, found int64 into axis 1"
@@ -181,7 +195,11 @@ def transformer_layer(m: ModelBuilder, shared: bool = True):
     m.layer = "0.ffn"
     normed = m.layer_norm(x, "norm2", 32, 1e-5)
     weights = [*m.linear_weights("up", 32, 48), *m.linear_weights("down", 48, 32)]
-    return {"y": m.emit(relax.op.add(m.op("ffn", normed, *weights, activation="gelu", gated=False, bias=True, layout="nk"), x))}
+    return {
+        "y": m.emit(
+            relax.op.add(m.op("ffn", normed, *weights, activation="gelu", gated=False, bias=True, layout="nk"), x)
+        )
+    }
 
 
 def test_expand_makes_two_linears_of_a_feed_forward() -> None:
@@ -201,7 +219,9 @@ def test_three_projections_become_one_and_attention_reads_them_in_place() -> Non
 
 def test_projections_of_different_inputs_are_declined() -> None:
     _, report = applied("fuse_qkv", small_model(X3, lambda m: transformer_layer(m, shared=False)))
-    assert report["declined"] == [{"layer": "0.attn", "reason": "query, key and value are projections of different inputs"}]
+    assert report["declined"] == [
+        {"layer": "0.attn", "reason": "query, key and value are projections of different inputs"}
+    ]
 
 
 def test_computed_queries_are_declined() -> None:

@@ -28,7 +28,25 @@ FUNCTIONS: dict[str, tuple[Callable[[np.ndarray], np.ndarray], float]] = {
     "log10": (np.log10, 1.8e-7),
     "log1p": (np.log1p, 2.1e-7),
 }
-EXTREMES = [np.inf, -np.inf, np.nan, 0.0, -0.0, 1.0, -1.0, 88.72283, 88.73, -87.3365, 127.99999, 128, -126, -127, 1e-40, 3e38, -3e38]
+EXTREMES = [
+    np.inf,
+    -np.inf,
+    np.nan,
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    88.72283,
+    88.73,
+    -87.3365,
+    127.99999,
+    128,
+    -126,
+    -127,
+    1e-40,
+    3e38,
+    -3e38,
+]
 
 
 def target(isa: str) -> Target:

@@ -49,7 +49,9 @@ def test_an_onnx_source_needs_the_original_file(tmp_path):
     compile_model(CompileConfig(model=str(original), output=artifact))
 
     def config(reference):
-        return BenchConfig(artifact=artifact, vs=("onnxruntime", "torch"), reference=reference, shape="batch=2", rounds=1, threads=1)
+        return BenchConfig(
+            artifact=artifact, vs=("onnxruntime", "torch"), reference=reference, shape="batch=2", rounds=1, threads=1
+        )
 
     with pytest.raises(UsageError, match="found no --reference"):
         benchmark(config(None))
@@ -65,5 +67,7 @@ def test_an_onnx_source_needs_the_original_file(tmp_path):
 def test_a_broken_artifact_is_our_failure(artifact, monkeypatch):
     monkeypatch.setattr(module, "OURS", "ours")
     monkeypatch.setattr(module, "engine_command", lambda name: ["false"])
-    with pytest.raises(PeerFailed, match="engine ours: expected a reply to 'load', but its process ended with exit code 1"):
+    with pytest.raises(
+        PeerFailed, match="engine ours: expected a reply to 'load', but its process ended with exit code 1"
+    ):
         benchmark(BenchConfig(artifact=artifact, shape="batch=1", rounds=1, threads=1))

@@ -41,7 +41,9 @@ def test_every_engine_has_one_sample_per_round(turns):
     assert results[0].version == "1.2.3" and results[0].peak_rss_mib > 1
 
 
-@pytest.mark.parametrize(("behaviour", "words"), [("crash", "signal 6"), ("garbage", "not JSON"), ("raises", "cannot read the model")])
+@pytest.mark.parametrize(
+    ("behaviour", "words"), [("crash", "signal 6"), ("garbage", "not JSON"), ("raises", "cannot read the model")]
+)
 def test_a_failing_peer_is_reported_and_the_others_go_on(turns, behaviour, words):
     results, *_ = turns("plain", behaviour, "slow")
     assert [r.failure is None for r in results] == [True, False, True]
@@ -87,7 +89,13 @@ SPEC = FunctionSpec(
 
 @pytest.mark.parametrize(
     ("shape", "expected"),
-    [(None, (1, 64)), ("input_ids=2x16", (2, 16)), ("batch=3,sequence=5", (3, 5)), ("sequence=7", (1, 7)), ("input_ids=2x16,mask=2x16", (2, 16))],
+    [
+        (None, (1, 64)),
+        ("input_ids=2x16", (2, 16)),
+        ("batch=3,sequence=5", (3, 5)),
+        ("sequence=7", (1, 7)),
+        ("input_ids=2x16,mask=2x16", (2, 16)),
+    ],
 )
 def test_timed_inputs(shape, expected):
     inputs = timed_inputs(SPEC, shape, seed=0)
@@ -108,7 +116,11 @@ def test_every_engine_is_first_equally_often():
 
 @pytest.mark.parametrize(
     ("shape", "words"),
-    [("input_ids=2", "expected a shape like batchxsequence"), ("sequence=65", "expected sequence from 1 to 64, found 65"), ("input_ids=axb", "NAME=SIZE")],
+    [
+        ("input_ids=2", "expected a shape like batchxsequence"),
+        ("sequence=65", "expected sequence from 1 to 64, found 65"),
+        ("input_ids=axb", "NAME=SIZE"),
+    ],
 )
 def test_shapes_that_cannot_be_meant(shape, words):
     with pytest.raises(UsageError, match=words):

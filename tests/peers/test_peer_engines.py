@@ -66,7 +66,10 @@ def test_engines_agree_on_tiny_models(tiny, tmp_path):
     family, models = tiny
     arrays = cases(models._imported)
     np.savez(tmp_path / "cases.npz", **arrays)
-    np.savez(tmp_path / "inputs.npz", **{k.removeprefix("case0.input."): v for k, v in arrays.items() if k.startswith("case0")})
+    np.savez(
+        tmp_path / "inputs.npz",
+        **{k.removeprefix("case0.input."): v for k, v in arrays.items() if k.startswith("case0")},
+    )
     found = {}
     for module, form in (("onnxruntime", "onnx"), ("onnxruntime", "onnx-plain"), ("torch", "weights")):
         request = LoadRequest(str(models.path(form)), 1, str(tmp_path / "inputs.npz"), {})
@@ -80,7 +83,9 @@ def test_engines_agree_on_tiny_models(tiny, tmp_path):
     for key, expected in found["weights"].items():
         assert np.abs(expected).max() > 0.1, "the comparison would be empty"
         for form in ("onnx", "onnx-plain"):
-            np.testing.assert_allclose(found[form][key], expected, rtol=1e-4, atol=1e-4, err_msg=f"{family} {form} {key}")
+            np.testing.assert_allclose(
+                found[form][key], expected, rtol=1e-4, atol=1e-4, err_msg=f"{family} {form} {key}"
+            )
 
 
 def test_weights_and_configuration_for_torch(tiny):

@@ -26,7 +26,10 @@ def request_(tmp_path):
 
 
 def test_load_time_memory_and_outputs(request_, tmp_path):
-    np.savez(tmp_path / "cases.npz", **{"case0.input.x": np.ones(2), "case0.output.y": np.ones(2), "case1.input.x": np.zeros(1)})
+    np.savez(
+        tmp_path / "cases.npz",
+        **{"case0.input.x": np.ones(2), "case0.output.y": np.ones(2), "case1.input.x": np.zeros(1)},
+    )
     with Peer("fake", fake("plain")) as peer:
         reply = peer.ask("load", request=request_)
         assert reply["version"] == "1.2.3" and reply["load_s"] > 0
@@ -59,7 +62,9 @@ def test_a_missing_engine_says_how_to_install_it(request_):
 def test_a_crash_carries_signal_and_last_words(request_):
     with Peer("fake", fake("crash")) as peer:
         peer.ask("load", request=request_)
-        with pytest.raises(PeerFailed, match=r"ended with signal 6; its last words: (.|\n)*illegal instruction in kernel 7"):
+        with pytest.raises(
+            PeerFailed, match=r"ended with signal 6; its last words: (.|\n)*illegal instruction in kernel 7"
+        ):
             peer.ask("time", runs=10, pause_s=0.0)
 
 
@@ -76,7 +81,10 @@ def test_a_hanging_engine_is_stopped(request_):
 
 
 def test_a_command_that_cannot_start_is_a_death(request_):
-    with Peer("fake", [sys.executable, "-c", "raise SystemExit(3)"]) as peer, pytest.raises(PeerFailed, match="exit code 3"):
+    with (
+        Peer("fake", [sys.executable, "-c", "raise SystemExit(3)"]) as peer,
+        pytest.raises(PeerFailed, match="exit code 3"),
+    ):
         peer.ask("load", request=request_)
 
 

@@ -23,7 +23,9 @@ def test_round_trip():
     assert hash(decision_from_plain(Tiles, decision_to_plain(made))) == hash(made)
 
 
-@pytest.mark.parametrize("fields", [{}, {"rows": 1}, {"rows": 1, "split": [], "mode": "", "balance": True, "scale": 1.0, "more": 2}])
+@pytest.mark.parametrize(
+    "fields", [{}, {"rows": 1}, {"rows": 1, "split": [], "mode": "", "balance": True, "scale": 1.0, "more": 2}]
+)
 def test_other_fields_are_refused(fields):
     with pytest.raises(ValueError, match="expected the fields .* of Tiles, found"):
         decision_from_plain(Tiles, fields)

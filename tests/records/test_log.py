@@ -148,7 +148,9 @@ def test_another_machine_is_refused(tmp_path):
 
 
 def test_order_of_preference(tmp_path):
-    commit(tmp_path, fingerprint(), [record(low=1.5, cores=64, tile=1), record(low=1.2, tile=2), record(low=1.3, tile=3)])
+    commit(
+        tmp_path, fingerprint(), [record(low=1.5, cores=64, tile=1), record(low=1.2, tile=2), record(low=1.3, tile=3)]
+    )
     assert open_log(tmp_path).best("w0", "toy", 1).decision == {"tile": 3}
     assert open_log(tmp_path, cores=64).best("w0", "toy", 1).decision == {"tile": 1}
 

@@ -10,7 +10,9 @@ from halo_tvm.records import describe, workload_key
 from halo_tvm.relay_ops.linear import Linear
 
 
-def linear(names="abcd", dtype="float32", rows=None, k=64, n=96, nr=48, chunks=1, epilogue="max", constant=0.0, op="linear"):
+def linear(
+    names="abcd", dtype="float32", rows=None, k=64, n=96, nr=48, chunks=1, epilogue="max", constant=0.0, op="linear"
+):
     m = tirx.Var(names[0] * 2, "int64") if rows is None else rows
     x = te.placeholder((m, k), dtype, name=names[0])
     w = te.placeholder((chunks, n // nr, k // chunks, nr), dtype, name=names[1])
@@ -79,12 +81,18 @@ def test_operator_call_replaces_the_body():
         return linear().with_attr("halo.call", {"op": "attention", **attrs})
 
     base = workload_key(call(causal=True, scale=0.5))
-    assert base == workload_key(linear("wxyz").with_attr("halo.call", {"scale": 0.5, "op": "attention", "causal": True}))
-    assert base == workload_key(linear(epilogue="exp").with_attr("halo.call", {"op": "attention", "causal": True, "scale": 0.5}))
+    assert base == workload_key(
+        linear("wxyz").with_attr("halo.call", {"scale": 0.5, "op": "attention", "causal": True})
+    )
+    assert base == workload_key(
+        linear(epilogue="exp").with_attr("halo.call", {"op": "attention", "causal": True, "scale": 0.5})
+    )
     assert base != workload_key(call(causal=False, scale=0.5))
     assert base != workload_key(call(causal=True, scale=0.25))
     assert base != workload_key(linear(k=128).with_attr("halo.call", {"op": "attention", "causal": True, "scale": 0.5}))
-    assert describe(call(causal=True, scale=0.5)).startswith("attention[aa,64]x[1,2,64,48]x[96] f32 (causal=True,scale=0.5")
+    assert describe(call(causal=True, scale=0.5)).startswith(
+        "attention[aa,64]x[1,2,64,48]x[96] f32 (causal=True,scale=0.5"
+    )
 
 
 def test_same_key_after_json_and_in_a_fresh_process(tmp_path):

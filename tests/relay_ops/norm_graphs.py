@@ -13,7 +13,9 @@ from halo_tvm.params import ParamTable
 from halo_tvm.targets import TARGETS, Target
 
 
-def graph(body: Callable[..., relax.Expr], shapes: Sequence[Sequence[object]], dtypes: Sequence[str] | None = None) -> tvm.IRModule:
+def graph(
+    body: Callable[..., relax.Expr], shapes: Sequence[Sequence[object]], dtypes: Sequence[str] | None = None
+) -> tvm.IRModule:
     """`body(emit, *inputs)` as a function main."""
     builder = relax.BlockBuilder()
     types = dtypes or ["float32"] * len(shapes)
@@ -34,5 +36,7 @@ def lift(mod: tvm.IRModule) -> tuple[tvm.IRModule, dict[str, object]]:
 
 def same(found: tvm.IRModule, expected: tvm.IRModule) -> None:
     """Assert that both `main` are the same up to the names of variables."""
-    tidy = tvm.transform.Sequential([relax.transform.Normalize(), relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination()])
+    tidy = tvm.transform.Sequential(
+        [relax.transform.Normalize(), relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination()]
+    )
     tvm.ir.assert_structural_equal(tidy(found)["main"], tidy(expected)["main"], map_free_vars=True)

@@ -80,12 +80,24 @@ def test_can_flash():
         ([tensor(1, 5, 100)], {"packed": True}, r"qkv must have the shape \[\?, \?, 128\]"),
         ([tensor(1, 5, 4, 16), tensor(1, 5, 4, 16), tensor(1, 5, 2, 16)], {}, r"k must have the shape \[.*2, 16\]"),
         ([tensor(1, 5, 4, 16), tensor(1, 6, 2, 16), tensor(1, 5, 2, 16)], {}, "v must have the shape"),
-        ([tensor(1, 5, 128)], {"packed": True, "num_kv_heads": 3}, "num_heads must be a multiple of num_kv_heads, got 4 and 3"),
+        (
+            [tensor(1, 5, 128)],
+            {"packed": True, "num_kv_heads": 3},
+            "num_heads must be a multiple of num_kv_heads, got 4 and 3",
+        ),
         ([tensor(1, 5, 128)], {"packed": True, "window": -1}, "window must be positive"),
         ([tensor(1, 5, 128)], {"packed": True, "windows": 1}, r"unknown \['windows'\]"),
         ([tensor(1, 5, 128), tensor(1, 4)], {"packed": True, "has_key_mask": True}, "key_mask must have the shape"),
-        ([tensor(1, 5, 128), tensor(1, 5, dtype="int8")], {"packed": True, "has_key_mask": True}, "key_mask must be one of bool"),
-        ([tensor(1, 5, 128), tensor(1, 3, 5, 5)], {"packed": True, "has_bias": True}, "bias must be float32 of the shape"),
+        (
+            [tensor(1, 5, 128), tensor(1, 5, dtype="int8")],
+            {"packed": True, "has_key_mask": True},
+            "key_mask must be one of bool",
+        ),
+        (
+            [tensor(1, 5, 128), tensor(1, 3, 5, 5)],
+            {"packed": True, "has_bias": True},
+            "bias must be float32 of the shape",
+        ),
         ([tensor(1, 5, 128, dtype="int32")], {"packed": True}, "must be a float tensor"),
     ],
 )
@@ -153,7 +165,10 @@ def test_lift_keeps_the_meaning(scale_on, bias, key_axes, permuted):
     after, said = lift(before)
     assert not said and "halo.attention" in after.script() and "softmax" not in after.script()
     rng = np.random.default_rng(1)
-    arrays = [rng.standard_normal(x.ty.shape.values and [int(d) for d in x.ty.shape.values]).astype("float32") for x in before["main"].params]
+    arrays = [
+        rng.standard_normal(x.ty.shape.values and [int(d) for d in x.ty.shape.values]).astype("float32")
+        for x in before["main"].params
+    ]
     results = []
     for mod in (before, after):
         executable = relax.build(relax.transform.LegalizeOps()(mod), "llvm")
@@ -163,7 +178,10 @@ def test_lift_keeps_the_meaning(scale_on, bias, key_axes, permuted):
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"softmax_axis": 2}, "the softmax must run over the last axis, got axis 2"), ({"scale_on": "vector"}, "the scale must be a scalar")],
+    [
+        ({"softmax_axis": 2}, "the softmax must run over the last axis, got axis 2"),
+        ({"scale_on": "vector"}, "the scale must be a scalar"),
+    ],
 )
 def test_lift_rejections(options, message):
     after, said = lift(decomposed(**options))

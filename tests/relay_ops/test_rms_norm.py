@@ -51,13 +51,28 @@ def test_relax_operator() -> None:
 @pytest.mark.parametrize(
     ("body", "shapes", "dtypes", "reason"),
     [
-        (lambda e, x, w: whole(e, x, w, axes=(1, 2)), [(2, 8, 8), (8, 8)], None, "must be over the last axis, got axes [1, 2]"),
-        (lambda e, *a: decomposed(e, *a, axis=1), [(2, 8, 8), (8,)], None, "must be over the last axis, got axes [1] of rank 3"),
+        (
+            lambda e, x, w: whole(e, x, w, axes=(1, 2)),
+            [(2, 8, 8), (8, 8)],
+            None,
+            "must be over the last axis, got axes [1, 2]",
+        ),
+        (
+            lambda e, *a: decomposed(e, *a, axis=1),
+            [(2, 8, 8), (8,)],
+            None,
+            "must be over the last axis, got axes [1] of rank 3",
+        ),
         (decomposed, [(2, N, 8), (1, 8)], None, "weight must be a vector of the last dimension, got rank 2"),
         (decomposed, [(2, N, 8), (1,)], None, "weight must be a vector of the last dimension 8, got 1"),
         (whole, SHAPES, ["float16"] * 2, "weight must be float32, got float16"),
         (lambda e, *a: decomposed(e, *a, exponent=3.0), SHAPES, None, "the exponent must be 2, got 3.0"),
-        (lambda e, *a: decomposed(e, *a, eps=const(1e-5, (8, 1))), [(2, 8, 8), (8,)], None, "eps must be a scalar constant, got shape (8, 1)"),
+        (
+            lambda e, *a: decomposed(e, *a, eps=const(1e-5, (8, 1))),
+            [(2, 8, 8), (8,)],
+            None,
+            "eps must be a scalar constant, got shape (8, 1)",
+        ),
     ],
 )
 def test_rejects(body, shapes, dtypes, reason: str) -> None:

@@ -21,11 +21,19 @@ HOST = Host("x86_64 Vendor family 1 model 2", ("avx2", "fma"), 2, 23.5, "3.11.7"
 
 
 def engine(name: str, median: float, error: float = 1e-6) -> EngineResult:
-    return EngineResult(name, "1.0", (median,) * 3, median, median - 1, median + 1, 0.5, 512.0, Accuracy(2, 1e-5, error))
+    return EngineResult(
+        name, "1.0", (median,) * 3, median, median - 1, median + 1, 0.5, 512.0, Accuracy(2, 1e-5, error)
+    )
 
 
 def comparison(peer: str, ratio: float, verdict: str) -> Comparison:
-    return Comparison(peer, ratio, Interval(ratio, ratio - 0.1, ratio + 0.1, 0.9), Interval(ratio, ratio - 0.2, ratio + 0.2, 0.95), verdict)
+    return Comparison(
+        peer,
+        ratio,
+        Interval(ratio, ratio - 0.1, ratio + 0.1, 0.9),
+        Interval(ratio, ratio - 0.2, ratio + 0.2, 0.95),
+        verdict,
+    )
 
 
 BENCH = BenchResult(
@@ -35,9 +43,35 @@ BENCH = BenchResult(
 )  # fmt: skip
 RESULTS = [
     BENCH,
-    ValidateResult("m", "numpy float64", HOST, (OutputError("case0", "y", 1e-3, 1e-4, 1e-5, False), OutputError("case1", "y", 0.0, 0.0, 1e-5, True, "recorded", 0.5)), False),
-    TuneResult("m", "llvm", 60.0, HOST, (TaskResult("linear", "abc", 12, 1, 100.0, 80.0, Interval(1.25, 1.2, 1.3, 0.9), True, ""), TaskResult("conv", "d", 3, 3, 10.0, 10.0, None, False, "no candidate was faster"))),
-    ProfileResult("m", {"x": (2, 3)}, 1, 10, 1000.0, HOST, (KernelTime("linear", "gemm", 2, 100.0), KernelTime("attention", "", 1, 900.0))),
+    ValidateResult(
+        "m",
+        "numpy float64",
+        HOST,
+        (
+            OutputError("case0", "y", 1e-3, 1e-4, 1e-5, False),
+            OutputError("case1", "y", 0.0, 0.0, 1e-5, True, "recorded", 0.5),
+        ),
+        False,
+    ),
+    TuneResult(
+        "m",
+        "llvm",
+        60.0,
+        HOST,
+        (
+            TaskResult("linear", "abc", 12, 1, 100.0, 80.0, Interval(1.25, 1.2, 1.3, 0.9), True, ""),
+            TaskResult("conv", "d", 3, 3, 10.0, 10.0, None, False, "no candidate was faster"),
+        ),
+    ),
+    ProfileResult(
+        "m",
+        {"x": (2, 3)},
+        1,
+        10,
+        1000.0,
+        HOST,
+        (KernelTime("linear", "gemm", 2, 100.0), KernelTime("attention", "", 1, 900.0)),
+    ),
 ]
 
 
@@ -52,7 +86,11 @@ def test_the_host_describes_a_class_of_machine_only():
     host = describe_host()
     assert host.cores >= 1 and host.memory_gib > 0 and "numpy" in host.packages
     text = json.dumps(dataclasses.asdict(host))
-    assert not re.search(rf"\b{re.escape(platform.node())}\b", text) and os.sep + "home" not in text and os.getcwd() not in text
+    assert (
+        not re.search(rf"\b{re.escape(platform.node())}\b", text)
+        and os.sep + "home" not in text
+        and os.getcwd() not in text
+    )
 
 
 @pytest.mark.parametrize(
@@ -79,7 +117,10 @@ def test_bench_view_shows_losses_and_failures_as_such(view):
     text = view.render(BENCH)
     lines = text.splitlines()
     assert "gpt2, input_ids 1x128, 2 threads" in lines[0]
-    row = {name: next(line for line in lines if line.strip(" |").startswith(name)) for name in ("halo_tvm", "onnxruntime", "torch")}
+    row = {
+        name: next(line for line in lines if line.strip(" |").startswith(name))
+        for name in ("halo_tvm", "onnxruntime", "torch")
+    }
     assert "50.00" in row["halo_tvm"] and "1.0e-06" in row["halo_tvm"]
     assert "1.50 (1.40 to 1.60) faster" in row["onnxruntime"]
     assert "0.80 (0.70 to 0.90) slower" in row["torch"] and "inf" in row["torch"]
@@ -93,7 +134,9 @@ def test_bench_view_shows_losses_and_failures_as_such(view):
 def test_other_views(view):
     validate, tune, profile = (view.render(result) for result in RESULTS[1:])
     assert "FAILED in 1 of 2 outputs" in validate and validate.count("FAILED") == 2
-    assert "1 of 2 tasks improved in 60 s" in tune and "no candidate was faster" in tune and "1.25 (1.20 to 1.30)" in tune
+    assert (
+        "1 of 2 tasks improved in 60 s" in tune and "no candidate was faster" in tune and "1.25 (1.20 to 1.30)" in tune
+    )
     assert profile.index("attention") < profile.index("linear"), "the largest share comes first"
     assert "90.0 %" in profile and "50.0" in profile, "share and time per call"
     assert "0.5000" in validate and "recorded" in validate

@@ -45,7 +45,10 @@ def test_flags_and_machine_default_to_this_host() -> None:
     ("value", "message"),
     [
         ("3", "HALO_TVM_NUM_THREADS: expected an integer from 1 to 2.*found 3"),
-        *((text, f"HALO_TVM_NUM_THREADS must be a positive number of threads, but is '{text}'") for text in ("0", "-1", "1.5", "x", "²")),
+        *(
+            (text, f"HALO_TVM_NUM_THREADS must be a positive number of threads, but is '{text}'")
+            for text in ("0", "-1", "1.5", "x", "²")
+        ),
     ],
 )
 def test_threads_outside_the_mask(monkeypatch: pytest.MonkeyPatch, value: str, message: str) -> None:

@@ -14,7 +14,9 @@ from tvm import relax, s_tir, te
 from halo_tvm.targets import TARGETS, Target, can_build_here, can_run_here, resolve
 from halo_tvm.tir_schedules import RULES
 
-LEVELS = [f"{spec.name}:{isa.name}" if len(spec.isas) > 1 else spec.name for spec in TARGETS.values() for isa in spec.isas]
+LEVELS = [
+    f"{spec.name}:{isa.name}" if len(spec.isas) > 1 else spec.name for spec in TARGETS.values() for isa in spec.isas
+]
 AARCH64 = 183  # e_machine of an ELF file
 SHAPE = (4, 96)
 

@@ -5,7 +5,20 @@ from __future__ import annotations
 import pytest
 
 from halo_tvm.errors import EnvironmentProblem, UnknownName, UsageError
-from halo_tvm.targets import TARGETS, Gpu, Host, Target, _available, _host, _resolve, can_build_here, can_run_here, known_names, read_host, resolve
+from halo_tvm.targets import (
+    TARGETS,
+    Gpu,
+    Host,
+    Target,
+    _available,
+    _host,
+    _resolve,
+    can_build_here,
+    can_run_here,
+    known_names,
+    read_host,
+    resolve,
+)
 
 AVX2 = {"avx2", "fma", "f16c", "bmi2"}
 AVX512 = AVX2 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
@@ -17,7 +30,12 @@ def make_host(flags: set[str], machine: str = "x86_64") -> Host:
 
 @pytest.mark.parametrize(
     ("flags", "isa"),
-    [(AVX2, "avx2"), (AVX512, "avx512"), (AVX512 | {"avx512_vnni"}, "avx512-vnni"), (AVX2 | {"avx512f", "avx512_vnni"}, "avx2")],
+    [
+        (AVX2, "avx2"),
+        (AVX512, "avx512"),
+        (AVX512 | {"avx512_vnni"}, "avx512-vnni"),
+        (AVX2 | {"avx512f", "avx512_vnni"}, "avx2"),
+    ],
 )
 def test_cpu_is_the_largest_level_of_the_host(flags: set[str], isa: str) -> None:
     target = resolve("cpu", host=make_host(flags))
@@ -100,7 +118,9 @@ def test_host_reads_cpuinfo() -> None:
 
 
 def test_caches(tmp_path) -> None:
-    for index, (level, kind, text) in enumerate([(1, "Data", "48K"), (1, "Instruction", "32K"), (2, "Unified", "2048K"), (3, "Unified", "1G")]):
+    for index, (level, kind, text) in enumerate(
+        [(1, "Data", "48K"), (1, "Instruction", "32K"), (2, "Unified", "2048K"), (3, "Unified", "1G")]
+    ):
         folder = tmp_path / f"index{index}"
         folder.mkdir()
         for name, value in (("level", level), ("type", kind), ("size", text)):

@@ -25,7 +25,9 @@ def here(isa: str) -> bool:
     return x86(isa).isa.requires <= read_host().flags
 
 
-def fused(graph: Callable[..., relax.Expr], shapes: Sequence[Shape], dtypes: Sequence[str] | None = None) -> tvm.IRModule:
+def fused(
+    graph: Callable[..., relax.Expr], shapes: Sequence[Shape], dtypes: Sequence[str] | None = None
+) -> tvm.IRModule:
     """`graph(emit, *inputs)` as one module after legalisation and fusion."""
     builder = relax.BlockBuilder()
     types = dtypes or ["float32"] * len(shapes)
@@ -35,7 +37,9 @@ def fused(graph: Callable[..., relax.Expr], shapes: Sequence[Shape], dtypes: Seq
             out = builder.emit_output(graph(builder.emit, *params))
         builder.emit_func_output(out)
     t = relax.transform
-    return tvm.transform.Sequential([t.LegalizeOps(), t.AnnotateTIROpPattern(), t.FoldConstant(), t.FuseOps(), t.FuseTIR()])(builder.get())
+    return tvm.transform.Sequential(
+        [t.LegalizeOps(), t.AnnotateTIROpPattern(), t.FoldConstant(), t.FuseOps(), t.FuseTIR()]
+    )(builder.get())
 
 
 def functions(mod: tvm.IRModule) -> list[tirx.PrimFunc]:

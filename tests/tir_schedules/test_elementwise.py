@@ -93,7 +93,9 @@ def check(run: Callable, shapes: list[tuple[int, ...]], dtypes: list[str], refer
 
 
 # Every length on the widest vectors, the awkward ones on the others: each case is a compilation.
-@pytest.mark.parametrize(("isa", "length"), [("avx512", x) for x in LENGTHS] + [("avx2", x) for x in (1, 17, 100, "symbolic")])
+@pytest.mark.parametrize(
+    ("isa", "length"), [("avx512", x) for x in LENGTHS] + [("avx2", x) for x in (1, 17, 100, "symbolic")]
+)
 @pytest.mark.parametrize("name", GRAPHS)
 def test_numbers(isa: str, name: str, length: int | str) -> None:
     if not here(isa):
@@ -101,7 +103,9 @@ def test_numbers(isa: str, name: str, length: int | str) -> None:
     graph, shapes, dtypes, reference = GRAPHS[name]
     n, d = tirx.Var("n", "int64"), tirx.Var("d", "int64")
     static = isinstance(length, int)
-    run = executable(scheduled(fused(graph, shapes(n, length if static else d), dtypes), "elementwise", x86(isa)), x86(isa))
+    run = executable(
+        scheduled(fused(graph, shapes(n, length if static else d), dtypes), "elementwise", x86(isa)), x86(isa)
+    )
     for rows in (1, 5, 130):
         for size in (length,) if static else (1, 3, 65, 1000):
             check(run, shapes(rows, size), dtypes, reference)
@@ -117,7 +121,12 @@ def test_every_decision_is_right(name: str) -> None:
         space = RULE.space(func, target)
         assert space[0] == RULE.default(func, target) and len(set(space)) == len(space)
         for decision in space:
-            check(executable(scheduled(mod, "elementwise", target, decision), target), shapes(rows, size), dtypes, reference)
+            check(
+                executable(scheduled(mod, "elementwise", target, decision), target),
+                shapes(rows, size),
+                dtypes,
+                reference,
+            )
 
 
 @settings(max_examples=8, deadline=None)

@@ -136,7 +136,9 @@ def test_additive_masks_hide_keys(target):
 
 def test_all_features_at_once(target):
     attrs = attributes(4, 2, 32, packed=True, causal=True, window=30, softcap=5.0, has_key_mask=True, has_bias=True)
-    run = compiled(function([("b", "s", 256), ("b", "s"), (1, 4, "s", "s")], attrs, ["float32", "int64", "float32"]), target)
+    run = compiled(
+        function([("b", "s", 256), ("b", "s"), (1, 4, "s", "s")], attrs, ["float32", "int64", "float32"]), target
+    )
     for s in LENGTHS:
         mask = (np.arange(s) % 5 != 3)[None].repeat(2, 0).astype("int64")
         check(run, [*normal((2, s, 256)), mask, *normal((1, 4, s, s))], attrs)

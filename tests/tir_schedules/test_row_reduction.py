@@ -66,7 +66,9 @@ def check(run: Callable, shapes: list[tuple[int, ...]], reference: Callable) -> 
 
 
 # Every length on the widest vectors, the awkward ones on the others: each case is a compilation.
-@pytest.mark.parametrize(("isa", "length"), [("avx512", x) for x in LENGTHS] + [("avx2", x) for x in (1, 17, 100, "symbolic")])
+@pytest.mark.parametrize(
+    ("isa", "length"), [("avx512", x) for x in LENGTHS] + [("avx2", x) for x in (1, 17, 100, "symbolic")]
+)
 @pytest.mark.parametrize("name", GRAPHS)
 def test_numbers(isa: str, name: str, length: int | str) -> None:
     if not here(isa):
@@ -102,12 +104,19 @@ def test_every_decision_is_right(name: str) -> None:
 def test_any_static_shape(rows: int, length: int) -> None:
     graph, shapes, reference = GRAPHS["softmax"]
     target = x86("avx2")
-    check(executable(scheduled(fused(graph, shapes(rows, length)), "row_reduction", target), target), shapes(rows, length), reference)
+    check(
+        executable(scheduled(fused(graph, shapes(rows, length)), "row_reduction", target), target),
+        shapes(rows, length),
+        reference,
+    )
 
 
 def test_integers_and_extremes() -> None:
     target = x86("avx2")
-    run = executable(scheduled(fused(lambda emit, x: emit(op.sum(x, axis=-1)), [(4, 37)], ["int64"]), "row_reduction", target), target)
+    run = executable(
+        scheduled(fused(lambda emit, x: emit(op.sum(x, axis=-1)), [(4, 37)], ["int64"]), "row_reduction", target),
+        target,
+    )
     x = random((4, 37), "int64") * (2**40)
     np.testing.assert_array_equal(run(x), x.sum(-1))
     run = executable(scheduled(fused(GRAPHS["softmax"][0], [(3, 37)]), "row_reduction", target), target)

@@ -20,7 +20,29 @@ def test_accepted(text, seconds):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "0", "0s", "-3m", "-1", -1, 0, True, "abc", "3x", "m", "1m1h", "nan", "inf", math.nan, math.inf, "1e5h", "--", "9" * 500, 1e300, "٣m"],
+    [
+        "",
+        "0",
+        "0s",
+        "-3m",
+        "-1",
+        -1,
+        0,
+        True,
+        "abc",
+        "3x",
+        "m",
+        "1m1h",
+        "nan",
+        "inf",
+        math.nan,
+        math.inf,
+        "1e5h",
+        "--",
+        "9" * 500,
+        1e300,
+        "٣m",
+    ],
 )
 def test_refused(text):
     with pytest.raises(UsageError, match="a budget is a positive time .* was given: correct --budget"):

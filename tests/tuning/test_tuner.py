@@ -53,7 +53,13 @@ def tune(tmp_path, *, timeout_s=20.0, memory_bytes=2 << 30, functions=None, **ch
     options = tuner_module.TuneOptions(**{**vars(options), "timeout_s": timeout_s, "memory_bytes": memory_bytes})
     stream = io.StringIO()
     tasks = tasks_of(mod, target, ROWS)
-    run = Tuner(tasks, target, fingerprint_of(target), options, progress_module.Progress(len(tasks.tasks), options.budget_s, stream))
+    run = Tuner(
+        tasks,
+        target,
+        fingerprint_of(target),
+        options,
+        progress_module.Progress(len(tasks.tasks), options.budget_s, stream),
+    )
     return run, stream
 
 
@@ -107,7 +113,9 @@ def test_failures_have_a_class_and_the_run_goes_on(tmp_path, space):
     space(SLOW, *(D(mode, 1) for mode in FAILING), FAST)
     result = tune(tmp_path)[0].run()
     (task,) = result.tasks
-    assert task.failures == {"wrong_result": 1, "crash": 2, "out_of_memory": 1, "declined": 1, "build_error": 1}, str(result)
+    assert task.failures == {"wrong_result": 1, "crash": 2, "out_of_memory": 1, "declined": 1, "build_error": 1}, str(
+        result
+    )
     assert task.outcome == r.IMPROVED and task.decision["mode"] == "plain"
     log = TuningLog.open([tmp_path / "log"], fingerprint_of(toy_rules.target()))
     failed = log.failed(task.key, "toy", 1)
@@ -261,7 +269,9 @@ class FlakyWorker:
 def test_a_candidate_that_dies_while_timed_is_blamed(space):
     space(FAST, *(D("vector", i) for i in range(2, 6)))
     (task,) = tasks_of(tvm.IRModule({"f": toy_rules.function(64)}), toy_rules.target(), ROWS).tasks
-    search = Search(task, FlakyWorker(), EFFORTS["quick"], progress_module.Progress(1, 9.0, io.StringIO()), [10.0, 10.0])
+    search = Search(
+        task, FlakyWorker(), EFFORTS["quick"], progress_module.Progress(1, 9.0, io.StringIO()), [10.0, 10.0]
+    )
     candidates = Candidates(task.default, task.space, (), (), descend=False, seed=0)
     confirmed = search.run(candidates, Clock(1000.0), 24)
     assert isinstance(confirmed, Confirmed) and confirmed.is_faster
@@ -277,7 +287,9 @@ def test_nothing_is_left_when_all_die_while_timed(space):
         def race(self, ids, size, rounds, default_us):
             raise Failure("crash", "signal 11", ids[-1])
 
-    search = Search(task, DeadlyWorker(), EFFORTS["quick"], progress_module.Progress(1, 9.0, io.StringIO()), [10.0, 10.0])
+    search = Search(
+        task, DeadlyWorker(), EFFORTS["quick"], progress_module.Progress(1, 9.0, io.StringIO()), [10.0, 10.0]
+    )
     candidates = Candidates(task.default, task.space, (), (), descend=False, seed=0)
     assert search.run(candidates, Clock(1000.0), 24) is None
     assert search.tally.failures == {"crash": 2} and search.tally.measured == 0

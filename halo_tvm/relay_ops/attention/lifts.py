@@ -157,5 +157,7 @@ def broadcast_bias(bias: relax.Expr, scores: Sequence[tirx.PrimExpr]) -> relax.E
     prove = tvm.sym.Analyzer().can_prove_equal
     one = tirx.IntImm("int64", 1)
     if not prove(dims[3], scores[3]) or not all(prove(a, one) or prove(a, b) for a, b in zip(dims[:3], scores[:3])):
-        raise Rejected(f"the bias {list(ty.shape.values)} must broadcast to the scores {list(scores)} with a whole last axis")
+        raise Rejected(
+            f"the bias {list(ty.shape.values)} must broadcast to the scores {list(scores)} with a whole last axis"
+        )
     return bias if ty.ndim == 4 else relax.op.reshape(bias, dims)

@@ -69,7 +69,10 @@ def compute(
             cap = tirx.const(float(softcap), "float32")
             y = te.tanh(y / cap) * cap
         if bias is not None:
-            at = [0 if isinstance(dim, tirx.IntImm) and dim.value == 1 else index for dim, index in zip(bias.shape[:3], (n, e, i))]
+            at = [
+                0 if isinstance(dim, tirx.IntImm) and dim.value == 1 else index
+                for dim, index in zip(bias.shape[:3], (n, e, i))
+            ]
             y = y + bias[(*at, j)]
         seen = []
         if causal:

@@ -25,7 +25,9 @@ def check_call(types: Sequence[relax.TensorType], attrs: Mapping[str, object]) -
         )
     for position, ty in enumerate(types):
         if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
-            raise ValueError(f"halo.attention: argument {position} must be a tensor of known shape, got {ty}: match_cast it first")
+            raise ValueError(
+                f"halo.attention: argument {position} must be a tensor of known shape, got {ty}: match_cast it first"
+            )
     if operands == 1:
         b, s = _expect("qkv", types[0], (None, None, (h + 2 * h_kv) * d))[:2]
         t = s
@@ -35,13 +37,17 @@ def check_call(types: Sequence[relax.TensorType], attrs: Mapping[str, object]) -
         _expect("v", types[2], (b, t, h_kv, d))
     for name, ty in zip(("q", "k", "v"), types[:operands]):
         if ty.dtype != types[0].dtype or str(ty.dtype) not in ("float32", "float16", "bfloat16", "float64"):
-            raise ValueError(f"halo.attention: {name} must be a float tensor of q's dtype {types[0].dtype}, got {ty.dtype}: cast it")
+            raise ValueError(
+                f"halo.attention: {name} must be a float tensor of q's dtype {types[0].dtype}, got {ty.dtype}: cast it"
+            )
     extras = list(types[operands:])
     if attrs.get("has_key_mask"):
         mask = extras.pop(0)
         _expect("key_mask", mask, (b, t))
         if str(mask.dtype) not in MASK_DTYPES:
-            raise ValueError(f"halo.attention: key_mask must be one of {', '.join(MASK_DTYPES)}, got {mask.dtype}: cast it")
+            raise ValueError(
+                f"halo.attention: key_mask must be one of {', '.join(MASK_DTYPES)}, got {mask.dtype}: cast it"
+            )
     if attrs.get("has_bias"):
         _check_bias(extras.pop(0), (b, h, s, t))
     return relax.TensorType([b, s, h, d], types[0].dtype)
@@ -70,13 +76,19 @@ def _expect(name: str, ty: relax.TensorType, shape: Sequence[object]) -> list[ti
     found = list(ty.shape.values)
     if len(found) != len(shape) or any(_differ(a, b) for a, b in zip(found, shape)):
         wanted = ", ".join("?" if dim is None else str(dim) for dim in shape)
-        raise ValueError(f"halo.attention: {name} must have the shape [{wanted}], got {list(found)}: reshape it or correct the attributes")
+        raise ValueError(
+            f"halo.attention: {name} must have the shape [{wanted}], got {list(found)}: reshape it or correct the attributes"
+        )
     return found
 
 
 def _check_bias(ty: relax.TensorType, full: Sequence[object]) -> None:
     found = list(ty.shape.values)
-    fits = len(found) == 4 and all(_is_one(a) or not _differ(a, b) for a, b in zip(found[:3], full)) and not _differ(found[3], full[3])
+    fits = (
+        len(found) == 4
+        and all(_is_one(a) or not _differ(a, b) for a, b in zip(found[:3], full))
+        and not _differ(found[3], full[3])
+    )
     if not fits or str(ty.dtype) != "float32":
         wanted = ", ".join(f"1|{dim}" for dim in full[:3])
         raise ValueError(

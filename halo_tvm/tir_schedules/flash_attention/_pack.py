@@ -47,7 +47,11 @@ def _transpose_keys(src: Source, plan: Plan) -> None:
     problem, decision, v, lanes = plan.problem, plan.decision, plan.vectors, plan.lanes
     scale = problem.scale / problem.softcap if problem.softcap else problem.scale * LOG2_E
     rows = [f"row{i}" for i in range(lanes)]
-    with src.loop("c", f"(valid + {i64(lanes - 1)}) // {i64(lanes)}"), src.loop("x", problem.d // lanes), src.block("square"):
+    with (
+        src.loop("c", f"(valid + {i64(lanes - 1)}) // {i64(lanes)}"),
+        src.loop("x", problem.d // lanes),
+        src.block("square"),
+    ):
         src(*(v.buffer(row) for row in rows), v.buffer("swap"))
         for i, row in enumerate(rows):
             key = f"T.min(first + c * {i64(lanes)} + {i64(i)}, {problem.t} - T.int64(1))"

@@ -66,7 +66,8 @@ def read(func: tirx.PrimFunc) -> Problem:
     scalars = {param for param in func.params if not is_buffer(param)}
     unnamed = iter(names)
     header = [
-        f"p_{next(unnamed)}: T.handle" if is_buffer(param) else f"{variables[param]}: T.{param.ty}" for param in func.params
+        f"p_{next(unnamed)}: T.handle" if is_buffer(param) else f"{variables[param]}: T.{param.ty}"
+        for param in func.params
     ]
     declarations = [f"{name} = T.{var.ty}()" for var, name in variables.items() if var not in scalars]
     for name, buffer in zip(names, buffers):

@@ -91,7 +91,11 @@ def _raise_peak(src: Source, plan: Plan, u: str, edge: bool) -> None:
         src(f"value[0] = value[0] * {v.const(problem.softcap * LOG2_E)}")
     column = f"{u} * {i64(lanes)}"
     if problem.bias:
-        bias = plan.vector("line", "T.int64(0)", column) if edge else f"bias[{_bias_row(plan)}, {v.span(f'first + {column}')}]"
+        bias = (
+            plan.vector("line", "T.int64(0)", column)
+            if edge
+            else f"bias[{_bias_row(plan)}, {v.span(f'first + {column}')}]"
+        )
         src(f"value[0] = value[0] + {bias} * {v.const(LOG2_E)}")
     if problem.key_mask:
         src(f"value[0] = value[0] + key_bias[n, block, {v.span(column)}]")

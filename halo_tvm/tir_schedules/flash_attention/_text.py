@@ -11,7 +11,14 @@ from contextlib import contextmanager
 LOG2_E = 1.4426950408889634
 
 # 2**f for |f| <= 1/2 in ascending powers, minimax in the relative error: 8e-8, with float32 rounding 2.2e-7.
-EXP2 = (1.0000000716546844, 0.6931469670647361, 0.24022119723842572, 0.05550713273537916, 0.009675541334355007, 0.0013276471979750252)
+EXP2 = (
+    1.0000000716546844,
+    0.6931469670647361,
+    0.24022119723842572,
+    0.05550713273537916,
+    0.009675541334355007,
+    0.0013276471979750252,
+)
 # Adding it to |y| < 2**22 rounds y to an integer, which then stands in the low bits of the sum.
 ROUND = 12582912.0  # 1.5 * 2**23
 # Below it exp2 gives 8e-31, which counts as nothing beside a row sum of at least 1 and stays a normal number.
@@ -19,7 +26,14 @@ LEAST = -100.0
 # tanh(u) = u * P(u * u) for |u| < TANH_NEAR, minimax in the relative error: 4e-9; farther out
 # 1 - 2 / (exp(2 * u) + 1) loses no digits.
 TANH_NEAR = 0.625
-TANH = (0.9999999960752907, -0.333332605269355, 0.13331127536237247, -0.05372106800709106, 0.020590988289096383, -0.005659988970003195)
+TANH = (
+    0.9999999960752907,
+    -0.333332605269355,
+    0.13331127536237247,
+    -0.05372106800709106,
+    0.020590988289096383,
+    -0.005659988970003195,
+)
 
 
 class Source:
@@ -59,7 +73,8 @@ class Source:
         self(
             f'{name}_cell = T.alloc_buffer((1,), "int32")',
             f'{name}_cell[0] = T.cast({i64(value)}, "int32")',
-            f'{name}: T.let[T.{dtype}] = ' + (f'T.cast({name}_cell[0], "int64")' if dtype == "int64" else f"{name}_cell[0]"),
+            f"{name}: T.let[T.{dtype}] = "
+            + (f'T.cast({name}_cell[0], "int64")' if dtype == "int64" else f"{name}_cell[0]"),
         )
 
     @contextmanager
