@@ -75,6 +75,7 @@ def build_library(mod: tvm.IRModule, target: Target, path: Path, plan_memory: bo
         executable.export_library(str(path), **target.export_options())
     except (RuntimeError, ValueError, FileNotFoundError, subprocess.CalledProcessError) as reason:
         raise EnvironmentProblem(
-            f"linking for target {target.spec.name} needs a working {target.linker or 'g++'}, but: {str(reason).strip().splitlines()[-1]}: "
+            f"linking for target {target.spec.name} needs a working {target.linker or 'g++'}, but: "
+            f"{str(reason).strip().splitlines()[-1]}: "
             "install it (`halo-tvm targets` says which package) and compile again"
         ) from reason

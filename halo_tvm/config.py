@@ -153,7 +153,8 @@ class TuneConfig(Config):
         super().__post_init__()
         if self.trials is not None and self.trials < 1:
             raise UsageError(
-                f"trials must be at least 1, but are {self.trials}: leave the option out to search until the budget ends"
+                f"trials must be at least 1, but are {self.trials}: leave the option out to search until the budget "
+                "ends"
             )
 
     def compile_config(self) -> CompileConfig:

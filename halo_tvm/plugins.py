@@ -29,7 +29,8 @@ def load_plugins() -> tuple[str, ...]:
             except (ImportError, AttributeError, SyntaxError, ValueError, AssertionError) as error:
                 owner = entry.dist.name if entry.dist else "an unknown distribution"
                 raise EnvironmentProblem(
-                    f"the plug-in {entry.name!r} ({entry.value}, of {owner}) must import cleanly, but {type(error).__name__}: {error}: "
+                    f"the plug-in {entry.name!r} ({entry.value}, of {owner}) must import cleanly, "
+                    f"but {type(error).__name__}: {error}: "
                     "correct or uninstall it"
                 ) from error
             loaded.append(f"{group.removeprefix('halo_tvm.')}:{entry.name}")

@@ -20,8 +20,10 @@ CONFIGS = {
         "max_position_embeddings": 64, "intermediate_size": 96, "hidden_act": "gelu", "layer_norm_eps": 1e-12,
     },
     "llama": {
-        "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2,
-        "vocab_size": 131, "max_position_embeddings": 64, "intermediate_size": 96, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
+        "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 131, "max_position_embeddings": 64, "intermediate_size": 96, "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
         "tie_word_embeddings": True,
     },
 }  # fmt: skip

@@ -33,7 +33,10 @@ def distribution(folder: Path, module: str, source: str, group: str) -> None:
 
 def test_a_plugin_target_is_known_to_the_command_line(tmp_path: Path) -> None:
     distribution(tmp_path, "halo_tiny", TARGET, "halo_tvm.targets")
-    script = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from halo_tvm.cli._main import main; sys.exit(main(['targets', '--json']))"
+    script = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); "
+        "from halo_tvm.cli._main import main; sys.exit(main(['targets', '--json']))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, cwd=Path(__file__).parents[1]
     )

@@ -46,7 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         what = f"{type(bug).__name__}: {_one_line(bug)[:300]}"
         return _say(
-            f"halo-tvm: internal error: {what}: this is a bug, please report it with the output under HALO_TVM_LOG=debug",
+            f"halo-tvm: internal error: {what}: this is a bug, please report it with the output under "
+            "HALO_TVM_LOG=debug",
             BUG,
         )
 
@@ -78,9 +79,11 @@ def _load(verb: str) -> ModuleType:
 def _overview() -> str:
     lines = [f"  {verb:<10} {_summary(verb)}" for verb in verbs()]
     return "\n".join(
-        ["usage: halo-tvm <verb> [options]", "", "A compiler and auto-tuner for deep-learning models on Apache TVM.", "", *lines, "",
+        ["usage: halo-tvm <verb> [options]", "", "A compiler and auto-tuner for deep-learning models on Apache TVM.",
+         "", *lines, "",
          "halo-tvm <verb> --help shows a verb's options.",
-         "Environment: HALO_TVM_HOME (tuning logs, host profile), HALO_TVM_NUM_THREADS, HALO_TVM_LOG (debug, info, warning, error)."]
+         "Environment: HALO_TVM_HOME (tuning logs, host profile), HALO_TVM_NUM_THREADS, "
+         "HALO_TVM_LOG (debug, info, warning, error)."]
     )  # fmt: skip
 
 

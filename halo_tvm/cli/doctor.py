@@ -177,7 +177,8 @@ def _print(found: dict[str, object], path: Path) -> None:
     rows += [
         (
             n,
-            f"{p['found'] or 'not installed'} ({'as pinned' if p['found'] == p['pinned'] else 'pinned: ' + p['pinned']})",
+            f"{p['found'] or 'not installed'} "
+            f"({'as pinned' if p['found'] == p['pinned'] else 'pinned: ' + p['pinned']})",
         )
         for n, p in pinned.items()
     ]
@@ -193,11 +194,13 @@ def _print(found: dict[str, object], path: Path) -> None:
     caches = " / ".join(size(host[f"l{level}_bytes"]) if host[f"l{level}_bytes"] else "?" for level in (1, 2, 3))
     gpus = ", ".join(f"{gpu['name']} ({gpu['arch']})" for gpu in host["gpus"]) or "none"
     print("\n" + table(("host", ""), [
-        ("cpu", f"{host['cpu']} ({host['machine']})"), ("largest ISA level", host["isa"]), ("usable cores", host["cores"]),
+        ("cpu", f"{host['cpu']} ({host['machine']})"), ("largest ISA level", host["isa"]),
+        ("usable cores", host["cores"]),
         ("memory", size(host["memory_bytes"])), ("L1 / L2 / L3", caches), ("NVIDIA GPUs", gpus),
     ]))  # fmt: skip
     print("\n" + table(("target", "builds here", "runs here", "note"), [
-        (name, "yes" if row["build"] else "no", "yes" if row["run"] else "no", "; ".join(filter(None, (row["build_note"], row["run_note"]))))
+        (name, "yes" if row["build"] else "no", "yes" if row["run"] else "no",
+         "; ".join(filter(None, (row["build_note"], row["run_note"]))))
         for name, row in found["targets"].items()
     ]))  # fmt: skip
     print(
@@ -210,8 +213,9 @@ def _print(found: dict[str, object], path: Path) -> None:
     if profile:
         print(f"\nmeasured {profile['measured_at']} with {profile['threads']} threads ({path}):")
         print(table(("ceiling", ""), [
-            ("FMA float32, one thread", f"{profile['fma_gflops_one_thread']:.0f} GFLOP/s"), ("FMA float32, all threads", f"{profile['fma_gflops']:.0f} GFLOP/s"),
-            *((f"read {level}", f"{profile[key]:.0f} GB/s") for level, key in (("L2", "l2_gbps"), ("L3", "l3_gbps"), ("DRAM", "dram_gbps"))),
+            ("FMA float32, one thread", f"{profile['fma_gflops_one_thread']:.0f} GFLOP/s"),
+            ("FMA float32, all threads", f"{profile['fma_gflops']:.0f} GFLOP/s"),
+            *((f"read {level}", f"{profile[level.lower() + '_gbps']:.0f} GB/s") for level in ("L2", "L3", "DRAM")),
         ]))  # fmt: skip
     else:
         print("\nnot measured yet: `halo-tvm doctor --measure` finds this host's FMA peak and read bandwidth")

@@ -93,7 +93,8 @@ def _fused(report: Report) -> list[str]:
     candidates = fuse.get("candidates", [])
     taken = sum(bool(c.get("taken")) for c in candidates)
     return [
-        f"fused       {taken} of {len(candidates)} candidates, {size(fuse.get('saved_bytes', 0))} less memory traffic per run"
+        f"fused       {taken} of {len(candidates)} candidates, {size(fuse.get('saved_bytes', 0))} less memory "
+        "traffic per run"
     ]
 
 

@@ -56,11 +56,15 @@ def _list(logs: list[tuple[Path, Path]], config: LogsConfig) -> int:
 def _show(logs: list[tuple[Path, Path]], config: LogsConfig) -> int:
     records = [(path.parent.name, record) for _, path in logs for record in _read(path)[0]]
     if config.json:
-        print_json([{"key": key, "workload": r.workload, "readable": r.readable, "rule": r.rule, "decision": dict(r.decision),
-                     "outcome": r.outcome, "speedup": r.speedup, "speedup_low": r.speedup_low} for key, r in records])  # fmt: skip
+        print_json([
+            {"key": key, "workload": r.workload, "readable": r.readable, "rule": r.rule, "decision": dict(r.decision),
+             "outcome": r.outcome, "speedup": r.speedup, "speedup_low": r.speedup_low}
+            for key, r in records
+        ])  # fmt: skip
         return 0
     print(table(("target key", "rule", "outcome", "speed-up", "decision", "workload"), [
-        (key, f"{r.rule} {r.rule_version}", r.outcome, f"{r.speedup:.3f} (at least {r.speedup_low:.3f})" if r.speedup else "-",
+        (key, f"{r.rule} {r.rule_version}", r.outcome,
+         f"{r.speedup:.3f} (at least {r.speedup_low:.3f})" if r.speedup else "-",
          " ".join(f"{k}={v}" for k, v in r.decision.items()), r.readable)
         for key, r in records
     ]))  # fmt: skip

@@ -42,7 +42,8 @@ def run(config: OperatorsConfig) -> int:
         return 0
     print(table(("operator", "module", "fuses", "scheduled by", "lifts", "cases", "about"), [
         (row["operator"], row["module"], "yes" if row["fusible"] else "no",
-         "expanded earlier" if row["semantic"] else ", ".join(row["rules"]), len(row["lifts"]), row["cases"], row["about"])
+         "expanded earlier" if row["semantic"] else ", ".join(row["rules"]), len(row["lifts"]), row["cases"],
+         row["about"])
         for row in rows
     ]))  # fmt: skip
     return 0

@@ -204,7 +204,7 @@ def _number(g: Graph, value: float) -> str:
 
 
 def _position_bias(g: Graph, s: object, t: object, causal: bool, window: object) -> str:
-    """[s, t]: 0 where query i, at position p = i + t - s, may look at key j, else a number that softmax turns into 0."""
+    """[s, t]: 0 where query i, at position p = i + t - s, may look at key j, else what softmax turns into 0."""
     keys = g.once("Range", g.dim_scalar(0), g.dim_scalar(t), g.dim_scalar(1))
     rows = g.once("Range", g.dim_scalar(0), g.dim_scalar(s), g.dim_scalar(1))
     if not same(s, t):

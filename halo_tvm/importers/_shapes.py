@@ -40,7 +40,8 @@ def apply_shapes(model: ImportedModel, shapes: tuple[str, ...]) -> ImportedModel
         spec = specs[name]
         if len(dims) != len(spec.shape):
             raise UsageError(
-                f"expected {len(spec.shape)} dimensions for input {name}, found {len(dims)} in {text!r}: give one per dimension"
+                f"expected {len(spec.shape)} dimensions for input {name}, found {len(dims)} in {text!r}: "
+                "give one per dimension"
             )
         for dim, (low, high) in zip(spec.shape, dims):
             _restrict(name, dim, low, high, ranges, fixed)
@@ -57,13 +58,15 @@ def _restrict(
     if isinstance(dim, int):
         if (low, high) != (dim, dim):
             raise UsageError(
-                f"input {name} has a fixed dimension of {dim}, found {low}..{high}: only symbolic dimensions have ranges"
+                f"input {name} has a fixed dimension of {dim}, found {low}..{high}: "
+                "only symbolic dimensions have ranges"
             )
         return
     limit = ranges[dim]
     if not (limit[0] <= low and high <= limit[1]):
         raise UsageError(
-            f"dimension {dim} of input {name} may lie in {limit[0]}..{limit[1]}, found {low}..{high}: choose a range inside it"
+            f"dimension {dim} of input {name} may lie in {limit[0]}..{limit[1]}, found {low}..{high}: "
+            "choose a range inside it"
         )
     ranges[dim] = (low, high)
     if low == high:

@@ -28,13 +28,15 @@ def import_directory(path: Path) -> ImportedModel:
     if family is None:
         known = sorted(t for f in FAMILIES.values() for t in f.huggingface_types)
         raise UnsupportedModel(
-            f"expected a model_type of {', '.join(known)}, found {kind!r} in {path.name}/config.json: export the model to ONNX instead"
+            f"expected a model_type of {', '.join(known)}, found {kind!r} in {path.name}/config.json: "
+            "export the model to ONNX instead"
         )
     try:
         parsed = family.from_huggingface(config)
     except (KeyError, TypeError, ValueError) as reason:
         raise UnsupportedModel(
-            f"expected a complete {kind} config, found {reason!r} while reading {path.name}/config.json: re-export the model"
+            f"expected a complete {kind} config, found {reason!r} while reading {path.name}/config.json: "
+            "re-export the model"
         ) from reason
     weights = DirectoryWeights(path, family.prefixes)
     source = {"kind": "huggingface", "name": path.resolve().name, "model_type": kind, "sha256": weights.fingerprint()}
@@ -71,12 +73,14 @@ class DirectoryWeights:
         if stored is None:
             raise UnsupportedModel(
                 f"expected a tensor {name!r} in {self.path.name}, found {len(self._where)} other tensors "
-                f"(such as {', '.join(sorted(self._where)[:3])}): the checkpoint is incomplete or of another architecture"
+                f"(such as {', '.join(sorted(self._where)[:3])}): the checkpoint is incomplete or of another "
+                "architecture"
             )
         file, found = self._where[stored]
         if found != shape:
             raise UnsupportedModel(
-                f"expected tensor {stored!r} of shape {list(shape)}, found {list(found)}: config.json and weights do not belong together"
+                f"expected tensor {stored!r} of shape {list(shape)}, found {list(found)}: "
+                "config.json and weights do not belong together"
             )
 
         def load() -> np.ndarray:
@@ -86,7 +90,7 @@ class DirectoryWeights:
         return ParamSource(shape, "float32", load)
 
     def fingerprint(self) -> str:
-        """SHA-256 over the files' names, sizes and headers: tells one checkpoint from another without reading it all."""
+        """SHA-256 over the files' names, sizes, headers and ends: tells checkpoints apart without reading them all."""
         digest = hashlib.sha256()
         for file in self.files:
             with file.open("rb") as stream:

@@ -37,7 +37,8 @@ def import_onnx(path: Path) -> ImportedModel:
         line = str(reason).strip().splitlines()
         raise UnsupportedModel(
             f"expected an ONNX graph with static shapes, found one in {path.name} that cannot be converted "
-            f"({line[-1][:200] if line else type(reason).__name__}): fix its dimensions (symbolic lengths come with a later release)"
+            f"({line[-1][:200] if line else type(reason).__name__}): fix its dimensions (symbolic lengths come with "
+            "a later release)"
         ) from reason
     mod, params = _named_params(mod)
     inputs, ranges = _inputs(model, mod)

@@ -69,12 +69,14 @@ def define(config: BertConfig, m: ModelBuilder) -> Mapping[str, relax.Expr]:
         m.layer = f"{layer}.attention"
         q, k, v = (
             m.emit(relax.op.reshape(
-                m.linear(x, f"{layer}.attention.self.{part}", c.hidden, c.hidden, gain=gain), (batch, sequence, c.heads, head_dim)
+                m.linear(x, f"{layer}.attention.self.{part}", c.hidden, c.hidden, gain=gain),
+                (batch, sequence, c.heads, head_dim)
             ))
             for part, gain in (("query", _QK_GAIN), ("key", _QK_GAIN), ("value", 1.0))
         )  # fmt: skip
         heads = m.op(
-            "attention", q, k, v, m.inputs["attention_mask"], num_heads=c.heads, num_kv_heads=c.heads, head_dim=head_dim,
+            "attention", q, k, v, m.inputs["attention_mask"], num_heads=c.heads, num_kv_heads=c.heads,
+            head_dim=head_dim,
             scale=head_dim**-0.5, has_key_mask=True,
         )  # fmt: skip
         joined = m.emit(relax.op.reshape(heads, (batch, sequence, c.hidden)))
@@ -97,12 +99,15 @@ def from_huggingface(config: Mapping[str, object]) -> BertConfig:
     if activation is None or positions != "absolute":
         raise UnsupportedModel(
             "expected a BERT config with hidden_act gelu, gelu_new or relu and absolute positions, found "
-            f"hidden_act={config.get('hidden_act')!r}, position_embedding_type={positions!r}: export the model to ONNX instead"
+            f"hidden_act={config.get('hidden_act')!r}, position_embedding_type={positions!r}: "
+            "export the model to ONNX instead"
         )
     return BertConfig(
-        layers=int(config["num_hidden_layers"]), hidden=int(config["hidden_size"]), heads=int(config["num_attention_heads"]),
+        layers=int(config["num_hidden_layers"]), hidden=int(config["hidden_size"]),
+        heads=int(config["num_attention_heads"]),
         vocabulary=int(config["vocab_size"]), positions=int(config["max_position_embeddings"]),
-        segments=int(config.get("type_vocab_size", 2)), feed_forward=int(config["intermediate_size"]), activation=activation,
+        segments=int(config.get("type_vocab_size", 2)), feed_forward=int(config["intermediate_size"]),
+        activation=activation,
         eps=float(config.get("layer_norm_eps", 1e-12)),
     )  # fmt: skip
 

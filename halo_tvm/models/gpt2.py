@@ -84,12 +84,14 @@ def from_huggingface(config: Mapping[str, object]) -> GPT2Config:
     ):
         raise UnsupportedModel(
             "expected a GPT-2 config with activation gelu_new or gelu and plain attention scaling, found "
-            f"activation_function={config.get('activation_function')!r} and scale_attn_*: export the model to ONNX instead"
+            f"activation_function={config.get('activation_function')!r} and scale_attn_*: "
+            "export the model to ONNX instead"
         )
     hidden = int(config["n_embd"])
     return GPT2Config(
         layers=int(config["n_layer"]), hidden=hidden, heads=int(config["n_head"]), vocabulary=int(config["vocab_size"]),
-        positions=int(config["n_positions"]), feed_forward=int(config.get("n_inner") or 4 * hidden), activation=activation,
+        positions=int(config["n_positions"]), feed_forward=int(config.get("n_inner") or 4 * hidden),
+        activation=activation,
         eps=float(config.get("layer_norm_epsilon", 1e-5)),
     )  # fmt: skip
 

@@ -96,7 +96,8 @@ def from_huggingface(config: Mapping[str, object]) -> LlamaConfig:
     if kind not in ("default", "llama3") or activation != "silu" or config.get("mlp_bias"):
         raise UnsupportedModel(
             "expected a Llama config with rope type default or llama3, hidden_act silu and no mlp_bias, found "
-            f"rope {kind!r}, hidden_act {activation!r}, mlp_bias {config.get('mlp_bias')!r}: export the model to ONNX instead"
+            f"rope {kind!r}, hidden_act {activation!r}, mlp_bias {config.get('mlp_bias')!r}: "
+            "export the model to ONNX instead"
         )
     scaling = None
     if kind == "llama3":
@@ -104,14 +105,18 @@ def from_huggingface(config: Mapping[str, object]) -> LlamaConfig:
         scaling = tuple(float(rope[key]) for key in keys)
     return LlamaConfig(
         layers=int(config["num_hidden_layers"]), hidden=hidden, heads=heads,
-        kv_heads=int(config.get("num_key_value_heads") or heads), head_dim=int(config.get("head_dim") or hidden // heads),
+        kv_heads=int(config.get("num_key_value_heads") or heads),
+        head_dim=int(config.get("head_dim") or hidden // heads),
         feed_forward=int(config["intermediate_size"]), vocabulary=int(config["vocab_size"]),
-        positions=int(config["max_position_embeddings"]), theta=float(config.get("rope_theta") or rope.get("rope_theta", 10000.0)),
-        scaling=scaling, tied=bool(config.get("tie_word_embeddings", False)), attention_bias=bool(config.get("attention_bias", False)),
+        positions=int(config["max_position_embeddings"]),
+        theta=float(config.get("rope_theta") or rope.get("rope_theta", 10000.0)),
+        scaling=scaling, tied=bool(config.get("tie_word_embeddings", False)),
+        attention_bias=bool(config.get("attention_bias", False)),
         eps=float(config.get("rms_norm_eps", 1e-6)),
     )  # fmt: skip
 
 
 LLAMA = Family(
-    name="llama", presets={}, interface=interface, define=define, huggingface_types=("llama",), from_huggingface=from_huggingface,
+    name="llama", presets={}, interface=interface, define=define, huggingface_types=("llama",),
+    from_huggingface=from_huggingface,
 )  # fmt: skip

@@ -70,7 +70,8 @@ def with_options(cls: type[Pass], options: Mapping[str, object]) -> Pass:
     unknown = sorted(set(options) - set(known))
     if unknown:
         raise UsageError(
-            f"expected options of pass {cls.name} among {', '.join(known) or 'none'}, found {unknown[0]!r}: correct halo.toml"
+            f"expected options of pass {cls.name} among {', '.join(known) or 'none'}, found {unknown[0]!r}: "
+            "correct halo.toml"
         )
     return cls(**{key: tuple(v) if isinstance(v, list) else v for key, v in options.items()})
 

@@ -89,6 +89,7 @@ def _projection(arg: relax.Expr, values: dict[relax.Var, relax.Expr]) -> relax.C
     operator = operator_of(value)
     if operator is None or operator.name != "linear":
         raise Declined(
-            f"query, key or value is computed by {op_name(value).removeprefix('relax.') or 'no operator'}, not projected"
+            f"query, key or value is computed by {op_name(value).removeprefix('relax.') or 'no operator'}, "
+            "not projected"
         )
     return value

@@ -6,7 +6,7 @@ Before -> after (head 1 of 3 pruned)
 The result is that of the model whose pruned heads give zeros.
 Options (halo.toml, [passes.prune_heads])
     heads = ["h.0.attn: 1 5", ...]   layer glob, colon, head numbers
-    threshold = 0.1                  also heads whose norm of wv times norm of wo is below this share of their layer's mean
+    threshold = 0.1                  also heads whose |wv| * |wo| is below this share of their layer's mean
 Declines
     grouped heads; projections shared with others or not made by halo.linear of parameters; pruning all heads of a layer
 """

@@ -1,4 +1,7 @@
-"""onnxruntime on the exported model: all graph optimisations, spinning threads, bound buffers, its fastest way to run."""
+"""onnxruntime on the exported model: its fastest way to run.
+
+All graph optimisations, spinning threads, bound buffers.
+"""
 
 from __future__ import annotations
 

@@ -79,7 +79,8 @@ def check_reference(source: Mapping[str, object], reference: str | None) -> None
         return
     if kind not in ("huggingface", "onnx"):
         raise UsageError(
-            f"expected an artifact made of a built-in model, a directory or an ONNX file, found {kind!r}: compile it again"
+            f"expected an artifact made of a built-in model, a directory or an ONNX file, found {kind!r}: "
+            "compile it again"
         )
     what = "directory" if kind == "huggingface" else "ONNX file"
     if reference is None:

@@ -34,7 +34,8 @@ class Torch:
         description = json.loads((Path(request.model) / "model.json").read_text(encoding="utf-8"))
         if description["family"] not in FAMILIES:
             raise PeerFailed(
-                f"expected a model of {', '.join(sorted(FAMILIES))}, found {description['family']!r}: use --vs onnxruntime"
+                f"expected a model of {', '.join(sorted(FAMILIES))}, found {description['family']!r}: "
+                "use --vs onnxruntime"
             )
         weights = load_file(str(Path(request.model) / "weights.safetensors"))
         self.module = FAMILIES[description["family"]](description["config"], weights).eval()

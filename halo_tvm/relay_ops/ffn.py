@@ -157,6 +157,7 @@ def _build(activation: str, down: relax.Call, projections: tuple[relax.Expr, ...
         raise Rejected("the gate and the up projection have different inputs")
     weights = [arg for call in calls for arg in call.args[1:]]
     return FFN.call(
-        inputs[0], *weights, activation=activation, gated=len(projections) == 2, bias=biased.pop(), layout=layouts.pop(),
+        inputs[0], *weights, activation=activation, gated=len(projections) == 2, bias=biased.pop(),
+        layout=layouts.pop(),
         layer=attrs_of(down).get("layer"),
     )  # fmt: skip

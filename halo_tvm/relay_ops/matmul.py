@@ -1,7 +1,8 @@
 """Multiplication of two run-time matrices.
 
 Shapes
-    a [..., m, k] (or [..., k, m] with transpose_a)   b [..., k, n] (or [..., n, k] with transpose_b)   ->   c [..., m, n]
+    a [..., m, k] (or [..., k, m] with transpose_a)
+    b [..., k, n] (or [..., n, k] with transpose_b)   ->   c [..., m, n]
     the leading dimensions are equal, or those of b are missing
 Computation
     c = op(a) @ op(b)

@@ -34,7 +34,8 @@ def tables_of(result: Result) -> list[Table]:
 
 def host_lines(host: Host) -> tuple[str, ...]:
     return (
-        f"{host.cpu}; {host.cores} cores, {host.memory_gib:g} GiB; {', '.join(host.isa) or 'no known vector extension'}",
+        f"{host.cpu}; {host.cores} cores, {host.memory_gib:g} GiB; "
+        f"{', '.join(host.isa) or 'no known vector extension'}",
         f"Python {host.python}; " + ", ".join(f"{name} {version}" for name, version in host.packages.items()),
     )
 
@@ -76,7 +77,8 @@ def _bench(result: BenchResult) -> Table:
     method = (
         f"{result.rounds} rounds in turns, {result.runs_per_turn} runs a turn after one untimed run and a pause of "
         f"{result.pause_ms:g} ms, each engine in its own process; ratios above 1: {ours} is faster "
-        f"({_percent(result)} interval over paired rounds); error: relative L2 against the artifact's reference (float64)"
+        f"({_percent(result)} interval over paired rounds); error: relative L2 against the artifact's reference "
+        "(float64)"
     )
     failures = tuple(f"{e.engine} failed: {e.failure}" for e in result.engines if e.failure is not None)
     losses = tuple(_loss(ours, c) for c in result.comparisons if c.verdict == "slower")
@@ -130,7 +132,8 @@ def _tune(result: TuneResult) -> Table:
         for t in result.tasks
     )  # fmt: skip
     committed = sum(t.committed for t in result.tasks)
-    title = f"{result.model} for {result.target}: {committed} of {len(result.tasks)} tasks improved in {result.seconds:.0f} s"
+    improved = f"{committed} of {len(result.tasks)} tasks improved in {result.seconds:.0f} s"
+    title = f"{result.model} for {result.target}: {improved}"
     return Table(title, ("task", "trials", "failed", "default us", "best us", "ratio", "outcome"), rows, result.notes)
 
 

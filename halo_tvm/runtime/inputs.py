@@ -44,7 +44,7 @@ def bind_inputs(spec: FunctionSpec, args: Sequence[object], kwargs: Mapping[str,
 
 
 def typical_sizes(manifest: Manifest, function: str = "main") -> dict[str, int]:
-    """The sizes a model is usually run at, by dimension, as its manifest gives them; what lies outside the ranges is left out."""
+    """The sizes a model is usually run at, by dimension, as its manifest gives them, where its ranges allow them."""
     found = manifest.source.get("typical")
     ranges = manifest.functions[function].ranges
     return {

@@ -34,7 +34,8 @@ def can_build_here(target: Target) -> Answer:
     if linker is None and shutil.which("g++") is None and shutil.which("c++") is None:
         return Answer(
             False,
-            "linking needs a C++ compiler, and neither g++ nor c++ is on the path: install the package g++ (apt-get install g++)",
+            "linking needs a C++ compiler, and neither g++ nor c++ is on the path: "
+            "install the package g++ (apt-get install g++)",
         )
     if spec.gpu and not read_gpus():
         nvcc = (
@@ -55,7 +56,8 @@ def can_run_here(target: Target, host: Host | None = None) -> Answer:
     if spec.runs_on and host.machine not in spec.runs_on:
         return Answer(
             False,
-            f"{spec.name} runs on {' or '.join(sorted(spec.runs_on))}, and this host is {host.machine}: copy the artifact to such a machine",
+            f"{spec.name} runs on {' or '.join(sorted(spec.runs_on))}, and this host is {host.machine}: "
+            "copy the artifact to such a machine",
         )
     lacking = sorted(target.isa.requires - host.flags)
     if lacking:
@@ -71,7 +73,8 @@ def _can_run_on_gpu(target: Target) -> Answer:
     if not gpus:
         return Answer(
             False,
-            "no NVIDIA GPU: nvidia-smi is missing or lists none; install the driver, or copy the artifact to a machine with a GPU",
+            "no NVIDIA GPU: nvidia-smi is missing or lists none; install the driver, "
+            "or copy the artifact to a machine with a GPU",
         )
     if not any(runs_on_gpu(target.isa, gpu.arch) for gpu in gpus):
         found = ", ".join(f"{gpu.name} ({gpu.arch})" for gpu in gpus)

@@ -61,11 +61,13 @@ def _of_host(host: Host, cores: int | None) -> Target:
     known = ", ".join(sorted({m for spec in TARGETS.values() for m in spec.runs_on}))
     if not specs:
         raise EnvironmentProblem(
-            f"the target 'cpu' needs a host of a known machine ({known}), but this one is {host.machine!r}: use --target c"
+            f"the target 'cpu' needs a host of a known machine ({known}), but this one is {host.machine!r}: "
+            "use --target c"
         )
     lacking = ", ".join(sorted(specs[0].isas[0].requires - host.flags))
     raise EnvironmentProblem(
-        f"the smallest level of target {specs[0].name!r} needs CPU features that this host lacks ({lacking}): use --target c"
+        f"the smallest level of target {specs[0].name!r} needs CPU features that this host lacks ({lacking}): "
+        "use --target c"
     )
 
 

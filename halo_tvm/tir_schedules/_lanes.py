@@ -143,7 +143,7 @@ def in_parallel_when_large(work: Expr, serial_below: int, emit: Callable[[bool],
 
 
 def unravel(flat: Expr, extents: Sequence[Expr]) -> list[Expr]:
-    """Indices of the element number `flat` of an array of `extents`; only the first may be symbolic without a division."""
+    """Indices of element `flat` of an array of `extents`; only the first may be symbolic without a division."""
     out: list[Expr] = []
     for extent in reversed(extents[1:]):
         extent = index(constant(extent)) if constant(extent) is not None else extent

@@ -271,7 +271,8 @@ class _Body:
                 other = (u + count - half) * lanes
                 out.append(
                     _lanes(lanes, lambda lane, u=u, other=other: tirx.BufferStore(
-                        partial, operation(partial[index(u * lanes) + lane], partial[index(other) + lane]), [index(u * lanes) + lane]))
+                        partial, operation(partial[index(u * lanes) + lane], partial[index(other) + lane]),
+                        [index(u * lanes) + lane]))
                 )  # fmt: skip
             count -= half
         width = lanes

@@ -86,7 +86,8 @@ def _check_can_run(target: Target) -> None:
     if not answer or target.spec.gpu:
         why = answer.reason or "measuring on GPUs is not supported yet"
         raise EnvironmentProblem(
-            f"tuning measures on this machine, so it needs a CPU target that runs here, but {target.name} does not: {why}"
+            f"tuning measures on this machine, so it needs a CPU target that runs here, but {target.name} does not: "
+            f"{why}"
         )
 
 

@@ -13,7 +13,9 @@ RUN_ERROR = "run_error"
 
 # Requests, by their "op". Every request has one reply: {"ok": true, ...} or {"error": class, "message": text}.
 # While a race runs, {"turn": id} lines say whose code is about to run.
-OPEN = "open"  # a task: key, ir, rule, target, cores, default, sizes, checked, outputs, weights, seed, l3_bytes, compare, probe, vector_math
+# a task: key, ir, rule, target, cores, default, sizes, checked, outputs, weights, seed, l3_bytes, compare, probe,
+# vector_math
+OPEN = "open"
 BUILD = "build"  # a candidate: id, decision -> checked and run once: first_us
 RACE = "race"  # ids, size, rounds, number -> us {id: samples}; every round takes the ids in turn
 DROP = "drop"  # ids -> forgotten

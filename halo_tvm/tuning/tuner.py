@@ -96,9 +96,10 @@ class Tuner:
             and (outcome.failures or all(t.outcome == r.FAILED for t in outcome.tasks))
         ):
             reasons = "; ".join(dict.fromkeys(t.note for t in outcome.tasks if t.note))
+            kinds = ", ".join(f"{n} {k}" for k, n in sorted(outcome.failures.items()))
             raise NoValidTrial(
-                f"at least one candidate was expected to be measured, but all of them failed "
-                f"({', '.join(f'{n} {k}' for k, n in sorted(outcome.failures.items())) or 'no task could be opened'}): {reasons[:400]}: "
+                "at least one candidate was expected to be measured, but all of them failed "
+                f"({kinds or 'no task could be opened'}): {reasons[:400]}: "
                 "run `halo-tvm doctor`, or give a larger --budget"
             )
         return outcome
@@ -227,7 +228,8 @@ class Tuner:
             outcome, note = r.IMPROVED, f"{confirmed.speedup:.3f}x, at least {confirmed.speedup_low:.3f}x"
         elif confirmed:
             outcome = r.KEPT
-            note = f"the best candidate's speed-up of {confirmed.speedup:.3f}x is not certain (lower bound {confirmed.speedup_low:.3f})"
+            bound = f"lower bound {confirmed.speedup_low:.3f}"
+            note = f"the best candidate's speed-up of {confirmed.speedup:.3f}x is not certain ({bound})"
         else:
             outcome, note = r.KEPT, f"none of {search.tally.measured} candidates was faster"
         if not search.tally.measured and search.tally.failures:

@@ -177,7 +177,10 @@ def test_broken_pipe_is_quiet() -> None:
 
 
 def test_package_imports_nothing_heavy() -> None:
-    script = "import sys, halo_tvm, halo_tvm.targets, halo_tvm.config; print([m for m in ('tvm', 'tvm_ffi', 'numpy', 'torch', 'onnx') if m in sys.modules])"
+    script = (
+        "import sys, halo_tvm, halo_tvm.targets, halo_tvm.config; "
+        "print([m for m in ('tvm', 'tvm_ffi', 'numpy', 'torch', 'onnx') if m in sys.modules])"
+    )
     done = run_python("-c", script)
     assert done.stdout.strip() == "[]", done.stderr
 

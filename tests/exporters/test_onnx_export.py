@@ -257,7 +257,8 @@ TINY_MODELS = {
     "gpt2": {"layers": 2, "hidden": 32, "heads": 2, "vocabulary": 61, "positions": 24, "feed_forward": 64},
     "bert": {"layers": 2, "hidden": 32, "heads": 2, "vocabulary": 61, "positions": 24, "feed_forward": 64},
     "llama": {
-        "layers": 2, "hidden": 32, "heads": 4, "kv_heads": 2, "head_dim": 8, "feed_forward": 48, "vocabulary": 61, "positions": 24,
+        "layers": 2, "hidden": 32, "heads": 4, "kv_heads": 2, "head_dim": 8, "feed_forward": 48, "vocabulary": 61,
+        "positions": 24,
         "theta": 10000.0, "scaling": (8.0, 1.0, 4.0, 16.0), "tied": True, "attention_bias": False, "eps": 1e-6,
     },
 }  # fmt: skip

@@ -51,10 +51,13 @@ def test_unknown_model_lists_what_is_known_and_the_nearest() -> None:
     ("make", "kind", "message"),
     [
         (lambda d: d / "missing.onnx", UsageError, "expected an ONNX file, found no file"),
-        (lambda d: _write(d / "m.onnx", b"this is no model\n"), UnsupportedModel, "expected a valid ONNX model, found m.onnx that the checker refuses"),
+        (lambda d: _write(d / "m.onnx", b"this is no model\n"), UnsupportedModel,
+         "expected a valid ONNX model, found m.onnx that the checker refuses"),
         (lambda d: _write(d / "m.onnx", b""), UnsupportedModel, "expected a valid ONNX model"),
-        (lambda d: _write(d / "m.onnx", linear_file(d / "whole.onnx").read_bytes()[:200]), UnsupportedModel, "expected a valid ONNX model"),
-        (lambda d: _write(d / "m.pkl", b"x"), UnsupportedModel, "expected an .onnx file, a directory with config.json or a built-in name"),
+        (lambda d: _write(d / "m.onnx", linear_file(d / "whole.onnx").read_bytes()[:200]), UnsupportedModel,
+         "expected a valid ONNX model"),
+        (lambda d: _write(d / "m.pkl", b"x"), UnsupportedModel,
+         "expected an .onnx file, a directory with config.json or a built-in name"),
         (lambda d: d / "nowhere" / "model", UsageError, "found nothing at"),
     ],
 )  # fmt: skip

@@ -14,7 +14,8 @@ from halo_tvm.errors import UsageError
 from halo_tvm.report import markdown, schema, terminal
 from halo_tvm.report.host import describe_host
 from halo_tvm.report.schema import (
-    Accuracy, BenchResult, Comparison, EngineResult, Host, Interval, KernelTime, OutputError, ProfileResult, TaskResult, TuneResult, ValidateResult,
+    Accuracy, BenchResult, Comparison, EngineResult, Host, Interval, KernelTime, OutputError, ProfileResult,
+    TaskResult, TuneResult, ValidateResult,
 )  # fmt: skip
 
 HOST = Host("x86_64 Vendor family 1 model 2", ("avx2", "fma"), 2, 23.5, "3.11.7", {"numpy": "2.0"})
@@ -38,7 +39,8 @@ def comparison(peer: str, ratio: float, verdict: str) -> Comparison:
 
 BENCH = BenchResult(
     "gpt2", {"input_ids": (1, 128)}, 2, 20, 3, 50.0, HOST,
-    (engine("halo_tvm", 50.0), engine("onnxruntime", 75.0), engine("torch", 40.0, float("inf")), EngineResult("torch-compile", failure="no compiler | found")),
+    (engine("halo_tvm", 50.0), engine("onnxruntime", 75.0), engine("torch", 40.0, float("inf")),
+     EngineResult("torch-compile", failure="no compiler | found")),
     (comparison("onnxruntime", 1.5, "faster"), comparison("torch", 0.8, "slower")),
 )  # fmt: skip
 RESULTS = [

@@ -194,7 +194,8 @@ def test_a_tuner_that_is_ended(tmp_path, space, ending, after):
         "functions = {f'f{i}': toy_rules.function(512 + 16 * i) for i in range(12)}\n"
         "print('ready', flush=True)\n"
         "tune_module(tvm.IRModule(functions), toy_rules.target(),\n"
-        "    TuneConfig(model='toy', budget='60s', effort='quick', log=sys.argv[1]), {'rows': (256, 512)}, modules=('toy_rules',))\n"
+        "    TuneConfig(model='toy', budget='60s', effort='quick', log=sys.argv[1]), {'rows': (256, 512)}, "
+        "modules=('toy_rules',))\n"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path / "log")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

@@ -77,7 +77,8 @@ def _expect(name: str, ty: relax.TensorType, shape: Sequence[object]) -> list[ti
     if len(found) != len(shape) or any(_differ(a, b) for a, b in zip(found, shape)):
         wanted = ", ".join("?" if dim is None else str(dim) for dim in shape)
         raise ValueError(
-            f"halo.attention: {name} must have the shape [{wanted}], got {list(found)}: reshape it or correct the attributes"
+            f"halo.attention: {name} must have the shape [{wanted}], got {list(found)}: "
+            "reshape it or correct the attributes"
         )
     return found
 

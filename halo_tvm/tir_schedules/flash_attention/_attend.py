@@ -35,7 +35,10 @@ def _locate(src: Source, plan: Plan) -> None:
     src.let("kv", f"head // {i64(problem.h // problem.h_kv)}")
     if problem.causal:
         # Threads take runs of tasks: alternating cheap first and dear last blocks balances the runs.
-        place = f"T.Select(turn % T.int64(2) == T.int64(0), turn // T.int64(2), {plan.query_blocks} - T.int64(1) - turn // T.int64(2))"
+        place = (
+            "T.Select(turn % T.int64(2) == T.int64(0), turn // T.int64(2), "
+            f"{plan.query_blocks} - T.int64(1) - turn // T.int64(2))"
+        )
     else:
         place = "turn"
     src.let("q0", f"({place}) * {i64(decision.block_q)}")

@@ -2,7 +2,8 @@
 
 Scores are in powers of two: log2(e) is part of the scale. Per row of a block
     score -> softcap, bias, key mask, (edge blocks) visibility
-    peak' = max(peak, scores);  fade = 2**(peak - peak');  weight = 2**(score - peak');  total = total * fade + sum(weight)
+    peak' = max(peak, scores);  fade = 2**(peak - peak');  weight = 2**(score - peak');
+    total = total * fade + sum(weight)
 """
 
 from __future__ import annotations
