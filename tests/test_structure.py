@@ -18,6 +18,7 @@ PACKAGE = Path(halo_tvm.__file__).parent
 ROOT = PACKAGE.parent
 MODULES = sorted(PACKAGE.rglob("*.py"))
 DOORS = {"__main__", "tune", "compile", "run", "bench", "validate"}
+LINE = 120  # columns of a line
 LONG = 400  # lines beyond which someone should look
 
 # Part of the package -> the parts it may import. Parts below a part are reachable through it.
@@ -316,6 +317,12 @@ def test_pins_agree() -> None:
     assert f'"apache-tvm-ffi=={_compat.PINNED_TVM_FFI}"' in setup
     torch = re.search(r'^TORCH = "(.+)"$', setup, re.MULTILINE)[1]
     assert f'install "{torch}"' in (ROOT / "scripts" / "test.sh").read_text()
+
+
+@pytest.mark.parametrize("path", [*MODULES, *sorted((ROOT / "tests").rglob("*.py"))], ids=lambda p: p.name)
+def test_lines_fit(path: Path) -> None:
+    lines = [n for n, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1) if len(line) > LINE]
+    assert not lines, f"{path.relative_to(ROOT)}, lines {lines}: wrap them at {LINE} columns"
 
 
 def test_long_modules_are_shown(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 import halo_tvm
 
 ROOT = Path(halo_tvm.__file__).parents[1]
@@ -46,12 +48,19 @@ def said_until(process: subprocess.Popen[str], word: str) -> str:
     return said
 
 
-def test_compile_leaves_nothing(tmp_path: Path) -> None:
-    output, scratch = tmp_path / "out", tmp_path / "scratch"
-    output.mkdir(), scratch.mkdir()
-    with started(scratch, "compile", "--model", "mlp", "-o", str(output / "mlp.halo")) as process:
+@pytest.mark.parametrize("phase", [None, "4-scheduled.py"], ids=["while importing", "while building"])
+def test_compile_leaves_nothing(tmp_path: Path, phase: str | None) -> None:
+    output, scratch, dump = (tmp_path / name for name in ("out", "scratch", "dump"))
+    for folder in (output, scratch, dump):
+        folder.mkdir()
+    words = ["compile", "--model", "mlp", "-o", str(output / "mlp.halo"), "--dump-ir", str(dump)]
+    with started(scratch, *words) as process:
         said_until(process, "CompileConfig")  # the options are announced before TVM is imported
-        time.sleep(1.0)
+        if phase is None:
+            time.sleep(1.0)
+        while phase and not (dump / phase).exists():
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.01)
         process.send_signal(signal.SIGINT)
         _, rest = process.communicate()
     assert process.returncode == 130, rest
