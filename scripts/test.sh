@@ -15,4 +15,6 @@ if [ -n "${CI:-}" ] && ! command -v aarch64-linux-gnu-g++ >/dev/null && [ "$(id 
         echo "g++-aarch64-linux-gnu could not be installed: the ARM link test will be skipped" >&2
 fi
 
+# CI has the time for the tests of the full models.
+if [ -n "${CI:-}" ]; then set -- --slow "$@"; fi
 exec "$PYTHON" -m pytest -q "$@"
