@@ -106,7 +106,7 @@ def lower(imported: ImportedModel, target: Target, config: CompileConfig) -> tup
 
 def schedule(mod: tvm.IRModule, target: Target, config: CompileConfig) -> tuple[tvm.IRModule, dict[str, object]]:
     """Phase schedule: every PrimFunc by record, rule or fallback."""
-    log = open_log(target, config.log)
+    log = open_log(target, config.log, config.records)
     unusable: list[str] = []
     steps = pipeline.Pipeline.of(config.level, config.enable, config.disable)
     mod, report = schedule_functions(

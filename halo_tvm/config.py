@@ -112,6 +112,7 @@ class CompileConfig(Config):
     seed: int = option(0, "seed of random weights and reference inputs")
     threads: int | None = option(None, _THREADS, metavar="N", env="threads")
     validate: bool = option(True, "compare the artifact with the reference after building it")
+    records: bool = option(True, "use tuning records; without them every schedule is the analytic default")
     overrides: Mapping[str, object] = dataclasses.field(default_factory=dict, hash=False, metadata={"flag": False})
 
     @property
@@ -184,7 +185,9 @@ class BenchConfig(Config):
     """An artifact is timed, interleaved with other engines."""
 
     artifact: str = option(help="artifact directory", positional=True, metavar="ARTIFACT")
-    vs: tuple[str, ...] = option((), "engine to compare with, e.g. onnxruntime, torch (repeatable)", metavar="ENGINE")
+    vs: tuple[str, ...] = option(
+        (), "engine to compare with, e.g. onnxruntime, torch, or another artifact (repeatable)", metavar="ENGINE"
+    )
     reference: str | None = option(None, "the original model file, for engines that read it", metavar="FILE")
     shape: str | None = option(None, _SIZES, metavar="NAME=SIZE")
     rounds: int = option(20, "interleaved rounds", metavar="N")

@@ -33,9 +33,9 @@ def fingerprint_of(target: Target) -> Fingerprint:
     )
 
 
-def open_log(target: Target, named: str | None) -> TuningLog:
-    """The records for `target` in `--log DIR`, the user's log and the shipped one."""
-    return TuningLog.open(log_dirs(named), fingerprint_of(target))
+def open_log(target: Target, named: str | None, use: bool = True) -> TuningLog:
+    """The records for `target` in `--log DIR`, the user's log and the shipped one; none with `use` off."""
+    return TuningLog.open(log_dirs(named) if use else (), fingerprint_of(target))
 
 
 def lookup_in(log: TuningLog, target: Target, unusable: Callable[[str], None]) -> Lookup:

@@ -153,3 +153,31 @@ def test_avx2_code_gives_the_same_numbers(artifacts: dict[str, Path], tmp_path: 
 
 def test_families_are_what_the_readme_says() -> None:
     assert sorted(FAMILIES) == ["bert", "gpt2", "llama", "mlp"]
+
+
+def test_shipped_records_are_used_unless_switched_off() -> None:
+    """The log in tuning_logs/ knows a function of the full GPT-2 on the target it was made for."""
+    from halo_tvm.compiler import lower, schedule
+    from halo_tvm.targets import resolve
+
+    target = resolve("x86:avx512-vnni", cores=2)
+    config = CompileConfig(model="gpt2")
+    mod, _ = lower(import_model("gpt2"), target, config)
+    _, report = schedule(mod, target, config)
+    assert report["tuned"] == report["log"]["hits"] > 0 and not report["log"]["unusable"]
+    _, without = schedule(mod, target, CompileConfig(model="gpt2", records=False))
+    assert without["tuned"] == 0
+
+
+def test_bench_compares_two_artifacts(artifacts: dict[str, Path], tmp_path: Path) -> None:
+    from halo_tvm.config import BenchConfig
+    from halo_tvm.errors import UnknownName
+    from halo_tvm.peers.benchmark import benchmark
+
+    other = tmp_path / "other.halo"
+    other.symlink_to(artifacts["gpt2"])
+    result = benchmark(BenchConfig(artifact=str(artifacts["gpt2"]), vs=(str(other),), rounds=2, threads=1))
+    assert [engine.engine for engine in result.engines] == ["halo_tvm", "other.halo"]
+    assert all(engine.accuracy.relative_l2 < 1e-5 for engine in result.engines)
+    with pytest.raises(UnknownName, match="unknown engine 'missing.halo'"):
+        benchmark(BenchConfig(artifact=str(artifacts["gpt2"]), vs=("missing.halo",)))

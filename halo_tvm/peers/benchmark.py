@@ -66,8 +66,8 @@ def benchmark(config: BenchConfig) -> BenchResult:
     not installed; other failures of peers are part of the result.
     """
     for name in config.vs:
-        if name not in PEERS:
-            raise UnknownName("engine", name, PEERS)
+        if name not in PEERS and not _is_artifact(name):
+            raise UnknownName("engine", name, PEERS, "(or give another artifact, NAME.halo, of the same inputs)")
     manifest = read_manifest(config.artifact)
     spec = manifest.functions["main"]
     threads = resolve_threads(config.threads, usable_cpus())
@@ -80,15 +80,16 @@ def benchmark(config: BenchConfig) -> BenchResult:
                 OURS, engine_command("halo"), LoadRequest(config.artifact, threads, str(directory / "inputs.npz"))
             )
         ]
-        models = PeerModels(manifest.source, config.reference, directory) if config.vs else None
+        engines = [name for name in config.vs if name in PEERS]
+        models = PeerModels(manifest.source, config.reference, directory) if engines else None
         contestants += [_contestant(name, models, threads, directory / "inputs.npz") for name in config.vs]
-        engines, runs, other = take_turns(contestants, config.rounds, _reference(config.artifact, directory), directory)
+        results, runs, other = take_turns(contestants, config.rounds, _reference(config.artifact, directory), directory)
     notes = (
         ("errors are against onnxruntime's own float32 outputs, not float64",)
         if manifest.source.get("kind") == "onnx"
         else ()
     )
-    return _result(manifest.name, inputs, threads, config.rounds, runs, engines, other, notes)
+    return _result(manifest.name, inputs, threads, config.rounds, runs, results, other, notes)
 
 
 def timed_inputs(
@@ -121,7 +122,14 @@ def timed_inputs(
     return generate_inputs(spec, sizes={**(typical or {}), **sizes}, seed=seed)
 
 
-def _contestant(name: str, models: PeerModels, threads: int, inputs: Path) -> Contestant:
+def _is_artifact(name: str) -> bool:
+    """Whether an entry of `--vs` is another artifact, for a comparison of before and after."""
+    return Path(name).suffix == ".halo" and Path(name).is_dir()
+
+
+def _contestant(name: str, models: PeerModels | None, threads: int, inputs: Path) -> Contestant:
+    if name not in PEERS:
+        return Contestant(Path(name).name, engine_command("halo"), LoadRequest(name, threads, str(inputs)))
     kind = PEERS[name]
     command = engine_command(kind.module)
     try:
