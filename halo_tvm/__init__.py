@@ -36,10 +36,14 @@ def __getattr__(name: str) -> object:
 
 
 def compile_model(config: CompileConfig) -> CompileResult:
-    """Compile a model into an artifact directory; see `CompileConfig`."""
-    from .compiler import compile_model
+    """Compile a model into an artifact directory and validate it; see `CompileConfig`."""
+    import dataclasses
 
-    return compile_model(config)
+    from .compiler import compile_model
+    from .runtime.acceptance import accept
+
+    result = compile_model(config)
+    return dataclasses.replace(result, validation=accept(config, result.path))
 
 
 def tune_model(config: TuneConfig) -> object:

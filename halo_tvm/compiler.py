@@ -20,7 +20,7 @@ from .artifact import Manifest, ParamHeader, check_output_path, write_artifact
 from .build import build_library, planned_bytes, with_bounds
 from .config import CompileConfig
 from .describe import manifest_of
-from .errors import EnvironmentProblem
+from .errors import EnvironmentProblem, UsageError
 from .imported import ImportedModel
 from .importers import import_model
 from .lookup import lookup_in, open_log
@@ -40,6 +40,7 @@ class CompileResult:
     path: Path
     manifest: Manifest
     seconds: dict[str, float] = field(default_factory=dict)
+    validation: str = "not done: compiled only"
 
     def __str__(self) -> str:
         reports = self.manifest.reports
@@ -53,15 +54,17 @@ class CompileResult:
             f"tuning     {log['hits']} of {log['hits'] + log['misses']} functions from records",
             f"seconds    {seconds}",
             f"wrote      {self.path}",
+            f"validation {self.validation}",
         ])  # fmt: skip
 
 
 def compile_model(config: CompileConfig) -> CompileResult:
-    """Compile a model into an artifact directory, written in one step.
+    """Compile a model into an artifact directory, written in one step; `halo_tvm.compile_model` also validates it.
 
     Raises a `HaloError` whose message says what was expected, what was found and what to do.
     """
     output = check_output_path(config.artifact)
+    _check_dump(config)
     target = _target(config)
     clock = _Clock()
     with clock("import"):
@@ -150,10 +153,20 @@ def _target(config: CompileConfig) -> Target:
     return target
 
 
+def _check_dump(config: CompileConfig) -> None:
+    """Make the directory of --dump-ir before any work is done."""
+    if config.dump_ir:
+        try:
+            Path(config.dump_ir).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(
+                f"--dump-ir needs a directory it may write to, but {config.dump_ir}: {error.strerror}: choose another"
+            ) from None
+
+
 def _dump(config: CompileConfig, name: str, mod: tvm.IRModule) -> None:
     if config.dump_ir:
         directory = Path(config.dump_ir)
-        directory.mkdir(parents=True, exist_ok=True)
         (directory / f"{name}.py").write_text(mod.script(show_meta=False), encoding="utf-8")
 
 

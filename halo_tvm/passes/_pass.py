@@ -14,29 +14,53 @@ from typing import ClassVar
 import tvm
 from tvm import ir, relax
 
-from ..errors import UsageError
+from ..errors import UnknownName, UsageError
 from ..params import ParamTable
+from ..relay_ops import OPERATORS
 from ..targets import Target
 
 PASSES: dict[str, type[Pass]] = {}
+OVERRIDE_KEYS = ("rule", "decision")
 Report = dict[str, object]
 
 
 @dataclass(frozen=True)
 class Overrides:
-    """The tables of halo.toml that speak of passes, operators and layers."""
+    """The tables of halo.toml that speak of passes, operators and layers, checked when they are read."""
 
     passes: Mapping[str, Mapping[str, object]] = field(default_factory=dict)  # pass name -> its options
     operators: Mapping[str, Mapping[str, object]] = field(default_factory=dict)  # operator name -> rule, decision
     layers: Mapping[str, Mapping[str, object]] = field(default_factory=dict)  # layer glob -> rule, decision
 
+    def __post_init__(self) -> None:
+        for title, tables in (("passes", self.passes), ("operators", self.operators), ("layers", self.layers)):
+            for name, table in tables.items():
+                if not isinstance(table, Mapping):
+                    raise UsageError(f"expected a table [{title}.{name}], found {table!r}: correct halo.toml")
+        for name in self.passes:
+            if name not in PASSES:
+                raise UnknownName("pass", name, PASSES, "(in halo.toml)")
+        for name in self.operators:
+            scheduled = [n for n, operator in OPERATORS.items() if not operator.semantic]
+            if name not in scheduled:
+                raise UnknownName("scheduled operator", name, scheduled, "(in halo.toml)")
+        for table in (*self.operators.values(), *self.layers.values()):
+            for key in table:
+                if key not in OVERRIDE_KEYS:
+                    raise UnknownName("override", key, OVERRIDE_KEYS, "(in halo.toml)")
+            if not isinstance(table.get("decision", {}), Mapping):
+                raise UsageError(f"expected a table as decision, found {table['decision']!r}: correct halo.toml")
+
     def of(self, operator: str, layer: str | None) -> dict[str, object]:
         """What is overridden for one operator call; a layer's table wins over the operator's."""
         merged = dict(self.operators.get(operator, {}))
-        for pattern, table in self.layers.items():
-            if layer is not None and fnmatchcase(layer, pattern):
-                merged.update(table)
+        for pattern in self.matching(layer):
+            merged.update(self.layers[pattern])
         return merged
+
+    def matching(self, layer: str | None) -> list[str]:
+        """The layer patterns that name `layer`."""
+        return [pattern for pattern in self.layers if layer is not None and fnmatchcase(layer, pattern)]
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import tvm
 from tvm import relax, te
 
+from ..errors import UsageError
 from ..relay_ops._activation import ACTIVATIONS, Activation
 from ..relay_ops._operator import OVERRIDE, attrs_of, operator_of
 from ._pass import Context, Pass, Report, rebuild, replace_main
@@ -27,17 +28,21 @@ class Legalize(Pass):
 
     def __call__(self, mod: tvm.IRModule, context: Context) -> tuple[tvm.IRModule, Report]:
         overridden: list[str] = []
+        layers: set[str] = set()
 
         def rewrite(call: relax.Call) -> relax.Expr:
             operator = operator_of(call)
             attrs = attrs_of(call) if operator else {}
+            layers.update([attrs["layer"]] if "layer" in attrs else [])
             asked = context.overrides.of(operator.name, attrs.get("layer")) if operator else {}
             if not asked:
                 return call
             overridden.append(f"{operator.name} of {attrs.get('layer')}")
             return operator.call(*call.args, **attrs, **{OVERRIDE: json.dumps(asked, sort_keys=True)})
 
-        mod = name_rows(relax.transform.Normalize()(replace_main(mod, rebuild(mod["main"], rewrite))))
+        rewritten = rebuild(mod["main"], rewrite)
+        _check_layers(context, layers)
+        mod = name_rows(relax.transform.Normalize()(replace_main(mod, rewritten)))
         # A reshape of contiguous rows is a view: it stays an operator, so that no fusion turns it into a copy.
         own = {
             "relax.reshape": lambda _bb, call: call,
@@ -46,6 +51,17 @@ class Legalize(Pass):
         mod = relax.transform.LegalizeOps(own)(mod)
         functions = sum(isinstance(f, tvm.tirx.PrimFunc) for f in mod.functions.values())
         return mod, {"functions": functions, "overridden": overridden}
+
+
+def _check_layers(context: Context, layers: set[str]) -> None:
+    """A pattern that names no layer is a typing error, not a wish for nothing."""
+    used = {pattern for layer in layers for pattern in context.overrides.matching(layer)}
+    for pattern in context.overrides.layers:
+        if pattern not in used:
+            known = ", ".join(sorted(layers)[:6]) or "none (this model's importer names no layers)"
+            raise UsageError(
+                f"expected a layer for [layers.{pattern!r}], found none: the layers are {known}; correct halo.toml"
+            )
 
 
 def _activation(name: str, activation: Activation) -> Callable[[relax.BlockBuilder, relax.Call], relax.Expr]:

@@ -68,6 +68,8 @@ class Pipeline:
             if name not in steps and name not in PASSES:
                 raise UnknownName("pass", name, set(steps) | set(PASSES))
         for name in disable:
+            if name in enable:
+                raise UsageError(f"pass {name} is both in --enable and in --disable: leave one out")
             if name in steps and steps[name].required:
                 raise UsageError(f"pass {name} is needed to lower any model, found it in --disable: leave it out there")
         return cls(level, frozenset(enable), frozenset(disable))

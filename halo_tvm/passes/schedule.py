@@ -108,7 +108,11 @@ def _asked_for(func: tirx.PrimFunc, target: Target, asked: Mapping[str, object])
         choice = (
             Choice(RULES[name], RULES[name].default(func, target), "override", ()) if name else rule_for(func, target)
         )
-        fields = {**vars(choice.decision), **asked.get("decision", {})}
+        default = vars(choice.decision)
+        fields = {**default, **asked.get("decision", {})}
+        for key, value in fields.items():
+            if key in default and type(value) is not type(default[key]):
+                raise Declined(f"{key} of {choice.rule.name} is a {type(default[key]).__name__}, not {value!r}")
         return Choice(choice.rule, type(choice.decision)(**fields), "override", choice.declined)
     except (Declined, TypeError) as reason:
         raise UsageError(

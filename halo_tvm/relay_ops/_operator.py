@@ -106,14 +106,14 @@ class Operator:
         `halo.op` that `compute` sets; rules that replace a whole operator read `halo.call`.
         """
         attrs = attrs_of(call)
-        compute_attrs = {k: v for k, v in attrs.items() if k not in ("layer", OVERRIDE)}
+        compute_attrs = {k: v for k, v in attrs.items() if k != "layer"}
         out = bb.call_te(cls.compute, *call.args, primfunc_name_hint=cls.name, **compute_attrs)
         gvar = out.args[0]
         func = bb.get()[gvar].with_attr("halo.call", {"op": cls.name, **compute_attrs})
         if not cls.fusible or cls.injective:
             func = func.with_attr("op_pattern", INJECTIVE if cls.injective else OPAQUE)
-        if OVERRIDE in attrs:
-            func = _annotated(func, cls.name, attrs[OVERRIDE])
+        if call.attrs and OVERRIDE in call.attrs.keys():
+            func = _annotated(func, cls.name, str(call.attrs[OVERRIDE]))
         bb.update_func(gvar, func)
         return out
 
@@ -137,8 +137,9 @@ class Operator:
 
 
 def attrs_of(call: relax.Call) -> dict[str, object]:
-    """The attributes of an operator call as plain Python values."""
-    return {str(key): plain(call.attrs[key]) for key in call.attrs.keys()} if call.attrs else {}
+    """The attributes of an operator call as plain Python values, without what halo.toml asks for it."""
+    keys = call.attrs.keys() if call.attrs else ()
+    return {str(key): plain(call.attrs[key]) for key in keys if str(key) != OVERRIDE}
 
 
 def operator_of(expr: relax.Expr) -> type[Operator] | None:

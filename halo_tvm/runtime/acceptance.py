@@ -1,0 +1,30 @@
+"""The last step of `compile`: run what was made, where it can run, and write the result into its manifest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..artifact import update_manifest
+from ..config import CompileConfig
+from ..errors import ValidationFailed
+from ..targets import can_run_here, resolve
+from .validation import validate_artifact
+
+
+def accept(config: CompileConfig, path: Path) -> str:
+    """What validation came to, in words; its report becomes part of the manifest, a failed one too.
+
+    Raises `ValidationFailed` when the artifact is wrong; it stays where it is, marked in its manifest.
+    """
+    runnable = can_run_here(resolve(config.target))
+    if not config.validate or not runnable:
+        return f"not done: {runnable.reason or '--no-validate'}"
+    try:
+        report = validate_artifact(path, threads=config.threads)
+    except ValidationFailed as failure:
+        if failure.report:
+            update_manifest(path, validation=failure.report)
+        raise
+    update_manifest(path, validation=report)
+    worst = max(row["max_abs_error"] for row in report["outputs"])
+    return f"passed: {len(report['outputs'])} outputs in {report['cases']} cases, largest error {worst:.3g}"
