@@ -1,4 +1,4 @@
-"""Run-time inputs: checked against the manifest, converted to contiguous arrays, or generated.
+"""Run-time inputs: checked against the manifest, converted to contiguous, aligned arrays, or generated.
 
 A kernel trusts its arguments (a token id beyond the vocabulary reads foreign memory), so nothing
 reaches it unchecked. Only casts that lose nothing (NumPy's "safe") are made silently.
@@ -13,14 +13,14 @@ import tvm_ffi
 
 from ..artifact import FunctionSpec, Manifest, TensorSpec
 from ..errors import InputError, UnknownName
-from .tensors import numpy_dtype, to_array
+from .tensors import aligned_empty, is_aligned, numpy_dtype, to_array
 
 _SIZE_WITHOUT_RANGE = (1, (1 << 31) - 1)
 _GENERATED_SIZE = 128
 
 
 def bind_inputs(spec: FunctionSpec, args: Sequence[object], kwargs: Mapping[str, object]) -> list[np.ndarray]:
-    """Contiguous arrays in the order of `spec.inputs`; omitted ones with a `default` are filled in.
+    """Contiguous, aligned arrays in the order of `spec.inputs`; omitted ones with a `default` are filled in.
 
     Raises
     ------
@@ -34,6 +34,7 @@ def bind_inputs(spec: FunctionSpec, args: Sequence[object], kwargs: Mapping[str,
         if tensor.name in given:
             array = _converted(tensor, given[tensor.name])
             _check_shape(spec, tensor, array.shape, sizes)
+            array = _as_kernels_need(array)
             _check_values(tensor, array)
             arrays[tensor.name] = array
     known = {name: size for name, (size, _) in sizes.items()}
@@ -127,8 +128,6 @@ def _converted(tensor: TensorSpec, value: object) -> np.ndarray:
             f"input {tensor.name!r}: expected rank {len(tensor.shape)} ({_shape_text(tensor.shape)}), "
             f"found rank {array.ndim} ({_shape_text(array.shape)}); reshape it"
         )
-    if not (array.flags.c_contiguous and array.flags.writeable and array.flags.aligned):
-        array = np.array(array, order="C")  # DLPack refuses read-only memory, kernels want dense rows
     return array
 
 
@@ -205,7 +204,19 @@ def _filled(spec: FunctionSpec, tensor: TensorSpec, sizes: Mapping[str, int]) ->
             f"input {tensor.name!r}: expected {tensor.dtype} {_shape_text(tensor.shape)}, found nothing; pass {needed}"
         )
     shape = tuple(d if isinstance(d, int) else sizes[d] for d in tensor.shape)
-    return (np.ones if tensor.default == "ones" else np.zeros)(shape, numpy_dtype(tensor.dtype))
+    array = aligned_empty(shape, numpy_dtype(tensor.dtype))
+    array.fill(1 if tensor.default == "ones" else 0)
+    return array
+
+
+def _as_kernels_need(array: np.ndarray) -> np.ndarray:
+    """`array` itself where kernels can read it, else a copy: dense, aligned, writable (DLPack refuses the rest)."""
+    flags = array.flags
+    if flags.c_contiguous and flags.writeable and is_aligned(array):
+        return array
+    copy = aligned_empty(array.shape, array.dtype)
+    copy[...] = array
+    return copy
 
 
 def _shape_text(shape: Sequence[int | str]) -> str:

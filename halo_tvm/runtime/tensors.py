@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import functools
+import math
 
 import numpy as np
 import tvm_ffi
 
+# Kernels are compiled for tensors that start at a multiple of this, as TVM's own do; NumPy promises 16 bytes only.
+ALIGNMENT = 64
 _BITS: dict[int, np.dtype] = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16)}
 
 
@@ -22,8 +25,22 @@ def numpy_dtype(name: str) -> np.dtype:
         return extended
 
 
+def is_aligned(array: np.ndarray) -> bool:
+    """Whether vector loads at the start of `array` are allowed."""
+    address: int = array.__array_interface__["data"][0]  # half the time of array.ctypes.data
+    return address % ALIGNMENT == 0
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """As `numpy.empty`, at an address that kernels may load vectors from."""
+    size = math.prod(shape) * dtype.itemsize
+    memory = np.empty(size + ALIGNMENT, np.uint8)
+    start = -memory.__array_interface__["data"][0] % ALIGNMENT
+    return memory[start : start + size].view(dtype).reshape(shape)
+
+
 def to_tensor(array: np.ndarray) -> tvm_ffi.Tensor:
-    """A tensor over the memory of `array`, which must be contiguous and writable; it keeps it alive."""
+    """A tensor over the memory of `array`, which must be contiguous, aligned and writable; it keeps it alive."""
     if array.dtype.kind != "V" and array.dtype.isbuiltin == 1:
         return tvm_ffi.from_dlpack(array)
     return view_bytes(array.view(_BITS[array.dtype.itemsize]), array.shape, str(array.dtype))

@@ -52,14 +52,39 @@ def test_layouts_are_made_plain(ids: np.ndarray) -> None:
     np.testing.assert_array_equal(bound, before)
 
 
+def at_offset(array: np.ndarray, offset: int) -> np.ndarray:
+    """The values of `array` at an address of `offset` bytes past a multiple of 64."""
+    memory = np.empty(array.nbytes + 128, np.uint8)
+    start = (offset - memory.ctypes.data) % 64
+    moved = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    moved[...] = array
+    return moved
+
+
+@pytest.mark.parametrize("offset", [0, 4, 16, 32, 60])
+def test_what_reaches_a_kernel_is_aligned(offset: int) -> None:
+    torch = pytest.importorskip("torch")
+    bias = at_offset(np.arange(8, dtype=np.float32).reshape(2, 4), offset)
+    for value in (bias, torch.from_numpy(bias)):
+        bound = bind_inputs(SPEC, (IDS,), {"bias": value})
+        assert all(array.ctypes.data % 64 == 0 for array in bound)
+        np.testing.assert_array_equal(bound[2], bias)
+        assert np.shares_memory(bound[2], bias) == (offset == 0)
+
+
+def test_what_is_filled_in_is_aligned() -> None:
+    kept = [bind_inputs(SPEC, (IDS,), {}) for _ in range(8)]  # kept alive: new addresses every time
+    assert all(array.ctypes.data % 64 == 0 for bound in kept for array in bound)
+
+
 def test_a_fitting_array_is_not_copied() -> None:
-    ids = IDS.copy()
+    ids = at_offset(IDS, 0)
     assert bind_inputs(SPEC, (ids,), {})[0] is ids
 
 
 def test_torch_tensors_through_dlpack() -> None:
     torch = pytest.importorskip("torch")
-    ids = torch.arange(6).reshape(2, 3)
+    ids = torch.arange(6).reshape(2, 3)  # torch's own memory is aligned
     bound, _, bias = bind_inputs(SPEC, (ids,), {"bias": torch.ones(4, 2).T})
     assert np.shares_memory(bound, ids.numpy()) and bias.flags.c_contiguous
     with pytest.raises(
