@@ -16,6 +16,12 @@ from .records.workload import describe, workload_key
 from .targets import Target, read_host
 from .tir_schedules import Rule
 
+# What a rule may come to on numbers that no tuner wrote; TVM's errors are RuntimeErrors.
+_UNUSABLE = (
+    Declined, ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError,
+    ValueError,
+)  # fmt: skip
+
 
 def fingerprint_of(target: Target) -> Fingerprint:
     """The facts records of `target` are compared by; cache sizes are the host's where it can run the target."""
@@ -49,8 +55,9 @@ def lookup_in(log: TuningLog, target: Target, unusable: Callable[[str], None]) -
         try:
             decision = decision_from_plain(rule.Decision, record.decision)
             rule.apply(func, target, decision)
-        except (Declined, TypeError, ValueError) as reason:
-            unusable(f"{readable}: {reason}")
+        except _UNUSABLE as reason:
+            first = str(reason).strip().split("\n")[0]
+            unusable(f"{readable}: {type(reason).__name__}: {first}")
             return None
         return decision, f"{key} ({record.speedup_low:.2f}x)"
 

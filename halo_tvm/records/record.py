@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NoReturn
 
 SCHEMA = 1
 IMPROVED = "improved"  # the outcome of a committed winner; every other outcome is an error class
@@ -102,10 +103,10 @@ class Record:
 
 
 def parse_line(line: str) -> Record:
-    """The record in `line`; raises `BadLine` for a torn, altered or newer one."""
+    """The record in `line`; raises `BadLine` for a torn, altered or newer one, whatever it holds."""
     try:
-        body = json.loads(line)
-    except ValueError as error:
+        body = json.loads(line, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
         raise BadLine("torn", f"no complete JSON object ({error})") from error
     if not isinstance(body, dict):
         raise BadLine("malformed", f"expected a JSON object, found {type(body).__name__}")
@@ -113,20 +114,43 @@ def parse_line(line: str) -> Record:
     if isinstance(schema, int) and schema > SCHEMA:
         raise BadLine("future_schema", f"schema {schema}, this release reads up to {SCHEMA}")
     checksum = body.pop("checksum", None)
-    if checksum != _checksum({"schema": schema, **body}):
-        raise BadLine("wrong_checksum", f"checksum {checksum} does not match the line")
+    try:
+        expected = _checksum({"schema": schema, **body})
+    except (ValueError, RecursionError) as error:  # 1e999 reads as infinity
+        raise BadLine("malformed", f"numbers or nesting no record has ({error})") from error
+    if checksum != expected:
+        raise BadLine("wrong_checksum", f"checksum {str(checksum)[:40]} does not match the line")
     known = {f.name for f in dataclasses.fields(Record)}
     if schema != SCHEMA or set(body) != known:
         raise BadLine("malformed", f"schema {schema} with the fields {sorted(set(body) ^ known)} too many or missing")
     try:
+        _check_types(body)
         body["sizes"] = tuple(Size(tuple(s["dims"]), float(s["weight"])) for s in body["sizes"])
-        body["candidate_us"] = tuple(tuple(row) for row in body["candidate_us"])
-        body["default_us"] = tuple(tuple(row) for row in body["default_us"])
+        body["candidate_us"] = tuple(tuple(map(float, row)) for row in body["candidate_us"])
+        body["default_us"] = tuple(tuple(map(float, row)) for row in body["default_us"])
         record = Record(**body)
-        record.isa, record.cores, record.decision.items(), float(record.speedup_low)
-    except (TypeError, KeyError, ValueError, AttributeError) as error:
+        record.isa, record.cores
+    except (TypeError, KeyError, ValueError, AttributeError, ArithmeticError) as error:
         raise BadLine("malformed", f"a field of the wrong type ({error})") from error
     return record
+
+
+# A field's type by its annotation; the others hold sequences, which reading converts.
+_TYPES = {"str": (str,), "int": (int,), "float": (int, float)}
+
+
+def _check_types(body: Mapping[str, object]) -> None:
+    for field in dataclasses.fields(Record):
+        value, annotation = body[field.name], str(field.type)
+        wanted = (dict,) if annotation.startswith("Mapping") else _TYPES.get(annotation, (list,))
+        if not isinstance(value, wanted) or isinstance(value, bool):
+            raise TypeError(f"{field.name} is {type(value).__name__}, not {annotation}")
+        if annotation == "float":
+            float(value)  # an integer may be too large for one
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of a record")
 
 
 def _dump(body: Mapping[str, object]) -> str:

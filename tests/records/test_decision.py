@@ -36,3 +36,17 @@ def test_what_json_cannot_hold_is_refused():
         decision_to_plain(Tiles(8, ({1},), "wide", True))
     with pytest.raises(TypeError, match="a decision is a frozen dataclass"):
         decision_to_plain({"rows": 8})
+
+
+FITTING = {"rows": 1, "split": [1], "mode": "", "balance": True, "scale": 1.0}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"rows": "8"}, {"rows": True}, {"rows": 8.0}, {"rows": None}, {"rows": [8]}, {"split": 1}, {"split": [1, "2"]},
+     {"mode": 1}, {"balance": 1}, {"balance": None}, {"scale": "1"}, {"scale": {}}],
+)  # fmt: skip
+def test_other_types_are_refused(change):
+    assert decision_from_plain(Tiles, {**FITTING, "scale": None}) and decision_from_plain(Tiles, {**FITTING, "scale": 1})
+    with pytest.raises(ValueError, match=f"expected {next(iter(change))} of Tiles to be"):
+        decision_from_plain(Tiles, {**FITTING, **change})

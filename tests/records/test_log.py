@@ -115,6 +115,35 @@ def test_malformed(tmp_path, line):
     assert sum(log.report().refused.values()) == 1
 
 
+HOSTILE = [
+    '{"a": NaN}', '{"a": -Infinity}', '{"a": 1e999}', '{"schema": NaN}', '{"a":' * 100_000 + "1" + "}" * 100_000,
+    "[" * 100_000, '{"schema":1,"checksum":{"a":1}}', '{"a":' + "9" * 10_000 + "}", '{"a":"\\ud800"}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", HOSTILE, ids=[line[:20] for line in HOSTILE])
+def test_hostile_lines_are_refused(tmp_path, line):
+    path = commit(tmp_path, fingerprint(), [record("w0")])
+    path.write_text(line + "\n" + path.read_text())
+    log = open_log(tmp_path)
+    assert log.best("w0", "toy", 1)
+    assert sum(log.report().refused.values()) == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"speedup_low": "1.5"}, {"speedup": 10**400}, {"workload": ["w"]}, {"rule": 3}, {"decision": [1]},
+     {"target": None}, {"sizes": [{"dims": 3, "weight": 1}]}, {"candidate_us": [["x"]]}, {"rule_version": True},
+     {"message": None}],
+    ids=lambda change: next(iter(change)),
+)  # fmt: skip
+def test_wrong_types_under_a_right_checksum_are_refused(tmp_path, change):
+    commit(tmp_path, fingerprint(), [record("w0"), replace(record("w1"), **change)])
+    log = open_log(tmp_path)
+    assert log.best("w0", "toy", 1)
+    assert log.report().refused == {"malformed": 1}
+
+
 def test_other_rule_version_is_a_hint(tmp_path):
     commit(tmp_path, fingerprint(), [record(version=1)])
     log = open_log(tmp_path)
