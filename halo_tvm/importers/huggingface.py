@@ -33,7 +33,7 @@ def import_directory(path: Path) -> ImportedModel:
         )
     try:
         parsed = family.from_huggingface(config)
-    except (KeyError, TypeError, ValueError) as reason:
+    except (KeyError, TypeError, ValueError, ArithmeticError) as reason:
         raise UnsupportedModel(
             f"expected a complete {kind} config, found {reason!r} while reading {path.name}/config.json: "
             "re-export the model"
@@ -90,26 +90,26 @@ class DirectoryWeights:
         return ParamSource(shape, "float32", load)
 
     def fingerprint(self) -> str:
-        """SHA-256 over the files' names, sizes, headers and ends: tells checkpoints apart without reading them all."""
+        """SHA-256 over config.json and all weight files, whole: about a second per gigabyte."""
         digest = hashlib.sha256()
-        for file in self.files:
+        for file in (self.path / "config.json", *self.files):
             with file.open("rb") as stream:
-                size = int.from_bytes(stream.read(8), "little")
-                digest.update(f"{file.name}:{file.stat().st_size}:".encode() + stream.read(min(size, 64 << 20)))
-                stream.seek(-min(file.stat().st_size, 1 << 20), 2)
-                digest.update(stream.read())
+                digest.update(f"{file.name}:{file.stat().st_size}:".encode())
+                digest.update(hashlib.file_digest(stream, "sha256").digest())
         return digest.hexdigest()
 
 
 def _weight_files(path: Path) -> list[Path]:
     index = path / "model.safetensors.index.json"
     if index.is_file():
-        names = sorted(set(_read_json(index, "index of sharded safetensors").get("weight_map", {}).values()))
-        bad = [name for name in names if not isinstance(name, str) or Path(name).name != name]
+        weight_map = _read_json(index, "index of sharded safetensors").get("weight_map")
+        listed = list(weight_map.values()) if isinstance(weight_map, dict) else [None]
+        bad = [name for name in listed if not isinstance(name, str) or Path(name).name != name]
         if bad:
             raise UnsupportedModel(
-                f"expected plain file names in {index.name}, found {bad[0]!r}: the index is not trustworthy"
+                f"expected plain file names in {index.name}, found {str(bad[0])[:80]!r}: the index is not trustworthy"
             )
+        names = sorted(set(listed))
         files = [path / name for name in names]
     else:
         files = sorted(path.glob("*.safetensors"))
@@ -133,7 +133,7 @@ def _read_json(file: Path, what: str) -> dict[str, object]:
         )
     try:
         value = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as reason:
+    except (ValueError, RecursionError, OSError) as reason:
         raise UnsupportedModel(f"expected {what} to be JSON, found {reason}: download the model again") from reason
     if not isinstance(value, dict):
         raise UnsupportedModel(

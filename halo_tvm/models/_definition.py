@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from dataclasses import dataclass, fields
+from typing import Generic, NoReturn, TypeVar
 
 from tvm import relax
 
+from ..errors import UnsupportedModel
 from ..imported import ImportedModel, InputSpec
 from ._builder import ModelBuilder, Weights
 
 C = TypeVar("C")
 FAMILIES: dict[str, Family] = {}
+# Far beyond any published model; a config with more would exhaust the memory before its weights are compared with it.
+_LARGEST = 1 << 24
+_LARGEST_OF = {"layers": 1024, "heads": 4096, "head_dim": 4096}
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,8 @@ class Family(Generic[C]):
         FAMILIES[self.name] = self
 
     def build(self, name: str, config: C, weights: Weights, source: dict[str, object]) -> ImportedModel:
-        """The model of `config` with `weights` as an `ImportedModel`."""
+        """The model of `config` with `weights` as an `ImportedModel`; `UnsupportedModel` for impossible sizes."""
+        check(config)
         interface = self.interface(config)
         builder = ModelBuilder(weights)
 
@@ -62,3 +68,23 @@ class Family(Generic[C]):
             source={**source, "family": self.name},
             report={"importer": "definition", "family": self.name, "parameters": len(builder.params.sources)},
         )
+
+
+def check(config: object) -> None:
+    """`UnsupportedModel` unless the sizes of a configuration, a dataclass, are possible and fit each other."""
+    values = {field.name: getattr(config, field.name) for field in fields(config)}
+    for name, value in values.items():
+        limit = _LARGEST_OF.get(name, _LARGEST)
+        if type(value) is int and not 1 <= value <= limit:
+            _refuse(f"{name} from 1 to {limit}", value)
+        for number in value if isinstance(value, tuple) else (value,):
+            if isinstance(number, float) and not (math.isfinite(number) and number > 0):
+                _refuse(f"{name} as a finite number above 0", number)
+    for whole, part in (("hidden", "heads"), ("heads", "kv_heads"), ("head_dim", None)):
+        divisor = values.get(part, 1) if part else 2  # rotary positions turn halves of a head
+        if whole in values and values[whole] % divisor:
+            _refuse(f"{whole} as a multiple of {part or divisor}", f"{values[whole]} and {divisor}")
+
+
+def _refuse(expected: str, found: object) -> NoReturn:
+    raise UnsupportedModel(f"expected {expected} in the model's config, found {found}: correct or re-export it")

@@ -103,6 +103,8 @@ def from_huggingface(config: Mapping[str, object]) -> LlamaConfig:
     if kind == "llama3":
         keys = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
         scaling = tuple(float(rope[key]) for key in keys)
+        if not scaling[1] < scaling[2]:
+            raise ValueError(f"{keys[1]} {scaling[1]} is not below {keys[2]} {scaling[2]}")
     return LlamaConfig(
         layers=int(config["num_hidden_layers"]), hidden=hidden, heads=heads,
         kv_heads=int(config.get("num_key_value_heads") or heads),

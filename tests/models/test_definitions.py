@@ -145,3 +145,65 @@ def test_a_broken_directory_is_refused_in_one_sentence(tmp_path: Path, break_it,
     with pytest.raises(UnsupportedModel, match=message) as error:
         import_model(str(directory))
     assert error.value.exit_code == 2 and "\n" not in str(error.value)
+
+
+def _changed(kind: str, **changes: object) -> str:
+    return json.dumps({**CONFIGS[kind], **changes})
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "message"),
+    [
+        ("gpt2", {"n_head": 0}, "heads from 1 to"),
+        ("gpt2", {"n_head": -4}, "heads from 1 to"),
+        ("gpt2", {"n_head": 3}, "hidden as a multiple of heads"),
+        ("gpt2", {"n_embd": float("inf")}, "found OverflowError"),
+        ("gpt2", {"n_embd": float("nan")}, "found ValueError"),
+        ("gpt2", {"n_embd": -64}, "hidden from 1 to"),
+        ("gpt2", {"n_embd": 10**30}, "hidden from 1 to"),
+        ("gpt2", {"n_layer": 0}, "layers from 1 to"),
+        ("gpt2", {"n_layer": 10**9}, "layers from 1 to"),
+        ("gpt2", {"n_positions": 10**12}, "positions from 1 to"),
+        ("gpt2", {"layer_norm_epsilon": float("nan")}, "eps as a finite number"),
+        ("gpt2", {"n_inner": [1]}, "found TypeError"),
+        ("bert", {"num_attention_heads": 0}, "heads from 1 to"),
+        ("bert", {"type_vocab_size": -1}, "segments from 1 to"),
+        ("llama", {"num_attention_heads": 0}, "found ZeroDivisionError|heads from 1 to"),
+        ("llama", {"num_key_value_heads": 3}, "heads as a multiple of kv_heads"),
+        ("llama", {"head_dim": 10**9}, "head_dim from 1 to"),
+        ("llama", {"head_dim": 15}, "head_dim as a multiple of 2"),
+        ("llama", {"rope_theta": float("inf")}, "theta as a finite number"),
+        ("llama", {"rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4,
+                                    "original_max_position_embeddings": 64}}, "is not below"),
+    ],
+)  # fmt: skip
+def test_a_hostile_config_is_refused_in_one_sentence(
+    tmp_path: Path, kind: str, changes: dict[str, object], message: str
+) -> None:
+    directory = write_checkpoint(tmp_path / "model", kind)
+    (directory / "config.json").write_text(_changed(kind, **changes).replace("Infinity", "1e400"))
+    with pytest.raises(UnsupportedModel, match=message) as error:
+        import_model(str(directory))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("weight_map", [None, [], "a", {"a": 1}, {"a": ["model.safetensors"]}, {"a": None}], ids=str)
+def test_an_index_of_other_types_is_refused(tmp_path: Path, weight_map: object) -> None:
+    directory = write_checkpoint(tmp_path / "model", "gpt2")
+    (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    with pytest.raises(UnsupportedModel, match="expected plain file names"):
+        import_model(str(directory))
+
+
+def test_the_hash_sees_every_byte(tmp_path: Path) -> None:
+    directory = write_checkpoint(tmp_path / "model", "gpt2")
+    before = import_model(str(directory)).source["sha256"]
+    weights = directory / "model.safetensors"
+    data = bytearray(weights.read_bytes())
+    middle = len(data) // 2
+    data[middle] ^= 1
+    weights.write_bytes(bytes(data))
+    after = import_model(str(directory)).source["sha256"]
+    config = directory / "config.json"
+    config.write_text(_changed("gpt2", layer_norm_epsilon=1e-6))
+    assert len({before, after, import_model(str(directory)).source["sha256"]}) == 3
