@@ -16,7 +16,7 @@ from tvm import relax
 
 from ..errors import Rejected
 from ..relay_ops import OPERATORS, Lift
-from ..relay_ops._operator import Match
+from ..relay_ops._operator import Match, same_shape
 from ._pass import Context, Pass, Report, count_calls, replace_main
 from ._weights import num_inputs
 
@@ -48,6 +48,7 @@ def apply_lift(mod: tvm.IRModule, lift: Lift, rejected: list[dict[str, str]]) ->
     values = {b.var: b.value for block in func.body.blocks for b in block.bindings if isinstance(b, relax.VarBinding)}
     variables = {value: var for var, value in values.items()}
     weights = frozenset(func.params[num_inputs(func) :])
+    users = _users(func)
     count = 0
     blocks = []
     for block in func.body.blocks:
@@ -58,13 +59,15 @@ def apply_lift(mod: tvm.IRModule, lift: Lift, rejected: list[dict[str, str]]) ->
             found = lift.pattern.extract_matched_expr(binding.value, values) if is_call else None
             if found is not None:
                 try:
-                    lifted = lift.build(Match(found, variables, values, weights))
+                    added, lifted = _typed(lift.build(Match(found, variables, values, weights, users)), binding.var.ty)
                 except Rejected as reason:
                     rejected.append({"lift": lift.name, "node": binding.var.name, "reason": str(reason)})
                 else:
                     binding = relax.VarBinding(binding.var, lifted)
-                    values[binding.var] = lifted
-                    variables[lifted] = binding.var
+                    for new in (*added, binding):
+                        values[new.var] = new.value
+                        variables[new.value] = new.var
+                    bindings += added
                     count += 1
             bindings.append(binding)
         blocks.append(type(block)(bindings))
@@ -74,4 +77,39 @@ def apply_lift(mod: tvm.IRModule, lift: Lift, rejected: list[dict[str, str]]) ->
     lifted_func = relax.Function(func.params, body, func.ret_ty, func.is_pure).with_attrs(
         {k: func.attrs[k] for k in func.attrs.keys()}
     )
-    return relax.transform.Normalize()(replace_main(mod, lifted_func)), count
+    # What a lift left unused must not count as a user for the next one.
+    clean = tvm.transform.Sequential([relax.transform.Normalize(), relax.transform.DeadCodeElimination()])
+    return clean(replace_main(mod, lifted_func)), count
+
+
+def _typed(lifted: relax.Expr, expected: relax.Type) -> tuple[list[relax.VarBinding], relax.Expr]:
+    """The bindings of a lift's nested calls and its last call; `Rejected` unless that has the type it replaces."""
+    builder = relax.BlockBuilder()
+    builder._begin_dataflow_block()
+    try:
+        lifted = builder.normalize(lifted)
+    except ValueError as reason:  # an operator's type rule
+        raise Rejected(str(reason).strip()) from reason
+    finally:
+        added = list(builder._end_block().bindings)
+    if not _same_type(lifted.ty, expected):
+        raise Rejected(f"the operator's result would be {lifted.ty}, expected {expected}")
+    return added, lifted
+
+
+def _same_type(a: relax.Type, b: relax.Type) -> bool:
+    tensors = isinstance(a, relax.TensorType) and isinstance(b, relax.TensorType) and a.dtype == b.dtype
+    known = tensors and isinstance(a.shape, relax.ShapeExpr) and isinstance(b.shape, relax.ShapeExpr)
+    return known and same_shape(a.shape.values, b.shape.values)
+
+
+def _users(func: relax.Function) -> dict[relax.Var, frozenset[relax.Var | None]]:
+    """Of each variable, those whose value reads it; None stands for the function's result."""
+    users: dict[relax.Var, set[relax.Var | None]] = {}
+    for block in func.body.blocks:
+        for binding in block.bindings:
+            for used in relax.analysis.free_vars(binding.value):
+                users.setdefault(used, set()).add(binding.var)
+    for used in relax.analysis.free_vars(func.body.body):
+        users.setdefault(used, set()).add(None)
+    return {var: frozenset(readers) for var, readers in users.items()}

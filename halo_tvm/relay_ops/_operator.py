@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -15,6 +15,7 @@ from tvm.relax.dpl import CallPattern, DFPattern
 from tvm.script import relax as script_relax
 
 from .. import _compat
+from ..errors import Rejected
 from ..plain import plain
 
 OPERATORS: dict[str, type[Operator]] = {}
@@ -26,6 +27,7 @@ script_relax.halo = _NAMESPACE
 
 OVERRIDE = "halo.override"  # attribute and block annotation: JSON of what halo.toml asks for this call
 INJECTIVE = 2  # TVM's OpPatternKind.kInjective
+ACCUMULATED = ("float32", "float16", "bfloat16")  # dtypes that lose nothing when summed in float32
 OPAQUE = 8  # TVM's OpPatternKind.kOpaque: FuseOps leaves the function alone
 
 
@@ -37,6 +39,7 @@ class Match(Mapping[DFPattern, relax.Expr]):
     variables: Mapping[relax.Expr, relax.Var]  # value of a binding -> its variable
     values: Mapping[relax.Var, relax.Expr]
     weights: frozenset[relax.Var] = frozenset()  # the parameters of the function behind its inputs
+    users: Mapping[relax.Var, frozenset[relax.Var | None]] = field(default_factory=dict)  # None: main's result
 
     def __getitem__(self, pattern: DFPattern) -> relax.Expr:
         expr = self.found[pattern]
@@ -55,6 +58,15 @@ class Match(Mapping[DFPattern, relax.Expr]):
     def value(self, expr: relax.Expr) -> relax.Expr:
         """What a variable is bound to; anything else is its own value."""
         return self.values.get(expr, expr) if isinstance(expr, relax.Var) else expr
+
+    def require_private(self, what: str, *patterns: DFPattern) -> None:
+        """`Rejected` when a call that one of `patterns` matched is used outside the match, or is an output:
+        the lifted operator would compute it a second time. Patterns of alternatives not taken are passed over."""
+        inside = {self.variables[expr] for expr in self.found.values() if expr in self.variables}
+        for pattern in patterns:
+            var = self.variables.get(self.found[pattern]) if pattern in self.found else None
+            if var is not None and not self.users.get(var, frozenset()) <= inside:
+                raise Rejected(f"{what} is used elsewhere too ({var.name}): it would be computed twice")
 
 
 @dataclass(frozen=True)
@@ -157,6 +169,36 @@ def _annotated(func: tirx.PrimFunc, op: str, override: str) -> tirx.PrimFunc:
             schedule.annotate(block, OVERRIDE, override)
     mod = schedule.mod
     return mod[mod.get_global_vars()[0]].with_attrs({key: func.attrs[key] for key in func.attrs.keys()})
+
+
+def number_of(expr: relax.Expr) -> float | None:
+    """The number of a one-element constant, else None."""
+    if not isinstance(expr, ir.GenericConst):
+        return None
+    data = expr.value.numpy()
+    return float(data.reshape(-1)[0]) if data.size == 1 and np.issubdtype(data.dtype, np.number) else None
+
+
+def required_number(expr: relax.Expr, label: str) -> float:
+    """The number of a one-element constant; `Rejected` for anything else."""
+    number = number_of(expr)
+    if number is None:
+        raise Rejected(f"{label} must be a scalar constant, got shape {expr.value.numpy().shape}")
+    return number
+
+
+def same_dimension(a: ir.Expr | int, b: ir.Expr | int) -> bool:
+    """Whether two dimensions are provably equal."""
+    return tvm.sym.Analyzer().can_prove_equal(a, b)
+
+
+def require_float(*operands: relax.Expr, out_dtype: object = None) -> None:
+    """`Rejected` unless float32 accumulation serves the operands and the result has their dtype."""
+    dtypes = [str(operand.ty.dtype) for operand in operands]
+    if dtypes[0] not in ACCUMULATED or len(set(dtypes)) != 1:
+        raise Rejected(f"accumulates in float32, so operands must be {', '.join(ACCUMULATED)}, got {', '.join(dtypes)}")
+    if out_dtype and str(out_dtype) not in ("void", dtypes[0]):
+        raise Rejected(f"the result must have the operands' dtype {dtypes[0]}, got {out_dtype}")
 
 
 def same_shape(a: Sequence[ir.Expr | int], b: Sequence[ir.Expr | int]) -> bool:

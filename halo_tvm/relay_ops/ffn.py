@@ -12,7 +12,8 @@ Lifts
     linear(activation(linear(x)))                  =>   halo.ffn(gated=False)
     linear(activation(linear(x)) * linear(x))      =>   halo.ffn(gated=True)
 Rejects
-    linears of different layouts or of which only some have a bias; a gate and an up projection of different inputs
+    linears of different layouts or of which only some have a bias; a gate and an up projection of different inputs;
+    a hidden layer that something else reads, too
 Numerics
     as its linears and activation
 References
@@ -27,7 +28,7 @@ from tvm.relax.dpl import is_op
 
 from ..errors import Rejected
 from ._activation import ACTIVATIONS
-from ._operator import Lift, Operator, attrs_of
+from ._operator import Lift, Match, Operator, attrs_of
 from .linear import Linear
 
 
@@ -135,12 +136,23 @@ def _lifts(activation: str) -> tuple[Lift, ...]:
     """The plain and the gated spelling with one activation, over linears already lifted."""
     first, gate, up = (is_op("relax.halo.linear")(varg_default_wildcard=True) for _ in range(3))
     activate = is_op(ACTIVATIONS[activation].op)
-    plain = is_op("relax.halo.linear")(activate(first), varg_default_wildcard=True)
-    product = is_op("relax.multiply")(activate(gate), up) | is_op("relax.multiply")(up, activate(gate))
+    active, gated_active = activate(first), activate(gate)
+    plain = is_op("relax.halo.linear")(active, varg_default_wildcard=True)
+    products = is_op("relax.multiply")(gated_active, up), is_op("relax.multiply")(up, gated_active)
+    product = products[0] | products[1]
     gated = is_op("relax.halo.linear")(product, varg_default_wildcard=True)
+
+    def build_plain(m: Match) -> relax.Expr:
+        m.require_private("the hidden layer", first, active)
+        return _build(activation, m[plain], (m[first],))
+
+    def build_gated(m: Match) -> relax.Expr:
+        m.require_private("the hidden layer", gate, up, gated_active, *products)
+        return _build(activation, m[gated], (m[gate], m[up]))
+
     return (
-        Lift(f"ffn.{activation}", plain, lambda m: _build(activation, m[plain], (m[first],)), benefit=10),
-        Lift(f"ffn.gated_{activation}", gated, lambda m: _build(activation, m[gated], (m[gate], m[up])), benefit=11),
+        Lift(f"ffn.{activation}", plain, build_plain, benefit=10),
+        Lift(f"ffn.gated_{activation}", gated, build_gated, benefit=11),
     )
 
 

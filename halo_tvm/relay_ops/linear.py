@@ -13,7 +13,8 @@ Lifts
     matmul(x, permute_dims(weight))    =>   halo.linear(x, weight, layout="nk")
     add(halo.linear(x, weight), bias)  =>   halo.linear(x, weight, bias)
 Rejects
-    weight that is no function parameter; weight of another rank than 2; bias that is no vector of n
+    weight that is no function parameter; weight of another rank than 2; bias that is no vector of n; dtypes other
+    than float32, float16 and bfloat16, or an out_dtype unlike them; a product that is used without its bias, too
 Numerics
     accumulates in float32
 References
@@ -27,7 +28,7 @@ from tvm import relax, te
 from tvm.relax.dpl import is_op, wildcard
 
 from ..errors import Rejected
-from ._operator import Lift, Operator, attrs_of, f32
+from ._operator import Lift, Operator, attrs_of, f32, require_float
 
 
 class Linear(Operator):
@@ -115,7 +116,8 @@ class Linear(Operator):
         bare = is_op("relax.halo.linear")(x, weight)
         with_bias = is_op("relax.add")(bare, bias) | is_op("relax.add")(bias, bare)
 
-        def weight_of(match):
+        def weight_of(match, product):
+            require_float(match[x], match[weight], out_dtype=match[product].attrs.out_dtype)
             if not match.is_param(match[weight]):
                 raise Rejected("the weight is no parameter of the function")
             if match[weight].ty.ndim != 2:
@@ -123,17 +125,18 @@ class Linear(Operator):
             return match[weight]
 
         def build_plain(match):
-            w = weight_of(match)
+            w = weight_of(match, plain)
             return Linear.call(match[x], w, layout="kn", n=int(w.ty.shape.values[1]))
 
         def build_transposed(match):
-            w = weight_of(match)
+            w = weight_of(match, transposed)
             axes = match[turned].attrs.axes
             if axes is not None and [int(a) % 2 for a in axes] != [1, 0]:
                 raise Rejected(f"the weight's transpose must swap its two axes, found {axes}")
             return Linear.call(match[x], w, layout="nk", n=int(w.ty.shape.values[0]))
 
         def build_bias(match):
+            match.require_private("the product", bare)
             vector, attrs = match[bias], attrs_of(match[bare])
             n = attrs["n"]
             if not match.is_param(vector) or vector.ty.ndim != 1 or int(vector.ty.shape.values[0]) != n:

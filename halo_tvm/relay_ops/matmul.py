@@ -9,7 +9,8 @@ Computation
 Lifts
     matmul(a, b), matmul(a, permute_dims(b)) where neither operand is a parameter   =>   halo.matmul
 Rejects
-    operands of unequal leading dimensions; operands of rank below 2
+    operands of unequal leading dimensions; operands of rank below 2; dtypes other than float32, float16 and
+    bfloat16, or an out_dtype unlike them
 Numerics
     accumulates in float32
 """
@@ -21,7 +22,7 @@ from tvm import relax, te
 from tvm.relax.dpl import is_op, wildcard
 
 from ..errors import Rejected
-from ._operator import Lift, Operator, attrs_of, f32, same_shape
+from ._operator import Lift, Operator, attrs_of, f32, require_float, same_shape
 
 
 class Matmul(Operator):
@@ -88,14 +89,15 @@ class Matmul(Operator):
         swapped_b = is_op("relax.permute_dims")(b)
         swapped = is_op("relax.matmul")(a, swapped_b)
 
-        def check(x, y):
+        def check(x, y, product):
+            require_float(x, y, out_dtype=product.attrs.out_dtype)
             if x.ty.ndim < 2 or y.ty.ndim not in (2, x.ty.ndim):
                 raise Rejected(f"operands need rank >= 2 and equal ranks, found {x.ty} and {y.ty}")
             if y.ty.ndim > 2 and not same_shape(x.ty.shape.values[:-2], y.ty.shape.values[:-2]):
                 raise Rejected(f"leading dimensions differ: {x.ty} and {y.ty}")
 
         def build_plain(bindings):
-            check(bindings[a], bindings[b])
+            check(bindings[a], bindings[b], bindings[plain])
             return Matmul.call(bindings[a], bindings[b])
 
         def build_swapped(bindings):
@@ -104,7 +106,7 @@ class Matmul(Operator):
             order = list(range(rank))[::-1] if axes is None else [int(x) for x in axes]
             if order != [*range(rank - 2), rank - 1, rank - 2]:
                 raise Rejected(f"the transpose must swap the last two axes, found axes {order}")
-            check(bindings[a], bindings[b])
+            check(bindings[a], bindings[b], bindings[swapped])
             return Matmul.call(bindings[a], bindings[b], transpose_b=True)
 
         return (

@@ -7,6 +7,7 @@ import pytest
 from graphs import context_of, run_model, small_model
 from tolerances import assert_close
 from tvm import relax
+from tvm.relax.dpl import is_op, wildcard
 
 from halo_tvm.errors import UnknownName, UsageError
 from halo_tvm.imported import ImportedModel, InputSpec
@@ -14,6 +15,8 @@ from halo_tvm.interpreter import evaluate
 from halo_tvm.models._builder import ModelBuilder
 from halo_tvm.passes import PASSES, pipeline
 from halo_tvm.passes._pass import bindings, count_calls, with_options
+from halo_tvm.passes.lift import apply_lift
+from halo_tvm.relay_ops import OPERATORS, Lift
 from halo_tvm.relay_ops._operator import attrs_of
 
 X2 = (InputSpec("x", ("rows", 32), "float32"),)
@@ -174,6 +177,53 @@ def test_take_along_another_axis_is_no_embedding() -> None:
     func, report = applied("lift", model)
     assert calls(func) == {"take": 1}
     assert report["rejected"][0]["reason"] == "expected integer indices into axis 0, found int64 into axis 1"
+
+
+# ------------------------------------------------------------------ what lifts must leave alone
+
+
+def test_a_product_that_is_an_output_too_keeps_its_bias_apart() -> None:
+    def body(m: ModelBuilder):
+        product = raw_linear(m, m.inputs["x"], "a", 32, 24, bias=False)
+        biased = m.emit(relax.op.add(product, m.weight("b", (24,))))
+        return {"y": biased, "z": product}
+
+    func, report = applied("lift", small_model(X2, body))
+    assert calls(func) == {"add": 1, "halo.linear": 1}
+    assert any("the product is used elsewhere too" in r["reason"] for r in report["rejected"])
+
+
+def test_a_hidden_layer_that_is_read_elsewhere_is_no_feed_forward() -> None:
+    def body(m: ModelBuilder):
+        up = raw_linear(m, m.inputs["x"], "up", 32, 48)
+        y = raw_linear(m, m.emit(relax.op.nn.relu(up)), "down", 48, 32)
+        return {"y": y, "z": m.emit(relax.op.exp(up))}
+
+    func, report = applied("lift", small_model(X2, body))
+    assert calls(func)["halo.linear"] == 2
+    assert any("the hidden layer is used elsewhere too" in r["reason"] for r in report["rejected"])
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int32"])
+def test_products_that_float32_cannot_hold_stay(dtype: str) -> None:
+    inputs = (InputSpec("a", ("n", 8), dtype), InputSpec("b", (8, 4), dtype))
+    model = small_model(inputs, lambda m: {"y": m.emit(relax.op.matmul(m.inputs["a"], m.inputs["b"]))})
+    func, report = applied("lift", model)
+    assert calls(func) == {"matmul": 1}
+    assert all("accumulates in float32" in r["reason"] for r in report["rejected"])
+
+
+def test_a_lift_of_another_result_type_is_rejected() -> None:
+    x = wildcard()
+    taller = Lift("taller", is_op("relax.exp")(x), lambda m: relax.op.expand_dims(m[x], 0))
+    ill_typed = Lift("ill_typed", is_op("relax.exp")(x), lambda m: OPERATORS["attention"].call(m[x]))
+    model = small_model(X2, lambda m: {"y": m.emit(relax.op.exp(m.inputs["x"]))})
+    rejected: list[dict[str, str]] = []
+    for lift in (taller, ill_typed):
+        mod, count = apply_lift(model.mod, lift, rejected)
+        assert count == 0 and calls(mod["main"]) == {"exp": 1}
+    assert "the operator's result would be" in rejected[0]["reason"]
+    assert "halo.attention: attributes" in rejected[1]["reason"]
 
 
 # ------------------------------------------------------------------ expand, fuse_qkv, flatten_rows, pack_weights

@@ -7,9 +7,8 @@ import pytest
 import tvm
 from tvm import relax
 
-from halo_tvm.errors import Rejected
 from halo_tvm.relay_ops import OPERATORS
-from halo_tvm.relay_ops.attention import visible_pairs
+from halo_tvm.passes.lift import apply_lift
 
 Attention = OPERATORS["attention"]
 BASE = {"num_heads": 4, "num_kv_heads": 2, "head_dim": 16, "scale": 0.25}
@@ -63,14 +62,8 @@ def test_flops_count_visible_pairs():
     shapes = [(2, 8, 4, 16), (2, 8, 2, 16), (2, 8, 2, 16)]
     assert Attention.flops(shapes, **BASE) == 4 * 2 * 4 * 16 * 64
     assert Attention.flops(shapes, **BASE, causal=True) == 4 * 2 * 4 * 16 * 36
-    assert visible_pairs(4, 4, causal=True, window=2) == 7
+    assert Attention.flops([(1, 4, 4, 16)] * 3, **BASE, causal=True, window=2) == 4 * 4 * 16 * 7
     assert Attention.bytes_moved(shapes, **BASE) == 4 * 2 * 8 * 16 * (4 + 2 + 2 + 4)
-
-
-def test_can_flash():
-    assert Attention.can_flash(BASE)
-    assert not Attention.can_flash({**BASE, "head_dim": 20})
-    assert not Attention.can_flash({**BASE, "head_dim": 272})
 
 
 @pytest.mark.parametrize(
@@ -142,18 +135,10 @@ def decomposed(scale_on="scores", bias=False, key_axes=(0, 1, 3, 2), softmax_axi
 
 def lift(mod):
     """`mod` with the lifts applied, largest benefit first, and what they said."""
-    func, said = mod["main"], []
+    rejected = []
     for one in sorted(Attention.lifts(), key=lambda x: -x.benefit):
-
-        def rewrite(expr, bound, one=one):
-            try:
-                return one.build(bound)
-            except Rejected as reason:
-                said.append(str(reason))
-                return expr
-
-        func = relax.dpl.rewrite_call(one.pattern, rewrite, func)
-    return tvm.IRModule({"main": func}), said
+        mod, _ = apply_lift(mod, one, rejected)
+    return mod, [entry["reason"] for entry in rejected]
 
 
 @pytest.mark.parametrize("scale_on", ["scores", "divisor", "both"])
@@ -187,3 +172,48 @@ def test_lift_rejections(options, message):
     after, said = lift(decomposed(**options))
     assert "halo.attention" not in after.script()
     assert any(message in reason for reason in said)
+
+
+def spelled(q, k, v, *, dtype="float32", more=lambda emit, **values: None, scale=0.25):
+    """softmax(q k^T * scale) v over heads-first operands; `more` makes a second output of what is computed."""
+    arguments = [relax.Var(n, tensor(*shape, dtype=dtype)) for n, shape in zip("qkv", (q, k, v))]
+    bb = relax.BlockBuilder()
+    with bb.function("main", arguments):
+        with bb.dataflow():
+            dots = bb.emit(relax.op.matmul(arguments[0], bb.emit(relax.op.permute_dims(arguments[1], [0, 1, 3, 2]))))
+            weights = bb.emit(relax.op.nn.softmax(bb.emit(relax.op.multiply(dots, relax.const(scale, dtype)))))
+            out = bb.emit_output(relax.op.matmul(weights, arguments[2]))
+            second = more(bb.emit_output, dots=dots, weights=weights)
+        bb.emit_func_output(out if second is None else [out, second])
+    return bb.get()
+
+
+def test_shared_key_value_head_is_one_of_the_operator():
+    before = spelled((2, 4, 5, 16), (2, 1, 7, 16), (2, 1, 7, 16))
+    after, said = lift(before)
+    assert not said and "num_kv_heads=1" in after.script()
+    rng = np.random.default_rng(2)
+    arrays = [rng.standard_normal([int(d) for d in x.ty.shape.values]).astype("float32") for x in before["main"].params]
+    results = []
+    for mod in (before, after):
+        executable = relax.build(relax.transform.LegalizeOps()(mod), "llvm")
+        results.append(relax.VirtualMachine(executable, tvm.cpu())["main"](*map(tvm.runtime.tensor, arrays)).numpy())
+    np.testing.assert_allclose(results[1], results[0], atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "options", "message"),
+    [
+        (((2, 4, 5, 16), (1, 4, 7, 16), (1, 4, 7, 16)), {}, "q, k and v must have one batch size"),
+        (((2, 4, 5, 16), (2, 4, 7, 16), (2, 1, 7, 16)), {}, "k and v must have the 4 heads of q or one, got 4 and 1"),
+        (((2, 1, 5, 16), (2, 4, 7, 16), (2, 4, 7, 16)), {}, "k and v must have the 1 heads of q or one"),
+        (((2, 4, 5, 16), (2, 4, 7, 16), (2, 4, 7, 32)), {}, "one head size, got 16 and 32"),
+        (((2, 4, 5, 16),) * 3, {"dtype": "float64"}, "accumulates in float32"),
+        (((2, 4, 5, 16),) * 3, {"more": lambda emit, weights, **_: emit(weights)}, "is used elsewhere too"),
+        (((2, 4, 5, 16),) * 3, {"more": lambda emit, dots, **_: emit(relax.op.exp(dots))}, "is used elsewhere too"),
+    ],
+)
+def test_what_the_operator_cannot_express_is_rejected(shapes, options, message):
+    after, said = lift(spelled(*shapes, **options))
+    assert "halo.attention" not in after.script()
+    assert any(message in reason for reason in said), said

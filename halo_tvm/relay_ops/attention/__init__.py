@@ -15,20 +15,22 @@ Lifts
     permute_dims(matmul(softmax(matmul(q, kT) * c + bias), v))   =>   halo.attention(q', k', v')
     with c also as a divisor, or on q, or on kT, or absent; x' is x without, or with one more, permute_dims
 Rejects
-    scale that is no scalar constant; softmax axis other than the last; operands of another rank than 4;
-    permutations other than the exchange of heads and positions; a bias that does not broadcast to [b, h, s, t]
+    scale that is no scalar constant, or 0; softmax axis other than the last; operands of another rank than 4;
+    permutations other than the exchange of heads and positions; a bias that does not broadcast to [b, h, s, t];
+    batches or head sizes that differ between q, k and v; k and v of neither one head nor q's number; dtypes other
+    than float32, float16 and bfloat16; scores, weights or a result that something else reads, too
 Numerics
-    accumulates in float32
+    accumulates in float32. A lifted row changes when its bias hides every key with finite numbers at or below
+    -1e30: softmax gives such a row equal weights, this operator zeros. Rows with a visible key are the same.
 References
     arXiv:1706.03762 arXiv:2305.13245 (grouped heads) arXiv:2108.12409 (linear biases) arXiv:2408.00118 (soft cap)
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
-import numpy as np
 from tvm import relax
 
 from .._operator import Lift, Operator, attrs_of
@@ -54,15 +56,5 @@ class Attention(Operator):
         return check_call([arg.ty for arg in call.args], attrs_of(call))
 
     @staticmethod
-    def can_flash(attrs: Mapping[str, object]) -> bool:
-        """Whether blocked attention without a score matrix can serve these attributes on vector CPUs."""
-        return int(attrs["head_dim"]) % 16 == 0 and int(attrs["head_dim"]) <= 256
-
-    @staticmethod
     def lifts() -> Sequence[Lift]:
         return attention_lifts(Attention.call)
-
-
-def visible_pairs(s: int, t: int, causal: bool = False, window: int = 0) -> int:
-    """The number of (query, key) pairs that causality and the window leave visible."""
-    return int(mathematics.visible(np.arange(s)[:, None], np.arange(t), t - s, causal, window).sum())

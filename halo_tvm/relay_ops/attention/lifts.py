@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import tvm
@@ -11,7 +11,7 @@ from tvm import relax, tirx
 from tvm.relax.dpl import DFPattern, is_const, is_op, wildcard
 
 from ...errors import Rejected
-from .._operator import Lift
+from .._operator import Lift, Match, require_float, required_number, same_dimension
 
 HEADS_FIRST = (0, 2, 1, 3)  # [b, s, h, d] <-> [b, h, s, d]
 KEYS_LAST = (0, 1, 3, 2)  # [b, h, t, d] -> [b, h, d, t]
@@ -36,11 +36,13 @@ class Scaled:
         factors = (multiply(plain, constants[0]), multiply(constants[1], plain), divide(plain, constants[2]))
         return Scaled(plain, constants, factors[0] | factors[1] | factors[2] | plain)
 
-    def factor(self, bound: Mapping[DFPattern, relax.Expr]) -> float:
+    def factor(self, bound: Match) -> float:
         """The constant that scales the expression; 1 without one."""
         for position, constant in enumerate(self.factors):
             if constant in bound:
-                value = scalar(bound[constant])
+                value = required_number(bound[constant], "the scale")
+                if not math.isfinite(value) or value == 0.0:
+                    raise Rejected(f"the scale must be finite and not zero, got {value}")
                 return 1.0 / value if position == 2 else value
         return 1.0
 
@@ -54,11 +56,14 @@ class HeadsFirst:
         self.other = wildcard()
         self.pattern = self.permuted | self.other
 
-    def positions_first(self, bound: Mapping[DFPattern, relax.Expr]) -> relax.Expr:
+    def whole(self, bound: Match) -> relax.Expr:
+        """The operand itself, [b, h, s, d]."""
+        return bound[self.permuted] if self.permuted in bound else bound[self.other]
+
+    def positions_first(self, bound: Match) -> relax.Expr:
         if self.permuted in bound and axes_of(bound[self.permuted]) == HEADS_FIRST:
             return bound[self.inner]
-        whole = bound[self.permuted] if self.permuted in bound else bound[self.other]
-        return relax.op.permute_dims(whole, list(HEADS_FIRST))
+        return relax.op.permute_dims(self.whole(bound), list(HEADS_FIRST))
 
 
 def attention_lifts(call: Callable[..., relax.Expr]) -> Sequence[Lift]:
@@ -82,7 +87,7 @@ def _lift(call: Callable[..., relax.Expr], permuted_result: bool) -> Lift:
     mixed = matmul(softmax, v.pattern)
     pattern = permute(mixed) if permuted_result else mixed
 
-    def keys(bound: Mapping[DFPattern, relax.Expr]) -> relax.Expr:
+    def keys(bound: Match) -> relax.Expr:
         """The keys as [b, t, h_kv, d]."""
         axes = axes_of(bound[key_last])
         inner = bound[key_heads_first] if key_heads_first in bound else bound[key_other]
@@ -94,12 +99,16 @@ def _lift(call: Callable[..., relax.Expr], permuted_result: bool) -> Lift:
             return bound[key_inner]
         return relax.op.permute_dims(inner, list(HEADS_FIRST))
 
-    def build(bound: Mapping[DFPattern, relax.Expr]) -> relax.Expr:
+    def build(bound: Match) -> relax.Expr:
         check_softmax(bound[softmax])
         shape = dims_of(bound[dots], "the scores")
-        width = dims_of(bound[mixed], "the result")[3]
-        if not all(isinstance(dim, tirx.IntImm) for dim in (shape[1], width)):
-            raise Rejected(f"the number of heads and the head size must be known, got {shape[1]} and {width}")
+        require_float(
+            q.whole(bound), bound[key_last], v.whole(bound), bound[softmax], out_dtype=bound[mixed].ty.dtype
+        )
+        width, kv_heads = check_operands(
+            dims_of(q.whole(bound), "q"), dims_of(bound[key_last], "k"), dims_of(v.whole(bound), "v"), shape
+        )
+        bound.require_private("a product of the attention", dots, softmax, *([mixed] if permuted_result else []))
         if permuted_result and axes_of(bound[pattern]) != HEADS_FIRST:
             raise Rejected(f"the result must be permuted by {HEADS_FIRST}, got {axes_of(bound[pattern])}")
         operands = [q.positions_first(bound), keys(bound), v.positions_first(bound)]
@@ -109,8 +118,8 @@ def _lift(call: Callable[..., relax.Expr], permuted_result: bool) -> Lift:
         out = call(
             *operands,
             num_heads=int(shape[1]),
-            num_kv_heads=int(shape[1]),
-            head_dim=int(width),
+            num_kv_heads=kv_heads,
+            head_dim=width,
             scale=math.prod(scaled.factor(bound) for scaled in (q_scaled, k_scaled, s_scaled)),
             has_bias=True if bias is not None else None,
         )
@@ -128,11 +137,23 @@ def axes_of(call: relax.Call) -> tuple[int, ...]:
     return tuple(int(axis) % rank for axis in call.attrs.axes)
 
 
-def scalar(constant: relax.Constant) -> float:
-    value = constant.value.numpy()
-    if value.size != 1:
-        raise Rejected(f"the scale must be a scalar constant, got the shape {list(value.shape)}")
-    return float(value.reshape(()))
+def check_operands(
+    q: Sequence[tirx.PrimExpr], k: Sequence[tirx.PrimExpr], v: Sequence[tirx.PrimExpr], scores: Sequence[tirx.PrimExpr]
+) -> tuple[int, int]:
+    """Head size and key-value heads of q [b, h, s, d], k [b, h_kv, d, t], v [b, h_kv, t, d].
+
+    Products broadcast an axis of 1; of those the operator knows one: key and value heads that all queries share.
+    """
+    if not all(isinstance(dim, tirx.IntImm) for dim in (q[1], k[1], v[1], q[3], v[3])):
+        raise Rejected(f"the number of heads and the head size must be known, got q {list(q)}, k {list(k)}, v {list(v)}")
+    if not same_dimension(q[0], scores[0]) or not all(same_dimension(x[0], q[0]) for x in (k, v)):
+        raise Rejected(f"q, k and v must have one batch size, got {q[0]}, {k[0]} and {v[0]}")
+    h, h_k, h_v, d, d_v = (int(dim) for dim in (q[1], k[1], v[1], q[3], v[3]))
+    if int(scores[1]) != h or h_k != h_v or h_k not in (1, h):
+        raise Rejected(f"k and v must have the {h} heads of q or one, got {h_k} and {h_v}")
+    if d != d_v:
+        raise Rejected(f"q and v must have one head size, got {d} and {d_v}")
+    return d, h_k
 
 
 def check_softmax(call: relax.Call) -> None:
