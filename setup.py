@@ -49,7 +49,7 @@ setup(
         "test": ["pytest>=8", "hypothesis>=6", TORCH],
     },
     entry_points={
-        "console_scripts": ["halo-tvm = halo_tvm.cli._main:main"],
+        "console_scripts": ["halo-tvm = halo_tvm.cli._main:entry"],
         # Groups for plug-ins of other distributions, see halo_tvm/plugins.py:
         #   halo_tvm.operators, halo_tvm.passes, halo_tvm.schedules, halo_tvm.targets
     },

@@ -2,7 +2,7 @@
 
 import sys
 
-from halo_tvm.cli._main import main
+from halo_tvm.cli._main import entry
 
 if __name__ == "__main__":
-    sys.exit(main(["bench", *sys.argv[1:]]))
+    entry(["bench", *sys.argv[1:]])

@@ -8,9 +8,13 @@ import inspect
 import logging
 import os
 import pkgutil
+import signal
 import sys
-from collections.abc import Sequence
-from types import ModuleType
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType, ModuleType
+from typing import NoReturn
 
 from .. import __version__, config
 from ..errors import HaloError, UnknownName
@@ -26,30 +30,66 @@ def verbs() -> list[str]:
     return sorted(m.name for m in pkgutil.iter_modules(package.__path__) if not m.name.startswith("_"))
 
 
+def entry(argv: Sequence[str] | None = None) -> NoReturn:
+    """`main` as a process: ends it with the exit code."""
+    code = main(argv)
+    if code == INTERRUPTED:
+        # No finalisation: an interrupt that a library met inside its own start-up would otherwise make
+        # Python end the process by the signal instead of the exit code.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(INTERRUPTED)
+    sys.exit(code)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code."""
     argv = list(sys.argv[1:] if argv is None else argv)
+    with _interrupts() as interrupts:
+        try:
+            code = _dispatch(argv)
+            sys.stdout.flush()
+            return code
+        except BrokenPipeError:
+            # The reader of our output went away; give Python's own flush at exit somewhere to write.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        except KeyboardInterrupt:
+            return _say("halo-tvm: interrupted", INTERRUPTED)
+        except HaloError as error:
+            if interrupts:  # the linker, say, was interrupted with us
+                return _say("halo-tvm: interrupted", INTERRUPTED)
+            return _say(f"halo-tvm: error: {_one_line(error)}", error.exit_code)
+        except Exception as bug:  # the process boundary: everything that is not a HaloError is our mistake
+            if interrupts:  # TVM turns an interrupt inside one of our callbacks into an error of its own
+                return _say("halo-tvm: interrupted", INTERRUPTED)
+            if os.environ.get("HALO_TVM_LOG", "").lower() == "debug":
+                raise
+            what = f"{type(bug).__name__}: {_one_line(bug)[:300]}"
+            return _say(
+                f"halo-tvm: internal error: {what}: this is a bug, please report it with the output under "
+                "HALO_TVM_LOG=debug",
+                BUG,
+            )
+
+
+@contextmanager
+def _interrupts() -> Iterator[list[int]]:
+    """The SIGINTs that arrive meanwhile; each is raised as KeyboardInterrupt as usual."""
+    seen: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        seen.append(number)
+        signal.default_int_handler(number, frame)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield seen
+        return
+    previous = signal.signal(signal.SIGINT, note)
     try:
-        code = _dispatch(argv)
-        sys.stdout.flush()
-        return code
-    except HaloError as error:
-        return _say(f"halo-tvm: error: {_one_line(error)}", error.exit_code)
-    except KeyboardInterrupt:
-        return _say("halo-tvm: interrupted", INTERRUPTED)
-    except BrokenPipeError:
-        # The reader of our output went away; give Python's own flush at exit somewhere to write.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except Exception as bug:  # the process boundary: everything that is not a HaloError is our mistake
-        if os.environ.get("HALO_TVM_LOG", "").lower() == "debug":
-            raise
-        what = f"{type(bug).__name__}: {_one_line(bug)[:300]}"
-        return _say(
-            f"halo-tvm: internal error: {what}: this is a bug, please report it with the output under "
-            "HALO_TVM_LOG=debug",
-            BUG,
-        )
+        yield seen
+    finally:
+        signal.signal(signal.SIGINT, previous)
 
 
 def _dispatch(argv: Sequence[str]) -> int:

@@ -59,6 +59,8 @@ def check_writable(*paths: str | None) -> None:
             raise UsageError(f"a file to write was expected, but {path} is a directory: name a file in it")
         if not Path(path).absolute().parent.is_dir():
             raise UsageError(f"the directory of {path} must exist, but does not: create it first")
+        if not os.access(Path(path).absolute().parent, os.W_OK | os.X_OK):
+            raise UsageError(f"the directory of {path} must be writable, but is not: name a file elsewhere")
 
 
 def write_text(path: str, text: str) -> None:

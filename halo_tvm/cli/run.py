@@ -41,6 +41,10 @@ def run(config: RunConfig) -> int:
         try:
             np.savez(temporary, **outputs)
             temporary.replace(config.output)
+        except OSError as error:
+            raise UsageError(
+                f"{config.output} must be writable, but {error.strerror or error}: name another file"
+            ) from None
         finally:
             temporary.unlink(missing_ok=True)
     return 0

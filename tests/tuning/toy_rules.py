@@ -73,12 +73,11 @@ def function(columns, rows=None, factor=2.0, name="toy"):
     return te.create_prim_func([x, y])
 
 
-if "toy" not in TARGETS:
-    SPEC = TargetSpec(
-        name="toy", description="for tests", kind="llvm", machine="x86_64", isas=X86.isas, rules=("gemm", "toy"),
-        runs_on=X86.runs_on,
-    )  # fmt: skip
+SPEC = TargetSpec(
+    name="toy", description="for tests", kind="llvm", machine="x86_64", isas=X86.isas, rules=("gemm", "toy"),
+    runs_on=X86.runs_on,
+)  # fmt: skip
 
 
 def target(cores=2):
-    return Target(TARGETS["toy"], X86.isas[0], cores)
+    return Target(SPEC, X86.isas[0], cores)
