@@ -78,6 +78,9 @@ class Config:
             raise UsageError(
                 f"threads must be at least 1, but are {threads}: leave the option out to use every allowed core"
             )
+        seed = getattr(self, "seed", 0)
+        if seed < 0:
+            raise UsageError(f"seed must be at least 0, but is {seed}: give a number that is not negative")
 
 
 def _shown(value: object) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import hashlib
 import json
 import os
@@ -237,10 +238,32 @@ def test_a_failing_rename_keeps_the_old_artifact(artifact: Path, monkeypatch: py
         rename(source, target)
 
     monkeypatch.setattr(os, "rename", failing)
-    with pytest.raises(OSError, match="injected"):
+    with pytest.raises(UsageError, match="injected"):
         write(artifact, manifest=dataclasses.replace(MANIFEST, name="new"))
     assert verify_artifact(artifact).name == "tiny"
     assert leftovers(artifact.parent) == []
+
+
+def test_a_directory_without_write_permission_is_refused_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)  # root may write everywhere
+    with pytest.raises(UsageError, match="not writable"):
+        write(tmp_path / "x.halo")
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.ENOSPC, errno.EROFS])
+def test_what_the_disk_refuses_is_one_sentence(artifact: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "fsync", refused)
+    with pytest.raises(UsageError, match=f"{artifact.name}, but {os.strerror(code)}"):
+        write(artifact, manifest=dataclasses.replace(MANIFEST, name="new"))
+    with pytest.raises(UsageError, match=os.strerror(code)):
+        update_manifest(artifact, validation={})
+    assert verify_artifact(artifact).name == "tiny"
+    assert leftovers(artifact.parent) == [] and leftovers(artifact) == []
 
 
 def test_an_artifact_is_replaced_and_keeps_no_old_file(artifact: Path) -> None:

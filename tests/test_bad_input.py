@@ -90,6 +90,12 @@ def test_an_empty_directory_is_no_model(tmp_path: Path, capsys: pytest.CaptureFi
         (["tune", "--model", "mlp", "--budget", "-3m"], 1, "'-3m'"),
         (["tune", "--model", "mlp", "--budget", "soon"], 1, "'soon'"),
         (["tune", "--model", "mlp", "--json", "no/such/directory/r.json"], 1, "no/such/directory"),
+        (["compile", "--model", "mlp", "--seed", "-1"], 1, "seed must be at least 0"),
+        (["tune", "--model", "mlp", "--seed", "-1"], 1, "seed must be at least 0"),
+        (["run", "nowhere.halo", "--seed", "-1"], 1, "seed must be at least 0"),
+        (["bench", "nowhere.halo", "--seed", "-1"], 1, "seed must be at least 0"),
+        (["validate", "nowhere.halo", "--seed", "-1"], 1, "seed must be at least 0"),
+        (["tune", "--model", "mlp", "--log", "/dev/null/log"], 1, "a tuning log must be writable"),
         (["bench", "nowhere.halo"], 1, "nowhere.halo"),
         (["bench", "nowhere.halo", "--markdown", "no/such/directory/r.md"], 1, "no/such/directory"),
         (["run", "nowhere.halo"], 1, "nowhere.halo"),
@@ -157,6 +163,42 @@ def test_run(
     array = tmp_path / "array.npy"
     np.save(array, np.zeros((2, 7), "float32"))
     refused(capsys, ["run", str(artifact), *(w.format(array=array) for w in words)], code, word)
+
+
+def test_a_directory_that_is_not_writable(
+    artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("os.access", lambda path, mode: not str(path).startswith(str(tmp_path)))  # root writes anywhere
+    for argv in (
+        ["compile", "--model", "mlp", "-o", str(tmp_path / "o.halo")],
+        ["run", str(artifact), "-o", str(tmp_path / "o.npz")],
+        ["validate", str(artifact), "--json", str(tmp_path / "o.json")],
+        ["tune", "--model", "mlp", "--log", str(tmp_path / "log")],
+    ):
+        refused(capsys, argv, 1, "writable", str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_outputs_on_a_full_disk(
+    artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", full)
+    refused(capsys, ["run", str(artifact), "-o", str(tmp_path / "o.npz")], 1, "No space left on device", "o.npz")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_dump_ir_into_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    argv = ["compile", "--model", "mlp", "-o", str(tmp_path / "o.halo"), "--dump-ir", str(tmp_path / "file")]
+    refused(capsys, argv, 1, "--dump-ir", str(tmp_path / "file"))
+
+
+def test_a_reference_that_is_no_archive(artifact: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "bad.npz").write_text("no archive")
+    refused(capsys, ["validate", str(artifact), "--reference", str(tmp_path / "bad.npz")], 1, "bad.npz")
 
 
 def test_onnx_model_helper_is_valid() -> None:

@@ -35,12 +35,14 @@ def check_output_path(path: Path | str) -> Path:
     Raises
     ------
     UsageError
-        the parent directory is missing, or something that is no artifact lies there
+        the parent directory is missing or not writable, or something that is no artifact lies there
     """
     path = Path(os.path.abspath(path))
     advice = "; choose another path or move it away"
     if not path.parent.is_dir():
         raise UsageError(f"expected a directory to write {path.name} into, found no {path.parent}; create it first")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise UsageError(f"expected a directory to write {path.name} into, found {path.parent} not writable{advice}")
     if path.is_symlink() or (path.exists() and not path.is_dir()):
         raise UsageError(f"expected a new path or an artifact directory, found a file or a link at {path}{advice}")
     if path.is_dir():
@@ -76,9 +78,17 @@ def write_artifact(
     Raises
     ------
     UsageError
-        `path` cannot be written or holds something else
+        `path` cannot be written (rights, a full disk) or holds something else
     """
     path = check_output_path(path)
+    with _told(path):
+        return _write(path, manifest, library, params_headers, params, reference)
+
+
+def _write(
+    path: Path, manifest: Manifest, library: Path | Mapping[str, Path], params_headers: Sequence[ParamHeader],
+    params: Iterable[tuple[str, np.ndarray]], reference: Mapping[str, np.ndarray] | None,
+) -> Manifest:  # fmt: skip
     libraries = (
         dict.fromkeys((v.library for v in manifest.variants), library) if isinstance(library, Path) else library
     )
@@ -115,14 +125,15 @@ def update_manifest(path: Path | str, **changes: object) -> Manifest:
     assert not forbidden, f"results may be added to an artifact, its {', '.join(forbidden)} may not change"
     manifest = replace(read_manifest(path), **changes)  # type: ignore[arg-type]
     temporary = path / f".{MANIFEST_NAME}.{secrets.token_hex(4)}.tmp"
-    try:
-        with temporary.open("xb") as file:
-            file.write(manifest.encode())
-            _sync(file)
-        os.replace(temporary, path / MANIFEST_NAME)
-    finally:
-        temporary.unlink(missing_ok=True)
-    _sync_directory(path)
+    with _told(path):
+        try:
+            with temporary.open("xb") as file:
+                file.write(manifest.encode())
+                _sync(file)
+            os.replace(temporary, path / MANIFEST_NAME)
+        finally:
+            temporary.unlink(missing_ok=True)
+        _sync_directory(path)
     return manifest
 
 
@@ -212,6 +223,18 @@ def read_reference(path: Path | str) -> dict[str, np.ndarray]:
                 f"{path / REFERENCE_NAME}: expected an uncompressed npz of plain arrays, found {error}; compile again"
             ) from error
     return arrays
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """What the system refuses while writing `path` becomes a sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"expected to write the artifact {path}, but {error.strerror or error}; free space, correct the rights "
+            "or choose another path"
+        ) from error
 
 
 @contextmanager

@@ -24,6 +24,16 @@ def user_logs() -> Path:
     return home() / _LOGS
 
 
+def check_writable_log(directory: Path) -> None:
+    """`UsageError` before hours of tuning when their records could not be written into `directory`."""
+    existing = next(parent for parent in (directory.absolute(), *directory.absolute().parents) if parent.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        raise UsageError(
+            f"a tuning log must be writable, but {str(existing)!r} is not: "
+            "choose another directory with --log, or set HALO_TVM_HOME"
+        )
+
+
 def shipped_logs() -> Path | None:
     """The read-only log that comes with the package: inside it when installed, beside it in a checkout."""
     package = Path(__file__).resolve().parents[1]

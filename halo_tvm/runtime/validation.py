@@ -2,13 +2,15 @@
 
 The reference (reference.npz, or arrays of the same keys) holds seeded inputs and the source's outputs:
     case{i}.input.{name}    case{i}.output.{name} (float64 or float32)    case{i}.error.{name} (scalar, optional)
-`error` is the largest absolute error the compile step found acceptable for that output (it knows the
-precision chosen and the error of the source's own engine); without it the table below decides.
+`error` is the largest absolute error acceptable for that output, for references made by hand: the compile
+step writes none. Without it the table below decides.
 """
 
 from __future__ import annotations
 
 import re
+import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from ..artifact import FunctionSpec, read_reference
-from ..errors import ArtifactCorrupt, UsageError, ValidationFailed
+from ..errors import ArtifactCorrupt, HaloError, UsageError, ValidationFailed
 from .executor import Module, load
 
 
@@ -52,7 +54,7 @@ class OutputCheck:
     cosine: float
     top1: float | None
     bound: float
-    bound_from: str  # "recorded" or the dtype whose tolerance was used
+    bound_from: str  # the reference, or the dtype whose tolerance was used
     passed: bool
 
 
@@ -131,7 +133,7 @@ def compare(
         cosine=float(products[2] / (norm_a * norm_b)) if norm_a and norm_b else float(norm_a == norm_b),
         top1=_top1(output, expected),
         bound=bound,
-        bound_from="recorded when it was compiled" if error is not None else f"tolerance of {dtype}",
+        bound_from="given by the reference" if error is not None else f"tolerance of {dtype}",
         passed=max_abs <= bound,
     )
 
@@ -164,7 +166,7 @@ def _check_case(
                 expected,
                 case=index,
                 name=spec.name,
-                error=None if error is None else float(error),
+                error=None if error is None else float(error.item()),
                 factor=factor,
             )
         )
@@ -186,19 +188,26 @@ def _cases(
     reference: Path | str | Mapping[str, np.ndarray] | None, path: Path
 ) -> dict[int, dict[str, dict[str, np.ndarray]]]:
     arrays = reference if isinstance(reference, Mapping) else _read(reference, path)
+    own = reference is None
+    problem: type[HaloError] = ArtifactCorrupt if own else UsageError
+    advice = "compile the model again" if own else "pass the reference of this model"
     cases: dict[int, dict[str, dict[str, np.ndarray]]] = {}
     for key, array in arrays.items():
         match = _KEY.fullmatch(key)
         if match is None:
-            raise ArtifactCorrupt(
-                f"reference: expected keys like case0.input.x, found {key[:80]!r}; compile the model again"
+            raise problem(f"reference: expected keys like case0.input.x, found {key[:80]!r}; {advice}")
+        numbers = array.dtype.kind in "biuf" or array.dtype.kind == "V" and array.dtype.type is not np.void
+        if not numbers or (match[2] == "error" and array.size != 1):
+            raise problem(
+                f"reference: expected numbers (one for an error) as {key[:80]!r}, "
+                f"found {array.dtype}{list(array.shape)}; {advice}"
             )
         case = cases.setdefault(int(match[1]), {"input": {}, "output": {}, "error": {}})
         case[match[2]][match[3]] = array
     empty = [i for i, case in cases.items() if not case["output"]]
     if not cases or empty:
         found = f"none for case {empty[0]}" if empty else "no case"
-        raise UsageError(f"reference: expected outputs to compare with, found {found}; compile the model again")
+        raise UsageError(f"reference: expected outputs to compare with, found {found}; {advice}")
     return cases
 
 
@@ -206,13 +215,16 @@ def _read(reference: Path | str | None, path: Path) -> Mapping[str, np.ndarray]:
     if reference is None:
         return read_reference(path)
     file = Path(reference)
+    advice = "leave it out to use the one in the artifact"
     if file.suffix != ".npz" or not file.is_file():
-        raise UsageError(
-            f"reference: expected an .npz file with keys like case0.output.logits, found {file}; "
-            "leave it out to use the one in the artifact"
-        )
-    with np.load(file, allow_pickle=False) as archive:
-        return dict(archive)
+        raise UsageError(f"reference: expected an .npz file with keys like case0.output.logits, found {file}; {advice}")
+    try:
+        with zipfile.ZipFile(file):  # numpy would take any kind of file
+            pass
+        with np.load(file, allow_pickle=False) as archive:
+            return {key: archive[key] for key in archive.files}
+    except (OSError, ValueError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
+        raise UsageError(f"reference: expected arrays in {file}, found none that can be read ({error}); {advice}") from None
 
 
 def _json_number(value: object) -> object:

@@ -16,7 +16,7 @@ from ..importers import import_model
 from ..lookup import fingerprint_of
 from ..passes.pipeline import Pipeline
 from ..plugins import load_plugins
-from ..records.home import log_dirs, user_logs
+from ..records.home import check_writable_log, log_dirs, user_logs
 from ..targets import Target, can_run_here, read_host, resolve
 from .budget import parse_budget
 from .efforts import effort_named
@@ -38,6 +38,7 @@ def tune_model(config: TuneConfig) -> TuneResult:
     load_plugins()
     target = resolve(config.target, cores=config.threads)
     _check_can_run(target)
+    check_writable_log(_directory(config))
     imported = import_model(config.model, seed=config.seed, shapes=config.shape)
     mod, _ = lower(imported, target, config.compile_config())
     return tune_module(mod, target, config, imported.ranges)
@@ -69,7 +70,7 @@ def options_of(config: TuneConfig, target: Target, modules: Sequence[str] = ()) 
         model=config.model,
         budget_s=parse_budget(config.budget),
         effort=effort_named(config.effort),
-        directory=Path(config.log) if config.log else user_logs(),
+        directory=_directory(config),
         read=log_dirs(config.log),
         threads=target.cores,
         memory_bytes=_memory_limit(),
@@ -79,6 +80,11 @@ def options_of(config: TuneConfig, target: Target, modules: Sequence[str] = ()) 
         modules=tuple(modules),
         vector_math=Pipeline.of(config.compile_config().level, config.enable, config.disable).runs_named("vector_math"),
     )
+
+
+def _directory(config: TuneConfig) -> Path:
+    """Where records are written."""
+    return Path(config.log) if config.log else user_logs()
 
 
 def _check_can_run(target: Target) -> None:

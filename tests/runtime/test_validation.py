@@ -41,7 +41,7 @@ def test_a_recorded_bound_decides_and_the_factor_widens_it(artifact: Path) -> No
     arrays["case0.error.y"] = np.float64(0.6)
     assert validate_artifact(artifact, reference=arrays)["passed"]
     arrays["case0.error.y"] = np.float64(0.3)
-    with pytest.raises(ValidationFailed, match="at most 0.3 .recorded when it was compiled"):
+    with pytest.raises(ValidationFailed, match="at most 0.3 .given by the reference"):
         validate_artifact(artifact, reference=arrays)
     assert validate_artifact(artifact, reference=arrays, factor=2)["passed"]
     with pytest.raises(UsageError, match="factor: expected a number above 0"):
@@ -69,8 +69,10 @@ def test_several_cases_of_several_sizes_from_a_file(artifact: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"what": np.zeros(1)}, ArtifactCorrupt, "expected keys like case0.input.x, found 'what'"),
+        ({"what": np.zeros(1)}, UsageError, "expected keys like case0.input.x, found 'what'"),
         ({"case0.output.logits": np.zeros(1)}, UsageError, "expected outputs among y, x_out, ids_out, found logits"),
+        ({"case0.output.y": np.array(["a"])}, UsageError, "expected numbers .*found <U1"),
+        ({"case0.error.y": np.zeros(3)}, UsageError, "expected numbers .one for an error.*float64.3"),
         ({"case1.input.x": np.zeros(1)}, UsageError, "found none for case 1"),
         ({"case0.input.nothing": np.zeros(1)}, InputError, "unknown input 'nothing'"),
         ({"case0.output.y": np.zeros((1, 1))}, ValidationFailed, r"expected shape \[1, 1\], found \[3, 32\]"),
@@ -90,6 +92,26 @@ def test_no_reference(artifact: Path, tmp_path: Path, threads_artifact: Path) ->
         validate_artifact(artifact, reference=tmp_path / "model.onnx")
     with pytest.raises(UsageError, match="expected reference.npz in .*, found none"):
         validate_artifact(threads_artifact)
+
+
+@pytest.mark.parametrize("content", ["text", "npy", "pickle", "cut", "broken", "empty"])
+def test_a_file_that_holds_no_arrays(artifact: Path, tmp_path: Path, content: str) -> None:
+    file = tmp_path / "bad.npz"
+    if content == "npy":
+        with file.open("wb") as stream:
+            np.save(stream, np.zeros(3))
+    elif content == "pickle":
+        np.savez(file, **{"case0.output.y": np.array([None])})
+    elif content in ("cut", "broken"):
+        np.savez(file, **tiny.reference_arrays())
+        data = bytearray(file.read_bytes())
+        data[300] ^= 255
+        file.write_bytes(data[:-200] if content == "cut" else data)
+    else:
+        file.write_text("no archive" if content == "text" else "")
+    with pytest.raises(UsageError, match="expected arrays in .*bad.npz") as error:
+        validate_artifact(artifact, reference=file)
+    assert error.value.exit_code == 1 and "\n" not in str(error.value)
 
 
 def check(output: list, expected: list, dtype: str = "float32"):
