@@ -88,34 +88,12 @@ class ParamTable:
         return tuple(s for i in self.recipes[name].inputs for s in self.origin(i))
 
 
-def _transpose(x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
-    return x.transpose(axes)
-
-
 def _concat(*xs: np.ndarray, axis: int) -> np.ndarray:
     return np.concatenate(xs, axis=axis)
 
 
 def _take(x: np.ndarray, indices: tuple[int, ...], axis: int) -> np.ndarray:
     return np.take(x, indices, axis=axis)
-
-
-def _reshape(x: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    return x.reshape(shape)
-
-
-def _multiply(*xs: np.ndarray) -> np.ndarray:
-    out = xs[0]
-    for x in xs[1:]:
-        out = out * x
-    return out
-
-
-def _add(*xs: np.ndarray) -> np.ndarray:
-    out = xs[0]
-    for x in xs[1:]:
-        out = out + x
-    return out
 
 
 def pack_weight(weight: np.ndarray, *, layout: str, kc: int, nr: int) -> np.ndarray:
@@ -132,11 +110,7 @@ def pack_weight(weight: np.ndarray, *, layout: str, kc: int, nr: int) -> np.ndar
 
 
 RECIPE_OPS: dict[str, Callable[..., np.ndarray]] = {
-    "transpose": _transpose,
     "concat": _concat,
     "take": _take,
-    "reshape": _reshape,
-    "multiply": _multiply,
-    "add": _add,
     "pack": pack_weight,
 }

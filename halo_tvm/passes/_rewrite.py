@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import tvm
 from tvm import relax
 
@@ -42,11 +41,3 @@ def rewrite_calls(mod: tvm.IRModule, rule: Rule) -> tuple[tvm.IRModule, Report]:
     new = new.with_attrs({key: func.attrs[key] for key in func.attrs.keys()})
     clean = [relax.transform.Normalize(), relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination()]
     return tvm.transform.Sequential(clean)(replace_main(mod, new)), {"rewritten": counts}
-
-
-def scalar_constant(expr: relax.Expr) -> float | None:
-    """The number of a one-element constant, else None."""
-    if not isinstance(expr, tvm.ir.GenericConst):
-        return None
-    data = expr.value.numpy()
-    return float(data.reshape(-1)[0]) if data.size == 1 and np.issubdtype(data.dtype, np.number) else None

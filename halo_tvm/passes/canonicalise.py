@@ -2,19 +2,28 @@
 
 Before -> after
     power(x, 2)            ->   multiply(x, x)
-    divide(x, constant)    ->   multiply(x, 1 / constant)
+    divide(x, constant)    ->   multiply(x, 1 / constant)   where 1 / constant is a power of two, so no bit changes
     y = x; z = y           ->   uses of x
+    x * 0.5 * (1 + erf(x / sqrt(2))), factors in any order                        ->   nn.gelu(x)
+    x * 0.5 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))), likewise           ->   nn.gelu_tanh(x)
+    x * sigmoid(x)                                                                ->   nn.silu(x)
+Left alone
+    anything whose result would have another shape or dtype; activations with other constants
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import tvm
 from tvm import relax
 
+from ..relay_ops._operator import number_of, same_shape
+from ._decomposed import activation_of
 from ._pass import Context, Pass, Report, op_name
-from ._rewrite import rewrite_calls, scalar_constant
+from ._rewrite import rewrite_calls
 
 
 @dataclass(frozen=True)
@@ -28,13 +37,31 @@ class Canonicalise(Pass):
         return rewrite_calls(mod, _canonical)
 
 
-def _canonical(call: relax.Call, _value: object) -> tuple[relax.Expr, str] | None:
+def _canonical(call: relax.Call, value: Callable[[relax.Expr], relax.Expr]) -> tuple[relax.Expr, str] | None:
     name = op_name(call)
-    if name == "relax.power" and scalar_constant(call.args[1]) == 2.0:
+    if name == "relax.multiply":
+        found = activation_of(call, value)
+        if found is not None and _same_type(found[1], call):
+            activation, x = found
+            return getattr(relax.op.nn, activation)(x), f"decomposed {activation}"
+    if name == "relax.power" and number_of(call.args[1]) == 2.0 and _same_type(call.args[0], call):
         return relax.op.multiply(call.args[0], call.args[0]), "power of two as product"
-    divisor = scalar_constant(call.args[1]) if name == "relax.divide" else None
-    if divisor and str(call.args[0].ty.dtype) == "float32":
-        return relax.op.multiply(
-            call.args[0], relax.const(1.0 / divisor, "float32")
-        ), "division by a constant as product"
+    if name == "relax.divide" and str(call.ty.dtype) == "float32" and _same_type(call.args[0], call):
+        inverse = _exact_inverse(number_of(call.args[1]))
+        if inverse is not None:
+            return relax.op.multiply(call.args[0], relax.const(inverse, "float32")), "division by a constant as product"
     return None
+
+
+def _exact_inverse(divisor: float | None) -> float | None:
+    """1 / divisor where it is a normal float32 and exact: for powers of two only."""
+    if not divisor or not math.isfinite(divisor) or abs(math.frexp(divisor)[0]) != 0.5:
+        return None
+    inverse = 1.0 / divisor
+    return inverse if 2.0**-126 <= abs(inverse) <= 2.0**127 else None
+
+
+def _same_type(x: relax.Expr, call: relax.Call) -> bool:
+    a, b = x.ty, call.ty
+    known = all(isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr) for ty in (a, b))
+    return known and a.dtype == b.dtype and same_shape(a.shape.values, b.shape.values)

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import tvm
 from tvm import relax
 
-from ..relay_ops._operator import same_shape
+from ..relay_ops._operator import number_of, same_shape
 from ._pass import Context, Pass, Report, op_name
-from ._rewrite import rewrite_calls, scalar_constant
+from ._rewrite import rewrite_calls
 
 _NEUTRAL = {"relax.multiply": 1.0, "relax.divide": 1.0, "relax.add": 0.0, "relax.subtract": 0.0}
 
@@ -49,7 +49,7 @@ def _simpler(call: relax.Call, value: Callable[[relax.Expr], relax.Expr]) -> tup
             return relax.op.permute_dims(inner.args[0], [_axes(inner)[a] for a in axes]), "transpose of a transpose"
     if name == "relax.astype" and call.ty.dtype == call.args[0].ty.dtype:
         return call.args[0], "cast to the same dtype"
-    if name in _NEUTRAL and scalar_constant(call.args[1]) == _NEUTRAL[name] and call.ty == call.args[0].ty:
+    if name in _NEUTRAL and number_of(call.args[1]) == _NEUTRAL[name] and call.ty == call.args[0].ty:
         return call.args[0], "neutral element"
     return None
 

@@ -207,6 +207,13 @@ def same_shape(a: Sequence[ir.Expr | int], b: Sequence[ir.Expr | int]) -> bool:
     return len(a) == len(b) and all(analyzer.can_prove_equal(x, y) for x, y in zip(a, b))
 
 
+def clamped(index: ir.Expr, n: ir.Expr | int) -> ir.Expr:
+    """`index` as int64 within 0..n-1, so that no kernel reads foreign memory."""
+    index = index if index.dtype == "int64" else index.astype("int64")
+    last = tirx.const(n - 1, "int64") if isinstance(n, int) else n - 1
+    return tirx.max(tirx.min(index, last), tirx.const(0, "int64"))
+
+
 def f32(value: te.Tensor) -> te.Tensor:
     """`value` as float32, the precision every operator accumulates in."""
     return value if value.dtype == "float32" else value.astype("float32")

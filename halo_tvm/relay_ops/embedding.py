@@ -10,7 +10,7 @@ Computation
 Lifts
     take(table, ids, axis=0)   =>   halo.embedding(ids, table, layout="nk")
 Rejects
-    table that is no function parameter of rank 2
+    table that is no function parameter of rank 2; modes that make something of an index outside the table
 Numerics
     exact. An id outside 0..n-1 is clamped, so that no kernel reads foreign memory; the executor refuses it before.
 """
@@ -18,11 +18,11 @@ Numerics
 from __future__ import annotations
 
 import numpy as np
-from tvm import relax, te, tirx
+from tvm import relax, te
 from tvm.relax.dpl import is_op, wildcard
 
 from ..errors import Rejected
-from ._operator import Lift, Operator, attrs_of
+from ._operator import Lift, Operator, attrs_of, clamped
 
 
 class Embedding(Operator):
@@ -57,12 +57,8 @@ class Embedding(Operator):
             def at(row, j):
                 return table[row, j]
 
-        def row(*i):
-            index = ids[i] if ids.dtype == "int64" else ids[i].astype("int64")
-            return tirx.max(tirx.min(index, tirx.const(n - 1, "int64")), tirx.const(0, "int64"))
-
         return te.compute(
-            [*ids.shape, depth], lambda *i: at(row(*i[:-1]), i[-1]), name="embedding", attrs={"halo.op": "embedding"}
+            [*ids.shape, depth], lambda *i: at(clamped(ids[i[:-1]], n), i[-1]), name="embedding", attrs={"halo.op": "embedding"}
         )
 
     @staticmethod
@@ -106,6 +102,9 @@ class Embedding(Operator):
             axis = match[pattern].attrs.axis
             if axis is None or int(axis) != 0 or not str(match[ids].ty.dtype).startswith("int"):
                 raise Rejected(f"expected integer indices into axis 0, found {match[ids].ty.dtype} into axis {axis}")
+            mode = str(match[pattern].attrs.mode)
+            if mode not in ("fast", "clip"):  # fast promises indices within the table, clip clamps them
+                raise Rejected(f"indices outside the table must be clamped or absent, found mode {mode}")
             rows = int(match[table].ty.shape.values[0])
             return Embedding.call(match[ids], match[table], layout="nk", n=rows)
 

@@ -15,7 +15,7 @@ Lifts
 Rejects
     normalisation over other axes than the last; weight or bias that is no vector of the last
     dimension; weight or bias not float32; an exponent other than 2; eps that is no scalar
-    constant
+    constant; a mean, variance or normalised value that something else reads, too
 Numerics
     two passes in float32: the mean first, then the mean of the squared differences
 References
@@ -27,12 +27,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import tvm_ffi
-from tvm import ir, relax, te, tirx
+from tvm import relax, te, tirx
 from tvm.relax.dpl import DFPattern, is_const, is_op, wildcard
 
 from ..errors import Rejected
-from ._operator import Lift, Operator, f32
+from ._norm import (
+    check_residual,
+    check_vectors,
+    mean_of,
+    require,
+    require_last_axis,
+    require_square,
+    square_of,
+    why_no_vector,
+    with_residual,
+)
+from ._operator import Lift, Operator, f32, required_number
 
 
 class LayerNorm(Operator):
@@ -47,6 +57,7 @@ class LayerNorm(Operator):
                 f"halo.layer_norm: takes x, weight, bias and at most one residual, got {len(call.args)} arguments"
             )
         check_vectors("layer_norm", call.args[0], {"weight": call.args[1], "bias": call.args[2]})
+        check_residual("layer_norm", call.args[0], call.args[3:])
         return call.args[0].ty
 
     @staticmethod
@@ -103,80 +114,6 @@ class LayerNorm(Operator):
         return (*_whole(), *_decomposed())
 
 
-def check_vectors(name: str, x: relax.Expr, vectors: Mapping[str, relax.Expr]) -> None:
-    """Raise ValueError unless each of `vectors` is float32 [d], d being the last dimension of x."""
-    for label, value in vectors.items():
-        reason = why_no_vector(x, label, value)
-        if reason:
-            raise ValueError(f"halo.{name}: {reason}")
-
-
-def why_no_vector(x: relax.Expr, label: str, value: relax.Expr) -> str | None:
-    """The sentence that says why `value` cannot be the `label` of a norm of x, or None."""
-    ty, width = value.ty, x.ty.shape.values[-1]
-    if ty.ndim != 1:
-        return f"{label} must be a vector of the last dimension, got rank {ty.ndim}"
-    if ty.dtype != "float32":
-        return f"{label} must be float32, got {ty.dtype}"
-    if not _same_dimension(ty.shape.values[0], width):
-        return f"{label} must be a vector of the last dimension {_shown(width)}, got {_shown(ty.shape.values[0])}"
-    return None
-
-
-def with_residual(x: te.Tensor, residual: tuple[te.Tensor, ...]) -> te.Tensor:
-    """x + residual in float32, or x itself."""
-    if not residual:
-        return x
-    return te.compute(x.shape, lambda *i: f32(x[i]) + f32(residual[0][i]), name="residual")
-
-
-def scalar(expr: relax.Expr, label: str) -> float:
-    """The value of a constant with one element; `Rejected` for anything else."""
-    value = expr.value.numpy()
-    if value.size != 1:
-        raise Rejected(f"{label} must be a scalar constant, got shape {value.shape}")
-    return float(value.reshape(()))
-
-
-def require(reason: str | None) -> None:
-    """`Rejected(reason)` when there is one."""
-    if reason:
-        raise Rejected(reason)
-
-
-def mean_of(pattern: DFPattern) -> DFPattern:
-    """relax.mean of a pattern; `require_last_axis` checks its attributes."""
-    return is_op("relax.mean")(pattern)
-
-
-def require_last_axis(call: relax.Expr, rank: int) -> None:
-    """`Rejected` unless the mean `call` reduces the last axis and keeps it."""
-    axes = [int(a) % rank for a in (call.attrs.axis if call.attrs.axis is not None else range(rank))]
-    if axes != [rank - 1]:
-        raise Rejected(f"mean must be over the last axis, got axes {axes} of rank {rank}")
-    if not call.attrs.keepdims:
-        raise Rejected("mean must keep the reduced axis, got keepdims=False")
-
-
-def square_of(c: DFPattern, exponent: DFPattern) -> DFPattern:
-    """c * c or power(c, exponent)."""
-    return is_op("relax.multiply")(c, c) | is_op("relax.power")(c, exponent)
-
-
-def require_square(matched: Mapping[DFPattern, relax.Expr], exponent: DFPattern) -> None:
-    """`Rejected` when the square is a power of another exponent than 2."""
-    if exponent in matched and scalar(matched[exponent], "the exponent") != 2.0:
-        raise Rejected(f"the exponent must be 2, got {scalar(matched[exponent], 'the exponent')}")
-
-
-def _shown(dimension: ir.Expr) -> str:
-    return str(int(dimension.value)) if isinstance(dimension, tirx.IntImm) else str(dimension)
-
-
-def _same_dimension(a: ir.Expr, b: ir.Expr) -> bool:
-    return tvm_ffi.structural_equal(a, b)
-
-
 def _whole() -> tuple[Lift, ...]:
     x, weight, bias = wildcard(), wildcard(), wildcard()
     pattern = is_op("relax.nn.layer_norm")(x, weight, bias)
@@ -206,13 +143,16 @@ def _decomposed() -> tuple[Lift, ...]:
             normal = is_op("relax.divide")(centred, is_op("relax.sqrt")(shifted))
         else:
             normal = is_op("relax.multiply")(centred, is_op("relax.rsqrt")(shifted))
-        pattern = is_op("relax.add")(is_op("relax.multiply")(normal, weight), bias)
+        weighted = is_op("relax.multiply")(normal, weight)
+        pattern = is_op("relax.add")(weighted, bias)
+        parts = (mean, centred, variance, normal, weighted)
 
-        def build(m, x=x, weight=weight, bias=bias, eps=eps, exponent=exponent, mean=mean, variance=variance):
+        def build(m, x=x, weight=weight, bias=bias, eps=eps, exponent=exponent, mean=mean, variance=variance, parts=parts):
+            m.require_private("a part of the normalisation", *parts)
             require_last_axis(m[mean], m[x].ty.ndim)
             require_last_axis(m[variance], m[x].ty.ndim)
             require_square(m, exponent)
-            return _checked(m[x], m[weight], m[bias], scalar(m[eps], "eps"))
+            return _checked(m[x], m[weight], m[bias], required_number(m[eps], "eps"))
 
         lifts.append(Lift(f"layer_norm.{name}", pattern, build, benefit=9))
     return tuple(lifts)

@@ -13,7 +13,8 @@ Lifts
     An addition in front is left alone, as for halo.layer_norm.
 Rejects
     normalisation over other axes than the last; weight that is no vector of the last dimension;
-    weight not float32; an exponent other than 2; eps that is no scalar constant
+    weight not float32; an exponent other than 2; eps that is no scalar constant;
+    a mean or normalised value that something else reads, too
 Numerics
     accumulates in float32
 References
@@ -29,18 +30,18 @@ from tvm import relax, te, tirx
 from tvm.relax.dpl import DFPattern, is_const, is_op, wildcard
 
 from ..errors import Rejected
-from ._operator import Lift, Operator, f32
-from .layer_norm import (
+from ._norm import (
+    check_residual,
     check_vectors,
     mean_of,
     require,
     require_last_axis,
     require_square,
-    scalar,
     square_of,
     why_no_vector,
     with_residual,
 )
+from ._operator import Lift, Operator, f32, required_number
 
 
 class RMSNorm(Operator):
@@ -53,6 +54,7 @@ class RMSNorm(Operator):
         if len(call.args) not in (2, 3):
             raise ValueError(f"halo.rms_norm: takes x, weight and at most one residual, got {len(call.args)} arguments")
         check_vectors("rms_norm", call.args[0], {"weight": call.args[1]})
+        check_residual("rms_norm", call.args[0], call.args[2:])
         return call.args[0].ty
 
     @staticmethod
@@ -130,10 +132,11 @@ def _decomposed() -> tuple[Lift, ...]:
             normal = is_op("relax.multiply")(x, is_op("relax.rsqrt")(shifted))
         pattern = is_op("relax.multiply")(normal, weight)
 
-        def build(m, x=x, weight=weight, eps=eps, exponent=exponent, mean=mean):
+        def build(m, x=x, weight=weight, eps=eps, exponent=exponent, mean=mean, normal=normal):
+            m.require_private("a part of the normalisation", mean, normal)
             require_last_axis(m[mean], m[x].ty.ndim)
             require_square(m, exponent)
-            return _checked(m[x], m[weight], scalar(m[eps], "eps"))
+            return _checked(m[x], m[weight], required_number(m[eps], "eps"))
 
         lifts.append(Lift(f"rms_norm.{name}", pattern, build, benefit=7))
     return tuple(lifts)

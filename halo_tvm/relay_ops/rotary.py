@@ -7,9 +7,10 @@ Computation
     half         y[i] = x[i] c - x[i + d/2] n,   y[i + d/2] = x[i + d/2] c + x[i] n
     interleaved  the same on the pairs (x[2i], x[2i + 1])
 Rejects
-    an odd head dimension; tables of another width than d/2
+    an odd head dimension; tables of another width than d/2; cos and sin of different shapes
 Numerics
-    the tables are parameters, computed in float64 (`rotary_tables`), so no angle is ever rounded to float32
+    the tables are parameters, computed in float64 (`rotary_tables`), so no angle is ever rounded to float32.
+    A position outside 0..p-1 is clamped, as halo.embedding clamps ids.
 References
     arXiv:2104.09864; the scaling of `frequencies` is that of arXiv:2407.21783
 """
@@ -21,7 +22,7 @@ import math
 import numpy as np
 from tvm import relax, te, tirx
 
-from ._operator import Operator, f32
+from ._operator import Operator, clamped, f32, same_shape
 
 
 class Rotary(Operator):
@@ -31,12 +32,17 @@ class Rotary(Operator):
 
     @staticmethod
     def infer_type(call: relax.Call) -> relax.TensorType:
-        x, positions, cos, _sin = (arg.ty for arg in call.args)
-        if x.ndim != 4 or positions.ndim not in (1, 2) or 2 * int(cos.shape.values[1]) != int(x.shape.values[3]):
+        if len(call.args) != 4:
+            raise ValueError(f"halo.rotary: takes x, positions, cos and sin, got {len(call.args)} arguments")
+        x, positions, cos, sin = (arg.ty for arg in call.args)
+        shaped = x.ndim == 4 and positions.ndim in (1, 2) and cos.ndim == 2
+        if not shaped or 2 * int(cos.shape.values[1]) != int(x.shape.values[3]):
             raise ValueError(
                 "halo.rotary: expected x [b, s, h, d], positions [s] or [b, s] and tables [p, d/2], "
                 f"got {x}, {positions} and {cos}"
             )
+        if not same_shape(cos.shape.values, sin.shape.values):
+            raise ValueError(f"halo.rotary: cos and sin must have one shape, got {cos} and {sin}: make both from one table")
         return x
 
     @staticmethod
@@ -48,7 +54,8 @@ class Rotary(Operator):
                 pair, first, partner = j // 2, j % 2 < 1, j + 1 - 2 * (j % 2)
             else:
                 pair, first, partner = j % half, j < half, (j + half) % (2 * half)
-            row = positions[s] if len(positions.shape) == 1 else positions[b, s]
+            position = positions[s] if len(positions.shape) == 1 else positions[b, s]
+            row = clamped(position, cos.shape[0])
             turned = f32(x[b, s, h, partner]) * f32(sin[row, pair])
             return (f32(x[b, s, h, j]) * f32(cos[row, pair]) + tirx.Select(first, -turned, turned)).astype(x.dtype)
 
@@ -59,6 +66,7 @@ class Rotary(Operator):
         x: np.ndarray, positions: np.ndarray, cos: np.ndarray, sin: np.ndarray, *, interleaved: bool
     ) -> np.ndarray:
         lead = (1,) if positions.ndim == 1 else ()
+        positions = np.clip(positions, 0, len(cos) - 1)
         c, n = (t[positions].reshape(*lead, *positions.shape, 1, t.shape[1]) for t in (cos, sin))
         first, second = (x[..., 0::2], x[..., 1::2]) if interleaved else np.split(x, 2, axis=-1)
         turned = [first * c - second * n, second * c + first * n]
@@ -81,6 +89,7 @@ class Rotary(Operator):
             {"args": [(2, 7, 3, 16), np.arange(7), cos, sin], "attrs": {"interleaved": False}},
             {"args": [(2, 5, 3, 16), positions, cos, sin], "attrs": {"interleaved": True}},
             {"args": [(1, 5, 2, 8), np.arange(5), *scaled], "attrs": {"interleaved": False}},
+            {"args": [(1, 3, 2, 8), np.array([-1, 39, 70]), *scaled], "attrs": {"interleaved": False}},
         )
 
 

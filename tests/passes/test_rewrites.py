@@ -60,6 +60,93 @@ def test_other_powers_stay() -> None:
     assert calls(applied("canonicalise", model)[0]) == {"power": 1}
 
 
+@pytest.mark.parametrize("divisor", [3.0, 1e-39, 2.0**127, 2.0**-140])
+def test_divisions_that_a_product_would_round_otherwise_stay(divisor: float) -> None:
+    model = small_model(X2, lambda m: {"y": m.emit(relax.op.divide(m.inputs["x"], relax.const(divisor)))})
+    assert calls(applied("canonicalise", model)[0]) == {"divide": 1}
+
+
+@pytest.mark.parametrize("name", ["power", "divide"])
+def test_a_constant_of_higher_rank_keeps_the_shape_it_makes(name: str) -> None:
+    vector = (InputSpec("x", (3,), "float32"),)
+    two = relax.const(np.full((1, 1), 2.0, "float32"))
+    model = small_model(vector, lambda m: {"y": m.emit(getattr(relax.op, name)(m.inputs["x"], two))})
+    assert calls(applied("canonicalise", model)[0]) == {name: 1}
+
+
+def gelu_of(m: ModelBuilder, x: relax.Expr, order: str, root: float = 2.0**0.5, half: float = 0.5) -> relax.Expr:
+    """The exact GELU as exporters write it."""
+    op, emit, c = relax.op, m.emit, lambda v: relax.const(v, "float32")
+    scaled = emit(op.multiply(c(1 / root), x) if order == "inverse" else op.divide(x, c(root)))
+    bent = emit(op.add(c(1.0), emit(op.erf(scaled))) if order == "left" else op.add(emit(op.erf(scaled)), c(1.0)))
+    if order == "left":  # 0.5 * x first
+        return emit(op.multiply(emit(op.multiply(c(half), x)), bent))
+    if order == "nested":  # x * (0.5 * (1 + erf))
+        return emit(op.multiply(x, emit(op.multiply(bent, c(half)))))
+    return emit(op.multiply(emit(op.multiply(x, bent)), c(half)))
+
+
+def gelu_tanh_of(m: ModelBuilder, x: relax.Expr, order: str, cubic: float = 0.044715) -> relax.Expr:
+    op, emit, c = relax.op, m.emit, lambda v: relax.const(v, "float32")
+    if order == "power":
+        cube = emit(op.power(x, c(3.0)))
+    else:
+        cube = emit(op.multiply(emit(op.multiply(x, x)), x))
+    if order == "factored":
+        square = emit(op.multiply(emit(op.multiply(c(cubic), x)), x))
+        inner = emit(op.multiply(emit(op.multiply(c(0.7978845608), x)), emit(op.add(c(1.0), square))))
+    else:
+        inner = emit(op.multiply(emit(op.add(x, emit(op.multiply(cube, c(cubic))))), c(0.7978845608)))
+    bent = emit(op.add(emit(op.tanh(inner)), c(1.0)))
+    return emit(op.multiply(emit(op.multiply(c(0.5), x)), bent))
+
+
+@pytest.mark.parametrize("order", ["last", "left", "nested", "inverse"])
+def test_decomposed_gelu_is_one_operator(order: str) -> None:
+    model = small_model(X2, lambda m: {"y": gelu_of(m, m.inputs["x"], order)})
+    assert calls(applied("canonicalise", model)[0]) == {"nn.gelu": 1}
+
+
+@pytest.mark.parametrize("order", ["product", "power", "factored"])
+def test_decomposed_gelu_tanh_is_one_operator(order: str) -> None:
+    model = small_model(X2, lambda m: {"y": gelu_tanh_of(m, m.inputs["x"], order)})
+    assert calls(applied("canonicalise", model)[0]) == {"nn.gelu_tanh": 1}
+
+
+def test_gelu_of_a_product_and_of_a_linear_is_recognised() -> None:
+    def body(m: ModelBuilder):
+        x = m.emit(relax.op.multiply(m.inputs["x"], m.emit(relax.op.exp(m.inputs["x"]))))
+        hidden = gelu_of(m, raw_linear(m, x, "up", 32, 48), "last")
+        return {"y": raw_linear(m, hidden, "down", 48, 32), "z": gelu_of(m, x, "left")}
+
+    model = small_model(X2, body)
+    mod, _ = pipeline.Pipeline.of(1).run(pipeline.LIFT, model.mod, context_of(model))
+    assert calls(mod["main"]) == {"exp": 1, "halo.ffn": 1, "multiply": 1, "nn.gelu": 1}
+
+
+def test_decomposed_silu_is_one_operator() -> None:
+    def body(m: ModelBuilder):
+        return {"y": m.emit(relax.op.multiply(m.emit(relax.op.sigmoid(m.inputs["x"])), m.inputs["x"]))}
+
+    assert calls(applied("canonicalise", small_model(X2, body))[0]) == {"nn.silu": 1}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        lambda m, x: gelu_of(m, x, "last", root=1.5),
+        lambda m, x: gelu_of(m, x, "last", half=0.25),
+        lambda m, x: gelu_tanh_of(m, x, "product", cubic=0.05),
+        lambda m, x: m.emit(relax.op.multiply(x, m.emit(relax.op.sigmoid(m.emit(relax.op.exp(x)))))),
+        lambda m, x: m.emit(relax.op.multiply(x, m.emit(relax.op.multiply(x, m.emit(relax.op.sigmoid(x)))))),
+    ],
+)
+def test_activations_with_other_constants_stay(body) -> None:
+    model = small_model(X2, lambda m: {"y": body(m, m.inputs["x"])})
+    found = calls(applied("canonicalise", model)[0])
+    assert not {"nn.gelu", "nn.gelu_tanh"} & set(found)
+
+
 def test_reshapes_and_transposes_are_joined() -> None:
     def body(m: ModelBuilder):
         x = m.emit(relax.op.reshape(m.inputs["x"], (m.dim("rows"), 4, 8)))
@@ -167,6 +254,17 @@ def test_take_from_a_table_is_an_embedding() -> None:
     )
     func, _ = applied("lift", model)
     assert calls(func) == {"halo.embedding": 1}
+
+
+@pytest.mark.parametrize("mode", ["wrap", "nan"])
+def test_take_that_makes_something_of_outside_indices_is_no_embedding(mode: str) -> None:
+    ids = InputSpec("ids", ("n",), "int64")
+
+    def body(m: ModelBuilder):
+        return {"y": m.emit(relax.op.take(m.weight("table", (50, 8)), m.inputs["ids"], axis=0, mode=mode))}
+
+    func, report = applied("lift", small_model((ids,), body))
+    assert calls(func) == {"take": 1} and f"found mode {mode}" in report["rejected"][0]["reason"]
 
 
 def test_take_along_another_axis_is_no_embedding() -> None:

@@ -48,6 +48,18 @@ def test_relax_operator() -> None:
     same(after, graph(lambda emit, *a: emit(OPERATOR.call(*a, eps=1e-6)), SHAPES))
 
 
+def test_a_centred_value_that_is_read_elsewhere_keeps_the_spelling() -> None:
+    def body(emit, x, weight, bias):
+        centred = emit(op.subtract(x, emit(op.mean(x, axis=[-1], keepdims=True))))
+        scale = emit(op.sqrt(emit(op.add(emit(op.mean(emit(op.multiply(centred, centred)), [-1], True)), const(1e-6)))))
+        y = emit(op.add(emit(op.multiply(emit(op.divide(centred, scale)), weight)), bias))
+        return emit(op.add(y, emit(op.exp(centred))))
+
+    after, report = lift(graph(body, SHAPES))
+    assert "layer_norm" not in report["operators"]
+    assert any("a part of the normalisation is used elsewhere too" in r["reason"] for r in report["rejected"])
+
+
 @pytest.mark.parametrize(
     ("body", "shapes", "dtypes", "reason"),
     [
@@ -83,6 +95,8 @@ def test_rejects(body, shapes, dtypes, reason: str) -> None:
 def test_type_rule() -> None:
     with pytest.raises(ValueError, match="bias must be float32, got float16"):
         graph(lambda emit, *a: emit(OPERATOR.call(*a, eps=1e-5)), SHAPES, ["float32", "float32", "float16"])
+    with pytest.raises(ValueError, match="the residual must be like x"):
+        graph(lambda emit, x, w, b, r: emit(OPERATOR.call(x, w, b, r, eps=1e-5)), [*SHAPES, (1, N, 8)])
     with pytest.raises(ValueError, match="takes x, weight, bias and at most one residual, got 5"):
         graph(lambda emit, x, w, b: emit(OPERATOR.call(x, w, b, x, x, eps=1e-5)), SHAPES)
 

@@ -85,3 +85,8 @@ def test_type_rule() -> None:
         graph(lambda emit, *a: emit(OPERATOR.call(*a, eps=1e-5)), SHAPES, ["float32", "float16"])
     with pytest.raises(ValueError, match="takes x, weight and at most one residual, got 1 arguments"):
         graph(lambda emit, x, w: emit(OPERATOR.call(x, eps=1e-5)), SHAPES)
+
+
+def test_residual_of_another_shape_is_refused() -> None:
+    with pytest.raises(ValueError, match="the residual must be like x"):
+        graph(lambda emit, x, w, r: emit(OPERATOR.call(x, w, r, eps=1e-5)), [(2, 4, 8), (8,), (1, 4, 8)])
