@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from .. import _compat
 from ..errors import MissingPackage, UnsupportedModel
 from ..imported import ImportedModel, InputSpec
 from ..params import ParamSource, ParamTable
+from ._lowerable import what_cannot_be_lowered
 
 _RANGE = (1, 1024)  # of a symbolic dimension, for which ONNX declares no bounds
 # What TVM's converters raise for a node they cannot convert: there is no common base.
@@ -41,7 +42,13 @@ def import_onnx(path: Path) -> ImportedModel:
             "a later release)"
         ) from reason
     mod, params = _named_params(mod)
-    inputs, ranges = _inputs(model, mod)
+    inputs, ranges = _inputs(model, mod, path.name)
+    unfit = what_cannot_be_lowered(mod["main"], {node.op_type for node in _nodes(model.graph)})
+    if unfit:
+        raise UnsupportedModel(
+            f"expected operators that can be compiled, found {', '.join(unfit)} in {path.name}: "
+            "export the model without them"
+        )
     return ImportedModel(
         name=path.stem,
         mod=mod,
@@ -51,7 +58,12 @@ def import_onnx(path: Path) -> ImportedModel:
         ranges=ranges,
         typical={name: 1 for name in ranges},
         source={"kind": "onnx", "name": path.name, "sha256": _sha256(path)},
-        report={"importer": "onnx", "nodes": len(model.graph.node), "parameters": len(params.sources)},
+        report={
+            "importer": "onnx",
+            "nodes": len(model.graph.node),
+            "parameters": len(params.sources),
+            "assumed_ranges": {name: list(bounds) for name, bounds in ranges.items()},
+        },
         engine=_engine(path, tuple(o.name for o in model.graph.output)),
     )
 
@@ -88,7 +100,7 @@ def _refuse_unsupported(model) -> None:
     """All operators without converter at once, with the names of their nodes."""
     known = _compat.onnx_operators()
     missing: dict[str, list[str]] = defaultdict(list)
-    for node in model.graph.node:
+    for node in _nodes(model.graph):
         if node.domain not in ("", "ai.onnx") or node.op_type not in known:
             name = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
             missing[name].append(node.name or (node.output[0] if node.output else "?"))
@@ -97,6 +109,15 @@ def _refuse_unsupported(model) -> None:
         raise UnsupportedModel(
             f"expected operators with a converter, found {listed}: export the model with another opset or without them"
         )
+
+
+def _nodes(graph) -> Iterator:
+    """All nodes of a graph and of the graphs that its nodes hold (branches, loop bodies)."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                yield from _nodes(inner)
 
 
 def _named_params(mod: tvm.IRModule) -> tuple[tvm.IRModule, ParamTable]:
@@ -119,14 +140,37 @@ def _named_params(mod: tvm.IRModule) -> tuple[tvm.IRModule, ParamTable]:
     return mod, params
 
 
-def _inputs(model, mod: tvm.IRModule) -> tuple[tuple[InputSpec, ...], dict[str, tuple[int, int]]]:
+def _index_ranges(graph) -> dict[str, tuple[int, int]]:
+    """Inputs that select rows of a weight (token ids) or along another axis: 0 to the last of the smallest such."""
+    sizes = {i.name: list(i.dims) for i in graph.initializer if i.dims}
+    origin: dict[str, str] = {}  # a value that only converts another -> that one
+    found: dict[str, tuple[int, int]] = {}
+    for node in graph.node:  # sorted: a value is made before it is used
+        if node.op_type in ("Cast", "Identity"):
+            origin[node.output[0]] = origin.get(node.input[0], node.input[0])
+        elif node.op_type == "Gather" and node.input[0] in sizes:
+            axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
+            name = origin.get(node.input[1], node.input[1])
+            last = sizes[node.input[0]][axis] - 1
+            found[name] = (0, min(last, found.get(name, (0, last))[1]))
+    return found
+
+
+def _inputs(model, mod: tvm.IRModule, file: str) -> tuple[tuple[InputSpec, ...], dict[str, tuple[int, int]]]:
     initialisers = {i.name for i in model.graph.initializer}
     names = [i.name for i in model.graph.input if i.name not in initialisers]
+    indices = _index_ranges(model.graph)
     specs, ranges = [], {}
     for name, var in zip(names, mod["main"].params):
+        if not (isinstance(var.ty, relax.TensorType) and isinstance(var.ty.shape, relax.ShapeExpr)):
+            raise UnsupportedModel(
+                f"expected tensors of known rank as inputs, found {name} of type {var.ty} in {file}: "
+                "export the model with the shapes of its inputs"
+            )
         shape = tuple(int(d) if isinstance(d, tvm.tirx.IntImm) else d.name for d in var.ty.shape.values)
         ranges.update({d: _RANGE for d in shape if isinstance(d, str)})
-        specs.append(InputSpec(name, shape, str(var.ty.dtype)))
+        dtype = str(var.ty.dtype)
+        specs.append(InputSpec(name, shape, dtype, values=indices.get(name) if "int" in dtype else None))
     return tuple(specs), ranges
 
 

@@ -224,7 +224,9 @@ def _read(reference: Path | str | None, path: Path) -> Mapping[str, np.ndarray]:
         with np.load(file, allow_pickle=False) as archive:
             return {key: archive[key] for key in archive.files}
     except (OSError, ValueError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
-        raise UsageError(f"reference: expected arrays in {file}, found none that can be read ({error}); {advice}") from None
+        raise UsageError(
+            f"reference: expected arrays in {file}, found none that can be read ({error}); {advice}"
+        ) from None
 
 
 def _json_number(value: object) -> object:

@@ -83,6 +83,76 @@ def test_all_unsupported_operators_are_listed_with_their_nodes(tmp_path: Path) -
         import_model(str(path))
 
 
+def graph_file(path: Path, nodes: list, inputs: dict[str, tuple], outputs: dict[str, tuple], **weights) -> Path:
+    """An ONNX file; inputs and outputs are name -> (element type, shape)."""
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info(n, *v) for n, v in inputs.items()],
+        [helper.make_tensor_value_info(n, *v) for n, v in outputs.items()],
+        [numpy_helper.from_array(value, name) for name, value in weights.items()],
+    )  # fmt: skip
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("node", "output", "found"),
+    [
+        (helper.make_node("NonZero", ["x"], ["y"]), (TensorProto.INT64, (2, "n")), r"NonZero \("),
+        (helper.make_node("CumSum", ["x", "axis"], ["y"]), (TensorProto.FLOAT, (3, 4)), r"CumSum \(no lowering\)"),
+        (helper.make_node("TopK", ["x", "k"], ["y", "i"]), (TensorProto.FLOAT, (3, 2)), r"TopK \(no lowering\)"),
+    ],
+)
+def test_operators_without_lowering_are_named(tmp_path: Path, node, output: tuple, found: str) -> None:
+    weights = {"axis": np.array(1), "k": np.array([2])}
+    used = {name: value for name, value in weights.items() if name in node.input}
+    path = graph_file(tmp_path / "m.onnx", [node], {"x": (TensorProto.FLOAT, (3, 4))}, {"y": output}, **used)
+    with pytest.raises(UnsupportedModel, match=found) as error:
+        import_model(str(path))
+    assert "\n" not in str(error.value)
+
+
+def test_nodes_of_branches_are_looked_at(tmp_path: Path) -> None:
+    def branch(name: str, op: str):
+        value = helper.make_tensor_value_info(name, TensorProto.FLOAT, (3, 3))
+        return helper.make_graph([helper.make_node(op, ["x"], [name], name=f"inner_{name}")], name, [], [value])
+
+    node = helper.make_node("If", ["c"], ["y"], then_branch=branch("a", "Det"), else_branch=branch("b", "Relu"))
+    inputs = {"c": (TensorProto.BOOL, ()), "x": (TensorProto.FLOAT, (3, 3))}
+    path = graph_file(tmp_path / "m.onnx", [node], inputs, {"y": (TensorProto.FLOAT, (3, 3))})
+    with pytest.raises(UnsupportedModel, match=r"Det \(1: inner_a\); If \(1"):
+        import_model(str(path))
+
+
+def test_an_input_of_unknown_rank_is_refused(tmp_path: Path) -> None:
+    node = helper.make_node("Relu", ["x"], ["y"])
+    path = graph_file(tmp_path / "m.onnx", [node], {"x": (TensorProto.FLOAT, None)}, {"y": (TensorProto.FLOAT, None)})
+    with pytest.raises(UnsupportedModel) as error:
+        import_model(str(path))
+    assert "\n" not in str(error.value)
+
+
+def test_row_numbers_have_the_range_of_the_smallest_table(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Cast", ["ids"], ["wide"], to=TensorProto.INT64),
+        helper.make_node("Gather", ["large", "ids"], ["a"]),
+        helper.make_node("Gather", ["small", "wide"], ["b"]),
+        helper.make_node("Add", ["a", "b"], ["y"]),
+        helper.make_node("Gather", ["large", "columns"], ["z"], axis=1),
+    ]
+    inputs = {"ids": (TensorProto.INT32, ("n", 5)), "columns": (TensorProto.INT64, (2,))}
+    outputs = {"y": (TensorProto.FLOAT, ("n", 5, 4)), "z": (TensorProto.FLOAT, (12, 2))}
+    tables = {"large": np.ones((12, 4), "float32"), "small": np.ones((7, 4), "float32")}
+    model = import_model(str(graph_file(tmp_path / "m.onnx", nodes, inputs, outputs, **tables)))
+    assert [spec.values for spec in model.inputs] == [(0, 6), (0, 3)]
+
+
+def test_symbolic_dimensions_are_reported_with_the_range_assumed(tmp_path: Path, capsys) -> None:
+    path = save_onnx(tmp_path / "m.onnx", [helper.make_node("Relu", ["x"], ["y"])], {}, ("batch", 8))
+    model = import_model(str(path))
+    assert model.ranges == {"batch": (1, 1024)} and model.report["assumed_ranges"] == {"batch": [1, 1024]}
+    assert capsys.readouterr().out == ""
+
+
 # ------------------------------------------------------------------ --shape
 
 

@@ -1,0 +1,57 @@
+"""Can the phases behind an importer take this graph? Known shapes, and only operators with a lowering."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import tvm
+from tvm import relax
+
+# Without a lowering of their own: the virtual machine executes them, or they vanish.
+_KNOWN = frozenset({"relax.shape_of", "relax.tensor_to_shape", "relax.null_value"})
+
+
+def what_cannot_be_lowered(func: relax.Function, names: Iterable[str]) -> list[str]:
+    """Operators without lowering and operators whose result has no known shape, each once, in order.
+
+    `names` are operator names as the model's format spells them; they replace TVM's where they are the same word.
+    """
+    spelled = {name.lower(): name for name in names}
+    found: dict[str, None] = {}
+    for var, value in _bindings(func):
+        name = _name(value)
+        shown = spelled.get(name.split(".")[-1].replace("_", ""), name.removeprefix("relax."))
+        if not isinstance(value, relax.Expr | tvm.ir.Expr) or isinstance(value, relax.If | relax.Function):
+            found[f"{shown} (control flow)"] = None
+        elif isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.Op) and not _lowers(value.op):
+            found[f"{shown} (no lowering)"] = None
+        elif not (_is_known(var.ty) and _is_known(value.ty)):
+            found[f"{shown} (its shape depends on values)"] = None
+    return list(found)
+
+
+def _bindings(func: relax.Function) -> Iterator[tuple[relax.Var, relax.Expr]]:
+    if not isinstance(func.body, relax.SeqExpr):
+        return
+    for block in func.body.blocks:
+        for binding in block.bindings:
+            yield binding.var, binding.value
+
+
+def _name(value: relax.Expr) -> str:
+    if isinstance(value, relax.Call):
+        return value.op.name if isinstance(value.op, tvm.ir.Op) else str(value.op)
+    return type(value).__name__
+
+
+def _lowers(op: tvm.ir.Op) -> bool:
+    return op.name in _KNOWN or op.get_attr("FLegalize") is not None
+
+
+def _is_known(ty: tvm.ir.Type) -> bool:
+    """A tensor with a size for each dimension, a shape, or a tuple of such."""
+    if isinstance(ty, relax.TensorType):
+        return ty.shape is not None and isinstance(ty.shape, relax.ShapeExpr)
+    if hasattr(ty, "fields"):
+        return all(map(_is_known, ty.fields))
+    return True
