@@ -103,7 +103,9 @@ def test_compile_then_spoil_the_reference(tmp_path: Path, capsys: pytest.Capture
     assert main(["inspect", str(artifact)]) == 0
     assert "scheduled   gemm" in capsys.readouterr().out
     library = artifact / "model.so"
-    library.write_bytes(library.read_bytes()[:-1] + b"x")
+    spoiled = library.read_bytes()[:-1] + b"x"
+    library.unlink()  # a new file: writing into the one this process has loaded would end it
+    library.write_bytes(spoiled)
     assert main(["validate", str(artifact)]) == 3
     assert "model.so" in capsys.readouterr().err
 
