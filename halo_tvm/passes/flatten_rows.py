@@ -49,8 +49,12 @@ class _Flattener(relax.PyExprMutator):
         self._matrix: dict[relax.Expr, relax.Var] = {}  # value of rank >= 3 -> the same as a matrix
 
     def visit_dataflow_block_(self, block: relax.DataflowBlock) -> relax.BindingBlock:
-        self._matrix.clear()
+        self._matrix.clear()  # a dataflow variable is unknown outside its block
         return super().visit_dataflow_block_(block)
+
+    def visit_binding_block_(self, block: relax.BindingBlock) -> relax.BindingBlock:
+        self._matrix.clear()
+        return super().visit_binding_block_(block)
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         value = binding.value
@@ -72,7 +76,7 @@ class _Flattener(relax.PyExprMutator):
 
     def _flat_call(self, call: relax.Call, ty: relax.TensorType) -> relax.Call | None:
         """`call` on matrices, or None when it does not work row by row on rank 3 and more."""
-        if not isinstance(ty, relax.TensorType) or ty.ndim < 3:
+        if not call.args or not all(_shaped(t) for t in (ty, *(arg.ty for arg in call.args))) or ty.ndim < 3:
             return None
         name, operator = op_name(call), operator_of(call)
         data = [call.args[0]]
@@ -100,6 +104,10 @@ class _Flattener(relax.PyExprMutator):
             *lead, width = x.ty.shape.values
             self._matrix[x] = self.builder_.emit(relax.op.reshape(x, [_product(lead), width]))
         return self._matrix[x]
+
+
+def _shaped(ty: relax.Type) -> bool:
+    return isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr)
 
 
 def _product(dims: Sequence[tvm.ir.Expr]) -> tvm.ir.Expr:

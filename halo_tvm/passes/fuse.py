@@ -4,6 +4,7 @@ A candidate is a group that FuseOps would form. Its benefit is the traffic it sa
 typical sizes:
     benefit = sum of traffic(part) - traffic(fused),   traffic = bytes read and written by one function
 A candidate without benefit is not taken: its functions become opaque to FuseOps and the grouping is redone.
+The report lists what was refused, and as taken the groups that the second grouping really formed.
 Equal functions are merged afterwards, so that a model of twelve equal layers has one set of functions.
 """
 
@@ -17,8 +18,8 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
-from ..relay_ops._operator import OPAQUE
 from ..dimensions import size_of
+from ..relay_ops._operator import OPAQUE
 from ._pass import Context, Pass, Report, bindings, op_name, replace_main
 from .name_rows import resolve_rows
 
@@ -33,18 +34,22 @@ class Fuse(Pass):
 
     def __call__(self, mod: tvm.IRModule, context: Context) -> tuple[tvm.IRModule, Report]:
         grouped = tvm.transform.Sequential(_FUSE)(mod)
-        candidates = _candidates(grouped, mod, context.typical)
-        refused = {name for c in candidates if c["benefit_bytes"] <= 0 for name in c["functions"]}
-        if refused:
+        sizes = _row_sizes(mod, context.typical)
+        formed = _candidates(grouped, sizes)
+        refused: list[Report] = []
+        while worthless := [c for c in formed if c["benefit_bytes"] <= 0]:
+            refused += worthless
+            opaque = {name for c in worthless for name in c["functions"]}
+            mod = mod.clone()
             for gvar, func in mod.functions_items():
-                if gvar.name_hint in refused:
+                if gvar.name_hint in opaque:
                     mod.update_func(gvar, func.with_attr("op_pattern", OPAQUE))
             grouped = tvm.transform.Sequential(_FUSE)(mod)
+            formed = _candidates(grouped, sizes)
         fused = tvm.transform.Sequential([relax.transform.FuseTIR(), relax.transform.DeadCodeElimination()])(grouped)
-        taken = [c for c in candidates if c["benefit_bytes"] > 0]
         return fused, {
-            "candidates": [{**c, "taken": c["benefit_bytes"] > 0} for c in candidates],
-            "saved_bytes": sum(c["benefit_bytes"] for c in taken),
+            "candidates": [{**c, "taken": True} for c in formed] + [{**c, "taken": False} for c in refused],
+            "saved_bytes": sum(c["benefit_bytes"] for c in formed),
         }
 
 
@@ -87,7 +92,7 @@ def _count(mod: tvm.IRModule) -> int:
     return sum(isinstance(f, tirx.PrimFunc) for f in mod.functions.values())
 
 
-def _candidates(grouped: tvm.IRModule, mod: tvm.IRModule, typical: Mapping[str, int]) -> list[Report]:
+def _candidates(grouped: tvm.IRModule, sizes: Mapping[str, int]) -> list[Report]:
     """Every group of more than one function that FuseOps formed in main, with its bytes before and after."""
     found = []
     for binding in bindings(grouped["main"]):
@@ -96,7 +101,6 @@ def _candidates(grouped: tvm.IRModule, mod: tvm.IRModule, typical: Mapping[str, 
             continue
         group = grouped[call.op]
         parts = [b.value for b in bindings(group) if op_name(b.value) == "relax.call_tir"]
-        sizes = _row_sizes(grouped, typical)
         before = sum(_traffic([*part.args[1], part.ty_args[0]], sizes) for part in parts)
         after = _traffic([*group.params, group.ret_ty], sizes)
         found.append({

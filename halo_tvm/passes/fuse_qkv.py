@@ -5,7 +5,8 @@ Before -> after
         ->   attention(linear(x, [wq | wk | wv]), ..., packed=True)
     one pass over x instead of three, and attention reads q, k and v in place
 Declines
-    attention over computed q, k, v (rotary, caches); projections of different inputs; some without a bias
+    attention over computed q, k, v (rotary, caches); projections of different inputs; some without a bias;
+    linears whose input has another rank than 3; reshapes that do more than split the width into heads
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tvm import relax
 
 from ..errors import Declined
 from ..relay_ops import OPERATORS
-from ..relay_ops._operator import attrs_of, operator_of
+from ..relay_ops._operator import attrs_of, operator_of, same_shape
 from ._pass import Context, Pass, Report, bindings, op_name, rebuild
 from ._weights import WeightEditor
 
@@ -60,7 +61,7 @@ class FuseQKV(Pass):
 def _join(
     call: relax.Call, attrs: dict[str, object], values: dict[relax.Var, relax.Expr], editor: WeightEditor
 ) -> relax.Expr:
-    projections = [_projection(arg, values) for arg in call.args[:3]]
+    projections = [_projection(arg, values, attrs["head_dim"]) for arg in call.args[:3]]
     x = projections[0].args[0]
     layout = attrs_of(projections[0])["layout"]
     if any(not p.args[0].same_as(x) for p in projections):
@@ -82,7 +83,8 @@ def _join(
     return OPERATORS["attention"].call(linear, *call.args[3:], **{**attrs, "packed": True})
 
 
-def _projection(arg: relax.Expr, values: dict[relax.Var, relax.Expr]) -> relax.Call:
+def _projection(arg: relax.Expr, values: dict[relax.Var, relax.Expr], head_dim: int) -> relax.Call:
+    """The linear [b, s, n] of which `arg` is the reshape to [b, s, heads, head_dim]."""
     value = values.get(arg)
     if op_name(value) == "relax.reshape":
         value = values.get(value.args[0])
@@ -91,5 +93,12 @@ def _projection(arg: relax.Expr, values: dict[relax.Var, relax.Expr]) -> relax.C
         raise Declined(
             f"query, key or value is computed by {op_name(value).removeprefix('relax.') or 'no operator'}, "
             "not projected"
+        )
+    *rows, heads, _ = arg.ty.shape.values
+    columns = attrs_of(value)["n"]
+    if value.args[0].ty.ndim != 3 or not same_shape([*value.args[0].ty.shape.values[:-1], columns], [*rows, heads * head_dim]):
+        raise Declined(
+            f"a projection of {value.args[0].ty} to {columns} columns is not [batch, sequence, width] whose columns "
+            f"a reshape splits into the heads of {arg.ty}"
         )
     return value

@@ -37,6 +37,7 @@ class _Namer(relax.PyExprMutator):
         super().__init__(mod)
         self._named: list[tuple[tvm.ir.Expr, tirx.Var]] = []
         self._analyzer = tvm.sym.Analyzer()
+        self._taken = _names(mod["main"])
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         super().visit_var_binding_(binding)
@@ -56,9 +57,17 @@ class _Namer(relax.PyExprMutator):
         for product, var in self._named:
             if self._analyzer.can_prove_equal(product, dim):
                 return var
-        var = tirx.Var(f"rows{len(self._named) or ''}", "int64")
+        name = f"rows{len(self._named) or ''}"
+        while name in self._taken:  # sizes are looked up by name, so a dimension of the model keeps its own
+            name += "_"
+        self._taken.add(name)
+        var = tirx.Var(name, "int64")
         self._named.append((dim, var))
         return var
+
+
+def _names(func: relax.Function) -> set[str]:
+    return {var.name for var in relax.analysis.defined_symbolic_vars(func)}
 
 
 @relax.expr_functor.mutator

@@ -42,6 +42,8 @@ class PackWeights(Pass):
                 kept.append(
                     {"weight": name, "reason": f"its linears read it in the layouts {', '.join(sorted(found))}"}
                 )
+            elif editor.params.dtype(name) != "float32":
+                kept.append({"weight": name, "reason": f"only float32 is packed, it is {editor.params.dtype(name)}"})
             else:
                 (layout,) = found
                 packed[name] = _pack(editor, name, layout, context, formats)

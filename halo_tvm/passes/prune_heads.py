@@ -5,15 +5,17 @@ Before -> after (head 1 of 3 pruned)
         ->   attention(linear(x, wqkv' [k, 6 d]), num_heads=2) -> reshape -> linear(_, wo' [2 d, n])
 The result is that of the model whose pruned heads give zeros.
 Options (halo.toml, [passes.prune_heads])
-    heads = ["h.0.attn: 1 5", ...]   layer glob, colon, head numbers
+    heads = ["h.0.attn: 1 5", ...]   layer glob, colon, head numbers; entries for one layer add up
     threshold = 0.1                  also heads whose |wv| * |wo| is below this share of their layer's mean
 Declines
-    grouped heads; projections shared with others or not made by halo.linear of parameters; pruning all heads of a layer
+    grouped heads; a bias per head; projections, heads or joined heads that something else reads or that are an
+    output; projections not made by halo.linear of parameters; pruning all heads of a layer
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
@@ -23,7 +25,7 @@ from tvm import relax
 
 from ..errors import Declined, UsageError
 from ..relay_ops import OPERATORS
-from ..relay_ops._operator import attrs_of, operator_of
+from ..relay_ops._operator import attrs_of, operator_of, same_dimension
 from ._pass import Context, Pass, Report, bindings, op_name
 from ._weights import WeightEditor
 
@@ -36,11 +38,19 @@ class PruneHeads(Pass):
     heads: tuple[str, ...] = ()
     threshold: float = 0.0
 
+    def __post_init__(self) -> None:
+        numeric = isinstance(self.threshold, (int, float)) and not isinstance(self.threshold, bool)
+        if not numeric or not 0 <= self.threshold < math.inf:
+            raise UsageError(
+                f"expected a threshold of 0 or more, found {self.threshold!r}: correct [passes.prune_heads] in halo.toml"
+            )
+
     def __call__(self, mod: tvm.IRModule, context: Context) -> tuple[tvm.IRModule, Report]:
         func = mod["main"]
         editor = WeightEditor(func, context.params)
         graph = _Graph.of(func)
-        wanted = dict(_parse(text) for text in self.heads)
+        wanted = [_parse(text) for text in self.heads]
+        _check_layers([pattern for pattern, _ in wanted], graph)
         pruned: dict[str, list[int]] = {}
         declined: list[dict[str, str]] = []
         plan = _Plan()
@@ -48,8 +58,8 @@ class PruneHeads(Pass):
             operator = operator_of(call)
             if operator is None or operator.name != "attention":
                 continue
-            layer = str(attrs_of(call).get("layer"))
-            named = {h for pattern, heads in wanted.items() if fnmatchcase(layer, pattern) for h in heads}
+            layer = attrs_of(call).get("layer")
+            named = {h for pattern, heads in wanted if _names(pattern, layer) for h in heads}
             if not named and not self.threshold:
                 continue
             try:
@@ -57,9 +67,9 @@ class PruneHeads(Pass):
                 gone = sorted(named | site.weak(editor, self.threshold))
                 if gone:
                     site.prune(gone, editor, plan)
-                    pruned[layer] = gone
+                    pruned[str(layer)] = gone
             except Declined as reason:
-                declined.append({"layer": layer, "reason": str(reason)})
+                declined.append({"layer": str(layer), "reason": str(reason)})
         if not pruned:
             return mod, {"pruned": {}, "declined": declined}
         pruner = _Pruner(mod, plan)
@@ -70,19 +80,23 @@ class PruneHeads(Pass):
 @dataclass(frozen=True)
 class _Graph:
     values: Mapping[relax.Var, relax.Expr]
-    users: Mapping[relax.Var, tuple[relax.Var, ...]]
+    users: Mapping[relax.Var, tuple[relax.Var | None, ...]]  # None: main's result
 
     @classmethod
     def of(cls, func: relax.Function) -> _Graph:
         values = {b.var: b.value for b in bindings(func)}
-        users: dict[relax.Var, tuple[relax.Var, ...]] = {}
+        users: dict[relax.Var, tuple[relax.Var | None, ...]] = {}
         for var, value in values.items():
             for used in relax.analysis.free_vars(value):
                 users[used] = (*users.get(used, ()), var)
+        for used in relax.analysis.free_vars(func.body.body):
+            users[used] = (*users.get(used, ()), None)
         return cls(values, users)
 
     def only_user(self, var: relax.Var, what: str) -> relax.Var:
         users = self.users.get(var, ())
+        if None in users:
+            raise Declined(f"{what} is an output of the model")
         if len(users) != 1:
             raise Declined(f"{what} has {len(users)} users, not one")
         return users[0]
@@ -113,6 +127,8 @@ class _Site:
         attrs = attrs_of(call)
         if attrs["num_heads"] != attrs["num_kv_heads"]:
             raise Declined("its query heads share key and value heads")
+        if attrs.get("has_bias") and not same_dimension(call.args[-1].ty.shape.values[1], 1):
+            raise Declined("its bias has a plane per head")
         sources = call.args[:1] if attrs.get("packed") else call.args[:3]
         projections = tuple(_projection(arg, graph, editor) for arg in sources)
         joined = graph.only_user(var, "the attention's result")
@@ -120,6 +136,9 @@ class _Site:
             raise Declined("its heads are not joined by a reshape")
         output = graph.only_user(joined, "the joined heads")
         _check_linear(output, graph, editor)
+        heads, d = attrs["num_heads"], attrs["head_dim"]
+        if not same_dimension(joined.ty.shape.values[-1], heads * d):
+            raise Declined(f"its heads are joined to {joined.ty}, not to {heads * d} columns")
         return cls(var, attrs, projections, joined, output, graph)
 
     def weak(self, editor: WeightEditor, threshold: float) -> set[int]:
@@ -162,6 +181,23 @@ class _Site:
         plan.linears[self.output] = (_taken(editor, out, columns, label, output=False), attrs_of(out)["n"])
 
 
+def _names(pattern: str, layer: str | None) -> bool:
+    return layer is not None and fnmatchcase(layer, pattern)
+
+
+def _check_layers(patterns: Sequence[str], graph: _Graph) -> None:
+    """A pattern that names no attention is a typing error, not a wish for nothing."""
+    attentions = (v for v in graph.values.values() if (o := operator_of(v)) is not None and o.name == "attention")
+    layers = {layer for call in attentions if (layer := attrs_of(call).get("layer")) is not None}
+    for pattern in patterns:
+        if not any(_names(pattern, layer) for layer in layers):
+            known = ", ".join(sorted(layers)) or "none (this model's importer names no layers)"
+            raise UsageError(
+                f"expected a layer with attention for {pattern!r}, found none: the layers are {known}; "
+                "correct [passes.prune_heads] in halo.toml"
+            )
+
+
 def _parse(text: str) -> tuple[str, set[int]]:
     pattern, _, numbers = str(text).rpartition(":")
     if not pattern or not numbers.split() or not all(n.isdecimal() for n in numbers.split()):
@@ -174,6 +210,7 @@ def _parse(text: str) -> tuple[str, set[int]]:
 def _projection(arg: relax.Expr, graph: _Graph, editor: WeightEditor) -> tuple[relax.Var, relax.Var | None]:
     reshape = None
     if op_name(graph.values.get(arg)) == "relax.reshape":
+        graph.only_user(arg, "a projection")
         reshape, arg = arg, graph.values[arg].args[0]
     _check_linear(arg, graph, editor)
     graph.only_user(arg, "a projection")
@@ -237,4 +274,7 @@ class _Pruner(relax.PyExprMutator):
             )
         else:
             new = relax.op.reshape(args[0], plan.reshapes[var])
-        self.set_var_remap(var, self.builder_.emit(new))
+        if isinstance(var, relax.DataflowVar):
+            self.set_var_remap(var, self.builder_.emit(new))
+        else:  # an output keeps its variable
+            self.builder_.emit_normalized(relax.VarBinding(var, self.builder_.normalize(new)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from graphs import context_of, run_model, small_model
@@ -14,8 +16,9 @@ from halo_tvm.imported import ImportedModel, InputSpec
 from halo_tvm.interpreter import evaluate
 from halo_tvm.models._builder import ModelBuilder
 from halo_tvm.passes import PASSES, pipeline
-from halo_tvm.passes._pass import bindings, count_calls, with_options
+from halo_tvm.passes._pass import bindings, count_calls, replace_main, with_options
 from halo_tvm.passes.lift import apply_lift
+from halo_tvm.passes.name_rows import name_rows
 from halo_tvm.relay_ops import OPERATORS, Lift
 from halo_tvm.relay_ops._operator import attrs_of
 
@@ -286,7 +289,9 @@ def test_a_product_that_is_an_output_too_keeps_its_bias_apart() -> None:
         biased = m.emit(relax.op.add(product, m.weight("b", (24,))))
         return {"y": biased, "z": product}
 
-    func, report = applied("lift", small_model(X2, body))
+    model = small_model(X2, body)
+    model = dataclasses.replace(model, mod=relax.transform.CanonicalizeBindings()(model.mod))
+    func, report = applied("lift", model)
     assert calls(func) == {"add": 1, "halo.linear": 1}
     assert any("the product is used elsewhere too" in r["reason"] for r in report["rejected"])
 
@@ -381,6 +386,67 @@ def test_computed_queries_are_declined() -> None:
     assert [d["reason"] for d in report["declined"]] == ["query, key or value is computed by tanh, not projected"]
 
 
+def test_projections_per_head_are_declined() -> None:
+    x = (InputSpec("x", ("batch", "sequence", 2, 16), "float32"),)
+
+    def body(m: ModelBuilder):
+        q, k, v = (m.linear(m.inputs["x"], part, 16, 16) for part in "qkv")
+        return {"y": m.op("attention", q, k, v, num_heads=2, num_kv_heads=2, head_dim=16, scale=0.25)}
+
+    func, report = applied("fuse_qkv", small_model(x, body))
+    assert calls(func)["halo.linear"] == 3
+    assert "is not [batch, sequence, width] whose columns a reshape splits" in report["declined"][0]["reason"]
+
+
+def test_projections_of_flat_rows_are_declined() -> None:
+    def body(m: ModelBuilder):
+        heads = [m.emit(relax.op.reshape(m.linear(m.inputs["x"], part, 32, 32), (2, 5, 2, 16))) for part in "qkv"]
+        return {"y": m.op("attention", *heads, num_heads=2, num_kv_heads=2, head_dim=16, scale=0.25)}
+
+    func, report = applied("fuse_qkv", small_model((InputSpec("x", (10, 32), "float32"),), body))
+    assert calls(func)["halo.linear"] == 3 and len(report["declined"]) == 1
+
+
+def test_projections_whose_reshape_moves_rows_are_declined() -> None:
+    def body(m: ModelBuilder):
+        heads = [m.emit(relax.op.reshape(m.linear(m.inputs["x"], part, 32, 32), (2, 10, 2, 16))) for part in "qkv"]
+        return {"y": m.op("attention", *heads, num_heads=2, num_kv_heads=2, head_dim=16, scale=0.25)}
+
+    func, report = applied("fuse_qkv", small_model((InputSpec("x", (4, 5, 32), "float32"),), body))
+    assert calls(func)["halo.linear"] == 3 and len(report["declined"]) == 1
+
+
+def test_operators_without_arguments_and_unknown_shapes_are_not_flattened() -> None:
+    b, s = relax.Var("x", relax.TensorType(ndim=3, dtype="float32")), relax.BlockBuilder()
+    with s.function("main", [b], attrs={"num_input": 1, "halo.params": []}):
+        with s.dataflow():
+            y = s.emit(relax.op.nn.relu(b))
+            z = s.emit_output(relax.op.add(y, s.emit(relax.op.zeros((2, 3, 4), "float32"))))
+        s.emit_func_output(z)
+    mod, report = PASSES["flatten_rows"]()(s.get(), context_of(small_model(X3, lambda m: {"y": m.inputs["x"]})))
+    assert report == {"flattened": {}} and calls(mod["main"]) == {"add": 1, "nn.relu": 1, "zeros": 1}
+
+
+def test_only_float32_weights_are_packed() -> None:
+    def body(m: ModelBuilder):
+        w = m.weight("w", (32, 32))
+        return {"y": m.op("linear", m.inputs["x"], w, layout="nk", n=32)}
+
+    model = small_model(X2, body)
+    model.params.sources["w"] = dataclasses.replace(model.params.sources["w"], dtype="float16")
+    _, report = applied("pack_weights", model)
+    assert report == {"formats": {}, "kept": [{"weight": "w", "reason": "only float32 is packed, it is float16"}]}
+
+
+def test_row_variables_are_named_unlike_the_models_dimensions() -> None:
+    x = (InputSpec("x", ("rows", "columns", 32), "float32"),)
+    model = small_model(x, lambda m: {"y": m.emit(relax.op.nn.relu(m.linear(m.inputs["x"], "a", 32, 24)))})
+    func, _ = applied("flatten_rows", model)
+    named = name_rows(replace_main(model.mod, func))["main"]
+    casts = [b for block in named.body.blocks for b in block.bindings if isinstance(b, relax.MatchCast)]
+    assert {str(b.ty.shape.values[0].name) for b in casts} == {"rows_"}
+
+
 def test_row_operators_run_on_matrices() -> None:
     model = small_model(X3, lambda m: {"y": m.emit(relax.op.nn.relu(m.linear(m.inputs["x"], "a", 32, 24)))})
     func, report = applied("flatten_rows", model)
@@ -431,6 +497,31 @@ def test_fusion_reports_the_bytes_it_saves() -> None:
     (candidate,) = reports["fuse"]["candidates"]
     # At 8 typical rows the intermediate of 8 x 24 floats is neither written nor read again.
     assert candidate["taken"] and candidate["benefit_bytes"] == 2 * 8 * 24 * 4
+
+
+def test_fusion_leaves_its_input_alone_and_reports_what_was_formed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from halo_tvm.passes import fuse
+
+    def body(m: ModelBuilder):
+        x = m.emit(relax.op.nn.relu(m.linear(m.inputs["x"], "a", 32, 24)))
+        return {"y": m.emit(relax.op.nn.relu(m.linear(x, "b", 24, 40)))}
+
+    model = small_model(X2, body)
+    mod, _ = PASSES["legalize"]()(model.mod, context_of(model))
+    before = mod.script()
+    real = fuse._candidates
+
+    def worthless_first(grouped, sizes):
+        found = real(grouped, sizes)
+        return [{**c, "benefit_bytes": -1} if i == 0 and len(found) == 2 else c for i, c in enumerate(found)]
+
+    monkeypatch.setattr(fuse, "_candidates", worthless_first)
+    fused, report = PASSES["fuse"]()(mod, context_of(model))
+    assert mod.script() == before
+    taken = [c for c in report["candidates"] if c["taken"]]
+    assert len(taken) == 1 and {c["taken"] for c in report["candidates"]} == {True, False}
+    assert {c["function"] for c in taken} <= {g.name_hint for g in fused.get_global_vars()}
+    assert report["saved_bytes"] == taken[0]["benefit_bytes"]
 
 
 def test_equal_layers_share_their_functions() -> None:
