@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -15,25 +17,42 @@ from .reference import cases_of
 _KINDS = {"onnx": "ONNX file", "huggingface": "directory"}
 
 
-def import_original(manifest: Manifest, path: Path | str) -> ImportedModel:
-    """The model at `path` with the shapes the artifact was compiled for; `UsageError` when it is another model."""
-    kind = manifest.source.get("kind")
+def check_original(source: Mapping[str, object], path: Path | str) -> None:
+    """`UsageError` unless `path` can be what `source` (of a manifest) names; a file's hash is checked here."""
+    kind = source.get("kind")
     if kind not in _KINDS:
         raise UsageError(
             f"expected an artifact made of an ONNX file or a directory, found one of kind {kind!r}: "
-            "leave --reference out to use the reference in the artifact"
+            "leave --reference out"
         )
     file = Path(path)
     if not (file.is_file() if kind == "onnx" else file.is_dir()):
         raise UsageError(f"expected the original {_KINDS[kind]} at {path}, found none: correct --reference")
-    model = import_model(str(path), shapes=_shapes(manifest))
-    wanted, found = str(manifest.source.get("sha256")), str(model.source.get("sha256"))
+    if kind == "onnx":
+        with file.open("rb") as stream:
+            _check_hash(source, hashlib.file_digest(stream, "sha256").hexdigest(), path)
+
+
+def import_original(source: Mapping[str, object], path: Path | str, shapes: tuple[str, ...] = ()) -> ImportedModel:
+    """The model at `path` with the dimensions `shapes` give; `UsageError` when it is not the one `source` names."""
+    check_original(source, path)
+    model = import_model(str(path), shapes=shapes)
+    _check_hash(source, model.source.get("sha256"), path)
+    return model
+
+
+def needed_original(source: Mapping[str, object]) -> str | None:
+    """What a user must give as `--reference` for a model of this source to be read again; None: nothing."""
+    return _KINDS.get(str(source.get("kind")))
+
+
+def _check_hash(source: Mapping[str, object], found: object, path: Path | str) -> None:
+    wanted = str(source.get("sha256"))
     if wanted != found:
         raise UsageError(
-            f"expected the model the artifact was made of (SHA-256 {wanted[:16]}...), found {found[:16]}... at {path}: "
-            "give the original, or compile this one"
+            f"expected the model the artifact was made of (SHA-256 {wanted[:16]}...), found {str(found)[:16]}... "
+            f"at {path}: give the original, or compile this one"
         )
-    return model
 
 
 def is_archive(reference: Path | str | None) -> bool:
@@ -45,7 +64,10 @@ def reference_of(
     artifact: Path | str, reference: Path | str | None, seed: int = 0
 ) -> Path | str | dict[str, np.ndarray] | None:
     """`--reference` as `runtime.validation` takes it: an original becomes seeded inputs and its outputs for them."""
-    return reference if is_archive(reference) else cases_of(import_original(read_manifest(artifact), reference), seed)
+    if reference is None or is_archive(reference):
+        return reference
+    manifest = read_manifest(artifact)
+    return cases_of(import_original(manifest.source, reference, _shapes(manifest)), seed)
 
 
 def _shapes(manifest: Manifest) -> tuple[str, ...]:

@@ -190,6 +190,15 @@ def test_outputs_on_a_full_disk(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("engines", [[], ["--vs", "onnxruntime"]], ids=["alone", "with-a-peer"])
+def test_bench_needs_no_reference_of_a_built_in_model(
+    artifact: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], engines: list[str]
+) -> None:
+    (tmp_path / "m.onnx").write_bytes(onnx_model("MatMul"))
+    argv = ["bench", str(artifact), *engines, "--reference", str(tmp_path / "m.onnx")]
+    refused(capsys, argv, 1, "leave --reference out")
+
+
 def test_dump_ir_into_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
     argv = ["compile", "--model", "mlp", "-o", str(tmp_path / "o.halo"), "--dump-ir", str(tmp_path / "file")]

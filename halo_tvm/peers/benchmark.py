@@ -23,7 +23,7 @@ from ..targets import usable_cpus
 from ._client import Peer, engine_command
 from ._load import LoadMeter
 from ._protocol import PAUSE_S, LoadRequest, split_cases
-from .sources import PeerModels
+from .sources import PeerModels, check_reference
 from .statistics import compare, percentiles_ms, relative_l2
 
 T = TypeVar("T")
@@ -69,6 +69,9 @@ def benchmark(config: BenchConfig) -> BenchResult:
         if name not in PEERS and not _is_artifact(name):
             raise UnknownName("engine", name, PEERS, "(or give another artifact, NAME.halo, of the same inputs)")
     manifest = read_manifest(config.artifact)
+    engines = [name for name in config.vs if name in PEERS]
+    if engines or config.reference is not None:
+        check_reference(manifest.source, config.reference)
     spec = manifest.functions["main"]
     threads = resolve_threads(config.threads, usable_cpus())
     inputs = timed_inputs(spec, config.shape, config.seed, typical_sizes(manifest))
@@ -80,7 +83,6 @@ def benchmark(config: BenchConfig) -> BenchResult:
                 OURS, engine_command("halo"), LoadRequest(config.artifact, threads, str(directory / "inputs.npz"))
             )
         ]
-        engines = [name for name in config.vs if name in PEERS]
         models = PeerModels(manifest.source, config.reference, directory) if engines else None
         contestants += [_contestant(name, models, threads, directory / "inputs.npz") for name in config.vs]
         results, runs, other = take_turns(contestants, config.rounds, _reference(config.artifact, directory), directory)

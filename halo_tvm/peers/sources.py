@@ -7,7 +7,6 @@ A built-in model is built again (same seed, same weights); a directory or file m
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +17,10 @@ from ..imported import ImportedModel
 
 
 class PeerModels:
-    """Writes what peers read into `directory`, each form once and only when asked for."""
+    """Writes what peers read into `directory`, each form once and only when asked for.
+
+    `reference` has passed `check_reference`.
+    """
 
     def __init__(self, source: Mapping[str, object], reference: str | None, directory: Path) -> None:
         self._source = source
@@ -26,7 +28,6 @@ class PeerModels:
         self._directory = directory
         self._imported: ImportedModel | None = None
         self._written: dict[str, Path] = {}
-        check_reference(source, reference)
 
     def path(self, form: str) -> Path:
         """The model as "onnx" (contrib operators: what onnxruntime runs fastest; an ONNX source as it is),
@@ -73,44 +74,27 @@ class PeerModels:
 
 
 def check_reference(source: Mapping[str, object], reference: str | None) -> None:
-    """`UsageError` unless `reference` is what a source of this kind needs."""
-    kind = source.get("kind")
-    if kind == "builtin":
-        return
-    if kind not in ("huggingface", "onnx"):
-        raise UsageError(
-            f"expected an artifact made of a built-in model, a directory or an ONNX file, found {kind!r}: "
-            "compile it again"
-        )
-    what = "directory" if kind == "huggingface" else "ONNX file"
+    """`UsageError` unless `reference` is what a source of this kind needs: nothing for a built-in model."""
+    from ..original import check_original, needed_original
+
     if reference is None:
-        raise UsageError(
-            f"a peer needs the original {what} of this artifact, found no --reference: add --reference PATH"
-        )
-    path = Path(reference)
-    if not (path.is_dir() if kind == "huggingface" else path.is_file()):
-        raise UsageError(f"expected the original {what} at {reference}, found none: correct --reference")
-    if kind == "onnx":
-        with path.open("rb") as file:
-            _check_hash(source, hashlib.file_digest(file, "sha256").hexdigest(), reference)
-
-
-def _check_hash(source: Mapping[str, object], found: object, reference: str) -> None:
-    if source.get("sha256") != found:
-        raise UsageError(
-            f"expected the file the artifact was made of (SHA-256 {str(source.get('sha256'))[:16]}...), found "
-            f"{str(found)[:16]}... at {reference}: give the original, or compile this one"
-        )
+        if source.get("kind") == "builtin":
+            return
+        needed = needed_original(source)
+        if needed is not None:
+            raise UsageError(
+                f"a peer needs the original {needed} of this artifact, found no --reference: add --reference PATH"
+            )
+    check_original(source, reference or "")
 
 
 def _import(source: Mapping[str, object], reference: str | None) -> ImportedModel:
     from ..importers import import_model
+    from ..original import import_original
 
     if source["kind"] == "builtin":
         return import_model(str(source["name"]), seed=int(source.get("seed", 0)))
-    model = import_model(str(reference))
-    _check_hash(source, model.source.get("sha256"), str(reference))
-    return model
+    return import_original(source, str(reference))
 
 
 def _configuration(source: Mapping[str, object], reference: str | None) -> tuple[str, dict[str, object]]:

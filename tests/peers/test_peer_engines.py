@@ -115,8 +115,9 @@ def _sha256(path) -> str:
     [
         ({"kind": "onnx", "sha256": "0"}, None, "needs the original ONNX file of this artifact, found no --reference"),
         ({"kind": "huggingface"}, "nowhere", "expected the original directory at nowhere, found none"),
-        ({"kind": "onnx", "sha256": "0" * 64}, __file__, "expected the file the artifact was made of"),
-        ({"kind": "dream"}, None, "found 'dream'"),
+        ({"kind": "onnx", "sha256": "0" * 64}, __file__, "expected the model the artifact was made of"),
+        ({"kind": "dream"}, None, "found one of kind 'dream'"),
+        ({"kind": "builtin", "name": "mlp"}, __file__, "found one of kind 'builtin': leave --reference out"),
     ],
 )
 def test_references_that_do_not_fit(source, reference, words):
