@@ -82,7 +82,8 @@ def _interrupts() -> Iterator[list[int]]:
         seen.append(number)
         signal.default_int_handler(number, frame)
 
-    if threading.current_thread() is not threading.main_thread():
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # a job that a script put into the background
+    if ignored or threading.current_thread() is not threading.main_thread():
         yield seen
         return
     previous = signal.signal(signal.SIGINT, note)

@@ -20,6 +20,11 @@ ROOT = Path(halo_tvm.__file__).parents[1]
 PATIENCE_S = 120.0  # a slow machine must not fail the test
 
 
+def heed_interrupts() -> None:
+    """The test run itself may have been started in the background, which makes its children ignore SIGINT."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @contextmanager
 def started(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """`halo-tvm ...` in a process of its own; what is left of it at the end is killed."""
@@ -27,6 +32,7 @@ def started(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen(
         [sys.executable, "-m", "halo_tvm", *arguments],
         cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        preexec_fn=heed_interrupts,
     )  # fmt: skip
     timer = threading.Timer(PATIENCE_S, process.kill)
     timer.start()

@@ -200,6 +200,8 @@ def test_a_tuner_that_is_ended(tmp_path, space, ending, after):
     process = subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path / "log")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join((str(Path(__file__).parent), *sys.path))},
+        # A test run in the background makes its children ignore SIGINT.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     process.stdout.readline()
     said = ""
