@@ -12,12 +12,14 @@ _KNOWN = frozenset({"relax.shape_of", "relax.tensor_to_shape", "relax.null_value
 
 
 def what_cannot_be_lowered(func: relax.Function, names: Iterable[str]) -> list[str]:
-    """Operators without lowering and operators whose result has no known shape, each once, in order.
+    """Operators without lowering and the first whose results have no known shape, each once, in order.
 
     `names` are operator names as the model's format spells them; they replace TVM's where they are the same word.
     """
     spelled = {name.lower(): name for name in names}
+    given = {symbol for param in func.params for symbol in relax.analysis.tir_vars_in_type(param.ty)}
     found: dict[str, None] = {}
+    lost: set[relax.Var] = set()  # values of unknown shape: what is made of them is not blamed again
     for var, value in _bindings(func):
         name = _name(value)
         shown = spelled.get(name.split(".")[-1].replace("_", ""), name.removeprefix("relax."))
@@ -25,8 +27,10 @@ def what_cannot_be_lowered(func: relax.Function, names: Iterable[str]) -> list[s
             found[f"{shown} (control flow)"] = None
         elif isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.Op) and not _lowers(value.op):
             found[f"{shown} (no lowering)"] = None
-        elif not (_is_known(var.ty) and _is_known(value.ty)):
-            found[f"{shown} (its shape depends on values)"] = None
+        elif not _is_known(var.ty) or not given.issuperset(relax.analysis.tir_vars_in_type(var.ty)):
+            if lost.isdisjoint(relax.analysis.free_vars(value)):
+                found[f"{shown} (its shape depends on values)"] = None
+            lost.add(var)
     return list(found)
 
 
@@ -40,7 +44,7 @@ def _bindings(func: relax.Function) -> Iterator[tuple[relax.Var, relax.Expr]]:
 
 def _name(value: relax.Expr) -> str:
     if isinstance(value, relax.Call):
-        return value.op.name if isinstance(value.op, tvm.ir.Op) else str(value.op)
+        return value.op.name if isinstance(value.op, tvm.ir.Op) else getattr(value.op, "global_symbol", str(value.op))
     return type(value).__name__
 
 
@@ -49,9 +53,11 @@ def _lowers(op: tvm.ir.Op) -> bool:
 
 
 def _is_known(ty: tvm.ir.Type) -> bool:
-    """A tensor with a size for each dimension, a shape, or a tuple of such."""
+    """A tensor or a shape with a size for each dimension, or a tuple of such."""
     if isinstance(ty, relax.TensorType):
-        return ty.shape is not None and isinstance(ty.shape, relax.ShapeExpr)
+        return isinstance(ty.shape, relax.ShapeExpr)
+    if isinstance(ty, relax.ShapeType):
+        return ty.values is not None
     if hasattr(ty, "fields"):
         return all(map(_is_known, ty.fields))
     return True

@@ -111,6 +111,20 @@ def test_operators_without_lowering_are_named(tmp_path: Path, node, output: tupl
     assert "\n" not in str(error.value)
 
 
+def test_a_length_that_depends_on_values_is_refused(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Range", ["zero", "n", "one"], ["r"]),
+        helper.make_node("Cast", ["r"], ["f"], to=TensorProto.FLOAT),
+        helper.make_node("Add", ["x", "f"], ["y"]),
+    ]
+    inputs = {"x": (TensorProto.FLOAT, (3, 1)), "n": (TensorProto.INT64, ())}
+    outputs = {"y": (TensorProto.FLOAT, (3, "n"))}
+    path = graph_file(tmp_path / "m.onnx", nodes, inputs, outputs, zero=np.array(0), one=np.array(1))
+    with pytest.raises(UnsupportedModel, match=r"found .*its shape depends on values") as error:
+        import_model(str(path))
+    assert "Add" not in str(error.value)
+
+
 def test_nodes_of_branches_are_looked_at(tmp_path: Path) -> None:
     def branch(name: str, op: str):
         value = helper.make_tensor_value_info(name, TensorProto.FLOAT, (3, 3))
