@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import ml_dtypes
@@ -34,6 +35,7 @@ from halo_tvm.artifact import (
     write_artifact,
     write_params,
 )
+from halo_tvm.artifact import store
 from halo_tvm.errors import ArtifactCorrupt, EnvironmentProblem, HaloError, UsageError
 
 RNG = np.random.default_rng(0)
@@ -237,6 +239,7 @@ def test_a_failing_rename_keeps_the_old_artifact(artifact: Path, monkeypatch: py
             raise OSError("injected")
         rename(source, target)
 
+    monkeypatch.setattr(store, "_exchange", lambda *_: False)  # as on a system without it
     monkeypatch.setattr(os, "rename", failing)
     with pytest.raises(UsageError, match="injected"):
         write(artifact, manifest=dataclasses.replace(MANIFEST, name="new"))
@@ -264,6 +267,15 @@ def test_what_the_disk_refuses_is_one_sentence(artifact: Path, monkeypatch: pyte
         update_manifest(artifact, validation={})
     assert verify_artifact(artifact).name == "tiny"
     assert leftovers(artifact.parent) == [] and leftovers(artifact) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="renameat2 is Linux's")
+def test_a_replaced_artifact_is_never_absent(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    moved: list[Path] = []
+    monkeypatch.setattr(os, "rename", lambda source, target: moved.append(Path(source)))
+    write(artifact, manifest=dataclasses.replace(MANIFEST, name="new"))
+    assert moved == [] and verify_artifact(artifact).name == "new"
+    assert leftovers(artifact.parent) == []
 
 
 def test_an_artifact_is_replaced_and_keeps_no_old_file(artifact: Path) -> None:

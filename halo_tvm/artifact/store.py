@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import io
 import os
 import secrets
 import shutil
 import stat
+import sys
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -27,6 +29,7 @@ REFERENCE_NAME = "reference.npz"
 _REPORT_NAMES = frozenset({"report.json", "report.html", "report.md"})
 _SUFFIXES = frozenset({".so", ".dll", ".dylib", ".bin", ".npz"})
 _CHUNK_BYTES = 4 << 20
+_HERE, _RENAME_EXCHANGE = -100, 2  # of renameat2: relative paths start at the working directory; swap
 
 
 def check_output_path(path: Path | str) -> Path:
@@ -318,9 +321,11 @@ def _sync_directory(path: Path) -> None:
 
 
 def _swap(new: Path, path: Path) -> None:
-    """Put `new` at `path`; what was there is moved aside first and put back if that fails."""
+    """Put `new` at `path`, in one step where the system can; else the old is moved aside, and back if that fails."""
     if not path.exists():
         os.rename(new, path)
+    elif _exchange(new, path):
+        shutil.rmtree(new)  # the old artifact
     else:
         old = new.with_suffix(".old.tmp")
         with ExitStack() as undo:
@@ -330,3 +335,12 @@ def _swap(new: Path, path: Path) -> None:
             undo.pop_all()
         shutil.rmtree(old)
     _sync_directory(path.parent)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Swap two directories so that no moment sees either path empty; False where system or file system cannot."""
+    rename = getattr(ctypes.CDLL(None), "renameat2", None) if sys.platform == "linux" else None
+    if rename is None:
+        return False
+    code: int = rename(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _RENAME_EXCHANGE)
+    return code == 0
