@@ -95,10 +95,10 @@ def _projection(arg: relax.Expr, values: dict[relax.Var, relax.Expr], head_dim: 
             "not projected"
         )
     *rows, heads, _ = arg.ty.shape.values
-    columns = attrs_of(value)["n"]
-    if value.args[0].ty.ndim != 3 or not same_shape([*value.args[0].ty.shape.values[:-1], columns], [*rows, heads * head_dim]):
+    columns, x = attrs_of(value)["n"], value.args[0].ty
+    if x.ndim != 3 or not same_shape([*x.shape.values[:-1], columns], [*rows, heads * head_dim]):
         raise Declined(
-            f"a projection of {value.args[0].ty} to {columns} columns is not [batch, sequence, width] whose columns "
+            f"a projection of {x} to {columns} columns is not [batch, sequence, width] whose columns "
             f"a reshape splits into the heads of {arg.ty}"
         )
     return value

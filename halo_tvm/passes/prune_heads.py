@@ -42,7 +42,8 @@ class PruneHeads(Pass):
         numeric = isinstance(self.threshold, (int, float)) and not isinstance(self.threshold, bool)
         if not numeric or not 0 <= self.threshold < math.inf:
             raise UsageError(
-                f"expected a threshold of 0 or more, found {self.threshold!r}: correct [passes.prune_heads] in halo.toml"
+                f"expected a threshold of 0 or more, found {self.threshold!r}: "
+                "correct [passes.prune_heads] in halo.toml"
             )
 
     def __call__(self, mod: tvm.IRModule, context: Context) -> tuple[tvm.IRModule, Report]:

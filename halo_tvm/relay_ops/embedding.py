@@ -57,9 +57,10 @@ class Embedding(Operator):
             def at(row, j):
                 return table[row, j]
 
-        return te.compute(
-            [*ids.shape, depth], lambda *i: at(clamped(ids[i[:-1]], n), i[-1]), name="embedding", attrs={"halo.op": "embedding"}
-        )
+        def value(*i):
+            return at(clamped(ids[i[:-1]], n), i[-1])
+
+        return te.compute([*ids.shape, depth], value, name="embedding", attrs={"halo.op": "embedding"})
 
     @staticmethod
     def reference(ids: np.ndarray, table: np.ndarray, *, layout: str, n: int) -> np.ndarray:

@@ -147,8 +147,9 @@ def _decomposed() -> tuple[Lift, ...]:
         pattern = is_op("relax.add")(weighted, bias)
         parts = (mean, centred, variance, normal, weighted)
 
-        def build(m, x=x, weight=weight, bias=bias, eps=eps, exponent=exponent, mean=mean, variance=variance, parts=parts):
+        def build(m, x=x, weight=weight, bias=bias, eps=eps, exponent=exponent, parts=parts):
             m.require_private("a part of the normalisation", *parts)
+            mean, _, variance, *_ = parts
             require_last_axis(m[mean], m[x].ty.ndim)
             require_last_axis(m[variance], m[x].ty.ndim)
             require_square(m, exponent)

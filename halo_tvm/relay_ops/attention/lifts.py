@@ -145,7 +145,7 @@ def check_operands(
     Products broadcast an axis of 1; of those the operator knows one: key and value heads that all queries share.
     """
     if not all(isinstance(dim, tirx.IntImm) for dim in (q[1], k[1], v[1], q[3], v[3])):
-        raise Rejected(f"the number of heads and the head size must be known, got q {list(q)}, k {list(k)}, v {list(v)}")
+        raise Rejected(f"numbers of heads and head sizes must be known, got q {list(q)}, k {list(k)}, v {list(v)}")
     if not same_dimension(q[0], scores[0]) or not all(same_dimension(x[0], q[0]) for x in (k, v)):
         raise Rejected(f"q, k and v must have one batch size, got {q[0]}, {k[0]} and {v[0]}")
     h, h_k, h_v, d, d_v = (int(dim) for dim in (q[1], k[1], v[1], q[3], v[3]))
