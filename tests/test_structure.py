@@ -65,7 +65,7 @@ TREE: dict[str, set[str]] = {
     "tuning": {"compiler", "report"},
     "runtime": {"artifact", "targets", "config"},
     "exporters": {"importers"},
-    "peers": {"runtime", "exporters", "importers", "report", "config"},
+    "peers": {"runtime", "exporters", "importers", "report", "config", "original"},
     "integrations": {"compiler", "runtime"},
     "cli": {"tuning", "runtime", "peers", "report", "original"},
 }

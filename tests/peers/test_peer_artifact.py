@@ -55,7 +55,7 @@ def test_an_onnx_source_needs_the_original_file(tmp_path):
 
     with pytest.raises(UsageError, match="found no --reference"):
         benchmark(config(None))
-    with pytest.raises(UsageError, match="expected the file the artifact was made of"):
+    with pytest.raises(UsageError, match="expected the model the artifact was made of"):
         benchmark(config(str(other)))
     result = benchmark(config(str(original)))
     assert "against onnxruntime's own float32 outputs" in result.notes[0]

@@ -47,6 +47,6 @@ FITTING = {"rows": 1, "split": [1], "mode": "", "balance": True, "scale": 1.0}
      {"mode": 1}, {"balance": 1}, {"balance": None}, {"scale": "1"}, {"scale": {}}],
 )  # fmt: skip
 def test_other_types_are_refused(change):
-    assert decision_from_plain(Tiles, {**FITTING, "scale": None}) and decision_from_plain(Tiles, {**FITTING, "scale": 1})
+    assert all(decision_from_plain(Tiles, {**FITTING, "scale": fitting}) for fitting in (None, 1, 1.5))
     with pytest.raises(ValueError, match=f"expected {next(iter(change))} of Tiles to be"):
         decision_from_plain(Tiles, {**FITTING, **change})
