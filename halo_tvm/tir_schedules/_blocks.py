@@ -92,6 +92,13 @@ def loads(node: ir.Expr | tirx.Stmt) -> list[ir.TensorLoad]:
     return found
 
 
+def uses(expr: ir.Expr, var: ir.Var) -> bool:
+    """Whether `var` occurs in `expr`."""
+    found: list[ir.Var] = []
+    tvm_ffi.structural_walk(expr, (ir.Var, found.append), order="post")
+    return any(v.same_as(var) for v in found)
+
+
 def substitute(expr: ir.Expr, values: Mapping[ir.Var, ir.Expr], buffers: Mapping[ir.Var, ir.Expr]) -> ir.Expr:
     """`expr` with variables replaced by `values`, and every load from a key of `buffers` by its value."""
 

@@ -23,7 +23,7 @@ from tvm.ir import Expr
 
 from ..errors import Declined
 from ..targets import Target
-from ._blocks import Block, blocks, is_scheduled
+from ._blocks import Block, blocks, is_scheduled, loads, uses
 from ._lanes import (
     ceil_div,
     constant,
@@ -77,7 +77,7 @@ class Elementwise(Rule[ElementwiseDecision]):
         nests = _analyse(func)
         # The widest element decides: a vector of 16 int64 would be two registers, and gathers of them four.
         widest = max(
-            (_bits(v) for nest in nests for v in (nest.output, *(x.source for x in _loads(nest.value)))), default=32
+            (_bits(v) for nest in nests for v in (nest.output, *(x.source for x in loads(nest.value)))), default=32
         )
         lanes = max(1, target.isa.vector_bits // max(widest, 32))
         # A launch costs 0.75 us, in which one core copies about 16 KiB out of its cache.
@@ -130,7 +130,7 @@ def _analyse(func: tirx.PrimFunc) -> list[_Nest]:
             raise Declined("elementwise: a block stores several values")
         if not _one_iterator_per_axis(block):
             raise Declined("elementwise: a store is not at one iterator per axis")
-        if any(load.source.same_as(block.store.buffer) for load in _loads(block.store.value)):
+        if any(load.source.same_as(block.store.buffer) for load in loads(block.store.value)):
             raise Declined("elementwise: a block reads the buffer it writes")
         value = _inline(block.store.value, values)
         if _size(value) > MAX_NODES:
@@ -248,12 +248,12 @@ def _contiguous_axes(nest: _Nest) -> int:
     """How many trailing axes are one contiguous axis in every operand and in the output; at least one."""
     if not nest.axes:
         return 0
-    accesses = [(tuple(nest.indices), nest.output)] + [(tuple(x.indices), x.source) for x in _loads(nest.value)]
+    accesses = [(tuple(nest.indices), nest.output)] + [(tuple(x.indices), x.source) for x in loads(nest.value)]
     outside = _index_free(nest.value)
     best = 1
     for count in range(2, len(nest.axes) + 1):
         axes, extents = nest.axes[-count:], nest.extents[-count:]
-        if any(constant(e) is None for e in extents[1:]) or any(_uses(outside, v) for v in axes):
+        if any(constant(e) is None for e in extents[1:]) or any(uses(outside, v) for v in axes):
             break
         if all(_is_contiguous(indices, buffer, axes, extents) for indices, buffer in accesses):
             best = count
@@ -262,7 +262,7 @@ def _contiguous_axes(nest: _Nest) -> int:
 
 def _is_contiguous(indices: Sequence[Expr], buffer: ir.Var, axes: Sequence[ir.Var], extents: Sequence[Expr]) -> bool:
     """Whether an access ends in exactly `axes` over a buffer of these extents, or uses none of them."""
-    if not any(_uses(i, v) for i in indices for v in axes):
+    if not any(uses(i, v) for i in indices for v in axes):
         return True
     head, tail = indices[: -len(axes)], indices[-len(axes) :]
     shape = list(buffer.shape)[-len(axes) :]
@@ -270,7 +270,7 @@ def _is_contiguous(indices: Sequence[Expr], buffer: ir.Var, axes: Sequence[ir.Va
         len(tail) == len(axes)
         and all(is_var(i, v) for i, v in zip(tail, axes))
         and all(tvm_ffi.structural_equal(e, s) for e, s in zip(extents[1:], shape[1:]))
-        and not any(_uses(i, v) for i in head for v in axes)
+        and not any(uses(i, v) for i in head for v in axes)
     )
 
 
@@ -279,8 +279,8 @@ def _swapped_axis(nest: _Nest) -> int | None:
     if len(nest.axes) < 2 or constant(nest.extents[-1]) == 1:
         return None
     last = nest.axes[-1]
-    for load in _loads(nest.value):
-        if not load.indices or not any(_uses(i, last) for i in load.indices[:-1]):
+    for load in loads(nest.value):
+        if not load.indices or not any(uses(i, last) for i in load.indices[:-1]):
             continue
         for number, axis in enumerate(nest.axes[:-1]):
             if is_var(load.indices[-1], axis) and constant(nest.extents[number]) != 1:
@@ -295,18 +295,6 @@ def _substitute(expr: Expr, values: Mapping[ir.Var, Expr]) -> Expr:
 def _index_free(expr: Expr) -> Expr:
     """`expr` with every load replaced by a constant: what is left uses iterators by value."""
     return tvm_ffi.structural_map(expr, (ir.TensorLoad, lambda x: tirx.const(0, str(x.ty.dtype))), order="post")
-
-
-def _loads(expr: Expr) -> list[ir.TensorLoad]:
-    found: list[ir.TensorLoad] = []
-    tvm_ffi.structural_walk(expr, (ir.TensorLoad, found.append), order="post")
-    return found
-
-
-def _uses(expr: Expr, var: ir.Var) -> bool:
-    found: list[ir.Var] = []
-    tvm_ffi.structural_walk(expr, (ir.Var, found.append), order="post")
-    return any(v.same_as(var) for v in found)
 
 
 def _size(expr: Expr) -> int:

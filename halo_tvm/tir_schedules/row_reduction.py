@@ -23,7 +23,7 @@ from tvm.ir import Expr
 
 from ..errors import Declined
 from ..targets import Target
-from ._blocks import Block, blocks, is_scheduled
+from ._blocks import Block, blocks, is_scheduled, loads, uses
 from ._lanes import (
     constant,
     in_parallel_when_large,
@@ -166,7 +166,7 @@ def _reduction(block: Block) -> tuple[type, Expr, Expr]:
 
 def _check_loads(stage: _Stage, stages: Sequence[_Stage], outputs: Sequence[ir.Var]) -> None:
     """Loads of earlier stages must be of the same row; a reduction must run along its operands' last axis."""
-    for load in _loads(stage.value):
+    for load in loads(stage.value):
         writer = next((s for s in stages if s.target.same_as(load.source)), None)
         if writer is not None:
             for at, mine in zip(load.indices, writer.indices):
@@ -176,7 +176,7 @@ def _check_loads(stage: _Stage, stages: Sequence[_Stage], outputs: Sequence[ir.V
                     )
         if stage.operation is not None and stage.depth is not None:
             for at in load.indices[:-1]:
-                if _uses(at, stage.depth):
+                if uses(at, stage.depth):
                     raise Declined("row_reduction: the reduced axis is not the last axis of its operand")
 
 
@@ -348,7 +348,7 @@ def _groups(rows: _Rows) -> list[list[int]]:
     for number, stage in enumerate(rows.stages):
         made = [rows.stages[n] for n in groups[-1]] if groups else []
         waits = any(
-            w.depth is None or w.operation is not None and any(w.target.same_as(x.source) for x in _loads(stage.value))
+            w.depth is None or w.operation is not None and any(w.target.same_as(x.source) for x in loads(stage.value))
             for w in made
         )
         if groups and not waits and stage.depth is not None:
@@ -376,18 +376,6 @@ def _is_neutral(value: Expr, operation: type) -> bool:
 
 def _lanes(width: int, store) -> tirx.Stmt:
     return loop("lane", width, lambda lane: [store(lane)], tirx.ForKind.VECTORIZED)
-
-
-def _loads(expr: Expr) -> list[ir.TensorLoad]:
-    found: list[ir.TensorLoad] = []
-    tvm_ffi.structural_walk(expr, (ir.TensorLoad, found.append), order="post")
-    return found
-
-
-def _uses(expr: Expr, var: ir.Var) -> bool:
-    found: list[ir.Var] = []
-    tvm_ffi.structural_walk(expr, (ir.Var, found.append), order="post")
-    return any(v.same_as(var) for v in found)
 
 
 def _same(a: Expr, b: Expr) -> bool:
