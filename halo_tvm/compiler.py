@@ -17,7 +17,7 @@ import tvm
 
 from . import reference
 from .artifact import Manifest, ParamHeader, check_output_path, write_artifact
-from .build import build_library, planned_bytes, with_bounds
+from .build import build_library, lowering, planned_bytes, with_bounds
 from .config import CompileConfig
 from .describe import manifest_of
 from .errors import EnvironmentProblem, UsageError
@@ -132,7 +132,8 @@ def build(
         "unplanned_bytes": planned_bytes(mod, False, imported.ranges),
     }
     build_library(mod, target, library, plan)
-    _dump(config, "5-lowered", mod)
+    if config.dump_ir:
+        _dump(config, "5-lowered", lowering(plan)(mod))
     names = param_names(mod["main"])
     return mod, {
         **report,

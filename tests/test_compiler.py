@@ -181,3 +181,10 @@ def test_bench_compares_two_artifacts(artifacts: dict[str, Path], tmp_path: Path
     assert all(engine.accuracy.relative_l2 < 1e-5 for engine in result.engines)
     with pytest.raises(UnknownName, match="unknown engine 'missing.halo'"):
         benchmark(BenchConfig(artifact=str(artifacts["gpt2"]), vs=("missing.halo",)))
+
+
+def test_the_last_dump_is_what_the_virtual_machine_gets(artifacts: dict[str, Path]) -> None:
+    directory = artifacts["bert"].parent / "bert-ir"
+    assert "R.call_tir" in (directory / "4-scheduled.py").read_text()
+    lowered = (directory / "5-lowered.py").read_text()
+    assert "R.call_tir" not in lowered and "vm.builtin" in lowered
