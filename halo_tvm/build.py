@@ -67,10 +67,15 @@ def planned_bytes(mod: tvm.IRModule, plan_memory: bool, ranges: Mapping[str, tup
     return total
 
 
+def executable_of(mod: tvm.IRModule, target: Target, plan_memory: bool) -> relax.VMExecutable:
+    """Machine code for `mod`, not linked yet."""
+    with target.tvm, tvm.transform.PassContext(opt_level=3, config=BUILD_OPTIONS):
+        return relax.build(mod, target=target.tvm, relax_pipeline=lowering(plan_memory))
+
+
 def build_library(mod: tvm.IRModule, target: Target, path: Path, plan_memory: bool) -> None:
     """Generate code for `mod` and link it into the shared library `path`."""
-    with target.tvm, tvm.transform.PassContext(opt_level=3, config=BUILD_OPTIONS):
-        executable = relax.build(mod, target=target.tvm, relax_pipeline=lowering(plan_memory))
+    executable = executable_of(mod, target, plan_memory)
     try:
         executable.export_library(str(path), **target.export_options())
     except (RuntimeError, ValueError, FileNotFoundError, subprocess.CalledProcessError) as reason:

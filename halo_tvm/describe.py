@@ -19,17 +19,7 @@ def manifest_of(
     model: ImportedModel, mod: tvm.IRModule, target: Target, reports: Mapping[str, Mapping[str, object]]
 ) -> Manifest:
     """The manifest of `mod`, the scheduled form of `model`; `write_artifact` adds files and hashes."""
-    func = mod["main"]
-    types = func.ret_ty.fields if isinstance(func.ret_ty, relax.TupleType) else [func.ret_ty]
-    function = FunctionSpec(
-        inputs=tuple(TensorSpec(s.name, s.shape, s.dtype, s.values, s.default) for s in model.inputs),
-        outputs=tuple(
-            TensorSpec(name, tuple(_dimension(d) for d in ty.shape.values), str(ty.dtype))
-            for name, ty in zip(model.outputs, types)
-        ),
-        ranges=model.ranges,
-        params=tuple(param_names(func)),
-    )
+    function = function_spec(model, mod)
     variant = Variant(
         isa=target.isa.name,
         requires=tuple(sorted(target.isa.requires)),
@@ -51,6 +41,40 @@ def manifest_of(
         },
         reports=reports,
     )
+
+
+def function_spec(model: ImportedModel, mod: tvm.IRModule) -> FunctionSpec:
+    """What `main` of `mod`, a form of `model`, takes and gives.
+
+    An output's dimension is a number, a name or an expression of the inputs' dimensions, or a name that no input
+    has, when the size depends on values. An output of unknown rank has the one dimension `...`.
+    """
+    func = mod["main"]
+    types = flat_types(func.ret_ty)
+    assert len(types) == len(model.outputs), f"{len(model.outputs)} outputs are named, main gives {len(types)}"
+    return FunctionSpec(
+        inputs=tuple(TensorSpec(s.name, s.shape, s.dtype, s.values, s.default) for s in model.inputs),
+        outputs=tuple(_output(name, ty) for name, ty in zip(model.outputs, types)),
+        ranges=model.ranges,
+        params=tuple(param_names(func)),
+    )
+
+
+def flat_types(ty: relax.Type) -> list[relax.Type]:
+    """The types of the tensors in `ty`, tuples inside tuples opened, as a run returns them."""
+    return [leaf for field in ty.fields for leaf in flat_types(field)] if isinstance(ty, relax.TupleType) else [ty]
+
+
+def _output(name: str, ty: relax.Type) -> TensorSpec:
+    if isinstance(ty, relax.ShapeType):
+        return TensorSpec(name, (ty.ndim,), "int64")
+    if not isinstance(ty, relax.TensorType):
+        return TensorSpec(name, (), "int64")  # a dimension by itself
+    if isinstance(ty.shape, relax.ShapeExpr):
+        shape = tuple(_dimension(d) for d in ty.shape.values)
+    else:
+        shape = ("...",) if ty.ndim < 0 else tuple(f"{name}.{axis}" for axis in range(ty.ndim))
+    return TensorSpec(name, shape, str(ty.dtype))
 
 
 def _dimension(dim: tvm.ir.Expr) -> int | str:

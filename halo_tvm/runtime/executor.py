@@ -20,7 +20,7 @@ from ..targets import usable_cpus
 from .host import choose_variant, load_tvm_runtime, resolve_threads
 from .inputs import UnknownInput, bind_inputs, generate_inputs, typical_sizes
 from .session import Session
-from .tensors import to_array, to_tensor
+from .tensors import to_arrays, to_tensor
 from .weights import MODES, load_weights
 
 Outputs = np.ndarray | tuple[np.ndarray, ...]
@@ -203,8 +203,7 @@ class Module:
 
     def _run(self, arrays: list[np.ndarray]) -> tuple[np.ndarray, ...]:
         result = self._session.run([to_tensor(array) for array in arrays])
-        tensors = [result] if isinstance(result, tvm_ffi.Tensor) else list(result)  # type: ignore[call-overload]
-        outputs = [to_array(tensor) for tensor in tensors]
+        outputs = to_arrays(result)
         # a model may hand an input or a weight through: an output must change neither, nor change with them
         foreign = [*arrays, self._weights]
         return tuple(o.copy() if any(np.may_share_memory(o, f) for f in foreign) else o for o in outputs)

@@ -47,19 +47,17 @@ class _Request:
     error: BaseException | None = None
 
 
-class Session:
-    """A virtual machine over `library` on `threads` threads; `arguments` follow the inputs of every call."""
+class Runner:
+    """A thread with a TVM pool of `threads` threads that serves tasks in order; any thread may submit them."""
 
-    def __init__(self, library: Path, function: str, arguments: Sequence[tvm_ffi.Tensor], threads: int) -> None:
+    def __init__(self, threads: int) -> None:
         self.threads = threads
-        self.function = function
-        self._arguments = tuple(arguments)
         self._pid = os.getpid()
         self._closed = False
         self._submission = threading.Lock()  # orders close() after requests that were accepted
         self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
-        # daemon, so that a forgotten session does not keep the interpreter alive; the finalizer ends it
-        # properly when the session is collected or the interpreter exits, whichever comes first
+        # daemon, so that a forgotten runner does not keep the interpreter alive; the finalizer ends it
+        # properly when the runner is collected or the interpreter exits, whichever comes first
         self._thread = threading.Thread(target=_serve, args=(self._requests,), name="halo-tvm-runner", daemon=True)
         self._thread.start()
         self._finalizer = weakref.finalize(self, _stop, self._requests, self._thread, self._pid)
@@ -67,8 +65,58 @@ class Session:
         with ExitStack() as undo:
             undo.callback(self.close)
             self.call(lambda: configure_threads(threads, cpus))
+            undo.pop_all()
+
+    def call(self, task: Callable[[], T]) -> T:
+        """Run `task` on the runner thread and wait; what it raises is raised here.
+
+        Raises
+        ------
+        UsageError
+            it is closed
+        EnvironmentProblem
+            the process is a fork of the one that started the thread (threads do not survive a fork)
+        """
+        if os.getpid() != self._pid:
+            raise EnvironmentProblem(
+                f"expected a call from process {self._pid}, which loaded the module, found its fork {os.getpid()}; "
+                "load the module in the child process, after the fork"
+            )
+        request = _Request(task)
+        request.done.acquire()
+        with self._submission:
+            if self._closed:
+                raise UsageError("expected an open module, found a closed one; load it again")
+            self._requests.put(request)
+        request.done.acquire()
+        try:
+            if request.error is not None:
+                raise request.error
+            return request.result  # type: ignore[return-value]
+        finally:
+            del request  # its error refers to this frame: the cycle would keep the inputs alive
+
+    def close(self) -> None:
+        """End the runner after the requests already queued; closing twice is fine."""
+        if os.getpid() != self._pid:
+            return  # a fork has no runner, and the lock may be held for ever
+        with self._submission:
+            self._closed = True
+        self._finalizer()
+
+
+class Session:
+    """A virtual machine over `library` on `threads` threads; `arguments` follow the inputs of every call."""
+
+    def __init__(self, library: Path, function: str, arguments: Sequence[tvm_ffi.Tensor], threads: int) -> None:
+        self.threads = threads
+        self.function = function
+        self._arguments = tuple(arguments)
+        self._runner = Runner(threads)
+        with ExitStack() as undo:
+            undo.callback(self.close)
             self._library = self.call(lambda: _open_library(library))
-            self._main = self.call(lambda: _machine(self._library)[function])
+            self._main = self.call(lambda: machine_of(self._library)[function])
             undo.pop_all()
 
     def run(self, inputs: Sequence[tvm_ffi.Tensor]) -> object:
@@ -116,7 +164,7 @@ class Session:
             return 0  # let the call happen
 
         def measure() -> None:
-            machine = _machine(self._library)
+            machine = machine_of(self._library)
             machine[self.function](*arguments)
             machine["set_instrument"](instrument)
             machine[self.function](*arguments)
@@ -131,41 +179,12 @@ class Session:
         return sorted(table, key=lambda row: -row[2])
 
     def call(self, task: Callable[[], T]) -> T:
-        """Run `task` on the runner thread and wait; what it raises is raised here.
-
-        Raises
-        ------
-        UsageError
-            the session is closed
-        EnvironmentProblem
-            the process is a fork of the one that loaded the session (threads do not survive a fork)
-        """
-        if os.getpid() != self._pid:
-            raise EnvironmentProblem(
-                f"expected a call from process {self._pid}, which loaded the module, found its fork {os.getpid()}; "
-                "load the module in the child process, after the fork"
-            )
-        request = _Request(task)
-        request.done.acquire()
-        with self._submission:
-            if self._closed:
-                raise UsageError("expected an open module, found a closed one; load it again")
-            self._requests.put(request)
-        request.done.acquire()
-        try:
-            if request.error is not None:
-                raise request.error
-            return request.result  # type: ignore[return-value]
-        finally:
-            del request  # its error refers to this frame: the cycle would keep the inputs alive
+        """Run `task` on the session's thread and wait; what it raises is raised here (see `Runner.call`)."""
+        return self._runner.call(task)
 
     def close(self) -> None:
         """End the runner after the requests already queued; closing twice is fine."""
-        if os.getpid() != self._pid:
-            return  # a fork has no runner, and the lock may be held for ever
-        with self._submission:
-            self._closed = True
-        self._finalizer()
+        self._runner.close()
 
 
 def configure_threads(threads: int, cpus: Sequence[int]) -> None:
@@ -196,7 +215,8 @@ def _open_library(path: Path) -> tvm_ffi.Module:
         return library
 
 
-def _machine(library: tvm_ffi.Module) -> tvm_ffi.Module:
+def machine_of(library: tvm_ffi.Module) -> tvm_ffi.Module:
+    """A new virtual machine over an executable that was loaded or compiled in this process."""
     machine: tvm_ffi.Module = library["vm_load_executable"]()
     machine["vm_initialization"](_CPU, _DEVICE_ID, _POOLED)
     return machine

@@ -60,6 +60,17 @@ def to_array(tensor: tvm_ffi.Tensor) -> np.ndarray:
     return np.from_dlpack(_viewed(tensor, tuple(tensor.shape), str(_BITS[target.itemsize]))).view(target)
 
 
+def to_arrays(result: object) -> list[np.ndarray]:
+    """What a run returned as arrays: a tensor, an array of results, a shape or a number."""
+    if isinstance(result, tvm_ffi.Tensor):
+        return [to_array(result)]
+    if isinstance(result, tvm_ffi.Shape):
+        return [np.array(tuple(result), np.int64)]
+    if isinstance(result, (bool, int, float)):
+        return [np.array(result)]
+    return [array for part in result for array in to_arrays(part)]  # type: ignore[attr-defined]
+
+
 def _viewed(tensor: tvm_ffi.Tensor, shape: tuple[int, ...], dtype: str) -> tvm_ffi.Tensor:
     create_view = tvm_ffi.get_global_func("runtime.TVMTensorCreateView")
     view: tvm_ffi.Tensor = create_view(tensor, tvm_ffi.Shape(shape), tvm_ffi.dtype(dtype), 0)
