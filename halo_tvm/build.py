@@ -7,12 +7,11 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
 import tvm
 from tvm import relax, tirx
 
 from .errors import EnvironmentProblem
-from .dimensions import size_of
+from .dimensions import itemsize_of, size_of
 from .targets import Target
 
 # Row tiles of the GEMM rule are cut into full and partial ones here; see docs/kernels/gemm.md.
@@ -60,7 +59,7 @@ def planned_bytes(mod: tvm.IRModule, plan_memory: bool, ranges: Mapping[str, tup
         nonlocal total
         name = expr.op.name if isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op) else ""
         if name in ("relax.memory.alloc_storage", "relax.builtin.alloc_tensor"):
-            itemsize = 1 if name.endswith("storage") else np.dtype(str(expr.ty.dtype)).itemsize
+            itemsize = 1 if name.endswith("storage") else itemsize_of(expr.ty.dtype)
             total += itemsize * math.prod(size_of(dim, highest) for dim in expr.args[0].values)
 
     relax.analysis.post_order_visit(lowered["main"], visit)

@@ -12,7 +12,6 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 import tvm
 
 from . import reference
@@ -20,6 +19,7 @@ from .artifact import Manifest, ParamHeader, check_output_path, write_artifact
 from .build import build_library, lowering, planned_bytes, with_bounds
 from .config import CompileConfig
 from .describe import manifest_of
+from .dimensions import itemsize_of
 from .errors import EnvironmentProblem, UsageError
 from .imported import ImportedModel
 from .importers import import_model
@@ -140,7 +140,7 @@ def build(
         "library_bytes": library.stat().st_size,
         "params": len(names),
         "params_bytes": sum(
-            np.dtype(imported.params.dtype(n)).itemsize * math.prod(imported.params.shape(n)) for n in names
+            itemsize_of(imported.params.dtype(n)) * math.prod(imported.params.shape(n)) for n in names
         ),
     }
 

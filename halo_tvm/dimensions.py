@@ -11,6 +11,11 @@ from tvm import tirx
 UNKNOWN = 128  # what a symbol counts as when nothing is known of it
 
 
+def itemsize_of(dtype: object) -> int:
+    """Bytes of one element of a TVM dtype, also of those NumPy does not know."""
+    return (tvm_ffi.dtype(str(dtype)).bits + 7) // 8
+
+
 def size_of(dim: tvm.ir.Expr, sizes: Mapping[str, int]) -> int:
     """A dimension with its symbols replaced by `sizes` by name."""
     if isinstance(dim, tirx.IntImm):

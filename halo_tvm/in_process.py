@@ -70,7 +70,7 @@ class Program:
     def run_tensors(self, inputs: Sequence[tvm_ffi.Tensor]) -> object:
         """What the virtual machine returns for tensors in the order of `input_specs`, nothing checked or copied.
 
-        Inputs must be dense and lie at multiples of 64 bytes. An output may be one of the inputs.
+        Inputs must be dense, lie at multiples of 64 bytes and have elements. An output may be one of the inputs.
         """
         main, arguments = self._main, (*inputs, *self._arguments)
         return self._runner.call(lambda: main(*arguments))

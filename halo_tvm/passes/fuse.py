@@ -10,18 +10,18 @@ Equal functions are merged afterwards, so that a model of twelve equal layers ha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
 import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
-from ..dimensions import size_of
+from ..dimensions import itemsize_of, size_of
 from ..relay_ops._operator import OPAQUE
 from ._pass import Context, Pass, Report, bindings, op_name, replace_main
-from .name_rows import resolve_rows
+from .name_rows import casts, resolve_rows
 
 _FUSE = [relax.transform.AnnotateTIROpPattern(), relax.transform.FuseOps()]
 
@@ -119,7 +119,7 @@ def _row_sizes(mod: tvm.IRModule, typical: Mapping[str, int]) -> dict[str, int]:
     for block in mod["main"].body.blocks:
         for binding in block.bindings:
             if isinstance(binding, relax.MatchCast):
-                for dim, product in zip(binding.ty.shape.values, binding.value.ty.shape.values):
+                for dim, product in casts(binding):
                     if isinstance(dim, tirx.Var):
                         sizes.setdefault(dim.name, size_of(product, sizes))
     return sizes
@@ -131,7 +131,7 @@ def _traffic(values: list[relax.Expr | relax.Type], sizes: Mapping[str, int]) ->
     for value in values:
         ty = value if isinstance(value, relax.Type) else value.ty
         for tensor in ty.fields if isinstance(ty, relax.TupleType) else [ty]:
-            if isinstance(tensor, relax.TensorType):
-                elements = int(np.prod([size_of(d, sizes) for d in tensor.shape.values], dtype=np.int64))
-                total += elements * np.dtype(str(tensor.dtype)).itemsize
+            if isinstance(tensor, relax.TensorType) and isinstance(tensor.shape, relax.ShapeExpr):
+                elements = math.prod(size_of(d, sizes) for d in tensor.shape.values)
+                total += elements * itemsize_of(tensor.dtype)
     return total

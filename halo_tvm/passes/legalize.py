@@ -48,6 +48,8 @@ class Legalize(Pass):
             "relax.reshape": lambda _bb, call: call,
             **{a.op: _activation(name, a) for name, a in ACTIVATIONS.items()},
         }
+        with context.target.tvm:
+            mod = relax.backend.DispatchSortScan()(mod)
         mod = relax.transform.LegalizeOps(own)(mod)
         functions = sum(isinstance(f, tvm.tirx.PrimFunc) for f in mod.functions.values())
         return mod, {"functions": functions, "overridden": overridden}

@@ -10,13 +10,15 @@ bounds it by the declared ranges.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
-from ._pass import op_name, replace_main
+from ._pass import bindings, op_name, replace_main
+
+_PREFIX = "rows"
 
 
 def name_rows(mod: tvm.IRModule) -> tvm.IRModule:
@@ -57,13 +59,33 @@ class _Namer(relax.PyExprMutator):
         for product, var in self._named:
             if self._analyzer.can_prove_equal(product, dim):
                 return var
-        name = f"rows{len(self._named) or ''}"
+        name = f"{_PREFIX}{len(self._named) or ''}"
         while name in self._taken:  # sizes are looked up by name, so a dimension of the model keeps its own
             name += "_"
         self._taken.add(name)
         var = tirx.Var(name, "int64")
         self._named.append((dim, var))
         return var
+
+
+def casts(binding: relax.MatchCast) -> Iterator[tuple[tvm.ir.Expr, tvm.ir.Expr]]:
+    """(new, old) of every dimension of a tensor that is cast from one known shape to another, else nothing."""
+    types = (binding.ty, binding.value.ty)
+    if all(isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr) for ty in types):
+        yield from zip(*(ty.shape.values for ty in types))
+
+
+def _named(func: relax.Function) -> set[tirx.Var]:
+    """Variables that `name_rows` made: casts of reshapes introduce them."""
+    values = {b.var: b.value for b in bindings(func)}
+    return {
+        dim
+        for block in func.body.blocks
+        for binding in block.bindings
+        if isinstance(binding, relax.MatchCast) and op_name(values.get(binding.value)) == "relax.reshape"
+        for dim, product in casts(binding)
+        if isinstance(dim, tirx.Var) and not dim.same_as(product) and dim.name.startswith(_PREFIX)
+    }
 
 
 def _names(func: relax.Function) -> set[str]:
@@ -75,10 +97,15 @@ class _Resolver(relax.PyExprMutator):
     def __init__(self, mod: tvm.IRModule) -> None:
         super().__init__(mod)
         self._products: dict[tirx.Var, tvm.ir.Expr] = {}
+        self._given = set(relax.analysis.defined_symbolic_vars(mod["main"])) - _named(mod["main"])
 
     def visit_match_cast_(self, binding: relax.MatchCast) -> None:
         value = self.visit_expr(binding.value)
-        for dim, product in zip(binding.ty.shape.values, value.ty.shape.values):
+        found = list(casts(binding))
+        if not found or any(isinstance(dim, tirx.Var) and dim in self._given for dim, _ in found):
+            super().visit_match_cast_(binding)  # an importer's: it names what is not known, or checks
+            return
+        for (dim, _), product in zip(found, value.ty.shape.values):
             if isinstance(dim, tirx.Var):
                 self._products.setdefault(dim, product)
         self.set_var_remap(binding.var, value)
@@ -93,6 +120,8 @@ class _Resolver(relax.PyExprMutator):
     def _type(self, ty: relax.Type) -> relax.Type:
         if isinstance(ty, relax.TupleType):
             return relax.TupleType([self._type(field) for field in ty.fields])
+        if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
+            return ty
         return relax.TensorType(self._resolved(ty.shape.values), ty.dtype)
 
     def _resolved(self, dims: Sequence[tvm.ir.Expr]) -> list[tvm.ir.Expr]:

@@ -41,6 +41,8 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 def to_tensor(array: np.ndarray) -> tvm_ffi.Tensor:
     """A tensor over the memory of `array`, which must be contiguous, aligned and writable; it keeps it alive."""
+    if array.size == 0:  # NumPy's strides of nothing are not those that kernels check for
+        return _viewed(tvm_ffi.from_dlpack(np.zeros(1, np.uint8)), array.shape, str(array.dtype))
     if array.dtype.kind != "V" and array.dtype.isbuiltin == 1:
         return tvm_ffi.from_dlpack(array)
     return view_bytes(array.view(_BITS[array.dtype.itemsize]), array.shape, str(array.dtype))
