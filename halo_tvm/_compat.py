@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tvm import IRModule, ir
+from tvm import ir
 from tvm.ir import _ffi_api as _ir_api
 
 PINNED_TVM = "0.27.0.post1"
@@ -19,11 +19,16 @@ def onnx_operators() -> frozenset[str]:
     """Operators of the default domain that TVM's ONNX frontend has a converter for."""
     from tvm.relax.frontend.onnx import onnx_frontend
 
-    return frozenset(onnx_frontend._get_convert_map()) | {"Constant"}
+    return frozenset(onnx_frontend._get_convert_map())
 
 
-def from_onnx(model: object) -> IRModule:
-    """An onnx.ModelProto through TVM's frontend, its initialisers as parameters of main."""
-    from tvm.relax.frontend.onnx import from_onnx
+def convert_onnx_node(
+    builder: object, operator: str, inputs: list, attributes: object, opset: int, outputs: int
+) -> object:
+    """One ONNX node through the converter of TVM's own frontend; `attributes` are AttributeProtos."""
+    from tvm.relax.frontend.onnx import onnx_frontend
 
-    return from_onnx(model, keep_params_in_input=True)
+    attrs = onnx_frontend.ONNXGraphImporter({}, "float32")._parse_attr(attributes)
+    attrs["tvm_custom"] = {"name": operator, "num_outputs": outputs}
+    function = onnx_frontend._get_convert_map()[operator].get_converter(opset)
+    return builder.normalize(function(builder, onnx_frontend.onnx_input(inputs), attrs, [{}, {}]))

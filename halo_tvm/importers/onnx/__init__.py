@@ -1,0 +1,311 @@
+"""An ONNX file -> `ImportedModel`, by converters of our own: one small file per family of operators.
+
+Walk: `_file` reads and checks; `_graph` visits the nodes in order; for each, `_folding` computes what is constant,
+`_registry.SYMBOLIC` what depends on dimensions only, a converter from `_registry.CONVERTERS` emits Relax, and
+`_functions` falls back to the body of the operator's definition.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import tvm
+from tvm import relax, tirx
+
+from ...errors import MissingPackage, UnsupportedModel, UsageError
+from ...imported import ImportedModel, InputSpec
+from .._lowerable import what_cannot_be_lowered
+
+# Of a symbolic dimension, for which ONNX declares no bounds.
+ASSUMED_RANGE = (1, 1024)
+Bounds = tuple[tuple[int, int], ...]
+
+
+class NeedsConstants(UnsupportedModel):
+    """Shapes or parameters depend on the values of these inputs: `names`."""
+
+    def __init__(self, message: str, names: frozenset[str]) -> None:
+        super().__init__(message)
+        self.names = names
+
+
+def import_onnx(
+    path: Path, *, shapes: Mapping[str, Bounds] | None = None, constants: Mapping[str, np.ndarray] | None = None
+) -> ImportedModel:
+    """Read the ONNX model at `path`; its own engine, onnxruntime, becomes the reference.
+
+    `shapes` fixes or bounds the dimensions of inputs by name; `constants` gives inputs whose values are known now.
+    """
+    _need_onnx()
+    from ._file import read_model
+
+    model = import_proto(read_model(path), name=path.stem, shapes=shapes, constants=constants, file=path.name)
+    source = {"kind": "onnx", "name": path.name, "sha256": _sha256(path)}
+    return _with(model, source=source, engine=_engine(path, model.outputs))
+
+
+def import_proto(
+    proto: object,
+    *,
+    name: str,
+    shapes: Mapping[str, Bounds] | None = None,
+    constants: Mapping[str, np.ndarray] | None = None,
+    file: str = "the model",
+) -> ImportedModel:
+    """As `import_onnx`, for a checked `onnx.ModelProto` in memory; without an engine."""
+    from . import _registry
+    from ._graph import GraphConverter, initialisers
+
+    _registry.load_converters()
+    opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
+    functions = {("" if f.domain == "ai.onnx" else f.domain, f.name): f for f in proto.functions}
+    graph = GraphConverter(opsets, functions)
+    for key, value in initialisers(proto.graph, graph).items():
+        graph.define(key, value)
+    inputs = _Inputs(proto, graph, shapes or {}, constants or {}, file)
+    with graph.builder.function("main", inputs.variables):
+        graph.convert(proto.graph.node)
+        failure = _problems(graph, file)
+        outputs = [] if failure else [_output(graph, o, file) for o in proto.graph.output]
+        graph.builder.emit_func_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
+    if failure:
+        raise failure
+    mod = _finished(graph)
+    unfit = what_cannot_be_lowered(mod["main"], {n.op_type for n in proto.graph.node})
+    if unfit:
+        raise UnsupportedModel(
+            f"expected operators that can be compiled, found {', '.join(unfit)} in {file}: export the model without them"
+        )
+    return ImportedModel(
+        name=name,
+        mod=mod,
+        params=graph.params,
+        inputs=tuple(inputs.specs),
+        outputs=tuple(o.name for o in proto.graph.output),
+        ranges=inputs.ranges,
+        typical=inputs.typical,
+        source={"kind": "onnx", "name": file},
+        report={
+            "importer": "onnx",
+            "nodes": len(proto.graph.node),
+            "parameters": len(graph.params.sources),
+            "assumed_ranges": {n: list(inputs.ranges[n]) for n in inputs.assumed},
+        },
+    )
+
+
+def _output(graph, output, file: str) -> relax.Expr:
+    from ._values import Sequence
+
+    try:
+        value = graph.lookup(output.name)
+    except KeyError:
+        raise UnsupportedModel(f"expected every output to be made by a node, found none for {output.name} in {file}") from None
+    if value is None or isinstance(value, Sequence):
+        kind = "an absent value" if value is None else "a sequence"
+        raise UnsupportedModel(f"expected tensors as outputs, found {kind} {output.name} in {file}: export it without")
+    expr = graph.expr_of(value)
+    return expr if isinstance(expr, relax.Var) else graph.builder.emit(expr)
+
+
+def _finished(graph) -> tvm.IRModule:
+    """The built module: weights as further parameters of main, pure bindings in dataflow blocks."""
+    mod = graph.builder.get()
+    func = mod["main"]
+    count = len(func.params)
+    func = relax.Function([*func.params, *graph.weights.values()], func.body, func.ret_ty, func.is_pure)
+    mod["main"] = func.with_attrs(
+        {"num_input": count, "halo.params": list(graph.weights), "global_symbol": "main"}
+    )
+    steps = [relax.transform.ConvertToDataflow(1), relax.transform.Normalize(), relax.transform.DeadCodeElimination()]
+    return tvm.transform.Sequential(steps)(mod)
+
+
+def _problems(graph, file: str) -> UnsupportedModel | None:
+    """Everything that could not be converted, in one error."""
+    if not graph.problems:
+        return None
+    listed = "; ".join(
+        f"{what} ({len(nodes)}: {', '.join(nodes[:3])})" for what, nodes in sorted(graph.problems.items())[:20]
+    )
+    message = f"expected operators that can be converted, found {listed} in {file}"
+    if graph.needs:
+        names = ", ".join(sorted(graph.needs))
+        return NeedsConstants(f"{message}: make {names} constant in the model", frozenset(graph.needs))
+    return UnsupportedModel(f"{message}: export the model with another opset or without them")
+
+
+class _Inputs:
+    """The inputs of a model: variables of main, their specs, and the ranges of their symbolic dimensions."""
+
+    def __init__(self, proto, graph, shapes: Mapping[str, Bounds], constants: Mapping[str, np.ndarray], file: str) -> None:
+        from ._values import Constant, Tensor
+
+        self.variables: list[relax.Var] = []
+        self.specs: list[InputSpec] = []
+        self.ranges: dict[str, tuple[int, int]] = {}
+        self.typical: dict[str, int] = {}
+        self.assumed: list[str] = []
+        self._symbols: dict[str, tirx.Var] = {}
+        self._graph, self._file = graph, file
+        held = {i.name for i in proto.graph.initializer} | {s.values.name for s in proto.graph.sparse_initializer}
+        given = [i for i in proto.graph.input if i.name not in held]
+        unknown = sorted((set(shapes) | set(constants)) - {i.name for i in given})
+        if unknown:
+            from ...errors import UnknownName
+
+            raise UnknownName("input", unknown[0], [i.name for i in given])
+        self._fixed = self._fixed_names(given, shapes)
+        indices = _index_ranges(proto.graph)
+        for info in given:
+            if info.name in constants:
+                graph.define(info.name, Constant.of(np.asarray(constants[info.name]), info.name))
+                continue
+            dtype, dims = self._type(info)
+            shape = self._shape(info.name, dims, shapes.get(info.name))
+            var = relax.Var(_identifier(info.name), relax.TensorType(shape, dtype))
+            self.variables.append(var)
+            names = tuple(d if isinstance(d, int) else str(d) for d in shape)
+            self.specs.append(InputSpec(info.name, names, dtype, indices.get(info.name) if "int" in dtype else None))
+            graph.define(info.name, Tensor(var), is_input=True)
+
+    def _type(self, info) -> tuple[str, list[int | str | None]]:
+        import onnx
+
+        from ._values import dtype_name
+
+        kind = info.type.WhichOneof("value")
+        if kind != "tensor_type":
+            raise UnsupportedModel(f"expected tensors as inputs, found {kind} {info.name} in {self._file}: export it without")
+        element = info.type.tensor_type
+        if element.elem_type in (onnx.TensorProto.STRING, onnx.TensorProto.UNDEFINED, onnx.TensorProto.COMPLEX64, onnx.TensorProto.COMPLEX128):
+            name = onnx.TensorProto.DataType.Name(element.elem_type)
+            raise UnsupportedModel(f"expected numbers as inputs, found {name} {info.name} in {self._file}: export it without")
+        dtype = dtype_name(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(element.elem_type)))
+        if not element.HasField("shape"):
+            return dtype, None
+        # A size of 0 or less is how some exporters write "not known".
+        return dtype, [
+            d.dim_value if d.dim_value > 0 else (d.dim_param if d.dim_param and d.dim_param != "?" else None)
+            for d in element.shape.dim
+        ]
+
+    def _fixed_names(self, given, shapes: Mapping[str, Bounds]) -> dict[str, int]:
+        """Dimension names that `shapes` fix through one of the inputs."""
+        fixed: dict[str, int] = {}
+        for info in given:
+            dims = self._type(info)[1] or []
+            for dim, (low, high) in zip(dims, shapes.get(info.name, ())):
+                if isinstance(dim, str) and low == high:
+                    fixed[dim] = low
+        return fixed
+
+    def _shape(self, name: str, dims: list | None, bounds: Bounds | None) -> list:
+        if dims is None:
+            if bounds is None:
+                raise UnsupportedModel(
+                    f"expected inputs of known rank, found {name} without a shape in {self._file}: give --shape {name}=..."
+                )
+            dims = [None] * len(bounds)
+        if bounds is not None and len(bounds) != len(dims):
+            raise UsageError(f"expected {len(dims)} dimensions for input {name}, found {len(bounds)}: give one per dimension")
+        return [self._dim(name, axis, dim, bounds[axis] if bounds else None) for axis, dim in enumerate(dims)]
+
+    def _dim(self, name: str, axis: int, dim: int | str | None, bound: tuple[int, int] | None):
+        if isinstance(dim, int):
+            if bound is not None and bound != (dim, dim):
+                raise UsageError(
+                    f"input {name} has a fixed dimension of {dim}, found {bound[0]}..{bound[1]}: "
+                    "only symbolic dimensions have ranges"
+                )
+            return dim
+        if isinstance(dim, str) and dim in self._fixed:
+            return self._fixed[dim]
+        if dim is None and bound is not None and bound[0] == bound[1]:
+            return bound[0]
+        expression = self._expression(dim) if isinstance(dim, str) else None
+        if expression is not None:
+            return expression
+        key = re.sub(r"\W", "_", dim) if dim else f"{_identifier(name)}_{axis}"
+        if key not in self._symbols:
+            self._symbols[key] = tirx.Var(self._graph.dimension_name(key), "int64")
+            self.ranges[key] = bound or ASSUMED_RANGE
+            if bound is None:
+                self.assumed.append(key)
+            self.typical[key] = 1 if axis == 0 else min(128, self.ranges[key][1])
+            self._graph.sizes.declare(self._symbols[key], 1, 1 << 30)
+        elif bound is not None:
+            low, high = self.ranges[key]
+            self.ranges[key] = bound if key in self.assumed else (max(low, bound[0]), min(high, bound[1]))
+            if key in self.assumed:
+                self.assumed.remove(key)
+        return self._symbols[key]
+
+    def _expression(self, text: str):
+        """A size like `past + sequence` of names met before; None for anything else."""
+        parts = re.findall(r"\w+|[+*()-]", text)
+        if len(parts) < 3 or "".join(parts) != re.sub(r"\s", "", text):
+            return None
+        total = None
+        if any(p in "*()-" for p in parts) or len(parts) % 2 == 0:
+            return None
+        for part in parts[::2]:
+            term = int(part) if part.isdigit() else self._fixed.get(part, self._symbols.get(part))
+            if term is None:
+                return None
+            total = term if total is None else total + term
+        return total
+
+
+def _index_ranges(graph) -> dict[str, tuple[int, int]]:
+    """Inputs that select rows of a weight (token ids) or along another axis: 0 to the last of the smallest such."""
+    sizes = {i.name: list(i.dims) for i in graph.initializer if i.dims}
+    origin: dict[str, str] = {}  # a value that only converts another -> that one
+    found: dict[str, tuple[int, int]] = {}
+    for node in graph.node:  # sorted: a value is made before it is used
+        if node.op_type in ("Cast", "Identity"):
+            origin[node.output[0]] = origin.get(node.input[0], node.input[0])
+        elif node.op_type == "Gather" and node.input[0] in sizes:
+            axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
+            name = origin.get(node.input[1], node.input[1])
+            last = sizes[node.input[0]][axis] - 1
+            found[name] = (0, min(last, found.get(name, (0, last))[1]))
+    return found
+
+
+def _engine(path: Path, outputs: tuple[str, ...]):
+    def run(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        return dict(zip(outputs, session.run(list(outputs), dict(inputs))))
+
+    return run
+
+
+def _with(model: ImportedModel, **changes: object) -> ImportedModel:
+    import dataclasses
+
+    return dataclasses.replace(model, **changes)
+
+
+def _need_onnx() -> None:
+    try:
+        import onnx  # noqa: F401
+    except ImportError as missing:
+        raise MissingPackage("onnx", "reading an ONNX file", "pip install onnx") from missing
+
+
+def _identifier(name: str) -> str:
+    from ._graph import identifier
+
+    return identifier(name)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

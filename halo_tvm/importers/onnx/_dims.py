@@ -1,0 +1,63 @@
+"""Arithmetic of sizes: numbers where they are numbers, simplified expressions of symbolic dimensions elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import tvm
+from tvm import sym, tirx
+
+from ._values import Dim, plain
+
+
+class Sizes:
+    """Simplifies and compares sizes, knowing the ranges of the symbolic dimensions of one model."""
+
+    def __init__(self) -> None:
+        self._analyzer = sym.Analyzer()
+
+    def declare(self, var: tirx.Var, low: int, high: int) -> None:
+        self._analyzer.update(var, sym.ConstIntBound(low, high))
+
+    def simplify(self, dim: Dim) -> Dim:
+        return dim if isinstance(dim, int | float) else plain(self._analyzer.simplify(dim))
+
+    def product(self, dims: Iterable[Dim]) -> Dim:
+        out: Dim = 1
+        for dim in dims:
+            out = prim(out) * dim
+        return self.simplify(out)
+
+    def is_equal(self, a: Dim, b: Dim) -> bool:
+        """Whether the two sizes are equal for every value of their symbols, as far as can be proven."""
+        if isinstance(a, int) and isinstance(b, int):
+            return a == b
+        return bool(self._analyzer.can_prove_equal(prim(a), prim(b)))
+
+    def floordiv(self, a: Dim, b: Dim) -> Dim:
+        return self.simplify(tirx.floordiv(prim(a), prim(b)))
+
+    def ceildiv(self, a: Dim, b: Dim) -> Dim:
+        return self.floordiv(prim(a) + prim(b) - 1, b)
+
+    def minimum(self, a: Dim, b: Dim) -> Dim:
+        return self.simplify(tirx.min(prim(a), prim(b)))
+
+    def maximum(self, a: Dim, b: Dim) -> Dim:
+        return self.simplify(tirx.max(prim(a), prim(b)))
+
+    def decided(self, condition: object) -> bool | None:
+        """True or False where the condition holds or fails for all sizes; None where it depends on them."""
+        if isinstance(condition, bool | int):
+            return bool(condition)
+        simplified = self._analyzer.simplify(condition)
+        if isinstance(simplified, tirx.IntImm):
+            return bool(simplified.value)
+        if self._analyzer.can_prove(simplified):
+            return True
+        return False if self._analyzer.can_prove(tirx.Not(simplified)) else None
+
+
+def prim(dim: Dim) -> tvm.ir.Expr:
+    """A size as an expression."""
+    return tirx.IntImm("int64", int(dim)) if isinstance(dim, int) else dim

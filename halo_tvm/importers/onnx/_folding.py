@@ -1,0 +1,138 @@
+"""Nodes whose inputs are all known: computed now, by the reference implementation of ONNX.
+
+A large weight is not read for that: the few operators that exporters put on weights are applied when it is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, NodeProto
+
+from ._values import Constant, Value
+
+if TYPE_CHECKING:
+    from ._node import Node
+
+_LAZY_BYTES = 1 << 20
+_LARGEST_RESULT = 1 << 28  # elements; more would be a bomb, not a constant
+_NEVER = frozenset({"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"})
+# What the reference implementation raises for input it does not accept: there is no common base.
+_REFERENCE_ERRORS = (ValueError, TypeError, IndexError, AttributeError, AssertionError, RuntimeError, KeyError, NotImplementedError, OverflowError)
+
+
+def fold(node: Node, domain: str) -> tuple[Value | None, ...] | None:
+    """The outputs of `node` as constants; None when something about it is known at run time only."""
+    if node.op == "Constant" and domain == "":
+        return (_constant(node),)
+    if domain != "" or node.op in _NEVER or not node.inputs or not any(i is not None for i in node.inputs):
+        return None
+    if any(i is not None and not isinstance(i, Constant) for i in node.inputs):
+        return None
+    if any(a.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) for a in node.proto.attribute):
+        return None
+    if sum(i.size_bytes for i in node.inputs if i is not None) > _LAZY_BYTES:
+        return _lazy(node)
+    if _result_size(node) > _LARGEST_RESULT:
+        node.refuse("its constant result would be too large")
+    try:
+        results = evaluate(node, [None if i is None else i.array for i in node.inputs])
+    except _REFERENCE_ERRORS:
+        return None  # the converter says what is wrong, or does better
+    if any(not isinstance(r, np.ndarray | np.generic) or np.asarray(r).dtype.kind in "OUS" for r in results):
+        return None
+    return tuple(Constant.of(np.asarray(r), node.outputs[i]) for i, r in enumerate(results))
+
+
+def evaluate(node: Node, inputs: list[np.ndarray | None]) -> tuple[np.ndarray, ...]:
+    """The outputs of a node of the default domain, by the reference implementation of ONNX."""
+    from onnx.reference.op_run import OpRun  # noqa: F401  (fails early where the reference is not there)
+    from onnx.reference import ReferenceEvaluator
+
+    alone = NodeProto()
+    alone.CopyFrom(node.proto)
+    del alone.input[:], alone.output[:]
+    alone.input.extend("" if value is None else f"x{i}" for i, value in enumerate(inputs))
+    alone.output.extend(f"y{i}" if name else "" for i, name in enumerate(node.outputs))
+    feeds = {f"x{i}": value for i, value in enumerate(inputs) if value is not None}
+    graph = onnx.helper.make_graph(
+        [alone],
+        "constant",
+        [onnx.helper.make_tensor_value_info(n, onnx.helper.np_dtype_to_tensor_dtype(v.dtype), v.shape) for n, v in feeds.items()],
+        [onnx.ValueInfoProto(name=n) for n in alone.output if n],
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", node.opset)])
+    with np.errstate(all="ignore"):
+        return tuple(ReferenceEvaluator(model).run(None, feeds))
+
+
+def _constant(node: Node) -> Constant:
+    for name, dtype in (("value", None), ("value_float", "float32"), ("value_floats", "float32"), ("value_int", "int64"), ("value_ints", "int64")):
+        if node.has_attr(name):
+            return Constant.of(np.asarray(node.attr(name), dtype=dtype), node.outputs[0])
+    if node.has_attr("sparse_value"):
+        from ._file import sparse_constant
+
+        return sparse_constant(next(a for a in node.proto.attribute if a.name == "sparse_value").sparse_tensor)
+    node.refuse("expected a tensor or numbers as value")
+
+
+def _result_size(node: Node) -> int:
+    """Elements of the results of the operators that make large tensors from small ones."""
+    sizes = {"ConstantOfShape": 0, "Expand": 1, "Tile": 1}
+    if node.op in sizes and node.has(sizes[node.op]):
+        factor = int(np.prod(node.inputs[0].shape, dtype=np.int64)) if node.op == "Tile" else 1
+        return factor * int(np.prod([int(v) for v in node.inputs[sizes[node.op]].array.reshape(-1)], dtype=object))
+    if node.op == "Range" and len(node.inputs) == 3:
+        start, limit, delta = (float(i.array) for i in node.inputs)
+        return int(abs((limit - start) / delta)) if delta else 0
+    return 0
+
+
+def _lazy(node: Node) -> tuple[Value | None, ...] | None:
+    """Operators on a large weight, applied when the weight is read; None for all others."""
+    weight = node.inputs[0]
+    rule = _LAZY.get(node.op)
+    if rule is None or weight is None or weight.size_bytes <= _LAZY_BYTES:
+        return None
+    apply, shape, dtype = rule(node, weight)
+    return (Constant(shape, dtype, lambda: apply(weight.load()), weight.name or node.outputs[0]),)
+
+
+_Applied = tuple[Callable[[np.ndarray], np.ndarray], tuple[int, ...], str]
+
+
+def _transpose(node: Node, weight: Constant) -> _Applied:
+    axes = node.attr("perm", list(reversed(range(len(weight.shape)))))
+    return lambda w: np.transpose(w, axes), tuple(weight.shape[a] for a in axes), weight.dtype
+
+
+def _cast(node: Node, weight: Constant) -> _Applied:
+    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(node.attr("to")))
+    return lambda w: w.astype(dtype), weight.shape, dtype.name
+
+
+def _identity(node: Node, weight: Constant) -> _Applied:
+    return lambda w: w, weight.shape, weight.dtype
+
+
+def _reshaped(node: Node, weight: Constant) -> _Applied:
+    """Operators that change the shape only, decided on a stand-in without data."""
+    stand_in = np.broadcast_to(np.zeros((), np.int8), weight.shape)
+    rest = [None if i is None else i.array for i in node.inputs[1:]]
+    shape = evaluate(node, [stand_in, *rest])[0].shape
+    return lambda w: w.reshape(shape), shape, weight.dtype
+
+
+_LAZY: dict[str, Callable[[Node, Constant], _Applied]] = {
+    "Transpose": _transpose,
+    "Cast": _cast,
+    "Identity": _identity,
+    "Reshape": _reshaped,
+    "Squeeze": _reshaped,
+    "Unsqueeze": _reshaped,
+    "Flatten": _reshaped,
+}

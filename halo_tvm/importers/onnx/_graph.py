@@ -1,0 +1,281 @@
+"""One ONNX graph, node by node, into a Relax builder."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence as Items
+
+import numpy as np
+from onnx import AttributeProto, GraphProto, NodeProto, numpy_helper
+from tvm import relax
+
+from ...errors import UnsupportedModel
+from ...params import ParamSource, ParamTable
+from . import _folding, _functions, _registry
+from ._dims import Sizes, prim
+from ._node import Node, Refused
+from ._values import Constant, Sequence, Symbolic, Tensor, Value, elements, known
+
+_PARAMETER_BYTES = 4096  # larger weights are parameters of the function, never constants in the IR
+_PARAMETER_KINDS = "float32 float16 float64 bfloat16 int8 uint8".split()
+# What TVM raises for an expression that it cannot type: there is no common base.
+_TVM_ERRORS = (ValueError, TypeError, IndexError, AttributeError, AssertionError, RuntimeError, KeyError)
+
+
+class GraphConverter:
+    """Converts the nodes of one model; graphs inside nodes share everything but their names."""
+
+    def __init__(self, opsets: Mapping[str, int], functions: Mapping[tuple[str, str], object]) -> None:
+        self.builder = relax.BlockBuilder()
+        self.sizes = Sizes()
+        self.opsets = dict(opsets)
+        self.functions = dict(functions)  # the model's own, by (domain, name)
+        self.params = ParamTable()
+        self.weights: dict[str, relax.Var] = {}  # parameter name -> variable of main
+        self.problems: dict[str, list[str]] = defaultdict(list)  # "operator (reason)" -> node names
+        self.needs: set[str] = set()  # graph inputs that would have to be constant
+        self._env: dict[str, Value | None] = {}
+        self._broken: set[str] = set()  # names whose node could not be converted
+        self._made_of: dict[str, tuple[str, ...]] = {}  # name -> the names its node read
+        self._graph_inputs: set[str] = set()
+        self._emitted: dict[int, tuple[Value, relax.Expr]] = {}
+        self._dimension_names: set[str] = set()
+        self._depth = 0
+
+    # Names.
+
+    def define(self, name: str, value: Value, *, is_input: bool = False) -> None:
+        self._env[name] = value
+        if is_input:
+            self._graph_inputs.add(name)
+
+    def lookup(self, name: str) -> Value | None:
+        return self._env[name] if name else None
+
+    def is_broken(self, name: str) -> bool:
+        return name in self._broken
+
+    def dimension_name(self, hint: str) -> str:
+        """A new name for a symbolic dimension."""
+        base = re.sub(r"\W", "_", hint) or "dim"
+        name, count = base, 1
+        while name in self._dimension_names:
+            name, count = f"{base}_{count}", count + 1
+        self._dimension_names.add(name)
+        return name
+
+    def origins(self, name: str) -> frozenset[str]:
+        """The graph inputs that the value called `name` is computed from."""
+        found, seen, stack = set(), set(), [name]
+        while stack:
+            current = stack.pop()
+            if current in seen:
+                continue
+            seen.add(current)
+            if current in self._graph_inputs:
+                found.add(current)
+            stack.extend(self._made_of.get(current, ()))
+        return frozenset(found)
+
+    # Values as expressions.
+
+    def expr_of(self, value: Value) -> relax.Expr:
+        """`value` as a Relax expression; a weight becomes a parameter when it is first used."""
+        if isinstance(value, Tensor):
+            return value.expr
+        if isinstance(value, Sequence):
+            raise Refused("expected a tensor, found a sequence")
+        kept = self._emitted.get(id(value))
+        if kept is None:
+            expr = self._parameter(value) if isinstance(value, Constant) else self._shape_tensor(value)
+            # The value is kept beside the expression, so that its id stays its own.
+            self._emitted[id(value)] = kept = (value, expr)
+        return kept[1]
+
+    def _parameter(self, value: Constant) -> relax.Expr:
+        count = int(np.prod(value.shape, dtype=np.int64))
+        is_float = value.dtype.startswith(("float", "bfloat"))
+        if count <= 1 or value.dtype not in _PARAMETER_KINDS or not (is_float or value.size_bytes > _PARAMETER_BYTES):
+            return relax.const(np.ascontiguousarray(value.array), value.dtype)
+        base = value.name or f"constant_{len(self.weights)}"
+        name, suffix = base, 1
+        while name in self.params:
+            name, suffix = f"{base}_{suffix}", suffix + 1
+        self.params.add_source(name, ParamSource(value.shape, value.dtype, value.load))
+        var = relax.Var(identifier(name), relax.TensorType(value.shape, value.dtype))
+        self.weights[name] = var
+        return var
+
+    def _shape_tensor(self, value: Symbolic) -> relax.Expr:
+        """A tensor computed from dimensions at run time."""
+        from tvm import te, tirx
+
+        items = [prim(e).astype("int64") if not isinstance(e, int) else prim(e) for e in value.array.reshape(-1)]
+
+        def select(sizes: Items) -> te.Tensor:
+            def element(*index):
+                flat = 0
+                for i, extent in zip(index, value.shape):
+                    flat = flat * extent + i
+                out = sizes[-1]
+                for position in range(len(sizes) - 2, -1, -1):
+                    out = tirx.Select(flat == position, sizes[position], out)
+                return out.astype(value.dtype)
+
+            return te.compute(value.shape, element, name="sizes")
+
+        return self.builder.emit_te(select, items, primfunc_name_hint="onnx_sizes")
+
+    # Nodes.
+
+    def convert(self, nodes: Iterable[NodeProto]) -> None:
+        """Convert nodes in order. What cannot be converted is collected in `problems`, and what needs it skipped."""
+        for proto in nodes:
+            for output in proto.output:
+                self._made_of[output] = tuple(i for i in proto.input if i)
+            if any(i in self._broken for i in proto.input):
+                self._broken.update(proto.output)
+                continue
+            try:
+                results = self._converted(proto)
+            except Refused as reason:
+                self._problem(proto, str(reason))
+                self.needs |= reason.needs
+            except UnsupportedModel:
+                raise
+            except _TVM_ERRORS as reason:
+                lines = [line for line in str(reason).strip().splitlines() if line.strip()]
+                self._problem(proto, f"{type(reason).__name__}: {lines[-1].strip()[:160]}" if lines else type(reason).__name__)
+            else:
+                for name, value in zip(proto.output, results):
+                    if name:
+                        self._env[name] = value
+
+    def _problem(self, proto: NodeProto, reason: str) -> None:
+        operator = f"{proto.domain}.{proto.op_type}" if proto.domain not in ("", "ai.onnx") else proto.op_type
+        self.problems[f"{operator} ({reason})"].append(proto.name or (proto.output[0] if proto.output else "?"))
+        self._broken.update(proto.output)
+
+    def _converted(self, proto: NodeProto) -> tuple[Value | None, ...]:
+        domain = "" if proto.domain == "ai.onnx" else proto.domain
+        missing = [i for i in proto.input if i and i not in self._env]
+        if missing:
+            raise Refused(f"its input {missing[0]} is made by no earlier node")
+        inputs = [self.lookup(i) for i in proto.input]
+        node = Node(proto, self, inputs, self.opsets.get(domain, 1))
+        folded = _folding.fold(node, domain)
+        if folded is not None:
+            return folded
+        if domain == "":
+            rule = _registry.SYMBOLIC.get(proto.op_type)
+            if rule is not None and all(i is None or isinstance(i, Constant | Symbolic | Tensor) for i in inputs):
+                value = rule(node)
+                if value is not None:
+                    return (value,)
+        function = _registry.find(domain, proto.op_type, node.opset)
+        if function is not None and (domain, proto.op_type) not in self.functions:
+            return self._values(node, function(node))
+        return _functions.inline(node, domain)
+
+    def _values(self, node: Node, result: object) -> tuple[Value | None, ...]:
+        if isinstance(result, relax.Expr) and not isinstance(result, relax.Tuple):
+            result = result if isinstance(result, relax.Var) else self.builder.emit(result)
+            if isinstance(result.ty, relax.TupleType):
+                result = [self.builder.emit(relax.TupleGetItem(result, i)) for i in range(len(result.ty.fields))]
+        elif isinstance(result, relax.Tuple):
+            result = list(result.fields)
+        items = result if isinstance(result, tuple | list) else (result,)
+        if len(items) < len([o for o in node.outputs if o]) and any(node.outputs[len(items) :]):
+            node.refuse(f"expected {len(items)} outputs, found {len(node.outputs)}")
+        return tuple(self.as_value(node, item) for item in items)
+
+    def as_value(self, node: Node, item: object) -> Value | None:
+        """What a converter returned, as a value: tuples of Relax are taken apart, small constants kept known."""
+        if item is None or isinstance(item, Tensor | Constant | Symbolic | Sequence):
+            return item
+        if isinstance(item, np.ndarray | np.generic):
+            return Constant.of(np.asarray(item))
+        var = item if isinstance(item, relax.Var) else node.emit(item)
+        if not (isinstance(var.ty, relax.TensorType) and isinstance(var.ty.shape, relax.ShapeExpr)):
+            node.refuse("the shape of its result cannot be derived")
+        return Tensor(var)
+
+    # Graphs inside nodes, and attributes.
+
+    def convert_graph(self, graph: GraphProto, inputs: Items[Value | None] = ()) -> list[Value | None]:
+        """The outputs of a graph inside a node, whose names see those around it."""
+        if self._depth > 32:
+            raise Refused("graphs are nested more than 32 deep")
+        outer = dict(self._env)
+        self._depth += 1
+        before = sum(map(len, self.problems.values()))
+        try:
+            self._env.update(initialisers(graph, self))
+            self._env.update({i.name: value for i, value in zip(graph.input, inputs)})
+            self.convert(graph.node)
+            if sum(map(len, self.problems.values())) > before:
+                raise Refused("a graph inside it cannot be converted")
+            missing = [o.name for o in graph.output if o.name not in self._env]
+            if missing:
+                raise Refused(f"a graph inside it never makes its output {missing[0]}")
+            return [self._env[o.name] for o in graph.output]
+        finally:
+            self._depth -= 1
+            self._env = outer
+
+    def convert_body(self, nodes: Iterable[NodeProto], env: Mapping[str, Value | None], outputs: Items[str], opsets: Mapping[str, int]) -> list[Value | None]:
+        """The outputs of a function body, which sees only `env`."""
+        if self._depth > 32:
+            raise Refused("function bodies are nested more than 32 deep")
+        outer, outer_opsets = self._env, self.opsets
+        self._env, self.opsets = dict(env), {**outer_opsets, **opsets}
+        self._depth += 1
+        before = sum(map(len, self.problems.values()))
+        try:
+            self.convert(nodes)
+            if sum(map(len, self.problems.values())) > before:
+                raise Refused("the body of this function cannot be converted")
+            return [self._env.get(name) for name in outputs]
+        finally:
+            self._depth -= 1
+            self._env, self.opsets = outer, outer_opsets
+
+    def attribute(self, proto: AttributeProto) -> object:
+        kind = AttributeProto.AttributeType.Name(proto.type)
+        match kind:
+            case "FLOAT":
+                return proto.f
+            case "INT":
+                return proto.i
+            case "STRING":
+                return proto.s.decode("utf-8", "replace")
+            case "TENSOR":
+                return numpy_helper.to_array(proto.t)
+            case "GRAPH":
+                return proto.g
+            case "FLOATS":
+                return list(proto.floats)
+            case "INTS":
+                return list(proto.ints)
+            case "STRINGS":
+                return [s.decode("utf-8", "replace") for s in proto.strings]
+        raise Refused(f"attribute {proto.name} has the kind {kind}")
+
+
+def identifier(name: str) -> str:
+    """`name` with everything that is no letter, digit or underscore replaced."""
+    text = re.sub(r"\W", "_", name)
+    return text if text[:1].isalpha() or text[:1] == "_" else f"v_{text}"
+
+
+def initialisers(graph: GraphProto, converter: GraphConverter) -> dict[str, Value]:
+    """The constants that `graph` holds, by name."""
+    from ._file import sparse_constant, tensor_constant
+
+    found: dict[str, Value] = {t.name: tensor_constant(t) for t in graph.initializer}
+    found.update({s.values.name: sparse_constant(s) for s in graph.sparse_initializer})
+    return found
+
+
+__all__ = ["GraphConverter", "elements", "identifier", "initialisers", "known"]

@@ -1,0 +1,176 @@
+"""What a converter sees of one ONNX node: inputs, attributes, and how to emit Relax."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence as Items
+from typing import TYPE_CHECKING, NoReturn
+
+import numpy as np
+from tvm import relax, tirx
+
+from ._values import Constant, Dim, Sequence, Symbolic, Value, elements, plain
+
+if TYPE_CHECKING:
+    from ._graph import GraphConverter
+
+_REQUIRED = object()
+
+
+class Refused(Exception):
+    """A node that cannot be converted; the message says why. `needs`: graph inputs that would have to be constant."""
+
+    def __init__(self, reason: str, needs: frozenset[str] = frozenset()) -> None:
+        super().__init__(reason)
+        self.needs = needs
+
+
+class Node:
+    """One node with its inputs looked up. Indices past the inputs, and empty names, are inputs that are not there."""
+
+    def __init__(self, proto: object, graph: GraphConverter, inputs: Items[Value | None], opset: int) -> None:
+        self.proto = proto
+        self.op: str = proto.op_type
+        self.domain: str = proto.domain
+        self.name: str = proto.name or (proto.output[0] if proto.output else proto.op_type)
+        self.outputs: tuple[str, ...] = tuple(proto.output)
+        self.inputs = tuple(inputs)
+        self.opset = opset
+        self.graph = graph
+        self.sizes = graph.sizes
+        self._attrs = {a.name: a for a in proto.attribute}
+
+    # Inputs.
+
+    def has(self, index: int) -> bool:
+        return index < len(self.inputs) and self.inputs[index] is not None
+
+    def value(self, index: int) -> Value:
+        if not self.has(index):
+            self.refuse(f"input {index} is missing")
+        return self.inputs[index]
+
+    def x(self, index: int) -> relax.Expr:
+        """Input `index` as a Relax expression: a variable, a weight or a constant."""
+        return self.graph.expr_of(self.value(index))
+
+    def xs(self) -> list[relax.Expr]:
+        """All inputs as Relax expressions."""
+        return [self.x(i) for i in range(len(self.inputs))]
+
+    def shape(self, index: int) -> tuple[Dim, ...]:
+        value = self.value(index)
+        if isinstance(value, Sequence):
+            self.refuse(f"expected a tensor as input {index}, found a sequence")
+        return value.shape
+
+    def rank(self, index: int) -> int:
+        return len(self.shape(index))
+
+    def dtype(self, index: int) -> str:
+        value = self.value(index)
+        if isinstance(value, Sequence):
+            self.refuse(f"expected a tensor as input {index}, found a sequence")
+        return value.dtype
+
+    def constant(self, index: int) -> np.ndarray:
+        """Values of input `index`, which must be known now."""
+        value = self.value(index)
+        if not isinstance(value, Constant):
+            self._needs(index)
+        return value.array
+
+    def constant_or(self, index: int, default: object) -> object:
+        return self.constant(index) if self.has(index) else default
+
+    def ints(self, index: int) -> list[int]:
+        """Constant input `index`, flattened."""
+        return [int(v) for v in self.constant(index).reshape(-1)]
+
+    def dims(self, index: int) -> list[Dim]:
+        """Input `index`, a rank-1 (or 0) integer tensor, as numbers and expressions of symbolic dimensions."""
+        value = self.value(index)
+        if not isinstance(value, Constant | Symbolic):
+            self._needs(index)
+        return [plain(e) for e in elements(value).reshape(-1)]
+
+    def scalar(self, index: int) -> float | int | bool:
+        """Constant input `index` of one element."""
+        array = self.constant(index)
+        if array.size != 1:
+            self.refuse(f"expected one number as input {index}, found the shape {array.shape}")
+        return array.reshape(-1)[0].item()
+
+    def is_known(self, index: int) -> bool:
+        return self.has(index) and isinstance(self.inputs[index], Constant)
+
+    def _needs(self, index: int) -> NoReturn:
+        name = self.proto.input[index]
+        raise Refused(f"input {index} ({name}) must be constant", self.graph.origins(name))
+
+    # Attributes.
+
+    def attr(self, name: str, default: object = _REQUIRED) -> object:
+        """Attribute as int, float, str, list, NumPy array (a tensor) or GraphProto."""
+        if name not in self._attrs:
+            if default is _REQUIRED:
+                self.refuse(f"attribute {name} is missing")
+            return default
+        return self.graph.attribute(self._attrs[name])
+
+    def has_attr(self, name: str) -> bool:
+        return name in self._attrs
+
+    # Results.
+
+    def emit(self, expr: relax.Expr) -> relax.Expr:
+        """Bind `expr`; its shape must be known."""
+        var = self.graph.builder.emit(expr)
+        if isinstance(var.ty, relax.TensorType) and not isinstance(var.ty.shape, relax.ShapeExpr):
+            self.refuse("the shape of its result cannot be derived")
+        return var
+
+    def te(self, function: Callable, *args: object, name: str | None = None, **kwargs: object) -> relax.Expr:
+        """Bind a call of the tensor expression `function(*args)`; sizes among `args` may be symbolic."""
+        return self.graph.builder.emit_te(
+            function, *args, primfunc_name_hint=name or f"onnx_{self.op.lower()}", **kwargs
+        )
+
+    def fresh_dims(self, expr: relax.Expr, shape: Items[Dim | None], hint: str = "") -> relax.Expr:
+        """`expr`, of data-dependent sizes, with a new symbolic dimension for every None in `shape`."""
+        dims = [tirx.Var(self.graph.dimension_name(hint or self.op.lower()), "int64") if d is None else d for d in shape]
+        bound = expr if isinstance(expr, relax.Var) else self.graph.builder.emit(expr)
+        return self.graph.builder.match_cast(bound, relax.TensorType(dims, expr_dtype(bound)))
+
+    def runtime_dims(self, index: int) -> list[Dim]:
+        """As `dims`; a tensor known at run time only gives new symbolic dimensions, which must not be negative."""
+        value = self.value(index)
+        if isinstance(value, Constant | Symbolic):
+            return self.dims(index)
+        count = value.shape[0] if value.shape else 1
+        if not isinstance(count, int):
+            self._needs(index)
+        tensor = self.x(index)
+        if value.dtype != "int64":
+            tensor = self.emit(relax.op.astype(tensor, "int64"))
+        if not value.shape:
+            tensor = self.emit(relax.op.reshape(tensor, (1,)))
+        shape = self.graph.builder.emit(relax.op.tensor_to_shape(tensor))
+        dims = [tirx.Var(self.graph.dimension_name(self.op.lower()), "int64") for _ in range(count)]
+        self.graph.builder.match_cast(shape, relax.ShapeType(dims))
+        return dims
+
+    def refuse(self, reason: str) -> NoReturn:
+        raise Refused(reason)
+
+    def refuse_unless(self, condition: bool, reason: str) -> None:
+        if not condition:
+            self.refuse(reason)
+
+
+def expr_dtype(expr: relax.Expr) -> str:
+    return str(expr.ty.dtype)
+
+
+def expr_shape(expr: relax.Expr) -> list[Dim]:
+    """Dimensions of an expression of known shape."""
+    return [plain(d) for d in expr.ty.shape.values]

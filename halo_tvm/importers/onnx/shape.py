@@ -1,0 +1,127 @@
+"""Sizes and views: what changes a tensor's shape and no element."""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm import relax
+
+from ._dims import prim
+from ._node import Node
+from ._registry import converter
+from ._values import Dim
+
+
+@converter("Identity")
+def identity(node: Node) -> object:
+    return node.value(0)
+
+
+@converter("Reshape")
+def reshape(node: Node) -> relax.Expr:
+    """-1 takes what is left, 0 keeps the size of the input (unless allowzero)."""
+    dims = node.dims(1) if node.has(1) else list(node.attr("shape"))
+    shape = node.shape(0)
+    if not node.attr("allowzero", 0):
+        dims = [shape[i] if isinstance(d, int) and d == 0 else d for i, d in enumerate(dims)]
+    return relax.op.reshape(node.x(0), filled(node, dims, shape))
+
+
+def filled(node: Node, dims: list[Dim], shape: tuple[Dim, ...]) -> list[Dim]:
+    """`dims` with the size -1 replaced by what is left of `shape`."""
+    free = [i for i, d in enumerate(dims) if isinstance(d, int) and d == -1]
+    if not free:
+        return dims
+    node.refuse_unless(len(free) == 1, f"expected at most one size of -1, found {len(free)}")
+    rest = dims[: free[0]] + dims[free[0] + 1 :]
+    left = list(shape)
+    for dim in list(rest):  # sizes on both sides cancel: n*h*d / (n*h) stays simple
+        match = next((i for i, s in enumerate(left) if node.sizes.is_equal(s, dim)), None)
+        if match is not None:
+            left.pop(match)
+            rest.remove(dim)
+    total, given = node.sizes.product(left), node.sizes.product(rest)
+    node.refuse_unless(not (isinstance(given, int) and given == 0), "expected sizes that are not 0 beside -1")
+    dims[free[0]] = node.sizes.floordiv(total, given)
+    return dims
+
+
+@converter("Flatten")
+def flatten(node: Node) -> relax.Expr:
+    shape = node.shape(0)
+    axis = int(node.attr("axis", 1))
+    axis = axis + len(shape) if axis < 0 else axis
+    return relax.op.reshape(node.x(0), [node.sizes.product(shape[:axis]), node.sizes.product(shape[axis:])])
+
+
+@converter("Squeeze")
+def squeeze(node: Node) -> relax.Expr:
+    shape = node.shape(0)
+    axes = _axes(node, len(shape))
+    if axes is None:
+        axes = [i for i, d in enumerate(shape) if isinstance(d, int) and d == 1]
+    for axis in axes:
+        known = node.sizes.decided(prim(shape[axis]) == 1) if not isinstance(shape[axis], int) else shape[axis] == 1
+        node.refuse_unless(known is not False, f"expected a size of 1 at axis {axis}, found {shape[axis]}")
+    return relax.op.reshape(node.x(0), [d for i, d in enumerate(shape) if i not in axes])
+
+
+@converter("Unsqueeze")
+def unsqueeze(node: Node) -> relax.Expr:
+    axes = node.ints(1) if node.has(1) else list(node.attr("axes"))
+    shape = list(node.shape(0))
+    for axis in sorted(a + len(shape) + len(axes) if a < 0 else a for a in axes):
+        shape.insert(axis, 1)
+    return relax.op.reshape(node.x(0), shape)
+
+
+def _axes(node: Node, rank: int) -> list[int] | None:
+    axes = node.ints(1) if node.has(1) else node.attr("axes", None)
+    return None if axes is None else [a + rank if a < 0 else a for a in axes]
+
+
+@converter("Transpose")
+def transpose(node: Node) -> relax.Expr:
+    return relax.op.permute_dims(node.x(0), node.attr("perm", list(reversed(range(node.rank(0))))))
+
+
+@converter("Expand")
+def expand(node: Node) -> relax.Expr:
+    shape, wanted = node.shape(0), node.runtime_dims(1)
+    rank = max(len(shape), len(wanted))
+    old: list[Dim] = [1] * (rank - len(shape)) + list(shape)
+    new: list[Dim] = [1] * (rank - len(wanted)) + list(wanted)
+    out = [b if isinstance(a, int) and a == 1 else a for a, b in zip(old, new)]
+    x = node.x(0)
+    if len(shape) < rank:
+        x = node.emit(relax.op.reshape(x, old))
+    return relax.op.broadcast_to(x, out) if any(not node.sizes.is_equal(a, b) for a, b in zip(old, out)) else x
+
+
+@converter("Concat")
+def concat(node: Node) -> relax.Expr:
+    xs = node.xs()
+    return relax.op.concat(xs, int(node.attr("axis", 1))) if len(xs) > 1 else xs[0]
+
+
+@converter("ConstantOfShape")
+def constant_of_shape(node: Node) -> relax.Expr:
+    value = np.asarray(node.attr("value", np.zeros(1, np.float32))).reshape(-1)[0]
+    dims = node.runtime_dims(0)
+    return relax.op.full(relax.ShapeExpr(dims), relax.const(value, str(value.dtype)), str(value.dtype))
+
+
+@converter("Range")
+def arange(node: Node) -> relax.Expr:
+    dtype = node.dtype(0)
+    if dtype in ("int64", "int32", "int16"):
+        start, stop, step = (_number(node, i) for i in range(3))
+        out = relax.op.arange(start, stop, step, "int64")
+        return out if dtype == "int64" else relax.op.astype(node.emit(out), dtype)
+    values = [node.constant(i) for i in range(3)]
+    return relax.const(np.arange(*(v.item() for v in values)).astype(dtype))
+
+
+def _number(node: Node, index: int) -> Dim:
+    dims = node.dims(index)
+    node.refuse_unless(len(dims) == 1, f"expected one number as input {index}, found {len(dims)}")
+    return dims[0]
