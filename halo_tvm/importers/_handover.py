@@ -1,0 +1,118 @@
+"""An ImportedModel as plain files, from a process that is not trusted: JSON and safetensors, nothing that runs.
+
+    module.json          the IRModule, as TVM writes it
+    weights.safetensors  the weights, which the reader maps: they exist once in memory, as pages of a file
+    model.json           everything else
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import mmap
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from ..errors import UnsupportedModel
+from ..imported import ImportedModel, InputSpec
+from ..params import ParamSource, ParamTable
+
+_DTYPES = {
+    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",
+    "int16": "I16", "int8": "I8", "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8", "bool": "BOOL",
+    "complex64": "C64",
+}  # fmt: skip
+_NAMES = {code: name for name, code in _DTYPES.items()}
+_HEADER_LIMIT = 64 << 20
+_FIELDS = ("outputs", "ranges", "typical", "source", "report")
+
+
+def dump_model(model: ImportedModel, directory: Path) -> None:
+    """Write `model` (without its engine) into `directory`."""
+    (directory / "module.json").write_text(tvm.ir.save_json(model.mod), encoding="utf-8")
+    write_arrays(
+        directory / "weights.safetensors",
+        {name: (s.dtype, s.shape) for name, s in model.params.sources.items()},
+        (source.load() for source in model.params.sources.values()),
+    )
+    fields = {name: getattr(model, name) for name in _FIELDS}
+    inputs = [dataclasses.asdict(spec) for spec in model.inputs]
+    plain = {"name": model.name, "inputs": inputs, "engine": model.engine is not None, **fields}
+    (directory / "model.json").write_text(json.dumps(plain, default=str), encoding="utf-8")
+
+
+def load_model(directory: Path) -> tuple[ImportedModel, bool]:
+    """What `dump_model` wrote, and whether the writer has an engine. The weights stay mapped after the files go."""
+    fields = json.loads((directory / "model.json").read_text(encoding="utf-8"))
+    mod = tvm.ir.load_json((directory / "module.json").read_text(encoding="utf-8"))
+    if not isinstance(mod, tvm.IRModule) or not relax.analysis.well_formed(mod):
+        raise UnsupportedModel("expected a well-formed module from the worker, found another: report this model")
+    params = ParamTable()
+    for name, array in map_arrays(directory / "weights.safetensors").items():
+        params.add_source(name, ParamSource(array.shape, str(array.dtype), lambda array=array: array))
+    model = ImportedModel(
+        name=str(fields["name"]),
+        mod=mod,
+        params=params,
+        inputs=tuple(_input(plain) for plain in fields["inputs"]),
+        outputs=tuple(map(str, fields["outputs"])),
+        ranges={str(k): (int(low), int(high)) for k, (low, high) in fields["ranges"].items()},
+        typical={str(k): int(v) for k, v in fields["typical"].items()},
+        source=dict(fields["source"]),
+        report=dict(fields["report"]),
+    )
+    return model, bool(fields["engine"])
+
+
+def _input(plain: Mapping[str, object]) -> InputSpec:
+    shape = tuple(d if isinstance(d, str) else int(d) for d in plain["shape"])
+    values = plain["values"]
+    return InputSpec(
+        str(plain["name"]),
+        shape,
+        str(plain["dtype"]),
+        values=None if values is None else (int(values[0]), int(values[1])),
+        default=plain["default"],
+    )
+
+
+def write_arrays(
+    file: Path, headers: Mapping[str, tuple[str, tuple[int, ...]]], arrays: Iterable[np.ndarray]
+) -> None:
+    """A safetensors file of `arrays`, which come one at a time in the order of `headers`."""
+    table, end = {}, 0
+    for name, (dtype, shape) in headers.items():
+        start, end = end, end + math.prod(shape) * np.dtype(dtype).itemsize
+        table[name] = {"dtype": _DTYPES[dtype], "shape": list(shape), "data_offsets": [start, end]}
+    header = json.dumps(table).encode()
+    header += b" " * (-(len(header) + 8) % 64)
+    with file.open("wb") as stream:
+        stream.write(len(header).to_bytes(8, "little") + header)
+        for array, (dtype, shape) in zip(arrays, headers.values(), strict=True):
+            assert array.shape == tuple(shape) and str(array.dtype) == dtype, f"{array.dtype}{array.shape}"
+            stream.write(memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8)))
+
+
+def map_arrays(file: Path) -> dict[str, np.ndarray]:
+    """The arrays of a safetensors file, read-only, as pages of the file; every bound is checked."""
+    with file.open("rb") as stream:
+        size = file.stat().st_size
+        length = int.from_bytes(stream.read(8), "little")
+        if not 0 < length <= min(size - 8, _HEADER_LIMIT):
+            raise UnsupportedModel(f"expected a safetensors header within {size} bytes, found {length}: file is damaged")
+        table = json.loads(stream.read(length))
+        data = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+    arrays = {}
+    for name, entry in table.items():
+        dtype, shape = np.dtype(_NAMES[entry["dtype"]]), tuple(map(int, entry["shape"]))
+        start, end = map(int, entry["data_offsets"])
+        count = math.prod(shape)
+        if min(shape, default=0) < 0 or start < 0 or end - start != count * dtype.itemsize or 8 + length + end > size:
+            raise UnsupportedModel(f"expected tensor {name!r} inside {file.name}, found other bounds: file is damaged")
+        arrays[name] = np.frombuffer(data, dtype, count, 8 + length + start).reshape(shape)
+    return arrays

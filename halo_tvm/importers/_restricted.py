@@ -1,0 +1,229 @@
+"""Importers of files that can run code work in a confined process; only data comes back.
+
+    model = convert_restricted("torchscript", Path("model.pt"), {"shapes": ["x=1x512"]})
+
+The process (see `confinement`) can read the file and the installed packages, write to one temporary directory,
+and nothing else. Its answer is JSON and safetensors. A crash or an exceeded limit is `UnsupportedModel`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from .. import errors
+from ..confinement import NEEDED, Policy
+from ..errors import HaloError, UnsupportedModel, UsageError
+from ..imported import ImportedModel
+
+_REPLY_LIMIT = 1 << 20
+_MESSAGE_LIMIT = 2000
+_PASSED_ON = ("UnsupportedModel", "UsageError", "InputError", "EnvironmentProblem")
+_WARM = {"torchscript": "torch.export", "torch_export": "torch.export", "transformers": "transformers"}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one conversion may take. Memory is on top of the imports and of a multiple of the file's size."""
+
+    seconds: float = 600.0  # wall clock, for the conversion and for each call of the engine
+    memory_bytes: int = 4 << 30
+    memory_per_byte: int = 8
+    file_bytes: int = 64 << 30
+
+
+def convert_restricted(
+    kind: str, path: Path, options: Mapping[str, object], *, trust: bool = False, limits: Limits | None = None
+) -> ImportedModel:
+    """Import `path` (a file or a directory) with the converter `kind` in a confined process.
+
+    `options` are plain values for the converter. `trust` goes on where the host offers no confinement.
+    The restrictions that held are in the model's report under "restrictions". The model's engine asks the same
+    process, which ends with the model.
+
+    Raises
+    ------
+    UnsupportedModel
+        the converter refused the file, crashed, or exceeded a limit
+    UsageError
+        no confinement on this host, and the file is not trusted
+    """
+    from ._handover import load_model
+
+    limits = limits or Limits()
+    worker = _Worker(path.resolve(), trust, limits)
+    worker.ask({"command": "convert", "kind": kind, "path": str(path.resolve()), "options": dict(options),
+                "warm": _WARM.get(kind)})  # fmt: skip
+    try:
+        model, has_engine = load_model(worker.directory)
+    except (ValueError, KeyError, TypeError, OSError, AttributeError) as reason:
+        raise UnsupportedModel(f"expected a model from the worker, found {reason!r}: report {path.name}") from reason
+    for name in ("module.json", "weights.safetensors", "model.json"):
+        (worker.directory / name).unlink()
+    if not has_engine:
+        worker.close()
+    report = {**model.report, "restrictions": worker.held or "none: the file is trusted"}
+    return dataclasses.replace(model, report=report, engine=worker.engine if has_engine else None)
+
+
+class _Worker:
+    """The parent's end: the process, its directory, and what its death means."""
+
+    def __init__(self, path: Path, trust: bool, limits: Limits) -> None:
+        self._name, self._limits = path.name, limits
+        self.directory = Path(tempfile.mkdtemp(prefix="halo-tvm-import-"))
+        files = [path] if path.is_file() else [f for f in path.rglob("*") if f.is_file()]
+        policy = Policy(
+            str(self.directory),
+            (str(path),),
+            memory_bytes=limits.memory_bytes + limits.memory_per_byte * sum(f.stat().st_size for f in files),
+            cpu_seconds=int(limits.seconds * 4) + 60,
+            file_bytes=limits.file_bytes,
+        )
+        self._errors = tempfile.TemporaryFile()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "halo_tvm.confinement", "halo_tvm.importers._worker", policy.text()],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, cwd=self.directory,
+            env=_environment(self.directory), start_new_session=True,
+        )  # fmt: skip
+        self.close = weakref.finalize(self, _end, self._process, self.directory, self._errors)
+        self._buffer = b""
+        self.held: dict[str, str] = dict(self._reply(60.0)["held"])
+        missing = [name for name in NEEDED if name not in self.held]
+        if missing and not trust:
+            self.close()
+            raise UsageError(
+                f"expected a system that can confine the import of {self._name}, found one without "
+                f"{' and '.join(missing)} (Landlock and seccomp of Linux): use such a system, or say --trust-model"
+            )
+
+    def ask(self, request: Mapping[str, object]) -> None:
+        """One request; raises what the worker answers instead of success."""
+        try:
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise self._died() from None
+        reply = self._reply(self._limits.seconds)
+        if reply.get("ok") is True:
+            return
+        if request["command"] == "convert":
+            self.close()
+        raise self._error(str(reply.get("error")), _one_line(str(reply.get("message"))))
+
+    def engine(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Outputs of the source model, by name."""
+        from ._handover import map_arrays, write_arrays
+
+        headers = {name: (str(value.dtype), value.shape) for name, value in inputs.items()}
+        write_arrays(self.directory / "inputs.safetensors", headers, inputs.values())
+        self.ask({"command": "engine"})
+        file = self.directory / "outputs.safetensors"
+        outputs = {name: np.array(value) for name, value in map_arrays(file).items()}
+        file.unlink()
+        return outputs
+
+    def _error(self, kind: str, message: str) -> HaloError:
+        if kind == "MemoryError":
+            return UnsupportedModel(
+                f"expected {self._name} to fit into bounded memory, found that it asks for more than "
+                f"{self._limits.memory_bytes >> 20} MiB: give smaller shapes"
+            )
+        known = getattr(errors, kind, None)
+        for name in _PASSED_ON:
+            base = getattr(errors, name)
+            if isinstance(known, type) and issubclass(known, base):
+                return base(message)
+        return UnsupportedModel(f"expected a model in {self._name} that can be converted, found {message}: "
+                                "check that the file is whole, or export it as ONNX")  # fmt: skip
+
+    def _reply(self, seconds: float) -> dict[str, object]:
+        deadline = time.monotonic() + seconds
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            while b"\n" not in self._buffer and len(self._buffer) < _REPLY_LIMIT:
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    self.close()
+                    raise UnsupportedModel(
+                        f"expected {self._name} to be converted within {seconds:g} s, found it still at work: "
+                        "it was stopped; give smaller shapes, or export it as ONNX"
+                    )
+                chunk = os.read(self._process.stdout.fileno(), 1 << 16)
+                if not chunk:
+                    raise self._died()
+                self._buffer += chunk
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        try:
+            reply = json.loads(line)
+        except ValueError:
+            reply = None
+        if not isinstance(reply, dict):
+            self.close()
+            raise UnsupportedModel(f"expected an answer about {self._name}, found {line[:60]!r}: the file is not sound")
+        return reply
+
+    def _died(self) -> UnsupportedModel:
+        code = self._process.wait()
+        self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - 300))
+        last = self._errors.read().decode(errors="replace").strip().splitlines()
+        self.close()
+        if code == -signal.SIGXCPU or code == -signal.SIGKILL:
+            how = "it exceeded its processor time or memory"
+        else:
+            how = f"it ended with {f'signal {-code}' if code < 0 else f'code {code}'}"
+            how += f" ({_one_line(last[-1])[:200]})" if last else ""
+        return UnsupportedModel(
+            f"expected {self._name} to be converted, found that the process which read it died, {how}: "
+            "check that the file is whole, or export it as ONNX"
+        )
+
+
+def _environment(directory: Path) -> dict[str, str]:
+    """Nothing of the user's: where to find packages, and a home that is the worker's directory."""
+    package = str(Path(__file__).resolve().parents[2])
+    path = [package, *(p for p in sys.path if p != package and _holds_packages(Path(p)))]
+    return {
+        "PYTHONPATH": os.pathsep.join(path), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONSAFEPATH": "1",
+        "HOME": str(directory), "TMPDIR": str(directory), "LC_ALL": "C.UTF-8", "MALLOC_ARENA_MAX": "2",
+        "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": str(min(4, os.cpu_count() or 1)),
+    }  # fmt: skip
+
+
+def _holds_packages(path: Path) -> bool:
+    """Whether installed packages lie there; a script's own folder is none of the worker's business."""
+    if not path.is_absolute():
+        return False
+    return any(path.is_relative_to(p) for p in (sys.prefix, sys.base_prefix)) or any(path.glob("*.dist-info"))
+
+
+def _end(process: subprocess.Popen[bytes], directory: Path, errors_file: object) -> None:
+    """Kill the process and its group, and remove its directory."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    for pipe in (process.stdin, process.stdout, errors_file):
+        try:
+            pipe.close()
+        except BrokenPipeError:
+            pass  # the process died with bytes unread; there is nobody left to send them to
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def _one_line(text: str) -> str:
+    """Text of a file nobody vouches for, fit for a terminal."""
+    shown = "".join(c if c.isprintable() else " " for c in text)
+    return " ".join(shown.split())[:_MESSAGE_LIMIT]

@@ -1,0 +1,80 @@
+"""The confined end of `_restricted`: convert one file, then answer calls of its engine, until the pipe closes.
+
+One JSON line per request and per reply. Arrays travel as safetensors files in the worker's own directory.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from ..confinement import Policy, limit_memory
+from ..errors import HaloError
+from ..imported import ImportedModel
+
+# kind -> module and function (path, options) -> ImportedModel; in this process a file may do its worst.
+CONVERTERS = {
+    "torchscript": ("halo_tvm.importers.torchscript", "import_unrestricted"),
+    "torch_export": ("halo_tvm.importers.torch_export", "import_unrestricted"),
+    "transformers": ("halo_tvm.importers.torch_export.transformers", "import_unrestricted"),
+    "probe": ("halo_tvm.importers._probe", "import_unrestricted"),
+}
+
+
+def main(policy: Policy, held: dict[str, str]) -> None:
+    """Serve requests on the standard streams; what libraries print goes to standard error."""
+    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    _send(replies, {"held": held})
+    model: ImportedModel | None = None
+    directory = Path(policy.directory)
+    for line in sys.stdin:
+        request = json.loads(line)
+        if request["command"] == "convert":
+            model, reply = _attempt(lambda: _convert(request, policy, directory))  # noqa: B023
+        else:
+            _done, reply = _attempt(lambda: _engine(model, directory))  # noqa: B023
+        _send(replies, reply)
+
+
+def _attempt(action: Callable[[], object]) -> tuple[object, dict[str, object]]:
+    try:
+        return action(), {"ok": True}
+    except HaloError as error:
+        return None, {"error": type(error).__name__, "message": str(error)}
+    except MemoryError:
+        return None, {"error": "MemoryError", "message": ""}
+    except Exception as error:  # a worker's boundary: whatever the file provokes is its answer
+        first = next((text for text in map(str.strip, str(error).splitlines()) if text), "no message")
+        return None, {"error": "Exception", "message": f"{type(error).__name__}: {first}"}
+
+
+def _convert(request: dict[str, object], policy: Policy, directory: Path) -> ImportedModel:
+    from ._handover import dump_model
+
+    module, function = CONVERTERS[str(request["kind"])]
+    convert = getattr(importlib.import_module(module), function)
+    if request["warm"]:
+        importlib.import_module(str(request["warm"]))  # its own memory is not the file's
+    limit_memory(policy.memory_bytes)
+    model = convert(Path(str(request["path"])), request["options"])
+    dump_model(model, directory)
+    return model
+
+
+def _engine(model: ImportedModel | None, directory: Path) -> None:
+    from ._handover import map_arrays, write_arrays
+
+    assert model is not None and model.engine is not None, "the engine was called before a conversion"
+    outputs = model.engine(map_arrays(directory / "inputs.safetensors"))
+    headers = {name: (str(value.dtype), value.shape) for name, value in outputs.items()}
+    write_arrays(directory / "outputs.safetensors", headers, outputs.values())
+
+
+def _send(stream: object, reply: dict[str, object]) -> None:
+    stream.write(json.dumps(reply) + "\n")
+    stream.flush()
