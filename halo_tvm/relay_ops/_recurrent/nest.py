@@ -1,0 +1,230 @@
+"""The recurrence as a loop nest: right everywhere as it stands, and marked for the rule that makes it fast.
+
+Loops carry the annotation `halo.loop`:
+    directions   independent of each other
+    blocks       of hidden units; within a phase of a step independent of each other
+    rows         of the batch; independent. The body is one block whose buffers belong to the row alone
+    depth        the sum over the state; its body is one loop of lanes per gate
+    lanes        independent and contiguous in memory
+
+    for direction:                                   (directions)
+        state = initial
+        for step in sequence:
+            for phase of the cell:
+                for block of units:                  (blocks)
+                    for n in batch:                  (rows)
+                        sums = gates of the input's product, ...   (lanes)
+                        for k in hidden:             (depth)
+                            for gate of the phase:
+                                sums += state[k] * r'              (lanes)
+                        cell                         (lanes)
+                        state' = ...                 (lanes)
+            y = state                                (lanes)
+The state has two halves, read and written in turns, so that blocks may run side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import tvm
+from tvm import ir, s_tir, tirx
+from tvm.ir import Expr
+
+from .cell import Options
+from .phases import Phase, Unit, phases_of
+
+LOOP = "halo.loop"
+Body = Callable[[tirx.Var], tirx.Stmt | Sequence[tirx.Stmt]]
+
+
+def nest(
+    options: Options, block: int, given: Mapping[str, ir.Var], outs: Sequence[ir.Var]
+) -> tirx.Stmt:
+    """Statement that computes `outs` (y, y_h[, y_c]) from the buffers `given` by name."""
+    return _Nest(options, block, given, outs).build()
+
+
+class _Nest:
+    def __init__(self, options: Options, block: int, given: Mapping[str, ir.Var], outs: Sequence[ir.Var]) -> None:
+        self.options, self.block, self.given, self.outs = options, block, given, outs
+        self.blocks = -(-options.hidden // block)
+        self.width = self.blocks * block
+        self.dtype = str(outs[0].dtype)
+        self.s, self.b = given["gates"].shape[0], given["gates"].shape[1]
+        d = options.directions
+        self.state = self._buffer("state", (d, 2, self.b, self.width))
+        kept = [name for phase in phases_of(options) for name in phase.keeps]
+        self.kept = {name: self._buffer(name, (d, self.b, self.width)) for name in kept}
+
+    def _buffer(self, name: str, shape: Sequence[Expr | int]) -> ir.Var:
+        return tirx.decl_buffer(shape, self.dtype, name=name)
+
+    def build(self) -> tirx.Stmt:
+        body = _loop("direction", self.options.directions, self._direction, "directions")
+        return _block("recurrence", body, [self.state, *self.kept.values()], {"halo.op": "recurrence"})
+
+    def _direction(self, d: tirx.Var) -> list[tirx.Stmt]:
+        hidden = self.options.hidden
+        states = {"initial_h": lambda n, j: (self.state, [d, _i(0), n, j])}
+        if "cell" in self.kept:
+            states["initial_c"] = lambda n, j: (self.kept["cell"], [d, n, j])
+
+        def start(n: tirx.Var, j: tirx.Var) -> list[tirx.Stmt]:
+            stores = []
+            for name, place in states.items():
+                buffer, indices = place(n, j)
+                value = self._zero()
+                if name in self.given:
+                    value = tirx.if_then_else(j < _i(hidden), self.given[name][d, n, j], value)
+                stores.append(tirx.BufferStore(buffer, value, indices))
+            return stores
+
+        def finish(n: tirx.Var, j: tirx.Var) -> list[tirx.Stmt]:
+            stores = [tirx.BufferStore(self.outs[1], self.state[d, _half(self.s), n, j], [d, n, j])]
+            if "cell" in self.kept:
+                stores.append(tirx.BufferStore(self.outs[2], self.kept["cell"][d, n, j], [d, n, j]))
+            return stores
+
+        return [
+            _loop("n", self.b, lambda n: _loop("j", self.width, lambda j: start(n, j))),
+            _loop("step", self.s, lambda step: self._step(d, step)),
+            _loop("n", self.b, lambda n: _loop("j", hidden, lambda j: finish(n, j), "lanes")),
+        ]
+
+    def _step(self, d: tirx.Var, step: tirx.Var) -> list[tirx.Stmt]:
+        statements = []
+        offset = 0
+        for phase in phases_of(self.options):
+            statements.append(_loop("p", self.blocks, lambda p, phase=phase, offset=offset: _loop(
+                "n", self.b, lambda n: self._row(phase, offset, d, step, p, n), "rows"
+            ), "blocks"))  # fmt: skip
+            offset += phase.count * self.block * self.options.hidden
+
+        def copy(n: tirx.Var, j: tirx.Var) -> tirx.Stmt:
+            value = self.state[d, _half(step + _i(1)), n, j]
+            if "lengths" in self.given:
+                value = tirx.Select(step < self._length(n), value, self._zero())
+            return tirx.BufferStore(self.outs[0], value, [self._time(d, step, n), d, n, j])
+
+        statements.append(
+            _loop("n", self.b, lambda n: _loop("j", self.options.hidden, lambda j: copy(n, j), "lanes"))
+        )
+        return statements
+
+    def _row(
+        self, phase: Phase, offset: int, d: tirx.Var, step: tirx.Var, p: tirx.Var, n: tirx.Var
+    ) -> tirx.Stmt:
+        """One row of a block of units: load, sum, work, store.
+
+        The work touches buffers of the row only, at index j: TVM's elimination of common sub-expressions
+        overlooks uses inside the Let expressions that activations become, and defines a shared index too late.
+        """
+        block, count = self.block, phase.count
+        own = {name: self._buffer(name, (block,)) for name in phase.locals}
+        r = self.given["r"]
+
+        def load(j: tirx.Var) -> list[tirx.Stmt]:
+            values = {f"sum{gate}": self._first(phase, gate, d, step, p, n, j) for gate in range(count)}
+            values |= {name: self._load(name, d, step, p, n, j) for name in phase.loads}
+            return [tirx.BufferStore(own[name], value, [j]) for name, value in values.items()]
+
+        def add(k: tirx.Var, gate: int, j: tirx.Var) -> tirx.Stmt:
+            state = self.state[d, _half(step), n, k] if phase.reads == "state" else self.kept["reset"][d, n, k]
+            sums = own[f"sum{gate}"]
+            value = sums[j] + state * r[d, p, _i(offset) + k * _i(count * block) + (_i(gate * block) + j)]
+            return tirx.BufferStore(sums, value, [j])
+
+        def depth(k: tirx.Var) -> list[tirx.Stmt]:
+            return [_loop("j", block, lambda j, gate=gate: add(k, gate, j), "lanes") for gate in range(count)]
+
+        def store(j: tirx.Var) -> list[tirx.Stmt]:
+            at = [d, n, p * _i(block) + j]
+            stores = []
+            for name, value in phase.keeps.items():
+                after = own[value][j]
+                after = self._alive(step, n, after, own["cell"][j]) if name == "cell" else after
+                stores.append(tirx.BufferStore(self.kept[name], after, at))
+            if "new" in own:
+                after = self._alive(step, n, own["new"][j], own["old"][j])
+                stores.append(tirx.BufferStore(self.state, after, [d, _half(step + _i(1)), *at[1:]]))
+            return stores
+
+        body = [
+            _loop("j", block, load, "lanes"),
+            _loop("k", self.options.hidden, depth, "depth"),
+            _loop("j", block, lambda j: phase.work(Unit(self.options, d, own, j)), "lanes"),
+            _loop("j", block, store, "lanes"),
+        ]
+        return _block("row", tirx.SeqStmt(body), list(own.values()))
+
+    def _first(self, phase: Phase, gate: int, d: Expr, step: Expr, p: Expr, n: Expr, j: Expr) -> Expr:
+        """What a gate's sum starts with."""
+        if gate not in phase.separate:
+            return self._wide(phase.first + gate, d, step, p, n, j)
+        bias = self.given.get("recurrent_bias")
+        return self._zero() if bias is None else bias[d, _i(0), p * _i(self.block) + j]
+
+    def _load(self, name: str, d: Expr, step: Expr, p: Expr, n: Expr, j: Expr) -> Expr:
+        """A value of a unit that exists before the phase."""
+        column = p * _i(self.block) + j
+        if name == "old":
+            return self.state[d, _half(step), n, column]
+        if name.startswith("peephole"):
+            return self.given["peepholes"][d, _i(int(name[-1])), column]
+        return self._wide(2, d, step, p, n, j) if name == "wide2" else self.kept[name][d, n, column]
+
+    def _wide(self, gate: int, d: Expr, step: Expr, p: Expr, n: Expr, j: Expr) -> Expr:
+        """The input's product of a gate."""
+        first = ((d * _i(self.blocks) + p) * _i(self.options.cell.gates) + _i(gate)) * _i(self.block)
+        return self.given["gates"][self._time(d, step, n), n, first + j]
+
+    def _alive(self, step: Expr, n: Expr, value: Expr, old: Expr) -> Expr:
+        """`value`, or `old` behind the end of the row's sequence."""
+        return tirx.Select(step < self._length(n), value, old) if "lengths" in self.given else value
+
+    def _length(self, n: Expr) -> Expr:
+        """Steps of row n, within the sequence whatever the tensor says."""
+        given = self.given["lengths"][n]
+        given = given if str(self.given["lengths"].dtype) == "int64" else tirx.Cast("int64", given)
+        return tirx.max(tirx.min(given, self.s), _i(0))
+
+    def _time(self, d: Expr, step: Expr, n: Expr) -> Expr:
+        """Where in the sequence a direction stands in a step; past the end of a row, in the padding."""
+        if self.options.direction == "forward":
+            return step
+        if "lengths" in self.given:
+            length = self._length(n)
+            backward = tirx.Select(step < length, length - _i(1) - step, step)
+        else:
+            backward = self.s - _i(1) - step
+        return backward if self.options.direction == "reverse" else tirx.Select(d == _i(0), step, backward)
+
+    def _zero(self) -> Expr:
+        return tirx.const(0.0, self.dtype)
+
+
+def _i(value: int) -> tirx.IntImm:
+    return tirx.IntImm("int64", value)
+
+
+def _half(step: Expr) -> Expr:
+    """Which half of the state holds the values before `step`."""
+    return tirx.floormod(step, _i(2))
+
+
+def _loop(name: str, extent: Expr | int, body: Body, mark: str | None = None) -> tirx.Stmt:
+    var = tirx.Var(name, "int64")
+    inside = body(var)
+    inside = tirx.SeqStmt(list(inside)) if isinstance(inside, list) and len(inside) > 1 else inside
+    inside = inside[0] if isinstance(inside, list) else inside
+    extent = _i(extent) if isinstance(extent, int) else extent
+    notes = {LOOP: mark} if mark else {}
+    return tirx.For(var, _i(0), extent, tirx.ForKind.SERIAL, inside, annotations=notes)
+
+
+def _block(
+    name: str, body: tirx.Stmt, buffers: Sequence[ir.Var], notes: Mapping[str, str] | None = None
+) -> tvm.ir.Node:
+    block = s_tir.SBlock([], [], [], name, body, alloc_buffers=list(buffers), annotations=dict(notes or {}))
+    return s_tir.SBlockRealize([], tirx.const(True, "bool"), block)
