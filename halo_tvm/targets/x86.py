@@ -22,6 +22,6 @@ X86 = TargetSpec(
             vector_registers=32,
         ),
     ),
-    rules=("flash_attention", "gemm", "row_reduction", "elementwise", "fallback"),
+    rules=("flash_attention", "recurrence", "gemm", "row_reduction", "elementwise", "fallback"),
     runs_on=frozenset({"x86_64", "AMD64"}),
 )
