@@ -1,0 +1,158 @@
+"""One operator of an exported program while it is converted: its arguments, its result's type, and what to emit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+import tvm
+from torch import fx
+from tvm import ir, relax
+
+from ._registry import Refused
+
+if TYPE_CHECKING:
+    from ._translate import Translator
+
+DTYPES = {
+    torch.float32: "float32", torch.float64: "float64", torch.float16: "float16", torch.bfloat16: "bfloat16",
+    torch.int8: "int8", torch.int16: "int16", torch.int32: "int32", torch.int64: "int64", torch.uint8: "uint8",
+    torch.bool: "bool",
+}  # fmt: skip
+
+Number = bool | int | float
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    if dtype not in DTYPES:
+        raise Refused(f"dtype {dtype}")
+    return DTYPES[dtype]
+
+
+class Call:
+    """The arguments by their names in the operator's schema, defaults filled in, nodes replaced by values.
+
+    A tensor is a `relax.Expr`; a size is a Python number or a TIR expression.
+    """
+
+    def __init__(self, translator: Translator, node: fx.Node) -> None:
+        self.translator = translator
+        self.node = node
+        self.nodes: dict[str, object] = {}
+        schema = node.target._schema.arguments
+        for position, argument in enumerate(schema):
+            if position < len(node.args):
+                self.nodes[argument.name] = node.args[position]
+            elif argument.name in node.kwargs:
+                self.nodes[argument.name] = node.kwargs[argument.name]
+            else:
+                self.nodes[argument.name] = argument.default_value if argument.has_default_value() else None
+
+    def __getitem__(self, name: str) -> object:
+        """The argument `name`, nodes in it replaced by their values."""
+        return fx.node.map_arg(self.nodes[name], lambda node: self.translator.env[node])
+
+    def has(self, name: str) -> bool:
+        return self.nodes.get(name) is not None
+
+    def meta(self, name: str) -> object:
+        """The example value of the argument `name`: a fake tensor, or a number."""
+        return fx.node.map_arg(self.nodes[name], lambda node: node.meta["val"])
+
+    @property
+    def out(self) -> torch.Tensor:
+        value = self.node.meta["val"]
+        return value[0] if isinstance(value, tuple | list) else value
+
+    @property
+    def dtype(self) -> str:
+        return dtype_name(self.out.dtype)
+
+    @property
+    def shape(self) -> list[ir.Expr]:
+        return self.translator.dims.shape(self.out.shape)
+
+    def shape_of(self, name: str) -> list[ir.Expr]:
+        return self.translator.dims.shape(self.meta(name).shape)
+
+    def rank(self, name: str) -> int:
+        return self.meta(name).dim()
+
+    def tensor(self, name: str, dtype: str | None = None) -> relax.Expr:
+        """The argument `name` as a tensor of `dtype`; a number becomes a tensor of rank 0."""
+        return self.as_tensor(self[name], dtype or self.dtype) if dtype else self.as_tensor(self[name], None)
+
+    def as_tensor(self, value: object, dtype: str | None) -> relax.Expr:
+        if isinstance(value, Number):
+            return constant(value, dtype or _natural(value))
+        if isinstance(value, relax.Expr) and isinstance(value.ty, relax.TensorType):
+            return self.cast(value, dtype) if dtype else value
+        # a size: the only number that only the run knows
+        one = self.emit(relax.op.arange(value, value + 1, 1, "int64"))
+        return self.cast(self.emit(relax.op.reshape(one, relax.ShapeExpr([]))), dtype)
+
+    def cast(self, x: relax.Expr, dtype: str | None) -> relax.Expr:
+        if dtype is None or str(x.ty.dtype) == dtype:
+            return x
+        if isinstance(x, ir.GenericConst):
+            return relax.const(x.value.numpy().astype(_numpy_dtype(dtype)), dtype)
+        if dtype == "bool":
+            return self.emit(relax.op.not_equal(x, constant(0, str(x.ty.dtype))))
+        return self.emit(relax.op.astype(x, dtype))
+
+    def emit(self, expr: relax.Expr) -> relax.Var:
+        return self.translator.emit(expr)
+
+    def te(self, function: Callable[..., object], *args: object, hint: str, **attrs: object) -> relax.Var:
+        """Emit a tensor expression of our own, for what Relax has no operator."""
+        return self.translator.builder.emit_te(function, *args, primfunc_name_hint=hint, **attrs)
+
+    def reshape(self, x: relax.Expr, shape: Sequence[ir.Expr]) -> relax.Expr:
+        if self.translator.same_shape(x.ty, shape):
+            return x
+        return self.emit(relax.op.reshape(x, relax.ShapeExpr(list(shape))))
+
+    def permute(self, x: relax.Expr, axes: Sequence[int]) -> relax.Expr:
+        """permute_dims; two in a row are one, and none when they cancel."""
+        axes = list(axes)
+        inner = self.translator.value(x)
+        if isinstance(inner, relax.Call) and inner.op == _PERMUTE and inner.attrs.axes is not None:
+            before = [int(a) for a in inner.attrs.axes]
+            axes = [before[a] for a in axes]
+            x = inner.args[0]
+        return x if axes == list(range(len(axes))) else self.emit(relax.op.permute_dims(x, axes))
+
+    def broadcast(self, x: relax.Expr, shape: Sequence[ir.Expr]) -> relax.Expr:
+        if self.translator.same_shape(x.ty, shape):
+            return x
+        return self.emit(relax.op.broadcast_to(x, relax.ShapeExpr(list(shape))))
+
+
+_PERMUTE = ir.Op.get("relax.permute_dims")
+
+
+def constant(value: Number | np.ndarray, dtype: str) -> ir.GenericConst:
+    return relax.const(np.asarray(value).astype(_numpy_dtype(dtype)), dtype)
+
+
+def _numpy_dtype(dtype: str) -> np.dtype:
+    if dtype == "bfloat16":
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(dtype)
+
+
+def _natural(value: Number) -> str:
+    return "bool" if isinstance(value, bool) else "int64" if isinstance(value, int) else "float32"
+
+
+def fixed(value: object, what: str) -> int:
+    """A size that the operator needs as a number; `Refused` when it is symbolic."""
+    if isinstance(value, int):
+        return value
+    if isinstance(value, tvm.tirx.IntImm):
+        return int(value)
+    raise Refused(f"{what} that is a dynamic size")

@@ -1,0 +1,175 @@
+"""Sizes of an exported program: sympy expressions over its symbols -> TIR expressions over named variables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from tvm import ir, tirx
+
+from ...errors import UnsupportedModel
+
+_ASSUMED = 1024  # the largest size of a dimension for which the program declares none
+_UNBOUNDED = 1 << 31
+
+
+class Dimensions:
+    """Names, variables and ranges of the symbols that the inputs' shapes define."""
+
+    def __init__(self, inputs: Mapping[str, torch.Tensor], constraints: Mapping[object, object]) -> None:
+        """`inputs`: example values by name (of an exported program: fakes); `constraints`: its range_constraints."""
+        self.variables: dict[object, tirx.Var] = {}
+        self.ranges: dict[str, tuple[int, int]] = {}
+        self.assumed: list[str] = []
+        self._unnamed = 0
+        for symbol, name in _names(inputs).items():
+            self.variables[symbol] = tirx.Var(name, "int64")
+            self.ranges[name] = self._range(name, constraints.get(symbol))
+        for name, tensor in inputs.items():
+            for size in tensor.shape:
+                if not isinstance(size, int) and not size.node.expr.is_Symbol:
+                    self._require_defined(name, size.node.expr)
+
+    def expr(self, size: object) -> ir.Expr | int | float | bool:
+        """A size or number of the program: a Python number, or an expression over the variables."""
+        if isinstance(size, bool | int | float):
+            return size
+        return self.of_sympy(size.node.expr)
+
+    def shape(self, sizes: Sequence[object]) -> list[ir.Expr]:
+        return [tirx.IntImm("int64", s) if isinstance(s, int) else self.expr(s) for s in sizes]
+
+    def of_sympy(self, expr: object) -> ir.Expr | int | float:
+        if expr.is_Integer:
+            return int(expr)
+        if expr.is_Float or expr.is_Rational:
+            return float(expr)
+        if expr in (True, False):
+            return bool(expr)
+        if expr.is_Symbol:
+            if expr not in self.variables:
+                raise UnsupportedModel(
+                    f"expected sizes that follow from the inputs' shapes, found {expr}, which depends on values: "
+                    "export the model without it"
+                )
+            return self.variables[expr]
+        build = _FUNCTIONS.get(type(expr).__name__)
+        if build is None:
+            raise UnsupportedModel(
+                f"expected sizes made by arithmetic on integers, found {expr} ({type(expr).__name__}): "
+                "export the model with simpler dynamic shapes"
+            )
+        return build(*(self.of_sympy(a) for a in expr.args))
+
+    def _range(self, name: str, limits: object) -> tuple[int, int]:
+        low = int(limits.lower) if limits is not None and limits.lower.is_Integer else 0
+        # torch lets every dynamic size be at least 2 while it traces, and still runs the program with 1.
+        low = 1 if low <= 2 else low
+        high = int(limits.upper) if limits is not None and limits.upper.is_Integer else _UNBOUNDED
+        if high >= _UNBOUNDED:
+            self.assumed.append(name)
+            high = max(_ASSUMED, low)
+        return low, high
+
+    def _require_defined(self, name: str, expr: object) -> None:
+        missing = [s for s in expr.free_symbols if s not in self.variables]
+        if missing:
+            raise UnsupportedModel(
+                f"expected dimensions of inputs that are sizes of their own, found {expr} in input {name}: "
+                "mark the dimension it is made of as dynamic in an input of that size"
+            )
+
+
+def _names(inputs: Mapping[str, torch.Tensor]) -> dict[object, str]:
+    """A name for each symbol that is a dimension of an input: batch, sequence, or input and axis."""
+    places: dict[object, list[tuple[str, int, int]]] = {}
+    for name, tensor in inputs.items():
+        for axis, size in enumerate(tensor.shape):
+            if not isinstance(size, int) and size.node.expr.is_Symbol:
+                places.setdefault(size.node.expr, []).append((name, axis, tensor.dim()))
+    names: dict[object, str] = {}
+    for symbol, found in places.items():
+        input_name, axis, _ = found[0]
+        if all(a == 0 for _, a, _ in found):
+            wanted = "batch"
+        elif all((a, rank) == (1, 2) for _, a, rank in found):
+            wanted = "sequence"
+        else:
+            wanted = f"{re.sub(r'[^A-Za-z0-9_]', '_', input_name)}_{axis}"
+        names[symbol] = wanted if wanted not in names.values() else f"{wanted}_{len(names)}"
+    return names
+
+
+def _product(*factors: ir.Expr | int | float) -> ir.Expr | int | float:
+    result = factors[0]
+    for factor in factors[1:]:
+        result = result * factor
+    return result
+
+
+def _sum(*terms: ir.Expr | int | float) -> ir.Expr | int | float:
+    result = terms[0]
+    for term in terms[1:]:
+        result = result + term
+    return result
+
+
+def _power(base: ir.Expr | int, exponent: ir.Expr | int | float) -> ir.Expr | int | float:
+    if isinstance(exponent, int) and 0 <= exponent <= 8:
+        return _product(*([base] * exponent)) if exponent else 1
+    if isinstance(base, int | float) and isinstance(exponent, int | float):
+        return base**exponent
+    raise UnsupportedModel(
+        f"expected sizes made by arithmetic on integers, found {base} to the power of {exponent}: "
+        "export the model with simpler dynamic shapes"
+    )
+
+
+def _integer(value: ir.Expr | int) -> ir.Expr:
+    return tirx.IntImm("int64", value) if isinstance(value, int) else value
+
+
+def _divide(a: ir.Expr | int, b: ir.Expr | int) -> ir.Expr:
+    return tirx.floordiv(_integer(a), _integer(b))
+
+
+def _true_divide(a: ir.Expr | int, b: ir.Expr | int) -> ir.Expr:
+    return tirx.div(_integer(a).astype("float64"), _integer(b).astype("float64"))
+
+
+def _fold(function: Callable[..., ir.Expr]) -> Callable[..., ir.Expr]:
+    def build(*values: ir.Expr | int) -> ir.Expr:
+        result = _integer(values[0])
+        for value in values[1:]:
+            result = function(result, _integer(value))
+        return result
+
+    return build
+
+
+def _rounded(function: Callable[[ir.Expr], ir.Expr]) -> Callable[..., ir.Expr]:
+    def build(value: ir.Expr | float) -> ir.Expr:
+        return function(tirx.const(value, "float64") if isinstance(value, float) else value).astype("int64")
+
+    return build
+
+
+_FUNCTIONS: dict[str, Callable[..., ir.Expr | int | float]] = {
+    "Add": _sum,
+    "Mul": _product,
+    "Pow": _power,
+    "PowByNatural": _power,
+    "FloorDiv": _divide,
+    "CleanDiv": _divide,
+    "IntTrueDiv": _true_divide,
+    "Mod": lambda a, b: tirx.floormod(_integer(a), _integer(b)),
+    "PythonMod": lambda a, b: tirx.floormod(_integer(a), _integer(b)),
+    "Max": _fold(tirx.max),
+    "Min": _fold(tirx.min),
+    "TruncToInt": _rounded(tirx.trunc),
+    "FloorToInt": _rounded(tirx.floor),
+    "CeilToInt": _rounded(tirx.ceil),
+    "ToFloat": lambda a: _integer(a).astype("float64"),
+    "Identity": lambda a: a,
+}

@@ -1,0 +1,297 @@
+"""An `ExportedProgram` -> `ImportedModel`: which of its values are inputs, weights and outputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import torch
+import tvm
+from torch import fx
+from torch.export.graph_signature import InputKind, OutputKind
+from torch.utils import _pytree
+from tvm import relax
+
+from ...errors import UnsupportedModel
+from ...imported import ImportedModel, InputSpec
+from ...params import ParamSource, ParamTable
+from ._call import constant, dtype_name
+from ._decompose import decomposed
+from ._dimensions import Dimensions
+from ._registry import Refused
+from ._translate import Translator, target_name
+
+_CONSTANT_BYTES = 4096  # smaller tensors that no state_dict calls a parameter are constants: they fold
+
+# Operators that hand integers on unchanged, so that a range of their result is a range of their input.
+_INDEX_STEPS = frozenset(
+    f"aten.{name}"
+    for name in (
+        "view.default", "reshape.default", "unsqueeze.default", "squeeze.dim", "squeeze.dims", "slice.Tensor",
+        "select.int", "clone.default", "alias.default", "_to_copy.default", "to.dtype", "expand.default",
+        "permute.default", "contiguous.default",
+    )
+)  # fmt: skip
+
+
+def import_module(
+    module: torch.nn.Module,
+    example_inputs: Sequence[object],
+    *,
+    kwargs: Mapping[str, object] | None = None,
+    dynamic_shapes: object = None,
+    name: str | None = None,
+) -> ImportedModel:
+    """Export `module` with torch.export and import the result.
+
+    `dynamic_shapes` is torch.export's. Raises `UnsupportedModel` when torch cannot export the module.
+    """
+    if module.training:
+        raise UnsupportedModel(
+            f"expected a module in inference mode, found {type(module).__name__} in training mode: call .eval() first"
+        )
+    try:
+        with torch.no_grad():
+            program = torch.export.export(
+                module, tuple(example_inputs), dict(kwargs or {}), dynamic_shapes=dynamic_shapes, strict=False
+            )
+    except Exception as reason:  # torch.export raises whatever the module's own code or torch's tracer does
+        line = next((text for text in str(reason).strip().splitlines() if text.strip()), type(reason).__name__)
+        raise UnsupportedModel(
+            f"expected a module that torch.export can export, found {type(reason).__name__} ({line[:200]}): "
+            "see torch.export's advice, or export the module to ONNX"
+        ) from reason
+    name = name or type(module).__name__
+    return import_program(program, name=name, source={"kind": "torch", "name": name})
+
+
+def import_program(
+    program: torch.export.ExportedProgram, *, name: str, source: Mapping[str, object] | None = None
+) -> ImportedModel:
+    """Import an exported program; its own module becomes the reference engine.
+
+    Raises `UnsupportedModel` with all operators and forms that cannot be converted.
+    """
+    original = program
+    program = decomposed(program)
+    signature = program.graph_signature
+    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
+    inputs, dropped = _inputs(program, nodes)
+    dims = Dimensions({n: node.meta["val"] for n, node in inputs.items()}, program.range_constraints)
+    weights, constants, params = _weights(program, nodes)
+    translator = Translator(dims, weights)
+    variables = {}
+    for input_name, node in inputs.items():
+        value = node.meta["val"]
+        ty = relax.TensorType(dims.shape(value.shape), _input_dtype(input_name, value))
+        variables[input_name] = translator.env[node] = relax.Var(node.name, ty)
+    translator.env.update(weights)
+    translator.env.update(constants)
+    builder = translator.builder
+    # tied weights are several nodes with one variable
+    unique = list(dict.fromkeys(weights.values()))
+    with builder.function("main"):
+        with builder.dataflow():
+            translator.walk(program.graph)
+            outputs = _outputs(program, translator)
+            results = [builder.emit_output(value) for value in outputs.values()]
+        builder.emit_func_output(
+            results[0] if len(results) == 1 else relax.Tuple(results), params=[*variables.values(), *unique]
+        )
+    mod = builder.get()
+    mod["main"] = mod["main"].with_attrs({"num_input": len(inputs), "halo.params": list(params.sources)})
+    values = _index_ranges(program, inputs)
+    specs = tuple(
+        InputSpec(
+            input_name,
+            tuple(int(d) if isinstance(d, tvm.tirx.IntImm) else d.name if isinstance(d, tvm.tirx.Var) else str(d) for d in var.ty.shape.values),
+            str(var.ty.dtype),
+            values.get(input_name),
+            "ones" if _is_padding_mask(input_name, var) else None,
+        )
+        for input_name, var in variables.items()
+    )
+    return ImportedModel(
+        name=name,
+        mod=mod,
+        params=params,
+        inputs=specs,
+        outputs=tuple(outputs),
+        ranges=dims.ranges,
+        typical={n: min(max({"batch": 1, "sequence": 128}.get(n, low), low), high) for n, (low, high) in dims.ranges.items()},
+        source=dict(source or {"kind": "torch", "name": name}),
+        report={
+            "importer": "torch_export",
+            "nodes": sum(node.op == "call_function" for node in program.graph.nodes),
+            "parameters": len(params.sources),
+            "assumed_ranges": {n: list(dims.ranges[n]) for n in dims.assumed},
+            "fixed_inputs": dropped,
+            "mutated_buffers": [s.target for s in signature.output_specs if s.kind == OutputKind.BUFFER_MUTATION],
+        },
+        engine=_engine(original, list(inputs), list(outputs)),
+    )
+
+
+def _input_dtype(name: str, value: torch.Tensor) -> str:
+    try:
+        return dtype_name(value.dtype)
+    except Refused as reason:
+        raise UnsupportedModel(f"expected inputs of numbers, found {reason} for input {name}: convert it") from reason
+
+
+def _is_padding_mask(name: str, var: relax.Var) -> bool:
+    return name.endswith("attention_mask") and var.ty.ndim == 2 and str(var.ty.dtype) in ("int64", "int32", "bool")
+
+
+def _inputs(
+    program: torch.export.ExportedProgram, nodes: Mapping[str, fx.Node]
+) -> tuple[dict[str, fx.Node], dict[str, str]]:
+    """Run-time tensors by name, and the inputs whose values the export fixed, with those values."""
+    inputs: dict[str, fx.Node] = {}
+    fixed: dict[str, str] = {}
+    numbers: list[str] = []
+    for spec in program.graph_signature.input_specs:
+        if spec.kind is not InputKind.USER_INPUT:
+            continue
+        name = spec.arg.name
+        value = nodes[name].meta.get("val")
+        if isinstance(value, torch.Tensor):
+            inputs[name] = nodes[name]
+        elif isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+            numbers.append(name)
+        else:
+            fixed[name] = repr(getattr(spec.arg, "value", value))
+    if numbers:
+        raise UnsupportedModel(
+            f"expected inputs that are tensors, found the dynamic number{'s' * (len(numbers) > 1)} {', '.join(numbers)}: "
+            "export with a fixed value, or pass a tensor"
+        )
+    return inputs, fixed
+
+
+def _weights(
+    program: torch.export.ExportedProgram, nodes: Mapping[str, fx.Node]
+) -> tuple[dict[fx.Node, relax.Var], dict[fx.Node, relax.Expr], ParamTable]:
+    """Parameters as variables, small buffers and integers as constants; tied tensors are one parameter."""
+    weights: dict[fx.Node, relax.Var] = {}
+    constants: dict[fx.Node, relax.Expr] = {}
+    params = ParamTable()
+    known: dict[tuple[object, ...], relax.Var] = {}
+    used = {node.name for node in nodes.values() if node.users}
+    outputs = {spec.arg.name for spec in program.graph_signature.output_specs if hasattr(spec.arg, "name")}
+    for spec in program.graph_signature.input_specs:
+        if spec.kind is InputKind.USER_INPUT or spec.arg.name not in used | outputs:
+            continue
+        if spec.kind not in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
+            raise UnsupportedModel(
+                f"expected weights and tensors, found {spec.kind.name.lower()} {spec.target!r}: export without it"
+            )
+        held = program.state_dict if spec.target in program.state_dict else program.constants
+        tensor, node = held[spec.target].detach(), nodes[spec.arg.name]
+        try:
+            dtype = dtype_name(tensor.dtype)
+        except Refused as reason:
+            raise UnsupportedModel(
+                f"expected weights of numbers, found {reason} for {spec.target}: convert it"
+            ) from reason
+        small = tensor.numel() <= 1 or (
+            spec.kind is not InputKind.PARAMETER and tensor.numel() * tensor.element_size() <= _CONSTANT_BYTES
+        )
+        if not tensor.dtype.is_floating_point or small:
+            constants[node] = constant(_array(tensor), dtype)
+            continue
+        place = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), dtype)
+        if place not in known:
+            shape = tuple(tensor.shape)
+            params.add_source(spec.target, ParamSource(shape, dtype, lambda tensor=tensor: _array(tensor)))
+            known[place] = relax.Var(node.name, relax.TensorType(shape, dtype))
+        weights[node] = known[place]
+    return weights, constants, params
+
+
+def _array(tensor: torch.Tensor) -> np.ndarray:
+    if tensor.dtype is torch.bfloat16:
+        import ml_dtypes
+
+        return np.ascontiguousarray(tensor.contiguous().view(torch.int16).numpy()).view(ml_dtypes.bfloat16)
+    return np.ascontiguousarray(tensor.numpy())
+
+
+def _outputs(program: torch.export.ExportedProgram, translator: Translator) -> dict[str, relax.Expr]:
+    """Tensors by name: keys of dicts, positions in tuples; None and numbers that the export fixed are left out."""
+    result = next(node for node in program.graph.nodes if node.op == "output").args[0]
+    mutated = [s for s in program.graph_signature.output_specs if s.kind is not OutputKind.USER_OUTPUT]
+    foreign = [s for s in mutated if s.kind not in (OutputKind.BUFFER_MUTATION, OutputKind.TOKEN)]
+    if foreign:
+        raise UnsupportedModel(
+            f"expected a program for inference that leaves its inputs alone, found {foreign[0].kind.name.lower()} of "
+            f"{foreign[0].target!r}: return the changed value instead"
+        )
+    users = [value for value, spec in zip(result, program.graph_signature.output_specs) if spec not in mutated]
+    tree = _pytree.tree_unflatten(list(range(len(users))), program.call_spec.out_spec)
+    named = {index: _name(path) for path, index in _pytree.tree_flatten_with_path(tree)[0]}
+    outputs: dict[str, relax.Expr] = {}
+    for index, node in enumerate(users):
+        value = translator.env.get(node) if isinstance(node, fx.Node) else None
+        if isinstance(value, relax.Expr) and isinstance(value.ty, relax.TensorType):
+            outputs[named[index] or "output"] = value
+    for spec, node in zip(program.graph_signature.output_specs, result):
+        if spec.kind is OutputKind.BUFFER_MUTATION:
+            raise UnsupportedModel(
+                f"expected a module without state, found that it changes its buffer {spec.target!r}: "
+                "take the buffer as an input and return its new value"
+            )
+    if not outputs:
+        raise UnsupportedModel("expected a program that returns tensors, found none in its outputs: return one")
+    return outputs
+
+
+def _name(path: Sequence[object]) -> str:
+    """`past_key_values.0.1` for a value inside dicts and tuples; `output_0` for one in a tuple."""
+    keys = [str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path]
+    text = ".".join(keys)
+    return f"output_{text}" if text[:1].isdigit() else text
+
+
+def _index_ranges(
+    program: torch.export.ExportedProgram, inputs: Mapping[str, fx.Node]
+) -> dict[str, tuple[int, int]]:
+    """Inputs that select rows of a table (token ids): 0 to the last row of the smallest such table."""
+    origin = {node: name for name, node in inputs.items()}
+    found: dict[str, tuple[int, int]] = {}
+    for node in program.graph.nodes:
+        if node.op != "call_function":
+            continue
+        target = target_name(node.target)
+        if target in _INDEX_STEPS and node.args[0] in origin:
+            origin[node] = origin[node.args[0]]
+        elif target == "aten.embedding.default" and node.args[1] in origin:
+            rows = node.args[0].meta["val"].shape[0]
+            name = origin[node.args[1]]
+            if isinstance(rows, int):
+                found[name] = (0, min(rows - 1, found.get(name, (0, math.inf))[1]))
+    return found
+
+
+def _engine(
+    program: torch.export.ExportedProgram, inputs: Sequence[str], outputs: Sequence[str]
+) -> Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]:
+    """torch itself, for the reference."""
+    module = None
+
+    def run(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        nonlocal module
+        module = module or program.module()
+        flat = []
+        for spec in program.graph_signature.input_specs:
+            if spec.kind is InputKind.USER_INPUT:
+                name = spec.arg.name
+                flat.append(torch.from_numpy(np.array(values[name])) if name in values else getattr(spec.arg, "value", None))
+        args, kwargs = _pytree.tree_unflatten(flat, program.call_spec.in_spec)
+        with torch.no_grad():
+            result = module(*args, **kwargs)
+        tensors = [t for t in _pytree.tree_flatten(result)[0] if isinstance(t, torch.Tensor)]
+        return {name: tensor.numpy() for name, tensor in zip(outputs, tensors, strict=True)}
+
+    return run

@@ -1,0 +1,34 @@
+"""Which function converts which ATen operator. Each family of operators is one file beside this one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ._call import Call
+
+CONVERTERS: dict[str, Callable[[Call], object]] = {}
+
+# Statements about values that the exporter has already relied on: they compute nothing.
+IGNORED = frozenset({
+    "aten._assert_tensor_metadata.default", "aten._assert_scalar.default", "aten._assert_async.msg",
+    "aten._assert_async.default", "aten.sym_constrain_range.default", "aten.sym_constrain_range_for_size.default",
+})  # fmt: skip
+
+
+class Refused(Exception):
+    """Control flow: an operator is known, but not in this form; the message says which form. Ends in the report."""
+
+
+def converter(*operators: str) -> Callable[[Callable[[Call], object]], Callable[[Call], object]]:
+    """Register a function for operators, named with overload and without `aten.`: `@converter("add.Tensor")`."""
+
+    def register(function: Callable[[Call], object]) -> Callable[[Call], object]:
+        for operator in operators:
+            name = operator if operator.count(".") > 1 else f"aten.{operator}"
+            assert name not in CONVERTERS, f"two converters for {name}"
+            CONVERTERS[name] = function
+        return function
+
+    return register

@@ -1,0 +1,114 @@
+"""The graph of an exported program -> a Relax `main`, one operator after another.
+
+Shapes come from the example values that torch keeps at every node: no shape arithmetic is imported, it is read.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+import torch
+import tvm
+from torch import fx
+from tvm import ir, relax
+
+from ...errors import UnsupportedModel
+from . import families  # noqa: F401  (importing them registers the converters)
+from ._call import Call, dtype_name
+from ._dimensions import Dimensions
+from ._registry import CONVERTERS, IGNORED, Refused
+
+_SCALARS = (torch.SymInt, torch.SymFloat, torch.SymBool, bool, int, float)
+
+
+class Translator:
+    """Walks one program; `env` maps its nodes to what they became."""
+
+    def __init__(self, dims: Dimensions, weights: Mapping[fx.Node, relax.Var]) -> None:
+        self.dims = dims
+        self.builder = relax.BlockBuilder()
+        self.env: dict[fx.Node, object] = {}
+        self.weights = frozenset(weights.values())
+        self._analyzer = tvm.sym.Analyzer()
+        self._refused: dict[str, list[str]] = defaultdict(list)
+        self._computed: set[fx.Node] = set()
+
+    def emit(self, expr: relax.Expr) -> relax.Var:
+        return self.builder.emit(expr)
+
+    def value(self, expr: relax.Expr) -> relax.Expr | None:
+        """What a variable is bound to; None for a parameter."""
+        return self.builder.lookup_binding(expr) if isinstance(expr, relax.Var) else expr
+
+    def same_shape(self, ty: relax.Type, shape: Sequence[ir.Expr]) -> bool:
+        if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
+            return False
+        found = ty.shape.values
+        return len(found) == len(shape) and all(self._analyzer.can_prove_equal(a, b) for a, b in zip(found, shape))
+
+    def walk(self, graph: fx.Graph) -> None:
+        """Convert every node of `graph` whose inputs are in `env`; `UnsupportedModel` lists all it cannot."""
+        for node in graph.nodes:
+            if node.op == "call_function":
+                self._convert(node)
+            elif node.op not in ("placeholder", "output", "get_attr"):
+                self._refused[f"{node.op} {node.target}"].append(node.name)
+        if self._refused:
+            listed = "; ".join(
+                f"{what} ({len(nodes)}: {', '.join(nodes[:3])})" for what, nodes in sorted(self._refused.items())
+            )
+            raise UnsupportedModel(
+                f"expected operators that can be converted, found {listed}: export the model without them"
+            )
+
+    def _convert(self, node: fx.Node) -> None:
+        target = target_name(node.target)
+        if target in IGNORED:
+            return
+        meta = node.meta.get("val")
+        try:
+            if isinstance(meta, _SCALARS):
+                self.env[node] = self.dims.expr(meta)
+            elif node.target is operator.getitem:
+                self.env[node] = self.env[node.args[0]][node.args[1]]
+            elif target not in CONVERTERS:
+                raise Refused("")
+            else:
+                self.env[node] = self._checked(CONVERTERS[target](Call(self, node)), meta)
+        except Refused as reason:
+            self._refused[target + (f" with {reason}" if str(reason) else "")].append(node.name)
+            self.env[node] = self._stand_in(node.name, meta)
+        except UnsupportedModel as reason:
+            raise UnsupportedModel(f"{reason} (at {node.name}, {target})") from reason
+
+    def _checked(self, result: object, meta: object) -> object:
+        """`result` with the shape that torch says it has, where Relax could not infer it."""
+        if isinstance(result, tuple | list):
+            return tuple(self._checked(r, m) for r, m in zip(result, meta, strict=False))
+        expected = dtype_name(meta.dtype)
+        assert str(result.ty.dtype) == expected, f"converted to {result.ty}, torch says {expected}"
+        known = isinstance(result.ty.shape, relax.ShapeExpr)
+        if known and len(result.ty.shape.values) == meta.dim():
+            return result
+        assert not known, f"converted to {result.ty}, torch says {tuple(meta.shape)}"
+        return self.builder.match_cast(result, relax.TensorType(self.dims.shape(meta.shape), expected))
+
+    def _stand_in(self, name: str, meta: object) -> object:
+        """A variable of the refused node's type, so that the walk goes on and finds what else is unsupported."""
+        if isinstance(meta, tuple | list):
+            return tuple(self._stand_in(f"{name}_{i}", m) for i, m in enumerate(meta))
+        if not isinstance(meta, torch.Tensor):
+            return None
+        try:
+            return relax.Var(name, relax.TensorType(self.dims.shape(meta.shape), dtype_name(meta.dtype)))
+        except (Refused, UnsupportedModel):
+            return relax.Var(name, relax.TensorType(dtype="float32", ndim=meta.dim()))
+
+
+def target_name(target: object) -> str:
+    """`aten.add.Tensor`, or the plain name of a Python function."""
+    if isinstance(target, torch._ops.OpOverload):
+        return f"{target.namespace}.{target._schema.name.split('::')[-1]}.{target._overloadname}"
+    return getattr(target, "__name__", str(target))

@@ -1,0 +1,160 @@
+"""Reading and writing at indices that are data. Negative indices count from the end, as in torch."""
+
+from __future__ import annotations
+
+from tvm import relax, te, tirx
+
+from .._call import Call
+from .._registry import Refused, converter
+
+
+def _wrap(index: tirx.PrimExpr, size: tirx.PrimExpr) -> tirx.PrimExpr:
+    """`index` from 0, inside the axis: no kernel reads or writes foreign memory."""
+    index = index.astype("int64") if index.dtype != "int64" else index
+    zero = tirx.const(0, "int64")
+    return tirx.max(tirx.min(tirx.Select(index < zero, index + size, index), size - 1), zero)
+
+
+def _at(indices: list[te.Tensor], i: tuple, rank: int) -> list[tirx.PrimExpr]:
+    """Each index tensor at the joint position `i`, broadcast from the right."""
+
+    def one(t: te.Tensor) -> tirx.PrimExpr:
+        own = i[rank - len(t.shape) :]
+        return t[tuple(0 if isinstance(d, tirx.IntImm) and int(d) == 1 else j for d, j in zip(t.shape, own))]
+
+    return [one(t) for t in indices]
+
+
+def _positions(c: Call) -> list[int]:
+    """The axes that have an index; boolean masks are refused: their results have lengths that depend on values."""
+    metas = c.meta("indices")
+    if any(m is not None and "bool" in str(m.dtype) for m in metas):
+        raise Refused("a boolean mask")
+    return [axis for axis, m in enumerate(metas) if m is not None]
+
+
+@converter("index.Tensor", "_unsafe_index.Tensor")
+def index(c: Call) -> relax.Expr:
+    x, axes = c.tensor("self"), _positions(c)
+    indices = [c.as_tensor(c["indices"][axis], None) for axis in axes]
+    rank = max(t.ty.ndim for t in indices)
+    together = axes == list(range(axes[0], axes[-1] + 1))
+    front = axes[0] if together else 0  # where the joint index goes: to its place, or to the front
+    shape = c.shape
+
+    def compute(x: te.Tensor, *indices: te.Tensor) -> te.Tensor:
+        def at(*i: tirx.Var) -> tirx.PrimExpr:
+            chosen = dict(zip(axes, _at(list(indices), i[front : front + rank], rank)))
+            rest = iter((*i[:front], *i[front + rank :]))
+            return x[tuple(_wrap(chosen[a], d) if a in chosen else next(rest) for a, d in enumerate(x.shape))]
+
+        return te.compute(shape, at, name="index")
+
+    return c.te(compute, x, *indices, hint="index")
+
+
+@converter("gather.default")
+def gather(c: Call) -> relax.Expr:
+    x, at_index, axis = c.tensor("self"), c.tensor("index"), int(c["dim"]) % max(c.rank("self"), 1)
+
+    def compute(x: te.Tensor, at_index: te.Tensor) -> te.Tensor:
+        def at(*i: tirx.Var) -> tirx.PrimExpr:
+            return x[tuple(_wrap(at_index[i], d) if a == axis else i[a] for a, d in enumerate(x.shape))]
+
+        return te.compute(at_index.shape, at, name="gather")
+
+    return c.te(compute, x, at_index, hint="gather")
+
+
+@converter("index_select.default")
+def index_select(c: Call) -> relax.Expr:
+    x, chosen, axis = c.tensor("self"), c.tensor("index"), int(c["dim"]) % c.rank("self")
+
+    def compute(x: te.Tensor, chosen: te.Tensor) -> te.Tensor:
+        shape = [chosen.shape[0] if a == axis else d for a, d in enumerate(x.shape)]
+
+        def at(*i: tirx.Var) -> tirx.PrimExpr:
+            return x[tuple(_wrap(chosen[i[a]], d) if a == axis else i[a] for a, d in enumerate(x.shape))]
+
+        return te.compute(shape, at, name="index_select")
+
+    return c.te(compute, x, chosen, hint="index_select")
+
+
+@converter("index_put.default", "_unsafe_index_put.default")
+def index_put(c: Call) -> relax.Expr:
+    """Indices into leading axes: the last of equal indices wins, or all are added when `accumulate`."""
+    x, axes = c.tensor("self"), _positions(c)
+    if axes != list(range(len(axes))):
+        raise Refused("an axis without index in front of one with")
+    indices = [c.as_tensor(c["indices"][axis], "int64") for axis in axes]
+    shape = max((t.ty.shape.values for t in indices), key=len)
+    values = c.broadcast(c.tensor("values"), [*shape, *c.shape[len(axes) :]])
+    sizes = c.shape_of("self")
+    wrapped = [_wrapped_index(c, c.broadcast(t, shape), size) for t, size in zip(indices, sizes)]
+    one = tirx.IntImm("int64", 1)
+    joined = [c.reshape(t, [*shape, one]) for t in wrapped]
+    at = joined[0] if len(joined) == 1 else c.emit(relax.op.concat(joined, len(shape)))
+    return c.emit(relax.op.scatter_nd(x, at, values, "add" if c["accumulate"] else "update"))
+
+
+def _wrapped_index(c: Call, index: relax.Expr, size: tirx.PrimExpr) -> relax.Expr:
+    def compute(index: te.Tensor, size: tirx.PrimExpr) -> te.Tensor:
+        return te.compute(index.shape, lambda *i: _wrap(index[i], size), name="wrap")
+
+    return c.te(compute, index, size, hint="wrap")
+
+
+_REDUCTIONS = {None: "update", "add": "add", "sum": "add", "prod": "mul", "multiply": "mul", "amax": "max", "amin": "min"}
+
+
+@converter("scatter.src", "scatter.value", "scatter.reduce", "scatter_add.default", "scatter_reduce.two")
+def scatter(c: Call) -> relax.Expr:
+    x, axis = c.tensor("self"), int(c["dim"]) % c.rank("self")
+    how = "add" if "scatter_add" in str(c.node.target) else c.nodes.get("reduce")
+    if how not in _REDUCTIONS or c.nodes.get("include_self", True) is False:
+        raise Refused(f"reduce={how!r}")
+    at_index = _wrapped_index(c, c.tensor("index", "int64"), c.shape_of("self")[axis])
+    source = c.tensor("src" if "src" in c.nodes else "value", c.dtype)
+    where = at_index.ty.shape.values
+    if source.ty.ndim == 0:
+        source = c.broadcast(source, where)
+    elif not c.translator.same_shape(source.ty, where):
+        raise Refused("a source larger than its index")
+    return c.emit(relax.op.scatter_elements(x, at_index, source, axis, _REDUCTIONS[how]))
+
+
+@converter("slice_scatter.default", "select_scatter.default")
+def slice_scatter(c: Call) -> relax.Expr:
+    """`self` with a slice of an axis replaced."""
+    axis, size = int(c["dim"]) % c.rank("self"), c.shape_of("self")[int(c["dim"]) % c.rank("self")]
+    one = "select" in str(c.node.target)
+    step = 1 if one else int(c["step"])
+    start = c["index"] if one else (c["start"] or 0)
+    if isinstance(start, int) and start < 0:
+        start = size + start
+    shape = c.shape_of("self")
+    source = c.tensor("src")
+    if one:
+        shape[axis] = tirx.IntImm("int64", 1)
+        source = c.reshape(source, shape)
+
+    def compute(x: te.Tensor, source: te.Tensor, start: tirx.PrimExpr) -> te.Tensor:
+        count = source.shape[axis]
+
+        def at(*i: tirx.Var) -> tirx.PrimExpr:
+            offset = i[axis] - start
+            inside = [offset >= 0, tirx.floordiv(offset, step) < count]
+            inside += [tirx.floormod(offset, step) == 0] if step > 1 else []
+            place = tuple(tirx.floordiv(offset, step) if a == axis else j for a, j in enumerate(i))
+            return tirx.if_then_else(tirx.all(*inside), source[place], x[i])
+
+        return te.compute(x.shape, at, name="slice_scatter")
+
+    start = tirx.IntImm("int64", start) if isinstance(start, int) else start
+    return c.te(compute, c.tensor("self"), source, start, hint="slice_scatter")
+
+
+@converter("copy.default")
+def copy(c: Call) -> relax.Expr:
+    return c.broadcast(c.tensor("src", c.dtype), c.shape)

@@ -1,0 +1,273 @@
+"""Operators that only arrange elements: views, transposes, slices, joins, padding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tvm import relax, te, tirx
+
+from .._call import Call, fixed
+from .._registry import Refused, converter
+
+
+@converter(
+    "view.default", "reshape.default", "_unsafe_view.default", "unsqueeze.default", "squeeze.default", "squeeze.dim",
+    "squeeze.dims", "flatten.using_ints", "unflatten.int", "view_as.default", "_reshape_copy.default",
+)  # fmt: skip
+def reshape(c: Call) -> relax.Expr:
+    return c.reshape(c.tensor("self"), c.shape)
+
+
+@converter("permute.default", "transpose.int", "t.default", "numpy_T.default", "mT.default")
+def permute(c: Call) -> relax.Expr:
+    x, rank = c.tensor("self"), c.rank("self")
+    if "dims" in c.nodes:
+        axes = [int(d) % rank for d in c["dims"]]
+    else:
+        first, second = (int(c[n]) % rank for n in ("dim0", "dim1")) if "dim0" in c.nodes else (rank - 2, rank - 1)
+        axes = list(range(rank))
+        axes[first], axes[second] = axes[second], axes[first]
+    return c.permute(x, axes) if rank > 1 else x
+
+
+@converter("expand.default", "expand_as.default", "broadcast_to.default")
+def expand(c: Call) -> relax.Expr:
+    return c.broadcast(c.tensor("self"), c.shape)
+
+
+@converter("repeat.default", "tile.default")
+def repeat(c: Call) -> relax.Expr:
+    """Along an axis of one element it is a broadcast; else a concatenation of the axis with itself."""
+    repeats = c["repeats"] if "repeats" in c.nodes else c["dims"]
+    shape = c.shape_of("self")
+    lead = [tirx.IntImm("int64", 1)] * (len(c.shape) - len(shape))
+    repeats = [1] * (len(c.shape) - len(repeats)) + list(repeats)
+    shape = lead + shape
+    x = c.reshape(c.tensor("self"), shape)
+    ones = [isinstance(d, tirx.IntImm) and d.value == 1 for d in shape]
+    x = c.broadcast(x, [r if one else d for d, r, one in zip(shape, repeats, ones)])
+    for axis, (times, one) in enumerate(zip(repeats, ones)):
+        if one or times == 1:
+            continue
+        split = list(x.ty.shape.values)
+        spread = c.reshape(x, [*split[:axis], 1, *split[axis:]])
+        wide = c.broadcast(spread, [*split[:axis], times, *split[axis:]])
+        split[axis] = split[axis] * times
+        x = c.reshape(wide, split)
+    return x
+
+
+@converter("slice.Tensor")
+def slice_(c: Call) -> relax.Expr:
+    x, axis, step = c.tensor("self"), int(c["dim"]) % c.rank("self"), int(c["step"])
+    length, kept = c.shape_of("self")[axis], c.shape[axis]
+    if c.translator.same_shape(x.ty, c.shape):
+        return x
+    start = _wrapped(c, c["start"] or 0, length)
+    return _strided(c, x, axis, start, kept, step)
+
+
+def _wrapped(c: Call, index: object, length: object) -> object:
+    """A slice's start as an index from 0: negative numbers count from the end, and too far is the end."""
+    if isinstance(index, int) and isinstance(length, tirx.IntImm):
+        return min(max(index + int(length) if index < 0 else index, 0), int(length))
+    if isinstance(index, int):
+        return tirx.max(length + index, tirx.IntImm("int64", 0)) if index < 0 else index
+    return index
+
+
+def _strided(c: Call, x: relax.Expr, axis: int, start: object, count: object, step: int) -> relax.Expr:
+    if isinstance(start, int) and isinstance(count, tirx.IntImm):
+        return c.emit(relax.op.strided_slice(x, [axis], [start], [start + (int(count) - 1) * step + 1], [step]))
+
+    def compute(x: te.Tensor, start: tirx.PrimExpr, count: tirx.PrimExpr) -> te.Tensor:
+        shape = [count if a == axis else d for a, d in enumerate(x.shape)]
+
+        def at(*i: tirx.Var) -> tirx.PrimExpr:
+            return x[tuple(start + j * step if a == axis else j for a, j in enumerate(i))]
+
+        return te.compute(shape, at, name="slice")
+
+    return c.te(compute, x, _size(start), _size(count), hint="slice")
+
+
+def _size(value: object) -> tirx.PrimExpr:
+    return tirx.IntImm("int64", value) if isinstance(value, int) else value
+
+
+@converter("select.int")
+def select(c: Call) -> relax.Expr:
+    x, axis = c.tensor("self"), int(c["dim"]) % c.rank("self")
+    index, length = c["index"], c.shape_of("self")[axis]
+    if isinstance(index, int) and index < 0:
+        index = int(length) + index if isinstance(length, tirx.IntImm) else length + index
+    shape = c.shape_of("self")
+    shape[axis] = tirx.IntImm("int64", 1)
+    return c.reshape(_strided(c, x, axis, index, shape[axis], 1), c.shape)
+
+
+@converter("narrow.default")
+def narrow(c: Call) -> relax.Expr:
+    axis = int(c["dim"]) % c.rank("self")
+    return _strided(c, c.tensor("self"), axis, _wrapped(c, c["start"], c.shape_of("self")[axis]), c.shape[axis], 1)
+
+
+@converter("split_with_sizes.default", "split.Tensor", "split.sizes", "chunk.default", "unbind.int", "tensor_split.sections")
+def split(c: Call) -> tuple[relax.Expr, ...]:
+    x, axis = c.tensor("self"), int(c["dim"]) % c.rank("self")
+    parts, start = [], 0
+    unbind = "unbind" in str(c.node.target)
+    for meta in c.node.meta["val"]:
+        shape = c.translator.dims.shape(meta.shape)
+        count = tirx.IntImm("int64", 1) if unbind else shape[axis]
+        parts.append(c.reshape(_strided(c, x, axis, start, count, 1), shape))
+        start = start + (int(count) if isinstance(count, tirx.IntImm) else count)
+    return tuple(parts)
+
+
+@converter("cat.default", "concat.default")
+def cat(c: Call) -> relax.Expr:
+    # a vector of no element may stand for "nothing", whatever the rank of the others
+    kept = [
+        c.as_tensor(x, c.dtype)
+        for x, meta in zip(c["tensors"], c.meta("tensors"))
+        if not (meta.dim() == 1 and isinstance(meta.shape[0], int) and meta.shape[0] == 0)
+    ]
+    return kept[0] if len(kept) == 1 else c.emit(relax.op.concat(kept, int(c["dim"]) % c.out.dim()))
+
+
+@converter("stack.default")
+def stack(c: Call) -> relax.Expr:
+    axis = int(c["dim"]) % c.out.dim()
+    shape = c.shape
+    shape[axis] = tirx.IntImm("int64", 1)
+    parts = [c.reshape(c.as_tensor(x, c.dtype), shape) for x in c["tensors"]]
+    return parts[0] if len(parts) == 1 else c.emit(relax.op.concat(parts, axis))
+
+
+@converter("constant_pad_nd.default", "pad.default")
+def pad(c: Call) -> relax.Expr:
+    amounts = [fixed(a, "padding") for a in c["pad"]]
+    mode = c["mode"] if "mode" in c.nodes else "constant"
+    value = float(c["value"] or 0)
+    rank = c.rank("self")
+    before, after = [0] * rank, [0] * rank
+    for i in range(len(amounts) // 2):
+        before[rank - 1 - i], after[rank - 1 - i] = amounts[2 * i : 2 * i + 2]
+    return padded(c, c.tensor("self"), before, after, mode, value)
+
+
+@converter("reflection_pad1d.default", "reflection_pad2d.default", "replication_pad1d.default", "replication_pad2d.default")
+def mirror_pad(c: Call) -> relax.Expr:
+    amounts = [fixed(a, "padding") for a in c["padding"]]
+    rank = c.rank("self")
+    before, after = [0] * rank, [0] * rank
+    for i in range(len(amounts) // 2):
+        before[rank - 1 - i], after[rank - 1 - i] = amounts[2 * i : 2 * i + 2]
+    return padded(c, c.tensor("self"), before, after, "reflect" if "reflection" in str(c.node.target) else "replicate", 0.0)
+
+
+def padded(c: Call, x: relax.Expr, before: Sequence[int], after: Sequence[int], mode: str, value: float) -> relax.Expr:
+    """`x` with elements added (or, for negative amounts, taken away) at both ends of its axes."""
+    if mode not in ("constant", "reflect", "replicate"):
+        raise Refused(f"mode={mode!r}")
+    if not any((*before, *after)):
+        return x
+
+    def compute(x: te.Tensor) -> te.Tensor:
+        shape = [d + b + a for d, b, a in zip(x.shape, before, after)]
+
+        def at(*i: tirx.Var) -> tirx.PrimExpr:
+            index, inside = [], []
+            for j, d, b, a in zip(i, x.shape, before, after):
+                k = j - b
+                if mode == "reflect" and (b or a):
+                    k = tirx.abs(k)
+                    k = tirx.Select(k >= d, 2 * d - 2 - k, k)
+                elif mode == "replicate" and (b or a):
+                    k = tirx.max(tirx.min(k, d - 1), tirx.IntImm("int64", 0))
+                else:
+                    inside += [k >= 0] if b > 0 else []
+                    inside += [k < d] if a > 0 else []
+                index.append(k)
+            return tirx.if_then_else(tirx.all(*inside), x[tuple(index)], tirx.const(value, x.dtype)) if inside else x[tuple(index)]
+
+        return te.compute(shape, at, name="pad")
+
+    return c.te(compute, x, hint="pad")
+
+
+@converter("flip.default")
+def flip(c: Call) -> relax.Expr:
+    x = c.tensor("self")
+    for axis in c["dims"]:
+        x = c.emit(relax.op.flip(x, int(axis) % c.rank("self")))
+    return x
+
+
+@converter("roll.default")
+def roll(c: Call) -> relax.Expr:
+    """Elements pushed out at one end come in at the other; without dims the flat tensor rolls."""
+    x, axes, shifts = c.tensor("self"), list(c["dims"]), [fixed(s, "shift") for s in c["shifts"]]
+    if not axes:
+        flat = c.reshape(x, [_product(c.shape)])
+        return c.reshape(_rolled(c, flat, [0], shifts), c.shape)
+    return _rolled(c, x, [int(a) % c.rank("self") for a in axes], shifts)
+
+
+def _rolled(c: Call, x: relax.Expr, axes: list[int], shifts: list[int]) -> relax.Expr:
+    by = dict(zip(axes, shifts))
+
+    def compute(x: te.Tensor) -> te.Tensor:
+        def at(*i: tirx.Var) -> tirx.PrimExpr:
+            return x[tuple(tirx.floormod(j - by[a], d) if a in by else j for a, (j, d) in enumerate(zip(i, x.shape)))]
+
+        return te.compute(x.shape, at, name="roll")
+
+    return c.te(compute, x, hint="roll")
+
+
+def _product(dims: Sequence[tirx.PrimExpr]) -> tirx.PrimExpr:
+    total = tirx.IntImm("int64", 1)
+    for dim in dims:
+        total = total * dim
+    return total
+
+
+@converter("tril.default", "triu.default")
+def triangle(c: Call) -> relax.Expr:
+    x, k, lower = c.tensor("self"), int(c["diagonal"]), "tril" in str(c.node.target)
+
+    def compute(x: te.Tensor) -> te.Tensor:
+        def at(*i: tirx.Var) -> tirx.PrimExpr:
+            keep = i[-1] <= i[-2] + k if lower else i[-1] >= i[-2] + k
+            return tirx.Select(keep, x[i], tirx.const(0, x.dtype))
+
+        return te.compute(x.shape, at, name="triangle")
+
+    return c.te(compute, x, hint="triangle")
+
+
+@converter("unfold.default")
+def unfold(c: Call) -> relax.Expr:
+    """Windows of an axis: out[..., n, ..., w] = x[..., n * step + w, ...]."""
+    x, axis, step = c.tensor("self"), int(c["dimension"]) % c.rank("self"), fixed(c["step"], "step")
+    shape = c.shape
+
+    def compute(x: te.Tensor) -> te.Tensor:
+        def at(*i: tirx.Var) -> tirx.PrimExpr:
+            return x[tuple(j * step + i[-1] if a == axis else j for a, j in enumerate(i[:-1]))]
+
+        return te.compute(shape, at, name="unfold")
+
+    return c.te(compute, x, hint="unfold")
+
+
+@converter("pixel_shuffle.default")
+def pixel_shuffle(c: Call) -> relax.Expr:
+    n, channels, h, w = c.shape_of("self")
+    r = int(c["upscale_factor"])
+    split = c.reshape(c.tensor("self"), [n, tirx.floordiv(channels, r * r), r, r, h, w])
+    return c.reshape(c.permute(split, [0, 1, 4, 2, 5, 3]), c.shape)
+
+
