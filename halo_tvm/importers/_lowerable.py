@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
 # Without a lowering of their own: the virtual machine executes them, or they vanish.
-_KNOWN = frozenset({"relax.shape_of", "relax.tensor_to_shape", "relax.null_value"})
+_KNOWN = frozenset({"relax.shape_of", "relax.tensor_to_shape", "relax.null_value", "relax.call_tir"})
 
 
 def what_cannot_be_lowered(func: relax.Function, names: Iterable[str]) -> list[str]:
@@ -20,7 +20,8 @@ def what_cannot_be_lowered(func: relax.Function, names: Iterable[str]) -> list[s
     given = {symbol for param in func.params for symbol in relax.analysis.tir_vars_in_type(param.ty)}
     found: dict[str, None] = {}
     lost: set[relax.Var] = set()  # values of unknown shape: what is made of them is not blamed again
-    for var, value in _bindings(func):
+    for var, value, declared in _bindings(func):
+        given.update(declared)
         name = _name(value)
         shown = spelled.get(name.split(".")[-1].replace("_", ""), name.removeprefix("relax."))
         if not isinstance(value, relax.Expr | tvm.ir.Expr) or isinstance(value, relax.If | relax.Function):
@@ -34,12 +35,14 @@ def what_cannot_be_lowered(func: relax.Function, names: Iterable[str]) -> list[s
     return list(found)
 
 
-def _bindings(func: relax.Function) -> Iterator[tuple[relax.Var, relax.Expr]]:
+def _bindings(func: relax.Function) -> Iterator[tuple[relax.Var, relax.Expr, list[tirx.Var]]]:
+    """Variable, value, and the sizes that the binding itself names: those of a match_cast."""
     if not isinstance(func.body, relax.SeqExpr):
         return
     for block in func.body.blocks:
         for binding in block.bindings:
-            yield binding.var, binding.value
+            is_cast = isinstance(binding, relax.MatchCast)
+            yield binding.var, binding.value, relax.analysis.tir_vars_in_type(binding.ty) if is_cast else []
 
 
 def _name(value: relax.Expr) -> str:
@@ -53,11 +56,11 @@ def _lowers(op: tvm.ir.Op) -> bool:
 
 
 def _is_known(ty: tvm.ir.Type) -> bool:
-    """A tensor or a shape with a size for each dimension, or a tuple of such."""
+    """A tensor with a size for each dimension, a shape of known rank, or a tuple of such."""
     if isinstance(ty, relax.TensorType):
         return isinstance(ty.shape, relax.ShapeExpr)
     if isinstance(ty, relax.ShapeType):
-        return ty.values is not None
+        return ty.ndim >= 0  # sizes read from a tensor get their names from the match_cast that follows
     if hasattr(ty, "fields"):
         return all(map(_is_known, ty.fields))
     return True
