@@ -12,6 +12,7 @@ from tvm import relax, tirx
 
 from .errors import EnvironmentProblem
 from .dimensions import itemsize_of, size_of
+from .imported import UNBOUNDED
 from .targets import Target
 
 # Row tiles of the GEMM rule are cut into full and partial ones here; see docs/kernels/gemm.md.
@@ -39,20 +40,25 @@ def lowering(plan_memory: bool) -> tvm.ir.transform.Pass:
 
 
 def with_bounds(mod: tvm.IRModule, ranges: Mapping[str, tuple[int, int]]) -> tvm.IRModule:
-    """`mod` whose main declares the largest size of each symbolic dimension, for the memory plan."""
+    """`mod` whose main declares the largest size of each bounded symbolic dimension, for the memory plan."""
     mod = mod.clone()
-    if ranges:
-        upper = {name: tirx.IntImm("int64", high) for name, (_, high) in ranges.items()}
+    upper = {name: tirx.IntImm("int64", high) for name, (_, high) in ranges.items() if high < UNBOUNDED}
+    if upper:
         mod["main"] = mod["main"].with_attr("tir_var_upper_bound", upper)
     return mod
 
 
-def planned_bytes(mod: tvm.IRModule, plan_memory: bool, ranges: Mapping[str, tuple[int, int]]) -> int:
-    """Bytes of activations and results of one run at the largest declared sizes, shared or each on its own."""
+def planned_bytes(
+    mod: tvm.IRModule, plan_memory: bool, ranges: Mapping[str, tuple[int, int]], typical: Mapping[str, int]
+) -> int:
+    """Bytes of activations and results of one run at the largest declared sizes, shared or each on its own.
+
+    A dimension that nobody bounded counts with its typical size.
+    """
     t = relax.transform
     steps = [t.ToNonDataflow(), t.RemovePurityChecking(), t.CallTIRRewrite()]
     lowered = tvm.transform.Sequential([*steps, *([t.StaticPlanBlockMemory()] if plan_memory else [])])(mod)
-    highest = {name: high for name, (_, high) in ranges.items()}
+    highest = {name: typical.get(name, 1) if high >= UNBOUNDED else high for name, (_, high) in ranges.items()}
     total = 0
 
     def visit(expr: relax.Expr) -> None:

@@ -128,8 +128,8 @@ def build(
     plan = pipeline.Pipeline.of(config.level, config.enable, config.disable).runs_named("plan_memory")
     mod = with_bounds(mod, imported.ranges)
     report = {
-        "planned_bytes": planned_bytes(mod, plan, imported.ranges),
-        "unplanned_bytes": planned_bytes(mod, False, imported.ranges),
+        "planned_bytes": planned_bytes(mod, plan, imported.ranges, imported.typical),
+        "unplanned_bytes": planned_bytes(mod, False, imported.ranges, imported.typical),
     }
     build_library(mod, target, library, plan)
     if config.dump_ir:

@@ -11,6 +11,10 @@ import tvm
 from .params import ParamTable
 
 
+# High of a symbolic dimension that neither the file nor the user bounded: accepted, and planned for at run time.
+UNBOUNDED = (1 << 31) - 1
+
+
 @dataclass(frozen=True)
 class InputSpec:
     """One run-time input. A string in `shape` names a symbolic dimension."""
@@ -43,4 +47,6 @@ class ImportedModel:
 
 def dimension_ranges(ranges: dict[str, tuple[int, int]]) -> str:
     """Ranges as a reader writes them: `batch=1..8, sequence=1..1024`."""
-    return ", ".join(f"{name}={low}..{high}" for name, (low, high) in ranges.items())
+    return ", ".join(
+        f"{name}>={low}" if high >= UNBOUNDED else f"{name}={low}..{high}" for name, (low, high) in ranges.items()
+    )

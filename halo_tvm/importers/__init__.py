@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..errors import UnknownName, UnsupportedModel, UsageError
 from ..imported import ImportedModel
-from ._shapes import apply_shapes
+from ._shapes import apply_shapes, parse_shape
 
 
 def import_model(model: str, *, seed: int = 0, shapes: tuple[str, ...] = ()) -> ImportedModel:
@@ -15,10 +15,10 @@ def import_model(model: str, *, seed: int = 0, shapes: tuple[str, ...] = ()) -> 
     `seed` seeds the weights of a built-in model. `shapes` are texts like `input_ids=1..8x1..512`
     that fix or bound the dimensions of inputs.
     """
-    return apply_shapes(_import(model, seed), shapes)
+    return apply_shapes(_import(model, seed, shapes), shapes)
 
 
-def _import(model: str, seed: int) -> ImportedModel:
+def _import(model: str, seed: int, shapes: tuple[str, ...]) -> ImportedModel:
     from ..models import PRESETS
     from ..models._builder import RandomWeights
 
@@ -35,7 +35,7 @@ def _import(model: str, seed: int) -> ImportedModel:
             raise UsageError(f"expected an ONNX file, found no file {model!r}: check the path")
         from .onnx import import_onnx
 
-        return import_onnx(path)
+        return import_onnx(path, shapes=dict(map(parse_shape, shapes)))
     if path.is_file():
         raise UnsupportedModel(
             f"expected an .onnx file, a directory with config.json or a built-in name, found the file {model!r}: "

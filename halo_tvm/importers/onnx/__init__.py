@@ -17,11 +17,10 @@ import tvm
 from tvm import relax, tirx
 
 from ...errors import MissingPackage, UnsupportedModel, UsageError
-from ...imported import ImportedModel, InputSpec
+from ...imported import UNBOUNDED, ImportedModel, InputSpec
 from .._lowerable import what_cannot_be_lowered
 
-# Of a symbolic dimension, for which ONNX declares no bounds.
-ASSUMED_RANGE = (1, 1024)
+ASSUMED_RANGE = (1, UNBOUNDED)  # of a symbolic dimension: ONNX declares no bounds
 Bounds = tuple[tuple[int, int], ...]
 
 
@@ -93,7 +92,7 @@ def import_proto(
             "importer": "onnx",
             "nodes": len(proto.graph.node),
             "parameters": len(graph.params.sources),
-            "assumed_ranges": {n: list(inputs.ranges[n]) for n in inputs.assumed},
+            "unbounded": inputs.assumed,
         },
     )
 

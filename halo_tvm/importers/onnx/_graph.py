@@ -23,6 +23,10 @@ _PARAMETER_KINDS = "float32 float16 float64 bfloat16 int8 uint8".split()
 _TVM_ERRORS = (ValueError, TypeError, IndexError, AttributeError, AssertionError, RuntimeError, KeyError)
 
 
+class InnerProblem(Refused):
+    """A node whose inner graph or body holds nodes that cannot be converted."""
+
+
 class GraphConverter:
     """Converts the nodes of one model; graphs inside nodes share everything but their names."""
 
@@ -139,6 +143,8 @@ class GraphConverter:
                 continue
             try:
                 results = self._converted(proto)
+            except InnerProblem:  # already collected, with the names of the nodes inside
+                self._broken.update(proto.output)
             except Refused as reason:
                 self._problem(proto, str(reason))
                 self.needs |= reason.needs
@@ -207,7 +213,7 @@ class GraphConverter:
         """The outputs of a graph inside a node, whose names see those around it."""
         if self._depth > 32:
             raise Refused("graphs are nested more than 32 deep")
-        outer = dict(self._env)
+        outer, emitted = dict(self._env), dict(self._emitted)
         self._depth += 1
         before = sum(map(len, self.problems.values()))
         try:
@@ -215,14 +221,16 @@ class GraphConverter:
             self._env.update({i.name: value for i, value in zip(graph.input, inputs)})
             self.convert(graph.node)
             if sum(map(len, self.problems.values())) > before:
-                raise Refused("a graph inside it cannot be converted")
+                raise InnerProblem("a graph inside it cannot be converted")
             missing = [o.name for o in graph.output if o.name not in self._env]
             if missing:
                 raise Refused(f"a graph inside it never makes its output {missing[0]}")
             return [self._env[o.name] for o in graph.output]
         finally:
             self._depth -= 1
-            self._env = outer
+            # What was emitted in here may lie in a block of its own; weights are everywhere.
+            weights = {k: v for k, v in self._emitted.items() if isinstance(v[0], Constant)}
+            self._env, self._emitted = outer, {**weights, **emitted}
 
     def convert_body(self, nodes: Iterable[NodeProto], env: Mapping[str, Value | None], outputs: Items[str], opsets: Mapping[str, int]) -> list[Value | None]:
         """The outputs of a function body, which sees only `env`."""
@@ -235,7 +243,7 @@ class GraphConverter:
         try:
             self.convert(nodes)
             if sum(map(len, self.problems.values())) > before:
-                raise Refused("the body of this function cannot be converted")
+                raise InnerProblem("the body of this function cannot be converted")
             return [self._env.get(name) for name in outputs]
         finally:
             self._depth -= 1

@@ -1,0 +1,73 @@
+"""Attributes of sliding windows, as convolution and pooling spell them: strides, dilations, pads, auto_pad."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tvm import tirx
+
+from ._node import Node
+from ._values import Dim
+
+
+@dataclass(frozen=True)
+class Window:
+    """One window of every spatial axis; `pads` are all beginnings, then all ends."""
+
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    pads: tuple[Dim, ...]
+
+    @property
+    def is_static(self) -> bool:
+        return all(isinstance(p, int) for p in self.pads)
+
+    def attrs(self) -> dict[str, object]:
+        """As the operators of relay_ops take them, apart from `pads`, which may be expressions."""
+        return {"strides": self.strides, "dilations": self.dilations}
+
+
+def window_of(node: Node, sizes: Sequence[Dim], kernel: Sequence[int]) -> Window:
+    """The window of `node` over spatial `sizes`; auto_pad SAME of symbolic sizes gives pads that depend on them."""
+    rank = len(sizes)
+    strides = tuple(node.attr("strides", [1] * rank))
+    dilations = tuple(node.attr("dilations", [1] * rank))
+    pads: list[Dim] = list(node.attr("pads", [0] * 2 * rank))
+    for name, values, length in (("strides", strides, rank), ("dilations", dilations, rank), ("pads", pads, 2 * rank), ("kernel_shape", kernel, rank)):
+        node.refuse_unless(len(values) == length, f"expected {length} {name}, found {len(values)}")
+    positive = all(v > 0 for v in (*strides, *dilations, *kernel))
+    node.refuse_unless(positive, "expected strides, dilations and kernel_shape above 0")
+    auto = node.attr("auto_pad", "NOTSET") or "NOTSET"
+    if auto == "VALID":
+        pads = [0] * 2 * rank
+    elif auto in ("SAME_UPPER", "SAME_LOWER"):
+        extents = [(k - 1) * d + 1 for k, d in zip(kernel, dilations)]
+        pads = _same(node, sizes, extents, strides, auto == "SAME_UPPER")
+    else:
+        node.refuse_unless(auto == "NOTSET", f"expected auto_pad NOTSET, VALID, SAME_UPPER or SAME_LOWER, found {auto}")
+    return Window(tuple(kernel), strides, dilations, tuple(pads))
+
+
+def _same(node: Node, sizes: Sequence[Dim], extents: Sequence[int], strides: Sequence[int], upper: bool) -> list[Dim]:
+    """So that there are ceil(size / stride) windows; the odd element goes to the end (upper) or the beginning."""
+    begins, ends = [], []
+    for size, extent, stride in zip(sizes, extents, strides):
+        if stride == 1:
+            total: Dim = extent - 1
+        else:
+            windows = node.sizes.ceildiv(size, stride)
+            total = node.sizes.maximum((windows - 1) * stride + (extent - size), 0)
+        half = node.sizes.floordiv(total, 2)
+        rest = node.sizes.simplify(total - half)
+        begins.append(half if upper else rest)
+        ends.append(rest if upper else half)
+    return begins + ends
+
+
+def symbols_of(values: Sequence[Dim]) -> list[tirx.Var]:
+    """The symbolic dimensions in `values`; a tensor expression takes them as arguments."""
+    from tvm import relax
+
+    return list(relax.analysis.free_symbolic_vars(relax.ShapeExpr(list(values)))) if values else []

@@ -1,0 +1,105 @@
+"""LSTM, GRU and RNN, and the LSTM with quantised weights of com.microsoft."""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm import relax
+
+from ...relay_ops import OPERATORS
+from ...relay_ops._recurrent.activations import CELL_ACTIVATIONS
+from ...relay_ops._recurrent.cell import CELLS
+from ._node import Node
+from ._registry import converter
+from ._values import Constant
+
+# Arguments behind x, w and r, in the order of ONNX's inputs.
+_INPUTS = ("bias", "lengths", "initial_h", "initial_c", "peepholes")
+_NAMES = {"".join(part.capitalize() for part in name.split("_")).lower(): name for name in CELL_ACTIVATIONS}
+
+
+@converter("LSTM", "GRU", "RNN")
+def recurrent(node: Node) -> tuple[relax.Expr, ...]:
+    return _layer(node, node.op.lower(), node.x(1), node.x(2))
+
+
+@converter("DynamicQuantizeLSTM", domain="com.microsoft")
+def dynamic_quantize_lstm(node: Node) -> tuple[relax.Expr, ...]:
+    """Weights [dirs, i, 4h] with scale and zero point per direction or column, restored to float32.
+
+    The original also rounds the layer's input and state to 8 bits in every step; that error is not imitated.
+    """
+    w, r = (_dequantised(node, index, 8 + 2 * place) for place, index in enumerate((1, 2)))
+    return _layer(node, "lstm", w, r)
+
+
+def _layer(node: Node, name: str, w: relax.Expr, r: relax.Expr) -> tuple[relax.Expr, ...]:
+    cell = CELLS[name]
+    hidden = int(r.ty.shape.values[2])
+    declared = int(node.attr("hidden_size", hidden))
+    node.refuse_unless(declared == hidden, f"expected hidden_size {hidden}, as the weights say, found {declared}")
+    direction = str(node.attr("direction", "forward"))
+    directions = 2 if direction == "bidirectional" else 1
+    batch_first = bool(node.attr("layout", 0))
+    x = node.x(0)
+    if batch_first:
+        x = node.emit(relax.op.permute_dims(x, [1, 0, 2]))
+    args = [x, w, r]
+    attrs: dict[str, object] = {"hidden": hidden, "direction": direction, "layer": node.name}
+    for place, kind in enumerate(_INPUTS):
+        if kind in cell.optional and node.has(3 + place):
+            arg = node.x(3 + place)
+            if batch_first and kind.startswith("initial"):
+                arg = node.emit(relax.op.permute_dims(arg, [1, 0, 2]))
+            args.append(arg)
+            attrs[f"has_{kind}"] = True
+    for flag in cell.flags:
+        if int(node.attr(flag, 0)):
+            attrs[flag] = True
+    clip = float(node.attr("clip", 0.0))
+    if clip > 0:
+        attrs["clip"] = clip
+    attrs |= _activations(node, [*cell.defaults] * directions)
+    result = node.graph.builder.emit(OPERATORS[name].call(*args, **attrs))
+    y, *states = (node.graph.builder.emit(relax.TupleGetItem(result, n)) for n in range(1 + cell.states))
+    if batch_first:  # [s, dirs, b, h] -> [b, s, dirs, h]; [dirs, b, h] -> [b, dirs, h]
+        y = node.emit(relax.op.permute_dims(y, [2, 0, 1, 3]))
+        states = [node.emit(relax.op.permute_dims(state, [1, 0, 2])) for state in states]
+    return (y, *states)
+
+
+def _activations(node: Node, defaults: list[str]) -> dict[str, object]:
+    """activations, alpha and beta, one of each per activation: ONNX lists a value only for those that take one."""
+    if not node.has_attr("activations"):
+        return {}
+    given = [str(name) for name in node.attr("activations")]
+    unknown = [name for name in given if name.lower() not in _NAMES]
+    node.refuse_unless(not unknown, f"expected activations of {', '.join(CELL_ACTIVATIONS)}, found {unknown}")
+    names = [_NAMES[name.lower()] for name in given]
+    expected = len(defaults)
+    node.refuse_unless(len(names) == expected, f"expected {expected} activations, found {len(names)}")
+    attrs: dict[str, object] = {"activations": names}
+    for kind in ("alpha", "beta"):
+        listed = [float(v) for v in node.attr(f"activation_{kind}", ())]
+        takers = [getattr(CELL_ACTIVATIONS[name], kind) for name in names]
+        # Some exporters list a value for every activation, whether it takes one or not.
+        every = len(listed) == len(names) and len(listed) > sum(default is not None for default in takers)
+        rest = iter(listed)
+        attrs[kind] = [
+            float(next(rest, default or 0.0)) if every or default is not None else 0.0 for default in takers
+        ]
+    return attrs
+
+
+def _dequantised(node: Node, index: int, scales: int) -> relax.Expr:
+    """Input `index` [dirs, k, 4h] in 8 bits -> float32 [dirs, 4h, k]."""
+    scale = node.constant(scales).astype("float32")
+    zero = node.constant_or(scales + 1, np.zeros(scale.shape, "int32")).astype("int32")
+    d, k, columns = node.shape(index)
+    scale, zero = (part.reshape(d, 1, -1) for part in (scale, zero))
+
+    def load() -> np.ndarray:
+        restored = (node.constant(index).astype("int32") - zero).astype("float32") * scale
+        return np.ascontiguousarray(restored.transpose(0, 2, 1))
+
+    name = f"{node.proto.input[index]}_dequantised"
+    return node.graph.expr_of(Constant((d, columns, k), "float32", load, name))
