@@ -109,8 +109,43 @@ def pack_weight(weight: np.ndarray, *, layout: str, kc: int, nr: int) -> np.ndar
     return out
 
 
+def _reshape(x: np.ndarray, shape: list[int]) -> np.ndarray:
+    return x.reshape(shape)
+
+
+def _permute(x: np.ndarray, axes: list[int]) -> np.ndarray:
+    return x.transpose(axes)
+
+
+def _slice(x: np.ndarray, axes: list[int], begin: list[int], end: list[int], strides: list[int]) -> np.ndarray:
+    where = [slice(None)] * x.ndim
+    for axis, *bounds in zip(axes, begin, end, strides):
+        where[axis] = slice(*bounds)
+    return x[tuple(where)]
+
+
+def _pad(x: np.ndarray, widths: list[list[int]]) -> np.ndarray:
+    return np.pad(x, widths)
+
+
+def _sum(x: np.ndarray, axes: list[int], keepdims: bool) -> np.ndarray:
+    return x.sum(axis=tuple(axes), keepdims=keepdims)
+
+
+def _astype(x: np.ndarray, dtype: str) -> np.ndarray:
+    return x.astype(dtype)
+
+
 RECIPE_OPS: dict[str, Callable[..., np.ndarray]] = {
     "concat": _concat,
+    "reshape": _reshape,
+    "expand_dims": _reshape,
+    "squeeze": _reshape,
+    "permute_dims": _permute,
+    "strided_slice": _slice,
+    "pad": _pad,
+    "sum": _sum,
+    "astype": _astype,
     "take": _take,
     "pack": pack_weight,
 }

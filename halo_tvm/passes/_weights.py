@@ -45,9 +45,13 @@ class WeightEditor:
         shape = tuple(int(d) for d in shape)
         dtype = self.params.dtype(inputs[0])
         self.params.add_recipe(ParamRecipe(output, op, tuple(inputs), attrs, shape, dtype))
+        return self.weight(output)
+
+    def weight(self, output: str) -> relax.Var:
+        """The variable of a tensor that the table knows."""
         if output not in self._vars:
             identifier = re.sub(r"\W", "_", output)  # it becomes a name in generated C and CUDA source
-            var = relax.Var(identifier, relax.TensorType(shape, dtype))
+            var = relax.Var(identifier, relax.TensorType(self.params.shape(output), self.params.dtype(output)))
             self._vars[output] = var
             self._names[var] = output
         return self._vars[output]

@@ -1,7 +1,7 @@
 """The graph passes in order: which phase each belongs to and from which opt level on it runs.
 
     -O0   only what is required to lower a model
-    -O1   recognise operators, simplify, work on rows, pack weights, vector mathematics
+    -O1   recognise operators, simplify, work on weights once, work on rows, pack weights, vector mathematics
     -O2   and fuse: QKV projections, element-wise neighbours
     -O3   and compute common sub-expressions once, share memory between activations
 """
@@ -35,6 +35,7 @@ OPTIMISE = (
     Step("prune_heads", 0, off=True),
     Step("expand", 0, required=True),
     Step("fold", 1),
+    Step("hoist_weights", 1),
     Step("simplify", 1),
     Step("cse", 3),
     Step("fuse_qkv", 2),

@@ -9,6 +9,7 @@ Computation
     n = x w_h + wb_h + (r h) r_h + rb_h,   or with linear_before_reset   x w_h + wb_h + r (h r_h + rb_h)
     activations f, g: sigmoid, tanh unless named; `clip` bounds their arguments to [-clip, clip]
     A row behind its length keeps its state and gives zeros; the reverse direction begins at the row's last step.
+    A row of length 0 ends in zeros, whatever its initial state.
 Lifts
     none: importers call it
 Rejects

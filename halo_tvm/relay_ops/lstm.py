@@ -8,8 +8,9 @@ Shapes
 Computation
     i = f(x w_i + h r_i + p_i c + b_i)      f = f(x w_f + h r_f + p_f c + b_f), or 1 - i with input_forget
     c' = f c + i g(x w_c + h r_c + b_c)     o = f(x w_o + h r_o + p_o c' + b_o)     h' = o h(c')
-    activations f, g, h: sigmoid, tanh, tanh unless named; `clip` bounds their arguments to [-clip, clip]
+    activations f, g, h: sigmoid, tanh, tanh unless named; `clip` bounds what f and g are given to [-clip, clip]
     A row behind its length keeps its state and gives zeros; the reverse direction begins at the row's last step.
+    A row of length 0 ends in zeros, whatever its initial state.
 Lifts
     none: importers call it
 Rejects

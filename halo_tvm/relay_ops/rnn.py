@@ -7,6 +7,7 @@ Shapes
 Computation
     h' = f(x w + h r + b),   f is tanh unless named; `clip` bounds its argument to [-clip, clip]
     A row behind its length keeps its state and gives zeros; the reverse direction begins at the row's last step.
+    A row of length 0 ends in zeros, whatever its initial state.
 Lifts
     none: importers call it
 Rejects

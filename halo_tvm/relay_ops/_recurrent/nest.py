@@ -81,10 +81,12 @@ class _Nest:
             return stores
 
         def finish(n: tirx.Var, j: tirx.Var) -> list[tirx.Stmt]:
-            stores = [tirx.BufferStore(self.outs[1], self.state[d, _half(self.s), n, j], [d, n, j])]
+            last = [self.state[d, _half(self.s), n, j]]
             if "cell" in self.kept:
-                stores.append(tirx.BufferStore(self.outs[2], self.kept["cell"][d, n, j], [d, n, j]))
-            return stores
+                last.append(self.kept["cell"][d, n, j])
+            if "lengths" in self.given:
+                last = [tirx.Select(self._length(n) > _i(0), value, self._zero()) for value in last]
+            return [tirx.BufferStore(out, value, [d, n, j]) for out, value in zip(self.outs[1:], last)]
 
         return [
             _loop("n", self.b, lambda n: _loop("j", self.width, lambda j: start(n, j))),

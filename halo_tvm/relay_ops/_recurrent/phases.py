@@ -57,9 +57,9 @@ class Unit:
         return tirx.BufferStore(self.buffers[name], value, [self.j])
 
     def activate(self, place: int, x: Expr) -> Expr:
-        """The cell's activation f, g or h (0, 1, 2) of x."""
+        """The cell's activation f, g or h (0, 1, 2) of x; `clip` bounds the arguments of f and g."""
         o = self.options
-        if o.clip:
+        if o.clip and place < 2:
             limit = tirx.const(o.clip, x.ty.dtype)
             x = tirx.max(tirx.min(x, limit), tirx.const(-o.clip, x.ty.dtype))
 

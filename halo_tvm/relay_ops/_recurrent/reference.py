@@ -32,13 +32,13 @@ def reference(options: Options, *args: np.ndarray) -> tuple[np.ndarray, ...]:
                 )
                 y[t, direction, n] = state[0]
             for kept, last in zip(states, state):
-                kept[direction, n] = last
+                kept[direction, n] = last if lengths[n] or "lengths" not in given else 0
     return (y, *states)
 
 
 def _activate(options: Options, direction: int, place: int, x: np.ndarray) -> np.ndarray:
     name, alpha, beta = options.activation(direction, place)
-    if options.clip:
+    if options.clip and place < 2:
         x = np.clip(x, -options.clip, options.clip)
     return CELL_ACTIVATIONS[name].numpy(x, alpha, beta)
 

@@ -1,0 +1,152 @@
+"""Work on weights alone is done once, at compile time.
+
+Before -> after
+    w' = permute_dims(reshape(w));  halo.linear(x, w')   ->   halo.linear(x, w''),  w'' a weight made by recipes
+Serves
+    reshape, permute_dims, concat, strided_slice, nn.pad with zeros, sum, expand_dims, squeeze and astype between
+    float types, of weights or of what is hoisted already, at sizes that are known
+Leaves alone
+    everything else; a weight that is also used as it is stays beside what is made of it
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import tvm
+from tvm import relax, tirx
+
+from ..params import ParamRecipe
+from ..plain import plain
+from ._pass import Context, Pass, Report, bindings, op_name
+from ._weights import WeightEditor
+
+
+@dataclass(frozen=True)
+class HoistWeights(Pass):
+    """Turn chains of data movement on weights into recipes."""
+
+    name = "hoist_weights"
+
+    def __call__(self, mod: tvm.IRModule, context: Context) -> tuple[tvm.IRModule, Report]:
+        func = mod["main"]
+        editor = WeightEditor(func, context.params)
+        hoisted: dict[relax.Var, relax.Var] = {}
+        counts: dict[str, int] = {}
+        for binding in bindings(func):
+            name = op_name(binding.value)
+            step = _STEPS.get(name)
+            if step is None or not isinstance(binding.var, relax.DataflowVar):
+                continue
+            operands = _operands(binding.value)
+            weights = [editor.name(hoisted.get(operand, operand)) for operand in operands]
+            attrs = step(binding.value) if None not in weights and _static(binding.var.ty) else None
+            if attrs is None:
+                continue
+            hoisted[binding.var] = _derive(editor, name.rpartition(".")[2], weights, binding.var.ty, attrs)
+            counts[name.removeprefix("relax.")] = counts.get(name.removeprefix("relax."), 0) + 1
+        if not hoisted:
+            return mod, {"hoisted": counts}
+        body = _replaced(func, hoisted)
+        return relax.transform.Normalize()(editor.finish(mod, body)), {"hoisted": counts}
+
+
+def _operands(call: relax.Call) -> list[relax.Expr]:
+    """The tensors a call reads."""
+    first = call.args[0]
+    return list(first.fields) if isinstance(first, relax.Tuple) else [first]
+
+
+def _static(ty: relax.Type) -> bool:
+    return (
+        isinstance(ty, relax.TensorType)
+        and isinstance(ty.shape, relax.ShapeExpr)
+        and all(isinstance(dim, tirx.IntImm) for dim in ty.shape.values)
+    )
+
+
+def _derive(
+    editor: WeightEditor, op: str, inputs: list[str], ty: relax.TensorType, attrs: dict[str, object]
+) -> relax.Var:
+    # The name follows from what is done, so that compiling the same model twice records it once.
+    digest = hashlib.sha256(json.dumps([op, inputs, attrs], sort_keys=True).encode()).hexdigest()[:12]
+    output = f"{inputs[0].split('|')[0]}|{op}:{digest}"
+    shape = tuple(int(dim) for dim in ty.shape.values)
+    editor.params.add_recipe(ParamRecipe(output, op, tuple(inputs), attrs, shape, str(ty.dtype)))
+    return editor.weight(output)
+
+
+def _replaced(func: relax.Function, hoisted: dict[relax.Var, relax.Var]) -> relax.Expr:
+    """The body without the hoisted bindings, which nothing reads any more."""
+
+    @relax.expr_functor.mutator
+    class Replace(relax.PyExprMutator):
+        def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+            if binding.var in hoisted:
+                self.set_var_remap(binding.var, hoisted[binding.var])
+            else:
+                super().visit_var_binding_(binding)
+
+    return Replace().visit_expr(func.body)
+
+
+def _ints(expr: relax.Expr) -> list[int] | None:
+    """The numbers of a shape or of a tuple of prime values; None where one is not known."""
+    fields = expr.values if isinstance(expr, relax.ShapeExpr) else getattr(expr, "fields", None)
+    if fields is None:
+        return None
+    values = [getattr(field, "value", field) for field in fields]
+    return [int(v) for v in values] if all(isinstance(v, (int, tirx.IntImm)) for v in values) else None
+
+
+def _reshape(call: relax.Call) -> dict[str, object]:
+    return {"shape": [int(dim) for dim in call.ty.shape.values]}
+
+
+def _permute(call: relax.Call) -> dict[str, object]:
+    axes = call.attrs.axes
+    rank = call.args[0].ty.ndim
+    return {"axes": list(range(rank))[::-1] if axes is None else [int(axis) % rank for axis in axes]}
+
+
+def _slice(call: relax.Call) -> dict[str, object] | None:
+    parts = [_ints(arg) for arg in call.args[1:]]
+    if any(part is None for part in parts) or len(parts) < 3:
+        return None
+    axes, begin, end, *strides = parts
+    return {"axes": axes, "begin": begin, "end": end, "strides": strides[0] if strides else [1] * len(axes)}
+
+
+def _pad(call: relax.Call) -> dict[str, object] | None:
+    if str(call.attrs.pad_mode) != "constant" or float(plain(call.attrs.pad_value)) != 0.0:
+        return None
+    widths = [int(width) for width in call.attrs.pad_width]
+    return {"widths": [widths[i : i + 2] for i in range(0, len(widths), 2)]}
+
+
+def _sum(call: relax.Call) -> dict[str, object]:
+    axes = call.attrs.axis
+    every = range(call.args[0].ty.ndim)
+    return {"axes": list(every) if axes is None else [int(a) for a in axes], "keepdims": bool(call.attrs.keepdims)}
+
+
+def _astype(call: relax.Call) -> dict[str, object] | None:
+    dtypes = [str(call.args[0].ty.dtype), str(call.attrs.dtype)]
+    return {"dtype": dtypes[1]} if all(dtype.startswith("float") for dtype in dtypes) else None
+
+
+# Relax operator -> attributes of the recipe of the operator's last name; None: not this call.
+_STEPS: dict[str, Callable[[relax.Call], dict[str, object] | None]] = {
+    "relax.reshape": _reshape,
+    "relax.expand_dims": _reshape,
+    "relax.squeeze": _reshape,
+    "relax.permute_dims": _permute,
+    "relax.concat": lambda call: {"axis": int(call.attrs.axis or 0)},
+    "relax.strided_slice": _slice,
+    "relax.nn.pad": _pad,
+    "relax.sum": _sum,
+    "relax.astype": _astype,
+}

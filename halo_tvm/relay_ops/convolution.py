@@ -1,0 +1,161 @@
+"""Convolution over any number of spatial axes, in groups.
+
+Shapes
+    layout "first"   x [n, c, *space]   weight [m, c/groups, *kernel]   ->   y [n, m, *windows]
+    layout "last"    x [n, *space, c]   weight [*kernel, c/groups, m]   ->   y [n, *windows, m]
+    bias [m] (optional)
+Computation
+    y[n, m, o] = sum_{c, k} x[n, group(m) * c/groups + c, o * strides + k * dilations - pads] * weight[m, c, k] + bias[m]
+    outside of the input x is zero; `pads` are the beginnings of all axes, then their ends
+Lifts
+    none: importers build it
+Rejects
+    nothing: there are no lifts
+Numerics
+    accumulates in float32; float64 in float64, integers in int32
+References
+    arXiv:1603.07285
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import tvm
+from tvm import ir, relax, te, tirx
+
+from ._operator import Operator, attrs_of
+from ._windows import LAYOUTS, axes_of, padded, reach, spatial_axes, window_sizes
+
+
+class Convolution(Operator):
+    """Sliding windows of the input times a kernel."""
+
+    name = "convolution"
+
+    @staticmethod
+    def infer_type(call: relax.Call) -> relax.TensorType:
+        x, weight, attrs = call.args[0].ty, call.args[1].ty, attrs_of(call)
+        layout, groups = attrs["layout"], attrs["groups"]
+        if layout not in LAYOUTS:
+            raise ValueError(f"halo.convolution: layout must be first or last, got {layout}: choose one")
+        if weight.ndim != x.ndim:
+            raise ValueError(f"halo.convolution: x and weight have one rank, got {x} and {weight}")
+        kernel, inner, outer = _weight_parts(weight.shape.values, layout)
+        channels = x.shape.values[1 if layout == "first" else -1]
+        if not tvm.sym.Analyzer().can_prove_equal(channels, inner * groups) or outer % groups:
+            raise ValueError(
+                f"halo.convolution: weight {weight} must have the channels of {x} divided by groups = {groups}"
+            )
+        sizes = [x.shape.values[a] for a in spatial_axes(x.ndim, layout)]
+        windows = window_sizes(sizes, kernel, attrs["strides"], attrs["dilations"], attrs["pads"])
+        batch = x.shape.values[0]
+        shape = [batch, outer, *windows] if layout == "first" else [batch, *windows, outer]
+        return relax.TensorType(shape, x.dtype)
+
+    @staticmethod
+    def compute(
+        x: te.Tensor, weight: te.Tensor, *bias: te.Tensor, layout: str, strides: Sequence[int],
+        dilations: Sequence[int], pads: Sequence[int], groups: int,
+    ) -> te.Tensor:  # fmt: skip
+        kernel, inner, outer = _weight_parts(weight.shape, layout)
+        axes = spatial_axes(len(x.shape), layout)
+        windows = window_sizes([x.shape[a] for a in axes], kernel, strides, dilations, pads)
+        source = padded(x, axes, pads, tirx.const(0, x.dtype), reach(windows, kernel, strides, dilations))
+        wide = _accumulator(x.dtype)
+        c = te.reduce_axis((0, inner), "c")
+        ks = axes_of(kernel)
+
+        def product(*index):
+            m = index[1] if layout == "first" else index[-1]
+            place = index[2:] if layout == "first" else index[1:-1]
+            channel = c if groups == 1 else _channel(m, c, inner, outer // groups)
+            at = [o * s + k * d for o, k, s, d in zip(place, ks, strides, dilations)]
+            if layout == "first":
+                value, factor = source[(index[0], channel, *at)], weight[(m, c, *ks)]
+            else:
+                value, factor = source[(index[0], *at, channel)], weight[(*ks, c, m)]
+            return te.sum(value.astype(wide) * factor.astype(wide), axis=[*ks, c])
+
+        shape = [x.shape[0], outer, *windows] if layout == "first" else [x.shape[0], *windows, outer]
+        out = te.compute(shape, product, name="convolution", attrs={"halo.op": "convolution"})
+        if bias:
+            total = out
+            where = 1 if layout == "first" else -1
+            out = te.compute(shape, lambda *i: total[i] + bias[0][i[where]].astype(wide), name="bias")
+        if x.dtype != wide:
+            exact = out
+            out = te.compute(shape, lambda *i: exact[i].astype(x.dtype), name="narrow")
+        return out
+
+    @staticmethod
+    def reference(
+        x: np.ndarray, weight: np.ndarray, *bias: np.ndarray, layout: str, strides: Sequence[int],
+        dilations: Sequence[int], pads: Sequence[int], groups: int,
+    ) -> np.ndarray:  # fmt: skip
+        if layout == "last":
+            x, weight = np.moveaxis(x, -1, 1), np.moveaxis(weight, (-1, -2), (0, 1))
+        kernel, rank = weight.shape[2:], weight.ndim - 2
+        x = np.pad(x, [(0, 0), (0, 0), *zip(pads[:rank], pads[rank:])])
+        reached = [(k - 1) * d + 1 for k, d in zip(kernel, dilations)]
+        windows = np.lib.stride_tricks.sliding_window_view(x, reached, axis=tuple(range(2, 2 + rank)))
+        windows = windows[(slice(None), slice(None), *(slice(None, None, s) for s in strides))]
+        windows = windows[(..., *(slice(None, None, d) for d in dilations))]
+        inner, outer = weight.shape[1], weight.shape[0] // groups
+        parts = []
+        for g in range(groups):
+            part = windows[:, g * inner : (g + 1) * inner]
+            factor = weight[g * outer : (g + 1) * outer]
+            over = [1, *range(2 + rank, 2 + 2 * rank)]
+            parts.append(np.tensordot(part, factor, axes=(over, range(1, 2 + rank))))
+        y = np.concatenate(parts, axis=-1)
+        y = y + bias[0] if bias else y
+        return y if layout == "last" else np.moveaxis(y, -1, 1)
+
+    @staticmethod
+    def flops(shapes: list[tuple[int, ...]], layout: str, strides, dilations, pads, groups: int) -> int:
+        kernel, inner, _ = _weight_parts(shapes[1], layout)
+        return 2 * int(np.prod(_result(shapes, layout, strides, dilations, pads))) * int(np.prod(kernel)) * inner
+
+    @staticmethod
+    def bytes_moved(
+        shapes: list[tuple[int, ...]], layout: str, strides, dilations, pads, groups: int, itemsize: int = 4
+    ) -> int:
+        result = int(np.prod(_result(shapes, layout, strides, dilations, pads)))
+        return itemsize * (sum(int(np.prod(s)) for s in shapes) + result)
+
+    @staticmethod
+    def cases() -> Sequence[Mapping[str, object]]:
+        plain = {"layout": "first", "strides": (1, 1), "dilations": (1, 1), "pads": (0, 0, 0, 0), "groups": 1}
+        return (
+            {"args": [(3, 4, 9, 11), (6, 4, 3, 2)], "attrs": plain},
+            {"args": [(3, 4, 9, 11), (6, 2, 3, 2), (6,)], "attrs": {**plain, "groups": 2, "pads": (1, 0, 2, 1)}},
+            {"args": [(5, 9, 11, 4), (3, 3, 1, 4), (4,)], "attrs": {**plain, "layout": "last", "groups": 4, "strides": (2, 1), "dilations": (1, 2)}},
+            {"args": [(2, 3, 17), (5, 3, 4)], "attrs": {"layout": "first", "strides": (3,), "dilations": (2,), "pads": (2, 3), "groups": 1}},
+            {"args": [(2, 5, 6, 7, 3), (2, 2, 2, 3, 4)], "attrs": {"layout": "last", "strides": (1, 2, 1), "dilations": (1, 1, 1), "pads": (0, 1, 1, 1, 0, 0), "groups": 1}},
+        )  # fmt: skip
+
+
+def _weight_parts(shape: Sequence[ir.Expr | int], layout: str) -> tuple[list[int], int, int]:
+    """(kernel, input channels of a group, output channels)."""
+    sizes = [int(d) for d in shape]
+    return (sizes[2:], sizes[1], sizes[0]) if layout == "first" else (sizes[:-2], sizes[-2], sizes[-1])
+
+
+def _channel(m: ir.Expr, c: ir.Expr, inner: int, outer: int) -> ir.Expr:
+    if inner == outer == 1:
+        return m
+    return tirx.floordiv(m, outer) * inner + c
+
+
+def _accumulator(dtype: str) -> str:
+    if dtype == "float64":
+        return dtype
+    return "float32" if str(dtype).startswith(("float", "bfloat")) else "int32"
+
+
+def _result(shapes: list[tuple[int, ...]], layout: str, strides, dilations, pads) -> list[int]:
+    kernel, _, outer = _weight_parts(shapes[1], layout)
+    sizes = [tirx.IntImm("int64", shapes[0][a]) for a in spatial_axes(len(shapes[0]), layout)]
+    return [shapes[0][0], outer, *(int(w) for w in window_sizes(sizes, kernel, strides, dilations, pads))]
