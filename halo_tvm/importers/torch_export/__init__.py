@@ -1,13 +1,18 @@
 """A program of torch.export -> `ImportedModel`: a `.pt2` file, an `ExportedProgram`, or an `nn.Module` with examples.
 
-    import_pt2(path)                              a file, read without executing anything in it
+    import_pt2(path)                              a file, read in a confined process, nothing in it executed
     import_program(program, name=...)             a program in memory
     import_module(module, example_inputs, ...)    exported here
 """
 
 from __future__ import annotations
 
-from ...errors import MissingPackage
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+
+from ...errors import MissingPackage, UsageError
+from ...imported import ImportedModel
 
 try:
     import torch  # noqa: F401
@@ -16,4 +21,28 @@ except ImportError as missing:
 
 from ._program import import_module, import_program
 
-__all__ = ["import_module", "import_program"]
+__all__ = ["import_module", "import_program", "import_pt2", "import_unrestricted"]
+
+
+def import_pt2(path: Path | str, *, trust: bool = False) -> ImportedModel:
+    """The program that `torch.export.save` wrote to `path`; torch in the confined process becomes the reference.
+
+    `trust` goes on where the host offers no confinement. Raises `UnsupportedModel`, `UsageError`.
+    """
+    from .._restricted import convert_restricted
+
+    path = Path(path)
+    if not path.is_file():
+        raise UsageError(f"expected a .pt2 file, found no file {str(path)!r}: check the path")
+    return convert_restricted("torch_export", path, {}, trust=trust)
+
+
+def import_unrestricted(path: Path, _options: Mapping[str, object]) -> ImportedModel:
+    """`import_pt2` in this process."""
+    from ._archive import read_pt2
+
+    with path.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    return import_program(
+        read_pt2(path), name=path.stem, source={"kind": "torch_export", "name": path.name, "sha256": digest}
+    )

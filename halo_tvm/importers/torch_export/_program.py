@@ -214,8 +214,8 @@ def _array(tensor: torch.Tensor) -> np.ndarray:
     if tensor.dtype is torch.bfloat16:
         import ml_dtypes
 
-        return np.ascontiguousarray(tensor.contiguous().view(torch.int16).numpy()).view(ml_dtypes.bfloat16)
-    return np.ascontiguousarray(tensor.numpy())
+        return tensor.contiguous().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return np.asarray(tensor.numpy(), order="C")  # ascontiguousarray would give a number a dimension
 
 
 def _outputs(program: torch.export.ExportedProgram, translator: Translator) -> dict[str, relax.Expr]:
