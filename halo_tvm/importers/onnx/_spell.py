@@ -1,0 +1,87 @@
+"""Short spellings of Relax for converters: every function binds its result, so that its type is known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from tvm import relax
+
+from ._broadcast import aligned
+from ._node import Node, expr_dtype, expr_shape
+from ._values import Constant, Dim
+
+FLOATS = ("float32", "float16", "bfloat16", "float64")
+NARROW = ("float16", "bfloat16")
+
+
+def number(value: float | int, dtype: str) -> relax.Constant:
+    return relax.const(value, dtype)
+
+
+def cast(node: Node, x: relax.Expr, dtype: str) -> relax.Expr:
+    return x if expr_dtype(x) == dtype else node.emit(relax.op.astype(x, dtype))
+
+
+def rounded(node: Node, x: relax.Expr, dtype: str) -> relax.Expr:
+    """float32 `x` rounded to what `dtype` can hold, still float32."""
+    return x if dtype not in NARROW else cast(node, cast(node, x, dtype), expr_dtype(x))
+
+
+def reshape(node: Node, x: relax.Expr, shape: Sequence[Dim]) -> relax.Expr:
+    old = expr_shape(x)
+    if len(old) == len(shape) and all(node.sizes.is_equal(a, b) for a, b in zip(old, shape)):
+        return x
+    return node.emit(relax.op.reshape(x, list(shape)))
+
+
+def transpose(node: Node, x: relax.Expr, axes: Sequence[int]) -> relax.Expr:
+    return node.emit(relax.op.permute_dims(x, list(axes)))
+
+
+def concat(node: Node, xs: Sequence[relax.Expr], axis: int) -> relax.Expr:
+    return xs[0] if len(xs) == 1 else node.emit(relax.op.concat(list(xs), axis))
+
+
+def cut(node: Node, x: relax.Expr, axis: int, begin: Dim, end: Dim) -> relax.Expr:
+    """Elements begin..end-1 of one axis."""
+    return node.emit(relax.op.strided_slice(x, [axis], [begin], [end]))
+
+
+def _pair(name: str, node: Node, a: relax.Expr, b: relax.Expr) -> relax.Expr:
+    left, right = aligned(node, [a, b])
+    return node.emit(getattr(relax.op, name)(left, right))
+
+
+def add(node: Node, a: relax.Expr, b: relax.Expr) -> relax.Expr:
+    return _pair("add", node, a, b)
+
+
+def subtract(node: Node, a: relax.Expr, b: relax.Expr) -> relax.Expr:
+    return _pair("subtract", node, a, b)
+
+
+def multiply(node: Node, a: relax.Expr, b: relax.Expr) -> relax.Expr:
+    return _pair("multiply", node, a, b)
+
+
+def divide(node: Node, a: relax.Expr, b: relax.Expr) -> relax.Expr:
+    return _pair("divide", node, a, b)
+
+
+def scaled(node: Node, x: relax.Expr, factor: float) -> relax.Expr:
+    return x if factor == 1.0 else node.emit(relax.op.multiply(x, number(factor, expr_dtype(x))))
+
+
+def select(node: Node, condition: relax.Expr, a: relax.Expr, b: relax.Expr) -> relax.Expr:
+    return node.emit(relax.op.where(*aligned(node, [condition, a, b])))
+
+
+def all_equal(node: Node, index: int, value: float) -> bool:
+    """Whether optional input `index` is missing, or known and everywhere `value`."""
+    return not node.has(index) or (node.is_known(index) and bool(np.all(node.constant(index) == value)))
+
+
+def derived(weight: Constant, load: object, dtype: str, shape: Sequence[int] | None = None, suffix: str = "") -> Constant:
+    """A constant computed from another when its values are read."""
+    return Constant(weight.shape if shape is None else tuple(shape), dtype, load, f"{weight.name}{suffix}" if weight.name else "")

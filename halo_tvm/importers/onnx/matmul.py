@@ -1,0 +1,176 @@
+"""Matrix products: MatMul, Gemm and the fused forms of onnxruntime."""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm import relax
+
+from ...relay_ops.linear import Linear
+from ._node import Node, expr_dtype, expr_shape
+from ._registry import converter
+from ._spell import add, derived, number, scaled, transpose
+from ._values import Constant, Dim
+
+_LINEAR = ("float32", "float16", "bfloat16")
+_ACTIVATIONS = {
+    "Relu": relax.op.nn.relu,
+    "Tanh": relax.op.tanh,
+    "Sigmoid": relax.op.sigmoid,
+}
+
+
+@converter("MatMul")
+def matmul(node: Node) -> relax.Expr:
+    return product(node, node.x(0), node.value(1))
+
+
+def product(node: Node, x: relax.Expr, weight: object) -> relax.Expr:
+    """x @ weight; a matrix whose values are known is a weight of `halo.linear`."""
+    right = node.graph.expr_of(weight)
+    is_weight = isinstance(weight, Constant) and len(weight.shape) == 2 and weight.dtype in _LINEAR
+    if is_weight and isinstance(right, relax.Var) and len(expr_shape(x)) >= 2 and expr_dtype(x) == weight.dtype:
+        depth = expr_shape(x)[-1]
+        node.refuse_unless(
+            node.sizes.is_equal(depth, weight.shape[0]), f"expected rows of {weight.shape[0]} elements, found {depth}"
+        )
+        return node.emit(Linear.call(x, right, layout="kn", n=weight.shape[1]))
+    return dot(node, x, right)
+
+
+def dot(node: Node, a: relax.Expr, b: relax.Expr, out_dtype: str | None = None) -> relax.Expr:
+    """Product of two tensors; their leading dimensions are broadcast, and declared equal where both are symbolic."""
+    shape_a, shape_b = expr_shape(a), expr_shape(b)
+    if len(shape_a) > 2 and len(shape_b) > 2:
+        lead_a, lead_b = shape_a[:-2], shape_b[:-2]
+        rank = max(len(lead_a), len(lead_b))
+        pairs = list(zip([1] * (rank - len(lead_a)) + lead_a, [1] * (rank - len(lead_b)) + lead_b))
+        if not all(_is_one(d) or _is_one(e) or node.sizes.is_equal(d, e) for d, e in pairs):
+            b = _declared(node, b, lead_a)
+    return node.emit(relax.op.matmul(a, b, out_dtype))
+
+
+def _is_one(dim: Dim) -> bool:
+    return isinstance(dim, int) and dim == 1
+
+
+def _declared(node: Node, b: relax.Expr, lead: list) -> relax.Expr:
+    """`b` with its leading dimensions declared equal to `lead`, counted from the right, unless one of the two is 1."""
+    dims = list(expr_shape(b))
+    for back in range(1, min(len(lead), len(dims) - 2) + 1):
+        wanted, at = lead[-back], len(dims) - 2 - back
+        if _is_one(wanted) or _is_one(dims[at]):
+            continue
+        if isinstance(wanted, int) and isinstance(dims[at], int) and wanted != dims[at]:
+            node.refuse(f"leading dimensions {wanted} and {dims[at]} cannot be multiplied")
+        dims[at] = wanted
+    return node.graph.builder.match_cast(b, relax.TensorType(dims, expr_dtype(b)))
+
+
+@converter("Gemm")
+def gemm(node: Node) -> relax.Expr:
+    """alpha * op(A) @ op(B) + beta * C."""
+    return _gemm(node)
+
+
+@converter("FusedGemm", domain="com.microsoft")
+def fused_gemm(node: Node) -> relax.Expr:
+    name = node.attr("activation", "")
+    out = _gemm(node)
+    if name == "":
+        return out
+    if name == "LeakyRelu":
+        return relax.op.nn.leakyrelu(out, float(node.attr("activation_alpha", 0.01)))
+    node.refuse_unless(name in _ACTIVATIONS, f"expected the activation {', '.join(_ACTIVATIONS)} or LeakyRelu, found {name}")
+    return _ACTIVATIONS[name](out)
+
+
+def _gemm(node: Node) -> relax.Expr:
+    alpha, beta = float(node.attr("alpha", 1.0)), float(node.attr("beta", 1.0))
+    dtype = node.dtype(0)
+    if not dtype.startswith(("float", "bfloat")):
+        whole = alpha.is_integer() and beta.is_integer()
+        node.refuse_unless(whole, f"expected whole alpha and beta for {dtype}, found {alpha} and {beta}")
+    a = node.x(0)
+    if node.attr("transA", 0):
+        a = transpose(node, a, (1, 0))
+    out = _scaled(node, product(node, a, _turned(node, 1) if node.attr("transB", 0) else node.value(1)), alpha)
+    if not node.has(2) or beta == 0.0:
+        return out
+    return add(node, out, _scaled(node, node.x(2), beta))
+
+
+def _scaled(node: Node, x: relax.Expr, factor: float) -> relax.Expr:
+    if factor == 1.0:
+        return x
+    dtype = expr_dtype(x)
+    value = factor if dtype.startswith(("float", "bfloat")) else int(factor)
+    return node.emit(relax.op.multiply(x, number(value, dtype)))
+
+
+def _turned(node: Node, index: int) -> object:
+    """Input `index`, its last two axes exchanged: a weight when it is loaded, a tensor by an operator."""
+    value = node.value(index)
+    rank = len(value.shape)
+    axes = [*range(rank - 2), rank - 1, rank - 2]
+    if isinstance(value, Constant):
+        shape = [value.shape[a] for a in axes]
+        return derived(value, lambda: np.transpose(value.array, axes), value.dtype, shape)
+    return node.graph.as_value(node, transpose(node, node.x(index), axes))
+
+
+@converter("FusedMatMul", "TransposeMatMul", domain="com.microsoft")
+def fused_matmul(node: Node) -> relax.Expr:
+    """alpha * op(A) @ op(B); op exchanges the last two axes, or moves the batch axis behind the rows."""
+    alpha = float(node.attr("alpha", 1.0))
+    for name in ("transBatchA", "transBatchB"):
+        node.refuse_unless(not node.attr(name, 0), f"expected {name}=0, found {node.attr(name, 0)}")
+    a = node.x(0)
+    rank = len(expr_shape(a))
+    if node.attr("transA", 0) and rank > 1:
+        a = transpose(node, a, [*range(rank - 2), rank - 1, rank - 2])
+    turned = node.attr("transB", 0) and node.rank(1) > 1
+    return scaled(node, product(node, a, _turned(node, 1) if turned else node.value(1)), alpha)
+
+
+@converter("MatMulNBits", domain="com.microsoft")
+def matmul_n_bits(node: Node) -> relax.Expr:
+    """A @ W^T (+ bias), W [n, k] of 2, 4 or 8 bits in blocks along k; the weight is restored when it is loaded."""
+    k, n, bits, block = (int(node.attr(name)) for name in ("K", "N", "bits", "block_size"))
+    node.refuse_unless(bits in (2, 4, 8), f"expected 2, 4 or 8 bits, found {bits}")
+    node.refuse_unless(not node.has(4) or node.is_known(4) and np.array_equal(node.constant(4), np.arange(k) // block),
+                       "expected no reordered groups (g_idx)")  # fmt: skip
+    for index in (1, 2, 3):
+        if node.has(index):
+            node.refuse_unless(node.is_known(index), f"input {index} of MatMulNBits must be constant")
+    weight, scales = node.value(1), node.value(2)
+    zero = node.value(3) if node.has(3) else None
+    dtype = node.dtype(0)
+    blocks = -(-k // block)
+
+    def restored() -> np.ndarray:
+        q = _unpacked(weight.array.reshape(n, blocks, -1), bits)[:, :, :block].astype(np.float32)
+        if zero is None:
+            q -= 2 ** (bits - 1)
+        elif zero.dtype == "uint8":
+            q -= _unpacked(zero.array.reshape(n, -1), bits)[:, :blocks, None].astype(np.float32)
+        else:
+            q -= zero.array.reshape(n, blocks, 1).astype(np.float32)
+        q *= scales.array.reshape(n, blocks, 1).astype(np.float32)
+        return np.ascontiguousarray(q.reshape(n, blocks * block)[:, :k].T).astype(dtype)
+
+    out = product(node, node.x(0), derived(weight, restored, dtype, (k, n)))
+    return add(node, out, node.x(5)) if node.has(5) else out
+
+
+def _unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
+    """Numbers of `bits` bits out of bytes, the lowest bits first."""
+    if bits == 8:
+        return packed
+    parts = [(packed >> shift) & (2**bits - 1) for shift in range(0, 8, bits)]
+    return np.stack(parts, axis=-1).reshape(*packed.shape[:-1], -1)
+
+
+@converter("GemmFloat8", domain="com.microsoft")
+def gemm_float8(node: Node) -> relax.Expr:
+    node.refuse("8-bit floats are not compiled: export the model in float16 or float32")
+

@@ -1,0 +1,127 @@
+"""Quantised numbers: QuantizeLinear, DequantizeLinear and DynamicQuantizeLinear, of ONNX and of onnxruntime."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from tvm import relax
+
+from ._integer import centred, saturated, vector_for
+from ._node import Node, expr_shape
+from ._registry import converter
+from ._spell import cast, derived, divide, multiply, number, reshape, rounded
+from ._values import Constant, Dim
+
+_INTEGERS = ("uint8", "int8", "uint16", "int16")
+
+
+@converter("QuantizeLinear")
+@converter("QuantizeLinear", domain="com.microsoft")
+def quantize(node: Node) -> relax.Expr:
+    """saturate(round(x / scale) + zero)."""
+    kind = int(node.attr("output_dtype", 0))
+    target = node.dtype(2) if node.has(2) else _name(kind) if kind else "uint8"
+    node.refuse_unless(target in _INTEGERS, f"expected a type of {', '.join(_INTEGERS)}, found {target}")
+    narrow = node.dtype(0) if node.dtype(0) in ("float16", "bfloat16") else "float32"
+    precision = int(node.attr("precision", 0))
+    if precision:
+        narrow = _name(precision)
+    node.refuse_unless(narrow in ("float32", "float16", "bfloat16"), f"expected a 16- or 32-bit precision, found {narrow}")
+    x = cast(node, node.x(0), "float32")
+    scale = cast(node, _spread(node, 1), "float32")
+    # The quotient of two narrow numbers, rounded twice, is the one rounded once: float32 has enough digits.
+    quotient = rounded(node, divide(node, x, scale), narrow)
+    return saturated(node, quotient, _spread(node, 2) if node.has(2) else None, target)
+
+
+@converter("DequantizeLinear")
+@converter("DequantizeLinear", domain="com.microsoft")
+def dequantize(node: Node) -> relax.Expr | Constant:
+    """(x - zero) * scale; a weight is restored when it is loaded."""
+    kind = int(node.attr("output_dtype", 0))
+    target = _name(kind) if kind else node.dtype(1)
+    values = [node.inputs[i] if node.has(i) else None for i in range(3)]
+    if all(v is None or isinstance(v, Constant) for v in values):
+        return _restored(node, values, target)
+    node.refuse_unless(
+        node.dtype(0) in (*_INTEGERS, "int32"), f"expected integers of 8, 16 or 32 bits, found {node.dtype(0)}"
+    )
+    x = cast(node, centred(node, node.x(0), _spread(node, 2) if node.has(2) else None), "float32")
+    return cast(node, multiply(node, x, cast(node, _spread(node, 1), "float32")), target)
+
+
+def _restored(node: Node, values: list[Constant | None], target: str) -> Constant:
+    x, scale, zero = values
+    rank = len(x.shape)
+    axis, block = _axis(node, rank), int(node.attr("block_size", 0))
+
+    def spread(v: np.ndarray) -> np.ndarray:
+        if v.size == 1:
+            return v.reshape(())
+        if v.ndim == 1 and not block:
+            return v.reshape([-1 if i == axis else 1 for i in range(rank)])
+        return np.take(np.repeat(v, block, axis=axis), np.arange(x.shape[axis]), axis=axis) if block else v
+
+    def load() -> np.ndarray:
+        out = x.array.astype(np.float32)
+        if zero is not None:
+            out = out - spread(zero.array.astype(np.float32))
+        return (out * spread(scale.array.astype(np.float32))).astype(_numpy(target))
+
+    return derived(x, load, target)
+
+
+def _numpy(dtype: str) -> np.dtype:
+    if dtype == "bfloat16":
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(dtype)
+
+
+def _name(kind: int) -> str:
+    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind)).name
+
+
+def _axis(node: Node, rank: int) -> int:
+    axis = int(node.attr("axis", 1))
+    return axis + rank if axis < 0 else axis
+
+
+def _spread(node: Node, index: int) -> relax.Expr:
+    """Scale or zero point as a tensor that broadcasts to the input: one number, one per slice, or one per block."""
+    shape = node.shape(0)
+    axis, block = _axis(node, len(shape)), int(node.attr("block_size", 0))
+    x = node.x(index)
+    if not block or len(expr_shape(x)) == 0:
+        return vector_for(node, x, len(shape), axis)
+    found = expr_shape(x)
+    node.refuse_unless(len(found) == len(shape), f"expected one number per block of {block}, found the shape {found}")
+    wide: list[Dim] = [*found[: axis + 1], 1, *found[axis + 1 :]]
+    x = node.emit(relax.op.broadcast_to(reshape(node, x, wide), [*wide[: axis + 1], block, *wide[axis + 2 :]]))
+    x = reshape(node, x, [*found[:axis], node.sizes.product([found[axis], block]), *found[axis + 1 :]])
+    if node.sizes.is_equal(expr_shape(x)[axis], shape[axis]):
+        return x
+    return node.emit(relax.op.strided_slice(x, [axis], [0], [shape[axis]]))
+
+
+@converter("DynamicQuantizeLinear")
+def dynamic_quantize(node: Node) -> tuple[relax.Expr, ...]:
+    return quantised(node, cast(node, node.x(0), "float32"))
+
+
+def quantised(node: Node, x: relax.Expr) -> tuple[relax.Expr, relax.Expr, relax.Expr]:
+    """`x` as uint8 over its own range, which is made to include 0, with its scale and zero point."""
+    none = number(0.0, "float32")
+    axes = list(range(len(expr_shape(x))))
+    low = node.emit(relax.op.minimum(node.emit(relax.op.min(x, axes)), none))
+    high = node.emit(relax.op.maximum(node.emit(relax.op.max(x, axes)), none))
+    width = divide(node, node.emit(relax.op.subtract(high, low)), number(255.0, "float32"))
+    # Of zeros alone: any scale will do, 0 would make every quotient undefined.
+    scale = node.emit(relax.op.where(node.emit(relax.op.equal(width, none)), number(1.0, "float32"), width))
+    shift = divide(node, node.emit(relax.op.negative(low)), scale)
+    zero = node.emit(relax.op.round(node.emit(relax.op.clip(shift, 0.0, 255.0))))
+    y = saturated(node, divide(node, x, scale), zero, "uint8")
+    return y, scale, cast(node, zero, "uint8")
+
+

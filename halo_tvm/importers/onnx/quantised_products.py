@@ -1,0 +1,179 @@
+"""Products and convolutions of quantised tensors: integers are multiplied exactly, and summed in int32."""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm import relax
+
+from ._integer import centred, integer_product, saturated, vector_for
+from ._node import Node, expr_shape
+from ._registry import converter
+from ._spell import add, cast, derived, divide, multiply, rounded, scaled, transpose
+from ._values import Constant, Dim
+from .quantisation import quantised
+
+_CONVOLUTIONS = {3: relax.op.nn.conv1d, 4: relax.op.nn.conv2d, 5: relax.op.nn.conv3d}
+
+
+def _zero(node: Node, index: int) -> Constant | relax.Expr | None:
+    """A zero point: known where it can be, None where it is missing or 0."""
+    if not node.has(index):
+        return None
+    if node.is_known(index):
+        return None if not np.any(node.constant(index)) else node.value(index)
+    return node.x(index)
+
+
+def _of_rows(node: Node, index: int, rank: int) -> relax.Expr | None:
+    """Zero point or scale of A: one number, or one per row."""
+    return vector_for(node, node.x(index), rank, max(rank - 2, 0)) if node.has(index) else None
+
+
+def _of_columns(node: Node, index: int, rank: int) -> relax.Expr | None:
+    return vector_for(node, node.x(index), rank, rank - 1) if node.has(index) else None
+
+
+def _b_zero(node: Node, index: int, b: int) -> Constant | relax.Expr | None:
+    """Zero point of B: one number, or one per column."""
+    zero = _zero(node, index)
+    return zero if zero is None or isinstance(zero, Constant) and len(zero.shape) < 2 else _of_columns(node, index, node.rank(b))
+
+
+def _product(node: Node, a: int, b: int, a_zero: int, b_zero: int) -> relax.Expr:
+    left = None if _zero(node, a_zero) is None else _of_rows(node, a_zero, node.rank(a))
+    zero = _b_zero(node, b_zero, b)
+    for index in (a, b):
+        node.refuse_unless(node.dtype(index) in ("int8", "uint8"), f"expected 8-bit integers, found {node.dtype(index)}")
+    return integer_product(node, node.x(a), node.value(b), left, zero)
+
+
+@converter("MatMulInteger")
+def matmul_integer(node: Node) -> relax.Expr:
+    return _product(node, 0, 1, 2, 3)
+
+
+@converter("MatMulIntegerToFloat", domain="com.microsoft")
+def matmul_integer_to_float(node: Node) -> relax.Expr:
+    """(A - a_zero) @ (B - b_zero) * a_scale * b_scale + bias."""
+    out = cast(node, _product(node, 0, 1, 4, 5), "float32")
+    rank = len(expr_shape(out))
+    scale = multiply(node, _of_rows(node, 2, rank), _of_columns(node, 3, rank))
+    out = multiply(node, out, cast(node, scale, "float32"))
+    if node.has(6):
+        out = add(node, out, cast(node, node.x(6), "float32"))
+    return cast(node, out, node.dtype(2))
+
+
+@converter("DynamicQuantizeMatMul", domain="com.microsoft")
+def dynamic_quantize_matmul(node: Node) -> relax.Expr:
+    """A, quantised over its own range, times the quantised B."""
+    a, scale, a_zero = quantised(node, node.x(0))
+    b_zero = _b_zero(node, 3, 1)
+    out = cast(node, integer_product(node, a, node.value(1), a_zero, b_zero), "float32")
+    out = multiply(node, out, multiply(node, scale, _of_columns(node, 2, len(expr_shape(out)))))
+    return add(node, out, node.x(4)) if node.has(4) else out
+
+
+@converter("QLinearMatMul")
+def qlinear_matmul(node: Node) -> relax.Expr:
+    total = cast(node, _product(node, 0, 3, 2, 5), "float32")
+    rank = len(expr_shape(total))
+    kind = node.dtype(1)
+    both = multiply(node, _wide(node, _of_rows(node, 1, rank)), _wide(node, _of_columns(node, 4, rank)))
+    scale = divide(node, rounded(node, both, kind), _wide(node, _of_rows(node, 6, rank)))
+    out = multiply(node, total, rounded(node, scale, kind))
+    dtype = node.dtype(7) if node.has(7) else node.dtype(0)
+    return saturated(node, out, _of_rows(node, 7, rank), dtype)
+
+
+def _wide(node: Node, x: relax.Expr) -> relax.Expr:
+    return cast(node, x, "float32")
+
+
+@converter("QGemm", domain="com.microsoft")
+def q_gemm(node: Node) -> relax.Expr:
+    """alpha * a_scale * b_scale * (op(A) @ op(B) + C), C in int32; quantised again where y_scale is given."""
+    a, b = node.x(0), node.value(3)
+    a_zero, b_zero = _of_rows(node, 2, 0), _b_zero(node, 5, 3)
+    if node.attr("transA", 0):
+        a = transpose(node, a, (1, 0))
+    if node.attr("transB", 0):
+        b = _turned(node, b)
+    total = integer_product(node, a, b, a_zero, b_zero)
+    if node.has(6):
+        total = add(node, total, node.x(6))
+    scale = multiply(node, _of_rows(node, 1, 2), _of_columns(node, 4, 2))
+    scale = scaled(node, scale, float(node.attr("alpha", 1.0)))
+    out = cast(node, total, "float32")
+    if not node.has(7):
+        return multiply(node, out, scale)
+    scale = divide(node, scale, _of_rows(node, 7, 2))
+    return saturated(node, multiply(node, out, scale), _of_rows(node, 8, 2), node.dtype(8) if node.has(8) else node.dtype(0))
+
+
+def _turned(node: Node, value: object) -> object:
+    if isinstance(value, Constant):
+        return derived(value, lambda: np.ascontiguousarray(value.array.T), value.dtype, value.shape[::-1])
+    return node.graph.as_value(node, transpose(node, node.graph.expr_of(value), (1, 0)))
+
+
+@converter("ConvInteger")
+def conv_integer(node: Node) -> relax.Expr:
+    return _convolved(node, 0, 1, 2, 3)
+
+
+@converter("QLinearConv")
+@converter("QLinearConv", domain="com.microsoft")
+def qlinear_conv(node: Node) -> relax.Expr:
+    node.refuse_unless(not node.attr("channels_last", 0), "expected channels_last=0, found 1")
+    total = _convolved(node, 0, 3, 2, 5)
+    rank = len(expr_shape(total))
+    if node.has(8):
+        total = add(node, total, vector_for(node, node.x(8), rank, 1))
+    scale = multiply(node, _of_rows(node, 1, rank), vector_for(node, node.x(4), rank, 1))
+    scale = divide(node, scale, _of_rows(node, 6, rank))
+    dtype = node.dtype(7) if node.has(7) else node.dtype(0)
+    return saturated(node, multiply(node, cast(node, total, "float32"), scale), _of_rows(node, 7, rank), dtype)
+
+
+def _convolved(node: Node, x: int, w: int, x_zero: int, w_zero: int) -> relax.Expr:
+    """Convolution of centred integers in int32; padding is 0 after the zero point is taken off."""
+    shape, kernel = node.shape(x), node.shape(w)
+    rank = len(shape)
+    node.refuse_unless(rank in _CONVOLUTIONS, f"expected an input of rank 3, 4 or 5, found {rank}")
+    axes = rank - 2
+    strides = [int(s) for s in node.attr("strides", [1] * axes)]
+    dilations = [int(d) for d in node.attr("dilations", [1] * axes)]
+    data = centred(node, node.x(x), None if _zero(node, x_zero) is None else _of_rows(node, x_zero, rank))
+    zero = None if _zero(node, w_zero) is None else vector_for(node, node.x(w_zero), rank, 0)
+    return node.emit(
+        _CONVOLUTIONS[rank](
+            data,
+            centred(node, node.x(w), zero),
+            strides=strides,
+            padding=_padding(node, shape[2:], kernel[2:], strides, dilations),
+            dilation=dilations,
+            groups=int(node.attr("group", 1)),
+            out_dtype="int32",
+        )
+    )
+
+
+def _padding(
+    node: Node, size: tuple[Dim, ...], kernel: tuple[Dim, ...], strides: list[int], dilations: list[int]
+) -> list[int]:
+    """Elements in front of every axis, then behind every axis."""
+    mode = node.attr("auto_pad", "NOTSET")
+    axes = len(size)
+    if mode == "VALID":
+        return [0] * (2 * axes)
+    if mode == "NOTSET":
+        return [int(p) for p in node.attr("pads", [0] * (2 * axes))]
+    node.refuse_unless(all(isinstance(s, int) for s in size), f"expected sizes known for auto_pad={mode}, found {size}")
+    before, behind = [], []
+    for extent, width, stride, dilation in zip(size, kernel, strides, dilations):
+        total = max((-(-extent // stride) - 1) * stride + (width - 1) * dilation + 1 - extent, 0)
+        small, large = total // 2, total - total // 2
+        before.append(small if mode == "SAME_UPPER" else large)
+        behind.append(large if mode == "SAME_UPPER" else small)
+    return [*before, *behind]
