@@ -100,6 +100,8 @@ def _candidates(grouped: tvm.IRModule, sizes: Mapping[str, int]) -> list[Report]
         if not isinstance(call, relax.Call) or not isinstance(call.op, tvm.ir.GlobalVar):
             continue
         group = grouped[call.op]
+        if not isinstance(group, relax.Function) or not group.attrs or not group.attrs.get("Primitive"):
+            continue  # an importer's own function: a branch, a loop
         parts = [b.value for b in bindings(group) if op_name(b.value) == "relax.call_tir"]
         before = sum(_traffic([*part.args[1], part.ty_args[0]], sizes) for part in parts)
         after = _traffic([*group.params, group.ret_ty], sizes)
