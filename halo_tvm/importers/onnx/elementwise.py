@@ -1,0 +1,381 @@
+"""One element in, one element out: arithmetic, comparison, logic, bits and activations, broadcast as NumPy does."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from tvm import relax, tirx
+
+from . import _scalar_math as scalar_math
+from ._broadcast import aligned
+from ._node import Node, expr_dtype
+from ._pointwise import HALVES, Scalar, const, const_like, dtype_of, in_float32, narrowed, pointwise, widened
+from ._registry import converter
+
+# Of one operand: what Relax and the code generator do exactly.
+_UNARY: dict[str, Callable[[relax.Expr], relax.Expr]] = {
+    "Ceil": relax.op.ceil,
+    "Floor": relax.op.floor,
+    "Sqrt": relax.op.sqrt,
+    "Exp": relax.op.exp,
+    "Log": relax.op.log,
+    "Erf": relax.op.erf,
+    "Sigmoid": relax.op.sigmoid,
+    "Sin": relax.op.sin,
+    "Cos": relax.op.cos,
+    "Tan": relax.op.tan,
+    "Asin": relax.op.asin,
+    "Acos": relax.op.acos,
+    "Atan": relax.op.atan,
+    "Asinh": relax.op.asinh,
+    "Acosh": relax.op.acosh,
+}
+_SCALAR: dict[str, Callable[[Scalar], Scalar]] = {
+    "Sinh": scalar_math.sinh,
+    "Cosh": scalar_math.cosh,
+    "Atanh": scalar_math.atanh,
+    "Softplus": scalar_math.softplus,
+    "Sign": scalar_math.sign,
+    "Mish": lambda x: x * scalar_math.tanh(scalar_math.softplus(x)),
+    "Softsign": lambda x: x / (const_like(1, x) + tirx.abs(x)),
+    "Round": tirx.nearbyint,  # halves go to the even neighbour
+}
+
+
+@converter(*_UNARY)
+def unary(node: Node) -> relax.Expr:
+    x = node.x(0)
+    return narrowed(node.emit(_UNARY[node.op](widened(node, x))), expr_dtype(x))
+
+
+@converter(*_SCALAR)
+def scalar(node: Node) -> relax.Expr:
+    return pointwise(node, in_float32(_SCALAR[node.op]), node.x(0))
+
+
+@converter("Tanh")
+def tanh(node: Node) -> relax.Expr:
+    x = node.x(0)
+    if expr_dtype(x) == "float64":
+        return pointwise(node, scalar_math.tanh, x)
+    return narrowed(node.emit(relax.op.tanh(widened(node, x))), expr_dtype(x))
+
+
+@converter("Abs")
+def absolute(node: Node) -> relax.Expr:
+    return node.x(0) if node.dtype(0).startswith("uint") else relax.op.abs(node.x(0))
+
+
+@converter("Neg")
+def negative(node: Node) -> relax.Expr:
+    return relax.op.negative(node.x(0))
+
+
+@converter("Reciprocal")
+def reciprocal(node: Node) -> relax.Expr:
+    return relax.op.divide(relax.const(1, node.dtype(0)), node.x(0))
+
+
+@converter("Not")
+def logical_not(node: Node) -> relax.Expr:
+    return relax.op.logical_not(node.x(0))
+
+
+@converter("BitwiseNot")
+def bitwise_not(node: Node) -> relax.Expr:
+    return pointwise(node, lambda x: ~x, node.x(0))
+
+
+@converter("IsNaN")
+def is_nan(node: Node) -> relax.Expr:
+    return relax.op.isnan(widened(node, node.x(0)))
+
+
+@converter("IsInf")
+def is_inf(node: Node) -> relax.Expr:
+    wanted = [v for v, name in ((math.inf, "detect_positive"), (-math.inf, "detect_negative")) if node.attr(name, 1)]
+    if not wanted:
+        return relax.op.full(relax.ShapeExpr(node.shape(0)), relax.const(False, "bool"), "bool")
+
+    def compare(x: Scalar) -> Scalar:
+        return tirx.any(*(x == const(v, dtype_of(x)) for v in wanted))
+
+    return pointwise(node, compare, widened(node, node.x(0)))
+
+
+# Two operands.
+
+
+def operands(node: Node) -> list[relax.Expr]:
+    """The two inputs, aligned; before version 7 `axis` says where the second begins."""
+    a, b = node.x(0), node.x(1)
+    if node.opset < 7 and node.has_attr("axis") and node.attr("broadcast", 0):
+        axis, rank = node.attr("axis"), node.rank(0)
+        after = rank - (axis + rank if axis < 0 else axis) - node.rank(1)
+        if after > 0:
+            b = node.emit(relax.op.reshape(b, [*node.shape(1), *[1] * after]))
+    return aligned(node, [a, b])
+
+
+_BINARY = {
+    "Add": relax.op.add,
+    "Sub": relax.op.subtract,
+    "Mul": relax.op.multiply,
+    "Less": relax.op.less,
+    "LessOrEqual": relax.op.less_equal,
+    "Greater": relax.op.greater,
+    "GreaterOrEqual": relax.op.greater_equal,
+    "And": relax.op.logical_and,
+    "Or": relax.op.logical_or,
+    "Xor": relax.op.logical_xor,
+    "BitwiseAnd": relax.op.bitwise_and,
+    "BitwiseOr": relax.op.bitwise_or,
+    "BitwiseXor": relax.op.bitwise_xor,
+}
+
+
+@converter(*_BINARY)
+def binary(node: Node) -> relax.Expr:
+    return _BINARY[node.op](*operands(node))
+
+
+@converter("Equal")
+def equal(node: Node) -> relax.Expr:
+    a, b = operands(node)
+    if expr_dtype(a) == "bool":
+        return relax.op.logical_not(node.emit(relax.op.logical_xor(a, b)))
+    return relax.op.equal(a, b)
+
+
+@converter("Div")
+def divide(node: Node) -> relax.Expr:
+    a, b = operands(node)
+    if "float" in expr_dtype(a):
+        return relax.op.divide(a, b)
+    if node.is_known(1) and not np.isin(node.constant(1), (0, -1)).any():
+        return pointwise(node, tirx.truncdiv, a, b)
+    return pointwise(node, _safely(tirx.truncdiv, lambda x: const_like(0, x) - x), a, b)
+
+
+@converter("Mod")
+def modulo(node: Node) -> relax.Expr:
+    a, b = operands(node)
+    fmod = node.attr("fmod", 0)
+    if "float" in expr_dtype(a):
+        return pointwise(node, in_float32(tirx.Mod if fmod else _float_mod), a, b)
+    function = tirx.truncmod if fmod or expr_dtype(a).startswith("uint") else tirx.floormod
+    return pointwise(node, _safely(function, lambda x: const_like(0, x)), a, b)
+
+
+def _safely(function: Callable[[Scalar, Scalar], Scalar], by_minus_one: Callable[[Scalar], Scalar]) -> Callable:
+    """Integer division that does not trap: by 0 it gives 0, and the lowest number by -1 wraps."""
+
+    def divided(a: Scalar, b: Scalar) -> Scalar:
+        zero, one = const_like(0, a), const_like(1, a)
+        if dtype_of(a).startswith("uint"):
+            return tirx.Select(b == zero, zero, function(a, tirx.Select(b == zero, one, b)))
+        minus = b == const_like(-1, a)
+        out = function(a, tirx.Select(tirx.any(b == zero, minus), one, b))
+        return tirx.Select(b == zero, zero, tirx.Select(minus, by_minus_one(a), out))
+
+    return divided
+
+
+def _float_mod(a: Scalar, b: Scalar) -> Scalar:
+    """The remainder with the sign of `b`."""
+    zero, rest = const_like(0, a), tirx.Mod(a, b)
+    moved = tirx.Select((rest < zero) == (b < zero), rest, rest + b)
+    return tirx.Select(rest == zero, tirx.Select(b < zero, const_like(-0.0, a), zero), moved)
+
+
+@converter("BitShift")
+def bit_shift(node: Node) -> relax.Expr:
+    """Amounts outside 0 .. bits - 1 shift everything out."""
+    left = node.attr("direction") == "LEFT"
+
+    def shift(a: Scalar, b: Scalar) -> Scalar:
+        dtype = dtype_of(a)
+        zero, bits = const_like(0, a), np.iinfo(dtype).bits
+        inside = b < const(bits, dtype) if dtype.startswith("uint") else tirx.all(b >= zero, b < const(bits, dtype))
+        amount = tirx.Select(inside, b, zero)
+        if left:
+            return tirx.Select(inside, a << amount, zero)
+        out = zero if dtype.startswith("uint") else tirx.Select(a < zero, const(-1, dtype), zero)
+        return tirx.Select(inside, a >> amount, out)
+
+    return pointwise(node, shift, *operands(node))
+
+
+@converter("Where")
+def where(node: Node) -> relax.Expr:
+    return relax.op.where(*aligned(node, node.xs()))
+
+
+@converter("PRelu")
+def prelu(node: Node) -> relax.Expr:
+    return pointwise(node, lambda x, slope: tirx.Select(x < const_like(0, x), x * slope, x), *node.xs())
+
+
+# Any number of operands.
+
+
+@converter("Sum", "Mean")
+def total(node: Node) -> relax.Expr:
+    out = node.x(0)
+    for x in node.xs()[1:]:
+        out = node.emit(relax.op.add(*aligned(node, [out, x])))
+    count = len(node.inputs)
+    return out if node.op == "Sum" or count == 1 else relax.op.divide(out, relax.const(count, node.dtype(0)))
+
+
+@converter("Max", "Min")
+def extreme(node: Node) -> relax.Expr:
+    """NaN when any operand is."""
+    function = scalar_math.maximum if node.op == "Max" else scalar_math.minimum
+    exact = relax.op.maximum if node.op == "Max" else relax.op.minimum
+    out = node.x(0)
+    for x in node.xs()[1:]:
+        if "float" in expr_dtype(x):
+            out = pointwise(node, in_float32(function), out, x)
+        else:
+            out = node.emit(exact(*aligned(node, [out, x])))
+    return out
+
+
+@converter("Clip")
+def clip(node: Node) -> relax.Expr:
+    """min(max, max(min, x)), NaN kept; bounds are attributes before version 11 and may be absent."""
+    x = node.x(0)
+    dtype = expr_dtype(x)
+    bounds = []
+    for index, name in ((1, "min"), (2, "max")):
+        if node.has(index):
+            bounds.append(node.x(index))
+        elif node.has_attr(name):
+            bounds.append(relax.const(node.attr(name), dtype))
+        else:
+            bounds.append(None)
+    low, high = bounds
+
+    def clipped(x: Scalar, *given: Scalar) -> Scalar:
+        rest = list(given)
+        # The comparison that fails for NaN leaves x as it is.
+        if low is not None:
+            bound = rest.pop(0)
+            x = tirx.Select(x < bound, bound, x)
+        if high is not None:
+            bound = rest.pop(0)
+            x = tirx.Select(x > bound, bound, x)
+        return x
+
+    given = [_first(node, b) for b in (low, high) if b is not None]
+    return pointwise(node, clipped, x, *given) if given else x
+
+
+def _first(node: Node, x: relax.Expr) -> relax.Expr:
+    """A bound of one element as a scalar."""
+    return node.emit(relax.op.reshape(x, ())) if len(x.ty.shape.values) else x
+
+
+# Activations.
+
+
+@converter("Relu")
+def relu(node: Node) -> relax.Expr:
+    x = node.x(0)
+    return relax.op.nn.relu(x) if "float" in expr_dtype(x) else relax.op.maximum(x, relax.const(0, expr_dtype(x)))
+
+
+@converter("LeakyRelu")
+def leaky_relu(node: Node) -> relax.Expr:
+    return relax.op.nn.leakyrelu(node.x(0), node.attr("alpha", 0.01))
+
+
+@converter("HardSigmoid")
+def hard_sigmoid(node: Node) -> relax.Expr:
+    alpha, beta = node.attr("alpha", 0.2), node.attr("beta", 0.5)
+    return pointwise(node, in_float32(lambda x: _unit(x * const_like(alpha, x) + const_like(beta, x))), node.x(0))
+
+
+@converter("HardSwish")
+def hard_swish(node: Node) -> relax.Expr:
+    return pointwise(
+        node, in_float32(lambda x: x * _unit(x * const_like(1 / 6, x) + const_like(0.5, x))), node.x(0)
+    )
+
+
+def _unit(x: Scalar) -> Scalar:
+    zero, one = const_like(0, x), const_like(1, x)
+    low = tirx.Select(x < zero, zero, x)
+    return tirx.Select(low > one, one, low)
+
+
+@converter("Elu", "Selu", "Celu")
+def exponential(node: Node) -> relax.Expr:
+    gamma = 1.0
+    if node.op == "Selu":
+        alpha, gamma = node.attr("alpha", 1.67326319217681884765625), node.attr("gamma", 1.05070102214813232421875)
+    else:
+        alpha = node.attr("alpha", 1.0)
+
+    def function(x: Scalar) -> Scalar:
+        inner = x * const_like(1 / alpha, x) if node.op == "Celu" and alpha != 1 else x
+        below = const_like(alpha, x) * scalar_math.expm1(inner)
+        out = tirx.Select(x < const_like(0, x), below, x)
+        return out if gamma == 1 else const_like(gamma, x) * out
+
+    return pointwise(node, in_float32(function), node.x(0))
+
+
+@converter("ThresholdedRelu")
+def thresholded_relu(node: Node) -> relax.Expr:
+    alpha = node.attr("alpha", 1.0)
+    return pointwise(
+        node, in_float32(lambda x: tirx.Select(x <= const_like(alpha, x), const_like(0, x), x)), node.x(0)
+    )
+
+
+@converter("Shrink")
+def shrink(node: Node) -> relax.Expr:
+    lambd, bias, dtype = node.attr("lambd", 0.5), node.attr("bias", 0.0), node.dtype(0)
+
+    def function(x: Scalar) -> Scalar:
+        wide = x if "float" in dtype_of(x) else x.astype("float64")
+        zero = const_like(0, wide)
+        below, above = wide + const_like(bias, wide), wide - const_like(bias, wide)
+        inner = tirx.Select(wide > const_like(lambd, wide), above, zero)
+        return tirx.Select(wide < const_like(-lambd, wide), below, inner).astype(dtype_of(x))
+
+    return pointwise(node, in_float32(function), node.x(0)) if dtype in HALVES else pointwise(node, function, node.x(0))
+
+
+@converter("Gelu")
+def gelu(node: Node) -> relax.Expr:
+    kind = node.attr("approximate", "none")
+    node.refuse_unless(kind in ("none", "tanh"), f"expected none or tanh as approximate, found {kind}")
+    x = node.x(0)
+    function = relax.op.nn.gelu_tanh if kind == "tanh" else relax.op.nn.gelu
+    return narrowed(node.emit(function(widened(node, x))), expr_dtype(x))
+
+
+@converter("Swish")
+def swish(node: Node) -> relax.Expr:
+    x = node.x(0)
+    return narrowed(_swish(node, widened(node, x)), expr_dtype(x))
+
+
+@converter("SwiGLU")
+def swiglu(node: Node) -> relax.Expr:
+    gate, up = aligned(node, node.xs())
+    product = node.emit(relax.op.multiply(_swish(node, widened(node, gate)), widened(node, up)))
+    return narrowed(product, expr_dtype(gate))
+
+
+def _swish(node: Node, x: relax.Expr) -> relax.Expr:
+    alpha = node.attr("alpha", 1.0)
+    if alpha == 1:
+        return node.emit(relax.op.nn.silu(x))
+    scaled = node.emit(relax.op.multiply(x, relax.const(alpha, expr_dtype(x))))
+    return node.emit(relax.op.multiply(x, node.emit(relax.op.sigmoid(scaled))))
