@@ -168,6 +168,8 @@ class _Inputs:
             shape = self._shape(info.name, dims, shapes.get(info.name))
             var = relax.Var(_identifier(info.name), relax.TensorType(shape, dtype))
             self.variables.append(var)
+            if info.name in indices and "int" in dtype:
+                graph.checked_indices.append(var)
             names = tuple(d if isinstance(d, int) else str(d) for d in shape)
             self.specs.append(InputSpec(info.name, names, dtype, indices.get(info.name) if "int" in dtype else None))
             graph.define(info.name, Tensor(var), is_input=True)

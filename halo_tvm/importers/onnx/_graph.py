@@ -39,6 +39,7 @@ class GraphConverter:
         self.weights: dict[str, relax.Var] = {}  # parameter name -> variable of main
         self.problems: dict[str, list[str]] = defaultdict(list)  # "operator (reason)" -> node names
         self.needs: set[str] = set()  # graph inputs that would have to be constant
+        self.checked_indices: list[relax.Var] = []  # inputs whose values the executor keeps within an axis
         self._env: dict[str, Value | None] = {}
         self._broken: set[str] = set()  # names whose node could not be converted
         self._made_of: dict[str, tuple[str, ...]] = {}  # name -> the names its node read
@@ -101,7 +102,7 @@ class GraphConverter:
         count = int(np.prod(value.shape, dtype=np.int64))
         is_float = value.dtype.startswith(("float", "bfloat"))
         if count <= 1 or value.dtype not in _PARAMETER_KINDS or not (is_float or value.size_bytes > _PARAMETER_BYTES):
-            return relax.const(np.ascontiguousarray(value.array), value.dtype)
+            return relax.const(np.ascontiguousarray(value.array).reshape(value.shape), value.dtype)
         base = value.name or f"constant_{len(self.weights)}"
         name, suffix = base, 1
         while name in self.params:

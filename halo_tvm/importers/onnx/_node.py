@@ -154,6 +154,10 @@ class Node:
             tensor = self.emit(relax.op.astype(tensor, "int64"))
         if not value.shape:
             tensor = self.emit(relax.op.reshape(tensor, (1,)))
+        return self.sizes_from(tensor, count)
+
+    def sizes_from(self, tensor: relax.Expr, count: int) -> list[Dim]:
+        """The elements of an int64 tensor [count], none negative, as new symbolic dimensions."""
         shape = self.graph.builder.emit(relax.op.tensor_to_shape(tensor))
         dims = [tirx.Var(self.graph.dimension_name(self.op.lower()), "int64") for _ in range(count)]
         self.graph.builder.match_cast(shape, relax.ShapeType(dims))

@@ -1,0 +1,208 @@
+"""Elements by index: Gather, GatherElements, GatherND, OneHot, ReverseSequence.
+
+ONNX counts negative indices from the end. Known indices are checked and made positive here; others get a select,
+but for token ids, whose range the executor checks. An index outside the tensor is clamped: no kernel reads
+foreign memory.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm import relax, te, tirx
+
+from ...relay_ops import OPERATORS
+from ._dims import prim
+from ._node import Node, expr_shape
+from ._registry import converter
+from ._values import Constant, Dim
+from .slicing import sliced
+
+_VIEWS = frozenset(
+    f"relax.{name}" for name in ("astype", "reshape", "broadcast_to", "strided_slice", "permute_dims", "expand_dims", "squeeze")
+)
+
+
+def position(index: object, size: object) -> object:
+    """`index` as int64 within 0..size-1; a negative one counts from the end."""
+    index = index.astype("int64")
+    size = prim(size).astype("int64") if isinstance(size, int) else size
+    return tirx.max(tirx.min(tirx.Select(index < 0, index + size, index), size - 1), tirx.const(0, "int64"))
+
+
+@converter("Gather")
+def gather(node: Node) -> relax.Expr:
+    shape = node.shape(0)
+    axis = int(node.attr("axis", 0))
+    axis = axis + len(shape) if axis < 0 else axis
+    size = shape[axis]
+    node.refuse_unless(not (isinstance(size, int) and size == 0), "expected an axis with elements")
+    if isinstance(node.inputs[1], Constant):
+        return _gather_known(node, axis, size)
+    indices = node.x(1)
+    if not _is_natural(node, indices):
+        indices = node.te(_counted_from_start, indices, [size], name="onnx_index")
+    if _is_table(node) and axis == 0:
+        return OPERATORS["embedding"].call(indices, node.x(0), layout="nk", n=int(size))
+    return relax.op.take(node.x(0), indices, axis, mode="clip")
+
+
+def _counted_from_start(indices: te.Tensor, size: list) -> te.Tensor:
+    return te.compute(indices.shape, lambda *i: _natural(indices(*i), size[0]), name="index")
+
+
+def _natural(index: object, size: object) -> object:
+    if index.ty.dtype.startswith("uint"):
+        return index
+    size = tirx.const(size, index.ty.dtype) if isinstance(size, int) else prim(size).astype(index.ty.dtype)
+    return tirx.Select(index < 0, index + size, index)
+
+
+def _gather_known(node: Node, axis: int, size: Dim) -> relax.Expr:
+    """By known indices: a slice where they follow each other."""
+    indices = node.constant(1)
+    x, flat = node.x(0), indices.reshape(-1).astype(np.int64)
+    if isinstance(size, int):
+        bad = flat[(flat < -size) | (flat >= size)]
+        node.refuse_unless(bad.size == 0, f"expected indices from {-size} to {size - 1}, found {bad[:1].tolist()}")
+        flat = np.where(flat < 0, flat + size, flat)
+    rest = expr_shape(x)
+    shape = [*rest[:axis], *indices.shape, *rest[axis + 1 :]]
+    if flat.size == 1 and not isinstance(size, int):
+        first = int(flat[0])
+        end = first + 1 if first != -1 else 1 << 62
+        part = sliced(node, x, [axis], [first], [end], [1])
+        if not node.sizes.is_equal(expr_shape(part)[axis] if isinstance(part, relax.Var) else 1, 1):
+            # whether the axis is that long is known at run time only
+            part = node.graph.builder.match_cast(
+                part, relax.TensorType([*rest[:axis], 1, *rest[axis + 1 :]], str(x.ty.dtype))
+            )
+        return relax.op.reshape(_bound(node, part), shape)
+    if flat.size and isinstance(size, int) and np.all(np.diff(flat) == 1):
+        part = sliced(node, x, [axis], [int(flat[0])], [int(flat[-1]) + 1], [1])
+        return relax.op.reshape(_bound(node, part), shape) if indices.ndim != 1 else part
+    if isinstance(size, int) or (flat >= 0).all():
+        return relax.op.take(x, relax.const(flat.reshape(indices.shape), "int64"), axis, mode="clip")
+    index = relax.const(flat.reshape(indices.shape), "int64")
+    return relax.op.take(x, node.te(_counted_from_start, index, [size], name="onnx_index"), axis, mode="clip")
+
+
+def _bound(node: Node, x: relax.Expr) -> relax.Expr:
+    return x if isinstance(x, relax.Var) else node.emit(x)
+
+
+def _is_table(node: Node) -> bool:
+    """A weight of rank 2 that is a parameter of the function."""
+    value = node.inputs[0]
+    return (
+        isinstance(value, Constant)
+        and len(value.shape) == 2
+        and value.dtype in ("float32", "float16")
+        and isinstance(node.x(0), relax.Var)
+        and node.dtype(1) in ("int64", "int32")
+    )
+
+
+def _is_natural(node: Node, indices: relax.Expr) -> bool:
+    """Whether the indices cannot be negative: sizes counted up, or an input whose range the executor checks."""
+    while isinstance(indices, relax.Var):
+        if any(indices.same_as(v) for v in node.graph.checked_indices):
+            return True
+        value = node.graph.builder.lookup_binding(indices)
+        if not isinstance(value, relax.Call) or not hasattr(value.op, "name"):
+            return False
+        if value.op.name == "relax.arange":
+            start, _, step = (_int(a) for a in value.args)
+            return start is not None and step is not None and start >= 0 and step > 0
+        if value.op.name not in _VIEWS:
+            return False
+        indices = value.args[0]
+    return isinstance(indices, relax.Expr) and not isinstance(indices, relax.Var) and _is_positive_constant(indices)
+
+
+def _int(expr: object) -> int | None:
+    value = getattr(expr, "value", expr)
+    return int(value) if isinstance(value, int | tirx.IntImm) else None
+
+
+def _is_positive_constant(expr: relax.Expr) -> bool:
+    data = getattr(expr, "data", None)
+    return data is not None and bool((data.numpy() >= 0).all())
+
+
+@converter("GatherElements")
+def gather_elements(node: Node) -> relax.Expr:
+    axis = int(node.attr("axis", 0)) % node.rank(0)
+
+    def compute(data: te.Tensor, indices: te.Tensor) -> te.Tensor:
+        def element(*i):
+            place = list(i)
+            place[axis] = position(indices(*i), data.shape[axis])
+            return data(*place)
+
+        return te.compute(indices.shape, element, name="gather_elements")
+
+    return node.te(compute, node.x(0), node.x(1))
+
+
+@converter("GatherND")
+def gather_nd(node: Node) -> relax.Expr:
+    """The last axis of the indices holds places in the axes of the data behind the batch axes."""
+    batch, count = int(node.attr("batch_dims", 0)), node.shape(1)[-1]
+    node.refuse_unless(isinstance(count, int), "expected a known number of indices per element")
+    node.refuse_unless(batch + count <= node.rank(0), f"expected at most {node.rank(0) - batch} indices, found {count}")
+    lead = node.rank(1) - 1
+
+    def compute(data: te.Tensor, indices: te.Tensor) -> te.Tensor:
+        def element(*i):
+            first = list(i[:lead])
+            places = [position(indices(*first, k), data.shape[batch + k]) for k in range(count)]
+            return data(*i[:batch], *places, *i[lead:])
+
+        return te.compute([*indices.shape[:-1], *data.shape[batch + count :]], element, name="gather_nd")
+
+    return node.te(compute, node.x(0), node.x(1))
+
+
+@converter("OneHot")
+def one_hot(node: Node) -> relax.Expr:
+    """Indices outside -depth..depth-1 give rows of the off value."""
+    rank = node.rank(0)
+    axis = int(node.attr("axis", -1)) % (rank + 1)
+    if node.is_known(1):
+        depth: Dim = int(node.scalar(1))
+    else:
+        if not node.dtype(1).startswith(("int", "uint")):
+            node.constant(1)  # asks for a constant
+        depth = node.runtime_dims(1)[0]
+    shape = list(node.shape(0))
+    shape.insert(axis, depth)
+
+    def compute(indices: te.Tensor, values: te.Tensor, out: list) -> te.Tensor:
+        def element(*i):
+            index = indices(*i[:axis], *i[axis + 1 :]).astype("int64")
+            size = prim(out[axis])
+            index = tirx.Select(index < 0, index + size, index)
+            return tirx.Select(index == i[axis], values[1], values[0])
+
+        return te.compute(out, element, name="one_hot")
+
+    return node.te(compute, node.x(0), node.x(2), shape)
+
+
+@converter("ReverseSequence")
+def reverse_sequence(node: Node) -> relax.Expr:
+    """The first `length` steps of every row backwards, the rest as they are."""
+    batch_axis, time_axis = int(node.attr("batch_axis", 1)), int(node.attr("time_axis", 0))
+    node.refuse_unless({batch_axis, time_axis} == {0, 1}, "expected the axes 0 and 1 as batch and time")
+
+    def compute(data: te.Tensor, lengths: te.Tensor) -> te.Tensor:
+        def element(*i):
+            place, step = list(i), i[time_axis]
+            length = lengths[i[batch_axis]].astype("int64")
+            turned = tirx.Select(step < length, length - 1 - step, step)
+            place[time_axis] = tirx.max(tirx.min(turned, data.shape[time_axis] - 1), 0)
+            return data(*place)
+
+        return te.compute(data.shape, element, name="reverse_sequence")
+
+    return node.te(compute, node.x(0), node.x(1))
