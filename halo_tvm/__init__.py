@@ -9,8 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from .compiler import CompileResult
     from .config import BenchConfig, CompileConfig, ProfileConfig, RunConfig, TuneConfig, ValidateConfig
+    from .imported import ImportedModel
     from .runtime import Module
     from .targets import Target
 
@@ -18,7 +21,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "BenchConfig", "CompileConfig", "ProfileConfig", "RunConfig", "Target", "TuneConfig", "ValidateConfig",
-    "benchmark", "compile_model", "load", "tune_model", "validate_artifact",
+    "benchmark", "compile_model", "import_torch", "load", "tune_model", "validate_artifact",
 ]
 
 _HOMES = {"Target": "targets"} | {
@@ -35,15 +38,37 @@ def __getattr__(name: str) -> object:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def compile_model(config: CompileConfig) -> CompileResult:
-    """Compile a model into an artifact directory and validate it; see `CompileConfig`."""
+def compile_model(config: CompileConfig, model: ImportedModel | None = None) -> CompileResult:
+    """Compile a model into an artifact directory and validate it; see `CompileConfig`.
+
+    `model`, for example from `import_torch`, is compiled instead of what `config.model` names.
+    """
     import dataclasses
 
     from .compiler import compile_model
     from .runtime.acceptance import accept
 
-    result = compile_model(config)
+    result = compile_model(config, model)
     return dataclasses.replace(result, validation=accept(config, result.path))
+
+
+def import_torch(
+    module: object,
+    example_inputs: Sequence[object] = (),
+    *,
+    kwargs: Mapping[str, object] | None = None,
+    dynamic_shapes: object = None,
+    name: str | None = None,
+) -> ImportedModel:
+    """A `torch.nn.Module`, exported for inputs like the examples, or an `ExportedProgram`, for `compile_model`.
+
+    `dynamic_shapes` is that of torch.export: the dimensions that may differ from the examples'.
+    """
+    from .importers.torch_export import import_module, import_program
+
+    if hasattr(module, "graph_signature"):
+        return import_program(module, name=name or "program")
+    return import_module(module, example_inputs, kwargs=kwargs, dynamic_shapes=dynamic_shapes, name=name)
 
 
 def tune_model(config: TuneConfig) -> object:

@@ -23,6 +23,7 @@ from .dimensions import itemsize_of
 from .errors import EnvironmentProblem, UsageError
 from .imported import ImportedModel
 from .importers import import_model
+from .importers._shapes import apply_shapes
 from .lookup import lookup_in, open_log
 from .passes import Context, Overrides, pipeline
 from .passes._weights import param_names
@@ -58,9 +59,10 @@ class CompileResult:
         ])  # fmt: skip
 
 
-def compile_model(config: CompileConfig) -> CompileResult:
+def compile_model(config: CompileConfig, model: ImportedModel | None = None) -> CompileResult:
     """Compile a model into an artifact directory, written in one step; `halo_tvm.compile_model` also validates it.
 
+    `model` is compiled instead of what `config.model` names.
     Raises a `HaloError` whose message says what was expected, what was found and what to do.
     """
     output = check_output_path(config.artifact)
@@ -68,7 +70,12 @@ def compile_model(config: CompileConfig) -> CompileResult:
     target = _target(config)
     clock = _Clock()
     with clock("import"):
-        imported = import_model(config.model, seed=config.seed, shapes=config.shape)
+        if model is None:
+            imported = import_model(
+            config.model, seed=config.seed, shapes=config.shape, inputs=config.inputs, trust=config.trust_model
+        )
+        else:
+            imported = apply_shapes(model, config.shape)
         _dump(config, "1-imported", imported.mod)
     with clock("optimise"):
         mod, reports = lower(imported, target, config)

@@ -14,7 +14,8 @@ from .imported import ImportedModel
 from .importers import import_model
 from .reference import cases_of
 
-_KINDS = {"onnx": "ONNX file", "huggingface": "directory"}
+_KINDS = {"onnx": "ONNX file", "torch_export": ".pt2 file", "huggingface": "directory", "transformers": "directory"}
+_DIRECTORIES = ("huggingface", "transformers")
 
 
 def check_original(source: Mapping[str, object], path: Path | str) -> None:
@@ -22,13 +23,13 @@ def check_original(source: Mapping[str, object], path: Path | str) -> None:
     kind = source.get("kind")
     if kind not in _KINDS:
         raise UsageError(
-            f"expected an artifact made of an ONNX file or a directory, found one of kind {kind!r}: "
+            f"expected an artifact made of a model file or a directory, found one of kind {kind!r}: "
             "leave --reference out"
         )
     file = Path(path)
-    if not (file.is_file() if kind == "onnx" else file.is_dir()):
+    if not (file.is_dir() if kind in _DIRECTORIES else file.is_file()):
         raise UsageError(f"expected the original {_KINDS[kind]} at {path}, found none: correct --reference")
-    if kind == "onnx":
+    if kind not in _DIRECTORIES:
         with file.open("rb") as stream:
             _check_hash(source, hashlib.file_digest(stream, "sha256").hexdigest(), path)
 

@@ -6,11 +6,12 @@ from pathlib import Path
 
 from ..errors import UnknownName, UnsupportedModel, UsageError
 from ..imported import ImportedModel
-from ._shapes import apply_shapes, parse_shape
+from ._shapes import apply_shapes, load_examples, parse_input, parse_shape
 
 
 def import_model(model: str, *, seed: int = 0, shapes: tuple[str, ...] = ()) -> ImportedModel:
-    """Read `model`: a built-in name, an ONNX file, or a directory with config.json and safetensors.
+    """Read `model`: a built-in name, an ONNX or torch.export (.pt2) file, or a directory with config.json
+    and safetensors.
 
     `seed` seeds the weights of a built-in model. `shapes` are texts like `input_ids=1..8x1..512`
     that fix or bound the dimensions of inputs.
@@ -36,10 +37,14 @@ def _import(model: str, seed: int, shapes: tuple[str, ...]) -> ImportedModel:
         from .onnx import import_onnx
 
         return import_onnx(path, shapes=dict(map(parse_shape, shapes)))
+    if path.suffix == ".pt2":
+        from .torch_export import import_pt2
+
+        return import_pt2(path)
     if path.is_file():
         raise UnsupportedModel(
-            f"expected an .onnx file, a directory with config.json or a built-in name, found the file {model!r}: "
-            "convert it to ONNX first"
+            f"expected an .onnx or .pt2 file, a directory with config.json or a built-in name, found the file "
+            f"{model!r}: convert it to ONNX first"
         )
     if path.suffix or "/" in model:
         raise UsageError(f"expected a model file or directory, found nothing at {model!r}: check the path")
