@@ -103,8 +103,7 @@ def allocate_rows(
     dims = [count, *shape]
     buffer = tirx.decl_buffer([tirx.Var(f"d{i}", "int64") for i in range(len(dims))], dtype, "rows")
     seed = tirx.decl_buffer((), "int64", "seed")
-    handles = [tirx.Var(name, "handle") for name in ("seed", "rows")]
-    untouched = tirx.PrimFunc(handles, tirx.Evaluate(0), None, dict(zip(handles, (seed, buffer))))
+    untouched = tirx.PrimFunc([seed, buffer], tirx.Evaluate(0))
     gvar = builder.add_func(untouched.with_attrs(_OPAQUE), "rows")
 
     # In a function of its own, behind an argument: no pass computes it once for two buffers, or ahead of time.
@@ -112,7 +111,7 @@ def allocate_rows(
         return [relax.op.call_tir(gvar, params, relax.TensorType(dims, dtype))]
 
     zero = relax.const(0, "int64")
-    return _Closed(builder, f"rows_{next(_numbers)}", [zero.ty], allocate)([zero])[0]
+    return _Closed(builder, "rows", [zero.ty], allocate, single=True)([zero])[0]
 
 
 def write_row(builder: relax.BlockBuilder, rows: relax.Expr, at: relax.Expr, row: relax.Expr) -> relax.Expr:
@@ -131,8 +130,7 @@ def write_row(builder: relax.BlockBuilder, rows: relax.Expr, at: relax.Expr, row
         body = tirx.For(var, 0, extent, tirx.ForKind.SERIAL, body)
     number = tirx.BufferLoad(index, [])
     body = tirx.IfThenElse(tirx.all(number >= 0, number < dims[0]), body, None)
-    handles = [tirx.Var(name, "handle") for name in ("at", "row", "rows")]
-    func = tirx.PrimFunc(handles, body, None, dict(zip(handles, (index, source, target))))
+    func = tirx.PrimFunc([index, source, target], body)
     gvar = builder.add_func(func.with_attrs(_OPAQUE), "write_row")
     return builder.emit(relax.op.call_tir_inplace(gvar, relax.Tuple([at, row, rows]), [2], rows.ty))
 
@@ -162,6 +160,8 @@ class _Closed:
         name: str,
         types: Sequence[relax.Type],
         body: Callable[[State], Sequence[relax.Expr]],
+        *,
+        single: bool = False,
     ) -> None:
         self._builder = builder
         params = [relax.Var(f"s{i}", ty) for i, ty in enumerate(types)]
@@ -178,7 +178,11 @@ class _Closed:
         if self._dims:
             shape = relax.Var("dims", relax.ShapeType(self._dims))
             func = relax.Function([shape, *params, *inner], seq, result.ty)
-        self._gvar = builder.add_func(relax.utils.copy_with_new_vars(func), f"halo_{name}_{next(_numbers)}")
+        func = relax.utils.copy_with_new_vars(func)
+        number = next(_numbers)
+        if single:  # the builder keeps one of equal functions
+            func = func.with_attr("halo.single", number)
+        self._gvar = builder.add_func(func, f"halo_{name}_{number}")
 
     def __call__(self, args: Sequence[relax.Expr]) -> State:
         dims = [relax.ShapeExpr(self._dims)] if self._dims else []

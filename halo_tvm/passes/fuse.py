@@ -20,6 +20,7 @@ from tvm import relax, tirx
 
 from ..dimensions import itemsize_of, size_of
 from ..relay_ops._operator import OPAQUE
+from ._order import in_order
 from ._pass import Context, Pass, Report, bindings, op_name, replace_main
 from .name_rows import casts, resolve_rows
 
@@ -33,7 +34,7 @@ class Fuse(Pass):
     name = "fuse"
 
     def __call__(self, mod: tvm.IRModule, context: Context) -> tuple[tvm.IRModule, Report]:
-        grouped = tvm.transform.Sequential(_FUSE)(mod)
+        grouped = in_order(tvm.transform.Sequential(_FUSE)(mod))
         sizes = _row_sizes(mod, context.typical)
         formed = _candidates(grouped, sizes)
         refused: list[Report] = []
@@ -44,7 +45,7 @@ class Fuse(Pass):
             for gvar, func in mod.functions_items():
                 if gvar.name_hint in opaque:
                     mod.update_func(gvar, func.with_attr("op_pattern", OPAQUE))
-            grouped = tvm.transform.Sequential(_FUSE)(mod)
+            grouped = in_order(tvm.transform.Sequential(_FUSE)(mod))
             formed = _candidates(grouped, sizes)
         fused = tvm.transform.Sequential([relax.transform.FuseTIR(), relax.transform.DeadCodeElimination()])(grouped)
         return fused, {

@@ -1,0 +1,70 @@
+"""Bindings in an order in which every symbolic dimension is defined before it is used.
+
+TVM's fusion places a group by the values it reads; a group whose result has a dimension that a match_cast names
+may then stand in front of that match_cast.
+"""
+
+from __future__ import annotations
+
+import tvm
+from tvm import relax, tirx
+
+
+def in_order(mod: tvm.IRModule) -> tvm.IRModule:
+    """`mod` with the bindings of main's blocks moved back where a dimension they use is defined later."""
+    func = mod["main"]
+    blocks = [_ordered(block) for block in func.body.blocks]
+    if all(new.same_as(old) for new, old in zip(blocks, func.body.blocks)):
+        return mod
+    new = relax.Function(func.params, relax.SeqExpr(blocks, func.body.body), func.ret_ty, func.is_pure)
+    mod = mod.clone()
+    mod["main"] = new.with_attrs({key: func.attrs[key] for key in func.attrs.keys()})
+    return mod
+
+
+def _ordered(block: relax.BindingBlock) -> relax.BindingBlock:
+    seen: set[tirx.Var] = set()
+    late: set[tirx.Var] = set()  # symbols that a cast of this block defines behind their first use
+    for binding in block.bindings:
+        if isinstance(binding, relax.MatchCast):
+            late |= set(relax.analysis.tir_vars_in_type(binding.ty)) & seen
+            late -= set(relax.analysis.tir_vars_in_type(binding.value.ty))
+        seen |= _symbols(binding)
+    if not late:
+        return block
+    order: list[relax.Binding] = []
+    waiting: list[relax.Binding] = []
+    missing: set[object] = set(late)  # symbols and variables that are not there yet
+
+    def ready(binding: relax.Binding) -> bool:
+        needed = {*_symbols(binding), *relax.analysis.free_vars(binding.value)}
+        return missing.isdisjoint(needed)
+
+    def place(binding: relax.Binding) -> None:
+        order.append(binding)
+        missing.discard(binding.var)
+        if isinstance(binding, relax.MatchCast):
+            missing.difference_update(relax.analysis.tir_vars_in_type(binding.ty))
+
+    for binding in block.bindings:
+        if not ready(binding):
+            waiting.append(binding)
+            missing.add(binding.var)
+            continue
+        place(binding)
+        while (free := next((b for b in waiting if ready(b)), None)) is not None:
+            waiting.remove(free)
+            place(free)
+    return type(block)([*order, *waiting])
+
+
+def _symbols(binding: relax.Binding) -> set[tirx.Var]:
+    """Symbols that `binding` uses; a cast defines those of its own type."""
+    found = set(relax.analysis.tir_vars_in_type(binding.value.ty))
+    if isinstance(binding.value, relax.Call):
+        for arg in binding.value.args:
+            if isinstance(arg, relax.Expr):
+                found.update(relax.analysis.tir_vars_in_type(arg.ty) if not isinstance(arg, relax.GlobalVar) else ())
+            elif isinstance(arg, tvm.ir.Expr) and not isinstance(arg, tvm.ir.GlobalVar):
+                found.update(tirx.analysis.undefined_vars(arg))
+    return found
