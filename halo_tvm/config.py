@@ -90,6 +90,8 @@ def _shown(value: object) -> str:
 _MODEL = "built-in name, model file, or Hugging Face directory"
 _THREADS = "threads to use (default: every core this process may run on)"
 _RANGES = "dimensions of an input, each a number or a range, e.g. input_ids=1..8x1..512 (repeatable)"
+_INPUTS = "example inputs (.npz, by name in order) of a model that declares none, such as TorchScript"
+_TRUST = "import files that can run code also where this system cannot confine that"
 _SIZES = "sizes of named dimensions, e.g. batch=1,sequence=128"
 _LOG = "directory of tuning records, looked up before all others"
 _JSON = "write the result as JSON to FILE ('-': standard output)"
@@ -109,6 +111,8 @@ class CompileConfig(Config):
     enable: tuple[str, ...] = option((), "also run this pass (repeatable)", metavar="PASS")
     disable: tuple[str, ...] = option((), "leave this pass out (repeatable)", metavar="PASS")
     shape: tuple[str, ...] = option((), _RANGES, metavar="INPUT=DIMS")
+    inputs: str | None = option(None, _INPUTS, metavar="FILE")
+    trust_model: bool = option(False, _TRUST)
     log: str | None = option(None, _LOG, metavar="DIR")
     dump_ir: str | None = option(None, "write the module after each phase there", metavar="DIR")
     config: str | None = option(None, f"options file (default: ./{TOML_NAME} when it exists)", metavar="FILE")
@@ -142,6 +146,8 @@ class TuneConfig(Config):
         None, "directory to write records to (default: tuning_logs under $HALO_TVM_HOME)", metavar="DIR"
     )
     shape: tuple[str, ...] = option((), _RANGES, metavar="INPUT=DIMS")
+    inputs: str | None = option(None, _INPUTS, metavar="FILE")
+    trust_model: bool = option(False, _TRUST)
     opt_level: str = option(
         "3", "pass list: 0..3, or low, medium, high", short="O", metavar="LEVEL", choices=tuple(OPT_LEVELS)
     )

@@ -12,6 +12,7 @@ import json
 import math
 import mmap
 from collections.abc import Iterable, Mapping
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -48,9 +49,10 @@ def dump_model(model: ImportedModel, directory: Path) -> None:
 
 def load_model(directory: Path) -> tuple[ImportedModel, bool]:
     """What `dump_model` wrote, and whether the writer has an engine. The weights stay mapped after the files go."""
+    import_module("halo_tvm.relay_ops")  # the operators that the module may name
     fields = json.loads((directory / "model.json").read_text(encoding="utf-8"))
     mod = tvm.ir.load_json((directory / "module.json").read_text(encoding="utf-8"))
-    if not isinstance(mod, tvm.IRModule) or not relax.analysis.well_formed(mod):
+    if not isinstance(mod, tvm.IRModule) or not relax.analysis.check_well_formed(mod):
         raise UnsupportedModel("expected a well-formed module from the worker, found another: report this model")
     params = ParamTable()
     for name, array in map_arrays(directory / "weights.safetensors").items():

@@ -47,11 +47,17 @@ class Limits:
 
 
 def convert_restricted(
-    kind: str, path: Path, options: Mapping[str, object], *, trust: bool = False, limits: Limits | None = None
+    kind: str,
+    path: Path,
+    options: Mapping[str, object],
+    *,
+    trust: bool = False,
+    limits: Limits | None = None,
+    reads: tuple[Path, ...] = (),
 ) -> ImportedModel:
     """Import `path` (a file or a directory) with the converter `kind` in a confined process.
 
-    `options` are plain values for the converter. `trust` goes on where the host offers no confinement.
+    `options` are plain values for the converter, which may read the files `reads`, too. `trust` goes on where the host offers no confinement.
     The restrictions that held are in the model's report under "restrictions". The model's engine asks the same
     process, which ends with the model.
 
@@ -65,7 +71,7 @@ def convert_restricted(
     from ._handover import load_model
 
     limits = limits or Limits()
-    worker = _Worker(path.resolve(), trust, limits)
+    worker = _Worker(path.resolve(), trust, limits, reads)
     worker.ask({"command": "convert", "kind": kind, "path": str(path.resolve()), "options": dict(options),
                 "warm": _WARM.get(kind)})  # fmt: skip
     try:
@@ -83,13 +89,13 @@ def convert_restricted(
 class _Worker:
     """The parent's end: the process, its directory, and what its death means."""
 
-    def __init__(self, path: Path, trust: bool, limits: Limits) -> None:
+    def __init__(self, path: Path, trust: bool, limits: Limits, reads: tuple[Path, ...]) -> None:
         self._name, self._limits = path.name, limits
         self.directory = Path(tempfile.mkdtemp(prefix="halo-tvm-import-"))
         files = [path] if path.is_file() else [f for f in path.rglob("*") if f.is_file()]
         policy = Policy(
             str(self.directory),
-            (str(path),),
+            (str(path), *map(str, reads)),
             memory_bytes=limits.memory_bytes + limits.memory_per_byte * sum(f.stat().st_size for f in files),
             cpu_seconds=int(limits.seconds * 4) + 60,
             file_bytes=limits.file_bytes,

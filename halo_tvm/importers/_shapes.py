@@ -4,29 +4,68 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import zipfile
+from dataclasses import dataclass
 
+import numpy as np
 from tvm import relax
 
 from ..errors import UnknownName, UsageError
 from ..imported import ImportedModel, InputSpec
 
 _DIMENSION = re.compile(r"(\d+)(?:\.\.(\d+))?")
+_SCALAR = re.compile(r"scalar(?:\((-?[\d.]+(?:e[+-]?\d+)?)\))?")
+_DTYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
 
 
-def parse_shape(text: str) -> tuple[str, tuple[tuple[int, int], ...]]:
-    """`name=1..8x128` -> ("name", ((1, 8), (128, 128)))."""
-    name, _, dims = text.partition("=")
+@dataclass(frozen=True)
+class InputShape:
+    """What a `--shape` text says of one input: a range per dimension, perhaps its dtype, the value of a number."""
+
+    name: str
+    ranges: tuple[tuple[int, int], ...]
+    dtype: str | None = None
+    value: int | float | None = None
+
+
+def parse_input(text: str) -> InputShape:
+    """`ids:int64=1..8x128`, `x=1x512`, `flag=scalar`, `rate=scalar(16000)`; the dtype may be left out."""
+    head, _, dims = text.partition("=")
+    name, _, dtype = head.rpartition(":") if head.rpartition(":")[2] in _DTYPES else (head, "", "")
+    scalar = _SCALAR.fullmatch(dims)
+    if name and scalar:
+        number = scalar[1]
+        value = None if number is None else float(number) if any(c in number for c in ".e") else int(number)
+        return InputShape(name, (), dtype or None, value)
     matches = [_DIMENSION.fullmatch(d) for d in dims.split("x")]
     if not name or not all(matches):
         raise UsageError(
-            f"expected a shape like input_ids=1..8x1..512, found {text!r}: write one number or range per dimension"
+            f"expected a shape like input_ids=1..8x1..512, found {text!r}: write one number or range per dimension, "
+            "or scalar"
         )
     ranges = tuple((int(m[1]), int(m[2] or m[1])) for m in matches)
     if any(low < 1 or low > high for low, high in ranges):
         raise UsageError(
             f"expected dimensions of at least 1 with the smaller bound first, found {text!r}: correct the range"
         )
-    return name, ranges
+    return InputShape(name, ranges, dtype or None)
+
+
+def parse_shape(text: str) -> tuple[str, tuple[tuple[int, int], ...]]:
+    """`name=1..8x128` -> ("name", ((1, 8), (128, 128)))."""
+    parsed = parse_input(text)
+    return parsed.name, parsed.ranges
+
+
+def load_examples(file: str) -> dict[str, np.ndarray]:
+    """The arrays of an .npz file by name, in order; pickled objects are refused."""
+    try:
+        with np.load(file, allow_pickle=False) as archive:
+            return {name: np.ascontiguousarray(archive[name]) for name in archive.files}
+    except FileNotFoundError:
+        raise UsageError(f"expected an .npz file of example inputs, found no file {file!r}: correct --inputs") from None
+    except (OSError, ValueError, zipfile.BadZipFile, AttributeError, EOFError) as reason:
+        raise UsageError(f"expected an .npz file of arrays, found {reason} in {file!r}: correct --inputs") from reason
 
 
 def apply_shapes(model: ImportedModel, shapes: tuple[str, ...]) -> ImportedModel:

@@ -39,7 +39,9 @@ def tune_model(config: TuneConfig) -> TuneResult:
     target = resolve(config.target, cores=config.threads)
     _check_can_run(target)
     check_writable_log(_directory(config))
-    imported = import_model(config.model, seed=config.seed, shapes=config.shape)
+    imported = import_model(
+        config.model, seed=config.seed, shapes=config.shape, inputs=config.inputs, trust=config.trust_model
+    )
     mod, _ = lower(imported, target, config.compile_config())
     return tune_module(mod, target, config, imported.ranges)
 
