@@ -1,4 +1,4 @@
-"""Normalisations: batch, instance, group, layer, RMS, local response, and Lp."""
+"""Normalisations: batch, instance, group, layer, RMS and local response."""
 
 from __future__ import annotations
 
@@ -182,30 +182,6 @@ def lrn(node: Node) -> relax.Expr:
         return te.compute(x.shape, divided, name="lrn")
 
     return node.te(compute, node.x(0))
-
-
-@converter("LpNormalization")
-def lp_normalization(node: Node) -> relax.Expr:
-    axis, p, dtype = int(node.attr("axis", -1)) % node.rank(0), int(node.attr("p", 2)), node.dtype(0)
-    node.refuse_unless(p in (1, 2), f"expected p of 1 or 2, found {p}")
-    x = node.x(0)
-    part = node.emit(relax.op.abs(x) if p == 1 else relax.op.multiply(x, x))
-    total = node.emit(relax.op.sum(part, axis, keepdims=True))
-    norm = total if p == 1 else node.emit(relax.op.sqrt(total))
-    # Where all is zero the result is zero, not 0 / 0.
-    is_zero = node.emit(relax.op.equal(norm, relax.const(0, dtype)))
-    return relax.op.divide(x, node.emit(relax.op.where(is_zero, relax.const(1, dtype), norm)))
-
-
-@converter("MeanVarianceNormalization")
-def mean_variance_normalization(node: Node) -> relax.Expr:
-    axes = [int(a) % node.rank(0) for a in node.attr("axes", [0, 2, 3])]
-    x, dtype = node.x(0), node.dtype(0)
-    mean = node.emit(relax.op.mean(x, axes, keepdims=True))
-    centred = node.emit(relax.op.subtract(x, mean))
-    variance = node.emit(relax.op.mean(node.emit(relax.op.multiply(centred, centred)), axes, keepdims=True))
-    deviation = node.emit(relax.op.add(node.emit(relax.op.sqrt(variance)), relax.const(1e-9, dtype)))
-    return relax.op.divide(centred, deviation)
 
 
 def _normalised(node: Node, x: relax.Expr, axes: list[int], epsilon: float) -> tuple[relax.Expr, relax.Expr, relax.Expr]:
