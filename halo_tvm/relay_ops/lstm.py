@@ -10,6 +10,8 @@ Computation
     c' = f c + i g(x w_c + h r_c + b_c)     o = f(x w_o + h r_o + p_o c' + b_o)     h' = o h(c')
     activations f, g, h: sigmoid, tanh, tanh unless named; `clip` bounds what f and g are given to [-clip, clip]
     A row behind its length keeps its state and gives zeros; the reverse direction begins at the row's last step.
+    With `quantised` x as a whole, and a row's h in every step, are rounded to the 256 levels between their extremes
+    before they are multiplied, as dynamic quantisation does.
     A row of length 0 ends in zeros, whatever its initial state.
 Lifts
     none: importers call it

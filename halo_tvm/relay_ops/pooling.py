@@ -82,7 +82,7 @@ class Pooling(Operator):
             return out
         total = out
         if kind == "lp":
-            return te.compute(shape, lambda *i: _root(total[i], attrs["p"], wide).astype(dtype), name="root")
+            return te.compute(shape, lambda *i: _root(total[i], attrs["p"], wide).astype(dtype), name="lp_norm")
         count = valid_counts(sizes, kernel, strides, dilations, pads, attrs["include_pad"])
         return te.compute(
             shape, lambda *i: (total[i] / count([i[a] for a in axes]).astype(wide)).astype(dtype), name="mean"

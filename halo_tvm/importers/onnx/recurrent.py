@@ -26,13 +26,16 @@ def recurrent(node: Node) -> tuple[relax.Expr, ...]:
 def dynamic_quantize_lstm(node: Node) -> tuple[relax.Expr, ...]:
     """Weights [dirs, i, 4h] with scale and zero point per direction or column, restored to float32.
 
-    The original also rounds the layer's input and state to 8 bits in every step; that error is not imitated.
+    Its rounding of the layer's input and state to 8 bits is imitated; onnxruntime rounds the states of a batch on a
+    grid that depends on its threads, here every row has its own.
     """
     w, r = (_dequantised(node, index, 8 + 2 * place) for place, index in enumerate((1, 2)))
-    return _layer(node, "lstm", w, r)
+    return _layer(node, "lstm", w, r, quantised=True)
 
 
-def _layer(node: Node, name: str, w: relax.Expr, r: relax.Expr) -> tuple[relax.Expr, ...]:
+def _layer(
+    node: Node, name: str, w: relax.Expr, r: relax.Expr, **attrs: object
+) -> tuple[relax.Expr, ...]:
     cell = CELLS[name]
     hidden = int(r.ty.shape.values[2])
     declared = int(node.attr("hidden_size", hidden))
@@ -44,7 +47,7 @@ def _layer(node: Node, name: str, w: relax.Expr, r: relax.Expr) -> tuple[relax.E
     if batch_first:
         x = node.emit(relax.op.permute_dims(x, [1, 0, 2]))
     args = [x, w, r]
-    attrs: dict[str, object] = {"hidden": hidden, "direction": direction, "layer": node.name}
+    attrs |= {"hidden": hidden, "direction": direction, "layer": node.name}
     for place, kind in enumerate(_INPUTS):
         if kind in cell.optional and node.has(3 + place):
             arg = node.x(3 + place)

@@ -25,7 +25,7 @@ class Cell:
 CELLS = {
     "lstm": Cell(
         "lstm", 4, ("sigmoid", "tanh", "tanh"),
-        ("bias", "lengths", "initial_h", "initial_c", "peepholes"), ("input_forget",), states=2,
+        ("bias", "lengths", "initial_h", "initial_c", "peepholes"), ("input_forget", "quantised"), states=2,
     ),
     "gru": Cell(
         "gru", 3, ("sigmoid", "tanh"), ("bias", "lengths", "initial_h"), ("linear_before_reset",),

@@ -18,6 +18,7 @@ from tvm import relax
 from ..linear import Linear
 from .cell import Options
 from .phases import phases_of
+from .rounding import rounded_tensor
 
 # Columns of one block: two AVX-512 registers per gate. An LSTM's four gates then keep eight sums in
 # flight, which hides the latency of an FMA; more would not fit the registers of smaller machines.
@@ -33,6 +34,8 @@ def expand(bb: relax.BlockBuilder, options: Options, call: relax.Call, layer: st
             name: arg if name == "lengths" else bb.emit(relax.op.astype(arg, "float32"))
             for name, arg in given.items()
         }
+    if "quantised" in options.flags:
+        given["x"] = rounded_tensor(bb, given["x"])
     block = block_of(options.hidden, str(given["x"].ty.dtype))
     weights = _Weights(bb, options, block)
     bias, recurrent_bias = weights.biases(given.get("bias"))

@@ -33,6 +33,7 @@ from tvm.ir import Expr
 
 from .cell import Options
 from .phases import Phase, Unit, phases_of
+from .rounding import grid_of, rounding
 
 LOOP = "halo.loop"
 Body = Callable[[tirx.Var], tirx.Stmt | Sequence[tirx.Stmt]]
@@ -55,6 +56,7 @@ class _Nest:
         d = options.directions
         self.state = self._buffer("state", (d, 2, self.b, self.width))
         kept = [name for phase in phases_of(options) for name in phase.keeps]
+        kept += ["rounded"] if "quantised" in options.flags else []
         self.kept = {name: self._buffer(name, (d, self.b, self.width)) for name in kept}
 
     def _buffer(self, name: str, shape: Sequence[Expr | int]) -> ir.Var:
@@ -95,7 +97,7 @@ class _Nest:
         ]
 
     def _step(self, d: tirx.Var, step: tirx.Var) -> list[tirx.Stmt]:
-        statements = []
+        statements = [_loop("n", self.b, lambda n: self._round(d, step, n))] if "rounded" in self.kept else []
         offset = 0
         for phase in phases_of(self.options):
             statements.append(_loop("p", self.blocks, lambda p, phase=phase, offset=offset: _loop(
@@ -113,6 +115,33 @@ class _Nest:
             _loop("n", self.b, lambda n: _loop("j", self.options.hidden, lambda j: copy(n, j), "lanes"))
         )
         return statements
+
+    def _round(self, d: tirx.Var, step: tirx.Var, n: tirx.Var) -> tirx.Stmt:
+        """rounded = one row of the state on the 256 levels between its extremes (and 0)."""
+        ends = [self._buffer(name, (1,)) for name in ("low", "high")]
+        grid = [self._buffer(name, (1,)) for name in ("scale", "level")]
+        zero = _i(0)
+
+        def extremes(k: tirx.Var) -> list[tirx.Stmt]:
+            value = self.state[d, _half(step), n, k]
+            return [
+                tirx.BufferStore(end, combine(end[zero], value), [zero])
+                for end, combine in zip(ends, (tirx.min, tirx.max))
+            ]
+
+        def rounded(k: tirx.Var) -> tirx.Stmt:
+            value = self.state[d, _half(step), n, k]
+            return tirx.BufferStore(self.kept["rounded"], rounding(value, grid[0][zero], grid[1][zero]), [d, n, k])
+
+        scale, level = grid_of(*(end[zero] for end in ends))
+        body = [
+            *(tirx.BufferStore(end, self._zero(), [zero]) for end in ends),
+            _loop("k", self.options.hidden, extremes),
+            tirx.BufferStore(grid[0], scale, [zero]),
+            tirx.BufferStore(grid[1], level(grid[0][zero]), [zero]),
+            _loop("k", self.options.hidden, rounded, "lanes"),
+        ]
+        return _block("round", tirx.SeqStmt(body), [*ends, *grid])
 
     def _row(
         self, phase: Phase, offset: int, d: tirx.Var, step: tirx.Var, p: tirx.Var, n: tirx.Var
@@ -132,7 +161,7 @@ class _Nest:
             return [tirx.BufferStore(own[name], value, [j]) for name, value in values.items()]
 
         def add(k: tirx.Var, gate: int, j: tirx.Var) -> tirx.Stmt:
-            state = self.state[d, _half(step), n, k] if phase.reads == "state" else self.kept["reset"][d, n, k]
+            state = self.state[d, _half(step), n, k] if phase.reads == "state" else self.kept[phase.reads][d, n, k]
             sums = own[f"sum{gate}"]
             value = sums[j] + state * r[d, p, _i(offset) + k * _i(count * block) + (_i(gate * block) + j)]
             return tirx.BufferStore(sums, value, [j])

@@ -31,7 +31,7 @@ class Phase:
     loads: tuple[str, ...] = ("old",)
     makes: tuple[str, ...] = ("new",)
     keeps: Mapping[str, str] = field(default_factory=dict)  # kept value -> the name it has in the unit
-    reads: str = "state"  # what is multiplied: "state" or "reset" (GRU's reset state)
+    reads: str = "state"  # what is multiplied: "state", "reset" (GRU's reset state) or "rounded" (the state in 8 bits)
     separate: tuple[int, ...] = ()  # gates whose sum starts with the recurrent bias, not with the input's product
 
     @property
@@ -79,7 +79,8 @@ def phases_of(options: Options) -> tuple[Phase, ...]:
     """The phases of a cell, in order."""
     if options.cell.name == "lstm":
         peepholes = ("peephole0", "peephole1", "peephole2") if "peepholes" in options.present else ()
-        return (Phase(0, 4, _lstm, ("old", "cell", *peepholes), ("new", "next"), {"cell": "next"}),)
+        reads = "rounded" if "quantised" in options.flags else "state"
+        return (Phase(0, 4, _lstm, ("old", "cell", *peepholes), ("new", "next"), {"cell": "next"}, reads),)
     if options.cell.name == "rnn":
         return (Phase(0, 1, _rnn),)
     if "linear_before_reset" in options.flags:

@@ -6,12 +6,13 @@ import numpy as np
 
 from .activations import CELL_ACTIVATIONS
 from .cell import Options
+from .rounding import rounded_array
 
 
 def reference(options: Options, *args: np.ndarray) -> tuple[np.ndarray, ...]:
     """y, y_h and, for an LSTM, y_c."""
     given = dict(zip(options.names(), args))
-    x = given["x"]
+    x = rounded_array(given["x"]) if "quantised" in options.flags else given["x"]
     s, b, _ = x.shape
     d, h = options.directions, options.hidden
     y = np.zeros((s, d, b, h), x.dtype)
@@ -45,7 +46,8 @@ def _activate(options: Options, direction: int, place: int, x: np.ndarray) -> np
 
 def _lstm(options, direction, wide, r, bias, peepholes, state):
     h, c = state
-    i, o, f, g = np.split(wide + h @ r.T + bias, 4)
+    heard = rounded_array(h) if "quantised" in options.flags else h
+    i, o, f, g = np.split(wide + heard @ r.T + bias, 4)
     p_i, p_o, p_f = np.split(peepholes, 3)
     i = _activate(options, direction, 0, i + p_i * c)
     f = 1 - i if "input_forget" in options.flags else _activate(options, direction, 0, f + p_f * c)

@@ -1,184 +1,372 @@
-"""Spellings of `halo.attention`: what exporters leave of it, as patterns over [b, h, s, d] operands."""
+"""Spellings of `halo.attention`: a product of a softmax, followed back to the heads it is made of.
+
+The pattern is only the root, matmul(softmax(...), values). What exporters put between (scales, masks, casts, guards
+against rows without a key, and any chain of reshape, transpose and broadcast) is followed in Python.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-import tvm
-from tvm import relax, tirx
-from tvm.relax.dpl import DFPattern, is_const, is_op, wildcard
+import numpy as np
+from tvm import ir, relax, sym, tirx
+from tvm.relax.dpl import is_op, wildcard
 
 from ...errors import Rejected
-from .._operator import Lift, Match, require_float, required_number, same_dimension
+from .._operator import Lift, Match, attrs_of, number_of, require_float, same_dimension
+from .._views import NoView, bases, chain_of, positions, probes
+from .masks import Unreadable, read_bias
 
 HEADS_FIRST = (0, 2, 1, 3)  # [b, s, h, d] <-> [b, h, s, d]
-KEYS_LAST = (0, 1, 3, 2)  # [b, h, t, d] -> [b, h, d, t]
-BOTH = (0, 2, 3, 1)  # [b, t, h, d] -> [b, h, d, t]
+_NEVER_SEEN = -1e9  # a constant at or below it hides a key
 
-permute, multiply, divide, add, matmul = (
-    is_op(f"relax.{name}") for name in ("permute_dims", "multiply", "divide", "add", "matmul")
-)
+Call = Callable[..., relax.Expr]
+
+
+def attention_lifts(call: Call) -> Sequence[Lift]:
+    """The product of a softmax and values; then masks of the operator that have a name. `call` makes the operator."""
+    softmax = is_op("relax.nn.softmax")(wildcard())
+    cast = is_op("relax.astype")(softmax)
+    guarded = is_op("relax.where")(wildcard(), wildcard(), softmax | cast)
+    weights = softmax | cast | guarded
+    product = is_op("relax.matmul")(weights, wildcard())
+    masked = is_op("relax.halo.attention")(*(wildcard() for _ in range(4)))
+    return (
+        Lift("attention.softmax", product, lambda m: _lifted(m, m[product], call), benefit=20),
+        Lift("attention.mask", masked, lambda m: _named_mask(m, m[masked], call), benefit=19),
+    )
+
+
+@dataclass
+class _Scores:
+    """What stands between the product of queries and keys and the softmax."""
+
+    dots: relax.Call
+    scale: float = 1.0
+    softcap: float = 0.0
+    biases: list[relax.Expr] = field(default_factory=list)
+
+
+def _lifted(match: Match, product: relax.Call, call: Call) -> relax.Expr:
+    product = match.value(product)
+    weights = _weights(match, product.args[0])
+    scores = _scores(match, weights.args[0])
+    q, q_scale = _unscaled(match, scores.dots.args[0])
+    k, k_scale = _unscaled(match, scores.dots.args[1])
+    v = product.args[1]
+    require_float(q, k, v, weights, out_dtype=product.ty.dtype)
+    _check_rank(product, q, k, v)
+    scale = scores.scale * q_scale * k_scale
+    if scores.softcap:
+        scale *= 1.0
+    heads = _heads(match, q, k, v, product)
+    shape = (heads.batch, tirx.IntImm("int64", heads.count), heads.rows, heads.keys)
+    bias = _bias(match, scores.biases, shape)
+    out = call(
+        heads.q,
+        heads.k,
+        heads.v,
+        *([bias] if bias is not None else []),
+        num_heads=heads.count,
+        num_kv_heads=heads.kv_count,
+        head_dim=heads.width,
+        scale=scale,
+        softcap=scores.softcap or None,
+        has_bias=True if bias is not None else None,
+    )
+    out = relax.op.permute_dims(out, list(HEADS_FIRST))
+    return out if product.ty.ndim == 4 else relax.op.reshape(out, product.ty.shape)
+
+
+def _weights(match: Match, expr: relax.Expr) -> relax.Call:
+    """The softmax behind casts and behind the guard that turns NaN (a row without a key) into 0."""
+    value = match.value(expr)
+    while _name(value) in ("relax.astype", "relax.where"):
+        if _name(value) == "relax.where":
+            test, zero, rest = value.args
+            guard = match.value(test)
+            guarded = _name(guard) == "relax.isnan" and match.value(guard.args[0]).same_as(match.value(rest))
+            if not guarded or number_of(match.value(zero)) != 0.0:
+                raise Rejected("the weights are selected by something else than a guard against NaN")
+            expr = rest
+        else:
+            expr = value.args[0]
+        value = match.value(expr)
+    axis, rank = int(value.attrs.axis), value.ty.ndim
+    if axis not in (-1, rank - 1):
+        raise Rejected(f"the softmax must run over the last axis, got axis {axis} of {rank}")
+    return value
+
+
+def _scores(match: Match, expr: relax.Expr) -> _Scores:
+    """Follow the scores back to the product of queries and keys."""
+    found = _Scores(dots=None)
+    capped = False
+    for _ in range(24):
+        value = match.value(expr)
+        name = _name(value)
+        if name in ("relax.matmul", "relax.halo.matmul"):
+            found.dots = value
+            return found
+        if name in ("relax.astype", "relax.reshape", "relax.expand_dims", "relax.squeeze"):
+            expr = value.args[0]
+        elif name == "relax.add":
+            side = 0 if _leads_to_product(match, value.args[0]) else 1
+            _before(not found.softcap and found.scale == 1.0, "a bias under a scale")
+            found.biases.append(value.args[1 - side])
+            expr = value.args[side]
+        elif name == "relax.where":
+            side = 1 if _leads_to_product(match, value.args[1]) else 2
+            other = number_of(match.value(value.args[3 - side]))
+            if other is None or other > _NEVER_SEEN:
+                raise Rejected("scores are replaced by something else than a large negative number")
+            _before(not found.softcap and found.scale == 1.0, "a mask under a scale")
+            hidden = [relax.const(np.float32(other)), relax.const(np.float32(0))]
+            found.biases.append(relax.op.where(value.args[0], *(hidden[::-1] if side == 1 else hidden)))
+            expr = value.args[side]
+        elif name in ("relax.multiply", "relax.divide"):
+            expr, factor = _factor(match, value)
+            if not capped:
+                found.scale *= factor
+            else:
+                found.scale *= factor
+        elif name == "relax.tanh":
+            # cap * tanh(x / cap): the factor met before is the cap, the one behind its inverse
+            if found.softcap or found.scale == 1.0:
+                raise Rejected("a tanh of scores that is no soft cap")
+            found.softcap, found.scale, capped = found.scale, found.scale, True
+            expr = value.args[0]
+        else:
+            raise Rejected(f"the scores are no product of queries and keys ({name.removeprefix('relax.') or 'an input'})")
+    raise Rejected("too many operators between the product of queries and keys and the softmax")
+
+
+def _before(holds: bool, what: str) -> None:
+    if not holds:
+        raise Rejected(f"{what} cannot be expressed")
+
+
+def _leads_to_product(match: Match, expr: relax.Expr) -> bool:
+    for _ in range(24):
+        value = match.value(expr)
+        name = _name(value)
+        if name == "relax.matmul":
+            return True
+        if name in ("relax.astype", "relax.reshape", "relax.tanh", "relax.expand_dims", "relax.squeeze"):
+            expr = value.args[0]
+        elif name in ("relax.multiply", "relax.divide"):
+            side = 1 if number_of(match.value(value.args[0])) is not None else 0
+            expr = value.args[side]
+        elif name in ("relax.add", "relax.where"):
+            return any(_leads_to_product(match, a) for a in value.args[-2:])
+        else:
+            return False
+    return False
+
+
+def _factor(match: Match, call: relax.Call) -> tuple[relax.Expr, float]:
+    """The operand of a product or quotient with a constant, and the factor."""
+    left, right = (number_of(match.value(a)) for a in call.args)
+    is_product = _name(call) == "relax.multiply"
+    number = right if right is not None else (left if is_product else None)
+    if number is None:
+        raise Rejected("the scale must be a scalar constant")
+    if not math.isfinite(number) or number == 0.0:
+        raise Rejected(f"the scale must be finite and not zero, got {number}")
+    operand = call.args[0] if right is not None else call.args[1]
+    return operand, number if is_product else 1.0 / number
+
+
+def _unscaled(match: Match, expr: relax.Expr) -> tuple[relax.Expr, float]:
+    """An operand without the constants that scale it, in front of or behind views; and their product."""
+    chain = chain_of(expr, match.value)
+    value = match.value(chain[-1])
+    if _name(value) in ("relax.multiply", "relax.divide"):
+        constants = [number_of(match.value(a)) for a in value.args]
+        if constants[1] is not None or (constants[0] is not None and _name(value) == "relax.multiply"):
+            inner, factor = _factor(match, value)
+            if len(chain) == 1:
+                rest, more = _unscaled(match, inner)
+                return rest, factor * more
+    return expr, 1.0
+
+
+def _check_rank(product: relax.Call, *operands: relax.Expr) -> None:
+    for operand in (product, *operands):
+        ty = operand.ty
+        if ty.ndim != product.ty.ndim or ty.ndim not in (3, 4) or not isinstance(ty.shape, relax.ShapeExpr):
+            raise Rejected(f"operands must all be of rank 3 or 4 and known shape, got {ty}")
 
 
 @dataclass(frozen=True)
-class Scaled:
-    """An expression, or the expression times or over a constant."""
+class _Heads:
+    """Operands as the operator takes them, positions before heads, and their sizes."""
 
-    plain: DFPattern
-    factors: tuple[DFPattern, DFPattern, DFPattern]  # x * c, c * x, x / c
-    pattern: DFPattern
-
-    @staticmethod
-    def of(plain: DFPattern) -> Scaled:
-        constants = (is_const(), is_const(), is_const())
-        factors = (multiply(plain, constants[0]), multiply(constants[1], plain), divide(plain, constants[2]))
-        return Scaled(plain, constants, factors[0] | factors[1] | factors[2] | plain)
-
-    def factor(self, bound: Match) -> float:
-        """The constant that scales the expression; 1 without one."""
-        for position, constant in enumerate(self.factors):
-            if constant in bound:
-                value = required_number(bound[constant], "the scale")
-                if not math.isfinite(value) or value == 0.0:
-                    raise Rejected(f"the scale must be finite and not zero, got {value}")
-                return 1.0 / value if position == 2 else value
-        return 1.0
+    q: relax.Expr  # [batch, rows, count, width]
+    k: relax.Expr  # [batch, keys, kv_count, width]
+    v: relax.Expr
+    batch: tirx.PrimExpr
+    rows: tirx.PrimExpr
+    keys: tirx.PrimExpr
+    count: int
+    kv_count: int
+    width: int
 
 
-class HeadsFirst:
-    """A [b, h, s, d] operand, and the [b, s, h, d] expression behind it when one permutation leads there."""
-
-    def __init__(self) -> None:
-        self.inner = wildcard()
-        self.permuted = permute(self.inner)
-        self.other = wildcard()
-        self.pattern = self.permuted | self.other
-
-    def whole(self, bound: Match) -> relax.Expr:
-        """The operand itself, [b, h, s, d]."""
-        return bound[self.permuted] if self.permuted in bound else bound[self.other]
-
-    def positions_first(self, bound: Match) -> relax.Expr:
-        if self.permuted in bound and axes_of(bound[self.permuted]) == HEADS_FIRST:
-            return bound[self.inner]
-        return relax.op.permute_dims(self.whole(bound), list(HEADS_FIRST))
-
-
-def attention_lifts(call: Callable[..., relax.Expr]) -> Sequence[Lift]:
-    """The two roots of the pattern: with and without the permutation of the result; `call` makes the operator."""
-    return (_lift(call, permuted_result=True), _lift(call, permuted_result=False))
+def _heads(match: Match, q: relax.Expr, k: relax.Expr, v: relax.Expr, product: relax.Call) -> _Heads:
+    rows, keys = product.ty.shape.values[-2], v.ty.shape.values[-2]
+    width, value_width = (x.ty.shape.values[-1] for x in (q, v))
+    if not all(isinstance(d, tirx.IntImm) for d in (width, value_width)):
+        raise Rejected(f"head sizes must be known, got {width} and {value_width}")
+    if int(width) != int(value_width):
+        raise Rejected(f"q and v must have one head size, got {width} and {value_width}")
+    if not same_dimension(k.ty.shape.values[-2], width) or not same_dimension(k.ty.shape.values[-1], keys):
+        raise Rejected(f"the keys must be [.., {width}, {keys}], got {k.ty}")
+    batch, count = _batch_and_heads(match, q, product)
+    sizes = (batch, count, rows, keys, int(width))
+    queries, query_heads = _operand(match, q, sizes, "q")
+    key, kv_heads = _operand(match, k, sizes, "k")
+    value, value_heads = _operand(match, v, sizes, "v")
+    if query_heads != count or kv_heads != value_heads:
+        raise Rejected(f"k and v must have one number of heads, got {kv_heads} and {value_heads} for {query_heads} of q")
+    return _Heads(queries, key, value, batch, rows, keys, count, kv_heads, int(width))
 
 
-def _lift(call: Callable[..., relax.Expr], permuted_result: bool) -> Lift:
-    q, v = HeadsFirst(), HeadsFirst()
-    key_inner = wildcard()
-    key_heads_first = permute(key_inner)
-    key_other = wildcard()
-    key_last = permute(key_heads_first | key_other)
-    q_scaled = Scaled.of(q.pattern)
-    k_scaled = Scaled.of(key_last)
-    dots = matmul(q_scaled.pattern, k_scaled.pattern)
-    s_scaled = Scaled.of(dots)
-    bias_right, bias_left = wildcard(), wildcard()
-    scores = add(s_scaled.pattern, bias_right) | add(bias_left, s_scaled.pattern) | s_scaled.pattern
-    softmax = is_op("relax.nn.softmax")(scores)
-    mixed = matmul(softmax, v.pattern)
-    pattern = permute(mixed) if permuted_result else mixed
-
-    def keys(bound: Match) -> relax.Expr:
-        """The keys as [b, t, h_kv, d]."""
-        axes = axes_of(bound[key_last])
-        inner = bound[key_heads_first] if key_heads_first in bound else bound[key_other]
-        if axes == BOTH:
-            return inner
-        if axes != KEYS_LAST:
-            raise Rejected(f"the keys must be transposed by {KEYS_LAST} or {BOTH}, got {axes}")
-        if key_heads_first in bound and axes_of(bound[key_heads_first]) == HEADS_FIRST:
-            return bound[key_inner]
-        return relax.op.permute_dims(inner, list(HEADS_FIRST))
-
-    def build(bound: Match) -> relax.Expr:
-        check_softmax(bound[softmax])
-        shape = dims_of(bound[dots], "the scores")
-        require_float(
-            q.whole(bound), bound[key_last], v.whole(bound), bound[softmax], out_dtype=bound[mixed].ty.dtype
-        )
-        width, kv_heads = check_operands(
-            dims_of(q.whole(bound), "q"), dims_of(bound[key_last], "k"), dims_of(v.whole(bound), "v"), shape
-        )
-        bound.require_private("a product of the attention", dots, softmax, *([mixed] if permuted_result else []))
-        if permuted_result and axes_of(bound[pattern]) != HEADS_FIRST:
-            raise Rejected(f"the result must be permuted by {HEADS_FIRST}, got {axes_of(bound[pattern])}")
-        operands = [q.positions_first(bound), keys(bound), v.positions_first(bound)]
-        bias = bound[bias_right] if bias_right in bound else bound.get(bias_left)
-        if bias is not None:
-            operands.append(broadcast_bias(bias, shape))
-        out = call(
-            *operands,
-            num_heads=int(shape[1]),
-            num_kv_heads=kv_heads,
-            head_dim=width,
-            scale=math.prod(scaled.factor(bound) for scaled in (q_scaled, k_scaled, s_scaled)),
-            has_bias=True if bias is not None else None,
-        )
-        return out if permuted_result else relax.op.permute_dims(out, list(HEADS_FIRST))
-
-    name = "attention.softmax_permuted" if permuted_result else "attention.softmax"
-    return Lift(name, pattern, build, benefit=21 if permuted_result else 20)
+def _batch_and_heads(match: Match, q: relax.Expr, product: relax.Call) -> tuple[tirx.PrimExpr, int]:
+    """Batch size and number of query heads: of rank 4 in place, of rank 3 found where the two were joined."""
+    lead = list(product.ty.shape.values[:-2])
+    if len(lead) == 2:
+        if not isinstance(lead[1], tirx.IntImm):
+            raise Rejected(f"the number of heads must be known, got {lead[1]}")
+        return lead[0], int(lead[1])
+    rows, width = q.ty.shape.values[-2:]
+    for expr in chain_of(q, match.value)[1:]:
+        dims = list(expr.ty.shape.values)
+        if len(dims) != 4 or not same_dimension(dims[3], width):
+            continue
+        for positions_at, heads_at in ((2, 1), (1, 2)):
+            if isinstance(dims[heads_at], tirx.IntImm) and same_dimension(dims[positions_at], rows):
+                if same_dimension(dims[0] * dims[heads_at], lead[0]):
+                    return dims[0], int(dims[heads_at])
+    return lead[0], 1
 
 
-def axes_of(call: relax.Call) -> tuple[int, ...]:
-    """The axes of a permute_dims; no axes mean the reverse order."""
-    rank = call.ty.ndim
-    if call.attrs.axes is None:
-        return tuple(reversed(range(rank)))
-    return tuple(int(axis) % rank for axis in call.attrs.axes)
+def _operand(match: Match, expr: relax.Expr, sizes: tuple, role: str) -> tuple[relax.Expr, int]:
+    """`expr` as [batch, positions, heads, width], from the deepest tensor of its chain of views that is one.
 
-
-def check_operands(
-    q: Sequence[tirx.PrimExpr], k: Sequence[tirx.PrimExpr], v: Sequence[tirx.PrimExpr], scores: Sequence[tirx.PrimExpr]
-) -> tuple[int, int]:
-    """Head size and key-value heads of q [b, h, s, d], k [b, h_kv, d, t], v [b, h_kv, t, d].
-
-    Products broadcast an axis of 1; of those the operator knows one: key and value heads that all queries share.
+    Heads that views repeat, one for several query heads, are found un-repeated.
     """
-    if not all(isinstance(dim, tirx.IntImm) for dim in (q[1], k[1], v[1], q[3], v[3])):
-        raise Rejected(f"numbers of heads and head sizes must be known, got q {list(q)}, k {list(k)}, v {list(v)}")
-    if not same_dimension(q[0], scores[0]) or not all(same_dimension(x[0], q[0]) for x in (k, v)):
-        raise Rejected(f"q, k and v must have one batch size, got {q[0]}, {k[0]} and {v[0]}")
-    h, h_k, h_v, d, d_v = (int(dim) for dim in (q[1], k[1], v[1], q[3], v[3]))
-    if int(scores[1]) != h or h_k != h_v or h_k not in (1, h):
-        raise Rejected(f"k and v must have the {h} heads of q or one, got {h_k} and {h_v}")
-    if d != d_v:
-        raise Rejected(f"q and v must have one head size, got {d} and {d_v}")
-    return d, h_k
+    batch, count, rows, keys, width = sizes
+    length = rows if role == "q" else keys
+    chain = chain_of(expr, match.value)
+    for base in bases(chain):
+        found = _arranged(match, chain, base, (batch, count, length, width), role == "k")
+        if found is not None:
+            return found
+    whole = chain[0]
+    if whole.ty.ndim == 3:
+        whole = relax.op.reshape(whole, [batch, count, *whole.ty.shape.values[1:]])
+    axes = (0, 3, 1, 2) if role == "k" else HEADS_FIRST
+    return relax.op.permute_dims(whole, list(axes)), count
 
 
-def check_softmax(call: relax.Call) -> None:
-    axis, rank = int(call.attrs.axis), call.ty.ndim
-    if axis not in (-1, rank - 1):
-        raise Rejected(f"the softmax must run over the last axis, got axis {axis} of {rank}")
+def _arranged(match: Match, chain: list, base: int, sizes: tuple, transposed: bool) -> tuple[relax.Expr, int] | None:
+    """The tensor at `base` of `chain` as [batch, positions, heads, width], and its heads; None when it is not one."""
+    batch, count, length, width = sizes
+    source = chain[base]
+    dims = list(source.ty.shape.values)
+    if not dims or not all(isinstance(d, tirx.IntImm) or not isinstance(d, int) for d in dims):
+        return None
+    candidates: list[tuple[str, int]] = []
+    if len(dims) == 4 and isinstance(dims[2], tirx.IntImm) and same_dimension(dims[3], width):
+        candidates.append(("positions first", int(dims[2])))
+    if len(dims) == 4 and isinstance(dims[1], tirx.IntImm) and same_dimension(dims[3], width):
+        candidates.append(("heads first", int(dims[1])))
+    if len(dims) == 3 and isinstance(dims[2], tirx.IntImm) and int(dims[2]) % width == 0:
+        candidates.append(("merged", int(dims[2]) // width))
+    candidates = [(kind, n) for kind, n in candidates if n and count % n == 0]
+    for kind, n in candidates:
+        try:
+            if all(_agrees(match, chain, base, kind, n, sizes, transposed, probe) for probe in probes()):
+                if kind == "positions first":
+                    return source, n
+                if kind == "heads first":
+                    return relax.op.permute_dims(source, list(HEADS_FIRST)), n
+                return relax.op.reshape(source, [batch, length, n, width]), n
+        except NoView:
+            return None
+    return None
 
 
-def dims_of(expr: relax.Expr, what: str) -> list[tirx.PrimExpr]:
-    ty = expr.ty
-    if ty.ndim != 4 or not isinstance(ty.shape, relax.ShapeExpr):
-        raise Rejected(f"{what} must be of rank 4 and known shape, got {ty}")
-    return list(ty.shape.values)
+def _agrees(match: Match, chain: list, base: int, kind: str, n: int, sizes: tuple, transposed: bool, probe) -> bool:
+    _, count, _, width = sizes
+    arrays = positions(chain, base, match.value, probe)
+    found, source = arrays[0], arrays[-1]
+    if transposed:
+        found = np.swapaxes(found, -1, -2)
+    if kind == "merged":
+        source = source.reshape(*source.shape[:2], n, width)
+    wanted = source if kind == "heads first" else source.transpose(HEADS_FIRST)
+    wanted = np.repeat(wanted, count // n, axis=1)
+    if found.ndim == 3:
+        wanted = wanted.reshape(-1, *wanted.shape[2:]) if wanted.shape[0] * wanted.shape[1] == found.shape[0] else wanted
+    return found.shape == wanted.shape and bool((found == wanted).all())
 
 
-def broadcast_bias(bias: relax.Expr, scores: Sequence[tirx.PrimExpr]) -> relax.Expr:
-    """`bias` as [1|b, 1|h, 1|s, t]; leading axes are added."""
+def _bias(match: Match, biases: Sequence[relax.Expr], shape: Sequence[tirx.PrimExpr]) -> relax.Expr | None:
+    """The sum of the addends as one tensor [1|b, 1|h, 1|s, t] in float32."""
+    if not biases:
+        return None
+    builder = relax.BlockBuilder()
+    total = None
+    for bias in biases:
+        bias = builder.normalize(bias) if isinstance(bias, relax.Call) else bias
+        bias = builder.normalize(_broadcast(bias, shape))
+        total = bias if total is None else builder.normalize(relax.op.add(total, bias))
+    return total
+
+
+def _broadcast(bias: relax.Expr, scores: Sequence[tirx.PrimExpr]) -> relax.Expr:
+    """`bias` as [1|b, 1|h, 1|s, t]; leading axes are added, a last axis of 1 is repeated."""
     ty = bias.ty
-    if not isinstance(ty.shape, relax.ShapeExpr) or ty.ndim > 4 or str(ty.dtype) != "float32":
-        raise Rejected(f"the bias must be float32 of at most rank 4 and known shape, got {ty}")
-    dims = [*([tirx.IntImm("int64", 1)] * (4 - ty.ndim)), *ty.shape.values]
-    prove = tvm.sym.Analyzer().can_prove_equal
+    if not isinstance(ty.shape, relax.ShapeExpr) or str(ty.dtype) != "float32":
+        raise Rejected(f"the bias must be float32 of known shape, got {ty}")
+    dims = list(ty.shape.values)
+    prove = sym.Analyzer().can_prove_equal
     one = tirx.IntImm("int64", 1)
-    if not prove(dims[3], scores[3]) or not all(prove(a, one) or prove(a, b) for a, b in zip(dims[:3], scores[:3])):
-        raise Rejected(
-            f"the bias {list(ty.shape.values)} must broadcast to the scores {list(scores)} with a whole last axis"
-        )
-    return bias if ty.ndim == 4 else relax.op.reshape(bias, dims)
+    if len(dims) == 3 and prove(dims[0], scores[0] * scores[1]):  # one row of batch and heads
+        dims = [scores[0], scores[1], *dims[1:]]
+    dims = [*([one] * (4 - len(dims))), *dims]
+    fits = len(dims) == 4 and all(prove(a, one) or prove(a, b) for a, b in zip(dims, scores))
+    if not fits:
+        raise Rejected(f"the bias {list(ty.shape.values)} must broadcast to the scores {list(scores)}")
+    out = bias if len(dims) == ty.ndim else relax.op.reshape(bias, dims)
+    if not prove(dims[3], scores[3]):
+        out = relax.op.broadcast_to(out, [*dims[:3], scores[3]])
+    return out
+
+
+def _named_mask(match: Match, attention: relax.Call, call: Call) -> relax.Expr:
+    """An attention whose bias is causality, a window or padding -> the same without the bias."""
+    attention = match.value(attention)
+    attrs = attrs_of(attention)
+    if not attrs.get("has_bias") or attrs.get("has_key_mask") or attrs.get("packed") or attrs.get("window"):
+        raise Rejected("the fourth operand is no bias")
+    q, k, v, bias = attention.args
+    scores = (q.ty.shape.values[0], tirx.IntImm("int64", attrs["num_heads"]), q.ty.shape.values[1], k.ty.shape.values[1])
+    try:
+        meaning = read_bias(bias, scores, match.value)
+    except Unreadable as reason:
+        raise Rejected(f"the mask stays a bias: {reason}") from reason
+    kept = {key: value for key, value in attrs.items() if key != "has_bias"}
+    kept["causal"] = bool(kept.get("causal")) or meaning.causal or None
+    kept["window"] = meaning.window or None
+    if meaning.key_mask is not None:
+        return call(q, k, v, meaning.key_mask, **{**kept, "has_key_mask": True})
+    return call(q, k, v, **kept)
+
+
+def _name(value: object) -> str:
+    return value.op.name if isinstance(value, relax.Call) and isinstance(value.op, ir.Op) else ""
