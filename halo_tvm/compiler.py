@@ -72,8 +72,8 @@ def compile_model(config: CompileConfig, model: ImportedModel | None = None) -> 
     with clock("import"):
         if model is None:
             imported = import_model(
-            config.model, seed=config.seed, shapes=config.shape, inputs=config.inputs, trust=config.trust_model
-        )
+                config.model, seed=config.seed, shapes=config.shape, inputs=config.inputs, trust=config.trust_model
+            )
         else:
             imported = apply_shapes(model, config.shape)
         _dump(config, "1-imported", imported.mod)

@@ -9,17 +9,21 @@ from ..imported import ImportedModel
 from ._shapes import apply_shapes, load_examples, parse_input, parse_shape
 
 
-def import_model(model: str, *, seed: int = 0, shapes: tuple[str, ...] = ()) -> ImportedModel:
-    """Read `model`: a built-in name, an ONNX or torch.export (.pt2) file, or a directory with config.json
-    and safetensors.
+def import_model(
+    model: str, *, seed: int = 0, shapes: tuple[str, ...] = (), inputs: str | None = None, trust: bool = False
+) -> ImportedModel:
+    """Read `model`: a built-in name, an ONNX, torch.export (.pt2) or TorchScript file, or a directory with
+    config.json and safetensors.
 
     `seed` seeds the weights of a built-in model. `shapes` are texts like `input_ids=1..8x1..512`
-    that fix or bound the dimensions of inputs.
+    that fix or bound the dimensions of inputs. `inputs` is an .npz file of example inputs, by name in order, for
+    formats that do not declare their inputs. `trust` imports files that can run code also where this system
+    cannot confine that.
     """
-    return apply_shapes(_import(model, seed, shapes), shapes)
+    return apply_shapes(_import(model, seed, shapes, inputs, trust), shapes)
 
 
-def _import(model: str, seed: int, shapes: tuple[str, ...]) -> ImportedModel:
+def _import(model: str, seed: int, shapes: tuple[str, ...], inputs: str | None, trust: bool) -> ImportedModel:
     from ..models import PRESETS
     from ..models._builder import RandomWeights
 
@@ -41,9 +45,14 @@ def _import(model: str, seed: int, shapes: tuple[str, ...]) -> ImportedModel:
         from .torch_export import import_pt2
 
         return import_pt2(path)
+    if path.suffix in (".pt", ".pth", ".ts", ".jit"):
+        from .torchscript import import_torchscript
+
+        examples = load_examples(inputs) if inputs else None
+        return import_torchscript(path, shapes=tuple(map(parse_input, shapes)), inputs=examples, trust=trust)
     if path.is_file():
         raise UnsupportedModel(
-            f"expected an .onnx or .pt2 file, a directory with config.json or a built-in name, found the file "
+            f"expected an .onnx, .pt2 or TorchScript file, a directory with config.json or a built-in name, found the file "
             f"{model!r}: convert it to ONNX first"
         )
     if path.suffix or "/" in model:

@@ -92,26 +92,23 @@ def _sizes_of_state(
     """The axes of state tensors whose size follows from the inputs': those that grow when the inputs do."""
     if not state.tensors:
         return {}
-    grown = tuple(
-        _grow(e.value, [a for a in range(e.value.dim()) if may_vary(e, a)]) if e.is_tensor else e.value
-        for e in examples
-    )
-    try:
-        other = steady_state(walker, grown).tensors
-    except (UnsupportedModel, RuntimeError):
-        other = state.tensors  # the model refuses other sizes: nothing varies
-    return {
-        state_name(path): {
-            axis: Dim.AUTO for axis, (a, b) in enumerate(zip(tensor.shape, other[path].shape)) if a != b
-        }
-        for path, tensor in state.tensors.items()
-    }
+    found: dict[str, dict[int, object]] = {state_name(path): {} for path in state.tensors}
+    varying = [(e.name, a) for e in examples if e.is_tensor for a in range(e.value.dim()) if may_vary(e, a)]
+    # inputs grow together, axis by axis: a batch is the same in all of them, a model may refuse another length
+    for axis in sorted({a for _, a in varying}):
+        grown = tuple(_grow(e.value, axis) if (e.name, axis) in varying else e.value for e in examples)
+        try:
+            other = steady_state(walker, grown).tensors
+        except (UnsupportedModel, RuntimeError):
+            continue  # the model refuses other sizes: nothing varies with this axis
+        for path, tensor in state.tensors.items():
+            sizes = enumerate(zip(tensor.shape, other[path].shape))
+            found[state_name(path)] |= {i: Dim.AUTO for i, (a, b) in sizes if a != b}
+    return found
 
 
-def _grow(tensor: torch.Tensor, axes: Sequence[int]) -> torch.Tensor:
-    for axis in axes:
-        tensor = torch.cat([tensor, tensor.narrow(axis, 0, 1)], axis)
-    return tensor
+def _grow(tensor: torch.Tensor, axis: int) -> torch.Tensor:
+    return torch.cat([tensor, tensor.narrow(axis, 0, 1)], axis)
 
 
 def _export(
