@@ -50,6 +50,7 @@ setup(
     },
     entry_points={
         "console_scripts": ["halo-tvm = halo_tvm.cli._main:entry"],
+        "torch_dynamo_backends": ["halo_tvm = halo_tvm.integrations.torch:compile_backend"],
         # Groups for plug-ins of other distributions, see halo_tvm/plugins.py:
         #   halo_tvm.operators, halo_tvm.passes, halo_tvm.schedules, halo_tvm.targets
     },

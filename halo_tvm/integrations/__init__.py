@@ -1,0 +1,1 @@
+"""Compiled models inside other frameworks; each file imports its own framework."""
