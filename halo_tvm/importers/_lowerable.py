@@ -21,13 +21,15 @@ def what_cannot_be_lowered(func: relax.Function, names: Iterable[str]) -> list[s
     found: dict[str, None] = {}
     lost: set[relax.Var] = set()  # values of unknown shape: what is made of them is not blamed again
     for var, value, declared in _bindings(func):
-        given.update(declared)
+        given.update(declared or ())
         name = _name(value)
         shown = spelled.get(name.split(".")[-1].replace("_", ""), name.removeprefix("relax."))
         if not isinstance(value, relax.Expr | tvm.ir.Expr) or isinstance(value, relax.If | relax.Function):
             found[f"{shown} (control flow)"] = None
         elif isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.Op) and not _lowers(value.op):
             found[f"{shown} (no lowering)"] = None
+        elif declared is not None and not _is_known(var.ty):
+            continue  # a shape that is forgotten here and declared by the next match_cast
         elif not _is_known(var.ty) or not given.issuperset(relax.analysis.tir_vars_in_type(var.ty)):
             if lost.isdisjoint(relax.analysis.free_vars(value)):
                 found[f"{shown} (its shape depends on values)"] = None
@@ -35,14 +37,14 @@ def what_cannot_be_lowered(func: relax.Function, names: Iterable[str]) -> list[s
     return list(found)
 
 
-def _bindings(func: relax.Function) -> Iterator[tuple[relax.Var, relax.Expr, list[tirx.Var]]]:
+def _bindings(func: relax.Function) -> Iterator[tuple[relax.Var, relax.Expr, list[tirx.Var] | None]]:
     """Variable, value, and the sizes that the binding itself names: those of a match_cast."""
     if not isinstance(func.body, relax.SeqExpr):
         return
     for block in func.body.blocks:
         for binding in block.bindings:
             is_cast = isinstance(binding, relax.MatchCast)
-            yield binding.var, binding.value, relax.analysis.tir_vars_in_type(binding.ty) if is_cast else []
+            yield binding.var, binding.value, relax.analysis.tir_vars_in_type(binding.ty) if is_cast else None
 
 
 def _name(value: relax.Expr) -> str:

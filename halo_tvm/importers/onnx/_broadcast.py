@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tvm import relax
 
-from ._node import Node, expr_dtype, expr_shape
+from ._node import Node, expr_shape
 from ._values import Dim
 
 
@@ -32,8 +32,7 @@ def _declared(node: Node, x: relax.Expr, wanted: Sequence[Dim]) -> relax.Expr:
         if isinstance(dim, int) and isinstance(size, int) and dim not in (1, size):
             node.refuse(f"shapes cannot be broadcast: {dim} and {size} meet")
     dims = [d if _is_one(d) else w for d, w in zip(shape, wanted)]
-    var = x if isinstance(x, relax.Var) else node.graph.builder.emit(x)
-    return node.graph.builder.match_cast(var, relax.TensorType(dims, expr_dtype(x)))
+    return node.declared(x, dims)
 
 
 def _is_one(dim: Dim) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 import numpy as np
 from tvm import relax, tirx
 
+from ._dims import prim
 from ._values import Constant, Dim, Sequence, Symbolic, Value, elements, plain
 
 if TYPE_CHECKING:
@@ -140,6 +141,17 @@ class Node:
         dims = [tirx.Var(self.graph.dimension_name(hint or self.op.lower()), "int64") if d is None else d for d in shape]
         bound = expr if isinstance(expr, relax.Var) else self.graph.builder.emit(expr)
         return self.graph.builder.match_cast(bound, relax.TensorType(dims, expr_dtype(bound)))
+
+    def declared(self, expr: relax.Expr, shape: Items[Dim]) -> relax.Expr:
+        """`expr` with sizes in other words, or assumed to be those of `shape`; a run where they are not is refused.
+
+        The shape is forgotten in between: TVM's clean-up takes a cast from one symbol to another for a renaming,
+        removes it, and the check with it.
+        """
+        bound = expr if isinstance(expr, relax.Var) else self.graph.builder.emit(expr)
+        dtype = expr_dtype(bound)
+        forgotten = self.graph.builder.match_cast(bound, relax.TensorType(dtype=dtype, ndim=len(shape)))
+        return self.graph.builder.match_cast(forgotten, relax.TensorType([prim(d) for d in shape], dtype))
 
     def runtime_dims(self, index: int) -> list[Dim]:
         """As `dims`; a tensor known at run time only gives new symbolic dimensions, which must not be negative."""

@@ -73,9 +73,7 @@ def _gather_known(node: Node, axis: int, size: Dim) -> relax.Expr:
         part = sliced(node, x, [axis], [first], [end], [1])
         if not node.sizes.is_equal(expr_shape(part)[axis] if isinstance(part, relax.Var) else 1, 1):
             # whether the axis is that long is known at run time only
-            part = node.graph.builder.match_cast(
-                part, relax.TensorType([*rest[:axis], 1, *rest[axis + 1 :]], str(x.ty.dtype))
-            )
+            part = node.declared(part, [*rest[:axis], 1, *rest[axis + 1 :]])
         return relax.op.reshape(_bound(node, part), shape)
     if flat.size and isinstance(size, int) and np.all(np.diff(flat) == 1):
         part = sliced(node, x, [axis], [int(flat[0])], [int(flat[-1]) + 1], [1])

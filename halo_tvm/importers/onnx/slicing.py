@@ -125,7 +125,7 @@ def _of_shape(node: Node, x: relax.Expr, shape: Sequence[Dim]) -> relax.Expr:
     """`x`, whose sizes are those of `shape` in other words, with these words."""
     if all(node.sizes.is_equal(a, b) for a, b in zip(expr_shape(x), shape)):
         return x
-    return node.graph.builder.match_cast(x, relax.TensorType([prim(d) for d in shape], str(x.ty.dtype)))
+    return node.declared(x, shape)
 
 
 def _axis(node: Node, axis: int, rank: int) -> int:
@@ -211,10 +211,7 @@ def split(node: Node) -> tuple[relax.Expr, ...]:
         known = isinstance(total, int) and isinstance(size, int)
         node.refuse_unless(not known, f"expected sizes that sum to {size}, found {total}")
         # a run where they do not is refused, so that no part reads outside the tensor
-        x = node.graph.builder.match_cast(
-            x if isinstance(x, relax.Var) else node.emit(x),
-            relax.TensorType([total if i == axis else d for i, d in enumerate(node.shape(0))], node.dtype(0)),
-        )
+        x = node.declared(x, _replaced(node.shape(0), [axis], [total]))
     out = []
     for start, part in zip(starts, parts):
         end = node.sizes.simplify(prim(start) + part)
