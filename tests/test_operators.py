@@ -29,7 +29,10 @@ def as_float64(x: np.ndarray) -> np.ndarray:
 
 
 def compiled(name: str, case: dict[str, object], symbolic: bool, target: Target) -> np.ndarray | list[np.ndarray]:
-    """The case (a list for several results) through legalisation, schedule and code generation; `symbolic` makes the first dimension a variable."""
+    """The case through legalisation, schedule and code generation, a list for several results.
+
+    `symbolic` makes the first dimension a variable.
+    """
     arrays = arguments(case)
     rows = tvm.tirx.Var("rows", "int64")
     first = arrays[0].shape[0]

@@ -12,7 +12,10 @@ DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
 
 @dataclass(frozen=True)
 class Cell:
-    """What distinguishes a cell. `defaults` are its activations; `optional` its arguments behind x, w and r, in order."""
+    """What distinguishes a cell.
+
+    `defaults` are its activations, `optional` its arguments behind x, w and r, in order.
+    """
 
     name: str
     gates: int
