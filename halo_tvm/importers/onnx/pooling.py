@@ -111,20 +111,28 @@ def max_unpool(node: Node) -> relax.Expr:
     window = _window(node)
     rank = len(shape) - 2
     node.refuse_unless(window.is_static, "expected pads, found auto_pad with symbolic sizes")
-    if node.has(2):
-        full = node.runtime_dims(2)
-        node.refuse_unless(len(full) == len(shape), f"expected an output_shape of {len(shape)} sizes, found {len(full)}")
-    else:
-        pads, k, s = window.pads, window.kernel, window.strides
-        sizes = [
-            node.sizes.simplify((shape[2 + i] - 1) * s[i] + (k[i] - pads[i] - pads[rank + i])) for i in range(rank)
-        ]
-        full = [*shape[:2], *sizes]
+    pads, k, s = window.pads, window.kernel, window.strides
+    sizes = [node.sizes.simplify((shape[2 + i] - 1) * s[i] + (k[i] - pads[i] - pads[rank + i])) for i in range(rank)]
+    full = [*shape[:2], *sizes]
     count, total = node.sizes.product(shape), node.sizes.product(full)
     flat = node.emit(relax.op.reshape(node.x(0), [count]))
     places = node.emit(relax.op.reshape(node.x(1), [count]))
     empty = node.emit(relax.op.zeros(relax.ShapeExpr([total]), node.dtype(0)))
-    return relax.op.reshape(node.emit(relax.op.scatter_elements(empty, places, flat, 0)), full)
+    image = node.emit(relax.op.reshape(node.emit(relax.op.scatter_elements(empty, places, flat, 0)), full))
+    if not node.has(2):
+        return image
+    # Indices count in the image that the windows make; a larger output_shape adds zeros behind it.
+    wanted = node.runtime_dims(2)
+    node.refuse_unless(len(wanted) == len(full), f"expected an output_shape of {len(full)} sizes, found {len(wanted)}")
+
+    def grown(x: te.Tensor, *target: Dim) -> te.Tensor:
+        def element(*index):
+            inside = tirx.all(*(i < n for i, n in zip(index, x.shape)))
+            return tirx.if_then_else(inside, x[index], tirx.const(0, x.dtype))
+
+        return te.compute(target, element, name="grown")
+
+    return node.te(grown, image, *wanted)
 
 
 def _product(sizes: Sequence[Dim]) -> Dim:
