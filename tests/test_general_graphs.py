@@ -124,6 +124,10 @@ CASES: list[Case] = [
     Case("empty-sum", {"x": (("n", 4), "float32")}, lambda bb, x: R.sum(x, [0]), lambda x: x.sum(0), {"n": 0}),
     Case("empty-sum-static", {"x": ((0, 4), "float32")}, lambda bb, x: R.sum(x, [0]), lambda x: x.sum(0)),
     Case("empty-sum-last", {"x": ((4, "n"), "float32")}, lambda bb, x: R.sum(x, [1]), lambda x: x.sum(1), {"n": 0}),
+    Case("empty-sum-all", {"x": (("n", 4), "float32")}, lambda bb, x: R.sum(x), lambda x: x.sum(), {"n": 0}),
+    Case("empty-sum-all-int", {"x": (("n", "m"), "int32")}, lambda bb, x: R.sum(x, keepdims=True), lambda x: x.sum(dtype="int32").reshape(1, 1), {"n": 3, "m": 0}),
+    Case("empty-mean-square", {"x": ((3, "n", 4), "float32")}, lambda bb, x: R.add(R.sum(R.multiply(x, x), [1]), relax.const(1.0)), lambda x: (x * x).sum(1) + 1, {"n": 0}),
+    Case("empty-softmax", {"x": ((3, "n"), "float32")}, lambda bb, x: R.nn.softmax(x), lambda x: x, {"n": 0}),
     Case("empty-concat", {"x": ((0, 4), "float32"), "z": (("n", 4), "float32")}, lambda bb, x, z: R.concat([x, z], 0), lambda x, z: np.concatenate([x, z])),
     Case("empty-matmul", {"x": ((3, 0), "float32"), "z": ((0, 4), "float32")}, lambda bb, x, z: R.matmul(x, z), np.matmul),
     Case("no-inputs", {}, lambda bb: relax.const(np.arange(6).reshape(2, 3), "int64"), lambda: np.arange(6).reshape(2, 3)),
@@ -147,6 +151,12 @@ CASES: list[Case] = [
     Case("sort", {"x": (("n", 4), "float32")}, lambda bb, x: R.sort(x, 1), lambda x: np.sort(x, 1)),
     Case("argsort", {"x": ((3, 40), "float32")}, lambda bb, x: R.argsort(x, 1, dtype="int64"), lambda x: np.argsort(x, 1)),
     Case("topk", {"x": (("n", 7), "float32")}, lambda bb, x: R.topk(x, 3, 1, dtype="int64"), lambda x: (-np.sort(-x, 1)[:, :3], np.argsort(-x, 1)[:, :3]), outputs=("v", "i")),
+    Case("sort-ends", {"x": ((2, 17, 3), "float32")}, lambda bb, x: R.sort(R.where(R.less(x, relax.const(-3.0)), relax.const(np.float32("nan")), x), 1), lambda x: np.sort(np.where(x < -3, np.float32("nan"), x), 1)),
+    *(unary("argsort", d, lambda bb, x: R.argsort(x, 0, dtype="int64"), lambda x: np.argsort(x, 0, kind="stable"), sizes={"n": 33}) for d in ("bool", *INTS, *FLOATS)),
+    Case("sort-descending", {"x": ((2, 0), "float32"), "z": (("n",), "int32")}, lambda bb, x, z: R.argsort(z, 0, descending=True, dtype="int32"), lambda x, z: np.argsort(-z, kind="stable").astype("int32"), {"n": 1}),
+    Case("unique-all", {"x": (("n", 2), "int8")}, lambda bb, x: R.unique(R.floor_divide(x, relax.const(4, "int8")), sorted=True, return_index=True, return_inverse=True, return_counts=True), lambda x: np.unique(x // 4, return_index=True, return_inverse=True, return_counts=True)[:2] + (np.unique(x // 4, return_inverse=True)[1].reshape(-1), np.unique(x // 4, return_counts=True)[1]), {"n": 9}, outputs=("y", "i", "inverse", "c")),
+    Case("unique-axis", {"x": (("n", 2, 3), "bool")}, lambda bb, x: R.unique(x, sorted=True, axis=2), lambda x: np.unique(x, axis=2), {"n": 1}),
+    Case("unique-unsorted", {"x": (("n",), "int64")}, lambda bb, x: R.unique(x, sorted=False, return_inverse=True), lambda x: _unsorted(x), {"n": 20}, outputs=("y", "i")),
     Case("cumsum", {"x": (("n", 7), "float32")}, lambda bb, x: R.cumsum(x, 1), lambda x: np.cumsum(x, 1)),
     Case("argmax", {"x": (("n", 7), "float32")}, lambda bb, x: R.argmax(x, 1), lambda x: np.argmax(x, 1)),
     Case("scatter", {"x": (("n", 7), "float32"), "u": (("n", 2), "float32")}, lambda bb, x, u: R.scatter_elements(x, R.broadcast_to(relax.const([[1, 4]], "int64"), u.ty.shape), u, 1), lambda x, u: _scatter(x, u)),
@@ -163,6 +173,11 @@ CASES: list[Case] = [
     Case("matmul-vector", {"x": ((4,), "float32"), "w": ((4,), "float32")}, lambda bb, x, w: R.matmul(x, w), np.matmul),
     Case("matmul-rank5", {"x": ((2, "n", 1, 3, 4), "float32"), "w": ((4, 6), "float32")}, lambda bb, x, w: R.matmul(x, w), np.matmul),
 ]  # fmt: skip
+
+
+def _unsorted(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    seen = list(dict.fromkeys(x.tolist()))
+    return np.array(seen), np.array([seen.index(v) for v in x.tolist()])
 
 
 def _scatter(x: np.ndarray, u: np.ndarray) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 Before -> after
     halo.ffn(x, up, down)   ->   halo.linear(gelu(halo.linear(x, up)), down)
+    reshape(x, s)           ->   reshape(x, [a, b]),   with a and b named by a match_cast where s is data
 """
 
 from __future__ import annotations
@@ -9,10 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
 from ..relay_ops._operator import operator_of
-from ._pass import Context, Pass, Report, replace_main
+from ._pass import Context, Pass, Report, op_name
+
+
+_SHAPED = {"relax.reshape", "relax.broadcast_to"}
 
 
 @dataclass(frozen=True)
@@ -23,9 +27,10 @@ class Expand(Pass):
 
     def __call__(self, mod: tvm.IRModule, context: Context) -> tuple[tvm.IRModule, Report]:
         expander = _Expander(mod)
-        func = expander.visit_expr(mod["main"])
-        # The mutator's own builder may have added private functions; main is replaced in its module.
-        return replace_main(expander.builder_.get(), func), {"expanded": expander.counts}
+        for gvar, func in list(mod.functions_items()):
+            if isinstance(func, relax.Function):
+                expander.builder_.update_func(gvar, expander.visit_expr(func))
+        return expander.builder_.get(), {"expanded": expander.counts}
 
 
 @relax.expr_functor.mutator
@@ -36,8 +41,21 @@ class _Expander(relax.PyExprMutator):
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
+        if op_name(call) in _SHAPED:
+            call = self._with_known_shape(call)
         operator = operator_of(call)
         if operator is None or not operator.semantic:
             return call
         self.counts[operator.name] = self.counts.get(operator.name, 0) + 1
         return operator.expand(self.builder_, call)
+
+    def _with_known_shape(self, call: relax.Call) -> relax.Call:
+        """The shape argument spelled out: TVM folds and lowers no call whose shape is a variable."""
+        data, shape = call.args
+        if isinstance(shape, relax.ShapeExpr) or not isinstance(shape.ty, relax.ShapeType) or shape.ty.ndim < 0:
+            return call
+        dims = shape.ty.values
+        if dims is None:
+            dims = [tirx.Var(f"size{i}", "int64") for i in range(shape.ty.ndim)]
+            self.builder_.match_cast(shape, relax.ShapeType(dims))
+        return relax.Call(call.op, [data, relax.ShapeExpr(dims)], call.attrs, call.ty_args)

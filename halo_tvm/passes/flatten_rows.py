@@ -9,7 +9,7 @@ matrices except inside attention, and every kernel sees one symbolic row count.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import tvm
@@ -49,12 +49,19 @@ class _Flattener(relax.PyExprMutator):
         self._matrix: dict[relax.Expr, relax.Var] = {}  # value of rank >= 3 -> the same as a matrix
 
     def visit_dataflow_block_(self, block: relax.DataflowBlock) -> relax.BindingBlock:
-        self._matrix.clear()  # a dataflow variable is unknown outside its block
-        return super().visit_dataflow_block_(block)
+        return self._alone(super().visit_dataflow_block_, block)
 
     def visit_binding_block_(self, block: relax.BindingBlock) -> relax.BindingBlock:
-        self._matrix.clear()
-        return super().visit_binding_block_(block)
+        return self._alone(super().visit_binding_block_, block)
+
+    def _alone(
+        self, visit: Callable[[relax.BindingBlock], relax.BindingBlock], block: relax.BindingBlock
+    ) -> relax.BindingBlock:
+        """A dataflow variable is unknown outside its block, and what a branch makes outside the branch."""
+        around, self._matrix = self._matrix, {}
+        visited = visit(block)
+        self._matrix = around
+        return visited
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         value = binding.value

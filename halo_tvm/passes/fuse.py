@@ -21,7 +21,7 @@ from tvm import relax, tirx
 from ..dimensions import itemsize_of, size_of
 from ..relay_ops._operator import OPAQUE
 from ._order import in_order
-from ._pass import Context, Pass, Report, bindings, op_name, replace_main
+from ._pass import Context, Pass, Report, bindings, op_name
 from .name_rows import casts, resolve_rows
 
 _FUSE = [relax.transform.AnnotateTIROpPattern(), relax.transform.FuseOps()]
@@ -74,7 +74,10 @@ class MergeFunctions(Pass):
             else:
                 merged[gvar] = twin
         renamer = _Renamer(mod, merged)
-        mod = replace_main(renamer.builder_.get(), renamer.visit_expr(mod["main"]))
+        for gvar, func in list(mod.functions_items()):
+            if isinstance(func, relax.Function):
+                renamer.builder_.update_func(gvar, renamer.visit_expr(func))
+        mod = renamer.builder_.get()
         mod = resolve_rows(relax.transform.DeadCodeElimination()(mod))
         return mod, {"functions_before": before, "functions_after": _count(mod)}
 

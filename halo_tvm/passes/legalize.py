@@ -16,6 +16,7 @@ from tvm import relax, te
 from ..errors import UsageError
 from ..relay_ops._activation import ACTIVATIONS, Activation
 from ..relay_ops._operator import OVERRIDE, attrs_of, operator_of
+from ._data_dependent import lower_data_dependent
 from ._pass import Context, Pass, Report, rebuild, replace_main
 from .name_rows import name_rows
 
@@ -48,6 +49,7 @@ class Legalize(Pass):
             "relax.reshape": lambda _bb, call: call,
             **{a.op: _activation(name, a) for name, a in ACTIVATIONS.items()},
         }
+        mod = lower_data_dependent(mod)
         with context.target.tvm:
             mod = relax.backend.DispatchSortScan()(mod)
         mod = relax.transform.LegalizeOps(own)(mod)

@@ -2,7 +2,8 @@
 
 Steps
     1. inline element-wise blocks into their readers, where that repeats no expensive work
-    2. reductions: for i, j, k  ->  for i, k, j, so that the innermost loop runs along memory
+    2. reductions: for i, j, k  ->  for i, k, j, so that the innermost loop runs along memory; the initial value
+       in a loop of its own where there may be nothing to reduce
     3. parallel over the outer data-parallel loops of every block that is large enough
 Leaves alone
     functions without a root block, functions that are scheduled already, opaque and scatter-like blocks
@@ -136,6 +137,8 @@ def _schedule_block(schedule: s_tir.Schedule, block: Block, decision: Decision) 
     else:
         outer = spatial
     if _iterations(block) < decision.parallel_from:
+        if reduction and _may_be_empty(block):
+            _attempt(lambda: schedule.decompose_reduction(handle, reduction[0]))
         return
     if len(outer) > 1:
         fused: list[s_tir.schedule.LoopRV] = []
@@ -152,6 +155,14 @@ def _scatters(block: Block) -> bool:
     stores: list[tirx.BufferStore] = []
     tvm_ffi.structural_walk(block.node.body, (tirx.BufferStore, lambda store: stores.append(store)), order="post")
     return any(loads(index) for store in stores for index in store.indices)
+
+
+def _may_be_empty(block: Block) -> bool:
+    """Whether the reduction may have no steps: without steps, the initial value inside the loop is never stored."""
+    return any(
+        kind == "R" and not (isinstance(extent, tirx.IntImm) and int(extent.value) > 0)
+        for kind, extent in zip(block.kinds, block.extents)
+    )
 
 
 def _iterations(block: Block) -> float:

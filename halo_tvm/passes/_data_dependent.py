@@ -1,0 +1,161 @@
+"""Operators whose result depends on an order or on how many elements qualify, as kernels every runtime has.
+
+Before -> after
+    sort, argsort, topk   ->   order = argsort_kernel(rows);  what was asked for, taken by it
+    nonzero(x)            ->   count = ...;  k = the size that count holds;  places = ... [k];  their coordinates
+    unique(x)             ->   order, groups, count = ...;  k = ...;  first, counts = ... [k];  take(x, first)
+TVM's own lowerings call its library of extras or Python, which a deployed artifact has not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tvm
+from tvm import relax, te, tirx
+
+from ._pass import op_name
+from ._sorting import argsort_kernel, groups_kernel, members_kernel, nonzero_count_kernel, nonzero_fill_kernel
+
+
+def lower_data_dependent(mod: tvm.IRModule) -> tvm.IRModule:
+    """`mod` without the operators above, in every function and branch."""
+    lowering = _Lowering(mod)
+    for gvar, func in list(mod.functions_items()):
+        if isinstance(func, relax.Function) and _occurs(func):
+            lowering.builder_.update_func(gvar, lowering.visit_expr(func))
+    return lowering.builder_.get()
+
+
+def _occurs(func: relax.Function) -> bool:
+    found = []
+    relax.analysis.post_order_visit(func, lambda e: found.append(e) if op_name(e) in _LOWERINGS else None)
+    return bool(found)
+
+
+@relax.expr_functor.mutator
+class _Lowering(relax.PyExprMutator):
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        call = super().visit_call_(call)
+        lower = _LOWERINGS.get(op_name(call))
+        return call if lower is None else lower(self.builder_, call)
+
+
+def _order(bb: relax.BlockBuilder, x: relax.Expr, axis: int, descending: bool) -> relax.Expr:
+    """int64 of x's shape: the argsort along `axis`."""
+    rank = x.ty.ndim
+    back = [*range(axis), rank - 1, *range(axis, rank - 1)]
+    if axis != rank - 1:
+        x = bb.emit(relax.op.permute_dims(x, [*range(axis), *range(axis + 1, rank), axis]))
+    *lead, n = x.ty.shape.values
+    rows = bb.emit(relax.op.reshape(x, [_product(lead), n, 1]))
+    gvar = bb.add_func(argsort_kernel(str(x.ty.dtype), descending=descending), "argsort")
+    order = bb.emit(relax.op.call_tir(gvar, [rows], relax.TensorType([_product(lead), n], "int64")))
+    order = bb.emit(relax.op.reshape(order, [*lead, n]))
+    return order if axis == rank - 1 else bb.emit(relax.op.permute_dims(order, back))
+
+
+def _sort(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    x, axis = _along(bb, call, int(call.attrs.axis))
+    return relax.op.gather_elements(x, _order(bb, x, axis, bool(call.attrs.descending)), axis)
+
+
+def _argsort(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    x, axis = _along(bb, call, int(call.attrs.axis))
+    return _cast(_order(bb, x, axis, bool(call.attrs.descending)), call.ty.dtype)
+
+
+def _topk(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    attrs = call.attrs
+    x, axis = _along(bb, call, int(attrs.axis))
+    order = _order(bb, x, axis, bool(attrs.largest))
+    k = int(attrs.k)
+    if k >= 1:
+        order = bb.emit(relax.op.strided_slice(order, [axis], [0], [k]))
+    values = bb.emit(relax.op.gather_elements(x, order, axis))
+    indices = bb.emit(_cast(order, attrs.dtype))
+    return {"values": values, "indices": indices}.get(str(attrs.ret_type)) or relax.Tuple([values, indices])
+
+
+def _along(bb: relax.BlockBuilder, call: relax.Call, axis: int) -> tuple[relax.Expr, int]:
+    x = call.args[0]
+    return x, axis % max(x.ty.ndim, 1)
+
+
+def _nonzero(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    x = call.args[0]
+    dims = list(x.ty.shape.values)
+    flat = bb.emit(relax.op.reshape(x, [_product(dims)]))
+    dtype = str(x.ty.dtype)
+    count = bb.add_func(nonzero_count_kernel(dtype), "nonzero_count")
+    k = _size(bb, bb.emit(relax.op.call_tir(count, [flat], relax.TensorType([1], "int64"))))
+    fill = bb.add_func(nonzero_fill_kernel(dtype), "nonzero_fill")
+    places = bb.emit(relax.op.call_tir(fill, [flat], relax.TensorType([k], "int64")))
+
+    def coordinates(at: te.Tensor, like: te.Tensor) -> te.Tensor:
+        shape = list(like.shape) or [tirx.IntImm("int64", 1)]  # the kernel's own symbols
+
+        def one(axis: tirx.Var, j: tirx.Var) -> tvm.ir.Expr:
+            value = tirx.const(0, "int64")
+            for number in range(len(shape)):
+                here = tirx.floormod(tirx.floordiv(at[j], _product(shape[number + 1 :])), tirx.max(shape[number], 1))
+                value = tirx.if_then_else(axis == number, here, value)
+            return value
+
+        return te.compute((len(dims) or 1, k), one, name="coordinates")
+
+    return bb.call_te(coordinates, places, x, primfunc_name_hint="coordinates")
+
+
+def _unique(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    x, in_order, *wanted = call.args[:5]
+    axis = call.args[5] if len(call.args) > 5 else None
+    axis = None if axis is None or not isinstance(axis, tirx.IntImm) else int(axis) % x.ty.ndim
+    if axis is None:
+        x, axis = bb.emit(relax.op.reshape(x, [_product(x.ty.shape.values)])), 0
+    rank = x.ty.ndim
+    front = x if axis == 0 else bb.emit(relax.op.permute_dims(x, [axis, *(i for i in range(rank) if i != axis)]))
+    n, *rest = front.ty.shape.values
+    dtype = str(x.ty.dtype)
+    rows = bb.emit(relax.op.reshape(front, [1, n, _product(rest)]))
+    sort = bb.add_func(argsort_kernel(dtype), "argsort")
+    order = bb.emit(relax.op.call_tir(sort, [rows], relax.TensorType([1, n], "int64")))
+    numbering = bb.add_func(groups_kernel(dtype, bool(int(in_order))), "groups")
+    types = [relax.TensorType([n], "int64"), relax.TensorType([1], "int64")]
+    found = bb.emit(relax.op.call_tir(numbering, [rows, order], types))
+    group = bb.emit(relax.TupleGetItem(found, 0))
+    k = _size(bb, bb.emit(relax.TupleGetItem(found, 1)))
+    members = bb.add_func(members_kernel(), "members")
+    made = bb.emit(relax.op.call_tir(members, [group], [relax.TensorType([k], "int64")] * 2))
+    first, counts = (bb.emit(relax.TupleGetItem(made, i)) for i in range(2))
+    values = bb.emit(relax.op.take(x, first, axis, mode="clip"))
+    extra = [value for value, flag in zip((first, group, counts), wanted) if bool(int(flag))]
+    return relax.Tuple([values, *extra]) if extra else values
+
+
+def _size(bb: relax.BlockBuilder, count: relax.Expr) -> tirx.Var:
+    """A new dimension of the size that `count` [1] holds."""
+    k = tirx.Var("k", "int64")
+    bb.match_cast(bb.emit(relax.op.tensor_to_shape(count)), relax.ShapeType([k]))
+    return k
+
+
+def _product(dims: Sequence[tvm.ir.Expr]) -> tvm.ir.Expr:
+    product: tvm.ir.Expr = tirx.IntImm("int64", 1)
+    for dim in dims:
+        product = product * dim
+    return tvm.sym.Analyzer().simplify(product)
+
+
+def _cast(x: relax.Expr, dtype: object) -> relax.Expr:
+    dtype = str(getattr(dtype, "dtype", dtype))
+    return x if str(x.ty.dtype) == dtype else relax.op.astype(x, dtype)
+
+
+_LOWERINGS = {
+    "relax.sort": _sort,
+    "relax.argsort": _argsort,
+    "relax.topk": _topk,
+    "relax.nonzero": _nonzero,
+    "relax.unique": _unique,
+}
