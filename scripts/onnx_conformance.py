@@ -148,8 +148,12 @@ def data_sets(test) -> Iterator[tuple[list, list]]:
     import onnx
     from onnx import numpy_helper
 
+    def plain(value: object) -> object:
+        return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
+
     if test.data_sets is not None:
-        yield from test.data_sets
+        for inputs, outputs in test.data_sets:
+            yield [plain(v) for v in inputs], [plain(v) for v in outputs]
         return
 
     def read(folder: Path, what: str) -> Iterable:

@@ -90,7 +90,10 @@ def rewrite_function(func: tirx.PrimFunc, rewritten: Counter[str], left: Counter
         return call
 
     def flat(store: tirx.BufferStore) -> tirx.BufferStore:
-        return tirx.BufferStore(store.buffer, hoist_lets(store.value), store.indices)
+        value = hoist_lets(store.value)
+        if isinstance(value, tirx.Let) and str(dtype_of(value)) == "bfloat16":
+            value = hoist_lets(_rounded(store.value))
+        return tirx.BufferStore(store.buffer, value, store.indices)
 
     def whole_gelu(node: tirx.Mul) -> Expr:
         found = gelu_of(node)
@@ -102,7 +105,32 @@ def rewrite_function(func: tirx.PrimFunc, rewritten: Counter[str], left: Counter
 
     # GELU first: it is recognised by its erf. No callback may raise: that kills the process.
     func = tvm_ffi.structural_map(func, (tirx.Mul, whole_gelu), order="post")
-    return tvm_ffi.structural_map(func, ((ir.Call, replace), (tirx.BufferStore, flat)), order="post")
+    steps = ((ir.Call, replace), (tirx.Cast, _lengthened), (tirx.BufferStore, flat))
+    return tvm_ffi.structural_map(func, steps, order="post")
+
+
+def _lengthened(cast: tirx.Cast) -> Expr:
+    """A conversion from bfloat16 to float32 by integers: inside a `Let` the lowering forgets what the bits mean."""
+    if str(dtype_of(cast)) != "float32" or str(dtype_of(cast.value)) != "bfloat16":
+        return cast
+    bits = tirx.reinterpret("uint16", cast.value).astype("uint32") << tirx.const(16, "uint32")
+    return tirx.reinterpret("float32", bits)
+
+
+def _rounded(value: Expr) -> Expr:
+    """A conversion from float32 to bfloat16 by integers: the lowering of the conversion repeats its operand, which
+    breaks where that holds a `Let`."""
+    if not isinstance(value, tirx.Cast) or str(dtype_of(value)) != "bfloat16" or str(dtype_of(value.value)) != "float32":
+        return value
+
+    def by_bits(x: Expr) -> Expr:
+        bits = tirx.reinterpret("uint32", x)
+        even = (bits >> tirx.const(16, "uint32")) & tirx.const(1, "uint32")
+        half = (bits + even + tirx.const(0x7FFF, "uint32")) >> tirx.const(16, "uint32")
+        upper = tirx.Select(tirx.isnan(x), tirx.const(0x7FC0, "uint32"), half)
+        return tirx.reinterpret("bfloat16", upper.astype("uint16"))
+
+    return let(value.value, by_bits)
 
 
 def gelu_of(product: tirx.Mul) -> tuple[float, Expr] | None:

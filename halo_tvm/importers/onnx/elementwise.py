@@ -186,7 +186,8 @@ def _safely(function: Callable[[Scalar, Scalar], Scalar], by_minus_one: Callable
 def _float_mod(a: Scalar, b: Scalar) -> Scalar:
     """The remainder with the sign of `b`."""
     zero, rest = const_like(0, a), tirx.Mod(a, b)
-    moved = tirx.Select((rest < zero) == (b < zero), rest, rest + b)
+    differ = tirx.any(tirx.all(rest < zero, b > zero), tirx.all(rest > zero, b < zero))
+    moved = tirx.Select(differ, rest + b, rest)
     return tirx.Select(rest == zero, tirx.Select(b < zero, const_like(-0.0, a), zero), moved)
 
 
@@ -198,7 +199,8 @@ def bit_shift(node: Node) -> relax.Expr:
     def shift(a: Scalar, b: Scalar) -> Scalar:
         dtype = dtype_of(a)
         zero, bits = const_like(0, a), np.iinfo(dtype).bits
-        inside = b < const(bits, dtype) if dtype.startswith("uint") else tirx.all(b >= zero, b < const(bits, dtype))
+        # All bits above those that count are clear: no negative amount, and none that is too large.
+        inside = (b >> const(bits.bit_length() - 1, dtype)) == zero
         amount = tirx.Select(inside, b, zero)
         if left:
             return tirx.Select(inside, a << amount, zero)

@@ -1,0 +1,285 @@
+"""Along axes: Reduce*, ArgMax and ArgMin, cumulative sums and products, softmax and its kin, normalisations by a norm.
+
+float16 and bfloat16 are accumulated in float32. An empty set gives the identity of the reduction.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from tvm import relax, te, tirx, topi
+
+from ._dims import prim
+from ._node import Node, expr_dtype, expr_shape
+from ._pointwise import Scalar, const, dtype_of, narrowed, pointwise, widened
+from ._registry import converter
+from ._values import Dim
+
+_Step = Callable[[relax.Expr], relax.Expr]
+
+
+def _same(x: relax.Expr) -> relax.Expr:
+    return x
+
+
+def _square(x: relax.Expr) -> relax.Expr:
+    return relax.op.multiply(x, x)
+
+
+# operator -> what is done to elements, the reduction, what is done to its result, the value of an empty set
+_REDUCTIONS: dict[str, tuple[_Step, Callable, _Step, float]] = {
+    "ReduceSum": (_same, relax.op.sum, _same, 0),
+    "ReduceProd": (_same, relax.op.prod, _same, 1),
+    "ReduceMax": (_same, relax.op.max, _same, -math.inf),
+    "ReduceMin": (_same, relax.op.min, _same, math.inf),
+    "ReduceMean": (_same, relax.op.mean, _same, math.nan),
+    "ReduceL1": (relax.op.abs, relax.op.sum, _same, 0),
+    "ReduceL2": (_square, relax.op.sum, relax.op.sqrt, 0),
+    "ReduceSumSquare": (_square, relax.op.sum, _same, 0),
+    "ReduceLogSum": (_same, relax.op.sum, relax.op.log, -math.inf),
+}
+
+
+def reduced_axes(node: Node) -> list[int]:
+    """Axes from input 1 or the attribute; none given means all, or none at all with noop_with_empty_axes."""
+    rank = node.rank(0)
+    axes = node.ints(1) if node.has(1) else list(node.attr("axes", None) or [])
+    if not axes:
+        return [] if node.attr("noop_with_empty_axes", 0) else list(range(rank))
+    return sorted({axis_of(node, a, rank) for a in axes})
+
+
+def axis_of(node: Node, axis: int, rank: int) -> int:
+    node.refuse_unless(-rank <= axis < rank, f"expected an axis of {rank} dimensions, found {axis}")
+    return axis % rank
+
+
+def _kept(shape: tuple[Dim, ...], axes: list[int], keepdims: bool) -> list[Dim]:
+    kept = [1 if i in axes else d for i, d in enumerate(shape)]
+    return kept if keepdims else [d for i, d in enumerate(shape) if i not in axes]
+
+
+def _is_empty(shape: tuple[Dim, ...], axes: list[int]) -> bool:
+    return any(isinstance(shape[a], int) and shape[a] == 0 for a in axes)
+
+
+def _full(node: Node, shape: list[Dim], value: float, dtype: str) -> relax.Expr:
+    if dtype == "bool":
+        value = value > 0
+    elif "float" not in dtype:
+        info = np.iinfo(dtype)
+        value = 0 if math.isnan(value) else int(min(max(value, info.min), info.max))
+    return node.emit(relax.op.full(relax.ShapeExpr(shape), relax.const(value, dtype), dtype))
+
+
+@converter(*_REDUCTIONS)
+def reduce(node: Node) -> relax.Expr:
+    before, function, after, of_nothing = _REDUCTIONS[node.op]
+    axes, keepdims = reduced_axes(node), bool(node.attr("keepdims", 1))
+    dtype, shape = node.dtype(0), node.shape(0)
+    if _is_empty(shape, axes):
+        return _full(node, _kept(shape, axes, keepdims), of_nothing, dtype)
+    x = widened(node, node.x(0))
+    if dtype == "bool":
+        x = node.emit(relax.op.astype(x, "int8"))
+    if "float" not in dtype and node.op == "ReduceMean":
+        return _integer_mean(node, x, axes, keepdims)
+    if "float" not in dtype and after is not _same:  # roots and logarithms of integers
+        x = node.emit(relax.op.astype(x, "float64"))
+    x = x if before is _same or before is relax.op.abs and dtype.startswith("uint") else node.emit(before(x))
+    x = node.emit(function(x, axes, keepdims)) if axes else x
+    x = x if after is _same else node.emit(after(x))
+    return narrowed(x, dtype)
+
+
+def _integer_mean(node: Node, x: relax.Expr, axes: list[int], keepdims: bool) -> relax.Expr:
+    if not axes:
+        return x
+    count = node.sizes.product([node.shape(0)[a] for a in axes])
+    total = node.emit(relax.op.sum(x, axes, keepdims))
+
+    def mean(total: te.Tensor, count: Scalar) -> te.Tensor:
+        dtype = total.dtype
+        return te.compute(total.shape, lambda *i: tirx.truncdiv(total(*i), count.astype(dtype)), name="mean")
+
+    return node.te(mean, total, prim(count))
+
+
+@converter("ReduceLogSumExp")
+def log_sum_exp(node: Node) -> relax.Expr:
+    """The largest element is taken out, so that nothing overflows; an infinite one is left in."""
+    axes, keepdims = reduced_axes(node), bool(node.attr("keepdims", 1))
+    dtype, shape = node.dtype(0), node.shape(0)
+    node.refuse_unless("float" in dtype, f"expected floating-point numbers, found {dtype}")
+    if _is_empty(shape, axes):
+        return _full(node, _kept(shape, axes, keepdims), -math.inf, dtype)
+    if not axes:
+        return node.x(0)
+    x = widened(node, node.x(0))
+    top = node.emit(relax.op.max(x, axes, True))
+    top = pointwise(
+        node,
+        lambda v: tirx.Select(tirx.abs(v) == const(math.inf, dtype_of(v)), const(0, dtype_of(v)), v),
+        top,
+        name="finite",
+    )
+    shifted = node.emit(relax.op.exp(node.emit(relax.op.subtract(x, top))))
+    out = node.emit(relax.op.add(node.emit(relax.op.log(node.emit(relax.op.sum(shifted, axes, True)))), top))
+    return narrowed(out if keepdims else node.emit(relax.op.reshape(out, _kept(shape, axes, False))), dtype)
+
+
+@converter("ArgMax", "ArgMin")
+def arg_extreme(node: Node) -> relax.Expr:
+    axis = axis_of(node, node.attr("axis", 0), node.rank(0))
+    index = arg_index(node, node.x(0), axis, largest=node.op == "ArgMax", last=bool(node.attr("select_last_index", 0)))
+    return index if node.attr("keepdims", 1) else relax.op.squeeze(index, [axis])
+
+
+def arg_index(node: Node, x: relax.Expr, axis: int, *, largest: bool, last: bool = False) -> relax.Expr:
+    """Position of the first (or last) extreme along `axis`, int64, the axis kept; NaN counts as extreme."""
+    shape = expr_shape(x)
+    node.refuse_unless(not _is_empty(tuple(shape), [axis]), "expected elements along its axis, found none")
+    is_float = "float" in expr_dtype(x)
+
+    def wins(a: tuple[Scalar, Scalar], b: tuple[Scalar, Scalar]) -> Scalar:
+        ahead = a[1] > b[1] if largest else a[1] < b[1]
+        tie = a[1] == b[1]
+        if is_float:
+            ahead = tirx.any(ahead, tirx.all(tirx.isnan(a[1]), tirx.Not(tirx.isnan(b[1]))))
+            tie = tirx.any(tie, tirx.all(tirx.isnan(a[1]), tirx.isnan(b[1])))
+        return tirx.any(ahead, tirx.all(tie, a[0] > b[0] if last else a[0] < b[0]))
+
+    def combine(a: tuple[Scalar, Scalar], b: tuple[Scalar, Scalar]) -> tuple[Scalar, Scalar]:
+        take = wins(a, b)
+        return tirx.Select(take, a[0], b[0]), tirx.Select(take, a[1], b[1])
+
+    def identity(index: str, value: str) -> tuple[Scalar, Scalar]:
+        lowest = const(-math.inf if largest else math.inf, value) if is_float else None
+        if lowest is None:
+            info = np.iinfo(value)
+            lowest = const(int(info.min if largest else info.max), value)
+        return const(-1 if last else np.iinfo(np.int64).max, index), lowest
+
+    extreme = te.comm_reducer(combine, identity, name="extreme")
+
+    def compute(x: te.Tensor) -> te.Tensor:
+        along = te.reduce_axis((0, x.shape[axis]), name="k")
+
+        def element(*index: Scalar) -> tuple[Scalar, Scalar]:
+            place = [along.var if i == axis else v for i, v in enumerate(index)]
+            return extreme((along.var.astype("int64"), x(*place)), axis=along)
+
+        pairs = te.compute([1 if i == axis else d for i, d in enumerate(x.shape)], element, name="extremes")
+        return te.compute(pairs[0].shape, lambda *i: pairs[0](*i), name="index")
+
+    wide = widened(node, x)
+    if expr_dtype(wide) == "bool":
+        wide = node.emit(relax.op.astype(wide, "uint8"))
+        is_float = False
+    return node.te(compute, wide, name=f"onnx_{node.op.lower()}")
+
+
+@converter("CumSum", "CumProd")
+def cumulative(node: Node) -> relax.Expr:
+    x, dtype = node.x(0), node.dtype(0)
+    axis = axis_of(node, int(node.scalar(1)), node.rank(0))
+    reverse, exclusive = bool(node.attr("reverse", 0)), bool(node.attr("exclusive", 0))
+    x = widened(node, x)
+    x = _flipped(node, x, axis) if reverse else x
+    function = topi.cumsum if node.op == "CumSum" else topi.cumprod
+    x = node.te(function, x, axis, expr_dtype(x), exclusive)
+    return narrowed(_flipped(node, x, axis) if reverse else x, dtype)
+
+
+def _flipped(node: Node, x: relax.Expr, axis: int) -> relax.Expr:
+    def flip(x: te.Tensor) -> te.Tensor:
+        last = x.shape[axis] - 1
+        return te.compute(x.shape, lambda *i: x(*(last - v if a == axis else v for a, v in enumerate(i))), name="flip")
+
+    return node.te(flip, x, name="onnx_flip")
+
+
+# Softmax and its kin.
+
+
+def _as_rows(node: Node, function: Callable[[relax.Expr, int], relax.Expr]) -> relax.Expr:
+    """function(x, axis); before version 13 over all axes from `axis` on at once."""
+    x, shape = node.x(0), node.shape(0)
+    dtype = expr_dtype(x)
+    rank = len(shape)
+    x = widened(node, x)
+    if node.opset >= 13:
+        return narrowed(node.emit(function(x, axis_of(node, node.attr("axis", -1), rank))), dtype)
+    axis = axis_of(node, node.attr("axis", 1), rank) if node.attr("axis", 1) != rank else rank
+    if axis == rank - 1:
+        return narrowed(node.emit(function(x, axis)), dtype)
+    rows = [node.sizes.product(shape[:axis]), node.sizes.product(shape[axis:])]
+    out = node.emit(function(node.emit(relax.op.reshape(x, rows)), 1))
+    return narrowed(node.emit(relax.op.reshape(out, list(shape))), dtype)
+
+
+@converter("Softmax")
+def softmax(node: Node) -> relax.Expr:
+    return _as_rows(node, relax.op.nn.softmax)
+
+
+@converter("LogSoftmax")
+def log_softmax(node: Node) -> relax.Expr:
+    return _as_rows(node, lambda x, axis: log_softmax_of(node, x, axis))
+
+
+def log_softmax_of(node: Node, x: relax.Expr, axis: int) -> relax.Expr:
+    shifted = node.emit(relax.op.subtract(x, node.emit(relax.op.max(x, [axis], True))))
+    total = node.emit(relax.op.sum(node.emit(relax.op.exp(shifted)), [axis], True))
+    return node.emit(relax.op.subtract(shifted, node.emit(relax.op.log(total))))
+
+
+@converter("Hardmax")
+def hardmax(node: Node) -> relax.Expr:
+    return _as_rows(node, lambda x, axis: _one_at_top(node, x, axis))
+
+
+def _one_at_top(node: Node, x: relax.Expr, axis: int) -> relax.Expr:
+    index = arg_index(node, x, axis, largest=True)
+
+    def mark(x: te.Tensor, index: te.Tensor) -> te.Tensor:
+        def element(*i: Scalar) -> Scalar:
+            top = index(*(0 if a == axis else v for a, v in enumerate(i)))
+            return tirx.Select(top == i[axis].astype("int64"), const(1, x.dtype), const(0, x.dtype))
+
+        return te.compute(x.shape, element, name="mark")
+
+    return node.te(mark, x, index)
+
+
+# Normalisations by a norm.
+
+
+@converter("LpNormalization")
+def lp_normalization(node: Node) -> relax.Expr:
+    """x over its norm along one axis; zero where the norm is zero."""
+    axis, p = axis_of(node, node.attr("axis", -1), node.rank(0)), node.attr("p", 2)
+    node.refuse_unless(p in (1, 2), f"expected 1 or 2 as p, found {p}")
+    x = widened(node, node.x(0))
+    size = node.emit(relax.op.abs(x) if p == 1 else relax.op.multiply(x, x))
+    norm = node.emit(relax.op.sum(size, [axis], True))
+    norm = norm if p == 1 else node.emit(relax.op.sqrt(norm))
+
+    def over(v: Scalar, n: Scalar) -> Scalar:
+        zero = const(0, dtype_of(n))
+        return tirx.Select(n == zero, zero, v / tirx.Select(n == zero, const(1, dtype_of(n)), n))
+
+    return narrowed(pointwise(node, over, x, norm), node.dtype(0))
+
+
+@converter("MeanVarianceNormalization")
+def mean_variance_normalization(node: Node) -> relax.Expr:
+    """(x - mean) / (deviation + 1e-9)."""
+    axes = [axis_of(node, a, node.rank(0)) for a in node.attr("axes", [0, 2, 3])]
+    x = widened(node, node.x(0))
+    centred = node.emit(relax.op.subtract(x, node.emit(relax.op.mean(x, axes, True))))
+    variance = node.emit(relax.op.mean(node.emit(relax.op.multiply(centred, centred)), axes, True))
+    deviation = node.emit(relax.op.add(node.emit(relax.op.sqrt(variance)), relax.const(1e-9, expr_dtype(x))))
+    return narrowed(node.emit(relax.op.divide(centred, deviation)), node.dtype(0))
