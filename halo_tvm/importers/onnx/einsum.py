@@ -1,0 +1,133 @@
+"""Einsum: two operands as one matrix product where every letter allows it, else a sum over all contracted letters."""
+
+from __future__ import annotations
+
+import re
+import string
+from dataclasses import dataclass
+
+from tvm import relax, te, tirx
+
+from ._node import Node, expr_dtype, expr_shape
+from ._pointwise import Scalar, const, narrowed, widened
+from ._registry import converter
+from ._values import Dim
+
+
+@dataclass(frozen=True)
+class _Equation:
+    """Letters of every operand and of the result; broadcast dimensions have letters of their own."""
+
+    operands: tuple[str, ...]
+    result: str
+
+
+@converter("Einsum")
+def einsum(node: Node) -> relax.Expr:
+    xs = [widened(node, x) for x in node.xs()]
+    equation = _parsed(node, node.attr("equation"), [len(expr_shape(x)) for x in xs])
+    sizes: dict[str, Dim] = {}
+    for letters, x in zip(equation.operands, xs):
+        for letter, dim in zip(letters, expr_shape(x)):
+            known = sizes.get(letter, 1)
+            if isinstance(known, int) and known == 1 or not isinstance(known, int) and isinstance(dim, int) and dim != 1:
+                sizes[letter] = dim
+            elif not (isinstance(dim, int) and dim == 1) and isinstance(dim, int) and isinstance(known, int):
+                node.refuse_unless(dim == known, f"expected one size for {letter}, found {known} and {dim}")
+    if _is_product(node, equation, xs, sizes):
+        out = _product(node, equation, xs, sizes)
+    else:
+        out = _general(node, equation, xs, sizes)
+    return narrowed(out, node.dtype(0))
+
+
+def _parsed(node: Node, text: str, ranks: list[int]) -> _Equation:
+    text = text.replace(" ", "")
+    match = re.fullmatch(r"([A-Za-z.,]*)(?:->([A-Za-z.]*))?", text)
+    node.refuse_unless(match is not None, f"expected an equation of letters, found {text}")
+    terms, result = match.group(1).split(","), match.group(2)
+    node.refuse_unless(len(terms) == len(ranks), f"expected {len(terms)} operands, found {len(ranks)}")
+    free = [c for c in string.ascii_letters if c not in text]
+    spread = max([r - len(t.replace("...", "")) for t, r in zip(terms, ranks) if "..." in t], default=0)
+    node.refuse_unless(0 <= spread <= len(free), f"expected operands that fit {text}")
+    wide = "".join(free[:spread])
+    operands = []
+    for term, rank in zip(terms, ranks):
+        own = rank - len(term.replace("...", ""))
+        node.refuse_unless(own >= 0 and ("..." in term or own == 0), f"expected {len(term)} dimensions for {term}, found {rank}")
+        operands.append(term.replace("...", wide[spread - own :]))
+        node.refuse_unless("." not in operands[-1], f"expected an equation of letters, found {text}")
+    if result is None:
+        joined = "".join(terms).replace("...", "")
+        result = wide + "".join(sorted(c for c in set(joined) if joined.count(c) == 1))
+    result = result.replace("...", wide)
+    unknown = sorted(set(result) - set("".join(operands)))
+    node.refuse_unless(
+        not unknown and len(set(result)) == len(result), f"expected each letter of the result once in {text}"
+    )
+    return _Equation(tuple(operands), result)
+
+
+def _is_product(node: Node, equation: _Equation, xs: list[relax.Expr], sizes: dict[str, Dim]) -> bool:
+    """Two operands of floating-point numbers, no diagonal, nothing broadcast, every lonely letter in the result."""
+    if len(xs) != 2 or "float" not in expr_dtype(xs[0]):
+        return False
+    for letters, x in zip(equation.operands, xs):
+        if len(set(letters)) != len(letters):
+            return False
+        if not all(node.sizes.is_equal(d, sizes[c]) for c, d in zip(letters, expr_shape(x))):
+            return False
+    left, right = equation.operands
+    contracted = [c for c in left if c in right and c not in equation.result]
+    return bool(contracted) and all(c in equation.result for c in set(left) ^ set(right))
+
+
+def _product(node: Node, equation: _Equation, xs: list[relax.Expr], sizes: dict[str, Dim]) -> relax.Expr:
+    """[batch, rows, contracted] @ [batch, contracted, columns], its dimensions put in order."""
+    left, right = equation.operands
+    batch = [c for c in equation.result if c in left and c in right]
+    rows = [c for c in equation.result if c not in right]
+    columns = [c for c in equation.result if c not in left]
+    inner = [c for c in left if c in right and c not in equation.result]
+    lead = [sizes[c] for c in batch]
+
+    def matrix(x: relax.Expr, letters: str, first: list[str], second: list[str]) -> relax.Expr:
+        order = [letters.index(c) for c in [*batch, *first, *second]]
+        if order != list(range(len(order))):
+            x = node.emit(relax.op.permute_dims(x, order))
+        if len(first) == len(second) == 1:
+            return x
+        shape = [*lead, node.sizes.product([sizes[c] for c in first]), node.sizes.product([sizes[c] for c in second])]
+        return node.emit(relax.op.reshape(x, shape))
+
+    a, b = matrix(xs[0], left, rows, inner), matrix(xs[1], right, inner, columns)
+    out = node.emit(relax.op.matmul(a, b))
+    letters = [*batch, *rows, *columns]
+    if not len(rows) == len(columns) == 1:
+        out = node.emit(relax.op.reshape(out, [sizes[c] for c in letters]))
+    order = [letters.index(c) for c in equation.result]
+    return out if order == list(range(len(order))) else node.emit(relax.op.permute_dims(out, order))
+
+
+def _general(node: Node, equation: _Equation, xs: list[relax.Expr], sizes: dict[str, Dim]) -> relax.Expr:
+    summed = sorted(set("".join(equation.operands)) - set(equation.result))
+    dtype = expr_dtype(xs[0])
+
+    def compute(*tensors: te.Tensor) -> te.Tensor:
+        axes = {c: te.reduce_axis((0, sizes[c]), name=f"k{i}") for i, c in enumerate(summed)}
+
+        def element(*index: Scalar) -> Scalar:
+            place = {**dict(zip(equation.result, index)), **{c: a.var for c, a in axes.items()}}
+            total = const(1, dtype) if not tensors else None
+            for tensor, letters in zip(tensors, equation.operands):
+                value = tensor(*(0 if _is_one(d) else place[c] for c, d in zip(letters, tensor.shape)))
+                total = value if total is None else total * value
+            return te.sum(total, axis=list(axes.values())) if axes else total
+
+        return te.compute([sizes[c] for c in equation.result], element, name="einsum")
+
+    return node.te(compute, *xs)
+
+
+def _is_one(dim: object) -> bool:
+    return isinstance(dim, int | tirx.IntImm) and int(dim) == 1
