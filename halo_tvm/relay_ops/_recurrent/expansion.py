@@ -40,9 +40,12 @@ def expand(bb: relax.BlockBuilder, options: Options, call: relax.Call, layer: st
     weights = _Weights(bb, options, block)
     bias, recurrent_bias = weights.biases(given.get("bias"))
     columns = options.directions * weights.blocks * options.cell.gates * block
-    gates = bb.emit(Linear.call(
-        given["x"], weights.input(given["w"]), *bias, layout="nk", n=columns, layer=layer,
-    ))  # fmt: skip
+    w = weights.input(given["w"])
+    if dtype == "float64":  # halo.linear sums in float32
+        gates = bb.emit(relax.op.matmul(given["x"], bb.emit(relax.op.permute_dims(w))))
+        gates = bb.emit(relax.op.add(gates, bias[0])) if bias else gates
+    else:
+        gates = bb.emit(Linear.call(given["x"], w, *bias, layout="nk", n=columns, layer=layer))
     args = {"recurrent_bias": recurrent_bias, "peepholes": weights.peepholes(given.get("peepholes"))}
     args |= {name: given.get(name) for name in ("lengths", "initial_h", "initial_c")}
     from ..recurrence import Recurrence  # the two need each other: its arguments, our order
