@@ -55,6 +55,7 @@ def function_spec(model: ImportedModel, mod: tvm.IRModule) -> FunctionSpec:
     return FunctionSpec(
         inputs=tuple(TensorSpec(s.name, s.shape, s.dtype, s.values, s.default) for s in model.inputs),
         outputs=tuple(_output(name, ty) for name, ty in zip(model.outputs, types)),
+        state=tuple(map(str, model.source.get("state", ()))),
         ranges=model.ranges,
         params=tuple(param_names(func)),
     )

@@ -20,6 +20,7 @@ from ..targets import usable_cpus
 from .host import choose_variant, load_tvm_runtime, resolve_threads
 from .inputs import UnknownInput, bind_inputs, generate_inputs, typical_sizes
 from .session import Session
+from .state import KeptState
 from .tensors import to_arrays, to_tensor
 from .weights import MODES, load_weights
 
@@ -102,6 +103,7 @@ class Module:
         self._function = function
         self._session = session
         self._weights = weights
+        self._state = KeptState(self.spec)
         self._inputs: dict[str, object] = {}
         self._outputs: tuple[np.ndarray, ...] = ()
 
@@ -122,9 +124,21 @@ class Module:
         return self._session.threads
 
     def __call__(self, *args: object, **kwargs: object) -> Outputs:
-        """Outputs of one run: an array, or a tuple when the model has several."""
-        outputs = self._run(bind_inputs(self.spec, args, kwargs))
+        """Outputs of one run: an array, or a tuple when the model has several.
+
+        A model with state continues where the last call ended and returns the outputs without the state; a call
+        that passes the state gets it back, too.
+        """
+        if self.spec.state and not self._state.passed(args, kwargs):
+            inputs = bind_inputs(self.spec, args, self._state.added(args, kwargs))
+            outputs = self._state.keep(self._run(inputs))
+        else:
+            outputs = self._run(bind_inputs(self.spec, args, kwargs))
         return outputs[0] if len(outputs) == 1 else outputs
+
+    def reset_state(self) -> None:
+        """Forget the state of earlier calls."""
+        self._state.reset()
 
     def set_input(self, name: str | None = None, value: object = None, /, **inputs: object) -> None:
         """Keep inputs for the next runs, one as (name, value) or several by keyword; checked by `run`."""

@@ -16,8 +16,9 @@ from tvm import relax
 from ...errors import UnsupportedModel
 from ...imported import ImportedModel, InputSpec
 from ..torch_export import import_program
-from ._examples import Example, widened, examples_of, last_line, wanted_from
-from ._program import Program, State, flat, state_name, steady_state
+from ._examples import Example, examples_of, wanted_from, widened
+from ._program import Program, State, state_name, steady_state
+from ._source import Source, last_line
 from ._walk import Walker
 
 _TOLERANCE = 1e-3
@@ -26,18 +27,9 @@ _TOLERANCE = 1e-3
 def import_unrestricted(path: Path, options: Mapping[str, object]) -> ImportedModel:
     """Import the file at `path` for the inputs that `options` describe; to be called in a confined process only."""
     torch.manual_seed(0)
-    try:
-        script = torch.jit.load(str(path), map_location="cpu").eval()
-    except (RuntimeError, ValueError, OSError, AttributeError, ImportError, UnicodeDecodeError) as reason:
-        raise UnsupportedModel(
-            f"expected a whole TorchScript file, found that {path.name} cannot be loaded ({last_line(reason)[:200]}): "
-            "save or download it again"
-        ) from reason
-    if not isinstance(script, torch.jit.ScriptModule) or not hasattr(script, "forward"):
-        raise UnsupportedModel(f"expected a module with a method forward in {path.name}, found none: save such a module")
-    walker = Walker(script)
-    examples = examples_of(torch.jit.load(str(path), map_location="cpu").eval(), wanted_from(options))
-    model, program, notes = _convert(walker, script, examples)
+    source = Source(path)
+    examples = examples_of(source, wanted_from(options))
+    model, program, notes = _convert(Walker(source.script), source, examples)
     with path.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     state = sorted(program.state_inputs)
@@ -46,54 +38,46 @@ def import_unrestricted(path: Path, options: Mapping[str, object]) -> ImportedMo
         name=path.stem,
         source={"kind": "torchscript", "file": path.name, "sha256": digest, "state": state},
         report={**model.report, "importer": "torchscript", "state": state, "notes": notes},
-        engine=_engine(path, program, examples, model.outputs),
+        engine=_engine(source, program, examples, model.outputs),
     )
 
 
 def _convert(
-    walker: Walker, script: torch.jit.ScriptModule, examples: list[Example]
+    walker: Walker, source: Source, examples: list[Example]
 ) -> tuple[ImportedModel, Program, list[str]]:
     """The widest form that torch.export accepts: free sizes where nobody fixed them, else the example's."""
-
-    def asked(example: Example, axis: int) -> bool:
-        limits = example.ranges[axis]
-        return limits is not None and limits[0] < limits[1]
-
-    def free(example: Example, axis: int) -> bool:
-        """Batch, and what is likely a length; sizes of images stay as they are, their kernels are faster so."""
-        return asked(example, axis) or example.ranges[axis] is None and axis in _free_axes(example.value.shape)
-
-    attempts: list[tuple[Callable[[Example, int], bool], str]] = [(asked, "")]
-    if any(e.is_tensor and free(e, a) != asked(e, a) for e in examples for a in range(len(e.ranges))):
-        attempts.insert(0, (free, "the model holds the sizes of its inputs as constants, or relates them"))
+    tensors = [e for e in examples if e.is_tensor]
+    asked = {(e.name, a) for e in tensors for a, r in enumerate(e.ranges) if r is not None and r[0] < r[1]}
+    unsaid = [(e, a) for e in tensors for a, r in enumerate(e.ranges) if r is None]
+    batch = {(e.name, a) for e, a in unsaid if a == _batch_axis(e.value.shape)}
+    length = {(e.name, a) for e, a in unsaid if e.value.dim() == 2 and a == 1}
+    attempts = list(dict.fromkeys(frozenset(asked | more) for more in (batch | length, batch, set())))
     notes: list[str] = []
-    for may_vary, reason in attempts:
+    for varying in attempts:
         try:
-            program, exported, chosen = _export(walker, examples, may_vary)
-            _compare(program, exported, script, examples)
-            return _import(program, exported, chosen, asked), program, notes
+            program, exported, chosen = _export(walker, examples, varying)
+            _compare(program, exported, source, examples)
+            model = _import(program, exported, chosen, asked)
+            return _within_limits(model, program, exported, source, examples), program, notes
         except UnsupportedModel as error:
-            if not reason:
+            if varying == attempts[-1]:
                 raise
-            notes.append(f"sizes are fixed: {reason} ({str(error)[:200]})")
+            notes.append(f"not free: {', '.join(f'{n}[{a}]' for n, a in sorted(varying))}, since {str(error)[:300]}")
     raise AssertionError("the last attempt returns or raises")
 
 
-def _free_axes(shape: Sequence[int]) -> tuple[int, ...]:
-    """Axes that are likely a batch or a length. The state of a recurrence is [layers, batch, width]."""
-    if len(shape) == 3 and shape[1] == 1 and shape[0] != 1:
-        return (1,)
-    return (0, 1) if len(shape) == 2 else (0,)
+def _batch_axis(shape: Sequence[int]) -> int:
+    """The axis that is likely a batch. The state of a recurrence is [layers, batch, width]."""
+    return 1 if len(shape) == 3 and shape[1] == 1 and shape[0] != 1 else 0
 
 
 def _sizes_of_state(
-    walker: Walker, examples: Sequence[Example], state: State, may_vary: Callable[[Example, int], bool]
+    walker: Walker, examples: Sequence[Example], state: State, varying: frozenset[tuple[str, int]]
 ) -> dict[str, dict[int, object]]:
     """The axes of state tensors whose size follows from the inputs': those that grow when the inputs do."""
     if not state.tensors:
         return {}
     found: dict[str, dict[int, object]] = {state_name(path): {} for path in state.tensors}
-    varying = [(e.name, a) for e in examples if e.is_tensor for a in range(e.value.dim()) if may_vary(e, a)]
     # inputs grow together, axis by axis: a batch is the same in all of them, a model may refuse another length
     for axis in sorted({a for _, a in varying}):
         grown = tuple(_grow(e.value, axis) if (e.name, axis) in varying else e.value for e in examples)
@@ -112,9 +96,9 @@ def _grow(tensor: torch.Tensor, axis: int) -> torch.Tensor:
 
 
 def _export(
-    walker: Walker, examples: list[Example], may_vary: Callable[[Example, int], bool]
+    walker: Walker, examples: list[Example], varying: frozenset[tuple[str, int]]
 ) -> tuple[Program, torch.export.ExportedProgram, list[Example]]:
-    chosen = widened(examples, may_vary)
+    chosen = widened(examples, varying)
     arguments = tuple(e.value for e in chosen)
     constants = {e.identifier: e.value for e in chosen if not e.is_tensor}
     try:
@@ -122,13 +106,13 @@ def _export(
         program = Program(walker, tuple(e.identifier for e in chosen), constants, state)
         values = {e.identifier: e.value for e in chosen if e.is_tensor}
         shapes: dict[str, dict[int, object]] = {
-            e.identifier: {a: _dim(e.ranges[a]) for a in range(e.value.dim()) if may_vary(e, a)}
+            e.identifier: {a: _dim(e.ranges[a]) for a in range(e.value.dim()) if (e.name, a) in varying}
             for e in chosen if e.is_tensor
         }  # fmt: skip
         dynamic = any(shapes.values())
         values |= {name: state.tensors[path] for name, path in program.state_inputs.items()}
         if dynamic:
-            shapes |= _sizes_of_state(walker, chosen, state, may_vary)
+            shapes |= _sizes_of_state(walker, chosen, state, varying)
         with torch.no_grad():
             exported = torch.export.export(
                 program, tuple(values[n] for n in program.inputs), dynamic_shapes=shapes if dynamic else None,
@@ -149,7 +133,7 @@ def _dim(limits: tuple[int, int] | None) -> object:
 
 
 def _compare(
-    program: Program, exported: torch.export.ExportedProgram, script: torch.jit.ScriptModule, examples: list[Example]
+    program: Program, exported: torch.export.ExportedProgram, source: Source, examples: Sequence[Example]
 ) -> None:
     """The exported program must give what the file's own interpreter gives, at the sizes of the examples."""
     arguments = tuple(e.value for e in examples)
@@ -161,7 +145,7 @@ def _compare(
     with torch.no_grad():
         try:
             found = exported.module()(*(values[n] for n in program.inputs))
-            expected = flat(script(*(e.value.clone() if e.is_tensor else e.value for e in examples)))
+            expected = source.run(arguments)
         except (RuntimeError, ValueError, AssertionError) as reason:
             raise UnsupportedModel(
                 f"expected a program that takes the example inputs, found {last_line(reason)[:200]}: give --shape"
@@ -177,11 +161,67 @@ def _compare(
             )
 
 
+def _within_limits(
+    model: ImportedModel,
+    program: Program,
+    exported: torch.export.ExportedProgram,
+    source: Source,
+    examples: Sequence[Example],
+) -> ImportedModel:
+    """Ranges within which the source takes its inputs too; `UnsupportedModel` where other sizes give other results.
+
+    A range that nobody declared is an assumption: a table of positions may end before it.
+    """
+    ranges = dict(model.ranges)
+    for dim, (low, high) in model.ranges.items():
+        sized = [_resized(examples, model, dim, n) for n in _probes(examples, model, dim, low, high)]
+        for other in sized:
+            if source.accepts([e.value for e in other]):
+                _compare(program, exported, source, other)
+        if dim in model.report.get("assumed_ranges", {}):
+            good, bad = max(low, _size(examples, model, dim)), high + 1
+            probe = high
+            while bad - good > 1:
+                if source.accepts([e.value for e in _resized(examples, model, dim, probe)]):
+                    good = probe
+                else:
+                    bad = probe
+                probe = (good + bad) // 2
+            ranges[dim] = (low, good)
+    typical = {name: min(size, ranges[name][1]) for name, size in model.typical.items()}
+    return dataclasses.replace(model, ranges=ranges, typical=typical)
+
+
+def _size(examples: Sequence[Example], model: ImportedModel, dim: str) -> int:
+    specs = {spec.name: spec.shape for spec in model.inputs}
+    found = [e.value.shape[a] for e in examples if e.is_tensor for a, d in enumerate(specs[e.name]) if d == dim]
+    return found[0] if found else 1
+
+
+def _probes(examples: Sequence[Example], model: ImportedModel, dim: str, low: int, high: int) -> list[int]:
+    """Sizes beside the example's at which the conversion is compared with its source."""
+    size = _size(examples, model, dim)
+    return sorted({min(max(n, low), high) for n in (size // 2, size + 1, 2 * size)} - {size})
+
+
+def _resized(examples: Sequence[Example], model: ImportedModel, dim: str, size: int) -> list[Example]:
+    """Examples whose dimension `dim` has `size`: values are repeated, or cut."""
+    specs = {spec.name: spec.shape for spec in model.inputs}
+    out = []
+    for example in examples:
+        value = example.value
+        for axis, d in enumerate(specs.get(example.name, ()) if example.is_tensor else ()):
+            if d == dim:
+                value = value.index_select(axis, torch.arange(size) % value.shape[axis])
+        out.append(dataclasses.replace(example, value=value))
+    return out
+
+
 def _import(
     program: Program,
     exported: torch.export.ExportedProgram,
     examples: Sequence[Example],
-    asked: Callable[[Example, int], bool],
+    asked: set[tuple[str, int]],
 ) -> ImportedModel:
     model = import_program(exported, name="model")
     specs = {spec.name: spec for spec in model.inputs}
@@ -190,7 +230,7 @@ def _import(
         if spec is None or not example.is_tensor:
             continue
         for axis, size in enumerate(spec.shape):
-            if asked(example, axis) and not isinstance(size, str):
+            if (example.name, axis) in asked and not isinstance(size, str):
                 raise UnsupportedModel(
                     f"expected dimension {axis} of {example.name} to vary, found that the model fixes it at {size} (a "
                     "trace holds the sizes it was made with): give one number for it, or script the model"
@@ -234,7 +274,7 @@ def _with_numbers(
 
 
 def _engine(
-    path: Path, program: Program, examples: Sequence[Example], outputs: tuple[str, ...]
+    source: Source, program: Program, examples: Sequence[Example], outputs: tuple[str, ...]
 ) -> Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]:
     """The file's own interpreter; with state, the walked graph, whose state can be given."""
 
@@ -245,8 +285,7 @@ def _engine(
                 named = {e.identifier: given[e.name] for e in examples if e.is_tensor}
                 results = program.run({**named, **{n: given[n] for n in program.state_inputs}})
             else:
-                script = torch.jit.load(str(path), map_location="cpu").eval()
-                results = flat(script(*(given[e.name] if e.is_tensor else e.value for e in examples)))
+                results = source.run([given[e.name] if e.is_tensor else e.value for e in examples])
         return {name: tensor.detach().numpy() for name, tensor in zip(outputs, results, strict=True)}
 
     return run

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from ...errors import UnsupportedModel, UsageError
+from ._source import Source, last_line
 
 _COMBINATIONS = 16
 _UNUSUAL = 5
@@ -49,9 +50,9 @@ class Example:
         return text if text.isidentifier() else f"input_{text}"
 
 
-def examples_of(script: torch.jit.ScriptModule, wanted: Sequence[Wanted]) -> list[Example]:
-    """An example for every argument of `script`; `UsageError` says what to give where it cannot be known."""
-    arguments = list(script.forward.schema.arguments)[1:]
+def examples_of(source: Source, wanted: Sequence[Wanted]) -> list[Example]:
+    """An example for every argument of the model; `UsageError` says what to give where it cannot be known."""
+    arguments = list(source.script.forward.schema.arguments)[1:]
     names = [argument.name for argument in arguments]
     by_name = {w.name: w for w in wanted}
     if len(by_name) == len(wanted) and set(by_name) <= set(names):
@@ -69,7 +70,7 @@ def examples_of(script: torch.jit.ScriptModule, wanted: Sequence[Wanted]) -> lis
             f"{', '.join(missing)}: give --shape '{missing[0]}=1x16' (or {missing[0]}:int64=1x16), or --inputs FILE.npz"
         )
     made = [_choices(a, w) for a, w in zip(arguments, given)]
-    return _first_that_runs(script, made)
+    return _first_that_runs(source, made)
 
 
 def _choices(argument: object, wanted: Wanted | None) -> list[Example]:
@@ -116,13 +117,11 @@ def _typical(limits: tuple[int, int]) -> int:
     return low if low == high else min(high, max(low, 12))
 
 
-def _first_that_runs(script: torch.jit.ScriptModule, made: list[list[Example]]) -> list[Example]:
+def _first_that_runs(source: Source, made: list[list[Example]]) -> list[Example]:
     reasons: list[str] = []
     for chosen in itertools.islice(itertools.product(*made), _COMBINATIONS):
-        values = tuple(e.value.clone() if e.is_tensor else e.value for e in chosen)
         try:
-            with torch.no_grad():
-                script(*values)
+            source.run([e.value for e in chosen])
             return list(chosen)
         except (RuntimeError, TypeError, ValueError, IndexError) as reason:
             reasons.append(last_line(reason))
@@ -133,14 +132,8 @@ def _first_that_runs(script: torch.jit.ScriptModule, made: list[list[Example]]) 
     )
 
 
-def last_line(reason: BaseException) -> str:
-    """The line of a TorchScript error that says what happened."""
-    lines = [text.strip() for text in str(reason).splitlines() if text.strip()]
-    return next((text for text in reversed(lines) if ":" in text), lines[-1] if lines else type(reason).__name__)
-
-
-def widened(examples: Sequence[Example], may_vary: Callable[[Example, int], bool]) -> list[Example]:
-    """Examples in which dimensions of size 1 that may vary have another size: torch.export would fix a 1.
+def widened(examples: Sequence[Example], varying: frozenset[tuple[str, int]]) -> list[Example]:
+    """Examples in which dimensions of size 1 that vary, as (input, axis), have another size: torch.export would fix a 1.
 
     The size is unusual, since torch takes equal sizes for related ones.
     """
@@ -148,7 +141,7 @@ def widened(examples: Sequence[Example], may_vary: Callable[[Example, int], bool
     for example in examples:
         if example.is_tensor:
             shape = list(example.value.shape)
-            times = [_UNUSUAL if n == 1 and may_vary(example, axis) else 1 for axis, n in enumerate(shape)]
+            times = [_UNUSUAL if n == 1 and (example.name, axis) in varying else 1 for axis, n in enumerate(shape)]
             example = replace(example, value=example.value.repeat(times) if shape else example.value)
         out.append(example)
     return out
