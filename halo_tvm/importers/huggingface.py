@@ -1,18 +1,19 @@
 """A Hugging Face directory (config.json and safetensors) -> a built-in definition with its real weights.
 
-The weights stay in their files until the artifact is written: every tensor is a lazy `ParamSource`.
+An architecture without definition is exported from transformers, where that is installed, in a confined process. The weights stay in their files until the artifact is written: every tensor is a lazy `ParamSource`.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 from pathlib import Path
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from ..errors import UnsupportedModel
+from ..errors import MissingPackage, UnsupportedModel
 from ..imported import ImportedModel
 from ..models import FAMILIES
 from ..params import ParamSource
@@ -21,16 +22,12 @@ _CONFIG_LIMIT = 4 << 20  # a config.json or an index of a real model is far smal
 
 
 def import_directory(path: Path) -> ImportedModel:
-    """Read the model in directory `path`; `UnsupportedModel` when no definition serves its model_type."""
+    """Read the model in directory `path`; `UnsupportedModel` when neither a definition nor transformers serves it."""
     config = _read_json(path / "config.json", "config.json of a Hugging Face model")
     kind = config.get("model_type")
     family = next((f for f in FAMILIES.values() if kind in f.huggingface_types), None)
     if family is None:
-        known = sorted(t for f in FAMILIES.values() for t in f.huggingface_types)
-        raise UnsupportedModel(
-            f"expected a model_type of {', '.join(known)}, found {kind!r} in {path.name}/config.json: "
-            "export the model to ONNX instead"
-        )
+        return _exported(path, kind)
     try:
         parsed = family.from_huggingface(config)
     except (KeyError, TypeError, ValueError, ArithmeticError) as reason:
@@ -41,6 +38,18 @@ def import_directory(path: Path) -> ImportedModel:
     weights = DirectoryWeights(path, family.prefixes)
     source = {"kind": "huggingface", "name": path.resolve().name, "model_type": kind, "sha256": weights.fingerprint()}
     return family.build(path.resolve().name, parsed, weights, source)
+
+
+def _exported(path: Path, kind: object) -> ImportedModel:
+    """The model as transformers builds it, exported by torch."""
+    from ._restricted import convert_restricted
+
+    _weight_files(path)  # refused before a process is started for them
+    missing = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise MissingPackage(missing[0], f"model_type {kind!r}, which has no built-in definition,",
+                             "pip install torch transformers")  # fmt: skip
+    return convert_restricted("transformers", path, {})
 
 
 class DirectoryWeights:

@@ -137,6 +137,15 @@ def constant(value: Number | np.ndarray, dtype: str) -> ir.GenericConst:
     return relax.const(np.asarray(value).astype(_numpy_dtype(dtype)), dtype)
 
 
+def to_array(tensor: torch.Tensor) -> np.ndarray:
+    """The elements of `tensor`, dense."""
+    if tensor.dtype is torch.bfloat16:
+        import ml_dtypes
+
+        return tensor.contiguous().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return np.asarray(tensor.numpy(), order="C")  # ascontiguousarray would give a number a dimension
+
+
 def _numpy_dtype(dtype: str) -> np.dtype:
     if dtype == "bfloat16":
         import ml_dtypes

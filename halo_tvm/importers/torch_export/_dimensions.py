@@ -22,7 +22,7 @@ class Dimensions:
         self.variables: dict[object, tirx.Var] = {}
         self.ranges: dict[str, tuple[int, int]] = {}
         self.assumed: list[str] = []
-        self._unnamed = 0
+        self._spelled: dict[object, ir.Expr] = {}
         for symbol, name in _names(inputs).items():
             self.variables[symbol] = tirx.Var(name, "int64")
             self.ranges[name] = self._range(name, constraints.get(symbol))
@@ -37,10 +37,18 @@ class Dimensions:
             return size
         return self.of_sympy(size.node.expr)
 
+    def learn(self, sizes: Sequence[object], found: Sequence[ir.Expr]) -> None:
+        """Spell sizes from now on as Relax spelled them first: fusion compares shapes by their spelling."""
+        for size, expr in zip(sizes, found, strict=True):
+            if not isinstance(size, int) and not size.node.expr.is_Symbol:
+                self._spelled.setdefault(size.node.expr, expr)
+
     def shape(self, sizes: Sequence[object]) -> list[ir.Expr]:
         return [tirx.IntImm("int64", s) if isinstance(s, int) else self.expr(s) for s in sizes]
 
     def of_sympy(self, expr: object) -> ir.Expr | int | float:
+        if expr in self._spelled:
+            return self._spelled[expr]
         if expr.is_Integer:
             return int(expr)
         if expr.is_Float or expr.is_Rational:

@@ -16,7 +16,7 @@ from tvm import relax
 from ...errors import UnsupportedModel
 from ...imported import ImportedModel, InputSpec
 from ...params import ParamSource, ParamTable
-from ._call import constant, dtype_name
+from ._call import dtype_name, to_array
 from ._decompose import decomposed
 from ._dimensions import Dimensions
 from ._registry import Refused
@@ -80,14 +80,12 @@ def import_program(
     inputs, dropped = _inputs(program, nodes)
     dims = Dimensions({n: node.meta["val"] for n, node in inputs.items()}, program.range_constraints)
     weights, constants, params = _weights(program, nodes)
-    translator = Translator(dims, weights)
+    translator = Translator(dims, weights, constants)
     variables = {}
     for input_name, node in inputs.items():
         value = node.meta["val"]
         ty = relax.TensorType(dims.shape(value.shape), _input_dtype(input_name, value))
         variables[input_name] = translator.env[node] = relax.Var(node.name, ty)
-    translator.env.update(weights)
-    translator.env.update(constants)
     builder = translator.builder
     # tied weights are several nodes with one variable
     unique = list(dict.fromkeys(weights.values()))
@@ -172,10 +170,10 @@ def _inputs(
 
 def _weights(
     program: torch.export.ExportedProgram, nodes: Mapping[str, fx.Node]
-) -> tuple[dict[fx.Node, relax.Var], dict[fx.Node, relax.Expr], ParamTable]:
+) -> tuple[dict[fx.Node, relax.Var], dict[fx.Node, torch.Tensor], ParamTable]:
     """Parameters as variables, small buffers and integers as constants; tied tensors are one parameter."""
     weights: dict[fx.Node, relax.Var] = {}
-    constants: dict[fx.Node, relax.Expr] = {}
+    constants: dict[fx.Node, torch.Tensor] = {}
     params = ParamTable()
     known: dict[tuple[object, ...], relax.Var] = {}
     used = {node.name for node in nodes.values() if node.users}
@@ -199,23 +197,15 @@ def _weights(
             spec.kind is not InputKind.PARAMETER and tensor.numel() * tensor.element_size() <= _CONSTANT_BYTES
         )
         if not tensor.dtype.is_floating_point or small:
-            constants[node] = constant(_array(tensor), dtype)
+            constants[node] = tensor
             continue
         place = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), dtype)
         if place not in known:
             shape = tuple(tensor.shape)
-            params.add_source(spec.target, ParamSource(shape, dtype, lambda tensor=tensor: _array(tensor)))
+            params.add_source(spec.target, ParamSource(shape, dtype, lambda tensor=tensor: to_array(tensor)))
             known[place] = relax.Var(node.name, relax.TensorType(shape, dtype))
         weights[node] = known[place]
     return weights, constants, params
-
-
-def _array(tensor: torch.Tensor) -> np.ndarray:
-    if tensor.dtype is torch.bfloat16:
-        import ml_dtypes
-
-        return tensor.contiguous().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-    return np.asarray(tensor.numpy(), order="C")  # ascontiguousarray would give a number a dimension
 
 
 def _outputs(program: torch.export.ExportedProgram, translator: Translator) -> dict[str, relax.Expr]:

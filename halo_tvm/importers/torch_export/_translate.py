@@ -16,24 +16,30 @@ from tvm import ir, relax
 
 from ...errors import UnsupportedModel
 from . import families  # noqa: F401  (importing them registers the converters)
-from ._call import Call, dtype_name
+from ._call import DTYPES, Call, constant, dtype_name, to_array
 from ._dimensions import Dimensions
 from ._registry import CONVERTERS, IGNORED, Refused
 
+_FOLDED_BYTES = 1 << 18
 _SCALARS = (torch.SymInt, torch.SymFloat, torch.SymBool, bool, int, float)
 
 
 class Translator:
     """Walks one program; `env` maps its nodes to what they became."""
 
-    def __init__(self, dims: Dimensions, weights: Mapping[fx.Node, relax.Var]) -> None:
+    def __init__(
+        self, dims: Dimensions, weights: Mapping[fx.Node, relax.Var], constants: Mapping[fx.Node, torch.Tensor]
+    ) -> None:
         self.dims = dims
         self.builder = relax.BlockBuilder()
         self.env: dict[fx.Node, object] = {}
         self.weights = frozenset(weights.values())
         self._analyzer = tvm.sym.Analyzer()
         self._refused: dict[str, list[str]] = defaultdict(list)
-        self._computed: set[fx.Node] = set()
+        # nodes whose values do not depend on inputs or weights
+        self.known = {node: tensor for node, tensor in constants.items() if tensor.numel() * 8 <= _FOLDED_BYTES}
+        self.env.update(weights)
+        self.env.update({n: constant(to_array(t), dtype_name(t.dtype)) for n, t in constants.items()})
 
     def emit(self, expr: relax.Expr) -> relax.Var:
         return self.builder.emit(expr)
@@ -75,6 +81,8 @@ class Translator:
                 self.env[node] = self.env[node.args[0]][node.args[1]]
             elif target not in CONVERTERS:
                 raise Refused("")
+            elif self._is_fixed(node):
+                self.env[node] = self._folded(node)
             else:
                 self.env[node] = self._checked(CONVERTERS[target](Call(self, node)), meta)
         except Refused as reason:
@@ -82,6 +90,29 @@ class Translator:
             self.env[node] = self._stand_in(node.name, meta)
         except UnsupportedModel as reason:
             raise UnsupportedModel(f"{reason} (at {node.name}, {target})") from reason
+
+    def _is_fixed(self, node: fx.Node) -> bool:
+        """Whether a node's value follows from the program alone, and is small: positions, masks, buckets."""
+        meta = node.meta.get("val")
+        if not isinstance(meta, torch.Tensor) or not all(isinstance(size, int) for size in meta.shape):
+            return False
+        arguments = node.all_input_nodes
+        return (
+            meta.numel() * meta.element_size() <= _FOLDED_BYTES
+            and meta.dtype in DTYPES
+            and all(a in self.known or not isinstance(a.meta.get("val"), torch.Tensor | tuple | list) for a in arguments)
+            and all(isinstance(a.meta.get("val"), torch.Tensor | bool | int | float) for a in arguments)
+        )
+
+    def _folded(self, node: fx.Node) -> relax.Expr:
+        """The node's value, computed by torch."""
+        def value(argument: fx.Node) -> object:
+            return self.known.get(argument, argument.meta["val"])
+
+        args, kwargs = (fx.node.map_arg(a, value) for a in (node.args, node.kwargs))
+        with torch.no_grad():
+            self.known[node] = node.target(*args, **kwargs)
+        return constant(to_array(self.known[node]), dtype_name(self.known[node].dtype))
 
     def _checked(self, result: object, meta: object) -> object:
         """`result` with the shape that torch says it has, where Relax could not infer it."""
@@ -91,6 +122,7 @@ class Translator:
         assert str(result.ty.dtype) == expected, f"converted to {result.ty}, torch says {expected}"
         known = isinstance(result.ty.shape, relax.ShapeExpr)
         if known and len(result.ty.shape.values) == meta.dim():
+            self.dims.learn(meta.shape, result.ty.shape.values)
             return result
         assert not known, f"converted to {result.ty}, torch says {tuple(meta.shape)}"
         return self.builder.match_cast(result, relax.TensorType(self.dims.shape(meta.shape), expected))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tvm import relax, te, tirx
+from tvm import relax, te, tirx, topi
 
 from .._call import Call
 from .._registry import Refused, converter
@@ -93,9 +93,10 @@ def index_put(c: Call) -> relax.Expr:
     sizes = c.shape_of("self")
     wrapped = [_wrapped_index(c, c.broadcast(t, shape), size) for t, size in zip(indices, sizes)]
     one = tirx.IntImm("int64", 1)
-    joined = [c.reshape(t, [*shape, one]) for t in wrapped]
-    at = joined[0] if len(joined) == 1 else c.emit(relax.op.concat(joined, len(shape)))
-    return c.emit(relax.op.scatter_nd(x, at, values, "add" if c["accumulate"] else "update"))
+    joined = [c.reshape(t, [one, *shape]) for t in wrapped]
+    at = joined[0] if len(joined) == 1 else c.emit(relax.op.concat(joined, 0))
+    mode = "add" if c["accumulate"] else "update"
+    return c.te(lambda x, at, values: topi.scatter_nd(x, at, values, mode), x, at, values, hint="index_put")
 
 
 def _wrapped_index(c: Call, index: relax.Expr, size: tirx.PrimExpr) -> relax.Expr:

@@ -1,0 +1,150 @@
+"""A Hugging Face directory of any architecture that transformers has -> `ImportedModel`, through torch.export.
+
+    config.json + safetensors -> the class that config.json names -> exported with dynamic batch and length
+
+Runs in the confined process: the directory's own Python files are never imported (trust_remote_code=False), pickled
+weights are never read, the network is never asked.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+
+from ...errors import UnsupportedModel
+from ...imported import ImportedModel
+from ...params import ParamTable
+from ._program import import_module
+
+_LARGEST_BATCH = 8
+_LENGTH = 12  # of the example; the exported program takes others
+_LONGEST = 4096  # where the configuration bounds no length
+_LENGTH_FIELDS = ("max_position_embeddings", "n_positions", "max_target_positions", "max_seq_len")
+
+
+def import_unrestricted(path: Path, _options: Mapping[str, object]) -> ImportedModel:
+    """The model in the directory `path`."""
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    try:
+        config = transformers.AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+        model = _class(transformers, config).from_pretrained(
+            path, config=config, local_files_only=True, trust_remote_code=False, use_safetensors=True, dtype=torch.float32
+        )
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, AttributeError, ImportError) as reason:
+        line = next((t for t in str(reason).strip().splitlines() if t.strip()), type(reason).__name__)
+        raise UnsupportedModel(
+            f"expected a directory that transformers can load, found {type(reason).__name__} ({line[:200]}): "
+            "check the directory, or export the model to ONNX"
+        ) from reason
+    model = model.eval()
+    examples = _examples(model, config)
+    shapes = {"inputs": {name: _dynamic(config, name, value) for name, value in examples.items()}}
+    source = {
+        "kind": "transformers", "name": path.name, "model_type": config.model_type, "sha256": fingerprint(path),
+        "class": type(model).__name__,
+    }  # fmt: skip
+    imported = import_module(_Outputs(model).eval(), (), kwargs=examples, dynamic_shapes=shapes, name=path.name)
+    return dataclasses.replace(_own_names(imported), source=source)
+
+
+def _own_names(model: ImportedModel) -> ImportedModel:
+    """Weights under the names they have in the checkpoint, without that of the module around it."""
+    params = ParamTable({name.removeprefix("model."): source for name, source in model.params.sources.items()})
+    mod = model.mod.clone()
+    mod["main"] = mod["main"].with_attr("halo.params", list(params.sources))
+    return dataclasses.replace(model, mod=mod, params=params)
+
+
+def fingerprint(path: Path) -> str:
+    """As `importers.huggingface`: SHA-256 over config.json and all weight files."""
+    from ..huggingface import DirectoryWeights
+
+    return DirectoryWeights(path, ("",)).fingerprint()
+
+
+def _class(transformers: object, config: object) -> type:
+    """The class that made the checkpoint, or the bare model of its type."""
+    for name in config.architectures or ():
+        found = getattr(transformers, name, None)
+        if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
+            return found
+    return transformers.AutoModel
+
+
+class _Outputs(torch.nn.Module):
+    """The model without its cache; it takes tensors in the order of `names` and returns its tensors by name."""
+
+    def __init__(self, model: torch.nn.Module, names: Sequence[str]) -> None:
+        super().__init__()
+        self.model = model
+        self._names = tuple(names)
+        self._options = {"use_cache": False} if "use_cache" in _parameters(model) else {}
+
+    def forward(self, *inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+        outputs = self.model(**dict(zip(self._names, inputs, strict=True)), **self._options, return_dict=True)
+        return {name: value for name, value in outputs.items() if isinstance(value, torch.Tensor)}
+
+
+def _named(model: torch.nn.Module, names: Sequence[str]) -> torch.nn.Module:
+    """`_Outputs` with a signature of its inputs' names: torch.export names inputs as the signature does."""
+    parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("self", *names)]
+
+    def forward(self: _Outputs, *inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+        return _Outputs.forward(self, *inputs)
+
+    forward.__signature__ = inspect.Signature(parameters)
+    return type("Outputs", (_Outputs,), {"forward": forward})(model, names).eval()
+
+
+def _parameters(model: torch.nn.Module) -> frozenset[str]:
+    return frozenset(inspect.signature(model.forward).parameters)
+
+
+def _examples(model: torch.nn.Module, config: object) -> dict[str, torch.Tensor]:
+    """Two rows of each input that the model cannot do without, and a mask of padding where it takes one."""
+    taken = _parameters(model)
+    text = getattr(config, "text_config", config)
+    vision = getattr(config, "vision_config", config)
+    examples: dict[str, torch.Tensor] = {}
+    if "input_ids" in taken and model.main_input_name in ("input_ids", "pixel_values") and hasattr(text, "vocab_size"):
+        top = min(int(text.vocab_size), 100)
+        examples["input_ids"] = torch.arange(2 * _LENGTH).remainder(top - 3).reshape(2, _LENGTH) + 3
+        if "attention_mask" in taken:
+            examples["attention_mask"] = torch.ones(2, _LENGTH, dtype=torch.int64)
+    if "pixel_values" in taken:
+        size = getattr(vision, "image_size", None) or 224
+        high, wide = (size, size) if isinstance(size, int) else (size[-2], size[-1])
+        channels = int(getattr(vision, "num_channels", 3))
+        examples["pixel_values"] = torch.linspace(-1, 1, 2 * channels * high * wide).reshape(2, channels, high, wide)
+    if model.main_input_name == "input_features":
+        frames = 2 * int(getattr(config, "max_source_positions", 1500))
+        bins = int(getattr(config, "num_mel_bins", 80))
+        examples["input_features"] = torch.linspace(-1, 1, 2 * bins * frames).reshape(2, bins, frames)
+    if model.main_input_name == "input_values":
+        examples["input_values"] = torch.linspace(-1, 1, 2 * 4000).reshape(2, 4000)
+    if "decoder_input_ids" in taken and config.is_encoder_decoder:
+        examples["decoder_input_ids"] = torch.arange(14).reshape(2, 7) % 50 + 3
+    if not examples:
+        raise UnsupportedModel(
+            f"expected a model of text, images or sound, found {type(model).__name__}, which takes "
+            f"{model.main_input_name}: export it with torch.export yourself and give the .pt2 file"
+        )
+    return examples
+
+
+def _dynamic(config: object, name: str, value: torch.Tensor) -> dict[int, object]:
+    """Batch, and the length of token sequences and waves; torch keeps fixed what the model itself fixes."""
+    batch = torch.export.Dim.AUTO(min=1, max=_LARGEST_BATCH)
+    if value.dim() != 2:
+        return {0: batch}
+    text = getattr(config, "text_config", config)
+    longest = next((int(getattr(text, f)) for f in _LENGTH_FIELDS if getattr(text, f, None)), _LONGEST)
+    if name == "input_values":
+        return {0: batch, 1: torch.export.Dim.AUTO(min=1000, max=1 << 20)}
+    return {0: batch, 1: torch.export.Dim.AUTO(min=2, max=max(min(longest, _LONGEST), _LENGTH + 1))}
