@@ -1,0 +1,211 @@
+"""Run convolutions and what lies between them with the channels last, and as matrix products.
+
+Before -> after
+    y = halo.convolution(x, w)                  ->   r = [rows, kernel * c] of x's windows (for a 1 x 1 kernel: a view)
+        one group, float32, w a parameter              y = halo.linear(r, w'),   rows = n * windows
+    y = halo.convolution(x, w), in groups       ->   the same with layout "last": its innermost loop runs along channels
+    y = halo.pooling(x)                         ->   the same with layout "last"
+    relu(y), y + z, y * gate, concat, mean      ->   on the channels-last twins, where an operand has one
+Every result also exists with its channels where they were; whatever nobody reads is dropped, so that permutations
+are left only where the model's own operators need that order. Weights move once, by recipes.
+Leaves alone
+    convolutions whose weight is computed or an input, other dtypes than float32, models without convolution
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import tvm
+from tvm import ir, relax, te
+
+from ..params import ParamRecipe
+from ..relay_ops._operator import attrs_of, operator_of, same_dimension, same_shape
+from ..relay_ops._windows import padded, reach, window_sizes
+from ..relay_ops.convolution import Convolution
+from ..relay_ops.linear import Linear
+from ..relay_ops.pooling import Pooling
+from ._pass import Context, Pass, Report, bindings, op_name
+from ._weights import WeightEditor
+
+_UNARY = {
+    "relax.nn.relu", "relax.nn.leakyrelu", "relax.nn.gelu", "relax.nn.gelu_tanh", "relax.nn.silu", "relax.nn.relu6",
+    "relax.sigmoid", "relax.tanh", "relax.erf", "relax.exp", "relax.sqrt", "relax.rsqrt", "relax.negative", "relax.abs",
+    "relax.clip", "relax.floor",
+}  # fmt: skip
+_BINARY = {
+    "relax.add", "relax.subtract", "relax.multiply", "relax.divide", "relax.maximum", "relax.minimum", "relax.power",
+}  # fmt: skip
+_REDUCTIONS = {"relax.mean", "relax.sum", "relax.max", "relax.min"}
+
+
+@dataclass(frozen=True)
+class ChannelsLast(Pass):
+    """Convolutions by matrix products on channels-last tensors."""
+
+    name = "channels_last"
+
+    def __call__(self, mod: tvm.IRModule, context: Context) -> tuple[tvm.IRModule, Report]:
+        func = mod["main"]
+        if not any(isinstance(b.value, relax.Call) and operator_of(b.value) is Convolution for b in bindings(func)):
+            return mod, {"convolutions": {}}
+        editor = WeightEditor(func, context.params)
+        mover = _Mover(mod, editor)
+        new = mover.visit_expr(func)
+        mod = editor.finish(mover.builder_.get(), new.body)
+        clean = [relax.transform.Normalize(), relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination()]
+        return tvm.transform.Sequential(clean)(mod), {"convolutions": mover.counts}
+
+
+@relax.expr_functor.mutator
+class _Mover(relax.PyExprMutator):
+    def __init__(self, mod: tvm.IRModule, editor: WeightEditor) -> None:
+        super().__init__(mod)
+        self._editor = editor
+        self._twins: dict[relax.Expr, relax.Expr] = {}  # value -> the same with its channels last
+        self.counts: dict[str, int] = {}
+
+    def visit_dataflow_block_(self, block: relax.DataflowBlock) -> relax.BindingBlock:
+        self._twins.clear()  # a dataflow variable is unknown outside its block
+        return super().visit_dataflow_block_(block)
+
+    def visit_binding_block_(self, block: relax.BindingBlock) -> relax.BindingBlock:
+        self._twins.clear()
+        return super().visit_binding_block_(block)
+
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        value = binding.value
+        if isinstance(value, relax.Call) and _shaped(binding.var.ty) and binding.var.ty.ndim >= 3:
+            call = relax.Call(value.op, [self.visit_expr(a) for a in value.args], value.attrs, value.ty_args)
+            twin = self._twin_of(call, binding.var.ty)
+            if twin is not None:
+                twin = self.builder_.emit(twin)
+                full = self.builder_.emit(relax.op.permute_dims(twin, _to_first(binding.var.ty.ndim)))
+                self._twins[full] = twin
+                if isinstance(binding.var, relax.DataflowVar):
+                    self.set_var_remap(binding.var, full)
+                else:  # an output keeps its variable
+                    self.builder_.emit_normalized(relax.VarBinding(binding.var, full))
+                return
+        super().visit_var_binding_(binding)
+
+    def _twin_of(self, call: relax.Call, ty: relax.TensorType) -> relax.Expr | None:
+        """The channels-last twin of what `call` computes; None where it has none."""
+        operator, name, rank = operator_of(call), op_name(call), ty.ndim
+        if operator is Convolution:
+            return self._convolution(call, ty)
+        if operator is Pooling and attrs_of(call)["layout"] == "first":
+            return Pooling.call(self._last(call.args[0]), **{**attrs_of(call), "layout": "last"})
+        if name in _UNARY and call.args[0] in self._twins:
+            return relax.Call(call.op, [self._twins[call.args[0]], *call.args[1:]], call.attrs, call.ty_args)
+        if name in _BINARY and any(a in self._twins for a in call.args):
+            args = [self._operand(a, rank, ty) for a in call.args]
+            return relax.Call(call.op, args, call.attrs, call.ty_args) if all(a is not None for a in args) else None
+        if name in _REDUCTIONS and call.args[0] in self._twins and call.attrs.keepdims and call.attrs.axis is not None:
+            axes = [_moved(int(a) % rank, rank) for a in call.attrs.axis]
+            return getattr(relax.op, name.removeprefix("relax."))(self._twins[call.args[0]], axes, keepdims=True)
+        if name == "relax.concat" and isinstance(call.args[0], relax.Tuple) and call.attrs.axis is not None:
+            fields = list(call.args[0].fields)
+            if sum(f in self._twins for f in fields) * 2 > len(fields):
+                return relax.op.concat([self._last(f) for f in fields], _moved(int(call.attrs.axis) % rank, rank))
+        return None
+
+    def _convolution(self, call: relax.Call, ty: relax.TensorType) -> relax.Expr | None:
+        x, weight, attrs, rank = call.args[0], call.args[1], attrs_of(call), ty.ndim
+        name = self._editor.name(weight)
+        if attrs["layout"] != "first" or len(call.args) != 2:
+            return None
+        if name is None or ty.dtype != "float32":
+            self._count("left: the weight is no parameter or not float32")
+            return None
+        shape = [int(d) for d in weight.ty.shape.values]
+        kernel, inner, outer = shape[2:], shape[1], shape[0]
+        order = [*range(2, rank), 1, 0]
+        arranged = self._editor.derive(
+            f"{name}|channels_last", "permute_dims", [name], [shape[a] for a in order], axes=order
+        )
+        last = self._last(x)
+        if attrs["groups"] != 1:
+            self._count("in groups")
+            return Convolution.call(last, arranged, **{**attrs, "layout": "last"})
+        width = inner * int(np.prod(kernel))
+        matrix = self._editor.weight(
+            self._editor.params.add_recipe(
+                ParamRecipe(
+                    f"{name}|matrix", "reshape", (f"{name}|channels_last",), {"shape": [width, outer]}, (width, outer), "float32"
+                )
+            )
+        )
+        windows = ty.shape.values[2:]
+        plain = set(kernel) == set(attrs["strides"]) == {1} and not any(attrs["pads"])
+        if not plain:
+            last = self.builder_.emit(_windows_of(self.builder_, last, kernel, attrs))
+        self._count("matrix product" if plain else "matrix product of windows")
+        product = self.builder_.emit(Linear.call(last, matrix, layout="kn", n=outer))
+        return product if plain else relax.op.reshape(product, [ty.shape.values[0], *windows, outer])
+
+    def _operand(self, arg: relax.Expr, rank: int, ty: relax.TensorType) -> relax.Expr | None:
+        """An operand of a broadcasting operator with its channels last."""
+        if arg in self._twins:
+            return self._twins[arg]
+        if not _shaped(arg.ty):
+            return None
+        dims = list(arg.ty.shape.values)
+        if all(same_dimension(d, 1) for d in dims):
+            return arg
+        channel = len(dims) - (rank - 1)  # where the channels are in an operand of fewer dimensions
+        if channel >= 0 and all(same_dimension(d, 1) for i, d in enumerate(dims) if i != channel):
+            return self.builder_.emit(relax.op.reshape(arg, [dims[channel]]))
+        if len(dims) == rank and same_shape(dims, ty.shape.values):
+            return self._last(arg)
+        return None
+
+    def _last(self, x: relax.Expr) -> relax.Expr:
+        """`x` with its channels last."""
+        if x not in self._twins:
+            rank = x.ty.ndim
+            self._twins[x] = self.builder_.emit(relax.op.permute_dims(x, [0, *range(2, rank), 1]))
+        return self._twins[x]
+
+    def _count(self, what: str) -> None:
+        self.counts[what] = self.counts.get(what, 0) + 1
+
+
+def _windows_of(builder: relax.BlockBuilder, x: relax.Expr, kernel: Sequence[int], attrs: dict[str, object]) -> relax.Expr:
+    """[n, *space, c] -> [n, *windows, kernel * c]: every window's elements side by side."""
+    strides, dilations, pads = attrs["strides"], attrs["dilations"], attrs["pads"]
+
+    def compute(x: te.Tensor) -> te.Tensor:
+        axes = range(1, len(x.shape) - 1)
+        windows = window_sizes([x.shape[a] for a in axes], kernel, strides, dilations, pads)
+        source = padded(x, axes, pads, tvm.tirx.const(0, x.dtype), reach(windows, kernel, strides, dilations))
+        channels = x.shape[-1]
+
+        def element(*index):
+            n, place, rest = index[0], index[1:-1], index[-1]
+            c = tvm.tirx.floormod(rest, channels)
+            rest = tvm.tirx.floordiv(rest, channels)
+            at = []
+            for o, k, s, d in reversed(list(zip(place, kernel, strides, dilations))):
+                at.insert(0, o * s + tvm.tirx.floormod(rest, k) * d)
+                rest = tvm.tirx.floordiv(rest, k)
+            return source[(n, *at, c)]
+
+        return te.compute([x.shape[0], *windows, channels * int(np.prod(kernel))], element, name="windows")
+
+    return builder.call_te(compute, x, primfunc_name_hint="windows")
+
+
+def _to_first(rank: int) -> list[int]:
+    return [0, rank - 1, *range(1, rank - 1)]
+
+
+def _moved(axis: int, rank: int) -> int:
+    """Where `axis` of a channels-first tensor is in its twin."""
+    return axis if axis == 0 else rank - 1 if axis == 1 else axis - 1
+
+
+def _shaped(ty: relax.Type | ir.Type) -> bool:
+    return isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr)
