@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,6 +32,7 @@ _FORMATS = {
     "float8_e5m2": _Format(2, 15, 0x7B, 0x7C, 0x7E),
     "float8_e5m2fnuz": _Format(2, 16, 0x7F, 0x80, 0x80, has_negative_zero=False),
 }
+_ABOVE_ALL = 131072.0  # more than any of them holds
 _POWERS = "float8_e8m0fnu"  # powers of two, without sign
 _CARRIED = frozenset(
     "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 bfloat16 float32 float64".split()
@@ -71,7 +71,7 @@ def converted(node: Node, x: relax.Expr, to: str) -> relax.Expr:
         x = node.emit(converted(node, x, "float32")) if source != "float32" else x
         return _encoded(node, x, to)
     if to == "bool":
-        return pointwise(node, lambda v: v != const_like(0, v), x)
+        return relax.op.not_equal(x, relax.const(0, source))  # an operator that lifts of masks can read
     step = _through(source, to)
     if step is not None:
         x = node.emit(relax.op.astype(x, step))
@@ -120,20 +120,22 @@ def _int(value: int) -> Scalar:
 
 
 def _code(x: Scalar, form: _Format, saturate: bool) -> Scalar:
-    bits = tirx.reinterpret("int32", x)
-    size = tirx.abs(x)
-    exponent = tirx.max((((bits >> _int(23)) & _int(255)) - _int(127)), _int(1 - form.bias))
+    """Choices are arithmetic here: the vectoriser gives up on comparisons of what is shifted by vectors."""
+    size = tirx.min(tirx.abs(x), const(_ABOVE_ALL, "float32"))
+    exponent = tirx.max((tirx.reinterpret("int32", size) >> _int(23)) - _int(127), _int(1 - form.bias))
     # Units of the last place, rounded: below 2^(mantissa + 1), or equal, when the exponent grows by itself.
     factor = tirx.reinterpret("float32", (_int(form.mantissa + 127) - exponent) << _int(23))
     units = tirx.nearbyint(size * factor).astype("int32")
     code = ((exponent + _int(form.bias - 1)) << _int(form.mantissa)) + units
-    code = tirx.Select(code > _int(form.largest), _int(form.largest if saturate else form.beyond), code)
-    infinite = size == const(math.inf, "float32")
-    code = tirx.Select(infinite, _int(form.largest if saturate else form.beyond), code)
-    signed = code | ((bits >> _int(24)) & _int(0x80))
+    if saturate:
+        code = tirx.min(code, _int(form.largest))
+    else:
+        beyond = tirx.min(tirx.max(code - _int(form.largest), _int(0)), _int(1))
+        code = tirx.min(code, _int(form.largest)) + beyond * _int(form.beyond - form.largest)
+    sign = (tirx.reinterpret("int32", x) >> _int(24)) & _int(0x80)
     if not form.has_negative_zero:
-        signed = tirx.Select(tirx.any(code == _int(0), code == _int(0x80)), code, signed)
-    return tirx.Select(tirx.isnan(x), _int(form.nan), signed).astype("uint8")
+        sign = sign * tirx.min(code, _int(1))
+    return tirx.Select(tirx.isnan(x), _int(form.nan), code | sign).astype("uint8")
 
 
 def _power_code(x: Scalar, saturate: bool, mode: str) -> Scalar:

@@ -62,7 +62,8 @@ def _kept(shape: tuple[Dim, ...], axes: list[int], keepdims: bool) -> list[Dim]:
 
 
 def _is_empty(shape: tuple[Dim, ...], axes: list[int]) -> bool:
-    return any(isinstance(shape[a], int) and shape[a] == 0 for a in axes)
+    """Nothing to reduce, or no result at all."""
+    return bool(axes) and any(isinstance(d, int) and d == 0 for d in shape)
 
 
 def _full(node: Node, shape: list[Dim], value: float, dtype: str) -> relax.Expr:
@@ -71,7 +72,11 @@ def _full(node: Node, shape: list[Dim], value: float, dtype: str) -> relax.Expr:
     elif "float" not in dtype:
         info = np.iinfo(dtype)
         value = 0 if math.isnan(value) else int(min(max(value, info.min), info.max))
-    return node.emit(relax.op.full(relax.ShapeExpr(shape), relax.const(value, dtype), dtype))
+
+    def full(*shape: Scalar) -> te.Tensor:
+        return te.compute(shape, lambda *_: const(value, dtype), name="full")
+
+    return node.te(full, *[prim(d) for d in shape], name="onnx_full")
 
 
 @converter(*_REDUCTIONS)
@@ -140,7 +145,7 @@ def arg_extreme(node: Node) -> relax.Expr:
 def arg_index(node: Node, x: relax.Expr, axis: int, *, largest: bool, last: bool = False) -> relax.Expr:
     """Position of the first (or last) extreme along `axis`, int64, the axis kept; NaN counts as extreme."""
     shape = expr_shape(x)
-    node.refuse_unless(not _is_empty(tuple(shape), [axis]), "expected elements along its axis, found none")
+    node.refuse_unless(not (isinstance(shape[axis], int) and shape[axis] == 0), "expected elements along its axis, found none")
     is_float = "float" in expr_dtype(x)
 
     def wins(a: tuple[Scalar, Scalar], b: tuple[Scalar, Scalar]) -> Scalar:
