@@ -12,12 +12,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import tvm
+import tvm_ffi
 from tvm import relax
+from tvm.relax.dpl import CallPattern, DFPattern, ExprPattern, OrPattern
 
 from ..errors import Rejected
 from ..relay_ops import OPERATORS, Lift
 from ..relay_ops._operator import Match, same_shape
-from ._pass import Context, Pass, Report, count_calls, replace_main
+from ._pass import Context, Pass, Report, count_calls, op_name, replace_main
+from ._pass import bindings as bindings_of
 from ._weights import num_inputs
 
 
@@ -45,10 +48,14 @@ class LiftOperators(Pass):
 def apply_lift(mod: tvm.IRModule, lift: Lift, rejected: list[dict[str, str]]) -> tuple[tvm.IRModule, int]:
     """Try `lift` at every binding of main, in order; later bindings see what earlier ones became."""
     func = mod["main"]
+    roots = _roots(lift.pattern)
+    if roots is not None and not any(op_name(b.value) in roots for b in bindings_of(func)):
+        return mod, 0
     values = {b.var: b.value for block in func.body.blocks for b in block.bindings if isinstance(b, relax.VarBinding)}
     variables = {value: var for var, value in values.items()}
     weights = frozenset(func.params[num_inputs(func) :])
     users = _users(func)
+    known = tvm_ffi.convert(values)  # once per change: for every call it would take the square of the graph's size
     count = 0
     blocks = []
     for block in func.body.blocks:
@@ -56,7 +63,8 @@ def apply_lift(mod: tvm.IRModule, lift: Lift, rejected: list[dict[str, str]]) ->
         for binding in block.bindings:
             # Only calls: an alias `y = x` would match what x is bound to, a second time.
             is_call = isinstance(binding, relax.VarBinding) and isinstance(binding.value, relax.Call)
-            found = lift.pattern.extract_matched_expr(binding.value, values) if is_call else None
+            is_call = is_call and (roots is None or op_name(binding.value) in roots)
+            found = lift.pattern.extract_matched_expr(binding.value, known) if is_call else None
             if found is not None:
                 try:
                     added, lifted = _typed(lift.build(Match(found, variables, values, weights, users)), binding.var.ty)
@@ -67,6 +75,7 @@ def apply_lift(mod: tvm.IRModule, lift: Lift, rejected: list[dict[str, str]]) ->
                     for new in (*added, binding):
                         values[new.var] = new.value
                         variables[new.value] = new.var
+                    known = tvm_ffi.convert(values)
                     bindings += added
                     count += 1
             bindings.append(binding)
@@ -80,6 +89,16 @@ def apply_lift(mod: tvm.IRModule, lift: Lift, rejected: list[dict[str, str]]) ->
     # What a lift left unused must not count as a user for the next one.
     clean = tvm.transform.Sequential([relax.transform.Normalize(), relax.transform.DeadCodeElimination()])
     return clean(replace_main(mod, lifted_func)), count
+
+
+def _roots(pattern: DFPattern) -> set[str] | None:
+    """Names of the operators whose calls `pattern` may match; None: of any."""
+    if isinstance(pattern, OrPattern):
+        sides = [_roots(pattern.left), _roots(pattern.right)]
+        return None if None in sides else sides[0] | sides[1]
+    if isinstance(pattern, CallPattern) and isinstance(pattern.op, ExprPattern) and isinstance(pattern.op.expr, tvm.ir.Op):
+        return {pattern.op.expr.name}
+    return None
 
 
 def _typed(lifted: relax.Expr, expected: relax.Type) -> tuple[list[relax.VarBinding], relax.Expr]:

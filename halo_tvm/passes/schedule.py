@@ -69,8 +69,7 @@ def schedule_functions(
     for gvar, func in list(mod.functions_items()):
         if not isinstance(func, tirx.PrimFunc):
             continue
-        choice = _choose(func, target, lookup)
-        new = scheduled_by(choice.rule, func, target, choice.decision, vector_math=vector_math, counts=counts)
+        choice, new = _scheduled(func, target, lookup, vector_math=vector_math, counts=counts)
         out[gvar] = new.with_attr("tirx.is_scheduled", True)
         entries.append({
             "function": gvar.name_hint,
@@ -85,6 +84,29 @@ def schedule_functions(
         "tuned": sum(entry["origin"].startswith("record") for entry in entries),
         "vector_math": {"rewritten": dict(rewritten), "left": dict(left)},
     }
+
+
+def _scheduled(
+    func: tirx.PrimFunc,
+    target: Target,
+    lookup: Lookup | None,
+    *,
+    vector_math: bool,
+    counts: tuple[Counter[str], Counter[str]],
+) -> tuple[Choice, tirx.PrimFunc]:
+    """The choice that was carried out; a rule whose own default cannot be applied makes way for the fallback."""
+    choice = _choose(func, target, lookup)
+    try:
+        return choice, scheduled_by(
+            choice.rule, func, target, choice.decision, vector_math=vector_math, counts=counts
+        )
+    except (Declined, RuntimeError, ValueError) as reason:  # TVM's errors are RuntimeErrors
+        last = RULES[target.spec.rules[-1]]
+        if choice.origin != "rule" or choice.rule is last:
+            raise
+        first = str(reason).strip().split("\n")[0]
+    choice = Choice(last, last.default(func, target), "rule", (*choice.declined, f"{choice.rule.name}: {first}"))
+    return choice, scheduled_by(last, func, target, choice.decision, vector_math=vector_math, counts=counts)
 
 
 def _choose(func: tirx.PrimFunc, target: Target, lookup: Lookup | None) -> Choice:

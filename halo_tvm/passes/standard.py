@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
-from ._pass import Context, Pass, Report, bindings
+from ._pass import Context, Pass, Report, bindings, op_name, replace_main
 
 
 def _counted(mod: tvm.IRModule, *steps: tvm.ir.transform.Pass) -> tuple[tvm.IRModule, Report]:
@@ -23,7 +24,86 @@ class FoldConstants(Pass):
     name = "fold"
 
     def __call__(self, mod: tvm.IRModule, context: Context) -> tuple[tvm.IRModule, Report]:
-        return _counted(mod, relax.transform.FoldConstant(), relax.transform.CanonicalizeBindings())
+        before = len(bindings(mod["main"]))
+        mod = relax.transform.CanonicalizeBindings()(_folded(mod))
+        return mod, {"bindings_before": before, "bindings_after": len(bindings(mod["main"]))}
+
+
+def _folded(mod: tvm.IRModule) -> tvm.IRModule:
+    """`mod` with what main computes from constants alone as constants.
+
+    TVM's pass lowers every call of a module before it looks which are constant; here it sees only those that are.
+    """
+    func = mod["main"]
+    constant: dict[relax.Var, relax.Expr] = {}  # variable -> its value, once and for all
+    for binding in bindings(func):
+        if _is_constant(binding.value, constant):
+            constant[binding.var] = binding.value
+    if not constant:
+        return mod
+    outer = relax.transform.FoldConstant()(_alone(constant))["main"]
+    found = {var: field for var, field in zip(constant, _results(outer)) if isinstance(field, tvm.ir.GenericConst)}
+    if not found:
+        return mod
+    blocks = [
+        type(block)([
+            relax.VarBinding(b.var, found[b.var]) if isinstance(b, relax.VarBinding) and b.var in found else b
+            for b in block.bindings
+        ])
+        for block in func.body.blocks
+    ]  # fmt: skip
+    new = relax.Function(func.params, relax.SeqExpr(blocks, func.body.body), func.ret_ty, func.is_pure)
+    return replace_main(mod, new.with_attrs({key: func.attrs[key] for key in func.attrs.keys()}))
+
+
+def _is_constant(value: relax.Expr, constant: Mapping[relax.Var, relax.Expr]) -> bool:
+    """A call of an operator with a lowering, of constants alone, whose result has a known shape."""
+    if not op_name(value) or not isinstance(value.ty, relax.TensorType) or not isinstance(value.ty.shape, relax.ShapeExpr):
+        return False
+    if value.op.get_attr("FLegalize") is None or relax.analysis.tir_vars_in_type(value.ty):
+        return False
+    return all(_is_fixed(arg, constant) for arg in value.args)
+
+
+def _is_fixed(arg: relax.Expr, constant: Mapping[relax.Var, relax.Expr]) -> bool:
+    if isinstance(arg, relax.Tuple):
+        return all(_is_fixed(field, constant) for field in arg.fields)
+    if isinstance(arg, relax.ShapeExpr):
+        return not relax.analysis.tir_vars_in_type(arg.ty)
+    if isinstance(arg, relax.Var):
+        return arg in constant
+    return isinstance(arg, (tvm.ir.GenericConst, tirx.IntImm, tirx.FloatImm, tvm.ir.StringImm))
+
+
+def _alone(constant: Mapping[relax.Var, relax.Expr]) -> tvm.IRModule:
+    """A module whose main computes the values of `constant`, in a block of its own, and returns them all."""
+    results = [relax.Var(f"r{i}", var.ty) for i, var in enumerate(constant)]
+    inner = {var: relax.DataflowVar(var.name, var.ty) for var in constant}
+    block = [relax.VarBinding(inner[var], _with(value, inner)) for var, value in constant.items()]
+    block += [relax.VarBinding(result, var) for result, var in zip(results, inner.values())]
+    body = relax.SeqExpr([relax.DataflowBlock(block)], relax.Tuple(results))
+    func = relax.Function([], body, relax.TupleType([r.ty for r in results])).with_attr("global_symbol", "main")
+    return relax.transform.Normalize()(tvm.IRModule({"main": func}))
+
+
+def _with(value: relax.Call, names: Mapping[relax.Var, relax.Var]) -> relax.Call:
+    def renamed(arg: relax.Expr) -> relax.Expr:
+        return relax.Tuple([renamed(f) for f in arg.fields]) if isinstance(arg, relax.Tuple) else names.get(arg, arg)
+
+    return relax.Call(value.op, [renamed(arg) for arg in value.args], value.attrs, value.ty_args)
+
+
+def _results(func: relax.Function) -> list[relax.Expr]:
+    """What main returns, constants in the place of the variables that hold them."""
+    values = {b.var: b.value for b in bindings(func)}
+
+    def end(expr: relax.Expr) -> relax.Expr:
+        while isinstance(expr, relax.Var) and expr in values:
+            expr = values[expr]
+        return expr
+
+    result = end(func.body.body)
+    return [end(field) for field in result.fields]
 
 
 @dataclass(frozen=True)

@@ -47,11 +47,19 @@ class Fallback(Rule[Decision]):
     def apply(self, func: tirx.PrimFunc, target: Target, decision: Decision) -> tirx.PrimFunc:
         if is_scheduled(func) or not isinstance(func.body, s_tir.SBlockRealize) or _has_marked_loops(func):
             return func.with_attr("tirx.is_scheduled", True)
-        schedule = s_tir.Schedule(func, error_render_level="none")
-        _inline_all(schedule)
-        for block in blocks(scheduled(schedule)):
-            _schedule_block(schedule, block, decision)
-        return scheduled(schedule).with_attr("tirx.is_scheduled", True)
+        try:
+            func = _scheduled_blocks(func, decision)
+        except (RuntimeError, ValueError, TypeError):
+            pass  # TVM has no schedule of such a function: as it is, it computes the same
+        return func.with_attr("tirx.is_scheduled", True)
+
+
+def _scheduled_blocks(func: tirx.PrimFunc, decision: Decision) -> tirx.PrimFunc:
+    schedule = s_tir.Schedule(func, error_render_level="none")
+    _inline_all(schedule)
+    for block in blocks(scheduled(schedule)):
+        _schedule_block(schedule, block, decision)
+    return scheduled(schedule)
 
 
 def _attempt(step: Callable[[], object]) -> bool:
@@ -121,12 +129,16 @@ def _unique(found: list[Block], name: str) -> bool:
 def _schedule_block(schedule: s_tir.Schedule, block: Block, decision: Decision) -> None:
     """Order the loops of one block and start threads over its outer spatial ones."""
     kinds = block.kinds
-    if not block.plain or not kinds.startswith("S") or "O" in kinds or _scatters(block):
+    if not block.plain or "O" in kinds or _scatters(block):
         return
     if not _unique(blocks(scheduled(schedule)), block.node.name_hint):
         return
     handle = schedule.get_sblock(block.node.name_hint)
     loops = schedule.get_loops(handle)
+    if not kinds.startswith("S"):
+        if kinds.startswith("R") and _may_be_empty(block):
+            _attempt(lambda: schedule.decompose_reduction(handle, loops[0]))
+        return
     spatial = [loop for loop, kind in zip(loops, kinds) if kind == "S"]
     reduction = [loop for loop, kind in zip(loops, kinds) if kind == "R"]
     if len(spatial) > 1 and reduction and block.store is not None:
