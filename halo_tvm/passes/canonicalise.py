@@ -3,6 +3,8 @@
 Before -> after
     power(x, 2)            ->   multiply(x, x)
     divide(x, constant)    ->   multiply(x, 1 / constant)   where 1 / constant is a power of two, so no bit changes
+    divide(1, sqrt(x))     ->   rsqrt(x)
+    multiply(w, x), add(w, x)   ->   operands exchanged, where w is a constant or of a lower rank than x
     y = x; z = y           ->   uses of x
     x * 0.5 * (1 + erf(x / sqrt(2))), factors in any order                        ->   nn.gelu(x)
     x * 0.5 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))), likewise           ->   nn.gelu_tanh(x)
@@ -50,7 +52,21 @@ def _canonical(call: relax.Call, value: Callable[[relax.Expr], relax.Expr]) -> t
         inverse = _exact_inverse(number_of(call.args[1]))
         if inverse is not None:
             return relax.op.multiply(call.args[0], relax.const(inverse, "float32")), "division by a constant as product"
+    if name == "relax.divide" and number_of(call.args[0]) == 1.0 and op_name(value(call.args[1])) == "relax.sqrt":
+        root = value(call.args[1])
+        if _same_type(root, call):
+            return relax.op.rsqrt(root.args[0]), "inverse of a square root"
+    if name in ("relax.multiply", "relax.add") and _comes_second(*call.args):
+        return getattr(relax.op, name.removeprefix("relax."))(call.args[1], call.args[0]), "operands exchanged"
     return None
+
+
+def _comes_second(left: relax.Expr, right: relax.Expr) -> bool:
+    """Whether lifts expect `left` behind `right`: a constant behind a variable, a vector behind a matrix."""
+    constants = [isinstance(x, tvm.ir.GenericConst) for x in (left, right)]
+    if constants[0] != constants[1]:
+        return constants[0]
+    return 0 <= left.ty.ndim < right.ty.ndim
 
 
 def _exact_inverse(divisor: float | None) -> float | None:

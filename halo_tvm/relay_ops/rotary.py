@@ -6,6 +6,8 @@ Computation
     c = cos[positions, i], n = sin[positions, i] for the pair i < d/2
     half         y[i] = x[i] c - x[i + d/2] n,   y[i + d/2] = x[i + d/2] c + x[i] n
     interleaved  the same on the pairs (x[2i], x[2i + 1])
+Lifts
+    x * cos(f) + rotated(x) * sin(f), f = concat(a, a), x [b, h, s, d] or [b, s, h, d]   (see `_rotary_lift`)
 Rejects
     an odd head dimension; tables of another width than d/2; cos and sin of different shapes
 Numerics
@@ -18,11 +20,13 @@ References
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from tvm import relax, te, tirx
 
-from ._operator import Operator, clamped, f32, same_shape
+from ._operator import Lift, Operator, clamped, f32, same_shape
+from ._rotary_lift import rotary_lifts
 
 
 class Rotary(Operator):
@@ -79,6 +83,10 @@ class Rotary(Operator):
     @staticmethod
     def bytes_moved(shapes: list[tuple[int, ...]], interleaved: bool, itemsize: int = 4) -> int:
         return 2 * itemsize * int(np.prod(shapes[0]))
+
+    @staticmethod
+    def lifts() -> Sequence[Lift]:
+        return rotary_lifts(Rotary.call)
 
     @staticmethod
     def cases():

@@ -113,9 +113,13 @@ class GraphConverter:
         return var
 
     def _shape_tensor(self, value: Symbolic) -> relax.Expr:
-        """A tensor computed from dimensions at run time."""
+        """A tensor computed from dimensions at run time; one number as a range, which lifts can read."""
         from tvm import te, tirx
 
+        if value.array.size == 1 and value.dtype == "int64":
+            number = prim(value.array.reshape(-1)[0])
+            single = self.builder.emit(relax.op.arange(number, number + 1, 1, "int64"))
+            return single if value.shape == (1,) else self.builder.emit(relax.op.reshape(single, value.shape))
         items = [prim(e).astype("int64") if not isinstance(e, int) else prim(e) for e in value.array.reshape(-1)]
 
         def select(sizes: Items) -> te.Tensor:

@@ -8,13 +8,13 @@ foreign memory.
 from __future__ import annotations
 
 import numpy as np
-from tvm import relax, te, tirx
+from tvm import ir, relax, te, tirx
 
 from ...relay_ops import OPERATORS
 from ._dims import prim
-from ._node import Node, expr_shape
+from ._node import Node, expr_dtype, expr_shape
 from ._registry import converter
-from ._values import Constant, Dim
+from ._values import Constant, Dim, known
 from .slicing import sliced
 
 _VIEWS = frozenset(
@@ -101,20 +101,24 @@ def _is_table(node: Node) -> bool:
 
 
 def _is_natural(node: Node, indices: relax.Expr) -> bool:
-    """Whether the indices cannot be negative: sizes counted up, or an input whose range the executor checks."""
-    while isinstance(indices, relax.Var):
-        if any(indices.same_as(v) for v in node.graph.checked_indices):
-            return True
-        value = node.graph.builder.lookup_binding(indices)
-        if not isinstance(value, relax.Call) or not hasattr(value.op, "name"):
-            return False
-        if value.op.name == "relax.arange":
-            start, _, step = (_int(a) for a in value.args)
-            return start is not None and step is not None and start >= 0 and step > 0
-        if value.op.name not in _VIEWS:
-            return False
-        indices = value.args[0]
-    return isinstance(indices, relax.Expr) and not isinstance(indices, relax.Var) and _is_positive_constant(indices)
+    """Whether the indices cannot be negative: sizes counted up, sums and products of such, or an input whose range
+    the executor checks."""
+    if not isinstance(indices, relax.Var):
+        return isinstance(indices, relax.Expr) and _is_positive_constant(indices)
+    if any(indices.same_as(v) for v in node.graph.checked_indices):
+        return True
+    value = node.graph.builder.lookup_binding(indices)
+    name = getattr(getattr(value, "op", None), "name", "") if isinstance(value, relax.Call) else ""
+    if name == "relax.arange":
+        start, step = value.args[0], _int(value.args[2])
+        return step is not None and step > 0 and node.sizes.decided(getattr(start, "value", start) >= 0) is True
+    if name in ("relax.add", "relax.multiply"):
+        return all(_is_natural(node, a) for a in value.args)
+    if name == "relax.concat":
+        parts = value.args[0]
+        parts = node.graph.builder.lookup_binding(parts) if isinstance(parts, relax.Var) else parts
+        return isinstance(parts, relax.Tuple) and all(_is_natural(node, a) for a in parts.fields)
+    return name in _VIEWS and _is_natural(node, value.args[0])
 
 
 def _int(expr: object) -> int | None:
@@ -123,8 +127,7 @@ def _int(expr: object) -> int | None:
 
 
 def _is_positive_constant(expr: relax.Expr) -> bool:
-    data = getattr(expr, "data", None)
-    return data is not None and bool((data.numpy() >= 0).all())
+    return isinstance(expr, ir.GenericConst) and bool((expr.value.numpy() >= 0).all())
 
 
 @converter("GatherElements")
@@ -149,6 +152,8 @@ def gather_nd(node: Node) -> relax.Expr:
     node.refuse_unless(isinstance(count, int), "expected a known number of indices per element")
     node.refuse_unless(batch + count <= node.rank(0), f"expected at most {node.rank(0) - batch} indices, found {count}")
     lead = node.rank(1) - 1
+    if not batch and _is_natural(node, node.x(1)):
+        return _by_rows(node, count)
 
     def compute(data: te.Tensor, indices: te.Tensor) -> te.Tensor:
         def element(*i):
@@ -159,6 +164,23 @@ def gather_nd(node: Node) -> relax.Expr:
         return te.compute([*indices.shape[:-1], *data.shape[batch + count :]], element, name="gather_nd")
 
     return node.te(compute, node.x(0), node.x(1))
+
+
+def _by_rows(node: Node, count: int) -> relax.Expr:
+    """GatherND as one gather of rows: operators that lifts can read."""
+    data, indices = node.x(0), node.x(1)
+    shape, lead = expr_shape(data), expr_shape(indices)[:-1]
+    dtype, flat = expr_dtype(indices), None
+    for k in range(count):
+        part = node.emit(relax.op.strided_slice(indices, [len(lead)], [k], [k + 1]))
+        part = node.emit(relax.op.reshape(part, lead))
+        if flat is not None:
+            stride = node.graph.expr_of(known(np.array([shape[k]], dtype=object), dtype))
+            flat = node.emit(relax.op.add(node.emit(relax.op.multiply(flat, stride)), part))
+        else:
+            flat = part
+    rows = node.emit(relax.op.reshape(data, [node.sizes.product(shape[:count]), *shape[count:]]))
+    return relax.op.take(rows, flat, 0, mode="clip")
 
 
 @converter("OneHot")

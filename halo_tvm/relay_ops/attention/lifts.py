@@ -51,16 +51,17 @@ class _Scores:
 
 def _lifted(match: Match, product: relax.Call, call: Call) -> relax.Expr:
     product = match.value(product)
-    weights = _weights(match, product.args[0])
-    scores = _scores(match, weights.args[0])
+    inside = {match.variables.get(product)}
+    weights = _weights(match, product.args[0], inside)
+    scores = _scores(match, weights.args[0], inside)
+    for what in (weights, scores.dots):
+        _check_private(match, what, inside)
     q, q_scale = _unscaled(match, scores.dots.args[0])
     k, k_scale = _unscaled(match, scores.dots.args[1])
     v = product.args[1]
     require_float(q, k, v, weights, out_dtype=product.ty.dtype)
     _check_rank(product, q, k, v)
     scale = scores.scale * q_scale * k_scale
-    if scores.softcap:
-        scale *= 1.0
     heads = _heads(match, q, k, v, product)
     shape = (heads.batch, tirx.IntImm("int64", heads.count), heads.rows, heads.keys)
     bias = _bias(match, scores.biases, shape)
@@ -80,9 +81,20 @@ def _lifted(match: Match, product: relax.Call, call: Call) -> relax.Expr:
     return out if product.ty.ndim == 4 else relax.op.reshape(out, product.ty.shape)
 
 
-def _weights(match: Match, expr: relax.Expr) -> relax.Call:
-    """The softmax behind casts and behind the guard that turns NaN (a row without a key) into 0."""
+def _check_private(match: Match, call: relax.Call, inside: set) -> None:
+    """`Rejected` when something outside the attention reads `call`: it would be computed twice."""
+    var = match.variables.get(call)
+    if var is not None and not match.users.get(var, frozenset()) <= inside:
+        raise Rejected(f"a product of the attention is used elsewhere too ({var.name}): it would be computed twice")
+
+
+def _weights(match: Match, expr: relax.Expr, inside: set) -> relax.Call:
+    """The softmax behind casts and behind the guard that turns NaN (a row without a key) into 0.
+
+    `inside` collects the variables that the attention replaces.
+    """
     value = match.value(expr)
+    inside.add(expr)
     while _name(value) in ("relax.astype", "relax.where"):
         if _name(value) == "relax.where":
             test, zero, rest = value.args
@@ -90,9 +102,11 @@ def _weights(match: Match, expr: relax.Expr) -> relax.Call:
             guarded = _name(guard) == "relax.isnan" and match.value(guard.args[0]).same_as(match.value(rest))
             if not guarded or number_of(match.value(zero)) != 0.0:
                 raise Rejected("the weights are selected by something else than a guard against NaN")
+            inside.add(test)
             expr = rest
         else:
             expr = value.args[0]
+        inside.add(expr)
         value = match.value(expr)
     axis, rank = int(value.attrs.axis), value.ty.ndim
     if axis not in (-1, rank - 1):
@@ -100,12 +114,12 @@ def _weights(match: Match, expr: relax.Expr) -> relax.Call:
     return value
 
 
-def _scores(match: Match, expr: relax.Expr) -> _Scores:
+def _scores(match: Match, expr: relax.Expr, inside: set) -> _Scores:
     """Follow the scores back to the product of queries and keys."""
     found = _Scores(dots=None)
-    capped = False
     for _ in range(24):
         value = match.value(expr)
+        inside.add(expr)
         name = _name(value)
         if name in ("relax.matmul", "relax.halo.matmul"):
             found.dots = value
@@ -128,15 +142,12 @@ def _scores(match: Match, expr: relax.Expr) -> _Scores:
             expr = value.args[side]
         elif name in ("relax.multiply", "relax.divide"):
             expr, factor = _factor(match, value)
-            if not capped:
-                found.scale *= factor
-            else:
-                found.scale *= factor
+            found.scale *= factor
         elif name == "relax.tanh":
             # cap * tanh(x / cap): the factor met before is the cap, the one behind its inverse
             if found.softcap or found.scale == 1.0:
                 raise Rejected("a tanh of scores that is no soft cap")
-            found.softcap, found.scale, capped = found.scale, found.scale, True
+            found.softcap = found.scale
             expr = value.args[0]
         else:
             raise Rejected(f"the scores are no product of queries and keys ({name.removeprefix('relax.') or 'an input'})")
