@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from tvm import relax
+from tvm import relax, te, tirx
 
 from ._dims import prim
 from ._node import Node
 from ._registry import converter
-from ._values import Dim
+from ._values import Constant, Dim, Symbolic
 
 
 @converter("Identity")
@@ -99,8 +99,23 @@ def expand(node: Node) -> relax.Expr:
 
 @converter("Concat")
 def concat(node: Node) -> relax.Expr:
+    """Sizes beside the axis that may differ, as far as can be proven, are declared equal."""
     xs = node.xs()
-    return relax.op.concat(xs, int(node.attr("axis", 1))) if len(xs) > 1 else xs[0]
+    axis = int(node.attr("axis", 1)) % node.rank(0)
+    wanted = list(node.shape(0))
+    for index in range(1, len(xs)):
+        wanted = [d if isinstance(d, int) else w for d, w in zip(node.shape(index), wanted)]
+    parts = []
+    for index, x in enumerate(xs):
+        shape = node.shape(index)
+        node.refuse_unless(len(shape) == len(wanted), f"expected ranks of {len(wanted)}, found {len(shape)}")
+        dims = [d if i == axis else w for i, (d, w) in enumerate(zip(shape, wanted))]
+        for dim, size in zip(shape, dims):
+            known = isinstance(dim, int) and isinstance(size, int)
+            node.refuse_unless(not known or dim == size, f"sizes {dim} and {size} meet beside the axis {axis}")
+        same = all(node.sizes.is_equal(d, w) for d, w in zip(shape, dims))
+        parts.append(x if same else node.declared(x, dims))
+    return relax.op.concat(parts, axis) if len(parts) > 1 else parts[0]
 
 
 @converter("ConstantOfShape")
@@ -112,13 +127,35 @@ def constant_of_shape(node: Node) -> relax.Expr:
 
 @converter("Range")
 def arange(node: Node) -> relax.Expr:
+    """Numbers and expressions of sizes count directly; anything else gives a length at run time."""
     dtype = node.dtype(0)
-    if dtype in ("int64", "int32", "int16"):
+    sized = dtype in ("int64", "int32", "int16") and all(isinstance(node.inputs[i], Constant | Symbolic) for i in range(3))
+    if sized and node.is_known(2):
         start, stop, step = (_number(node, i) for i in range(3))
         out = relax.op.arange(start, stop, step, "int64")
         return out if dtype == "int64" else relax.op.astype(node.emit(out), dtype)
-    values = [node.constant(i) for i in range(3)]
-    return relax.const(np.arange(*(v.item() for v in values)).astype(dtype))
+    wide = "float64" if dtype.startswith(("float", "bfloat")) else "int64"
+
+    def first(tensor: te.Tensor) -> tirx.PrimExpr:
+        return tensor(*[0] * len(tensor.shape))
+
+    def count(start: te.Tensor, stop: te.Tensor, step: te.Tensor) -> te.Tensor:
+        begin, end, pace = (first(t).astype(wide) for t in (start, stop, step))
+        if wide == "float64":
+            length = tirx.ceil((end - begin) / pace).astype("int64")
+        else:
+            up = tirx.floordiv(end - begin + pace - 1, tirx.max(pace, 1))
+            down = tirx.floordiv(begin - end - pace - 1, tirx.max(-pace, 1))
+            length = tirx.Select(pace > 0, up, down)
+        return te.compute((1,), lambda _: tirx.max(length, tirx.const(0, "int64")), name="length")
+
+    xs = [node.x(i) for i in range(3)]
+    (length,) = node.sizes_from(node.te(count, *xs, name="onnx_range_length"), 1)
+
+    def values(start: te.Tensor, step: te.Tensor, size: list) -> te.Tensor:
+        return te.compute(size, lambda i: first(start) + i.astype(dtype) * first(step), name="range")
+
+    return node.te(values, xs[0], xs[2], [length])
 
 
 def _number(node: Node, index: int) -> Dim:
