@@ -28,14 +28,12 @@ def expm1(x: Scalar) -> Scalar:
 
 
 def log1p(x: Scalar) -> Scalar:
-    """log(1 + x) for x >= 0; in float64 with the rounding of 1 + x made good."""
+    """log(1 + x) for x >= 0; in float64 by the series of 2 atanh(x / (2 + x)) where the sum would lose digits."""
     if dtype_of(x) == "float32":
         return tirx.log1p(x)
-    one = const_like(1, x)
-    rounded = one + x
-    lost = tirx.Select(rounded == one, one, rounded - one)
-    corrected = tirx.Select(rounded == tirx.const(math.inf, dtype_of(x)), rounded, tirx.log(rounded) * (x / lost))
-    return tirx.Select(rounded == one, x, corrected)
+    ratio = x / (const_like(2, x) + x)
+    near = const_like(2, x) * ratio * _series(ratio * ratio, [1 / (2 * n + 1) for n in range(17)])
+    return tirx.Select(x < const_like(0.8, x), near, tirx.log(const_like(1, x) + x))
 
 
 def sinh(x: Scalar) -> Scalar:

@@ -37,7 +37,7 @@ def einsum(node: Node) -> relax.Expr:
     if _is_product(node, equation, xs, sizes):
         out = _product(node, equation, xs, sizes)
     else:
-        out = _general(node, equation, xs, sizes)
+        out = _general(node, equation, xs)
     return narrowed(out, node.dtype(0))
 
 
@@ -109,12 +109,18 @@ def _product(node: Node, equation: _Equation, xs: list[relax.Expr], sizes: dict[
     return out if order == list(range(len(order))) else node.emit(relax.op.permute_dims(out, order))
 
 
-def _general(node: Node, equation: _Equation, xs: list[relax.Expr], sizes: dict[str, Dim]) -> relax.Expr:
+def _general(node: Node, equation: _Equation, xs: list[relax.Expr]) -> relax.Expr:
     summed = sorted(set("".join(equation.operands)) - set(equation.result))
     dtype = expr_dtype(xs[0])
 
     def compute(*tensors: te.Tensor) -> te.Tensor:
-        axes = {c: te.reduce_axis((0, sizes[c]), name=f"k{i}") for i, c in enumerate(summed)}
+        # The sizes as the function's own parameters spell them.
+        extents: dict[str, object] = {}
+        for tensor, letters in zip(tensors, equation.operands):
+            for c, d in zip(letters, tensor.shape):
+                if c not in extents or _is_one(extents[c]):
+                    extents[c] = d
+        axes = {c: te.reduce_axis((0, extents[c]), name=f"k{i}") for i, c in enumerate(summed)}
 
         def element(*index: Scalar) -> Scalar:
             place = {**dict(zip(equation.result, index)), **{c: a.var for c, a in axes.items()}}
@@ -124,7 +130,7 @@ def _general(node: Node, equation: _Equation, xs: list[relax.Expr], sizes: dict[
                 total = value if total is None else total * value
             return te.sum(total, axis=list(axes.values())) if axes else total
 
-        return te.compute([sizes[c] for c in equation.result], element, name="einsum")
+        return te.compute([extents[c] for c in equation.result], element, name="einsum")
 
     return node.te(compute, *xs)
 
