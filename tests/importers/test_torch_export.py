@@ -1,0 +1,200 @@
+"""torch.export programs: compiled, they compute what torch computes, at the exported sizes and at others."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from halo_tvm.errors import UnsupportedModel  # noqa: E402
+from halo_tvm.importers.torch_export import import_module  # noqa: E402
+from halo_tvm.in_process import compile_in_process  # noqa: E402
+from halo_tvm.passes._pass import count_calls  # noqa: E402
+
+F = torch.nn.functional
+DYNAMIC = torch.export.Dim.DYNAMIC
+
+
+class Function(torch.nn.Module):
+    """A function as a module."""
+
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args):
+        return self.function(*args)
+
+
+def check(module, examples, *, others=(), dynamic_shapes=None):
+    """Import, compile, compare with torch for `examples` and `others`; returns the imported model."""
+    module = module.eval()
+    model = import_module(module, examples, dynamic_shapes=dynamic_shapes)
+    program = compile_in_process(model, threads=1, level=2)
+    for inputs in (examples, *others):
+        with torch.no_grad():
+            wanted = torch.utils._pytree.tree_flatten(module(*inputs))[0]
+        found = program(*(x.numpy() for x in inputs))
+        tensors = [w for w in wanted if isinstance(w, torch.Tensor)]
+        assert len(found) == len(tensors)
+        for value, want in zip(found.values(), tensors, strict=True):
+            assert value.shape == tuple(want.shape) and value.dtype == want.numpy().dtype
+            np.testing.assert_allclose(value, want.numpy(), rtol=1e-4, atol=1e-5)
+    return model
+
+
+def operators(model) -> dict[str, int]:
+    return {n.removeprefix("halo."): c for n, c in count_calls(model.mod["main"]).items() if n.startswith("halo.")}
+
+
+def normal(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+
+
+class Block(torch.nn.Module):
+    """Embedding, norms, grouped attention and a feed-forward network."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed = torch.nn.Embedding(50, 32)
+        self.norm = torch.nn.LayerNorm(32)
+        self.q, self.kv = torch.nn.Linear(32, 32), torch.nn.Linear(32, 32)
+        self.rms = torch.nn.RMSNorm(32)
+        self.up, self.down = torch.nn.Linear(32, 64), torch.nn.Linear(64, 32, bias=False)
+        self.head = torch.nn.Linear(32, 50, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, input_ids, attention_mask):
+        b, s = input_ids.shape
+        x = self.norm(self.embed(input_ids))
+        q = self.q(x).view(b, s, 4, 8).transpose(1, 2)
+        k, v = (t.view(b, s, 2, 8).transpose(1, 2) for t in self.kv(x).split(16, dim=-1))
+        k, v = (t[:, :, None].expand(b, 2, 2, s, 8).reshape(b, 4, s, 8) for t in (k, v))
+        mask = attention_mask.bool()[:, None, None, :].expand(b, 1, s, s)
+        y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        x = self.rms(x + y.transpose(1, 2).reshape(b, s, 32))
+        return {"logits": self.head(x + self.down(F.silu(self.up(x))))}
+
+
+@pytest.fixture(scope="module")
+def block():
+    ids = torch.arange(10).reshape(2, 5)
+    other = torch.arange(21).reshape(3, 7)
+    shapes = tuple({0: DYNAMIC(min=1, max=8), 1: DYNAMIC(min=2, max=64)} for _ in range(2))
+    ragged = torch.ones_like(other)
+    ragged[1, 3:] = 0
+    return check(Block(), (ids, torch.ones_like(ids)), others=[(other, ragged)], dynamic_shapes=shapes)
+
+
+def test_operators_arrive_whole(block) -> None:
+    assert operators(block) == {"attention": 1, "embedding": 1, "layer_norm": 1, "linear": 5, "rms_norm": 1}
+
+
+def test_repeated_heads_and_padding_masks_become_attributes(block) -> None:
+    attention = next(line for line in block.mod.script().splitlines() if "halo.attention" in line)
+    assert "num_kv_heads=2" in attention.replace('"', "").replace(": ", "=")
+    assert "has_key_mask" in attention and "has_bias" not in attention
+
+
+def test_names_ranges_and_tied_weights(block) -> None:
+    ids, mask = block.inputs
+    assert (ids.name, ids.shape, ids.values) == ("input_ids", ("batch", "sequence"), (0, 49))
+    assert (mask.name, mask.default) == ("attention_mask", "ones")
+    assert block.ranges == {"batch": (1, 8), "sequence": (1, 64)}
+    assert block.outputs == ("logits",)
+    assert ("embed.weight" in block.params) != ("head.weight" in block.params)
+    assert {"q.weight", "q.bias", "rms.weight"} <= set(block.params.sources)
+
+
+def heads(b: int, h: int, s: int, d: int = 8) -> torch.Tensor:
+    return normal(b, h, s, d)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v),
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+        lambda q, k, v: F.scaled_dot_product_attention(q, k[:, :2], v[:, :2], enable_gqa=True, scale=0.3),
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=torch.ones(5, 5).tril().bool()),
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, attn_mask=q[:, :, :, :5].mean(1, keepdim=True)),
+        lambda q, k, v: F.scaled_dot_product_attention(q[:, :, :3], k, v, is_causal=True),
+        lambda q, k, v: F.scaled_dot_product_attention(q[0], k[0], v[0]),
+    ],
+    ids=["plain", "causal", "grouped", "bool mask", "float mask", "causal, fewer queries", "no batch"],
+)
+def test_attention_forms(function) -> None:
+    check(Function(function), (heads(2, 4, 5), heads(2, 4, 5) + 1, heads(2, 4, 5) - 1))
+
+
+X, I = normal(3, 4, 6), torch.tensor([[2, 0, -1], [1, 1, 0]])
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, i: (x > 0).cumsum(-1),
+        lambda x, i: x[i, :, 1:5:2],
+        lambda x, i: x[:, i[:, :2], i[:, :2]],
+        lambda x, i: x.gather(1, i[None, :, :].abs().expand(3, 2, 3)),
+        lambda x, i: x.masked_fill(x < 0, 2.5).roll(2, 1).flip(0),
+        lambda x, i: (x.var(1), x.std((0, 2)), x.amax(-1), x.argmax(1), x.logsumexp(2)),
+        lambda x, i: x.topk(2, dim=1),
+        lambda x, i: x.sort(-1, descending=True),
+        lambda x, i: F.max_pool2d(F.pad(x[None], (1, 2, 0, 1)), 2, ceil_mode=True),
+        lambda x, i: F.avg_pool2d(x[None], 3, 2, padding=1, count_include_pad=False),
+        lambda x, i: F.interpolate(x[None], scale_factor=1.5, mode="bilinear"),
+        lambda x, i: F.adaptive_avg_pool2d(x[None], (3, 2)),
+        lambda x, i: (x // 0.7, x % 0.7, torch.log1p(x.abs()), x.pow(3), i // 2, i % -2),
+        lambda x, i: (F.gelu(x), F.gelu(x, approximate="tanh"), F.softplus(x), F.elu(x), F.hardswish(x)),
+        lambda x, i: x.index_put((i[:, 0].abs(),), torch.ones(2, 4, 6), accumulate=True),
+        lambda x, i: x.new_zeros(3, 4, 6).scatter(1, i.abs()[None].expand(3, 2, 3).contiguous(), 7.0),
+        lambda x, i: torch.einsum("abc,adc->abd", x, x) + x.tril()[:, :, :4],
+        lambda x, i: (x, None, {"a": [i, torch.arange(3)]}),
+    ],
+)  # fmt: skip
+def test_operators_compute_what_torch_computes(function) -> None:
+    check(Function(function), (X, I))
+
+
+def test_convolutions() -> None:
+    torch.manual_seed(1)
+    module = torch.nn.Sequential(
+        torch.nn.Conv2d(4, 8, 3, padding="same", groups=2), torch.nn.BatchNorm2d(8), torch.nn.ReLU6(),
+        torch.nn.ConvTranspose2d(8, 6, 2, stride=2), torch.nn.GroupNorm(2, 6), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(),
+    )  # fmt: skip
+    check(module, (normal(2, 4, 7, 6),), others=[(normal(3, 4, 7, 6),)], dynamic_shapes=({0: DYNAMIC(min=1, max=4)},))
+
+
+def test_all_unsupported_operators_are_listed() -> None:
+    def function(x):
+        return torch.fft.fft(x).real + torch.linalg.det(x @ x.T)
+
+    with pytest.raises(UnsupportedModel, match=r"aten\._fft_r2c\.default \(1: .*aten\._linalg_det|aten\.linalg"):
+        import_module(Function(function).eval(), (normal(4, 4),))
+
+
+def test_lengths_that_depend_on_values_are_refused() -> None:
+    with pytest.raises(UnsupportedModel):
+        import_module(Function(lambda x: x[x > 0]).eval(), (normal(4),))
+
+
+def test_state_is_refused() -> None:
+    class Counter(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("count", torch.zeros(1))
+
+        def forward(self, x):
+            self.count.add_(1)
+            return x + self.count
+
+    with pytest.raises(UnsupportedModel, match="changes its buffer 'count'"):
+        import_module(Counter().eval(), (normal(4),))
+
+
+def test_training_mode_is_refused() -> None:
+    with pytest.raises(UnsupportedModel, match=r"call \.eval\(\)"):
+        import_module(torch.nn.Dropout(0.5), (normal(4),))
