@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from tvm import relax
+from tvm import relax, te, tirx
 
 from ._broadcast import aligned
 from ._node import Node, expr_dtype, expr_shape
@@ -25,7 +25,20 @@ def cast(node: Node, x: relax.Expr, dtype: str) -> relax.Expr:
 
 def rounded(node: Node, x: relax.Expr, dtype: str) -> relax.Expr:
     """float32 `x` rounded to what `dtype` can hold, still float32."""
+    if dtype == "bfloat16" and expr_dtype(x) == "float32":
+        return node.te(_rounded_bits, x, name="round_bfloat16")
     return x if dtype not in NARROW else cast(node, cast(node, x, dtype), expr_dtype(x))
+
+
+def _rounded_bits(x: te.Tensor) -> te.Tensor:
+    """Nearest bfloat16, ties to even, on the bits: TVM cannot lower two casts to bfloat16 in one kernel."""
+
+    def value(*i):
+        bits = tirx.reinterpret("uint32", x[i])
+        up = tirx.const(0x7FFF, "uint32") + ((bits >> tirx.const(16, "uint32")) & tirx.const(1, "uint32"))
+        return tirx.reinterpret("float32", (bits + up) & tirx.const(0xFFFF0000, "uint32"))
+
+    return te.compute(x.shape, value, name="rounded")
 
 
 def reshape(node: Node, x: relax.Expr, shape: Sequence[Dim]) -> relax.Expr:

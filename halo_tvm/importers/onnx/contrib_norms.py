@@ -1,0 +1,99 @@
+"""Normalisations that onnxruntime fuses: with a residual, of embeddings, and by the root mean square."""
+
+from __future__ import annotations
+
+from tvm import relax
+
+from ...relay_ops.layer_norm import LayerNorm
+from ...relay_ops.rms_norm import RMSNorm
+from ._node import Node, expr_dtype, expr_shape
+from ._registry import converter
+from ._spell import NARROW, add, cast, number
+
+_MS = "com.microsoft"
+
+
+@converter("SimplifiedLayerNormalization")
+@converter("SimplifiedLayerNormalization", domain=_MS)
+def simplified(node: Node) -> tuple[relax.Expr | None, ...]:
+    """x / sqrt(mean(x^2) + eps) * scale over the last axis; also in the default domain, where exporters put it."""
+    axis = int(node.attr("axis", -1))
+    node.refuse_unless(axis in (-1, node.rank(0) - 1), f"expected the last axis, found {axis}")
+    _one_output(node, 1)
+    x = node.x(0)
+    return (_rms(node, x, node.x(1), float(node.attr("epsilon", 1e-5))), None)
+
+
+@converter("SkipSimplifiedLayerNormalization", domain=_MS)
+def skip_simplified(node: Node) -> tuple[relax.Expr | None, ...]:
+    _one_output(node, 3)
+    total = _sum(node, 3)
+    return (_rms(node, total, node.x(2), float(node.attr("epsilon", 1e-12))), None, None, total)
+
+
+@converter("SkipLayerNormalization", domain=_MS)
+def skip_layer_norm(node: Node) -> tuple[relax.Expr | None, ...]:
+    _one_output(node, 3)
+    total = _sum(node, 4)
+    beta = node.x(3) if node.has(3) else _zeros(node, node.x(2))
+    return (_layer_norm(node, total, node.x(2), beta, float(node.attr("epsilon", 1e-12))), None, None, total)
+
+
+@converter("EmbedLayerNormalization", domain=_MS)
+def embed_layer_norm(node: Node) -> tuple[relax.Expr | None, ...]:
+    """Sum of word, position and segment embeddings, normalised; and the number of tokens that the mask keeps."""
+    ids = node.x(0)
+    b, s = expr_shape(ids)
+    total = _rows(node, node.x(2), ids)
+    if node.has(8):
+        positions = _rows(node, node.x(3), node.x(8))
+    else:
+        order = node.emit(relax.op.arange(0, s, 1, "int64"))
+        positions = node.emit(relax.op.reshape(_rows(node, node.x(3), order), [1, s, node.shape(3)[1]]))
+    total = add(node, total, positions)
+    if node.has(4):
+        node.refuse_unless(node.has(1), "expected segment_ids with segment_embedding")
+        total = add(node, total, _rows(node, node.x(4), node.x(1)))
+    y = _layer_norm(node, total, node.x(5), node.x(6), float(node.attr("epsilon", 1e-12)))
+    if len(node.outputs) < 2 or not node.outputs[1]:
+        return (y, None, total)
+    kept = (
+        node.emit(relax.op.sum(cast(node, node.x(7), "int32"), 1))
+        if node.has(7)
+        else node.emit(relax.op.full(relax.ShapeExpr([b]), number(0, "int32"), "int32"))
+    )
+    return (y, kept, total)
+
+
+def _rows(node: Node, table: relax.Expr, ids: relax.Expr) -> relax.Expr:
+    return node.emit(relax.op.take(table, ids, axis=0, mode="clip"))
+
+
+def _sum(node: Node, bias: int) -> relax.Expr:
+    """input + skip + bias; a skip of fewer dimensions is repeated."""
+    total = add(node, node.x(0), node.x(1))
+    return add(node, total, node.x(bias)) if node.has(bias) else total
+
+
+def _one_output(node: Node, last: int) -> None:
+    asked = [name for name in node.outputs[1:last] if name] if last > 1 else [n for n in node.outputs[1:] if n]
+    node.refuse_unless(not asked, f"expected no mean and no deviation as outputs, found {', '.join(asked)}")
+
+
+def _zeros(node: Node, like: relax.Expr) -> relax.Expr:
+    return node.emit(relax.op.zeros(relax.ShapeExpr(expr_shape(like)), expr_dtype(like)))
+
+
+def _rms(node: Node, x: relax.Expr, weight: relax.Expr, eps: float) -> relax.Expr:
+    _check(node, x)
+    return node.emit(RMSNorm.call(x, cast(node, weight, "float32"), eps=eps))
+
+
+def _layer_norm(node: Node, x: relax.Expr, weight: relax.Expr, bias: relax.Expr, eps: float) -> relax.Expr:
+    _check(node, x)
+    return node.emit(LayerNorm.call(x, cast(node, weight, "float32"), cast(node, bias, "float32"), eps=eps))
+
+
+def _check(node: Node, x: relax.Expr) -> None:
+    dtype = expr_dtype(x)
+    node.refuse_unless(dtype == "float32" or dtype in NARROW, f"expected floats of 16 or 32 bits, found {dtype}")

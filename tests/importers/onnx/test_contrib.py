@@ -1,0 +1,179 @@
+"""Operators of com.microsoft against onnxruntime."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from halo_tvm.importers.onnx import import_proto
+from halo_tvm.in_process import compile_in_process
+
+ort = pytest.importorskip("onnxruntime")
+
+RNG = np.random.default_rng(7)
+SMALL = (RNG.standard_normal((2, 5, 24)) * 0.5).astype(np.float32)
+
+
+def f32(*shape: int, scale: float = 0.5) -> np.ndarray:
+    return (np.random.default_rng(sum(shape) + len(shape)).standard_normal(shape) * scale).astype(np.float32)
+
+
+def model_of(op: str, inputs: list, outputs: int, weights: tuple[int, ...], **attrs: object) -> tuple[onnx.ModelProto, dict]:
+    """One node of com.microsoft; inputs at `weights` are constants, None is an input left out."""
+    names = ["" if x is None else f"x{i}" for i, x in enumerate(inputs)]
+    feeds = {n: x for i, (n, x) in enumerate(zip(names, inputs)) if n and i not in weights}
+    node = helper.make_node(op, names, [f"y{i}" for i in range(outputs)], domain="com.microsoft", **attrs)
+    infos = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape) for n, x in feeds.items()]
+    held = [onnx.numpy_helper.from_array(inputs[i], names[i]) for i in weights]
+    graph = helper.make_graph([node], "g", infos, [onnx.ValueInfoProto(name=n) for n in node.output], held)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)])
+    model.ir_version = 9
+    return model, feeds
+
+
+def check(op: str, inputs: list, outputs: int = 1, weights: tuple[int, ...] = (), steps: int = 0, **attrs: object) -> None:
+    """Compare with onnxruntime; integers may differ by `steps`."""
+    model, feeds = model_of(op, inputs, outputs, weights, **attrs)
+    wanted = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, feeds)
+    typed = onnx.ModelProto()
+    typed.CopyFrom(model)
+    del typed.graph.output[:]
+    typed.graph.output.extend(
+        helper.make_tensor_value_info(f"y{i}", helper.np_dtype_to_tensor_dtype(w.dtype), w.shape) for i, w in enumerate(wanted)
+    )
+    found = compile_in_process(import_proto(typed, name="test"))(**feeds)
+    for index, want in enumerate(wanted):
+        got = np.asarray(found[f"y{index}"])
+        assert got.dtype == want.dtype and got.shape == want.shape
+        if want.dtype.kind == "f":
+            np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-5)
+        else:
+            assert np.abs(got.astype(np.int64) - want.astype(np.int64)).max(initial=0) <= steps
+
+
+@pytest.mark.parametrize(
+    "extra, attrs",
+    [
+        ([None, None, None], {}),
+        ([np.array([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]], np.int32), None, None], {}),
+        ([np.array([5, 3], np.int32), None, None], {}),
+        ([None, None, f32(2, 4, 5, 5)], {"unidirectional": 1}),
+    ],
+)
+def test_attention(extra, attrs):
+    check("Attention", [SMALL, f32(24, 72), f32(72), *extra], weights=(1, 2), num_heads=4, **attrs)
+
+
+def test_attention_with_past():
+    check("Attention", [SMALL, f32(24, 72), f32(72), None, f32(2, 2, 4, 3, 6)], 2, weights=(1, 2), num_heads=4, unidirectional=1)
+
+
+@pytest.mark.parametrize(
+    "inputs, outputs",
+    [
+        ([SMALL, f32(2, 7, 24), f32(2, 7, 24), f32(72)], 1),
+        ([SMALL, f32(2, 7, 24), f32(2, 7, 24), None, np.array([[1] * 7, [1] * 4 + [0] * 3], np.int32)], 1),
+        ([SMALL, f32(2, 4, 7, 6), f32(2, 4, 7, 6)], 1),
+        ([SMALL, SMALL, SMALL, None, None, f32(1, 4, 5, 8), f32(2, 4, 3, 6), f32(2, 4, 3, 6)], 3),
+    ],
+)
+def test_multi_head_attention(inputs, outputs):
+    check("MultiHeadAttention", inputs, outputs, num_heads=4)
+
+
+@pytest.mark.parametrize("attrs", [{}, {"local_window_size": 3}, {"softcap": 2.0}, {"do_rotary": 1}, {"do_rotary": 1, "rotary_interleaved": 1}])
+@pytest.mark.parametrize("past", [0, 6])
+def test_group_query_attention(attrs, past):
+    s = 1 if past else 5
+    tables = [np.cos(f32(16, 8)), np.sin(f32(16, 8))] if "do_rotary" in attrs else []
+    lengths = np.array([past + s - 1, past - 2 if past else s - 1], np.int32)
+    cache = [f32(2, 2, past, 16), f32(2, 2, past, 16)] if past else [None, None]
+    inputs = [
+        *(f32(2, s, 64), f32(2, s, 32, scale=0.4), f32(2, s, 32, scale=0.3), *cache),
+        *(lengths, np.array(past + s, np.int32), *tables),
+    ]  # fmt: skip
+    check("GroupQueryAttention", inputs, 3, weights=(6,), num_heads=4, kv_num_heads=2, **attrs)
+
+
+@pytest.mark.parametrize(
+    "op, inputs, outputs",
+    [
+        ("SkipLayerNormalization", [SMALL, SMALL * 2, f32(24), f32(24), f32(24)], 1),
+        ("SkipLayerNormalization", [SMALL, SMALL * 2, f32(24)], 1),
+        ("SkipSimplifiedLayerNormalization", [SMALL, SMALL * 2, f32(24), f32(24)], 1),
+        ("BiasGelu", [SMALL, f32(24)], 1),
+        ("FastGelu", [SMALL, f32(24)], 1),
+        ("FastGelu", [SMALL], 1),
+        ("QuickGelu", [SMALL], 1),
+        ("Gelu", [SMALL], 1),
+    ],
+)
+def test_fused_pointwise(op, inputs, outputs):
+    check(op, inputs, outputs, weights=tuple(range(2 if "Skip" in op else 1, len(inputs))))
+
+
+def test_embed_layer_norm():
+    ids, kinds = np.array([[1, 5, 2], [0, 3, 9]], np.int32), np.array([[0, 0, 1], [1, 0, 0]], np.int32)
+    mask = np.array([[1, 1, 1], [1, 1, 0]], np.int32)
+    check("EmbedLayerNormalization", [ids, kinds, f32(10, 24), f32(6, 24), f32(2, 24), f32(24), f32(24), mask], 2, weights=(2, 3, 4, 5, 6))
+
+
+@pytest.mark.parametrize("attrs", [{}, {"transA": 1}, {"transB": 1, "alpha": 0.5}])
+@pytest.mark.parametrize("weights", [(), (1,)])
+def test_fused_matmul(attrs, weights):
+    a = f32(2, 6, 5) if "transA" in attrs else f32(2, 5, 6)
+    check("FusedMatMul", [a, f32(7, 6) if "transB" in attrs else f32(6, 7)], weights=weights, **attrs)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("zeros", [False, True])
+def test_matmul_n_bits(bits, zeros):
+    rng, (k, n, block) = np.random.default_rng(3), (48, 7, 16)
+    packed = rng.integers(0, 256, (n, k // block, block * bits // 8), np.uint8)
+    zero = rng.integers(0, 256, (n, -(-(k // block) * bits // 8)), np.uint8) if zeros else None
+    inputs = [f32(3, k), packed, np.abs(f32(n, k // block)) + 0.01] + ([zero] if zeros else [])
+    check("MatMulNBits", inputs, weights=tuple(range(1, len(inputs))), K=k, N=n, bits=bits, block_size=block)
+
+
+def bytes_of(*shape: int, dtype: str = "uint8") -> np.ndarray:
+    limits = np.iinfo(dtype)
+    return np.random.default_rng(11).integers(limits.min, limits.max + 1, shape, dtype)
+
+
+SCALE, ZERO = np.array(0.03, np.float32), np.array(120, np.uint8)
+
+
+@pytest.mark.parametrize("depth", [9, 600])
+def test_integer_matmuls(depth):
+    b, b_scale, b_zero = bytes_of(depth, 7, dtype="int8"), np.abs(f32(7)) + 0.01, np.array(3, np.int8)
+    check("DynamicQuantizeMatMul", [f32(3, depth), b, b_scale, None, f32(7)], weights=(1, 2, 4))
+    check("MatMulIntegerToFloat", [bytes_of(3, depth), b, SCALE, b_scale, ZERO, b_zero], weights=(1, 2, 3, 4, 5))
+
+
+@pytest.mark.parametrize(
+    "op, inputs, attrs",
+    [
+        ("QLinearAdd", [bytes_of(2, 5), SCALE, ZERO, bytes_of(2, 5), SCALE * 2, ZERO, SCALE * 3, ZERO], {}),
+        ("QLinearMul", [bytes_of(2, 5), SCALE, ZERO, bytes_of(1, 5), SCALE * 2, ZERO, SCALE * 3, ZERO], {}),
+        ("QLinearConcat", [SCALE, ZERO, bytes_of(2, 5), SCALE * 2, ZERO, bytes_of(2, 3), SCALE * 3, ZERO], {"axis": 1}),
+        ("QLinearSoftmax", [bytes_of(2, 5), SCALE, ZERO, SCALE / 8, np.array(0, np.uint8)], {"axis": -1, "opset": 13}),
+        ("QLinearSigmoid", [bytes_of(2, 5), SCALE, ZERO, SCALE / 8, np.array(0, np.uint8)], {}),
+        ("QLinearLeakyRelu", [bytes_of(2, 5), SCALE, ZERO, SCALE, ZERO], {"alpha": 0.1}),
+        ("QLinearGlobalAveragePool", [bytes_of(1, 3, 4, 5), SCALE, ZERO, SCALE, ZERO], {}),
+        ("QGemm", [bytes_of(4, 6), SCALE, ZERO, bytes_of(6, 7, dtype="int8"), SCALE, np.array(2, np.int8), bytes_of(7).astype(np.int32), SCALE * 9, ZERO], {}),
+    ],
+)  # fmt: skip
+def test_quantised(op, inputs, attrs):
+    data = {"QLinearConcat": {2, 5}, "QLinearAdd": {0, 3}, "QLinearMul": {0, 3}}.get(op, {0})
+    check(op, inputs, weights=tuple(i for i in range(len(inputs)) if i not in data), steps=1, **attrs)
+
+
+def test_what_is_not_compiled_says_so():
+    model, _ = model_of("GroupQueryAttention", [f32(1, 1, 16), f32(1, 1, 16), f32(1, 1, 16), None, None, np.array([0], np.int32), np.array(1, np.int32)],
+                        1, (6,), num_heads=2, kv_num_heads=2, smooth_softmax=1)  # fmt: skip
+    with pytest.raises(Exception, match="smooth_softmax=0"):
+        import_proto(model, name="test")
+
+
