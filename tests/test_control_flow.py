@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 from test_general_graphs import imported, program_of
 from tvm import relax
 
+from halo_tvm.compiler import build as build_phase
+from halo_tvm.compiler import lower, schedule
+from halo_tvm.config import CompileConfig
+from halo_tvm.describe import manifest_of
 from halo_tvm.importers._loops import (
     allocate_rows,
     first_rows,
@@ -14,6 +22,7 @@ from halo_tvm.importers._loops import (
     while_loop,
     write_row,
 )
+from halo_tvm.targets import resolve
 
 R = relax.op
 
@@ -139,3 +148,38 @@ def test_nested_loops() -> None:
     program = program_of(imported({"n": ((), "int64")}, build))
     for n in (0, 1, 9):
         assert program(np.int64(n))["y"] == sum(i * i for i in range(n))
+
+
+def test_artifact_needs_the_bare_runtime_only(tmp_path: Path) -> None:
+    """A branch, a loop, a sort and a length that depends on values, built as a file, run where no compiler is loaded."""
+
+    def build(bb: relax.BlockBuilder, n: relax.Var, x: relax.Var) -> relax.Expr:
+        total = while_loop(
+            bb, [_const(0), x], lambda s: R.less(s[0], n), lambda s: [R.add(s[0], _const(1)), R.add(s[1], x)]
+        )[1]
+        (total,) = if_then_else(bb, R.less(n, _const(3)), lambda: [total], lambda: [R.negative(total)])
+        return relax.Tuple([bb.emit(R.nonzero(total)), bb.emit(R.sort(total, 0))])
+
+    model = imported({"n": ((), "int64"), "x": (("k",), "float32")}, build, ("places", "sorted"))
+    target = resolve("cpu")
+    config = CompileConfig(model="t", records=False)
+    mod, _ = lower(model, target, config)
+    mod, _ = schedule(mod, target, config)
+    mod, report = build_phase(mod, target, config, model, tmp_path / "model.so")
+    assert report["planned_bytes"] > 0
+    assert manifest_of(model, mod, target, {"optimise": {}}).functions["main"].outputs[0].shape == ("places.0", "places.1")
+    script = f"""
+import sys, numpy as np
+from pathlib import Path
+from halo_tvm.runtime.host import load_tvm_runtime
+from halo_tvm.runtime.session import Session
+from halo_tvm.runtime.tensors import to_arrays, to_tensor
+load_tvm_runtime()
+session = Session(Path({str(tmp_path / "model.so")!r}), "main", [], 1)
+x = np.float32([1, 0, -2])
+places, ordered = to_arrays(session.run([to_tensor(np.array(4)), to_tensor(x)]))
+assert places.tolist() == [[0, 2]] and ordered.tolist() == [-5, 0, 10], (places, ordered)
+assert "tvm" not in sys.modules
+session.close()
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=100)

@@ -39,6 +39,7 @@ TOLERANCES: dict[str, Tolerance] = {
     "bfloat16": Tolerance(4e-2, 4e-3),
 }
 EXACT = Tolerance(0.0, 0.0)  # integers and booleans
+UNEQUAL_SHARE = 1e-3  # of integers and booleans, in outputs of at least a thousand
 _CHUNK = 1 << 20  # elements compared at a time: logits of a long sequence are gigabytes in float64
 _KEY = re.compile(r"case(\d+)\.(input|output|error)\.(.+)")
 
@@ -125,6 +126,10 @@ def compare(
     dtype = str(output.dtype)
     tolerance = TOLERANCES.get(dtype, EXACT)
     bound = factor * (error if error is not None else tolerance.relative * largest + tolerance.absolute)
+    passed = max_abs <= bound
+    if not passed and tolerance is EXACT and error is None and flat.size >= 1 / UNEQUAL_SHARE:
+        # An index of the largest of two nearly equal scores may flip: so many elements may differ.
+        passed = _unequal(flat, reference) <= factor * UNEQUAL_SHARE * flat.size
     return OutputCheck(
         case=case,
         output=name,
@@ -134,8 +139,13 @@ def compare(
         top1=_top1(output, expected),
         bound=bound,
         bound_from="given by the reference" if error is not None else f"tolerance of {dtype}",
-        passed=max_abs <= bound,
+        passed=passed,
     )
+
+
+def _unequal(flat: np.ndarray, reference: np.ndarray) -> int:
+    chunks = range(0, flat.size, _CHUNK)
+    return sum(int((flat[i : i + _CHUNK] != reference[i : i + _CHUNK]).sum()) for i in chunks)
 
 
 def _top1(output: np.ndarray, expected: np.ndarray) -> float | None:
