@@ -54,6 +54,7 @@ class _Archive:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.size = path.stat().st_size
+        self.data = np.memmap(path, np.uint8, "c")  # once: every mapping holds an open file
         with zipfile.ZipFile(path) as archive:
             entries = archive.infolist()
         if len(entries) > _ENTRY_LIMIT:
@@ -119,9 +120,9 @@ class _Archive:
         offset = int(meta["storage_offset"]["as_int"])
         start, size_bytes = self.place(entry)
         if entry not in flat:
-            raw = np.memmap(self.path, np.uint8, "c", start, (size_bytes,)) if size_bytes else np.empty(0, np.uint8)
+            raw = self.data[start : start + size_bytes]
             whole = size_bytes - size_bytes % dtype.itemsize
-            aligned = raw if start % dtype.itemsize == 0 else np.array(raw)
+            aligned = raw if start % dtype.itemsize == 0 and size_bytes else np.array(raw)
             flat[entry] = torch.from_numpy(aligned[:whole]).view(dtype)
         low = min([offset, *sizes, *strides], default=0)
         last = offset + sum((n - 1) * step for n, step in zip(sizes, strides))

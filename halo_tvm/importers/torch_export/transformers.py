@@ -44,12 +44,13 @@ def import_unrestricted(path: Path, _options: Mapping[str, object]) -> ImportedM
         ) from reason
     model = model.eval()
     examples = _examples(model, config)
-    shapes = {"inputs": {name: _dynamic(config, name, value) for name, value in examples.items()}}
+    shapes = tuple(_dynamic(config, name, value) for name, value in examples.items())
+    module = _named(model, tuple(examples))
+    imported = import_module(module, tuple(examples.values()), dynamic_shapes=shapes, name=path.name)
     source = {
         "kind": "transformers", "name": path.name, "model_type": config.model_type, "sha256": fingerprint(path),
         "class": type(model).__name__,
     }  # fmt: skip
-    imported = import_module(_Outputs(model).eval(), (), kwargs=examples, dynamic_shapes=shapes, name=path.name)
     return dataclasses.replace(_own_names(imported), source=source)
 
 
