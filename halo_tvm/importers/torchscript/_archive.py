@@ -50,4 +50,4 @@ def _not_zip(path: Path, reason: str) -> str:
             f"expected TorchScript in {path.name}, found a pickle, which is not read because it could run code: "
             "save the model with torch.jit.trace(...).save or torch.export.save"
         )
-    return f"expected a TorchScript archive, found {reason or 'another format'} in {path.name}: save or download it again"
+    return f"expected a TorchScript archive, found {reason or 'another format'} in {path.name}: save it again"

@@ -1,4 +1,5 @@
-"""Recurrent cells in operators that torch traces with symbolic sizes; its own cells ask for numbers."""
+"""Operators spelled anew for torch.export: cells in steps that trace with symbolic sizes (torch's own ask for numbers),
+and the convolution that only traces hold."""
 
 from __future__ import annotations
 
@@ -31,4 +32,26 @@ def gru_cell(
     return ((1 - update) * new + update * hidden,)
 
 
-CELLS: dict[str, Callable[..., tuple[Tensor, ...]]] = {"aten::lstm_cell": lstm_cell, "aten::gru_cell": gru_cell}
+def convolution(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: list[int],
+    padding: list[int],
+    dilation: list[int],
+    transposed: bool,
+    output_padding: list[int],
+    groups: int,
+    *_backend: bool,
+) -> tuple[Tensor]:
+    """aten::_convolution as the operator of its rank; x [batch, channels, ...], weight [out, in / groups, ...]."""
+    rank = len(stride)
+    if transposed:
+        transpose = (torch.conv_transpose1d, torch.conv_transpose2d, torch.conv_transpose3d)[rank - 1]
+        return (transpose(x, weight, bias, stride, padding, output_padding, groups, dilation),)
+    return ((torch.conv1d, torch.conv2d, torch.conv3d)[rank - 1](x, weight, bias, stride, padding, dilation, groups),)
+
+
+CELLS: dict[str, Callable[..., tuple[Tensor, ...]]] = {
+    "aten::lstm_cell": lstm_cell, "aten::gru_cell": gru_cell, "aten::_convolution": convolution,
+}  # fmt: skip

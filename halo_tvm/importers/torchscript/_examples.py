@@ -61,7 +61,7 @@ def examples_of(source: Source, wanted: Sequence[Wanted]) -> list[Example]:
         given = [*wanted, *[None] * (len(names) - len(wanted))]
     if len(wanted) > len(names):
         raise UsageError(
-            f"expected {len(names)} inputs ({', '.join(names)}), found {len(wanted)}: give one per argument of the model"
+            f"expected {len(names)} inputs ({', '.join(names)}), found {len(wanted)}: give one per argument"
         )
     missing = [a.name for a, w in zip(arguments, given) if w is None and not a.has_default_value()]
     if missing:

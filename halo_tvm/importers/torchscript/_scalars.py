@@ -62,7 +62,7 @@ def _multiply(a: object, b: object) -> object:
     longest = max((len(x) * y for x, y in ((a, b), (b, a)) if isinstance(x, list) and isinstance(y, int)), default=0)
     if longest > _LARGEST_LIST:
         raise UnsupportedModel(
-            f"expected lists of at most {_LARGEST_LIST} elements, found one of {longest}: export the model as ONNX"
+            f"expected lists of at most {_LARGEST_LIST} elements, found one of {longest}: export it as ONNX"
         )
     return a * b
 

@@ -2,7 +2,7 @@
 
 Every node is evaluated by Python: what is a number, a string or a list is computed while tracing, what is a tensor
 goes to the ATen operator of the node. So loops over known lengths unroll, conditions on shapes are decided, and
-sizes that the graph reads from its inputs stay symbolic. Attributes that the graph sets are returned beside the outputs.
+sizes that the graph reads from its inputs stay symbolic. Attributes that the graph sets are returned, too.
 """
 
 from __future__ import annotations
