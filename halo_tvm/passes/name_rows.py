@@ -46,7 +46,8 @@ class _Namer(relax.PyExprMutator):
         if op_name(binding.value) != "relax.reshape" or not isinstance(binding.var, relax.DataflowVar):
             return
         dims = binding.var.ty.shape.values
-        named = [self._name(dim) for dim in dims]
+        # Beyond matrices only products are named: H - 2 of an image is written so in the kernels of its neighbours.
+        named = [self._name(dim) if len(dims) <= 2 or isinstance(dim, tirx.Mul) else dim for dim in dims]
         if any(not a.same_as(b) for a, b in zip(dims, named)):
             value = self.visit_expr(binding.var)
             self.set_var_remap(

@@ -33,6 +33,7 @@ LIFT = (
 )
 OPTIMISE = (
     Step("prune_heads", 0, off=True),
+    Step("channels_last", 1),
     Step("expand", 0, required=True),
     Step("fold", 1),
     Step("hoist_weights", 1),

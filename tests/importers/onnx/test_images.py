@@ -1,0 +1,47 @@
+"""Convolution, pooling and resizing with symbolic batch, height and width, against onnxruntime."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from halo_tvm.importers.onnx import import_proto
+from halo_tvm.in_process import compile_in_process
+
+ort = pytest.importorskip("onnxruntime")
+RNG = np.random.default_rng(0)
+
+
+def weight(name: str, *shape: int) -> TensorProto:
+    return numpy_helper.from_array(RNG.standard_normal(shape).astype(np.float32), name)
+
+
+CASES = {
+    "conv-strided": ("Conv", [weight("w", 6, 4, 3, 3), weight("b", 6)], {"strides": [2, 2], "pads": [1, 0, 1, 1]}),
+    "conv-1x1": ("Conv", [weight("w", 5, 4, 1, 1)], {}),
+    "conv-depthwise": ("Conv", [weight("w", 4, 1, 3, 3)], {"group": 4, "pads": [1, 1, 1, 1]}),
+    "conv-same": ("Conv", [weight("w", 3, 4, 3, 2)], {"auto_pad": "SAME_UPPER", "strides": [2, 3]}),
+    "conv-transposed": ("ConvTranspose", [weight("w", 4, 3, 3, 3)], {"strides": [2, 2], "output_padding": [1, 0]}),
+    "max-pool": ("MaxPool", [], {"kernel_shape": [3, 2], "strides": [2, 2], "ceil_mode": 1}),
+    "max-pool-same": ("MaxPool", [], {"kernel_shape": [3, 3], "strides": [2, 2], "auto_pad": "SAME_UPPER"}),
+    "average-pool": ("AveragePool", [], {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "count_include_pad": 1}),
+    "lrn": ("LRN", [], {"size": 3}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_symbolic_sizes(case: str) -> None:
+    op, weights, attrs = CASES[case]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4, "h", "w_"])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [None] * 4)
+    node = helper.make_node(op, ["x", *(w.name for w in weights)], ["y"], **attrs)
+    graph = helper.make_graph([node], "image", [x], [y], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    onnx.checker.check_model(model)
+    program = compile_in_process(import_proto(model, name="image"))
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    for shape in ((2, 4, 9, 11), (1, 4, 16, 8), (3, 4, 7, 7)):
+        data = RNG.standard_normal(shape).astype(np.float32)
+        np.testing.assert_allclose(program(x=data)["y"], session.run(None, {"x": data})[0], rtol=1e-4, atol=1e-5)
