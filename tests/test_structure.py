@@ -79,6 +79,8 @@ FOREIGN_HOMES = {"importers", "exporters", "peers", "integrations"}
 # A broad except may stand only where a process or worker boundary is crossed.
 BROAD_EXCEPTS = {
     "importers/torchscript/_convert.py": "torch.export raises whatever its tracer does; it becomes one sentence",
+    "importers/torch_export/_archive.py": "torch's reader raises anything for a graph that does not fit together",
+    "importers/torch_export/_program.py": "torch.export runs the user's own module",
     "importers/_worker.py": "the confined worker's boundary: whatever a file provokes is its answer",
     "cli/_main.py": "the command line's own boundary: a bug becomes one sentence",
     "runtime/session.py": "the runner thread hands every error to the caller who waits for it",

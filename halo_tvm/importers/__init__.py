@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from ..errors import UnknownName, UnsupportedModel, UsageError
 from ..imported import ImportedModel
 from ._shapes import apply_shapes, load_examples, parse_input, parse_shape
+
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def import_model(
@@ -55,6 +58,10 @@ def _import(model: str, seed: int, shapes: tuple[str, ...], inputs: str | None, 
             f"expected an .onnx, .pt2 or TorchScript file, a directory with config.json or a built-in name, found the file "
             f"{model!r}: convert it to ONNX first"
         )
+    if _HUB_NAME.fullmatch(model) and path.suffix not in (".onnx", ".pt", ".pt2", ".pth") and not path.parent.exists():
+        from .huggingface import import_hub
+
+        return import_hub(model)
     if path.suffix or "/" in model:
         raise UsageError(f"expected a model file or directory, found nothing at {model!r}: check the path")
     raise UnknownName(

@@ -13,11 +13,12 @@ from pathlib import Path
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from ..errors import MissingPackage, UnsupportedModel
+from ..errors import EnvironmentProblem, MissingPackage, UnsupportedModel
 from ..imported import ImportedModel
 from ..models import FAMILIES
 from ..params import ParamSource
 
+_HUB_SECONDS = 5.0
 _CONFIG_LIMIT = 4 << 20  # a config.json or an index of a real model is far smaller
 
 
@@ -38,6 +39,29 @@ def import_directory(path: Path) -> ImportedModel:
     weights = DirectoryWeights(path, family.prefixes)
     source = {"kind": "huggingface", "name": path.resolve().name, "model_type": kind, "sha256": weights.fingerprint()}
     return family.build(path.resolve().name, parsed, weights, source)
+
+
+def import_hub(name: str) -> ImportedModel:
+    """The model `org/name` of the hub: from its cache, else downloaded; offline it says so at once."""
+    try:
+        import huggingface_hub as hub
+        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
+    except ImportError as missing:
+        raise MissingPackage("huggingface_hub", f"the hub's model {name}", "pip install huggingface_hub") from missing
+    wanted = ["config.json", "*.safetensors", "*.safetensors.index.json"]
+    try:
+        return import_directory(Path(hub.snapshot_download(name, allow_patterns=wanted, local_files_only=True)))
+    except LocalEntryNotFoundError:
+        pass  # not in the cache
+    try:
+        hub.HfApi().model_info(name, timeout=_HUB_SECONDS)  # one question, before a download that would try again
+        return import_directory(Path(hub.snapshot_download(name, allow_patterns=wanted, etag_timeout=_HUB_SECONDS)))
+    except (OfflineModeIsEnabled, HfHubHTTPError, LocalEntryNotFoundError, OSError) as reason:
+        line = next((t for t in str(reason).strip().splitlines() if t.strip()), type(reason).__name__)
+        raise EnvironmentProblem(
+            f"expected to reach the hub for {name}, found {type(reason).__name__} ({line[:160]}): "
+            "go online, or give the model's directory"
+        ) from reason
 
 
 def _exported(path: Path, kind: object) -> ImportedModel:

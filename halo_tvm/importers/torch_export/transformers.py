@@ -44,9 +44,16 @@ def import_unrestricted(path: Path, _options: Mapping[str, object]) -> ImportedM
         ) from reason
     model = model.eval()
     examples = _examples(model, config)
-    shapes = tuple(_dynamic(config, name, value) for name, value in examples.items())
     module = _named(model, tuple(examples))
-    imported = import_module(module, tuple(examples.values()), dynamic_shapes=shapes, name=path.name)
+
+    def exported(shared: bool) -> ImportedModel:
+        shapes = tuple(_dynamic(config, name, value, shared) for name, value in examples.items())
+        return import_module(module, tuple(examples.values()), dynamic_shapes=shapes, name=path.name)
+
+    try:
+        imported = exported(shared=True)
+    except UnsupportedModel:  # torch finds that a dimension is fixed, or is not the same everywhere
+        imported = exported(shared=False)
     source = {
         "kind": "transformers", "name": path.name, "model_type": config.model_type, "sha256": fingerprint(path),
         "class": type(model).__name__,
@@ -139,13 +146,21 @@ def _examples(model: torch.nn.Module, config: object) -> dict[str, torch.Tensor]
     return examples
 
 
-def _dynamic(config: object, name: str, value: torch.Tensor) -> dict[int, object]:
-    """Batch, and the length of token sequences and waves; torch keeps fixed what the model itself fixes."""
-    batch = torch.export.Dim.AUTO(min=1, max=_LARGEST_BATCH)
+def _dynamic(config: object, name: str, value: torch.Tensor, shared: bool) -> dict[int, object]:
+    """Batch, and the length of token sequences and waves.
+
+    `shared`: one batch, and one length for tokens and their mask; else torch keeps fixed what the model itself fixes.
+    """
+
+    def dimension(label: str, low: int, high: int) -> object:
+        return torch.export.Dim(label, min=low, max=high) if shared else torch.export.Dim.AUTO(min=low, max=high)
+
+    batch = dimension("batch", 1, _LARGEST_BATCH)
     if value.dim() != 2:
         return {0: batch}
     text = getattr(config, "text_config", config)
     longest = next((int(getattr(text, f)) for f in _LENGTH_FIELDS if getattr(text, f, None)), _LONGEST)
     if name == "input_values":
-        return {0: batch, 1: torch.export.Dim.AUTO(min=1000, max=1 << 20)}
-    return {0: batch, 1: torch.export.Dim.AUTO(min=2, max=max(min(longest, _LONGEST), _LENGTH + 1))}
+        return {0: batch, 1: dimension("samples", 1000, 1 << 20)}
+    label = "decoder_sequence" if name.startswith("decoder_") else "sequence"
+    return {0: batch, 1: dimension(label, 2, max(min(longest, _LONGEST), _LENGTH + 1))}
