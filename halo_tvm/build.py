@@ -10,8 +10,8 @@ from pathlib import Path
 import tvm
 from tvm import relax, tirx
 
-from .errors import EnvironmentProblem
 from .dimensions import itemsize_of, size_of
+from .errors import EnvironmentProblem
 from .imported import UNBOUNDED
 from .targets import Target
 

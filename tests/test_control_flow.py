@@ -15,13 +15,7 @@ from halo_tvm.compiler import build as build_phase
 from halo_tvm.compiler import lower, schedule
 from halo_tvm.config import CompileConfig
 from halo_tvm.describe import manifest_of
-from halo_tvm.importers._loops import (
-    allocate_rows,
-    first_rows,
-    if_then_else,
-    while_loop,
-    write_row,
-)
+from halo_tvm.importers._loops import allocate_rows, first_rows, if_then_else, while_loop, write_row
 from halo_tvm.targets import resolve
 
 R = relax.op
@@ -136,10 +130,7 @@ def test_nested_loops() -> None:
         def outer(s: list[relax.Expr]) -> list[relax.Expr]:
             i, total = s
             _, total = while_loop(
-                bb,
-                [_const(0), total],
-                lambda s: R.less(s[0], i),
-                lambda s: [R.add(s[0], _const(1)), R.add(s[1], i)],
+                bb, [_const(0), total], lambda s: R.less(s[0], i), lambda s: [R.add(s[0], _const(1)), R.add(s[1], i)]
             )
             return [R.add(i, _const(1)), total]
 
@@ -151,7 +142,7 @@ def test_nested_loops() -> None:
 
 
 def test_artifact_needs_the_bare_runtime_only(tmp_path: Path) -> None:
-    """A branch, a loop, a sort and a length that depends on values, built as a file, run where no compiler is loaded."""
+    """Branch, loop, sort and a length that depends on values: built as a file, run where no compiler is loaded."""
 
     def build(bb: relax.BlockBuilder, n: relax.Var, x: relax.Var) -> relax.Expr:
         total = while_loop(
@@ -167,7 +158,10 @@ def test_artifact_needs_the_bare_runtime_only(tmp_path: Path) -> None:
     mod, _ = schedule(mod, target, config)
     mod, report = build_phase(mod, target, config, model, tmp_path / "model.so")
     assert report["planned_bytes"] > 0
-    assert manifest_of(model, mod, target, {"optimise": {}}).functions["main"].outputs[0].shape == ("places.0", "places.1")
+    assert manifest_of(model, mod, target, {"optimise": {}}).functions["main"].outputs[0].shape == (
+        "places.0",
+        "places.1",
+    )
     script = f"""
 import sys, numpy as np
 from pathlib import Path

@@ -139,7 +139,9 @@ def first_rows(builder: relax.BlockBuilder, rows: relax.Expr, count: relax.Expr)
     """The first `count` (int64 scalar tensor) rows, a new dimension."""
     size = size_of_tensor(builder, count)
     return builder.emit_te(
-        lambda x: te.compute((size, *x.shape[1:]), lambda *i: x[i], name="first_rows"), rows, primfunc_name_hint="first_rows"
+        lambda x: te.compute((size, *x.shape[1:]), lambda *i: x[i], name="first_rows"),
+        rows,
+        primfunc_name_hint="first_rows",
     )
 
 
@@ -213,9 +215,9 @@ def _chain(
             before = found
 
             def otherwise() -> list[relax.Expr]:
-                return before  # noqa: B023 - called at once
+                return before
 
-            chosen = relax.If(found[0], _block(builder, lambda: part(before[1:])), _block(builder, otherwise))  # noqa: B023
+            chosen = relax.If(found[0], _block(builder, lambda: part(before[1:])), _block(builder, otherwise))
             result = builder.emit(chosen)
             found = [builder.emit(relax.TupleGetItem(result, i)) for i in range(len(types))]
         return found

@@ -19,7 +19,7 @@ def argsort_kernel(dtype: str, *, descending: bool = False) -> tirx.PrimFunc:
     number = _comparable(dtype)
     is_float = dtype.startswith(("float", "bfloat"))
 
-    def before(a, b):  # noqa: ANN001, ANN202 - expressions
+    def before(a, b):
         """Whether a comes strictly before b."""
         a, b = (number(b), number(a)) if descending else (number(a), number(b))
         return T.Or(a < b, T.And(T.isnan(b), T.Not(T.isnan(a)))) if is_float else a < b
@@ -59,11 +59,16 @@ def argsort_kernel(dtype: str, *, descending: bool = False) -> tirx.PrimFunc:
                                         state[vr, 5] = T.int64(0)
                                         for w in T.serial(width):
                                             if state[vr, 5] == T.int64(0):
-                                                if before(X[vr, spare[vr, state[vr, 3]], w], X[vr, spare[vr, state[vr, 2]], w]):
+                                                if before(
+                                                    X[vr, spare[vr, state[vr, 3]], w], X[vr, spare[vr, state[vr, 2]], w]
+                                                ):
                                                     state[vr, 4] = T.int64(1)
                                                     state[vr, 5] = T.int64(1)
                                                 else:
-                                                    if before(X[vr, spare[vr, state[vr, 2]], w], X[vr, spare[vr, state[vr, 3]], w]):
+                                                    if before(
+                                                        X[vr, spare[vr, state[vr, 2]], w],
+                                                        X[vr, spare[vr, state[vr, 3]], w],
+                                                    ):
                                                         state[vr, 5] = T.int64(1)
                                 if state[vr, 4] == T.int64(1):
                                     Y[vr, state[vr, 1] + k] = spare[vr, state[vr, 3]]
@@ -143,7 +148,7 @@ def groups_kernel(dtype: str, in_order_of_values: bool) -> tirx.PrimFunc:
         T.func_attr({"tirx.noalias": True, "op_pattern": 8})
         n, width = T.int64(), T.int64()
         X = T.match_buffer(x, (1, n, width), dtype)
-        O = T.match_buffer(order, (1, n), "int64")  # noqa: E741
+        O = T.match_buffer(order, (1, n), "int64")
         G = T.match_buffer(group, (n,), "int64")
         C = T.match_buffer(count, (1,), "int64")
         with T.sblock("root"):

@@ -15,7 +15,6 @@ from tvm import relax, tirx
 from ..relay_ops._operator import operator_of
 from ._pass import Context, Pass, Report, op_name
 
-
 _SHAPED = {"relax.reshape", "relax.broadcast_to"}
 
 

@@ -96,7 +96,11 @@ def _roots(pattern: DFPattern) -> set[str] | None:
     if isinstance(pattern, OrPattern):
         sides = [_roots(pattern.left), _roots(pattern.right)]
         return None if None in sides else sides[0] | sides[1]
-    if isinstance(pattern, CallPattern) and isinstance(pattern.op, ExprPattern) and isinstance(pattern.op.expr, tvm.ir.Op):
+    if (
+        isinstance(pattern, CallPattern)
+        and isinstance(pattern.op, ExprPattern)
+        and isinstance(pattern.op.expr, tvm.ir.Op)
+    ):
         return {pattern.op.expr.name}
     return None
 

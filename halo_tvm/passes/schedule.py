@@ -97,9 +97,7 @@ def _scheduled(
     """The choice that was carried out; a rule whose own default cannot be applied makes way for the fallback."""
     choice = _choose(func, target, lookup)
     try:
-        return choice, scheduled_by(
-            choice.rule, func, target, choice.decision, vector_math=vector_math, counts=counts
-        )
+        return choice, scheduled_by(choice.rule, func, target, choice.decision, vector_math=vector_math, counts=counts)
     except (Declined, RuntimeError, ValueError) as reason:  # TVM's errors are RuntimeErrors
         last = RULES[target.spec.rules[-1]]
         if choice.origin != "rule" or choice.rule is last:

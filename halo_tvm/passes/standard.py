@@ -58,7 +58,11 @@ def _folded(mod: tvm.IRModule) -> tvm.IRModule:
 
 def _is_constant(value: relax.Expr, constant: Mapping[relax.Var, relax.Expr]) -> bool:
     """A call of an operator with a lowering, of constants alone, whose result has a known shape."""
-    if not op_name(value) or not isinstance(value.ty, relax.TensorType) or not isinstance(value.ty.shape, relax.ShapeExpr):
+    if (
+        not op_name(value)
+        or not isinstance(value.ty, relax.TensorType)
+        or not isinstance(value.ty.shape, relax.ShapeExpr)
+    ):
         return False
     if value.op.get_attr("FLegalize") is None or relax.analysis.tir_vars_in_type(value.ty):
         return False
