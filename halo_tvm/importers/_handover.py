@@ -106,7 +106,7 @@ def map_arrays(file: Path) -> dict[str, np.ndarray]:
         size = file.stat().st_size
         length = int.from_bytes(stream.read(8), "little")
         if not 0 < length <= min(size - 8, _HEADER_LIMIT):
-            raise UnsupportedModel(f"expected a safetensors header within {size} bytes, found {length}: file is damaged")
+            raise UnsupportedModel(f"expected a safetensors header in {size} bytes, found {length}: file is damaged")
         table = json.loads(stream.read(length))
         data = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
     arrays = {}

@@ -57,7 +57,8 @@ def convert_restricted(
 ) -> ImportedModel:
     """Import `path` (a file or a directory) with the converter `kind` in a confined process.
 
-    `options` are plain values for the converter, which may read the files `reads`, too. `trust` goes on where the host offers no confinement.
+    `options` are plain values for the converter, which may read the files `reads`, too. `trust` goes on where
+    the host offers no confinement.
     The restrictions that held are in the model's report under "restrictions". The model's engine asks the same
     process, which ends with the model.
 

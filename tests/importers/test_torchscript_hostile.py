@@ -155,7 +155,9 @@ def test_the_confined_process_reads_its_file_and_writes_at_home(victim: Path) ->
     ["write", "write the model", "remove", "chmod", "touch", "read", "list", "symlink", "socket", "unix socket",
      "program", "fork"],
 )  # fmt: skip
-def test_the_confined_process_can_do_nothing_else(name: str, victim: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_the_confined_process_can_do_nothing_else(
+    name: str, victim: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     secret = tmp_path_factory.mktemp("secret") / "file"
     secret.write_bytes(b"secret")
     target = {"write": secret.parent / "new", "remove": secret, "read": secret, "list": secret.parent}.get(name, "")

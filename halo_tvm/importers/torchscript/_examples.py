@@ -133,7 +133,7 @@ def _first_that_runs(source: Source, made: list[list[Example]]) -> list[Example]
 
 
 def widened(examples: Sequence[Example], varying: frozenset[tuple[str, int]]) -> list[Example]:
-    """Examples in which dimensions of size 1 that vary, as (input, axis), have another size: torch.export would fix a 1.
+    """Examples in which sizes of 1 that vary, as (input, axis), are others: torch.export would fix a 1.
 
     The size is unusual, since torch takes equal sizes for related ones.
     """

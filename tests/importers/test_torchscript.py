@@ -1,0 +1,75 @@
+"""TorchScript: state kept between calls, sizes that stay free, what must be given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from halo_tvm.artifact import FunctionSpec, TensorSpec
+from halo_tvm.errors import UsageError
+from halo_tvm.importers._shapes import InputShape, parse_input
+from halo_tvm.importers.torchscript import import_torchscript
+from halo_tvm.runtime.state import KeptState
+
+torch = pytest.importorskip("torch")
+
+
+class Counter(torch.nn.Module):
+    """Adds up what it is given; starts with an empty sum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = torch.zeros(0)
+
+    def forward(self, x: torch.Tensor, scale: int) -> torch.Tensor:
+        if len(self.total) == 0:
+            self.total = torch.zeros(x.size(0), 3)
+        for _ in range(scale):
+            self.total = self.total + x
+        return self.total * 2
+
+
+def test_input_texts() -> None:
+    assert parse_input("ids:int64=1..8x12") == InputShape("ids", ((1, 8), (12, 12)), "int64")
+    assert parse_input("rate=scalar(16000)") == InputShape("rate", (), None, 16000)
+    assert parse_input("flag:bool=scalar") == InputShape("flag", (), "bool")
+    with pytest.raises(UsageError, match="number or range"):
+        parse_input("x=1xtwo")
+
+
+def test_state_of_a_script_becomes_inputs_and_outputs(tmp_path: Path) -> None:
+    path = tmp_path / "counter.pt"
+    torch.jit.script(Counter().eval()).save(str(path))
+    model = import_torchscript(path, shapes=(parse_input("x=1..8x3"), parse_input("scale=scalar(2)")))
+    assert [(s.name, s.default) for s in model.inputs] == [("x", None), ("scale", None), ("state_total", "zeros")]
+    assert model.outputs == ("output", "state_total")
+    assert model.inputs[0].shape == (model.inputs[2].shape[0], 3)
+    assert model.inputs[1].values == (2, 2)
+    x, total = np.ones((4, 3), np.float32), np.full((4, 3), 5, np.float32)
+    found = model.engine({"x": x, "scale": np.int64(2), "state_total": total})
+    np.testing.assert_allclose(found["output"], 2 * (total + 2 * x))
+    np.testing.assert_allclose(found["state_total"], total + 2 * x)
+
+
+def test_shapes_must_be_given(tmp_path: Path) -> None:
+    path = tmp_path / "linear.pt"
+    torch.jit.trace(torch.nn.Linear(8, 4).eval(), torch.ones(1, 8)).save(str(path))
+    with pytest.raises(UsageError, match="--shape 'input=1x16'"):
+        import_torchscript(path)
+
+
+def test_the_executor_keeps_state_until_sizes_change() -> None:
+    tensors = (TensorSpec("x", ("n", 2), "float32"), TensorSpec("s", ("n",), "float32", default="zeros"))
+    outputs = (TensorSpec("y", ("n", 2), "float32"), TensorSpec("s", ("n",), "float32"))
+    state = KeptState(FunctionSpec(inputs=tensors, outputs=outputs, state=("s",)))
+    x, kept = np.zeros((3, 2)), np.arange(3.0)
+    assert state.added((), {"x": x}).keys() == {"x"}
+    (y,) = state.keep((x, kept))
+    assert y is x and state.added((x,), {})["s"] is kept
+    assert state.passed((), {"x": x, "s": kept}) and not state.passed((x,), {})
+    assert "s" not in state.added((), {"x": np.zeros((4, 2))})
+    state.keep((x, kept))
+    state.reset()
+    assert "s" not in state.added((x,), {})
