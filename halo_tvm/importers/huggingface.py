@@ -1,6 +1,7 @@
 """A Hugging Face directory (config.json and safetensors) -> a built-in definition with its real weights.
 
-An architecture without definition is exported from transformers, where that is installed, in a confined process. The weights stay in their files until the artifact is written: every tensor is a lazy `ParamSource`.
+An architecture without definition is exported from transformers, where that is installed, in a confined process.
+The weights stay in their files until the artifact is written: every tensor is a lazy `ParamSource`.
 """
 
 from __future__ import annotations

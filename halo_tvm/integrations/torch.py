@@ -24,7 +24,16 @@ from ..runtime.tensors import ALIGNMENT
 
 _VARIANTS = 8  # sets of input shapes that one graph is compiled for; further ones run in torch
 # What TVM raises for a function it cannot build: there is no common base.
-_COMPILER_ERRORS = (HaloError, RuntimeError, ValueError, TypeError, KeyError, IndexError, AssertionError, NotImplementedError)
+_COMPILER_ERRORS = (
+    HaloError,
+    RuntimeError,
+    ValueError,
+    TypeError,
+    KeyError,
+    IndexError,
+    AssertionError,
+    NotImplementedError,
+)
 
 
 class HaloModule(torch.nn.Module):
@@ -79,8 +88,12 @@ class GraphReport:
     reasons: list[str] = field(default_factory=list)  # why it ran any, each reason once
 
     def __str__(self) -> str:
-        done = f"compiled for {self.compiled} sets of shapes in {self.seconds:.1f} s" if self.compiled else "not compiled"
-        text = f"graph {self.number}: {self.operators} operators, {done}, {self.calls} calls, {self.eager_calls} in torch"
+        done = (
+            f"compiled for {self.compiled} sets of shapes in {self.seconds:.1f} s" if self.compiled else "not compiled"
+        )
+        text = (
+            f"graph {self.number}: {self.operators} operators, {done}, {self.calls} calls, {self.eager_calls} in torch"
+        )
         return "\n".join([text, *(f"    {reason}" for reason in self.reasons)])
 
     def because(self, reason: str) -> None:
@@ -187,9 +200,7 @@ class _Compiled:
         if len(model.inputs) != len(dynamic):
             raise ValueError("an input that the graph does not read")
         self._outputs = _outputs(graph)
-        self._program = compile_in_process(
-            model, threads=options.get("threads"), level=int(options.get("level", 3))
-        )
+        self._program = compile_in_process(model, threads=options.get("threads"), level=int(options.get("level", 3)))
 
     def __call__(self, args: Sequence[object]) -> object:
         inputs = [_dlpack(args[i]) for i in self._places]

@@ -1,8 +1,8 @@
 """A program of torch.export -> `ImportedModel`: a `.pt2` file, an `ExportedProgram`, or an `nn.Module` with examples.
 
-    import_pt2(path)                              a file, read in a confined process, nothing in it executed
-    import_program(program, name=...)             a program in memory
-    import_module(module, example_inputs, ...)    exported here
+import_pt2(path)                              a file, read in a confined process, nothing in it executed
+import_program(program, name=...)             a program in memory
+import_module(module, example_inputs, ...)    exported here
 """
 
 from __future__ import annotations

@@ -110,9 +110,7 @@ class _Archive:
                 tensors[name] = torch.nn.Parameter(tensors[name], requires_grad=False)
         return tensors
 
-    def _tensor(
-        self, name: str, meta: Mapping[str, object], entry: str, flat: dict[str, torch.Tensor]
-    ) -> torch.Tensor:
+    def _tensor(self, name: str, meta: Mapping[str, object], entry: str, flat: dict[str, torch.Tensor]) -> torch.Tensor:
         from torch._export.serde.serialize import deserialize_scalar_type
 
         dtype = deserialize_scalar_type(meta["dtype"])

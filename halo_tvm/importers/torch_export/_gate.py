@@ -138,7 +138,11 @@ def _small(exponents: list[ast.expr]) -> bool:
             node = node.args[0]
         if isinstance(node, ast.UnaryOp):
             node = node.operand
-        if not (isinstance(node, ast.Constant) and isinstance(node.value, int | float) and abs(node.value) <= _EXPONENT_LIMIT):
+        if not (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, int | float)
+            and abs(node.value) <= _EXPONENT_LIMIT
+        ):
             return False
     return bool(exponents)
 

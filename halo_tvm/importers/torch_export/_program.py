@@ -103,7 +103,10 @@ def import_program(
     specs = tuple(
         InputSpec(
             input_name,
-            tuple(int(d) if isinstance(d, tvm.tirx.IntImm) else d.name if isinstance(d, tvm.tirx.Var) else str(d) for d in var.ty.shape.values),
+            tuple(
+                int(d) if isinstance(d, tvm.tirx.IntImm) else d.name if isinstance(d, tvm.tirx.Var) else str(d)
+                for d in var.ty.shape.values
+            ),
             str(var.ty.dtype),
             values.get(input_name),
             "ones" if _is_padding_mask(input_name, var) else None,
@@ -117,7 +120,9 @@ def import_program(
         inputs=specs,
         outputs=tuple(outputs),
         ranges=dims.ranges,
-        typical={n: min(max({"batch": 1, "sequence": 128}.get(n, low), low), high) for n, (low, high) in dims.ranges.items()},
+        typical={
+            n: min(max({"batch": 1, "sequence": 128}.get(n, low), low), high) for n, (low, high) in dims.ranges.items()
+        },
         source=dict(source or {"kind": "torch", "name": name}),
         report={
             "importer": "torch_export",
@@ -244,9 +249,7 @@ def _name(path: Sequence[object]) -> str:
     return f"output_{text}" if text[:1].isdigit() else text
 
 
-def _index_ranges(
-    program: torch.export.ExportedProgram, inputs: Mapping[str, fx.Node]
-) -> dict[str, tuple[int, int]]:
+def _index_ranges(program: torch.export.ExportedProgram, inputs: Mapping[str, fx.Node]) -> dict[str, tuple[int, int]]:
     """Inputs that select rows of a table (token ids): 0 to the last row of the smallest such table."""
     origin = {node: name for name, node in inputs.items()}
     found: dict[str, tuple[int, int]] = {}
@@ -277,7 +280,9 @@ def _engine(
         for spec in program.graph_signature.input_specs:
             if spec.kind is InputKind.USER_INPUT:
                 name = spec.arg.name
-                flat.append(torch.from_numpy(np.array(values[name])) if name in values else getattr(spec.arg, "value", None))
+                flat.append(
+                    torch.from_numpy(np.array(values[name])) if name in values else getattr(spec.arg, "value", None)
+                )
         args, kwargs = _pytree.tree_unflatten(flat, program.call_spec.in_spec)
         with torch.no_grad():
             result = module(*args, **kwargs)

@@ -100,12 +100,15 @@ class Translator:
         return (
             meta.numel() * meta.element_size() <= _FOLDED_BYTES
             and meta.dtype in DTYPES
-            and all(a in self.known or not isinstance(a.meta.get("val"), torch.Tensor | tuple | list) for a in arguments)
+            and all(
+                a in self.known or not isinstance(a.meta.get("val"), torch.Tensor | tuple | list) for a in arguments
+            )
             and all(isinstance(a.meta.get("val"), torch.Tensor | bool | int | float) for a in arguments)
         )
 
     def _folded(self, node: fx.Node) -> relax.Expr:
         """The node's value, computed by torch."""
+
         def value(argument: fx.Node) -> object:
             return self.known.get(argument, argument.meta["val"])
 

@@ -34,7 +34,12 @@ def import_unrestricted(path: Path, _options: Mapping[str, object]) -> ImportedM
     try:
         config = transformers.AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
         model = _class(transformers, config).from_pretrained(
-            path, config=config, local_files_only=True, trust_remote_code=False, use_safetensors=True, dtype=torch.float32
+            path,
+            config=config,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            dtype=torch.float32,
         )
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, AttributeError, ImportError) as reason:
         line = next((t for t in str(reason).strip().splitlines() if t.strip()), type(reason).__name__)

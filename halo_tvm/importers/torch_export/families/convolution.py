@@ -22,7 +22,9 @@ def _each(c: Call, value: object, count: int, what: str) -> list[int]:
     return [fixed(v, what) for v in (values * count if len(values) == 1 else values)]
 
 
-@converter("conv1d.default", "conv2d.default", "conv3d.default", "conv1d.padding", "conv2d.padding", "convolution.default")
+@converter(
+    "conv1d.default", "conv2d.default", "conv3d.default", "conv1d.padding", "conv2d.padding", "convolution.default"
+)
 def convolution(c: Call) -> relax.Expr:
     x, weight = c.tensor("input"), c.tensor("weight")
     n = c.rank("weight") - 2
@@ -34,7 +36,13 @@ def convolution(c: Call) -> relax.Expr:
         x = padded(c, x, [0, 0, *before], [0, 0, *after], "constant", 0.0)
         before = [0] * n
     data, kernel = _LAYOUTS[n]
-    options = {"strides": stride, "padding": before, "dilation": dilation, "groups": int(c["groups"]), "data_layout": data}
+    options = {
+        "strides": stride,
+        "padding": before,
+        "dilation": dilation,
+        "groups": int(c["groups"]),
+        "data_layout": data,
+    }
     if c.nodes.get("transposed"):
         y = _TRANSPOSED[n](
             x, weight, **options, kernel_layout="IO" + kernel[2:],
@@ -71,7 +79,9 @@ def _unbatched(c: Call, y: relax.Expr, batched: bool) -> relax.Expr:
     return y if batched else c.reshape(y, c.shape)
 
 
-def _padding(c: Call, weight: relax.Expr, stride: list[int], dilation: list[int], n: int) -> tuple[list[int], list[int]]:
+def _padding(
+    c: Call, weight: relax.Expr, stride: list[int], dilation: list[int], n: int
+) -> tuple[list[int], list[int]]:
     """Elements added before and behind each axis."""
     padding = c["padding"]
     if padding == "valid":
@@ -89,7 +99,9 @@ def _pooled_rank(c: Call) -> int:
     return int(next(ch for ch in str(c.node.target).split("pool")[1] if ch.isdigit()))
 
 
-@converter(*(f"{kind}_pool{n}d.default" for kind in ("max", "avg") for n in (1, 2, 3)), "max_pool2d_with_indices.default")
+@converter(
+    *(f"{kind}_pool{n}d.default" for kind in ("max", "avg") for n in (1, 2, 3)), "max_pool2d_with_indices.default"
+)
 def pool(c: Call) -> object:
     """Windows as loops of our own: rounding up, and whether padding counts, are torch's."""
     n = _pooled_rank(c)
@@ -163,7 +175,9 @@ def adaptive_pool(c: Call) -> relax.Expr:
         def at(*i: tirx.Var) -> tirx.PrimExpr:
             places = [start + w for (start, _), w in zip(bounds(i), window)]
             inside = [p < end for p, (_, end) in zip(places, bounds(i))]
-            return te.sum(tirx.if_then_else(tirx.all(*inside), x[(*i[:-n], *places)], tirx.const(0, x.dtype)), axis=window)
+            return te.sum(
+                tirx.if_then_else(tirx.all(*inside), x[(*i[:-n], *places)], tirx.const(0, x.dtype)), axis=window
+            )
 
         total = te.compute([*x.shape[:-n], *wanted], at, name="pool")
 

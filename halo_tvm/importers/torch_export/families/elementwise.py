@@ -66,7 +66,9 @@ def _register() -> None:
         def bits(c: Call, on_bool: Binary = on_bool, on_bits: Binary = on_bits) -> relax.Expr:
             return c.emit((on_bool if c.dtype == "bool" else on_bits)(*_operands(c, c.dtype)))
 
-        converter(*(f"bitwise_{name}.{o}" for o in ("Tensor", "Scalar")), *(f"__{name}__.{o}" for o in ("Tensor", "Scalar")))(bits)
+        converter(
+            *(f"bitwise_{name}.{o}" for o in ("Tensor", "Scalar")), *(f"__{name}__.{o}" for o in ("Tensor", "Scalar"))
+        )(bits)
     for name, function in _FLOAT.items():
         converter(f"{name}.default")(lambda c, f=function: c.emit(f(c.tensor("self", c.dtype))))
     for name, function in _SAME.items():

@@ -106,7 +106,15 @@ def _wrapped_index(c: Call, index: relax.Expr, size: tirx.PrimExpr) -> relax.Exp
     return c.te(compute, index, size, hint="wrap")
 
 
-_REDUCTIONS = {None: "update", "add": "add", "sum": "add", "prod": "mul", "multiply": "mul", "amax": "max", "amin": "min"}
+_REDUCTIONS = {
+    None: "update",
+    "add": "add",
+    "sum": "add",
+    "prod": "mul",
+    "multiply": "mul",
+    "amax": "max",
+    "amin": "min",
+}
 
 
 @converter("scatter.src", "scatter.value", "scatter.reduce", "scatter_add.default", "scatter_reduce.two")

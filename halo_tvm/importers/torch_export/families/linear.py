@@ -89,7 +89,9 @@ def grouped_mm(c: Call) -> relax.Expr:
         rows, depth = x.shape
         groups, _, n = weight.shape
         g, k = te.reduce_axis((0, groups), "g"), te.reduce_axis((0, depth), "k")
-        group = te.compute((rows,), lambda i: te.sum((offs[g] <= i.astype(offs.dtype)).astype("int64"), axis=g), name="group")
+        group = te.compute(
+            (rows,), lambda i: te.sum((offs[g] <= i.astype(offs.dtype)).astype("int64"), axis=g), name="group"
+        )
         last = groups - 1
 
         def term(i: tirx.Var, j: tirx.Var) -> tirx.PrimExpr:
@@ -111,5 +113,3 @@ def embedding(c: Call) -> relax.Expr:
         n = int(table.ty.shape.values[0])
         return c.emit(OPERATORS["embedding"].call(ids, table, layout="nk", n=n))
     return c.emit(relax.op.take(table, ids, axis=0, mode="clip"))
-
-

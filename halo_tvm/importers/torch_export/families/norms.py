@@ -10,7 +10,12 @@ from ....relay_ops._norm import why_no_vector
 from .._call import Call, constant
 from .._registry import Refused, converter
 
-_EPS = {"float32": 1.1920928955078125e-07, "float64": 2.220446049250313e-16, "float16": 0.0009765625, "bfloat16": 0.0078125}
+_EPS = {
+    "float32": 1.1920928955078125e-07,
+    "float64": 2.220446049250313e-16,
+    "float16": 0.0009765625,
+    "bfloat16": 0.0078125,
+}
 
 
 @converter("layer_norm.default")
@@ -28,7 +33,9 @@ def layer_norm(c: Call) -> relax.Expr:
     return _scaled(c, centred, last, weight, bias)
 
 
-def _scaled(c: Call, centred: relax.Expr, axes: list[int], weight: relax.Expr | None, bias: relax.Expr | None) -> relax.Expr:
+def _scaled(
+    c: Call, centred: relax.Expr, axes: list[int], weight: relax.Expr | None, bias: relax.Expr | None
+) -> relax.Expr:
     """centred / sqrt(mean(centred^2) + eps) * weight + bias."""
     square = c.emit(relax.op.mean(c.emit(relax.op.multiply(centred, centred)), axes, keepdims=True))
     scale = c.emit(relax.op.rsqrt(c.emit(relax.op.add(square, constant(float(c["eps"]), c.dtype)))))
@@ -67,7 +74,9 @@ def group_norm(c: Call) -> relax.Expr:
     axes = list(range(2, rank + 1))
     centred = c.emit(relax.op.subtract(split, c.emit(relax.op.mean(split, axes, keepdims=True))))
     y = c.reshape(_scaled(c, centred, axes, None, None), c.shape)
-    return per_channel(c, y, c.tensor("weight") if c.has("weight") else None, c.tensor("bias") if c.has("bias") else None)
+    return per_channel(
+        c, y, c.tensor("weight") if c.has("weight") else None, c.tensor("bias") if c.has("bias") else None
+    )
 
 
 def per_channel(c: Call, x: relax.Expr, weight: relax.Expr | None, bias: relax.Expr | None) -> relax.Expr:
@@ -88,7 +97,9 @@ def instance_norm(c: Call) -> relax.Expr:
     x, axes = c.tensor("input"), list(range(2, c.rank("input")))
     centred = c.emit(relax.op.subtract(x, c.emit(relax.op.mean(x, axes, keepdims=True))))
     y = _scaled(c, centred, axes, None, None)
-    return per_channel(c, y, c.tensor("weight") if c.has("weight") else None, c.tensor("bias") if c.has("bias") else None)
+    return per_channel(
+        c, y, c.tensor("weight") if c.has("weight") else None, c.tensor("bias") if c.has("bias") else None
+    )
 
 
 @converter("_native_batch_norm_legit_no_training.default", "batch_norm.default")

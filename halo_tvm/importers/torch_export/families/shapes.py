@@ -112,7 +112,9 @@ def narrow(c: Call) -> relax.Expr:
     return _strided(c, c.tensor("self"), axis, _wrapped(c, c["start"], c.shape_of("self")[axis]), c.shape[axis], 1)
 
 
-@converter("split_with_sizes.default", "split.Tensor", "split.sizes", "chunk.default", "unbind.int", "tensor_split.sections")
+@converter(
+    "split_with_sizes.default", "split.Tensor", "split.sizes", "chunk.default", "unbind.int", "tensor_split.sections"
+)
 def split(c: Call) -> tuple[relax.Expr, ...]:
     x, axis = c.tensor("self"), int(c["dim"]) % c.rank("self")
     parts, start = [], 0
@@ -157,14 +159,18 @@ def pad(c: Call) -> relax.Expr:
     return padded(c, c.tensor("self"), before, after, mode, value)
 
 
-@converter("reflection_pad1d.default", "reflection_pad2d.default", "replication_pad1d.default", "replication_pad2d.default")
+@converter(
+    "reflection_pad1d.default", "reflection_pad2d.default", "replication_pad1d.default", "replication_pad2d.default"
+)
 def mirror_pad(c: Call) -> relax.Expr:
     amounts = [fixed(a, "padding") for a in c["padding"]]
     rank = c.rank("self")
     before, after = [0] * rank, [0] * rank
     for i in range(len(amounts) // 2):
         before[rank - 1 - i], after[rank - 1 - i] = amounts[2 * i : 2 * i + 2]
-    return padded(c, c.tensor("self"), before, after, "reflect" if "reflection" in str(c.node.target) else "replicate", 0.0)
+    return padded(
+        c, c.tensor("self"), before, after, "reflect" if "reflection" in str(c.node.target) else "replicate", 0.0
+    )
 
 
 def padded(c: Call, x: relax.Expr, before: Sequence[int], after: Sequence[int], mode: str, value: float) -> relax.Expr:
@@ -190,7 +196,11 @@ def padded(c: Call, x: relax.Expr, before: Sequence[int], after: Sequence[int], 
                     inside += [k >= 0] if b > 0 else []
                     inside += [k < d] if a > 0 else []
                 index.append(k)
-            return tirx.if_then_else(tirx.all(*inside), x[tuple(index)], tirx.const(value, x.dtype)) if inside else x[tuple(index)]
+            return (
+                tirx.if_then_else(tirx.all(*inside), x[tuple(index)], tirx.const(value, x.dtype))
+                if inside
+                else x[tuple(index)]
+            )
 
         return te.compute(shape, at, name="pad")
 
@@ -269,5 +279,3 @@ def pixel_shuffle(c: Call) -> relax.Expr:
     r = int(c["upscale_factor"])
     split = c.reshape(c.tensor("self"), [n, tirx.floordiv(channels, r * r), r, r, h, w])
     return c.reshape(c.permute(split, [0, 1, 4, 2, 5, 3]), c.shape)
-
-
