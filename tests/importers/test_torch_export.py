@@ -163,7 +163,8 @@ def test_convolutions() -> None:
     torch.manual_seed(1)
     module = torch.nn.Sequential(
         torch.nn.Conv2d(4, 8, 3, padding="same", groups=2), torch.nn.BatchNorm2d(8), torch.nn.ReLU6(),
-        torch.nn.ConvTranspose2d(8, 6, 2, stride=2), torch.nn.GroupNorm(2, 6), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(),
+        torch.nn.ConvTranspose2d(8, 6, 2, stride=2), torch.nn.GroupNorm(2, 6), torch.nn.AdaptiveAvgPool2d(1),
+        torch.nn.Flatten(),
     )  # fmt: skip
     check(module, (normal(2, 4, 7, 6),), others=[(normal(3, 4, 7, 6),)], dynamic_shapes=({0: DYNAMIC(min=1, max=4)},))
 

@@ -167,7 +167,8 @@ def _inputs(
             fixed[name] = repr(getattr(spec.arg, "value", value))
     if numbers:
         raise UnsupportedModel(
-            f"expected inputs that are tensors, found the dynamic number{'s' * (len(numbers) > 1)} {', '.join(numbers)}: "
+            f"expected inputs that are tensors, found "
+            f"the dynamic number{'s' * (len(numbers) > 1)} {', '.join(numbers)}: "
             "export with a fixed value, or pass a tensor"
         )
     return inputs, fixed

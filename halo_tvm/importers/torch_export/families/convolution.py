@@ -200,8 +200,10 @@ def _window(size: tirx.PrimExpr, wanted: tirx.PrimExpr) -> int:
     return max(((i + 1) * size + wanted - 1) // wanted - i * size // wanted for i in range(wanted))
 
 
-@converter("upsample_bilinear2d.vec", "upsample_bilinear2d.default", "upsample_nearest2d.vec", "upsample_nearest2d.default",
-           "upsample_nearest1d.vec", "upsample_linear1d.vec", "_upsample_nearest_exact2d.vec", "upsample_bicubic2d.vec")  # fmt: skip
+@converter("upsample_bilinear2d.vec", "upsample_bilinear2d.default", "upsample_nearest2d.vec",
+           "upsample_nearest2d.default",
+           "upsample_nearest1d.vec", "upsample_linear1d.vec", "_upsample_nearest_exact2d.vec",
+           "upsample_bicubic2d.vec")  # fmt: skip
 def upsample(c: Call) -> relax.Expr:
     """Coordinates as torch computes them: aligned corners, or centres of half a pixel."""
     name = str(c.node.target)

@@ -37,7 +37,8 @@ _FILLS = {
 
 
 @converter(
-    *(f"{name}.default" for name in _FILLS), "empty.memory_format", "full.default", "full_like.default", "new_full.default",
+    *(f"{name}.default" for name in _FILLS), "empty.memory_format", "full.default", "full_like.default",
+    "new_full.default",
     "fill.Scalar", "fill.Tensor", "scalar_tensor.default",
 )  # fmt: skip
 def full(c: Call) -> relax.Expr:

@@ -321,7 +321,8 @@ def to_copy(c: Call) -> relax.Expr:
 
 
 @converter(
-    "clone.default", "alias.default", "contiguous.default", "detach.default", "detach_.default", "lift_fresh_copy.default",
+    "clone.default", "alias.default", "contiguous.default", "detach.default", "detach_.default",
+    "lift_fresh_copy.default",
     "dropout.default", "_conj.default", "resolve_conj.default", "positive.default",
 )  # fmt: skip
 def same(c: Call) -> relax.Expr:
