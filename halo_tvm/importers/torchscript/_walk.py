@@ -140,6 +140,9 @@ class Walker(torch.nn.Module):
             if kind == "aten::div" and len(plain) == 3 and isinstance(plain[2], str):
                 return (_wrap(args, _rounded_division(*plain)),)
             return (_wrap(args, SCALARS[kind](*plain)),)
+        if kind in _COPIES and isinstance(args[0], Number) and not isinstance(args[0].value, float | torch.SymFloat):
+            floats = kind == "aten::to" and isinstance(args[1], int) and args[1] in _FLOATS
+            return (Number(torch.sym_float(args[0].value)) if floats else args[0],)
         if kind in CELLS:
             return CELLS[kind](*args)
         if kind == "aten::len":
@@ -177,6 +180,10 @@ class Walker(torch.nn.Module):
             self._schemas[text] = getattr(packet, schema.overload_name or "default"), schema
         return self._schemas[text]
 
+
+# A number stays one through these; TorchScript's numbers of floating-point dtypes are 5 to 7.
+_COPIES = ("aten::to", "aten::detach", "aten::clone", "aten::contiguous")
+_FLOATS = (5, 6, 7)
 
 # Files and quantised or packed objects: nothing an inference graph needs.
 _FORBIDDEN = {("aten", name) for name in ("save", "from_file", "load", "_save", "wait", "hash")}
