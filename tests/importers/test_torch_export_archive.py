@@ -118,7 +118,8 @@ def test_operators_that_are_none_are_refused(saved: Path, tmp_path: Path, target
 def test_trees_that_import_modules_are_refused(saved: Path, tmp_path: Path) -> None:
     def change(data: bytes) -> bytes:
         program = json.loads(data)
-        tree = '[1, {"type": "collections.defaultdict", "context": {"default_factory_module": "this"}, "children_spec": []}]'
+        context = '{"default_factory_module": "this"}'
+        tree = '[1, {"type": "collections.defaultdict", "context": ' + context + ', "children_spec": []}]'
         program["graph_module"]["module_call_graph"][0]["signature"]["out_spec"] = tree
         return json.dumps(program).encode()
 
