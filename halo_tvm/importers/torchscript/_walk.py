@@ -140,9 +140,12 @@ class Walker(torch.nn.Module):
             if kind == "aten::div" and len(plain) == 3 and isinstance(plain[2], str):
                 return (_wrap(args, _rounded_division(*plain)),)
             return (_wrap(args, SCALARS[kind](*plain)),)
-        if kind in _COPIES and isinstance(args[0], Number) and not isinstance(args[0].value, float | torch.SymFloat):
+        if kind in _COPIES and isinstance(args[0], Number):
             floats = kind == "aten::to" and isinstance(args[1], int) and args[1] in _FLOATS
-            return (Number(torch.sym_float(args[0].value)) if floats else args[0],)
+            if floats:
+                return (Number(torch.sym_float(args[0].value)),)
+            if kind != "aten::to" or not isinstance(args[0].value, float | torch.SymFloat):
+                return (args[0],)
         if kind in CELLS:
             return CELLS[kind](*args)
         if kind == "aten::len":
