@@ -42,7 +42,7 @@ def _lifted(match: Match, total: relax.Call, call: Call) -> relax.Expr:
 
 def _rotation(match: Match, rotated: relax.Expr, x: relax.Expr) -> bool | None:
     """Whether `rotated` exchanges pairs of `x` and negates one: False for halves, True for neighbours, None if not."""
-    width = x.ty.shape.values[-1] if isinstance(x.ty.shape, relax.ShapeExpr) else None
+    width = x.ty.shape.values[-1] if x.ty.ndim > 0 and isinstance(x.ty.shape, relax.ShapeExpr) else None
     if not isinstance(width, tirx.IntImm) or int(width) % 2:
         return None
     d = int(width)
