@@ -144,7 +144,9 @@ class Walker(torch.nn.Module):
             floats = kind == "aten::to" and isinstance(args[1], int) and args[1] in _FLOATS
             if floats:
                 return (Number(torch.sym_float(args[0].value)),)
-            if kind != "aten::to" or not isinstance(args[0].value, float | torch.SymFloat):
+            if kind == "aten::to" and isinstance(args[1], int) and args[1] in _INTEGERS:
+                return (Number(torch.sym_int(args[0].value)),)
+            if kind != "aten::to":
                 return (args[0],)
         if kind in CELLS:
             return CELLS[kind](*args)
@@ -184,9 +186,9 @@ class Walker(torch.nn.Module):
         return self._schemas[text]
 
 
-# A number stays one through these; TorchScript's numbers of floating-point dtypes are 5 to 7.
+# A number stays one through these; TorchScript's dtypes 5 to 7 are floats, 2 to 4 integers.
 _COPIES = ("aten::to", "aten::detach", "aten::clone", "aten::contiguous")
-_FLOATS = (5, 6, 7)
+_FLOATS, _INTEGERS = (5, 6, 7), (2, 3, 4)
 
 # Files and quantised or packed objects: nothing an inference graph needs.
 _FORBIDDEN = {("aten", name) for name in ("save", "from_file", "load", "_save", "wait", "hash")}
