@@ -23,7 +23,7 @@ from .dimensions import itemsize_of
 from .errors import EnvironmentProblem, UsageError
 from .imported import ImportedModel
 from .importers import import_model
-from .importers._shapes import apply_shapes
+from .importers._shapes import apply_shapes, load_examples
 from .lookup import lookup_in, open_log
 from .passes import Context, Overrides, pipeline
 from .passes._weights import param_names
@@ -87,7 +87,8 @@ def compile_model(config: CompileConfig, model: ImportedModel | None = None) -> 
         with clock("build"):
             mod, reports["build"] = build(mod, target, config, imported, library)
         with clock("reference"):
-            cases = reference.cases_of(imported, config.seed)
+            examples = load_examples(config.inputs) if config.inputs else None
+            cases = reference.cases_of(imported, config.seed, examples)
         with clock("write"):
             names = param_names(mod["main"])
             headers = [ParamHeader(name, imported.params.shape(name), imported.params.dtype(name)) for name in names]

@@ -12,7 +12,7 @@ from .params import ParamTable
 
 
 # High of a symbolic dimension that neither the file nor the user bounded: accepted, and planned for at run time.
-UNBOUNDED = (1 << 31) - 1
+UNBOUNDED = (1 << 29) - 1
 
 
 @dataclass(frozen=True)

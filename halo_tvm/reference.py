@@ -10,22 +10,67 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from .errors import HaloError, UnsupportedModel, UsageError
 from .imported import ImportedModel, InputSpec
 from .interpreter import evaluate_all
 
 # Sizes per dimension and case: small, so that validating is quick; odd, so that tails are run.
 _CASES = ({"batch": 1, "sequence": 16}, {"batch": 2, "sequence": 7})
-_OTHER = (16, 7)
+_LEADING = (3, 2)  # of a dimension that is usually 1
+# Of all others. A model may need more (an image, a second of sound): the next are tried where its engine refuses.
+_OTHERS = ((16, 7), (64, 33), (136, 97), (320, 224), (1600, 1280), (20000, 16500))
+# Of integers without declared values, likewise: wide enough to tell items apart, or as in a mask.
+_INTEGERS = ((0, 99), (0, 1))
 
 
-def cases_of(model: ImportedModel, seed: int) -> dict[str, np.ndarray]:
-    """Arrays by the key of `runtime.validation`: case{i}.input.{name} and case{i}.output.{name}."""
-    symbolic = any(isinstance(d, str) for spec in model.inputs for d in spec.shape)
+def cases_of(
+    model: ImportedModel, seed: int, examples: Mapping[str, np.ndarray] | None = None
+) -> dict[str, np.ndarray]:
+    """Arrays by the key of `runtime.validation`: case{i}.input.{name} and case{i}.output.{name}.
+
+    `examples` are inputs the user gave, which become the first case. Raises what the engine raises when it accepts
+    none of the sizes that are tried.
+    """
+    given = [_named(model, examples)] if examples else []
+    refused: HaloError | None = None
+    for others in _OTHERS if _has_symbols(model) and model.engine else _OTHERS[:1]:
+        for integers in _INTEGERS if model.engine else _INTEGERS[1:]:
+            cases = [*given, *_random_cases(model, seed, others, integers)]
+            try:
+                return _arrays(cases, [model.engine(c) for c in cases] if model.engine else evaluate_all(model, cases))
+            except UnsupportedModel as reason:
+                refused = refused or reason
+    raise refused
+
+
+def _named(model: ImportedModel, examples: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Examples by input name: by their own names, or by position where those are others."""
+    names = [spec.name for spec in model.inputs]
+    if set(names) <= set(examples):
+        return {name: examples[name] for name in names}
+    if len(names) != len(examples):
+        raise UsageError(
+            f"expected example inputs {', '.join(names)}, found {', '.join(examples)}: name them so in --inputs"
+        )
+    return dict(zip(names, examples.values()))
+
+
+def _has_symbols(model: ImportedModel) -> bool:
+    return any(isinstance(d, str) for spec in model.inputs for d in spec.shape)
+
+
+def _random_cases(
+    model: ImportedModel, seed: int, others: tuple[int, ...], integers: tuple[int, int]
+) -> list[dict[str, np.ndarray]]:
     cases = []
-    for i, sizes in enumerate(_CASES if symbolic else _CASES[:1]):
-        dims = {name: min(max(sizes.get(name, _OTHER[i]), low), high) for name, (low, high) in model.ranges.items()}
-        cases.append(random_inputs(model.inputs, dims, seed + i))
-    results = [model.engine(case) for case in cases] if model.engine else evaluate_all(model, cases)
+    for i, sizes in enumerate(_CASES if _has_symbols(model) else _CASES[:1]):
+        usual = {n: _LEADING[i] if model.typical.get(n) == 1 else others[i] for n in model.ranges}
+        dims = {n: min(max(sizes.get(n, usual[n]), low), high) for n, (low, high) in model.ranges.items()}
+        cases.append(random_inputs(model.inputs, dims, seed + i, integers))
+    return cases
+
+
+def _arrays(cases: list[dict[str, np.ndarray]], results: list[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
     arrays: dict[str, np.ndarray] = {}
     for i, (inputs, outputs) in enumerate(zip(cases, results)):
         arrays.update({f"case{i}.input.{name}": value for name, value in inputs.items()})
@@ -33,8 +78,10 @@ def cases_of(model: ImportedModel, seed: int) -> dict[str, np.ndarray]:
     return arrays
 
 
-def random_inputs(specs: tuple[InputSpec, ...], dims: Mapping[str, int], seed: int) -> dict[str, np.ndarray]:
-    """Seeded inputs of the given sizes: normal numbers, or integers over the allowed values.
+def random_inputs(
+    specs: tuple[InputSpec, ...], dims: Mapping[str, int], seed: int, integers: tuple[int, int] = (0, 1)
+) -> dict[str, np.ndarray]:
+    """Seeded inputs of the given sizes: normal numbers, or integers over the allowed values, else over `integers`.
 
     A mask (an input that defaults to ones) hides the end of every row but the first, as padding does.
     """
@@ -52,6 +99,6 @@ def random_inputs(specs: tuple[InputSpec, ...], dims: Mapping[str, int], seed: i
         elif dtype.kind == "b":
             inputs[spec.name] = rng.integers(0, 2, shape).astype(dtype)
         else:
-            low, high = spec.values or (0, 1)
+            low, high = spec.values or ((0, 1) if "mask" in spec.name.lower() else integers)
             inputs[spec.name] = rng.integers(low, high + 1, shape).astype(dtype)
     return inputs

@@ -54,6 +54,25 @@ class _Namer(relax.PyExprMutator):
                 binding.var, self.builder_.match_cast(value, relax.TensorType(named, binding.var.ty.dtype))
             )
 
+    def visit_match_cast_(self, binding: relax.MatchCast) -> None:
+        """Sizes that an importer declared follow the names given to them meanwhile."""
+        ty = binding.ty
+        if not isinstance(binding.var, relax.DataflowVar) or not isinstance(getattr(ty, "shape", None), relax.ShapeExpr):
+            super().visit_match_cast_(binding)
+            return
+        named = [self._known(dim) for dim in ty.shape.values]
+        if all(a.same_as(b) for a, b in zip(ty.shape.values, named)):
+            super().visit_match_cast_(binding)
+            return
+        value = self.visit_expr(binding.value)
+        self.set_var_remap(binding.var, self.builder_.match_cast(value, relax.TensorType(named, ty.dtype)))
+
+    def _known(self, dim: tvm.ir.Expr) -> tvm.ir.Expr:
+        """The name that `dim` has by now, or itself."""
+        if isinstance(dim, (tirx.IntImm, tirx.Var)):
+            return dim
+        return next((var for product, var in self._named if self._analyzer.can_prove_equal(product, dim)), dim)
+
     def _name(self, dim: tvm.ir.Expr) -> tvm.ir.Expr:
         if isinstance(dim, (tirx.IntImm, tirx.Var)):
             return dim

@@ -43,6 +43,8 @@ class Linear(Operator):
         rank = 4 if attrs["layout"] == "packed" else 2
         if weight.ndim != rank:
             raise ValueError(f"halo.linear: weight in layout {attrs['layout']} has rank {rank}, got {weight}")
+        if not isinstance(x.shape, relax.ShapeExpr):
+            raise ValueError(f"halo.linear: expected rows of known shape, got {x}")
         return relax.TensorType([*x.shape.values[:-1], attrs["n"]], x.dtype)
 
     @staticmethod

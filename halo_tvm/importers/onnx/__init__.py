@@ -238,7 +238,7 @@ class _Inputs:
             if bound is None:
                 self.assumed.append(key)
             self.typical[key] = 1 if axis == 0 else min(128, self.ranges[key][1])
-            self._graph.sizes.declare(self._symbols[key], 1, 1 << 30)
+            self._graph.sizes.declare(self._symbols[key], 1, UNBOUNDED)
         elif bound is not None:
             low, high = self.ranges[key]
             self.ranges[key] = bound if key in self.assumed else (max(low, bound[0]), min(high, bound[1]))
@@ -281,9 +281,20 @@ def _index_ranges(graph) -> dict[str, tuple[int, int]]:
 def _engine(path: Path, outputs: tuple[str, ...]):
     def run(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         import onnxruntime
+        from onnxruntime.capi import onnxruntime_pybind11_state as state
 
-        session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-        return dict(zip(outputs, session.run(list(outputs), dict(inputs))))
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4  # what it refuses is raised as well
+        refusals = (state.Fail, state.InvalidArgument, state.InvalidGraph, state.NotImplemented, state.RuntimeException)
+        try:
+            session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+            return dict(zip(outputs, session.run(list(outputs), dict(inputs))))
+        except refusals as reason:
+            line = str(reason).strip().splitlines()[0][:200]
+            raise UnsupportedModel(
+                f"expected onnxruntime to run {path.name} for the reference, but it says: {line}: "
+                "give inputs that it accepts with --inputs"
+            ) from reason
 
     return run
 

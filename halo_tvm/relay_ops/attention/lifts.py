@@ -46,7 +46,7 @@ class _Scores:
     dots: relax.Call
     scale: float = 1.0
     softcap: float = 0.0
-    biases: list[relax.Expr] = field(default_factory=list)
+    biases: list[tuple[relax.Expr, list[tirx.PrimExpr]]] = field(default_factory=list)  # addends and their sizes
 
 
 def _lifted(match: Match, product: relax.Call, call: Call) -> relax.Expr:
@@ -64,7 +64,7 @@ def _lifted(match: Match, product: relax.Call, call: Call) -> relax.Expr:
     scale = scores.scale * q_scale * k_scale
     heads = _heads(match, q, k, v, product)
     shape = (heads.batch, tirx.IntImm("int64", heads.count), heads.rows, heads.keys)
-    bias = _bias(match, scores.biases, shape)
+    bias = _bias(scores.biases, shape)
     out = call(
         heads.q,
         heads.k,
@@ -129,7 +129,7 @@ def _scores(match: Match, expr: relax.Expr, inside: set) -> _Scores:
         elif name == "relax.add":
             side = 0 if _leads_to_product(match, value.args[0]) else 1
             _before(not found.softcap and found.scale == 1.0, "a bias under a scale")
-            found.biases.append(value.args[1 - side])
+            found.biases.append(_addend(value.args[1 - side]))
             expr = value.args[side]
         elif name == "relax.where":
             side = 1 if _leads_to_product(match, value.args[1]) else 2
@@ -138,7 +138,8 @@ def _scores(match: Match, expr: relax.Expr, inside: set) -> _Scores:
                 raise Rejected("scores are replaced by something else than a large negative number")
             _before(not found.softcap and found.scale == 1.0, "a mask under a scale")
             hidden = [relax.const(np.float32(other)), relax.const(np.float32(0))]
-            found.biases.append(relax.op.where(value.args[0], *(hidden[::-1] if side == 1 else hidden)))
+            masked = relax.op.where(value.args[0], *(hidden[::-1] if side == 1 else hidden))
+            found.biases.append((masked, _dims(value.args[0])))
             expr = value.args[side]
         elif name in ("relax.multiply", "relax.divide"):
             expr, factor = _factor(match, value)
@@ -326,34 +327,40 @@ def _agrees(match: Match, chain: list, base: int, kind: str, n: int, sizes: tupl
     return found.shape == wanted.shape and bool((found == wanted).all())
 
 
-def _bias(match: Match, biases: Sequence[relax.Expr], shape: Sequence[tirx.PrimExpr]) -> relax.Expr | None:
-    """The sum of the addends as one tensor [1|b, 1|h, 1|s, t] in float32."""
-    if not biases:
-        return None
-    builder = relax.BlockBuilder()
+def _addend(bias: relax.Expr) -> tuple[relax.Expr, list[tirx.PrimExpr]]:
+    if str(bias.ty.dtype) != "float32":
+        raise Rejected(f"the bias must be float32, got {bias.ty}")
+    return bias, _dims(bias)
+
+
+def _dims(expr: relax.Expr) -> list[tirx.PrimExpr]:
+    if not isinstance(expr.ty.shape, relax.ShapeExpr):
+        raise Rejected(f"a bias or mask must have a known shape, got {expr.ty}")
+    return list(expr.ty.shape.values)
+
+
+def _bias(
+    biases: Sequence[tuple[relax.Expr, list[tirx.PrimExpr]]], shape: Sequence[tirx.PrimExpr]
+) -> relax.Expr | None:
+    """The sum of the addends as one tensor [1|b, 1|h, 1|s, t]."""
     total = None
-    for bias in biases:
-        bias = builder.normalize(bias) if isinstance(bias, relax.Call) else bias
-        bias = builder.normalize(_broadcast(bias, shape))
-        total = bias if total is None else builder.normalize(relax.op.add(total, bias))
+    for bias, dims in biases:
+        bias = _broadcast(bias, dims, shape)
+        total = bias if total is None else relax.op.add(total, bias)
     return total
 
 
-def _broadcast(bias: relax.Expr, scores: Sequence[tirx.PrimExpr]) -> relax.Expr:
-    """`bias` as [1|b, 1|h, 1|s, t]; leading axes are added, a last axis of 1 is repeated."""
-    ty = bias.ty
-    if not isinstance(ty.shape, relax.ShapeExpr) or str(ty.dtype) != "float32":
-        raise Rejected(f"the bias must be float32 of known shape, got {ty}")
-    dims = list(ty.shape.values)
+def _broadcast(bias: relax.Expr, own: list[tirx.PrimExpr], scores: Sequence[tirx.PrimExpr]) -> relax.Expr:
+    """`bias`, of sizes `own`, as [1|b, 1|h, 1|s, t]; leading axes are added, a last axis of 1 is repeated."""
     prove = sym.Analyzer().can_prove_equal
     one = tirx.IntImm("int64", 1)
+    dims = own
     if len(dims) == 3 and prove(dims[0], scores[0] * scores[1]):  # one row of batch and heads
         dims = [scores[0], scores[1], *dims[1:]]
     dims = [*([one] * (4 - len(dims))), *dims]
-    fits = len(dims) == 4 and all(prove(a, one) or prove(a, b) for a, b in zip(dims, scores))
-    if not fits:
-        raise Rejected(f"the bias {list(ty.shape.values)} must broadcast to the scores {list(scores)}")
-    out = bias if len(dims) == ty.ndim else relax.op.reshape(bias, dims)
+    if len(dims) != 4 or not all(prove(a, one) or prove(a, b) for a, b in zip(dims, scores)):
+        raise Rejected(f"the bias {own} must broadcast to the scores {list(scores)}")
+    out = bias if len(dims) == len(own) else relax.op.reshape(bias, dims)
     if not prove(dims[3], scores[3]):
         out = relax.op.broadcast_to(out, [*dims[:3], scores[3]])
     return out
