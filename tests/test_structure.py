@@ -35,7 +35,7 @@ TREE: dict[str, set[str]] = {
     "records": {"plain"},
     "report": set(),
     "targets": set(),
-    "relay_ops": {"params", "plain"},
+    "relay_ops": {"params", "plain", "dimensions"},
     "tir_schedules": {"targets"},
     "artifact": set(),
     "imported": {"params"},
@@ -43,7 +43,7 @@ TREE: dict[str, set[str]] = {
     "importers": {"confinement", "models", "imported", "in_process"},
     "passes": {"relay_ops", "tir_schedules", "targets", "params", "dimensions"},
     # What the compiler's one screen calls, each a file of its own.
-    "build": {"targets", "dimensions"},
+    "build": {"targets", "dimensions", "imported"},
     "lookup": {"passes", "records", "targets"},
     "describe": {"artifact", "imported", "passes", "targets"},
     "in_process": {"artifact", "build", "describe", "imported", "passes", "plugins", "runtime", "targets"},
