@@ -1,0 +1,189 @@
+"""ai.onnx.ml: ensembles of decision trees, one kernel: rows in parallel, a walk per tree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from tvm import relax, te, tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
+
+from ._forest import Forest, by_node_ids, by_positions
+from ._ml import ML, TRANSFORMS, as_dtype, class_labels, column, columns, labelled, rows, transformed, weight
+from ._node import Node, expr_dtype, expr_shape
+from ._pointwise import Scalar
+from ._registry import converter
+
+_AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
+_COMPARE: tuple[Callable[[Scalar, Scalar], Scalar], ...] = (  # in the order of _forest.MODES
+    lambda a, b: a <= b,
+    lambda a, b: a < b,
+    lambda a, b: a >= b,
+    lambda a, b: a > b,
+    tirx.EQ,
+    tirx.NE,
+)
+
+
+@converter("TreeEnsembleRegressor", domain=ML)
+def tree_ensemble_regressor(node: Node) -> relax.Expr:
+    """float32 [rows, targets]."""
+    x = _features(node)
+    targets = int(node.attr("n_targets", 1))
+    forest = by_node_ids(node, "target", expr_dtype(x), targets)
+    aggregate = node.attr("aggregate_function", "SUM")
+    node.refuse_unless(aggregate in _AGGREGATES, f"expected one of {', '.join(_AGGREGATES)}, found {aggregate}")
+    scores, _ = _voted(node, x, forest, targets, aggregate)
+    base = _base_values(node, expr_dtype(x))
+    if base.size:
+        node.refuse_unless(base.size in (1, targets), f"expected {targets} base values, found {base.size}")
+        scores = node.emit(relax.op.add(scores, relax.const(base, str(base.dtype))))
+    return as_dtype(node, transformed(node, scores, node.attr("post_transform", "NONE")), "float32")
+
+
+@converter("TreeEnsemble", domain=ML, since=5)
+def tree_ensemble(node: Node) -> relax.Expr:
+    """[rows, targets] in the type of x; sums in float32 at least."""
+    x = _features(node)
+    targets = int(node.attr("n_targets", 1))
+    forest = by_positions(node, expr_dtype(x), targets)
+    aggregate, kind = int(node.attr("aggregate_function", 1)), int(node.attr("post_transform", 0))
+    node.refuse_unless(0 <= aggregate < len(_AGGREGATES), f"expected 0 to 3 as aggregate_function, found {aggregate}")
+    node.refuse_unless(0 <= kind < len(TRANSFORMS), f"expected 0 to 4 as post_transform, found {kind}")
+    scores, _ = _voted(node, x, forest, targets, _AGGREGATES[aggregate])
+    return as_dtype(node, transformed(node, scores, TRANSFORMS[kind]), node.dtype(0))
+
+
+@converter("TreeEnsembleClassifier", domain=ML)
+def tree_ensemble_classifier(node: Node) -> tuple[relax.Expr, relax.Expr]:
+    """(labels [rows], float32 scores [rows, classes])."""
+    x = _features(node)
+    labels = class_labels(node, "classlabels_int64s", "classlabels_strings")
+    kind = node.attr("post_transform", "NONE")
+    forest = by_node_ids(node, "class", expr_dtype(x), max(labels.size, 1))
+    base = _base_values(node, expr_dtype(x))
+    scores, seen = _voted(node, x, forest, labels.size, "SUM")
+    if labels.size == 2 and np.unique(forest.targets).size == 1:
+        index, scores = _two_from_one(node, scores, forest, base, kind)
+    else:
+        index, scores = _most_votes(node, scores, seen, base, kind)
+    return labelled(node, index, labels), as_dtype(node, scores, "float32")
+
+
+def _most_votes(
+    node: Node, scores: relax.Expr, seen: relax.Expr, base: np.ndarray, kind: str
+) -> tuple[relax.Expr, relax.Expr]:
+    """The class of the largest score among those that got a vote, the first of several."""
+    classes = expr_shape(scores)[1]
+    if base.size:
+        node.refuse_unless(base.size == classes, f"expected {classes} base values, found {base.size}")
+        scores = node.emit(relax.op.add(scores, relax.const(base, str(base.dtype))))
+        candidates = scores
+    else:
+        lowest = relax.const(np.finfo(expr_dtype(scores)).min, expr_dtype(scores))
+        candidates = node.emit(relax.op.where(as_dtype(node, seen, "bool"), scores, lowest))
+    index = node.emit(relax.op.argmax(candidates, -1))
+    return index, transformed(node, scores, kind)
+
+
+def _two_from_one(
+    node: Node, scores: relax.Expr, forest: Forest, base: np.ndarray, kind: str
+) -> tuple[relax.Expr, relax.Expr]:
+    """Two classes, all votes for one of them: a probability where no vote is negative, else a margin."""
+    dtype = expr_dtype(scores)
+    node.refuse_unless(kind != "PROBIT", "post_transform PROBIT of one score for two classes has no agreed meaning")
+    second = int(forest.targets[0]) == 1
+    node.refuse_unless(base.size < 2 - second, "base values for two classes of which one gets votes have no agreed meaning")
+    score = column(node, scores, int(second))
+    if base.size:
+        score = node.emit(relax.op.add(score, relax.const(base, dtype)))
+    is_probability = bool((forest.weights >= 0).all())
+    above = node.emit(relax.op.greater(score, relax.const(0.5 if is_probability else 0.0, dtype)))
+    index = node.emit(relax.op.reshape(as_dtype(node, above, "int64"), (expr_shape(scores)[0],)))
+    if second:  # the first class keeps the score 0, as its engine has it
+        return index, transformed(node, scores, kind)
+    if is_probability and kind != "LOGISTIC":
+        other = node.emit(relax.op.subtract(relax.const(1.0, dtype), score))
+    else:
+        other = node.emit(relax.op.negative(score))
+    both = columns(node, other, score)
+    return index, transformed(node, both, kind) if kind == "LOGISTIC" else both
+
+
+def _features(node: Node) -> relax.Expr:
+    """x in the type in which it is compared: float64 stays, everything else is float32."""
+    x = rows(node)
+    return x if expr_dtype(x) == "float64" else as_dtype(node, x, "float32")
+
+
+def _base_values(node: Node, dtype: str) -> np.ndarray:
+    name = "base_values_as_tensor" if node.has_attr("base_values_as_tensor") else "base_values"
+    return np.asarray(node.attr(name, []), dtype).reshape(-1)
+
+
+def _voted(
+    node: Node, x: relax.Expr, forest: Forest, targets: int, aggregate: str
+) -> tuple[relax.Expr, relax.Expr]:
+    """(scores [rows, targets], whether a leaf voted for the target: int8 [rows, targets])."""
+    node.refuse_unless(0 < targets <= 1 << 16, f"expected 1 to {1 << 16} targets, found {targets}")
+    modes = sorted({int(m) for m in forest.modes})
+    can_be_missing = bool(forest.is_missing_true.any())
+    tables = [
+        weight(node, table)
+        for table in (
+            forest.roots, forest.features, forest.modes, forest.splits, forest.is_missing_true, forest.when_true,
+            forest.when_false, forest.votes, forest.targets, forest.weights,
+        )
+    ]  # fmt: skip
+
+    def walk(x: te.Tensor, *tables: te.Tensor) -> list[te.Tensor]:
+        shape = (x.shape[0], targets)
+        return te.extern(
+            [shape, shape],
+            [x, *tables],
+            lambda ins, outs: _nest(ins, outs, modes, can_be_missing, aggregate),
+            dtype=[x.dtype, "int8"],
+            name="trees",
+        )
+
+    both = node.te(walk, x, *tables, name="onnx_trees")
+    return tuple(node.emit(relax.TupleGetItem(both, i)) for i in range(2))
+
+
+def _nest(ins: list, outs: list, modes: list[int], can_be_missing: bool, aggregate: str) -> tirx.Stmt:
+    x, roots, features, mode, splits, missing, yes, no, votes, targets, weights = (T.buffer_proxy(b) for b in ins)
+    scores, seen = (T.buffer_proxy(b) for b in outs)
+    count, trees = outs[0].shape[1], ins[1].shape[0]
+    dtype = str(ins[0].dtype)
+
+    def decision(row: Scalar, at: Scalar) -> Scalar:
+        value, split = x[row, features[at]], splits[at]
+        found = _COMPARE[modes[0]](value, split)
+        for other in modes[1:]:
+            found = tirx.Select(mode[at] == other, _COMPARE[other](value, split), found)
+        return tirx.any(found, tirx.all(missing[at] != 0, tirx.isnan(value))) if can_be_missing else found
+
+    def joined(old: Scalar, new: Scalar, is_first: Scalar) -> Scalar:
+        if aggregate in ("SUM", "AVERAGE"):
+            return old + new
+        return tirx.Select(is_first, new, (tirx.min if aggregate == "MIN" else tirx.max)(old, new))
+
+    with IRBuilder() as builder, T.parallel(0, outs[0].shape[0]) as row:
+        at = T.buffer_proxy(T.alloc_buffer((1,), "int32", scope="local"))
+        with T.serial(0, count) as t:
+            scores[row, t] = tirx.const(0, dtype)
+            seen[row, t] = tirx.const(0, "int8")
+        with T.serial(0, trees) as tree:
+            at[0] = roots[tree]
+            with T.While(at[0] >= 0):
+                at[0] = tirx.Select(decision(row, at[0]), yes[at[0]], no[at[0]])
+            first = votes[-1 - at[0]]
+            with T.serial(0, votes[tirx.const(0, "int32") - at[0]] - first) as vote:
+                target = targets[first + vote]
+                scores[row, target] = joined(scores[row, target], weights[first + vote], seen[row, target] == 0)
+                seen[row, target] = tirx.const(1, "int8")
+        if aggregate == "AVERAGE":
+            with T.serial(0, count) as t:
+                scores[row, t] = scores[row, t] / tirx.const(int(trees), dtype)
+    return builder.get()
