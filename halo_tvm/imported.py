@@ -43,6 +43,9 @@ class ImportedModel:
     report: dict[str, object]  # the ImportReport: operators by name, parameters, notes
     # The source engine, inputs -> outputs by name; None: NumPy evaluates `mod` (see `interpreter`).
     engine: Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]] | None = None
+    # Error to accept, as a share of an output's largest element; None: that of its dtype. Models that round to
+    # integers on the way are not continuous: a sum in another order may round to the next integer.
+    accepted_error: float | None = None
 
 
 def dimension_ranges(ranges: dict[str, tuple[int, int]]) -> str:

@@ -26,7 +26,7 @@ _INTEGERS = ((0, 99), (0, 1))
 def cases_of(
     model: ImportedModel, seed: int, examples: Mapping[str, np.ndarray] | None = None
 ) -> dict[str, np.ndarray]:
-    """Arrays by the key of `runtime.validation`: case{i}.input.{name} and case{i}.output.{name}.
+    """Arrays by the key of `runtime.validation`: case{i}.input.{name}, case{i}.output.{name}, case{i}.error.{name}.
 
     `examples` are inputs the user gave, which become the first case. Raises what the engine raises when it accepts
     none of the sizes that are tried.
@@ -37,7 +37,8 @@ def cases_of(
         for integers in _INTEGERS if model.engine else _INTEGERS[1:]:
             cases = [*given, *_random_cases(model, seed, others, integers)]
             try:
-                return _arrays(cases, [model.engine(c) for c in cases] if model.engine else evaluate_all(model, cases))
+                results = [model.engine(c) for c in cases] if model.engine else evaluate_all(model, cases)
+                return _arrays(cases, results, model.accepted_error)
             except UnsupportedModel as reason:
                 refused = refused or reason
     raise refused
@@ -70,11 +71,16 @@ def _random_cases(
     return cases
 
 
-def _arrays(cases: list[dict[str, np.ndarray]], results: list[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+def _arrays(
+    cases: list[dict[str, np.ndarray]], results: list[Mapping[str, np.ndarray]], accepted: float | None
+) -> dict[str, np.ndarray]:
     arrays: dict[str, np.ndarray] = {}
     for i, (inputs, outputs) in enumerate(zip(cases, results)):
         arrays.update({f"case{i}.input.{name}": value for name, value in inputs.items()})
         arrays.update({f"case{i}.output.{name}": value for name, value in outputs.items()})
+        for name, value in outputs.items():
+            if accepted is not None and value.dtype.kind == "f" and value.size:
+                arrays[f"case{i}.error.{name}"] = np.float64(accepted * np.abs(value).max())
     return arrays
 
 

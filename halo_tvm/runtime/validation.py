@@ -2,8 +2,8 @@
 
 The reference (reference.npz, or arrays of the same keys) holds seeded inputs and the source's outputs:
     case{i}.input.{name}    case{i}.output.{name} (float64 or float32)    case{i}.error.{name} (scalar, optional)
-`error` is the largest absolute error acceptable for that output, for references made by hand: the compile
-step writes none. Without it the table below decides.
+`error` is the largest absolute error acceptable for that output: of models that round to integers on the way,
+or in references made by hand. Without it the table below decides.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from ...imported import UNBOUNDED, ImportedModel, InputSpec
 from .._lowerable import what_cannot_be_lowered
 
 ASSUMED_RANGE = (1, UNBOUNDED)  # of a symbolic dimension: ONNX declares no bounds
+_QUANTISED_ERROR = 0.02  # of the largest output: five steps of an 8-bit grid
 Bounds = tuple[tuple[int, int], ...]
 
 
@@ -88,6 +89,7 @@ def import_proto(
         ranges=inputs.ranges,
         typical=inputs.typical,
         source={"kind": "onnx", "name": file},
+        accepted_error=_QUANTISED_ERROR if _rounds_to_integers(proto.graph) else None,
         report={
             "importer": "onnx",
             "nodes": len(proto.graph.node),
@@ -276,6 +278,12 @@ def _index_ranges(graph) -> dict[str, tuple[int, int]]:
             last = sizes[node.input[0]][axis] - 1
             found[name] = (0, min(last, found.get(name, (0, last))[1]))
     return found
+
+
+def _rounds_to_integers(graph) -> bool:
+    """Whether activations are quantised on the way."""
+    rounding = ("QuantizeLinear", "DynamicQuantizeLinear", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul")
+    return any(n.op_type in rounding or n.op_type.startswith("QLinear") for n in graph.node)
 
 
 def _engine(path: Path, outputs: tuple[str, ...]):
