@@ -226,8 +226,7 @@ def _declared(node: Node, x: relax.Expr, wanted: Sequence[Dim | None]) -> relax.
         return x
     for a, b in zip(shape, dims):
         node.refuse_unless(not (isinstance(a, int) and isinstance(b, int) and a != b), f"expected a size of {b}, found {a}")
-    var = x if isinstance(x, relax.Var) else node.graph.builder.emit(x)
-    return node.graph.builder.match_cast(var, relax.TensorType(dims, expr_dtype(x)))
+    return node.declared(x, dims)
 
 
 def _same(node: Node, a: Dim, b: Dim) -> bool:

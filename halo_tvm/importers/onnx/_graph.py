@@ -225,7 +225,7 @@ class GraphConverter:
             self._env.update(initialisers(graph, self))
             self._env.update({i.name: value for i, value in zip(graph.input, inputs)})
             self.convert(graph.node)
-            if sum(map(len, self.problems.values())) > before:
+            if sum(map(len, self.problems.values())) > before or any(o.name in self._broken for o in graph.output):
                 raise InnerProblem("a graph inside it cannot be converted")
             missing = [o.name for o in graph.output if o.name not in self._env]
             if missing:

@@ -25,11 +25,52 @@ def if_(node: Node) -> object:
     condition = node.value(0)
     if isinstance(condition, Constant):
         return tuple(node.graph.convert_graph(then if bool(condition.array.reshape(-1)[0]) else otherwise))
+    squeezed = _squeezed_axes(node, then, otherwise)
+    if squeezed is not None:
+        return _squeeze(node, *squeezed)
 
     def branch(graph: GraphProto) -> Callable[[], list[relax.Expr]]:
         return lambda: [_expr(node, v) for v in node.graph.convert_graph(graph)]
 
-    return tuple(if_then_else(node.graph.builder, node.x(0), branch(then), branch(otherwise), name="if"))
+    results = if_then_else(node.graph.builder, node.x(0), branch(then), branch(otherwise), name="if")
+    for i, result in enumerate(results):
+        ty = result.ty
+        if not isinstance(ty, relax.TensorType) or ty.ndim < 0 or ty.dtype is None:
+            node.refuse(f"expected the rank and the element type of result {i} to be the same in both branches")
+    return tuple(results)
+
+
+def _squeezed_axes(node: Node, then: GraphProto, otherwise: GraphProto) -> tuple[Tensor, list[int]] | None:
+    """What is squeezed and where, of branches that squeeze a tensor if they can, and else pass it on.
+
+    The legacy exporter of torch writes a squeeze of an axis of unknown size so. The ranks of its branches differ, and
+    what follows was traced with one of them: an axis that somebody squeezes has size 1.
+    """
+    inner = [n for n in then.node if n.op_type != "Constant"]
+    if len(then.output) != 1 or [n.op_type for n in inner] != ["Squeeze"] or list(inner[0].output) != [then.output[0].name]:
+        return None
+    passed = [n.input[0] for n in otherwise.node if n.op_type == "Identity"]
+    if len(otherwise.node) > 1 or (passed or [otherwise.output[0].name]) != [inner[0].input[0]]:
+        return None
+    value = node.graph.lookup(inner[0].input[0])
+    named = {n.output[0]: n for n in then.node if n.op_type == "Constant"}
+    if len(inner[0].input) == 2 and inner[0].input[1] in named:
+        proto = named[inner[0].input[1]].attribute[0]
+        found = node.graph.attribute(proto)
+        axes = np.asarray(found).reshape(-1).tolist()
+    else:
+        axes = [i for a in inner[0].attribute if a.name == "axes" for i in a.ints]
+    return (value, axes) if isinstance(value, Tensor) and axes else None
+
+
+def _squeeze(node: Node, value: Tensor, axes: Sequence[int]) -> relax.Expr:
+    """`value` without `axes`, which are declared to have size 1; a run where they have not is refused."""
+    rank = len(value.shape)
+    axes = [_axis(a, rank) for a in axes]
+    if any(isinstance(value.shape[a], int) and value.shape[a] != 1 for a in axes):
+        return value.expr
+    shape = [1 if i in axes else d for i, d in enumerate(value.shape)]
+    return node.emit(relax.op.squeeze(node.declared(value.expr, shape), axes))
 
 
 def _expr(node: Node, value: Value | None) -> relax.Expr:

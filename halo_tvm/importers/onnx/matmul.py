@@ -63,7 +63,7 @@ def _declared(node: Node, b: relax.Expr, lead: list) -> relax.Expr:
         if isinstance(wanted, int) and isinstance(dims[at], int) and wanted != dims[at]:
             node.refuse(f"leading dimensions {wanted} and {dims[at]} cannot be multiplied")
         dims[at] = wanted
-    return node.graph.builder.match_cast(b, relax.TensorType(dims, expr_dtype(b)))
+    return node.declared(b, dims)
 
 
 @converter("Gemm")
