@@ -8,13 +8,16 @@ from pathlib import Path
 
 import numpy as np
 
-from .artifact import Manifest, read_manifest
+from .artifact import Manifest, TensorSpec, read_manifest
 from .errors import UsageError
 from .imported import ImportedModel
 from .importers import import_model
 from .reference import cases_of
 
-_KINDS = {"onnx": "ONNX file", "torch_export": ".pt2 file", "huggingface": "directory", "transformers": "directory"}
+_KINDS = {
+    "onnx": "ONNX file", "torch_export": ".pt2 file", "torchscript": "TorchScript file", "huggingface": "directory",
+    "transformers": "directory",
+}  # fmt: skip
 _DIRECTORIES = ("huggingface", "transformers")
 
 
@@ -72,11 +75,22 @@ def reference_of(
 
 
 def _shapes(manifest: Manifest) -> tuple[str, ...]:
-    """The artifact's input shapes as `--shape` texts."""
+    """The artifact's inputs as `--shape` texts; all of them where the file declares none (TorchScript)."""
     spec = manifest.functions["main"]
+    undeclared = manifest.source.get("kind") == "torchscript"
 
-    def text(dim: int | str) -> str:
+    def size(dim: int | str) -> str:
         low, high = spec.ranges[dim] if isinstance(dim, str) else (dim, dim)
         return f"{low}..{high}"
 
-    return tuple(f"{t.name}={'x'.join(map(text, t.shape))}" for t in spec.inputs if t.shape)
+    def text(t: TensorSpec) -> str:
+        if not undeclared:
+            return f"{t.name}={'x'.join(map(size, t.shape))}"
+        if t.shape:
+            return f"{t.name}:{t.dtype}={'x'.join(map(size, t.shape))}"
+        # a number that the model was compiled for takes its value only
+        fixed = t.values is not None and t.values[0] == t.values[1]
+        return f"{t.name}=scalar({t.values[0]})" if fixed else f"{t.name}:{t.dtype}=scalar"
+
+    # state is the importer's, not the file's
+    return tuple(text(t) for t in spec.inputs if t.name not in spec.state and (t.shape or undeclared))

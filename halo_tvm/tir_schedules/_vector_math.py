@@ -179,7 +179,10 @@ def log(x: Expr) -> Expr:
     def body(x: Expr) -> Expr:
         tiny = x < _like(x, FLT_MIN)
 
-        def normal(bits: Expr) -> Expr:
+        def normal(raw: Expr) -> Expr:
+            # The variable is the raw bits: with a range of its own, an integer variable would have two in TVM's
+            # analysis of integer stores, inside its `Let` and outside, which that refuses.
+            bits = raw - _int_like(x, SQRT_HALF_BITS)
             raised = tirx.shift_right(bits, _int_like(x, 23))
             exponent = _cast_float(raised) - tirx.Select(tiny, _like(x, 23.0), _like(x, 0.0))
             mantissa = _float(tirx.bitwise_and(bits, _int_like(x, 0x7FFFFF)) + _int_like(x, SQRT_HALF_BITS))
@@ -191,7 +194,7 @@ def log(x: Expr) -> Expr:
             return let(mantissa - _like(x, 1.0), sum_up)
 
         scaled = tirx.Select(tiny, x * _like(x, 8388608.0), x)
-        value = let(_bits(scaled) - _int_like(x, SQRT_HALF_BITS), normal)
+        value = let(_bits(scaled), normal)
         infinity = _float(_int_like(x, 0x7F800000))
         at_zero = tirx.Select(_equal(x, 0.0), -infinity, _float(_int_like(x, 0x7FC00000)))
         return tirx.Select(x > _like(x, 0.0), tirx.Select(x <= _like(x, FLT_MAX), value, infinity), at_zero)

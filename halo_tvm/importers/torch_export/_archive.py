@@ -13,6 +13,7 @@ import torch
 
 from ...errors import UnsupportedModel
 from ._gate import checked_program
+from ._library import define_operators
 
 _JSON_LIMIT = 256 << 20
 _ENTRY_LIMIT = 200_000
@@ -30,7 +31,7 @@ def read_pt2(path: Path) -> torch.export.ExportedProgram:
         constants = archive.tensors(f"data/constants/{archive.model}_constants_config.json", "data/constants/")
     except (zipfile.BadZipFile, OSError, KeyError, TypeError, AttributeError, ValueError, RecursionError) as reason:
         raise _bad(path, f"{type(reason).__name__}: {str(reason)[:120]}") from reason
-    _define_operators()
+    define_operators()
     try:
         program = serialize._dict_to_dataclass(schema.ExportedProgram, serialised)
         return serialize.ExportedProgramDeserializer().deserialize(program, state, constants, None)
@@ -127,21 +128,3 @@ class _Archive:
         if low < 0 or len(sizes) != len(strides) or (math.prod(sizes) and last >= flat[entry].numel()):
             raise ValueError(f"the tensor {name[:80]!r} larger than its {size_bytes} bytes")
         return torch.as_strided(flat[entry], sizes, strides, offset)
-
-
-def _define_operators() -> None:
-    """Operators that a library adds to torch when it is imported; here they have their meaning and no more."""
-    if hasattr(torch.ops.transformers, "grouped_mm_fallback"):
-        return
-
-    def grouped_mm(input: torch.Tensor, weight: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
-        """Rows up to offs[g] and behind offs[g - 1], times weight[g]."""
-        output = torch.zeros(input.size(0), weight.size(2), dtype=input.dtype)
-        start = 0
-        for group, end in enumerate(offs.tolist()):
-            output[start:end] = input[start:end] @ weight[group]
-            start = end
-        return output
-
-    operator = torch.library.custom_op("transformers::grouped_mm_fallback", grouped_mm, mutates_args=())
-    operator.register_fake(lambda input, weight, offs: input.new_empty(input.size(0), weight.size(2)))

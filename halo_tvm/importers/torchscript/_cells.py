@@ -1,5 +1,5 @@
 """Operators spelled anew for torch.export: cells in steps that trace with symbolic sizes (torch's own ask for numbers),
-and the convolution that only traces hold."""
+the convolution that only traces hold, and the grouped product that traces in bfloat16 only."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
+
+from ...errors import UnsupportedModel
+from ..torch_export._library import define_operators
 
 
 def lstm_cell(
@@ -52,6 +55,20 @@ def convolution(
     return ((torch.conv1d, torch.conv2d, torch.conv3d)[rank - 1](x, weight, bias, stride, padding, dilation, groups),)
 
 
+def grouped_product(
+    x: Tensor, weight: Tensor, offs: Tensor | None = None, bias: Tensor | None = None, out_dtype: object = None
+) -> tuple[Tensor]:
+    """aten::_grouped_mm: rows up to offs[g] and behind offs[g - 1] of x [rows, k], times weight[g] of [g, k, n]."""
+    if offs is None or bias is not None or out_dtype is not None or x.dim() != 2 or weight.dim() != 3:
+        raise UnsupportedModel(
+            "expected a grouped product of rows [rows, k] with weights [groups, k, n] and offsets, found one of ranks "
+            f"{x.dim()} and {weight.dim()} or with a bias: export the model as ONNX"
+        )
+    define_operators()
+    return (torch.ops.transformers.grouped_mm_fallback(x, weight, offs),)
+
+
 CELLS: dict[str, Callable[..., tuple[Tensor, ...]]] = {
     "aten::lstm_cell": lstm_cell, "aten::gru_cell": gru_cell, "aten::_convolution": convolution,
+    "aten::_grouped_mm": grouped_product,
 }  # fmt: skip

@@ -54,8 +54,9 @@ def _format(text: str, *args: object) -> str:
     return text.replace("{}", "%s") % args if text.count("{}") == len(args) else text
 
 
-def _divide(a: object, b: object) -> object:
-    return a / b
+def _from(a: object, b: object, times: object = 1) -> object:
+    """aten::rsub"""
+    return b - a * times
 
 
 def _multiply(a: object, b: object) -> object:
@@ -110,7 +111,8 @@ def _same(a: object, b: object) -> bool:
 
 
 SCALARS: dict[str, Callable[..., object]] = {
-    "aten::add": operator.add, "aten::sub": operator.sub, "aten::mul": _multiply, "aten::div": _divide,
+    "aten::add": operator.add, "aten::sub": operator.sub, "aten::mul": _multiply, "aten::div": operator.truediv,
+    "aten::rsub": _from, "aten::true_divide": operator.truediv, "aten::minimum": _min, "aten::maximum": _max,
     "aten::floordiv": operator.floordiv, "aten::floor_divide": operator.floordiv, "aten::remainder": operator.mod,
     "aten::fmod": math.fmod, "aten::pow": _power, "aten::neg": operator.neg, "aten::abs": abs,
     "aten::eq": operator.eq, "aten::ne": operator.ne, "aten::lt": operator.lt, "aten::le": operator.le,
