@@ -173,6 +173,12 @@ def compare(found, wanted, rtol: float, atol: float) -> str:
     if len(found) != len(wanted):
         return f"{len(found)} outputs, expected {len(wanted)}"
     for index, (got, want) in enumerate(zip(found, wanted)):
+        if isinstance(want, list) or want is None or got is None or isinstance(got, list):
+            same = isinstance(want, list) and isinstance(got, list)
+            difference = compare(got, want, rtol, atol) if same else "" if got is want else "absent or no sequence"
+            if difference:
+                return f"output {index}: {difference}"
+            continue
         want, got = np.asarray(want), np.asarray(got)
         if got.dtype != want.dtype:
             return f"output {index}: type {got.dtype}, expected {want.dtype}"

@@ -55,8 +55,13 @@ def import_proto(
     shapes: Mapping[str, Bounds] | None = None,
     constants: Mapping[str, np.ndarray] | None = None,
     file: str = "the model",
+    flatten: bool = False,
 ) -> ImportedModel:
-    """As `import_onnx`, for a checked `onnx.ModelProto` in memory; without an engine."""
+    """As `import_onnx`, for a checked `onnx.ModelProto` in memory; without an engine.
+
+    With `flatten`, outputs may be sequences and absent values: a sequence becomes the outputs `name.0`, `name.1`, ...,
+    and report["flattened"] tells their number by name (None: absent). Without, such outputs are refused.
+    """
     from . import _registry
     from ._graph import GraphConverter, initialisers
 
@@ -70,8 +75,12 @@ def import_proto(
     with graph.builder.function("main", inputs.variables):
         graph.convert(proto.graph.node)
         failure = _problems(graph, file)
-        outputs = [] if failure else [_output(graph, o, file) for o in proto.graph.output]
-        graph.builder.emit_func_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
+        outputs: dict[str, relax.Expr] = {}
+        flattened: dict[str, int | None] = {}
+        for output in () if failure else proto.graph.output:
+            outputs.update(_output(graph, output, file, flattened if flatten else None))
+        results = list(outputs.values())
+        graph.builder.emit_func_output(results[0] if len(results) == 1 else relax.Tuple(results))
     if failure:
         raise failure
     mod = _finished(graph)
@@ -85,7 +94,7 @@ def import_proto(
         mod=mod,
         params=graph.params,
         inputs=tuple(inputs.specs),
-        outputs=tuple(o.name for o in proto.graph.output),
+        outputs=tuple(outputs),
         ranges=inputs.ranges,
         typical=inputs.typical,
         source={"kind": "onnx", "name": file},
@@ -95,22 +104,31 @@ def import_proto(
             "nodes": len(proto.graph.node),
             "parameters": len(graph.params.sources),
             "unbounded": inputs.assumed,
+            **({"flattened": flattened} if flattened else {}),
         },
     )
 
 
-def _output(graph, output, file: str) -> relax.Expr:
+def _output(graph, output, file: str, flattened: dict[str, int | None] | None) -> dict[str, relax.Expr]:
+    """The tensors that an output consists of, by name: itself, or the elements of a sequence (noted in `flattened`)."""
     from ._values import Sequence
 
     try:
         value = graph.lookup(output.name)
     except KeyError:
         raise UnsupportedModel(f"expected every output to be made by a node, found none for {output.name} in {file}") from None
-    if value is None or isinstance(value, Sequence):
+    if value is not None and not isinstance(value, Sequence):
+        expr = graph.expr_of(value)
+        return {output.name: expr if isinstance(expr, relax.Var) else graph.builder.emit(expr)}
+    if flattened is None:
         kind = "an absent value" if value is None else "a sequence"
         raise UnsupportedModel(f"expected tensors as outputs, found {kind} {output.name} in {file}: export it without")
-    expr = graph.expr_of(value)
-    return expr if isinstance(expr, relax.Var) else graph.builder.emit(expr)
+    items = () if value is None else value.items
+    if any(item is None or isinstance(item, Sequence) for item in items):
+        raise UnsupportedModel(f"expected sequences of tensors, found another kind of element in {output.name} of {file}")
+    flattened[output.name] = None if value is None else len(items)
+    exprs = {f"{output.name}.{i}": graph.expr_of(item) for i, item in enumerate(items)}
+    return {name: e if isinstance(e, relax.Var) else graph.builder.emit(e) for name, e in exprs.items()}
 
 
 def _finished(graph) -> tvm.IRModule:

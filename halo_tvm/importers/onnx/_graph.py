@@ -61,6 +61,10 @@ class GraphConverter:
     def is_broken(self, name: str) -> bool:
         return name in self._broken
 
+    @property
+    def dimension_names(self) -> frozenset[str]:
+        return frozenset(self._dimension_names)
+
     def dimension_name(self, hint: str) -> str:
         """A new name for a symbolic dimension."""
         base = re.sub(r"\W", "_", hint) or "dim"

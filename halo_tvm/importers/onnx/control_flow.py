@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 import numpy as np
 from onnx import GraphProto
@@ -30,7 +31,13 @@ def if_(node: Node) -> object:
         return _squeeze(node, *squeezed)
 
     def branch(graph: GraphProto) -> Callable[[], list[relax.Expr]]:
-        return lambda: [_expr(node, v) for v in node.graph.convert_graph(graph)]
+        def results() -> list[relax.Expr]:
+            values = node.graph.convert_graph(graph)
+            if any(v is None or isinstance(v, SequenceValue) for v in values):
+                node.constant(0)  # only one branch taken now can give these
+            return [_expr(node, v) for v in values]
+
+        return results
 
     results = if_then_else(node.graph.builder, node.x(0), branch(then), branch(otherwise), name="if")
     for i, result in enumerate(results):
@@ -83,10 +90,20 @@ def _expr(node: Node, value: Value | None) -> relax.Expr:
 def loop(node: Node) -> object:
     """Trip count and condition, both optional; then carried values; results: carried values, then scan outputs."""
     body: GraphProto = node.attr("body")
-    carried = [node.value(i) for i in range(2, len(node.inputs))]
+    carried = list(node.inputs[2:])  # an optional value may be absent
     trips, condition = (node.inputs[i] if node.has(i) else None for i in (0, 1))
     unrolled = _unrolled_loop(node, body, trips, condition, carried)
+    if unrolled is None and any(isinstance(v, SequenceValue) for v in carried):
+        _refuse_unknown_end(node, trips, condition, "a sequence is carried through it")
     return unrolled if unrolled is not None else _while(node, body, trips, condition, carried)
+
+
+def _refuse_unknown_end(node: Node, trips: Value | None, condition: Value | None, reason: str) -> NoReturn:
+    """Some loops can be converted only where all iterations are known now."""
+    for index, value in enumerate((trips, condition)):
+        if value is not None:
+            node.constant(index)
+    node.refuse(f"{reason}, and how often it runs is known at run time only, or too often to copy its nodes")
 
 
 def _unrolled_loop(
@@ -123,13 +140,16 @@ def _while(
     node: Node, body: GraphProto, trips: Value | None, condition: Value | None, carried: Sequence[Value]
 ) -> tuple[relax.Expr, ...]:
     builder = node.graph.builder
-    zero, true = relax.const(_int64(0)), relax.const(_true())
+    zero, true = relax.const(_int64(0), "int64"), relax.const(_true())
     limit = None if trips is None else _scalar(node, node.x(0))
     going = true if condition is None else _scalar(node, node.x(1))
     init = [_expr(node, v) for v in carried]
+    names_before = node.graph.dimension_names
     # One iteration whose results nobody reads: it tells the types, and is dropped as dead code.
     probe = [_expr(node, v) for v in node.graph.convert_graph(body, [Tensor(zero), Tensor(true), *map(Tensor, init)])]
     after, scanned = probe[1 : 1 + len(init)], probe[1 + len(init) :]
+    if any(_names(row) - names_before for row in scanned):
+        _refuse_unknown_end(node, trips, condition, "the size of its scan outputs is known inside its body only")
     varying = {i + 2 for i, (a, b) in enumerate(zip(init, after)) if not _same_shape(node, a, b)}
     count = _row_count(node, trips)
     first = len(init) + 2
@@ -154,7 +174,7 @@ def _while(
                 rows.append(builder.emit(relax.op.concat([kept, builder.emit(relax.op.expand_dims(row, 0))], 0)))
             else:
                 rows.append(write_row(builder, kept, state[0], row))
-        following = builder.emit(relax.op.add(state[0], relax.const(_int64(1))))
+        following = builder.emit(relax.op.add(state[0], relax.const(_int64(1), "int64")))
         return [following, _scalar(node, found[0]), *found[1 : first - 1], *rows]
 
     steps, _, *results = while_loop(builder, [zero, going, *init], proceed, step, varying=varying, name="onnx_loop")
@@ -162,6 +182,11 @@ def _while(
     if count is not None and scanned:
         results[first - 2 :] = [first_rows(builder, rows, steps) for rows in results[first - 2 :]]
     return tuple(results)
+
+
+def _names(value: relax.Expr) -> frozenset[str]:
+    """Symbols in the shape of a value."""
+    return frozenset(v.name for v in relax.analysis.free_symbolic_vars(relax.ShapeExpr(expr_shape(value))))
 
 
 def _row_count(node: Node, trips: Value | None) -> Dim | relax.Expr | None:
@@ -204,7 +229,7 @@ def scan(node: Node) -> object:
         rows: list[list[Value]] = [[] for _ in range(outputs)]
         for index in range(length):
             slices = [
-                Tensor(_row(node, x, a, relax.const(_int64(length - 1 - index if b else index))))
+                Tensor(_row(node, x, a, relax.const(_int64(length - 1 - index if b else index), "int64")))
                 for x, a, b in zip(xs, axes, backwards)
             ]
             results = node.graph.convert_graph(body, [*state, *slices])
@@ -224,8 +249,8 @@ def _scan_loop(
     backwards: Sequence[int], length: Dim, out_axes: Sequence[int], out_backwards: Sequence[int],
 ) -> tuple[relax.Expr, ...]:  # fmt: skip
     builder, kept = node.graph.builder, len(state)
-    zero, one = relax.const(_int64(0)), relax.const(_int64(1))
-    limit = node.graph.expr_of(Symbolic(_object(length), "int64")) if not isinstance(length, int) else relax.const(_int64(length))
+    zero, one = relax.const(_int64(0), "int64"), relax.const(_int64(1), "int64")
+    limit = node.graph.expr_of(Symbolic(_object(length), "int64")) if not isinstance(length, int) else relax.const(_int64(length), "int64")
     last = builder.emit(relax.op.subtract(limit, one))
 
     def inputs(index: relax.Expr) -> list[Tensor]:
