@@ -8,6 +8,7 @@ Walk: `_file` reads and checks; `_graph` visits the nodes in order; for each, `_
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -43,7 +44,17 @@ def import_onnx(
     _need_onnx()
     from ._file import read_model
 
-    model = import_proto(read_model(path), name=path.stem, shapes=shapes, constants=constants, file=path.name)
+    from ._graph import TVM_ERRORS
+
+    proto = read_model(path)
+    try:
+        model = import_proto(proto, name=path.stem, shapes=shapes, constants=constants, file=path.name)
+    except TVM_ERRORS as reason:  # no node is to blame; the file may be hostile, and a user meets one sentence
+        lines = [line.strip() for line in str(reason).splitlines() if line.strip()]
+        raise UnsupportedModel(
+            f"expected an ONNX model that can be imported, found {path.name} to end in {type(reason).__name__}: "
+            f"{lines[-1][:200] if lines else 'no message'}; export it again, with another exporter or opset"
+        ) from reason
     source = {"kind": "onnx", "name": path.name, "sha256": _sha256(path)}
     return _with(model, source=source, engine=_engine(path, model.outputs))
 
@@ -162,6 +173,7 @@ class _Inputs:
     """The inputs of a model: variables of main, their specs, and the ranges of their symbolic dimensions."""
 
     def __init__(self, proto, graph, shapes: Mapping[str, Bounds], constants: Mapping[str, np.ndarray], file: str) -> None:
+        from ._file import MOST_BYTES, MOST_DIMENSIONS
         from ._values import Constant, Tensor
 
         self.variables: list[relax.Var] = []
@@ -186,6 +198,11 @@ class _Inputs:
                 continue
             dtype, dims = self._type(info)
             shape = self._shape(info.name, dims, shapes.get(info.name))
+            if len(shape) > MOST_DIMENSIONS or math.prod(d for d in shape if isinstance(d, int)) > MOST_BYTES:
+                raise UnsupportedModel(
+                    f"expected inputs of at most {MOST_DIMENSIONS} dimensions and {MOST_BYTES} elements, found {info.name} of shape {dims[:8]} in "
+                    f"{self._file}: export it again"
+                )
             var = relax.Var(_identifier(info.name), relax.TensorType(shape, dtype))
             self.variables.append(var)
             if info.name in indices and "int" in dtype:
@@ -206,7 +223,12 @@ class _Inputs:
         if element.elem_type in (onnx.TensorProto.STRING, onnx.TensorProto.UNDEFINED, onnx.TensorProto.COMPLEX64, onnx.TensorProto.COMPLEX128):
             name = onnx.TensorProto.DataType.Name(element.elem_type)
             raise UnsupportedModel(f"expected numbers as inputs, found {name} {info.name} in {self._file}: export it without")
-        dtype = dtype_name(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(element.elem_type)))
+        try:
+            dtype = dtype_name(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(element.elem_type)))
+        except KeyError:
+            raise UnsupportedModel(
+                f"expected a known element type for {info.name} in {self._file}, found {element.elem_type}: export it again"
+            ) from None
         if not element.HasField("shape"):
             return dtype, None
         # A size of 0 or less is how some exporters write "not known".
@@ -292,6 +314,8 @@ def _index_ranges(graph) -> dict[str, tuple[int, int]]:
             origin[node.output[0]] = origin.get(node.input[0], node.input[0])
         elif node.op_type == "Gather" and node.input[0] in sizes:
             axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
+            if not -len(sizes[node.input[0]]) <= axis < len(sizes[node.input[0]]):
+                continue  # its converter says what is wrong
             name = origin.get(node.input[1], node.input[1])
             last = sizes[node.input[0]][axis] - 1
             found[name] = (0, min(last, found.get(name, (0, last))[1]))

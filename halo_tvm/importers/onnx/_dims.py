@@ -10,6 +10,11 @@ from tvm import sym, tirx
 from ._values import Dim, plain
 
 
+_MOST_TERMS = 512  # of one size; those of real models have a dozen
+_MOST_DIVISIONS = 14  # inside one another: each doubles the time to simplify; strided convolutions make a few
+_DIVISIONS = (tirx.FloorDiv, tirx.FloorMod, tirx.Div, tirx.Mod)
+
+
 class Sizes:
     """Simplifies and compares sizes, knowing the ranges of the symbolic dimensions of one model."""
 
@@ -20,7 +25,7 @@ class Sizes:
         self._analyzer.update(var, sym.ConstIntBound(low, high))
 
     def simplify(self, dim: Dim) -> Dim:
-        return dim if isinstance(dim, int | float) else plain(self._analyzer.simplify(dim))
+        return dim if isinstance(dim, int | float) else plain(self._analyzer.simplify(_bounded(dim)))
 
     def product(self, dims: Iterable[Dim]) -> Dim:
         out: Dim = 1
@@ -32,7 +37,7 @@ class Sizes:
         """Whether the two sizes are equal for every value of their symbols, as far as can be proven."""
         if isinstance(a, int) and isinstance(b, int):
             return a == b
-        return bool(self._analyzer.can_prove_equal(prim(a), prim(b)))
+        return bool(self._analyzer.can_prove_equal(_bounded(prim(a)), _bounded(prim(b))))
 
     def floordiv(self, a: Dim, b: Dim) -> Dim:
         return self.simplify(tirx.floordiv(prim(a), prim(b)))
@@ -50,7 +55,7 @@ class Sizes:
         """True or False where the condition holds or fails for all sizes; None where it depends on them."""
         if isinstance(condition, bool | int):
             return bool(condition)
-        simplified = self._analyzer.simplify(condition)
+        simplified = self._analyzer.simplify(_bounded(condition))
         if isinstance(simplified, tirx.IntImm):
             return bool(simplified.value)
         if self._analyzer.can_prove(simplified):
@@ -61,3 +66,18 @@ class Sizes:
 def prim(dim: Dim) -> tvm.ir.Expr:
     """A size as an expression."""
     return tirx.IntImm("int64", int(dim)) if isinstance(dim, int) else dim
+
+
+def _bounded(expr: tvm.ir.Expr) -> tvm.ir.Expr:
+    """`expr`; `ValueError` when it is so long or so nested that reasoning about it would take for ever."""
+    stack, count = [(expr, 0)], 0
+    while stack:
+        current, divisions = stack.pop()
+        count += 1
+        divisions += isinstance(current, _DIVISIONS)
+        if count > _MOST_TERMS or divisions > _MOST_DIVISIONS:
+            raise ValueError(
+                f"expected sizes of at most {_MOST_TERMS} terms and {_MOST_DIVISIONS} nested divisions, found more"
+            )
+        stack.extend((getattr(current, side), divisions) for side in ("a", "b") if hasattr(current, side))
+    return expr

@@ -1,54 +1,74 @@
 """An untrusted ONNX file: read with limits, checked, and its tensors turned into constants.
 
-Nothing outside the model's folder is ever opened, and no tensor may be larger than what the file holds.
+Nothing outside the model's folder is ever opened, no tensor may be larger than what the file holds, and the data of
+large tensors stays in its file until it is needed.
 """
 
 from __future__ import annotations
 
 import math
 import os
-import stat
-from collections.abc import Iterator
+import secrets
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnx.checker
-from onnx import GraphProto, ModelProto, SparseTensorProto, TensorProto, external_data_helper, numpy_helper
+from onnx import ModelProto, NodeProto, SparseTensorProto, TensorProto, numpy_helper
 
 from ...errors import UnsupportedModel
+from ._external import DataFile, locate, model_file
+from ._slim import slim
 from ._values import Constant, dtype_name
 
-MOST_NODES = 200_000
-_MOST_BYTES = 1 << 36
+MOST_NODES = 100_000
+MOST_BYTES = 1 << 36  # of one tensor
+MOST_DIMENSIONS = 64  # of one tensor, as NumPy has it
+_MOST_SPARSE = 1 << 30  # bytes of all sparse tensors of a model as dense ones
 _CHECKER_ERRORS = (onnx.checker.ValidationError, ValueError, OSError, RuntimeError, TypeError)
+_PLACE = ("halo.folder", "halo.parts", "halo.identity", "halo.offset")  # how a checked place is written down
+_BITS = {"INT4": 4, "UINT4": 4, "FLOAT4E2M1": 4, "INT2": 2, "UINT2": 2}
 
 
 def read_model(path: Path) -> ModelProto:
-    """The model at `path`, accepted by the checker, its external data located but not read."""
+    """The model at `path`, accepted by the checker; the data of large tensors is located but not read."""
     from google.protobuf.message import DecodeError
 
+    token = secrets.token_hex(16)
     try:
-        model = onnx.load(str(path), load_external_data=False)
+        with path.open("rb") as stream:
+            status = os.fstat(stream.fileno())
+            model = ModelProto.FromString(slim(stream, status.st_size, token))
     except (DecodeError, ValueError, OSError, RuntimeError) as reason:
         raise invalid(path.name, reason) from reason
-    check_model(model, path)
+    own = model_file(path, status)
+    _check(model, path, own, token)
     return model
 
 
 def check_model(model: ModelProto, path: Path | None) -> None:
     """`UnsupportedModel` unless `model` is valid, of bounded size, and keeps its data inside its folder."""
+    _check(model, path, None, "")
+
+
+def _check(model: ModelProto, path: Path | None, own: DataFile | None, token: str) -> None:
     name = path.name if path else "the model"
-    count = 0
-    for node in all_nodes(model.graph):
-        count += 1
-        if count > MOST_NODES:
-            raise UnsupportedModel(f"expected at most {MOST_NODES} nodes, found more in {name}: export a smaller graph")
-    for tensor in all_tensors(model):
+    inside = contents(model)
+    checked: dict[str, DataFile] = {}
+    for tensor in inside.tensors:
         if tensor.data_location == TensorProto.EXTERNAL:
-            _locate(tensor, path)
+            _locate(tensor, path, own, token, checked)
+        elif tensor.data_type != TensorProto.STRING:
+            _check_values(tensor)
+    dense = sum(_dense_bytes(s) for s in inside.sparse)
+    if dense > _MOST_SPARSE:
+        raise UnsupportedModel(
+            f"expected sparse tensors that fill at most {_MOST_SPARSE} bytes, found {dense} in {name}: export dense ones"
+        )
     try:
-        onnx.checker.check_model(str(path) if path else model)
+        has_external = any(t.data_location == TensorProto.EXTERNAL for t in inside.tensors)
+        onnx.checker.check_model(_without_external_data(model) if has_external else model)
     except _CHECKER_ERRORS as reason:
         raise invalid(name, reason) from reason
 
@@ -61,124 +81,170 @@ def invalid(name: str, reason: object) -> UnsupportedModel:
     )
 
 
-def all_nodes(graph: GraphProto) -> Iterator:
-    """All nodes of a graph and of the graphs that its nodes hold (branches, loop bodies)."""
-    for node in graph.node:
-        yield node
-        for attribute in node.attribute:
-            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                yield from all_nodes(inner)
+@dataclass(frozen=True)
+class Contents:
+    """Everything that a model holds, graphs inside nodes and the bodies of functions included."""
+
+    nodes: list[NodeProto]
+    tensors: list[TensorProto]  # those of sparse tensors, too
+    sparse: list[SparseTensorProto]
 
 
-def all_tensors(model: ModelProto) -> Iterator[TensorProto]:
-    """Every tensor a model holds: initialisers and attributes, inner graphs and functions included."""
-
-    def of_nodes(nodes) -> Iterator[TensorProto]:
-        for node in nodes:
+def contents(model: ModelProto) -> Contents:
+    """One walk over `model`; `UnsupportedModel` when it has too many nodes."""
+    nodes, tensors, sparse = [], list(model.graph.initializer), list(model.graph.sparse_initializer)
+    todo = [model.graph.node, *(f.node for f in model.functions)]
+    while todo:
+        found = todo.pop()
+        nodes.extend(found)
+        if len(nodes) > MOST_NODES:
+            raise UnsupportedModel(f"expected at most {MOST_NODES} nodes, found more: export a smaller graph")
+        for node in found:
             for attribute in node.attribute:
                 if attribute.HasField("t"):
-                    yield attribute.t
-                yield from attribute.tensors
-                for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                    yield from of_graph(inner)
-
-    def of_graph(graph) -> Iterator[TensorProto]:
-        yield from graph.initializer
-        for sparse in graph.sparse_initializer:
-            yield from (sparse.values, sparse.indices)
-        yield from of_nodes(graph.node)
-
-    yield from of_graph(model.graph)
-    for function in model.functions:
-        yield from of_nodes(function.node)
+                    tensors.append(attribute.t)
+                if attribute.HasField("sparse_tensor"):
+                    sparse.append(attribute.sparse_tensor)
+                tensors.extend(attribute.tensors)
+                sparse.extend(attribute.sparse_tensors)
+                for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+                    tensors.extend(graph.initializer)
+                    sparse.extend(graph.sparse_initializer)
+                    todo.append(graph.node)
+    tensors.extend(t for s in sparse for t in (s.values, s.indices))
+    return Contents(nodes, tensors, sparse)
 
 
-def _locate(tensor: TensorProto, path: Path | None) -> None:
-    """Check where a tensor's external data lies, and write the resolved place back into it."""
+def _without_external_data(model: ModelProto) -> ModelProto:
+    """A copy for the checker, which then opens no file; tensors with data elsewhere are empty in it."""
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    for tensor in contents(copy).tensors:
+        if tensor.data_location == TensorProto.EXTERNAL:
+            del tensor.external_data[:], tensor.dims[:]
+            tensor.ClearField("data_location")
+            tensor.dims.append(0)
+    return copy
+
+
+# Where data lies, and how much there is.
+
+
+def _locate(tensor: TensorProto, path: Path | None, own: DataFile | None, token: str, checked: dict[str, DataFile]) -> None:
+    """Check where a tensor's external data lies, and write that down in its place."""
     if path is None:
         raise UnsupportedModel("expected a model with its data inside, found external data: give the file's path")
+    what = f"the data of {tensor.name[:100] or 'a tensor'} in {path.name}"
     info = {entry.key: entry.value for entry in tensor.external_data}
-    location = info.get("location", "")
-    what = f"the external data of {tensor.name or 'a tensor'} in {path.name}"
-    parts = Path(location).parts
-    if not location or Path(location).is_absolute() or ".." in parts or "\\" in location:
-        raise UnsupportedModel(f"expected {what} inside the model's folder, found location {location!r}: do not use it")
-    folder = path.resolve().parent
-    place = folder
-    for part in parts:
-        place = place / part
-        if place.is_symlink():
-            raise UnsupportedModel(f"expected {what} in a plain file, found the link {location!r}: copy the file there")
+    location, wanted = info.get("location", ""), _bytes_of(tensor)
     try:
-        status = place.stat()
-        offset, length = int(info.get("offset", 0) or 0), int(info["length"]) if info.get("length") else None
-    except (OSError, ValueError) as reason:
-        raise UnsupportedModel(f"expected {what} in {location!r}, found none readable ({reason}): download it again") from None
-    if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
-        raise UnsupportedModel(f"expected {what} in a plain file, found a link or device {location!r}: copy the file there")
-    wanted = _bytes_of(tensor)
-    length = wanted if length is None else length
-    if offset < 0 or length != wanted or offset + length > status.st_size:
+        if own and location.startswith(f"{token}:"):
+            file, (offset, length) = own, map(int, location.split(":")[1:])
+        else:
+            file = checked.get(location) or locate(path.resolve().parent, location, f"the external {what[4:]}")
+            checked[location] = file
+            offset = int(info.get("offset") or 0)
+            length = int(info["length"]) if info.get("length") else wanted
+    except ValueError as reason:
+        raise UnsupportedModel(f"expected numbers for the place of {what}, found {reason}: export it again") from None
+    if offset < 0 or length != wanted or offset + length > file.size_bytes:
         raise UnsupportedModel(
-            f"expected {what} to be {wanted} bytes within {location!r}, found {length} at {offset} of {status.st_size}: "
-            "download it again"
+            f"expected {what} to be {wanted} bytes within {file.parts[-1]!r}, found {length} at {offset} of "
+            f"{file.size_bytes}: download it again"
         )
     del tensor.external_data[:]
-    for key, value in (("location", str(place)), ("offset", str(offset)), ("length", str(length))):
+    identity = ":".join(map(str, file.identity))
+    for key, value in zip(_PLACE, (str(file.folder), "/".join(file.parts), identity, str(offset))):
         entry = tensor.external_data.add()
         entry.key, entry.value = key, value
 
 
 def _bytes_of(tensor: TensorProto) -> int:
-    if any(d < 0 for d in tensor.dims):
-        raise UnsupportedModel(f"expected sizes of at least 0 for {tensor.name}, found {list(tensor.dims)}: export it again")
+    name = tensor.name[:100] or "a tensor"
+    if any(d < 0 for d in tensor.dims) or len(tensor.dims) > MOST_DIMENSIONS:
+        raise UnsupportedModel(
+            f"expected at most {MOST_DIMENSIONS} sizes of at least 0 for {name}, found {list(tensor.dims)[:8]}: export it again"
+        )
     try:
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
     except KeyError:
-        raise UnsupportedModel(f"expected a known element type for {tensor.name}, found {tensor.data_type}") from None
+        raise UnsupportedModel(
+            f"expected a known element type for {name}, found {tensor.data_type}: export the model again"
+        ) from None
     count = math.prod(tensor.dims)
-    bits = {TensorProto.INT4: 4, TensorProto.UINT4: 4, TensorProto.FLOAT4E2M1: 4}.get(tensor.data_type, dtype.itemsize * 8)
+    bits = _BITS.get(TensorProto.DataType.Name(tensor.data_type), dtype.itemsize * 8)
     size = -(-count * bits // 8)
-    if size > _MOST_BYTES:
-        raise UnsupportedModel(f"expected tensors of at most {_MOST_BYTES} bytes, found {size} for {tensor.name}")
+    if size > MOST_BYTES:
+        raise UnsupportedModel(f"expected tensors of at most {MOST_BYTES} bytes, found {size} for {name}: export it again")
     return size
 
 
+def _check_values(tensor: TensorProto) -> None:
+    """`UnsupportedModel` unless a tensor inside the model holds as many values as its sizes say."""
+    size = _bytes_of(tensor)
+    if tensor.HasField("raw_data"):
+        found, unit, wanted = len(tensor.raw_data), "bytes", size
+    else:
+        field = onnx.helper.tensor_dtype_to_field(tensor.data_type)
+        found, unit, wanted = len(getattr(tensor, field)), "values", math.prod(tensor.dims)
+        name = TensorProto.DataType.Name(tensor.data_type)
+        wanted *= 2 if name.startswith("COMPLEX") else 1
+        wanted = -(-wanted * _BITS.get(name, 8) // 8)
+    if found != wanted:
+        raise UnsupportedModel(
+            f"expected {wanted} {unit} of data for {tensor.name[:100] or 'a tensor'} of shape {list(tensor.dims)[:8]}, "
+            f"found {found}: export or download the model again"
+        )
+
+
+def _dense_bytes(sparse: SparseTensorProto) -> int:
+    if any(d < 0 for d in sparse.dims):
+        raise UnsupportedModel(f"expected a sparse tensor of sizes of at least 0, found {list(sparse.dims)[:8]}: export it again")
+    _bytes_of(sparse.values)
+    return math.prod(sparse.dims) * onnx.helper.tensor_dtype_to_np_dtype(sparse.values.data_type).itemsize
+
+
+# Tensors as constants.
+
+
 def tensor_constant(tensor: TensorProto) -> Constant:
-    """An initialiser as a constant; its data is read (external: mapped) when it is needed."""
+    """A tensor of a checked model as a constant; data that is not in the parsed model is read when it is needed."""
     size = _bytes_of(tensor)
     dtype = dtype_name(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)))
     shape = tuple(tensor.dims)
-    if tensor.data_location == TensorProto.EXTERNAL:
-        info = external_data_helper.ExternalDataInfo(tensor)
-        place, offset = info.location, int(info.offset or 0)
-        return Constant(shape, dtype, lambda: _mapped(place, offset, size, dtype, shape), tensor.name)
-    if tensor.HasField("raw_data") and len(tensor.raw_data) != size:
-        raise UnsupportedModel(
-            f"expected {size} bytes of data for {tensor.name} of shape {list(shape)}, found {len(tensor.raw_data)}: "
-            "export or download the model again"
-        )
-    return Constant(shape, dtype, lambda: numpy_helper.to_array(tensor), tensor.name)
+    if tensor.data_location != TensorProto.EXTERNAL:
+        return Constant(shape, dtype, lambda: numpy_helper.to_array(tensor), tensor.name)
+    info = {entry.key: entry.value for entry in tensor.external_data}
+    folder, parts, identity, offset = (info[key] for key in _PLACE)
+    file = DataFile(Path(folder), tuple(parts.split("/")), tuple(map(int, identity.split(":"))))
+    packed = TensorProto.DataType.Name(tensor.data_type) in _BITS
 
+    def load() -> np.ndarray:
+        raw = file.read(int(offset), size)
+        if packed:
+            held = TensorProto(data_type=tensor.data_type, dims=shape, raw_data=raw.tobytes())
+            return numpy_helper.to_array(held)
+        return raw.view(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)).newbyteorder("<")).reshape(shape)
 
-def _mapped(place: str, offset: int, size: int, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
-    if size == 0:
-        return np.zeros(shape, dtype)
-    if os.stat(place).st_size < offset + size:
-        raise UnsupportedModel(f"expected {size} bytes at {offset} of {Path(place).name}, found fewer: the file changed")
-    raw = np.memmap(place, dtype=np.uint8, mode="r", offset=offset, shape=(size,))
-    return raw.view(dtype).reshape(shape)
+    return Constant(shape, dtype, load, tensor.name)
 
 
 def sparse_constant(sparse: SparseTensorProto) -> Constant:
-    """A sparse tensor as a dense constant."""
-    shape = tuple(sparse.dims)
-    count = math.prod(shape)
-    if any(d < 0 for d in shape) or count > 1 << 28:
-        raise UnsupportedModel(f"expected a sparse tensor of bounded size, found the shape {list(shape)}")
-    values, indices = numpy_helper.to_array(sparse.values), numpy_helper.to_array(sparse.indices)
-    dense = np.zeros(count, values.dtype)
-    if indices.ndim == 2:
-        indices = np.ravel_multi_index(tuple(indices.T), shape)
-    dense[indices] = values
-    return Constant.of(dense.reshape(shape), sparse.values.name)
+    """A sparse tensor of a checked model as a dense constant."""
+    shape, values, indices = tuple(sparse.dims), tensor_constant(sparse.values), tensor_constant(sparse.indices)
+
+    def load() -> np.ndarray:
+        where, count = indices.array, math.prod(shape)
+        if where.ndim == 2 and where.shape[1] == len(shape) and where.size:
+            where = np.ravel_multi_index(tuple(where.T), shape, mode="raise")
+        where = where.reshape(-1)
+        if where.size != values.array.size or (where.size and (where.min() < 0 or where.max() >= count)):
+            raise UnsupportedModel(
+                f"expected the indices of {sparse.values.name or 'a sparse tensor'} within {list(shape)}, found others: "
+                "export the model again"
+            )
+        dense = np.zeros(count, values.array.dtype)
+        dense[where] = values.array.reshape(-1)
+        return dense.reshape(shape)
+
+    return Constant(shape, values.dtype, load, sparse.values.name)

@@ -5,6 +5,8 @@ A large weight is not read for that: the few operators that exporters put on wei
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -12,16 +14,18 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, NodeProto
 
-from ._values import Constant, Value
+from . import _bounds
+from ._values import Constant, Value, dtype_name
 
 if TYPE_CHECKING:
     from ._node import Node
 
 _LAZY_BYTES = 1 << 20
-_LARGEST_RESULT = 1 << 28  # elements; more would be a bomb, not a constant
-_NEVER = frozenset({"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"})
+_NEVER = frozenset(
+    "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Multinomial Bernoulli ImageDecoder".split()
+)
 # What the reference implementation raises for input it does not accept: there is no common base.
-_REFERENCE_ERRORS = (ValueError, TypeError, IndexError, AttributeError, AssertionError, RuntimeError, KeyError, NotImplementedError, OverflowError)
+_REFERENCE_ERRORS = (ValueError, TypeError, IndexError, AttributeError, AssertionError, RuntimeError, KeyError, ArithmeticError, MemoryError)
 
 
 def fold(node: Node, domain: str) -> tuple[Value | None, ...] | None:
@@ -30,43 +34,66 @@ def fold(node: Node, domain: str) -> tuple[Value | None, ...] | None:
         return (_constant(node),)
     if domain != "" or node.op in _NEVER or not node.inputs or not any(i is not None for i in node.inputs):
         return None
-    if any(i is not None and not isinstance(i, Constant) for i in node.inputs):
+    if any(i is not None and (not isinstance(i, Constant) or i.dtype == "object") for i in node.inputs):
         return None
     if any(a.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) for a in node.proto.attribute):
         return None
     if sum(i.size_bytes for i in node.inputs if i is not None) > _LAZY_BYTES:
         return _lazy(node)
-    if _result_size(node) > _LARGEST_RESULT:
-        node.refuse("its constant result would be too large")
     try:
-        results = evaluate(node, [None if i is None else i.array for i in node.inputs])
+        inputs = [None if i is None else i.array for i in node.inputs]
+        model = _alone(node, inputs)
+        if not _bounds.is_cheap(node, inputs, model):
+            return None
+        if node.op == "ConstantOfShape":
+            return (_filled(node, inputs[0]),)
+        results = _run(model, inputs)
     except _REFERENCE_ERRORS:
         return None  # the converter says what is wrong, or does better
     if any(not isinstance(r, np.ndarray | np.generic) or np.asarray(r).dtype.kind in "OUS" for r in results):
         return None
+    node.graph.count_folded(sum(r.nbytes for r in results))
     return tuple(Constant.of(np.asarray(r), node.outputs[i]) for i, r in enumerate(results))
 
 
 def evaluate(node: Node, inputs: list[np.ndarray | None]) -> tuple[np.ndarray, ...]:
-    """The outputs of a node of the default domain, by the reference implementation of ONNX."""
-    from onnx.reference.op_run import OpRun  # noqa: F401  (fails early where the reference is not there)
-    from onnx.reference import ReferenceEvaluator
+    """The outputs of a node of the default domain, by the reference implementation of ONNX.
 
+    `ValueError` when that would take long, or much memory.
+    """
+    model = _alone(node, inputs)
+    if not _bounds.is_cheap(node, inputs, model):
+        raise ValueError("the operator takes too long to be computed while importing")
+    return _run(model, inputs)
+
+
+def _alone(node: Node, inputs: list[np.ndarray | None]) -> onnx.ModelProto:
+    """A model of this node only, whose inputs are called x0, x1..."""
     alone = NodeProto()
     alone.CopyFrom(node.proto)
     del alone.input[:], alone.output[:]
     alone.input.extend("" if value is None else f"x{i}" for i, value in enumerate(inputs))
     alone.output.extend(f"y{i}" if name else "" for i, name in enumerate(node.outputs))
-    feeds = {f"x{i}": value for i, value in enumerate(inputs) if value is not None}
+    feeds = _feeds(inputs)
     graph = onnx.helper.make_graph(
         [alone],
         "constant",
         [onnx.helper.make_tensor_value_info(n, onnx.helper.np_dtype_to_tensor_dtype(v.dtype), v.shape) for n, v in feeds.items()],
         [onnx.ValueInfoProto(name=n) for n in alone.output if n],
     )
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", node.opset)])
-    with np.errstate(all="ignore"):
-        return tuple(ReferenceEvaluator(model).run(None, feeds))
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", node.opset)])
+
+
+def _feeds(inputs: list[np.ndarray | None]) -> dict[str, np.ndarray]:
+    return {f"x{i}": value for i, value in enumerate(inputs) if value is not None}
+
+
+def _run(model: onnx.ModelProto, inputs: list[np.ndarray | None]) -> tuple[np.ndarray, ...]:
+    from onnx.reference import ReferenceEvaluator
+
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return tuple(ReferenceEvaluator(model).run(None, _feeds(inputs)))
 
 
 def _constant(node: Node) -> Constant:
@@ -80,16 +107,12 @@ def _constant(node: Node) -> Constant:
     node.refuse("expected a tensor or numbers as value")
 
 
-def _result_size(node: Node) -> int:
-    """Elements of the results of the operators that make large tensors from small ones."""
-    sizes = {"ConstantOfShape": 0, "Expand": 1, "Tile": 1}
-    if node.op in sizes and node.has(sizes[node.op]):
-        factor = int(np.prod(node.inputs[0].shape, dtype=np.int64)) if node.op == "Tile" else 1
-        return factor * int(np.prod([int(v) for v in node.inputs[sizes[node.op]].array.reshape(-1)], dtype=object))
-    if node.op == "Range" and len(node.inputs) == 3:
-        start, limit, delta = (float(i.array) for i in node.inputs)
-        return int(abs((limit - start) / delta)) if delta else 0
-    return 0
+def _filled(node: Node, shape: np.ndarray) -> Constant:
+    """A tensor of one number, made when it is needed: weights of models published without them are of this kind."""
+    value = np.asarray(node.attr("value", np.zeros(1, np.float32))).reshape(-1)[0]
+    dims = tuple(int(d) for d in shape)
+    node.graph.count_folded(math.prod(dims) * value.dtype.itemsize)
+    return Constant(dims, dtype_name(value.dtype), lambda: np.full(dims, value), node.outputs[0])
 
 
 def _lazy(node: Node) -> tuple[Value | None, ...] | None:

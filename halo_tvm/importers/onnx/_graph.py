@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections import defaultdict
+from collections import ChainMap, defaultdict
 from collections.abc import Iterable, Mapping, Sequence as Items
 
 import numpy as np
-from onnx import AttributeProto, GraphProto, NodeProto, numpy_helper
-from tvm import relax
+from onnx import AttributeProto, GraphProto, NodeProto
+from tvm import relax, tirx
 
 from ...errors import UnsupportedModel
 from ...params import ParamSource, ParamTable
 from . import _folding, _functions, _registry
 from ._dims import Sizes, prim
+from ._file import MOST_BYTES, MOST_DIMENSIONS, sparse_constant, tensor_constant
 from ._node import Node, Refused
 from ._values import Constant, Sequence, Symbolic, Tensor, Value, elements, known
+
+# Bounds on what a hostile file can make of few bytes.
+_MOST_CONVERTED = 100_000  # nodes, those of bodies and unrolled loops counted each time
+_MOST_FOLDED_BYTES = 1 << 31  # of all constants computed from constants
+_MOST_ORIGINS = 1_000  # look-ups of the inputs that a value comes from
 
 _PARAMETER_BYTES = 4096  # larger weights are parameters of the function, never constants in the IR
 _PARAMETER_KINDS = "float32 float16 float64 bfloat16 int8 uint8".split()
 # What TVM raises for an expression that it cannot type: there is no common base.
-_TVM_ERRORS = (ValueError, TypeError, IndexError, AttributeError, AssertionError, RuntimeError, KeyError)
+TVM_ERRORS = (
+    ValueError, TypeError, IndexError, AttributeError, AssertionError, RuntimeError, KeyError, ArithmeticError, MemoryError,
+    StopIteration,
+)  # fmt: skip
 
 
 class InnerProblem(Refused):
@@ -40,13 +50,18 @@ class GraphConverter:
         self.problems: dict[str, list[str]] = defaultdict(list)  # "operator (reason)" -> node names
         self.needs: set[str] = set()  # graph inputs that would have to be constant
         self.checked_indices: list[relax.Var] = []  # inputs whose values the executor keeps within an axis
-        self._env: dict[str, Value | None] = {}
+        # Names of inner graphs come first, those around them behind: nothing is copied to enter one.
+        self._env: ChainMap[str, Value | None] = ChainMap()
         self._broken: set[str] = set()  # names whose node could not be converted
         self._made_of: dict[str, tuple[str, ...]] = {}  # name -> the names its node read
         self._graph_inputs: set[str] = set()
-        self._emitted: dict[int, tuple[Value, relax.Expr]] = {}
-        self._dimension_names: set[str] = set()
+        self._emitted: ChainMap[int, tuple[Value, relax.Expr]] = ChainMap()
+        self._weights_emitted: dict[int, tuple[Value, relax.Expr]] = {}
+        self._names: dict[str, int] = {}  # of dimensions and parameters -> how often asked for
         self._depth = 0
+        self._converted_nodes = 0
+        self._folded_bytes = 0
+        self._origin_lookups = 0
 
     # Names.
 
@@ -67,15 +82,29 @@ class GraphConverter:
 
     def dimension_name(self, hint: str) -> str:
         """A new name for a symbolic dimension."""
-        base = re.sub(r"\W", "_", hint) or "dim"
-        name, count = base, 1
-        while name in self._dimension_names:
-            name, count = f"{base}_{count}", count + 1
-        self._dimension_names.add(name)
+        return self._new_name(re.sub(r"\W", "_", hint) or "dim", "dimension ")
+
+    def _new_name(self, base: str, kind: str) -> str:
+        """`base`, with a number behind it where it is taken already among names of this `kind`."""
+        name, count = base, self._names.get(kind + base, 0)
+        while kind + name in self._names:
+            count += 1
+            name = f"{base}_{count}"
+        self._names[kind + base] = count
+        self._names.setdefault(kind + name, 0)
         return name
+
+    def count_folded(self, size_bytes: int) -> None:
+        """Account for a constant computed from constants."""
+        self._folded_bytes += size_bytes
+        if self._folded_bytes > _MOST_FOLDED_BYTES:
+            raise Refused("the constants computed from constants would be too large")
 
     def origins(self, name: str) -> frozenset[str]:
         """The graph inputs that the value called `name` is computed from."""
+        self._origin_lookups += 1
+        if self._origin_lookups > _MOST_ORIGINS:
+            return frozenset()
         found, seen, stack = set(), set(), [name]
         while stack:
             current = stack.pop()
@@ -95,11 +124,13 @@ class GraphConverter:
             return value.expr
         if isinstance(value, Sequence):
             raise Refused("expected a tensor, found a sequence")
-        kept = self._emitted.get(id(value))
+        # What a graph inside a node emitted may lie in a block of its own; weights are everywhere.
+        emitted = self._weights_emitted if isinstance(value, Constant) else self._emitted
+        kept = emitted.get(id(value))
         if kept is None:
             expr = self._parameter(value) if isinstance(value, Constant) else self._shape_tensor(value)
             # The value is kept beside the expression, so that its id stays its own.
-            self._emitted[id(value)] = kept = (value, expr)
+            emitted[id(value)] = kept = (value, expr)
         return kept[1]
 
     def _parameter(self, value: Constant) -> relax.Expr:
@@ -107,10 +138,7 @@ class GraphConverter:
         is_float = value.dtype.startswith(("float", "bfloat"))
         if count <= 1 or value.dtype not in _PARAMETER_KINDS or not (is_float or value.size_bytes > _PARAMETER_BYTES):
             return relax.const(np.ascontiguousarray(value.array).reshape(value.shape), value.dtype)
-        base = value.name or f"constant_{len(self.weights)}"
-        name, suffix = base, 1
-        while name in self.params:
-            name, suffix = f"{base}_{suffix}", suffix + 1
+        name = self._new_name(value.name or f"constant_{len(self.weights)}", "parameter ")
         self.params.add_source(name, ParamSource(value.shape, value.dtype, value.load))
         var = relax.Var(identifier(name), relax.TensorType(value.shape, value.dtype))
         self.weights[name] = var
@@ -118,7 +146,7 @@ class GraphConverter:
 
     def _shape_tensor(self, value: Symbolic) -> relax.Expr:
         """A tensor computed from dimensions at run time; one number as a range, which lifts can read."""
-        from tvm import te, tirx
+        from tvm import te
 
         if value.array.size == 1 and value.dtype == "int64":
             number = prim(value.array.reshape(-1)[0])
@@ -145,6 +173,12 @@ class GraphConverter:
     def convert(self, nodes: Iterable[NodeProto]) -> None:
         """Convert nodes in order. What cannot be converted is collected in `problems`, and what needs it skipped."""
         for proto in nodes:
+            self._converted_nodes += 1
+            if self._converted_nodes > _MOST_CONVERTED:
+                raise UnsupportedModel(
+                    f"expected at most {_MOST_CONVERTED} nodes with the bodies of functions and loops written out, found "
+                    "more: export a smaller graph"
+                )
             for output in proto.output:
                 self._made_of[output] = tuple(i for i in proto.input if i)
             if any(i in self._broken for i in proto.input):
@@ -159,7 +193,7 @@ class GraphConverter:
                 self.needs |= reason.needs
             except UnsupportedModel:
                 raise
-            except _TVM_ERRORS as reason:
+            except TVM_ERRORS as reason:
                 lines = [line for line in str(reason).strip().splitlines() if line.strip()]
                 self._problem(proto, f"{type(reason).__name__}: {lines[-1].strip()[:160]}" if lines else type(reason).__name__)
             else:
@@ -214,6 +248,9 @@ class GraphConverter:
         var = item if isinstance(item, relax.Var) else node.emit(item)
         if not (isinstance(var.ty, relax.TensorType) and isinstance(var.ty.shape, relax.ShapeExpr)):
             node.refuse("the shape of its result cannot be derived")
+        node.refuse_unless(var.ty.ndim <= MOST_DIMENSIONS, f"its result has more than {MOST_DIMENSIONS} dimensions")
+        if math.prod(int(d) for d in var.ty.shape.values if isinstance(d, tirx.IntImm)) > MOST_BYTES:
+            node.refuse(f"its result has more than {MOST_BYTES} elements")
         return Tensor(var)
 
     # Graphs inside nodes, and attributes.
@@ -222,7 +259,8 @@ class GraphConverter:
         """The outputs of a graph inside a node, whose names see those around it."""
         if self._depth > 32:
             raise Refused("graphs are nested more than 32 deep")
-        outer, emitted = dict(self._env), dict(self._emitted)
+        outer, emitted = self._env, self._emitted
+        self._env, self._emitted = outer.new_child(), emitted.new_child()
         self._depth += 1
         before = sum(map(len, self.problems.values()))
         try:
@@ -237,16 +275,14 @@ class GraphConverter:
             return [self._env[o.name] for o in graph.output]
         finally:
             self._depth -= 1
-            # What was emitted in here may lie in a block of its own; weights are everywhere.
-            weights = {k: v for k, v in self._emitted.items() if isinstance(v[0], Constant)}
-            self._env, self._emitted = outer, {**weights, **emitted}
+            self._env, self._emitted = outer, emitted
 
     def convert_body(self, nodes: Iterable[NodeProto], env: Mapping[str, Value | None], outputs: Items[str], opsets: Mapping[str, int]) -> list[Value | None]:
         """The outputs of a function body, which sees only `env`."""
         if self._depth > 32:
             raise Refused("function bodies are nested more than 32 deep")
         outer, outer_opsets = self._env, self.opsets
-        self._env, self.opsets = dict(env), {**outer_opsets, **opsets}
+        self._env, self.opsets = ChainMap(dict(env)), {**outer_opsets, **opsets}
         self._depth += 1
         before = sum(map(len, self.problems.values()))
         try:
@@ -268,7 +304,7 @@ class GraphConverter:
             case "STRING":
                 return proto.s.decode("utf-8", "replace")
             case "TENSOR":
-                return numpy_helper.to_array(proto.t)
+                return tensor_constant(proto.t).array
             case "GRAPH":
                 return proto.g
             case "FLOATS":
@@ -288,8 +324,6 @@ def identifier(name: str) -> str:
 
 def initialisers(graph: GraphProto, converter: GraphConverter) -> dict[str, Value]:
     """The constants that `graph` holds, by name."""
-    from ._file import sparse_constant, tensor_constant
-
     found: dict[str, Value] = {t.name: tensor_constant(t) for t in graph.initializer}
     found.update({s.values.name: sparse_constant(s) for s in graph.sparse_initializer})
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -62,6 +63,8 @@ def moves(node: Node) -> Value | None:
         start += array.size
     rest = [i.array for i in node.inputs[len(data) :]]
     moved = evaluate(node, [*positions, *rest])[0]
+    if moved.size > _MOST:
+        return None
     out = np.empty(moved.shape, dtype=object)
     out.reshape(-1)[:] = [pool[p] for p in moved.reshape(-1)]
     return known(out, first.dtype)
@@ -187,7 +190,7 @@ def constant_of_shape(node: Node) -> Value | None:
         return None
     dims = node.ints(0)
     value = np.asarray(node.attr("value", np.zeros(1, np.float32))).reshape(-1)
-    if value.dtype.kind not in "iub" or np.prod(dims, dtype=np.int64) > _MOST:
+    if value.dtype.kind not in "iub" or min(dims, default=0) < 0 or math.prod(dims) > _MOST:
         return None
     return Constant.of(np.full(dims, value[0]))
 

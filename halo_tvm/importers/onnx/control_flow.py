@@ -111,7 +111,7 @@ def _unrolled_loop(
 ) -> tuple[Value, ...] | None:
     """All iterations one behind the other; None when how many there are is known at run time only, or too many."""
     count = _number(trips)
-    if count is None or count * max(len(body.node), 1) > _UNROLLED_NODES:
+    if count is None or count * _size(body) > _UNROLLED_NODES:
         return None
     going, state = (Constant.of(_true()) if condition is None else condition), list(carried)
     rows: list[list[Value]] = [[] for _ in range(len(body.output) - 1 - len(carried))]
@@ -127,6 +127,13 @@ def _unrolled_loop(
     if rows and not rows[0]:
         return None
     return (*state, *(_stacked(node, kept) for kept in rows))
+
+
+def _size(body: GraphProto) -> int:
+    """Nodes of a body and of the graphs inside them; loops among them may be unrolled in turn."""
+    inner = [(n.op_type, a.g) for n in body.node for a in n.attribute if a.HasField("g")]
+    own = max(len(body.node), 1)
+    return own + sum(_size(graph) + (_UNROLLED_NODES // 8 if op in ("Loop", "Scan") else 0) for op, graph in inner)
 
 
 def _stacked(node: Node, rows: Sequence[Value], axis: int = 0) -> relax.Expr:
@@ -225,7 +232,7 @@ def scan(node: Node) -> object:
     axes = [a + len(expr_shape(x)) if a < 0 else a for a, x in zip(axes, xs)]
     length = expr_shape(xs[0])[axes[0]]
     state = [node.value(i) for i in range(kept)]
-    if isinstance(length, int) and 0 < length * max(len(body.node), 1) <= _UNROLLED_NODES:
+    if isinstance(length, int) and 0 < length * _size(body) <= _UNROLLED_NODES:
         rows: list[list[Value]] = [[] for _ in range(outputs)]
         for index in range(length):
             slices = [
