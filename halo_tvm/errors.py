@@ -86,7 +86,16 @@ class PeerFailed(EnvironmentProblem):
 
 
 class Rejected(Exception):
-    """Control flow: a lift matched, but its precondition does not hold; the message says why."""
+    """Control flow: a lift matched, but its precondition does not hold; the message says why.
+
+    `at` is the variable the message is about where that is not the root of the match.
+    """
+
+    at: object = None
+
+
+class NoMatch(Rejected):
+    """Control flow: looked at closely, the sub-graph is not what the lift looks for, so there is nothing to report."""
 
 
 class Declined(Exception):

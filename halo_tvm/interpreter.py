@@ -175,7 +175,7 @@ def _astype(e: _Evaluator, call: relax.Call) -> np.ndarray:
 
 
 _OPS: dict[str, Handler] = {
-    **{activation.op: _elementwise(activation.numpy) for activation in ACTIVATIONS.values()},
+    **{activation.op: _elementwise(activation.numpy) for activation in ACTIVATIONS.values() if activation.op},
     "relax.add": _elementwise(np.add),
     "relax.subtract": _elementwise(np.subtract),
     "relax.multiply": _elementwise(np.multiply),

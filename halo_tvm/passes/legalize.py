@@ -47,7 +47,7 @@ class Legalize(Pass):
         # A reshape of contiguous rows is a view: it stays an operator, so that no fusion turns it into a copy.
         own = {
             "relax.reshape": lambda _bb, call: call,
-            **{a.op: _activation(name, a) for name, a in ACTIVATIONS.items()},
+            **{a.op: _activation(name, a) for name, a in ACTIVATIONS.items() if a.op},
         }
         mod = lower_data_dependent(mod)
         with context.target.tvm:

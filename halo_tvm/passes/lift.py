@@ -3,7 +3,8 @@
 Before -> after
     add(matmul(x, permute_dims(w)), b)   ->   halo.linear(x, w, b, layout="nk")
 Report
-    applied: lift -> count; rejected: lift and reason of each match that its precondition refused;
+    applied: lift -> count
+    rejected: node, lift and reason of each match that a precondition refused, unless another lift took the node
     operators: how often each `halo.` operator is called afterwards, lifted or built
 """
 
@@ -16,7 +17,7 @@ import tvm_ffi
 from tvm import relax
 from tvm.relax.dpl import CallPattern, DFPattern, ExprPattern, OrPattern
 
-from ..errors import Rejected
+from ..errors import NoMatch, Rejected
 from ..relay_ops import OPERATORS, Lift
 from ..relay_ops._operator import Match, same_shape
 from ._pass import Context, Pass, Report, count_calls, op_name, replace_main
@@ -41,12 +42,24 @@ class LiftOperators(Pass):
             if count:
                 applied[lift.name] = count
         mod = relax.transform.DeadCodeElimination()(mod)
+        rejected = _standing(rejected, mod["main"])
         operators = {n.removeprefix("halo."): c for n, c in count_calls(mod["main"]).items() if n.startswith("halo.")}
         return mod, {"applied": applied, "rejected": rejected, "operators": operators}
 
 
+def _standing(rejected: list[dict[str, str]], func: relax.Function) -> list[dict[str, str]]:
+    """The rejections of nodes that no lift took afterwards, each reason of a node once."""
+    operators = {b.var.name: op_name(b.value) for b in bindings_of(func)}
+    standing = (r for r in rejected if operators.get(r["node"]) == r["of"])
+    unique = {(r["node"], r["reason"]): {key: r[key] for key in ("lift", "node", "reason")} for r in standing}
+    return list(unique.values())
+
+
 def apply_lift(mod: tvm.IRModule, lift: Lift, rejected: list[dict[str, str]]) -> tuple[tvm.IRModule, int]:
-    """Try `lift` at every binding of main, in order; later bindings see what earlier ones became."""
+    """Try `lift` at every binding of main, in order; later bindings see what earlier ones became.
+
+    Appends to `rejected` the lift, the node, its operator (`of`) and the reason.
+    """
     func = mod["main"]
     roots = _roots(lift.pattern)
     if roots is not None and not any(op_name(b.value) in roots for b in bindings_of(func)):
@@ -68,8 +81,11 @@ def apply_lift(mod: tvm.IRModule, lift: Lift, rejected: list[dict[str, str]]) ->
             if found is not None:
                 try:
                     added, lifted = _typed(lift.build(Match(found, variables, values, weights, users)), binding.var.ty)
+                except NoMatch:
+                    pass
                 except Rejected as reason:
-                    rejected.append({"lift": lift.name, "node": binding.var.name, "reason": str(reason)})
+                    at = reason.at if isinstance(reason.at, relax.Var) else binding.var
+                    rejected.append({"lift": lift.name, "node": at.name, "reason": str(reason), "of": op_name(values[at])})
                 else:
                     binding = relax.VarBinding(binding.var, lifted)
                     for new in (*added, binding):

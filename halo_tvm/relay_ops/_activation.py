@@ -13,10 +13,13 @@ from tvm import relax, te, tirx
 
 @dataclass(frozen=True)
 class Activation:
-    op: str  # the Relax operator a lift looks for
+    op: str | None  # the Relax operator a lift looks for; None where Relax has none
     relax: Callable[[relax.Expr], relax.Expr]
     te: Callable[[tvm.ir.Expr], tvm.ir.Expr]
     numpy: Callable[[np.ndarray], np.ndarray]
+
+
+QUICK = 1.702  # quick_gelu(x) = x * sigmoid(1.702 * x)
 
 
 def erf(x: np.ndarray) -> np.ndarray:
@@ -33,6 +36,10 @@ def _gelu_tanh(x):
     return x * 0.5 * (1.0 + te.tanh(inner))
 
 
+def _quick_gelu(x: relax.Expr) -> relax.Expr:
+    return relax.op.multiply(x, relax.op.sigmoid(relax.op.multiply(x, relax.const(QUICK, str(x.ty.dtype)))))
+
+
 def _gelu_tanh_numpy(x: np.ndarray) -> np.ndarray:
     return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
 
@@ -44,6 +51,9 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
 ACTIVATIONS: dict[str, Activation] = {
     "gelu": Activation("relax.nn.gelu", relax.op.nn.gelu, _gelu, lambda x: 0.5 * x * (1.0 + erf(x * math.sqrt(0.5)))),
     "gelu_tanh": Activation("relax.nn.gelu_tanh", relax.op.nn.gelu_tanh, _gelu_tanh, _gelu_tanh_numpy),
+    "quick_gelu": Activation(
+        None, _quick_gelu, lambda x: x * te.sigmoid(tirx.const(QUICK, x.dtype) * x), lambda x: x * sigmoid(QUICK * x)
+    ),
     "relu": Activation(
         "relax.nn.relu", relax.op.nn.relu, lambda x: tirx.max(x, tirx.const(0, x.dtype)), lambda x: np.maximum(x, 0)
     ),

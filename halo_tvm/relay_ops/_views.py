@@ -76,6 +76,11 @@ def positions(chain: Sequence[relax.Expr], base: int, lookup: Lookup, probe: Pro
     return arrays[::-1]
 
 
+def view_of(name: str) -> Callable[[relax.Call, np.ndarray, tuple[int, ...]], np.ndarray] | None:
+    """What the operator `name` does to an array, given its call and the shape of its result; None: it is no view."""
+    return _VIEWS.get(name)
+
+
 def bases(chain: Sequence[relax.Expr]) -> Iterator[int]:
     """Indices into a chain, the deepest first."""
     return iter(range(len(chain) - 1, -1, -1))

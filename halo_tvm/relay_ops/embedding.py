@@ -21,7 +21,7 @@ import numpy as np
 from tvm import relax, te
 from tvm.relax.dpl import is_op, wildcard
 
-from ..errors import Rejected
+from ..errors import NoMatch, Rejected
 from ._operator import Lift, Operator, attrs_of, clamped
 
 
@@ -98,7 +98,9 @@ class Embedding(Operator):
         pattern = is_op("relax.take")(table, ids)
 
         def build(match):
-            if not match.is_param(match[table]) or match[table].ty.ndim != 2:
+            if not match.is_param(match[table]):
+                raise NoMatch("a lookup in something else than a weight")
+            if match[table].ty.ndim != 2:
                 raise Rejected(f"the table must be a parameter of rank 2, found {match[table].ty}")
             axis = match[pattern].attrs.axis
             if axis is None or int(axis) != 0 or not str(match[ids].ty.dtype).startswith("int"):

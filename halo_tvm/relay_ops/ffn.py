@@ -11,6 +11,7 @@ Computation
 Lifts
     linear(activation(linear(x)))                  =>   halo.ffn(gated=False)
     linear(activation(linear(x)) * linear(x))      =>   halo.ffn(gated=True)
+    the same with reshapes that keep the last axis in between; gate and up as the two halves of one linear
 Rejects
     linears of different layouts or of which only some have a bias; a gate and an up projection of different inputs;
     a hidden layer that something else reads, too
@@ -24,11 +25,10 @@ from __future__ import annotations
 
 import numpy as np
 from tvm import relax, te
-from tvm.relax.dpl import is_op
 
-from ..errors import Rejected
 from ._activation import ACTIVATIONS
-from ._operator import Lift, Match, Operator, attrs_of
+from ._ffn_lift import ffn_lifts
+from ._operator import Operator, attrs_of
 from .linear import Linear
 
 
@@ -119,7 +119,7 @@ class FFN(Operator):
 
     @staticmethod
     def lifts():
-        return tuple(lift for name in ACTIVATIONS for lift in _lifts(name))
+        return ffn_lifts(FFN.call)
 
 
 def _columns(weight: relax.Expr, layout: str) -> int:
@@ -130,46 +130,3 @@ def _groups(weights, bias: bool) -> list[tuple]:
     """Flat weights -> one (weight, bias) or (weight,) per linear."""
     per = 2 if bias else 1
     return [tuple(weights[i : i + per]) for i in range(0, len(weights), per)]
-
-
-def _lifts(activation: str) -> tuple[Lift, ...]:
-    """The plain and the gated spelling with one activation, over linears already lifted."""
-    first, gate, up = (is_op("relax.halo.linear")(varg_default_wildcard=True) for _ in range(3))
-    activate = is_op(ACTIVATIONS[activation].op)
-    active, gated_active = activate(first), activate(gate)
-    plain = is_op("relax.halo.linear")(active, varg_default_wildcard=True)
-    products = is_op("relax.multiply")(gated_active, up), is_op("relax.multiply")(up, gated_active)
-    product = products[0] | products[1]
-    gated = is_op("relax.halo.linear")(product, varg_default_wildcard=True)
-
-    def build_plain(m: Match) -> relax.Expr:
-        m.require_private("the hidden layer", first, active)
-        return _build(activation, m[plain], (m[first],))
-
-    def build_gated(m: Match) -> relax.Expr:
-        m.require_private("the hidden layer", gate, up, gated_active, *products)
-        return _build(activation, m[gated], (m[gate], m[up]))
-
-    return (
-        Lift(f"ffn.{activation}", plain, build_plain, benefit=10),
-        Lift(f"ffn.gated_{activation}", gated, build_gated, benefit=11),
-    )
-
-
-def _build(activation: str, down: relax.Call, projections: tuple[relax.Expr, ...]) -> relax.Expr:
-    calls = [*projections, down]
-    layouts = {attrs_of(call)["layout"] for call in calls}
-    biased = {len(call.args) == 3 for call in calls}
-    if len(layouts) != 1 or len(biased) != 1:
-        raise Rejected(
-            f"projections must agree in layout and bias, found layouts {sorted(layouts)}, bias {sorted(biased)}"
-        )
-    inputs = [call.args[0] for call in projections]
-    if any(not x.same_as(inputs[0]) for x in inputs):
-        raise Rejected("the gate and the up projection have different inputs")
-    weights = [arg for call in calls for arg in call.args[1:]]
-    return FFN.call(
-        inputs[0], *weights, activation=activation, gated=len(projections) == 2, bias=biased.pop(),
-        layout=layouts.pop(),
-        layer=attrs_of(down).get("layer"),
-    )  # fmt: skip

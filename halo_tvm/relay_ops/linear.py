@@ -27,7 +27,7 @@ import numpy as np
 from tvm import relax, te
 from tvm.relax.dpl import is_op, wildcard
 
-from ..errors import Rejected
+from ..errors import NoMatch, Rejected
 from ._operator import Lift, Operator, attrs_of, f32, require_float
 
 
@@ -138,10 +138,12 @@ class Linear(Operator):
             return Linear.call(match[x], w, layout="nk", n=int(w.ty.shape.values[0]))
 
         def build_bias(match):
-            match.require_private("the product", bare)
             vector, attrs = match[bias], attrs_of(match[bare])
             n = attrs["n"]
-            if not match.is_param(vector) or vector.ty.ndim != 1 or int(vector.ty.shape.values[0]) != n:
+            if not match.is_param(vector):
+                raise NoMatch("an addition of something else than a weight")
+            match.require_private("the product", bare)
+            if vector.ty.ndim != 1 or int(vector.ty.shape.values[0]) != n:
                 raise Rejected(f"the bias must be a parameter, a vector of {n}, found {vector.ty}")
             return Linear.call(match[x], match[weight], vector, **attrs)
 

@@ -31,7 +31,7 @@ class Meaning:
 
     causal: bool
     window: int
-    key_mask: relax.Expr | None  # [b, t]
+    key_masks: tuple[relax.Expr, ...]  # [b, t] each; 0 in any of them hides the key
 
 
 @dataclass(frozen=True)
@@ -102,10 +102,30 @@ class _Reader:
         self._depth += 1
         if self._depth > _DEEPEST:
             raise Unreadable("the mask is made of too many operators")
+        # However it is made: one condition for each key hides that key.
+        of_keys = str(value.ty.dtype) == "bool" and self._of_keys(expr, index)
         try:
-            return rule(self, value, list(index))
+            read = rule(self, value, list(index))
+            alien = of_keys and any(not self._of_keys(leaf.tensor, leaf.index) for leaf in _leaves(read))
+            return _Leaf(expr, tuple(index)) if alien else read
+        except Unreadable:
+            if of_keys:
+                return _Leaf(expr, tuple(index))
+            raise
         finally:
             self._depth -= 1
+
+    def _of_keys(self, tensor: relax.Expr, index: Sequence[tirx.PrimExpr]) -> bool:
+        """Whether `tensor`, read at `index`, has one element for each key, of each batch or of all."""
+        if not isinstance(tensor.ty.shape, relax.ShapeExpr):
+            return False
+        found = [(i, d) for i, d in zip(index, tensor.ty.shape.values) if not self.is_one(d)]
+        wanted = [(self.index[0], self._scores[0]), (self.index[3], self._scores[3])]
+        same = self.analyzer.can_prove_equal
+        return any(
+            len(found) == len(w) and all(same(a, c) and same(b, d) for (a, b), (c, d) in zip(found, w))
+            for w in (wanted, wanted[1:])
+        )
 
     def operand(self, expr: relax.Expr, index: Sequence[tirx.PrimExpr]) -> object:
         """The element of a broadcasting operand at the index of the result."""
@@ -122,16 +142,34 @@ class _Reader:
         first = data.reshape(-1)[0]
         if data.size == 1 or (data == first).all():
             return bool(first) if data.dtype == bool else (int(first) if data.dtype.kind in "iu" else float(first))
-        rows, columns = [k for k, d in enumerate(data.shape) if d > 1] if (np.array(data.shape) > 1).sum() == 2 else (None, None)
-        if rows is not None:
-            square = data.reshape(data.shape[rows], data.shape[columns])
-            if square.dtype.kind in "biu" and np.array_equal(square != 0, np.tri(*square.shape, dtype=bool)):
-                return _All((index[columns] <= index[rows],))
+        axes = [axis for axis, size in enumerate(data.shape) if size > 1]
+        if len(axes) == 2:
+            return self._matrix(data.reshape([data.shape[axis] for axis in axes]), *(index[axis] for axis in axes))
         if data.dtype.kind in "iu" and (np.array(data.shape) > 1).sum() == 1:
             axis = int(np.argmax(data.shape))
             if np.array_equal(data.reshape(-1), np.arange(data.size)):
                 return index[axis]
         raise Unreadable(f"a constant of shape {list(data.shape)}")
+
+    def _matrix(self, data: np.ndarray, row: tirx.PrimExpr, column: tirx.PrimExpr) -> object:
+        """A constant of rows and columns whose diagonals are either all 0 or all not."""
+        if data.dtype.kind in "biu":
+            return self._band(data != 0, row, column)
+        hidden = data <= _HIDDEN
+        if not (hidden | (data == 0)).all():
+            raise Unreadable("a constant of other numbers than 0 and large negative ones")
+        return _Mask(self._band(~hidden, row, column))
+
+    def _band(self, holds: np.ndarray, row: tirx.PrimExpr, column: tirx.PrimExpr) -> object:
+        distance = np.arange(holds.shape[1])[None] - np.arange(holds.shape[0])[:, None]
+        for negated in (False, True):
+            inside = holds != negated
+            low, high = (int(f(distance[inside])) for f in (np.min, np.max))
+            if np.array_equal(inside, (distance >= low) & (distance <= high)):
+                parts = [column - row <= high] if high < distance.max() else []
+                parts += [column - row >= low] if low > distance.min() else []
+                return self.negated(_All(tuple(parts))) if negated else _All(tuple(parts))
+        raise Unreadable("a constant that is neither causality nor a window")
 
     def flattened(self, index: Sequence[tirx.PrimExpr], sizes: Sequence[tirx.PrimExpr]) -> tirx.PrimExpr:
         """The position in row order."""
@@ -210,7 +248,7 @@ class _Reader:
 
     def meaning(self, visible: object) -> Meaning:
         parts = list(visible.parts) if isinstance(visible, _All) else [visible]
-        causal, window, key_mask = False, 0, None
+        causal, window, key_masks = False, 0, []
         flat: list[object] = []
         while parts:
             part = parts.pop()
@@ -220,13 +258,12 @@ class _Reader:
                 flat.append(self._opposite(part.part))
             else:
                 flat.append(part)
-        shift = self._scores[3] - self._scores[2]
+        shift = self.analyzer.simplify(self._scores[3] - self._scores[2])
         for part in flat:
             if isinstance(part, _Leaf):
-                if key_mask is not None and not key_mask.same_as(part.tensor):
-                    raise Unreadable("two tensors that hide keys")
-                self._check_key_mask(part)
-                key_mask = part.tensor
+                if not any(part.tensor.same_as(other) for other in key_masks):
+                    key_masks.append(part.tensor)
+                    self._check_key_mask(part)
                 continue
             part = self.analyzer.simplify(part)
             if isinstance(part, tirx.IntImm) and part.value:
@@ -234,14 +271,14 @@ class _Reader:
             low, high = self._bounds(part)
             if high is not None:  # j - i <= high
                 if not self.analyzer.can_prove_equal(high, shift):
-                    raise Unreadable(f"keys up to {high} behind the query, expected up to {shift}")
+                    raise Unreadable(f"keys up to {_shown(high)} behind the query, expected up to {_shown(shift)}")
                 causal = True
             if low is not None:  # j - i >= low
                 width = self.analyzer.simplify(shift - low + 1)
                 if not isinstance(width, tirx.IntImm) or width.value < 1 or window not in (0, width.value):
-                    raise Unreadable(f"a window of {width} keys")
+                    raise Unreadable(f"a window of {_shown(width)} keys")
                 window = int(width.value)
-        return Meaning(causal, window, key_mask)
+        return Meaning(causal, window, tuple(self._key_mask(tensor) for tensor in key_masks))
 
     def _opposite(self, part: object) -> object:
         if isinstance(part, _All) and len(part.parts) == 1:
@@ -253,14 +290,25 @@ class _Reader:
         raise Unreadable("the opposite of a condition")
 
     def _check_key_mask(self, leaf: _Leaf) -> None:
+        if self._of_keys(leaf.tensor, leaf.index):
+            return
         dims = leaf.tensor.ty.shape.values
-        fits = len(leaf.index) == 2 and all(
-            self.analyzer.can_prove_equal(at, var) for at, var in zip(leaf.index, (self.index[0], self.index[3]))
-        )
-        if not fits or not self.analyzer.can_prove_equal(dims[1], self._scores[3]):
-            raise Unreadable(f"a tensor read at {list(leaf.index)}, expected [batch, key]")
-        if not self.analyzer.can_prove_equal(dims[0], self._scores[0]):
-            raise Unreadable("a padding mask of another batch size")
+        at_key = len(leaf.index) == 2 and self.analyzer.can_prove_equal(leaf.index[1], self.index[3])
+        if at_key and self.analyzer.can_prove_equal(leaf.index[0], self.index[0]):
+            sizes = f"{list(dims)}, expected {[self._scores[0], self._scores[3]]}"
+            raise Unreadable(f"a padding mask of another batch size or length: {sizes}")
+        raise Unreadable(f"a tensor read at {list(leaf.index)}, expected [batch, key]")
+
+    def _key_mask(self, tensor: relax.Expr) -> relax.Expr:
+        """A tensor that `_of_keys` accepts as [b, t]."""
+        dims = [d for d in tensor.ty.shape.values if not self.is_one(d)]
+        batch, keys = self._scores[0], self._scores[3]
+        whole = len(dims) == 2 or self.is_one(batch)
+        if tensor.ty.ndim != 2 or not whole:
+            dtype = str(tensor.ty.dtype)
+            tensor = tensor if dtype == "bool" else relax.op.not_equal(tensor, relax.const(0, dtype))
+            tensor = relax.op.reshape(tensor, [batch if whole else 1, keys])
+        return tensor if whole else relax.op.broadcast_to(tensor, [batch, keys])
 
     def _bounds(self, part: tirx.PrimExpr) -> tuple[tirx.PrimExpr | None, tirx.PrimExpr | None]:
         """A comparison as bounds of j - i, both included."""
@@ -277,6 +325,16 @@ class _Reader:
                         upper = (sign == 1) != bool(lower)
                         return (None, bound) if upper else (bound, None)
         raise Unreadable(f"the condition {part}")
+
+
+def _shown(size: tirx.PrimExpr) -> str:
+    return str(int(size)) if isinstance(size, tirx.IntImm) else str(size)
+
+
+def _leaves(value: object) -> list[_Leaf]:
+    if isinstance(value, _All):
+        return [leaf for part in value.parts for leaf in _leaves(part)]
+    return _leaves(value.part) if isinstance(value, _Not) else [value] if isinstance(value, _Leaf) else []
 
 
 def _mentions(expr: tirx.PrimExpr, variables: Sequence[tirx.Var]) -> bool:
@@ -433,6 +491,8 @@ def _equal(negated: bool):
 
     def rule(reader: _Reader, call: relax.Call, index: list) -> object:
         a, b = (reader.operand(arg, index) for arg in call.args)
+        if all(isinstance(x, bool | int | float) for x in (a, b)):
+            return (a != b) if negated else (a == b)
         if isinstance(a, _Leaf | _All | _Not) and isinstance(b, bool | int | float):
             holds = reader.condition(a) if bool(b) else reader.negated(a)
             is_flag = str(call.args[0].ty.dtype) == "bool"
@@ -473,7 +533,7 @@ def _where(reader: _Reader, call: relax.Call, index: list) -> object:
         return _Mask(reader.both(test, reader.hiding(a)))
     if isinstance(a, float | int) and a <= _HIDDEN:
         return _Mask(reader.both(reader.negated(test), reader.hiding(b)))
-    raise Unreadable("a selection of numbers")
+    raise Unreadable("a selection of numbers of which none is large and negative")
 
 
 def _add(reader: _Reader, call: relax.Call, index: list) -> object:
