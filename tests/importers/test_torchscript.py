@@ -8,10 +8,15 @@ import numpy as np
 import pytest
 
 from halo_tvm.artifact import FunctionSpec, TensorSpec
+from halo_tvm.compiler import compile_model
+from halo_tvm.config import CompileConfig
 from halo_tvm.errors import UsageError
 from halo_tvm.importers._shapes import InputShape, parse_input
 from halo_tvm.importers.torchscript import import_torchscript
+from halo_tvm.in_process import compile_in_process
+from halo_tvm.original import reference_of
 from halo_tvm.runtime.state import KeptState
+from halo_tvm.runtime.validation import validate_artifact
 
 torch = pytest.importorskip("torch")
 
@@ -51,6 +56,49 @@ def test_state_of_a_script_becomes_inputs_and_outputs(tmp_path: Path) -> None:
     found = model.engine({"x": x, "scale": np.int64(2), "state_total": total})
     np.testing.assert_allclose(found["output"], 2 * (total + 2 * x))
     np.testing.assert_allclose(found["state_total"], total + 2 * x)
+
+
+def test_the_original_is_evaluated_again(tmp_path: Path) -> None:
+    path, artifact = tmp_path / "counter.pt", tmp_path / "counter.halo"
+    torch.jit.script(Counter().eval()).save(str(path))
+    compile_model(CompileConfig(model=str(path), output=artifact, shape=("x=1..8x3", "scale=scalar(2)")))
+    cases = reference_of(artifact, path, 7)
+    assert cases["case0.input.scale"] == 2 and "case0.output.state_total" in cases
+    assert validate_artifact(artifact, reference=cases)["passed"]
+
+
+class Windows(torch.nn.Module):
+    """Pads to whole windows, as traces write it: arithmetic on sizes that are tensors."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rest = (4 - x.shape[1] % 4) % 4
+        return torch.nn.functional.pad(x, (0, rest)).reshape(x.shape[0], -1, 4).sum(2)
+
+
+def test_sizes_of_a_trace_are_reckoned(tmp_path: Path) -> None:
+    path = tmp_path / "windows.pt"
+    torch.jit.trace(Windows(), torch.ones(2, 6)).save(str(path))
+    model = import_torchscript(path, inputs={"x": np.ones((2, 6), np.float32)})
+    found = model.engine({"x": np.ones((2, 6), np.float32)})
+    np.testing.assert_allclose(found["output"], [[4, 2]] * 2)
+
+
+class Experts(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(3, 16, 32))
+
+    def forward(self, x: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+        return torch._grouped_mm(x, self.weight, ends)
+
+
+def test_grouped_products_in_float32(tmp_path: Path) -> None:
+    path, x, ends = tmp_path / "experts.pt", torch.randn(8, 16), torch.tensor([3, 3, 8], dtype=torch.int32)
+    torch.jit.trace(Experts().eval(), (x, ends), check_trace=False).save(str(path))
+    model = import_torchscript(path, inputs={"x": x.numpy(), "ends": ends.numpy()})
+    found = compile_in_process(model)(x=x.numpy(), ends=ends.numpy())["output"]
+    expected = model.engine({"x": x.numpy(), "ends": ends.numpy()})
+    np.testing.assert_allclose(found, expected["output"], atol=1e-4)
 
 
 def test_shapes_must_be_given(tmp_path: Path) -> None:

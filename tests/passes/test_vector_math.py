@@ -155,6 +155,19 @@ def test_compositions(expression: Callable, rewritten: dict[str, int]) -> None:
     np.testing.assert_allclose(run(compiled(new, "avx2"), x), run(compiled(mod, "avx2"), x), rtol=5e-6, atol=1e-6)
 
 
+def test_logarithms_in_integer_stores() -> None:
+    """TVM's analysis of an integer expression refuses a variable with a range of its own."""
+    x = te.placeholder((CHUNK,), "float32", "x")
+    y = te.compute((CHUNK,), lambda i: te.ceil(te.log(x[i])).astype("int64"), "y")
+    mod, _report = VectorMath()(tvm.IRModule({"main": te.create_prim_func([x, y])}))
+    values = np.geomspace(1e-3, 1e6, CHUNK).astype(np.float32)
+    out = tvm.runtime.tensor(np.zeros(CHUNK, np.int64))
+    tvm.compile(mod, target="llvm")(tvm.runtime.tensor(values), out)
+    exact = np.log(values.astype(np.float64))
+    clear = np.abs(exact - np.round(exact)) > 1e-5
+    np.testing.assert_array_equal(out.numpy()[clear], np.ceil(exact)[clear].astype(np.int64))
+
+
 def test_what_is_left_is_counted() -> None:
     power = elementwise(lambda x: tirx.pow(x, x) + tirx.sin(x))
     assert VectorMath()(power)[1] == {"rewritten": {}, "left": {"pow": 1, "sin": 1}}
