@@ -224,7 +224,7 @@ def tensor_constant(tensor: TensorProto) -> Constant:
         if packed:
             held = TensorProto(data_type=tensor.data_type, dims=shape, raw_data=raw.tobytes())
             return numpy_helper.to_array(held)
-        return raw.view(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)).newbyteorder("<")).reshape(shape)
+        return raw.view(onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)).reshape(shape)
 
     return Constant(shape, dtype, load, tensor.name)
 

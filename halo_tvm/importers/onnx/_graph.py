@@ -57,6 +57,7 @@ class GraphConverter:
         self._graph_inputs: set[str] = set()
         self._emitted: ChainMap[int, tuple[Value, relax.Expr]] = ChainMap()
         self._weights_emitted: dict[int, tuple[Value, relax.Expr]] = {}
+        self._dimension_names: set[str] = set()
         self._names: dict[str, int] = {}  # of dimensions and parameters -> how often asked for
         self._depth = 0
         self._converted_nodes = 0
@@ -82,7 +83,9 @@ class GraphConverter:
 
     def dimension_name(self, hint: str) -> str:
         """A new name for a symbolic dimension."""
-        return self._new_name(re.sub(r"\W", "_", hint) or "dim", "dimension ")
+        name = self._new_name(re.sub(r"\W", "_", hint) or "dim", "dimension ")
+        self._dimension_names.add(name)
+        return name
 
     def _new_name(self, base: str, kind: str) -> str:
         """`base`, with a number behind it where it is taken already among names of this `kind`."""
