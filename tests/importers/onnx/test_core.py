@@ -308,7 +308,7 @@ def test_a_loop_that_its_condition_ends(tmp_path: Path, most: int) -> None:
     weights = {"w": np.ones(4, "float32"), "most": most, "yes": True}
     path = save(tmp_path / "m.onnx", nodes, [value("x", FLOAT, (4,)), value("bound", FLOAT, ())],
                 [value("y", FLOAT, (4,)), value("rows", FLOAT, ("k", 4))], weights)  # fmt: skip
-    check(path, *({"x": np.zeros(4, "float32"), "bound": np.float32(b)} for b in (10.0, 30.0, -1.0)))
+    check(path, *({"x": np.zeros(4, "float32"), "bound": np.array(b, "float32")} for b in (10.0, 30.0, -1.0)))
 
 
 def test_a_carried_value_that_grows(tmp_path: Path) -> None:
