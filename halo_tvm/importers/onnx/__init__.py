@@ -71,7 +71,8 @@ def import_proto(
     """As `import_onnx`, for a checked `onnx.ModelProto` in memory; without an engine.
 
     With `flatten`, outputs may be sequences and absent values: a sequence becomes the outputs `name.0`, `name.1`, ...,
-    and report["flattened"] tells their number by name (None: absent). Without, such outputs are refused.
+    and report["flattened"] tells their number by name (None: absent). Inputs and outputs of less than a byte per element
+    then are one per byte (see `_narrow`). Without, all these are refused.
     """
     from . import _registry
     from ._graph import GraphConverter, initialisers
@@ -82,7 +83,7 @@ def import_proto(
     graph = GraphConverter(opsets, functions)
     for key, value in initialisers(proto.graph, graph).items():
         graph.define(key, value)
-    inputs = _Inputs(proto, graph, shapes or {}, constants or {}, file)
+    inputs = _Inputs(proto, graph, shapes or {}, constants or {}, file, narrow=flatten)
     with graph.builder.function("main", inputs.variables):
         graph.convert(proto.graph.node)
         failure = _problems(graph, file)
@@ -122,14 +123,16 @@ def import_proto(
 
 def _output(graph, output, file: str, flattened: dict[str, int | None] | None) -> dict[str, relax.Expr]:
     """The tensors that an output consists of, by name: itself, or the elements of a sequence (noted in `flattened`)."""
-    from ._values import Sequence
+    from ._values import NARROW, Sequence
 
     try:
         value = graph.lookup(output.name)
     except KeyError:
         raise UnsupportedModel(f"expected every output to be made by a node, found none for {output.name} in {file}") from None
     if value is not None and not isinstance(value, Sequence):
-        expr = graph.expr_of(value)
+        if value.dtype in NARROW and flattened is None:
+            raise UnsupportedModel(f"expected outputs of whole bytes, found {value.dtype} {output.name} in {file}: convert it inside")
+        expr = graph.stored_of(value)
         return {output.name: expr if isinstance(expr, relax.Var) else graph.builder.emit(expr)}
     if flattened is None:
         kind = "an absent value" if value is None else "a sequence"
@@ -172,9 +175,9 @@ def _problems(graph, file: str) -> UnsupportedModel | None:
 class _Inputs:
     """The inputs of a model: variables of main, their specs, and the ranges of their symbolic dimensions."""
 
-    def __init__(self, proto, graph, shapes: Mapping[str, Bounds], constants: Mapping[str, np.ndarray], file: str) -> None:
+    def __init__(self, proto, graph, shapes: Mapping[str, Bounds], constants: Mapping[str, np.ndarray], file: str, *, narrow: bool) -> None:
         from ._file import MOST_BYTES, MOST_DIMENSIONS
-        from ._values import Constant, Tensor
+        from ._values import NARROW, Constant, Tensor
 
         self.variables: list[relax.Var] = []
         self.specs: list[InputSpec] = []
@@ -203,13 +206,16 @@ class _Inputs:
                     f"expected inputs of at most {MOST_DIMENSIONS} dimensions and {MOST_BYTES} elements, found {info.name} of shape {dims[:8]} in "
                     f"{self._file}: export it again"
                 )
+            kind, dtype = (dtype, NARROW[dtype]) if dtype in NARROW else ("", dtype)
+            if kind and not narrow:
+                raise UnsupportedModel(f"expected inputs of whole bytes, found {kind} {info.name} in {file}: convert it inside")
             var = relax.Var(_identifier(info.name), relax.TensorType(shape, dtype))
             self.variables.append(var)
             if info.name in indices and "int" in dtype:
                 graph.checked_indices.append(var)
             names = tuple(d if isinstance(d, int) else str(d) for d in shape)
             self.specs.append(InputSpec(info.name, names, dtype, indices.get(info.name) if "int" in dtype else None))
-            graph.define(info.name, Tensor(var), is_input=True)
+            graph.define(info.name, Tensor(var, kind), is_input=True)
 
     def _type(self, info) -> tuple[str, list[int | str | None]]:
         import onnx

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import onnx
 from onnx import NodeProto, TypeProto
 
-from ._values import Constant, Sequence, Symbolic, Tensor, Value
+from ._values import Constant, Sequence, Symbolic, Tensor, Value, numpy_dtype
 
 if TYPE_CHECKING:
     from ._node import Node
@@ -52,7 +52,7 @@ def type_of(value: Value) -> TypeProto:
     if isinstance(value, Sequence):
         return TypeProto()
     assert isinstance(value, Tensor | Constant | Symbolic)
-    element = onnx.helper.np_dtype_to_tensor_dtype(onnx.numpy_helper.np.dtype(value.dtype))
+    element = onnx.helper.np_dtype_to_tensor_dtype(numpy_dtype(value.dtype))
     return onnx.helper.make_tensor_type_proto(element, [d if isinstance(d, int) else None for d in value.shape])
 
 

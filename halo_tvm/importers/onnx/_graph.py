@@ -13,7 +13,7 @@ from tvm import relax, tirx
 
 from ...errors import UnsupportedModel
 from ...params import ParamSource, ParamTable
-from . import _folding, _functions, _registry
+from . import _folding, _functions, _narrow, _registry
 from ._dims import Sizes, prim
 from ._file import MOST_BYTES, MOST_DIMENSIONS, sparse_constant, tensor_constant
 from ._node import Node, Refused
@@ -123,10 +123,16 @@ class GraphConverter:
 
     def expr_of(self, value: Value) -> relax.Expr:
         """`value` as a Relax expression; a weight becomes a parameter when it is first used."""
-        if isinstance(value, Tensor):
-            return value.expr
         if isinstance(value, Sequence):
             raise Refused("expected a tensor, found a sequence")
+        if _narrow.is_narrow(value.dtype):
+            raise Refused(f"tensors of {value.dtype} can be converted, quantised and restored, nothing else")
+        return self.stored_of(value)
+
+    def stored_of(self, value: Tensor | Constant | Symbolic) -> relax.Expr:
+        """As `expr_of`; elements of less than a byte as they are held."""
+        if isinstance(value, Tensor):
+            return value.expr
         # What a graph inside a node emitted may lie in a block of its own; weights are everywhere.
         emitted = self._weights_emitted if isinstance(value, Constant) else self._emitted
         kept = emitted.get(id(value))
@@ -137,6 +143,8 @@ class GraphConverter:
         return kept[1]
 
     def _parameter(self, value: Constant) -> relax.Expr:
+        if _narrow.is_narrow(value.dtype):
+            value = Constant.of(_narrow.stored_array(value.array), value.name)
         count = int(np.prod(value.shape, dtype=np.int64))
         is_float = value.dtype.startswith(("float", "bfloat"))
         if count <= 1 or value.dtype not in _PARAMETER_KINDS or not (is_float or value.size_bytes > _PARAMETER_BYTES):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax
 
+from ._narrow import is_narrow, limits as narrow_limits
 from ._node import Node, expr_dtype, expr_shape
 from ._spell import add, cast, cut, derived, number, subtract
-from ._values import Constant, Dim
+from ._values import NARROW, Constant, Dim
 from .matmul import dot, product
 
 _EXACT = 1 << 24  # whole numbers up to here are exact in float32
@@ -79,11 +80,11 @@ def _in_pieces(node: Node, left: relax.Expr, b: Constant, zero: Constant | None,
 
 
 def saturated(node: Node, x: relax.Expr, zero: relax.Expr | None, dtype: str) -> relax.Expr:
-    """round(x) + zero clipped to the range of integer `dtype`; x is float32, ties go to the even number."""
-    limits = np.iinfo(dtype)
+    """round(x) + zero clipped to the range of integer `dtype`, narrow ones as they are held; x is float32, ties go to the even number."""
+    limits = narrow_limits(dtype) if is_narrow(dtype) else (np.iinfo(dtype).min, np.iinfo(dtype).max)
     out = node.emit(relax.op.round(x))
     if zero is not None:
         out = add(node, out, cast(node, zero, expr_dtype(x)))
-    low, high = (number(float(v), expr_dtype(x)) for v in (limits.min, limits.max))
+    low, high = (number(float(v), expr_dtype(x)) for v in limits)
     out = node.emit(relax.op.minimum(node.emit(relax.op.maximum(out, low)), high))
-    return cast(node, out, dtype)
+    return cast(node, out, NARROW.get(dtype, dtype))

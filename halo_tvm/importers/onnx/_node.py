@@ -54,6 +54,10 @@ class Node:
         """Input `index` as a Relax expression: a variable, a weight or a constant."""
         return self.graph.expr_of(self.value(index))
 
+    def stored(self, index: int) -> relax.Expr:
+        """As `x`; elements of less than a byte as the graph holds them (see `_narrow`)."""
+        return self.graph.stored_of(self.value(index))
+
     def xs(self) -> list[relax.Expr]:
         """All inputs as Relax expressions."""
         return [self.x(i) for i in range(len(self.inputs))]

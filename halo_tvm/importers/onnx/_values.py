@@ -14,6 +14,8 @@ import numpy as np
 import tvm
 from tvm import relax, tirx
 
+# Types of less than a byte -> the type that holds an element inside a graph.
+NARROW = {"int4": "int8", "uint4": "uint8", "int2": "int8", "uint2": "uint8", "float4_e2m1fn": "uint8"}
 Dim = int | tvm.ir.Expr  # one size: a number, or an expression of symbolic dimensions
 
 
@@ -22,6 +24,7 @@ class Tensor:
     """A tensor at run time; its rank and dimensions are known, its values are not."""
 
     expr: relax.Expr
+    narrow: str = ""  # its ONNX type, where that is of less than a byte (see `_narrow`)
 
     @property
     def shape(self) -> tuple[Dim, ...]:
@@ -29,7 +32,7 @@ class Tensor:
 
     @property
     def dtype(self) -> str:
-        return str(self.expr.ty.dtype)
+        return self.narrow or str(self.expr.ty.dtype)
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,7 +54,7 @@ class Constant:
 
     @property
     def size_bytes(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(_numpy(self.dtype)).itemsize
+        return int(np.prod(self.shape, dtype=np.int64)) * numpy_dtype(self.dtype).itemsize
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,9 +111,10 @@ def dtype_name(dtype: np.dtype) -> str:
     return "bool" if dtype == np.bool_ else dtype.name
 
 
-def _numpy(dtype: str) -> str:
-    if dtype in ("bfloat16",) or dtype.startswith(("float8", "float4", "int4", "uint4", "int2", "uint2")):
+def numpy_dtype(dtype: str) -> np.dtype:
+    """NumPy's type of that name; ml_dtypes has what NumPy has not."""
+    if dtype == "bfloat16" or dtype.startswith("float8") or dtype in NARROW:
         import ml_dtypes
 
-        return getattr(ml_dtypes, dtype)
-    return dtype
+        return np.dtype(getattr(ml_dtypes, dtype))
+    return np.dtype(dtype)

@@ -10,12 +10,19 @@ from collections.abc import Sequence
 
 import numpy as np
 import onnx
+from onnx import TensorProto
 from onnx.backend.base import Backend, BackendRep
 
 from ...errors import InputError
 from ...in_process import Program, compile_in_process
 from . import NeedsConstants, import_proto
 from ._file import check_model
+from ._narrow import is_narrow, restored_array, stored_array
+
+
+_NARROW_KINDS = frozenset(
+    (TensorProto.INT4, TensorProto.UINT4, TensorProto.INT2, TensorProto.UINT2, TensorProto.FLOAT4E2M1)
+)
 
 
 class HaloRep(BackendRep):
@@ -35,12 +42,18 @@ class HaloRep(BackendRep):
         if any(i.type.WhichOneof("value") != "tensor_type" for i in self._model.graph.input):
             return self._run_flat(inputs)
         given = {name: np.asarray(value) for name, value in zip(self._names, inputs)}
+        kinds = {o.name: o.type.tensor_type.elem_type for o in self._model.graph.output}
         if len(inputs) > len(self._names):
             raise InputError(f"expected {len(self._names)} inputs, found {len(inputs)}: leave the others out")
         program, flattened = self._program(given)
-        feeds = {name: value for name, value in given.items() if name not in self._depends}
+        feeds = {
+            name: stored_array(value) if is_narrow(value.dtype.name) else value
+            for name, value in given.items()
+            if name not in self._depends
+        }
         results = program(**feeds) if program else {}
-        return tuple(_regrouped(o.name, results, flattened) for o in self._model.graph.output)
+        found = {name: _typed(value, kinds.get(name, 0)) for name, value in results.items()}
+        return tuple(_regrouped(o.name, found, flattened) for o in self._model.graph.output)
 
     def _run_flat(self, inputs: Sequence[object]) -> tuple[object, ...]:
         """Through a model whose inputs are the tensors that these sequences and optional values consist of."""
@@ -67,6 +80,12 @@ class HaloRep(BackendRep):
                 program = compile_in_process(imported) if imported.outputs else None
                 self._programs[key] = program, imported.report.get("flattened", {})
             return self._programs[key]
+
+
+def _typed(array: np.ndarray, kind: int) -> np.ndarray:
+    """An output in its ONNX type, where that is of less than a byte."""
+    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind)).name if kind in _NARROW_KINDS else ""
+    return restored_array(array, dtype) if dtype else array
 
 
 def _regrouped(name: str, results: dict[str, np.ndarray], flattened: dict[str, int | None]) -> object:

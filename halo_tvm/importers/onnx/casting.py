@@ -8,10 +8,11 @@ import numpy as np
 import onnx
 from tvm import relax, te, tirx
 
+from ._narrow import decoded, is_float, is_narrow, wrapped
 from ._node import Node, expr_dtype
 from ._pointwise import HALVES, Scalar, const, const_like, pointwise
 from ._registry import converter
-from ._values import dtype_name
+from ._values import Tensor, Value, dtype_name
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ _FORMATS = {
     "float8_e5m2": _Format(2, 15, 0x7B, 0x7C, 0x7E),
     "float8_e5m2fnuz": _Format(2, 16, 0x7F, 0x80, 0x80, has_negative_zero=False),
 }
+_FLOAT4 = _Format(1, 1, 7, 7, 0x80)  # of the low half of a byte, but for the sign; NaN becomes -0
 _ABOVE_ALL = 131072.0  # more than any of them holds
 _POWERS = "float8_e8m0fnu"  # powers of two, without sign
 _CARRIED = frozenset(
@@ -40,13 +42,38 @@ _CARRIED = frozenset(
 
 
 @converter("Cast")
-def cast(node: Node) -> relax.Expr:
-    return converted(node, node.x(0), _target(node, node.attr("to")))
+def cast(node: Node) -> relax.Expr | Value:
+    return _cast(node, _target(node, node.attr("to")))
 
 
 @converter("CastLike")
-def cast_like(node: Node) -> relax.Expr:
-    return converted(node, node.x(0), node.dtype(1))
+def cast_like(node: Node) -> relax.Expr | Value:
+    return _cast(node, node.dtype(1))
+
+
+def _cast(node: Node, to: str) -> relax.Expr | Value:
+    """Between any two types; those of less than a byte go through one that has bytes."""
+    source = node.dtype(0)
+    if source == to:
+        return node.value(0)
+    x = decoded(node, node.stored(0), source) if is_narrow(source) else node.x(0)
+    if not is_narrow(to):
+        return converted(node, x, to)
+    if not is_float(to):
+        middle = converted(node, x, "int32")
+        return wrapped(node, middle if isinstance(middle, relax.Var) else node.emit(middle), to)
+    middle = converted(node, x, "float32")
+    return float4(node, middle if isinstance(middle, relax.Var) else node.emit(middle), to)
+
+
+def float4(node: Node, x: relax.Expr, kind: str) -> Tensor:
+    """float32 as codes of float4: ties to even, the largest number for what is too large."""
+
+    def code(value: Scalar) -> Scalar:
+        byte = _code(value, _FLOAT4, True)
+        return (byte & const(7, "uint8")) | ((byte >> const(4, "uint8")) & const(8, "uint8"))
+
+    return Tensor(pointwise(node, code, x, name="to_float4"), kind)
 
 
 def _target(node: Node, to: int) -> str:

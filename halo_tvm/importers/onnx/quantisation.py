@@ -7,21 +7,23 @@ import onnx
 from tvm import relax
 
 from ._integer import centred, saturated, vector_for
+from ._narrow import decoded, is_float, is_narrow
 from ._node import Node, expr_shape
 from ._registry import converter
 from ._spell import cast, derived, divide, multiply, number, reshape, rounded
-from ._values import Constant, Dim
+from ._values import Constant, Dim, Tensor
+from .casting import converted, float4
 
 _INTEGERS = ("uint8", "int8", "uint16", "int16")
 
 
 @converter("QuantizeLinear")
 @converter("QuantizeLinear", domain="com.microsoft")
-def quantize(node: Node) -> relax.Expr:
+def quantize(node: Node) -> relax.Expr | Tensor:
     """saturate(round(x / scale) + zero)."""
     kind = int(node.attr("output_dtype", 0))
     target = node.dtype(2) if node.has(2) else _name(kind) if kind else "uint8"
-    node.refuse_unless(target in _INTEGERS, f"expected a type of {', '.join(_INTEGERS)}, found {target}")
+    node.refuse_unless(target in _INTEGERS or is_narrow(target) or _is_float8(target), f"expected a type of {', '.join(_INTEGERS)}, found {target}")
     narrow = node.dtype(0) if node.dtype(0) in ("float16", "bfloat16") else "float32"
     precision = int(node.attr("precision", 0))
     if precision:
@@ -31,7 +33,10 @@ def quantize(node: Node) -> relax.Expr:
     scale = cast(node, _spread(node, 1), "float32")
     # The quotient of two narrow numbers, rounded twice, is the one rounded once: float32 has enough digits.
     quotient = rounded(node, divide(node, x, scale), narrow)
-    return saturated(node, quotient, _spread(node, 2) if node.has(2) else None, target)
+    if is_float(target) or _is_float8(target):  # the zero point of floats is 0
+        return float4(node, quotient, target) if is_float(target) else converted(node, quotient, target)
+    out = saturated(node, quotient, _spread(node, 2) if node.has(2) else None, target)
+    return Tensor(out, target) if is_narrow(target) else out
 
 
 @converter("DequantizeLinear")
@@ -43,10 +48,17 @@ def dequantize(node: Node) -> relax.Expr | Constant:
     values = [node.inputs[i] if node.has(i) else None for i in range(3)]
     if all(v is None or isinstance(v, Constant) for v in values):
         return _restored(node, values, target)
+    if _is_float8(node.dtype(0)):
+        numbers = converted(node, node.x(0), "float32")
+        return cast(node, multiply(node, numbers, cast(node, _spread(node, 1), "float32")), target)
     node.refuse_unless(
-        node.dtype(0) in (*_INTEGERS, "int32"), f"expected integers of 8, 16 or 32 bits, found {node.dtype(0)}"
+        node.dtype(0) in (*_INTEGERS, "int32") or is_narrow(node.dtype(0)),
+        f"expected integers of at most 32 bits, found {node.dtype(0)}",
     )
-    x = cast(node, centred(node, node.x(0), _spread(node, 2) if node.has(2) else None), "float32")
+    if is_float(node.dtype(0)):
+        numbers = decoded(node, node.stored(0), node.dtype(0))
+        return cast(node, multiply(node, numbers, cast(node, _spread(node, 1), "float32")), target)
+    x = cast(node, centred(node, node.stored(0), _spread(node, 2) if node.has(2) else None), "float32")
     return cast(node, multiply(node, x, cast(node, _spread(node, 1), "float32")), target)
 
 
@@ -71,6 +83,10 @@ def _restored(node: Node, values: list[Constant | None], target: str) -> Constan
     return derived(x, load, target)
 
 
+def _is_float8(dtype: str) -> bool:
+    return dtype.startswith("float8_e4") or dtype.startswith("float8_e5")
+
+
 def _numpy(dtype: str) -> np.dtype:
     if dtype == "bfloat16":
         import ml_dtypes
@@ -92,7 +108,7 @@ def _spread(node: Node, index: int) -> relax.Expr:
     """Scale or zero point as a tensor that broadcasts to the input: one number, one per slice, or one per block."""
     shape = node.shape(0)
     axis, block = _axis(node, len(shape)), int(node.attr("block_size", 0))
-    x = node.x(index)
+    x = node.stored(index)
     if not block or len(expr_shape(x)) == 0:
         return vector_for(node, x, len(shape), axis)
     found = expr_shape(x)
