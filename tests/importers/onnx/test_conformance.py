@@ -1,0 +1,68 @@
+"""Node tests of the ONNX project: a cross-section always, all of them with --slow."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import warnings
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+AT_LEAST = 1450  # of the whole suite
+
+# One or two of every family, and those that exercise the importer itself.
+NAMES = """
+add_bcast and_bcast3v1d argmax_default_axis_example attention_4d_gqa averagepool_2d_pads batchnorm_example
+bitshift_left_uint8 cast_FLOAT_to_FLOAT16 ceil_example clip_default_inbounds concat_2d_axis_negative_1
+constant constantofshape_int_zeros conv_with_strides_padding convinteger_with_padding convtranspose_pads
+cumsum_1d_reverse depthtospace_example dequantizelinear_axis div_uint8 dynamicquantizelinear einsum_batch_matmul
+elu_default expand_dim_changed flatten_axis1 gather_negative_indices  gathernd_example_int32
+gelu_tanh_1 gemm_all_attributes gridsample_bilinear group_normalization_example hardmax_axis_1 if
+instancenorm_example isinf layer_normalization_2d_axis1 leakyrelu logsoftmax_axis_1 loop13_seq lrn
+lstm_with_peepholes matmulinteger maxpool_2d_dilations mean_example mod_mixed_sign_int32
+nllloss_NC nonmaxsuppression_two_classes nonzero_example onehot_with_axis pow_bcast_scalar quantizelinear_axis
+range_int32_type_negative_delta_expanded reduce_l2_keep_dims_example reshape_allowzero_reordered
+resize_upsample_scales_linear rms_normalization_2d_axis1 rnn_seq_length rotary_embedding scan9_sum scatternd_add
+slice_neg_steps softmax_large_number split_variable_parts_2d_opset18 squeeze_negative_axes tile top_k_smallest
+tril_neg unsqueeze_unsorted_axes where_long_example
+""".split()
+REFUSED = {"loop13_seq"}  # a sequence as input
+
+
+@cache
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("onnx_conformance", ROOT / "scripts" / "onnx_conformance.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["onnx_conformance"] = module  # its worker processes look it up by name
+    spec.loader.exec_module(module)
+    return module
+
+
+@cache
+def node_tests() -> dict[str, object]:
+    from onnx.backend.test.loader import load_model_tests
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return {test.name: test for test in load_model_tests(kind="node")}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_node(name: str) -> None:
+    result = script().run_test(node_tests()[f"test_{name}"])
+    assert result["status"] in (("pass", "refused") if name in REFUSED else ("pass",)), result["why"]
+
+
+@pytest.mark.slow
+def test_the_whole_suite(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{ROOT / 'scripts'}")  # of the processes that it starts
+    results = list(script().run_all("node", script().test_names("node"), 2))
+    counts = Counter(r["status"] for r in results)
+    bad = [f"{r['name']}: {r['why'][:100]}" for r in results if r["status"] in ("wrong", "failed")]
+    assert not bad, "\n".join(bad[:50])
+    assert counts["pass"] >= AT_LEAST, counts
