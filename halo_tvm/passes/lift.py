@@ -10,6 +10,8 @@ Report
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import tvm
@@ -50,15 +52,25 @@ class LiftOperators(Pass):
 def _standing(rejected: list[dict[str, str]], func: relax.Function) -> list[dict[str, str]]:
     """The rejections of nodes that no lift took afterwards, each reason of a node once."""
     operators = {b.var.name: op_name(b.value) for b in bindings_of(func)}
-    standing = (r for r in rejected if operators.get(r["node"]) == r["of"])
+    standing = (r for r in rejected if operators.get(r["var"]) == r["of"])
     unique = {(r["node"], r["reason"]): {key: r[key] for key in ("lift", "node", "reason")} for r in standing}
     return list(unique.values())
+
+
+def _named(var: relax.Var, users: Mapping[relax.Var, frozenset[relax.Var | None]]) -> relax.Var:
+    """`var`, or what it goes into, where lifts made it: then only that has the name the importer gave."""
+    for _ in range(4):
+        readers = users.get(var, frozenset())
+        if not re.fullmatch(r"lv[0-9_]*", var.name) or len(readers) != 1 or None in readers:
+            break
+        (var,) = readers
+    return var
 
 
 def apply_lift(mod: tvm.IRModule, lift: Lift, rejected: list[dict[str, str]]) -> tuple[tvm.IRModule, int]:
     """Try `lift` at every binding of main, in order; later bindings see what earlier ones became.
 
-    Appends to `rejected` the lift, the node, its operator (`of`) and the reason.
+    Appends to `rejected` the lift, the node and the reason; the variable (`var`) and its operator (`of`).
     """
     func = mod["main"]
     roots = _roots(lift.pattern)
@@ -85,7 +97,8 @@ def apply_lift(mod: tvm.IRModule, lift: Lift, rejected: list[dict[str, str]]) ->
                     pass
                 except Rejected as reason:
                     at = reason.at if isinstance(reason.at, relax.Var) else binding.var
-                    rejected.append({"lift": lift.name, "node": at.name, "reason": str(reason), "of": op_name(values[at])})
+                    said = {"lift": lift.name, "node": _named(at, users).name, "reason": str(reason)}
+                    rejected.append({**said, "var": at.name, "of": op_name(values[at])})
                 else:
                     binding = relax.VarBinding(binding.var, lifted)
                     for new in (*added, binding):

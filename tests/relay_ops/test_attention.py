@@ -217,3 +217,68 @@ def test_what_the_operator_cannot_express_is_rejected(shapes, options, message):
     after, said = lift(spelled(*shapes, **options))
     assert "halo.attention" not in after.script()
     assert any(message in reason for reason in said), said
+
+
+def gathered(heads: str, rank: int, extra: str):
+    """Attention of 4 query heads over 2 of keys and values [2, 2, 7, 16], as exporters repeat and mask them."""
+    op = relax.op
+    arguments = [relax.Var(n, tensor(*s)) for n, s in (("q", (2, 4, 5, 16)), ("k", (2, 2, 7, 16)), ("v", (2, 2, 7, 16)))]
+    mask = relax.Var("mask", tensor(2, 1, 1, 7, dtype="bool"))
+    bb = relax.BlockBuilder()
+
+    def repeated(x):
+        if heads == "repeat":
+            return bb.emit(op.repeat(x, 2, 1))
+        wide = bb.emit(op.broadcast_to(bb.emit(op.expand_dims(x, 2)), [2, 2, 2, 7, 16]))
+        return bb.emit(op.reshape(wide, [2, 4, 7, 16]))
+
+    with bb.function("main", [*arguments, mask]):
+        with bb.dataflow():
+            q, k, v = arguments[0], repeated(arguments[1]), repeated(arguments[2])
+            if rank == 3:
+                q, k, v = (bb.emit(op.reshape(x, [8, *x.ty.shape.values[2:]])) for x in (q, k, v))
+            axes = [0, 1, 3, 2] if rank == 4 else [0, 2, 1]
+            scores = bb.emit(op.multiply(bb.emit(op.matmul(q, bb.emit(op.permute_dims(k, axes)))), relax.const(0.25)))
+            if rank == 3:
+                scores = bb.emit(op.reshape(scores, [2, 4, 5, 7]))
+            if extra == "softcap":
+                capped = bb.emit(op.tanh(bb.emit(op.divide(scores, relax.const(20.0)))))
+                scores = bb.emit(op.multiply(capped, relax.const(20.0)))
+            if extra in ("where", "guard"):
+                scores = bb.emit(op.where(mask, scores, relax.const(float("-inf") if extra == "guard" else -3e38)))
+            weights = bb.emit(op.nn.softmax(scores))
+            if extra == "guard":
+                weights = bb.emit(op.where(bb.emit(op.isnan(weights)), relax.const(0.0), weights))
+            if rank == 3:
+                weights = bb.emit(op.reshape(weights, [8, 5, 7]))
+            out = bb.emit_output(op.matmul(weights, v))
+        bb.emit_func_output(out)
+    return bb.get()
+
+
+@pytest.mark.parametrize(
+    ("heads", "rank", "extra", "wanted"),
+    [
+        ("expand", 4, "where", ["has_key_mask=True"]),
+        ("repeat", 4, "guard", ["has_key_mask=True"]),
+        ("expand", 3, "", []),
+        ("repeat", 3, "where", ["has_key_mask=True"]),
+        ("expand", 4, "softcap", ["softcap=20.0"]),
+    ],
+)
+def test_heads_masks_and_ranks_of_exporters(heads, rank, extra, wanted):
+    before = gathered(heads, rank, extra)
+    after, said = lift(before)
+    text = after.script()
+    assert not said and "softmax" not in text and all(w in text for w in ["num_kv_heads=2", *wanted])
+    assert "R.repeat" not in text and "has_bias" not in text
+    rng = np.random.default_rng(5)
+    arrays = [rng.standard_normal([int(d) for d in x.ty.shape.values]).astype("float32") for x in before["main"].params[:3]]
+    mask = np.ones((2, 1, 1, 7), bool)
+    mask[1, ..., 4:] = False
+    results = []
+    for mod in (before, after):
+        executable = relax.build(relax.transform.LegalizeOps()(mod), "llvm")
+        main = relax.VirtualMachine(executable, tvm.cpu())["main"]
+        results.append(main(*map(tvm.runtime.tensor, (*arrays, mask))).numpy())
+    np.testing.assert_allclose(results[1], results[0], atol=2e-6)

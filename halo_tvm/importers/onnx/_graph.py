@@ -240,7 +240,7 @@ class GraphConverter:
 
     def _values(self, node: Node, result: object) -> tuple[Value | None, ...]:
         if isinstance(result, relax.Expr) and not isinstance(result, relax.Tuple):
-            result = result if isinstance(result, relax.Var) else self.builder.emit(result)
+            result = result if isinstance(result, relax.Var) else self.builder.emit(result, node.proto.name.strip("/"))
             if isinstance(result.ty, relax.TupleType):
                 result = [self.builder.emit(relax.TupleGetItem(result, i)) for i in range(len(result.ty.fields))]
         elif isinstance(result, relax.Tuple):

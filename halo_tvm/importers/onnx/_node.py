@@ -129,7 +129,7 @@ class Node:
 
     def emit(self, expr: relax.Expr) -> relax.Expr:
         """Bind `expr`; its shape must be known."""
-        var = self.graph.builder.emit(expr)
+        var = self.graph.builder.emit(expr, self.proto.name.strip("/"))  # reports name nodes as the model does
         if isinstance(var.ty, relax.TensorType) and not isinstance(var.ty.shape, relax.ShapeExpr):
             self.refuse("the shape of its result cannot be derived")
         return var

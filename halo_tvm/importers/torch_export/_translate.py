@@ -35,6 +35,7 @@ class Translator:
         self.env: dict[fx.Node, object] = {}
         self.weights = frozenset(weights.values())
         self._analyzer = tvm.sym.Analyzer()
+        self._name = ""  # of what is emitted now: reports name nodes as the model does
         self._refused: dict[str, list[str]] = defaultdict(list)
         # nodes whose values do not depend on inputs or weights
         self.known = {node: tensor for node, tensor in constants.items() if tensor.numel() * 8 <= _FOLDED_BYTES}
@@ -42,7 +43,7 @@ class Translator:
         self.env.update({n: constant(to_array(t), dtype_name(t.dtype)) for n, t in constants.items()})
 
     def emit(self, expr: relax.Expr) -> relax.Var:
-        return self.builder.emit(expr)
+        return self.builder.emit(expr, self._name)
 
     def value(self, expr: relax.Expr) -> relax.Expr | None:
         """What a variable is bound to; None for a parameter."""
@@ -71,6 +72,7 @@ class Translator:
 
     def _convert(self, node: fx.Node) -> None:
         target = target_name(node.target)
+        self._name = _layer_name(node)
         if target in IGNORED:
             return
         meta = node.meta.get("val")
@@ -140,6 +142,12 @@ class Translator:
             return relax.Var(name, relax.TensorType(self.dims.shape(meta.shape), dtype_name(meta.dtype)))
         except (Refused, UnsupportedModel):
             return relax.Var(name, relax.TensorType(dtype="float32", ndim=meta.dim()))
+
+
+def _layer_name(node: fx.Node) -> str:
+    """The path of the module that a node comes from, and the node's name."""
+    stack = list((node.meta.get("nn_module_stack") or {}).values())
+    return "/".join(part for part in (stack[-1][0] if stack else "", node.name) if part)
 
 
 def target_name(target: object) -> str:
