@@ -46,14 +46,23 @@ def cases_of(
 
 def _named(model: ImportedModel, examples: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Examples by input name: by their own names, or by position where those are others."""
-    names = [spec.name for spec in model.inputs]
-    if set(names) <= set(examples):
-        return {name: examples[name] for name in names}
-    if len(names) != len(examples):
-        raise UsageError(
-            f"expected example inputs {', '.join(names)}, found {', '.join(examples)}: name them so in --inputs"
-        )
-    return dict(zip(names, examples.values()))
+    required = [spec for spec in model.inputs if spec.default is None]
+    if not {spec.name for spec in required} <= set(examples):
+        order = [spec.name for spec in (model.inputs if len(model.inputs) == len(examples) else required)]
+        if len(order) != len(examples):
+            raise UsageError(
+                f"expected example inputs {', '.join(order)}, found {', '.join(examples)}: name them so in --inputs"
+            )
+        examples = dict(zip(order, examples.values()))
+    # What may be left out (state, masks) has the sizes that the others give.
+    shapes = [(spec.shape, np.shape(examples[spec.name])) for spec in model.inputs if spec.name in examples]
+    sizes = {dim: n for shape, found in shapes for dim, n in zip(shape, found) if isinstance(dim, str)}
+    return {s.name: examples[s.name] if s.name in examples else _default(s, sizes) for s in model.inputs}
+
+
+def _default(spec: InputSpec, sizes: Mapping[str, int]) -> np.ndarray:
+    shape = [sizes.get(d, 1) if isinstance(d, str) else d for d in spec.shape]
+    return (np.ones if spec.default == "ones" else np.zeros)(shape, spec.dtype)
 
 
 def _has_symbols(model: ImportedModel) -> bool:

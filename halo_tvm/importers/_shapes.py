@@ -61,7 +61,8 @@ def load_examples(file: str) -> dict[str, np.ndarray]:
     """The arrays of an .npz file by name, in order; pickled objects are refused."""
     try:
         with np.load(file, allow_pickle=False) as archive:
-            return {name: np.ascontiguousarray(archive[name]) for name in archive.files}
+            # ascontiguousarray would give a number a dimension
+            return {name: np.asarray(archive[name], order="C") for name in archive.files}
     except FileNotFoundError:
         raise UsageError(f"expected an .npz file of example inputs, found no file {file!r}: correct --inputs") from None
     except (OSError, ValueError, zipfile.BadZipFile, AttributeError, EOFError) as reason:

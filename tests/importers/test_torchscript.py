@@ -11,10 +11,11 @@ from halo_tvm.artifact import FunctionSpec, TensorSpec
 from halo_tvm.compiler import compile_model
 from halo_tvm.config import CompileConfig
 from halo_tvm.errors import UsageError
-from halo_tvm.importers._shapes import InputShape, parse_input
+from halo_tvm.importers._shapes import InputShape, load_examples, parse_input
 from halo_tvm.importers.torchscript import import_torchscript
 from halo_tvm.in_process import compile_in_process
 from halo_tvm.original import reference_of
+from halo_tvm.reference import cases_of
 from halo_tvm.runtime.state import KeptState
 from halo_tvm.runtime.validation import validate_artifact
 
@@ -56,6 +57,10 @@ def test_state_of_a_script_becomes_inputs_and_outputs(tmp_path: Path) -> None:
     found = model.engine({"x": x, "scale": np.int64(2), "state_total": total})
     np.testing.assert_allclose(found["output"], 2 * (total + 2 * x))
     np.testing.assert_allclose(found["state_total"], total + 2 * x)
+    np.savez(tmp_path / "examples.npz", x=x, scale=np.array(2))
+    cases = cases_of(model, 0, load_examples(str(tmp_path / "examples.npz")))
+    assert cases["case0.input.scale"].shape == () and not cases["case0.input.state_total"].any()
+    np.testing.assert_allclose(cases["case0.output.output"], 4 * x)
 
 
 def test_the_original_is_evaluated_again(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from tvm import ir, tirx
 
 from ...errors import UnsupportedModel
 
-_ASSUMED = 1024  # the largest size of a dimension for which the program declares none
+_ASSUMED = 1024  # the largest size of a dimension for which the program declares none, or twice its example's
 _UNBOUNDED = 1 << 31
 
 
@@ -23,9 +23,10 @@ class Dimensions:
         self.ranges: dict[str, tuple[int, int]] = {}
         self.assumed: list[str] = []
         self._spelled: dict[object, ir.Expr] = {}
+        examples = _examples(inputs)
         for symbol, name in _names(inputs).items():
             self.variables[symbol] = tirx.Var(name, "int64")
-            self.ranges[name] = self._range(name, constraints.get(symbol))
+            self.ranges[name] = self._range(name, constraints.get(symbol), examples.get(symbol, 1))
         for name, tensor in inputs.items():
             for size in tensor.shape:
                 if not isinstance(size, int) and not size.node.expr.is_Symbol:
@@ -70,14 +71,14 @@ class Dimensions:
             )
         return build(*(self.of_sympy(a) for a in expr.args))
 
-    def _range(self, name: str, limits: object) -> tuple[int, int]:
+    def _range(self, name: str, limits: object, example: int) -> tuple[int, int]:
         low = int(limits.lower) if limits is not None and limits.lower.is_Integer else 0
         # torch lets every dynamic size be at least 2 while it traces, and still runs the program with 1.
         low = 1 if low <= 2 else low
         high = int(limits.upper) if limits is not None and limits.upper.is_Integer else _UNBOUNDED
         if high >= _UNBOUNDED:
             self.assumed.append(name)
-            high = max(_ASSUMED, low)
+            high = max(_ASSUMED, low, 2 * example)
         return low, high
 
     def _require_defined(self, name: str, expr: object) -> None:
@@ -87,6 +88,12 @@ class Dimensions:
                 f"expected dimensions of inputs that are sizes of their own, found {expr} in input {name}: "
                 "mark the dimension it is made of as dynamic in an input of that size"
             )
+
+
+def _examples(inputs: Mapping[str, torch.Tensor]) -> dict[object, int]:
+    """The sizes that the program was traced with, by symbol, where it remembers them."""
+    sizes = (size for tensor in inputs.values() for size in tensor.shape if not isinstance(size, int))
+    return {size.node.expr: int(size.node.hint) for size in sizes if size.node.hint is not None}
 
 
 def _names(inputs: Mapping[str, torch.Tensor]) -> dict[object, str]:
