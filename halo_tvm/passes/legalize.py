@@ -17,6 +17,7 @@ from ..errors import UsageError
 from ..relay_ops._activation import ACTIVATIONS, Activation
 from ..relay_ops._operator import OVERRIDE, attrs_of, operator_of
 from ._data_dependent import lower_data_dependent
+from ._extremes import lowerings
 from ._pass import Context, Pass, Report, rebuild, replace_main
 from .name_rows import name_rows
 
@@ -47,6 +48,7 @@ class Legalize(Pass):
         # A reshape of contiguous rows is a view: it stays an operator, so that no fusion turns it into a copy.
         own = {
             "relax.reshape": lambda _bb, call: call,
+            **lowerings(),
             **{a.op: _activation(name, a) for name, a in ACTIVATIONS.items() if a.op},
         }
         mod = lower_data_dependent(mod)
