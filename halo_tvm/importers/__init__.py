@@ -37,7 +37,9 @@ def _import(model: str, seed: int, shapes: tuple[str, ...], inputs: str | None, 
     if path.is_dir():
         from .huggingface import import_directory
 
-        return import_directory(path)
+        sizes = {name: tuple(high for _, high in dims) for name, dims in map(parse_shape, shapes)}
+        sizes |= {name: array.shape for name, array in (load_examples(inputs) if inputs else {}).items()}
+        return import_directory(path, sizes)
     if path.suffix == ".onnx":
         if not path.is_file():
             raise UsageError(f"expected an ONNX file, found no file {model!r}: check the path")

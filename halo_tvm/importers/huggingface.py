@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -23,13 +24,16 @@ _HUB_SECONDS = 5.0
 _CONFIG_LIMIT = 4 << 20  # a config.json or an index of a real model is far smaller
 
 
-def import_directory(path: Path) -> ImportedModel:
-    """Read the model in directory `path`; `UnsupportedModel` when neither a definition nor transformers serves it."""
+def import_directory(path: Path, sizes: Mapping[str, tuple[int, ...]] | None = None) -> ImportedModel:
+    """Read the model in directory `path`; `UnsupportedModel` when neither a definition nor transformers serves it.
+
+    `sizes` of inputs by name decide what an export fixes and a configuration may leave open: height and width.
+    """
     config = _read_json(path / "config.json", "config.json of a Hugging Face model")
     kind = config.get("model_type")
     family = next((f for f in FAMILIES.values() if kind in f.huggingface_types), None)
     if family is None:
-        return _exported(path, kind)
+        return _exported(path, kind, sizes or {})
     try:
         parsed = family.from_huggingface(config)
     except (KeyError, TypeError, ValueError, ArithmeticError) as reason:
@@ -65,7 +69,7 @@ def import_hub(name: str) -> ImportedModel:
         ) from reason
 
 
-def _exported(path: Path, kind: object) -> ImportedModel:
+def _exported(path: Path, kind: object, sizes: Mapping[str, tuple[int, ...]]) -> ImportedModel:
     """The model as transformers builds it, exported by torch."""
     from ._restricted import convert_restricted
 
@@ -74,7 +78,7 @@ def _exported(path: Path, kind: object) -> ImportedModel:
     if missing:
         raise MissingPackage(missing[0], f"model_type {kind!r}, which has no built-in definition,",
                              "pip install torch transformers")  # fmt: skip
-    return convert_restricted("transformers", path, {})
+    return convert_restricted("transformers", path, {"sizes": {n: list(shape) for n, shape in sizes.items()}})
 
 
 class DirectoryWeights:

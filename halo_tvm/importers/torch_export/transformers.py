@@ -26,8 +26,8 @@ _LONGEST = 4096  # where the configuration bounds no length
 _LENGTH_FIELDS = ("max_position_embeddings", "n_positions", "max_target_positions", "max_seq_len")
 
 
-def import_unrestricted(path: Path, _options: Mapping[str, object]) -> ImportedModel:
-    """The model in the directory `path`."""
+def import_unrestricted(path: Path, options: Mapping[str, object]) -> ImportedModel:
+    """The model in the directory `path`; `sizes` among `options` are shapes of inputs, by name."""
     import transformers
 
     transformers.logging.set_verbosity_error()
@@ -48,7 +48,7 @@ def import_unrestricted(path: Path, _options: Mapping[str, object]) -> ImportedM
             "check the directory, or export the model to ONNX"
         ) from reason
     model = model.eval()
-    examples = _examples(model, config)
+    examples = _examples(model, config, options.get("sizes", {}))
     module = _named(model, tuple(examples))
 
     def exported(shared: bool) -> ImportedModel:
@@ -119,7 +119,9 @@ def _parameters(model: torch.nn.Module) -> frozenset[str]:
     return frozenset(inspect.signature(model.forward).parameters)
 
 
-def _examples(model: torch.nn.Module, config: object) -> dict[str, torch.Tensor]:
+def _examples(
+    model: torch.nn.Module, config: object, sizes: Mapping[str, Sequence[int]]
+) -> dict[str, torch.Tensor]:
     """Two rows of each input that the model cannot do without, and a mask of padding where it takes one."""
     taken = _parameters(model)
     text = getattr(config, "text_config", config)
@@ -132,7 +134,8 @@ def _examples(model: torch.nn.Module, config: object) -> dict[str, torch.Tensor]
             examples["attention_mask"] = torch.ones(2, _LENGTH, dtype=torch.int64)
     if "pixel_values" in taken:
         size = getattr(vision, "image_size", None) or 224
-        high, wide = (size, size) if isinstance(size, int) else (size[-2], size[-1])
+        given = sizes.get("pixel_values", ())
+        high, wide = given[-2:] if len(given) == 4 else (size, size) if isinstance(size, int) else (size[-2], size[-1])
         channels = int(getattr(vision, "num_channels", 3))
         examples["pixel_values"] = torch.linspace(-1, 1, 2 * channels * high * wide).reshape(2, channels, high, wide)
     if model.main_input_name == "input_features":
