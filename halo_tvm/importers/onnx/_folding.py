@@ -61,6 +61,8 @@ def evaluate(node: Node, inputs: list[np.ndarray | None]) -> tuple[np.ndarray, .
 
     `ValueError` when that would take long, or much memory.
     """
+    if node.op == "Range":  # numbers as tensors [1], too: exporters and function bodies write them
+        inputs = [i.reshape(()) if i is not None and i.size == 1 else i for i in inputs]
     model = _alone(node, inputs)
     if not _bounds.is_cheap(node, inputs, model):
         raise ValueError("the operator takes too long to be computed while importing")
