@@ -57,8 +57,8 @@ def _import(model: str, seed: int, shapes: tuple[str, ...], inputs: str | None, 
         return import_torchscript(path, shapes=tuple(map(parse_input, shapes)), inputs=examples, trust=trust)
     if path.is_file():
         raise UnsupportedModel(
-            f"expected an .onnx, .pt2 or TorchScript file, a directory with config.json or a built-in name, found the file "
-            f"{model!r}: convert it to ONNX first"
+            f"expected an .onnx, .pt2 or TorchScript file, a directory with config.json or a built-in name, found the "
+            f"file {model!r}: convert it to ONNX first"
         )
     if _HUB_NAME.fullmatch(model) and path.suffix not in (".onnx", ".pt", ".pt2", ".pth") and not path.parent.exists():
         from .huggingface import import_hub
