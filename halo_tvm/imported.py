@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import tvm
@@ -43,6 +43,8 @@ class ImportedModel:
     report: dict[str, object]  # the ImportReport: operators by name, parameters, notes
     # The source engine, inputs -> outputs by name; None: NumPy evaluates `mod` (see `interpreter`).
     engine: Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]] | None = None
+    # Integers that the graph compares an input with, by input: what seeded inputs are drawn from.
+    samples: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     # Error to accept, as a share of an output's largest element; None: that of its dtype. Models that round to
     # integers on the way are not continuous: a sum in another order may round to the next integer.
     accepted_error: float | None = None

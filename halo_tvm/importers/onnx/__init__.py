@@ -110,6 +110,7 @@ def import_proto(
         ranges=inputs.ranges,
         typical=inputs.typical,
         source={"kind": "onnx", "name": file},
+        samples={n: v for n, v in _compared(proto.graph).items() if n in {s.name for s in inputs.specs}},
         accepted_error=_QUANTISED_ERROR if _rounds_to_integers(proto.graph) else None,
         report={
             "importer": "onnx",
@@ -326,6 +327,31 @@ def _index_ranges(graph) -> dict[str, tuple[int, int]]:
             last = sizes[node.input[0]][axis] - 1
             found[name] = (0, min(last, found.get(name, (0, last))[1]))
     return found
+
+
+def _compared(graph) -> dict[str, tuple[int, ...]]:
+    """Values that the outermost graph compares with integer constants, and the constants."""
+    from onnx import numpy_helper
+
+    tensors = {t.name: t for t in graph.initializer if t.data_type in (6, 7) and int(np.prod(t.dims)) <= 4096}
+    origin: dict[str, str] = {}
+    found: dict[str, tuple[int, ...]] = {}
+    for node in graph.node:
+        if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
+            tensor = node.attribute[0].t
+            if tensor.data_type in (6, 7) and int(np.prod(tensor.dims)) <= 4096:
+                tensors[node.output[0]] = tensor
+        elif node.op_type in ("Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze") and node.input:
+            origin[node.output[0]] = origin.get(node.input[0], node.input[0])
+            if node.input[0] in tensors and node.op_type != "Cast":
+                tensors[node.output[0]] = tensors[node.input[0]]
+        elif node.op_type == "Equal":
+            for value, constant in (node.input, node.input[::-1]):
+                if constant in tensors and value not in tensors:
+                    numbers = numpy_helper.to_array(tensors[constant]).reshape(-1).tolist()
+                    name = origin.get(value, value)
+                    found[name] = tuple(dict.fromkeys([*found.get(name, ()), *numbers]))
+    return {name: numbers for name, numbers in found.items() if numbers}
 
 
 def _rounds_to_integers(graph) -> bool:
