@@ -66,11 +66,19 @@ def one_model(path: Path, specs: Mapping[str, tuple], args: argparse.Namespace, 
     wanted = expected(name, specs[name]) if name else {}
     marks = {op: "!" if wanted and counts.get(op, 0) != wanted.get(op, 0) else "" for op in COUNTED}
     cells = [
-        f"{op} {counts.get(op, 0)}" + (f"{marks.get(op, '')}/{wanted[op]}" if wanted.get(op) or marks.get(op) and op in wanted else marks.get(op, ""))
+        f"{op} {counts.get(op, 0)}"
+        + (
+            f"{marks.get(op, '')}/{wanted[op]}"
+            if wanted.get(op) or marks.get(op) and op in wanted
+            else marks.get(op, "")
+        )
         for op in SHOWN
         if counts.get(op) or wanted.get(op)
     ]
-    print(f"{label:28} {'DIFFERS' if any(marks.values()) else 'ok':8}{', '.join(cells)} | {masks or 'no mask'} | left {left}", flush=True)
+    print(
+        f"{label:28} {'DIFFERS' if any(marks.values()) else 'ok':8}{', '.join(cells)} | {masks or 'no mask'} | left {left}",
+        flush=True,
+    )
     for entry in rejected if args.why else ():
         print(f"    {entry['lift']} at {entry['node']}: {entry['reason']}")
     return any(marks.values())
@@ -92,7 +100,20 @@ def lifted(model) -> tuple[dict[str, int], str, list[dict[str, str]], str]:
             masks[" ".join(m.removeprefix("has_") for m in MASKS if attrs.get(m)) or "none"] += 1
     report = report["lift"]
     calls = count_calls(mod["main"])
-    hints = ("nn.softmax", "mean", "rsqrt", "nn.gelu", "nn.gelu_tanh", "nn.silu", "nn.relu", "tanh", "erf", "cos", "sin", "matmul")
+    hints = (
+        "nn.softmax",
+        "mean",
+        "rsqrt",
+        "nn.gelu",
+        "nn.gelu_tanh",
+        "nn.silu",
+        "nn.relu",
+        "tanh",
+        "erf",
+        "cos",
+        "sin",
+        "matmul",
+    )
     left = ", ".join(f"{h} {calls[h]}" for h in hints if h in calls)
     return report["operators"], ", ".join(f"{n}x {m}" for m, n in masks.items()), report["rejected"], left or "-"
 
@@ -115,19 +136,29 @@ def expected(name: str, spec: tuple) -> dict[str, int]:
         n, m = config.text_config.num_hidden_layers, config.vision_config.num_hidden_layers
         pooled = name == "siglip"  # its image head is one more layer
         return {"attention": n + m + pooled, "ffn": n + m + pooled, "layer_norm": 2 * (n + m) + 3}
-    layers = next((getattr(config, k) for k in ("num_hidden_layers", "n_layer", "num_layers") if getattr(config, k, None)), 0)
+    layers = next(
+        (getattr(config, k) for k in ("num_hidden_layers", "n_layer", "num_layers") if getattr(config, k, None)), 0
+    )
     e, d = (getattr(config, f"{k}_layers", layers) for k in ("encoder", "decoder"))
     norms = NORMS.get(name)
     if name == "t5":
         return {"attention": e + 2 * d, "ffn": e + d, "rms_norm": 2 * e + 3 * d + 2}
     if name in ("bart", "marian", "whisper"):
-        return {"attention": e + 2 * d, "ffn": e + d, "layer_norm": 2 * e + 3 * d + {"bart": 2, "marian": 0, "whisper": 2}[name]}
+        return {
+            "attention": e + 2 * d,
+            "ffn": e + d,
+            "layer_norm": 2 * e + 3 * d + {"bart": 2, "marian": 0, "whisper": 2}[name],
+        }
     if name in ("swin", "segformer", "convnext"):
         blocks = sum(config.depths)
         stages = len(config.depths)
         return {
             "swin": {"attention": blocks, "ffn": blocks, "layer_norm": 2 * blocks + stages - 1 + 2},
-            "segformer": {"attention": blocks, "ffn": 0, "layer_norm": 2 * blocks + 2 * stages + sum(r > 1 for r in getattr(config, "sr_ratios", ()))},
+            "segformer": {
+                "attention": blocks,
+                "ffn": 0,
+                "layer_norm": 2 * blocks + 2 * stages + sum(r > 1 for r in getattr(config, "sr_ratios", ())),
+            },
             "convnext": {"attention": 0, "ffn": blocks, "layer_norm": blocks + stages + 1},
         }[name]
     if norms is None:

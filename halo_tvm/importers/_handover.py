@@ -1,8 +1,8 @@
 """An ImportedModel as plain files, from a process that is not trusted: JSON and safetensors, nothing that runs.
 
-    module.json          the IRModule, as TVM writes it
-    weights.safetensors  the weights, which the reader maps: they exist once in memory, as pages of a file
-    model.json           everything else
+module.json          the IRModule, as TVM writes it
+weights.safetensors  the weights, which the reader maps: they exist once in memory, as pages of a file
+model.json           everything else
 """
 
 from __future__ import annotations
@@ -83,9 +83,7 @@ def _input(plain: Mapping[str, object]) -> InputSpec:
     )
 
 
-def write_arrays(
-    file: Path, headers: Mapping[str, tuple[str, tuple[int, ...]]], arrays: Iterable[np.ndarray]
-) -> None:
+def write_arrays(file: Path, headers: Mapping[str, tuple[str, tuple[int, ...]]], arrays: Iterable[np.ndarray]) -> None:
     """A safetensors file of `arrays`, which come one at a time in the order of `headers`."""
     table, end = {}, 0
     for name, (dtype, shape) in headers.items():

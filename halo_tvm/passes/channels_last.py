@@ -55,7 +55,11 @@ class ChannelsLast(Pass):
         mover = _Mover(mod, editor)
         new = mover.visit_expr(func)
         mod = editor.finish(mover.builder_.get(), new.body)
-        clean = [relax.transform.Normalize(), relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination()]
+        clean = [
+            relax.transform.Normalize(),
+            relax.transform.CanonicalizeBindings(),
+            relax.transform.DeadCodeElimination(),
+        ]
         return tvm.transform.Sequential(clean)(mod), {"convolutions": mover.counts}
 
 
@@ -134,7 +138,12 @@ class _Mover(relax.PyExprMutator):
         matrix = self._editor.weight(
             self._editor.params.add_recipe(
                 ParamRecipe(
-                    f"{name}|matrix", "reshape", (f"{name}|channels_last",), {"shape": [width, outer]}, (width, outer), "float32"
+                    f"{name}|matrix",
+                    "reshape",
+                    (f"{name}|channels_last",),
+                    {"shape": [width, outer]},
+                    (width, outer),
+                    "float32",
                 )
             )
         )
@@ -173,7 +182,9 @@ class _Mover(relax.PyExprMutator):
         self.counts[what] = self.counts.get(what, 0) + 1
 
 
-def _windows_of(builder: relax.BlockBuilder, x: relax.Expr, kernel: Sequence[int], attrs: dict[str, object]) -> relax.Expr:
+def _windows_of(
+    builder: relax.BlockBuilder, x: relax.Expr, kernel: Sequence[int], attrs: dict[str, object]
+) -> relax.Expr:
     """[n, *space, c] -> [n, *windows, kernel * c]: every window's elements side by side."""
     strides, dilations, pads = attrs["strides"], attrs["dilations"], attrs["pads"]
 

@@ -56,7 +56,11 @@ def table_of(match: Match, operand: relax.Expr, x: relax.Expr, interleaved: bool
                 value = maps[index](value) if index in maps else value
             return Table(value, lead, length, heads_first)
     constant = match.value(path[-1])
-    if isinstance(constant, ir.GenericConst) and not maps and all(isinstance(d, tirx.IntImm) for d in operand.ty.shape.values):
+    if (
+        isinstance(constant, ir.GenericConst)
+        and not maps
+        and all(isinstance(d, tirx.IntImm) for d in operand.ty.shape.values)
+    ):
         data = constant.value.numpy().reshape(-1)[_positions(match, path, maps, Probe(0))[0]]
         return Table(relax.const(_halved(data, width, interleaved).reshape(-1, width // 2)), lead, length, heads_first)
     raise Rejected("the tables do not give one number to both members of a pair")
@@ -84,7 +88,9 @@ def _step(match: Match, expr: relax.Expr) -> tuple[relax.Expr, Callable[[relax.E
         return value.args[0], getattr(relax.op, name.removeprefix("relax."))
     if name == "relax.multiply":
         number = number_of(match.value(value.args[1]))
-        return None if number is None else (value.args[0], lambda x: relax.op.multiply(x, relax.const(np.float32(number))))
+        return (
+            None if number is None else (value.args[0], lambda x: relax.op.multiply(x, relax.const(np.float32(number))))
+        )
     if name in ("relax.concat", "relax.stack"):
         fields = match.value(value.args[0])
         parts = list(fields.fields) if isinstance(fields, relax.Tuple) else []
@@ -130,7 +136,9 @@ def _positions(match: Match, path: list, maps: dict, probe: Probe) -> list[np.nd
 
 def _halved(data: np.ndarray, width: int, interleaved: bool) -> np.ndarray:
     """One number per pair of a constant that has two."""
-    first, second = (data[..., 0::2], data[..., 1::2]) if interleaved else (data[..., : width // 2], data[..., width // 2 :])
+    first, second = (
+        (data[..., 0::2], data[..., 1::2]) if interleaved else (data[..., : width // 2], data[..., width // 2 :])
+    )
     if not np.array_equal(first, second):
         raise Rejected("the constant tables differ between the members of a pair")
     return np.ascontiguousarray(first, dtype=np.float32)

@@ -51,7 +51,9 @@ def chain_of(expr: relax.Expr, lookup: Lookup) -> list[relax.Expr]:
         value = lookup(chain[-1])
         if not (isinstance(value, relax.Call) and isinstance(value.op, ir.Op) and value.op.name in _VIEWS):
             break
-        if not isinstance(value.args[0].ty.shape, relax.ShapeExpr) or not isinstance(chain[-1].ty.shape, relax.ShapeExpr):
+        if not isinstance(value.args[0].ty.shape, relax.ShapeExpr) or not isinstance(
+            chain[-1].ty.shape, relax.ShapeExpr
+        ):
             break
         chain.append(value.args[0])
     return chain
@@ -99,7 +101,11 @@ def _broadcast(_call: relax.Call, x: np.ndarray, shape: tuple[int, ...]) -> np.n
 
 
 def _repeated(call: relax.Call, x: np.ndarray, _shape: tuple[int, ...]) -> np.ndarray:
-    return np.repeat(x, int(call.attrs.repeats), int(call.attrs.axis)) if call.attrs.axis is not None else x.repeat(int(call.attrs.repeats))
+    return (
+        np.repeat(x, int(call.attrs.repeats), int(call.attrs.axis))
+        if call.attrs.axis is not None
+        else x.repeat(int(call.attrs.repeats))
+    )
 
 
 _VIEWS: dict[str, Callable[[relax.Call, np.ndarray, tuple[int, ...]], np.ndarray]] = {

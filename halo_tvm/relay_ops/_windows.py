@@ -41,7 +41,9 @@ def window_sizes(
     return out
 
 
-def padded(x: te.Tensor, axes: Sequence[int], pads: Sequence[int], value: ir.Expr, least: Sequence[ir.Expr]) -> te.Tensor:
+def padded(
+    x: te.Tensor, axes: Sequence[int], pads: Sequence[int], value: ir.Expr, least: Sequence[ir.Expr]
+) -> te.Tensor:
     """`x` with `value` around its spatial `axes`, and behind them as far as the windows reach (`least`)."""
     spatial = len(axes)
     moved = any(not isinstance(p, int) or p for p in pads)  # an expression may be anything
@@ -63,7 +65,9 @@ def padded(x: te.Tensor, axes: Sequence[int], pads: Sequence[int], value: ir.Exp
     return te.compute(shape, element, name="padded")
 
 
-def reach(counts: Sequence[ir.Expr], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> list[ir.Expr]:
+def reach(
+    counts: Sequence[ir.Expr], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+) -> list[ir.Expr]:
     """Least padded size along each axis, so that every window lies inside."""
     return [(n - 1) * s + ((k - 1) * d + 1) for n, k, s, d in zip(counts, kernel, strides, dilations)]
 

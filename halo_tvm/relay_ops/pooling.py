@@ -98,7 +98,10 @@ class Pooling(Operator):
         y = np.zeros((*x.shape[:2], *windows), x.dtype)
         for place in itertools.product(*map(range, windows)):
             starts = [o * s - b for o, s, b in zip(place, strides, pads)]
-            picks = [[i for i in range(a, a + k * d, d) if 0 <= i < n] for a, k, d, n in zip(starts, kernel, dilations, sizes)]
+            picks = [
+                [i for i in range(a, a + k * d, d) if 0 <= i < n]
+                for a, k, d, n in zip(starts, kernel, dilations, sizes)
+            ]
             part = x[(slice(None), slice(None), *np.ix_(*picks))].reshape(*x.shape[:2], -1)
             if attrs["kind"] == "max":
                 value = part.max(-1)
@@ -106,7 +109,10 @@ class Pooling(Operator):
                 value = (np.abs(part) ** attrs["p"]).sum(-1) ** (1 / attrs["p"])
             else:
                 ends = pads[len(sizes) :]
-                count = [sum(-b <= i < n + e for i in range(a, a + k * d, d)) for a, k, d, n, b, e in zip(starts, kernel, dilations, sizes, pads, ends)]
+                count = [
+                    sum(-b <= i < n + e for i in range(a, a + k * d, d))
+                    for a, k, d, n, b, e in zip(starts, kernel, dilations, sizes, pads, ends)
+                ]
                 value = part.sum(-1) / (np.prod(count) if attrs["include_pad"] else part.shape[-1])
             y[(slice(None), slice(None), *place)] = value
         return y if attrs["layout"] == "first" else np.moveaxis(y, 1, -1)

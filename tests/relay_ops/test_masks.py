@@ -46,7 +46,9 @@ class Graph:
         return self.emit(op.reshape(mask, [1, 1, self.s, self.t])) if mask.ty.ndim == 2 else mask
 
 
-def meaning(mask: Callable[[Graph], relax.Expr], s: object = S, t: object = S, batch: object = B) -> tuple[dict, list[str]]:
+def meaning(
+    mask: Callable[[Graph], relax.Expr], s: object = S, t: object = S, batch: object = B
+) -> tuple[dict, list[str]]:
     """The attributes of an attention whose bias is the mask, after the lift, and what the lift refused."""
     q, k = (relax.Var(n, relax.TensorType([B, size, 2, 8], "float32")) for n, size in (("q", s), ("k", t)))
     padding = relax.Var("padding", relax.TensorType([batch, t], "int64"))
@@ -67,7 +69,11 @@ def meaning(mask: Callable[[Graph], relax.Expr], s: object = S, t: object = S, b
     mod, _ = apply_lift(mod, lift, rejected)
     calls = [b.value for block in mod["main"].body.blocks for b in block.bindings]
     attention = next(c for c in calls if isinstance(c, relax.Call) and c.op.name == "relax.halo.attention")
-    kept = {key: value for key, value in attrs_of(attention).items() if key in ("causal", "window", "has_key_mask", "has_bias") and value}
+    kept = {
+        key: value
+        for key, value in attrs_of(attention).items()
+        if key in ("causal", "window", "has_key_mask", "has_bias") and value
+    }
     return kept, [r["reason"] for r in rejected]
 
 
@@ -116,7 +122,12 @@ SPELLINGS = {
     ),
     "a condition of keys that is no input": (
         lambda g: g.hide_unless(
-            g.emit(op.reshape(g.emit(op.greater(g.emit(op.sin(g.emit(op.astype(g.padding, "float32")))), number(0.5))), [B, 1, 1, g.t]))
+            g.emit(
+                op.reshape(
+                    g.emit(op.greater(g.emit(op.sin(g.emit(op.astype(g.padding, "float32")))), number(0.5))),
+                    [B, 1, 1, g.t],
+                )
+            )
         ),
         PADDED,
     ),
@@ -177,7 +188,8 @@ STAY = {
         lambda g: g.hide_unless(
             g.emit(
                 op.equal(
-                    g.emit(op.floor_divide(g.keys(), number(4, "int64"))), g.emit(op.floor_divide(g.queries(), number(4, "int64")))
+                    g.emit(op.floor_divide(g.keys(), number(4, "int64"))),
+                    g.emit(op.floor_divide(g.queries(), number(4, "int64"))),
                 )
             )
         ),

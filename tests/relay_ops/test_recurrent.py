@@ -76,9 +76,7 @@ class Layer:
             shape = list(values[name].shape)
             for axis, dim in enumerate(axes.get(name, ())):
                 shape[axis] = dim if self.symbolic and dim != "d" else shape[axis]
-            return helper.make_tensor_value_info(
-                name, TensorProto.INT32 if name == "sequence_lens" else element, shape
-            )
+            return helper.make_tensor_value_info(name, TensorProto.INT32 if name == "sequence_lens" else element, shape)
 
         graph = helper.make_graph(
             [node], "layer", [info(name) for name in names if name in used and name not in kept],
@@ -155,7 +153,10 @@ def reference_evaluator(model: onnx.ModelProto, inputs: dict[str, np.ndarray]) -
     "layer",
     [
         Layer(
-            "LSTM", direction="bidirectional", b=3, h=33,
+            "LSTM",
+            direction="bidirectional",
+            b=3,
+            h=33,
             given=("B", "sequence_lens", "initial_h", "initial_c", "P"),
         ),
         Layer("LSTM", b=2, attrs=(("input_forget", 1), ("clip", 0.3)), given=("B",)),

@@ -129,10 +129,14 @@ def _output(graph, output, file: str, flattened: dict[str, int | None] | None) -
     try:
         value = graph.lookup(output.name)
     except KeyError:
-        raise UnsupportedModel(f"expected every output to be made by a node, found none for {output.name} in {file}") from None
+        raise UnsupportedModel(
+            f"expected every output to be made by a node, found none for {output.name} in {file}"
+        ) from None
     if value is not None and not isinstance(value, Sequence):
         if value.dtype in NARROW and flattened is None:
-            raise UnsupportedModel(f"expected outputs of whole bytes, found {value.dtype} {output.name} in {file}: convert it inside")
+            raise UnsupportedModel(
+                f"expected outputs of whole bytes, found {value.dtype} {output.name} in {file}: convert it inside"
+            )
         expr = graph.stored_of(value)
         return {output.name: expr if isinstance(expr, relax.Var) else graph.builder.emit(expr)}
     if flattened is None:
@@ -140,7 +144,9 @@ def _output(graph, output, file: str, flattened: dict[str, int | None] | None) -
         raise UnsupportedModel(f"expected tensors as outputs, found {kind} {output.name} in {file}: export it without")
     items = () if value is None else value.items
     if any(item is None or isinstance(item, Sequence) for item in items):
-        raise UnsupportedModel(f"expected sequences of tensors, found another kind of element in {output.name} of {file}")
+        raise UnsupportedModel(
+            f"expected sequences of tensors, found another kind of element in {output.name} of {file}"
+        )
     flattened[output.name] = None if value is None else len(items)
     exprs = {f"{output.name}.{i}": graph.expr_of(item) for i, item in enumerate(items)}
     return {name: e if isinstance(e, relax.Var) else graph.builder.emit(e) for name, e in exprs.items()}
@@ -152,9 +158,7 @@ def _finished(graph) -> tvm.IRModule:
     func = mod["main"]
     count = len(func.params)
     func = relax.Function([*func.params, *graph.weights.values()], func.body, func.ret_ty, func.is_pure)
-    mod["main"] = func.with_attrs(
-        {"num_input": count, "halo.params": list(graph.weights), "global_symbol": "main"}
-    )
+    mod["main"] = func.with_attrs({"num_input": count, "halo.params": list(graph.weights), "global_symbol": "main"})
     steps = [relax.transform.ConvertToDataflow(1), relax.transform.Normalize(), relax.transform.DeadCodeElimination()]
     return tvm.transform.Sequential(steps)(mod)
 
@@ -176,7 +180,16 @@ def _problems(graph, file: str) -> UnsupportedModel | None:
 class _Inputs:
     """The inputs of a model: variables of main, their specs, and the ranges of their symbolic dimensions."""
 
-    def __init__(self, proto, graph, shapes: Mapping[str, Bounds], constants: Mapping[str, np.ndarray], file: str, *, narrow: bool) -> None:
+    def __init__(
+        self,
+        proto,
+        graph,
+        shapes: Mapping[str, Bounds],
+        constants: Mapping[str, np.ndarray],
+        file: str,
+        *,
+        narrow: bool,
+    ) -> None:
         from ._file import MOST_BYTES, MOST_DIMENSIONS
         from ._values import NARROW, Constant, Tensor
 
@@ -209,7 +222,9 @@ class _Inputs:
                 )
             kind, dtype = (dtype, NARROW[dtype]) if dtype in NARROW else ("", dtype)
             if kind and not narrow:
-                raise UnsupportedModel(f"expected inputs of whole bytes, found {kind} {info.name} in {file}: convert it inside")
+                raise UnsupportedModel(
+                    f"expected inputs of whole bytes, found {kind} {info.name} in {file}: convert it inside"
+                )
             var = relax.Var(_identifier(info.name), relax.TensorType(shape, dtype))
             self.variables.append(var)
             if info.name in indices and "int" in dtype:
@@ -225,11 +240,20 @@ class _Inputs:
 
         kind = info.type.WhichOneof("value")
         if kind != "tensor_type":
-            raise UnsupportedModel(f"expected tensors as inputs, found {kind} {info.name} in {self._file}: export it without")
+            raise UnsupportedModel(
+                f"expected tensors as inputs, found {kind} {info.name} in {self._file}: export it without"
+            )
         element = info.type.tensor_type
-        if element.elem_type in (onnx.TensorProto.STRING, onnx.TensorProto.UNDEFINED, onnx.TensorProto.COMPLEX64, onnx.TensorProto.COMPLEX128):
+        if element.elem_type in (
+            onnx.TensorProto.STRING,
+            onnx.TensorProto.UNDEFINED,
+            onnx.TensorProto.COMPLEX64,
+            onnx.TensorProto.COMPLEX128,
+        ):
             name = onnx.TensorProto.DataType.Name(element.elem_type)
-            raise UnsupportedModel(f"expected numbers as inputs, found {name} {info.name} in {self._file}: export it without")
+            raise UnsupportedModel(
+                f"expected numbers as inputs, found {name} {info.name} in {self._file}: export it without"
+            )
         try:
             dtype = dtype_name(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(element.elem_type)))
         except KeyError:
@@ -262,7 +286,9 @@ class _Inputs:
                 )
             dims = [None] * len(bounds)
         if bounds is not None and len(bounds) != len(dims):
-            raise UsageError(f"expected {len(dims)} dimensions for input {name}, found {len(bounds)}: give one per dimension")
+            raise UsageError(
+                f"expected {len(dims)} dimensions for input {name}, found {len(bounds)}: give one per dimension"
+            )
         return [self._dim(name, axis, dim, bounds[axis] if bounds else None) for axis, dim in enumerate(dims)]
 
     def _dim(self, name: str, axis: int, dim: int | str | None, bound: tuple[int, int] | None):

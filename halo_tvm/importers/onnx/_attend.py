@@ -225,7 +225,9 @@ def _declared(node: Node, x: relax.Expr, wanted: Sequence[Dim | None]) -> relax.
     if all(node.sizes.is_equal(a, b) for a, b in zip(shape, dims)):
         return x
     for a, b in zip(shape, dims):
-        node.refuse_unless(not (isinstance(a, int) and isinstance(b, int) and a != b), f"expected a size of {b}, found {a}")
+        node.refuse_unless(
+            not (isinstance(a, int) and isinstance(b, int) and a != b), f"expected a size of {b}, found {a}"
+        )
     return node.declared(x, dims)
 
 

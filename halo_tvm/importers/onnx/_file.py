@@ -130,7 +130,9 @@ def _without_external_data(model: ModelProto) -> ModelProto:
 # Where data lies, and how much there is.
 
 
-def _locate(tensor: TensorProto, path: Path | None, own: DataFile | None, token: str, checked: dict[str, DataFile]) -> None:
+def _locate(
+    tensor: TensorProto, path: Path | None, own: DataFile | None, token: str, checked: dict[str, DataFile]
+) -> None:
     """Check where a tensor's external data lies, and write that down in its place."""
     if path is None:
         raise UnsupportedModel("expected a model with its data inside, found external data: give the file's path")
@@ -175,7 +177,9 @@ def _bytes_of(tensor: TensorProto) -> int:
     bits = _BITS.get(TensorProto.DataType.Name(tensor.data_type), dtype.itemsize * 8)
     size = -(-count * bits // 8)
     if size > MOST_BYTES:
-        raise UnsupportedModel(f"expected tensors of at most {MOST_BYTES} bytes, found {size} for {name}: export it again")
+        raise UnsupportedModel(
+            f"expected tensors of at most {MOST_BYTES} bytes, found {size} for {name}: export it again"
+        )
     return size
 
 
@@ -199,7 +203,9 @@ def _check_values(tensor: TensorProto) -> None:
 
 def _dense_bytes(sparse: SparseTensorProto) -> int:
     if any(d < 0 for d in sparse.dims):
-        raise UnsupportedModel(f"expected a sparse tensor of sizes of at least 0, found {list(sparse.dims)[:8]}: export it again")
+        raise UnsupportedModel(
+            f"expected a sparse tensor of sizes of at least 0, found {list(sparse.dims)[:8]}: export it again"
+        )
     _bytes_of(sparse.values)
     return math.prod(sparse.dims) * onnx.helper.tensor_dtype_to_np_dtype(sparse.values.data_type).itemsize
 

@@ -25,7 +25,17 @@ _NEVER = frozenset(
     "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Multinomial Bernoulli ImageDecoder".split()
 )
 # What the reference implementation raises for input it does not accept: there is no common base.
-_REFERENCE_ERRORS = (ValueError, TypeError, IndexError, AttributeError, AssertionError, RuntimeError, KeyError, ArithmeticError, MemoryError)
+_REFERENCE_ERRORS = (
+    ValueError,
+    TypeError,
+    IndexError,
+    AttributeError,
+    AssertionError,
+    RuntimeError,
+    KeyError,
+    ArithmeticError,
+    MemoryError,
+)
 
 
 def fold(node: Node, domain: str) -> tuple[Value | None, ...] | None:
@@ -80,7 +90,10 @@ def _alone(node: Node, inputs: list[np.ndarray | None]) -> onnx.ModelProto:
     graph = onnx.helper.make_graph(
         [alone],
         "constant",
-        [onnx.helper.make_tensor_value_info(n, onnx.helper.np_dtype_to_tensor_dtype(v.dtype), v.shape) for n, v in feeds.items()],
+        [
+            onnx.helper.make_tensor_value_info(n, onnx.helper.np_dtype_to_tensor_dtype(v.dtype), v.shape)
+            for n, v in feeds.items()
+        ],
         [onnx.ValueInfoProto(name=n) for n in alone.output if n],
     )
     return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", node.opset)])
@@ -99,7 +112,13 @@ def _run(model: onnx.ModelProto, inputs: list[np.ndarray | None]) -> tuple[np.nd
 
 
 def _constant(node: Node) -> Constant:
-    for name, dtype in (("value", None), ("value_float", "float32"), ("value_floats", "float32"), ("value_int", "int64"), ("value_ints", "int64")):
+    for name, dtype in (
+        ("value", None),
+        ("value_float", "float32"),
+        ("value_floats", "float32"),
+        ("value_int", "int64"),
+        ("value_ints", "int64"),
+    ):
         if node.has_attr(name):
             return Constant.of(np.asarray(node.attr(name), dtype=dtype), node.outputs[0])
     if node.has_attr("sparse_value"):

@@ -82,7 +82,9 @@ def by_node_ids(node: Node, prefix: str, dtype: str, targets: int) -> Forest:
 
     def child(i: int, number: int) -> int:
         found = position.get((trees[i], number))
-        node.refuse_unless(found is not None, f"node {ids[i]} of tree {trees[i]} has the child {number}, which does not exist")
+        node.refuse_unless(
+            found is not None, f"node {ids[i]} of tree {trees[i]} has the child {number}, which does not exist"
+        )
         return code[found]
 
     table, firsts = _Rows(), {}
@@ -106,7 +108,9 @@ def by_positions(node: Node, dtype: str, targets: int) -> Forest:
         for ids, kinds in (("nodes_truenodeids", "nodes_trueleafs"), ("nodes_falsenodeids", "nodes_falseleafs"))
     ]
     node.refuse_unless(len(modes) == count, "lists of nodes differ in length")
-    node.refuse_unless(all(0 <= m <= _MEMBER for m in modes), f"expected modes of 0 to {_MEMBER}, found {sorted(set(modes))}")
+    node.refuse_unless(
+        all(0 <= m <= _MEMBER for m in modes), f"expected modes of 0 to {_MEMBER}, found {sorted(set(modes))}"
+    )
     members = _members(node, sum(m == _MEMBER for m in modes))
     table = _Rows()
     for i, mode in enumerate(modes):

@@ -206,7 +206,9 @@ class GraphConverter:
                 raise
             except TVM_ERRORS as reason:
                 lines = [line for line in str(reason).strip().splitlines() if line.strip()]
-                self._problem(proto, f"{type(reason).__name__}: {lines[-1].strip()[:160]}" if lines else type(reason).__name__)
+                self._problem(
+                    proto, f"{type(reason).__name__}: {lines[-1].strip()[:160]}" if lines else type(reason).__name__
+                )
             else:
                 for name, value in zip(proto.output, results):
                     if name:
@@ -288,7 +290,13 @@ class GraphConverter:
             self._depth -= 1
             self._env, self._emitted = outer, emitted
 
-    def convert_body(self, nodes: Iterable[NodeProto], env: Mapping[str, Value | None], outputs: Items[str], opsets: Mapping[str, int]) -> list[Value | None]:
+    def convert_body(
+        self,
+        nodes: Iterable[NodeProto],
+        env: Mapping[str, Value | None],
+        outputs: Items[str],
+        opsets: Mapping[str, int],
+    ) -> list[Value | None]:
         """The outputs of a function body, which sees only `env`."""
         if self._depth > 32:
             raise Refused("function bodies are nested more than 32 deep")

@@ -44,7 +44,23 @@ def size(node: Node) -> Value:
     return known(np.array(node.sizes.product(node.shape(0)), dtype=object).reshape(()), "int64")
 
 
-@symbolic("Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Expand", "Tile", "Slice", "Gather", "GatherND", "GatherElements", "Concat", "Split", "Trilu")
+@symbolic(
+    "Identity",
+    "Reshape",
+    "Squeeze",
+    "Unsqueeze",
+    "Flatten",
+    "Transpose",
+    "Expand",
+    "Tile",
+    "Slice",
+    "Gather",
+    "GatherND",
+    "GatherElements",
+    "Concat",
+    "Split",
+    "Trilu",
+)
 def moves(node: Node) -> Value | None:
     """Operators that move elements about: done to the positions by the reference implementation."""
     first = node.inputs[0]
@@ -177,9 +193,7 @@ def where(node: Node) -> Value | None:
         return None
     condition, left, right = np.broadcast_arrays(*arrays)
     out = np.empty(condition.shape, dtype=object)
-    out.reshape(-1)[:] = [
-        a if c else b for c, a, b in zip(condition.reshape(-1), left.reshape(-1), right.reshape(-1))
-    ]
+    out.reshape(-1)[:] = [a if c else b for c, a, b in zip(condition.reshape(-1), left.reshape(-1), right.reshape(-1))]
     return known(out, node.inputs[1].dtype)
 
 

@@ -142,7 +142,9 @@ class Node:
 
     def fresh_dims(self, expr: relax.Expr, shape: Items[Dim | None], hint: str = "") -> relax.Expr:
         """`expr`, of data-dependent sizes, with a new symbolic dimension for every None in `shape`."""
-        dims = [tirx.Var(self.graph.dimension_name(hint or self.op.lower()), "int64") if d is None else d for d in shape]
+        dims = [
+            tirx.Var(self.graph.dimension_name(hint or self.op.lower()), "int64") if d is None else d for d in shape
+        ]
         bound = expr if isinstance(expr, relax.Var) else self.graph.builder.emit(expr)
         return self.graph.builder.match_cast(bound, relax.TensorType(dims, expr_dtype(bound)))
 

@@ -35,7 +35,12 @@ def window_of(node: Node, sizes: Sequence[Dim], kernel: Sequence[int]) -> Window
     strides = tuple(node.attr("strides", [1] * rank))
     dilations = tuple(node.attr("dilations", [1] * rank))
     pads: list[Dim] = list(node.attr("pads", [0] * 2 * rank))
-    for name, values, length in (("strides", strides, rank), ("dilations", dilations, rank), ("pads", pads, 2 * rank), ("kernel_shape", kernel, rank)):
+    for name, values, length in (
+        ("strides", strides, rank),
+        ("dilations", dilations, rank),
+        ("pads", pads, 2 * rank),
+        ("kernel_shape", kernel, rank),
+    ):
         node.refuse_unless(len(values) == length, f"expected {length} {name}, found {len(values)}")
     positive = all(v > 0 for v in (*strides, *dilations, *kernel))
     node.refuse_unless(positive, "expected strides, dilations and kernel_shape above 0")

@@ -95,6 +95,10 @@ def all_equal(node: Node, index: int, value: float) -> bool:
     return not node.has(index) or (node.is_known(index) and bool(np.all(node.constant(index) == value)))
 
 
-def derived(weight: Constant, load: object, dtype: str, shape: Sequence[int] | None = None, suffix: str = "") -> Constant:
+def derived(
+    weight: Constant, load: object, dtype: str, shape: Sequence[int] | None = None, suffix: str = ""
+) -> Constant:
     """A constant computed from another when its values are read."""
-    return Constant(weight.shape if shape is None else tuple(shape), dtype, load, f"{weight.name}{suffix}" if weight.name else "")
+    return Constant(
+        weight.shape if shape is None else tuple(shape), dtype, load, f"{weight.name}{suffix}" if weight.name else ""
+    )

@@ -25,11 +25,11 @@ def attention(node: Node) -> tuple[relax.Expr | None, ...]:
     offset: object = 0
     present = [None, None]
     if node.has(4):
-        node.refuse_unless(node.has(5) and not node.has(6), "expected past_key with past_value, and no nonpad_kv_seqlen")
-        offset = node.shape(4)[2]
-        k, v = (
-            concat(node, [transpose(node, node.x(i), _SWAP), x], 1) for i, x in ((4, k), (5, v))
+        node.refuse_unless(
+            node.has(5) and not node.has(6), "expected past_key with past_value, and no nonpad_kv_seqlen"
         )
+        offset = node.shape(4)[2]
+        k, v = (concat(node, [transpose(node, node.x(i), _SWAP), x], 1) for i, x in ((4, k), (5, v)))
     if any(node.outputs[1:3]):
         present = [transpose(node, x, _SWAP) for x in (k, v)]
     lengths = node.x(6) if node.has(6) else None
@@ -70,5 +70,3 @@ def split_heads(node: Node, x: relax.Expr, heads: int) -> relax.Expr:
     node.refuse_unless(isinstance(width, int), f"expected the width of the heads to be known, found {width}")
     node.refuse_unless(heads > 0 and width % heads == 0, f"expected a width of whole heads, found {width} for {heads}")
     return reshape(node, x, [b, s, heads, width // heads])
-
-

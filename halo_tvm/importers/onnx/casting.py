@@ -125,9 +125,7 @@ def _decoded(node: Node, x: relax.Expr) -> relax.Expr:
     table = relax.const(values, "float32")
 
     def look_up(x: te.Tensor, table: te.Tensor) -> te.Tensor:
-        return te.compute(
-            x.shape, lambda *i: table(tirx.reinterpret("uint8", x(*i)).astype("int32")), name="decoded"
-        )
+        return te.compute(x.shape, lambda *i: table(tirx.reinterpret("uint8", x(*i)).astype("int32")), name="decoded")
 
     return node.te(look_up, x, table, name="onnx_from_float8")
 
@@ -173,7 +171,11 @@ def _power_code(x: Scalar, saturate: bool, mode: str) -> Scalar:
         code = exponent
     else:
         # Nearest: from the middle on, but not from exactly there where the exponent is 0.
-        up = rest > _int(0) if mode == "up" else tirx.any(rest > _int(0x400000), tirx.all(rest == _int(0x400000), exponent > _int(0)))
+        up = (
+            rest > _int(0)
+            if mode == "up"
+            else tirx.any(rest > _int(0x400000), tirx.all(rest == _int(0x400000), exponent > _int(0)))
+        )
         code = exponent + tirx.Select(up, _int(1), _int(0))
     if saturate:
         code = tirx.min(code, _int(254))

@@ -32,9 +32,7 @@ def attention(node: Node) -> tuple[relax.Expr | None, ...]:
     whole = expr_shape(projected)[2]
     sizes = [int(x) for x in node.attr("qkv_hidden_sizes", [])] or [whole // 3] * 3
     edges = [0, sizes[0], sizes[0] + sizes[1], sum(sizes)]
-    q, k, v = (
-        split_heads(node, cut(node, projected, 2, a, b), heads) for a, b in zip(edges, edges[1:])
-    )
+    q, k, v = (split_heads(node, cut(node, projected, 2, a, b), heads) for a, b in zip(edges, edges[1:]))
     past: Dim = 0
     if node.has(4):
         past = node.shape(4)[3]

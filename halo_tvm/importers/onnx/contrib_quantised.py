@@ -22,7 +22,9 @@ def _real(node: Node, x: int, scale: int, zero: int) -> relax.Expr:
 def _single(node: Node, *indices: int) -> None:
     for index in indices:
         count = node.sizes.product(node.shape(index)) if node.has(index) else 1
-        node.refuse_unless(isinstance(count, int) and count == 1, f"expected one number as input {index}, found {count}")
+        node.refuse_unless(
+            isinstance(count, int) and count == 1, f"expected one number as input {index}, found {count}"
+        )
 
 
 def _again(node: Node, y: relax.Expr, scale: int, zero: int, dtype: str) -> relax.Expr:

@@ -16,7 +16,9 @@ from ._values import Constant, Dim, Sequence as SequenceValue, Symbolic, Tensor,
 
 # A loop is unrolled when its copies stay below this many nodes: a graph without calls fuses and folds better.
 _UNROLLED_NODES = 512
-_MOST_ROWS = 1 << 24  # of a scan output that is allocated ahead; a larger trip count means "until the condition ends it"
+_MOST_ROWS = (
+    1 << 24
+)  # of a scan output that is allocated ahead; a larger trip count means "until the condition ends it"
 
 
 @converter("If")
@@ -54,7 +56,11 @@ def _squeezed_axes(node: Node, then: GraphProto, otherwise: GraphProto) -> tuple
     what follows was traced with one of them: an axis that somebody squeezes has size 1.
     """
     inner = [n for n in then.node if n.op_type != "Constant"]
-    if len(then.output) != 1 or [n.op_type for n in inner] != ["Squeeze"] or list(inner[0].output) != [then.output[0].name]:
+    if (
+        len(then.output) != 1
+        or [n.op_type for n in inner] != ["Squeeze"]
+        or list(inner[0].output) != [then.output[0].name]
+    ):
         return None
     passed = [n.input[0] for n in otherwise.node if n.op_type == "Identity"]
     if len(otherwise.node) > 1 or (passed or [otherwise.output[0].name]) != [inner[0].input[0]]:
@@ -257,7 +263,11 @@ def _scan_loop(
 ) -> tuple[relax.Expr, ...]:  # fmt: skip
     builder, kept = node.graph.builder, len(state)
     zero, one = relax.const(_int64(0), "int64"), relax.const(_int64(1), "int64")
-    limit = node.graph.expr_of(Symbolic(_object(length), "int64")) if not isinstance(length, int) else relax.const(_int64(length), "int64")
+    limit = (
+        node.graph.expr_of(Symbolic(_object(length), "int64"))
+        if not isinstance(length, int)
+        else relax.const(_int64(length), "int64")
+    )
     last = builder.emit(relax.op.subtract(limit, one))
 
     def inputs(index: relax.Expr) -> list[Tensor]:

@@ -42,10 +42,17 @@ def conv_transpose(node: Node) -> relax.Expr:
     window, extra, given = _transposed(node, sizes, kernel)
     channels, inner = node.shape(0)[1], node.shape(1)[1]
     weight = node.value(1)
-    if groups == 1 and isinstance(weight, Constant) and node.dtype(0) == weight.dtype == "float32" and isinstance(channels, int):
+    if (
+        groups == 1
+        and isinstance(weight, Constant)
+        and node.dtype(0) == weight.dtype == "float32"
+        and isinstance(channels, int)
+    ):
         out = _by_matmul(node, sizes, window, extra, given, weight)
     else:
-        node.refuse_unless(isinstance(channels, int) and channels % groups == 0, f"expected channels in {groups} groups")
+        node.refuse_unless(
+            isinstance(channels, int) and channels % groups == 0, f"expected channels in {groups} groups"
+        )
         part = channels // groups
         wide = "float64" if node.dtype(0) == "float64" else "float32"
 
@@ -58,7 +65,9 @@ def conv_transpose(node: Node) -> relax.Expr:
             def element(n, m, *place):
                 group = tirx.floordiv(m, inner)
                 inside, at = _sources(place, ks, windows, x.shape[2:])
-                product = x[(n, group * part + c, *at)].astype(wide) * w[(group * part + c, m - group * inner, *ks)].astype(wide)
+                product = x[(n, group * part + c, *at)].astype(wide) * w[
+                    (group * part + c, m - group * inner, *ks)
+                ].astype(wide)
                 return te.sum(tirx.if_then_else(inside, product, tirx.const(0, wide)), axis=[c, *ks])
 
             out = te.compute(shape, element, name="convolution_transposed")
@@ -68,11 +77,20 @@ def conv_transpose(node: Node) -> relax.Expr:
     return _with_bias(node, out, 2)
 
 
-def _by_matmul(node: Node, sizes: Sequence[Dim], window: Window, extra: Sequence[int], given: Sequence[int] | None, weight: Constant) -> relax.Expr:
+def _by_matmul(
+    node: Node,
+    sizes: Sequence[Dim],
+    window: Window,
+    extra: Sequence[int],
+    given: Sequence[int] | None,
+    weight: Constant,
+) -> relax.Expr:
     """Each input element times the whole kernel as one product; then every result gathers what falls on it."""
     rank, (channels, outer, *kernel) = len(sizes), weight.shape
     width = outer * int(np.prod(kernel))
-    flat = Constant((channels, width), weight.dtype, lambda: weight.array.reshape(channels, width), f"{weight.name}.matrix")
+    flat = Constant(
+        (channels, width), weight.dtype, lambda: weight.array.reshape(channels, width), f"{weight.name}.matrix"
+    )
     last = node.emit(relax.op.permute_dims(node.x(0), [0, *range(2, rank + 2), 1]))
     product = node.emit(relax.op.matmul(last, node.graph.expr_of(flat)))
     parts = node.emit(relax.op.reshape(product, [node.shape(0)[0], *sizes, outer, *kernel]))
@@ -122,7 +140,9 @@ def _transposed(node: Node, sizes: Sequence[Dim], kernel: Sequence[int]) -> tupl
     return Window(tuple(kernel), tuple(strides), tuple(dilations), (*begins, *ends)), extra, given
 
 
-def _full_sizes(node: Node, sizes: Sequence[Dim], window: Window, extra: Sequence[int], given: Sequence[int] | None) -> list[Dim]:
+def _full_sizes(
+    node: Node, sizes: Sequence[Dim], window: Window, extra: Sequence[int], given: Sequence[int] | None
+) -> list[Dim]:
     if given is not None:
         return list(given)
     rank = len(sizes)
@@ -238,10 +258,15 @@ def causal_conv(node: Node) -> tuple[relax.Expr, relax.Expr]:
 def _space(node: Node) -> tuple[list[Dim], list[int]]:
     """(spatial sizes of input 0, the kernel's sizes), which the weight knows."""
     shape, weight = node.shape(0), node.shape(1)
-    node.refuse_unless(len(shape) > 2 and len(weight) == len(shape), f"expected x and weight of one rank from 3 on, found {len(shape)} and {len(weight)}")
+    node.refuse_unless(
+        len(shape) > 2 and len(weight) == len(shape),
+        f"expected x and weight of one rank from 3 on, found {len(shape)} and {len(weight)}",
+    )
     node.refuse_unless(all(isinstance(d, int) for d in weight), "expected a weight of known sizes")
     kernel = list(node.attr("kernel_shape", weight[2:]))
-    node.refuse_unless(kernel == list(weight[2:]), f"expected kernel_shape {list(weight[2:])} as the weight has, found {kernel}")
+    node.refuse_unless(
+        kernel == list(weight[2:]), f"expected kernel_shape {list(weight[2:])} as the weight has, found {kernel}"
+    )
     return list(shape[2:]), kernel
 
 

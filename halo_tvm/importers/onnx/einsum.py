@@ -30,7 +30,13 @@ def einsum(node: Node) -> relax.Expr:
     for letters, x in zip(equation.operands, xs):
         for letter, dim in zip(letters, expr_shape(x)):
             known = sizes.get(letter, 1)
-            if isinstance(known, int) and known == 1 or not isinstance(known, int) and isinstance(dim, int) and dim != 1:
+            if (
+                isinstance(known, int)
+                and known == 1
+                or not isinstance(known, int)
+                and isinstance(dim, int)
+                and dim != 1
+            ):
                 sizes[letter] = dim
             elif not (isinstance(dim, int) and dim == 1) and isinstance(dim, int) and isinstance(known, int):
                 node.refuse_unless(dim == known, f"expected one size for {letter}, found {known} and {dim}")
@@ -54,7 +60,9 @@ def _parsed(node: Node, text: str, ranks: list[int]) -> _Equation:
     operands = []
     for term, rank in zip(terms, ranks):
         own = rank - len(term.replace("...", ""))
-        node.refuse_unless(own >= 0 and ("..." in term or own == 0), f"expected {len(term)} dimensions for {term}, found {rank}")
+        node.refuse_unless(
+            own >= 0 and ("..." in term or own == 0), f"expected {len(term)} dimensions for {term}, found {rank}"
+        )
         operands.append(term.replace("...", wide[spread - own :]))
         node.refuse_unless("." not in operands[-1], f"expected an equation of letters, found {text}")
     if result is None:

@@ -303,9 +303,7 @@ def hard_sigmoid(node: Node) -> relax.Expr:
 
 @converter("HardSwish")
 def hard_swish(node: Node) -> relax.Expr:
-    return pointwise(
-        node, in_float32(lambda x: x * _unit(x * const_like(1 / 6, x) + const_like(0.5, x))), node.x(0)
-    )
+    return pointwise(node, in_float32(lambda x: x * _unit(x * const_like(1 / 6, x) + const_like(0.5, x))), node.x(0))
 
 
 def _unit(x: Scalar) -> Scalar:
@@ -334,9 +332,7 @@ def exponential(node: Node) -> relax.Expr:
 @converter("ThresholdedRelu")
 def thresholded_relu(node: Node) -> relax.Expr:
     alpha = node.attr("alpha", 1.0)
-    return pointwise(
-        node, in_float32(lambda x: tirx.Select(x <= const_like(alpha, x), const_like(0, x), x)), node.x(0)
-    )
+    return pointwise(node, in_float32(lambda x: tirx.Select(x <= const_like(alpha, x), const_like(0, x), x)), node.x(0))
 
 
 @converter("Shrink")

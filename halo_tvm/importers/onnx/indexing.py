@@ -18,7 +18,8 @@ from ._values import Constant, Dim, known
 from .slicing import sliced
 
 _VIEWS = frozenset(
-    f"relax.{name}" for name in ("astype", "reshape", "broadcast_to", "strided_slice", "permute_dims", "expand_dims", "squeeze")
+    f"relax.{name}"
+    for name in ("astype", "reshape", "broadcast_to", "strided_slice", "permute_dims", "expand_dims", "squeeze")
 )
 
 

@@ -38,7 +38,11 @@ def _loss(node: Node, log_prob: relax.Expr) -> relax.Expr:
         def element(*i: Scalar) -> Scalar:
             label = labels(*i)
             weight = weights[0](_class(label, classes)) if weights else const(1, dtype)
-            return weight if ignored is None else tirx.Select(label == const(ignored, labels.dtype), const(0, dtype), weight)
+            return (
+                weight
+                if ignored is None
+                else tirx.Select(label == const(ignored, labels.dtype), const(0, dtype), weight)
+            )
 
         return te.compute(labels.shape, element, name="weights")
 

@@ -80,7 +80,9 @@ def fused_gemm(node: Node) -> relax.Expr:
         return out
     if name == "LeakyRelu":
         return relax.op.nn.leakyrelu(out, float(node.attr("activation_alpha", 0.01)))
-    node.refuse_unless(name in _ACTIVATIONS, f"expected the activation {', '.join(_ACTIVATIONS)} or LeakyRelu, found {name}")
+    node.refuse_unless(
+        name in _ACTIVATIONS, f"expected the activation {', '.join(_ACTIVATIONS)} or LeakyRelu, found {name}"
+    )
     return _ACTIVATIONS[name](out)
 
 
@@ -173,4 +175,3 @@ def _unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
 @converter("GemmFloat8", domain="com.microsoft")
 def gemm_float8(node: Node) -> relax.Expr:
     node.refuse("8-bit floats are not compiled: export the model in float16 or float32")
-

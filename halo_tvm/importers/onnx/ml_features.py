@@ -20,7 +20,9 @@ def scaler(node: Node) -> relax.Expr:
     for name, apply in (("offset", relax.op.subtract), ("scale", relax.op.multiply)):
         if node.has_attr(name):
             values = floats(node, name)
-            node.refuse_unless(values.size in (1, features), f"expected 1 or {features} values of {name}, found {values.size}")
+            node.refuse_unless(
+                values.size in (1, features), f"expected 1 or {features} values of {name}, found {values.size}"
+            )
             x = node.emit(apply(x, relax.const(values)))
     return x
 
@@ -56,11 +58,17 @@ def imputer(node: Node) -> relax.Expr:
     x = node.x(0)
     dtype = expr_dtype(x)
     is_float = dtype.startswith("float")
-    names = ("imputed_value_floats", "replaced_value_float") if is_float else ("imputed_value_int64s", "replaced_value_int64")
+    names = (
+        ("imputed_value_floats", "replaced_value_float")
+        if is_float
+        else ("imputed_value_int64s", "replaced_value_int64")
+    )
     values = np.asarray(node.attr(names[0], []), dtype)
     missing = node.attr(names[1], 0.0 if is_float else 0)
     features = expr_shape(x)[-1]
-    node.refuse_unless(values.size in (1, features), f"expected 1 or {features} values in {names[0]}, found {values.size}")
+    node.refuse_unless(
+        values.size in (1, features), f"expected 1 or {features} values in {names[0]}, found {values.size}"
+    )
     if is_float and np.isnan(missing):
         found = node.emit(relax.op.isnan(x))
     else:
@@ -83,7 +91,9 @@ def array_feature_extractor(node: Node) -> relax.Expr:
 def feature_vectorizer(node: Node) -> relax.Expr:
     """Matrices side by side in float32, each cut or filled with zeros to its number of features."""
     wanted = node.attr("inputdimensions", [])
-    node.refuse_unless(len(wanted) == len(node.inputs), f"expected {len(node.inputs)} inputdimensions, found {len(wanted)}")
+    node.refuse_unless(
+        len(wanted) == len(node.inputs), f"expected {len(node.inputs)} inputdimensions, found {len(wanted)}"
+    )
     parts = []
     for index, size in enumerate(wanted):
         x = as_dtype(node, node.x(index), "float32")
@@ -103,7 +113,9 @@ def feature_vectorizer(node: Node) -> relax.Expr:
 def one_hot_encoder(node: Node) -> relax.Expr:
     """float32 [..., categories]: 1 where the element is the category."""
     node.refuse_unless(not node.attr("cats_strings", []), "categories are strings: expected whole numbers")
-    node.refuse_unless(bool(node.attr("zeros", 1)), "an unknown category is an error (zeros is 0): no kernel can raise it")
+    node.refuse_unless(
+        bool(node.attr("zeros", 1)), "an unknown category is an error (zeros is 0): no kernel can raise it"
+    )
     categories = np.asarray(node.attr("cats_int64s", []), np.int64)
     node.refuse_unless(categories.size > 0, "expected categories in cats_int64s, found none")
     x = as_dtype(node, node.x(0), "int64")
@@ -160,9 +172,13 @@ def _mapping(node: Node) -> tuple[np.ndarray, np.ndarray, object]:
         else:
             node.refuse(f"expected {what} as numbers, found none")
     (_, keys), (suffix, values) = found
-    node.refuse_unless(keys.dtype.kind in "iuf" and values.dtype.kind in "iuf", "keys or values are strings: expected numbers")
+    node.refuse_unless(
+        keys.dtype.kind in "iuf" and values.dtype.kind in "iuf", "keys or values are strings: expected numbers"
+    )
     if suffix == "tensor":
-        default = np.asarray(node.attr("default_tensor", np.array(-1 if values.dtype.kind in "iu" else -0.0))).reshape(-1)
+        default = np.asarray(node.attr("default_tensor", np.array(-1 if values.dtype.kind in "iu" else -0.0))).reshape(
+            -1
+        )
         node.refuse_unless(default.size == 1, f"expected one default, found {default.size}")
         return keys, values, default[0]
     return keys, values, node.attr("default_int64", -1) if suffix == "int64s" else node.attr("default_float", -0.0)
@@ -170,4 +186,6 @@ def _mapping(node: Node) -> tuple[np.ndarray, np.ndarray, object]:
 
 @converter("ZipMap", "CastMap", "DictVectorizer", "CategoryMapper", domain=ML)
 def dictionaries(node: Node) -> relax.Expr:
-    node.refuse("it works on dictionaries or strings: export without it (for ZipMap: zipmap=False), probabilities stay a tensor")
+    node.refuse(
+        "it works on dictionaries or strings: export without it (for ZipMap: zipmap=False), probabilities stay a tensor"
+    )

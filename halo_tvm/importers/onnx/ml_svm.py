@@ -28,7 +28,9 @@ def svm_regressor(node: Node) -> relax.Expr:
     if count > 0:
         node.refuse_unless(coefficients.size == count, f"expected {count} coefficients, found {coefficients.size}")
         x = _kernels(node, x, count)
-    node.refuse_unless(coefficients.size == expr_shape(x)[1], f"expected {expr_shape(x)[1]} coefficients, found {coefficients.size}")
+    node.refuse_unless(
+        coefficients.size == expr_shape(x)[1], f"expected {expr_shape(x)[1]} coefficients, found {coefficients.size}"
+    )
     out = node.emit(relax.op.matmul(x, weight(node, coefficients.reshape(-1, 1))))
     out = node.emit(relax.op.add(out, relax.const(floats(node, "rho")[:1], "float32")))
     if not node.attr("one_class", 0):
@@ -66,7 +68,10 @@ def _linear(node: Node, x: relax.Expr, labels: np.ndarray, kind: str) -> tuple[r
     classes, features = labels.size, expr_shape(x)[1]
     node.refuse_unless(classes > 2, "a machine for two classes without support vectors has no agreed meaning")
     coefficients = floats(node, "coefficients")
-    node.refuse_unless(coefficients.size == classes * features, f"expected {classes} x {features} coefficients, found {coefficients.size}")
+    node.refuse_unless(
+        coefficients.size == classes * features,
+        f"expected {classes} x {features} coefficients, found {coefficients.size}",
+    )
     scores = node.emit(relax.op.matmul(x, weight(node, np.ascontiguousarray(coefficients.reshape(classes, -1).T))))
     scores = node.emit(relax.op.add(scores, relax.const(floats(node, "rho")[:1], "float32")))
     return labelled(node, node.emit(relax.op.argmax(scores, -1)), labels), transformed(node, scores, kind)
@@ -75,7 +80,10 @@ def _linear(node: Node, x: relax.Expr, labels: np.ndarray, kind: str) -> tuple[r
 def _kernels(node: Node, x: relax.Expr, count: int) -> relax.Expr:
     """float32 [rows, support vectors]."""
     vectors, features = floats(node, "support_vectors"), expr_shape(x)[1]
-    node.refuse_unless(vectors.size == count * features, f"expected {count} x {features} numbers in support_vectors, found {vectors.size}")
+    node.refuse_unless(
+        vectors.size == count * features,
+        f"expected {count} x {features} numbers in support_vectors, found {vectors.size}",
+    )
     kind = node.attr("kernel_type", "LINEAR")
     gamma, offset, degree = (floats(node, "kernel_params", []).tolist() + [0.0] * 3)[:3]
     if kind == "RBF":
@@ -91,7 +99,9 @@ def _kernels(node: Node, x: relax.Expr, count: int) -> relax.Expr:
 
         squares = node.te(distance, x, weight(node, vectors.reshape(count, features)), name="onnx_svm_distance")
         return node.emit(relax.op.exp(node.emit(relax.op.multiply(squares, relax.const(-gamma, "float32")))))
-    node.refuse_unless(kind in ("LINEAR", "POLY", "SIGMOID"), f"expected LINEAR, POLY, RBF or SIGMOID as kernel, found {kind}")
+    node.refuse_unless(
+        kind in ("LINEAR", "POLY", "SIGMOID"), f"expected LINEAR, POLY, RBF or SIGMOID as kernel, found {kind}"
+    )
     matrix = np.ascontiguousarray(vectors.reshape(count, features).T)
     products = node.emit(relax.op.matmul(x, weight(node, matrix)))
     if kind == "LINEAR":
@@ -114,7 +124,8 @@ def _pair_scores(node: Node, kernels: relax.Expr, per_class: list[int]) -> relax
     coefficients, rho = floats(node, "coefficients"), floats(node, "rho")
     pairs = list(combinations(range(classes), 2))
     node.refuse_unless(
-        coefficients.size == (classes - 1) * total, f"expected {classes - 1} x {total} coefficients, found {coefficients.size}"
+        coefficients.size == (classes - 1) * total,
+        f"expected {classes - 1} x {total} coefficients, found {coefficients.size}",
     )
     node.refuse_unless(rho.size == len(pairs), f"expected {len(pairs)} values of rho, found {rho.size}")
     table, ends = coefficients.reshape(classes - 1, total), np.cumsum([0, *per_class])
@@ -135,14 +146,18 @@ def _votes(node: Node, scores: relax.Expr, classes: int) -> relax.Expr:
         gained[p, i], gained[p, j] = 1, -1
     chosen = as_dtype(node, node.emit(relax.op.greater(scores, relax.const(0.0, "float32"))), "float32")
     without = np.array([[sum(j == c for _, j in pairs) for c in range(classes)]], np.float32)
-    counts = node.emit(relax.op.add(node.emit(relax.op.matmul(chosen, weight(node, gained))), relax.const(without, "float32")))
+    counts = node.emit(
+        relax.op.add(node.emit(relax.op.matmul(chosen, weight(node, gained))), relax.const(without, "float32"))
+    )
     return node.emit(relax.op.argmax(counts, -1))
 
 
 def _probabilities(node: Node, scores: relax.Expr, classes: int) -> relax.Expr:
     """[rows, classes] from the scores of pairs: the coupling of Wu, Lin and Weng, as many rounds as its engines do."""
     a, b, count = floats(node, "prob_a"), floats(node, "prob_b"), classes * (classes - 1) // 2
-    node.refuse_unless(a.size == b.size == count, f"expected {count} values of prob_a and prob_b, found {a.size} and {b.size}")
+    node.refuse_unless(
+        a.size == b.size == count, f"expected {count} values of prob_a and prob_b, found {a.size} and {b.size}"
+    )
 
     def couple(scores: te.Tensor, a: te.Tensor, b: te.Tensor) -> te.Tensor:
         return te.extern(

@@ -94,7 +94,9 @@ def _two_from_one(
     dtype = expr_dtype(scores)
     node.refuse_unless(kind != "PROBIT", "post_transform PROBIT of one score for two classes has no agreed meaning")
     second = int(forest.targets[0]) == 1
-    node.refuse_unless(base.size < 2 - second, "base values for two classes of which one gets votes have no agreed meaning")
+    node.refuse_unless(
+        base.size < 2 - second, "base values for two classes of which one gets votes have no agreed meaning"
+    )
     score = column(node, scores, int(second))
     if base.size:
         score = node.emit(relax.op.add(score, relax.const(base, dtype)))
@@ -122,9 +124,7 @@ def _base_values(node: Node, dtype: str) -> np.ndarray:
     return np.asarray(node.attr(name, []), dtype).reshape(-1)
 
 
-def _voted(
-    node: Node, x: relax.Expr, forest: Forest, targets: int, aggregate: str
-) -> tuple[relax.Expr, relax.Expr]:
+def _voted(node: Node, x: relax.Expr, forest: Forest, targets: int, aggregate: str) -> tuple[relax.Expr, relax.Expr]:
     """(scores [rows, targets], whether a leaf voted for the target: int8 [rows, targets])."""
     node.refuse_unless(0 < targets <= 1 << 16, f"expected 1 to {1 << 16} targets, found {targets}")
     modes = sorted({int(m) for m in forest.modes})

@@ -19,7 +19,9 @@ def batch_normalization(node: Node) -> object:
     """By running statistics, or (training) by those of this batch, which then move the running ones."""
     rank = node.rank(0)
     node.refuse_unless(rank >= 2, f"expected an input of rank 2 or more, found {rank}")
-    training = bool(node.attr("training_mode", 0)) if node.opset >= 14 else node.opset < 7 and not node.attr("is_test", 0)
+    training = (
+        bool(node.attr("training_mode", 0)) if node.opset >= 14 else node.opset < 7 and not node.attr("is_test", 0)
+    )
     node.refuse_unless(bool(node.attr("spatial", 1)), "expected statistics per channel, found spatial=0")
     x, dtype = node.x(0), node.dtype(0)
     epsilon = float(node.attr("epsilon", 1e-5))
@@ -57,12 +59,16 @@ def _folded(node: Node, epsilon: float) -> tuple[Constant, Constant] | None:
         return values[1].array.astype(np.float64) - values[2].array.astype(np.float64) * scale()
 
     return tuple(
-        Constant(values[0].shape, "float32", lambda make=make: make().astype(np.float32), f"{node.name}.{make.__name__}")
+        Constant(
+            values[0].shape, "float32", lambda make=make: make().astype(np.float32), f"{node.name}.{make.__name__}"
+        )
         for make in (scale, shift)
     )
 
 
-def _standardised(node: Node, x: relax.Expr, mean: relax.Expr, variance: relax.Expr, epsilon: float, rank: int) -> relax.Expr:
+def _standardised(
+    node: Node, x: relax.Expr, mean: relax.Expr, variance: relax.Expr, epsilon: float, rank: int
+) -> relax.Expr:
     """(x - mean) / sqrt(variance + epsilon) * input 1 + input 2, all vectors over the channels."""
     dtype = expr_dtype(x)
     wide = "float32" if dtype in ("float16", "bfloat16") else dtype
@@ -97,7 +103,9 @@ def group_normalization(node: Node) -> relax.Expr:
 
 def _grouped(node: Node, per_group: bool) -> relax.Expr:
     shape, groups = list(node.shape(0)), int(node.attr("num_groups"))
-    node.refuse_unless(isinstance(shape[1], int) and shape[1] % groups == 0, f"expected channels in {groups} groups, found {shape[1]}")
+    node.refuse_unless(
+        isinstance(shape[1], int) and shape[1] % groups == 0, f"expected channels in {groups} groups, found {shape[1]}"
+    )
     split = [shape[0], groups, shape[1] // groups, *shape[2:]]
     x = node.emit(relax.op.reshape(node.x(0), split))
     dtype = node.dtype(0)
@@ -184,7 +192,9 @@ def lrn(node: Node) -> relax.Expr:
     return node.te(compute, node.x(0))
 
 
-def _normalised(node: Node, x: relax.Expr, axes: list[int], epsilon: float) -> tuple[relax.Expr, relax.Expr, relax.Expr]:
+def _normalised(
+    node: Node, x: relax.Expr, axes: list[int], epsilon: float
+) -> tuple[relax.Expr, relax.Expr, relax.Expr]:
     """((x - mean) / deviation, mean, 1 / deviation) over `axes`, which are kept."""
     mean = node.emit(relax.op.mean(x, axes, keepdims=True))
     centred = node.emit(relax.op.subtract(x, mean))

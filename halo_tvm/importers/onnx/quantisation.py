@@ -23,12 +23,17 @@ def quantize(node: Node) -> relax.Expr | Tensor:
     """saturate(round(x / scale) + zero)."""
     kind = int(node.attr("output_dtype", 0))
     target = node.dtype(2) if node.has(2) else _name(kind) if kind else "uint8"
-    node.refuse_unless(target in _INTEGERS or is_narrow(target) or _is_float8(target), f"expected a type of {', '.join(_INTEGERS)}, found {target}")
+    node.refuse_unless(
+        target in _INTEGERS or is_narrow(target) or _is_float8(target),
+        f"expected a type of {', '.join(_INTEGERS)}, found {target}",
+    )
     narrow = node.dtype(0) if node.dtype(0) in ("float16", "bfloat16") else "float32"
     precision = int(node.attr("precision", 0))
     if precision:
         narrow = _name(precision)
-    node.refuse_unless(narrow in ("float32", "float16", "bfloat16"), f"expected a 16- or 32-bit precision, found {narrow}")
+    node.refuse_unless(
+        narrow in ("float32", "float16", "bfloat16"), f"expected a 16- or 32-bit precision, found {narrow}"
+    )
     x = cast(node, node.x(0), "float32")
     scale = cast(node, _spread(node, 1), "float32")
     # The quotient of two narrow numbers, rounded twice, is the one rounded once: float32 has enough digits.
@@ -139,5 +144,3 @@ def quantised(node: Node, x: relax.Expr) -> tuple[relax.Expr, relax.Expr, relax.
     zero = node.emit(relax.op.round(node.emit(relax.op.clip(shift, 0.0, 255.0))))
     y = saturated(node, divide(node, x, scale), zero, "uint8")
     return y, scale, cast(node, zero, "uint8")
-
-

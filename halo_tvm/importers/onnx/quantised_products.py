@@ -36,14 +36,20 @@ def _of_columns(node: Node, index: int, rank: int) -> relax.Expr | None:
 def _b_zero(node: Node, index: int, b: int) -> Constant | relax.Expr | None:
     """Zero point of B: one number, or one per column."""
     zero = _zero(node, index)
-    return zero if zero is None or isinstance(zero, Constant) and len(zero.shape) < 2 else _of_columns(node, index, node.rank(b))
+    return (
+        zero
+        if zero is None or isinstance(zero, Constant) and len(zero.shape) < 2
+        else _of_columns(node, index, node.rank(b))
+    )
 
 
 def _product(node: Node, a: int, b: int, a_zero: int, b_zero: int) -> relax.Expr:
     left = None if _zero(node, a_zero) is None else _of_rows(node, a_zero, node.rank(a))
     zero = _b_zero(node, b_zero, b)
     for index in (a, b):
-        node.refuse_unless(node.dtype(index) in ("int8", "uint8"), f"expected 8-bit integers, found {node.dtype(index)}")
+        node.refuse_unless(
+            node.dtype(index) in ("int8", "uint8"), f"expected 8-bit integers, found {node.dtype(index)}"
+        )
     return integer_product(node, node.x(a), node.value(b), left, zero)
 
 
@@ -108,7 +114,9 @@ def q_gemm(node: Node) -> relax.Expr:
     if not node.has(7):
         return multiply(node, out, scale)
     scale = divide(node, scale, _of_rows(node, 7, 2))
-    return saturated(node, multiply(node, out, scale), _of_rows(node, 8, 2), node.dtype(8) if node.has(8) else node.dtype(0))
+    return saturated(
+        node, multiply(node, out, scale), _of_rows(node, 8, 2), node.dtype(8) if node.has(8) else node.dtype(0)
+    )
 
 
 def _turned(node: Node, value: object) -> object:

@@ -31,7 +31,9 @@ def space_to_depth(node: Node) -> relax.Expr:
     b = int(node.attr("blocksize"))
     rows, columns = node.sizes.floordiv(h, b), node.sizes.floordiv(w, b)
     for size, count in ((h, rows), (w, columns)):
-        node.refuse_unless(node.sizes.is_equal(size, count * b), f"expected sizes that are multiples of {b}, found {size}")
+        node.refuse_unless(
+            node.sizes.is_equal(size, count * b), f"expected sizes that are multiples of {b}, found {size}"
+        )
     x = node.emit(relax.op.reshape(node.x(0), [n, c, rows, b, columns, b]))
     order = [0, 3, 5, 1, 2, 4] if node.attr("mode", "DCR") == "DCR" else [0, 1, 3, 5, 2, 4]
     x = node.emit(relax.op.permute_dims(x, order))

@@ -33,9 +33,7 @@ def dynamic_quantize_lstm(node: Node) -> tuple[relax.Expr, ...]:
     return _layer(node, "lstm", w, r, quantised=True)
 
 
-def _layer(
-    node: Node, name: str, w: relax.Expr, r: relax.Expr, **attrs: object
-) -> tuple[relax.Expr, ...]:
+def _layer(node: Node, name: str, w: relax.Expr, r: relax.Expr, **attrs: object) -> tuple[relax.Expr, ...]:
     cell = CELLS[name]
     hidden = int(r.ty.shape.values[2])
     declared = int(node.attr("hidden_size", hidden))
@@ -87,9 +85,7 @@ def _activations(node: Node, defaults: list[str]) -> dict[str, object]:
         # Some exporters list a value for every activation, whether it takes one or not.
         every = len(listed) == len(names) and len(listed) > sum(default is not None for default in takers)
         rest = iter(listed)
-        attrs[kind] = [
-            float(next(rest, default or 0.0)) if every or default is not None else 0.0 for default in takers
-        ]
+        attrs[kind] = [float(next(rest, default or 0.0)) if every or default is not None else 0.0 for default in takers]
     return attrs
 
 

@@ -145,7 +145,9 @@ def arg_extreme(node: Node) -> relax.Expr:
 def arg_index(node: Node, x: relax.Expr, axis: int, *, largest: bool, last: bool = False) -> relax.Expr:
     """Position of the first (or last) extreme along `axis`, int64, the axis kept; NaN counts as extreme."""
     shape = expr_shape(x)
-    node.refuse_unless(not (isinstance(shape[axis], int) and shape[axis] == 0), "expected elements along its axis, found none")
+    node.refuse_unless(
+        not (isinstance(shape[axis], int) and shape[axis] == 0), "expected elements along its axis, found none"
+    )
     is_float = "float" in expr_dtype(x)
 
     def wins(a: tuple[Scalar, Scalar], b: tuple[Scalar, Scalar]) -> Scalar:

@@ -19,7 +19,14 @@ from ._node import Node
 from ._registry import converter
 from ._values import Dim
 
-_TRANSFORMS = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize")
+_TRANSFORMS = (
+    "half_pixel",
+    "half_pixel_symmetric",
+    "pytorch_half_pixel",
+    "align_corners",
+    "asymmetric",
+    "tf_crop_and_resize",
+)
 _NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 _WIDE = "float64"
 
@@ -76,8 +83,13 @@ def resize(node: Node) -> relax.Expr:
         bool(node.attr("exclude_outside", 0)),
         float(node.attr("extrapolation_value", 0.0)),
     )
-    node.refuse_unless(way.transform in _TRANSFORMS, f"expected a coordinate_transformation_mode among {', '.join(_TRANSFORMS)}, found {way.transform}")
-    node.refuse_unless(way.nearest in _NEAREST, f"expected a nearest_mode among {', '.join(_NEAREST)}, found {way.nearest}")
+    node.refuse_unless(
+        way.transform in _TRANSFORMS,
+        f"expected a coordinate_transformation_mode among {', '.join(_TRANSFORMS)}, found {way.transform}",
+    )
+    node.refuse_unless(
+        way.nearest in _NEAREST, f"expected a nearest_mode among {', '.join(_NEAREST)}, found {way.nearest}"
+    )
     axes = [int(a) % rank for a in node.attr("axes", list(range(rank)))]
     rois = [0.0] * len(axes) + [1.0] * len(axes)
     if way.transform == "tf_crop_and_resize":
@@ -102,7 +114,9 @@ def resize(node: Node) -> relax.Expr:
     return _resized(node, table, way)
 
 
-def _scaled(node: Node, scales: Sequence[float], axes: Sequence[int], way: _Way, rois: Sequence[float] | None = None) -> relax.Expr:
+def _scaled(
+    node: Node, scales: Sequence[float], axes: Sequence[int], way: _Way, rois: Sequence[float] | None = None
+) -> relax.Expr:
     node.refuse_unless(len(scales) == len(axes), f"expected {len(axes)} scales, found {len(scales)}")
     node.refuse_unless(all(s > 0 for s in scales), "expected scales above 0")
     rois = rois or [0.0] * len(axes) + [1.0] * len(axes)
@@ -126,18 +140,30 @@ def _scaled_size(node: Node, size: Dim, scale: float) -> Dim:
     return node.sizes.floordiv(size * fraction.numerator, fraction.denominator)
 
 
-def _with_aspect(node: Node, sizes: Sequence[Dim], axes: Sequence[int], way: _Way, rois: Sequence[float], policy: str) -> relax.Expr:
+def _with_aspect(
+    node: Node, sizes: Sequence[Dim], axes: Sequence[int], way: _Way, rois: Sequence[float], policy: str
+) -> relax.Expr:
     shape = [node.shape(0)[a] for a in axes]
-    node.refuse_unless(policy in ("not_larger", "not_smaller"), f"expected keep_aspect_ratio_policy stretch, not_larger or not_smaller, found {policy}")
-    node.refuse_unless(all(isinstance(d, int) for d in (*sizes, *shape)), f"expected known sizes for keep_aspect_ratio_policy {policy}")
+    node.refuse_unless(
+        policy in ("not_larger", "not_smaller"),
+        f"expected keep_aspect_ratio_policy stretch, not_larger or not_smaller, found {policy}",
+    )
+    node.refuse_unless(
+        all(isinstance(d, int) for d in (*sizes, *shape)), f"expected known sizes for keep_aspect_ratio_policy {policy}"
+    )
     scale = (min if policy == "not_larger" else max)(s / d for s, d in zip(sizes, shape))
-    table = [(_Axis(a, scale, (rois[i], rois[len(axes) + i])), int(scale * d + 0.5)) for i, (a, d) in enumerate(zip(axes, shape))]
+    table = [
+        (_Axis(a, scale, (rois[i], rois[len(axes) + i])), int(scale * d + 0.5))
+        for i, (a, d) in enumerate(zip(axes, shape))
+    ]
     return _resized(node, table, way)
 
 
 def _resized(node: Node, table: Sequence[tuple[_Axis, Dim]], way: _Way) -> relax.Expr:
     """Input 0 with every axis of `table` brought to its size."""
-    node.refuse_unless(way.mode in ("nearest", "linear", "cubic"), f"expected mode nearest, linear or cubic, found {way.mode}")
+    node.refuse_unless(
+        way.mode in ("nearest", "linear", "cubic"), f"expected mode nearest, linear or cubic, found {way.mode}"
+    )
     node.refuse_unless(not (way.antialias and way.mode == "nearest"), "expected no antialias with mode nearest")
     shape, dtype = node.shape(0), node.dtype(0)
     crops = way.transform == "tf_crop_and_resize"
@@ -266,7 +292,9 @@ def _source(o: ir.Expr, axis: _Axis, limit: ir.Expr, size: ir.Expr, way: _Way) -
             shift = length / _f(2) * (_f(1) - size.astype(_WIDE) / width)
             return shift + (at + _f(0.5)) / scale - _f(0.5), inside
         case "align_corners":
-            return tirx.Select(width == _f(1), _f(0), at * (length - _f(1)) / tirx.max(width - _f(1), _f(1e-30))), inside
+            return tirx.Select(
+                width == _f(1), _f(0), at * (length - _f(1)) / tirx.max(width - _f(1), _f(1e-30))
+            ), inside
     start, end = axis.roi
     span = _f(end - start) * (length - _f(1))
     single = span / _f(2)

@@ -64,5 +64,3 @@ def rotate(
     first = x if width == d else cut(node, x, 3, 0, width)
     turned = node.emit(Rotary.call(first, positions, cos, sin, interleaved=interleaved))
     return turned if width == d else concat(node, [turned, cut(node, x, 3, width, d)], 3)
-
-

@@ -23,7 +23,10 @@ def grid_sample(node: Node) -> relax.Expr:
     mode = _MODES.get(mode, mode)
     padding, corners = node.attr("padding_mode", "zeros"), bool(node.attr("align_corners", 0))
     node.refuse_unless(mode in ("linear", "cubic", "nearest"), f"expected mode linear, cubic or nearest, found {mode}")
-    node.refuse_unless(padding in ("zeros", "border", "reflection"), f"expected padding_mode zeros, border or reflection, found {padding}")
+    node.refuse_unless(
+        padding in ("zeros", "border", "reflection"),
+        f"expected padding_mode zeros, border or reflection, found {padding}",
+    )
     node.refuse_unless(rank > 0 and node.rank(1) == rank + 2, "expected x and grid of one rank from 3 on")
     dtype = "float64" if node.dtype(1) == "float64" else "float32"
 
@@ -172,7 +175,10 @@ def roi_align_10(node: Node) -> relax.Expr:
 @converter("RoiAlign", since=16)
 def roi_align(node: Node) -> relax.Expr:
     mode = node.attr("coordinate_transformation_mode", "half_pixel")
-    node.refuse_unless(mode in ("half_pixel", "output_half_pixel"), f"expected coordinate_transformation_mode half_pixel or output_half_pixel, found {mode}")
+    node.refuse_unless(
+        mode in ("half_pixel", "output_half_pixel"),
+        f"expected coordinate_transformation_mode half_pixel or output_half_pixel, found {mode}",
+    )
     return _roi_align(node, half_pixel=mode == "half_pixel")
 
 
@@ -252,7 +258,9 @@ def _roi_align(node: Node, half_pixel: bool) -> relax.Expr:
 def max_roi_pool(node: Node) -> relax.Expr:
     """The largest element in the bins of each region [batch, x1, y1, x2, y2]; empty bins give zero."""
     pooled: Sequence[int] = list(node.attr("pooled_shape"))
-    node.refuse_unless(len(pooled) == 2 and node.rank(0) == 4, "expected images [n, c, h, w] and a pooled_shape of two sizes")
+    node.refuse_unless(
+        len(pooled) == 2 and node.rank(0) == 4, "expected images [n, c, h, w] and a pooled_shape of two sizes"
+    )
     scale, dtype = float(node.attr("spatial_scale", 1.0)), node.dtype(0)
 
     def compute(x: te.Tensor, rois: te.Tensor) -> te.Tensor:
@@ -278,6 +286,8 @@ def max_roi_pool(node: Node) -> relax.Expr:
         shape = [rois.shape[0], x.shape[1], *pooled]
         found = te.compute(shape, element, name="max_roi_pool")
         empty = te.min_value(dtype)
-        return te.compute(shape, lambda *i: tirx.Select(found[i] == empty, tirx.const(0, dtype), found[i]), name="filled")
+        return te.compute(
+            shape, lambda *i: tirx.Select(found[i] == empty, tirx.const(0, dtype), found[i]), name="filled"
+        )
 
     return node.te(compute, node.x(0), node.x(1))

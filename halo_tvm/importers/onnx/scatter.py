@@ -59,7 +59,9 @@ def scatter_nd(node: Node) -> relax.Expr:
     """Every row of the indices names an element or a part of the data, which an update replaces or joins."""
     combine = _reduction(node)
     count = node.shape(1)[-1]
-    node.refuse_unless(isinstance(count, int) and count <= node.rank(0), f"expected at most {node.rank(0)} indices per row")
+    node.refuse_unless(
+        isinstance(count, int) and count <= node.rank(0), f"expected at most {node.rank(0)} indices per row"
+    )
 
     def nest(ins: list, outs: list) -> tirx.Stmt:
         data, indices, updates, out = (T.buffer_proxy(b) for b in (*ins, *outs))

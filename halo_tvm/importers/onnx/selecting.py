@@ -136,9 +136,7 @@ def sorted_places(node: Node, rows: relax.Expr, descending: bool) -> relax.Expr:
                                 left = data[base + out[base + tirx.min(state[0], n - 1)]]
                                 right = data[base + out[base + tirx.min(state[1], n - 1)]]
                                 later = right > left if descending else right < left
-                                from_left = tirx.all(
-                                    state[0] < middle, tirx.any(state[1] >= high, tirx.Not(later))
-                                )
+                                from_left = tirx.all(state[0] < middle, tirx.any(state[1] >= high, tirx.Not(later)))
                                 with T.If(from_left):
                                     with T.Then(), T.seq_scope():
                                         spare[base + low + i] = out[base + state[0]]

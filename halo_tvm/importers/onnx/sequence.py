@@ -82,7 +82,9 @@ def sequence_map(node: Node) -> tuple[Sequence, ...]:
     node.refuse_unless(length <= _MOST, f"expected sequences of at most {_MOST} elements, found {length}")
     for value in node.inputs:
         if isinstance(value, Sequence):
-            node.refuse_unless(len(value.items) == length, f"sequences of {length} and {len(value.items)} elements meet")
+            node.refuse_unless(
+                len(value.items) == length, f"sequences of {length} and {len(value.items)} elements meet"
+            )
     results = [
         node.graph.convert_graph(body, [v.items[i] if isinstance(v, Sequence) else v for v in node.inputs])
         for i in range(length)
@@ -153,4 +155,3 @@ def optional_has_element(node: Node) -> object:
 def optional_get_element(node: Node) -> Value:
     node.refuse_unless(node.has(0), "the optional value is absent")
     return node.value(0)
-

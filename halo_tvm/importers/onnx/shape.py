@@ -129,7 +129,9 @@ def constant_of_shape(node: Node) -> relax.Expr:
 def arange(node: Node) -> relax.Expr:
     """Numbers and expressions of sizes count directly; anything else gives a length at run time."""
     dtype = node.dtype(0)
-    sized = dtype in ("int64", "int32", "int16") and all(isinstance(node.inputs[i], Constant | Symbolic) for i in range(3))
+    sized = dtype in ("int64", "int32", "int16") and all(
+        isinstance(node.inputs[i], Constant | Symbolic) for i in range(3)
+    )
     if sized and node.is_known(2):
         start, stop, step = (_number(node, i) for i in range(3))
         out = relax.op.arange(start, stop, step, "int64")

@@ -57,16 +57,27 @@ def transform(node: Node, x: relax.Expr, length: Dim, inverse: bool, onesided: b
     results = 1 if back else 2
     used = node.sizes.minimum(given, half if back else length)
     sizes = (given, used, length, outputs)
-    if all(isinstance(s, int) for s in sizes) and given * parts * outputs * results <= _LARGEST_MATRIX and dtype == "float32":
+    if (
+        all(isinstance(s, int) for s in sizes)
+        and given * parts * outputs * results <= _LARGEST_MATRIX
+        and dtype == "float32"
+    ):
         flat = node.emit(relax.op.reshape(x, [*lead, given * parts]))
         name = f"dft_{given}x{parts}_{length}_{outputs}x{results}_{int(inverse)}"
-        matrix = Constant((given * parts, outputs * results), dtype, lambda: _matrix(given, used, parts, length, outputs, results, inverse, back), name)
+        matrix = Constant(
+            (given * parts, outputs * results),
+            dtype,
+            lambda: _matrix(given, used, parts, length, outputs, results, inverse, back),
+            name,
+        )
         product = node.emit(relax.op.matmul(flat, node.graph.expr_of(matrix)))
         return node.emit(relax.op.reshape(product, [*lead, outputs, results]))
     return node.te(_summed(parts, results, inverse, back), x, used, length, outputs)
 
 
-def _matrix(given: int, used: int, parts: int, length: int, outputs: int, results: int, inverse: bool, back: bool) -> np.ndarray:
+def _matrix(
+    given: int, used: int, parts: int, length: int, outputs: int, results: int, inverse: bool, back: bool
+) -> np.ndarray:
     """[given * parts, outputs * results]: input part p of element n to output part q of element k."""
     n, k = np.arange(given)[:, None], np.arange(outputs)[None, :]
     angle = (2 * np.pi / length) * ((n * k) % length)
@@ -125,7 +136,9 @@ def _summed(parts: int, results: int, inverse: bool, back: bool) -> Callable:
 def stft(node: Node) -> relax.Expr:
     """Frames of the signal, weighted by the window, each transformed."""
     shape = list(node.shape(0))
-    node.refuse_unless(len(shape) == 3 and shape[2] in (1, 2), f"expected a signal [batch, length, 1 or 2], found {shape}")
+    node.refuse_unless(
+        len(shape) == 3 and shape[2] in (1, 2), f"expected a signal [batch, length, 1 or 2], found {shape}"
+    )
     (step,) = node.dims(1)
     if node.has(3):
         (width,) = node.dims(3)
@@ -153,7 +166,9 @@ def window(node: Node) -> relax.Expr:
 
     (size,) = node.runtime_dims(0)
     dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(node.attr("output_datatype", 1))).name
-    node.refuse_unless(dtype in ("float32", "float64", "float16"), f"expected a floating output_datatype, found {dtype}")
+    node.refuse_unless(
+        dtype in ("float32", "float64", "float16"), f"expected a floating output_datatype, found {dtype}"
+    )
     periodic = bool(node.attr("periodic", 1))
     shares = {
         "HannWindow": (0.5, -0.5, 0.0),

@@ -65,7 +65,8 @@ def _choose(ins: list, outs: list, centre: bool) -> object:
             sides = [(x - w * half, x + w * half), (y - h * half, y + h * half)]
         else:
             sides = [
-                (tirx.min(boxes[b, i, j], boxes[b, i, j + 2]), tirx.max(boxes[b, i, j], boxes[b, i, j + 2])) for j in (0, 1)
+                (tirx.min(boxes[b, i, j], boxes[b, i, j + 2]), tirx.max(boxes[b, i, j], boxes[b, i, j + 2]))
+                for j in (0, 1)
             ]
         return sides, (sides[0][1] - sides[0][0]) * (sides[1][1] - sides[1][0])
 
@@ -91,7 +92,11 @@ def _choose(ins: list, outs: list, centre: bool) -> object:
             with T.serial(0, tirx.max(tirx.min(limit[0], count), tirx.const(0, "int64"))):
                 best[0] = tirx.const(-1, "int64")
                 with T.serial(0, count) as i:
-                    better = tirx.if_then_else(best[0] < 0, tirx.const(True, "bool"), scores[b, c, i] > scores[b, c, tirx.max(best[0], tirx.const(0, "int64"))])
+                    better = tirx.if_then_else(
+                        best[0] < 0,
+                        tirx.const(True, "bool"),
+                        scores[b, c, i] > scores[b, c, tirx.max(best[0], tirx.const(0, "int64"))],
+                    )
                     with T.If(tirx.all(state[b, c, i] == 1, better)):
                         with T.Then():
                             best[0] = i

@@ -119,9 +119,7 @@ def _parameters(model: torch.nn.Module) -> frozenset[str]:
     return frozenset(inspect.signature(model.forward).parameters)
 
 
-def _examples(
-    model: torch.nn.Module, config: object, sizes: Mapping[str, Sequence[int]]
-) -> dict[str, torch.Tensor]:
+def _examples(model: torch.nn.Module, config: object, sizes: Mapping[str, Sequence[int]]) -> dict[str, torch.Tensor]:
     """Two rows of each input that the model cannot do without, and a mask of padding where it takes one."""
     taken = _parameters(model)
     text = getattr(config, "text_config", config)

@@ -42,9 +42,7 @@ def import_unrestricted(path: Path, options: Mapping[str, object]) -> ImportedMo
     )
 
 
-def _convert(
-    walker: Walker, source: Source, examples: list[Example]
-) -> tuple[ImportedModel, Program, list[str]]:
+def _convert(walker: Walker, source: Source, examples: list[Example]) -> tuple[ImportedModel, Program, list[str]]:
     """The widest form that torch.export accepts: free sizes where nobody fixed them, else the example's."""
     tensors = [e for e in examples if e.is_tensor]
     asked = {(e.name, a) for e in tensors for a, r in enumerate(e.ranges) if r is not None and r[0] < r[1]}

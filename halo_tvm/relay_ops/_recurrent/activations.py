@@ -1,8 +1,8 @@
 """Activations of recurrent cells: NumPy and TIR side by side, each with its default alpha and beta.
 
-    relu max(x, 0)   tanh   sigmoid   softsign x / (1 + |x|)   softplus log(1 + e^x)
-    affine alpha x + beta          leaky_relu x or, below 0, alpha x      thresholded_relu x or, below alpha, 0
-    scaled_tanh alpha tanh(beta x) hard_sigmoid clamp(alpha x + beta, 0, 1)   elu x or, below 0, alpha (e^x - 1)
+relu max(x, 0)   tanh   sigmoid   softsign x / (1 + |x|)   softplus log(1 + e^x)
+affine alpha x + beta          leaky_relu x or, below 0, alpha x      thresholded_relu x or, below alpha, 0
+scaled_tanh alpha tanh(beta x) hard_sigmoid clamp(alpha x + beta, 0, 1)   elu x or, below 0, alpha (e^x - 1)
 """
 
 from __future__ import annotations

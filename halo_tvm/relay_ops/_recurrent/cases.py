@@ -22,9 +22,7 @@ def cases(name: str) -> tuple[Case, ...]:
     return tuple(found)
 
 
-def case(
-    name: str, s: int, b: int, i: int, h: int, direction: str, *optional: str, **attrs: object
-) -> Case:
+def case(name: str, s: int, b: int, i: int, h: int, direction: str, *optional: str, **attrs: object) -> Case:
     """One case with the optional arguments `optional`."""
     cell, d = CELLS[name], DIRECTIONS[direction]
     rows = cell.gates * h

@@ -31,8 +31,7 @@ def expand(bb: relax.BlockBuilder, options: Options, call: relax.Call, layer: st
     dtype = str(call.args[0].ty.dtype)
     if dtype == "float16":  # sums and states in float32; the results are rounded once
         given = {
-            name: arg if name == "lengths" else bb.emit(relax.op.astype(arg, "float32"))
-            for name, arg in given.items()
+            name: arg if name == "lengths" else bb.emit(relax.op.astype(arg, "float32")) for name, arg in given.items()
         }
     if "quantised" in options.flags:
         given["x"] = rounded_tensor(bb, given["x"])
@@ -104,9 +103,7 @@ class _Weights:
                 part = self._bb.emit(relax.op.strided_slice(
                     blocked, axes=[3], begin=[phase.first], end=[phase.first + phase.count]
                 ))  # fmt: skip
-            parts.append(
-                self._reshape(part, o.directions, self.blocks, o.hidden * phase.count * self._block)
-            )
+            parts.append(self._reshape(part, o.directions, self.blocks, o.hidden * phase.count * self._block))
         return parts[0] if len(parts) == 1 else self._bb.emit(relax.op.concat(parts, axis=2))
 
     def biases(self, bias: relax.Expr | None) -> tuple[list[relax.Expr], relax.Expr | None]:
@@ -133,9 +130,7 @@ class _Weights:
 
     def _flat(self, x: relax.Expr, groups: int) -> relax.Expr:
         """[d, groups * hidden] -> [d, groups, blocks * block]."""
-        return self._reshape(
-            self._blocked(x, groups, []), self._options.directions, groups, self.blocks * self._block
-        )
+        return self._reshape(self._blocked(x, groups, []), self._options.directions, groups, self.blocks * self._block)
 
     def peepholes(self, p: relax.Expr | None) -> relax.Expr | None:
         return None if p is None else self._flat(p, 3)

@@ -39,9 +39,7 @@ LOOP = "halo.loop"
 Body = Callable[[tirx.Var], tirx.Stmt | Sequence[tirx.Stmt]]
 
 
-def nest(
-    options: Options, block: int, given: Mapping[str, ir.Var], outs: Sequence[ir.Var]
-) -> tirx.Stmt:
+def nest(options: Options, block: int, given: Mapping[str, ir.Var], outs: Sequence[ir.Var]) -> tirx.Stmt:
     """Statement that computes `outs` (y, y_h[, y_c]) from the buffers `given` by name."""
     return _Nest(options, block, given, outs).build()
 
@@ -111,9 +109,7 @@ class _Nest:
                 value = tirx.Select(step < self._length(n), value, self._zero())
             return tirx.BufferStore(self.outs[0], value, [self._time(d, step, n), d, n, j])
 
-        statements.append(
-            _loop("n", self.b, lambda n: _loop("j", self.options.hidden, lambda j: copy(n, j), "lanes"))
-        )
+        statements.append(_loop("n", self.b, lambda n: _loop("j", self.options.hidden, lambda j: copy(n, j), "lanes")))
         return statements
 
     def _round(self, d: tirx.Var, step: tirx.Var, n: tirx.Var) -> tirx.Stmt:
@@ -143,9 +139,7 @@ class _Nest:
         ]
         return _block("round", tirx.SeqStmt(body), [*ends, *grid])
 
-    def _row(
-        self, phase: Phase, offset: int, d: tirx.Var, step: tirx.Var, p: tirx.Var, n: tirx.Var
-    ) -> tirx.Stmt:
+    def _row(self, phase: Phase, offset: int, d: tirx.Var, step: tirx.Var, p: tirx.Var, n: tirx.Var) -> tirx.Stmt:
         """One row of a block of units: load, sum, work, store.
 
         The work touches buffers of the row only, at index j: TVM's elimination of common sub-expressions

@@ -28,9 +28,7 @@ def reference(options: Options, *args: np.ndarray) -> tuple[np.ndarray, ...]:
             times = range(int(lengths[n]))
             for t in reversed(times) if backward else times:
                 wide = x[t, n] @ w.T + bias[: options.rows]
-                state = _STEPS[options.cell.name](
-                    options, direction, wide, r, bias[options.rows :], peepholes, state
-                )
+                state = _STEPS[options.cell.name](options, direction, wide, r, bias[options.rows :], peepholes, state)
                 y[t, direction, n] = state[0]
             for kept, last in zip(states, state):
                 kept[direction, n] = last if lengths[n] or "lengths" not in given else 0

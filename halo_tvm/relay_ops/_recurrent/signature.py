@@ -41,9 +41,7 @@ def check_call(types: Sequence[relax.TensorType], options: Options) -> relax.Tup
     return relax.TupleType([relax.TensorType([s, d, b, h], x.dtype), *[state] * options.cell.states])
 
 
-def expect(
-    label: str, name: str, ty: relax.TensorType, shape: Sequence[object], dtypes: Sequence[str]
-) -> None:
+def expect(label: str, name: str, ty: relax.TensorType, shape: Sequence[object], dtypes: Sequence[str]) -> None:
     """ValueError unless `ty` has `shape` where both are known, and one of `dtypes`."""
     found = list(ty.shape.values)
     if len(found) != len(shape) or any(differ(a, b) for a, b in zip(found, shape)) or str(ty.dtype) not in dtypes:

@@ -469,7 +469,9 @@ def _full(reader: _Reader, call: relax.Call, index: list) -> object:
 
 
 def _filled(value: int):
-    return lambda reader, call, index: float(value) if "float" in str(call.ty.dtype) else (bool(value) if str(call.ty.dtype) == "bool" else value)
+    return lambda reader, call, index: (
+        float(value) if "float" in str(call.ty.dtype) else (bool(value) if str(call.ty.dtype) == "bool" else value)
+    )
 
 
 def _compare(make):
@@ -555,7 +557,12 @@ def _subtract(reader: _Reader, call: relax.Call, index: list) -> object:
 def _multiply(reader: _Reader, call: relax.Call, index: list) -> object:
     a, b = (reader.operand(arg, index) for arg in call.args)
     for x, y in ((a, b), (b, a)):
-        if isinstance(y, float | int) and not isinstance(y, bool) and y <= _HIDDEN and isinstance(x, _Leaf | _All | _Not):
+        if (
+            isinstance(y, float | int)
+            and not isinstance(y, bool)
+            and y <= _HIDDEN
+            and isinstance(x, _Leaf | _All | _Not)
+        ):
             return _Mask(reader.negated(x))
         if isinstance(x, _Mask) and isinstance(y, _All | _Leaf):
             # -large * condition: hidden where both hold

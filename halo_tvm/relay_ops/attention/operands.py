@@ -54,7 +54,9 @@ def heads_of(match: Match, q: relax.Expr, k: relax.Expr, v: relax.Expr, product:
     key, kv_heads = _operand(match, k, sizes, "k")
     value, value_heads = _operand(match, v, sizes, "v")
     if query_heads != count or kv_heads != value_heads or count % kv_heads:
-        raise Rejected(f"k and v must have one number of heads, got {kv_heads} and {value_heads} for {query_heads} of q")
+        raise Rejected(
+            f"k and v must have one number of heads, got {kv_heads} and {value_heads} for {query_heads} of q"
+        )
     return Heads(queries, key, value, batch, rows, keys, count, kv_heads, width)
 
 
@@ -150,5 +152,7 @@ def _agrees(match: Match, chain: list, base: int, kind: str, n: int, sizes: tupl
     wanted = source if kind == "heads first" else source.transpose(HEADS_FIRST)
     wanted = np.repeat(wanted, count // n, axis=1)
     if found.ndim == 3:
-        wanted = wanted.reshape(-1, *wanted.shape[2:]) if wanted.shape[0] * wanted.shape[1] == found.shape[0] else wanted
+        wanted = (
+            wanted.reshape(-1, *wanted.shape[2:]) if wanted.shape[0] * wanted.shape[1] == found.shape[0] else wanted
+        )
     return found.shape == wanted.shape and bool((found == wanted).all())

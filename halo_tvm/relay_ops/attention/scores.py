@@ -80,7 +80,9 @@ def scores_of(match: Match, expr: relax.Expr, inside: set) -> Scores:
             found.softcap = found.scale
             expr = value.args[0]
         else:
-            raise Rejected(f"the scores are no product of queries and keys ({name.removeprefix('relax.') or 'an input'})")
+            raise Rejected(
+                f"the scores are no product of queries and keys ({name.removeprefix('relax.') or 'an input'})"
+            )
     raise Rejected("too many operators between the product of queries and keys and the softmax")
 
 

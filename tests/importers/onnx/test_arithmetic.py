@@ -20,7 +20,15 @@ I32 = np.int32
 LOWEST = np.iinfo(np.int32).min
 
 
-def model(op: str, inputs: dict[str, np.ndarray], outputs: int = 1, opset: int = 22, symbolic: bool = True, constants=(), **attrs):
+def model(
+    op: str,
+    inputs: dict[str, np.ndarray],
+    outputs: int = 1,
+    opset: int = 22,
+    symbolic: bool = True,
+    constants=(),
+    **attrs,
+):
     """A model of one node; sizes are symbolic, equal ones share a name."""
     given = [
         helper.make_tensor_value_info(

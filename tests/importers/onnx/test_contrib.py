@@ -20,20 +20,28 @@ def f32(*shape: int, scale: float = 0.5) -> np.ndarray:
     return (np.random.default_rng(sum(shape) + len(shape)).standard_normal(shape) * scale).astype(np.float32)
 
 
-def model_of(op: str, inputs: list, outputs: int, weights: tuple[int, ...], **attrs: object) -> tuple[onnx.ModelProto, dict]:
+def model_of(
+    op: str, inputs: list, outputs: int, weights: tuple[int, ...], **attrs: object
+) -> tuple[onnx.ModelProto, dict]:
     """One node of com.microsoft; inputs at `weights` are constants, None is an input left out."""
     names = ["" if x is None else f"x{i}" for i, x in enumerate(inputs)]
     feeds = {n: x for i, (n, x) in enumerate(zip(names, inputs)) if n and i not in weights}
     node = helper.make_node(op, names, [f"y{i}" for i in range(outputs)], domain="com.microsoft", **attrs)
-    infos = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape) for n, x in feeds.items()]
+    infos = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape) for n, x in feeds.items()
+    ]
     held = [onnx.numpy_helper.from_array(inputs[i], names[i]) for i in weights]
     graph = helper.make_graph([node], "g", infos, [onnx.ValueInfoProto(name=n) for n in node.output], held)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)])
+    model = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    )
     model.ir_version = 9
     return model, feeds
 
 
-def check(op: str, inputs: list, outputs: int = 1, weights: tuple[int, ...] = (), steps: int = 0, **attrs: object) -> None:
+def check(
+    op: str, inputs: list, outputs: int = 1, weights: tuple[int, ...] = (), steps: int = 0, **attrs: object
+) -> None:
     """Compare with onnxruntime; integers may differ by `steps`."""
     model, feeds = model_of(op, inputs, outputs, weights, **attrs)
     wanted = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, feeds)
@@ -41,7 +49,8 @@ def check(op: str, inputs: list, outputs: int = 1, weights: tuple[int, ...] = ()
     typed.CopyFrom(model)
     del typed.graph.output[:]
     typed.graph.output.extend(
-        helper.make_tensor_value_info(f"y{i}", helper.np_dtype_to_tensor_dtype(w.dtype), w.shape) for i, w in enumerate(wanted)
+        helper.make_tensor_value_info(f"y{i}", helper.np_dtype_to_tensor_dtype(w.dtype), w.shape)
+        for i, w in enumerate(wanted)
     )
     found = compile_in_process(import_proto(typed, name="test"))(**feeds)
     for index, want in enumerate(wanted):
@@ -67,7 +76,14 @@ def test_attention(extra, attrs):
 
 
 def test_attention_with_past():
-    check("Attention", [SMALL, f32(24, 72), f32(72), None, f32(2, 2, 4, 3, 6)], 2, weights=(1, 2), num_heads=4, unidirectional=1)
+    check(
+        "Attention",
+        [SMALL, f32(24, 72), f32(72), None, f32(2, 2, 4, 3, 6)],
+        2,
+        weights=(1, 2),
+        num_heads=4,
+        unidirectional=1,
+    )
 
 
 @pytest.mark.parametrize(
@@ -83,7 +99,10 @@ def test_multi_head_attention(inputs, outputs):
     check("MultiHeadAttention", inputs, outputs, num_heads=4)
 
 
-@pytest.mark.parametrize("attrs", [{}, {"local_window_size": 3}, {"softcap": 2.0}, {"do_rotary": 1}, {"do_rotary": 1, "rotary_interleaved": 1}])
+@pytest.mark.parametrize(
+    "attrs",
+    [{}, {"local_window_size": 3}, {"softcap": 2.0}, {"do_rotary": 1}, {"do_rotary": 1, "rotary_interleaved": 1}],
+)
 @pytest.mark.parametrize("past", [0, 6])
 def test_group_query_attention(attrs, past):
     s = 1 if past else 5
@@ -117,7 +136,12 @@ def test_fused_pointwise(op, inputs, outputs):
 def test_embed_layer_norm():
     ids, kinds = np.array([[1, 5, 2], [0, 3, 9]], np.int32), np.array([[0, 0, 1], [1, 0, 0]], np.int32)
     mask = np.array([[1, 1, 1], [1, 1, 0]], np.int32)
-    check("EmbedLayerNormalization", [ids, kinds, f32(10, 24), f32(6, 24), f32(2, 24), f32(24), f32(24), mask], 2, weights=(2, 3, 4, 5, 6))
+    check(
+        "EmbedLayerNormalization",
+        [ids, kinds, f32(10, 24), f32(6, 24), f32(2, 24), f32(24), f32(24), mask],
+        2,
+        weights=(2, 3, 4, 5, 6),
+    )
 
 
 @pytest.mark.parametrize("attrs", [{}, {"transA": 1}, {"transB": 1, "alpha": 0.5}])
@@ -175,5 +199,3 @@ def test_what_is_not_compiled_says_so():
                         1, (6,), num_heads=2, kv_num_heads=2, smooth_softmax=1)  # fmt: skip
     with pytest.raises(Exception, match="smooth_softmax=0"):
         import_proto(model, name="test")
-
-

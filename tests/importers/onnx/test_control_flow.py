@@ -17,7 +17,9 @@ _FLOAT, _INT, _BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 
 
 def _saved(folder: Path, nodes: list, inputs: list, outputs: list) -> Path:
-    model = helper.make_model(helper.make_graph(nodes, "g", inputs, outputs), opset_imports=[helper.make_opsetid("", 17)])
+    model = helper.make_model(
+        helper.make_graph(nodes, "g", inputs, outputs), opset_imports=[helper.make_opsetid("", 17)]
+    )
     path = folder / "model.onnx"
     onnx.save(model, path)
     return path
@@ -66,7 +68,9 @@ def test_branches_of_different_shapes_give_new_dimensions(tmp_path: Path) -> Non
         helper.make_node("If", ["c"], ["s"], then_branch=then, else_branch=otherwise),
         helper.make_node("Add", ["s", "s"], ["y"]),
     ]
-    path = _saved(tmp_path, nodes, [_info("c", _BOOL, []), _info("x", _FLOAT, ["n", 3])], [_info("y", _FLOAT, ["k", 3])])
+    path = _saved(
+        tmp_path, nodes, [_info("c", _BOOL, []), _info("x", _FLOAT, ["n", 3])], [_info("y", _FLOAT, ["k", 3])]
+    )
     program = compile_in_process(import_onnx(path))
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     np.testing.assert_array_equal(program(c=np.array(True), x=x)["y"], np.concatenate([2 * x, 2 * x]))

@@ -155,12 +155,16 @@ def test_large_weights_are_changed_when_they_are_read(tmp_path: Path) -> None:
 
 
 def test_sparse_initialisers_are_dense(tmp_path: Path) -> None:
-    flat = helper.make_sparse_tensor(helper.make_tensor("v", FLOAT, [2], [5.0, 7.0]), helper.make_tensor("i", INT64, [2], [1, 6]), [2, 4])
+    flat = helper.make_sparse_tensor(
+        helper.make_tensor("v", FLOAT, [2], [5.0, 7.0]), helper.make_tensor("i", INT64, [2], [1, 6]), [2, 4]
+    )
     rows = helper.make_sparse_tensor(
         helper.make_tensor("w", FLOAT, [2], [3.0, 4.0]), helper.make_tensor("j", INT64, [2, 2], [0, 1, 1, 3]), [2, 4]
     )
     nodes = [node("Add", ["x", "v"], ["h"]), node("Add", ["h", "w"], ["y"])]
-    path = save(tmp_path / "m.onnx", nodes, [value("x", FLOAT, (2, 4))], [value("y", FLOAT, (2, 4))], sparse=[flat, rows])
+    path = save(
+        tmp_path / "m.onnx", nodes, [value("x", FLOAT, (2, 4))], [value("y", FLOAT, (2, 4))], sparse=[flat, rows]
+    )
     found = compile_in_process(import_onnx(path))(x=np.zeros((2, 4), "float32"))["y"]
     np.testing.assert_array_equal(found, [[0, 8, 0, 0], [0, 0, 7, 4]])
 
@@ -174,7 +178,11 @@ def test_external_data_is_read_right(tmp_path: Path) -> None:
 
 
 def test_outputs_that_are_inputs_weights_and_constants(tmp_path: Path) -> None:
-    nodes = [node("Identity", ["x"], ["same"]), node("Constant", [], ["c"], value_floats=[1.0, 2.0]), node("Identity", ["w"], ["kept"])]
+    nodes = [
+        node("Identity", ["x"], ["same"]),
+        node("Constant", [], ["c"], value_floats=[1.0, 2.0]),
+        node("Identity", ["w"], ["kept"]),
+    ]
     outputs = [value("same", FLOAT, ("n", 2)), value("c", FLOAT, (2,)), value("kept", FLOAT, (3, 2))]
     path = save(tmp_path / "m.onnx", nodes, [value("x", FLOAT, ("n", 2))], outputs, {"w": floats(3, 2)})
     check(path, {"x": floats(4, 2)})
@@ -193,20 +201,30 @@ def test_the_version_of_the_models_opset_is_used(tmp_path: Path, opset: int, tot
     np.testing.assert_allclose(compile_in_process(import_onnx(path))(x=x)["y"].sum(), total, rtol=1e-5)
 
 
-def test_all_problems_are_listed_at_once_and_nothing_is_printed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_all_problems_are_listed_at_once_and_nothing_is_printed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     nodes = [node("Twist", ["x"], [f"t{i}"], name=f"twist{i}", domain="own") for i in range(4)]
     nodes += [node("Bend", ["x"], ["y"], name="bend", domain="own"), node("Reshape", ["x", "k"], ["z"], name="shape")]
     inputs = [value("x", FLOAT, (2, 2)), value("k", INT64, ("n",))]
     path = save(tmp_path / "m.onnx", nodes, inputs, [value("y", FLOAT, (2, 2))])
     with pytest.raises(UnsupportedModel) as error:
         import_onnx(path)
-    for words in ("own.Twist (no converter) (4: twist0, twist1, twist2)", "own.Bend (no converter) (1: bend)", "Reshape"):
+    for words in (
+        "own.Twist (no converter) (4: twist0, twist1, twist2)",
+        "own.Bend (no converter) (1: bend)",
+        "Reshape",
+    ):
         assert words in str(error.value)
     assert capfd.readouterr() == ("", "")
 
 
 def test_an_import_prints_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    nodes = [node("Gather", ["w", "ids"], ["g"]), node("Div", ["g", "zero"], ["y"]), node("Div", ["zero", "zero"], ["nan"])]
+    nodes = [
+        node("Gather", ["w", "ids"], ["g"]),
+        node("Div", ["g", "zero"], ["y"]),
+        node("Div", ["zero", "zero"], ["nan"]),
+    ]
     path = save(tmp_path / "m.onnx", nodes, [value("ids", INT64, ("n",))], [value("y", FLOAT, ("n", 2))],
                 {"w": floats(3, 2), "zero": np.float32(0)})  # fmt: skip
     import_onnx(path)
@@ -262,7 +280,10 @@ def test_branches_taken_at_run_time(tmp_path: Path) -> None:
     nodes = [node("Relu", ["x"], ["h"]), node("If", ["c"], ["k"], **branches()), node("Add", ["k", "h"], ["y"])]
     inputs = [value("x", FLOAT, ("n", 4)), value("c", BOOL, ()), value("d", BOOL, ())]
     path = save(tmp_path / "m.onnx", nodes, inputs, [value("y", FLOAT, ("n", 4))])
-    sets = [{"x": floats(3, 4), "c": np.array(c), "d": np.array(d)} for c, d in ((True, True), (False, True), (False, False))]
+    sets = [
+        {"x": floats(3, 4), "c": np.array(c), "d": np.array(d)}
+        for c, d in ((True, True), (False, True), (False, False))
+    ]
     check(path, *sets)
 
 
@@ -295,7 +316,12 @@ def test_loops_with_a_trip_count(tmp_path: Path, trips: str) -> None:
     if trips == "known":
         check(path, {"x": floats(4)})
     else:
-        check(path, {"x": floats(4), "k": np.array(5)}, {"x": floats(4), "k": np.array(1)}, {"x": floats(4), "k": np.array(0)})
+        check(
+            path,
+            {"x": floats(4), "k": np.array(5)},
+            {"x": floats(4), "k": np.array(1)},
+            {"x": floats(4), "k": np.array(0)},
+        )
 
 
 @pytest.mark.parametrize(
@@ -316,7 +342,9 @@ def test_a_carried_value_that_grows(tmp_path: Path) -> None:
     step = graph([node("Concat", ["s", "x"], ["d"], axis=0), node("Identity", ["go"], ["on"])],
                  [value("on", BOOL, ()), value("d", FLOAT, ("m", 4))], inputs)  # fmt: skip
     nodes = [node("Loop", ["k", "", "x"], ["y"], body=step)]
-    path = save(tmp_path / "m.onnx", nodes, [value("x", FLOAT, (2, 4)), value("k", INT64, ())], [value("y", FLOAT, ("q", 4))])
+    path = save(
+        tmp_path / "m.onnx", nodes, [value("x", FLOAT, (2, 4)), value("k", INT64, ())], [value("y", FLOAT, ("q", 4))]
+    )
     check(path, {"x": floats(2, 4), "k": np.array(3)}, {"x": floats(2, 4), "k": np.array(0)})
 
 

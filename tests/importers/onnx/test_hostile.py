@@ -29,7 +29,8 @@ def info(name: str, shape: tuple = (3, 4), kind: int = FLOAT) -> onnx.ValueInfoP
 def save(path: Path, nodes: list, weights: dict | None = None, inputs: list | None = None, **more: list) -> Path:
     """A model of `nodes` from x [3, 4] to y; weights are arrays or tensors."""
     held = [
-        w if isinstance(w, TensorProto) else numpy_helper.from_array(np.asarray(w), n) for n, w in (weights or {}).items()
+        w if isinstance(w, TensorProto) else numpy_helper.from_array(np.asarray(w), n)
+        for n, w in (weights or {}).items()
     ]
     graph = helper.make_graph(
         nodes, "g", inputs or [info("x")], [info("y", ("a", "b"))], held, sparse_initializer=more.get("sparse")
@@ -68,7 +69,9 @@ def test_too_many_nodes_inside_branches(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(_file, "MOST_NODES", 10)
     then = helper.make_graph([node("Relu", ["x"], [f"o{i}"]) for i in range(8)], "b", [], [info("o0")])
     branches = {"then_branch": then, "else_branch": then}
-    path = save(tmp_path / "m.onnx", [node("If", ["c"], ["y"], **branches)], inputs=[info("x"), info("c", (), TensorProto.BOOL)])
+    path = save(
+        tmp_path / "m.onnx", [node("If", ["c"], ["y"], **branches)], inputs=[info("x"), info("c", (), TensorProto.BOOL)]
+    )
     refused(path, "expected at most 10 nodes")
 
 
@@ -102,7 +105,9 @@ def test_functions_that_call_one_another_twice_each(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(_graph, "_MOST_CONVERTED", 500)
     functions = [
-        function(f"f{i}", [node(f"f{i + 1}", ["a"], ["c"], domain="own"), node(f"f{i + 1}", ["c"], ["b"], domain="own")])
+        function(
+            f"f{i}", [node(f"f{i + 1}", ["a"], ["c"], domain="own"), node(f"f{i + 1}", ["c"], ["b"], domain="own")]
+        )
         for i in range(29)
     ]
     functions.append(function("f29", [node("Relu", ["a"], ["b"])]))
@@ -113,11 +118,15 @@ def test_functions_that_call_one_another_twice_each(tmp_path: Path, monkeypatch:
 def test_functions_two_hundred_deep(tmp_path: Path) -> None:
     functions = [function(f"f{i}", [node(f"f{i + 1}", ["a"], ["b"], domain="own")]) for i in range(200)]
     functions.append(function("f200", [node("Relu", ["a"], ["b"])]))
-    refused(save(tmp_path / "m.onnx", [node("f0", ["x"], ["y"], domain="own")], functions=functions), "more than 32 deep")
+    refused(
+        save(tmp_path / "m.onnx", [node("f0", ["x"], ["y"], domain="own")], functions=functions), "more than 32 deep"
+    )
 
 
 def test_names_used_twice(tmp_path: Path) -> None:
-    refused(save(tmp_path / "m.onnx", [node("Relu", ["x"], ["y"]), node("Relu", ["x"], ["y"])]), "single static assignment")
+    refused(
+        save(tmp_path / "m.onnx", [node("Relu", ["x"], ["y"]), node("Relu", ["x"], ["y"])]), "single static assignment"
+    )
     refused(save(tmp_path / "i.onnx", [node("Relu", ["x"], ["y"])], inputs=[info("x"), info("x")]), "multiple times")
 
 
@@ -130,17 +139,26 @@ def test_names_used_twice(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_attributes_of_other_types_and_absurd_values(tmp_path: Path, op: str, attributes: dict) -> None:
-    refused(save(tmp_path / "m.onnx", [node(op, ["x"], ["y"], **attributes)]), "Mismatched attribute|cannot|can be converted|input size")
+    refused(
+        save(tmp_path / "m.onnx", [node(op, ["x"], ["y"], **attributes)]),
+        "Mismatched attribute|cannot|can be converted|input size",
+    )
 
 
 @pytest.mark.parametrize("shape", [(1 << 40, 1 << 40), (1,) * 1000, tuple(f"d{i}" for i in range(5000))])
 def test_inputs_of_absurd_shape(tmp_path: Path, shape: tuple) -> None:
-    refused(save(tmp_path / "m.onnx", [node("Relu", ["x"], ["y"])], inputs=[info("x", shape)]), "expected inputs of at most")
+    refused(
+        save(tmp_path / "m.onnx", [node("Relu", ["x"], ["y"])], inputs=[info("x", shape)]), "expected inputs of at most"
+    )
 
 
 # ------------------------------------------------------------------ small files that ask for much
 
-TAIL = [node("ReduceSum", ["r"], ["s"], keepdims=0), node("Cast", ["s"], ["t"], to=FLOAT), node("Add", ["x", "t"], ["y"])]
+TAIL = [
+    node("ReduceSum", ["r"], ["s"], keepdims=0),
+    node("Cast", ["s"], ["t"], to=FLOAT),
+    node("Add", ["x", "t"], ["y"]),
+]
 BOMBS: dict[str, tuple[list, dict]] = {
     "ConstantOfShape": ([node("ConstantOfShape", ["n"], ["r"])], {"n": [1 << 20, 1 << 20]}),
     "ConstantOfShape, overflowing": ([node("ConstantOfShape", ["n"], ["r"])], {"n": [1 << 32, 1 << 32]}),
@@ -181,14 +199,20 @@ def test_bombs(tmp_path: Path, name: str) -> None:
 def test_many_constants_that_are_large_together(tmp_path: Path) -> None:
     nodes = [node("ConstantOfShape", ["n"], [f"v{i}"]) for i in range(100)]
     nodes += [node("Sum", [f"v{i}" for i in range(100)], ["r"])]
-    refused(save(tmp_path / "m.onnx", nodes + TAIL, {"n": [1 << 26]}), "constants computed from constants would be too large")
+    refused(
+        save(tmp_path / "m.onnx", nodes + TAIL, {"n": [1 << 26]}),
+        "constants computed from constants would be too large",
+    )
 
 
 @pytest.mark.parametrize(
     ("step", "words"),
     [
         (lambda i: [node("Mul", [f"v{i}"] * 2, [f"v{i + 1}"])], "expected sizes of at most"),
-        (lambda i: [node("Div", [f"v{i}", "three"], [f"w{i}"]), node("Add", [f"w{i}", "v0"], [f"v{i + 1}"])], "nested divisions"),
+        (
+            lambda i: [node("Div", [f"v{i}", "three"], [f"w{i}"]), node("Add", [f"w{i}", "v0"], [f"v{i + 1}"])],
+            "nested divisions",
+        ),
     ],
 )
 def test_sizes_that_grow_without_end(tmp_path: Path, step, words: str) -> None:
@@ -199,7 +223,10 @@ def test_sizes_that_grow_without_end(tmp_path: Path, step, words: str) -> None:
 def test_a_sparse_tensor_that_is_huge_when_dense(tmp_path: Path) -> None:
     values = helper.make_tensor("w", FLOAT, [1], [1.0])
     sparse = helper.make_sparse_tensor(values, helper.make_tensor("i", INT64, [1], [5]), [1 << 20, 1 << 20])
-    refused(save(tmp_path / "m.onnx", [node("Add", ["x", "w"], ["y"])], sparse=[sparse]), "expected sparse tensors that fill at most")
+    refused(
+        save(tmp_path / "m.onnx", [node("Add", ["x", "w"], ["y"])], sparse=[sparse]),
+        "expected sparse tensors that fill at most",
+    )
 
 
 # ------------------------------------------------------------------ tensors
@@ -333,6 +360,7 @@ def test_large_weights_stay_in_the_file(tmp_path: Path) -> None:
 
 def real_model() -> bytes:
     """A small graph of many kinds of operators, with weights, a branch and a loop."""
+
     def body(name: str, nodes: list, inputs: list, outputs: list) -> GraphProto:
         return helper.make_graph(nodes, name, inputs, outputs)
 
@@ -382,7 +410,9 @@ for line in sys.stdin:
 def worker() -> Iterator[subprocess.Popen]:
     """A process that imports the files named on its input; a crash of it is a failure of the test that sent the name."""
     arguments = [sys.executable, "-c", WORKER]
-    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as child:
+    with subprocess.Popen(
+        arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as child:
         yield child
         child.kill()
 

@@ -23,7 +23,9 @@ ONE, TWO = [("y", T.FLOAT)], [("l", T.INT64), ("y", T.FLOAT)]
 MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ")
 
 
-def model(op: str, outputs: Sequence[tuple[str, int]], version: int, dtype: int = T.FLOAT, **attrs: object) -> onnx.ModelProto:
+def model(
+    op: str, outputs: Sequence[tuple[str, int]], version: int, dtype: int = T.FLOAT, **attrs: object
+) -> onnx.ModelProto:
     node = helper.make_node(op, ["x"], [name for name, _ in outputs], domain="ai.onnx.ml", **attrs)
     infos = [helper.make_tensor_value_info(name, kind, None) for name, kind in outputs]
     graph = helper.make_graph([node], "g", [helper.make_tensor_value_info("x", dtype, ["n", 4])], infos)
@@ -45,7 +47,9 @@ def numbers(*shape: int) -> list[float]:
     return (RANDOM.standard_normal(shape) * 0.7).reshape(-1).tolist()
 
 
-def trees(prefix: str, votes: Sequence[int], *, modes: Sequence[str] = MODES[:1], nan: bool = False, low: float = -1.0) -> dict:
+def trees(
+    prefix: str, votes: Sequence[int], *, modes: Sequence[str] = MODES[:1], nan: bool = False, low: float = -1.0
+) -> dict:
     """Attributes of four full trees of depth 3."""
     rows = []
     for tree in range(4):
@@ -97,14 +101,25 @@ def test_linear_classifier(kind: str, scores: int) -> None:
 def test_tree_regressor(aggregate: str) -> None:
     """One target and several; all comparisons; values that are missing."""
     attrs = trees("target", [0, 1, 2], modes=MODES[:5], nan=True)
-    several = model("TreeEnsembleRegressor", ONE, 1, n_targets=3, aggregate_function=aggregate, base_values=[0.1, 0.2, 0.3], **attrs)
+    several = model(
+        "TreeEnsembleRegressor", ONE, 1, n_targets=3, aggregate_function=aggregate, base_values=[0.1, 0.2, 0.3], **attrs
+    )
     agrees(several, MISSING)
-    agrees(model("TreeEnsembleRegressor", ONE, 1, n_targets=1, aggregate_function=aggregate, **trees("target", [0])), MISSING)
+    agrees(
+        model("TreeEnsembleRegressor", ONE, 1, n_targets=1, aggregate_function=aggregate, **trees("target", [0])),
+        MISSING,
+    )
 
 
 @pytest.mark.parametrize(
     ("votes", "low", "kind"),
-    [((0, 1, 2), -1.0, "NONE"), ((0,), 0.0, "NONE"), ((0,), -1.0, "LOGISTIC"), ((0,), 0.0, "LOGISTIC"), ((1,), -1.0, "NONE")],
+    [
+        ((0, 1, 2), -1.0, "NONE"),
+        ((0,), 0.0, "NONE"),
+        ((0,), -1.0, "LOGISTIC"),
+        ((0,), 0.0, "LOGISTIC"),
+        ((1,), -1.0, "NONE"),
+    ],
 )
 def test_tree_classifier(votes: tuple[int, ...], low: float, kind: str) -> None:
     """Three classes; two of which one gets all votes, which are probabilities or margins."""
@@ -122,7 +137,12 @@ def test_trees_of_two_classes_with_votes_for_both_take_the_larger() -> None:
 
 def _machines(kernel: str) -> None:
     common = {"kernel_type": kernel, "kernel_params": [0.4, 0.3, 3.0]}
-    machine = {"vectors_per_class": [3, 2, 4], "coefficients": numbers(2, 9), "support_vectors": numbers(9, 4), "rho": numbers(3)}
+    machine = {
+        "vectors_per_class": [3, 2, 4],
+        "coefficients": numbers(2, 9),
+        "support_vectors": numbers(9, 4),
+        "rho": numbers(3),
+    }
     agrees(model("SVMClassifier", TWO, 1, classlabels_ints=[4, 2, 9], **machine, **common), X)
     machine |= {"prob_a": numbers(3), "prob_b": numbers(3)}
     agrees(model("SVMClassifier", TWO, 1, classlabels_ints=[4, 2, 9], **machine, **common), X, 1e-4)
@@ -133,7 +153,19 @@ def test_support_vectors(kernel: str) -> None:
     if kernel == "RBF":  # every kind of machine; the others differ in the kernel only
         _machines(kernel)
     common = {"kernel_type": kernel, "kernel_params": [0.4, 0.3, 3.0]}
-    agrees(model("SVMRegressor", ONE, 1, n_supports=6, coefficients=numbers(6), support_vectors=numbers(6, 4), rho=[0.2], **common), X)
+    agrees(
+        model(
+            "SVMRegressor",
+            ONE,
+            1,
+            n_supports=6,
+            coefficients=numbers(6),
+            support_vectors=numbers(6, 4),
+            rho=[0.2],
+            **common,
+        ),
+        X,
+    )
 
 
 def _broken(**changes: object) -> onnx.ModelProto:
@@ -147,7 +179,9 @@ HOSTILE = {
     "reads beyond": _broken(nodes_featureids=[4] * 60),
     "none of the 1 targets": _broken(target_ids=[1] * 32),
     "expected 60 values of nodes_values": _broken(nodes_values=[0.5]),
-    "strings": model("LinearClassifier", TWO, 1, coefficients=numbers(8), intercepts=[0.0, 1.0], classlabels_strings=["a", "b"]),
+    "strings": model(
+        "LinearClassifier", TWO, 1, coefficients=numbers(8), intercepts=[0.0, 1.0], classlabels_strings=["a", "b"]
+    ),
     "dictionaries": model("ZipMap", ONE, 1, classlabels_int64s=[0, 1, 2, 3]),
 }
 

@@ -17,7 +17,9 @@ X = np.array([[-9.0, -1.25, 0.25, 0.75, 2.5, 100.0]], np.float32)
 
 def model(nodes: list, output: int):
     infos = [helper.make_tensor_value_info("x", T.FLOAT, ["n", 6])], [helper.make_tensor_value_info("y", output, None)]
-    return helper.make_model(helper.make_graph(nodes, "g", *infos), opset_imports=[helper.make_opsetid("", 25)], ir_version=12)
+    return helper.make_model(
+        helper.make_graph(nodes, "g", *infos), opset_imports=[helper.make_opsetid("", 25)], ir_version=12
+    )
 
 
 @pytest.mark.parametrize("kind", ["INT4", "UINT4", "INT2", "UINT2", "FLOAT4E2M1"])

@@ -55,7 +55,10 @@ def test_sequences_go_in_and_out_of_the_backend() -> None:
         helper.make_value_info("o", OPTIONAL), helper.make_value_info("s", LISTS),
         helper.make_tensor_value_info("x", T.FLOAT, [2, 6]),
     ]  # fmt: skip
-    outputs = [helper.make_tensor_value_info("has", T.BOOL, []), *(helper.make_value_info(n, LISTS) for n in ("pair", "same"))]
+    outputs = [
+        helper.make_tensor_value_info("has", T.BOOL, []),
+        *(helper.make_value_info(n, LISTS) for n in ("pair", "same")),
+    ]
     rep = backend.prepare(model(nodes, inputs, outputs))
     has, pair, same = rep.run([None, [X, X[:1]], X])
     assert not has and [p.shape for p in pair] == [(2, 6)] * 2
