@@ -115,7 +115,6 @@ def work(pipe, kind: str) -> None:
 
 def run_test(test) -> dict[str, str]:
     """One test of the suite as its own runner would run it."""
-    import numpy as np
     import onnx
 
     from halo_tvm.errors import HaloError

@@ -6,7 +6,6 @@ import os
 import sys
 import time
 
-import numpy as np
 
 from halo_tvm.errors import MissingPackage
 from halo_tvm.peers._protocol import LoadRequest, serve

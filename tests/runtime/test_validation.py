@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tiny
 
-from halo_tvm.errors import ArtifactCorrupt, InputError, UsageError, ValidationFailed
+from halo_tvm.errors import InputError, UsageError, ValidationFailed
 from halo_tvm.runtime import validation
 from halo_tvm.runtime.validation import compare, validate_artifact
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tvm import s_tir, te, tirx
 
 from halo_tvm.errors import Declined
-from halo_tvm.targets import TARGETS, Target, TargetSpec
+from halo_tvm.targets import Target, TargetSpec
 from halo_tvm.targets.x86 import X86
 from halo_tvm.tir_schedules import Rule
 

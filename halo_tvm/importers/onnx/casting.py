@@ -10,7 +10,7 @@ from tvm import relax, te, tirx
 
 from ._narrow import decoded, is_float, is_narrow, wrapped
 from ._node import Node, expr_dtype
-from ._pointwise import HALVES, Scalar, const, const_like, pointwise
+from ._pointwise import HALVES, Scalar, const, pointwise
 from ._registry import converter
 from ._values import Tensor, Value, dtype_name
 

@@ -11,7 +11,6 @@ from tvm import ir, relax, sym, tirx
 
 from ...errors import Rejected
 from .._operator import Match, number_of, same_dimension
-from .._views import chain_of
 
 _NEVER_SEEN = -1e9  # a constant at or below it hides a key
 _LONGEST = 24
