@@ -1,0 +1,216 @@
+"""The inputs of an ONNX model: variables, specs, ranges of symbolic dimensions, and what is known of their values."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+from onnx import TensorProto, numpy_helper
+from tvm import relax, tirx
+
+from ...errors import UnknownName, UnsupportedModel, UsageError
+from ...imported import UNBOUNDED, InputSpec
+from ._file import MOST_BYTES, MOST_DIMENSIONS
+from ._graph import GraphConverter, identifier
+from ._values import NARROW, Constant, Tensor, dtype_name
+
+ASSUMED_RANGE = (1, UNBOUNDED)  # of a symbolic dimension: ONNX declares no bounds
+Bounds = tuple[tuple[int, int], ...]
+_INTEGERS = (TensorProto.INT32, TensorProto.INT64)
+
+
+class Inputs:
+    """The inputs of a model: variables of main, their specs, and the ranges of their symbolic dimensions."""
+
+    def __init__(
+        self,
+        proto: onnx.ModelProto,
+        graph: GraphConverter,
+        shapes: Mapping[str, Bounds],
+        constants: Mapping[str, np.ndarray],
+        file: str,
+        *,
+        narrow: bool,
+    ) -> None:
+        self.variables: list[relax.Var] = []
+        self.specs: list[InputSpec] = []
+        self.ranges: dict[str, tuple[int, int]] = {}
+        self.typical: dict[str, int] = {}
+        self.assumed: list[str] = []
+        self._symbols: dict[str, tirx.Var] = {}
+        self._graph, self._file = graph, file
+        held = {i.name for i in proto.graph.initializer} | {s.values.name for s in proto.graph.sparse_initializer}
+        given = [i for i in proto.graph.input if i.name not in held]
+        unknown = sorted((set(shapes) | set(constants)) - {i.name for i in given})
+        if unknown:
+            raise UnknownName("input", unknown[0], [i.name for i in given])
+        self._fixed = self._fixed_names(given, shapes)
+        indices = index_ranges(proto.graph)
+        for info in given:
+            if info.name in constants:
+                graph.define(info.name, Constant.of(np.asarray(constants[info.name]), info.name))
+                continue
+            dtype, dims = self._type(info)
+            shape = self._shape(info.name, dims, shapes.get(info.name))
+            if len(shape) > MOST_DIMENSIONS or math.prod(d for d in shape if isinstance(d, int)) > MOST_BYTES:
+                raise UnsupportedModel(
+                    f"expected inputs of at most {MOST_DIMENSIONS} dimensions and {MOST_BYTES} elements, "
+                    f"found {info.name} of shape {dims[:8]} in {self._file}: export it again"
+                )
+            kind, dtype = (dtype, NARROW[dtype]) if dtype in NARROW else ("", dtype)
+            if kind and not narrow:
+                raise UnsupportedModel(
+                    f"expected inputs of whole bytes, found {kind} {info.name} in {file}: convert it inside"
+                )
+            var = relax.Var(identifier(info.name), relax.TensorType(shape, dtype))
+            self.variables.append(var)
+            if info.name in indices and "int" in dtype:
+                graph.checked_indices.append(var)
+            names = tuple(d if isinstance(d, int) else str(d) for d in shape)
+            self.specs.append(InputSpec(info.name, names, dtype, indices.get(info.name) if "int" in dtype else None))
+            graph.define(info.name, Tensor(var, kind), is_input=True)
+
+    def _type(self, info) -> tuple[str, list[int | str | None]]:
+        kind = info.type.WhichOneof("value")
+        if kind != "tensor_type":
+            raise UnsupportedModel(
+                f"expected tensors as inputs, found {kind} {info.name} in {self._file}: export it without"
+            )
+        element = info.type.tensor_type
+        if element.elem_type in (
+            onnx.TensorProto.STRING,
+            onnx.TensorProto.UNDEFINED,
+            onnx.TensorProto.COMPLEX64,
+            onnx.TensorProto.COMPLEX128,
+        ):
+            name = onnx.TensorProto.DataType.Name(element.elem_type)
+            raise UnsupportedModel(
+                f"expected numbers as inputs, found {name} {info.name} in {self._file}: export it without"
+            )
+        try:
+            dtype = dtype_name(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(element.elem_type)))
+        except KeyError:
+            raise UnsupportedModel(
+                f"expected a known element type for {info.name} in {self._file}, found {element.elem_type}: "
+                "export it again"
+            ) from None
+        if not element.HasField("shape"):
+            return dtype, None
+        # A size of 0 or less is how some exporters write "not known".
+        return dtype, [
+            d.dim_value if d.dim_value > 0 else (d.dim_param if d.dim_param and d.dim_param != "?" else None)
+            for d in element.shape.dim
+        ]
+
+    def _fixed_names(self, given, shapes: Mapping[str, Bounds]) -> dict[str, int]:
+        """Dimension names that `shapes` fix through one of the inputs."""
+        fixed: dict[str, int] = {}
+        for info in given:
+            dims = self._type(info)[1] or []
+            for dim, (low, high) in zip(dims, shapes.get(info.name, ())):
+                if isinstance(dim, str) and low == high:
+                    fixed[dim] = low
+        return fixed
+
+    def _shape(self, name: str, dims: list | None, bounds: Bounds | None) -> list:
+        if dims is None:
+            if bounds is None:
+                raise UnsupportedModel(
+                    f"expected inputs of known rank, found {name} without a shape in {self._file}: "
+                    f"give --shape {name}=..."
+                )
+            dims = [None] * len(bounds)
+        if bounds is not None and len(bounds) != len(dims):
+            raise UsageError(
+                f"expected {len(dims)} dimensions for input {name}, found {len(bounds)}: give one per dimension"
+            )
+        return [self._dim(name, axis, dim, bounds[axis] if bounds else None) for axis, dim in enumerate(dims)]
+
+    def _dim(self, name: str, axis: int, dim: int | str | None, bound: tuple[int, int] | None):
+        if isinstance(dim, int):
+            if bound is not None and bound != (dim, dim):
+                raise UsageError(
+                    f"input {name} has a fixed dimension of {dim}, found {bound[0]}..{bound[1]}: "
+                    "only symbolic dimensions have ranges"
+                )
+            return dim
+        if isinstance(dim, str) and dim in self._fixed:
+            return self._fixed[dim]
+        if dim is None and bound is not None and bound[0] == bound[1]:
+            return bound[0]
+        expression = self._expression(dim) if isinstance(dim, str) else None
+        if expression is not None:
+            return expression
+        key = re.sub(r"\W", "_", dim) if dim else f"{identifier(name)}_{axis}"
+        if key not in self._symbols:
+            self._symbols[key] = tirx.Var(self._graph.dimension_name(key), "int64")
+            self.ranges[key] = bound or ASSUMED_RANGE
+            if bound is None:
+                self.assumed.append(key)
+            self.typical[key] = 1 if axis == 0 else min(128, self.ranges[key][1])
+            self._graph.sizes.declare(self._symbols[key], *self.ranges[key])
+        elif bound is not None:
+            low, high = self.ranges[key]
+            self.ranges[key] = bound if key in self.assumed else (max(low, bound[0]), min(high, bound[1]))
+            if key in self.assumed:
+                self.assumed.remove(key)
+        return self._symbols[key]
+
+    def _expression(self, text: str):
+        """A size like `past + sequence` of names met before; None for anything else."""
+        parts = re.findall(r"\w+|[+*()-]", text)
+        if len(parts) < 3 or "".join(parts) != re.sub(r"\s", "", text):
+            return None
+        total = None
+        if any(p in "*()-" for p in parts) or len(parts) % 2 == 0:
+            return None
+        for part in parts[::2]:
+            term = int(part) if part.isdigit() else self._fixed.get(part, self._symbols.get(part))
+            if term is None:
+                return None
+            total = term if total is None else total + term
+        return total
+
+
+def index_ranges(graph) -> dict[str, tuple[int, int]]:
+    """Inputs that select rows of a weight (token ids) or along another axis: 0 to the last of the smallest such."""
+    sizes = {i.name: list(i.dims) for i in graph.initializer if i.dims}
+    origin: dict[str, str] = {}  # a value that only converts another -> that one
+    found: dict[str, tuple[int, int]] = {}
+    for node in graph.node:  # sorted: a value is made before it is used
+        if node.op_type in ("Cast", "Identity"):
+            origin[node.output[0]] = origin.get(node.input[0], node.input[0])
+        elif node.op_type == "Gather" and node.input[0] in sizes:
+            axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
+            if not -len(sizes[node.input[0]]) <= axis < len(sizes[node.input[0]]):
+                continue  # its converter says what is wrong
+            name = origin.get(node.input[1], node.input[1])
+            last = sizes[node.input[0]][axis] - 1
+            found[name] = (0, min(last, found.get(name, (0, last))[1]))
+    return found
+
+
+def compared(graph) -> dict[str, tuple[int, ...]]:
+    """Values that the outermost graph compares with integer constants, and the constants."""
+    tensors = {t.name: t for t in graph.initializer if t.data_type in _INTEGERS and int(np.prod(t.dims)) <= 4096}
+    origin: dict[str, str] = {}
+    found: dict[str, tuple[int, ...]] = {}
+    for node in graph.node:
+        if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"):
+            tensor = node.attribute[0].t
+            if tensor.data_type in _INTEGERS and int(np.prod(tensor.dims)) <= 4096:
+                tensors[node.output[0]] = tensor
+        elif node.op_type in ("Cast", "Identity", "Reshape", "Unsqueeze", "Squeeze") and node.input:
+            origin[node.output[0]] = origin.get(node.input[0], node.input[0])
+            if node.input[0] in tensors and node.op_type != "Cast":
+                tensors[node.output[0]] = tensors[node.input[0]]
+        elif node.op_type == "Equal":
+            for value, constant in (node.input, node.input[::-1]):
+                if constant in tensors and value not in tensors:
+                    numbers = numpy_helper.to_array(tensors[constant]).reshape(-1).tolist()
+                    name = origin.get(value, value)
+                    found[name] = tuple(dict.fromkeys([*found.get(name, ()), *numbers]))
+    return {name: numbers for name, numbers in found.items() if numbers}
