@@ -41,7 +41,7 @@ def import_directory(path: Path, sizes: Mapping[str, tuple[int, ...]] | None = N
             f"expected a complete {kind} config, found {reason!r} while reading {path.name}/config.json: "
             "re-export the model"
         ) from reason
-    weights = DirectoryWeights(path, family.prefixes)
+    weights = DirectoryWeights(path, family.prefixes, family.tied if getattr(parsed, "tied", True) else {})
     source = {"kind": "huggingface", "name": path.resolve().name, "model_type": kind, "sha256": weights.fingerprint()}
     return family.build(path.resolve().name, parsed, weights, source)
 
@@ -84,9 +84,10 @@ def _exported(path: Path, kind: object, sizes: Mapping[str, tuple[int, ...]]) ->
 class DirectoryWeights:
     """Tensors of all safetensors files of a directory, by name, read when asked for, given as float32."""
 
-    def __init__(self, path: Path, prefixes: tuple[str, ...]) -> None:
+    def __init__(self, path: Path, prefixes: tuple[str, ...], tied: Mapping[str, str]) -> None:
         self.path = path
         self.prefixes = prefixes
+        self.tied = tied  # other names of tensors, under which a checkpoint may keep them
         self.files = _weight_files(path)
         self._where: dict[str, tuple[Path, tuple[int, ...]]] = {}
         for file in self.files:
@@ -100,7 +101,8 @@ class DirectoryWeights:
                 ) from reason
 
     def _stored(self, name: str) -> str | None:
-        return next((prefix + name for prefix in self.prefixes if prefix + name in self._where), None)
+        names = [prefix + n for n in (name, self.tied.get(name)) if n for prefix in self.prefixes]
+        return next((n for n in names if n in self._where), None)
 
     def has(self, name: str) -> bool:
         return self._stored(name) is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Generic, NoReturn, TypeVar
 
 from tvm import relax
@@ -40,6 +40,8 @@ class Family(Generic[C]):
     huggingface_types: tuple[str, ...] = ()  # `model_type` values of config.json
     from_huggingface: Callable[[Mapping[str, object]], C] | None = None
     prefixes: tuple[str, ...] = ("",)  # what tensor names may start with in a checkpoint
+    # Where a checkpoint of tied embeddings keeps the one tensor under the head's name: the table's -> that name.
+    tied: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         assert self.name not in FAMILIES, f"model family {self.name} is defined twice"

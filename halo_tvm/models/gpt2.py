@@ -113,4 +113,5 @@ GPT2 = Family(
     huggingface_types=("gpt2",),
     from_huggingface=from_huggingface,
     prefixes=("", "transformer."),
+    tied={"wte.weight": "lm_head.weight"},
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from checkpoints import CONFIGS, write_checkpoint
+from safetensors.numpy import load_file, save_file
 
 from halo_tvm.errors import UnsupportedModel
 from halo_tvm.importers import import_model
@@ -207,3 +208,22 @@ def test_the_hash_sees_every_byte(tmp_path: Path) -> None:
     config = directory / "config.json"
     config.write_text(_changed("gpt2", layer_norm_epsilon=1e-6))
     assert len({before, after, import_model(str(directory)).source["sha256"]}) == 3
+
+
+@pytest.mark.parametrize(("kind", "table"), [("llama", "model.embed_tokens.weight"), ("gpt2", "wte.weight")])
+def test_a_tied_table_may_be_stored_under_the_heads_name(tmp_path: Path, kind: str, table: str) -> None:
+    directory = write_checkpoint(tmp_path / kind, kind)
+    tensors = load_file(directory / "model.safetensors")
+    tensors["lm_head.weight"] = tensors.pop(table)
+    save_file(tensors, directory / "model.safetensors")
+    model = import_model(str(directory))
+    np.testing.assert_array_equal(model.params.materialise(table), tensors["lm_head.weight"])
+
+
+def test_a_head_is_no_table_where_the_two_are_not_tied(tmp_path: Path) -> None:
+    directory = write_checkpoint(tmp_path / "llama", "llama", tie_word_embeddings=False)
+    tensors = load_file(directory / "model.safetensors")
+    del tensors["model.embed_tokens.weight"]
+    save_file(tensors, directory / "model.safetensors")
+    with pytest.raises(UnsupportedModel, match="expected a tensor 'model.embed_tokens.weight'"):
+        import_model(str(directory))

@@ -78,7 +78,7 @@ def fingerprint(path: Path) -> str:
     """As `importers.huggingface`: SHA-256 over config.json and all weight files."""
     from ..huggingface import DirectoryWeights
 
-    return DirectoryWeights(path, ("",)).fingerprint()
+    return DirectoryWeights(path, ("",), {}).fingerprint()
 
 
 def _class(transformers: object, config: object) -> type:
