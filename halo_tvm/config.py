@@ -90,7 +90,10 @@ def _shown(value: object) -> str:
 _MODEL = "built-in name, model file, or Hugging Face directory"
 _THREADS = "threads to use (default: every core this process may run on)"
 _RANGES = "dimensions of an input, each a number or a range, e.g. input_ids=1..8x1..512 (repeatable)"
-_INPUTS = "example inputs (.npz, by name in order): a reference case; TorchScript, which declares none, takes its inputs from it"
+_INPUTS = (
+    "example inputs (.npz, by name in order): a reference case; "
+    "TorchScript, which declares none, takes its inputs from it"
+)
 _TRUST = "import files that can run code also where this system cannot confine that"
 _SIZES = "sizes of named dimensions, e.g. batch=1,sequence=128"
 _LOG = "directory of tuning records, looked up before all others"

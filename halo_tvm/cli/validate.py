@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 CONFIG = ValidateConfig
 # Which engine made the reference that an artifact of each kind of source holds.
-_ENGINES = {"onnx": "onnxruntime (float32)", **dict.fromkeys(("torch", "torch_export", "transformers"), "torch (float32)")}
+_ENGINES = {
+    "onnx": "onnxruntime (float32)",
+    **dict.fromkeys(("torch", "torch_export", "transformers"), "torch (float32)"),
+}
 
 
 def run(config: ValidateConfig) -> int:

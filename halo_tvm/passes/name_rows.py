@@ -57,7 +57,9 @@ class _Namer(relax.PyExprMutator):
     def visit_match_cast_(self, binding: relax.MatchCast) -> None:
         """Sizes that an importer declared follow the names given to them meanwhile."""
         ty = binding.ty
-        if not isinstance(binding.var, relax.DataflowVar) or not isinstance(getattr(ty, "shape", None), relax.ShapeExpr):
+        if not isinstance(binding.var, relax.DataflowVar) or not isinstance(
+            getattr(ty, "shape", None), relax.ShapeExpr
+        ):
             super().visit_match_cast_(binding)
             return
         named = [self._known(dim) for dim in ty.shape.values]

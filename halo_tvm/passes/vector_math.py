@@ -120,7 +120,11 @@ def _lengthened(cast: tirx.Cast) -> Expr:
 def _rounded(value: Expr) -> Expr:
     """A conversion from float32 to bfloat16 by integers: the lowering of the conversion repeats its operand, which
     breaks where that holds a `Let`."""
-    if not isinstance(value, tirx.Cast) or str(dtype_of(value)) != "bfloat16" or str(dtype_of(value.value)) != "float32":
+    if (
+        not isinstance(value, tirx.Cast)
+        or str(dtype_of(value)) != "bfloat16"
+        or str(dtype_of(value.value)) != "float32"
+    ):
         return value
 
     def by_bits(x: Expr) -> Expr:

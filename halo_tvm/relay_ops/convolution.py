@@ -5,7 +5,8 @@ Shapes
     layout "last"    x [n, *space, c]   weight [*kernel, c/groups, m]   ->   y [n, *windows, m]
     bias [m] (optional)
 Computation
-    y[n, m, o] = sum_{c, k} x[n, group(m) * c/groups + c, o * strides + k * dilations - pads] * weight[m, c, k] + bias[m]
+    y[n, m, o] = sum_{c, k} x[n, group(m) * c/groups + c, o * strides + k * dilations - pads] * weight[m, c, k]
+                 + bias[m]
     outside of the input x is zero; `pads` are the beginnings of all axes, then their ends
 Lifts
     none: importers build it
@@ -131,10 +132,25 @@ class Convolution(Operator):
         return (
             {"args": [(3, 4, 9, 11), (6, 4, 3, 2)], "attrs": plain},
             {"args": [(3, 4, 9, 11), (6, 2, 3, 2), (6,)], "attrs": {**plain, "groups": 2, "pads": (1, 0, 2, 1)}},
-            {"args": [(5, 9, 11, 4), (3, 3, 1, 4), (4,)], "attrs": {**plain, "layout": "last", "groups": 4, "strides": (2, 1), "dilations": (1, 2)}},
-            {"args": [(2, 3, 17), (5, 3, 4)], "attrs": {"layout": "first", "strides": (3,), "dilations": (2,), "pads": (2, 3), "groups": 1}},
-            {"args": [(2, 5, 6, 7, 3), (2, 2, 2, 3, 4)], "attrs": {"layout": "last", "strides": (1, 2, 1), "dilations": (1, 1, 1), "pads": (0, 1, 1, 1, 0, 0), "groups": 1}},
-        )  # fmt: skip
+            {
+                "args": [(5, 9, 11, 4), (3, 3, 1, 4), (4,)],
+                "attrs": {**plain, "layout": "last", "groups": 4, "strides": (2, 1), "dilations": (1, 2)},
+            },
+            {
+                "args": [(2, 3, 17), (5, 3, 4)],
+                "attrs": {"layout": "first", "strides": (3,), "dilations": (2,), "pads": (2, 3), "groups": 1},
+            },
+            {
+                "args": [(2, 5, 6, 7, 3), (2, 2, 2, 3, 4)],
+                "attrs": {
+                    "layout": "last",
+                    "strides": (1, 2, 1),
+                    "dilations": (1, 1, 1),
+                    "pads": (0, 1, 1, 1, 0, 0),
+                    "groups": 1,
+                },
+            },
+        )
 
 
 def _weight_parts(shape: Sequence[ir.Expr | int], layout: str) -> tuple[list[int], int, int]:

@@ -43,7 +43,8 @@ class Pooling(Operator):
         x, attrs = call.args[0].ty, attrs_of(call)
         if attrs["layout"] not in LAYOUTS or attrs["kind"] not in KINDS:
             raise ValueError(
-                f"halo.pooling: layout must be first or last and kind max, average or lp, got {attrs}: choose among these"
+                f"halo.pooling: layout must be first or last and kind max, average or lp, got {attrs}: "
+                "choose among these"
             )
         axes = spatial_axes(x.ndim, attrs["layout"])
         if len(attrs["kernel"]) != len(axes):
@@ -135,9 +136,12 @@ class Pooling(Operator):
             {"args": [(5, 3, 9, 8)], "attrs": plain},
             {"args": [(5, 9, 8, 3)], "attrs": {**plain, "layout": "last", "pads": (1, 0, 1, 1), "ceil": True}},
             {"args": [(2, 3, 10, 8)], "attrs": {**plain, "kind": "average", "pads": (1, 1, 0, 0), "ceil": True}},
-            {"args": [(2, 3, 10, 8)], "attrs": {**plain, "kind": "average", "pads": (1, 1, 1, 0), "dilations": (2, 1), "include_pad": True}},
+            {
+                "args": [(2, 3, 10, 8)],
+                "attrs": {**plain, "kind": "average", "pads": (1, 1, 1, 0), "dilations": (2, 1), "include_pad": True},
+            },
             {"args": [(2, 3, 10, 8)], "attrs": {**plain, "kind": "lp", "p": 3}},
-        )  # fmt: skip
+        )
 
 
 def _windows(sizes: Sequence, attrs: Mapping[str, object]) -> list:

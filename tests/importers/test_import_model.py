@@ -80,7 +80,9 @@ def test_all_unsupported_operators_are_listed_with_their_nodes(tmp_path: Path) -
         helper.make_node("Relu", ["b"], ["c"], name="not blamed: what it reads is missing"),
         helper.make_node("Bend", ["x"], ["y"], name="third", domain="example"),
     ]
-    path = graph_file(tmp_path / "m.onnx", nodes, {"x": (TensorProto.FLOAT, (3, 3))}, {"y": (TensorProto.FLOAT, (3, 3))})
+    path = graph_file(
+        tmp_path / "m.onnx", nodes, {"x": (TensorProto.FLOAT, (3, 3))}, {"y": (TensorProto.FLOAT, (3, 3))}
+    )
     listed = r"found example.Bend \(no converter\) \(1: third\); example.Twist \(no converter\) \(2: first, second\) in"
     with pytest.raises(UnsupportedModel, match=listed):
         import_model(str(path))
@@ -101,7 +103,9 @@ def graph_file(path: Path, nodes: list, inputs: dict[str, tuple], outputs: dict[
 def test_nodes_of_branches_are_looked_at(tmp_path: Path) -> None:
     def branch(name: str, op: str, domain: str = ""):
         value = helper.make_tensor_value_info(name, TensorProto.FLOAT, (3, 3))
-        return helper.make_graph([helper.make_node(op, ["x"], [name], f"inner_{name}", domain=domain)], name, [], [value])
+        return helper.make_graph(
+            [helper.make_node(op, ["x"], [name], f"inner_{name}", domain=domain)], name, [], [value]
+        )
 
     branches = {"then_branch": branch("a", "Twist", "example"), "else_branch": branch("b", "Relu")}
     node = helper.make_node("If", ["c"], ["y"], **branches)

@@ -222,7 +222,9 @@ def test_what_the_operator_cannot_express_is_rejected(shapes, options, message):
 def gathered(heads: str, rank: int, extra: str):
     """Attention of 4 query heads over 2 of keys and values [2, 2, 7, 16], as exporters repeat and mask them."""
     op = relax.op
-    arguments = [relax.Var(n, tensor(*s)) for n, s in (("q", (2, 4, 5, 16)), ("k", (2, 2, 7, 16)), ("v", (2, 2, 7, 16)))]
+    arguments = [
+        relax.Var(n, tensor(*s)) for n, s in (("q", (2, 4, 5, 16)), ("k", (2, 2, 7, 16)), ("v", (2, 2, 7, 16)))
+    ]
     mask = relax.Var("mask", tensor(2, 1, 1, 7, dtype="bool"))
     bb = relax.BlockBuilder()
 
@@ -273,7 +275,9 @@ def test_heads_masks_and_ranks_of_exporters(heads, rank, extra, wanted):
     assert not said and "softmax" not in text and all(w in text for w in ["num_kv_heads=2", *wanted])
     assert "R.repeat" not in text and "has_bias" not in text
     rng = np.random.default_rng(5)
-    arrays = [rng.standard_normal([int(d) for d in x.ty.shape.values]).astype("float32") for x in before["main"].params[:3]]
+    arrays = [
+        rng.standard_normal([int(d) for d in x.ty.shape.values]).astype("float32") for x in before["main"].params[:3]
+    ]
     mask = np.ones((2, 1, 1, 7), bool)
     mask[1, ..., 4:] = False
     results = []

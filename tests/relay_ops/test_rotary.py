@@ -62,14 +62,18 @@ def spelled(emit, x, angle, *, interleaved: bool, behind: bool):
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("behind", [False, True])
 def test_spellings_are_lifted_and_keep_the_meaning(interleaved: bool, behind: bool) -> None:
-    before = graph(lambda emit, x, a: spelled(emit, x, a, interleaved=interleaved, behind=behind), [(2, 3, 5, 8), (5, 4)])
+    before = graph(
+        lambda emit, x, a: spelled(emit, x, a, interleaved=interleaved, behind=behind), [(2, 3, 5, 8), (5, 4)]
+    )
     after, report = lift(before)
     assert report["operators"] == {"rotary": 1} and not report["rejected"]
     rng = np.random.default_rng(3)
     x, angle = rng.standard_normal((2, 3, 5, 8)).astype("float32"), rng.standard_normal((5, 4)).astype("float32")
     executable = relax.build(relax.transform.LegalizeOps()(after), "llvm")
     found = relax.VirtualMachine(executable, tvm.cpu())["main"](*map(tvm.runtime.tensor, (x, angle))).numpy()
-    exact = ROTARY.reference(x.transpose(0, 2, 1, 3), np.arange(5), np.cos(angle), np.sin(angle), interleaved=interleaved)
+    exact = ROTARY.reference(
+        x.transpose(0, 2, 1, 3), np.arange(5), np.cos(angle), np.sin(angle), interleaved=interleaved
+    )
     np.testing.assert_allclose(found, exact.transpose(0, 2, 1, 3), atol=1e-6)
 
 
@@ -102,5 +106,7 @@ def test_tables_that_differ_within_a_pair_are_refused() -> None:
 
 
 def test_a_sum_of_products_that_is_no_rotation_is_not_reported() -> None:
-    _, report = lift(graph(lambda emit, *a: emit(relax.op.add(emit(a[0] * a[1]), emit(a[2] * a[1]))), [(1, 2, 5, 8)] * 3))
+    _, report = lift(
+        graph(lambda emit, *a: emit(relax.op.add(emit(a[0] * a[1]), emit(a[2] * a[1]))), [(1, 2, 5, 8)] * 3)
+    )
     assert not report["operators"] and not report["rejected"]

@@ -58,7 +58,8 @@ class DataFile:
 
 
 def locate(folder: Path, location: str, what: str) -> DataFile:
-    """The plain file at `location` below `folder`; `UnsupportedModel` unless it truly lies there. `what` names the data."""
+    """The plain file at `location` below `folder`; `UnsupportedModel` unless it truly lies there.
+    `what` names the data."""
     parts = Path(location).parts
     if not parts or "\0" in location or Path(location).is_absolute() or ".." in parts or "\\" in location:
         raise UnsupportedModel(

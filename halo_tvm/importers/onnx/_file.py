@@ -64,7 +64,8 @@ def _check(model: ModelProto, path: Path | None, own: DataFile | None, token: st
     dense = sum(_dense_bytes(s) for s in inside.sparse)
     if dense > _MOST_SPARSE:
         raise UnsupportedModel(
-            f"expected sparse tensors that fill at most {_MOST_SPARSE} bytes, found {dense} in {name}: export dense ones"
+            f"expected sparse tensors that fill at most {_MOST_SPARSE} bytes, found {dense} in {name}: "
+            "export dense ones"
         )
     try:
         has_external = any(t.data_location == TensorProto.EXTERNAL for t in inside.tensors)
@@ -165,7 +166,8 @@ def _bytes_of(tensor: TensorProto) -> int:
     name = tensor.name[:100] or "a tensor"
     if any(d < 0 for d in tensor.dims) or len(tensor.dims) > MOST_DIMENSIONS:
         raise UnsupportedModel(
-            f"expected at most {MOST_DIMENSIONS} sizes of at least 0 for {name}, found {list(tensor.dims)[:8]}: export it again"
+            f"expected at most {MOST_DIMENSIONS} sizes of at least 0 for {name}, "
+            f"found {list(tensor.dims)[:8]}: export it again"
         )
     try:
         dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
@@ -246,8 +248,8 @@ def sparse_constant(sparse: SparseTensorProto) -> Constant:
         where = where.reshape(-1)
         if where.size != values.array.size or (where.size and (where.min() < 0 or where.max() >= count)):
             raise UnsupportedModel(
-                f"expected the indices of {sparse.values.name or 'a sparse tensor'} within {list(shape)}, found others: "
-                "export the model again"
+                f"expected the indices of {sparse.values.name or 'a sparse tensor'} within {list(shape)}, "
+                "found others: export the model again"
             )
         dense = np.zeros(count, values.array.dtype)
         dense[where] = values.array.reshape(-1)

@@ -28,8 +28,8 @@ _PARAMETER_BYTES = 4096  # larger weights are parameters of the function, never 
 _PARAMETER_KINDS = "float32 float16 float64 bfloat16 int8 uint8".split()
 # What TVM raises for an expression that it cannot type: there is no common base.
 TVM_ERRORS = (
-    ValueError, TypeError, IndexError, AttributeError, AssertionError, RuntimeError, KeyError, ArithmeticError, MemoryError,
-    StopIteration,
+    ValueError, TypeError, IndexError, AttributeError, AssertionError, RuntimeError, KeyError, ArithmeticError,
+    MemoryError, StopIteration,
 )  # fmt: skip
 
 
@@ -187,8 +187,8 @@ class GraphConverter:
             self._converted_nodes += 1
             if self._converted_nodes > _MOST_CONVERTED:
                 raise UnsupportedModel(
-                    f"expected at most {_MOST_CONVERTED} nodes with the bodies of functions and loops written out, found "
-                    "more: export a smaller graph"
+                    f"expected at most {_MOST_CONVERTED} nodes with the bodies of functions and loops written out, "
+                    "found more: export a smaller graph"
                 )
             for output in proto.output:
                 self._made_of[output] = tuple(i for i in proto.input if i)

@@ -80,7 +80,8 @@ def _in_pieces(node: Node, left: relax.Expr, b: Constant, zero: Constant | None,
 
 
 def saturated(node: Node, x: relax.Expr, zero: relax.Expr | None, dtype: str) -> relax.Expr:
-    """round(x) + zero clipped to the range of integer `dtype`, narrow ones as they are held; x is float32, ties go to the even number."""
+    """round(x) + zero clipped to the range of integer `dtype`, narrow ones as they are held; x is float32,
+    ties go to the even number."""
     limits = narrow_limits(dtype) if is_narrow(dtype) else (np.iinfo(dtype).min, np.iinfo(dtype).max)
     out = node.emit(relax.op.round(x))
     if zero is not None:

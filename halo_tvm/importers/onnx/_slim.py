@@ -55,8 +55,8 @@ class _Output:
     def check(self, more: int) -> None:
         if self.fields > _MOST_FIELDS or len(self.data) + more > _MOST_BYTES:
             raise UnsupportedModel(
-                f"expected a graph of at most {_MOST_FIELDS} parts and {_MOST_BYTES >> 20} MiB beside its weights, found more: "
-                "export a smaller graph"
+                f"expected a graph of at most {_MOST_FIELDS} parts and {_MOST_BYTES >> 20} MiB beside its weights, "
+                "found more: export a smaller graph"
             )
 
 

@@ -17,7 +17,8 @@ _FAR = 1 << 31  # an end beyond this means "all"
 
 @converter("Slice")
 def slice_(node: Node) -> relax.Expr:
-    """Starts and ends are numbers, expressions of sizes, or known at run time only; negative ones count from the end."""
+    """Starts and ends are numbers, expressions of sizes, or known at run time only; negative ones count from
+    the end."""
     rank = node.rank(0)
     old = node.opset < 10
     axes = node.attr("axes", None) if old else (node.ints(3) if node.has(3) else None)

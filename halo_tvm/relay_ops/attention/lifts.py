@@ -107,7 +107,9 @@ def _check_weights(match: Match, product: relax.Call, weights: relax.Call) -> No
     axis, rank = int(weights.attrs.axis), weights.ty.ndim
     if axis not in (-1, rank - 1):
         raise Rejected(f"the softmax must run over the last axis, got axis {axis} of {rank}")
-    kept = [x.ty.shape.values[-2:] if isinstance(x.ty.shape, relax.ShapeExpr) else () for x in (product.args[0], weights)]
+    kept = [
+        x.ty.shape.values[-2:] if isinstance(x.ty.shape, relax.ShapeExpr) else () for x in (product.args[0], weights)
+    ]
     if len(kept[0]) != 2 or len(kept[1]) != 2 or not all(same_dimension(a, b) for a, b in zip(*kept)):
         raise Rejected("the weights are rearranged behind the softmax")
 
@@ -119,7 +121,12 @@ def _named_mask(match: Match, attention: relax.Call, call: Call) -> relax.Expr:
     if not attrs.get("has_bias") or attrs.get("has_key_mask") or attrs.get("packed") or attrs.get("window"):
         raise NoMatch("the fourth operand is no bias")
     q, k, v, bias = attention.args
-    scores = (q.ty.shape.values[0], tirx.IntImm("int64", attrs["num_heads"]), q.ty.shape.values[1], k.ty.shape.values[1])
+    scores = (
+        q.ty.shape.values[0],
+        tirx.IntImm("int64", attrs["num_heads"]),
+        q.ty.shape.values[1],
+        k.ty.shape.values[1],
+    )
     kept = {key: value for key, value in attrs.items() if key != "has_bias"}
     rest, key_masks, reasons = [], [], []
     for term in _terms(match, bias):
@@ -153,7 +160,9 @@ def _terms(match: Match, bias: relax.Expr) -> list[relax.Expr]:
     if _name(value) != "relax.add":
         return [bias]
     fit = all(
-        a.ty.ndim == 4 and isinstance(a.ty.shape, relax.ShapeExpr) and same_dimension(a.ty.shape.values[3], bias.ty.shape.values[3])
+        a.ty.ndim == 4
+        and isinstance(a.ty.shape, relax.ShapeExpr)
+        and same_dimension(a.ty.shape.values[3], bias.ty.shape.values[3])
         for a in value.args
     )
     return [term for a in value.args for term in _terms(match, a)] if fit else [bias]

@@ -186,7 +186,8 @@ def test_integer_matmuls(depth):
         ("QLinearSigmoid", [bytes_of(2, 5), SCALE, ZERO, SCALE / 8, np.array(0, np.uint8)], {}),
         ("QLinearLeakyRelu", [bytes_of(2, 5), SCALE, ZERO, SCALE, ZERO], {"alpha": 0.1}),
         ("QLinearGlobalAveragePool", [bytes_of(1, 3, 4, 5), SCALE, ZERO, SCALE, ZERO], {}),
-        ("QGemm", [bytes_of(4, 6), SCALE, ZERO, bytes_of(6, 7, dtype="int8"), SCALE, np.array(2, np.int8), bytes_of(7).astype(np.int32), SCALE * 9, ZERO], {}),
+        ("QGemm", [bytes_of(4, 6), SCALE, ZERO, bytes_of(6, 7, dtype="int8"), SCALE, np.array(2, np.int8),
+                   bytes_of(7).astype(np.int32), SCALE * 9, ZERO], {}),
     ],
 )  # fmt: skip
 def test_quantised(op, inputs, attrs):
@@ -195,7 +196,8 @@ def test_quantised(op, inputs, attrs):
 
 
 def test_what_is_not_compiled_says_so():
-    model, _ = model_of("GroupQueryAttention", [f32(1, 1, 16), f32(1, 1, 16), f32(1, 1, 16), None, None, np.array([0], np.int32), np.array(1, np.int32)],
+    model, _ = model_of("GroupQueryAttention", [f32(1, 1, 16), f32(1, 1, 16), f32(1, 1, 16), None, None,
+                                                np.array([0], np.int32), np.array(1, np.int32)],
                         1, (6,), num_heads=2, kv_num_heads=2, smooth_softmax=1)  # fmt: skip
     with pytest.raises(Exception, match="smooth_softmax=0"):
         import_proto(model, name="test")

@@ -67,9 +67,11 @@ def floats(*shape: int) -> np.ndarray:
 
 def test_shape_arithmetic_leaves_no_operator(tmp_path: Path) -> None:
     nodes = [
-        node("Shape", ["x"], ["s"]), node("Gather", ["s", "zero"], ["b"], axis=0), node("Gather", ["s", "one"], ["t"], axis=0),
+        node("Shape", ["x"], ["s"]), node("Gather", ["s", "zero"], ["b"], axis=0),
+        node("Gather", ["s", "one"], ["t"], axis=0),
         node("Unsqueeze", ["b", "axis"], ["b1"]), node("Unsqueeze", ["t", "axis"], ["t1"]),
-        node("Div", ["t1", "two"], ["half"]), node("Mul", ["half", "two"], ["even"]), node("Sub", ["t1", "even"], ["odd"]),
+        node("Div", ["t1", "two"], ["half"]), node("Mul", ["half", "two"], ["even"]),
+        node("Sub", ["t1", "even"], ["odd"]),
         node("Add", ["even", "odd"], ["again"]), node("Concat", ["b1", "again", "heads", "rest"], ["to"], axis=0),
         node("Reshape", ["x", "to"], ["y"]),
     ]  # fmt: skip
@@ -83,7 +85,8 @@ def test_shape_arithmetic_leaves_no_operator(tmp_path: Path) -> None:
 def test_dimensions_by_name_expression_and_without_name(tmp_path: Path) -> None:
     inputs = [
         value("a", FLOAT, ("past", 4)), value("b", FLOAT, ("sequence", 4)), value("m", FLOAT, ("past + sequence", 4)),
-        value("u", FLOAT, (None, 4)), value("q", FLOAT, ("?", 4)), value("z", FLOAT, (0, 4)), value("n", FLOAT, (-1, 4)),
+        value("u", FLOAT, (None, 4)), value("q", FLOAT, ("?", 4)), value("z", FLOAT, (0, 4)),
+        value("n", FLOAT, (-1, 4)),
     ]  # fmt: skip
     nodes = [node("Concat", ["a", "b"], ["ab"], axis=0), node("Add", ["ab", "m"], ["y"])]
     nodes += [node("Relu", [name], [f"r{name}"]) for name in "uqzn"]
@@ -144,7 +147,8 @@ def test_large_weights_are_changed_when_they_are_read(tmp_path: Path) -> None:
     weight = floats(512, 1024)  # more than is folded at once
     nodes = [
         node("Transpose", ["w"], ["wt"], perm=[1, 0]), node("Cast", ["wt"], ["half"], to=TensorProto.FLOAT16),
-        node("Cast", ["half"], ["full"], to=FLOAT), node("Reshape", ["full", "to"], ["wr"]), node("MatMul", ["x", "wr"], ["y"]),
+        node("Cast", ["half"], ["full"], to=FLOAT), node("Reshape", ["full", "to"], ["wr"]),
+        node("MatMul", ["x", "wr"], ["y"]),
     ]  # fmt: skip
     path = save(tmp_path / "m.onnx", nodes, [value("x", FLOAT, (2, 1024))], [value("y", FLOAT, (2, 512))],
                 {"w": weight, "to": [1024, 512]})  # fmt: skip
@@ -171,7 +175,8 @@ def test_sparse_initialisers_are_dense(tmp_path: Path) -> None:
 
 def test_external_data_is_read_right(tmp_path: Path) -> None:
     path = save(tmp_path / "m.onnx", [node("MatMul", ["x", "w"], ["h"]), node("Add", ["h", "b"], ["y"])],
-                [value("x", FLOAT, (2, 64))], [value("y", FLOAT, (2, 32))], {"w": floats(64, 32), "b": floats(32)})  # fmt: skip
+                [value("x", FLOAT, (2, 64))], [value("y", FLOAT, (2, 32))],
+                {"w": floats(64, 32), "b": floats(32)})  # fmt: skip
     onnx.save(onnx.load(path), path, save_as_external_data=True, location="m.data", size_threshold=0)
     assert (tmp_path / "m.data").stat().st_size >= 4 * 65 * 32
     check(path, {"x": floats(2, 64)})
@@ -244,7 +249,8 @@ def test_model_functions_with_attributes(tmp_path: Path) -> None:
         "own", "Leak", ["a"], ["b"], [leaky], opsets, attribute_protos=[helper.make_attribute("slope", 0.5)]
     )
     outer = helper.make_function("own", "Twice", ["a", "w"], ["c"], [
-        node("Leak", ["a"], ["b"], domain="own"), node("Leak", ["b"], ["d"], domain="own", slope=0.25), node("Add", ["d", "w"], ["c"]),
+        node("Leak", ["a"], ["b"], domain="own"), node("Leak", ["b"], ["d"], domain="own", slope=0.25),
+        node("Add", ["d", "w"], ["c"]),
     ], opsets)  # fmt: skip
     nodes = [node("Twice", ["x", "w"], ["h"], domain="own"), node("Twice", ["h", "w"], ["y"], domain="own")]
     path = save(tmp_path / "m.onnx", nodes, [value("x", FLOAT, ("n", 4))], [value("y", FLOAT, ("n", 4))],

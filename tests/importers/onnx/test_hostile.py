@@ -171,13 +171,16 @@ BOMBS: dict[str, tuple[list, dict]] = {
         [node("Range", ["a", "b", "c"], ["r"])], {"a": np.float32(0), "b": np.float32(1e30), "c": np.float32(1e-38)},
     ),
     "Resize": (
-        [node("Resize", ["o", "", "n"], ["r"])], {"o": np.ones((1, 1, 8, 8), "f4"), "n": np.array([1, 1, 1e5, 1e5], "f4")},
+        [node("Resize", ["o", "", "n"], ["r"])],
+        {"o": np.ones((1, 1, 8, 8), "f4"), "n": np.array([1, 1, 1e5, 1e5], "f4")},
     ),
     "Pad": ([node("Pad", ["o", "n"], ["r"])], {"o": np.ones(1, "f4"), "n": [1 << 40, 1 << 40]}),
     "OneHot": ([node("OneHot", ["i", "n", "v"], ["r"])], {"i": [1], "n": 1 << 50, "v": np.array([0, 1], "f4")}),
     "HannWindow": ([node("HannWindow", ["n"], ["r"])], {"n": 1 << 50}),
     "Add": ([node("Add", ["p", "q"], ["r"])], {"p": np.ones((1 << 17, 1), "f4"), "q": np.ones((1, 1 << 17), "f4")}),
-    "MatMul": ([node("MatMul", ["p", "q"], ["r"])], {"p": np.ones((1 << 17, 1), "f4"), "q": np.ones((1, 1 << 17), "f4")}),
+    "MatMul": (
+        [node("MatMul", ["p", "q"], ["r"])], {"p": np.ones((1 << 17, 1), "f4"), "q": np.ones((1, 1 << 17), "f4")},
+    ),
     "Concat, doubling": (
         [node("Concat", [f"v{i}"] * 2, [f"v{i + 1}"], axis=0) for i in range(60)] + [node("Identity", ["v60"], ["r"])],
         {"v0": np.ones(4, "f4")},
@@ -368,10 +371,12 @@ def real_model() -> bytes:
     otherwise = body("else", [node("Tanh", ["h"], ["e"])], [], [info("e", ("n", 8))])
     scalar, flag = info("i", (), INT64), info("go", (), TensorProto.BOOL)
     step = body("step", [node("Identity", ["go"], ["on"]), node("Add", ["s", "s"], ["d"])],
-                [scalar, flag, info("s", ("n", 8))], [info("on", (), TensorProto.BOOL), info("d", ("n", 8))])  # fmt: skip
+                [scalar, flag, info("s", ("n", 8))],
+                [info("on", (), TensorProto.BOOL), info("d", ("n", 8))])  # fmt: skip
     nodes = [
-        node("Gather", ["table", "ids"], ["g"], axis=0), node("MatMul", ["x", "w"], ["m"]), node("Add", ["m", "b"], ["h"]),
-        node("If", ["c"], ["k"], then_branch=then, else_branch=otherwise), node("Loop", ["two", "", "k"], ["l"], body=step),
+        node("Gather", ["table", "ids"], ["g"], axis=0), node("MatMul", ["x", "w"], ["m"]),
+        node("Add", ["m", "b"], ["h"]), node("If", ["c"], ["k"], then_branch=then, else_branch=otherwise),
+        node("Loop", ["two", "", "k"], ["l"], body=step),
         node("Shape", ["x"], ["size"]), node("Slice", ["size", "zero", "one"], ["rows"]),
         node("Concat", ["rows", "rest"], ["shape"], axis=0), node("Reshape", ["l", "shape"], ["q"]),
         node("Transpose", ["q"], ["p"], perm=[0, 2, 1]), node("Softmax", ["p"], ["z"], axis=-1),
@@ -381,7 +386,8 @@ def real_model() -> bytes:
     rng = np.random.default_rng(0)
     weights = {
         "table": rng.standard_normal((5, 4)).astype("f4"), "w": rng.standard_normal((16, 8)).astype("f4"),
-        "b": np.ones(8, "f4"), "two": np.array(2), "zero": np.array([0]), "one": np.array([1]), "rest": np.array([4, 2]),
+        "b": np.ones(8, "f4"), "two": np.array(2), "zero": np.array([0]), "one": np.array([1]),
+        "rest": np.array([4, 2]),
     }  # fmt: skip
     inputs = [info("x", ("n", 16)), info("c", (), TensorProto.BOOL), info("ids", ("k",), INT64)]
     graph = helper.make_graph(
@@ -408,7 +414,8 @@ for line in sys.stdin:
 
 @pytest.fixture(scope="module")
 def worker() -> Iterator[subprocess.Popen]:
-    """A process that imports the files named on its input; a crash of it is a failure of the test that sent the name."""
+    """A process that imports the files named on its input; a crash of it is a failure of the test that sent the
+    name."""
     arguments = [sys.executable, "-c", WORKER]
     with subprocess.Popen(
         arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -429,7 +436,9 @@ def test_the_real_model_is_imported(worker: subprocess.Popen, tmp_path: Path) ->
 
 
 EDITS = st.lists(
-    st.tuples(st.sampled_from(["flip", "set", "cut", "repeat", "number"]), st.integers(0, len(REAL) - 1), st.integers(0, 255)),
+    st.tuples(
+        st.sampled_from(["flip", "set", "cut", "repeat", "number"]), st.integers(0, len(REAL) - 1), st.integers(0, 255),
+    ),
     min_size=1, max_size=4,
 )  # fmt: skip
 

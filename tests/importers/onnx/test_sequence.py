@@ -89,8 +89,8 @@ def test_sequences_as_inputs_or_outputs_of_a_file_are_refused() -> None:
 def test_what_is_not_there_is_refused(op: str, inputs: list[str], reason: str) -> None:
     attrs = {"axis": 0} if op == "ConcatFromSequence" else {}
     nodes = [
-        integer("five", 5), helper.make_node("SequenceConstruct", ["x"], ["s"]), helper.make_node("SequenceEmpty", [], ["e"]),
-        helper.make_node(op, inputs, ["y"], **attrs),
+        integer("five", 5), helper.make_node("SequenceConstruct", ["x"], ["s"]),
+        helper.make_node("SequenceEmpty", [], ["e"]), helper.make_node(op, inputs, ["y"], **attrs),
     ]  # fmt: skip
     infos = [helper.make_tensor_value_info("x", T.FLOAT, [2, 6]), helper.make_tensor_value_info("p", T.INT64, [])]
     with pytest.raises(UnsupportedModel, match=reason):
