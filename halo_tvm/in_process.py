@@ -27,7 +27,7 @@ from .passes.schedule import schedule_functions
 from .plugins import load_plugins
 from .runtime.host import resolve_threads
 from .runtime.inputs import bind_inputs
-from .runtime.session import Runner, machine_of
+from .runtime.session import Runner, machine_of, sizes_refused
 from .runtime.tensors import aligned_empty, to_arrays, to_tensor
 from .targets import Target, resolve, usable_cpus
 
@@ -73,7 +73,8 @@ class Program:
         Inputs must be dense, lie at multiples of 64 bytes and have elements. An output may be one of the inputs.
         """
         main, arguments = self._main, (*inputs, *self._arguments)
-        return self._runner.call(lambda: main(*arguments))
+        with sizes_refused():
+            return self._runner.call(lambda: main(*arguments))
 
 
 def compile_in_process(

@@ -119,6 +119,7 @@ class _Resolver(relax.PyExprMutator):
     def __init__(self, mod: tvm.IRModule) -> None:
         super().__init__(mod)
         self._products: dict[tirx.Var, tvm.ir.Expr] = {}
+        self._analyzer = tvm.sym.Analyzer()
         self._given = set(relax.analysis.defined_symbolic_vars(mod["main"])) - _named(mod["main"])
 
     def visit_match_cast_(self, binding: relax.MatchCast) -> None:
@@ -127,10 +128,21 @@ class _Resolver(relax.PyExprMutator):
         if not found or any(isinstance(dim, tirx.Var) and dim in self._given for dim, _ in found):
             super().visit_match_cast_(binding)  # an importer's: it names what is not known, or checks
             return
+        if any(not isinstance(dim, tirx.Var) and not self._analyzer.can_prove_equal(dim, old) for dim, old in found):
+            dims = self._resolved([dim for dim, _ in found])  # an importer's, too: it checks
+            self._replace(binding.var, self.builder_.match_cast(value, relax.TensorType(dims, binding.ty.dtype)))
+            return
         for (dim, _), product in zip(found, value.ty.shape.values):
             if isinstance(dim, tirx.Var):
                 self._products.setdefault(dim, product)
-        self.set_var_remap(binding.var, value)
+        self._replace(binding.var, value)
+
+    def _replace(self, var: relax.Var, value: relax.Expr) -> None:
+        """`value` is what `var` was; an output of the graph stays one."""
+        value = value if isinstance(value, relax.Var) else self.builder_.emit(value)
+        if isinstance(value, relax.DataflowVar) and not isinstance(var, relax.DataflowVar):
+            value = self.builder_.emit_output(value)
+        self.set_var_remap(var, value)
 
     def visit_shape_expr_(self, shape: relax.ShapeExpr) -> relax.Expr:
         return relax.ShapeExpr(self._resolved(shape.values))

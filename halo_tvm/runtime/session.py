@@ -16,25 +16,27 @@ from __future__ import annotations
 
 import os
 import queue
+import re
 import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 import tvm_ffi
 
-from ..errors import EnvironmentProblem, UsageError
+from ..errors import EnvironmentProblem, InputError, UsageError
 from ..targets import usable_cpus
 
 T = TypeVar("T")
 _SHARE_ALL_CORES = -3  # affinity mode of runtime.config_threadpool
 _CPU, _DEVICE_ID, _POOLED = 1, 0, 2
 _EXIT_WAIT_S = 5.0
+REFUSED = "halo_tvm refused: "  # begins what a kernel says that refuses to run
 
 
 @dataclass
@@ -122,7 +124,8 @@ class Session:
     def run(self, inputs: Sequence[tvm_ffi.Tensor]) -> object:
         """Outputs of one run: a tensor, or an array of tensors."""
         main, arguments = self._main, self._arguments
-        return self.call(lambda: main(*inputs, *arguments))
+        with sizes_refused():
+            return self.call(lambda: main(*inputs, *arguments))
 
     def time(self, inputs: Sequence[tvm_ffi.Tensor], *, number: int, repeat: int) -> list[float]:
         """Milliseconds per run, `repeat` samples, each the mean of `number` runs, after one warm-up run."""
@@ -185,6 +188,29 @@ class Session:
     def close(self) -> None:
         """End the runner after the requests already queued; closing twice is fine."""
         self._runner.close()
+
+
+@contextmanager
+def sizes_refused() -> Iterator[None]:
+    """A run that ends because sizes do not fit each other ends with an `InputError`.
+
+    Sizes that depend on values, or that a model assumes, are compared while it runs.
+    """
+    try:
+        yield
+    except (RuntimeError, ValueError) as error:
+        text = str(error)
+        if REFUSED in text:
+            found = text[text.index(REFUSED) + len(REFUSED) :].split("\n")[0].strip()
+        elif "match_cast" in text:
+            pair = re.search(r"\((-?\d+) vs\.? (-?\d+)\)", text)
+            found = f"{pair[1]} where the model needs {pair[2]}" if pair else "others"
+        else:
+            raise
+        raise InputError(
+            f"sizes do not fit each other: expected inputs that make them equal and not negative, found {found}; "
+            "give inputs of other sizes"
+        ) from error
 
 
 def configure_threads(threads: int, cpus: Sequence[int]) -> None:

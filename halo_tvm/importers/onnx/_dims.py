@@ -20,9 +20,18 @@ class Sizes:
 
     def __init__(self) -> None:
         self._analyzer = sym.Analyzer()
+        self._noted: set[str] = set()  # sizes of tensors, as text
 
     def declare(self, var: tirx.Var, low: int, high: int) -> None:
         self._analyzer.update(var, sym.ConstIntBound(low, high))
+
+    def note(self, dims: Iterable[Dim]) -> None:
+        """Sizes of a tensor: not negative, whether or not that can be proven."""
+        self._noted.update(str(dim) for dim in dims if not isinstance(dim, int))
+
+    def is_size(self, dim: Dim) -> bool:
+        """Whether `dim` is not negative, as far as is known."""
+        return bool(self.decided(prim(dim) >= 0)) or str(dim) in self._noted
 
     def simplify(self, dim: Dim) -> Dim:
         return dim if isinstance(dim, int | float) else plain(self._analyzer.simplify(_bounded(dim)))

@@ -33,6 +33,7 @@ def _integer(node: Node) -> bool:
 @symbolic("Shape")
 def shape(node: Node) -> Value:
     dims = node.shape(0)
+    node.sizes.note(dims)
     end = node.attr("end", len(dims))
     array = np.empty(len(dims), dtype=object)
     array[:] = dims
@@ -110,10 +111,15 @@ _RESULT = dict.fromkeys(("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEq
 
 
 def _div(node: Node, a: Dim, b: Dim) -> Dim | None:
-    # Sizes are not negative, so that rounding towards zero and down are one.
-    if isinstance(b, int) and b > 0 or not isinstance(b, int):
+    """Rounded towards zero; None unless the divisor is positive, as a size is."""
+    if not node.sizes.decided(prim(b) > 0):
+        if not node.sizes.is_size(b):
+            return None
+        b = node.sizes.maximum(b, 1)  # division by zero would end the process
+    if node.sizes.is_size(a):
         return node.sizes.floordiv(a, b)
-    return None
+    below = node.sizes.floordiv(node.sizes.maximum(prim(0) - a, 0), b)
+    return prim(node.sizes.floordiv(node.sizes.maximum(a, 0), b)) - below
 
 
 def _mod(node: Node, a: Dim, b: Dim) -> Dim | None:
@@ -147,7 +153,10 @@ def sign(node: Node) -> Value | None:
     if not isinstance(value, Symbolic):
         return None
     out = np.empty(value.shape, dtype=object)
-    out.reshape(-1)[:] = [node.sizes.simplify(prim(0) - e) if node.op == "Neg" else e for e in value.array.reshape(-1)]
+    for position, e in enumerate(value.array.reshape(-1)):
+        minus = node.sizes.simplify(prim(0) - e)
+        positive = e if node.sizes.is_size(e) else node.sizes.maximum(e, minus)
+        out.reshape(-1)[position] = minus if node.op == "Neg" else positive
     return known(out, value.dtype)
 
 
@@ -167,8 +176,10 @@ def reduce(node: Node) -> Value | None:
     value = node.inputs[0]
     if not isinstance(value, Symbolic) or not _integer(node):
         return None
-    if value.array.ndim != 1 or (len(node.inputs) > 1 and not node.is_known(1) and node.has(1)):
+    if value.array.ndim != 1 or not value.array.size or (node.has(1) and not node.is_known(1)):
         return None
+    if node.attr("noop_with_empty_axes", 0) and not (node.ints(1) if node.has(1) else node.attr("axes", ())):
+        return value
     total = None
     for e in value.array:
         if total is None:
@@ -207,8 +218,3 @@ def constant_of_shape(node: Node) -> Value | None:
     if value.dtype.kind not in "iub" or min(dims, default=0) < 0 or math.prod(dims) > _MOST:
         return None
     return Constant.of(np.full(dims, value[0]))
-
-
-@symbolic("Range")
-def arange(node: Node) -> Value | None:
-    return None  # a range over a symbolic length is a tensor

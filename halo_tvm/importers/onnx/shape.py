@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from tvm import relax, te, tirx
 
 from ._dims import prim
-from ._node import Node
+from ._node import Node, expr_shape
 from ._registry import converter
 from ._values import Constant, Dim, Symbolic
 
@@ -23,7 +25,16 @@ def reshape(node: Node) -> relax.Expr:
     shape = node.shape(0)
     if not node.attr("allowzero", 0):
         dims = [shape[i] if isinstance(d, int) and d == 0 else d for i, d in enumerate(dims)]
-    return relax.op.reshape(node.x(0), filled(node, dims, shape))
+    dims = filled(node, dims, shape)
+    return relax.op.reshape(_of_size(node, node.x(0), dims), dims)
+
+
+def _of_size(node: Node, x: relax.Expr, dims: Sequence[Dim]) -> relax.Expr:
+    """`x`, declared to have as many elements as `dims` where that cannot be proven."""
+    count, wanted = node.sizes.product(expr_shape(x)), node.sizes.product(dims)
+    if node.sizes.is_equal(count, wanted) or isinstance(count, int) and isinstance(wanted, int):
+        return x
+    return node.declared(relax.op.reshape(x, [count]), [wanted])
 
 
 def filled(node: Node, dims: list[Dim], shape: tuple[Dim, ...]) -> list[Dim]:
@@ -59,10 +70,15 @@ def squeeze(node: Node) -> relax.Expr:
     axes = _axes(node, len(shape))
     if axes is None:
         axes = [i for i, d in enumerate(shape) if isinstance(d, int) and d == 1]
+    unproven = False
     for axis in axes:
         known = node.sizes.decided(prim(shape[axis]) == 1) if not isinstance(shape[axis], int) else shape[axis] == 1
         node.refuse_unless(known is not False, f"expected a size of 1 at axis {axis}, found {shape[axis]}")
-    return relax.op.reshape(node.x(0), [d for i, d in enumerate(shape) if i not in axes])
+        unproven = unproven or known is None
+    x = node.x(0)
+    if unproven:
+        x = node.declared(x, [1 if i in axes else d for i, d in enumerate(shape)])
+    return relax.op.reshape(x, [d for i, d in enumerate(shape) if i not in axes])
 
 
 @converter("Unsqueeze")
@@ -90,11 +106,26 @@ def expand(node: Node) -> relax.Expr:
     rank = max(len(shape), len(wanted))
     old: list[Dim] = [1] * (rank - len(shape)) + list(shape)
     new: list[Dim] = [1] * (rank - len(wanted)) + list(wanted)
-    out = [b if isinstance(a, int) and a == 1 else a for a, b in zip(old, new)]
+    out = [_expanded(node, a, b) for a, b in zip(old, new)]
     x = node.x(0)
     if len(shape) < rank:
         x = node.emit(relax.op.reshape(x, old))
+    own = [a if isinstance(a, int) else b for a, b in zip(old, out)]
+    if any(not node.sizes.is_equal(a, b) for a, b in zip(old, own)):
+        x, old = node.declared(x, own), own
     return relax.op.broadcast_to(x, out) if any(not node.sizes.is_equal(a, b) for a, b in zip(old, out)) else x
+
+
+def _expanded(node: Node, old: Dim, new: Dim) -> Dim:
+    """What a size becomes. A symbolic one is not taken for a 1 that is repeated: a run where it is one is refused."""
+    if isinstance(old, int) and old == 1:
+        return new
+    if isinstance(new, int) and new == 1 or node.sizes.is_equal(old, new):
+        return old
+    if isinstance(old, int):
+        node.refuse_unless(not isinstance(new, int), f"a size of {old} cannot be expanded to {new}")
+        return old
+    return new
 
 
 @converter("Concat")

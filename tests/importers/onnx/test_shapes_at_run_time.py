@@ -1,0 +1,112 @@
+"""Sizes known at run time only: what does not fit is refused, and shape arithmetic is that of ONNX."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from halo_tvm.errors import HaloError, InputError
+from halo_tvm.importers.onnx import import_onnx
+from halo_tvm.in_process import Program, compile_in_process
+
+_KINDS = {"float32": TensorProto.FLOAT, "int64": TensorProto.INT64, "bool": TensorProto.BOOL}
+_node = helper.make_node
+
+
+def _ints(name: str, *values: int) -> onnx.NodeProto:
+    return _node("Constant", [], [name], value_ints=list(values))
+
+
+def _shape_of(axis: int, name: str) -> list[onnx.NodeProto]:
+    """The size of `axis` of x as a tensor [1]."""
+    return [_node("Shape", ["x"], [name], start=axis, end=axis + 1)]
+
+
+def _saved(folder: Path, nodes: list, inputs: dict[str, tuple], out: str = "float32", rank: int = 1) -> Path:
+    """A model of opset 18 with the output y; `inputs`: name -> (dtype, shape)."""
+    infos = [helper.make_tensor_value_info(n, _KINDS[dtype], shape) for n, (dtype, shape) in inputs.items()]
+    result = helper.make_tensor_value_info("y", _KINDS[out], [f"out{i}" for i in range(rank)])
+    model = helper.make_model(
+        helper.make_graph(nodes, "g", infos, [result]),
+        opset_imports=[helper.make_opsetid("", 18)],
+        ir_version=9,
+    )
+    onnx.save(model, folder / "model.onnx")
+    return folder / "model.onnx"
+
+
+def _compiled(*args: object, **kwargs: object) -> Program:
+    return compile_in_process(import_onnx(_saved(*args, **kwargs)))
+
+
+def _peer(folder: Path, **inputs: np.ndarray) -> np.ndarray:
+    import onnxruntime
+
+    return onnxruntime.InferenceSession(str(folder / "model.onnx")).run(None, inputs)[0]
+
+
+def test_expand_of_a_symbolic_size_is_no_repetition(tmp_path: Path) -> None:
+    program = _compiled(
+        tmp_path, [_ints("s", 5, 3), _node("Expand", ["x", "s"], ["y"])], {"x": ("float32", ["n", 3])}, rank=2
+    )
+    x = np.arange(15, dtype=np.float32).reshape(5, 3)
+    np.testing.assert_array_equal(program(x=x)["y"], x)
+    with pytest.raises(InputError, match="sizes"):
+        program(x=x[:1])
+
+
+@pytest.mark.parametrize("n", [1, 3, 6, 7, 12])
+def test_shape_arithmetic_rounds_as_integers_do(tmp_path: Path, n: int) -> None:
+    """(n - 6) / 4 and |n - 6| as values, and as the size of a result."""
+    nodes = [
+        *_shape_of(0, "n"),
+        _ints("six", 6),
+        _ints("four", 4),
+        _node("Sub", ["n", "six"], ["d"]),
+        _node("Div", ["d", "four"], ["q"]),
+        _node("Abs", ["d"], ["a"]),
+        _node("Mod", ["d", "four"], ["m"]),
+        _node("Concat", ["q", "a", "m"], ["y"], axis=0),
+    ]
+    program = _compiled(tmp_path, nodes, {"x": ("float32", ["n"])}, out="int64")
+    x = np.ones(n, np.float32)
+    np.testing.assert_array_equal(program(x=x)["y"], _peer(tmp_path, x=x))
+
+
+def test_reshape_never_drops_elements(tmp_path: Path) -> None:
+    program = _compiled(
+        tmp_path, [_ints("s", -1, 4), _node("Reshape", ["x", "s"], ["y"])], {"x": ("float32", ["n"])}, rank=2
+    )
+    x = np.arange(8, dtype=np.float32)
+    np.testing.assert_array_equal(program(x=x)["y"], x.reshape(-1, 4))
+    with pytest.raises(InputError, match="sizes"):
+        program(x=x[:6])
+
+
+def test_squeeze_of_a_symbolic_axis_is_checked(tmp_path: Path) -> None:
+    program = _compiled(
+        tmp_path, [_ints("a", 1), _node("Squeeze", ["x", "a"], ["y"])], {"x": ("float32", ["n", "m"])}
+    )
+    x = np.arange(3, dtype=np.float32).reshape(3, 1)
+    np.testing.assert_array_equal(program(x=x)["y"], x[:, 0])
+    with pytest.raises(InputError, match="sizes"):
+        program(x=np.ones((3, 2), np.float32))
+
+
+@pytest.mark.parametrize("noop", [0, 1])
+def test_sums_of_shapes_over_no_axes(tmp_path: Path, noop: int) -> None:
+    nodes = [_node("Shape", ["x"], ["s"]), _node("ReduceSum", ["s"], ["y"], noop_with_empty_axes=noop)]
+    program = _compiled(tmp_path, nodes, {"x": ("float32", ["n", "m"])}, out="int64")
+    x = np.ones((2, 5), np.float32)
+    np.testing.assert_array_equal(program(x=x)["y"], _peer(tmp_path, x=x))
+
+
+def test_a_slice_of_unknown_end(tmp_path: Path) -> None:
+    nodes = [_ints("from", 2), _ints("to", -3), _node("Slice", ["x", "from", "to"], ["y"])]
+    program = _compiled(tmp_path, nodes, {"x": ("float32", ["n", 3])}, rank=2)
+    x = np.arange(27, dtype=np.float32).reshape(9, 3)
+    np.testing.assert_array_equal(program(x=x)["y"], x[2:-3])
