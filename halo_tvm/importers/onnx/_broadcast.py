@@ -1,11 +1,12 @@
-"""Operands of one broadcasting operator, given shapes from which Relax can derive the result's."""
+"""Operands whose sizes must fit each other: those of one broadcasting operator, and those of declared sizes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tvm import relax
 
+from ._dims import prim
 from ._node import Node, expr_shape
 from ._values import Dim
 
@@ -22,6 +23,38 @@ def aligned(node: Node, xs: Sequence[relax.Expr]) -> list[relax.Expr]:
             if _is_one(out[axis]) or (not isinstance(out[axis], int) and isinstance(dim, int) and dim != 1):
                 out[axis] = dim
     return [_declared(node, x, out[rank - len(expr_shape(x)) :]) for x in xs]
+
+
+def same_sizes(node: Node, x: relax.Expr, shape: Sequence[Dim | None], what: str = "input") -> relax.Expr:
+    """`x` of `shape` (None: any size). What is known to differ is refused now, what may differ when it does."""
+    return _fitted(node, x, shape, what, lambda dim, size: size, "", lambda dim, size: dim == size)
+
+
+def at_most(node: Node, x: relax.Expr, shape: Sequence[Dim | None], what: str = "input") -> relax.Expr:
+    """As `same_sizes`, for sizes that may be smaller; the sizes of the result are minima of both."""
+    return _fitted(node, x, shape, what, node.sizes.minimum, "at most ", lambda dim, size: prim(dim) <= prim(size))
+
+
+def at_least(node: Node, x: relax.Expr, shape: Sequence[Dim | None], what: str = "input") -> relax.Expr:
+    """As `same_sizes`, for sizes that may be larger; the sizes of the result are maxima of both."""
+    return _fitted(node, x, shape, what, node.sizes.maximum, "at least ", lambda dim, size: prim(dim) >= prim(size))
+
+
+def _fitted(
+    node: Node, x: relax.Expr, shape: Sequence[Dim | None], what: str, joined: Callable[[Dim, Dim], Dim], word: str,
+    fits: Callable[[Dim, Dim], object],
+) -> relax.Expr:  # fmt: skip
+    found = expr_shape(x)
+    node.refuse_unless(len(found) == len(shape), f"expected {what} of rank {len(shape)}, found {len(found)}")
+    dims = list(found)
+    for axis, (dim, size) in enumerate(zip(found, shape)):
+        if size is None or node.sizes.is_equal(dim, size):
+            continue
+        decided = node.sizes.decided(fits(dim, size)) if word or isinstance(dim, int) and isinstance(size, int) else None
+        node.refuse_unless(decided is not False, f"expected {what} of size {word}{size} along axis {axis}, found {dim}")
+        if decided is None:
+            dims[axis] = joined(dim, size)
+    return x if all(d is f for d, f in zip(dims, found)) else node.declared(x, dims)
 
 
 def _declared(node: Node, x: relax.Expr, wanted: Sequence[Dim]) -> relax.Expr:

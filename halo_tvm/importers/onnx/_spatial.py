@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tvm import tirx
+from tvm import relax, tirx
 
-from ._node import Node
+from ._broadcast import at_least
+from ._dims import prim
+from ._node import Node, expr_shape
 from ._values import Dim
 
 
@@ -53,6 +55,23 @@ def window_of(node: Node, sizes: Sequence[Dim], kernel: Sequence[int]) -> Window
     else:
         node.refuse_unless(auto == "NOTSET", f"expected auto_pad NOTSET, VALID, SAME_UPPER or SAME_LOWER, found {auto}")
     return Window(tuple(kernel), strides, dilations, tuple(pads))
+
+
+def filled(node: Node, x: relax.Expr, window: Window) -> relax.Expr:
+    """`x` [n, c, *space], in which `window` fits at least once; a run where it does not is refused."""
+    shape = expr_shape(x)
+    rank = len(shape) - 2
+    if not window.is_static:  # auto_pad SAME: a window for every stride
+        return x
+    least: list[Dim | None] = [None, None]
+    for size, k, d, a, b in zip(shape[2:], window.kernel, window.dilations, window.pads, window.pads[rank:]):
+        extent = (k - 1) * d + 1 - a - b
+        fits = node.sizes.decided(prim(size) >= extent)
+        least.append(None if fits else extent)
+    if all(size is None for size in least):
+        return x
+    # Its sizes under the names they had: nothing behind it sees a maximum.
+    return node.declared(at_least(node, x, least, "an image"), shape)
 
 
 def _same(node: Node, sizes: Sequence[Dim], extents: Sequence[int], strides: Sequence[int], upper: bool) -> list[Dim]:

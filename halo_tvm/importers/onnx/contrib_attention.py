@@ -8,11 +8,12 @@ import tvm
 from tvm import relax, te, tirx
 
 from ._attend import Visibility, attend, bias_of
+from ._broadcast import same_sizes
 from ._dims import prim
 from ._node import Node, expr_shape
 from ._registry import converter
 from ._spell import add, cast, concat, cut, number, reshape, transpose
-from ._values import Constant, Dim, Symbolic
+from ._values import Dim
 from .attention import split_heads
 from .matmul import product
 from .rotary import rotate
@@ -108,9 +109,8 @@ def _visibility(node: Node, q: relax.Expr, k: relax.Expr, *, mask: int, bias: in
         shape = node.shape(mask)
         node.refuse_unless(len(shape) in (1, 2, 3), f"expected a mask of rank 1, 2 or 3, found {len(shape)}")
         if len(shape) == 1:
-            fits = node.sizes.is_equal(shape[0], b) or not isinstance(shape[0], int) or not isinstance(b, int)
-            node.refuse_unless(fits, f"expected a mask of one length per row, found {shape[0]} numbers for {b} rows")
-            keys = _before(node, cast(node, node.x(mask), "int64"), b, t)
+            lengths = same_sizes(node, node.x(mask), [b], "a mask of one length per row")
+            keys = _before(node, cast(node, lengths, "int64"), b, t)
         else:
             seen = node.emit(relax.op.not_equal(node.x(mask), number(0, node.dtype(mask))))
             keys = reshape(node, seen, [shape[0], 1, *([1] if len(shape) == 2 else [shape[1]]), shape[-1]])
@@ -146,7 +146,7 @@ def group_query_attention(node: Node) -> tuple[relax.Expr | None, ...]:
     heads, groups = int(node.attr("num_heads")), int(node.attr("kv_num_heads"))
     q, k, v = _operands(node, heads, groups)
     b, s, _, d = expr_shape(q)
-    total = cast(node, reshape(node, node.x(5), [b]), "int64")
+    total = cast(node, same_sizes(node, _flat(node, node.x(5)), [b], "seqlens_k"), "int64")
     total = node.emit(relax.op.add(total, number(1, "int64")))
     # Tokens that were there before: none in a first call, whose rows may be padded behind.
     start = node.te(_starts, total, prim(s), name="gqa_starts")
@@ -157,7 +157,9 @@ def group_query_attention(node: Node) -> tuple[relax.Expr | None, ...]:
         q, k = (rotate(node, x, positions, node.x(7), node.x(8), swapped) for x in (q, k))
     if node.has(3):
         width = _cache_width(node, node.shape(3)[2], s)
-        old_k, old_v = (node.x(i) for i in (3, 4))
+        shape = [b, groups, node.shape(3)[2], d]
+        old_k, old_v = (same_sizes(node, node.x(i), shape, "a cache") for i in (3, 4))
+        k, v = (same_sizes(node, x, [b, s, groups, d], "keys and values") for x in (k, v))
         present_k, present_v = (
             node.te(_joined, old, new, start, prim(width), name="gqa_cache") for old, new in ((old_k, k), (old_v, v))
         )
@@ -196,12 +198,14 @@ def _positions(node: Node, start: relax.Expr, b: Dim, s: Dim) -> relax.Expr:
 
 def _cache_width(node: Node, past: Dim, s: Dim) -> Dim:
     """Positions of the new cache: all tokens, or as many as the old cache has where that is more."""
-    value = node.inputs[6]
-    if isinstance(value, Constant | Symbolic):
-        total = node.dims(6)[0]
-        same = node.sizes.is_equal(total, prim(past) + s)
-        return total if same else node.sizes.maximum(past, total)
-    return node.sizes.simplify(prim(past) + s)
+    total = node.runtime_dims(6)[0]
+    same = node.sizes.is_equal(total, prim(past) + s)
+    return total if same else node.sizes.maximum(past, total)
+
+
+def _flat(node: Node, x: relax.Expr) -> relax.Expr:
+    """[n], of [n] or [n, 1]."""
+    return x if len(expr_shape(x)) == 1 else reshape(node, x, [node.sizes.product(expr_shape(x))])
 
 
 def _joined(old: te.Tensor, new: te.Tensor, start: te.Tensor, width: tvm.ir.Expr) -> te.Tensor:
@@ -210,8 +214,9 @@ def _joined(old: te.Tensor, new: te.Tensor, start: te.Tensor, width: tvm.ir.Expr
 
     def value(n, e, j, x):
         at = j - start[n]
-        before = old[n, e, tirx.max(tirx.min(j, kept - 1), 0), x]
-        behind = new[n, tirx.max(tirx.min(at, count - 1), 0), e, x]
-        return tirx.Select(at < 0, before, tirx.Select(at < count, behind, tirx.const(0, new.dtype)))
+        zero = tirx.const(0, new.dtype)
+        before = tirx.if_then_else(j < kept, old[n, e, j, x], zero)  # the old cache may be empty
+        behind = tirx.if_then_else(at < count, new[n, at, e, x], zero)
+        return tirx.if_then_else(at < 0, before, behind)
 
     return te.compute((old.shape[0], old.shape[1], width, old.shape[3]), value, name="cache")

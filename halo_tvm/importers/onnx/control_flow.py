@@ -10,6 +10,7 @@ from onnx import GraphProto
 from tvm import relax
 
 from .._loops import allocate_rows, first_rows, if_then_else, while_loop, write_row
+from ._broadcast import same_sizes
 from ._node import Node, expr_dtype, expr_shape
 from ._registry import converter
 from ._values import Constant, Dim, Sequence as SequenceValue, Symbolic, Tensor, Value
@@ -73,7 +74,19 @@ def _squeezed_axes(node: Node, then: GraphProto, otherwise: GraphProto) -> tuple
         axes = np.asarray(found).reshape(-1).tolist()
     else:
         axes = [i for a in inner[0].attribute if a.name == "axes" for i in a.ints]
-    return (value, axes) if isinstance(value, Tensor) and axes else None
+    if not isinstance(value, Tensor) or not axes:
+        return None
+    sizes = [value.shape[_axis(a, len(value.shape))] for a in axes if -len(value.shape) <= a < len(value.shape)]
+    return (value, axes) if len(sizes) == len(axes) and _asks_for_ones(node, sizes) else None
+
+
+def _asks_for_ones(node: Node, sizes: Sequence[Dim]) -> bool:
+    """Whether the condition holds exactly where all `sizes` are 1: it compares one of them with 1, the rest are 1."""
+    pair = node.graph.equalities.get(node.proto.input[0])
+    if pair is None or 1 not in [s for s in pair if isinstance(s, int)]:
+        return False
+    size = pair[1] if isinstance(pair[0], int) else pair[0]
+    return all(node.sizes.is_equal(s, size) or isinstance(s, int) and s == 1 for s in sizes)
 
 
 def _squeeze(node: Node, value: Tensor, axes: Sequence[int]) -> relax.Expr:
@@ -154,7 +167,7 @@ def _while(
 ) -> tuple[relax.Expr, ...]:
     builder = node.graph.builder
     zero, true = relax.const(_int64(0), "int64"), relax.const(_true())
-    limit = None if trips is None else _scalar(node, node.x(0))
+    limit = None if trips is None else _trip_count(node)
     going = true if condition is None else _scalar(node, node.x(1))
     init = [_expr(node, v) for v in carried]
     names_before = node.graph.dimension_names
@@ -206,10 +219,17 @@ def _row_count(node: Node, trips: Value | None) -> Dim | relax.Expr | None:
     """Rows to allocate for scan outputs; None when no useful bound is known ahead."""
     number = _number(trips)
     if number is not None:
-        return number if number <= _MOST_ROWS else None
+        return max(number, 0) if number <= _MOST_ROWS else None
     if isinstance(trips, Symbolic):
-        return trips.array.reshape(-1)[0]
-    return None if trips is None else _scalar(node, node.x(0))
+        return node.sizes.maximum(trips.array.reshape(-1)[0], 0)
+    return None if trips is None else _trip_count(node)
+
+
+def _trip_count(node: Node) -> relax.Expr:
+    """A loop of fewer than 0 iterations has none."""
+    count = _scalar(node, node.x(0))
+    count = count if isinstance(count, relax.Var) else node.emit(count)
+    return node.emit(relax.op.maximum(count, relax.const(_int64(0), "int64")))
 
 
 def _empty_rows(node: Node, row: relax.Expr) -> relax.Expr:
@@ -237,6 +257,9 @@ def scan(node: Node) -> object:
     xs = [node.x(kept + i) for i in range(scanned)]
     axes = [a + len(expr_shape(x)) if a < 0 else a for a, x in zip(axes, xs)]
     length = expr_shape(xs[0])[axes[0]]
+    for i, (x, a) in enumerate(zip(xs, axes)):  # all of one length
+        shape = expr_shape(x)
+        xs[i] = same_sizes(node, x, [*shape[:a], length, *shape[a + 1 :]], f"scanned input {i}")
     state = [node.value(i) for i in range(kept)]
     if isinstance(length, int) and 0 < length * _size(body) <= _UNROLLED_NODES:
         rows: list[list[Value]] = [[] for _ in range(outputs)]
@@ -312,7 +335,7 @@ def _moved(node: Node, rows: relax.Expr, axis: int) -> relax.Expr:
 def _row(node: Node, x: relax.Expr, axis: int, index: relax.Expr) -> relax.Expr:
     """`x` at one position of `axis`, which vanishes."""
     x = x if isinstance(x, relax.Var) else node.emit(x)
-    return node.emit(relax.op.take(x, index, axis))
+    return node.emit(relax.op.take(x, index, axis, mode="clip"))
 
 
 def _axis(axis: int, rank: int) -> int:

@@ -9,9 +9,10 @@ import numpy as np
 from tvm import relax, te, tirx
 
 from ...relay_ops.convolution import Convolution
+from ._broadcast import same_sizes
 from ._node import Node, expr_shape
 from ._registry import converter
-from ._spatial import Window, window_of
+from ._spatial import Window, filled, window_of
 from ._values import Constant, Dim
 
 
@@ -22,7 +23,8 @@ def conv(node: Node) -> relax.Expr:
     groups = int(node.attr("group", 1))
     weight = node.shape(1)
     node.refuse_unless(groups > 0 and weight[0] % groups == 0, f"expected output channels in {groups} groups")
-    args = [node.x(0), node.x(1)]
+    x = same_sizes(node, node.x(0), [None, weight[1] * groups, *[None] * len(sizes)], "input")
+    args = [filled(node, x, window), node.x(1)]
     attrs = {"layout": "first", **window.attrs(), "groups": groups}
     if window.is_static:
         out = node.emit(Convolution.call(*args, **attrs, pads=window.pads))
@@ -42,17 +44,17 @@ def conv_transpose(node: Node) -> relax.Expr:
     window, extra, given = _transposed(node, sizes, kernel)
     channels, inner = node.shape(0)[1], node.shape(1)[1]
     weight = node.value(1)
+    node.refuse_unless(
+        isinstance(channels, int) and channels == weight.shape[0] and channels % max(groups, 1) == 0 and groups > 0,
+        f"expected {weight.shape[0]} channels in {groups} groups, found {channels}",
+    )
     if (
         groups == 1
         and isinstance(weight, Constant)
         and node.dtype(0) == weight.dtype == "float32"
-        and isinstance(channels, int)
     ):
         out = _by_matmul(node, sizes, window, extra, given, weight)
     else:
-        node.refuse_unless(
-            isinstance(channels, int) and channels % groups == 0, f"expected channels in {groups} groups"
-        )
         part = channels // groups
         wide = "float64" if node.dtype(0) == "float64" else "float32"
 
@@ -222,7 +224,15 @@ def deform_conv(node: Node) -> relax.Expr:
 
         return te.compute([x.shape[0], outer, *places], element, name="convolution")
 
-    args = [node.x(0), node.x(1), node.x(2), *([node.x(4)] if has_mask else [])]
+    wide = points * offset_groups
+    x = same_sizes(node, node.x(0), [None, inner * groups, *[None] * rank], "input")
+    offset = same_sizes(node, node.x(2), [node.shape(0)[0], wide * rank, *node.shape(2)[2:]], "offset")
+    node.refuse_unless(
+        offset_groups > 0 and channels % offset_groups == 0, f"expected channels in {offset_groups} offset groups"
+    )
+    args = [x, node.x(1), offset]
+    if has_mask:
+        args.append(same_sizes(node, node.x(4), [node.shape(0)[0], wide, *node.shape(2)[2:]], "mask"))
     return _with_bias(node, node.te(compute, *args), 3)
 
 
@@ -235,7 +245,7 @@ def causal_conv(node: Node) -> tuple[relax.Expr, relax.Expr]:
     back = node.shape(1)[2] - 1
     x = node.x(0)
     if node.has(3):
-        past = node.x(3)
+        past = same_sizes(node, node.x(3), [batch, channels, back], "past_state")
     else:
         past = node.emit(relax.op.zeros(relax.ShapeExpr([batch, channels, back]), node.dtype(0)))
     # Sizes before concatenating: a window of one element needs no state.

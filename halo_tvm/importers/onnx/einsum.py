@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tvm import relax, te, tirx
 
+from ._broadcast import same_sizes
 from ._node import Node, expr_dtype, expr_shape
 from ._pointwise import Scalar, const, narrowed, widened
 from ._registry import converter
@@ -40,6 +41,10 @@ def einsum(node: Node) -> relax.Expr:
                 sizes[letter] = dim
             elif not (isinstance(dim, int) and dim == 1) and isinstance(dim, int) and isinstance(known, int):
                 node.refuse_unless(dim == known, f"expected one size for {letter}, found {known} and {dim}")
+    xs = [
+        same_sizes(node, x, [None if _is_one(d) else sizes[c] for c, d in zip(letters, expr_shape(x))], "an operand")
+        for letters, x in zip(equation.operands, xs)
+    ]
     if _is_product(node, equation, xs, sizes):
         out = _product(node, equation, xs, sizes)
     else:

@@ -11,6 +11,7 @@ import numpy as np
 from tvm import ir, relax, te, tirx
 
 from ...relay_ops import OPERATORS
+from ._broadcast import at_least, same_sizes
 from ._dims import prim
 from ._node import Node, expr_dtype, expr_shape
 from ._registry import converter
@@ -134,6 +135,7 @@ def _is_positive_constant(expr: relax.Expr) -> bool:
 @converter("GatherElements")
 def gather_elements(node: Node) -> relax.Expr:
     axis = int(node.attr("axis", 0)) % node.rank(0)
+    data = at_least(node, node.x(0), [None if i == axis else d for i, d in enumerate(node.shape(1))], "data")
 
     def compute(data: te.Tensor, indices: te.Tensor) -> te.Tensor:
         def element(*i):
@@ -143,7 +145,7 @@ def gather_elements(node: Node) -> relax.Expr:
 
         return te.compute(indices.shape, element, name="gather_elements")
 
-    return node.te(compute, node.x(0), node.x(1))
+    return node.te(compute, data, node.x(1))
 
 
 @converter("GatherND")
@@ -155,6 +157,8 @@ def gather_nd(node: Node) -> relax.Expr:
     lead = node.rank(1) - 1
     if not batch and _is_natural(node, node.x(1)):
         return _by_rows(node, count)
+    node.refuse_unless(batch <= lead, f"expected indices of rank {batch + 1} or more, found {lead + 1}")
+    data = same_sizes(node, node.x(0), [*node.shape(1)[:batch], *node.shape(0)[batch:]], "data")
 
     def compute(data: te.Tensor, indices: te.Tensor) -> te.Tensor:
         def element(*i):
@@ -164,7 +168,7 @@ def gather_nd(node: Node) -> relax.Expr:
 
         return te.compute([*indices.shape[:-1], *data.shape[batch + count :]], element, name="gather_nd")
 
-    return node.te(compute, node.x(0), node.x(1))
+    return node.te(compute, data, node.x(1))
 
 
 def _by_rows(node: Node, count: int) -> relax.Expr:
@@ -215,6 +219,7 @@ def reverse_sequence(node: Node) -> relax.Expr:
     """The first `length` steps of every row backwards, the rest as they are."""
     batch_axis, time_axis = int(node.attr("batch_axis", 1)), int(node.attr("time_axis", 0))
     node.refuse_unless({batch_axis, time_axis} == {0, 1}, "expected the axes 0 and 1 as batch and time")
+    counts = same_sizes(node, node.x(1), [node.shape(0)[batch_axis]], "sequence_lens")
 
     def compute(data: te.Tensor, lengths: te.Tensor) -> te.Tensor:
         def element(*i):
@@ -226,4 +231,4 @@ def reverse_sequence(node: Node) -> relax.Expr:
 
         return te.compute(data.shape, element, name="reverse_sequence")
 
-    return node.te(compute, node.x(0), node.x(1))
+    return node.te(compute, node.x(0), counts)

@@ -6,6 +6,7 @@ import numpy as np
 from tvm import relax
 
 from ...relay_ops.linear import Linear
+from ._broadcast import same_sizes
 from ._node import Node, expr_dtype, expr_shape
 from ._registry import converter
 from ._spell import add, derived, number, scaled, transpose
@@ -29,16 +30,22 @@ def product(node: Node, x: relax.Expr, weight: object) -> relax.Expr:
     right = node.graph.expr_of(weight)
     is_weight = isinstance(weight, Constant) and len(weight.shape) == 2 and weight.dtype in _LINEAR
     if is_weight and isinstance(right, relax.Var) and len(expr_shape(x)) >= 2 and expr_dtype(x) == weight.dtype:
-        depth = expr_shape(x)[-1]
-        node.refuse_unless(
-            node.sizes.is_equal(depth, weight.shape[0]), f"expected rows of {weight.shape[0]} elements, found {depth}"
-        )
+        x = same_sizes(node, x, [*expr_shape(x)[:-1], weight.shape[0]], "rows")
         return node.emit(Linear.call(x, right, layout="kn", n=weight.shape[1]))
     return dot(node, x, right)
 
 
 def dot(node: Node, a: relax.Expr, b: relax.Expr, out_dtype: str | None = None) -> relax.Expr:
-    """Product of two tensors; their leading dimensions are broadcast, and declared equal where both are symbolic."""
+    """Product of two tensors; sizes that meet are declared equal where that is not known, leading ones broadcast."""
+    shape_a, shape_b = expr_shape(a), expr_shape(b)
+    node.refuse_unless(bool(shape_a and shape_b), "expected factors with dimensions, found a single number")
+    back = -2 if len(shape_b) > 1 else -1
+    if isinstance(shape_b[back], int) and not isinstance(shape_a[-1], int):
+        a = same_sizes(node, a, [*shape_a[:-1], shape_b[back]], "the left factor")
+    else:
+        wanted = list(shape_b)
+        wanted[back] = shape_a[-1]
+        b = same_sizes(node, b, wanted, "the right factor")
     shape_a, shape_b = expr_shape(a), expr_shape(b)
     if len(shape_a) > 2 and len(shape_b) > 2:
         lead_a, lead_b = shape_a[:-2], shape_b[:-2]

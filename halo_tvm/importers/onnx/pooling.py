@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from tvm import relax, te, tirx
 
 from ...relay_ops.pooling import Pooling
+from ._broadcast import same_sizes
 from ._node import Node
 from ._registry import converter
-from ._spatial import Window, window_of
+from ._spatial import Window, filled, window_of
 from ._values import Dim
+from .scatter import write_elements
 
 
 @converter("MaxPool")
@@ -44,7 +46,7 @@ def _pooled(node: Node, window: Window, kind: str, include_pad: bool = False, p:
         "ceil": bool(node.attr("ceil_mode", 0)), "include_pad": include_pad, "p": p,
     }  # fmt: skip
     if window.is_static:
-        return node.emit(Pooling.call(node.x(0), **attrs, pads=window.pads))
+        return node.emit(Pooling.call(filled(node, node.x(0), window), **attrs, pads=window.pads))
 
     def compute(x: te.Tensor) -> te.Tensor:
         return Pooling.compute(x, **attrs, pads=window_of(node, list(x.shape[2:]), window.kernel).pads)
@@ -116,9 +118,9 @@ def max_unpool(node: Node) -> relax.Expr:
     full = [*shape[:2], *sizes]
     count, total = node.sizes.product(shape), node.sizes.product(full)
     flat = node.emit(relax.op.reshape(node.x(0), [count]))
-    places = node.emit(relax.op.reshape(node.x(1), [count]))
+    places = node.emit(relax.op.reshape(same_sizes(node, node.x(1), shape, "indices"), [count]))
     empty = node.emit(relax.op.zeros(relax.ShapeExpr([total]), node.dtype(0)))
-    image = node.emit(relax.op.reshape(node.emit(relax.op.scatter_elements(empty, places, flat, 0)), full))
+    image = node.emit(relax.op.reshape(write_elements(node, empty, places, flat, 0), full))
     if not node.has(2):
         return image
     # Indices count in the image that the windows make; a larger output_shape adds zeros behind it.

@@ -7,6 +7,7 @@ from itertools import product
 import numpy as np
 from tvm import relax, te, tirx
 
+from ._broadcast import same_sizes
 from ._node import Node
 from ._registry import converter
 
@@ -51,6 +52,9 @@ def col2im(node: Node) -> relax.Expr:
     area = int(np.prod(block))
     channels = node.sizes.floordiv(columns, area)
     node.refuse_unless(area <= 256, f"expected blocks of at most 256 elements, found {area}")
+    spans = [size + (pads[d] + pads[d + rank] - dilations[d] * (block[d] - 1) - 1) for d, size in enumerate(image)]
+    steps = node.sizes.product([node.sizes.floordiv(s, stride) + 1 for s, stride in zip(spans, strides)])
+    blocks = same_sizes(node, node.x(0), [n, node.sizes.simplify(channels * area), steps], "columns")
 
     def compute(x: te.Tensor, sizes: list) -> te.Tensor:
         counts = [
@@ -73,4 +77,4 @@ def col2im(node: Node) -> relax.Expr:
 
         return te.compute(sizes, element, name="col2im")
 
-    return node.te(compute, node.x(0), [n, channels, *image])
+    return node.te(compute, blocks, [n, channels, *image])

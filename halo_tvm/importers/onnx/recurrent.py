@@ -8,7 +8,8 @@ from tvm import relax
 from ...relay_ops import OPERATORS
 from ...relay_ops._recurrent.activations import CELL_ACTIVATIONS
 from ...relay_ops._recurrent.cell import CELLS
-from ._node import Node
+from ._broadcast import same_sizes
+from ._node import Node, expr_shape
 from ._registry import converter
 from ._values import Constant
 
@@ -35,7 +36,9 @@ def dynamic_quantize_lstm(node: Node) -> tuple[relax.Expr, ...]:
 
 def _layer(node: Node, name: str, w: relax.Expr, r: relax.Expr, **attrs: object) -> tuple[relax.Expr, ...]:
     cell = CELLS[name]
-    hidden = int(r.ty.shape.values[2])
+    node.refuse_unless(len(expr_shape(r)) == 3, f"expected recurrent weights of rank 3, found {len(expr_shape(r))}")
+    hidden = expr_shape(r)[2]
+    node.refuse_unless(isinstance(hidden, int), f"expected a known hidden size, found {hidden}")
     declared = int(node.attr("hidden_size", hidden))
     node.refuse_unless(declared == hidden, f"expected hidden_size {hidden}, as the weights say, found {declared}")
     direction = str(node.attr("direction", "forward"))
@@ -44,14 +47,22 @@ def _layer(node: Node, name: str, w: relax.Expr, r: relax.Expr, **attrs: object)
     x = node.x(0)
     if batch_first:
         x = node.emit(relax.op.permute_dims(x, [1, 0, 2]))
-    args = [x, w, r]
+    node.refuse_unless(len(expr_shape(x)) == 3, f"expected an input of rank 3, found {len(expr_shape(x))}")
+    _, batch, width = expr_shape(x)
+    rows = cell.gates * hidden
+    w = same_sizes(node, w, [directions, rows, width], "weights")
+    args = [x, w, same_sizes(node, r, [directions, rows, hidden], "recurrent weights")]
+    sizes = {
+        "bias": [directions, 2 * rows], "lengths": [batch], "peepholes": [directions, 3 * hidden],
+        "initial_h": [directions, batch, hidden], "initial_c": [directions, batch, hidden],
+    }  # fmt: skip
     attrs |= {"hidden": hidden, "direction": direction, "layer": node.name}
     for place, kind in enumerate(_INPUTS):
         if kind in cell.optional and node.has(3 + place):
             arg = node.x(3 + place)
             if batch_first and kind.startswith("initial"):
                 arg = node.emit(relax.op.permute_dims(arg, [1, 0, 2]))
-            args.append(arg)
+            args.append(same_sizes(node, arg, sizes[kind], kind))
             attrs[f"has_{kind}"] = True
     for flag in cell.flags:
         if int(node.attr(flag, 0)):

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from tvm import ir, relax, te, tirx
 
+from ._broadcast import same_sizes
 from ._dims import prim
 from ._node import Node
 from ._registry import converter
@@ -28,6 +29,7 @@ def grid_sample(node: Node) -> relax.Expr:
         f"expected padding_mode zeros, border or reflection, found {padding}",
     )
     node.refuse_unless(rank > 0 and node.rank(1) == rank + 2, "expected x and grid of one rank from 3 on")
+    grid = same_sizes(node, node.x(1), [node.shape(0)[0], *node.shape(1)[1:-1], rank], "grid")
     dtype = "float64" if node.dtype(1) == "float64" else "float32"
 
     def compute(x: te.Tensor, grid: te.Tensor) -> te.Tensor:
@@ -56,7 +58,6 @@ def grid_sample(node: Node) -> relax.Expr:
 
         places = te.compute([*grid.shape[:-1], rank], place, name="places")
         taps = {"nearest": (0,), "linear": (0, 1), "cubic": (-1, 0, 1, 2)}[mode]
-        # x and grid count the same batch, under whatever names.
         shape = [x.shape[0], x.shape[1], *grid.shape[1:-1]]
 
         def element(*index):
@@ -88,7 +89,7 @@ def grid_sample(node: Node) -> relax.Expr:
 
         return te.compute(shape, element, name="sampled")
 
-    return node.te(compute, node.x(0), node.x(1))
+    return node.te(compute, node.x(0), grid)
 
 
 def _border(size: ir.Expr, corners: bool, dtype: str) -> tuple[ir.Expr, ir.Expr]:
@@ -144,6 +145,7 @@ def affine_grid(node: Node) -> relax.Expr:
     batch, _, *sizes = node.runtime_dims(1)
     rank, dtype = len(sizes), node.dtype(0)
     node.refuse_unless(rank in (2, 3), f"expected a size of rank 4 or 5, found {rank + 2}")
+    matrix = same_sizes(node, node.x(0), [batch, rank, rank + 1], "theta")
 
     def compute(theta: te.Tensor, *dims: Dim) -> te.Tensor:
         spatial = [prim(d) for d in dims]
@@ -164,7 +166,7 @@ def affine_grid(node: Node) -> relax.Expr:
 
         return te.compute([theta.shape[0], *spatial, rank], element, name="affine_grid")
 
-    return node.te(compute, node.x(0), *sizes)
+    return node.te(compute, matrix, *sizes)
 
 
 @converter("RoiAlign", since=10)
@@ -187,6 +189,9 @@ def _roi_align(node: Node, half_pixel: bool) -> relax.Expr:
     height, width = int(node.attr("output_height", 1)), int(node.attr("output_width", 1))
     ratio, scale = int(node.attr("sampling_ratio", 0)), float(node.attr("spatial_scale", 1.0))
     largest = node.attr("mode", "avg") == "max"
+    regions = same_sizes(node, node.x(1), [None, 4], "rois")
+    batch_of = same_sizes(node, node.x(2), [node.shape(1)[0]], "batch_indices")
+    node.refuse_unless(node.rank(0) == 4, f"expected images of rank 4, found {node.rank(0)}")
     dtype = node.dtype(0)
     wide = "float64" if dtype == "float64" else "float32"
 
@@ -251,7 +256,7 @@ def _roi_align(node: Node, half_pixel: bool) -> relax.Expr:
 
         return te.compute(shape, finished, name="pooled")
 
-    return node.te(compute, node.x(0), node.x(1), node.x(2))
+    return node.te(compute, node.x(0), regions, batch_of)
 
 
 @converter("MaxRoiPool")
@@ -261,6 +266,7 @@ def max_roi_pool(node: Node) -> relax.Expr:
     node.refuse_unless(
         len(pooled) == 2 and node.rank(0) == 4, "expected images [n, c, h, w] and a pooled_shape of two sizes"
     )
+    regions = same_sizes(node, node.x(1), [None, 5], "rois")
     scale, dtype = float(node.attr("spatial_scale", 1.0)), node.dtype(0)
 
     def compute(x: te.Tensor, rois: te.Tensor) -> te.Tensor:
@@ -290,4 +296,4 @@ def max_roi_pool(node: Node) -> relax.Expr:
             shape, lambda *i: tirx.Select(found[i] == empty, tirx.const(0, dtype), found[i]), name="filled"
         )
 
-    return node.te(compute, node.x(0), node.x(1))
+    return node.te(compute, node.x(0), regions)

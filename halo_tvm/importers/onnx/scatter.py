@@ -11,8 +11,9 @@ from tvm import relax, te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
+from ._broadcast import at_most, same_sizes
 from ._dims import prim
-from ._node import Node
+from ._node import Node, expr_shape
 from ._registry import converter
 
 _REDUCTIONS: dict[str, Callable[[object, object], object]] = {
@@ -34,7 +35,17 @@ def _reduction(node: Node) -> Callable[[object, object], object]:
 @converter("ScatterElements", "Scatter")
 def scatter_elements(node: Node) -> relax.Expr:
     axis = int(node.attr("axis", 0)) % node.rank(0)
-    combine = _reduction(node)
+    inside = [None if i == axis else d for i, d in enumerate(node.shape(0))]
+    indices = at_most(node, node.x(1), inside, "indices")
+    return write_elements(node, node.x(0), indices, node.x(2), axis, _reduction(node))
+
+
+def write_elements(
+    node: Node, data: relax.Expr, indices: relax.Expr, updates: relax.Expr, axis: int,
+    combine: Callable[[object, object], object] = _REDUCTIONS["none"],
+) -> relax.Expr:  # fmt: skip
+    """`data` with `updates` at `indices` along `axis`; the other sizes of `indices` are at most those of `data`."""
+    updates = same_sizes(node, updates, expr_shape(indices), "updates")
 
     def nest(ins: list, outs: list) -> tirx.Stmt:
         data, indices, updates, out = (T.buffer_proxy(b) for b in (*ins, *outs))
@@ -51,7 +62,7 @@ def scatter_elements(node: Node) -> relax.Expr:
                     out[flat] = combine(out[flat], updates[i])
         return builder.get()
 
-    return _scattered(node, nest)
+    return _scattered(node, nest, data, indices, updates)
 
 
 @converter("ScatterND")
@@ -62,6 +73,7 @@ def scatter_nd(node: Node) -> relax.Expr:
     node.refuse_unless(
         isinstance(count, int) and count <= node.rank(0), f"expected at most {node.rank(0)} indices per row"
     )
+    updates = same_sizes(node, node.x(2), [*node.shape(1)[:-1], *node.shape(0)[count:]], "updates")
 
     def nest(ins: list, outs: list) -> tirx.Stmt:
         data, indices, updates, out = (T.buffer_proxy(b) for b in (*ins, *outs))
@@ -78,10 +90,10 @@ def scatter_nd(node: Node) -> relax.Expr:
                     out[first + j] = combine(out[first + j], updates[row * part + j])
         return builder.get()
 
-    return _scattered(node, nest)
+    return _scattered(node, nest, node.x(0), node.x(1), updates)
 
 
-def _scattered(node: Node, nest: Callable[[list, list], tirx.Stmt]) -> relax.Expr:
+def _scattered(node: Node, nest: Callable[[list, list], tirx.Stmt], *args: relax.Expr) -> relax.Expr:
     def compute(*args: te.Tensor) -> te.Tensor:
         data = args[0]
         buffers = [tirx.decl_buffer(a.shape, a.dtype, name=n) for a, n in zip(args, ("data", "indices", "updates"))]
@@ -90,7 +102,7 @@ def _scattered(node: Node, nest: Callable[[list, list], tirx.Stmt]) -> relax.Exp
             [data.shape], list(args), nest, name="scatter", dtype=[data.dtype], in_buffers=buffers, out_buffers=[out]
         )
 
-    return node.te(compute, node.x(0), node.x(1), node.x(2))
+    return node.te(compute, *args)
 
 
 def _product(shape: list) -> tirx.PrimExpr:
@@ -126,7 +138,9 @@ def tensor_scatter(node: Node) -> relax.Expr:
     rank, mode = node.rank(0), node.attr("mode", "linear")
     node.refuse_unless(mode in ("linear", "circular"), f"mode {mode} is not known")
     axis = int(node.attr("axis", -2)) % rank
-    given = [node.x(2)] if node.has(2) else []
+    shape = node.shape(0)
+    update = same_sizes(node, node.x(1), [None if i == axis else d for i, d in enumerate(shape)], "update")
+    given = [same_sizes(node, node.x(2), [shape[0]], "write_indices")] if node.has(2) else []
 
     def compute(past: te.Tensor, update: te.Tensor, *first: te.Tensor) -> te.Tensor:
         def element(*i):
@@ -138,4 +152,4 @@ def tensor_scatter(node: Node) -> relax.Expr:
 
         return te.compute(past.shape, element, name="tensor_scatter")
 
-    return node.te(compute, node.x(0), node.x(1), *given)
+    return node.te(compute, node.x(0), update, *given)

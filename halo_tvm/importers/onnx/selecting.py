@@ -7,6 +7,7 @@ from tvm import relax, te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
+from ._broadcast import at_least
 from ._dims import prim
 from ._node import Node, expr_shape
 from ._registry import converter
@@ -72,13 +73,22 @@ def _extern(inputs: list[te.Tensor], nest: object, shapes: list, dtypes: list[st
 
 @converter("Compress")
 def compress(node: Node) -> relax.Expr:
-    """Slices (or elements) whose condition holds; a condition shorter than the axis drops the rest."""
+    """Slices (or elements) whose condition holds; the longer one of condition and axis is cut."""
     x, axis = node.x(0), node.attr("axis", None)
     if axis is None:
         x, axis = node.emit(relax.op.reshape(x, [node.sizes.product(node.shape(0))])), 0
-    found = places_of(node, node.x(1))
+    axis = int(axis) % len(expr_shape(x))
+    node.refuse_unless(node.rank(1) == 1, f"expected a condition of rank 1, found {node.rank(1)}")
+    condition, length, size = node.x(1), node.shape(1)[0], expr_shape(x)[axis]
+    if node.sizes.decided(prim(length) <= prim(size)) is not True:
+        condition = node.te(_cut, condition, [size], name="onnx_cut")
+    found = places_of(node, condition)
     flat = node.emit(relax.op.reshape(found, [expr_shape(found)[1]]))
-    return relax.op.take(x, flat, int(axis) % len(expr_shape(x)), mode="clip")
+    return relax.op.take(x, flat, axis, mode="clip")
+
+
+def _cut(condition: te.Tensor, size: list) -> te.Tensor:
+    return te.compute([tirx.min(condition.shape[0], size[0])], lambda i: condition[i], name="cut")
 
 
 @converter("TopK")
@@ -88,11 +98,8 @@ def top_k(node: Node) -> tuple[relax.Expr, relax.Expr]:
     axis = int(node.attr("axis", -1)) % rank
     largest = bool(node.attr("largest", 1))
     k: Dim = int(node.attr("k")) if node.opset < 10 else node.runtime_dims(1)[0]
-    size = node.shape(0)[axis]
-    if isinstance(k, int) and isinstance(size, int):
-        node.refuse_unless(k <= size, f"expected k of at most {size}, found {k}")
     order = [i for i in range(rank) if i != axis] + [axis]
-    x = node.x(0)
+    x = at_least(node, node.x(0), [k if i == axis else None for i in range(rank)], "input, with k elements to find,")
     rows = node.emit(relax.op.permute_dims(x, order)) if axis != rank - 1 else x
     ranked = sorted_places(node, rows, largest)
     shape = [*expr_shape(rows)[:-1], k]
@@ -114,7 +121,10 @@ def top_k(node: Node) -> tuple[relax.Expr, relax.Expr]:
 
 
 def sorted_places(node: Node, rows: relax.Expr, descending: bool) -> relax.Expr:
-    """int64, of the shape of `rows`: the places of each row's elements in sorted order; a stable merge sort."""
+    """int64, of the shape of `rows`: the places of each row's elements in sorted order; a stable merge sort.
+
+    NaN counts as the largest number, as in `passes/_sorting`.
+    """
 
     def sort(data: te.Tensor) -> list[te.Tensor]:
         def nest(ins: list, outs: list) -> tirx.Stmt:
@@ -135,8 +145,8 @@ def sorted_places(node: Node, rows: relax.Expr, descending: bool) -> relax.Expr:
                             with T.serial(0, high - low) as i:
                                 left = data[base + out[base + tirx.min(state[0], n - 1)]]
                                 right = data[base + out[base + tirx.min(state[1], n - 1)]]
-                                later = right > left if descending else right < left
-                                from_left = tirx.all(state[0] < middle, tirx.any(state[1] >= high, tirx.Not(later)))
+                                kept = _kept(left, right, descending)
+                                from_left = tirx.all(state[0] < middle, tirx.any(state[1] >= high, kept))
                                 with T.If(from_left):
                                     with T.Then(), T.seq_scope():
                                         spare[base + low + i] = out[base + state[0]]
@@ -153,6 +163,16 @@ def sorted_places(node: Node, rows: relax.Expr, descending: bool) -> relax.Expr:
 
     both = node.graph.builder.emit_te(sort, rows, primfunc_name_hint="onnx_sort")
     return node.emit(relax.TupleGetItem(both, 0))
+
+
+def _kept(left: tirx.PrimExpr, right: tirx.PrimExpr, descending: bool) -> tirx.PrimExpr:
+    """Whether two elements may stay in this order. No comparison is negated: TVM turns those of NaN around."""
+    dtype = str(left.ty.dtype)
+    ordered = left >= right if descending else left <= right
+    if not dtype.startswith(("float", "bfloat")):
+        return ordered
+    last = left if descending else right  # NaN is the largest
+    return tirx.any(ordered, tirx.isnan(last if dtype in ("float32", "float64") else last.astype("float32")))
 
 
 def _passes(n: tirx.PrimExpr) -> int:

@@ -7,6 +7,7 @@ from tvm import relax, te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
+from ._broadcast import same_sizes
 from ._node import Node
 from ._registry import converter
 
@@ -18,6 +19,9 @@ def non_max_suppression(node: Node) -> relax.Expr:
     node.refuse_unless(node.dtype(0) == node.dtype(1) == "float32", "expected float32 boxes and scores")
     if not node.has(2):
         return np.zeros((0, 3), np.int64)
+    node.refuse_unless(node.rank(1) == 3, f"expected scores of rank 3, found {node.rank(1)}")
+    batch, _, count = node.shape(1)
+    boxes = same_sizes(node, node.x(0), [batch, count, 4], "boxes")
     limit = node.x(2)
     overlap = node.x(3) if node.has(3) else relax.const(np.zeros(1, np.float32))
     least = node.x(4) if node.has(4) else relax.const(np.full(1, -np.inf, np.float32))
@@ -36,7 +40,7 @@ def non_max_suppression(node: Node) -> relax.Expr:
             name="choose",
         )
 
-    chosen = node.te(choose, node.x(0), node.x(1), limit, overlap, least)
+    chosen = node.te(choose, boxes, node.x(1), limit, overlap, least)
     picked, counts = (node.emit(relax.TupleGetItem(chosen, i)) for i in (0, 1))
     total = node.emit(relax.op.reshape(node.emit(relax.op.sum(counts)), [1]))
     length = node.graph.builder.emit(relax.op.tensor_to_shape(total))

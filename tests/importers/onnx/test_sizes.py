@@ -1,0 +1,169 @@
+"""Sizes of several inputs that must fit each other: refused at import where known, else when the model runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto as T
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
+
+from halo_tvm.errors import UnsupportedModel
+from halo_tvm.importers.onnx import import_proto
+from halo_tvm.in_process import compile_in_process
+
+TYPES = {np.dtype("float32"): T.FLOAT, np.dtype("int64"): T.INT64, np.dtype("int32"): T.INT32, np.dtype("bool"): T.BOOL}
+NAMES = "abcd"
+MISFIT = "(?i)match|shape|size|dim"
+
+
+def built(node: onnx.NodeProto, shapes: Sequence[Sequence[int | str]], values: Sequence[np.ndarray]) -> onnx.ModelProto:
+    infos = [helper.make_tensor_value_info(n, TYPES[v.dtype], list(s)) for n, s, v in zip(NAMES, shapes, values)]
+    kinds = {"NonMaxSuppression": T.INT64}
+    outs = [
+        helper.make_tensor_value_info(n, T.INT64 if place else kinds.get(node.op_type, T.FLOAT), None)
+        for place, n in enumerate(node.output)
+    ]
+    graph = helper.make_graph([node], "g", infos, outs)
+    version = 24 if node.op_type == "TensorScatter" else 20
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", version)])
+
+
+def compiled(node: onnx.NodeProto, shapes: Sequence, values: Sequence[np.ndarray]) -> Callable:
+    return compile_in_process(import_proto(built(node, shapes, values), name="t"), threads=1)
+
+
+def f(*shape: int) -> np.ndarray:
+    return np.ones(shape, np.float32)
+
+
+def i(*shape: int) -> np.ndarray:
+    return np.zeros(shape, np.int64)
+
+
+def node(op: str, count: int, outputs: str = "y", **attrs: object) -> onnx.NodeProto:
+    return helper.make_node(op, list(NAMES[:count]), list(outputs), **attrs)
+
+
+SCAN = helper.make_graph(
+    [helper.make_node("Add", ["p", "q"], ["r"])], "body",
+    [helper.make_tensor_value_info(n, T.FLOAT, [2]) for n in "pq"],
+    [helper.make_tensor_value_info("r", T.FLOAT, [2])],
+)  # fmt: skip
+LSTM = helper.make_node("LSTM", ["a", "b", "c", "", "", "d"], ["y"], hidden_size=2)
+
+# Node, symbolic shapes, inputs that fit, inputs that do not.
+CASES = {
+    "scatter-updates": (
+        node("ScatterElements", 3), [[4], ["k"], ["u"]], [f(4), i(3), f(3)], [f(4), i(4), f(1)],
+    ),
+    "scatter-wide": (
+        node("ScatterElements", 3), [["n", "m"], ["k", "j"], ["k", "j"]],
+        [f(4, 3), i(2, 2), f(2, 2)], [f(4, 2), i(2, 3), f(2, 3)],
+    ),
+    "scatter-nd": (
+        node("ScatterND", 3), [["n", "m"], ["k", 1], ["u", "v"]],
+        [f(4, 3), i(2, 1), f(2, 3)], [f(4, 3), i(2, 1), f(1, 3)],
+    ),
+    "tensor-scatter": (
+        node("TensorScatter", 3), [["b", 2, 4, 3], ["b", "h", 1, 3], ["c"]],
+        [f(2, 2, 4, 3), f(2, 2, 1, 3), i(2)], [f(2, 2, 4, 3), f(2, 1, 1, 3), i(2)],
+    ),
+    "vectors": (node("MatMul", 2), [["n"], ["m"]], [f(3), f(3)], [f(3), f(2)]),
+    "matrices": (node("MatMul", 2), [[2, "n"], ["m", 3]], [f(2, 4), f(4, 3)], [f(2, 400), f(4, 3)]),
+    "einsum": (
+        node("Einsum", 2, equation="ij,jk->ik"), [[2, "n"], ["m", 3]], [f(2, 4), f(4, 3)], [f(2, 9), f(4, 3)],
+    ),
+    "einsum-sum": (
+        node("Einsum", 2, equation="ij,jk->i"), [[2, "n"], ["m", 3]], [f(2, 4), f(4, 3)], [f(2, 9), f(4, 3)],
+    ),
+    "gather-elements": (
+        node("GatherElements", 2), [["n", "m"], ["k", "j"]], [f(4, 3), i(5, 3)], [f(4, 3), i(2, 5)],
+    ),
+    "gather-nd": (
+        node("GatherND", 2, batch_dims=1), [["n", 3], ["b", 1]], [f(4, 3), i(4, 1)], [f(2, 3), i(4, 1)],
+    ),
+    "reverse": (
+        node("ReverseSequence", 2, time_axis=0, batch_axis=1), [[3, "n"], ["b"]], [f(3, 4), i(4) + 1], [f(3, 4), i(2)],
+    ),
+    "lstm-state": (
+        LSTM, [[3, "n", 2], [1, 8, 2], [1, 8, 2], [1, "m", 2]],
+        [f(3, 2, 2), f(1, 8, 2), f(1, 8, 2), f(1, 2, 2)], [f(3, 4, 2), f(1, 8, 2), f(1, 8, 2), f(1, 2, 2)],
+    ),
+    "boxes": (
+        node("NonMaxSuppression", 3), [[1, "n", 4], [1, 1, "m"], [1]],
+        [f(1, 3, 4), f(1, 1, 3), i(1)], [f(1, 2, 4), f(1, 1, 30), i(1)],
+    ),
+    "grid": (
+        node("GridSample", 2), [["n", 1, 3, 3], ["m", 2, 2, 2]],
+        [f(2, 1, 3, 3), f(2, 2, 2, 2)], [f(2, 1, 3, 3), f(4, 2, 2, 2)],
+    ),
+    "scan": (
+        node("Scan", 2, body=SCAN, num_scan_inputs=2), [["n", 2], ["m", 2]], [f(3, 2), f(3, 2)], [f(9, 2), f(3, 2)],
+    ),
+    "unpool": (
+        node("MaxUnpool", 2, kernel_shape=[2], strides=[2]), [[1, 1, "n"], [1, 1, "m"]],
+        [f(1, 1, 3), i(1, 1, 3)], [f(1, 1, 3), i(1, 1, 2)],
+    ),
+    "conv": (node("Conv", 2), [[1, 1, "n"], [1, 1, 3]], [f(1, 1, 4), f(1, 1, 3)], [f(1, 1, 2), f(1, 1, 3)]),
+    "top-k": (node("TopK", 2, "yz"), [["n"], [1]], [f(4), i(1) + 3], [f(2), i(1) + 3]),
+}  # fmt: skip
+ZEROS_AND_ONES = ("boxes", "unpool", "tensor-scatter")  # which of equal elements wins is nobody's business here
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_run_whose_sizes_do_not_fit_is_refused(case: str) -> None:
+    proto, shapes, good, bad = CASES[case]
+    model = compiled(proto, shapes, good)
+    found = model(**dict(zip(NAMES, good)))["y"]
+    if case not in ZEROS_AND_ONES:
+        expected = ReferenceEvaluator(built(proto, shapes, good)).run(None, dict(zip(NAMES, good)))[0]
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    with pytest.raises(Exception, match=MISFIT):
+        model(**dict(zip(NAMES, bad)))
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c != "top-k"])  # its k is known at run time only
+def test_sizes_known_not_to_fit_are_refused_at_import(case: str) -> None:
+    proto, _, _, bad = CASES[case]
+    with pytest.raises(UnsupportedModel, match="expected|fit"):
+        import_proto(built(proto, [v.shape for v in bad], bad), name="t")
+
+
+def test_unpooling_to_places_outside_writes_nothing() -> None:
+    values = [f(1, 1, 3), np.array([[[1, 10**7, 2]]])]
+    model = compiled(node("MaxUnpool", 2, kernel_shape=[2], strides=[2]), [v.shape for v in values], values)
+    np.testing.assert_array_equal(model(a=values[0], b=values[1])["y"], [[[0, 1, 1, 0, 0, 0]]])
+
+
+@pytest.mark.parametrize("columns", [4, "n"])
+def test_columns_that_do_not_fill_the_image(columns: int | str) -> None:
+    proto = helper.make_node("Col2Im", ["a", "s", "t"], ["y"])
+    sizes = [helper.make_tensor(n, T.INT64, [2], v) for n, v in (("s", [4, 4]), ("t", [2, 2]))]
+    model = built(proto, [[1, 4, columns]], [f(1, 4, 9)])
+    model.graph.initializer.extend(sizes)
+    if columns == 4:
+        with pytest.raises(UnsupportedModel, match="expected columns of size 9"):
+            import_proto(model, name="t")
+        return
+    run = compile_in_process(import_proto(model, name="t"), threads=1)
+    assert run(a=f(1, 4, 9))["y"].sum() == 36
+    with pytest.raises(Exception, match=MISFIT):
+        run(a=f(1, 4, 4))
+
+
+@pytest.mark.parametrize("length", [6, "k"])
+def test_a_condition_longer_than_the_axis_is_cut(length: int | str) -> None:
+    values = [np.arange(4, dtype=np.float32), np.array([True, False, True, False, True, True])]
+    found = compiled(node("Compress", 2, axis=0), [[4], [length]], values)(a=values[0], b=values[1])["y"]
+    np.testing.assert_array_equal(found, [0, 2])
+
+
+@pytest.mark.parametrize("largest", [0, 1])
+def test_what_is_not_a_number_is_the_largest(largest: int) -> None:
+    x = np.array([1, np.nan, 3, -np.inf, np.nan, 2], np.float32)
+    found = compiled(node("TopK", 2, "yz", largest=largest), [[6], [1]], [x, i(1)])(a=x, b=i(1) + 6)["z"]
+    assert found.tolist() == ([1, 4, 2, 5, 0, 3] if largest else [3, 0, 5, 2, 1, 4])
