@@ -8,6 +8,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 
+REFUSED = "halo_tvm refused: "  # begins what a kernel says that refuses to run: the rest is what it found
+
 
 class HaloError(Exception):
     """Base of all errors a user can meet; `exit_code` is what a command line ends with."""

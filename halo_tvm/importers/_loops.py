@@ -21,11 +21,12 @@ that each step writes in place, so that n steps cost n rows.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Collection, Sequence
 
 import tvm
 from tvm import relax, te, tirx
+
+from ..errors import REFUSED
 
 LEVELS = 16
 _FACTOR = 4
@@ -34,7 +35,6 @@ MOST_STEPS = sum(_FACTOR**level for level in range(LEVELS))  # 1.4e9
 _OPAQUE = {"tirx.noalias": True, "tirx.is_scheduled": True, "op_pattern": 8}  # no pass looks inside
 
 State = list[relax.Expr]
-_numbers = itertools.count()
 
 
 def while_loop(
@@ -53,7 +53,7 @@ def while_loop(
     """
     init = [builder.normalize(value) for value in init]
     types = [_open_type(v.ty) if i in varying else v.ty for i, v in enumerate(init)]
-    inside = [_fresh_type(v.ty) if i in varying else v.ty for i, v in enumerate(init)]
+    inside = [_fresh_type(builder, v.ty) if i in varying else v.ty for i, v in enumerate(init)]
 
     def next_state(params: State) -> list[relax.Expr]:
         state = [_fitted(builder, v, ty) for v, ty in zip(body(params), types, strict=True)]
@@ -88,7 +88,7 @@ def if_then_else(
 
     condition = _condition(builder, condition)
     found = _Closed(builder, name, [condition.ty], choose)([condition])
-    return [_named(builder, value, _fresh_type(value.ty)) if _is_open(value.ty) else value for value in found]
+    return [_named(builder, value, _fresh_type(builder, value.ty)) if _is_open(value.ty) else value for value in found]
 
 
 def allocate_rows(
@@ -148,9 +148,21 @@ def first_rows(builder: relax.BlockBuilder, rows: relax.Expr, count: relax.Expr)
 def size_of_tensor(builder: relax.BlockBuilder, count: relax.Expr) -> tirx.Var:
     """A new dimension of the size that `count`, an int64 scalar tensor, holds."""
     vector = builder.emit(relax.op.reshape(count, (1,)))
-    size = tirx.Var(f"count{next(_numbers)}", "int64")
+    size = tirx.Var(builder.get_unique_name("loop_count"), "int64")
     builder.match_cast(builder.emit(relax.op.tensor_to_shape(vector)), relax.ShapeType([size]))
     return size
+
+
+def not_negative(builder: relax.BlockBuilder, sizes: relax.Expr, found: str) -> relax.Expr:
+    """`sizes`, an int64 tensor [count]; a run with a number below 0 ends, saying what was `found`."""
+    (count,) = sizes.ty.shape.values
+    source, target = (tirx.decl_buffer([count], "int64", name) for name in ("sizes", "checked"))
+    i = tirx.Var("i", "int64")
+    size = tirx.BufferLoad(source, [i])
+    check = tirx.AssertStmt(size >= 0, tvm.ir.StringImm("ValueError"), [tvm.ir.StringImm(REFUSED + found)])
+    body = tirx.For(i, 0, count, tirx.ForKind.SERIAL, tirx.SeqStmt([check, tirx.BufferStore(target, size, [i])]))
+    gvar = builder.add_func(tirx.PrimFunc([source, target], body).with_attrs(_OPAQUE), "not_negative")
+    return builder.emit(relax.op.call_tir(gvar, [sizes], relax.TensorType([count], "int64")))
 
 
 class _Closed:
@@ -181,10 +193,10 @@ class _Closed:
             shape = relax.Var("dims", relax.ShapeType(self._dims))
             func = relax.Function([shape, *params, *inner], seq, result.ty)
         func = relax.utils.copy_with_new_vars(func)
-        number = next(_numbers)
+        unique = builder.get_unique_name(f"halo_{name}")
         if single:  # the builder keeps one of equal functions
-            func = func.with_attr("halo.single", number)
-        self._gvar = builder.add_func(func, f"halo_{name}_{number}")
+            func = func.with_attr("halo.single", unique)
+        self._gvar = builder.add_func(func, unique)
 
     def __call__(self, args: Sequence[relax.Expr]) -> State:
         dims = [relax.ShapeExpr(self._dims)] if self._dims else []
@@ -248,13 +260,14 @@ def _open_type(ty: relax.TensorType) -> relax.TensorType:
     return relax.TensorType(dtype=ty.dtype, ndim=ty.ndim)
 
 
-def _fresh_type(ty: relax.TensorType) -> relax.TensorType:
-    return relax.TensorType([tirx.Var(f"size{next(_numbers)}", "int64") for _ in range(ty.ndim)], ty.dtype)
+def _fresh_type(builder: relax.BlockBuilder, ty: relax.TensorType) -> relax.TensorType:
+    names = [builder.get_unique_name("loop_size") for _ in range(ty.ndim)]
+    return relax.TensorType([tirx.Var(name, "int64") for name in names], ty.dtype)
 
 
 def _named(builder: relax.BlockBuilder, value: relax.Expr, ty: relax.TensorType) -> relax.Expr:
     """`value` with new names for its dimensions."""
-    return builder.match_cast(value, _fresh_type(ty))
+    return builder.match_cast(value, _fresh_type(builder, ty))
 
 
 def _fitted(builder: relax.BlockBuilder, value: relax.Expr, ty: relax.Type) -> relax.Expr:

@@ -29,14 +29,13 @@ from typing import TypeVar
 
 import tvm_ffi
 
-from ..errors import EnvironmentProblem, InputError, UsageError
+from ..errors import REFUSED, EnvironmentProblem, InputError, UsageError
 from ..targets import usable_cpus
 
 T = TypeVar("T")
 _SHARE_ALL_CORES = -3  # affinity mode of runtime.config_threadpool
 _CPU, _DEVICE_ID, _POOLED = 1, 0, 2
 _EXIT_WAIT_S = 5.0
-REFUSED = "halo_tvm refused: "  # begins what a kernel says that refuses to run
 
 
 @dataclass

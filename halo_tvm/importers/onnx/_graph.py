@@ -17,7 +17,7 @@ from . import _folding, _functions, _narrow, _registry
 from ._dims import Sizes, prim
 from ._file import MOST_BYTES, MOST_DIMENSIONS, sparse_constant, tensor_constant
 from ._node import Node, Refused
-from ._values import Constant, Sequence, Symbolic, Tensor, Value, elements, known
+from ._values import Constant, Dim, Sequence, Symbolic, Tensor, Value, elements, known
 
 # Bounds on what a hostile file can make of few bytes.
 _MOST_CONVERTED = 100_000  # nodes, those of bodies and unrolled loops counted each time
@@ -59,6 +59,7 @@ class GraphConverter:
         self._weights_emitted: dict[int, tuple[Value, relax.Expr]] = {}
         self._dimension_names: set[str] = set()
         self._names: dict[str, int] = {}  # of dimensions and parameters -> how often asked for
+        self.equalities: ChainMap[str, tuple[Dim, Dim]] = ChainMap()  # a boolean's name -> the sizes it compares
         self._depth = 0
         self._converted_nodes = 0
         self._folded_bytes = 0
@@ -191,6 +192,7 @@ class GraphConverter:
                     "found more: export a smaller graph"
                 )
             for output in proto.output:
+                self.equalities.pop(output, None)
                 self._made_of[output] = tuple(i for i in proto.input if i)
             if any(i in self._broken for i in proto.input):
                 self._broken.update(proto.output)
@@ -272,8 +274,8 @@ class GraphConverter:
         """The outputs of a graph inside a node, whose names see those around it."""
         if self._depth > 32:
             raise Refused("graphs are nested more than 32 deep")
-        outer, emitted = self._env, self._emitted
-        self._env, self._emitted = outer.new_child(), emitted.new_child()
+        outer, emitted, equalities = self._env, self._emitted, self.equalities
+        self._env, self._emitted, self.equalities = outer.new_child(), emitted.new_child(), equalities.new_child()
         self._depth += 1
         before = sum(map(len, self.problems.values()))
         try:
@@ -288,7 +290,7 @@ class GraphConverter:
             return [self._env[o.name] for o in graph.output]
         finally:
             self._depth -= 1
-            self._env, self._emitted = outer, emitted
+            self._env, self._emitted, self.equalities = outer, emitted, equalities
 
     def convert_body(
         self,
@@ -300,8 +302,8 @@ class GraphConverter:
         """The outputs of a function body, which sees only `env`."""
         if self._depth > 32:
             raise Refused("function bodies are nested more than 32 deep")
-        outer, outer_opsets = self._env, self.opsets
-        self._env, self.opsets = ChainMap(dict(env)), {**outer_opsets, **opsets}
+        outer, outer_opsets, equalities = self._env, self.opsets, self.equalities
+        self._env, self.opsets, self.equalities = ChainMap(dict(env)), {**outer_opsets, **opsets}, ChainMap()
         self._depth += 1
         before = sum(map(len, self.problems.values()))
         try:
@@ -311,7 +313,7 @@ class GraphConverter:
             return [self._env.get(name) for name in outputs]
         finally:
             self._depth -= 1
-            self._env, self.opsets = outer, outer_opsets
+            self._env, self.opsets, self.equalities = outer, outer_opsets, equalities
 
     def attribute(self, proto: AttributeProto) -> object:
         kind = AttributeProto.AttributeType.Name(proto.type)

@@ -11,7 +11,7 @@ from tvm import tirx
 from ._dims import prim
 from ._node import Node
 from ._registry import symbolic
-from ._values import Constant, Dim, Symbolic, Value, elements, known
+from ._values import Constant, Dim, Symbolic, Value, elements, known, plain
 
 _MOST = 1024  # elements of a tensor that is kept as a list
 
@@ -138,13 +138,26 @@ for _name, _function in {
     "Mod": _mod,
     "Min": lambda node, a, b: node.sizes.minimum(a, b),
     "Max": lambda node, a, b: node.sizes.maximum(a, b),
-    "Equal": _decided(lambda a, b: a.equal(b) if hasattr(a, "equal") else tirx.EQ(a, b)),
     "Less": _decided(lambda a, b: a < b),
     "Greater": _decided(lambda a, b: a > b),
     "LessOrEqual": _decided(lambda a, b: a <= b),
     "GreaterOrEqual": _decided(lambda a, b: a >= b),
 }.items():
     symbolic(_name)(_binary(_function))
+
+
+_equal = _binary(_decided(tirx.EQ))
+
+
+@symbolic("Equal")
+def equal(node: Node) -> Value | None:
+    """Two sizes that may be equal are remembered: an `If` may depend on that."""
+    found = _equal(node)
+    if found is None and _integer(node) and all(isinstance(i, Constant | Symbolic) for i in node.inputs):
+        left, right = (elements(i).reshape(-1) for i in node.inputs)
+        if left.size == right.size == 1:
+            node.graph.equalities[node.outputs[0]] = (plain(left[0]), plain(right[0]))
+    return found
 
 
 @symbolic("Neg", "Abs")

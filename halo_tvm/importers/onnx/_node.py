@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 import numpy as np
 from tvm import relax, tirx
 
+from .._loops import not_negative
 from ._dims import prim
 from ._values import Constant, Dim, Sequence, Symbolic, Value, elements, plain
 
@@ -145,6 +146,7 @@ class Node:
         dims = [
             tirx.Var(self.graph.dimension_name(hint or self.op.lower()), "int64") if d is None else d for d in shape
         ]
+        self.sizes.note(dims)
         bound = expr if isinstance(expr, relax.Var) else self.graph.builder.emit(expr)
         return self.graph.builder.match_cast(bound, relax.TensorType(dims, expr_dtype(bound)))
 
@@ -176,9 +178,11 @@ class Node:
 
     def sizes_from(self, tensor: relax.Expr, count: int) -> list[Dim]:
         """The elements of an int64 tensor [count], none negative, as new symbolic dimensions."""
-        shape = self.graph.builder.emit(relax.op.tensor_to_shape(tensor))
+        checked = not_negative(self.graph.builder, tensor, f"a size below 0 for {self.op} ({self.name[:80]})")
+        shape = self.graph.builder.emit(relax.op.tensor_to_shape(checked))
         dims = [tirx.Var(self.graph.dimension_name(self.op.lower()), "int64") for _ in range(count)]
         self.graph.builder.match_cast(shape, relax.ShapeType(dims))
+        self.sizes.note(dims)
         return dims
 
     def refuse(self, reason: str) -> NoReturn:

@@ -110,3 +110,70 @@ def test_a_slice_of_unknown_end(tmp_path: Path) -> None:
     program = _compiled(tmp_path, nodes, {"x": ("float32", ["n", 3])}, rank=2)
     x = np.arange(27, dtype=np.float32).reshape(9, 3)
     np.testing.assert_array_equal(program(x=x)["y"], x[2:-3])
+
+
+def test_sizes_below_zero_are_refused(tmp_path: Path) -> None:
+    program = _compiled(
+        tmp_path,
+        [_node("TopK", ["x", "k"], ["y", "at"])],
+        {"x": ("float32", [8]), "k": ("int64", [1])},
+    )
+    x = np.arange(8, dtype=np.float32)
+    np.testing.assert_array_equal(program(x=x, k=np.array([3]))["y"], [7, 6, 5])
+    with pytest.raises(InputError, match="found a size below 0 for TopK"):
+        program(x=x, k=np.array([-1]))
+
+
+@pytest.mark.parametrize("trips", [-2, 0, 3])
+def test_a_loop_of_fewer_than_no_trips_has_none(tmp_path: Path, trips: int) -> None:
+    info = helper.make_tensor_value_info
+    body = helper.make_graph(
+        [_node("Identity", ["going"], ["still"]), _node("Add", ["a", "a"], ["b"]), _node("Identity", ["a"], ["row"])],
+        "body",
+        [info("i", TensorProto.INT64, []), info("going", TensorProto.BOOL, []), info("a", TensorProto.FLOAT, [2])],
+        [info("still", TensorProto.BOOL, []), info("b", TensorProto.FLOAT, [2]), info("row", TensorProto.FLOAT, [2])],
+    )
+    nodes = [_node("Loop", ["m", "", "x"], ["last", "rows"], body=body), _node("Concat", ["rows", "rows"], ["y"], axis=1)]
+    program = _compiled(tmp_path, nodes, {"m": ("int64", []), "x": ("float32", [2])}, rank=2)
+    inputs = {"m": np.array(trips), "x": np.array([1, 2], np.float32)}
+    expected = np.array([[1, 2], [2, 4], [4, 8]], np.float32)[: max(trips, 0)]
+    np.testing.assert_array_equal(program(**inputs)["y"], np.concatenate([expected, expected], 1))
+
+
+def test_loops_are_named_alike_in_every_import(tmp_path: Path) -> None:
+    info = helper.make_tensor_value_info
+    body = helper.make_graph(
+        [_node("Identity", ["going"], ["still"]), _node("Add", ["a", "a"], ["b"])],
+        "body",
+        [info("i", TensorProto.INT64, []), info("going", TensorProto.BOOL, []), info("a", TensorProto.FLOAT, [2])],
+        [info("still", TensorProto.BOOL, []), info("b", TensorProto.FLOAT, [2])],
+    )
+    path = _saved(
+        tmp_path, [_node("Loop", ["m", "", "x"], ["y"], body=body)], {"m": ("int64", []), "x": ("float32", [2])}
+    )
+    first, second = (import_onnx(path).mod for _ in range(2))
+    assert first.script() == second.script()
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_only_a_question_for_size_one_is_taken_for_a_squeeze(tmp_path: Path, axis: int) -> None:
+    """`If` asks for axis 0 while its branch squeezes axis 1: no squeeze of an axis that has size 1."""
+    info = helper.make_tensor_value_info
+    then = helper.make_graph(
+        [_ints("a", axis), _node("Squeeze", ["x", "a"], ["t"])], "then", [], [info("t", TensorProto.FLOAT, None)]
+    )
+    other = helper.make_graph([_node("Identity", ["x"], ["e"])], "else", [], [info("e", TensorProto.FLOAT, None)])
+    nodes = [
+        *_shape_of(0, "n"),
+        _ints("one", 1),
+        _node("Equal", ["n", "one"], ["c"]),
+        _node("If", ["c"], ["s"], then_branch=then, else_branch=other),
+        _node("Neg", ["s"], ["y"]),
+    ]
+    path = _saved(tmp_path, nodes, {"x": ("float32", ["n", "m"])})
+    if axis == 1:
+        with pytest.raises(HaloError, match="rank"):
+            import_onnx(path)
+        return
+    x = np.arange(3, dtype=np.float32)[None]
+    np.testing.assert_array_equal(compile_in_process(import_onnx(path))(x=x)["y"], -x[0])
