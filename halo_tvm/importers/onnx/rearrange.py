@@ -17,11 +17,12 @@ def depth_to_space(node: Node) -> relax.Expr:
     n, c, h, w = node.shape(0)
     b = int(node.attr("blocksize"))
     depth = node.sizes.floordiv(c, b * b)
+    whole = same_sizes(node, node.x(0), [n, node.sizes.simplify(depth * (b * b)), h, w], "an image of whole blocks")
     if node.attr("mode", "DCR") == "DCR":
-        x = node.emit(relax.op.reshape(node.x(0), [n, b, b, depth, h, w]))
+        x = node.emit(relax.op.reshape(whole, [n, b, b, depth, h, w]))
         x = node.emit(relax.op.permute_dims(x, [0, 3, 4, 1, 5, 2]))
     else:
-        x = node.emit(relax.op.reshape(node.x(0), [n, depth, b, b, h, w]))
+        x = node.emit(relax.op.reshape(whole, [n, depth, b, b, h, w]))
         x = node.emit(relax.op.permute_dims(x, [0, 1, 4, 2, 5, 3]))
     return relax.op.reshape(x, [n, depth, h * b, w * b])
 

@@ -109,6 +109,7 @@ CASES = {
         [f(1, 1, 3), i(1, 1, 3)], [f(1, 1, 3), i(1, 1, 2)],
     ),
     "conv": (node("Conv", 2), [[1, 1, "n"], [1, 1, 3]], [f(1, 1, 4), f(1, 1, 3)], [f(1, 1, 2), f(1, 1, 3)]),
+    "depth": (node("DepthToSpace", 1, blocksize=2), [[1, "c", 2, 2]], [f(1, 8, 2, 2)], [f(1, 6, 2, 2)]),
     "top-k": (node("TopK", 2, "yz"), [["n"], [1]], [f(4), i(1) + 3], [f(2), i(1) + 3]),
 }  # fmt: skip
 ZEROS_AND_ONES = ("boxes", "unpool", "tensor-scatter")  # which of equal elements wins is nobody's business here
@@ -167,3 +168,59 @@ def test_what_is_not_a_number_is_the_largest(largest: int) -> None:
     x = np.array([1, np.nan, 3, -np.inf, np.nan, 2], np.float32)
     found = compiled(node("TopK", 2, "yz", largest=largest), [[6], [1]], [x, i(1)])(a=x, b=i(1) + 6)["z"]
     assert found.tolist() == ([1, 4, 2, 5, 0, 3] if largest else [3, 0, 5, 2, 1, 4])
+
+
+def of_microsoft(node: onnx.NodeProto, inputs: dict) -> Callable:
+    """`node` compiled; inputs: name -> (shape, element type)."""
+    node.domain = "com.microsoft"
+    infos = [helper.make_tensor_value_info(n, dtype, shape) for n, (shape, dtype) in inputs.items()]
+    outs = [helper.make_tensor_value_info(n, T.FLOAT, None) for n in node.output]
+    graph = helper.make_graph([node], "g", infos, outs)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return compile_in_process(import_proto(helper.make_model(graph, opset_imports=opsets), name="t"), threads=1)
+
+
+def test_one_length_per_row_of_keys() -> None:
+    names = ["q", "k", "v", "", "mask"]
+    run = of_microsoft(
+        helper.make_node("MultiHeadAttention", names, ["y"], num_heads=2),
+        {**{n: (["b", 3, 16], T.FLOAT) for n in "qkv"}, "mask": (["m"], T.INT32)},
+    )
+    x = np.random.default_rng(0).standard_normal((2, 3, 16)).astype(np.float32)
+    found = run(q=x, k=x, v=x, mask=np.array([1, 1], np.int32))["y"]
+    np.testing.assert_allclose(found, np.repeat(x[:, :1], 3, 1), rtol=1e-4, atol=1e-5)
+    with pytest.raises(Exception, match=MISFIT):
+        run(q=x, k=x, v=x, mask=np.array([1], np.int32))
+
+
+@pytest.mark.parametrize("past, width", [(3, 4), (8, 8)])
+def test_a_cache_as_wide_as_the_old_one_or_as_the_total(past: int, width: int) -> None:
+    names = ["q", "k", "v", "pk", "pv", "lengths", "total"]
+    run = of_microsoft(
+        helper.make_node("GroupQueryAttention", names, ["y", "nk", "nv"], num_heads=2, kv_num_heads=2),
+        {
+            **{n: ([1, 1, 16], T.FLOAT) for n in "qkv"}, **{n: ([1, 2, "p", 8], T.FLOAT) for n in ("pk", "pv")},
+            "lengths": (["b"], T.INT32), "total": ([], T.INT32),
+        },
+    )  # fmt: skip
+    x, old = np.full((1, 1, 16), 2, np.float32), f(1, 2, past, 8)
+    feeds = dict(q=x, k=x, v=x, pk=old, pv=old, total=np.array(4, np.int32))
+    found = run(**feeds, lengths=np.array([3], np.int32))
+    assert found["nk"].shape == (1, 2, width, 8)
+    assert found["nk"][0, 0, :4, 0].tolist() == [1, 1, 1, 2]
+    np.testing.assert_allclose(found["y"][0, -1].max(), found["y"][0, -1].min(), rtol=1e-5)
+    with pytest.raises(Exception, match=MISFIT):
+        run(**feeds, lengths=np.array([3, 3], np.int32))
+
+
+@pytest.mark.parametrize("op", ["Conv", "MaxPool", "ConvTranspose"])
+@pytest.mark.parametrize("pads", [[0, 0], [1, 1]])
+def test_windows_over_symbolic_sizes(op: str, pads: list[int]) -> None:
+    x = np.random.default_rng(0).standard_normal((1, 2, 7)).astype(np.float32)
+    w = np.random.default_rng(1).standard_normal((2, 2, 3)).astype(np.float32)
+    values = [x] if op == "MaxPool" else [x, w]
+    proto = node(op, len(values), kernel_shape=[3], pads=pads, strides=[2])
+    shapes = [["b", 2, "n"], [2, 2, 3]][: len(values)]
+    found = compiled(proto, shapes, values)(**dict(zip(NAMES, values)))["y"]
+    wanted = ReferenceEvaluator(built(proto, shapes, values)).run(None, dict(zip(NAMES, values)))[0]
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
