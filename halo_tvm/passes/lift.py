@@ -79,7 +79,7 @@ def apply_lift(mod: tvm.IRModule, lift: Lift, rejected: list[dict[str, str]]) ->
     values = {b.var: b.value for block in func.body.blocks for b in block.bindings if isinstance(b, relax.VarBinding)}
     variables = {value: var for var, value in values.items()}
     weights = frozenset(func.params[num_inputs(func) :])
-    users = _users(func)
+    users, inputs = _users(func), _inputs(func)
     known = tvm_ffi.convert(values)  # once per change: for every call it would take the square of the graph's size
     count = 0
     blocks = []
@@ -92,7 +92,8 @@ def apply_lift(mod: tvm.IRModule, lift: Lift, rejected: list[dict[str, str]]) ->
             found = lift.pattern.extract_matched_expr(binding.value, known) if is_call else None
             if found is not None:
                 try:
-                    added, lifted = _typed(lift.build(Match(found, variables, values, weights, users)), binding.var.ty)
+                    match = Match(found, variables, values, weights, users, inputs)
+                    added, lifted = _typed(lift.build(match), binding.var.ty)
                 except NoMatch:
                     pass
                 except Rejected as reason:
@@ -118,6 +119,15 @@ def apply_lift(mod: tvm.IRModule, lift: Lift, rejected: list[dict[str, str]]) ->
     # What a lift left unused must not count as a user for the next one.
     clean = tvm.transform.Sequential([relax.transform.Normalize(), relax.transform.DeadCodeElimination()])
     return clean(replace_main(mod, lifted_func)), count
+
+
+def _inputs(func: relax.Function) -> frozenset[relax.Var]:
+    """The inputs of the model, and what they are called once their sizes are declared."""
+    inputs = set(func.params[: num_inputs(func)])
+    for binding in (b for block in func.body.blocks for b in block.bindings):  # casts to a shape, and aliases
+        if isinstance(binding.value, relax.Var) and binding.value in inputs:
+            inputs.add(binding.var)
+    return frozenset(inputs)
 
 
 def _roots(pattern: DFPattern) -> set[str] | None:

@@ -40,6 +40,7 @@ class Match(Mapping[DFPattern, relax.Expr]):
     values: Mapping[relax.Var, relax.Expr]
     weights: frozenset[relax.Var] = frozenset()  # the parameters of the function behind its inputs
     users: Mapping[relax.Var, frozenset[relax.Var | None]] = field(default_factory=dict)  # None: main's result
+    inputs: frozenset[relax.Var] = frozenset()  # of the model, also with sizes declared
 
     def __getitem__(self, pattern: DFPattern) -> relax.Expr:
         expr = self.found[pattern]
@@ -54,6 +55,10 @@ class Match(Mapping[DFPattern, relax.Expr]):
     def is_param(self, expr: relax.Expr) -> bool:
         """Whether `expr` is a weight: a parameter of the function that is no input of the model."""
         return expr in self.weights
+
+    def is_input(self, expr: relax.Expr) -> bool:
+        """Whether `expr` is an input of the model."""
+        return expr in self.inputs
 
     def value(self, expr: relax.Expr) -> relax.Expr:
         """What a variable is bound to; anything else is its own value."""

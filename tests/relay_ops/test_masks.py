@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+import tvm
 from tvm import relax, tirx
 
 from halo_tvm.passes.lift import apply_lift
@@ -38,6 +39,18 @@ class Graph:
         held = self.emit(op.not_equal(self.padding, number(0, "int64")))
         return self.emit(op.reshape(held, [self.padding.ty.shape.values[0], 1, 1, self.t]))
 
+    def by_key(self, mask: relax.Expr) -> relax.Expr:
+        """A tensor [b, t] as [b, 1, 1, t]."""
+        return self.emit(op.reshape(mask, [mask.ty.shape.values[0], 1, 1, self.t]))
+
+    def by_query(self, mask: relax.Expr) -> relax.Expr:
+        """A tensor [b, t] as [b, 1, t, 1]."""
+        return self.emit(op.reshape(mask, [mask.ty.shape.values[0], 1, self.t, 1]))
+
+    def opposite(self, mask: relax.Expr) -> relax.Expr:
+        """1 - mask in float32, [b, 1, 1, t]."""
+        return self.emit(op.subtract(number(1.0), self.emit(op.astype(self.by_key(mask), "float32"))))
+
     def hide_unless(self, condition: relax.Expr) -> relax.Expr:
         """0 where the condition holds, else the lowest number, [.., s, t]."""
         return self.emit(op.where(condition, number(0.0), number(LEAST)))
@@ -46,27 +59,37 @@ class Graph:
         return self.emit(op.reshape(mask, [1, 1, self.s, self.t])) if mask.ty.ndim == 2 else mask
 
 
-def meaning(
+def lifted(
     mask: Callable[[Graph], relax.Expr], s: object = S, t: object = S, batch: object = B
-) -> tuple[dict, list[str]]:
-    """The attributes of an attention whose bias is the mask, after the lift, and what the lift refused."""
+) -> tuple[tvm.IRModule, tvm.IRModule, list[str]]:
+    """An attention whose bias is the mask, the same after the lift, and what the lift refused."""
     q, k = (relax.Var(n, relax.TensorType([B, size, 2, 8], "float32")) for n, size in (("q", s), ("k", t)))
     padding = relax.Var("padding", relax.TensorType([batch, t], "int64"))
     extra = relax.Var("extra", relax.TensorType([1, 2, s, t], "float32"))
+    flag, share = (relax.Var(n, relax.TensorType([batch, t], d)) for n, d in (("flag", "bool"), ("share", "float32")))
+    params = [q, k, padding, extra, flag, share]
     builder = relax.BlockBuilder()
-    with builder.function("main", [q, k, padding, extra]):
+    with builder.function("main", params):
         with builder.dataflow():
             graph = Graph(builder, padding, s, t)
-            graph.extra = extra
+            graph.extra, graph.flag, graph.share = extra, flag, share
             bias = graph.whole(mask(graph))
             base = {"num_heads": 2, "num_kv_heads": 2, "head_dim": 8, "scale": 1.0, "has_bias": True}
             out = builder.emit_output(OPERATORS["attention"].call(q, k, k, bias, **base))
         builder.emit_func_output(out)
-    mod = builder.get()
-    mod["main"] = mod["main"].with_attr("num_input", 4)
+    before = builder.get()
+    before["main"] = before["main"].with_attr("num_input", len(params))
     rejected: list[dict[str, str]] = []
     lift = next(x for x in OPERATORS["attention"].lifts() if x.name == "attention.mask")
-    mod, _ = apply_lift(mod, lift, rejected)
+    after, _ = apply_lift(before, lift, rejected)
+    return before, after, [r["reason"] for r in rejected]
+
+
+def meaning(
+    mask: Callable[[Graph], relax.Expr], s: object = S, t: object = S, batch: object = B
+) -> tuple[dict, list[str]]:
+    """The attributes of an attention whose bias is the mask, after the lift, and what the lift refused."""
+    _, mod, refused = lifted(mask, s, t, batch)
     calls = [b.value for block in mod["main"].body.blocks for b in block.bindings]
     attention = next(c for c in calls if isinstance(c, relax.Call) and c.op.name == "relax.halo.attention")
     kept = {
@@ -74,7 +97,27 @@ def meaning(
         for key, value in attrs_of(attention).items()
         if key in ("causal", "window", "has_key_mask", "has_bias") and value
     }
-    return kept, [r["reason"] for r in rejected]
+    return kept, refused
+
+
+def results(mask: Callable[[Graph], relax.Expr], **given: np.ndarray) -> list[np.ndarray]:
+    """What the attention gives before and after the lift, on 3 batches of 5 positions; the first key is visible."""
+    rng = np.random.default_rng(0)
+    first = np.eye(1, 5, dtype=bool)
+    arrays = {
+        **{name: rng.standard_normal([3, 5, 2, 8]).astype("float32") for name in "qk"},
+        "padding": (rng.random([3, 5]) < 0.5) | first,
+        "extra": rng.standard_normal([1, 2, 5, 5]).astype("float32"),
+        "flag": (rng.random([3, 5]) < 0.5) & ~first,
+        "share": np.where(first, 1.0, rng.choice([0.0, 0.5, 1.0, 2.0], [3, 5])).astype("float32"),
+        **given,
+    }
+    arrays["padding"] = arrays["padding"].astype("int64")
+    out = []
+    for mod in lifted(mask)[:2]:
+        machine = relax.VirtualMachine(relax.build(relax.transform.LegalizeOps()(mod), "llvm"), tvm.cpu())
+        out.append(machine["main"](*map(tvm.runtime.tensor, arrays.values())).numpy())
+    return out
 
 
 def causal(g: Graph) -> relax.Expr:
@@ -135,6 +178,41 @@ SPELLINGS = {
         lambda g: g.emit(op.add(g.extra, g.whole(g.hide_unless(causal(g))))),
         CAUSAL | {"has_bias": True},
     ),
+    "padding, 1 - mask of integers": (
+        lambda g: g.emit(
+            op.multiply(
+                g.emit(op.astype(g.emit(op.subtract(number(1, "int64"), g.by_key(g.padding))), "float32")),
+                number(LEAST),
+            )
+        ),
+        PADDED,
+    ),
+    "padding, filled where 1 - mask over 1 - mask": (
+        lambda g: g.emit(
+            op.where(g.emit(op.astype(g.opposite(g.padding), "bool")), number(LEAST), g.opposite(g.padding))
+        ),
+        PADDED,
+    ),
+    "a bool input that hides": (lambda g: g.emit(op.where(g.by_key(g.flag), number(-np.inf), number(0.0))), PADDED),
+    "a bool input that hides, as a product": (
+        lambda g: g.emit(op.multiply(g.emit(op.astype(g.by_key(g.flag), "float32")), number(LEAST))),
+        PADDED,
+    ),
+    "causal and a bool input that hides": (
+        lambda g: g.hide_unless(g.emit(op.logical_and(causal(g), g.emit(op.logical_not(g.by_key(g.flag)))))),
+        CAUSAL | PADDED,
+    ),
+    "numbers compared with 0": (
+        lambda g: g.hide_unless(g.emit(op.not_equal(g.by_key(g.share), number(0.0)))),
+        PADDED,
+    ),
+    "numbers cast to bool": (lambda g: g.hide_unless(g.emit(op.astype(g.by_key(g.share), "bool"))), PADDED),
+    "numbers cut to integers, compared with 0": (
+        lambda g: g.hide_unless(
+            g.emit(op.not_equal(g.emit(op.astype(g.by_key(g.share), "int64")), number(0, "int64")))
+        ),
+        PADDED,
+    ),
     "nothing hidden": (lambda g: g.emit(op.full([g.s, g.t], number(0.0), "float32")), {}),
 }
 
@@ -144,6 +222,8 @@ def test_spellings(name: str) -> None:
     mask, expected = SPELLINGS[name]
     found, refused = meaning(mask)
     assert found == expected and not refused
+    before, after = results(mask)
+    np.testing.assert_allclose(after, before, atol=2e-6)
 
 
 def test_causality_behind_a_cache() -> None:
@@ -195,6 +275,45 @@ STAY = {
         ),
         "data",
     ),
+    "padding of keys and queries": (
+        lambda g: g.hide_unless(g.emit(op.logical_and(g.visible(), g.emit(op.astype(g.by_query(g.padding), "bool"))))),
+        "a tensor read at [b, i]",
+    ),
+    "padding of queries and keys": (
+        lambda g: g.hide_unless(
+            g.emit(op.astype(g.emit(op.multiply(g.by_query(g.padding), g.by_key(g.padding))), "bool"))
+        ),
+        "a tensor read at [b, i]",
+    ),
+    "1 - numbers": (
+        lambda g: g.emit(op.multiply(g.opposite(g.share), number(LEAST))),
+        "a tensor of float32 computed with as if it were 0 or 1",
+    ),
+    "1 - computed integers": (
+        lambda g: g.emit(op.multiply(g.opposite(g.emit(op.abs(g.padding))), number(LEAST))),
+        "a tensor of int64 computed with as if it were 0 or 1",
+    ),
+    "numbers as a factor": (
+        lambda g: g.emit(op.multiply(g.by_key(g.share), number(LEAST))),
+        "a tensor of float32 computed with as if it were 0 or 1",
+    ),
+    "1 - numbers cut to integers": (
+        lambda g: g.emit(op.multiply(g.opposite(g.emit(op.astype(g.share, "int64"))), number(LEAST))),
+        "a tensor of float32 cast to int64",
+    ),
+    "1 - numbers cut to fewer bits": (
+        lambda g: g.emit(op.multiply(g.opposite(g.emit(op.astype(g.share, "float16"))), number(LEAST))),
+        "a tensor of float32 cast to float16",
+    ),
+    "bits of integers inverted": (
+        lambda g: g.emit(
+            op.multiply(
+                g.emit(op.astype(g.emit(op.bitwise_not(g.by_key(g.padding))), "float32")),
+                number(LEAST),
+            )
+        ),
+        "the bits of an integer inverted",
+    ),
     "a real bias": (lambda g: g.extra, "neither 0 nor large and negative"),
 }
 
@@ -214,3 +333,11 @@ def test_one_row_of_padding_serves_every_batch() -> None:
 
     found, refused = meaning(mask)
     assert found == PADDED and not refused
+
+
+def test_a_row_hidden_by_finite_numbers_gives_zeros() -> None:
+    hidden = np.ones([3, 5], dtype=bool)
+    hidden[1] = False
+    before, after = results(lambda g: g.emit(op.where(g.visible(), number(0.0), number(-1e9))), padding=hidden)
+    np.testing.assert_allclose(after[[0, 2]], before[[0, 2]], atol=2e-6)
+    assert before[1].any() and not after[1].any()

@@ -9,7 +9,7 @@ Computation
     visible(i, j) = key_mask[j] != 0  and  (causal: j <= i + t - s)  and  (window: j > i + t - s - window)
     o[i] = sum_j softmax over the visible j of score[i, j] * v[j];  query head n reads KV head n // (h / h_kv)
     A score at or below -1e30 is invisible too, so additive masks of -inf and of the most negative float32
-    mean the same. A row with no visible key gives zeros.
+    mean the same. A row with no visible key gives zeros. Lifts read an addend at or below -1e9 as a mask.
 Lifts
     matmul(softmax(matmul(q, kT) * c + bias), v)                 =>   permute_dims(halo.attention(q', k', v'))
     permute_dims(matmul(softmax(matmul(q, kT) * c + bias), v))   =>   halo.attention(q', k', v')
@@ -20,8 +20,9 @@ Rejects
     batches or head sizes that differ between q, k and v; k and v of neither one head nor q's number; dtypes other
     than float32, float16 and bfloat16; scores, weights or a result that something else reads, too
 Numerics
-    accumulates in float32. A lifted row changes when its bias hides every key with finite numbers at or below
-    -1e30: softmax gives such a row equal weights, this operator zeros. Rows with a visible key are the same.
+    accumulates in float32. A lifted row changes when its bias hides every key with finite numbers, at or below
+    -1e9 where the bias became a mask, at or below -1e30 where it stayed a bias: softmax gives such a row the weights
+    of its scores, or equal ones, this operator zeros. Rows with a visible key are the same.
 References
     arXiv:1706.03762 arXiv:2305.13245 (grouped heads) arXiv:2108.12409 (linear biases) arXiv:2408.00118 (soft cap)
 """

@@ -1,4 +1,4 @@
-"""One element of a mask: what it may be, the algebra of conditions, and each Relax operator's rule for its elements.
+"""Each Relax operator's rule for one element of a mask.
 
 A rule takes the reader that follows operands, the call and the index, and gives the element: a number, an integer
 expression, a condition, a mask or a leaf; it raises `Unreadable` where no mask is known to use the operator so.
@@ -6,105 +6,17 @@ expression, a condition, a mask or a leaf; it raises `Unreadable` where no mask 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+import re
 from typing import TYPE_CHECKING
 
 from tvm import ir, relax, sym, tirx
 
+from ._conditions import HIDDEN, All, Leaf, Mask, Not, Unreadable, both, condition, either, hiding, negated, same
 from .mathematics import INVISIBLE
 
 if TYPE_CHECKING:
     from .masks import Reader
-
-HIDDEN = -1e9  # an addend at or below it hides a key, as exporters write it (-10000 is too weak to be one)
-
-
-class Unreadable(Exception):
-    """An operator, or a combination of conditions, that no mask is known to use."""
-
-
-@dataclass(frozen=True)
-class Leaf:
-    """One element of a tensor that is read no further; equal when tensor and index are."""
-
-    tensor: relax.Expr
-    index: tuple[tirx.PrimExpr, ...]
-
-
-@dataclass(frozen=True)
-class All:
-    """Conjunction of comparisons of positions (boolean expressions) and of tensors whose element must not be 0."""
-
-    parts: tuple[object, ...]
-
-
-@dataclass(frozen=True)
-class Not:
-    part: object
-
-
-@dataclass(frozen=True)
-class Mask:
-    """An addend that is 0 where `visible` holds and hides the key elsewhere."""
-
-    visible: object
-
-
-def condition(value: object) -> object:
-    """`value` as a condition: what is not 0 holds."""
-    if isinstance(value, bool | int | float):
-        return All(()) if value else Not(All(()))
-    if isinstance(value, All | Not):
-        return value
-    if isinstance(value, Leaf):
-        return All((value,))
-    if isinstance(value, tirx.PrimExpr | ir.Expr) and str(value.dtype) == "bool":
-        return All((value,))
-    raise Unreadable("a number that stands for a condition")
-
-
-def negated(value: object) -> object:
-    value = condition(value)
-    if isinstance(value, Not):
-        return value.part
-    if isinstance(value, All) and len(value.parts) == 1 and isinstance(value.parts[0], Not):
-        return value.parts[0].part
-    return Not(value)
-
-
-def both(a: object, b: object) -> object:
-    a, b = condition(a), condition(b)
-    left = a.parts if isinstance(a, All) else (a,)
-    right = b.parts if isinstance(b, All) else (b,)
-    return All((*left, *right))
-
-
-def either(a: object, b: object) -> object:
-    a, b = condition(a), condition(b)
-    if All(()) in (a, b):
-        return All(())
-    if a == Not(All(())):
-        return b
-    if b == Not(All(())):
-        return a
-    if isinstance(a, Not) and isinstance(b, Not):
-        return Not(both(a.part, b.part))
-    raise Unreadable("alternatives of conditions")
-
-
-def hiding(value: object) -> object:
-    """The condition under which the addend `value` is 0; elsewhere it hides the key."""
-    if isinstance(value, Mask):
-        return value.visible
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        if value == 0:
-            return All(())
-        if value <= HIDDEN:
-            return Not(All(()))
-    raise Unreadable("an addend that is neither 0 nor large and negative")
-
-
-# Operators.
 
 
 def _arange(reader: Reader, call: relax.Call, index: list) -> object:
@@ -141,10 +53,37 @@ def _broadcast(reader: Reader, call: relax.Call, index: list) -> object:
 
 
 def _cast(reader: Reader, call: relax.Call, index: list) -> object:
-    value = reader.at(call.args[0], index)
-    if str(call.ty.dtype) == "bool":
+    value, dtype = reader.at(call.args[0], index), str(call.ty.dtype)
+    if dtype == "bool":
         return condition(value)
+    if isinstance(value, Mask) and "float" not in dtype:
+        raise Unreadable("an addend that is cast to integers")
+    if isinstance(value, float) and "float" not in dtype:
+        if not math.isfinite(value):
+            raise Unreadable(f"{value} cast to integers")
+        return int(value)
+    if isinstance(value, Leaf):
+        old = str(value.tensor.ty.dtype)
+        if old != dtype and not reader.is_flag(value.tensor) and not _keeps_what_is_not_zero(old, dtype):
+            raise Unreadable(f"a tensor of {old} cast to {dtype}, where what is not 0 may become 0")
     return value
+
+
+def _keeps_what_is_not_zero(old: str, new: str) -> bool:
+    """Whether a cast from `old` to `new`, both dtypes of numbers, makes no number 0 that was not."""
+    old_bits, new_bits = (int(re.search(r"\d+", dtype).group()) for dtype in (old, new))
+    if "float" in old:
+        return "float" in new and new_bits > old_bits
+    return "float" in new or new_bits >= old_bits
+
+
+def _flag(reader: Reader, value: object) -> object:
+    """The condition that `value`, a number computed with, is the 0 or the 1 of."""
+    if isinstance(value, Leaf) and not reader.is_flag(value.tensor):
+        raise Unreadable(f"a tensor of {value.tensor.ty.dtype} computed with as if it were 0 or 1")
+    if isinstance(value, int | float) and value not in (0, 1):
+        raise Unreadable(f"{value} computed with as if it were 0 or 1")
+    return condition(value)
 
 
 def _take(reader: Reader, call: relax.Call, index: list) -> object:
@@ -213,7 +152,7 @@ def _triangle(lower: bool):
         value = reader.at(call.args[0], index)
         if isinstance(value, float | int) and not isinstance(value, bool) and value <= HIDDEN:
             return Mask(negated(All((inside,))))  # hidden inside, 0 outside
-        return both(All((inside,)), value)
+        return both(All((inside,)), _flag(reader, value))
 
     return rule
 
@@ -264,6 +203,17 @@ def _logic(combine):
     return lambda reader, call, index: combine(*(reader.operand(arg, index) for arg in call.args))
 
 
+def _bitwise(combine):
+    """On bits of integers: of 0 and 1 as on conditions, but for ~1, which is not 0."""
+
+    def rule(reader: Reader, call: relax.Call, index: list) -> object:
+        if str(call.ty.dtype) != "bool" and combine is negated:
+            raise Unreadable("the bits of an integer inverted")
+        return combine(*(_flag(reader, reader.operand(arg, index)) for arg in call.args))
+
+    return rule
+
+
 def _where(reader: Reader, call: relax.Call, index: list) -> object:
     test = reader.operand(call.args[0], index)
     if isinstance(test, bool):
@@ -286,10 +236,17 @@ def _where(reader: Reader, call: relax.Call, index: list) -> object:
             raise Unreadable("a selection of positions that depends on data")
         raise Unreadable("a selection of numbers")
     if isinstance(b, float | int) and b <= HIDDEN:
-        return Mask(both(test, hiding(a)))
+        return Mask(both(test, _hiding_where(test, a)))
     if isinstance(a, float | int) and a <= HIDDEN:
-        return Mask(both(negated(test), hiding(b)))
+        return Mask(both(negated(test), _hiding_where(negated(test), b)))
     raise Unreadable("a selection of numbers of which none is large and negative")
+
+
+def _hiding_where(test: object, addend: object) -> object:
+    """`hiding` of an addend that only counts where `test` holds: what is 0 or not as `test` does not or does is 0."""
+    if isinstance(addend, Leaf | All | Not) and same(negated(addend), test):
+        return All(())
+    return hiding(addend)
 
 
 def _add(reader: Reader, call: relax.Call, index: list) -> object:
@@ -304,7 +261,7 @@ def _subtract(reader: Reader, call: relax.Call, index: list) -> object:
     if all(isinstance(x, int | ir.Expr) for x in (a, b)):
         return a - b
     if isinstance(a, int | float) and a == 1 and isinstance(b, Leaf | All | Not):
-        return negated(b)
+        return negated(_flag(reader, b))
     raise Unreadable("a difference of numbers")
 
 
@@ -312,12 +269,12 @@ def _multiply(reader: Reader, call: relax.Call, index: list) -> object:
     a, b = (reader.operand(arg, index) for arg in call.args)
     for x, y in ((a, b), (b, a)):
         if isinstance(y, float | int) and not isinstance(y, bool) and y <= HIDDEN and isinstance(x, Leaf | All | Not):
-            return Mask(negated(x))
+            return Mask(negated(_flag(reader, x)))
         if isinstance(x, Mask) and isinstance(y, All | Leaf):
             # -large * condition: hidden where both hold
-            return Mask(either(x.visible, negated(y)))
+            return Mask(either(x.visible, negated(_flag(reader, y))))
     if all(isinstance(x, Leaf | All | Not) for x in (a, b)):
-        return both(a, b)
+        return both(_flag(reader, a), _flag(reader, b))
     if all(isinstance(x, int | ir.Expr) for x in (a, b)):
         return a * b
     raise Unreadable("a product of numbers")
@@ -368,11 +325,11 @@ RULES = {
     "relax.equal": _equal(False),
     "relax.not_equal": _equal(True),
     "relax.logical_and": _logic(both),
-    "relax.bitwise_and": _logic(both),
+    "relax.bitwise_and": _bitwise(both),
     "relax.logical_or": _logic(either),
-    "relax.bitwise_or": _logic(either),
+    "relax.bitwise_or": _bitwise(either),
     "relax.logical_not": _logic(negated),
-    "relax.bitwise_not": _logic(negated),
+    "relax.bitwise_not": _bitwise(negated),
     "relax.where": _where,
     "relax.add": _add,
     "relax.subtract": _subtract,

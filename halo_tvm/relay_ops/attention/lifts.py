@@ -131,7 +131,7 @@ def _named_mask(match: Match, attention: relax.Call, call: Call) -> relax.Expr:
     rest, key_masks, reasons = [], [], []
     for term in _terms(match, bias):
         try:
-            meaning = read_bias(term, scores, match.value)
+            meaning = read_bias(term, scores, match.value, match.is_input)
             if meaning.window and kept.get("window", meaning.window) != meaning.window:
                 raise Unreadable("a second window")
         except Unreadable as reason:

@@ -4,18 +4,24 @@
 An exporter may spell these by ranges, triangles, comparisons, gathers, products with large negative numbers and
 selections. `read_bias` follows the element [b, h, i, j] of an additive mask back through such operators; what it
 cannot read stays a bias.
+
+Comparisons, tensors of bool and casts of both are conditions, and 0 or 1 where they are computed with. So is an int32
+or int64 input of the model, by the contract of such inputs: an integer mask counts as 0 or not 0, in `1 - mask` and
+`mask * large`, too. Any other number is a condition only where it is compared with 0 or cast to bool.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from tvm import ir, relax, sym, tirx
 
 from .._views import Lookup
-from ._mask_elements import HIDDEN, RULES, All, Leaf, Mask, Not, Unreadable, hiding, negated
+from ._conditions import HIDDEN, All, Leaf, Mask, Not, Unreadable, core, hiding, negated
+from ._mask_elements import RULES
+from .signature import MASK_DTYPES
 
 _DEEPEST = 64
 
@@ -29,9 +35,11 @@ class Meaning:
     key_masks: tuple[relax.Expr, ...]  # [b, t] each; 0 in any of them hides the key
 
 
-def read_bias(bias: relax.Expr, scores: Sequence[tirx.PrimExpr], lookup: Lookup) -> Meaning:
+def read_bias(
+    bias: relax.Expr, scores: Sequence[tirx.PrimExpr], lookup: Lookup, is_input: Callable[[relax.Expr], bool]
+) -> Meaning:
     """The meaning of an additive mask that broadcasts to `scores` [b, h, s, t]; `Unreadable` says what is not known."""
-    reader = Reader(lookup, scores)
+    reader = Reader(lookup, scores, is_input)
     dims = bias.ty.shape.values
     index = [
         tirx.IntImm("int64", 0) if reader.is_one(dim) else var
@@ -43,8 +51,11 @@ def read_bias(bias: relax.Expr, scores: Sequence[tirx.PrimExpr], lookup: Lookup)
 class Reader:
     """Follows elements of tensors back to the positions b, h, i and j, and says what the conditions found mean."""
 
-    def __init__(self, lookup: Lookup, scores: Sequence[tirx.PrimExpr]) -> None:
+    def __init__(
+        self, lookup: Lookup, scores: Sequence[tirx.PrimExpr], is_input: Callable[[relax.Expr], bool]
+    ) -> None:
         self.lookup = lookup
+        self._is_input = is_input
         self.analyzer = sym.Analyzer()
         self._scores = list(scores)
         self.index = [tirx.Var(name, "int64") for name in ("b", "h", "i", "j")]
@@ -54,6 +65,11 @@ class Reader:
 
     def is_one(self, dim: tirx.PrimExpr) -> bool:
         return isinstance(dim, tirx.IntImm) and dim.value == 1
+
+    def is_flag(self, tensor: relax.Expr) -> bool:
+        """Whether the elements of `tensor`, which is read no further, are 0 or 1, an input's by contract."""
+        dtype = str(tensor.ty.dtype)
+        return dtype == "bool" or (dtype in ("int32", "int64") and self._is_input(tensor))
 
     # One element.
 
@@ -124,6 +140,8 @@ class Reader:
     def _matrix(self, data: np.ndarray, row: tirx.PrimExpr, column: tirx.PrimExpr) -> object:
         """A constant of rows and columns whose diagonals are either all 0 or all not."""
         if data.dtype.kind in "biu":
+            if not np.isin(data, (0, 1)).all():
+                raise Unreadable("a constant of other integers than 0 and 1")
             return self._band(data != 0, row, column)
         hidden = data <= HIDDEN
         if not (hidden | (data == 0)).all():
@@ -167,22 +185,26 @@ class Reader:
 
     def meaning(self, visible: object) -> Meaning:
         parts = list(visible.parts) if isinstance(visible, All) else [visible]
-        causal, window, key_masks = False, 0, []
+        causal, window = False, 0
+        key_masks: list[tuple[relax.Expr, bool]] = []  # tensors, and whether what is not 0 hides
         flat: list[object] = []
         while parts:
             part = parts.pop()
             if isinstance(part, All):
                 parts.extend(part.parts)
             elif isinstance(part, Not):
-                flat.append(self._opposite(part.part))
+                opposite = self._opposite(core(part.part))
+                (parts if isinstance(opposite, All) else flat).append(opposite)
             else:
                 flat.append(part)
         shift = self.analyzer.simplify(self._scores[3] - self._scores[2])
         for part in flat:
-            if isinstance(part, Leaf):
-                if not any(part.tensor.same_as(other) for other in key_masks):
-                    key_masks.append(part.tensor)
-                    self._check_key_mask(part)
+            hides = isinstance(part, Not)
+            leaf = part.part if hides else part
+            if isinstance(leaf, Leaf):
+                self._check_key_mask(leaf)
+                if not any(leaf.tensor.same_as(other) and hides == how for other, how in key_masks):
+                    key_masks.append((leaf.tensor, hides))
                 continue
             part = self.analyzer.simplify(part)
             if isinstance(part, tirx.IntImm) and part.value:
@@ -197,13 +219,13 @@ class Reader:
                 if not isinstance(width, tirx.IntImm) or width.value < 1 or window not in (0, width.value):
                     raise Unreadable(f"a window of {_shown(width)} keys")
                 window = int(width.value)
-        return Meaning(causal, window, tuple(self._key_mask(tensor) for tensor in key_masks))
+        return Meaning(causal, window, tuple(self._key_mask(*mask) for mask in key_masks))
 
     def _opposite(self, part: object) -> object:
-        if isinstance(part, All) and len(part.parts) == 1:
-            part = part.parts[0]
         if isinstance(part, Not):
             return part.part
+        if isinstance(part, Leaf):
+            return Not(part)
         if isinstance(part, ir.Expr):
             return self.analyzer.simplify(tirx.Not(part))
         raise Unreadable("the opposite of a condition")
@@ -218,14 +240,18 @@ class Reader:
             raise Unreadable(f"a padding mask of another batch size or length: {sizes}")
         raise Unreadable(f"a tensor read at {list(leaf.index)}, expected [batch, key]")
 
-    def _key_mask(self, tensor: relax.Expr) -> relax.Expr:
-        """A tensor that `_of_keys` accepts as [b, t]."""
+    def _key_mask(self, tensor: relax.Expr, hides: bool) -> relax.Expr:
+        """A tensor that `_of_keys` accepts as [b, t]; `hides`: what is not 0 in it hides the key."""
         dims = [d for d in tensor.ty.shape.values if not self.is_one(d)]
         batch, keys = self._scores[0], self._scores[3]
         whole = len(dims) == 2 or self.is_one(batch)
-        if tensor.ty.ndim != 2 or not whole:
-            dtype = str(tensor.ty.dtype)
-            tensor = tensor if dtype == "bool" else relax.op.not_equal(tensor, relax.const(0, dtype))
+        dtype, as_it_is = str(tensor.ty.dtype), tensor.ty.ndim == 2 and whole
+        if hides:
+            is_bool = dtype == "bool"
+            tensor = relax.op.logical_not(tensor) if is_bool else relax.op.equal(tensor, relax.const(0, dtype))
+        elif dtype != "bool" and not (as_it_is and dtype in MASK_DTYPES):
+            tensor = relax.op.not_equal(tensor, relax.const(0, dtype))
+        if not as_it_is:
             tensor = relax.op.reshape(tensor, [batch if whole else 1, keys])
         return tensor if whole else relax.op.broadcast_to(tensor, [batch, keys])
 
