@@ -10,7 +10,6 @@ import tvm
 
 from .params import ParamTable
 
-
 # High of a symbolic dimension that neither the file nor the user bounded: accepted, and planned for at run time.
 UNBOUNDED = (1 << 29) - 1
 
@@ -48,10 +47,3 @@ class ImportedModel:
     # Error to accept, as a share of an output's largest element; None: that of its dtype. Models that round to
     # integers on the way are not continuous: a sum in another order may round to the next integer.
     accepted_error: float | None = None
-
-
-def dimension_ranges(ranges: dict[str, tuple[int, int]]) -> str:
-    """Ranges as a reader writes them: `batch=1..8, sequence=1..1024`."""
-    return ", ".join(
-        f"{name}>={low}" if high >= UNBOUNDED else f"{name}={low}..{high}" for name, (low, high) in ranges.items()
-    )

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import tvm
@@ -50,8 +50,6 @@ OPTIMISE = (
 )
 # Decided while building, switched like passes.
 BUILD = (Step("plan_memory", 3), Step("vector_math", 1))
-
-Dump = Callable[[str, tvm.IRModule], None]
 
 
 @dataclass(frozen=True)

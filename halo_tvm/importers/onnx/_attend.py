@@ -15,7 +15,8 @@ from tvm import relax, te, tirx
 from ...relay_ops.attention import Attention
 from ._dims import prim
 from ._node import Node, expr_dtype, expr_shape
-from ._spell import NARROW, add, cast, number, reshape, rounded, scaled, transpose
+from ._pointwise import HALVES
+from ._spell import add, cast, number, reshape, rounded, scaled, transpose
 from ._values import Dim
 
 _SWAP = (0, 2, 1, 3)  # heads first <-> positions first
@@ -168,7 +169,7 @@ def _composed(
     if groups > 1:
         k, v = (node.emit(relax.op.repeat(x, groups, 1)) for x in (k, v))
     root = math.sqrt(abs(scale))
-    if dtype in NARROW:
+    if dtype in HALVES:
         root = _rounded_number(root, dtype)
 
     def step(x: relax.Expr) -> relax.Expr:
@@ -185,7 +186,7 @@ def _composed(
         bias = cast(node, bias, wide)
         y = step(add(node, y, bias))
     masked = y
-    y = _softmax(node, y, (precision or dtype) if dtype in NARROW else wide)
+    y = _softmax(node, y, (precision or dtype) if dtype in HALVES else wide)
     if bias is not None:
         nothing = node.emit(relax.op.less(node.emit(relax.op.max(bias, 3, True)), number(-3.4e38, wide)))
         y = node.emit(relax.op.where(nothing, number(0.0, wide), y))

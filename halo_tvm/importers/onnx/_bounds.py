@@ -17,26 +17,24 @@ if TYPE_CHECKING:
 
 _MOST_ELEMENTS = 1 << 28  # of one result; the importer bounds what all of them take
 _MOST_SLOW = 1 << 16  # elements read and written by operators that the reference implements as loops
+_SLOWNESS = 64  # what one element costs there, in elements of NumPy
 
 # The results of these have no more elements than their operands together.
 _NO_GROWTH = frozenset(
-    "Identity Cast CastLike Reshape Squeeze Unsqueeze Flatten Transpose Slice Split Concat Shape Size Not Neg Abs Sign "
-    "Sqrt Reciprocal Exp Log Floor Ceil Round Sin Cos Tan Tanh Sigmoid Relu Erf Clip IsNaN IsInf Trilu CumSum Compress "
-    "Unique ReduceSum ReduceProd ReduceMax ReduceMin ReduceMean ArgMax ArgMin Softmax TopK BitwiseNot ScatterElements "
-    "ScatterND GatherElements".split()
+    ["Identity", "Cast", "CastLike", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Slice", "Split", "Concat", "Shape", "Size", "Not", "Neg", "Abs", "Sign", "Sqrt", "Reciprocal", "Exp", "Log", "Floor", "Ceil", "Round", "Sin", "Cos", "Tan", "Tanh", "Sigmoid", "Relu", "Erf", "Clip", "IsNaN", "IsInf", "Trilu", "CumSum", "Compress", "Unique", "ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin", "ReduceMean", "ArgMax", "ArgMin", "Softmax", "TopK", "BitwiseNot"]
 )
 _BROADCAST = frozenset(
-    "Add Sub Mul Div Mod Pow Min Max Sum Mean And Or Xor Equal Less LessOrEqual Greater GreaterOrEqual Where PRelu "
-    "BitShift BitwiseAnd BitwiseOr BitwiseXor".split()
+    ["Add", "Sub", "Mul", "Div", "Mod", "Pow", "Min", "Max", "Sum", "Mean", "And", "Or", "Xor", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Where", "PRelu", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor"]
 )
 # NumPy does these at once, whatever their size.
-_FAST = frozenset("ConstantOfShape Expand Tile Range Gather GatherND Pad OneHot EyeLike MatMul Gemm NonZero".split())
+_FAST = frozenset(["ConstantOfShape", "Expand", "Tile", "Range", "Gather", "GatherND", "Pad", "OneHot", "EyeLike", "MatMul", "Gemm", "NonZero"])
 
 
 def is_cheap(node: Node, inputs: list[np.ndarray | None], model: onnx.ModelProto) -> bool:
     """Whether `node`, on its own in `model`, is computed in moments. A result of absurd size is refused outright."""
     read = sum(x.size for x in inputs if x is not None)
     if node.op in _NO_GROWTH:
+        node.graph.count_work(read)
         return True
     if node.op == "NonZero":
         count = read * max(x.ndim for x in inputs if x is not None)
@@ -53,7 +51,11 @@ def is_cheap(node: Node, inputs: list[np.ndarray | None], model: onnx.ModelProto
         count = found
     if count > _MOST_ELEMENTS:
         node.refuse(f"its constant result would have {count} elements")
-    return node.op in _BROADCAST or node.op in _FAST or read + count <= _MOST_SLOW
+    fast = node.op in _BROADCAST or node.op in _FAST
+    if not fast and read + count > _MOST_SLOW:
+        return False
+    node.graph.count_work((read + count) * (1 if fast else _SLOWNESS))
+    return True
 
 
 def _inferred(inputs: list[np.ndarray | None], model: onnx.ModelProto) -> int | None:

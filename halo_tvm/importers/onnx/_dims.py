@@ -9,7 +9,6 @@ from tvm import sym, tirx
 
 from ._values import Dim, plain
 
-
 _MOST_TERMS = 512  # of one size; those of real models have a dozen
 _MOST_DIVISIONS = 14  # inside one another: each doubles the time to simplify; strided convolutions make a few
 _DIVISIONS = (tirx.FloorDiv, tirx.FloorMod, tirx.Div, tirx.Mod)

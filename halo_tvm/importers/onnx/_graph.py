@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections import ChainMap, defaultdict
-from collections.abc import Iterable, Mapping, Sequence as Items
+from collections.abc import Iterable, Mapping
+from collections.abc import Sequence as Items
 
 import numpy as np
 from onnx import AttributeProto, GraphProto, NodeProto
@@ -22,10 +23,11 @@ from ._values import Constant, Dim, Sequence, Symbolic, Tensor, Value, elements,
 # Bounds on what a hostile file can make of few bytes.
 _MOST_CONVERTED = 100_000  # nodes, those of bodies and unrolled loops counted each time
 _MOST_FOLDED_BYTES = 1 << 31  # of all constants computed from constants
+_MOST_WORK = 1 << 31  # elements read and written to compute constants from constants
 _MOST_ORIGINS = 1_000  # look-ups of the inputs that a value comes from
 
 _PARAMETER_BYTES = 4096  # larger weights are parameters of the function, never constants in the IR
-_PARAMETER_KINDS = "float32 float16 float64 bfloat16 int8 uint8".split()
+_PARAMETER_KINDS = ["float32", "float16", "float64", "bfloat16", "int8", "uint8"]
 # What TVM raises for an expression that it cannot type: there is no common base.
 TVM_ERRORS = (
     ValueError, TypeError, IndexError, AttributeError, AssertionError, RuntimeError, KeyError, ArithmeticError,
@@ -63,6 +65,7 @@ class GraphConverter:
         self._depth = 0
         self._converted_nodes = 0
         self._folded_bytes = 0
+        self._folding_work = 0
         self._origin_lookups = 0
 
     # Names.
@@ -103,6 +106,12 @@ class GraphConverter:
         self._folded_bytes += size_bytes
         if self._folded_bytes > _MOST_FOLDED_BYTES:
             raise Refused("the constants computed from constants would be too large")
+
+    def count_work(self, elements: int) -> None:
+        """Account for what it takes to compute a constant from constants."""
+        self._folding_work += elements
+        if self._folding_work > _MOST_WORK:
+            raise Refused("it takes too long to compute all constants from constants")
 
     def origins(self, name: str) -> frozenset[str]:
         """The graph inputs that the value called `name` is computed from."""

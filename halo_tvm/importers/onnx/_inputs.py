@@ -40,7 +40,7 @@ class Inputs:
         self.ranges: dict[str, tuple[int, int]] = {}
         self.typical: dict[str, int] = {}
         self.assumed: list[str] = []
-        self._symbols: dict[str, tirx.Var] = {}
+        self._symbols: dict[str | tuple[str, int], tirx.Var] = {}
         self._graph, self._file = graph, file
         held = {i.name for i in proto.graph.initializer} | {s.values.name for s in proto.graph.sparse_initializer}
         given = [i for i in proto.graph.input if i.name not in held]
@@ -144,20 +144,23 @@ class Inputs:
         expression = self._expression(dim) if isinstance(dim, str) else None
         if expression is not None:
             return expression
-        key = re.sub(r"\W", "_", dim) if dim else f"{identifier(name)}_{axis}"
-        if key not in self._symbols:
-            self._symbols[key] = tirx.Var(self._graph.dimension_name(key), "int64")
-            self.ranges[key] = bound or ASSUMED_RANGE
+        key = dim or (name, axis)  # the text itself: a.b and a_b are two dimensions
+        symbol = self._symbols.get(key)
+        if symbol is None:
+            new = self._graph.dimension_name(dim or f"{identifier(name)}_{axis}")
+            symbol = self._symbols[key] = tirx.Var(new, "int64")
+            self.ranges[new] = bound or ASSUMED_RANGE
             if bound is None:
-                self.assumed.append(key)
-            self.typical[key] = 1 if axis == 0 else min(128, self.ranges[key][1])
-            self._graph.sizes.declare(self._symbols[key], *self.ranges[key])
+                self.assumed.append(new)
+            self.typical[new] = 1 if axis == 0 else min(128, self.ranges[new][1])
+            self._graph.sizes.declare(symbol, *self.ranges[new])
         elif bound is not None:
-            low, high = self.ranges[key]
-            self.ranges[key] = bound if key in self.assumed else (max(low, bound[0]), min(high, bound[1]))
-            if key in self.assumed:
-                self.assumed.remove(key)
-        return self._symbols[key]
+            low, high = self.ranges[symbol.name]
+            is_assumed = symbol.name in self.assumed
+            self.ranges[symbol.name] = bound if is_assumed else (max(low, bound[0]), min(high, bound[1]))
+            if is_assumed:
+                self.assumed.remove(symbol.name)
+        return symbol
 
     def _expression(self, text: str):
         """A size like `past + sequence` of names met before; None for anything else."""

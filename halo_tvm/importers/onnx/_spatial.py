@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tvm import relax, tirx
+from tvm import relax
 
 from ._broadcast import at_least
 from ._dims import prim
@@ -88,10 +88,3 @@ def _same(node: Node, sizes: Sequence[Dim], extents: Sequence[int], strides: Seq
         begins.append(half if upper else rest)
         ends.append(rest if upper else half)
     return begins + ends
-
-
-def symbols_of(values: Sequence[Dim]) -> list[tirx.Var]:
-    """The symbolic dimensions in `values`; a tensor expression takes them as arguments."""
-    from tvm import relax
-
-    return list(relax.analysis.free_symbolic_vars(relax.ShapeExpr(list(values)))) if values else []

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 from tvm import relax, te, tirx
 
 from ._broadcast import aligned
 from ._node import Node, expr_dtype, expr_shape
+from ._pointwise import HALVES
 from ._values import Constant, Dim
 
 FLOATS = ("float32", "float16", "bfloat16", "float64")
-NARROW = ("float16", "bfloat16")
 
 
-def number(value: float | int, dtype: str) -> relax.Constant:
+def number(value: float, dtype: str) -> relax.Constant:
     return relax.const(value, dtype)
 
 
@@ -27,7 +26,7 @@ def rounded(node: Node, x: relax.Expr, dtype: str) -> relax.Expr:
     """float32 `x` rounded to what `dtype` can hold, still float32."""
     if dtype == "bfloat16" and expr_dtype(x) == "float32":
         return node.te(_rounded_bits, x, name="round_bfloat16")
-    return x if dtype not in NARROW else cast(node, cast(node, x, dtype), expr_dtype(x))
+    return x if dtype not in HALVES else cast(node, cast(node, x, dtype), expr_dtype(x))
 
 
 def _rounded_bits(x: te.Tensor) -> te.Tensor:
@@ -88,11 +87,6 @@ def scaled(node: Node, x: relax.Expr, factor: float) -> relax.Expr:
 
 def select(node: Node, condition: relax.Expr, a: relax.Expr, b: relax.Expr) -> relax.Expr:
     return node.emit(relax.op.where(*aligned(node, [condition, a, b])))
-
-
-def all_equal(node: Node, index: int, value: float) -> bool:
-    """Whether optional input `index` is missing, or known and everywhere `value`."""
-    return not node.has(index) or (node.is_known(index) and bool(np.all(node.constant(index) == value)))
 
 
 def derived(

@@ -5,8 +5,9 @@ from __future__ import annotations
 from tvm import relax
 
 from ._node import Node, expr_dtype
+from ._pointwise import HALVES
 from ._registry import converter
-from ._spell import NARROW, add, cast, multiply, scaled
+from ._spell import add, cast, multiply, scaled
 
 
 @converter("Gelu", domain="com.microsoft")
@@ -28,7 +29,7 @@ def fast_gelu(node: Node) -> relax.Expr:
 def _gelu(node: Node, x: relax.Expr, tanh: bool) -> relax.Expr:
     """In float32 where the type is narrower."""
     dtype = expr_dtype(x)
-    wide = cast(node, x, "float32" if dtype in NARROW else dtype)
+    wide = cast(node, x, "float32" if dtype in HALVES else dtype)
     return cast(node, node.emit((relax.op.nn.gelu_tanh if tanh else relax.op.nn.gelu)(wide)), dtype)
 
 
@@ -40,7 +41,7 @@ def quick_gelu(node: Node) -> relax.Expr:
 def swish(node: Node, x: relax.Expr, alpha: float) -> relax.Expr:
     """x * sigmoid(alpha * x), in float32 where the type is narrower."""
     dtype = expr_dtype(x)
-    wide = cast(node, x, "float32" if dtype in NARROW else dtype)
+    wide = cast(node, x, "float32" if dtype in HALVES else dtype)
     if alpha == 1.0:
         return cast(node, node.emit(relax.op.nn.silu(wide)), dtype)
     return cast(node, multiply(node, wide, node.emit(relax.op.sigmoid(scaled(node, wide, alpha)))), dtype)

@@ -7,8 +7,9 @@ from tvm import relax
 from ...relay_ops.layer_norm import LayerNorm
 from ...relay_ops.rms_norm import RMSNorm
 from ._node import Node, expr_dtype, expr_shape
+from ._pointwise import HALVES
 from ._registry import converter
-from ._spell import NARROW, add, cast, number
+from ._spell import add, cast, number
 
 _MS = "com.microsoft"
 
@@ -96,4 +97,4 @@ def _layer_norm(node: Node, x: relax.Expr, weight: relax.Expr, bias: relax.Expr,
 
 def _check(node: Node, x: relax.Expr) -> None:
     dtype = expr_dtype(x)
-    node.refuse_unless(dtype == "float32" or dtype in NARROW, f"expected floats of 16 or 32 bits, found {dtype}")
+    node.refuse_unless(dtype == "float32" or dtype in HALVES, f"expected floats of 16 or 32 bits, found {dtype}")

@@ -19,8 +19,6 @@ from .._restricted import convert_restricted
 from .._shapes import InputShape
 from ._archive import check_archive
 
-SUFFIXES = (".pt", ".pth", ".ts", ".jit")
-
 
 def import_torchscript(
     path: Path,

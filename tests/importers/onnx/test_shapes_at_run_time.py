@@ -177,3 +177,35 @@ def test_only_a_question_for_size_one_is_taken_for_a_squeeze(tmp_path: Path, axi
         return
     x = np.arange(3, dtype=np.float32)[None]
     np.testing.assert_array_equal(compile_in_process(import_onnx(path))(x=x)["y"], -x[0])
+
+
+def test_dimensions_spelled_differently_are_two(tmp_path: Path) -> None:
+    path = _saved(
+        tmp_path,
+        [_node("MatMul", ["x", "w"], ["y"])],
+        {"x": ("float32", ["a.b", 3]), "w": ("float32", [3, "a_b"])},
+        rank=2,
+    )
+    x, w = np.ones((2, 3), np.float32), np.ones((3, 5), np.float32)
+    imported = import_onnx(path)
+    assert len(imported.ranges) == 2
+    np.testing.assert_array_equal(compile_in_process(imported)(x=x, w=w)["y"], x @ w)
+
+
+def test_slow_constants_are_left_to_the_model(tmp_path: Path) -> None:
+    """The reference gathers elements one by one: a hundred thousand of them are not gathered while importing."""
+    data = np.arange(100_000, dtype=np.float32)
+    index = np.arange(100_000)[::-1].copy()
+    tensors = [onnx.numpy_helper.from_array(data, "data"), onnx.numpy_helper.from_array(index, "index")]
+    path = _saved(
+        tmp_path,
+        [_node("GatherElements", ["data", "index"], ["g"]), _node("Add", ["g", "x"], ["y"])],
+        {"x": ("float32", [1])},
+    )
+    model = onnx.load(path)
+    model.graph.initializer.extend(tensors)
+    onnx.save(model, path)
+    imported = import_onnx(path)
+    assert "gather" in imported.mod.script()
+    y = compile_in_process(imported)(x=np.ones(1, np.float32))["y"]
+    np.testing.assert_array_equal(y, data[index] + 1)
