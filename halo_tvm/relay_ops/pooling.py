@@ -22,6 +22,7 @@ References
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -61,9 +62,10 @@ class Pooling(Operator):
         sizes = [x.shape[a] for a in axes]
         windows = _windows(sizes, attrs)
         kind, dtype = attrs["kind"], x.dtype
-        outside = te.min_value(dtype) if kind == "max" else tirx.const(0, dtype)
+        outside = _least(dtype) if kind == "max" else tirx.const(0, dtype)
         source = padded(x, axes, pads, outside, reach(windows, kernel, strides, dilations))
         ks = axes_of(kernel)
+        maximum = te.comm_reducer(lambda a, b: tirx.max(a, b), _least)
         wide = dtype if kind == "max" or dtype == "float64" else "float32"
         shape = list(x.shape)
         for a, n in zip(axes, windows):
@@ -75,7 +77,7 @@ class Pooling(Operator):
                 at[a] = index[a] * s + k * d
             value = source[tuple(at)].astype(wide)
             if kind == "max":
-                return te.max(value, axis=ks)
+                return maximum(value, axis=ks)
             return te.sum(_power(value, attrs["p"]) if kind == "lp" else value, axis=ks)
 
         out = te.compute(shape, reduced, name="pooling", attrs={"halo.op": "pooling"})
@@ -142,6 +144,11 @@ class Pooling(Operator):
             },
             {"args": [(2, 3, 10, 8)], "attrs": {**plain, "kind": "lp", "p": 3}},
         )
+
+
+def _least(dtype: str) -> tirx.PrimExpr:
+    """What every element is at least; `te.max` starts from a finite number."""
+    return tirx.const(-math.inf, dtype) if "float" in str(dtype) else te.min_value(str(dtype))
 
 
 def _windows(sizes: Sequence, attrs: Mapping[str, object]) -> list:

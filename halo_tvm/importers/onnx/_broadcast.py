@@ -50,7 +50,8 @@ def _fitted(
     for axis, (dim, size) in enumerate(zip(found, shape)):
         if size is None or node.sizes.is_equal(dim, size):
             continue
-        decided = node.sizes.decided(fits(dim, size)) if word or isinstance(dim, int) and isinstance(size, int) else None
+        is_known = isinstance(dim, int) and isinstance(size, int)
+        decided = node.sizes.decided(fits(dim, size)) if word or is_known else None
         node.refuse_unless(decided is not False, f"expected {what} of size {word}{size} along axis {axis}, found {dim}")
         if decided is None:
             dims[axis] = joined(dim, size)

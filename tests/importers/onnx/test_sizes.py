@@ -224,3 +224,22 @@ def test_windows_over_symbolic_sizes(op: str, pads: list[int]) -> None:
     found = compiled(proto, shapes, values)(**dict(zip(NAMES, values)))["y"]
     wanted = ReferenceEvaluator(built(proto, shapes, values)).run(None, dict(zip(NAMES, values)))[0]
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "float16", "float64"])
+def test_the_largest_of_windows_with_padding(dtype: str) -> None:
+    x = np.arange(-3, 6).astype(dtype).reshape(1, 1, 3, 3)
+    proto = node("MaxPool", 1, kernel_shape=[2, 2], pads=[1, 1, 0, 0])
+    kind = helper.np_dtype_to_tensor_dtype(x.dtype)
+    infos = [helper.make_tensor_value_info(n, kind, d) for n, d in (("a", x.shape), ("y", None))]
+    graph = helper.make_graph([proto], "g", infos[:1], infos[1:])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
+    found = compile_in_process(import_proto(model, name="t"), threads=1)(a=x)["y"]
+    wanted = [[x[0, 0, max(r - 1, 0) : r + 1, max(c - 1, 0) : c + 1].max() for c in range(3)] for r in range(3)]
+    np.testing.assert_array_equal(found, np.array(wanted, dtype)[None, None])
+
+
+def test_a_window_of_nothing_but_minus_infinity() -> None:
+    x = np.array([[[-np.inf, -np.inf, -np.inf, 1]]], np.float32)
+    found = compiled(node("MaxPool", 1, kernel_shape=[2], strides=[2]), [x.shape], [x])(a=x)["y"]
+    np.testing.assert_array_equal(found, [[[-np.inf, 1]]])
