@@ -11,7 +11,7 @@ import tvm
 from tvm import relax, tirx
 
 from .dimensions import itemsize_of, size_of
-from .errors import EnvironmentProblem
+from .errors import EnvironmentProblem, UnsupportedModel
 from .imported import UNBOUNDED
 from .targets import Target
 
@@ -73,9 +73,16 @@ def planned_bytes(
 
 
 def executable_of(mod: tvm.IRModule, target: Target, plan_memory: bool) -> relax.VMExecutable:
-    """Machine code for `mod`, not linked yet."""
-    with target.tvm, tvm.transform.PassContext(opt_level=3, config=BUILD_OPTIONS):
-        return relax.build(mod, target=target.tvm, relax_pipeline=lowering(plan_memory))
+    """Machine code for `mod`, not linked yet; `UnsupportedModel` for what TVM cannot generate code of."""
+    try:
+        with target.tvm, tvm.transform.PassContext(opt_level=3, config=BUILD_OPTIONS):
+            return relax.build(mod, target=target.tvm, relax_pipeline=lowering(plan_memory))
+    except tvm.error.InternalError as reason:  # a failed check of TVM, as for some mixtures of 16-bit and wider lanes
+        line = str(reason).strip().splitlines()[-1][:200]
+        raise UnsupportedModel(
+            f"expected functions that code can be generated of, found one that TVM gives up on ({line}): "
+            "compile the model in float32"
+        ) from reason
 
 
 def build_library(mod: tvm.IRModule, target: Target, path: Path, plan_memory: bool) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import ChainMap, defaultdict
-from collections.abc import Iterable, Mapping
-from collections.abc import Sequence as Items
+from collections.abc import Iterable, Mapping, Sequence as Items
 
 import numpy as np
 from onnx import AttributeProto, GraphProto, NodeProto
@@ -27,7 +26,7 @@ _MOST_WORK = 1 << 31  # elements read and written to compute constants from cons
 _MOST_ORIGINS = 1_000  # look-ups of the inputs that a value comes from
 
 _PARAMETER_BYTES = 4096  # larger weights are parameters of the function, never constants in the IR
-_PARAMETER_KINDS = ["float32", "float16", "float64", "bfloat16", "int8", "uint8"]
+_PARAMETER_KINDS = "float32 float16 float64 bfloat16 int8 uint8".split()
 # What TVM raises for an expression that it cannot type: there is no common base.
 TVM_ERRORS = (
     ValueError, TypeError, IndexError, AttributeError, AssertionError, RuntimeError, KeyError, ArithmeticError,

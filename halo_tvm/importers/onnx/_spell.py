@@ -14,7 +14,7 @@ from ._values import Constant, Dim
 FLOATS = ("float32", "float16", "bfloat16", "float64")
 
 
-def number(value: float, dtype: str) -> relax.Constant:
+def number(value: float | int, dtype: str) -> relax.Constant:
     return relax.const(value, dtype)
 
 

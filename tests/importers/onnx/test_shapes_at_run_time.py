@@ -88,9 +88,7 @@ def test_reshape_never_drops_elements(tmp_path: Path) -> None:
 
 
 def test_squeeze_of_a_symbolic_axis_is_checked(tmp_path: Path) -> None:
-    program = _compiled(
-        tmp_path, [_ints("a", 1), _node("Squeeze", ["x", "a"], ["y"])], {"x": ("float32", ["n", "m"])}
-    )
+    program = _compiled(tmp_path, [_ints("a", 1), _node("Squeeze", ["x", "a"], ["y"])], {"x": ("float32", ["n", "m"])})
     x = np.arange(3, dtype=np.float32).reshape(3, 1)
     np.testing.assert_array_equal(program(x=x)["y"], x[:, 0])
     with pytest.raises(InputError, match="sizes"):
@@ -133,7 +131,10 @@ def test_a_loop_of_fewer_than_no_trips_has_none(tmp_path: Path, trips: int) -> N
         [info("i", TensorProto.INT64, []), info("going", TensorProto.BOOL, []), info("a", TensorProto.FLOAT, [2])],
         [info("still", TensorProto.BOOL, []), info("b", TensorProto.FLOAT, [2]), info("row", TensorProto.FLOAT, [2])],
     )
-    nodes = [_node("Loop", ["m", "", "x"], ["last", "rows"], body=body), _node("Concat", ["rows", "rows"], ["y"], axis=1)]
+    nodes = [
+        _node("Loop", ["m", "", "x"], ["last", "rows"], body=body),
+        _node("Concat", ["rows", "rows"], ["y"], axis=1),
+    ]
     program = _compiled(tmp_path, nodes, {"m": ("int64", []), "x": ("float32", [2])}, rank=2)
     inputs = {"m": np.array(trips), "x": np.array([1, 2], np.float32)}
     expected = np.array([[1, 2], [2, 4], [4, 8]], np.float32)[: max(trips, 0)]
