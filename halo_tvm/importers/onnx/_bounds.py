@@ -21,13 +21,16 @@ _SLOWNESS = 64  # what one element costs there, in elements of NumPy
 
 # The results of these have no more elements than their operands together.
 _NO_GROWTH = frozenset(
-    ["Identity", "Cast", "CastLike", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Transpose", "Slice", "Split", "Concat", "Shape", "Size", "Not", "Neg", "Abs", "Sign", "Sqrt", "Reciprocal", "Exp", "Log", "Floor", "Ceil", "Round", "Sin", "Cos", "Tan", "Tanh", "Sigmoid", "Relu", "Erf", "Clip", "IsNaN", "IsInf", "Trilu", "CumSum", "Compress", "Unique", "ReduceSum", "ReduceProd", "ReduceMax", "ReduceMin", "ReduceMean", "ArgMax", "ArgMin", "Softmax", "TopK", "BitwiseNot"]
+    "Identity Cast CastLike Reshape Squeeze Unsqueeze Flatten Transpose Slice Split Concat Shape Size Not Neg Abs Sign "
+    "Sqrt Reciprocal Exp Log Floor Ceil Round Sin Cos Tan Tanh Sigmoid Relu Erf Clip IsNaN IsInf Trilu CumSum Compress "
+    "Unique ReduceSum ReduceProd ReduceMax ReduceMin ReduceMean ArgMax ArgMin Softmax TopK BitwiseNot".split()
 )
 _BROADCAST = frozenset(
-    ["Add", "Sub", "Mul", "Div", "Mod", "Pow", "Min", "Max", "Sum", "Mean", "And", "Or", "Xor", "Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual", "Where", "PRelu", "BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor"]
+    "Add Sub Mul Div Mod Pow Min Max Sum Mean And Or Xor Equal Less LessOrEqual Greater GreaterOrEqual Where PRelu "
+    "BitShift BitwiseAnd BitwiseOr BitwiseXor".split()
 )
 # NumPy does these at once, whatever their size.
-_FAST = frozenset(["ConstantOfShape", "Expand", "Tile", "Range", "Gather", "GatherND", "Pad", "OneHot", "EyeLike", "MatMul", "Gemm", "NonZero"])
+_FAST = frozenset("ConstantOfShape Expand Tile Range Gather GatherND Pad OneHot EyeLike MatMul Gemm NonZero".split())
 
 
 def is_cheap(node: Node, inputs: list[np.ndarray | None], model: onnx.ModelProto) -> bool:
