@@ -144,4 +144,6 @@ def _override(func: tirx.PrimFunc) -> dict[str, object]:
     for block in blocks(func):
         if OVERRIDE in block.node.annotations:
             return json.loads(str(block.node.annotations[OVERRIDE]))
+    if func.attrs and OVERRIDE in func.attrs.keys():
+        return json.loads(str(func.attrs[OVERRIDE]))
     return {}

@@ -167,7 +167,12 @@ def operator_of(expr: relax.Expr) -> type[Operator] | None:
 
 
 def _annotated(func: tirx.PrimFunc, op: str, override: str) -> tirx.PrimFunc:
-    """`func` with the override on its main block, where it survives fusion and keeps the function apart."""
+    """`func` with the override on its main block, where it survives fusion and keeps the function apart.
+
+    A loop nest of its own kind, without the root block of TE, is never fused: there the function itself carries it.
+    """
+    if getattr(getattr(func.body, "block", None), "name_hint", "") != "root":
+        return func.with_attr(OVERRIDE, override)
     schedule = s_tir.Schedule(func)
     for block in schedule.get_child_blocks(schedule.get_sblock("root")):
         if schedule.get(block).annotations.get("halo.op") == op:

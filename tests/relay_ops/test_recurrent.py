@@ -10,7 +10,7 @@ import onnx.reference
 import onnxruntime
 import pytest
 import tvm
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from tvm import relax
@@ -101,6 +101,7 @@ def check(layer: Layer, engine=theirs, tolerance: float = 3e-6) -> None:
     model, inputs = layer.model()
     for got, expected in zip(ours(model, inputs), engine(model, inputs), strict=True):
         assert got.shape == expected.shape and got.dtype == expected.dtype
+        assume(np.isfinite(expected).all())  # unbounded activations that feed themselves
         np.testing.assert_allclose(got, expected, atol=tolerance * max(1.0, np.abs(expected).max(initial=0)), rtol=0)
 
 
@@ -111,7 +112,7 @@ def layers(draw: st.DrawFn) -> Layer:
     optional = ["B", "sequence_lens", "initial_h"] + (["initial_c", "P"] if op == "LSTM" else [])
     attrs: dict[str, object] = {}
     if draw(st.booleans()):
-        attrs["clip"] = 0.3
+        attrs["clip"] = 0.35  # no value of alpha: at a threshold, rounding would decide
     if op == "GRU":
         attrs["linear_before_reset"] = int(draw(st.booleans()))
     if op == "LSTM" and draw(st.booleans()):

@@ -26,6 +26,7 @@ def reshape(node: Node) -> relax.Expr:
     if not node.attr("allowzero", 0):
         dims = [shape[i] if isinstance(d, int) and d == 0 else d for i, d in enumerate(dims)]
     dims = filled(node, dims, shape)
+    node.refuse_unless(not any(isinstance(d, int) and d == 0 for d in dims), "a result without elements")
     return relax.op.reshape(_of_size(node, node.x(0), dims), dims)
 
 
