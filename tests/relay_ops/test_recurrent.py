@@ -10,7 +10,7 @@ import onnx.reference
 import onnxruntime
 import pytest
 import tvm
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from tvm import relax
@@ -101,7 +101,8 @@ def check(layer: Layer, engine=theirs, tolerance: float = 3e-6) -> None:
     model, inputs = layer.model()
     for got, expected in zip(ours(model, inputs), engine(model, inputs), strict=True):
         assert got.shape == expected.shape and got.dtype == expected.dtype
-        assume(np.isfinite(expected).all())  # unbounded activations that feed themselves
+        if not np.isfinite(expected).all():
+            continue  # unbounded activations that feed themselves: nothing to compare
         np.testing.assert_allclose(got, expected, atol=tolerance * max(1.0, np.abs(expected).max(initial=0)), rtol=0)
 
 
