@@ -139,13 +139,6 @@ def test_any_layer_equals_onnxruntime(layer: Layer) -> None:
     check(layer)
 
 
-@pytest.mark.slow
-@settings(max_examples=80, deadline=None)
-@given(layers())
-def test_many_layers_equal_onnxruntime(layer: Layer) -> None:
-    check(layer)
-
-
 def reference_evaluator(model: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
     """onnx's own evaluator: it knows layout and float64, and no clip, lengths or other activations."""
     return onnx.reference.ReferenceEvaluator(model).run(None, inputs)
