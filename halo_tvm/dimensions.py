@@ -22,3 +22,8 @@ def size_of(dim: tvm.ir.Expr, sizes: Mapping[str, int]) -> int:
         return int(dim)
     bound = tvm_ffi.structural_map(dim, (tirx.Var, lambda v: tirx.IntImm("int64", sizes.get(v.name, UNKNOWN))))
     return int(tvm.sym.Analyzer().simplify(bound))
+
+
+def is_one(dim: object) -> bool:
+    """Whether a dimension is known to be 1."""
+    return isinstance(dim, int | tirx.IntImm) and int(dim) == 1

@@ -17,6 +17,7 @@ from tvm import ir, relax
 from ..errors import UnknownName, UsageError
 from ..params import ParamTable
 from ..relay_ops import OPERATORS
+from ..relay_ops._operator import op_name
 from ..targets import Target
 
 PASSES: dict[str, type[Pass]] = {}
@@ -105,11 +106,6 @@ def replace_main(mod: tvm.IRModule, func: relax.Function) -> tvm.IRModule:
     mod = mod.clone()
     mod["main"] = func
     return mod
-
-
-def op_name(expr: relax.Expr) -> str:
-    """`relax.add` for a call of a registered operator, else the empty string."""
-    return expr.op.name if isinstance(expr, relax.Call) and isinstance(expr.op, ir.Op) else ""
 
 
 def bindings(func: relax.Function) -> list[relax.VarBinding]:

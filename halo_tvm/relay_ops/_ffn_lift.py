@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from tvm import ir, relax, tirx
+from tvm import relax, tirx
 from tvm.relax.dpl import is_op
 
 from ..errors import NoMatch, Rejected
 from ._activation import ACTIVATIONS, QUICK
-from ._operator import Lift, Match, attrs_of, number_of, same_dimension
+from ._operator import Lift, Match, attrs_of, number_of, op_name, same_dimension
 from ._slices import slice_of
 
 Call = Callable[..., relax.Expr]
@@ -38,7 +38,7 @@ def _lifted(match: Match, down: relax.Call, call: Call) -> relax.Expr:
     hidden = _flat(match, down.args[0], inside)
     found = _activated(match, hidden)
     gated = False
-    if found is None and _name(match.value(hidden)) == "relax.multiply":
+    if found is None and op_name(match.value(hidden)) == "relax.multiply":
         inside.add(hidden)
         for active, other in (match.value(hidden).args, list(match.value(hidden).args)[::-1]):
             active = _flat(match, active, inside)
@@ -67,7 +67,7 @@ def _lifted(match: Match, down: relax.Call, call: Call) -> relax.Expr:
 def _flat(match: Match, expr: relax.Expr, inside: set) -> relax.Expr:
     """`expr` before reshapes that keep its last axis."""
     value = match.value(expr)
-    while _name(value) in _RESHAPES and _same_last(value.args[0], expr):
+    while op_name(value) in _RESHAPES and _same_last(value.args[0], expr):
         inside.add(expr)
         expr = value.args[0]
         value = match.value(expr)
@@ -82,15 +82,15 @@ def _same_last(a: relax.Expr, b: relax.Expr) -> bool:
 def _activated(match: Match, expr: relax.Expr) -> tuple[str, relax.Expr, list[relax.Expr]] | None:
     """The activation that made `expr`, of what, and the variables in between."""
     value = match.value(expr)
-    name = _NAMES.get(_name(value))
+    name = _NAMES.get(op_name(value))
     if name is not None:
         return name, value.args[0], []
-    if _name(value) != "relax.multiply":
+    if op_name(value) != "relax.multiply":
         return None
     for x, gate in (value.args, list(value.args)[::-1]):
         sigmoid = match.value(gate)
-        scaled = match.value(sigmoid.args[0]) if _name(sigmoid) == "relax.sigmoid" else None
-        if scaled is None or _name(scaled) != "relax.multiply" or not any(a.same_as(x) for a in scaled.args):
+        scaled = match.value(sigmoid.args[0]) if op_name(sigmoid) == "relax.sigmoid" else None
+        if scaled is None or op_name(scaled) != "relax.multiply" or not any(a.same_as(x) for a in scaled.args):
             continue
         numbers = [number_of(match.value(a)) for a in scaled.args]
         if any(n is not None and math.isclose(n, QUICK, rel_tol=1e-6) for n in numbers):
@@ -103,13 +103,13 @@ def _projection(match: Match, expr: relax.Expr, inside: set) -> _Projection | No
     expr = _flat(match, expr, inside)
     value = match.value(expr)
     inside.add(expr)
-    if _name(value) == "relax.halo.linear":
+    if op_name(value) == "relax.halo.linear":
         return _Projection(value)
-    source = value.args[0] if _name(value) == "relax.strided_slice" else None
+    source = value.args[0] if op_name(value) == "relax.strided_slice" else None
     if isinstance(value, relax.TupleGetItem):
         split = match.value(value.tuple_value)
         inside.add(value.tuple_value)
-        source = split.args[0] if _name(split) == "relax.split" else None
+        source = split.args[0] if op_name(split) == "relax.split" else None
     if source is None or not isinstance(source.ty.shape, relax.ShapeExpr):
         return None
     width = source.ty.shape.values[-1]
@@ -117,7 +117,7 @@ def _projection(match: Match, expr: relax.Expr, inside: set) -> _Projection | No
         return None
     part, n = slice_of(match, expr, source), int(width)
     linear = match.value(_flat(match, source, inside))
-    if part not in ((0, n // 2, 1), (n // 2, n, 1)) or _name(linear) != "relax.halo.linear":
+    if part not in ((0, n // 2, 1), (n // 2, n, 1)) or op_name(linear) != "relax.halo.linear":
         return None
     inside.add(source)
     return _Projection(linear, 0 if part[0] == 0 else 1)
@@ -160,7 +160,3 @@ def _weights(projection: _Projection, layout: str) -> list[relax.Expr]:
     begin, axis = projection.half * half, 1 if layout == "kn" else 0
     parts = [relax.op.strided_slice(weight, [axis], [begin], [begin + half])]
     return parts + [relax.op.strided_slice(b, [0], [begin], [begin + half]) for b in bias]
-
-
-def _name(value: object) -> str:
-    return value.op.name if isinstance(value, relax.Call) and isinstance(value.op, ir.Op) else ""

@@ -181,6 +181,11 @@ def _annotated(func: tirx.PrimFunc, op: str, override: str) -> tirx.PrimFunc:
     return mod[mod.get_global_vars()[0]].with_attrs({key: func.attrs[key] for key in func.attrs.keys()})
 
 
+def op_name(expr: object) -> str:
+    """`relax.add` for a call of a registered operator, else the empty string."""
+    return expr.op.name if isinstance(expr, relax.Call) and isinstance(expr.op, ir.Op) else ""
+
+
 def number_of(expr: relax.Expr) -> float | None:
     """The number of a one-element constant, else None."""
     if not isinstance(expr, ir.GenericConst):

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tvm import ir, relax, tirx
+from tvm import relax, tirx
 from tvm.relax.dpl import is_op, wildcard
 
 from ..errors import NoMatch, Rejected
-from ._operator import Lift, Match, same_dimension
+from ._operator import Lift, Match, op_name, same_dimension
 from ._rotary_tables import table_of
 from ._slices import fields_of, slice_of
 
@@ -64,27 +64,23 @@ def _rotation(match: Match, rotated: relax.Expr, x: relax.Expr) -> bool | None:
         return None
     d = int(width)
     value = match.value(rotated)
-    if _name(value) == "relax.concat" and int(value.attrs.axis) in (-1, x.ty.ndim - 1):
+    if op_name(value) == "relax.concat" and int(value.attrs.axis) in (-1, x.ty.ndim - 1):
         parts = fields_of(match, value.args[0])
-        if len(parts) == 2 and _name(match.value(parts[0])) == "relax.negative":
+        if len(parts) == 2 and op_name(match.value(parts[0])) == "relax.negative":
             second = slice_of(match, match.value(parts[0]).args[0], x)
             first = slice_of(match, parts[1], x)
             if first == (0, d // 2, 1) and second == (d // 2, d, 1):
                 return False
         return None
-    if _name(value) in ("relax.reshape", "relax.flatten"):
+    if op_name(value) in ("relax.reshape", "relax.flatten"):
         inner = match.value(value.args[0])
-        if _name(inner) not in ("relax.concat", "relax.stack") or inner.ty.ndim != x.ty.ndim + 1:
+        if op_name(inner) not in ("relax.concat", "relax.stack") or inner.ty.ndim != x.ty.ndim + 1:
             return None
         parts = [match.value(f) for f in fields_of(match, inner.args[0])]
-        parts = [match.value(p.args[0]) if _name(p) in ("relax.reshape", "relax.expand_dims") else p for p in parts]
-        if len(parts) == 2 and _name(parts[0]) == "relax.negative":
+        parts = [match.value(p.args[0]) if op_name(p) in ("relax.reshape", "relax.expand_dims") else p for p in parts]
+        if len(parts) == 2 and op_name(parts[0]) == "relax.negative":
             odd = slice_of(match, parts[0].args[0], x)
             even = slice_of(match, parts[1], x)
             if odd == (1, d, 2) and even == (0, d - 1, 2):
                 return True
     return None
-
-
-def _name(value: object) -> str:
-    return value.op.name if isinstance(value, relax.Call) and isinstance(value.op, ir.Op) else ""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from tvm import ir, relax, tirx
 
-from ..dimensions import size_of
+from ..dimensions import is_one, size_of
 from ..errors import Rejected
 from ._operator import Match, number_of, same_dimension
 from ._views import NoView, Probe, probes, view_of
@@ -36,7 +36,7 @@ def table_of(match: Match, operand: relax.Expr, x: relax.Expr, interleaved: bool
     """The table that `operand`, a factor of x or of its rotation, spreads over x; `Rejected` when it is none."""
     lead, length, heads_first = _position_axes(operand, list(x.ty.shape.values))
     width = int(x.ty.shape.values[3])
-    rows = lead * length if not _is_one(lead) else length
+    rows = lead * length if not is_one(lead) else length
     if isinstance(operand, ir.GenericConst) or isinstance(match.value(operand), ir.GenericConst):
         pairs = _halved(match.value(operand).value.numpy(), width, interleaved)
         return Table(relax.const(pairs.reshape(-1, width // 2)), lead, length, heads_first)
@@ -72,10 +72,10 @@ def _position_axes(operand: relax.Expr, shape: list[ir.Expr]) -> tuple[ir.Expr, 
         raise Rejected(f"a table must have rank 2 to 4 and a known shape, got {operand.ty}")
     dims = list(operand.ty.shape.values)
     dims = [tirx.IntImm("int64", 1)] * (4 - len(dims)) + dims
-    fits = same_dimension(dims[3], shape[3]) and (_is_one(dims[0]) or same_dimension(dims[0], shape[0]))
-    if fits and _is_one(dims[1]) and same_dimension(dims[2], shape[2]):
+    fits = same_dimension(dims[3], shape[3]) and (is_one(dims[0]) or same_dimension(dims[0], shape[0]))
+    if fits and is_one(dims[1]) and same_dimension(dims[2], shape[2]):
         return dims[0], dims[2], True
-    if fits and _is_one(dims[2]) and same_dimension(dims[1], shape[1]):
+    if fits and is_one(dims[2]) and same_dimension(dims[1], shape[1]):
         return dims[0], dims[1], False
     raise Rejected(f"a table must follow the positions of x {shape}, got {list(operand.ty.shape.values)}")
 
@@ -142,7 +142,3 @@ def _halved(data: np.ndarray, width: int, interleaved: bool) -> np.ndarray:
     if not np.array_equal(first, second):
         raise Rejected("the constant tables differ between the members of a pair")
     return np.ascontiguousarray(first, dtype=np.float32)
-
-
-def _is_one(dim: object) -> bool:
-    return isinstance(dim, tirx.IntImm) and dim.value == 1

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tvm import ir, relax, tirx
+from tvm import relax, tirx
 
-from ._operator import Match
+from ._operator import Match, op_name
 
 
 def fields_of(match: Match, expr: relax.Expr) -> list[relax.Expr]:
@@ -17,10 +17,10 @@ def slice_of(match: Match, part: relax.Expr, x: relax.Expr) -> tuple[int, int, i
     value, d, last = match.value(part), int(x.ty.shape.values[-1]), x.ty.ndim - 1
     if isinstance(value, relax.TupleGetItem):
         split = match.value(value.tuple_value)
-        halves = _name(split) == "relax.split" and split.args[0].same_as(x) and int(split.attrs.axis) in (-1, last)
+        halves = op_name(split) == "relax.split" and split.args[0].same_as(x) and int(split.attrs.axis) in (-1, last)
         size = int(part.ty.shape.values[-1]) if halves else 0
         return (value.index * size, (value.index + 1) * size, 1) if halves and 2 * size == d else None
-    if _name(value) != "relax.strided_slice" or not value.args[0].same_as(x):
+    if op_name(value) != "relax.strided_slice" or not value.args[0].same_as(x):
         return None
     axes, begins, ends, *steps = ([_int(v) for v in _numbers(match, a)] for a in value.args[1:])
     step = steps[0][0] if steps else 1
@@ -38,7 +38,3 @@ def _numbers(match: Match, expr: relax.Expr) -> list[object]:
 def _int(expr: object) -> int | None:
     expr = expr.value if hasattr(expr, "value") and not isinstance(expr, tirx.IntImm) else expr
     return int(expr) if isinstance(expr, int | tirx.IntImm) else None
-
-
-def _name(value: object) -> str:
-    return value.op.name if isinstance(value, relax.Call) and isinstance(value.op, ir.Op) else ""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import tvm
 from tvm import relax, te, tirx
 
+from ...dimensions import is_one
 from ...relay_ops.attention import Attention
 from ._dims import prim
 from ._node import Node, expr_dtype, expr_shape
@@ -109,7 +110,7 @@ def bias_of(node: Node, seen: Visibility, dims: Sequence[Dim]) -> relax.Expr:
         mask = _declared(node, mask, [*dims[4 - rank : 3], None])
         mask = reshape(node, mask, [1] * (4 - rank) + expr_shape(mask))
         for axis, dim in enumerate(expr_shape(mask)[:3]):
-            if not _is_one(dim):
+            if not is_one(dim):
                 shape[axis] = dims[axis]
         tensors.append(mask)
     for vector in (seen.lengths, seen.offset):
@@ -137,7 +138,7 @@ def bias_of(node: Node, seen: Visibility, dims: Sequence[Dim]) -> relax.Expr:
             y = tirx.const(0.0, "float32")
             if given is not None:
                 width = given.shape[3]
-                at = [0 if _is_one(dim) else index for dim, index in zip(given.shape[:3], (n, e, i))]
+                at = [0 if is_one(dim) else index for dim, index in zip(given.shape[:3], (n, e, i))]
                 found = given[(*at, tirx.min(j, width - 1))]
                 if str(given.dtype) == "bool":
                     found = tirx.Select(found, y, tirx.const(seen.hidden, "float32"))
@@ -222,7 +223,7 @@ def _rounded_number(value: float, dtype: str) -> float:
 def _declared(node: Node, x: relax.Expr, wanted: Sequence[Dim | None]) -> relax.Expr:
     """`x` with dimensions declared as `wanted`, but where they are 1; a run where they differ is refused then."""
     shape = expr_shape(x)
-    dims = [d if w is None or _is_one(d) else w for d, w in zip(shape, wanted)]
+    dims = [d if w is None or is_one(d) else w for d, w in zip(shape, wanted)]
     if all(node.sizes.is_equal(a, b) for a, b in zip(shape, dims)):
         return x
     for a, b in zip(shape, dims):
@@ -234,7 +235,3 @@ def _declared(node: Node, x: relax.Expr, wanted: Sequence[Dim | None]) -> relax.
 
 def _same(node: Node, a: Dim, b: Dim) -> bool:
     return node.sizes.is_equal(a, b)
-
-
-def _is_one(dim: object) -> bool:
-    return isinstance(dim, int | tirx.IntImm) and int(dim) == 1

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from tvm import relax
 
+from ...dimensions import is_one
 from ._dims import prim
 from ._node import Node, expr_shape
 from ._values import Dim
@@ -20,7 +21,7 @@ def aligned(node: Node, xs: Sequence[relax.Expr]) -> list[relax.Expr]:
     out: list[Dim] = [1] * rank
     for x in xs:
         for axis, dim in enumerate(expr_shape(x), rank - len(expr_shape(x))):
-            if _is_one(out[axis]) or (not isinstance(out[axis], int) and isinstance(dim, int) and dim != 1):
+            if is_one(out[axis]) or (not isinstance(out[axis], int) and isinstance(dim, int) and dim != 1):
                 out[axis] = dim
     return [_declared(node, x, out[rank - len(expr_shape(x)) :]) for x in xs]
 
@@ -60,14 +61,10 @@ def _fitted(
 
 def _declared(node: Node, x: relax.Expr, wanted: Sequence[Dim]) -> relax.Expr:
     shape = expr_shape(x)
-    if all(_is_one(d) or node.sizes.is_equal(d, w) for d, w in zip(shape, wanted)):
+    if all(is_one(d) or node.sizes.is_equal(d, w) for d, w in zip(shape, wanted)):
         return x
     for dim, size in zip(shape, wanted):
         if isinstance(dim, int) and isinstance(size, int) and dim not in (1, size):
             node.refuse(f"shapes cannot be broadcast: {dim} and {size} meet")
-    dims = [d if _is_one(d) else w for d, w in zip(shape, wanted)]
+    dims = [d if is_one(d) else w for d, w in zip(shape, wanted)]
     return node.declared(x, dims)
-
-
-def _is_one(dim: Dim) -> bool:
-    return isinstance(dim, int) and dim == 1

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections import ChainMap, defaultdict
-from collections.abc import Iterable, Mapping, Sequence as Items
+from collections.abc import Iterable, Mapping
+from collections.abc import Sequence as Items
 
 import numpy as np
 from onnx import AttributeProto, GraphProto, NodeProto

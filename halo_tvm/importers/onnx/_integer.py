@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax
 
-from ._narrow import is_narrow, limits as narrow_limits
+from ._narrow import is_narrow
+from ._narrow import limits as narrow_limits
 from ._node import Node, expr_dtype, expr_shape
 from ._spell import add, cast, cut, derived, number, subtract
 from ._values import NARROW, Constant, Dim

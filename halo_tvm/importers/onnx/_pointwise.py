@@ -8,6 +8,7 @@ import numpy as np
 import tvm
 from tvm import relax, te, tirx
 
+from ...dimensions import is_one
 from ._broadcast import aligned
 from ._node import Node, expr_dtype, expr_shape
 from ._values import Dim
@@ -44,11 +45,7 @@ def broadcast_shape(xs: Sequence[relax.Expr]) -> list[Dim]:
 def element(tensor: te.Tensor, index: Sequence[Scalar]) -> Scalar:
     """The element of an aligned operand that meets `index` of the result."""
     own = index[len(index) - len(tensor.shape) :]
-    return tensor(*(0 if _is_one(d) else i for i, d in zip(own, tensor.shape)))
-
-
-def _is_one(dim: object) -> bool:
-    return isinstance(dim, int | tirx.IntImm) and int(dim) == 1
+    return tensor(*(0 if is_one(d) else i for i, d in zip(own, tensor.shape)))
 
 
 def in_float32(function: Callable[..., Scalar]) -> Callable[..., Scalar]:

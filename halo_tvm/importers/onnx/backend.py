@@ -19,7 +19,6 @@ from . import NeedsConstants, import_proto
 from ._file import check_model
 from ._narrow import is_narrow, restored_array, stored_array
 
-
 _NARROW_KINDS = frozenset(
     (TensorProto.INT4, TensorProto.UINT4, TensorProto.INT2, TensorProto.UINT2, TensorProto.FLOAT4E2M1)
 )

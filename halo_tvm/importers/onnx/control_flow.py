@@ -13,7 +13,8 @@ from .._loops import allocate_rows, first_rows, if_then_else, while_loop, write_
 from ._broadcast import same_sizes
 from ._node import Node, expr_dtype, expr_shape
 from ._registry import converter
-from ._values import Constant, Dim, Sequence as SequenceValue, Symbolic, Tensor, Value
+from ._values import Constant, Dim, Symbolic, Tensor, Value
+from ._values import Sequence as SequenceValue
 
 # A loop is unrolled when its copies stay below this many nodes: a graph without calls fuses and folds better.
 _UNROLLED_NODES = 512

@@ -6,8 +6,9 @@ import re
 import string
 from dataclasses import dataclass
 
-from tvm import relax, te, tirx
+from tvm import relax, te
 
+from ...dimensions import is_one
 from ._broadcast import same_sizes
 from ._node import Node, expr_dtype, expr_shape
 from ._pointwise import Scalar, const, narrowed, widened
@@ -42,7 +43,7 @@ def einsum(node: Node) -> relax.Expr:
             elif not (isinstance(dim, int) and dim == 1) and isinstance(dim, int) and isinstance(known, int):
                 node.refuse_unless(dim == known, f"expected one size for {letter}, found {known} and {dim}")
     xs = [
-        same_sizes(node, x, [None if _is_one(d) else sizes[c] for c, d in zip(letters, expr_shape(x))], "an operand")
+        same_sizes(node, x, [None if is_one(d) else sizes[c] for c, d in zip(letters, expr_shape(x))], "an operand")
         for letters, x in zip(equation.operands, xs)
     ]
     if _is_product(node, equation, xs, sizes):
@@ -131,7 +132,7 @@ def _general(node: Node, equation: _Equation, xs: list[relax.Expr]) -> relax.Exp
         extents: dict[str, object] = {}
         for tensor, letters in zip(tensors, equation.operands):
             for c, d in zip(letters, tensor.shape):
-                if c not in extents or _is_one(extents[c]):
+                if c not in extents or is_one(extents[c]):
                     extents[c] = d
         axes = {c: te.reduce_axis((0, extents[c]), name=f"k{i}") for i, c in enumerate(summed)}
 
@@ -139,14 +140,10 @@ def _general(node: Node, equation: _Equation, xs: list[relax.Expr]) -> relax.Exp
             place = {**dict(zip(equation.result, index)), **{c: a.var for c, a in axes.items()}}
             total = const(1, dtype) if not tensors else None
             for tensor, letters in zip(tensors, equation.operands):
-                value = tensor(*(0 if _is_one(d) else place[c] for c, d in zip(letters, tensor.shape)))
+                value = tensor(*(0 if is_one(d) else place[c] for c, d in zip(letters, tensor.shape)))
                 total = value if total is None else total * value
             return te.sum(total, axis=list(axes.values())) if axes else total
 
         return te.compute([extents[c] for c in equation.result], element, name="einsum")
 
     return node.te(compute, *xs)
-
-
-def _is_one(dim: object) -> bool:
-    return isinstance(dim, int | tirx.IntImm) and int(dim) == 1

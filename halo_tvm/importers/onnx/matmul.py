@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax
 
+from ...dimensions import is_one
 from ...relay_ops.linear import Linear
 from ._broadcast import same_sizes
 from ._node import Node, expr_dtype, expr_shape
 from ._registry import converter
 from ._spell import add, derived, number, scaled, transpose
-from ._values import Constant, Dim
+from ._values import Constant
 
 _LINEAR = ("float32", "float16", "bfloat16")
 _ACTIVATIONS = {
@@ -51,13 +52,9 @@ def dot(node: Node, a: relax.Expr, b: relax.Expr, out_dtype: str | None = None) 
         lead_a, lead_b = shape_a[:-2], shape_b[:-2]
         rank = max(len(lead_a), len(lead_b))
         pairs = list(zip([1] * (rank - len(lead_a)) + lead_a, [1] * (rank - len(lead_b)) + lead_b))
-        if not all(_is_one(d) or _is_one(e) or node.sizes.is_equal(d, e) for d, e in pairs):
+        if not all(is_one(d) or is_one(e) or node.sizes.is_equal(d, e) for d, e in pairs):
             b = _declared(node, b, lead_a)
     return node.emit(relax.op.matmul(a, b, out_dtype))
-
-
-def _is_one(dim: Dim) -> bool:
-    return isinstance(dim, int) and dim == 1
 
 
 def _declared(node: Node, b: relax.Expr, lead: list) -> relax.Expr:
@@ -65,7 +62,7 @@ def _declared(node: Node, b: relax.Expr, lead: list) -> relax.Expr:
     dims = list(expr_shape(b))
     for back in range(1, min(len(lead), len(dims) - 2) + 1):
         wanted, at = lead[-back], len(dims) - 2 - back
-        if _is_one(wanted) or _is_one(dims[at]):
+        if is_one(wanted) or is_one(dims[at]):
             continue
         if isinstance(wanted, int) and isinstance(dims[at], int) and wanted != dims[at]:
             node.refuse(f"leading dimensions {wanted} and {dims[at]} cannot be multiplied")

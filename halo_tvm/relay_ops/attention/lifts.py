@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from tvm import ir, relax, tirx
+from tvm import relax, tirx
 from tvm.relax.dpl import is_op, wildcard
 
 from ...errors import NoMatch, Rejected
-from .._operator import Lift, Match, attrs_of, number_of, require_float, same_dimension
+from .._operator import Lift, Match, attrs_of, number_of, op_name, require_float, same_dimension
 from .masks import Unreadable, read_bias
 from .operands import HEADS_FIRST, check_rank, heads_of
 from .scores import bias_of, scores_of, unscaled
@@ -85,11 +85,11 @@ def _weights(match: Match, expr: relax.Expr, inside: set) -> relax.Call:
     """
     value = match.value(expr)
     inside.add(expr)
-    while _name(value) in ("relax.astype", "relax.where", "relax.reshape", "relax.expand_dims", "relax.squeeze"):
-        if _name(value) == "relax.where":
+    while op_name(value) in ("relax.astype", "relax.where", "relax.reshape", "relax.expand_dims", "relax.squeeze"):
+        if op_name(value) == "relax.where":
             test, zero, rest = value.args
             guard = match.value(test)
-            guarded = _name(guard) == "relax.isnan" and match.value(guard.args[0]).same_as(match.value(rest))
+            guarded = op_name(guard) == "relax.isnan" and match.value(guard.args[0]).same_as(match.value(rest))
             if not guarded or number_of(match.value(zero)) != 0.0:
                 raise NoMatch("the weights are selected by something else than a guard against NaN")
             inside.add(test)
@@ -98,7 +98,7 @@ def _weights(match: Match, expr: relax.Expr, inside: set) -> relax.Call:
             expr = value.args[0]
         inside.add(expr)
         value = match.value(expr)
-    if _name(value) != "relax.nn.softmax":
+    if op_name(value) != "relax.nn.softmax":
         raise NoMatch("no softmax")
     return value
 
@@ -157,7 +157,7 @@ def _named_mask(match: Match, attention: relax.Call, call: Call) -> relax.Expr:
 def _terms(match: Match, bias: relax.Expr) -> list[relax.Expr]:
     """What a bias is the sum of, each term fit to be a bias alone."""
     value = match.value(bias)
-    if _name(value) != "relax.add":
+    if op_name(value) != "relax.add":
         return [bias]
     fit = all(
         a.ty.ndim == 4
@@ -178,7 +178,3 @@ def _both(masks: Sequence[relax.Expr]) -> relax.Expr:
         mask = mask if dtype == "bool" else relax.op.not_equal(mask, relax.const(0, dtype))
         total = mask if total is None else relax.op.logical_and(total, mask)
     return total
-
-
-def _name(value: object) -> str:
-    return value.op.name if isinstance(value, relax.Call) and isinstance(value.op, ir.Op) else ""

@@ -10,7 +10,7 @@ import numpy as np
 from tvm import ir, relax, sym, tirx
 
 from ...errors import Rejected
-from .._operator import Match, number_of, same_dimension
+from .._operator import Match, number_of, op_name, same_dimension
 
 _NEVER_SEEN = -1e9  # a constant at or below it hides a key
 _LONGEST = 24
@@ -45,7 +45,7 @@ def scores_of(match: Match, expr: relax.Expr, inside: set) -> Scores:
     for _ in range(_LONGEST):
         value = match.value(expr)
         inside.add(expr)
-        name = _name(value)
+        name = op_name(value)
         if not all(same_dimension(a, b) for a, b in zip(expr.ty.shape.values[-2:], matrix)):
             raise Rejected("the scores are rearranged between their product and the softmax")
         if name in _PRODUCTS:
@@ -99,7 +99,7 @@ def _before(holds: bool, what: str) -> None:
 def _leads_to_product(match: Match, expr: relax.Expr) -> bool:
     for _ in range(_LONGEST):
         value = match.value(expr)
-        name = _name(value)
+        name = op_name(value)
         if name in _PRODUCTS:
             return True
         if name in ("relax.astype", "relax.tanh", *_RESHAPES):
@@ -117,7 +117,7 @@ def _leads_to_product(match: Match, expr: relax.Expr) -> bool:
 def factor_of(match: Match, call: relax.Call) -> tuple[relax.Expr, float]:
     """The operand of a product or quotient with a constant, and the factor."""
     left, right = (number_of(match.value(a)) for a in call.args)
-    is_product = _name(call) == "relax.multiply"
+    is_product = op_name(call) == "relax.multiply"
     number = right if right is not None else (left if is_product else None)
     if number is None:
         raise Rejected("the scale must be a scalar constant")
@@ -130,9 +130,9 @@ def factor_of(match: Match, call: relax.Call) -> tuple[relax.Expr, float]:
 def unscaled(match: Match, expr: relax.Expr) -> tuple[relax.Expr, float]:
     """An operand without the constants that scale it, and their product."""
     value = match.value(expr)
-    if _name(value) in ("relax.multiply", "relax.divide"):
+    if op_name(value) in ("relax.multiply", "relax.divide"):
         constants = [number_of(match.value(a)) for a in value.args]
-        if constants[1] is not None or (constants[0] is not None and _name(value) == "relax.multiply"):
+        if constants[1] is not None or (constants[0] is not None and op_name(value) == "relax.multiply"):
             inner, factor = factor_of(match, value)
             rest, more = unscaled(match, inner)
             return rest, factor * more
@@ -194,7 +194,3 @@ def _product(dims: Sequence[ir.Expr]) -> ir.Expr:
     for dim in dims:
         total = total * dim
     return total
-
-
-def _name(value: object) -> str:
-    return value.op.name if isinstance(value, relax.Call) and isinstance(value.op, ir.Op) else ""

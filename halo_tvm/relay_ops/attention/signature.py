@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from tvm import relax, tirx
 
+from ...dimensions import is_one
+
 REQUIRED = ("num_heads", "num_kv_heads", "head_dim", "scale")
 KNOWN = (*REQUIRED, "packed", "causal", "window", "softcap", "has_key_mask", "has_bias", "layer")
 MASK_DTYPES = ("bool", "int32", "int64", "float32")
@@ -87,7 +89,7 @@ def _check_bias(ty: relax.TensorType, full: Sequence[object]) -> None:
     found = list(ty.shape.values)
     fits = (
         len(found) == 4
-        and all(_is_one(a) or not _differ(a, b) for a, b in zip(found[:3], full))
+        and all(is_one(a) or not _differ(a, b) for a, b in zip(found[:3], full))
         and not _differ(found[3], full[3])
     )
     if not fits or str(ty.dtype) != "float32":
@@ -96,10 +98,6 @@ def _check_bias(ty: relax.TensorType, full: Sequence[object]) -> None:
             f"halo.attention: bias must be float32 of the shape [{wanted}, {full[3]}], got {ty.dtype} {found}: "
             "reshape or expand its last axis"
         )
-
-
-def _is_one(dim: object) -> bool:
-    return isinstance(dim, tirx.IntImm) and dim.value == 1
 
 
 def _differ(a: object, b: object) -> bool:

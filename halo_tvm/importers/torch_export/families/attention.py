@@ -13,6 +13,7 @@ import math
 from torch import fx
 from tvm import relax, tirx
 
+from ....dimensions import is_one
 from ....relay_ops import OPERATORS
 from .._call import Call, constant, fixed
 from .._registry import Refused, converter
@@ -70,16 +71,12 @@ def _mask(c: Call, s: tirx.PrimExpr, t: tirx.PrimExpr) -> tuple[list[relax.Expr]
         mask = c.broadcast(mask, shape)
     mask = c.reshape(mask, shape)
     batch = c.shape_of("query")[0]
-    if str(mask.ty.dtype) == "bool" and all(_is_one(d) for d in shape[1:3]):
+    if str(mask.ty.dtype) == "bool" and all(is_one(d) for d in shape[1:3]):
         keys = c.broadcast(c.reshape(mask, [shape[0], t]), [batch, t])
         return [keys], {"has_key_mask": True}
     if str(mask.ty.dtype) == "bool":
         mask = c.emit(relax.op.where(mask, constant(0, "float32"), constant(_HIDDEN, "float32")))
     return [c.cast(mask, "float32")], {"has_bias": True}
-
-
-def _is_one(dim: tirx.PrimExpr) -> bool:
-    return isinstance(dim, tirx.IntImm) and int(dim) == 1
 
 
 def _name(node: object) -> str:
