@@ -84,7 +84,7 @@ BROAD_EXCEPTS = {
     "importers/_worker.py": "the confined worker's boundary: whatever a file provokes is its answer",
     "cli/_main.py": "the command line's own boundary: a bug becomes one sentence",
     "runtime/session.py": "the runner thread hands every error to the caller who waits for it",
-    "tuning/worker.py": "the measurement worker's boundary: a candidate's failure is an answer",
+    "tuning/measure/worker.py": "the measurement worker's boundary: a candidate's failure is an answer",
     "peers/_protocol.py": "the peer process's boundary: whatever an engine raises is its result",
 }
 # The environment is read here and nowhere else.

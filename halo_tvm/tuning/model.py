@@ -19,9 +19,9 @@ from ..plugins import load_plugins
 from ..records.home import check_writable_log, log_dirs, user_logs
 from ..targets import Target, can_run_here, read_host, resolve
 from .budget import parse_budget
-from .efforts import effort_named
 from .progress import Progress
 from .result import TuneResult
+from .search.efforts import effort_named
 from .task import tasks_of
 from .tuner import TuneOptions, Tuner
 

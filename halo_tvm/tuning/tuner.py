@@ -15,16 +15,16 @@ from ..records.log import TuningLog, commit
 from ..records.record import IMPROVED as COMMITTED
 from ..records.record import Fingerprint, Record, Size
 from ..targets import Target
-from . import protocol as p
 from . import result as r
 from .budget import Clock
-from .candidates import Candidates
-from .efforts import Effort
+from .measure import protocol as p
+from .measure.client import Failure, Worker, WorkerOptions
 from .progress import Progress
-from .search import Confirmed, Search
+from .search.candidates import Candidates
+from .search.efforts import Effort
+from .search.rounds import Confirmed, Search
 from .sizes import iterations, symbols
 from .task import Task, Tasks
-from .worker_client import Failure, Worker, WorkerOptions
 
 _LATENCY_ROUNDS = 3
 _LATENCY_SHARE = 0.3

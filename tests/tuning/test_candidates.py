@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from halo_tvm.tuning.candidates import Candidates
+from halo_tvm.tuning.search.candidates import Candidates
 
 
 @dataclass(frozen=True)

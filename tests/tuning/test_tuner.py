@@ -15,19 +15,19 @@ import tvm
 
 from halo_tvm.config import TuneConfig
 from halo_tvm.errors import EnvironmentProblem, NoValidTrial
+from halo_tvm.lookup import fingerprint_of
 from halo_tvm.records import Fingerprint, TuningLog, workload_key
 from halo_tvm.tuning import progress as progress_module
 from halo_tvm.tuning import result as r
 from halo_tvm.tuning import tuner as tuner_module
 from halo_tvm.tuning.budget import Clock
-from halo_tvm.tuning.candidates import Candidates
-from halo_tvm.tuning.efforts import EFFORTS
-from halo_tvm.lookup import fingerprint_of
+from halo_tvm.tuning.measure.client import Failure, Worker, WorkerOptions
 from halo_tvm.tuning.model import options_of, tune_module
-from halo_tvm.tuning.search import Confirmed, Search
+from halo_tvm.tuning.search.candidates import Candidates
+from halo_tvm.tuning.search.efforts import EFFORTS
+from halo_tvm.tuning.search.rounds import Confirmed, Search
 from halo_tvm.tuning.task import tasks_of
 from halo_tvm.tuning.tuner import Tuner
-from halo_tvm.tuning.worker_client import Failure, Worker, WorkerOptions
 
 D = toy_rules.Decision
 # The default walks down the columns, which costs many times more than along the rows from 32 rows on.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..errors import UnknownName
+from ...errors import UnknownName
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from . import protocol as p
-from .budget import Clock
+from ..budget import Clock
+from ..measure import protocol as p
+from ..measure.client import Failure, Worker
+from ..progress import Progress
+from ..statistics import median_and_interval, speedups_by_round
+from ..task import Task
 from .candidates import Candidates
 from .efforts import Effort
-from .progress import Progress
-from .statistics import median_and_interval, speedups_by_round
-from .task import Task
-from .worker_client import Failure, Worker
-
 
 _TURN_OVERHEAD_S = 0.004  # pause, and short calls repeated
 

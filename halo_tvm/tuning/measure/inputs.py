@@ -8,7 +8,7 @@ import numpy as np
 import tvm
 from tvm import tirx
 
-from .sizes import Env, shape_of, symbols
+from ..sizes import Env, shape_of, symbols
 
 _COLD_LIMIT = 256 << 20  # bytes spent on copies of weights
 

@@ -11,16 +11,17 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import tvm
 
-from ..errors import EnvironmentProblem
-from ..records.decision import decision_to_plain
-from ..targets import Target
+from ...errors import EnvironmentProblem
+from ...records.decision import decision_to_plain
+from ...targets import Target
+from ..sizes import iterations, symbols
+from ..task import Task
 from . import protocol as p
 from .build import NAME
-from .sizes import iterations, symbols
-from .task import Task
 
 _START_S = 120.0  # importing TVM on a loaded machine
 _TURN_S = 0.002  # a turn lasts at least this long
@@ -223,10 +224,16 @@ class Worker:
         self._buffer = b""
         self._stderr = tempfile.TemporaryFile()
         threads = str(self._options.threads)
-        package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+        package = str(Path(__file__).resolve().parents[3])
         path = os.pathsep.join(filter(None, (package, *sys.path)))
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "halo_tvm.tuning.worker", str(self._options.memory_bytes), *self._options.modules],
+            [
+                sys.executable,
+                "-m",
+                "halo_tvm.tuning.measure.worker",
+                str(self._options.memory_bytes),
+                *self._options.modules,
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._stderr,

@@ -1,4 +1,4 @@
-"""The measurement worker: `python -m halo_tvm.tuning.worker`, one process for a whole run.
+"""The measurement worker: `python -m halo_tvm.tuning.measure.worker`, one process for a whole run.
 
 It builds candidates itself, so that whatever a candidate does (crash, hang, eat memory) happens here
 and not in the tuner. Requests and replies: see `protocol`. It ends when its input ends or its parent dies.
@@ -20,12 +20,12 @@ from typing import TextIO
 import tvm
 from tvm import tirx
 
-from ..errors import Declined
-from ..passes.schedule import scheduled_by
-from ..plugins import load_plugins
-from ..records.decision import decision_from_plain
-from ..targets import Target, resolve
-from ..tir_schedules import RULES, Rule
+from ...errors import Declined
+from ...passes.schedule import scheduled_by
+from ...plugins import load_plugins
+from ...records.decision import decision_from_plain
+from ...targets import Target, resolve
+from ...tir_schedules import RULES, Rule
 from . import protocol as p
 from .build import NAME, build
 from .inputs import Arguments, Weights, differences

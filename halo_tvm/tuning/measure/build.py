@@ -5,8 +5,8 @@ from __future__ import annotations
 import tvm
 from tvm import tirx
 
-from ..build import BUILD_OPTIONS
-from ..targets import Target
+from ...build import BUILD_OPTIONS
+from ...targets import Target
 
 NAME = "main"
 

@@ -1,0 +1,1 @@
+"""Measuring candidates: the worker process, and the tuner's side of it."""

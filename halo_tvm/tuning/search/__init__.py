@@ -1,0 +1,1 @@
+"""Searching one task: which decisions to try, in which order, and when to stop."""
