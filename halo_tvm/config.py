@@ -20,6 +20,8 @@ C = TypeVar("C", bound="Config")
 
 OPT_LEVELS = {"0": 0, "1": 1, "2": 2, "3": 3, "low": 1, "medium": 2, "high": 3}
 EFFORTS = ("none", "quick", "full")
+STAGES = ("analytic", "records", "ranked", "descent")
+ENGINES = ("halo", "metaschedule")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 TOML_NAME = "halo.toml"
 # Tables of halo.toml that are not a verb's options: they reach the compiler as `overrides`.
@@ -145,6 +147,14 @@ class TuneConfig(Config):
     budget: str = option("10m", "wall-clock limit, e.g. 90s, 10m, 1h", metavar="TIME")
     trials: int | None = option(None, "most candidates to measure (default: as many as the budget allows)", metavar="N")
     effort: str = option("full", "how widely to search", metavar="EFFORT", choices=EFFORTS)
+    stages: tuple[str, ...] = option(
+        (), f"stages of the search: {', '.join(STAGES)} (default: those of --effort)", metavar="STAGE"
+    )
+    engine: str = option("halo", "what searches the rules' spaces", metavar="ENGINE", choices=ENGINES)
+    resume: bool = option(False, "go on with the last run of this model and target that did not end")
+    cold_cache: bool = option(True, "time kernels with weights that come from memory, as in a whole model")
+    rpc: str | None = option(None, "measure on a device of this RPC tracker", metavar="HOST:PORT")
+    device_key: str | None = option(None, "the key under which the device is known to the tracker", metavar="KEY")
     log: str | None = option(
         None, "directory to write records to (default: tuning_logs under $HALO_TVM_HOME)", metavar="DIR"
     )

@@ -6,10 +6,10 @@ same vocabulary, the rule's frozen `Decision` dataclass, so the two cannot drift
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
-from tvm import s_tir, tirx
+from tvm import ir, s_tir, tirx
 
 if TYPE_CHECKING:
     from ..targets import Target
@@ -37,6 +37,14 @@ class Rule(Generic[D]):
     def space(self, func: tirx.PrimFunc, target: Target) -> Sequence[D]:
         """Decisions worth measuring, the default first."""
         return (self.default(func, target),)
+
+    def estimate(self, func: tirx.PrimFunc, target: Target, decision: D, sizes: Mapping[ir.Var, int]) -> float | None:
+        """Microseconds `func` should take with `decision` at these values of its symbolic dimensions, or None.
+
+        Only the order it gives to decisions of one function counts: it ranks them before any is measured.
+        None: the rule has no model, and decisions near the default go first.
+        """
+        return None
 
     def apply(self, func: tirx.PrimFunc, target: Target, decision: D) -> tirx.PrimFunc:
         """`func` scheduled by `decision`; `Declined(reason)` when the decision cannot be applied."""

@@ -18,7 +18,8 @@ from ..targets import Target
 from . import result as r
 from .budget import Clock
 from .measure import protocol as p
-from .measure.client import Failure, Worker, WorkerOptions
+from .measure.client import Worker, WorkerOptions
+from .measure.lab import Failure
 from .progress import Progress
 from .search.candidates import Candidates
 from .search.efforts import Effort

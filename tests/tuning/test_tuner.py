@@ -21,7 +21,8 @@ from halo_tvm.tuning import progress as progress_module
 from halo_tvm.tuning import result as r
 from halo_tvm.tuning import tuner as tuner_module
 from halo_tvm.tuning.budget import Clock
-from halo_tvm.tuning.measure.client import Failure, Worker, WorkerOptions
+from halo_tvm.tuning.measure.client import Worker, WorkerOptions
+from halo_tvm.tuning.measure.lab import Failure
 from halo_tvm.tuning.model import options_of, tune_module
 from halo_tvm.tuning.search.candidates import Candidates
 from halo_tvm.tuning.search.efforts import EFFORTS
@@ -338,9 +339,10 @@ def test_the_worker_survives_its_own_death(space):
     options = WorkerOptions(threads=2, memory_bytes=2 << 30, modules=("toy_rules",))
     with Worker(toy_rules.target(), options, seed=0, l3_bytes=0) as worker:
         worker.open(task)
-        kept = worker.build(FAST)
+        kept, crashing = worker.order([FAST, D("crash", 1)])
+        worker.take(kept)
         with pytest.raises(Failure) as caught:
-            worker.build(D("crash", 1))
+            worker.take(crashing)
         assert caught.value.kind == "crash" and "signal 11" in str(caught.value)
         samples = worker.race([0, kept], 0, 3, 10.0)
         assert len(samples[kept]) == 3 and all(us > 0 for us in samples[kept])

@@ -22,6 +22,7 @@ from ..sizes import iterations, symbols
 from ..task import Task
 from . import protocol as p
 from .build import NAME
+from .lab import Failure
 
 _START_S = 120.0  # importing TVM on a loaded machine
 _TURN_S = 0.002  # a turn lasts at least this long
@@ -29,15 +30,6 @@ _MOST_CALLS = 500
 _OPEN_TIMES = 6  # opening a task builds twice, runs an unscheduled function, and nobody is to blame but the default
 _AFFORDABLE = 3e8  # iterations of an unscheduled function worth waiting for
 _MEMORY_WORDS = ("bad_alloc", "out of memory", "Cannot allocate memory", "MemoryError")
-
-
-class Failure(Exception):
-    """Control flow: a candidate failed; `kind` is its error class, `blamed` its id (None: the whole task)."""
-
-    def __init__(self, kind: str, message: str, blamed: int | None = None) -> None:
-        super().__init__(message)
-        self.kind = kind
-        self.blamed = blamed
 
 
 @dataclass(frozen=True)
@@ -61,6 +53,7 @@ class Worker:
         self._buffer = b""
         self._task: Task | None = None
         self._compare = True
+        self._ordered: dict[int, object] = {}  # not built yet
         self._decisions: dict[int, object] = {}  # built candidates of the open task
         self._next_id = p.DEFAULT_ID + 1
         self._first_us = 0.0
@@ -89,22 +82,32 @@ class Worker:
 
         Without `compare` nothing is checked, and the time is that at its lightest size.
         """
-        self._task, self._compare, self._decisions = task, compare, {}
+        self._task, self._compare, self._ordered, self._decisions = task, compare, {}, {}
         self._open()
         return self._first_us
 
-    def build(self, decision: object) -> int:
-        """Build and check a candidate of the open task; returns its id."""
+    def order(self, decisions: Sequence[object]) -> list[int]:
+        """Note candidates of the open task; `take` builds them."""
+        first, self._next_id = self._next_id, self._next_id + len(decisions)
+        ordered = dict(enumerate(decisions, first))
+        self._ordered.update(ordered)
+        return list(ordered)
+
+    def take(self, candidate: int) -> float:
+        """Build and check a candidate that was ordered; returns its first time in us."""
         self._ensure_open()
-        candidate = self._next_id
-        self._next_id += 1
-        self._build(candidate, decision)
+        decision = self._ordered.pop(candidate)
+        first_us = self._build(candidate, decision)
         self._decisions[candidate] = decision
-        return candidate
+        return first_us
+
+    def final(self, candidate: int) -> None:
+        """Nothing to do: every candidate is built and checked in full."""
 
     def drop(self, candidates: Sequence[int]) -> None:
         """Free candidates."""
         for candidate in candidates:
+            self._ordered.pop(candidate, None)
             self._decisions.pop(candidate, None)
         if self._process is not None:
             self._ask({"op": p.DROP, "ids": list(candidates)}, self._options.timeout_s)
@@ -159,12 +162,12 @@ class Worker:
         for candidate, decision in list(self._decisions.items()):
             self._build(candidate, decision)
 
-    def _build(self, candidate: int, decision: object) -> None:
+    def _build(self, candidate: int, decision: object) -> float:
         request = {"op": p.BUILD, "id": candidate, "decision": decision_to_plain(decision)}
         try:
             # Code that takes long to generate does so for every decision.
             expected_s = self._slowest_s[self._task.key]
-            self._ask(request, self._options.timeout_s + 3 * expected_s)
+            return float(self._ask(request, self._options.timeout_s + 3 * expected_s)["first_us"])
         except Failure as failure:
             self._decisions.pop(candidate, None)
             raise Failure(failure.kind, str(failure), candidate) from failure

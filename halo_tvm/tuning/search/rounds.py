@@ -9,7 +9,8 @@ from statistics import median
 
 from ..budget import Clock
 from ..measure import protocol as p
-from ..measure.client import Failure, Worker
+from ..measure.client import Worker
+from ..measure.lab import Failure
 from ..progress import Progress
 from ..statistics import median_and_interval, speedups_by_round
 from ..task import Task
@@ -132,7 +133,8 @@ class Search:
 
     def _build(self, decision: object) -> int | None:
         try:
-            built = self._worker.build(decision)
+            (built,) = self._worker.order([decision])
+            self._worker.take(built)
         except Failure as failure:
             if failure.blamed is None:
                 raise  # the task itself could not be opened again
