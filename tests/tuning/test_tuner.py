@@ -257,9 +257,12 @@ class FlakyWorker:
         self.built = 0
         self.dropped = []
 
-    def build(self, decision):
-        self.built += 1
-        return self.built
+    def order(self, decisions):
+        first, self.built = self.built + 1, self.built + len(decisions)
+        return list(range(first, self.built + 1))
+
+    def take(self, candidate):
+        return 10.0
 
     def drop(self, ids):
         self.dropped += ids
