@@ -53,7 +53,8 @@ def option(default: object = dataclasses.MISSING, help: str = "", **metadata: ob
     """A field with what its flag needs.
 
     Metadata: `short` (one-letter flag), `metavar`, `positional`, `choices`, `env` (attribute of
-    `Environment` that serves when no flag is given), `flag=False` (no flag).
+    `Environment` that serves when no flag is given), `flag=False` (no flag), `split=False` (a list whose
+    flag is repeated, never separated by commas: its values may hold them).
     """
     return dataclasses.field(default=default, metadata={"help": help, **metadata})
 
@@ -73,8 +74,10 @@ class Config:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value, choices = getattr(self, field.name), field.metadata.get("choices")
-            if choices and value is not None and value not in choices:
-                raise UnknownName(field.name.replace("_", " "), str(value), choices)
+            for chosen in value if isinstance(value, tuple) else (value,):
+                if choices and chosen is not None and chosen not in choices:
+                    name = field.name.removesuffix("s") if isinstance(value, tuple) else field.name
+                    raise UnknownName(name.replace("_", " "), str(chosen), choices)
         threads = getattr(self, "threads", None)
         if threads is not None and threads < 1:
             raise UsageError(
@@ -140,15 +143,19 @@ class CompileConfig(Config):
 
 @dataclass(frozen=True)
 class TuneConfig(Config):
-    """A model's functions are measured; what is learned goes to a tuning log."""
+    """The functions of one model or of many are measured; what is learned goes to a tuning log."""
 
-    model: str = option(help=_MODEL, short="m", metavar="MODEL")
+    model: tuple[str, ...] | str = option((), f"{_MODEL} (repeatable)", short="m", metavar="MODEL", split=False)
+    model_list: str | None = option(
+        None, "file of models, one a line, with shape=, inputs= and weight= of its own; # begins a comment",
+        metavar="FILE",
+    )  # fmt: skip
     target: str = option("cpu", "what to tune for: `halo-tvm targets` lists them", short="t", metavar="TARGET")
     budget: str = option("10m", "wall-clock limit, e.g. 90s, 10m, 1h", metavar="TIME")
     trials: int | None = option(None, "most candidates to measure (default: as many as the budget allows)", metavar="N")
     effort: str = option("full", "how widely to search", metavar="EFFORT", choices=EFFORTS)
     stages: tuple[str, ...] = option(
-        (), f"stages of the search: {', '.join(STAGES)} (default: those of --effort)", metavar="STAGE"
+        (), f"stages of the search: {', '.join(STAGES)} (default: those of --effort)", metavar="STAGE", choices=STAGES
     )
     engine: str = option("halo", "what searches the rules' spaces", metavar="ENGINE", choices=ENGINES)
     resume: bool = option(False, "go on with the last run of this model and target that did not end")
@@ -173,17 +180,32 @@ class TuneConfig(Config):
     overrides: Mapping[str, object] = dataclasses.field(default_factory=dict, hash=False, metadata={"flag": False})
 
     def __post_init__(self) -> None:
+        if isinstance(self.model, str):
+            object.__setattr__(self, "model", (self.model,))
         super().__post_init__()
+        if not self.model and not self.model_list:
+            raise UsageError("model must be given, but is not: see --help")
         if self.trials is not None and self.trials < 1:
             raise UsageError(
                 f"trials must be at least 1, but are {self.trials}: leave the option out to search until the budget "
                 "ends"
             )
+        if bool(self.rpc) != bool(self.device_key):
+            given, missing = ("--rpc", "--device-key") if self.rpc else ("--device-key", "--rpc")
+            raise UsageError(
+                "--rpc names a tracker and --device-key the device to ask it for, so both are needed, but only "
+                f"{given} was given: add {missing}"
+            )
 
-    def compile_config(self) -> CompileConfig:
-        """The options with which `compile` builds what is tuned here."""
+    def compile_config(
+        self, model: str | None = None, shape: tuple[str, ...] | None = None, inputs: str | None = None
+    ) -> CompileConfig:
+        """The options with which `compile` builds what is tuned here; of several models, the one given."""
         shared = {f.name for f in dataclasses.fields(self)} & {f.name for f in dataclasses.fields(CompileConfig)}
-        return CompileConfig(**{name: getattr(self, name) for name in shared}, validate=False)
+        values = {name: getattr(self, name) for name in shared - {"model"}}
+        name = model or (self.model[0] if self.model else str(self.model_list))
+        own = {"shape": self.shape if shape is None else shape, "inputs": inputs or self.inputs}
+        return CompileConfig(**{**values, **own, "model": name}, validate=False)
 
 
 @dataclass(frozen=True)
@@ -394,6 +416,8 @@ def _coerced(path: Path, key: str, value: object, field: dataclasses.Field) -> o
     wanted = str(field.type)
     if wanted.startswith("tuple") and isinstance(value, list) and all(isinstance(v, str) for v in value):
         return tuple(value)
+    if wanted.endswith("| str") and isinstance(value, str):
+        return value
     if wanted.startswith("str") and isinstance(value, (str, int)) and not isinstance(value, bool):
         return str(value)
     if wanted.startswith("bool") and isinstance(value, bool):

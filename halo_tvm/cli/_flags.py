@@ -75,7 +75,9 @@ def given_options(parser: Parser, kind: type[Config], argv: Sequence[str]) -> di
     given = vars(namespace)
     for field in dataclasses.fields(kind):
         if field.name in given and str(field.type).startswith("tuple"):
-            given[field.name] = tuple(part for text in given[field.name] for part in text.split(",") if part)
+            split = field.metadata.get("split", True)
+            parts = [part for text in given[field.name] for part in (text.split(",") if split else [text])]
+            given[field.name] = tuple(part for part in parts if part)
     return given
 
 

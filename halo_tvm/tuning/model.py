@@ -40,7 +40,7 @@ def tune_model(config: TuneConfig) -> TuneResult:
     _check_can_run(target)
     check_writable_log(_directory(config))
     imported = import_model(
-        config.model, seed=config.seed, shapes=config.shape, inputs=config.inputs, trust=config.trust_model
+        config.model[0], seed=config.seed, shapes=config.shape, inputs=config.inputs, trust=config.trust_model
     )
     mod, _ = lower(imported, target, config.compile_config())
     return tune_module(mod, target, config, imported.ranges)
@@ -69,7 +69,7 @@ def options_of(config: TuneConfig, target: Target, modules: Sequence[str] = ()) 
     """The options of a run."""
     host = read_host()
     return TuneOptions(
-        model=config.model,
+        model=", ".join(config.model),
         budget_s=parse_budget(config.budget),
         effort=effort_named(config.effort),
         directory=_directory(config),

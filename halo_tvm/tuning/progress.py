@@ -1,79 +1,172 @@
-"""Progress of a tuning run: a bar on a terminal, plain lines elsewhere."""
+"""Progress of a tuning run: a bar on a terminal, plain lines elsewhere; never on standard output."""
 
 from __future__ import annotations
 
 import sys
+import threading
 import time
+from collections import Counter
+from collections.abc import Callable
 from typing import TextIO
 
 from tqdm import tqdm
 
-_LINE_EVERY_S = 10.0
+LINE_EVERY_S = 10.0
+_BAR = "{l_bar}{bar}| {elapsed} {postfix}"
+_SHOWN_GAIN = 0.005  # a better speed-up gets a line of its own when it shows in two digits
 
 
 class Progress:
-    """Shows task i/n, the best speed-up so far, trials that went well or failed, and the time that is left."""
+    """Shows task i/n, best latency and speed-up so far, trials by outcome, the stage, and the time that is left.
 
-    def __init__(self, tasks: int, budget_s: float, stream: TextIO | None = None) -> None:
+    The tuner may go from task to task and back: every call says which task it is about. As a context manager
+    it also speaks when nothing happens, at least every `LINE_EVERY_S`.
+    """
+
+    def __init__(
+        self,
+        tasks: int,
+        budget_s: float,
+        stream: TextIO | None = None,
+        *,
+        trials: int | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._stream = sys.stderr if stream is None else stream
-        self._tasks = tasks
-        self._budget_s = budget_s
-        self._name = ""
-        self._at = 0
+        self._tasks, self._budget_s, self._trials = tasks, budget_s, trials
+        self._now = now
+        self._start = self._spoke = now()
+        self._order: dict[str, int] = {}  # task key -> i of task i/n, in order of beginning
+        self._names: dict[str, str] = {}
+        self._best: dict[str, tuple[float, float]] = {}  # task key -> (us, speed-up)
+        self._ended: set[str] = set()
+        self._current = ""
+        self._stage = ""
         self._ok = 0
-        self._failed = 0
-        self._best = 1.0
-        self._spoke = time.monotonic()
-        self._start = time.monotonic()
+        self._failed: Counter[str] = Counter()
+        self._lock = threading.RLock()  # the ticking thread speaks too
+        self._over = threading.Event()
         self._bar = (
-            tqdm(
-                total=round(budget_s),
-                unit="s",
-                file=self._stream,
-                leave=False,
-                bar_format="{l_bar}{bar}| {elapsed}<{remaining} {postfix}",
-            )
+            tqdm(total=max(1, round(budget_s)), unit="s", file=self._stream, leave=False, bar_format=_BAR)
             if self._stream.isatty()
             else None
         )
 
-    def task(self, name: str) -> None:
-        """The next task begins."""
-        self._at += 1
-        self._name, self._best = name, 1.0
-        self._say(f"task {self._at}/{self._tasks}: {name}")
+    def __enter__(self) -> Progress:
+        threading.Thread(target=self._tick, name="halo-tvm progress", daemon=True).start()
+        return self
 
-    def trial(self, ok: bool, best: float) -> None:
-        """A candidate was measured or failed; `best` is the best speed-up over the default so far."""
-        self._ok += ok
-        self._failed += not ok
-        self._best = best
-        if self._bar is not None:
-            self._update()
-        elif time.monotonic() - self._spoke > _LINE_EVERY_S:
-            self._say(f"task {self._at}/{self._tasks}: {self._counts()}")
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
-    def best(self, speedup: float) -> None:
-        """A batch ended with this best speed-up over the default."""
-        self._best = speedup
+    def begin(self, task_key: str, readable: str) -> None:
+        """The tuner turns to a task, for the first time or again."""
+        with self._lock:
+            is_new = task_key not in self._order
+            self._order.setdefault(task_key, len(self._order) + 1)
+            self._names[task_key] = _printable(readable)
+            self._current = task_key
+            if is_new:
+                self._say(f"{self._which()}: {self._names[task_key]}")
+            else:
+                self._update()
 
-    def done(self, line: str) -> None:
-        """The task ended; `line` says how."""
-        self._say(f"task {self._at}/{self._tasks}: {line} ({self._counts()})")
+    def trial(
+        self, task_key: str | bool, ok: bool | float, reason: str = "", best_us: float = 0.0, speedup: float = 1.0
+    ) -> None:
+        """A candidate was measured, or failed for `reason` (an error class).
 
-    def close(self) -> None:
-        if self._bar is not None:
-            self._bar.close()
+        `best_us` is the best latency of the task so far, `speedup` that over the default.
+        """
+        if isinstance(task_key, bool):  # transition: trial(ok, best)
+            task_key, ok, speedup = self._current, task_key, float(ok)
+        with self._lock:
+            self._ok += ok
+            self._failed.update([] if ok else [reason or "failed"])
+            _, before = self._best.get(task_key, (0.0, 1.0))
+            self._best[task_key] = (best_us, speedup)
+            self._current = task_key
+            if speedup > before + _SHOWN_GAIN and self._bar is None:
+                self._say(f"{self._which()}: better: {self._status()}")
+            else:
+                self._due()
+
+    def ended(self, task_key: str, line: str) -> None:
+        """The task is done; `line` says how it ended."""
+        with self._lock:
+            self._ended.add(task_key)
+            self._current = task_key
+            self._say(f"{self._which()}: {_printable(line)} ({self._status()})")
+
+    def stage(self, name: str) -> None:
+        """What the tuner does now: a stage of the search, or "defaults", "confirming" and the like."""
+        with self._lock:
+            self._stage = _printable(name)
+            self._due()
 
     def note(self, line: str) -> None:
         """A line of its own."""
-        self._say(line)
+        with self._lock:
+            self._say(_printable(line))
 
-    def _counts(self) -> str:
-        return f"best {self._best:.3f}x, trials {self._ok} ok, {self._failed} failed"
+    # Names of before, until the tuner has moved to those above.
+
+    def task(self, name: str) -> None:
+        self.begin(f"{len(self._order)} {name}", name)
+
+    def best(self, speedup: float) -> None:
+        self._best[self._current] = (0.0, speedup)
+
+    def done(self, line: str) -> None:
+        self.ended(self._current, line)
+
+    def close(self) -> None:
+        """The bar goes, and the thread ends; lines may still be noted."""
+        self._over.set()
+        with self._lock:
+            if self._bar is not None:
+                self._bar.close()
+                self._bar = None
+
+    def left_s(self) -> float:
+        """Time to the expected end: of the budget, or earlier when tasks or trials run out at the present rate."""
+        elapsed = self._now() - self._start
+        ends = [max(0.0, self._budget_s - elapsed)]
+        if self._ended:
+            ends.append(elapsed / len(self._ended) * max(0, self._tasks - len(self._ended)))
+        done = self._ok + sum(self._failed.values())
+        if self._trials is not None and done:
+            ends.append(elapsed / done * max(0, self._trials - done))
+        return min(ends)
+
+    def _tick(self) -> None:
+        while not self._over.wait(LINE_EVERY_S / 10):
+            with self._lock:
+                if not self._over.is_set():
+                    self._due()
+
+    def _due(self) -> None:
+        """The bar is brought up to date; a line is due when none was written for a while."""
+        if self._bar is not None:
+            self._update()
+        elif self._now() - self._spoke >= LINE_EVERY_S * 0.9:
+            self._say(f"{self._which()}: {self._status()}")
+
+    def _which(self) -> str:
+        return f"task {self._order.get(self._current, 0)}/{self._tasks}"
+
+    def _status(self) -> str:
+        best_us, speedup = self._best.get(self._current, (0.0, 1.0))
+        latency = f"{best_us:.1f} us, " if best_us else ""
+        total = sum(self._failed.values())
+        classes = ", ".join(f"{count} {kind}" for kind, count in self._failed.most_common())
+        failed = f"{total} failed" + (f" ({classes})" if classes else "")
+        stage = f", {self._stage}" if self._stage else ""
+        left = f", {_duration(self.left_s())} left"
+        return f"best {latency}{speedup:.3f}x, trials {self._ok} ok, {failed}{stage}{left}"
 
     def _say(self, line: str) -> None:
-        self._spoke = time.monotonic()
+        self._spoke = self._now()
         if self._bar is None:
             self._stream.write(f"tune: {line}\n")
             self._stream.flush()
@@ -82,6 +175,23 @@ class Progress:
             self._update()
 
     def _update(self) -> None:
-        self._bar.n = min(round(time.monotonic() - self._start), round(self._budget_s))
-        self._bar.set_description_str(f"{self._at}/{self._tasks} {self._name[:40]}", refresh=False)
-        self._bar.set_postfix_str(self._counts())
+        if self._bar is None:
+            return
+        self._bar.n = min(round(self._now() - self._start), self._bar.total)
+        name = self._names.get(self._current, "")[:40]
+        self._bar.set_description_str(f"{self._which()} {name}", refresh=False)
+        self._bar.set_postfix_str(self._status())
+
+
+def _duration(seconds: float) -> str:
+    """`3m20s`, `45s`: what a person reads at a glance."""
+    whole = round(seconds)
+    hours, minutes = whole // 3600, whole % 3600 // 60
+    if hours:
+        return f"{hours}h{minutes:02d}m"
+    return f"{minutes}m{whole % 60:02d}s" if minutes else f"{whole}s"
+
+
+def _printable(text: str) -> str:
+    """Names come from model files: no control character of theirs reaches a terminal."""
+    return "".join(c if c.isprintable() else "?" for c in text)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 IMPROVED, KEPT, FAILED, UNTRIED = "improved", "default kept", "failed", "not reached"
 
@@ -29,6 +29,57 @@ class TaskResult:
     failures: Mapping[str, int]  # by error class
     seconds: float
     note: str
+    stage: str = ""  # that found the winner: one of config.STAGES; "" where the default stands
+    ended: str = ""  # why its search ended: space, patience, budget, trials, roofline, small gain, ...
+    rank_correlation: float | None = None  # Spearman's, of predicted and measured latencies
+    weights: tuple[float, ...] = ()  # of the sizes; () means equal
+    models: Mapping[str, int] = field(default_factory=dict)  # call sites in each model; {} where there is one model
+
+    @property
+    def before_us(self) -> float:
+        """Latency of the default, weighted over the sizes; 0 where it was not measured."""
+        return weighted(self.default_us, self.weights)
+
+    @property
+    def after_us(self) -> float:
+        """The same of what is used now: the default's divided by the paired speed-up."""
+        return self.before_us / self.speedup
+
+    @property
+    def saved_us(self) -> float:
+        """Time saved in one run of each model that uses it."""
+        return self.count * (self.before_us - self.after_us)
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """What one stage of the search contributed over all tasks."""
+
+    stage: str  # one of config.STAGES
+    measured: int
+    failed: int
+    winners: int  # tasks whose committed decision it found
+    saved_us: float  # by those, over all their call sites
+    seconds: float
+
+
+@dataclass(frozen=True)
+class ModelResult:
+    """One of several models: its part of the run, or why it has none."""
+
+    model: str
+    tasks: int = 0
+    shared: int = 0  # of those, the ones that another model uses too
+    improved: int = 0
+    before_us: float = 0.0  # of its measured tasks, over their call sites in this model
+    after_us: float = 0.0
+    failure: str = ""
+    exit_code: int = 0
+
+    @property
+    def speedup(self) -> float | None:
+        """Predicted for the time the model spends in its measured tasks; None when none was measured."""
+        return self.before_us / self.after_us if self.after_us else None
 
 
 @dataclass(frozen=True)
@@ -46,6 +97,17 @@ class TuneResult:
     threads: int
     worker_restarts: int
     interrupted: bool
+    engine: str = "halo"
+    run: str = ""  # id, under which --resume finds it
+    stages: tuple[StageResult, ...] = ()
+    rank_correlation: float | None = None  # over all tasks
+    drift: float | None = None  # of the reference kernel: its slowest round over its fastest, less 1
+    models: tuple[ModelResult, ...] = ()  # where there are several
+
+    @property
+    def exit_code(self) -> int:
+        """Of the worst model: the larger the code, the further its cause is from what was typed."""
+        return max((m.exit_code for m in self.models), default=0)
 
     @property
     def improved(self) -> tuple[TaskResult, ...]:
@@ -66,10 +128,10 @@ class TuneResult:
 
     def to_plain(self) -> dict[str, object]:
         body = dataclasses.asdict(self)
-        return {**body, "measured": self.measured, "failures": self.failures}
+        return {**body, "measured": self.measured, "failures": self.failures, "exit_code": self.exit_code}
 
     def __str__(self) -> str:
-        lines = [_line(t) for t in self.tasks]
+        lines = [_line(t) for t in sorted(self.tasks, key=lambda t: -t.saved_us)]
         lines += [f"  skipped       {s['count']:>3} x {s['readable']}: {s['reason']}" for s in self.skipped]
         return "\n".join([*lines, self.summary()])
 
@@ -84,6 +146,12 @@ class TuneResult:
         if not self.improved:
             return f"nothing improved: the default of each of {len(self.tasks)} tasks stands, {trials}"
         return f"{len(self.improved)} of {len(self.tasks)} tasks improved, {trials}; records are in {self.log}"
+
+
+def weighted(values_us: Sequence[float], weights: Sequence[float]) -> float:
+    """Weighted mean of latencies at the first sizes of a task (behind a long one none is timed); 0 of none."""
+    shares = list(weights[: len(values_us)]) or [1.0] * len(values_us)
+    return sum(w * us for w, us in zip(shares, values_us, strict=True)) / sum(shares) if values_us else 0.0
 
 
 def _line(task: TaskResult) -> str:
