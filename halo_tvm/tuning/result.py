@@ -10,6 +10,18 @@ IMPROVED, KEPT, FAILED, UNTRIED = "improved", "default kept", "failed", "not rea
 
 
 @dataclass(frozen=True)
+class StageResult:
+    """What one stage of the search did for one task. Speed-ups are over the default, before it is confirmed."""
+
+    name: str
+    tried: int  # candidates that were built or failed to be
+    failed: int
+    seconds: float
+    before: float  # the best speed-up when the stage began; 1.0 is the default
+    after: float
+
+
+@dataclass(frozen=True)
 class TaskResult:
     """One task. Latencies are per size, in us; the speed-up is the weighted geometric mean over the sizes."""
 
@@ -29,6 +41,11 @@ class TaskResult:
     failures: Mapping[str, int]  # by error class
     seconds: float
     note: str
+    stages: tuple[StageResult, ...] = ()  # in the order in which they ran; those that are off are missing
+    ended: str = ""  # why the search of this task ended
+    predicted_gain: float = 0.0  # by how much the best was still thought to be beaten, 0.01 is 1 %
+    rank_correlation: float | None = None  # Spearman's, of speed-ups predicted before measuring with measured ones
+    roofline_us: tuple[float, ...] = ()  # per size; empty without a host profile
     stage: str = ""  # that found the winner: one of config.STAGES; "" where the default stands
     ended: str = ""  # why its search ended: space, patience, budget, trials, roofline, small gain, ...
     rank_correlation: float | None = None  # Spearman's, of predicted and measured latencies
@@ -97,6 +114,10 @@ class TuneResult:
     threads: int
     worker_restarts: int
     interrupted: bool
+    run: str = ""  # the id under which --resume and the log know this run
+    resumed: bool = False
+    drift: float | None = None  # the reference kernel's slowest over its fastest stretch, 1.0 is none
+    notes: tuple[str, ...] = ()  # what was ignored and why: a damaged model file, a profile that does not fit
     engine: str = "halo"
     run: str = ""  # id, under which --resume finds it
     stages: tuple[StageResult, ...] = ()
