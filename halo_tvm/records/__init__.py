@@ -3,15 +3,18 @@
 from .home import home, log_dirs, shipped_logs, user_logs
 from .log import LookupReport, TuningLog
 from .record import Fingerprint, Record, Size
-from .workload import describe, workload_key
+from .trials import Trials
+from .workload import describe, family_of, workload_key
 
 __all__ = [
     "Fingerprint",
     "LookupReport",
     "Record",
     "Size",
+    "Trials",
     "TuningLog",
     "describe",
+    "family_of",
     "home",
     "log_dirs",
     "shipped_logs",

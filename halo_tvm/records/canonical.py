@@ -50,18 +50,30 @@ _FIELDS: dict[str, tuple[str, ...]] = {
 
 
 class Canonical:
-    """Writes nodes; one instance per function, so that numbers are shared. `readable` keeps variable names."""
+    """Writes nodes; one instance per function, so that numbers are shared.
 
-    def __init__(self, *, readable: bool = False) -> None:
+    `readable` keeps variable names. `abstract` writes numbers other than 0 as "#" and collects the
+    integers among them in `extents`: what is left is the same for the same computation of other sizes.
+    """
+
+    def __init__(self, *, readable: bool = False, abstract: bool = False) -> None:
         self._readable = readable
+        self._abstract = abstract
+        self.extents: list[int] = []
         self._numbers: dict[ir.Var, str] = {}
 
     def param(self, param: ir.Var) -> str:
         """A parameter of the function with its full type."""
         return self.node(param) if isinstance(param.ty, tirx.BufferType) else f"({self.node(param)} {param.ty.dtype})"
 
+    def attribute(self, value: object) -> str:
+        """A plain value in `halo.call`."""
+        return self.node(value) if self._abstract else repr(value)
+
     def node(self, node: object) -> str:
-        if node is None or isinstance(node, (bool, int, float, str)):
+        if isinstance(node, (int, float)) and not isinstance(node, bool):
+            return self._number(node, repr(plain(node)))
+        if node is None or isinstance(node, (bool, str)):
             return repr(plain(node))
         if isinstance(node, (ir.Array, list, tuple)):
             return "[" + " ".join(self.node(n) for n in node) + "]"
@@ -71,9 +83,9 @@ class Canonical:
         if isinstance(node, ir.Var):
             return self._variable(node)
         if isinstance(node, tirx.IntImm):
-            return str(int(node.value))
+            return self._number(int(node.value), str(int(node.value)))
         if isinstance(node, tirx.FloatImm):
-            return f"{float(node.value)!r}:{node.ty.dtype}"
+            return f"{self._number(float(node.value), repr(float(node.value)))}:{node.ty.dtype}"
         if isinstance(node, ir.StringImm):
             return repr(str(node.value))
         if isinstance(node, tirx.Cast):
@@ -85,6 +97,13 @@ class Canonical:
         if name not in _FIELDS:
             return f"(other {name} {tvm_ffi.structural_hash(node, map_free_vars=True)})"
         return "(" + " ".join([name, *(self.node(getattr(node, field)) for field in _FIELDS[name])]) + ")"
+
+    def _number(self, value: float, text: str) -> str:
+        if not self._abstract or value == 0:
+            return text
+        if isinstance(value, int):
+            self.extents.append(value)
+        return "#"
 
     def _variable(self, var: ir.Var) -> str:
         known = self._numbers.get(var)

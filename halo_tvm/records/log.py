@@ -6,13 +6,15 @@ Directories are read once, in look-up order; a look-up is then one dictionary ac
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .record import IMPROVED, BadLine, Fingerprint, Record, parse_line
-from .store import FILE, append, lines
+from .record import IMPROVED, MEASURED, BadLine, Fingerprint, Record, check_target, parse_line
+from .store import FILE, TRIALS, append, lines
+from .trials import Trials
 
 _LOGGER = logging.getLogger(__name__)
 _REASONS_KEPT = 20
@@ -59,7 +61,8 @@ class TuningLog:
         self.target = target
         self._records: dict[tuple[str, str], list[Record]] = {}  # usable on this target, in look-up order
         self._hints: dict[tuple[str, str], list[Record]] = {}  # of smaller ISA levels
-        self._failed: dict[tuple[str, str], list[Record]] = {}
+        self._failures = 0  # in files that old releases wrote
+        self._trials: Trials | None = None
         self._refused: Counter[str] = Counter()
         self._smaller_isa = 0
         self._other_version: dict[tuple[str, str], int] = {}  # counted when looked up: only then is the rule known
@@ -101,14 +104,40 @@ class TuningLog:
         return sorted(own, key=lambda r: r.rule_version != version) + self._hints.get((workload, rule), [])
 
     def failed(self, workload: str, rule: str, version: int) -> list[Record]:
-        """Decisions that failed for this workload on this target before."""
-        return [r for r in self._failed.get((workload, rule), []) if r.rule_version == version]
+        """Decisions that failed for this workload on this target before; reads the trials when first asked."""
+        if self._trials is None:
+            self._trials = Trials.open(self.directories, self.target)
+        return [r for r in self._trials.of(workload, rule, version) if r.outcome != MEASURED]
+
+    def nearest(
+        self, family: str, extents: Sequence[int], rule: str, version: int, *, exclude: str, most: int = 4
+    ) -> list[Record]:
+        """What won for other sizes: records of `family` and this version of the rule, the nearest first.
+
+        The distance is the sum of |log(a / b)| over the extents. Each workload but `exclude` gives the record
+        that look-up would choose, those of the target's own ISA before smaller ones at the same
+        distance; a decision is named once. Empty without a family.
+        """
+        found: list[tuple[float, int, Record]] = []
+        for level, records in enumerate((self._records, self._hints)):
+            for (workload, _), known in records.items():
+                first = next((r for r in known if r.rule == rule and r.rule_version == version), None)
+                if first is None or workload == exclude or not family or first.family != family:
+                    continue
+                if len(first.extents) == len(extents):
+                    found.append((_distance(first.extents, extents), level, first))
+        found.sort(key=lambda entry: entry[:2])
+        kept: list[Record] = []
+        for _, _, record in found:
+            if len(kept) < most and all(record.decision != other.decision for other in kept):
+                kept.append(record)
+        return kept
 
     def report(self) -> LookupReport:
         return LookupReport(
             directories=tuple(str(d) for d in self.directories),
             usable=sum(map(len, self._records.values())),
-            failures=sum(map(len, self._failed.values())),
+            failures=self._failures,
             refused=dict(self._refused),
             hints={"smaller_isa": self._smaller_isa, "other_rule_version": sum(self._other_version.values())},
             hits=self._hits,
@@ -122,7 +151,7 @@ class TuningLog:
         for number, line in lines(path):
             try:
                 record = parse_line(line)
-                self._check_target(record)
+                check_target(record, self.target)
             except BadLine as bad:
                 self._refuse(bad.kind, f"{path}:{number}: {bad}")
                 continue
@@ -133,22 +162,13 @@ class TuningLog:
         found.sort(key=lambda r: r.cores != self.target.cores)
         for record in found:
             key = (record.workload, record.rule)
-            if record.isa != self.target.isa:
+            if record.outcome != IMPROVED:
+                self._failures += 1
+            elif record.isa != self.target.isa:
                 self._smaller_isa += 1
                 self._hints.setdefault(key, []).append(record)
-            elif record.outcome == IMPROVED:
-                self._records.setdefault(key, []).append(record)
             else:
-                self._failed.setdefault(key, []).append(record)
-
-    def _check_target(self, record: Record) -> None:
-        facts = record.target
-        if (facts.get("kind"), facts.get("machine")) != (self.target.kind, self.target.machine):
-            raise BadLine("other_target", f"measured for {facts.get('key')}, this target is {self.target.key}")
-        if record.isa not in self.target.isas:
-            raise BadLine("larger_isa", f"ISA level {record.isa!r} is not known to {self.target.machine}")
-        if self.target.isas.index(record.isa) > self.target.isas.index(self.target.isa):
-            raise BadLine("larger_isa", f"measured for {record.isa}, larger than the target's {self.target.isa}")
+                self._records.setdefault(key, []).append(record)
 
     def _refuse(self, kind: str, reason: str) -> None:
         self._refused[kind] += 1
@@ -159,5 +179,21 @@ class TuningLog:
 
 
 def commit(directory: str | Path, target: Fingerprint, records: Iterable[Record]) -> Path:
-    """Append `records` to the log in `directory`, under the target's key; see `store.append`."""
-    return append(Path(directory), target.key, records)
+    """Append `records` to the log in `directory`, under the target's key; see `store.append`.
+
+    Winners go to records.jsonl, whose path is returned; trials and failures to trials.jsonl beside it.
+    """
+    records = list(records)
+    won = [r for r in records if r.outcome == IMPROVED]
+    tried = [r for r in records if r.outcome != IMPROVED]
+    # Trials first: they are no loss when a kill comes between the two.
+    if tried:
+        append(Path(directory), target.key, tried, TRIALS)
+    if won:
+        append(Path(directory), target.key, won)
+    return Path(directory) / target.key / FILE
+
+
+def _distance(one: Sequence[int], other: Sequence[int]) -> float:
+    """Sum of |log(a / b)|; numbers of different sign, or a zero and another, are as far apart as any."""
+    return sum(abs(math.log(a / b)) if a * b > 0 else 0.0 if a == b else math.inf for a, b in zip(one, other))

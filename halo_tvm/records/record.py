@@ -9,8 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
-SCHEMA = 1
-IMPROVED = "improved"  # the outcome of a committed winner; every other outcome is an error class
+SCHEMA = 2
+# Outcomes; every other one is an error class.
+IMPROVED = "improved"  # a committed winner
+MEASURED = "measured"  # a trial that was timed; it may be slower than the default
+# Fields that lines of schema 1 do not have yet.
+_SINCE_2 = frozenset({"family", "extents", "stage", "run"})
 
 
 class BadLine(Exception):
@@ -68,6 +72,8 @@ class Record:
     `candidate_us[i]` and `default_us[i]` are all samples in microseconds at `sizes[i]`, taken in turns.
     `speedup` is the weighted geometric mean over the sizes of default / candidate, `speedup_low` its
     lower 95 % bound. A failure has an error class as `outcome`, no samples and a message.
+    `family` and `extents` are those of `workload.family_of`; `stage` is the part of the search that
+    proposed the decision, `run` the tuning run it belongs to. Both are empty in lines of schema 1.
     """
 
     workload: str
@@ -86,6 +92,10 @@ class Record:
     message: str = ""
     seed: int = 0
     timestamp: str = ""  # UTC, ISO 8601
+    family: str = ""
+    extents: tuple[int, ...] = ()
+    stage: str = ""  # "analytic", "records", "ranked" or "descent"
+    run: str = ""
 
     def line(self) -> str:
         """The record as one line of JSON, newline included."""
@@ -120,19 +130,31 @@ def parse_line(line: str) -> Record:
         raise BadLine("malformed", f"numbers or nesting no record has ({error})") from error
     if checksum != expected:
         raise BadLine("wrong_checksum", f"checksum {str(checksum)[:40]} does not match the line")
-    known = {f.name for f in dataclasses.fields(Record)}
-    if schema != SCHEMA or set(body) != known:
+    known = {f.name for f in dataclasses.fields(Record)} - (_SINCE_2 if schema == 1 else set())
+    if schema not in (1, SCHEMA) or isinstance(schema, bool) or set(body) != known:
         raise BadLine("malformed", f"schema {schema} with the fields {sorted(set(body) ^ known)} too many or missing")
     try:
         _check_types(body)
         body["sizes"] = tuple(Size(tuple(s["dims"]), float(s["weight"])) for s in body["sizes"])
         body["candidate_us"] = tuple(tuple(map(float, row)) for row in body["candidate_us"])
         body["default_us"] = tuple(tuple(map(float, row)) for row in body["default_us"])
+        body["extents"] = _integers(body.get("extents", []))
         record = Record(**body)
         record.isa, record.cores
     except (TypeError, KeyError, ValueError, AttributeError, ArithmeticError) as error:
         raise BadLine("malformed", f"a field of the wrong type ({error})") from error
     return record
+
+
+def check_target(record: Record, target: Fingerprint) -> None:
+    """`BadLine` unless `record` was measured on the machine of `target`, at its ISA level or a smaller one."""
+    facts = record.target
+    if (facts.get("kind"), facts.get("machine")) != (target.kind, target.machine):
+        raise BadLine("other_target", f"measured for {facts.get('key')}, this target is {target.key}")
+    if record.isa not in target.isas:
+        raise BadLine("larger_isa", f"ISA level {record.isa!r} is not known to {target.machine}")
+    if target.isas.index(record.isa) > target.isas.index(target.isa):
+        raise BadLine("larger_isa", f"measured for {record.isa}, larger than the target's {target.isa}")
 
 
 # A field's type by its annotation; the others hold sequences, which reading converts.
@@ -141,12 +163,20 @@ _TYPES = {"str": (str,), "int": (int,), "float": (int, float)}
 
 def _check_types(body: Mapping[str, object]) -> None:
     for field in dataclasses.fields(Record):
+        if field.name not in body:
+            continue  # of a later schema than the line's
         value, annotation = body[field.name], str(field.type)
         wanted = (dict,) if annotation.startswith("Mapping") else _TYPES.get(annotation, (list,))
         if not isinstance(value, wanted) or isinstance(value, bool):
             raise TypeError(f"{field.name} is {type(value).__name__}, not {annotation}")
         if annotation == "float":
             float(value)  # an integer may be too large for one
+
+
+def _integers(values: list[object]) -> tuple[int, ...]:
+    if not all(type(value) is int for value in values):
+        raise TypeError("extents are integers")
+    return tuple(values)  # type: ignore[arg-type]
 
 
 def _no_constant(name: str) -> NoReturn:

@@ -1,4 +1,4 @@
-"""The file under a tuning log: appending under a lock, and reading what is whole."""
+"""The files under a tuning log: appending under a lock, and reading what is whole."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from pathlib import Path
 from ..errors import UsageError
 from .record import Record
 
-FILE = "records.jsonl"
+FILE = "records.jsonl"  # committed winners
+TRIALS = "trials.jsonl"  # everything else that was tried
 
 
-def append(directory: Path, target_key: str, records: Iterable[Record]) -> Path:
-    """Append `records` to `directory/<target_key>/records.jsonl`, synced to the disk before it returns.
+def append(directory: Path, target_key: str, records: Iterable[Record], file: str = FILE) -> Path:
+    """Append `records` to `directory/<target_key>/<file>`, synced to the disk before it returns.
 
     Writers of other processes wait on the file's lock. A line that a killed writer left unfinished
     is closed first, so it spoils nothing but itself. Raises `UsageError` when the place is not writable.
     """
     folder = directory / target_key
-    path = folder / FILE
+    path = folder / file
     data = "".join(r.line() for r in records).encode()
     try:
         is_new = not path.exists()

@@ -7,6 +7,8 @@ epilogue, the layout and the annotation `halo.op`.
 
 A function that still carries `halo.call` (an operator nothing was fused to) is keyed by the
 operator, its attributes and its buffers; its body is one way of computing it and does not count.
+
+A family is what workloads of other sizes have in common: the same text with its numbers taken out.
 """
 
 from __future__ import annotations
@@ -36,14 +38,28 @@ def workload_key(func: tirx.PrimFunc) -> str:
     return hashlib.sha256(canonical_text(func).encode()).hexdigest()[:_KEY_DIGITS]
 
 
+def family_of(func: tirx.PrimFunc) -> tuple[str, tuple[int, ...]]:
+    """The family of `func` (20 hexadecimal digits), and the integers that tell its members apart, in order.
+
+    Extents, strides and integer constants are taken out and listed, but for zeros; floating-point
+    constants, which follow from sizes or do not change what a call costs, are taken out unlisted.
+    """
+    out = Canonical(abstract=True)
+    text = _text(func, out)
+    return hashlib.sha256(text.encode()).hexdigest()[:_KEY_DIGITS], tuple(out.extents)
+
+
 def canonical_text(func: tirx.PrimFunc) -> str:
     """The text that is hashed; two functions are one workload exactly when their texts are equal."""
-    out = Canonical()
+    return _text(func, Canonical())
+
+
+def _text(func: tirx.PrimFunc, out: Canonical) -> str:
     head = ["params", *(out.param(p) for p in func.params)]
     call = operator_call(func)
     if call is not None:
         op, attrs = call
-        return "(" + " ".join(["call", op, *(f"{k}={attrs[k]!r}" for k in sorted(attrs)), *head]) + ")"
+        return "(" + " ".join(["call", op, *(f"{k}={out.attribute(attrs[k])}" for k in sorted(attrs)), *head]) + ")"
     return "(" + " ".join(["func", *head, out.node(func.body)]) + ")"
 
 

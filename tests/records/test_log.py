@@ -1,5 +1,6 @@
 """The log: lines that cannot be used are counted by reason, the rest is used, nothing committed is lost."""
 
+import hashlib
 import json
 import os
 import random
@@ -12,9 +13,10 @@ from dataclasses import replace
 import pytest
 
 from halo_tvm.errors import UsageError
-from halo_tvm.records import Fingerprint, Record, Size, TuningLog, log_dirs
+from halo_tvm.records import Fingerprint, Record, Size, Trials, TuningLog, log_dirs
 from halo_tvm.records.log import commit
 from halo_tvm.records.record import parse_line
+from halo_tvm.records.store import append
 
 ISAS = ("small", "middle", "large")
 
@@ -60,7 +62,7 @@ def test_round_trip(tmp_path):
     assert log.best("w1", "toy", 1, readable="linear[m]") is None
     assert log.failed("w1", "toy", 1)[0].message == "signal 11"
     report = log.report()
-    assert (report.usable, report.failures, report.hits, report.misses) == (1, 1, 1, 1)
+    assert (report.usable, report.failures, report.hits, report.misses) == (1, 0, 1, 1)  # compiling reads no trials
     assert report.missed == ("linear[m] (toy)",)
     assert json.loads(json.dumps(report.to_plain()))["hits"] == 1
 
@@ -261,3 +263,72 @@ def test_places_that_cannot_be_a_log(tmp_path):
         log_dirs(file)
     with pytest.raises(UsageError, match="must be writable"):
         commit(file, fingerprint(), [record()])
+
+
+def test_lines_of_schema_1_are_read(tmp_path):
+    """As the first release wrote them: without family, extents, stage and run."""
+    body = json.loads(record("w0", low=1.4).line())
+    for name in ("checksum", "family", "extents", "stage", "run"):
+        del body[name]
+    body["schema"] = 1
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    checksum = hashlib.sha256(text.encode()).hexdigest()[:16]
+    path = file_of(tmp_path)
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({**body, "checksum": checksum}) + "\n")
+    assert open_log(tmp_path).best("w0", "toy", 1) == record("w0", low=1.4)
+    # A line that claims schema 1 and has the new fields is none.
+    path.write_text(record().line().replace('"schema":2', '"schema":1'))
+    assert open_log(tmp_path).best("w0", "toy", 1) is None
+
+
+def test_the_outcome_decides_the_file(tmp_path):
+    trial = record("w1", outcome="measured", low=0.5, stage="ranked", run="r1", family="f", extents=(1, 2))
+    path = commit(tmp_path, fingerprint(), [record("w0"), trial, record("w1", outcome="crash", tile=4)])
+    assert [parse_line(line).outcome for line in path.read_text().splitlines()] == ["improved"]
+    assert parse_line(path.with_name("trials.jsonl").read_text().splitlines()[0]) == trial
+    log = open_log(tmp_path)
+    assert log.best("w0", "toy", 1) and log.best("w1", "toy", 1) is None
+    assert [r.outcome for r in log.failed("w1", "toy", 1)] == ["crash"]
+    trials = Trials.open([tmp_path, tmp_path / "missing"], fingerprint())
+    assert [r.outcome for r in trials.of("w1", "toy", 1)] == ["measured", "crash"]
+    assert not trials.of("w1", "toy", 2) and not trials.of("w0", "toy", 1)
+    assert trials.all("toy", 1) == trials.of("w1", "toy", 1)
+
+
+def test_failures_that_old_releases_kept_among_records_are_trials(tmp_path):
+    append(tmp_path, fingerprint().key, [record("w0"), record("w0", outcome="crash", tile=4)])
+    log = open_log(tmp_path)
+    assert log.report().failures == 1 and log.best("w0", "toy", 1).decision == {"tile": 8}
+    assert [r.decision for r in log.failed("w0", "toy", 1)] == [{"tile": 4}]
+
+
+def test_nearest(tmp_path):
+    def sized(workload, extents, tile, **changes):
+        return record(workload, tile=tile, family=changes.pop("family", "f"), extents=extents, **changes)
+
+    commit(
+        tmp_path,
+        fingerprint(),
+        [
+            sized("own", (8, 768), 1),
+            sized("far", (8, 76800), 2),
+            sized("near", (8, 1024), 3),
+            sized("middle", (16, 1536), 4),
+            sized("same decision", (16, 1540), 4),
+            sized("other length", (8,), 5),
+            sized("other family", (8, 768), 6, family="g"),
+            sized("other version", (8, 768), 7, version=2),
+            sized("trial", (8, 768), 8, outcome="measured"),
+            record("no family", tile=9),
+        ],
+    )
+    commit(tmp_path, fingerprint("small"), [sized("small", (8, 1024), 10, isa="small")])
+    commit(tmp_path, fingerprint("large"), [sized("large", (8, 768), 11, isa="large")])
+    log = open_log(tmp_path)
+
+    def tiles(**options):
+        return [r.decision["tile"] for r in log.nearest("f", (8, 768), "toy", 1, exclude="own", **options)]
+
+    assert tiles() == [3, 10, 4, 2] and tiles(most=1) == [3]
+    assert not log.nearest("", (), "toy", 1, exclude="own") and not log.nearest("f", (8, 768), "other", 1, exclude="")

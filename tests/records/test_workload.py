@@ -6,7 +6,7 @@ import sys
 import tvm
 from tvm import te, tirx
 
-from halo_tvm.records import describe, workload_key
+from halo_tvm.records import describe, family_of, workload_key
 from halo_tvm.relay_ops.linear import Linear
 
 
@@ -117,3 +117,23 @@ def test_describe():
 
 
 PINNED = "a7b6d9b3d19e80c02b5b"
+
+
+def test_a_family_is_what_sizes_have_in_common():
+    base, extents = family_of(linear())
+    assert family_of(linear("wxyz")) == (base, extents)
+    for change in ("depth", "width", "panel"):
+        other, numbers = family_of(linear(**CHANGES[change]))
+        assert other == base and len(numbers) == len(extents) and numbers != extents, change
+    assert family_of(linear(**CHANGES["constant"]))[0] != base  # zero stays: max(x, 0) is a function of its own
+    for change in ("dtype", "static rows", "chunks", "no epilogue", "other epilogue"):
+        assert family_of(linear(**CHANGES[change]))[0] != base, change
+
+
+def test_a_family_of_operator_calls_ignores_their_numbers():
+    def call(k=64, **attrs):
+        return linear(k=k).with_attr("halo.call", {"op": "attention", **attrs})
+
+    base = family_of(call(causal=True, scale=0.5, heads=12))[0]
+    assert base == family_of(call(k=128, causal=True, scale=0.25, heads=16))[0]
+    assert base != family_of(call(causal=False, scale=0.5, heads=12))[0]
