@@ -10,7 +10,7 @@ IMPROVED, KEPT, FAILED, UNTRIED = "improved", "default kept", "failed", "not rea
 
 
 @dataclass(frozen=True)
-class StageResult:
+class TaskStage:
     """What one stage of the search did for one task. Speed-ups are over the default, before it is confirmed."""
 
     name: str
@@ -41,10 +41,8 @@ class TaskResult:
     failures: Mapping[str, int]  # by error class
     seconds: float
     note: str
-    stages: tuple[StageResult, ...] = ()  # in the order in which they ran; those that are off are missing
-    ended: str = ""  # why the search of this task ended
+    stages: tuple[TaskStage, ...] = ()  # in the order in which they ran; those that are off are missing
     predicted_gain: float = 0.0  # by how much the best was still thought to be beaten, 0.01 is 1 %
-    rank_correlation: float | None = None  # Spearman's, of speed-ups predicted before measuring with measured ones
     roofline_us: tuple[float, ...] = ()  # per size; empty without a host profile
     stage: str = ""  # that found the winner: one of config.STAGES; "" where the default stands
     ended: str = ""  # why its search ended: space, patience, budget, trials, roofline, small gain, ...
@@ -114,9 +112,7 @@ class TuneResult:
     threads: int
     worker_restarts: int
     interrupted: bool
-    run: str = ""  # the id under which --resume and the log know this run
     resumed: bool = False
-    drift: float | None = None  # the reference kernel's slowest over its fastest stretch, 1.0 is none
     notes: tuple[str, ...] = ()  # what was ignored and why: a damaged model file, a profile that does not fit
     engine: str = "halo"
     run: str = ""  # id, under which --resume finds it
