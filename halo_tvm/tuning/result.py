@@ -116,10 +116,28 @@ class TuneResult:
     notes: tuple[str, ...] = ()  # what was ignored and why: a damaged model file, a profile that does not fit
     engine: str = "halo"
     run: str = ""  # id, under which --resume finds it
-    stages: tuple[StageResult, ...] = ()
     rank_correlation: float | None = None  # over all tasks
     drift: float | None = None  # of the reference kernel: its slowest round over its fastest, less 1
     models: tuple[ModelResult, ...] = ()  # where there are several
+
+    @property
+    def stages(self) -> tuple[StageResult, ...]:
+        """What each stage contributed over all tasks, in the order in which stages ran."""
+        names = dict.fromkeys(stage.name for task in self.tasks for stage in task.stages)
+        return tuple(self._stage(name) for name in names)
+
+    def _stage(self, name: str) -> StageResult:
+        parts = [stage for task in self.tasks for stage in task.stages if stage.name == name]
+        won = [task for task in self.improved if task.stage == name]
+        failed = sum(part.failed for part in parts)
+        return StageResult(
+            stage=name,
+            measured=sum(part.tried for part in parts) - failed,
+            failed=failed,
+            winners=len(won),
+            saved_us=sum(task.saved_us for task in won),
+            seconds=sum(part.seconds for part in parts),
+        )
 
     @property
     def exit_code(self) -> int:
