@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -319,6 +320,36 @@ class OperatorsConfig(Config):
 
 
 @dataclass(frozen=True)
+class RpcConfig(Config):
+    """A tracker of devices, or a server that offers this machine as one."""
+
+    announced: ClassVar[bool] = False
+    action: str = option(
+        help="tracker: keeps the list of devices; server: offers this machine",
+        positional=True, metavar="ACTION", choices=("tracker", "server"),
+    )  # fmt: skip
+    host: str = option("127.0.0.1", "address to listen at; any but a loopback address needs --trust-network")
+    port: int | None = option(
+        None, "port to listen at (default: the first free one from 9190 for a tracker, from 9090 for a server)",
+        metavar="N",
+    )  # fmt: skip
+    tracker: str | None = option(None, "server: the tracker to report to", metavar="HOST:PORT")
+    device_key: str = option("halo", "server: the key under which the tracker lists this machine", metavar="KEY")
+    trust_network: bool = option(False, "listen where other machines reach it: TVM's RPC runs any code its peer sends")
+    threads: int | None = option(None, _THREADS, metavar="N", env="threads")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.port is not None and not 0 < self.port < 1 << 16:
+            raise UsageError(f"port must be a number from 1 to 65535, but is {self.port}: give a free one, e.g. 9190")
+        check_device_key(self.device_key)
+        if self.action == "tracker" and self.tracker:
+            raise UsageError("--tracker belongs to a server, but a tracker was asked for: leave it out")
+        if self.tracker is not None:
+            parse_address(self.tracker, "--tracker")
+
+
+@dataclass(frozen=True)
 class DoctorConfig(Config):
     """What this machine can build and run."""
 
@@ -340,6 +371,28 @@ def parse_sizes(text: str | None) -> dict[str, int]:
             )
         sizes[name] = int(size)
     return sizes
+
+
+def parse_address(text: str, option: str) -> tuple[str, int]:
+    """`HOST:PORT`, an IPv6 address in brackets, as host and port; `UsageError` naming `option` for anything else."""
+    host, _, port = text.strip().rpartition(":")
+    host = host[1:-1] if host.startswith("[") and host.endswith("]") else "" if ":" in host else host
+    if not re.fullmatch(r"[A-Za-z0-9._:%-]{1,253}", host) or not (port.isascii() and port.isdecimal()):
+        raise UsageError(
+            f"{option} is written HOST:PORT, e.g. 127.0.0.1:9190 or [::1]:9190, but is {text[:80]!r}: correct it"
+        )
+    if len(port) > 5 or not 0 < int(port) < 1 << 16:
+        raise UsageError(f"the port of {option} must be a number from 1 to 65535, but is {port[:20]}: correct it")
+    return host, int(port)
+
+
+def check_device_key(key: str) -> None:
+    """`UsageError` for a key that TVM's tracker would take apart."""
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", key):
+        raise UsageError(
+            "a device key has 1 to 64 letters, digits, dots, dashes or underscores, "
+            f"but is {key[:80]!r}: choose another"
+        )
 
 
 def read_toml(path: str | Path) -> dict[str, object]:

@@ -31,7 +31,7 @@ OPTIONAL = {
     "jax": ("jax", "JAX models"),
     "openvino": ("bench", "the peer openvino"),
     "llama-cpp-python": ("bench", "the peer llama.cpp"),
-    "tornado": ("cluster", "measuring on other machines"),
+    "tornado": ("rpc", "measuring on other machines"),
     "pytest": ("test", "the tests"),
 }
 COMPILERS = ("g++", "clang", "aarch64-linux-gnu-g++", "nvcc")
