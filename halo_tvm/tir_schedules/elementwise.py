@@ -14,8 +14,9 @@ Declines
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import tvm_ffi
 from tvm import ir, tirx
@@ -42,6 +43,7 @@ from ._lanes import (
 from ._rule import Rule
 from ._vector_math import hoist_lets
 
+_SERIAL = (1 << 12, 1 << 13, 1 << 15)  # elements below which one thread may do it all
 MAX_NODES = 20_000  # of one inlined expression: beyond, compilation takes seconds
 
 
@@ -84,16 +86,12 @@ class Elementwise(Rule[ElementwiseDecision]):
         return ElementwiseDecision(lanes=lanes, unroll=2, tasks=8 * target.cores, serial_below=8192, tile=16)
 
     def space(self, func: tirx.PrimFunc, target: Target) -> Sequence[ElementwiseDecision]:
-        base = self.default(func, target)
-        changes: list[dict[str, int]] = [{"unroll": u} for u in (1, 4)]
-        changes += [
-            {"lanes": max(1, base.lanes // 2)},
-            {"tasks": target.cores},
-            {"serial_below": 1 << 15},
-            {"tile": 8},
-            {"tile": 32},
-        ]
-        return (base, *(replace(base, **change) for change in changes))
+        base, cores = self.default(func, target), target.cores
+        edges = (8, 16, 32) if any(_swapped_axis(nest) is not None for nest in _analyse(func)) else (base.tile,)
+        values = itertools.product(
+            (base.lanes, max(1, base.lanes // 2)), (1, 2, 4), (cores, 4 * cores, 8 * cores), _SERIAL, edges
+        )
+        return tuple(dict.fromkeys([base, *(ElementwiseDecision(*fields) for fields in values)]))
 
     def apply(self, func: tirx.PrimFunc, target: Target, decision: ElementwiseDecision) -> tirx.PrimFunc:
         statements = []

@@ -14,8 +14,9 @@ Declines
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import tvm_ffi
 from tvm import ir, tirx
@@ -38,6 +39,7 @@ from ._lanes import (
 )
 from ._rule import Rule
 
+_SERIAL = (1 << 12, 1 << 13, 1 << 15)  # elements below which one thread may do it all
 _OPERATIONS = (tirx.Add, tirx.Mul, tirx.Max, tirx.Min)
 
 
@@ -87,10 +89,9 @@ class RowReduction(Rule[RowDecision]):
         return RowDecision(lanes=target.lanes_f32, unroll=4, tasks=8 * target.cores, serial_below=8192)
 
     def space(self, func: tirx.PrimFunc, target: Target) -> Sequence[RowDecision]:
-        base = self.default(func, target)
-        changes: list[dict[str, int]] = [{"unroll": u} for u in (1, 2, 8)]
-        changes += [{"lanes": base.lanes // 2}, {"tasks": target.cores}, {"serial_below": 1 << 15}]
-        return (base, *(replace(base, **change) for change in changes))
+        base, cores = self.default(func, target), target.cores
+        values = itertools.product((base.lanes, base.lanes // 2), (1, 2, 4, 8), (cores, 4 * cores, 8 * cores), _SERIAL)
+        return tuple(dict.fromkeys([base, *(RowDecision(*fields) for fields in values)]))
 
     def apply(self, func: tirx.PrimFunc, target: Target, decision: RowDecision) -> tirx.PrimFunc:
         rows = _analyse(func)

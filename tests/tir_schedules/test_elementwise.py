@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from covering import covering
 from fused_functions import executable, functions, fused, here, random, scheduled, x86
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -120,7 +121,7 @@ def test_every_decision_is_right(name: str) -> None:
         (func,) = functions(mod)
         space = RULE.space(func, target)
         assert space[0] == RULE.default(func, target) and len(set(space)) == len(space)
-        for decision in space:
+        for decision in covering(space):
             check(
                 executable(scheduled(mod, "elementwise", target, decision), target),
                 shapes(rows, size),

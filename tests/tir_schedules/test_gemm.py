@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import tvm
+from covering import covering
 from linear_functions import EPILOGUES, Case, build, check, fused, only_function, x86
 from tvm import relax, te, tirx
 
@@ -59,9 +60,9 @@ def test_every_decision_is_right() -> None:
     func = fused(case)
     space = GEMM.space(func, target)
     assert space[0] == GEMM.default(func, target)
-    assert 6 <= len(space) <= 30
+    assert 300 <= len(space) <= 1000
     assert len(set(space)) == len(space)
-    for decision in space:
+    for decision in covering(space):
         executable = build(GEMM.apply(func, target, decision), target)
         for rows in (1, 7, 9, 20):
             check(executable, case, rows)
@@ -275,3 +276,32 @@ def test_pack_shape(k: int, n: int, isa: str, expected: tuple[int, int]) -> None
     assert pack_shape(k, n, x86(isa)) == expected
     kc, nr = pack_shape(k, n, x86(isa))
     assert k % kc == 0 and nr % x86(isa).lanes_f32 == 0
+
+
+# ---- the analytic estimate ----
+
+
+def estimated(m: int | None, rows: int, k: int = 768, n: int = 768, **fields: object) -> float:
+    isa, target = "avx512", x86("avx512")
+    func = fused(Case(k=k, n=n, kc=k, nr=48, m=m))
+    decision = replace(GEMM.default(func, target), **fields)
+    found = GEMM.estimate(func, target, decision, {} if m else {func.params[0].ty.shape[0]: rows})
+    assert found is not None, isa
+    return found
+
+
+@pytest.mark.parametrize("rows", [1, 8, 128])
+def test_estimates_do_not_depend_on_the_rows_being_static(rows: int) -> None:
+    assert estimated(rows, rows) == pytest.approx(estimated(None, rows))
+
+
+def test_estimates_grow_with_the_rows() -> None:
+    times = [estimated(None, rows) for rows in (8, 32, 128, 512)]
+    assert times == sorted(times) and times[-1] > 10 * times[0]
+
+
+def test_estimates_know_what_is_slow() -> None:
+    best = estimated(None, 128)
+    assert estimated(None, 128, mr=1, row_split=1) > 1.2 * best, "a tile of one row waits for weights"
+    assert estimated(None, 9, k=64, n=480, balance=False, row_split=1) > estimated(None, 9, k=64, n=480, row_split=1)
+    assert estimated(None, 128, n=48, row_split=1) > 1.5 * estimated(None, 128, n=48, row_split=2), "one core waits"

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import tvm
+from covering import covering
 from fused_functions import executable, functions, fused, here, random, scheduled, x86
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -93,7 +94,7 @@ def test_every_decision_is_right(name: str) -> None:
     (func,) = functions(mod)
     space = RULE.space(func, target)
     assert space[0] == RULE.default(func, target) and len(set(space)) == len(space)
-    for decision in space:
+    for decision in covering(space):
         run = executable(scheduled(mod, "row_reduction", target, decision), target)
         for rows in (2, 150):  # below and above the least work for threads
             check(run, shapes(rows, 83), reference)

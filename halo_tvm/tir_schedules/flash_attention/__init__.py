@@ -17,8 +17,8 @@ Measured
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import tvm
@@ -55,14 +55,16 @@ class FlashAttention(Rule[Decision]):
         return Decision(block_q=48, block_k=64, score_rows=6, score_vectors=2, value_rows=6, value_vectors=2)
 
     def space(self, func: tirx.PrimFunc, target: Target) -> Sequence[Decision]:
+        """Register tiles of both products x blocks of queries and keys x whether values are packed."""
         first = self.default(func, target)
-        shapes = ((4, 4), (6, 4), (8, 2)) if _lanes(target) == 16 else ((6, 2), (4, 2), (2, 4))
-        tiles = [
-            replace(first, score_rows=rows, score_vectors=vectors, value_rows=rows, value_vectors=vectors)
-            for rows, vectors in shapes
-        ]
-        blocks = [replace(first, block_q=q, block_k=k) for q, k in ((16, 64), (64, 64), (32, 128), (64, 128))]
-        return tuple(dict.fromkeys([first, *tiles, *blocks, replace(first, pack_values=False)]))
+        shapes = ((4, 4), (6, 4), (8, 2), (4, 2)) if _lanes(target) == 16 else ((6, 2), (4, 2), (2, 4), (3, 3))
+        found = [first]
+        for score, value, q, k, packed in itertools.product(
+            shapes, shapes, (16, 32, 48, 64), (64, 96, 128), (True, False)
+        ):
+            if k % (score[1] * _lanes(target)) == 0:
+                found.append(Decision(q, k, *score, *value, packed))
+        return tuple(dict.fromkeys(found))
 
     def apply(self, func: tirx.PrimFunc, target: Target, decision: Decision) -> tirx.PrimFunc:
         plan = Plan(read(func), decision, _lanes(target))

@@ -116,7 +116,7 @@ def _values(src: Source, plan: Plan) -> None:
 
 
 def _value_tile(src: Source, plan: Plan, row: str, rows: int, group: int, vectors: int) -> None:
-    problem, decision, v = plan.problem, plan.decision, plan.vectors
+    problem, v = plan.problem, plan.vectors
     tile = [(m, u) for m in range(rows) for u in range(vectors)]
 
     def at(m: int, u: int) -> str:

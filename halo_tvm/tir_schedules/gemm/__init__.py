@@ -12,17 +12,20 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import functools
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tvm import tirx
+from tvm import ir, tirx
 
 from ...errors import Declined
 from .._blocks import is_scheduled
 from .._packing import pack_shape
 from .._rule import Rule
 from ._chain import Chain, match
+from ._estimate import estimate
 from ._nest import Tiling, build
 
 if TYPE_CHECKING:
@@ -60,19 +63,28 @@ class GEMM(Rule[Decision]):
         )
 
     def space(self, func: tirx.PrimFunc, target: Target) -> Sequence[Decision]:
+        """Every combination of the values worth trying: some hundreds."""
         chain = _match(func, target)
         first = self.default(func, target)
-        most = _register_rows(chain, target)
-        vectors = chain.nr // target.lanes_f32
-        found = [first]
-        found += [replace(first, prefetch=lines) for lines in (0, first.unroll, first.unroll * vectors)]
-        found += [replace(first, mr=mr) for mr in (most - 2, most + 1) if _fits(mr, vectors, target)]
-        for steps in (1, 2, 8):
-            unroll = _unroll(chain, steps)
-            found.append(replace(first, unroll=unroll, prefetch=max(1, unroll // 2)))
-        found += [replace(first, row_split=split) for split in (1, 2, 4, 8)]
-        found.append(replace(first, balance=not first.balance))
-        return tuple(dict.fromkeys(found))
+        most, vectors = _register_rows(chain, target), chain.nr // target.lanes_f32
+        heights = [mr for mr in range(most // 2, most + 2) if _fits(mr, vectors, target)]
+        splits = (1, 2, 4, 8)
+        if (
+            chain.rows is not None
+        ):  # a tile taller than the matrix is that of its rows; more blocks than tiles are empty
+            heights = sorted({min(mr, max(1, chain.rows)) for mr in heights})
+            splits = tuple(split for split in splits if split <= max(1, -(-chain.rows // heights[0])))
+        values = itertools.product(
+            heights, [u for u in (1, 2, 4, 8) if chain.kc % u == 0], (0, 1, 2, 4), splits, (True, False)
+        )
+        return tuple(dict.fromkeys([first, *(Decision(*fields) for fields in values)]))
+
+    def estimate(
+        self, func: tirx.PrimFunc, target: Target, decision: Decision, sizes: Mapping[ir.Var, int]
+    ) -> float | None:
+        chain = _match(func, target)
+        rows = chain.rows if chain.rows is not None else sizes[chain.m]
+        return estimate(chain, _tiling(decision, target), rows, target.cores)
 
     def apply(self, func: tirx.PrimFunc, target: Target, decision: Decision) -> tirx.PrimFunc:
         chain = _match(func, target)
@@ -80,12 +92,15 @@ class GEMM(Rule[Decision]):
             raise Declined(f"unroll {decision.unroll} does not divide the chunk of {chain.kc} k steps")
         if min(decision.mr, decision.unroll, decision.row_split) < 1 or decision.prefetch < 0:
             raise Declined(f"decision out of range: {decision}")
-        tiling = Tiling(
-            target.lanes_f32, decision.mr, decision.unroll, decision.prefetch, decision.row_split, decision.balance
-        )
-        return func.with_body(build(chain, tiling)).with_attr("tirx.is_scheduled", True)
+        return func.with_body(build(chain, _tiling(decision, target))).with_attr("tirx.is_scheduled", True)
 
 
+def _tiling(decision: Decision, target: Target) -> Tiling:
+    d = decision
+    return Tiling(target.lanes_f32, d.mr, d.unroll, d.prefetch, d.row_split, d.balance)
+
+
+@functools.lru_cache(maxsize=16)  # a search asks for hundreds of estimates of one function
 def _match(func: tirx.PrimFunc, target: Target) -> Chain:
     if is_scheduled(func):
         raise Declined("the function is scheduled already")

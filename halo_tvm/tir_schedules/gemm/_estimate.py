@@ -1,0 +1,63 @@
+"""What a tiling should cost: instructions of the inner loops, tiles that do not fill, cores that wait, weights that stream.
+
+The numbers are cycles of a core with two load ports and a fused multiply-add latency of four. Only their
+order for one function is used, so one set of them serves every CPU with vectors.
+"""
+
+from __future__ import annotations
+
+from ._chain import Chain
+from ._nest import Tiling
+
+_LATENCY = 4.0  # of a fused multiply-add: with fewer independent sums the unit waits
+_FMA_PER_CYCLE = 1.0
+_LOADS_PER_CYCLE = 2.0
+_L2_BYTES_PER_CYCLE = 32.0  # the panel comes from there
+_LOOP = 1.0  # counter, compare and branch of one iteration of the k loop
+_TILE = 40.0  # switching on the height, addresses, clearing the sums
+_TASK = 200.0
+_LAUNCH = 2_000.0
+_BYTES_PER_CYCLE = 8.0  # of weights from memory, all cores together
+_CYCLES_PER_US = 3_000.0
+
+
+def estimate(chain: Chain, tiling: Tiling, m: int, cores: int) -> float:
+    """Microseconds at `m` rows."""
+    heights = _heights(m, tiling)
+    per_block = -(-len(heights) // tiling.row_split)
+    # Blocks of rows are runs of tiles; the slowest core decides, and it takes whole tasks.
+    blocks = [sum(_tile(chain, tiling, h) for h in heights[at : at + per_block]) + _TASK
+              for at in range(0, len(heights), per_block)]  # fmt: skip
+    empty = tiling.row_split - len(blocks)
+    work = chain.panels * (sum(blocks) + empty * _TASK)
+    rounds = -(-chain.panels * len(blocks) // cores)
+    computing = max(work / cores, rounds * max(blocks))
+    # Every block of rows reads the panel again, from a nearer cache.
+    streamed = 4 * chain.k * chain.panels * chain.nr * (1 + 0.1 * (len(blocks) - 1))
+    ahead = 0.98 if tiling.prefetch and len(heights) > 1 else 1.0
+    streaming = ahead * streamed / _BYTES_PER_CYCLE
+    cycles = max(computing, streaming) + 0.1 * min(computing, streaming) + chain.chunks * _LAUNCH
+    return cycles / _CYCLES_PER_US
+
+
+def _heights(m: int, t: Tiling) -> list[int]:
+    """Rows of each tile, in order."""
+    tiles = -(-m // t.mr)
+    if t.balance:
+        base, extra = divmod(m, tiles)
+        return [base + 1] * extra + [base] * (tiles - extra)
+    return [t.mr] * (tiles - 1) + [m - (tiles - 1) * t.mr]
+
+
+def _tile(chain: Chain, t: Tiling, rows: int) -> float:
+    """Cycles of one tile: its k loop, then its epilogue."""
+    vectors = chain.nr // t.lanes
+    lines = t.prefetch if 2 * rows > t.mr else 0
+    step = max(
+        rows * vectors / _FMA_PER_CYCLE,
+        _LATENCY,
+        (rows + vectors + lines / t.unroll) / _LOADS_PER_CYCLE,
+        vectors * t.lanes * 4 / _L2_BYTES_PER_CYCLE,
+    )
+    loop = chain.k * (step + 0.05 * (_LOOP + lines) / t.unroll)
+    return loop + rows * vectors * (2.0 + 4.0 * len(chain.stages)) + _TILE
