@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,6 +24,12 @@ class ListedModel:
     shape: tuple[str, ...] = ()  # as --shape
     inputs: str | None = None  # as --inputs
     weight: int = 1  # how often this model runs for each run of one of weight 1
+
+    @property
+    def label(self) -> str:
+        """What tells it from the others: one model may be listed with several shapes."""
+        own = [*(f"shape={text}" for text in self.shape), *([f"inputs={self.inputs}"] if self.inputs else [])]
+        return " ".join([self.model, *own])
 
 
 def read_model_list(path: str | Path, known: Collection[str] = ()) -> list[ListedModel]:
@@ -45,15 +51,13 @@ def read_model_list(path: str | Path, known: Collection[str] = ()) -> list[Liste
     return listed
 
 
-def once_each(models: Collection[ListedModel]) -> list[ListedModel]:
-    """`models` without repetitions: what is named twice is tuned once, with the sum of its weights."""
-    found: dict[ListedModel, int] = {}
+def once_each(models: Iterable[ListedModel]) -> list[ListedModel]:
+    """`models` in order without repetitions: what is named twice is tuned once, with the larger weight."""
+    weights: dict[ListedModel, int] = {}
     for entry in models:
         plain = replace(entry, weight=1)
-        found[plain] = found.get(plain, 0) + entry.weight
-    # The same name twice by mistake must not change what counts; weights that were given add up.
-    given = {replace(entry, weight=1) for entry in models if entry.weight != 1}
-    return [replace(entry, weight=weight if entry in given else 1) for entry, weight in found.items()]
+        weights[plain] = max(weights.get(plain, 1), entry.weight)
+    return [replace(entry, weight=weight) for entry, weight in weights.items()]
 
 
 def _text(path: str | Path) -> str:
@@ -129,7 +133,7 @@ def _located(model: str, folder: Path, known: Collection[str]) -> str:
     """`model` as `--model` takes it: a path from the list's folder where something is there, else the name."""
     if model in known:
         return model
-    path = folder / model
+    path = str(folder / model)
     # A name that only looks like one of the hub stays it; whatever has the form of a path is one.
-    is_path = path.exists() or model.startswith((".", "/")) or Path(model).suffix in (".onnx", ".pt2", ".pt", ".pth")
-    return str(path) if is_path else model
+    is_path = os.path.exists(path) or model.startswith((".", "/")) or Path(model).suffix in (".onnx", ".pt2", ".pt", ".pth")
+    return path if is_path else model

@@ -183,6 +183,13 @@ class Progress:
         self._bar.set_postfix_str(self._status())
 
 
+def say(line: str, stream: TextIO | None = None) -> None:
+    """A line before there are tasks to show the progress of."""
+    stream = sys.stderr if stream is None else stream
+    stream.write(f"tune: {_printable(line)}\n")
+    stream.flush()
+
+
 def _duration(seconds: float) -> str:
     """`3m20s`, `45s`: what a person reads at a glance."""
     whole = round(seconds)

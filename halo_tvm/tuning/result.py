@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+Skip = Mapping[str, object]  # a function that is not tuned: readable, count, reason
 IMPROVED, KEPT, FAILED, UNTRIED = "improved", "default kept", "failed", "not reached"
 
 
@@ -105,7 +106,7 @@ class TuneResult:
     target: str
     log: str  # the directory records were written to
     tasks: tuple[TaskResult, ...]
-    skipped: tuple[Mapping[str, object], ...]  # readable, count, reason
+    skipped: tuple[Skip, ...]
     lookup: Mapping[str, object]  # what the logs that were read came to
     budget_s: float
     seconds: float
@@ -119,6 +120,13 @@ class TuneResult:
     rank_correlation: float | None = None  # over all tasks
     drift: float | None = None  # of the reference kernel: its slowest round over its fastest, less 1
     models: tuple[ModelResult, ...] = ()  # where there are several
+
+    @classmethod
+    def unmeasured(
+        cls, model: str, target: str, log: str, budget_s: float, threads: int, skipped: Sequence[Skip] = ()
+    ) -> TuneResult:
+        """A run in which nothing could be measured."""
+        return cls(model, target, log, (), tuple(skipped), {}, budget_s, 0.0, threads, 0, False)
 
     @property
     def stages(self) -> tuple[StageResult, ...]:
@@ -163,7 +171,9 @@ class TuneResult:
 
     def to_plain(self) -> dict[str, object]:
         body = dataclasses.asdict(self)
-        return {**body, "measured": self.measured, "failures": self.failures, "exit_code": self.exit_code}
+        stages = [dataclasses.asdict(stage) for stage in self.stages]
+        totals = {"measured": self.measured, "failures": self.failures, "exit_code": self.exit_code}
+        return {**body, **totals, "stages": stages}
 
     def __str__(self) -> str:
         lines = [_line(t) for t in sorted(self.tasks, key=lambda t: -t.saved_us)]
@@ -181,6 +191,12 @@ class TuneResult:
         if not self.improved:
             return f"nothing improved: the default of each of {len(self.tasks)} tasks stands, {trials}"
         return f"{len(self.improved)} of {len(self.tasks)} tasks improved, {trials}; records are in {self.log}"
+
+
+def without_trial(tasks: Sequence[TaskResult]) -> bool:
+    """Whether trials of these tasks were made and not one could be measured."""
+    tried = any(t.failures for t in tasks) or all(t.outcome == FAILED for t in tasks)
+    return bool(tasks) and tried and not any(t.measured for t in tasks)
 
 
 def weighted(values_us: Sequence[float], weights: Sequence[float]) -> float:
