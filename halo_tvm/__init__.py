@@ -30,10 +30,12 @@ _HOMES = {"Target": "targets"} | {
 
 
 def __getattr__(name: str) -> object:
-    """The option sets and `Target`, imported on first use."""
-    if name in _HOMES:
-        import importlib
+    """The option sets, `Target` and the package `explore`, imported on first use."""
+    import importlib
 
+    if name == "explore":
+        return importlib.import_module(f"{__name__}.explore")
+    if name in _HOMES:
         return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

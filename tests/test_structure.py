@@ -70,6 +70,7 @@ TREE: dict[str, set[str]] = {
     "exporters": {"importers"},
     "peers": {"runtime", "exporters", "importers", "report", "config", "original"},
     "integrations": {"compiler", "runtime"},
+    "explore": {"tuning"},
     "cli": {"tuning", "runtime", "peers", "report", "original"},
 }
 # Engines and formats are imported only here, and inside functions: onnx, which every installation has,
