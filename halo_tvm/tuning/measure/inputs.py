@@ -17,14 +17,19 @@ class Weights:
     """Weight arguments in several copies that together overflow the caches; calls take them in turn.
 
     In a model every weight comes from memory, because all the others were read since its last use.
-    One instance serves all sizes of a task.
+    One instance serves all sizes of a task, and says on which device they lie.
     """
 
-    def __init__(self, func: tirx.PrimFunc, positions: Sequence[int], seed: int, l3_bytes: int) -> None:
-        first = {i: _value(func.params[i], {}, False, np.random.default_rng((seed, i))) for i in positions}
+    def __init__(
+        self, func: tirx.PrimFunc, positions: Sequence[int], seed: int, l3_bytes: int,
+        device: tvm.runtime.Device | None = None,
+    ) -> None:  # fmt: skip
+        self.device = device or tvm.cpu()
+        first = {i: _value(func.params[i], {}, False, np.random.default_rng((seed, i)), self.device) for i in positions}
         size = sum(map(_bytes, first.values()))
         copies = min(-(-2 * l3_bytes // size), max(1, _COLD_LIMIT // size)) if size and l3_bytes else 1
-        self.sets = [first, *({i: _copy(value) for i, value in first.items()} for _ in range(copies - 1))]
+        self.sets = [first, *({i: _copy(value, self.device) for i, value in first.items()} for _ in range(copies - 1))]
+        self.bytes = size * copies
 
 
 class Arguments:
@@ -37,10 +42,11 @@ class Arguments:
         self._outputs = tuple(outputs)
         known = weights.sets[0]
         others = {
-            i: _value(param, env, i in outputs, np.random.default_rng((seed, i)))
+            i: _value(param, env, i in outputs, np.random.default_rng((seed, i)), weights.device)
             for i, param in enumerate(func.params)
             if i not in known
         }
+        self.bytes = sum(_bytes(v) for v in others.values() if isinstance(v, tvm.runtime.Tensor))
         self._sets = [[{**others, **copy}[i] for i in range(len(func.params))] for copy in weights.sets]
         self._at = 0
 
@@ -96,16 +102,16 @@ def differences(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> 
 _TOLERANCE = {"float64": 1e-10, "float32": 2e-4, "float16": 2e-2, "bfloat16": 5e-2}
 
 
-def _value(param: tvm.ir.Var, env: Env, is_output: bool, rng: np.random.Generator) -> object:
+def _value(param: tvm.ir.Var, env: Env, is_output: bool, rng: np.random.Generator, device: tvm.runtime.Device) -> object:
     if not isinstance(param.ty, tirx.BufferType):
         return env[param]
     shape, dtype = shape_of(param, env), str(param.ty.dtype)
     if is_output:
-        return tvm.runtime.tensor(np.zeros(shape, _numpy(dtype)))
+        return tvm.runtime.tensor(np.zeros(shape, _numpy(dtype)), device)
     if dtype.startswith(("int", "uint")) or dtype == "bool":
         # 0 and 1 are in the range of every index and token table.
-        return tvm.runtime.tensor(rng.integers(0, 2, shape).astype(_numpy(dtype)))
-    return tvm.runtime.tensor(rng.standard_normal(shape, dtype="float32").astype(_numpy(dtype)))
+        return tvm.runtime.tensor(rng.integers(0, 2, shape).astype(_numpy(dtype)), device)
+    return tvm.runtime.tensor(rng.standard_normal(shape, dtype="float32").astype(_numpy(dtype)), device)
 
 
 def _numpy(dtype: str) -> np.dtype:
@@ -121,8 +127,8 @@ def _is_float(dtype: np.dtype) -> bool:
     return dtype.kind == "f" or dtype.name.startswith(("bfloat", "float"))
 
 
-def _copy(value: object) -> object:
-    return tvm.runtime.tensor(value.numpy())
+def _copy(value: object, device: tvm.runtime.Device) -> object:
+    return tvm.runtime.tensor(value.numpy(), device)
 
 
 def _bytes(value: object) -> int:
