@@ -74,9 +74,9 @@ def _show(logs: list[tuple[Path, Path]], config: LogsConfig) -> int:
 def _read(path: Path) -> tuple[list[Record], int]:
     """The records of a file, and how many lines of it are none."""
     records, bad = [], 0
-    for _, line in lines(path):
+    for line in lines(path):
         try:
-            records.append(parse_line(line))
+            records.append(parse_line(line.text))
         except BadLine:
             bad += 1
     return records, bad

@@ -1,35 +1,36 @@
 """Tuning logs opened for look-up: what fits a target, what does not and why, in one report.
 
-Directories are read once, in look-up order; a look-up is then one dictionary access.
+Opening reads the files once and remembers where the lines of each workload are (`index.py`); looking
+up a workload parses its lines the first time, and is a dictionary access afterwards.
 """
 
 from __future__ import annotations
 
-import logging
 import math
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .record import IMPROVED, MEASURED, BadLine, Fingerprint, Record, check_target, parse_line
-from .store import FILE, TRIALS, append, lines
+from .index import Index
+from .record import IMPROVED, MEASURED, Fingerprint, Record
+from .store import FILE, TRIALS, append
 from .trials import Trials
-
-_LOGGER = logging.getLogger(__name__)
-_REASONS_KEPT = 20
 
 
 @dataclass(frozen=True)
 class LookupReport:
     """What opening a log and looking things up in it came to.
 
+    Of the `lines` in the files `examined` were verified and parsed: all of them in a small log, in a large
+    one those of the workloads that were looked up, and those that do not look whole. The counts are of what was examined.
     `refused` counts lines by class: torn, wrong_checksum, future_schema, malformed, larger_isa,
-    other_target. `hints` counts records that are only worth trying again: smaller_isa,
-    other_rule_version. `reasons` names the first refusals by file and line.
+    other_target; no_file counts files. `hints` counts records that are only worth trying again:
+    smaller_isa, other_rule_version. `reasons` names the first refusals by file and line.
     """
 
     directories: tuple[str, ...]
+    lines: int
+    examined: int
     usable: int
     failures: int
     refused: Mapping[str, int]
@@ -42,6 +43,8 @@ class LookupReport:
     def to_plain(self) -> dict[str, object]:
         return {
             "directories": list(self.directories),
+            "lines": self.lines,
+            "examined": self.examined,
             "usable": self.usable,
             "failures": self.failures,
             "refused": dict(self.refused),
@@ -63,10 +66,10 @@ class TuningLog:
         self._hints: dict[tuple[str, str], list[Record]] = {}  # of smaller ISA levels
         self._failures = 0  # in files that old releases wrote
         self._trials: Trials | None = None
-        self._refused: Counter[str] = Counter()
+        self._index = Index(target)
+        self._directory: list[int] = []  # of each file in the index
         self._smaller_isa = 0
         self._other_version: dict[tuple[str, str], int] = {}  # counted when looked up: only then is the rule known
-        self._reasons: list[str] = []
         self._hits = 0
         self._missed: dict[str, None] = {}
 
@@ -74,11 +77,13 @@ class TuningLog:
     def open(cls, directories: Iterable[str | Path], target: Fingerprint) -> TuningLog:
         """Read the records for `target` from `directories`; those that do not exist count as empty."""
         log = cls([Path(d) for d in directories], target)
-        for directory in log.directories:
-            for isa in target.isas:
-                path = directory / target.key_of(isa) / FILE
-                if path.is_file():
-                    log._read(path)
+        for number, directory in enumerate(log.directories):
+            paths = [directory / target.key_of(isa) / FILE for isa in target.isas]
+            log._directory += [number] * len(paths)
+            log._index.add(paths)
+        if log._index.is_small:
+            for workload in log._index.waiting():
+                log._examine(workload)
         return log
 
     def best(self, workload: str, rule: str, version: int, *, readable: str = "") -> Record | None:
@@ -87,6 +92,7 @@ class TuningLog:
         The first directory that has a usable record decides; within it those measured with as many
         cores as the target's come first, then the largest lower bound of the speed-up, then the latest.
         """
+        self._examine(workload)
         key = (workload, rule)
         known = self._records.get(key, ())
         current = [r for r in known if r.rule_version == version]
@@ -100,6 +106,7 @@ class TuningLog:
 
     def hints(self, workload: str, rule: str, version: int) -> list[Record]:
         """Records worth measuring again for this workload: the usable ones, then those that are only hints."""
+        self._examine(workload)
         own = self._records.get((workload, rule), [])
         return sorted(own, key=lambda r: r.rule_version != version) + self._hints.get((workload, rule), [])
 
@@ -118,6 +125,8 @@ class TuningLog:
         that look-up would choose, those of the target's own ISA before smaller ones at the same
         distance; a decision is named once. Empty without a family.
         """
+        for workload in self._index.family(family) if family else ():
+            self._examine(workload)
         found: list[tuple[float, int, Record]] = []
         for level, records in enumerate((self._records, self._hints)):
             for (workload, _), known in records.items():
@@ -136,31 +145,27 @@ class TuningLog:
     def report(self) -> LookupReport:
         return LookupReport(
             directories=tuple(str(d) for d in self.directories),
+            lines=self._index.lines,
+            examined=self._index.examined,
             usable=sum(map(len, self._records.values())),
             failures=self._failures,
-            refused=dict(self._refused),
+            refused=dict(self._index.refused),
             hints={"smaller_isa": self._smaller_isa, "other_rule_version": sum(self._other_version.values())},
             hits=self._hits,
             misses=len(self._missed),
             missed=tuple(self._missed),
-            reasons=tuple(self._reasons),
+            reasons=tuple(self._index.reasons),
         )
 
-    def _read(self, path: Path) -> None:
-        found: list[Record] = []
-        for number, line in lines(path):
-            try:
-                record = parse_line(line)
-                check_target(record, self.target)
-            except BadLine as bad:
-                self._refuse(bad.kind, f"{path}:{number}: {bad}")
-                continue
-            found.append(record)
-        # Stable sorts, the last criterion first; directories were opened in look-up order and stay so.
+    def _examine(self, workload: str) -> None:
+        """Parse the lines of `workload` and put them into look-up order, the first time."""
+        found = self._index.take(workload)
+        # Stable sorts, the last criterion first; files were indexed in look-up order.
         found.reverse()
-        found.sort(key=lambda r: r.speedup_low, reverse=True)
-        found.sort(key=lambda r: r.cores != self.target.cores)
-        for record in found:
+        found.sort(key=lambda entry: entry[1].speedup_low, reverse=True)
+        found.sort(key=lambda entry: entry[1].cores != self.target.cores)
+        found.sort(key=lambda entry: self._directory[entry[0]])
+        for _, record in found:
             key = (record.workload, record.rule)
             if record.outcome != IMPROVED:
                 self._failures += 1
@@ -169,13 +174,6 @@ class TuningLog:
                 self._hints.setdefault(key, []).append(record)
             else:
                 self._records.setdefault(key, []).append(record)
-
-    def _refuse(self, kind: str, reason: str) -> None:
-        self._refused[kind] += 1
-        if len(self._reasons) < _REASONS_KEPT:
-            self._reasons.append(f"{kind}: {reason}")
-        if kind in ("torn", "wrong_checksum", "malformed"):
-            _LOGGER.warning("tuning log: a line is dropped (%s): %s", kind, reason)
 
 
 def commit(directory: str | Path, target: Fingerprint, records: Iterable[Record]) -> Path:
@@ -196,4 +194,7 @@ def commit(directory: str | Path, target: Fingerprint, records: Iterable[Record]
 
 def _distance(one: Sequence[int], other: Sequence[int]) -> float:
     """Sum of |log(a / b)|; numbers of different sign, or a zero and another, are as far apart as any."""
-    return sum(abs(math.log(a / b)) if a * b > 0 else 0.0 if a == b else math.inf for a, b in zip(one, other))
+    return sum(
+        abs(math.log(abs(a)) - math.log(abs(b))) if a * b > 0 else 0.0 if a == b else math.inf
+        for a, b in zip(one, other)
+    )

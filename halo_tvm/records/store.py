@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from ..errors import UsageError
-from .record import Record
+from .record import LONGEST, Record
 
 FILE = "records.jsonl"  # committed winners
 TRIALS = "trials.jsonl"  # everything else that was tried
+_BUFFER = 1 << 20
 
 
 def append(directory: Path, target_key: str, records: Iterable[Record], file: str = FILE) -> Path:
@@ -25,6 +28,8 @@ def append(directory: Path, target_key: str, records: Iterable[Record], file: st
     data = "".join(r.line() for r in records).encode()
     try:
         is_new = not path.exists()
+        if not is_new and not path.is_file():
+            raise OSError(errno.EINVAL, "it is no file")
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
     except OSError as error:
@@ -47,13 +52,30 @@ def append(directory: Path, target_key: str, records: Iterable[Record], file: st
     return path
 
 
-def lines(path: Path) -> Iterator[tuple[int, str]]:
-    """(number from 1, text) of the non-empty lines of `path`, the torn last one included."""
-    # newline: a carriage return in a damaged line does not begin another
-    with open(path, encoding="utf-8", errors="replace", newline="\n") as file:
-        for number, line in enumerate(file, start=1):
-            if line.strip():
-                yield number, line
+class Line(NamedTuple):
+    """A line of a file; `data` ends after `record.LONGEST` bytes and a few when it is longer than any record."""
+
+    number: int  # from 1
+    offset: int
+    data: bytes
+
+    @property
+    def text(self) -> str:
+        return self.data.decode(errors="replace")
+
+
+def lines(path: Path) -> Iterator[Line]:
+    """The non-empty lines of `path`, the torn last one included; raises `OSError`."""
+    with open(path, "rb", buffering=_BUFFER) as file:
+        number = offset = 0
+        while data := file.readline(LONGEST + 2):
+            number, length, end = number + 1, len(data), data
+            while len(end) > LONGEST and not end.endswith(b"\n"):
+                end = file.readline(LONGEST + 2)
+                length += len(end)
+            if not data.isspace():
+                yield Line(number, offset, data)
+            offset += length
 
 
 def _sync_directory(folder: Path) -> None:

@@ -2,58 +2,40 @@
 
 from __future__ import annotations
 
-import logging
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from .record import IMPROVED, BadLine, Fingerprint, Record, check_target, parse_line
-from .store import FILE, TRIALS, lines
-
-_LOGGER = logging.getLogger(__name__)
+from .index import Index
+from .record import IMPROVED, Fingerprint, Record
+from .store import FILE, TRIALS
 
 
 class Trials:
     """The trials of some directories on one target's own ISA level, in the order they were made."""
 
-    def __init__(self) -> None:
-        self._records: dict[tuple[str, int], list[Record]] = {}  # by rule and version
-        self._of: dict[tuple[str, str, int], list[Record]] = {}
-        self._refused: Counter[str] = Counter()
+    def __init__(self, index: Index) -> None:
+        self._index = index
+        self._records: dict[str, list[Record]] = {}
 
     @classmethod
     def open(cls, directories: Iterable[str | Path], target: Fingerprint) -> Trials:
-        """Read trials.jsonl of `directories`, and records.jsonl, where old releases kept failures."""
-        trials = cls()
-        for directory in directories:
-            for name in (FILE, TRIALS):
-                path = Path(directory) / target.key / name
-                if path.is_file():
-                    trials._read(path, target)
-        return trials
+        """Index trials.jsonl of `directories`, and records.jsonl, where old releases kept failures."""
+        index = Index(target)
+        index.add([Path(directory) / target.key / name for directory in directories for name in (FILE, TRIALS)])
+        return cls(index)
 
     def of(self, workload: str, rule: str, version: int) -> list[Record]:
         """The trials of one workload."""
-        return list(self._of.get((workload, rule, version), ()))
+        if workload not in self._records:
+            self._records[workload] = [r for _, r in self._index.take(workload) if r.outcome != IMPROVED]
+        return [r for r in self._records[workload] if (r.rule, r.rule_version) == (rule, version)]
 
     def all(self, rule: str, version: int) -> list[Record]:
-        """The trials of every workload of a rule."""
-        return list(self._records.get((rule, version), ()))
+        """The trials of every workload of a rule, workload by workload."""
+        workloads = dict.fromkeys([*self._records, *self._index.waiting()])
+        return [record for workload in workloads for record in self.of(workload, rule, version)]
 
     @property
     def refused(self) -> Mapping[str, int]:
-        """Lines that could not be used, by class."""
-        return dict(self._refused)
-
-    def _read(self, path: Path, target: Fingerprint) -> None:
-        for number, line in lines(path):
-            try:
-                record = parse_line(line)
-                check_target(record, target)
-            except BadLine as bad:
-                self._refused[bad.kind] += 1
-                _LOGGER.warning("tuning log: a line is dropped (%s): %s:%d: %s", bad.kind, path, number, bad)
-                continue
-            if record.outcome != IMPROVED:
-                self._records.setdefault((record.rule, record.rule_version), []).append(record)
-                self._of.setdefault((record.workload, record.rule, record.rule_version), []).append(record)
+        """Lines among those read so far that could not be used, by class."""
+        return dict(self._index.refused)
