@@ -1,4 +1,8 @@
-"""Measure a model's functions within a time budget and keep what was learned in a tuning log."""
+"""Measure the functions of models within a time budget and keep what was learned in a tuning log.
+
+With several models every shared function is tuned once, one that fails never stops the others, and the
+exit code is that of the worst: 5 before 4, 2 and 1.
+"""
 
 from __future__ import annotations
 
@@ -14,5 +18,6 @@ def run(config: TuneConfig) -> int:
     from ..tuning.reported import as_report
 
     check_writable(config.json)
-    print_result(as_report(tune_model(config)), json_file=config.json)
-    return 0
+    result = tune_model(config)
+    print_result(as_report(result, config), json_file=config.json)
+    return result.exit_code

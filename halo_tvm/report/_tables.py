@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from ._table import Table, number
+from ._tune_tables import tuned_tables
 from .schema import BenchResult, Comparison, EngineResult, Host, ProfileResult, Result, TuneResult, ValidateResult
 
 # From here on, two-thread numbers of engines with spinning barriers drift apart by more than their spread says.
 DISTURBED_CORES = 0.2
-
-
-@dataclass(frozen=True)
-class Table:
-    title: str
-    header: tuple[str, ...] = ()
-    rows: tuple[tuple[str, ...], ...] = ()
-    notes: tuple[str, ...] = ()
 
 
 def tables_of(result: Result) -> list[Table]:
@@ -26,7 +19,7 @@ def tables_of(result: Result) -> list[Table]:
     elif isinstance(result, ValidateResult):
         body = _validate(result)
     elif isinstance(result, TuneResult):
-        body = _tune(result)
+        return [*tuned_tables(result), Table("Host", notes=host_lines(result.host))]
     else:
         body = _profile(result)
     return [body, Table("Host", notes=host_lines(result.host))]
@@ -38,10 +31,6 @@ def host_lines(host: Host) -> tuple[str, ...]:
         f"{', '.join(host.isa) or 'no known vector extension'}",
         f"Python {host.python}; " + ", ".join(f"{name} {version}" for name, version in host.packages.items()),
     )
-
-
-def _number(value: float | None, form: str = ".2f") -> str:
-    return "-" if value is None else format(value, form)
 
 
 def _threads(count: int) -> str:
@@ -67,10 +56,10 @@ def _bench(result: BenchResult) -> Table:
         if engine.failure is not None:
             continue
         error = f"{engine.accuracy.relative_l2:.1e}" if engine.accuracy else "-"
-        spread = f"{_number(engine.p10_ms)} to {_number(engine.p90_ms)}"
+        spread = f"{number(engine.p10_ms)} to {number(engine.p90_ms)}"
         rows.append((
-            engine.engine, _number(engine.median_ms), spread, ratio_text(by_peer.get(engine.engine)), error,
-            _number(engine.peak_rss_mib, ".0f"), _number(engine.load_s, ".1f"),
+            engine.engine, number(engine.median_ms), spread, ratio_text(by_peer.get(engine.engine)), error,
+            number(engine.peak_rss_mib, ".0f"), number(engine.load_s, ".1f"),
         ))  # fmt: skip
     ours = result.engines[0].engine if result.engines else "ours"
     header = ("engine", "median ms", "p10 to p90", f"time / {ours}'s", "error", "peak RSS MiB", "load s")
@@ -112,7 +101,7 @@ def _validate(result: ValidateResult) -> Table:
     rows = tuple(
         (
             f"{o.case} {o.output}", f"{o.max_abs:.2e}", f"{o.limit:.1e}", f"{o.relative_l2:.2e}",
-            _number(o.top1, ".4f"), o.limit_from or "-", "ok" if o.passed else "FAILED",
+            number(o.top1, ".4f"), o.limit_from or "-", "ok" if o.passed else "FAILED",
         )
         for o in result.outputs
     )  # fmt: skip
@@ -122,25 +111,10 @@ def _validate(result: ValidateResult) -> Table:
     return Table(f"{result.model} against {result.reference}: {verdict}", header, rows, result.notes)
 
 
-def _tune(result: TuneResult) -> Table:
-    rows = tuple(
-        (
-            t.task, str(t.trials), str(t.failed), _number(t.default_us, ".1f"), _number(t.best_us, ".1f"),
-            "-" if t.ratio is None else f"{t.ratio.value:.2f} ({t.ratio.low:.2f} to {t.ratio.high:.2f})",
-            "committed" if t.committed else t.reason,
-        )
-        for t in result.tasks
-    )  # fmt: skip
-    committed = sum(t.committed for t in result.tasks)
-    improved = f"{committed} of {len(result.tasks)} tasks improved in {result.seconds:.0f} s"
-    title = f"{result.model} for {result.target}: {improved}"
-    return Table(title, ("task", "trials", "failed", "default us", "best us", "ratio", "outcome"), rows, result.notes)
-
-
 def _profile(result: ProfileResult) -> Table:
     rows = tuple(
         (
-            k.kernel, k.rule or "-", str(k.calls), _number(k.total_us / k.calls, ".1f"), _number(k.total_us, ".1f"),
+            k.kernel, k.rule or "-", str(k.calls), number(k.total_us / k.calls, ".1f"), number(k.total_us, ".1f"),
             f"{100 * k.total_us / result.total_us:.1f} %",
         )
         for k in sorted(result.kernels, key=lambda k: -k.total_us)

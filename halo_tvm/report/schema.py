@@ -122,18 +122,70 @@ class ValidateResult:
 
 
 @dataclass(frozen=True)
+class TaskStage:
+    """What one stage of the search did for one task; speed-ups are over the default, before the confirmation."""
+
+    stage: str
+    tried: int
+    failed: int
+    seconds: float
+    before: float  # best speed-up when the stage began
+    after: float
+
+
+@dataclass(frozen=True)
 class TaskResult:
-    """One tuned function; `ratio` is default time / best time, 1 where nothing better was found."""
+    """One tuned function; `ratio` is default time / best time, None where nothing better was found."""
 
     task: str
     workload: str
     trials: int
     failed: int
-    default_us: float
+    default_us: float  # weighted over the sizes it was timed at
     best_us: float
     ratio: Interval | None
     committed: bool
     reason: str  # why committed or not
+    rule: str = ""
+    count: int = 1  # call sites, over all models
+    saved_us: float = 0.0  # over all call sites
+    stage: str = ""  # that found the winner
+    ended: str = ""  # why its search ended
+    stages: tuple[TaskStage, ...] = ()
+    failures: Mapping[str, int] = field(default_factory=dict)  # by error class
+    rank_correlation: float | None = None  # Spearman's, of predicted and measured latencies
+    predicted_gain: float = 0.0  # that was still expected when the search ended
+    roofline_us: float | None = None
+    decision: Mapping[str, object] = field(default_factory=dict)
+    models: Mapping[str, int] = field(default_factory=dict)  # call sites by model, where there are several
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class StageTotal:
+    """What one stage contributed over all tasks."""
+
+    stage: str
+    measured: int
+    failed: int
+    winners: int  # tasks whose committed decision it found
+    saved_us: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class TunedModel:
+    """One of several models: its part of the run, or why it has none."""
+
+    model: str
+    tasks: int
+    shared: int  # with another model
+    improved: int
+    before_us: float  # in its measured tasks, over their call sites
+    after_us: float
+    speedup: float | None  # predicted, of those tasks
+    failure: str = ""
+    exit_code: int = 0
 
 
 @dataclass(frozen=True)
@@ -146,6 +198,22 @@ class TuneResult:
     host: Host
     tasks: tuple[TaskResult, ...]
     notes: tuple[str, ...] = ()
+    models: tuple[TunedModel, ...] = ()  # where there are several
+    stages: tuple[StageTotal, ...] = ()
+    measured: int = 0
+    failures: Mapping[str, int] = field(default_factory=dict)  # trials by error class
+    skipped: tuple[Mapping[str, object], ...] = ()  # functions with nothing to tune: readable, count, reason
+    lookup: Mapping[str, object] = field(default_factory=dict)  # what the logs that were read came to
+    engine: str = "halo"
+    run: str = ""
+    resumed: bool = False
+    interrupted: bool = False
+    budget_s: float = 0.0
+    threads: int = 0
+    worker_restarts: int = 0
+    rank_correlation: float | None = None
+    drift: float | None = None  # of the reference kernel over the run, 0.01 is 1 %
+    exit_code: int = 0
     kind: str = field(default="tune", init=False)
 
 
@@ -238,6 +306,8 @@ def _record(cls: type, data: object, where: str) -> object:
 
 def _value(hint: object, value: object, where: str) -> object:
     """`value` as the type `hint`: records, tuples, mappings, optional values and numbers."""
+    if hint is object:
+        return value
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (types.UnionType, typing.Union):
         if value is None:

@@ -97,7 +97,9 @@ def _joined(a: Task, b: Task) -> Task:
     return replace(a, count=a.count + b.count, sizes=sizes, checked=tuple(dict.fromkeys((*a.checked, *b.checked))))
 
 
-def by_model(result: r.TuneResult, models: Sequence[Lowered], tasks: Tasks, failure: NoValidTrial | None) -> r.TuneResult:
+def by_model(
+    result: r.TuneResult, models: Sequence[Lowered], tasks: Tasks, failure: NoValidTrial | None
+) -> r.TuneResult:
     """`result` with the weights of sizes, which models use each task, and what it came to for each model."""
     sites = {model.model: {t.key: t.count for t in model.tasks.tasks} for model in models}
     weights = {t.key: {s.dims: s.weight for s in t.sizes} for t in tasks.tasks}

@@ -47,7 +47,9 @@ def read_model_list(path: str | Path, known: Collection[str] = ()) -> list[Liste
         if len(listed) > MOST_MODELS:
             raise UsageError(f"a list of at most {MOST_MODELS} models was expected, but {path} has more: split it")
     if not listed:
-        raise UsageError(f"a model a line was expected in {path}, but it names none: add one, or leave out --model-list")
+        raise UsageError(
+            f"a model a line was expected in {path}, but it names none: add one, or leave out --model-list"
+        )
     return listed
 
 
@@ -135,5 +137,7 @@ def _located(model: str, folder: Path, known: Collection[str]) -> str:
         return model
     path = str(folder / model)
     # A name that only looks like one of the hub stays it; whatever has the form of a path is one.
-    is_path = os.path.exists(path) or model.startswith((".", "/")) or Path(model).suffix in (".onnx", ".pt2", ".pt", ".pth")
+    is_path = (
+        os.path.exists(path) or model.startswith((".", "/")) or Path(model).suffix in (".onnx", ".pt2", ".pt", ".pth")
+    )
     return path if is_path else model

@@ -1,0 +1,82 @@
+"""A tuning run as tables: models, tasks by time saved, stages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ._table import Table, number
+from .schema import StageTotal, TaskResult, TunedModel, TuneResult
+
+
+def tuned_tables(result: TuneResult) -> list[Table]:
+    """The models where there are several, the tasks, the stages where any ran; the notes stand with the tasks."""
+    tables = [_models(result)] if result.models else []
+    tables.append(_tasks(result))
+    if result.stages:
+        tables.append(_stages(result))
+    return tables
+
+
+def _tasks(result: TuneResult) -> Table:
+    rows = [_task(t) for t in sorted(result.tasks, key=lambda t: (-t.saved_us, -t.count * t.default_us))]
+    committed = sum(t.committed for t in result.tasks)
+    improved = f"{committed} of {len(result.tasks)} tasks improved in {result.seconds:.0f} s"
+    header = ("task", "calls", "trials", "failed", "default us", "best us", "ratio", "saved us", "outcome")
+    return Table(f"{result.model} for {result.target}: {improved}", header, tuple(rows), result.notes)
+
+
+def _task(t: TaskResult) -> tuple[str, ...]:
+    by = f" ({t.stage})" if t.stage else ""
+    return (
+        t.task, str(t.count), str(t.trials), _failed(t.failed, t.failures),
+        number(t.default_us or None, ".1f"), number(t.best_us or None, ".1f"),
+        "-" if t.ratio is None else f"{t.ratio.value:.2f} ({t.ratio.low:.2f} to {t.ratio.high:.2f})",
+        number(t.saved_us, ".0f") if t.saved_us else "-",
+        f"committed{by}" if t.committed else t.reason,
+    )  # fmt: skip
+
+
+def _failed(total: int, classes: Mapping[str, int]) -> str:
+    return str(total) + (f" ({', '.join(f'{n} {kind}' for kind, n in sorted(classes.items()))})" if classes else "")
+
+
+def _models(result: TuneResult) -> Table:
+    failed = sum(bool(m.failure) for m in result.models)
+    title = f"{len(result.models)} models" + (f", {failed} FAILED" if failed else "")
+    header = ("model", "tasks", "shared", "improved", "before ms", "after ms", "speed-up", "outcome")
+    note = (
+        "before, after: measured tasks times their calls, as the kernels were timed one by one; the rest of a model is "
+        "not in it"
+    )
+    return Table(title, header, tuple(_model(m) for m in result.models), (note,))
+
+
+def _model(m: TunedModel) -> tuple[str, ...]:
+    return (
+        m.model, str(m.tasks), str(m.shared), str(m.improved),
+        number(m.before_us / 1000 if m.speedup else None), number(m.after_us / 1000 if m.speedup else None),
+        f"{m.speedup:.3f}" if m.speedup else "-",
+        f"FAILED ({m.exit_code}): {m.failure}" if m.failure else "tuned" if m.improved else "nothing improved",
+    )  # fmt: skip
+
+
+def _stages(result: TuneResult) -> Table:
+    header = ("stage", "measured", "failed", "winners", "saved us", "seconds")
+    return Table("Stages", header, tuple(_stage(s) for s in result.stages), _quality(result))
+
+
+def _stage(s: StageTotal) -> tuple[str, ...]:
+    saved, seconds = number(s.saved_us, ".0f"), number(s.seconds, ".1f")
+    return (s.stage, str(s.measured), str(s.failed), str(s.winners), saved, seconds)
+
+
+def _quality(result: TuneResult) -> tuple[str, ...]:
+    """How far the numbers and the ranking can be trusted."""
+    notes = []
+    if result.rank_correlation is not None:
+        notes.append(f"rank correlation of predicted and measured: {result.rank_correlation:.2f} (Spearman)")
+    if result.drift is not None:
+        notes.append(f"the reference kernel drifted by {100 * result.drift:.1f} % over the run")
+    if result.worker_restarts:
+        notes.append(f"the measurement worker was started again {result.worker_restarts} times")
+    return tuple(notes)
