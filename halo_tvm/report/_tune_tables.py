@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from ._table import Table, number
 from .schema import StageTotal, TaskResult, TunedModel, TuneResult
 
+_CELL = 60
+
 
 def tuned_tables(result: TuneResult) -> list[Table]:
     """The models where there are several, the tasks, the stages where any ran; the notes stand with the tasks."""
@@ -22,7 +24,9 @@ def _tasks(result: TuneResult) -> Table:
     committed = sum(t.committed for t in result.tasks)
     improved = f"{committed} of {len(result.tasks)} tasks improved in {result.seconds:.0f} s"
     header = ("task", "calls", "trials", "failed", "default us", "best us", "ratio", "saved us", "outcome")
-    return Table(f"{result.model} for {result.target}: {improved}", header, tuple(rows), result.notes)
+    reasons = tuple(f"{t.task}: {t.reason}" for t in result.tasks if not t.committed and _short(t.reason) != t.reason)
+    title = f"{result.model} for {result.target}: {improved}"
+    return Table(title, header, tuple(rows), (*reasons, *result.notes))
 
 
 def _task(t: TaskResult) -> tuple[str, ...]:
@@ -32,8 +36,13 @@ def _task(t: TaskResult) -> tuple[str, ...]:
         number(t.default_us or None, ".1f"), number(t.best_us or None, ".1f"),
         "-" if t.ratio is None else f"{t.ratio.value:.2f} ({t.ratio.low:.2f} to {t.ratio.high:.2f})",
         number(t.saved_us, ".0f") if t.saved_us else "-",
-        f"committed{by}" if t.committed else t.reason,
+        f"committed{by}" if t.committed else _short(t.reason),
     )  # fmt: skip
+
+
+def _short(reason: str) -> str:
+    """A cell's worth of a reason; the notes have the whole of what is longer."""
+    return reason if len(reason) <= _CELL else reason[: _CELL - 3].rstrip() + "..."
 
 
 def _failed(total: int, classes: Mapping[str, int]) -> str:
@@ -48,7 +57,8 @@ def _models(result: TuneResult) -> Table:
         "before, after: measured tasks times their calls, as the kernels were timed one by one; the rest of a model is "
         "not in it"
     )
-    return Table(title, header, tuple(_model(m) for m in result.models), (note,))
+    failures = tuple(f"{m.model} FAILED: {m.failure}" for m in result.models if m.failure)
+    return Table(title, header, tuple(_model(m) for m in result.models), (*failures, note))
 
 
 def _model(m: TunedModel) -> tuple[str, ...]:
@@ -56,7 +66,7 @@ def _model(m: TunedModel) -> tuple[str, ...]:
         m.model, str(m.tasks), str(m.shared), str(m.improved),
         number(m.before_us / 1000 if m.speedup else None), number(m.after_us / 1000 if m.speedup else None),
         f"{m.speedup:.3f}" if m.speedup else "-",
-        f"FAILED ({m.exit_code}): {m.failure}" if m.failure else "tuned" if m.improved else "nothing improved",
+        f"FAILED with {m.exit_code}" if m.failure else "tuned" if m.improved else "nothing improved",
     )  # fmt: skip
 
 

@@ -109,8 +109,8 @@ def _entry(words: list[str], folder: Path, known: Collection[str], where: str) -
         name, equals, value = word.partition("=")
         if not equals:
             raise UsageError(
-                f"options such as shape=x=1x8 were expected behind the model in {where}, but {word!r} was found: quote a "
-                "path that holds spaces, and give every model a line of its own"
+                f"options such as shape=x=1x8 were expected behind the model in {where}, but {word!r} was found: quote "
+                "a path that holds spaces, and give every model a line of its own"
             )
         if name not in _OPTIONS:
             raise UnknownName(f"option in {where}", name, _OPTIONS)
