@@ -17,7 +17,7 @@ from .record import LONGEST, BadLine, Fingerprint, Record, check_target, parse_l
 from .store import Line, lines
 
 _LOGGER = logging.getLogger(__name__)
-_FEW = 2000  # lines that are examined when a log is opened: some tenths of a second
+_FEW = 1000  # lines that are examined when a log is opened: some tenths of a second
 _REASONS_KEPT = 20
 _DAMAGE = ("torn", "wrong_checksum", "malformed", "no_file")
 _HEAD, _TAIL, _END = b'{"candidate_us":', b',"workload":"', b'"}'

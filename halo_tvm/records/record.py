@@ -194,13 +194,13 @@ def _check_types(body: Mapping[str, object]) -> None:
 
 
 def _integers(values: object) -> tuple[int, ...]:
-    if not isinstance(values, list) or not all(type(value) is int for value in values):
+    if not isinstance(values, list) or not set(map(type, values)) <= {int}:
         raise TypeError("expected a list of integers")
     return tuple(values)
 
 
 def _numbers(values: object) -> tuple[float, ...]:
-    if not isinstance(values, list) or not all(type(value) in (float, int) for value in values):
+    if not isinstance(values, list) or not set(map(type, values)) <= {int, float}:
         raise TypeError("expected a list of numbers")
     numbers = tuple(map(float, values))
     if not all(map(math.isfinite, numbers)):

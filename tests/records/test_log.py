@@ -2,55 +2,17 @@
 
 import hashlib
 import json
-import os
 import random
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
 
 import pytest
+from log_lines import ISAS, file_of, fingerprint, open_log, record
 
 from halo_tvm.errors import UsageError
-from halo_tvm.records import Fingerprint, Record, Size, Trials, TuningLog, log_dirs
+from halo_tvm.records import Trials, TuningLog, log_dirs
 from halo_tvm.records.log import commit
 from halo_tvm.records.record import parse_line
 from halo_tvm.records.store import append
-
-ISAS = ("small", "middle", "large")
-
-
-def fingerprint(isa="middle", cores=2):
-    return Fingerprint("llvm", "x86_64", isa, ISAS, cores, 32 << 10, 1 << 20, 32 << 20)
-
-
-def record(workload="w0", *, isa="middle", cores=2, low=1.1, tile=8, version=1, outcome="improved", **changes):
-    made = Record(
-        workload=workload,
-        readable="linear[m,8]",
-        rule="toy",
-        rule_version=version,
-        decision={"tile": tile},
-        outcome=outcome,
-        target=fingerprint(isa, cores).facts(),
-        versions={"halo_tvm": "0"},
-        sizes=(Size((8,), 1.0),),
-        candidate_us=((1.0, 1.1),),
-        default_us=((1.2, 1.3),),
-        speedup=low + 0.1,
-        speedup_low=low,
-        timestamp="2026-01-01T00:00:00Z",
-    )
-    return replace(made, **changes)
-
-
-def file_of(directory, isa="middle"):
-    return directory / f"llvm-x86_64-{isa}" / "records.jsonl"
-
-
-def open_log(directory, **target):
-    return TuningLog.open([directory], fingerprint(**target))
 
 
 def test_round_trip(tmp_path):
@@ -202,48 +164,6 @@ def test_merging_is_concatenation(tmp_path):
     merged.write_bytes(one.read_bytes() + two.read_bytes())
     log = open_log(tmp_path / "c")
     assert log.best("w0", "toy", 1) and log.best("w1", "toy", 1)
-
-
-WRITER = """
-import sys
-sys.path.insert(0, sys.argv[1])
-from test_log import commit, fingerprint, record
-from pathlib import Path
-for i in range(int(sys.argv[4])):
-    commit(Path(sys.argv[2]), fingerprint(), [record(f"{sys.argv[3]}-{i}", message="x" * 5000)])
-    print(i, flush=True)
-"""
-
-
-def writer(directory, name, count):
-    here = os.path.dirname(os.path.abspath(__file__))
-    command = [sys.executable, "-c", WRITER, here, str(directory), name, str(count)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-
-
-def test_two_processes_append_at_once(tmp_path):
-    writers = [writer(tmp_path, name, 60) for name in ("a", "b")]
-    for process in writers:
-        process.communicate()
-        assert process.returncode == 0
-    log = open_log(tmp_path)
-    assert not log.report().refused
-    assert all(log.best(f"{name}-{i}", "toy", 1) for name in "ab" for i in range(60))
-
-
-@pytest.mark.parametrize("attempt", range(3))
-def test_a_killed_writer_loses_nothing_it_committed(tmp_path, attempt):
-    process = writer(tmp_path, "k", 100000)
-    committed = [process.stdout.readline() for _ in range(5 + 7 * attempt)]
-    time.sleep(0.003 * attempt)
-    process.send_signal(signal.SIGKILL)
-    committed += process.stdout.readlines()
-    process.wait()
-    done = [int(line) for line in committed if line.endswith("\n")]
-    commit(tmp_path, fingerprint(), [record("after")])
-    log = open_log(tmp_path)
-    assert all(log.best(f"k-{i}", "toy", 1) for i in done) and log.best("after", "toy", 1)
-    assert set(log.report().refused) <= {"torn"}
 
 
 def test_home_is_read_at_call_time(tmp_path, monkeypatch):
