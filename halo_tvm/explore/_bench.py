@@ -1,0 +1,85 @@
+"""The measurement process behind `measure` and `compare`: one for the session, started when it is first needed."""
+
+from __future__ import annotations
+
+import atexit
+import json
+from dataclasses import dataclass, replace
+
+from ..config import TuneConfig
+from ..errors import EnvironmentProblem
+from ..records.decision import decision_to_plain
+from ..targets import Target, can_run_here
+from ..tir_schedules import RULES
+from ..tuning.measure.client import Worker, WorkerOptions
+from ..tuning.measure.lab import Lab
+from ..tuning.model import options_of
+from ..tuning.task import Task as TuningTask
+from . import _cells
+from ._builds import rule_for
+from ._tasks import Task
+from .any_rule import AnyDecision, AnyRule
+
+_ANY = AnyRule.__module__
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What must be the same for two measurements to share a process."""
+
+    target: Target
+    modules: tuple[str, ...]
+    cold: bool
+    timeout_s: float
+
+
+_open: dict[_Kind, Lab] = {}
+
+
+def bench(task: Task, *, cold: bool, timeout_s: float) -> Lab:
+    """A lab for the task's target that knows the rules of this session; it ends with the session."""
+    answer = can_run_here(task.target)
+    if not answer or task.target.spec.gpu:
+        raise EnvironmentProblem(
+            f"measuring needs a CPU target that runs here, but {task.target.name} does not: "
+            f"{answer.reason or 'GPUs are not measured yet'}: use show and build, which need no device"
+        )
+    kind = _Kind(task.target, (_ANY, *_cells.registered()), cold, timeout_s)
+    if kind not in _open:
+        close()  # one at a time: two would take each other's cores and memory
+        _open[kind] = _start(kind)
+    return _open[kind]
+
+
+def close() -> None:
+    """End the measurement process; the next measurement starts another."""
+    while _open:
+        _, lab = _open.popitem()
+        lab.__exit__(None, None, None)
+
+
+def for_bench(task: Task) -> TuningTask:
+    """The task as the lab sees it: under the rule that stands for all, so that any rule's decisions may race."""
+    default = candidate(task, task.default)
+    fields = json.dumps(decision_to_plain(task.default))
+    return replace(
+        task.tuning,
+        key=f"{task.key} {task.rule.name} {fields}",
+        rule=RULES[AnyRule.name],
+        default=default,
+        space=(default,),
+    )
+
+
+def candidate(task: Task, decision: object) -> AnyDecision:
+    return AnyDecision.of(rule_for(task, decision), decision)
+
+
+def _start(kind: _Kind) -> Lab:
+    o = options_of(TuneConfig(model="explore"), kind.target, kind.modules)
+    options = WorkerOptions(o.threads, o.memory_bytes, kind.timeout_s, o.modules, o.vector_math)
+    lab = Worker(kind.target, options, seed=o.seed, l3_bytes=o.l3_bytes if kind.cold else 0)
+    return lab.__enter__()
+
+
+atexit.register(close)
