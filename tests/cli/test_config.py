@@ -42,6 +42,15 @@ def test_tables_of_other_verbs_do_not_leak(tmp_path: Path) -> None:
     assert (tune.budget, tune.compile_config().overrides) == ("1m", found.overrides)
 
 
+def test_models_of_an_options_file(tmp_path: Path) -> None:
+    for text, models in (('"a,b.onnx"', ("a,b.onnx",)), ('["gpt2", "mlp"]', ("gpt2", "mlp"))):
+        path = toml(tmp_path, f"[tune]\nmodel = {text}\nmodel-list = 'models.txt'\n")
+        tune = resolve(TuneConfig, {"config": str(path)}, environ=NOTHING)
+        assert (tune.model, tune.model_list) == (models, "models.txt")
+    assert TuneConfig(model="gpt2") == TuneConfig(model=("gpt2",))
+    assert TuneConfig(model_list="m.txt").compile_config("net", ("x=1",)).shape == ("x=1",)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -83,4 +83,5 @@ def test_tune_says_what_it_kept(tmp_path: Path) -> None:
         _, rest = process.communicate()
     assert process.returncode == 130, said + rest
     assert rest.splitlines()[-1] == "halo-tvm: interrupted" and "Traceback" not in rest
+    assert f"halo-tvm tune --model mlp --budget 60s --log {log} --resume" in rest
     assert not [p for p in tmp_path.rglob("*") if p.name.endswith((".tmp", ".partial"))]

@@ -83,7 +83,10 @@ def test_flags_become_options() -> None:
         "validate": False,
         "dump_ir": "d",
     }
-    assert given_options(parser_of(TuneConfig, "", ""), TuneConfig, ["--budget", "-3m"]) == {"budget": "-3m"}
+    tune = parser_of(TuneConfig, "", "")
+    assert given_options(tune, TuneConfig, ["--budget", "-3m"]) == {"budget": "-3m"}
+    given = given_options(tune, TuneConfig, ["-m", "a,b.onnx", "--model", "gpt2", "--stages", "records,ranked"])
+    assert given == {"model": ("a,b.onnx", "gpt2"), "stages": ("records", "ranked")}, "commas belong to paths"
 
 
 def test_config_is_announced_then_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -140,6 +143,11 @@ def test_a_bug_is_one_sentence_unless_debugging(
     [
         (["compil"], "unknown command 'compil'.*did you mean 'compile'"),
         (["compile"], "model must be given"),
+        (["tune"], "model must be given"),
+        (["tune", "--model", ""], "model must be given"),
+        (["tune", "--model", "mlp", "--stages", "analytic,rankd"], "unknown stage 'rankd'.*did you mean 'ranked'"),
+        (["tune", "--model", "mlp", "--engine", "metashedule"], "unknown engine .*did you mean 'metaschedule'"),
+        (["tune", "--model", "mlp", "--rpc", "localhost:1"], "both are needed, but only --rpc was given"),
         (["compile", "--modle", "x"], "unknown option '--modle'.*did you mean '--model'"),
         (["compile", "x"], "an option was expected, but 'x' was found"),
         (["compile", "--model"], "expected one argument"),

@@ -120,7 +120,9 @@ def test_a_bar_on_a_terminal() -> None:
     progress.close()
     progress.note("after the end")
     text = stream.getvalue()
-    assert "task 1/2 linear" in text and "1 failed (1 crash)" in text and "50%" in text and "tune: task 1/2: kept" in text
+    assert (
+        "task 1/2 linear" in text and "1 failed (1 crash)" in text and "50%" in text and "tune: task 1/2: kept" in text
+    )
     assert text.endswith("tune: after the end\n")
 
 
