@@ -17,9 +17,9 @@ from ..records.record import Fingerprint, Record, Size
 from ..targets import Target
 from . import result as r
 from .budget import Clock
+from .measure import make_lab
 from .measure import protocol as p
-from .measure.client import Worker, WorkerOptions
-from .measure.lab import Failure
+from .measure.lab import Failure, Lab, LabOptions
 from .progress import Progress
 from .search.candidates import Candidates
 from .search.efforts import Effort
@@ -79,8 +79,8 @@ class Tuner:
         """
         if self._options.effort.most and self._tasks.tasks:
             o = self._options
-            worker_options = WorkerOptions(o.threads, o.memory_bytes, o.timeout_s, o.modules, o.vector_math)
-            worker = Worker(self._target, worker_options, seed=o.seed, l3_bytes=o.l3_bytes)
+            lab_options = LabOptions(o.threads, o.memory_bytes, o.timeout_s, o.modules, o.vector_math)
+            worker = make_lab(self._target, lab_options, seed=o.seed, l3_bytes=o.l3_bytes)
             try:
                 with worker:
                     self._run(worker)
@@ -88,7 +88,7 @@ class Tuner:
                 self._interrupted = True
                 raise
             finally:
-                self._restarts = max(0, worker.restarts)
+                self._restarts = worker.restarts
                 self._progress.close()
         outcome = self.result
         if (
@@ -123,7 +123,7 @@ class Tuner:
             interrupted=self._interrupted,
         )
 
-    def _run(self, worker: Worker) -> None:
+    def _run(self, worker: Lab) -> None:
         self._measure_defaults(worker)
         known = [self._shortened(t) for t in self._tasks.tasks if t.key in self._latency]
         waiting = sorted(known, key=self._importance, reverse=True)
@@ -135,7 +135,7 @@ class Tuner:
             left = None if left is None else max(0, left - done)
             waiting = rest
 
-    def _measure_defaults(self, worker: Worker) -> None:
+    def _measure_defaults(self, worker: Lab) -> None:
         """Latencies of the defaults, the most work first, for no more than a share of the budget."""
         for task in sorted(self._tasks.tasks, key=_work, reverse=True):
             if self._clock.elapsed_s > _LATENCY_SHARE * self._clock.budget_s and self._latency:
@@ -155,7 +155,7 @@ class Tuner:
         """Time a model spends there: call sites times the weighted latency of the default."""
         return task.count * sum(s.weight * us for s, us in zip(task.sizes, self._latency[task.key]))
 
-    def _tune(self, worker: Worker, task: Task, clock: Clock, trials: int | None) -> int:
+    def _tune(self, worker: Lab, task: Task, clock: Clock, trials: int | None) -> int:
         """Search, confirm and commit one task; returns the number of candidates tried."""
         self._progress.task(task.readable)
         search = Search(task, worker, self._options.effort, self._progress, self._latency[task.key])
@@ -273,7 +273,7 @@ class Tuner:
         )
 
 
-def _latencies(worker: Worker, task: Task) -> list[float]:
+def _latencies(worker: Lab, task: Task) -> list[float]:
     """Medians of the default at the sizes of `task`, from the lightest to the first that takes long.
 
     Beyond that a kernel is bound by arithmetic, and a larger size says nothing new.

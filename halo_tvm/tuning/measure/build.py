@@ -1,18 +1,59 @@
-"""Building one PrimFunc into code that runs in this process, as the build phase would."""
+"""Building one PrimFunc as the build phase would: into this process, or into a small shared library."""
 
 from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+from functools import cache
+from pathlib import Path
 
 import tvm
 from tvm import tirx
 
 from ...build import BUILD_OPTIONS
 from ...targets import Target
+from . import protocol as p
+from .confined import Failed
 
 NAME = "main"
 
 
 def build(func: tirx.PrimFunc, target: Target) -> tvm.runtime.Module:
     """`func` compiled for `target`; the module's function is called `NAME`. TVM's errors pass through."""
+    return _compiled(func, target).jit()
+
+
+def write_library(func: tirx.PrimFunc, target: Target, path: Path) -> None:
+    """`func` compiled for `target` into the shared library `path`, which `tvm.runtime.load_module` reads.
+
+    TVM's errors pass through; `Failed` when it cannot be linked.
+    """
+    executable = _compiled(func, target)
+    if executable.mod.kind != "llvm" or executable.mod.imports or _linker() is None:
+        executable.export_library(str(path), **target.export_options())
+        return
+    # The linker itself: a compiler driver takes twice as long. What the code calls of the C library is
+    # found in the process that loads it.
+    code = path.with_suffix(".o")
+    try:
+        executable.mod.write_to_file(str(code))
+        done = subprocess.run(
+            [_linker(), "-shared", "-o", str(path), str(code)], capture_output=True, text=True, check=False
+        )
+    finally:
+        code.unlink(missing_ok=True)
+    if done.returncode:
+        kind = p.FILE_TOO_LARGE if done.returncode == -signal.SIGXFSZ else p.BUILD_ERROR
+        raise Failed(kind, f"the linker ended with {done.returncode}: {done.stderr.strip()[-300:]}")
+
+
+def _compiled(func: tirx.PrimFunc, target: Target) -> tvm.runtime.Executable:
     mod = tvm.IRModule({NAME: func.with_attr("global_symbol", NAME)})
     with tvm.transform.PassContext(opt_level=3, config=BUILD_OPTIONS):
-        return tvm.compile(mod, target=target.tvm).jit()
+        return tvm.compile(mod, target=target.tvm)
+
+
+@cache
+def _linker() -> str | None:
+    return shutil.which("ld")

@@ -3,9 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from ..task import Task
+
+
+@dataclass(frozen=True)
+class LabOptions:
+    """How a lab measures."""
+
+    threads: int  # kernels run on
+    memory_bytes: int  # the process that times may take; those that build get a part of it
+    timeout_s: float = 20.0  # for one candidate's build, one check, and on top of a race's expected time
+    modules: tuple[str, ...] = ()  # imported by its processes: they register further rules
+    vector_math: bool = True  # as the pass of that name is on or off in `compile`
+    cold_cache: bool = True  # weights come from memory, as in a model; else every call finds them in the caches
+    file_bytes: int = 256 << 20  # the largest file a process may write
+    builders: int | None = None  # processes; None: as many as cores, up to a limit
 
 
 class Failure(Exception):
@@ -24,7 +39,10 @@ class Lab(Protocol):
     and belong to the open task. Every method but `order` may raise `Failure`.
     """
 
-    restarts: int  # processes that had to be started again
+    @property
+    def restarts(self) -> int:
+        """Processes that had to be started again."""
+        ...
 
     def __enter__(self) -> Lab: ...
 
@@ -59,6 +77,10 @@ class Lab(Protocol):
         A racing candidate may be code for the timed sizes only; what is confirmed and committed is not. The
         results are compared with the unscheduled function's at odd sizes (`Task.checked`).
         """
+        ...
+
+    def drift(self) -> float:
+        """The largest relative change within the run of a fixed kernel that is timed before every race."""
         ...
 
     def drop(self, candidates: Sequence[int]) -> None:

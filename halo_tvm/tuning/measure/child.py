@@ -1,0 +1,208 @@
+"""The tuner's side of one measurement process: start it, ask it, pause it, watch it, hear its last words."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ...errors import EnvironmentProblem
+from . import protocol as p
+
+_START_S = 120.0  # importing TVM on a loaded machine
+_STOPPING_S = 0.2  # until a process that was told to stop has stopped
+_MEMORY_WORDS = ("bad_alloc", "out of memory", "Cannot allocate memory", "MemoryError")
+
+
+class Trouble(Exception):
+    """Control flow: a request failed; `kind` is the error class."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+class Gone(Trouble):
+    """The process ended or was ended; the next request starts another."""
+
+
+class Child:
+    """A process that runs one module of this package. One thread asks; any thread may pause or end it."""
+
+    def __init__(self, module: str, arguments: Sequence[str], *, threads: int) -> None:
+        self._module = module
+        self._arguments = tuple(arguments)
+        self._threads = threads
+        self._process: subprocess.Popen[bytes] | None = None
+        self._greeted = False
+        self._buffer = b""
+        self._lock = threading.Lock()  # over what pausing and starting both touch
+        self._pause_wanted = False
+        self._paused_at: float | None = None
+        self._paused_s = 0.0
+        self.starts = 0
+
+    @property
+    def pid(self) -> int | None:
+        """None while there is no process."""
+        process = self._process
+        return None if process is None else process.pid
+
+    def start(self) -> None:
+        """Begin to start the process, if there is none; the first request waits for it."""
+        if self._process is not None:
+            return
+        self._buffer, self._greeted = b"", False
+        self._stderr = tempfile.TemporaryFile()
+        package = str(Path(__file__).resolve().parents[3])
+        environment = {
+            **os.environ,
+            "TVM_NUM_THREADS": str(self._threads),
+            "TVM_BIND_THREADS": "0",
+            "PYTHONPATH": os.pathsep.join(filter(None, (package, *sys.path))),
+        }
+        with self._lock:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", f"{__package__}.{self._module}", str(os.getpid()), *self._arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._stderr,
+                env=environment,
+                start_new_session=True,  # Ctrl-C reaches the tuner only; and a pause reaches the linker too
+            )
+            self.starts += 1
+            if self._pause_wanted:
+                self._signal(signal.SIGSTOP)
+
+    def ask(self, request: dict, timeout_s: float, heard: Callable[[dict], None] | None = None) -> dict:
+        """The reply to one request. `heard` gets the notes before it.
+
+        `Trouble` when the process says that the request failed, `Gone` when it died or did not answer within
+        `timeout_s` (not counting pauses) and was ended.
+        """
+        self.start()
+        self._greet()
+        try:
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise self._died() from None
+        left = self._stopwatch(timeout_s)
+        while True:
+            message = self._read(left, timeout_s)
+            if message.get("ok"):
+                return message
+            if "error" in message:
+                raise Trouble(message["error"], message["message"])
+            if heard is not None:
+                heard(message)
+
+    def pause(self) -> None:
+        """Stop the process and its children, now and whenever it starts, until `resume`."""
+        with self._lock:
+            self._pause_wanted = True
+            self._paused_at = time.monotonic()
+            self._signal(signal.SIGSTOP)
+
+    def await_pause(self) -> None:
+        """Return when the process has stopped, which takes as long as a system call it is in."""
+        deadline = time.monotonic() + _STOPPING_S
+        while (pid := self.pid) is not None and _state(pid) not in "TtZX" and time.monotonic() < deadline:
+            time.sleep(0.0001)
+
+    def resume(self) -> None:
+        with self._lock:
+            self._signal(signal.SIGCONT)
+            self._paused_s += time.monotonic() - self._paused_at
+            self._pause_wanted, self._paused_at = False, None
+
+    def kill(self) -> None:
+        """End the process at once, from any thread; whoever waits for an answer gets `Gone`."""
+        with self._lock:
+            self._signal(signal.SIGKILL)
+
+    def close(self) -> None:
+        """End the process and free what belongs to it; for the thread that asks."""
+        self.kill()
+        with self._lock:
+            process, self._process = self._process, None
+        if process is not None:
+            process.wait()
+            process.stdin.close()
+            process.stdout.close()
+            self._stderr.close()
+
+    def _signal(self, number: int) -> None:
+        if self._process is not None and self._process.returncode is None:
+            try:
+                # The process leads its group as soon as it runs: until then there is none.
+                os.killpg(self._process.pid, number)
+            except ProcessLookupError:
+                self._process.send_signal(number)
+
+    def _greet(self) -> None:
+        if self._greeted:
+            return
+        try:
+            self._read(self._stopwatch(_START_S), _START_S)
+        except Gone as trouble:
+            raise EnvironmentProblem(
+                f"a measurement process was expected to start, but it ended before its first answer: {trouble}: "
+                "run `halo-tvm doctor` to check this installation"
+            ) from trouble
+        self._greeted = True
+
+    def _stopwatch(self, timeout_s: float) -> Callable[[], float]:
+        """Seconds left of `timeout_s`; it stands still while the process is paused."""
+
+        def run() -> float:
+            with self._lock:
+                now = time.monotonic()
+                return now - self._paused_s - (0.0 if self._paused_at is None else now - self._paused_at)
+
+        began = run()
+        return lambda: timeout_s - (run() - began)
+
+    def _read(self, left: Callable[[], float], timeout_s: float) -> dict:
+        handle = self._process.stdout.fileno()
+        while b"\n" not in self._buffer:
+            ready, _, _ = select.select([handle], [], [], max(0.0, left()))
+            if not ready:
+                if left() > 0:  # it was paused meanwhile
+                    continue
+                self.close()
+                raise Gone(p.TIMEOUT, f"no answer within {timeout_s:.0f} s")
+            data = os.read(handle, 1 << 16)
+            if not data:
+                raise self._died()
+            self._buffer += data
+        line, self._buffer = self._buffer.split(b"\n", 1)
+        return json.loads(line)
+
+    def _died(self) -> Gone:
+        """Why the process ended, from its exit status and its last words."""
+        code = self._process.wait()
+        self._stderr.seek(0)
+        words = self._stderr.read()[-2000:].decode(errors="replace").strip()
+        self.close()
+        # Nobody but the kernel's out-of-memory killer sends our child a SIGKILL while we wait for it.
+        memory = code == -signal.SIGKILL or any(word in words for word in _MEMORY_WORDS)
+        kind = p.OUT_OF_MEMORY if memory else p.FILE_TOO_LARGE if code == -signal.SIGXFSZ else p.CRASH
+        how = f"signal {-code}" if code < 0 else f"exit status {code}"
+        return Gone(kind, f"the {self._module} ended with {how}: {words[-300:]}")
+
+
+def _state(pid: int) -> str:
+    """The letter of the state a process is in; X when there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "X"

@@ -1,0 +1,417 @@
+"""The lab of this machine: builders and a runner that live for the whole run. See docs/measurement.md."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from statistics import median
+
+import tvm
+
+from ...records.decision import decision_to_plain
+from ...targets import Target
+from ..sizes import iterations, symbols
+from ..task import Task
+from . import protocol as p
+from .build import NAME
+from .builders import FIRST, LATER, Builders, Job, Library
+from .child import Child, Gone, Trouble
+from .confined import arguments_of
+from .drift import Drift
+from .lab import Failure, LabOptions
+from .scratch import Scratch
+
+_TURN_S = 0.002  # a turn lasts at least this long
+_MOST_CALLS = 500
+_AFFORDABLE = 3e8  # iterations of an unscheduled function worth waiting for
+_HOPELESS = 3.0  # a candidate this much slower than the default at its first run is not timed
+_OPEN_TIMES = 6  # opening a task runs an unscheduled function, and nobody is to blame but the default
+_SLOW_BUILDS = 3.0  # code that takes long to generate does so for every decision
+_MOST_BUILDERS = 8
+_BUILDER_SHARE = 4  # a builder gets this part of the memory, but at least ...
+_BUILDER_BYTES = 1 << 30
+_FULL, _RACING, _PLAIN = "full", "racing", "plain"
+
+
+@dataclass
+class _Candidate:
+    decision: object
+    job: Job  # of the form that is raced, the racing form at first
+    label: str
+    library: Library | None = None
+
+
+@dataclass
+class _State:
+    """One task that was opened."""
+
+    task: Task
+    request: dict  # TASK
+    timed: list[list[int]]
+    compare: bool = False
+    build_s: float = 0.0  # the slowest form of the default
+    first_us: dict[int, float] = field(default_factory=dict)  # by size
+    default: Library | None = None
+    plain: Library | None = None
+    racing: Job | None = None  # the default as it is raced against racing forms
+    candidates: dict[int, _Candidate] = field(default_factory=dict)
+    loaded: set[str] = field(default_factory=set)  # labels the runner knows
+    in_runner: bool = False
+    prepared: bool = False
+    medians: dict[int, tuple[float, float]] = field(default_factory=dict)  # of the default by size: first, last
+
+    def forget_runner(self) -> None:
+        self.loaded.clear()
+        self.in_runner = self.prepared = False
+
+
+class Pool:
+    """`Lab` on this machine. Use it as a context manager."""
+
+    def __init__(self, target: Target, options: LabOptions, *, seed: int, l3_bytes: int) -> None:
+        self._target = target
+        self._options = options
+        self._seed = seed
+        self._l3_bytes = l3_bytes if options.cold_cache else 0
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        count = options.builders or min(cores, _MOST_BUILDERS)
+        self._shares_cores = cores < options.threads + count
+        self._scratch = Scratch()
+        memory = max(_BUILDER_BYTES, options.memory_bytes // _BUILDER_SHARE)
+        arguments = arguments_of(memory, options.file_bytes, options.modules)
+        self._builders = Builders(count, arguments, self._scratch.path)
+        arguments = arguments_of(options.memory_bytes, options.file_bytes, options.modules)
+        self._runner = Child("runner", arguments, threads=options.threads)
+        self._states: dict[str, _State] = {}
+        self._open: _State | None = None
+        self._next_id = p.DEFAULT_ID + 1
+        self._drift = Drift()
+        self.repeated = 0  # races
+        self.threads = options.threads
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all processes and remove all files."""
+        try:
+            self._builders.close()
+            self._runner.close()
+        finally:
+            self._scratch.close()
+
+    @property
+    def restarts(self) -> int:
+        return self._builders.restarts + max(0, self._runner.starts - 1)
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the builders, then of the runner."""
+        return [*self._builders.pids, *([self._runner.pid] if self._runner.pid else [])]
+
+    @property
+    def building(self) -> tuple[int, float]:
+        """Libraries built, and the processor seconds they took."""
+        return self._builders.built, self._builders.cpu_s
+
+    def drift(self) -> float:
+        """The largest relative change of the reference kernel within the run."""
+        return self._drift.largest
+
+    def default_drift(self) -> dict[int, float]:
+        """For each size of the open task that was raced: the default's last median / its first."""
+        return {size: last / first for size, (first, last) in self._state.medians.items()}
+
+    def open(self, task: Task, *, compare: bool = True) -> float:
+        """Make `task` the current one; see `Lab`. A task that was opened before costs next to nothing."""
+        state = self._states.get(task.key)
+        sizes = [list(s.dims) for s in task.sizes]
+        if state is None:
+            state = self._states[task.key] = _State(task, self._task_request(task), sizes)
+        elif sizes != [list(s.dims) for s in state.task.sizes]:
+            state.task = task
+            state.in_runner = False
+            state.first_us.clear()
+            state.medians.clear()
+            if any(dims not in state.timed for dims in sizes):
+                state.timed, state.racing = sizes, None
+        state.compare = state.compare or compare
+        self._open = state
+        self._runner.start()
+        self._ensure(state)
+        probe = len(sizes) - 1 if compare else 0
+        if probe not in state.first_us:
+            state.first_us[probe] = self._probe(state, _label(p.DEFAULT_ID, _FULL), probe, None)
+        return state.first_us[probe]
+
+    def order(self, decisions: Sequence[object]) -> list[int]:
+        """Begin to build candidates of the open task, in this order; returns their ids at once."""
+        state = self._state
+        if state.racing is None:
+            state.racing = self._submit(state, state.task.default, _RACING)
+        first, self._next_id = self._next_id, self._next_id + len(decisions)
+        for candidate, decision in enumerate(decisions, first):
+            job = self._submit(state, decision, _RACING)
+            state.candidates[candidate] = _Candidate(decision, job, _label(candidate, _RACING))
+        return list(range(first, self._next_id))
+
+    def take(self, candidate: int) -> float:
+        """Wait for a candidate; it is checked and run once. Returns that time in us."""
+        state = self._state
+        entry = state.candidates[candidate]
+        try:
+            library = self._await(entry.job, candidate)
+            self._ensure(state)
+            self._load_racing_default(state)
+            # A library that is complete is checked as it ships, and is final already.
+            check = p.BY_DEFAULT if library.special else p.REFERENCES
+            self._load(state, entry.label, library, candidate, check if state.compare else None)
+            entry.library = library
+            size = len(state.task.sizes) - 1
+            us = self._probe(state, entry.label, size, candidate)
+            default_us = self._first_us(state, size)
+        except Failure as failure:
+            if failure.blamed == candidate:
+                self._forget(state, [candidate])
+            raise
+        if us > _HOPELESS * default_us:
+            self.drop([candidate])
+            message = f"{us:.0f} us at its first run, the default takes {default_us:.0f} us"
+            raise Failure(p.SLOWER, message, candidate)
+        return us
+
+    def race(self, candidates: Sequence[int], size: int, rounds: int, default_us: float) -> dict[int, list[float]]:
+        """Samples in us of each candidate at the size of that index, taken in turns.
+
+        `default_us`, about what one call takes, sets how many calls a turn has and how long to wait. A race
+        during which the machine was not itself is repeated once.
+        """
+        state = self._state
+        self._ensure(state)
+        for candidate in candidates:
+            if candidate != p.DEFAULT_ID:
+                entry = state.candidates[candidate]
+                self._load(state, entry.label, entry.library, candidate, None)
+        labels = {self._raced_label(state, c, candidates): c for c in candidates}
+        number = int(min(_MOST_CALLS, max(1, _TURN_S * 1e6 // max(default_us, 1.0))))
+        expected_s = rounds * len(candidates) * (number + 1) * default_us * 1e-6
+        request = {
+            "op": p.RACE,
+            "key": state.task.key,
+            "labels": list(labels),
+            "size": size,
+            "rounds": rounds,
+            "number": number,
+        }
+        reply = self._timed(request, expected_s, labels)
+        if self._drift.is_off(reply["reference_us"]):
+            self.repeated += 1
+            reply = self._timed(request, expected_s, labels)
+        self._drift.note(reply["reference_us"])
+        samples = {labels[label]: us for label, us in reply["us"].items()}
+        if p.DEFAULT_ID in samples:
+            now = median(samples[p.DEFAULT_ID])
+            state.medians[size] = (state.medians.get(size, (now, now))[0], now)
+        return samples
+
+    def final(self, candidate: int) -> None:
+        """Build the form that ships, compare it with the unscheduled function, put it in the racing form's place."""
+        state = self._state
+        entry = state.candidates[candidate]
+        if entry.library is not None and not entry.library.special:
+            return
+        job = self._submit(state, entry.decision, _FULL, FIRST)
+        try:
+            library = self._await(job, candidate)
+            self._ensure(state)
+            label = _label(candidate, _FULL)
+            self._load(state, label, library, candidate, p.REFERENCES if state.compare else None)
+        except Failure as failure:
+            if failure.blamed == candidate:
+                self._forget(state, [candidate])
+            raise
+        self._free(state, entry)
+        entry.job, entry.label, entry.library = job, label, library
+
+    def drop(self, candidates: Sequence[int]) -> None:
+        """Forget candidates, built or not."""
+        for state in self._states.values():
+            found = [c for c in candidates if c in state.candidates]
+            if found:
+                self._forget(state, found)
+
+    @property
+    def _state(self) -> _State:
+        assert self._open is not None, "open a task first"
+        return self._open
+
+    def _task_request(self, task: Task) -> dict:
+        return {
+            "op": p.TASK,
+            "key": task.key,
+            "ir": tvm.ir.save_json(tvm.IRModule({NAME: task.func})),
+            "rule": task.rule.name,
+            "target": self._target.name,
+            "cores": self._target.cores,
+            "vector_math": self._options.vector_math,
+        }
+
+    # Building
+
+    def _submit(self, state: _State, decision: object, form: str, priority: int = LATER) -> Job:
+        plain = None if form == _PLAIN else decision_to_plain(decision)
+        timeout_s = self._options.timeout_s + _SLOW_BUILDS * state.build_s
+        return self._builders.submit(
+            state.request, plain, state.timed if form == _RACING else None, timeout_s, priority
+        )
+
+    def _await(self, job: Job, blamed: int | None) -> Library:
+        try:
+            return job.result.result()
+        except Trouble as trouble:
+            raise Failure(trouble.kind, str(trouble), blamed) from trouble
+
+    # The runner
+
+    def _ensure(self, state: _State) -> None:
+        """The runner knows the task and its default, and has reference results if they are wanted."""
+        jobs: list[tuple[str, Job]] = []
+        if state.default is None:
+            jobs.append(("default", self._submit(state, state.task.default, _FULL, FIRST)))
+        checked = self._checked(state.task) if state.compare and not state.prepared else []
+        if state.plain is None and any(not by_default for _, by_default in checked):
+            jobs.append(("plain", self._submit(state, None, _PLAIN, FIRST)))
+        self._open_in_runner(state)
+        for name, job in jobs:
+            setattr(state, name, self._await(job, None))
+            state.build_s = max(state.build_s, getattr(state, name).build_s)
+        default = _label(p.DEFAULT_ID, _FULL)
+        self._load(state, default, state.default, None, None)
+        if checked:
+            plain = _label(p.DEFAULT_ID, _PLAIN)
+            if state.plain is not None:
+                self._load(state, plain, state.plain, None, None)
+            request = {"op": p.PREPARE, "key": state.task.key, "plain": plain, "default": default, "checked": checked}
+            self._ask(request, _OPEN_TIMES * self._options.timeout_s, None)
+            state.loaded.discard(plain)
+            state.prepared = True
+
+    def _checked(self, task: Task) -> list[tuple[tuple[int, ...], bool]]:
+        """(size, whether the default has to stand for the unscheduled function there)."""
+        names = symbols(task.func)
+        checked = [(dims, iterations(task.func, dict(zip(names, dims))) > _AFFORDABLE) for dims in task.checked]
+        # One affordable size is enough: the default is compared with the unscheduled function there.
+        affordable = [c for c in checked if not c[1]]
+        return affordable or checked
+
+    def _open_in_runner(self, state: _State) -> None:
+        if state.in_runner:
+            return
+        request = {
+            **state.request,
+            "op": p.OPEN,
+            "sizes": [s.dims for s in state.task.sizes],
+            "outputs": state.task.outputs,
+            "weights": state.task.weights,
+            "seed": self._seed,
+            "l3_bytes": self._l3_bytes,
+        }
+        reply = self._ask(request, _OPEN_TIMES * self._options.timeout_s, None)
+        for key in reply["evicted"]:
+            self._states[key].forget_runner()
+        state.in_runner = True
+
+    def _load(self, state: _State, label: str, library: Library, blamed: int | None, check: str | None) -> None:
+        if label in state.loaded:
+            return
+        request = {
+            "op": p.LOAD,
+            "key": state.task.key,
+            "label": label,
+            "path": str(library.path),
+            "check": check,
+            "default": _label(p.DEFAULT_ID, _FULL),
+        }
+        self._ask(request, self._options.timeout_s, blamed)
+        state.loaded.add(label)
+
+    def _load_racing_default(self, state: _State) -> None:
+        """The default in the form that racing candidates have, so that like is raced against like."""
+        library = self._await(state.racing, None)
+        if library.special:
+            self._load(state, _label(p.DEFAULT_ID, _RACING), library, None, p.BY_DEFAULT if state.compare else None)
+
+    def _raced_label(self, state: _State, candidate: int, candidates: Iterable[int]) -> str:
+        if candidate != p.DEFAULT_ID:
+            return state.candidates[candidate].label
+        others = [state.candidates[c].library for c in candidates if c != p.DEFAULT_ID]
+        if others and all(library.special for library in others):
+            self._load_racing_default(state)
+            return _label(p.DEFAULT_ID, _RACING)
+        return _label(p.DEFAULT_ID, _FULL)
+
+    def _first_us(self, state: _State, size: int) -> float:
+        if size not in state.first_us:
+            state.first_us[size] = self._probe(state, _label(p.DEFAULT_ID, _FULL), size, None)
+        return state.first_us[size]
+
+    def _probe(self, state: _State, label: str, size: int, blamed: int | None) -> float:
+        request = {"op": p.PROBE, "key": state.task.key, "label": label, "size": size}
+        with self._quiet():
+            return float(self._ask(request, self._options.timeout_s, blamed)["us"])
+
+    def _timed(self, request: dict, expected_s: float, labels: dict[str, int]) -> dict:
+        with self._quiet():
+            return self._ask(request, self._options.timeout_s + 10 * expected_s, None, labels)
+
+    @contextmanager
+    def _quiet(self) -> Iterator[None]:
+        """No builder runs on a core that the kernels use."""
+        with self._builders.held() if self._shares_cores else nullcontext():
+            yield
+
+    def _ask(self, request: dict, timeout_s: float, blamed: int | None, labels: dict[str, int] | None = None) -> dict:
+        """The runner's reply; `Failure` blames `blamed`, or whoever had the turn."""
+
+        def heard(note: dict) -> None:
+            nonlocal blamed
+            blamed = labels[note["turn"]]
+
+        try:
+            return self._runner.ask(request, timeout_s, heard if labels else None)
+        except Trouble as trouble:
+            if isinstance(trouble, Gone):
+                for state in self._states.values():
+                    state.forget_runner()
+            raise Failure(trouble.kind, str(trouble), blamed) from trouble
+
+    # Forgetting
+
+    def _forget(self, state: _State, candidates: Sequence[int]) -> None:
+        for candidate in candidates:
+            entry = state.candidates.pop(candidate, None)
+            if entry is not None:
+                self._free(state, entry)
+
+    def _free(self, state: _State, entry: _Candidate) -> None:
+        """Without its code in the runner and its library on disk."""
+        if not entry.job.result.cancel():
+            entry.job.result.add_done_callback(_remove)
+        if entry.label in state.loaded:
+            state.loaded.discard(entry.label)
+            self._ask({"op": p.DROP, "key": state.task.key, "labels": [entry.label]}, self._options.timeout_s, None)
+
+
+def _label(candidate: int, form: str) -> str:
+    return f"{candidate}-{form}"
+
+
+def _remove(result: Future[Library]) -> None:
+    if not result.cancelled() and result.exception() is None:
+        result.result().path.unlink(missing_ok=True)
