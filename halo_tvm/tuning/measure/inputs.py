@@ -102,7 +102,9 @@ def differences(found: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> 
 _TOLERANCE = {"float64": 1e-10, "float32": 2e-4, "float16": 2e-2, "bfloat16": 5e-2}
 
 
-def _value(param: tvm.ir.Var, env: Env, is_output: bool, rng: np.random.Generator, device: tvm.runtime.Device) -> object:
+def _value(
+    param: tvm.ir.Var, env: Env, is_output: bool, rng: np.random.Generator, device: tvm.runtime.Device
+) -> object:
     if not isinstance(param.ty, tirx.BufferType):
         return env[param]
     shape, dtype = shape_of(param, env), str(param.ty.dtype)

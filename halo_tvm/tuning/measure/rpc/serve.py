@@ -13,8 +13,11 @@ import signal
 import socket
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
+
+import psutil
 
 from ....errors import EnvironmentProblem, MissingPackage, UsageError
 from ....targets import read_host
@@ -23,6 +26,7 @@ DESCRIBE = "halo_tvm.rpc.describe"  # a server of ours answers it with JSON
 _TRACKER_PORTS = range(9190, 9200)
 _SERVER_PORTS = range(9090, 9200)
 _LOOK_S = 0.2  # how soon a listener that a session took down is replaced
+_DESERTED_S = 2.0  # a session that can still end by itself does so before
 
 
 def loopback_or_trusted(host: str, trust_network: bool) -> str:
@@ -91,8 +95,10 @@ def serve_device(
         state = _listen(host, port, tracker, key)
         where = f"for tracker {shown(*tracker)}" if tracker else "without a tracker"
         ready(f"server at {shown(host, state.port)} with device key {key} {where}")
+        deserted = Deserted(state.port)
         while True:
             state.thread.join(_LOOK_S)
+            deserted.kill()
             if not state.thread.is_alive():
                 state.sock.close()
                 os.chdir(home)  # a session works in a directory of its own
@@ -112,6 +118,30 @@ def _listen(host: str, port: int | None, tracker: tuple[str, int] | None, key: s
         return PopenRPCServerState(host, p, p + 1, tracker_addr=tracker, key=key, silent=True)
 
     return _bound(bind, host, port, _SERVER_PORTS)
+
+
+class Deserted:
+    """Sessions whose client is gone, but which hang in its code and do not notice."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._since: dict[int, float] = {}
+
+    def kill(self) -> None:
+        """End those that have been so for a while; call it again and again."""
+        now = time.monotonic()
+        for session in multiprocessing.active_children():
+            if not self._is_deserted(session.pid):
+                self._since.pop(session.pid, None)
+            elif now - self._since.setdefault(session.pid, now) > _DESERTED_S:
+                session.kill()
+
+    def _is_deserted(self, pid: int | None) -> bool:
+        try:
+            connections = psutil.Process(pid).net_connections("tcp")
+        except psutil.Error:  # it ended meanwhile
+            return False
+        return any(c.laddr.port == self._port and c.status == psutil.CONN_CLOSE_WAIT for c in connections)
 
 
 def _bound(bind: Callable[[int], object], host: str, port: int | None, ports: range) -> object:

@@ -1,0 +1,370 @@
+"""The lab on devices of a tracker: libraries are built here, and loaded, checked and timed there."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import tvm
+
+from ....errors import EnvironmentProblem
+from ....records.decision import decision_to_plain
+from ....targets import Target, read_host
+from ...sizes import iterations, symbols
+from ...task import Task
+from .. import protocol as p
+from ..build import NAME
+from ..builders import FIRST, Builders, Job, Library
+from ..child import Child, Gone, Trouble
+from ..confined import arguments_of
+from ..lab import Failure, LabOptions
+from ..scratch import Scratch
+from .device import Device, device_of
+from .runner import CONNECT, PING
+from .tracker import Tracker
+
+T = TypeVar("T")
+
+_CONNECT_S = 20.0  # a server forks a process for a session
+_UPLOAD_S = 120.0  # for the weights of a task, on top of the time of running it
+_PING_S = 10.0
+_TURN_S = 0.002  # a turn lasts at least this long
+_MOST_CALLS = 500
+_HOPELESS = 3.0  # a candidate this much slower than the default at its first run is not timed
+_AFFORDABLE = 3e8  # iterations of an unscheduled function worth waiting for
+_SLOW_BUILDS = 3.0  # code that takes long to generate does so for every decision
+_OPEN_TIMES = 6  # opening a task runs an unscheduled function
+_STRIKES = 2  # sessions that may be lost to the same candidate
+_PLAIN = "plain"
+
+
+class _Lost(Exception):
+    """Control flow: a session ended while candidate `blamed` ran, or nothing of ours (None)."""
+
+    def __init__(self, trouble: Trouble, blamed: int | None) -> None:
+        super().__init__(str(trouble))
+        self.kind = p.TIMEOUT if trouble.kind == p.TIMEOUT else p.CRASH
+        self.blamed = blamed
+
+
+@dataclass
+class _Opened:
+    """A task that was opened, here and in the session of now."""
+
+    task: Task
+    request: dict  # TASK
+    default: Job
+    plain: Job | None = None
+    compare: bool = False
+    ordered: dict[int, Job] = field(default_factory=dict)  # not taken yet
+    libraries: dict[int, Path] = field(default_factory=dict)  # built, checked, and not dropped
+    first_us: float = 0.0
+    # In the session:
+    loaded: set[int] = field(default_factory=set)
+    prepared: bool = False
+
+    def forget_session(self) -> None:
+        self.loaded.clear()
+        self.prepared = False
+
+
+class RpcLab:
+    """Measures on devices with one key, one at a time. A context manager; every method may raise `Failure`.
+
+    A session that is lost is nobody's fault the first time: the next free device gets the open task with the
+    candidates that are left, and what was asked is asked again. `EnvironmentProblem` when no device is free in time.
+    """
+
+    def __init__(
+        self, target: Target, options: LabOptions, address: tuple[str, int], key: str, *, seed: int,
+        wait_s: float, session_s: float,
+    ) -> None:  # fmt: skip
+        self._target = target
+        self._options = options
+        self._tracker = Tracker(address)
+        self._key = key
+        self._seed = seed
+        self._wait_s = wait_s
+        self._session_s = session_s
+        arguments = arguments_of(options.memory_bytes, options.file_bytes, options.modules)
+        self._scratch = Scratch()
+        self._builders = Builders(options.builders or read_host().cores, arguments, self._scratch.path)
+        self._child = Child("rpc.runner", arguments, threads=1)
+        self._device: Device | None = None
+        self._opened: dict[str, _Opened] = {}
+        self._now: _Opened | None = None
+        self._open_there: tuple[str, tuple[tuple[int, ...], ...]] | None = None
+        self._session_ends = 0.0
+        self._running: int | None = None
+        self._next_id = p.DEFAULT_ID + 1
+        self._lost = 0
+
+    @property
+    def device(self) -> Device:
+        """What the device of the first session says of itself."""
+        assert self._device is not None, "enter the lab first"
+        return self._device
+
+    @property
+    def restarts(self) -> int:
+        return self._lost + self._builders.restarts
+
+    @property
+    def threads(self) -> int:
+        return self.device.threads
+
+    def __enter__(self) -> RpcLab:
+        try:
+            self._connect(self._session_s)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the session and all processes here, and remove all files."""
+        try:
+            self._builders.close()
+            self._child.close()
+        finally:
+            self._scratch.close()
+
+    def drift(self) -> float:
+        """Nothing is known of it: no kernel of ours is timed on the device before every race."""
+        return 0.0
+
+    def open(self, task: Task, *, compare: bool = True) -> float:
+        """Make `task` the current one. Returns the default's first time in us at its heaviest size."""
+        now = self._opened.get(task.key)
+        if now is None:
+            request = {
+                "op": p.TASK, "key": task.key, "ir": tvm.ir.save_json(tvm.IRModule({NAME: task.func})),
+                "rule": task.rule.name, "target": self._target.name, "cores": self._target.cores,
+                "vector_math": self._options.vector_math,
+            }  # fmt: skip
+            default = self._builders.submit(request, decision_to_plain(task.default), None, self._timeout_s, FIRST)
+            now = self._opened[task.key] = _Opened(task, request, default)
+        now.task, now.compare = task, compare or now.compare
+        if now.compare and now.plain is None:
+            now.plain = self._builders.submit(now.request, None, None, self._timeout_s, FIRST)
+        self._now = now
+        now.libraries[p.DEFAULT_ID] = self._built(now.default, None).path
+        if now.plain is not None:
+            self._built(now.plain, None)
+        size = len(task.sizes) - 1 if compare else 0
+        first_us = self._on_device(lambda: self._probe(p.DEFAULT_ID, size), self._timeout_s)
+        if compare:
+            now.first_us = first_us
+        return first_us
+
+    def order(self, decisions: Sequence[object]) -> list[int]:
+        """Begin to build candidates of the open task, in this order; returns their ids at once."""
+        now = self._now
+        first, self._next_id = self._next_id, self._next_id + len(decisions)
+        timeout_s = self._timeout_s
+        if now.default.result.done():
+            timeout_s += _SLOW_BUILDS * now.default.result.result().build_s
+        for candidate, decision in enumerate(decisions, first):
+            plain = decision_to_plain(decision)
+            now.ordered[candidate] = self._builders.submit(now.request, plain, None, timeout_s)
+        return list(range(first, self._next_id))
+
+    def take(self, candidate: int) -> float:
+        """Wait for a candidate that was ordered; it is checked and run once. Returns that time in us."""
+        now = self._now
+        path = self._built(now.ordered.pop(candidate), candidate).path
+        size = len(now.task.sizes) - 1
+
+        def check_and_run() -> float:
+            if candidate not in now.loaded:
+                self._load(candidate, path, p.REFERENCES if now.compare else None)
+            return self._probe(candidate, size)
+
+        try:
+            first_us = self._on_device(check_and_run, 3 * self._timeout_s)
+        except Failure:
+            path.unlink(missing_ok=True)
+            raise
+        now.libraries[candidate] = path
+        if now.first_us and first_us > _HOPELESS * now.first_us:
+            self.drop([candidate])
+            message = f"{first_us:.0f} us at its first run, the default takes {now.first_us:.0f} us"
+            raise Failure(p.SLOWER, message, candidate)
+        return first_us
+
+    def race(self, candidates: Sequence[int], size: int, rounds: int, default_us: float) -> dict[int, list[float]]:
+        """Samples in us of each candidate at the size of that index, taken in turns."""
+        number = int(min(_MOST_CALLS, max(1, _TURN_S * 1e6 // max(default_us, 1.0))))
+        timeout_s = self._timeout_s + 10 * rounds * len(candidates) * (number + 1) * default_us * 1e-6
+        labels = [str(i) for i in candidates]
+        request = {"op": p.RACE, "labels": labels, "size": size, "rounds": rounds, "number": number}
+
+        def run() -> dict[int, list[float]]:
+            return {int(label): us for label, us in self._ask(request, timeout_s)["us"].items()}
+
+        return self._on_device(run, timeout_s)
+
+    def final(self, candidate: int) -> None:
+        """Nothing to do: every candidate is built as it ships, and checked in full."""
+
+    def drop(self, candidates: Sequence[int]) -> None:
+        """Forget candidates, built or not. The device hears of it when it is asked something next."""
+        for opened in self._opened.values():
+            for candidate in candidates:
+                job, path = opened.ordered.pop(candidate, None), opened.libraries.pop(candidate, None)
+                if job is not None and not job.result.cancel():
+                    job.result.add_done_callback(_remove)
+                if path is not None:
+                    path.unlink(missing_ok=True)
+
+    # What follows talks to the process that holds the session.
+
+    def _on_device(self, do: Callable[[], T], needed_s: float) -> T:
+        """What `do` returns, asked again of another device when the session is lost meanwhile."""
+        strikes: Counter[int | None] = Counter()
+        while True:
+            try:
+                if time.monotonic() + needed_s > self._session_ends:
+                    self._end_session()
+                    self._connect(max(self._session_s, 2 * needed_s))
+                self._carry_over()
+                return do()
+            except _Lost as lost:
+                self._lost += 1
+                self._end_session()
+                strikes[lost.blamed] += 1
+                if strikes[lost.blamed] < _STRIKES:
+                    continue
+                self._drop_failed(lost.blamed)
+                message = f"{_STRIKES} devices were lost, the last with: {lost}"
+                raise Failure(lost.kind, message, lost.blamed) from lost
+
+    def _connect(self, session_s: float) -> None:
+        """Take a free device; `EnvironmentProblem` when there is none in time, or none that can run the target."""
+        deadline = time.monotonic() + self._wait_s
+        while True:
+            self._child.ask({"op": PING}, _PING_S)  # a server waits for us for a few seconds only, no start fits in
+            granted = self._tracker.request(self._key, max(1.0, deadline - time.monotonic()))
+            request = {
+                "op": CONNECT, "host": granted.host, "port": granted.port, "password": granted.password,
+                "session_s": int(session_s + _CONNECT_S),
+            }  # fmt: skip
+            try:
+                answers = self._child.ask(request, _CONNECT_S)
+                break
+            except Trouble as trouble:  # it died since the tracker heard of it
+                if not isinstance(trouble, Gone):
+                    self._child.close()
+                if time.monotonic() > deadline:
+                    raise EnvironmentProblem(
+                        f"a device with key {self._key} was expected to take a session within "
+                        f"{self._wait_s:.0f} s, but those that the tracker {self._tracker} names do not "
+                        f"({str(trouble)[:200]}): {self._tracker.free()}: look after the servers"
+                    ) from trouble
+        device = device_of(answers)
+        refusal = device.refusal(self._target)
+        if refusal:
+            raise EnvironmentProblem(
+                f"a device that runs {self._target.name} was expected under the key {self._key}, but {refusal}: "
+                "correct --target or --device-key"
+            )
+        self._device = self._device or device
+        self._session_ends = time.monotonic() + session_s
+
+    def _end_session(self) -> None:
+        self._child.close()
+        self._session_ends = 0.0
+        self._open_there = None
+        for opened in self._opened.values():
+            opened.forget_session()
+
+    def _carry_over(self) -> None:
+        """Bring the open task, as far as the device does not have it, and take from there what was dropped."""
+        now = self._now
+        task = now.task
+        sizes = tuple(s.dims for s in task.sizes)
+        self._running = None
+        if self._open_there != (task.key, sizes):
+            request = {
+                **now.request, "op": p.OPEN, "sizes": sizes, "outputs": task.outputs, "weights": task.weights,
+                "seed": self._seed, "cold": self._options.cold_cache,
+            }  # fmt: skip
+            for key in self._ask(request, _UPLOAD_S)["evicted"]:
+                self._opened[key].forget_session()
+            self._open_there = (task.key, sizes)
+        for candidate in sorted(now.libraries.keys() - now.loaded):
+            self._load(candidate, now.libraries[candidate], None)
+        if now.compare and not now.prepared:
+            self._prepare()
+        dropped = [str(i) for i in now.loaded - now.libraries.keys()]
+        self._running = None
+        if dropped:
+            self._ask({"op": p.DROP, "labels": dropped}, self._timeout_s)
+            now.loaded &= now.libraries.keys()
+
+    def _prepare(self) -> None:
+        task = self._now.task
+        self._running = p.DEFAULT_ID
+        path = str(self._now.plain.result.result().path)
+        self._ask({"op": p.LOAD, "label": _PLAIN, "path": path, "check": None}, self._timeout_s)
+        names = symbols(task.func)
+        checked = [(dims, iterations(task.func, dict(zip(names, dims))) > _AFFORDABLE) for dims in task.checked]
+        # One affordable size is enough: the default is compared with the unscheduled function there.
+        if any(not by_default for _, by_default in checked):
+            checked = [c for c in checked if not c[1]]
+        request = {"op": p.PREPARE, "plain": _PLAIN, "default": str(p.DEFAULT_ID), "checked": checked}
+        self._ask(request, _OPEN_TIMES * self._timeout_s)
+        self._now.prepared = True
+
+    def _load(self, candidate: int, path: Path, check: str | None) -> None:
+        self._running = candidate
+        self._ask({"op": p.LOAD, "label": str(candidate), "path": str(path), "check": check}, 2 * self._timeout_s)
+        self._now.loaded.add(candidate)
+
+    def _probe(self, candidate: int, size: int) -> float:
+        self._running = candidate
+        return float(self._ask({"op": p.PROBE, "label": str(candidate), "size": size}, self._timeout_s)["us"])
+
+    def _ask(self, request: dict, timeout_s: float) -> dict:
+        """The reply; `Failure` when the candidate that runs is at fault, `_Lost` when the device no longer answers."""
+        try:
+            return self._child.ask({"key": self._now.task.key, **request}, timeout_s, self._note)
+        except Gone as gone:
+            raise _Lost(gone, self._running) from gone
+        except Trouble as trouble:
+            try:
+                self._child.ask({"op": PING}, _PING_S)
+            except Trouble:
+                raise _Lost(trouble, self._running) from trouble
+            self._drop_failed(self._running)
+            raise Failure(trouble.kind, str(trouble), self._running) from trouble
+
+    def _drop_failed(self, candidate: int | None) -> None:
+        if candidate is not None and candidate != p.DEFAULT_ID:
+            self.drop([candidate])
+
+    def _note(self, message: dict) -> None:
+        self._running = int(message["turn"])
+
+    def _built(self, job: Job, blamed: int | None) -> Library:
+        try:
+            return job.result.result()
+        except Trouble as trouble:
+            raise Failure(trouble.kind, str(trouble), blamed) from trouble
+
+    @property
+    def _timeout_s(self) -> float:
+        return self._options.timeout_s
+
+
+def _remove(result: Future[Library]) -> None:
+    if not result.cancelled() and result.exception() is None:
+        result.result().path.unlink(missing_ok=True)
