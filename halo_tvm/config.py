@@ -197,6 +197,15 @@ class TuneConfig(Config):
                 "--rpc names a tracker and --device-key the device to ask it for, so both are needed, but only "
                 f"{given} was given: add {missing}"
             )
+        if self.rpc and self.device_key:
+            parse_address(self.rpc, "--rpc")
+            check_device_key(self.device_key)
+        for option_name, value in (("--stages", self.stages), ("--resume", self.resume)):
+            if value and self.engine != ENGINES[0]:
+                raise UsageError(
+                    f"{option_name} belongs to the engine {ENGINES[0]}, but --engine {self.engine} was given: leave one "
+                    "of the two out"
+                )
 
     def compile_config(
         self, model: str | None = None, shape: tuple[str, ...] | None = None, inputs: str | None = None

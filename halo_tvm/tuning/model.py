@@ -12,7 +12,7 @@ from typing import TextIO
 import tvm
 
 from ..compiler import lower
-from ..config import TuneConfig
+from ..config import TuneConfig, parse_address
 from ..errors import EnvironmentProblem, NoValidTrial, UsageError
 from ..importers import import_model
 from ..lookup import fingerprint_of
@@ -23,6 +23,7 @@ from ..records.home import check_writable_log, log_dirs, user_logs
 from ..targets import Target, can_run_here, read_host, resolve
 from .budget import parse_budget
 from .many import by_model, lower_each, merged
+from .measure.rpc import Device, device_behind, refuse_other_targets
 from .model_list import ListedModel, once_each, read_model_list
 from .progress import Progress, say
 from .result import TuneResult
@@ -32,6 +33,7 @@ from .tuner import TuneOptions, Tuner
 
 _MEMORY_CAP = 8 << 30
 _MEMORY_SHARE = 0.6
+_RPC = "--rpc HOST:PORT --device-key KEY"
 
 
 def tune_model(config: TuneConfig) -> TuneResult:
@@ -42,13 +44,18 @@ def tune_model(config: TuneConfig) -> TuneResult:
     `KeyboardInterrupt` after an interruption, with everything committed kept and a summary shown.
     """
     load_plugins()
-    target = resolve(config.target, cores=config.threads)
-    _check_can_run(target, config)
+    device = _device(config)
+    if device is None:
+        target = resolve(config.target, cores=config.threads)
+        _check_can_run(target)
+    else:
+        target = resolve(config.target, host=device.host, cores=device.threads or config.threads)
+        refuse_other_targets(device, target, config.device_key)
     parse_budget(config.budget)
     models = models_of(config)
     check_writable_log(_directory(config))
     if len(models) == 1:
-        return _run(_tasks_of(models[0], target, config), target, config)
+        return _run(_tasks_of(models[0], target, config), target, config, device)
     lowered = lower_each(models, lambda entry: _tasks_of(entry, target, config), say)
     tasks = merged(lowered)
     failure = None
@@ -56,7 +63,7 @@ def tune_model(config: TuneConfig) -> TuneResult:
         result = _unmeasured(tasks, target, config)
     else:
         try:
-            result = _run(tasks, target, config)
+            result = _run(tasks, target, config, device)
         except NoValidTrial as error:
             failure, result = error, _unmeasured(tasks, target, config)
     return by_model(result, lowered, tasks, failure)
@@ -85,7 +92,7 @@ def tune_module(
 
     `modules` are imported by the measurement worker: they register rules and targets no entry point names.
     """
-    return _run(tasks_of(mod, target, ranges), target, config, modules, stream)
+    return _run(tasks_of(mod, target, ranges), target, config, _device(config), modules, stream)
 
 
 def options_of(config: TuneConfig, target: Target, modules: Sequence[str] = ()) -> TuneOptions:
@@ -145,15 +152,17 @@ def _tasks_of(entry: ListedModel, target: Target, config: TuneConfig) -> Tasks:
 
 
 def _run(
-    tasks: Tasks, target: Target, config: TuneConfig, modules: Sequence[str] = (), stream: TextIO | None = None
-) -> TuneResult:
+    tasks: Tasks, target: Target, config: TuneConfig, device: Device | None,
+    modules: Sequence[str] = (), stream: TextIO | None = None,
+) -> TuneResult:  # fmt: skip
     options = options_of(config, target, modules)
+    fingerprint = device.fingerprint(target) if device else fingerprint_of(target)
     with Progress(len(tasks.tasks), options.budget_s, stream, trials=options.trials) as progress:
         if config.engine == "metaschedule":
             from .metaschedule import tune_tasks
 
             return tune_tasks(tasks, target, options, progress)
-        tuner = Tuner(tasks, target, fingerprint_of(target), options, progress)
+        tuner = Tuner(tasks, target, fingerprint, options, progress)
         try:
             return tuner.run()
         except KeyboardInterrupt:
@@ -174,17 +183,26 @@ def _directory(config: TuneConfig) -> Path:
     return Path(config.log) if config.log else user_logs()
 
 
-def _check_can_run(target: Target, config: TuneConfig | None = None) -> None:
-    """`EnvironmentProblem` unless what is built for `target` can be measured: here, or on the device of `--rpc`."""
-    if config is not None and config.rpc:
-        return
+def _device(config: TuneConfig) -> Device | None:
+    """What the device that `--rpc` and `--device-key` name says of itself; None when this machine measures."""
+    return device_behind(parse_address(config.rpc, "--rpc"), config.device_key) if config.rpc else None
+
+
+def _check_can_run(target: Target) -> None:
+    """`EnvironmentProblem` unless what is built for `target` can be measured here."""
     answer = can_run_here(target)
-    if not answer or target.spec.gpu:
-        why = answer.reason or "measuring on GPUs of this machine is not supported yet"
+    if target.spec.gpu:
+        why = f"{answer.reason}; " if answer.reason else ""
+        raise EnvironmentProblem(
+            f"tuning measures on this machine, so it needs a CPU target that runs here, but {target.name} is for GPUs: "
+            f"{why}kernels of GPUs are not measured yet, with a GPU here or through --rpc neither: compile without "
+            f"tuning, or tune a CPU target here, or that of another machine with {_RPC}"
+        )
+    if not answer:
         raise EnvironmentProblem(
             f"tuning measures on this machine, so it needs a CPU target that runs here, but {target.name} does not: "
-            f"{why}; or measure on a machine that has such a device: start `halo-tvm rpc tracker` and `halo-tvm rpc "
-            "server` there, and give --rpc HOST:PORT and --device-key KEY here"
+            f"{answer.reason}; or measure on a machine where it does: start a tracker here and a server there with "
+            f"`halo-tvm rpc`, and give {_RPC}"
         )
 
 

@@ -16,6 +16,9 @@ def as_report(result: r.TuneResult, config: TuneConfig | None = None) -> schema.
 
     With the options of the run, the notes end with what to do next.
     """
+    lookup = {name: found for name, found in result.lookup.items() if name != "directories"}  # no paths
+    if "reasons" in lookup:
+        lookup["reasons"] = len(lookup["reasons"])
     skipped = [f"skipped {s['count']} x {s['readable']}: {s['reason']}" for s in result.skipped]
     following = [] if config is None else next_steps(result, config)
     return schema.TuneResult(
@@ -30,7 +33,7 @@ def as_report(result: r.TuneResult, config: TuneConfig | None = None) -> schema.
         measured=result.measured,
         failures=result.failures,
         skipped=result.skipped,
-        lookup={name: found for name, found in result.lookup.items() if name != "directories"},  # no paths
+        lookup=lookup,
         engine=result.engine,
         run=result.run,
         resumed=result.resumed,

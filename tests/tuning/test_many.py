@@ -279,9 +279,11 @@ def test_the_interrupted_are_told_how_to_go_on(tmp_path, tiny, fake, monkeypatch
 
 
 def test_what_cannot_be_measured_here_names_the_ways_forward() -> None:
-    with pytest.raises(EnvironmentProblem, match="--rpc HOST:PORT and --device-key KEY") as caught:
+    with pytest.raises(EnvironmentProblem, match="--rpc HOST:PORT --device-key KEY") as caught:
         tune_model(TuneConfig(model="mlp", target="cuda:sm_90"))
-    assert caught.value.exit_code == 5
+    assert caught.value.exit_code == 5 and "a GPU here" in str(caught.value)
+    with pytest.raises(EnvironmentProblem, match="arm.* start a tracker here and a server there.*--rpc HOST:PORT"):
+        tune_model(TuneConfig(model="mlp", target="arm"))
 
 
 def test_options_that_need_each_other() -> None:
