@@ -6,8 +6,9 @@ from ....targets import Target
 from ..lab import LabOptions
 from .device import Device
 from .lab import RpcLab
+from .session import device_behind, refuse_other_targets
 
-__all__ = ["Device", "RpcLab", "make_rpc_lab"]
+__all__ = ["Device", "RpcLab", "device_behind", "make_rpc_lab", "refuse_other_targets"]
 
 
 def make_rpc_lab(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -12,7 +11,6 @@ from typing import TypeVar
 
 import tvm
 
-from ....errors import EnvironmentProblem
 from ....records.decision import decision_to_plain
 from ....targets import Target, read_host
 from ...sizes import iterations, symbols
@@ -20,19 +18,16 @@ from ...task import Task
 from .. import protocol as p
 from ..build import NAME
 from ..builders import FIRST, Builders, Job, Library
-from ..child import Child, Gone, Trouble
+from ..child import Gone, Trouble
 from ..confined import arguments_of
 from ..lab import Failure, LabOptions
 from ..scratch import Scratch
-from .device import Device, device_of
-from .runner import CONNECT, PING
-from .tracker import Tracker
+from .device import Device
+from .session import Session, refuse_other_targets
 
 T = TypeVar("T")
 
-_CONNECT_S = 20.0  # a server forks a process for a session
 _UPLOAD_S = 120.0  # for the weights of a task, on top of the time of running it
-_PING_S = 10.0
 _TURN_S = 0.002  # a turn lasts at least this long
 _MOST_CALLS = 500
 _HOPELESS = 3.0  # a candidate this much slower than the default at its first run is not timed
@@ -86,20 +81,19 @@ class RpcLab:
     ) -> None:  # fmt: skip
         self._target = target
         self._options = options
-        self._tracker = Tracker(address)
         self._key = key
         self._seed = seed
-        self._wait_s = wait_s
         self._session_s = session_s
         arguments = arguments_of(options.memory_bytes, options.file_bytes, options.modules)
         self._scratch = Scratch()
         self._builders = Builders(options.builders or read_host().cores, arguments, self._scratch.path)
-        self._child = Child("rpc.runner", arguments, threads=1)
+        self._session = Session(
+            address, key, wait_s=wait_s, memory_bytes=options.memory_bytes, file_bytes=options.file_bytes
+        )
         self._device: Device | None = None
         self._opened: dict[str, _Opened] = {}
         self._now: _Opened | None = None
         self._open_there: tuple[str, tuple[tuple[int, ...], ...]] | None = None
-        self._session_ends = 0.0
         self._running: int | None = None
         self._next_id = p.DEFAULT_ID + 1
         self._lost = 0
@@ -120,7 +114,7 @@ class RpcLab:
 
     def __enter__(self) -> RpcLab:
         try:
-            self._connect(self._session_s)
+            self._begin_session(self._session_s)
         except BaseException:
             self.close()
             raise
@@ -133,7 +127,7 @@ class RpcLab:
         """End the session and all processes here, and remove all files."""
         try:
             self._builders.close()
-            self._child.close()
+            self._session.end()
         finally:
             self._scratch.close()
 
@@ -225,16 +219,16 @@ class RpcLab:
                 if path is not None:
                     path.unlink(missing_ok=True)
 
-    # What follows talks to the process that holds the session.
+    # On the device
 
     def _on_device(self, do: Callable[[], T], needed_s: float) -> T:
         """What `do` returns, asked again of another device when the session is lost meanwhile."""
         strikes: Counter[int | None] = Counter()
         while True:
             try:
-                if time.monotonic() + needed_s > self._session_ends:
+                if self._session.left_s < needed_s:
                     self._end_session()
-                    self._connect(max(self._session_s, 2 * needed_s))
+                    self._begin_session(max(self._session_s, 2 * needed_s))
                 self._carry_over()
                 return do()
             except _Lost as lost:
@@ -247,41 +241,13 @@ class RpcLab:
                 message = f"{_STRIKES} devices were lost, the last with: {lost}"
                 raise Failure(lost.kind, message, lost.blamed) from lost
 
-    def _connect(self, session_s: float) -> None:
-        """Take a free device; `EnvironmentProblem` when there is none in time, or none that can run the target."""
-        deadline = time.monotonic() + self._wait_s
-        while True:
-            self._child.ask({"op": PING}, _PING_S)  # a server waits for us for a few seconds only, no start fits in
-            granted = self._tracker.request(self._key, max(1.0, deadline - time.monotonic()))
-            request = {
-                "op": CONNECT, "host": granted.host, "port": granted.port, "password": granted.password,
-                "session_s": int(session_s + _CONNECT_S),
-            }  # fmt: skip
-            try:
-                answers = self._child.ask(request, _CONNECT_S)
-                break
-            except Trouble as trouble:  # it died since the tracker heard of it
-                if not isinstance(trouble, Gone):
-                    self._child.close()
-                if time.monotonic() > deadline:
-                    raise EnvironmentProblem(
-                        f"a device with key {self._key} was expected to take a session within "
-                        f"{self._wait_s:.0f} s, but those that the tracker {self._tracker} names do not "
-                        f"({str(trouble)[:200]}): {self._tracker.free()}: look after the servers"
-                    ) from trouble
-        device = device_of(answers)
-        refusal = device.refusal(self._target)
-        if refusal:
-            raise EnvironmentProblem(
-                f"a device that runs {self._target.name} was expected under the key {self._key}, but {refusal}: "
-                "correct --target or --device-key"
-            )
+    def _begin_session(self, lasting_s: float) -> None:
+        device = self._session.begin(lasting_s)
+        refuse_other_targets(device, self._target, self._key)
         self._device = self._device or device
-        self._session_ends = time.monotonic() + session_s
 
     def _end_session(self) -> None:
-        self._child.close()
-        self._session_ends = 0.0
+        self._session.end()
         self._open_there = None
         for opened in self._opened.values():
             opened.forget_session()
@@ -336,13 +302,11 @@ class RpcLab:
     def _ask(self, request: dict, timeout_s: float) -> dict:
         """The reply; `Failure` when the candidate that runs is at fault, `_Lost` when the device no longer answers."""
         try:
-            return self._child.ask({"key": self._now.task.key, **request}, timeout_s, self._note)
+            return self._session.ask({"key": self._now.task.key, **request}, timeout_s, self._note)
         except Gone as gone:
             raise _Lost(gone, self._running) from gone
         except Trouble as trouble:
-            try:
-                self._child.ask({"op": PING}, _PING_S)
-            except Trouble:
+            if not self._session.is_alive():
                 raise _Lost(trouble, self._running) from trouble
             self._drop_failed(self._running)
             raise Failure(trouble.kind, str(trouble), self._running) from trouble

@@ -1,0 +1,96 @@
+"""A session with a device: a free server is asked for, and held by a process of its own."""
+
+from __future__ import annotations
+
+import time
+
+from ....errors import EnvironmentProblem
+from ....targets import Target
+from ..child import Child, Gone, Trouble
+from ..confined import arguments_of
+from .device import Device, device_of
+from .runner import CONNECT, PING
+from .tracker import Tracker
+
+_CONNECT_S = 20.0  # a server forks a process for a session
+_PING_S = 10.0
+
+
+class Session:
+    """At most one session at a time. Whoever asks must be ready for `Trouble`."""
+
+    def __init__(
+        self, address: tuple[str, int], key: str, *, wait_s: float, memory_bytes: int, file_bytes: int
+    ) -> None:
+        self._tracker = Tracker(address)
+        self._key = key
+        self._wait_s = wait_s
+        self._child = Child("rpc.runner", arguments_of(memory_bytes, file_bytes, ()), threads=1)
+        self._ends = 0.0
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the server may end it; negative when there is none."""
+        return self._ends - time.monotonic()
+
+    def begin(self, lasting_s: float) -> Device:
+        """Take a free device for so long; `EnvironmentProblem` when none takes a session in time."""
+        deadline = time.monotonic() + self._wait_s
+        while True:
+            try:
+                # Now, because a server that was granted waits for us a few seconds only: no start fits in.
+                self._child.ask({"op": PING}, _PING_S)
+                granted = self._tracker.request(self._key, max(1.0, deadline - time.monotonic()))
+                request = {
+                    "op": CONNECT, "host": granted.host, "port": granted.port, "password": granted.password,
+                    "session_s": int(lasting_s + 2 * _CONNECT_S),
+                }  # fmt: skip
+                answers = self._child.ask(request, _CONNECT_S)
+                break
+            except Trouble as trouble:  # the server died since the tracker heard of it
+                if not isinstance(trouble, Gone):
+                    self._child.close()
+                if time.monotonic() > deadline:
+                    raise EnvironmentProblem(
+                        f"a device with key {self._key} was expected to take a session within {self._wait_s:.0f} s, "
+                        f"but those that the tracker {self._tracker} names do not ({str(trouble)[:200]}): "
+                        f"{self._tracker.free()}: look after the servers"
+                    ) from trouble
+        self._ends = time.monotonic() + lasting_s
+        return device_of(answers)
+
+    def ask(self, request: dict, timeout_s: float, heard: object = None) -> dict:
+        """As `Child.ask`."""
+        return self._child.ask(request, timeout_s, heard)
+
+    def is_alive(self) -> bool:
+        """Whether the device answers."""
+        try:
+            self._child.ask({"op": PING}, _PING_S)
+        except Trouble:
+            return False
+        return True
+
+    def end(self) -> None:
+        """Give the device back, whatever it is doing."""
+        self._child.close()
+        self._ends = 0.0
+
+
+def refuse_other_targets(device: Device, target: Target, key: str) -> None:
+    """`EnvironmentProblem` when the device cannot run what is built for `target`."""
+    refusal = device.refusal(target)
+    if refusal:
+        raise EnvironmentProblem(
+            f"a device that runs {target.name} was expected under the key {key}, but {refusal}: "
+            "correct --target or --device-key"
+        )
+
+
+def device_behind(address: tuple[str, int], key: str, *, wait_s: float = 60.0) -> Device:
+    """What a free device with that key says of itself."""
+    session = Session(address, key, wait_s=wait_s, memory_bytes=2 << 30, file_bytes=1 << 20)
+    try:
+        return session.begin(60.0)
+    finally:
+        session.end()
