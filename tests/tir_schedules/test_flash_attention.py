@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -195,3 +196,27 @@ def test_declines_a_block_that_holds_no_whole_panels():
     decision = replace(RULE.default(func, TARGETS["avx512"]), block_k=40)
     with pytest.raises(Declined, match="block_k must be a multiple of the panel of 64 keys, got 40"):
         RULE.apply(func, TARGETS["avx512"], decision)
+
+
+# ---- the analytic estimate ----
+
+
+def estimated(length: int, causal: bool = True, **fields: object) -> float:
+    func = function([("b", "s", 12 * 64)], attributes(4, 4, 64, packed=True, causal=causal))
+    b, s = func.params[0].ty.shape[:2]
+    decision = replace(RULE.default(func, TARGETS["avx2"]), **fields)
+    found = RULE.estimate(func, TARGETS["avx2"], decision, {b: 1, s: length})
+    assert found is not None
+    return found
+
+
+def test_estimates_grow_with_the_length_and_the_keys_seen():
+    times = [estimated(length) for length in (1, 8, 32, 128, 512)]
+    assert times == sorted(times) and times[-1] > 8 * times[-2], "four times the length, nearly 16 times the work"
+    assert 1.5 < estimated(512, causal=False) / estimated(512) < 2.0, "half of the scores are masked"
+
+
+def test_estimates_know_what_is_slow():
+    assert estimated(512, score_rows=1, score_vectors=1) > 1.2 * estimated(512), "too few sums to hide latency"
+    assert estimated(512, block_q=512) > 1.05 * estimated(512), "softmax and packing of hidden keys, idle cores"
+    assert estimated(512, pack_values=False) > estimated(512)

@@ -17,20 +17,22 @@ Measured
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import tvm
-from tvm import tirx
+from tvm import ir, tirx
 from tvm.script import tirx as script_tirx
 
 from ...errors import Declined
 from .._rule import Rule
 from ._attend import attend
+from ._estimate import estimate
 from ._pack import allocate, pack
 from ._plan import Decision, Plan
-from ._problem import read
+from ._problem import Problem, extents, read
 from ._text import Source
 
 if TYPE_CHECKING:
@@ -66,6 +68,14 @@ class FlashAttention(Rule[Decision]):
                 found.append(Decision(q, k, *score, *value, packed))
         return tuple(dict.fromkeys(found))
 
+    def estimate(
+        self, func: tirx.PrimFunc, target: Target, decision: Decision, sizes: Mapping[ir.Var, int]
+    ) -> float | None:
+        plan = Plan(_problem(func), decision, _lanes(target))
+        _check(plan)
+        (b, s, *_), t = extents(func, sizes)
+        return estimate(plan, b, s, t, target.cores)
+
     def apply(self, func: tirx.PrimFunc, target: Target, decision: Decision) -> tirx.PrimFunc:
         plan = Plan(read(func), decision, _lanes(target))
         _check(plan)
@@ -86,6 +96,11 @@ def write(plan: Plan) -> str:
             pack(src, plan)
             attend(src, plan)
     return src.text()
+
+
+@functools.lru_cache(maxsize=16)  # a search asks for hundreds of estimates of one function
+def _problem(func: tirx.PrimFunc) -> Problem:
+    return read(func)
 
 
 def _lanes(target: Target) -> int:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tvm import tirx
 from tvm.tirx.buffer import BufferType
 
+from ...dimensions import size_of
 from ...errors import Declined
 
 
@@ -94,6 +96,15 @@ def read(func: tirx.PrimFunc) -> Problem:
         key_mask=str(buffers[names.index("key_mask")].dtype) if attrs.get("has_key_mask") else None,
         bias=bias,
     )
+
+
+def extents(func: tirx.PrimFunc, sizes: Mapping[tirx.Var, int]) -> tuple[tuple[int, ...], int]:
+    """(the shape of the queries' tensor, the number of keys) with the symbolic dimensions at `sizes`."""
+    attrs = call_attributes(func)
+    buffers = [param for param in func.params if is_buffer(param)]
+    by_name = {str(var.name): size for var, size in sizes.items()}
+    queries = tuple(size_of(dim, by_name) for dim in buffers[0].shape)
+    return queries, queries[1] if attrs.get("packed") else size_of(buffers[1].shape[1], by_name)
 
 
 def is_buffer(param: tirx.Var) -> bool:
