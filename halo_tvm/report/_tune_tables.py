@@ -88,5 +88,5 @@ def _quality(result: TuneResult) -> tuple[str, ...]:
     if result.drift is not None:
         notes.append(f"the reference kernel drifted by {100 * result.drift:.1f} % over the run")
     if result.worker_restarts:
-        notes.append(f"the measurement worker was started again {result.worker_restarts} times")
+        notes.append(f"processes that measure were started again: {result.worker_restarts}")
     return tuple(notes)

@@ -15,7 +15,7 @@ from halo_tvm.report import markdown, schema, terminal
 from halo_tvm.report.host import describe_host
 from halo_tvm.report.schema import (
     Accuracy, BenchResult, Comparison, EngineResult, Host, Interval, KernelTime, OutputError, ProfileResult,
-    TaskResult, TuneResult, ValidateResult,
+    StageTotal, TaskResult, TaskStage, TunedModel, TuneResult, ValidateResult,
 )  # fmt: skip
 
 HOST = Host("x86_64 Vendor family 1 model 2", ("avx2", "fma"), 2, 23.5, "3.11.7", {"numpy": "2.0"})
@@ -65,6 +65,26 @@ RESULTS = [
             TaskResult("conv", "d", 3, 3, 10.0, 10.0, None, False, "no candidate was faster"),
         ),
     ),
+    TuneResult(
+        "2 models", "llvm", 60.0, HOST,
+        (
+            TaskResult(
+                "little", "a", 12, 1, 100.0, 80.0, Interval(1.25, 1.2, 1.3, 0.95), True, "", "gemm", 2, 40.0, "descent",
+                "space", (TaskStage("ranked", 9, 1, 3.0, 1.0, 1.25),), {"crash": 1}, 0.5, 0.01, 70.0,
+                {"mc": 4, "fused": True, "order": "nk", "none": None}, {"one": 2}, 3.5,
+            ),
+            TaskResult(
+                "much", "b", 5, 0, 50.0, 25.0, Interval(2.0, 1.9, 2.1, 0.95), True, "", count=10, saved_us=250.0,
+                stage="records",
+            ),
+            TaskResult("dead", "d", 0, 3, 0.0, 0.0, None, False, "failed: " + "x" * 100, failures={"timeout": 3}),
+        ),
+        ("3 of 3",),
+        (TunedModel("one", 3, 1, 2, 3000.0, 2000.0, 1.5), TunedModel("two", 0, 0, 0, 0.0, 0.0, None, "no file", 2)),
+        (StageTotal("ranked", 9, 1, 1, 40.0, 3.0),),
+        17, {"crash": 1, "timeout": 3}, ({"readable": "f", "count": 1, "reason": "r"},), {"hits": 1, "refused": {}},
+        "halo", "id", True, False, 60.0, 2, 1, 0.62, 0.034, 2,
+    ),
     ProfileResult(
         "m",
         {"x": (2, 3)},
@@ -77,7 +97,7 @@ RESULTS = [
 ]
 
 
-@pytest.mark.parametrize("result", RESULTS, ids=lambda r: r.kind)
+@pytest.mark.parametrize("result", RESULTS, ids=[f"{r.kind}{i}" for i, r in enumerate(RESULTS)])
 def test_round_trip_through_json(result):
     text = json.dumps(schema.to_json(result), allow_nan=False)
     assert json.loads(text)["schema"] == 1 and json.loads(text)["kind"] == result.kind
@@ -134,11 +154,16 @@ def test_bench_view_shows_losses_and_failures_as_such(view):
 
 @pytest.mark.parametrize("view", [terminal, markdown])
 def test_other_views(view):
-    validate, tune, profile = (view.render(result) for result in RESULTS[1:])
+    validate, tune, many, profile = (view.render(result) for result in RESULTS[1:])
     assert "FAILED in 1 of 2 outputs" in validate and validate.count("FAILED") == 2
     assert (
         "1 of 2 tasks improved in 60 s" in tune and "no candidate was faster" in tune and "1.25 (1.20 to 1.30)" in tune
     )
+    assert many.index("much") < many.index("little") < many.index("dead"), "the most time saved comes first"
+    assert "2 models, 1 FAILED" in many and "two FAILED: no file" in many and "FAILED with 2" in many
+    assert "1.500" in many and "committed (descent)" in many and "3 (3 timeout)" in many and "250" in many
+    assert "0.62 (Spearman)" in many and "drifted by 3.4 %" in many and "started again: 1" in many
+    assert "x" * 100 in many and max(len(line) for line in many.splitlines()) < 200, "long reasons are notes"
     assert profile.index("attention") < profile.index("linear"), "the largest share comes first"
     assert "90.0 %" in profile and "50.0" in profile, "share and time per call"
     assert "0.5000" in validate and "recorded" in validate
