@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from ._committing import commit
     from ._estimates import Estimates, estimate
     from ._fusion import Fusion, fusion
+    from ._landscape import at_random, best_so_far, rank_correlation, staged
     from ._measuring import Comparison, Measurements, compare, measure
     from ._roofline import Ceilings, Roofline, ceilings, roofline
-    from ._tasks import Task, Tasks, tasks
+    from ._tasks import Task, Tasks, builtin, tasks
 
 # Importing the package costs nothing: TVM is imported when the first of these is used.
 _HOMES = {
@@ -30,17 +31,18 @@ _HOMES = {
         "_committing": ("commit",),
         "_estimates": ("Estimates", "estimate"),
         "_fusion": ("Fusion", "fusion"),
+        "_landscape": ("at_random", "best_so_far", "rank_correlation", "staged"),
         "_measuring": ("Comparison", "Measurements", "compare", "measure"),
         "_roofline": ("Ceilings", "Roofline", "ceilings", "roofline"),
-        "_tasks": ("Task", "Tasks", "tasks"),
+        "_tasks": ("Task", "Tasks", "builtin", "tasks"),
     }.items()
     for name in names
 }
 
 __all__ = [
-    "Built", "Ceilings", "Comparison", "Estimates", "Fusion", "Measurements", "Roofline", "Task", "Tasks", "build",
-    "ceilings", "commit", "compare", "estimate", "fusion", "measure", "plots", "register", "registered", "roofline",
-    "show", "tasks",
+    "Built", "Ceilings", "Comparison", "Estimates", "Fusion", "Measurements", "Roofline", "Task", "Tasks",
+    "at_random", "best_so_far", "build", "builtin", "ceilings", "commit", "compare", "estimate", "fusion", "measure",
+    "plots", "rank_correlation", "register", "registered", "roofline", "show", "staged", "tasks",
 ]  # fmt: skip
 
 

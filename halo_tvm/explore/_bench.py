@@ -1,8 +1,9 @@
-"""The measurement process behind `measure` and `compare`: one for the session, started when it is first needed."""
+"""The measurement processes behind `measure` and `compare`: one lab for the session, started when it is first needed."""
 
 from __future__ import annotations
 
 import atexit
+import hashlib
 import json
 from dataclasses import dataclass, replace
 
@@ -11,8 +12,8 @@ from ..errors import EnvironmentProblem
 from ..records.decision import decision_to_plain
 from ..targets import Target, can_run_here
 from ..tir_schedules import RULES
-from ..tuning.measure.client import Worker, WorkerOptions
-from ..tuning.measure.lab import Lab
+from ..tuning.measure import make_lab
+from ..tuning.measure.lab import Lab, LabOptions
 from ..tuning.model import options_of
 from ..tuning.task import Task as TuningTask
 from . import _cells
@@ -61,10 +62,11 @@ def close() -> None:
 def for_bench(task: Task) -> TuningTask:
     """The task as the lab sees it: under the rule that stands for all, so that any rule's decisions may race."""
     default = candidate(task, task.default)
-    fields = json.dumps(decision_to_plain(task.default))
+    # A lab keeps what it built for a key: another rule's default is another task to it.
+    fields = f"{task.key} {task.rule.name} {json.dumps(decision_to_plain(task.default))}"
     return replace(
         task.tuning,
-        key=f"{task.key} {task.rule.name} {fields}",
+        key=hashlib.sha256(fields.encode()).hexdigest()[:20],
         rule=RULES[AnyRule.name],
         default=default,
         space=(default,),
@@ -77,8 +79,8 @@ def candidate(task: Task, decision: object) -> AnyDecision:
 
 def _start(kind: _Kind) -> Lab:
     o = options_of(TuneConfig(model="explore"), kind.target, kind.modules)
-    options = WorkerOptions(o.threads, o.memory_bytes, kind.timeout_s, o.modules, o.vector_math)
-    lab = Worker(kind.target, options, seed=o.seed, l3_bytes=o.l3_bytes if kind.cold else 0)
+    options = LabOptions(o.threads, o.memory_bytes, kind.timeout_s, o.modules, o.vector_math, cold_cache=kind.cold)
+    lab = make_lab(kind.target, options, seed=o.seed, l3_bytes=o.l3_bytes)
     return lab.__enter__()
 
 

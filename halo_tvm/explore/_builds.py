@@ -77,9 +77,11 @@ def show(task: Task, decision: object | None = None, *, script: bool = False) ->
     func = task.func if decision is None else scheduled(task, decision)
     if script:
         return Text(func.script(show_meta=False))
-    label = "unscheduled" if decision is None else f"{rule_for(task, decision).name}, {task.describe(decision)}"
+    own = decision is not None and isinstance(decision, task.rule.Decision)
+    rule = f"{task.rule.name}: " if own else ""
+    label = "unscheduled" if decision is None else f"{rule}{task.describe(decision)}"
     kinds = ", ".join(f"{count} {kind}" for kind, count in loops_of(func).items() if kind != "for")
-    return Text(f"{task.name}\n# {label}{f': loops {kinds}' if kinds else ''}\n{nest_text(func)}")
+    return Text(f"{task.name}\n# {label}{f'; loops: {kinds}' if kinds else ''}\n{nest_text(func)}")
 
 
 def scheduled(task: Task, decision: object) -> tirx.PrimFunc:

@@ -13,7 +13,7 @@ from ..records.home import check_writable_log, user_logs
 from ..records.log import commit as append
 from ..records.record import IMPROVED, Record
 from ..records.workload import family_of
-from ..tuning.tuner import versions
+from ..tuning.recording import versions
 from ._measuring import Comparison, compare
 from ._tasks import Task
 

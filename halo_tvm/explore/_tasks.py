@@ -15,6 +15,8 @@ from ..config import CompileConfig
 from ..errors import Declined, UnknownName, UsageError
 from ..imported import ImportedModel
 from ..importers import import_model
+from ..models import FAMILIES
+from ..models._builder import RandomWeights
 from ..plugins import load_plugins
 from ..records.decision import decision_to_plain
 from ..records.record import Size
@@ -203,6 +205,25 @@ def tasks(
         mod, _ = lowered(imported, chosen)
     found = tasks_of(mod, chosen, ranges)
     return Tasks(name, [Task.of(name, chosen, task) for task in found.tasks], found.skipped)
+
+
+def builtin(family: str, **sizes: object) -> ImportedModel:
+    """A built-in architecture of other sizes with random weights: `builtin("gpt2", layers=2, hidden=256, heads=4)`.
+
+    The rest is that of the family's first preset. `UnknownName` for a family or a size that there is not.
+    """
+    if family not in FAMILIES:
+        raise UnknownName("model family", family, FAMILIES)
+    chosen = FAMILIES[family]
+    first = next(iter(chosen.presets.values()))
+    known = {f.name for f in dataclasses.fields(first)}
+    for name in sizes:
+        if name not in known:
+            raise UnknownName(f"size of {family}", name, known)
+    text = fields_text(sizes)
+    return chosen.build(
+        f"{family}({text})", replace(first, **sizes), RandomWeights(0), {"kind": "builtin", "name": family}
+    )
 
 
 def resolved(target: str | Target, threads: int | None) -> Target:

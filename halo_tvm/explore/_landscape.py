@@ -1,0 +1,81 @@
+"""Searching what was measured already: how soon an order of decisions meets a good one."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import mean
+
+from ._estimates import Estimates
+from ._measuring import Measured, Measurements
+
+
+@dataclass(frozen=True)
+class Band:
+    """Best speed-up so far of many random orders, after each trial: mean, and the 10th and 90th per cent."""
+
+    mean: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+
+def best_so_far(order: Sequence[Measured]) -> tuple[float, ...]:
+    """The best median speed-up after each trial; nothing is better than the default before something is."""
+    best, curve = 1.0, []
+    for row in order:
+        best = max(best, row.speedup)
+        curve.append(best)
+    return tuple(curve)
+
+
+def staged(measurements: Measurements, estimates: Estimates, *, ranked: int = 6) -> tuple[Measured, ...]:
+    """An order as the tuner's stages have it: the best predicted first, then steps of one field from the best so far.
+
+    A replay: only decisions that were measured are taken, what neither stage asks for comes last.
+    """
+    left = list(measurements.rows[1:])
+    place = {row.decision: i for i, row in enumerate(estimates)}
+    left.sort(key=lambda row: place[row.decision])
+    order, left = left[:ranked], left[ranked:]
+    while left:
+        best = max([measurements.default, *order], key=lambda row: row.speedup)
+        step = next((row for row in left if _distance(row.decision, best.decision) == 1), left[0])
+        left.remove(step)
+        order.append(step)
+    return tuple(order)
+
+
+def at_random(measurements: Measurements, *, orders: int = 300, seed: int = 0) -> Band:
+    """The same decisions in random orders."""
+    rng, rows = random.Random(seed), list(measurements.rows[1:])
+    curves = []
+    for _ in range(orders):
+        rng.shuffle(rows)
+        curves.append(best_so_far(rows))
+    columns = [sorted(column) for column in zip(*curves)]
+    at = [int(share * (orders - 1)) for share in (0.1, 0.9)]
+    low, high = (tuple(column[i] for column in columns) for i in at)
+    return Band(tuple(mean(column) for column in columns), low, high)
+
+
+def rank_correlation(measurements: Measurements, estimates: Estimates) -> float:
+    """Spearman's: 1 when predictions put the decisions in the measured order, 0 when they say nothing."""
+    rows = [row for row in measurements if not row.failure]
+    predicted = _ranks([estimates.of(row.decision).score for row in rows])
+    measured = _ranks([-row.speedup for row in rows])
+    middle = mean(predicted)
+    covariance = sum((a - middle) * (b - middle) for a, b in zip(predicted, measured))
+    spread = sum((a - middle) ** 2 for a in predicted) * sum((b - middle) ** 2 for b in measured)
+    return covariance / spread**0.5 if spread else 0.0
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    """Places from 0; equal values share the mean of their places."""
+    ordered = sorted(values)
+    return [ordered.index(v) + (ordered.count(v) - 1) / 2 for v in values]
+
+
+def _distance(a: object, b: object) -> int:
+    return sum(getattr(a, f.name) != getattr(b, f.name) for f in dataclasses.fields(a))

@@ -1,0 +1,196 @@
+"""How far kernels are from the machine's ceilings: arithmetic and traffic of a function, peaks of the host."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from tvm import ir, s_tir, tirx
+
+from ..dimensions import itemsize_of
+from ..errors import EnvironmentProblem
+from ..records.canonical import walk
+from ..records.home import home
+from ..targets import Target
+from ..tuning.sizes import shape_of, symbols, value
+from ._measuring import measure
+from ._table import as_html, as_text
+from ._tasks import Task
+
+_PROFILE = "host.json"  # written by `halo-tvm doctor --measure`
+_MEASURE_S = 120.0
+_ROWS = 128
+_ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max)
+_FREE_CALLS = ("if_then_else", "reinterpret", "likely")
+_MEASURE = """
+import json, sys
+from halo_tvm.targets import read_host, resolve
+from halo_tvm.targets._measure import measure
+target = resolve(sys.argv[1], cores=int(sys.argv[2]))
+sys.stdout.write(json.dumps(measure(target, read_host()).as_json()))
+"""
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """What the host can do at most with so many threads. Bandwidths are GB/s of 1e9 bytes."""
+
+    cpu: str
+    threads: int
+    gflops: float
+    l2_gbps: float
+    l3_gbps: float
+    dram_gbps: float
+    measured_at: str
+
+    def gflops_at(self, intensity: float, gbps: float | None = None) -> float:
+        """The roof over an intensity in flop/byte, by default under the memory's bandwidth."""
+        return min(self.gflops, intensity * (self.dram_gbps if gbps is None else gbps))
+
+
+@dataclass(frozen=True)
+class Point:
+    """One kernel: the arithmetic it does, the bytes it must move at least, and how long it took."""
+
+    task: Task
+    dims: tuple[int, ...]
+    flops: int
+    bytes: int
+    us: float
+
+    @property
+    def intensity(self) -> float:
+        """Operations per byte."""
+        return self.flops / self.bytes
+
+    @property
+    def gflops(self) -> float:
+        return self.flops / self.us / 1e3
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """Kernels under the host's roof."""
+
+    ceilings: Ceilings
+    points: tuple[Point, ...]
+
+    def __iter__(self) -> Iterator[Point]:
+        return iter(self.points)
+
+    def share(self, point: Point) -> float:
+        """What the kernel reaches of the roof over its intensity; above 1 when its data come from a cache."""
+        return point.gflops / self.ceilings.gflops_at(point.intensity)
+
+    def __repr__(self) -> str:
+        return as_text(*self._table())
+
+    def _repr_html_(self) -> str:
+        return as_html(*self._table())
+
+    def _table(self) -> tuple[list[str], list[list[object]], str]:
+        c = self.ceilings
+        rows: list[list[object]] = [
+            [
+                p.task.name, "x".join(map(str, p.dims)), p.us, p.flops / 1e6, p.bytes / 1e6, p.intensity, p.gflops,
+                f"{100 * self.share(p):.0f} %",
+            ]
+            for p in self.points
+        ]  # fmt: skip
+        title = (
+            f"{c.threads} threads of {c.cpu}: {c.gflops:.0f} GFLOP/s, L2 {c.l2_gbps:.0f}, L3 {c.l3_gbps:.0f}, "
+            f"memory {c.dram_gbps:.0f} GB/s"
+        )
+        return ["kernel", "size", "us", "MFLOP", "MB", "flop/byte", "GFLOP/s", "of the roof"], rows, title
+
+
+def roofline(tasks: Sequence[Task], *, rows: int = _ROWS, rounds: int = 6, fresh: bool = False) -> Roofline:
+    """Measure the default of every task at its largest size of at most `rows`, under the host's ceilings.
+
+    `fresh` measures the ceilings again although `doctor --measure` has kept some.
+    """
+    assert tasks, "a roofline needs at least one task"
+    roof = ceilings(tasks[0].target, fresh=fresh)
+    points = []
+    for task in tasks:
+        dims = max((d for d in task.sizes if max(d, default=0) <= rows), default=min(task.sizes))
+        flops, moved = work_of(task.func, dims)
+        us = measure(task, sizes=[dims], rounds=rounds).default.medians[0]
+        points.append(Point(task, dims, flops, moved, us))
+    return Roofline(roof, tuple(points))
+
+
+def ceilings(target: Target, *, fresh: bool = False) -> Ceilings:
+    """The host's ceilings with as many threads as the target has cores: those kept by `doctor --measure`, else
+    measured now in a process of their own (about 10 s). `EnvironmentProblem` when that process fails."""
+    path = home() / _PROFILE
+    if path.is_file() and not fresh:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        if (kept.get("isa"), kept.get("threads")) == (target.isa.name, target.cores):
+            return _ceilings(kept)
+    command = [sys.executable, "-c", _MEASURE, target.name, str(target.cores)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_MEASURE_S, check=True)
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        words = error.stderr or ""
+        last = (words if isinstance(words, str) else words.decode(errors="replace")).strip()[-300:]
+        raise EnvironmentProblem(
+            f"the host's ceilings were expected within {_MEASURE_S:.0f} s, but measuring them ended with "
+            f"{type(error).__name__}: {last}: try `halo-tvm doctor --measure`"
+        ) from error
+    return _ceilings(json.loads(done.stdout))
+
+
+def work_of(func: tirx.PrimFunc, dims: Sequence[int]) -> tuple[int, int]:
+    """(floating-point operations, bytes read and written at least) of an unscheduled function at these sizes.
+
+    A transcendental function counts as one operation. Of a parameter at most what is accessed counts, each
+    element once: an embedding reads some rows of its table.
+    """
+    env = dict(zip(symbols(func), dims))
+    flops, accesses = 0, {}
+    for store, times in _stores(func.body, dict(env), 1):
+        flops += times * sum(_is_arithmetic(node) for node in walk(store.value))
+        touched = [n.source for n in walk(store.value) if type(n).__name__ == "TensorLoad"] + [store.buffer]
+        for buffer in touched:
+            accesses[buffer] = accesses.get(buffer, 0) + times
+    moved = 0
+    for param in func.params:
+        if isinstance(param.ty, tirx.BufferType):
+            elements = min(math.prod(shape_of(param, env)), accesses.get(param, 0))
+            moved += elements * itemsize_of(str(param.ty.dtype))
+    return flops, max(moved, 1)
+
+
+def _stores(node: object, env: Mapping[ir.Var, int], times: int) -> Iterator[tuple[tirx.BufferStore, int]]:
+    """Every store and how often it runs; initial values of reductions are left out."""
+    if isinstance(node, tirx.For):
+        yield from _stores(node.body, env, times * max(0, value(node.extent, env)))
+    elif isinstance(node, tirx.SeqStmt):
+        for part in node.seq:
+            yield from _stores(part, env, times)
+    elif isinstance(node, s_tir.SBlockRealize):
+        yield from _stores(node.block.body, env, times)
+    elif isinstance(node, tirx.BufferStore):
+        yield node, times
+    elif isinstance(node, tirx.IfThenElse):
+        yield from _stores(node.then_case, env, times)
+    elif hasattr(node, "body"):
+        yield from _stores(node.body, env, times)
+
+
+def _is_arithmetic(node: object) -> bool:
+    if isinstance(node, _ARITHMETIC):
+        return "float" in str(node.ty.dtype)
+    if isinstance(node, ir.Call) and isinstance(node.op, ir.Op):
+        return node.op.name.rpartition(".")[2] not in _FREE_CALLS and "float" in str(node.ty.dtype)
+    return False
+
+
+def _ceilings(profile: Mapping[str, object]) -> Ceilings:
+    names = ("cpu", "threads", "l2_gbps", "l3_gbps", "dram_gbps", "measured_at")
+    return Ceilings(gflops=profile["fma_gflops"], **{name: profile[name] for name in names})
