@@ -23,6 +23,7 @@ OPT_LEVELS = {"0": 0, "1": 1, "2": 2, "3": 3, "low": 1, "medium": 2, "high": 3}
 EFFORTS = ("none", "quick", "full")
 STAGES = ("analytic", "records", "ranked", "descent")
 ENGINES = ("halo", "metaschedule")
+LOG_ACTIONS = ("list", "show", "best", "merge", "verify", "export", "import")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 TOML_NAME = "halo.toml"
 # Tables of halo.toml that are not a verb's options: they reach the compiler as `overrides`.
@@ -299,16 +300,28 @@ class InspectConfig(Config):
 
 @dataclass(frozen=True)
 class LogsConfig(Config):
-    """Tuning records: the logs that are looked up, or the records of one of them."""
+    """Tuning records: where they are, what they say, whether they are whole, and moving them."""
 
     announced: ClassVar[bool] = False
     action: str = option(
-        "list", "list: every log; show: the records of one", positional=True, metavar="ACTION", choices=("list", "show")
+        "list",
+        "list, show, best, merge, verify, export or import",
+        positional=True,
+        metavar="ACTION",
+        choices=LOG_ACTIONS,
     )
-    key: str | None = option(
-        None, "show: only logs of this target key, e.g. llvm-x86_64-avx2", positional=True, metavar="KEY"
+    names: tuple[str, ...] = option(
+        (), "what the action works on, see above", positional=True, metavar="NAME", split=False
     )
-    log: str | None = option(None, _LOG, metavar="DIR")
+    log: str | None = option(
+        None, "this log before all others; merge and import write to it (default: the user's log)", metavar="DIR"
+    )
+    workload: str | None = option(
+        None, "show, best: only workloads with this in their key or description", metavar="TEXT"
+    )
+    rule: str | None = option(None, "show, best: only rules with this in their name", metavar="TEXT")
+    target: str = option("cpu", "best: what would be compiled for", short="t", metavar="TARGET")
+    trials: bool = option(False, "show: also trials and failures")
     json: bool = option(False, "print JSON")
 
 

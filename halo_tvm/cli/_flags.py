@@ -50,7 +50,8 @@ def _add(parser: argparse.ArgumentParser, field: dataclasses.Field) -> None:
     )
     text = (meta["help"] + shown).replace("%", "%%")
     if meta.get("positional"):
-        parser.add_argument(field.name, help=text, metavar=meta.get("metavar"), **({} if required else {"nargs": "?"}))
+        several = {"nargs": "*"} if kind.startswith("tuple") else {"nargs": "?"}
+        parser.add_argument(field.name, help=text, metavar=meta.get("metavar"), **({} if required else several))
         return
     flags = [*([f"-{meta['short']}"] if "short" in meta else []), "--" + field.name.replace("_", "-")]
     if kind == "bool":
@@ -66,7 +67,8 @@ def _add(parser: argparse.ArgumentParser, field: dataclasses.Field) -> None:
 
 def given_options(parser: Parser, kind: type[Config], argv: Sequence[str]) -> dict[str, object]:
     """The options on the command line `argv`, by field name; lists may also be separated by commas."""
-    namespace, unknown = parser.parse_known_args(_joined(argv))
+    # Intermixed: names may stand before and after options. A whole list of them would else end at the first option.
+    namespace, unknown = parser.parse_known_intermixed_args(_joined(argv))
     if unknown and unknown[0].startswith("-"):
         flags = ["--" + f.name.replace("_", "-") for f in dataclasses.fields(kind) if _is_flag(f)]
         raise UnknownName("option", unknown[0].split("=")[0], flags)

@@ -48,14 +48,12 @@ class Index:
         """Index `paths`; one that does not exist counts as empty, another that is no readable file as refused."""
         for path in paths:
             self._files.append(path)
-            if path.is_file():
+            if path.is_symlink() or path.exists():
                 try:
                     for line in lines(path):
                         self._add(line)
                 except OSError as error:
                     self._refuse("no_file", f"{path}: {error.strerror}")
-            elif path.is_symlink() or path.exists():
-                self._refuse("no_file", f"{path}: expected a file")
 
     @property
     def is_small(self) -> bool:

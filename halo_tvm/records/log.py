@@ -142,6 +142,12 @@ class TuningLog:
                 kept.append(record)
         return kept
 
+    def workloads(self) -> list[tuple[str, str]]:
+        """(workload, rule) of every record that is usable or a hint; examines every line."""
+        for workload in self._index.waiting():
+            self._examine(workload)
+        return list(dict.fromkeys([*self._records, *self._hints]))
+
     def report(self) -> LookupReport:
         return LookupReport(
             directories=tuple(str(d) for d in self.directories),

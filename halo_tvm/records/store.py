@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import os
-from collections.abc import Iterable, Iterator
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,33 +26,97 @@ def append(directory: Path, target_key: str, records: Iterable[Record], file: st
     Writers of other processes wait on the file's lock. A line that a killed writer left unfinished
     is closed first, so it spoils nothing but itself. Raises `UsageError` when the place is not writable.
     """
-    folder = directory / target_key
-    path = folder / file
-    data = "".join(r.line() for r in records).encode()
+    path = directory / target_key / file
+    with _locked(path) as handle:
+        _write(handle, "".join(r.line() for r in records).encode())
+    return path
+
+
+def append_new(path: Path, texts: Iterable[bytes]) -> int:
+    """Append those of the lines `texts` (without line ends) that `path` does not have yet; returns their number.
+
+    Reading and writing happen under the lock. Whole lines are written, in order: of a writer that is killed
+    in between those before stay, and doing the same again adds the rest.
+    """
+    with _locked(path) as handle:
+        known = {_digest(line.data) for line in lines(path)}
+        new: list[bytes] = []
+        for text in texts:
+            digest = _digest(text)
+            if digest not in known:
+                known.add(digest)
+                new.append(text.strip() + b"\n")
+        _write(handle, b"".join(new))
+    return len(new)
+
+
+def replace_file(path: Path, change: Callable[[list[Line]], bytes]) -> None:
+    """Write `path` anew as what `change` makes of its lines, whole or not at all, while other writers wait."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with _locked(path):
+        data = change(list(lines(path)))
+        try:
+            with open(temporary, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        _sync_directory(path.parent)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[int]:
+    """`path`, made if need be, open for appending and locked; `UsageError` when it cannot be."""
     try:
         is_new = not path.exists()
-        if not is_new and not path.is_file():
-            raise OSError(errno.EINVAL, "it is no file")
-        folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = _open_locked(path)
     except OSError as error:
         raise UsageError(
             f"a tuning log must be writable, but {str(path)!r} is not ({error.strerror}): "
             "choose another directory with --log, or set HALO_TVM_HOME"
         ) from error
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        size = os.fstat(handle).st_size
-        if size and os.pread(handle, 1, size - 1) != b"\n":
-            data = b"\n" + data
-        while data:
-            data = data[os.write(handle, data) :]
-        os.fsync(handle)
+        yield handle
     finally:
         os.close(handle)  # releases the lock
     if is_new:
-        _sync_directory(folder)
-    return path
+        _sync_directory(path.parent)
+
+
+def _open_locked(path: Path) -> int:
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            if not stat.S_ISREG(os.fstat(handle).st_mode):
+                raise OSError(errno.EINVAL, "it is no file")
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            if os.path.samestat(os.fstat(handle), os.stat(path)):
+                return handle
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)  # another process replaced the file while we waited
+
+
+def _write(handle: int, data: bytes) -> None:
+    size = os.fstat(handle).st_size
+    if data and size and os.pread(handle, 1, size - 1) != b"\n":
+        data = b"\n" + data
+    while data:
+        data = data[os.write(handle, data) :]
+    os.fsync(handle)
+
+
+def _digest(line: bytes) -> bytes:
+    return hashlib.sha256(line.strip()).digest()
+
+
+def files_of(directory: Path) -> list[Path]:
+    """The files of the log in `directory`, by target key."""
+    return sorted(path for name in (FILE, TRIALS) for path in directory.glob(f"*/{name}"))
 
 
 class Line(NamedTuple):
@@ -65,7 +132,9 @@ class Line(NamedTuple):
 
 
 def lines(path: Path) -> Iterator[Line]:
-    """The non-empty lines of `path`, the torn last one included; raises `OSError`."""
+    """The non-empty lines of `path`, the torn last one included; raises `OSError`, also when it is no file."""
+    if not path.is_file():  # a pipe would keep us waiting
+        raise OSError(errno.EINVAL, "it is no file" if path.exists() else "there is no such file")
     with open(path, "rb", buffering=_BUFFER) as file:
         number = offset = 0
         while data := file.readline(LONGEST + 2):

@@ -107,7 +107,7 @@ def test_places_that_are_no_file_are_named(tmp_path):
     small.mkdir()
     (small / "records.jsonl").symlink_to("records.jsonl")
     report = open_log(tmp_path).report()
-    assert report.refused == {"no_file": 2} and "expected a file" in report.reasons[0]
+    assert report.refused == {"no_file": 2} and any("it is no file" in r for r in report.reasons)
 
 
 def test_a_line_longer_than_any_record(tmp_path, monkeypatch):

@@ -1,0 +1,57 @@
+"""What the actions share: where to write, text from records on a terminal, names of places."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from ...config import LogsConfig
+from ...errors import UsageError
+from ...records.home import log_dirs, user_logs
+from ...records.record import Record
+from .._show import table
+
+DAMAGED = 3
+
+
+def printable(text: object) -> str:
+    """`text` without what a terminal would act on; records may come from anywhere."""
+    clean = str(text).encode(errors="replace").decode()
+    return "".join(c if c.isprintable() else "?" for c in clean)
+
+
+def clean_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    return table(header, [[printable(cell) for cell in row] for row in rows])
+
+
+def written_log(config: LogsConfig) -> Path:
+    """The log that `config` writes to, which is never the shipped one."""
+    return log_dirs(config.log)[0] if config.log is not None else user_logs()
+
+
+def no_names(config: LogsConfig) -> None:
+    if config.names:
+        raise UsageError(
+            f"`halo-tvm logs {config.action}` takes no names, but {config.names[0]!r} was given: see "
+            "`halo-tvm logs --help`"
+        )
+
+
+def decision(record: Record) -> str:
+    return " ".join(f"{name}={value}" for name, value in record.decision.items())
+
+
+def wanted(config: LogsConfig, workload: str, readable: str, rule: str) -> bool:
+    """Whether --workload and --rule let this one through."""
+    in_workload = config.workload is None or config.workload in workload or config.workload in readable
+    return in_workload and (config.rule is None or config.rule in rule)
+
+
+def counts(by_class: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {kind}" for kind, count in sorted(by_class.items()) if count)
+
+
+def named(lines: Sequence[str], total: int) -> str:
+    """The first refusals, a line each, and how many more there are."""
+    more = [f"  and {total - len(lines)} more"] if total > len(lines) else []
+    return "\n".join([*(f"  {printable(line)}" for line in lines), *more])

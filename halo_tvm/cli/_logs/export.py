@@ -1,0 +1,31 @@
+"""The winners of a log, written to a directory that is kept under version control."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ...config import LogsConfig
+from ...errors import UsageError
+from ...records.export import export
+from ...records.verify import files_at
+from .._show import print_json
+from ._words import clean_table, printable, written_log
+
+
+def run(config: LogsConfig) -> int:
+    """Export and say what was new, better, and not better."""
+    if len(config.names) != 1:
+        raise UsageError(
+            f"one directory to export to was expected, but {len(config.names)} were given: "
+            "`halo-tvm logs export DIR`, for instance the tuning_logs/ of a checkout"
+        )
+    directory = Path(config.names[0])
+    if directory.exists() and not directory.is_dir():
+        raise UsageError(f"a directory to export to was expected, but {str(directory)!r} is a file: name another")
+    done = export(files_at([written_log(config)]), directory)
+    if config.json:
+        print_json({"directory": str(directory), "targets": [one.to_plain() for one in done]})
+        return 0
+    print(f"to {printable(directory)}")
+    print(clean_table(("new", "better", "not better", "target key"), [(d.new, d.better, d.kept, d.key) for d in done]))
+    return 0

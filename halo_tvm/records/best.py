@@ -1,0 +1,84 @@
+"""Which record look-up would use for each workload of some logs, and why that one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .log import TuningLog
+from .record import Fingerprint, Record
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The record that is used for a workload, or None; `reason` says why it, or why none."""
+
+    workload: str
+    readable: str
+    rule: str
+    record: Record | None
+    directory: Path | None
+    reason: str
+
+    def to_plain(self) -> dict[str, object]:
+        record = self.record
+        return {
+            "workload": self.workload,
+            "readable": self.readable,
+            "rule": self.rule,
+            "rule_version": record.rule_version if record else None,
+            "decision": dict(record.decision) if record else None,
+            "speedup": record.speedup if record else None,
+            "speedup_low": record.speedup_low if record else None,
+            "directory": str(self.directory) if self.directory else None,
+            "reason": self.reason,
+        }
+
+
+def choices(directories: Sequence[Path], target: Fingerprint, versions: Mapping[str, int]) -> list[Choice]:
+    """The choice for every workload in `directories`, given in look-up order; `versions` are those of the rules."""
+    logs = [(directory, TuningLog.open([directory], target)) for directory in directories]
+    found = dict.fromkeys(pair for _, log in logs for pair in log.workloads())
+    return [_choice(logs, target, workload, rule, versions.get(rule)) for workload, rule in found]
+
+
+def _choice(
+    logs: Sequence[tuple[Path, TuningLog]], target: Fingerprint, workload: str, rule: str, version: int | None
+) -> Choice:
+    hints: list[Record] = []
+    for position, (directory, log) in enumerate(logs):
+        known = log.hints(workload, rule, version or 0)
+        usable = [r for r in known if r.rule_version == version and r.isa == target.isa]
+        record = log.best(workload, rule, version) if version is not None else None
+        if record is not None:
+            shadowed = any(later.best(workload, rule, version) for _, later in logs[position + 1 :])
+            reason = _why(record, usable, target) + (", before later directories" if shadowed else "")
+            return Choice(workload, record.readable, rule, record, directory, reason)
+        hints += known
+    return Choice(workload, hints[0].readable, rule, None, None, f"only hints: {_why_not(hints, target, version)}")
+
+
+def _why(record: Record, usable: Sequence[Record], target: Fingerprint) -> str:
+    same = [r for r in usable if r.cores == target.cores]
+    if len(usable) == 1:
+        reason = "the only record"
+    elif record.cores == target.cores and len(same) < len(usable):
+        reason = f"of {len(usable)} records " + (
+            "the one" if len(same) == 1 else f"the largest lower bound of the {len(same)}"
+        )
+        return f"{reason} measured with {target.cores} cores, as the target has"
+    else:
+        reason = f"the largest lower bound of {len(usable)} records"
+    return reason + ("" if record.cores == target.cores else f", measured with {record.cores} cores")
+
+
+def _why_not(hints: Sequence[Record], target: Fingerprint, version: int | None) -> str:
+    if version is None:
+        return "there is no such rule here"
+    isas = sorted({r.isa for r in hints if r.isa != target.isa})
+    others = sorted({r.rule_version for r in hints if r.isa == target.isa})
+    return " and ".join(
+        [*([f"measured at {', '.join(isas)}, smaller than {target.isa}"] if isas else []),
+         *([f"version {', '.join(map(str, others))} of the rule, which is now {version}"] if others else [])]
+    )  # fmt: skip
