@@ -9,6 +9,7 @@ from tvm.sym import Analyzer
 
 from ...errors import Declined
 from .._blocks import Block, blocks, is_const, loads
+from .._timed import timed_values
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Chain:
     panels: int
     kc: int
     nr: int
+    timed: tuple[int, ...] = ()  # the only numbers of rows that matter; empty: all do
 
     @property
     def k(self) -> int:
@@ -73,7 +75,7 @@ def match(func: tirx.PrimFunc) -> Chain:
         raise Declined(f"{n} columns do not match {panels} panels of {nr}: crop behind the linear block")
     if chunks > 1 and (outputs[-1].ty.dtype != "float32"):
         raise Declined(f"K chunks keep partial sums in the output, which is {outputs[-1].ty.dtype}, not float32")
-    return Chain(x, weight, acc, tuple(stages), outputs, m, n, chunks, panels, kc, nr)
+    return Chain(x, weight, acc, tuple(stages), outputs, m, n, chunks, panels, kc, nr, timed_values(func, m))
 
 
 def _linear(block: Block) -> tuple[ir.Var, ir.Var, ir.Var, ir.Expr]:

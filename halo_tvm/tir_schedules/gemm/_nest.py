@@ -24,6 +24,7 @@ from tvm.script.ir_builder import tirx as T
 
 from .._blocks import substitute
 from .._prefetch import CACHE_LINE_BYTES, prefetch
+from .._timed import ONLY_TIMED
 from ._chain import Chain
 
 _F32_BYTES = 4
@@ -51,6 +52,8 @@ def build(chain: Chain, tiling: Tiling) -> s_tir.SBlockRealize:
     with IRBuilder() as builder, T.sblock("root"):
         T.reads()
         T.writes()
+        if _heights(chain, tiling) != row_counts(chain.rows, tiling.mr, tiling.balance):
+            T.sblock_attr({ONLY_TIMED: True})
         if chain.chunks == 1:
             _tasks(chain, tiling, None)
         else:
@@ -103,6 +106,13 @@ def row_counts(rows: int | None, mr: int, balance: bool) -> list[int]:
     return sorted({min(mr, rows), rows - (tiles - 1) * mr}, reverse=True)
 
 
+def _heights(chain: Chain, t: Tiling) -> list[int]:
+    """Numbers of rows of the tiles that there is code for: of all that can occur, or of those that are timed."""
+    if not chain.timed:
+        return row_counts(chain.rows, t.mr, t.balance)
+    return sorted({count for rows in chain.timed for count in row_counts(rows, t.mr, t.balance)}, reverse=True)
+
+
 def _dispatch(chain: Chain, t: Tiling, rows: ir.Expr, emit: Callable[[int], None]) -> None:
     """if rows == a: emit(a) elif rows == b: emit(b) ..., over the counts that can occur."""
 
@@ -116,7 +126,7 @@ def _dispatch(chain: Chain, t: Tiling, rows: ir.Expr, emit: Callable[[int], None
             with T.Else():
                 chainlink(counts[1:])
 
-    chainlink(row_counts(chain.rows, t.mr, t.balance))
+    chainlink(_heights(chain, t))
 
 
 def _lines_per_pass(chain: Chain, t: Tiling, passes: ir.Expr) -> ir.Expr:
@@ -138,15 +148,14 @@ def _tile(
 ) -> None:
     """scratch[:rows] (+)= x[start : start + rows, chunk] @ weight[chunk, panel], in registers."""
     chunk_at = 0 if chunk is None else chunk
-    vectors = chain.nr // t.lanes
+    vectors = _i64(chain.nr // t.lanes)
     # One buffer per row, in the default scope: only those, below 1 KiB, become stack slots, which LLVM
     # turns into registers. A larger one, or one of scope "local", would be heap memory.
     acc = [T.alloc_buffer((chain.nr,), "float32") for _ in range(rows)]
     for r in range(rows):
-        for v in range(vectors):
-            with T.vectorized(_i64(t.lanes)) as lane:
-                at = v * t.lanes + lane
-                T.buffer_store(acc[r], T.float32(0) if chunk is None else scratch[r, at], [at])
+        with T.unroll(vectors) as v, T.vectorized(_i64(t.lanes)) as lane:
+            at = v * t.lanes + lane
+            T.buffer_store(acc[r], T.float32(0) if chunk is None else scratch[r, at], [at])
     with T.serial(_i64(chain.kc // t.unroll)) as ko:
         # Short tiles wait for memory anyway: there the prefetches only take load slots (M = 1: 5 to 30 %).
         for q in range(t.prefetch if 2 * rows > t.mr else 0):
@@ -155,16 +164,14 @@ def _tile(
         with T.unroll(_i64(t.unroll)) as ki:
             k = ko * t.unroll + ki
             for r in range(rows):
-                for v in range(vectors):
-                    with T.vectorized(_i64(t.lanes)) as lane:
-                        at = v * t.lanes + lane
-                        product = chain.x[start + r, chunk_at * chain.kc + k] * chain.weight[chunk_at, panel, k, at]
-                        T.buffer_store(acc[r], acc[r][at] + product, [at])
+                with T.unroll(vectors) as v, T.vectorized(_i64(t.lanes)) as lane:
+                    at = v * t.lanes + lane
+                    product = chain.x[start + r, chunk_at * chain.kc + k] * chain.weight[chunk_at, panel, k, at]
+                    T.buffer_store(acc[r], acc[r][at] + product, [at])
     for r in range(rows):
-        for v in range(vectors):
-            with T.vectorized(_i64(t.lanes)) as lane:
-                at = v * t.lanes + lane
-                T.buffer_store(scratch, acc[r][at], [r, at])
+        with T.unroll(vectors) as v, T.vectorized(_i64(t.lanes)) as lane:
+            at = v * t.lanes + lane
+            T.buffer_store(scratch, acc[r][at], [r, at])
 
 
 def _columns(chain: Chain, t: Tiling, panel: ir.Expr, emit: Callable[[ir.Expr, ir.Expr, int], None]) -> None:

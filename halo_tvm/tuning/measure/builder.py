@@ -6,7 +6,6 @@ memory, fill the disk) happens here and not in the tuner. Requests and replies: 
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -20,15 +19,11 @@ from ...passes.schedule import scheduled_by
 from ...records.decision import decision_from_plain
 from ...targets import Target, resolve
 from ...tir_schedules import RULES, Rule
+from ...tir_schedules._timed import is_only_timed, with_timed
 from ..sizes import symbols
 from . import protocol as p
 from .build import NAME, write_library
 from .confined import Answer, Say, serve
-
-# JSON on a function: {symbolic dimension: the values it is timed at}. A rule may then leave out what other
-# values need, and says so by annotating the root block of what it makes with ONLY_TIMED.
-TIMED = "halo.timed"
-ONLY_TIMED = "halo.only_timed"
 
 
 @dataclass(frozen=True)
@@ -63,24 +58,18 @@ class Builder:
         if request["decision"] is not None:
             decision = decision_from_plain(task.rule.Decision, request["decision"])
             if request["timed"] is not None:
-                func = with_timed(func, request["timed"])
+                func = _timed(func, request["timed"])
             func = scheduled_by(task.rule, func, task.target, decision, vector_math=task.vector_math)
         write_library(func, task.target, Path(request["path"]))
         return is_only_timed(func)
 
 
-def with_timed(func: tirx.PrimFunc, sizes: list[list[int]]) -> tirx.PrimFunc:
-    """`func` that knows where it is timed: rows of `sizes` are values of its symbolic dimensions."""
+def _timed(func: tirx.PrimFunc, sizes: list[list[int]]) -> tirx.PrimFunc:
+    """`func` that knows where it is timed, unless the names of its dimensions are ambiguous."""
     names = [str(v.name) for v in symbols(func)]
-    if len(set(names)) < len(names) or not names:
+    if len(set(names)) < len(names):
         return func
-    timed = {name: sorted({dims[i] for dims in sizes}) for i, name in enumerate(names)}
-    return func.with_attr(TIMED, json.dumps(timed))
-
-
-def is_only_timed(func: tirx.PrimFunc) -> bool:
-    root = getattr(func.body, "block", None)
-    return root is not None and ONLY_TIMED in root.annotations
+    return with_timed(func, {name: [dims[i] for dims in sizes] for i, name in enumerate(names)})
 
 
 def _cpu_s() -> float:
