@@ -28,16 +28,18 @@ class Lowered:
     model: str
     weight: int = 1
     tasks: Tasks = Tasks((), ())
+    source: str = ""  # a hash of what it was made from
     failure: str = ""
     exit_code: int = 0
 
 
 def lower_each(
-    models: Sequence[ListedModel], lower: Callable[[ListedModel], Tasks], say: Callable[[str], None]
+    models: Sequence[ListedModel], lower: Callable[[ListedModel], tuple[Tasks, str]], say: Callable[[str], None]
 ) -> list[Lowered]:
-    """The tasks of every model; one that fails is recorded with its sentence and never stops the others.
+    """The tasks of every model, with a hash of its source, as `lower` makes them.
 
-    Only tasks are kept: they hold functions, but no weights.
+    One that fails is recorded with its sentence and never stops the others. Only tasks are kept: they hold
+    functions, but no weights.
     """
     lowered = []
     with _interrupts() as interrupts:
@@ -53,9 +55,9 @@ def lower_each(
     return lowered
 
 
-def _lowered(entry: ListedModel, lower: Callable[[ListedModel], Tasks]) -> Lowered:
+def _lowered(entry: ListedModel, lower: Callable[[ListedModel], tuple[Tasks, str]]) -> Lowered:
     try:
-        return Lowered(entry.label, entry.weight, lower(entry))
+        return Lowered(entry.label, entry.weight, *lower(entry))
     except HaloError as error:
         return Lowered(entry.label, entry.weight, failure=_one_line(error), exit_code=error.exit_code)
     except Exception as bug:  # one model's boundary: our mistake with it is no reason to leave the others untuned

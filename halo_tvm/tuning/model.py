@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import os
 import shlex
 from collections.abc import Mapping, Sequence
@@ -13,18 +15,19 @@ import tvm
 
 from ..compiler import lower
 from ..config import TuneConfig, parse_address
-from ..errors import EnvironmentProblem, NoValidTrial, UsageError
+from ..errors import NoValidTrial, UsageError
 from ..importers import import_model
-from ..lookup import fingerprint_of
 from ..models import PRESETS
 from ..passes.pipeline import Pipeline
 from ..plugins import load_plugins
 from ..records.home import check_writable_log, log_dirs, user_logs
-from ..targets import Target, can_run_here, read_host, resolve
+from ..targets import Target, read_host
 from .budget import parse_budget
 from .many import by_model, lower_each, merged
-from .measure.rpc import Device, device_behind, refuse_other_targets
+from .measure.lab import Lab, LabOptions
+from .measure.rpc import Device, device_behind, make_rpc_lab
 from .model_list import ListedModel, once_each, read_model_list
+from .place import Place, check_runs_here, place_of
 from .progress import Progress, say
 from .result import TuneResult
 from .search.efforts import effort_named
@@ -33,7 +36,6 @@ from .tuner import TuneOptions, Tuner
 
 _MEMORY_CAP = 8 << 30
 _MEMORY_SHARE = 0.6
-_RPC = "--rpc HOST:PORT --device-key KEY"
 
 
 def tune_model(config: TuneConfig) -> TuneResult:
@@ -44,28 +46,20 @@ def tune_model(config: TuneConfig) -> TuneResult:
     `KeyboardInterrupt` after an interruption, with everything committed kept and a summary shown.
     """
     load_plugins()
-    device = _device(config)
-    if device is None:
-        target = resolve(config.target, cores=config.threads)
-        _check_can_run(target)
-    else:
-        target = resolve(config.target, host=device.host, cores=device.threads or config.threads)
-        refuse_other_targets(device, target, config.device_key)
     parse_budget(config.budget)
     models = models_of(config)
     check_writable_log(_directory(config))
+    place = place_of(config)
     if len(models) == 1:
-        return _run(_tasks_of(models[0], target, config), target, config, device)
-    lowered = lower_each(models, lambda entry: _tasks_of(entry, target, config), say)
-    tasks = merged(lowered)
-    failure = None
-    if not any(not model.failure for model in lowered):
-        result = _unmeasured(tasks, target, config)
-    else:
+        return _run(*_tasks_of(models[0], place.target, config), place, config)
+    lowered = lower_each(models, lambda entry: _tasks_of(entry, place.target, config), say)
+    tasks, failure = merged(lowered), None
+    result = _unmeasured(tasks, place.target, config)
+    if any(not model.failure for model in lowered):
         try:
-            result = _run(tasks, target, config, device)
+            result = _run(tasks, _digest([model.source for model in lowered]), place, config)
         except NoValidTrial as error:
-            failure, result = error, _unmeasured(tasks, target, config)
+            failure = error
     return by_model(result, lowered, tasks, failure)
 
 
@@ -95,10 +89,9 @@ def tune_module(
     return _run(tasks_of(mod, target, ranges), target, config, _device(config), modules, stream)
 
 
-def options_of(config: TuneConfig, target: Target, modules: Sequence[str] = ()) -> TuneOptions:
+def options_of(config: TuneConfig, target: Target, modules: Sequence[str] = (), source: str = "") -> TuneOptions:
     """The options of a run."""
-    host = read_host()
-    pipeline = Pipeline.of(config.compile_config().level, config.enable, config.disable)
+    steps = Pipeline.of(config.compile_config().level, config.enable, config.disable)
     values = {
         "model": name_of(config),
         "budget_s": parse_budget(config.budget),
@@ -107,17 +100,15 @@ def options_of(config: TuneConfig, target: Target, modules: Sequence[str] = ()) 
         "read": log_dirs(config.log),
         "threads": target.cores,
         "memory_bytes": _memory_limit(),
-        "l3_bytes": host.l3_bytes,
+        "l3_bytes": read_host().l3_bytes,
         "seed": config.seed,
         "trials": config.trials,
         "modules": tuple(modules),
-        "vector_math": pipeline.runs_named("vector_math"),
+        "vector_math": steps.runs_named("vector_math"),
         "stages": config.stages,
-        "engine": config.engine,
         "resume": config.resume,
         "cold_cache": config.cold_cache,
-        "rpc": config.rpc,
-        "device_key": config.device_key,
+        "source": source,
     }
     return TuneOptions(**{f.name: values[f.name] for f in dataclasses.fields(TuneOptions) if f.name in values})
 
@@ -142,27 +133,37 @@ def resume_command(config: TuneConfig) -> str:
     return shlex.join([*words, "--resume"])
 
 
-def _tasks_of(entry: ListedModel, target: Target, config: TuneConfig) -> Tasks:
-    """The tasks of one model; graph and weights are gone when this returns."""
+def _tasks_of(entry: ListedModel, target: Target, config: TuneConfig) -> tuple[Tasks, str]:
+    """The tasks of one model, and a hash of its source; graph and weights are gone when this returns."""
     imported = import_model(
         entry.model, seed=config.seed, shapes=entry.shape, inputs=entry.inputs, trust=config.trust_model
     )
     mod, _ = lower(imported, target, config.compile_config(entry.model, entry.shape, entry.inputs))
-    return tasks_of(mod, target, imported.ranges)
+    return tasks_of(mod, target, imported.ranges), _digest([imported.source, entry.shape, entry.inputs, entry.weight])
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:20]
 
 
 def _run(
-    tasks: Tasks, target: Target, config: TuneConfig, device: Device | None,
-    modules: Sequence[str] = (), stream: TextIO | None = None,
+    tasks: Tasks, source: str, place: Place, config: TuneConfig, modules: Sequence[str] = (),
+    stream: TextIO | None = None,
 ) -> TuneResult:  # fmt: skip
-    options = options_of(config, target, modules)
-    fingerprint = device.fingerprint(target) if device else fingerprint_of(target)
+    options = options_of(config, place.target, modules, source)
     with Progress(len(tasks.tasks), options.budget_s, stream, trials=options.trials) as progress:
         if config.engine == "metaschedule":
             from .metaschedule import tune_tasks
 
-            return tune_tasks(tasks, target, options, progress)
-        tuner = Tuner(tasks, target, fingerprint, options, progress)
+            return tune_tasks(tasks, place.target, options, progress)
+        lab = place.lab(
+            LabOptions(
+                options.threads, options.memory_bytes, options.timeout_s, options.modules, options.vector_math,
+                cold_cache=config.cold_cache,
+            ),
+            options.seed,
+        )  # fmt: skip
+        tuner = Tuner(tasks, place.target, place.fingerprint, options, progress, **({"lab": lab} if lab else {}))
         try:
             return tuner.run()
         except KeyboardInterrupt:
@@ -188,22 +189,16 @@ def _device(config: TuneConfig) -> Device | None:
     return device_behind(parse_address(config.rpc, "--rpc"), config.device_key) if config.rpc else None
 
 
-def _check_can_run(target: Target) -> None:
-    """`EnvironmentProblem` unless what is built for `target` can be measured here."""
-    answer = can_run_here(target)
-    if target.spec.gpu:
-        why = f"{answer.reason}; " if answer.reason else ""
-        raise EnvironmentProblem(
-            f"tuning measures on this machine, so it needs a CPU target that runs here, but {target.name} is for GPUs: "
-            f"{why}kernels of GPUs are not measured yet, with a GPU here or through --rpc neither: compile without "
-            f"tuning, or tune a CPU target here, or that of another machine with {_RPC}"
-        )
-    if not answer:
-        raise EnvironmentProblem(
-            f"tuning measures on this machine, so it needs a CPU target that runs here, but {target.name} does not: "
-            f"{answer.reason}; or measure on a machine where it does: start a tracker here and a server there with "
-            f"`halo-tvm rpc`, and give {_RPC}"
-        )
+def _lab_there(config: TuneConfig, target: Target, options: TuneOptions) -> Lab | None:
+    """The lab on devices of the tracker; None when this machine measures."""
+    if not config.rpc:
+        return None
+    o = options
+    lab = LabOptions(o.threads, o.memory_bytes, o.timeout_s, o.modules, o.vector_math, cold_cache=config.cold_cache)
+    return make_rpc_lab(target, lab, parse_address(config.rpc, "--rpc"), config.device_key, seed=o.seed)
+
+
+_check_can_run = check_runs_here
 
 
 def _memory_limit() -> int:

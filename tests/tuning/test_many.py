@@ -21,9 +21,12 @@ from halo_tvm.errors import EnvironmentProblem, NoValidTrial, UnsupportedModel, 
 from halo_tvm.models import PRESETS
 from halo_tvm.models.gpt2 import GPT2Config
 from halo_tvm.report import schema
+from halo_tvm.targets.x86 import X86
 from halo_tvm.tuning import many, tune_model
 from halo_tvm.tuning import model as model_module
 from halo_tvm.tuning import result as r
+from halo_tvm.tuning.measure import rpc
+from halo_tvm.tuning.measure.rpc import Device
 from halo_tvm.tuning.model_list import ListedModel
 from halo_tvm.tuning.reported import as_report
 from halo_tvm.tuning.task import Skipped, Task, Tasks, tasks_of
@@ -44,11 +47,13 @@ class FakeTuner:
     """Improves every task by the factor two, or whatever `outcome` makes of it; measures nothing."""
 
     runs: list[Tasks] = []
+    made: list[FakeTuner] = []
     outcome: Callable[[r.TaskResult], r.TaskResult] | None = None
     error: BaseException | None = None
 
-    def __init__(self, tasks, target, fingerprint, options, progress) -> None:
-        self.tasks, self.options, self.target = tasks, options, target
+    def __init__(self, tasks, target, fingerprint, options, progress, *, lab=None) -> None:
+        self.tasks, self.options, self.target, self.fingerprint, self.lab = tasks, options, target, fingerprint, lab
+        FakeTuner.made.append(self)
 
     def run(self) -> r.TuneResult:
         FakeTuner.runs.append(self.tasks)
@@ -80,6 +85,7 @@ class FakeTuner:
 def fake(monkeypatch: pytest.MonkeyPatch) -> type[FakeTuner]:
     monkeypatch.setattr(model_module, "Tuner", FakeTuner)
     monkeypatch.setattr(FakeTuner, "runs", [])
+    monkeypatch.setattr(FakeTuner, "made", [])
     monkeypatch.setattr(FakeTuner, "outcome", None)
     monkeypatch.setattr(FakeTuner, "error", None)
     return FakeTuner
@@ -219,10 +225,10 @@ def test_weights_of_sizes_count_in_the_summary(fake) -> None:
 
 
 def test_a_bug_with_one_model_is_a_sentence(caplog) -> None:
-    def lower(entry: ListedModel) -> Tasks:
+    def lower(entry: ListedModel) -> tuple[Tasks, str]:
         if entry.model == "bad":
             raise RuntimeError("first\nsecond")
-        return Tasks((), ())
+        return Tasks((), ()), "hash"
 
     said: list[str] = []
     good, bad = many.lower_each([ListedModel("good"), ListedModel("bad")], lower, said.append)
@@ -233,7 +239,7 @@ def test_a_bug_with_one_model_is_a_sentence(caplog) -> None:
 def test_an_interrupt_that_became_an_error_ends_the_run() -> None:
     """TVM, and child processes of importers, make errors of their own out of Ctrl-C."""
 
-    def lower(entry: ListedModel) -> Tasks:
+    def lower(entry: ListedModel) -> tuple[Tasks, str]:
         try:
             os.kill(os.getpid(), signal.SIGINT)
             for _ in range(1000):
@@ -284,6 +290,47 @@ def test_what_cannot_be_measured_here_names_the_ways_forward() -> None:
     assert caught.value.exit_code == 5 and "a GPU here" in str(caught.value)
     with pytest.raises(EnvironmentProblem, match="arm.* start a tracker here and a server there.*--rpc HOST:PORT"):
         tune_model(TuneConfig(model="mlp", target="arm"))
+
+
+DEVICE = Device(3, "x86_64", "other", X86.isas[0].requires, 1 << 15, 1 << 20, 1 << 24)
+
+
+def test_a_remote_device_decides_level_threads_and_fingerprint(tmp_path, tiny, fake, monkeypatch) -> None:
+    asked = []
+    monkeypatch.setattr(rpc, "device_behind", lambda address, key: asked.append((address, key)) or DEVICE)
+    monkeypatch.setattr(rpc, "make_rpc_lab", lambda *args, **options: (*args, options))
+    remote = {"rpc": "farm:9190", "device_key": "board"}
+    tune(tmp_path, "tiny", **remote, seed=7, cold_cache=False)
+    (made,) = fake.made
+    assert asked == [(("farm", 9190), "board")]
+    assert (made.target.name, made.target.cores) == ("x86:avx2", 3)
+    assert (made.fingerprint.cores, made.fingerprint.l3_bytes) == (3, 1 << 24)
+    target, options, address, key, more = made.lab
+    assert (target, address, key, more) == (made.target, ("farm", 9190), "board", {"seed": 7})
+    assert not options.cold_cache
+    tune(tmp_path, "tiny", "deep", **remote, target="x86:avx2")
+    assert fake.made[-1].lab is not None
+    with pytest.raises(EnvironmentProblem, match="under the key board, but x86:avx512 needs CPU features"):
+        tune(tmp_path, "tiny", **remote, target="x86:avx512")
+    with pytest.raises(EnvironmentProblem, match="kernels of GPUs are not measured yet"):
+        tune(tmp_path, "tiny", **remote, target="cuda:sm_90")
+    assert len(asked) == 3, "what cannot be is refused before a device is taken"
+    monkeypatch.setattr(rpc, "device_behind", lambda address, key: dataclasses.replace(DEVICE, flags=frozenset()))
+    with pytest.raises(UsageError, match="start its server with `halo-tvm rpc server`, or name the level"):
+        tune(tmp_path, "tiny", **remote)
+    tune(tmp_path, "tiny")
+    assert fake.made[-1].lab is None
+
+
+def test_the_source_of_a_run(tmp_path, tiny, fake) -> None:
+    """`--resume` must not go on with another version of a model."""
+    fields = {f.name for f in dataclasses.fields(model_module.TuneOptions)}
+    if "source" not in fields:
+        pytest.skip("runs are not kept yet")
+    for models, changes in ((("tiny",), {}), (("tiny",), {"seed": 1}), (("tiny", "deep"), {}), (("tiny",), {})):
+        tune(tmp_path, *models, **changes)
+    one, other, both, again = (made.options.source for made in fake.made)
+    assert one == again and len({one, other, both}) == 3 and all(one for one in (one, other, both))
 
 
 def test_options_that_need_each_other() -> None:

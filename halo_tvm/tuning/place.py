@@ -1,0 +1,88 @@
+"""Where a run measures: this machine, or devices of an RPC tracker."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..config import TuneConfig, parse_address
+from ..errors import EnvironmentProblem, UsageError
+from ..lookup import fingerprint_of
+from ..records.record import Fingerprint
+from ..targets import Target, can_run_here, resolve
+from .measure.lab import Lab, LabOptions
+
+_RPC = "--rpc HOST:PORT --device-key KEY"
+
+
+@dataclass(frozen=True)
+class Place:
+    """What is built for and where it runs; records carry the fingerprint of that machine."""
+
+    target: Target
+    fingerprint: Fingerprint
+    address: tuple[str, int] | None = None  # of a tracker; None: this machine
+    key: str = ""
+
+    def lab(self, options: LabOptions, seed: int) -> Lab | None:
+        """The lab of remote devices; None here: the tuner makes its own."""
+        if self.address is None:
+            return None
+        from .measure.rpc import make_rpc_lab
+
+        return make_rpc_lab(self.target, options, self.address, self.key, seed=seed)
+
+
+def place_of(config: TuneConfig, target: Target | None = None) -> Place:
+    """Where to measure, for `target` or that of the options.
+
+    With --rpc a device is asked what it is: `cpu` is then the device's largest level. `EnvironmentProblem` when
+    the target does not run there, or no device is free.
+    """
+    if config.rpc is None or config.device_key is None:
+        target = target or resolve(config.target, cores=config.threads)
+        check_runs_here(target)
+        return Place(target, fingerprint_of(target))
+    from .measure.rpc import device_behind, refuse_other_targets
+
+    address = parse_address(config.rpc, "--rpc")
+    if target is None and (named := _gpu_target(config.target)):
+        raise EnvironmentProblem(_no_gpu(named))
+    device = device_behind(address, config.device_key)
+    if target is None:
+        if device.host is None and config.target == "cpu":
+            raise UsageError(
+                f"--target cpu means the level of the device, but the one under the key {config.device_key} does not "
+                "say what it is: start its server with `halo-tvm rpc server`, or name the level, e.g. x86:avx2"
+            )
+        target = resolve(config.target, host=device.host, cores=config.threads or device.threads or None)
+    refuse_other_targets(device, target, config.device_key)
+    return Place(target, device.fingerprint(target), address, config.device_key)
+
+
+def check_runs_here(target: Target) -> None:
+    """`EnvironmentProblem`, with the ways forward, unless this machine measures what is built for `target`."""
+    answer = can_run_here(target)
+    if target.spec.gpu:
+        raise EnvironmentProblem(_no_gpu(target, answer.reason))
+    if not answer:
+        raise EnvironmentProblem(
+            f"tuning measures on this machine, so it needs a CPU target that runs here, but {target.name} does not: "
+            f"{answer.reason}; or measure on a machine where it does: start a tracker here and a server there with "
+            f"`halo-tvm rpc`, and give {_RPC}"
+        )
+
+
+def _gpu_target(text: str) -> Target | None:
+    """The target that `text` names when it is one for GPUs, whatever the device is."""
+    if text == "cpu":
+        return None
+    target = resolve(text)
+    return target if target.spec.gpu else None
+
+
+def _no_gpu(target: Target, reason: str = "") -> str:
+    return (
+        f"tuning measures on this machine, so it needs a CPU target that runs here, but {target.name} is for GPUs: "
+        f"{reason + '; ' if reason else ''}kernels of GPUs are not measured yet, with a GPU here or through --rpc "
+        f"neither: compile without tuning, or tune a CPU target here, or that of another machine with {_RPC}"
+    )
