@@ -158,9 +158,16 @@ def _is_whole(line: str, checksum: object, body: Mapping[str, object]) -> bool:
     if found and found[1] == checksum and _hash((line[: found.start()] + line[found.end() :]).strip()) == checksum:
         return True
     try:
+        json.loads(line, object_pairs_hook=_unique)
         return checksum == _checksum(body)
     except (ValueError, RecursionError) as error:  # 1e999 reads as infinity
         raise BadLine("malformed", f"numbers or nesting no record has ({error})") from error
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    if len(dict(pairs)) != len(pairs):
+        raise ValueError("a name stands twice")
+    return dict(pairs)
 
 
 def check_target(record: Record, target: Fingerprint) -> None:

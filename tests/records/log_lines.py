@@ -42,6 +42,7 @@ def open_log(directory, **target):
     return TuningLog.open([directory], fingerprint(**target))
 
 
+HERE = os.path.dirname(os.path.abspath(__file__))
 WRITER = """
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -58,6 +59,5 @@ for i in range(int(sys.argv[4])):
 
 def writer(directory, name, count):
     """A process that commits a winner and two trials `count` times, and prints the number of each."""
-    here = os.path.dirname(os.path.abspath(__file__))
-    command = [sys.executable, "-c", WRITER, here, str(directory), name, str(count)]
+    command = [sys.executable, "-c", WRITER, HERE, str(directory), name, str(count)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
