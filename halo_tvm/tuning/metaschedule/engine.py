@@ -79,8 +79,8 @@ def search(
 ) -> Iterator[Trial]:  # fmt: skip
     """Every candidate that MetaSchedule asks for, in order; seconds count from before the first is proposed.
 
-    The lab is a worker process of its own unless one is given. Measuring the default, and starting the
-    worker, is not counted: our own search does the same first. Raises `Failure` when the default fails.
+    The lab is one of its own unless it is given. Measuring the default, and starting
+    the lab, is not counted: our own search does the same first. Raises `Failure` when the default fails.
     """
     if lab is None:
         options = LabOptions(target.cores, _MEMORY_BYTES)
@@ -97,28 +97,31 @@ def search(
         yield Trial(proposal.decision, proposal.us(weights), clock.elapsed_s)
 
 
-def tune_tasks(tasks: Tasks, target: Target, options: TuneOptions, progress: Progress) -> r.TuneResult:
+def tune_tasks(
+    tasks: Tasks, target: Target, options: TuneOptions, progress: Progress, lab: Lab | None = None
+) -> r.TuneResult:
     """Tune `tasks` within the budget; winners are committed, every trial is kept beside them.
 
     Raises `NoValidTrial` when candidates were tried and none could be measured. `KeyboardInterrupt` passes
     through after what was found is committed, with a summary as a note of `progress`.
     """
-    run = _Run(tasks, target, options, progress)
+    run = _Run(tasks, target, options, progress, lab)
     try:
         return run.run()
     except KeyboardInterrupt:
         run.interrupted = True
         progress.note(run.result.summary())
         raise
-    finally:
-        progress.close()
 
 
 class _Run:
     """One run; `result` says at any time what was reached."""
 
-    def __init__(self, tasks: Tasks, target: Target, options: TuneOptions, progress: Progress) -> None:
+    def __init__(
+        self, tasks: Tasks, target: Target, options: TuneOptions, progress: Progress, lab: Lab | None
+    ) -> None:
         self._tasks, self._target, self._options, self._progress = tasks, target, options, progress
+        self._lab = lab
         self._fingerprint = fingerprint_of(target)
         self._log = TuningLog.open(options.read, self._fingerprint)
         self._clock = Clock(options.budget_s)
