@@ -17,7 +17,9 @@ from halo_tvm.tir_schedules import Rule
 
 @dataclass(frozen=True)
 class Decision:
-    mode: str  # "plain", "vector", "slow", "wrong", "hang", "crash", "abort", "greedy", "decline", "raise"
+    # Built well: "plain", "vector", "slow", "wrong"; and "dies", "waits" when it runs.
+    # While it is built: "hang", "crash", "abort", "greedy", "decline", "raise".
+    mode: str
     lanes: int
 
 
@@ -49,7 +51,8 @@ class Toy(Rule[Decision]):
             os.abort()
         if decision.mode == "greedy":
             return bytearray(1 << 45)
-        schedule = s_tir.Schedule(_wrong(func) if decision.mode == "wrong" else func)
+        bodies = {"wrong": _wrong, "dies": _dies, "waits": _waits}
+        schedule = s_tir.Schedule(bodies.get(decision.mode, lambda f: f)(func))
         loops = schedule.get_loops(schedule.get_sblock("toy"))
         if decision.mode == "slow":
             schedule.reorder(*reversed(loops))
@@ -63,6 +66,21 @@ class Toy(Rule[Decision]):
 def _wrong(func):
     rows, columns = func.params[0].ty.shape
     return function(int(columns), rows=rows, factor=3.0)
+
+
+def _dies(func):
+    return _calling(func, "abort")
+
+
+def _waits(func):
+    return _calling(func, "pause")  # of the C library: until a signal comes
+
+
+def _calling(func, name):
+    rows, columns = func.params[0].ty.shape
+    x = te.placeholder((rows, columns), name="x")
+    y = te.compute(x.shape, lambda i, j: x[i, j] + tirx.call_extern("int32", name).astype("float32"), name="toy")
+    return te.create_prim_func([x, y])
 
 
 def function(columns, rows=None, factor=2.0, name="toy"):

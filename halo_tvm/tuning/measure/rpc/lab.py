@@ -247,7 +247,7 @@ class RpcLab:
         self._device = self._device or device
 
     def _end_session(self) -> None:
-        self._session.end()
+        self._session.leave()
         self._open_there = None
         for opened in self._opened.values():
             opened.forget_session()

@@ -20,6 +20,7 @@ from ..inputs import Arguments, Weights, differences
 from .serve import DESCRIBE
 
 CONNECT = "connect"  # host, port, password, session_s -> threads, triple, described: what the device says of itself
+LEAVE = "leave"  # -> nothing: the session is over
 PING = "ping"  # -> nothing: this process, and the device if there is a session, answers
 
 _FLUSH = "cache_flush_cpu_non_first_arg"  # of TVM's runtime: before a call, the weights leave the caches
@@ -59,6 +60,7 @@ class Runner:
     def __init__(self) -> None:
         self._session: rpc.RPCSession | None = None
         self._tasks: dict[str, _Task] = {}
+        self._device: tvm.runtime.Device | None = None
         self._uploads = 0
 
     def answer(self, request: dict, say: Say) -> dict:
@@ -68,6 +70,10 @@ class Runner:
         if op == PING:
             if self._session is not None:
                 self._call("runtime.NumThreads")
+            return {}
+        if op == LEAVE:
+            self._tasks.clear()
+            self._session = self._device = None
             return {}
         if op == p.OPEN:
             return {"evicted": self._open(request)}
@@ -88,7 +94,6 @@ class Runner:
         return {}
 
     def _connect(self, request: dict) -> dict:
-        self._tasks.clear()
         self._session = rpc.connect(request["host"], request["port"], request["password"], request["session_s"])
         self._device = self._session.cpu(0)
         return {

@@ -9,11 +9,12 @@ from ....targets import Target
 from ..child import Child, Gone, Trouble
 from ..confined import arguments_of
 from .device import Device, device_of
-from .runner import CONNECT, PING
+from .runner import CONNECT, LEAVE, PING
 from .tracker import Tracker
 
 _CONNECT_S = 20.0  # a server forks a process for a session
 _PING_S = 10.0
+_LEAVE_S = 5.0
 
 
 class Session:
@@ -70,6 +71,14 @@ class Session:
         except Trouble:
             return False
         return True
+
+    def leave(self) -> None:
+        """Give up a session in which nothing runs, or that is lost; what holds it goes on if it can."""
+        try:
+            self._child.ask({"op": LEAVE}, _LEAVE_S)
+        except Trouble:
+            self._child.close()
+        self._ends = 0.0
 
     def end(self) -> None:
         """Give the device back, whatever it is doing."""

@@ -1,0 +1,457 @@
+"""Tuning on devices: a tracker and two servers of our own on loopback, killed, refused, and lied to."""
+
+import io
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import toy_rules
+import tvm
+
+from halo_tvm.cli._main import INTERRUPTED, main
+from halo_tvm.config import RpcConfig, TuneConfig, parse_address
+from halo_tvm.errors import EnvironmentProblem, MissingPackage, UsageError
+from halo_tvm.records import TuningLog
+from halo_tvm.targets import TARGETS, Target
+from halo_tvm.tuning import result as r
+from halo_tvm.tuning.measure import protocol as p
+from halo_tvm.tuning.measure.lab import Failure, LabOptions
+from halo_tvm.tuning.measure.rpc import make_rpc_lab, serve
+from halo_tvm.tuning.measure.rpc.device import Device, device_of
+from halo_tvm.tuning.measure.rpc.tracker import Tracker
+from halo_tvm.tuning.model import tune_module
+from halo_tvm.tuning.task import tasks_of
+
+D = toy_rules.Decision
+# The default walks down the columns, which costs many times more than along the rows.
+SLOW, FAST = D("slow", 1), D("plain", 1)
+ROWS = {"rows": (256, 512)}
+START_S = 120.0
+KEY = "toy"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Served:
+    """`halo-tvm rpc ...` as a process, up when this exists."""
+
+    def __init__(self, *words: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "halo_tvm", "rpc", *words],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "HALO_TVM_NUM_THREADS": "1"},
+            start_new_session=True,
+            # A test run in the background makes its children ignore SIGINT.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )
+
+    def ready(self) -> str:
+        """The line it says when it listens."""
+        ready, _, _ = select.select([self.process.stdout], [], [], START_S)
+        assert ready, "it did not start"
+        return self.process.stdout.readline().decode()
+
+    def sessions(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def kill(self) -> None:
+        """SIGKILL to the server alone, and what became of its sessions."""
+        sessions = self.sessions() if self.process.poll() is None else []
+        self.process.kill()
+        self.process.wait(10)
+        self.process.stdout.close()
+        _, alive = psutil.wait_procs(sessions, timeout=10)
+        assert not alive, "a session outlives its server"
+
+
+class Farm:
+    """A tracker, and servers that can be killed."""
+
+    def __init__(self) -> None:
+        self.address = ("127.0.0.1", free_port())
+        self.tracker = Served("tracker", "--port", str(self.address[1]))
+        self.servers: list[Served] = []
+        self.tracker_said = self.tracker.ready()
+
+    @property
+    def option(self) -> str:
+        return "{}:{}".format(*self.address)
+
+    def grow(self, count: int) -> None:
+        """So many servers, all of them listed."""
+        new = [
+            Served("server", "--port", str(free_port()), "--tracker", self.option, "--device-key", KEY)
+            for _ in range(count - len(self.servers))
+        ]
+        self.said = [server.ready() for server in new]
+        self.servers += new
+        wait_for(lambda: f"{count} of key '{KEY}'" in Tracker(self.address).free())
+
+    def kill_busy(self) -> None:
+        """Kill the server that has a session."""
+        (busy,) = [server for server in self.servers if server.sessions()]
+        self.servers.remove(busy)
+        busy.kill()
+
+    def close(self) -> None:
+        for served in (*self.servers, self.tracker):
+            served.kill()
+
+
+def wait_for(condition, seconds=30.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def farm():
+    pytest.importorskip("tornado", reason="TVM's tracker needs tornado: install the extra rpc")
+    made = Farm()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture(autouse=True)
+def no_process_is_left(request):
+    if "farm" in request.fixturenames:
+        request.getfixturevalue("farm")
+    before = {child.pid for child in psutil.Process().children()}
+    yield
+    wait_for(lambda: not [c for c in psutil.Process().children() if c.pid not in before and not spared(request, c)], 10)
+
+
+def spared(request, child: psutil.Process) -> bool:
+    """Servers of the farm stay for the next test."""
+    farm = request.getfixturevalue("farm") if "farm" in request.fixturenames else None
+    return farm is not None and child.pid in {s.process.pid for s in (*farm.servers, farm.tracker)}
+
+
+@pytest.fixture
+def space(monkeypatch):
+    def choose(*decisions):
+        monkeypatch.setattr(toy_rules.Toy, "decisions", decisions)
+
+    return choose
+
+
+def lab_of(farm, **changes):
+    settings = {"wait_s": 60.0, "session_s": 600.0, **changes}
+    options = LabOptions(threads=1, memory_bytes=2 << 30, timeout_s=20.0, modules=("toy_rules",), builders=1)
+    return make_rpc_lab(toy_rules.target(), options, farm.address, KEY, seed=0, **settings)
+
+
+def toy_task():
+    (task,) = tasks_of(tvm.IRModule({"f": toy_rules.function(256)}), toy_rules.target(), ROWS).tasks
+    return task
+
+
+def test_candidates_on_devices(farm, space):
+    """Checked there; one that kills two devices is a crash; what was good before goes on elsewhere."""
+    farm.grow(2)
+    assert farm.tracker_said == f"tracker at {farm.option}\n"
+    assert all(f"with device key {KEY} for tracker {farm.option}" in line for line in farm.said)
+    space(SLOW, FAST)
+    with lab_of(farm) as lab:
+        assert lab.device.threads == 1 and lab.device.flags and lab.device.l1_bytes
+        fingerprint = lab.device.fingerprint(toy_rules.target())
+        assert (fingerprint.machine, fingerprint.isa, fingerprint.cores) == ("x86_64", "avx2", 1)
+        lab.open(toy_task())
+        good, wrong, deadly, declined = lab.order([FAST, D("wrong", 1), D("dies", 1), D("decline", 1)])
+        assert lab.take(good) > 0
+        kinds = {}
+        for candidate in (wrong, deadly, declined):
+            with pytest.raises(Failure) as caught:
+                lab.take(candidate)
+            assert caught.value.blamed == candidate
+            kinds[candidate] = caught.value.kind
+        assert kinds == {wrong: p.WRONG_RESULT, deadly: p.CRASH, declined: p.DECLINED}
+        assert lab.restarts == 2
+        samples = lab.race([p.DEFAULT_ID, good], 0, 3, 100.0)
+        assert {i: len(us) for i, us in samples.items()} == {p.DEFAULT_ID: 3, good: 3}
+        # The task is open in a session of its own now: what it holds is there after another one, too.
+        lab.open(toy_task())
+        lab._session._ends = 0.0  # the time that the server gives a session is over
+        assert lab.race([good], 1, 2, 100.0)[good] and lab.restarts == 2
+        lab.drop([good])
+        assert lab.race([p.DEFAULT_ID], 1, 1, 100.0)
+    wait_for(lambda: not any(server.sessions() for server in farm.servers))
+    wait_for(lambda: f"2 of key '{KEY}'" in Tracker(farm.address).free())  # servers outlive their sessions
+
+
+def test_a_run_goes_on_when_a_server_is_killed(farm, space, tmp_path):
+    farm.grow(2)
+    space(SLOW, FAST, D("vector", 8))
+    config = TuneConfig(
+        model=("toy",), budget="60s", effort="quick", log=str(tmp_path / "log"), rpc=farm.option, device_key=KEY
+    )
+    stream = Killing("task 1/1", farm.kill_busy)
+    mod = tvm.IRModule({"f": toy_rules.function(1024)})
+    result = tune_module(mod, toy_rules.target(), config, ROWS, modules=("toy_rules",), stream=stream)
+    assert stream.done and len(farm.servers) == 1
+    (task,) = result.tasks
+    assert task.outcome == r.IMPROVED and task.decision["mode"] in ("plain", "vector"), str(result)
+    assert not task.failures and result.worker_restarts >= 1, str(result)
+    log = TuningLog.open(
+        [tmp_path / "log"], Device(1, "x86_64", "", frozenset(), 0, 0, 0).fingerprint(toy_rules.target())
+    )
+    record = log.best(task.key, "toy", 1)
+    assert record.speedup_low > 1.0 and record.target["cores"] == 1  # the device's threads, not this host's
+
+
+class Killing(io.StringIO):
+    """A stream that kills once, when it hears the word."""
+
+    def __init__(self, word, kill):
+        super().__init__()
+        self._word, self._kill, self.done = word, kill, False
+
+    def write(self, text):
+        if self._word in text and not self.done:
+            self.done = True
+            self._kill()
+        return super().write(text)
+
+
+def test_no_device_is_left(farm, space):
+    """What was measured is not lost: the caller sees one sentence, and no session stays."""
+    farm.grow(1)
+    space(SLOW, FAST)
+    with lab_of(farm, wait_s=2.0) as lab:
+        lab.open(toy_task())
+        while farm.servers:
+            farm.servers.pop().kill()
+        with pytest.raises(EnvironmentProblem, match="none came free: free servers: none: start `halo-tvm rpc server"):
+            lab.race([p.DEFAULT_ID], 0, 1, 100.0)
+
+
+def test_a_wrong_key(farm):
+    farm.grow(1)
+    with pytest.raises(EnvironmentProblem, match="a device with key other .* within 0 s.*1 of key 'toy'"):
+        Tracker(farm.address).request("other", 0.3)
+
+
+def test_a_device_that_cannot_run_the_target(farm, monkeypatch):
+    farm.grow(1)
+    arm = TARGETS["arm"]
+    options = LabOptions(threads=1, memory_bytes=2 << 30, builders=1)
+    lab = make_rpc_lab(Target(arm, arm.isas[0], 1), options, farm.address, KEY, seed=0)
+    with pytest.raises(EnvironmentProblem, match="the device is x86_64: correct --target or --device-key"), lab:
+        pass
+
+
+@pytest.mark.slow
+def test_a_candidate_that_hangs_on_devices(farm, space):
+    """The device is free again soon, though its session still runs the candidate when we leave."""
+    farm.grow(1)
+    space(SLOW, FAST)
+    lab = lab_of(farm)
+    lab._options = LabOptions(threads=1, memory_bytes=2 << 30, timeout_s=4.0, modules=("toy_rules",), builders=1)
+    with lab:
+        lab.open(toy_task())
+        good, hanging = lab.order([FAST, D("waits", 1)])
+        lab.take(good)
+        with pytest.raises(Failure) as caught:
+            lab.take(hanging)
+        assert (caught.value.kind, caught.value.blamed) == (p.TIMEOUT, hanging)
+        assert lab.race([good], 0, 1, 100.0)[good]
+
+
+@pytest.mark.parametrize("words", [("tracker",), ("server",)])
+def test_interrupted(words):
+    if words[0] == "tracker":
+        pytest.importorskip("tornado", reason="TVM's tracker needs tornado: install the extra rpc")
+    served = Served(*words, "--port", str(free_port()))
+    assert served.ready().startswith(f"{words[0]} at 127.0.0.1:")
+    served.process.send_signal(signal.SIGINT)
+    assert served.process.wait(20) == INTERRUPTED
+    served.process.stdout.close()
+
+
+def test_port_in_use(farm, capsys):
+    port = farm.address[1]
+    for action in ("tracker", "server"):
+        assert main(["rpc", action, "--port", str(port)]) == EnvironmentProblem.exit_code
+        assert f"port {port} of 127.0.0.1 should be free, but is in use" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "0", "", "192.0.2.7", "::ffff:0.0.0.0"])
+@pytest.mark.parametrize("action", ["tracker", "server"])
+def test_nobody_else_is_listened_to(host, action, capsys):
+    assert main(["rpc", action, "--host", host]) == UsageError.exit_code
+    said = capsys.readouterr().err
+    assert "TVM's RPC runs any code its peer sends" in said and "--trust-network" in said
+
+
+def test_what_is_listened_at():
+    assert serve.loopback_or_trusted("127.0.0.1", False) == "127.0.0.1"
+    assert serve.loopback_or_trusted("localhost", False) in ("127.0.0.1", "::1")
+    assert serve.loopback_or_trusted("0.0.0.0", True) == "0.0.0.0"
+    with pytest.raises(UsageError, match="must be an address of this machine"):
+        serve.loopback_or_trusted("no such host", False)
+
+
+def test_an_address_of_another_machine(capsys):
+    code = main(["rpc", "server", "--host", "192.0.2.7", "--trust-network", "--port", str(free_port())])
+    assert code == EnvironmentProblem.exit_code
+    assert "it should listen at 192.0.2.7:" in capsys.readouterr().err
+
+
+def test_a_tracker_of_another_machine(farm, monkeypatch):
+    """It would send peers to our own loopback address."""
+    monkeypatch.setattr(Tracker, "peer", lambda self: "192.0.2.7")
+    with pytest.raises(UsageError, match="is another machine, but the server would listen at 127.0.0.1 only"):
+        serve.serve_device("127.0.0.1", free_port(), farm.address, KEY, print)
+
+
+def test_without_tornado(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tvm.rpc.tracker", None)
+    with pytest.raises(MissingPackage, match=r"pip install 'halo_tvm\[rpc\]'"):
+        serve.serve_tracker("127.0.0.1", free_port(), print)
+
+
+def test_no_tracker_there():
+    with pytest.raises(
+        EnvironmentProblem, match="an RPC tracker was expected at 127.0.0.1:.*start `halo-tvm rpc tracker`"
+    ):
+        Tracker(("127.0.0.1", free_port())).request(KEY, 1.0)
+
+
+def framed(data: bytes) -> bytes:
+    return struct.pack("<i", len(data)) + data
+
+
+MAGIC = struct.pack("<i", 0x2F271)
+LIES = {
+    "another protocol": b"HTTP/1.1 400 Bad Request\r\n",
+    "silence": b"",
+    "too long": MAGIC + struct.pack("<i", 1 << 30),
+    "negative": MAGIC + struct.pack("<i", -5),
+    "torn": MAGIC + struct.pack("<i", 100) + b"[0",
+    "no JSON": MAGIC + framed(b"\xff\xfe"),
+    "nested": MAGIC + framed(b"[" * 100_000),
+    "a number": MAGIC + framed(b"7"),
+    "failure": MAGIC + framed(b'[-1, ["127.0.0.1", 1, "k"]]'),
+    "no port": MAGIC + framed(b'[0, ["127.0.0.1", "1", "k"]]'),
+    "port 0": MAGIC + framed(b'[0, ["127.0.0.1", 0, "k"]]'),
+    "options": MAGIC + framed(b'[0, ["127.0.0.1", 1, "k -timeout=99999"]]'),
+    "a long host": MAGIC + framed(json.dumps([0, ["a" * 300, 1, "k"]]).encode()),
+}
+
+
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
+@pytest.mark.parametrize("ask", [lambda t: t.request(KEY, 2.0), lambda t: t.free()], ids=["request", "free"])
+def test_what_is_no_tracker(lie, ask):
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(4)
+
+        def answer():
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(4)
+                connection.sendall(lie)
+
+        liar = threading.Thread(target=answer)
+        liar.start()
+        with pytest.raises(EnvironmentProblem, match="what answers there is none"):
+            ask(Tracker(listening.getsockname()))
+        liar.join(10)
+
+
+def test_a_tracker_that_lists_anything():
+    queues = {f"key{i}": {"free": 1} for i in range(20)} | {"x\n\x1b[31m": {"free": 2}, "odd": 3, "none": {"free": "1"}}
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(1)
+
+        def answer():
+            connection, _ = listening.accept()
+            with connection:
+                connection.sendall(MAGIC + framed(json.dumps([0, {"queue_info": queues}]).encode()))
+                connection.recv(64)
+
+        liar = threading.Thread(target=answer)
+        liar.start()
+        said = Tracker(listening.getsockname()).free()
+        liar.join(10)
+    assert said.startswith("free servers: 1 of key 'key0'") and said.endswith("and 13 more keys") and "\x1b" not in said
+
+
+HONEST = {
+    "machine": "x86_64",
+    "model": "some CPU",
+    "flags": ["avx2"],
+    "cores": 4,
+    "l1_bytes": 1,
+    "l2_bytes": 2,
+    "l3_bytes": 3,
+}
+
+
+def test_what_a_device_says():
+    device = device_of({"threads": 4, "triple": "x86_64-linux-gnu", "described": json.dumps(HONEST)})
+    assert device == Device(4, "x86_64", "some CPU", frozenset({"avx2"}), 1, 2, 3)
+    assert device.host.cores == 4
+    assert "needs CPU features that the device lacks" in device.refusal(toy_rules.target())
+    plain = device_of({"threads": 4, "triple": "aarch64-linux-gnu", "described": None})  # TVM's own server
+    assert plain == Device(4, "aarch64", "", frozenset(), 0, 0, 0) and plain.host is None
+    assert "runs on x86_64, and the device is aarch64" in plain.refusal(toy_rules.target()).replace("amd64 or ", "")
+    fingerprint = plain.fingerprint(toy_rules.target())
+    assert fingerprint.cores == 4 and fingerprint.l2_bytes == toy_rules.SPEC.l2_bytes and fingerprint.l3_bytes == 0
+    cuda = TARGETS["cuda"]
+    assert device.refusal(Target(cuda, cuda.isas[0], 1)) == "measuring on GPUs is not supported yet"
+
+
+@pytest.mark.parametrize(
+    "described",
+    [7, "[", "[" * 100_000, "[]", '{"flags": 3, "l1_bytes": "x", "machine": ["a"]}', '{"l1_bytes": -1, "model": "\\n"}',
+     '{"l1_bytes": 1e400, "l2_bytes": NaN, "l3_bytes": true, "machine": null, "flags": {"a": 1}}'],
+)  # fmt: skip
+@pytest.mark.parametrize("threads", [None, -3, "2", float("inf"), 1 << 60])
+def test_what_a_device_makes_up(described, threads):
+    device = device_of({"threads": threads, "triple": 3.5, "described": described})
+    assert device == Device(0, "", "", frozenset(), 0, 0, 0)
+    assert device.fingerprint(toy_rules.target()).cores == 2
+
+
+@pytest.mark.parametrize(
+    "text", ["", "host", "host:", ":9190", "host:x", "host:0", "host:65536", "a b:1", "::1:1", "h:²"]
+)
+def test_addresses_refused(text):
+    with pytest.raises(UsageError, match="--rpc"):
+        parse_address(text, "--rpc")
+
+
+def test_addresses():
+    assert parse_address("127.0.0.1:9190", "--rpc") == ("127.0.0.1", 9190)
+    assert parse_address("[::1]:1", "--rpc") == ("::1", 1)
+    for bad in ({"port": 0}, {"port": 70_000}, {"device_key": "a b"}, {"tracker": "nowhere"}):
+        with pytest.raises(UsageError):
+            RpcConfig("server", **bad)
+    with pytest.raises(UsageError, match="--tracker belongs to a server"):
+        RpcConfig("tracker", tracker="127.0.0.1:1")
+
+
+def test_the_page_names_real_options():
+    text = (Path(__file__).parents[2] / "docs" / "rpc.md").read_text()
+    for word in ("--trust-network", "--device-key", "--rpc", "ssh -L"):
+        assert word in text
