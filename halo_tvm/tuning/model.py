@@ -86,7 +86,8 @@ def tune_module(
 
     `modules` are imported by the measurement worker: they register rules and targets no entry point names.
     """
-    return _run(tasks_of(mod, target, ranges), target, config, _device(config), modules, stream)
+    place = place_of(config, target)
+    return _run(tasks_of(mod, target, ranges), "", place, config, modules, stream)
 
 
 def options_of(config: TuneConfig, target: Target, modules: Sequence[str] = (), source: str = "") -> TuneOptions:
