@@ -32,7 +32,7 @@ TREE: dict[str, set[str]] = {
     "config": set(),
     "confinement": set(),
     "plugins": set(),
-    "records": {"plain"},
+    "records": {"plain", "confinement"},
     "report": set(),
     "targets": set(),
     "relay_ops": {"params", "plain", "dimensions"},

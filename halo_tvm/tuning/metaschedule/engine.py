@@ -20,6 +20,7 @@ from tvm.s_tir import meta_schedule as ms
 from ...errors import NoValidTrial
 from ...lookup import fingerprint_of
 from ...records.decision import decision_to_plain
+from ...records.import_metaschedule import STAGE
 from ...records.log import TuningLog, commit
 from ...records.record import IMPROVED, MEASURED, Record, Size
 from ...records.workload import family_of
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from ..tuner import TuneOptions
 
 _LOGGER = logging.getLogger(__name__)
-STAGE = "metaschedule"
 _CONFIRM_ROUNDS = 20
 _LATENCY_ROUNDS = 3
 _LATENCY_SHARE = 0.3
@@ -117,9 +117,7 @@ def tune_tasks(
 class _Run:
     """One run; `result` says at any time what was reached."""
 
-    def __init__(
-        self, tasks: Tasks, target: Target, options: TuneOptions, progress: Progress, lab: Lab | None
-    ) -> None:
+    def __init__(self, tasks: Tasks, target: Target, options: TuneOptions, progress: Progress, lab: Lab | None) -> None:
         self._tasks, self._target, self._options, self._progress = tasks, target, options, progress
         self._lab = lab
         self._fingerprint = fingerprint_of(target)
@@ -223,7 +221,14 @@ class _Run:
         # Confirming comes out of the same budget.
         reserve_s = 2 * _CONFIRM_ROUNDS * sum(us * 1e-6 + _TURN_OVERHEAD_S for us in default_us)
         inner = clock.slice(max(0.5 * clock.left_s, clock.left_s - reserve_s))
-        facts = {"target": self._fingerprint.facts(), "versions": _versions(), "seed": o.seed, "run": self._id}
+        facts = {
+            "target": self._fingerprint.facts(),
+            "versions": _versions(),
+            "seed": o.seed,
+            "run": self._id,
+            "sizes": [{"dims": list(size.dims), "weight": size.weight} for size in task.sizes],
+            "default_us": start_us,
+        }
         for one in proposals(task, self._target, lab, default_us, inner, trials=most, seed=o.seed, facts=facts):
             seen.made.append(one)
             if one.failed:
