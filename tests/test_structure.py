@@ -36,7 +36,7 @@ TREE: dict[str, set[str]] = {
     "report": set(),
     "targets": set(),
     "relay_ops": {"params", "plain", "dimensions"},
-    "tir_schedules": {"targets"},
+    "tir_schedules": {"targets", "dimensions"},
     "artifact": set(),
     "imported": {"params"},
     "models": {"relay_ops", "params", "imported"},

@@ -1,4 +1,4 @@
-"""What a tiling should cost: instructions of the inner loops, tiles that do not fill, cores that wait, weights that stream.
+"""What a tiling should cost: inner loops, tiles that do not fill, cores that wait, weights that stream.
 
 The numbers are cycles of a core with two load ports and a fused multiply-add latency of four. Only their
 order for one function is used, so one set of them serves every CPU with vectors.
