@@ -1,4 +1,4 @@
-"""Winners of a log for a directory under version control: one line each, in a stable order, without when and which run."""
+"""Winners of a log for a directory under version control: a line each, in a stable order, without when and by whom."""
 
 from __future__ import annotations
 
@@ -27,20 +27,32 @@ class Exported:
         return {"key": self.key, "new": self.new, "better": self.better, "kept": self.kept}
 
 
-def export(files: Sequence[Path], directory: Path) -> list[Exported]:
+def export(files: Sequence[Path], directory: Path) -> tuple[list[Exported], list[str]]:
     """Write the winners in `files` to `directory/<target key>/records.jsonl`, each where it beats what is there.
 
     A winner is the record of the latest version of its rule with the largest lower bound, one for each number of
-    cores. Lines of `files` that do not verify are left out (`verify_file` names them). `UsageError` when
-    `directory` has such lines: they would be lost.
+    cores. Also returns why lines of `files` were left out, by file and line. `UsageError` when a file cannot be
+    read, when no line is a record, and when `directory` has lines that do not verify: they would be lost.
     """
     found: dict[str, dict[_Key, Record]] = {}
+    left_out: list[str] = []
+    whole = 0
     for path in files:
-        for _, record in examined(path):
-            if isinstance(record, Record) and record.outcome == IMPROVED:
-                if record.target.get("key") == path.parent.name:
+        for line, record in examined(path):
+            if isinstance(record, BadLine):
+                left_out.append(f"{path}:{line.number}: {record.kind}: {record}")
+            elif record.target.get("key") != path.parent.name:
+                left_out.append(f"{path}:{line.number}: misplaced: measured for {record.target.get('key')}")
+            else:
+                whole += 1
+                if record.outcome == IMPROVED:
                     _keep(found.setdefault(path.parent.name, {}), record)
-    return [_write(directory / key / FILE, winners) for key, winners in sorted(found.items())]
+    if left_out and not whole:
+        raise UsageError(
+            f"records to export were expected, but none of {len(left_out)} lines is one (the first: {left_out[0]}): "
+            "`halo-tvm logs verify` names them all"
+        )
+    return [_write(directory / key / FILE, winners) for key, winners in sorted(found.items())], left_out
 
 
 def _write(path: Path, winners: dict[_Key, Record]) -> Exported:

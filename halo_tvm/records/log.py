@@ -21,8 +21,9 @@ from .trials import Trials
 class LookupReport:
     """What opening a log and looking things up in it came to.
 
-    Of the `lines` in the files `examined` were verified and parsed: all of them in a small log, in a large
-    one those of the workloads that were looked up, and those that do not look whole. The counts are of what was examined.
+    Of the `lines` in the files `examined` were verified and parsed: all of them in a small log, in a large one
+    those of the workloads that were looked up, and those that do not look whole. The counts are of what was
+    examined.
     `refused` counts lines by class: torn, wrong_checksum, future_schema, malformed, larger_isa,
     other_target; no_file counts files. `hints` counts records that are only worth trying again:
     smaller_isa, other_rule_version. `reasons` names the first refusals by file and line.

@@ -52,22 +52,16 @@ def merge(directory: Path, files: Sequence[Path]) -> MergeReport:
     for path in files:
         waiting: dict[Path, list[bytes]] = {}
         seen = good = unfinished = 0
-        try:
-            for line, found in examined(path):
-                seen += 1
-                try:
-                    if isinstance(found, BadLine):
-                        raise found
-                    waiting.setdefault(_place_of(directory, found), []).append(line.data)
-                    good += 1
-                except BadLine as bad:
-                    unfinished += bad.kind == UNFINISHED
-                    report.refuse(bad.kind, f"{path}:{line.number}: {bad.kind}: {bad}")
-        except OSError as error:
-            raise UsageError(
-                f"a file of a tuning log was expected, but {str(path)!r} cannot be read ({error.strerror}): "
-                "leave it out, or correct its permissions"
-            ) from error
+        for line, found in examined(path):
+            seen += 1
+            try:
+                if isinstance(found, BadLine):
+                    raise found
+                waiting.setdefault(_place_of(directory, found), []).append(line.data)
+                good += 1
+            except BadLine as bad:
+                unfinished += bad.kind == UNFINISHED
+                report.refuse(bad.kind, f"{path}:{line.number}: {bad.kind}: {bad}")
         if not good and seen > unfinished:
             raise UsageError(
                 f"a file of a tuning log was expected, but none of the {seen} lines of {str(path)!r} is a record "

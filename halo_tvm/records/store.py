@@ -115,8 +115,8 @@ def _digest(line: bytes) -> bytes:
 
 
 def files_of(directory: Path) -> list[Path]:
-    """The files of the log in `directory`, by target key."""
-    return sorted(path for name in (FILE, TRIALS) for path in directory.glob(f"*/{name}"))
+    """The files of the log in `directory`, by target key; also those of the right name that are no files."""
+    return sorted(path for path in directory.glob("*/*.jsonl") if path.name in (FILE, TRIALS))
 
 
 class Line(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -57,7 +58,7 @@ def verify_file(path: Path) -> FileReport:
     report = FileReport(path)
     try:
         report.size_bytes = path.stat().st_size
-        for line, found in examined(path):
+        for line, found in _examined(path):
             if isinstance(found, BadLine):
                 report.refuse(found.kind, f":{line.number}: {found.kind}: {found}")
             elif path.name in (FILE, TRIALS) and found.target.get("key") != path.parent.name:
@@ -74,7 +75,17 @@ def verify_file(path: Path) -> FileReport:
 
 
 def examined(path: Path) -> Iterator[tuple[Line, Record | BadLine]]:
-    """Each line of `path` with its record, or with why it has none; raises `OSError`."""
+    """Each line of `path` with its record, or with why it has none; raises `UsageError` when it cannot be read."""
+    try:
+        yield from _examined(path)
+    except OSError as error:
+        raise UsageError(
+            f"a file of a tuning log was expected, but {str(path)!r} cannot be read ({error.strerror}): "
+            "leave it out, or correct its permissions"
+        ) from error
+
+
+def _examined(path: Path) -> Iterator[tuple[Line, Record | BadLine]]:
     for line in lines(path):
         text = line.text
         try:
@@ -94,7 +105,7 @@ def files_at(places: Sequence[str | Path]) -> list[Path]:
     found: list[Path] = []
     for place in map(Path, places):
         if place.is_dir():
-            files = [place / name for name in (FILE, TRIALS) if (place / name).exists()] or files_of(place)
+            files = [place / name for name in (FILE, TRIALS) if os.path.lexists(place / name)] or files_of(place)
             if not files:
                 raise UsageError(
                     f"a tuning log with <target-key>/{FILE} was expected in {str(place)!r}, but there is none: "

@@ -62,7 +62,7 @@ def test_a_small_log_is_examined_whole(tmp_path):
 
 
 def test_damage_in_a_large_log(large):
-    """Lines that do not look whole are counted when the log is opened, a changed byte when its workload is asked for."""
+    """Lines that do not look whole are counted at once, a changed byte when its workload is asked for."""
     path = next(large.glob("*/records.jsonl"))
     lines = path.read_text().splitlines(keepends=True)
     lines[1] = lines[1][:-40] + "\n"  # w0

@@ -29,8 +29,8 @@ def run(config: LogsConfig) -> int:
     elif found:
         print(f"for {target.key} with {target.cores} cores")
         print(clean_table(("rule", "speed-up", "decision", "reason", "directory", "workload"), [
-            (c.rule, f"at least {c.record.speedup_low:.3f}" if c.record else "-", decision(c.record) if c.record else "-",
-             c.reason, c.directory or "-", c.readable)
+            (c.rule, f"at least {c.record.speedup_low:.3f}" if c.record else "-",
+             decision(c.record) if c.record else "-", c.reason, c.directory or "-", c.readable)
             for c in found
         ]))  # fmt: skip
     else:

@@ -9,7 +9,9 @@ from ...errors import UsageError
 from ...records.export import export
 from ...records.verify import files_at
 from .._show import print_json
-from ._words import clean_table, printable, written_log
+from ._words import clean_table, named, printable, written_log
+
+_NAMED = 20
 
 
 def run(config: LogsConfig) -> int:
@@ -22,10 +24,15 @@ def run(config: LogsConfig) -> int:
     directory = Path(config.names[0])
     if directory.exists() and not directory.is_dir():
         raise UsageError(f"a directory to export to was expected, but {str(directory)!r} is a file: name another")
-    done = export(files_at([written_log(config)]), directory)
+    done, left_out = export(files_at([written_log(config)]), directory)
     if config.json:
-        print_json({"directory": str(directory), "targets": [one.to_plain() for one in done]})
+        print_json(
+            {"directory": str(directory), "targets": [one.to_plain() for one in done], "left_out": left_out[:_NAMED]}
+        )
         return 0
     print(f"to {printable(directory)}")
     print(clean_table(("new", "better", "not better", "target key"), [(d.new, d.better, d.kept, d.key) for d in done]))
+    if left_out:
+        print(f"lines that were left out: {len(left_out)}")
+        print(named(left_out[:_NAMED], len(left_out)))
     return 0
