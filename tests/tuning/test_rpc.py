@@ -26,7 +26,7 @@ from halo_tvm.targets import TARGETS, Target
 from halo_tvm.tuning import result as r
 from halo_tvm.tuning.measure import protocol as p
 from halo_tvm.tuning.measure.lab import Failure, LabOptions
-from halo_tvm.tuning.measure.rpc import make_rpc_lab, serve
+from halo_tvm.tuning.measure.rpc import make_rpc_lab, refuse_other_targets, serve
 from halo_tvm.tuning.measure.rpc.device import Device, device_of
 from halo_tvm.tuning.measure.rpc.tracker import Tracker
 from halo_tvm.tuning.model import tune_module
@@ -197,65 +197,10 @@ def test_candidates_on_devices(farm, space):
     wait_for(lambda: f"2 of key '{KEY}'" in Tracker(farm.address).free())  # servers outlive their sessions
 
 
-def test_a_run_goes_on_when_a_server_is_killed(farm, space, tmp_path):
-    farm.grow(2)
-    space(SLOW, FAST, D("vector", 8))
-    config = TuneConfig(
-        model=("toy",), budget="60s", effort="quick", log=str(tmp_path / "log"), rpc=farm.option, device_key=KEY
-    )
-    stream = Killing("task 1/1", farm.kill_busy)
-    mod = tvm.IRModule({"f": toy_rules.function(1024)})
-    result = tune_module(mod, toy_rules.target(), config, ROWS, modules=("toy_rules",), stream=stream)
-    assert stream.done and len(farm.servers) == 1
-    (task,) = result.tasks
-    assert task.outcome == r.IMPROVED and task.decision["mode"] in ("plain", "vector"), str(result)
-    assert not task.failures and result.worker_restarts >= 1, str(result)
-    log = TuningLog.open(
-        [tmp_path / "log"], Device(1, "x86_64", "", frozenset(), 0, 0, 0).fingerprint(toy_rules.target())
-    )
-    record = log.best(task.key, "toy", 1)
-    assert record.speedup_low > 1.0 and record.target["cores"] == 1  # the device's threads, not this host's
-
-
-class Killing(io.StringIO):
-    """A stream that kills once, when it hears the word."""
-
-    def __init__(self, word, kill):
-        super().__init__()
-        self._word, self._kill, self.done = word, kill, False
-
-    def write(self, text):
-        if self._word in text and not self.done:
-            self.done = True
-            self._kill()
-        return super().write(text)
-
-
-def test_no_device_is_left(farm, space):
-    """What was measured is not lost: the caller sees one sentence, and no session stays."""
-    farm.grow(1)
-    space(SLOW, FAST)
-    with lab_of(farm, wait_s=2.0) as lab:
-        lab.open(toy_task())
-        while farm.servers:
-            farm.servers.pop().kill()
-        with pytest.raises(EnvironmentProblem, match="none came free: free servers: none: start `halo-tvm rpc server"):
-            lab.race([p.DEFAULT_ID], 0, 1, 100.0)
-
-
 def test_a_wrong_key(farm):
     farm.grow(1)
     with pytest.raises(EnvironmentProblem, match="a device with key other .* within 0 s.*1 of key 'toy'"):
         Tracker(farm.address).request("other", 0.3)
-
-
-def test_a_device_that_cannot_run_the_target(farm, monkeypatch):
-    farm.grow(1)
-    arm = TARGETS["arm"]
-    options = LabOptions(threads=1, memory_bytes=2 << 30, builders=1)
-    lab = make_rpc_lab(Target(arm, arm.isas[0], 1), options, farm.address, KEY, seed=0)
-    with pytest.raises(EnvironmentProblem, match="the device is x86_64: correct --target or --device-key"), lab:
-        pass
 
 
 @pytest.mark.slow
@@ -275,15 +220,15 @@ def test_a_candidate_that_hangs_on_devices(farm, space):
         assert lab.race([good], 0, 1, 100.0)[good]
 
 
-@pytest.mark.parametrize("words", [("tracker",), ("server",)])
-def test_interrupted(words):
-    if words[0] == "tracker":
-        pytest.importorskip("tornado", reason="TVM's tracker needs tornado: install the extra rpc")
-    served = Served(*words, "--port", str(free_port()))
-    assert served.ready().startswith(f"{words[0]} at 127.0.0.1:")
-    served.process.send_signal(signal.SIGINT)
-    assert served.process.wait(20) == INTERRUPTED
-    served.process.stdout.close()
+def test_interrupted():
+    pytest.importorskip("tornado", reason="TVM's tracker needs tornado: install the extra rpc")
+    both = [Served(action, "--port", str(free_port())) for action in ("tracker", "server")]
+    for action, served in zip(("tracker", "server"), both):
+        assert served.ready().startswith(f"{action} at 127.0.0.1:")
+        served.process.send_signal(signal.SIGINT)
+    assert [served.process.wait(20) for served in both] == [INTERRUPTED, INTERRUPTED]
+    for served in both:
+        served.process.stdout.close()
 
 
 def test_port_in_use(farm, capsys):
@@ -414,7 +359,9 @@ def test_what_a_device_says():
     assert "needs CPU features that the device lacks" in device.refusal(toy_rules.target())
     plain = device_of({"threads": 4, "triple": "aarch64-linux-gnu", "described": None})  # TVM's own server
     assert plain == Device(4, "aarch64", "", frozenset(), 0, 0, 0) and plain.host is None
-    assert "runs on x86_64, and the device is aarch64" in plain.refusal(toy_rules.target()).replace("amd64 or ", "")
+    assert plain.refusal(toy_rules.target()) == "toy runs on AMD64 or x86_64, and the device is aarch64"
+    with pytest.raises(EnvironmentProblem, match=f"under the key {KEY}, but toy runs on AMD64 or x86_64, and"):
+        refuse_other_targets(plain, toy_rules.target(), KEY)
     fingerprint = plain.fingerprint(toy_rules.target())
     assert fingerprint.cores == 4 and fingerprint.l2_bytes == toy_rules.SPEC.l2_bytes and fingerprint.l3_bytes == 0
     cuda = TARGETS["cuda"]
@@ -449,6 +396,52 @@ def test_addresses():
             RpcConfig("server", **bad)
     with pytest.raises(UsageError, match="--tracker belongs to a server"):
         RpcConfig("tracker", tracker="127.0.0.1:1")
+
+
+def test_a_run_goes_on_when_a_server_is_killed(farm, space, tmp_path):
+    farm.grow(2)
+    space(SLOW, FAST, D("vector", 8))
+    config = TuneConfig(
+        model=("toy",), budget="60s", effort="quick", log=str(tmp_path / "log"), rpc=farm.option, device_key=KEY
+    )
+    stream = Killing("task 1/1", farm.kill_busy)
+    mod = tvm.IRModule({"f": toy_rules.function(1024)})
+    result = tune_module(mod, toy_rules.target(), config, ROWS, modules=("toy_rules",), stream=stream)
+    assert stream.done and len(farm.servers) == 1
+    (task,) = result.tasks
+    assert task.outcome == r.IMPROVED and task.decision["mode"] in ("plain", "vector"), str(result)
+    assert not task.failures and result.worker_restarts >= 1, str(result)
+    log = TuningLog.open(
+        [tmp_path / "log"], Device(1, "x86_64", "", frozenset(), 0, 0, 0).fingerprint(toy_rules.target())
+    )
+    record = log.best(task.key, "toy", 1)
+    assert record.speedup_low > 1.0 and record.target["cores"] == 1  # the device's threads, not this host's
+
+
+class Killing(io.StringIO):
+    """A stream that kills once, when it hears the word."""
+
+    def __init__(self, word, kill):
+        super().__init__()
+        self._word, self._kill, self.done = word, kill, False
+
+    def write(self, text):
+        if self._word in text and not self.done:
+            self.done = True
+            self._kill()
+        return super().write(text)
+
+
+def test_no_device_is_left(farm, space):
+    """What was measured is not lost: the caller sees one sentence, and no session stays."""
+    farm.grow(1)
+    space(SLOW, FAST)
+    with lab_of(farm, wait_s=2.0) as lab:
+        lab.open(toy_task())
+        while farm.servers:
+            farm.servers.pop().kill()
+        with pytest.raises(EnvironmentProblem, match="none came free: free servers: none: start `halo-tvm rpc server"):
+            lab.race([p.DEFAULT_ID], 0, 1, 100.0)
 
 
 def test_the_page_names_real_options():
