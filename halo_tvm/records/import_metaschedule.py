@@ -194,6 +194,8 @@ def _record(one: _Found, workload: dict[str, object] | str) -> Record:
         raise _Skip(workload)
     header = one.header
     default_us, sizes = header.get("default_us", 0.0), header.get("sizes", [])
+    if default_us != 0 and not _is_time(default_us):
+        raise _Skip(f"its note {HEADER} does not make a record: a default that takes {str(default_us)[:40]!r} us")
     try:
         is_one = isinstance(sizes, list) and len(sizes) == 1
         record = Record(

@@ -132,8 +132,8 @@ class _Run:
     def run(self) -> r.TuneResult:
         if self._tasks.tasks and self._options.effort.most:
             o = self._options
-            workers = LabOptions(o.threads, o.memory_bytes, o.timeout_s, o.modules, o.vector_math)
-            lab = make_lab(self._target, workers, seed=o.seed, l3_bytes=o.l3_bytes)
+            how = LabOptions(o.threads, o.memory_bytes, o.timeout_s, o.modules, o.vector_math, cold_cache=o.cold_cache)
+            lab = self._lab or make_lab(self._target, how, seed=o.seed, l3_bytes=o.l3_bytes)
             try:
                 with lab:
                     self._tune_all(lab)
