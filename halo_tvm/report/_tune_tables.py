@@ -57,16 +57,23 @@ def _models(result: TuneResult) -> Table:
         "before, after: measured tasks times their calls, as the kernels were timed one by one; the rest of a model is "
         "not in it"
     )
+    tried = {name for t in result.tasks if t.trials or t.failed for name in t.models}
     failures = tuple(f"{m.model} FAILED: {m.failure}" for m in result.models if m.failure)
-    return Table(title, header, tuple(_model(m) for m in result.models), (*failures, note))
+    return Table(title, header, tuple(_model(m, m.model in tried) for m in result.models), (*failures, note))
 
 
-def _model(m: TunedModel) -> tuple[str, ...]:
+def _model(m: TunedModel, is_tried: bool) -> tuple[str, ...]:
+    if m.failure:
+        outcome = f"FAILED with {m.exit_code}"
+    elif m.improved:
+        outcome = "tuned"
+    else:
+        outcome = "nothing improved" if is_tried else "not reached" if m.tasks else "nothing to tune"
     return (
         m.model, str(m.tasks), str(m.shared), str(m.improved),
         number(m.before_us / 1000 if m.speedup else None), number(m.after_us / 1000 if m.speedup else None),
         f"{m.speedup:.3f}" if m.speedup else "-",
-        f"FAILED with {m.exit_code}" if m.failure else "tuned" if m.improved else "nothing improved",
+        outcome,
     )  # fmt: skip
 
 

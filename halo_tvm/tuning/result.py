@@ -188,6 +188,9 @@ class TuneResult:
             trials += ", interrupted"
         if not self.tasks:
             return f"nothing to tune: no function has more than one decision ({len(self.skipped)} skipped)"
+        if all(t.outcome == UNTRIED for t in self.tasks):
+            reasons = "; ".join(dict.fromkeys(t.note for t in self.tasks if t.note))
+            return f"nothing was measured ({reasons[:200]}): the default of each of {len(self.tasks)} tasks stands"
         if not self.improved:
             return f"nothing improved: the default of each of {len(self.tasks)} tasks stands, {trials}"
         return f"{len(self.improved)} of {len(self.tasks)} tasks improved, {trials}; records are in {self.log}"

@@ -80,7 +80,8 @@ RESULTS = [
             TaskResult("dead", "d", 0, 3, 0.0, 0.0, None, False, "failed: " + "x" * 100, failures={"timeout": 3}),
         ),
         ("3 of 3",),
-        (TunedModel("one", 3, 1, 2, 3000.0, 2000.0, 1.5), TunedModel("two", 0, 0, 0, 0.0, 0.0, None, "no file", 2)),
+        (TunedModel("one", 3, 1, 2, 3000.0, 2000.0, 1.5), TunedModel("two", 0, 0, 0, 0.0, 0.0, None, "no file", 2),
+         TunedModel("three", 1, 0, 0, 5.0, 5.0, 1.0), TunedModel("four", 0, 0, 0, 0.0, 0.0, None)),
         (StageTotal("ranked", 9, 1, 1, 40.0, 3.0),),
         17, {"crash": 1, "timeout": 3}, ({"readable": "f", "count": 1, "reason": "r"},), {"hits": 1, "refused": {}},
         "halo", "id", True, False, 60.0, 2, 1, 0.62, 0.034, 2,
@@ -160,7 +161,9 @@ def test_other_views(view):
         "1 of 2 tasks improved in 60 s" in tune and "no candidate was faster" in tune and "1.25 (1.20 to 1.30)" in tune
     )
     assert many.index("much") < many.index("little") < many.index("dead"), "the most time saved comes first"
-    assert "2 models, 1 FAILED" in many and "two FAILED: no file" in many and "FAILED with 2" in many
+    outcomes = {line.strip(" |").split()[0]: line for line in many.splitlines() if line.strip(" |")}
+    assert "not reached" in outcomes["three"] and "nothing to tune" in outcomes["four"]
+    assert "4 models, 1 FAILED" in many and "two FAILED: no file" in many and "FAILED with 2" in many
     assert "1.500" in many and "committed (descent)" in many and "3 (3 timeout)" in many and "250" in many
     assert "0.62 (Spearman)" in many and "drifted by 3.4 %" in many and "started again: 1" in many
     assert "x" * 100 in many and max(len(line) for line in many.splitlines()) < 200, "long reasons are notes"

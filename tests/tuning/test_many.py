@@ -342,6 +342,11 @@ def test_options_that_need_each_other() -> None:
         TuneConfig(model="mlp", stages=("rank",))
 
 
+def test_what_was_not_reached_is_not_called_measured(tmp_path, tiny) -> None:
+    result = tune(tmp_path, "tiny", effort="none")
+    assert "nothing was measured (nothing is measured at this effort)" in result.summary()
+
+
 def test_the_report_keeps_every_field(tmp_path, tiny, fake) -> None:
     result = tune(tmp_path, "tiny", "nosuch")
     report = as_report(dataclasses.replace(result, drift=0.02, rank_correlation=0.7, notes=("a profile was ignored",)))
