@@ -1,4 +1,7 @@
-"""Searching what was measured already: how soon an order of decisions meets a good one."""
+"""Searching what was measured already: how soon an order of decisions meets a good one.
+
+Speed-ups here are those of the fastest rounds: disturbance only adds time, and nothing is decided by them.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +25,10 @@ class Band:
 
 
 def best_so_far(order: Sequence[Measured]) -> tuple[float, ...]:
-    """The best median speed-up after each trial; nothing is better than the default before something is."""
+    """The best speed-up after each trial; nothing is better than the default before something is."""
     best, curve = 1.0, []
     for row in order:
-        best = max(best, row.speedup)
+        best = max(best, row.speedup_by_fastest)
         curve.append(best)
     return tuple(curve)
 
@@ -40,7 +43,7 @@ def staged(measurements: Measurements, estimates: Estimates, *, ranked: int = 6)
     left.sort(key=lambda row: place[row.decision])
     order, left = left[:ranked], left[ranked:]
     while left:
-        best = max([measurements.default, *order], key=lambda row: row.speedup)
+        best = max([measurements.default, *order], key=lambda row: row.speedup_by_fastest)
         step = next((row for row in left if _distance(row.decision, best.decision) == 1), left[0])
         left.remove(step)
         order.append(step)
@@ -62,9 +65,9 @@ def at_random(measurements: Measurements, *, orders: int = 300, seed: int = 0) -
 
 def rank_correlation(measurements: Measurements, estimates: Estimates) -> float:
     """Spearman's: 1 when predictions put the decisions in the measured order, 0 when they say nothing."""
-    rows = [row for row in measurements if not row.failure]
+    rows = measurements.timed
     predicted = _ranks([estimates.of(row.decision).score for row in rows])
-    measured = _ranks([-row.speedup for row in rows])
+    measured = _ranks([-row.speedup_by_fastest for row in rows])
     middle = mean(predicted)
     covariance = sum((a - middle) * (b - middle) for a, b in zip(predicted, measured))
     spread = sum((a - middle) ** 2 for a in predicted) * sum((b - middle) ** 2 for b in measured)

@@ -24,7 +24,7 @@ Samples = tuple[tuple[float, ...], ...]  # us; rows are sizes, columns rounds
 
 @dataclass(frozen=True)
 class Measured:
-    """One decision. `failure` says why there are no samples; speed-ups are over the default, by paired rounds."""
+    """One decision. Speed-ups are over the default, by paired rounds; `why_not` says why there are no samples."""
 
     decision: object
     label: str
@@ -32,12 +32,18 @@ class Measured:
     speedup: float = 0.0
     low: float = 0.0
     high: float = 0.0
-    failure: str = ""
+    speedup_by_fastest: float = 0.0  # of the fastest rounds: to look at landscapes, not to decide by
+    why_not: str = ""
 
     @property
     def medians(self) -> tuple[float, ...]:
         """Median microseconds by size."""
         return tuple(median(row) for row in self.us)
+
+    @property
+    def fastest(self) -> tuple[float, ...]:
+        """Microseconds of the fastest round by size: what nothing disturbed."""
+        return tuple(min(row) for row in self.us)
 
 
 @dataclass(frozen=True)
@@ -55,11 +61,17 @@ class Measurements:
     @property
     def best(self) -> Measured:
         """The largest median speed-up; the default has 1."""
-        return max((row for row in self.rows if not row.failure), key=lambda row: row.speedup)
+        return max(self.timed, key=lambda row: row.speedup)
+
+    @property
+    def timed(self) -> tuple[Measured, ...]:
+        """The rows with samples."""
+        return tuple(row for row in self.rows if row.us)
 
     @property
     def failed(self) -> tuple[Measured, ...]:
-        return tuple(row for row in self.rows if row.failure)
+        """The rows that failed; one that was far too slow to be timed is none of them."""
+        return tuple(row for row in self.rows if row.why_not and not row.why_not.startswith(p.SLOWER))
 
     def of(self, decision: object) -> Measured:
         for row in self.rows:
@@ -86,7 +98,7 @@ class Measurements:
         sizes = [f"us at {_size(dims)}" for dims in self.task.sizes]
         rows: list[list[object]] = []
         for row in self.rows:
-            speed = f"{row.speedup:.3f} [{row.low:.3f}, {row.high:.3f}]" if row.us else row.failure
+            speed = f"{row.speedup:.3f} [{row.low:.3f}, {row.high:.3f}]" if row.us else row.why_not
             rows.append([row.label, *([*row.medians] if row.us else [None] * len(sizes)), speed])
         title = f"{self.task.name}: medians of {self.rounds} paired rounds, {self.task.target.cores} threads"
         return ["decision", *sizes, "speed-up [95 %]"], rows, title
@@ -151,15 +163,15 @@ def measure(
     built, failures = _prepare(lab, timed, wanted, on_progress)
     samples = _race(lab, timed, built, rounds, failures)
     default = samples[p.DEFAULT_ID]
-    rows = [Measured(timed.default, timed.describe(timed.default), default, 1.0, 1.0, 1.0)]
+    rows = [Measured(timed.default, timed.describe(timed.default), default, 1.0, 1.0, 1.0, 1.0)]
     ids = {decision: i for i, decision in built.items()}
     for decision in wanted:
         label = timed.describe(decision)
         us = samples.get(ids.get(decision, -1))
         if us is None:
-            rows.append(Measured(decision, label, failure=failures[decision]))
+            rows.append(Measured(decision, label, why_not=failures[decision]))
         else:
-            rows.append(Measured(decision, label, us, *_speedup(timed, default, us)))
+            rows.append(Measured(decision, label, us, *_speedup(timed, default, us), _of_fastest(timed, default, us)))
     lab.drop([i for i in built if i in samples])
     return Measurements(timed, rounds, tuple(rows))
 
@@ -220,8 +232,7 @@ def _prepare(
     failures: dict[object, str] = {}
     for done, (i, decision) in enumerate(ordered.items(), start=1):
         try:
-            lab.take(i)
-            built[i] = decision
+            built[_take(lab, task, i, decision)] = decision
         except Failure as failure:
             if failure.blamed is None:
                 raise UsageError(
@@ -232,6 +243,18 @@ def _prepare(
         if on_progress:
             on_progress(done, len(ordered))
     return built, failures
+
+
+def _take(lab: Lab, task: Task, candidate_id: int, decision: object) -> int:
+    """The id of the built candidate; what looks hopeless gets a second chance, for its first run may have met noise."""
+    try:
+        lab.take(candidate_id)
+    except Failure as failure:
+        if failure.kind != p.SLOWER:
+            raise
+        (candidate_id,) = lab.order([candidate(task, decision)])
+        lab.take(candidate_id)
+    return candidate_id
 
 
 def _race(
@@ -260,6 +283,12 @@ def _race(
 def _speedup(task: Task, default: Samples, us: Samples) -> tuple[float, float, float]:
     weights = [size.weight for size in task.tuning.sizes]
     return median_and_interval(speedups_by_round(default, us, weights))
+
+
+def _of_fastest(task: Task, default: Samples, us: Samples) -> float:
+    weights = [size.weight for size in task.tuning.sizes]
+    (value,) = speedups_by_round([[min(row)] for row in default], [[min(row)] for row in us], weights)
+    return value
 
 
 def _check_rounds(rounds: int) -> None:

@@ -108,13 +108,13 @@ class Roofline:
         return ["kernel", "size", "us", "MFLOP", "MB", "flop/byte", "GFLOP/s", "of the roof"], rows, title
 
 
-def roofline(tasks: Sequence[Task], *, rows: int = _ROWS, rounds: int = 6, fresh: bool = False) -> Roofline:
+def roofline(tasks: Sequence[Task], *, rows: int = _ROWS, rounds: int = 6, under: Ceilings | None = None) -> Roofline:
     """Measure the default of every task at its largest size of at most `rows`, under the host's ceilings.
 
-    `fresh` measures the ceilings again although `doctor --measure` has kept some.
+    `under` are ceilings that are known already; else those of `ceilings`.
     """
     assert tasks, "a roofline needs at least one task"
-    roof = ceilings(tasks[0].target, fresh=fresh)
+    roof = under or ceilings(tasks[0].target)
     points = []
     for task in tasks:
         dims = max((d for d in task.sizes if max(d, default=0) <= rows), default=min(task.sizes))

@@ -6,6 +6,7 @@ Shades differ in brightness and bars in hatching, so that a picture says the sam
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -21,12 +22,12 @@ if TYPE_CHECKING:
 
 DARK, MIDDLE, LIGHT = "#1f3b57", "#d0802f", "#b9c4cc"
 _MARKERS = "osD^vP*Xhd<>"
-_LONG = 44  # letters of a kernel's name
+_LONG = 56  # letters of a kernel's name
 
 
 def effects(measurements: Measurements, ax: Axes | None = None) -> Axes:
     """Speed-ups over the default as bars from 1, with their 95 % intervals."""
-    rows = [row for row in measurements.rows[1:] if not row.failure]
+    rows = list(measurements.timed[1:])
     ax = ax or _axes(7.0, 1.0 + 0.34 * max(len(rows), 2))
     at = range(len(rows))
     gains = [row.speedup - 1 for row in rows]
@@ -42,16 +43,16 @@ def effects(measurements: Measurements, ax: Axes | None = None) -> Axes:
 
 
 def predicted_against_measured(estimates: Estimates, measurements: Measurements, ax: Axes | None = None) -> Axes:
-    """One point per decision: microseconds predicted and measured, geometric means over the sizes."""
+    """One point per decision: microseconds predicted and of its fastest round, geometric means over the sizes."""
     ax = ax or _axes(5.4, 4.4)
-    rows = [row for row in measurements if not row.failure]
+    rows = measurements.timed
     x = [estimates.of(row.decision).score for row in rows]
     weights = [size.weight for size in measurements.task.tuning.sizes]
-    y = [math.exp(sum(w * math.log(us) for w, us in zip(weights, row.medians)) / sum(weights)) for row in rows]
+    y = [math.exp(sum(w * math.log(us) for w, us in zip(weights, row.fastest)) / sum(weights)) for row in rows]
     ax.scatter(x[1:], y[1:], s=26, color=LIGHT, edgecolor=DARK, label="decision")
     ax.scatter(x[:1], y[:1], s=90, color=MIDDLE, edgecolor="black", marker="*", label="default", zorder=3)
     ax.set_xlabel("predicted time (us)")
-    ax.set_ylabel("measured median (us)")
+    ax.set_ylabel("measured, fastest round (us)")
     ax.legend(frameon=False)
     return ax
 
@@ -72,15 +73,15 @@ def best_so_far(curves: dict[str, Sequence[float]], band: Band | None = None, ax
 
 
 def heat_map(measurements: Measurements, x: str, y: str, ax: Axes | None = None) -> Axes:
-    """Speed-ups over two fields of the decision, the others as in the default; empty where nothing was measured."""
+    """Speed-ups of the fastest rounds over two fields of the decision, the others as in the default; empty where nothing was measured."""
     import numpy as np
 
     task = measurements.task
     cells: dict[tuple[object, object], float] = {}
     for row in measurements:
         changed = {name for name in task.fields if getattr(row.decision, name) != getattr(task.default, name)}
-        if not row.failure and changed <= {x, y}:
-            cells[getattr(row.decision, x), getattr(row.decision, y)] = row.speedup
+        if row.us and changed <= {x, y}:
+            cells[getattr(row.decision, x), getattr(row.decision, y)] = row.speedup_by_fastest
     xs, ys = sorted({a for a, _ in cells}), sorted({b for _, b in cells})
     ax = ax or _axes(1.9 + 0.85 * len(xs), 1.6 + 0.55 * len(ys))
     values = np.array([[cells.get((a, b), np.nan) for a in xs] for b in ys])
@@ -101,7 +102,7 @@ def heat_map(measurements: Measurements, x: str, y: str, ax: Axes | None = None)
 
 def roofline(found: Roofline, ax: Axes | None = None) -> Axes:
     """Kernels by intensity and throughput, both logarithmic, under the host's ceilings."""
-    ax = ax or _axes(10.6, 5.2)
+    ax = ax or _axes(11.6, 5.0)
     c = found.ceilings
     intensities = [p.intensity for p in found.points]
     left, right = min(intensities) / 3, max(max(intensities) * 3, 2 * c.gflops / c.dram_gbps)
@@ -144,7 +145,7 @@ def traffic(fusion: Fusion, ax: Axes | None = None) -> Axes:
     ax.set_yticks(range(len(groups)), [f"{' + '.join(g.parts)}  ({g.count} x)" for g in groups])
     ax.invert_yaxis()
     ax.set_xlabel("memory traffic per inference (MB read and written)")
-    ax.legend(frameon=False, loc="lower right")
+    ax.legend(frameon=False, ncols=2, loc="lower left", bbox_to_anchor=(0.0, 1.0))
     return ax
 
 
@@ -201,4 +202,6 @@ def _pyplot() -> object:
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= _LONG else name[: _LONG - 3] + "..."
+    """A kernel's name without dtype and options."""
+    text = re.sub(r" (f32|\([^)]*\))", "", name)
+    return text if len(text) <= _LONG else text[: _LONG - 3] + "..."
