@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 from pathlib import Path
 
 from ...config import LogsConfig
-from ...errors import EnvironmentProblem, UsageError
+from ...errors import UsageError
+from ...records.import_metaschedule import records_of
 from ...records.merge import add_records
-from ._words import written_log
+from ._words import printable, written_log
 from .merge import show
 
 WORKLOADS, RECORDS = "database_workload.json", "database_tuning_record.json"
@@ -17,13 +17,18 @@ WORKLOADS, RECORDS = "database_workload.json", "database_tuning_record.json"
 def run(config: LogsConfig) -> int:
     """Import what can be told apart and say what was left out."""
     workloads, tuned = _files(config.names)
-    reader = importlib.import_module("halo_tvm.records.import_metaschedule")
-    if not hasattr(reader, "records_of"):
-        raise EnvironmentProblem(
-            "reading MetaSchedule's database was expected, but this release cannot yet: tune with "
-            "`halo-tvm tune --engine metaschedule`, which writes records itself"
+    try:
+        records, skipped = records_of(workloads, tuned)
+    except OSError as error:
+        raise UsageError(
+            f"MetaSchedule's database was expected, but {error.filename!r} cannot be read ({error.strerror}): "
+            "correct the path or its permissions"
+        ) from error
+    if skipped and not records:
+        raise UsageError(
+            f"records that halo_tvm's rules made were expected, but none of {len(skipped)} is one (the first: "
+            f"{printable(skipped[0])}): only a database of `halo-tvm tune --engine metaschedule` can be imported"
         )
-    records, skipped = reader.records_of(workloads, tuned)
     report = add_records(written_log(config), records)
     for reason in skipped:
         report.refuse("skipped", reason)
