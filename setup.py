@@ -13,6 +13,7 @@ VERSION = re.search(r'^__version__ = "(.+)"$', (ROOT / "halo_tvm" / "__init__.py
 # Any newer tvm-ffi, which pip would pick by itself, ends the process when a module is saved as JSON.
 TVM = ["apache-tvm==0.27.0.post1", "apache-tvm-ffi==0.1.14.post1"]
 TORCH = "torch==2.13.0"
+NOTEBOOKS = ["matplotlib>=3.10", "nbclient>=0.10", "nbformat>=5.10", "ipykernel>=6.29"]
 TORNADO = "tornado>=6.4"  # the event loop of TVM's RPC tracker
 
 setup(
@@ -45,10 +46,10 @@ setup(
         "tensorflow": ["tensorflow"],
         "jax": ["jax"],
         "bench": ["openvino", TORCH, "llama-cpp-python"],
-        "notebooks": ["matplotlib", "jupyter"],
+        "notebooks": [*NOTEBOOKS, "jupyter"],
         "rpc": [TORNADO],
         "cluster": [TORNADO],
-        "test": ["pytest>=8", "hypothesis>=6", TORCH, TORNADO],
+        "test": ["pytest>=8", "hypothesis>=6", TORCH, TORNADO, *NOTEBOOKS],
     },
     entry_points={
         "console_scripts": ["halo-tvm = halo_tvm.cli._main:entry"],

@@ -84,7 +84,7 @@ def _render(lines: list[Line], depth: int) -> Iterator[str]:
     for line in lines:
         head, below = line.text, line.below
         # A loop around one thing is written in its line: "vectorized 16: c = c + a * b".
-        while head.startswith(("vectorized", "unrolled")) and len(below) == 1 and below[0].times == 1:
+        while _is_inline(head, below):
             head, below = f"{head}: {below[0].text}", below[0].below
         if line.shape == _GROUP:
             head = f"{line.times} times"
@@ -92,6 +92,14 @@ def _render(lines: list[Line], depth: int) -> Iterator[str]:
             head = f"{line.times} x {head}"
         yield f"{_INDENT * depth}{head}"
         yield from _render(below, depth + 1)
+
+
+def _is_inline(head: str, below: list[Line]) -> bool:
+    """Whether one thing is in a loop without a name, or in a block, and has itself no named loop or branch inside."""
+    if len(below) != 1 or below[0].times > 1 or below[0].shape == _GROUP:
+        return False
+    plain = ("vectorized", "unrolled", "block")
+    return head.startswith(plain) and (not below[0].below or below[0].text.startswith(plain))
 
 
 class _Reader:
@@ -113,7 +121,7 @@ class _Reader:
             text = f"{kind} {extent}" if counted else f"{kind} {self._name(node.loop_var)} in {extent}"
             yield _line(text, _merged(self.lines(node.body)))
         elif isinstance(node, s_tir.SBlockRealize):
-            yield from self._block(node.block)
+            yield from self._block(node)
         elif isinstance(node, tirx.IfThenElse):
             yield from self._branches(node)
         elif isinstance(node, tirx.While):
@@ -127,13 +135,16 @@ class _Reader:
             yield from self.lines(node.body)
         # Allocations, declarations and bindings are no work.
 
-    def _block(self, block: s_tir.SBlock) -> Iterator[Line]:
+    def _block(self, realize: s_tir.SBlockRealize) -> Iterator[Line]:
+        block = realize.block
         if not block.iter_vars:
             yield from self.lines(block.body)
             return
         kinds = "".join(_ITERATORS.get(v.iter_type, "O") for v in block.iter_vars)
         first = [_line(f"first: {line.text}", line.below) for line in self.lines(block.init)] if block.init else []
-        yield _line(f"block {block.name_hint} [{kinds}]", [*first, *_merged(self.lines(block.body))])
+        always = isinstance(realize.predicate, tirx.IntImm)
+        where = "" if always else f" where {self._text(realize.predicate)}"
+        yield _line(f"block {block.name_hint} [{kinds}]{where}", [*first, *_merged(self.lines(block.body))])
 
     def _branches(self, node: tirx.IfThenElse) -> Iterator[Line]:
         """if / elif / else, where branches of one outline are written once."""
