@@ -1,37 +1,43 @@
-"""A tuning run: tasks in order of what they could gain, each searched, confirmed and committed."""
+"""A tuning run: batch by batch to the task that promises most, each confirmed and committed as it ends."""
 
 from __future__ import annotations
 
-import importlib.metadata
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
 from pathlib import Path
 from statistics import median
+from typing import TYPE_CHECKING
 
 from ..errors import NoValidTrial
-from ..records.decision import decision_from_plain, decision_to_plain
-from ..records.log import TuningLog, commit
-from ..records.record import IMPROVED as COMMITTED
-from ..records.record import Fingerprint, Record, Size
-from ..targets import Target
+from ..records.decision import decision_to_plain
+from ..records.home import home
+from ..records.log import commit
+from ..records.record import Fingerprint, Size
+from ..targets import Target, read_host
 from . import result as r
 from .budget import Clock
 from .measure import make_lab
 from .measure import protocol as p
 from .measure.lab import Failure, Lab, LabOptions
 from .progress import Progress
-from .search.candidates import Candidates
+from .recording import Recorder
+from .runs import Run, last_unfinished, new_id
+from .search.allocation import Prospect, next_task
 from .search.efforts import Effort
-from .search.rounds import Confirmed, Search
+from .search.prepare import Preparation
+from .search.roofline import read_profile, roofline_us
+from .search.rounds import AT_ROOFLINE, BUDGET, ROOFLINE, TRIALS, UNTESTED, Confirmed, Search, headroom
 from .sizes import iterations, symbols
 from .task import Task, Tasks
+
+if TYPE_CHECKING:
+    from ..targets._measure import HostProfile
 
 _LATENCY_ROUNDS = 3
 _LATENCY_SHARE = 0.3
 _LONG_US = 30_000.0
-_REMEMBERED = {p.WRONG_RESULT, p.TIMEOUT, p.CRASH, p.OUT_OF_MEMORY}  # not tried again with this rule version
-_PACKAGES = ("apache-tvm", "apache-tvm-ffi")
+_PROFILE = "host.json"
 
 
 @dataclass(frozen=True)
@@ -51,44 +57,81 @@ class TuneOptions:
     timeout_s: float = 20.0
     modules: tuple[str, ...] = ()
     vector_math: bool = True
+    stages: tuple[str, ...] = ()  # none given: those of the effort
+    resume: bool = False
+    cold_cache: bool = True
+    source: str = ""  # a hash of the model, where it is known
+
+    def deciding(self) -> dict[str, object]:
+        """What must be the same for a run to go on with another."""
+        names = ("seed", "threads", "trials", "vector_math", "cold_cache")
+        stages = list(self.effort.of_stages(self.stages).stages)
+        return {"effort": self.effort.name, "stages": stages} | {name: getattr(self, name) for name in names}
 
 
 class Tuner:
     """Runs once. After an interruption `result` still says what was reached."""
 
     def __init__(
-        self, tasks: Tasks, target: Target, fingerprint: Fingerprint, options: TuneOptions, progress: Progress
-    ) -> None:
+        self, tasks: Tasks, target: Target, fingerprint: Fingerprint, options: TuneOptions, progress: Progress,
+        *, lab: Lab | None = None, clock: Clock | None = None, profile: HostProfile | None = None,
+    ) -> None:  # fmt: skip
         self._tasks = tasks
         self._target = target
         self._fingerprint = fingerprint
         self._options = options
+        self._effort = options.effort.of_stages(options.stages)
         self._progress = progress
-        self._clock = Clock(options.budget_s)
-        self._log = TuningLog.open(options.read, fingerprint)
+        self._lab = lab
+        self._profile = profile
         self._results: dict[str, r.TaskResult] = {}
+        self._notes: list[str] = []
+        resumed = self._resumed()
+        key, deciding = fingerprint.key, options.deciding()
+        self._saved = resumed or Run(new_id(), options.model, options.source, key, deciding)
+        self._is_resumed = resumed is not None
+        self._before_s = self._saved.elapsed_s
+        self._clock = clock or Clock(options.budget_s)
+        self._left = None if options.trials is None else max(0, options.trials - self._saved.trials)
+        keys = {t.key for t in tasks.tasks}
+        self._results.update({k: t for k, t in self._saved.finished.items() if k in keys})
+        self._recorder = Recorder(fingerprint, self._saved.id, options.seed)
+        self._preparation = Preparation(
+            target, fingerprint, self._effort, options.read, seed=options.seed,
+            resumed=self._saved.id if resumed else "", note=self._note,
+        )  # fmt: skip
         self._latency: dict[str, list[float]] = {}
+        self._roofline: dict[str, tuple[float, ...]] = {}
+        self._waiting: dict[str, Task] = {}  # neither finished nor failed
+        self._searches: dict[str, Search] = {}
+        self._seconds: dict[str, float] = {}
         self._restarts = 0
+        self._drift: float | None = None
         self._interrupted = False
 
     def run(self) -> r.TuneResult:
-        """Tune until the budget, the trials or the spaces end.
+        """Tune until the budget, the trials or the searches end.
 
         `NoValidTrial` when candidates were tried and none could be measured; `KeyboardInterrupt` passes
-        through after the worker is gone, what was committed stays.
+        through after the lab is gone, what was measured and committed stays.
         """
-        if self._options.effort.most and self._tasks.tasks:
+        if self._effort.most and self._tasks.tasks:
             o = self._options
-            lab_options = LabOptions(o.threads, o.memory_bytes, o.timeout_s, o.modules, o.vector_math)
-            worker = make_lab(self._target, lab_options, seed=o.seed, l3_bytes=o.l3_bytes)
+            lab_options = LabOptions(
+                o.threads, o.memory_bytes, o.timeout_s, o.modules, o.vector_math, cold_cache=o.cold_cache
+            )
+            lab = self._lab or make_lab(self._target, lab_options, seed=o.seed, l3_bytes=o.l3_bytes)
             try:
-                with worker:
-                    self._run(worker)
+                with lab:
+                    self._run(lab)
+                    self._drift = lab.drift()
+                self._saved.remove(o.directory)
             except KeyboardInterrupt:
                 self._interrupted = True
                 raise
             finally:
-                self._restarts = worker.restarts
+                self._restarts = lab.restarts
+                self._save()
                 self._progress.close()
         outcome = self.result
         if (
@@ -109,41 +152,149 @@ class Tuner:
     def result(self) -> r.TuneResult:
         """What was reached so far."""
         o = self._options
+        ranked = [s.ranking for s in self._searches.values() if s.ranking.correlation is not None]
+        pairs = sum(len(one.pairs) for one in ranked)
         return r.TuneResult(
             model=o.model,
             target=self._target.key,
             log=str(o.directory),
             tasks=tuple(self._results.get(t.key) or self._untried(t) for t in self._tasks.tasks),
             skipped=tuple({"readable": s.readable, "count": s.count, "reason": s.reason} for s in self._tasks.skipped),
-            lookup=self._log.report().to_plain(),
+            lookup=self._preparation.log.report().to_plain(),
             budget_s=o.budget_s,
-            seconds=self._clock.elapsed_s,
+            seconds=self._before_s + self._clock.elapsed_s,
             threads=o.threads,
             worker_restarts=self._restarts,
             interrupted=self._interrupted,
+            resumed=self._is_resumed,
+            notes=tuple(self._notes),
+            run=self._saved.id,
+            rank_correlation=sum(one.correlation * len(one.pairs) for one in ranked) / pairs if pairs else None,
+            drift=self._drift,
         )
 
-    def _run(self, worker: Lab) -> None:
-        self._measure_defaults(worker)
-        known = [self._shortened(t) for t in self._tasks.tasks if t.key in self._latency]
-        waiting = sorted(known, key=self._importance, reverse=True)
-        left = None if self._options.trials is None else self._options.trials
-        while waiting and self._clock.left_s > 0 and left != 0:
-            task, rest = waiting[0], waiting[1:]
-            share = self._importance(task) / sum(map(self._importance, waiting))
-            done = self._tune(worker, task, self._clock.slice(self._clock.left_s * share), left)
-            left = None if left is None else max(0, left - done)
-            waiting = rest
+    # The run
 
-    def _measure_defaults(self, worker: Lab) -> None:
+    def _resumed(self) -> Run | None:
+        o = self._options
+        if not o.resume:
+            return None
+        return last_unfinished(o.directory, o.model, o.source, self._fingerprint.key, o.deciding())
+
+    def _run(self, lab: Lab) -> None:
+        self._keep()
+        self._progress.stage("defaults")
+        self._measure_defaults(lab)
+        self._read_profile()
+        current: str | None = None
+        while self._waiting and self._left != 0 and self._left_s > self._reserve_s():
+            key = next_task([self._prospect(t) for t in self._waiting.values()], current)
+            if current is not None and key != current:
+                self._searches[current].leave()
+            is_new, current = key != current, key
+            if not self._turn(lab, self._waiting[key], is_new):
+                current = None
+        reason = TRIALS if self._left == 0 else BUDGET
+        begun = [t for t in self._waiting.values() if t.key in self._searches]
+        for task in sorted(begun, key=self._reached_us, reverse=True):
+            search = self._searches[task.key]
+            search.ended = search.ended or reason
+            self._finish(lab, task, enter=task.key != current)
+
+    @property
+    def _left_s(self) -> float:
+        """Of the budget, with what the run that goes on had used before."""
+        return max(0.0, self._options.budget_s - self._before_s - self._clock.elapsed_s)
+
+    def _reserve_s(self) -> float:
+        """What it takes to confirm what was found and is not confirmed yet."""
+        return sum(self._searches[key].confirm_s for key in self._waiting if key in self._searches)
+
+    def _turn(self, lab: Lab, task: Task, is_new: bool) -> bool:
+        """One batch of a task; False when it has ended, confirmed or failed."""
+        began = self._clock.elapsed_s
+        self._progress.begin(task.key, task.readable)
+        try:
+            if task.key not in self._searches:
+                self._searches[task.key] = self._preparation.search(
+                    task, lab, self._progress, self._latency[task.key], roofline_us=self._roofline.get(task.key, ())
+                )
+            search = self._searches[task.key]
+            if is_new:
+                search.enter()
+            others = self._reserve_s() - search.confirm_s
+            tried = search.tally.tried
+            goes_on = search.step(self._clock.slice(max(0.0, self._left_s - others)), self._left)
+            self._left = None if self._left is None else max(0, self._left - search.tally.tried + tried)
+        except Failure as failure:
+            self._fail(task, f"the default failed: {failure.kind}: {failure}")
+            goes_on = False
+        else:
+            self._seconds[task.key] = self._seconds.get(task.key, 0.0) + self._clock.elapsed_s - began
+            self._keep()
+            if not goes_on:
+                self._finish(lab, task, enter=False)
+        return goes_on
+
+    def _finish(self, lab: Lab, task: Task, *, enter: bool) -> None:
+        """Confirm the best of a task whose search has ended, and commit it."""
+        began = self._clock.elapsed_s
+        search = self._searches[task.key]
+        confirmed: Confirmed | None = None
+        try:
+            if search.board.beats_default:
+                if enter:
+                    search.enter()
+                confirmed = search.confirm()
+            search.leave()
+        except Failure as failure:
+            self._fail(task, f"the default failed: {failure.kind}: {failure}")
+        else:
+            self._seconds[task.key] = self._seconds.get(task.key, 0.0) + self._clock.elapsed_s - began
+            if confirmed is not None and confirmed.is_faster:
+                commit(self._options.directory, self._fingerprint, [self._recorder.winner(task, confirmed)])
+            self._end(self._finished(task, search, confirmed))
+        self._keep()
+
+    # What stays
+
+    def _keep(self) -> None:
+        """Trials go to the log, then the run's file says how far it came."""
+        records = []
+        for search in self._searches.values():
+            records += [self._recorder.trial(search.task, trial) for trial in search.trials]
+            search.trials = []
+        if records:
+            commit(self._options.directory, self._fingerprint, records)
+        self._saved = replace(
+            self._saved,
+            elapsed_s=self._before_s + self._clock.elapsed_s,
+            trials=self._saved.trials + len(records),
+            finished={key: result for key, result in self._results.items() if result.outcome != r.FAILED},
+        )
+        self._saved.save(self._options.directory)
+
+    def _save(self) -> None:
+        """At the end, whatever it is: the trials of the batch in flight, and what the models learned."""
+        if any(search.trials for search in self._searches.values()):
+            self._keep()
+        self._preparation.save_models(self._options.directory)
+
+    # Defaults, and what they leave to gain
+
+    def _measure_defaults(self, lab: Lab) -> None:
         """Latencies of the defaults, the most work first, for no more than a share of the budget."""
         for task in sorted(self._tasks.tasks, key=_work, reverse=True):
+            if task.key in self._results:
+                continue
             if self._clock.elapsed_s > _LATENCY_SHARE * self._clock.budget_s and self._latency:
                 return
             try:
-                self._latency[task.key] = _latencies(worker, task)
+                self._latency[task.key] = _latencies(lab, task)
             except Failure as failure:
                 self._fail(task, f"the default could not be measured: {failure.kind}: {failure}")
+                continue
+            self._waiting[task.key] = self._shortened(task)
 
     def _shortened(self, task: Task) -> Task:
         """`task` without the sizes that were too long to be timed."""
@@ -151,79 +302,42 @@ class Tuner:
         total = sum(size.weight for size in kept)
         return replace(task, sizes=tuple(Size(size.dims, size.weight / total) for size in kept))
 
+    def _read_profile(self) -> None:
+        """Rooflines from what `doctor --measure` measured here, where it did."""
+        profile = self._profile
+        if profile is None and self._lab is None:  # another lab may measure anywhere
+            profile, why_not = read_profile(home() / _PROFILE, read_host(), self._options.threads)
+            if why_not:
+                self._note(why_not)
+        cold = self._options.cold_cache
+        for task in self._waiting.values():
+            least = [roofline_us(task, size.dims, profile, cold=cold) for size in task.sizes]
+            self._roofline[task.key] = tuple(us for us in least if us is not None)
+
     def _importance(self, task: Task) -> float:
         """Time a model spends there: call sites times the weighted latency of the default."""
         return task.count * sum(s.weight * us for s, us in zip(task.sizes, self._latency[task.key]))
 
-    def _tune(self, worker: Lab, task: Task, clock: Clock, trials: int | None) -> int:
-        """Search, confirm and commit one task; returns the number of candidates tried."""
-        self._progress.task(task.readable)
-        search = Search(task, worker, self._options.effort, self._progress, self._latency[task.key])
-        confirmed: Confirmed | None = None
-        try:
-            worker.open(task)
-            most = self._options.effort.most if trials is None else trials
-            confirmed = search.run(self._candidates(task), clock, most)
-        except Failure as failure:
-            self._fail(task, f"the default failed: {failure.kind}: {failure}", search, clock)
-        self._commit(task, search, confirmed)
-        if task.key not in self._results:
-            self._results[task.key] = self._finished(task, search, confirmed, clock)
-        outcome = self._results[task.key]
-        self._progress.done(f"{outcome.outcome}: {outcome.note}")
-        return search.tally.measured + sum(search.tally.failures.values())
+    def _prospect(self, task: Task) -> Prospect:
+        search = self._searches.get(task.key)
+        if search is not None:
+            return Prospect(task.key, self._importance(task), max(1.0, search.board.best_speedup), search.gain)
+        weights = [s.weight for s in task.sizes]
+        room = headroom(self._latency[task.key], self._roofline.get(task.key, ()), weights)
+        return Prospect(task.key, self._importance(task), 1.0, max(0.0, min(UNTESTED, room)))
 
-    def _candidates(self, task: Task) -> Candidates:
-        rule = task.rule
-        self._log.best(task.key, rule.name, rule.version, readable=task.readable)  # counted as hit or miss
-        hints = self._decisions(task, self._log.hints(task.key, rule.name, rule.version))
-        failed = [f for f in self._log.failed(task.key, rule.name, rule.version) if f.outcome in _REMEMBERED]
-        avoid = self._decisions(task, failed)
-        return Candidates(
-            task.default, task.space, hints, avoid, descend=self._options.effort.descend, seed=self._options.seed
-        )
+    def _reached_us(self, task: Task) -> float:
+        """Time that confirming a task saves."""
+        return self._importance(task) * (1.0 - 1.0 / max(1.0, self._searches[task.key].board.best_speedup))
 
-    def _decisions(self, task: Task, records: Sequence[Record]) -> list[object]:
-        found = []
-        for record in records:
-            try:
-                found.append(decision_from_plain(task.rule.Decision, record.decision))
-            except (ValueError, TypeError) as error:
-                self._progress.note(f"a record for {task.readable} is not used: {error}")
-        return found
+    # Results
 
-    def _commit(self, task: Task, search: Search, confirmed: Confirmed | None) -> None:
-        records = [
-            self._record(task, decision, kind, message=message[:500]) for decision, kind, message in search.tally.failed
-        ]
-        if confirmed is not None and confirmed.is_faster:
-            records.append(self._record(task, confirmed.decision, COMMITTED, confirmed=confirmed))
-        if records:
-            commit(self._options.directory, self._fingerprint, records)
+    def _end(self, result: r.TaskResult) -> None:
+        self._results[result.key] = result
+        self._waiting.pop(result.key, None)
+        self._progress.ended(result.key, f"{result.outcome}: {result.note}")
 
-    def _record(
-        self, task: Task, decision: object, outcome: str, *, message: str = "", confirmed: Confirmed | None = None
-    ) -> Record:
-        return Record(
-            workload=task.key,
-            readable=task.readable,
-            rule=task.rule.name,
-            rule_version=task.rule.version,
-            decision=decision_to_plain(decision),
-            outcome=outcome,
-            target=self._fingerprint.facts(),
-            versions=versions(),
-            sizes=task.sizes,
-            candidate_us=_rounded(confirmed.candidate_us) if confirmed else (),
-            default_us=_rounded(confirmed.default_us) if confirmed else (),
-            speedup=round(confirmed.speedup, 4) if confirmed else 0.0,
-            speedup_low=round(confirmed.speedup_low, 4) if confirmed else 0.0,
-            message=message,
-            seed=self._options.seed,
-            timestamp=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        )
-
-    def _finished(self, task: Task, search: Search, confirmed: Confirmed | None, clock: Clock) -> r.TaskResult:
+    def _finished(self, task: Task, search: Search, confirmed: Confirmed | None) -> r.TaskResult:
         default = [median(s) for s in confirmed.default_us] if confirmed else self._latency[task.key]
         if confirmed and confirmed.is_faster:
             outcome, note = r.IMPROVED, f"{confirmed.speedup:.3f}x, at least {confirmed.speedup_low:.3f}x"
@@ -231,28 +345,32 @@ class Tuner:
             outcome = r.KEPT
             bound = f"lower bound {confirmed.speedup_low:.3f}"
             note = f"the best candidate's speed-up of {confirmed.speedup:.3f}x is not certain ({bound})"
+        elif search.ended == ROOFLINE:
+            outcome, note = r.KEPT, f"it is within {AT_ROOFLINE - 1:.0%} of its roofline"
         else:
             outcome, note = r.KEPT, f"none of {search.tally.measured} candidates was faster"
         if not search.tally.measured and search.tally.failures:
             outcome, note = r.FAILED, f"all candidates failed, the first with {search.tally.failed[0][2][:200]}"
-        best = [median(s) for s in confirmed.candidate_us] if outcome == r.IMPROVED else default
-        decision = confirmed.decision if outcome == r.IMPROVED else task.default
-        return self._result(task, outcome, note, search, clock, default, best, decision, confirmed)
+        best = [median(s) for s in confirmed.candidate_us] if confirmed and outcome == r.IMPROVED else default
+        return self._result(task, outcome, note, default, best, confirmed)
 
-    def _fail(self, task: Task, note: str, search: Search | None = None, clock: Clock | None = None) -> None:
+    def _fail(self, task: Task, note: str) -> None:
         times = self._latency.get(task.key, ())
-        self._results[task.key] = self._result(task, r.FAILED, note, search, clock, times, times, task.default, None)
+        self._end(self._result(task, r.FAILED, note, times, times, None))
 
     def _untried(self, task: Task) -> r.TaskResult:
         times = self._latency.get(task.key, ())
-        note = "nothing is measured at this effort" if not self._options.effort.most else "the budget ended before it"
-        return self._result(task, r.UNTRIED, note, None, None, times, times, task.default, None)
+        note = "nothing is measured at this effort"
+        if self._effort.most:
+            note = "the trials ended before it" if self._left == 0 else "the budget ended before it"
+        return self._result(task, r.UNTRIED, note, times, times, None)
 
     def _result(
-        self, task: Task, outcome: str, note: str, search: Search | None, clock: Clock | None,
-        default_us: Sequence[float], best_us: Sequence[float], decision: object, confirmed: Confirmed | None,
+        self, task: Task, outcome: str, note: str, default_us: Sequence[float], best_us: Sequence[float],
+        confirmed: Confirmed | None,
     ) -> r.TaskResult:  # fmt: skip
-        improved = outcome == r.IMPROVED and confirmed is not None
+        search = self._searches.get(task.key)
+        won = confirmed if outcome == r.IMPROVED else None
         return r.TaskResult(
             key=task.key,
             readable=task.readable,
@@ -262,25 +380,37 @@ class Tuner:
             sizes=tuple(s.dims for s in task.sizes[: len(default_us)]),
             default_us=tuple(default_us),
             best_us=tuple(best_us),
-            decision=decision_to_plain(decision),
-            speedup=confirmed.speedup if improved else 1.0,
-            speedup_low=confirmed.speedup_low if improved else 1.0,
-            speedup_high=confirmed.speedup_high if improved else 1.0,
+            decision=decision_to_plain(won.decision if won else task.default),
+            speedup=won.speedup if won else 1.0,
+            speedup_low=won.speedup_low if won else 1.0,
+            speedup_high=won.speedup_high if won else 1.0,
             measured=search.tally.measured if search else 0,
             failures=dict(search.tally.failures) if search else {},
-            seconds=clock.elapsed_s if clock else 0.0,
+            seconds=self._seconds.get(task.key, 0.0),
             note=note,
+            stages=tuple(search.stages.values()) if search else (),
+            predicted_gain=math.expm1(search.expected) if search else 0.0,
+            roofline_us=self._roofline.get(task.key, ()),
+            stage=won.stage if won else "",
+            ended=search.ended if search else "",
+            rank_correlation=search.ranking.correlation if search else None,
+            weights=tuple(s.weight for s in task.sizes[: len(default_us)]),
         )
 
+    def _note(self, line: str) -> None:
+        if line not in self._notes:
+            self._notes.append(line)
+            self._progress.note(line)
 
-def _latencies(worker: Lab, task: Task) -> list[float]:
+
+def _latencies(lab: Lab, task: Task) -> list[float]:
     """Medians of the default at the sizes of `task`, from the lightest to the first that takes long.
 
     Beyond that a kernel is bound by arithmetic, and a larger size says nothing new.
     """
-    medians = [worker.open(task, compare=False)]
+    medians = [lab.open(task, compare=False)]
     for size in range(len(task.sizes)):
-        samples = worker.race([p.DEFAULT_ID], size, _LATENCY_ROUNDS, medians[-1])
+        samples = lab.race([p.DEFAULT_ID], size, _LATENCY_ROUNDS, medians[-1])
         medians.append(median(samples[p.DEFAULT_ID]))
         if medians[-1] > _LONG_US:
             break
@@ -291,14 +421,3 @@ def _work(task: Task) -> int:
     """A first guess at what a task matters: how often its statements run in a model."""
     names = symbols(task.func)
     return task.count * sum(iterations(task.func, dict(zip(names, size.dims))) for size in task.sizes)
-
-
-def versions() -> dict[str, str]:
-    """The releases a record was made with."""
-    from .. import __version__
-
-    return {"halo_tvm": __version__} | {name: importlib.metadata.version(name) for name in _PACKAGES}
-
-
-def _rounded(samples: tuple[tuple[float, ...], ...]) -> tuple[tuple[float, ...], ...]:
-    return tuple(tuple(round(us, 3) for us in row) for row in samples)

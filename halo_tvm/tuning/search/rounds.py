@@ -2,22 +2,62 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from statistics import median
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from ..budget import Clock
 from ..measure import protocol as p
-from ..measure.client import Worker
-from ..measure.lab import Failure
+from ..measure.lab import Failure, Lab
 from ..progress import Progress
+from ..result import TaskStage
 from ..statistics import median_and_interval, speedups_by_round
 from ..task import Task
-from .candidates import Candidates
-from .efforts import Effort
+from .board import Board
+from .descent import Descent
+from .efforts import DESCENT, RANKED, Effort
+from .race import Samples, halving, rung_s
+from .ranked import Ranked
+from .ranking import Ranking
+from .records import FromRecords
 
-_TURN_OVERHEAD_S = 0.004  # pause, and short calls repeated
+# Why a search ended.
+SPACE, PATIENCE, SMALL_GAIN, NO_STEP = "space", "patience", "small gain", "no step helps"
+ROOFLINE, MOST, TRIALS, BUDGET, NO_STAGE = "roofline", "most candidates", "trials", "budget", "no stage measures"
+
+START = "start"  # the stage of a spoiled start's own trial
+LEAST_GAIN = 0.01
+AT_ROOFLINE = 1.03
+UNTESTED = 0.1  # the gain that an unknown space may hold
+_DECAY = 0.5  # of the predicted gain with each batch that brought nothing
+_SLOWER = 1 / 3  # about the speed-up of what is not worth timing
+_HOPELESS = 0.9  # of the best so far: a first rung that shows nothing faster ends the race
+_CONFIRMED_AT_MOST = 3  # candidates that fail in the form that ships before the task gives up
+
+
+class Stage(Protocol):
+    """A part of the search that proposes candidates."""
+
+    name: str
+
+    def propose(self, board: Board, count: int) -> list[object]:
+        """Up to `count` decisions not tried yet, the most promising first; none when it has no more."""
+        ...
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One candidate: timed (`outcome` is None), or failed with that error class."""
+
+    decision: object
+    stage: str
+    outcome: str | None
+    speedup: float = 0.0
+    message: str = ""
+    samples: Samples | None = None
 
 
 @dataclass
@@ -27,6 +67,10 @@ class Tally:
     measured: int = 0
     failures: Counter[str] = field(default_factory=Counter)
     failed: list[tuple[object, str, str]] = field(default_factory=list)  # decision, error class, message
+
+    @property
+    def tried(self) -> int:
+        return self.measured + sum(self.failures.values())
 
 
 @dataclass(frozen=True)
@@ -39,6 +83,7 @@ class Confirmed:
     speedup: float
     speedup_low: float
     speedup_high: float
+    stage: str = ""  # that proposed it
 
     @property
     def is_faster(self) -> bool:
@@ -46,141 +91,375 @@ class Confirmed:
 
 
 class Search:
-    """One task on one worker. `run` leaves what it saw in `tally`."""
+    """One task in a lab, batch by batch: `enter`, `step` while it answers True, `confirm`.
+
+    What it saw is in `tally`, `stages` and `trials` (those not collected yet); `ended` says why it ended.
+    """
 
     def __init__(
-        self, task: Task, worker: Worker, effort: Effort, progress: Progress, default_us: Sequence[float]
-    ) -> None:
-        self._task = task
-        self._worker = worker
+        self, task: Task, lab: Lab, effort: Effort, progress: Progress, default_us: Sequence[float], *,
+        board: Board | None = None, ranking: Ranking | None = None, records: Sequence[object] = (),
+        again: Sequence[object] = (), start: object | None = None, roofline_us: Sequence[float] = (), seed: int = 0,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        self.task = task
+        self._lab = lab
         self._effort = effort
         self._progress = progress
         self._default_us = list(default_us)
         self._weights = [s.weight for s in task.sizes]
+        self.board = board or Board(task.default, task.space, start=start)
+        self.ranking = ranking or Ranking(self.board, task.key, None, None)
+        # Tried before any stage: a spoiled start, and what a run that is resumed had found.
+        self._first = {**({} if start is None else {start: START}), **dict.fromkeys(again, FromRecords.name)}
+        made: dict[str, Stage] = {
+            FromRecords.name: FromRecords(records),
+            RANKED: Ranked(self.ranking, effort.epsilon, seed),
+            DESCENT: Descent(self.board, self.ranking),
+        }
+        self._stages = [made[name] for name in effort.stages if name in made]
+        self._headroom = headroom(self._default_us, roofline_us, self._weights)
+        self._now = now
+        self._ahead: dict[object, int] = {}  # ordered before the last race: decision -> id
+        self._best_id: int | None = p.DEFAULT_ID if start is None else None
+        self._by: dict[object, str] = {}  # decision -> the stage that proposed it
+        self._idle = 0
+        self._cycle: list[Ranked | Descent] = []  # ranking and descent, once they were through
+        self._cycle_best: object = None  # what was best when they began
+        self._fruitless = 0
+        self._entered = False
         self.tally = Tally()
-        self._best: tuple[int, object] = (p.DEFAULT_ID, task.default)
-        self._best_speedup = 1.0
+        self.trials: list[Trial] = []
+        self.stages: dict[str, TaskStage] = {}
+        self.ended = "" if self._stages else NO_STAGE
 
-    def run(self, candidates: Candidates, clock: Clock, most: int) -> Confirmed | None:
+    def run(self, clock: Clock, most: int | None = None) -> Confirmed | None:
         """The confirmed best candidate (which may not be faster), or None when the default was never beaten.
 
-        Ends when everything was tried, after `most` candidates or `patience` batches without a better
-        one, or when what is left of the clock is needed to confirm. Raises `Failure` when the default itself fails.
+        Ends for the reasons in `ended`; part of the clock is kept to confirm. Raises `Failure` when the
+        default itself fails.
         """
-        idle = 0
-        most = min(most, self._effort.most)
-        while idle < self._effort.patience and clock.left_s > self._confirm_s() and self._tried < most:
-            batch = candidates.next_batch(min(self._effort.batch, most - self._tried), self._best[1])
-            if not batch:
-                break
-            before = self._best
-            self._race(batch, clock)
-            self._progress.best(self._best_speedup)
-            idle = 0 if self._best is not before else idle + 1
-        if self._best[0] == p.DEFAULT_ID:
-            return None
-        return self._confirm()
+        self.enter()
+        while self.step(clock, most):
+            pass
+        return self.confirm()
+
+    def enter(self) -> None:
+        """The task becomes the lab's open one."""
+        self._lab.open(self.task)
+        self._entered = True
+
+    def leave(self) -> None:
+        """Another task's turn: nothing of this one stays in the lab. The best is built again when it is needed."""
+        if self._entered:
+            held = [*self._ahead.values(), *([self._best_id] if self._best_id else [])]
+            if held:
+                self._lab.drop(held)
+        self._ahead.clear()
+        self._best_id = p.DEFAULT_ID if self.board.best == self.task.default else None
+        self._entered = False
 
     @property
-    def _tried(self) -> int:
-        return self.tally.measured + sum(self.tally.failures.values())
+    def gain(self) -> float:
+        """By how much what was not tried is thought to beat the best, as a logarithm; 0 when the search has ended."""
+        return 0.0 if self.ended else self.expected
 
-    def _confirm_s(self) -> float:
+    @property
+    def expected(self) -> float:
+        """The same, whether it has ended or not."""
+        gain = self._predicted_gain(1.0) * _DECAY**self._idle
+        return max(0.0, min(gain, self._headroom - self.board.best_log))
+
+    @property
+    def confirm_s(self) -> float:
         """About how long a confirmation takes; nothing is to be confirmed before something is better."""
-        return 0.0 if self._best[0] == p.DEFAULT_ID else self._rung_s(1, self._effort.confirm_rounds)
+        return rung_s(1, self._effort.confirm_rounds, self._default_us) if self.board.beats_default else 0.0
 
-    def _rung_s(self, candidates: int, rounds: int) -> float:
-        """About how long so many rounds of the default and so many candidates take."""
-        return (candidates + 1) * rounds * sum(us * 1e-6 + _TURN_OVERHEAD_S for us in self._default_us)
+    def step(self, clock: Clock, most: int | None = None) -> bool:
+        """Try one more batch; False when the search has ended. `most`: candidates that may still be tried."""
+        room = min(self._effort.most - self.tally.tried, math.inf if most is None else most)
+        if not self.ended and room <= 0:
+            self.ended = MOST if most is None or most > 0 else TRIALS
+        if not self.ended and clock.left_s <= self.confirm_s:
+            self.ended = BUDGET
+        if not self.ended and self._headroom - self.board.best_log < math.log(AT_ROOFLINE):
+            self.ended = ROOFLINE
+        if self.ended:
+            return False
+        size = int(min(self._effort.batch, room))
+        began, stage, wanted = self._now(), self._stage(), []
+        while stage is not None:
+            wanted = stage.propose(self.board, 2 * size)
+            if wanted or self._first:
+                break
+            self._next_stage(NO_STEP if stage.name == DESCENT else SPACE)
+            stage = self._stage()
+        if stage is None:
+            return False
+        self._batch(stage, wanted, size, clock, began)
+        return not self.ended
 
-    def _race(self, batch: Sequence[object], clock: Clock) -> None:
-        """Build a batch, halve it rung by rung, and let its best replace the best so far."""
-        decisions: dict[int, object] = {}
-        for decision in batch:
-            if decisions and clock.left_s <= self._confirm_s():
+    def confirm(self) -> Confirmed | None:
+        """Fresh paired rounds of the default and the best, in the form that ships; the next best when that fails.
+
+        None when nothing is better than the default.
+        """
+        if self._ahead:
+            self._lab.drop(list(self._ahead.values()))
+            self._ahead.clear()
+        for _ in range(_CONFIRMED_AT_MOST):
+            if not self.board.beats_default:
                 break
-            built = self._build(decision)
-            if built is not None:
-                decisions[built] = decision
-        speedups: dict[int, list[float]] = {i: [] for i in decisions}
-        for rung, rounds in enumerate(self._effort.rungs):
-            running = [*decisions, *([self._best[0]] if rung and self._best[0] != p.DEFAULT_ID else [])]
-            if not decisions or clock.left_s < self._rung_s(len(running), rounds):
-                break
-            for i, values in self._speedups(running, rounds, decisions).items():
-                speedups.setdefault(i, []).extend(values)
-            if not decisions:
-                break
-            order = sorted(decisions, key=lambda i: median(speedups[i]), reverse=True)
-            keep = order[: max(1, len(order) // 2)]
-            self._worker.drop([i for i in order if i not in keep])
-            decisions = {i: decisions[i] for i in keep}
-            # A rung that leaves only what is clearly slower ends the race.
-            if rung == 0 and median(speedups[keep[0]]) < 0.9:
-                break
-        if not any(speedups.get(i) for i in decisions):
-            self._worker.drop(list(decisions))
+            try:
+                return self._confirmed()
+            except Failure as failure:
+                if failure.blamed is None or failure.blamed != self._best_id:
+                    raise
+                self._lose_best(failure)
+        return None
+
+    # One batch
+
+    def _stage(self) -> Stage | None:
+        return self._stages[0] if self._stages else None
+
+    def _next_stage(self, reason: str) -> None:
+        """The present stage has no more to give; with the last one the search ends for `reason`.
+
+        Where descent has changed the best, or chance may find another valley, ranking and descent go round again.
+        """
+        done = self._stages.pop(0)
+        self._idle = 0
+        if done.name in (RANKED, DESCENT):
+            self._cycle.append(done)
+        if self._stages:
             return
-        winner = max(decisions, key=lambda i: median(speedups[i]))
-        # The best so far ran in the same rounds from the second rung on: compare like with like.
-        standing = median(speedups[self._best[0]]) if speedups.get(self._best[0]) else self._best_speedup
-        if median(speedups[winner]) > max(standing, 1.0):
-            loser, self._best = self._best, (winner, decisions.pop(winner))
-            self._best_speedup = median(speedups[winner])
-            if loser[0] != p.DEFAULT_ID:
-                self._worker.drop([loser[0]])
-        self._worker.drop(list(decisions))
+        if self._cycle_best is not self.board.best:
+            self._fruitless = 0
+        else:
+            self._fruitless += 1
+        again = len(self._cycle) == 2 and bool(self.board.open.any()) and self._fruitless < self._effort.cycles
+        if again and self._predicted_gain(1.0) >= LEAST_GAIN:
+            self._cycle_best = self.board.best
+            self._stages, self._cycle = self._cycle, []
+            self._stages[-1].go_round(self.board)
+        else:
+            self.ended = reason
 
-    def _build(self, decision: object) -> int | None:
+    def _batch(self, stage: Stage, wanted: list[object], size: int, clock: Clock, began: float) -> None:
+        name = stage.name
+        self._progress.stage(name)
+        failed, tried, before = sum(self.tally.failures.values()), self.tally.tried, self.board.best_speedup
+        scores = {d: self.ranking.score(d) for d in (*self._first, *wanted)}
+        batch = self._choose(wanted, size)
+        owner = {d: self._first.pop(d, name) for d in batch}
+        self._by.update(owner)
+        ids = self._take(self._order(batch), owner, clock)
+        if ids:
+            self._order_ahead(stage, size)
+        best = self.board.best
+        results = self._race(ids, owner, clock)
+        known = [(d, scores.get(d), math.log(s)) for d, s in results]
+        self.ranking.learn(known)
+        if RANKED in self._effort.stages:
+            self.ranking.refit()
+        won = self.board.best != best and self.board.best_speedup > before
+        self._idle = 0 if won else self._idle + 1
+        row = self.stages.get(name) or TaskStage(name, 0, 0, 0.0, before, before)
+        self.stages[name] = replace(
+            row,
+            tried=row.tried + self.tally.tried - tried,
+            failed=row.failed + sum(self.tally.failures.values()) - failed,
+            seconds=row.seconds + self._now() - began,
+            after=self.board.best_speedup,
+        )
+        if self.ended:
+            return
+        if name == RANKED:
+            if self._idle >= self._effort.patience:
+                self._next_stage(PATIENCE)
+            elif self._predicted_gain(1.0) < LEAST_GAIN:
+                self._next_stage(SMALL_GAIN)
+        elif name == DESCENT and not won and self._predicted_gain(2.0) < LEAST_GAIN:
+            self._next_stage(SMALL_GAIN)
+
+    def _predicted_gain(self, doubts: float) -> float:
+        """The best score of what is not tried, with so many standard errors on top, over the best so far."""
+        scores = self.ranking.scores()
+        if scores is None:
+            return UNTESTED
+        if self._stages and isinstance(self._stages[0], Descent):
+            most = self._stages[0].most_promising(self.board)
+            if most is None:
+                return UNTESTED
+        else:
+            left = scores[self.board.open]
+            if not len(left):
+                return 0.0
+            most = float(left.max())
+        return most + doubts * self.ranking.doubt - self.board.best_log
+
+    def _choose(self, wanted: list[object], size: int) -> list[object]:
+        """The batch: what is being built already and still wanted, then the most wanted; the rest is dropped."""
+        wanted = [d for d in wanted if d not in self._first]
+        first = [d for d in wanted[:size] if d in self._ahead]
+        late = [d for d in wanted[size:] if d in self._ahead]
+        fresh = [d for d in wanted[:size] if d not in self._ahead]
+        batch = [*self._first, *first, *late, *fresh][:size]
+        stale = [self._ahead.pop(d) for d in list(self._ahead) if d not in batch]
+        if stale:
+            self._lab.drop(stale)
+        return batch
+
+    def _order(self, batch: Sequence[object]) -> dict[int, object]:
+        """Ids of a batch, the best so far with it where the lab does not have it."""
+        new = [d for d in batch if d not in self._ahead]
+        lacks_best = self._best_id is None and self.board.best_speedup > 0
+        if lacks_best:
+            new.append(self.board.best)
+        ids = dict(zip(new, self._lab.order(new) if new else ()))
+        if lacks_best:
+            self._best_id = ids.pop(self.board.best)
+            self._take_best()
+        ids.update({d: self._ahead.pop(d) for d in batch if d in self._ahead})
+        for decision in batch:
+            self.board.close(decision)
+        return {ids[d]: d for d in batch}
+
+    def _take_best(self) -> None:
+        """The best of before is in the lab again; when it cannot be, the next best stands."""
         try:
-            (built,) = self._worker.order([decision])
-            self._worker.take(built)
+            self._lab.take(self._best_id)
         except Failure as failure:
             if failure.blamed is None:
-                raise  # the task itself could not be opened again
-            if failure.kind == p.SLOWER:
-                self.tally.measured += 1
-            else:
-                self._count(decision, failure)
-            self._progress.trial(failure.kind == p.SLOWER, self._best_speedup)
-            return None
-        self.tally.measured += 1
-        self._progress.trial(True, self._best_speedup)
-        return built
-
-    def _speedups(self, running: Sequence[int], rounds: int, decisions: dict[int, object]) -> dict[int, list[float]]:
-        """Per candidate its speed-up over the default in each round; one that fails is removed from `decisions`."""
-        while True:
-            ids = [p.DEFAULT_ID, *(i for i in running if i in decisions or i == self._best[0])]
-            try:
-                samples = [self._worker.race(ids, s, rounds, us) for s, us in enumerate(self._default_us)]
-            except Failure as failure:
-                if failure.blamed not in decisions:
-                    raise
-                self.tally.measured -= 1
-                self._count(decisions.pop(failure.blamed), failure)
-                if not decisions:
-                    return {}
-                continue
-            default = [s[p.DEFAULT_ID] for s in samples]
-            return {i: speedups_by_round(default, [s[i] for s in samples], self._weights) for i in ids[1:]}
-
-    def _confirm(self) -> Confirmed | None:
-        """Fresh paired rounds of the default and the best; None when it fails now."""
-        candidate, decision = self._best
-        rounds, pair = self._effort.confirm_rounds, (p.DEFAULT_ID, candidate)
-        try:
-            samples = [self._worker.race(pair, s, rounds, us) for s, us in enumerate(self._default_us)]
-        except Failure as failure:
-            if failure.blamed != candidate:
                 raise
-            self._count(decision, failure)
-            return None
-        default = tuple(tuple(s[p.DEFAULT_ID]) for s in samples)
-        measured = tuple(tuple(s[candidate]) for s in samples)
-        by_round = speedups_by_round(default, measured, self._weights)
-        return Confirmed(decision, default, measured, *median_and_interval(by_round))
+            self._lose_best(failure)
 
-    def _count(self, decision: object, failure: Failure) -> None:
+    def _lose_best(self, failure: Failure) -> None:
+        """The best does not work any more; the next best stands, and is built when it is needed."""
+        if self._best_id:
+            self._lab.drop([self._best_id])
+        if failure.kind == p.SLOWER:
+            self.board.fails(self.board.best)
+        else:
+            self._fail(self.board.best, self._by.get(self.board.best, ""), failure)
+        self._best_id = p.DEFAULT_ID if self.board.best == self.task.default else None
+
+    def _order_ahead(self, stage: Stage, size: int) -> None:
+        """Begin to build what the next batch would be now: the race leaves builders idle."""
+        ahead = stage.propose(self.board, size)
+        self._ahead = dict(zip(ahead, self._lab.order(ahead) if ahead else ()))
+
+    def _take(self, ordered: dict[int, object], owner: dict[object, str], clock: Clock) -> dict[int, object]:
+        """Those of a batch that were built, checked and run once."""
+        taken: dict[int, object] = {}
+        waiting = list(ordered)
+        while waiting:
+            if taken and clock.left_s <= self.confirm_s:
+                self._lab.drop(waiting)
+                for i in waiting:
+                    self.board.reopen(ordered[i])
+                break
+            i = waiting.pop(0)
+            decision = ordered[i]
+            try:
+                self._lab.take(i)
+            except Failure as failure:
+                if failure.blamed is None:
+                    raise  # the task itself could not be opened again
+                if failure.kind == p.SLOWER:
+                    self._measured(decision, owner[decision], _SLOWER, str(failure))
+                    self.ranking.learn([(decision, None, math.log(_SLOWER))])
+                else:
+                    self._fail(decision, owner[decision], failure)
+                continue
+            taken[i] = decision
+        return taken
+
+    def _race(self, ids: dict[int, object], owner: dict[object, str], clock: Clock) -> list[tuple[object, float]]:
+        """Halve a batch, and let its best replace the best so far. Returns the measured speed-ups."""
+        if not ids:
+            return []
+        standing = self._best_id or None  # the default runs in any case
+        outcome = halving(
+            self._lab, list(ids), standing, self._effort.rungs, self._default_us, self._weights,
+            lambda seconds: clock.left_s >= seconds, hopeless=_HOPELESS * self.board.best_speedup,
+        )  # fmt: skip
+        if not outcome.samples and not outcome.failed:
+            self.ended = BUDGET
+        results: list[tuple[object, float]] = []
+        for i, decision in ids.items():
+            if i in outcome.failed:
+                self._fail(decision, owner[decision], outcome.failed[i])
+            elif i in outcome.samples:
+                speedup = outcome.samples[i].speedup(self._weights)
+                self._measured(decision, owner[decision], speedup, "", outcome.samples[i])
+                results.append((decision, speedup))
+            else:
+                self.board.reopen(decision)  # there was no time to race it
+        if standing in outcome.failed:
+            self._lose_best(outcome.failed[standing])
+            standing = None
+        winner = outcome.finalists[0] if outcome.finalists else None
+        beaten: list[int] = []
+        if winner is not None:
+            speedup = outcome.samples[winner].speedup(self._weights)
+            # The best so far ran in the same rounds from the second rung on: compare like with like.
+            stood = outcome.samples[standing].speedup(self._weights) if standing in outcome.samples else None
+            if speedup > (self.board.best_speedup if stood is None else stood) and (
+                speedup > 1.0 or self.board.best_speedup < 1.0
+            ):
+                beaten = [self._best_id] if self._best_id else []
+                self._best_id = winner
+                self.board.wins(ids[winner], speedup)
+            elif stood:
+                # The best of many noisy times is flattered by chance: what is measured again counts half.
+                self.board.restate(math.sqrt(self.board.best_speedup * stood))
+                if self.board.best == self.task.default and self._best_id:
+                    beaten, self._best_id = [self._best_id], p.DEFAULT_ID
+        self._lab.drop([*(i for i in ids if i != self._best_id and i not in outcome.failed), *beaten])
+        for _ in results:
+            self._tell(True)
+        return results
+
+    def _measured(
+        self, decision: object, stage: str, speedup: float, message: str, samples: Samples | None = None
+    ) -> None:
+        self.tally.measured += 1
+        self.board.measured(decision, speedup)
+        self.trials.append(Trial(decision, stage, None, speedup, message, samples))
+
+    def _fail(self, decision: object, stage: str, failure: Failure) -> None:
         self.tally.failures[failure.kind] += 1
         self.tally.failed.append((decision, failure.kind, str(failure)))
+        self.board.fails(decision)
+        self.trials.append(Trial(decision, stage, failure.kind, message=str(failure)))
+        self._tell(False, failure.kind)
+
+    def _tell(self, ok: bool, reason: str = "") -> None:
+        speedup = self.board.best_speedup or 1.0
+        best_us = sum(w * us for w, us in zip(self._weights, self._default_us)) / sum(self._weights) / speedup
+        self._progress.trial(self.task.key, ok, reason, best_us, speedup)
+
+    def _confirmed(self) -> Confirmed:
+        if not self._best_id:
+            (self._best_id,) = self._lab.order([self.board.best])
+            self._lab.take(self._best_id)
+        self._progress.stage("confirming")
+        self._lab.final(self._best_id)
+        rounds, pair = self._effort.confirm_rounds, (p.DEFAULT_ID, self._best_id)
+        samples = [self._lab.race(pair, s, rounds, us) for s, us in enumerate(self._default_us)]
+        default = tuple(tuple(s[p.DEFAULT_ID]) for s in samples)
+        measured = tuple(tuple(s[self._best_id]) for s in samples)
+        by_round = speedups_by_round(default, measured, self._weights)
+        return Confirmed(
+            self.board.best, default, measured, *median_and_interval(by_round), self._by.get(self.board.best, "")
+        )
+
+
+def headroom(default_us: Sequence[float], roofline_us: Sequence[float], weights: Sequence[float]) -> float:
+    """The logarithm of the speed-up that the roofline leaves to the default; infinity without one."""
+    if not roofline_us or any(us <= 0 for us in roofline_us):
+        return math.inf
+    pairs = list(zip(weights, default_us, roofline_us))
+    return sum(w * math.log(us / least) for w, us, least in pairs) / sum(w for w, _, _ in pairs)

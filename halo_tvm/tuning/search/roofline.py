@@ -1,0 +1,146 @@
+"""The least time a task can take on a host whose ceilings were measured."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tvm import ir, tirx
+
+from ...records.canonical import walk
+from ...records.workload import operator_call
+from ..sizes import shape_of, symbols, value
+from ..task import Task
+
+if TYPE_CHECKING:
+    from ...targets import Host
+    from ...targets._measure import HostProfile
+
+_F32 = "float32"
+_LARGE_L2 = 8 << 20
+_LARGE_L3 = 256 << 20
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a function must do at least at one size: nothing in it that a schedule could leave out."""
+
+    flops: float  # float32 multiplications and additions of reductions
+    weight_bytes: float  # of weights, which come from memory
+    other_bytes: float  # of the other parameters, each touched once
+
+
+def roofline_us(task: Task, size: tuple[int, ...], profile: HostProfile | None, *, cold: bool = True) -> float | None:
+    """Microseconds below which `task` cannot come at `size` (its `Size.dims`); None without a profile.
+
+    `cold`: weights come from memory, as they do when they are timed in turns over many copies.
+    """
+    if profile is None:
+        return None
+    work = work_of(task, size)
+    near = _near_gbps(profile, work.other_bytes)
+    far = profile.dram_gbps if cold else _near_gbps(profile, work.weight_bytes)
+    moving = work.other_bytes / (near * 1e9) + work.weight_bytes / (far * 1e9)
+    return max(work.flops / (profile.fma_gflops * 1e9), moving) * 1e6
+
+
+def _near_gbps(profile: HostProfile, moved: float) -> float:
+    """The bandwidth of the nearest level that may hold so many bytes, caches as large as they come."""
+    if moved < _LARGE_L2:
+        return max(profile.l2_gbps, profile.l3_gbps, profile.dram_gbps)
+    return max(profile.l3_gbps, profile.dram_gbps) if moved < _LARGE_L3 else profile.dram_gbps
+
+
+def read_profile(path: Path, host: Host, threads: int) -> tuple[HostProfile | None, str]:
+    """(the measured ceilings of this host, or None; why a file that is there is not used)."""
+    from ...targets._measure import HostProfile
+
+    if not path.is_file():
+        return None, ""
+    try:
+        body = json.loads(path.read_text(encoding="utf-8"))
+        values = {f.name: body[f.name] for f in dataclasses.fields(HostProfile)}
+        rates = [float(v) for name, v in values.items() if name.endswith(("gflops", "gbps"))]
+        threads_then = int(values["threads"])
+    except (ValueError, KeyError, TypeError, RecursionError, OSError) as error:
+        return None, f"{path} is no host profile ({type(error).__name__}): run `halo-tvm doctor --measure`"
+    if not all(0.0 < rate < math.inf for rate in rates):
+        return None, f"{path} holds rates that are none: run `halo-tvm doctor --measure`"
+    if (values["machine"], values["cpu"]) != (host.machine, host.model):
+        return None, f"{path} is of another machine: run `halo-tvm doctor --measure`"
+    if threads_then < threads:
+        why = f"was measured with {threads_then} threads, this run uses {threads}"
+        return None, f"{path} {why}: run `halo-tvm doctor --measure`"
+    return HostProfile(**values), ""
+
+
+def work_of(task: Task, size: tuple[int, ...]) -> Work:
+    """Counts of `task.func` at `size`, each a lower bound: what stands under a condition does not count."""
+    names = symbols(task.func)
+    env = dict(zip(names, size))
+    touched: Counter[ir.Var] = Counter()
+    flops = _count(task.func.body, dict(env), 1.0, touched)
+    call = operator_call(task.func)
+    if call is not None and call[1].get("causal"):
+        flops /= 2.0  # its body computes what the mask then hides
+    weight_bytes = other_bytes = 0.0
+    for at, param in enumerate(task.func.params):
+        if not isinstance(param.ty, tirx.BufferType):
+            continue
+        elements = math.prod(shape_of(param, env))
+        # A table of which a few rows are gathered is not read as a whole.
+        moved = min(elements, touched[param]) * _bytes(str(param.ty.dtype))
+        if at in task.weights:
+            weight_bytes += moved
+        else:
+            other_bytes += moved
+    return Work(flops, weight_bytes, other_bytes)
+
+
+def _count(node: object, env: dict[ir.Var, int], times: float, touched: Counter[ir.Var]) -> float:
+    """Floating-point operations below `node`; `touched` counts loads and stores by buffer."""
+    if isinstance(node, tirx.For):
+        return _count(node.body, env, times * max(0, _extent(node.extent, env)), touched)
+    if isinstance(node, tirx.SeqStmt):
+        return sum(_count(statement, env, times, touched) for statement in node.seq)
+    if isinstance(node, tirx.BufferStore):
+        touched[node.buffer] += times
+        flops = 0
+        for child in walk(node.value):
+            name = type(child).__name__
+            if name == "TensorLoad":
+                touched[child.source] += times
+            elif name in ("Add", "Sub", "Mul") and str(child.ty.dtype) == _F32:
+                flops += 1
+        return times * flops if _accumulates(node) else 0.0
+    for field in ("block", "body"):
+        if hasattr(node, field):
+            return _count(getattr(node, field), env, times, touched)
+    return 0.0
+
+
+def _accumulates(store: tirx.BufferStore) -> bool:
+    """Whether a store adds to what it overwrites: those operations no schedule saves."""
+    return any(
+        type(child).__name__ == "TensorLoad" and child.source.same_as(store.buffer) for child in walk(store.value)
+    )
+
+
+def _extent(extent: ir.Expr, env: Mapping[ir.Var, int]) -> int:
+    """A loop's length; one that depends on data counts as nothing."""
+    try:
+        return value(extent, env)
+    except ValueError:
+        return 0
+
+
+def _bytes(dtype: str) -> float:
+    bits = re.match(r"[a-z]+(\d+)", dtype)
+    return int(bits[1]) / 8 if bits else 1.0
