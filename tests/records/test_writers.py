@@ -1,6 +1,7 @@
 """Writers at once, and killed ones: nothing that was committed is lost, whichever file it is in."""
 
 import signal
+import threading
 import time
 
 import pytest
@@ -9,7 +10,7 @@ from log_lines import fingerprint, open_log, record, writer
 from halo_tvm.records import Trials
 from halo_tvm.records.log import commit
 from halo_tvm.records.record import parse_line
-from halo_tvm.records.store import lines
+from halo_tvm.records.store import lines, replace_file
 
 
 def outcomes(trials, name):
@@ -62,3 +63,20 @@ def test_a_line_cut_anywhere_spoils_only_itself(tmp_path, name, left):
         assert log.best(workload, "toy", 1) and outcomes(trials, workload) == ["crash"]
     assert sum(log.report().refused.values()) == (name == "records.jsonl")
     assert trials.refused == {"torn": 1}
+
+
+def test_a_writer_that_waits_for_a_file_being_replaced_writes_to_the_new_one(tmp_path):
+    path = commit(tmp_path, fingerprint(), [record("w0")])
+    writers = [threading.Thread(target=commit, args=(tmp_path, fingerprint(), [record(f"n{i}")])) for i in range(4)]
+
+    def change(before):
+        for thread in writers:
+            thread.start()
+        time.sleep(0.1)  # they open the old file and wait for its lock
+        return b"".join(line.data for line in before)
+
+    replace_file(path, change)
+    for thread in writers:
+        thread.join()
+    log = open_log(tmp_path)
+    assert all(log.best(name, "toy", 1) for name in ("w0", "n0", "n1", "n2", "n3")) and log.report().usable == 5
