@@ -11,6 +11,7 @@ import lab_rules
 import numpy as np
 import pytest
 import toy_rules
+import tvm
 
 from halo_tvm.tuning.measure import make_lab
 from halo_tvm.tuning.measure import protocol as p
@@ -18,6 +19,7 @@ from halo_tvm.tuning.measure.child import Child, _state
 from halo_tvm.tuning.measure.confined import arguments_of
 from halo_tvm.tuning.measure.inputs import Weights
 from halo_tvm.tuning.measure.lab import Failure, LabOptions
+from halo_tvm.tuning.measure.runner import Runner
 from halo_tvm.tuning.measure.scratch import Scratch
 
 D = lab_rules.Decision
@@ -320,3 +322,26 @@ def test_warm_means_one_copy_of_the_weights():
     lab = make_lab(toy_rules.target(), options(cold_cache=False), seed=0, l3_bytes=1 << 20)
     assert lab._l3_bytes == 0
     lab.close()
+
+
+def test_tasks_make_room_for_each_other():
+    """The least recently used goes when arguments take more than half of the memory."""
+    tasks = [lab_rules.task(columns) for columns in (64, 72, 80)]
+    target = {"target": toy_rules.target().name, "cores": 2}
+    common = {"op": p.OPEN, "seed": 0, "l3_bytes": 0, "weights": (), "sizes": [[4096]], "outputs": (1,), **target}
+    requests = [{**common, "key": t.key, "ir": tvm.ir.save_json(tvm.IRModule({"main": t.func}))} for t in tasks]
+    size = 4096 * 64 * 4 * 2
+    runner = Runner(memory_bytes=5 * size)
+
+    def opened(request):
+        evicted = runner.answer(request, None)["evicted"]
+        runner._benches[request["key"]]._at((4096,))  # as the first call does
+        return evicted
+
+    first, second, third = (t.key for t in tasks)
+    assert [opened(r) for r in requests] == [[], [], []]
+    assert opened(requests[0]) == []  # it is there
+    assert list(runner._benches) == [second, third, first]
+    assert opened({**requests[1], "key": "fourth"}) == [second]
+    with pytest.raises(AssertionError, match="opened first"):
+        runner.answer({"op": p.PROBE, "key": second}, None)

@@ -118,6 +118,9 @@ class Builders:
                 library = self._build(child, job, known)
             except (Trouble, EnvironmentProblem, OSError) as error:
                 job.result.set_exception(error)
+            except BaseException as error:
+                job.result.set_exception(error)  # somebody waits for it
+                raise
             else:
                 self.built += 1
                 self.cpu_s += library.cpu_s

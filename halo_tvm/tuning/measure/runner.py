@@ -6,8 +6,9 @@ Requests and replies: see `protocol`.
 
 from __future__ import annotations
 
-import os
 import sys
+
+import tvm
 
 from ...targets import resolve
 from . import protocol as p
@@ -50,7 +51,7 @@ class Runner:
     def _open(self, request: dict) -> dict:
         if self._reference is None:
             target = resolve(request["target"], cores=request["cores"])
-            self._reference = Reference(target, int(os.environ["TVM_NUM_THREADS"]))
+            self._reference = Reference(target, int(tvm.get_global_func("runtime.NumThreads")()))
         key = request["key"]
         bench = self._benches.pop(key, None)
         if bench is not None:
