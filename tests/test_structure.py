@@ -86,7 +86,6 @@ BROAD_EXCEPTS = {
     "cli/_main.py": "the command line's own boundary: a bug becomes one sentence",
     "runtime/session.py": "the runner thread hands every error to the caller who waits for it",
     "tuning/many.py": "one model's boundary: the other models of a run are tuned, and the failure is told",
-    "tuning/measure/worker.py": "the serial worker's boundary: a candidate's failure is an answer",
     "tuning/measure/confined.py": "the measurement processes' boundary: a candidate's failure is an answer",
     "peers/_protocol.py": "the peer process's boundary: whatever an engine raises is its result",
 }
