@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -75,7 +75,9 @@ class Tuner:
     def __init__(
         self, tasks: Tasks, target: Target, fingerprint: Fingerprint, options: TuneOptions, progress: Progress,
         *, lab: Lab | None = None, clock: Clock | None = None, profile: HostProfile | None = None,
+        starts: Mapping[str, object] | None = None,
     ) -> None:  # fmt: skip
+        """`starts`, decisions by workload key, are where searches begin instead of at the default, for studies."""
         self._tasks = tasks
         self._target = target
         self._fingerprint = fingerprint
@@ -84,6 +86,7 @@ class Tuner:
         self._progress = progress
         self._lab = lab
         self._profile = profile
+        self._starts = starts or {}
         self._results: dict[str, r.TaskResult] = {}
         self._notes: list[str] = []
         resumed = self._resumed()
@@ -217,8 +220,9 @@ class Tuner:
         try:
             if task.key not in self._searches:
                 self._searches[task.key] = self._preparation.search(
-                    task, lab, self._progress, self._latency[task.key], roofline_us=self._roofline.get(task.key, ())
-                )
+                    task, lab, self._progress, self._latency[task.key],
+                    roofline_us=self._roofline.get(task.key, ()), start=self._starts.get(task.key),
+                )  # fmt: skip
             search = self._searches[task.key]
             if is_new:
                 search.enter()
