@@ -254,7 +254,7 @@ class _Run:
                 raise
             seen.failures[failure.kind] += 1
             at = seen.made.index(seen.best)
-            seen.made[at] = replace(seen.best, samples=(), kind=failure.kind, message=str(failure))
+            seen.made[at] = replace(seen.best, times_us=(), samples=(), kind=failure.kind, message=str(failure))
             return None
         default = tuple(tuple(s[p.DEFAULT_ID]) for s in samples)
         measured = tuple(tuple(s[candidate]) for s in samples)
@@ -285,7 +285,6 @@ class _Run:
                 **more,
             )
 
-        default = tuple((round(us, 3),) for us in self._latency[task.key])
         weights = [size.weight for size in task.sizes]
         start_us = geometric(self._latency[task.key], weights)
         records = []
@@ -296,7 +295,11 @@ class _Run:
                 speedup = round(start_us / one.us(weights), 4)
                 records.append(
                     record(
-                        one.decision, MEASURED, candidate_us=_rounded(one.samples), default_us=default, speedup=speedup
+                        one.decision,
+                        MEASURED,
+                        candidate_us=_rounded(one.samples),
+                        default_us=_rounded(one.default_samples),
+                        speedup=speedup,
                     )
                 )
         if confirmed is not None and confirmed.speedup_low > 1.0:

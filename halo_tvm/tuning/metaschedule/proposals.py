@@ -32,6 +32,7 @@ from .space import Features, Space, generator, stand_in
 _LOGGER = logging.getLogger(__name__)
 STRATEGIES = ("evolutionary", "replay-trace", "replay-func")
 ROUNDS = 3  # turns that a candidate's time is the median of
+TOGETHER = 4  # candidates that race in turns with the default, so that the machine's moods concern all of them
 _BATCH = 16  # proposals between two updates of the cost model; MetaSchedule's default is 64
 _WARM = 16  # measurements before the cost model is asked; MetaSchedule's default of 100 would make it guess
 _POPULATION = (64, 512)  # least and most; MetaSchedule's default is 512
@@ -52,7 +53,9 @@ class Proposal:
     decision: object
     trace: object  # MetaSchedule's: tvm.s_tir.schedule.Trace
     candidate: int  # of the lab; dropped when the next proposal is asked for, unless it is the best so far
+    times_us: tuple[float, ...] = ()  # the default's latency times the paired ratio: a slow minute does not count
     samples: tuple[tuple[float, ...], ...] = ()
+    default_samples: tuple[tuple[float, ...], ...] = ()  # of the same turns
     kind: str = ""  # of the failure: an error class, or protocol.SLOWER
     message: str = ""
 
@@ -61,7 +64,7 @@ class Proposal:
         return self.kind not in ("", p.SLOWER)
 
     def us(self, weights: Sequence[float]) -> float:
-        return geometric([median(row) for row in self.samples], weights) if self.samples else math.inf
+        return geometric(self.times_us, weights) if self.times_us else math.inf
 
 
 def proposals(
@@ -72,7 +75,7 @@ def proposals(
 
     `default_us` are times of the default at the sizes of `task`, which may be fewer than those of the task
     it was made from. Ends with the space, with `trials`, or with the clock, which is looked at after every
-    candidate: the last one, a round of proposing and the cost model's training may go over it.
+    few candidates: the last ones, a round of proposing and the cost model's training may go over it.
     """
     space = Space(task, facts or {})
     context, model = _context(space, target, strategy, seed), _model(space)
@@ -96,20 +99,20 @@ def proposals(
             fresh = [d for d in drawn if d in space.allowed and d not in seen][: most - len(seen)]
             ids = lab.order(fresh)
             results: list[tuple[object, ms.runner.RunnerResult]] = []
-            for at, (decision, candidate) in enumerate(zip(fresh, ids)):
+            for at in range(0, len(fresh), TOGETHER):
                 if clock.left_s <= 0:
                     lab.drop(ids[at:])
                     return
-                measured = drawn[decision]
-                seen.add(decision)
-                proposal = _measured(lab, decision, measured.sch.trace, candidate, default_us)
-                results.append((measured, _result(proposal, weights)))
-                yield proposal
-                loser = proposal
-                if proposal.us(weights) < (best.us(weights) if best else math.inf):
-                    best, loser = proposal, best
-                if loser is not None and loser.kind == "":
-                    lab.drop([loser.candidate])
+                some = {i: (d, drawn[d].sch.trace) for d, i in zip(fresh[at : at + TOGETHER], ids[at : at + TOGETHER])}
+                seen.update(decision for decision, _ in some.values())
+                for proposal in _measured(lab, some, default_us):
+                    results.append((drawn[proposal.decision], _result(proposal, weights)))
+                    yield proposal
+                    loser = proposal
+                    if proposal.us(weights) < (best.us(weights) if best else math.inf):
+                        best, loser = proposal, best
+                    if loser is not None and loser.kind == "":
+                        lab.drop([loser.candidate])
             with _interrupt_waits():
                 _learn(context, model, database, workload, results)
     finally:
@@ -122,15 +125,44 @@ def geometric(times_us: Sequence[float], weights: Sequence[float]) -> float:
     return math.exp(sum(w * math.log(us) for w, us in zip(weights, times_us, strict=True)) / total)
 
 
-def _measured(lab: Lab, decision: object, trace: object, candidate: int, default_us: Sequence[float]) -> Proposal:
-    try:
-        lab.take(candidate)
-        samples = [lab.race([candidate], size, ROUNDS, us)[candidate] for size, us in enumerate(default_us)]
-    except Failure as failure:
-        if failure.blamed is None:
-            raise  # the task itself could not be opened again
-        return Proposal(decision, trace, candidate, kind=failure.kind, message=str(failure))
-    return Proposal(decision, trace, candidate, tuple(map(tuple, samples)))
+def _measured(lab: Lab, some: Mapping[int, tuple[object, object]], default_us: Sequence[float]) -> Iterator[Proposal]:
+    """Candidates, ordered before, as (decision, trace) by id: built, and raced against the default and each other."""
+    failures: dict[int, Failure] = {}
+    running: list[int] = []
+    for candidate in some:
+        try:
+            lab.take(candidate)
+            running.append(candidate)
+        except Failure as failure:
+            if failure.blamed is None:
+                raise  # the task itself could not be opened again
+            failures[candidate] = failure
+    rows: list[dict[int, list[float]]] = []
+    while running:
+        try:
+            rows = [lab.race([p.DEFAULT_ID, *running], size, ROUNDS, us) for size, us in enumerate(default_us)]
+            break
+        except Failure as failure:
+            if failure.blamed not in running:
+                raise
+            failures[failure.blamed] = failure
+            running.remove(failure.blamed)
+    for candidate, (decision, trace) in some.items():
+        if candidate in failures:
+            failure = failures[candidate]
+            yield Proposal(decision, trace, candidate, kind=failure.kind, message=str(failure))
+            continue
+        yield Proposal(
+            decision,
+            trace,
+            candidate,
+            times_us=tuple(
+                us * median(c / d for c, d in zip(row[candidate], row[p.DEFAULT_ID], strict=True))
+                for us, row in zip(default_us, rows, strict=True)
+            ),
+            samples=tuple(tuple(row[candidate]) for row in rows),
+            default_samples=tuple(tuple(row[p.DEFAULT_ID]) for row in rows),
+        )
 
 
 def _result(proposal: Proposal, weights: Sequence[float]) -> ms.runner.RunnerResult:
