@@ -25,11 +25,11 @@ Check = tuple[Arguments, list[np.ndarray]]
 class Bench:
     """Loads, checks and times libraries of one function. Labels name them; the tuner chooses the labels."""
 
-    def __init__(self, request: dict) -> None:
+    def __init__(self, request: dict, device: tvm.runtime.Device | None = None) -> None:
         self._func: tirx.PrimFunc = tvm.ir.load_json(request["ir"])[NAME]
         self._outputs: list[int] = request["outputs"]
         self._seed: int = request["seed"]
-        self._weights = Weights(self._func, request["weights"], self._seed, request["l3_bytes"])
+        self._weights = Weights(self._func, request["weights"], self._seed, request["l3_bytes"], device)
         self._arguments: dict[tuple[int, ...], Arguments] = {}
         self._sizes: list[tuple[int, ...]] = []
         self._loaded: dict[str, tvm.runtime.Module] = {}
@@ -49,7 +49,7 @@ class Bench:
 
     def load(self, label: str, path: str, check: str | None, default: str | None) -> None:
         """Load a library and compare its results; `Failed` when they differ."""
-        module = tvm.runtime.load_module(path)
+        module = self._module(path)
         if check == p.REFERENCES:
             self._compare(module, self._references, "the reference")
         elif check == p.BY_DEFAULT:
@@ -74,9 +74,9 @@ class Bench:
 
     def probe(self, label: str, size: int) -> float:
         """Microseconds of a call at the size of that index: the best of three, or the first when it takes long."""
-        function, arguments = self._loaded[label][NAME], self._at(self._sizes[size])
-        first = _timed(function, arguments, 1)
-        return first if first > _LONG_US else min(first, *(_timed(function, arguments, 1) for _ in range(2)))
+        module, arguments = self._loaded[label], self._at(self._sizes[size])
+        first = self._once(module, arguments)
+        return first if first > _LONG_US else min(first, *(self._once(module, arguments) for _ in range(2)))
 
     def race(self, labels: list[str], size: int, rounds: int, number: int, say: Say) -> dict[str, list[float]]:
         """Time libraries in turns, round by round; every round begins with another one."""
@@ -86,12 +86,25 @@ class Bench:
             shift = turn % len(labels)
             for label in (*labels[shift:], *labels[:shift]):
                 say({"turn": label})
-                samples[label].append(_turn(self._loaded[label], arguments, number))
+                samples[label].append(self._turn(self._loaded[label], arguments, number))
         return samples
 
     def drop(self, labels: Iterable[str]) -> None:
         for label in labels:
             self._loaded.pop(label, None)
+
+    # What another device does its own way; see rpc/runner.py.
+
+    def _module(self, path: str) -> tvm.runtime.Module:
+        return tvm.runtime.load_module(path)
+
+    def _once(self, module: tvm.runtime.Module, arguments: Arguments) -> float:
+        """Microseconds of one call."""
+        return _timed(module[NAME], arguments, 1)
+
+    def _turn(self, module: tvm.runtime.Module, arguments: Arguments, number: int) -> float:
+        """Microseconds per call, the mean of so many."""
+        return _turn(module, arguments, number)
 
     def _at(self, dims: tuple[int, ...]) -> Arguments:
         if dims not in self._arguments:

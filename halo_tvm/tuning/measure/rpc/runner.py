@@ -7,16 +7,17 @@ says: so it runs here, and not in the tuner. Requests and replies: those of `pro
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from pathlib import Path
 from statistics import mean
 
 import tvm
 from tvm import rpc
 
 from .. import protocol as p
+from ..bench import Bench
 from ..build import NAME
-from ..confined import Answer, Failed, Say, serve
-from ..inputs import Arguments, Weights, differences
+from ..confined import Answer, Say, serve
+from ..inputs import Arguments
 from .serve import DESCRIBE
 
 CONNECT = "connect"  # host, port, password, session_s -> threads, triple, described: what the device says of itself
@@ -26,32 +27,34 @@ PING = "ping"  # -> nothing: this process, and the device if there is a session,
 _FLUSH = "cache_flush_cpu_non_first_arg"  # of TVM's runtime: before a call, the weights leave the caches
 _MOST_BYTES = 1 << 30  # of arguments of tasks that are not in use; those used longest ago make room
 _MOST_FLUSHED = 10  # flushing takes longer than many a call
-_LONG_US = 10_000.0
 
 
-class _Task:
-    """One function: its arguments on the device, its reference results, and the libraries that are loaded."""
+class RemoteBench(Bench):
+    """A bench whose libraries run on the device of a session."""
 
-    def __init__(self, request: dict, device: tvm.runtime.Device) -> None:
-        self._func = tvm.ir.load_json(request["ir"])[NAME]
-        self._outputs: list[int] = request["outputs"]
-        self._seed: int = request["seed"]
-        self._weights = Weights(self._func, request["weights"], self._seed, 0, device)
-        self._arguments: dict[tuple[int, ...], Arguments] = {}
-        self.cold = bool(request["cold"] and request["weights"])
-        self.sizes: list[list[int]] = request["sizes"]
-        self.loaded: dict[str, tvm.runtime.Module] = {}
-        self.expected: list[tuple[Arguments, list]] = []
+    def __init__(self, request: dict, session: rpc.RPCSession) -> None:
+        self._session = session
+        self._cpu = session.cpu(0)
+        self._cold = bool(request["cold"] and request["weights"])
+        self._uploads = 0
+        super().__init__({**request, "l3_bytes": 0}, self._cpu)  # one copy of the weights: they are flushed there
 
-    @property
-    def bytes(self) -> int:
-        return self._weights.bytes + sum(a.bytes for a in self._arguments.values())
+    def _module(self, path: str) -> tvm.runtime.Module:
+        self._uploads += 1
+        name = f"{Path(path).stem}-{self._uploads}.so"
+        self._session.upload(path, name)
+        module = self._session.load_module(name)
+        self._session.remove(name)  # loaded code stays
+        return module
 
-    def at(self, dims: Sequence[int]) -> Arguments:
-        """The arguments at these values of the symbolic dimensions."""
-        if tuple(dims) not in self._arguments:
-            self._arguments[tuple(dims)] = Arguments(self._func, dims, self._outputs, self._weights, self._seed)
-        return self._arguments[tuple(dims)]
+    def _once(self, module: tvm.runtime.Module, arguments: Arguments) -> float:
+        return self._turn(module, arguments, 1)
+
+    def _turn(self, module: tvm.runtime.Module, arguments: Arguments, number: int) -> float:
+        """Timed by the device itself, after a call that wakes its threads."""
+        flushed = {"number": 1, "repeat": min(number, _MOST_FLUSHED), "f_preproc": _FLUSH}
+        calls = flushed if self._cold else {"number": number, "repeat": 1}
+        return mean(module.time_evaluator(NAME, self._cpu, **calls)(*arguments.first).results) * 1e6
 
 
 class Runner:
@@ -59,9 +62,7 @@ class Runner:
 
     def __init__(self) -> None:
         self._session: rpc.RPCSession | None = None
-        self._tasks: dict[str, _Task] = {}
-        self._device: tvm.runtime.Device | None = None
-        self._uploads = 0
+        self._benches: dict[str, RemoteBench] = {}
 
     def answer(self, request: dict, say: Say) -> dict:
         op = request["op"]
@@ -72,30 +73,28 @@ class Runner:
                 self._call("runtime.NumThreads")
             return {}
         if op == LEAVE:
-            self._tasks.clear()
-            self._session = self._device = None
+            self._benches.clear()
+            self._session = None
             return {}
         if op == p.OPEN:
             return {"evicted": self._open(request)}
-        task = self._tasks[request["key"]]
+        bench = self._benches[request["key"]]
         if op == p.LOAD:
-            self._load(task, request)
+            bench.load(request["label"], request["path"], request["check"], None)
             return {}
         if op == p.PREPARE:
-            self._prepare(task, request)
+            bench.prepare(request["plain"], request["default"], request["checked"])
             return {}
         if op == p.PROBE:
-            return {"us": self._probe(task, request["label"], request["size"])}
+            return {"us": bench.probe(request["label"], request["size"])}
         if op == p.RACE:
-            return self._race(task, request, say)
+            return {"us": bench.race(request["labels"], request["size"], request["rounds"], request["number"], say)}
         assert op == p.DROP, f"no such request: {op}"
-        for label in request["labels"]:
-            task.loaded.pop(label, None)
+        bench.drop(request["labels"])
         return {}
 
     def _connect(self, request: dict) -> dict:
         self._session = rpc.connect(request["host"], request["port"], request["password"], request["session_s"])
-        self._device = self._session.cpu(0)
         return {
             "threads": self._call("runtime.NumThreads"),
             "triple": self._call("target.llvm_get_system_triple"),
@@ -113,71 +112,16 @@ class Runner:
     def _open(self, request: dict) -> list[str]:
         """Keys of the tasks that made room."""
         key = request["key"]
-        task, evicted = self._tasks.pop(key, None), []
-        if task is None:
-            while self._tasks and sum(t.bytes for t in self._tasks.values()) > _MOST_BYTES:
-                evicted.append(next(iter(self._tasks)))
-                del self._tasks[evicted[-1]]
-            task = _Task(request, self._device)
-        task.sizes = request["sizes"]
-        self._tasks[key] = task
+        bench, evicted = self._benches.pop(key, None), []
+        if bench is not None:
+            bench.resize(request["sizes"])
+        else:
+            while self._benches and sum(b.bytes for b in self._benches.values()) > _MOST_BYTES:
+                evicted.append(next(iter(self._benches)))
+                del self._benches[evicted[-1]]
+            bench = RemoteBench(request, self._session)
+        self._benches[key] = bench
         return evicted
-
-    def _load(self, task: _Task, request: dict) -> None:
-        self._uploads += 1
-        name = f"candidate{self._uploads}.so"
-        self._session.upload(request["path"], name)
-        module = self._session.load_module(name)
-        self._session.remove(name)  # loaded code stays
-        if request["check"] == p.REFERENCES:
-            for arguments, expected in task.expected:
-                wrong = differences(_results(module, arguments), expected)
-                if wrong:
-                    raise Failed(p.WRONG_RESULT, f"differs from the reference: {wrong}")
-        task.loaded[request["label"]] = module
-
-    def _prepare(self, task: _Task, request: dict) -> None:
-        """Expected results: of the unscheduled function where that is affordable, else of the default."""
-        task.expected.clear()
-        plain, default = task.loaded[request["plain"]], task.loaded[request["default"]]
-        for dims, by_default in request["checked"]:
-            arguments = task.at(dims)
-            found = _results(default, arguments)
-            expected = found if by_default else _results(plain, arguments)
-            wrong = differences(found, expected)
-            if wrong:
-                raise Failed(p.WRONG_RESULT, f"the default differs from the unscheduled function at {dims}: {wrong}")
-            task.expected.append((arguments, expected))
-        task.loaded.pop(request["plain"])
-
-    def _probe(self, task: _Task, label: str, size: int) -> float:
-        """Microseconds of a call: the best of three, or the first when it takes long."""
-        first = self._turn(task, label, size, 1)
-        return first if first > _LONG_US else min(first, *(self._turn(task, label, size, 1) for _ in range(2)))
-
-    def _race(self, task: _Task, request: dict, say: Say) -> dict:
-        """Time the candidates in turns, round by round; every round begins with another one."""
-        labels: list[str] = request["labels"]
-        samples: dict[str, list[float]] = {label: [] for label in labels}
-        for turn in range(request["rounds"]):
-            shift = turn % len(labels)
-            for label in (*labels[shift:], *labels[:shift]):
-                say({"turn": label})
-                samples[label].append(self._turn(task, label, request["size"], request["number"]))
-        return {"us": samples}
-
-    def _turn(self, task: _Task, label: str, size: int, number: int) -> float:
-        """Microseconds per call, timed by the device itself, after a call that wakes its threads."""
-        flushed = {"number": 1, "repeat": min(number, _MOST_FLUSHED), "f_preproc": _FLUSH}
-        calls = flushed if task.cold else {"number": number, "repeat": 1}
-        evaluate = task.loaded[label].time_evaluator(NAME, self._device, **calls)
-        return mean(evaluate(*task.at(task.sizes[size]).first).results) * 1e6
-
-
-def _results(module: tvm.runtime.Module, arguments: Arguments) -> list:
-    arguments.spoil()
-    module[NAME](*arguments.first)
-    return arguments.results()
 
 
 def _make() -> tuple[Answer, str]:

@@ -84,10 +84,11 @@ def serve_device(
 
     if tracker is not None:
         _check_tracker(host, tracker)
-    tvm_ffi.register_global_func(DESCRIBE, _describe, override=True)
+    threads = threads or read_host().cores
+    tvm_ffi.register_global_func(DESCRIBE, lambda: _described(threads), override=True)
     os.register_at_fork(after_in_child=_die_with_parent)
     threading.excepthook = _note_crash
-    os.environ["TVM_NUM_THREADS"] = str(threads or read_host().cores)
+    os.environ["TVM_NUM_THREADS"] = str(threads)
     scratch = tempfile.mkdtemp(prefix="halo-tvm-rpc-")
     previous, tempfile.tempdir = tempfile.tempdir, scratch  # TVM leaves the files of a session that died
     home = os.getcwd()
@@ -177,11 +178,11 @@ def shown(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _describe() -> str:
+def _described(threads: int) -> str:
     """What this machine is, for whoever measures on it."""
     host = read_host()
     facts = {name: getattr(host, name) for name in ("machine", "model", "l1_bytes", "l2_bytes", "l3_bytes")}
-    return json.dumps({**facts, "cores": int(os.environ["TVM_NUM_THREADS"]), "flags": sorted(host.flags)})
+    return json.dumps({**facts, "cores": threads, "flags": sorted(host.flags)})
 
 
 def _note_crash(caught: threading.ExceptHookArgs) -> None:
