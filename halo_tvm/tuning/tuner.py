@@ -197,12 +197,14 @@ class Tuner:
             is_new, current = key != current, key
             if not self._turn(lab, self._waiting[key], is_new):
                 current = None
+        if current is not None:
+            self._searches[current].leave()
         reason = TRIALS if self._left == 0 else BUDGET
         begun = [t for t in self._waiting.values() if t.key in self._searches]
         for task in sorted(begun, key=self._reached_us, reverse=True):
             search = self._searches[task.key]
             search.ended = search.ended or reason
-            self._finish(lab, task, enter=task.key != current)
+            self._finish(lab, task, enter=True)
 
     @property
     def _left_s(self) -> float:

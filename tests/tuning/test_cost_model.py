@@ -1,0 +1,194 @@
+"""The learned model: what it learns, how fast it says so, and what it does with files it did not write."""
+
+import dataclasses
+import json
+import math
+import random
+
+import landscape
+import numpy as np
+import pytest
+import toy_rules
+from landscape import DEFAULT, SPACE, FakeLab, share_of_best
+from test_search import prepared, reached
+
+from halo_tvm.lookup import fingerprint_of
+from halo_tvm.records.decision import decision_to_plain
+from halo_tvm.records.log import commit
+from halo_tvm.tuning.budget import Clock
+from halo_tvm.tuning.recording import Recorder
+from halo_tvm.tuning.search import features
+from halo_tvm.tuning.search.cost_model import CostModel, file_of, load
+from halo_tvm.tuning.search.efforts import EFFORTS
+from halo_tvm.tuning.search.features import Table
+from halo_tvm.tuning.search.ranking import spearman
+from halo_tvm.tuning.search.trees import Ensemble
+
+MANY = dataclasses.replace(EFFORTS["full"], most=96, patience=50, epsilon=0.5)
+ROWS = [features.of_decision(decision_to_plain(d)) for d in SPACE]
+TRUTH = [math.log(share_of_best(d) / share_of_best(DEFAULT)) for d in SPACE]
+TABLE = Table(ROWS)
+
+
+def trained(count=100, seed=0, **more):
+    model = CostModel("synthetic", 1, seed=seed, **more)
+    for i in random.Random(seed).sample(range(len(SPACE)), count):
+        model.add(ROWS[i], TRUTH[i], "here")
+    model.fit("here")
+    return model
+
+
+def test_it_learns_the_order():
+    assert spearman(trained(200).predict(TABLE), TRUTH) > 0.9
+    assert spearman(trained(40).predict(TABLE), TRUTH) > 0.4
+    assert trained(3).predict(TABLE) is None, "three rows are nothing to go by"
+
+
+def test_rows_of_the_task_at_hand_weigh_more():
+    model = CostModel("synthetic", 1)
+    for row, target in zip(ROWS[:40], TRUTH[:40]):
+        model.add(row, 1.0, "elsewhere")
+        model.add(row, -1.0, "here")
+    model.fit("here")
+    assert np.mean(model.predict(Table(ROWS[:40]))) < -0.3
+
+
+def test_our_trees_predict_what_xgboost_predicts(monkeypatch):
+    import xgboost
+
+    boosters = []
+    real = xgboost.train
+    monkeypatch.setattr(xgboost, "train", lambda *a, **k: boosters.append(real(*a, **k)) or boosters[-1])
+    model = CostModel("synthetic", 1)
+    missing = [{k: v for k, v in row.items() if i % 3 or k != "decision.mr"} for i, row in enumerate(ROWS)]
+    for row, target in zip(missing[::5], TRUTH[::5]):
+        model.add(row, target, "here")
+    model.fit("here")
+    names = tuple(sorted({n for row in missing[::5] for n in row}))
+    expected = boosters[0].predict(xgboost.DMatrix(features.matrix(missing, names)))
+    assert np.abs(model.predict(Table(missing)) - expected).max() < 1e-5
+
+
+def test_saved_and_read_back(tmp_path):
+    path = tmp_path / "model.json"
+    model = trained()
+    model.save(path)
+    assert json.loads(path.read_text())["schema"] == 1 and [p.name for p in tmp_path.iterdir()] == ["model.json"]
+    ensemble, rows = load(path, "synthetic", 1)
+    assert rows == 100 and spearman(ensemble.predict(TABLE.matrix(ensemble.names)), TRUTH) > 0.7
+    # It starts the next run, which corrects it where its rows say otherwise.
+    following = CostModel("synthetic", 1, prior=ensemble, prior_rows=rows)
+    assert spearman(following.predict(TABLE), TRUTH) > 0.7
+    for row, target in zip(ROWS[::10], TRUTH[::10]):
+        following.add({**row, "new": 1.0}, -target, "here")
+    following.fit("here")
+    assert spearman(following.predict(TABLE), TRUTH) < -0.5
+    following.save(path)
+    again, rows = load(path, "synthetic", 1)
+    assert rows == 200
+    # Saving fits once more, every task's rows alike.
+    assert np.abs(again.predict(TABLE.matrix(again.names)) - following.predict(TABLE)).max() < 1e-9
+
+
+BODY = {
+    "schema": 1, "rule": "synthetic", "rule_version": 1, "rows": 3, "features": ["a", "b"],
+    "trees": [{"feature": [0, 0, 0], "threshold": [0.5, 0, 0], "left": [1, -1, -1], "right": [2, -1, -1],
+               "default_left": [1, 0, 0], "value": [0, 1.0, 2.0]}],
+}  # fmt: skip
+
+
+def damaged(**changes):
+    tree = {**BODY["trees"][0], **{k: v for k, v in changes.items() if k in BODY["trees"][0]}}
+    return {**BODY, "trees": [tree], **{k: v for k, v in changes.items() if k in BODY}}
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "no JSON"),
+        ("[1]", "no JSON object"),
+        ("[" * 100_000, "no JSON"),
+        (json.dumps(BODY)[:-9], "no JSON"),
+        (damaged(schema=2), "schema"),
+        (damaged(rule="other"), "of rule other"),
+        (damaged(rule_version=2), "version 2"),
+        (damaged(rows=-1), "rows"),
+        (damaged(rows="3"), "rows"),
+        (damaged(features=["a", "a"]), "distinct"),
+        (damaged(features="ab"), "distinct"),
+        (damaged(trees={}), "list"),
+        (damaged(trees=[[]]), "fields"),
+        (damaged(left=[1, -1]), "as many"),
+        (damaged(left=[0, -1, -1]), "no such children"),
+        (damaged(left=[7, -1, -1]), "no such children"),
+        (damaged(right=[-5, -1, -1]), "no such children"),
+        (damaged(feature=[2, 0, 0]), "feature that there is not"),
+        (damaged(feature=[-1, 0, 0]), "feature that there is not"),
+        (damaged(feature=[True, 0, 0]), "integers"),
+        (damaged(threshold=[math.inf, 0, 0]), "finite"),
+        (damaged(value=[0, "1", 2]), "finite"),
+        (damaged(value=[0, 1e300, 2]), "finite"),
+        (damaged(left=[]), "nodes"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_refused(tmp_path, text, why):
+    path = tmp_path / "model.json"
+    path.write_text(text if isinstance(text, str) else json.dumps(text))
+    with pytest.raises(ValueError, match=why):
+        load(path, "synthetic", 1)
+
+
+def test_the_body_above_is_a_model(tmp_path):
+    values = Ensemble.from_plain(BODY).predict(np.array([[0.0, 0], [1.0, 0], [math.nan, 0]], dtype="float32"))
+    assert list(values) == [1.0, 2.0, 1.0]
+
+
+def test_a_damaged_file_is_noted_and_ignored(tmp_path):
+    key = fingerprint_of(toy_rules.target()).key
+    path = file_of(tmp_path, key, "synthetic")
+    path.parent.mkdir(parents=True)
+    path.write_text("{")
+    search, _ = prepared(read=[tmp_path])
+    assert reached(search, search._lab, 40) > share_of_best(DEFAULT)
+    assert file_of(tmp_path, key, "../../etc/passwd") is None and file_of(tmp_path, key, "") is None
+
+
+def test_trials_of_the_log_teach_the_next_run(tmp_path):
+    """Another task's trials, read from the log, order this one's space better than nothing."""
+    target = toy_rules.target()
+    other = landscape.task("other", scale=2)
+    search, _ = prepared(task=other, stages=("ranked",), effort=MANY, lab=FakeLab(seed=4))
+    search.run(Clock(1e9))
+    recorder = Recorder(fingerprint_of(target), "earlier", 0)
+    commit(tmp_path, fingerprint_of(target), [recorder.trial(other, t) for t in search.trials])
+    taught, _ = prepared(read=[tmp_path], stages=("ranked",))
+    untaught, _ = prepared(stages=("ranked",))
+    assert untaught.ranking.scores() is None
+    assert spearman(taught.ranking.scores(), TRUTH) > 0.5
+    taught.run(Clock(1e9), 40)
+    assert taught.ranking.correlation is not None and -1 <= taught.ranking.correlation <= 1
+    assert len(taught.ranking.pairs) >= 16
+
+
+def test_features():
+    row = features.of_decision({"mr": 8, "balance": True, "order": "rows", "tiles": [1, 3], "none": None})
+    assert row == {
+        "decision.mr": pytest.approx(math.log2(9)), "decision.balance": 1.0, "decision.order=rows": 1.0,
+        "decision.tiles.0": 1.0, "decision.tiles.1": 2.0,
+    }  # fmt: skip
+    made = features.matrix([row, {}], ["decision.mr", "decision.order=rows", "decision.order=panels"])
+    assert made[0, 1:].tolist() == [1.0, 0.0] and made[1, 1:].tolist() == [0.0, 0.0] and math.isnan(made[1, 0])
+
+
+def test_a_task_and_its_records_give_the_same_facts():
+    target, task = toy_rules.target(), landscape.task()
+    fingerprint = fingerprint_of(target)
+    search, _ = prepared(task=task, stages=("ranked",))
+    search.run(Clock(1e9), 8)
+    record = Recorder(fingerprint, "r", 0).trial(task, search.trials[0])
+    row = features.of_record(record)
+    own = search.ranking._table.rows[search.board.index(search.trials[0].decision)]
+    shared = set(row) & set(own)
+    assert {"task.default_us", "task.rows", "target.cores", "decision.mr"} <= shared
+    for name in shared - {"task.default_us", "task.rows"}:
+        assert row[name] == own[name], name
