@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 DARK, MIDDLE, LIGHT = "#1f3b57", "#d0802f", "#b9c4cc"
 _MARKERS = "osD^vP*Xhd<>"
+_WIDE = 4  # times the smallest value: beyond it an axis is logarithmic
 _LONG = 56  # letters of a kernel's name
 
 
@@ -35,6 +36,10 @@ def effects(measurements: Measurements, ax: Axes | None = None) -> Axes:
     colours = [DARK if gain >= 0 else LIGHT for gain in gains]
     ax.barh(at, gains, left=1.0, color=colours, edgecolor=DARK, height=0.62, xerr=errors,
             error_kw={"ecolor": "black", "elinewidth": 1, "capsize": 3})  # fmt: skip
+    # Wide intervals of a busy machine run out of the picture: the bars are what it shows.
+    middle = [1.0, *(row.speedup for row in rows)]
+    lowest, highest = (min([1.0, *(row.low for row in rows)]), max([1.0, *(row.high for row in rows)]))
+    ax.set_xlim(max(lowest, 0.5 * min(middle)) - 0.02, min(highest, 2 * max(middle)) + 0.02)
     ax.axvline(1.0, color="black", linewidth=1)
     ax.set_yticks(at, [row.label for row in rows])
     ax.invert_yaxis()
@@ -51,6 +56,8 @@ def predicted_against_measured(estimates: Estimates, measurements: Measurements,
     y = [math.exp(sum(w * math.log(us) for w, us in zip(weights, row.fastest)) / sum(weights)) for row in rows]
     ax.scatter(x[1:], y[1:], s=26, color=LIGHT, edgecolor=DARK, label="decision")
     ax.scatter(x[:1], y[:1], s=90, color=MIDDLE, edgecolor="black", marker="*", label="default", zorder=3)
+    if max(y) > _WIDE * min(y):
+        ax.set_yscale("log")
     ax.set_xlabel("predicted time (us)")
     ax.set_ylabel("measured, fastest round (us)")
     ax.legend(frameon=False)
