@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from ._table import Table, number
 from .schema import StageTotal, TaskResult, TunedModel, TuneResult
 
-_CELL = 60
+_NAME, _CELL = 72, 60  # columns of a name, of a reason; JSON and notes have the whole of what is longer
 
 
 def tuned_tables(result: TuneResult) -> list[Table]:
@@ -32,7 +32,7 @@ def _tasks(result: TuneResult) -> Table:
 def _task(t: TaskResult) -> tuple[str, ...]:
     by = f" ({t.stage})" if t.stage else ""
     return (
-        t.task, str(t.count), str(t.trials), _failed(t.failed, t.failures),
+        _short(t.task, _NAME), str(t.count), str(t.trials), _failed(t.failed, t.failures),
         number(t.default_us or None, ".1f"), number(t.best_us or None, ".1f"),
         "-" if t.ratio is None else f"{t.ratio.value:.2f} ({t.ratio.low:.2f} to {t.ratio.high:.2f})",
         number(t.saved_us, ".0f") if t.saved_us else "-",
@@ -40,9 +40,8 @@ def _task(t: TaskResult) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _short(reason: str) -> str:
-    """A cell's worth of a reason; the notes have the whole of what is longer."""
-    return reason if len(reason) <= _CELL else reason[: _CELL - 3].rstrip() + "..."
+def _short(text: str, most: int = _CELL) -> str:
+    return text if len(text) <= most else text[: most - 3].rstrip() + "..."
 
 
 def _failed(total: int, classes: Mapping[str, int]) -> str:

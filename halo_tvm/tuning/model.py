@@ -27,7 +27,7 @@ from .many import by_model, lower_each, merged
 from .measure.lab import Lab, LabOptions
 from .measure.rpc import Device, device_behind, make_rpc_lab
 from .model_list import ListedModel, once_each, read_model_list
-from .place import Place, check_runs_here, place_of
+from .place import Place, place_of
 from .progress import Progress, say
 from .result import TuneResult
 from .search.efforts import effort_named
@@ -93,25 +93,24 @@ def tune_module(
 def options_of(config: TuneConfig, target: Target, modules: Sequence[str] = (), source: str = "") -> TuneOptions:
     """The options of a run."""
     steps = Pipeline.of(config.compile_config().level, config.enable, config.disable)
-    values = {
-        "model": name_of(config),
-        "budget_s": parse_budget(config.budget),
-        "effort": effort_named(config.effort),
-        "directory": _directory(config),
-        "read": log_dirs(config.log),
-        "threads": target.cores,
-        "memory_bytes": _memory_limit(),
-        "l3_bytes": read_host().l3_bytes,
-        "seed": config.seed,
-        "trials": config.trials,
-        "modules": tuple(modules),
-        "vector_math": steps.runs_named("vector_math"),
-        "stages": config.stages,
-        "resume": config.resume,
-        "cold_cache": config.cold_cache,
-        "source": source,
-    }
-    return TuneOptions(**{f.name: values[f.name] for f in dataclasses.fields(TuneOptions) if f.name in values})
+    return TuneOptions(
+        model=name_of(config),
+        budget_s=parse_budget(config.budget),
+        effort=effort_named(config.effort),
+        directory=_directory(config),
+        read=log_dirs(config.log),
+        threads=target.cores,
+        memory_bytes=_memory_limit(),
+        l3_bytes=read_host().l3_bytes,
+        seed=config.seed,
+        trials=config.trials,
+        modules=tuple(modules),
+        vector_math=steps.runs_named("vector_math"),
+        stages=config.stages,
+        resume=config.resume,
+        cold_cache=config.cold_cache,
+        source=source,
+    )
 
 
 def name_of(config: TuneConfig) -> str:
@@ -160,11 +159,11 @@ def _run(
         lab = place.lab(
             LabOptions(
                 options.threads, options.memory_bytes, options.timeout_s, options.modules, options.vector_math,
-                cold_cache=config.cold_cache,
+                cold_cache=options.cold_cache,
             ),
             options.seed,
         )  # fmt: skip
-        tuner = Tuner(tasks, place.target, place.fingerprint, options, progress, **({"lab": lab} if lab else {}))
+        tuner = Tuner(tasks, place.target, place.fingerprint, options, progress, lab=lab)
         try:
             return tuner.run()
         except KeyboardInterrupt:
@@ -197,9 +196,6 @@ def _lab_there(config: TuneConfig, target: Target, options: TuneOptions) -> Lab 
     o = options
     lab = LabOptions(o.threads, o.memory_bytes, o.timeout_s, o.modules, o.vector_math, cold_cache=config.cold_cache)
     return make_rpc_lab(target, lab, parse_address(config.rpc, "--rpc"), config.device_key, seed=o.seed)
-
-
-_check_can_run = check_runs_here
 
 
 def _memory_limit() -> int:

@@ -71,15 +71,11 @@ class Progress:
             else:
                 self._update()
 
-    def trial(
-        self, task_key: str | bool, ok: bool | float, reason: str = "", best_us: float = 0.0, speedup: float = 1.0
-    ) -> None:
+    def trial(self, task_key: str, ok: bool, reason: str, best_us: float, speedup: float) -> None:
         """A candidate was measured, or failed for `reason` (an error class).
 
         `best_us` is the best latency of the task so far, `speedup` that over the default.
         """
-        if isinstance(task_key, bool):  # transition: trial(ok, best)
-            task_key, ok, speedup = self._current, task_key, float(ok)
         with self._lock:
             self._ok += ok
             self._failed.update([] if ok else [reason or "failed"])
@@ -108,17 +104,6 @@ class Progress:
         """A line of its own."""
         with self._lock:
             self._say(_printable(line))
-
-    # Names of before, until the tuner has moved to those above.
-
-    def task(self, name: str) -> None:
-        self.begin(f"{len(self._order)} {name}", name)
-
-    def best(self, speedup: float) -> None:
-        self._best[self._current] = (0.0, speedup)
-
-    def done(self, line: str) -> None:
-        self.ended(self._current, line)
 
     def close(self) -> None:
         """The bar goes, and the thread ends; lines may still be noted."""

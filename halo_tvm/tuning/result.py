@@ -190,6 +190,7 @@ class TuneResult:
             return f"nothing to tune: no function has more than one decision ({len(self.skipped)} skipped)"
         if all(t.outcome == UNTRIED for t in self.tasks):
             reasons = "; ".join(dict.fromkeys(t.note for t in self.tasks if t.note))
+            reasons = "interrupted before a task was finished" if self.interrupted else reasons
             return f"nothing was measured ({reasons[:200]}): the default of each of {len(self.tasks)} tasks stands"
         if not self.improved:
             return f"nothing improved: the default of each of {len(self.tasks)} tasks stands, {trials}"

@@ -324,9 +324,6 @@ def test_a_remote_device_decides_level_threads_and_fingerprint(tmp_path, tiny, f
 
 def test_the_source_of_a_run(tmp_path, tiny, fake) -> None:
     """`--resume` must not go on with another version of a model."""
-    fields = {f.name for f in dataclasses.fields(model_module.TuneOptions)}
-    if "source" not in fields:
-        pytest.skip("runs are not kept yet")
     for models, changes in ((("tiny",), {}), (("tiny",), {"seed": 1}), (("tiny", "deep"), {}), (("tiny",), {})):
         tune(tmp_path, *models, **changes)
     one, other, both, again = (made.options.source for made in fake.made)
@@ -345,6 +342,7 @@ def test_options_that_need_each_other() -> None:
 def test_what_was_not_reached_is_not_called_measured(tmp_path, tiny) -> None:
     result = tune(tmp_path, "tiny", effort="none")
     assert "nothing was measured (nothing is measured at this effort)" in result.summary()
+    assert "(interrupted before a task was finished)" in dataclasses.replace(result, interrupted=True).summary()
 
 
 def test_the_report_keeps_every_field(tmp_path, tiny, fake) -> None:

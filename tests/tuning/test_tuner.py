@@ -243,11 +243,11 @@ def is_running(pid):
 
 def test_targets_that_do_not_run_here(space):
     from halo_tvm.targets import TARGETS, Target
-    from halo_tvm.tuning.model import _check_can_run
+    from halo_tvm.tuning.place import check_runs_here
 
     cuda = TARGETS["cuda"]
     with pytest.raises(EnvironmentProblem, match="needs a CPU target that runs here"):
-        _check_can_run(Target(cuda, cuda.isas[0], 1))
+        check_runs_here(Target(cuda, cuda.isas[0], 1))
 
 
 def test_sizes_that_take_long_are_not_timed(tmp_path, space):
