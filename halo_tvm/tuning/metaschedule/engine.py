@@ -22,7 +22,7 @@ from ...lookup import fingerprint_of
 from ...records.decision import decision_to_plain
 from ...records.import_metaschedule import STAGE
 from ...records.log import TuningLog, commit
-from ...records.record import IMPROVED, MEASURED, Record, Size
+from ...records.record import IMPROVED, MEASURED, Fingerprint, Record, Size
 from ...records.workload import family_of
 from ...targets import Target, read_host
 from .. import result as r
@@ -98,14 +98,20 @@ def search(
 
 
 def tune_tasks(
-    tasks: Tasks, target: Target, options: TuneOptions, progress: Progress, lab: Lab | None = None
+    tasks: Tasks,
+    target: Target,
+    options: TuneOptions,
+    progress: Progress,
+    lab: Lab | None = None,
+    fingerprint: Fingerprint | None = None,
 ) -> r.TuneResult:
     """Tune `tasks` within the budget; winners are committed, every trial is kept beside them.
 
+    `lab` and the `fingerprint` of its machine are given where that is not this one.
     Raises `NoValidTrial` when candidates were tried and none could be measured. `KeyboardInterrupt` passes
     through after what was found is committed, with a summary as a note of `progress`.
     """
-    run = _Run(tasks, target, options, progress, lab)
+    run = _Run(tasks, target, options, progress, lab, fingerprint or fingerprint_of(target))
     try:
         return run.run()
     except KeyboardInterrupt:
@@ -117,10 +123,13 @@ def tune_tasks(
 class _Run:
     """One run; `result` says at any time what was reached."""
 
-    def __init__(self, tasks: Tasks, target: Target, options: TuneOptions, progress: Progress, lab: Lab | None) -> None:
+    def __init__(
+        self, tasks: Tasks, target: Target, options: TuneOptions, progress: Progress, lab: Lab | None,
+        fingerprint: Fingerprint,
+    ) -> None:  # fmt: skip
         self._tasks, self._target, self._options, self._progress = tasks, target, options, progress
         self._lab = lab
-        self._fingerprint = fingerprint_of(target)
+        self._fingerprint = fingerprint
         self._log = TuningLog.open(options.read, self._fingerprint)
         self._clock = Clock(options.budget_s)
         self._latency: dict[str, list[float]] = {}
@@ -207,6 +216,11 @@ class _Run:
             confirmed = self._confirm(lab, task, seen)
         except Failure as failure:
             note = f"the default failed: {failure.kind}: {failure}"
+        except KeyboardInterrupt:
+            self._results[task.key] = replace(
+                self._empty(task, r.UNTRIED, "interrupted"), measured=seen.measured, failures=dict(seen.failures)
+            )
+            raise
         finally:
             self._commit(task, seen, confirmed)
         self._results[task.key] = self._finished(task, seen, confirmed, clock, note)
