@@ -27,13 +27,18 @@ def run(config: LogsConfig) -> int:
     elif rows:
         print(clean_table(("target key", "rule", "outcome", "speed-up", "decision", "key", "workload"), [
             (key, f"{r.rule} {r.rule_version}", r.outcome,
-             f"{r.speedup:.3f} (at least {r.speedup_low:.3f})" if r.speedup else "-", decision(r), r.workload,
-             r.readable)
+             _speedup(r), decision(r), r.workload, r.readable)
             for key, r in rows
         ]))  # fmt: skip
     else:
         print("no such records: `halo-tvm logs list` shows what there is")
     return 0
+
+
+def _speedup(record: Record) -> str:
+    if not record.speedup:
+        return "-"
+    return f"{record.speedup:.3f}" + (f" (at least {record.speedup_low:.3f})" if record.speedup_low else "")
 
 
 def _records(config: LogsConfig) -> Iterator[tuple[str, Record]]:
