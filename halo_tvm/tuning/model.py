@@ -152,10 +152,6 @@ def _run(
 ) -> TuneResult:  # fmt: skip
     options = options_of(config, place.target, modules, source)
     with Progress(len(tasks.tasks), options.budget_s, stream, trials=options.trials) as progress:
-        if config.engine == "metaschedule":
-            from .metaschedule import tune_tasks
-
-            return tune_tasks(tasks, place.target, options, progress)
         lab = place.lab(
             LabOptions(
                 options.threads, options.memory_bytes, options.timeout_s, options.modules, options.vector_math,
@@ -163,6 +159,10 @@ def _run(
             ),
             options.seed,
         )  # fmt: skip
+        if config.engine == "metaschedule":
+            from .metaschedule import tune_tasks
+
+            return tune_tasks(tasks, place.target, options, progress, lab, place.fingerprint)
         tuner = Tuner(tasks, place.target, place.fingerprint, options, progress, lab=lab)
         try:
             return tuner.run()
