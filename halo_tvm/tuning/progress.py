@@ -138,7 +138,8 @@ class Progress:
             self._say(f"{self._which()}: {self._status()}")
 
     def _which(self) -> str:
-        return f"task {self._order.get(self._current, 0)}/{self._tasks}"
+        at = self._order.get(self._current)
+        return f"task {at}/{self._tasks}" if at else f"{self._tasks} tasks"
 
     def _status(self) -> str:
         best_us, speedup = self._best.get(self._current, (0.0, 1.0))

@@ -55,6 +55,13 @@ def test_a_line_at_least_every_ten_seconds() -> None:
     assert 9 <= len(lines) <= 13 and lines[-1].startswith("tune: task 1/3: best 50.0 us")
 
 
+def test_before_the_first_task() -> None:
+    progress, stream, now = plain()
+    now.s += 30
+    progress.stage("defaults")
+    assert stream.getvalue() == "tune: 3 tasks: best 1.000x, trials 0 ok, 0 failed, defaults, 9m30s left\n"
+
+
 def test_it_speaks_while_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress_module, "LINE_EVERY_S", 0.05)
     stream = io.StringIO()
