@@ -79,8 +79,8 @@ class Lab(Protocol):
         """
         ...
 
-    def drift(self) -> float:
-        """The largest relative change within the run of a fixed kernel that is timed before every race."""
+    def drift(self) -> float | None:
+        """The largest relative change within the run of a fixed kernel that is timed before every race, if one is."""
         ...
 
     def drop(self, candidates: Sequence[int]) -> None:

@@ -131,9 +131,8 @@ class RpcLab:
         finally:
             self._scratch.close()
 
-    def drift(self) -> float:
-        """Nothing is known of it: no kernel of ours is timed on the device before every race."""
-        return 0.0
+    def drift(self) -> None:
+        """Not known: no kernel of ours is timed on the device before every race."""
 
     def open(self, task: Task, *, compare: bool = True) -> float:
         """Make `task` the current one. Returns the default's first time in us at its heaviest size."""
