@@ -256,7 +256,7 @@ def kill_at_random(log, generator, resume):
     # It has begun to write: the moment is random from there on.
     ready, _, _ = select.select([reader], [], [], 30.0)
     assert ready
-    time.sleep(generator.random() ** 2 * 0.8)
+    time.sleep(generator.random() * 1.2)
     os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
     return said(reader), os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0

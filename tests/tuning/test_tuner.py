@@ -207,7 +207,7 @@ def test_a_tuner_that_is_ended(tmp_path, space, ending, after):
     said = ""
     while "task 2/12" not in said:  # the first task is done
         line = process.stderr.readline()
-        assert line, said
+        assert line, (process.wait(), said)
         said += line
     time.sleep(after)
     workers = children_of(process.pid)

@@ -177,7 +177,7 @@ class Search:
 
     def step(self, clock: Clock, most: int | None = None) -> bool:
         """Try one more batch; False when the search has ended. `most`: candidates that may still be tried."""
-        room = min(self._effort.most - self.tally.tried, math.inf if most is None else most)
+        room = min(self._effort.most - self.tally.tried - self.board.known, math.inf if most is None else most)
         if not self.ended and room <= 0:
             self.ended = MOST if most is None or most > 0 else TRIALS
         if not self.ended and clock.left_s <= self.confirm_s:
