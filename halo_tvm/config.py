@@ -201,7 +201,7 @@ class TuneConfig(Config):
         if self.rpc and self.device_key:
             parse_address(self.rpc, "--rpc")
             check_device_key(self.device_key)
-        for option_name, value in (("--stages", self.stages), ("--resume", self.resume), ("--rpc", self.rpc)):
+        for option_name, value in (("--stages", self.stages), ("--resume", self.resume)):
             if value and self.engine != ENGINES[0]:
                 raise UsageError(
                     f"{option_name} belongs to the engine {ENGINES[0]}, but --engine {self.engine} was given: leave "
