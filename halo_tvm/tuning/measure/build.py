@@ -30,7 +30,7 @@ def write_library(func: tirx.PrimFunc, target: Target, path: Path) -> None:
     TVM's errors pass through; `Failed` when it cannot be linked.
     """
     executable = _compiled(func, target)
-    if executable.mod.kind != "llvm" or executable.mod.imports or _linker() is None:
+    if executable.mod.kind != "llvm" or executable.mod.imports or target.linker or _linker() is None:
         executable.export_library(str(path), **target.export_options())
         return
     # The linker itself: a compiler driver takes twice as long. What the code calls of the C library is

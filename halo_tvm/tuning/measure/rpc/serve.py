@@ -8,7 +8,6 @@ import json
 import logging
 import multiprocessing
 import os
-import shutil
 import signal
 import socket
 import tempfile
@@ -21,6 +20,7 @@ import psutil
 
 from ....errors import EnvironmentProblem, MissingPackage, UsageError
 from ....targets import read_host
+from ..scratch import Scratch
 
 DESCRIBE = "halo_tvm.rpc.describe"  # a server of ours answers it with JSON
 _TRACKER_PORTS = range(9190, 9200)
@@ -89,8 +89,8 @@ def serve_device(
     os.register_at_fork(after_in_child=_die_with_parent)
     threading.excepthook = _note_crash
     os.environ["TVM_NUM_THREADS"] = str(threads)
-    scratch = tempfile.mkdtemp(prefix="halo-tvm-rpc-")
-    previous, tempfile.tempdir = tempfile.tempdir, scratch  # TVM leaves the files of a session that died
+    scratch = Scratch()
+    previous, tempfile.tempdir = tempfile.tempdir, str(scratch.path)  # TVM leaves the files of a session that died
     home = os.getcwd()
     try:
         state = _listen(host, port, tracker, key)
@@ -109,7 +109,7 @@ def serve_device(
             session.kill()
         tempfile.tempdir = previous
         os.chdir(home)
-        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.close()
 
 
 def _listen(host: str, port: int | None, tracker: tuple[str, int] | None, key: str) -> object:
