@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -71,11 +72,11 @@ class Index:
     def take(self, workload: str) -> list[tuple[int, Record]]:
         """(number of the file, record) of the lines of `workload` that can be used, as they stand; once only."""
         found = []
-        for place in self._places.pop(workload, ()):
-            line = self._read(place)
-            record = self._parse(place.file, line)
-            if record is not None and record.workload == workload:
-                found.append((place.file, record))
+        for file, places in groupby(self._places.pop(workload, ()), key=lambda place: place.file):
+            for line in self._read(file, list(places)):
+                record = self._parse(file, line)
+                if record is not None and record.workload == workload:
+                    found.append((file, record))
         return found
 
     def _add(self, line: Line) -> None:
@@ -98,13 +99,16 @@ class Index:
         if family:
             self._workloads.setdefault(family, {})[workload] = None
 
-    def _read(self, place: _Place) -> Line:
+    def _read(self, file: int, places: Sequence[_Place]) -> list[Line]:
+        found = []
         try:
-            with open(self._files[place.file], "rb") as file:
-                file.seek(place.offset)
-                return Line(place.number, place.offset, file.read(place.length))
-        except OSError:  # gone meanwhile: an empty line is refused
-            return Line(place.number, place.offset, b"")
+            with open(self._files[file], "rb") as opened:
+                for place in places:
+                    opened.seek(place.offset)
+                    found.append(Line(place.number, place.offset, opened.read(place.length)))
+        except OSError:  # gone meanwhile: empty lines are refused
+            found += [Line(place.number, place.offset, b"") for place in places[len(found) :]]
+        return found
 
     def _parse(self, file: int, line: Line) -> Record | None:
         self.examined += 1

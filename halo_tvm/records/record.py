@@ -134,7 +134,7 @@ def parse_line(line: str) -> Record:
     checksum = body.pop("checksum", None)
     if not _is_whole(line, checksum, {"schema": schema, **body}):
         raise BadLine("wrong_checksum", f"checksum {str(checksum)[:40]} does not match the line")
-    known = {f.name for f in dataclasses.fields(Record)} - (_SINCE_2 if schema == 1 else set())
+    known = _TYPES.keys() - (_SINCE_2 if schema == 1 else set())
     if type(schema) is not int or schema < 1 or set(body) != known:
         different = ", ".join(sorted(set(body) ^ known))[:200]
         raise BadLine("malformed", f"schema {str(schema)[:40]} with these fields too many or missing: {different}")
@@ -181,19 +181,19 @@ def check_target(record: Record, target: Fingerprint) -> None:
         raise BadLine("larger_isa", f"measured for {record.isa}, larger than the target's {target.isa}")
 
 
-# A field's type by its annotation; the others hold sequences, which reading converts.
-_TYPES = {"str": (str,), "int": (int,), "float": (int, float)}
+# A field's JSON type by its annotation; what is neither plain nor a map holds sequences, which reading converts.
+_JSON = {"str": (str,), "int": (int,), "float": (int, float)}
+_TYPES = {
+    f.name: (dict,) if str(f.type).startswith("Mapping") else _JSON.get(str(f.type), (list,))
+    for f in dataclasses.fields(Record)
+}
 
 
 def _check_types(body: Mapping[str, object]) -> None:
-    for field in dataclasses.fields(Record):
-        if field.name not in body:
-            continue  # of a later schema than the line's
-        value, annotation = body[field.name], str(field.type)
-        wanted = (dict,) if annotation.startswith("Mapping") else _TYPES.get(annotation, (list,))
-        if not isinstance(value, wanted) or isinstance(value, bool):
-            raise TypeError(f"{field.name} is {type(value).__name__}, not {annotation}")
-        if annotation == "float":
+    for name, value in body.items():
+        if not isinstance(value, _TYPES[name]) or isinstance(value, bool):
+            raise TypeError(f"{name} is {type(value).__name__}, not {' or '.join(t.__name__ for t in _TYPES[name])}")
+        if float in _TYPES[name]:
             _number(value)
     # What is neither: infinity, and half a surrogate pair, which no terminal or file takes.
     plain = {name: value for name, value in body.items() if name not in ("candidate_us", "default_us")}
