@@ -1,4 +1,4 @@
-"""The measurement processes behind `measure` and `compare`: one lab for the session, started when it is first needed."""
+"""The lab behind `measure` and `compare`: one for the session, started when it is first needed."""
 
 from __future__ import annotations
 

@@ -80,7 +80,10 @@ def best_so_far(curves: dict[str, Sequence[float]], band: Band | None = None, ax
 
 
 def heat_map(measurements: Measurements, x: str, y: str, ax: Axes | None = None) -> Axes:
-    """Speed-ups of the fastest rounds over two fields of the decision, the others as in the default; empty where nothing was measured."""
+    """Speed-ups of the fastest rounds over two fields of the decision, the others as in the default.
+
+    A cell is empty where nothing was timed.
+    """
     import numpy as np
 
     task = measurements.task
