@@ -17,6 +17,7 @@ from halo_tvm.tuning.measure import make_lab
 from halo_tvm.tuning.measure import protocol as p
 from halo_tvm.tuning.measure.child import Child, _state
 from halo_tvm.tuning.measure.confined import arguments_of
+from halo_tvm.tuning.measure.drift import Drift
 from halo_tvm.tuning.measure.inputs import Weights
 from halo_tvm.tuning.measure.lab import Failure, LabOptions
 from halo_tvm.tuning.measure.runner import Runner
@@ -153,7 +154,7 @@ def test_racing_forms_are_raced_against_the_racing_default(pool, monkeypatch):
     pool.take(special)
     pool.take(complete)
     raced = []
-    monkeypatch.setattr(pool._drift, "is_off", lambda _: False)
+    monkeypatch.setattr(pool._drift, "repeats", lambda _: False)
     ask = pool._runner.ask
     monkeypatch.setattr(pool._runner, "ask", lambda request, *rest: raced.append(request) or ask(request, *rest))
     pool.race([p.DEFAULT_ID, special], 0, 2, 10.0)
@@ -202,13 +203,21 @@ def test_a_race_on_another_machine_is_repeated_once(pool, monkeypatch):
         return {**reply, "reference_us": next(references)} if request["op"] == p.RACE else reply
 
     monkeypatch.setattr(pool._runner, "ask", at_speed)
-    monkeypatch.setattr(pool._drift, "_seen", [])
-    before = pool.repeated
+    monkeypatch.setattr(pool, "_drift", Drift())
     for _ in range(4):
         pool.race([p.DEFAULT_ID], 0, 2, 10.0)
-    assert pool.repeated == before + 1 and next(references, None) is None
+    assert pool.repeated == 1 and next(references, None) is None
     assert pool.drift() == pytest.approx(140 / 101 - 1)
     assert set(pool.default_drift()) >= {0}
+
+
+def test_a_machine_that_is_never_itself_is_measured_as_it_is():
+    drift = Drift()
+    for i in range(80):
+        us = 100.0 if i % 2 else 300.0
+        drift.repeats(us)
+        drift.note(us)
+    assert 2 < drift.repeated <= 2 + 80 // 8
 
 
 def test_hanging_candidates_run_into_the_watchdog():
@@ -257,6 +266,7 @@ KILLED = """
 import sys, time, toy_rules, lab_rules
 from halo_tvm.targets import TARGETS
 from halo_tvm.tuning.measure import make_lab
+from halo_tvm.tuning.measure.drift import Drift
 from halo_tvm.tuning.measure.inputs import Weights
 from halo_tvm.tuning.measure.lab import LabOptions
 lab = make_lab(toy_rules.target(), LabOptions(2, 2 << 30, modules=("toy_rules", "lab_rules"), builders=2),

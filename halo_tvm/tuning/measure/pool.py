@@ -89,7 +89,6 @@ class Pool:
         self._open: _State | None = None
         self._next_id = p.DEFAULT_ID + 1
         self._drift = Drift()
-        self.repeated = 0  # races
         self.threads = options.threads
 
     def __enter__(self) -> Pool:
@@ -119,6 +118,11 @@ class Pool:
     def building(self) -> tuple[int, float]:
         """Libraries built, and the processor seconds they took."""
         return self._builders.built, self._builders.cpu_s
+
+    @property
+    def repeated(self) -> int:
+        """Races that were repeated."""
+        return self._drift.repeated
 
     def drift(self) -> float:
         """The largest relative change of the reference kernel within the run."""
@@ -210,8 +214,7 @@ class Pool:
             "number": number,
         }
         reply = self._timed(request, expected_s, labels)
-        if self._drift.is_off(reply["reference_us"]):
-            self.repeated += 1
+        if self._drift.repeats(reply["reference_us"]):
             reply = self._timed(request, expected_s, labels)
         self._drift.note(reply["reference_us"])
         samples = {labels[label]: us for label, us in reply["us"].items()}
