@@ -262,6 +262,8 @@ def here(model: object) -> Iterator[explore.Task]:
 
 def test_measure(here: explore.Task, rules: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A decision, one that is declined, and decisions of a cell's rule: right, wrong, crashing."""
+    # On a busy machine a first run of microseconds may look hopeless, twice.
+    monkeypatch.setattr("halo_tvm.tuning.measure.pool._HOPELESS", 1e9)
     main = cell(RULE, monkeypatch)
     own = here.with_rule(main.Odd)
     right, wrong, crashing = own.space
@@ -275,7 +277,7 @@ def test_measure(here: explore.Task, rules: None, tmp_path: Path, monkeypatch: p
     row = found.of(good)
     assert row.us and row.low <= row.speedup <= row.high and row.fastest <= row.medians
     assert found.of(declined).why_not.startswith("declined: unroll 3 does not divide")
-    assert found.of(right).us or found.of(right).why_not.startswith("slower")
+    assert found.of(right).us
     assert found.of(right).label == "odd: how=right"
     assert found.of(wrong).why_not.startswith("wrong_result")
     assert found.of(crashing).why_not.startswith("crash")
