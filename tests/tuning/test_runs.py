@@ -194,6 +194,15 @@ def test_a_task_at_its_roofline_gets_no_trials(tmp_path):
     assert tuner(tmp_path / "far", Tasks((task,), ()), profile=far).run().tasks[0].measured > 0
 
 
+def test_a_study_may_spoil_the_starts(tmp_path):
+    tasks, lab = tasks_of_counts(1), FakeLab()
+    spoiled = landscape.Point(2, 16, 8, 8, "rows")
+    options = tuner(tmp_path, tasks)._options
+    progress = Progress(1, 9.0, io.StringIO())
+    (task,) = Tuner(tasks, TARGET, FINGERPRINT, options, progress, lab=lab, starts={"task0": spoiled}).run().tasks
+    assert lab.taken[0] == spoiled and task.outcome == r.IMPROVED and task.stages[0].name != "analytic"
+
+
 def test_trials_are_shared_out_and_said(tmp_path):
     result = tuner(tmp_path, tasks_of_counts(9, 1), trials=10).run()
     assert result.measured == 10
