@@ -9,8 +9,8 @@ from datetime import datetime, timezone
 from ..records.decision import decision_to_plain
 from ..records.record import IMPROVED, MEASURED, Fingerprint, Record, Size
 from ..records.workload import family_of
+from .search.outcome import Confirmed, Trial
 from .search.race import timed
-from .search.rounds import Confirmed, Trial
 from .task import Task
 
 _PACKAGES = ("apache-tvm", "apache-tvm-ffi")

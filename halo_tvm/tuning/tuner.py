@@ -17,26 +17,24 @@ from ..records.record import Fingerprint, Size
 from ..targets import Target, read_host
 from . import result as r
 from .budget import Clock
+from .defaults import latencies, work
 from .measure import make_lab
-from .measure import protocol as p
 from .measure.lab import Failure, Lab, LabOptions
 from .progress import Progress
 from .recording import Recorder
 from .runs import Run, last_unfinished, new_id
 from .search.allocation import Prospect, next_task
 from .search.efforts import Effort
+from .search.outcome import BUDGET, ROOFLINE, TRIALS, Confirmed
 from .search.prepare import Preparation
-from .search.roofline import read_profile, roofline_us
-from .search.rounds import AT_ROOFLINE, BUDGET, ROOFLINE, TRIALS, UNTESTED, Confirmed, Search, headroom
-from .sizes import iterations, symbols
+from .search.roofline import headroom, read_profile, roofline_us
+from .search.rounds import AT_ROOFLINE, UNTESTED, Search
 from .task import Task, Tasks
 
 if TYPE_CHECKING:
     from ..targets._measure import HostProfile
 
-_LATENCY_ROUNDS = 3
 _LATENCY_SHARE = 0.3
-_LONG_US = 30_000.0
 _PROFILE = "host.json"
 
 
@@ -290,13 +288,13 @@ class Tuner:
 
     def _measure_defaults(self, lab: Lab) -> None:
         """Latencies of the defaults, the most work first, for no more than a share of the budget."""
-        for task in sorted(self._tasks.tasks, key=_work, reverse=True):
+        for task in sorted(self._tasks.tasks, key=work, reverse=True):
             if task.key in self._results:
                 continue
             if self._clock.elapsed_s > _LATENCY_SHARE * self._clock.budget_s and self._latency:
                 return
             try:
-                self._latency[task.key] = _latencies(lab, task)
+                self._latency[task.key] = latencies(lab, task)
             except Failure as failure:
                 self._fail(task, f"the default could not be measured: {failure.kind}: {failure}")
                 continue
@@ -407,23 +405,3 @@ class Tuner:
         if line not in self._notes:
             self._notes.append(line)
             self._progress.note(line)
-
-
-def _latencies(lab: Lab, task: Task) -> list[float]:
-    """Medians of the default at the sizes of `task`, from the lightest to the first that takes long.
-
-    Beyond that a kernel is bound by arithmetic, and a larger size says nothing new.
-    """
-    medians = [lab.open(task, compare=False)]
-    for size in range(len(task.sizes)):
-        samples = lab.race([p.DEFAULT_ID], size, _LATENCY_ROUNDS, medians[-1])
-        medians.append(median(samples[p.DEFAULT_ID]))
-        if medians[-1] > _LONG_US:
-            break
-    return medians[1:]
-
-
-def _work(task: Task) -> int:
-    """A first guess at what a task matters: how often its statements run in a model."""
-    names = symbols(task.func)
-    return task.count * sum(iterations(task.func, dict(zip(names, size.dims))) for size in task.sizes)

@@ -25,7 +25,7 @@ from halo_tvm.tuning import tuner as tuner_module
 from halo_tvm.tuning.budget import Clock
 from halo_tvm.tuning.progress import Progress
 from halo_tvm.tuning.runs import Run, last_unfinished, new_id
-from halo_tvm.tuning.search import rounds
+from halo_tvm.tuning.search import outcome as ends
 from halo_tvm.tuning.search.efforts import EFFORTS
 from halo_tvm.tuning.task import Tasks
 from halo_tvm.tuning.tuner import TuneOptions, Tuner
@@ -166,9 +166,8 @@ def test_a_finished_task_comes_back_as_it_was(tmp_path):
     finished = tuner(tmp_path, tasks).run().tasks[0]
     run = Run(new_id(), "m", "", "t", {}, finished={finished.key: finished})
     run.save(tmp_path)
-    assert json.dumps(dataclasses.asdict(last_unfinished(tmp_path, "m", "", "t", {}).finished[finished.key])) == json.dumps(
-        dataclasses.asdict(finished)
-    )  # fmt: skip
+    back = last_unfinished(tmp_path, "m", "", "t", {}).finished[finished.key]
+    assert json.dumps(dataclasses.asdict(back)) == json.dumps(dataclasses.asdict(finished))
 
 
 def test_time_goes_to_the_heavy_task_first(tmp_path):
@@ -177,7 +176,7 @@ def test_time_goes_to_the_heavy_task_first(tmp_path):
     result = tuner(tmp_path, tasks_of_counts(1, 400), lab=lab, budget_s=3.0, now=now).run()
     light, heavy = result.tasks
     assert heavy.measured > 4 * light.measured and heavy.outcome == r.IMPROVED
-    assert rounds.BUDGET in {heavy.ended, light.ended} or light.outcome == r.UNTRIED
+    assert ends.BUDGET in {heavy.ended, light.ended} or light.outcome == r.UNTRIED
 
 
 def test_a_task_at_its_roofline_gets_no_trials(tmp_path):
@@ -188,7 +187,7 @@ def test_a_task_at_its_roofline_gets_no_trials(tmp_path):
     at_it = HostProfile("cpu", "x86_64", "avx2", 2, 1e6, 1e6, gbps, gbps, gbps, "")
     result = tuner(tmp_path, Tasks((task,), ()), profile=at_it).run()
     (task_result,) = result.tasks
-    assert task_result.ended == rounds.ROOFLINE and task_result.measured == 0 and "roofline" in task_result.note
+    assert task_result.ended == ends.ROOFLINE and task_result.measured == 0 and "roofline" in task_result.note
     assert task_result.roofline_us == pytest.approx((us, us))
     far = dataclasses.replace(at_it, l2_gbps=9e9, l3_gbps=9e9, dram_gbps=9e9)
     assert tuner(tmp_path / "far", Tasks((task,), ()), profile=far).run().tasks[0].measured > 0
@@ -206,7 +205,7 @@ def test_a_study_may_spoil_the_starts(tmp_path):
 def test_trials_are_shared_out_and_said(tmp_path):
     result = tuner(tmp_path, tasks_of_counts(9, 1), trials=10).run()
     assert result.measured == 10
-    assert rounds.TRIALS in {t.ended for t in result.tasks}
+    assert ends.TRIALS in {t.ended for t in result.tasks}
 
 
 # A tuner that is killed

@@ -19,15 +19,15 @@ from halo_tvm.tuning.budget import Clock
 from halo_tvm.tuning.measure.lab import Failure
 from halo_tvm.tuning.progress import Progress
 from halo_tvm.tuning.recording import Recorder
-from halo_tvm.tuning.search import rounds
+from halo_tvm.tuning.search import outcome as ends
 from halo_tvm.tuning.search.allocation import Prospect, next_task
 from halo_tvm.tuning.search.board import Board
 from halo_tvm.tuning.search.descent import Descent
 from halo_tvm.tuning.search.efforts import EFFORTS, effort_named
+from halo_tvm.tuning.search.outcome import Confirmed
 from halo_tvm.tuning.search.prepare import Preparation
 from halo_tvm.tuning.search.race import Samples, cheap_sizes
 from halo_tvm.tuning.search.ranking import Ranking, spearman
-from halo_tvm.tuning.search.rounds import Confirmed
 
 FULL = EFFORTS["full"]
 SEEDS = range(5)
@@ -96,7 +96,7 @@ def test_a_spoiled_start_does_not_know_the_default():
 def test_descent_finishes():
     search, lab = prepared(stages=("descent",))
     assert reached(search, lab) > share_of_best(DEFAULT)
-    assert search.ended == rounds.NO_STEP
+    assert search.ended == ends.NO_STEP
     assert set(search.stages) == {"descent"}
     steps = Descent(search.board, search.ranking).steps(search.board.best)
     assert steps and not any(map(search.board.is_open, steps))
@@ -172,7 +172,7 @@ def test_a_stage_that_is_off_does_nothing(stage, tmp_path, monkeypatch):
 def test_only_the_analytic_stage_measures_nothing():
     search, lab = prepared(stages=("analytic",))
     assert search.run(Clock(1e9)) is None
-    assert search.ended == rounds.NO_STAGE and lab.taken == [] and set(search.stages) == {"analytic"}
+    assert search.ended == ends.NO_STAGE and lab.taken == [] and set(search.stages) == {"analytic"}
 
 
 def test_each_stage_reports_its_part():
@@ -222,23 +222,23 @@ def test_the_roofline_ends_it():
     us = [cost(DEFAULT, 32), cost(DEFAULT, 128)]
     search, lab = prepared(roofline_us=[0.98 * t for t in us])
     assert search.gain < math.log(1.03)
-    assert search.run(Clock(1e9)) is None and search.ended == rounds.ROOFLINE and lab.taken == []
+    assert search.run(Clock(1e9)) is None and search.ended == ends.ROOFLINE and lab.taken == []
     search, lab = prepared(roofline_us=[0.5 * t for t in us])
     search.run(Clock(1e9))
-    assert search.ended != rounds.ROOFLINE and lab.taken
+    assert search.ended != ends.ROOFLINE and lab.taken
 
 
 def test_other_ends():
     small = SPACE[:12]
     search, lab = prepared(task=landscape.task(space=(DEFAULT, *small)), stages=("ranked",), effort=EFFORTS["full"])
     search.run(Clock(1e9))
-    assert search.ended in (rounds.SPACE, rounds.SMALL_GAIN, rounds.PATIENCE)
+    assert search.ended in (ends.SPACE, ends.SMALL_GAIN, ends.PATIENCE)
     flat, lab = prepared(lab=FakeLab(speed=lambda d, size: 100.0), stages=("ranked",))
     assert flat.run(Clock(1e9)) is None or not flat.board.best == DEFAULT
-    assert flat.ended in (rounds.PATIENCE, rounds.SMALL_GAIN) and flat.tally.tried < 200
+    assert flat.ended in (ends.PATIENCE, ends.SMALL_GAIN) and flat.tally.tried < 200
     search, _ = prepared()
     search.run(Clock(1e9), 0)
-    assert search.ended == rounds.TRIALS
+    assert search.ended == ends.TRIALS
     search, _ = prepared(effort=EFFORTS["quick"])
     search.run(Clock(1e9))
     assert search.tally.tried <= 24
@@ -248,7 +248,7 @@ def test_it_ends_with_its_clock():
     now = [0.0]
     search, lab = prepared(lab=FakeLab(now=now))
     found = search.run(Clock(4.0, lambda: now[0]))
-    assert search.ended == rounds.BUDGET and found is not None
+    assert search.ended == ends.BUDGET and found is not None
     assert 2 < now[0] < 6
 
 

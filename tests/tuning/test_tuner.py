@@ -21,6 +21,7 @@ from halo_tvm.records import Fingerprint, TuningLog, workload_key
 from halo_tvm.tuning import progress as progress_module
 from halo_tvm.tuning import result as r
 from halo_tvm.tuning import tuner as tuner_module
+from halo_tvm.tuning.defaults import latencies
 from halo_tvm.tuning.measure import make_lab
 from halo_tvm.tuning.measure.lab import Failure, LabOptions
 from halo_tvm.tuning.model import options_of, tune_module
@@ -258,7 +259,7 @@ def test_sizes_that_take_long_are_not_timed(tmp_path, space):
             return {i: [20_000.0 * (size + 1)] * rounds for i in ids}
 
     run, _ = tune(tmp_path)
-    run._latency[task.key] = tuner_module._latencies(HeavyLab(speed=lambda d, size: 1.0), task)
+    run._latency[task.key] = latencies(HeavyLab(speed=lambda d, size: 1.0), task)
     assert run._latency[task.key] == [20_000.0, 40_000.0]
     short = run._shortened(task)
     assert [s.dims for s in short.sizes] == [(1,), (8,)] and sum(s.weight for s in short.sizes) == 1

@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -56,6 +56,14 @@ def _near_gbps(profile: HostProfile, moved: float) -> float:
     if moved < _LARGE_L2:
         return max(profile.l2_gbps, profile.l3_gbps, profile.dram_gbps)
     return max(profile.l3_gbps, profile.dram_gbps) if moved < _LARGE_L3 else profile.dram_gbps
+
+
+def headroom(default_us: Sequence[float], roofline_us: Sequence[float], weights: Sequence[float]) -> float:
+    """The logarithm of the speed-up that the roofline leaves to the default; infinity without one."""
+    if not roofline_us or any(us <= 0 for us in roofline_us):
+        return math.inf
+    pairs = list(zip(weights, default_us, roofline_us))
+    return sum(w * math.log(us / least) for w, us, least in pairs) / sum(w for w, _, _ in pairs)
 
 
 def read_profile(path: Path, host: Host, threads: int) -> tuple[HostProfile | None, str]:

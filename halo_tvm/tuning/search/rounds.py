@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Protocol
 
 from ..budget import Clock
@@ -19,14 +18,25 @@ from ..task import Task
 from .board import Board
 from .descent import Descent
 from .efforts import DESCENT, RANKED, Effort
+from .outcome import (
+    BUDGET,
+    MOST,
+    NO_STAGE,
+    NO_STEP,
+    PATIENCE,
+    ROOFLINE,
+    SMALL_GAIN,
+    SPACE,
+    TRIALS,
+    Confirmed,
+    Tally,
+    Trial,
+)  # fmt: skip
 from .race import Samples, halving, rung_s
 from .ranked import Ranked
 from .ranking import Ranking
 from .records import FromRecords
-
-# Why a search ended.
-SPACE, PATIENCE, SMALL_GAIN, NO_STEP = "space", "patience", "small gain", "no step helps"
-ROOFLINE, MOST, TRIALS, BUDGET, NO_STAGE = "roofline", "most candidates", "trials", "budget", "no stage measures"
+from .roofline import headroom
 
 START = "start"  # the stage of a spoiled start's own trial
 LEAST_GAIN = 0.01
@@ -46,48 +56,6 @@ class Stage(Protocol):
     def propose(self, board: Board, count: int) -> list[object]:
         """Up to `count` decisions not tried yet, the most promising first; none when it has no more."""
         ...
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One candidate: timed (`outcome` is None), or failed with that error class."""
-
-    decision: object
-    stage: str
-    outcome: str | None
-    speedup: float = 0.0
-    message: str = ""
-    samples: Samples | None = None
-
-
-@dataclass
-class Tally:
-    """What happened to the candidates of one task."""
-
-    measured: int = 0
-    failures: Counter[str] = field(default_factory=Counter)
-    failed: list[tuple[object, str, str]] = field(default_factory=list)  # decision, error class, message
-
-    @property
-    def tried(self) -> int:
-        return self.measured + sum(self.failures.values())
-
-
-@dataclass(frozen=True)
-class Confirmed:
-    """A candidate against the default in paired rounds. Rows of samples are sizes, in us."""
-
-    decision: object
-    default_us: tuple[tuple[float, ...], ...]
-    candidate_us: tuple[tuple[float, ...], ...]
-    speedup: float
-    speedup_low: float
-    speedup_high: float
-    stage: str = ""  # that proposed it
-
-    @property
-    def is_faster(self) -> bool:
-        return self.speedup_low > 1.0
 
 
 class Search:
@@ -455,11 +423,3 @@ class Search:
         return Confirmed(
             self.board.best, default, measured, *median_and_interval(by_round), self._by.get(self.board.best, "")
         )
-
-
-def headroom(default_us: Sequence[float], roofline_us: Sequence[float], weights: Sequence[float]) -> float:
-    """The logarithm of the speed-up that the roofline leaves to the default; infinity without one."""
-    if not roofline_us or any(us <= 0 for us in roofline_us):
-        return math.inf
-    pairs = list(zip(weights, default_us, roofline_us))
-    return sum(w * math.log(us / least) for w, us, least in pairs) / sum(w for w, _, _ in pairs)
