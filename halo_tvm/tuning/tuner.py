@@ -274,7 +274,7 @@ class Tuner:
             self._saved,
             elapsed_s=self._before_s + self._clock.elapsed_s,
             trials=self._saved.trials + len(records),
-            finished={key: result for key, result in self._results.items() if result.outcome != r.FAILED},
+            finished={key: result for key, result in self._results.items() if _is_final(result)},
         )
         self._saved.save(self._options.directory)
 
@@ -405,3 +405,8 @@ class Tuner:
         if line not in self._notes:
             self._notes.append(line)
             self._progress.note(line)
+
+
+def _is_final(result: r.TaskResult) -> bool:
+    """Whether a run that goes on has nothing to do for a task: more time, or another try, may change the others."""
+    return result.outcome != r.FAILED and result.ended not in (BUDGET, TRIALS)

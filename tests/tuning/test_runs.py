@@ -170,6 +170,25 @@ def test_a_finished_task_comes_back_as_it_was(tmp_path):
     assert json.dumps(dataclasses.asdict(back)) == json.dumps(dataclasses.asdict(finished))
 
 
+class InterruptedAtTheEnd(FakeLab):
+    """Ctrl-C when the second candidate is put into its final form."""
+
+    def final(self, candidate):
+        super().final(candidate)
+        if len(self.finals) == 2:
+            raise KeyboardInterrupt
+
+
+def test_what_only_the_budget_ended_goes_on(tmp_path):
+    """Both tasks are cut off; the first is confirmed, the second is interrupted there. More time goes to both."""
+    now = [0.0]
+    with pytest.raises(KeyboardInterrupt):
+        tuner(tmp_path, tasks_of_counts(2, 2), lab=InterruptedAtTheEnd(now=now), budget_s=4.0, now=now).run()
+    assert json.loads(run_files(tmp_path)[0].read_text())["finished"] == {}
+    result = tuner(tmp_path, tasks_of_counts(2, 2), lab=FakeLab(seed=1, now=now), now=now, resume=True).run()
+    assert all(t.outcome == r.IMPROVED and t.ended != ends.BUDGET for t in result.tasks)
+
+
 def test_time_goes_to_the_heavy_task_first(tmp_path):
     now, lab = [0.0], None
     lab = FakeLab(now=now)

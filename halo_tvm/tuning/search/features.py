@@ -24,14 +24,15 @@ class Table:
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self.rows = tuple(rows)
-        self._names: tuple[str, ...] = ()
-        self._matrix = np.empty((len(self.rows), 0), dtype=np.float32)
+        self._made: dict[tuple[str, ...], np.ndarray] = {}
 
     def matrix(self, names: tuple[str, ...]) -> np.ndarray:
         """float32 [rows, names]. An absent choice of a text is 0, anything else absent is NaN."""
-        if names != self._names:
-            self._names, self._matrix = names, matrix(self.rows, names)
-        return self._matrix
+        if names not in self._made:
+            # A saved model and its correction have names of their own; older ones are not asked for again.
+            self._made = dict(list(self._made.items())[-1:])
+            self._made[names] = matrix(self.rows, names)
+        return self._made[names]
 
 
 def matrix(rows: Sequence[Row], names: Sequence[str]) -> np.ndarray:
