@@ -2,7 +2,7 @@
 """How close the search comes to the best decision there is, and how fast: exhaustive tables, curves, a figure.
 
     python scripts/tuning_study.py exhaustive --out study            # every decision: may take an hour
-    python scripts/tuning_study.py search --out study --start spoiled --budget 5m
+    python scripts/tuning_study.py search --out study --start median --budget 5m
     python scripts/tuning_study.py search --out study --engine metaschedule --budget 15m
     python scripts/tuning_study.py judge --out study                 # found against best, one race per task
     python scripts/tuning_study.py plot --out study -o study/curves.png
@@ -102,13 +102,14 @@ def search(options: argparse.Namespace) -> int:
     if options.neighbour:
         around, excluded = study.neighbours([task for task, _ in chosen], Path(options.neighbour), directory)
         read.append(around)
-    stages = tuple(s for s in STAGES if s != "analytic" or options.start == "default")
+    spoiled = options.start != "default"
+    stages = tuple(s for s in STAGES if s != "analytic" or not spoiled)
     tune = TuneOptions(
         model=f"study {options.model}", budget_s=parse_budget(options.budget), effort=effort_named("full"),
         directory=directory, read=tuple(read), threads=study.target.cores, memory_bytes=8 << 30,
         l3_bytes=read_host().l3_bytes, stages=stages, seed=options.seed,
     )  # fmt: skip
-    starts = {t.key: _decision(t, _text_of(study.best(t)["median"])) for t, _ in chosen}
+    starts = {task.key: study.start(task, options.start) for task, _ in chosen}
     tasks = Tasks(tuple(task for task, _ in chosen), ())
     progress = Progress(len(tasks.tasks), tune.budget_s)
     began = datetime.now(timezone.utc)
@@ -116,22 +117,25 @@ def search(options: argparse.Namespace) -> int:
         result = tune_tasks(tasks, study.target, tune, progress)
     else:
         fingerprint = fingerprint_of(study.target)
-        result = Tuner(
-            tasks, study.target, fingerprint, tune, progress, starts=starts if options.start == "spoiled" else None
-        ).run()
+        result = Tuner(tasks, study.target, fingerprint, tune, progress, starts=starts if spoiled else None).run()
     print(result)
     trials = []
     for path in directory.glob("*/trials.jsonl"):
-        for _, line in lines(path):
-            record = parse_line(line)
+        for line in lines(path):
+            record = parse_line(line.text)
             after = (datetime.fromisoformat(record.timestamp) - began).total_seconds()
             if record.outcome == MEASURED:
                 trials.append([max(0.0, after), record.workload, dict(record.decision), record.speedup])
-    found = {t.key: dict(t.decision) for t in result.tasks if t.outcome == IMPROVED}
-    best = {t.key: _reached(t.key, trials) for t in result.tasks}
+    # What a run leaves behind: the committed decision, else the one it began with.
+    found = {task.key: decision_to_plain(starts[task.key]) for task, _ in chosen}
+    found |= {t.key: dict(t.decision) for t in result.tasks if t.outcome == IMPROVED}
+    if spoiled or options.engine == "metaschedule":  # they do not know the default: their best trial counts
+        committed = {t.key for t in result.tasks if t.outcome == IMPROVED}
+        found |= {t.key: _reached(t.key, trials) or found[t.key] for t in result.tasks if t.key not in committed}
     (study.folder / f"search-{name}.json").write_text(json.dumps({
         "name": name, "engine": options.engine, "start": options.start, "budget_s": tune.budget_s,
-        "seconds": result.seconds, "excluded": excluded, "committed": found, "found": best, "trials": trials,
+        "starts": {t.key: 1.0 if not spoiled else study.table(t)[_text(starts[t.key])] for t, _ in chosen},
+        "seconds": result.seconds, "excluded": excluded, "found": found, "trials": trials,
         "rank_correlation": result.rank_correlation,
     }))  # fmt: skip
     return 0
@@ -151,14 +155,15 @@ def judge(options: argparse.Namespace) -> int:
     with study.lab() as lab:
         for task, default_us in study.heaviest(lab):
             best = study.best(task)
-            named = {"median": best["median"], "best": best["best"]}
-            for one in searches:
-                named[one["name"]] = one["found"].get(task.key) or best["median"]
+            named = {n: decision_to_plain(study.start(task, n)) for n in ("median", "worst")} | {"best": best["best"]}
+            named |= {one["name"]: one["found"][task.key] for one in searches}
             decisions = list(dict.fromkeys(_text_of(d) for d in named.values()))
             decisions = [d for d in decisions if d != _text(task.default)]
             lab.open(task)
             ids = dict(zip(lab.order([_decision(task, d) for d in decisions]), decisions))
-            speeds = _measured(lab, task, {i: _decision(task, d) for i, d in ids.items()}, default_us, JUDGED_ROUNDS)
+            speeds = _measured(
+                lab, task, {i: _decision(task, d) for i, d in ids.items()}, default_us, JUDGED_ROUNDS, final=True
+            )
             speeds[_text(task.default)] = 1.0
             top = max(s for s in (speeds[_text_of(best["best"])], 1.0))
             rows[task.readable] = {"default": 1.0 / top, **{n: speeds[_text_of(d)] / top for n, d in named.items()}}
@@ -200,15 +205,13 @@ def plot(options: argparse.Namespace) -> int:
     return 0
 
 
-def curve(one: dict, tables: dict, best: dict) -> tuple[list[float], list[float]]:
+def curve(one: dict, tables: dict) -> tuple[list[float], list[float]]:
     """Times and qualities: at every trial, the geometric mean over the tasks of what stands there by then.
 
     What stands is the best trial by the search's own measurement; its quality is the exhaustive table's.
     """
     top = {key: max(s for s in table.values() if isinstance(s, float)) for key, table in tables.items()}
-    standing = {key: (0.0, best[key]["median_speedup"] / top[key]) for key in tables}
-    if one["start"] == "default":
-        standing = {key: (1.0, 1.0 / top[key]) for key in tables}
+    standing = {key: (1.0 if one["start"] == "default" else 0.0, one["starts"][key] / top[key]) for key in tables}
     times, qualities = [0.0], [_geomean([min(1.0, q) for _, q in standing.values()])]
     for seconds, key, decision, speedup in sorted(one["trials"], key=lambda t: t[0]):
         known = tables.get(key, {}).get(_text_of(decision))
@@ -220,14 +223,17 @@ def curve(one: dict, tables: dict, best: dict) -> tuple[list[float], list[float]
 
 
 def _measured(
-    lab: Lab, task: Task, ordered: dict[int, object], default_us: Sequence[float], rounds: int = ROUNDS
-) -> dict[str, object]:
-    """Speed-up over the default by decision; a word where it failed."""
+    lab: Lab, task: Task, ordered: dict[int, object], default_us: Sequence[float], rounds: int = ROUNDS,
+    *, final: bool = False,
+) -> dict[str, object]:  # fmt: skip
+    """Speed-up over the default by decision; a word where it failed. With `final`, of code as it ships."""
     found: dict[str, object] = {}
     alive = []
     for candidate, decision in ordered.items():
         try:
             lab.take(candidate)
+            if final:
+                lab.final(candidate)
             alive.append(candidate)
         except Failure as failure:
             if failure.blamed is None:
@@ -307,18 +313,24 @@ class Study:
         numbers = {d: s for d, s in self.table(task).items() if isinstance(s, float)}
         first = sorted(numbers, key=numbers.__getitem__, reverse=True)[:FINAL]
         decisions = [_decision(task, d) for d in first]
-        again = _measured(lab, task, dict(zip(lab.order(decisions), decisions)), default_us, FINAL_ROUNDS)
+        again = _measured(lab, task, dict(zip(lab.order(decisions), decisions)), default_us, FINAL_ROUNDS, final=True)
         numbers_again = {d: s for d, s in again.items() if isinstance(s, float)}
         best = max(numbers_again, key=numbers_again.__getitem__)
-        ordered = sorted(numbers.values())
-        middle = min(numbers, key=lambda d: abs(numbers[d] - ordered[len(ordered) // 2]))
         path.write_text(json.dumps({
             "task": task.readable, "count": task.count, "decisions": len(task.space), "best": json.loads(best),
-            "speedup": numbers_again[best], "median": json.loads(middle), "median_speedup": numbers[middle],
-            "worst_speedup": ordered[0],
+            "speedup": numbers_again[best],
         }, indent=1))  # fmt: skip
-        top, usual = numbers_again[best], numbers[middle]
-        print(f"  best {top:.3f} of the default, median {usual:.3f}, worst {ordered[0]:.3f}: {best}", flush=True)
+        ordered = sorted(numbers.values())
+        shown = f"median {ordered[len(ordered) // 2]:.3f}, worst {ordered[0]:.3f}"
+        print(f"  best {numbers_again[best]:.3f} of the default, {shown}: {best}", flush=True)
+
+    def start(self, task: Task, name: str) -> object:
+        """The default, or the decision of median or of least speed in the table."""
+        if name == "default":
+            return task.default
+        numbers = {d: s for d, s in self.table(task).items() if isinstance(s, float)}
+        ordered = sorted(numbers, key=numbers.__getitem__)
+        return _decision(task, ordered[len(ordered) // 2 if name == "median" else 0])
 
     def neighbours(self, tasks: Sequence[Task], log: Path, beside: Path) -> tuple[Path, int]:
         """A copy of a log without the workloads of `tasks`, and how many winners were left out."""
@@ -327,14 +339,14 @@ class Study:
         own = {task.key for task in tasks}
         for path in log.glob("*/*.jsonl"):
             kept = []
-            for _, line in lines(path):
-                record = parse_line(line)
+            for line in lines(path):
+                record = parse_line(line.text)
                 excluded += record.workload in own and record.outcome == IMPROVED_RECORD
                 if record.workload not in own:
-                    kept.append(line)
+                    kept.append(line.data)
             copy = around / path.parent.name / path.name
             copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.write_text("".join(kept))
+            copy.write_bytes(b"".join(kept))
         print(f"{excluded} exact records left out", flush=True)
         return around, excluded
 
@@ -380,8 +392,8 @@ def _parser() -> argparse.ArgumentParser:
         verb.add_argument("--tasks", type=int, default=5, help="so many of the heaviest")
         verb.add_argument("--out", required=True, metavar="DIR")
         if run is search:
-            verb.add_argument("--start", choices=("default", "spoiled"), default="default",
-                              help="spoiled: the decision of median speed, without analytic ranking")  # fmt: skip
+            verb.add_argument("--start", choices=("default", "median", "worst"), default="default",
+                              help="median, worst: the table's decision of that speed; no analytic ranking")  # fmt: skip
             verb.add_argument("--engine", choices=ENGINES, default=ENGINES[0])
             verb.add_argument("--budget", default="5m")
             verb.add_argument("--neighbour", metavar="LOG", help="a tuning log of another model")
