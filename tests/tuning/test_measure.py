@@ -1,5 +1,6 @@
 """The lab of this machine: overlap, blame, limits, pauses, racing forms, and nothing left behind."""
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -159,15 +160,28 @@ def test_racing_forms_are_raced_against_the_racing_default(pool, monkeypatch):
     monkeypatch.setattr(pool._runner, "ask", lambda request, *rest: raced.append(request) or ask(request, *rest))
     pool.race([p.DEFAULT_ID, special], 0, 2, 10.0)
     pool.race([p.DEFAULT_ID, special, complete], 0, 2, 10.0)
+    pool.race([p.DEFAULT_ID, complete], 0, 2, 10.0)
+    pool.race([p.DEFAULT_ID], 0, 2, 10.0)
     pool.final(complete)  # nothing to do: it is complete
+    pool.race([p.DEFAULT_ID, complete], 0, 2, 10.0)
     pool.final(special)
     pool.race([p.DEFAULT_ID, special], 0, 2, 10.0)
     labels = [request["labels"] for request in raced if request["op"] == p.RACE]
     assert labels == [
         ["0-racing", f"{special}-racing"],
-        ["0-full", f"{special}-racing", f"{complete}-racing"],
+        ["0-racing", f"{special}-racing", f"{complete}-racing"],
+        ["0-racing", f"{complete}-racing"],
+        ["0-full"],
+        ["0-full", f"{complete}-racing"],
         ["0-full", f"{special}-full"],
     ]
+
+
+def test_a_default_without_a_racing_form_races_as_it_is(pool):
+    pool.open(dataclasses.replace(lab_rules.task(112), default=D("complete")))
+    (special,) = pool.order([D("plain")])
+    pool.take(special)
+    assert set(pool.race([p.DEFAULT_ID, special], 0, 2, 10.0)) == {0, special}
 
 
 def test_what_is_wrong_at_odd_sizes_does_not_ship(pool):

@@ -42,6 +42,7 @@ class _Candidate:
     job: Job  # of the form that is raced, the racing form at first
     label: str
     library: Library | None = None
+    ships: bool = False  # `final` was asked for
 
 
 @dataclass
@@ -145,6 +146,7 @@ class Pool:
             state.medians.clear()
             if any(dims not in state.timed for dims in sizes):
                 state.timed, state.racing = sizes, None
+                state.loaded.discard(_label(p.DEFAULT_ID, _RACING))
         state.compare = state.compare or compare
         self._open = state
         self._runner.start()
@@ -157,8 +159,7 @@ class Pool:
     def order(self, decisions: Sequence[object]) -> list[int]:
         """Begin to build candidates of the open task, in this order; returns their ids at once."""
         state = self._state
-        if state.racing is None:
-            state.racing = self._submit(state, state.task.default, _RACING)
+        self._order_racing_default(state)
         first, self._next_id = self._next_id, self._next_id + len(decisions)
         for candidate, decision in enumerate(decisions, first):
             job = self._submit(state, decision, _RACING)
@@ -227,7 +228,8 @@ class Pool:
         """Build the form that ships, compare it with the unscheduled function, put it in the racing form's place."""
         state = self._state
         entry = state.candidates[candidate]
-        if entry.library is not None and not entry.library.special:
+        if entry.ships or (entry.library is not None and not entry.library.special):
+            entry.ships = True
             return
         job = self._submit(state, entry.decision, _FULL, FIRST)
         try:
@@ -240,7 +242,7 @@ class Pool:
                 self._forget(state, [candidate])
             raise
         self._free(state, entry)
-        entry.job, entry.label, entry.library = job, label, library
+        entry.job, entry.label, entry.library, entry.ships = job, label, library, True
 
     def drop(self, candidates: Sequence[int]) -> None:
         """Forget candidates, built or not."""
@@ -344,20 +346,30 @@ class Pool:
         self._ask(request, self._options.timeout_s, blamed)
         state.loaded.add(label)
 
-    def _load_racing_default(self, state: _State) -> None:
-        """The default in the form that racing candidates have, so that like is raced against like."""
+    def _order_racing_default(self, state: _State) -> None:
+        if state.racing is None:
+            state.racing = self._submit(state, state.task.default, _RACING)
+
+    def _load_racing_default(self, state: _State) -> str:
+        """The label of the default in the form that racing candidates have: like is raced against like."""
+        self._order_racing_default(state)
         library = self._await(state.racing, None)
-        if library.special:
-            self._load(state, _label(p.DEFAULT_ID, _RACING), library, None, p.BY_DEFAULT if state.compare else None)
+        if not library.special:
+            return _label(p.DEFAULT_ID, _FULL)
+        label = _label(p.DEFAULT_ID, _RACING)
+        self._load(state, label, library, None, p.BY_DEFAULT if state.compare else None)
+        return label
 
     def _raced_label(self, state: _State, candidate: int, candidates: Iterable[int]) -> str:
+        """Every search race is over one default, the racing form; only what ships is raced against what ships.
+
+        A complete candidate is the same code in both forms, so it does not decide.
+        """
         if candidate != p.DEFAULT_ID:
             return state.candidates[candidate].label
-        others = [state.candidates[c].library for c in candidates if c != p.DEFAULT_ID]
-        if others and all(library.special for library in others):
-            self._load_racing_default(state)
-            return _label(p.DEFAULT_ID, _RACING)
-        return _label(p.DEFAULT_ID, _FULL)
+        if all(state.candidates[c].ships for c in candidates if c != p.DEFAULT_ID):
+            return _label(p.DEFAULT_ID, _FULL)
+        return self._load_racing_default(state)
 
     def _first_us(self, state: _State, size: int) -> float:
         if size not in state.first_us:
