@@ -5,7 +5,9 @@ import json
 import math
 import signal
 from collections.abc import Sequence
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import toy_rules
@@ -20,6 +22,7 @@ from halo_tvm.records import TuningLog
 from halo_tvm.records.import_metaschedule import read_workloads, records_of
 from halo_tvm.records.record import IMPROVED, MEASURED
 from halo_tvm.records.trials import Trials
+from halo_tvm.tuning import recording
 from halo_tvm.tuning import result as r
 from halo_tvm.tuning.budget import Clock
 from halo_tvm.tuning.measure import protocol as p
@@ -217,6 +220,43 @@ def test_an_interruption_keeps_what_was_measured(tasks, tmp_path):
         tune(tasks, tmp_path, lab)
     trials = Trials.open([tmp_path / "log"], fingerprint_of(target)).all("toy", 1)
     assert len(trials) >= 4 and {t.outcome for t in trials} == {MEASURED}
+
+
+def test_trials_are_written_as_they_come(tasks, tmp_path, monkeypatch):
+    """What a kill can cost is one race; each trial has the time at which it was made."""
+    now = [datetime(2026, 1, 1, tzinfo=timezone.utc)]
+    monkeypatch.setattr(recording, "datetime", SimpleNamespace(now=lambda tz: now[0]))
+    lab, on_disk = FakeLab(), []
+    path = tmp_path / "log" / toy_rules.target().key / "trials.jsonl"
+    race = lab.race
+
+    def timed(candidates, size, rounds, default_us):
+        if size == 0:
+            now[0] += timedelta(minutes=1)
+            on_disk.append(len(path.read_bytes().splitlines()) if path.exists() else 0)
+        return race(candidates, size, rounds, default_us)
+
+    lab.race = timed
+    tune(tasks, tmp_path, lab)
+    # the default's own race, then batches of TOGETHER, then the confirmation
+    assert on_disk == [0, *range(0, len(SPACE), proposing.TOGETHER), len(SPACE)]
+    trials = Trials.open([tmp_path / "log"], fingerprint_of(toy_rules.target())).all("toy", 1)
+    minutes = [t.timestamp[14:16] for t in trials]
+    assert len(set(minutes)) == -(-len(SPACE) // proposing.TOGETHER) and minutes == sorted(minutes)
+
+
+def test_a_best_that_fails_as_it_ships_is_a_failure_too(tasks, tmp_path):
+    lab = FakeLab()
+
+    def final(candidate):
+        raise Failure(p.WRONG_RESULT, "it differs", candidate)
+
+    lab.final = final
+    result, _ = tune(tasks, tmp_path, lab)
+    (task,) = result.tasks
+    assert task.outcome == r.KEPT and task.failures == {p.WRONG_RESULT: 1} and task.measured == len(SPACE) - 1
+    trials = Trials.open([tmp_path / "log"], fingerprint_of(toy_rules.target())).of(task.key, "toy", 1)
+    assert [dict(t.decision) for t in trials if t.outcome == p.WRONG_RESULT] == [{"mode": BEST.mode, "lanes": 3}]
 
 
 def test_ctrl_c_within_tvm_comes_out_as_one():

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import logging
 import math
 import uuid
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -22,55 +18,35 @@ from ...lookup import fingerprint_of
 from ...records.decision import decision_to_plain
 from ...records.import_metaschedule import STAGE
 from ...records.log import TuningLog, commit
-from ...records.record import IMPROVED, MEASURED, Fingerprint, Record, Size
-from ...records.workload import family_of
+from ...records.record import Fingerprint, Record, Size
 from ...targets import Target, read_host
 from .. import result as r
 from ..budget import Clock
+from ..defaults import latencies
 from ..measure import make_lab
 from ..measure import protocol as p
 from ..measure.lab import Failure, Lab, LabOptions
 from ..progress import Progress
+from ..recording import Recorder, versions
+from ..search import outcome as found
+from ..search.race import Samples, rung_s
 from ..statistics import median_and_interval, speedups_by_round
 from ..task import Task, Tasks
-from .proposals import Proposal, Trial, geometric, proposals
+from .proposals import TOGETHER, Proposal, Trial, geometric, proposals
 
 if TYPE_CHECKING:
     from ..tuner import TuneOptions
 
-_LOGGER = logging.getLogger(__name__)
-_CONFIRM_ROUNDS = 20
-_LATENCY_ROUNDS = 3
 _LATENCY_SHARE = 0.3
-_LONG_US = 30_000.0  # larger sizes say nothing new
-_TURN_OVERHEAD_S = 0.004
 _MEMORY_BYTES = 4 << 30
-_PACKAGES = ("apache-tvm", "apache-tvm-ffi")
-
-
-@dataclass(frozen=True)
-class _Confirmed:
-    """A proposal against the default in paired rounds. Rows of samples are sizes, in us."""
-
-    decision: object
-    default_us: tuple[tuple[float, ...], ...]
-    candidate_us: tuple[tuple[float, ...], ...]
-    speedup: float
-    speedup_low: float
-    speedup_high: float
 
 
 @dataclass
 class _Seen:
-    """What a search came to so far."""
+    """What the search of a task came to so far."""
 
-    made: list[Proposal] = field(default_factory=list)
-    failures: Counter[str] = field(default_factory=Counter)
+    tally: found.Tally = field(default_factory=found.Tally)
     best: Proposal | None = None
-
-    @property
-    def measured(self) -> int:
-        return sum(not one.failed for one in self.made)
 
 
 def search(
@@ -87,7 +63,7 @@ def search(
         with make_lab(target, options, seed=seed, l3_bytes=read_host().l3_bytes) as own:
             yield from search(task, target, trials=trials, budget_s=budget_s, seed=seed, strategy=strategy, lab=own)
         return
-    default_us = _default_times(lab, task)
+    default_us = latencies(lab, task)
     task = _shortened(task, default_us)
     lab.open(task)
     clock = Clock(budget_s)
@@ -136,6 +112,9 @@ class _Run:
         self._results: dict[str, r.TaskResult] = {}
         self._restarts = 0
         self._id = f"metaschedule-{uuid.uuid4().hex[:12]}"
+        self._recorder = Recorder(self._fingerprint, self._id, options.seed)
+        self._pending: list[tuple[Task, Record, Proposal | None]] = []
+        self._database: ms.database.JSONDatabase | None = None
         self.interrupted = False
 
     def run(self) -> r.TuneResult:
@@ -184,7 +163,7 @@ class _Run:
             if self._clock.elapsed_s > _LATENCY_SHARE * self._clock.budget_s and self._latency:
                 break
             try:
-                self._latency[task.key] = _default_times(lab, task)
+                self._latency[task.key] = latencies(lab, task)
             except Failure as failure:
                 note = f"the default could not be measured: {failure.kind}: {failure}"
                 self._results[task.key] = self._empty(task, r.FAILED, note)
@@ -207,161 +186,134 @@ class _Run:
         """Search, confirm and commit one task; returns the number of candidates tried."""
         default_us = self._latency[whole.key]
         task, seen = _shortened(whole, default_us), _Seen()
-        confirmed: _Confirmed | None = None
+        confirmed: found.Confirmed | None = None
         self._progress.begin(task.key, task.readable)
         note = ""
         try:
             lab.open(task)
             self._search(lab, task, clock, most, seen)
+            self._commit()
             confirmed = self._confirm(lab, task, seen)
         except Failure as failure:
             note = f"the default failed: {failure.kind}: {failure}"
         except KeyboardInterrupt:
             self._results[task.key] = replace(
-                self._empty(task, r.UNTRIED, "interrupted"), measured=seen.measured, failures=dict(seen.failures)
+                self._empty(task, r.UNTRIED, "interrupted"),
+                measured=seen.tally.measured,
+                failures=dict(seen.tally.failures),
             )
             raise
         finally:
-            self._commit(task, seen, confirmed)
+            if confirmed is not None and confirmed.is_faster:
+                self._pending.append((task, self._recorder.winner(task, confirmed), None))
+            self._commit()
         self._results[task.key] = self._finished(task, seen, confirmed, clock, note)
         outcome = self._results[task.key]
         self._progress.ended(task.key, f"{outcome.outcome}: {outcome.note}")
-        return len(seen.made)
+        return seen.tally.tried
 
     def _search(self, lab: Lab, task: Task, clock: Clock, most: int, seen: _Seen) -> None:
         o, default_us = self._options, self._latency[task.key]
         weights = [size.weight for size in task.sizes]
         start_us = geometric(default_us, weights)
         # Confirming comes out of the same budget.
-        reserve_s = 2 * _CONFIRM_ROUNDS * sum(us * 1e-6 + _TURN_OVERHEAD_S for us in default_us)
+        reserve_s = rung_s(1, o.effort.confirm_rounds, default_us)
         inner = clock.slice(max(0.5 * clock.left_s, clock.left_s - reserve_s))
         facts = {
             "target": self._fingerprint.facts(),
-            "versions": _versions(),
+            "versions": versions(),
             "seed": o.seed,
             "run": self._id,
             "sizes": [{"dims": list(size.dims), "weight": size.weight} for size in task.sizes],
             "default_us": start_us,
         }
         for one in proposals(task, self._target, lab, default_us, inner, trials=most, seed=o.seed, facts=facts):
-            seen.made.append(one)
             if one.failed:
-                seen.failures[one.kind] += 1
-            elif one.us(weights) < (seen.best.us(weights) if seen.best else math.inf):
-                seen.best = one
+                self._failed(task, seen, one, one.kind, one.message)
+            else:
+                seen.tally.measured += 1
+                if one.us(weights) < (seen.best.us(weights) if seen.best else math.inf):
+                    seen.best = one
+                if one.samples:
+                    samples = Samples([list(us) for us in one.default_samples], [list(us) for us in one.samples])
+                    speedup = start_us / one.us(weights)
+                    self._note(task, one, found.Trial(one.decision, STAGE, None, speedup, "", samples))
             best_us = seen.best.us(weights) if seen.best else start_us
-            self._progress.trial(
-                task.key, not one.failed, "" if not one.failed else one.kind, best_us, max(1.0, start_us / best_us)
-            )
+            self._progress.trial(task.key, not one.failed, one.kind * one.failed, best_us, max(1.0, start_us / best_us))
 
-    def _confirm(self, lab: Lab, task: Task, seen: _Seen) -> _Confirmed | None:
+    def _failed(self, task: Task, seen: _Seen, one: Proposal, kind: str, message: str) -> None:
+        seen.tally.failures[kind] += 1
+        seen.tally.failed.append((one.decision, kind, message))
+        self._note(task, one, found.Trial(one.decision, STAGE, kind, message=message))
+
+    def _confirm(self, lab: Lab, task: Task, seen: _Seen) -> found.Confirmed | None:
         """Fresh paired rounds of the default and the best; None when that is the default, or fails now."""
         if seen.best is None or seen.best.decision == task.default:
             return None
-        candidate = seen.best.candidate
+        candidate, rounds = seen.best.candidate, self._options.effort.confirm_rounds
         pair = (p.DEFAULT_ID, candidate)
         try:
             lab.final(candidate)
-            samples = [lab.race(pair, size, _CONFIRM_ROUNDS, us) for size, us in enumerate(self._latency[task.key])]
+            samples = [lab.race(pair, size, rounds, us) for size, us in enumerate(self._latency[task.key])]
         except Failure as failure:
             if failure.blamed != candidate:
                 raise
-            seen.failures[failure.kind] += 1
-            at = seen.made.index(seen.best)
-            seen.made[at] = replace(seen.best, times_us=(), samples=(), kind=failure.kind, message=str(failure))
+            seen.tally.measured -= 1
+            self._failed(task, seen, seen.best, failure.kind, str(failure))
             return None
         default = tuple(tuple(s[p.DEFAULT_ID]) for s in samples)
         measured = tuple(tuple(s[candidate]) for s in samples)
         by_round = speedups_by_round(default, measured, [size.weight for size in task.sizes])
-        return _Confirmed(seen.best.decision, default, measured, *median_and_interval(by_round))
+        return found.Confirmed(seen.best.decision, default, measured, *median_and_interval(by_round), STAGE)
 
-    def _commit(self, task: Task, seen: _Seen, confirmed: _Confirmed | None) -> None:
-        family, extents = family_of(task.func)
-        now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    def _note(self, task: Task, one: Proposal, trial: found.Trial) -> None:
+        """A trial becomes a record at once, for its time; those that raced together are written together."""
+        self._pending.append((task, self._recorder.trial(task, trial), one))
+        if len(self._pending) >= TOGETHER:
+            self._commit()
 
-        def record(decision: object, outcome: str, **more: object) -> Record:
-            return Record(
-                workload=task.key,
-                readable=task.readable,
-                rule=task.rule.name,
-                rule_version=task.rule.version,
-                decision=decision_to_plain(decision),
-                outcome=outcome,
-                target=self._fingerprint.facts(),
-                versions=_versions(),
-                sizes=task.sizes,
-                seed=self._options.seed,
-                timestamp=now,
-                family=family,
-                extents=extents,
-                stage=STAGE,
-                run=self._id,
-                **more,
+    def _commit(self) -> None:
+        pending, self._pending = self._pending, []
+        if pending:
+            commit(self._options.directory, self._fingerprint, [record for _, record, _ in pending])
+            self._keep_traces([(task, one) for task, _, one in pending if one is not None and one.samples])
+
+    def _keep_traces(self, made: Sequence[tuple[Task, Proposal]]) -> None:
+        """MetaSchedule's own database of the run, for its tools: beside our records, of the real workloads."""
+        if not made:
+            return
+        if self._database is None:
+            folder = Path(self._options.directory) / self._fingerprint.key / "metaschedule" / self._id
+            folder.mkdir(parents=True, exist_ok=True)
+            self._database = ms.database.JSONDatabase(work_dir=str(folder))
+        for task, one in made:
+            module = tvm.IRModule({"main": task.func.with_attr("global_symbol", "main")})
+            workload = self._database.commit_workload(module)
+            seconds = [one.us([size.weight for size in task.sizes]) * 1e-6]
+            self._database.commit_tuning_record(
+                ms.database.TuningRecord(one.trace, workload, seconds, self._target.tvm, None)
             )
 
-        weights = [size.weight for size in task.sizes]
-        start_us = geometric(self._latency[task.key], weights)
-        records = []
-        for one in seen.made:
-            if one.failed:
-                records.append(record(one.decision, one.kind, message=one.message[:500]))
-            elif one.samples:
-                speedup = round(start_us / one.us(weights), 4)
-                records.append(
-                    record(
-                        one.decision,
-                        MEASURED,
-                        candidate_us=_rounded(one.samples),
-                        default_us=_rounded(one.default_samples),
-                        speedup=speedup,
-                    )
-                )
-        if confirmed is not None and confirmed.speedup_low > 1.0:
-            records.append(
-                record(
-                    confirmed.decision,
-                    IMPROVED,
-                    candidate_us=_rounded(confirmed.candidate_us),
-                    default_us=_rounded(confirmed.default_us),
-                    speedup=round(confirmed.speedup, 4),
-                    speedup_low=round(confirmed.speedup_low, 4),
-                )
-            )
-        if records:
-            commit(self._options.directory, self._fingerprint, records)
-            self._keep_traces(task, seen)
-
-    def _keep_traces(self, task: Task, seen: _Seen) -> None:
-        """MetaSchedule's own database of the run, for its tools: beside our records, of the real workload."""
-        folder = Path(self._options.directory) / self._fingerprint.key / "metaschedule" / self._id
-        folder.mkdir(parents=True, exist_ok=True)
-        database = ms.database.JSONDatabase(work_dir=str(folder))
-        workload = database.commit_workload(tvm.IRModule({"main": task.func.with_attr("global_symbol", "main")}))
-        weights = [size.weight for size in task.sizes]
-        for one in seen.made:
-            if one.samples:
-                seconds = [one.us(weights) * 1e-6]
-                database.commit_tuning_record(
-                    ms.database.TuningRecord(one.trace, workload, seconds, self._target.tvm, None)
-                )
-
-    def _finished(self, task: Task, seen: _Seen, confirmed: _Confirmed | None, clock: Clock, note: str) -> r.TaskResult:
+    def _finished(
+        self, task: Task, seen: _Seen, confirmed: found.Confirmed | None, clock: Clock, note: str
+    ) -> r.TaskResult:
+        tally = seen.tally
         default = [median(s) for s in confirmed.default_us] if confirmed else self._latency[task.key]
-        better = confirmed is not None and confirmed.speedup_low > 1.0
+        better = confirmed is not None and confirmed.is_faster
         if note:
             outcome = r.FAILED
         elif better:
             outcome, note = r.IMPROVED, f"{confirmed.speedup:.3f}x, at least {confirmed.speedup_low:.3f}x"
-        elif not seen.measured and seen.made:
-            first = next(one for one in seen.made if one.failed)
-            outcome, note = r.FAILED, f"all candidates failed, the first with {first.kind}: {first.message[:200]}"
+        elif not tally.measured and tally.failed:
+            _, kind, message = tally.failed[0]
+            outcome, note = r.FAILED, f"all candidates failed, the first with {kind}: {message[:200]}"
         elif confirmed is not None:
             bound = f"lower bound {confirmed.speedup_low:.3f}"
             outcome, note = r.KEPT, f"the best candidate's {confirmed.speedup:.3f}x is not certain ({bound})"
         else:
-            outcome, note = r.KEPT, f"none of {seen.measured} candidates was faster"
+            outcome, note = r.KEPT, f"none of {tally.measured} candidates was faster"
         speedup = confirmed.speedup if better else 1.0
-        stage = r.TaskStage(STAGE, len(seen.made), len(seen.made) - seen.measured, clock.elapsed_s, 1.0, speedup)
+        stage = r.TaskStage(STAGE, tally.tried, sum(tally.failures.values()), clock.elapsed_s, 1.0, speedup)
         return replace(
             self._empty(task, outcome, note),
             default_us=tuple(default),
@@ -370,8 +322,8 @@ class _Run:
             speedup=speedup,
             speedup_low=confirmed.speedup_low if better else 1.0,
             speedup_high=confirmed.speedup_high if better else 1.0,
-            measured=seen.measured,
-            failures=dict(seen.failures),
+            measured=tally.measured,
+            failures=dict(tally.failures),
             seconds=clock.elapsed_s,
             stages=(stage,),
             stage=STAGE if better else "",
@@ -404,29 +356,8 @@ class _Run:
         )
 
 
-def _default_times(lab: Lab, task: Task) -> list[float]:
-    """Medians of the default at the sizes of `task`, from the lightest to the first that takes long."""
-    times = [lab.open(task, compare=False)]
-    for size in range(len(task.sizes)):
-        samples = lab.race([p.DEFAULT_ID], size, _LATENCY_ROUNDS, times[-1])
-        times.append(median(samples[p.DEFAULT_ID]))
-        if times[-1] > _LONG_US:
-            break
-    return times[1:]
-
-
 def _shortened(task: Task, default_us: Sequence[float]) -> Task:
     """`task` without the sizes that were too long to be timed."""
     kept = task.sizes[: len(default_us)]
     total = sum(size.weight for size in kept)
     return replace(task, sizes=tuple(Size(size.dims, size.weight / total) for size in kept))
-
-
-def _versions() -> dict[str, str]:
-    from ... import __version__
-
-    return {"halo_tvm": __version__} | {name: importlib.metadata.version(name) for name in _PACKAGES}
-
-
-def _rounded(samples: Sequence[Sequence[float]]) -> tuple[tuple[float, ...], ...]:
-    return tuple(tuple(round(us, 3) for us in row) for row in samples)
