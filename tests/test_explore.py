@@ -290,6 +290,28 @@ def test_measure(here: explore.Task, rules: None, tmp_path: Path, monkeypatch: p
         explore.compare(here, wrong, sizes=[(3,)], rounds=6)
 
 
+def test_an_interruption_ends_the_session(here: explore.Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody knows what it was in the middle of, so the next measurement begins anew."""
+
+    class Interrupted:
+        ended = False
+
+        def open(self, *_: object) -> float:
+            raise KeyboardInterrupt
+
+        def __exit__(self, *_: object) -> None:
+            self.ended = True
+
+    lab = Interrupted()
+    monkeypatch.setattr(_bench, "_start", lambda kind: lab)
+    _bench.close()
+    for call in (lambda: explore.measure(here), lambda: explore.compare(here, here.decide(mr=2))):
+        lab.ended = False
+        with pytest.raises(KeyboardInterrupt):
+            call()
+        assert lab.ended and not _bench._open
+
+
 def test_too_few_rounds(task: explore.Task) -> None:
     with pytest.raises(UsageError, match="expected at least 6 rounds, found 5"):
         explore.measure(task, rounds=5)

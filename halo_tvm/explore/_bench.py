@@ -5,6 +5,8 @@ from __future__ import annotations
 import atexit
 import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from ..config import TuneConfig
@@ -37,8 +39,12 @@ class _Kind:
 _open: dict[_Kind, Lab] = {}
 
 
-def bench(task: Task, *, cold: bool, timeout_s: float) -> Lab:
-    """A lab for the task's target that knows the rules of this session; it ends with the session."""
+@contextmanager
+def bench(task: Task, *, cold: bool, timeout_s: float) -> Iterator[Lab]:
+    """A lab for the task's target that knows the rules of this session; it ends with the session.
+
+    An interruption ends it too: nobody knows what it was in the middle of.
+    """
     answer = can_run_here(task.target)
     if not answer or task.target.spec.gpu:
         raise EnvironmentProblem(
@@ -49,7 +55,11 @@ def bench(task: Task, *, cold: bool, timeout_s: float) -> Lab:
     if kind not in _open:
         close()  # one at a time: two would take each other's cores and memory
         _open[kind] = _start(kind)
-    return _open[kind]
+    try:
+        yield _open[kind]
+    except KeyboardInterrupt:
+        close()
+        raise
 
 
 def close() -> None:

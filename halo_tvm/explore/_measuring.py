@@ -159,9 +159,10 @@ def measure(
     wanted = [d for d in dict.fromkeys(decisions) if d != timed.default]
     for decision in wanted:
         rule_for(timed, decision)  # refuses what is no decision, before anything is started
-    lab = bench(timed, cold=cold, timeout_s=timeout_s)
-    built, failures = _prepare(lab, timed, wanted, on_progress)
-    samples = _race(lab, timed, built, rounds, failures)
+    with bench(timed, cold=cold, timeout_s=timeout_s) as lab:
+        built, failures = _prepare(lab, timed, wanted, on_progress)
+        samples = _race(lab, timed, built, rounds, failures)
+        lab.drop([i for i in built if i in samples])
     default = samples[p.DEFAULT_ID]
     rows = [Measured(timed.default, timed.describe(timed.default), default, 1.0, 1.0, 1.0, 1.0)]
     ids = {decision: i for i, decision in built.items()}
@@ -172,7 +173,6 @@ def measure(
             rows.append(Measured(decision, label, why_not=failures[decision]))
         else:
             rows.append(Measured(decision, label, us, *_speedup(timed, default, us), _of_fastest(timed, default, us)))
-    lab.drop([i for i in built if i in samples])
     return Measurements(timed, rounds, tuple(rows))
 
 
@@ -196,15 +196,16 @@ def compare(
     wanted = [d for d in dict.fromkeys((a, b)) if d != timed.default]
     for decision in wanted:
         rule_for(timed, decision)
-    lab = bench(timed, cold=cold, timeout_s=timeout_s)
-    built, failures = _prepare(lab, timed, wanted, None)
-    for i, decision in list(built.items()):
-        try:
-            lab.final(i)
-        except Failure as failure:
-            failures[decision] = f"{failure.kind}: {failure}"
-            del built[i]
-    samples = _race(lab, timed, built, rounds, failures) if not failures else {}
+    with bench(timed, cold=cold, timeout_s=timeout_s) as lab:
+        built, failures = _prepare(lab, timed, wanted, None)
+        for i, decision in list(built.items()):
+            try:
+                lab.final(i)
+            except Failure as failure:
+                failures[decision] = f"{failure.kind}: {failure}"
+                del built[i]
+        samples = _race(lab, timed, built, rounds, failures) if not failures else {}
+        lab.drop(list(built))
     if failures:
         decision, why = next(iter(failures.items()))
         raise UsageError(
@@ -212,7 +213,6 @@ def compare(
         )
     ids = {timed.default: p.DEFAULT_ID, **{decision: i for i, decision in built.items()}}
     a_us, b_us = samples[ids[a]], samples[ids[b]]
-    lab.drop(list(built))
     return Comparison(timed, a, b, a_us, b_us, *_speedup(timed, a_us, b_us))
 
 

@@ -207,6 +207,44 @@ def test_dropped_candidates_leave_no_files(pool):
     assert not list(pool._scratch.path.glob("*.o"))
 
 
+def test_dropping_when_the_runner_is_gone(pool):
+    """It has forgotten everything: nobody's failure."""
+    pool.open(lab_rules.task(104))
+    ids = pool.order([D("plain", i) for i in range(2)])
+    for candidate in ids:
+        pool.take(candidate)
+    pool._runner.kill()
+    pool.drop(ids[:1])
+    assert set(pool.race([p.DEFAULT_ID, ids[1]], 0, 2, 10.0)) == {0, ids[1]}
+
+
+def test_an_interruption_does_not_shift_replies(pool, monkeypatch):
+    """The reply to what was interrupted must not answer the next request."""
+    pool.open(lab_rules.task(104))
+    (candidate,) = pool.order([D("plain")])
+    pool.take(candidate)
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pool._runner, "_read", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            pool.race([p.DEFAULT_ID], 0, 2, 10.0)
+    samples = pool.race([p.DEFAULT_ID, candidate], 0, 3, 10.0)
+    assert {i: len(us) for i, us in samples.items()} == {0: 3, candidate: 3}
+
+
+def test_an_interruption_while_builders_are_being_held(pool, monkeypatch):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pool._builders._children[1], "pause", interrupted)
+    with pytest.raises(KeyboardInterrupt), pool._builders.held():
+        pass
+    assert "T" not in states(pool)
+
+
 def test_a_race_on_another_machine_is_repeated_once(pool, monkeypatch):
     pool.open(lab_rules.task(16))
     references = iter([100.0, 102.0, 98.0, 130.0, 140.0])

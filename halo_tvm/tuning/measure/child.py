@@ -86,8 +86,18 @@ class Child:
         """The reply to one request. `heard` gets the notes before it.
 
         `Trouble` when the process says that the request failed, `Gone` when it died or did not answer within
-        `timeout_s` (not counting pauses) and was ended.
+        `timeout_s` (not counting pauses) and was ended. An interruption ends it too: its reply would answer the
+        next request.
         """
+        try:
+            return self._asked(request, timeout_s, heard)
+        except Trouble:
+            raise
+        except BaseException:
+            self.close()
+            raise
+
+    def _asked(self, request: dict, timeout_s: float, heard: Callable[[dict], None] | None) -> dict:
         self.start()
         self._greet()
         try:
@@ -119,9 +129,11 @@ class Child:
             time.sleep(0.0001)
 
     def resume(self) -> None:
+        """Go on; nothing when it is not paused."""
         with self._lock:
             self._signal(signal.SIGCONT)
-            self._paused_s += time.monotonic() - self._paused_at
+            if self._paused_at is not None:
+                self._paused_s += time.monotonic() - self._paused_at
             self._pause_wanted, self._paused_at = False, None
 
     def kill(self) -> None:

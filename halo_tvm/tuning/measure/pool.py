@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -18,7 +18,7 @@ from ..task import Task
 from . import protocol as p
 from .build import NAME
 from .builders import FIRST, LATER, Builders, Job, Library
-from .child import Child, Gone, Trouble
+from .child import Child, Trouble
 from .confined import arguments_of
 from .drift import Drift
 from .lab import Failure, LabOptions
@@ -401,10 +401,11 @@ class Pool:
         try:
             return self._runner.ask(request, timeout_s, heard if labels else None)
         except Trouble as trouble:
-            if isinstance(trouble, Gone):
+            raise Failure(trouble.kind, str(trouble), blamed) from trouble
+        finally:
+            if self._runner.pid is None:  # it died, or was ended
                 for state in self._states.values():
                     state.forget_runner()
-            raise Failure(trouble.kind, str(trouble), blamed) from trouble
 
     # Forgetting
 
@@ -420,7 +421,8 @@ class Pool:
             entry.job.result.add_done_callback(_remove)
         if entry.label in state.loaded:
             state.loaded.discard(entry.label)
-            self._ask({"op": p.DROP, "key": state.task.key, "labels": [entry.label]}, self._options.timeout_s, None)
+            with suppress(Failure):  # a runner that died has forgotten everything
+                self._ask({"op": p.DROP, "key": state.task.key, "labels": [entry.label]}, self._options.timeout_s, None)
 
 
 def _label(candidate: int, form: str) -> str:

@@ -62,7 +62,11 @@ class Session:
 
     def ask(self, request: dict, timeout_s: float, heard: object = None) -> dict:
         """As `Child.ask`."""
-        return self._child.ask(request, timeout_s, heard)
+        try:
+            return self._child.ask(request, timeout_s, heard)
+        finally:
+            if self._child.pid is None:  # interrupted: the session ended with it
+                self._ends = 0.0
 
     def is_alive(self) -> bool:
         """Whether the device answers."""
