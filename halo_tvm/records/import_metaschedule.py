@@ -216,7 +216,7 @@ def _record(one: _Found, workload: dict[str, object] | str) -> Record:
             run=header.get("run", ""),
         )
         return parse_line(record.line())
-    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, BadLine) as reason:
+    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError, BadLine) as reason:
         raise _Skip(_printable(f"its note {HEADER} does not make a record: {reason}")) from reason
 
 

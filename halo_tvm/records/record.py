@@ -16,6 +16,8 @@ LONGEST = 1 << 20  # characters of a line; a record has some thousands
 # Outcomes; every other one is an error class.
 IMPROVED = "improved"  # a committed winner
 MEASURED = "measured"  # a trial that was timed; it may be slower than the default
+_DEEPEST = 8  # maps and lists within each other; a decision has two or three
+_LARGEST = 1 << 63  # of an integer; what reads records computes with floats and int64
 # Fields that lines of schema 1 do not have yet.
 _SINCE_2 = frozenset({"family", "extents", "stage", "run"})
 
@@ -189,15 +191,30 @@ _TYPES = {
 }
 
 
+_SAMPLES = ("candidate_us", "default_us")  # the bulk of a line; `_numbers` checks them
+
+
 def _check_types(body: Mapping[str, object]) -> None:
     for name, value in body.items():
         if not isinstance(value, _TYPES[name]) or isinstance(value, bool):
             raise TypeError(f"{name} is {type(value).__name__}, not {' or '.join(t.__name__ for t in _TYPES[name])}")
         if float in _TYPES[name]:
             _number(value)
+        if name not in _SAMPLES:
+            _check_plain(value, name)
     # What is neither: infinity, and half a surrogate pair, which no terminal or file takes.
-    plain = {name: value for name, value in body.items() if name not in ("candidate_us", "default_us")}
+    plain = {name: value for name, value in body.items() if name not in _SAMPLES}
     json.dumps(plain, ensure_ascii=False, allow_nan=False).encode()
+
+
+def _check_plain(value: object, name: str, depth: int = 0) -> None:
+    """`ValueError` for nesting and integers that nothing which reads a record should have to think of."""
+    if depth > _DEEPEST:
+        raise ValueError(f"{name} is nested deeper than {_DEEPEST}")
+    if isinstance(value, int) and not -_LARGEST <= value < _LARGEST:
+        raise ValueError(f"{name} holds an integer of more than 64 bits")
+    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _check_plain(part, name, depth + 1)
 
 
 def _integers(values: object) -> tuple[int, ...]:

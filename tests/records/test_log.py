@@ -10,6 +10,7 @@ from log_lines import ISAS, file_of, fingerprint, open_log, record
 
 from halo_tvm.errors import UsageError
 from halo_tvm.records import Trials, TuningLog, log_dirs
+from halo_tvm.records.export import export
 from halo_tvm.records.log import commit
 from halo_tvm.records.record import parse_line
 from halo_tvm.records.store import append
@@ -102,6 +103,49 @@ def test_hostile_lines_are_refused(tmp_path, line):
     ids=lambda change: next(iter(change)),
 )  # fmt: skip
 def test_wrong_types_under_a_right_checksum_are_refused(tmp_path, change):
+    commit(tmp_path, fingerprint(), [record("w0"), replace(record("w1"), **change)])
+    log = open_log(tmp_path)
+    assert log.best("w0", "toy", 1)
+    assert log.report().refused == {"malformed": 1}
+
+
+def nested(depth: int) -> object:
+    value: object = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("depth", [9, 900, 930, 960, 980, 990, 995])
+@pytest.mark.parametrize("field", ["decision", "target", "versions"])
+def test_deep_nesting_under_a_right_checksum_is_refused(tmp_path, depth, field):
+    """Deeper than a record can be written again, and not too deep for the JSON reader."""
+    path = commit(tmp_path, fingerprint(), [record("w0")])
+    body = json.loads(record("w1").line())
+    del body["checksum"]
+    body[field]["deep"] = "x"
+    text = json.dumps(body, sort_keys=True, separators=(",", ":")).replace('"x"', "[" * depth + "]" * depth)
+    checksum = hashlib.sha256(text.encode()).hexdigest()[:16]
+    with open(path, "a") as file:
+        file.write(text.replace('"decision"', f'"checksum":"{checksum}","decision"', 1) + "\n")
+    log = open_log(tmp_path)
+    assert log.best("w0", "toy", 1) and not log.best("w1", "toy", 1)
+    assert sum(log.report().refused.values()) == 1
+    assert len(export([path], tmp_path / "kept")[1]) == 1
+
+
+def test_what_a_record_may_nest(tmp_path):
+    commit(tmp_path, fingerprint(), [record(decision={"a": nested(6)}, extents=(2**63 - 1, -(2**63)))])
+    assert open_log(tmp_path).best("w0", "toy", 1).decision == {"a": nested(6)}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"decision": {"tile": 10**400}}, {"decision": {"a": [1, [2**63]]}}, {"extents": (2**63,)}, {"seed": -(2**64)},
+     {"target": {**fingerprint().facts(), "l2_bytes": 10**400}}, {"rule_version": 2**70}],
+    ids=str,
+)  # fmt: skip
+def test_integers_that_no_reader_should_meet_are_refused(tmp_path, change):
     commit(tmp_path, fingerprint(), [record("w0"), replace(record("w1"), **change)])
     log = open_log(tmp_path)
     assert log.best("w0", "toy", 1)

@@ -340,6 +340,7 @@ def test_hostile_records_become_reasons(tasks, tmp_path):
         altered(lambda v: v[1][0].__setitem__(1, [])),
         altered(lambda v: v[1][0].__setitem__(1, [[i, 99] for i in range(20)])),
         altered(lambda v: v[1][0].__setitem__(0, [["Annotate", 1, 2, 3]])),
+        header(values={"mode": [json.loads("[" * 500 + "]" * 500)], "lanes": [1]}), header(seed=10**400),
         header(values={"mode": [], "lanes": []}), header(values=3), header(target={}), header(target={"isa": "x"}),
         header(rule_version="1"), header(sizes=[1]), header(sizes=7), header(default_us="x"), header(default_us=1e308),
     ]  # fmt: skip
