@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from tvm import ir, s_tir, tirx
 
+from ..errors import Declined
+
 if TYPE_CHECKING:
     from ..targets import Target
 
@@ -49,8 +51,22 @@ class Rule(Generic[D]):
         return None
 
     def apply(self, func: tirx.PrimFunc, target: Target, decision: D) -> tirx.PrimFunc:
-        """`func` scheduled by `decision`; `Declined(reason)` when the decision cannot be applied."""
+        """`func` scheduled by `decision`; `Declined(reason)` when the decision cannot be applied.
+
+        A decision may come from a log that anybody wrote: `check_range` before any work.
+        """
         raise AssertionError(f"schedule rule {self.name} lacks its apply")
+
+
+def check_range(decision: object, **ranges: tuple[int, int]) -> None:
+    """`Declined` unless each named field is within its (least, most).
+
+    Code grows with these numbers, so the ranges hold somewhat more than the rule's own space and no more.
+    """
+    for name, (least, most) in ranges.items():
+        value = getattr(decision, name)
+        if not least <= value <= most:
+            raise Declined(f"{name} is {value}, the rule serves {least} to {most}")
 
 
 def scheduled(schedule: s_tir.Schedule) -> tirx.PrimFunc:

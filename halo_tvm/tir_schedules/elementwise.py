@@ -40,7 +40,7 @@ from ._lanes import (
     unravel,
     vector_loop,
 )
-from ._rule import Rule
+from ._rule import Rule, check_range
 from ._vector_math import hoist_lets
 
 _SERIAL = (1 << 12, 1 << 13, 1 << 15)  # elements below which one thread may do it all
@@ -94,6 +94,9 @@ class Elementwise(Rule[ElementwiseDecision]):
         return tuple(dict.fromkeys([base, *(ElementwiseDecision(*fields) for fields in values)]))
 
     def apply(self, func: tirx.PrimFunc, target: Target, decision: ElementwiseDecision) -> tirx.PrimFunc:
+        check_range(
+            decision, lanes=(1, 64), unroll=(1, 16), tasks=(1, 1 << 16), serial_below=(0, 1 << 31), tile=(1, 64)
+        )
         statements = []
         for nest in _analyse(func):
 

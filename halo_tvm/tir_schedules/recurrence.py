@@ -29,11 +29,14 @@ from tvm.ir import Expr
 from ..errors import Declined
 from ..targets import Target
 from ._lanes import constant, index, loop, seq, simplify, vector_loop
-from ._rule import Rule
+from ._rule import Rule, check_range
 
 MARK = "halo.loop"
 # Starting threads costs about a microsecond a step; one core takes some 25,000 weights in that time.
 WORTH_THREADS = 1 << 18  # an LSTM of 256 units, measured: 1110 us for 100 steps on two threads, 1640 on one
+
+
+_PARALLEL = ("no", "directions", "blocks")
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class Decision:
     """How one recurrence runs."""
 
     rows: int  # rows of the batch whose sums are kept together
-    parallel: str  # "no", "directions" or "blocks"
+    parallel: str  # one of _PARALLEL
 
 
 class RecurrenceLoop(Rule[Decision]):
@@ -74,10 +77,13 @@ class RecurrenceLoop(Rule[Decision]):
 
     def space(self, func: tirx.PrimFunc, target: Target) -> Sequence[Decision]:
         first = self.default(func, target)
-        choices = [replace(first, parallel=kind) for kind in ("no", "directions", "blocks")]
+        choices = [replace(first, parallel=kind) for kind in _PARALLEL]
         return tuple(dict.fromkeys([first, *choices, *(replace(first, rows=rows) for rows in (1, 2, 3, 4))]))
 
     def apply(self, func: tirx.PrimFunc, target: Target, decision: Decision) -> tirx.PrimFunc:
+        check_range(decision, rows=(1, 16))
+        if decision.parallel not in _PARALLEL:
+            raise Declined(f"parallel is {decision.parallel[:20]!r}, the rule serves {', '.join(_PARALLEL)}")
         registers = target.isa.vector_registers
         body = _Rewriter(_lanes(func, target), registers, decision).rewrite(func.body)
         # Copies of a loop share its variable until here.

@@ -37,7 +37,7 @@ from ._lanes import (
     unravel,
     vector_loop,
 )
-from ._rule import Rule
+from ._rule import Rule, check_range
 
 _SERIAL = (1 << 12, 1 << 13, 1 << 15)  # elements below which one thread may do it all
 _OPERATIONS = (tirx.Add, tirx.Mul, tirx.Max, tirx.Min)
@@ -94,6 +94,7 @@ class RowReduction(Rule[RowDecision]):
         return tuple(dict.fromkeys([base, *(RowDecision(*fields) for fields in values)]))
 
     def apply(self, func: tirx.PrimFunc, target: Target, decision: RowDecision) -> tirx.PrimFunc:
+        check_range(decision, lanes=(1, 64), unroll=(1, 16), tasks=(1, 1 << 16), serial_below=(0, 1 << 31))
         rows = _analyse(func)
         work = product([*rows.extents, rows.depth])
 

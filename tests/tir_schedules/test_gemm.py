@@ -191,8 +191,8 @@ def test_declines_a_block_before() -> None:
 
 @pytest.mark.parametrize(("changes", "reason"), [
     ({"unroll": 5}, "unroll 5 does not divide the chunk of 32 k steps"),
-    ({"mr": 0}, "decision out of range"),
-    ({"prefetch": -1}, "decision out of range"),
+    ({"mr": 0}, "mr is 0, the rule serves 1 to 16"),
+    ({"prefetch": -1}, "prefetch is -1, the rule serves 0 to 16"),
 ])
 def test_declines_decisions(changes: dict[str, int], reason: str) -> None:
     with pytest.raises(Declined, match=reason):

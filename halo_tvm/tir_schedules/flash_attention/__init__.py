@@ -27,7 +27,7 @@ from tvm import ir, tirx
 from tvm.script import tirx as script_tirx
 
 from ...errors import Declined
-from .._rule import Rule
+from .._rule import Rule, check_range
 from ._attend import attend
 from ._estimate import estimate
 from ._pack import allocate, pack
@@ -77,6 +77,10 @@ class FlashAttention(Rule[Decision]):
         return estimate(plan, b, s, t, target.cores)
 
     def apply(self, func: tirx.PrimFunc, target: Target, decision: Decision) -> tirx.PrimFunc:
+        check_range(
+            decision, block_q=(1, 512), block_k=(1, 512), score_rows=(1, 16), score_vectors=(1, 8),
+            value_rows=(1, 16), value_vectors=(1, 8),
+        )  # fmt: skip
         plan = Plan(read(func), decision, _lanes(target))
         _check(plan)
         text = write(plan)

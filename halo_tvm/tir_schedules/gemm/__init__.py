@@ -23,7 +23,7 @@ from tvm import ir, tirx
 from ...errors import Declined
 from .._blocks import is_scheduled
 from .._packing import pack_shape
-from .._rule import Rule
+from .._rule import Rule, check_range
 from ._chain import Chain, match
 from ._estimate import estimate
 from ._nest import Tiling, build
@@ -87,11 +87,10 @@ class GEMM(Rule[Decision]):
         return estimate(chain, _tiling(decision, target), rows, target.cores)
 
     def apply(self, func: tirx.PrimFunc, target: Target, decision: Decision) -> tirx.PrimFunc:
+        check_range(decision, mr=(1, 16), unroll=(1, 16), prefetch=(0, 16), row_split=(1, 64))
         chain = _match(func, target)
         if chain.kc % decision.unroll:
             raise Declined(f"unroll {decision.unroll} does not divide the chunk of {chain.kc} k steps")
-        if min(decision.mr, decision.unroll, decision.row_split) < 1 or decision.prefetch < 0:
-            raise Declined(f"decision out of range: {decision}")
         return func.with_body(build(chain, _tiling(decision, target))).with_attr("tirx.is_scheduled", True)
 
 

@@ -1,0 +1,72 @@
+"""Decisions that no space holds are declined before any work: a log may be anybody's, and code grows with them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import replace
+
+import pytest
+
+from halo_tvm.errors import Declined
+from halo_tvm.records.decision import decision_from_plain
+from halo_tvm.records.home import shipped_logs
+from halo_tvm.targets import resolve
+from halo_tvm.tir_schedules import RULES
+from halo_tvm.tir_schedules._rule import check_range
+from halo_tvm.tir_schedules.elementwise import ElementwiseDecision
+from halo_tvm.tir_schedules.flash_attention import Decision as Attention
+from halo_tvm.tir_schedules.gemm import Decision as Gemm
+from halo_tvm.tir_schedules.recurrence import Decision as Recurrence
+from halo_tvm.tir_schedules.row_reduction import RowDecision
+
+# One of each rule's space; whatever is wrong is found before the function is looked at, so there is none.
+GOOD = {
+    "gemm": Gemm(8, 4, 2, 1, True),
+    "elementwise": ElementwiseDecision(16, 2, 16, 8192, 16),
+    "row_reduction": RowDecision(16, 4, 16, 8192),
+    "flash_attention": Attention(32, 64, 4, 4, 4, 4),
+    "recurrence": Recurrence(4, "blocks"),
+}
+NO_FUNCTION = object()
+
+
+def test_every_rule_with_numbers_is_here():
+    served = {name for name, rule in RULES.items() if dataclasses.fields(rule.Decision)}
+    assert set(GOOD) == served - {"fallback"}, "the net's number only decides whether threads are started"
+
+
+FIELDS = [
+    (rule, f.name) for rule, good in GOOD.items() for f in dataclasses.fields(good)
+    if type(getattr(good, f.name)) is int
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", [-1, 100_000_000_000])
+@pytest.mark.parametrize(("rule", "field"), FIELDS)
+def test_a_number_that_no_space_holds_is_declined_at_once(rule, field, value):
+    decision = replace(GOOD[rule], **{field: value})
+    with pytest.raises(Declined, match=rf"{field} is {value}, the rule serves \d+ to \d+"):
+        RULES[rule].apply(NO_FUNCTION, resolve("cpu"), decision)
+
+
+def test_a_word_that_no_space_holds():
+    with pytest.raises(Declined, match="parallel is 'sideways', the rule serves no, directions, blocks"):
+        RULES["recurrence"].apply(NO_FUNCTION, resolve("cpu"), Recurrence(1, "sideways"))
+
+
+def test_a_range_holds_its_ends():
+    for rows in (1, 4):
+        check_range(Recurrence(rows, "no"), rows=(1, 4))
+    with pytest.raises(Declined):
+        check_range(Recurrence(5, "no"), rows=(1, 4))
+
+
+def test_shipped_records_are_within():
+    """What is wrong with a decision is said first; what is wrong with no function at all comes after."""
+    found = [json.loads(line) for path in shipped_logs().glob("*/records.jsonl") for line in path.open()]
+    assert found
+    for record in found:
+        rule = RULES[record["rule"]]
+        with pytest.raises((AttributeError, TypeError)):
+            rule.apply(NO_FUNCTION, resolve("cpu"), decision_from_plain(rule.Decision, record["decision"]))
