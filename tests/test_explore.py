@@ -263,7 +263,7 @@ def here(model: object) -> Iterator[explore.Task]:
 def test_measure(here: explore.Task, rules: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A decision, one that is declined, and decisions of a cell's rule: right, wrong, crashing."""
     # On a busy machine a first run of microseconds may look hopeless, twice.
-    monkeypatch.setattr("halo_tvm.tuning.measure.pool._HOPELESS", 1e9)
+    monkeypatch.setattr("halo_tvm.tuning.measure.requests._HOPELESS", 1e9)
     main = cell(RULE, monkeypatch)
     own = here.with_rule(main.Odd)
     right, wrong, crashing = own.space

@@ -232,7 +232,7 @@ def _prepare(
     failures: dict[object, str] = {}
     for done, (i, decision) in enumerate(ordered.items(), start=1):
         try:
-            built[_take(lab, task, i, decision)] = decision
+            lab.take(i)
         except Failure as failure:
             if failure.blamed is None:
                 raise UsageError(
@@ -240,21 +240,11 @@ def _prepare(
                     f"leave out ({task.describe(decision)})"
                 ) from failure
             failures[decision] = f"{failure.kind}: {_first_line(failure)}"
+        else:
+            built[i] = decision
         if on_progress:
             on_progress(done, len(ordered))
     return built, failures
-
-
-def _take(lab: Lab, task: Task, candidate_id: int, decision: object) -> int:
-    """The id of the built candidate; what looks hopeless gets a second chance, for its first run may have met noise."""
-    try:
-        lab.take(candidate_id)
-    except Failure as failure:
-        if failure.kind != p.SLOWER:
-            raise
-        (candidate_id,) = lab.order([candidate(task, decision)])
-        lab.take(candidate_id)
-    return candidate_id
 
 
 def _race(

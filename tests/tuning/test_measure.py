@@ -207,6 +207,30 @@ def test_dropped_candidates_leave_no_files(pool):
     assert not list(pool._scratch.path.glob("*.o"))
 
 
+@pytest.mark.parametrize("disturbed", [1, 2])
+def test_what_looks_hopeless_gets_a_second_look(pool, monkeypatch, disturbed):
+    """A long call is a single shot, which other work may meet; twice is no accident."""
+    pool.open(lab_rules.task(104))
+    (candidate,) = pool.order([D("plain", 7)])
+    pool.take(pool.order([D("plain", 8)])[0])  # all of the default's first times are known
+    ask, left = pool._runner.ask, [disturbed]
+
+    def slow_at_first(request, *rest):
+        reply = ask(request, *rest)
+        if request["op"] != p.PROBE:
+            return reply
+        left[0] -= 1
+        return {**reply, "us": 1e9 if left[0] >= 0 else 0.001}
+
+    monkeypatch.setattr(pool._runner, "ask", slow_at_first)
+    if disturbed == 1:
+        assert pool.take(candidate) == 0.001
+        assert candidate in pool._state.candidates
+    else:
+        assert kind_of(pool.take, candidate) == (p.SLOWER, candidate)
+        assert candidate not in pool._state.candidates
+
+
 def test_dropping_when_the_runner_is_gone(pool):
     """It has forgotten everything: nobody's failure."""
     pool.open(lab_rules.task(104))
@@ -260,7 +284,6 @@ def test_a_race_on_another_machine_is_repeated_once(pool, monkeypatch):
         pool.race([p.DEFAULT_ID], 0, 2, 10.0)
     assert pool.repeated == 1 and next(references, None) is None
     assert pool.drift() == pytest.approx(140 / 101 - 1)
-    assert set(pool.default_drift()) >= {0}
 
 
 def test_a_machine_that_is_never_itself_is_measured_as_it_is():

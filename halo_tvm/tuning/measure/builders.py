@@ -14,6 +14,7 @@ from pathlib import Path
 from ...errors import EnvironmentProblem
 from . import protocol as p
 from .child import Child, Gone, Trouble
+from .lab import Failure
 
 FIRST, LATER = 0, 1  # priorities
 
@@ -40,6 +41,18 @@ class Job:
     timed: list[list[int]] | None = field(compare=False)
     timeout_s: float = field(compare=False)
     result: Future[Library] = field(compare=False, default_factory=Future)
+
+    def library(self, blamed: int | None) -> Library:
+        """Wait for it; `Failure` blames `blamed`."""
+        try:
+            return self.result.result()
+        except Trouble as trouble:
+            raise Failure(trouble.kind, str(trouble), blamed) from trouble
+
+    def discard(self) -> None:
+        """Do not begin it, or remove the file when there is one."""
+        if not self.result.cancel():
+            self.result.add_done_callback(_remove)
 
 
 class Builders:
@@ -143,3 +156,8 @@ class Builders:
                 child.start()  # while others build
             raise
         return Library(path, reply["special"], reply["cpu_s"], reply["build_s"], pid)
+
+
+def _remove(result: Future[Library]) -> None:
+    if not result.cancelled() and result.exception() is None:
+        result.result().path.unlink(missing_ok=True)

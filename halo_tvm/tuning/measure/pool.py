@@ -4,32 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from statistics import median
-
-import tvm
 
 from ...records.decision import decision_to_plain
 from ...targets import Target
-from ..sizes import iterations, symbols
 from ..task import Task
 from . import protocol as p
-from .build import NAME
 from .builders import FIRST, LATER, Builders, Job, Library
 from .child import Child, Trouble
 from .confined import arguments_of
 from .drift import Drift
 from .lab import Failure, LabOptions
+from .requests import OPEN_TIMES, SLOW_BUILDS, calls_of_a_turn, checked_sizes, task_request, worth_timing
 from .scratch import Scratch
 
-_TURN_S = 0.002  # a turn lasts at least this long
-_MOST_CALLS = 500
-_AFFORDABLE = 3e8  # iterations of an unscheduled function worth waiting for
-_HOPELESS = 3.0  # a candidate this much slower than the default at its first run is not timed
-_OPEN_TIMES = 6  # opening a task runs an unscheduled function, and nobody is to blame but the default
-_SLOW_BUILDS = 3.0  # code that takes long to generate does so for every decision
 _MOST_BUILDERS = 8
 _BUILDER_SHARE = 4  # a builder gets this part of the memory, but at least ...
 _BUILDER_BYTES = 1 << 30
@@ -62,7 +51,6 @@ class _State:
     loaded: set[str] = field(default_factory=set)  # labels the runner knows
     in_runner: bool = False
     prepared: bool = False
-    medians: dict[int, tuple[float, float]] = field(default_factory=dict)  # of the default by size: first, last
 
     def forget_runner(self) -> None:
         self.loaded.clear()
@@ -116,11 +104,6 @@ class Pool:
         return [*self._builders.pids, *([self._runner.pid] if self._runner.pid else [])]
 
     @property
-    def building(self) -> tuple[int, float]:
-        """Libraries built, and the processor seconds they took."""
-        return self._builders.built, self._builders.cpu_s
-
-    @property
     def repeated(self) -> int:
         """Races that were repeated."""
         return self._drift.repeated
@@ -129,21 +112,16 @@ class Pool:
         """The largest relative change of the reference kernel within the run."""
         return self._drift.largest
 
-    def default_drift(self) -> dict[int, float]:
-        """For each size of the open task that was raced: the default's last median / its first."""
-        return {size: last / first for size, (first, last) in self._state.medians.items()}
-
     def open(self, task: Task, *, compare: bool = True) -> float:
         """Make `task` the current one; see `Lab`. A task that was opened before costs next to nothing."""
         state = self._states.get(task.key)
         sizes = [list(s.dims) for s in task.sizes]
         if state is None:
-            state = self._states[task.key] = _State(task, self._task_request(task), sizes)
+            state = self._states[task.key] = _State(task, self._request(task), sizes)
         elif sizes != [list(s.dims) for s in state.task.sizes]:
             state.task = task
             state.in_runner = False
             state.first_us.clear()
-            state.medians.clear()
             if any(dims not in state.timed for dims in sizes):
                 state.timed, state.racing = sizes, None
                 state.loaded.discard(_label(p.DEFAULT_ID, _RACING))
@@ -171,7 +149,7 @@ class Pool:
         state = self._state
         entry = state.candidates[candidate]
         try:
-            library = self._await(entry.job, candidate)
+            library = entry.job.library(candidate)
             self._ensure(state)
             self._load_racing_default(state)
             # A library that is complete is checked as it ships, and is final already.
@@ -179,17 +157,12 @@ class Pool:
             self._load(state, entry.label, library, candidate, check if state.compare else None)
             entry.library = library
             size = len(state.task.sizes) - 1
-            us = self._probe(state, entry.label, size, candidate)
             default_us = self._first_us(state, size)
+            return worth_timing(lambda: self._probe(state, entry.label, size, candidate), default_us, candidate)
         except Failure as failure:
             if failure.blamed == candidate:
                 self._forget(state, [candidate])
             raise
-        if us > _HOPELESS * default_us:
-            self.drop([candidate])
-            message = f"{us:.0f} us at its first run, the default takes {default_us:.0f} us"
-            raise Failure(p.SLOWER, message, candidate)
-        return us
 
     def race(self, candidates: Sequence[int], size: int, rounds: int, default_us: float) -> dict[int, list[float]]:
         """Samples in us of each candidate at the size of that index, taken in turns.
@@ -204,7 +177,7 @@ class Pool:
                 entry = state.candidates[candidate]
                 self._load(state, entry.label, entry.library, candidate, None)
         labels = {self._raced_label(state, c, candidates): c for c in candidates}
-        number = int(min(_MOST_CALLS, max(1, _TURN_S * 1e6 // max(default_us, 1.0))))
+        number = calls_of_a_turn(default_us)
         expected_s = rounds * len(candidates) * (number + 1) * default_us * 1e-6
         request = {
             "op": p.RACE,
@@ -218,11 +191,7 @@ class Pool:
         if self._drift.repeats(reply["reference_us"]):
             reply = self._timed(request, expected_s, labels)
         self._drift.note(reply["reference_us"])
-        samples = {labels[label]: us for label, us in reply["us"].items()}
-        if p.DEFAULT_ID in samples:
-            now = median(samples[p.DEFAULT_ID])
-            state.medians[size] = (state.medians.get(size, (now, now))[0], now)
-        return samples
+        return {labels[label]: us for label, us in reply["us"].items()}
 
     def final(self, candidate: int) -> None:
         """Build the form that ships, compare it with the unscheduled function, put it in the racing form's place."""
@@ -233,7 +202,7 @@ class Pool:
             return
         job = self._submit(state, entry.decision, _FULL, FIRST)
         try:
-            library = self._await(job, candidate)
+            library = job.library(candidate)
             self._ensure(state)
             label = _label(candidate, _FULL)
             self._load(state, label, library, candidate, p.REFERENCES if state.compare else None)
@@ -256,31 +225,17 @@ class Pool:
         assert self._open is not None, "open a task first"
         return self._open
 
-    def _task_request(self, task: Task) -> dict:
-        return {
-            "op": p.TASK,
-            "key": task.key,
-            "ir": tvm.ir.save_json(tvm.IRModule({NAME: task.func})),
-            "rule": task.rule.name,
-            "target": self._target.name,
-            "cores": self._target.cores,
-            "vector_math": self._options.vector_math,
-        }
+    def _request(self, task: Task) -> dict:
+        return task_request(task, self._target, self._options.vector_math)
 
     # Building
 
     def _submit(self, state: _State, decision: object, form: str, priority: int = LATER) -> Job:
         plain = None if form == _PLAIN else decision_to_plain(decision)
-        timeout_s = self._options.timeout_s + _SLOW_BUILDS * state.build_s
+        timeout_s = self._options.timeout_s + SLOW_BUILDS * state.build_s
         return self._builders.submit(
             state.request, plain, state.timed if form == _RACING else None, timeout_s, priority
         )
-
-    def _await(self, job: Job, blamed: int | None) -> Library:
-        try:
-            return job.result.result()
-        except Trouble as trouble:
-            raise Failure(trouble.kind, str(trouble), blamed) from trouble
 
     # The runner
 
@@ -289,12 +244,12 @@ class Pool:
         jobs: list[tuple[str, Job]] = []
         if state.default is None:
             jobs.append(("default", self._submit(state, state.task.default, _FULL, FIRST)))
-        checked = self._checked(state.task) if state.compare and not state.prepared else []
+        checked = checked_sizes(state.task) if state.compare and not state.prepared else []
         if state.plain is None and any(not by_default for _, by_default in checked):
             jobs.append(("plain", self._submit(state, None, _PLAIN, FIRST)))
         self._open_in_runner(state)
         for name, job in jobs:
-            setattr(state, name, self._await(job, None))
+            setattr(state, name, job.library(None))
             state.build_s = max(state.build_s, getattr(state, name).build_s)
         default = _label(p.DEFAULT_ID, _FULL)
         self._load(state, default, state.default, None, None)
@@ -303,17 +258,9 @@ class Pool:
             if state.plain is not None:
                 self._load(state, plain, state.plain, None, None)
             request = {"op": p.PREPARE, "key": state.task.key, "plain": plain, "default": default, "checked": checked}
-            self._ask(request, _OPEN_TIMES * self._options.timeout_s, None)
+            self._ask(request, OPEN_TIMES * self._options.timeout_s, None)
             state.loaded.discard(plain)
             state.prepared = True
-
-    def _checked(self, task: Task) -> list[tuple[tuple[int, ...], bool]]:
-        """(size, whether the default has to stand for the unscheduled function there)."""
-        names = symbols(task.func)
-        checked = [(dims, iterations(task.func, dict(zip(names, dims))) > _AFFORDABLE) for dims in task.checked]
-        # One affordable size is enough: the default is compared with the unscheduled function there.
-        affordable = [c for c in checked if not c[1]]
-        return affordable or checked
 
     def _open_in_runner(self, state: _State) -> None:
         if state.in_runner:
@@ -327,7 +274,7 @@ class Pool:
             "seed": self._seed,
             "l3_bytes": self._l3_bytes,
         }
-        reply = self._ask(request, _OPEN_TIMES * self._options.timeout_s, None)
+        reply = self._ask(request, OPEN_TIMES * self._options.timeout_s, None)
         for key in reply["evicted"]:
             self._states[key].forget_runner()
         state.in_runner = True
@@ -353,7 +300,7 @@ class Pool:
     def _load_racing_default(self, state: _State) -> str:
         """The label of the default in the form that racing candidates have: like is raced against like."""
         self._order_racing_default(state)
-        library = self._await(state.racing, None)
+        library = state.racing.library(None)
         if not library.special:
             return _label(p.DEFAULT_ID, _FULL)
         label = _label(p.DEFAULT_ID, _RACING)
@@ -417,8 +364,7 @@ class Pool:
 
     def _free(self, state: _State, entry: _Candidate) -> None:
         """Without its code in the runner and its library on disk."""
-        if not entry.job.result.cancel():
-            entry.job.result.add_done_callback(_remove)
+        entry.job.discard()
         if entry.label in state.loaded:
             state.loaded.discard(entry.label)
             with suppress(Failure):  # a runner that died has forgotten everything
@@ -427,8 +373,3 @@ class Pool:
 
 def _label(candidate: int, form: str) -> str:
     return f"{candidate}-{form}"
-
-
-def _remove(result: Future[Library]) -> None:
-    if not result.cancelled() and result.exception() is None:
-        result.result().path.unlink(missing_ok=True)

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-import tvm
-
 from ....records.decision import decision_to_plain
 from ....targets import Target, read_host
-from ...sizes import iterations, symbols
 from ...task import Task
 from .. import protocol as p
-from ..build import NAME
-from ..builders import FIRST, Builders, Job, Library
+from ..builders import FIRST, Builders, Job
 from ..child import Gone, Trouble
 from ..confined import arguments_of
 from ..lab import Failure, LabOptions
+from ..requests import OPEN_TIMES, SLOW_BUILDS, calls_of_a_turn, checked_sizes, task_request, worth_timing
 from ..scratch import Scratch
 from .device import Device
 from .session import Session, refuse_other_targets
@@ -28,12 +25,6 @@ from .session import Session, refuse_other_targets
 T = TypeVar("T")
 
 _UPLOAD_S = 120.0  # for the weights of a task, on top of the time of running it
-_TURN_S = 0.002  # a turn lasts at least this long
-_MOST_CALLS = 500
-_HOPELESS = 3.0  # a candidate this much slower than the default at its first run is not timed
-_AFFORDABLE = 3e8  # iterations of an unscheduled function worth waiting for
-_SLOW_BUILDS = 3.0  # code that takes long to generate does so for every decision
-_OPEN_TIMES = 6  # opening a task runs an unscheduled function
 _STRIKES = 2  # sessions that may be lost to the same candidate
 _PLAIN = "plain"
 
@@ -138,20 +129,16 @@ class RpcLab:
         """Make `task` the current one. Returns the default's first time in us at its heaviest size."""
         now = self._opened.get(task.key)
         if now is None:
-            request = {
-                "op": p.TASK, "key": task.key, "ir": tvm.ir.save_json(tvm.IRModule({NAME: task.func})),
-                "rule": task.rule.name, "target": self._target.name, "cores": self._target.cores,
-                "vector_math": self._options.vector_math,
-            }  # fmt: skip
+            request = task_request(task, self._target, self._options.vector_math)
             default = self._builders.submit(request, decision_to_plain(task.default), None, self._timeout_s, FIRST)
             now = self._opened[task.key] = _Opened(task, request, default)
         now.task, now.compare = task, compare or now.compare
         if now.compare and now.plain is None:
             now.plain = self._builders.submit(now.request, None, None, self._timeout_s, FIRST)
         self._now = now
-        now.libraries[p.DEFAULT_ID] = self._built(now.default, None).path
+        now.libraries[p.DEFAULT_ID] = now.default.library(None).path
         if now.plain is not None:
-            self._built(now.plain, None)
+            now.plain.library(None)
         size = len(task.sizes) - 1 if compare else 0
         first_us = self._on_device(lambda: self._probe(p.DEFAULT_ID, size), self._timeout_s)
         if compare:
@@ -164,7 +151,7 @@ class RpcLab:
         first, self._next_id = self._next_id, self._next_id + len(decisions)
         timeout_s = self._timeout_s
         if now.default.result.done():
-            timeout_s += _SLOW_BUILDS * now.default.result.result().build_s
+            timeout_s += SLOW_BUILDS * now.default.result.result().build_s
         for candidate, decision in enumerate(decisions, first):
             plain = decision_to_plain(decision)
             now.ordered[candidate] = self._builders.submit(now.request, plain, None, timeout_s)
@@ -173,29 +160,25 @@ class RpcLab:
     def take(self, candidate: int) -> float:
         """Wait for a candidate that was ordered; it is checked and run once. Returns that time in us."""
         now = self._now
-        path = self._built(now.ordered.pop(candidate), candidate).path
+        path = now.ordered.pop(candidate).library(candidate).path
         size = len(now.task.sizes) - 1
 
         def check_and_run() -> float:
             if candidate not in now.loaded:
                 self._load(candidate, path, p.REFERENCES if now.compare else None)
-            return self._probe(candidate, size)
+            return worth_timing(lambda: self._probe(candidate, size), now.first_us or math.inf, candidate)
 
         try:
-            first_us = self._on_device(check_and_run, 3 * self._timeout_s)
+            first_us = self._on_device(check_and_run, 4 * self._timeout_s)
         except Failure:
             path.unlink(missing_ok=True)
             raise
         now.libraries[candidate] = path
-        if now.first_us and first_us > _HOPELESS * now.first_us:
-            self.drop([candidate])
-            message = f"{first_us:.0f} us at its first run, the default takes {now.first_us:.0f} us"
-            raise Failure(p.SLOWER, message, candidate)
         return first_us
 
     def race(self, candidates: Sequence[int], size: int, rounds: int, default_us: float) -> dict[int, list[float]]:
         """Samples in us of each candidate at the size of that index, taken in turns."""
-        number = int(min(_MOST_CALLS, max(1, _TURN_S * 1e6 // max(default_us, 1.0))))
+        number = calls_of_a_turn(default_us)
         timeout_s = self._timeout_s + 10 * rounds * len(candidates) * (number + 1) * default_us * 1e-6
         labels = [str(i) for i in candidates]
         request = {"op": p.RACE, "labels": labels, "size": size, "rounds": rounds, "number": number}
@@ -213,8 +196,8 @@ class RpcLab:
         for opened in self._opened.values():
             for candidate in candidates:
                 job, path = opened.ordered.pop(candidate, None), opened.libraries.pop(candidate, None)
-                if job is not None and not job.result.cancel():
-                    job.result.add_done_callback(_remove)
+                if job is not None:
+                    job.discard()
                 if path is not None:
                     path.unlink(missing_ok=True)
 
@@ -280,13 +263,9 @@ class RpcLab:
         self._running = p.DEFAULT_ID
         path = str(self._now.plain.result.result().path)
         self._ask({"op": p.LOAD, "label": _PLAIN, "path": path, "check": None}, self._timeout_s)
-        names = symbols(task.func)
-        checked = [(dims, iterations(task.func, dict(zip(names, dims))) > _AFFORDABLE) for dims in task.checked]
-        # One affordable size is enough: the default is compared with the unscheduled function there.
-        if any(not by_default for _, by_default in checked):
-            checked = [c for c in checked if not c[1]]
+        checked = checked_sizes(task)
         request = {"op": p.PREPARE, "plain": _PLAIN, "default": str(p.DEFAULT_ID), "checked": checked}
-        self._ask(request, _OPEN_TIMES * self._timeout_s)
+        self._ask(request, OPEN_TIMES * self._timeout_s)
         self._now.prepared = True
 
     def _load(self, candidate: int, path: Path, check: str | None) -> None:
@@ -317,17 +296,6 @@ class RpcLab:
     def _note(self, message: dict) -> None:
         self._running = int(message["turn"])
 
-    def _built(self, job: Job, blamed: int | None) -> Library:
-        try:
-            return job.result.result()
-        except Trouble as trouble:
-            raise Failure(trouble.kind, str(trouble), blamed) from trouble
-
     @property
     def _timeout_s(self) -> float:
         return self._options.timeout_s
-
-
-def _remove(result: Future[Library]) -> None:
-    if not result.cancelled() and result.exception() is None:
-        result.result().path.unlink(missing_ok=True)

@@ -1,0 +1,61 @@
+"""What every lab of ours asks of its processes, and by which rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import tvm
+
+from ...targets import Target
+from ..sizes import iterations, symbols
+from ..task import Task
+from . import protocol as p
+from .build import NAME
+from .lab import Failure
+
+OPEN_TIMES = 6  # opening a task runs an unscheduled function, and nobody is to blame but the default
+SLOW_BUILDS = 3.0  # code that takes long to generate does so for every decision
+_TURN_S = 0.002  # a turn lasts at least this long
+_MOST_CALLS = 500
+_AFFORDABLE = 3e8  # iterations of an unscheduled function worth waiting for
+_HOPELESS = 3.0  # a candidate this much slower than the default at its first run is not timed
+
+
+def task_request(task: Task, target: Target, vector_math: bool) -> dict:
+    """TASK of the protocol."""
+    return {
+        "op": p.TASK,
+        "key": task.key,
+        "ir": tvm.ir.save_json(tvm.IRModule({NAME: task.func})),
+        "rule": task.rule.name,
+        "target": target.name,
+        "cores": target.cores,
+        "vector_math": vector_math,
+    }
+
+
+def checked_sizes(task: Task) -> list[tuple[tuple[int, ...], bool]]:
+    """(size, whether the default has to stand for the unscheduled function there)."""
+    names = symbols(task.func)
+    checked = [(dims, iterations(task.func, dict(zip(names, dims))) > _AFFORDABLE) for dims in task.checked]
+    # One affordable size is enough: the default is compared with the unscheduled function there.
+    affordable = [c for c in checked if not c[1]]
+    return affordable or checked
+
+
+def calls_of_a_turn(default_us: float) -> int:
+    """How many calls a turn has when one takes about so long."""
+    return int(min(_MOST_CALLS, max(1, _TURN_S * 1e6 // max(default_us, 1.0))))
+
+
+def worth_timing(probe: Callable[[], float], default_us: float, candidate: int) -> float:
+    """The first time of a candidate in us; `Failure` with `protocol.SLOWER` when it is hopeless twice.
+
+    A long call is a single shot, which other work on the machine may have met.
+    """
+    us = probe()
+    if us > _HOPELESS * default_us:
+        us = min(us, probe())
+    if us > _HOPELESS * default_us:
+        raise Failure(p.SLOWER, f"{us:.0f} us at its first run, the default takes {default_us:.0f} us", candidate)
+    return us
