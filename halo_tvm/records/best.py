@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .log import TuningLog
-from .record import Fingerprint, Record
+from .record import Fingerprint, Record, measured_again, unlikeness
 
 
 @dataclass(frozen=True)
@@ -60,17 +60,22 @@ def _choice(
 
 
 def _why(record: Record, usable: Sequence[Record], target: Fingerprint) -> str:
-    same = [r for r in usable if r.cores == target.cores]
-    if len(usable) == 1:
-        reason = "the only record"
-    elif record.cores == target.cores and len(same) < len(usable):
-        reason = f"of {len(usable)} records " + (
-            "the one" if len(same) == 1 else f"the largest lower bound of the {len(same)}"
+    # In look-up order: of one decision that a machine measured several times the latest comes first.
+    latest = list({measured_again(r): r for r in reversed(usable)}.values())
+    rank = unlikeness(record, target)
+    alike = [r for r in latest if unlikeness(r, target) == rank]
+    machine = (" and caches, as the target has", ", as the target has, but other caches", "")[rank]
+    where = f"measured with {record.cores} cores{machine}"
+    if len(latest) == 1:
+        reason = "the only record" if len(usable) == 1 else f"the latest of {len(usable)} measurements of one decision"
+    elif len(alike) < len(latest):
+        reason = f"of {len(latest)} records " + (
+            "the one" if len(alike) == 1 else f"the largest lower bound of the {len(alike)}"
         )
-        return f"{reason} measured with {target.cores} cores, as the target has"
+        return f"{reason} {where}"
     else:
-        reason = f"the largest lower bound of {len(usable)} records"
-    return reason + ("" if record.cores == target.cores else f", measured with {record.cores} cores")
+        reason = f"the largest lower bound of {len(latest)} records"
+    return reason + (f", {where}" if rank else "")
 
 
 def _why_not(hints: Sequence[Record], target: Fingerprint, version: int | None) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..errors import UsageError
-from .record import IMPROVED, BadLine, Record, parse_line
+from .record import IMPROVED, BadLine, Record, measured_again, parse_line
 from .store import FILE, Line, replace_file
 from .verify import examined
 
@@ -31,10 +31,10 @@ def export(files: Sequence[Path], directory: Path) -> tuple[list[Exported], list
     """Write the winners in `files` to `directory/<target key>/records.jsonl`, each where it beats what is there.
 
     A winner is the record of the latest version of its rule with the largest lower bound, one for each number of
-    cores. Also returns why lines of `files` were left out, by file and line. `UsageError` when a file cannot be
+    cores; of the measurements of one decision on one machine only the latest counts. Also returns why lines of `files` were left out, by file and line. `UsageError` when a file cannot be
     read, when no line is a record, and when `directory` has lines that do not verify: they would be lost.
     """
-    found: dict[str, dict[_Key, Record]] = {}
+    found: dict[str, dict[_Key, list[Record]]] = {}
     left_out: list[str] = []
     whole = 0
     for path in files:
@@ -46,7 +46,7 @@ def export(files: Sequence[Path], directory: Path) -> tuple[list[Exported], list
             else:
                 whole += 1
                 if record.outcome == IMPROVED:
-                    _keep(found.setdefault(path.parent.name, {}), record)
+                    found.setdefault(path.parent.name, {}).setdefault(_key(record), []).append(record)
     if left_out and not whole:
         raise UsageError(
             f"records to export were expected, but none of {len(left_out)} lines is one (the first: {left_out[0]}): "
@@ -55,23 +55,27 @@ def export(files: Sequence[Path], directory: Path) -> tuple[list[Exported], list
     return [_write(directory / key / FILE, winners) for key, winners in sorted(found.items())], left_out
 
 
-def _write(path: Path, winners: dict[_Key, Record]) -> Exported:
+def _write(path: Path, found: dict[_Key, list[Record]]) -> Exported:
     counts = {"new": 0, "better": 0, "kept": 0}
 
     def change(lines: list[Line]) -> bytes:
-        kept: dict[_Key, Record] = {}
-        texts: dict[_Key, str] = {}  # lines that stay, stay as they are
+        there: dict[_Key, list[Record]] = {}
+        texts: dict[int, str] = {}  # by the record's identity: lines that stay, stay as they are
         for line in lines:
             record = _existing(path, line)
-            if _keep(kept, record):
-                texts[_key(record)] = line.text.strip() + "\n"
-        for key, record in winners.items():
-            was_there = key in kept
-            wins = _keep(kept, record)
-            counts["kept" if not wins else "better" if was_there else "new"] += 1
-            if wins:
-                texts[key] = replace(record, timestamp="", run="").line()
-        return "".join(texts[key] for key in sorted(texts)).encode()
+            there.setdefault(_key(record), []).append(record)
+            texts[id(record)] = line.text.strip() + "\n"
+        written = []
+        for key in sorted(there.keys() | found.keys()):
+            old, new = there.get(key, []), found.get(key, [])
+            before = _best(old) if old else None
+            best = _best([*old, *new])
+            if before is not None and _anonymous(best) == _anonymous(before):
+                best = before
+            if new:
+                counts["kept" if best is before else "better" if old else "new"] += 1
+            written.append(texts[id(best)] if id(best) in texts else _anonymous(best).line())
+        return "".join(written).encode()
 
     replace_file(path, change)
     return Exported(path.parent.name, **counts)
@@ -87,13 +91,14 @@ def _existing(path: Path, line: Line) -> Record:
         ) from bad
 
 
-def _keep(kept: dict[_Key, Record], record: Record) -> bool:
-    """Put `record` into `kept` when it is better than what is there."""
-    other = kept.get(_key(record))
-    if other is not None and _rank(record) <= _rank(other):
-        return False
-    kept[_key(record)] = record
-    return True
+def _best(records: Sequence[Record]) -> Record:
+    """The winner among `records`; those without a timestamp were exported before, and are the oldest."""
+    latest = {measured_again(r): r for r in sorted(records, key=lambda r: r.timestamp)}
+    return max(latest.values(), key=_rank)
+
+
+def _anonymous(record: Record) -> Record:
+    return replace(record, timestamp="", run="")
 
 
 def _key(record: Record) -> _Key:

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .index import Index
-from .record import IMPROVED, MEASURED, Fingerprint, Record
+from .record import IMPROVED, Fingerprint, Record, measured_again, unlikeness
 from .store import FILE, TRIALS, append
-from .trials import Trials
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,6 @@ class TuningLog:
         self._records: dict[tuple[str, str], list[Record]] = {}  # usable on this target, in look-up order
         self._hints: dict[tuple[str, str], list[Record]] = {}  # of smaller ISA levels
         self._failures = 0  # in files that old releases wrote
-        self._trials: Trials | None = None
         self._index = Index(target)
         self._directory: list[int] = []  # of each file in the index
         self._smaller_isa = 0
@@ -90,8 +88,9 @@ class TuningLog:
     def best(self, workload: str, rule: str, version: int, *, readable: str = "") -> Record | None:
         """The record to apply, or None, which is counted as a miss and reported under `readable`.
 
-        The first directory that has a usable record decides; within it those measured with as many
-        cores as the target's come first, then the largest lower bound of the speed-up, then the latest.
+        The first directory that has a usable record decides. Within it, those measured with the target's cores
+        and caches come first, then those with its cores; of the measurements of one decision on one
+        machine only the latest counts; then the largest lower bound of the speed-up decides, then the latest.
         """
         self._examine(workload)
         key = (workload, rule)
@@ -110,12 +109,6 @@ class TuningLog:
         self._examine(workload)
         own = self._records.get((workload, rule), [])
         return sorted(own, key=lambda r: r.rule_version != version) + self._hints.get((workload, rule), [])
-
-    def failed(self, workload: str, rule: str, version: int) -> list[Record]:
-        """Decisions that failed for this workload on this target before; reads the trials when first asked."""
-        if self._trials is None:
-            self._trials = Trials.open(self.directories, self.target)
-        return [r for r in self._trials.of(workload, rule, version) if r.outcome != MEASURED]
 
     def nearest(
         self, family: str, extents: Sequence[int], rule: str, version: int, *, exclude: str, most: int = 4
@@ -168,9 +161,18 @@ class TuningLog:
         """Parse the lines of `workload` and put them into look-up order, the first time."""
         found = self._index.take(workload)
         # Stable sorts, the last criterion first; files were indexed in look-up order.
+        found.sort(key=lambda entry: entry[1].timestamp)
         found.reverse()
+        seen: set[tuple[int, str]] = set()
+        older: set[int] = set()
+        for file, record in found:
+            what = self._directory[file], measured_again(record)
+            if what in seen:
+                older.add(id(record))
+            seen.add(what)
         found.sort(key=lambda entry: entry[1].speedup_low, reverse=True)
-        found.sort(key=lambda entry: entry[1].cores != self.target.cores)
+        found.sort(key=lambda entry: id(entry[1]) in older)
+        found.sort(key=lambda entry: unlikeness(entry[1], self.target))
         found.sort(key=lambda entry: self._directory[entry[0]])
         for _, record in found:
             key = (record.workload, record.rule)

@@ -22,6 +22,7 @@ _LARGEST = 1 << 63  # of an integer; what reads records computes with floats and
 _SINCE_2 = frozenset({"family", "extents", "stage", "run"})
 
 
+_CACHES = ("l1_bytes", "l2_bytes", "l3_bytes")
 _CHECKSUM = re.compile(r',"checksum":"([0-9a-f]{16})"')
 
 
@@ -181,6 +182,20 @@ def check_target(record: Record, target: Fingerprint) -> None:
         raise BadLine("larger_isa", f"ISA level {record.isa!r} is not known to {target.machine}")
     if target.isas.index(record.isa) > target.isas.index(target.isa):
         raise BadLine("larger_isa", f"measured for {record.isa}, larger than the target's {target.isa}")
+
+
+def unlikeness(record: Record, target: Fingerprint) -> int:
+    """0: measured with the cores and the caches of `target`; 1: with its cores; 2: with another number of them."""
+    if record.cores != target.cores:
+        return 2
+    return int(any(record.target.get(name) != getattr(target, name) for name in _CACHES))
+
+
+def measured_again(record: Record) -> str:
+    """What is the same when a machine measures one decision again: look-up takes the latest of those."""
+    machine = [record.isa, record.cores, *(record.target.get(name) for name in _CACHES)]
+    parts = [record.workload, record.rule, record.rule_version, dict(record.decision), record.outcome, machine]
+    return json.dumps(parts, sort_keys=True)
 
 
 # A field's JSON type by its annotation; what is neither plain nor a map holds sequences, which reading converts.

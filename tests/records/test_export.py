@@ -56,6 +56,14 @@ def test_only_what_is_better_replaces(tmp_path):
     assert [r.decision["tile"] for r in kept(tmp_path)] == [3, 2, 8]
 
 
+def test_the_latest_measurement_of_a_decision_replaces_a_lucky_one(tmp_path):
+    exported(tmp_path, record("w0", low=1.5), record("w0", low=1.9, timestamp="2025"))
+    assert [r.speedup_low for r in kept(tmp_path)] == [1.5]
+    assert exported(tmp_path, record("w0", low=1.2, timestamp="2027")) == {"new": 0, "better": 1, "kept": 0}
+    assert [r.speedup_low for r in kept(tmp_path)] == [1.2]
+    assert exported(tmp_path) == {"new": 0, "better": 0, "kept": 1}
+
+
 def test_lines_that_stay_stay_as_they_are(tmp_path):
     """Of an older schema, say, or with a timestamp."""
     commit(tmp_path / "kept", fingerprint(), [record("w9", low=9)])

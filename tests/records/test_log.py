@@ -23,7 +23,7 @@ def test_round_trip(tmp_path):
     log = open_log(tmp_path)
     assert log.best("w0", "toy", 1) == record()
     assert log.best("w1", "toy", 1, readable="linear[m]") is None
-    assert log.failed("w1", "toy", 1)[0].message == "signal 11"
+    assert Trials.open([tmp_path], fingerprint()).of("w1", "toy", 1)[0].message == "signal 11"
     report = log.report()
     assert (report.usable, report.failures, report.hits, report.misses) == (1, 0, 1, 1)  # compiling reads no trials
     assert report.missed == ("linear[m] (toy)",)
@@ -192,6 +192,33 @@ def test_order_of_preference(tmp_path):
     assert open_log(tmp_path, cores=64).best("w0", "toy", 1).decision == {"tile": 1}
 
 
+def test_the_latest_measurement_of_a_decision_counts(tmp_path):
+    """A lucky interval does not outlive a sober one, wherever in the file they stand."""
+    def at(day, **changes):
+        return record(timestamp=f"2026-01-{day:02}T00:00:00+00:00", **changes)
+
+    for number, order in enumerate([(0, 1, 2), (2, 1, 0), (1, 0, 2)]):
+        lines = [at(1, low=1.9, tile=1), at(9, low=1.1, tile=1), at(5, low=1.3, tile=2)]
+        commit(tmp_path / str(number), fingerprint(), [lines[i] for i in order])
+        log = open_log(tmp_path / str(number))
+        assert log.best("w0", "toy", 1) == lines[2] and log.report().usable == 3
+    # Another version of the rule, and another machine, measure something else.
+    other = {**fingerprint().facts(), "l2_bytes": 2 << 20}
+    more = [at(8, low=1.7, tile=3), at(9, low=1.1, tile=3, version=2), at(9, low=1.05, tile=3, target=other)]
+    commit(tmp_path / "0", fingerprint(), more)
+    assert open_log(tmp_path / "0").best("w0", "toy", 1) == more[0]
+
+
+def test_the_same_caches_come_before_others(tmp_path):
+    def with_l2(size_bytes, **changes):
+        return record(target={**fingerprint().facts(), "l2_bytes": size_bytes}, **changes)
+
+    commit(tmp_path, fingerprint(), [with_l2(2 << 20, low=1.9, tile=1), record(low=1.1, tile=2)])
+    assert open_log(tmp_path).best("w0", "toy", 1).decision == {"tile": 2}
+    third = replace(fingerprint(), l2_bytes=512 << 10)
+    assert TuningLog.open([tmp_path], third).best("w0", "toy", 1).decision == {"tile": 1}
+
+
 def test_first_directory_decides(tmp_path):
     commit(tmp_path / "a", fingerprint(), [record(low=1.1, tile=1)])
     commit(tmp_path / "b", fingerprint(), [record(low=1.9, tile=2), record("w1", tile=7)])
@@ -253,7 +280,6 @@ def test_the_outcome_decides_the_file(tmp_path):
     assert parse_line(path.with_name("trials.jsonl").read_text().splitlines()[0]) == trial
     log = open_log(tmp_path)
     assert log.best("w0", "toy", 1) and log.best("w1", "toy", 1) is None
-    assert [r.outcome for r in log.failed("w1", "toy", 1)] == ["crash"]
     trials = Trials.open([tmp_path, tmp_path / "missing"], fingerprint())
     assert [r.outcome for r in trials.of("w1", "toy", 1)] == ["measured", "crash"]
     assert not trials.of("w1", "toy", 2) and not trials.of("w0", "toy", 1)
@@ -264,7 +290,8 @@ def test_failures_that_old_releases_kept_among_records_are_trials(tmp_path):
     append(tmp_path, fingerprint().key, [record("w0"), record("w0", outcome="crash", tile=4)])
     log = open_log(tmp_path)
     assert log.report().failures == 1 and log.best("w0", "toy", 1).decision == {"tile": 8}
-    assert [r.decision for r in log.failed("w0", "toy", 1)] == [{"tile": 4}]
+    trials = Trials.open([tmp_path], fingerprint())
+    assert [r.decision for r in trials.of("w0", "toy", 1)] == [{"tile": 4}]
 
 
 def test_nearest(tmp_path):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from log_lines import fingerprint, record
 
-from halo_tvm.records import TuningLog
+from halo_tvm.records import Trials, TuningLog
 from halo_tvm.records.best import choices
 from halo_tvm.records.log import commit
 from halo_tvm.records.merge import merge
@@ -38,7 +38,8 @@ def test_what_only_the_other_machine_knows_is_used(log):
     assert opened.best("theirs", "toy", 1).decision == {"tile": 2}
     assert opened.report().hits == 1 and not opened.report().refused
     assert [r.workload for r in opened.nearest("f", (16,), "toy", 1, exclude="x")] == ["theirs"]
-    assert [r.decision for r in opened.failed("theirs", "toy", 1)] == [{"tile": 3}]
+    trials = Trials.open([log], SMALL).of("theirs", "toy", 1)
+    assert [(r.outcome, r.decision) for r in trials] == [("wrong_result", {"tile": 3})]
 
 
 def test_each_machine_prefers_its_own_measurement(log):
@@ -62,7 +63,7 @@ def test_the_choice_is_explained(log, tmp_path):
     found = {c.workload: c for c in choices([log, tmp_path / "theirs"], SMALL, {"toy": 1})}
     assert found["both"].record.decision == {"tile": 4} and found["both"].directory == log
     assert found["both"].reason == (
-        "of 2 records the one measured with 2 cores, as the target has, before later directories"
+        "of 2 records the one measured with 2 cores and caches, as the target has, before later directories"
     )
     assert found["theirs"].reason == "the only record, measured with 64 cores, before later directories"
     assert found["lower"].record is None and "measured at small, smaller than middle" in found["lower"].reason
@@ -70,6 +71,24 @@ def test_the_choice_is_explained(log, tmp_path):
     assert newer["both"].record is None and "version 1 of the rule, which is now 2" in newer["both"].reason
     unknown = choices([log], SMALL, {})
     assert all(c.record is None and "no such rule" in c.reason for c in unknown) and len(unknown) == 3
+
+
+def test_what_decided_between_several_is_said(tmp_path):
+    def reason():
+        return choices([tmp_path], SMALL, {"toy": 1})[0].reason
+
+    other = replace(SMALL, l2_bytes=2 << 20)
+    commit(tmp_path, SMALL, [made_on(SMALL, "w", low=1.9), made_on(SMALL, "w", low=1.2, timestamp="2027")])
+    assert reason() == "the latest of 2 measurements of one decision"
+    commit(tmp_path, SMALL, [made_on(other, "w", tile=2, low=1.8)])
+    assert reason() == "of 2 records the one measured with 2 cores and caches, as the target has"
+    commit(tmp_path, SMALL, [made_on(SMALL, "w", tile=3, low=1.3)])
+    assert reason() == "of 3 records the largest lower bound of the 2 measured with 2 cores and caches, as the target has"
+    assert choices([tmp_path], SMALL, {"toy": 1})[0].record.decision == {"tile": 3}
+    third = choices([tmp_path], replace(SMALL, l1_bytes=1), {"toy": 1})[0]
+    assert third.reason == (
+        "the largest lower bound of 3 records, measured with 2 cores, as the target has, but other caches"
+    )
 
 
 def test_the_explanation_is_that_of_look_up(log, tmp_path):

@@ -17,7 +17,8 @@ from landscape import FakeLab
 from halo_tvm.config import TuneConfig
 from halo_tvm.errors import EnvironmentProblem, NoValidTrial
 from halo_tvm.lookup import fingerprint_of
-from halo_tvm.records import Fingerprint, TuningLog, workload_key
+from halo_tvm.records import Fingerprint, Trials, TuningLog, workload_key
+from halo_tvm.records.record import MEASURED
 from halo_tvm.tuning import progress as progress_module
 from halo_tvm.tuning import result as r
 from halo_tvm.tuning import tuner as tuner_module
@@ -116,8 +117,8 @@ def test_failures_have_a_class_and_the_run_goes_on(tmp_path, space):
         result
     )
     assert task.outcome == r.IMPROVED and task.decision["mode"] == "plain"
-    log = TuningLog.open([tmp_path / "log"], fingerprint_of(toy_rules.target()))
-    failed = log.failed(task.key, "toy", 1)
+    trials = Trials.open([tmp_path / "log"], fingerprint_of(toy_rules.target())).of(task.key, "toy", 1)
+    failed = [t for t in trials if t.outcome != MEASURED]
     assert {f.decision["mode"]: f.outcome for f in failed} == FAILING and all(f.message for f in failed)
     assert result.worker_restarts == 2
 
