@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
 from pathlib import Path
 
 from ..errors import Declined, UsageError
 from ..lookup import fingerprint_of
 from ..passes.schedule import rule_for as rule_of_target
-from ..records.decision import decision_to_plain
 from ..records.home import check_writable_log, user_logs
 from ..records.log import commit as append
-from ..records.record import IMPROVED, Record
-from ..records.workload import family_of
-from ..tuning.recording import versions
+from ..tuning.recording import Recorder
+from ..tuning.search.outcome import Confirmed
 from ._measuring import Comparison, compare
 from ._tasks import Task
 
@@ -41,28 +38,10 @@ def commit(
             f"{comparison.speedup:.3f}x as fast with a lower bound of {comparison.low:.3f}: nothing is written; "
             "measure with more rounds, or keep the default"
         )
-    family, extents = family_of(task.func)
+    c = comparison
     fingerprint = fingerprint_of(task.target)
-    record = Record(
-        workload=task.key,
-        readable=task.name,
-        rule=task.rule.name,
-        rule_version=task.rule.version,
-        decision=decision_to_plain(decision),
-        outcome=IMPROVED,
-        target=fingerprint.facts(),
-        versions=versions(),
-        sizes=comparison.task.tuning.sizes,
-        candidate_us=_rounded(comparison.b_us),
-        default_us=_rounded(comparison.a_us),
-        speedup=round(comparison.speedup, 4),
-        speedup_low=round(comparison.low, 4),
-        timestamp=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        family=family,
-        extents=extents,
-        stage=_STAGE,
-    )
-    return append(directory, fingerprint, [record])
+    confirmed = Confirmed(decision, c.a_us, c.b_us, c.speedup, c.low, c.high, stage=_STAGE)
+    return append(directory, fingerprint, [Recorder(fingerprint, run="", seed=0).winner(task.tuning, confirmed)])
 
 
 def _check_rule(task: Task, decision: object) -> None:
@@ -88,12 +67,13 @@ def _check_comparison(task: Task, decision: object, comparison: Comparison) -> N
             f"expected a comparison of ({task.describe(decision)}) with the default of this task, found {c!r}: "
             "give explore.compare(task, decision), or no comparison"
         )
+    if not c.cold:
+        raise UsageError(
+            "expected a comparison with weights from memory, as in a model, found one with cold=False: compare again "
+            "without it, or give no comparison"
+        )
     if c.task.sizes != task.sizes or c.rounds < CONFIRMED_ROUNDS:
         raise UsageError(
             f"expected a comparison at all sizes of the task with at least {CONFIRMED_ROUNDS} rounds, found "
             f"{c.rounds} rounds at {list(c.task.sizes)}: compare again, or give no comparison"
         )
-
-
-def _rounded(samples: tuple[tuple[float, ...], ...]) -> tuple[tuple[float, ...], ...]:
-    return tuple(tuple(round(us, 3) for us in row) for row in samples)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean
 
+from ..tuning.search.ranking import spearman
 from ._estimates import Estimates
 from ._measuring import Measured, Measurements
 
@@ -66,18 +67,8 @@ def at_random(measurements: Measurements, *, orders: int = 300, seed: int = 0) -
 def rank_correlation(measurements: Measurements, estimates: Estimates) -> float:
     """Spearman's: 1 when predictions put the decisions in the measured order, 0 when they say nothing."""
     rows = measurements.timed
-    predicted = _ranks([estimates.of(row.decision).score for row in rows])
-    measured = _ranks([-row.speedup_by_fastest for row in rows])
-    middle = mean(predicted)
-    covariance = sum((a - middle) * (b - middle) for a, b in zip(predicted, measured))
-    spread = sum((a - middle) ** 2 for a in predicted) * sum((b - middle) ** 2 for b in measured)
-    return covariance / spread**0.5 if spread else 0.0
-
-
-def _ranks(values: Sequence[float]) -> list[float]:
-    """Places from 0; equal values share the mean of their places."""
-    ordered = sorted(values)
-    return [ordered.index(v) + (ordered.count(v) - 1) / 2 for v in values]
+    predicted = [-estimates.of(row.decision).score for row in rows]
+    return spearman(predicted, [row.speedup_by_fastest for row in rows]) or 0.0
 
 
 def _distance(a: object, b: object) -> int:

@@ -116,6 +116,7 @@ class Comparison:
     speedup: float
     low: float
     high: float
+    cold: bool = True  # weights came from memory
 
     @property
     def rounds(self) -> int:
@@ -213,7 +214,7 @@ def compare(
         )
     ids = {timed.default: p.DEFAULT_ID, **{decision: i for i, decision in built.items()}}
     a_us, b_us = samples[ids[a]], samples[ids[b]]
-    return Comparison(timed, a, b, a_us, b_us, *_speedup(timed, a_us, b_us))
+    return Comparison(timed, a, b, a_us, b_us, *_speedup(timed, a_us, b_us), cold=cold)
 
 
 def _prepare(
