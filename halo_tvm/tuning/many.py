@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -94,9 +95,14 @@ def _joined(a: Task, b: Task) -> Task:
     for task in (a, b):
         for size in task.sizes:
             weights[size.dims] = weights.get(size.dims, 0.0) + size.weight * task.count / (a.count + b.count)
-    # Lightest first, as `timed_sizes` gives them.
-    sizes = tuple(Size(dims, weight) for dims, weight in sorted(weights.items()))
+    # Lightest first: `take` runs a candidate at the last one.
+    sizes = tuple(Size(dims, weight) for dims, weight in sorted(weights.items(), key=_work))
     return replace(a, count=a.count + b.count, sizes=sizes, checked=tuple(dict.fromkeys((*a.checked, *b.checked))))
+
+
+def _work(entry: tuple[tuple[int, ...], float]) -> tuple[int, tuple[int, ...]]:
+    dims, _ = entry
+    return math.prod(dims), dims
 
 
 def by_model(

@@ -29,7 +29,7 @@ class Place:
             return None
         from .measure.rpc import make_rpc_lab
 
-        return make_rpc_lab(self.target, options, self.address, self.key, seed=seed)
+        return make_rpc_lab(self.target, options, self.address, self.key, seed=seed, fingerprint=self.fingerprint)
 
 
 def place_of(config: TuneConfig, target: Target | None = None) -> Place:
@@ -55,6 +55,11 @@ def place_of(config: TuneConfig, target: Target | None = None) -> Place:
                 "say what it is: start its server with `halo-tvm rpc server`, or name the level, e.g. x86:avx2"
             )
         target = resolve(config.target, host=device.host, cores=config.threads or device.threads or None)
+    if config.threads and device.threads and config.threads != device.threads:
+        raise UsageError(
+            f"--threads {config.threads} was given, but the device under the key {config.device_key} runs kernels with "
+            f"{device.threads} threads: start its server with `--threads {config.threads}`, or leave --threads out"
+        )
     refuse_other_targets(device, target, config.device_key)
     return Place(target, device.fingerprint(target), address, config.device_key)
 

@@ -20,6 +20,7 @@ from halo_tvm.config import TuneConfig
 from halo_tvm.errors import EnvironmentProblem, NoValidTrial, UnsupportedModel, UsageError
 from halo_tvm.models import PRESETS
 from halo_tvm.models.gpt2 import GPT2Config
+from halo_tvm.records import Size
 from halo_tvm.report import schema
 from halo_tvm.targets.x86 import X86
 from halo_tvm.tuning import many, tune_model
@@ -210,6 +211,18 @@ def test_weights_and_sizes_are_merged() -> None:
     assert many.merged(models[2:]) == Tasks((), ())
 
 
+def test_merged_sizes_are_in_order_of_work() -> None:
+    """The last one is where a candidate is first run, and has to be the heaviest."""
+    (task,) = tasks_of(tvm.IRModule({"f": toy_rules.function(64)}), toy_rules.target(), {"rows": (1, 8)}).tasks
+    dims = [((8, 1),), ((1, 512), (2, 3))]
+    both = [
+        many.Lowered(name, 1, Tasks((dataclasses.replace(task, sizes=tuple(Size(d, 1 / len(at)) for d in at)),), ()))
+        for name, at in zip("ab", dims)
+    ]
+    (shared,) = many.merged(both).tasks
+    assert [size.dims for size in shared.sizes] == [(2, 3), (8, 1), (1, 512)]
+
+
 def test_weights_of_sizes_count_in_the_summary(fake) -> None:
     mod = tvm.IRModule({"f": toy_rules.function(64)})
     tasks = tasks_of(mod, toy_rules.target(), {"rows": (1, 8)})
@@ -306,7 +319,8 @@ def test_a_remote_device_decides_level_threads_and_fingerprint(tmp_path, tiny, f
     assert (made.target.name, made.target.cores) == ("x86:avx2", 3)
     assert (made.fingerprint.cores, made.fingerprint.l3_bytes) == (3, 1 << 24)
     target, options, address, key, more = made.lab
-    assert (target, address, key, more) == (made.target, ("farm", 9190), "board", {"seed": 7})
+    assert (target, address, key) == (made.target, ("farm", 9190), "board")
+    assert more == {"seed": 7, "fingerprint": made.fingerprint}
     assert not options.cold_cache
     tune(tmp_path, "tiny", "deep", **remote, target="x86:avx2")
     assert fake.made[-1].lab is not None
@@ -315,6 +329,9 @@ def test_a_remote_device_decides_level_threads_and_fingerprint(tmp_path, tiny, f
     with pytest.raises(EnvironmentProblem, match="kernels of GPUs are not measured yet"):
         tune(tmp_path, "tiny", **remote, target="cuda:sm_90")
     assert len(asked) == 3, "what cannot be is refused before a device is taken"
+    with pytest.raises(UsageError, match="--threads 1 was given, but .* with 3 threads: start its server with"):
+        tune(tmp_path, "tiny", **remote, threads=1)
+    tune(tmp_path, "tiny", **remote, threads=3)
     monkeypatch.setattr(rpc, "device_behind", lambda address, key: dataclasses.replace(DEVICE, flags=frozenset()))
     with pytest.raises(UsageError, match="start its server with `halo-tvm rpc server`, or name the level"):
         tune(tmp_path, "tiny", **remote)

@@ -1,5 +1,6 @@
 """Tuning on devices: a tracker and two servers of our own on loopback, killed, refused, and lied to."""
 
+import dataclasses
 import io
 import json
 import os
@@ -30,6 +31,7 @@ from halo_tvm.tuning.measure import protocol as p
 from halo_tvm.tuning.measure.lab import Failure, LabOptions
 from halo_tvm.tuning.measure.rpc import make_rpc_lab, refuse_other_targets, serve
 from halo_tvm.tuning.measure.rpc.device import Device, device_of
+from halo_tvm.tuning.measure.rpc.session import Session
 from halo_tvm.tuning.measure.rpc.tracker import Tracker
 from halo_tvm.tuning.model import tune_module
 from halo_tvm.tuning.task import tasks_of
@@ -197,6 +199,25 @@ def test_candidates_on_devices(farm, space):
         assert lab.race([p.DEFAULT_ID], 1, 1, 100.0)
     wait_for(lambda: not any(server.sessions() for server in farm.servers))
     wait_for(lambda: f"2 of key '{KEY}'" in Tracker(farm.address).free())  # servers outlive their sessions
+
+
+def test_another_kind_of_machine_under_the_same_key(monkeypatch):
+    """Its times would be recorded as the first one's."""
+    one = Device(2, "x86_64", "", frozenset(), 1 << 15, 1 << 20, 1 << 24)
+    other = dataclasses.replace(one, threads=8, l3_bytes=1 << 25)
+    devices = [one, dataclasses.replace(one, model="a sibling"), other, one]
+    monkeypatch.setattr(Session, "begin", lambda self, lasting_s: devices.pop(0))
+    target, address = toy_rules.target(), ("127.0.0.1", 1)
+    options = LabOptions(threads=1, memory_bytes=2 << 30, builders=1)
+    refused = "devices of one kind.*under the key toy, but one has cores 8 instead of 2, l3_bytes 33554432 instead of"
+    with make_rpc_lab(target, options, address, KEY, seed=0) as lab:
+        lab._begin_session(1.0)
+        with pytest.raises(EnvironmentProblem, match=refused):
+            lab._begin_session(1.0)
+        assert lab.device == one
+    # What was asked before the run decides from the first session on.
+    with pytest.raises(EnvironmentProblem, match="cores 2 instead of 8"):
+        make_rpc_lab(target, options, address, KEY, seed=0, fingerprint=other.fingerprint(target)).__enter__()
 
 
 def test_a_wrong_key(farm):

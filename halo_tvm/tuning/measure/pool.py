@@ -16,7 +16,7 @@ from .child import Child, Trouble
 from .confined import arguments_of
 from .drift import Drift
 from .lab import Failure, LabOptions
-from .requests import OPEN_TIMES, SLOW_BUILDS, calls_of_a_turn, checked_sizes, task_request, worth_timing
+from .requests import OPEN_TIMES, SLOW_BUILDS, calls_of_a_turn, checks_of, task_request, worth_timing
 from .scratch import Scratch
 
 _MOST_BUILDERS = 8
@@ -244,7 +244,7 @@ class Pool:
         jobs: list[tuple[str, Job]] = []
         if state.default is None:
             jobs.append(("default", self._submit(state, state.task.default, _FULL, FIRST)))
-        checked = checked_sizes(state.task) if state.compare and not state.prepared else []
+        checked = checks_of(state.task) if state.compare and not state.prepared else []
         if state.plain is None and any(not by_default for _, by_default in checked):
             jobs.append(("plain", self._submit(state, None, _PLAIN, FIRST)))
         self._open_in_runner(state)

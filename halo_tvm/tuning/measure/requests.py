@@ -34,7 +34,7 @@ def task_request(task: Task, target: Target, vector_math: bool) -> dict:
     }
 
 
-def checked_sizes(task: Task) -> list[tuple[tuple[int, ...], bool]]:
+def checks_of(task: Task) -> list[tuple[tuple[int, ...], bool]]:
     """(size, whether the default has to stand for the unscheduled function there)."""
     names = symbols(task.func)
     checked = [(dims, iterations(task.func, dict(zip(names, dims))) > _AFFORDABLE) for dims in task.checked]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ....records.decision import decision_to_plain
+from ....records.record import Fingerprint
 from ....targets import Target, read_host
 from ...task import Task
 from .. import protocol as p
@@ -17,10 +18,10 @@ from ..builders import FIRST, Builders, Job
 from ..child import Gone, Trouble
 from ..confined import arguments_of
 from ..lab import Failure, LabOptions
-from ..requests import OPEN_TIMES, SLOW_BUILDS, calls_of_a_turn, checked_sizes, task_request, worth_timing
+from ..requests import OPEN_TIMES, SLOW_BUILDS, calls_of_a_turn, checks_of, task_request, worth_timing
 from ..scratch import Scratch
 from .device import Device
-from .session import Session, refuse_other_targets
+from .session import Session, refuse_other_machines, refuse_other_targets
 
 T = TypeVar("T")
 
@@ -68,7 +69,7 @@ class RpcLab:
 
     def __init__(
         self, target: Target, options: LabOptions, address: tuple[str, int], key: str, *, seed: int,
-        wait_s: float, session_s: float,
+        wait_s: float, session_s: float, fingerprint: Fingerprint | None = None,
     ) -> None:  # fmt: skip
         self._target = target
         self._options = options
@@ -82,6 +83,7 @@ class RpcLab:
             address, key, wait_s=wait_s, memory_bytes=options.memory_bytes, file_bytes=options.file_bytes
         )
         self._device: Device | None = None
+        self._fingerprint = fingerprint
         self._opened: dict[str, _Opened] = {}
         self._now: _Opened | None = None
         self._open_there: tuple[str, tuple[tuple[int, ...], ...]] | None = None
@@ -226,6 +228,9 @@ class RpcLab:
     def _begin_session(self, lasting_s: float) -> None:
         device = self._session.begin(lasting_s)
         refuse_other_targets(device, self._target, self._key)
+        found = device.fingerprint(self._target)
+        self._fingerprint = self._fingerprint or found
+        refuse_other_machines(found, self._fingerprint, self._key)
         self._device = self._device or device
 
     def _end_session(self) -> None:
@@ -263,7 +268,7 @@ class RpcLab:
         self._running = p.DEFAULT_ID
         path = str(self._now.plain.result.result().path)
         self._ask({"op": p.LOAD, "label": _PLAIN, "path": path, "check": None}, self._timeout_s)
-        checked = checked_sizes(task)
+        checked = checks_of(task)
         request = {"op": p.PREPARE, "plain": _PLAIN, "default": str(p.DEFAULT_ID), "checked": checked}
         self._ask(request, OPEN_TIMES * self._timeout_s)
         self._now.prepared = True

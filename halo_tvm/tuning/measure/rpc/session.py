@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 
 from ....errors import EnvironmentProblem
+from ....records.record import Fingerprint
 from ....targets import Target
 from ..child import Child, Gone, Trouble
 from ..confined import arguments_of
@@ -98,6 +100,18 @@ def refuse_other_targets(device: Device, target: Target, key: str) -> None:
             f"a device that runs {target.name} was expected under the key {key}, but {refusal}: "
             "correct --target or --device-key"
         )
+
+
+def refuse_other_machines(found: Fingerprint, wanted: Fingerprint, key: str) -> None:
+    """`EnvironmentProblem` when records of a device would be taken for those of another kind of machine."""
+    if found == wanted:
+        return
+    have, want = dataclasses.asdict(found), dataclasses.asdict(wanted)
+    differences = ", ".join(f"{name} {have[name]} instead of {want[name]}" for name in want if have[name] != want[name])
+    raise EnvironmentProblem(
+        f"devices of one kind were expected under the key {key}, but one has {differences}: give machines of another "
+        "kind, or with other threads, a key of their own"
+    )
 
 
 def device_behind(address: tuple[str, int], key: str, *, wait_s: float = 60.0) -> Device:
