@@ -14,7 +14,7 @@ from typing import TextIO
 import tvm
 
 from ..compiler import lower
-from ..config import TuneConfig, parse_address
+from ..config import TuneConfig
 from ..errors import NoValidTrial, UsageError
 from ..importers import import_model
 from ..models import PRESETS
@@ -24,8 +24,7 @@ from ..records.home import check_writable_log, log_dirs, user_logs
 from ..targets import Target, read_host
 from .budget import parse_budget
 from .many import by_model, lower_each, merged
-from .measure.lab import Lab, LabOptions
-from .measure.rpc import Device, device_behind, make_rpc_lab
+from .measure.lab import LabOptions
 from .model_list import ListedModel, once_each, read_model_list
 from .place import Place, place_of
 from .progress import Progress, say
@@ -182,20 +181,6 @@ def _unmeasured(tasks: Tasks, target: Target, config: TuneConfig) -> TuneResult:
 def _directory(config: TuneConfig) -> Path:
     """Where records are written."""
     return Path(config.log) if config.log else user_logs()
-
-
-def _device(config: TuneConfig) -> Device | None:
-    """What the device that `--rpc` and `--device-key` name says of itself; None when this machine measures."""
-    return device_behind(parse_address(config.rpc, "--rpc"), config.device_key) if config.rpc else None
-
-
-def _lab_there(config: TuneConfig, target: Target, options: TuneOptions) -> Lab | None:
-    """The lab on devices of the tracker; None when this machine measures."""
-    if not config.rpc:
-        return None
-    o = options
-    lab = LabOptions(o.threads, o.memory_bytes, o.timeout_s, o.modules, o.vector_math, cold_cache=config.cold_cache)
-    return make_rpc_lab(target, lab, parse_address(config.rpc, "--rpc"), config.device_key, seed=o.seed)
 
 
 def _memory_limit() -> int:
