@@ -9,7 +9,11 @@ import numpy as np
 
 
 class Board:
-    """Every decision is handed out once. Speed-ups are over the default and not confirmed."""
+    """Every decision is handed out once. Speed-ups are over the default and not confirmed.
+
+    Those of `full` were timed at every size, and by more than a first rung. They may become the best when it falls;
+    the others' numbers are of few rounds, at other sizes, and the luckiest of many.
+    """
 
     def __init__(
         self, default: object, space: Sequence[object], *, avoid: Iterable[object] = (), start: object | None = None
@@ -20,13 +24,13 @@ class Board:
         self.open = np.ones(len(self.space), dtype=bool)  # by index in `space`: not tried yet
         self._closed: set[object] = set()
         self.speedups: dict[object, float] = {}
+        self.full: set[object] = set()
         self.known = 0  # trials of a run that is resumed: not measured again
         # A spoiled start knows nothing of the default: it is a candidate like any other.
         self.best = default if start is None else start
         self.best_speedup = 1.0 if start is None else 0.0
         if start is None:
-            self.close(default)
-            self.speedups[default] = 1.0
+            self.measured(default, 1.0, full=True)
         for decision in avoid:
             if decision != default:
                 self.close(decision)
@@ -50,28 +54,28 @@ class Board:
         if decision in self._at:
             self.open[self._at[decision]] = True
 
-    def measured(self, decision: object, speedup: float) -> None:
-        """A candidate was timed; `wins` decides about the best."""
+    def measured(self, decision: object, speedup: float, *, full: bool) -> None:
+        """A candidate was timed; `settle` decides about the best."""
         self.close(decision)
-        self.speedups[decision] = speedup
+        self.speedups[decision] = 1.0 if decision == self.default else speedup
+        if full:
+            self.full.add(decision)
 
-    def wins(self, decision: object, speedup: float) -> None:
-        self.speedups[decision] = speedup
-        self.best, self.best_speedup = decision, speedup
-
-    def restate(self, speedup: float) -> None:
-        """The best was measured again; where the default turns out to be faster, that stands again."""
-        self.speedups[self.best] = self.best_speedup = speedup
-        if self.speedups.get(self.default, 0.0) > speedup:
-            self.best, self.best_speedup = self.default, self.speedups[self.default]
+    def settle(self, *also: object) -> None:
+        """The fastest of `full` and of `also` becomes the best."""
+        among = (*also, *(d for d in self.speedups if d in self.full))
+        self.best = max(among, key=self.speedups.__getitem__, default=self.default)
+        self.best_speedup = self.speedups.get(self.best, 0.0)
 
     def fails(self, decision: object) -> None:
-        """It does not work (any more); were it the best, the next best stands."""
+        """It does not work (any more); were it the best, the next best stands, of `full` where that has one."""
         self.close(decision)
         self.speedups.pop(decision, None)
+        self.full.discard(decision)
         if decision == self.best:
-            self.best = max(self.speedups, key=self.speedups.__getitem__, default=self.default)
-            self.best_speedup = self.speedups.get(self.best, 0.0)
+            self.settle()
+            if not self.beats_default:
+                self.settle(*self.speedups)
 
     @property
     def best_log(self) -> float:

@@ -45,13 +45,13 @@ class Descent:
     def go_round(self, board: Board) -> None:
         """Leave from another valley next time, where one was seen."""
         self._been.append(self._centre(board))
-        far = [d for d in board.speedups if all(distance(d, other) > 1 for other in self._been)]
+        far = [d for d in board.speedups if d in board.full and all(distance(d, other) > 1 for other in self._been)]
         self._aside = max(far, key=board.speedups.__getitem__, default=None)
 
     def _centre(self, board: Board) -> object:
         """Where steps leave from: the best, or what was found to be faster from aside."""
         while self._aside is not None:
-            near = [d for d in self.steps(self._aside) if d in board.speedups]
+            near = [d for d in self.steps(self._aside) if d in board.full]
             fastest = max((self._aside, *near), key=lambda d: board.speedups.get(d, 0.0))
             if fastest == self._aside:
                 return fastest

@@ -146,7 +146,7 @@ class Preparation:
                 if record.outcome != MEASURED:
                     board.close(decision)
                     continue
-                board.measured(decision, record.speedup)
+                board.measured(decision, record.speedup, full=False)
                 if record.speedup > (best[0] if best else 1.0):
                     best = record.speedup, decision
         if best is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -26,12 +26,21 @@ class Samples:
     def empty(cls, sizes: int) -> Samples:
         return cls([[] for _ in range(sizes)], [[] for _ in range(sizes)])
 
-    def speedup(self, weights: Sequence[float]) -> float:
-        """The weighted geometric mean over the sizes that were timed of the median ratio; 0 of nothing."""
+    @property
+    def rounds(self) -> int:
+        """Rounds at the size that has the fewest; 0 when one was not timed."""
+        return min(map(len, self.default_us))
+
+    def add(self, size: int, default_us: Sequence[float], candidate_us: Sequence[float]) -> None:
+        self.default_us[size] += default_us
+        self.candidate_us[size] += candidate_us
+
+    def speedup(self, weights: Sequence[float], sizes: Container[int] | None = None) -> float:
+        """The weighted geometric mean over the sizes that were timed (of `sizes`) of the median ratio; 0 of nothing."""
         timed = [
             (w, median(math.log(a / b) for a, b in zip(d, c)))
-            for w, d, c in zip(weights, self.default_us, self.candidate_us)
-            if d
+            for at, (w, d, c) in enumerate(zip(weights, self.default_us, self.candidate_us))
+            if d and (sizes is None or at in sizes)
         ]
         total = sum(w for w, _ in timed)
         return math.exp(sum(w * ratio for w, ratio in timed) / total) if total else 0.0
@@ -39,9 +48,13 @@ class Samples:
 
 @dataclass
 class Outcome:
-    """What a race came to: samples by candidate, and those that died while they were timed."""
+    """What a race came to: samples by candidate, and those that died while they were timed.
+
+    `last` holds the samples of the last rung alone: who got there was chosen by the rounds before, which flatter.
+    """
 
     samples: dict[int, Samples] = field(default_factory=dict)
+    last: dict[int, Samples] = field(default_factory=dict)
     failed: dict[int, Failure] = field(default_factory=dict)
     finalists: list[int] = field(default_factory=list)  # who ran in the last rung, the best first
 
@@ -54,7 +67,7 @@ def halving(
     """Race `candidates`; from the second rung on (or in the only one) the best so far, `standing`, joins them.
 
     `affordable(seconds)` says whether there is time for a rung. A first rung whose best speed-up is below
-    `hopeless` ends the race. A candidate that dies is blamed and leaves;
+    `hopeless` (a figure at the same sizes) ends the race. A candidate that dies is blamed and leaves;
     `Failure` passes when the default is to blame, or nobody.
     """
     outcome = Outcome()
@@ -65,6 +78,7 @@ def halving(
         ids = [*running, *([standing] if joins else [])]
         if not running or not affordable(rung_s(len(ids), rung.rounds, [default_us[s] for s in sizes])):
             break
+        outcome.last = {}
         for size in sizes:
             _time(lab, ids, size, rung.rounds, default_us, outcome)
             ids = [i for i in ids if i not in outcome.failed]
@@ -89,9 +103,8 @@ def _time(lab: Lab, ids: Sequence[int], size: int, rounds: int, default_us: Sequ
             ids = [i for i in ids if i != failure.blamed]
             continue
         for i in ids:
-            samples = outcome.samples.setdefault(i, Samples.empty(len(default_us)))
-            samples.default_us[size] += times[p.DEFAULT_ID]
-            samples.candidate_us[size] += times[i]
+            for kept in (outcome.samples, outcome.last):
+                kept.setdefault(i, Samples.empty(len(default_us))).add(size, times[p.DEFAULT_ID], times[i])
         return
 
 

@@ -32,7 +32,7 @@ from .outcome import (
     Tally,
     Trial,
 )  # fmt: skip
-from .race import Samples, halving, rung_s
+from .race import Outcome, Samples, cheap_sizes, halving, rung_s
 from .ranked import Ranked
 from .ranking import Ranking
 from .records import FromRecords
@@ -45,6 +45,7 @@ UNTESTED = 0.1  # the gain that an unknown space may hold
 _DECAY = 0.5  # of the predicted gain with each batch that brought nothing
 _SLOWER = 1 / 3  # about the speed-up of what is not worth timing
 _HOPELESS = 0.9  # of the best so far: a first rung that shows nothing faster ends the race
+_FROM_OUTSIDE = {p.CRASH, p.TIMEOUT, p.OUT_OF_MEMORY}  # may befall whoever is measured: forgiven once in a task
 _CONFIRMED_AT_MOST = 3  # candidates that fail in the form that ships before the task gives up
 
 
@@ -89,41 +90,49 @@ class Search:
         self._headroom = headroom(self._default_us, roofline_us, self._weights)
         self._now = now
         self._ahead: dict[object, int] = {}  # ordered before the last race: decision -> id
+        self._racing: list[int] = []  # the batch in work
         self._best_id: int | None = p.DEFAULT_ID if start is None else None
         self._by: dict[object, str] = {}  # decision -> the stage that proposed it
+        self._cheap = cheap_sizes(self._default_us, self._weights)
+        self._cheap_speedups: dict[object, float] = {}  # at those sizes
         self._idle = 0
         self._cycle: list[Ranked | Descent] = []  # ranking and descent, once they were through
         self._cycle_best: object = None  # what was best when they began
         self._fruitless = 0
         self._entered = False
+        self._is_forgiven = False
         self.tally = Tally()
         self.trials: list[Trial] = []
         self.stages: dict[str, TaskStage] = {}
         self.ended = "" if self._stages else NO_STAGE
 
     def run(self, clock: Clock, most: int | None = None) -> Confirmed | None:
-        """The confirmed best candidate (which may not be faster), or None when the default was never beaten.
+        """The confirmed best of `most` candidates (it may not be faster), or None when the default was never beaten.
 
         Ends for the reasons in `ended`; part of the clock is kept to confirm. Raises `Failure` when the
         default itself fails.
         """
         self.enter()
-        while self.step(clock, most):
+        while self.step(clock, None if most is None else most - self.tally.tried):
             pass
         return self.confirm()
 
     def enter(self) -> None:
         """The task becomes the lab's open one."""
-        self._lab.open(self.task)
         self._entered = True
+        try:
+            self._lab.open(self.task)
+        except Failure as failure:
+            self._forgive(failure)
 
     def leave(self) -> None:
         """Another task's turn: nothing of this one stays in the lab. The best is built again when it is needed."""
         if self._entered:
-            held = [*self._ahead.values(), *([self._best_id] if self._best_id else [])]
+            held = [*self._ahead.values(), *self._racing, *([self._best_id] if self._best_id else [])]
             if held:
                 self._lab.drop(held)
         self._ahead.clear()
+        self._racing = []
         self._best_id = p.DEFAULT_ID if self.board.best == self.task.default else None
         self._entered = False
 
@@ -164,7 +173,17 @@ class Search:
             stage = self._stage()
         if stage is None:
             return False
-        self._batch(stage, wanted, size, clock, began)
+        batch = self._choose(wanted, size)
+        try:
+            self._batch(stage, batch, size, clock, began)
+        except Failure as failure:
+            self._forgive(failure)
+            failed = {decision for decision, _, _ in self.tally.failed}
+            for decision in batch:
+                if decision not in self.board.speedups and decision not in failed:
+                    self.board.reopen(decision)
+                    if self._by[decision] != stage.name:
+                        self._first[decision] = self._by[decision]
         return not self.ended
 
     def confirm(self) -> Confirmed | None:
@@ -182,8 +201,9 @@ class Search:
                 return self._confirmed()
             except Failure as failure:
                 if failure.blamed is None or failure.blamed != self._best_id:
-                    raise
-                self._lose_best(failure)
+                    self._forgive(failure)
+                else:
+                    self._lose_best(failure)
         return None
 
     # One batch
@@ -214,12 +234,19 @@ class Search:
         else:
             self.ended = reason
 
-    def _batch(self, stage: Stage, wanted: list[object], size: int, clock: Clock, began: float) -> None:
+    def _forgive(self, failure: Failure) -> None:
+        """The process that measures died, but no candidate is to blame: once that may have come from outside."""
+        if self._is_forgiven or failure.kind not in _FROM_OUTSIDE:
+            raise failure
+        self._is_forgiven = True
+        self.leave()
+        self.enter()
+
+    def _batch(self, stage: Stage, batch: list[object], size: int, clock: Clock, began: float) -> None:
         name = stage.name
         self._progress.stage(name)
         failed, tried, before = sum(self.tally.failures.values()), self.tally.tried, self.board.best_speedup
-        scores = {d: self.ranking.score(d) for d in (*self._first, *wanted)}
-        batch = self._choose(wanted, size)
+        scores = {d: self.ranking.score(d) for d in batch}
         owner = {d: self._first.pop(d, name) for d in batch}
         self._by.update(owner)
         ids = self._take(self._order(batch), owner, clock)
@@ -231,7 +258,9 @@ class Search:
         self.ranking.learn(known)
         if RANKED in self._effort.stages:
             self.ranking.refit()
-        won = self.board.best != best and self.board.best_speedup > before
+        # Over what the old best is now known to be; a change within the noise is no reason to go on.
+        beaten = self.board.speedups.get(best, before)
+        won = self.board.best in batch and self.board.best_speedup > (1.0 + LEAST_GAIN) * beaten
         self._idle = 0 if won else self._idle + 1
         row = self.stages.get(name) or TaskStage(name, 0, 0, 0.0, before, before)
         self.stages[name] = replace(
@@ -284,24 +313,30 @@ class Search:
         new = [d for d in batch if d not in self._ahead]
         lacks_best = self._best_id is None and self.board.best_speedup > 0
         if lacks_best:
-            new.append(self.board.best)
+            (self._best_id,) = self._lab.order([self.board.best])
         ids = dict(zip(new, self._lab.order(new) if new else ()))
-        if lacks_best:
-            self._best_id = ids.pop(self.board.best)
-            self._take_best()
         ids.update({d: self._ahead.pop(d) for d in batch if d in self._ahead})
+        self._racing = list(ids.values())
         for decision in batch:
             self.board.close(decision)
+        if lacks_best:
+            try:
+                self._take_best()
+            except Failure as failure:  # the next best stands
+                if failure.blamed is None:
+                    raise
+                self._lose_best(failure)
         return {ids[d]: d for d in batch}
 
     def _take_best(self) -> None:
-        """The best of before is in the lab again; when it cannot be, the next best stands."""
+        """The best, which was ordered, is in the lab again; one slow call is no reason to lose what was measured."""
         try:
             self._lab.take(self._best_id)
         except Failure as failure:
-            if failure.blamed is None:
+            if failure.kind != p.SLOWER:
                 raise
-            self._lose_best(failure)
+            (self._best_id,) = self._lab.order([self.board.best])
+            self._lab.take(self._best_id)
 
     def _lose_best(self, failure: Failure) -> None:
         """The best does not work any more; the next best stands, and is built when it is needed."""
@@ -349,9 +384,10 @@ class Search:
         if not ids:
             return []
         standing = self._best_id or None  # the default runs in any case
+        reached = self._cheap_speedups.get(self.board.best, self.board.best_speedup)
         outcome = halving(
             self._lab, list(ids), standing, self._effort.rungs, self._default_us, self._weights,
-            lambda seconds: clock.left_s >= seconds, hopeless=_HOPELESS * self.board.best_speedup,
+            lambda seconds: clock.left_s >= seconds, hopeless=_HOPELESS * reached,
         )  # fmt: skip
         if not outcome.samples and not outcome.failed:
             self.ended = BUDGET
@@ -368,33 +404,55 @@ class Search:
         if standing in outcome.failed:
             self._lose_best(outcome.failed[standing])
             standing = None
-        winner = outcome.finalists[0] if outcome.finalists else None
-        beaten: list[int] = []
-        if winner is not None:
-            speedup = outcome.samples[winner].speedup(self._weights)
-            # The best so far ran in the same rounds from the second rung on: compare like with like.
-            stood = outcome.samples[standing].speedup(self._weights) if standing in outcome.samples else None
-            if speedup > (self.board.best_speedup if stood is None else stood) and (
-                speedup > 1.0 or self.board.best_speedup < 1.0
-            ):
-                beaten = [self._best_id] if self._best_id else []
-                self._best_id = winner
-                self.board.wins(ids[winner], speedup)
-            elif stood:
-                # The best of many noisy times is flattered by chance: what is measured again counts half.
-                self.board.restate(math.sqrt(self.board.best_speedup * stood))
-                if self.board.best == self.task.default and self._best_id:
-                    beaten, self._best_id = [self._best_id], p.DEFAULT_ID
-        self._lab.drop([*(i for i in ids if i != self._best_id and i not in outcome.failed), *beaten])
+        before, before_id = self.board.best, self._best_id
+        self._settle(outcome, ids, standing)
+        if self.board.best != before:
+            by_decision = {decision: i for i, decision in ids.items()}
+            is_default = self.board.best == self.task.default
+            # A best of earlier batches is built again when it is needed.
+            self._best_id = p.DEFAULT_ID if is_default else by_decision.get(self.board.best)
+        self._racing = []
+        gone = [i for i in ids if i != self._best_id and i not in outcome.failed]
+        self._lab.drop(gone if self._best_id == before_id or not before_id else [*gone, before_id])
         for _ in results:
             self._tell(True)
         return results
+
+    def _settle(self, outcome: Outcome, ids: dict[int, object], standing: int | None) -> None:
+        """What a race says of the best so far, and whether another takes its place.
+
+        Only those of the last rung are compared, by the rounds of that rung: earlier ones chose who got there. The
+        default runs in every round, a best that is not the default from the second rung on; one that did not run
+        stands, for few rounds at the cheap sizes say nothing against many at all sizes.
+        """
+        board, best = self.board, self.board.best
+        if not outcome.last or (standing not in outcome.last and best != self.task.default and board.best_speedup > 0):
+            return
+        last = {i: samples.speedup(self._weights) for i, samples in outcome.last.items() if i not in outcome.failed}
+        stood = last.pop(standing, None)
+        now = math.inf
+        if stood is not None:
+            # The best of many noisy times is flattered by chance: what is measured again counts half. Who beats it
+            # in the same rounds has beaten it, whatever it was before; who does not, has not.
+            ahead = [speedup for speedup in last.values() if speedup > stood]
+            now = min([math.sqrt(board.best_speedup * stood), *ahead])
+            self._place(best, now, outcome.last[standing])
+        for i, speedup in last.items():
+            self._place(ids[i], speedup if speedup > (stood or 0.0) else min(speedup, now), outcome.last[i])
+        board.settle(*(d for d in (best, *(ids[i] for i in outcome.finalists[:1])) if d in board.speedups))
+
+    def _place(self, decision: object, speedup: float, ran: Samples) -> None:
+        self.board.measured(decision, speedup, full=self._is_full(ran))
+        self._cheap_speedups[decision] = ran.speedup(self._weights, self._cheap)
+
+    def _is_full(self, samples: Samples) -> bool:
+        return samples.rounds >= self._effort.rungs[:2][-1].rounds
 
     def _measured(
         self, decision: object, stage: str, speedup: float, message: str, samples: Samples | None = None
     ) -> None:
         self.tally.measured += 1
-        self.board.measured(decision, speedup)
+        self.board.measured(decision, speedup, full=samples is not None and self._is_full(samples))
         self.trials.append(Trial(decision, stage, None, speedup, message, samples))
 
     def _fail(self, decision: object, stage: str, failure: Failure) -> None:
@@ -412,7 +470,7 @@ class Search:
     def _confirmed(self) -> Confirmed:
         if not self._best_id:
             (self._best_id,) = self._lab.order([self.board.best])
-            self._lab.take(self._best_id)
+            self._take_best()
         self._progress.stage("confirming")
         self._lab.final(self._best_id)
         rounds, pair = self._effort.confirm_rounds, (p.DEFAULT_ID, self._best_id)
