@@ -15,6 +15,7 @@ weighted sizes; `judge` measures both again in the same rounds, so that the winn
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import sys
@@ -52,8 +53,8 @@ from halo_tvm.tuning.tuner import TuneOptions, Tuner  # noqa: E402
 
 BATCH = 8  # candidates that race in the same rounds
 ROUNDS = 2
-FINAL = 16  # decisions of the table that race again for the title
-FINAL_ROUNDS = 12
+# (decisions, rounds, as they ship) that race again for the title: two rounds among hundreds are won by luck
+CROWNING = ((48, 4, False), (16, 8, False), (7, 16, True))
 JUDGED_ROUNDS = 20
 TARGET_QUALITY = 0.97
 LONG_US = 30_000.0
@@ -134,7 +135,7 @@ def search(options: argparse.Namespace) -> int:
         found |= {t.key: _reached(t.key, trials) or found[t.key] for t in result.tasks if t.key not in committed}
     (study.folder / f"search-{name}.json").write_text(json.dumps({
         "name": name, "engine": options.engine, "start": options.start, "budget_s": tune.budget_s,
-        "starts": {t.key: 1.0 if not spoiled else study.table(t)[_text(starts[t.key])] for t, _ in chosen},
+        "starts": {key: decision_to_plain(decision) for key, decision in starts.items()},
         "seconds": result.seconds, "excluded": excluded, "found": found, "trials": trials,
         "rank_correlation": result.rank_correlation,
     }))  # fmt: skip
@@ -148,55 +149,69 @@ def _reached(key: str, trials: Sequence[Sequence[object]]) -> dict | None:
 
 
 def judge(options: argparse.Namespace) -> int:
-    """Race what the searches found against the best of the table, all in the same rounds."""
+    """Race every decision that ever stood in a search against the best of the table, in the same rounds."""
     study = Study(options)
-    searches = [json.loads(path.read_text()) for path in sorted(study.folder.glob("search-*.json"))]
+    searches = study.searches()
+    judged: dict[str, dict[str, float]] = {}
     rows: dict[str, dict[str, float]] = {}
     with study.lab() as lab:
         for task, default_us in study.heaviest(lab):
-            best = study.best(task)
-            named = {n: decision_to_plain(study.start(task, n)) for n in ("median", "worst")} | {"best": best["best"]}
-            named |= {one["name"]: one["found"][task.key] for one in searches}
-            decisions = list(dict.fromkeys(_text_of(d) for d in named.values()))
-            decisions = [d for d in decisions if d != _text(task.default)]
+            best = _text_of(study.best(task)["best"])
+            named = {"default": _text(task.default), "best": best}
+            named |= {n: _text(study.start(task, n)) for n in ("median", "worst")}
+            named |= {one["name"]: _text_of(one["found"][task.key]) for one in searches}
+            stood = [d for one in searches for _, d in standing(one, task.key)]
+            others = [d for d in dict.fromkeys([*named.values(), *stood]) if d not in (best, _text(task.default))]
             lab.open(task)
-            ids = dict(zip(lab.order([_decision(task, d) for d in decisions]), decisions))
-            speeds = _measured(
-                lab, task, {i: _decision(task, d) for i, d in ids.items()}, default_us, JUDGED_ROUNDS, final=True
-            )
-            speeds[_text(task.default)] = 1.0
-            top = max(s for s in (speeds[_text_of(best["best"])], 1.0))
-            rows[task.readable] = {"default": 1.0 / top, **{n: speeds[_text_of(d)] / top for n, d in named.items()}}
+            speeds = {best: 1.0}
+            for at in range(0, max(1, len(others)), BATCH - 1):
+                batch = [d for d in (best, *others[at : at + BATCH - 1]) if d != _text(task.default)]
+                decisions = [_decision(task, d) for d in batch]
+                found = _measured(
+                    lab, task, dict(zip(lab.order(decisions), decisions)), default_us, JUDGED_ROUNDS, final=True
+                )
+                found[_text(task.default)] = 1.0
+                top = found[best]
+                speeds |= {d: s / top for d, s in found.items() if isinstance(s, float)}
+            judged[task.key] = speeds
+            rows[task.readable] = {n: speeds.get(d, 0.0) for n, d in named.items()}
             print(task.readable, {n: round(v, 3) for n, v in rows[task.readable].items()}, flush=True)
-    means = {n: _geomean([row[n] for row in rows.values()]) for n in next(iter(rows.values()))}
+    means = {n: _geomean([max(1e-3, row[n]) for row in rows.values()]) for n in next(iter(rows.values()))}
     print("geometric mean", {n: round(v, 3) for n, v in means.items()})
-    (study.folder / "judged.json").write_text(json.dumps({"tasks": rows, "geomean": means}, indent=1))
+    (study.folder / "judged.json").write_text(json.dumps({"tasks": rows, "geomean": means, "speeds": judged}, indent=1))
     return 0
 
 
+def standing(one: dict, key: str) -> list[tuple[float, str]]:
+    """(seconds, decision) of a search whenever another decision of that task took the lead by its own measurement."""
+    best = 1.0 if one["start"] == "default" else 0.0
+    found = [(0.0, _text_of(one["starts"][key]))]
+    for seconds, workload, decision, speedup in sorted(one["trials"], key=lambda t: t[0]):
+        if workload == key and speedup > best:
+            best = speedup
+            found.append((seconds, _text_of(decision)))
+    return found
+
+
 def plot(options: argparse.Namespace) -> int:
-    """Quality over time of every search, from the exhaustive table."""
+    """The speed of what stood in every search over time, as it was judged."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     study = Study(options)
-    tables = {key: table for key, table in ((t.key, study.table(t)) for t in study.tasks(options.model)) if table}
+    speeds = json.loads((study.folder / "judged.json").read_text())["speeds"]
     figure, axes = pyplot.subplots(figsize=(8, 4.5))
-    styles = iter(["-", "--", ":", "-.", (0, (1, 3)), (0, (5, 1))])
-    for path in sorted(study.folder.glob("search-*.json")):
-        one = json.loads(path.read_text())
-        times, qualities = curve(
-            one, tables, {t.key: study.best(t) for t in study.tasks(options.model) if t.key in tables}
-        )
+    for one, style in zip(study.searches(), itertools.cycle(["-", "--", ":", "-.", (0, (1, 3)), (0, (5, 1))])):
+        times, qualities = curve(one, speeds)
         reached = next((t for t, q in zip(times, qualities) if q >= TARGET_QUALITY), None)
         label = one["name"] + (f": {TARGET_QUALITY:.0%} after {reached:.0f} s" if reached is not None else "")
-        axes.step([*times, one["seconds"]], [*qualities, qualities[-1]], next(styles), where="post", label=label)
-        print(label, f"end {qualities[-1]:.3f}")
+        axes.step([*times, one["seconds"]], [*qualities, qualities[-1]], linestyle=style, where="post", label=label)
+        print(f"{label}, {qualities[0]:.3f} at the start, {qualities[-1]:.3f} at the end")
     axes.axhline(TARGET_QUALITY, color="0.6", linewidth=0.8)
     axes.set_xlabel("seconds since the run began")
-    axes.set_ylabel(f"speed, share of the exhaustive best\n(geometric mean of {len(tables)} tasks)")
+    axes.set_ylabel(f"speed, share of the exhaustive best\n(geometric mean of {len(speeds)} tasks)")
     axes.set_title(f"{options.model}, {study.target.key}, {study.target.cores} threads")
     axes.grid(alpha=0.3)
     axes.legend(loc="lower right")
@@ -205,20 +220,16 @@ def plot(options: argparse.Namespace) -> int:
     return 0
 
 
-def curve(one: dict, tables: dict) -> tuple[list[float], list[float]]:
-    """Times and qualities: at every trial, the geometric mean over the tasks of what stands there by then.
-
-    What stands is the best trial by the search's own measurement; its quality is the exhaustive table's.
-    """
-    top = {key: max(s for s in table.values() if isinstance(s, float)) for key, table in tables.items()}
-    standing = {key: (1.0 if one["start"] == "default" else 0.0, one["starts"][key] / top[key]) for key in tables}
-    times, qualities = [0.0], [_geomean([min(1.0, q) for _, q in standing.values()])]
-    for seconds, key, decision, speedup in sorted(one["trials"], key=lambda t: t[0]):
-        known = tables.get(key, {}).get(_text_of(decision))
-        if key in standing and isinstance(known, float) and speedup > standing[key][0]:
-            standing[key] = (speedup, known / top[key])
-        times.append(seconds)
-        qualities.append(_geomean([q for _, q in standing.values()]))
+def curve(one: dict, speeds: dict[str, dict[str, float]]) -> tuple[list[float], list[float]]:
+    """Times, and the geometric mean over the tasks of the judged speed of what stood then."""
+    events = sorted((s, key, d) for key in speeds for s, d in standing(one, key))
+    now: dict[str, float] = {}
+    times, qualities = [], []
+    for seconds, key, decision in events:
+        now[key] = max(1e-3, speeds[key].get(decision, 0.0))
+        if len(now) == len(speeds):
+            times.append(seconds)
+            qualities.append(_geomean(list(now.values())))
     return times, qualities
 
 
@@ -306,23 +317,29 @@ class Study:
                 file.write(json.dumps({"decision": json.loads(decision), "speedup": speedup}) + "\n")
 
     def crown(self, lab: Lab, task: Task, default_us: Sequence[float]) -> None:
-        """Race the best of the table again; what wins is the best there is."""
+        """Race the first of the table again, twice; what wins is the best there is."""
         path = self.folder / f"best-{task.key}.json"
         if path.exists():
             return
+        lab.open(task)
         numbers = {d: s for d, s in self.table(task).items() if isinstance(s, float)}
-        first = sorted(numbers, key=numbers.__getitem__, reverse=True)[:FINAL]
-        decisions = [_decision(task, d) for d in first]
-        again = _measured(lab, task, dict(zip(lab.order(decisions), decisions)), default_us, FINAL_ROUNDS, final=True)
-        numbers_again = {d: s for d, s in again.items() if isinstance(s, float)}
-        best = max(numbers_again, key=numbers_again.__getitem__)
+        again = dict(numbers)
+        for most, rounds, final in CROWNING:
+            first = sorted(again, key=again.__getitem__, reverse=True)[:most]
+            again = {}
+            for at in range(0, len(first), BATCH):
+                decisions = [_decision(task, d) for d in first[at : at + BATCH]]
+                ordered = dict(zip(lab.order(decisions), decisions))
+                found = _measured(lab, task, ordered, default_us, rounds, final=final)
+                again.update({d: s for d, s in found.items() if isinstance(s, float)})
+        best = max(again, key=again.__getitem__)
         path.write_text(json.dumps({
             "task": task.readable, "count": task.count, "decisions": len(task.space), "best": json.loads(best),
-            "speedup": numbers_again[best],
+            "speedup": again[best],
         }, indent=1))  # fmt: skip
         ordered = sorted(numbers.values())
         shown = f"median {ordered[len(ordered) // 2]:.3f}, worst {ordered[0]:.3f}"
-        print(f"  best {numbers_again[best]:.3f} of the default, {shown}: {best}", flush=True)
+        print(f"  best {again[best]:.3f} of the default, {shown}: {best}", flush=True)
 
     def start(self, task: Task, name: str) -> object:
         """The default, or the decision of median or of least speed in the table."""
@@ -349,6 +366,10 @@ class Study:
             copy.write_bytes(b"".join(kept))
         print(f"{excluded} exact records left out", flush=True)
         return around, excluded
+
+    def searches(self) -> list[dict]:
+        """What `search` has left."""
+        return [json.loads(path.read_text()) for path in sorted(self.folder.glob("search-*.json"))]
 
     def best(self, task: Task) -> dict:
         return json.loads((self.folder / f"best-{task.key}.json").read_text())
@@ -393,7 +414,7 @@ def _parser() -> argparse.ArgumentParser:
         verb.add_argument("--out", required=True, metavar="DIR")
         if run is search:
             verb.add_argument("--start", choices=("default", "median", "worst"), default="default",
-                              help="median, worst: the table's decision of that speed; no analytic ranking")  # fmt: skip
+                              help="median, worst: the table's decision; no analytic ranking")  # fmt: skip
             verb.add_argument("--engine", choices=ENGINES, default=ENGINES[0])
             verb.add_argument("--budget", default="5m")
             verb.add_argument("--neighbour", metavar="LOG", help="a tuning log of another model")
