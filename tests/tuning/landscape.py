@@ -99,6 +99,9 @@ class FakeLab:
     def drift(self):
         return 0.0
 
+    def prepare(self, tasks):
+        pass
+
     def open(self, task, *, compare=True):
         self.task = task
         self.opened.append(task.key)

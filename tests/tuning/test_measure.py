@@ -57,6 +57,22 @@ def test_builders_work_at_the_same_time(pool):
     assert len(builders) == 2 and builders == set(pool.pids[:2])
 
 
+def test_defaults_are_built_ahead(pool):
+    """At the same time, and what is opened first does not wait for the others."""
+    for file in Path(os.environ[lab_rules.MEETING]).iterdir():
+        file.unlink()
+    tasks = [dataclasses.replace(lab_rules.task(columns), default=D("meets")) for columns in (120, 128, 136, 144)]
+    with pool._builders.held():  # the first two are begun and do not go on
+        pool.prepare(tasks)
+        last = pool._states[tasks[-1].key]
+        ahead = last.ahead
+        job = pool._default_job(last)
+        assert ahead.result.cancelled() and job.priority < ahead.priority
+    for task in reversed(tasks):
+        assert pool.open(task) > 0
+    job.discard()
+
+
 def test_a_crash_while_building_is_one_candidates_fault(pool):
     pool.open(lab_rules.task(24))
     before = pool.restarts
@@ -282,7 +298,7 @@ def test_a_race_on_another_machine_is_repeated_once(pool, monkeypatch):
     monkeypatch.setattr(pool, "_drift", Drift())
     for _ in range(4):
         pool.race([p.DEFAULT_ID], 0, 2, 10.0)
-    assert pool.repeated == 1 and next(references, None) is None
+    assert pool._drift.repeated == 1 and next(references, None) is None
     assert pool.drift() == pytest.approx(140 / 101 - 1)
 
 

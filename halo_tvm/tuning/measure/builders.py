@@ -16,7 +16,7 @@ from . import protocol as p
 from .child import Child, Gone, Trouble
 from .lab import Failure
 
-FIRST, LATER = 0, 1  # priorities
+FIRST, LATER, SPARE = 0, 1, 2  # priorities
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,6 @@ class Library:
 
     path: Path
     special: bool  # for the timed sizes only
-    cpu_s: float
     build_s: float
     builder: int  # process number
 
@@ -65,8 +64,6 @@ class Builders:
         self._numbers = itertools.count()
         self._closing = False
         self._threads: list[threading.Thread] = []
-        self.built = 0
-        self.cpu_s = 0.0  # spent on what was built
 
     @property
     def restarts(self) -> int:
@@ -135,8 +132,6 @@ class Builders:
                 job.result.set_exception(error)  # somebody waits for it
                 raise
             else:
-                self.built += 1
-                self.cpu_s += library.cpu_s
                 job.result.set_result(library)
 
     def _build(self, child: Child, job: Job, known: set[tuple[int, str]]) -> Library:
@@ -155,7 +150,7 @@ class Builders:
             if isinstance(trouble, Gone) and not self._closing:
                 child.start()  # while others build
             raise
-        return Library(path, reply["special"], reply["cpu_s"], reply["build_s"], pid)
+        return Library(path, reply["special"], reply["build_s"], pid)
 
 
 def _remove(result: Future[Library]) -> None:

@@ -36,7 +36,7 @@ class Lab(Protocol):
     """A place that measures; a context manager. Candidate 0 (`protocol.DEFAULT_ID`) is every task's default.
 
     A candidate is ordered with its decision, built meanwhile, then taken: checked and run once. Ids count up
-    and belong to the open task. Every method but `order` may raise `Failure`.
+    and belong to the open task. Every method but `prepare` and `order` may raise `Failure`.
     """
 
     @property
@@ -47,6 +47,10 @@ class Lab(Protocol):
     def __enter__(self) -> Lab: ...
 
     def __exit__(self, *error: object) -> None: ...
+
+    def prepare(self, tasks: Sequence[Task]) -> None:
+        """`tasks` will be opened, probably in this order: a lab may begin to build their defaults."""
+        ...
 
     def open(self, task: Task, *, compare: bool = True) -> float:
         """Make `task` the current one. Returns the default's first time in us at its heaviest size.

@@ -11,7 +11,7 @@ from ...records.decision import decision_to_plain
 from ...targets import Target
 from ..task import Task
 from . import protocol as p
-from .builders import FIRST, LATER, Builders, Job, Library
+from .builders import FIRST, LATER, SPARE, Builders, Job, Library
 from .child import Child, Trouble
 from .confined import arguments_of
 from .drift import Drift
@@ -46,6 +46,7 @@ class _State:
     first_us: dict[int, float] = field(default_factory=dict)  # by size
     default: Library | None = None
     plain: Library | None = None
+    ahead: Job | None = None  # the default, ordered before the task was opened
     racing: Job | None = None  # the default as it is raced against racing forms
     candidates: dict[int, _Candidate] = field(default_factory=dict)
     loaded: set[str] = field(default_factory=set)  # labels the runner knows
@@ -103,21 +104,24 @@ class Pool:
         """Of the builders, then of the runner."""
         return [*self._builders.pids, *([self._runner.pid] if self._runner.pid else [])]
 
-    @property
-    def repeated(self) -> int:
-        """Races that were repeated."""
-        return self._drift.repeated
-
     def drift(self) -> float:
         """The largest relative change of the reference kernel within the run."""
         return self._drift.largest
+
+    def prepare(self, tasks: Sequence[Task]) -> None:
+        """Begin to build the defaults of tasks, in this order; whatever is asked meanwhile goes first."""
+        self._runner.start()
+        for task in tasks:
+            if task.key not in self._states:
+                state = self._states[task.key] = self._state_of(task)
+                state.ahead = self._submit(state, task.default, _FULL, SPARE)
 
     def open(self, task: Task, *, compare: bool = True) -> float:
         """Make `task` the current one; see `Lab`. A task that was opened before costs next to nothing."""
         state = self._states.get(task.key)
         sizes = [list(s.dims) for s in task.sizes]
         if state is None:
-            state = self._states[task.key] = _State(task, self._request(task), sizes)
+            state = self._states[task.key] = self._state_of(task)
         elif sizes != [list(s.dims) for s in state.task.sizes]:
             state.task = task
             state.in_runner = False
@@ -225,8 +229,9 @@ class Pool:
         assert self._open is not None, "open a task first"
         return self._open
 
-    def _request(self, task: Task) -> dict:
-        return task_request(task, self._target, self._options.vector_math)
+    def _state_of(self, task: Task) -> _State:
+        request = task_request(task, self._target, self._options.vector_math)
+        return _State(task, request, [list(s.dims) for s in task.sizes])
 
     # Building
 
@@ -237,13 +242,20 @@ class Pool:
             state.request, plain, state.timed if form == _RACING else None, timeout_s, priority
         )
 
+    def _default_job(self, state: _State) -> Job:
+        """The one of `prepare` when a builder has begun it, else one that waits for nobody."""
+        job, state.ahead = state.ahead, None
+        if job is not None and not job.result.cancel():
+            return job
+        return self._submit(state, state.task.default, _FULL, FIRST)
+
     # The runner
 
     def _ensure(self, state: _State) -> None:
         """The runner knows the task and its default, and has reference results if they are wanted."""
         jobs: list[tuple[str, Job]] = []
         if state.default is None:
-            jobs.append(("default", self._submit(state, state.task.default, _FULL, FIRST)))
+            jobs.append(("default", self._default_job(state)))
         checked = checks_of(state.task) if state.compare and not state.prepared else []
         if state.plain is None and any(not by_default for _, by_default in checked):
             jobs.append(("plain", self._submit(state, None, _PLAIN, FIRST)))

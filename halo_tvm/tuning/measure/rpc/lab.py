@@ -127,6 +127,9 @@ class RpcLab:
     def drift(self) -> None:
         """Not known: no kernel of ours is timed on the device before every race."""
 
+    def prepare(self, tasks: Sequence[Task]) -> None:
+        """Nothing: the defaults are built as the tasks are opened."""
+
     def open(self, task: Task, *, compare: bool = True) -> float:
         """Make `task` the current one. Returns the default's first time in us at its heaviest size."""
         now = self._opened.get(task.key)
