@@ -18,13 +18,14 @@ from .record import LONGEST, Record
 FILE = "records.jsonl"  # committed winners
 TRIALS = "trials.jsonl"  # everything else that was tried
 _BUFFER = 1 << 20
+_TAIL_BYTES = 32 << 20  # some ten thousand lines
 
 
 def append(directory: Path, target_key: str, records: Iterable[Record], file: str = FILE) -> Path:
     """Append `records` to `directory/<target_key>/<file>`, synced to the disk before it returns.
 
     Writers of other processes wait on the file's lock. A line that a killed writer left unfinished
-    is closed first, so it spoils nothing but itself. Raises `UsageError` when the place is not writable.
+    is closed first, so it spoils nothing but itself. Raises `UsageError` when the place is not writable or full.
     """
     path = directory / target_key / file
     with _locked(path) as handle:
@@ -68,22 +69,23 @@ def replace_file(path: Path, change: Callable[[list[Line]], bytes]) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[int]:
-    """`path`, made if need be, open for appending and locked; `UsageError` when it cannot be."""
+    """`path`, made if need be, open for appending and locked; `UsageError` when it cannot be, or not be written."""
+    handle = -1
     try:
         is_new = not path.exists()
         path.parent.mkdir(parents=True, exist_ok=True)
         handle = _open_locked(path)
+        yield handle
+        if is_new:
+            _sync_directory(path.parent)
     except OSError as error:
         raise UsageError(
             f"a tuning log must be writable, but {str(path)!r} is not ({error.strerror}): "
-            "choose another directory with --log, or set HALO_TVM_HOME"
+            "make room, choose another directory with --log, or set HALO_TVM_HOME"
         ) from error
-    try:
-        yield handle
     finally:
-        os.close(handle)  # releases the lock
-    if is_new:
-        _sync_directory(path.parent)
+        if handle >= 0:
+            os.close(handle)  # releases the lock
 
 
 def _open_locked(path: Path) -> int:
@@ -145,6 +147,22 @@ def lines(path: Path) -> Iterator[Line]:
             if not data.isspace():
                 yield Line(number, offset, data)
             offset += length
+
+
+def last_lines(path: Path) -> Iterator[bytes]:
+    """The whole lines in the last `_TAIL_BYTES` of `path`, the last first; none of what is no readable file."""
+    try:
+        if not path.is_file():
+            return
+        with open(path, "rb") as file:
+            beginning = max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES)
+            file.seek(max(0, beginning - 1))
+            if beginning:
+                file.readline()  # the end of the line before, or one that is cut
+            found = file.read(_TAIL_BYTES).split(b"\n")
+    except OSError:
+        return
+    yield from (line for line in reversed(found) if line)
 
 
 def _sync_directory(folder: Path) -> None:

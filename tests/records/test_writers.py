@@ -1,5 +1,7 @@
 """Writers at once, and killed ones: nothing that was committed is lost, whichever file it is in."""
 
+import errno
+import os
 import signal
 import threading
 import time
@@ -7,10 +9,11 @@ import time
 import pytest
 from log_lines import fingerprint, open_log, record, writer
 
+from halo_tvm.errors import UsageError
 from halo_tvm.records import Trials
 from halo_tvm.records.log import commit
 from halo_tvm.records.record import parse_line
-from halo_tvm.records.store import lines, replace_file
+from halo_tvm.records.store import append_new, lines, replace_file
 
 
 def outcomes(trials, name):
@@ -47,6 +50,41 @@ def test_a_killed_writer_loses_nothing_it_committed(tmp_path, attempt):
     assert all(outcomes(trials, f"k-{i}") == ["measured", "crash"] for i in done)
     assert outcomes(trials, "after") == ["measured"]
     assert set(log.report().refused) | set(trials.refused) <= {"torn"}
+
+
+@pytest.mark.parametrize("call", ["write", "fsync"])
+def test_a_full_disk_is_a_sentence(tmp_path, monkeypatch, call):
+    """Also in the middle of a line: what was committed stays, and the next writer goes on."""
+    commit(tmp_path, fingerprint(), [record("w0")])
+    whole = getattr(os, call)
+
+    def fails(handle, data=b""):
+        if call == "write":
+            whole(handle, data[: len(data) // 2])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, call, fails)
+    with pytest.raises(UsageError, match="must be writable.*No space left on device.*make room"):
+        commit(tmp_path, fingerprint(), [record("w1")])
+    with pytest.raises(UsageError, match="No space left on device"):
+        append_new(tmp_path / fingerprint().key / "records.jsonl", [record("w2").line().encode()])
+    monkeypatch.undo()
+    commit(tmp_path, fingerprint(), [record("w3")])
+    log = open_log(tmp_path)
+    assert log.best("w0", "toy", 1) and log.best("w3", "toy", 1)
+
+
+def test_a_full_disk_leaves_a_file_that_was_to_be_replaced(tmp_path, monkeypatch):
+    path = commit(tmp_path, fingerprint(), [record("w0")])
+    before = path.read_bytes()
+
+    def full(_):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UsageError, match="Input/output error"):
+        replace_file(path, lambda lines: b"")
+    assert path.read_bytes() == before and os.listdir(path.parent) == [path.name]
 
 
 @pytest.mark.parametrize("name", ["records.jsonl", "trials.jsonl"])
