@@ -218,7 +218,7 @@ def test_an_interruption_keeps_what_was_measured(tasks, tmp_path):
     lab.take = take
     with pytest.raises(KeyboardInterrupt):
         tune(tasks, tmp_path, lab)
-    trials = Trials.open([tmp_path / "log"], fingerprint_of(target)).all("toy", 1)
+    trials = Trials.open([tmp_path / "log"], fingerprint_of(target)).latest("toy", 1, 99)
     assert len(trials) >= 4 and {t.outcome for t in trials} == {MEASURED}
 
 
@@ -240,7 +240,7 @@ def test_trials_are_written_as_they_come(tasks, tmp_path, monkeypatch):
     tune(tasks, tmp_path, lab)
     # the default's own race, then batches of TOGETHER, then the confirmation
     assert on_disk == [0, *range(0, len(SPACE), proposing.TOGETHER), len(SPACE)]
-    trials = Trials.open([tmp_path / "log"], fingerprint_of(toy_rules.target())).all("toy", 1)
+    trials = Trials.open([tmp_path / "log"], fingerprint_of(toy_rules.target())).latest("toy", 1, 99)
     minutes = [t.timestamp[14:16] for t in trials]
     assert len(set(minutes)) == -(-len(SPACE) // proposing.TOGETHER) and minutes == sorted(minutes)
 

@@ -104,11 +104,11 @@ def test_what_is_known_is_not_measured_again(tmp_path):
     again = [t for task in tasks.tasks for t in trials_of(tmp_path, task)][len(known) :]
     keys = [(t.workload, json.dumps(t.decision, sort_keys=True)) for t in again]
     assert again and not finished & {t.workload for t in again}
-    # Of each task that goes on at most the best is raced again.
+    # Of each task that goes on at most the best four are raced again.
     repeated = [k for k in keys if k in before]
-    assert len(repeated) == len({w for w, _ in repeated}) <= 2
-    for workload, decision in repeated:
-        assert before[workload, decision] == max(s for (w, _), s in before.items() if w == workload)
+    for workload in {w for w, _ in repeated}:
+        assert 1 <= len([k for k in repeated if k[0] == workload]) <= 4
+    assert repeated and all(before[k] > 1.0 for k in repeated)
     assert all(t.outcome == r.IMPROVED for t in result.tasks)
 
 
@@ -316,7 +316,7 @@ def test_killed_at_fifty_moments(tmp_path):
         assert winners.best(key, "synthetic", 1) is not None
     assert sum(len(v) for v in winners._records.values()) >= len(found) > 0
     timed = sum(line.startswith("measured") for line in acknowledged)
-    assert len(trials.all("synthetic", 1)) >= timed > 100
+    assert len(trials.latest("synthetic", 1, 1 << 20)) >= timed > 100
     assert resumed >= 25, (resumed, ended)
     if run_files(tmp_path):
         pid, reader = start(tmp_path, resume=True)
@@ -335,5 +335,5 @@ def test_two_tuners_on_one_log(tmp_path):
     assert refused == {}
     assert len({line.split()[2] for line in acknowledged}) == 2
     assert sum(len(v) for v in winners._records.values()) == sum(w.startswith("improved") for w in acknowledged)
-    assert len(trials.all("synthetic", 1)) == sum(line.startswith("measured") for line in acknowledged)
+    assert len(trials.latest("synthetic", 1, 1 << 20)) == sum(line.startswith("measured") for line in acknowledged)
     assert run_files(tmp_path) == []
