@@ -288,9 +288,9 @@ class Tuner:
 
     def _measure_defaults(self, lab: Lab) -> None:
         """Latencies of the defaults, the most work first, for no more than a share of the budget."""
-        for task in sorted(self._tasks.tasks, key=work, reverse=True):
-            if task.key in self._results:
-                continue
+        tasks = [t for t in sorted(self._tasks.tasks, key=work, reverse=True) if t.key not in self._results]
+        lab.prepare(tasks)
+        for task in tasks:
             if self._clock.elapsed_s > _LATENCY_SHARE * self._clock.budget_s and self._latency:
                 return
             try:
