@@ -13,6 +13,7 @@ _LATENCY = 4.0  # of a fused multiply-add: with fewer independent sums the unit 
 _FMA_PER_CYCLE = 1.0
 _LOADS_PER_CYCLE = 2.0
 _L2_BYTES_PER_CYCLE = 32.0  # the panel comes from there
+_EXPOSED = 0.1
 _LOOP = 1.0  # counter, compare and branch of one iteration of the k loop
 _TILE = 40.0  # switching on the height, addresses, clearing the sums
 _TASK = 200.0
@@ -53,11 +54,13 @@ def _tile(chain: Chain, t: Tiling, rows: int) -> float:
     """Cycles of one tile: its k loop, then its epilogue."""
     vectors = chain.nr // t.lanes
     lines = t.prefetch if 2 * rows > t.mr else 0
-    step = max(
+    bounds = (
         rows * vectors / _FMA_PER_CYCLE,
         _LATENCY,
         (rows + vectors + lines / t.unroll) / _LOADS_PER_CYCLE,
         vectors * t.lanes * 4 / _L2_BYTES_PER_CYCLE,
     )
+    # What is not the bottleneck hides behind it, but not all of it: taller tiles read the panel less often.
+    step = max(bounds) + _EXPOSED * (bounds[2] + bounds[3])
     loop = chain.k * (step + 0.05 * (_LOOP + lines) / t.unroll)
     return loop + rows * vectors * (2.0 + 4.0 * len(chain.stages)) + _TILE
