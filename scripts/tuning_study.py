@@ -40,6 +40,7 @@ from halo_tvm.records.record import MEASURED, parse_line  # noqa: E402
 from halo_tvm.records.store import lines  # noqa: E402
 from halo_tvm.targets import Target, read_host, resolve  # noqa: E402
 from halo_tvm.tuning.budget import parse_budget  # noqa: E402
+from halo_tvm.tuning.defaults import latencies  # noqa: E402
 from halo_tvm.tuning.measure import make_lab  # noqa: E402
 from halo_tvm.tuning.measure import protocol as p  # noqa: E402
 from halo_tvm.tuning.measure.lab import Failure, Lab, LabOptions  # noqa: E402
@@ -57,7 +58,6 @@ ROUNDS = 2
 CROWNING = ((48, 4, False), (16, 8, False), (7, 16, True))
 JUDGED_ROUNDS = 20
 TARGET_QUALITY = 0.97
-LONG_US = 30_000.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -296,7 +296,7 @@ class Study:
         tasks = self.tasks(self.options.model)
         for task in tasks:
             if task.key not in known:
-                known[task.key] = _latencies(lab, task)
+                known[task.key] = latencies(lab, task)
         path.write_text(json.dumps(known))
 
         def time_of(task: Task) -> float:
@@ -373,16 +373,6 @@ class Study:
 
     def best(self, task: Task) -> dict:
         return json.loads((self.folder / f"best-{task.key}.json").read_text())
-
-
-def _latencies(lab: Lab, task: Task) -> list[float]:
-    """Medians of the default from the lightest size to the first that takes long, as the tuner's."""
-    medians = [lab.open(task, compare=False)]
-    for size in range(len(task.sizes)):
-        medians.append(median(lab.race([p.DEFAULT_ID], size, 3, medians[-1])[p.DEFAULT_ID]))
-        if medians[-1] > LONG_US:
-            break
-    return medians[1:]
 
 
 def _text(decision: object) -> str:
