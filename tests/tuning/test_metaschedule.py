@@ -66,6 +66,9 @@ class FakeLab:
 
     def __exit__(self, *error) -> None: ...
 
+    def prepare(self, tasks) -> None:
+        self.prepared = [task.key for task in tasks]
+
     def open(self, task, *, compare=True) -> float:
         return cost(DEFAULT)
 
@@ -156,7 +159,7 @@ def test_a_run_commits_the_best_and_every_trial(tasks, tmp_path):
     assert result.engine == "metaschedule" and task.outcome == r.IMPROVED and task.stage == "metaschedule"
     assert task.decision == {"mode": BEST.mode, "lanes": BEST.lanes}
     assert task.measured == len(SPACE) - 1 and task.failures == {p.DECLINED: 1}
-    assert "task 1/1" in stream.getvalue()
+    assert "task 1/1" in stream.getvalue() and lab.prepared == [task.key]
     assert [lab.decisions[i] for i in lab.finals] == [BEST], "what ships is confirmed, not what raced"
     fingerprint = fingerprint_of(toy_rules.target())
     record = TuningLog.open([tmp_path / "log"], fingerprint).best(task.key, "toy", 1)

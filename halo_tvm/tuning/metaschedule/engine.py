@@ -159,6 +159,7 @@ class _Run:
 
     def _tune_all(self, lab: Lab) -> None:
         self._progress.stage("defaults")
+        lab.prepare(self._tasks.tasks)
         for task in self._tasks.tasks:
             if self._clock.elapsed_s > _LATENCY_SHARE * self._clock.budget_s and self._latency:
                 break
