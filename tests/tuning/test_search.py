@@ -34,11 +34,12 @@ SEEDS = range(5)
 MEDIAN = sorted(SPACE, key=share_of_best)[len(SPACE) // 2]
 
 
-def prepared(*, effort=FULL, stages=(), read=(), seed=0, lab=None, task=None, start=None, roofline_us=(), resumed=""):
+def prepared(*, effort=FULL, stages=(), read=(), seed=0, lab=None, task=None, start=None, roofline_us=(), resumed="",
+             note=lambda line: None):  # fmt: skip
     target = toy_rules.target()
     task = task or landscape.task()
     preparation = Preparation(
-        target, fingerprint_of(target), effort.of_stages(stages), read, seed=seed, resumed=resumed
+        target, fingerprint_of(target), effort.of_stages(stages), read, seed=seed, resumed=resumed, note=note
     )  # fmt: skip
     lab = lab or FakeLab(seed=seed)
     us = [lab.speed(task.default, s.dims[0]) for s in task.sizes]

@@ -132,11 +132,13 @@ def test_a_hang_is_a_timeout(tmp_path, space):
 
 
 def test_what_crashed_before_is_not_tried_again(tmp_path, space):
-    space(SLOW, D("crash", 1), FAST)
+    space(SLOW, D("crash", 1), D("wrong", 1), FAST)
     tune(tmp_path)[0].run()
+    (task,) = tune(tmp_path)[0].run().tasks
+    assert task.failures == {"crash": 1}, "a second try; what was wrong has none"
     result = tune(tmp_path)[0].run()
     (task,) = result.tasks
-    assert task.failures == {} and task.measured == 1
+    assert task.failures == {} and task.measured == 1 and "2 decisions that failed" in result.notes[0]
     assert result.lookup["hits"] == 1
 
 

@@ -16,12 +16,13 @@ import numpy as np
 
 from ..saved import write_json
 from .features import Row, Table, matrix
-from .trees import Ensemble, Tree
+from .trees import LARGEST, MOST_TREES, Ensemble, Tree
 
 SCHEMA = 1
 _LARGEST_BYTES = 16 << 20
 _FEWEST = 6  # rows below which nothing is fitted
-_MOST_LOGGED = 1500  # rows of the log, the latest
+MOST_LOGGED = 1500  # rows of the log, the latest
+_MOST_ROWS = 1_000_000  # that a file may claim
 _OWN_WEIGHT = 3.0  # a row of the task at hand beside one of another
 _ROUNDS = 60
 _PARAMETERS = {
@@ -64,8 +65,8 @@ class CostModel:
         return len(self._rows) - self._logged
 
     def logged(self, rows: Sequence[tuple[Row, float, str]]) -> None:
-        """Trials of earlier runs: features, log speed-up, workload; the latest last."""
-        for row, target, workload in rows[-_MOST_LOGGED:]:
+        """Trials of earlier runs: features, log speed-up, workload; the last `MOST_LOGGED` of them count."""
+        for row, target, workload in rows[-MOST_LOGGED:]:
             self.add(row, target, workload)
         self._logged = len(self._rows)
 
@@ -73,7 +74,7 @@ class CostModel:
         """One trial."""
         if math.isfinite(log_speedup):
             self._rows.append(row)
-            self._targets.append(log_speedup)
+            self._targets.append(max(-LARGEST, min(LARGEST, log_speedup)))
             self._workloads.append(workload)
 
     def fit(self, workload: str) -> None:
@@ -88,15 +89,20 @@ class CostModel:
         return sum(part.predict(table.matrix(part.names)) for part in parts) if parts else None
 
     def save(self, path: Path) -> None:
-        """Write the model: made of all rows at hand, or the saved one and its correction where that has seen more."""
-        if self._logged >= self._prior_rows and len(self._rows) >= _FEWEST:
+        """Write the model: made of all rows at hand, or the saved one and its correction where that has seen more.
+
+        With as many rows of the log as are ever read it is made anew: else it would grow by a correction a run.
+        """
+        is_full = self._prior is not None and len(self._prior.trees) + _ROUNDS > MOST_TREES
+        if (is_full or self._logged >= min(self._prior_rows, MOST_LOGGED)) and len(self._rows) >= _FEWEST:
             ensemble = self._train([1.0] * len(self._rows), None)
         else:
             if len(self._rows) >= _FEWEST:
                 self._fitted = self._train([1.0] * len(self._rows), self._prior)
             ensemble = _sum([part for part in (self._prior, self._fitted) if part is not None])
         if ensemble.trees:
-            head = {"schema": SCHEMA, "rule": self.rule, "rule_version": self.version, "rows": self.rows}
+            rows = min(self.rows, _MOST_ROWS)
+            head = {"schema": SCHEMA, "rule": self.rule, "rule_version": self.version, "rows": rows}
             write_json(path, {**head, **ensemble.to_plain()})
 
     def _train(self, weights: Sequence[float], prior: Ensemble | None) -> Ensemble:
@@ -130,7 +136,7 @@ def load(path: Path, rule: str, version: int) -> tuple[Ensemble, int]:
             f"not {rule} version {version}"
         )
     rows = body.get("rows")
-    if type(rows) is not int or not 0 <= rows < 1 << 40:
+    if type(rows) is not int or not 0 <= rows <= _MOST_ROWS:
         raise ValueError("its number of rows is none")
     return Ensemble.from_plain(body), rows
 

@@ -16,6 +16,7 @@ from ...records.record import Record, Size
 
 Row = dict[str, float]
 
+_LARGEST = 1e30  # integers of a log may be too large for a float
 _EXTENTS = 6  # of the integers that tell members of a family apart: the largest distinct ones
 
 
@@ -88,7 +89,7 @@ def of_task(
     _logarithm(row, "target.lanes", lanes)
     for name in ("cores", "l1_bytes", "l2_bytes", "l3_bytes"):
         value = target.get(name)
-        _logarithm(row, f"target.{name}", float(value) if isinstance(value, (int, float)) else 0.0)
+        _logarithm(row, f"target.{name}", min(value, _LARGEST) if isinstance(value, (int, float)) else 0.0)
     isas = target.get("isas")
     if isinstance(isas, (list, tuple)) and target.get("isa") in isas:
         row["target.isa"] = float(list(isas).index(target["isa"]))
@@ -99,7 +100,8 @@ def _add(row: Row, name: str, value: object) -> None:
     if isinstance(value, bool):
         row[name] = float(value)
     elif isinstance(value, (int, float)):
-        row[name] = math.copysign(math.log2(1 + min(abs(value), 1e30)), value)
+        size = math.log2(1 + min(abs(value), _LARGEST))
+        row[name] = -size if value < 0 else size
     elif isinstance(value, str):
         row[f"{name}={value}"] = 1.0
     elif isinstance(value, (list, tuple)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -21,13 +22,16 @@ from ..task import Task
 from . import features
 from .analytic import predicted_speedups
 from .board import Board
-from .cost_model import CostModel, file_of, load
+from .cost_model import MOST_LOGGED, CostModel, file_of, load
 from .efforts import ANALYTIC, RANKED, RECORDS, Effort
 from .ranking import Ranking
 from .roofline import work_of
 from .rounds import Search
 
-_REMEMBERED = {p.WRONG_RESULT, p.TIMEOUT, p.CRASH, p.OUT_OF_MEMORY}  # not tried again with this rule version
+# Not tried again with this rule version: at once, or when it happened twice, for a busy or small machine does it too.
+_REMEMBERED = {p.WRONG_RESULT}
+_SUSPECTED = {p.TIMEOUT, p.CRASH, p.OUT_OF_MEMORY}
+_RACED_AGAIN = 4  # the best trials of a run that goes on
 
 
 class Preparation:
@@ -63,7 +67,7 @@ class Preparation:
         rule = task.rule
         family, extents = family_of(task.func)
         tried = self.trials.of(task.key, rule.name, rule.version)
-        avoid = self._decisions(task, [r for r in tried if r.outcome in _REMEMBERED])
+        avoid = self._avoided(task, tried)
         board = Board(task.default, task.space, avoid=avoid, start=start)
         again = self._known(task, board, [r for r in tried if self._resumed and r.run == self._resumed])
         self.log.best(task.key, rule.name, rule.version, readable=task.readable)  # counted as hit or miss
@@ -120,8 +124,10 @@ class Preparation:
             except (ValueError, OSError) as error:
                 self._note(f"the saved model {path} is not used: {error}")
         made = CostModel(rule.name, rule.version, prior=prior, prior_rows=rows, seed=self._seed)
-        logged = [r for r in self.trials.all(rule.name, rule.version) if r.outcome == MEASURED and r.speedup > 0]
-        made.logged([(features.of_record(r), math.log(r.speedup), r.workload) for r in logged])
+        others = self.trials.latest(rule.name, rule.version, MOST_LOGGED)
+        own = self.trials.of(task.key, rule.name, rule.version)
+        useful = [r for r in (*(r for r in others if r.workload != task.key), *own) if _is_timed(r)][-MOST_LOGGED:]
+        made.logged([(features.of_record(r), math.log(r.speedup), r.workload) for r in useful])
         if prior is None:
             made.fit(task.key)
         self._models[rule.name] = made
@@ -137,22 +143,37 @@ class Preparation:
             lanes=self._target.lanes_f32,
         )  # fmt: skip
 
+    def _avoided(self, task: Task, records: Sequence[Record]) -> list[object]:
+        """Decisions that are known to fail; how many is noted."""
+        sure = self._decisions(task, [r for r in records if r.outcome in _REMEMBERED])
+        suspected = Counter(self._decisions(task, [r for r in records if r.outcome in _SUSPECTED]))
+        avoid = list(dict.fromkeys([*sure, *(decision for decision, times in suspected.items() if times > 1)]))
+        if avoid:
+            self._note(f"{task.readable}: {len(avoid)} decisions that failed in earlier runs are not tried again")
+        return avoid
+
     def _known(self, task: Task, board: Board, records: Sequence[Record]) -> list[object]:
-        """Trials of the run that goes on are not made again, but for its best, which is raced once more."""
-        best: tuple[float, object] | None = None
+        """Trials of the run that goes on are not made again, but for its best, which are raced once more.
+
+        The best are those measured most: the largest of all numbers is the luckiest, mostly of few rounds.
+        """
+        known: dict[object, tuple[int, int, float]] = {}  # sizes, rounds, speed-up of what was faster
         for record in records:
             for decision in self._decisions(task, [record]):
-                board.known += 1
+                known.setdefault(decision, (0, 0, 0.0))
                 if record.outcome != MEASURED:
                     board.close(decision)
                     continue
                 board.measured(decision, record.speedup, full=False)
-                if record.speedup > (best[0] if best else 1.0):
-                    best = record.speedup, decision
-        if best is None:
-            return []
-        board.reopen(best[1])
-        return [best[1]]
+                if record.speedup > 1.0:
+                    rounds = min(map(len, record.candidate_us), default=0)
+                    known[decision] = max(known[decision], (len(record.candidate_us), rounds, record.speedup))
+        faster = [decision for decision, seen in known.items() if seen[2] and decision != task.default]
+        again = sorted(faster, key=known.__getitem__, reverse=True)[:_RACED_AGAIN]
+        for decision in again:
+            board.reopen(decision)
+        board.known = len(known) - len(again)
+        return again
 
     def _decisions(self, task: Task, records: Sequence[Record]) -> list[object]:
         found = []
@@ -162,3 +183,7 @@ class Preparation:
             except (ValueError, TypeError) as error:
                 self._note(f"a record for {task.readable} is not used: {error}")
         return found
+
+
+def _is_timed(record: Record) -> bool:
+    return record.outcome == MEASURED and record.speedup > 0

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-_MOST_TREES = 2000
-_MOST_NODES = 512
+MOST_TREES = 2000
+_MOST_NODES = 32  # trees of depth 4 have at most 31
+LARGEST = 20.0  # of a value and of a sum: logarithms of speed-ups
 _FIELDS = ("feature", "threshold", "left", "right", "default_left", "value")
 
 
@@ -51,7 +52,7 @@ class Ensemble:
         self._default_left = padded("default_left", "bool")
 
     def predict(self, features: np.ndarray) -> np.ndarray:
-        """float64 [rows] from float32 [rows, names]."""
+        """float64 [rows] from float32 [rows, names], within 20 of zero."""
         if not self.trees or not len(features):
             return np.zeros(len(features))
         tree = np.arange(len(self.trees))
@@ -60,7 +61,7 @@ class Ensemble:
         while True:
             inner = self._left[tree, node] >= 0
             if not inner.any():
-                return self._value[tree, node].sum(axis=1)
+                return self._value[tree, node].sum(axis=1).clip(-LARGEST, LARGEST)
             x = features[row, self._feature[tree, node]]
             goes_left = np.where(np.isnan(x), self._default_left[tree, node], x < self._threshold[tree, node])
             child = np.where(goes_left, self._left[tree, node], self._right[tree, node])
@@ -78,8 +79,8 @@ class Ensemble:
         names, trees = body.get("features"), body.get("trees")
         if not isinstance(names, list) or not all(isinstance(n, str) for n in names) or len(set(names)) != len(names):
             raise ValueError("features must be distinct names")
-        if not isinstance(trees, list) or len(trees) > _MOST_TREES:
-            raise ValueError(f"trees must be a list of at most {_MOST_TREES}")
+        if not isinstance(trees, list) or len(trees) > MOST_TREES:
+            raise ValueError(f"trees must be a list of at most {MOST_TREES}")
         return cls(names, [_tree(tree, len(names)) for tree in trees])
 
 
@@ -95,6 +96,8 @@ def _tree(body: object, features: int) -> Tree:
     for name in ("threshold", "value"):
         if any(type(v) not in (int, float) or not math.isfinite(v) or abs(v) > 1e38 for v in body[name]):
             raise ValueError(f"{name} holds finite numbers")
+    if any(abs(v) > LARGEST for v in body["value"]):
+        raise ValueError(f"value holds logarithms of speed-ups, at most {LARGEST:g}")
     for at in range(count):
         if body["left"][at] == -1:
             continue
