@@ -36,6 +36,7 @@ class Progress:
         self._tasks, self._budget_s, self._trials = tasks, budget_s, trials
         self._now = now
         self._start = self._spoke = now()
+        self._before = (0.0, 0, 0)
         self._order: dict[str, int] = {}  # task key -> i of task i/n, in order of beginning
         self._names: dict[str, str] = {}
         self._best: dict[str, tuple[float, float]] = {}  # task key -> (us, speed-up)
@@ -58,6 +59,11 @@ class Progress:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+    def goes_on(self, seconds: float, trials: int, tasks: int) -> None:
+        """What a run that goes on had used and finished before: all of it counts against the budget."""
+        with self._lock:
+            self._before = (seconds, trials, tasks)
 
     def begin(self, task_key: str, readable: str) -> None:
         """The tuner turns to a task, for the first time or again."""
@@ -116,12 +122,13 @@ class Progress:
     def left_s(self) -> float:
         """Time to the expected end: of the budget, or earlier when tasks or trials run out at the present rate."""
         elapsed = self._now() - self._start
-        ends = [max(0.0, self._budget_s - elapsed)]
+        before_s, trials, tasks = self._before
+        ends = [max(0.0, self._budget_s - before_s - elapsed)]
         if self._ended:
-            ends.append(elapsed / len(self._ended) * max(0, self._tasks - len(self._ended)))
+            ends.append(elapsed / len(self._ended) * max(0, self._tasks - tasks - len(self._ended)))
         done = self._ok + sum(self._failed.values())
         if self._trials is not None and done:
-            ends.append(elapsed / done * max(0, self._trials - done))
+            ends.append(elapsed / done * max(0, self._trials - trials - done))
         return min(ends)
 
     def _tick(self) -> None:
@@ -163,7 +170,7 @@ class Progress:
     def _update(self) -> None:
         if self._bar is None:
             return
-        self._bar.n = min(round(self._now() - self._start), self._bar.total)
+        self._bar.n = min(round(self._before[0] + self._now() - self._start), self._bar.total)
         name = self._names.get(self._current, "")[:40]
         self._bar.set_description_str(f"{self._which()} {name}", refresh=False)
         self._bar.set_postfix_str(self._status())

@@ -1,22 +1,26 @@
 """Runs on disk: what a tuning run had reached, so that `--resume` goes on after a kill.
 
 `<log>/<target-key>/runs/<id>.json` is replaced after every batch and removed at a normal end. Its trials are
-in the log, under the run's id.
+in the log, under the run's id. Whoever works on a run holds a lock on `<id>.lock`, which ends with the process.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import json
 import re
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import NoneType, UnionType
+from typing import get_args, get_origin, get_type_hints
 
 from ..errors import UsageError
-from .result import TaskResult, TaskStage
+from .result import TaskResult
 from .saved import write_json
 
 SCHEMA = 1
@@ -45,6 +49,25 @@ class Run:
     def remove(self, directory: Path) -> None:
         """The run has ended: there is nothing to go on with."""
         self._path(directory).unlink(missing_ok=True)
+
+    @contextmanager
+    def hold(self, directory: Path) -> Iterator[None]:
+        """Nobody else goes on with this run meanwhile; `UsageError` when somebody does."""
+        path = _lock_of(self._path(directory))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise UsageError(
+                    f"the run {self.id} was expected to be nobody's, but {str(path)!r} cannot be locked "
+                    f"({error.strerror}): wait until the process that works on it has ended, or begin a new run"
+                ) from error
+            try:
+                yield
+            finally:
+                if not self._path(directory).exists():
+                    path.unlink(missing_ok=True)
 
     def _path(self, directory: Path) -> Path:
         return directory / self.target / _FOLDER / f"{self.id}.json"
@@ -76,6 +99,8 @@ def last_unfinished(directory: Path, model: str, source: str, target: str, optio
             others.append(f"{run.id} is of another version of the model")
         elif differs or run.target != target:
             others.append(f"{run.id} has another {', '.join(differs) or 'target'}")
+        elif _is_held(_lock_of(path)):
+            others.append(f"{run.id} is still going")
         else:
             found.append((saved, run))
     if not found:
@@ -116,12 +141,41 @@ def _task(body: object) -> TaskResult:
     names = {f.name for f in dataclasses.fields(TaskResult)}
     if not isinstance(body, dict) or set(body) != names:
         raise ValueError("a task's fields are not those of this release")
-    try:
-        stages = tuple(TaskStage(**stage) for stage in body.pop("stages"))
-    except TypeError as error:
-        raise ValueError(f"a stage is none ({error})") from error
-    return TaskResult(**{name: _tupled(value) for name, value in body.items()}, stages=stages)
+    return TaskResult(**{name: _as(kind, body[name], name) for name, kind in get_type_hints(TaskResult).items()})
 
 
-def _tupled(value: object) -> object:
-    return tuple(_tupled(v) for v in value) if isinstance(value, list) else value
+def _as(kind: object, value: object, name: str) -> object:
+    """`value` of JSON as what a field of the type `kind` holds; `ValueError` for anything else."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is tuple and isinstance(value, list):
+        return tuple(_as(parts[0], v, name) for v in value)
+    if origin is Mapping and isinstance(value, dict):
+        return {key: _as(parts[1], v, name) for key, v in value.items()}
+    if origin is UnionType:
+        return None if value is None and NoneType in parts else _as(parts[0], value, name)
+    if dataclasses.is_dataclass(kind) and isinstance(value, dict):
+        hints = get_type_hints(kind)
+        if set(value) == set(hints):
+            return kind(**{field: _as(hint, value[field], f"{name}.{field}") for field, hint in hints.items()})
+    # Comparing also leaves out NaN, and integers that no float holds.
+    if kind is object or (type(value) is kind and kind is not float):
+        return value
+    if kind is float and type(value) in (int, float) and -1e300 < value < 1e300:
+        return value
+    raise ValueError(f"{name} of a task is {type(value).__name__}")
+
+
+def _lock_of(path: Path) -> Path:
+    return path.with_suffix(".lock")
+
+
+def _is_held(path: Path) -> bool:
+    """Whether a process holds the lock."""
+    if not path.exists():
+        return False
+    with path.open(encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False

@@ -60,11 +60,12 @@ class TuneOptions:
     cold_cache: bool = True
     source: str = ""  # a hash of the model, where it is known
 
-    def deciding(self) -> dict[str, object]:
-        """What must be the same for a run to go on with another."""
-        names = ("seed", "threads", "trials", "vector_math", "cold_cache")
+    def deciding(self, machine: Fingerprint) -> dict[str, object]:
+        """What must be the same for a run to go on with another; times of two machines are not compared."""
+        names = ("seed", "threads", "vector_math", "cold_cache")
         stages = list(self.effort.of_stages(self.stages).stages)
-        return {"effort": self.effort.name, "stages": stages} | {name: getattr(self, name) for name in names}
+        options = {name: getattr(self, name) for name in names}
+        return {"effort": self.effort.name, "stages": stages, "machine": machine.facts()} | options
 
 
 class Tuner:
@@ -88,7 +89,7 @@ class Tuner:
         self._results: dict[str, r.TaskResult] = {}
         self._notes: list[str] = []
         resumed = self._resumed()
-        key, deciding = fingerprint.key, options.deciding()
+        key, deciding = fingerprint.key, options.deciding(fingerprint)
         self._saved = resumed or Run(new_id(), options.model, options.source, key, deciding)
         self._is_resumed = resumed is not None
         self._before_s = self._saved.elapsed_s
@@ -96,6 +97,7 @@ class Tuner:
         self._left = None if options.trials is None else max(0, options.trials - self._saved.trials)
         keys = {t.key for t in tasks.tasks}
         self._results.update({k: t for k, t in self._saved.finished.items() if k in keys})
+        progress.goes_on(self._before_s, self._saved.trials, len(self._results))
         self._recorder = Recorder(fingerprint, self._saved.id, options.seed)
         self._preparation = Preparation(
             target, fingerprint, self._effort, options.read, seed=options.seed,
@@ -122,18 +124,19 @@ class Tuner:
                 o.threads, o.memory_bytes, o.timeout_s, o.modules, o.vector_math, cold_cache=o.cold_cache
             )
             lab = self._lab or make_lab(self._target, lab_options, seed=o.seed, l3_bytes=o.l3_bytes)
-            try:
-                with lab:
-                    self._run(lab)
-                    self._drift = lab.drift()
-                self._saved.remove(o.directory)
-            except KeyboardInterrupt:
-                self._interrupted = True
-                raise
-            finally:
-                self._restarts = lab.restarts
-                self._save()
-                self._progress.close()
+            with self._saved.hold(o.directory):
+                try:
+                    with lab:
+                        self._run(lab)
+                        self._drift = lab.drift()
+                except KeyboardInterrupt:
+                    self._interrupted = True
+                    raise
+                finally:
+                    self._restarts = lab.restarts
+                    self._save()
+                    self._progress.close()
+                self._saved.remove(o.directory)  # after what saves it
         outcome = self.result
         if (
             outcome.tasks
@@ -180,7 +183,7 @@ class Tuner:
         o = self._options
         if not o.resume:
             return None
-        return last_unfinished(o.directory, o.model, o.source, self._fingerprint.key, o.deciding())
+        return last_unfinished(o.directory, o.model, o.source, self._fingerprint.key, o.deciding(self._fingerprint))
 
     def _run(self, lab: Lab) -> None:
         self._keep()
@@ -232,6 +235,7 @@ class Tuner:
             self._left = None if self._left is None else max(0, self._left - search.tally.tried + tried)
         except Failure as failure:
             self._fail(task, f"the default failed: {failure.kind}: {failure}")
+            self._keep()
             goes_on = False
         else:
             self._seconds[task.key] = self._seconds.get(task.key, 0.0) + self._clock.elapsed_s - began
@@ -287,11 +291,12 @@ class Tuner:
     # Defaults, and what they leave to gain
 
     def _measure_defaults(self, lab: Lab) -> None:
-        """Latencies of the defaults, the most work first, for no more than a share of the budget."""
+        """Latencies of the defaults, the most work first, for no more than a share of what is left of the budget."""
+        until_s = self._clock.elapsed_s + _LATENCY_SHARE * self._left_s
         tasks = [t for t in sorted(self._tasks.tasks, key=work, reverse=True) if t.key not in self._results]
         lab.prepare(tasks)
         for task in tasks:
-            if self._clock.elapsed_s > _LATENCY_SHARE * self._clock.budget_s and self._latency:
+            if self._clock.elapsed_s > until_s and self._latency:
                 return
             try:
                 self._latency[task.key] = latencies(lab, task)
@@ -359,6 +364,8 @@ class Tuner:
         return self._result(task, outcome, note, default, best, confirmed)
 
     def _fail(self, task: Task, note: str) -> None:
+        if task.key in self._searches:
+            self._searches[task.key].leave()
         times = self._latency.get(task.key, ())
         self._end(self._result(task, r.FAILED, note, times, times, None))
 

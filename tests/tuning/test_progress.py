@@ -105,6 +105,17 @@ def test_time_left_is_the_earliest_end() -> None:
     assert progress.left_s() == 0, "never below nothing"
 
 
+def test_a_run_that_goes_on_has_less_left() -> None:
+    progress, _, now = plain(trials=10)
+    progress.goes_on(400.0, 5, 1)
+    assert progress.left_s() == 200
+    now.s += 30
+    progress.trial("a", True, "", 1.0, 1.0)
+    assert progress.left_s() == 30 * 4
+    progress.ended("a", "kept")
+    assert progress.left_s() == 30, "one task, not two"
+
+
 def test_names_of_models_reach_no_terminal_unwashed() -> None:
     progress, stream, _ = plain()
     progress.begin("a", "evil\x1b[2J\nname")

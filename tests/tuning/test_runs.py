@@ -19,10 +19,12 @@ from halo_tvm.errors import UsageError
 from halo_tvm.lookup import fingerprint_of
 from halo_tvm.records.log import TuningLog
 from halo_tvm.records.trials import Trials
+from halo_tvm.records.verify import verify_file
 from halo_tvm.targets._measure import HostProfile
 from halo_tvm.tuning import result as r
 from halo_tvm.tuning import tuner as tuner_module
 from halo_tvm.tuning.budget import Clock
+from halo_tvm.tuning.measure.lab import Failure
 from halo_tvm.tuning.progress import Progress
 from halo_tvm.tuning.runs import Run, last_unfinished, new_id
 from halo_tvm.tuning.search import outcome as ends
@@ -152,6 +154,13 @@ def test_the_last_of_several_goes_on_and_damage_is_passed_over(tmp_path):
         json.dumps({**good, "elapsed_s": -1}), json.dumps({**good, "finished": {"k": {"outcome": 1}}}),
         json.dumps({**good, "saved": "late"}), json.dumps({**good, "extra": 1}),
     ]  # fmt: skip
+    finished = dataclasses.asdict(tuner(tmp_path / "other", tasks_of_counts(1)).run().tasks[0])
+    wrong = {
+        "speedup": "x", "weights": 3, "default_us": ["1"], "sizes": [1], "failures": {"crash": "1"}, "note": None,
+        "rank_correlation": "high", "seconds": 10**400, "best_us": [math.nan], "decision": [], "measured": 1.5,
+        "stages": [{"name": "ranked"}], "count": True,
+    }  # fmt: skip
+    bad += [json.dumps({**good, "finished": {"k": {**finished, name: value}}}) for name, value in wrong.items()]
     for at, text in enumerate(bad):
         (folder / f"zbad-{at}.json").write_text(text)
     assert last_unfinished(tmp_path, "m", "", "t", {}).elapsed_s == 1.0
@@ -159,6 +168,64 @@ def test_the_last_of_several_goes_on_and_damage_is_passed_over(tmp_path):
         one.remove(tmp_path)
     with pytest.raises(UsageError, match="cannot be read"):
         last_unfinished(tmp_path, "m", "", "t", {})
+
+
+def test_a_run_that_is_still_going_is_left_alone(tmp_path):
+    run = Run(new_id(), "m", "", "t", {})
+    run.save(tmp_path)
+    with run.hold(tmp_path):
+        with pytest.raises(UsageError, match="is still going"):
+            last_unfinished(tmp_path, "m", "", "t", {})
+        with pytest.raises(UsageError, match="cannot be locked"), run.hold(tmp_path):
+            pass
+    assert last_unfinished(tmp_path, "m", "", "t", {}).id == run.id
+    with run.hold(tmp_path):
+        run.remove(tmp_path)
+    assert list((tmp_path / "t" / "runs").iterdir()) == []
+
+
+def test_a_run_of_another_machine_does_not_go_on(tmp_path):
+    tasks = tasks_of_counts(1)
+    with pytest.raises(KeyboardInterrupt):
+        tuner(tmp_path, tasks, lab=Interrupting(20)).run()
+    options = tuner(tmp_path, tasks)._options
+    here, there = options.deciding(FINGERPRINT), options.deciding(dataclasses.replace(FINGERPRINT, l3_bytes=1 << 20))
+    assert last_unfinished(tmp_path, "m", "", FINGERPRINT.key, here)
+    with pytest.raises(UsageError, match="has another machine"):
+        last_unfinished(tmp_path, "m", "", FINGERPRINT.key, there)
+
+
+class Dying(FakeLab):
+    """The default dies in the races of one task, after the first batch."""
+
+    def race(self, candidates, size, rounds, default_us):
+        if self.task.key == "task0" and len(candidates) > 1 and len(self.taken) > 12:
+            raise Failure("crash", "signal 11", 0)
+        return super().race(candidates, size, rounds, default_us)
+
+
+def test_a_task_whose_default_dies_leaves_nothing(tmp_path):
+    """The run ends: no file of it stays, no candidate, and no trial is lost."""
+    tasks, lab = tasks_of_counts(9, 1), Dying()
+    result = tuner(tmp_path, tasks, lab=lab).run()
+    failed, improved = result.tasks
+    assert (failed.outcome, improved.outcome) == (r.FAILED, r.IMPROVED) and "the default failed" in failed.note
+    assert lab.ids == {}
+    assert list((tmp_path / FINGERPRINT.key / "runs").iterdir()) == []
+    assert len(trials_of(tmp_path, tasks.tasks[0])) == failed.measured > 0
+
+
+def test_the_defaults_take_a_share_of_what_is_left(tmp_path):
+    """A run that goes on with a tenth of its budget does not spend three tenths of all of it on defaults."""
+    now, tasks = [0.0], tasks_of_counts(*range(1, 9))
+    with pytest.raises(KeyboardInterrupt):
+        tuner(tmp_path, tasks, lab=Interrupting(20, now=now), budget_s=100.0, now=now).run()
+    (path,) = run_files(tmp_path)
+    path.write_text(json.dumps({**json.loads(path.read_text()), "elapsed_s": 99.9}))
+    lab = FakeLab(now=now)
+    run = tuner(tmp_path, tasks, lab=lab, budget_s=100.0, now=now, resume=True)
+    run.run()
+    assert run._progress._before[0] == 99.9 and len(run._latency) < 3
 
 
 def test_a_finished_task_comes_back_as_it_was(tmp_path):
@@ -311,6 +378,8 @@ def test_killed_at_fifty_moments(tmp_path):
             json.loads(path.read_text())
     winners, trials, refused = lines_in(tmp_path)
     assert set(refused) <= {"torn"} and sum(refused.values()) <= kills
+    reports = [verify_file(path) for path in (tmp_path / FINGERPRINT.key).glob("*.jsonl")]
+    assert len(reports) == 2 and all(report.damaged == 0 for report in reports), reports
     found = [line.split()[1] for line in acknowledged if line.startswith("improved")]
     for key in set(found):
         assert winners.best(key, "synthetic", 1) is not None

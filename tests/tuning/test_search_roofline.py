@@ -59,7 +59,8 @@ def test_what_a_schedule_may_save_does_not_count():
 
 def test_a_profile_is_read(tmp_path):
     path = tmp_path / "host.json"
-    assert read_profile(path, HOST, 2) == (None, "")
+    missing, why = read_profile(path, HOST, 2)
+    assert missing is None and "`halo-tvm doctor --measure`" in why
     PROFILE.save(path)
     assert read_profile(path, HOST, 2) == (PROFILE, "") and read_profile(path, HOST, 1)[0] == PROFILE
 

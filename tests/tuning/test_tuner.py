@@ -138,7 +138,7 @@ def test_what_crashed_before_is_not_tried_again(tmp_path, space):
     assert task.failures == {"crash": 1}, "a second try; what was wrong has none"
     result = tune(tmp_path)[0].run()
     (task,) = result.tasks
-    assert task.failures == {} and task.measured == 1 and "2 decisions that failed" in result.notes[0]
+    assert task.failures == {} and task.measured == 1 and "2 decisions that failed" in str(result.notes)
     assert result.lookup["hits"] == 1
 
 

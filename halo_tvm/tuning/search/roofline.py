@@ -67,11 +67,11 @@ def headroom(default_us: Sequence[float], roofline_us: Sequence[float], weights:
 
 
 def read_profile(path: Path, host: Host, threads: int) -> tuple[HostProfile | None, str]:
-    """(the measured ceilings of this host, or None; why a file that is there is not used)."""
+    """(the measured ceilings of this host, or None; why there are none)."""
     from ...targets._measure import HostProfile
 
     if not path.is_file():
-        return None, ""
+        return None, "no task can end at its roofline: this host was not measured: run `halo-tvm doctor --measure`"
     try:
         body = json.loads(path.read_text(encoding="utf-8"))
         values = {f.name: body[f.name] for f in dataclasses.fields(HostProfile)}
