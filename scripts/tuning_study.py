@@ -325,7 +325,8 @@ class Study:
         numbers = {d: s for d, s in self.table(task).items() if isinstance(s, float)}
         again = dict(numbers)
         for most, rounds, final in CROWNING:
-            first = sorted(again, key=again.__getitem__, reverse=True)[:most]
+            first = sorted(again, key=again.__getitem__, reverse=True)[: most - 1]
+            first = list(dict.fromkeys([_text(task.default), *first]))  # the default may be the best
             again = {}
             for at in range(0, len(first), BATCH):
                 decisions = [_decision(task, d) for d in first[at : at + BATCH]]
