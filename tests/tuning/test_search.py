@@ -343,10 +343,10 @@ class Lucky(FakeLab):
         return samples
 
 
-def one_by_one(*decisions, rungs, lab, batch=1):
+def one_by_one(*decisions, rungs, lab, batch=1, **changes):
     """A search that tries `decisions` in that order."""
     effort = dataclasses.replace(FULL, batch=batch, rungs=rungs, confirm_rounds=1)
-    task = landscape.task(space=(DEFAULT, *decisions))
+    task = dataclasses.replace(landscape.task(space=(DEFAULT, *decisions)), **changes)
     search, _ = prepared(task=task, stages=("ranked",), effort=effort, lab=lab)
     search._first = dict.fromkeys(decisions, "records")
     search.enter()
@@ -366,6 +366,18 @@ def test_a_first_rung_alone_does_not_displace_a_best_that_was_measured():
     assert search.board.best == OTHER, "the next that was measured well"
     search.board.fails(OTHER)
     assert search.board.best == FLUKE, "better than none: it is confirmed before it is used"
+
+
+def test_what_gains_at_the_dear_size_is_not_cut_at_the_cheap_ones():
+    """The best gains nothing at the cheap size; a candidate that does not either is no hopeless one."""
+    factors = {GOOD: 0.5, OTHER: 0.25}
+    lab = FakeLab(speed=lambda d, size: 2.0 * size * (factors.get(d, 1.0) if size > 100 else 1.0), noise=0.0)
+    sizes = (Size((32,), 0.8), Size((128,), 0.2))
+    search = one_by_one(GOOD, OTHER, rungs=(Rung(2, cheap=True), Rung(4)), lab=lab, sizes=sizes)
+    search.step(Clock(1e9))
+    assert search.board.best == GOOD and search.board.best_speedup == pytest.approx(2**0.2)
+    search.step(Clock(1e9))
+    assert search.board.best == OTHER
 
 
 def test_the_rounds_that_chose_a_challenger_do_not_count():
