@@ -120,13 +120,7 @@ def search(options: argparse.Namespace) -> int:
         fingerprint = fingerprint_of(study.target)
         result = Tuner(tasks, study.target, fingerprint, tune, progress, starts=starts if spoiled else None).run()
     print(result)
-    trials = []
-    for path in directory.glob("*/trials.jsonl"):
-        for line in lines(path):
-            record = parse_line(line.text)
-            after = (datetime.fromisoformat(record.timestamp) - began).total_seconds()
-            if record.outcome == MEASURED:
-                trials.append([max(0.0, after), record.workload, dict(record.decision), record.speedup])
+    trials = _trials(directory, began)
     # What a run leaves behind: the committed decision, else the one it began with.
     found = {task.key: decision_to_plain(starts[task.key]) for task, _ in chosen}
     found |= {t.key: dict(t.decision) for t in result.tasks if t.outcome == IMPROVED}
@@ -140,6 +134,28 @@ def search(options: argparse.Namespace) -> int:
         "rank_correlation": result.rank_correlation,
     }))  # fmt: skip
     return 0
+
+
+def _trials(directory: Path, began: datetime) -> list[list[object]]:
+    """(seconds, workload, decision, speed-up) of the trials that were timed at every size.
+
+    The others left their race after a cheap first rung; the search does not believe their figures either.
+    """
+    records = [parse_line(line.text) for path in directory.glob("*/trials.jsonl") for line in lines(path)]
+    records = [record for record in records if record.outcome == MEASURED]
+    sizes: dict[str, int] = {}
+    for record in records:
+        sizes[record.workload] = max(sizes.get(record.workload, 0), len(record.candidate_us))
+    return [
+        [
+            max(0.0, (datetime.fromisoformat(record.timestamp) - began).total_seconds()),
+            record.workload,
+            dict(record.decision),
+            record.speedup,
+        ]
+        for record in records
+        if record.candidate_us and len(record.candidate_us) == sizes[record.workload]
+    ]
 
 
 def _reached(key: str, trials: Sequence[Sequence[object]]) -> dict | None:
@@ -184,8 +200,9 @@ def judge(options: argparse.Namespace) -> int:
 
 def standing(one: dict, key: str) -> list[tuple[float, str]]:
     """(seconds, decision) of a search whenever another decision of that task took the lead by its own measurement."""
-    best = 1.0 if one["start"] == "default" else 0.0
-    found = [(0.0, _text_of(one["starts"][key]))]
+    knows = one["engine"] != "metaschedule"  # which is told of no decision to begin with
+    best = 1.0 if knows and one["start"] == "default" else 0.0
+    found = [(0.0, _text_of(one["starts"][key]))] if knows else []
     for seconds, workload, decision, speedup in sorted(one["trials"], key=lambda t: t[0]):
         if workload == key and speedup > best:
             best = speedup
