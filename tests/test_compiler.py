@@ -156,16 +156,16 @@ def test_families_are_what_the_readme_says() -> None:
 
 
 def test_shipped_records_are_used_unless_switched_off() -> None:
-    """The log in tuning_logs/ knows a function of the full GPT-2 on the target it was made for."""
+    """The log in tuning_logs/ knows functions of BERT-base on the target it was made for."""
     from halo_tvm.compiler import lower, schedule
     from halo_tvm.targets import resolve
 
     target = resolve("x86:avx512-vnni", cores=2)
-    config = CompileConfig(model="gpt2")
-    mod, _ = lower(import_model("gpt2"), target, config)
+    config = CompileConfig(model="bert-base")
+    mod, _ = lower(import_model("bert-base"), target, config)
     _, report = schedule(mod, target, config)
     assert report["tuned"] == report["log"]["hits"] > 0 and not report["log"]["unusable"]
-    _, without = schedule(mod, target, CompileConfig(model="gpt2", records=False))
+    _, without = schedule(mod, target, CompileConfig(model="bert-base", records=False))
     assert without["tuned"] == 0
 
 

@@ -194,7 +194,7 @@ def test_declines_a_block_that_holds_no_whole_panels():
 
     func = function([(1, 5, 96)], attributes(2, 2, 16, packed=True))
     decision = replace(RULE.default(func, TARGETS["avx512"]), block_k=40)
-    with pytest.raises(Declined, match="block_k must be a multiple of the panel of 64 keys, got 40"):
+    with pytest.raises(Declined, match="block_k must be a multiple of the panel of 32 keys, got 40"):
         RULE.apply(func, TARGETS["avx512"], decision)
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
     from ...targets import Target
 
 
+_LONG = 1024  # keys from which values are packed; at 512 it makes no difference
+
+
 class FlashAttention(Rule[Decision]):
     """Attention without a score matrix, as generated text."""
 
@@ -49,10 +53,17 @@ class FlashAttention(Rule[Decision]):
         problem = read(func)
         lanes = _lanes(target)
         if lanes == 16:
-            # 16 accumulators of 32 registers; a panel [64, 64] of keys and a block of scores fit 32 KiB of L1.
-            # Wide blocks rescale less often; narrow ones waste less on the diagonal and on V rows beyond L1.
-            block_k = 128 if problem.d <= 64 and not problem.causal else 64
-            return Decision(block_q=32, block_k=block_k, score_rows=4, score_vectors=4, value_rows=4, value_vectors=4)
+            # A narrow panel of keys wastes little on the diagonal and on short calls; a wide block of them rescales
+            # seldom. Packing values costs more than it brings until rows of them are read very often.
+            return Decision(
+                block_q=32,
+                block_k=128 if problem.d <= 64 else 64,
+                score_rows=4,
+                score_vectors=2,
+                value_rows=4,
+                value_vectors=4,
+                pack_values=_is_long(problem.t),
+            )
         # 12 accumulators of 16 registers leave room for a broadcast and two loads.
         return Decision(block_q=48, block_k=64, score_rows=6, score_vectors=2, value_rows=6, value_vectors=2)
 
@@ -105,6 +116,12 @@ def write(plan: Plan) -> str:
 @functools.lru_cache(maxsize=16)  # a search asks for hundreds of estimates of one function
 def _problem(func: tirx.PrimFunc) -> Problem:
     return read(func)
+
+
+def _is_long(keys: str) -> bool:
+    """Whether the number of keys, a text, is known and large."""
+    number = re.fullmatch(r"T\.int64\((\d+)\)", keys)
+    return number is not None and int(number[1]) >= _LONG
 
 
 def _lanes(target: Target) -> int:
