@@ -31,7 +31,8 @@ def export(files: Sequence[Path], directory: Path) -> tuple[list[Exported], list
     """Write the winners in `files` to `directory/<target key>/records.jsonl`, each where it beats what is there.
 
     A winner is the record of the latest version of its rule with the largest lower bound, one for each number of
-    cores; of the measurements of one decision on one machine only the latest counts. Also returns why lines of `files` were left out, by file and line. `UsageError` when a file cannot be
+    cores; of the measurements of one decision on one machine only the latest counts.
+    Also returns why lines of `files` were left out, by file and line. `UsageError` when a file cannot be
     read, when no line is a record, and when `directory` has lines that do not verify: they would be lost.
     """
     found: dict[str, dict[_Key, list[Record]]] = {}

@@ -23,7 +23,8 @@ class Trials:
     @classmethod
     def open(cls, directories: Iterable[str | Path], target: Fingerprint) -> Trials:
         """Index trials.jsonl of `directories`, and records.jsonl, where old releases kept failures."""
-        return cls([Path(directory) / target.key / name for directory in directories for name in (FILE, TRIALS)], target)
+        folders = [Path(directory) / target.key for directory in directories]
+        return cls([folder / name for folder in folders for name in (FILE, TRIALS)], target)
 
     def of(self, workload: str, rule: str, version: int) -> list[Record]:
         """The trials of one workload."""

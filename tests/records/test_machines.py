@@ -83,7 +83,9 @@ def test_what_decided_between_several_is_said(tmp_path):
     commit(tmp_path, SMALL, [made_on(other, "w", tile=2, low=1.8)])
     assert reason() == "of 2 records the one measured with 2 cores and caches, as the target has"
     commit(tmp_path, SMALL, [made_on(SMALL, "w", tile=3, low=1.3)])
-    assert reason() == "of 3 records the largest lower bound of the 2 measured with 2 cores and caches, as the target has"
+    assert reason() == (
+        "of 3 records the largest lower bound of the 2 measured with 2 cores and caches, as the target has"
+    )
     assert choices([tmp_path], SMALL, {"toy": 1})[0].record.decision == {"tile": 3}
     third = choices([tmp_path], replace(SMALL, l1_bytes=1), {"toy": 1})[0]
     assert third.reason == (
