@@ -29,7 +29,7 @@ from .passes import Context, Overrides, pipeline
 from .passes._weights import param_names
 from .passes.schedule import schedule_functions
 from .plugins import load_plugins
-from .targets import Target, can_build_here, resolve
+from .targets import Target, can_build_here, check_precision, resolve
 
 Reports = dict[str, dict[str, object]]
 
@@ -107,7 +107,8 @@ def compile_model(config: CompileConfig, model: ImportedModel | None = None) -> 
 def lower(imported: ImportedModel, target: Target, config: CompileConfig) -> tuple[tvm.IRModule, Reports]:
     """Phases lift and optimise: `imported` as call_tir of PrimFuncs that no rule has scheduled yet."""
     steps = pipeline.Pipeline.of(config.level, config.enable, config.disable)
-    context = Context(imported.params, target, imported.ranges, imported.typical, Overrides(**config.overrides))
+    overrides = Overrides(**config.overrides)
+    context = Context(imported.params, target, imported.ranges, imported.typical, overrides, config.precision)
     mod, lift = steps.run(pipeline.LIFT, imported.mod, context)
     _dump(config, "2-lifted", mod)
     mod, optimise = steps.run(pipeline.OPTIMISE, mod, context)
@@ -159,6 +160,7 @@ def _target(config: CompileConfig) -> Target:
     answer = can_build_here(target)
     if not answer:
         raise EnvironmentProblem(f"target {config.target} cannot be built here: {answer.reason}")
+    check_precision(target, config.precision, force=config.force_precision)
     return target
 
 

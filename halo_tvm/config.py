@@ -20,6 +20,7 @@ from .errors import UnknownName, UsageError
 C = TypeVar("C", bound="Config")
 
 OPT_LEVELS = {"0": 0, "1": 1, "2": 2, "3": 3, "low": 1, "medium": 2, "high": 3}
+PRECISIONS = ("fp32", "bf16", "fp16", "int8")
 EFFORTS = ("none", "quick", "full")
 STAGES = ("analytic", "records", "ranked", "descent")
 ENGINES = ("halo", "metaschedule")
@@ -103,6 +104,11 @@ _INPUTS = (
 )
 _TRUST = "import files that can run code also where this system cannot confine that"
 _SIZES = "sizes of named dimensions, e.g. batch=1,sequence=128"
+_PRECISION = (
+    "arithmetic of products with weights: fp32; bf16: weights in bfloat16; fp16; "
+    "int8: weights per channel, activations per token"
+)
+_FORCE_PRECISION = "take --precision also where this target computes it slower than fp32"
 _LOG = "directory of tuning records, looked up before all others"
 _JSON = "write the result as JSON to FILE ('-': standard output)"
 _MARKDOWN = "write the result as Markdown to FILE"
@@ -118,6 +124,8 @@ class CompileConfig(Config):
     opt_level: str = option(
         "3", "pass list: 0..3, or low, medium, high", short="O", metavar="LEVEL", choices=tuple(OPT_LEVELS)
     )
+    precision: str = option("fp32", _PRECISION, metavar="PRECISION", choices=PRECISIONS)
+    force_precision: bool = option(False, _FORCE_PRECISION)
     enable: tuple[str, ...] = option((), "also run this pass (repeatable)", metavar="PASS")
     disable: tuple[str, ...] = option((), "leave this pass out (repeatable)", metavar="PASS")
     shape: tuple[str, ...] = option((), _RANGES, metavar="INPUT=DIMS")
@@ -173,6 +181,8 @@ class TuneConfig(Config):
     opt_level: str = option(
         "3", "pass list: 0..3, or low, medium, high", short="O", metavar="LEVEL", choices=tuple(OPT_LEVELS)
     )
+    precision: str = option("fp32", _PRECISION, metavar="PRECISION", choices=PRECISIONS)
+    force_precision: bool = option(False, _FORCE_PRECISION)
     enable: tuple[str, ...] = option((), "also run this pass (repeatable)", metavar="PASS")
     disable: tuple[str, ...] = option((), "leave this pass out (repeatable)", metavar="PASS")
     config: str | None = option(None, f"options file (default: ./{TOML_NAME} when it exists)", metavar="FILE")

@@ -73,6 +73,7 @@ class Context:
     ranges: Mapping[str, tuple[int, int]]
     typical: Mapping[str, int]
     overrides: Overrides = field(default_factory=Overrides)
+    precision: str = "fp32"  # one of config.PRECISIONS
 
 
 class Pass:

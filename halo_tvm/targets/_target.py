@@ -23,6 +23,7 @@ class Isa:
     requires: frozenset[str]  # /proc/cpuinfo flags a host must have to run it
     vector_bits: int
     vector_registers: int
+    precisions: tuple[str, ...] = ()  # besides fp32, those at least as fast as it
     keys: tuple[tuple[str, object], ...] = ()  # further keys of TVM's target at this level
 
 

@@ -2,6 +2,8 @@
 
 from ._target import Isa, TargetSpec
 
+_NARROW = ("bf16", "int8")  # fp16 needs arithmetic that no level here has
+
 _AVX2 = frozenset({"avx2", "fma", "f16c", "bmi2"})
 _AVX512 = _AVX2 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 
@@ -11,8 +13,8 @@ X86 = TargetSpec(
     kind="llvm",
     machine="x86_64",
     isas=(
-        Isa("avx2", "x86-64-v3", (), _AVX2, vector_bits=256, vector_registers=16),
-        Isa("avx512", "x86-64-v4", (), _AVX512, vector_bits=512, vector_registers=32),
+        Isa("avx2", "x86-64-v3", (), _AVX2, vector_bits=256, vector_registers=16, precisions=_NARROW),
+        Isa("avx512", "x86-64-v4", (), _AVX512, vector_bits=512, vector_registers=32, precisions=_NARROW),
         Isa(
             "avx512-vnni",
             "x86-64-v4",
@@ -20,6 +22,7 @@ X86 = TargetSpec(
             _AVX512 | {"avx512_vnni"},
             vector_bits=512,
             vector_registers=32,
+            precisions=_NARROW,
         ),
     ),
     rules=("flash_attention", "recurrence", "gemm", "row_reduction", "elementwise", "fallback"),
