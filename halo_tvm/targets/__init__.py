@@ -16,5 +16,6 @@ for _module in sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.na
 
 __all__ = [
     "TARGETS", "Answer", "Gpu", "Host", "Isa", "Target", "TargetSpec",
-    "can_build_here", "can_run_here", "check_precision", "known_names", "read_gpus", "read_host", "resolve", "usable_cpus",
+    "can_build_here", "can_run_here", "check_precision", "known_names", "read_gpus", "read_host", "resolve",
+    "usable_cpus",
 ]
