@@ -91,7 +91,7 @@ BROAD_EXCEPTS = {
 }
 # The environment is read here and nowhere else.
 ENVIRONMENT_READERS = {
-    "config.py": "options that have a variable",
+    "config/_environment.py": "options that have a variable",
     "records/home.py": "HALO_TVM_HOME",
     "cli/_main.py": "HALO_TVM_LOG, while it decides how to show a bug",
     "peers/_client.py": "PYTHONPATH, handed on to worker processes",

@@ -1,0 +1,56 @@
+"""Every option of every verb: frozen dataclasses, one file per verb, the only source of command-line flags.
+
+Precedence is command line, environment, `halo.toml`, default; `resolve` applies it. The environment
+is read in `environment`, when it is called (and HALO_TVM_HOME in `records.home`).
+"""
+
+from ._config import TOML_NAME, Config, option
+from ._devices import check_device_key, parse_address
+from ._environment import LOG_LEVELS, Environment, environment
+from ._resolve import OVERRIDE_TABLES, read_toml, resolve
+from ._sizes import parse_sizes
+from .bench import BenchConfig
+from .compile import OPT_LEVELS, PRECISIONS, CompileConfig
+from .doctor import DoctorConfig
+from .inspect import InspectConfig
+from .logs import LOG_ACTIONS, LogsConfig
+from .operators import OperatorsConfig
+from .profile import ProfileConfig
+from .rpc import RpcConfig
+from .run import RunConfig
+from .targets import TargetsConfig
+from .tune import EFFORTS, ENGINES, STAGES, TuneConfig
+from .validate import ValidateConfig
+
+__all__ = [
+    "EFFORTS",
+    "ENGINES",
+    "LOG_ACTIONS",
+    "LOG_LEVELS",
+    "OPT_LEVELS",
+    "OVERRIDE_TABLES",
+    "PRECISIONS",
+    "STAGES",
+    "TOML_NAME",
+    "BenchConfig",
+    "CompileConfig",
+    "Config",
+    "DoctorConfig",
+    "Environment",
+    "InspectConfig",
+    "LogsConfig",
+    "OperatorsConfig",
+    "ProfileConfig",
+    "RpcConfig",
+    "RunConfig",
+    "TargetsConfig",
+    "TuneConfig",
+    "ValidateConfig",
+    "check_device_key",
+    "environment",
+    "option",
+    "parse_address",
+    "parse_sizes",
+    "read_toml",
+    "resolve",
+]

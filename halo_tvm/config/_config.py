@@ -1,0 +1,54 @@
+"""What every option set is: a frozen dataclass whose fields are the flags of a verb."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import ClassVar
+
+from ..errors import UnknownName, UsageError
+
+TOML_NAME = "halo.toml"
+
+
+def option(default: object = dataclasses.MISSING, help: str = "", **metadata: object) -> object:  # noqa: A002
+    """A field with what its flag needs.
+
+    Metadata: `short` (one-letter flag), `metavar`, `positional`, `choices`, `env` (attribute of
+    `Environment` that serves when no flag is given), `flag=False` (no flag), `split=False` (a list whose
+    flag is repeated, never separated by commas: its values may hold them).
+    """
+    return dataclasses.field(default=default, metadata={"help": help, **metadata})
+
+
+@dataclass(frozen=True)
+class Config:
+    """Base of all option sets. A field's type is its flag's type: str, int, float, bool, tuple[str, ...]."""
+
+    announced: ClassVar[bool] = True  # printed before the work starts
+
+    def __str__(self) -> str:
+        shown = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        width = max(map(len, shown))
+        lines = [f"  {name:<{width}}  {_shown(value)}" for name, value in shown.items() if value not in (None, (), {})]
+        return "\n".join([type(self).__name__, *lines])
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value, choices = getattr(self, field.name), field.metadata.get("choices")
+            for chosen in value if isinstance(value, tuple) else (value,):
+                if choices and chosen is not None and chosen not in choices:
+                    name = field.name.removesuffix("s") if isinstance(value, tuple) else field.name
+                    raise UnknownName(name.replace("_", " "), str(chosen), choices)
+        threads = getattr(self, "threads", None)
+        if threads is not None and threads < 1:
+            raise UsageError(
+                f"threads must be at least 1, but are {threads}: leave the option out to use every allowed core"
+            )
+        seed = getattr(self, "seed", 0)
+        if seed < 0:
+            raise UsageError(f"seed must be at least 0, but is {seed}: give a number that is not negative")
+
+
+def _shown(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)

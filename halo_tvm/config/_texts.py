@@ -1,0 +1,21 @@
+"""Help texts that the options of several verbs share."""
+
+from __future__ import annotations
+
+MODEL = "built-in name, model file, or Hugging Face directory"
+THREADS = "threads to use (default: every core this process may run on)"
+RANGES = "dimensions of an input, each a number or a range, e.g. input_ids=1..8x1..512 (repeatable)"
+INPUTS = (
+    "example inputs (.npz, by name in order): a reference case; "
+    "TorchScript, which declares none, takes its inputs from it"
+)
+TRUST = "import files that can run code also where this system cannot confine that"
+SIZES = "sizes of named dimensions, e.g. batch=1,sequence=128"
+PRECISION = (
+    "arithmetic of products with weights: fp32; bf16: weights in bfloat16; fp16; "
+    "int8: weights per channel, activations per token"
+)
+FORCE_PRECISION = "take --precision also where this target computes it slower than fp32"
+LOG = "directory of tuning records, looked up before all others"
+JSON = "write the result as JSON to FILE ('-': standard output)"
+MARKDOWN = "write the result as Markdown to FILE"
