@@ -20,7 +20,6 @@ from ..targets import TARGETS, Host, Target, can_build_here, can_run_here, read_
 from ._show import print_json, size, table
 
 CONFIG = DoctorConfig
-PROFILE = "host.json"
 
 # Distribution -> the extra of ours that brings it, and what it is for.
 OPTIONAL = {
@@ -57,12 +56,12 @@ def run(config: DoctorConfig) -> int:
         raise EnvironmentProblem(
             f"apache-tvm must import, but {error}: install halo_tvm again, which brings the pinned pair"
         ) from error
-    from ..records import home
+    from ..records import host_profile
 
     host = read_host()
     found: dict[str, object] = {"software": _software(), "host": _host(host), "targets": _targets(host)}
     problems = _problems(found)
-    path = home() / PROFILE
+    path = host_profile()
     if config.measure and not problems:
         from ..targets._measure import measure
 

@@ -14,14 +14,13 @@ from tvm import ir, s_tir, tirx
 from ..dimensions import itemsize_of
 from ..errors import EnvironmentProblem
 from ..records.canonical import walk
-from ..records.home import home
+from ..records.home import host_profile
 from ..targets import Target
 from ..tuning.sizes import shape_of, symbols, value
 from ._measuring import measure
 from ._table import as_html, as_text
 from ._tasks import Task
 
-_PROFILE = "host.json"  # written by `halo-tvm doctor --measure`
 _MEASURE_S = 120.0
 _ROWS = 128
 _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max)
@@ -127,7 +126,7 @@ def roofline(tasks: Sequence[Task], *, rows: int = _ROWS, rounds: int = 6, under
 def ceilings(target: Target, *, fresh: bool = False) -> Ceilings:
     """The host's ceilings with as many threads as the target has cores: those kept by `doctor --measure`, else
     measured now in a process of their own (about 10 s). `EnvironmentProblem` when that process fails."""
-    path = home() / _PROFILE
+    path = host_profile()
     if path.is_file() and not fresh:
         kept = json.loads(path.read_text(encoding="utf-8"))
         if (kept.get("isa"), kept.get("threads")) == (target.isa.name, target.cores):

@@ -1,6 +1,6 @@
 """The tuning log on disk: workload keys, line format, look-up."""
 
-from .home import home, log_dirs, shipped_logs, user_logs
+from .home import home, host_profile, log_dirs, shipped_logs, user_logs
 from .log import LookupReport, TuningLog
 from .record import Fingerprint, Record, Size
 from .trials import Trials
@@ -16,6 +16,7 @@ __all__ = [
     "describe",
     "family_of",
     "home",
+    "host_profile",
     "log_dirs",
     "shipped_logs",
     "user_logs",

@@ -1,4 +1,4 @@
-"""Where tuning logs live; the one place that reads HALO_TVM_HOME."""
+"""Where tuning logs and the host's profile live; the one place that reads HALO_TVM_HOME."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from ..errors import UsageError
 
 _LOGS = "tuning_logs"
+_PROFILE = "host.json"
 
 
 def home() -> Path:
@@ -22,6 +23,11 @@ def home() -> Path:
 def user_logs() -> Path:
     """The log that `tune` writes to when no directory is named; it need not exist yet."""
     return home() / _LOGS
+
+
+def host_profile() -> Path:
+    """The file in which `doctor --measure` keeps this host's ceilings; it need not exist yet."""
+    return home() / _PROFILE
 
 
 def check_writable_log(directory: Path) -> None:

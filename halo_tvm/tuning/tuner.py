@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import NoValidTrial
 from ..records.decision import decision_to_plain
-from ..records.home import home
+from ..records.home import host_profile
 from ..records.log import commit
 from ..records.record import Fingerprint, Size
 from ..targets import Target, read_host
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from ..targets._measure import HostProfile
 
 _LATENCY_SHARE = 0.3
-_PROFILE = "host.json"
 
 
 @dataclass(frozen=True)
@@ -315,7 +314,7 @@ class Tuner:
         """Rooflines from what `doctor --measure` measured here, where it did."""
         profile = self._profile
         if profile is None and self._lab is None:  # another lab may measure anywhere
-            profile, why_not = read_profile(home() / _PROFILE, read_host(), self._options.threads)
+            profile, why_not = read_profile(host_profile(), read_host(), self._options.threads)
             if why_not:
                 self._note(why_not)
         cold = self._options.cold_cache
