@@ -13,18 +13,24 @@ import time
 import landscape
 import pytest
 import toy_rules
+import tvm
 from landscape import DEFAULT, FakeLab, cost
 
+from halo_tvm.config import TuneConfig
 from halo_tvm.errors import UsageError
 from halo_tvm.lookup import fingerprint_of
+from halo_tvm.records.home import host_profile
 from halo_tvm.records.log import TuningLog
 from halo_tvm.records.trials import Trials
 from halo_tvm.records.verify import verify_file
+from halo_tvm.targets import read_host
 from halo_tvm.targets._measure import HostProfile
+from halo_tvm.tuning import model as model_module
 from halo_tvm.tuning import result as r
 from halo_tvm.tuning import tuner as tuner_module
 from halo_tvm.tuning.budget import Clock
 from halo_tvm.tuning.measure.lab import Failure
+from halo_tvm.tuning.model import tune_module
 from halo_tvm.tuning.progress import Progress
 from halo_tvm.tuning.runs import Run, last_unfinished, new_id
 from halo_tvm.tuning.search import outcome as ends
@@ -277,6 +283,24 @@ def test_a_task_at_its_roofline_gets_no_trials(tmp_path):
     assert task_result.roofline_us == pytest.approx((us, us))
     far = dataclasses.replace(at_it, l2_gbps=9e9, l3_gbps=9e9, dram_gbps=9e9)
     assert tuner(tmp_path / "far", Tasks((task,), ()), profile=far).run().tasks[0].measured > 0
+
+
+def test_a_run_here_reads_what_doctor_measured_here(tmp_path, monkeypatch):
+    """As the command line starts it: the place is this machine, so the run makes the lab and may read the profile."""
+    (task,) = tasks_of_counts(1).tasks
+    monkeypatch.setenv("HALO_TVM_HOME", str(tmp_path))
+    monkeypatch.setattr(tuner_module, "make_lab", lambda *_, **__: FakeLab())
+    monkeypatch.setattr(model_module, "tasks_of", lambda *_: Tasks((task,), ()))
+    config = TuneConfig(model="m", effort="quick", log=str(tmp_path / "log"))
+
+    def tuned():
+        return tune_module(tvm.IRModule(), TARGET, config, stream=io.StringIO())
+
+    assert "halo-tvm doctor --measure" in tuned().notes[0]
+    host, slow = read_host(), 1e-6  # so slow that every default is at its roofline
+    HostProfile(host.model, host.machine, "avx2", TARGET.cores, slow, slow, slow, slow, slow, "").save(host_profile())
+    result = tuned()
+    assert result.notes == () and result.tasks[0].ended == ends.ROOFLINE and result.tasks[0].roofline_us
 
 
 def test_a_study_may_spoil_the_starts(tmp_path):
