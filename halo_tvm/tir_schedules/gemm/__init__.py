@@ -26,6 +26,7 @@ from .._packing import pack_shape
 from .._rule import Rule, check_range
 from ._chain import Chain, match
 from ._estimate import estimate
+from ._float32 import Float32
 from ._nest import Tiling, build
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class GEMM(Rule[Decision]):
         chain = _match(func, target)
         first = self.default(func, target)
         most, vectors = _register_rows(chain, target), chain.nr // target.lanes_f32
-        heights = [mr for mr in range(most // 2, most + 2) if _fits(mr, vectors, target)]
+        heights = [mr for mr in range(most // 2, most + 2) if _fits(chain, mr, vectors, target)]
         splits = (1, 2, 4, 8)
         if (
             chain.rows is not None
@@ -75,7 +76,7 @@ class GEMM(Rule[Decision]):
             heights = sorted({min(mr, max(1, chain.rows)) for mr in heights})
             splits = tuple(split for split in splits if split <= max(1, -(-chain.rows // heights[0])))
         values = itertools.product(
-            heights, [u for u in (1, 2, 4, 8) if chain.kc % u == 0], (0, 1, 2, 4), splits, (True, False)
+            heights, [u for u in (1, 2, 4, 8) if chain.steps % u == 0], (0, 1, 2, 4), splits, (True, False)
         )
         return tuple(dict.fromkeys([first, *(Decision(*fields) for fields in values)]))
 
@@ -89,8 +90,8 @@ class GEMM(Rule[Decision]):
     def apply(self, func: tirx.PrimFunc, target: Target, decision: Decision) -> tirx.PrimFunc:
         check_range(decision, mr=(1, 16), unroll=(1, 16), prefetch=(0, 16), row_split=(1, 64))
         chain = _match(func, target)
-        if chain.kc % decision.unroll:
-            raise Declined(f"unroll {decision.unroll} does not divide the chunk of {chain.kc} k steps")
+        if chain.steps % decision.unroll:
+            raise Declined(f"unroll {decision.unroll} does not divide the chunk of {chain.steps} k steps")
         return func.with_body(build(chain, _tiling(decision, target))).with_attr("tirx.is_scheduled", True)
 
 
@@ -103,26 +104,26 @@ def _tiling(decision: Decision, target: Target) -> Tiling:
 def _match(func: tirx.PrimFunc, target: Target) -> Chain:
     if is_scheduled(func):
         raise Declined("the function is scheduled already")
-    chain = match(func)
+    chain = match(func, (Float32(),))
     if chain.nr % target.lanes_f32:
         raise Declined(f"panels of {chain.nr} columns are no multiple of {target.lanes_f32} lanes of {target.isa.name}")
     return chain
 
 
-def _fits(mr: int, vectors: int, target: Target) -> bool:
-    """Sums, one row of weights and one broadcast value are in registers at once."""
-    return mr >= 1 and mr * vectors + vectors + 1 <= target.isa.vector_registers
+def _fits(chain: Chain, mr: int, vectors: int, target: Target) -> bool:
+    """Whether a tile of `mr` rows stays in registers."""
+    return mr >= 1 and chain.arithmetic.registers(mr, vectors) <= target.isa.vector_registers
 
 
 def _register_rows(chain: Chain, target: Target) -> int:
     """The tallest register tile that fits, at most 8 where the tile is wide."""
     vectors = chain.nr // target.lanes_f32
     most = 8 if vectors > 1 else 12
-    return max(mr for mr in range(1, most + 1) if mr == 1 or _fits(mr, vectors, target))
+    return max(mr for mr in range(1, most + 1) if mr == 1 or _fits(chain, mr, vectors, target))
 
 
 def _unroll(chain: Chain, most: int) -> int:
-    return max(steps for steps in range(1, most + 1) if chain.kc % steps == 0)
+    return max(steps for steps in range(1, most + 1) if chain.steps % steps == 0)
 
 
 def _row_split(chain: Chain, target: Target) -> int:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tvm import ir, tirx
+from tvm import DataType, ir, tirx
 from tvm.sym import Analyzer
 
 from ...errors import Declined
 from .._blocks import Block, blocks, is_const, loads
+from .._prefetch import CACHE_LINE_BYTES
 from .._timed import timed_values
+from ._arithmetic import Arithmetic
 
 
 @dataclass(frozen=True)
@@ -24,11 +27,12 @@ class Stage:
 
 @dataclass(frozen=True)
 class Chain:
-    """x [m, k] times weight [chunks, panels, kc, nr] into acc, then stages, all over [m, n]."""
+    """x [m, k] times weight [chunks, panels, kc / group, nr (, group)] into acc, then stages, all over [m, n]."""
 
     x: ir.Var
     weight: ir.Var
     acc: ir.Var
+    arithmetic: Arithmetic
     stages: tuple[Stage, ...]
     outputs: tuple[ir.Var, ...]  # buffers of the stages (or acc) that are function parameters
     m: ir.Expr
@@ -40,8 +44,23 @@ class Chain:
     timed: tuple[int, ...] = ()  # the only numbers of rows that matter; empty: all do
 
     @property
-    def k(self) -> int:
-        return self.chunks * self.kc
+    def steps(self) -> int:
+        """Steps of the k loop over one chunk."""
+        return self.kc // self.arithmetic.group
+
+    @property
+    def panel_bytes(self) -> int:
+        """Size of one panel of one chunk."""
+        return self.kc * self.nr * self._weight_bytes
+
+    @property
+    def _weight_bytes(self) -> int:
+        return DataType(str(self.weight.ty.dtype)).itemsize
+
+    def weight_line(self, chunk: ir.Expr | int, panel: ir.Expr, line: ir.Expr) -> ir.TensorLoad:
+        """The first element of a cache line of a panel; it may lie beyond the panel and the tensor."""
+        inner = [0] * (len(self.weight.ty.shape) - 3)
+        return self.weight[(chunk, panel, *inner, line * (CACHE_LINE_BYTES // self._weight_bytes))]
 
     @property
     def rows(self) -> int | None:
@@ -49,17 +68,19 @@ class Chain:
         return int(self.m.value) if isinstance(self.m, tirx.IntImm) else None
 
 
-def match(func: tirx.PrimFunc) -> Chain:
-    """The chain `func` consists of; raises Declined with the first reason why it is none."""
+def match(func: tirx.PrimFunc, arithmetics: Sequence[Arithmetic]) -> Chain:
+    """The chain `func` consists of, in one of `arithmetics`; raises Declined with the first reason why it is none."""
     found = blocks(func)
-    main = next((at for at, block in enumerate(found) if block.op == "linear"), None)
+    served = dict.fromkeys(arithmetic.op for arithmetic in arithmetics)
+    main = next((at for at, block in enumerate(found) if block.op in served), None)
     if main is None:
-        raise Declined("no block is annotated halo.op = linear")
+        raise Declined(f"no block is annotated halo.op = {' or '.join(served)}")
     if main != 0:
         name = found[0].node.name_hint
         raise Declined(f"block {name} runs before the linear block: only stages behind it are served")
-    x, weight, acc, m = _linear(found[0])
-    chunks, panels, kc, nr = (int(d.value) for d in weight.ty.shape)
+    x, weight, acc, arithmetic = _linear(found[0], arithmetics)
+    m = found[0].extents[0]
+    chunks, panels, steps, nr = (int(d.value) for d in weight.ty.shape[:4])
     stages: list[Stage] = []
     for block in found[1:]:
         stages.append(_stage(block, acc, [s.out for s in stages], m))
@@ -73,48 +94,73 @@ def match(func: tirx.PrimFunc) -> Chain:
     (n,) = widths
     if not (panels - 1) * nr < n <= panels * nr:
         raise Declined(f"{n} columns do not match {panels} panels of {nr}: crop behind the linear block")
-    if chunks > 1 and (outputs[-1].ty.dtype != "float32"):
-        raise Declined(f"K chunks keep partial sums in the output, which is {outputs[-1].ty.dtype}, not float32")
-    return Chain(x, weight, acc, tuple(stages), outputs, m, n, chunks, panels, kc, nr, timed_values(func, m))
+    if chunks > 1 and outputs[-1].ty.dtype != arithmetic.sums:
+        kept = f"the output, which is {outputs[-1].ty.dtype}, not {arithmetic.sums}"
+        raise Declined(f"K chunks keep partial sums in {kept}")
+    kc, timed = steps * arithmetic.group, timed_values(func, m)
+    return Chain(x, weight, acc, arithmetic, tuple(stages), outputs, m, n, chunks, panels, kc, nr, timed)
 
 
-def _linear(block: Block) -> tuple[ir.Var, ir.Var, ir.Var, ir.Expr]:
-    """(x, weight, acc, rows) of the main block."""
+def _linear(block: Block, arithmetics: Sequence[Arithmetic]) -> tuple[ir.Var, ir.Var, ir.Var, Arithmetic]:
+    """(x, weight, acc, arithmetic) of the main block."""
     store = block.store
     if store is None or not block.plain:
         raise Declined("the linear block is not a single store in a plain loop nest (already scheduled?)")
     if block.kinds != "SSR":
         raise Declined(f"x has rank {len(block.kinds) - 1}: rows must be flattened to rank 2 first")
-    i, j, k = block.vars
-    value = store.value
-    operands = [load for load in loads(value) if not load.source.same_as(store.buffer)]
+    operands = [load for load in loads(store.value) if not load.source.same_as(store.buffer)]
     if len(operands) != 2:
         raise Declined(f"the linear block reads {len(operands)} tensors, expected x and weight")
     x, weight = operands
-    dtypes = [str(t.dtype) for t in (x.source.ty, weight.source.ty, store.buffer.ty)]
-    if dtypes != ["float32"] * 3:
-        raise Declined(f"x, weight and sum are {', '.join(dtypes)}: only float32 is served")
-    shape = weight.source.ty.shape
-    if len(shape) != 4:
-        raise Declined(f"weight has rank {len(shape)}: it is not packed as [k/kc, n/nr, kc, nr]")
+    arithmetic = _arithmetic(block, x.source, weight.source, arithmetics)
+    shape, rank = weight.source.ty.shape, 4 if arithmetic.group == 1 else 5
+    if len(shape) != rank:
+        layout = "[k/kc, n/nr, kc, nr]" if rank == 4 else f"[k/kc, n/nr, kc/{arithmetic.group}, nr, {arithmetic.group}]"
+        raise Declined(f"weight has rank {len(shape)}: it is not packed as {layout}")
     if not all(isinstance(d, tirx.IntImm) for d in shape):
         raise Declined("the packed weight has a symbolic dimension")
-    chunks, panels, kc, nr = (int(d.value) for d in shape)
+    chunks, panels, steps, nr = (int(d.value) for d in shape[:4])
+    group, kc = arithmetic.group, steps * arithmetic.group
+    if rank == 5 and not is_const(shape[4], group):
+        raise Declined(f"the packed weight groups {shape[4]} rows, {weight.source.ty.dtype} takes {group}")
     analyzer = Analyzer()
     for var in block.node.iter_vars:
         analyzer.bind(var.var, var.dom)
-    expected = (k // kc, j // nr, k % kc, j % nr)
+    i, j, k = block.vars
+    expected = (
+        (k // kc, j // nr, k % kc, j % nr) if rank == 4 else (k // kc, j // nr, k % kc // group, j % nr, k % group)
+    )
     same = all(analyzer.can_prove_equal(a, b) for a, b in zip(weight.indices, expected))
     same = same and [len(x.indices), x.indices[0].same_as(i), x.indices[1].same_as(k)] == [2, True, True]
-    total = isinstance(value, tirx.Add) and isinstance(value.b, tirx.Mul) and value.a.source.same_as(store.buffer)
-    if not (same and total):
-        meant = "acc[i, j] + x[i, k] * weight[k // kc, j // nr, k % kc, j % nr]"
+    if not (same and _multiplies(store, x, weight)):
+        inner = "k % kc, j % nr" if rank == 4 else f"k % kc // {group}, j % nr, k % {group}"
+        meant = f"acc[i, j] + x[i, k] * weight[k // kc, j // nr, {inner}]"
         raise Declined(f"the linear block does not compute {meant}")
     if not is_const(block.extents[2], chunks * kc):
         raise Declined(f"x has {block.extents[2]} columns, the packed weight {chunks * kc} rows")
     if not is_const(block.extents[1], panels * nr):
         raise Declined(f"the linear block computes {block.extents[1]} columns, the packed weight has {panels * nr}")
-    return x.source, weight.source, store.buffer, block.extents[0]
+    return x.source, weight.source, store.buffer, arithmetic
+
+
+def _arithmetic(block: Block, x: ir.Var, weight: ir.Var, arithmetics: Sequence[Arithmetic]) -> Arithmetic:
+    """The one that the operator and the types of the main block ask for."""
+    dtypes = tuple(str(buffer.ty.dtype) for buffer in (x, weight, block.store.buffer))
+    served = [a for a in arithmetics if a.op == block.op]
+    found = next((a for a in served if a.dtypes == dtypes), None)
+    if found is None:
+        known = " or ".join(", ".join(a.dtypes) for a in served)
+        raise Declined(f"x, weight and sum are {', '.join(dtypes)}: only {known} is served")
+    return found
+
+
+def _multiplies(store: tirx.BufferStore, x: ir.TensorLoad, weight: ir.TensorLoad) -> bool:
+    """Whether the block adds x * weight, both widened to the type of the sum, to what it stores to."""
+    total = store.value
+    if not (isinstance(total, tirx.Add) and isinstance(total.b, tirx.Mul) and isinstance(total.a, ir.TensorLoad)):
+        return False
+    factors = [side.value if isinstance(side, tirx.Cast) else side for side in (total.b.a, total.b.b)]
+    return total.a.source.same_as(store.buffer) and factors[0].same_as(x) and factors[1].same_as(weight)
 
 
 def _stage(block: Block, acc: ir.Var, earlier: list[ir.Var], m: ir.Expr) -> Stage:

@@ -34,7 +34,7 @@ def estimate(chain: Chain, tiling: Tiling, m: int, cores: int) -> float:
     rounds = -(-chain.panels * len(blocks) // cores)
     computing = max(work / cores, rounds * max(blocks))
     # Every block of rows reads the panel again, from a nearer cache.
-    streamed = 4 * chain.k * chain.panels * chain.nr * (1 + 0.1 * (len(blocks) - 1))
+    streamed = chain.chunks * chain.panel_bytes * chain.panels * (1 + 0.1 * (len(blocks) - 1))
     ahead = 0.98 if tiling.prefetch and len(heights) > 1 else 1.0
     streaming = ahead * streamed / _BYTES_PER_CYCLE
     cycles = max(computing, streaming) + 0.1 * min(computing, streaming) + chain.chunks * _LAUNCH
@@ -55,12 +55,12 @@ def _tile(chain: Chain, t: Tiling, rows: int) -> float:
     vectors = chain.nr // t.lanes
     lines = t.prefetch if 2 * rows > t.mr else 0
     bounds = (
-        rows * vectors / _FMA_PER_CYCLE,
+        chain.arithmetic.instructions(rows, vectors) / _FMA_PER_CYCLE,
         _LATENCY,
         (rows + vectors + lines / t.unroll) / _LOADS_PER_CYCLE,
-        vectors * t.lanes * 4 / _L2_BYTES_PER_CYCLE,
+        chain.panel_bytes / chain.steps / _L2_BYTES_PER_CYCLE,
     )
     # What is not the bottleneck hides behind it, but not all of it: taller tiles read the panel less often.
     step = max(bounds) + _EXPOSED * (bounds[2] + bounds[3])
-    loop = chain.k * (step + 0.05 * (_LOOP + lines) / t.unroll)
+    loop = chain.chunks * chain.steps * (step + 0.05 * (_LOOP + lines) / t.unroll)
     return loop + rows * vectors * (2.0 + 4.0 * len(chain.stages)) + _TILE

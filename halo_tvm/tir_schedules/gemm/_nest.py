@@ -25,9 +25,8 @@ from tvm.script.ir_builder import tirx as T
 from .._blocks import substitute
 from .._prefetch import CACHE_LINE_BYTES, prefetch
 from .._timed import ONLY_TIMED
+from ._arithmetic import Tile
 from ._chain import Chain
-
-_F32_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ def _tasks(chain: Chain, t: Tiling, chunk: ir.Var | None) -> None:
         if t.row_split > 1:
             per = tirx.ceildiv(tiles, t.row_split)
             first, last = T.bind(tirx.min(block * per, tiles)), T.bind(tirx.min(block * per + per, tiles))
-        scratch = T.alloc_buffer((t.mr, chain.nr), "float32", align=64)
+        scratch = T.alloc_buffer((t.mr, chain.nr), chain.arithmetic.sums, align=64)
         ahead = _lines_per_pass(chain, t, last - first)
         with T.serial(last - first) as step:
             at = first + step
@@ -131,7 +130,7 @@ def _dispatch(chain: Chain, t: Tiling, rows: ir.Expr, emit: Callable[[int], None
 
 def _lines_per_pass(chain: Chain, t: Tiling, passes: ir.Expr) -> ir.Expr:
     """Cache lines of the next panel that fall to one pass over the present one."""
-    lines = chain.kc * chain.nr * _F32_BYTES // CACHE_LINE_BYTES
+    lines = chain.panel_bytes // CACHE_LINE_BYTES
     return T.bind(tirx.ceildiv(lines, tirx.max(passes, 1))) if t.prefetch else 0
 
 
@@ -149,25 +148,21 @@ def _tile(
     """scratch[:rows] (+)= x[start : start + rows, chunk] @ weight[chunk, panel], in registers."""
     chunk_at = 0 if chunk is None else chunk
     vectors = _i64(chain.nr // t.lanes)
+    sums, zero = chain.arithmetic.sums, tirx.const(0, chain.arithmetic.sums)
     # One buffer per row, in the default scope: only those, below 1 KiB, become stack slots, which LLVM
     # turns into registers. A larger one, or one of scope "local", would be heap memory.
-    acc = [T.alloc_buffer((chain.nr,), "float32") for _ in range(rows)]
+    acc = [T.alloc_buffer((chain.nr,), sums) for _ in range(rows)]
     for r in range(rows):
         with T.unroll(vectors) as v, T.vectorized(_i64(t.lanes)) as lane:
             at = v * t.lanes + lane
-            T.buffer_store(acc[r], T.float32(0) if chunk is None else scratch[r, at], [at])
-    with T.serial(_i64(chain.kc // t.unroll)) as ko:
+            T.buffer_store(acc[r], zero if chunk is None else scratch[r, at], [at])
+    tile = Tile(chain.x, chain.weight, acc, start, chunk_at, panel, chain.kc, chain.nr, t.lanes)
+    with T.serial(_i64(chain.steps // t.unroll)) as ko:
         # Short tiles wait for memory anyway: there the prefetches only take load slots (M = 1: 5 to 30 %).
         for q in range(t.prefetch if 2 * rows > t.mr else 0):
-            line = step * ahead + ko * t.prefetch + q
-            prefetch(chain.weight[chunk_at, panel + 1, 0, line * (CACHE_LINE_BYTES // _F32_BYTES)])
+            prefetch(chain.weight_line(chunk_at, panel + 1, step * ahead + ko * t.prefetch + q))
         with T.unroll(_i64(t.unroll)) as ki:
-            k = ko * t.unroll + ki
-            for r in range(rows):
-                with T.unroll(vectors) as v, T.vectorized(_i64(t.lanes)) as lane:
-                    at = v * t.lanes + lane
-                    product = chain.x[start + r, chunk_at * chain.kc + k] * chain.weight[chunk_at, panel, k, at]
-                    T.buffer_store(acc[r], acc[r][at] + product, [at])
+            chain.arithmetic.step(tile, ko * t.unroll + ki)
     for r in range(rows):
         with T.unroll(vectors) as v, T.vectorized(_i64(t.lanes)) as lane:
             at = v * t.lanes + lane
@@ -215,7 +210,7 @@ def _load_partial(
         with T.If(chunk == 0):
             with T.Then():
                 with T.unroll(_i64(chain.nr // t.lanes)) as v, T.vectorized(t.lanes) as lane:
-                    T.buffer_store(scratch, T.float32(0), [r, v * t.lanes + lane])
+                    T.buffer_store(scratch, tirx.const(0, chain.arithmetic.sums), [r, v * t.lanes + lane])
             with T.Else():
                 _columns(chain, t, panel, row)
 

@@ -1,0 +1,57 @@
+"""What the nest has to know about one kind of multiplication: its types, and how one step of its k loop is emitted.
+
+The nest is one for all: panels x row blocks, tiles of exact height, prefetch, stages run once from a tile in L1.
+A step takes `group` consecutive k, which lie side by side in the packed weight [k/kc, n/nr, kc/group, nr, group].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tvm import ir
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Some rows of x times one panel of the weight, the sums in registers."""
+
+    x: ir.Var  # buffer [m, k]
+    weight: ir.Var  # buffer [chunks, panels, kc / group, nr (, group)]
+    acc: Sequence[ir.Var]  # one buffer of nr sums per row
+    start: ir.Expr  # first row
+    chunk: ir.Expr | int
+    panel: ir.Expr
+    kc: int
+    nr: int
+    lanes: int  # sums in one vector register
+
+    @property
+    def vectors(self) -> int:
+        return self.nr // self.lanes
+
+
+class Arithmetic:
+    """Base class; one instance per kind and instruction set."""
+
+    op: ClassVar[str] = "linear"  # annotation of the main block
+    dtypes: ClassVar[tuple[str, str, str]]  # of x, weight and sums
+    group: ClassVar[int] = 1
+
+    @property
+    def sums(self) -> str:
+        """Element type of the sums."""
+        return self.dtypes[2]
+
+    def registers(self, rows: int, vectors: int) -> int:
+        """Vector registers that a tile keeps busy: sums, one step's weights, what a step computes with."""
+        raise AssertionError(f"{type(self).__name__} lacks registers")
+
+    def instructions(self, rows: int, vectors: int) -> float:
+        """Vector instructions of one step that compute: multiplications, and what unpacks for them."""
+        raise AssertionError(f"{type(self).__name__} lacks instructions")
+
+    def step(self, tile: Tile, k: ir.Expr) -> None:
+        """Emit `acc[r] += x[start + r, step k] * weight[step k]` for every row of the tile."""
+        raise AssertionError(f"{type(self).__name__} lacks its step")

@@ -1,0 +1,31 @@
+"""float32 times float32: one fused multiply-add per vector of sums."""
+
+from __future__ import annotations
+
+from tvm import ir, tirx
+from tvm.script.ir_builder import tirx as T
+
+from ._arithmetic import Arithmetic, Tile
+
+
+class Float32(Arithmetic):
+    """Sums, one row of weights and one broadcast value are in registers at once."""
+
+    dtypes = ("float32", "float32", "float32")
+
+    def registers(self, rows: int, vectors: int) -> int:
+        return rows * vectors + vectors + 1
+
+    def instructions(self, rows: int, vectors: int) -> float:
+        return rows * vectors
+
+    def step(self, tile: Tile, k: ir.Expr) -> None:
+        column = tile.chunk * tile.kc + k
+        for r, acc in enumerate(tile.acc):
+            with (
+                T.unroll(tirx.IntImm("int64", tile.vectors)) as v,
+                T.vectorized(tirx.IntImm("int64", tile.lanes)) as lane,
+            ):
+                at = v * tile.lanes + lane
+                product = tile.x[tile.start + r, column] * tile.weight[tile.chunk, tile.panel, k, at]
+                T.buffer_store(acc, acc[at] + product, [at])
