@@ -198,6 +198,14 @@ def test_declines_a_block_that_holds_no_whole_panels():
         RULE.apply(func, TARGETS["avx512"], decision)
 
 
+@pytest.mark.parametrize("keys, packs", [("t", False), (512, False), (1024, True)])
+def test_values_are_packed_where_the_keys_are_known_to_be_many(keys, packs):
+    separate = function([(1, 4, 2, 16), (1, keys, 2, 16), (1, keys, 2, 16)], attributes(2, 2, 16))
+    together = function([(1, keys, 96)], attributes(2, 2, 16, packed=True))
+    for func in (separate, together):
+        assert RULE.default(func, TARGETS["avx512"]).pack_values is packs
+
+
 # ---- the analytic estimate ----
 
 

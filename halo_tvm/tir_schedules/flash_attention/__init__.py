@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -62,7 +61,7 @@ class FlashAttention(Rule[Decision]):
                 score_vectors=2,
                 value_rows=4,
                 value_vectors=4,
-                pack_values=_is_long(problem.t),
+                pack_values=problem.static_t is not None and problem.static_t >= _LONG,
             )
         # 12 accumulators of 16 registers leave room for a broadcast and two loads.
         return Decision(block_q=48, block_k=64, score_rows=6, score_vectors=2, value_rows=6, value_vectors=2)
@@ -116,12 +115,6 @@ def write(plan: Plan) -> str:
 @functools.lru_cache(maxsize=16)  # a search asks for hundreds of estimates of one function
 def _problem(func: tirx.PrimFunc) -> Problem:
     return read(func)
-
-
-def _is_long(keys: str) -> bool:
-    """Whether the number of keys, a text, is known and large."""
-    number = re.fullmatch(r"T\.int64\((\d+)\)", keys)
-    return number is not None and int(number[1]) >= _LONG
 
 
 def _lanes(target: Target) -> int:

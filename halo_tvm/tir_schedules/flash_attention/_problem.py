@@ -21,6 +21,7 @@ class Problem:
     b: str
     s: str
     t: str
+    static_t: int | None  # the same, where it is known
     h: int
     h_kv: int
     d: int
@@ -76,6 +77,7 @@ def read(func: tirx.PrimFunc) -> Problem:
         declarations.append(f'{name} = T.match_buffer(p_{name}, ({", ".join(texts[name])},), "{buffer.dtype}")')
 
     first = texts[names[0]]
+    keys = buffers[0 if attrs.get("packed") else names.index("K")].shape[1]
     bias = None
     if attrs.get("has_bias"):
         bias = tuple(isinstance(dim, tirx.IntImm) and dim.value == 1 for dim in buffers[names.index("bias")].shape[:3])
@@ -84,7 +86,8 @@ def read(func: tirx.PrimFunc) -> Problem:
         declarations=tuple(declarations),
         b=first[0],
         s=first[1],
-        t=first[1] if attrs.get("packed") else texts["K"][1],
+        t=_dim(keys, variables),
+        static_t=int(keys.value) if isinstance(keys, tirx.IntImm) else None,
         h=int(attrs["num_heads"]),
         h_kv=int(attrs["num_kv_heads"]),
         d=d,
