@@ -58,6 +58,17 @@ def test_rows_without_a_visible_key_are_zero():
         assert (out[0, 0] == 0).all() and (out[0, 1] == 1).all()
 
 
+def test_lengths_count_the_keys_of_a_cache():
+    rng = np.random.default_rng(1)
+    q, k, v = (rng.standard_normal((2, n, 2, 16)) for n in (3, 10, 10))
+    attrs = {"num_heads": 2, "num_kv_heads": 2, "head_dim": 16, "scale": 0.25, "causal": True}
+    lengths = np.array([7, 10], "int32")
+    found = Attention.reference(q, k, v, lengths, **attrs, has_lengths=True)
+    for n, keys in enumerate(lengths):
+        whole = Attention.reference(q[n : n + 1], k[n : n + 1, :keys], v[n : n + 1, :keys], **attrs)
+        np.testing.assert_allclose(found[n : n + 1], whole, rtol=1e-12)
+
+
 def test_flops_count_visible_pairs():
     shapes = [(2, 8, 4, 16), (2, 8, 2, 16), (2, 8, 2, 16)]
     assert Attention.flops(shapes, **BASE) == 4 * 2 * 4 * 16 * 64
@@ -90,6 +101,21 @@ def test_flops_count_visible_pairs():
             [tensor(1, 5, 128), tensor(1, 3, 5, 5)],
             {"packed": True, "has_bias": True},
             "bias must be float32 of the shape",
+        ),
+        (
+            [tensor(1, 5, 128), tensor(1, dtype="int32")],
+            {"packed": True, "has_lengths": True},
+            "lengths count the keys of a cache, and packed=True has none",
+        ),
+        (
+            [tensor(1, 5, 4, 16), *[tensor(1, 9, 2, 16)] * 2, tensor(2, dtype="int32")],
+            {"has_lengths": True},
+            r"lengths must have the shape \[1\], got \[2\]",
+        ),
+        (
+            [tensor(1, 5, 4, 16), *[tensor(1, 9, 2, 16)] * 2, tensor(1, dtype="int64")],
+            {"has_lengths": True},
+            "lengths must be int32, got int64: cast it",
         ),
         ([tensor(1, 5, 128, dtype="int32")], {"packed": True}, "must be a float tensor"),
     ],

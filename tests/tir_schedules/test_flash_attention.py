@@ -125,6 +125,16 @@ def test_bias(target, ones):
         check(run, normal((3, s, 2, 16), *[(3, t, 2, 16)] * 2, bias), attrs)
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_lengths_of_a_cache(target, causal):
+    attrs = attributes(2, 1, 16, causal=causal, has_lengths=True)
+    shapes = [("b", "s", 2, 16), *[("b", "t", 1, 16)] * 2, ("b",)]
+    run = compiled(function(shapes, attrs, [*["float32"] * 3, "int32"]), target)
+    for s, t, lengths in ((33, 200, (200, 33, 150)), (17, 130, (0, 5, 999)), (1, 64, (-3, 1, 64))):
+        arrays = normal((3, s, 2, 16), *[(3, t, 1, 16)] * 2)
+        check(run, [*arrays, np.array(lengths, "int32")], attrs)
+
+
 def test_additive_masks_hide_keys(target):
     attrs = attributes(1, 1, 16, has_bias=True)
     q, k, v = normal((2, 3, 1, 16), *[(2, 70, 1, 16)] * 2)

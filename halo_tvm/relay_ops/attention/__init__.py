@@ -3,10 +3,12 @@
 Shapes
     q [b, s, h, d]   k, v [b, t, h_kv, d]      or, with packed=True,
     qkv [b, s, (h + 2 * h_kv) * d]: the columns of all query heads, then key heads, then value heads (t = s)
-    key_mask [b, t] (has_key_mask)   bias [1|b, 1|h, 1|s, t] float32 (has_bias)   ->   o [b, s, h, d]
+    key_mask [b, t] (has_key_mask)   bias [1|b, 1|h, 1|s, t] float32 (has_bias)   lengths int32 [b] (has_lengths)
+    ->   o [b, s, h, d]
 Computation
     score[i, j] = bias[i, j] + cap(scale * sum_d q[i, d] * k[j, d]),   cap(x) = softcap * tanh(x / softcap), or x
-    visible(i, j) = key_mask[j] != 0  and  (causal: j <= i + t - s)  and  (window: j > i + t - s - window)
+    visible(i, j) = key_mask[j] != 0  and  j < T  and  (causal: j <= i + T - s)  and  (window: j > i + T - s - window)
+    T = t, or lengths[n] within 0 .. t: the keys of a cache that are valid, the queries' own among them
     o[i] = sum_j softmax over the visible j of score[i, j] * v[j];  query head n reads KV head n // (h / h_kv)
     A score at or below -1e30 is invisible too, so additive masks of -inf and of the most negative float32
     mean the same. A row with no visible key gives zeros. Lifts read an addend at or below -1e9 as a mask.

@@ -26,6 +26,10 @@ def _mask(b: int, t: int, dtype: str) -> np.ndarray:
     return (np.arange(t) < lengths[:, None]).astype(dtype)
 
 
+def _lengths(*lengths: int) -> np.ndarray:
+    return np.array(lengths, "int32")
+
+
 def cases() -> tuple[dict[str, object], ...]:
     plain = [
         {"args": _separate(1, 1, 1, 1, 1), "attrs": _attrs(1, 1)},
@@ -61,4 +65,17 @@ def cases() -> tuple[dict[str, object], ...]:
             "attrs": _attrs(2, 1, packed=True, causal=True, has_key_mask=True, has_bias=True),
         }
     ]
-    return (*plain, *grouped, *positions, *capped, *masked, *biased, *both)
+    cached = [
+        {"args": [*_separate(3, 1, 9, 4, 2), _lengths(9, 0, 4)], "attrs": _attrs(4, 2, causal=True, has_lengths=True)},
+        {"args": [*_separate(2, 5, 12, 2, 2), _lengths(12, 7)], "attrs": _attrs(2, 2, causal=True, has_lengths=True)},
+        # Fewer keys than queries, and more than there is room for.
+        {"args": [*_separate(2, 5, 12, 2, 1), _lengths(3, 99)], "attrs": _attrs(2, 1, causal=True, has_lengths=True)},
+        {"args": [*_separate(2, 3, 40, 2, 2), _lengths(33, 2)], "attrs": _attrs(2, 2, has_lengths=True)},
+        {
+            "args": [*_separate(2, 2, 20, 2, 2), _mask(2, 20, "int32"), (2, 1, 1, 20), _lengths(20, 11)],
+            "attrs": _attrs(
+                2, 2, causal=True, window=6, softcap=3.0, has_key_mask=True, has_bias=True, has_lengths=True
+            ),
+        },
+    ]
+    return (*plain, *grouped, *positions, *capped, *masked, *biased, *both, *cached)

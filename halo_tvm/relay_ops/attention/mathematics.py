@@ -25,6 +25,7 @@ def compute(
     softcap: float = 0.0,
     has_key_mask: bool = False,
     has_bias: bool = False,
+    has_lengths: bool = False,
 ) -> te.Tensor:
     h, h_kv, d = num_heads, num_kv_heads, head_dim
     group = h // h_kv
@@ -58,7 +59,10 @@ def compute(
     dtype = args[0].dtype
     key_mask = extras.pop(0) if has_key_mask else None
     bias = extras.pop(0) if has_bias else None
-    shift = t - s
+    lengths = extras.pop(0) if has_lengths else None
+
+    def keys(n):
+        return clamped_lengths(lengths[n], t) if has_lengths else t
 
     x = te.reduce_axis((0, d), "x")
     dots = te.compute((b, h, s, t), lambda n, e, i, j: te.sum(query(n, i, e, x) * key(n, j, e, x), axis=x), name="dots")
@@ -74,7 +78,8 @@ def compute(
                 for dim, index in zip(bias.shape[:3], (n, e, i))
             ]
             y = y + bias[(*at, j)]
-        seen = []
+        seen = [j < keys(n)] if has_lengths else []
+        shift = keys(n) - s
         if causal:
             seen.append(j <= i + shift)
         if window:
@@ -109,9 +114,14 @@ def compute(
     return te.compute((b, s, h, d), normal, name="normalise")
 
 
-def visible(i: np.ndarray, j: np.ndarray, shift: int, causal: bool, window: int) -> np.ndarray:
-    """What causality and the window let query `i` see of key `j`; `shift` is t - s."""
-    seen = np.broadcast_to(True, np.broadcast(i, j).shape)
+def clamped_lengths(length: tirx.PrimExpr, t: tirx.PrimExpr | int) -> tirx.PrimExpr:
+    """The valid keys of one batch row as int64 within 0 .. t, whatever the data says."""
+    return tirx.max(tirx.min(length.astype("int64"), t), tirx.const(0, "int64"))
+
+
+def visible(i: np.ndarray, j: np.ndarray, shift: int | np.ndarray, causal: bool, window: int) -> np.ndarray:
+    """What causality and the window let query `i` see of key `j`; `shift` is t - s, or per batch row."""
+    seen = np.broadcast_to(True, np.broadcast(i, j, shift).shape)
     if causal:
         seen = seen & (j <= i + shift)
     if window:
@@ -137,6 +147,7 @@ def reference(
     softcap: float = 0.0,
     has_key_mask: bool = False,
     has_bias: bool = False,
+    has_lengths: bool = False,
 ) -> np.ndarray:
     operands = 1 if packed else 3
     q, k, v = split_packed(args[0], num_heads, num_kv_heads, head_dim) if packed else args[:3]
@@ -147,7 +158,9 @@ def reference(
     scores = np.einsum("bihd,bjhd->bhij", q, k) * q.dtype.type(scale)
     if softcap:
         scores = np.tanh(scores / softcap) * q.dtype.type(softcap)
-    seen = np.broadcast_to(visible(np.arange(s)[:, None], np.arange(t), t - s, causal, window), scores.shape)
+    keys = np.clip(extras.pop(), 0, t)[:, None, None, None] if has_lengths else t
+    seen = visible(np.arange(s)[:, None], np.arange(t), keys - s, causal, window) & (np.arange(t) < keys)
+    seen = np.broadcast_to(seen, scores.shape)
     if has_key_mask:
         seen = seen & (extras.pop(0) != 0)[:, None, None, :]
     if has_bias:

@@ -9,7 +9,7 @@ from tvm import relax, tirx
 from ...dimensions import is_one
 
 REQUIRED = ("num_heads", "num_kv_heads", "head_dim", "scale")
-KNOWN = (*REQUIRED, "packed", "causal", "window", "softcap", "has_key_mask", "has_bias", "layer")
+KNOWN = (*REQUIRED, "packed", "causal", "window", "softcap", "has_key_mask", "has_bias", "has_lengths", "layer")
 MASK_DTYPES = ("bool", "int32", "int64", "float32")
 
 
@@ -18,12 +18,13 @@ def check_call(types: Sequence[relax.TensorType], attrs: Mapping[str, object]) -
     _check_attrs(attrs)
     h, h_kv, d = (int(attrs[key]) for key in ("num_heads", "num_kv_heads", "head_dim"))
     operands = 1 if attrs.get("packed") else 3
-    expected = operands + bool(attrs.get("has_key_mask")) + bool(attrs.get("has_bias"))
+    expected = operands + sum(bool(attrs.get(f"has_{name}")) for name in ("key_mask", "bias", "lengths"))
     if len(types) != expected:
         raise ValueError(
             f"halo.attention: {expected} arguments expected for packed={bool(attrs.get('packed'))}, "
             f"has_key_mask={bool(attrs.get('has_key_mask'))}, has_bias={bool(attrs.get('has_bias'))}, "
-            f"got {len(types)}: pass q, k, v or qkv first, then key_mask, then bias"
+            f"has_lengths={bool(attrs.get('has_lengths'))}, got {len(types)}: "
+            "pass q, k, v or qkv first, then key_mask, then bias, then lengths"
         )
     for position, ty in enumerate(types):
         if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
@@ -52,6 +53,8 @@ def check_call(types: Sequence[relax.TensorType], attrs: Mapping[str, object]) -
             )
     if attrs.get("has_bias"):
         _check_bias(extras.pop(0), (b, h, s, t))
+    if attrs.get("has_lengths"):
+        _check_lengths(extras.pop(0), b)
     return relax.TensorType([b, s, h, d], types[0].dtype)
 
 
@@ -62,6 +65,10 @@ def _check_attrs(attrs: Mapping[str, object]) -> None:
         raise ValueError(
             f"halo.attention: attributes {', '.join(REQUIRED)} expected; missing {missing}, unknown {unknown}: "
             f"known are {', '.join(KNOWN)}"
+        )
+    if attrs.get("packed") and attrs.get("has_lengths"):
+        raise ValueError(
+            "halo.attention: lengths count the keys of a cache, and packed=True has none: pass q, k and v apart"
         )
     h, h_kv = int(attrs["num_heads"]), int(attrs["num_kv_heads"])
     if h_kv < 1 or h % h_kv:
@@ -98,6 +105,12 @@ def _check_bias(ty: relax.TensorType, full: Sequence[object]) -> None:
             f"halo.attention: bias must be float32 of the shape [{wanted}, {full[3]}], got {ty.dtype} {found}: "
             "reshape or expand its last axis"
         )
+
+
+def _check_lengths(ty: relax.TensorType, b: tirx.PrimExpr) -> None:
+    _expect("lengths", ty, (b,))
+    if str(ty.dtype) != "int32":
+        raise ValueError(f"halo.attention: lengths must be int32, got {ty.dtype}: cast it")
 
 
 def _differ(a: object, b: object) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from ._pack import query_at, value_at
 from ._plan import Plan
+from ._problem import locate_keys
 from ._softmax import START, softmax_rows
 from ._text import Source, i64
 
@@ -33,6 +34,7 @@ def _locate(src: Source, plan: Plan) -> None:
     src.let("head", f"task // {plan.query_blocks} % {i64(problem.h)}")
     src.let("n", f"task // ({plan.query_blocks} * {i64(problem.h)})")
     src.let("kv", f"head // {i64(problem.h // problem.h_kv)}")
+    locate_keys(src, problem)
     if problem.causal:
         # Threads take runs of tasks: alternating cheap first and dear last blocks balances the runs.
         place = (
@@ -45,11 +47,11 @@ def _locate(src: Source, plan: Plan) -> None:
     src.let("rows", f"T.min({i64(decision.block_q)}, {problem.s} - q0)")
     # `end` is behind the last key any row sees, `whole` behind the last one that every row sees.
     if problem.causal:
-        src.let("end", f"T.min({problem.t}, q0 + rows + {problem.shift})")
-        src.let("whole", f"T.min({problem.t}, q0 + T.int64(1) + {problem.shift})")
+        src.let("end", f"T.min({problem.keys}, q0 + rows + {problem.shift})")
+        src.let("whole", f"T.min({problem.keys}, q0 + T.int64(1) + {problem.shift})")
     else:
-        src.let("end", problem.t)
-        src.let("whole", problem.t)
+        src.let("end", problem.keys)
+        src.let("whole", problem.keys)
     src.let("last", f"(end + {i64(decision.block_k - 1)}) // {i64(decision.block_k)}")
     if problem.window:
         lowest = f"q0 + {problem.shift} - {i64(problem.window - 1)}"

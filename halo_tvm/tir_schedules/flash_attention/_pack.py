@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ._plan import Plan
+from ._problem import locate_keys
 from ._text import LOG2_E, Source, i64
 
 MASKED = -3e38  # added to or put in place of the score of an invisible key
@@ -29,7 +30,8 @@ def pack(src: Source, plan: Plan) -> None:
         src.let("kv", f"task // {plan.key_blocks} % {i64(problem.h_kv)}")
         src.let("n", f"task // ({plan.key_blocks} * {i64(problem.h_kv)})")
         src.let("first", f"block * {i64(decision.block_k)}")
-        src.let("valid", f"T.min({i64(decision.block_k)}, {problem.t} - first)")
+        locate_keys(src, problem)
+        src.let("valid", f"T.min({i64(decision.block_k)}, {problem.keys} - first)")
         _transpose_keys(src, plan)
         if decision.pack_values:
             with src.loop("j", "valid"):

@@ -10,6 +10,7 @@ from tvm.tirx.buffer import BufferType
 
 from ...dimensions import size_of
 from ...errors import Declined
+from ._text import Source
 
 
 @dataclass(frozen=True)
@@ -32,11 +33,17 @@ class Problem:
     softcap: float
     key_mask: str | None  # dtype
     bias: tuple[bool, bool, bool] | None  # which of [b, h, s] have extent 1
+    lengths: bool = False  # the keys of each batch row are counted by data
+
+    @property
+    def keys(self) -> str:
+        """The keys of batch row n: `locate_keys` defines the name where data counts them."""
+        return "limit" if self.lengths else self.t
 
     @property
     def shift(self) -> str:
         """Query i stands at key position i + shift."""
-        return "T.int64(0)" if self.t == self.s else f"({self.t} - {self.s})"
+        return "T.int64(0)" if self.keys == self.s else f"({self.keys} - {self.s})"
 
 
 def call_attributes(func: tirx.PrimFunc) -> dict[str, object]:
@@ -58,7 +65,7 @@ def read(func: tirx.PrimFunc) -> Problem:
     buffers = [param for param in func.params if is_buffer(param)]
     assert len(buffers) == len(names), f"attention function with {len(buffers)} buffers, expected {names}"
     for name, buffer in zip(names, buffers):
-        if name != "key_mask" and str(buffer.dtype) != "float32":
+        if name not in ("key_mask", "lengths") and str(buffer.dtype) != "float32":
             raise Declined(f"serves float32, {name} is {buffer.dtype}")
     d = int(attrs["head_dim"])
     if d % 16 or not 16 <= d <= 256:
@@ -98,7 +105,14 @@ def read(func: tirx.PrimFunc) -> Problem:
         softcap=float(attrs.get("softcap", 0.0)),
         key_mask=str(buffers[names.index("key_mask")].dtype) if attrs.get("has_key_mask") else None,
         bias=bias,
+        lengths=bool(attrs.get("has_lengths", False)),
     )
+
+
+def locate_keys(src: Source, problem: Problem) -> None:
+    """Defines `limit`, the valid keys of batch row n within 0 .. t."""
+    if problem.lengths:
+        src.let("limit", f'T.max(T.int64(0), T.min({problem.t}, T.cast(lengths[n], "int64")))')
 
 
 def extents(func: tirx.PrimFunc, sizes: Mapping[tirx.Var, int]) -> tuple[tuple[int, ...], int]:
@@ -116,7 +130,7 @@ def is_buffer(param: tirx.Var) -> bool:
 
 def _operand_names(attrs: dict[str, object]) -> list[str]:
     operands = ["QKV"] if attrs.get("packed") else ["Q", "K", "V"]
-    extras = [name for name in ("key_mask", "bias") if attrs.get(f"has_{name}")]
+    extras = [name for name in ("key_mask", "bias", "lengths") if attrs.get(f"has_{name}")]
     return [*operands, *extras, "O"]
 
 

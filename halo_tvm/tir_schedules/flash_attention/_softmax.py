@@ -58,7 +58,7 @@ def _limits(src: Source, plan: Plan) -> None:
     """The columns of the block that row r sees: lower < column < upper, as int32."""
     problem, decision = plan.problem, plan.decision
     position = f"q0 + r + {problem.shift}"
-    upper = f"T.min({problem.t}, {position} + T.int64(1))" if problem.causal else problem.t
+    upper = f"T.min({problem.keys}, {position} + T.int64(1))" if problem.causal else problem.keys
     if problem.bias:
         _gather_bias(src, plan)
     src.let("upper", f"T.min({i64(decision.block_k)}, {upper} - first)", "int32")
