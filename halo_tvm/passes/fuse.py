@@ -20,6 +20,7 @@ from tvm import relax, tirx
 
 from ..dimensions import itemsize_of, size_of
 from ..relay_ops._operator import OPAQUE
+from ._caches import with_readers_apart
 from ._order import in_order
 from ._pass import Context, Pass, Report, bindings, op_name
 from .name_rows import casts, resolve_rows
@@ -34,6 +35,7 @@ class Fuse(Pass):
     name = "fuse"
 
     def __call__(self, mod: tvm.IRModule, context: Context) -> tuple[tvm.IRModule, Report]:
+        mod = with_readers_apart(mod)
         grouped = in_order(tvm.transform.Sequential(_FUSE)(mod))
         sizes = _row_sizes(mod, context.typical)
         formed = _candidates(grouped, sizes)

@@ -47,6 +47,7 @@ OPTIMISE = (
     Step("legalize", 0, required=True),
     Step("fuse", 2),
     Step("merge_functions", 0, required=True),
+    Step("check_caches", 0, required=True),
 )
 # Decided while building, switched like passes.
 BUILD = (Step("plan_memory", 3), Step("vector_math", 1))

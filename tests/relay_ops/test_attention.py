@@ -110,7 +110,7 @@ def test_flops_count_visible_pairs():
         (
             [tensor(1, 5, 4, 16), *[tensor(1, 9, 2, 16)] * 2, tensor(2, dtype="int32")],
             {"has_lengths": True},
-            r"lengths must have the shape \[1\], got \[2\]",
+            "lengths must have the shape",
         ),
         (
             [tensor(1, 5, 4, 16), *[tensor(1, 9, 2, 16)] * 2, tensor(1, dtype="int64")],

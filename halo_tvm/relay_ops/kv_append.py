@@ -1,0 +1,139 @@
+"""Write the newest keys or values into a cache, in place.
+
+Shapes
+    cache [b, capacity, h_kv, d]   new [b, s, h_kv, d] of the cache's dtype   lengths int32 [b]   ->   the cache
+Computation
+    cache[n, lengths[n] + i] = new[n, i]   for 0 <= i < s;   a row that falls outside the capacity is left out
+    The result is the cache itself: it is lowered to `call_tir_inplace`, so only the new rows move. Whatever
+    reads keys takes the result; the pass `check_caches` refuses a graph that reads the old value afterwards.
+    Attention takes the lengths after the call, lengths + s.
+Lifts
+    none: a cache is what a model's definition, or a session, asks for
+Numerics
+    exact
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import tvm
+from tvm import ir, relax, te, tirx
+from tvm.script import tirx as script_tirx
+
+from ._operator import OPAQUE, Operator, attrs_of
+
+_TEXT = """
+@T.prim_func(s_tir=True, private=True)
+def kv_append(p_cache: T.handle, p_new: T.handle, p_lengths: T.handle):
+    {variables}
+    cache = T.match_buffer(p_cache, ({b}, {capacity}, {h}, {d}), "{dtype}")
+    new = T.match_buffer(p_new, ({b}, {s}, {h}, {d}), "{dtype}")
+    lengths = T.match_buffer(p_lengths, ({b},), "int32")
+    for n, i, e, x in T.grid({b}, {s}, {h}, {d}):
+        with T.sblock("kv_append"):
+            vn, vi, ve, vx = T.axis.remap("SSSS", [n, i, e, x])
+            T.sblock_attr({{"halo.op": "kv_append"}})
+            at: T.let[T.int64] = T.cast(lengths[vn], "int64") + vi
+            if T.int64(0) <= at and at < {capacity}:
+                cache[vn, at, ve, vx] = new[vn, vi, ve, vx]
+"""
+
+
+class KvAppend(Operator):
+    """The cache with new rows behind the valid ones, in place."""
+
+    name = "kv_append"
+    fusible = False
+
+    @staticmethod
+    def infer_type(call: relax.Call) -> relax.TensorType:
+        if len(call.args) != 3 or attrs_of(call).keys() - {"layer"}:
+            raise ValueError(
+                f"halo.kv_append: 3 arguments and no attributes expected, got {len(call.args)} and "
+                f"{sorted(attrs_of(call))}: pass cache, new, lengths"
+            )
+        types = [arg.ty for arg in call.args]
+        for name, ty, rank in zip(("cache", "new", "lengths"), types, (4, 4, 1)):
+            known = isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr)
+            if not known or ty.ndim != rank:
+                raise ValueError(
+                    f"halo.kv_append: {name} must be a tensor of rank {rank} with a known shape, got {ty}: "
+                    "reshape or match_cast it first"
+                )
+        cache, new, lengths = types
+        (b, _, *row), (b_new, _, *row_new) = cache.shape.values, new.shape.values
+        if str(new.dtype) != str(cache.dtype) or any(_differ(x, y) for x, y in zip([b, *row], [b_new, *row_new])):
+            raise ValueError(
+                f"halo.kv_append: new must be {cache.dtype} of the shape [{b}, ?, {row[0]}, {row[1]}], "
+                f"got {new.dtype} {list(new.shape.values)}: cast or reshape it"
+            )
+        if str(lengths.dtype) != "int32" or _differ(lengths.shape.values[0], b):
+            raise ValueError(
+                f"halo.kv_append: lengths must be int32 of the shape [{b}], "
+                f"got {lengths.dtype} {list(lengths.shape.values)}: one number per batch row"
+            )
+        return cache
+
+    @classmethod
+    def _legalize(cls, bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+        cache, new, lengths = call.args
+        func = _in_place(cache.ty, new.ty).with_attr("halo.call", {"op": cls.name})
+        gvar = bb.add_func(func.with_attr("op_pattern", OPAQUE), cls.name)
+        return relax.op.call_tir_inplace(gvar, relax.Tuple([cache, new, lengths]), [0], cache.ty)
+
+    @staticmethod
+    def compute(cache: te.Tensor, new: te.Tensor, lengths: te.Tensor) -> te.Tensor:
+        """The meaning, as a copy; the lowering writes in place."""
+
+        def row(n, j, e, x):
+            at = j - lengths[n].astype("int64")
+            seen = tirx.all(at >= 0, at < new.shape[1])
+            return tirx.if_then_else(seen, new[n, at, e, x], cache[n, j, e, x])
+
+        return te.compute(cache.shape, row, name="kv_append")
+
+    @staticmethod
+    def reference(cache: np.ndarray, new: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        out = cache.copy()
+        for n, length in enumerate(lengths):
+            for i in range(new.shape[1]):
+                if 0 <= length + i < cache.shape[1]:
+                    out[n, length + i] = new[n, i]
+        return out
+
+    @staticmethod
+    def flops(shapes: Sequence[tuple[int, ...]]) -> int:
+        return 0
+
+    @staticmethod
+    def bytes_moved(shapes: Sequence[tuple[int, ...]], itemsize: int = 4) -> int:
+        return 2 * itemsize * int(np.prod(shapes[1])) + 4 * shapes[2][0]
+
+    @staticmethod
+    def cases() -> tuple[dict[str, object], ...]:
+        def lengths(*values: int) -> np.ndarray:
+            return np.array(values, "int32")
+
+        return (
+            {"args": [(1, 8, 2, 16), (1, 1, 2, 16), lengths(0)], "attrs": {}},
+            {"args": [(3, 9, 1, 4), (3, 4, 1, 4), lengths(5, 0, 2)], "attrs": {}},
+            # No room for some rows, for any row, and a length below zero.
+            {"args": [(3, 5, 2, 3), (3, 4, 2, 3), lengths(3, 7, -2)], "attrs": {}},
+        )
+
+
+def _in_place(cache: relax.TensorType, new: relax.TensorType) -> tirx.PrimFunc:
+    """The function that writes into its first argument; each unknown dimension is a variable of its own."""
+    b, capacity, h, d = cache.shape.values
+    names = {"b": b, "capacity": capacity, "h": h, "d": d, "s": new.shape.values[1]}
+    texts = {k: f"T.int64({v.value})" if isinstance(v, tirx.IntImm) else k for k, v in names.items()}
+    variables = [f"{k} = T.int64()" for k, text in texts.items() if text == k]
+    text = _TEXT.format(variables="; ".join(variables) or "pass", dtype=cache.dtype, **texts)
+    return tvm.script.from_source(text, extra_vars={"T": script_tirx})
+
+
+def _differ(a: ir.Expr, b: ir.Expr) -> bool:
+    """Whether two dimensions are surely different."""
+    return isinstance(a, tirx.IntImm) and isinstance(b, tirx.IntImm) and int(a) != int(b)
