@@ -169,6 +169,15 @@ def _permute(e: _Evaluator, call: relax.Call) -> np.ndarray:
     return np.transpose(e.value(call.args[0]), None if axes is None else [int(a) for a in axes])
 
 
+def _strided_slice(e: _Evaluator, call: relax.Call) -> np.ndarray:
+    x = e.value(call.args[0])
+    axes, *bounds = ([e.size(field) for field in arg.fields] for arg in call.args[1:])
+    cut = [slice(None)] * x.ndim
+    for i, axis in enumerate(axes):
+        cut[axis] = slice(*(bound[i] for bound in bounds))
+    return x[tuple(cut)]
+
+
 def _astype(e: _Evaluator, call: relax.Call) -> np.ndarray:
     dtype = np.dtype(str(call.attrs.dtype))
     return e.value(call.args[0]).astype(np.float64 if dtype.kind == "f" else dtype)
@@ -195,6 +204,7 @@ _OPS: dict[str, Handler] = {
     "relax.permute_dims": _permute,
     "relax.astype": _astype,
     "relax.arange": _arange,
+    "relax.strided_slice": _strided_slice,
     "relax.nn.softmax": _softmax,
     "relax.mean": _reduction(np.mean),
     "relax.sum": _reduction(np.sum),

@@ -2,6 +2,7 @@
 
 Shapes
     input_ids [batch, sequence] int64   ->   logits [batch, sequence, vocabulary]
+    `gpt2-last`: logits [batch, vocabulary] of the last position, which is what a prompt is read for
 References
     Radford et al., Language Models are Unsupervised Multitask Learners, 2019
 """
@@ -32,6 +33,7 @@ class GPT2Config:
     feed_forward: int = 3072
     activation: str = "gelu_tanh"
     eps: float = 1e-5
+    last_only: bool = False  # logits of the last position alone
 
 
 def interface(config: GPT2Config) -> Interface:
@@ -67,6 +69,9 @@ def define(config: GPT2Config, m: ModelBuilder) -> Mapping[str, relax.Expr]:
         ffn = m.op("ffn", normed, *up, *down, activation=c.activation, gated=False, bias=True, layout="kn")
         x = m.emit(relax.op.add(ffn, x))
     m.layer = "ln_f"
+    if c.last_only:
+        x = m.emit(relax.op.strided_slice(x, axes=[1], begin=[sequence - 1], end=[sequence]))
+        x = m.emit(relax.op.reshape(x, (batch, c.hidden)))
     normed = m.layer_norm(x, "ln_f", c.hidden, c.eps)
     m.layer = "lm_head"
     return {"logits": m.op("linear", normed, wte, layout="nk", n=c.vocabulary)}
@@ -104,6 +109,7 @@ GPT2 = Family(
     name="gpt2",
     presets={
         "gpt2": GPT2Config(),
+        "gpt2-last": GPT2Config(last_only=True),
         "gpt2-medium": _size(24, 1024, 16),
         "gpt2-large": _size(36, 1280, 20),
         "gpt2-xl": _size(48, 1600, 25),
