@@ -24,6 +24,7 @@ class Isa:
     vector_bits: int
     vector_registers: int
     precisions: tuple[str, ...] = ()  # besides fp32, those at least as fast as it
+    byte_dot: str = ""  # what multiplies bytes and adds up: "vpdpbusd", "vpmaddwd"; empty: plain arithmetic
     keys: tuple[tuple[str, object], ...] = ()  # further keys of TVM's target at this level
 
 

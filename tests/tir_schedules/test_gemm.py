@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import tvm
+from assembly import inner_loops, k_loops
 from covering import covering
 from linear_functions import EPILOGUES, Case, build, check, fused, only_function, x86
 from tvm import relax, te, tirx
@@ -230,31 +231,26 @@ def test_assembly_of_the_main_tile(isa: str, nr: int, mr: int, register: str) ->
     func = fused(case)
     decision = GEMM.default(func, target)
     assert decision.mr == mr
-    text = build(GEMM.apply(func, target, decision), target).mod.inspect_source("asm")
-    loop = max(inner_loops(text), key=lambda lines: sum("vfmadd" in line for line in lines))
-    fmas = [line for line in loop if "vfmadd" in line]
-    assert len(fmas) >= decision.unroll * mr * nr // target.lanes_f32
+    executable = build(GEMM.apply(func, target, decision), target)
+    vectors, loop = nr // target.lanes_f32, k_loops(executable, "vfmadd")[0]
+    assert loop["vfmadd"] == decision.unroll * mr * vectors
+    assert loop["load"] == decision.unroll * vectors
+    assert loop["broadcast"] == decision.unroll * mr
+    assert loop["stack"] == 0
+    assert loop["branch"] == 1
+    assert loop["prefetch"] == decision.prefetch
+    text = executable.mod.inspect_source("asm")
+    fmas = [line for lines in inner_loops(text) for line in lines if "vfmadd" in line and "ss" not in line.split()[0]]
     assert all(register in line for line in fmas)
-    assert not any("Spill" in line or "Reload" in line or "%rsp" in line for line in loop)
-    assert sum(bool(re.match(r"\s*j[a-z]+\s", line)) for line in loop) == 1
-    assert sum("prefetch" in line for line in loop) == decision.prefetch
     assert "gather" not in text and "scatter" not in text
 
 
-def inner_loops(text: str) -> list[list[str]]:
-    """Runs of lines from a label to the jump back to it, with no label between."""
-    loops: list[list[str]] = []
-    label, lines = "", []
-    for line in text.splitlines():
-        found = re.match(r"(\.LBB\w+):", line)
-        if found:
-            label, lines = found.group(1), []
-            continue
-        lines.append(line)
-        if label and re.match(rf"\s*j[a-z]+\s+{re.escape(label)}\b", line):
-            loops.append(lines)
-            lines = []
-    return loops
+@pytest.mark.parametrize(("isa", "nr"), ISAS)
+def test_no_height_spills(isa: str, nr: int) -> None:
+    case, target = Case(k=768, n=768, kc=768, nr=nr), x86(isa)
+    loops = k_loops(build(scheduled(case, isa), target), "vfmadd")
+    assert len(loops) >= GEMM.default(fused(case), target).mr
+    assert not any(loop["stack"] for loop in loops)
 
 
 def test_structure() -> None:

@@ -1,8 +1,8 @@
 """GEMM with a packed weight: x [m, k] @ weight [k/kc, n/nr, kc, nr], and the stages fused behind it.
 
 Serves
-    float32; m symbolic or static; any number of element-wise stages over [m, n]; n cropped from the
-    padded width; K chunks
+    float32, and uint8 times int8 into int32; m symbolic or static; any number of element-wise stages over [m, n];
+    n cropped from the padded width; K chunks
 Declines
     no linear block; a weight that is not packed; another dtype; x of rank 3 or more; a stage that is
     not element-wise over the same rows and columns; a block before the linear block
@@ -26,8 +26,8 @@ from .._packing import pack_shape
 from .._rule import Rule, check_range
 from ._chain import Chain, match
 from ._estimate import estimate
-from ._float32 import Float32
 from ._nest import Tiling, build
+from ._served import served
 
 if TYPE_CHECKING:
     from ...targets import Target
@@ -54,7 +54,7 @@ class GEMM(Rule[Decision]):
 
     def default(self, func: tirx.PrimFunc, target: Target) -> Decision:
         chain = _match(func, target)
-        unroll = _unroll(chain, 4)
+        unroll = _unroll(chain)
         return Decision(
             mr=_register_rows(chain, target),
             unroll=unroll,
@@ -104,7 +104,7 @@ def _tiling(decision: Decision, target: Target) -> Tiling:
 def _match(func: tirx.PrimFunc, target: Target) -> Chain:
     if is_scheduled(func):
         raise Declined("the function is scheduled already")
-    chain = match(func, (Float32(),))
+    chain = match(func, served(target.isa))
     if chain.nr % target.lanes_f32:
         raise Declined(f"panels of {chain.nr} columns are no multiple of {target.lanes_f32} lanes of {target.isa.name}")
     return chain
@@ -122,8 +122,8 @@ def _register_rows(chain: Chain, target: Target) -> int:
     return max(mr for mr in range(1, most + 1) if mr == 1 or _fits(chain, mr, vectors, target))
 
 
-def _unroll(chain: Chain, most: int) -> int:
-    return max(steps for steps in range(1, most + 1) if chain.steps % steps == 0)
+def _unroll(chain: Chain) -> int:
+    return max(steps for steps in range(1, chain.arithmetic.unroll + 1) if chain.steps % steps == 0)
 
 
 def _row_split(chain: Chain, target: Target) -> int:

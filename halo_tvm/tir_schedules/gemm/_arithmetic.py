@@ -38,6 +38,7 @@ class Arithmetic:
     op: ClassVar[str] = "linear"  # annotation of the main block
     dtypes: ClassVar[tuple[str, str, str]]  # of x, weight and sums
     group: ClassVar[int] = 1
+    unroll: ClassVar[int] = 4  # steps per iteration unless decided otherwise: more make longer loops, not faster ones
 
     @property
     def sums(self) -> str:

@@ -1,0 +1,19 @@
+"""Which kinds of multiplication the rule serves on a target."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ._arithmetic import Arithmetic
+from ._float32 import Float32
+from ._w8a8 import DotBytes, PlainBytes, WidenedPairs
+
+if TYPE_CHECKING:
+    from ...targets import Isa
+
+_BYTES = {"vpdpbusd": DotBytes, "vpmaddwd": WidenedPairs, "": PlainBytes}
+
+
+def served(isa: Isa) -> tuple[Arithmetic, ...]:
+    """One arithmetic for each combination of operator and types."""
+    return (Float32(), _BYTES[isa.byte_dot]())
