@@ -9,13 +9,18 @@ from . import _texts
 from ._config import Config, option
 
 
+ROWS = ("kernel", "operator", "layer")
+
+
 @dataclass(frozen=True)
 class ProfileConfig(Config):
-    """An artifact's time, kernel by kernel."""
+    """An artifact's time, kernel by kernel, operator by operator or layer by layer."""
 
     artifact: str = option(help="artifact directory", positional=True, metavar="ARTIFACT")
+    by: str = option("kernel", "what a row of the table is", metavar="WHAT", choices=ROWS)
     shape: str | None = option(None, _texts.SIZES, metavar="NAME=SIZE")
     rounds: int = option(10, "runs to take the median of", metavar="N")
+    measure: bool = option(True, "measure the host's peaks (10 s) where `doctor --measure` has not kept them")
     threads: int | None = option(None, _texts.THREADS, metavar="N", env="threads")
     seed: int = option(0, "seed of the inputs")
     json: str | None = option(None, _texts.JSON, metavar="FILE")

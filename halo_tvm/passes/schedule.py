@@ -20,6 +20,7 @@ from ..targets import Target
 from ..tir_schedules import RULES, Rule
 from ..tir_schedules._blocks import blocks
 from ._pass import Report
+from ._work import work_of
 from .vector_math import rewrite_function
 
 # (function, rule) -> the decision of a tuning record and how it is described, or None
@@ -62,7 +63,8 @@ def scheduled_by(
 def schedule_functions(
     mod: tvm.IRModule, target: Target, lookup: Lookup | None = None, *, vector_math: bool = True
 ) -> tuple[tvm.IRModule, Report]:
-    """Every PrimFunc of `mod` scheduled; the report has one entry per function."""
+    """Every PrimFunc of `mod` scheduled; the report has one entry per function, with what it does at
+    least (see `_work`)."""
     out = mod.clone()
     entries = []
     rewritten, left = counts = Counter(), Counter()
@@ -77,6 +79,7 @@ def schedule_functions(
             "origin": choice.origin,
             "decision": str(choice.decision),
             "declined": list(choice.declined),
+            "work": work_of(func),
         })  # fmt: skip
     return out, {
         "functions": entries,

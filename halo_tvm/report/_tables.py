@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ._profile_tables import profile_tables
 from ._table import Table, number
 from ._tune_tables import tuned_tables
-from .schema import BenchResult, Comparison, EngineResult, Host, ProfileResult, Result, TuneResult, ValidateResult
+from .schema import BenchResult, Comparison, EngineResult, Host, Result, TuneResult, ValidateResult
 
 # From here on, two-thread numbers of engines with spinning barriers drift apart by more than their spread says.
 DISTURBED_CORES = 0.2
@@ -21,7 +22,7 @@ def tables_of(result: Result) -> list[Table]:
     elif isinstance(result, TuneResult):
         return [*tuned_tables(result), Table("Host", notes=host_lines(result.host))]
     else:
-        body = _profile(result)
+        return [*profile_tables(result), Table("Host", notes=host_lines(result.host))]
     return [body, Table("Host", notes=host_lines(result.host))]
 
 
@@ -109,18 +110,3 @@ def _validate(result: ValidateResult) -> Table:
     verdict = "passed" if result.passed else f"FAILED in {failed} of {len(result.outputs)} outputs"
     header = ("case and output", "max abs", "limit", "relative L2", "top-1", "limit from", "verdict")
     return Table(f"{result.model} against {result.reference}: {verdict}", header, rows, result.notes)
-
-
-def _profile(result: ProfileResult) -> Table:
-    rows = tuple(
-        (
-            k.kernel, k.rule or "-", str(k.calls), number(k.total_us / k.calls, ".1f"), number(k.total_us, ".1f"),
-            f"{100 * k.total_us / result.total_us:.1f} %",
-        )
-        for k in sorted(result.kernels, key=lambda k: -k.total_us)
-    )  # fmt: skip
-    title = (
-        f"{result.model}, {_shapes(result.inputs)}, {_threads(result.threads)}: {result.total_us / 1000:.2f} ms in "
-        f"{len(result.kernels)} kernels, median of {result.rounds} runs"
-    )
-    return Table(title, ("kernel", "rule", "calls", "us per call", "us", "share"), rows, result.notes)

@@ -218,6 +218,33 @@ class TuneResult:
 
 
 @dataclass(frozen=True)
+class Peaks:
+    """What the host can do at most with so many threads. Bandwidths are GB/s (1e9 bytes) over all of them."""
+
+    threads: int
+    fma_gflops: float
+    l2_gbps: float
+    l3_gbps: float
+    dram_gbps: float
+    int8_gops: float | None  # of 8-bit dot products; None where the CPU has none
+    l2_bytes: int  # of all these threads' cores together
+    l3_bytes: int
+    measured_at: str
+
+
+@dataclass(frozen=True)
+class Work:
+    """What calls do and move at least; None where that is not known."""
+
+    flops: int | None = None
+    integer_ops: int | None = None  # on products of 8-bit integers
+    bytes: int | None = None
+    weight_bytes: int | None = None  # of `bytes`
+    limit_us: float | None = None  # the least time under the host's ceilings
+    bound: str = ""  # what sets the limit: "compute", "memory" or, in a sum, both
+
+
+@dataclass(frozen=True)
 class KernelTime:
     """One function of a model: the rule that scheduled it ("" where a library made it), calls and time per run."""
 
@@ -225,6 +252,28 @@ class KernelTime:
     rule: str
     calls: int
     total_us: float  # per run, all calls together
+    operator: str = ""  # "" for a function that holds none
+    work: Work = Work()
+
+
+@dataclass(frozen=True)
+class CallTime:
+    """One call of a run, in order."""
+
+    kernel: str
+    operator: str
+    layer: str  # "" where it is not known
+    us: float
+    work: Work = Work()
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Of one process with one loaded artifact, in MiB."""
+
+    peak_rss_mib: float | None  # after the first run
+    planned_mib: float | None  # activations and results at the largest declared sizes
+    params_mib: float | None
 
 
 @dataclass(frozen=True)
@@ -239,6 +288,13 @@ class ProfileResult:
     host: Host
     kernels: tuple[KernelTime, ...]
     notes: tuple[str, ...] = ()
+    run_us: float | None = None  # the whole run without the instrument
+    builtin_us: float | None = None  # in the virtual machine's own functions
+    instrument_us: float | None = None  # that was taken off every call
+    memory: Memory | None = None
+    peaks: Peaks | None = None
+    calls: tuple[CallTime, ...] = ()
+    by: str = "kernel"  # what the table groups by
     kind: str = field(default="profile", init=False)
 
 

@@ -22,6 +22,7 @@ from .inputs import UnknownInput, bind_inputs, generate_inputs, typical_sizes
 from .session import Session
 from .state import KeptState
 from .tensors import to_arrays, to_tensor
+from .tracing import Trace, trace
 from .weights import MODES, load_weights
 
 Outputs = np.ndarray | tuple[np.ndarray, ...]
@@ -199,6 +200,12 @@ class Module:
     ) -> list[tuple[str, int, float]]:
         """(kernel, calls, microseconds) of one run, slowest first; each call carries about 1 us of its own."""
         return self._session.profile(self._example(sizes, seed, inputs))
+
+    def trace(self, *, rounds: int = 10, sizes: dict[str, int] | None = None, seed: int = 0, **inputs: object) -> Trace:
+        """Every call of one run in order, with its shapes, weights and median time over `rounds`."""
+        if rounds < 1:
+            raise UsageError(f"expected rounds of at least 1, found {rounds}; pass more")
+        return trace(self._session, self._example(sizes, seed, inputs), rounds)
 
     def close(self) -> None:
         """End the session's threads; a later call is an error."""

@@ -120,6 +120,16 @@ class Session:
             self._main = self.call(lambda: machine_of(self._library)[function])
             undo.pop_all()
 
+    @property
+    def library(self) -> tvm_ffi.Module:
+        """For virtual machines of an observer's own, made on the session's thread."""
+        return self._library
+
+    @property
+    def arguments(self) -> tuple[tvm_ffi.Tensor, ...]:
+        """What follows the inputs of every call: the weights."""
+        return self._arguments
+
     def run(self, inputs: Sequence[tvm_ffi.Tensor]) -> object:
         """Outputs of one run: a tensor, or an array of tensors."""
         main, arguments = self._main, self._arguments

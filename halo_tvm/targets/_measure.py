@@ -1,4 +1,5 @@
-"""The host's ceilings, measured: fused multiply-adds per second, and read bandwidth at each memory level.
+"""The host's ceilings, measured: fused multiply-adds and 8-bit dot products per second, and read bandwidth at each
+memory level, with one thread and with all.
 
 The numbers say how far a kernel is from the machine's limit; manifests do not change by them.
 """
@@ -9,8 +10,8 @@ import dataclasses
 import json
 import os
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from tvm import tirx
 
 ACCUMULATORS = 12  # independent chains: latency times units is at most 10 on today's cores; AVX2 has 16 registers
+VNNI = "avx512_vnni"  # the flag of the 8-bit dot product that `dot_kernel` uses
 ROUNDS = 9
 SECONDS_PER_ROUND = 0.04
 MIN_DRAM_BYTES = 256 << 20
@@ -41,6 +43,8 @@ class HostProfile:
     l3_gbps: float
     dram_gbps: float
     measured_at: str  # UTC, ISO 8601
+    # Number of threads, as text -> the same rates, and int8_gops where the ISA has an 8-bit dot product.
+    by_threads: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, object]:
         """Plain values, with the schema's version."""
@@ -62,7 +66,7 @@ class HostProfile:
 
 
 def measure(target: Target, host: Host) -> HostProfile:
-    """Measure this host with code built for `target`, using `target.cores` threads (about 5 s).
+    """Measure this host with code built for `target`, using one thread and `target.cores` threads (about 10 s).
 
     Sets the thread pool of this process: call it in a process that does nothing else.
     """
@@ -70,19 +74,25 @@ def measure(target: Target, host: Host) -> HostProfile:
     _use_threads(threads)
     l2 = host.l2_bytes or target.spec.l2_bytes
     l3 = max(host.l3_bytes, 4 * l2)
-    fma_one = _fma_gflops(target, 1)
-    fma_all = _fma_gflops(target, threads) if threads > 1 else fma_one
+    rates = {
+        count: {
+            "fma_gflops": _fma_gflops(target, count),
+            **({"int8_gops": _int8_gops(target, count)} if VNNI in target.isa.requires else {}),
+            "l2_gbps": _read_gbps(target, count, l2 * count // 2),
+            "l3_gbps": _read_gbps(target, count, max(l3 // 2, 2 * l2 * count)),
+            "dram_gbps": _read_gbps(target, count, max(MIN_DRAM_BYTES, 6 * l3)),
+        }
+        for count in dict.fromkeys((1, threads))
+    }
     return HostProfile(
         cpu=host.model,
         machine=host.machine,
         isa=target.isa.name,
         threads=threads,
-        fma_gflops_one_thread=fma_one,
-        fma_gflops=fma_all,
-        l2_gbps=_read_gbps(target, threads, l2 * threads // 2),
-        l3_gbps=_read_gbps(target, threads, max(l3 // 2, 2 * l2 * threads)),
-        dram_gbps=_read_gbps(target, threads, max(MIN_DRAM_BYTES, 6 * l3)),
+        fma_gflops_one_thread=rates[1]["fma_gflops"],
+        **{name: rates[threads][name] for name in ("fma_gflops", "l2_gbps", "l3_gbps", "dram_gbps")},
         measured_at=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        by_threads={str(count): found for count, found in rates.items()},
     )
 
 
@@ -106,6 +116,33 @@ def fma_kernel(threads: int, lanes: int) -> tirx.PrimFunc:
             for a in T.unroll(count):
                 for v in T.vectorized(lanes):
                     out[t, a, v] = acc[a, v]
+
+    return main
+
+
+def dot_kernel(threads: int) -> tirx.PrimFunc:
+    """(out [threads, ACCUMULATORS, 16] int32, n): n dot products of four bytes (3 * 2) added to each element."""
+    from tvm.script import tirx as T
+
+    count = ACCUMULATORS
+
+    @T.prim_func
+    def main(out: T.Buffer((threads, count, 16), "int32"), n: T.int64) -> None:
+        for t in T.parallel(threads):
+            acc = T.alloc_buffer((count, 16), "int32", scope="local")
+            for a in T.unroll(count):
+                acc[a, T.ramp(0, 1, 16)] = out[t, a, T.ramp(0, 1, 16)]
+            for _ in T.serial(n):
+                for a in T.unroll(count):
+                    acc[a, T.ramp(0, 1, 16)] = T.call_llvm_pure_intrin(
+                        "int32x16",
+                        T.llvm_lookup_intrinsic_id("llvm.x86.avx512.vpdpbusd.512"),
+                        acc[a, T.ramp(0, 1, 16)],
+                        T.reinterpret("int8x64", T.broadcast(T.int32(0x03030303), 16)),
+                        T.reinterpret("int8x64", T.broadcast(T.int32(0x02020202), 16)),
+                    )
+            for a in T.unroll(count):
+                out[t, a, T.ramp(0, 1, 16)] = acc[a, T.ramp(0, 1, 16)]
 
     return main
 
@@ -166,6 +203,16 @@ def _fma_gflops(target: Target, threads: int) -> float:
     out = tvm.runtime.tensor(np.ones((threads, ACCUMULATORS, lanes), "float32"))
     per_second = _per_second(lambda n: kernel(out, n), start=100_000)
     return round(2 * threads * ACCUMULATORS * lanes * per_second / 1e9, 1)
+
+
+def _int8_gops(target: Target, threads: int) -> float:
+    import numpy as np
+    import tvm
+
+    kernel = _build(dot_kernel(threads), target)
+    out = tvm.runtime.tensor(np.zeros((threads, ACCUMULATORS, 16), "int32"))
+    per_second = _per_second(lambda n: kernel(out, n), start=100_000)
+    return round(2 * 4 * threads * ACCUMULATORS * 16 * per_second / 1e9, 1)
 
 
 def _read_gbps(target: Target, threads: int, size_bytes: int) -> float:

@@ -69,3 +69,15 @@ def test_kernels_compute_what_they_claim() -> None:
     x = np.random.default_rng(0).standard_normal((1, 7, _measure.ACCUMULATORS, lanes), dtype="float32")
     _measure._build(_measure.read_kernel(1, lanes, 7), target)(tvm.runtime.tensor(x), out, 3)
     np.testing.assert_allclose(out.numpy(), 3 * x.sum(1), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.skipif(_measure.VNNI not in read_host().flags, reason="the CPU has no 8-bit dot product")
+def test_the_dot_kernel_multiplies_every_byte() -> None:
+    import numpy as np
+    import tvm
+
+    target = resolve("cpu", host=read_host(), cores=1)
+    out = tvm.runtime.tensor(np.full((1, _measure.ACCUMULATORS, 16), 7, "int32"))
+    kernel = _measure._build(_measure.dot_kernel(1), target)
+    kernel(out, 5)
+    assert (out.numpy() == 7 + 5 * 4 * 3 * 2).all()

@@ -188,8 +188,15 @@ def flops(
     window: int = 0,
     **_other: object,
 ) -> int:
-    """The two products over the visible pairs; the softmax is left out, as is usual."""
+    """The two products over the visible pairs; the softmax is left out, as is usual.
+
+    Sizes may be symbolic; then no query may stand in front of the first key (s <= t), and a window counts whole.
+    """
     b, s, t = _lengths(shapes, packed)
+    if not (isinstance(s, int) and isinstance(t, int)):
+        pairs = s * t - s * (s - 1) // 2 if causal else s * t
+        pairs = tirx.min(pairs, s * window) if window else pairs
+        return 4 * b * num_heads * head_dim * pairs
     pairs = int(visible(np.arange(s)[:, None], np.arange(t), t - s, causal, window).sum())
     return 4 * b * num_heads * head_dim * pairs
 

@@ -74,7 +74,8 @@ def read_profile(path: Path, host: Host, threads: int) -> tuple[HostProfile | No
         return None, "no task can end at its roofline: this host was not measured: run `halo-tvm doctor --measure`"
     try:
         body = json.loads(path.read_text(encoding="utf-8"))
-        values = {f.name: body[f.name] for f in dataclasses.fields(HostProfile)}
+        optional = {f.name for f in dataclasses.fields(HostProfile) if f.default_factory is not dataclasses.MISSING}
+        values = {f.name: body[f.name] for f in dataclasses.fields(HostProfile) if f.name not in optional}
         rates = [float(v) for name, v in values.items() if name.endswith(("gflops", "gbps"))]
         threads_then = int(values["threads"])
     except (ValueError, KeyError, TypeError, RecursionError, OSError) as error:

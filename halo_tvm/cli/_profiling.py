@@ -1,0 +1,164 @@
+"""From a trace of one run to what it says: operators, layers, work, and the least time the host could take."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from ..artifact import Manifest
+from ..artifact.formula import evaluate, sizes_of
+from ..config import ProfileConfig, parse_sizes
+from ..errors import ArtifactCorrupt
+from ..report._profile_tables import total_work
+from ..report.schema import CallTime, KernelTime, Memory, Peaks, ProfileResult, Work
+from ..runtime.tracing import Call, Trace
+from ._peaks import peaks_of
+
+_BLOCK = re.compile(r"^(.*?(?:^|[._/])\d+)(?:[._/]|$)")  # "h.0" of "h.0.attn.c_attn.weight"
+_MIB = 1 << 20
+
+
+def profile(config: ProfileConfig) -> ProfileResult:
+    """Where the time of the artifact's runs goes; the host's ceilings come from host.json, or are measured first."""
+    from ..report.host import describe_host
+    from ..runtime import load
+
+    sizes = parse_sizes(config.shape)
+    with load(config.artifact, threads=config.threads) as module:
+        inputs = module.example_inputs(sizes=sizes, seed=config.seed)
+        peaks, said = peaks_of(module.threads, measure=config.measure)
+        seen = module.trace(rounds=config.rounds, **inputs)
+        threads, manifest, params = module.threads, module.manifest, module.spec.params
+    calls = calls_of(seen, manifest, params, peaks)
+    return ProfileResult(
+        model=manifest.name,
+        inputs={name: array.shape for name, array in inputs.items()},
+        threads=threads,
+        rounds=config.rounds,
+        total_us=sum(call.us for call in calls),
+        host=describe_host(),
+        kernels=kernels_of(calls, manifest),
+        notes=(said,),
+        run_us=seen.run_us,
+        builtin_us=sum(call.us for call in seen.calls if call.builtin),
+        instrument_us=seen.instrument_us,
+        memory=memory_of(seen, manifest),
+        peaks=peaks,
+        calls=calls,
+        by=config.by,
+    )
+
+
+def calls_of(trace: Trace, manifest: Manifest, params: Sequence[str], peaks: Peaks | None) -> tuple[CallTime, ...]:
+    """The kernel calls of a run in order, with operator, layer and work."""
+    functions = functions_of(manifest)
+    weights_far = peaks is not None and _param_bytes(manifest) > peaks.l3_bytes
+    found, layer = [], ""
+    for call in trace.calls:
+        if call.builtin:
+            continue
+        entry = functions.get(call.function, {})
+        # A call without weights goes on with what the last one began: attention after its projections.
+        layer = _layer_of(params[at] for at in call.weights if at is not None) or layer
+        work = _work_of(call, entry.get("work"), peaks, weights_far)
+        operator = _operator_of(entry)
+        found.append(CallTime(call.function, operator, layer, call.us, work))
+    return tuple(found)
+
+
+def kernels_of(calls: Sequence[CallTime], manifest: Manifest) -> tuple[KernelTime, ...]:
+    """The calls of each function together, slowest first."""
+    functions = functions_of(manifest)
+    groups: dict[str, list[CallTime]] = defaultdict(list)
+    for call in calls:
+        groups[call.kernel].append(call)
+    kernels = [
+        KernelTime(
+            name, str(functions.get(name, {}).get("rule", "")), len(group), sum(c.us for c in group),
+            group[0].operator, total_work(c.work for c in group),
+        )
+        for name, group in groups.items()
+    ]  # fmt: skip
+    return tuple(sorted(kernels, key=lambda kernel: -kernel.total_us))
+
+
+def memory_of(trace: Trace, manifest: Manifest) -> Memory:
+    """What the process held and what the compiler planned."""
+    build = _mapping(manifest.reports.get("build"))
+    planned, params = build.get("planned_bytes"), build.get("params_bytes")
+    return Memory(
+        trace.peak_rss_mib,
+        planned / _MIB if isinstance(planned, (int, float)) else None,
+        params / _MIB if isinstance(params, (int, float)) else None,
+    )
+
+
+def functions_of(manifest: Manifest) -> dict[str, Mapping[str, object]]:
+    """Entries of the schedule report by function; a manifest is untrusted, so entries of another form are left out."""
+    entries = _mapping(manifest.reports.get("schedule")).get("functions", ())
+    entries = entries if isinstance(entries, (list, tuple)) else ()
+    return {str(e["function"]): e for e in entries if isinstance(e, Mapping) and "function" in e}
+
+
+def least_us(work: Mapping[str, int], peaks: Peaks, weights_far: bool) -> tuple[float, str]:
+    """(the least microseconds of one call; what sets them).
+
+    Weights come from memory unless all of them fit into the last cache; everything else from the smallest level
+    that holds what the call touches of it.
+    """
+    near = work["bytes"] - work["weight_bytes"]
+    moving = work["weight_bytes"] / (peaks.dram_gbps if weights_far else _gbps(work["weight_bytes"], peaks))
+    moving += near / _gbps(near, peaks)
+    computing = work["flops"] / peaks.fma_gflops + work["integer_ops"] / (peaks.int8_gops or peaks.fma_gflops)
+    return max(moving, computing) / 1e3, "memory" if moving >= computing else "compute"
+
+
+def _gbps(size_bytes: int, peaks: Peaks) -> float:
+    if size_bytes <= peaks.l2_bytes:
+        return max(peaks.l2_gbps, peaks.l3_gbps, peaks.dram_gbps)
+    return max(peaks.l3_gbps, peaks.dram_gbps) if size_bytes <= peaks.l3_bytes else peaks.dram_gbps
+
+
+def _work_of(call: Call, work: object, peaks: Peaks | None, weights_far: bool) -> Work:
+    """What a call does, from the formulas of its function and the shapes it was given."""
+    work = _mapping(work)
+    sizes = sizes_of(work.get("shapes"), call.arguments)
+    moved = work.get("bytes")
+    if sizes is None or not isinstance(moved, list) or len(moved) > len(call.weights) or work.get("flops") is None:
+        return Work()
+    try:
+        flops, integers = (max(0, evaluate(work.get(name), sizes)) for name in ("flops", "integer_ops"))
+        parts = [max(0, evaluate(formula, sizes)) for formula in moved]
+    except ArtifactCorrupt:
+        return Work()  # of another release, or damaged: the times stand all the same
+    weights = sum(size for size, at in zip(parts, call.weights, strict=False) if at is not None)
+    counts = {"flops": flops, "integer_ops": integers, "bytes": sum(parts), "weight_bytes": weights}
+    if peaks is None:
+        return Work(**counts)
+    limit, bound = least_us(counts, peaks, weights_far)
+    return Work(**counts, limit_us=limit, bound=bound)
+
+
+def _operator_of(entry: Mapping[str, object]) -> str:
+    """The operator a function holds, else the kind of its rule."""
+    named = _mapping(entry.get("work")).get("operator")
+    return str(named) if named else str(entry.get("rule", "")) or "library"
+
+
+def _layer_of(params: Iterable[str]) -> str:
+    """The layer that the first numbered weight belongs to, else the first weight's own place; "" without weights."""
+    names = list(params)
+    for name in names:
+        if match := _BLOCK.match(name):
+            return match[1]
+    return names[0].split("|")[0].rpartition(".")[0] or names[0] if names else ""
+
+
+def _param_bytes(manifest: Manifest) -> float:
+    size = _mapping(manifest.reports.get("build")).get("params_bytes", 0)
+    return size if isinstance(size, (int, float)) else 0
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, Mapping) else {}

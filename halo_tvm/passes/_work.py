@@ -1,0 +1,229 @@
+"""What a function does at least, as formulas over its dimensions: for profiles of an artifact, long after TVM is gone.
+
+A formula is plain JSON: a whole number, the name of a dimension, or a list ["*", a, b] of an operation and two
+formulas; the operations are + - * // % min max. `artifact.formula` evaluates them at the sizes of a run.
+
+Counted
+    operations     additions, multiplications, comparisons and calls (exp is one) on floating-point values; those on
+                   integers where a block accumulates 8-bit products
+    bytes          of every parameter each element once, of a table of which rows are gathered those rows only
+An operator that stands alone and can say it for symbolic sizes counts by its own `flops`: a causal attention
+does half of what its unscheduled body spells out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import tvm
+import tvm_ffi
+from tvm import ir, s_tir, tirx
+
+from ..dimensions import itemsize_of
+from ..plain import plain
+from ..relay_ops._operator import OPERATORS
+from ..tir_schedules._blocks import blocks
+
+Formula = int | str | list  # lists hold an operation and two formulas
+Report = dict[str, object]
+
+_OPERATIONS = {"Add": "+", "Sub": "-", "Mul": "*", "FloorDiv": "//", "FloorMod": "%", "Min": "min", "Max": "max"}
+_ARITHMETIC = ("Add", "Sub", "Mul", "Div", "Min", "Max")
+_FREE_CALLS = ("if_then_else", "reinterpret", "likely", "shift_left", "shift_right", "bitwise_and")
+_LONGEST = 4000  # characters of a formula; beyond, the work of a function is unknown
+
+
+class Unknown(ValueError):
+    """An expression that no formula has, for instance a loop whose length is data."""
+
+
+def work_of(func: tirx.PrimFunc) -> Report:
+    """Operator, symbolic parameter shapes, operations and bytes of an unscheduled function.
+
+    `shapes` has one list per parameter (a plain number parameter is its own name), `bytes` one formula per
+    parameter; `flops`, `integer_ops` and `bytes` are None where they cannot be said.
+    """
+    names = _Names()
+    shapes = [names.shape(param) for param in func.params]
+    report: Report = {"operator": operator_name(func), "shapes": shapes}
+    counts = _Counts(names)
+    try:
+        counts.visit(func.body, 1)
+        moved = [counts.bytes_of(param) for param in func.params]
+        report |= {"flops": counts.flops, "integer_ops": counts.integer_ops, "bytes": moved}
+    except Unknown:
+        report |= {"flops": None, "integer_ops": None, "bytes": None}
+    own = _operator_flops(func, names)
+    if own is not None:
+        report["flops"] = own
+    if len(str(report)) > _LONGEST:
+        report |= {"flops": None, "integer_ops": None, "bytes": None}
+    return report
+
+
+def operator_name(func: tirx.PrimFunc) -> str:
+    """The operators a function holds, joined by "+"; "" for one that holds none."""
+    call = func.attrs.get("halo.call") if func.attrs else None
+    if call is not None:
+        return str(plain(call)["op"])  # type: ignore[index]
+    return "+".join(dict.fromkeys(block.op for block in blocks(func) if block.op))
+
+
+class _Names:
+    """One name per symbolic dimension, also where two dimensions are called the same."""
+
+    def __init__(self) -> None:
+        self._names: dict[ir.Var, str] = {}
+
+    def of(self, var: ir.Var) -> str:
+        if var not in self._names:
+            taken, name = set(self._names.values()), str(var.name)
+            while name in taken:
+                name += "_"
+            self._names[var] = name
+        return self._names[var]
+
+    def known(self, var: ir.Var) -> bool:
+        return var in self._names
+
+    def shape(self, param: ir.Var) -> list[int | str | None] | str:
+        """Sizes and names; None for a dimension that is computed of others."""
+        if not isinstance(param.ty, tirx.BufferType):
+            return self.of(param)
+        return [
+            int(d) if isinstance(d, tirx.IntImm) else self.of(d) if isinstance(d, ir.Var) else None
+            for d in param.ty.shape
+        ]
+
+    def formula(self, expr: ir.Expr | int) -> Formula:
+        """`expr` as a formula; `Unknown` for what is neither a dimension nor made of dimensions."""
+        if isinstance(expr, int):
+            return expr
+        if isinstance(expr, tirx.IntImm):
+            return int(expr.value)
+        if isinstance(expr, ir.Var) and self.known(expr):
+            return self.of(expr)
+        if isinstance(expr, tirx.Cast):
+            return self.formula(expr.value)
+        operation = _OPERATIONS.get(type(expr).__name__)
+        if operation is None:
+            raise Unknown(str(expr))
+        return combined(operation, self.formula(expr.a), self.formula(expr.b))
+
+
+def combined(operation: str, a: Formula, b: Formula) -> Formula:
+    """`a operation b`, folded where that is easy."""
+    if isinstance(a, int) and isinstance(b, int):
+        if operation in "+-*":
+            return a + b if operation == "+" else a - b if operation == "-" else a * b
+        if operation in ("min", "max"):
+            return min(a, b) if operation == "min" else max(a, b)
+    if operation == "+" and 0 in (a, b):
+        return b if a == 0 else a
+    if operation == "*" and (a == 1 or b == 1):
+        return b if a == 1 else a
+    if operation == "*" and (a == 0 or b == 0):
+        return 0
+    return [operation, a, b]
+
+
+class _Counts:
+    """Operations and element accesses of the statements visited."""
+
+    def __init__(self, names: _Names) -> None:
+        self._names = names
+        self.flops: Formula = 0
+        self.integer_ops: Formula = 0
+        self._touched: dict[ir.Var, Formula] = {}
+        self._bounds: dict[ir.Var, ir.Expr] = {}
+
+    def visit(self, node: object, times: Formula) -> None:
+        """Count `node`, which runs `times` times; initial values of reductions are left out."""
+        if isinstance(node, tirx.For):
+            self.visit(node.body, combined("*", times, self._names.formula(node.extent)))
+        elif isinstance(node, tirx.SeqStmt):
+            for part in node.seq:
+                self.visit(part, times)
+        elif isinstance(node, s_tir.SBlockRealize):
+            self.visit(node.block.body, times)
+        elif isinstance(node, tirx.BufferStore):
+            self._store(node, times)
+        elif isinstance(node, tirx.IfThenElse):
+            self.visit(node.then_case, times)
+        elif hasattr(node, "body"):
+            self.visit(node.body, times)
+
+    def bytes_of(self, param: ir.Var) -> Formula:
+        """Bytes of a parameter: each element once, and no more elements than are accessed."""
+        if not isinstance(param.ty, tirx.BufferType):
+            return 0
+        elements: Formula = 1
+        for dim in param.ty.shape:
+            elements = combined("*", elements, self._names.formula(dim))
+        touched = self._touched.get(param, 0)
+        if elements != touched:
+            elements = combined("min", elements, touched)
+        return combined("*", elements, itemsize_of(str(param.ty.dtype)))
+
+    def _store(self, store: tirx.BufferStore, times: Formula) -> None:
+        narrow = str(store.buffer.ty.dtype) == "int32" and _multiplies_bytes(store.value)
+        flops = integers = 0
+        for node in _values(store.value):
+            kind = str(node.ty.dtype)
+            if _is_arithmetic(node):
+                flops += "float" in kind
+                integers += narrow and kind == "int32"
+        self.flops = combined("+", self.flops, combined("*", times, flops))
+        self.integer_ops = combined("+", self.integer_ops, combined("*", times, integers))
+        found: list[ir.TensorLoad] = []
+        tvm_ffi.structural_walk(store, (ir.TensorLoad, lambda load: found.append(load)), order="post")
+        for buffer in {store.buffer: None, **{load.source: None for load in found}}:
+            self._touched[buffer] = combined("+", self._touched.get(buffer, 0), times)
+
+
+def _values(node: object) -> Iterator[object]:
+    """`node` and the values it is made of; the places of loads are no arithmetic."""
+    yield node
+    if isinstance(node, ir.Call):
+        children = list(node.args)
+    else:
+        fields = ("a", "b", "value", "condition", "true_value", "false_value", "body")
+        children = [getattr(node, field) for field in fields if hasattr(node, field)]
+    if type(node).__name__ == "TensorLoad":
+        return
+    for child in children:
+        if isinstance(child, ir.Expr):
+            yield from _values(child)
+
+
+def _is_arithmetic(node: object) -> bool:
+    if type(node).__name__ in _ARITHMETIC:
+        return True
+    if isinstance(node, ir.Call) and isinstance(node.op, ir.Op):
+        return node.op.name.rpartition(".")[2] not in _FREE_CALLS
+    return False
+
+
+def _multiplies_bytes(value: ir.Expr) -> bool:
+    """Whether products of 8-bit operands are formed."""
+    return any(
+        type(node).__name__ == "Mul"
+        and all(isinstance(side, tirx.Cast) and "int8" in str(side.value.ty.dtype) for side in (node.a, node.b))
+        for node in _values(value)
+    )
+
+
+def _operator_flops(func: tirx.PrimFunc, names: _Names) -> Formula | None:
+    """The operator's own count, where the function is one operator and the count can be made of symbols."""
+    call = func.attrs.get("halo.call") if func.attrs else None
+    if call is None:
+        return None
+    attrs: Mapping[str, object] = plain(call)  # type: ignore[assignment]
+    operator = OPERATORS[str(attrs["op"])]
+    inputs = [p for p in func.params if isinstance(p.ty, tirx.BufferType)][:-1]
+    shapes = [tuple(int(d) if isinstance(d, tirx.IntImm) else d for d in p.ty.shape) for p in inputs]
+    try:
+        flops = operator.flops(shapes, **{k: v for k, v in attrs.items() if k != "op"})
+        return names.formula(tvm.sym.Analyzer().simplify(flops) if isinstance(flops, ir.Expr) else int(flops))
+    except (TypeError, ValueError, AttributeError, IndexError, RuntimeError):
+        return None  # its count needs numbers (or other shapes): the body counts
