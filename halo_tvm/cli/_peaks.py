@@ -1,4 +1,4 @@
-"""The host's ceilings for a number of threads: kept in host.json by `doctor --measure`, else measured now in a process of their own.
+"""The host's ceilings for some threads: from host.json (`doctor --measure`), else measured in a process of its own.
 
 The process that runs an artifact imports no compiler; measuring builds kernels, and it sets the thread pool.
 """

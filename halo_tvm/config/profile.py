@@ -8,7 +8,6 @@ from ..errors import UsageError
 from . import _texts
 from ._config import Config, option
 
-
 ROWS = ("kernel", "operator", "layer")
 
 

@@ -177,7 +177,7 @@ class _Counts:
         self.integer_ops = combined("+", self.integer_ops, combined("*", times, integers))
         found: list[ir.TensorLoad] = []
         tvm_ffi.structural_walk(store, (ir.TensorLoad, lambda load: found.append(load)), order="post")
-        for buffer in {store.buffer: None, **{load.source: None for load in found}}:
+        for buffer in (store.buffer, *(load.source for load in found)):
             self._touched[buffer] = combined("+", self._touched.get(buffer, 0), times)
 
 
