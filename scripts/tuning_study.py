@@ -45,12 +45,13 @@ from halo_tvm.tuning.measure import make_lab  # noqa: E402
 from halo_tvm.tuning.measure import protocol as p  # noqa: E402
 from halo_tvm.tuning.measure.lab import Failure, Lab, LabOptions  # noqa: E402
 from halo_tvm.tuning.metaschedule import tune_tasks  # noqa: E402
+from halo_tvm.tuning.options import TuneOptions  # noqa: E402
 from halo_tvm.tuning.progress import Progress  # noqa: E402
 from halo_tvm.tuning.result import IMPROVED  # noqa: E402
 from halo_tvm.tuning.search.efforts import effort_named  # noqa: E402
 from halo_tvm.tuning.statistics import speedups_by_round  # noqa: E402
 from halo_tvm.tuning.task import Task, Tasks, tasks_of  # noqa: E402
-from halo_tvm.tuning.tuner import TuneOptions, Tuner  # noqa: E402
+from halo_tvm.tuning.tuner import Tuner  # noqa: E402
 
 BATCH = 8  # candidates that race in the same rounds
 ROUNDS = 2

@@ -15,7 +15,7 @@ from ..records.decision import decision_to_plain
 from ..targets import Target, can_run_here
 from ..tir_schedules import RULES
 from ..tuning.measure import make_lab
-from ..tuning.measure.lab import Lab, LabOptions
+from ..tuning.measure.lab import Lab
 from ..tuning.model import options_of
 from ..tuning.task import Task as TuningTask
 from . import _cells
@@ -89,7 +89,7 @@ def candidate(task: Task, decision: object) -> AnyDecision:
 
 def _start(kind: _Kind) -> Lab:
     o = options_of(TuneConfig(model="explore"), kind.target, kind.modules)
-    options = LabOptions(o.threads, o.memory_bytes, kind.timeout_s, o.modules, o.vector_math, cold_cache=kind.cold)
+    options = replace(o.lab, timeout_s=kind.timeout_s, cold_cache=kind.cold)
     lab = make_lab(kind.target, options, seed=o.seed, l3_bytes=o.l3_bytes)
     return lab.__enter__()
 

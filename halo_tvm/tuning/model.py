@@ -24,14 +24,14 @@ from ..records.home import check_writable_log, log_dirs, user_logs
 from ..targets import Target, read_host
 from .budget import parse_budget
 from .many import by_model, lower_each, merged
-from .measure.lab import LabOptions
 from .model_list import ListedModel, once_each, read_model_list
+from .options import TuneOptions
 from .place import Place, place_of
 from .progress import Progress, say
 from .result import TuneResult
 from .search.efforts import effort_named
 from .task import Tasks, tasks_of
-from .tuner import TuneOptions, Tuner
+from .tuner import Tuner
 
 _MEMORY_CAP = 8 << 30
 _MEMORY_SHARE = 0.6
@@ -151,13 +151,7 @@ def _run(
 ) -> TuneResult:  # fmt: skip
     options = options_of(config, place.target, modules, source)
     with Progress(len(tasks.tasks), options.budget_s, stream, trials=options.trials) as progress:
-        lab = place.lab(
-            LabOptions(
-                options.threads, options.memory_bytes, options.timeout_s, options.modules, options.vector_math,
-                cold_cache=options.cold_cache,
-            ),
-            options.seed,
-        )  # fmt: skip
+        lab = place.lab(options.lab, options.seed)
         if config.engine == "metaschedule":
             from .metaschedule import tune_tasks
 

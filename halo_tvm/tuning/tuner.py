@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -19,12 +18,12 @@ from . import result as r
 from .budget import Clock
 from .defaults import latencies, work
 from .measure import make_lab
-from .measure.lab import Failure, Lab, LabOptions
+from .measure.lab import Failure, Lab
+from .options import TuneOptions
 from .progress import Progress
 from .recording import Recorder
 from .runs import Run, last_unfinished, new_id
 from .search.allocation import Prospect, next_task
-from .search.efforts import Effort
 from .search.outcome import BUDGET, ROOFLINE, TRIALS, Confirmed
 from .search.prepare import Preparation
 from .search.roofline import headroom, read_profile, roofline_us
@@ -35,36 +34,6 @@ if TYPE_CHECKING:
     from ..targets._measure import HostProfile
 
 _LATENCY_SHARE = 0.3
-
-
-@dataclass(frozen=True)
-class TuneOptions:
-    """Everything a run needs besides tasks and target."""
-
-    model: str  # only a name
-    budget_s: float
-    effort: Effort
-    directory: Path  # records are written here
-    read: tuple[Path, ...]  # directories in look-up order
-    threads: int
-    memory_bytes: int
-    l3_bytes: int = 0
-    seed: int = 0
-    trials: int | None = None
-    timeout_s: float = 20.0
-    modules: tuple[str, ...] = ()
-    vector_math: bool = True
-    stages: tuple[str, ...] = ()  # none given: those of the effort
-    resume: bool = False
-    cold_cache: bool = True
-    source: str = ""  # a hash of the model, where it is known
-
-    def deciding(self, machine: Fingerprint) -> dict[str, object]:
-        """What must be the same for a run to go on with another; times of two machines are not compared."""
-        names = ("seed", "threads", "vector_math", "cold_cache")
-        stages = list(self.effort.of_stages(self.stages).stages)
-        options = {name: getattr(self, name) for name in names}
-        return {"effort": self.effort.name, "stages": stages, "machine": machine.facts()} | options
 
 
 class Tuner:
@@ -119,10 +88,7 @@ class Tuner:
         """
         if self._effort.most and self._tasks.tasks:
             o = self._options
-            lab_options = LabOptions(
-                o.threads, o.memory_bytes, o.timeout_s, o.modules, o.vector_math, cold_cache=o.cold_cache
-            )
-            lab = self._lab or make_lab(self._target, lab_options, seed=o.seed, l3_bytes=o.l3_bytes)
+            lab = self._lab or make_lab(self._target, o.lab, seed=o.seed, l3_bytes=o.l3_bytes)
             with self._saved.hold(o.directory):
                 try:
                     with lab:

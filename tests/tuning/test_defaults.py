@@ -7,10 +7,11 @@ import toy_rules
 from landscape import FakeLab
 
 from halo_tvm.lookup import fingerprint_of
+from halo_tvm.tuning.options import TuneOptions
 from halo_tvm.tuning.progress import Progress
 from halo_tvm.tuning.search.efforts import effort_named
 from halo_tvm.tuning.task import Tasks
-from halo_tvm.tuning.tuner import TuneOptions, Tuner
+from halo_tvm.tuning.tuner import Tuner
 
 
 class Asked(FakeLab):

@@ -31,12 +31,13 @@ from halo_tvm.tuning import tuner as tuner_module
 from halo_tvm.tuning.budget import Clock
 from halo_tvm.tuning.measure.lab import Failure
 from halo_tvm.tuning.model import tune_module
+from halo_tvm.tuning.options import TuneOptions
 from halo_tvm.tuning.progress import Progress
 from halo_tvm.tuning.runs import Run, last_unfinished, new_id
 from halo_tvm.tuning.search import outcome as ends
 from halo_tvm.tuning.search.efforts import EFFORTS
 from halo_tvm.tuning.task import Tasks
-from halo_tvm.tuning.tuner import TuneOptions, Tuner
+from halo_tvm.tuning.tuner import Tuner
 
 TARGET = toy_rules.target()
 FINGERPRINT = fingerprint_of(TARGET)

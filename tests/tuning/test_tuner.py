@@ -1,5 +1,6 @@
 """Whole runs on a toy rule: winners, failures by class, interruption, and records found by another process."""
 
+import dataclasses
 import io
 import json
 import os
@@ -50,7 +51,7 @@ def tune(tmp_path, *, timeout_s=20.0, memory_bytes=2 << 30, functions=None, **ch
     mod = tvm.IRModule(functions or {"f": toy_rules.function(COLUMNS)})
     target = toy_rules.target()
     options = options_of(config, target, ("toy_rules",))
-    options = tuner_module.TuneOptions(**{**vars(options), "timeout_s": timeout_s, "memory_bytes": memory_bytes})
+    options = dataclasses.replace(options, timeout_s=timeout_s, memory_bytes=memory_bytes)
     stream = io.StringIO()
     tasks = tasks_of(mod, target, ROWS)
     run = Tuner(

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
 
 import tvm
 from tvm.s_tir import meta_schedule as ms
@@ -26,6 +25,7 @@ from ..defaults import latencies
 from ..measure import make_lab
 from ..measure import protocol as p
 from ..measure.lab import Failure, Lab, LabOptions
+from ..options import TuneOptions
 from ..progress import Progress
 from ..recording import Recorder, versions
 from ..search import outcome as found
@@ -33,9 +33,6 @@ from ..search.race import Samples, rung_s
 from ..statistics import median_and_interval, speedups_by_round
 from ..task import Task, Tasks
 from .proposals import TOGETHER, Proposal, Trial, geometric, proposals
-
-if TYPE_CHECKING:
-    from ..tuner import TuneOptions
 
 _LATENCY_SHARE = 0.3
 _MEMORY_BYTES = 4 << 30
@@ -120,8 +117,7 @@ class _Run:
     def run(self) -> r.TuneResult:
         if self._tasks.tasks and self._options.effort.most:
             o = self._options
-            how = LabOptions(o.threads, o.memory_bytes, o.timeout_s, o.modules, o.vector_math, cold_cache=o.cold_cache)
-            lab = self._lab or make_lab(self._target, how, seed=o.seed, l3_bytes=o.l3_bytes)
+            lab = self._lab or make_lab(self._target, o.lab, seed=o.seed, l3_bytes=o.l3_bytes)
             try:
                 with lab:
                     self._tune_all(lab)
