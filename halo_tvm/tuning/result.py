@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ..errors import NoValidTrial
+
 Skip = Mapping[str, object]  # a function that is not tuned: readable, count, reason
 IMPROVED, KEPT, FAILED, UNTRIED = "improved", "default kept", "failed", "not reached"
 
@@ -201,6 +203,18 @@ def without_trial(tasks: Sequence[TaskResult]) -> bool:
     """Whether trials of these tasks were made and not one could be measured."""
     tried = any(t.failures for t in tasks) or all(t.outcome == FAILED for t in tasks)
     return bool(tasks) and tried and not any(t.measured for t in tasks)
+
+
+def refuse_without_trial(result: TuneResult) -> None:
+    """`NoValidTrial`, with the reasons of the tasks that failed, for a run without a single measured trial."""
+    if without_trial(result.tasks):
+        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(result.failures.items()))
+        reasons = "; ".join(dict.fromkeys(t.note for t in result.tasks if t.outcome == FAILED))
+        raise NoValidTrial(
+            "at least one candidate was expected to be measured, but all of them failed "
+            f"({kinds or 'no task could be opened'}): {reasons[:400]}: "
+            "run `halo-tvm doctor`, or give a larger --budget"
+        )
 
 
 def weighted(values_us: Sequence[float], weights: Sequence[float]) -> float:

@@ -8,7 +8,6 @@ from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING
 
-from ..errors import NoValidTrial
 from ..records.decision import decision_to_plain
 from ..records.home import host_profile
 from ..records.log import commit
@@ -103,18 +102,7 @@ class Tuner:
                     self._progress.close()
                 self._saved.remove(o.directory)  # after what saves it
         outcome = self.result
-        if (
-            outcome.tasks
-            and not outcome.measured
-            and (outcome.failures or all(t.outcome == r.FAILED for t in outcome.tasks))
-        ):
-            reasons = "; ".join(dict.fromkeys(t.note for t in outcome.tasks if t.note))
-            kinds = ", ".join(f"{n} {k}" for k, n in sorted(outcome.failures.items()))
-            raise NoValidTrial(
-                "at least one candidate was expected to be measured, but all of them failed "
-                f"({kinds or 'no task could be opened'}): {reasons[:400]}: "
-                "run `halo-tvm doctor`, or give a larger --budget"
-            )
+        r.refuse_without_trial(outcome)
         return outcome
 
     @property

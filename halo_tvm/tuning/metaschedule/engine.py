@@ -12,7 +12,6 @@ from statistics import median
 import tvm
 from tvm.s_tir import meta_schedule as ms
 
-from ...errors import NoValidTrial
 from ...lookup import fingerprint_of
 from ...records.decision import decision_to_plain
 from ...records.import_metaschedule import STAGE
@@ -124,14 +123,7 @@ class _Run:
             finally:
                 self._restarts = max(0, lab.restarts)
         outcome = self.result
-        if outcome.tasks and not outcome.measured and any(t.outcome == r.FAILED for t in outcome.tasks):
-            kinds = ", ".join(f"{n} {kind}" for kind, n in sorted(outcome.failures.items()))
-            reasons = "; ".join(dict.fromkeys(t.note for t in outcome.tasks if t.outcome == r.FAILED))
-            raise NoValidTrial(
-                "at least one candidate was expected to be measured, but all of them failed "
-                f"({kinds or 'no task could be opened'}): {reasons[:400]}: "
-                "run `halo-tvm doctor`, or give a larger --budget"
-            )
+        r.refuse_without_trial(outcome)
         return outcome
 
     @property

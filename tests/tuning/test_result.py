@@ -1,0 +1,31 @@
+"""What a run came to: when it is an error."""
+
+import pytest
+
+from halo_tvm.errors import NoValidTrial
+from halo_tvm.tuning import result as r
+
+
+def task(outcome, note, *, measured=0, failures=None):
+    return r.TaskResult(
+        note, note, "toy", 1, outcome, (), (), (), {}, 1.0, 1.0, 1.0, measured, failures or {}, 0.0, note
+    )
+
+
+def refuse(*tasks):
+    r.refuse_without_trial(r.TuneResult("m", "t", "log", tasks, (), {}, 1.0, 1.0, 2, 0, False))
+
+
+def test_a_run_in_which_every_trial_failed():
+    failed = task(r.FAILED, "it crashed", failures={"crash": 2, "build_error": 1})
+    with pytest.raises(NoValidTrial, match=r"failed \(1 build_error, 2 crash\): it crashed: run `halo-tvm doctor`"):
+        refuse(failed, task(r.UNTRIED, "the budget ended before it"))
+    with pytest.raises(NoValidTrial, match=r"\(no task could be opened\): a; b: "):
+        refuse(task(r.FAILED, "a"), task(r.FAILED, "b"))
+
+
+def test_a_run_that_says_something():
+    refuse()
+    refuse(task(r.FAILED, "it crashed", failures={"crash": 2}), task(r.KEPT, "", measured=1))
+    refuse(task(r.FAILED, "the default failed"), task(r.UNTRIED, "the budget ended before it"))
+    refuse(task(r.KEPT, "it is within 3% of its roofline"))
