@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from ..records.decision import decision_to_plain
 from ..records.home import host_profile
 from ..records.log import commit
-from ..records.record import Fingerprint, Size
+from ..records.record import Fingerprint
 from ..targets import Target, read_host
 from . import result as r
 from .budget import Clock
-from .defaults import latencies, work
+from .defaults import LATENCY_SHARE, importance, latencies, timed_sizes, work
 from .measure import make_lab
 from .measure.lab import Failure, Lab
 from .options import TuneOptions
@@ -31,8 +31,6 @@ from .task import Task, Tasks
 
 if TYPE_CHECKING:
     from ..targets._measure import HostProfile
-
-_LATENCY_SHARE = 0.3
 
 
 class Tuner:
@@ -245,7 +243,7 @@ class Tuner:
 
     def _measure_defaults(self, lab: Lab) -> None:
         """Latencies of the defaults, the most work first, for no more than a share of what is left of the budget."""
-        until_s = self._clock.elapsed_s + _LATENCY_SHARE * self._left_s
+        until_s = self._clock.elapsed_s + LATENCY_SHARE * self._left_s
         tasks = [t for t in sorted(self._tasks.tasks, key=work, reverse=True) if t.key not in self._results]
         lab.prepare(tasks)
         for task in tasks:
@@ -256,13 +254,7 @@ class Tuner:
             except Failure as failure:
                 self._fail(task, f"the default could not be measured: {failure.kind}: {failure}")
                 continue
-            self._waiting[task.key] = self._shortened(task)
-
-    def _shortened(self, task: Task) -> Task:
-        """`task` without the sizes that were too long to be timed."""
-        kept = task.sizes[: len(self._latency[task.key])]
-        total = sum(size.weight for size in kept)
-        return replace(task, sizes=tuple(Size(size.dims, size.weight / total) for size in kept))
+            self._waiting[task.key] = timed_sizes(task, self._latency[task.key])
 
     def _read_profile(self) -> None:
         """Rooflines from what `doctor --measure` measured here, where it did."""
@@ -277,8 +269,7 @@ class Tuner:
             self._roofline[task.key] = tuple(us for us in least if us is not None)
 
     def _importance(self, task: Task) -> float:
-        """Time a model spends there: call sites times the weighted latency of the default."""
-        return task.count * sum(s.weight * us for s, us in zip(task.sizes, self._latency[task.key]))
+        return importance(task, self._latency[task.key])
 
     def _prospect(self, task: Task) -> Prospect:
         search = self._searches.get(task.key)

@@ -23,7 +23,7 @@ from halo_tvm.records.record import MEASURED
 from halo_tvm.tuning import progress as progress_module
 from halo_tvm.tuning import result as r
 from halo_tvm.tuning import tuner as tuner_module
-from halo_tvm.tuning.defaults import latencies
+from halo_tvm.tuning.defaults import latencies, timed_sizes
 from halo_tvm.tuning.measure import make_lab
 from halo_tvm.tuning.measure.lab import Failure, LabOptions
 from halo_tvm.tuning.model import options_of, tune_module
@@ -255,17 +255,16 @@ def test_targets_that_do_not_run_here(space):
         check_runs_here(Target(cuda, cuda.isas[0], 1))
 
 
-def test_sizes_that_take_long_are_not_timed(tmp_path, space):
+def test_sizes_that_take_long_are_not_timed():
     (task,) = tasks_of(tvm.IRModule({"f": toy_rules.function(64)}), toy_rules.target(), {}).tasks
 
     class HeavyLab(FakeLab):
         def race(self, ids, size, rounds, default_us):
             return {i: [20_000.0 * (size + 1)] * rounds for i in ids}
 
-    run, _ = tune(tmp_path)
-    run._latency[task.key] = latencies(HeavyLab(speed=lambda d, size: 1.0), task)
-    assert run._latency[task.key] == [20_000.0, 40_000.0]
-    short = run._shortened(task)
+    default_us = latencies(HeavyLab(speed=lambda d, size: 1.0), task)
+    assert default_us == [20_000.0, 40_000.0]
+    short = timed_sizes(task, default_us)
     assert [s.dims for s in short.sizes] == [(1,), (8,)] and sum(s.weight for s in short.sizes) == 1
 
 

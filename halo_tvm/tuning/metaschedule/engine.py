@@ -16,11 +16,11 @@ from ...lookup import fingerprint_of
 from ...records.decision import decision_to_plain
 from ...records.import_metaschedule import STAGE
 from ...records.log import TuningLog, commit
-from ...records.record import Fingerprint, Record, Size
+from ...records.record import Fingerprint, Record
 from ...targets import Target, read_host
 from .. import result as r
 from ..budget import Clock
-from ..defaults import latencies
+from ..defaults import LATENCY_SHARE, importance, latencies, timed_sizes
 from ..measure import make_lab
 from ..measure import protocol as p
 from ..measure.lab import Failure, Lab, LabOptions
@@ -33,7 +33,6 @@ from ..statistics import median_and_interval, speedups_by_round
 from ..task import Task, Tasks
 from .proposals import TOGETHER, Proposal, Trial, geometric, proposals
 
-_LATENCY_SHARE = 0.3
 _MEMORY_BYTES = 4 << 30
 
 
@@ -60,7 +59,7 @@ def search(
             yield from search(task, target, trials=trials, budget_s=budget_s, seed=seed, strategy=strategy, lab=own)
         return
     default_us = latencies(lab, task)
-    task = _shortened(task, default_us)
+    task = timed_sizes(task, default_us)
     lab.open(task)
     clock = Clock(budget_s)
     weights = [size.weight for size in task.sizes]
@@ -149,7 +148,7 @@ class _Run:
         self._progress.stage("defaults")
         lab.prepare(self._tasks.tasks)
         for task in self._tasks.tasks:
-            if self._clock.elapsed_s > _LATENCY_SHARE * self._clock.budget_s and self._latency:
+            if self._clock.elapsed_s > LATENCY_SHARE * self._clock.budget_s and self._latency:
                 break
             try:
                 self._latency[task.key] = latencies(lab, task)
@@ -168,13 +167,12 @@ class _Run:
             waiting = waiting[1:]
 
     def _importance(self, task: Task) -> float:
-        """Time a model spends there."""
-        return task.count * sum(s.weight * us for s, us in zip(task.sizes, self._latency[task.key]))
+        return importance(task, self._latency[task.key])
 
     def _tune(self, lab: Lab, whole: Task, clock: Clock, most: int) -> int:
         """Search, confirm and commit one task; returns the number of candidates tried."""
         default_us = self._latency[whole.key]
-        task, seen = _shortened(whole, default_us), _Seen()
+        task, seen = timed_sizes(whole, default_us), _Seen()
         confirmed: found.Confirmed | None = None
         self._progress.begin(task.key, task.readable)
         note = ""
@@ -343,10 +341,3 @@ class _Run:
             note=note,
             weights=tuple(s.weight for s in task.sizes[: len(times)]),
         )
-
-
-def _shortened(task: Task, default_us: Sequence[float]) -> Task:
-    """`task` without the sizes that were too long to be timed."""
-    kept = task.sizes[: len(default_us)]
-    total = sum(size.weight for size in kept)
-    return replace(task, sizes=tuple(Size(size.dims, size.weight / total) for size in kept))
