@@ -22,14 +22,13 @@ from .. import result as r
 from ..budget import Clock
 from ..defaults import LATENCY_SHARE, importance, latencies, timed_sizes
 from ..measure import make_lab
-from ..measure import protocol as p
 from ..measure.lab import Failure, Lab, LabOptions
 from ..options import TuneOptions
 from ..progress import Progress
 from ..recording import Recorder, versions
 from ..search import outcome as found
+from ..search.confirm import confirm
 from ..search.race import Samples, rung_s
-from ..statistics import median_and_interval, speedups_by_round
 from ..task import Task, Tasks
 from .proposals import TOGETHER, Proposal, Trial, geometric, proposals
 
@@ -237,21 +236,17 @@ class _Run:
         """Fresh paired rounds of the default and the best; None when that is the default, or fails now."""
         if seen.best is None or seen.best.decision == task.default:
             return None
-        candidate, rounds = seen.best.candidate, self._options.effort.confirm_rounds
-        pair = (p.DEFAULT_ID, candidate)
         try:
-            lab.final(candidate)
-            samples = [lab.race(pair, size, rounds, us) for size, us in enumerate(self._latency[task.key])]
+            return confirm(
+                lab, seen.best.candidate, seen.best.decision, default_us=self._latency[task.key],
+                weights=[size.weight for size in task.sizes], rounds=self._options.effort.confirm_rounds, stage=STAGE,
+            )  # fmt: skip
         except Failure as failure:
-            if failure.blamed != candidate:
+            if failure.blamed != seen.best.candidate:
                 raise
             seen.tally.measured -= 1
             self._failed(task, seen, seen.best, failure.kind, str(failure))
             return None
-        default = tuple(tuple(s[p.DEFAULT_ID]) for s in samples)
-        measured = tuple(tuple(s[candidate]) for s in samples)
-        by_round = speedups_by_round(default, measured, [size.weight for size in task.sizes])
-        return found.Confirmed(seen.best.decision, default, measured, *median_and_interval(by_round), STAGE)
 
     def _note(self, task: Task, one: Proposal, trial: found.Trial) -> None:
         """A trial becomes a record at once, for its time; those that raced together are written together."""

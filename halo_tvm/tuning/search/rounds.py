@@ -13,9 +13,9 @@ from ..measure import protocol as p
 from ..measure.lab import Failure, Lab
 from ..progress import Progress
 from ..result import TaskStage
-from ..statistics import median_and_interval, speedups_by_round
 from ..task import Task
 from .board import Board
+from .confirm import confirm
 from .descent import Descent
 from .efforts import DESCENT, RANKED, Effort
 from .outcome import (
@@ -472,12 +472,7 @@ class Search:
             (self._best_id,) = self._lab.order([self.board.best])
             self._take_best()
         self._progress.stage("confirming")
-        self._lab.final(self._best_id)
-        rounds, pair = self._effort.confirm_rounds, (p.DEFAULT_ID, self._best_id)
-        samples = [self._lab.race(pair, s, rounds, us) for s, us in enumerate(self._default_us)]
-        default = tuple(tuple(s[p.DEFAULT_ID]) for s in samples)
-        measured = tuple(tuple(s[self._best_id]) for s in samples)
-        by_round = speedups_by_round(default, measured, self._weights)
-        return Confirmed(
-            self.board.best, default, measured, *median_and_interval(by_round), self._by.get(self.board.best, "")
-        )
+        return confirm(
+            self._lab, self._best_id, self.board.best, default_us=self._default_us, weights=self._weights,
+            rounds=self._effort.confirm_rounds, stage=self._by.get(self.board.best, ""),
+        )  # fmt: skip
