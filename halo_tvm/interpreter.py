@@ -100,9 +100,9 @@ class _Evaluator:
             if operator.name == "linear":
                 return self._linear(call, attrs)
             if operator.name == "embedding":
-                return operator.reference(self.value(call.args[0]), self.weights[call.args[1]], **attrs).astype(
-                    np.float64
-                )
+                table = call.args[1]
+                table = self.env[table] if table in self.env else self.weights[table]  # in float32: it may be large
+                return operator.reference(self.value(call.args[0]), table, **attrs).astype(np.float64)
             return operator.reference(*(self.value(arg) for arg in call.args), **attrs)
         handler = _OPS.get(call.op.name) if isinstance(call.op, tvm.ir.Op) else None
         if handler is None:
@@ -183,6 +183,14 @@ def _astype(e: _Evaluator, call: relax.Call) -> np.ndarray:
     return e.value(call.args[0]).astype(np.float64 if dtype.kind == "f" else dtype)
 
 
+def _concat(e: _Evaluator, call: relax.Call) -> np.ndarray:
+    return np.concatenate(e.value(call.args[0]), axis=0 if call.attrs.axis is None else int(call.attrs.axis))
+
+
+def _expand_dims(e: _Evaluator, call: relax.Call) -> np.ndarray:
+    return np.expand_dims(e.value(call.args[0]), tuple(int(a) for a in call.attrs.axis))
+
+
 _OPS: dict[str, Handler] = {
     **{activation.op: _elementwise(activation.numpy) for activation in ACTIVATIONS.values() if activation.op},
     "relax.add": _elementwise(np.add),
@@ -202,6 +210,8 @@ _OPS: dict[str, Handler] = {
     "relax.matmul": _elementwise(np.matmul),
     "relax.reshape": lambda e, call: e.value(call.args[0]).reshape(e.value(call.args[1])),
     "relax.permute_dims": _permute,
+    "relax.concat": _concat,
+    "relax.expand_dims": _expand_dims,
     "relax.astype": _astype,
     "relax.arange": _arange,
     "relax.strided_slice": _strided_slice,

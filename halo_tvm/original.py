@@ -40,7 +40,8 @@ def check_original(source: Mapping[str, object], path: Path | str) -> None:
 def import_original(source: Mapping[str, object], path: Path | str, shapes: tuple[str, ...] = ()) -> ImportedModel:
     """The model at `path` with the dimensions `shapes` give; `UsageError` when it is not the one `source` names."""
     check_original(source, path)
-    model = import_model(str(path), shapes=shapes)
+    part = source.get("part")
+    model = import_model(f"{path}:{part}" if part else str(path), shapes=shapes)
     _check_hash(source, model.source.get("sha256"), path)
     return model
 

@@ -48,4 +48,4 @@ class CompileConfig(Config):
     @property
     def artifact(self) -> Path:
         """Where the artifact goes: `output`, else the model's last path part with `.halo`."""
-        return Path(self.output) if self.output else Path(Path(self.model).stem + ".halo")
+        return Path(self.output) if self.output else Path(Path(self.model).stem.replace(":", "-") + ".halo")

@@ -150,9 +150,10 @@ def _attention(g: Graph, call: relax.Call, args: list[Value]) -> str:
     else:
         q, k, v = args[:3]
     # The contrib operator aligns a causal mask at the top left, so it serves self-attention only.
-    simple = bias is None and not attrs.get("window") and not attrs.get("softcap") and (not causal or same(s, t))
+    whole = bias is None or same(dims_of(call.args[-1])[2], s)  # it takes no bias that all queries share
+    simple = whole and not attrs.get("window") and not attrs.get("softcap") and (not causal or same(s, t))
     if g.spelling.attention == "contrib" and heads == kv_heads and simple:
-        return _attention_contrib(g, (q, k, v), heads, d, scale, causal, mask, packed)
+        return _attention_contrib(g, (q, k, v), heads, d, scale, causal, (mask, bias), packed)
 
     def split_heads(x: str, count: int, perm: list[int]) -> str:
         x = g.emit("Reshape", x, g.vector([0, 0, count, d])) if packed else x
@@ -183,13 +184,16 @@ def _attention(g: Graph, call: relax.Call, args: list[Value]) -> str:
 
 
 def _attention_contrib(
-    g: Graph, qkv: tuple[str, str, str], heads: int, d: int, scale: float, causal: bool, mask: str | None, packed: bool
-) -> str:
+    g: Graph, qkv: tuple[str, str, str], heads: int, d: int, scale: float, causal: bool,
+    extras: tuple[str | None, str | None], packed: bool,
+) -> str:  # fmt: skip
     """The same through com.microsoft MultiHeadAttention, whose tensors are [b, s, h * d]."""
     flat = qkv if packed else [g.emit("Reshape", x, g.vector([0, 0, heads * d])) for x in qkv]
+    mask, bias = extras
     key_mask = g.once("Cast", g.once("Cast", mask, to=BOOL), to=INT32) if mask is not None else ""
+    more = ["", key_mask, bias] if bias else ["", key_mask] if key_mask else []
     out = g.emit(
-        "MultiHeadAttention", *flat, *(["", key_mask] if key_mask else []), domain=CONTRIB,
+        "MultiHeadAttention", *flat, *more, domain=CONTRIB,
         num_heads=heads, scale=scale, unidirectional=int(causal),
     )  # fmt: skip
     return g.emit("Reshape", out, g.vector([0, 0, heads, d]))

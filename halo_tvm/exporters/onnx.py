@@ -23,6 +23,7 @@ from ._graph import CONTRIB, Graph, Spelling
 # Opset 20 is the oldest with Gelu, and onnxruntime's own fusions know all of its operators.
 OPSET = 20
 IR_VERSION = 10
+NEXT = ".next"  # behind the name of an output that is an input's, too
 ALIGNMENT = 4096  # engines map external data by page
 
 CONVERTERS = {**_relax_ops.CONVERTERS, **_halo_ops.CONVERTERS}
@@ -56,7 +57,8 @@ def write_onnx(imported: ImportedModel, path: Path, spelling: Spelling) -> None:
     g.only_linear = _only_linear(main)
     result = _convert(g, main, env)
     inputs = [_value_info(s.name, v) for s, v in zip(imported.inputs, main.params[:count], strict=True)]
-    outputs = _outputs(g, main, result, imported.outputs)
+    taken = {s.name for s in imported.inputs}  # ONNX has one name for one value: state gets another one where it leaves
+    outputs = _outputs(g, main, result, tuple(n + NEXT if n in taken else n for n in imported.outputs))
     used = [name for name in g.weights.values() if any(name in node.input for node in g.nodes)]
     data = path.with_name(path.name + ".data")
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ def import_model(
     model: str, *, seed: int = 0, shapes: tuple[str, ...] = (), inputs: str | None = None, trust: bool = False
 ) -> ImportedModel:
     """Read `model`: a built-in name, an ONNX, torch.export (.pt2) or TorchScript file, or a directory with
-    config.json and safetensors.
+    config.json and safetensors. `DIRECTORY:PART` is one part of a model that becomes several artifacts.
 
     `seed` seeds the weights of a built-in model. `shapes` are texts like `input_ids=1..8x1..512`
     that fix or bound the dimensions of inputs. `inputs` is an .npz file of example inputs, by name in order, for
@@ -30,7 +30,7 @@ def _import(model: str, seed: int, shapes: tuple[str, ...], inputs: str | None, 
     from ..models import PRESETS
     from ..models._builder import RandomWeights
 
-    path = Path(model)
+    path, part = _parted(model)
     if model in PRESETS:
         family, config = PRESETS[model]
         return family.build(model, config, RandomWeights(seed), {"kind": "builtin", "name": model, "seed": seed})
@@ -39,7 +39,7 @@ def _import(model: str, seed: int, shapes: tuple[str, ...], inputs: str | None, 
 
         sizes = {name: tuple(high for _, high in dims) for name, dims in map(parse_shape, shapes)}
         sizes |= {name: array.shape for name, array in (load_examples(inputs) if inputs else {}).items()}
-        return import_directory(path, sizes)
+        return import_directory(path, sizes, part)
     if path.suffix == ".onnx":
         if not path.is_file():
             raise UsageError(f"expected an ONNX file, found no file {model!r}: check the path")
@@ -60,12 +60,22 @@ def _import(model: str, seed: int, shapes: tuple[str, ...], inputs: str | None, 
             f"expected an .onnx, .pt2 or TorchScript file, a directory with config.json or a built-in name, found the "
             f"file {model!r}: convert it to ONNX first"
         )
-    if _HUB_NAME.fullmatch(model) and path.suffix not in (".onnx", ".pt", ".pt2", ".pth") and not path.parent.exists():
+    on_hub = _HUB_NAME.fullmatch(str(path)) and path.suffix not in (".onnx", ".pt", ".pt2", ".pth")
+    if on_hub and not path.parent.exists():
         from .huggingface import import_hub
 
-        return import_hub(model)
+        return import_hub(str(path), part)
     if path.suffix or "/" in model:
         raise UsageError(f"expected a model file or directory, found nothing at {model!r}: check the path")
     raise UnknownName(
         "model", model, PRESETS, "(or give an .onnx file or a directory with config.json and safetensors)"
     )
+
+
+def _parted(model: str) -> tuple[Path, str]:
+    """`DIRECTORY:PART` or `ORG/NAME:PART` as the two; what exists under its whole name has no part."""
+    head, colon, part = model.rpartition(":")
+    if colon and part.isidentifier() and not Path(model).exists():
+        if Path(head).is_dir() or (_HUB_NAME.fullmatch(head) and not Path(head).exists()):
+            return Path(head), part
+    return Path(model), ""

@@ -15,23 +15,26 @@ from pathlib import Path
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from ..errors import EnvironmentProblem, MissingPackage, UnsupportedModel
+from ..errors import EnvironmentProblem, MissingPackage, UnsupportedModel, UsageError
 from ..imported import ImportedModel
-from ..models import FAMILIES
+from ..models import FAMILIES, Family
 from ..params import ParamSource
 
 _HUB_SECONDS = 5.0
 _CONFIG_LIMIT = 4 << 20  # a config.json or an index of a real model is far smaller
 
 
-def import_directory(path: Path, sizes: Mapping[str, tuple[int, ...]] | None = None) -> ImportedModel:
+def import_directory(
+    path: Path, sizes: Mapping[str, tuple[int, ...]] | None = None, part: str = ""
+) -> ImportedModel:
     """Read the model in directory `path`; `UnsupportedModel` when neither a definition nor transformers serves it.
 
     `sizes` of inputs by name decide what an export fixes and a configuration may leave open: height and width.
+    `part` names one of the definitions of a model that has several; without it the first one is meant.
     """
     config = _read_json(path / "config.json", "config.json of a Hugging Face model")
     kind = config.get("model_type")
-    family = next((f for f in FAMILIES.values() if kind in f.huggingface_types), None)
+    family = _family(kind, part)
     if family is None:
         return _exported(path, kind, sizes or {})
     try:
@@ -43,10 +46,26 @@ def import_directory(path: Path, sizes: Mapping[str, tuple[int, ...]] | None = N
         ) from reason
     weights = DirectoryWeights(path, family.prefixes, family.tied if getattr(parsed, "tied", True) else {})
     source = {"kind": "huggingface", "name": path.resolve().name, "model_type": kind, "sha256": weights.fingerprint()}
-    return family.build(path.resolve().name, parsed, weights, source)
+    source |= {"part": part} if part else {}
+    return family.build("-".join(filter(None, (path.resolve().name, part))), parsed, weights, source)
 
 
-def import_hub(name: str) -> ImportedModel:
+def _family(kind: object, part: str) -> Family | None:
+    """The definition of `part` of a model of this type; None where no definition serves the type."""
+    families = [f for f in FAMILIES.values() if kind in f.huggingface_types]
+    if not part:
+        return families[0] if families else None
+    found = next((f for f in families if f.part == part), None)
+    if found is None:
+        parts = ", ".join(f.part for f in families if f.part)
+        raise UsageError(
+            f"expected a part of a {kind} model among {parts or 'none: it is one artifact'}, found {part!r}: "
+            f"{'correct it' if parts else 'give the directory alone'}"
+        )
+    return found
+
+
+def import_hub(name: str, part: str = "") -> ImportedModel:
     """The model `org/name` of the hub: from its cache, else downloaded; offline it says so at once."""
     try:
         import huggingface_hub as hub
@@ -55,12 +74,12 @@ def import_hub(name: str) -> ImportedModel:
         raise MissingPackage("huggingface_hub", f"the hub's model {name}", "pip install huggingface_hub") from missing
     wanted = ["config.json", "*.safetensors", "*.safetensors.index.json"]
     try:
-        return import_directory(Path(hub.snapshot_download(name, allow_patterns=wanted, local_files_only=True)))
+        return import_directory(Path(hub.snapshot_download(name, allow_patterns=wanted, local_files_only=True)), part=part)
     except LocalEntryNotFoundError:
         pass  # not in the cache
     try:
         hub.HfApi().model_info(name, timeout=_HUB_SECONDS)  # one question, before a download that would try again
-        return import_directory(Path(hub.snapshot_download(name, allow_patterns=wanted, etag_timeout=_HUB_SECONDS)))
+        return import_directory(Path(hub.snapshot_download(name, allow_patterns=wanted, etag_timeout=_HUB_SECONDS)), part=part)
     except (OfflineModeIsEnabled, HfHubHTTPError, LocalEntryNotFoundError, OSError) as reason:
         line = next((t for t in str(reason).strip().splitlines() if t.strip()), type(reason).__name__)
         raise EnvironmentProblem(

@@ -27,6 +27,7 @@ class Interface:
     inputs: tuple[InputSpec, ...]
     ranges: dict[str, tuple[int, int]]
     typical: dict[str, int]
+    state: tuple[str, ...] = ()  # inputs that a call gives as outputs of the same names, for the next one
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Family(Generic[C]):
     interface: Callable[[C], Interface]
     define: Callable[[C, ModelBuilder], Mapping[str, relax.Expr]]
     huggingface_types: tuple[str, ...] = ()  # `model_type` values of config.json
+    part: str = ""  # of a model that is several artifacts: `--model DIRECTORY:decoder`
     from_huggingface: Callable[[Mapping[str, object]], C] | None = None
     prefixes: tuple[str, ...] = ("",)  # what tensor names may start with in a checkpoint
     # Where a checkpoint of tied embeddings keeps the one tensor under the head's name: the table's -> that name.
@@ -67,7 +69,7 @@ class Family(Generic[C]):
             outputs=outputs,
             ranges=interface.ranges,
             typical=interface.typical,
-            source={**source, "family": self.name},
+            source={**source, "family": self.name, **({"state": list(interface.state)} if interface.state else {})},
             report={"importer": "definition", "family": self.name, "parameters": len(builder.params.sources)},
         )
 
@@ -84,6 +86,8 @@ def check(config: object) -> None:
                 _refuse(f"{name} as a finite number above 0", number)
     for whole, part in (("hidden", "heads"), ("heads", "kv_heads"), ("head_dim", None)):
         divisor = values.get(part, 1) if part else 2  # rotary positions turn halves of a head
+        if whole == "hidden" and "head_dim" in values:
+            continue  # heads of a size of their own are projected from any width
         if whole in values and values[whole] % divisor:
             _refuse(f"{whole} as a multiple of {part or divisor}", f"{values[whole]} and {divisor}")
 

@@ -3,8 +3,9 @@
 Before -> after
     w' = permute_dims(reshape(w));  halo.linear(x, w')   ->   halo.linear(x, w''),  w'' a weight made by recipes
 Serves
-    reshape, permute_dims, concat, strided_slice, nn.pad with zeros, sum, expand_dims, squeeze and astype between
-    float types, of weights or of what is hoisted already, at sizes that are known
+    reshape, permute_dims, concat, strided_slice, nn.pad with zeros, sum, expand_dims, squeeze, astype between
+    float types and rows of constant numbers (halo.embedding), of weights or of what is hoisted already, at sizes
+    that are known
 Leaves alone
     everything else; a weight that is also used as it is stays beside what is made of it
 """
@@ -21,6 +22,7 @@ from tvm import relax, tirx
 
 from ..params import ParamRecipe
 from ..plain import plain
+from ..relay_ops._operator import attrs_of
 from ._pass import Context, Pass, Report, bindings, op_name
 from ._weights import WeightEditor
 
@@ -46,7 +48,7 @@ class HoistWeights(Pass):
             attrs = step(binding.value) if None not in weights and _static(binding.var.ty) else None
             if attrs is None:
                 continue
-            hoisted[binding.var] = _derive(editor, name.rpartition(".")[2], weights, binding.var.ty, attrs)
+            hoisted[binding.var] = _derive(editor, _RECIPES.get(name, name.rpartition(".")[2]), weights, binding.var.ty, attrs)
             counts[name.removeprefix("relax.")] = counts.get(name.removeprefix("relax."), 0) + 1
         if not hoisted:
             return mod, {"hoisted": counts}
@@ -55,7 +57,9 @@ class HoistWeights(Pass):
 
 
 def _operands(call: relax.Call) -> list[relax.Expr]:
-    """The tensors a call reads."""
+    """The tensors a call reads; of an embedding only the table."""
+    if op_name(call) == _EMBEDDING:
+        return [call.args[1]]
     first = call.args[0]
     return list(first.fields) if isinstance(first, relax.Tuple) else [first]
 
@@ -138,6 +142,15 @@ def _astype(call: relax.Call) -> dict[str, object] | None:
     return {"dtype": dtypes[1]} if all(dtype.startswith("float") for dtype in dtypes) else None
 
 
+def _rows(call: relax.Call) -> dict[str, object] | None:
+    attrs, ids = attrs_of(call), call.args[0]
+    if attrs["layout"] != "nk" or not isinstance(ids, tvm.ir.GenericConst) or ids.ty.ndim != 1:
+        return None
+    return {"indices": [min(max(int(i), 0), attrs["n"] - 1) for i in ids.value.numpy()], "axis": 0}
+
+
+_EMBEDDING = "relax.halo.embedding"
+_RECIPES = {_EMBEDDING: "take"}  # recipes of another name than the operator's
 # Relax operator -> attributes of the recipe of the operator's last name; None: not this call.
 _STEPS: dict[str, Callable[[relax.Call], dict[str, object] | None]] = {
     "relax.reshape": _reshape,
@@ -149,4 +162,5 @@ _STEPS: dict[str, Callable[[relax.Call], dict[str, object] | None]] = {
     "relax.nn.pad": _pad,
     "relax.sum": _sum,
     "relax.astype": _astype,
+    _EMBEDDING: _rows,
 }

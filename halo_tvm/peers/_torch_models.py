@@ -30,7 +30,9 @@ class _Model(torch.nn.Module):
 
     def activation(self, x: torch.Tensor) -> torch.Tensor:
         kind = self.c["activation"]
-        return F.relu(x) if kind == "relu" else F.gelu(x, approximate="tanh" if kind == "gelu_tanh" else "none")
+        if kind in ("relu", "silu"):
+            return F.relu(x) if kind == "relu" else F.silu(x)
+        return F.gelu(x, approximate="tanh" if kind == "gelu_tanh" else "none")
 
     def heads(self, x: torch.Tensor) -> torch.Tensor:
         """[b, s, h * d] -> [b, h, s, d]"""

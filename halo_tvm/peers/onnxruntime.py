@@ -50,7 +50,9 @@ class OnnxRuntime:
 
     def outputs(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         names = [spec.name for spec in self.session.get_outputs()]
-        return dict(zip(names, self.session.run(names, self._declared(inputs)), strict=True))
+        results = self.session.run(names, self._declared(inputs))
+        # As our exporter writes state: an output of an input's name.
+        return {name.removesuffix(".next"): value for name, value in zip(names, results, strict=True)}
 
     def _declared(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {spec.name: np.ascontiguousarray(inputs[spec.name]) for spec in self.session.get_inputs()}

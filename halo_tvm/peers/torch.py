@@ -25,20 +25,24 @@ class Torch:
             from safetensors.torch import load_file
         except ModuleNotFoundError as error:
             raise MissingPackage(str(error.name), "the peer torch", INSTALL) from None
-        from ._torch_models import FAMILIES
+        from . import _torch_models, _torch_t5
 
+        families = {
+            **_torch_models.FAMILIES, "t5": _torch_t5.Encoder, "t5-cross": _torch_t5.Cross,
+            "t5-decoder": _torch_t5.Decoder,
+        }  # fmt: skip
         torch.set_num_threads(request.threads)
         torch.set_num_interop_threads(1)
         self.version = torch.__version__
         self.torch = torch
         description = json.loads((Path(request.model) / "model.json").read_text(encoding="utf-8"))
-        if description["family"] not in FAMILIES:
+        if description["family"] not in families:
             raise PeerFailed(
-                f"expected a model of {', '.join(sorted(FAMILIES))}, found {description['family']!r}: "
+                f"expected a model of {', '.join(sorted(families))}, found {description['family']!r}: "
                 "use --vs onnxruntime"
             )
         weights = load_file(str(Path(request.model) / "weights.safetensors"))
-        self.module = FAMILIES[description["family"]](description["config"], weights).eval()
+        self.module = families[description["family"]](description["config"], weights).eval()
         self.inputs: list[str] = description["inputs"]
         self.output_names: list[str] = description["outputs"]
         if request.options.get("compile"):
@@ -61,7 +65,8 @@ class Torch:
     def outputs(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         with self.torch.no_grad():
             result = self.module(*self._tensors(inputs))
-        return {self.output_names[0]: result.numpy()}
+        results = result if isinstance(result, tuple) else (result,)
+        return {name: value.numpy() for name, value in zip(self.output_names, results, strict=True)}
 
     def _tensors(self, inputs: Mapping[str, np.ndarray]) -> list[object]:
         return [self.torch.from_numpy(np.ascontiguousarray(inputs[name])) for name in self.inputs]

@@ -197,6 +197,9 @@ def _check_values(tensor: TensorSpec, array: np.ndarray) -> None:
 
 
 def _filled(spec: FunctionSpec, tensor: TensorSpec, sizes: Mapping[str, int]) -> np.ndarray:
+    if tensor.name in spec.state:  # a first call has nothing to continue: the least there may be
+        least = {d: spec.ranges[d][0] for d in tensor.shape if isinstance(d, str) and d in spec.ranges}
+        sizes = {**least, **sizes}
     open_dimensions = [d for d in tensor.shape if isinstance(d, str) and d not in sizes]
     if tensor.default is None or open_dimensions:
         needed = ", ".join(t.name for t in spec.inputs if t.default is None)

@@ -16,6 +16,7 @@ from halo_tvm.imported import ImportedModel, InputSpec
 from halo_tvm import reference
 from halo_tvm.models import FAMILIES
 from halo_tvm.models._builder import RandomWeights
+from halo_tvm.models._t5 import T5Config
 from halo_tvm.models.bert import BertConfig
 from halo_tvm.models.gpt2 import GPT2Config
 from halo_tvm.models.llama import LlamaConfig
@@ -271,6 +272,8 @@ def test_key_mask_hides_keys_for_every_query(spelling, tmp_path):
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
 
 
+_T5 = {"layers": 2, "decoder_layers": 2, "hidden": 32, "heads": 2, "head_dim": 16, "feed_forward": 48, "vocabulary": 67,
+       "buckets": 16, "distance": 20}  # fmt: skip
 TINY_MODELS = {
     "gpt2": {"layers": 2, "hidden": 32, "heads": 2, "vocabulary": 61, "positions": 24, "feed_forward": 64},
     "bert": {"layers": 2, "hidden": 32, "heads": 2, "vocabulary": 61, "positions": 24, "feed_forward": 64},
@@ -279,6 +282,7 @@ TINY_MODELS = {
         "positions": 24,
         "theta": 10000.0, "scaling": (8.0, 1.0, 4.0, 16.0), "tied": True, "attention_bias": False, "eps": 1e-6,
     },
+    "t5": _T5, "t5-cross": _T5, "t5-decoder": _T5,
 }  # fmt: skip
 
 
@@ -286,7 +290,7 @@ TINY_MODELS = {
 @pytest.mark.parametrize("name", sorted(TINY_MODELS))
 def test_built_in_models_equal_their_float64_evaluation(name, spelling, tmp_path):
     family = FAMILIES[name]
-    config_type = {"gpt2": GPT2Config, "bert": BertConfig, "llama": LlamaConfig}[name]
+    config_type = {"gpt2": GPT2Config, "bert": BertConfig, "llama": LlamaConfig}.get(name, T5Config)
     imported = family.build(name, config_type(**TINY_MODELS[name]), RandomWeights(1), {"kind": "builtin"})
     arrays = reference.cases_of(imported, seed=0)
     for case in ("case0", "case1"):

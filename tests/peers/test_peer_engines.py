@@ -11,6 +11,7 @@ import pytest
 from halo_tvm.errors import PeerFailed, UsageError
 from halo_tvm.models import FAMILIES
 from halo_tvm.models._builder import RandomWeights
+from halo_tvm.models._t5 import T5Config
 from halo_tvm.models.bert import BertConfig
 from halo_tvm.models.gpt2 import GPT2Config
 from halo_tvm.models.mlp import MLPConfig
@@ -21,10 +22,15 @@ from halo_tvm.peers.sources import PeerModels, check_reference
 pytest.importorskip("onnxruntime")
 pytest.importorskip("torch")
 
+_T5 = {"layers": 2, "decoder_layers": 2, "hidden": 48, "heads": 3, "head_dim": 16, "feed_forward": 96, "vocabulary": 97,
+       "buckets": 16, "distance": 20}  # fmt: skip
 TINY = {
     "gpt2": GPT2Config(layers=2, hidden=48, heads=3, vocabulary=97, positions=32, feed_forward=96),
     "bert": BertConfig(layers=2, hidden=48, heads=3, vocabulary=97, positions=32, feed_forward=96),
     "mlp": MLPConfig(layers=3, width=40),
+    "t5": T5Config(**_T5),
+    "t5-cross": T5Config(**_T5),
+    "t5-decoder": T5Config(**_T5, activation="gelu_tanh", gated=True, tied=False),
 }
 
 
@@ -48,7 +54,10 @@ def cases(model) -> dict[str, np.ndarray]:
     """Two cases of different sizes; integers over their whole range, masks with hidden keys at the end."""
     rng = np.random.default_rng(0)
     arrays = {}
-    for i, sizes in enumerate(({"batch": 2, "sequence": 9}, {"batch": 1, "sequence": 1})):
+    for i, sizes in enumerate((
+        {"batch": 2, "sequence": 9, "tokens": 3, "source": 9, "past": 4},
+        {"batch": 1, "sequence": 1, "tokens": 1, "source": 1, "past": 1},
+    )):  # fmt: skip
         for spec in model.inputs:
             shape = tuple(sizes[d] if isinstance(d, str) else d for d in spec.shape)
             if spec.name == "attention_mask":

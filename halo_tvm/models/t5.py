@@ -1,0 +1,53 @@
+"""T5's encoder: pre-norm with RMS norms and a relative position bias, one for all layers.
+
+Shapes
+    input_ids, attention_mask [batch, sequence] int64   ->   last_hidden_state [batch, sequence, hidden]
+    attention_mask defaults to ones
+References
+    arXiv:1910.10683; arXiv:2002.05202 (the gated feed-forward of T5 1.1)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tvm import relax
+
+from ..imported import InputSpec
+from . import _t5
+from ._builder import ModelBuilder
+from ._definition import Family, Interface
+from ._t5 import T5Config
+
+
+def interface(config: T5Config) -> Interface:
+    shape = ("batch", "sequence")
+    inputs = (
+        InputSpec("input_ids", shape, "int64", values=(0, config.vocabulary - 1)),
+        InputSpec("attention_mask", shape, "int64", values=(0, 1), default="ones"),
+    )
+    return Interface(inputs, {"batch": (1, 16), "sequence": (1, _t5.LONGEST)}, {"batch": 1, "sequence": 128})
+
+
+def define(config: T5Config, m: ModelBuilder) -> Mapping[str, relax.Expr]:
+    c = config
+    rows = (m.dim("batch"), m.dim("sequence"))
+    m.layer = "shared"
+    x = m.op("embedding", m.inputs["input_ids"], _t5.table_of(c, m), layout="nk", n=c.vocabulary)
+    bias = _t5.position_bias(c, m, "encoder", rows[1], rows[1], both_ways=True)
+    for i in range(c.layers):
+        layer = f"encoder.block.{i}.layer"
+        m.layer = name = f"{layer}.0.SelfAttention"
+        normed = m.rms_norm(x, f"{layer}.0.layer_norm", c.hidden, c.eps)
+        heads = [_t5.project(c, m, normed, f"{name}.{part}", rows) for part in "qkv"]
+        args = [*heads, m.inputs["attention_mask"], bias]
+        x = _t5.attend(c, m, x, name, args, rows, has_key_mask=True, has_bias=True)
+        x = _t5.feed_forward(c, m, x, f"{layer}.1")
+    m.layer = "encoder.final_layer_norm"
+    return {"last_hidden_state": m.rms_norm(x, "encoder.final_layer_norm", c.hidden, c.eps)}
+
+
+T5 = Family(
+    name="t5", presets=_t5.PRESETS, interface=interface, define=define, part="encoder",
+    huggingface_types=_t5.HUGGINGFACE_TYPES, from_huggingface=_t5.from_huggingface,
+)  # fmt: skip

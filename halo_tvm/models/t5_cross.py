@@ -1,0 +1,43 @@
+"""What T5's decoder reads of the encoder: keys and values of every layer's cross attention, made once per text.
+
+Shapes
+    last_hidden_state [batch, source, hidden] float32   ->   for every decoder layer i
+    cross_key_i, cross_value_i [batch, source, heads, head_dim]
+References
+    arXiv:1910.10683
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tvm import relax
+
+from ..imported import InputSpec
+from . import _t5
+from ._builder import ModelBuilder
+from ._definition import Family, Interface
+from ._t5 import T5Config
+
+
+def interface(config: T5Config) -> Interface:
+    inputs = (InputSpec("last_hidden_state", ("batch", "source", config.hidden), "float32"),)
+    return Interface(inputs, {"batch": (1, 16), "source": (1, _t5.LONGEST)}, {"batch": 1, "source": 128})
+
+
+def define(config: T5Config, m: ModelBuilder) -> Mapping[str, relax.Expr]:
+    rows = (m.dim("batch"), m.dim("source"))
+    outputs = {}
+    for i in range(config.decoder_layers):
+        m.layer = f"decoder.block.{i}.layer.1.EncDecAttention"
+        for kind, part in (("key", "k"), ("value", "v")):
+            outputs[f"cross_{kind}_{i}"] = _t5.project(
+                config, m, m.inputs["last_hidden_state"], f"{m.layer}.{part}", rows
+            )
+    return outputs
+
+
+T5_CROSS = Family(
+    name="t5-cross", presets=_t5.presets("cross"), interface=interface, define=define, part="cross",
+    huggingface_types=_t5.HUGGINGFACE_TYPES, from_huggingface=_t5.from_huggingface,
+)  # fmt: skip

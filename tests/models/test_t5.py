@@ -1,0 +1,206 @@
+"""T5 from a directory that transformers wrote: the same numbers as transformers, compiled and evaluated in float64."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import halo_tvm
+from halo_tvm import CompileConfig
+from halo_tvm.errors import UnsupportedModel, UsageError
+from halo_tvm.importers import import_model
+from halo_tvm.interpreter import evaluate
+from halo_tvm.models._t5 import bucket
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+SMALL = {
+    "vocab_size": 131, "d_model": 64, "d_kv": 16, "d_ff": 96, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4,
+    "relative_attention_num_buckets": 16, "relative_attention_max_distance": 24,
+}  # fmt: skip
+KINDS = {
+    "t5": {"feed_forward_proj": "relu", "tie_word_embeddings": True},
+    "t5-1.1": {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "num_heads": 3},
+    "mt5": {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+}
+LENGTHS = range(1, 41)
+
+
+def write(directory: Path, kind: str, **changes: object) -> transformers.PreTrainedModel:
+    """A small seeded model of transformers, saved to `directory`; every weight is of a size that shows."""
+    torch.manual_seed(0)
+    family = "MT5" if kind == "mt5" else "T5"
+    config = getattr(transformers, f"{family}Config")(**{**SMALL, **KINDS[kind], **changes}, dropout_rate=0.0)
+    model = getattr(transformers, f"{family}ForConditionalGeneration")(config).eval()
+    if kind != "t5":
+        model.lm_head.weight = torch.nn.Parameter(torch.randn_like(model.lm_head.weight))
+    for name, tensor in model.named_parameters():
+        if "layer_norm" in name or "relative" in name:
+            tensor.data += torch.randn_like(tensor) * 0.5
+    model.save_pretrained(directory)
+    return model
+
+
+@pytest.fixture(scope="module", params=sorted(KINDS))
+def original(request, tmp_path_factory):
+    directory = tmp_path_factory.mktemp(request.param)
+    return write(directory, request.param), directory
+
+
+@pytest.fixture(scope="module", params=["t5", "t5-1.1"])
+def parts(request, tmp_path_factory):
+    """(model of transformers, encoder, cross, decoder), the last three compiled."""
+    directory = tmp_path_factory.mktemp(request.param)
+    model = write(directory, request.param)
+    made = []
+    for part in ("", ":cross", ":decoder"):
+        output = str(tmp_path_factory.mktemp("made") / "x.halo")
+        halo_tvm.compile_model(CompileConfig(f"{directory}{part}", output=output))
+        made.append(halo_tvm.load(output))
+    return model, *made
+
+
+def tokens(batch: int, length: int) -> np.ndarray:
+    return np.random.default_rng(length).integers(1, 131, (batch, length))
+
+
+def padding(batch: int, length: int) -> np.ndarray:
+    """Ones, but zeros at the end of every row behind the first."""
+    mask = np.ones((batch, length), np.int64)
+    for row in range(1, batch):
+        mask[row, max(1, length - 2 * row) :] = 0
+    return mask
+
+
+def encoded(model, ids: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    with torch.no_grad():
+        return model.encoder(torch.from_numpy(ids), attention_mask=torch.from_numpy(mask)).last_hidden_state.numpy()
+
+
+def decoded(model, ids: np.ndarray, states: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Logits of all positions at once."""
+    with torch.no_grad():
+        output = model(
+            encoder_outputs=(torch.from_numpy(states),), attention_mask=torch.from_numpy(mask),
+            decoder_input_ids=torch.from_numpy(ids), use_cache=False,
+        )  # fmt: skip
+    return output.logits.numpy()
+
+
+def crossed(cross, states: np.ndarray) -> dict[str, np.ndarray]:
+    return dict(zip((t.name for t in cross.output_specs), cross(states), strict=True))
+
+
+def close(found: np.ndarray, wanted: np.ndarray, visible: np.ndarray | None = None) -> None:
+    if visible is not None:  # what padding computes is nobody's business
+        found, wanted = found[visible != 0], wanted[visible != 0]
+    assert found.shape == wanted.shape
+    assert np.abs(found - wanted).max() < 2e-5 * np.abs(wanted).max()
+
+
+def test_encoder_of_every_length_equals_transformers(parts) -> None:
+    model, encoder, _, _ = parts
+    for length in LENGTHS:
+        ids, mask = tokens(3, length), padding(3, length)
+        close(encoder(input_ids=ids, attention_mask=mask), encoded(model, ids, mask), mask)
+    ids = tokens(1, 7)
+    close(encoder(ids), encoded(model, ids, np.ones_like(ids)))
+
+
+def test_chained_steps_equal_decoding_at_once(parts) -> None:
+    """Forty tokens one by one, the module keeping keys and values; two sequences, the second one's text padded."""
+    model, _, cross, decoder = parts
+    ids, source = tokens(2, 40), tokens(2, 11)
+    mask = padding(2, 11)
+    states = encoded(model, source, mask)
+    wanted = decoded(model, ids, states, mask)
+    given = crossed(cross, states)
+    for _ in range(2):  # forgetting the first text brings the same numbers again
+        decoder.reset_state()
+        for i in range(40):
+            close(decoder(input_ids=ids[:, i : i + 1], attention_mask=mask, **given), wanted[:, i : i + 1])
+
+
+def test_steps_of_several_tokens_with_keys_and_values_passed(parts) -> None:
+    model, _, cross, decoder = parts
+    ids, source = tokens(2, 40), tokens(2, 9)
+    states = encoded(model, source, np.ones_like(source))
+    given, wanted = crossed(cross, states), decoded(model, ids, states, np.ones_like(source))
+    state = {
+        t.name: np.zeros((2, 0, *t.shape[2:]), np.float32) for t in decoder.input_specs if t.name in decoder.spec.state
+    }
+    names = [t.name for t in decoder.output_specs]
+    start = 0
+    for count in (1, 5, 13, 2, 19):
+        outputs = dict(zip(names, decoder(input_ids=ids[:, start : start + count], **given, **state), strict=True))
+        close(outputs.pop("logits"), wanted[:, start : start + count])
+        state, start = outputs, start + count
+    assert start == 40 and all(value.shape[1] == 40 for value in state.values())
+
+
+def test_the_float64_reference_equals_transformers(original) -> None:
+    model, directory = original
+    ids, mask = tokens(2, 29), padding(2, 29)
+    found = evaluate(import_model(str(directory)), {"input_ids": ids, "attention_mask": mask})
+    close(found["last_hidden_state"], encoded(model.double(), ids, mask), mask)
+    model.float()
+
+
+@pytest.mark.parametrize(("buckets", "distance"), [(32, 128), (16, 24), (8, 20), (64, 300), (32, 17)])
+@pytest.mark.parametrize("both_ways", [True, False])
+def test_buckets_are_those_of_transformers(buckets: int, distance: int, both_ways: bool) -> None:
+    from transformers.models.t5.modeling_t5 import T5Attention
+
+    delta = np.arange(-2 * distance, 2 * distance)
+    wanted = T5Attention._relative_position_bucket(torch.from_numpy(delta), both_ways, buckets, distance)
+    np.testing.assert_array_equal(bucket(delta, buckets, distance, both_ways), wanted.numpy())
+    if both_ways:  # the table ends where every bucket behind is the last one
+        ends = bucket(np.array([-distance, -10 * distance, distance, 10 * distance]), buckets, distance, True)
+        assert ends[0] == ends[1] and ends[2] == ends[3]
+
+
+def test_positions_become_one_kernel_and_one_weight(original) -> None:
+    """One bias for all layers, read by every attention; its table is made of the buckets while compiling."""
+    _, directory = original
+    model = import_model(str(directory))
+    users = [b for b in model.mod["main"].body.blocks[0].bindings if "attention" in str(getattr(b.value, "op", ""))]
+    assert len(users) == 2 and users[0].value.args[4].same_as(users[1].value.args[4])
+
+
+def test_parts_and_what_is_none(tmp_path: Path) -> None:
+    write(tmp_path / "small", "t5")
+    decoder = import_model(f"{tmp_path / 'small'}:decoder")
+    assert decoder.name == "small-decoder" and decoder.source["part"] == "decoder"
+    assert CompileConfig(f"{tmp_path / 'small'}:decoder").artifact.name == "small-decoder.halo"
+    with pytest.raises(UsageError, match="among encoder, cross, decoder, found 'head'"):
+        import_model(f"{tmp_path / 'small'}:head")
+    config = json.loads((tmp_path / "small" / "config.json").read_text())
+    (tmp_path / "small" / "config.json").write_text(json.dumps({**config, "feed_forward_proj": "gated-tanh"}))
+    with pytest.raises(UnsupportedModel, match="found 'gated-tanh'"):
+        import_model(str(tmp_path / "small"))
+    (tmp_path / "small" / "config.json").write_text(json.dumps({**config, "relative_attention_num_buckets": 7}))
+    with pytest.raises(UnsupportedModel, match="7 buckets"):
+        import_model(str(tmp_path / "small"))
+
+
+@pytest.mark.parametrize(("name", "table", "millions"), [
+    ("t5-small", 32128 * 512, 60.5), ("t5-base", 32128 * 768, 222.9), ("flan-t5-small", 32128 * 512, 77.0),
+    ("flan-t5-base", 32128 * 768, 247.6),
+])  # fmt: skip
+def test_the_parts_have_the_published_parameters(name: str, table: int, millions: float) -> None:
+    """Together, with the table that encoder and decoder share counted once."""
+    parts = [import_model(name + part).params.sources.values() for part in ("", "-cross", "-decoder")]
+    total = sum(int(np.prod(source.shape)) for part in parts for source in part) - table
+    assert round(total / 1e6, 1) == millions
+
+
+def test_random_attention_is_not_flat() -> None:
+    model = import_model("t5-small")
+    x = np.random.default_rng(0).standard_normal((64, 512))
+    name = "encoder.block.0.layer.0.SelfAttention.{}.weight"
+    q, k = (x @ model.params.materialise(name.format(part)).T[:, :64] for part in "qk")
+    assert 1 < (q @ k.T).std() < 4
