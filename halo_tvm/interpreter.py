@@ -13,11 +13,11 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from .dimensions import size_of
 from .errors import UnsupportedModel
 from .imported import ImportedModel
 from .relay_ops._activation import ACTIVATIONS, sigmoid
 from .relay_ops._operator import attrs_of, operator_of
-from .dimensions import size_of
 
 _COLUMNS = 8192  # columns of a linear that are evaluated at once
 

@@ -138,9 +138,7 @@ def position_bias(
     return m.emit(relax.op.expand_dims(m.emit(relax.op.permute_dims(bias, [2, 0, 1])), 0))
 
 
-def project(
-    c: T5Config, m: ModelBuilder, x: relax.Expr, name: str, rows: tuple[tvm.ir.Expr, tvm.ir.Expr]
-) -> relax.Var:
+def project(c: T5Config, m: ModelBuilder, x: relax.Expr, name: str, rows: tuple[tvm.ir.Expr, tvm.ir.Expr]) -> relax.Var:
     """x [batch, length, hidden] as heads [batch, length, heads, head_dim]; `name` ends in q, k or v."""
     gain = 1.0 if name.endswith(".v") else _QK_GAIN
     y = m.linear(x, name, c.hidden, c.heads * c.head_dim, bias=False, gain=gain)
@@ -152,9 +150,7 @@ def attend(
     **attrs: bool,
 ) -> relax.Var:  # fmt: skip
     """x plus the projected attention over `args`: q, k, v, then a key mask and a bias where `attrs` say so."""
-    heads = m.op(
-        "attention", *args, num_heads=c.heads, num_kv_heads=c.heads, head_dim=c.head_dim, scale=1.0, **attrs
-    )
+    heads = m.op("attention", *args, num_heads=c.heads, num_kv_heads=c.heads, head_dim=c.head_dim, scale=1.0, **attrs)
     joined = m.emit(relax.op.reshape(heads, (*rows, c.heads * c.head_dim)))
     return m.emit(relax.op.add(m.linear(joined, f"{name}.o", c.heads * c.head_dim, c.hidden, bias=False), x))
 

@@ -29,11 +29,11 @@ def interface(config: T5Config) -> Interface:
     c = config
     heads = (c.heads, c.head_dim)
     layers, kinds = range(c.decoder_layers), ("key", "value")
-    cross = [
-        InputSpec(f"cross_{kind}_{i}", ("batch", "source", *heads), "float32") for i in layers for kind in kinds
-    ]
+    cross = [InputSpec(f"cross_{kind}_{i}", ("batch", "source", *heads), "float32") for i in layers for kind in kinds]
     past = [
-        InputSpec(f"{kind}_{i}", ("batch", "past", *heads), "float32", default="zeros") for i in layers for kind in kinds
+        InputSpec(f"{kind}_{i}", ("batch", "past", *heads), "float32", default="zeros")
+        for i in layers
+        for kind in kinds
     ]
     inputs = (
         InputSpec("input_ids", ("batch", "tokens"), "int64", values=(0, c.vocabulary - 1)),

@@ -38,9 +38,7 @@ class _T5(_Model):
         places = (torch.arange(keys) - rows).clamp(-reach, self.by_distance.shape[1] - reach - 1) + reach
         return self.by_distance[:, places][None]
 
-    def attend(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, name: str, bias: torch.Tensor
-    ) -> torch.Tensor:
+    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, name: str, bias: torch.Tensor) -> torch.Tensor:
         """q, k, v [batch, heads, length, head_dim]"""
         y = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=1.0)
         return self.project(self.joined(y), f"{name}.o")

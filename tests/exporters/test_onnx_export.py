@@ -9,11 +9,11 @@ import onnx
 import pytest
 from tvm import relax, tirx
 
+from halo_tvm import reference
 from halo_tvm.errors import UnsupportedModel
 from halo_tvm.exporters._graph import Spelling
 from halo_tvm.exporters.onnx import FUSED, PLAIN, export_onnx, write_onnx
 from halo_tvm.imported import ImportedModel, InputSpec
-from halo_tvm import reference
 from halo_tvm.models import FAMILIES
 from halo_tvm.models._builder import RandomWeights
 from halo_tvm.models._t5 import T5Config
