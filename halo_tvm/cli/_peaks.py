@@ -54,7 +54,7 @@ def peaks_of(threads: int, *, measure: bool = True) -> tuple[Peaks | None, str]:
 def _of(profile: Mapping[str, object], host: Host, threads: int) -> tuple[Peaks | None, str]:
     """The ceilings in a host profile, or None and why it does not serve."""
     if (profile.get("machine"), profile.get("cpu")) != (host.machine, host.model):
-        return None, f"host.json is of another machine"
+        return None, "host.json is of another machine"
     by_threads = profile.get("by_threads")
     rates = by_threads.get(str(threads)) if isinstance(by_threads, Mapping) else None
     if not isinstance(rates, Mapping):
@@ -63,7 +63,7 @@ def _of(profile: Mapping[str, object], host: Host, threads: int) -> tuple[Peaks 
         rates = profile
     values = {name: rates.get(name) for name in ("fma_gflops", "l2_gbps", "l3_gbps", "dram_gbps")}
     if not all(isinstance(v, (int, float)) and 0 < v < math.inf for v in values.values()):
-        return None, f"host.json holds rates that are none"
+        return None, "host.json holds rates that are none"
     int8 = rates.get("int8_gops")
     return Peaks(
         threads=threads,

@@ -19,15 +19,18 @@ _BLOCK = re.compile(r"^(.*?(?:^|[._/])\d+)(?:[._/]|$)")  # "h.0" of "h.0.attn.c_
 _MIB = 1 << 20
 
 
-def profile(config: ProfileConfig) -> ProfileResult:
-    """Where the time of the artifact's runs goes; the host's ceilings come from host.json, or are measured first."""
+def profile(config: ProfileConfig, ceilings: tuple[Peaks | None, str] | None = None) -> ProfileResult:
+    """Where the time of the artifact's runs goes.
+
+    `ceilings` are the host's, with how they were found; else they come from host.json, or are measured first.
+    """
     from ..report.host import describe_host
     from ..runtime import load
 
     sizes = parse_sizes(config.shape)
     with load(config.artifact, threads=config.threads) as module:
         inputs = module.example_inputs(sizes=sizes, seed=config.seed)
-        peaks, said = peaks_of(module.threads, measure=config.measure)
+        peaks, said = ceilings or peaks_of(module.threads, measure=config.measure)
         seen = module.trace(rounds=config.rounds, **inputs)
         threads, manifest, params = module.threads, module.manifest, module.spec.params
     calls = calls_of(seen, manifest, params, peaks)

@@ -37,13 +37,14 @@ def run(config: ValidateConfig) -> int:
         if error.report is None:
             raise
         report, failure = error.report, error
-    print_result(_result(report, manifest, config), json_file=config.json, markdown_file=config.markdown)
+    print_result(result_of(report, manifest, config), json_file=config.json, markdown_file=config.markdown)
     if failure:
         raise failure
     return 0
 
 
-def _result(report: Mapping[str, object], manifest: Manifest, config: ValidateConfig) -> ValidateResult:
+def result_of(report: Mapping[str, object], manifest: Manifest, config: ValidateConfig) -> ValidateResult:
+    """What `validate_artifact` reports, as a result of the schema."""
     from ..original import is_archive
     from ..report.host import describe_host
     from ..report.schema import OutputError, ValidateResult

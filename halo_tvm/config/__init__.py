@@ -16,6 +16,7 @@ from .inspect import InspectConfig
 from .logs import LOG_ACTIONS, LogsConfig
 from .operators import OperatorsConfig
 from .profile import ProfileConfig
+from .report import ReportConfig
 from .rpc import RpcConfig
 from .run import RunConfig
 from .targets import TargetsConfig
@@ -41,6 +42,7 @@ __all__ = [
     "LogsConfig",
     "OperatorsConfig",
     "ProfileConfig",
+    "ReportConfig",
     "RpcConfig",
     "RunConfig",
     "TargetsConfig",

@@ -5,9 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ._profile_tables import profile_tables
+from ._report_tables import report_tables
 from ._table import Table, number
 from ._tune_tables import tuned_tables
-from .schema import BenchResult, Comparison, EngineResult, Host, Result, TuneResult, ValidateResult
+from .schema import (
+    BenchResult,
+    Comparison,
+    EngineResult,
+    Host,
+    ProfileResult,
+    ReportResult,
+    Result,
+    TuneResult,
+    ValidateResult,
+    from_json,
+)
 
 # From here on, two-thread numbers of engines with spinning barriers drift apart by more than their spread says.
 DISTURBED_CORES = 0.2
@@ -22,7 +34,7 @@ def tables_of(result: Result) -> list[Table]:
     elif isinstance(result, TuneResult):
         return [*tuned_tables(result), Table("Host", notes=host_lines(result.host))]
     else:
-        return [*profile_tables(result), Table("Host", notes=host_lines(result.host))]
+        return [*_several(result), Table("Host", notes=host_lines(result.host))]
     return [body, Table("Host", notes=host_lines(result.host))]
 
 
@@ -110,3 +122,13 @@ def _validate(result: ValidateResult) -> Table:
     verdict = "passed" if result.passed else f"FAILED in {failed} of {len(result.outputs)} outputs"
     header = ("case and output", "max abs", "limit", "relative L2", "top-1", "limit from", "verdict")
     return Table(f"{result.model} against {result.reference}: {verdict}", header, rows, result.notes)
+
+
+def _several(result: ProfileResult | ReportResult) -> list[Table]:
+    """The tables of a profile, or of a report with those of every result in it."""
+    if isinstance(result, ProfileResult):
+        return profile_tables(result)
+    bench = [] if result.bench is None else tables_of(result.bench)[:-1]
+    validations = {s.label: tables_of(s.validation)[0] for s in result.sides if s.validation is not None}
+    others = [table for data in result.others for table in tables_of(from_json(data))[:-1]]
+    return report_tables(result, bench, validations) + others

@@ -1,4 +1,4 @@
-"""Results as records, and their one versioned JSON form: bench, validate, tune and profile.
+"""Results as records, and their one versioned JSON form: bench, validate, tune, profile and report.
 
 A result is `{"schema": 1, "kind": "bench", "host": {...}, ...}`; `to_json` and `from_json` convert.
 No record holds a host name or a path.
@@ -298,12 +298,51 @@ class ProfileResult:
     kind: str = field(default="profile", init=False)
 
 
-Result = BenchResult | ValidateResult | TuneResult | ProfileResult
+@dataclass(frozen=True)
+class Side:
+    """One artifact of a report: what its manifest says, and what was measured of it."""
+
+    label: str  # the artifact's own name, no path
+    model: str
+    target: str = ""
+    precision: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    params_mib: float | None = None
+    library_mib: float | None = None
+    planned_mib: float | None = None  # activations and results at the largest declared sizes
+    unplanned_mib: float | None = None  # the same, each tensor on its own
+    operators: Mapping[str, int] = field(default_factory=dict)
+    rules: Mapping[str, int] = field(default_factory=dict)
+    functions: int = 0
+    tuned: int = 0
+    fused: int = 0
+    fusion_candidates: int = 0
+    saved_bytes: int | None = None  # memory traffic per run that fusion avoids, at the model's typical sizes
+    passes: Mapping[str, str] = field(default_factory=dict)  # pass -> what it did
+    profile: ProfileResult | None = None
+    validation: ValidateResult | None = None
+
+
+@dataclass(frozen=True)
+class ReportResult:
+    """One artifact, or two side by side; before first."""
+
+    title: str
+    host: Host
+    sides: tuple[Side, ...]
+    bench: BenchResult | None = None
+    others: tuple[Mapping[str, object], ...] = ()  # further results in their JSON form
+    notes: tuple[str, ...] = ()
+    kind: str = field(default="report", init=False)
+
+
+Result = BenchResult | ValidateResult | TuneResult | ProfileResult | ReportResult
 KINDS: dict[str, type] = {
     "bench": BenchResult,
     "validate": ValidateResult,
     "tune": TuneResult,
     "profile": ProfileResult,
+    "report": ReportResult,
 }
 
 
@@ -347,6 +386,8 @@ def _record(cls: type, data: object, where: str) -> object:
         )
     hints = typing.get_type_hints(cls)
     fields = {f.name: f for f in dataclasses.fields(cls) if f.init}
+    fixed = {f.name: f.default for f in dataclasses.fields(cls) if not f.init}  # the kind of a result within a result
+    data = {key: value for key, value in data.items() if not (key in fixed and value == fixed[key])}
     unknown = sorted(set(data) - set(fields))
     required = [
         n for n, f in fields.items() if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING

@@ -135,7 +135,8 @@ def test_sizes_come_from_the_arguments_of_a_call() -> None:
 @pytest.mark.parametrize(
     "hostile",
     [
-        "unknown", ["**", 2, 3], ["*", 1], ["//", 1, 0], ["%", 1, ["-", 1, 1]], None, 1.5, True, {"op": "+"}, [["+"], 1, 2],
+        "unknown", ["**", 2, 3], ["*", 1], ["//", 1, 0], ["%", 1, ["-", 1, 1]], None, 1.5, True,
+        {"op": "+"}, [["+"], 1, 2],
         ["__import__", "os", 1], 1 << 200,
     ],
 )  # fmt: skip
