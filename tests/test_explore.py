@@ -19,6 +19,11 @@ from halo_tvm.config import CompileConfig
 from halo_tvm.errors import EnvironmentProblem, MissingPackage, UnknownName, UsageError
 from halo_tvm.explore import _bench, _builds, _cells, _measuring, _nest, _roofline
 from halo_tvm.explore._estimates import Estimate, Estimates
+from halo_tvm.explore._fusion import Fusion
+from halo_tvm.explore._measuring import Measurements
+from halo_tvm.explore._roofline import Roofline
+from halo_tvm.explore._table import Table
+from halo_tvm.explore._tasks import Tasks
 from halo_tvm.targets import Target, resolve
 from halo_tvm.tir_schedules import RULES, Rule
 
@@ -61,6 +66,11 @@ def test_every_name_is_there() -> None:
         assert getattr(explore, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         explore.nothing
+
+
+@pytest.mark.parametrize("kind", [Estimates, Fusion, Measurements, Roofline, Tasks])
+def test_what_is_a_table_shows_as_one(kind: type) -> None:
+    assert (kind.__repr__, kind._repr_html_) == (Table.__repr__, Table._repr_html_)
 
 
 def test_tasks_of_a_model(model: object) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..errors import UsageError
 from ..tuning.sizes import symbols
 from ._builds import rule_for
-from ._table import as_html, as_text
+from ._table import Rows
 from ._tasks import Task
 
 _SHOWN = 20
@@ -25,8 +25,8 @@ class Estimate:
     score: float
 
 
-@dataclass(frozen=True)
-class Estimates:
+@dataclass(frozen=True, repr=False)
+class Estimates(Rows[Estimate]):
     """Predictions, the smallest first. Only their order is meant: no clock was asked."""
 
     task: Task
@@ -41,18 +41,6 @@ class Estimates:
             if row.decision == decision:
                 return row
         raise UsageError(f"expected a decision that was estimated, found {decision!r}: pass it to explore.estimate")
-
-    def __iter__(self) -> Iterator[Estimate]:
-        return iter(self.rows)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __repr__(self) -> str:
-        return as_text(*self._table())
-
-    def _repr_html_(self) -> str:
-        return as_html(*self._table())
 
     def _table(self) -> tuple[list[str], list[list[object]], str]:
         sizes = ["x".join(map(str, dims)) or "its size" for dims in self.task.sizes]

@@ -12,7 +12,7 @@ from tvm import ir, relax
 from ..imported import ImportedModel
 from ..passes._pass import bindings, op_name
 from ..targets import Target
-from ._table import as_html, as_text
+from ._table import Table
 from ._tasks import imported_model, lowered, resolved
 
 
@@ -45,8 +45,8 @@ class Kernel:
     saved_bytes: int
 
 
-@dataclass(frozen=True)
-class Fusion:
+@dataclass(frozen=True, repr=False)
+class Fusion(Table):
     """The groups by traffic saved, and the model as kernels in the order of their calls."""
 
     model: str
@@ -61,12 +61,6 @@ class Fusion:
     @property
     def saved_bytes(self) -> int:
         return sum(group.saved_bytes for group in self.taken)
-
-    def __repr__(self) -> str:
-        return as_text(*self._table())
-
-    def _repr_html_(self) -> str:
-        return as_html(*self._table())
 
     def _table(self) -> tuple[list[str], list[list[object]], str]:
         rows: list[list[object]] = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -12,7 +12,7 @@ from ..tuning.measure.lab import Failure, Lab
 from ..tuning.statistics import median_and_interval, speedups_by_round
 from ._bench import bench, candidate, for_bench
 from ._builds import rule_for
-from ._table import as_html, as_text
+from ._table import Rows
 from ._tasks import Task
 
 _FEWEST = 6  # rounds: with fewer there is no 95 % interval of a median
@@ -46,8 +46,8 @@ class Measured:
         return tuple(min(row) for row in self.us)
 
 
-@dataclass(frozen=True)
-class Measurements:
+@dataclass(frozen=True, repr=False)
+class Measurements(Rows[Measured]):
     """The default first, then the decisions as given. Iterating gives `Measured` rows."""
 
     task: Task
@@ -81,18 +81,6 @@ class Measurements:
             f"expected a decision that was measured, found {decision!r}: measure it, the rows are "
             f"{'; '.join(row.label for row in self.rows)}"
         )
-
-    def __iter__(self) -> Iterator[Measured]:
-        return iter(self.rows)
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __repr__(self) -> str:
-        return as_text(*self._table())
-
-    def _repr_html_(self) -> str:
-        return as_html(*self._table())
 
     def _table(self) -> tuple[list[str], list[list[object]], str]:
         sizes = [f"us at {_size(dims)}" for dims in self.task.sizes]

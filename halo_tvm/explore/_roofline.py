@@ -18,7 +18,7 @@ from ..records.home import host_profile
 from ..targets import Target
 from ..tuning.sizes import shape_of, symbols, value
 from ._measuring import measure
-from ._table import as_html, as_text
+from ._table import Table
 from ._tasks import Task
 
 _MEASURE_S = 120.0
@@ -71,8 +71,8 @@ class Point:
         return self.flops / self.us / 1e3
 
 
-@dataclass(frozen=True)
-class Roofline:
+@dataclass(frozen=True, repr=False)
+class Roofline(Table):
     """Kernels under the host's roof."""
 
     ceilings: Ceilings
@@ -84,12 +84,6 @@ class Roofline:
     def share(self, point: Point) -> float:
         """What the kernel reaches of the roof over its intensity; above 1 when its data come from a cache."""
         return point.gflops / self.ceilings.gflops_at(point.intensity)
-
-    def __repr__(self) -> str:
-        return as_text(*self._table())
-
-    def _repr_html_(self) -> str:
-        return as_html(*self._table())
 
     def _table(self) -> tuple[list[str], list[list[object]], str]:
         c = self.ceilings

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
 
 
 class Text(str):
@@ -11,6 +15,32 @@ class Text(str):
 
     def __repr__(self) -> str:
         return str(self)
+
+
+class Table(ABC):
+    """What shows as a table. A dataclass leaves its own representation out: `@dataclass(repr=False)`."""
+
+    @abstractmethod
+    def _table(self) -> tuple[list[str], list[list[object]], str]:
+        """(header, rows, title)."""
+
+    def __repr__(self) -> str:
+        return as_text(*self._table())
+
+    def _repr_html_(self) -> str:
+        return as_html(*self._table())
+
+
+class Rows(Table, Generic[T]):
+    """A table of `rows`, which it is iterated over."""
+
+    rows: tuple[T, ...]
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
 
 
 def as_text(header: Sequence[str], rows: Sequence[Sequence[object]], title: str = "") -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import overload
 
@@ -25,7 +25,7 @@ from ..tir_schedules import RULES, Rule
 from ..tuning.sizes import symbols
 from ..tuning.task import Skipped, tasks_of
 from ..tuning.task import Task as TuningTask
-from ._table import as_html, as_text, fields_text
+from ._table import Table, as_html, fields_text
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ class Task:
         return as_html(["field", "default", "values in the space"], rows, title)
 
 
-class Tasks(Sequence[Task]):
+class Tasks(Table, Sequence[Task]):
     """A model's tasks, the most often called first; `skipped` are the functions with nothing to decide."""
 
     def __init__(self, model: str, tasks: Sequence[Task], skipped: Sequence[Skipped]) -> None:
@@ -156,21 +156,12 @@ class Tasks(Sequence[Task]):
     def __len__(self) -> int:
         return len(self._tasks)
 
-    def __iter__(self) -> Iterator[Task]:
-        return iter(self._tasks)
-
     def find(self, text: str) -> Task:
         """The first task whose name or rule contains `text`; `UnknownName` lists the names."""
         for task in self._tasks:
             if text in task.name or text == task.rule.name:
                 return task
         raise UnknownName("task", text, [task.name for task in self._tasks])
-
-    def __repr__(self) -> str:
-        return as_text(*self._table())
-
-    def _repr_html_(self) -> str:
-        return as_html(*self._table())
 
     def _table(self) -> tuple[list[str], list[list[object]], str]:
         rows: list[list[object]] = [
