@@ -26,8 +26,8 @@ if str(ROOT) not in sys.path:
 
 from halo_tvm.config import BenchConfig, CompileConfig  # noqa: E402 - the checkout comes first
 from halo_tvm.errors import HaloError, UsageError  # noqa: E402
-from halo_tvm.report._tables import DISTURBED_CORES  # noqa: E402
 from halo_tvm.report import markdown, schema, terminal  # noqa: E402
+from halo_tvm.report._tables import DISTURBED_CORES  # noqa: E402
 from halo_tvm.report.schema import BenchResult, Comparison, EngineResult  # noqa: E402
 
 BEGIN, END = "<!-- benchmarks: written by scripts/bench.py -->", "<!-- end of benchmarks -->"

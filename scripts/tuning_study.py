@@ -17,46 +17,35 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import math
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from statistics import median
+from statistics import geometric_mean
 
 ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+for place in (str(ROOT), str(ROOT / "scripts")):
+    if place not in sys.path:
+        sys.path.insert(0, place)
 
-from halo_tvm.compiler import lower  # noqa: E402 - the checkout comes first
-from halo_tvm.config import ENGINES, STAGES, TuneConfig  # noqa: E402
-from halo_tvm.importers import import_model  # noqa: E402
+from _study import BATCH, Study, decision_of, measured, text_of, text_of_fields  # noqa: E402 - the checkout comes first
+
+from halo_tvm.config import ENGINES, STAGES  # noqa: E402
 from halo_tvm.lookup import fingerprint_of  # noqa: E402
-from halo_tvm.records.decision import decision_from_plain, decision_to_plain  # noqa: E402
-from halo_tvm.records.record import IMPROVED as IMPROVED_RECORD  # noqa: E402
+from halo_tvm.records.decision import decision_to_plain  # noqa: E402
 from halo_tvm.records.record import MEASURED, parse_line  # noqa: E402
 from halo_tvm.records.store import lines  # noqa: E402
-from halo_tvm.targets import Target, read_host, resolve  # noqa: E402
+from halo_tvm.targets import read_host  # noqa: E402
 from halo_tvm.tuning.budget import parse_budget  # noqa: E402
-from halo_tvm.tuning.defaults import latencies  # noqa: E402
-from halo_tvm.tuning.measure import make_lab  # noqa: E402
-from halo_tvm.tuning.measure import protocol as p  # noqa: E402
-from halo_tvm.tuning.measure.lab import Failure, Lab, LabOptions  # noqa: E402
 from halo_tvm.tuning.metaschedule import tune_tasks  # noqa: E402
 from halo_tvm.tuning.options import TuneOptions  # noqa: E402
 from halo_tvm.tuning.progress import Progress  # noqa: E402
 from halo_tvm.tuning.result import IMPROVED  # noqa: E402
 from halo_tvm.tuning.search.efforts import effort_named  # noqa: E402
-from halo_tvm.tuning.statistics import speedups_by_round  # noqa: E402
-from halo_tvm.tuning.task import Task, Tasks, tasks_of  # noqa: E402
+from halo_tvm.tuning.task import Tasks  # noqa: E402
 from halo_tvm.tuning.tuner import Tuner  # noqa: E402
 
-BATCH = 8  # candidates that race in the same rounds
-ROUNDS = 2
-# (decisions, rounds, as they ship) that race again for the title: two rounds among hundreds are won by luck
-CROWNING = ((48, 4, False), (16, 8, False), (7, 16, True))
 JUDGED_ROUNDS = 20
 TARGET_QUALITY = 0.97
 
@@ -72,7 +61,7 @@ def exhaustive(options: argparse.Namespace) -> int:
     with study.lab() as lab:
         for task, default_us in study.heaviest(lab):
             table = study.table(task)
-            left = [d for d in task.space if _text(d) not in table]
+            left = [d for d in task.space if text_of(d) not in table]
             print(f"{task.readable}: {len(task.space)} decisions, {len(left)} to measure", flush=True)
             began = time.monotonic()
             lab.open(task)
@@ -81,7 +70,7 @@ def exhaustive(options: argparse.Namespace) -> int:
             for at, batch in enumerate(batches):
                 if at + 1 < len(batches):
                     ordered.append(lab.order(batches[at + 1]))  # built while this batch races
-                study.add(task, _measured(lab, task, dict(zip(ordered[at], batch)), default_us))
+                study.add(task, measured(lab, task, dict(zip(ordered[at], batch)), default_us))
             seconds = time.monotonic() - began
             if left:
                 print(f"  {len(left) / seconds:.1f} decisions per second", flush=True)
@@ -173,27 +162,27 @@ def judge(options: argparse.Namespace) -> int:
     rows: dict[str, dict[str, float]] = {}
     with study.lab() as lab:
         for task, default_us in study.heaviest(lab):
-            best = _text_of(study.best(task)["best"])
-            named = {"default": _text(task.default), "best": best}
-            named |= {n: _text(study.start(task, n)) for n in ("median", "worst")}
-            named |= {one["name"]: _text_of(one["found"][task.key]) for one in searches}
+            best = text_of_fields(study.best(task)["best"])
+            named = {"default": text_of(task.default), "best": best}
+            named |= {n: text_of(study.start(task, n)) for n in ("median", "worst")}
+            named |= {one["name"]: text_of_fields(one["found"][task.key]) for one in searches}
             stood = [d for one in searches for _, d in standing(one, task.key)]
-            others = [d for d in dict.fromkeys([*named.values(), *stood]) if d not in (best, _text(task.default))]
+            others = [d for d in dict.fromkeys([*named.values(), *stood]) if d not in (best, text_of(task.default))]
             lab.open(task)
             speeds = {best: 1.0}
             for at in range(0, max(1, len(others)), BATCH - 1):
-                batch = [d for d in (best, *others[at : at + BATCH - 1]) if d != _text(task.default)]
-                decisions = [_decision(task, d) for d in batch]
-                found = _measured(
+                batch = [d for d in (best, *others[at : at + BATCH - 1]) if d != text_of(task.default)]
+                decisions = [decision_of(task, d) for d in batch]
+                found = measured(
                     lab, task, dict(zip(lab.order(decisions), decisions)), default_us, JUDGED_ROUNDS, final=True
                 )
-                found[_text(task.default)] = 1.0
+                found[text_of(task.default)] = 1.0
                 top = found[best]
                 speeds |= {d: s / top for d, s in found.items() if isinstance(s, float)}
             judged[task.key] = speeds
             rows[task.readable] = {n: speeds.get(d, 0.0) for n, d in named.items()}
             print(task.readable, {n: round(v, 3) for n, v in rows[task.readable].items()}, flush=True)
-    means = {n: _geomean([max(1e-3, row[n]) for row in rows.values()]) for n in next(iter(rows.values()))}
+    means = {n: geometric_mean([max(1e-3, row[n]) for row in rows.values()]) for n in next(iter(rows.values()))}
     print("geometric mean", {n: round(v, 3) for n, v in means.items()})
     (study.folder / "judged.json").write_text(json.dumps({"tasks": rows, "geomean": means, "speeds": judged}, indent=1))
     return 0
@@ -203,11 +192,11 @@ def standing(one: dict, key: str) -> list[tuple[float, str]]:
     """(seconds, decision) of a search whenever another decision of that task took the lead by its own measurement."""
     knows = one["engine"] != "metaschedule"  # which is told of no decision to begin with
     best = 1.0 if knows and one["start"] == "default" else 0.0
-    found = [(0.0, _text_of(one["starts"][key]))] if knows else []
+    found = [(0.0, text_of_fields(one["starts"][key]))] if knows else []
     for seconds, workload, decision, speedup in sorted(one["trials"], key=lambda t: t[0]):
         if workload == key and speedup > best:
             best = speedup
-            found.append((seconds, _text_of(decision)))
+            found.append((seconds, text_of_fields(decision)))
     return found
 
 
@@ -247,167 +236,8 @@ def curve(one: dict, speeds: dict[str, dict[str, float]]) -> tuple[list[float], 
         now[key] = max(1e-3, speeds[key].get(decision, 0.0))
         if len(now) == len(speeds):
             times.append(seconds)
-            qualities.append(_geomean(list(now.values())))
+            qualities.append(geometric_mean(list(now.values())))
     return times, qualities
-
-
-def _measured(
-    lab: Lab, task: Task, ordered: dict[int, object], default_us: Sequence[float], rounds: int = ROUNDS,
-    *, final: bool = False,
-) -> dict[str, object]:  # fmt: skip
-    """Speed-up over the default by decision; a word where it failed. With `final`, of code as it ships."""
-    found: dict[str, object] = {}
-    alive = []
-    for candidate, decision in ordered.items():
-        try:
-            lab.take(candidate)
-            if final:
-                lab.final(candidate)
-            alive.append(candidate)
-        except Failure as failure:
-            if failure.blamed is None:
-                raise
-            found[_text(decision)] = failure.kind
-    while alive:
-        try:
-            samples = [lab.race([p.DEFAULT_ID, *alive], s, rounds, us) for s, us in enumerate(default_us)]
-        except Failure as failure:
-            if failure.blamed not in alive:
-                raise
-            alive.remove(failure.blamed)
-            found[_text(ordered[failure.blamed])] = failure.kind
-            continue
-        default = [s[p.DEFAULT_ID] for s in samples]
-        weights = [s.weight for s in task.sizes][: len(default_us)]
-        for candidate in alive:
-            by_round = speedups_by_round(default, [s[candidate] for s in samples], weights)
-            found[_text(ordered[candidate])] = median(by_round)
-        break
-    lab.drop(list(ordered))
-    return found
-
-
-class Study:
-    """The model's tasks, and the files of one target under `--out`."""
-
-    def __init__(self, options: argparse.Namespace) -> None:
-        self.options = options
-        self.target: Target = resolve(options.target, cores=options.threads)
-        self.folder = Path(options.out) / self.target.key
-        self.folder.mkdir(parents=True, exist_ok=True)
-
-    def tasks(self, model: str) -> tuple[Task, ...]:
-        imported = import_model(model, seed=0, shapes=(), inputs=None, trust=False)
-        mod, _ = lower(imported, self.target, TuneConfig(model=model, target=self.options.target).compile_config())
-        return tasks_of(mod, self.target, imported.ranges).tasks
-
-    @contextmanager
-    def lab(self) -> Iterator[Lab]:
-        options = LabOptions(self.target.cores, 8 << 30)
-        with make_lab(self.target, options, seed=0, l3_bytes=read_host().l3_bytes) as lab:
-            yield lab
-
-    def heaviest(self, lab: Lab) -> list[tuple[Task, list[float]]]:
-        """The tasks that take most of the model's time by their defaults, with those latencies by size."""
-        path = self.folder / "latencies.json"
-        known = json.loads(path.read_text()) if path.exists() else {}
-        tasks = self.tasks(self.options.model)
-        for task in tasks:
-            if task.key not in known:
-                known[task.key] = latencies(lab, task)
-        path.write_text(json.dumps(known))
-
-        def time_of(task: Task) -> float:
-            return task.count * sum(s.weight * us for s, us in zip(task.sizes, known[task.key]))
-
-        return [(t, known[t.key]) for t in sorted(tasks, key=time_of, reverse=True)[: self.options.tasks]]
-
-    def table(self, task: Task) -> dict[str, object]:
-        """Measured decisions of a task: their speed-up over the default, or why they have none."""
-        path = self.folder / f"exhaustive-{task.key}.jsonl"
-        if not path.exists():
-            return {}
-        return {_text_of(line["decision"]): line["speedup"] for line in map(json.loads, path.open())}
-
-    def add(self, task: Task, found: dict[str, object]) -> None:
-        with (self.folder / f"exhaustive-{task.key}.jsonl").open("a") as file:
-            for decision, speedup in found.items():
-                file.write(json.dumps({"decision": json.loads(decision), "speedup": speedup}) + "\n")
-
-    def crown(self, lab: Lab, task: Task, default_us: Sequence[float]) -> None:
-        """Race the first of the table again, twice; what wins is the best there is."""
-        path = self.folder / f"best-{task.key}.json"
-        if path.exists():
-            return
-        lab.open(task)
-        numbers = {d: s for d, s in self.table(task).items() if isinstance(s, float)}
-        again = dict(numbers)
-        for most, rounds, final in CROWNING:
-            first = sorted(again, key=again.__getitem__, reverse=True)[: most - 1]
-            first = list(dict.fromkeys([_text(task.default), *first]))  # the default may be the best
-            again = {}
-            for at in range(0, len(first), BATCH):
-                decisions = [_decision(task, d) for d in first[at : at + BATCH]]
-                ordered = dict(zip(lab.order(decisions), decisions))
-                found = _measured(lab, task, ordered, default_us, rounds, final=final)
-                again.update({d: s for d, s in found.items() if isinstance(s, float)})
-        best = max(again, key=again.__getitem__)
-        path.write_text(json.dumps({
-            "task": task.readable, "count": task.count, "decisions": len(task.space), "best": json.loads(best),
-            "speedup": again[best],
-        }, indent=1))  # fmt: skip
-        ordered = sorted(numbers.values())
-        shown = f"median {ordered[len(ordered) // 2]:.3f}, worst {ordered[0]:.3f}"
-        print(f"  best {again[best]:.3f} of the default, {shown}: {best}", flush=True)
-
-    def start(self, task: Task, name: str) -> object:
-        """The default, or the decision of median or of least speed in the table."""
-        if name == "default":
-            return task.default
-        numbers = {d: s for d, s in self.table(task).items() if isinstance(s, float)}
-        ordered = sorted(numbers, key=numbers.__getitem__)
-        return _decision(task, ordered[len(ordered) // 2 if name == "median" else 0])
-
-    def neighbours(self, tasks: Sequence[Task], log: Path, beside: Path) -> tuple[Path, int]:
-        """A copy of a log without the workloads of `tasks`, and how many winners were left out."""
-        around = beside.with_name(beside.name + "-around")
-        excluded = 0
-        own = {task.key for task in tasks}
-        for path in log.glob("*/*.jsonl"):
-            kept = []
-            for line in lines(path):
-                record = parse_line(line.text)
-                excluded += record.workload in own and record.outcome == IMPROVED_RECORD
-                if record.workload not in own:
-                    kept.append(line.data)
-            copy = around / path.parent.name / path.name
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.write_bytes(b"".join(kept))
-        print(f"{excluded} exact records left out", flush=True)
-        return around, excluded
-
-    def searches(self) -> list[dict]:
-        """What `search` has left."""
-        return [json.loads(path.read_text()) for path in sorted(self.folder.glob("search-*.json"))]
-
-    def best(self, task: Task) -> dict:
-        return json.loads((self.folder / f"best-{task.key}.json").read_text())
-
-
-def _text(decision: object) -> str:
-    return _text_of(decision_to_plain(decision))
-
-
-def _text_of(fields: dict) -> str:
-    return json.dumps(fields, sort_keys=True)
-
-
-def _decision(task: Task, text: str) -> object:
-    return decision_from_plain(task.rule.Decision, json.loads(text))
-
-
-def _geomean(values: Sequence[float]) -> float:
-    return math.exp(sum(map(math.log, values)) / len(values))
 
 
 def _parser() -> argparse.ArgumentParser:
