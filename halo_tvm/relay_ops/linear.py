@@ -4,7 +4,8 @@ Shapes
     x [..., k]   weight, by `layout`:
         "kn"      [k, n]
         "nk"      [n, k]
-        "packed"  [k/kc, ceil(n/nr), kc, nr], the last column block zero padded (params.pack_weight)
+        "packed"  [k/kc, ceil(n/nr), kc, nr], the last column block zero padded (params.pack_weight), or
+                  [k/kc, ceil(n/nr), kc/2, nr, 2] bfloat16 under x of float32, pairs of k side by side (params.pack_bf16)
     bias [n] (optional)   ->   y [..., n]
 Computation
     y[..., j] = sum_k x[..., k] * weight(k, j) + bias[j]
@@ -16,7 +17,7 @@ Rejects
     weight that is no function parameter; weight of another rank than 2; bias that is no vector of n; dtypes other
     than float32, float16 and bfloat16, or an out_dtype unlike them; a product that is used without its bias, too
 Numerics
-    accumulates in float32
+    accumulates in float32; a weight of bfloat16 is widened first, so that only its own rounding is lost
 References
     none: the definition
 """
@@ -40,9 +41,12 @@ class Linear(Operator):
     def infer_type(call: relax.Call) -> relax.TensorType:
         x, weight = call.args[0].ty, call.args[1].ty
         attrs = attrs_of(call)
-        rank = 4 if attrs["layout"] == "packed" else 2
-        if weight.ndim != rank:
+        ranks = (4, 5) if attrs["layout"] == "packed" else (2,)
+        if weight.ndim not in ranks:
+            rank = " or ".join(map(str, ranks))
             raise ValueError(f"halo.linear: weight in layout {attrs['layout']} has rank {rank}, got {weight}")
+        if weight.ndim == 5 and (str(weight.dtype), str(x.dtype)) != ("bfloat16", "float32"):
+            raise ValueError(f"halo.linear: expected pairs of bfloat16 under float32, got {weight} under {x}")
         if not isinstance(x.shape, relax.ShapeExpr):
             raise ValueError(f"halo.linear: expected rows of known shape, got {x}")
         return relax.TensorType([*x.shape.values[:-1], attrs["n"]], x.dtype)
@@ -52,12 +56,13 @@ class Linear(Operator):
         depth = x.shape[-1]
         k = te.reduce_axis((0, depth), "k")
         if layout == "packed":
-            kc, nr = int(weight.shape[2]), int(weight.shape[3])
+            group = int(weight.shape[4]) if len(weight.shape) == 5 else 1
+            kc, nr = int(weight.shape[2]) * group, int(weight.shape[3])
 
             def at(j, k):
-                if int(weight.shape[0]) == 1:
-                    return weight[0, j // nr, k, j % nr]
-                return weight[k // kc, j // nr, k % kc, j % nr]
+                chunk, depth = (0, k) if int(weight.shape[0]) == 1 else (k // kc, k % kc)
+                inner = (depth, j % nr) if group == 1 else (depth // group, j % nr, depth % group)
+                return weight[(chunk, j // nr, *inner)]
 
         else:
 
@@ -85,6 +90,8 @@ class Linear(Operator):
     @staticmethod
     def reference(x: np.ndarray, weight: np.ndarray, *bias: np.ndarray, layout: str, n: int) -> np.ndarray:
         if layout == "packed":
+            if weight.ndim == 5:
+                weight = weight.astype(x.dtype).swapaxes(3, 4).reshape(*weight.shape[:2], -1, weight.shape[3])
             chunks, blocks, kc, nr = weight.shape
             weight = weight.transpose(0, 2, 1, 3).reshape(chunks * kc, blocks * nr)[:, :n]
         y = x @ (weight.T if layout == "nk" else weight)

@@ -19,7 +19,7 @@ class Tile:
 
     x: ir.Var  # buffer [m, k]
     weight: ir.Var  # buffer [chunks, panels, kc / group, nr (, group)]
-    acc: Sequence[ir.Var]  # one buffer of nr sums per row
+    acc: Sequence[Sequence[ir.Var]]  # for each row its buffers of nr sums, see Arithmetic.chains
     start: ir.Expr  # first row
     chunk: ir.Expr | int
     panel: ir.Expr
@@ -52,6 +52,10 @@ class Arithmetic:
     def instructions(self, rows: int, vectors: int) -> float:
         """Vector instructions of one step that compute: multiplications, and what unpacks for them."""
         raise AssertionError(f"{type(self).__name__} lacks instructions")
+
+    def chains(self, rows: int, vectors: int) -> int:
+        """Buffers that the sums of a row are spread over, added up behind the k loop: few sums wait for each other."""
+        return 1
 
     def step(self, tile: Tile, k: ir.Expr) -> None:
         """Emit `acc[r] += x[start + r, step k] * weight[step k]` for every row of the tile."""

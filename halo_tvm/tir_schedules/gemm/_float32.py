@@ -21,7 +21,7 @@ class Float32(Arithmetic):
 
     def step(self, tile: Tile, k: ir.Expr) -> None:
         column = tile.chunk * tile.kc + k
-        for r, acc in enumerate(tile.acc):
+        for r, (acc,) in enumerate(tile.acc):
             with (
                 T.unroll(tirx.IntImm("int64", tile.vectors)) as v,
                 T.vectorized(tirx.IntImm("int64", tile.lanes)) as lane,

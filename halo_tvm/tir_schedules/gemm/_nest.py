@@ -15,6 +15,8 @@ leaves its sums in a scratch tile in L1, so the epilogue exists once, whatever t
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -151,11 +153,13 @@ def _tile(
     sums, zero = chain.arithmetic.sums, tirx.const(0, chain.arithmetic.sums)
     # One buffer per row, in the default scope: only those, below 1 KiB, become stack slots, which LLVM
     # turns into registers. A larger one, or one of scope "local", would be heap memory.
-    acc = [T.alloc_buffer((chain.nr,), sums) for _ in range(rows)]
+    chains = chain.arithmetic.chains(rows, chain.nr // t.lanes)
+    acc = [[T.alloc_buffer((chain.nr,), sums) for _ in range(chains)] for _ in range(rows)]
     for r in range(rows):
-        with T.unroll(vectors) as v, T.vectorized(_i64(t.lanes)) as lane:
-            at = v * t.lanes + lane
-            T.buffer_store(acc[r], zero if chunk is None else scratch[r, at], [at])
+        for index, buffer in enumerate(acc[r]):
+            with T.unroll(vectors) as v, T.vectorized(_i64(t.lanes)) as lane:
+                at = v * t.lanes + lane
+                T.buffer_store(buffer, zero if chunk is None or index else scratch[r, at], [at])
     tile = Tile(chain.x, chain.weight, acc, start, chunk_at, panel, chain.kc, chain.nr, t.lanes)
     with T.serial(_i64(chain.steps // t.unroll)) as ko:
         # Short tiles wait for memory anyway: there the prefetches only take load slots (M = 1: 5 to 30 %).
@@ -166,7 +170,7 @@ def _tile(
     for r in range(rows):
         with T.unroll(vectors) as v, T.vectorized(_i64(t.lanes)) as lane:
             at = v * t.lanes + lane
-            T.buffer_store(scratch, acc[r][at], [r, at])
+            T.buffer_store(scratch, functools.reduce(operator.add, [buffer[at] for buffer in acc[r]]), [r, at])
 
 
 def _columns(chain: Chain, t: Tiling, panel: ir.Expr, emit: Callable[[ir.Expr, ir.Expr, int], None]) -> None:

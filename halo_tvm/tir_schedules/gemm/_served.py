@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ._arithmetic import Arithmetic
+from ._bf16 import BFloat16Weights
 from ._float32 import Float32
 from ._w8a8 import DotBytes, PlainBytes, WidenedPairs
 
@@ -16,4 +17,4 @@ _BYTES = {"vpdpbusd": DotBytes, "vpmaddwd": WidenedPairs, "": PlainBytes}
 
 def served(isa: Isa) -> tuple[Arithmetic, ...]:
     """One arithmetic for each combination of operator and types."""
-    return (Float32(), _BYTES[isa.byte_dot]())
+    return (Float32(), BFloat16Weights(), _BYTES[isa.byte_dot]())

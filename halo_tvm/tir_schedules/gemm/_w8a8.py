@@ -32,7 +32,7 @@ class W8A8(Arithmetic):
 
     def step(self, tile: Tile, k: ir.Expr) -> None:
         column = tile.chunk * tile.kc + k * GROUP
-        for r, acc in enumerate(tile.acc):
+        for r, (acc,) in enumerate(tile.acc):
             four = tile.x[tile.start + r, tirx.Ramp(column, tirx.IntImm("int64", 1), GROUP)]
             x = tirx.Broadcast(tirx.reinterpret("int32", four), tile.lanes)
             for v in range(tile.vectors):
