@@ -109,6 +109,20 @@ def pack_weight(weight: np.ndarray, *, layout: str, kc: int, nr: int) -> np.ndar
     return out
 
 
+def pack_bf16(weight: np.ndarray, *, layout: str, kc: int, nr: int) -> np.ndarray:
+    """Weight in `layout` -> [K/kc, ceil(N/nr), kc/2, nr, 2] bfloat16, rounded to nearest even; padded columns zero."""
+    import ml_dtypes  # a dependency of TVM
+
+    kn = weight if layout == "kn" else weight.T
+    k, n = kn.shape
+    assert k % kc == 0 and kc % 2 == 0, f"chunk {kc} does not divide K = {k}, or is odd"
+    out = np.zeros((k // kc, -(-n // nr), kc // 2, nr, 2), dtype=ml_dtypes.bfloat16)
+    for panel in range(out.shape[1]):
+        columns = kn[:, panel * nr : (panel + 1) * nr].astype(ml_dtypes.bfloat16)
+        out[:, panel, :, : columns.shape[1]] = columns.reshape(k // kc, kc // 2, 2, -1).swapaxes(2, 3)
+    return out
+
+
 def _reshape(x: np.ndarray, shape: list[int]) -> np.ndarray:
     return x.reshape(shape)
 
@@ -148,4 +162,5 @@ RECIPE_OPS: dict[str, Callable[..., np.ndarray]] = {
     "astype": _astype,
     "take": _take,
     "pack": pack_weight,
+    "pack_bf16": pack_bf16,
 }

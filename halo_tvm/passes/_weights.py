@@ -39,11 +39,15 @@ class WeightEditor:
         return self._names.get(expr) if isinstance(expr, relax.Var) else None
 
     def derive(
-        self, output: str, op: str, inputs: Sequence[str], shape: Sequence[int], **attrs: object
-    ) -> relax.Var:
-        """A new weight variable `output` = op(inputs, attrs), recorded as a recipe; asked for twice, made once."""
+        self, output: str, op: str, inputs: Sequence[str], shape: Sequence[int], dtype: str | None = None,
+        **attrs: object,
+    ) -> relax.Var:  # fmt: skip
+        """A new weight variable `output` = op(inputs, attrs), recorded as a recipe; asked for twice, made once.
+
+        `dtype` is that of the first input unless it is given.
+        """
         shape = tuple(int(d) for d in shape)
-        dtype = self.params.dtype(inputs[0])
+        dtype = dtype or self.params.dtype(inputs[0])
         self.params.add_recipe(ParamRecipe(output, op, tuple(inputs), attrs, shape, dtype))
         return self.weight(output)
 

@@ -3,6 +3,8 @@
 Before -> after
     halo.linear(x, w [k, n], layout="kn")   ->   halo.linear(x, w' [k/kc, ceil(n/nr), kc, nr], layout="packed")
     halo.embedding(ids, w, layout="nk")     ->   halo.embedding(ids, w', layout="packed")   where a linear shares w
+At --precision bf16
+    w' [k/kc, ceil(n/nr), kc/2, nr, 2] in bfloat16, pairs along k; a weight of odd k stays float32 and is reported
 No data moves here: a `ParamRecipe` says how w' is made of w. Tied weights are therefore stored once, packed.
 """
 
@@ -19,10 +21,15 @@ from ..tir_schedules._packing import pack_shape
 from ._pass import Context, Pass, Report, bindings, rebuild
 from ._weights import WeightEditor
 
+_PAIR = 2  # k of bfloat16 that lie in 32 bits
+
 
 @dataclass(frozen=True)
 class PackWeights(Pass):
-    """Give every linear weight the layout of the target's GEMM rule."""
+    """Give every linear weight the layout, and the precision, that the target's GEMM rule reads.
+
+    The report counts weights by format; `kept` are not packed, `wide` are packed in a higher precision than asked for.
+    """
 
     name = "pack_weights"
 
@@ -36,6 +43,7 @@ class PackWeights(Pass):
                 layouts.setdefault(name, set()).add(attrs_of(call)["layout"])
         formats: dict[str, int] = {}
         kept: list[dict[str, str]] = []
+        wide: list[dict[str, str]] = []
         packed: dict[str, relax.Var] = {}
         for name, found in layouts.items():
             if len(found) != 1 or "packed" in found:
@@ -46,7 +54,11 @@ class PackWeights(Pass):
                 kept.append({"weight": name, "reason": f"only float32 is packed, it is {editor.params.dtype(name)}"})
             else:
                 (layout,) = found
-                packed[name] = _pack(editor, name, layout, context, formats)
+                depth = editor.params.shape(name)[0 if layout == "kn" else 1]
+                narrow = context.precision == "bf16" and depth % _PAIR == 0
+                if context.precision == "bf16" and not narrow:
+                    wide.append({"weight": name, "reason": f"k = {depth} is odd: it stays float32"})
+                packed[name] = _pack(editor, name, layout, context, formats, narrow)
 
         def rewrite(call: relax.Call) -> relax.Expr:
             operator = operator_of(call)
@@ -60,7 +72,7 @@ class PackWeights(Pass):
             return operator.call(*args, **{**attrs_of(call), "layout": "packed"})
 
         mod = editor.finish(mod, rebuild(func, rewrite).body)
-        return relax.transform.Normalize()(mod), {"formats": formats, "kept": kept}
+        return relax.transform.Normalize()(mod), {"formats": formats, "kept": kept, "wide": wide}
 
 
 def _calls(func: relax.Function, operators: Iterable[str]) -> list[relax.Call]:
@@ -72,10 +84,17 @@ def _calls(func: relax.Function, operators: Iterable[str]) -> list[relax.Call]:
     return found
 
 
-def _pack(editor: WeightEditor, name: str, layout: str, context: Context, formats: dict[str, int]) -> relax.Var:
+def _pack(
+    editor: WeightEditor, name: str, layout: str, context: Context, formats: dict[str, int], narrow: bool
+) -> relax.Var:
+    """The packed weight, in bfloat16 where `narrow`."""
     shape = editor.params.shape(name)
     k, n = shape if layout == "kn" else shape[::-1]
-    kc, nr = pack_shape(k, n, context.target)
-    label = f"f32/k1/n{nr}"
+    itemsize, group = (2, _PAIR) if narrow else (4, 1)
+    kc, nr = pack_shape(k, n, context.target, itemsize=itemsize, group=group)
+    label = f"bf16/k{_PAIR}/n{nr}" if narrow else f"f32/k1/n{nr}"
     formats[label] = formats.get(label, 0) + 1
-    return editor.derive(f"{name}|{label}", "pack", [name], (k // kc, -(-n // nr), kc, nr), layout=layout, kc=kc, nr=nr)
+    output, how, blocks = f"{name}|{label}", {"layout": layout, "kc": kc, "nr": nr}, (k // kc, -(-n // nr))
+    if narrow:
+        return editor.derive(output, "pack_bf16", [name], (*blocks, kc // _PAIR, nr, _PAIR), "bfloat16", **how)
+    return editor.derive(output, "pack", [name], (*blocks, kc, nr), **how)

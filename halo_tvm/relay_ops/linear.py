@@ -5,7 +5,7 @@ Shapes
         "kn"      [k, n]
         "nk"      [n, k]
         "packed"  [k/kc, ceil(n/nr), kc, nr], the last column block zero padded (params.pack_weight), or
-                  [k/kc, ceil(n/nr), kc/2, nr, 2] bfloat16 under x of float32, pairs of k side by side (params.pack_bf16)
+                  [k/kc, ceil(n/nr), kc/2, nr, 2] bfloat16 under x of float32, pairs along k (params.pack_bf16)
     bias [n] (optional)   ->   y [..., n]
 Computation
     y[..., j] = sum_k x[..., k] * weight(k, j) + bias[j]
@@ -104,16 +104,21 @@ class Linear(Operator):
     @staticmethod
     def bytes_moved(shapes: list[tuple[int, ...]], layout: str, n: int, itemsize: int = 4) -> int:
         rows = int(np.prod(shapes[0][:-1]))
-        return itemsize * (sum(int(np.prod(s)) for s in shapes) + rows * n)
+        saved = (itemsize - 2) * int(np.prod(shapes[1])) if len(shapes[1]) == 5 else 0
+        return itemsize * (sum(int(np.prod(s)) for s in shapes) + rows * n) - saved
 
     @staticmethod
     def cases():
+        import ml_dtypes  # a dependency of TVM
+
+        pairs = np.random.default_rng(0).standard_normal((2, 3, 16, 48, 2)).astype(ml_dtypes.bfloat16)
         return (
             {"args": [(5, 24), (24, 10)], "attrs": {"layout": "kn", "n": 10}},
             {"args": [(2, 3, 24), (10, 24), (10,)], "attrs": {"layout": "nk", "n": 10}},
             {"args": [(9, 32), (1, 2, 32, 48), (96,)], "attrs": {"layout": "packed", "n": 96}},
             {"args": [(13, 64), (2, 3, 32, 48), (131,)], "attrs": {"layout": "packed", "n": 131}},
             {"args": [(1, 64), (2, 3, 32, 48)], "attrs": {"layout": "packed", "n": 131}},
+            {"args": [(13, 64), pairs, (131,)], "attrs": {"layout": "packed", "n": 131}},
         )
 
     @staticmethod

@@ -17,7 +17,7 @@ import tvm_ffi
 
 from ..artifact import ParamEntry, read_params_header
 from ..errors import ArtifactCorrupt, UsageError
-from .tensors import numpy_dtype, to_tensor
+from .tensors import numpy_dtype, to_tensor, view_bytes
 
 MODES = ("map", "resident")
 _READ_BYTES = 64 << 20
@@ -58,7 +58,7 @@ def load_weights(path: Path | None, names: Sequence[str], mode: str) -> Weights:
         )
     # copy on write: DLPack refuses read-only memory
     data = np.memmap(path, dtype=np.uint8, mode="c") if mode == "map" else _huge_page_copy(path)
-    return Weights(tuple(to_tensor(_view(data, entries[name])) for name in names), np.asarray(data))
+    return Weights(tuple(_tensor(data, entries[name]) for name in names), np.asarray(data))
 
 
 def _huge_page_copy(path: Path) -> np.ndarray:
@@ -80,6 +80,8 @@ def _huge_page_copy(path: Path) -> np.ndarray:
     return copy
 
 
-def _view(data: np.ndarray, entry: ParamEntry) -> np.ndarray:
+def _tensor(data: np.ndarray, entry: ParamEntry) -> tvm_ffi.Tensor:
     flat = np.asarray(data[entry.offset : entry.offset + entry.size_bytes])
-    return flat.view(numpy_dtype(entry.dtype)).reshape(entry.shape)
+    if entry.dtype == "bfloat16" and entry.size_bytes:  # as integers: no package that names the dtype is needed
+        return view_bytes(flat.view(np.uint16), entry.shape, entry.dtype)
+    return to_tensor(flat.view(numpy_dtype(entry.dtype)).reshape(entry.shape))

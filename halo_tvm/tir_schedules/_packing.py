@@ -11,8 +11,8 @@ _F32_BYTES = 4
 _MOST_CHUNKS = 16  # each chunk is one more pass over the output and one more start of the threads
 
 
-def pack_shape(k: int, n: int, target: Target) -> tuple[int, int]:
-    """(kc, nr) of the packed weight [k/kc, ceil(n/nr), kc, nr] for a float32 matrix [k, n].
+def pack_shape(k: int, n: int, target: Target, *, itemsize: int = _F32_BYTES, group: int = 1) -> tuple[int, int]:
+    """(kc, nr) of the packed weight [k/kc, ceil(n/nr), kc/group, nr (, group)] for a matrix [k, n], k in whole groups.
 
     nr is the width of the register tile: three vectors where there are 32 registers (8 x 3 sums,
     3 weights, some broadcasts), two where there are 16 (6 x 2). Narrow matrices take fewer vectors,
@@ -23,5 +23,5 @@ def pack_shape(k: int, n: int, target: Target) -> tuple[int, int]:
     vectors = min(widest, -(-n // target.lanes_f32))
     nr = vectors * target.lanes_f32
     room = target.spec.l2_bytes * 3 // 4
-    fits = (k // chunks for chunks in range(1, _MOST_CHUNKS + 1) if k % chunks == 0)
-    return next((kc for kc in fits if kc * nr * _F32_BYTES <= room), k), nr
+    fits = (k // chunks for chunks in range(1, _MOST_CHUNKS + 1) if k % (chunks * group) == 0)
+    return next((kc for kc in fits if kc * nr * itemsize <= room), k), nr

@@ -1,0 +1,163 @@
+"""The GEMM rule on bfloat16 weights under float32: exact but for the weights' own rounding, every tail, good code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tvm
+from assembly import k_loops
+from covering import covering
+from linear_functions import build, only_function, x86
+from tvm import relax, tirx
+
+from halo_tvm.params import pack_bf16
+from halo_tvm.relay_ops.linear import Linear
+from halo_tvm.runtime.tensors import to_tensor
+from halo_tvm.targets import TARGETS, Target, read_host
+from halo_tvm.tir_schedules import RULES
+from halo_tvm.tir_schedules.gemm import pack_shape
+
+GEMM = RULES["gemm"]
+ISAS = [("avx2", 16), ("avx512", 48)]
+
+
+@dataclass(frozen=True)
+class Case:
+    """x [m, k] @ weight [k/kc, ceil(n/nr), kc/2, nr, 2] + bias, then an epilogue; m None is symbolic."""
+
+    k: int
+    n: int
+    kc: int
+    nr: int
+    epilogue: str = "bias"
+    m: int | None = None
+
+
+def fused(case: Case) -> tirx.PrimFunc:
+    rows = tirx.Var("m", "int64") if case.m is None else case.m
+    x = relax.Var("x", relax.TensorType([rows, case.k], "float32"))
+    shape = [case.k // case.kc, -(-case.n // case.nr), case.kc // 2, case.nr, 2]
+    weight = relax.Var("weight", relax.TensorType(shape, "bfloat16"))
+    bias = relax.Var("bias", relax.TensorType([case.n], "float32"))
+    residual = relax.Var("residual", relax.TensorType([rows, case.n], "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, weight, bias, residual]):
+        with builder.dataflow():
+            y = builder.emit(Linear.call(x, weight, bias, layout="packed", n=case.n))
+            if "gelu" in case.epilogue:
+                y = builder.emit(relax.op.nn.gelu_tanh(y))
+            out = builder.emit_output(relax.op.add(y, residual))
+        builder.emit_func_output(out)
+    rt = relax.transform
+    steps = [rt.LegalizeOps(), rt.AnnotateTIROpPattern(), rt.FuseOps(), rt.FuseTIR()]
+    return only_function(tvm.transform.Sequential(steps)(builder.get()))
+
+
+def scheduled(case: Case, target: Target, **changes: object) -> tirx.PrimFunc:
+    func = fused(case)
+    return GEMM.apply(func, target, replace(GEMM.default(func, target), **changes))
+
+
+def check(executable: tvm.runtime.Executable, case: Case, rows: int) -> None:
+    """Compare with float64 on the rounded weights; the output starts as NaN."""
+    rng = np.random.default_rng(rows)
+    x = rng.standard_normal((rows, case.k), dtype=np.float32)
+    weight = rng.standard_normal((case.k, case.n), dtype=np.float32) / np.float32(case.k**0.5)
+    bias = rng.standard_normal(case.n, dtype=np.float32)
+    residual = rng.standard_normal((rows, case.n), dtype=np.float32)
+    y = x.astype("float64") @ weight.astype(ml_dtypes.bfloat16).astype("float64") + bias
+    if "gelu" in case.epilogue:
+        y = 0.5 * y * (1 + np.tanh(0.7978845608028654 * (y + 0.044715 * y**3)))
+    packed = pack_bf16(weight, layout="kn", kc=case.kc, nr=case.nr)
+    inputs = [tvm.runtime.tensor(x), to_tensor(_aligned(packed)), *map(tvm.runtime.tensor, (bias, residual))]
+    out = tvm.runtime.tensor(np.full(y.shape, np.nan, np.float32))
+    executable["main"](*inputs, out)
+    np.testing.assert_allclose(out.numpy(), y + residual, rtol=1e-4, atol=1e-5, err_msg=f"{case} rows {rows}")
+
+
+def _aligned(array: np.ndarray) -> np.ndarray:
+    memory = np.empty(array.nbytes + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    copy = memory[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+def skip_unless_runs(isa: str) -> None:
+    if not x86(isa).isa.requires <= read_host().flags:
+        pytest.skip(f"this processor does not run {isa}")
+
+
+@pytest.mark.parametrize("chunks", [1, 3])
+@pytest.mark.parametrize("n", [144, 131])
+@pytest.mark.parametrize(("isa", "nr"), ISAS)
+def test_every_number_of_rows(isa: str, nr: int, n: int, chunks: int) -> None:
+    skip_unless_runs(isa)
+    case = Case(k=96, n=n, kc=96 // chunks, nr=nr)
+    executable = build(scheduled(case, x86(isa)), x86(isa))
+    for rows in range(1, 66):
+        check(executable, case, rows)
+
+
+@pytest.mark.parametrize("rows", [1, 5, 8, 9, 33])
+@pytest.mark.parametrize(("isa", "nr"), ISAS)
+def test_static_rows(isa: str, nr: int, rows: int) -> None:
+    skip_unless_runs(isa)
+    case = Case(k=66, n=70, kc=22, nr=nr, epilogue="bias+gelu", m=rows)
+    check(build(scheduled(case, x86(isa)), x86(isa)), case, rows)
+
+
+def test_every_decision_is_right() -> None:
+    isa, nr = next((i, nr) for i, nr in reversed(ISAS) if x86(i).isa.requires <= read_host().flags)
+    case, target = Case(k=32, n=100, kc=16, nr=nr), x86(isa)
+    func = fused(case)
+    for decision in covering(GEMM.space(func, target)):
+        executable = build(GEMM.apply(func, target, decision), target)
+        for rows in (1, 7, 9, 20):
+            check(executable, case, rows)
+
+
+def test_builds_for_arm() -> None:
+    spec = TARGETS["arm"]
+    target = Target(spec, spec.isas[0], 2)
+    text = build(scheduled(Case(k=64, n=24, kc=64, nr=12), target), target).mod.inspect_source("asm")
+    assert "fmla" in text
+
+
+@pytest.mark.parametrize(("isa", "nr", "mr"), [("avx512", 48, 8), ("avx2", 16, 5)])
+def test_assembly_of_the_main_tile(isa: str, nr: int, mr: int) -> None:
+    """A step of the full tile: two multiply-adds a vector of sums, each pair of weights loaded once, nothing spilled."""
+    case, target = Case(k=768, n=768, kc=768, nr=nr, m=mr * 4), x86(isa)
+    decision = GEMM.default(fused(case), target)
+    assert decision.mr == mr
+    vectors, loop = nr // target.lanes_f32, k_loops(build(scheduled(case, target), target), "vfmadd")[0]
+    assert loop["vfmadd"] == decision.unroll * mr * vectors * 2
+    assert loop["load"] == decision.unroll * vectors
+    assert loop["broadcast"] in (decision.unroll * mr * 2, decision.unroll * mr * 2 + 1)  # the mask may be one more
+    assert loop["stack"] == 0
+    assert loop["branch"] == 1
+    assert loop["prefetch"] == decision.prefetch
+
+
+@pytest.mark.parametrize(("isa", "nr"), ISAS)
+def test_no_height_spills(isa: str, nr: int) -> None:
+    case, target = Case(k=768, n=768, kc=768, nr=nr), x86(isa)
+    loops = k_loops(build(scheduled(case, target), target), "vfmadd")
+    assert len(loops) >= GEMM.default(fused(case), target).mr
+    assert not any(loop["stack"] for loop in loops)
+
+
+def test_one_row_has_sums_of_its_own_for_even_and_odd() -> None:
+    """Otherwise two dependent multiply-adds a step would take longer than the memory."""
+    case, target = Case(k=768, n=768, kc=768, nr=48, m=1), x86("avx512")
+    func = scheduled(case, target)
+    assert str(func).count("T.alloc_buffer((48,)") >= 2
+
+
+@pytest.mark.parametrize(("k", "expected"), [(768, (768, 48)), (3072, (3072, 48)), (6, (6, 48)), (11008, (5504, 48))])
+def test_pack_shape(k: int, expected: tuple[int, int]) -> None:
+    """Half the bytes: twice the depth fits."""
+    assert pack_shape(k, 768, x86("avx512"), itemsize=2, group=2) == expected
