@@ -129,7 +129,7 @@ def test_builds_for_arm() -> None:
 
 @pytest.mark.parametrize(("isa", "nr", "mr"), [("avx512", 48, 8), ("avx2", 16, 5)])
 def test_assembly_of_the_main_tile(isa: str, nr: int, mr: int) -> None:
-    """A step of the full tile: two multiply-adds a vector of sums, each pair of weights loaded once, nothing spilled."""
+    """A step of the full tile: two multiply-adds a vector of sums, each pair of weights loaded once, no spill."""
     case, target = Case(k=768, n=768, kc=768, nr=nr, m=mr * 4), x86(isa)
     decision = GEMM.default(fused(case), target)
     assert decision.mr == mr
