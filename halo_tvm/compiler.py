@@ -95,7 +95,7 @@ def compile_model(config: CompileConfig, model: ImportedModel | None = None) -> 
             reports["build"]["seconds"] = dict(clock.seconds)
             manifest = write_artifact(
                 output,
-                manifest=manifest_of(imported, mod, target, reports),
+                manifest=manifest_of(imported, mod, target, reports, config.precision),
                 library=library,
                 params_headers=headers,
                 params=imported.params.stream(names),
@@ -107,6 +107,7 @@ def compile_model(config: CompileConfig, model: ImportedModel | None = None) -> 
 def lower(imported: ImportedModel, target: Target, config: CompileConfig) -> tuple[tvm.IRModule, Reports]:
     """Phases lift and optimise: `imported` as call_tir of PrimFuncs that no rule has scheduled yet."""
     steps = pipeline.Pipeline.of(config.level, config.enable, config.disable)
+    steps.check_precision(config.precision)
     overrides = Overrides(**config.overrides)
     context = Context(imported.params, target, imported.ranges, imported.typical, overrides, config.precision)
     mod, lift = steps.run(pipeline.LIFT, imported.mod, context)

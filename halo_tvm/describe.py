@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from importlib.metadata import version
 
@@ -16,7 +17,11 @@ from .targets import Target
 
 
 def manifest_of(
-    model: ImportedModel, mod: tvm.IRModule, target: Target, reports: Mapping[str, Mapping[str, object]]
+    model: ImportedModel,
+    mod: tvm.IRModule,
+    target: Target,
+    reports: Mapping[str, Mapping[str, object]],
+    precision: str = "fp32",
 ) -> Manifest:
     """The manifest of `mod`, the scheduled form of `model`; `write_artifact` adds files and hashes."""
     function = function_spec(model, mod)
@@ -28,12 +33,15 @@ def manifest_of(
         library="model.so",
         params="params.bin" if function.params else None,
     )
-    formats = reports["optimise"].get("pack_weights", {}).get("formats", {})
+    formats = Counter()
+    for step in ("quantise", "pack_weights"):
+        formats.update(reports["optimise"].get(step, {}).get("formats", {}))
     return Manifest(
         name=model.name,
         functions={"main": function},
         variants=(variant,),
-        pack_formats=formats,
+        precision=precision,
+        pack_formats=dict(formats),
         source={**model.source, "typical": model.typical},
         versions={
             "halo_tvm": __version__,

@@ -68,18 +68,32 @@ class ParamTable:
 
     def materialise(self, name: str) -> np.ndarray:
         """Read or compute one tensor; intermediate tensors are dropped as soon as they are used."""
+        return self._made(name, {})
+
+    def _made(self, name: str, held: Mapping[str, np.ndarray]) -> np.ndarray:
+        """`materialise`, but what is in `held` is there already."""
         source = self.sources.get(name)
         if source is not None:
             return source.load()
         recipe = self.recipes[name]
-        out = RECIPE_OPS[recipe.op](*(self.materialise(i) for i in recipe.inputs), **recipe.attrs)
+        inputs = (held[i] if i in held else self.materialise(i) for i in recipe.inputs)
+        out = RECIPE_OPS[recipe.op](*inputs, **recipe.attrs)
         assert out.shape == recipe.shape, f"recipe for {name} gave {out.shape}, promised {recipe.shape}"
         return np.ascontiguousarray(out, dtype=recipe.dtype)
 
     def stream(self, names: list[str]) -> Iterator[tuple[str, np.ndarray]]:
-        """Materialise `names` one after another."""
-        for name in names:
-            yield name, self.materialise(name)
+        """Materialise `names` one after another; what the next one is made of, too, is read or made once."""
+        held: dict[str, np.ndarray] = {}
+        for name, following in zip(names, [*names[1:], None]):
+            inputs, wanted = self._inputs(name), self._inputs(following)
+            held.update((i, self.materialise(i)) for i in inputs if i in wanted and i not in held)
+            out = self._made(name, held)
+            held = {key: value for key, value in {**held, name: out}.items() if key in wanted}
+            yield name, out
+
+    def _inputs(self, name: str | None) -> tuple[str, ...]:
+        recipe = self.recipes.get(name) if name else None
+        return recipe.inputs if recipe else ()
 
     def origin(self, name: str) -> tuple[str, ...]:
         """Source names that `name` is made of, in order."""
@@ -123,6 +137,40 @@ def pack_bf16(weight: np.ndarray, *, layout: str, kc: int, nr: int) -> np.ndarra
     return out
 
 
+W8_LARGEST = 127  # magnitudes of int8 without its lowest value
+_W8_TINY = np.float32(1e-30)  # least magnitude of a column: its scale is a normal float32 number
+
+
+def w8_scale(weight: np.ndarray, *, layout: str) -> np.ndarray:
+    """Largest magnitude of every column of `weight` ("kn" or "nk") over 127, [n]; NaN where that is not finite."""
+    k = 0 if layout == "kn" else 1
+    bound = np.maximum(np.maximum(weight.max(k), -weight.min(k)), _W8_TINY)
+    return np.where(np.isfinite(bound), bound / W8_LARGEST, np.float32(np.nan)).astype(np.float32)
+
+
+def w8_pack(weight: np.ndarray, scale: np.ndarray, *, layout: str, kc: int, nr: int) -> np.ndarray:
+    """weight / scale as int8 in groups of four along k, [k/kc, ceil(n/nr), kc/4, nr, 4]; padded columns are zero.
+
+    So are columns whose scale is NaN: their results are NaN by the scale.
+    """
+    kn = weight if layout == "kn" else weight.T
+    k, n = kn.shape
+    assert k % kc == 0 and kc % 4 == 0, f"chunk {kc} does not divide K = {k}, or is no multiple of 4"
+    out = np.zeros((k // kc, -(-n // nr), kc // 4, nr, 4), dtype=np.int8)
+    divisor = np.where(np.isnan(scale), np.float32(np.inf), scale)
+    for panel in range(out.shape[1]):
+        columns = slice(panel * nr, (panel + 1) * nr)
+        with np.errstate(invalid="ignore"):  # infinity over infinity
+            integers = np.rint(np.nan_to_num(kn[:, columns] / divisor[columns])).astype(np.int8)
+        out[:, panel, :, : integers.shape[1]] = integers.reshape(k // kc, kc // 4, 4, -1).swapaxes(2, 3)
+    return out
+
+
+def w8_correction(packed: np.ndarray, *, n: int, zero_point: int) -> np.ndarray:
+    """-zero_point * column sums of a weight of `w8_pack`, [n]: what the zero point of the rows adds to every sum."""
+    return (-zero_point * packed.sum((0, 2, 4), dtype=np.int32)).reshape(-1)[:n]
+
+
 def _reshape(x: np.ndarray, shape: list[int]) -> np.ndarray:
     return x.reshape(shape)
 
@@ -163,4 +211,7 @@ RECIPE_OPS: dict[str, Callable[..., np.ndarray]] = {
     "take": _take,
     "pack": pack_weight,
     "pack_bf16": pack_bf16,
+    "w8_scale": w8_scale,
+    "w8_pack": w8_pack,
+    "w8_correction": w8_correction,
 }

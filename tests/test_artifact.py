@@ -205,6 +205,13 @@ def test_round_trip(artifact: Path) -> None:
     assert leftovers(artifact.parent) == []
 
 
+def test_an_older_artifact_names_no_precision(artifact: Path) -> None:
+    write(artifact, manifest=dataclasses.replace(MANIFEST, precision="int8"))
+    assert read_manifest(artifact).precision == "int8"
+    rewrite(artifact, lambda d: {key: value for key, value in d.items() if key != "precision"})
+    assert read_manifest(artifact).precision == "fp32"
+
+
 def test_equal_input_gives_equal_bytes(tmp_path: Path) -> None:
     for name in ("a.halo", "b.halo"):
         write(tmp_path / name)

@@ -8,6 +8,7 @@ and verifies the directory. Nothing here imports TVM, torch or onnx: the deploy 
 
 from .manifest import ABI, FileEntry, FunctionSpec, Manifest, TensorSpec, Variant
 from .params_file import ParamEntry, ParamHeader, read_params_header, write_params
+from .precision import cost_of
 from .store import (
     MANIFEST_NAME,
     REFERENCE_NAME,
@@ -31,6 +32,7 @@ __all__ = [
     "TensorSpec",
     "Variant",
     "check_output_path",
+    "cost_of",
     "read_manifest",
     "read_params_header",
     "read_reference",

@@ -78,6 +78,7 @@ class Manifest:
     name: str
     functions: Mapping[str, FunctionSpec]
     variants: tuple[Variant, ...]
+    precision: str = "fp32"  # of the linears; what it costs is in `validation`
     pack_formats: Mapping[str, int] = field(default_factory=dict)
     files: Mapping[str, FileEntry] = field(default_factory=dict)
     source: Mapping[str, object] = field(default_factory=dict)
@@ -135,6 +136,7 @@ class Manifest:
             name=_text(data, "name", where),
             functions=_table(data, "functions", where, _function),
             variants=_list(data, "variants", where, _variant),
+            precision=_string(data.get("precision", "fp32"), f"{where}: precision"),  # older artifacts name none
             pack_formats=_table(data, "pack_formats", where, _count),
             files=_table(data, "files", where, _file_entry),
             source=_object(data, "source", where),

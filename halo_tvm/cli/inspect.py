@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..artifact import Manifest, TensorSpec, read_manifest
+from ..artifact import Manifest, TensorSpec, cost_of, read_manifest
 from ..config import InspectConfig
 from ._show import size, table
 
@@ -28,7 +28,7 @@ def describe(manifest: Manifest) -> str:
     """The manifest as a reader wants it; `--json` has every detail."""
     phases = manifest.reports
     sections = [
-        f"{manifest.name} (abi {manifest.abi}), from {_pairs(manifest.source)}",
+        f"{manifest.name} (abi {manifest.abi}), precision {manifest.precision}, from {_pairs(manifest.source)}",
         _functions(manifest),
         _variants(manifest),
         table(
@@ -38,6 +38,7 @@ def describe(manifest: Manifest) -> str:
         "\n".join(
             [
                 *_lifted(phases.get("lift", {})),
+                *_quantised(phases.get("optimise", {})),
                 *_fused(phases.get("optimise", {})),
                 *_scheduled(phases.get("schedule", {})),
                 *_built(phases.get("build", {})),
@@ -98,6 +99,20 @@ def _fused(report: Report) -> list[str]:
     ]
 
 
+def _quantised(report: Report) -> list[str]:
+    found = report.get("quantise")
+    if not isinstance(found, Mapping):
+        return []
+    tied = len(found.get("tied_embeddings", []))
+    kept = found.get("kept", [])
+    head = (
+        f"quantised   {found.get('linears', 0)} linears, {found.get('activations', 0)} activations"
+        + (f", {tied} tied embedding{'s' if tied > 1 else ''}" if tied else "")
+        + f"; kept in fp32: {len(kept) or 'none'}"
+    )
+    return _few(head, [f"{k['weight']}: {k['reason']}" for k in kept])
+
+
 def _scheduled(report: Report) -> list[str]:
     functions = report.get("functions", [])
     fallback = [entry for entry in functions if str(entry["rule"]).startswith("fallback")]
@@ -132,7 +147,8 @@ def _validation(report: Report | None) -> str:
         )
         for o in outputs
     ]
-    return f"validation  {'passed' if report.get('passed') else 'FAILED'}\n" + table(
+    cost = f", {cost_of(report)}" if report.get("tolerance") and outputs else ""
+    return f"validation  {'passed' if report.get('passed') else 'FAILED'}{cost}\n" + table(
         ("  case", "output", "passed", "max abs error", "bound"), [(f"  {row[0]}", *row[1:]) for row in rows]
     )
 

@@ -1,7 +1,7 @@
 """The graph passes in order: which phase each belongs to and from which opt level on it runs.
 
     -O0   only what is required to lower a model
-    -O1   recognise operators, simplify, work on weights once, work on rows, pack weights, vector mathematics
+    -O1   recognise operators, simplify, work on weights once, work on rows, quantise, pack weights, vector mathematics
     -O2   and fuse: QKV projections, element-wise neighbours
     -O3   and compute common sub-expressions once, share memory between activations
 """
@@ -19,12 +19,14 @@ from ._pass import PASSES, Context, Pass, Report, with_options
 
 @dataclass(frozen=True)
 class Step:
-    """One place in the pipeline. `level` is the lowest opt level that runs it; `off` passes run when enabled only."""
+    """One place in the pipeline. `level` is the lowest opt level that runs it; `off` passes run when enabled only,
+    and one with a `precision` at that precision only."""
 
     name: str
     level: int
     required: bool = False
     off: bool = False
+    precision: str | None = None
 
 
 LIFT = (
@@ -43,6 +45,7 @@ OPTIMISE = (
     Step("flatten_rows", 1),
     Step("simplify", 1),
     Step("dce", 1),
+    Step("quantise", 1, precision="int8"),
     Step("pack_weights", 1),
     Step("legalize", 0, required=True),
     Step("fuse", 2),
@@ -84,6 +87,17 @@ class Pipeline:
         """Whether a step of the build phase runs."""
         return any(step.name == name and self.runs(step) for step in BUILD)
 
+    def check_precision(self, precision: str) -> None:
+        """`UsageError` when a step that `precision` needs is switched off."""
+        needed = [step for step in OPTIMISE if step.precision == precision]
+        off = [step.name for step in needed if not self.runs(step)]
+        if off or precision != "fp32" and self.level < 1:
+            raise UsageError(
+                f"--precision {precision} needs opt level 1 or more and the pass {(off or ['pack_weights'])[0]}, "
+                f"found opt level {self.level} and {', '.join(sorted(self.disabled)) or 'nothing'} disabled: "
+                "raise the level, or compile with --precision fp32"
+            )
+
     def run(self, steps: tuple[Step, ...], mod: tvm.IRModule, context: Context) -> tuple[tvm.IRModule, Report]:
         """The chosen steps in order, each verified; the report maps pass names to their reports."""
         reports: Report = {}
@@ -92,6 +106,13 @@ class Pipeline:
         extra = tuple(Step(name, 0) for name in sorted(self.enabled - known)) if steps is OPTIMISE else ()
         for step in (*extra, *steps):
             if not self.runs(step):
+                continue
+            if step.precision not in (None, context.precision):
+                if step.name in self.enabled:
+                    raise UsageError(
+                        f"pass {step.name} computes in {step.precision}, found it in --enable at "
+                        f"--precision {context.precision}: choose --precision {step.precision} instead"
+                    )
                 continue
             instance: Pass = with_options(PASSES[step.name], context.overrides.passes.get(step.name, {}))
             mod, report = instance(mod, context)

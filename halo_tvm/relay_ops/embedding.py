@@ -3,16 +3,19 @@
 Shapes
     ids [...] integer   table, by `layout`:
         "nk"      [n, d]
-        "packed"  [d/kc, ceil(n/nr), kc, nr]: the packed language-model head, so tied weights are stored once
-    ->   y [..., d]
+        "packed"  [d/kc, ceil(n/nr), kc, nr], or [d/kc, ceil(n/nr), kc/g, nr, g] in groups of g: the packed
+                  language-model head, so tied weights are stored once
+    scale [n] float32 (optional): of a table of int8, which `halo.linear_w8a8` shares
+    ->   y [..., d], float32 where the table is in groups
 Computation
-    y[..., j] = table(ids[...], j)
+    y[..., j] = table(ids[...], j) * scale[ids[...]]
 Lifts
     take(table, ids, axis=0)   =>   halo.embedding(ids, table, layout="nk")
 Rejects
     table that is no function parameter of rank 2; modes that make something of an index outside the table
 Numerics
-    exact. An id outside 0..n-1 is clamped, so that no kernel reads foreign memory; the executor refuses it before.
+    exact, but for one product with the scale. An id outside 0..n-1 is clamped, so that no kernel reads foreign
+    memory; the executor refuses it before.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from tvm import relax, te
 from tvm.relax.dpl import is_op, wildcard
 
 from ..errors import NoMatch, Rejected
-from ._operator import Lift, Operator, attrs_of, clamped
+from ._operator import Lift, Operator, attrs_of, clamped, f32, same_shape
 
 
 class Embedding(Operator):
@@ -35,21 +38,37 @@ class Embedding(Operator):
     def infer_type(call: relax.Call) -> relax.TensorType:
         ids, table = call.args[0].ty, call.args[1].ty
         packed = attrs_of(call)["layout"] == "packed"
-        if table.ndim != (4 if packed else 2) or not str(ids.dtype).startswith(("int", "uint")):
+        if table.ndim not in ((4, 5) if packed else (2,)) or not str(ids.dtype).startswith(("int", "uint")):
             raise ValueError(
-                f"halo.embedding: expected integer ids and a table of rank {4 if packed else 2}, got {ids} and {table}"
+                f"halo.embedding: expected integer ids and a table of rank {'4 or 5' if packed else 2}, "
+                f"got {ids} and {table}"
             )
-        depth = table.shape.values[0] * table.shape.values[2] if packed else table.shape.values[1]
-        return relax.TensorType([*ids.shape.values, depth], table.dtype)
+        scales = [arg.ty for arg in call.args[2:]]
+        if len(scales) != (str(table.dtype) == "int8") or any(
+            str(s.dtype) != "float32" or not same_shape(s.shape.values, [attrs_of(call)["n"]]) for s in scales
+        ):
+            raise ValueError(
+                "halo.embedding: expected a scale of float32 for every row of an int8 table and of no other, "
+                f"got {table} and {scales or 'none'}"
+            )
+        if not packed:
+            return relax.TensorType([*ids.shape.values, table.shape.values[1]], table.dtype)
+        chunks, _, *inner = table.shape.values
+        depth = chunks * inner[0] * (inner[2] if table.ndim == 5 else 1)
+        return relax.TensorType([*ids.shape.values, depth], "float32" if table.ndim == 5 else table.dtype)
 
     @staticmethod
-    def compute(ids: te.Tensor, table: te.Tensor, *, layout: str, n: int) -> te.Tensor:
+    def compute(ids: te.Tensor, table: te.Tensor, *scale: te.Tensor, layout: str, n: int) -> te.Tensor:
         if layout == "packed":
-            kc, nr = int(table.shape[2]), int(table.shape[3])
+            group = int(table.shape[4]) if len(table.shape) == 5 else 1
+            kc, nr = int(table.shape[2]) * group, int(table.shape[3])
             depth = int(table.shape[0]) * kc
 
             def at(row, j):
-                return table[j // kc, row // nr, j % kc, row % nr]
+                if len(table.shape) == 4:
+                    return table[j // kc, row // nr, j % kc, row % nr]
+                value = f32(table[j // kc, row // nr, j % kc // group, row % nr, j % group])
+                return value * scale[0][row] if scale else value
 
         else:
             depth = table.shape[1]
@@ -63,12 +82,13 @@ class Embedding(Operator):
         return te.compute([*ids.shape, depth], value, name="embedding", attrs={"halo.op": "embedding"})
 
     @staticmethod
-    def reference(ids: np.ndarray, table: np.ndarray, *, layout: str, n: int) -> np.ndarray:
+    def reference(ids: np.ndarray, table: np.ndarray, *scale: np.ndarray, layout: str, n: int) -> np.ndarray:
         ids = np.clip(ids, 0, n - 1)
         if layout == "packed":
             nr = table.shape[3]
-            rows = table[:, ids // nr, :, ids % nr]  # the advanced indices move to the front: [..., d/kc, kc]
-            return rows.reshape(*ids.shape, -1)
+            rows = table[:, ids // nr, :, ids % nr]  # the advanced indices move to the front: [..., d/kc, kc(/g, g)]
+            rows = rows.reshape(*ids.shape, -1)
+            return rows * scale[0][ids][..., None] if scale else rows
         return table[ids]
 
     @staticmethod
@@ -78,7 +98,9 @@ class Embedding(Operator):
     @staticmethod
     def bytes_moved(shapes: list[tuple[int, ...]], layout: str, n: int, itemsize: int = 4) -> int:
         table = shapes[1]
-        depth = table[0] * table[2] if layout == "packed" else table[1]
+        depth = table[0] * table[2] * (table[4] if len(table) == 5 else 1) if layout == "packed" else table[1]
+        if len(shapes) == 3:
+            return int(np.prod(shapes[0])) * (8 + 5 * depth + 4)
         return int(np.prod(shapes[0])) * (8 + 2 * depth * itemsize)
 
     @staticmethod
@@ -86,9 +108,12 @@ class Embedding(Operator):
         def ids(*shape):
             return np.random.default_rng(0).integers(0, 131, shape)
 
+        signed = np.random.default_rng(1).integers(-127, 128, (2, 3, 8, 48, 4)).astype("int8")
+        packed = {"layout": "packed", "n": 131}
         return (
             {"args": [ids(2, 7), (131, 24)], "attrs": {"layout": "nk", "n": 131}},
-            {"args": [ids(5), (2, 3, 32, 48)], "attrs": {"layout": "packed", "n": 131}},
+            {"args": [ids(5), (2, 3, 32, 48)], "attrs": packed},
+            {"args": [ids(3, 4), signed, np.linspace(0.01, 0.1, 131, dtype="float32")], "attrs": packed},
             {"args": [np.array([[-1, 130, 200]]), (131, 24)], "attrs": {"layout": "nk", "n": 131}},
         )
 

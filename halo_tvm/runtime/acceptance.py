@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..artifact import update_manifest
+from ..artifact import cost_of, update_manifest
 from ..config import CompileConfig
 from ..errors import ValidationFailed
 from ..targets import can_run_here, resolve
@@ -26,5 +26,7 @@ def accept(config: CompileConfig, path: Path) -> str:
             update_manifest(path, validation=failure.report)
         raise
     update_manifest(path, validation=report)
-    worst = max(row["max_abs_error"] for row in report["outputs"])
-    return f"passed: {len(report['outputs'])} outputs in {report['cases']} cases, largest error {worst:.3g}"
+    rows = report["outputs"]
+    worst = max(row["max_abs_error"] for row in rows)
+    text = f"passed: {len(rows)} outputs in {report['cases']} cases, largest error {worst:.3g}"
+    return text if report["tolerance"] is None else f"{text}; {cost_of(report)}"

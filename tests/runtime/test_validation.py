@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tiny
 
+from halo_tvm.artifact import cost_of
 from halo_tvm.errors import InputError, UsageError, ValidationFailed
 from halo_tvm.runtime import validation
 from halo_tvm.runtime.validation import compare, validate_artifact
@@ -161,3 +164,40 @@ def _pairs() -> list[tuple[np.ndarray, np.ndarray]]:
     b = a.copy()
     b.flat[20] = np.nan
     return [*pairs, (a.astype(np.float32), b)]
+
+
+def test_a_lower_precision_has_its_own_bounds_and_says_so() -> None:
+    rng = np.random.default_rng(0)
+    expected = rng.standard_normal((20, 50))
+    off = (expected + 0.05 * rng.standard_normal(expected.shape)).astype("float32")
+
+    def checked(output: np.ndarray, precision: str) -> validation.OutputCheck:
+        return compare(output, expected, case=0, name="y", error=None, factor=1.0, precision=precision)
+
+    assert not checked(off, "fp32").passed and checked(off, "fp32").l2_bound is None
+    int8 = checked(off, "int8")
+    assert int8.passed and int8.l2_bound == 0.25 and int8.bound_from == "tolerance of int8"
+    assert not checked(off, "fp16").passed, "an error of 5 % is too much for 16 bits"
+    assert not checked((0.7 * expected).astype("float32"), "int8").passed, "no element is far off, all together are"
+    wrong = expected.astype("float32")
+    wrong[3, 4] += 3
+    assert not checked(wrong, "int8").passed, "one element is far off"
+    assert not checked(np.where(expected > 2, np.nan, off).astype("float32"), "int8").passed
+
+
+def test_indices_may_differ_more_at_a_lower_precision() -> None:
+    expected = np.arange(100)
+    flipped = np.where(expected % 20 == 0, 0, expected)  # five in a hundred, the first by chance right
+    for precision, passed in (("fp32", False), ("int8", True)):
+        check = compare(flipped, expected, case=0, name="i", error=None, factor=1.0, precision=precision)
+        assert check.passed is passed
+    wrong = np.where(expected % 5 == 0, 0, expected)
+    assert not compare(wrong, expected, case=0, name="i", error=None, factor=1.0, precision="int8").passed
+
+
+def test_the_report_names_precision_and_tolerance(tmp_path: Path) -> None:
+    report = validate_artifact(tiny.write_tiny(tmp_path / "tiny.halo", precision="int8"))
+    assert report["precision"] == "int8" and report["tolerance"] == asdict(validation.PRECISIONS["int8"])
+    assert re.fullmatch(r"int8: relative L2 error \S+ .at most 0.25., top-1 agreement 100.0%", cost_of(report))
+    report = validate_artifact(tiny.write_tiny(tmp_path / "full.halo"))
+    assert report["precision"] == "fp32" and report["tolerance"] is None

@@ -1,0 +1,17 @@
+"""What a lower precision costs, in words: for the report of a validation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+def cost_of(validation: Mapping[str, object]) -> str:
+    """The largest relative L2 error of `Manifest.validation` and its bound, the least share of equal decisions.
+
+    Only for a validation with a tolerance of its precision.
+    """
+    rows = validation["outputs"]
+    error, bound = max(float(row["relative_l2"]) for row in rows), validation["tolerance"]["relative_l2"]
+    text = f"{validation['precision']}: relative L2 error {error:.2g} (at most {bound:.2g})"
+    agreed = [row["top1"] for row in rows if row["top1"] is not None]
+    return f"{text}, top-1 agreement {min(agreed):.1%}" if agreed else text

@@ -1,0 +1,261 @@
+"""The pass `quantise`: what becomes int8, what stays and why, and that rows do not depend on their number."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pytest
+from graphs import context_of, run_module, small_model
+from tvm import relax
+
+from halo_tvm.errors import UsageError
+from halo_tvm.imported import ImportedModel, InputSpec
+from halo_tvm.interpreter import evaluate
+from halo_tvm.models._builder import ModelBuilder
+from halo_tvm.params import ParamRecipe, ParamSource, ParamTable
+from halo_tvm.passes import Context, pipeline
+from halo_tvm.passes._pass import count_calls
+from halo_tvm.passes._weights import param_names
+from halo_tvm.passes.quantise import Quantise
+from halo_tvm.passes.schedule import schedule_functions
+from halo_tvm.relay_ops import OPERATORS
+from halo_tvm.targets import Target, resolve
+
+X = (InputSpec("x", ("rows", 32), "float32"),)
+
+
+def linear(m: ModelBuilder, x: relax.Expr, name: str, n: int, *, k: int = 32, bias: bool = False) -> relax.Var:
+    args = [x, m.weight(f"{name}.weight", (k, n))] + ([m.weight(f"{name}.bias", (n,))] if bias else [])
+    return m.op("linear", *args, layout="kn", n=n)
+
+
+def quantised(model: ImportedModel, **options: object) -> tuple[relax.Function, Mapping[str, object]]:
+    context = dataclasses.replace(context_of(model), precision="int8")
+    mod, report = Quantise(**options)(model.mod, context)
+    return mod["main"], report
+
+
+def compiled(model: ImportedModel, target: Target, *, level: int = 3, **passes: object):
+    """A function of the inputs: `model` at int8, compiled in this process."""
+    context = dataclasses.replace(context_of(model, target, passes=passes), precision="int8")
+    steps = pipeline.Pipeline.of(level)
+    mod, _ = steps.run(pipeline.LIFT, model.mod, context)
+    mod, report = steps.run(pipeline.OPTIMISE, mod, context)
+    mod, _ = schedule_functions(mod, target)
+    return (lambda **inputs: run_module(mod, [inputs[s.name] for s in model.inputs], model, target)), report
+
+
+def relative_error(found: np.ndarray, expected: np.ndarray) -> float:
+    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
+
+
+# ------------------------------------------------------------------ structure
+
+
+def test_linears_of_one_input_share_its_integers() -> None:
+    def body(m: ModelBuilder) -> Mapping[str, relax.Expr]:
+        q, k, v = (linear(m, m.inputs["x"], name, 16, bias=name == "v") for name in "qkv")
+        return {"y": linear(m, m.emit(relax.op.add(q, relax.op.add(k, v))), "out", 8, k=16)}
+
+    func, report = quantised(small_model(X, body))
+    counts = count_calls(func)
+    assert counts["halo.quantize"] == 2 and counts["halo.linear_w8a8"] == 4 and "halo.linear" not in counts
+    assert report["linears"] == 4 and report["activations"] == 2 and report["kept"] == []
+    assert report["formats"] == {"i8/k4/n16": 4}
+    names = param_names(func)
+    assert "q.weight" not in names and "v.bias" in names, "the float32 weight is gone, the bias stays"
+
+
+@pytest.mark.parametrize(
+    ("k", "skip", "reason"),
+    [(30, (), "k = 30 is no multiple of 4"), (32, ("w.*",), "skip names it: w.*")],
+)
+def test_what_stays_has_its_reason(k: int, skip: tuple[str, ...], reason: str) -> None:
+    inputs = (InputSpec("x", ("rows", k), "float32"),)
+    func, report = quantised(small_model(inputs, lambda m: {"y": linear(m, m.inputs["x"], "w", 8, k=k)}), skip=skip)
+    assert count_calls(func) == {"halo.linear": 1}
+    (kept,) = report["kept"]
+    assert kept["weight"] == "w.weight" and reason in kept["reason"]
+
+
+def test_a_weight_read_in_two_layouts_stays() -> None:
+    def body(m: ModelBuilder) -> Mapping[str, relax.Expr]:
+        w = m.weight("w", (32, 32))
+        a = m.op("linear", m.inputs["x"], w, layout="kn", n=32)
+        return {"y": m.op("linear", a, w, layout="nk", n=32)}
+
+    func, report = quantised(small_model(X, body))
+    assert count_calls(func) == {"halo.linear": 2}
+    assert report["kept"] == [{"weight": "w", "reason": "its linears read it in the layouts kn, nk"}]
+
+
+def tied(table: str) -> ImportedModel:
+    def body(m: ModelBuilder) -> Mapping[str, relax.Expr]:
+        w = m.weight("wte", (131, 32))
+        rows = m.op("embedding", m.inputs["ids"], w, layout="nk", n=131)
+        return {"y": m.op("linear", rows, w, layout="nk", n=131)}
+
+    return small_model((InputSpec("ids", ("rows",), "int64"),), body)
+
+
+@pytest.mark.parametrize(("table", "stored"), [("int8", False), ("fp32", True)])
+def test_a_tied_embedding_reads_the_head_or_keeps_its_own_table(table: str, stored: bool) -> None:
+    func, report = quantised(tied(table), tied_embedding=table)
+    assert ("wte" in param_names(func)) is stored
+    assert report["tied_embeddings"] == ([] if stored else ["wte"])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"skip": ("nothing*",)},
+            "expected a linear's weight or layer for skip = 'nothing\\*', found none: .*w.weight",
+        ),
+        ({"skip": "w*"}, "expected a list of name globs as skip, found 'w\\*'"),
+        ({"tied_embedding": "int4"}, "expected tied_embedding among int8, fp32, found 'int4'"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, object], message: str) -> None:
+    model = small_model(X, lambda m: {"y": linear(m, m.inputs["x"], "w", 8)})
+    with pytest.raises(UsageError, match=message):
+        quantised(model, **options)
+
+
+def test_a_precision_whose_passes_do_not_run_is_refused() -> None:
+    for steps in (pipeline.Pipeline.of(0), pipeline.Pipeline.of(3, disable=("quantise",))):
+        with pytest.raises(UsageError, match="--precision int8 needs opt level 1 or more and the pass quantise"):
+            steps.check_precision("int8")
+        steps.check_precision("fp32")
+    model = small_model(X, lambda m: {"y": linear(m, m.inputs["x"], "w", 8)})
+    with pytest.raises(UsageError, match="pass quantise computes in int8, found it in --enable at --precision fp32"):
+        pipeline.Pipeline.of(3, enable=("quantise",)).run(pipeline.OPTIMISE, model.mod, context_of(model))
+
+
+# ------------------------------------------------------------------ numbers
+
+
+def two_layers(m: ModelBuilder) -> Mapping[str, relax.Expr]:
+    hidden = m.emit(relax.op.nn.relu(linear(m, m.inputs["x"], "up", 100, bias=True)))
+    normed = m.op("rms_norm", hidden, m.weight("norm", (100,)), eps=1e-5)
+    return {"y": linear(m, normed, "down", 50, k=100)}
+
+
+@pytest.mark.parametrize("target", ["x86:avx2", "x86:avx512-vnni"])
+def test_results_are_near_float64_and_rows_do_not_depend_on_their_number(target: str) -> None:
+    model = small_model(X, two_layers)
+    run, report = compiled(model, _here(target))
+    assert report["quantise"]["linears"] == 2
+    x = np.random.default_rng(3).standard_normal((33, 32)).astype("float32")
+    whole = run(x=x)
+    assert relative_error(whole, evaluate(model, {"x": x})["y"]) < 0.03
+    for at in (0, 7, 32):
+        np.testing.assert_array_equal(run(x=x[at : at + 1])[0], whole[at])
+    np.testing.assert_array_equal(run(x=x[5:18]), whole[5:18])
+
+
+def test_a_tied_table_of_int8_gives_its_rows() -> None:
+    model = tied("int8")
+    ids = np.array([0, 130, 7, 64])
+    run, _ = compiled(model, resolve("cpu"))
+    table = model.params.materialise("wte").astype(np.float64)
+    assert relative_error(run(ids=ids), table[ids] @ table.T) < 0.02
+    precise, _ = compiled(tied("fp32"), resolve("cpu"), quantise={"tied_embedding": "fp32"})
+    assert relative_error(precise(ids=ids), table[ids] @ table.T) < 0.02
+
+
+@pytest.mark.parametrize("target", ["x86:avx2", "x86:avx512", "x86:avx512-vnni"])
+@pytest.mark.parametrize("shape", [(7, 1), (3, 67), (64, 100), (2, 3072)])
+def test_every_instruction_set_gives_the_same_integers(target: str, shape: tuple[int, int]) -> None:
+    quantize = OPERATORS["quantize"]
+    rng = np.random.default_rng(shape[1])
+    x = (rng.standard_normal(shape) * rng.uniform(1e-3, 1e3, (shape[0], 1))).astype("float32")
+    bound = np.abs(x).max(1)
+    x[:, 0] = bound * np.float32(0.5) / np.float32(127)  # on the edge between two integers
+    expected = quantize.reference(x)
+    for result, wanted in zip(_run_quantize(x, _here(target)), expected, strict=True):
+        np.testing.assert_array_equal(result, wanted)
+
+
+def _run_quantize(x: np.ndarray, target: Target) -> list[np.ndarray]:
+    import tvm
+
+    from halo_tvm.build import BUILD_OPTIONS, lowering
+
+    builder = relax.BlockBuilder()
+    var = relax.Var("x", relax.TensorType([tvm.tirx.Var("rows", "int64"), x.shape[1]], "float32"))
+    with builder.function("main", [var]):
+        with builder.dataflow():
+            out = builder.emit_output(OPERATORS["quantize"].call(var))
+        builder.emit_func_output(out)
+    mod, _ = schedule_functions(relax.transform.LegalizeOps()(builder.get()), target)
+    with target.tvm, tvm.transform.PassContext(opt_level=3, config=BUILD_OPTIONS):
+        executable = relax.build(mod, target=target.tvm, relax_pipeline=lowering(False))
+    return [part.numpy() for part in relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(x))]
+
+
+def _here(name: str) -> Target:
+    from halo_tvm.targets import can_run_here
+
+    target = resolve(name)
+    answer = can_run_here(target)
+    if not answer:
+        pytest.skip(answer.reason)
+    return target
+
+
+# ------------------------------------------------------------------ weights
+
+
+def table_of(**weights: np.ndarray) -> tuple[ParamTable, list[str]]:
+    """Weights "kn" with the recipes of the pass, and a list of the tensors that were read."""
+    params, read = ParamTable(), []
+
+    def source(name: str, value: np.ndarray) -> Callable[[], np.ndarray]:
+        return lambda: read.append(name) or value
+
+    for name, value in weights.items():
+        k, n = value.shape
+        params.add_source(name, ParamSource(value.shape, "float32", source(name, value)))
+        params.add_recipe(ParamRecipe(f"{name}.s", "w8_scale", (name,), {"layout": "kn"}, (n,), "float32"))
+        attrs, shape = {"layout": "kn", "kc": k, "nr": 16}, (1, -(-n // 16), k // 4, 16, 4)
+        params.add_recipe(ParamRecipe(f"{name}.q", "w8_pack", (name, f"{name}.s"), attrs, shape, "int8"))
+        fields = {"n": n, "zero_point": 128}
+        params.add_recipe(ParamRecipe(f"{name}.c", "w8_correction", (f"{name}.q",), fields, (n,), "int32"))
+    return params, read
+
+
+def test_recipes_give_integers_scales_and_column_sums() -> None:
+    w = np.random.default_rng(0).standard_normal((12, 19)).astype("float32")
+    params, read = table_of(w=w)
+    made = dict(params.stream(["w.s", "w.q", "w.c"]))
+    assert read == ["w"], "what three recipes are made of is read once"
+    columns = made["w.q"].transpose(0, 2, 4, 1, 3).reshape(12, 32)
+    assert np.abs(columns).max() == 127 and (columns[:, 19:] == 0).all()
+    np.testing.assert_allclose(columns[:, :19] * made["w.s"], w, atol=0.51 * made["w.s"].max())
+    np.testing.assert_array_equal(made["w.c"], -128 * columns[:, :19].astype(np.int32).sum(0))
+    for name, value in made.items():
+        np.testing.assert_array_equal(params.materialise(name), value)
+
+
+def test_columns_of_zeros_and_of_nan() -> None:
+    w = np.ones((4, 5), np.float32)
+    w[:, 1], w[2, 2], w[1, 3] = 0, np.nan, np.inf
+    made = dict(table_of(w=w)[0].stream(["w.s", "w.q", "w.c"]))
+    np.testing.assert_array_equal(np.isnan(made["w.s"]), [False, False, True, True, False])
+    columns = made["w.q"].transpose(0, 2, 4, 1, 3).reshape(4, 16)
+    np.testing.assert_array_equal(columns[:, :5], [[127, 0, 0, 0, 127]] * 4)
+
+
+def test_no_pass_reads_a_weight() -> None:
+    params, read = table_of(w=np.ones((32, 8), np.float32))
+    builder = relax.BlockBuilder()
+    x, w = (relax.Var(n, relax.TensorType(s, "float32")) for n, s in (("x", (4, 32)), ("w", (32, 8))))
+    with builder.function("main", [x, w], attrs={"num_input": 1, "halo.params": ["w"]}):
+        with builder.dataflow():
+            y = builder.emit_output(OPERATORS["linear"].call(x, w, layout="kn", n=8))
+        builder.emit_func_output(y)
+    Quantise()(builder.get(), Context(params, resolve("cpu"), {}, {}, precision="int8"))
+    assert read == []
