@@ -54,6 +54,7 @@ OPTIMISE = (
 )
 # Decided while building, switched like passes.
 BUILD = (Step("plan_memory", 3), Step("vector_math", 1))
+_NEEDED = {"bf16": "pack_weights", "int8": "quantise"}  # precision -> the pass that makes it
 
 
 @dataclass(frozen=True)
@@ -89,11 +90,10 @@ class Pipeline:
 
     def check_precision(self, precision: str) -> None:
         """`UsageError` when a step that `precision` needs is switched off."""
-        needed = [step for step in OPTIMISE if step.precision == precision]
-        off = [step.name for step in needed if not self.runs(step)]
-        if off or precision != "fp32" and self.level < 1:
+        needed = _NEEDED.get(precision)
+        if needed and not any(step.name == needed and self.runs(step) for step in OPTIMISE):
             raise UsageError(
-                f"--precision {precision} needs opt level 1 or more and the pass {(off or ['pack_weights'])[0]}, "
+                f"--precision {precision} needs opt level 1 or more and the pass {needed}, "
                 f"found opt level {self.level} and {', '.join(sorted(self.disabled)) or 'nothing'} disabled: "
                 "raise the level, or compile with --precision fp32"
             )
