@@ -22,11 +22,12 @@ from .options import TuneOptions
 from .progress import Progress
 from .recording import Recorder
 from .runs import Run, last_unfinished, new_id
+from .search.agenda import AT_ROOFLINE, UNTESTED
 from .search.allocation import Prospect, next_task
 from .search.outcome import BUDGET, ROOFLINE, TRIALS, Confirmed
 from .search.prepare import Preparation
 from .search.roofline import headroom, read_profile, roofline_us
-from .search.rounds import AT_ROOFLINE, UNTESTED, Search
+from .search.rounds import Search
 from .task import Task, Tasks
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ class Tuner:
         begun = [t for t in self._waiting.values() if t.key in self._searches]
         for task in sorted(begun, key=self._reached_us, reverse=True):
             search = self._searches[task.key]
-            search.ended = search.ended or reason
+            search.end(reason)
             self._finish(lab, task, enter=True)
 
     @property

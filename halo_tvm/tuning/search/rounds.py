@@ -6,7 +6,6 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from ..budget import Clock
 from ..measure import protocol as p
@@ -14,24 +13,12 @@ from ..measure.lab import Failure, Lab
 from ..progress import Progress
 from ..result import TaskStage
 from ..task import Task
+from .agenda import LEAST_GAIN, Agenda, Stage
 from .board import Board
 from .confirm import confirm
 from .descent import Descent
 from .efforts import DESCENT, RANKED, Effort
-from .outcome import (
-    BUDGET,
-    MOST,
-    NO_STAGE,
-    NO_STEP,
-    PATIENCE,
-    ROOFLINE,
-    SMALL_GAIN,
-    SPACE,
-    TRIALS,
-    Confirmed,
-    Tally,
-    Trial,
-)  # fmt: skip
+from .outcome import BUDGET, MOST, ROOFLINE, TRIALS, Confirmed, Tally, Trial
 from .race import Outcome, Samples, cheap_sizes, halving, rung_s
 from .ranked import Ranked
 from .ranking import Ranking
@@ -39,24 +26,10 @@ from .records import FromRecords
 from .roofline import headroom
 
 START = "start"  # the stage of a spoiled start's own trial
-LEAST_GAIN = 0.01
-AT_ROOFLINE = 1.03
-UNTESTED = 0.1  # the gain that an unknown space may hold
-_DECAY = 0.5  # of the predicted gain with each batch that brought nothing
 _SLOWER = 1 / 3  # about the speed-up of what is not worth timing
 _HOPELESS = 0.9  # of the best so far: a first rung that shows nothing faster ends the race
 _FROM_OUTSIDE = {p.CRASH, p.TIMEOUT, p.OUT_OF_MEMORY}  # may befall whoever is measured: forgiven once in a task
 _CONFIRMED_AT_MOST = 3  # candidates that fail in the form that ships before the task gives up
-
-
-class Stage(Protocol):
-    """A part of the search that proposes candidates."""
-
-    name: str
-
-    def propose(self, board: Board, count: int) -> list[object]:
-        """Up to `count` decisions not tried yet, the most promising first; none when it has no more."""
-        ...
 
 
 class Search:
@@ -86,8 +59,9 @@ class Search:
             RANKED: Ranked(self.ranking, effort.epsilon, seed),
             DESCENT: Descent(self.board, self.ranking),
         }
-        self._stages = [made[name] for name in effort.stages if name in made]
-        self._headroom = headroom(self._default_us, roofline_us, self._weights)
+        stages = [made[name] for name in effort.stages if name in made]
+        room = headroom(self._default_us, roofline_us, self._weights)
+        self._agenda = Agenda(stages, self.board, self.ranking, effort, room)
         self._now = now
         self._ahead: dict[object, int] = {}  # ordered before the last race: decision -> id
         self._racing: list[int] = []  # the batch in work
@@ -95,16 +69,11 @@ class Search:
         self._by: dict[object, str] = {}  # decision -> the stage that proposed it
         self._cheap = cheap_sizes(self._default_us, self._weights)
         self._cheap_speedups: dict[object, float] = {}  # at those sizes
-        self._idle = 0
-        self._cycle: list[Ranked | Descent] = []  # ranking and descent, once they were through
-        self._cycle_best: object = None  # what was best when they began
-        self._fruitless = 0
         self._entered = False
         self._is_forgiven = False
         self.tally = Tally()
         self.trials: list[Trial] = []
         self.stages: dict[str, TaskStage] = {}
-        self.ended = "" if self._stages else NO_STAGE
 
     def run(self, clock: Clock, most: int | None = None) -> Confirmed | None:
         """The confirmed best of `most` candidates (it may not be faster), or None when the default was never beaten.
@@ -137,6 +106,15 @@ class Search:
         self._entered = False
 
     @property
+    def ended(self) -> str:
+        """Why the search ended: one of `outcome`; "" while it goes on."""
+        return self._agenda.ended
+
+    def end(self, reason: str) -> None:
+        """The search ends, unless it has: its best may be confirmed."""
+        self._agenda.end(reason)
+
+    @property
     def gain(self) -> float:
         """By how much what was not tried is thought to beat the best, as a logarithm; 0 when the search has ended."""
         return 0.0 if self.ended else self.expected
@@ -144,8 +122,7 @@ class Search:
     @property
     def expected(self) -> float:
         """The same, whether it has ended or not."""
-        gain = self._predicted_gain(1.0) * _DECAY**self._idle
-        return max(0.0, min(gain, self._headroom - self.board.best_log))
+        return self._agenda.gain
 
     @property
     def confirm_s(self) -> float:
@@ -155,22 +132,22 @@ class Search:
     def step(self, clock: Clock, most: int | None = None) -> bool:
         """Try one more batch; False when the search has ended. `most`: candidates that may still be tried."""
         room = min(self._effort.most - self.tally.tried - self.board.known, math.inf if most is None else most)
-        if not self.ended and room <= 0:
-            self.ended = MOST if most is None or most > 0 else TRIALS
-        if not self.ended and clock.left_s <= self.confirm_s:
-            self.ended = BUDGET
-        if not self.ended and self._headroom - self.board.best_log < math.log(AT_ROOFLINE):
-            self.ended = ROOFLINE
+        if room <= 0:
+            self.end(MOST if most is None or most > 0 else TRIALS)
+        if clock.left_s <= self.confirm_s:
+            self.end(BUDGET)
+        if self._agenda.is_at_roofline:
+            self.end(ROOFLINE)
         if self.ended:
             return False
         size = int(min(self._effort.batch, room))
-        began, stage, wanted = self._now(), self._stage(), []
+        began, stage, wanted = self._now(), self._agenda.stage, []
         while stage is not None:
             wanted = stage.propose(self.board, 2 * size)
             if wanted or self._first:
                 break
-            self._next_stage(NO_STEP if stage.name == DESCENT else SPACE)
-            stage = self._stage()
+            self._agenda.proposes_nothing()
+            stage = self._agenda.stage
         if stage is None:
             return False
         batch = self._choose(wanted, size)
@@ -208,32 +185,6 @@ class Search:
 
     # One batch
 
-    def _stage(self) -> Stage | None:
-        return self._stages[0] if self._stages else None
-
-    def _next_stage(self, reason: str) -> None:
-        """The present stage has no more to give; with the last one the search ends for `reason`.
-
-        Where descent has changed the best, or chance may find another valley, ranking and descent go round again.
-        """
-        done = self._stages.pop(0)
-        self._idle = 0
-        if done.name in (RANKED, DESCENT):
-            self._cycle.append(done)
-        if self._stages:
-            return
-        if self._cycle_best is not self.board.best:
-            self._fruitless = 0
-        else:
-            self._fruitless += 1
-        again = len(self._cycle) == 2 and bool(self.board.open.any()) and self._fruitless < self._effort.cycles
-        if again and self._predicted_gain(1.0) >= LEAST_GAIN:
-            self._cycle_best = self.board.best
-            self._stages, self._cycle = self._cycle, []
-            self._stages[-1].go_round(self.board)
-        else:
-            self.ended = reason
-
     def _forgive(self, failure: Failure) -> None:
         """The process that measures died, but no candidate is to blame: once that may have come from outside."""
         if self._is_forgiven or failure.kind not in _FROM_OUTSIDE:
@@ -261,7 +212,6 @@ class Search:
         # Over what the old best is now known to be; a change within the noise is no reason to go on.
         beaten = self.board.speedups.get(best, before)
         won = self.board.best in batch and self.board.best_speedup > (1.0 + LEAST_GAIN) * beaten
-        self._idle = 0 if won else self._idle + 1
         row = self.stages.get(name) or TaskStage(name, 0, 0, 0.0, before, before)
         self.stages[name] = replace(
             row,
@@ -270,31 +220,7 @@ class Search:
             seconds=row.seconds + self._now() - began,
             after=self.board.best_speedup,
         )
-        if self.ended:
-            return
-        if name == RANKED:
-            if self._idle >= self._effort.patience:
-                self._next_stage(PATIENCE)
-            elif self._predicted_gain(1.0) < LEAST_GAIN:
-                self._next_stage(SMALL_GAIN)
-        elif name == DESCENT and not won and self._predicted_gain(2.0) < LEAST_GAIN:
-            self._next_stage(SMALL_GAIN)
-
-    def _predicted_gain(self, doubts: float) -> float:
-        """The best score of what is not tried, with so many standard errors on top, over the best so far."""
-        scores = self.ranking.scores()
-        if scores is None:
-            return UNTESTED
-        if self._stages and isinstance(self._stages[0], Descent):
-            most = self._stages[0].most_promising(self.board)
-            if most is None:
-                return UNTESTED
-        else:
-            left = scores[self.board.open]
-            if not len(left):
-                return 0.0
-            most = float(left.max())
-        return most + doubts * self.ranking.doubt - self.board.best_log
+        self._agenda.ran(won)
 
     def _choose(self, wanted: list[object], size: int) -> list[object]:
         """The batch: what is being built already and still wanted, then the most wanted; the rest is dropped."""
@@ -390,7 +316,7 @@ class Search:
             lambda seconds: clock.left_s >= seconds, hopeless=_HOPELESS * reached,
         )  # fmt: skip
         if not outcome.samples and not outcome.failed:
-            self.ended = BUDGET
+            self.end(BUDGET)
         results: list[tuple[object, float]] = []
         for i, decision in ids.items():
             if i in outcome.failed:
