@@ -27,6 +27,7 @@ from .importers._shapes import apply_shapes, load_examples
 from .lookup import lookup_in, open_log
 from .passes import Context, Overrides, pipeline
 from .passes._weights import param_names
+from .passes.kernel_count import count_kernels, kernels_text
 from .passes.schedule import schedule_functions
 from .plugins import load_plugins
 from .targets import Target, can_build_here, check_precision, resolve
@@ -52,6 +53,7 @@ class CompileResult:
         return "\n".join([
             f"operators  {operators or 'none recognised'}",
             f"schedules  {rules}",
+            f"kernels    {kernels_text(reports['schedule']['kernels'])}",
             f"tuning     {log['hits']} of {log['hits'] + log['misses']} functions from records",
             f"seconds    {seconds}",
             f"wrote      {self.path}",
@@ -122,13 +124,14 @@ def schedule(mod: tvm.IRModule, target: Target, config: CompileConfig) -> tuple[
     log = open_log(target, config.log, config.records)
     unusable: list[str] = []
     steps = pipeline.Pipeline.of(config.level, config.enable, config.disable)
-    mod, report = schedule_functions(
+    scheduled, report = schedule_functions(
         mod, target, lookup_in(log, target, unusable.append), vector_math=steps.runs_named("vector_math")
     )
     found = {**log.report().to_plain(), "unusable": unusable}
+    kernels = count_kernels(mod).report()
     found.pop("directories")  # paths of this machine are nobody else's business
     found["reasons"] = len(found["reasons"])
-    return mod, {**report, "log": found}
+    return scheduled, {**report, "kernels": kernels, "log": found}
 
 
 def build(
