@@ -14,6 +14,7 @@ VERSION = re.search(r'^__version__ = "(.+)"$', (ROOT / "halo_tvm" / "__init__.py
 TVM = ["apache-tvm==0.27.0.post1", "apache-tvm-ffi==0.1.14.post1"]
 TORCH = "torch==2.13.0"
 NOTEBOOKS = ["matplotlib>=3.10", "nbclient>=0.10", "nbformat>=5.10", "ipykernel>=6.29"]
+PEERS = ["openvino>=2026.4,<2027", "nncf>=3.4,<4", "jax>=0.10,<0.11", "matplotlib>=3.10"]
 TORNADO = "tornado>=6.4"  # the event loop of TVM's RPC tracker
 
 setup(
@@ -45,7 +46,7 @@ setup(
         "hf": ["transformers", "tokenizers", "huggingface_hub"],
         "tensorflow": ["tensorflow"],
         "jax": ["jax"],
-        "bench": ["openvino", TORCH, "llama-cpp-python"],
+        "bench": [TORCH, *PEERS],
         "notebooks": [*NOTEBOOKS, "jupyter"],
         "rpc": [TORNADO],
         "cluster": [TORNADO],

@@ -15,13 +15,18 @@ class BenchConfig(Config):
 
     artifact: str = option(help="artifact directory", positional=True, metavar="ARTIFACT")
     vs: tuple[str, ...] = option(
-        (), "engine to compare with, e.g. onnxruntime, torch, or another artifact (repeatable)", metavar="ENGINE"
+        (),
+        "engine to compare with, e.g. onnxruntime, openvino-int8, or another artifact (repeatable)",
+        metavar="ENGINE",
     )
     reference: str | None = option(None, "the original model file, for engines that read it", metavar="FILE")
     shape: str | None = option(None, _texts.SIZES, metavar="NAME=SIZE")
     rounds: int = option(20, "interleaved rounds", metavar="N")
     threads: int | None = option(None, _texts.THREADS, metavar="N", env="threads")
     seed: int = option(0, "seed of the inputs")
+    cache: str | None = option(
+        None, "keep the files that engines read, and their errors, in DIR for the next time", metavar="DIR"
+    )
     json: str | None = option(None, _texts.JSON, metavar="FILE")
     markdown: str | None = option(None, _texts.MARKDOWN, metavar="FILE")
 

@@ -27,7 +27,7 @@ class Peer:
         self._errors = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
             list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
-            env={**os.environ, "PYTHONPATH": _search_path(), **(environment or {})},
+            env={**worker_environment(), **(environment or {})},
         )  # fmt: skip
         self._buffer = b""
 
@@ -108,10 +108,10 @@ class Peer:
         )
 
 
-def _search_path() -> str:
-    """Workers find this very package, installed or not."""
+def worker_environment() -> dict[str, str]:
+    """The environment of a worker: it finds this very package, installed or not."""
     package = str(Path(__file__).resolve().parents[2])
-    return os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])}
 
 
 def engine_command(engine: str) -> list[str]:

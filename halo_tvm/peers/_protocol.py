@@ -1,6 +1,6 @@
 """The two ends agree here: one JSON object per line; a worker answers every command it reads.
 
-    {"command": "load", "request": {...}}             ->  {"ok": true, "version": "1.31.1", "load_s": 0.8}
+    {"command": "load", "request": {...}}             ->  {"ok": true, "version": "1.31.1", "load_s": 0.8, ...}
     {"command": "time", "runs": 3, "pause_s": 0.05}   ->  {"ok": true, "milliseconds": [7.1, 7.0, 7.2]}
     {"command": "outputs", "cases": P, "path": Q}     ->  {"ok": true, "cases": 2}        (npz files)
     {"command": "memory"}                             ->  {"ok": true, "peak_rss_mib": 512.0}
@@ -42,7 +42,10 @@ class LoadRequest:
 
 
 class Engine(Protocol):
-    """One engine in its own process; a class with these four is all a new peer needs."""
+    """One engine in its own process; a class with these four is all a new peer needs.
+
+    A `note` of its own, if it has one, says after `prepare` what it found out about how it runs the model.
+    """
 
     version: str
 
@@ -94,7 +97,9 @@ class _Worker:
         if command == "load":
             return self._load(LoadRequest(**message["request"]))
         if command == "time":
-            return {"milliseconds": self._time(int(message["runs"]), float(message["pause_s"]))}
+            return {
+                "milliseconds": self._time(int(message["runs"]), float(message["pause_s"]), message.get("warm", True))
+            }
         if command == "outputs":
             return {"cases": self._outputs(str(message["cases"]), str(message["path"]))}
         if command == "memory":
@@ -106,13 +111,17 @@ class _Worker:
         self.engine.load(request)
         with np.load(request.inputs, allow_pickle=False) as inputs:
             self.run = self.engine.prepare(dict(inputs))
+        ready = time.perf_counter()
         self.run()
-        return {"version": self.engine.version, "load_s": time.perf_counter() - start}
+        end = time.perf_counter()
+        note = getattr(self.engine, "note", "")
+        return {"version": self.engine.version, "note": note, "load_s": end - start, "run_s": end - ready}
 
-    def _time(self, runs: int, pause_s: float) -> list[float]:
+    def _time(self, runs: int, pause_s: float, warm: bool) -> list[float]:
         assert self.run is not None, "time before load"
         time.sleep(pause_s)
-        self.run()
+        if warm:
+            self.run()
         samples = []
         for _ in range(runs):
             start = time.perf_counter()

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - its customary name
 
-Weights = Mapping[str, torch.Tensor]
+Weights = MutableMapping[str, torch.Tensor]
 
 
 class _Model(torch.nn.Module):
     def __init__(self, config: Mapping[str, object], weights: Weights, transposed: tuple[str, ...] = ()) -> None:
-        """`transposed`: endings of the names of weights stored [k, n]; they are turned once, to [n, k]."""
+        """Takes the tensors out of `weights`, so that none is held twice.
+
+        `transposed`: endings of the names of weights stored [k, n]; they are turned once, to [n, k].
+        """
         super().__init__()
         self.c = config
-        for name, tensor in weights.items():
+        for name in list(weights):
+            tensor = weights.pop(name)
             turned = transposed and name.endswith(transposed)
             self.register_buffer(name.replace(".", "_"), tensor.T.contiguous() if turned else tensor)
 
@@ -56,6 +60,7 @@ class GPT2(_Model):
             x = x + self.linear(self.joined(y), f"h.{i}.attn.c_proj")
             y = self.activation(self.linear(self.norm(x, f"h.{i}.ln_2"), f"h.{i}.mlp.c_fc"))
             x = x + self.linear(y, f"h.{i}.mlp.c_proj")
+        x = x[:, -1] if self.c["last_only"] else x
         return F.linear(self.norm(x, "ln_f"), self.w("wte.weight"))
 
 

@@ -14,7 +14,7 @@ from ._protocol import LoadRequest, serve
 
 
 class OnnxRuntime:
-    """CPU execution provider, sequential execution."""
+    """CPU execution provider, sequential execution. `options`: {"optimisation": "all" | "extended"}."""
 
     version = ""
 
@@ -26,7 +26,8 @@ class OnnxRuntime:
         options = ort.SessionOptions()
         options.intra_op_num_threads = request.threads
         options.inter_op_num_threads = 1
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+        level = str(request.options.get("optimisation", "all")).upper()
+        options.graph_optimization_level = getattr(ort.GraphOptimizationLevel, f"ORT_ENABLE_{level}")
         options.log_severity_level = 3
         self.version = ort.__version__
         self.session = ort.InferenceSession(request.model, options, providers=["CPUExecutionProvider"])

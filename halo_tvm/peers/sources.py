@@ -7,19 +7,27 @@ A built-in model is built again (same seed, same weights); a directory or file m
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
-from collections.abc import Mapping
+import shutil
+from collections.abc import Callable, Mapping
 from pathlib import Path
+
+import numpy as np
 
 from ..artifact import ParamHeader, write_params
 from ..errors import PeerFailed, UsageError
 from ..imported import ImportedModel
+from ._narrow import write_int8
+
+CALIBRATION_CASES = 8
 
 
 class PeerModels:
     """Writes what peers read into `directory`, each form once and only when asked for.
 
-    `reference` has passed `check_reference`.
+    `directory` may outlive this object: a form that is complete there is taken as it is (`cache_key` tells
+    models apart). `reference` has passed `check_reference`.
     """
 
     def __init__(self, source: Mapping[str, object], reference: str | None, directory: Path) -> None:
@@ -27,33 +35,70 @@ class PeerModels:
         self._reference = reference
         self._directory = directory
         self._imported: ImportedModel | None = None
-        self._written: dict[str, Path] = {}
 
     def path(self, form: str) -> Path:
         """The model as "onnx" (contrib operators: what onnxruntime runs fastest; an ONNX source as it is),
-        "onnx-plain" (standard operators), or "weights" (safetensors and a configuration)."""
-        if form not in self._written:
-            self._written[form] = self._weights() if form == "weights" else self._onnx(fused=form == "onnx")
-        return self._written[form]
-
-    def _onnx(self, fused: bool) -> Path:
-        if self._source.get("kind") == "onnx":
+        "onnx-plain" (standard operators), "weights" (safetensors and a configuration), or an int8 model:
+        "onnx-int8", "openvino-int8", "openvino-int8-static"."""
+        if form.removesuffix("-plain") == "onnx" and self._source.get("kind") == "onnx":
             return Path(str(self._reference))
+        write, name = {
+            "onnx": (self._onnx, "model.onnx"),
+            "onnx-plain": (self._onnx_plain, "model.onnx"),
+            "onnx-int8": (self._onnx_int8, "model.onnx"),
+            "openvino-int8": (self._openvino_int8, "model.xml"),
+            "openvino-int8-static": (self._openvino_int8_static, "model.xml"),
+            "weights": (self._weights, ""),
+        }[form]
+        folder = self._directory / form
+        if not folder.exists():
+            self._write_whole(write, folder, name)
+        return folder / name
+
+    def _write_whole(self, write: Callable[[Path], None], folder: Path, name: str) -> None:
+        """`folder` appears complete or not at all."""
+        temporary = folder.with_name(f".{folder.name}.tmp")
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        try:
+            write(temporary / name)
+            temporary.rename(folder)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+    def _onnx(self, path: Path) -> None:
         from ..exporters.onnx import export_onnx
 
-        path = self._directory / ("fused" if fused else "plain") / "model.onnx"
-        export_onnx(self._model(), path, fused=fused)
-        return path
+        export_onnx(self._model(), path, fused=True)
 
-    def _weights(self) -> Path:
+    def _onnx_plain(self, path: Path) -> None:
+        from ..exporters.onnx import export_onnx
+
+        export_onnx(self._model(), path, fused=False)
+
+    def _onnx_int8(self, path: Path) -> None:
+        write_int8("onnx-int8", self.path("onnx"), path)
+
+    def _openvino_int8(self, path: Path) -> None:
+        write_int8("openvino-int8", self.path("onnx-plain"), path)
+
+    def _openvino_int8_static(self, path: Path) -> None:
+        from ..reference import random_inputs
+
+        model = self._model()
+        sizes = {**{name: high for name, (_, high) in model.ranges.items()}, **model.typical}
+        cases = [random_inputs(model.inputs, sizes, seed) for seed in range(CALIBRATION_CASES)]
+        arrays = {f"case{i}.input.{name}": array for i, case in enumerate(cases) for name, array in case.items()}
+        np.savez(path.with_name("calibration.npz"), **arrays)
+        write_int8("openvino-int8-static", self.path("onnx-plain"), path, path.with_name("calibration.npz"))
+
+    def _weights(self, directory: Path) -> None:
         if self._source.get("kind") == "onnx":
             raise PeerFailed(
                 "expected a built-in model or a Hugging Face directory, found an ONNX file: use --vs onnxruntime"
             )
         model = self._model()
         family, config = _configuration(self._source, self._reference)
-        directory = self._directory / "weights"
-        directory.mkdir()
         names = list(model.params.sources)
         headers = [ParamHeader(name, model.params.shape(name), model.params.dtype(name)) for name in names]
         with (directory / "weights.safetensors").open("wb") as file:
@@ -65,12 +110,22 @@ class PeerModels:
             "inputs": [s.name for s in model.inputs],
         }
         (directory / "model.json").write_text(json.dumps(description), encoding="utf-8")
-        return directory
 
     def _model(self) -> ImportedModel:
         if self._imported is None:
             self._imported = _import(self._source, self._reference)
         return self._imported
+
+
+def cache_key(source: Mapping[str, object]) -> str:
+    """A folder's name for the files of one model: what it is made of, and for a built-in one its configuration."""
+    from ..models import PRESETS
+
+    parts: dict[str, object] = dict(source)
+    if source.get("kind") == "builtin":
+        parts["config"] = dataclasses.asdict(PRESETS[str(source["name"])][1])
+    digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+    return f"{source.get('name', source.get('kind'))}-{digest[:12]}"
 
 
 def check_reference(source: Mapping[str, object], reference: str | None) -> None:

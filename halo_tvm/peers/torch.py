@@ -15,7 +15,7 @@ INSTALL = "pip install torch --index-url https://download.pytorch.org/whl/cpu"
 
 
 class Torch:
-    """`options`: {"compile": bool}."""
+    """`options`: {"compile": bool, "autotune": bool}; autotune lets inductor time kernels of its own, too."""
 
     version = ""
 
@@ -49,6 +49,7 @@ class Torch:
             import torch._inductor.config as inductor
 
             inductor.freezing = True
+            inductor.max_autotune = bool(request.options.get("autotune"))
             self.module = torch.compile(self.module)
 
     def prepare(self, inputs: Mapping[str, np.ndarray]) -> Callable[[], None]:

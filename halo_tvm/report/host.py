@@ -15,7 +15,7 @@ NOTABLE_ISA = (
     "amx_tile", "amx_int8", "amx_bf16",
     "asimd", "asimddp", "asimdhp", "i8mm", "bf16", "sve", "sve2",
 )  # fmt: skip
-PACKAGES = ("halo-tvm", "apache-tvm", "apache-tvm-ffi", "numpy", "onnx", "onnxruntime", "torch")
+PACKAGES = ("halo-tvm", "apache-tvm", "apache-tvm-ffi", "numpy", "onnx", "onnxruntime", "torch", "openvino", "jax")
 _CPUINFO = Path("/proc/cpuinfo")
 _MEMINFO = Path("/proc/meminfo")
 

@@ -53,6 +53,8 @@ class EngineResult:
     peak_rss_mib: float | None = None
     accuracy: Accuracy | None = None
     failure: str | None = None
+    precision: str = "fp32"  # of products with weights, as it was asked for
+    note: str = ""  # what the engine itself says about how it ran
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,164 @@
+"""Engines timed in turns: each in its own process, failures kept with the engine that fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from ..errors import PeerFailed
+from ..report.schema import Accuracy, EngineResult
+from ._client import Peer
+from ._load import LoadMeter
+from ._protocol import PAUSE_S, LoadRequest, split_cases
+from .statistics import percentiles_ms, relative_l2
+
+T = TypeVar("T")
+TURN_MS = 250.0  # a turn is long enough that clock granularity and wake-up do not show
+MOST_RUNS = 20
+# An engine beyond both has one run a turn and none before it: it would keep the others waiting for minutes.
+SLOW_RATIO = 20.0
+SLOW_S = 1.0
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """An engine ready to start; `failure` says why it cannot be. `known`: its earlier errors, by version."""
+
+    name: str
+    command: Sequence[str]
+    request: LoadRequest | None
+    failure: str | None = None
+    missing: bool = False
+    precision: str = "fp32"
+    known: Mapping[str, Accuracy] = field(default_factory=dict)
+
+
+@dataclass
+class _Running:
+    """A started engine and what it has given so far."""
+
+    contestant: Contestant
+    peer: Peer | None = None
+    version: str = ""
+    note: str = ""
+    run_s: float = 0.0
+    load_s: float | None = None
+    samples: list[float] = field(default_factory=list)
+    peak_rss_mib: float | None = None
+    accuracy: Accuracy | None = None
+    failure: str | None = None
+    missing: bool = False
+
+
+def take_turns(
+    contestants: Sequence[Contestant], rounds: int, reference: Path | None, directory: Path
+) -> tuple[list[EngineResult], int, float | None]:
+    """Start all engines, time them in turns, then ask memory and accuracy.
+
+    Every round starts with the next engine (A B C, B C A, C A B, ...), so that none always follows the same other.
+
+    Returns the results, the runs per turn, and how many cores other processes kept busy meanwhile.
+
+    The first contestant is ours: its failure is raised. A peer that fails is reported and the others go on.
+    """
+    with ExitStack() as stack:
+        running = [_start(contestant, stack) for contestant in contestants]
+        _check(running)
+        first = running[0].peer.ask("time", runs=2, pause_s=PAUSE_S)["milliseconds"]
+        runs = max(1, min(MOST_RUNS, round(TURN_MS / max(first))))
+        meter = LoadMeter([engine.peer.pid for engine in running if engine.peer is not None])
+        for index in range(rounds):
+            for engine in in_turn(running, index):
+                slow = engine.run_s > max(SLOW_S, SLOW_RATIO * max(first) / 1e3)
+                _guard(engine, lambda e=engine, s=slow: e.samples.append(_turn(e.peer, 1 if s else runs, warm=not s)))
+        other = meter.other_cores()
+        for engine in running:
+            _guard(engine, lambda e=engine: _finish(e, reference, directory))
+        _check(running)
+    return [_engine_result(engine) for engine in running], runs, other
+
+
+def in_turn(engines: Sequence[T], index: int) -> Sequence[T]:
+    """`engines` in the order of round `index`: the first of one round is the last of the next."""
+    start = index % len(engines)
+    return [*engines[start:], *engines[:start]]
+
+
+def _start(contestant: Contestant, stack: ExitStack) -> _Running:
+    engine = _Running(contestant, failure=contestant.failure, missing=contestant.missing)
+    if contestant.request is not None:
+        engine.peer = stack.enter_context(Peer(contestant.name, contestant.command))
+
+        def load() -> None:
+            reply = engine.peer.ask("load", request=contestant.request.to_json())
+            engine.version, engine.note = str(reply["version"]), str(reply["note"])
+            engine.load_s, engine.run_s = float(reply["load_s"]), float(reply["run_s"])
+
+        _guard(engine, load)
+    return engine
+
+
+def _guard(engine: _Running, step: Callable[[], None]) -> None:
+    """Run one step of an engine that has not failed; a failure ends its part, its samples are void."""
+    if engine.failure is not None:
+        return
+    try:
+        step()
+    except PeerFailed as error:
+        engine.failure, engine.missing = str(error), error.missing
+        engine.samples.clear()
+        engine.peer.close()
+
+
+def _turn(peer: Peer, runs: int, *, warm: bool) -> float:
+    return float(np.median(peer.ask("time", runs=runs, pause_s=PAUSE_S, warm=warm)["milliseconds"]))
+
+
+def _finish(engine: _Running, reference: Path | None, directory: Path) -> None:
+    engine.peak_rss_mib = float(engine.peer.ask("memory")["peak_rss_mib"])
+    engine.accuracy = engine.contestant.known.get(engine.version)
+    if reference is None or engine.accuracy is not None:
+        return
+    path = directory / f"outputs-{engine.contestant.name}.npz"
+    engine.peer.ask("outputs", cases=str(reference), path=str(path))
+    with np.load(reference, allow_pickle=False) as expected, np.load(path, allow_pickle=False) as found:
+        engine.accuracy = accuracy(split_cases(expected, "output"), split_cases(found, "output"))
+
+
+def accuracy(
+    expected: Mapping[str, Mapping[str, np.ndarray]], found: Mapping[str, Mapping[str, np.ndarray]]
+) -> Accuracy:
+    """The largest errors over all cases and outputs; an output that is missing counts as infinitely wrong."""
+    absolute, relative = [0.0], [0.0]
+    for case, outputs in expected.items():
+        for name, value in outputs.items():
+            output = found.get(case, {}).get(name)
+            relative.append(float("inf") if output is None else relative_l2(output, value))
+            same = output is not None and output.shape == value.shape
+            absolute.append(float(np.abs(output.astype(np.float64) - value).max(initial=0.0)) if same else float("inf"))
+    return Accuracy(len(expected), max(absolute), max(relative))
+
+
+def _check(running: Sequence[_Running]) -> None:
+    ours, *peers = running
+    if ours.failure is not None:
+        raise PeerFailed(ours.failure)
+    if peers and all(peer.missing for peer in peers):
+        raise PeerFailed("; ".join(str(peer.failure) for peer in peers), missing=True)
+
+
+def _engine_result(engine: _Running) -> EngineResult:
+    name, precision = engine.contestant.name, engine.contestant.precision
+    if engine.failure is not None:
+        return EngineResult(name, version=engine.version, failure=engine.failure, precision=precision)
+    p10, median, p90 = percentiles_ms(engine.samples)
+    return EngineResult(
+        engine=name, version=engine.version, samples_ms=tuple(engine.samples), median_ms=median, p10_ms=p10, p90_ms=p90,
+        load_s=engine.load_s, peak_rss_mib=engine.peak_rss_mib, accuracy=engine.accuracy,
+        precision=precision, note=engine.note,
+    )  # fmt: skip
