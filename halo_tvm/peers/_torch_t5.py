@@ -15,7 +15,7 @@ class _T5(_Model):
     both_ways: bool
 
     def __init__(self, config: Mapping[str, object], weights: Weights) -> None:
-        super().__init__(config, weights)
+        super().__init__(config, dict(weights))
         names = ("shared", "encoder.embed_tokens", "decoder.embed_tokens", "lm_head")
         self.table = next((f"{name}.weight" for name in names if f"{name}.weight" in weights), "")
         table = next((tensor for name, tensor in weights.items() if "relative_attention_bias" in name), None)

@@ -53,8 +53,11 @@ class OpenVino:
 
     def outputs(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         request, names = self._compiled(inputs)
-        results = request.infer({name: np.ascontiguousarray(inputs[name]) for name in names})
-        return {name: np.array(value) for key, value in results.items() for name in key.get_names()}
+        request.infer({name: np.ascontiguousarray(inputs[name]) for name in names})
+        # By position, under every name the model gives it: compiling may merge values and lose names.
+        ports = self.core.read_model(self.path).outputs
+        arrays = [np.array(request.get_output_tensor(i).data) for i in range(len(ports))]
+        return {name: array for port, array in zip(ports, arrays, strict=True) for name in port.get_names()}
 
     def _compiled(self, inputs: Mapping[str, np.ndarray]) -> tuple[object, list[str]]:
         """A request of the model at the inputs' own sizes, and the inputs it declares."""

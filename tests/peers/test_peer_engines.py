@@ -95,6 +95,10 @@ def test_other_engines_agree_where_they_are_installed(tiny, tmp_path, engine, pa
         pytest.skip(f"{package} is not installed: pip install openvino nncf jax")
     family, models = tiny
     write_cases(models, tmp_path)
+    if engine == "jax" and family.startswith("t5"):
+        with pytest.raises(PeerFailed, match="expected a model of bert, gpt2, mlp"):
+            answer(engine, models, tmp_path)
+        return
     compare(family, {name: answer(name, models, tmp_path) for name in ("torch", engine)})
 
 
