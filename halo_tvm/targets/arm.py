@@ -29,7 +29,7 @@ ARM = TargetSpec(
             vector_registers=32,
         ),
     ),
-    rules=("flash_attention", "recurrence", "gemm", "row_reduction", "elementwise", "fallback"),
+    rules=("decode_attention", "flash_attention", "recurrence", "gemm", "row_reduction", "elementwise", "fallback"),
     runs_on=frozenset({"aarch64", "arm64"}),
     linker="aarch64-linux-gnu-g++",
     linker_package="g++-aarch64-linux-gnu",

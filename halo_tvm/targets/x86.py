@@ -44,6 +44,6 @@ X86 = TargetSpec(
             byte_dot="vpdpbusd",
         ),
     ),
-    rules=("flash_attention", "recurrence", "gemm", "row_reduction", "elementwise", "fallback"),
+    rules=("decode_attention", "flash_attention", "recurrence", "gemm", "row_reduction", "elementwise", "fallback"),
     runs_on=frozenset({"x86_64", "AMD64"}),
 )

@@ -14,6 +14,7 @@ from halo_tvm.records.home import shipped_logs
 from halo_tvm.targets import resolve
 from halo_tvm.tir_schedules import RULES
 from halo_tvm.tir_schedules._rule import check_range
+from halo_tvm.tir_schedules.decode_attention import Decision as Decode
 from halo_tvm.tir_schedules.elementwise import ElementwiseDecision
 from halo_tvm.tir_schedules.flash_attention import Decision as Attention
 from halo_tvm.tir_schedules.gemm import Decision as Gemm
@@ -26,6 +27,7 @@ GOOD = {
     "elementwise": ElementwiseDecision(16, 2, 16, 8192, 16),
     "row_reduction": RowDecision(16, 4, 16, 8192),
     "flash_attention": Attention(32, 64, 4, 4, 4, 4),
+    "decode_attention": Decode(128, 16, 64),
     "recurrence": Recurrence(4, "blocks"),
 }
 NO_FUNCTION = object()

@@ -50,7 +50,7 @@ class FlashAttention(Rule[Decision]):
 
     def default(self, func: tirx.PrimFunc, target: Target) -> Decision:
         problem = read(func)
-        lanes = _lanes(target)
+        lanes = target_lanes(target)
         if lanes == 16:
             # A narrow panel of keys wastes little on the diagonal and on short calls; a wide block of them rescales
             # seldom. Packing values costs more than it brings until rows of them are read very often.
@@ -69,19 +69,19 @@ class FlashAttention(Rule[Decision]):
     def space(self, func: tirx.PrimFunc, target: Target) -> Sequence[Decision]:
         """Register tiles of both products x blocks of queries and keys x whether values are packed."""
         first = self.default(func, target)
-        shapes = ((4, 4), (6, 4), (8, 2), (4, 2)) if _lanes(target) == 16 else ((6, 2), (4, 2), (2, 4), (3, 3))
+        shapes = ((4, 4), (6, 4), (8, 2), (4, 2)) if target_lanes(target) == 16 else ((6, 2), (4, 2), (2, 4), (3, 3))
         found = [first]
         for score, value, q, k, packed in itertools.product(
             shapes, shapes, (16, 32, 48, 64), (64, 96, 128), (True, False)
         ):
-            if k % (score[1] * _lanes(target)) == 0:
+            if k % (score[1] * target_lanes(target)) == 0:
                 found.append(Decision(q, k, *score, *value, packed))
         return tuple(dict.fromkeys(found))
 
     def estimate(
         self, func: tirx.PrimFunc, target: Target, decision: Decision, sizes: Mapping[ir.Var, int]
     ) -> float | None:
-        plan = Plan(_problem(func), decision, _lanes(target))
+        plan = Plan(_problem(func), decision, target_lanes(target))
         _check(plan)
         (b, s, *_), t = extents(func, sizes)
         return estimate(plan, b, s, t, target.cores)
@@ -91,7 +91,7 @@ class FlashAttention(Rule[Decision]):
             decision, block_q=(1, 512), block_k=(1, 512), score_rows=(1, 16), score_vectors=(1, 8),
             value_rows=(1, 16), value_vectors=(1, 8),
         )  # fmt: skip
-        plan = Plan(read(func), decision, _lanes(target))
+        plan = Plan(read(func), decision, target_lanes(target))
         _check(plan)
         text = write(plan)
         out = tvm.script.from_source(text, extra_vars={"T": script_tirx})
@@ -117,7 +117,7 @@ def _problem(func: tirx.PrimFunc) -> Problem:
     return read(func)
 
 
-def _lanes(target: Target) -> int:
+def target_lanes(target: Target) -> int:
     if target.lanes_f32 not in (8, 16):
         raise Declined(f"serves targets with 8 or 16 float32 lanes, {target.key} has {target.lanes_f32}")
     return target.lanes_f32

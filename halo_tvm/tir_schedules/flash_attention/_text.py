@@ -157,6 +157,21 @@ class Vectors:
             half //= 2
         return statements
 
+    def sums_across(self, rows: Sequence[str]) -> list[str]:
+        """Statements: lane i of the first of `lanes` vectors becomes the sum of the lanes of vector i.
+
+        Two vectors at a time: halves exchanged and added, with one vector left of two, then quarters, ...
+        """
+        lanes, statements, half = self.lanes, [], self.lanes // 2
+        while half:
+            low = [j if not j & half else lanes + j - half for j in range(lanes)]
+            high = [j + half if not j & half else lanes + j for j in range(lanes)]
+            for i in range(half):
+                a, b = rows[i], rows[i + half]
+                statements.append(f"{a} = T.Shuffle([{a}, {b}], {low}) + T.Shuffle([{a}, {b}], {high})")
+            half //= 2
+        return statements
+
     def transpose(self, rows: Sequence[str], temporary: str) -> list[str]:
         """Statements: `lanes` vectors become their transpose, by exchanging off-diagonal squares of halving size."""
         lanes, statements, half = self.lanes, [], self.lanes // 2

@@ -1,0 +1,67 @@
+"""The decision of the rule, and the sizes and names that follow from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from ..flash_attention._problem import Problem
+from ..flash_attention._text import Vectors
+
+MOST_QUERIES = 8
+
+
+@dataclass(frozen=True)
+class Decision:
+    """How the keys of one batch row are divided."""
+
+    chunk: int  # keys per step of the online softmax
+    splits: int  # most tasks per batch row
+    least_keys: int  # of a task, where there are enough: below it a task costs more than it saves
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A row is one query of one head. Rows of a KV head lie together: row = kv * group + (head % ratio) * s + i."""
+
+    problem: Problem
+    decision: Decision
+    lanes: int
+    s: int  # queries
+
+    @cached_property
+    def vectors(self) -> Vectors:
+        return Vectors(self.lanes)
+
+    @property
+    def columns(self) -> int:
+        """Vectors of a head."""
+        return self.problem.d // self.lanes
+
+    @property
+    def ratio(self) -> int:
+        """Query heads of one KV head."""
+        return self.problem.h // self.problem.h_kv
+
+    @property
+    def group(self) -> int:
+        """Rows that read one KV head."""
+        return self.ratio * self.s
+
+    @property
+    def rows(self) -> int:
+        return self.problem.h * self.s
+
+    def vector(self, name: str, row: object, column: object = 0) -> str:
+        """One vector of the scratch `name`."""
+        return f"{name}[{row}, {self.vectors.span(column)}]"
+
+    def part(self, name: str, n: str, split: str, row: object, column: object = 0) -> str:
+        """One vector of what a task leaves for the merge."""
+        return f"{name}[{n}, {split}, {row}, {self.vectors.span(column)}]"
+
+    def head_of(self, row: str) -> str:
+        return f"({row} // T.int64({self.s}))"
+
+    def query_of(self, row: str) -> str:
+        return f"({row} % T.int64({self.s}))"

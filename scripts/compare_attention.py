@@ -1,0 +1,285 @@
+"""Time attention here and in torch's scaled_dot_product_attention: one process per engine, taking turns.
+
+    python scripts/compare_attention.py --mode prefill --threads 1,2
+    python scripts/compare_attention.py --mode decode --threads 1,2
+
+Prints a Markdown table. A turn starts after a pause, because worker pools that still spin would take cores from
+whoever runs next. A number is the median over the rounds of each turn's fastest call, in microseconds; the range
+behind a ratio is that of the paired rounds (10th to 90th percentile). Decode has one query and keeps its keys in
+caches [b, t, h_kv, d]; torch has them as [b, h_kv, t, d], the layout it is fastest with. `read` is a kernel of ours
+that only reads the same two tensors, in a turn of the same rounds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+PAUSE_S = 0.05
+D = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One attention call of batch 1."""
+
+    name: str
+    s: int
+    t: int
+    h: int = 12
+    h_kv: int = 12
+    causal: bool = False
+    window: int = 0
+    key_mask: bool = False
+    bias: bool = False
+    decode: bool = False
+
+    @property
+    def pairs(self) -> int:
+        """Visible pairs of a query and a key, all heads."""
+        i, j = np.arange(self.s)[:, None] + self.t - self.s, np.arange(self.t)
+        seen = (j <= i) if self.causal else np.ones((self.s, self.t), bool)
+        return self.h * int((seen & (j > i - self.window) if self.window else seen).sum())
+
+    @property
+    def bytes(self) -> int:
+        """Of the keys and values."""
+        return 2 * 4 * self.t * self.h_kv * D
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        rng = np.random.default_rng(0)
+        found = {"q": rng.standard_normal((1, self.s, self.h, D), dtype=np.float32)}
+        found |= {n: rng.standard_normal((1, self.t, self.h_kv, D), dtype=np.float32) for n in ("k", "v")}
+        if self.key_mask:
+            found["key_mask"] = np.arange(self.t)[None] < self.t - self.t // 8
+        if self.bias:
+            found["bias"] = rng.standard_normal((1, self.h, self.s, self.t), dtype=np.float32)
+        if self.decode:
+            found["lengths"] = np.array([self.t], "int32")
+        return found
+
+
+def prefill_cases(lengths: list[int]) -> list[Case]:
+    kinds: dict[str, Mapping[str, object]] = {
+        "causal": {"causal": True},
+        "not causal": {},
+        "key mask": {"key_mask": True},
+        "causal, window 256": {"causal": True, "window": 256},
+        "bias": {"bias": True},
+        "causal, 4 KV heads": {"causal": True, "h_kv": 4},
+    }
+    return [Case(name, s, s, **kind) for name, kind in kinds.items() for s in lengths]
+
+
+def decode_cases(lengths: list[int]) -> list[Case]:
+    return [
+        Case(name, 1, t, h_kv=h_kv, causal=True, decode=True)
+        for name, h_kv in (("12 heads", 12), ("12 heads, 4 KV heads", 4))
+        for t in lengths
+    ]
+
+
+def halo(case: Case) -> Callable[[], object]:
+    """Compiled as a model with symbolic lengths is; decode knows that there is one query."""
+    import tvm
+    from tvm import relax, tirx
+
+    from halo_tvm.passes.schedule import rule_for, scheduled_by
+    from halo_tvm.relay_ops import OPERATORS
+    from halo_tvm.targets import resolve
+
+    arrays = case.arrays()
+    s, t = tirx.Var("s", "int64"), tirx.Var("t", "int64")
+    s, t = (1, t) if case.decode else (s, s)
+    shapes = {
+        "q": (1, s, case.h, D), "k": (1, t, case.h_kv, D), "v": (1, t, case.h_kv, D),
+        "key_mask": (1, t), "bias": (1, case.h, s, t), "lengths": (1,),
+    }  # fmt: skip
+    variables = [relax.Var(name, relax.TensorType(shapes[name], str(x.dtype))) for name, x in arrays.items()]
+    extras = {f"has_{name}": True for name in list(arrays)[3:]}
+    call = OPERATORS["attention"].call(
+        *variables, num_heads=case.h, num_kv_heads=case.h_kv, head_dim=D, scale=D**-0.5,
+        causal=case.causal, window=case.window, **extras,
+    )  # fmt: skip
+    builder = relax.BlockBuilder()
+    with builder.function("main", variables):
+        builder.emit_func_output(builder.emit(call))
+    mod = relax.transform.LegalizeOps()(builder.get())
+    (func,) = (f for f in mod.functions.values() if isinstance(f, tirx.PrimFunc))
+    target = resolve("cpu")
+    choice = rule_for(func, target)
+    decision = dataclasses.replace(choice.decision, **json.loads(os.environ.get("HALO_DECISION", "{}")))
+    func = scheduled_by(choice.rule, func, target, decision).with_attr("global_symbol", "main")
+    with tvm.transform.PassContext(config={"s_tir.LoopPartition": {"partition_const_loop": True}}):
+        run = tvm.compile(tvm.IRModule({"main": func}), target=target.tvm)["main"]
+    tensors = [tvm.runtime.tensor(x) for x in arrays.values()]
+    out = tvm.runtime.empty(arrays["q"].shape, "float32")
+    return lambda: run(*tensors, out)
+
+
+def torch_sdpa(case: Case) -> Callable[[], object]:
+    import torch
+
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    torch.set_grad_enabled(False)
+    arrays = case.arrays()
+    q, k, v = (torch.from_numpy(arrays[n]).transpose(1, 2) for n in ("q", "k", "v"))
+    if case.decode:
+        q, k, v = (x.contiguous() for x in (q, k, v))
+    mask = None
+    if case.key_mask:
+        mask = torch.from_numpy(arrays["key_mask"])[:, None, None]
+    if case.bias:
+        mask = torch.from_numpy(arrays["bias"])
+    if case.window:
+        i, j = torch.arange(case.s)[:, None], torch.arange(case.t)
+        mask = (j <= i) & (j > i - case.window)
+    causal = case.causal and mask is None and not case.decode  # one query sees every key
+    attend = torch.nn.functional.scaled_dot_product_attention
+    grouped = case.h != case.h_kv
+    return lambda: attend(q, k, v, attn_mask=mask, is_causal=causal, enable_gqa=grouped)
+
+
+_READ = """
+@T.prim_func(s_tir=True)
+def main(p_k: T.handle, p_v: T.handle, p_out: T.handle):
+    T.func_attr({"global_symbol": "main", "tirx.noalias": True})
+    n = T.int64()
+    k = T.match_buffer(p_k, (n,), "float32")
+    v = T.match_buffer(p_v, (n,), "float32")
+    out = T.match_buffer(p_out, (64, 16), "float32")
+    for task in T.parallel(32):
+        with T.sblock("read"):
+            T.reads()
+            T.writes()
+            sums = T.alloc_buffer((8,), "float32x16")
+            for u in T.unroll(8):
+                sums[u] = T.broadcast(T.float32(0), 16)
+            for i in T.serial(n // T.int64(4096)):
+                for u in T.unroll(8):
+                    sums[u] = sums[u] + k[T.ramp(T.int64(task) * (n // T.int64(32)) + i * T.int64(128) + u * 16, 1, 16)]
+            for i in T.serial(n // T.int64(4096)):
+                for u in T.unroll(8):
+                    sums[u] = sums[u] + v[T.ramp(T.int64(task) * (n // T.int64(32)) + i * T.int64(128) + u * 16, 1, 16)]
+            for u in T.unroll(7):
+                sums[0] = sums[0] + sums[u + 1]
+            out[task, T.ramp(0, 1, 16)] = sums[0]
+"""
+
+
+def read(case: Case) -> Callable[[], object]:
+    import tvm
+    from tvm.script import tirx as script_tirx
+
+    from halo_tvm.targets import resolve
+
+    func = tvm.script.from_source(_READ, extra_vars={"T": script_tirx})
+    run = tvm.compile(tvm.IRModule({"main": func}), target=resolve("cpu").tvm)["main"]
+    arrays = case.arrays()
+    k, v = (tvm.runtime.tensor(arrays[n].reshape(-1)) for n in ("k", "v"))
+    out = tvm.runtime.empty((64, 16), "float32")
+    return lambda: run(k, v, out)
+
+
+ENGINES = {"halo_tvm": halo, "torch": torch_sdpa, "read": read}
+
+
+def work(engine: str) -> None:
+    """Worker: reads {"case", "seconds"} lines, answers with the fastest call of the turn in seconds."""
+    calls: dict[str, Callable[[], object]] = {}
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    for line in sys.stdin:
+        request = json.loads(line)
+        key = json.dumps(request["case"])
+        if key not in calls:
+            calls.clear()
+            calls[key] = ENGINES[engine](Case(**request["case"]))
+        call = calls[key]
+        time.sleep(PAUSE_S)
+        call()
+        best, end = float("inf"), time.perf_counter() + request["seconds"]
+        while best == float("inf") or time.perf_counter() < end:
+            start = time.perf_counter()
+            call()
+            best = min(best, time.perf_counter() - start)
+        sys.stdout.write(f"{best}\n")
+        sys.stdout.flush()
+
+
+def compare(cases: list[Case], engines: list[str], threads: int, rounds: int, seconds: float) -> None:
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "TVM_NUM_THREADS": str(threads)}
+    workers = {
+        engine: subprocess.Popen(
+            [sys.executable, __file__, "--worker", engine],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
+        )
+        for engine in engines
+    }  # fmt: skip
+    for worker in workers.values():
+        assert worker.stdout.readline() == "ready\n", "a worker did not start"
+    for case in cases:
+        times: dict[str, list[float]] = {engine: [] for engine in engines}
+        for turn in range(rounds + 1):
+            for engine, worker in workers.items():
+                request = {"case": dataclasses.asdict(case), "seconds": seconds if turn else 0.0}
+                worker.stdin.write(json.dumps(request) + "\n")
+                worker.stdin.flush()
+                answer = worker.stdout.readline()
+                assert answer, f"{engine} ended at {case}"
+                if turn:  # the first turn compiles
+                    times[engine].append(float(answer) * 1e6)
+        print(row(case, threads, {engine: np.array(t) for engine, t in times.items()}), flush=True)
+    for worker in workers.values():
+        worker.stdin.close()
+        worker.wait()
+
+
+def row(case: Case, threads: int, us: Mapping[str, np.ndarray]) -> str:
+    ours, ratios = float(np.median(us["halo_tvm"])), us["torch"] / us["halo_tvm"]
+    low, high = np.percentile(ratios, [10, 90])
+    cells = [threads, case.name, case.t, f"{ours:.0f}", f"{np.median(us['torch']):.0f}"]
+    cells += [f"{np.median(ratios):.2f} ({low:.2f} to {high:.2f})"]
+    if "read" in us:
+        cells += [f"{case.bytes / ours / 1e3:.1f}", f"{np.median(us['read'] / us['halo_tvm']):.2f}"]
+    else:
+        cells += [f"{4e-3 * D * case.pairs / ours:.0f}"]
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--mode", choices=("prefill", "decode"), default="prefill")
+    parser.add_argument("--threads", default="1,2")
+    parser.add_argument("--lengths", help="keys; default 512,1024,2048, for decode 128,256,...,8192")
+    parser.add_argument("--only", help="cases of this name")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--seconds", type=float, default=0.03, help="per turn")
+    parser.add_argument("--worker", choices=ENGINES, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        work(options.worker)
+        return
+    decode = options.mode == "decode"
+    standard = [128 << i for i in range(7)] if decode else [512, 1024, 2048]
+    lengths = [int(x) for x in options.lengths.split(",")] if options.lengths else standard
+    cases = decode_cases(lengths) if decode else prefill_cases(lengths)
+    cases = [case for case in cases if options.only in (None, case.name)]
+    last = ["GB/s", "of a read kernel"] if decode else ["GFLOP/s"]
+    head = ["threads", "case", "keys", "halo_tvm us", "torch us", "torch / halo_tvm", *last]
+    print("| " + " | ".join(head) + " |\n|" + "---|" * len(head))
+    for threads in options.threads.split(","):
+        compare(cases, ["halo_tvm", "torch", *(["read"] if decode else [])], int(threads), options.rounds,
+                options.seconds)  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
