@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from ..flash_attention._pack import key_at, query_at, value_at
 from ..flash_attention._problem import locate_keys
+from ..flash_attention._softmax import START
 from ..flash_attention._text import LOG2_E, Source, i64
 from ._plan import Plan
-from ._softmax import START, softmax
+from ._softmax import softmax
 
 PARTS = ("part_mixed", "part_peaks", "part_totals")
 _TALL = 4  # rows of a register tile of the values
