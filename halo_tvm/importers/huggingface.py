@@ -24,9 +24,7 @@ _HUB_SECONDS = 5.0
 _CONFIG_LIMIT = 4 << 20  # a config.json or an index of a real model is far smaller
 
 
-def import_directory(
-    path: Path, sizes: Mapping[str, tuple[int, ...]] | None = None, part: str = ""
-) -> ImportedModel:
+def import_directory(path: Path, sizes: Mapping[str, tuple[int, ...]] | None = None, part: str = "") -> ImportedModel:
     """Read the model in directory `path`; `UnsupportedModel` when neither a definition nor transformers serves it.
 
     `sizes` of inputs by name decide what an export fixes and a configuration may leave open: height and width.
@@ -74,12 +72,16 @@ def import_hub(name: str, part: str = "") -> ImportedModel:
         raise MissingPackage("huggingface_hub", f"the hub's model {name}", "pip install huggingface_hub") from missing
     wanted = ["config.json", "*.safetensors", "*.safetensors.index.json"]
     try:
-        return import_directory(Path(hub.snapshot_download(name, allow_patterns=wanted, local_files_only=True)), part=part)
+        return import_directory(
+            Path(hub.snapshot_download(name, allow_patterns=wanted, local_files_only=True)), part=part
+        )
     except LocalEntryNotFoundError:
         pass  # not in the cache
     try:
         hub.HfApi().model_info(name, timeout=_HUB_SECONDS)  # one question, before a download that would try again
-        return import_directory(Path(hub.snapshot_download(name, allow_patterns=wanted, etag_timeout=_HUB_SECONDS)), part=part)
+        return import_directory(
+            Path(hub.snapshot_download(name, allow_patterns=wanted, etag_timeout=_HUB_SECONDS)), part=part
+        )
     except (OfflineModeIsEnabled, HfHubHTTPError, LocalEntryNotFoundError, OSError) as reason:
         line = next((t for t in str(reason).strip().splitlines() if t.strip()), type(reason).__name__)
         raise EnvironmentProblem(

@@ -48,7 +48,9 @@ class HoistWeights(Pass):
             attrs = step(binding.value) if None not in weights and _static(binding.var.ty) else None
             if attrs is None:
                 continue
-            hoisted[binding.var] = _derive(editor, _RECIPES.get(name, name.rpartition(".")[2]), weights, binding.var.ty, attrs)
+            hoisted[binding.var] = _derive(
+                editor, _RECIPES.get(name, name.rpartition(".")[2]), weights, binding.var.ty, attrs
+            )
             counts[name.removeprefix("relax.")] = counts.get(name.removeprefix("relax."), 0) + 1
         if not hoisted:
             return mod, {"hoisted": counts}
