@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
 """The benchmark suite: compile, time against peers, write JSON, regenerate the README's table from it.
 
-    python scripts/bench.py                                   # everything, 1 and 2 threads: docs/benchmarks.json
-    python scripts/bench.py --only mlp --threads 1 --rounds 40
-    python scripts/bench.py --no-run --update-readme          # only the table, from the JSON that is there
+    python scripts/bench.py --cache build/bench --prepare           # compile all models, make the peers' files
+    python scripts/bench.py --cache build/bench --quick --fresh     # 6 rounds at two threads: docs/benchmarks.json
+    python scripts/bench.py --cache build/bench --resume            # what is not in the results yet
+    python scripts/bench.py --only mlp --precision fp32 --threads 1 --rounds 40
+    python scripts/bench.py --no-run --update-readme                # only the tables, from the JSON that is there
+    python scripts/bench.py --cache build/bench --ablation          # docs/ablation.json and docs/ablation.md
 
 Every number goes through `halo_tvm.benchmark`, as `halo-tvm bench` does: engines in their own
-processes, in turns. An entry that fails is reported and the others go on.
+processes, in turns. Results are written after every row; a row that fails or is refused is kept with
+its reason and the others go on. `_suite.py` has the rows.
 """
 
 from __future__ import annotations
@@ -16,46 +20,42 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
+for _folder in (ROOT, ROOT / "scripts"):
+    if str(_folder) not in sys.path:
+        sys.path.insert(0, str(_folder))
 
-from halo_tvm.config import BenchConfig, CompileConfig  # noqa: E402 - the checkout comes first
+import _ablation  # noqa: E402 - the checkout comes first
+from _suite import SUITE, Row, cells  # noqa: E402
+from _suite_table import every_peer, plot, summary_table  # noqa: E402
+
+from halo_tvm.config import PRECISIONS, BenchConfig, CompileConfig, parse_sizes  # noqa: E402
 from halo_tvm.errors import HaloError, UsageError  # noqa: E402
-from halo_tvm.report import markdown, schema, terminal  # noqa: E402
-from halo_tvm.report._tables import DISTURBED_CORES  # noqa: E402
-from halo_tvm.report.schema import BenchResult, Comparison, EngineResult  # noqa: E402
+from halo_tvm.report import schema, terminal  # noqa: E402
+from halo_tvm.report.host import describe_host  # noqa: E402
+from halo_tvm.report.schema import BenchResult, SkippedResult  # noqa: E402
 
 BEGIN, END = "<!-- benchmarks: written by scripts/bench.py -->", "<!-- end of benchmarks -->"
 RESULTS = ROOT / "docs" / "benchmarks.json"
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One line of the suite: a model and the sizes it is timed at."""
-
-    name: str
-    model: str
-    shape: str
-
-
-SUITE = (
-    Entry("gpt2 prefill", "gpt2", "batch=1,sequence=128"),
-    Entry("bert-base", "bert-base", "batch=1,sequence=128"),
-    Entry("mlp", "mlp", "batch=256"),
-)
+Measured = BenchResult | SkippedResult
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
+    failures = 0
     try:
-        failures = _run(options) if options.run else 0
+        if options.run:
+            with tempfile.TemporaryDirectory(prefix="halo-suite-") as temporary:
+                options.cache = options.cache or Path(temporary)
+                failures = (_run_ablation if options.ablation else _prepare if options.prepare else _run)(options)
         if options.update_readme:
             update_readme(options.readme, read_results(options.json))
+        if options.plot:
+            plot(read_results(options.json), options.plot)
     except HaloError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
@@ -65,50 +65,154 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     cores = len(os.sched_getaffinity(0))
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", nargs="*", choices=[e.model for e in SUITE], help="models to run (default: all)")
-    parser.add_argument("--threads", nargs="*", type=int, default=[n for n in (1, 2) if n <= cores])
-    parser.add_argument("--vs", nargs="*", default=["onnxruntime"], help="peers, e.g. onnxruntime torch torch-compile")
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--artifacts", type=Path, help="keep and reuse compiled artifacts there (default: a temporary directory)")
-    parser.add_argument("--json", type=Path, default=RESULTS, help="results file")
-    parser.add_argument("--readme", type=Path, default=ROOT / "README.md")
-    parser.add_argument("--update-readme", action="store_true", help="rewrite the README's table from the results file")
-    parser.add_argument("--no-run", dest="run", action="store_false", help="measure nothing")
+    add = parser.add_argument
+    add("--only", nargs="*", choices=sorted({row.model for row in SUITE}), help="models to run (default: all)")
+    add("--precision", nargs="*", choices=PRECISIONS, help="default: those of each row")
+    add("--threads", nargs="*", type=int, default=[n for n in (1, 2) if n <= cores])
+    add("--vs", nargs="*", help="peers (default: those of the precision, see scripts/_suite.py)")
+    add("--rounds", type=int, default=20)
+    add("--quick", action="store_true", help="6 rounds, at two threads only")
+    add("--minutes", type=float, default=float("inf"), help="begin no row after that many")
+    add("--cache", type=Path, help="keep artifacts and peers' files there (default: a temporary directory)")
+    add("--prepare", action="store_true", help="fill --cache: compile again, make files, run every engine once")
+    add("--resume", action="store_true", help="leave out what the results file has already")
+    add("--fresh", action="store_true", help="forget what the results file has")
+    add("--ablation", action="store_true", help="parts of the compiler left out, one at a time")
+    add("--json", type=Path, default=RESULTS, help="results file")
+    add("--plot", type=Path, help="write a bar chart there, e.g. docs/benchmarks.svg; needs matplotlib")
+    add("--readme", type=Path, default=ROOT / "README.md")
+    add("--update-readme", action="store_true", help="rewrite the tables of README and docs from the results file")
+    add("--no-run", dest="run", action="store_false", help="measure nothing")
     return parser
+
+
+def _cells(options: argparse.Namespace) -> list[tuple[Row, str, int]]:
+    threads = (2,) if options.quick else tuple(options.threads)
+    only = tuple(options.only) if options.only else None
+    return list(cells(only, tuple(options.precision) if options.precision else None, threads))
+
+
+def _artifact(options: argparse.Namespace, row: Row, precision: str) -> Path:
+    return options.cache / "artifacts" / f"{row.model}-{precision}.halo"
+
+
+def _compiled(options: argparse.Namespace, row: Row, precision: str) -> Path:
+    import halo_tvm
+
+    path = _artifact(options, row, precision)
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        config = CompileConfig(model=row.model, output=str(path), precision=precision)
+        print(halo_tvm.compile_model(config), flush=True)
+    return path
+
+
+def _config(options: argparse.Namespace, row: Row, precision: str, threads: int) -> BenchConfig:
+    return BenchConfig(
+        artifact=str(_compiled(options, row, precision)), shape=row.shape, threads=threads,
+        vs=tuple(options.vs) if options.vs is not None else row.peers(precision),
+        rounds=6 if options.quick else options.rounds, cache=str(options.cache / "peers"),
+    )  # fmt: skip
+
+
+def _prepare(options: argparse.Namespace) -> int:
+    """Compile everything again, write the peers' files and run each engine once: what measuring need not wait for."""
+    import shutil
+
+    import halo_tvm
+
+    failures, threads = 0, max(options.threads)
+    options.rounds, options.quick = 1, False
+    options.threads = [threads]
+    todo = _cells(options)
+    for path in {_artifact(options, row, precision) for row, precision, _ in todo}:
+        shutil.rmtree(path, ignore_errors=True)
+    for row, precision, _ in todo:
+        failures += _attempt(
+            f"{row.model} {row.shape} {precision}",
+            lambda r=row, p=precision: print(terminal.render(halo_tvm.benchmark(_config(options, r, p, threads)))),
+        )
+    return failures
+
+
+def _attempt(name: str, step: Callable[[], None]) -> int:
+    """1 when the step fails with a reason, which is said."""
+    try:
+        step()
+    except HaloError as error:
+        print(f"{name} failed: {error}", file=sys.stderr, flush=True)
+        return 1
+    return 0
 
 
 def _run(options: argparse.Namespace) -> int:
     """Run the suite; results already in the file are replaced where measured again. Returns the number of failures."""
     import halo_tvm
 
-    results = {_key(r): r for r in read_results(options.json)} if options.json.exists() else {}
-    failures = 0
-    with tempfile.TemporaryDirectory(prefix="halo-suite-") as temporary:
-        folder = options.artifacts or Path(temporary)
-        for entry in (e for e in SUITE if not options.only or e.model in options.only):
-            artifact = folder / f"{entry.model}.halo"
-            try:
-                if not artifact.exists():
-                    halo_tvm.compile_model(CompileConfig(model=entry.model, output=str(artifact)))
-                for threads in options.threads:
-                    config = BenchConfig(
-                        artifact=str(artifact), vs=tuple(options.vs), shape=entry.shape, rounds=options.rounds, threads=threads
-                    )
-                    result = halo_tvm.benchmark(config)
-                    results[_key(result)] = result
-                    print(terminal.render(result), flush=True)
-                    write_results(options.json, list(results.values()))
-            except HaloError as error:
-                failures += 1
-                print(f"{entry.name} failed: {error}", file=sys.stderr)
+    known = [] if options.fresh or not options.json.exists() else read_results(options.json)
+    results = {_key(r): r for r in known}
+    started, failures = time.monotonic(), 0
+    for row, precision, threads in _cells(options):
+        key = (row.model, _sizes(row), threads, precision)
+        if options.resume and any(_matches(key, r) for r in results.values()):
+            continue
+        if time.monotonic() - started > 60 * options.minutes:
+            print("the time given is over; --resume goes on", file=sys.stderr)
+            break
+        try:
+            result: Measured = halo_tvm.benchmark(_config(options, row, precision, threads))
+        except HaloError as error:
+            failures += 1
+            shapes = {"sizes": _sizes(row)}
+            result = SkippedResult(row.model, shapes, threads, precision, describe_host(), str(error))
+        results = {k: r for k, r in results.items() if not _matches(key, r)} | {_key(result): result}
+        print(terminal.render(result), flush=True)
+        write_results(options.json, list(results.values()))
     return failures
 
 
-def _key(result: BenchResult) -> tuple[object, ...]:
-    return result.model, tuple(sorted(result.inputs.items())), result.threads
+def _run_ablation(options: argparse.Namespace) -> int:
+    """Compile what is missing, time it unless --prepare, and write docs/ablation.json and its table."""
+    import halo_tvm
+
+    failures, results = 0, []
+    threads, rounds = max(options.threads), 6 if options.quick else options.rounds
+    models = [m for m in _ablation.MODELS if not options.only or m in options.only]
+    for model in models:
+        for variant in (_ablation.WHOLE, *_ablation.VARIANTS):
+            if not _ablation.artifact(options.cache, model, variant).exists():
+                config = _ablation.compile_config(options.cache, model, variant)
+                failures += _attempt(f"{model} {variant.name}", lambda c=config: print(halo_tvm.compile_model(c)))
+    if options.prepare:
+        return failures
+    path = options.json.with_name("ablation.json")
+    for model in models:
+        result = halo_tvm.benchmark(_ablation.bench_config(options.cache, model, threads, rounds))
+        print(terminal.render(result), flush=True)
+        results.append(result)
+        write_results(path, results)
+    text = _ablation.table(options.cache, results)
+    path.with_suffix(".md").write_text(f"# What each part is worth\n\n{text}", encoding="utf-8")
+    print(text)
+    return failures
 
 
-def write_results(path: Path, results: Sequence[BenchResult]) -> None:
+def _sizes(row: Row) -> tuple[int, ...]:
+    return tuple(parse_sizes(row.shape).values())
+
+
+def _key(result: Measured) -> tuple[object, ...]:
+    return result.model, tuple(sorted(result.inputs.items())), result.threads, result.precision
+
+
+def _matches(key: tuple[object, ...], result: Measured) -> bool:
+    """Whether `result` is of the row's model, sizes, threads and precision."""
+    model, sizes, threads, precision = key
+    first = tuple(next(iter(result.inputs.values()), ()))[: len(sizes)]
+    return (result.model, first, result.threads, result.precision) == (model, sizes, threads, precision)
+
+
+def write_results(path: Path, results: Sequence[Measured]) -> None:
     """Write all results whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.tmp")
@@ -116,7 +220,7 @@ def write_results(path: Path, results: Sequence[BenchResult]) -> None:
     temporary.replace(path)
 
 
-def read_results(path: Path) -> list[BenchResult]:
+def read_results(path: Path) -> list[Measured]:
     """The results in `path`; `UsageError` when there are none."""
     if not path.is_file():
         raise UsageError(f"expected results at {path}, found none: run this script without --no-run first")
@@ -125,53 +229,28 @@ def read_results(path: Path) -> list[BenchResult]:
     except ValueError as error:
         raise UsageError(f"expected JSON at {path}, found {error}: delete it and measure again") from None
     results = [schema.from_json(item) for item in data]
-    return [r for r in results if isinstance(r, BenchResult)]
+    return [r for r in results if isinstance(r, Measured)]
 
 
-def readme_table(results: Sequence[BenchResult]) -> str:
-    """One line per model, thread count and peer; a loss is written as one."""
-    rows = []
-    for result in results:
-        ours, *peers = result.engines
-        ratios = {c.peer: c for c in result.comparisons}
-        sizes = "x".join(map(str, next(iter(result.inputs.values()))))
-        for peer in peers:
-            cells = (f"{result.model} {sizes}", str(result.threads), _time(ours), peer.engine, _time(peer))
-            rows.append((*cells, _ratio(ratios.get(peer.engine)), f"{_error(ours)} / {_error(peer)}"))
-    header = ("model", "threads", "halo_tvm ms", "peer", "peer ms", "peer time / ours", "error ours / peer")
-    host = results[0].host
-    versions = ", ".join(f"{name} {host.packages[name]}" for name in ("apache-tvm", "onnxruntime", "torch") if name in host.packages)
-    where = f"\nMeasured on {host.cpu}, {host.cores} cores; {versions}. Median of rounds in turns, each engine in its own process; "
-    busy = max((r.other_cores or 0.0) for r in results)
-    disturbed = f" **Other processes kept up to {busy:.1f} cores busy meanwhile: repeat on an idle machine.**" if busy >= DISTURBED_CORES else ""
-    return markdown.table(header, rows) + where + f"ratio with its 90 % interval; relative L2 error against float64.{disturbed}\n"
+def update_readme(readme: Path, results: Sequence[Measured]) -> None:
+    """Replace what stands between the two marker comments, and docs/benchmarks-peers.md beside it.
 
-
-def _time(engine: EngineResult) -> str:
-    return "failed" if engine.median_ms is None else f"{engine.median_ms:.1f}"
-
-
-def _error(engine: EngineResult) -> str:
-    return f"{engine.accuracy.relative_l2:.0e}" if engine.accuracy else "-"
-
-
-def _ratio(comparison: Comparison | None) -> str:
-    if comparison is None:
-        return "-"
-    interval = comparison.paired
-    return f"{interval.value:.2f} ({interval.low:.2f} to {interval.high:.2f}), {comparison.verdict}"
-
-
-def update_readme(readme: Path, results: Sequence[BenchResult]) -> None:
-    """Replace what stands between the two marker comments; `UsageError` when they are not there once each."""
+    `UsageError` when the markers are not there once each.
+    """
     if not results:
         raise UsageError("expected at least one benchmark result, found none: run this script without --no-run first")
     text = readme.read_text(encoding="utf-8")
     if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
-        raise UsageError(f"expected the lines {BEGIN!r} and {END!r} once each in {readme.name}, in this order: add them where the table belongs")
+        raise UsageError(
+            f"expected the lines {BEGIN!r} and {END!r} once each in {readme.name}, in this order: "
+            "add them where the table belongs"
+        )
     head, rest = text.split(BEGIN)
     tail = rest.split(END)[1]
-    readme.write_text(f"{head}{BEGIN}\n\n{readme_table(results)}\n{END}{tail}", encoding="utf-8")
+    readme.write_text(f"{head}{BEGIN}\n\n{summary_table(results)}\n{END}{tail}", encoding="utf-8")
+    peers = readme.parent / "docs" / "benchmarks-peers.md"
+    peers.parent.mkdir(exist_ok=True)
+    peers.write_text(f"# Every engine of the benchmark suite\n\n{every_peer(results)}", encoding="utf-8")
 
 
 if __name__ == "__main__":

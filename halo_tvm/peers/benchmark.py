@@ -197,4 +197,5 @@ def _result(
         comparisons=tuple(compare(p.engine, ours.samples_ms, p.samples_ms) for p in peers if p.failure is None),
         notes=notes,
         other_cores=other,
+        precision=ours.precision,
     )

@@ -16,6 +16,7 @@ from .schema import (
     ProfileResult,
     ReportResult,
     Result,
+    SkippedResult,
     TuneResult,
     ValidateResult,
     from_json,
@@ -29,6 +30,11 @@ def tables_of(result: Result) -> list[Table]:
     """The sections of a result, the host last."""
     if isinstance(result, BenchResult):
         body = _bench(result)
+    elif isinstance(result, SkippedResult):
+        title = (
+            f"{result.model}, {_shapes(result.inputs)}, {_threads(result.threads)}, {result.precision}: not measured"
+        )
+        body = Table(title, notes=(result.reason,))
     elif isinstance(result, ValidateResult):
         body = _validate(result)
     elif isinstance(result, TuneResult):
@@ -71,11 +77,11 @@ def _bench(result: BenchResult) -> Table:
         error = f"{engine.accuracy.relative_l2:.1e}" if engine.accuracy else "-"
         spread = f"{number(engine.p10_ms)} to {number(engine.p90_ms)}"
         rows.append((
-            engine.engine, number(engine.median_ms), spread, ratio_text(by_peer.get(engine.engine)), error,
+            engine.engine, engine.precision, number(engine.median_ms), spread, ratio_text(by_peer.get(engine.engine)), error,
             number(engine.peak_rss_mib, ".0f"), number(engine.load_s, ".1f"),
         ))  # fmt: skip
     ours = result.engines[0].engine if result.engines else "ours"
-    header = ("engine", "median ms", "p10 to p90", f"time / {ours}'s", "error", "peak RSS MiB", "load s")
+    header = ("engine", "precision", "median ms", "p10 to p90", f"time / {ours}'s", "error", "peak RSS MiB", "load s")
     method = (
         f"{result.rounds} rounds in turns, {result.runs_per_turn} runs a turn after one untimed run and a pause of "
         f"{result.pause_ms:g} ms, each engine in its own process; ratios above 1: {ours} is faster "
@@ -84,8 +90,9 @@ def _bench(result: BenchResult) -> Table:
     )
     failures = tuple(f"{e.engine} failed: {e.failure}" for e in result.engines if e.failure is not None)
     losses = tuple(_loss(ours, c) for c in result.comparisons if c.verdict == "slower")
+    ran = tuple(f"{e.engine}: {e.note}" for e in result.engines if e.note)
     title = f"{result.model}, {_shapes(result.inputs)}, {_threads(result.threads)}"
-    return Table(title, header, tuple(rows), (*failures, *losses, *disturbance(result), method, *result.notes))
+    return Table(title, header, tuple(rows), (*failures, *losses, *disturbance(result), method, *ran, *result.notes))
 
 
 def disturbance(result: BenchResult) -> tuple[str, ...]:

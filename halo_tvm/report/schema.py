@@ -93,7 +93,21 @@ class BenchResult:
     comparisons: tuple[Comparison, ...]
     notes: tuple[str, ...] = ()
     other_cores: float | None = None  # that other processes kept busy during the rounds, on average
+    precision: str = "fp32"  # ours
     kind: str = field(default="bench", init=False)
+
+
+@dataclass(frozen=True)
+class SkippedResult:
+    """A benchmark that was asked for and could not be made."""
+
+    model: str
+    inputs: Mapping[str, tuple[int, ...]]
+    threads: int
+    precision: str
+    host: Host
+    reason: str
+    kind: str = field(default="skipped", init=False)
 
 
 @dataclass(frozen=True)
@@ -338,9 +352,10 @@ class ReportResult:
     kind: str = field(default="report", init=False)
 
 
-Result = BenchResult | ValidateResult | TuneResult | ProfileResult | ReportResult
+Result = BenchResult | SkippedResult | ValidateResult | TuneResult | ProfileResult | ReportResult
 KINDS: dict[str, type] = {
     "bench": BenchResult,
+    "skipped": SkippedResult,
     "validate": ValidateResult,
     "tune": TuneResult,
     "profile": ProfileResult,

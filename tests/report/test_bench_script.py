@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 from pathlib import Path
 
 import pytest
 
+import halo_tvm
+from halo_tvm.config import parse_sizes
 from halo_tvm.errors import UsageError
+from halo_tvm.models import PRESETS
+from halo_tvm.peers.engines import PEERS
+from halo_tvm.report import terminal
+from halo_tvm.report.schema import SkippedResult
 
-from test_report import BENCH
+from test_report import BENCH, comparison, engine
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "bench.py"
 
@@ -32,9 +39,11 @@ def test_the_table_is_replaced_between_the_markers(bench, tmp_path):
     assert bench.main(["--no-run", "--update-readme", "--json", str(results), "--readme", str(readme)]) == 0
     text = readme.read_text()
     assert text.startswith("before\n") and text.endswith("\nafter\n") and "old table" not in text
-    assert "| gpt2 1x128 | 2 | 50.0 | onnxruntime | 75.0 | 1.50 (1.40 to 1.60), faster | 1e-06 / 1e-06 |" in text
-    assert "| torch | 40.0 | 0.80 (0.70 to 0.90), slower |" in text
-    assert "| torch-compile | failed | - |" in text
+    assert "| gpt2 1x128 | fp32 | 2 | 50.0 | onnxruntime | 75.0 | 1.50 (1.40 to 1.60), faster | - |  |" in text
+    assert "1x128 | fp32 | 2 | 50.0 | torch" not in text, "its error is infinite"
+    peers = (tmp_path / "docs" / "benchmarks-peers.md").read_text()
+    assert "| onnxruntime | fp32 | 75.0 | 1.50 (1.40 to 1.60), faster | 1e-06 | 512 |" in peers
+    assert "| torch-compile | fp32 | failed | - | - | - | no compiler \\| found |" in peers
     once = text
     assert bench.main(["--no-run", "--update-readme", "--json", str(results), "--readme", str(readme)]) == 0
     assert readme.read_text() == once, "writing the same results again changes nothing"
@@ -50,3 +59,87 @@ def test_a_readme_without_markers_and_missing_results_are_refused(bench, tmp_pat
     (tmp_path / "bad.json").write_text("{")
     with pytest.raises(UsageError, match="expected JSON"):
         bench.read_results(tmp_path / "bad.json")
+
+
+def result(bench, ratio: float, **changes):
+    """A row of the suite at two threads against one peer."""
+    made = dataclasses.replace(
+        BENCH, model="gpt2-last", inputs={"input_ids": (1, 128)}, engines=(engine("halo_tvm", 50.0),
+        engine("onnxruntime", 50.0 * ratio)), comparisons=(comparison("onnxruntime", ratio, "faster"),),
+    )  # fmt: skip
+    return dataclasses.replace(made, **changes)
+
+
+def test_goals_stand_beside_what_was_reached(bench):
+    rows = bench.summary_table([result(bench, 1.3), result(bench, 1.1)]).splitlines()
+    assert rows[2].endswith("| 1.20 | reached |") and rows[3].endswith("| 1.20 | not reached, faster |")
+    one = bench.summary_table([result(bench, 1.3, threads=1)]).splitlines()[2]
+    assert one.endswith("| - |  |"), "goals are meant at two threads"
+    int8 = bench.summary_table([result(bench, 1.3, precision="int8")]).splitlines()[2]
+    assert int8.endswith("| 1.60 | no such peer ran |"), "a float32 engine is no int8 peer"
+
+
+def test_a_peer_that_computes_something_else_wins_nothing(bench):
+    wrong = dataclasses.replace(engine("torch-compile", 10.0, 0.9))
+    engines = (engine("halo_tvm", 50.0), engine("onnxruntime", 65.0), wrong)
+    ratios = (comparison("onnxruntime", 1.3, "faster"), comparison("torch-compile", 0.2, "slower"))
+    line = bench.summary_table([result(bench, 1.3, engines=engines, comparisons=ratios)]).splitlines()[2]
+    assert "| onnxruntime | 65.0 | 1.30" in line
+
+
+def test_memory_is_a_line_of_its_own(bench):
+    lean = dataclasses.replace(engine("halo_tvm", 50.0), peak_rss_mib=256.0)
+    engines = (lean, engine("onnxruntime", 65.0), engine("torch", 70.0))
+    text = bench.summary_table([result(bench, 1.3, engines=engines)])
+    assert "| gpt2-last 1x128, peak memory | fp32 | 2 | 256 MiB | torch | 512 MiB | 2.00 | 1.50 | reached |" in text
+
+
+def test_rows_that_could_not_be_measured_stay_with_their_reason(bench, tmp_path):
+    skipped = SkippedResult("gpt2-last", {"sizes": (1, 128)}, 2, "fp16", BENCH.host, "no fp16 here")
+    bench.write_results(tmp_path / "r.json", [skipped, BENCH])
+    again = bench.read_results(tmp_path / "r.json")
+    assert again == [skipped, BENCH]
+    assert "| gpt2-last 1x128 | fp16 | 2 |" in bench.summary_table(again)
+    assert "no fp16 here" in terminal.render(skipped)
+
+
+def test_the_suite_runs_row_by_row_and_resumes(bench, tmp_path, monkeypatch):
+    asked = []
+
+    def fake(config):
+        asked.append(config)
+        if "int8" in config.artifact:
+            raise UsageError("not yet")
+        sizes = {"x": (256, 1024)}
+        return result(bench, 1.1, model="mlp", inputs=sizes, threads=config.threads, rounds=config.rounds)
+
+    monkeypatch.setattr(halo_tvm, "benchmark", fake)
+    monkeypatch.setattr(bench, "_compiled", bench._artifact)
+    given = ["--only", "mlp", "--json", str(tmp_path / "r.json"), "--cache", str(tmp_path), "--quick"]
+    assert bench.main(given) == 1, "one row could not be measured"
+    assert [(c.threads, c.rounds) for c in asked] == [(2, 6), (2, 6)]
+    assert "libxsmm" in asked[0].vs and "onnxruntime-int8" in asked[1].vs and "torch" not in asked[1].vs
+    kinds = [r.kind for r in bench.read_results(tmp_path / "r.json")]
+    assert kinds == ["bench", "skipped"]
+    asked.clear()
+    assert bench.main([*given, "--resume"]) == 0 and asked == [], "everything is in the file"
+    assert bench.main([*given, "--precision", "fp32"]) == 0 and len(asked) == 1, "one row is measured again"
+    assert len(bench.read_results(tmp_path / "r.json")) == 2
+    assert bench.main([*given, "--fresh", "--precision", "fp32"]) == 0
+    assert len(bench.read_results(tmp_path / "r.json")) == 1
+
+
+def test_every_row_has_peers_that_exist_and_sizes_that_fit(bench):
+    for row, precision, _ in bench.cells(None, None, (1, 2)):
+        assert set(row.peers(precision)) <= set(PEERS) and row.model in PRESETS
+        family, config = PRESETS[row.model]
+        ranges = family.interface(config).ranges
+        assert all(ranges[n][0] <= size <= ranges[n][1] for n, size in parse_sizes(row.shape).items())
+        for goal in row.goals:
+            assert set(goal.against) <= set(PEERS)
+
+
+def test_the_plot_is_drawn(bench, tmp_path):
+    pytest.importorskip("matplotlib")
+    bench.plot([BENCH], tmp_path / "p.svg")
+    assert b"onnxruntime" in (tmp_path / "p.svg").read_bytes() or (tmp_path / "p.svg").stat().st_size > 1000

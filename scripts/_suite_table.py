@@ -1,0 +1,146 @@
+"""The README's table and the plot, from results alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from _suite import MEMORY, Goal, goals_of
+
+from halo_tvm.report import markdown
+from halo_tvm.report._tables import DISTURBED_CORES
+from halo_tvm.report.schema import BenchResult, Comparison, EngineResult, SkippedResult
+
+# An engine whose output has little to do with the reference wins nothing by being fast.
+WRONG = 0.3
+HEADER = ("model", "precision", "threads", "halo_tvm ms", "best peer", "peer ms", "peer time / ours", "goal", "")
+
+
+def summary_table(results: Sequence[BenchResult | SkippedResult]) -> str:
+    """One line per model, precision, thread count and goal, against the best of the goal's peers; losses are said."""
+    rows = [line for result in results for line in _lines(result)]
+    measured = [r for r in results if isinstance(r, BenchResult)]
+    return markdown.table(HEADER, rows) + "".join(_notes(measured)) if rows else "Nothing was measured.\n"
+
+
+def every_peer(results: Sequence[BenchResult | SkippedResult]) -> str:
+    """One line per result and peer, with precisions, errors and memory."""
+    header = ("model", "threads", "engine", "precision", "ms", "peer time / ours", "error", "peak RSS MiB", "")
+    rows = []
+    for result in (r for r in results if isinstance(r, BenchResult)):
+        ratios = {c.peer: c for c in result.comparisons}
+        for engine in result.engines:
+            memory = "-" if engine.peak_rss_mib is None else f"{engine.peak_rss_mib:.0f}"
+            rows.append((
+                _name(result), str(result.threads), engine.engine, engine.precision, _time(engine),
+                _ratio(ratios.get(engine.engine)), _error(engine), memory, (engine.failure or engine.note)[:120],
+            ))  # fmt: skip
+    return markdown.table(header, rows)
+
+
+def _lines(result: BenchResult | SkippedResult) -> Iterator[tuple[str, ...]]:
+    if isinstance(result, SkippedResult):
+        yield (_name(result), result.precision, str(result.threads), "-", "-", "-", "-", "-", result.reason)
+        return
+    goals = goals_of(result.model, result.inputs, result.precision, result.threads)
+    for goal in goals or (None,):
+        yield _line(result, goal)
+    if result.model == MEMORY[0] and result.precision == "fp32" and result.threads == 2:
+        yield from _memory(result)
+
+
+def _line(result: BenchResult, goal: Goal | None) -> tuple[str, ...]:
+    ours = result.engines[0]
+    start = (_name(result), result.precision, str(result.threads), _time(ours))
+    best = best_of(result, goal.against if goal else None)
+    if best is None:
+        return (*start, "-", "-", "-", f"{goal.ratio:.2f}" if goal else "-", "no such peer ran")
+    comparison = next(c for c in result.comparisons if c.peer == best.engine)
+    precision = "" if best.precision == result.precision else f" ({best.precision})"
+    target, reached = "-", "" if comparison.verdict != "slower" else "slower"
+    if goal is not None:
+        target = f"{goal.ratio:.2f}"
+        reached = "reached" if comparison.paired.value >= goal.ratio else f"not reached, {comparison.verdict}"
+    return (*start, f"{best.engine}{precision}", _time(best), _ratio(comparison), target, reached)
+
+
+def _memory(result: BenchResult) -> Iterator[tuple[str, ...]]:
+    ours, eager = result.engines[0], next((e for e in result.engines if e.engine == "torch"), None)
+    if eager is None or ours.peak_rss_mib is None or eager.peak_rss_mib is None:
+        return
+    ratio = eager.peak_rss_mib / ours.peak_rss_mib
+    yield (
+        f"{_name(result)}, peak memory", "fp32", "2", f"{ours.peak_rss_mib:.0f} MiB", "torch",
+        f"{eager.peak_rss_mib:.0f} MiB", f"{ratio:.2f}", f"{MEMORY[1]:.2f}",
+        "reached" if ratio >= MEMORY[1] else "not reached",
+    )  # fmt: skip
+
+
+def best_of(result: BenchResult, against: tuple[str, ...] | None) -> EngineResult | None:
+    """The fastest peer, of those named, that ran and computes what it should."""
+    ran = {c.peer: c.paired.value for c in result.comparisons}
+    peers = [
+        e for e in result.engines[1:]
+        if e.engine in ran and (against is None or e.engine in against)
+        and (e.accuracy is None or e.accuracy.relative_l2 < WRONG)
+    ]  # fmt: skip
+    return min(peers, key=lambda e: ran[e.engine]) if peers else None
+
+
+def _notes(results: Sequence[BenchResult]) -> Iterator[str]:
+    if not results:
+        return
+    host = results[0].host
+    names = ("apache-tvm", "onnxruntime", "torch", "openvino", "jax")
+    versions = ", ".join(f"{name} {host.packages[name]}" for name in names if name in host.packages)
+    yield f"\nMeasured on {host.cpu}, {host.cores} cores; {versions}. Median of rounds in turns, each engine in its own "
+    yield "process; ratio with its 90 % interval, against the fastest peer that the goal names (without a goal, of all). "
+    yield "[Every peer, its precision and its error](docs/benchmarks-peers.md).\n"
+    busy = max((r.other_cores or 0.0) for r in results)
+    if busy >= DISTURBED_CORES:
+        yield f"\n**Other processes kept up to {busy:.1f} cores busy meanwhile: repeat on an idle machine.**\n"
+
+
+def _name(result: BenchResult | SkippedResult) -> str:
+    return f"{result.model} {'x'.join(map(str, next(iter(result.inputs.values()), ())))}"
+
+
+def _time(engine: EngineResult) -> str:
+    return "failed" if engine.median_ms is None else f"{engine.median_ms:.1f}"
+
+
+def _error(engine: EngineResult) -> str:
+    return f"{engine.accuracy.relative_l2:.0e}" if engine.accuracy else "-"
+
+
+def _ratio(comparison: Comparison | None) -> str:
+    if comparison is None:
+        return "-"
+    interval = comparison.paired
+    return f"{interval.value:.2f} ({interval.low:.2f} to {interval.high:.2f}), {comparison.verdict}"
+
+
+def plot(results: Sequence[BenchResult | SkippedResult], path: Path) -> None:
+    """Bars of peer time / ours with 90 % intervals, a group per result; needs matplotlib."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    measured = [r for r in results if isinstance(r, BenchResult) and r.comparisons]
+    figure, axes = pyplot.subplots(figsize=(9, 0.6 + 0.22 * sum(len(r.comparisons) + 1 for r in measured)))
+    labels, place = [], 0
+    for result in measured:
+        for c in result.comparisons:
+            spread = [[c.paired.value - c.paired.low], [c.paired.high - c.paired.value]]
+            axes.barh(place, c.paired.value, xerr=spread, color="tab:blue" if c.paired.value >= 1 else "tab:red")
+            labels.append((place, f"{_name(result)}, {result.precision}, {result.threads} threads: {c.peer}"))
+            place += 1
+        place += 1
+    axes.set_yticks([at for at, _ in labels], [text for _, text in labels], fontsize=7)
+    axes.set_xscale("log")
+    axes.axvline(1.0, color="black", linewidth=1)
+    axes.invert_yaxis()
+    axes.set_xlabel("peer time / halo_tvm time, logarithmic; right of 1: halo_tvm is faster")
+    figure.tight_layout()
+    figure.savefig(path)
