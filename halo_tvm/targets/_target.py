@@ -24,6 +24,7 @@ class Isa:
     vector_bits: int
     vector_registers: int
     precisions: tuple[str, ...] = ()  # besides fp32, those at least as fast as it
+    half_arithmetic: bool = False  # multiply-adds on float16, of twice as many lanes as float32
     byte_dot: str = ""  # what multiplies bytes and adds up: "vpdpbusd", "vpmaddwd"; empty: plain arithmetic
     keys: tuple[tuple[str, object], ...] = ()  # further keys of TVM's target at this level
 

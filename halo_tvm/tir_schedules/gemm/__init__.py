@@ -67,7 +67,7 @@ class GEMM(Rule[Decision]):
         """Every combination of the values worth trying: some hundreds."""
         chain = _match(func, target)
         first = self.default(func, target)
-        most, vectors = _register_rows(chain, target), chain.nr // target.lanes_f32
+        most, vectors = _register_rows(chain, target), chain.vectors(target.lanes_f32)
         heights = [mr for mr in range(most // 2, most + 2) if _fits(chain, mr, vectors, target)]
         splits = (1, 2, 4, 8)
         if (
@@ -105,8 +105,9 @@ def _match(func: tirx.PrimFunc, target: Target) -> Chain:
     if is_scheduled(func):
         raise Declined("the function is scheduled already")
     chain = match(func, served(target.isa))
-    if chain.nr % target.lanes_f32:
-        raise Declined(f"panels of {chain.nr} columns are no multiple of {target.lanes_f32} lanes of {target.isa.name}")
+    lanes = target.lanes_f32 * chain.arithmetic.lane_factor
+    if chain.nr % lanes:
+        raise Declined(f"panels of {chain.nr} columns are no multiple of {lanes} lanes of {target.isa.name}")
     return chain
 
 
@@ -117,7 +118,7 @@ def _fits(chain: Chain, mr: int, vectors: int, target: Target) -> bool:
 
 def _register_rows(chain: Chain, target: Target) -> int:
     """The tallest register tile that fits, at most 8 where the tile is wide."""
-    vectors = chain.nr // target.lanes_f32
+    vectors = chain.vectors(target.lanes_f32)
     most = 8 if vectors > 1 else 12
     return max(mr for mr in range(1, most + 1) if mr == 1 or _fits(chain, mr, vectors, target))
 

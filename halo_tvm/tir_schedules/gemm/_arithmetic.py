@@ -36,14 +36,25 @@ class Arithmetic:
     """Base class; one instance per kind and instruction set."""
 
     op: ClassVar[str] = "linear"  # annotation of the main block
-    dtypes: ClassVar[tuple[str, str, str]]  # of x, weight and sums
+    dtypes: ClassVar[tuple[str, str, str]]  # of x, weight and product
+    lane_factor: ClassVar[int] = 1  # sums in a register, for each float32 it would hold
+    promoted_every: ClassVar[int | None] = None  # steps whose sums are kept in `sums`, then added to the product's type
     group: ClassVar[int] = 1
     unroll: ClassVar[int] = 4  # steps per iteration unless decided otherwise: more make longer loops, not faster ones
 
     @property
-    def sums(self) -> str:
-        """Element type of the sums."""
+    def total(self) -> str:
+        """Element type of what a tile leaves to the stages."""
         return self.dtypes[2]
+
+    @property
+    def sums(self) -> str:
+        """Element type of the sums in registers."""
+        return self.total
+
+    def prepare(self, x: ir.Var, rows: ir.Expr, k: int, lanes: int) -> tuple[ir.Var, ir.Var | None]:
+        """Emit what runs once in front of all products: (x as steps read it, what each row's results are times)."""
+        return x, None
 
     def registers(self, rows: int, vectors: int) -> int:
         """Vector registers that a tile keeps busy: sums, one step's weights, what a step computes with."""

@@ -43,6 +43,10 @@ class Chain:
     nr: int
     timed: tuple[int, ...] = ()  # the only numbers of rows that matter; empty: all do
 
+    def vectors(self, lanes_f32: int) -> int:
+        """Registers that hold the sums of one row of a panel."""
+        return self.nr // (lanes_f32 * self.arithmetic.lane_factor)
+
     @property
     def steps(self) -> int:
         """Steps of the k loop over one chunk."""
@@ -94,8 +98,8 @@ def match(func: tirx.PrimFunc, arithmetics: Sequence[Arithmetic]) -> Chain:
     (n,) = widths
     if not (panels - 1) * nr < n <= panels * nr:
         raise Declined(f"{n} columns do not match {panels} panels of {nr}: crop behind the linear block")
-    if chunks > 1 and outputs[-1].ty.dtype != arithmetic.sums:
-        kept = f"the output, which is {outputs[-1].ty.dtype}, not {arithmetic.sums}"
+    if chunks > 1 and outputs[-1].ty.dtype != arithmetic.total:
+        kept = f"the output, which is {outputs[-1].ty.dtype}, not {arithmetic.total}"
         raise Declined(f"K chunks keep partial sums in {kept}")
     kc, timed = steps * arithmetic.group, timed_values(func, m)
     return Chain(x, weight, acc, arithmetic, tuple(stages), outputs, m, n, chunks, panels, kc, nr, timed)

@@ -52,7 +52,7 @@ def _heights(m: int, t: Tiling) -> list[int]:
 
 def _tile(chain: Chain, t: Tiling, rows: int) -> float:
     """Cycles of one tile: its k loop, then its epilogue."""
-    vectors = chain.nr // t.lanes
+    vectors = chain.vectors(t.lanes)
     lines = t.prefetch if 2 * rows > t.mr else 0
     bounds = (
         chain.arithmetic.instructions(rows, vectors) / _FMA_PER_CYCLE,

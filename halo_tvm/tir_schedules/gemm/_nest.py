@@ -43,6 +43,14 @@ class Tiling:
     balance: bool
 
 
+@dataclass(frozen=True)
+class Operands:
+    """What the arithmetic has made of x, and by what the results of a row are multiplied."""
+
+    x: ir.Var
+    scale: ir.Var | None
+
+
 def _i64(value: int) -> tirx.IntImm:
     """Loop extents have the type of the rows: mixed types would hide that an index vector is contiguous."""
     return tirx.IntImm("int64", value)
@@ -55,15 +63,17 @@ def build(chain: Chain, tiling: Tiling) -> s_tir.SBlockRealize:
         T.writes()
         if _heights(chain, tiling) != row_counts(chain.rows, tiling.mr, tiling.balance):
             T.sblock_attr({ONLY_TIMED: True})
+        x, scale = chain.arithmetic.prepare(chain.x, chain.m, chain.chunks * chain.kc, tiling.lanes)
+        operands = Operands(x, scale)
         if chain.chunks == 1:
-            _tasks(chain, tiling, None)
+            _tasks(chain, tiling, operands, None)
         else:
             with T.serial(_i64(chain.chunks)) as chunk:
-                _tasks(chain, tiling, chunk)
+                _tasks(chain, tiling, operands, chunk)
     return builder.get()
 
 
-def _tasks(chain: Chain, t: Tiling, chunk: ir.Var | None) -> None:
+def _tasks(chain: Chain, t: Tiling, operands: Operands, chunk: ir.Var | None) -> None:
     tiles = tirx.ceildiv(chain.m, t.mr)
     with T.parallel(_i64(chain.panels * t.row_split)) as task:
         panel, block = (task, 0) if t.row_split == 1 else (task // t.row_split, task % t.row_split)
@@ -71,7 +81,7 @@ def _tasks(chain: Chain, t: Tiling, chunk: ir.Var | None) -> None:
         if t.row_split > 1:
             per = tirx.ceildiv(tiles, t.row_split)
             first, last = T.bind(tirx.min(block * per, tiles)), T.bind(tirx.min(block * per + per, tiles))
-        scratch = T.alloc_buffer((t.mr, chain.nr), chain.arithmetic.sums, align=64)
+        scratch = T.alloc_buffer((t.mr, chain.nr), chain.arithmetic.total, align=64)
         ahead = _lines_per_pass(chain, t, last - first)
         with T.serial(last - first) as step:
             at = first + step
@@ -83,8 +93,10 @@ def _tasks(chain: Chain, t: Tiling, chunk: ir.Var | None) -> None:
             start, rows = place[0], place[1]
             if chunk is not None:
                 _load_partial(chain, t, scratch, chunk, panel, start, rows)
-            _dispatch(chain, t, rows, lambda r: _tile(chain, t, scratch, chunk, panel, start, r, step, ahead))
-            _store(chain, t, scratch, chunk, panel, start, rows)
+            pass_ = Pass(operands.x, scratch, 0 if chunk is None else chunk, panel, start, step, ahead)
+            emit = _tile if chain.arithmetic.promoted_every is None else _promoted_tile
+            _dispatch(chain, t, rows, lambda r: emit(chain, t, pass_, r, chunk is not None))
+            _store(chain, t, operands.scale, scratch, chunk, panel, start, rows)
 
 
 def _tile_rows(chain: Chain, t: Tiling, at: ir.Expr, tiles: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
@@ -136,41 +148,90 @@ def _lines_per_pass(chain: Chain, t: Tiling, passes: ir.Expr) -> ir.Expr:
     return T.bind(tirx.ceildiv(lines, tirx.max(passes, 1))) if t.prefetch else 0
 
 
-def _tile(
+@dataclass(frozen=True)
+class Pass:
+    """One pass of a tile over a panel: its operands, and where it is."""
+
+    x: ir.Var
+    scratch: ir.Var
+    chunk: ir.Expr | int
+    panel: ir.Expr
+    start: ir.Expr  # first row of the tile
+    step: ir.Var  # number of the pass over this panel
+    ahead: ir.Expr  # cache lines of the next panel that fall to one pass
+
+
+def _tile(chain: Chain, t: Tiling, p: Pass, rows: int, continued: bool) -> None:
+    """scratch[:rows] (+)= x[start : start + rows, chunk] @ weight[chunk, panel], in registers.
+
+    `continued`: sums of earlier chunks are in the scratch tile already.
+    """
+
+    def first(r: int, at: ir.Expr) -> ir.Expr:
+        return p.scratch[r, at] if continued else tirx.const(0, chain.arithmetic.sums)
+
+    def leave(r: int, at: ir.Expr, total: ir.Expr) -> None:
+        T.buffer_store(p.scratch, total, [r, at])
+
+    _sums(chain, t, p, rows, (0, chain.steps), first, leave)
+
+
+def _promoted_tile(chain: Chain, t: Tiling, p: Pass, rows: int, continued: bool) -> None:
+    """The same with sums of a narrower type, which are added to the scratch tile after every few steps."""
+    total, every = chain.arithmetic.total, chain.arithmetic.promoted_every
+    if not continued:
+        with T.serial(rows) as r, T.serial(_i64(chain.nr // t.lanes)) as v, T.vectorized(_i64(t.lanes)) as lane:
+            T.buffer_store(p.scratch, tirx.const(0, total), [r, v * t.lanes + lane])
+
+    def zero(r: int, at: ir.Expr) -> ir.Expr:
+        return tirx.const(0, chain.arithmetic.sums)
+
+    def add(r: int, at: ir.Expr, sums: ir.Expr) -> None:
+        T.buffer_store(p.scratch, p.scratch[r, at] + tirx.Cast(total, sums), [r, at])
+
+    whole, rest = divmod(chain.steps, every)
+    with T.serial(_i64(whole)) as block:
+        _sums(chain, t, p, rows, (block * every, every), zero, add)
+    if rest:
+        _sums(chain, t, p, rows, (whole * every, rest), zero, add)
+
+
+def _sums(
     chain: Chain,
     t: Tiling,
-    scratch: ir.Var,
-    chunk: ir.Var | None,
-    panel: ir.Expr,
-    start: ir.Expr,
+    p: Pass,
     rows: int,
-    step: ir.Var,
-    ahead: ir.Expr,
+    steps: tuple[ir.Expr | int, int],
+    first: Callable[[int, ir.Expr], ir.Expr],
+    leave: Callable[[int, ir.Expr, ir.Expr], None],
 ) -> None:
-    """scratch[:rows] (+)= x[start : start + rows, chunk] @ weight[chunk, panel], in registers."""
-    chunk_at = 0 if chunk is None else chunk
-    vectors = _i64(chain.nr // t.lanes)
-    sums, zero = chain.arithmetic.sums, tirx.const(0, chain.arithmetic.sums)
+    """The k loop over `steps` (first, number): sums start at first(row, column) and go to leave(row, column, sum)."""
+    arithmetic, (begin, count) = chain.arithmetic, steps
+    lanes = t.lanes * arithmetic.lane_factor
+    vectors, zero = _i64(chain.nr // lanes), tirx.const(0, arithmetic.sums)
     # One buffer per row, in the default scope: only those, below 1 KiB, become stack slots, which LLVM
     # turns into registers. A larger one, or one of scope "local", would be heap memory.
-    chains = chain.arithmetic.chains(rows, chain.nr // t.lanes)
-    acc = [[T.alloc_buffer((chain.nr,), sums) for _ in range(chains)] for _ in range(rows)]
+    chains = arithmetic.chains(rows, chain.nr // lanes)
+    acc = [[T.alloc_buffer((chain.nr,), arithmetic.sums) for _ in range(chains)] for _ in range(rows)]
     for r in range(rows):
         for index, buffer in enumerate(acc[r]):
-            with T.unroll(vectors) as v, T.vectorized(_i64(t.lanes)) as lane:
-                at = v * t.lanes + lane
-                T.buffer_store(buffer, zero if chunk is None or index else scratch[r, at], [at])
-    tile = Tile(chain.x, chain.weight, acc, start, chunk_at, panel, chain.kc, chain.nr, t.lanes)
-    with T.serial(_i64(chain.steps // t.unroll)) as ko:
+            with T.unroll(vectors) as v, T.vectorized(_i64(lanes)) as lane:
+                at = v * lanes + lane
+                T.buffer_store(buffer, zero if index else first(r, at), [at])
+    tile = Tile(p.x, chain.weight, acc, p.start, p.chunk, p.panel, chain.kc, chain.nr, lanes)
+    unroll = t.unroll if count % t.unroll == 0 else 1
+    with T.serial(_i64(count // unroll)) as ko:
         # Short tiles wait for memory anyway: there the prefetches only take load slots (M = 1: 5 to 30 %).
         for q in range(t.prefetch if 2 * rows > t.mr else 0):
-            prefetch(chain.weight_line(chunk_at, panel + 1, step * ahead + ko * t.prefetch + q))
-        with T.unroll(_i64(t.unroll)) as ki:
-            chain.arithmetic.step(tile, ko * t.unroll + ki)
+            done = ko if isinstance(begin, int) and begin == 0 else begin // unroll + ko
+            prefetch(chain.weight_line(p.chunk, p.panel + 1, p.step * p.ahead + done * t.prefetch + q))
+        with T.unroll(_i64(unroll)) as ki:
+            k = ko * unroll + ki
+            arithmetic.step(tile, k if isinstance(begin, int) and begin == 0 else begin + k)
     for r in range(rows):
-        with T.unroll(vectors) as v, T.vectorized(_i64(t.lanes)) as lane:
-            at = v * t.lanes + lane
-            T.buffer_store(scratch, functools.reduce(operator.add, [buffer[at] for buffer in acc[r]]), [r, at])
+        with T.unroll(vectors) as v, T.vectorized(_i64(lanes)) as lane:
+            at = v * lanes + lane
+            leave(r, at, functools.reduce(operator.add, [buffer[at] for buffer in acc[r]]))
 
 
 def _columns(chain: Chain, t: Tiling, panel: ir.Expr, emit: Callable[[ir.Expr, ir.Expr, int], None]) -> None:
@@ -214,7 +275,7 @@ def _load_partial(
         with T.If(chunk == 0):
             with T.Then():
                 with T.unroll(_i64(chain.nr // t.lanes)) as v, T.vectorized(t.lanes) as lane:
-                    T.buffer_store(scratch, tirx.const(0, chain.arithmetic.sums), [r, v * t.lanes + lane])
+                    T.buffer_store(scratch, tirx.const(0, chain.arithmetic.total), [r, v * t.lanes + lane])
             with T.Else():
                 _columns(chain, t, panel, row)
 
@@ -222,6 +283,7 @@ def _load_partial(
 def _store(
     chain: Chain,
     t: Tiling,
+    scale: ir.Var | None,
     scratch: ir.Var,
     chunk: ir.Var | None,
     panel: ir.Expr,
@@ -236,7 +298,7 @@ def _store(
                 T.buffer_store(chain.outputs[-1], scratch[r, at + lane], [start + r, column + lane])
 
         def finish(at: ir.Expr, column: ir.Expr, width: int) -> None:
-            _epilogue(chain, scratch, r, at, start + r, column, width)
+            _epilogue(chain, scale, scratch, r, at, start + r, column, width)
 
         if chunk is None:
             _columns(chain, t, panel, finish)
@@ -249,18 +311,30 @@ def _store(
 
 
 def _epilogue(
-    chain: Chain, scratch: ir.Var, r: ir.Expr, at: ir.Expr, row: ir.Expr, column: ir.Expr, width: int
+    chain: Chain,
+    scale: ir.Var | None,
+    scratch: ir.Var,
+    r: ir.Expr,
+    at: ir.Expr,
+    row: ir.Expr,
+    column: ir.Expr,
+    width: int,
 ) -> None:
     """All stages on one vector. Each keeps its value in a vector of its own, so nothing is computed twice."""
+
+    def total(lane: ir.Expr) -> ir.Expr:
+        value = scratch[r, at + lane]
+        return value if scale is None else value * scale[row]
+
     if not chain.stages:
         with T.vectorized(_i64(width)) as lane:
-            T.buffer_store(chain.acc, scratch[r, at + lane], [row, column + lane])
+            T.buffer_store(chain.acc, total(lane), [row, column + lane])
         return
     values = [T.alloc_buffer((width,), str(s.out.ty.dtype)) for s in chain.stages]
     for index, stage in enumerate(chain.stages):
         with T.vectorized(_i64(width)) as lane:
             known = {s.out: value[lane] for s, value in zip(chain.stages[:index], values)}
-            known[chain.acc] = scratch[r, at + lane]
+            known[chain.acc] = total(lane)
             value = substitute(stage.value, {stage.i: row, stage.j: column + lane}, known)
             T.buffer_store(values[index], value, [lane])
         if any(stage.out.same_as(out) for out in chain.outputs):

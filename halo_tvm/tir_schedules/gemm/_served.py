@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from ._arithmetic import Arithmetic
 from ._bf16 import BFloat16Weights
 from ._float32 import Float32
+from ._fp16 import HalfArithmetic, HalfWeights
 from ._w8a8 import DotBytes, PlainBytes, WidenedPairs
 
 if TYPE_CHECKING:
@@ -17,4 +18,5 @@ _BYTES = {"vpdpbusd": DotBytes, "vpmaddwd": WidenedPairs, "": PlainBytes}
 
 def served(isa: Isa) -> tuple[Arithmetic, ...]:
     """One arithmetic for each combination of operator and types."""
-    return (Float32(), BFloat16Weights(), _BYTES[isa.byte_dot]())
+    half = HalfArithmetic() if isa.half_arithmetic else HalfWeights()
+    return (Float32(), BFloat16Weights(), half, _BYTES[isa.byte_dot]())
