@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from .errors import UsageError
+
 
 @dataclass(frozen=True)
 class ParamSource:
@@ -137,6 +139,20 @@ def pack_bf16(weight: np.ndarray, *, layout: str, kc: int, nr: int) -> np.ndarra
     return out
 
 
+LARGEST_FP16 = 65504.0
+
+
+def pack_fp16(weight: np.ndarray, *, layout: str, kc: int, nr: int) -> np.ndarray:
+    """As `pack_weight`, in float16; `UsageError` for a weight that float16 does not hold."""
+    largest = float(np.abs(np.where(np.isfinite(weight), weight, 0)).max(initial=0.0))
+    if largest > LARGEST_FP16:
+        raise UsageError(
+            f"expected weights of magnitude up to {LARGEST_FP16:g} at --precision fp16, found {largest:g}: "
+            "choose --precision bf16, which has the range of fp32"
+        )
+    return pack_weight(weight.astype(np.float16), layout=layout, kc=kc, nr=nr)
+
+
 W8_LARGEST = 127  # magnitudes of int8 without its lowest value
 _W8_TINY = np.float32(1e-30)  # least magnitude of a column: its scale is a normal float32 number
 
@@ -211,6 +227,7 @@ RECIPE_OPS: dict[str, Callable[..., np.ndarray]] = {
     "take": _take,
     "pack": pack_weight,
     "pack_bf16": pack_bf16,
+    "pack_fp16": pack_fp16,
     "w8_scale": w8_scale,
     "w8_pack": w8_pack,
     "w8_correction": w8_correction,

@@ -3,8 +3,9 @@
 Before -> after
     halo.linear(x, w [k, n], layout="kn")   ->   halo.linear(x, w' [k/kc, ceil(n/nr), kc, nr], layout="packed")
     halo.embedding(ids, w, layout="nk")     ->   halo.embedding(ids, w', layout="packed")   where a linear shares w
-At --precision bf16
+At --precision bf16, fp16
     w' [k/kc, ceil(n/nr), kc/2, nr, 2] in bfloat16, pairs along k; a weight of odd k stays float32 and is reported
+    w' [k/kc, ceil(n/nr), kc, nr] in float16; an embedding that shares it widens what it reads
 No data moves here: a `ParamRecipe` says how w' is made of w. Tied weights are therefore stored once, packed.
 """
 
@@ -21,7 +22,22 @@ from ..tir_schedules._packing import pack_shape
 from ._pass import Context, Pass, Report, bindings, rebuild
 from ._weights import WeightEditor
 
-_PAIR = 2  # k of bfloat16 that lie in 32 bits
+
+@dataclass(frozen=True)
+class Format:
+    """How a packed weight is stored: `group` rows of k lie side by side."""
+
+    label: str
+    dtype: str
+    recipe: str
+    group: int = 1
+
+
+FP32 = Format("f32", "float32", "pack")
+FORMATS = {  # by precision; int8 weights are made by the pass `quantise`, what it leaves is float32
+    "bf16": Format("bf16", "bfloat16", "pack_bf16", 2),
+    "fp16": Format("f16", "float16", "pack_fp16"),
+}
 
 
 @dataclass(frozen=True)
@@ -55,10 +71,11 @@ class PackWeights(Pass):
             else:
                 (layout,) = found
                 depth = editor.params.shape(name)[0 if layout == "kn" else 1]
-                narrow = context.precision == "bf16" and depth % _PAIR == 0
-                if context.precision == "bf16" and not narrow:
+                form = FORMATS.get(context.precision, FP32)
+                if depth % form.group:
+                    form = FP32
                     wide.append({"weight": name, "reason": f"k = {depth} is odd: it stays float32"})
-                packed[name] = _pack(editor, name, layout, context, formats, narrow)
+                packed[name] = _pack(editor, name, layout, context, formats, form)
 
         def rewrite(call: relax.Call) -> relax.Expr:
             operator = operator_of(call)
@@ -69,7 +86,9 @@ class PackWeights(Pass):
             if name not in packed or (operator.name == "embedding" and layouts[name] != {"nk"}):
                 return call
             args = [call.args[0], packed[name], *call.args[2:]]
-            return operator.call(*args, **{**attrs_of(call), "layout": "packed"})
+            value = operator.call(*args, **{**attrs_of(call), "layout": "packed"})
+            half = operator.name == "embedding" and packed[name].ty.dtype == "float16"
+            return relax.op.astype(value, "float32") if half else value
 
         mod = editor.finish(mod, rebuild(func, rewrite).body)
         return relax.transform.Normalize()(mod), {"formats": formats, "kept": kept, "wide": wide}
@@ -85,16 +104,14 @@ def _calls(func: relax.Function, operators: Iterable[str]) -> list[relax.Call]:
 
 
 def _pack(
-    editor: WeightEditor, name: str, layout: str, context: Context, formats: dict[str, int], narrow: bool
+    editor: WeightEditor, name: str, layout: str, context: Context, formats: dict[str, int], form: Format
 ) -> relax.Var:
-    """The packed weight, in bfloat16 where `narrow`."""
+    """The packed weight."""
     shape = editor.params.shape(name)
     k, n = shape if layout == "kn" else shape[::-1]
-    itemsize, group = (2, _PAIR) if narrow else (4, 1)
-    kc, nr = pack_shape(k, n, context.target, itemsize=itemsize, group=group)
-    label = f"bf16/k{_PAIR}/n{nr}" if narrow else f"f32/k1/n{nr}"
+    kc, nr = pack_shape(k, n, context.target, form.dtype)
+    label = f"{form.label}/k{form.group}/n{nr}"
     formats[label] = formats.get(label, 0) + 1
-    output, how, blocks = f"{name}|{label}", {"layout": layout, "kc": kc, "nr": nr}, (k // kc, -(-n // nr))
-    if narrow:
-        return editor.derive(output, "pack_bf16", [name], (*blocks, kc // _PAIR, nr, _PAIR), "bfloat16", **how)
-    return editor.derive(output, "pack", [name], (*blocks, kc, nr), **how)
+    inner = (kc, nr) if form.group == 1 else (kc // form.group, nr, form.group)
+    how = {"layout": layout, "kc": kc, "nr": nr}
+    return editor.derive(f"{name}|{label}", form.recipe, [name], (k // kc, -(-n // nr), *inner), form.dtype, **how)

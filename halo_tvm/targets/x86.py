@@ -2,7 +2,7 @@
 
 from ._target import Isa, TargetSpec
 
-_NARROW = ("bf16", "int8")  # fp16 needs arithmetic that no level here has
+_NARROW = ("bf16", "int8")  # fp16 is for levels with half arithmetic
 
 _AVX2 = frozenset({"avx2", "fma", "f16c", "bmi2"})
 _AVX512 = _AVX2 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
@@ -41,6 +41,17 @@ X86 = TargetSpec(
             vector_bits=512,
             vector_registers=32,
             precisions=_NARROW,
+            byte_dot="vpdpbusd",
+        ),
+        Isa(
+            "avx512-fp16",
+            "x86-64-v4",
+            ("+avx512vnni", "+avx512fp16"),
+            _AVX512 | {"avx512_vnni", "avx512_fp16"},
+            vector_bits=512,
+            vector_registers=32,
+            precisions=(*_NARROW, "fp16"),
+            half_arithmetic=True,
             byte_dot="vpdpbusd",
         ),
     ),

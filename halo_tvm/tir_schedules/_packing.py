@@ -7,21 +7,26 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ..targets import Target
 
-_F32_BYTES = 4
+# Type of the weight -> (bytes per element, rows of k that lie side by side).
+_LAYOUTS = {"float32": (4, 1), "bfloat16": (2, 2), "float16": (2, 1)}
 _MOST_CHUNKS = 16  # each chunk is one more pass over the output and one more start of the threads
 
 
-def pack_shape(k: int, n: int, target: Target, *, itemsize: int = _F32_BYTES, group: int = 1) -> tuple[int, int]:
+def pack_shape(k: int, n: int, target: Target, dtype: str = "float32") -> tuple[int, int]:
     """(kc, nr) of the packed weight [k/kc, ceil(n/nr), kc/group, nr (, group)] for a matrix [k, n], k in whole groups.
+
+    The group is 2 for bfloat16, else 1. float16 has twice the lanes where the target computes in it.
 
     nr is the width of the register tile: three vectors where there are 32 registers (8 x 3 sums,
     3 weights, some broadcasts), two where there are 16 (6 x 2). Narrow matrices take fewer vectors,
     so that little is padded. kc is the largest divisor of k (in few chunks) whose panel leaves a
     quarter of L2 to the rows of x that pass over it; measured in docs/kernels/gemm.md.
     """
+    itemsize, group = _LAYOUTS[dtype]
+    lanes = target.lanes_f32 * (2 if dtype == "float16" and target.isa.half_arithmetic else 1)
     widest = 3 if target.isa.vector_registers >= 32 else 2
-    vectors = min(widest, -(-n // target.lanes_f32))
-    nr = vectors * target.lanes_f32
+    vectors = min(widest, -(-n // lanes))
+    nr = vectors * lanes
     room = target.spec.l2_bytes * 3 // 4
     fits = (k // chunks for chunks in range(1, _MOST_CHUNKS + 1) if k % (chunks * group) == 0)
     return next((kc for kc in fits if kc * nr * itemsize <= room), k), nr

@@ -160,4 +160,4 @@ def test_one_row_has_sums_of_its_own_for_even_and_odd() -> None:
 @pytest.mark.parametrize(("k", "expected"), [(768, (768, 48)), (3072, (3072, 48)), (6, (6, 48)), (11008, (5504, 48))])
 def test_pack_shape(k: int, expected: tuple[int, int]) -> None:
     """Half the bytes: twice the depth fits."""
-    assert pack_shape(k, 768, x86("avx512"), itemsize=2, group=2) == expected
+    assert pack_shape(k, 768, x86("avx512"), "bfloat16") == expected

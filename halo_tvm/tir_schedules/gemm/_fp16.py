@@ -65,14 +65,18 @@ class HalfArithmetic(Arithmetic):
         twice = T.alloc_buffer((rows, k), "int32", align=64)
         scale = T.alloc_buffer((rows,), "float32")
         with T.parallel(rows) as row:
-            known = T.alloc_buffer((2,), "float32")  # largest magnitude, then the factor that brings it under one
-            T.buffer_store(known, _float(_LEAST), [0])
+            largest = T.alloc_buffer((lanes,), "float32")
+            with T.vectorized(tirx.IntImm("int64", lanes)) as lane:
+                T.buffer_store(largest, _float(_LEAST), [lane])
             for width, first, count in _vectors(k, lanes):
+                found = tirx.Ramp(0, 1, width) if width > 1 else 0
                 with T.serial(tirx.IntImm("int64", count)) as v:
-                    value = tirx.abs(x[row, _at(first, v, width)])
-                    if width > 1:
-                        value = tirx.call_llvm_pure_intrin("float32", "llvm.vector.reduce.fmax", value)
-                    T.buffer_store(known, tirx.max(known[0], value), [0])
+                    value = tirx.max(largest[found], tirx.abs(x[row, _at(first, v, width)]))
+                    T.buffer_store(largest, value, [found])
+            known = T.alloc_buffer((2,), "float32")  # largest magnitude, then the factor that brings it under one
+            T.buffer_store(known, largest[0], [0])
+            with T.serial(lanes) as lane:
+                T.buffer_store(known, tirx.max(known[0], largest[lane]), [0])
             # The exponent of the largest magnitude alone: dividing by a power of two loses nothing.
             bits = tirx.reinterpret("int32", tirx.min(known[0], _float(_MOST))) & tirx.const(_EXPONENT, "int32")
             T.buffer_store(scale, tirx.reinterpret("float32", bits) * _float(2.0), [row])
