@@ -18,7 +18,7 @@ Rejects
     than float32, float16 and bfloat16, or an out_dtype unlike them; a product that is used without its bias, too
 Numerics
     accumulates in float32; a weight of bfloat16 is widened first, so that only its own rounding is lost. Under
-    a weight of float16 a target with half arithmetic rounds x, too, and sums 128 products in float16 (kernels/gemm_fp16)
+    a weight of float16 a target with half arithmetic rounds x, too, and sums 128 products in float16
 References
     none: the definition
 """
