@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import tvm
-from tvm import ir, relax, tirx
+from tvm import ir, tirx
 
 from ..tir_schedules._blocks import blocks, loads
 from ._pass import Report, bindings, op_name
