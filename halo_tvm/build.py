@@ -13,6 +13,7 @@ from tvm import relax, tirx
 from .dimensions import itemsize_of, size_of
 from .errors import EnvironmentProblem, UnsupportedModel
 from .imported import UNBOUNDED
+from .memory_plan import PlanActivations
 from .targets import Target
 
 # Row tiles of the GEMM rule are cut into full and partial ones here; see docs/kernels/gemm.md.
@@ -29,7 +30,7 @@ def lowering(plan_memory: bool) -> tvm.ir.transform.Pass:
         t.ToNonDataflow(),
         t.RemovePurityChecking(),
         t.CallTIRRewrite(),
-        *([t.StaticPlanBlockMemory()] if plan_memory else []),
+        *_memory_plan(plan_memory),
         t.LowerAllocTensor(),
         t.KillAfterLastUse(),
         t.LowerRuntimeBuiltin(),
@@ -37,6 +38,11 @@ def lowering(plan_memory: bool) -> tvm.ir.transform.Pass:
         t.VMShapeLower(),
         t.AttachGlobalSymbol(),
     ])  # fmt: skip
+
+
+def _memory_plan(plan_memory: bool) -> list[tvm.ir.transform.Pass]:
+    """Our plan, and TVM's for what it leaves alone."""
+    return [PlanActivations(), relax.transform.StaticPlanBlockMemory()] if plan_memory else []
 
 
 def with_bounds(mod: tvm.IRModule, ranges: Mapping[str, tuple[int, int]]) -> tvm.IRModule:
@@ -57,7 +63,7 @@ def planned_bytes(
     """
     t = relax.transform
     steps = [t.ToNonDataflow(), t.RemovePurityChecking(), t.CallTIRRewrite()]
-    lowered = tvm.transform.Sequential([*steps, *([t.StaticPlanBlockMemory()] if plan_memory else [])])(mod)
+    lowered = tvm.transform.Sequential([*steps, *_memory_plan(plan_memory)])(mod)
     highest = {name: typical.get(name, 1) if high >= UNBOUNDED else high for name, (_, high) in ranges.items()}
     total = 0
 

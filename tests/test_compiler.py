@@ -152,7 +152,7 @@ def test_avx2_code_gives_the_same_numbers(artifacts: dict[str, Path], tmp_path: 
 
 
 def test_families_are_what_the_readme_says() -> None:
-    assert sorted(FAMILIES) == ["bert", "gpt2", "llama", "mlp"]
+    assert sorted(FAMILIES) == ["bert", "gpt2", "llama", "mlp", "t5", "t5-cross", "t5-decoder"]
 
 
 def test_shipped_records_are_used_unless_switched_off() -> None:

@@ -1,0 +1,152 @@
+"""The memory of a run's activations: tensors that are never alive together share an allocation.
+
+Before -> after, in a main whose kernels write to tensors they are given
+    alloc = builtin.alloc_tensor([m, 512]);  f(x, alloc)
+        ->   storage = memory.alloc_storage([bytes]);  alloc = memory.alloc_tensor(storage, 0, [m, 512]);  f(x, alloc)
+Serves
+    tensors whose size is bounded, which kernels write and read and reshapes view
+Leaves alone
+    results, and what anything else than a kernel or a view uses: branches, loops, tuples, calls of the runtime
+    tensors of unbounded size: TVM's own plan, which goes through the tensors in their order, shares them
+The largest tensors choose first: an allocation is as large as the first tensor it gets. Every tensor starts where its
+allocation does, as TVM's kernels refuse an offset: places inside of one arena would save nothing more in a
+transformer, whose sizes fit into each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import tvm
+from tvm import ir, relax, tirx
+
+from .dimensions import itemsize_of
+
+ALIGNMENT = 64  # bytes: a cache line, the widest vector
+_VIEWS = ("relax.reshape", "relax.memory.view", "relax.memory.ensure_zero_copy")
+_FAR = 1 << 50  # bytes: a size beyond is a bound that means none
+
+
+@dataclass
+class Activation:
+    """A tensor of a run: its largest size, and the first and last binding that needs it."""
+
+    size: int
+    first: int
+    last: int
+    storage: int = -1  # the number of its allocation
+
+
+@tvm.transform.module_pass(opt_level=0, name="halo.PlanActivations")
+class PlanActivations:
+    """The pass, for a module behind CallTIRRewrite; what it leaves alone is TVM's to plan."""
+
+    def transform_module(self, mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
+        func = mod["main"]
+        found = _activations(func, mod)
+        if len(found) < 2:
+            return mod
+        sizes = place(list(found.values()))
+        mod = mod.clone()
+        mod["main"] = _placed(func, found, sizes)
+        return mod
+
+
+def place(tensors: Sequence[Activation]) -> list[int]:
+    """Set the allocation of every tensor; returns their sizes in bytes."""
+    storages: list[list[Activation]] = []
+    for tensor in sorted(tensors, key=lambda t: (-t.size, t.first)):
+        free = (i for i, held in enumerate(storages) if not any(_together(tensor, other) for other in held))
+        tensor.storage = max(free, default=len(storages))  # the latest is the smallest that is large enough
+        if tensor.storage == len(storages):
+            storages.append([])
+        storages[tensor.storage].append(tensor)
+    return [held[0].size for held in storages]
+
+
+def _together(a: Activation, b: Activation) -> bool:
+    return a.first <= b.last and b.first <= a.last
+
+
+def least_bytes(tensors: Sequence[Activation]) -> int:
+    """What no plan can go below: the most that is alive at once."""
+    steps = {t.first for t in tensors}
+    return max((sum(t.size for t in tensors if t.first <= step <= t.last) for step in steps), default=0)
+
+
+def _activations(func: relax.Function, mod: tvm.IRModule) -> dict[relax.Var, Activation]:
+    """The tensors of `func` that the arena can hold, by the variable they are allocated to."""
+    bounds = {str(k): int(v) for k, v in (func.attrs.get("tir_var_upper_bound") or {}).items()}
+    roots: dict[relax.Var, relax.Var] = {}  # a variable -> the allocation it is a view of
+    found: dict[relax.Var, Activation] = {}
+    others: set[relax.Var] = set()
+
+    def use(expr: relax.Expr, step: int, *, kept: bool) -> None:
+        for var in relax.analysis.free_vars(expr):
+            root = roots.get(var)
+            if root is None:
+                continue
+            found[root].last = step
+            if kept:
+                others.add(root)
+
+    step = 0
+    for block in func.body.blocks:
+        for binding in block.bindings:
+            step += 1
+            value = binding.value
+            name = value.op.name if isinstance(value, relax.Call) and isinstance(value.op, ir.Op) else ""
+            if name == "relax.builtin.alloc_tensor":
+                size = _size(value, bounds)
+                if size is not None:
+                    roots[binding.var] = binding.var
+                    found[binding.var] = Activation(size, step, step)
+            elif isinstance(value, relax.Var) or name in _VIEWS or isinstance(binding, relax.MatchCast):
+                source = value.args[0] if name in _VIEWS else value
+                use(value, step, kept=False)
+                if isinstance(source, relax.Var) and source in roots:
+                    roots[binding.var] = roots[source]
+            else:
+                kernel = isinstance(value, relax.Call) and isinstance(value.op, ir.GlobalVar)
+                use(value, step, kept=not kernel or not isinstance(mod[value.op], tirx.PrimFunc))
+    use(func.body.body, step + 1, kept=True)
+    return {var: tensor for var, tensor in found.items() if var not in others}
+
+
+def _size(alloc: relax.Call, bounds: Mapping[str, int]) -> int | None:
+    """The most bytes of an allocation, whole cache lines; None where no bound is known."""
+    analyzer = tvm.sym.Analyzer()
+    total = itemsize_of(alloc.args[1].value)
+    for dim in alloc.args[0].values:
+        for var in tirx.analysis.undefined_vars(dim) if not isinstance(dim, tirx.IntImm) else ():
+            if var.name not in bounds:
+                return None
+            analyzer.bind(var, ir.Range(tirx.IntImm("int64", 0), tirx.IntImm("int64", bounds[var.name] + 1)))
+        most = int(analyzer.const_int_bound(dim).max_value)
+        if not 0 <= most * total < _FAR:
+            return None
+        total *= most
+    return -(-total // ALIGNMENT) * ALIGNMENT
+
+
+def _placed(func: relax.Function, found: Mapping[relax.Var, Activation], sizes: Sequence[int]) -> relax.Function:
+    """`func` with its allocations in front and the tensors of `found` in them."""
+    builder = relax.BlockBuilder()
+    storages: list[relax.VarBinding] = []
+    for number, size in enumerate(sizes):
+        value = builder.normalize(relax.op.memory.alloc_storage(relax.ShapeExpr([size]), 0, "global", "uint8"))
+        storages.append(relax.VarBinding(relax.Var(f"storage{number}", value.ty), value))
+    blocks = []
+    for block in func.body.blocks:
+        bindings = [] if blocks else list(storages)
+        for binding in block.bindings:
+            tensor = found.get(binding.var)
+            if tensor is not None:
+                shape, dtype = binding.value.args[0], str(binding.value.args[1].value)
+                value = relax.op.memory.alloc_tensor(storages[tensor.storage].var, 0, shape, dtype)
+                binding = relax.VarBinding(binding.var, builder.normalize(value))
+            bindings.append(binding)
+        blocks.append(type(block)(bindings))
+    new = relax.Function(func.params, relax.SeqExpr(blocks, func.body.body), func.ret_ty, func.is_pure)
+    return new.with_attrs({key: func.attrs[key] for key in func.attrs.keys()})

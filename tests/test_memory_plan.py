@@ -1,0 +1,103 @@
+"""The plan of activations: nothing alive is overwritten, and it is never larger than TVM's own."""
+
+from __future__ import annotations
+
+import pytest
+import tvm
+from hypothesis import given
+from hypothesis import strategies as st
+from tvm import relax
+from tvm.relax import op
+
+from halo_tvm import build
+from halo_tvm.build import planned_bytes, with_bounds
+from halo_tvm.compiler import lower
+from halo_tvm.config import CompileConfig
+from halo_tvm.memory_plan import Activation, PlanActivations, least_bytes, place
+from halo_tvm.models import FAMILIES
+from halo_tvm.models._builder import RandomWeights
+from halo_tvm.models._t5 import T5Config
+from halo_tvm.models.bert import BertConfig
+from halo_tvm.models.gpt2 import GPT2Config
+from halo_tvm.models.mlp import MLPConfig
+from halo_tvm.targets import resolve
+
+_SIZES = {"layers": 3, "hidden": 64, "heads": 4, "vocabulary": 67, "feed_forward": 256}
+TENSORS = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 40), st.integers(0, 9)), min_size=1, max_size=40)
+
+
+@given(TENSORS)
+def test_no_two_tensors_that_are_alive_together_share(spans: list[tuple[int, int, int]]) -> None:
+    tensors = [Activation(size, first, first + length) for size, first, length in spans]
+    sizes = place(tensors)
+    assert sum(sizes) >= least_bytes(tensors)
+    for i, a in enumerate(tensors):
+        assert a.size <= sizes[a.storage]
+        for b in tensors[:i]:
+            assert a.storage != b.storage or a.last < b.first or b.last < a.first
+
+
+def test_the_largest_choose_first() -> None:
+    """In their order 10, 40 and 50 would take 90: the small one first, and the largest one beside it."""
+    tensors = [Activation(10, 0, 1), Activation(40, 1, 2), Activation(50, 3, 4), Activation(10, 4, 5)]
+    assert place(tensors) == [50, 10]
+    assert [t.storage for t in tensors] == [1, 0, 0, 1]
+
+
+@pytest.mark.parametrize(("family", "config", "saves"), [
+    ("gpt2", GPT2Config(**_SIZES, positions=64), True),
+    ("bert", BertConfig(**_SIZES, positions=64), False),  # TVM's plan is the least there is
+    ("t5", T5Config(**_SIZES, decoder_layers=3, head_dim=16), True),
+    ("t5-decoder", T5Config(**_SIZES, decoder_layers=3, head_dim=16), False),
+    ("mlp", MLPConfig(layers=6, width=32), False),
+])  # fmt: skip
+def test_the_plan_is_no_larger_than_tvms(monkeypatch, family: str, config: object, saves: bool) -> None:
+    model = FAMILIES[family].build(family, config, RandomWeights(0), {})
+    mod = with_bounds(lower(model, resolve("cpu"), CompileConfig("model"))[0], model.ranges)
+
+    def bytes_of(plan: bool) -> int:
+        return planned_bytes(mod, plan, model.ranges, model.typical)
+
+    ours, unshared = bytes_of(True), bytes_of(False)
+    monkeypatch.setattr(build, "PlanActivations", lambda: tvm.transform.Sequential([]))
+    theirs = bytes_of(True)
+    assert ours < theirs < unshared if saves else ours == theirs < unshared
+
+
+def _lowered(body) -> tvm.IRModule:
+    """`body(bb, x)` of x [n, 8], n up to 16, with kernels that write to tensors they are given."""
+    bb = relax.BlockBuilder()
+    n = tvm.tirx.Var("n", "int64")
+    x = relax.Var("x", relax.TensorType([n, 8], "float32"))
+    with bb.function("main", [x], attrs={"num_input": 1}):
+        with bb.dataflow():
+            out = bb.emit_output(body(bb, x))
+        bb.emit_func_output(out)
+    mod = with_bounds(bb.get(), {"n": (1, 16)})
+    t = relax.transform
+    legalize = t.LegalizeOps({"relax.reshape": lambda _bb, call: call})
+    steps = [legalize, t.ToNonDataflow(), t.RemovePurityChecking(), t.CallTIRRewrite()]
+    return tvm.transform.Sequential(steps)(mod)
+
+
+def test_a_view_keeps_its_tensor_and_a_result_is_left_alone() -> None:
+    def body(bb, x):
+        a = bb.emit(op.exp(x))
+        view = bb.emit(op.reshape(a, [a.ty.shape.values[0] * 8]))  # a is alive as long as its view
+        b = bb.emit(op.exp(x))
+        c = bb.emit(op.tanh(b))
+        d = bb.emit(op.add(c, bb.emit(op.reshape(view, [a.ty.shape.values[0], 8]))))
+        return bb.emit(op.tanh(d))
+
+    text = PlanActivations()(_lowered(body))["main"].script()
+    places = [
+        line.split("alloc_tensor(")[1].split(",")[0] for line in text.splitlines() if "memory.alloc_tensor" in line
+    ]
+    assert places == ["storage0", "storage1", "storage2", "storage1"]  # a, b, c, d: d takes b's place, never a's
+    assert text.count("builtin.alloc_tensor") == 1
+
+
+def test_unbounded_sizes_are_left_to_tvm() -> None:
+    mod = _lowered(lambda bb, x: bb.emit(op.tanh(bb.emit(op.tanh(bb.emit(op.exp(x)))))))
+    mod["main"] = mod["main"].without_attr("tir_var_upper_bound")
+    assert "alloc_storage" not in PlanActivations()(mod)["main"].script()
