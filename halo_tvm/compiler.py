@@ -27,7 +27,7 @@ from .importers._shapes import apply_shapes, load_examples
 from .lookup import lookup_in, open_log
 from .passes import Context, Overrides, pipeline
 from .passes._weights import param_names
-from .passes.kernel_count import count_kernels, kernels_text
+from .passes.kernel_count import count_kernels
 from .passes.schedule import schedule_functions
 from .plugins import load_plugins
 from .targets import Target, can_build_here, check_precision, resolve
@@ -53,7 +53,7 @@ class CompileResult:
         return "\n".join([
             f"operators  {operators or 'none recognised'}",
             f"schedules  {rules}",
-            f"kernels    {kernels_text(reports['schedule']['kernels'])}",
+            f"kernels    {reports['schedule']['kernels']['summary']}",
             f"tuning     {log['hits']} of {log['hits'] + log['misses']} functions from records",
             f"seconds    {seconds}",
             f"wrote      {self.path}",

@@ -43,7 +43,8 @@ TREE: dict[str, set[str]] = {
     "importers": {"confinement", "models", "imported", "in_process"},
     "passes": {"relay_ops", "tir_schedules", "targets", "params", "dimensions"},
     # What the compiler's one screen calls, each a file of its own.
-    "build": {"targets", "dimensions", "imported"},
+    "memory_plan": {"dimensions"},
+    "build": {"targets", "dimensions", "imported", "memory_plan"},
     "lookup": {"passes", "records", "targets"},
     "describe": {"artifact", "imported", "passes", "targets"},
     "in_process": {"artifact", "build", "describe", "imported", "passes", "plugins", "runtime", "targets"},

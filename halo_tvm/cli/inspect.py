@@ -121,6 +121,8 @@ def _scheduled(report: Report) -> list[str]:
         f"fallback    {len(fallback) or 'none'}",
         [f"{entry['function']}: {'; '.join(entry['declined']) or 'asked for'}" for entry in fallback],
     )
+    if isinstance(report.get("kernels"), Mapping):
+        lines.append(f"kernels     {report['kernels'].get('summary')}")
     return lines + [f"tuned       {report.get('tuned', 0)} of {len(functions)} functions from records"]
 
 

@@ -30,15 +30,12 @@ class KernelCount:
     copies: tuple[str, ...]  # names of the functions, one entry per launch
 
     def report(self) -> Report:
-        return {**asdict(self), "copies": list(self.copies)}
+        return {**asdict(self), "copies": list(self.copies), "summary": str(self)}
 
-
-def kernels_text(report: Report) -> str:
-    """A report as one line: `7 per layer, 6 layers, 3 outside, 0 copies`."""
-    layers = f"{report['per_layer']} per layer, {report['layers']} layers, " if report["layers"] > 1 else ""
-    copies = len(report["copies"])
-    names = f" ({', '.join(dict.fromkeys(report['copies']))})" if copies else ""
-    return f"{layers}{report['outside']}{' outside' if layers else ''}, {copies} copies{names}"
+    def __str__(self) -> str:
+        layers = f"{self.per_layer} per layer, {self.layers} layers, " if self.layers else ""
+        names = f" ({', '.join(dict.fromkeys(self.copies))})" if self.copies else ""
+        return f"{layers}{self.outside}{' outside' if layers else ''}, {len(self.copies)} copies{names}"
 
 
 def count_kernels(mod: tvm.IRModule) -> KernelCount:
