@@ -13,3 +13,7 @@ def register_relax_op(name: str, description: str) -> None:
     """Register `name` with TVM's operator registry, once per process."""
     if name not in ir.Op.list_op_names():
         _ir_api.RegisterOp(name, description)
+
+
+# Rounding to even has a vector instruction everywhere, but TVM does not say so: a loop over it became scalar code.
+ir.register_op_attr("tirx.nearbyint", "TVectorizable", True)
