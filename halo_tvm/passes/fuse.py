@@ -4,6 +4,7 @@ A candidate is a group that FuseOps would form. Its benefit is the traffic it sa
 typical sizes:
     benefit = sum of traffic(part) - traffic(fused),   traffic = bytes read and written by one function
 A candidate without benefit is not taken: its functions become opaque to FuseOps and the grouping is redone.
+Afterwards a quantise joins the group of its rows, see `_join_quantise`.
 The report lists what was refused, and as taken the groups that the second grouping really formed.
 Equal functions are merged afterwards, so that a model of twelve equal layers has one set of functions.
 """
@@ -21,6 +22,7 @@ from tvm import relax, tirx
 from ..dimensions import itemsize_of, size_of
 from ..relay_ops._operator import OPAQUE
 from ._caches import with_readers_apart
+from ._join_quantise import join_quantise
 from ._order import in_order
 from ._pass import Context, Pass, Report, bindings, op_name
 from .name_rows import casts, resolve_rows
@@ -49,10 +51,15 @@ class Fuse(Pass):
                     mod.update_func(gvar, func.with_attr("op_pattern", OPAQUE))
             grouped = in_order(tvm.transform.Sequential(_FUSE)(mod))
             formed = _candidates(grouped, sizes)
+        grouped, quantised = join_quantise(grouped, context.target)
+        if quantised:
+            grouped = in_order(relax.transform.Normalize()(grouped))
+            formed = _candidates(grouped, sizes)
         fused = tvm.transform.Sequential([relax.transform.FuseTIR(), relax.transform.DeadCodeElimination()])(grouped)
         return fused, {
             "candidates": [{**c, "taken": True} for c in formed] + [{**c, "taken": False} for c in refused],
             "saved_bytes": sum(c["benefit_bytes"] for c in formed),
+            "quantised": quantised,
         }
 
 

@@ -156,6 +156,50 @@ def test_results_are_near_float64_and_rows_do_not_depend_on_their_number(target:
     np.testing.assert_array_equal(run(x=x[5:18]), whole[5:18])
 
 
+# ------------------------------------------------------------------ fusion
+
+
+def after_a_norm(m: ModelBuilder) -> Mapping[str, relax.Expr]:
+    """As in BERT: the normalised rows are quantised, and added again behind the linears."""
+    first = m.op("layer_norm", m.inputs["x"], m.weight("n1.w", (32,)), m.weight("n1.b", (32,)), eps=1e-5)
+    inner = m.emit(relax.op.nn.gelu(linear(m, first, "up", 96)))
+    total = m.emit(relax.op.add(linear(m, inner, "down", 32, k=96), first))
+    second = m.op("rms_norm", total, m.weight("n2.w", (32,)), eps=1e-5)
+    return {"y": linear(m, m.emit(relax.op.multiply(second, m.inputs["x"])), "out", 48)}
+
+
+@pytest.mark.parametrize("target", ["x86:avx2", "x86:avx512-vnni"])
+def test_a_quantise_joins_its_norm_and_leaves_the_rows_where_they_are_read(target: str) -> None:
+    model = small_model(X, after_a_norm)
+    run, report = compiled(model, _here(target))
+    joined = {entry["rows"]: entry for entry in report["fuse"]["quantised"]}
+    assert joined["layer_norm"] == {"rows": "layer_norm", "joined": True, "rule": "row_reduction", "rows_kept": True}
+    (behind_rms,) = [entry for name, entry in joined.items() if "rms_norm" in name]
+    assert behind_rms["joined"] and not behind_rms["rows_kept"], "what follows a norm is in the same kernel"
+    (linear_rows,) = [entry for name, entry in joined.items() if "linear" in name]
+    assert not linear_rows["joined"] and "row_reduction" in linear_rows["reason"], (
+        "a row maximum over panels of columns"
+    )
+    apart, _ = compiled(model, _here(target), level=1)
+    for rows in (1, 7, 64):
+        x = np.random.default_rng(rows).standard_normal((rows, 32)).astype("float32")
+        expected = evaluate(model, {"x": x})["y"]
+        assert relative_error(run(x=x), expected) < 0.05
+        assert relative_error(run(x=x), apart(x=x)) < 0.02
+
+
+def test_groups_and_their_parts_are_not_left_behind() -> None:
+    from tvm import tirx
+
+    model = small_model(X, after_a_norm)
+    context = dataclasses.replace(context_of(model), precision="int8")
+    mod, _ = pipeline.Pipeline.of(3).run(pipeline.OPTIMISE, model.mod, context)
+    names = [gvar.name_hint for gvar, func in mod.functions_items() if isinstance(func, tirx.PrimFunc)]
+    assert sum("quantize" in name and "norm" in name for name in names) == 2
+    assert "layer_norm" not in names and not any(isinstance(f, relax.Function) for g, f in mod.functions_items()
+                                                 if g.name_hint != "main")  # fmt: skip
+
+
 def test_a_tied_table_of_int8_gives_its_rows() -> None:
     model = tied("int8")
     ids = np.array([0, 130, 7, 64])
