@@ -1,6 +1,11 @@
-"""Time the memory-bound kernels against torch: one process per engine, turns interleaved, medians.
+"""Time the memory-bound kernels against the memory itself and against torch: turns interleaved, medians.
 
-Usage: python scripts/memory_bound.py [--threads 1] [--rounds 9] [--only softmax]
+    python scripts/memory_bound.py                                        # one and two threads, a table each
+    python scripts/memory_bound.py --threads 2 --only transpose
+    python scripts/memory_bound.py --json m.json --markdown m.md          # what docs/kernels/memory_bound.md holds
+
+"memory" is a plain kernel that reads and writes as many bytes in the same process, threads and turns: its time per ours
+is the share of memory speed. Kernels that compute much per element (exp, erf) are not bound by memory out of a cache.
 """
 
 from __future__ import annotations
@@ -14,6 +19,10 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from halo_tvm.targets import Target
 
 CASES: dict[str, tuple[tuple[int, ...], ...]] = {
     "layer_norm 128x768": ((128, 768), (768,), (768,)),
@@ -30,9 +39,23 @@ CASES: dict[str, tuple[tuple[int, ...], ...]] = {
     "sigmoid 128x3072": ((128, 3072),),
     "log 128x3072": ((128, 3072),),
     "add 128x3072": ((128, 3072), (128, 3072)),
+    "silu_mul 128x3072": ((128, 3072), (128, 3072)),
+    "rotary 1x128x12x64": ((1, 128, 12, 64), (1, 128, 64), (1, 128, 64)),
+    "sum 1536x1024": ((1536, 1024),),
+    "mean 128x768": ((128, 768),),
+    "add 4096x4096": ((4096, 4096), (4096, 4096)),
+    "layer_norm 16384x768": ((16384, 768), (768,), (768,)),
+    "softmax 16384x1024": ((16384, 1024),),
+    "sum 16384x1024": ((16384, 1024),),
+    "transpose 128x768": ((128, 768),),
     "transpose 768x3072": ((768, 3072),),
+    "transpose 4096x4096": ((4096, 4096),),
+    "transpose 100x1000": ((100, 1000),),
     "transpose 128x12x64": ((128, 12, 64),),
+    "transpose_bias 768x3072": ((768, 3072), (768,)),
 }
+MEMORY = "memory:"  # before a case: the plain kernel of its size
+REDUCING = ("norm", "softmax", "sum", "mean")
 PAUSE_S, TURN_S = 0.03, 0.05  # spinning workers of the other engine must be asleep
 
 
@@ -44,11 +67,10 @@ def halo_engine() -> Callable[[str], tuple[Callable[[], object], object]]:
 
     from halo_tvm.passes.vector_math import VectorMath
     from halo_tvm.relay_ops import OPERATORS
-    from halo_tvm.targets import TARGETS, Target
+    from halo_tvm.targets import resolve
     from halo_tvm.tir_schedules import RULES
 
-    spec = TARGETS["x86"]
-    target = Target(spec=spec, isa=spec.isas[-1] if "avx512_vnni" in Path("/proc/cpuinfo").read_text() else spec.isas[0], cores=2)
+    target = resolve("cpu", cores=int(os.environ["TVM_NUM_THREADS"]))
     op = relax.op
     graphs = {
         "layer_norm": lambda *a: OPERATORS["layer_norm"].call(*a, eps=1e-5),
@@ -62,30 +84,74 @@ def halo_engine() -> Callable[[str], tuple[Callable[[], object], object]]:
         "sigmoid": op.sigmoid,
         "log": op.log,
         "add": op.add,
+        "silu_mul": lambda x, y: op.multiply(op.nn.silu(x), y),
+        "rotary": lambda *a: OPERATORS["rotary"].call(*a, interleaved=False),
+        "sum": lambda x: op.sum(x, axis=-1),
+        "mean": lambda x: op.mean(x, axis=-1),
+        "transpose_bias": lambda x, b: op.permute_dims(op.add(x, op.expand_dims(b, 1)), (1, 0)),
         "transpose": lambda x: op.permute_dims(x, (1, 0) if x.ty.ndim == 2 else (1, 0, 2)),
     }
 
     def prepare(name: str) -> tuple[Callable[[], object], object]:
+        if name.startswith(MEMORY):
+            return memory_kernel(name.removeprefix(MEMORY), target)
         builder, shapes = relax.BlockBuilder(), CASES[name]
         params = [relax.Var(f"a{i}", relax.TensorType(s, "float32")) for i, s in enumerate(shapes)]
         with builder.function("main", params):
             with builder.dataflow():
-                out = builder.emit_output(graphs[name.split()[0]](*params))
+                out = builder.emit_output(builder.normalize(graphs[name.split()[0]](*params)))
             builder.emit_func_output(out)
         t = relax.transform
         passes = [t.LegalizeOps(), t.AnnotateTIROpPattern(), t.FoldConstant(), t.FuseOps(), t.FuseTIR()]
         mod = tvm.transform.Sequential(passes)(builder.get())
         (func,) = [f for f in mod.functions.values() if isinstance(f, tirx.PrimFunc)]
-        rule = RULES["row_reduction" if any(w in name for w in ("norm", "softmax")) else "elementwise"]
+        rule = RULES["row_reduction" if any(w in name for w in REDUCING) else "elementwise"]
         scheduled = rule.apply(func, target, rule.default(func, target)).with_attr("global_symbol", "main")
         mod = VectorMath()(tvm.IRModule({"main": scheduled}))[0]
         kernel = tvm.compile(mod, target=target.tvm)["main"]
-        arrays = [tvm.runtime.tensor(x) for x in inputs(name)]
+        given = {f"a{i}": x for i, x in enumerate(inputs(name))}  # fusion may order the parameters anew
+        arrays = [tvm.runtime.tensor(given[param.name]) for param in func.params[:-1]]
         shape = [int(d) for d in func.params[-1].shape]
         result = tvm.runtime.tensor(np.zeros(shape, "float32"))
         return lambda: kernel(*arrays, result), result
 
     return prepare
+
+
+def memory_kernel(name: str, target: Target) -> tuple[Callable[[], object], object]:
+    """Reads the case's inputs once as streams, adds them, and writes as many elements as its result has."""
+    import numpy as np
+    import tvm
+    from tvm.script import tirx as T
+
+    shapes = CASES[name]
+    size = max(int(np.prod(s)) for s in shapes)
+    streams = sum(int(np.prod(s)) == size for s in shapes)
+    lanes, parts = target.lanes_f32, 8 * target.cores
+    length = -(-size // (parts * lanes * 4)) * lanes * 4
+    written = length if name.split()[0] not in ("sum", "mean") else lanes * 4
+    unit = lanes * 4
+
+    @T.prim_func
+    def main(x: T.Buffer((streams, parts, length), "float32"), y: T.Buffer((parts, written), "float32")) -> None:
+        T.func_attr({"global_symbol": "main", "tirx.noalias": True})
+        for t in T.parallel(parts):
+            for c in T.serial(length // unit):
+                for u in T.unroll(4):
+                    for v in T.vectorized(lanes):
+                        if streams == 2:
+                            y[t, c * unit + u * lanes + v] = (
+                                x[0, t, c * unit + u * lanes + v] + x[1, t, c * unit + u * lanes + v]
+                            )
+                        elif written == length:
+                            y[t, c * unit + u * lanes + v] = x[0, t, c * unit + u * lanes + v]
+                        else:
+                            y[t, u * lanes + v] = y[t, u * lanes + v] + x[0, t, c * unit + u * lanes + v]
+
+    kernel = tvm.compile(tvm.IRModule({"main": main}), target=target.tvm)["main"]
+    x = tvm.runtime.tensor(np.ones((streams, parts, length), "float32"))
+    y = tvm.runtime.tensor(np.zeros((parts, written), "float32"))
+    return lambda: kernel(x, y), y
 
 
 def torch_engine() -> Callable[[str], tuple[Callable[[], object], object]]:
@@ -99,7 +165,7 @@ def torch_engine() -> Callable[[str], tuple[Callable[[], object], object]]:
     def prepare(name: str) -> tuple[Callable[[], object], object]:
         kind, arrays = name.split()[0], [torch.from_numpy(x) for x in inputs(name)]
         x = arrays[0]
-        out = torch.empty_like(x) if kind != "transpose" else torch.empty(x.transpose(0, 1).shape)
+        out = torch.empty_like(x) if not kind.startswith("transpose") else torch.empty(x.transpose(0, 1).shape)
         calls = {
             "layer_norm": lambda: f.layer_norm(x, x.shape[-1:], *arrays[1:], eps=1e-5),
             "rms_norm": lambda: f.rms_norm(x, x.shape[-1:], *arrays[1:], eps=1e-5),
@@ -107,12 +173,26 @@ def torch_engine() -> Callable[[str], tuple[Callable[[], object], object]]:
             "gelu": lambda: f.gelu(x),
             "gelu_tanh": lambda: f.gelu(x, approximate="tanh"),
             "add": lambda: torch.add(*arrays, out=out),
+            "silu_mul": lambda: torch.mul(f.silu(x), arrays[1], out=out),
+            "rotary": lambda: torch_rotary(*arrays),
+            "sum": lambda: x.sum(-1),
+            "mean": lambda: x.mean(-1),
+            "transpose_bias": lambda: out.copy_((x + arrays[1][:, None]).transpose(0, 1)),
             "transpose": lambda: out.copy_(x.transpose(0, 1)),
         }
         call = calls.get(kind, lambda: getattr(torch, kind)(x, out=out))
         return call, call()
 
     return prepare
+
+
+def torch_rotary(x: object, cos: object, sin: object) -> object:
+    """Half-split rotary positions; x [b, s, h, d], tables [b, s, d]."""
+    import torch
+
+    half = x.shape[-1] // 2
+    turned = torch.cat((-x[..., half:], x[..., :half]), -1)
+    return x * cos[:, :, None] + turned * sin[:, :, None]
 
 
 def inputs(name: str) -> list:
@@ -134,8 +214,8 @@ def serve(engine: str) -> None:
             call, result = prepare(name)
             call()
             ready[name] = call
-            np_result = result.numpy()
-            sys.stdout.write(json.dumps([float(abs(np_result).sum()), float(np_result.reshape(-1)[7])]) + "\n")
+            array = result.numpy()
+            sys.stdout.write(json.dumps([float(abs(array).sum(dtype="float64")), float(array.reshape(-1)[7])]) + "\n")
         else:
             samples, stop = [], time.perf_counter() + TURN_S
             while time.perf_counter() < stop:
@@ -146,21 +226,19 @@ def serve(engine: str) -> None:
         sys.stdout.flush()
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run the comparison and write one row per case: medians of all turns, and the quietest turn of each engine."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--only", default="")
-    parser.add_argument("--serve", choices=["halo", "torch"])
-    options = parser.parse_args(argv)
-    if options.serve:
-        serve(options.serve)
-        return
-    env = os.environ | {"TVM_NUM_THREADS": str(options.threads), "OMP_NUM_THREADS": str(options.threads), "TVM_BIND_THREADS": "0"}
+def measured(threads: int, rounds: int, only: str) -> list[dict[str, object]]:
+    """One row per case: medians of all turns in microseconds, and the quietest turn of each kernel."""
+    count = str(threads)
+    env = os.environ | {"TVM_NUM_THREADS": count, "OMP_NUM_THREADS": count, "TVM_BIND_THREADS": "0"}
     env["PYTHONPATH"] = str(Path(__file__).resolve().parents[1])
     engines = {
-        name: subprocess.Popen([sys.executable, __file__, "--serve", name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
+        name: subprocess.Popen(
+            [sys.executable, __file__, "--serve", name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=env,
+        )
         for name in ("halo", "torch")
     }
 
@@ -170,26 +248,77 @@ def main(argv: Sequence[str] | None = None) -> None:
         process.stdin.flush()
         return json.loads(process.stdout.readline())
 
+    rows = []
     for name in CASES:
-        if options.only not in name:
+        if only not in name:
             continue
         ours, theirs = ask("halo", name), ask("torch", name)
-        assert all(abs(a - b) <= 1e-4 * (1 + abs(b)) for a, b in zip(ours, theirs)), f"{name}: results differ, {ours} and {theirs}"
-        times: dict[str, list[float]] = {"halo": [], "torch": []}
-        for _ in range(options.rounds):
-            for engine in times:
-                time.sleep(PAUSE_S)
-                times[engine].append(ask(engine, name))
-        halo, peer = (statistics.median(times[e]) * 1e6 for e in ("halo", "torch"))
-        quiet, peer_quiet = (min(times[e]) * 1e6 for e in ("halo", "torch"))
-        sys.stdout.write(
-            f"T{options.threads} {name:22s} halo {halo:8.1f} us   torch {peer:8.1f} us   ratio {peer / halo:5.2f}"
-            f"   quietest turn {quiet:8.1f} {peer_quiet:8.1f}   ratio {peer_quiet / quiet:5.2f}\n"
-        )
-        sys.stdout.flush()
+        ask("halo", MEMORY + name)
+        same = all(abs(a - b) <= 1e-4 * (1 + abs(b)) for a, b in zip(ours, theirs))
+        assert same, f"{name}: results differ, {ours} and {theirs}"
+        turns = {"halo": ("halo", name), "memory": ("halo", MEMORY + name), "torch": ("torch", name)}
+        times: dict[str, list[float]] = {key: [] for key in turns}
+        for _ in range(rounds):
+            for key, (engine, case) in turns.items():
+                time.sleep(PAUSE_S if engine == "torch" else 0.0)
+                times[key].append(ask(engine, case) * 1e6)
+                time.sleep(PAUSE_S if engine == "torch" else 0.0)
+        row: dict[str, object] = {"case": name, "threads": threads}
+        for key, samples in times.items():
+            row |= {f"{key}_us": statistics.median(samples), f"{key}_quietest_us": min(samples)}
+        row["of_memory"] = statistics.median(m / h for m, h in zip(times["memory"], times["halo"]))
+        row["torch_ratio"] = statistics.median(t / h for t, h in zip(times["torch"], times["halo"]))
+        rows.append(row)
+        sys.stderr.write(f"T{threads} {line_of(row)}\n")
     for process in engines.values():
         process.stdin.close()
         process.wait()
+    return rows
+
+
+def line_of(row: dict[str, object]) -> str:
+    return (
+        f"{row['case']:24s} halo {row['halo_us']:9.1f} us   memory {row['memory_us']:9.1f}   of memory speed "
+        f"{100 * row['of_memory']:4.0f} %   torch {row['torch_us']:9.1f}   torch / halo {row['torch_ratio']:5.2f}"
+    )
+
+
+def table(rows: Sequence[dict[str, object]]) -> str:
+    """The rows as Markdown, one table per number of threads."""
+    parts = []
+    for threads in dict.fromkeys(row["threads"] for row in rows):
+        parts += [f"### {threads} thread{'s' if threads > 1 else ''}\n",
+                  "| kernel | ours us | memory us | of memory speed | torch us | torch / ours |",
+                  "|---|---:|---:|---:|---:|---:|"]  # fmt: skip
+        parts += [
+            f"| {r['case']} | {r['halo_us']:.1f} | {r['memory_us']:.1f} | {100 * r['of_memory']:.0f} % | "
+            f"{r['torch_us']:.1f} | {r['torch_ratio']:.2f} |"
+            for r in rows
+            if r["threads"] == threads
+        ]
+        parts.append("")
+    return "\n".join(parts)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the comparison and write its tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", default="1,2", help="thread counts, separated by commas (default: 1,2)")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--only", default="", help="cases with this in their name")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--serve", choices=["halo", "torch"], help=argparse.SUPPRESS)
+    options = parser.parse_args(argv)
+    if options.serve:
+        serve(options.serve)
+        return
+    rows = [row for n in options.threads.split(",") for row in measured(int(n), options.rounds, options.only)]
+    sys.stdout.write(table(rows))
+    if options.json:
+        options.json.write_text(json.dumps({"schema": 1, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    if options.markdown:
+        options.markdown.write_text(table(rows), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ Before -> after
     a[i] = f(x[i]); y[i] = g(a[i])             ->   y[i] = g(f(x[i]))
     for i0..in: y                              ->   parallel for runs of rows: for j over the trailing axes
                                                     that are contiguous everywhere: vectors, exact tails
-    y[i, j] = x[j, i]                          ->   tiles of `tile` x `tile`, so that cache lines are used whole
+    y[i, j] = f(x[j, i])                       ->   tiles of `tile` x `tile`, so that cache lines are used whole;
+                                                    32-bit elements turned in registers (`_tiles`)
 Declines
     reductions; blocks with a predicate or several stores; a store whose place is not one iterator per
     axis (scatter); an intermediate that grows beyond `MAX_NODES` expression nodes when it is inlined
@@ -15,7 +16,7 @@ Declines
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import tvm_ffi
@@ -31,7 +32,6 @@ from ._lanes import (
     in_parallel_when_large,
     index,
     is_var,
-    loop,
     parallel_rows,
     product,
     replace_body,
@@ -40,8 +40,9 @@ from ._lanes import (
     unravel,
     vector_loop,
 )
+from ._nest import Nest, bits, store_at, substituted
 from ._rule import Rule, check_range
-from ._vector_math import hoist_lets
+from ._tiles import swapped_axis, tiles
 
 _SERIAL = (1 << 12, 1 << 13, 1 << 15)  # elements below which one thread may do it all
 MAX_NODES = 20_000  # of one inlined expression: beyond, compilation takes seconds
@@ -58,17 +59,6 @@ class ElementwiseDecision:
     tile: int  # edge of a transposition's tiles
 
 
-@dataclass(frozen=True)
-class _Nest:
-    """One output: y[axes...] = value."""
-
-    output: ir.Var
-    indices: tuple[Expr, ...]
-    axes: tuple[ir.Var, ...]
-    extents: tuple[Expr, ...]
-    value: Expr
-
-
 class Elementwise(Rule[ElementwiseDecision]):
     """Maps, broadcasts and data movement."""
 
@@ -79,7 +69,7 @@ class Elementwise(Rule[ElementwiseDecision]):
         nests = _analyse(func)
         # The widest element decides: a vector of 16 int64 would be two registers, and gathers of them four.
         widest = max(
-            (_bits(v) for nest in nests for v in (nest.output, *(x.source for x in loads(nest.value)))), default=32
+            (bits(v) for nest in nests for v in (nest.output, *(x.source for x in loads(nest.value)))), default=32
         )
         lanes = max(1, target.isa.vector_bits // max(widest, 32))
         # A launch costs 0.75 us, in which one core copies about 16 KiB out of its cache.
@@ -87,7 +77,7 @@ class Elementwise(Rule[ElementwiseDecision]):
 
     def space(self, func: tirx.PrimFunc, target: Target) -> Sequence[ElementwiseDecision]:
         base, cores = self.default(func, target), target.cores
-        edges = (8, 16, 32) if any(_swapped_axis(nest) is not None for nest in _analyse(func)) else (base.tile,)
+        edges = (8, 16, 32) if any(swapped_axis(nest) is not None for nest in _analyse(func)) else (base.tile,)
         values = itertools.product(
             (base.lanes, max(1, base.lanes // 2)), (1, 2, 4), (cores, 4 * cores, 8 * cores), _SERIAL, edges
         )
@@ -100,10 +90,10 @@ class Elementwise(Rule[ElementwiseDecision]):
         statements = []
         for nest in _analyse(func):
 
-            def emit(parallel: bool, nest: _Nest = nest) -> tirx.Stmt:
-                swapped = _swapped_axis(nest)
+            def emit(parallel: bool, nest: Nest = nest) -> tirx.Stmt:
+                swapped = swapped_axis(nest)
                 return (
-                    _tiles(nest, decision, parallel, swapped)
+                    tiles(nest, decision.lanes, decision.tile, decision.tasks, parallel, swapped)
                     if swapped is not None
                     else _vectors(nest, decision, parallel)
                 )
@@ -112,7 +102,7 @@ class Elementwise(Rule[ElementwiseDecision]):
         return replace_body(func, seq(statements))
 
 
-def _analyse(func: tirx.PrimFunc) -> list[_Nest]:
+def _analyse(func: tirx.PrimFunc) -> list[Nest]:
     """The outputs of `func` with their values, every intermediate inlined; `Declined` with the reason."""
     if is_scheduled(func):
         raise Declined("elementwise: the function is scheduled already")
@@ -121,7 +111,7 @@ def _analyse(func: tirx.PrimFunc) -> list[_Nest]:
         raise Declined("elementwise: the function has no blocks")
     local = list(func.body.block.alloc_buffers)
     values: list[tuple[Block, tirx.BufferStore, Expr]] = []
-    nests: list[_Nest] = []
+    nests: list[Nest] = []
     for block in found:
         if "R" in block.kinds:
             raise Declined("elementwise: a block reduces")
@@ -139,7 +129,7 @@ def _analyse(func: tirx.PrimFunc) -> list[_Nest]:
         if any(block.store.buffer.same_as(b) for b in local):
             values.append((block, block.store, value))
         else:
-            nests.append(_Nest(block.store.buffer, tuple(block.store.indices), block.vars, block.extents, value))
+            nests.append(Nest(block.store.buffer, tuple(block.store.indices), block.vars, block.extents, value))
     return nests
 
 
@@ -162,13 +152,13 @@ def _inline(value: Expr, earlier: Sequence[tuple[Block, tirx.BufferStore, Expr]]
             if store.buffer.same_as(node.source):
                 here = {at: place for at, place in zip(store.indices, node.indices) if isinstance(at, ir.Var)}
                 here |= {v: index(0) for v in block.vars if v not in here}
-                return _substitute(stored, here)
+                return substituted(stored, here)
         return node
 
     return tvm_ffi.structural_map(value, (ir.TensorLoad, load), order="post")
 
 
-def _vectors(nest: _Nest, decision: ElementwiseDecision, parallel: bool) -> tirx.Stmt:
+def _vectors(nest: Nest, decision: ElementwiseDecision, parallel: bool) -> tirx.Stmt:
     """Rows of the leading axes, vectors over the trailing axes that are contiguous everywhere."""
     split = len(nest.extents) - _contiguous_axes(nest)
     leading, trailing = nest.extents[:split], nest.extents[split:]
@@ -191,7 +181,7 @@ def _vectors(nest: _Nest, decision: ElementwiseDecision, parallel: bool) -> tirx
         at = unravel(r if whole else simplify(tirx.floordiv(r, chunks)), leading)
 
         def body(j: Expr, _slot: Expr | None) -> list[tirx.Stmt]:
-            return [_store(nest, dict(zip(nest.axes, (*at, *unravel(j, trailing)))))]
+            return [store_at(nest, dict(zip(nest.axes, (*at, *unravel(j, trailing)))))]
 
         left = length if whole else simplify(tirx.max(tirx.min(size, length - start), index(0)))
         return vector_loop(start, left, decision.lanes, decision.unroll, body) or [tirx.Evaluate(index(0))]
@@ -199,53 +189,7 @@ def _vectors(nest: _Nest, decision: ElementwiseDecision, parallel: bool) -> tirx
     return parallel_rows(simplify(rows * chunks), decision.tasks, parallel, row, lambda: [])
 
 
-def _tiles(nest: _Nest, decision: ElementwiseDecision, parallel: bool, swapped: int) -> tirx.Stmt:
-    """Tiles over axis `swapped` (contiguous in the operand) and the last axis (contiguous in the output)."""
-    edge, last = decision.tile, len(nest.axes) - 1
-    others = [i for i in range(last) if i != swapped]
-    down, across = nest.extents[swapped], nest.extents[last]
-    rows_of_tiles = ceil_div(down, edge)
-    rows = simplify(product([nest.extents[i] for i in others]) * rows_of_tiles)
-
-    def row(r: Expr) -> list[tirx.Stmt]:
-        at = dict(
-            zip(
-                (nest.axes[i] for i in others),
-                unravel(simplify(tirx.floordiv(r, rows_of_tiles)), [nest.extents[i] for i in others]),
-            )
-        )
-        top = simplify(tirx.floormod(r, rows_of_tiles) * index(edge))
-
-        def tile(left: Expr, width: Expr | int) -> tirx.Stmt:
-            def element(i: Expr) -> list[tirx.Stmt]:
-                def one(j: Expr) -> list[tirx.Stmt]:
-                    return [
-                        _store(nest, at | {nest.axes[swapped]: simplify(top + i), nest.axes[last]: simplify(left + j)})
-                    ]
-
-                kind = tirx.ForKind.VECTORIZED if isinstance(width, int) else tirx.ForKind.SERIAL
-                return [loop("j", width, one, kind)]
-
-            return loop("i", simplify(tirx.min(index(edge), down - top)), element)
-
-        whole = simplify(tirx.floordiv(across, index(edge)))
-        out = []
-        if constant(whole) != 0:
-            out.append(loop("tile", whole, lambda t: [tile(simplify(t * index(edge)), edge)]))
-        rest = simplify(tirx.floormod(across, index(edge)))
-        if constant(rest) != 0:
-            out.append(tile(simplify(whole * index(edge)), constant(rest) or rest))
-        return out
-
-    return parallel_rows(rows, decision.tasks, parallel, row, lambda: [])
-
-
-def _store(nest: _Nest, here: Mapping[ir.Var, Expr]) -> tirx.Stmt:
-    indices = [simplify(_substitute(i, here)) for i in nest.indices]
-    return tirx.BufferStore(nest.output, hoist_lets(_substitute(nest.value, here)), indices)
-
-
-def _contiguous_axes(nest: _Nest) -> int:
+def _contiguous_axes(nest: Nest) -> int:
     """How many trailing axes are one contiguous axis in every operand and in the output; at least one."""
     if not nest.axes:
         return 0
@@ -275,24 +219,6 @@ def _is_contiguous(indices: Sequence[Expr], buffer: ir.Var, axes: Sequence[ir.Va
     )
 
 
-def _swapped_axis(nest: _Nest) -> int | None:
-    """The axis that is contiguous in an operand while the output's last axis is not; None when none is."""
-    if len(nest.axes) < 2 or constant(nest.extents[-1]) == 1:
-        return None
-    last = nest.axes[-1]
-    for load in loads(nest.value):
-        if not load.indices or not any(uses(i, last) for i in load.indices[:-1]):
-            continue
-        for number, axis in enumerate(nest.axes[:-1]):
-            if is_var(load.indices[-1], axis) and constant(nest.extents[number]) != 1:
-                return number
-    return None
-
-
-def _substitute(expr: Expr, values: Mapping[ir.Var, Expr]) -> Expr:
-    return tvm_ffi.structural_map(expr, (ir.Var, lambda v: values.get(v, v)), order="post")
-
-
 def _index_free(expr: Expr) -> Expr:
     """`expr` with every load replaced by a constant: what is left uses iterators by value."""
     return tvm_ffi.structural_map(expr, (ir.TensorLoad, lambda x: tirx.const(0, str(x.ty.dtype))), order="post")
@@ -306,7 +232,3 @@ def _size(expr: Expr) -> int:
 
     tvm_ffi.structural_walk(expr, (ir.Expr, visit), order="post")
     return count[0]
-
-
-def _bits(buffer: ir.Var) -> int:
-    return tvm_ffi.dtype(str(buffer.dtype)).bits

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from collections.abc import Callable
 
 import numpy as np
 import pytest
+import tvm
+from assembly import inner_loops
 from covering import covering
 from fused_functions import executable, functions, fused, here, random, scheduled, x86
 from hypothesis import given, settings
@@ -235,3 +239,93 @@ def empty(y: T.Buffer((10,), "float32")):
 def test_declines(make: Callable[[], tirx.PrimFunc], reason: str) -> None:
     with pytest.raises(Declined, match=reason):
         RULE.default(make(), x86("avx2"))
+
+
+TURNED: dict[str, tuple[Callable, Callable, list[str], Callable]] = {
+    "transpose": GRAPHS["transpose"],
+    "int32": (lambda emit, x: emit(op.permute_dims(x, (1, 0))), lambda n, d: [(n, d)], ["int32"], lambda x: x.T),
+    "batched": (
+        lambda emit, x: emit(op.permute_dims(x, (0, 2, 1))),
+        lambda n, d: [(3, n, d)],
+        [F],
+        lambda x: x.transpose(0, 2, 1),
+    ),
+    "within a chain": (
+        lambda emit, x, b: emit(op.nn.relu(emit(op.permute_dims(emit(op.add(x, b)), (1, 0))))),
+        lambda n, d: [(n, d), (d,)],
+        [F, F],
+        lambda x, b: np.maximum(x + b, 0).T,
+    ),
+    "beside one that stays": (
+        lambda emit, x, y: emit(op.add(emit(op.permute_dims(x, (1, 0))), y)),
+        lambda n, d: [(n, d), (d, n)],
+        [F, F],
+        lambda x, y: x.T + y,
+    ),
+    "two of them": (
+        lambda emit, x, y: emit(op.permute_dims(emit(op.subtract(x, y)), (1, 0))),
+        lambda n, d: [(n, d), (n, d)],
+        [F, F],
+        lambda x, y: (x - y).T,
+    ),
+    "under a condition": (
+        lambda emit, x: emit(op.permute_dims(emit(op.nn.pad(x, (1, 2, 3, 0))), (1, 0))),
+        lambda n, d: [(n, d)],
+        [F],
+        lambda x: np.pad(x, ((1, 2), (3, 0))).T,
+    ),
+    "of halves": (
+        lambda emit, x: emit(op.permute_dims(x, (1, 0))), lambda n, d: [(n, d)], ["float16"], lambda x: x.T,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TURNED)
+@pytest.mark.parametrize(("isa", "lanes"), [("avx512", 16), ("avx512", 4), ("avx2", 8)])
+def test_tiles_of_every_size_are_turned_right(name: str, isa: str, lanes: int) -> None:
+    """Whole tiles in both directions, in one, in none; each rest in either direction."""
+    if not here(isa):
+        pytest.skip(f"this processor does not run {isa}")
+    graph, shapes, dtypes, reference = TURNED[name]
+    n, d = tirx.Var("n", "int64"), tirx.Var("d", "int64")
+    target = x86(isa)
+    for known in (False, True):
+        sizes = [(16, 16), (32, 48), (33, 31)] if known else [(n, d)]
+        for rows, size in sizes:
+            mod = fused(graph, shapes(rows, size), dtypes)
+            (func,) = functions(mod)
+            decision = dataclasses.replace(RULE.default(func, target), lanes=lanes, tile=16)
+            run = executable(scheduled(mod, "elementwise", target, decision), target)
+            tried = [(rows, size)] if known else [(a, b) for a in (1, 15, 16, 17, 150) for b in (1, 16, 31, 64, 97)]
+            for a, b in tried:
+                check(run, shapes(a, b), dtypes, reference)
+
+
+@pytest.mark.parametrize(("isa", "width", "shuffles"), [("avx512", 16, 64), ("avx2", 8, 24)])
+def test_assembly_of_a_turned_tile(isa: str, width: int, shuffles: int) -> None:
+    """A tile is loads, shuffles and stores of whole registers: no gather, no single element, no spill."""
+    graph, shapes, dtypes, _ = GRAPHS["transpose"]
+    target = x86(isa)
+    mod = fused(graph, shapes(8 * width, 8 * width), dtypes)
+    (func,) = functions(mod)
+    decision = dataclasses.replace(RULE.default(func, target), lanes=width, tile=width, serial_below=1 << 30)
+    (kernel,) = functions(scheduled(mod, "elementwise", target, decision))
+    kernel = kernel.with_attr("global_symbol", "main")
+    text = tvm.compile(tvm.IRModule({"main": kernel}), target=target.tvm).mod.inspect_source("asm")
+    loops = [loop for loop in inner_loops(text) if any("vunpckl" in line for line in loop)]
+    assert loops, "the tile is a loop of its own"
+    names = [line.split()[0] for line in loops[0] if line.split() and not line.split()[0].startswith((".", "#"))]
+    moved = [n for n in names if n.startswith(("vunpck", "vshuff", "vperm2f128", "vinsertf", "vperm", "vblend", "vmovlhps"))]
+    assert len(moved) == shuffles, names
+    assert not [n for n in names if "gather" in n or n in ("vmovss", "vinsertps", "vpinsrd", "vextractps")]
+    stores = [line for line in loops[0] if re.search(r"vmov[au]p[sd]\s+%[yz]mm\d+, .*\(", line)]
+    assert len(stores) == width and "%rsp" not in "".join(stores), stores
+
+
+def test_what_is_not_turned_is_still_right_and_said_so_by_its_code() -> None:
+    """A condition around a load keeps its tile in gathers: the memory may not be there."""
+    target = x86("avx2")
+    for name, turns in (("within a chain", True), ("under a condition", False), ("of halves", False)):
+        graph, shapes, dtypes, _ = TURNED[name]
+        text = scheduled(fused(graph, shapes(64, 64), dtypes), "elementwise", target).script()
+        assert ("T.Shuffle" in text) == turns, name
