@@ -40,7 +40,7 @@ CASES: dict[str, tuple[tuple[int, ...], ...]] = {
     "log 128x3072": ((128, 3072),),
     "add 128x3072": ((128, 3072), (128, 3072)),
     "silu_mul 128x3072": ((128, 3072), (128, 3072)),
-    "rotary 1x128x12x64": ((1, 128, 12, 64), (1, 128, 64), (1, 128, 64)),
+    "rotary 1x128x12x64": ((1, 128, 12, 64), (128,), (128, 32), (128, 32)),
     "sum 1536x1024": ((1536, 1024),),
     "mean 128x768": ((128, 768),),
     "add 4096x4096": ((4096, 4096), (4096, 4096)),
@@ -96,7 +96,8 @@ def halo_engine() -> Callable[[str], tuple[Callable[[], object], object]]:
         if name.startswith(MEMORY):
             return memory_kernel(name.removeprefix(MEMORY), target)
         builder, shapes = relax.BlockBuilder(), CASES[name]
-        params = [relax.Var(f"a{i}", relax.TensorType(s, "float32")) for i, s in enumerate(shapes)]
+        dtypes = [str(x.dtype) for x in inputs(name)]
+        params = [relax.Var(f"a{i}", relax.TensorType(*of)) for i, of in enumerate(zip(shapes, dtypes))]
         with builder.function("main", params):
             with builder.dataflow():
                 out = builder.emit_output(builder.normalize(graphs[name.split()[0]](*params)))
@@ -186,13 +187,13 @@ def torch_engine() -> Callable[[str], tuple[Callable[[], object], object]]:
     return prepare
 
 
-def torch_rotary(x: object, cos: object, sin: object) -> object:
-    """Half-split rotary positions; x [b, s, h, d], tables [b, s, d]."""
+def torch_rotary(x: object, positions: object, cos: object, sin: object) -> object:
+    """Half-split rotary positions; x [b, s, h, d], tables [p, d / 2]."""
     import torch
 
-    half = x.shape[-1] // 2
-    turned = torch.cat((-x[..., half:], x[..., :half]), -1)
-    return x * cos[:, :, None] + turned * sin[:, :, None]
+    first, second = x.chunk(2, -1)
+    c, s = cos[positions][:, None], sin[positions][:, None]
+    return torch.cat((first * c - second * s, second * c + first * s), -1)
 
 
 def inputs(name: str) -> list:
@@ -201,6 +202,8 @@ def inputs(name: str) -> list:
 
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(s, dtype="float32") for s in CASES[name]]
+    if name.startswith("rotary"):
+        arrays[1] = np.arange(arrays[1].size)
     return [np.abs(x) + 1e-3 for x in arrays] if name.startswith("log") else arrays
 
 
