@@ -93,8 +93,9 @@ def _notes(results: Sequence[BenchResult]) -> Iterator[str]:
     host = results[0].host
     names = ("apache-tvm", "onnxruntime", "torch", "openvino", "jax")
     versions = ", ".join(f"{name} {host.packages[name]}" for name in names if name in host.packages)
-    yield f"\nMeasured on {host.cpu}, {host.cores} cores; {versions}. Median of rounds in turns, each engine in its own "
-    yield "process; ratio with its 90 % interval, against the fastest peer that the goal names (without a goal, of all). "
+    yield f"\nMeasured on {host.cpu}, {host.cores} cores; {versions}. Median of rounds in turns, each engine in its "
+    yield "own process; ratio with its 90 % interval, against the fastest peer that the goal names (without one, of "
+    yield "all). "
     yield "[Every peer, its precision and its error](docs/benchmarks-peers.md).\n"
     busy = max((r.other_cores or 0.0) for r in results)
     if busy >= DISTURBED_CORES:

@@ -16,6 +16,7 @@ its reason and the others go on. `_suite.py` has the rows.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import sys
@@ -74,7 +75,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--quick", action="store_true", help="6 rounds, at two threads only")
     add("--minutes", type=float, default=float("inf"), help="begin no row after that many")
     add("--cache", type=Path, help="keep artifacts and peers' files there (default: a temporary directory)")
-    add("--prepare", action="store_true", help="fill --cache: compile again, make files, run every engine once")
+    add("--prepare", action="store_true", help="fill --cache: compile again, make peers' files")
     add("--resume", action="store_true", help="leave out what the results file has already")
     add("--fresh", action="store_true", help="forget what the results file has")
     add("--ablation", action="store_true", help="parts of the compiler left out, one at a time")
@@ -116,10 +117,12 @@ def _config(options: argparse.Namespace, row: Row, precision: str, threads: int)
 
 
 def _prepare(options: argparse.Namespace) -> int:
-    """Compile everything again, write the peers' files and run each engine once: what measuring need not wait for."""
+    """Compile everything again, and run once each engine that has not run from this cache: it writes its files, fills
+    its own caches and says how large its errors are. Measuring then waits for none of that."""
     import shutil
 
     import halo_tvm
+    from halo_tvm.peers.benchmark import unknown
 
     failures, threads = 0, max(options.threads)
     options.rounds, options.quick = 1, False
@@ -128,10 +131,15 @@ def _prepare(options: argparse.Namespace) -> int:
     for path in {_artifact(options, row, precision) for row, precision, _ in todo}:
         shutil.rmtree(path, ignore_errors=True)
     for row, precision, _ in todo:
-        failures += _attempt(
-            f"{row.model} {row.shape} {precision}",
-            lambda r=row, p=precision: print(terminal.render(halo_tvm.benchmark(_config(options, r, p, threads)))),
-        )
+
+        def step() -> None:
+            config = _config(options, row, precision, threads)  # noqa: B023 - called in this round
+            new = unknown(config)
+            if new:
+                result = halo_tvm.benchmark(dataclasses.replace(config, vs=new))
+                print(terminal.render(result), flush=True)
+
+        failures += _attempt(f"{row.model} {row.shape} {precision}", step)
     return failures
 
 

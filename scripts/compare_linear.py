@@ -238,7 +238,8 @@ def work(options: argparse.Namespace) -> None:
     os.dup2(2, 1)  # what libraries print belongs to standard error
     precision, layers, threads = options.precision[0], parse_layers(options.shapes), options.threads[0]
     calls: dict[int, Callable[[], object]] = {}
-    prepare = None if options.worker == "ceiling" else ENGINES[options.worker](options.cache, precision, layers, threads)
+    engine = ENGINES.get(options.worker)
+    prepare = engine(options.cache, precision, layers, threads) if engine else None
     print("ready", file=replies, flush=True)
     for line in sys.stdin:
         request = json.loads(line)
@@ -331,7 +332,7 @@ def parse_layers(text: str) -> Linears:
 def table(cells: Sequence[Cell]) -> str:
     """Markdown: a line per cell, then a geometric mean per precision, threads and kind."""
     lines = [
-        "| precision | threads | layers | rows | us | best peer | its us | peer time / ours | GFLOP/s | of the ceiling |",
+        "| precision | threads | layers | rows | us | best peer | its us | peer time / ours | GFLOP/s | of ceiling |",
         "|---|---:|---|---:|---:|---|---:|---:|---:|---:|",
     ]
     for c in cells:
@@ -408,7 +409,8 @@ def run(options: argparse.Namespace) -> None:
                 for cell in measure(options, precision, threads, layers, {c.key for c in cells}):
                     cells.append(cell)
                     name, ratio = cell.best()
-                    print(*cell.key, f"{cell.ours_us:.0f} us, {name} {ratio.value:.2f}", file=sys.stderr, flush=True)
+                    said = f"{cell.ours_us:.0f} us, {name} {ratio.value:.2f}"
+                    print(*cell.key, said, file=sys.stderr, flush=True)
                     if options.json:
                         write_cells(options.json, cells)
     text = table(cells)

@@ -27,9 +27,9 @@ OPTIONAL = {
     "transformers": ("hf", "Hugging Face configurations"),
     "tokenizers": ("hf", "text in, text out"),
     "tensorflow": ("tensorflow", "TensorFlow models"),
-    "jax": ("jax", "JAX models"),
+    "jax": ("bench", "the peer jax"),
     "openvino": ("bench", "the peer openvino"),
-    "llama-cpp-python": ("bench", "the peer llama.cpp"),
+    "nncf": ("bench", "openvino's int8 models"),
     "tornado": ("rpc", "measuring on other machines"),
     "pytest": ("test", "the tests"),
 }

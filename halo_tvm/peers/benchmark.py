@@ -33,9 +33,9 @@ __all__ = [
     "accuracy",
     "benchmark",
     "in_turn",
-    "prepare",
     "take_turns",
     "timed_inputs",
+    "unknown",
 ]
 
 OURS = "halo_tvm"
@@ -111,15 +111,10 @@ def _is_artifact(name: str) -> bool:
     return Path(name).suffix == ".halo" and Path(name).is_dir()
 
 
-def prepare(config: BenchConfig) -> dict[str, str]:
-    """Write what the engines of `config.vs` read into `config.cache`; returns the failures by engine."""
-    manifest = read_manifest(config.artifact)
-    check_reference(manifest.source, config.reference)
-    if config.cache is None:
-        raise UsageError("expected a directory to keep the engines' files in, found no --cache: add --cache DIR")
-    models = PeerModels(manifest.source, config.reference, Path(config.cache) / cache_key(manifest.source))
-    made = {name: _model(models, PEERS[name].form) for name in config.vs if name in PEERS}
-    return {name: str(model) for name, model in made.items() if isinstance(model, HaloError)}
+def unknown(config: BenchConfig) -> tuple[str, ...]:
+    """The engines of `config.vs` whose errors `config.cache` does not know: those that never ran from there."""
+    known = _Known(Path(str(config.cache)) / cache_key(read_manifest(config.artifact).source))
+    return tuple(name for name in config.vs if name in PEERS and not known.of(name))
 
 
 def _contestant(name: str, models: PeerModels | None, known: _Known, threads: int, inputs: Path) -> Contestant:

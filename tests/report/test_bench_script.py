@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -25,8 +27,6 @@ SCRIPT = Path(__file__).parents[2] / "scripts" / "bench.py"
 def bench():
     spec = importlib.util.spec_from_file_location("bench_script", SCRIPT)
     module = importlib.util.module_from_spec(spec)
-    import sys
-
     sys.modules["bench_script"] = module
     spec.loader.exec_module(module)
     return module
@@ -143,3 +143,32 @@ def test_the_plot_is_drawn(bench, tmp_path):
     pytest.importorskip("matplotlib")
     bench.plot([BENCH], tmp_path / "p.svg")
     assert b"onnxruntime" in (tmp_path / "p.svg").read_bytes() or (tmp_path / "p.svg").stat().st_size > 1000
+
+
+def test_prepare_compiles_again_and_runs_only_engines_that_never_ran(bench, tmp_path, monkeypatch, capsys):
+    from halo_tvm.peers import benchmark as module
+
+    asked, stale = [], tmp_path / "artifacts" / "mlp-fp32.halo"
+    stale.mkdir(parents=True)
+    monkeypatch.setattr(bench, "_compiled", lambda o, r, p: asked.append(p) or bench._artifact(o, r, p))
+    monkeypatch.setattr(halo_tvm, "benchmark", lambda config: asked.append(config.vs) or BENCH)
+    monkeypatch.setattr(module, "unknown", lambda config: ("openvino",) if "fp32" in config.artifact else ())
+    assert bench.main(["--prepare", "--only", "mlp", "--cache", str(tmp_path)]) == 0
+    assert asked == ["fp32", ("openvino",), "int8"] and not stale.exists()
+
+
+def test_the_ablation_says_what_leaving_out_costs_and_what_was_predicted(bench, tmp_path):
+    ablation = sys.modules["_ablation"]
+    manifest = SimpleNamespace(
+        reports={"optimise": {"fuse": {"candidates": [
+            {"bytes_apart": 9_000_000, "bytes_fused": 2_000_000, "taken": True},
+            {"bytes_apart": 9_000_000, "bytes_fused": 1_000_000, "taken": False},
+        ]}}}
+    )  # fmt: skip
+    by_name = {v.name: v for v in ablation.VARIANTS}
+    assert ablation.predicted_bytes(manifest, (1, 128), by_name["no-fusion"]) == 7e6
+    assert ablation.predicted_bytes(manifest, (1, 128), by_name["no-attention"]) == 12 * 12 * 128 * 128 * 16
+    assert ablation.predicted_bytes(manifest, (1, 128), by_name["avx2"]) is None
+    for variant in ablation.VARIANTS:
+        config = ablation.compile_config(tmp_path, "mlp", variant)
+        assert config.model == "mlp" and config.output.endswith(f"{variant.name}.halo")
