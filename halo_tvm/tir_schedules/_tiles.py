@@ -7,7 +7,6 @@ y[i, j] = f(x[j, i])   ->   for runs of `edge` rows i: for tiles of `edge` colum
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -38,8 +37,8 @@ def swapped_axis(nest: Nest) -> int | None:
 def tiles(nest: Nest, lanes: int, edge: int, tasks: int, parallel: bool, swapped: int) -> tirx.Stmt:
     """Tiles over axis `swapped` (contiguous in the operand) and the last axis (contiguous in the output).
 
-    Whole tiles of 32-bit elements are turned in registers, where `_turned_loads` finds what to turn; the others,
-    and the edges of odd sizes, gather.
+    32-bit elements are turned in registers, where `_turned_loads` finds what to turn; the others, and the edges of odd
+    sizes, gather.
     """
     last = len(nest.axes) - 1
     unit = lanes if lanes in WIDTHS and edge % lanes == 0 else 0  # rows and columns that are turned at once
@@ -47,8 +46,8 @@ def tiles(nest: Nest, lanes: int, edge: int, tasks: int, parallel: bool, swapped
     down, across = nest.extents[swapped], nest.extents[last]
     rows_of_tiles = ceil_div(down, edge)
     rows = simplify(product([nest.extents[i] for i in others]) * rows_of_tiles)
-    loads_to_turn = _turned_loads(nest, swapped) if unit else ()
-    scratch = [tirx.decl_buffer([index(unit**2)], str(x.source.dtype), name="turned") for x in loads_to_turn]
+    to_turn = _turned_loads(nest, swapped) if unit else ()
+    scratch = [tirx.decl_buffer([index(unit**2)], str(x.source.dtype), name="turned") for x in to_turn]
 
     def row(r: Expr) -> list[tirx.Stmt]:
         at = dict(
@@ -58,44 +57,56 @@ def tiles(nest: Nest, lanes: int, edge: int, tasks: int, parallel: bool, swapped
             )
         )
         top = simplify(tirx.floormod(r, rows_of_tiles) * index(edge))
+        height = index(edge) if _divides(edge, down) else simplify(tirx.min(index(edge), down - top))
 
-        def gathered(left: Expr, width: Expr | int) -> tirx.Stmt:
+        def place(i: Expr, j: Expr) -> dict[ir.Var, Expr]:
+            return at | {nest.axes[swapped]: simplify(top + i), nest.axes[last]: simplify(j)}
+
+        def gathered(left: Expr, width: Expr | int, first: Expr, count: Expr) -> tirx.Stmt:
             def element(i: Expr) -> list[tirx.Stmt]:
-                def one(j: Expr) -> list[tirx.Stmt]:
-                    return [
-                        store_at(
-                            nest, at | {nest.axes[swapped]: simplify(top + i), nest.axes[last]: simplify(left + j)}
-                        )
-                    ]
-
                 kind = tirx.ForKind.VECTORIZED if isinstance(width, int) else tirx.ForKind.SERIAL
-                return [loop("j", width, one, kind)]
+                return [loop("j", width, lambda j: [store_at(nest, place(first + i, left + j))], kind)]
 
-            return loop("i", simplify(tirx.min(index(edge), down - top)), element)
+            return loop("i", count, element)
 
-        def turned_tile(left: Expr) -> list[tirx.Stmt]:
-            out: list[tirx.Stmt] = []
-            for i, j in itertools.product(range(0, edge, unit), repeat=2):
-                here = at | {nest.axes[swapped]: simplify(top + index(i)), nest.axes[last]: simplify(left + index(j))}
-                out += _turned_tile(nest, here, swapped, loads_to_turn, scratch, unit)
-            return out
+        def register_tiles(left: Expr, count: Expr) -> tirx.Stmt:
+            def one(i: Expr, j: Expr) -> list[tirx.Stmt]:
+                here = place(i * index(unit), left + j * index(unit))
+                return _turned_tile(nest, here, swapped, to_turn, scratch, unit)
 
-        whole = simplify(tirx.floordiv(across, index(edge)))
+            return loop("down", tall, lambda i: [loop("across", count, lambda j: one(i, j))])
+
+        step = unit if to_turn else edge
+        whole, rest = (simplify(f(across, index(step))) for f in (tirx.floordiv, tirx.floormod))
+        tall = simplify(tirx.floordiv(height, index(step)))
         out = []
-        if constant(whole) != 0:
-            slow = loop("tile", whole, lambda t: [gathered(simplify(t * index(edge)), edge)])
-            if loads_to_turn:
-                fast = loop("tile", whole, lambda t: turned_tile(simplify(t * index(edge))))
-                complete = simplify(top + index(edge) <= down)
-                always = constant(simplify(tirx.floormod(down, index(edge)))) == 0
-                slow = fast if always else tirx.IfThenElse(complete, fast, slow)
-            out.append(slow)
-        rest = simplify(tirx.floormod(across, index(edge)))
+        if to_turn:
+            blocks = simplify(tirx.floordiv(across, index(edge)))
+            left_over = simplify(whole - blocks * index(edge // unit))
+            if constant(blocks) != 0:
+                out.append(
+                    loop("tile", blocks, lambda t: [register_tiles(simplify(t * index(edge)), index(edge // unit))])
+                )
+            if constant(left_over) != 0:
+                out.append(register_tiles(simplify(blocks * index(edge)), left_over))
+        turned_rows = simplify(tall * index(step)) if to_turn else index(0)
+        if constant(whole) != 0 and not (to_turn and _divides(unit, down)):
+            low = simplify(height - turned_rows)
+            out.append(loop("tile", whole, lambda t: [gathered(simplify(t * index(step)), step, turned_rows, low)]))
         if constant(rest) != 0:
-            out.append(gathered(simplify(whole * index(edge)), constant(rest) or rest))
+            out.append(gathered(simplify(whole * index(step)), constant(rest) or rest, index(0), height))
         return out
 
     return parallel_rows(rows, tasks, parallel, row, lambda: [tirx.AllocBuffer(b) for b in scratch])
+
+
+def is_turned(nest: Nest, swapped: int) -> bool:
+    """Whether whole tiles can be turned in registers."""
+    return bool(_turned_loads(nest, swapped))
+
+
+def _divides(step: int, extent: Expr) -> bool:
+    return constant(simplify(tirx.floormod(extent, index(step)))) == 0
 
 
 def _turned_loads(nest: Nest, swapped: int) -> tuple[ir.TensorLoad, ...]:

@@ -294,11 +294,26 @@ def test_tiles_of_every_size_are_turned_right(name: str, isa: str, lanes: int) -
         for rows, size in sizes:
             mod = fused(graph, shapes(rows, size), dtypes)
             (func,) = functions(mod)
-            decision = dataclasses.replace(RULE.default(func, target), lanes=lanes, tile=16)
+            decision = dataclasses.replace(RULE.default(func, target), lanes=lanes, tile=32 if lanes == 8 else 16)
             run = executable(scheduled(mod, "elementwise", target, decision), target)
             tried = [(rows, size)] if known else [(a, b) for a in (1, 15, 16, 17, 150) for b in (1, 16, 31, 64, 97)]
             for a, b in tried:
                 check(run, shapes(a, b), dtypes, reference)
+
+
+def test_large_transpositions_take_larger_tiles() -> None:
+    """Out of memory a page that is opened should be used more than once."""
+    graph, shapes, dtypes, reference = GRAPHS["transpose"]
+    target = x86("avx2")
+    for (rows, size), tile in (((2048, 2048), 64), ((512, 512), 16)):
+        mod = fused(graph, shapes(rows, size), dtypes)
+        (func,) = functions(mod)
+        assert RULE.default(func, target).tile == tile
+    for sizes in ((100, 2100), (2050, 2051)):
+        mod = fused(graph, shapes(*sizes), dtypes)
+        (func,) = functions(mod)
+        decision = dataclasses.replace(RULE.default(func, target), tile=64)
+        check(executable(scheduled(mod, "elementwise", target, decision), target), shapes(*sizes), dtypes, reference)
 
 
 @pytest.mark.parametrize(("isa", "width", "shuffles"), [("avx512", 16, 64), ("avx2", 8, 24)])
