@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -15,6 +16,9 @@ class Halo:
     version = ""
 
     def load(self, request: LoadRequest) -> None:
+        # Where torch is installed, tvm_ffi imports it, 200 MiB that nothing here uses: this is how a process looks
+        # that has the runtime only.
+        sys.modules.setdefault("torch", None)
         import halo_tvm
 
         self.version = halo_tvm.__version__

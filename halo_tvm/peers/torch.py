@@ -22,7 +22,7 @@ class Torch:
     def load(self, request: LoadRequest) -> None:
         try:
             import torch
-            from safetensors.torch import load_file
+            from safetensors import safe_open
         except ModuleNotFoundError as error:
             raise MissingPackage(str(error.name), "the peer torch", INSTALL) from None
         from . import _torch_models, _torch_t5
@@ -41,7 +41,12 @@ class Torch:
                 f"expected a model of {', '.join(sorted(families))}, found {description['family']!r}: "
                 "use --vs onnxruntime"
             )
-        weights = load_file(str(Path(request.model) / "weights.safetensors"))
+        path, weights = str(Path(request.model) / "weights.safetensors"), {}
+        with safe_open(path, "pt") as file:
+            names = list(file.keys())
+        for name in names:  # opened for each: the pages of one mapping would all count as this process's memory
+            with safe_open(path, "pt") as file:
+                weights[name] = file.get_tensor(name).clone()
         self.module = families[description["family"]](description["config"], weights).eval()
         self.inputs: list[str] = description["inputs"]
         self.output_names: list[str] = description["outputs"]
