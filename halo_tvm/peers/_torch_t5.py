@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - its customary name
 
-from ..models._t5 import bucket
 from ._torch_models import Weights, _Model
 
 
@@ -21,9 +21,17 @@ class _T5(_Model):
         table = next((tensor for name, tensor in weights.items() if "relative_attention_bias" in name), None)
         if table is not None:  # once for all runs: [heads, distances]
             reach = self.c["distance"]
-            delta = torch.arange(-reach, reach + 1 if self.both_ways else 1).numpy()
-            ids = bucket(delta, self.c["buckets"], reach, self.both_ways)
-            self.register_buffer("by_distance", table[torch.from_numpy(ids)].T.contiguous())
+            delta = torch.arange(-reach, reach + 1 if self.both_ways else 1)
+            self.register_buffer("by_distance", table[self.buckets(delta)].T.contiguous())
+
+    def buckets(self, delta: torch.Tensor) -> torch.Tensor:
+        """The row of the bias table for each key position minus query position: exact near by, then logarithmic."""
+        count = self.c["buckets"] // (2 if self.both_ways else 1)
+        exact = count // 2
+        far = delta.abs().double().clamp(min=exact) / exact
+        far = exact + (far.log() / math.log(self.c["distance"] / exact) * (count - exact) + 1e-6).long()
+        near = torch.where(delta.abs() < exact, delta.abs(), far.clamp(max=count - 1))
+        return near + count * (delta > 0) if self.both_ways else near
 
     def project(self, x: torch.Tensor, name: str) -> torch.Tensor:
         return F.linear(x, self.w(f"{name}.weight"))

@@ -14,6 +14,7 @@ from halo_tvm.errors import UnsupportedModel, UsageError
 from halo_tvm.importers import import_model
 from halo_tvm.interpreter import evaluate
 from halo_tvm.models._t5 import bucket
+from halo_tvm.original import import_original
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -176,6 +177,7 @@ def test_parts_and_what_is_none(tmp_path: Path) -> None:
     decoder = import_model(f"{tmp_path / 'small'}:decoder")
     assert decoder.name == "small-decoder" and decoder.source["part"] == "decoder"
     assert CompileConfig(f"{tmp_path / 'small'}:decoder").artifact.name == "small-decoder.halo"
+    assert import_original(decoder.source, tmp_path / "small").name == decoder.name
     with pytest.raises(UsageError, match="among encoder, cross, decoder, found 'head'"):
         import_model(f"{tmp_path / 'small'}:head")
     config = json.loads((tmp_path / "small" / "config.json").read_text())
