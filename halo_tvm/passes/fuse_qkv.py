@@ -3,10 +3,13 @@
 Before -> after
     attention(reshape(linear(x, wq)), reshape(linear(x, wk)), reshape(linear(x, wv)), ...)
         ->   attention(linear(x, [wq | wk | wv]), ..., packed=True)
+    attention(reshape(y[..., :a]), reshape(y[..., a:b]), reshape(y[..., b:]), ...)
+        ->   attention(y, ..., packed=True)
     one pass over x instead of three, and attention reads q, k and v in place
 Declines
     attention over computed q, k, v (rotary, caches); projections of different inputs; some without a bias;
-    linears whose input has another rank than 3; reshapes that do more than split the width into heads
+    linears whose input has another rank than 3; reshapes that do more than split the width into heads; columns of one
+    tensor that are not all of it, queries first, then keys, then values
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
 from ..errors import Declined
 from ..relay_ops import OPERATORS
@@ -61,6 +64,9 @@ class FuseQKV(Pass):
 def _join(
     call: relax.Call, attrs: dict[str, object], values: dict[relax.Var, relax.Expr], editor: WeightEditor
 ) -> relax.Expr:
+    whole = _whole(call, attrs, values)
+    if whole is not None:
+        return OPERATORS["attention"].call(whole, *call.args[3:], **{**attrs, "packed": True})
     projections = [_projection(arg, values, attrs["head_dim"]) for arg in call.args[:3]]
     x = projections[0].args[0]
     layout = attrs_of(projections[0])["layout"]
@@ -81,6 +87,51 @@ def _join(
         args.append(editor.derive("+".join(biases), "concat", biases, (columns,), axis=0))
     linear = OPERATORS["linear"].call(*args, layout=layout, n=columns, layer=attrs.get("layer"))
     return OPERATORS["attention"].call(linear, *call.args[3:], **{**attrs, "packed": True})
+
+
+def _whole(call: relax.Call, attrs: dict[str, object], values: dict[relax.Var, relax.Expr]) -> relax.Expr | None:
+    """The tensor [b, s, (h + 2 * h_kv) * d] whose columns query, key and value are, in this order; None: they are not."""
+    found = [_columns(arg, values) for arg in call.args[:3]]
+    if None in found or any(not x.same_as(found[0][0]) for x, _, _ in found):
+        return None
+    x, d = found[0][0], attrs["head_dim"]
+    ends = [attrs["num_heads"] * d]
+    ends += [ends[0] + attrs["num_kv_heads"] * d, ends[0] + 2 * attrs["num_kv_heads"] * d]
+    rows = x.ty.shape.values[:-1]
+    in_order = [(begin, end) for _, begin, end in found] == list(zip([0, *ends], ends))
+    same_rows = all(same_shape(arg.ty.shape.values[:2], rows) for arg in call.args[:3])
+    return x if in_order and same_rows and same_shape(x.ty.shape.values[-1:], ends[-1:]) else None
+
+
+def _columns(arg: relax.Expr, values: dict[relax.Var, relax.Expr]) -> tuple[relax.Expr, int, int] | None:
+    """(x of rank 3, begin, end) where `arg` is a reshape of the columns begin..end of x."""
+    value = values.get(arg)
+    part = value.args[0] if op_name(value) == "relax.reshape" else arg
+    value = values.get(part)
+    if isinstance(value, relax.TupleGetItem):
+        split = values.get(value.tuple_value)
+        if op_name(split) != "relax.split" or split.args[0].ty.ndim != 3 or int(split.attrs.axis) not in (-1, 2):
+            return None
+        widths = [field.shape.values[-1] for field in split.ty.fields]
+        if not all(isinstance(width, tirx.IntImm) for width in widths):
+            return None
+        begin = sum(map(int, widths[: value.index]))
+        return split.args[0], begin, begin + int(widths[value.index])
+    if op_name(value) != "relax.strided_slice" or value.args[0].ty.ndim != 3:
+        return None
+    numbers = [_ints(arg) for arg in value.args[1:]]
+    if None in numbers or numbers[0] not in ([2], [-1]) or numbers[3:] not in ([], [[1]]):
+        return None
+    begin = numbers[1][0]
+    if begin < 0 or numbers[2][0] < begin or not isinstance(part.ty.shape.values[-1], tirx.IntImm):
+        return None
+    return value.args[0], begin, begin + int(part.ty.shape.values[-1])
+
+
+def _ints(expr: relax.Expr) -> list[int] | None:
+    """The numbers of a tuple or shape; None where one is not known."""
+    fields = [getattr(f, "value", f) for f in (expr.values if isinstance(expr, relax.ShapeExpr) else expr.fields)]
+    return [int(f) for f in fields] if all(isinstance(f, int | tirx.IntImm) for f in fields) else None
 
 
 def _projection(arg: relax.Expr, values: dict[relax.Var, relax.Expr], head_dim: int) -> relax.Call:

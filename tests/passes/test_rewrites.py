@@ -17,6 +17,7 @@ from halo_tvm.interpreter import evaluate
 from halo_tvm.models._builder import ModelBuilder
 from halo_tvm.passes import PASSES, pipeline
 from halo_tvm.passes._pass import bindings, count_calls, replace_main, with_options
+from halo_tvm.passes.kernel_count import count_kernels
 from halo_tvm.passes.lift import apply_lift
 from halo_tvm.passes.name_rows import name_rows
 from halo_tvm.relay_ops import OPERATORS, Lift
@@ -368,6 +369,34 @@ def test_three_projections_become_one_and_attention_reads_them_in_place() -> Non
     assert calls(func)["halo.linear"] == 2
     assert "q.weight+k.weight+v.weight" in [str(n) for n in func.attrs["halo.params"]]
     assert model.params.materialise("q.weight+k.weight+v.weight").shape == (96, 32)
+
+
+def parts_of_one(m: ModelBuilder, order: str = "qkv", split: bool = False, kv_heads: int = 1):
+    """Attention of 2 query heads of 8 over columns of one projection."""
+    y = m.linear(m.inputs["x"], "qkv", 32, 16 + 16 * kv_heads)
+    ends = {"q": (0, 16), "k": (16, 16 + 8 * kv_heads), "v": (16 + 8 * kv_heads, 16 + 16 * kv_heads)}
+    pieces = m.emit(relax.op.split(y, [16, 16 + 8 * kv_heads], axis=2)) if split else None
+    operands = []
+    for name in order:
+        begin, end = ends[name]
+        part = relax.TupleGetItem(pieces, "qkv".index(name)) if split else relax.op.strided_slice(y, [2], [begin], [end])
+        heads = (m.dim("batch"), m.dim("sequence"), (end - begin) // 8, 8)
+        operands.append(m.emit(relax.op.reshape(m.emit(part), heads)))
+    return {"y": m.op("attention", *operands, num_heads=2, num_kv_heads=kv_heads, head_dim=8, scale=0.25)}
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2])
+@pytest.mark.parametrize("split", [False, True])
+def test_attention_reads_the_columns_of_one_projection_in_place(split: bool, kv_heads: int) -> None:
+    model = small_model(X3, lambda m: parts_of_one(m, split=split, kv_heads=kv_heads))
+    func, report = applied("fuse_qkv", model)
+    assert len(report["fused"]) == 1 and calls(func) == {"halo.attention": 1, "halo.linear": 1}
+    assert count_kernels(optimised(model)[0]).kernels == 2
+
+
+def test_columns_in_another_order_are_declined() -> None:
+    func, report = applied("fuse_qkv", small_model(X3, lambda m: parts_of_one(m, "qvk", kv_heads=2)))
+    assert len(report["declined"]) == 1 and calls(func)["strided_slice"] == 3
 
 
 def test_projections_of_different_inputs_are_declined() -> None:
