@@ -90,7 +90,7 @@ def _join(
 
 
 def _whole(call: relax.Call, attrs: dict[str, object], values: dict[relax.Var, relax.Expr]) -> relax.Expr | None:
-    """The tensor [b, s, (h + 2 * h_kv) * d] whose columns query, key and value are, in this order; None: they are not."""
+    """The tensor [b, s, (h + 2 * h_kv) * d] whose columns are query, key and value, in this order; else None."""
     found = [_columns(arg, values) for arg in call.args[:3]]
     if None in found or any(not x.same_as(found[0][0]) for x, _, _ in found):
         return None

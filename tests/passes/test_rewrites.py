@@ -379,7 +379,8 @@ def parts_of_one(m: ModelBuilder, order: str = "qkv", split: bool = False, kv_he
     operands = []
     for name in order:
         begin, end = ends[name]
-        part = relax.TupleGetItem(pieces, "qkv".index(name)) if split else relax.op.strided_slice(y, [2], [begin], [end])
+        index = "qkv".index(name)
+        part = relax.TupleGetItem(pieces, index) if split else relax.op.strided_slice(y, [2], [begin], [end])
         heads = (m.dim("batch"), m.dim("sequence"), (end - begin) // 8, 8)
         operands.append(m.emit(relax.op.reshape(m.emit(part), heads)))
     return {"y": m.op("attention", *operands, num_heads=2, num_kv_heads=kv_heads, head_dim=8, scale=0.25)}
