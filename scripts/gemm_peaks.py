@@ -2,6 +2,7 @@
 
     python scripts/gemm_peaks.py --threads 1 --kinds fp32,bf16,int8 --shapes 768x768,768x3072 --rows 1,8,32,128,512
     python scripts/gemm_peaks.py --every-row --shapes 768x768        # M = 1..65: does time grow with the rows?
+    python scripts/gemm_peaks.py --decode --threads 2                # GPT-2's 49 matrices, one token, weights apart
 
 Prints a Markdown table: microseconds, arithmetic and its share of the peak, bytes of weights per second and their
 share of what a kernel that only reads as many bytes reaches. Each number is the fastest of all rounds.
@@ -38,8 +39,8 @@ class Host:
 
         self.threads, self.target = threads, resolve("cpu", cores=threads)
 
-    def linear(self, kind: str, k: int, n: int) -> Callable[[int], Call]:
-        """rows -> a call of the linear layer with that many rows."""
+    def linear(self, kind: str, k: int, n: int) -> Callable[..., Call]:
+        """(rows, fresh=False) -> a call of the linear layer with that many rows; fresh: with weights of its own."""
         import tvm
         from tvm import te, tirx
 
@@ -67,9 +68,9 @@ class Host:
             run = tvm.compile(tvm.IRModule({"main": func}), target=self.target.tvm)["main"]
         fixed = {i: tensor(s, d) for i, (s, d) in enumerate(zip(shapes, dtypes)) if not any(e is m for e in s)}
 
-        def prepare(rows: int) -> Call:
+        def prepare(rows: int, fresh: bool = False) -> Call:
             values = [
-                fixed.get(i) or tensor([rows if e is m else e for e in s], d)
+                fixed[i] if i in fixed and not fresh else tensor([rows if e is m else e for e in s], d)
                 for i, (s, d) in enumerate(zip(shapes, dtypes))
             ]
             out = tvm.runtime.empty((rows, n), "float32")
@@ -145,6 +146,28 @@ def table(host: Host, kinds: list[str], k: int, n: int, all_rows: list[int], rou
             print(f"| {host.threads} | {kind} | {k}x{n} | {rows} | {spent * 1e6:.0f} | {shares} |", flush=True)
 
 
+def decode(host: Host, kinds: list[str], rounds: int) -> None:
+    """All matrices of GPT-2 124M one after another with one row, and a kernel that only reads as many bytes."""
+    layer, head = [(768, 2304), (768, 768), (768, 3072), (3072, 768)], (768, 50257)
+    for kind in kinds:
+        calls = [call for k, n in layer for call in copies(host, kind, k, n, 12)] + copies(host, kind, *head, 1)
+        size = BYTES[kind] * (12 * sum(k * n for k, n in layer) + head[0] * head[1])
+
+        def stream(calls: list[Call] = calls) -> None:
+            for call in calls:
+                call()
+
+        times = race({"all": stream, "read": host.read(size)}, rounds, 0.0)
+        rates = f"{size / times['all'] / 1e9:.1f} | {times['read'] / times['all']:.0%}"
+        print(f"| {host.threads} | {kind} | GPT-2 124M | 1 | {times['all'] * 1e6:.0f} | | | {rates} |", flush=True)
+
+
+def copies(host: Host, kind: str, k: int, n: int, count: int) -> list[Call]:
+    """Calls of one kernel, each with weights of its own."""
+    prepare = host.linear(kind, k, n)
+    return [prepare(1, fresh=True) for _ in range(count)]
+
+
 def every_row(host: Host, kinds: list[str], k: int, n: int, rounds: int, seconds: float) -> None:
     for kind in kinds:
         prepare = host.linear(kind, k, n)
@@ -166,6 +189,7 @@ def main() -> None:
     parser.add_argument("--shapes", default="768x768,768x2304,768x3072,3072x768")
     parser.add_argument("--rows", default="1,8,32,128,512")
     parser.add_argument("--every-row", action="store_true")
+    parser.add_argument("--decode", action="store_true")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=0.01, help="per turn")
     options = parser.parse_args()
@@ -175,6 +199,9 @@ def main() -> None:
     else:
         print("| threads | kind | shape | m | us | Gop/s | of peak | GB/s of weights | of a read |")
         print("|---|---|---|---|---|---|---|---|---|")
+    if options.decode:
+        decode(host, kinds, options.rounds)
+        return
     for shape in options.shapes.split(","):
         k, n = map(int, shape.split("x"))
         if options.every_row:
