@@ -6,7 +6,6 @@ As flash_attention's, with a row per query and head, and the bounds of what it s
 from __future__ import annotations
 
 from ..flash_attention._pack import MASKED
-
 from ..flash_attention._text import LEAST, LOG2_E, Source, i64
 from ._plan import Plan
 
