@@ -155,20 +155,63 @@ def test_declines_a_chunk_of_no_whole_tiles():
         RULE.apply(func, TARGETS["avx512"], replace(RULE.default(func, TARGETS["avx512"]), chunk=40))
 
 
+def test_tuning_times_full_caches():
+    """0 and 1, which other integers are, would be the time of an empty cache."""
+    from halo_tvm.tuning.measure.inputs import Arguments, Weights
+
+    func, _ = cached(1, 4, 2, 16)
+    given = Arguments(func, [2, 37], [4], Weights(func, [], 0, 0), 0).one()
+    assert given[1].shape == (2, 37, 2, 16) and given[3].numpy().tolist() == [37, 37]
+
+
+def test_estimates_grow_with_the_keys_and_know_idle_cores():
+    func, _ = cached(1, 12, 12, 64, causal=True)
+    b, t = func.params[1].ty.shape[:2]
+
+    def estimated(keys, cores=2, **fields):
+        target = replace(TARGETS["avx512"], cores=cores)  # noqa: F811
+        decision = replace(RULE.default(func, target), **fields)
+        return RULE.estimate(func, target, decision, {b: 1, t: keys})
+
+    times = [estimated(keys) for keys in (16, 128, 1024, 8192)]
+    assert times == sorted(times) and times[-1] > 6 * times[-2]
+    assert estimated(8192, splits=1) > 1.8 * estimated(8192), "one task leaves the other core idle"
+    assert estimated(8192, cores=8) < 0.5 * estimated(8192)
+
+
 # ---- the code ----
 
 
-def loops(assembly):
-    """Bodies of innermost loops: what lies between a label and a jump back to it."""
+def inner_loops(assembly):
+    """The instructions of every innermost loop: what lies between a label and a jump back to it."""
     lines = assembly.split("\n")
     places = {m[1]: i for i, line in enumerate(lines) if (m := re.match(r"(\.L\w+):", line))}
     for i, line in enumerate(lines):
         m = re.match(r"\s+j\w+\s+(\.L\w+)", line)
-        if m and places.get(m[1], i) < i and not any(re.match(r"\.L", x) for x in lines[places[m[1]] + 1 : i]):
-            yield [x.strip() for x in lines[places[m[1]] : i + 1] if x.strip() and not x.lstrip().startswith("#")]
+        if m and (start := places.get(m[1], i)) < i:
+            body = [x.strip() for x in lines[start + 1 : i + 1]]
+            if not any(x.startswith(".L") for x in body):
+                yield [x for x in body if x and not x.startswith(("#", "."))]
+
+
+def counts(body):
+    """(instructions, fused multiply-adds, accesses of the stack by vectors)"""
+    spills = [x for x in body if "(%rsp" in x and "mm" in x]
+    return len(body), sum(x.startswith("vfmadd") for x in body), len(spills)
 
 
 def test_no_call_into_the_mathematical_library(target):  # noqa: F811
     assembly = compiled(cached(1, 2, 2, 64, softcap=3.0)[0], target).mod.inspect_source("asm")
     assert not re.search(r"\b(exp2?f?|tanhf?|powf?|nearbyintf?|fmaxf?)(@PLT|\b)", assembly)
     assert "vfmadd" in assembly
+
+
+def test_the_inner_loops_hold_everything_in_registers(target):  # noqa: F811
+    """12 heads of 64: products of a tile of keys (all 64 in straight code), then the values, two keys a turn."""
+    func, _ = cached(1, 12, 12, 64, causal=True)
+    found = [counts(body) for body in inner_loops(compiled(func, target).mod.inspect_source("asm"))]
+    scores = [c for c in found if c[1] == 64]
+    assert scores and all(spills == 0 for *_, spills in scores)
+    assert min(instructions for instructions, *_ in scores) <= 140, "64 FMAs, 15 sums of 2 shuffles each, loads"
+    values = [c for c in found if c[0] < 1.9 * c[1]]
+    assert values and all(spills == 0 for *_, spills in values), found

@@ -216,6 +216,17 @@ def test_values_are_packed_where_the_keys_are_known_to_be_many(keys, packs):
         assert RULE.default(func, TARGETS["avx512"]).pack_values is packs
 
 
+def test_the_inner_loops_hold_everything_in_registers(target):
+    """The products of both stages: no vector goes through the stack, and half of the instructions multiply."""
+    from test_decode_attention import counts, inner_loops
+
+    func = function([("b", "s", 36 * 64)], attributes(12, 12, 64, packed=True, causal=True))
+    found = [counts(body) for body in inner_loops(compiled(func, target).mod.inspect_source("asm"))]
+    products = [c for c in found if c[1] >= 12 and c[0] <= 2.01 * c[1]]
+    assert len(products) >= 2, found
+    assert all(spills == 0 for *_, spills in products)
+
+
 # ---- the analytic estimate ----
 
 

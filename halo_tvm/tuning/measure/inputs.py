@@ -46,6 +46,7 @@ class Arguments:
             for i, param in enumerate(func.params)
             if i not in known
         }
+        others |= _full_caches(func, env, weights.device)
         self.bytes = sum(_bytes(v) for v in others.values() if isinstance(v, tvm.runtime.Tensor))
         self._sets = [[{**others, **copy}[i] for i in range(len(func.params))] for copy in weights.sets]
         self._at = 0
@@ -114,6 +115,16 @@ def _value(
         # 0 and 1 are in the range of every index and token table.
         return tvm.runtime.tensor(rng.integers(0, 2, shape).astype(_numpy(dtype)), device)
     return tvm.runtime.tensor(rng.standard_normal(shape, dtype="float32").astype(_numpy(dtype)), device)
+
+
+def _full_caches(func: tirx.PrimFunc, env: Env, device: tvm.runtime.Device) -> dict[int, object]:
+    """The lengths of an attention over caches, each as long as there is room: 0 or 1 keys would take no time."""
+    call = func.attrs.get("halo.call") if func.attrs else None
+    if call is None or call["op"] != "attention" or not call.get("has_lengths", False):
+        return {}
+    buffers = [i for i, param in enumerate(func.params) if isinstance(param.ty, tirx.BufferType)]
+    (b,), t = shape_of(func.params[buffers[-2]], env), shape_of(func.params[buffers[1]], env)[1]
+    return {buffers[-2]: tvm.runtime.tensor(np.full(b, t, "int32"), device)}
 
 
 def _numpy(dtype: str) -> np.dtype:
