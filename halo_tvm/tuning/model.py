@@ -138,7 +138,9 @@ def _tasks_of(entry: ListedModel, target: Target, config: TuneConfig) -> tuple[T
         entry.model, seed=config.seed, shapes=entry.shape, inputs=entry.inputs, trust=config.trust_model
     )
     mod, _ = lower(imported, target, config.compile_config(entry.model, entry.shape, entry.inputs))
-    return tasks_of(mod, target, imported.ranges), _digest([imported.source, entry.shape, entry.inputs, entry.weight])
+    return tasks_of(mod, target, imported.ranges), _digest(
+        [imported.source, entry.shape, entry.inputs, entry.weight, config.precision]
+    )
 
 
 def _digest(value: object) -> str:
