@@ -6,7 +6,7 @@ Before -> after
 FuseOps does not join two reductions. Both work row by row here, so that the join saves reading y again, and writing it
 where nothing else needs it.
 Declines
-    rows made by an operator whose kernel is no rule's together with the quantise (linear, attention): each keeps its own
+    rows whose kernel no rule serves together with the quantise (linear, attention): each keeps its own
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ OPTIMISE = (
 )
 # Decided while building, switched like passes.
 BUILD = (Step("plan_memory", 3), Step("vector_math", 1))
-_NEEDED = {"bf16": "pack_weights", "int8": "quantise"}  # precision -> the pass that makes it
+_NEEDED = {"bf16": "pack_weights", "fp16": "pack_weights", "int8": "quantise"}  # precision -> the pass that makes it
 
 
 @dataclass(frozen=True)
