@@ -2,7 +2,7 @@
 
     python scripts/memory_bound.py                                        # one and two threads, a table each
     python scripts/memory_bound.py --threads 2 --only transpose
-    python scripts/memory_bound.py --json m.json --markdown m.md          # what docs/kernels/memory_bound.md holds
+    python scripts/memory_bound.py --docs --json m.json                   # into docs/kernels/memory_bound.md
 
 "memory" is a plain kernel that reads and writes as many bytes in the same process, threads and turns: its time per ours
 is the share of memory speed. Kernels that compute much per element (exp, erf) are not bound by memory out of a cache.
@@ -20,6 +20,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 if TYPE_CHECKING:
     from halo_tvm.targets import Target
@@ -54,6 +56,8 @@ CASES: dict[str, tuple[tuple[int, ...], ...]] = {
     "transpose 128x12x64": ((128, 12, 64),),
     "transpose_bias 768x3072": ((768, 3072), (768,)),
 }
+DOCS = Path(__file__).resolve().parents[1] / "docs" / "kernels" / "memory_bound.md"
+BEGIN, END = "<!-- measured: written by scripts/memory_bound.py -->", "<!-- end of measured -->"
 MEMORY = "memory:"  # before a case: the plain kernel of its size
 REDUCING = ("norm", "softmax", "sum", "mean")
 PAUSE_S, TURN_S = 0.03, 0.05  # spinning workers of the other engine must be asleep
@@ -305,12 +309,15 @@ def table(rows: Sequence[dict[str, object]]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the comparison and write its tables."""
+    from halo_tvm.report.host import describe_host
+
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", default="1,2", help="thread counts, separated by commas (default: 1,2)")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--only", default="", help="cases with this in their name")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--markdown", type=Path)
+    parser.add_argument("--docs", action="store_true", help="write the tables into docs/kernels/memory_bound.md")
     parser.add_argument("--serve", choices=["halo", "torch"], help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     if options.serve:
@@ -320,6 +327,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     sys.stdout.write(table(rows))
     if options.json:
         options.json.write_text(json.dumps({"schema": 1, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    if options.docs:
+        text = DOCS.read_text(encoding="utf-8")
+        start, end = text.index(BEGIN) + len(BEGIN), text.index(END)
+        host = describe_host()
+        words = f"{host.cpu}; {host.cores} cores; {', '.join(host.isa)}; torch {host.packages.get('torch', '')}."
+        DOCS.write_text(f"{text[:start]}\n{words}\n\n{table(rows)}{text[end:]}", encoding="utf-8")
     if options.markdown:
         options.markdown.write_text(table(rows), encoding="utf-8")
 

@@ -214,6 +214,11 @@ def _print(found: dict[str, object], path: Path) -> None:
         print(table(("ceiling", ""), [
             ("FMA float32, one thread", f"{profile['fma_gflops_one_thread']:.0f} GFLOP/s"),
             ("FMA float32, all threads", f"{profile['fma_gflops']:.0f} GFLOP/s"),
+            *(
+                (f"dot int8, {count} thread{'s' if count != '1' else ''}", f"{rates['int8_gops']:.0f} GOP/s")
+                for count, rates in profile.get("by_threads", {}).items()
+                if "int8_gops" in rates
+            ),
             *((f"read {level}", f"{profile[level.lower() + '_gbps']:.0f} GB/s") for level in ("L2", "L3", "DRAM")),
         ]))  # fmt: skip
     else:
