@@ -20,6 +20,10 @@ def test_a_slower_precision_is_refused_with_the_ways_forward():
     check_precision(resolve("x86:avx2"), "fp16", force=True)
 
 
+def test_half_arithmetic_serves_fp16():
+    check_precision(resolve("x86:avx512-fp16"), "fp16")
+
+
 def test_manifests_name_known_precisions():
     for spec in TARGETS.values():
         for isa in spec.isas:

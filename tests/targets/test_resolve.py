@@ -34,6 +34,7 @@ def make_host(flags: set[str], machine: str = "x86_64") -> Host:
         (AVX2, "avx2"),
         (AVX512, "avx512"),
         (AVX512 | {"avx512_vnni"}, "avx512-vnni"),
+        (AVX512 | {"avx512_vnni", "avx512_fp16"}, "avx512-fp16"),
         (AVX2 | {"avx512f", "avx512_vnni"}, "avx2"),
     ],
 )
