@@ -19,9 +19,10 @@ from halo_tvm.passes import Context, pipeline
 from halo_tvm.passes._pass import count_calls
 from halo_tvm.passes._weights import param_names
 from halo_tvm.passes.quantise import Quantise
-from halo_tvm.passes.schedule import schedule_functions
+from halo_tvm.passes.schedule import schedule_functions, scheduled_by
 from halo_tvm.relay_ops import OPERATORS
 from halo_tvm.targets import Target, resolve
+from halo_tvm.tir_schedules import RULES
 
 X = (InputSpec("x", ("rows", 32), "float32"),)
 
@@ -219,11 +220,12 @@ def test_every_instruction_set_gives_the_same_integers(target: str, shape: tuple
     bound = np.abs(x).max(1)
     x[:, 0] = bound * np.float32(0.5) / np.float32(127)  # on the edge between two integers
     expected = quantize.reference(x)
-    for result, wanted in zip(_run_quantize(x, _here(target)), expected, strict=True):
-        np.testing.assert_array_equal(result, wanted)
+    for rule in ("row_reduction", "fallback"):
+        for result, wanted in zip(_run_quantize(x, _here(target), rule), expected, strict=True):
+            np.testing.assert_array_equal(result, wanted)
 
 
-def _run_quantize(x: np.ndarray, target: Target) -> list[np.ndarray]:
+def _run_quantize(x: np.ndarray, target: Target, rule: str) -> list[np.ndarray]:
     import tvm
 
     from halo_tvm.build import BUILD_OPTIONS, lowering
@@ -234,7 +236,11 @@ def _run_quantize(x: np.ndarray, target: Target) -> list[np.ndarray]:
         with builder.dataflow():
             out = builder.emit_output(OPERATORS["quantize"].call(var))
         builder.emit_func_output(out)
-    mod, _ = schedule_functions(relax.transform.LegalizeOps()(builder.get()), target)
+    mod = relax.transform.LegalizeOps()(builder.get()).clone()
+    func = mod["quantize"]
+    mod["quantize"] = scheduled_by(RULES[rule], func, target, RULES[rule].default(func, target)).with_attr(
+        "tirx.is_scheduled", True
+    )
     with target.tvm, tvm.transform.PassContext(opt_level=3, config=BUILD_OPTIONS):
         executable = relax.build(mod, target=target.tvm, relax_pipeline=lowering(False))
     return [part.numpy() for part in relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(x))]
