@@ -130,7 +130,7 @@ class Operator:
         if not cls.fusible or cls.injective:
             func = func.with_attr("op_pattern", INJECTIVE if cls.injective else OPAQUE)
         if call.attrs and OVERRIDE in call.attrs.keys():
-            func = _annotated(func, cls.name, str(call.attrs[OVERRIDE]))
+            func = annotated(func, cls.name, str(call.attrs[OVERRIDE]))
         bb.update_func(gvar, func)
         return out
 
@@ -166,7 +166,7 @@ def operator_of(expr: relax.Expr) -> type[Operator] | None:
     return None
 
 
-def _annotated(func: tirx.PrimFunc, op: str, override: str) -> tirx.PrimFunc:
+def annotated(func: tirx.PrimFunc, op: str, override: str) -> tirx.PrimFunc:
     """`func` with the override on its main block, where it survives fusion and keeps the function apart.
 
     A loop nest of its own kind, without the root block of TE, is never fused: there the function itself carries it.

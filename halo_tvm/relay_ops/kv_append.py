@@ -22,7 +22,7 @@ import tvm
 from tvm import ir, relax, te, tirx
 from tvm.script import tirx as script_tirx
 
-from ._operator import OPAQUE, Operator, attrs_of
+from ._operator import OPAQUE, OVERRIDE, Operator, annotated, attrs_of
 
 _TEXT = """
 @T.prim_func(s_tir=True, private=True)
@@ -80,6 +80,8 @@ class KvAppend(Operator):
     def _legalize(cls, bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         cache, new, lengths = call.args
         func = _in_place(cache.ty, new.ty).with_attr("halo.call", {"op": cls.name})
+        if call.attrs and OVERRIDE in call.attrs.keys():
+            func = annotated(func, cls.name, str(call.attrs[OVERRIDE]))
         gvar = bb.add_func(func.with_attr("op_pattern", OPAQUE), cls.name)
         return relax.op.call_tir_inplace(gvar, relax.Tuple([cache, new, lengths]), [0], cache.ty)
 
