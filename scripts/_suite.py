@@ -9,7 +9,7 @@ FP32 = ("onnxruntime", "onnxruntime-plain", "torch", "torch-compile", "openvino"
 # A row runs against these when --vs is not given.
 PEERS: Mapping[str, tuple[str, ...]] = {
     "fp32": FP32,
-    "int8": ("onnxruntime-int8", "openvino-int8", "openvino-int8-static"),
+    "int8": ("onnxruntime-int8", "openvino-int8"),
     "bf16": ("onnxruntime", "torch-compile", "openvino", "openvino-bf16"),
     "fp16": ("onnxruntime", "torch-compile", "openvino", "openvino-fp16"),
 }
