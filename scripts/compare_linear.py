@@ -9,7 +9,7 @@ take cores from whoever runs next; a sample is the median of a turn's calls. Rat
 divided by ours, paired by round, with their 90 % intervals; the last lines are geometric means. Beside them
 stands the share of a ceiling that a kernel of its own reaches in the same run: multiply-adds for many rows, a
 read of as many bytes as the weights have for one. --json keeps every sample; with --resume what it holds is not
-measured again. --prepare only compiles into --cache.
+measured again. --prepare only compiles, again, into --cache.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import argparse
 import json
 import math
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -397,6 +398,8 @@ def run(options: argparse.Namespace) -> None:
     shapes = ["gpt2"] if options.decode else options.shapes.split(",")
     for precision in options.precision:
         for layers in shapes:
+            if options.prepare:
+                shutil.rmtree(artifact(options.cache, precision, parse_layers(layers)), ignore_errors=True)
             path = compile_layers(options.cache, precision, parse_layers(layers))
             if options.prepare:
                 print(path.name, flush=True)

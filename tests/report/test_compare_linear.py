@@ -74,3 +74,13 @@ def test_a_tiny_cell_is_measured_kept_and_not_measured_again(script, precision, 
     script.main([*given, "--markdown", str(tmp_path / "r.md")])
     assert "| 64x96 | 9 |" in (tmp_path / "r.md").read_text()
     assert json.loads((tmp_path / "r.json").read_text()) == cells
+
+
+def test_prepare_compiles_again_and_measures_nothing(script, tmp_path, monkeypatch, capsys):
+    stale = tmp_path / "linear-64x96-fp32.halo"
+    stale.mkdir()
+    seen = []
+    monkeypatch.setattr(script, "compile_layers", lambda cache, p, layers: seen.append(stale.exists()) or stale)
+    monkeypatch.setattr(script, "Worker", lambda *_: pytest.fail("nothing is timed"))
+    script.main(["--prepare", "--cache", str(tmp_path), "--shapes", "64x96"])
+    assert seen == [False] and "linear-64x96-fp32.halo" in capsys.readouterr().out
