@@ -465,7 +465,8 @@ def test_only_float32_weights_are_packed() -> None:
     model = small_model(X2, body)
     model.params.sources["w"] = dataclasses.replace(model.params.sources["w"], dtype="float16")
     _, report = applied("pack_weights", model)
-    assert report == {"formats": {}, "kept": [{"weight": "w", "reason": "only float32 is packed, it is float16"}]}
+    reason = "only float32 is packed, it is float16"
+    assert report == {"formats": {}, "kept": [{"weight": "w", "reason": reason}], "wide": []}
 
 
 def test_row_variables_are_named_unlike_the_models_dimensions() -> None:
