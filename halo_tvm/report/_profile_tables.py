@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ._table import Table, number
 from .schema import Peaks, ProfileResult, Work
 
+_SHOWN_INPUTS = 4  # a decoder has one per layer and cache
 UNKNOWN_LAYER = "(layer not known)"
 
 
@@ -30,7 +31,9 @@ def profile_tables(result: ProfileResult) -> list[Table]:
         result.by, detail, "calls", "us per call", "us", "share", "MB", "MFLOP", "GB/s", "GFLOP/s", "of the roof",
         "bound by",
     )  # fmt: skip
-    inputs = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in result.inputs.items())
+    shapes = [f"{name} {'x'.join(map(str, shape))}" for name, shape in result.inputs.items()]
+    more = [f"{len(shapes) - _SHOWN_INPUTS} more inputs"] if len(shapes) > _SHOWN_INPUTS else []
+    inputs = ", ".join(shapes[:_SHOWN_INPUTS] + more)
     title = (
         f"{result.model}, {inputs}, {result.threads} thread{'s' if result.threads > 1 else ''}: "
         f"{result.total_us / 1000:.2f} ms in {len(result.kernels)} kernels, median of {result.rounds} runs"
@@ -147,13 +150,3 @@ def _peaks(peaks: Peaks) -> str:
 
 def _mib(value: float | None) -> str:
     return "unknown" if value is None else f"{value:.1f} MiB"
-
-
-def ratio_cells(before: float | None, after: float | None, form: str = ".1f") -> tuple[str, str, str]:
-    """Before, after, and before / after; above 1 it became less."""
-    ratio = f"{before / after:.2f}" if before and after else "-"
-    return number(before, form), number(after, form), ratio
-
-
-def by_name(rows: Iterable[Row]) -> Mapping[str, Row]:
-    return {row.name: row for row in rows}

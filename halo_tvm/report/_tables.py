@@ -78,7 +78,8 @@ def _bench(result: BenchResult) -> Table:
         spread = f"{number(engine.p10_ms)} to {number(engine.p90_ms)}"
         rows.append((
             engine.engine, engine.precision, number(engine.median_ms), spread,
-            ratio_text(by_peer.get(engine.engine)), error, number(engine.peak_rss_mib, ".0f"), number(engine.load_s, ".1f"),
+            ratio_text(by_peer.get(engine.engine)), error, number(engine.peak_rss_mib, ".0f"),
+            number(engine.load_s, ".1f"),
         ))  # fmt: skip
     ours = result.engines[0].engine if result.engines else "ours"
     header = ("engine", "precision", "median ms", "p10 to p90", f"time / {ours}'s", "error", "peak RSS MiB", "load s")
