@@ -19,6 +19,7 @@ import argparse
 import dataclasses
 import json
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -119,8 +120,6 @@ def _config(options: argparse.Namespace, row: Row, precision: str, threads: int)
 def _prepare(options: argparse.Namespace) -> int:
     """Compile everything again, and run once each engine that has not run from this cache: it writes its files, fills
     its own caches and says how large its errors are. Measuring then waits for none of that."""
-    import shutil
-
     import halo_tvm
     from halo_tvm.peers.benchmark import unknown
 
@@ -188,6 +187,8 @@ def _run_ablation(options: argparse.Namespace) -> int:
     models = [m for m in _ablation.MODELS if not options.only or m in options.only]
     for model in models:
         for variant in (_ablation.WHOLE, *_ablation.VARIANTS):
+            if options.prepare:
+                shutil.rmtree(_ablation.artifact(options.cache, model, variant), ignore_errors=True)
             if not _ablation.artifact(options.cache, model, variant).exists():
                 config = _ablation.compile_config(options.cache, model, variant)
                 failures += _attempt(f"{model} {variant.name}", lambda c=config: print(halo_tvm.compile_model(c)))
