@@ -71,8 +71,9 @@ def result(bench, ratio: float, **changes):
 
 
 def test_goals_stand_beside_what_was_reached(bench):
-    rows = bench.summary_table([result(bench, 1.3), result(bench, 1.1)]).splitlines()
+    rows = bench.summary_table([result(bench, ratio) for ratio in (1.3, 1.1, 1.21)]).splitlines()
     assert rows[2].endswith("| 1.20 | reached |") and rows[3].endswith("| 1.20 | not reached, faster |")
+    assert rows[4].endswith("| 1.20 | reached, within noise |"), "its interval begins below the goal"
     one = bench.summary_table([result(bench, 1.3, threads=1)]).splitlines()[2]
     assert one.endswith("| - |  |"), "goals are meant at two threads"
     int8 = bench.summary_table([result(bench, 1.3, precision="int8")]).splitlines()[2]
