@@ -139,11 +139,12 @@ def pack_bf16(weight: np.ndarray, *, layout: str, kc: int, nr: int) -> np.ndarra
     return out
 
 
-LARGEST_FP16 = 65504.0
+# Half arithmetic sums 128 products of a magnitude up to one with weights before it promotes the sum.
+LARGEST_FP16 = 65504.0 / 128
 
 
 def pack_fp16(weight: np.ndarray, *, layout: str, kc: int, nr: int) -> np.ndarray:
-    """As `pack_weight`, in float16; `UsageError` for a weight that float16 does not hold."""
+    """As `pack_weight`, in float16; `UsageError` for a weight whose partial sums float16 may not hold."""
     largest = float(np.abs(np.where(np.isfinite(weight), weight, 0)).max(initial=0.0))
     if largest > LARGEST_FP16:
         raise UsageError(

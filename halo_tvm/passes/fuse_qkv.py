@@ -64,6 +64,8 @@ class FuseQKV(Pass):
 def _join(
     call: relax.Call, attrs: dict[str, object], values: dict[relax.Var, relax.Expr], editor: WeightEditor
 ) -> relax.Expr:
+    if attrs.get("has_lengths"):
+        raise Declined("attention over a cache reads other keys than it projects")
     whole = _whole(call, attrs, values)
     if whole is not None:
         return OPERATORS["attention"].call(whole, *call.args[3:], **{**attrs, "packed": True})

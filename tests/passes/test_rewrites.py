@@ -416,6 +416,19 @@ def test_computed_queries_are_declined() -> None:
     assert [d["reason"] for d in report["declined"]] == ["query, key or value is computed by tanh, not projected"]
 
 
+def test_attention_over_a_cache_is_declined() -> None:
+    def body(m: ModelBuilder):
+        x, b, s = m.inputs["x"], m.dim("batch"), m.dim("sequence")
+        q, k, v = (m.emit(relax.op.reshape(m.linear(x, part, 32, 32), (b, s, 2, 16))) for part in "qkv")
+        sizes = {"num_heads": 2, "num_kv_heads": 2, "head_dim": 16, "scale": 0.25, "causal": True}
+        return {"y": m.op("attention", q, k, v, m.inputs["lengths"], **sizes, has_lengths=True)}
+
+    inputs = (*X3, InputSpec("lengths", ("batch",), "int32"))
+    func, report = applied("fuse_qkv", small_model(inputs, body))
+    assert [d["reason"] for d in report["declined"]] == ["attention over a cache reads other keys than it projects"]
+    assert calls(func)["halo.linear"] == 3
+
+
 def test_projections_per_head_are_declined() -> None:
     x = (InputSpec("x", ("batch", "sequence", 2, 16), "float32"),)
 

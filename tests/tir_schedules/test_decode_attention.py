@@ -16,7 +16,7 @@ from halo_tvm.passes.schedule import rule_for
 from halo_tvm.tir_schedules import RULES
 
 RULE = RULES["decode_attention"]
-KEYS = (1, 2, 15, 16, 17, 63, 64, 65, 100, 127, 128, 129, 300, 1000)
+KEYS = (0, 1, 2, 15, 16, 17, 63, 64, 65, 100, 127, 128, 129, 300, 1000)
 
 
 def compiled(func, target, decision=None):  # noqa: F811

@@ -12,7 +12,7 @@ from linear_functions import build, x86
 from tvm import te, tirx
 
 from halo_tvm.errors import UsageError
-from halo_tvm.params import pack_fp16
+from halo_tvm.params import LARGEST_FP16, pack_fp16
 from halo_tvm.relay_ops.linear import Linear
 from halo_tvm.targets import Target, read_host
 from halo_tvm.tir_schedules import RULES
@@ -128,5 +128,11 @@ def test_pack_shape_by_arithmetic() -> None:
 
 
 def test_refuses_weights_beyond_float16() -> None:
-    with pytest.raises(UsageError, match="magnitude up to 65504 at --precision fp16, found 70000: choose"):
+    with pytest.raises(UsageError, match="magnitude up to 511.75 at --precision fp16, found 70000: choose"):
         pack_fp16(np.full((4, 4), 7e4, np.float32), layout="kn", kc=4, nr=4)
+
+
+def test_the_largest_weights_do_not_overflow_a_half_sum() -> None:
+    with np.errstate(over="raise"):
+        total = np.cumsum(np.full(128, LARGEST_FP16, np.float16), dtype=np.float16)[-1]
+    assert np.isfinite(total)

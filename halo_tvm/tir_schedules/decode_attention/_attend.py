@@ -51,9 +51,9 @@ def _divide(src: Source, plan: Plan) -> None:
         src('most_cell = T.alloc_buffer((1,), "int32")', "most_cell[0] = 1")
         with src.loop("row", problem.b):
             src("most_cell[0] = T.max(most_cell[0], lengths[row])")
-        src.let("longest", f'T.min({problem.t}, T.cast(most_cell[0], "int64"))')
+        src.let("longest", f'T.max(T.int64(1), T.min({problem.t}, T.cast(most_cell[0], "int64")))')
     else:
-        src.let("longest", problem.t)
+        src.let("longest", f"T.max(T.int64(1), {problem.t})")  # without keys, too, a span divides
     # An even number of tasks: two threads then have the same number.
     pairs = f"(longest + {i64(2 * decision.least_keys - 1)}) // {i64(2 * decision.least_keys)}"
     src.let("splits", f"T.max(T.int64(1), T.min({i64(decision.splits)}, {pairs} * T.int64(2)))")

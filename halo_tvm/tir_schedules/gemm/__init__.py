@@ -1,8 +1,8 @@
 """GEMM with a packed weight: x [m, k] @ weight [k/kc, n/nr, kc, nr], and the stages fused behind it.
 
 Serves
-    float32, and uint8 times int8 into int32; m symbolic or static; any number of element-wise stages over [m, n];
-    n cropped from the padded width; K chunks
+    float32 with weights in float32, bfloat16 or float16, and uint8 times int8 into int32; m symbolic or static; any
+    number of element-wise stages over [m, n]; n cropped from the padded width; K chunks
 Declines
     no linear block; a weight that is not packed; another dtype; x of rank 3 or more; a stage that is
     not element-wise over the same rows and columns; a block before the linear block
