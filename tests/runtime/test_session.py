@@ -34,7 +34,7 @@ def tasks() -> set[str]:
 
 def ended(before: set[str]) -> bool:
     """Whether all threads started since `before` are gone; their last steps are the system's, so it waits."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120  # two busy cores may keep a thread from its end for long
     while tasks() - before and time.monotonic() < deadline:
         time.sleep(0.01)
     return not tasks() - before
