@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import tvm
 import tvm_ffi
-from tvm import tirx
+from tvm import relax, tirx
 
 UNKNOWN = 128  # what a symbol counts as when nothing is known of it
 
@@ -27,3 +27,18 @@ def size_of(dim: tvm.ir.Expr, sizes: Mapping[str, int]) -> int:
 def is_one(dim: object) -> bool:
     """Whether a dimension is known to be 1."""
     return isinstance(dim, int | tirx.IntImm) and int(dim) == 1
+
+
+def differ(a: object, b: object) -> bool:
+    """Whether two dimensions are surely different; unknown ones are not."""
+    a, b = (int(x.value) if isinstance(x, tirx.IntImm) else x for x in (a, b))
+    return isinstance(a, int) and isinstance(b, int) and a != b
+
+
+def integers_of(expr: relax.Expr) -> list[int] | None:
+    """The numbers of a shape or of a tuple of prime values; None where one is not known."""
+    fields = expr.values if isinstance(expr, relax.ShapeExpr) else getattr(expr, "fields", None)
+    if fields is None:
+        return None
+    values = [getattr(field, "value", field) for field in fields]
+    return [int(v) for v in values] if all(isinstance(v, (int, tirx.IntImm)) for v in values) else None

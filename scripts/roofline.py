@@ -79,7 +79,7 @@ def measured(
     entries: Sequence[Entry], threads: Sequence[int], rounds: int, precision: str, scratch: Path
 ) -> tuple[list[tuple[Entry, ProfileResult]], dict[int, dict[str, float]]]:
     """Profiles of every entry at every thread count, and the peaks by thread count."""
-    paths = {entry.name: artifact(entry.name, precision, scratch) for entry in entries}
+    paths = {name: artifact(name, precision, scratch) for name in dict.fromkeys(entry.name for entry in entries)}
     before = {count: host_profile(count) for count in threads}
     # Profiles are taken without ceilings first, then held against the larger of what is measured around them.
     raw: list[tuple[int, Entry, Path]] = []

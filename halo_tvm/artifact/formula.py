@@ -6,6 +6,7 @@ untrusted: nothing is evaluated but the operations below, to a bounded depth and
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
@@ -14,11 +15,11 @@ from ..errors import ArtifactCorrupt
 DEPTH_LIMIT = 64
 VALUE_LIMIT = 1 << 120  # flops and bytes of anything that runs are far below
 OPERATIONS: dict[str, Callable[[int, int], int]] = {
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
-    "//": lambda a, b: a // b,
-    "%": lambda a, b: a % b,
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "//": operator.floordiv,
+    "%": operator.mod,
     "min": min,
     "max": max,
 }

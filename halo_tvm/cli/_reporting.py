@@ -72,7 +72,7 @@ def side_of(label: str, manifest: Manifest) -> Side:
         label=label,
         model=manifest.name,
         target=", ".join(variant.target for variant in manifest.variants),
-        precision=str(getattr(manifest, "precision", "") or manifest.extra.get("precision", "")),
+        precision=manifest.precision,
         versions=manifest.versions,
         params_mib=_mib(build.get("params_bytes")),
         library_mib=_mib(build.get("library_bytes")),

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from typing import ClassVar
 
 import tvm
-from tvm import ir, relax
+from tvm import relax
 
 from ..errors import UnknownName, UsageError
 from ..params import ParamTable

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import tvm
 from tvm import relax, tirx
 
+from ..dimensions import integers_of
 from ..errors import Declined
 from ..relay_ops import OPERATORS
 from ..relay_ops._operator import attrs_of, operator_of, same_shape
@@ -121,19 +122,13 @@ def _columns(arg: relax.Expr, values: dict[relax.Var, relax.Expr]) -> tuple[rela
         return split.args[0], begin, begin + int(widths[value.index])
     if op_name(value) != "relax.strided_slice" or value.args[0].ty.ndim != 3:
         return None
-    numbers = [_ints(arg) for arg in value.args[1:]]
+    numbers = [integers_of(arg) for arg in value.args[1:]]
     if None in numbers or numbers[0] not in ([2], [-1]) or numbers[3:] not in ([], [[1]]):
         return None
     begin = numbers[1][0]
     if begin < 0 or numbers[2][0] < begin or not isinstance(part.ty.shape.values[-1], tirx.IntImm):
         return None
     return value.args[0], begin, begin + int(part.ty.shape.values[-1])
-
-
-def _ints(expr: relax.Expr) -> list[int] | None:
-    """The numbers of a tuple or shape; None where one is not known."""
-    fields = [getattr(f, "value", f) for f in (expr.values if isinstance(expr, relax.ShapeExpr) else expr.fields)]
-    return [int(f) for f in fields] if all(isinstance(f, int | tirx.IntImm) for f in fields) else None
 
 
 def _projection(arg: relax.Expr, values: dict[relax.Var, relax.Expr], head_dim: int) -> relax.Call:

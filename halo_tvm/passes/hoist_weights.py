@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import tvm
 from tvm import relax, tirx
 
+from ..dimensions import integers_of
 from ..params import ParamRecipe
 from ..plain import plain
 from ..relay_ops._operator import attrs_of
@@ -99,15 +100,6 @@ def _replaced(func: relax.Function, hoisted: dict[relax.Var, relax.Var]) -> rela
     return Replace().visit_expr(func.body)
 
 
-def _ints(expr: relax.Expr) -> list[int] | None:
-    """The numbers of a shape or of a tuple of prime values; None where one is not known."""
-    fields = expr.values if isinstance(expr, relax.ShapeExpr) else getattr(expr, "fields", None)
-    if fields is None:
-        return None
-    values = [getattr(field, "value", field) for field in fields]
-    return [int(v) for v in values] if all(isinstance(v, (int, tirx.IntImm)) for v in values) else None
-
-
 def _reshape(call: relax.Call) -> dict[str, object]:
     return {"shape": [int(dim) for dim in call.ty.shape.values]}
 
@@ -119,7 +111,7 @@ def _permute(call: relax.Call) -> dict[str, object]:
 
 
 def _slice(call: relax.Call) -> dict[str, object] | None:
-    parts = [_ints(arg) for arg in call.args[1:]]
+    parts = [integers_of(arg) for arg in call.args[1:]]
     if any(part is None for part in parts) or len(parts) < 3:
         return None
     axes, begin, end, *strides = parts

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..artifact import FunctionSpec, Manifest, read_manifest, read_reference
+from ..artifact import FunctionSpec, read_manifest, read_reference
 from ..config import BenchConfig, parse_sizes
 from ..errors import HaloError, MissingPackage, PeerFailed, UnknownName, UnsupportedModel, UsageError
 from ..report.host import describe_host
@@ -63,7 +63,7 @@ def benchmark(config: BenchConfig) -> BenchResult:
         kept = Path(config.cache) / cache_key(manifest.source) if config.cache else directory
         known = _Known(kept)
         ours = LoadRequest(config.artifact, threads, str(directory / "inputs.npz"))
-        contestants = [Contestant(OURS, engine_command("halo"), ours, precision=_precision(manifest))]
+        contestants = [Contestant(OURS, engine_command("halo"), ours, precision=manifest.precision)]
         models = PeerModels(manifest.source, config.reference, kept) if engines else None
         contestants += [_contestant(name, models, known, threads, directory / "inputs.npz") for name in config.vs]
         results, runs, other = take_turns(contestants, config.rounds, _reference(config.artifact, directory), directory)
@@ -119,7 +119,7 @@ def unknown(config: BenchConfig) -> tuple[str, ...]:
 
 def _contestant(name: str, models: PeerModels | None, known: _Known, threads: int, inputs: Path) -> Contestant:
     if name not in PEERS:
-        precision = _precision(read_manifest(name))
+        precision = read_manifest(name).precision
         request = LoadRequest(name, threads, str(inputs))
         return Contestant(Path(name).name, engine_command("halo"), request, precision=precision)
     kind = PEERS[name]
@@ -138,10 +138,6 @@ def _model(models: PeerModels, form: str) -> Path | HaloError:
         return models.path(form)
     except (PeerFailed, UnsupportedModel, MissingPackage) as error:
         return error
-
-
-def _precision(manifest: Manifest) -> str:
-    return getattr(manifest, "precision", "fp32")
 
 
 class _Known:

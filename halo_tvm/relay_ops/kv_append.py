@@ -19,9 +19,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import tvm
-from tvm import ir, relax, te, tirx
+from tvm import relax, te, tirx
 from tvm.script import tirx as script_tirx
 
+from ..dimensions import differ
 from ._operator import OPAQUE, OVERRIDE, Operator, annotated, attrs_of
 
 _TEXT = """
@@ -64,12 +65,12 @@ class KvAppend(Operator):
                 )
         cache, new, lengths = types
         (b, _, *row), (b_new, _, *row_new) = cache.shape.values, new.shape.values
-        if str(new.dtype) != str(cache.dtype) or any(_differ(x, y) for x, y in zip([b, *row], [b_new, *row_new])):
+        if str(new.dtype) != str(cache.dtype) or any(differ(x, y) for x, y in zip([b, *row], [b_new, *row_new])):
             raise ValueError(
                 f"halo.kv_append: new must be {cache.dtype} of the shape [{b}, ?, {row[0]}, {row[1]}], "
                 f"got {new.dtype} {list(new.shape.values)}: cast or reshape it"
             )
-        if str(lengths.dtype) != "int32" or _differ(lengths.shape.values[0], b):
+        if str(lengths.dtype) != "int32" or differ(lengths.shape.values[0], b):
             raise ValueError(
                 f"halo.kv_append: lengths must be int32 of the shape [{b}], "
                 f"got {lengths.dtype} {list(lengths.shape.values)}: one number per batch row"
@@ -134,8 +135,3 @@ def _in_place(cache: relax.TensorType, new: relax.TensorType) -> tirx.PrimFunc:
     variables = [f"{k} = T.int64()" for k, text in texts.items() if text == k]
     text = _TEXT.format(variables="; ".join(variables) or "pass", dtype=cache.dtype, **texts)
     return tvm.script.from_source(text, extra_vars={"T": script_tirx})
-
-
-def _differ(a: ir.Expr, b: ir.Expr) -> bool:
-    """Whether two dimensions are surely different."""
-    return isinstance(a, tirx.IntImm) and isinstance(b, tirx.IntImm) and int(a) != int(b)

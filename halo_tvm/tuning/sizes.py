@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 
 from tvm import ir, tirx
@@ -15,11 +16,11 @@ _UNKNOWN_RANGE = (1, ROWS[-1])
 Env = Mapping[ir.Var, int]
 
 _BINARY: dict[str, Callable[[int, int], int]] = {
-    "Add": lambda a, b: a + b,
-    "Sub": lambda a, b: a - b,
-    "Mul": lambda a, b: a * b,
-    "FloorDiv": lambda a, b: a // b,
-    "FloorMod": lambda a, b: a % b,
+    "Add": operator.add,
+    "Sub": operator.sub,
+    "Mul": operator.mul,
+    "FloorDiv": operator.floordiv,
+    "FloorMod": operator.mod,
     "Min": min,
     "Max": max,
 }

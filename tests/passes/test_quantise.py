@@ -92,7 +92,7 @@ def test_a_weight_read_in_two_layouts_stays() -> None:
     assert report["kept"] == [{"weight": "w", "reason": "its linears read it in the layouts kn, nk"}]
 
 
-def tied(table: str) -> ImportedModel:
+def tied() -> ImportedModel:
     def body(m: ModelBuilder) -> Mapping[str, relax.Expr]:
         w = m.weight("wte", (131, 32))
         rows = m.op("embedding", m.inputs["ids"], w, layout="nk", n=131)
@@ -103,7 +103,7 @@ def tied(table: str) -> ImportedModel:
 
 @pytest.mark.parametrize(("table", "stored"), [("int8", False), ("fp32", True)])
 def test_a_tied_embedding_reads_the_head_or_keeps_its_own_table(table: str, stored: bool) -> None:
-    func, report = quantised(tied(table), tied_embedding=table)
+    func, report = quantised(tied(), tied_embedding=table)
     assert ("wte" in param_names(func)) is stored
     assert report["tied_embeddings"] == ([] if stored else ["wte"])
 
@@ -202,12 +202,12 @@ def test_groups_and_their_parts_are_not_left_behind() -> None:
 
 
 def test_a_tied_table_of_int8_gives_its_rows() -> None:
-    model = tied("int8")
+    model = tied()
     ids = np.array([0, 130, 7, 64])
     run, _ = compiled(model, resolve("cpu"))
     table = model.params.materialise("wte").astype(np.float64)
     assert relative_error(run(ids=ids), table[ids] @ table.T) < 0.02
-    precise, _ = compiled(tied("fp32"), resolve("cpu"), quantise={"tied_embedding": "fp32"})
+    precise, _ = compiled(tied(), resolve("cpu"), quantise={"tied_embedding": "fp32"})
     assert relative_error(precise(ids=ids), table[ids] @ table.T) < 0.02
 
 

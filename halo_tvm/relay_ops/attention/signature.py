@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from tvm import relax, tirx
 
-from ...dimensions import is_one
+from ...dimensions import differ, is_one
 
 REQUIRED = ("num_heads", "num_kv_heads", "head_dim", "scale")
 KNOWN = (*REQUIRED, "packed", "causal", "window", "softcap", "has_key_mask", "has_bias", "has_lengths", "layer")
@@ -83,7 +83,7 @@ def _check_attrs(attrs: Mapping[str, object]) -> None:
 def _expect(name: str, ty: relax.TensorType, shape: Sequence[object]) -> list[tirx.PrimExpr]:
     """The dimensions of `ty`, each equal to that of `shape` where both are known; None fits anything."""
     found = list(ty.shape.values)
-    if len(found) != len(shape) or any(_differ(a, b) for a, b in zip(found, shape)):
+    if len(found) != len(shape) or any(differ(a, b) for a, b in zip(found, shape)):
         wanted = ", ".join("?" if dim is None else str(dim) for dim in shape)
         raise ValueError(
             f"halo.attention: {name} must have the shape [{wanted}], got {list(found)}: "
@@ -96,8 +96,8 @@ def _check_bias(ty: relax.TensorType, full: Sequence[object]) -> None:
     found = list(ty.shape.values)
     fits = (
         len(found) == 4
-        and all(is_one(a) or not _differ(a, b) for a, b in zip(found[:3], full))
-        and not _differ(found[3], full[3])
+        and all(is_one(a) or not differ(a, b) for a, b in zip(found[:3], full))
+        and not differ(found[3], full[3])
     )
     if not fits or str(ty.dtype) != "float32":
         wanted = ", ".join(f"1|{dim}" for dim in full[:3])
@@ -111,9 +111,3 @@ def _check_lengths(ty: relax.TensorType, b: tirx.PrimExpr) -> None:
     _expect("lengths", ty, (b,))
     if str(ty.dtype) != "int32":
         raise ValueError(f"halo.attention: lengths must be int32, got {ty.dtype}: cast it")
-
-
-def _differ(a: object, b: object) -> bool:
-    """Whether two dimensions are surely different; unknown ones are not."""
-    a, b = (int(x.value) if isinstance(x, tirx.IntImm) else x for x in (a, b))
-    return isinstance(a, int) and isinstance(b, int) and a != b

@@ -24,15 +24,13 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import tvm
 from tvm import ir, tirx
-from tvm.script import tirx as script_tirx
 
 from ...errors import Declined
 from .._rule import Rule, check_range
 from ..flash_attention import target_lanes
+from ..flash_attention._function import scheduled_as
 from ..flash_attention._problem import Problem, call_attributes, extents, is_buffer, read
-from ..flash_attention._text import Source
 from ._attend import attend
 from ._estimate import estimate
 from ._merge import merge
@@ -75,22 +73,7 @@ class DecodeAttention(Rule[Decision]):
 
     def apply(self, func: tirx.PrimFunc, target: Target, decision: Decision) -> tirx.PrimFunc:
         check_range(decision, chunk=(16, 1024), splits=(1, 256), least_keys=(16, 4096))
-        text = write(_plan(func, target, decision))
-        out = tvm.script.from_source(text, extra_vars={"T": script_tirx})
-        kept = {str(key): func.attrs[key] for key in func.attrs.keys()}
-        return out.with_attrs({**kept, "tirx.noalias": True, "tirx.is_scheduled": True})
-
-
-def write(plan: Plan) -> str:
-    """The function as TVMScript."""
-    src = Source()
-    src("@T.prim_func(s_tir=True, private=True)")
-    with src.under(f"def attention({', '.join(plan.problem.header)}):"):
-        src('T.func_attr({"tirx.noalias": True})', *plan.problem.declarations)
-        with src.block("root"):
-            attend(src, plan)
-            merge(src, plan)
-    return src.text()
+        return scheduled_as(func, _plan(func, target, decision), attend, merge)
 
 
 def _plan(func: tirx.PrimFunc, target: Target, decision: Decision) -> Plan:

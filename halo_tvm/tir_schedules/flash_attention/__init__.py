@@ -22,18 +22,16 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-import tvm
 from tvm import ir, tirx
-from tvm.script import tirx as script_tirx
 
 from ...errors import Declined
 from .._rule import Rule, check_range
 from ._attend import attend
 from ._estimate import estimate
+from ._function import scheduled_as
 from ._pack import allocate, pack
 from ._plan import Decision, Plan
 from ._problem import Problem, extents, read
-from ._text import Source
 
 if TYPE_CHECKING:
     from ...targets import Target
@@ -93,23 +91,7 @@ class FlashAttention(Rule[Decision]):
         )  # fmt: skip
         plan = Plan(read(func), decision, target_lanes(target))
         _check(plan)
-        text = write(plan)
-        out = tvm.script.from_source(text, extra_vars={"T": script_tirx})
-        kept = {str(key): func.attrs[key] for key in func.attrs.keys()}
-        return out.with_attrs({**kept, "tirx.noalias": True, "tirx.is_scheduled": True})
-
-
-def write(plan: Plan) -> str:
-    """The function as TVMScript."""
-    src = Source()
-    src("@T.prim_func(s_tir=True, private=True)")
-    with src.under(f"def attention({', '.join(plan.problem.header)}):"):
-        src('T.func_attr({"tirx.noalias": True})', *plan.problem.declarations)
-        with src.block("root"):
-            allocate(src, plan)
-            pack(src, plan)
-            attend(src, plan)
-    return src.text()
+        return scheduled_as(func, plan, allocate, pack, attend)
 
 
 @functools.lru_cache(maxsize=16)  # a search asks for hundreds of estimates of one function

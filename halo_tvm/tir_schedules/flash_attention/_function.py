@@ -1,0 +1,37 @@
+"""From a plan to the scheduled function, for the rules that write attention as text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+import tvm
+from tvm import tirx
+from tvm.script import tirx as script_tirx
+
+from ._problem import Problem
+from ._text import Source
+
+
+class Planned(Protocol):
+    """What a rule decided for one call."""
+
+    @property
+    def problem(self) -> Problem: ...
+
+
+P = TypeVar("P", bound=Planned)
+
+
+def scheduled_as(func: tirx.PrimFunc, plan: P, *stages: Callable[[Source, P], None]) -> tirx.PrimFunc:
+    """`func` with a body that `stages` write one after the other; its attributes stay."""
+    src = Source()
+    src("@T.prim_func(s_tir=True, private=True)")
+    with src.under(f"def attention({', '.join(plan.problem.header)}):"):
+        src('T.func_attr({"tirx.noalias": True})', *plan.problem.declarations)
+        with src.block("root"):
+            for stage in stages:
+                stage(src, plan)
+    out = tvm.script.from_source(src.text(), extra_vars={"T": script_tirx})
+    kept = {str(key): func.attrs[key] for key in func.attrs.keys()}
+    return out.with_attrs({**kept, "tirx.noalias": True, "tirx.is_scheduled": True})
