@@ -1,20 +1,22 @@
-"""How busy other processes kept the machine during a measurement."""
+"""How busy other processes, and other machines of the same host, kept the processors during a measurement."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
-_STAT = Path("/proc/stat")
+_PROC = Path("/proc")
 
 
 class LoadMeter:
-    """Cores that processes other than `pids` used since the meter was made; None where the system does not say."""
+    """Cores taken by others since the meter was made: processes not below this one, and the hypervisor (steal time).
 
-    def __init__(self, pids: Sequence[int]) -> None:
-        self._pids = (*pids, os.getpid())
+    None where the system does not say.
+    """
+
+    def __init__(self, proc: Path = _PROC) -> None:
+        self._proc = proc
         self._start = self._now()
 
     def other_cores(self) -> float | None:
@@ -26,21 +28,30 @@ class LoadMeter:
 
     def _now(self) -> tuple[float, float, float] | None:
         """Wall, busy and own seconds."""
-        if not _STAT.exists():
+        if not (self._proc / "stat").exists():
             return None
         ticks = os.sysconf("SC_CLK_TCK")
-        user, nice, system, _idle, _wait, irq, softirq = map(int, _STAT.read_text().split("\n", 1)[0].split()[1:8])
-        return (
-            time.monotonic(),
-            (user + nice + system + irq + softirq) / ticks,
-            sum(map(_cpu_ticks, self._pids)) / ticks,
-        )
+        names = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
+        times = (self._proc / "stat").read_text().split("\n", 1)[0].split()[1:]
+        busy = sum(int(t) for name, t in zip(names, times, strict=False) if name not in ("idle", "iowait"))
+        return time.monotonic(), busy / ticks, self._own_ticks() / ticks
 
-
-def _cpu_ticks(pid: int) -> int:
-    """User and system time of a process and the children it waited for; 0 when it has ended."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except FileNotFoundError:
-        return 0
-    return sum(map(int, fields[11:13]))
+    def _own_ticks(self) -> int:
+        """Time of this process and all below it. What a process waited for is in its own lines, so an end of one of
+        them changes nothing."""
+        ticks: dict[int, int] = {}
+        below: dict[int, list[int]] = {}
+        for entry in self._proc.glob("[0-9]*/stat"):
+            try:
+                fields = entry.read_text().rpartition(")")[2].split()
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # it ended meanwhile
+            pid = int(entry.parent.name)
+            ticks[pid] = sum(map(int, fields[11:15]))
+            below.setdefault(int(fields[1]), []).append(pid)
+        found, todo = 0, [os.getpid()]
+        while todo:
+            pid = todo.pop()
+            found += ticks.get(pid, 0)
+            todo += below.get(pid, [])
+        return found

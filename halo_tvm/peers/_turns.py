@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 
@@ -15,14 +14,13 @@ from ..report.schema import Accuracy, EngineResult
 from ._client import Peer
 from ._load import LoadMeter
 from ._protocol import PAUSE_S, LoadRequest, split_cases
+from .order import in_turn
 from .statistics import percentiles_ms, relative_l2
 
-T = TypeVar("T")
 TURN_MS = 250.0  # a turn is long enough that clock granularity and wake-up do not show
-MOST_RUNS = 20
-# An engine beyond both has one run a turn and none before it: it would keep the others waiting for minutes.
-SLOW_RATIO = 20.0
-SLOW_S = 1.0
+LEAST_RUNS, MOST_RUNS = 3, 20  # one run alone says nothing of the engine: the median of three leaves a bad one out
+SLOW_S = 1.0  # a run that long is a turn by itself
+SLOW_RATIO = 20.0  # an engine beyond both has no run before its turns: it would keep the others waiting for minutes
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,7 @@ def take_turns(
 ) -> tuple[list[EngineResult], int, float | None]:
     """Start all engines, time them in turns, then ask memory and accuracy.
 
-    Every round starts with the next engine (A B C, B C A, C A B, ...), so that none always follows the same other.
+    `in_turn` has the order: who goes first and whom an engine follows change with every round.
 
     Returns the results, the runs per turn, and how many cores other processes kept busy meanwhile.
 
@@ -69,12 +67,12 @@ def take_turns(
     with ExitStack() as stack:
         running = [_start(contestant, stack) for contestant in contestants]
         _check(running)
-        first = running[0].peer.ask("time", runs=2, pause_s=PAUSE_S)["milliseconds"]
-        runs = max(1, min(MOST_RUNS, round(TURN_MS / max(first))))
-        meter = LoadMeter([engine.peer.pid for engine in running if engine.peer is not None])
+        ours_ms = min(running[0].peer.ask("time", runs=2, pause_s=PAUSE_S)["milliseconds"])
+        runs = runs_per_turn(ours_ms)
+        meter = LoadMeter()
         for index in range(rounds):
             for engine in in_turn(running, index):
-                slow = engine.run_s > max(SLOW_S, SLOW_RATIO * max(first) / 1e3)
+                slow = engine.run_s > max(SLOW_S, SLOW_RATIO * ours_ms / 1e3)
                 _guard(engine, lambda e=engine, s=slow: e.samples.append(_turn(e.peer, 1 if s else runs, warm=not s)))
         other = meter.other_cores()
         for engine in running:
@@ -83,10 +81,9 @@ def take_turns(
     return [_engine_result(engine) for engine in running], runs, other
 
 
-def in_turn(engines: Sequence[T], index: int) -> Sequence[T]:
-    """`engines` in the order of round `index`: the first of one round is the last of the next."""
-    start = index % len(engines)
-    return [*engines[start:], *engines[:start]]
+def runs_per_turn(run_ms: float) -> int:
+    """How many runs of `run_ms` make a turn."""
+    return 1 if run_ms > SLOW_S * 1e3 else max(LEAST_RUNS, min(MOST_RUNS, round(TURN_MS / run_ms)))
 
 
 def _start(contestant: Contestant, stack: ExitStack) -> _Running:

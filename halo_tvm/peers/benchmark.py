@@ -21,7 +21,7 @@ from ..runtime.inputs import generate_inputs, typical_sizes
 from ..targets import usable_cpus
 from ._client import engine_command
 from ._protocol import PAUSE_S, LoadRequest
-from ._turns import Contestant, accuracy, in_turn, take_turns
+from ._turns import Contestant, accuracy, take_turns
 from .engines import PEERS, PeerKind
 from .sources import PeerModels, cache_key, check_reference
 from .statistics import compare
@@ -32,7 +32,6 @@ __all__ = [
     "PeerKind",
     "accuracy",
     "benchmark",
-    "in_turn",
     "take_turns",
     "timed_inputs",
     "unknown",

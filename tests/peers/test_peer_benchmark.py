@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
+import itertools
+import os
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +14,11 @@ import pytest
 
 from halo_tvm.artifact import FunctionSpec, TensorSpec
 from halo_tvm.errors import PeerFailed, UsageError
-from halo_tvm.peers.benchmark import Contestant, accuracy, in_turn, take_turns, timed_inputs
 from halo_tvm.peers._load import LoadMeter
 from halo_tvm.peers._protocol import LoadRequest
+from halo_tvm.peers._turns import runs_per_turn
+from halo_tvm.peers.benchmark import Contestant, accuracy, take_turns, timed_inputs
+from halo_tvm.peers.order import in_turn
 
 FAKE = Path(__file__).with_name("fake_engine.py")
 
@@ -109,9 +113,25 @@ def test_dimensions_without_a_size_take_the_typical_one():
     assert timed_inputs(SPEC, "sequence=8", 0, typical)["input_ids"].shape == (4, 8)
 
 
-def test_every_engine_is_first_equally_often():
-    orders = [in_turn("ABC", index) for index in range(6)]
-    assert ["".join(order) for order in orders] == ["ABC", "BCA", "CAB"] * 2
+@pytest.mark.parametrize("count", range(1, 10))
+def test_places_and_predecessors_are_shared_out_equally(count):
+    rounds = count if count % 2 == 0 else 2 * count
+    orders = [in_turn(range(count), index) for index in range(rounds)]
+    assert all(sorted(order) == list(range(count)) for order in orders)
+    places = Counter((place, engine) for order in orders for place, engine in enumerate(order))
+    assert set(places.values()) == {rounds // count} and len(places) == count**2
+    behind = Counter(pair for order in orders for pair in itertools.pairwise(order))
+    assert len(behind) == count * (count - 1) and set(behind.values()) <= {rounds // count}
+
+
+@pytest.mark.parametrize("count", range(3, 10))
+def test_in_the_few_rounds_of_a_quick_suite_no_engine_keeps_its_predecessor(count):
+    behind = Counter(pair for index in range(6) for pair in itertools.pairwise(in_turn(range(count), index)))
+    assert max(behind.values()) <= (6 if count == 3 else 2)
+
+
+def test_a_turn_is_more_than_one_run_unless_runs_are_long():
+    assert [runs_per_turn(ms) for ms in (0.01, 50.0, 127.0, 900.0, 1100.0)] == [20, 5, 3, 3, 1]
 
 
 @pytest.mark.parametrize(
@@ -127,16 +147,36 @@ def test_shapes_that_cannot_be_meant(shape, words):
         timed_inputs(SPEC, shape, seed=0)
 
 
-def test_load_of_other_processes_is_seen_and_our_own_is_not():
-    spin = [sys.executable, "-c", "while True: pass"]
-    busy = subprocess.Popen(spin)
-    try:
-        ours, others = LoadMeter([busy.pid]), LoadMeter([])
-        time.sleep(1.0)
-        with_it, without_it = others.other_cores(), ours.other_cores()
-    finally:
-        busy.kill()
-        busy.wait()
-    if with_it is None:
-        pytest.skip("the system does not report processor time")
-    assert with_it > without_it + 0.05
+def fake_proc(folder: Path, cpu: str, processes: dict[int, tuple[int, int, int]]) -> Path:
+    """`processes`: number -> (parent, own ticks, ticks of children it waited for)."""
+    (folder / "stat").write_text(f"cpu  {cpu}\ncpu0 1 2 3\n")
+    for pid, (parent, ticks, waited) in processes.items():
+        (folder / str(pid)).mkdir(exist_ok=True)
+        rest = ["S", str(parent), *["0"] * 9, str(ticks), "0", str(waited), "0"]
+        (folder / str(pid) / "stat").write_text(f"{pid} (a name) with) {' '.join(rest)}\n")
+    return folder
+
+
+# user nice system idle iowait irq softirq steal guest guest_nice
+@pytest.mark.parametrize(
+    ("cpu", "processes", "others"),
+    [
+        ("300 0 0 900 50 0 0 0 0 0", {1: (0, 300, 0)}, 300),
+        ("300 0 0 900 50 0 0 0 0 0", {8: (7, 290, 0), 9: (8, 10, 0)}, 0),  # children and theirs are ours
+        ("300 0 0 900 50 0 0 0 0 0", {8: (7, 0, 250)}, 50),  # so are those that ended
+        ("0 0 0 900 50 0 0 400 0 0", {}, 400),  # the hypervisor ran somebody else
+    ],
+)
+def test_what_others_take_is_counted_and_our_own_is_not(tmp_path, monkeypatch, cpu, processes, others):
+    monkeypatch.setattr(os, "getpid", lambda: 7)
+    clock = iter([10.0, 12.0])
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    meter = LoadMeter(fake_proc(tmp_path, "0 0 0 0 0 0 0 0 0 0", {7: (1, 0, 0), 8: (7, 0, 0), 9: (8, 0, 0)}))
+    fake_proc(tmp_path, cpu, processes)
+    assert meter.other_cores() == pytest.approx(others / os.sysconf("SC_CLK_TCK") / 2)
+
+
+def test_the_load_of_this_machine_can_be_read(tmp_path):
+    assert LoadMeter(tmp_path / "none").other_cores() is None
+    found = LoadMeter().other_cores()
+    assert found is None or found >= 0
