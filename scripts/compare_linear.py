@@ -206,16 +206,16 @@ ENGINES = {"halo_tvm": halo, "onnxruntime": onnxruntime, "torch": torch_linear}
 
 def ceiling(precision: str, layers: Linears, rows: int, threads: int) -> float:
     """What this machine does at most: a read of the weights' bytes for one row, else multiply-adds."""
+    from halo_tvm.ceilings.measure import fma_gflops, has_int8_dot, int8_gops, read_gbps, use_threads
     from halo_tvm.targets import resolve
-    from halo_tvm.targets._measure import VNNI, _fma_gflops, _int8_gops, _read_gbps, _use_threads
 
     target = resolve("cpu")
-    _use_threads(threads)
+    use_threads(threads)
     if rows == 1:
-        return _read_gbps(target, threads, weight_bytes(precision, layers))
+        return read_gbps(target, threads, weight_bytes(precision, layers))
     if precision != "int8":
-        return _fma_gflops(target, threads)
-    return _int8_gops(target, threads) if VNNI in target.isa.requires else 0.0
+        return fma_gflops(target, threads)
+    return int8_gops(target, threads) if has_int8_dot(target) else 0.0
 
 
 def weight_bytes(precision: str, layers: Linears) -> int:

@@ -80,21 +80,21 @@ class Host:
 
     def peak(self, kind: str) -> tuple[Call, float]:
         """(a call that only multiplies and adds, its operations)."""
-        from halo_tvm.targets import _measure
+        from halo_tvm.ceilings.kernels import ACCUMULATORS, compiled, dot_kernel, fma_kernel
+        from halo_tvm.ceilings.measure import has_int8_dot
 
-        lanes, count, n = self.target.lanes_f32, _measure.ACCUMULATORS, 20_000
-        dots = kind == "int8" and self.target.isa.byte_dot == "vpdpbusd"
-        kernel = _measure.dot_kernel(self.threads) if dots else _measure.fma_kernel(self.threads, lanes)
-        run = _measure._build(kernel, self.target)
+        lanes, count, n = self.target.lanes_f32, ACCUMULATORS, 20_000
+        dots = kind == "int8" and has_int8_dot(self.target)
+        run = compiled(dot_kernel(self.threads) if dots else fma_kernel(self.threads, lanes), self.target)
         out = tensor([self.threads, count, lanes], "int32" if dots else "float32")
         return lambda: run(out, n), 2.0 * (4 if dots else 1) * self.threads * count * lanes * n
 
     def read(self, size_bytes: int) -> Call:
-        from halo_tvm.targets import _measure
+        from halo_tvm.ceilings.kernels import ACCUMULATORS, compiled, read_kernel
 
-        lanes, count = self.target.lanes_f32, _measure.ACCUMULATORS
+        lanes, count = self.target.lanes_f32, ACCUMULATORS
         chunks = max(1, size_bytes // (4 * self.threads * count * lanes))
-        run = _measure._build(_measure.read_kernel(self.threads, lanes, chunks), self.target)
+        run = compiled(read_kernel(self.threads, lanes, chunks), self.target)
         x = tensor([self.threads, chunks, count, lanes], "float32")
         out = tensor([self.threads, count, lanes], "float32")
         return lambda: run(x, out, 1)

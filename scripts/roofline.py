@@ -11,6 +11,7 @@ takes about five minutes; on a machine that does something else the numbers say 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import math
 import os
@@ -26,20 +27,19 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from halo_tvm.report import markdown, schema  # noqa: E402 - the checkout comes first
+from halo_tvm.artifact import read_manifest  # noqa: E402 - the checkout comes first
+from halo_tvm.ceilings import HostProfile  # noqa: E402
+from halo_tvm.ceilings.measure import measure_apart  # noqa: E402
+from halo_tvm.ceilings.profile import RATES  # noqa: E402
+from halo_tvm.report import markdown, schema  # noqa: E402
 from halo_tvm.report._profile_tables import work_cells  # noqa: E402
 from halo_tvm.report.host import describe_host  # noqa: E402
+from halo_tvm.report.profiles import held_against  # noqa: E402
 from halo_tvm.report.schema import KernelTime, ProfileResult  # noqa: E402
+from halo_tvm.targets import read_host  # noqa: E402
 
 DEFAULT = ("gpt2@batch=1,sequence=128", "gpt2@batch=1,sequence=512", "bert-base@batch=1,sequence=128", "mlp@batch=256")
-RATES = ("fma_gflops", "int8_gops", "l2_gbps", "l3_gbps", "dram_gbps")
 LEVELS = {"l2_gbps": "L2", "l3_gbps": "L3", "dram_gbps": "memory"}
-_MEASURE = """
-import json, sys
-from halo_tvm.targets import read_host, resolve
-from halo_tvm.targets._measure import measure
-sys.stdout.write(json.dumps(measure(resolve("cpu", cores=int(sys.argv[1])), read_host()).as_json()))
-"""
 _SMALLEST_SHARE = 0.001  # of a run: kernels below are in the JSON only
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP, _RIGHT = 860, 520, 70, 50, 30, 190
 _COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c959f")
@@ -96,8 +96,8 @@ def measured(
     for count, entry, out in raw:
         result = schema.from_json(json.loads(out.read_text(encoding="utf-8")))
         assert isinstance(result, ProfileResult)
-        results.append((entry, under(result, peaks[count], paths[entry.name], before[count])))
-    return results, peaks
+        results.append((entry, under(result, peaks[count], paths[entry.name])))
+    return results, {count: dict(profile.by_threads[count]) for count, profile in peaks.items()}
 
 
 def artifact(name: str, precision: str, scratch: Path) -> Path:
@@ -116,45 +116,24 @@ def profiled(path: Path, entry: Entry, threads: int, rounds: int, out: Path, scr
          *words], home=scratch)  # fmt: skip
 
 
-def host_profile(threads: int) -> dict[str, object]:
+def host_profile(threads: int) -> HostProfile:
     """What `doctor --measure` would keep for so many threads."""
     say(f"peaks with {threads} threads")
-    command = [sys.executable, "-c", _MEASURE, str(threads)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
-    return json.loads(done.stdout)
+    return measure_apart(threads)
 
 
-def larger(before: Mapping[str, object], after: Mapping[str, object], threads: int) -> dict[str, float]:
+def larger(before: HostProfile, after: HostProfile, threads: int) -> HostProfile:
     """The larger of each rate: a ceiling is what nothing else on the machine disturbed."""
-    found = [profile["by_threads"][str(threads)] for profile in (before, after)]
-    return {name: max(rates[name] for rates in found) for name in RATES if all(name in rates for rates in found)}
+    first, second = (profile.by_threads[threads] for profile in (before, after))
+    rates = {name: max(first[name], second[name]) for name in RATES if name in first and name in second}
+    return dataclasses.replace(before, by_threads={threads: rates})
 
 
-def under(result: ProfileResult, rates: Mapping[str, float], path: Path, host: Mapping[str, object]) -> ProfileResult:
+def under(result: ProfileResult, host: HostProfile, path: Path) -> ProfileResult:
     """The profile held against these ceilings: the same sums `halo-tvm profile` makes."""
-    import dataclasses
-
-    from halo_tvm.artifact import read_manifest
-    from halo_tvm.cli._profiling import kernels_of, least_us
-    from halo_tvm.report.schema import Peaks
-    from halo_tvm.targets import read_host
-
-    machine, manifest = read_host(), read_manifest(path)
-    count = result.threads
-    peaks = Peaks(
-        threads=count, int8_gops=rates.get("int8_gops"), l2_bytes=machine.l2_bytes * count, l3_bytes=machine.l3_bytes,
-        measured_at=str(host["measured_at"]), **{k: rates[k] for k in RATES if k != "int8_gops"},
-    )  # fmt: skip
-    far = manifest.reports.get("build", {}).get("params_bytes", 0) > peaks.l3_bytes
-    calls = []
-    for call in result.calls:
-        work = call.work
-        if work.flops is not None:
-            counts = {name: getattr(work, name) for name in ("flops", "integer_ops", "bytes", "weight_bytes")}
-            limit, bound = least_us(counts, peaks, far)
-            work = dataclasses.replace(work, limit_us=limit, bound=bound)
-        calls.append(dataclasses.replace(call, work=work))
-    return dataclasses.replace(result, calls=tuple(calls), kernels=kernels_of(calls, manifest), peaks=peaks, notes=())
+    peaks = host.peaks(read_host(), result.threads)
+    far = read_manifest(path).reports.get("build", {}).get("params_bytes", 0) > peaks.l3_bytes
+    return dataclasses.replace(held_against(result, peaks, far), notes=())
 
 
 def run(words: Sequence[str], home: Path | None = None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import types
@@ -14,6 +13,7 @@ import pytest
 from tvm import s_tir, te, tirx
 
 from halo_tvm import explore
+from halo_tvm.ceilings import HostProfile
 from halo_tvm.compiler import lower, schedule
 from halo_tvm.config import CompileConfig
 from halo_tvm.errors import EnvironmentProblem, MissingPackage, UnknownName, UsageError
@@ -24,7 +24,7 @@ from halo_tvm.explore._measuring import Measurements
 from halo_tvm.explore._roofline import Roofline
 from halo_tvm.explore._table import Table
 from halo_tvm.explore._tasks import Tasks
-from halo_tvm.targets import Target, resolve
+from halo_tvm.targets import Target, read_host, resolve
 from halo_tvm.tir_schedules import RULES, Rule
 
 WIDTH = 64
@@ -239,14 +239,13 @@ def test_ceilings_are_those_that_doctor_kept(
     task: explore.Task, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HALO_TVM_HOME", str(tmp_path))
-    kept = {"isa": "avx2", "threads": 2, "cpu": "a CPU", "fma_gflops": 100.0, "l2_gbps": 400.0, "l3_gbps": 200.0,
-            "dram_gbps": 20.0, "measured_at": "2026-01-01T00:00:00Z"}  # fmt: skip
-    (tmp_path / "host.json").write_text(json.dumps(kept))
+    host, rates = read_host(), {"fma_gflops": 100.0, "l2_gbps": 400.0, "l3_gbps": 200.0, "dram_gbps": 20.0}
+    HostProfile(host.model, host.machine, "avx2", "2026-01-01T00:00:00Z", {2: rates}).save(tmp_path / "host.json")
     found = explore.ceilings(task.target)
     assert found.gflops_at(1.0) == 20.0 and found.gflops_at(1.0, found.l2_gbps) == 100.0
     # Another number of threads has other ceilings: they would be measured.
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(EnvironmentProblem, match="measuring them ended with CalledProcessError.*doctor --measure"):
+    with pytest.raises(EnvironmentProblem, match="measuring them ended with CalledProcessError.*halo-tvm doctor"):
         explore.ceilings(replace(task.target, cores=1))
 
 

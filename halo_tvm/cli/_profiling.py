@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..artifact import Manifest
 from ..artifact.formula import evaluate, sizes_of
+from ..ceilings import Peaks
 from ..config import ProfileConfig, parse_sizes
 from ..errors import ArtifactCorrupt
-from ..report._profile_tables import total_work
-from ..report.schema import CallTime, KernelTime, Memory, Peaks, ProfileResult, Work
+from ..report.profiles import kernels_of, limited
+from ..report.schema import CallTime, Memory, ProfileResult, Work
 from ..runtime.tracing import Call, Trace
 from ._peaks import peaks_of
 
@@ -34,6 +34,7 @@ def profile(config: ProfileConfig, ceilings: tuple[Peaks | None, str] | None = N
         seen = module.trace(rounds=config.rounds, **inputs)
         threads, manifest, params = module.threads, module.manifest, module.spec.params
     calls = calls_of(seen, manifest, params, peaks)
+    rules = {name: str(entry.get("rule", "")) for name, entry in functions_of(manifest).items()}
     return ProfileResult(
         model=manifest.name,
         inputs={name: array.shape for name, array in inputs.items()},
@@ -41,7 +42,7 @@ def profile(config: ProfileConfig, ceilings: tuple[Peaks | None, str] | None = N
         rounds=config.rounds,
         total_us=sum(call.us for call in calls),
         host=describe_host(),
-        kernels=kernels_of(calls, manifest),
+        kernels=kernels_of(calls, rules),
         notes=(said,),
         run_us=seen.run_us,
         builtin_us=sum(call.us for call in seen.calls if call.builtin),
@@ -70,22 +71,6 @@ def calls_of(trace: Trace, manifest: Manifest, params: Sequence[str], peaks: Pea
     return tuple(found)
 
 
-def kernels_of(calls: Sequence[CallTime], manifest: Manifest) -> tuple[KernelTime, ...]:
-    """The calls of each function together, slowest first."""
-    functions = functions_of(manifest)
-    groups: dict[str, list[CallTime]] = defaultdict(list)
-    for call in calls:
-        groups[call.kernel].append(call)
-    kernels = [
-        KernelTime(
-            name, str(functions.get(name, {}).get("rule", "")), len(group), sum(c.us for c in group),
-            group[0].operator, total_work(c.work for c in group),
-        )
-        for name, group in groups.items()
-    ]  # fmt: skip
-    return tuple(sorted(kernels, key=lambda kernel: -kernel.total_us))
-
-
 def memory_of(trace: Trace, manifest: Manifest) -> Memory:
     """What the process held and what the compiler planned."""
     build = _mapping(manifest.reports.get("build"))
@@ -104,25 +89,6 @@ def functions_of(manifest: Manifest) -> dict[str, Mapping[str, object]]:
     return {str(e["function"]): e for e in entries if isinstance(e, Mapping) and "function" in e}
 
 
-def least_us(work: Mapping[str, int], peaks: Peaks, weights_far: bool) -> tuple[float, str]:
-    """(the least microseconds of one call; what sets them).
-
-    Weights come from memory unless all of them fit into the last cache; everything else from the smallest level
-    that holds what the call touches of it.
-    """
-    near = work["bytes"] - work["weight_bytes"]
-    moving = work["weight_bytes"] / (peaks.dram_gbps if weights_far else _gbps(work["weight_bytes"], peaks))
-    moving += near / _gbps(near, peaks)
-    computing = work["flops"] / peaks.fma_gflops + work["integer_ops"] / (peaks.int8_gops or peaks.fma_gflops)
-    return max(moving, computing) / 1e3, "memory" if moving >= computing else "compute"
-
-
-def _gbps(size_bytes: int, peaks: Peaks) -> float:
-    if size_bytes <= peaks.l2_bytes:
-        return max(peaks.l2_gbps, peaks.l3_gbps, peaks.dram_gbps)
-    return max(peaks.l3_gbps, peaks.dram_gbps) if size_bytes <= peaks.l3_bytes else peaks.dram_gbps
-
-
 def _work_of(call: Call, work: object, peaks: Peaks | None, weights_far: bool) -> Work:
     """What a call does, from the formulas of its function and the shapes it was given."""
     work = _mapping(work)
@@ -137,10 +103,7 @@ def _work_of(call: Call, work: object, peaks: Peaks | None, weights_far: bool) -
         return Work()  # of another release, or damaged: the times stand all the same
     weights = sum(size for size, at in zip(parts, call.weights, strict=False) if at is not None)
     counts = {"flops": flops, "integer_ops": integers, "bytes": sum(parts), "weight_bytes": weights}
-    if peaks is None:
-        return Work(**counts)
-    limit, bound = least_us(counts, peaks, weights_far)
-    return Work(**counts, limit_us=limit, bound=bound)
+    return limited(Work(**counts), peaks, weights_far)
 
 
 def _operator_of(entry: Mapping[str, object]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import shutil
@@ -13,10 +12,21 @@ from importlib import metadata
 from pathlib import Path
 
 from .. import __version__
+from ..ceilings import HostProfile, read_profile
+from ..ceilings.measure import measure_apart
 from ..config import DoctorConfig
 from ..errors import EnvironmentProblem, HaloError
 from ..plugins import load_plugins
-from ..targets import TARGETS, Host, Target, can_build_here, can_run_here, read_gpus, read_host, resolve
+from ..targets import (
+    TARGETS,
+    Host,
+    Target,
+    can_build_here,
+    can_run_here,
+    read_gpus,
+    read_host,
+    resolve,
+)
 from ._show import print_json, size, table
 
 CONFIG = DoctorConfig
@@ -34,6 +44,14 @@ OPTIONAL = {
     "pytest": ("test", "the tests"),
 }
 COMPILERS = ("g++", "clang", "aarch64-linux-gnu-g++", "nvcc")
+# A rate of a host's profile -> its column.
+CEILINGS = {
+    "fma_gflops": "fp32 GFLOP/s",
+    "int8_gops": "int8 GOP/s",
+    "l2_gbps": "read L2 GB/s",
+    "l3_gbps": "L3 GB/s",
+    "dram_gbps": "DRAM GB/s",
+}
 
 # Run by itself, because with another tvm-ffi than the pinned one it ends the process, not the call.
 _SELF_CHECK = """
@@ -63,15 +81,14 @@ def run(config: DoctorConfig) -> int:
     problems = _problems(found)
     path = host_profile()
     if config.measure and not problems:
-        from ..targets._measure import measure
-
-        measure(resolve("cpu", host=host), host).save(path)
-    found["profile"] = json.loads(path.read_text()) if path.is_file() else None
+        measure_apart(host.cores).save(path)
+    profile, why_not = read_profile(path)
+    found["profile"] = profile and profile.as_json()
     found["problems"] = problems
     if config.json:
         print_json(found)
     else:
-        _print(found, path)
+        _print(found, profile, why_not, path)
     return EnvironmentProblem.exit_code if problems else 0
 
 
@@ -169,8 +186,8 @@ def _problems(found: dict[str, object]) -> list[str]:
     return problems
 
 
-def _print(found: dict[str, object], path: Path) -> None:
-    software, host, profile = found["software"], found["host"], found["profile"]
+def _print(found: dict[str, object], profile: HostProfile | None, why_not: str, path: Path) -> None:
+    software, host = found["software"], found["host"]
     pinned = {n: software[n] for n in ("apache-tvm", "apache-tvm-ffi")}
     rows = [("halo_tvm", software["halo_tvm"]), ("python", software["python"])]
     rows += [
@@ -209,19 +226,11 @@ def _print(found: dict[str, object], path: Path) -> None:
             [(log["directory"], "" if log["exists"] else "(not there yet)") for log in software["tuning_logs"]],
         )
     )
+    print(f"\nmeasured {profile.measured_at} on {profile.cpu} ({path}):" if profile else f"\nno ceilings: {why_not}")
     if profile:
-        print(f"\nmeasured {profile['measured_at']} with {profile['threads']} threads ({path}):")
-        print(table(("ceiling", ""), [
-            ("FMA float32, one thread", f"{profile['fma_gflops_one_thread']:.0f} GFLOP/s"),
-            ("FMA float32, all threads", f"{profile['fma_gflops']:.0f} GFLOP/s"),
-            *(
-                (f"dot int8, {count} thread{'s' if count != '1' else ''}", f"{rates['int8_gops']:.0f} GOP/s")
-                for count, rates in profile.get("by_threads", {}).items()
-                if "int8_gops" in rates
-            ),
-            *((f"read {level}", f"{profile[level.lower() + '_gbps']:.0f} GB/s") for level in ("L2", "L3", "DRAM")),
-        ]))  # fmt: skip
-    else:
-        print("\nnot measured yet: `halo-tvm doctor --measure` finds this host's FMA peak and read bandwidth")
+        rows = [
+            (n, *(f"{r[name]:.0f}" if name in r else "-" for name in CEILINGS)) for n, r in profile.by_threads.items()
+        ]
+        print(table(("threads", *CEILINGS.values()), rows))
     for problem in found["problems"]:
         print(f"problem: {problem}")

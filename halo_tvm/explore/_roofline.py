@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import math
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tvm import ir, s_tir, tirx
 
+from ..ceilings import kept_peaks
+from ..ceilings.measure import measure_apart
 from ..dimensions import itemsize_of
-from ..errors import EnvironmentProblem
 from ..records.canonical import walk
 from ..records.home import host_profile
-from ..targets import Target
+from ..targets import Target, read_host
 from ..tuning.sizes import shape_of, symbols, value
 from ._measuring import measure
 from ._table import Table
 from ._tasks import Task
 
-_MEASURE_S = 120.0
 _ROWS = 128
 _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max)
 _FREE_CALLS = ("if_then_else", "reinterpret", "likely")
-_MEASURE = """
-import json, sys
-from halo_tvm.targets import read_host, resolve
-from halo_tvm.targets._measure import measure
-target = resolve(sys.argv[1], cores=int(sys.argv[2]))
-sys.stdout.write(json.dumps(measure(target, read_host()).as_json()))
-"""
 
 
 @dataclass(frozen=True)
@@ -120,22 +110,12 @@ def roofline(tasks: Sequence[Task], *, rows: int = _ROWS, rounds: int = 6, under
 def ceilings(target: Target, *, fresh: bool = False) -> Ceilings:
     """The host's ceilings with as many threads as the target has cores: those kept by `doctor --measure`, else
     measured now in a process of their own (about 10 s). `EnvironmentProblem` when that process fails."""
-    path = host_profile()
-    if path.is_file() and not fresh:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        if (kept.get("isa"), kept.get("threads")) == (target.isa.name, target.cores):
-            return _ceilings(kept)
-    command = [sys.executable, "-c", _MEASURE, target.name, str(target.cores)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_MEASURE_S, check=True)
-    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-        words = error.stderr or ""
-        last = (words if isinstance(words, str) else words.decode(errors="replace")).strip()[-300:]
-        raise EnvironmentProblem(
-            f"the host's ceilings were expected within {_MEASURE_S:.0f} s, but measuring them ended with "
-            f"{type(error).__name__}: {last}: try `halo-tvm doctor --measure`"
-        ) from error
-    return _ceilings(json.loads(done.stdout))
+    host, threads = read_host(), target.cores
+    peaks = None if fresh else kept_peaks(host_profile(), host, threads)[0]
+    if peaks is None:
+        peaks = measure_apart(threads).peaks(host, threads)
+    names = ("threads", "l2_gbps", "l3_gbps", "dram_gbps", "measured_at")
+    return Ceilings(cpu=host.model, gflops=peaks.fma_gflops, **{name: getattr(peaks, name) for name in names})
 
 
 def work_of(func: tirx.PrimFunc, dims: Sequence[int]) -> tuple[int, int]:
@@ -182,8 +162,3 @@ def _is_arithmetic(node: object) -> bool:
     if isinstance(node, ir.Call) and isinstance(node.op, ir.Op):
         return node.op.name.rpartition(".")[2] not in _FREE_CALLS and "float" in str(node.ty.dtype)
     return False
-
-
-def _ceilings(profile: Mapping[str, object]) -> Ceilings:
-    names = ("cpu", "threads", "l2_gbps", "l3_gbps", "dram_gbps", "measured_at")
-    return Ceilings(gflops=profile["fma_gflops"], **{name: profile[name] for name in names})

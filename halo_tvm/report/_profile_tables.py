@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ._table import Table, number
+from .profiles import total_work
 from .schema import Peaks, ProfileResult, Work
 
 _SHOWN_INPUTS = 4  # a decoder has one per layer and cache
@@ -60,19 +60,6 @@ def rows_of(result: ProfileResult, by: str) -> list[Row]:
         rows.append(Row(name, detail, len(group), sum(c.us for c in group), total_work(c.work for c in group)))
     # Layers stand in the order of the run, everything else by time.
     return rows if by == "layer" else sorted(rows, key=lambda row: -row.us)
-
-
-def total_work(works: Iterable[Work]) -> Work:
-    """The sum of several calls' work; what is unknown of one is unknown of all."""
-    works = list(works)
-
-    def total(name: str) -> object:
-        values = [getattr(work, name) for work in works]
-        return None if any(v is None for v in values) else sum(values)
-
-    names = ("flops", "integer_ops", "bytes", "weight_bytes", "limit_us")
-    bounds = sorted({work.bound for work in works if work.bound})
-    return Work(**{name: total(name) for name in names}, bound=" and ".join(bounds))  # type: ignore[arg-type]
 
 
 def run_lines(result: ProfileResult) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ..ceilings import Peaks
 from ..errors import UsageError
 
 SCHEMA = 1
@@ -231,21 +232,6 @@ class TuneResult:
     drift: float | None = None  # of the reference kernel over the run, 0.01 is 1 %
     exit_code: int = 0
     kind: str = field(default="tune", init=False)
-
-
-@dataclass(frozen=True)
-class Peaks:
-    """What the host can do at most with so many threads. Bandwidths are GB/s (1e9 bytes) over all of them."""
-
-    threads: int
-    fma_gflops: float
-    l2_gbps: float
-    l3_gbps: float
-    dram_gbps: float
-    int8_gops: float | None  # of 8-bit dot products; None where the CPU has none
-    l2_bytes: int  # of all these threads' cores together
-    l3_bytes: int
-    measured_at: str
 
 
 @dataclass(frozen=True)

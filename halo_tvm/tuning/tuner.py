@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
-from typing import TYPE_CHECKING
 
+from ..ceilings import Peaks, kept_peaks
 from ..records.decision import decision_to_plain
 from ..records.home import host_profile
 from ..records.log import commit
@@ -26,12 +26,9 @@ from .search.agenda import AT_ROOFLINE, UNTESTED
 from .search.allocation import Prospect, next_task
 from .search.outcome import BUDGET, ROOFLINE, TRIALS, Confirmed
 from .search.prepare import Preparation
-from .search.roofline import headroom, read_profile, roofline_us
+from .search.roofline import headroom, roofline_us
 from .search.rounds import Search
 from .task import Task, Tasks
-
-if TYPE_CHECKING:
-    from ..targets._measure import HostProfile
 
 
 class Tuner:
@@ -39,7 +36,7 @@ class Tuner:
 
     def __init__(
         self, tasks: Tasks, target: Target, fingerprint: Fingerprint, options: TuneOptions, progress: Progress,
-        *, lab: Lab | None = None, clock: Clock | None = None, profile: HostProfile | None = None,
+        *, lab: Lab | None = None, clock: Clock | None = None, peaks: Peaks | None = None,
         starts: Mapping[str, object] | None = None,
     ) -> None:  # fmt: skip
         """`starts`, decisions by workload key, are where searches begin instead of at the default, for studies."""
@@ -50,7 +47,7 @@ class Tuner:
         self._effort = options.effort.of_stages(options.stages)
         self._progress = progress
         self._lab = lab
-        self._profile = profile
+        self._peaks = peaks
         self._starts = starts or {}
         self._results: dict[str, r.TaskResult] = {}
         self._notes: list[str] = []
@@ -141,7 +138,7 @@ class Tuner:
         self._keep()
         self._progress.stage("defaults")
         self._measure_defaults(lab)
-        self._read_profile()
+        self._read_peaks()
         current: str | None = None
         while self._waiting and self._left != 0 and self._left_s > self._reserve_s():
             key = next_task([self._prospect(t) for t in self._waiting.values()], current)
@@ -257,16 +254,16 @@ class Tuner:
                 continue
             self._waiting[task.key] = timed_sizes(task, self._latency[task.key])
 
-    def _read_profile(self) -> None:
+    def _read_peaks(self) -> None:
         """Rooflines from what `doctor --measure` measured here, where it did."""
-        profile = self._profile
-        if profile is None and self._lab is None:  # another lab may measure anywhere
-            profile, why_not = read_profile(host_profile(), read_host(), self._options.threads)
+        peaks = self._peaks
+        if peaks is None and self._lab is None:  # another lab may measure anywhere
+            peaks, why_not = kept_peaks(host_profile(), read_host(), self._options.threads)
             if why_not:
-                self._note(why_not)
+                self._note(f"no task can end at its roofline: {why_not}")
         cold = self._options.cold_cache
         for task in self._waiting.values():
-            least = [roofline_us(task, size.dims, profile, cold=cold) for size in task.sizes]
+            least = [roofline_us(task, size.dims, peaks, cold=cold) for size in task.sizes]
             self._roofline[task.key] = tuple(us for us in least if us is not None)
 
     def _importance(self, task: Task) -> float:

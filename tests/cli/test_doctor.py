@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from halo_tvm.ceilings import HostProfile, kernels
+from halo_tvm.ceilings.measure import VNNI
 from halo_tvm.cli import doctor
 from halo_tvm.cli._main import main
-from halo_tvm.targets import _measure, read_host, resolve
+from halo_tvm.targets import read_host, resolve
 
 
 def test_findings(capsys: pytest.CaptureFixture[str]) -> None:
@@ -43,14 +45,30 @@ def test_other_versions_are_a_problem(capsys: pytest.CaptureFixture[str], monkey
 def test_measurement_is_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    profile = _measure.HostProfile("cpu", "x86_64", "avx2", 2, 50.0, 100.0, 60.0, 40.0, 20.0, "2026-01-01T00:00:00Z")
+    rates = {"fma_gflops": 100.0, "l2_gbps": 60.0, "l3_gbps": 40.0, "dram_gbps": 20.0}
+    profile = HostProfile("cpu", "x86_64", "avx2", "2026-01-01T00:00:00Z", {1: rates, 2: {**rates, "int8_gops": 400.0}})
     monkeypatch.setenv("HALO_TVM_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(doctor, "_self_check", lambda: None)
-    monkeypatch.setattr(_measure, "measure", lambda target, host: profile)
+    monkeypatch.setattr(doctor, "measure_apart", lambda threads: profile)
     assert main(["doctor", "--measure"]) == 0
-    assert "FMA float32, all threads  100 GFLOP/s" in capsys.readouterr().out
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines[-2:]] == [
+        ["1", "100", "-", "60", "40", "20"],
+        ["2", "100", "400", "60", "40", "20"],
+    ]
     assert json.loads((tmp_path / "home" / "host.json").read_text()) == profile.as_json()
     assert [p.name for p in (tmp_path / "home").iterdir()] == ["host.json"]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", "[" * 100_000, '{"by_threads": {"1": 3}}'])
+def test_a_damaged_profile_is_said_by_the_verb_that_repairs_it(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HALO_TVM_HOME", str(tmp_path))
+    monkeypatch.setattr(doctor, "_self_check", lambda: None)
+    (tmp_path / "host.json").write_text(text)
+    assert main(["doctor"]) == 0
+    assert "no ceilings: host.json is no host profile" in capsys.readouterr().out
 
 
 def test_kernels_compute_what_they_claim() -> None:
@@ -60,24 +78,24 @@ def test_kernels_compute_what_they_claim() -> None:
 
     target = resolve("cpu", host=read_host(), cores=1)
     lanes = target.lanes_f32
-    out = tvm.runtime.tensor(np.ones((1, _measure.ACCUMULATORS, lanes), "float32"))
-    _measure._build(_measure.fma_kernel(1, lanes), target)(out, 5)
+    out = tvm.runtime.tensor(np.ones((1, kernels.ACCUMULATORS, lanes), "float32"))
+    kernels.compiled(kernels.fma_kernel(1, lanes), target)(out, 5)
     expected = 1.0
     for _ in range(5):
         expected = expected * 0.999 + 0.5
     np.testing.assert_allclose(out.numpy(), expected, rtol=1e-6)
-    x = np.random.default_rng(0).standard_normal((1, 7, _measure.ACCUMULATORS, lanes), dtype="float32")
-    _measure._build(_measure.read_kernel(1, lanes, 7), target)(tvm.runtime.tensor(x), out, 3)
+    x = np.random.default_rng(0).standard_normal((1, 7, kernels.ACCUMULATORS, lanes), dtype="float32")
+    kernels.compiled(kernels.read_kernel(1, lanes, 7), target)(tvm.runtime.tensor(x), out, 3)
     np.testing.assert_allclose(out.numpy(), 3 * x.sum(1), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.skipif(_measure.VNNI not in read_host().flags, reason="the CPU has no 8-bit dot product")
+@pytest.mark.skipif(VNNI not in read_host().flags, reason="the CPU has no 8-bit dot product")
 def test_the_dot_kernel_multiplies_every_byte() -> None:
     import numpy as np
     import tvm
 
     target = resolve("cpu", host=read_host(), cores=1)
-    out = tvm.runtime.tensor(np.full((1, _measure.ACCUMULATORS, 16), 7, "int32"))
-    kernel = _measure._build(_measure.dot_kernel(1), target)
+    out = tvm.runtime.tensor(np.full((1, kernels.ACCUMULATORS, 16), 7, "int32"))
+    kernel = kernels.compiled(kernels.dot_kernel(1), target)
     kernel(out, 5)
     assert (out.numpy() == 7 + 5 * 4 * 3 * 2).all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -9,14 +10,12 @@ import pytest
 from checkpoints import write_checkpoint
 
 from halo_tvm.artifact import read_manifest, update_manifest
+from halo_tvm.ceilings import HostProfile
 from halo_tvm.cli import _peaks
 from halo_tvm.cli._main import main
-from halo_tvm.cli._profiling import least_us
+from halo_tvm.errors import EnvironmentProblem
 from halo_tvm.report import markdown, schema
-from halo_tvm.report.schema import Peaks
 from halo_tvm.targets import read_host
-
-PEAKS = Peaks(1, 100.0, 80.0, 40.0, 20.0, 400.0, 1 << 20, 1 << 25, "2026-01-01T00:00:00Z")
 
 
 @pytest.fixture(scope="module")
@@ -29,16 +28,11 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def write_host(directory: Path, **changes: object) -> None:
-    """A host.json of this very machine with the ceilings of PEAKS."""
+    """A host.json of this very machine with ceilings of one thread."""
     host = read_host()
-    rates = {"fma_gflops": 100.0, "l2_gbps": 80.0, "l3_gbps": 40.0, "dram_gbps": 20.0}
-    body = {
-        "schema": 1, "cpu": host.model, "machine": host.machine, "isa": "any", "threads": 1,
-        "fma_gflops_one_thread": 100.0, **rates, "measured_at": "2026-01-01T00:00:00Z",
-        "by_threads": {"1": {**rates, "int8_gops": 400.0}}, **changes,
-    }  # fmt: skip
-    directory.mkdir(exist_ok=True)
-    (directory / "host.json").write_text(json.dumps(body))
+    rates = {"fma_gflops": 100.0, "int8_gops": 400.0, "l2_gbps": 80.0, "l3_gbps": 40.0, "dram_gbps": 20.0}
+    profile = HostProfile(host.model, host.machine, "any", "2026-01-01T00:00:00Z", {1: rates})
+    dataclasses.replace(profile, **changes).save(directory / "host.json")
 
 
 def profiled(artifact: Path, path: Path, *words: str) -> schema.ProfileResult:
@@ -105,54 +99,24 @@ def test_artifacts_that_say_nothing_of_work_are_timed_all_the_same(
     assert "compile again" in markdown.render(result)
 
 
-def test_the_roof_is_the_larger_of_arithmetic_and_traffic() -> None:
-    def least(
-        flops: int = 0, integers: int = 0, near: int = 0, weights: int = 0, far: bool = False
-    ) -> tuple[float, str]:
-        work = {"flops": flops, "integer_ops": integers, "bytes": near + weights, "weight_bytes": weights}
-        return least_us(work, PEAKS, far)
-
-    assert least(flops=1_000_000) == (10.0, "compute")
-    assert least(integers=1_000_000) == (2.5, "compute")
-    assert least(near=800_000) == (10.0, "memory"), "out of L2"
-    assert least(near=4_000_000) == (100.0, "memory"), "out of L3"
-    assert least(near=1 << 26) == ((1 << 26) / 20e3, "memory")
-    assert least(weights=200_000, far=True) == (10.0, "memory"), "weights that no cache holds"
-    assert least(flops=5_000_000, near=800_000) == (50.0, "compute")
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"cpu": "another"}, "of another machine"),
-        ({"threads": 7, "by_threads": {}}, "has no rates for 1 threads"),
-        ({"by_threads": {"1": {"fma_gflops": "fast"}}}, "holds rates that are none"),
-        ({"by_threads": {"1": {"fma_gflops": 0}}}, "holds rates that are none"),
-    ],
-)
-def test_ceilings_of_others_are_not_believed(
-    changes: dict[str, object], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ceilings_of_others_are_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HALO_TVM_HOME", str(tmp_path))
-    write_host(tmp_path, **changes)
+    write_host(tmp_path, cpu="another")
     found, why = _peaks.peaks_of(1, measure=False)
-    assert found is None and words in why and "doctor --measure" in why
-    (tmp_path / "host.json").write_text("{")
-    assert "cannot be read" in _peaks.peaks_of(1, measure=False)[1]
+    assert found is None and "of another machine" in why and "doctor --measure" in why
 
+    def fails(threads: int) -> None:
+        raise EnvironmentProblem("measuring ended with its last words")
 
-def test_a_host_file_of_one_thread_count_serves_that_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files of earlier releases have no `by_threads`."""
-    monkeypatch.setenv("HALO_TVM_HOME", str(tmp_path))
-    write_host(tmp_path, by_threads={})
-    found, _ = _peaks.peaks_of(1, measure=False)
-    assert found is not None and found.fma_gflops == 100.0 and found.int8_gops is None
-
-
-def test_measured_ceilings_are_checked_like_kept_ones(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("HALO_TVM_HOME", str(tmp_path))
-    monkeypatch.setattr(_peaks, "_MEASURE", "import sys; sys.exit(3)")
+    monkeypatch.setattr(_peaks, "measure_apart", fails)
     found, why = _peaks.peaks_of(1)
-    assert found is None and "measuring them now ended with CalledProcessError" in why
-    monkeypatch.setattr(_peaks, "_MEASURE", 'print(\'{"machine": "m"}\')')
-    assert "of another machine" in _peaks.peaks_of(1)[1]
+    assert found is None and "of another machine" in why and "its last words" in why
+
+
+def test_ceilings_are_measured_where_none_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HALO_TVM_HOME", str(tmp_path))
+    rates = {"fma_gflops": 100.0, "l2_gbps": 80.0, "l3_gbps": 40.0, "dram_gbps": 20.0}
+    monkeypatch.setattr(_peaks, "measure_apart", lambda threads: HostProfile("", "", "", "now", {threads: rates}))
+    found, why = _peaks.peaks_of(2)
+    assert found.threads == 2 and found.fma_gflops == 100.0 and found.int8_gops is None
+    assert "measured just now" in why and "doctor --measure" in why

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from test_report_views import HOST, profile
 
+from halo_tvm.ceilings import HostProfile
 from halo_tvm.report import schema
 
 PATH = Path(__file__).resolve().parents[2] / "scripts" / "roofline.py"
@@ -52,6 +53,6 @@ def test_points_stand_where_their_numbers_say(script) -> None:
 
 
 def test_a_ceiling_is_the_larger_of_two_measurements(script) -> None:
-    first = {"by_threads": {"2": {**RATES, "dram_gbps": 25.0}}}
-    second = {"by_threads": {"2": {**RATES, "fma_gflops": 90.0, "l2_gbps": 81.0}}}
-    assert script.larger(first, second, 2) == {**RATES, "dram_gbps": 25.0, "l2_gbps": 81.0}
+    first = HostProfile("cpu", "x86_64", "avx2", "", {2: {**RATES, "dram_gbps": 25.0}})
+    second = HostProfile("cpu", "x86_64", "avx2", "", {2: {**RATES, "fma_gflops": 90.0, "l2_gbps": 81.0}})
+    assert script.larger(first, second, 2).by_threads[2] == {**RATES, "dram_gbps": 25.0, "l2_gbps": 81.0}

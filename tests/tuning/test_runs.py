@@ -16,6 +16,8 @@ import toy_rules
 import tvm
 from landscape import DEFAULT, FakeLab, cost
 
+from halo_tvm.ceilings import HostProfile, Peaks
+from halo_tvm.ceilings.profile import RATES
 from halo_tvm.config import TuneConfig
 from halo_tvm.errors import UsageError
 from halo_tvm.lookup import fingerprint_of
@@ -24,7 +26,6 @@ from halo_tvm.records.log import TuningLog
 from halo_tvm.records.trials import Trials
 from halo_tvm.records.verify import verify_file
 from halo_tvm.targets import read_host
-from halo_tvm.targets._measure import HostProfile
 from halo_tvm.tuning import model as model_module
 from halo_tvm.tuning import result as r
 from halo_tvm.tuning import tuner as tuner_module
@@ -49,7 +50,7 @@ def tasks_of_counts(*counts, flat=()):
     return Tasks(tuple(made), ())
 
 
-def tuner(log, tasks, *, lab=None, resume=False, budget_s=1e9, now=None, profile=None, **more):
+def tuner(log, tasks, *, lab=None, resume=False, budget_s=1e9, now=None, peaks=None, **more):
     options = TuneOptions(
         model="m", budget_s=budget_s, effort=EFFORT, directory=log, read=(log,), threads=2, memory_bytes=1 << 30,
         resume=resume, **more,
@@ -57,7 +58,7 @@ def tuner(log, tasks, *, lab=None, resume=False, budget_s=1e9, now=None, profile
     clock = Clock(budget_s, (lambda: now[0]) if now is not None else time.monotonic)
     progress = Progress(len(tasks.tasks), 9.0, io.StringIO())
     lab = lab or FakeLab(now=now)
-    return Tuner(tasks, TARGET, FINGERPRINT, options, progress, lab=lab, clock=clock, profile=profile)
+    return Tuner(tasks, TARGET, FINGERPRINT, options, progress, lab=lab, clock=clock, peaks=peaks)
 
 
 class Interrupting(FakeLab):
@@ -277,13 +278,13 @@ def test_a_task_at_its_roofline_gets_no_trials(tmp_path):
     moved = 2 * 64 * 64 * 4.0  # bytes in and out
     us = math.sqrt(cost(DEFAULT, 32) * cost(DEFAULT, 128))
     gbps = moved / (us * 1e-6) / 1e9
-    at_it = HostProfile("cpu", "x86_64", "avx2", 2, 1e6, 1e6, gbps, gbps, gbps, "")
-    result = tuner(tmp_path, Tasks((task,), ()), profile=at_it).run()
+    at_it = Peaks(2, 1e6, gbps, gbps, gbps, None, 0, 0, "")
+    result = tuner(tmp_path, Tasks((task,), ()), peaks=at_it).run()
     (task_result,) = result.tasks
     assert task_result.ended == ends.ROOFLINE and task_result.measured == 0 and "roofline" in task_result.note
     assert task_result.roofline_us == pytest.approx((us, us))
     far = dataclasses.replace(at_it, l2_gbps=9e9, l3_gbps=9e9, dram_gbps=9e9)
-    assert tuner(tmp_path / "far", Tasks((task,), ()), profile=far).run().tasks[0].measured > 0
+    assert tuner(tmp_path / "far", Tasks((task,), ()), peaks=far).run().tasks[0].measured > 0
 
 
 def test_a_run_here_reads_what_doctor_measured_here(tmp_path, monkeypatch):
@@ -299,7 +300,8 @@ def test_a_run_here_reads_what_doctor_measured_here(tmp_path, monkeypatch):
 
     assert "halo-tvm doctor --measure" in tuned().notes[0]
     host, slow = read_host(), 1e-6  # so slow that every default is at its roofline
-    HostProfile(host.model, host.machine, "avx2", TARGET.cores, slow, slow, slow, slow, slow, "").save(host_profile())
+    rates = {TARGET.cores: dict.fromkeys(RATES, slow)}
+    HostProfile(host.model, host.machine, "avx2", "", rates).save(host_profile())
     result = tuned()
     assert result.notes == () and result.tasks[0].ended == ends.ROOFLINE and result.tasks[0].roofline_us
 

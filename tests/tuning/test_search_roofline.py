@@ -1,18 +1,15 @@
-"""The least a task can take: counted work, and ceilings that are measured, of this host, and enough."""
+"""The least a task can take: counted work under measured ceilings."""
 
 import dataclasses
-import json
 
 import landscape
 import pytest
 from tvm import te, tirx
 
-from halo_tvm.targets import read_host
-from halo_tvm.targets._measure import HostProfile
-from halo_tvm.tuning.search.roofline import Work, read_profile, roofline_us, work_of
+from halo_tvm.ceilings import Peaks
+from halo_tvm.tuning.search.roofline import Work, roofline_us, work_of
 
-HOST = read_host()
-PROFILE = HostProfile(HOST.model, HOST.machine, "avx2", 2, 50.0, 100.0, 400.0, 200.0, 20.0, "")
+PEAKS = Peaks(2, 100.0, 400.0, 200.0, 20.0, None, 1 << 20, 1 << 24, "")
 
 
 def task(func, weights=()):
@@ -29,12 +26,12 @@ def gemm(rows, n=32, k=64):
 def test_a_product_of_matrices():
     made = task(gemm(tirx.Var("m", "int64")), weights=(1,))
     assert work_of(made, (8,)) == Work(2.0 * 8 * 32 * 64, 4.0 * 64 * 32, 4.0 * (8 * 64 + 8 * 32))
-    us = roofline_us(made, (8,), PROFILE)
+    us = roofline_us(made, (8,), PEAKS)
     moving = 4 * (8 * 64 + 8 * 32) / 400e9 + 4 * 64 * 32 / 20e9
     assert us == pytest.approx(1e6 * max(2 * 8 * 32 * 64 / 100e9, moving))
     # Weights that stay in a cache come faster, and a large product is bound by arithmetic.
-    assert roofline_us(made, (8,), PROFILE, cold=False) < us
-    assert roofline_us(made, (8192,), PROFILE) == pytest.approx(1e6 * 2 * 8192 * 32 * 64 / 100e9)
+    assert roofline_us(made, (8,), PEAKS, cold=False) < us
+    assert roofline_us(made, (8192,), PEAKS) == pytest.approx(1e6 * 2 * 8192 * 32 * 64 / 100e9)
     assert roofline_us(made, (8,), None) is None
 
 
@@ -55,30 +52,3 @@ def test_what_a_schedule_may_save_does_not_count():
     half = te.placeholder((64, 64), "float16", name="x")
     stage = te.create_prim_func([half, te.compute(half.shape, lambda i, j: half[i, j] * half[i, j])])
     assert work_of(task(stage), ()).other_bytes == 2 * 2.0 * 64 * 64
-
-
-def test_a_profile_is_read(tmp_path):
-    path = tmp_path / "host.json"
-    missing, why = read_profile(path, HOST, 2)
-    assert missing is None and "`halo-tvm doctor --measure`" in why
-    PROFILE.save(path)
-    assert read_profile(path, HOST, 2) == (PROFILE, "") and read_profile(path, HOST, 1)[0] == PROFILE
-
-
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        ({"cpu": "another"}, "another machine"),
-        ({"threads": 1}, "measured with 1 threads, this run uses 2"),
-        ({"l3_gbps": 0.0}, "rates that are none"),
-        ({"fma_gflops": "fast"}, "no host profile"),
-        ({"threads": None}, "no host profile"),
-    ],
-)
-def test_a_profile_that_does_not_fit_is_ignored_with_a_sentence(tmp_path, change, why):
-    path = tmp_path / "host.json"
-    path.write_text(json.dumps({**PROFILE.as_json(), **change}))
-    profile, said = read_profile(path, HOST, 2)
-    assert profile is None and why in said and "halo-tvm doctor --measure" in said
-    path.write_text("[]")
-    assert "no host profile" in read_profile(path, HOST, 2)[1]

@@ -8,8 +8,8 @@ from statistics import median
 import numpy as np
 import tvm
 
+from ...ceilings.kernels import ACCUMULATORS, fma_kernel
 from ...targets import Target
-from ...targets._measure import ACCUMULATORS, fma_kernel
 from .build import build
 
 _STEPS = 60_000  # of 12 multiply-adds each: 0.2 to 0.4 ms

@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 from tvm import ir, tirx
 
+from ...ceilings import Peaks, least_us
 from ...records.canonical import walk
 from ...records.workload import operator_call
 from ..sizes import shape_of, symbols, value
 from ..task import Task
-
-if TYPE_CHECKING:
-    from ...targets import Host
-    from ...targets._measure import HostProfile
 
 _F32 = "float32"
 _LARGE_L2 = 8 << 20
@@ -37,25 +31,17 @@ class Work:
     other_bytes: float  # of the other parameters, each touched once
 
 
-def roofline_us(task: Task, size: tuple[int, ...], profile: HostProfile | None, *, cold: bool = True) -> float | None:
-    """Microseconds below which `task` cannot come at `size` (its `Size.dims`); None without a profile.
+def roofline_us(task: Task, size: tuple[int, ...], peaks: Peaks | None, *, cold: bool = True) -> float | None:
+    """Microseconds below which `task` cannot come at `size` (its `Size.dims`); None without ceilings.
 
     `cold`: weights come from memory, as they do when they are timed in turns over many copies.
     """
-    if profile is None:
+    if peaks is None:
         return None
+    # Caches as large as they come: the task may be built for another machine of the same kind.
+    peaks = dataclasses.replace(peaks, l2_bytes=_LARGE_L2, l3_bytes=_LARGE_L3)
     work = work_of(task, size)
-    near = _near_gbps(profile, work.other_bytes)
-    far = profile.dram_gbps if cold else _near_gbps(profile, work.weight_bytes)
-    moving = work.other_bytes / (near * 1e9) + work.weight_bytes / (far * 1e9)
-    return max(work.flops / (profile.fma_gflops * 1e9), moving) * 1e6
-
-
-def _near_gbps(profile: HostProfile, moved: float) -> float:
-    """The bandwidth of the nearest level that may hold so many bytes, caches as large as they come."""
-    if moved < _LARGE_L2:
-        return max(profile.l2_gbps, profile.l3_gbps, profile.dram_gbps)
-    return max(profile.l3_gbps, profile.dram_gbps) if moved < _LARGE_L3 else profile.dram_gbps
+    return least_us(peaks, **dataclasses.asdict(work), integer_ops=0.0, weights_far=cold)[0]
 
 
 def headroom(default_us: Sequence[float], roofline_us: Sequence[float], weights: Sequence[float]) -> float:
@@ -64,30 +50,6 @@ def headroom(default_us: Sequence[float], roofline_us: Sequence[float], weights:
         return math.inf
     pairs = list(zip(weights, default_us, roofline_us))
     return sum(w * math.log(us / least) for w, us, least in pairs) / sum(w for w, _, _ in pairs)
-
-
-def read_profile(path: Path, host: Host, threads: int) -> tuple[HostProfile | None, str]:
-    """(the measured ceilings of this host, or None; why there are none)."""
-    from ...targets._measure import HostProfile
-
-    if not path.is_file():
-        return None, "no task can end at its roofline: this host was not measured: run `halo-tvm doctor --measure`"
-    try:
-        body = json.loads(path.read_text(encoding="utf-8"))
-        optional = {f.name for f in dataclasses.fields(HostProfile) if f.default_factory is not dataclasses.MISSING}
-        values = {f.name: body[f.name] for f in dataclasses.fields(HostProfile) if f.name not in optional}
-        rates = [float(v) for name, v in values.items() if name.endswith(("gflops", "gbps"))]
-        threads_then = int(values["threads"])
-    except (ValueError, KeyError, TypeError, RecursionError, OSError) as error:
-        return None, f"{path} is no host profile ({type(error).__name__}): run `halo-tvm doctor --measure`"
-    if not all(0.0 < rate < math.inf for rate in rates):
-        return None, f"{path} holds rates that are none: run `halo-tvm doctor --measure`"
-    if (values["machine"], values["cpu"]) != (host.machine, host.model):
-        return None, f"{path} is of another machine: run `halo-tvm doctor --measure`"
-    if threads_then < threads:
-        why = f"was measured with {threads_then} threads, this run uses {threads}"
-        return None, f"{path} {why}: run `halo-tvm doctor --measure`"
-    return HostProfile(**values), ""
 
 
 def work_of(task: Task, size: tuple[int, ...]) -> Work:

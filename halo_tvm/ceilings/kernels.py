@@ -1,0 +1,100 @@
+"""Kernels that do one thing as fast as the machine can: multiply-adds, 8-bit dot products, reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ..targets import Target
+
+if TYPE_CHECKING:
+    from tvm import tirx
+
+ACCUMULATORS = 12  # independent chains: latency times units is at most 10 on today's cores; AVX2 has 16 registers
+
+
+def fma_kernel(threads: int, lanes: int) -> tirx.PrimFunc:
+    """(out [threads, ACCUMULATORS, lanes], n): n fused multiply-adds on each element, in registers."""
+    from tvm.script import tirx as T
+
+    count = ACCUMULATORS
+
+    @T.prim_func
+    def main(out: T.Buffer((threads, count, lanes), "float32"), n: T.int64) -> None:
+        for t in T.parallel(threads):
+            acc = T.alloc_buffer((count, lanes), "float32", scope="local")
+            for a in T.unroll(count):
+                for v in T.vectorized(lanes):
+                    acc[a, v] = out[t, a, v]
+            for _ in T.serial(n):
+                for a in T.unroll(count):
+                    for v in T.vectorized(lanes):
+                        acc[a, v] = acc[a, v] * T.float32(0.999) + T.float32(0.5)
+            for a in T.unroll(count):
+                for v in T.vectorized(lanes):
+                    out[t, a, v] = acc[a, v]
+
+    return main
+
+
+def dot_kernel(threads: int) -> tirx.PrimFunc:
+    """(out [threads, ACCUMULATORS, 16] int32, n): n dot products of four bytes (3 * 2) added to each element."""
+    from tvm.script import tirx as T
+
+    count = ACCUMULATORS
+
+    @T.prim_func
+    def main(out: T.Buffer((threads, count, 16), "int32"), n: T.int64) -> None:
+        for t in T.parallel(threads):
+            acc = T.alloc_buffer((count, 16), "int32", scope="local")
+            for a in T.unroll(count):
+                acc[a, T.ramp(0, 1, 16)] = out[t, a, T.ramp(0, 1, 16)]
+            for _ in T.serial(n):
+                for a in T.unroll(count):
+                    acc[a, T.ramp(0, 1, 16)] = T.call_llvm_pure_intrin(
+                        "int32x16",
+                        T.llvm_lookup_intrinsic_id("llvm.x86.avx512.vpdpbusd.512"),
+                        acc[a, T.ramp(0, 1, 16)],
+                        T.reinterpret("int8x64", T.broadcast(T.int32(0x03030303), 16)),
+                        T.reinterpret("int8x64", T.broadcast(T.int32(0x02020202), 16)),
+                    )
+            for a in T.unroll(count):
+                out[t, a, T.ramp(0, 1, 16)] = acc[a, T.ramp(0, 1, 16)]
+
+    return main
+
+
+def read_kernel(threads: int, lanes: int, chunks: int) -> tirx.PrimFunc:
+    """(x [threads, chunks, ACCUMULATORS, lanes], out [threads, ...], n): n sums over each thread's part."""
+    from tvm.script import tirx as T
+
+    count = ACCUMULATORS
+
+    @T.prim_func
+    def main(
+        x: T.Buffer((threads, chunks, count, lanes), "float32"),
+        out: T.Buffer((threads, count, lanes), "float32"),
+        n: T.int64,
+    ) -> None:
+        for t in T.parallel(threads):
+            acc = T.alloc_buffer((count, lanes), "float32", scope="local")
+            for a in T.unroll(count):
+                for v in T.vectorized(lanes):
+                    acc[a, v] = T.float32(0)
+            for _ in T.serial(n):
+                for c in T.serial(chunks):
+                    for a in T.unroll(count):
+                        for v in T.vectorized(lanes):
+                            acc[a, v] = acc[a, v] + x[t, c, a, v]
+            for a in T.unroll(count):
+                for v in T.vectorized(lanes):
+                    out[t, a, v] = acc[a, v]
+
+    return main
+
+
+def compiled(func: tirx.PrimFunc, target: Target) -> Callable[..., None]:
+    """A kernel of this file, built for `target`."""
+    import tvm
+
+    return tvm.compile(func.with_attr("global_symbol", "main"), target=target.tvm)["main"]

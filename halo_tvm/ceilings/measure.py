@@ -1,0 +1,149 @@
+"""The host's ceilings, measured: fused multiply-adds and 8-bit dot products per second, and read bandwidth at each
+memory level, with one thread and with all.
+
+The numbers say how far a kernel is from the machine's limit; manifests do not change by them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from ..errors import EnvironmentProblem
+from ..targets import Host, Target, read_host, resolve
+from .kernels import ACCUMULATORS, compiled, dot_kernel, fma_kernel, read_kernel
+from .profile import INT8, HostProfile
+
+VNNI = "avx512_vnni"  # the flag of the 8-bit dot product that `dot_kernel` uses
+ROUNDS = 9
+SECONDS_PER_ROUND = 0.04
+MIN_DRAM_BYTES = 256 << 20
+_SHARE_LISTED_CORES = -3  # affinity mode of TVM's thread pool
+_LIMIT_S = 240.0
+_CHILD = "import sys; sys.path.insert(0, sys.argv[1]); from halo_tvm.ceilings import measure; measure.main()"
+
+
+def measure_apart(threads: int) -> HostProfile:
+    """Measure this host with one thread and with `threads`, in a process of its own (about 10 s).
+
+    `EnvironmentProblem` with that process's last words when it fails.
+    """
+    package = str(Path(__file__).resolve().parents[2])  # the child finds this very package, installed or not
+    command = [sys.executable, "-c", _CHILD, package, str(threads)]
+    last = ""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, check=False)
+        last = "".join(done.stderr.strip().splitlines()[-1:])[-300:]
+        done.check_returncode()
+        return HostProfile.of_json(json.loads(done.stdout))
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        raise EnvironmentProblem(
+            f"the host's ceilings were expected within {_LIMIT_S:.0f} s, but measuring them ended with "
+            f"{last or type(error).__name__}: run `halo-tvm doctor`, which says what is missing"
+        ) from error
+
+
+def main() -> None:
+    """The process of `measure_apart`: the profile as JSON."""
+    target = resolve("cpu", cores=int(sys.argv[2]))
+    sys.stdout.write(json.dumps(measure(target, read_host()).as_json()))
+
+
+def measure(target: Target, host: Host) -> HostProfile:
+    """Measure this host with code built for `target`, using one thread and `target.cores` threads.
+
+    Sets the thread pool of this process: call it in a process that does nothing else.
+    """
+    threads = target.cores
+    use_threads(threads)
+    l2 = host.l2_bytes or target.spec.l2_bytes
+    l3 = max(host.l3_bytes, 4 * l2)
+    rates = {
+        count: {
+            "fma_gflops": fma_gflops(target, count),
+            **({INT8: int8_gops(target, count)} if has_int8_dot(target) else {}),
+            "l2_gbps": read_gbps(target, count, l2 * count // 2),
+            "l3_gbps": read_gbps(target, count, max(l3 // 2, 2 * l2 * count)),
+            "dram_gbps": read_gbps(target, count, max(MIN_DRAM_BYTES, 6 * l3)),
+        }
+        for count in dict.fromkeys((1, threads))
+    }
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    return HostProfile(host.model, host.machine, target.isa.name, now, rates)
+
+
+def has_int8_dot(target: Target) -> bool:
+    """Whether `int8_gops` can be measured with code for `target`."""
+    return VNNI in target.isa.requires
+
+
+def use_threads(threads: int) -> None:
+    """Give TVM's pool `threads` threads; by default it takes half of the cores, and it never grows later."""
+    import tvm
+
+    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(threads))
+    tvm.get_global_func("runtime.config_threadpool")(
+        _SHARE_LISTED_CORES, threads, [str(core) for core in sorted(cores)][:threads]
+    )
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, cores)  # configuring the pool has narrowed this thread
+
+
+def fma_gflops(target: Target, threads: int) -> float:
+    """Billions of float32 multiplications and additions per second."""
+    import numpy as np
+    import tvm
+
+    lanes = target.lanes_f32
+    kernel = compiled(fma_kernel(threads, lanes), target)
+    out = tvm.runtime.tensor(np.ones((threads, ACCUMULATORS, lanes), "float32"))
+    per_second = _per_second(lambda n: kernel(out, n), start=100_000)
+    return round(2 * threads * ACCUMULATORS * lanes * per_second / 1e9, 1)
+
+
+def int8_gops(target: Target, threads: int) -> float:
+    """Billions of operations per second of 8-bit dot products; for a target with `has_int8_dot`."""
+    import numpy as np
+    import tvm
+
+    kernel = compiled(dot_kernel(threads), target)
+    out = tvm.runtime.tensor(np.zeros((threads, ACCUMULATORS, 16), "int32"))
+    per_second = _per_second(lambda n: kernel(out, n), start=100_000)
+    return round(2 * 4 * threads * ACCUMULATORS * 16 * per_second / 1e9, 1)
+
+
+def read_gbps(target: Target, threads: int, size_bytes: int) -> float:
+    """GB/s of reading so many bytes again and again, each thread its own part."""
+    import numpy as np
+    import tvm
+
+    lanes = target.lanes_f32
+    chunks = max(1, size_bytes // (threads * ACCUMULATORS * lanes * 4))
+    kernel = compiled(read_kernel(threads, lanes, chunks), target)
+    x = tvm.runtime.tensor(np.ones((threads, chunks, ACCUMULATORS, lanes), "float32"))
+    out = tvm.runtime.tensor(np.zeros((threads, ACCUMULATORS, lanes), "float32"))
+    per_second = _per_second(lambda n: kernel(x, out, n), start=1)
+    return round(threads * chunks * ACCUMULATORS * lanes * 4 * per_second / 1e9, 1)
+
+
+def _per_second(run: Callable[[int], None], start: int) -> float:
+    """Repetitions per second in the best round: a ceiling is what nothing else on the machine disturbed."""
+    n = start
+    while True:
+        began = time.perf_counter()
+        run(n)
+        seconds = time.perf_counter() - began
+        if seconds >= SECONDS_PER_ROUND / 2:
+            break
+        n *= 2
+    rates = []
+    for _ in range(ROUNDS):
+        began = time.perf_counter()
+        run(n)
+        rates.append(n / (time.perf_counter() - began))
+    return max(rates)

@@ -1,0 +1,101 @@
+"""host.json: a host's measured ceilings, and the one rule by which they are believed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..targets import Host
+from .peaks import Peaks
+
+INT8 = "int8_gops"  # only where the CPU has 8-bit dot products
+RATES = ("fma_gflops", INT8, "l2_gbps", "l3_gbps", "dram_gbps")  # billions per second
+_AGAIN = "run `halo-tvm doctor --measure` on an idle machine"
+
+
+@dataclass(frozen=True)
+class HostProfile:
+    """Ceilings of one host, by number of threads: `RATES`, over all threads together."""
+
+    cpu: str
+    machine: str
+    isa: str
+    measured_at: str  # UTC, ISO 8601
+    by_threads: Mapping[int, Mapping[str, float]]
+
+    def peaks(self, host: Host, threads: int) -> Peaks:
+        """The rates with so many threads, beside the caches of their cores on this host; one of `by_threads`."""
+        rates = self.by_threads[threads]
+        return Peaks(
+            threads=threads,
+            l2_bytes=host.l2_bytes * threads,
+            l3_bytes=host.l3_bytes,
+            measured_at=self.measured_at,
+            **{name: rates.get(name) for name in RATES},  # type: ignore[arg-type]
+        )
+
+    def as_json(self) -> dict[str, object]:
+        """Plain values, with the schema's version."""
+        rates = {str(threads): dict(found) for threads, found in self.by_threads.items()}
+        return {"schema": 2, **dataclasses.asdict(self), "by_threads": rates}
+
+    @classmethod
+    def of_json(cls, body: object) -> HostProfile:
+        """What `as_json` gave; `ValueError` for anything else."""
+        try:
+            rates = {int(threads): _rates(found) for threads, found in body["by_threads"].items()}
+            words = {name: body[name] for name in ("cpu", "machine", "isa", "measured_at")}
+        except (KeyError, TypeError, AttributeError, OverflowError) as error:
+            raise ValueError(f"{type(error).__name__}: {error}") from error
+        if not rates or min(rates) < 1 or not all(isinstance(word, str) for word in words.values()):
+            raise ValueError("names and rates by number of threads were expected")
+        return cls(**words, by_threads=rates)
+
+    def save(self, path: Path) -> None:
+        """Write host.json: a temporary file, synced, then renamed."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            with temporary.open("w", encoding="utf-8") as file:
+                json.dump(self.as_json(), file, indent=2)
+                file.write("\n")
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def read_profile(path: Path) -> tuple[HostProfile | None, str]:
+    """(what `doctor --measure` kept, whatever host it is of; None and why there is none)."""
+    if not path.is_file():
+        return None, f"this host was not measured: {_AGAIN}"
+    try:
+        return HostProfile.of_json(json.loads(path.read_text(encoding="utf-8"))), ""
+    except (ValueError, RecursionError, OSError) as error:
+        return None, f"{path.name} is no host profile ({error}): {_AGAIN}"
+
+
+def kept_peaks(path: Path, host: Host, threads: int) -> tuple[Peaks | None, str]:
+    """(the ceilings of `host` with exactly so many threads, as the file keeps them; None and why not)."""
+    profile, why = read_profile(path)
+    if profile is None:
+        return None, why
+    if (profile.machine, profile.cpu) != (host.machine, host.model):
+        return None, f"{path.name} is of another machine: {_AGAIN}"
+    if threads not in profile.by_threads:
+        return None, f"{path.name} has no rates for {threads} thread{'s' if threads > 1 else ''}: {_AGAIN}"
+    return profile.peaks(host, threads), ""
+
+
+def _rates(found: Mapping[str, object]) -> dict[str, float]:
+    """The rates of one measurement, checked."""
+    rates = {name: float(found[name]) for name in RATES if name != INT8 or INT8 in found}  # type: ignore[arg-type]
+    if not all(0.0 < rate < math.inf for rate in rates.values()):
+        raise ValueError(f"rates must be positive numbers, but found {rates}")
+    return rates
