@@ -13,7 +13,17 @@ from halo_tvm.report.schema import BenchResult, Comparison, EngineResult, Skippe
 
 # An engine whose output has little to do with the reference wins nothing by being fast.
 WRONG = 0.3
-HEADER = ("model", "precision", "threads", "halo_tvm ms", "best peer of the goal", "peer ms", "peer time / ours", "goal", "")
+HEADER = (
+    "model",
+    "precision",
+    "threads",
+    "halo_tvm ms",
+    "best peer of the goal",
+    "peer ms",
+    "peer time / ours",
+    "goal",
+    "",
+)
 
 
 def summary_table(results: Sequence[BenchResult | SkippedResult]) -> str:
@@ -60,7 +70,7 @@ def _line(result: BenchResult, goal: Goal | None) -> tuple[str, ...]:
     target, reached = "-", "" if comparison.verdict != "slower" else "slower"
     if goal is not None:
         target = f"{goal.ratio:.2f}"
-        reached = _reached(comparison, goal.ratio)
+        reached = "; ".join([_reached(comparison, goal.ratio), *_beside(result, goal, best)])
     return (*start, f"{best.engine}{precision}", _time(best), _ratio(comparison), target, reached)
 
 
@@ -68,6 +78,18 @@ def _reached(comparison: Comparison, ratio: float) -> str:
     if comparison.paired.value < ratio:
         return f"not reached, {comparison.verdict}"
     return "reached" if comparison.paired.low >= ratio else "reached, within noise"
+
+
+def _beside(result: BenchResult, goal: Goal, best: EngineResult) -> Iterator[str]:
+    """What the goal's best peer does not say: a faster one that the goal does not name, and named ones that did not
+    run."""
+    fastest = best_of(result, None)
+    if fastest is not None and fastest.median_ms < best.median_ms:
+        yield f"{fastest.engine}, not in the goal, took {_time(fastest)} ms"
+    ran = {c.peer for c in result.comparisons}
+    missing = [name for name in goal.against if name not in ran]
+    if missing:
+        yield f"without {', '.join(missing)}"
 
 
 def _memory(result: BenchResult) -> Iterator[tuple[str, ...]]:

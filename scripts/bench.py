@@ -37,6 +37,7 @@ from _suite_table import every_peer, plot, summary_table  # noqa: E402
 
 from halo_tvm.config import PRECISIONS, BenchConfig, CompileConfig, parse_sizes  # noqa: E402
 from halo_tvm.errors import HaloError, UsageError  # noqa: E402
+from halo_tvm.peers.messages import without_folders  # noqa: E402
 from halo_tvm.report import schema, terminal  # noqa: E402
 from halo_tvm.report.host import describe_host  # noqa: E402
 from halo_tvm.report.schema import BenchResult, SkippedResult  # noqa: E402
@@ -121,7 +122,9 @@ def _prepare(options: argparse.Namespace) -> int:
     """Compile everything again, and run once each engine that has not run from this cache: it writes its files, fills
     its own caches and says how large its errors are. Measuring then waits for none of that."""
     import halo_tvm
+    from halo_tvm.artifact import read_manifest
     from halo_tvm.peers.benchmark import unknown
+    from halo_tvm.peers.sources import drop_stale
 
     failures, threads = 0, max(options.threads)
     options.rounds, options.quick = 1, False
@@ -133,6 +136,7 @@ def _prepare(options: argparse.Namespace) -> int:
 
         def step() -> None:
             config = _config(options, row, precision, threads)  # noqa: B023 - called in this round
+            drop_stale(options.cache / "peers", read_manifest(config.artifact).source)
             new = unknown(config)
             if new:
                 result = halo_tvm.benchmark(dataclasses.replace(config, vs=new))
@@ -171,7 +175,7 @@ def _run(options: argparse.Namespace) -> int:
         except HaloError as error:
             failures += 1
             shapes = {"sizes": _sizes(row)}
-            result = SkippedResult(row.model, shapes, threads, precision, describe_host(), str(error))
+            result = SkippedResult(row.model, shapes, threads, precision, describe_host(), without_folders(str(error)))
         results = {k: r for k, r in results.items() if not _matches(key, r)} | {_key(result): result}
         print(terminal.render(result), flush=True)
         write_results(options.json, list(results.values()))

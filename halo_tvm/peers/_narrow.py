@@ -21,6 +21,7 @@ from ._protocol import split_cases
 
 NEEDS = {
     "onnx-int8": (("onnx", "onnxruntime"), "pip install onnx onnxruntime"),
+    "onnx-plain-int8": (("onnx", "onnxruntime"), "pip install onnx onnxruntime"),
     "openvino-int8": (("openvino", "nncf"), "pip install openvino nncf"),
     "openvino-int8-static": (("openvino", "nncf"), "pip install openvino nncf"),
 }
@@ -68,8 +69,9 @@ def fold_transposes(model: object) -> None:
     graph = model.graph
     weights = {tensor.name: tensor for tensor in graph.initializer}
     for node in [n for n in graph.node if n.op_type == "Transpose" and n.input[0] in weights]:
-        (order,) = ([*a.ints] for a in node.attribute if a.name == "perm")
-        turned = np.ascontiguousarray(numpy_helper.to_array(weights[node.input[0]]).transpose(order))
+        weight = numpy_helper.to_array(weights[node.input[0]])
+        order = next((a.ints for a in node.attribute if a.name == "perm"), range(weight.ndim)[::-1])
+        turned = np.ascontiguousarray(weight.transpose(order))
         graph.initializer.append(numpy_helper.from_array(turned, node.output[0]))
         graph.node.remove(node)
 
@@ -92,7 +94,7 @@ def openvino_int8(source: Path, target: Path, *, calibration: Sequence[Mapping[s
 
 
 def _main(form: str, source: str, target: str, calibration: str = "") -> None:
-    if form == "onnx-int8":
+    if form in ("onnx-int8", "onnx-plain-int8"):
         onnxruntime_int8(Path(source), Path(target))
         return
     cases = None

@@ -14,6 +14,7 @@ from ..report.schema import Accuracy, EngineResult
 from ._client import Peer
 from ._load import LoadMeter
 from ._protocol import PAUSE_S, LoadRequest, split_cases
+from .messages import without_folders
 from .order import in_turn
 from .statistics import percentiles_ms, relative_l2
 
@@ -121,7 +122,7 @@ def _finish(engine: _Running, reference: Path | None, directory: Path) -> None:
     engine.accuracy = engine.contestant.known.get(engine.version)
     if reference is None or engine.accuracy is not None:
         return
-    path = directory / f"outputs-{engine.contestant.name}.npz"
+    path = directory / "outputs.npz"
     engine.peer.ask("outputs", cases=str(reference), path=str(path))
     with np.load(reference, allow_pickle=False) as expected, np.load(path, allow_pickle=False) as found:
         engine.accuracy = accuracy(split_cases(expected, "output"), split_cases(found, "output"))
@@ -152,7 +153,7 @@ def _check(running: Sequence[_Running]) -> None:
 def _engine_result(engine: _Running) -> EngineResult:
     name, precision = engine.contestant.name, engine.contestant.precision
     if engine.failure is not None:
-        return EngineResult(name, version=engine.version, failure=engine.failure, precision=precision)
+        return EngineResult(name, version=engine.version, failure=without_folders(engine.failure), precision=precision)
     p10, median, p90 = percentiles_ms(engine.samples)
     return EngineResult(
         engine=name, version=engine.version, samples_ms=tuple(engine.samples), median_ms=median, p10_ms=p10, p90_ms=p90,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -15,11 +13,12 @@ from ..artifact import FunctionSpec, read_manifest, read_reference
 from ..config import BenchConfig, parse_sizes
 from ..errors import HaloError, MissingPackage, PeerFailed, UnknownName, UnsupportedModel, UsageError
 from ..report.host import describe_host
-from ..report.schema import Accuracy, BenchResult, EngineResult
+from ..report.schema import BenchResult, EngineResult
 from ..runtime.host import resolve_threads
 from ..runtime.inputs import generate_inputs, typical_sizes
 from ..targets import usable_cpus
 from ._client import engine_command
+from ._known import Known
 from ._protocol import PAUSE_S, LoadRequest
 from ._turns import Contestant, accuracy, take_turns
 from .engines import PEERS, PeerKind
@@ -46,11 +45,12 @@ def benchmark(config: BenchConfig) -> BenchResult:
     Raises `PeerFailed` (exit code 5) when the artifact itself cannot run, or when every peer asked for is
     not installed; other failures of peers are part of the result.
     """
-    for name in config.vs:
+    peers = tuple(dict.fromkeys(config.vs))
+    for name in peers:
         if name not in PEERS and not _is_artifact(name):
             raise UnknownName("engine", name, PEERS, "(or give another artifact, NAME.halo, of the same inputs)")
     manifest = read_manifest(config.artifact)
-    engines = [name for name in config.vs if name in PEERS]
+    engines = [name for name in peers if name in PEERS]
     if engines or config.reference is not None:
         check_reference(manifest.source, config.reference)
     spec = manifest.functions["main"]
@@ -59,12 +59,15 @@ def benchmark(config: BenchConfig) -> BenchResult:
     with tempfile.TemporaryDirectory(prefix="halo-bench-") as folder:
         directory = Path(folder)
         np.savez(directory / "inputs.npz", **inputs)
-        kept = Path(config.cache) / cache_key(manifest.source) if config.cache else directory
-        known = _Known(kept)
+        kept = Path(config.cache) / cache_key(manifest.source) if config.cache and engines else directory
+        known = Known(kept)
         ours = LoadRequest(config.artifact, threads, str(directory / "inputs.npz"))
         contestants = [Contestant(OURS, engine_command("halo"), ours, precision=manifest.precision)]
         models = PeerModels(manifest.source, config.reference, kept) if engines else None
-        contestants += [_contestant(name, models, known, threads, directory / "inputs.npz") for name in config.vs]
+        labels = _labels(peers)
+        contestants += [
+            _contestant(name, labels[name], models, known, threads, directory / "inputs.npz") for name in peers
+        ]
         results, runs, other = take_turns(contestants, config.rounds, _reference(config.artifact, directory), directory)
         known.learn(results)
     notes = (
@@ -110,17 +113,31 @@ def _is_artifact(name: str) -> bool:
     return Path(name).suffix == ".halo" and Path(name).is_dir()
 
 
+def _labels(names: Sequence[str]) -> dict[str, str]:
+    """Names in the result: an artifact's own, with as many of its folders as tell it from the others."""
+    paths = {name: Path(name).absolute().parts for name in names}
+
+    def label(parts: tuple[str, ...]) -> str:
+        others = [other for other in paths.values() if other != parts]
+        shortest = next(n for n in range(1, len(parts) + 1) if all(other[-n:] != parts[-n:] for other in others))
+        return "/".join(parts[-shortest:])
+
+    return {name: name if name in PEERS else label(parts) for name, parts in paths.items()}
+
+
 def unknown(config: BenchConfig) -> tuple[str, ...]:
     """The engines of `config.vs` whose errors `config.cache` does not know: those that never ran from there."""
-    known = _Known(Path(str(config.cache)) / cache_key(read_manifest(config.artifact).source))
+    known = Known(Path(str(config.cache)) / cache_key(read_manifest(config.artifact).source))
     return tuple(name for name in config.vs if name in PEERS and not known.of(name))
 
 
-def _contestant(name: str, models: PeerModels | None, known: _Known, threads: int, inputs: Path) -> Contestant:
+def _contestant(
+    name: str, label: str, models: PeerModels | None, known: Known, threads: int, inputs: Path
+) -> Contestant:
     if name not in PEERS:
         precision = read_manifest(name).precision
         request = LoadRequest(name, threads, str(inputs))
-        return Contestant(Path(name).name, engine_command("halo"), request, precision=precision)
+        return Contestant(label, engine_command("halo"), request, precision=precision)
     kind = PEERS[name]
     command = engine_command(kind.module)
     model = _model(models, kind.form)
@@ -137,26 +154,6 @@ def _model(models: PeerModels, form: str) -> Path | HaloError:
         return models.path(form)
     except (PeerFailed, UnsupportedModel, MissingPackage) as error:
         return error
-
-
-class _Known:
-    """Errors of engines against the reference, by version: they do not change from one measurement to the next."""
-
-    def __init__(self, directory: Path) -> None:
-        self._path = directory / "accuracy.json"
-        self._found: dict[str, dict[str, dict[str, float]]] = {}
-        if self._path.is_file():
-            self._found = json.loads(self._path.read_text(encoding="utf-8"))
-
-    def of(self, engine: str) -> dict[str, Accuracy]:
-        return {version: Accuracy(**values) for version, values in self._found.get(engine, {}).items()}
-
-    def learn(self, results: Sequence[EngineResult]) -> None:
-        for result in results:
-            if result.engine in PEERS and result.accuracy is not None:
-                self._found.setdefault(result.engine, {})[result.version] = dataclasses.asdict(result.accuracy)
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._path.write_text(json.dumps(self._found), encoding="utf-8")
 
 
 def _reference(artifact: str, directory: Path) -> Path | None:

@@ -21,6 +21,7 @@ PEERS: dict[str, PeerKind] = {
     "onnxruntime-plain": PeerKind("onnxruntime", "onnx-plain"),
     "onnxruntime-extended": PeerKind("onnxruntime", "onnx-plain", {"optimisation": "extended"}),
     "onnxruntime-int8": PeerKind("onnxruntime", "onnx-int8", precision="int8"),
+    "onnxruntime-int8-plain": PeerKind("onnxruntime", "onnx-plain-int8", precision="int8"),
     "torch": PeerKind("torch", "weights", {"compile": False}),
     "torch-compile": PeerKind("torch", "weights", {"compile": True}),
     "torch-autotune": PeerKind("torch", "weights", {"compile": True, "autotune": True}),

@@ -7,10 +7,13 @@ A built-in model is built again (same seed, same weights); a directory or file m
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Callable, Mapping
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -21,13 +24,16 @@ from ..imported import ImportedModel
 from ._narrow import write_int8
 
 CALIBRATION_CASES = 8
+_PACKAGE = Path(__file__).resolve().parents[1]
+_MAKERS = ("exporters/*.py", "models/*.py", "peers/_narrow.py", "peers/sources.py")  # what peers' files are made by,
+_TOOLS = ("onnx", "onnxruntime", "openvino", "nncf")  # and with
 
 
 class PeerModels:
     """Writes what peers read into `directory`, each form once and only when asked for.
 
     `directory` may outlive this object: a form that is complete there is taken as it is (`cache_key` tells
-    models apart). `reference` has passed `check_reference`.
+    models, and what made their files, apart). `reference` has passed `check_reference`.
     """
 
     def __init__(self, source: Mapping[str, object], reference: str | None, directory: Path) -> None:
@@ -39,13 +45,14 @@ class PeerModels:
     def path(self, form: str) -> Path:
         """The model as "onnx" (contrib operators: what onnxruntime runs fastest; an ONNX source as it is),
         "onnx-plain" (standard operators), "weights" (safetensors and a configuration), or an int8 model:
-        "onnx-int8", "openvino-int8", "openvino-int8-static"."""
+        "onnx-int8", "onnx-plain-int8", "openvino-int8", "openvino-int8-static"."""
         if form.removesuffix("-plain") == "onnx" and self._source.get("kind") == "onnx":
             return Path(str(self._reference))
         write, name = {
             "onnx": (self._onnx, "model.onnx"),
             "onnx-plain": (self._onnx_plain, "model.onnx"),
             "onnx-int8": (self._onnx_int8, "model.onnx"),
+            "onnx-plain-int8": (self._onnx_plain_int8, "model.onnx"),
             "openvino-int8": (self._openvino_int8, "model.xml"),
             "openvino-int8-static": (self._openvino_int8_static, "model.xml"),
             "weights": (self._weights, ""),
@@ -78,6 +85,9 @@ class PeerModels:
 
     def _onnx_int8(self, path: Path) -> None:
         write_int8("onnx-int8", self.path("onnx"), path)
+
+    def _onnx_plain_int8(self, path: Path) -> None:
+        write_int8("onnx-plain-int8", self.path("onnx-plain"), path)
 
     def _openvino_int8(self, path: Path) -> None:
         write_int8("openvino-int8", self.path("onnx-plain"), path)
@@ -118,14 +128,40 @@ class PeerModels:
 
 
 def cache_key(source: Mapping[str, object]) -> str:
-    """A folder's name for the files of one model: what it is made of, and for a built-in one its configuration."""
+    """A folder's name for the files of one model: what it is made of, for a built-in one its configuration, and what
+    makes the files. Whatever a manifest says, it is the name of a folder and no way to another."""
     from ..models import PRESETS
 
-    parts: dict[str, object] = dict(source)
-    if source.get("kind") == "builtin":
+    parts: dict[str, object] = {**source, "makers": _makers()}
+    if source.get("kind") == "builtin" and source.get("name") in PRESETS:
         parts["config"] = dataclasses.asdict(PRESETS[str(source["name"])][1])
     digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-    return f"{source.get('name', source.get('kind'))}-{digest[:12]}"
+    return f"{_folder_name(source)}-{digest[:12]}"
+
+
+def drop_stale(cache: Path, source: Mapping[str, object]) -> None:
+    """Delete from `cache` the files of this model that earlier code or tools made."""
+    for folder in cache.glob(f"{_folder_name(source)}-{'[0-9a-f]' * 12}"):
+        if folder.name != cache_key(source):
+            shutil.rmtree(folder)
+
+
+def _folder_name(source: Mapping[str, object]) -> str:
+    return re.sub(r"[^A-Za-z0-9_-]", "-", str(source.get("name", source.get("kind"))))[:60]
+
+
+@functools.cache
+def _makers() -> str:
+    """A digest of the code that writes peers' files, and the versions of the tools it calls."""
+    digest = hashlib.sha256()
+    for path in sorted(path for pattern in _MAKERS for path in _PACKAGE.glob(pattern)):
+        digest.update(path.read_bytes())
+    for tool in _TOOLS:
+        try:
+            digest.update(f"{tool} {metadata.version(tool)}\n".encode())
+        except metadata.PackageNotFoundError:
+            continue  # what needs it cannot be made
+    return digest.hexdigest()
 
 
 def check_reference(source: Mapping[str, object], reference: str | None) -> None:

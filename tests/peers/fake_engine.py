@@ -6,7 +6,6 @@ import os
 import sys
 import time
 
-
 from halo_tvm.errors import MissingPackage
 from halo_tvm.peers._protocol import LoadRequest, serve
 
@@ -23,6 +22,8 @@ class Fake:
             raise MissingPackage("fakeengine", "the peer fake", "pip install fakeengine")
         if self.behaviour == "raises":
             raise ValueError("cannot read the model")
+        if self.behaviour == "path":
+            raise ValueError("cannot read /home/someone/models/model.bin")
         if self.behaviour == "noisy":
             print("a library prints to standard output")
             os.write(1, b"and native code too\n")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import shutil
+
 import pytest
 
 from halo_tvm import benchmark, compile_model
@@ -10,6 +13,8 @@ from halo_tvm.errors import PeerFailed, UnknownName, UsageError
 from halo_tvm.exporters.onnx import export_onnx
 from halo_tvm.importers import import_model
 from halo_tvm.peers import benchmark as module
+from halo_tvm.peers._known import Known
+from halo_tvm.report.schema import Accuracy, EngineResult
 
 pytest.importorskip("onnxruntime")
 
@@ -39,6 +44,28 @@ def test_a_peer_whose_worker_dies_at_once_is_part_of_the_result(artifact, monkey
     monkeypatch.setitem(module.PEERS, "onnxruntime", module.PeerKind("_not_there", "onnx"))
     result = benchmark(BenchConfig(artifact=artifact, vs=("onnxruntime",), shape="batch=1", rounds=1, threads=1))
     assert "exit code 1" in result.engines[1].failure and result.comparisons == ()
+
+
+def test_artifacts_of_the_same_name_keep_their_folders(artifact, tmp_path):
+    paths = [str(tmp_path / folder / "mlp.halo") for folder in ("x", "y")]
+    for path in paths:
+        shutil.copytree(artifact, path)
+    config = BenchConfig(artifact=artifact, vs=(*paths, paths[0]), shape="batch=1", rounds=1, threads=1)
+    result = benchmark(dataclasses.replace(config, cache=str(tmp_path / "cache")))
+    assert [e.engine for e in result.engines] == ["halo_tvm", "x/mlp.halo", "y/mlp.halo"], "and each runs once"
+    assert [c.peer for c in result.comparisons] == ["x/mlp.halo", "y/mlp.halo"]
+    assert not (tmp_path / "cache").exists(), "artifacts have no files to keep"
+
+
+def test_known_errors_survive_a_file_that_was_left_half_written(tmp_path):
+    known, error = Known(tmp_path), Accuracy(2, 1e-3, 1e-6)
+    known.learn([EngineResult("onnxruntime", "1.2", accuracy=error), EngineResult("halo_tvm", "1", accuracy=error)])
+    assert Known(tmp_path).of("onnxruntime") == {"1.2": error} and not Known(tmp_path).of("halo_tvm")
+    for damaged in ('{"onnxruntime": {"1.2": {"cases"', "[]", '{"onnxruntime": {"1.2": {"cases": 1}}}', '{"a": 3}', ""):
+        (tmp_path / "accuracy.json").write_text(damaged)
+        assert Known(tmp_path).of("onnxruntime") == {}
+    Known(tmp_path).learn([EngineResult("onnxruntime", "1.2", accuracy=error)])
+    assert [path.name for path in tmp_path.iterdir()] == ["accuracy.json"]
 
 
 def test_an_onnx_source_needs_the_original_file(tmp_path):

@@ -18,6 +18,7 @@ from halo_tvm.peers._load import LoadMeter
 from halo_tvm.peers._protocol import LoadRequest
 from halo_tvm.peers._turns import runs_per_turn
 from halo_tvm.peers.benchmark import Contestant, accuracy, take_turns, timed_inputs
+from halo_tvm.peers.messages import without_folders
 from halo_tvm.peers.order import in_turn
 
 FAKE = Path(__file__).with_name("fake_engine.py")
@@ -53,6 +54,25 @@ def test_a_failing_peer_is_reported_and_the_others_go_on(turns, behaviour, words
     assert [r.failure is None for r in results] == [True, False, True]
     assert words in results[1].failure and results[1].samples_ms == () and results[1].median_ms is None
     assert len(results[2].samples_ms) == 3
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        ('File "/home/me/v/lib/python3.11/site-packages/torch/nn.py", line 3', 'File "nn.py", line 3'),
+        ("cannot open /tmp/halo-bench-x/model.onnx: no space", "cannot open model.onnx: no space"),
+        ("~/models/a.halo and ../b/c.halo", "a.halo and c.halo"),
+        ("pip install torch --index-url https://example.org/whl/cpu", None),
+        ("expected n / 64 rows, found 3/4; and/or 1e3/s", None),
+    ],
+)
+def test_results_hold_no_folders(said, kept):
+    assert without_folders(said) == (said if kept is None else kept)
+
+
+def test_a_failure_in_a_result_holds_no_folders(turns):
+    results, *_ = turns("plain", "path")
+    assert results[1].failure.endswith("cannot read model.bin")
 
 
 def test_our_own_failure_is_raised(turns):

@@ -16,10 +16,13 @@ from halo_tvm.models._t5 import T5Config
 from halo_tvm.models.bert import BertConfig
 from halo_tvm.models.gpt2 import GPT2Config
 from halo_tvm.models.mlp import MLPConfig
+from halo_tvm.peers import sources
 from halo_tvm.peers._client import Peer, engine_command
+from halo_tvm.peers._narrow import fold_transposes
 from halo_tvm.peers._protocol import LoadRequest
 from halo_tvm.peers.engines import PEERS
-from halo_tvm.peers.sources import PeerModels, check_reference
+from halo_tvm.peers.jax import processors
+from halo_tvm.peers.sources import PeerModels, cache_key, check_reference, drop_stale
 from halo_tvm.peers.statistics import relative_l2
 
 pytest.importorskip("onnxruntime")
@@ -80,7 +83,8 @@ def test_engines_agree_on_tiny_models(tiny, tmp_path):
     family, models = tiny
     write_cases(models, tmp_path)
     found = {}
-    for name in ("torch", "onnxruntime", "onnxruntime-plain", "onnxruntime-extended", "onnxruntime-int8"):
+    ort = ("onnxruntime", "onnxruntime-plain", "onnxruntime-extended", "onnxruntime-int8", "onnxruntime-int8-plain")
+    for name in ("torch", *ort):
         found[name] = answer(name, models, tmp_path)
     assert {key.split(".")[0] for key in found["onnxruntime"]} == {"case0", "case1"}
     compare(family, found)
@@ -200,3 +204,50 @@ def _sha256(path) -> str:
 def test_references_that_do_not_fit(source, reference, words):
     with pytest.raises(UsageError, match=words):
         check_reference(source, reference)
+
+
+HOSTILE = ["../../evil", "/tmp/evil", "..", ".", "", "a\\b\n\x1b[31m", "x" * 5000, 7, None, "mlp"]
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=lambda n: repr(n)[:12])
+def test_a_manifest_names_a_folder_and_no_way_to_another(tmp_path, name):
+    for source in ({"kind": "dream", "name": name}, {"kind": "builtin", "name": name}, {"kind": name}):
+        folder = tmp_path / cache_key(source)
+        assert folder.parent == tmp_path and folder.resolve().parent == tmp_path.resolve()
+        folder.mkdir(exist_ok=True)
+
+
+def test_files_made_by_other_code_or_tools_are_not_taken(tmp_path, monkeypatch):
+    source, other = {"kind": "builtin", "name": "mlp", "seed": 0}, {"kind": "builtin", "name": "gpt2", "seed": 0}
+    old = cache_key(source), cache_key(other)
+    assert old == (cache_key(source), cache_key(other))
+    monkeypatch.setattr(sources, "_makers", lambda: "another exporter")
+    for name in (*old, cache_key(source), "mlp-notes"):
+        (tmp_path / name).mkdir()
+    drop_stale(tmp_path, source)
+    assert {path.name for path in tmp_path.iterdir()} == {old[1], cache_key(source), "mlp-notes"}
+
+
+def test_what_makes_the_files_is_all_of_its_code():
+    found = {path.name for pattern in sources._MAKERS for path in sources._PACKAGE.glob(pattern)}
+    assert {"onnx.py", "_relax_ops.py", "gpt2.py", "_narrow.py", "sources.py"} <= found
+
+
+def test_a_transpose_without_an_order_reverses_the_axes():
+    onnx = pytest.importorskip("onnx")
+    weight = np.arange(6, dtype=np.float32).reshape(2, 3)
+    node = onnx.helper.make_node("Transpose", ["w"], ["t"])
+    graph = onnx.helper.make_graph([node], "g", [], [], [onnx.numpy_helper.from_array(weight, "w")])
+    model = onnx.helper.make_model(graph)
+    fold_transposes(model)
+    assert np.array_equal(onnx.numpy_helper.to_array(model.graph.initializer[1]), weight.T)
+
+
+@pytest.mark.parametrize("listed", [("0-1", "0-1", "2-3", "2-3"), ("0,2", "1,3", "0,2", "1,3"), ()])
+def test_processors_of_different_cores_come_first(tmp_path, listed):
+    for cpu, text in enumerate(listed):
+        (tmp_path / f"cpu{cpu}" / "topology").mkdir(parents=True)
+        (tmp_path / f"cpu{cpu}" / "topology" / "thread_siblings_list").write_text(text + "\n")
+    firsts = [0, 2] if listed[:1] == ("0-1",) else [0, 1]
+    assert processors([0, 1, 2, 3], 2, tmp_path) == firsts
+    assert len(processors([0, 1, 2, 3], 3, tmp_path)) == 3 and processors([1], 2, tmp_path) == [1]
