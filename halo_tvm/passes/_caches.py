@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import tvm
-from tvm import relax
+from tvm import ir, relax
 
 from ..relay_ops._operator import OPAQUE
 from ._pass import bindings, op_name
@@ -24,29 +24,49 @@ def appended_cache(mod: tvm.IRModule, value: relax.Expr) -> relax.Expr | None:
 
 # What they return may be the memory of their argument.
 _VIEWS = ("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.flatten")
-Memory = Mapping[relax.Var, frozenset[relax.Var]]  # variable -> whose memory its value may lie in
+# Variable -> whose memory its value may lie in: variables, and constants.
+Memory = Mapping[relax.Var, frozenset[relax.Expr]]
 
 
 def memory_of(func: relax.Function) -> Memory:
-    """Views, tuples and other names share the memory of what they are made of; an append's result is new."""
-    memory: dict[relax.Var, frozenset[relax.Var]] = {}
-    for block in func.body.blocks:
-        for binding in block.bindings:
-            value = binding.value
-            if isinstance(value, relax.TupleGetItem):
-                value = value.tuple_value
-            elif op_name(value) in _VIEWS:
-                value = value.args[0]
-            same = roots_of(value, memory)
-            memory[binding.var] = same or frozenset([binding.var])
+    """Views, tuples, branches and other names share the memory of what they are made of; an append's result is new."""
+    memory: dict[relax.Var, frozenset[relax.Expr]] = {}
+    _bind(func.body, memory)
     return memory
 
 
-def roots_of(value: relax.Expr, memory: Memory) -> frozenset[relax.Var]:
-    """The memory `value` lies in: none for a constant, and for a call, whose result is its own."""
-    if isinstance(value, relax.Tuple):
-        return frozenset().union(*(roots_of(field, memory) for field in value.fields))
-    return memory.get(value, frozenset([value])) if isinstance(value, relax.Var) else frozenset()
+def _bind(body: relax.SeqExpr, memory: dict[relax.Var, frozenset[relax.Expr]]) -> None:
+    for block in body.blocks:
+        for binding in block.bindings:
+            if isinstance(binding.value, relax.If):
+                _bind(binding.value.true_branch, memory)
+                _bind(binding.value.false_branch, memory)
+            memory[binding.var] = roots_of(binding.value, memory) or frozenset([binding.var])
+
+
+def roots_of(value: relax.Expr, memory: Memory) -> frozenset[relax.Expr]:
+    """The memory `value` lies in: none for an operator's call, whose result is its own.
+
+    A function of Relax may return any of its arguments.
+    """
+    if isinstance(value, ir.GenericConst):
+        return frozenset([value])
+    if isinstance(value, relax.Var):
+        return memory.get(value, frozenset([value]))
+    match value:
+        case relax.Tuple():
+            parts = value.fields
+        case relax.TupleGetItem():
+            parts = [value.tuple_value]
+        case relax.If():
+            parts = [value.true_branch.body, value.false_branch.body]
+        case relax.Call() if op_name(value) in _VIEWS:
+            parts = value.args[:1]
+        case relax.Call() if not isinstance(value.op, ir.Op):
+            parts = value.args
+        case _:
+            parts = []
+    return frozenset().union(*(roots_of(part, memory) for part in parts))
 
 
 def with_readers_apart(mod: tvm.IRModule) -> tvm.IRModule:

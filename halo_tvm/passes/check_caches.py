@@ -35,7 +35,7 @@ class CheckCaches(Pass):
 def _check(mod: tvm.IRModule, func: relax.Function) -> int:
     """How many appends `func` makes; `UnsupportedModel` for one that changes what somebody else reads."""
     memory = memory_of(func)
-    written: dict[relax.Var, str] = {}  # memory -> the append's result
+    written: dict[relax.Expr, str] = {}  # memory -> the append's result
     weights = set(func.params[num_inputs(func) :])
     appends = 0
 
@@ -58,7 +58,7 @@ def _check(mod: tvm.IRModule, func: relax.Function) -> int:
                 continue
             appends += 1
             roots = roots_of(cache, memory)
-            if not roots or roots & weights:
+            if any(root in weights or isinstance(root, ir.GenericConst) for root in roots):
                 raise UnsupportedModel(
                     f"expected the cache of halo.kv_append ({name}) to be an input or computed, found a constant or a "
                     "weight, which it would overwrite: make the cache an input of the model"

@@ -7,12 +7,15 @@ import pytest
 import tvm
 from graphs import context_of, small_model
 from tvm import relax
+from tvm.script import ir as I
+from tvm.script import relax as R
 
 from halo_tvm.build import BUILD_OPTIONS, lowering, planned_bytes
 from halo_tvm.errors import UnsupportedModel
 from halo_tvm.imported import InputSpec
 from halo_tvm.passes import pipeline
 from halo_tvm.passes._weights import param_names
+from halo_tvm.passes.check_caches import CheckCaches
 from halo_tvm.passes.schedule import schedule_functions
 from halo_tvm.relay_ops import OPERATORS
 from halo_tvm.targets import resolve
@@ -183,6 +186,60 @@ def test_a_later_use_of_the_old_value_is_refused(body, level):
 def test_a_weight_is_not_appended_to():
     with pytest.raises(UnsupportedModel, match="found a constant or a weight, which it would overwrite"):
         optimised(model_of(lambda m: {"y": append(m, m.weight("w", (1, 6, 1, 8)))}))
+
+
+CACHE = 'R.Tensor((1, 6, 1, 8), "float32")'
+JOINED = """
+@I.ir_module
+class Module:
+    @R.function
+    def main(
+        cache: {cache}, other: {cache}, new: R.Tensor((1, 1, 1, 8), "float32"), at: R.Tensor((1,), "int32"),
+        cond: R.Tensor((), "bool"), weight: {cache}
+    ) -> R.Tuple({cache}, {cache}):
+        R.func_attr({{"num_input": 5}})
+{chosen}
+        appended: {cache} = R.halo.kv_append(chosen, new, at)
+        y: {cache} = R.exp(cache)
+        return (appended, y)
+    @R.function
+    def pick(x: {cache}, y: {cache}) -> {cache}:
+        return y
+"""
+BRANCH = """
+        if cond:
+            chosen: {cache} = {first}
+        else:
+            chosen: {cache} = {second}
+"""
+CALL = """
+        cls = Module
+        chosen: {cache} = cls.pick(other, cache)
+"""
+READ = "found cache in y, which is the cache before it"
+
+
+@pytest.mark.parametrize(
+    ("chosen", "names", "message"),
+    [
+        (BRANCH, ("cache", "other"), READ),
+        (BRANCH, ("other", "R.reshape(cache, R.shape([1, 6, 1, 8]))"), READ),
+        (BRANCH, ("other", "weight"), "found a constant or a weight"),
+        (BRANCH, ("other", "R.const(0.0)"), "found a constant or a weight"),
+        (CALL, ("", ""), READ),
+        (BRANCH, ("other", "R.exp(cache)"), None),
+    ],
+)
+def test_a_cache_out_of_a_branch_or_a_function_is_the_cache(chosen, names, message):
+    chosen = chosen.format(cache=CACHE, first=names[0], second=names[1]).replace(
+        "R.const(0.0)", 'R.const(np.zeros((1, 6, 1, 8), "float32"))'
+    )
+    mod = tvm.script.from_source(JOINED.format(cache=CACHE, chosen=chosen), {"np": np, "R": R, "I": I})
+    if message is None:
+        assert CheckCaches()(mod, None)[1] == {"appends": 1}
+    else:
+        with pytest.raises(UnsupportedModel, match=message):
+            CheckCaches()(mod, None)
 
 
 def test_a_read_in_front_of_the_append_is_fine():

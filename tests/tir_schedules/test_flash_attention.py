@@ -4,85 +4,26 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
-import tvm
+from assembly import k_loops
+from attention_functions import SEEN, TARGETS, attributes, check, function, normal, of_a_cache
+from attention_functions import compiled as compiled_by
 from covering import covering
-from tvm import relax, tirx
 
 from halo_tvm.errors import Declined
-from halo_tvm.relay_ops import OPERATORS
-from halo_tvm.targets import Target
-from halo_tvm.targets.x86 import X86
 from halo_tvm.tir_schedules import RULES
 
-Attention = OPERATORS["attention"]
 RULE = RULES["flash_attention"]
-TARGETS = {isa.name: Target(X86, isa, cores=2) for isa in X86.isas[:2]}
 LENGTHS = (1, 2, 7, 15, 16, 17, 33, 64, 100, 128)
-CONFIG = {"s_tir.LoopPartition": {"partition_const_loop": True}}
-FLAGS = set(re.search(r"^flags\s*:(.*)$", open("/proc/cpuinfo").read(), re.M)[1].split())
+compiled = partial(compiled_by, RULE)
 
 
-@pytest.fixture(params=sorted(TARGETS))
-def target(request):
-    if not TARGETS[request.param].isa.requires <= FLAGS:
-        pytest.skip(f"this CPU lacks {request.param}")
-    return TARGETS[request.param]
-
-
-def function(shapes, attrs, dtypes=None):
-    """The PrimFunc of one call; a string in a shape is a symbolic dimension."""
-    dims: dict[str, tirx.Var] = {}
-    arguments = []
-    for i, shape in enumerate(shapes):
-        shape = [dims.setdefault(x, tirx.Var(x, "int64")) if isinstance(x, str) else x for x in shape]
-        arguments.append(relax.Var(f"x{i}", relax.TensorType(shape, dtypes[i] if dtypes else "float32")))
-    bb = relax.BlockBuilder()
-    with bb.function("main", arguments):
-        with bb.dataflow():
-            out = bb.emit_output(bb.emit(Attention.call(*arguments, **attrs)))
-        bb.emit_func_output(out)
-    mod = relax.transform.LegalizeOps()(bb.get())
-    return next(f for f in mod.functions.values() if isinstance(f, tirx.PrimFunc))
-
-
-def compiled(func, target, decision=None):
-    func = RULE.apply(func, target, decision or RULE.default(func, target))
-    assert func.attrs["tirx.is_scheduled"]
-    with tvm.transform.PassContext(config=CONFIG):
-        return tvm.compile(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}), target=target.tvm)
-
-
-def check(executable, arrays, attrs, tolerance=2e-6):
-    """Compare with float64; the output starts as NaN so that unwritten elements show."""
-    exact = Attention.reference(*[x.astype("float64") if x.dtype == "float32" else x for x in arrays], **attrs)
-    out = tvm.runtime.tensor(np.full(exact.shape, np.nan, "float32"))
-    executable["main"](*map(tvm.runtime.tensor, arrays), out)
-    assert np.abs(out.numpy() - exact).max() < tolerance, [x.shape for x in arrays]
-
-
-def normal(*shapes):
-    rng = np.random.default_rng(sum(map(sum, shapes)))
-    return [rng.standard_normal(shape).astype("float32") for shape in shapes]
-
-
-def attributes(h, h_kv, d, **more):
-    return {"num_heads": h, "num_kv_heads": h_kv, "head_dim": d, "scale": d**-0.5, **more}
-
-
-SEPARATE = {
-    "plain": {},
-    "causal": {"causal": True},
-    "window": {"causal": True, "window": 20},
-    "softcap": {"softcap": 2.0},
-}
-
-
-@pytest.mark.parametrize("name", SEPARATE)
+@pytest.mark.parametrize("name", SEEN)
 def test_separate_symbolic_lengths(target, name):
-    attrs = attributes(2, 1, 32, **SEPARATE[name])
+    attrs = attributes(2, 1, 32, **SEEN[name])
     run = compiled(function([("b", "s", 2, 32), ("b", "t", 1, 32), ("b", "t", 1, 32)], attrs), target)
     for s in LENGTHS:
         for t in LENGTHS:
@@ -132,7 +73,7 @@ def test_lengths_of_a_cache(target, causal):
     run = compiled(function(shapes, attrs, [*["float32"] * 3, "int32"]), target)
     for s, t, lengths in ((33, 200, (200, 33, 150)), (17, 130, (0, 5, 999)), (1, 64, (-3, 1, 64))):
         arrays = normal((3, s, 2, 16), *[(3, t, 1, 16)] * 2)
-        check(run, [*arrays, np.array(lengths, "int32")], attrs)
+        check(run, of_a_cache(arrays, lengths), attrs)
 
 
 def test_additive_masks_hide_keys(target):
@@ -200,8 +141,6 @@ def test_declines_other_functions():
 
 
 def test_declines_a_block_that_holds_no_whole_panels():
-    from dataclasses import replace
-
     func = function([(1, 5, 96)], attributes(2, 2, 16, packed=True))
     decision = replace(RULE.default(func, TARGETS["avx512"]), block_k=40)
     with pytest.raises(Declined, match="block_k must be a multiple of the panel of 32 keys, got 40"):
@@ -218,13 +157,11 @@ def test_values_are_packed_where_the_keys_are_known_to_be_many(keys, packs):
 
 def test_the_inner_loops_hold_everything_in_registers(target):
     """The products of both stages: no vector goes through the stack, and half of the instructions multiply."""
-    from test_decode_attention import counts, inner_loops
-
     func = function([("b", "s", 36 * 64)], attributes(12, 12, 64, packed=True, causal=True))
-    found = [counts(body) for body in inner_loops(compiled(func, target).mod.inspect_source("asm"))]
-    products = [c for c in found if c[1] >= 12 and c[0] <= 2.01 * c[1]]
+    found = k_loops(compiled(func, target), "vfmadd")
+    products = [loop for loop in found if loop["vfmadd"] >= 12 and loop["all"] <= 2.01 * loop["vfmadd"]]
     assert len(products) >= 2, found
-    assert all(spills == 0 for *_, spills in products)
+    assert not any(loop["vector"] for loop in products)
 
 
 # ---- the analytic estimate ----

@@ -64,6 +64,10 @@ def compute(
     def keys(n):
         return clamped_lengths(lengths[n], t) if has_lengths else t
 
+    def mixed_value(n, j, e, x):  # behind the lengths may lie anything, and zero times infinity is not zero
+        found = value(n, j, e, x)
+        return tirx.if_then_else(j < keys(n), found, tirx.const(0, "float32")) if has_lengths else found
+
     x = te.reduce_axis((0, d), "x")
     dots = te.compute((b, h, s, t), lambda n, e, i, j: te.sum(query(n, i, e, x) * key(n, j, e, x), axis=x), name="dots")
 
@@ -101,7 +105,7 @@ def compute(
     total = te.compute((b, h, s), lambda n, e, i: te.sum(weights[n, e, i, j1], axis=j1), name="total")
     mixed = te.compute(
         (b, s, h, d),
-        lambda n, i, e, x: te.sum(weights[n, e, i, j2] * value(n, j2, e, x), axis=j2),
+        lambda n, i, e, x: te.sum(weights[n, e, i, j2] * mixed_value(n, j2, e, x), axis=j2),
         name="attention",
         attrs={"halo.op": "attention"},
     )
@@ -155,10 +159,12 @@ def reference(
     group = num_heads // num_kv_heads
     k, v = (np.repeat(x, group, axis=2) for x in (k, v))
     s, t = q.shape[1], k.shape[1]
+    keys = np.clip(extras.pop(), 0, t)[:, None, None, None] if has_lengths else t
+    if has_lengths:  # behind them may lie anything, and zero times infinity is not zero
+        k, v = (np.where(np.arange(t)[:, None, None] < keys, x, 0) for x in (k, v))
     scores = np.einsum("bihd,bjhd->bhij", q, k) * q.dtype.type(scale)
     if softcap:
         scores = np.tanh(scores / softcap) * q.dtype.type(softcap)
-    keys = np.clip(extras.pop(), 0, t)[:, None, None, None] if has_lengths else t
     seen = visible(np.arange(s)[:, None], np.arange(t), keys - s, causal, window) & (np.arange(t) < keys)
     seen = np.broadcast_to(seen, scores.shape)
     if has_key_mask:
