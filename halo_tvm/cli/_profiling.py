@@ -13,10 +13,10 @@ from ..errors import ArtifactCorrupt
 from ..report.profiles import kernels_of, limited
 from ..report.schema import CallTime, Memory, ProfileResult, Work
 from ..runtime.tracing import Call, Trace
+from ._free_form import count, mapping, mappings, mib
 from ._peaks import peaks_of
 
 _BLOCK = re.compile(r"^(.*?(?:^|[._/])\d+)(?:[._/]|$)")  # "h.0" of "h.0.attn.c_attn.weight"
-_MIB = 1 << 20
 
 
 def profile(config: ProfileConfig, ceilings: tuple[Peaks | None, str] | None = None) -> ProfileResult:
@@ -57,7 +57,8 @@ def profile(config: ProfileConfig, ceilings: tuple[Peaks | None, str] | None = N
 def calls_of(trace: Trace, manifest: Manifest, params: Sequence[str], peaks: Peaks | None) -> tuple[CallTime, ...]:
     """The kernel calls of a run in order, with operator, layer and work."""
     functions = functions_of(manifest)
-    weights_far = peaks is not None and _param_bytes(manifest) > peaks.l3_bytes
+    params_bytes = count(mapping(manifest.reports.get("build")).get("params_bytes")) or 0
+    weights_far = peaks is not None and params_bytes > peaks.l3_bytes
     found, layer = [], ""
     for call in trace.calls:
         if call.builtin:
@@ -73,25 +74,19 @@ def calls_of(trace: Trace, manifest: Manifest, params: Sequence[str], peaks: Pea
 
 def memory_of(trace: Trace, manifest: Manifest) -> Memory:
     """What the process held and what the compiler planned."""
-    build = _mapping(manifest.reports.get("build"))
-    planned, params = build.get("planned_bytes"), build.get("params_bytes")
-    return Memory(
-        trace.peak_rss_mib,
-        planned / _MIB if isinstance(planned, (int, float)) else None,
-        params / _MIB if isinstance(params, (int, float)) else None,
-    )
+    build = mapping(manifest.reports.get("build"))
+    return Memory(trace.peak_rss_mib, mib(build.get("planned_bytes")), mib(build.get("params_bytes")))
 
 
 def functions_of(manifest: Manifest) -> dict[str, Mapping[str, object]]:
     """Entries of the schedule report by function; a manifest is untrusted, so entries of another form are left out."""
-    entries = _mapping(manifest.reports.get("schedule")).get("functions", ())
-    entries = entries if isinstance(entries, (list, tuple)) else ()
-    return {str(e["function"]): e for e in entries if isinstance(e, Mapping) and "function" in e}
+    entries = mappings(mapping(manifest.reports.get("schedule")).get("functions"))
+    return {str(entry["function"]): entry for entry in entries if "function" in entry}
 
 
 def _work_of(call: Call, work: object, peaks: Peaks | None, weights_far: bool) -> Work:
     """What a call does, from the formulas of its function and the shapes it was given."""
-    work = _mapping(work)
+    work = mapping(work)
     sizes = sizes_of(work.get("shapes"), call.arguments)
     moved = work.get("bytes")
     if sizes is None or not isinstance(moved, list) or len(moved) > len(call.weights) or work.get("flops") is None:
@@ -108,7 +103,7 @@ def _work_of(call: Call, work: object, peaks: Peaks | None, weights_far: bool) -
 
 def _operator_of(entry: Mapping[str, object]) -> str:
     """The operator a function holds, else the kind of its rule."""
-    named = _mapping(entry.get("work")).get("operator")
+    named = mapping(entry.get("work")).get("operator")
     return str(named) if named else str(entry.get("rule", "")) or "library"
 
 
@@ -119,12 +114,3 @@ def _layer_of(params: Iterable[str]) -> str:
         if match := _BLOCK.match(name):
             return match[1]
     return names[0].split("|")[0].rpartition(".")[0] or names[0] if names else ""
-
-
-def _param_bytes(manifest: Manifest) -> float:
-    size = _mapping(manifest.reports.get("build")).get("params_bytes", 0)
-    return size if isinstance(size, (int, float)) else 0
-
-
-def _mapping(value: object) -> Mapping[str, object]:
-    return value if isinstance(value, Mapping) else {}

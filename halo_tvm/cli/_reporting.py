@@ -13,38 +13,58 @@ from ..errors import HaloError, UsageError, ValidationFailed
 from ..report import schema
 from ..report.host import describe_host
 from ..report.schema import BenchResult, ProfileResult, ReportResult, Result, Side, ValidateResult
+from ._free_form import count, counts, items, mapping, mappings, mib
 
 RESULT_LIMIT_BYTES = 64 << 20
-_MIB = 1 << 20
+_MOST_SIDES = 2  # before and after
 _LONGEST = 100  # characters of what a pass did
 
 
 def report_of(config: ReportConfig) -> ReportResult:
-    """The report on what `config` names: artifacts are measured, results from files are taken as they are."""
-    artifacts = [name for name in config.inputs if not name.endswith(".json")]
-    results = [read_result(Path(name)) for name in config.inputs if name.endswith(".json")]
-    if len(results) == 1 and not artifacts and isinstance(results[0], ReportResult):
-        return results[0]
-    manifests = [read_manifest(name) for name in artifacts]
+    """The report on what `config` names: artifacts are measured, results from files are taken as they are.
+
+    Sides are artifacts and profiles in the order in which they are named; `UsageError` for more than two.
+    """
+    inputs = [read_result(Path(n)) if n.endswith(".json") else read_manifest(n) for n in config.inputs]
+    if len(inputs) == 1 and isinstance(inputs[0], ReportResult):
+        return inputs[0]
+    named = [(n, i) for n, i in zip(config.inputs, inputs, strict=True) if isinstance(i, (Manifest, ProfileResult))]
+    _check(inputs, [name for name, _ in named])
+    labels = _labels(named)
+    artifacts = {label: name for label, (name, found) in zip(labels, named) if isinstance(found, Manifest)}
     notes: list[str] = []
-    sides = [side_of(_label(name, artifacts), manifest) for name, manifest in zip(artifacts, manifests, strict=True)]
-    bench = None
-    if config.time and artifacts:
-        bench = _bench(config, artifacts, notes)
-        sides = [
-            dataclasses.replace(side, profile=profile, validation=_validation(config, name, m, notes))
-            for side, profile, name, m in zip(sides, _profiles(config, artifacts), artifacts, manifests, strict=True)
-        ]
-    given_bench, given_sides, others = _placed(results, taken=bench is not None)
-    sides += given_sides
+    bench = _bench(config, artifacts, notes) if config.time and artifacts else None
+    profiles = _profiles(config, artifacts) if config.time and artifacts else {}
+    sides = []
+    for label, (name, found) in zip(labels, named):
+        if isinstance(found, ProfileResult):
+            sides.append(Side(label=label, model=found.model, profile=found))
+            continue
+        validation = _validation(config, name, found, notes) if config.time else None
+        side = side_of(label, found)
+        sides.append(dataclasses.replace(side, profile=profiles.get(label), validation=validation))
+    given = [i for i in inputs if not isinstance(i, (Manifest, ProfileResult))]
+    if bench is None:
+        bench = next((result for result in given if isinstance(result, BenchResult)), None)
     return ReportResult(
-        title=_title(sides, results),
-        host=describe_host() if artifacts or not results else results[0].host,
+        title=_title(sides, given),
+        host=describe_host() if artifacts else inputs[0].host,
         sides=tuple(sides),
-        bench=bench or given_bench,
-        others=tuple(schema.to_json(result) for result in others),  # type: ignore[misc]
+        bench=bench,
+        others=tuple(schema.to_json(result) for result in given if result is not bench),
         notes=tuple(notes),
     )
+
+
+def _check(inputs: Sequence[Manifest | Result], sides: Sequence[str]) -> None:
+    """`UsageError` for inputs that make no report."""
+    if any(isinstance(found, ReportResult) for found in inputs):
+        raise UsageError("a report is rendered alone, but was named beside other inputs: name what it was made of")
+    if len(sides) > _MOST_SIDES:
+        raise UsageError(
+            f"artifacts and profiles are laid side by side, at most {_MOST_SIDES}, before and after, but {len(sides)} "
+            f"were named: {', '.join(Path(name).name for name in sides)}"
+        )
 
 
 def read_result(path: Path) -> Result:
@@ -64,43 +84,42 @@ def read_result(path: Path) -> Result:
 def side_of(label: str, manifest: Manifest) -> Side:
     """What a manifest says. Its reports are free in form: what is not there, or not as expected, is left out."""
     reports = manifest.reports
-    build, optimise, scheduled = (_mapping(reports.get(name)) for name in ("build", "optimise", "schedule"))
-    fuse = _mapping(optimise.get("fuse"))
-    candidates = [c for c in _list(fuse.get("candidates")) if isinstance(c, Mapping)]
-    saved = fuse.get("saved_bytes")
+    build, optimise, scheduled = (mapping(reports.get(name)) for name in ("build", "optimise", "schedule"))
+    fuse = mapping(optimise.get("fuse"))
+    candidates = mappings(fuse.get("candidates"))
     return Side(
         label=label,
         model=manifest.name,
         target=", ".join(variant.target for variant in manifest.variants),
         precision=manifest.precision,
         versions=manifest.versions,
-        params_mib=_mib(build.get("params_bytes")),
-        library_mib=_mib(build.get("library_bytes")),
-        planned_mib=_mib(build.get("planned_bytes")),
-        unplanned_mib=_mib(build.get("unplanned_bytes")),
-        operators=_counts(_mapping(reports.get("lift")).get("operators")),
-        rules=_counts(scheduled.get("rules")),
-        functions=len(_list(scheduled.get("functions"))),
-        tuned=_count(scheduled.get("tuned")),
+        params_mib=mib(build.get("params_bytes")),
+        library_mib=mib(build.get("library_bytes")),
+        planned_mib=mib(build.get("planned_bytes")),
+        unplanned_mib=mib(build.get("unplanned_bytes")),
+        operators=counts(mapping(reports.get("lift")).get("operators")),
+        rules=counts(scheduled.get("rules")),
+        functions=len(items(scheduled.get("functions"))),
+        tuned=count(scheduled.get("tuned")) or 0,
         fused=sum(c.get("taken") is True for c in candidates),
         fusion_candidates=len(candidates),
-        saved_bytes=saved if isinstance(saved, int) else None,
+        saved_bytes=count(fuse.get("saved_bytes")),
         passes={str(name): _said(report) for name, report in optimise.items() if name != "fuse"},
     )
 
 
-def _bench(config: ReportConfig, artifacts: Sequence[str], notes: list[str]) -> BenchResult | None:
-    """Both artifacts in turns, each in a process of its own; a comparison that cannot be made is noted."""
+def _bench(config: ReportConfig, artifacts: Mapping[str, str], notes: list[str]) -> BenchResult | None:
+    """The artifacts (by label) in turns, each in a process of its own; a comparison that cannot be made is noted."""
     from ..peers.benchmark import benchmark
 
-    *before, after = artifacts
+    labels = list(artifacts)[::-1]  # the benchmark's own engine first: after
+    after, *before = (artifacts[label] for label in labels)
     options = {"shape": config.shape, "rounds": config.rounds, "threads": config.threads, "seed": config.seed}
     try:
         result = benchmark(BenchConfig(artifact=after, vs=tuple(before), **options))
     except HaloError as error:
         notes.append(f"not timed: {error}")
         return None
-    labels = [_label(name, artifacts) for name in (after, *before)]
     renamed = dict(zip([engine.engine for engine in result.engines], labels, strict=True))
     return dataclasses.replace(
         result,
@@ -109,17 +128,18 @@ def _bench(config: ReportConfig, artifacts: Sequence[str], notes: list[str]) -> 
     )
 
 
-def _profiles(config: ReportConfig, artifacts: Sequence[str]) -> list[ProfileResult]:
-    """Where the time of each goes, under the same ceilings."""
+def _profiles(config: ReportConfig, artifacts: Mapping[str, str]) -> dict[str, ProfileResult]:
+    """Where the time of each artifact goes, by label, under the same ceilings."""
     from ._profiling import profile
 
     options = {"shape": config.shape, "rounds": config.rounds, "threads": config.threads, "seed": config.seed}
-    found: list[ProfileResult] = []
-    for artifact in artifacts:
-        ceilings = (found[0].peaks, found[0].notes[0]) if found else None
+    found: dict[str, ProfileResult] = {}
+    ceilings = None
+    for label, artifact in artifacts.items():
         result = profile(ProfileConfig(artifact=artifact, measure=config.measure, **options), ceilings)
         # This process's peak memory is that of all it has profiled; the benchmark's processes know each one's.
-        found.append(dataclasses.replace(result, memory=None))
+        found[label] = dataclasses.replace(result, memory=None)
+        ceilings = (result.peaks, result.notes[0])
     return found
 
 
@@ -141,37 +161,29 @@ def _validation(config: ReportConfig, artifact: str, manifest: Manifest, notes: 
     return result_of(report, manifest, ValidateConfig(artifact=artifact))
 
 
-def _placed(results: Sequence[Result], taken: bool) -> tuple[BenchResult | None, list[Side], list[Result]]:
-    """Results from files where a report has a place for them: the first benchmark, and profiles as sides."""
-    bench, sides, others = None, [], []
-    for result in results:
-        if isinstance(result, BenchResult) and bench is None and not taken:
-            bench = result
-        elif isinstance(result, ProfileResult) and len(sides) < 2:
-            label = result.model if all(side.label != result.model for side in sides) else f"{result.model} (2)"
-            sides.append(Side(label=label, model=result.model, profile=result))
-        else:
-            others.append(result)
-    return bench, sides, others
-
-
 def _title(sides: Sequence[Side], results: Sequence[Result]) -> str:
     if len(sides) == 2:
         return f"{sides[0].label} before, {sides[1].label} after"
     return sides[0].label if sides else ", ".join(dict.fromkeys(getattr(r, "model", r.kind) for r in results))
 
 
-def _label(name: str, artifacts: Sequence[str]) -> str:
-    """The artifact's own name; with its folder where both are called the same."""
-    path = Path(name).absolute()
-    same = sum(Path(other).absolute().name == path.name for other in artifacts) > 1
-    return f"{path.parent.name}/{path.name}" if same else path.name
+def _labels(named: Sequence[tuple[str, Manifest | ProfileResult]]) -> list[str]:
+    """A label of its own for each side: an artifact's name, with its folder where two are called the same, or the
+    model of a profile."""
+    paths = [Path(name).absolute() for name, _ in named]
+    labels: list[str] = []
+    for path, (_, found) in zip(paths, named):
+        label = path.name if isinstance(found, Manifest) else found.model
+        if isinstance(found, Manifest) and sum(other.name == path.name for other in paths) > 1:
+            label = f"{path.parent.name}/{path.name}"
+        labels.append(f"{label} (2)" if label in labels else label)
+    return labels
 
 
 def _said(report: object) -> str:
     """A pass's report in a line: totals of what it lists."""
     words = []
-    for key, value in _mapping(report).items():
+    for key, value in mapping(report).items():
         if isinstance(value, Mapping) and value and all(isinstance(v, int) for v in value.values()):
             words.append(f"{key}: " + ", ".join(f"{count} {name}" for name, count in value.items()))
         elif isinstance(value, (Mapping, list)):
@@ -180,23 +192,3 @@ def _said(report: object) -> str:
             words.append(f"{key} {value}")
     text = "; ".join(words) or "nothing to do"
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
-
-
-def _counts(value: object) -> dict[str, int]:
-    return {str(k): v for k, v in _mapping(value).items() if isinstance(v, int)}
-
-
-def _count(value: object) -> int:
-    return value if isinstance(value, int) else 0
-
-
-def _mib(value: object) -> float | None:
-    return value / _MIB if isinstance(value, (int, float)) and not isinstance(value, bool) else None
-
-
-def _mapping(value: object) -> Mapping[str, object]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _list(value: object) -> list[object]:
-    return list(value) if isinstance(value, (list, tuple)) else []

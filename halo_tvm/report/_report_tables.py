@@ -50,14 +50,15 @@ def operators_side_by_side(before: ProfileResult, after: ProfileResult) -> Table
     rows.append(("all kernels", str(len(before.calls)), str(len(after.calls)), f"{before.total_us:.1f}",
                  f"{after.total_us:.1f}", _ratio(before.total_us, after.total_us), "", ""))  # fmt: skip
     header = ("operator", "calls before", "after", "us before", "after", RATIO, "of the roof before", "after")
-    return Table("Operators, before and after", header, tuple(rows))
+    note = "the profiles were taken one after the other, not in turns: a small difference may be the machine's"
+    return Table("Operators, before and after", header, tuple(rows), (note,))
 
 
 def _memory(result: ReportResult) -> Table:
     """Peak memory of a run, plan and files."""
     sides = result.sides
     rows = [
-        _line("peak RSS of a run, MiB", [_peak(result, i) for i in range(len(sides))]),
+        _line("peak RSS of a run, MiB", [_peak(result, side) for side in sides]),
         _line("activations planned, MiB", [side.planned_mib for side in sides]),
         _line("activations unshared, MiB", [side.unplanned_mib for side in sides]),
         _line("params, MiB", [side.params_mib for side in sides]),
@@ -126,15 +127,12 @@ def _roof(row: Row | None) -> str:
     return f"{100 * row.work.limit_us / row.us:.0f} %" if known else "-"
 
 
-def _peak(result: ReportResult, index: int) -> float | None:
-    """Of the benchmark's process, which ran nothing else; else of the profile's."""
+def _peak(result: ReportResult, side: Side) -> float | None:
+    """Of the benchmark's process of that name, which ran nothing else; else of the profile's."""
     engines = result.bench.engines if result.bench else ()
-    # The benchmark's first engine is the artifact asked for: after, and before it before.
-    at = len(result.sides) - 1 - index
-    if at < len(engines) and engines[at].peak_rss_mib is not None:
-        return engines[at].peak_rss_mib
-    profile = result.sides[index].profile
-    return profile.memory.peak_rss_mib if profile is not None and profile.memory is not None else None
+    timed = next((e.peak_rss_mib for e in engines if e.engine == side.label), None)
+    memory = side.profile.memory if side.profile else None
+    return timed if timed is not None or memory is None else memory.peak_rss_mib
 
 
 def _retitled(table: Table, title: str) -> Table:

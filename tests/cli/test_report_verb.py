@@ -70,6 +70,43 @@ def test_results_of_other_verbs_are_rendered(made: Path, tmp_path: Path) -> None
     assert "Operators, before and after" in text and "against NumPy (float64): passed" in text
 
 
+def test_before_is_what_is_named_first(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["--rounds", "1", "--threads", "1", "--no-measure"]
+    old, new, out = str(tmp_path / "old.json"), str(made / "after.halo"), str(tmp_path / "r.json")
+    assert main(["profile", str(made / "before.halo"), *words, "--json", old]) == 0
+    for first, second, labels in ((old, new, ["mlp", "after.halo"]), (new, old, ["after.halo", "mlp"])):
+        assert main(["report", first, second, "--no-time", "-o", out]) == 0
+        result = schema.from_json(json.loads(Path(out).read_text()))
+        assert [side.label for side in result.sides] == labels
+        assert result.title == f"{labels[0]} before, {labels[1]} after"
+    assert main(["report", old, old, "-o", str(tmp_path / "both.json")]) == 0
+    assert [s.label for s in schema.from_json(json.loads((tmp_path / "both.json").read_text())).sides] == [
+        "mlp",
+        "mlp (2)",
+    ]
+    capsys.readouterr()
+    monkeypatch.setattr("halo_tvm.cli._reporting._bench", None)  # nothing is measured before the refusal
+    assert main(["report", old, new, str(made / "before.halo"), "-o", out]) == 1
+    assert "at most 2, before and after, but 3 were named: old.json, after.halo, before" in capsys.readouterr().err
+    assert main(["report", out, old, "-o", str(tmp_path / "no.md")]) == 1
+    assert "a report is rendered alone" in capsys.readouterr().err
+
+
+def test_a_manifest_s_numbers_may_be_anything(made: Path, tmp_path: Path) -> None:
+    import shutil
+
+    odd, huge = tmp_path / "odd.halo", int("9" * 400)
+    shutil.copytree(made / "after.halo", odd)
+    sizes = dict.fromkeys(("params_bytes", "library_bytes", "planned_bytes", "unplanned_bytes"), huge)
+    fuse = {"fuse": {"saved_bytes": huge, "candidates": [3]}}
+    update_manifest(odd, reports={"build": sizes, "optimise": fuse, "schedule": {"tuned": -huge}})
+    assert main(["report", str(odd), "--no-time", "-o", str(tmp_path / "r.md")]) == 0
+    assert "| params, MiB | - |" in (tmp_path / "r.md").read_text()
+    assert main(["profile", str(odd), "--rounds", "1", "--threads", "1", "--no-measure"]) == 0
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

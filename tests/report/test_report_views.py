@@ -125,6 +125,20 @@ def test_both_sides_stand_beside_each_other(view: object) -> None:
     assert "| 2 | 2 | 140.0 | 70.0 | 2.00 | 36 % | 71 % |" in rows["linear"]
 
 
+def test_memory_is_that_of_the_engine_with_the_side_s_name() -> None:
+    """A benchmark from a file knows other engines: their memory is no artifact's."""
+    sides = tuple(
+        Side(label, "model", profile=dataclasses.replace(profile("model"), memory=Memory(rss, None, None)))
+        for label, rss in (("model", 50.0), ("model (2)", 60.0))
+    )
+    text = markdown.render(ReportResult("both", HOST, sides, bench("halo_tvm", "onnxruntime")))
+    assert "| peak RSS of a run, MiB | 50.0 | 60.0 | 0.83 |" in text
+    without = tuple(dataclasses.replace(s, profile=None) for s in sides)
+    assert "| peak RSS of a run, MiB | - | - | - |" in markdown.render(
+        ReportResult("both", HOST, without, bench("halo_tvm", "onnxruntime"))
+    )
+
+
 def test_one_side_has_no_ratios() -> None:
     text = markdown.render(ONE)
     assert "before" not in text.replace("a before", "") and "| 50.0 |" in text, "its own process's memory"
