@@ -60,23 +60,29 @@ class Engine(Protocol):
 
 
 def serve(engine: Engine) -> None:
-    """Answer commands from standard input until it ends.
+    """Time and run `engine` as commands say, until there are no more."""
+    answer_all(_Worker(engine).execute)
+
+
+def answer_all(execute: Callable[[dict[str, object]], dict[str, object]]) -> None:
+    """Answer commands from standard input with what `execute` makes of them, until it ends.
 
     Standard output belongs to the protocol: what libraries print there goes to standard error.
     """
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    worker = _Worker(engine)
     for line in sys.stdin:
         message = json.loads(line)
         if message["command"] == "quit":
             return
-        _answer(replies, worker, message)
+        _answer(replies, execute, message)
 
 
-def _answer(replies: TextIO, worker: _Worker, message: dict[str, object]) -> None:
+def _answer(
+    replies: TextIO, execute: Callable[[dict[str, object]], dict[str, object]], message: dict[str, object]
+) -> None:
     try:
-        reply = {"ok": True, **worker.execute(message)}
+        reply = {"ok": True, **execute(message)}
     except MissingPackage as error:
         reply = {"ok": False, "error": str(error), "missing": True}
     except HaloError as error:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
+
+from halo_tvm.peers.statistics import relative_l2
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "compare_linear.py"
 
@@ -59,28 +62,63 @@ def test_the_layers_of_gpt2(script):
 @pytest.mark.parametrize("precision", ["fp32", "int8", "bf16"])
 def test_a_tiny_cell_is_measured_kept_and_not_measured_again(script, precision, tmp_path, monkeypatch, capsys):
     pytest.importorskip("torch")
-    monkeypatch.setattr(script, "PAUSE_S", 0.0)
-    given = [
-        "--precision", precision, "--threads", "1", "--shapes", "64x96", "--rows", "1,9", "--rounds", "2",
-        "--seconds", "0.001", "--cache", str(tmp_path / "cache"), "--json", str(tmp_path / "r.json"), "--resume",
-    ]  # fmt: skip
-    monkeypatch.setattr(script, "ceiling", lambda *_: 1.0)
+    peers = [name for name in script.PEERS[precision] if name != "torch-compile"]
+    given = [*tiny(tmp_path, precision, peers), "--json", str(tmp_path / "r.json"), "--resume"]
     script.main(given)
     cells = json.loads((tmp_path / "r.json").read_text())
-    assert [c["rows"] for c in cells] == [1, 9]
-    assert all(set(c["samples_us"]) == {"halo_tvm", *script.PEERS[precision]} for c in cells)
+    assert [c["rows"] for c in cells] == [1, 9] and {c["ceiling"] for c in cells} == {100.0}
+    assert all(set(c["samples_us"]) == {"halo_tvm", *peers} for c in cells)
     assert all(len(s) == 2 and min(s) > 0 for c in cells for s in c["samples_us"].values())
-    monkeypatch.setattr(script, "Worker", lambda *_: pytest.fail("everything is in the file"))
+    monkeypatch.setattr(script.interleaved, "workers", lambda *_: pytest.fail("everything is in the file"))
     script.main([*given, "--markdown", str(tmp_path / "r.md")])
     assert "| 64x96 | 9 |" in (tmp_path / "r.md").read_text()
     assert json.loads((tmp_path / "r.json").read_text()) == cells
 
 
+def tiny(tmp_path, precision: str, peers: list[str]) -> list[str]:
+    return [
+        "--precision", precision, "--threads", "1", "--shapes", "64x96", "--rows", "1,9", "--rounds", "2", "--seconds",
+        "0.001", "--pause", "0", "--ceiling", "100", "--cache", str(tmp_path / "cache"), "--vs", *peers,
+    ]  # fmt: skip
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler: apt-get install g++")
+def test_torch_with_frozen_weights_computes_the_same(script, tmp_path):
+    pytest.importorskip("torch")
+    from _linear_engines import joined, torch_compile, torch_eager
+
+    layers = script.parse_layers("64x96")
+    eager, compiled = (engine(tmp_path, "bf16", layers, 1) for engine in (torch_eager, torch_compile))
+    for rows in (1, 9):
+        kernels = [prepare(rows) for prepare in (eager, compiled)]
+        one, other = (kernel.result(kernel.call()) for kernel in kernels)
+        assert one.shape == joined([other]).shape == (rows * 96,) and relative_l2(one, other) < 1e-2
+
+
+def test_engines_that_compute_something_else_are_not_compared(script, tmp_path):
+    import _linear_engines
+
+    def other_weights(cache, precision, layers):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(_linear_engines, "weight", lambda i, k, n: _linear_engines.random(k, n, seed=77))
+            return _linear_engines.compile_layers(cache, precision, layers)
+
+    other_weights(tmp_path / "cache", "fp32", script.parse_layers("64x96"))
+    with pytest.raises(SystemExit, match="onnxruntime at 1: expected our result within 0.0001, found 1"):
+        script.main(tiny(tmp_path, "fp32", ["onnxruntime"]))
+
+
+def test_the_ceiling_is_measured_in_a_process_of_its_own(script, tmp_path):
+    arguments = ("--precision", "fp32", "--threads", "1", "--shapes", "64x96", "--cache", str(tmp_path))
+    with script.interleaved.workers(str(SCRIPT), ["ceiling"], 1, *arguments) as workers:
+        assert workers["ceiling"].ask("ceiling", case=8)["value"] > 0.1
+
+
 def test_prepare_compiles_again_and_measures_nothing(script, tmp_path, monkeypatch, capsys):
-    stale = tmp_path / "linear-64x96-fp32.halo"
+    stale = tmp_path / "layers-64x96-fp32.halo"
     stale.mkdir()
     seen = []
     monkeypatch.setattr(script, "compile_layers", lambda cache, p, layers: seen.append(stale.exists()) or stale)
-    monkeypatch.setattr(script, "Worker", lambda *_: pytest.fail("nothing is timed"))
+    monkeypatch.setattr(script.interleaved, "workers", lambda *_: pytest.fail("nothing is timed"))
     script.main(["--prepare", "--cache", str(tmp_path), "--shapes", "64x96"])
-    assert seen == [False] and "linear-64x96-fp32.halo" in capsys.readouterr().out
+    assert seen == [False] and "layers-64x96-fp32.halo" in capsys.readouterr().out

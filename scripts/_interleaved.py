@@ -1,0 +1,136 @@
+"""What the scripts that compare kernels share: a process per engine, turns in the benchmark's order, results compared.
+
+An engine is a function from a case (plain values) to a `Kernel`; `work` serves it in a worker. The other end starts
+workers, has them prepare a case (which compares results) and times them with `race`: a turn is a pause, one untimed
+call and calls for some milliseconds, and its sample is the median call.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+
+from halo_tvm.errors import PeerFailed
+from halo_tvm.peers._client import Peer
+from halo_tvm.peers._load import LoadMeter
+from halo_tvm.peers._protocol import answer_all
+from halo_tvm.peers.order import in_turn
+from halo_tvm.peers.statistics import relative_l2
+from halo_tvm.report._tables import DISTURBED_CORES
+
+SAMPLED = 256  # numbers of a result, evenly spaced, that engines are compared by
+PAUSE_S = 0.04  # worker pools that still spin would take cores from whoever runs next
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A case made ready: what is timed, and its result (of what the call gives) as one array."""
+
+    call: Callable[[], object]
+    result: Callable[[object], np.ndarray]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What takes a turn: a worker with one of its cases. `same`: its result has to be the first entry's."""
+
+    name: str
+    worker: Peer
+    case: object
+    same: bool = True
+
+
+def work(prepare: Callable[[object], Kernel] | None = None, **values: Callable[[object], float]) -> None:
+    """Worker: answer "prepare", "time" and "forget"; `values` are commands of its own, from a case to a number."""
+    kernels: dict[str, Kernel] = {}
+
+    def execute(message: dict[str, object]) -> dict[str, object]:
+        command, case = message["command"], message.get("case")
+        if command in values:
+            return {"value": values[str(command)](case)}
+        if command == "forget":
+            kernels.clear()
+            return {}
+        key = json.dumps(case)
+        if command == "prepare":
+            kernels[key] = prepare(case)
+            found = kernels[key].result(kernels[key].call()).reshape(-1)
+            places = np.linspace(0, found.size - 1, min(SAMPLED, found.size)).astype(int)
+            return {"sample": found[places].astype(float).tolist()}
+        return {"us": turn(kernels[key].call, float(message["seconds"]), float(message["pause_s"]))}
+
+    answer_all(execute)
+
+
+def turn(call: Callable[[], object], seconds: float, pause_s: float) -> float:
+    """The median call in microseconds."""
+    time.sleep(pause_s)
+    call()
+    times, end = [], time.perf_counter() + seconds
+    while not times or time.perf_counter() < end:
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times) * 1e6
+
+
+@contextmanager
+def workers(script: str, names: Sequence[str], threads: int, *arguments: str) -> Iterator[dict[str, Peer]]:
+    """`script --worker NAME ARGUMENTS` for each name, ended at the end."""
+    count = str(threads)
+    environment = {"OMP_NUM_THREADS": count, "TVM_NUM_THREADS": count}
+    with ExitStack() as stack:
+        yield {
+            name: stack.enter_context(Peer(name, [sys.executable, script, "--worker", name, *arguments], environment))
+            for name in names
+        }
+
+
+def prepared(entries: Sequence[Entry], limit: float) -> list[Entry]:
+    """The entries that are ready. The first is ours: its failure is raised, as is a result (relative L2 to ours) beyond
+    `limit`; others that fail are named on standard error and left out."""
+    ready, expected = [], np.zeros(0)
+    for entry in entries:
+        try:
+            found = np.array(entry.worker.ask("prepare", case=entry.case)["sample"])
+        except PeerFailed as error:
+            if not ready:
+                raise
+            print(f"left out: {error}", file=sys.stderr, flush=True)
+            continue
+        expected = expected if ready else found
+        error = relative_l2(found, expected)
+        if entry.same and not error <= limit:
+            raise SystemExit(
+                f"{entry.name} at {entry.case}: expected our result within {limit:g}, found {error:.1e} beside it: "
+                "one of the two is wrong, or compares something else"
+            )
+        ready.append(entry)
+    return ready
+
+
+def race(entries: Sequence[Entry], rounds: int, seconds: float, pause_s: float = PAUSE_S) -> dict[str, list[float]]:
+    """Microseconds by name, one sample per round, of entries that are `prepared`; workers then forget their cases."""
+    samples: dict[str, list[float]] = {entry.name: [] for entry in entries}
+    for index in range(rounds):
+        for entry in in_turn(entries, index):
+            reply = entry.worker.ask("time", case=entry.case, seconds=seconds, pause_s=pause_s)
+            samples[entry.name].append(float(reply["us"]))
+    for entry in entries:
+        entry.worker.ask("forget")
+    return samples
+
+
+def disturbance(meter: LoadMeter) -> str:
+    """A line for below the tables; empty where the machine was ours."""
+    other = meter.other_cores() or 0.0
+    if other < DISTURBED_CORES:
+        return ""
+    return f"\nDISTURBED: others kept {other:.1f} cores busy meanwhile; repeat on an idle machine before quoting.\n"
