@@ -4,9 +4,9 @@ Before -> after, in a main whose kernels write to tensors they are given
     alloc = builtin.alloc_tensor([m, 512]);  f(x, alloc)
         ->   storage = memory.alloc_storage([bytes]);  alloc = memory.alloc_tensor(storage, 0, [m, 512]);  f(x, alloc)
 Serves
-    tensors whose size is bounded, which kernels write and read and reshapes view
+    tensors whose size is bounded, which kernels write and read and reshapes, and tuples of them, view
 Leaves alone
-    results, and what anything else than a kernel or a view uses: branches, loops, tuples, calls of the runtime
+    results, and what anything else than a kernel or a view uses: branches, loops, calls of the runtime
     tensors of unbounded size: TVM's own plan, which goes through the tensors in their order, shares them
 The largest tensors choose first: an allocation is as large as the first tensor it gets. Every tensor starts where its
 allocation does, as TVM's kernels refuse an offset: places inside of one arena would save nothing more in a
@@ -78,18 +78,25 @@ def least_bytes(tensors: Sequence[Activation]) -> int:
 def _activations(func: relax.Function, mod: tvm.IRModule) -> dict[relax.Var, Activation]:
     """The tensors of `func` that the arena can hold, by the variable they are allocated to."""
     bounds = {str(k): int(v) for k, v in (func.attrs.get("tir_var_upper_bound") or {}).items()}
-    roots: dict[relax.Var, relax.Var] = {}  # a variable -> the allocation it is a view of
+    roots: dict[relax.Var, frozenset[relax.Var]] = {}  # a variable -> the allocations it is a view of
+    tuples: dict[relax.Var, relax.Tuple] = {}
     found: dict[relax.Var, Activation] = {}
     others: set[relax.Var] = set()
 
     def use(expr: relax.Expr, step: int, *, kept: bool) -> None:
         for var in relax.analysis.free_vars(expr):
-            root = roots.get(var)
-            if root is None:
-                continue
-            found[root].last = step
-            if kept:
-                others.add(root)
+            for root in roots.get(var, ()):
+                found[root].last = step
+                if kept:
+                    others.add(root)
+
+    def viewed(value: relax.Expr, name: str) -> relax.Expr | None:
+        """What `value` is another name of: a tensor, or a tuple of tensors; None for what is no view."""
+        if isinstance(value, relax.TupleGetItem) and value.tuple_value in tuples:
+            return tuples[value.tuple_value].fields[value.index]
+        if name in _VIEWS:
+            return value.args[0]
+        return value if isinstance(value, relax.Var | relax.Tuple) else None
 
     step = 0
     for block in func.body.blocks:
@@ -97,16 +104,20 @@ def _activations(func: relax.Function, mod: tvm.IRModule) -> dict[relax.Var, Act
             step += 1
             value = binding.value
             name = value.op.name if isinstance(value, relax.Call) and isinstance(value.op, ir.Op) else ""
+            source = viewed(value, name)
             if name == "relax.builtin.alloc_tensor":
                 size = _size(value, bounds)
                 if size is not None:
-                    roots[binding.var] = binding.var
+                    roots[binding.var] = frozenset([binding.var])
                     found[binding.var] = Activation(size, step, step)
-            elif isinstance(value, relax.Var) or name in _VIEWS or isinstance(binding, relax.MatchCast):
-                source = value.args[0] if name in _VIEWS else value
-                use(value, step, kept=False)
-                if isinstance(source, relax.Var) and source in roots:
-                    roots[binding.var] = roots[source]
+            elif source is not None:
+                use(source, step, kept=False)
+                roots[binding.var] = frozenset().union(
+                    *(roots.get(var, frozenset()) for var in relax.analysis.free_vars(source))
+                )
+                whole = tuples.get(source) if isinstance(source, relax.Var) else source
+                if isinstance(whole, relax.Tuple):
+                    tuples[binding.var] = whole
             else:
                 kernel = isinstance(value, relax.Call) and isinstance(value.op, ir.GlobalVar)
                 use(value, step, kept=not kernel or not isinstance(mod[value.op], tirx.PrimFunc))

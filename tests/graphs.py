@@ -34,6 +34,17 @@ def small_model(
     )
 
 
+def tied() -> ImportedModel:
+    """ids [rows] -> the products of their rows of one table [131, 32] with all of its rows."""
+
+    def body(m: ModelBuilder) -> Mapping[str, relax.Expr]:
+        table = m.weight("wte", (131, 32))
+        rows = m.op("embedding", m.inputs["ids"], table, layout="nk", n=131)
+        return {"y": m.op("linear", rows, table, layout="nk", n=131)}
+
+    return small_model((InputSpec("ids", ("rows",), "int64"),), body)
+
+
 def context_of(model: ImportedModel, target: Target | None = None, **overrides: object) -> Context:
     return Context(model.params, target or resolve("cpu"), model.ranges, model.typical, Overrides(**overrides))
 
@@ -70,4 +81,4 @@ def rules_of(mod: tvm.IRModule, target: Target) -> dict[str, int]:
     return schedule_functions(mod, target)[1]["rules"]
 
 
-__all__ = ["RULES", "context_of", "rules_of", "run_model", "run_module", "small_model"]
+__all__ = ["RULES", "context_of", "rules_of", "run_model", "run_module", "small_model", "tied"]

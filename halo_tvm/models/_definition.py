@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Generic, NoReturn, TypeVar
 
@@ -40,7 +40,9 @@ class Family(Generic[C]):
     define: Callable[[C, ModelBuilder], Mapping[str, relax.Expr]]
     huggingface_types: tuple[str, ...] = ()  # `model_type` values of config.json
     part: str = ""  # of a model that is several artifacts: `--model DIRECTORY:decoder`
+    default_part: bool = False  # the directory alone means this part
     from_huggingface: Callable[[Mapping[str, object]], C] | None = None
+    even: tuple[str, ...] = ()  # sizes of a configuration that two must divide
     prefixes: tuple[str, ...] = ("",)  # what tensor names may start with in a checkpoint
     # Where a checkpoint of tied embeddings keeps the one tensor under the head's name: the table's -> that name.
     tied: Mapping[str, str] = field(default_factory=dict)
@@ -51,7 +53,7 @@ class Family(Generic[C]):
 
     def build(self, name: str, config: C, weights: Weights, source: dict[str, object]) -> ImportedModel:
         """The model of `config` with `weights` as an `ImportedModel`; `UnsupportedModel` for impossible sizes."""
-        check(config)
+        check(config, self.even)
         interface = self.interface(config)
         builder = ModelBuilder(weights)
 
@@ -74,8 +76,11 @@ class Family(Generic[C]):
         )
 
 
-def check(config: object) -> None:
-    """`UnsupportedModel` unless the sizes of a configuration, a dataclass, are possible and fit each other."""
+def check(config: object, even: Sequence[str]) -> None:
+    """`UnsupportedModel` unless the sizes of a configuration, a dataclass, are possible and fit each other.
+
+    Those named in `even` are even numbers.
+    """
     values = {field.name: getattr(config, field.name) for field in fields(config)}
     for name, value in values.items():
         limit = _LARGEST_OF.get(name, _LARGEST)
@@ -84,8 +89,8 @@ def check(config: object) -> None:
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, float) and not (math.isfinite(number) and number > 0):
                 _refuse(f"{name} as a finite number above 0", number)
-    for whole, part in (("hidden", "heads"), ("heads", "kv_heads"), ("head_dim", None)):
-        divisor = values.get(part, 1) if part else 2  # rotary positions turn halves of a head
+    for whole, part in (("hidden", "heads"), ("heads", "kv_heads"), *((name, None) for name in even)):
+        divisor = values.get(part, 1) if part else 2
         if whole == "hidden" and "head_dim" in values:
             continue  # heads of a size of their own are projected from any width
         if whole in values and values[whole] % divisor:

@@ -120,6 +120,6 @@ def from_huggingface(config: Mapping[str, object]) -> LlamaConfig:
 
 LLAMA = Family(
     name="llama", presets={}, interface=interface, define=define, huggingface_types=("llama",),
-    tied={"model.embed_tokens.weight": "lm_head.weight"},
+    tied={"model.embed_tokens.weight": "lm_head.weight"}, even=("head_dim",),  # rotary positions turn halves of a head
     from_huggingface=from_huggingface,
 )  # fmt: skip

@@ -7,8 +7,8 @@ Counted
     operations     additions, multiplications, comparisons and calls (exp is one) on floating-point values; those on
                    integers where a block accumulates 8-bit products
     bytes          of every parameter each element once, of a table of which rows are gathered those rows only
-An operator that stands alone and can say it for symbolic sizes counts by its own `flops`: a causal attention
-does half of what its unscheduled body spells out.
+An operator that stands alone and `counts_symbols` counts by its own `flops`: a causal attention does half of what
+its unscheduled body spells out. How many keys of a cache are valid is data: a call over one counts the whole cache.
 """
 
 from __future__ import annotations
@@ -214,16 +214,18 @@ def _multiplies_bytes(value: ir.Expr) -> bool:
 
 
 def _operator_flops(func: tirx.PrimFunc, names: _Names) -> Formula | None:
-    """The operator's own count, where the function is one operator and the count can be made of symbols."""
+    """The operator's own count, where the function is one operator that counts symbolic sizes."""
     call = func.attrs.get("halo.call") if func.attrs else None
     if call is None:
         return None
     attrs: Mapping[str, object] = plain(call)  # type: ignore[assignment]
     operator = OPERATORS[str(attrs["op"])]
+    if not operator.counts_symbols:
+        return None
     inputs = [p for p in func.params if isinstance(p.ty, tirx.BufferType)][:-1]
     shapes = [tuple(int(d) if isinstance(d, tirx.IntImm) else d for d in p.ty.shape) for p in inputs]
+    flops = operator.flops(shapes, **{k: v for k, v in attrs.items() if k != "op"})
     try:
-        flops = operator.flops(shapes, **{k: v for k, v in attrs.items() if k != "op"})
         return names.formula(tvm.sym.Analyzer().simplify(flops) if isinstance(flops, ir.Expr) else int(flops))
-    except (TypeError, ValueError, AttributeError, IndexError, RuntimeError):
-        return None  # its count needs numbers (or other shapes): the body counts
+    except Unknown:
+        return None  # a size is computed of others: the body counts

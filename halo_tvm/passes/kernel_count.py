@@ -51,8 +51,7 @@ def count_kernels(mod: tvm.IRModule) -> KernelCount:
         names.append(name)
         if isinstance(callee, ir.GlobalVar) and moves_only(mod[callee]):
             copies.append(name)
-    length, times = repeated(names)
-    layers = times if length else 0
+    length, layers = repeated(names)
     return KernelCount(len(names), layers, length, len(names) - length * layers, tuple(copies))
 
 

@@ -18,24 +18,28 @@ import tvm
 from tvm import relax
 
 from ..relay_ops._operator import attrs_of, operator_of
-from ..tir_schedules._packing import pack_shape
+from ..tir_schedules._packing import GROUPS, pack_shape
 from ._pass import Context, Pass, Report, bindings, rebuild
 from ._weights import WeightEditor
 
 
 @dataclass(frozen=True)
 class Format:
-    """How a packed weight is stored: `group` rows of k lie side by side."""
+    """How a packed weight is stored."""
 
     label: str
     dtype: str
     recipe: str
-    group: int = 1
+
+    @property
+    def group(self) -> int:
+        """Rows of k that lie side by side."""
+        return GROUPS[self.dtype]
 
 
 FP32 = Format("f32", "float32", "pack")
 FORMATS = {  # by precision; int8 weights are made by the pass `quantise`, what it leaves is float32
-    "bf16": Format("bf16", "bfloat16", "pack_bf16", 2),
+    "bf16": Format("bf16", "bfloat16", "pack_bf16"),
     "fp16": Format("f16", "float16", "pack_fp16"),
 }
 

@@ -75,7 +75,8 @@ class Quantise(Pass):
         linears = [b.value for b in bindings(func) if _is(b.value, "linear")]
         self._check_globs(linears, editor)
         formats: dict[str, int] = {}
-        kept: dict[str, str] = {}
+        computed = [call for call in linears if editor.name(call.args[1]) is None]
+        kept = {str(attrs_of(call).get("layer") or call.args[1]): "its weight is computed" for call in computed}
         weights: dict[str, Weight] = {}
         for name, calls in _by_weight(linears, editor).items():
             try:

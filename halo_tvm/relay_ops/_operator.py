@@ -94,6 +94,7 @@ class Operator:
     fusible: ClassVar[bool] = True  # FuseOps may join element-wise neighbours to it
     injective: ClassVar[bool] = False  # one load per element, which TVM's analysis cannot see (a data-dependent index)
     semantic: ClassVar[bool] = False  # has `expand` and never reaches a schedule
+    counts_symbols: ClassVar[bool] = False  # `flops` takes symbolic sizes, and is better than counting the body
 
     def __init_subclass__(cls) -> None:
         if cls.name in OPERATORS:
@@ -139,7 +140,6 @@ class Operator:
     compute: ClassVar[Callable[..., te.Tensor]]
     reference: ClassVar[Callable[..., np.ndarray]]  # NumPy, at the precision of its inputs
     flops: ClassVar[Callable[..., int]]  # (shapes: list[tuple[int, ...]], **attrs)
-    bytes_moved: ClassVar[Callable[..., int]]  # least traffic: inputs read once, output written once
     cases: ClassVar[Callable[[], Sequence[Mapping[str, object]]]]  # {"args": [shape | array], "attrs": {...}}
 
     @staticmethod

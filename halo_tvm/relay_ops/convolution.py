@@ -120,13 +120,6 @@ class Convolution(Operator):
         return 2 * int(np.prod(_result(shapes, layout, strides, dilations, pads))) * int(np.prod(kernel)) * inner
 
     @staticmethod
-    def bytes_moved(
-        shapes: list[tuple[int, ...]], layout: str, strides, dilations, pads, groups: int, itemsize: int = 4
-    ) -> int:
-        result = int(np.prod(_result(shapes, layout, strides, dilations, pads)))
-        return itemsize * (sum(int(np.prod(s)) for s in shapes) + result)
-
-    @staticmethod
     def cases() -> Sequence[Mapping[str, object]]:
         plain = {"layout": "first", "strides": (1, 1), "dilations": (1, 1), "pads": (0, 0, 0, 0), "groups": 1}
         return (

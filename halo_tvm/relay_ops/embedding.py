@@ -96,23 +96,19 @@ class Embedding(Operator):
         return 0
 
     @staticmethod
-    def bytes_moved(shapes: list[tuple[int, ...]], layout: str, n: int, itemsize: int = 4) -> int:
-        table = shapes[1]
-        depth = table[0] * table[2] * (table[4] if len(table) == 5 else 1) if layout == "packed" else table[1]
-        if len(shapes) == 3:
-            return int(np.prod(shapes[0])) * (8 + 5 * depth + 4)
-        return int(np.prod(shapes[0])) * (8 + 2 * depth * itemsize)
-
-    @staticmethod
     def cases():
         def ids(*shape):
             return np.random.default_rng(0).integers(0, 131, shape)
 
+        import ml_dtypes  # a dependency of TVM
+
+        pairs = np.random.default_rng(2).standard_normal((2, 3, 6, 48, 2)).astype(ml_dtypes.bfloat16)
         signed = np.random.default_rng(1).integers(-127, 128, (2, 3, 8, 48, 4)).astype("int8")
         packed = {"layout": "packed", "n": 131}
         return (
             {"args": [ids(2, 7), (131, 24)], "attrs": {"layout": "nk", "n": 131}},
             {"args": [ids(5), (2, 3, 32, 48)], "attrs": packed},
+            {"args": [ids(5), pairs], "attrs": packed},
             {"args": [ids(3, 4), signed, np.linspace(0.01, 0.1, 131, dtype="float32")], "attrs": packed},
             {"args": [np.array([[-1, 130, 200]]), (131, 24)], "attrs": {"layout": "nk", "n": 131}},
         )

@@ -102,12 +102,6 @@ class FFN(Operator):
         return 2 * rows * sum(int(np.prod(s)) for s in shapes[1:] if len(s) == 2)
 
     @staticmethod
-    def bytes_moved(
-        shapes: list[tuple[int, ...]], activation: str, gated: bool, bias: bool, layout: str, itemsize: int = 4
-    ) -> int:
-        return itemsize * (sum(int(np.prod(s)) for s in shapes) + int(np.prod(shapes[0])))
-
-    @staticmethod
     def cases():
         plain = {"gated": False, "bias": True, "layout": "kn"}
         gated = {"activation": "silu", "gated": True, "bias": False, "layout": "nk"}

@@ -111,10 +111,6 @@ class KvAppend(Operator):
         return 0
 
     @staticmethod
-    def bytes_moved(shapes: Sequence[tuple[int, ...]], itemsize: int = 4) -> int:
-        return 2 * itemsize * int(np.prod(shapes[1])) + 4 * shapes[2][0]
-
-    @staticmethod
     def cases() -> tuple[dict[str, object], ...]:
         def lengths(*values: int) -> np.ndarray:
             return np.array(values, "int32")

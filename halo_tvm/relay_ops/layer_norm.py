@@ -98,10 +98,6 @@ class LayerNorm(Operator):
         return (8 + len(shapes) - 3) * int(np.prod(shapes[0]))
 
     @staticmethod
-    def bytes_moved(shapes: list[tuple[int, ...]], eps: float, itemsize: int = 4) -> int:
-        return itemsize * (sum(int(np.prod(s)) for s in shapes) + int(np.prod(shapes[0])))
-
-    @staticmethod
     def cases() -> Sequence[Mapping[str, object]]:
         return (
             {"args": [(1, 64), (64,), (64,)], "attrs": {"eps": 1e-5}},

@@ -4,7 +4,8 @@ Shapes
     x [..., k]   weight, by `layout`:
         "kn"      [k, n]
         "nk"      [n, k]
-        "packed"  [k/kc, ceil(n/nr), kc, nr], the last column block zero padded (params.pack_weight), or
+        "packed"  [k/kc, ceil(n/nr), kc, nr], the last column block zero padded (params.pack_weight), also in float16
+                  under x of float32 (params.pack_fp16), or
                   [k/kc, ceil(n/nr), kc/2, nr, 2] bfloat16 under x of float32, pairs along k (params.pack_bf16)
     bias [n] (optional)   ->   y [..., n]
 Computation
@@ -101,12 +102,6 @@ class Linear(Operator):
     @staticmethod
     def flops(shapes: list[tuple[int, ...]], layout: str, n: int) -> int:
         return 2 * int(np.prod(shapes[0])) * n
-
-    @staticmethod
-    def bytes_moved(shapes: list[tuple[int, ...]], layout: str, n: int, itemsize: int = 4) -> int:
-        rows = int(np.prod(shapes[0][:-1]))
-        saved = (itemsize - 2) * int(np.prod(shapes[1])) if len(shapes[1]) == 5 else 0
-        return itemsize * (sum(int(np.prod(s)) for s in shapes) + rows * n) - saved
 
     @staticmethod
     def cases():

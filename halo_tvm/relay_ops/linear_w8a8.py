@@ -105,11 +105,6 @@ class LinearW8A8(Operator):
         return 2 * int(np.prod(shapes[0])) * n
 
     @staticmethod
-    def bytes_moved(shapes: list[tuple[int, ...]], layout: str, n: int) -> int:
-        q, scale, weight, *vectors = (int(np.prod(s)) for s in shapes)
-        return q + weight + 4 * (scale + sum(vectors) + scale * n)
-
-    @staticmethod
     def cases():
         return (
             _case((5,), (1, 1, 6, 48, 4), 10, bias=False),

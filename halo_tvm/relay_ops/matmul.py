@@ -67,14 +67,6 @@ class Matmul(Operator):
         return 2 * int(np.prod(shapes[0])) * shapes[1][-2 if transpose_b else -1]
 
     @staticmethod
-    def bytes_moved(
-        shapes: list[tuple[int, ...]], transpose_a: bool = False, transpose_b: bool = False, itemsize: int = 4
-    ) -> int:
-        depth = shapes[0][-2 if transpose_a else -1]
-        out = Matmul.flops(shapes, transpose_a, transpose_b) // (2 * depth)
-        return itemsize * (sum(int(np.prod(s)) for s in shapes) + out)
-
-    @staticmethod
     def cases():
         return (
             {"args": [(5, 12), (12, 7)], "attrs": {}},

@@ -125,10 +125,6 @@ class Pooling(Operator):
         return int(np.prod(_result(shapes, attrs))) * int(np.prod(attrs["kernel"]))
 
     @staticmethod
-    def bytes_moved(shapes: list[tuple[int, ...]], itemsize: int = 4, **attrs: object) -> int:
-        return itemsize * int(np.prod(shapes[0]) + np.prod(_result(shapes, attrs)))
-
-    @staticmethod
     def cases() -> Sequence[Mapping[str, object]]:
         plain = {
             "layout": "first", "kind": "max", "kernel": (3, 2), "strides": (2, 1), "dilations": (1, 1),

@@ -74,11 +74,6 @@ class Quantize(Operator):
         return 4 * int(np.prod(shapes[0]))
 
     @staticmethod
-    def bytes_moved(shapes: list[tuple[int, ...]]) -> int:
-        elements = int(np.prod(shapes[0]))
-        return 5 * elements + 4 * elements // max(1, shapes[0][-1])
-
-    @staticmethod
     def cases():
         rng = np.random.default_rng(0)
         uneven = rng.standard_normal((3, 5, 67)).astype("float32")

@@ -40,6 +40,7 @@ class Recurrence(Operator):
 
     name = "recurrence"
     fusible = False
+    counts_symbols = True
 
     @classmethod
     def of(
@@ -104,13 +105,6 @@ class Recurrence(Operator):
         """The products with the state."""
         s, b, columns = shapes[0]
         return 2 * s * b * columns * int(attrs["hidden"])
-
-    @staticmethod
-    def bytes_moved(shapes: Sequence[tuple[int, ...]], itemsize: int = 4, **attrs: object) -> int:
-        options, _, _ = _parsed(attrs)
-        s, b, _ = shapes[0]
-        state = options.directions * b * options.hidden
-        return itemsize * (sum(int(np.prod(shape)) for shape in shapes) + state * (s + options.cell.states))
 
     @staticmethod
     def cases() -> tuple[dict[str, object], ...]:

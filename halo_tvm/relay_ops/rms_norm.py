@@ -64,9 +64,7 @@ class RMSNorm(Operator):
         depth = x.shape[-1]
         count = tirx.Cast("float32", depth)
         k = te.reduce_axis((0, depth), "k")
-        squares = te.compute(
-            x.shape[:-1], lambda *i: te.sum(f32(x[(*i, k)]) * f32(x[(*i, k)]), axis=k), name="squares"
-        )
+        squares = te.compute(x.shape[:-1], lambda *i: te.sum(f32(x[(*i, k)]) * f32(x[(*i, k)]), axis=k), name="squares")
         scale = te.compute(
             x.shape[:-1],
             lambda *i: tirx.const(1.0, "float32") / te.sqrt(squares[i] / count + tirx.const(float(eps), "float32")),
@@ -87,10 +85,6 @@ class RMSNorm(Operator):
     @staticmethod
     def flops(shapes: list[tuple[int, ...]], eps: float) -> int:
         return (4 + len(shapes) - 2) * int(np.prod(shapes[0]))
-
-    @staticmethod
-    def bytes_moved(shapes: list[tuple[int, ...]], eps: float, itemsize: int = 4) -> int:
-        return itemsize * (sum(int(np.prod(s)) for s in shapes) + int(np.prod(shapes[0])))
 
     @staticmethod
     def cases() -> Sequence[Mapping[str, object]]:

@@ -81,10 +81,6 @@ class Rotary(Operator):
         return 3 * int(np.prod(shapes[0]))
 
     @staticmethod
-    def bytes_moved(shapes: list[tuple[int, ...]], interleaved: bool, itemsize: int = 4) -> int:
-        return 2 * itemsize * int(np.prod(shapes[0]))
-
-    @staticmethod
     def lifts() -> Sequence[Lift]:
         return rotary_lifts(Rotary.call)
 

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..dimensions import itemsize_of
+
 if TYPE_CHECKING:
     from ..targets import Target
 
-# Type of the weight -> (bytes per element, rows of k that lie side by side).
-_LAYOUTS = {"float32": (4, 1), "bfloat16": (2, 2), "float16": (2, 1)}
+GROUPS = {"float32": 1, "bfloat16": 2, "float16": 1}  # type of the weight -> rows of k that lie side by side
 _MOST_CHUNKS = 16  # each chunk is one more pass over the output and one more start of the threads
 
 
 def pack_shape(k: int, n: int, target: Target, dtype: str = "float32") -> tuple[int, int]:
     """(kc, nr) of the packed weight [k/kc, ceil(n/nr), kc/group, nr (, group)] for a matrix [k, n], k in whole groups.
 
-    The group is 2 for bfloat16, else 1. float16 has twice the lanes where the target computes in it.
+    The group is that of GROUPS. float16 has twice the lanes where the target computes in it.
 
     nr is the width of the register tile: three vectors where there are 32 registers (8 x 3 sums,
     3 weights, some broadcasts), two where there are 16 (6 x 2). Narrow matrices take fewer vectors,
     so that little is padded. kc is the largest divisor of k (in few chunks) whose panel leaves a
     quarter of L2 to the rows of x that pass over it; measured in docs/kernels/gemm.md.
     """
-    itemsize, group = _LAYOUTS[dtype]
+    itemsize, group = itemsize_of(dtype), GROUPS[dtype]
     lanes = target.lanes_f32 * (2 if dtype == "float16" and target.isa.half_arithmetic else 1)
     widest = 3 if target.isa.vector_registers >= 32 else 2
     vectors = min(widest, -(-n // lanes))

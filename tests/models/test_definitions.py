@@ -13,7 +13,9 @@ from safetensors.numpy import load_file, save_file
 from halo_tvm.errors import MissingPackage, UnsupportedModel
 from halo_tvm.importers import import_model
 from halo_tvm.interpreter import evaluate
-from halo_tvm.models import PRESETS
+from halo_tvm.models import FAMILIES, PRESETS
+from halo_tvm.models._builder import RandomWeights
+from halo_tvm.models._t5 import T5Config
 
 IDS = np.random.default_rng(0).integers(0, 131, (2, 9))
 
@@ -110,6 +112,18 @@ def test_llama_equals_torch(tmp_path: Path) -> None:
     model = import_model(str(write_checkpoint(tmp_path, "llama")))
     # The rotary tables are rounded to float32 once: 6e-8 of a unit vector, through two layers.
     np.testing.assert_allclose(evaluate(model, {"input_ids": IDS})["logits"], torch_llama(model, IDS), atol=1e-6)
+
+
+def test_a_type_has_one_definition_or_parts_of_which_one_is_the_default() -> None:
+    for kind in {kind for family in FAMILIES.values() for kind in family.huggingface_types}:
+        families = [f for f in FAMILIES.values() if kind in f.huggingface_types]
+        assert len(families) == 1 or sum(f.default_part for f in families) == 1, kind
+        assert len({f.part for f in families}) == len(families)
+
+
+def test_heads_of_an_odd_size_are_refused_where_positions_turn_their_halves() -> None:
+    config = T5Config(layers=1, decoder_layers=1, hidden=30, heads=2, head_dim=15, feed_forward=32, vocabulary=19)
+    assert FAMILIES["t5"].build("t5", config, RandomWeights(0), {}).params.sources  # llama: among the refusals below
 
 
 # ------------------------------------------------------------------ refusals

@@ -176,9 +176,11 @@ def test_parts_and_what_is_none(tmp_path: Path) -> None:
     write(tmp_path / "small", "t5")
     decoder = import_model(f"{tmp_path / 'small'}:decoder")
     assert decoder.name == "small-decoder" and decoder.source["part"] == "decoder"
+    alone = import_model(str(tmp_path / "small"))
+    assert (alone.report["part"], alone.report["other_parts"]) == ("encoder", ["cross", "decoder"])
     assert CompileConfig(f"{tmp_path / 'small'}:decoder").artifact.name == "small-decoder.halo"
     assert import_original(decoder.source, tmp_path / "small").name == decoder.name
-    with pytest.raises(UsageError, match="among encoder, cross, decoder, found 'head'"):
+    with pytest.raises(UsageError, match="among cross, decoder, encoder, found 'head'"):
         import_model(f"{tmp_path / 'small'}:head")
     config = json.loads((tmp_path / "small" / "config.json").read_text())
     (tmp_path / "small" / "config.json").write_text(json.dumps({**config, "feed_forward_proj": "gated-tanh"}))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import ml_dtypes
 import numpy as np
 import pytest
-from graphs import context_of, run_module, small_model
+from graphs import context_of, run_module, small_model, tied
 from tvm import relax
 
 from halo_tvm.imported import ImportedModel, InputSpec
@@ -42,24 +42,53 @@ def test_rounds_to_nearest_even() -> None:
     assert pack_bf16(half, layout="kn", kc=2, nr=1).astype("float32").ravel().tolist() == [1.0, 1 + 2**-6]
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_weights_by_precision(precision: str) -> None:
-    """An odd k stays float32, with its reason; the result is as exact as its weights."""
-    model = two_linears(33, 64)
+STORED = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}  # the type of a weight by precision
+
+
+def compiled(model: ImportedModel, precision: str, x: np.ndarray) -> tuple[np.ndarray, dict[str, object]]:
+    """The result of `model` for its input, and the report of the pass."""
     context = replace(context_of(model, resolve("cpu")), precision=precision)
     steps = pipeline.Pipeline.of(3)
     mod, _ = steps.run(pipeline.LIFT, model.mod, context)
     mod, reports = steps.run(pipeline.OPTIMISE, mod, context)
-    report = reports["pack_weights"]
-    formats = {label.rpartition("/")[0]: count for label, count in report["formats"].items()}
-    assert formats == ({"f32/k1": 2} if precision == "fp32" else {"f32/k1": 1, "bf16/k2": 1})
-    assert [w["reason"] for w in report["wide"]] == ([] if precision == "fp32" else ["k = 33 is odd: it stays float32"])
     mod, _ = schedule_functions(mod, context.target)
+    return run_module(mod, [x], model, context.target), reports["pack_weights"]
+
+
+def rounded(weight: np.ndarray, precision: str) -> np.ndarray:
+    return weight.astype("float32").astype(ml_dtypes.bfloat16 if precision == "bf16" else STORED[precision])
+
+
+@pytest.mark.parametrize(
+    ("precision", "formats", "wide"),
+    [
+        ("fp32", {"f32/k1": 2}, []),
+        ("bf16", {"f32/k1": 1, "bf16/k2": 1}, ["k = 33 is odd: it stays float32"]),
+        ("fp16", {"f16/k1": 2}, []),
+    ],
+)
+def test_weights_by_precision(precision: str, formats: dict[str, int], wide: list[str]) -> None:
+    """An odd k stays float32 where pairs lie along it, with its reason; the result is as exact as its weights."""
+    model = two_linears(33, 64)
     x = np.random.default_rng(1).standard_normal((9, 33)).astype("float32")
-    found = run_module(mod, [x], model, context.target)
+    found, report = compiled(model, precision, x)
+    assert {label.rpartition("/")[0]: count for label, count in report["formats"].items()} == formats
+    assert [w["reason"] for w in report["wide"]] == wide
     names = [name for name in model.params.sources if name.endswith("weight")]
-    first, second = (model.params.materialise(name).astype("float64") for name in names)
-    if precision == "bf16":
-        second = second.astype("float32").astype(ml_dtypes.bfloat16).astype("float64")
+    first, second = (model.params.materialise(name) for name in names)
     first, second = (w if w.shape[0] == k else w.T for w, k in ((first, 33), (second, 64)))
-    np.testing.assert_allclose(found, x.astype("float64") @ first @ second, rtol=1e-4, atol=1e-5)
+    if not wide:
+        first = rounded(first, precision)
+    y = x.astype("float64") @ first.astype("float64") @ rounded(second, precision).astype("float64")
+    bound = 5e-3 if precision == "fp16" and resolve("cpu").isa.half_arithmetic else 1e-4
+    np.testing.assert_allclose(found, y, rtol=bound, atol=bound / 10)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_a_tied_embedding_reads_the_packed_head(precision: str) -> None:
+    model, ids = tied(), np.array([0, 130, 7, 64])
+    found, report = compiled(model, precision, ids)
+    assert sum(report["formats"].values()) == 1 and not report["kept"], "stored once"
+    table = rounded(model.params.materialise("wte"), precision).astype("float64")
+    bound = 5e-3 if precision == "fp16" and resolve("cpu").isa.half_arithmetic else 1e-4
+    np.testing.assert_allclose(found, table[ids] @ table.T, rtol=bound, atol=bound)

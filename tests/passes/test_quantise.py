@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import pytest
-from graphs import context_of, run_module, small_model
+from graphs import context_of, run_module, small_model, tied
 from tvm import relax
 
 from halo_tvm.errors import UsageError
@@ -92,13 +92,15 @@ def test_a_weight_read_in_two_layouts_stays() -> None:
     assert report["kept"] == [{"weight": "w", "reason": "its linears read it in the layouts kn, nk"}]
 
 
-def tied() -> ImportedModel:
+def test_a_computed_weight_stays() -> None:
     def body(m: ModelBuilder) -> Mapping[str, relax.Expr]:
-        w = m.weight("wte", (131, 32))
-        rows = m.op("embedding", m.inputs["ids"], w, layout="nk", n=131)
-        return {"y": m.op("linear", rows, w, layout="nk", n=131)}
+        m.layer = "h.0"
+        total = m.emit(relax.op.add(m.weight("w", (32, 8)), m.weight("v", (32, 8))))
+        return {"y": m.op("linear", m.inputs["x"], total, layout="kn", n=8)}
 
-    return small_model((InputSpec("ids", ("rows",), "int64"),), body)
+    func, report = quantised(small_model(X, body))
+    assert count_calls(func)["halo.linear"] == 1
+    assert report["kept"] == [{"weight": "h.0", "reason": "its weight is computed"}]
 
 
 @pytest.mark.parametrize(("table", "stored"), [("int8", False), ("fp32", True)])

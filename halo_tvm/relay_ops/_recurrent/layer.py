@@ -44,10 +44,3 @@ class Layer:
         options = cls.options(attrs)
         s, b, i = shapes[0]
         return 2 * s * b * options.directions * options.rows * (i + options.hidden)
-
-    @classmethod
-    def bytes_moved(cls, shapes: Sequence[tuple[int, ...]], itemsize: int = 4, **attrs: object) -> int:
-        options = cls.options(attrs)
-        s, b, _ = shapes[0]
-        state = options.directions * b * options.hidden
-        return itemsize * (sum(int(np.prod(shape)) for shape in shapes) + state * (s + options.cell.states))

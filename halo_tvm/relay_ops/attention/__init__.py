@@ -47,11 +47,11 @@ class Attention(Operator):
 
     name = "attention"
     fusible = False
+    counts_symbols = True
 
     compute: ClassVar = staticmethod(mathematics.compute)
     reference: ClassVar = staticmethod(mathematics.reference)
     flops: ClassVar = staticmethod(mathematics.flops)
-    bytes_moved: ClassVar = staticmethod(mathematics.bytes_moved)
     cases: ClassVar = staticmethod(cases.cases)
 
     @staticmethod

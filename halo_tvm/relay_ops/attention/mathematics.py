@@ -205,10 +205,3 @@ def flops(
         return 4 * b * num_heads * head_dim * pairs
     pairs = int(visible(np.arange(s)[:, None], np.arange(t), t - s, causal, window).sum())
     return 4 * b * num_heads * head_dim * pairs
-
-
-def bytes_moved(
-    shapes: list[tuple[int, ...]], *, num_heads: int, head_dim: int, itemsize: int = 4, **_other: object
-) -> int:
-    b, s = shapes[0][:2]
-    return itemsize * (sum(int(np.prod(shape)) for shape in shapes) + b * s * num_heads * head_dim)
