@@ -11,7 +11,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -82,13 +82,14 @@ def turn(call: Callable[[], object], seconds: float, pause_s: float) -> float:
 
 
 @contextmanager
-def workers(script: str, names: Sequence[str], threads: int, *arguments: str) -> Iterator[dict[str, Peer]]:
+def workers(
+    script: str, names: Sequence[str], threads: int, *arguments: str, environment: Mapping[str, str] | None = None
+) -> Iterator[dict[str, Peer]]:
     """`script --worker NAME ARGUMENTS` for each name, ended at the end."""
-    count = str(threads)
-    environment = {"OMP_NUM_THREADS": count, "TVM_NUM_THREADS": count}
+    variables = {"OMP_NUM_THREADS": str(threads), "TVM_NUM_THREADS": str(threads), **(environment or {})}
     with ExitStack() as stack:
         yield {
-            name: stack.enter_context(Peer(name, [sys.executable, script, "--worker", name, *arguments], environment))
+            name: stack.enter_context(Peer(name, [sys.executable, script, "--worker", name, *arguments], variables))
             for name in names
         }
 

@@ -3,11 +3,10 @@
     python scripts/compare_attention.py --mode prefill --threads 1,2
     python scripts/compare_attention.py --mode decode --threads 1,2
 
-Prints a Markdown table. A turn starts after a pause, because worker pools that still spin would take cores from
-whoever runs next. A number is the median over the rounds of each turn's fastest call, in microseconds; the range
-behind a ratio is that of the paired rounds (10th to 90th percentile). Decode has one query and keeps its keys in
-caches [b, t, h_kv, d]; torch has them as [b, h_kv, t, d], the layout it is fastest with. `read` is a kernel of ours
-that only reads the same two tensors, in a turn of the same rounds.
+Prints a Markdown table: medians in microseconds (`_interleaved.py`), ratios paired by round with their 90 % intervals.
+Decode has one query and keeps its keys in caches [b, t, h_kv, d]; torch has them as [b, h_kv, t, d], the layout it is
+fastest with. `read` is a kernel of ours that only reads the same two tensors, in a turn of the same rounds. --decision
+takes fields of a schedule's decision as JSON, e.g. '{"block_k": 128}', in place of the rule's own choice.
 """
 
 from __future__ import annotations
@@ -16,15 +15,26 @@ import argparse
 import dataclasses
 import json
 import os
-import subprocess
+import statistics
 import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
-PAUSE_S = 0.05
+ROOT = Path(__file__).resolve().parents[1]
+for _folder in (ROOT, ROOT / "scripts"):
+    if str(_folder) not in sys.path:
+        sys.path.insert(0, str(_folder))
+
+import _interleaved as interleaved  # noqa: E402 - the checkout comes first
+from _interleaved import Kernel  # noqa: E402
+
+from halo_tvm.peers._load import LoadMeter  # noqa: E402
+from halo_tvm.peers.statistics import paired_interval  # noqa: E402
+
 D = 64
+ERROR = 1e-4  # relative L2 between engines
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,8 +97,8 @@ def decode_cases(lengths: list[int]) -> list[Case]:
     ]
 
 
-def halo(case: Case) -> Callable[[], object]:
-    """Compiled as a model with symbolic lengths is; decode knows that there is one query."""
+def halo(case: Case, changes: Mapping[str, object]) -> Kernel:
+    """Compiled as a model with symbolic lengths is; decode knows that there is one query. `changes`: to the decision."""
     import tvm
     from tvm import relax, tirx
 
@@ -114,18 +124,18 @@ def halo(case: Case) -> Callable[[], object]:
         builder.emit_func_output(builder.emit(call))
     mod = relax.transform.LegalizeOps()(builder.get())
     (func,) = (f for f in mod.functions.values() if isinstance(f, tirx.PrimFunc))
-    target = resolve("cpu")
+    target = resolve("cpu", cores=int(os.environ["TVM_NUM_THREADS"]))
     choice = rule_for(func, target)
-    decision = dataclasses.replace(choice.decision, **json.loads(os.environ.get("HALO_DECISION", "{}")))
+    decision = dataclasses.replace(choice.decision, **changes)
     func = scheduled_by(choice.rule, func, target, decision).with_attr("global_symbol", "main")
     with tvm.transform.PassContext(config={"s_tir.LoopPartition": {"partition_const_loop": True}}):
         run = tvm.compile(tvm.IRModule({"main": func}), target=target.tvm)["main"]
     tensors = [tvm.runtime.tensor(x) for x in arrays.values()]
     out = tvm.runtime.empty(arrays["q"].shape, "float32")
-    return lambda: run(*tensors, out)
+    return Kernel(lambda: run(*tensors, out), lambda _: out.numpy())
 
 
-def torch_sdpa(case: Case) -> Callable[[], object]:
+def torch_sdpa(case: Case, changes: Mapping[str, object]) -> Kernel:
     import torch
 
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
@@ -145,7 +155,10 @@ def torch_sdpa(case: Case) -> Callable[[], object]:
     causal = case.causal and mask is None and not case.decode  # one query sees every key
     attend = torch.nn.functional.scaled_dot_product_attention
     grouped = case.h != case.h_kv
-    return lambda: attend(q, k, v, attn_mask=mask, is_causal=causal, enable_gqa=grouped)
+    return Kernel(
+        lambda: attend(q, k, v, attn_mask=mask, is_causal=causal, enable_gqa=grouped),
+        lambda out: out.transpose(1, 2).numpy(),
+    )
 
 
 _READ = """
@@ -175,87 +188,58 @@ def main(p_k: T.handle, p_v: T.handle, p_out: T.handle):
 """
 
 
-def read(case: Case) -> Callable[[], object]:
+def read(case: Case, changes: Mapping[str, object]) -> Kernel:
     import tvm
     from tvm.script import tirx as script_tirx
 
     from halo_tvm.targets import resolve
 
     func = tvm.script.from_source(_READ, extra_vars={"T": script_tirx})
-    run = tvm.compile(tvm.IRModule({"main": func}), target=resolve("cpu").tvm)["main"]
+    run = tvm.compile(
+        tvm.IRModule({"main": func}), target=resolve("cpu", cores=int(os.environ["TVM_NUM_THREADS"])).tvm
+    )["main"]
     arrays = case.arrays()
     k, v = (tvm.runtime.tensor(arrays[n].reshape(-1)) for n in ("k", "v"))
     out = tvm.runtime.empty((64, 16), "float32")
-    return lambda: run(k, v, out)
+    return Kernel(lambda: run(k, v, out), lambda _: out.numpy())
 
 
 ENGINES = {"halo_tvm": halo, "torch": torch_sdpa, "read": read}
 
 
-def work(engine: str) -> None:
-    """Worker: reads {"case", "seconds"} lines, answers with the fastest call of the turn in seconds."""
-    calls: dict[str, Callable[[], object]] = {}
-    sys.stdout.write("ready\n")
-    sys.stdout.flush()
-    for line in sys.stdin:
-        request = json.loads(line)
-        key = json.dumps(request["case"])
-        if key not in calls:
-            calls.clear()
-            calls[key] = ENGINES[engine](Case(**request["case"]))
-        call = calls[key]
-        time.sleep(PAUSE_S)
-        call()
-        best, end = float("inf"), time.perf_counter() + request["seconds"]
-        while best == float("inf") or time.perf_counter() < end:
-            start = time.perf_counter()
-            call()
-            best = min(best, time.perf_counter() - start)
-        sys.stdout.write(f"{best}\n")
-        sys.stdout.flush()
+def compare(cases: Sequence[Case], engines: Sequence[str], threads: int, options: argparse.Namespace) -> None:
+    arguments = ("--decision", options.decision)
+    with interleaved.workers(__file__, engines, threads, *arguments) as workers:
+        for case in cases:
+            entries = [
+                interleaved.Entry(name, worker, dataclasses.asdict(case), same=name != "read")
+                for name, worker in workers.items()
+            ]
+            entries = interleaved.prepared(entries, ERROR)
+            print(row(case, threads, interleaved.race(entries, options.rounds, options.seconds)), flush=True)
 
 
-def compare(cases: list[Case], engines: list[str], threads: int, rounds: int, seconds: float) -> None:
-    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "TVM_NUM_THREADS": str(threads)}
-    workers = {
-        engine: subprocess.Popen(
-            [sys.executable, __file__, "--worker", engine],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment,
-        )
-        for engine in engines
-    }  # fmt: skip
-    for worker in workers.values():
-        assert worker.stdout.readline() == "ready\n", "a worker did not start"
-    for case in cases:
-        times: dict[str, list[float]] = {engine: [] for engine in engines}
-        for turn in range(rounds + 1):
-            for engine, worker in workers.items():
-                request = {"case": dataclasses.asdict(case), "seconds": seconds if turn else 0.0}
-                worker.stdin.write(json.dumps(request) + "\n")
-                worker.stdin.flush()
-                answer = worker.stdout.readline()
-                assert answer, f"{engine} ended at {case}"
-                if turn:  # the first turn compiles
-                    times[engine].append(float(answer) * 1e6)
-        print(row(case, threads, {engine: np.array(t) for engine, t in times.items()}), flush=True)
-    for worker in workers.values():
-        worker.stdin.close()
-        worker.wait()
-
-
-def row(case: Case, threads: int, us: Mapping[str, np.ndarray]) -> str:
-    ours, ratios = float(np.median(us["halo_tvm"])), us["torch"] / us["halo_tvm"]
-    low, high = np.percentile(ratios, [10, 90])
-    cells = [threads, case.name, case.t, f"{ours:.0f}", f"{np.median(us['torch']):.0f}"]
-    cells += [f"{np.median(ratios):.2f} ({low:.2f} to {high:.2f})"]
-    if "read" in us:
-        cells += [f"{case.bytes / ours / 1e3:.1f}", f"{np.median(us['read'] / us['halo_tvm']):.2f}"]
+def row(case: Case, threads: int, us: Mapping[str, list[float]]) -> str:
+    """A line of the table. An engine that did not run has no numbers."""
+    ours = us["halo_tvm"]
+    middle = {name: statistics.median(samples) for name, samples in us.items()}
+    cells = [threads, case.name, case.t, f"{middle['halo_tvm']:.0f}"]
+    if "torch" in us:
+        ratio = paired_interval(ours, us["torch"], 0.90)
+        cells += [f"{middle['torch']:.0f}", f"{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"]
     else:
-        cells += [f"{4e-3 * D * case.pairs / ours:.0f}"]
+        cells += ["-", "-"]
+    if "read" in us:
+        cells += [
+            f"{case.bytes / middle['halo_tvm'] / 1e3:.1f}",
+            f"{paired_interval(ours, us['read'], 0.90).value:.2f}",
+        ]
+    else:
+        cells += [f"{4e-3 * D * case.pairs / middle['halo_tvm']:.0f}"]
     return "| " + " | ".join(map(str, cells)) + " |"
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--mode", choices=("prefill", "decode"), default="prefill")
     parser.add_argument("--threads", default="1,2")
@@ -263,10 +247,12 @@ def main() -> None:
     parser.add_argument("--only", help="cases of this name")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=0.03, help="per turn")
+    parser.add_argument("--decision", default="{}", metavar="JSON", help="fields of a decision to change")
     parser.add_argument("--worker", choices=ENGINES, help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if options.worker:
-        work(options.worker)
+        engine, changes = ENGINES[options.worker], json.loads(options.decision)
+        interleaved.work(lambda case: engine(Case(**case), changes))
         return
     decode = options.mode == "decode"
     standard = [128 << i for i in range(7)] if decode else [512, 1024, 2048]
@@ -276,9 +262,10 @@ def main() -> None:
     last = ["GB/s", "of a read kernel"] if decode else ["GFLOP/s"]
     head = ["threads", "case", "keys", "halo_tvm us", "torch us", "torch / halo_tvm", *last]
     print("| " + " | ".join(head) + " |\n|" + "---|" * len(head))
+    meter = LoadMeter()
     for threads in options.threads.split(","):
-        compare(cases, ["halo_tvm", "torch", *(["read"] if decode else [])], int(threads), options.rounds,
-                options.seconds)  # fmt: skip
+        compare(cases, ["halo_tvm", "torch", *(["read"] if decode else [])], int(threads), options)
+    print(interleaved.disturbance(meter), end="")
 
 
 if __name__ == "__main__":

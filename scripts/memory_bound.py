@@ -6,6 +6,8 @@
 
 "memory" is a plain kernel that reads and writes as many bytes in the same process, threads and turns: its time per ours
 is the share of memory speed. Kernels that compute much per element (exp, erf) are not bound by memory out of a cache.
+All engines write into memory that exists: torch's operators into a result given (`out`), and where torch has no such
+operator (its norms), its allocator keeps the pages of the call before.
 """
 
 from __future__ import annotations
@@ -14,16 +16,24 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+ROOT = Path(__file__).resolve().parents[1]
+for _folder in (ROOT, ROOT / "scripts"):
+    if str(_folder) not in sys.path:
+        sys.path.insert(0, str(_folder))
+
+import _interleaved as interleaved  # noqa: E402 - the checkout comes first
+from _interleaved import Kernel  # noqa: E402
+
+from halo_tvm.peers._load import LoadMeter  # noqa: E402
 
 if TYPE_CHECKING:
+    import torch
+
     from halo_tvm.targets import Target
 
 CASES: dict[str, tuple[tuple[int, ...], ...]] = {
@@ -56,15 +66,21 @@ CASES: dict[str, tuple[tuple[int, ...], ...]] = {
     "transpose 128x12x64": ((128, 12, 64),),
     "transpose_bias 768x3072": ((768, 3072), (768,)),
 }
-DOCS = Path(__file__).resolve().parents[1] / "docs" / "kernels" / "memory_bound.md"
+DOCS = ROOT / "docs" / "kernels" / "memory_bound.md"
 BEGIN, END = "<!-- measured: written by scripts/memory_bound.py -->", "<!-- end of measured -->"
 MEMORY = "memory:"  # before a case: the plain kernel of its size
 REDUCING = ("norm", "softmax", "sum", "mean")
-PAUSE_S, TURN_S = 0.03, 0.05  # spinning workers of the other engine must be asleep
+TURN_S = 0.05
+ERROR = 1e-4  # relative L2 between engines
+ENVIRONMENT = {
+    "TVM_BIND_THREADS": "0",
+    # glibc gives large results back to the system, and takes fresh pages in the next call, unless told otherwise.
+    "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(8 << 30),
+}  # fmt: skip
 
 
-def halo_engine() -> Callable[[str], tuple[Callable[[], object], object]]:
-    """Our kernels by case name: a function to call, and its result for comparison."""
+def halo_engine() -> Callable[[str], Kernel]:
+    """Our kernels by case name."""
     import numpy as np
     import tvm
     from tvm import relax, tirx
@@ -96,7 +112,7 @@ def halo_engine() -> Callable[[str], tuple[Callable[[], object], object]]:
         "transpose": lambda x: op.permute_dims(x, (1, 0) if x.ty.ndim == 2 else (1, 0, 2)),
     }
 
-    def prepare(name: str) -> tuple[Callable[[], object], object]:
+    def prepare(name: str) -> Kernel:
         if name.startswith(MEMORY):
             return memory_kernel(name.removeprefix(MEMORY), target)
         builder, shapes = relax.BlockBuilder(), CASES[name]
@@ -118,12 +134,12 @@ def halo_engine() -> Callable[[str], tuple[Callable[[], object], object]]:
         arrays = [tvm.runtime.tensor(given[param.name]) for param in func.params[:-1]]
         shape = [int(d) for d in func.params[-1].shape]
         result = tvm.runtime.tensor(np.zeros(shape, "float32"))
-        return lambda: kernel(*arrays, result), result
+        return Kernel(lambda: kernel(*arrays, result), lambda _: result.numpy())
 
     return prepare
 
 
-def memory_kernel(name: str, target: Target) -> tuple[Callable[[], object], object]:
+def memory_kernel(name: str, target: Target) -> Kernel:
     """Reads the case's inputs once as streams, adds them, and writes as many elements as its result has."""
     import numpy as np
     import tvm
@@ -156,48 +172,53 @@ def memory_kernel(name: str, target: Target) -> tuple[Callable[[], object], obje
     kernel = tvm.compile(tvm.IRModule({"main": main}), target=target.tvm)["main"]
     x = tvm.runtime.tensor(np.ones((streams, parts, length), "float32"))
     y = tvm.runtime.tensor(np.zeros((parts, written), "float32"))
-    return lambda: kernel(x, y), y
+    return Kernel(lambda: kernel(x, y), lambda _: y.numpy())
 
 
-def torch_engine() -> Callable[[str], tuple[Callable[[], object], object]]:
-    """torch's kernels by case name, writing into memory that exists already where torch can."""
+def torch_engine() -> Callable[[str], Kernel]:
+    """torch's kernels by case name."""
     import torch
 
     torch.set_num_threads(int(os.environ["TVM_NUM_THREADS"]))
     torch.set_grad_enabled(False)
-    f = torch.nn.functional
+    f, aten = torch.nn.functional, torch.ops.aten
 
-    def prepare(name: str) -> tuple[Callable[[], object], object]:
+    def prepare(name: str) -> Kernel:
         kind, arrays = name.split()[0], [torch.from_numpy(x) for x in inputs(name)]
         x = arrays[0]
-        out = torch.empty_like(x) if not kind.startswith("transpose") else torch.empty(x.transpose(0, 1).shape)
+        shape = x.shape[:-1] if kind in ("sum", "mean") else x.shape
+        out = torch.empty(x.transpose(0, 1).shape if kind.startswith("transpose") else shape)
+        between = torch.empty_like(x)
         calls = {
-            "layer_norm": lambda: f.layer_norm(x, x.shape[-1:], *arrays[1:], eps=1e-5),
+            "layer_norm": lambda: f.layer_norm(x, x.shape[-1:], *arrays[1:], eps=1e-5),  # its out variant copies
             "rms_norm": lambda: f.rms_norm(x, x.shape[-1:], *arrays[1:], eps=1e-5),
-            "softmax": lambda: torch.softmax(x, -1),
-            "gelu": lambda: f.gelu(x),
-            "gelu_tanh": lambda: f.gelu(x, approximate="tanh"),
+            "softmax": lambda: torch.softmax(x, -1, out=out),
+            "gelu": lambda: aten.gelu.out(x, out=out),
+            "gelu_tanh": lambda: aten.gelu.out(x, approximate="tanh", out=out),
             "add": lambda: torch.add(*arrays, out=out),
-            "silu_mul": lambda: torch.mul(f.silu(x), arrays[1], out=out),
-            "rotary": lambda: torch_rotary(*arrays),
-            "sum": lambda: x.sum(-1),
-            "mean": lambda: x.mean(-1),
-            "transpose_bias": lambda: out.copy_((x + arrays[1][:, None]).transpose(0, 1)),
+            "silu_mul": lambda: aten.silu.out(x, out=out).mul_(arrays[1]),
+            "rotary": lambda: torch_rotary(*arrays, out),
+            "sum": lambda: torch.sum(x, -1, out=out),
+            "mean": lambda: torch.mean(x, -1, out=out),
+            "transpose_bias": lambda: out.copy_(torch.add(x, arrays[1][:, None], out=between).transpose(0, 1)),
             "transpose": lambda: out.copy_(x.transpose(0, 1)),
         }
-        call = calls.get(kind, lambda: getattr(torch, kind)(x, out=out))
-        return call, call()
+        return Kernel(calls.get(kind, lambda: getattr(torch, kind)(x, out=out)), lambda found: found.numpy())
 
     return prepare
 
 
-def torch_rotary(x: object, positions: object, cos: object, sin: object) -> object:
-    """Half-split rotary positions; x [b, s, h, d], tables [p, d / 2]."""
+def torch_rotary(
+    x: torch.Tensor, positions: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, out: torch.Tensor
+) -> torch.Tensor:
+    """Half-split rotary positions; x and out [b, s, h, d], tables [p, d / 2]."""
     import torch
 
-    first, second = x.chunk(2, -1)
+    (first, second), (out_first, out_second) = x.chunk(2, -1), out.chunk(2, -1)
     c, s = cos[positions][:, None], sin[positions][:, None]
-    return torch.cat((first * c - second * s, second * c + first * s), -1)
+    torch.mul(first, c, out=out_first).addcmul_(second, s, value=-1)
+    torch.mul(second, c, out=out_second).addcmul_(first, s)
+    return out
 
 
 def inputs(name: str) -> list:
@@ -211,76 +232,30 @@ def inputs(name: str) -> list:
     return [np.abs(x) + 1e-3 for x in arrays] if name.startswith("log") else arrays
 
 
-def serve(engine: str) -> None:
-    """Answer one JSON line per line of standard input: the median seconds of one turn of a case."""
-    prepare = {"halo": halo_engine, "torch": torch_engine}[engine]()
-    ready: dict[str, Callable[[], object]] = {}
-    for line in sys.stdin:
-        name = line.strip()
-        if name not in ready:
-            call, result = prepare(name)
-            call()
-            ready[name] = call
-            array = result.numpy()
-            sys.stdout.write(json.dumps([float(abs(array).sum(dtype="float64")), float(array.reshape(-1)[7])]) + "\n")
-        else:
-            samples, stop = [], time.perf_counter() + TURN_S
-            while time.perf_counter() < stop:
-                start = time.perf_counter()
-                ready[name]()
-                samples.append(time.perf_counter() - start)
-            sys.stdout.write(json.dumps(statistics.median(samples)) + "\n")
-        sys.stdout.flush()
-
-
 def measured(threads: int, rounds: int, only: str) -> list[dict[str, object]]:
     """One row per case: medians of all turns in microseconds, and the quietest turn of each kernel."""
-    count = str(threads)
-    env = os.environ | {"TVM_NUM_THREADS": count, "OMP_NUM_THREADS": count, "TVM_BIND_THREADS": "0"}
-    env["PYTHONPATH"] = str(Path(__file__).resolve().parents[1])
-    engines = {
-        name: subprocess.Popen(
-            [sys.executable, __file__, "--serve", name],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env=env,
-        )
-        for name in ("halo", "torch")
-    }
-
-    def ask(engine: str, name: str) -> object:
-        process = engines[engine]
-        process.stdin.write(name + "\n")
-        process.stdin.flush()
-        return json.loads(process.stdout.readline())
-
     rows = []
-    for name in CASES:
-        if only not in name:
-            continue
-        ours, theirs = ask("halo", name), ask("torch", name)
-        ask("halo", MEMORY + name)
-        same = all(abs(a - b) <= 1e-4 * (1 + abs(b)) for a, b in zip(ours, theirs))
-        assert same, f"{name}: results differ, {ours} and {theirs}"
-        turns = {"halo": ("halo", name), "memory": ("halo", MEMORY + name), "torch": ("torch", name)}
-        times: dict[str, list[float]] = {key: [] for key in turns}
-        for _ in range(rounds):
-            for key, (engine, case) in turns.items():
-                time.sleep(PAUSE_S if engine == "torch" else 0.0)
-                times[key].append(ask(engine, case) * 1e6)
-                time.sleep(PAUSE_S if engine == "torch" else 0.0)
-        row: dict[str, object] = {"case": name, "threads": threads}
-        for key, samples in times.items():
-            row |= {f"{key}_us": statistics.median(samples), f"{key}_quietest_us": min(samples)}
-        row["of_memory"] = statistics.median(m / h for m, h in zip(times["memory"], times["halo"]))
-        row["torch_ratio"] = statistics.median(t / h for t, h in zip(times["torch"], times["halo"]))
-        rows.append(row)
-        sys.stderr.write(f"T{threads} {line_of(row)}\n")
-    for process in engines.values():
-        process.stdin.close()
-        process.wait()
+    with interleaved.workers(__file__, tuple(ENGINES), threads, environment=ENVIRONMENT) as workers:
+        for name in (name for name in CASES if only in name):
+            entries = [
+                interleaved.Entry("halo", workers["halo"], name),
+                interleaved.Entry("memory", workers["halo"], MEMORY + name, same=False),
+                interleaved.Entry("torch", workers["torch"], name),
+            ]
+            ready = interleaved.prepared(entries, ERROR)
+            assert ready == entries, f"{name}: see what was left out"
+            times = interleaved.race(ready, rounds, TURN_S)
+            row: dict[str, object] = {"case": name, "threads": threads}
+            for key, samples in times.items():
+                row |= {f"{key}_us": statistics.median(samples), f"{key}_quietest_us": min(samples)}
+            row["of_memory"] = statistics.median(m / h for m, h in zip(times["memory"], times["halo"]))
+            row["torch_ratio"] = statistics.median(t / h for t, h in zip(times["torch"], times["halo"]))
+            rows.append(row)
+            sys.stderr.write(f"T{threads} {line_of(row)}\n")
     return rows
+
+
+ENGINES = {"halo": halo_engine, "torch": torch_engine}
 
 
 def line_of(row: dict[str, object]) -> str:
@@ -318,23 +293,25 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--markdown", type=Path)
     parser.add_argument("--docs", action="store_true", help="write the tables into docs/kernels/memory_bound.md")
-    parser.add_argument("--serve", choices=["halo", "torch"], help=argparse.SUPPRESS)
+    parser.add_argument("--worker", choices=ENGINES, help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
-    if options.serve:
-        serve(options.serve)
+    if options.worker:
+        interleaved.work(ENGINES[options.worker]())
         return
+    meter = LoadMeter()
     rows = [row for n in options.threads.split(",") for row in measured(int(n), options.rounds, options.only)]
-    sys.stdout.write(table(rows))
+    text = table(rows) + interleaved.disturbance(meter)
+    sys.stdout.write(text)
     if options.json:
         options.json.write_text(json.dumps({"schema": 1, "rows": rows}, indent=1) + "\n", encoding="utf-8")
     if options.docs:
-        text = DOCS.read_text(encoding="utf-8")
-        start, end = text.index(BEGIN) + len(BEGIN), text.index(END)
+        page = DOCS.read_text(encoding="utf-8")
+        start, end = page.index(BEGIN) + len(BEGIN), page.index(END)
         host = describe_host()
         words = f"{host.cpu}; {host.cores} cores; {', '.join(host.isa)}; torch {host.packages.get('torch', '')}."
-        DOCS.write_text(f"{text[:start]}\n{words}\n\n{table(rows)}{text[end:]}", encoding="utf-8")
+        DOCS.write_text(f"{page[:start]}\n{words}\n\n{text}{page[end:]}", encoding="utf-8")
     if options.markdown:
-        options.markdown.write_text(table(rows), encoding="utf-8")
+        options.markdown.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
