@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ._table import Table, number
+from ._table import Table, number, percent, quotient
 from .profiles import total_work
 from .schema import Peaks, ProfileResult, Work
 
@@ -69,7 +69,7 @@ def run_lines(result: ProfileResult) -> tuple[str, ...]:
         over = result.run_us - result.total_us
         text = f"whole run {result.run_us / 1e3:.3f} ms, kernels {result.total_us / 1e3:.3f} ms, "
         text += (
-            f"launches, virtual machine and clock {over:.0f} us ({100 * over / result.run_us:.1f} %)"
+            f"launches, virtual machine and clock {over:.0f} us ({percent(over, result.run_us)})"
             if over >= 0
             else "the difference is within the spread of the runs"
         )
@@ -87,27 +87,25 @@ def run_lines(result: ProfileResult) -> tuple[str, ...]:
         if limits and all(limit is not None for limit in limits):
             least = sum(limits)  # type: ignore[arg-type]
             lines.append(f"under these ceilings the kernels need at least {least / 1e3:.3f} ms: "
-                         f"{100 * least / result.total_us:.0f} % of the roof in all")  # fmt: skip
+                         f"{percent(least, result.total_us, '.0f')} of the roof in all")  # fmt: skip
     return tuple(lines)
 
 
 def work_cells(work: Work, us: float) -> tuple[str, ...]:
     """MB, MFLOP, GB/s, GFLOP/s, fraction of the roof and what sets it."""
     flops = None if work.flops is None or work.integer_ops is None else work.flops + work.integer_ops
-    rate = None if flops is None or us <= 0 else flops / us / 1e3
-    moved = None if work.bytes is None or us <= 0 else work.bytes / us / 1e3
-    share = "-" if work.limit_us is None or us <= 0 else f"{100 * work.limit_us / us:.0f} %"
     return (
         number(None if work.bytes is None else work.bytes / 1e6, ".3f"),
         number(None if flops is None else flops / 1e6, ".2f"),
-        number(moved, ".1f"), number(rate, ".1f"), share, work.bound or "-",
+        number(quotient(work.bytes, 1e3 * us), ".1f"), number(quotient(flops, 1e3 * us), ".1f"),
+        percent(work.limit_us, us, ".0f"), work.bound or "-",
     )  # fmt: skip
 
 
 def _cells(row: Row, total_us: float) -> tuple[str, ...]:
-    share = 100 * row.us / total_us if total_us else 0.0
+    each = number(quotient(row.us, row.calls), ".1f")
     return (
-        row.name, row.detail, str(row.calls), f"{row.us / row.calls:.1f}", f"{row.us:.1f}", f"{share:.1f} %",
+        row.name, row.detail, str(row.calls), each, f"{row.us:.1f}", percent(row.us, total_us),
         *work_cells(row.work, row.us),
     )  # fmt: skip
 

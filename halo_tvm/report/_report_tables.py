@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from ._profile_tables import Row, profile_tables, rows_of
-from ._table import Table, number
+from ._table import Table, number, percent, quotient
 from .schema import ProfileResult, ReportResult, Side
 
 RATIO = "before / after"
@@ -119,12 +119,11 @@ def _line(name: str, values: Sequence[float | None], form: str = ".1f") -> tuple
 
 
 def _ratio(before: float | None, after: float | None) -> str:
-    return f"{before / after:.2f}" if before and after else "-"
+    return number(quotient(before or None, after))
 
 
 def _roof(row: Row | None) -> str:
-    known = row is not None and row.work.limit_us is not None and row.us > 0
-    return f"{100 * row.work.limit_us / row.us:.0f} %" if known else "-"
+    return percent(row and row.work.limit_us, row and row.us, ".0f")
 
 
 def _peak(result: ReportResult, side: Side) -> float | None:

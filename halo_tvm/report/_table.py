@@ -13,6 +13,17 @@ class Table:
     notes: tuple[str, ...] = ()
 
 
+def quotient(part: float | None, whole: float | None) -> float | None:
+    """`part / whole`; None where one is unknown, or there is no whole."""
+    return part / whole if part is not None and whole else None
+
+
+def percent(part: float | None, whole: float | None, form: str = ".1f") -> str:
+    """A share as a cell."""
+    found = quotient(part, whole)
+    return "-" if found is None else f"{format(100 * found, form)} %"
+
+
 def number(value: float | None, form: str = ".2f") -> str:
     """A number as a cell; "-" where there is none."""
     return "-" if value is None else format(value, form)

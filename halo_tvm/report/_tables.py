@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ._profile_tables import profile_tables
 from ._report_tables import report_tables
-from ._table import Table, number
+from ._table import Table, number, quotient
 from ._tune_tables import tuned_tables
 from .schema import (
     BenchResult,
@@ -109,7 +109,7 @@ def _percent(result: BenchResult) -> str:
 
 
 def _loss(ours: str, comparison: Comparison) -> str:
-    return f"{ours} is slower than {comparison.peer}: {1 / comparison.paired.value:.2f} times its time"
+    return f"{ours} is slower than {comparison.peer}: {number(quotient(1.0, comparison.paired.value))} times its time"
 
 
 def best_peer(result: BenchResult) -> EngineResult | None:

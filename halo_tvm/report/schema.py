@@ -6,15 +6,13 @@ No record holds a host name or a path.
 
 from __future__ import annotations
 
-import dataclasses
-import math
-import types
-import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from ..ceilings import Peaks
 from ..errors import UsageError
+from ._codec import plain, record
 
 SCHEMA = 1
 
@@ -76,7 +74,7 @@ class Comparison:
     ratio_of_medians: float
     paired: Interval  # the median of the rounds' ratios
     paired_95: Interval
-    verdict: str  # "faster", "slower" or "equal within noise"
+    verdict: Literal["faster", "slower", "equal within noise"]
 
 
 @dataclass(frozen=True)
@@ -296,7 +294,7 @@ class ProfileResult:
     memory: Memory | None = None
     peaks: Peaks | None = None
     calls: tuple[CallTime, ...] = ()
-    by: str = "kernel"  # what the table groups by
+    by: Literal["kernel", "operator", "layer"] = "kernel"  # what the table groups by
     kind: str = field(default="profile", init=False)
 
 
@@ -351,7 +349,7 @@ KINDS: dict[str, type] = {
 
 def to_json(result: Result) -> dict[str, object]:
     """The result as an object of plain JSON values."""
-    return {"schema": SCHEMA, **_plain(result)}
+    return {"schema": SCHEMA, **plain(result)}
 
 
 def from_json(data: Mapping[str, object]) -> Result:
@@ -362,67 +360,16 @@ def from_json(data: Mapping[str, object]) -> Result:
             f"expected a result of schema {SCHEMA}, found {found!r}: measure again, or use the release that wrote it"
         )
     kind = data.get("kind")
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise UsageError(
             f"expected a result of kind {', '.join(sorted(KINDS))}, found {kind!r}: give a file written with --json"
         )
     values = {key: value for key, value in data.items() if key not in ("schema", "kind")}
-    return _record(KINDS[str(kind)], values, str(kind))
-
-
-def _plain(value: object) -> object:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)  # JSON has no infinity
-    return value
-
-
-def _record(cls: type, data: object, where: str) -> object:
-    if not isinstance(data, Mapping):
-        raise UsageError(
-            f"expected an object at {where}, found {type(data).__name__}: the file is damaged, measure again"
-        )
-    hints = typing.get_type_hints(cls)
-    fields = {f.name: f for f in dataclasses.fields(cls) if f.init}
-    fixed = {f.name: f.default for f in dataclasses.fields(cls) if not f.init}  # the kind of a result within a result
-    data = {key: value for key, value in data.items() if not (key in fixed and value == fixed[key])}
-    unknown = sorted(set(data) - set(fields))
-    required = [
-        n for n, f in fields.items() if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
-    ]
-    missing = sorted(set(required) - set(data))
-    if unknown or missing:
-        raise UsageError(
-            f"expected the fields {', '.join(fields)} at {where}, found {', '.join(unknown) or 'nothing'} beyond them "
-            f"and {', '.join(missing) or 'nothing'} missing: the file is of another release, measure again"
-        )
-    return cls(**{name: _value(hints[name], value, f"{where}.{name}") for name, value in data.items()})
-
-
-def _value(hint: object, value: object, where: str) -> object:
-    """`value` as the type `hint`: records, tuples, mappings, optional values and numbers."""
-    if hint is object:
-        return value
-    origin, args = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (types.UnionType, typing.Union):
-        if value is None:
-            return None
-        return _value(next(a for a in args if a is not type(None)), value, where)
-    if dataclasses.is_dataclass(hint):
-        return _record(hint, value, where)
-    if origin is tuple and isinstance(value, (list, tuple)):
-        return tuple(_value(args[0], item, f"{where}[{i}]") for i, item in enumerate(value))
-    if origin is not None and isinstance(value, Mapping):
-        return {str(key): _value(args[1], item, f"{where}.{key}") for key, item in value.items()}
-    if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
-    if hint is float and value in ("inf", "-inf", "nan"):
-        return float(value)
-    if isinstance(hint, type) and isinstance(value, hint) and (hint is bool or not isinstance(value, bool)):
-        return value
-    raise UsageError(f"expected {hint} at {where}, found {value!r}: the file is damaged, measure again")
+    result = record(KINDS[kind], values, kind)
+    for other in result.others if isinstance(result, ReportResult) else ():
+        if other.get("kind") == "report":
+            raise UsageError(
+                "a report within a report was found, none was expected: the file is damaged, measure again"
+            )
+        from_json(other)
+    return result
