@@ -8,8 +8,8 @@ from pathlib import Path
 from _suite import MEMORY, Goal, goals_of
 
 from halo_tvm.report import markdown
-from halo_tvm.report._tables import DISTURBED_CORES
 from halo_tvm.report.schema import BenchResult, Comparison, EngineResult, SkippedResult
+from halo_tvm.report.tables import DISTURBED_CORES
 
 # An engine whose output has little to do with the reference wins nothing by being fast.
 WRONG = 0.3

@@ -32,8 +32,8 @@ from halo_tvm.ceilings import HostProfile  # noqa: E402
 from halo_tvm.ceilings.measure import measure_apart  # noqa: E402
 from halo_tvm.ceilings.profile import RATES  # noqa: E402
 from halo_tvm.report import markdown, schema  # noqa: E402
-from halo_tvm.report._profile_tables import work_cells  # noqa: E402
 from halo_tvm.report.host import describe_host  # noqa: E402
+from halo_tvm.report.profile_tables import work_cells  # noqa: E402
 from halo_tvm.report.profiles import held_against  # noqa: E402
 from halo_tvm.report.schema import KernelTime, ProfileResult  # noqa: E402
 from halo_tvm.targets import read_host  # noqa: E402

@@ -18,6 +18,7 @@ from typing import NoReturn
 
 from .. import __version__, config
 from ..errors import HaloError, UnknownName
+from ..report.text import one_line
 from ._flags import given_options, parser_of
 
 INTERRUPTED = 130
@@ -135,7 +136,7 @@ def _summary(verb: str) -> str:
 
 
 def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())
+    return one_line(" ".join(str(error).split()))
 
 
 def _say(sentence: str, code: int) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import UsageError
+from ..report.text import one_line
 
 if TYPE_CHECKING:
     from ..report.schema import Result
@@ -17,8 +18,8 @@ STANDARD_OUTPUT = "-"
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Aligned columns under a header; the last column may be of any length."""
-    cells = [list(header), *([str(cell) for cell in row] for row in rows)]
+    """Aligned columns under a header; the last column may be of any length. Cells become one line each."""
+    cells = [[one_line(cell) for cell in row] for row in (header, *rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header) - 1)]
     return "\n".join("  ".join([*(c.ljust(w) for c, w in zip(row, widths)), row[-1]]).rstrip() for row in cells)
 

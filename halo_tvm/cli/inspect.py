@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from ..artifact import Manifest, TensorSpec, cost_of, read_manifest
 from ..config import InspectConfig
+from ..report.table import number
+from ..report.text import one_line
+from ._free_form import count, items, mapping, mappings, real
 from ._show import size, table
 
 CONFIG = InspectConfig
@@ -28,7 +31,9 @@ def describe(manifest: Manifest) -> str:
     """The manifest as a reader wants it; `--json` has every detail."""
     phases = manifest.reports
     sections = [
-        f"{manifest.name} (abi {manifest.abi}), precision {manifest.precision}, from {_pairs(manifest.source)}",
+        one_line(
+            f"{manifest.name} (abi {manifest.abi}), precision {manifest.precision}, from {_pairs(manifest.source)}"
+        ),
         _functions(manifest),
         _variants(manifest),
         table(
@@ -37,11 +42,11 @@ def describe(manifest: Manifest) -> str:
         ),
         "\n".join(
             [
-                *_lifted(phases.get("lift", {})),
-                *_quantised(phases.get("optimise", {})),
-                *_fused(phases.get("optimise", {})),
-                *_scheduled(phases.get("schedule", {})),
-                *_built(phases.get("build", {})),
+                *_lifted(mapping(phases.get("lift"))),
+                *_quantised(mapping(phases.get("optimise"))),
+                *_fused(mapping(phases.get("optimise"))),
+                *_scheduled(mapping(phases.get("schedule"))),
+                *_built(mapping(phases.get("build"))),
             ]
         ),
         _validation(manifest.validation),
@@ -51,115 +56,119 @@ def describe(manifest: Manifest) -> str:
     return "\n\n".join(section for section in sections if section)
 
 
-def _pairs(mapping: Report) -> str:
-    return ", ".join(f"{key} {value}" for key, value in mapping.items()) or "none"
+def _pairs(value: object) -> str:
+    return one_line(", ".join(f"{key} {item}" for key, item in mapping(value).items())) or "none"
 
 
 def _functions(manifest: Manifest) -> str:
     lines = []
     for name, function in manifest.functions.items():
-        lines.append(f"function {name}: {len(function.params)} parameters")
+        lines.append(f"function {one_line(name)}: {len(function.params)} parameters")
         lines += [f"  in   {_tensor(spec)}" for spec in function.inputs]
         lines += [f"  out  {_tensor(spec)}" for spec in function.outputs]
-        lines += [f"  {dim} from {low} to {high}" for dim, (low, high) in function.ranges.items()]
+        lines += [f"  {one_line(dim)} from {low} to {high}" for dim, (low, high) in function.ranges.items()]
     return "\n".join(lines)
 
 
 def _tensor(spec: TensorSpec) -> str:
     values = f", values {spec.values[0]} to {spec.values[1]}" if spec.values else ""
     default = f", may be left out ({spec.default})" if spec.default else ""
-    return f"{spec.name} {spec.dtype} [{', '.join(map(str, spec.shape))}]{values}{default}"
+    return one_line(f"{spec.name} {spec.dtype} [{', '.join(map(str, spec.shape))}]{values}{default}")
 
 
 def _variants(manifest: Manifest) -> str:
     rows = [(v.isa, v.target, v.library, v.params or "-", " ".join(v.requires) or "nothing") for v in manifest.variants]
-    packs = ", ".join(f"{count} x {name}" for name, count in manifest.pack_formats.items())
+    packs = one_line(", ".join(f"{number} x {name}" for name, number in manifest.pack_formats.items()))
     return table(("variant", "target", "library", "params", "needs"), rows) + (
         f"\npacked weights: {packs}" if packs else ""
     )
 
 
 def _lifted(report: Report) -> list[str]:
-    lines = [f"operators   {_pairs(report.get('operators', {}))}", f"lifted      {_pairs(report.get('applied', {}))}"]
-    rejected = report.get("rejected", [])
-    return lines + _few(
-        f"rejected    {len(rejected)}", [f"{r['lift']} at {r['node']}: {r['reason']}" for r in rejected]
-    )
-
-
-def _fused(report: Report) -> list[str]:
-    fuse = report.get("fuse")
-    if not isinstance(fuse, Mapping):
-        return []
-    candidates = fuse.get("candidates", [])
-    taken = sum(bool(c.get("taken")) for c in candidates)
+    rejected = mappings(report.get("rejected"))
     return [
-        f"fused       {taken} of {len(candidates)} candidates, {size(fuse.get('saved_bytes', 0))} less memory "
-        "traffic per run"
+        f"operators   {_pairs(report.get('operators'))}",
+        f"lifted      {_pairs(report.get('applied'))}",
+        *_few(
+            f"rejected    {len(rejected)}", [f"{r.get('lift')} at {r.get('node')}: {r.get('reason')}" for r in rejected]
+        ),
     ]
 
 
-def _quantised(report: Report) -> list[str]:
-    found = report.get("quantise")
-    if not isinstance(found, Mapping):
+def _fused(report: Report) -> list[str]:
+    fuse = mapping(report.get("fuse"))
+    if not fuse:
         return []
-    tied = len(found.get("tied_embeddings", []))
-    kept = found.get("kept", [])
+    candidates = mappings(fuse.get("candidates"))
+    taken = sum(bool(c.get("taken")) for c in candidates)
+    saved = size(count(fuse.get("saved_bytes")) or 0)
+    return [f"fused       {taken} of {len(candidates)} candidates, {saved} less memory traffic per run"]
+
+
+def _quantised(report: Report) -> list[str]:
+    found = mapping(report.get("quantise"))
+    if not found:
+        return []
+    tied, kept = len(items(found.get("tied_embeddings"))), mappings(found.get("kept"))
     head = (
-        f"quantised   {found.get('linears', 0)} linears, {found.get('activations', 0)} activations"
+        f"quantised   {count(found.get('linears')) or 0} linears, {count(found.get('activations')) or 0} activations"
         + (f", {tied} tied embedding{'s' if tied > 1 else ''}" if tied else "")
         + f"; kept in fp32: {len(kept) or 'none'}"
     )
-    return _few(head, [f"{k['weight']}: {k['reason']}" for k in kept])
+    return _few(head, [f"{k.get('weight')}: {k.get('reason')}" for k in kept])
 
 
 def _scheduled(report: Report) -> list[str]:
-    functions = report.get("functions", [])
-    fallback = [entry for entry in functions if str(entry["rule"]).startswith("fallback")]
-    lines = [f"scheduled   {_pairs(report.get('rules', {}))}"]
+    functions = mappings(report.get("functions"))
+    fallback = [entry for entry in functions if str(entry.get("rule")).startswith("fallback")]
+    lines = [f"scheduled   {_pairs(report.get('rules'))}"]
     lines += _few(
         f"fallback    {len(fallback) or 'none'}",
-        [f"{entry['function']}: {'; '.join(entry['declined']) or 'asked for'}" for entry in fallback],
+        [f"{e.get('function')}: {'; '.join(map(str, items(e.get('declined')))) or 'asked for'}" for e in fallback],
     )
-    if isinstance(report.get("kernels"), Mapping):
-        lines.append(f"kernels     {report['kernels'].get('summary')}")
-    return lines + [f"tuned       {report.get('tuned', 0)} of {len(functions)} functions from records"]
+    kernels = mapping(report.get("kernels"))
+    if kernels:
+        lines.append(one_line(f"kernels     {kernels.get('summary')}"))
+    return lines + [f"tuned       {count(report.get('tuned')) or 0} of {len(functions)} functions from records"]
 
 
 def _built(report: Report) -> list[str]:
-    lines = (
-        [f"memory      {size(report['planned_bytes'])} planned for intermediate results"]
-        if "planned_bytes" in report
-        else []
-    )
-    return lines + ([f"seconds     {_pairs(report['seconds'])}"] if isinstance(report.get("seconds"), Mapping) else [])
+    planned, seconds = count(report.get("planned_bytes")), mapping(report.get("seconds"))
+    lines = [] if planned is None else [f"memory      {size(planned)} planned for intermediate results"]
+    return lines + ([f"seconds     {_pairs(seconds)}"] if seconds else [])
 
 
 def _validation(report: Report | None) -> str:
     if report is None:
         return "validation  none yet: `halo-tvm validate` compares the artifact with its reference"
-    outputs = report.get("outputs", [])
+    outputs = mappings(report.get("outputs"))
     rows = [
         (
-            o["case"],
-            o["output"],
-            "yes" if o["passed"] else "NO",
-            f"{float(o['max_abs_error']):.3g}",
-            f"{float(o['bound']):.3g}",
+            f"  {o.get('case')}", o.get("output"), "yes" if o.get("passed") is True else "NO",
+            number(real(o.get("max_abs_error")), ".3g"), number(real(o.get("bound")), ".3g"),
         )
         for o in outputs
-    ]
-    cost = f", {cost_of(report)}" if report.get("tolerance") and outputs else ""
-    return f"validation  {'passed' if report.get('passed') else 'FAILED'}{cost}\n" + table(
-        ("  case", "output", "passed", "max abs error", "bound"), [(f"  {row[0]}", *row[1:]) for row in rows]
-    )
+    ]  # fmt: skip
+    verdict = f"validation  {'passed' if report.get('passed') is True else 'FAILED'}{_cost(report, outputs)}\n"
+    return verdict + table(("  case", "output", "passed", "max abs error", "bound"), rows)
 
 
-def _few(head: str, items: Sequence[str]) -> list[str]:
+def _cost(report: Report, outputs: Sequence[Report]) -> str:
+    """What the precision costs, where the validation has a tolerance for it."""
+    limit = real(mapping(report.get("tolerance")).get("relative_l2"))
+    errors = [real(o.get("relative_l2")) for o in outputs]
+    if limit is None or not errors or None in errors:
+        return ""
+    rows = [{"relative_l2": error, "top1": real(o.get("top1"))} for error, o in zip(errors, outputs, strict=True)]
+    precision = report.get("precision")
+    return one_line(f", {cost_of({'precision': precision, 'tolerance': {'relative_l2': limit}, 'outputs': rows})}")
+
+
+def _few(head: str, lines: Sequence[str]) -> list[str]:
     """`head` and the first items under it, with the rest counted."""
-    rest = len(items) - SHOWN_ITEMS
+    rest = len(lines) - SHOWN_ITEMS
     return [
         head,
-        *(f"              {item}" for item in items[:SHOWN_ITEMS]),
+        *(one_line(f"              {line}") for line in lines[:SHOWN_ITEMS]),
         *([f"              ... and {rest} more (--json shows all)"] if rest > 0 else []),
     ]

@@ -17,6 +17,7 @@ CONFIG = ReportConfig
 def run(config: ReportConfig) -> int:
     """Measure what is to be measured, and write the file."""
     from ..report import html, markdown, schema
+    from ..report.text import one_line
     from ._reporting import report_of
 
     check_writable(config.output)
@@ -27,5 +28,5 @@ def run(config: ReportConfig) -> int:
         ".json": lambda r: json.dumps(schema.to_json(r), indent=2) + "\n",
     }[Path(config.output).suffix]
     write_text(config.output, render(result))
-    print(f"wrote {config.output}: {result.title}")
+    print(f"wrote {config.output}: {one_line(result.title)}")
     return 0

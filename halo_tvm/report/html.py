@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from ._profile_tables import rows_of
-from ._tables import Table, tables_of
+from .profile_tables import rows_of
 from .schema import BenchResult, ProfileResult, ReportResult, Result
+from .tables import Table, tables_of
+from .text import one_line
 
 _STYLE = """
 body { font: 14px/1.45 system-ui, sans-serif; color: #1b1f24; background: #fff; margin: 2rem auto; max-width: 76rem;
@@ -55,7 +56,7 @@ def _section(table: Table, index: int) -> str:
         rows = "\n".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in table.rows)
         parts.append(f"<table><thead><tr>{head}</tr></thead>\n<tbody>{rows}</tbody></table>")
     if table.notes:
-        parts.append("<ul>" + "".join(f"<li>{escape(note.strip())}</li>" for note in table.notes) + "</ul>")
+        parts.append("<ul>" + "".join(f"<li>{escape(note)}</li>" for note in table.notes) + "</ul>")
     return "\n".join([*parts, "</section>"])
 
 
@@ -113,7 +114,8 @@ def _shares(profiles: Sequence[tuple[str, ProfileResult]]) -> str:
             left += width
         parts.append(_text(left + 6, top + _BAR / 2 + 4, f"{profile.total_us / 1e3:.2f} ms"))
     legend = "".join(
-        f'<span style="margin-right:1rem"><span style="color:{colour[name]}">&#9632;</span> {escape(name)}</span>'
+        f'<span style="margin-right:1rem"><span style="color:{colour[name]}">&#9632;</span> '
+        f"{escape(one_line(name))}</span>"
         for name in names[: len(_COLOURS)]
     )
     return _figure("Time in kernels, by operator", parts, len(profiles)) + f"<p>{legend}</p>"
@@ -130,10 +132,11 @@ def _figure(caption: str, parts: Sequence[str], bars: int) -> str:
 def _rect(x: float, y: float, width: float, colour: str, hint: str) -> str:
     return (
         f'<rect x="{x:.1f}" y="{y:.1f}" width="{max(width, 0.5):.1f}" height="{_BAR}" fill="{colour}">'
-        f"<title>{escape(hint)}</title></rect>"
+        f"<title>{escape(one_line(hint))}</title></rect>"
     )
 
 
 def _text(x: float, y: float, text: str) -> str:
+    text = one_line(text)
     shown = text if len(text) <= 28 else text[:27] + "…"
     return f'<text x="{x:.1f}" y="{y:.1f}">{escape(shown)}</text>'

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ._tables import Table, tables_of
 from .schema import Result
+from .tables import Table, tables_of
 
 
 def render(result: Result) -> str:
@@ -25,9 +25,15 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _section(section: Table) -> str:
-    parts = [f"### {section.title}\n"]
+    parts = [f"### {_plain(section.title)}\n"]
     if section.rows:
-        parts.append(table(section.header, section.rows))
+        header, *rows = ([_plain(cell) for cell in row] for row in (section.header, *section.rows))
+        parts.append(table(header, rows))
     if section.notes:
-        parts.append("\n".join(f"- {note.strip()}" for note in section.notes) + "\n")
+        parts.append("\n".join(f"- {_plain(note)}" for note in section.notes) + "\n")
     return "\n".join(parts)
+
+
+def _plain(text: str) -> str:
+    """Text as text: no HTML, link or image, whatever a name holds."""
+    return text.replace("\\", "\\\\").replace("[", "\\[").replace("<", "&lt;")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ._tables import Table, tables_of
 from .schema import Result
+from .tables import Table, tables_of
 
 
 def render(result: Result) -> str:

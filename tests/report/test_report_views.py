@@ -16,7 +16,7 @@ from halo_tvm.report.schema import (
 )  # fmt: skip
 
 HOST = Host("x86_64 Vendor family 1 model 2", ("avx2",), 2, 23.5, "3.11.7", {"numpy": "2.0"})
-HOSTILE = '<script>alert(1)</script><img src=x onerror="y">\'&|\n](javascript:z)'
+HOSTILE = '<script>alert(1)</script><img src=x onerror="y">\'&|\n![x](javascript:z)\\[y](z)\x1b[2J\u202e\ud800'
 WORK = Work(2_000_000, 0, 1_000_000, 600_000, 25.0, "memory")
 
 
@@ -155,7 +155,7 @@ def test_a_bar_is_as_long_as_its_time() -> None:
 @pytest.mark.parametrize("view", [html, markdown, terminal])
 def test_hostile_names_stay_text(view: object) -> None:
     evil = dataclasses.replace(
-        side(HOSTILE), model=HOSTILE, target=HOSTILE, versions={HOSTILE: HOSTILE}, operators={HOSTILE: 1},
+        side("\x1b" + HOSTILE), model=HOSTILE, target=HOSTILE, versions={HOSTILE: HOSTILE}, operators={HOSTILE: 1},
         rules={HOSTILE: 1}, passes={HOSTILE: HOSTILE},
         profile=dataclasses.replace(
             profile(HOSTILE), calls=(CallTime(HOSTILE, HOSTILE, HOSTILE, 1.0),), inputs={HOSTILE: (1,)},
@@ -168,12 +168,17 @@ def test_hostile_names_stay_text(view: object) -> None:
     failed = dataclasses.replace(bench(HOSTILE, "x"), engines=(EngineResult(HOSTILE, failure=HOSTILE),), comparisons=())
     result = ReportResult(HOSTILE, HOST, (evil, side("b")), failed, notes=(HOSTILE,))
     text = view.render(result)
+    assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\ud800]", text), "nothing a terminal would obey"
+    assert "\n![x]" not in text and "\n\\[x]" not in text, "a name is one line"
     if view is html:
         page = Page(text)
         assert not any(tag in ("script", "img") for tag, _ in page.tags)
         assert "<script" not in text and 'onerror="' not in text
         assert any("<script>alert(1)</script>" in words for words in page.text), "shown as text"
     if view is markdown:
+        assert "<" not in text, "no HTML"
+        live = re.sub(r"\\\\", "", text)
+        assert not re.search(r"(?<!\\)\[", live), "no link, no image"
         for line in text.splitlines():
             if line.startswith("|"):
                 cells = len(re.findall(r"(?<!\\)\|", line)) - 1

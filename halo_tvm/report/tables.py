@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ._profile_tables import profile_tables
-from ._report_tables import report_tables
-from ._table import Table, number, quotient
-from ._tune_tables import tuned_tables
+from .profile_tables import profile_tables
+from .report_tables import report_tables
 from .schema import (
     BenchResult,
     Comparison,
@@ -21,6 +19,8 @@ from .schema import (
     ValidateResult,
     from_json,
 )
+from .table import Table, number, quotient
+from .tune_tables import tuned_tables
 
 # From here on, two-thread numbers of engines with spinning barriers drift apart by more than their spread says.
 DISTURBED_CORES = 0.2

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from ._profile_tables import Row, profile_tables, rows_of
-from ._table import Table, number, percent, quotient
+from .profile_tables import Row, profile_tables, rows_of
 from .schema import ProfileResult, ReportResult, Side
+from .table import Table, number, percent, quotient
 
 RATIO = "before / after"
 _MIB = 1 << 20

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ._table import Table, number, percent, quotient
 from .profiles import total_work
 from .schema import Peaks, ProfileResult, Work
+from .table import Table, number, percent, quotient
 
 _SHOWN_INPUTS = 4  # a decoder has one per layer and cache
 UNKNOWN_LAYER = "(layer not known)"

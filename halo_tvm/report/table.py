@@ -4,13 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .text import one_line
+
 
 @dataclass(frozen=True)
 class Table:
+    """Every text becomes one line that can be shown: names come from models and from files."""
+
     title: str
     header: tuple[str, ...] = ()
     rows: tuple[tuple[str, ...], ...] = ()
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        shown = {
+            "title": one_line(self.title),
+            "header": tuple(map(one_line, self.header)),
+            "rows": tuple(tuple(map(one_line, row)) for row in self.rows),
+            "notes": tuple(one_line(note).strip() for note in self.notes),
+        }
+        for name, value in shown.items():
+            object.__setattr__(self, name, value)
 
 
 def quotient(part: float | None, whole: float | None) -> float | None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ._table import Table, number
 from .schema import StageTotal, TaskResult, TunedModel, TuneResult
+from .table import Table, number
 
 _NAME, _CELL = 72, 60  # columns of a name, of a reason; JSON and notes have the whole of what is longer
 

@@ -1,0 +1,86 @@
+"""`inspect`: a manifest's reports are free in form, and its names anything."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from halo_tvm.artifact import Manifest, read_manifest
+from halo_tvm.cli._main import main
+from halo_tvm.cli.inspect import describe
+
+REPORTS = {
+    "lift": {"operators": {"linear": 2}, "applied": {}, "rejected": [{"lift": "l", "node": "n", "reason": "why"}]},
+    "optimise": {
+        "fuse": {"candidates": [{"taken": True}, {"taken": False}], "saved_bytes": 1 << 20},
+        "quantise": {"linears": 2, "activations": 1, "tied_embeddings": ["t"], "kept": [{"weight": "w", "reason": "r"}]},
+    },
+    "schedule": {
+        "functions": [{"function": "f", "rule": "fallback", "declined": ["too small"]}],
+        "rules": {"fallback": 1}, "tuned": 1, "kernels": {"summary": "one"},
+    },
+    "build": {"planned_bytes": 4096, "seconds": {"import": 1.0}},
+}  # fmt: skip
+VALIDATION = {
+    "passed": True, "precision": "int8", "tolerance": {"relative_l2": 0.1},
+    "outputs": [{
+        "case": 0, "output": "y", "passed": True, "max_abs_error": 1e-3, "bound": 0.1, "relative_l2": 0.01, "top1": 1.0,
+    }],
+}  # fmt: skip
+HOSTILE = (0, -1, 10**400, float("inf"), "x", None, True, {}, [], [3], {"x": 3}, "\x1b[2J\nforged line")
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+    path = tmp_path_factory.mktemp("made") / "mlp.halo"
+    assert main(["compile", "--model", "mlp", "-o", str(path), "--no-validate", "--shape", "x=1..2x1024"]) == 0
+    return dataclasses.replace(read_manifest(path), reports=REPORTS, validation=VALIDATION)
+
+
+def places(data: object, path: tuple[object, ...] = ()) -> Iterator[tuple[object, ...]]:
+    if path:
+        yield path
+    for key, item in data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ():
+        yield from places(item, (*path, key))
+
+
+def test_what_is_as_expected_is_shown(manifest: Manifest) -> None:
+    text = describe(manifest)
+    for words in (
+        "operators   linear 2", "l at n: why", "1 of 2 candidates, 1 MiB less", "2 linears, 1 activations, 1 tied",
+        "w: r", "f: too small", "tuned       1 of 1", "4 KiB planned", "validation  passed, int8: relative L2 error 0.01",
+    ):  # fmt: skip
+        assert words in text
+
+
+def test_what_is_not_is_left_out(manifest: Manifest) -> None:
+    both = {"reports": REPORTS, "validation": VALIDATION}
+    for path in places(both):
+        for value in HOSTILE:
+            changed = copy.deepcopy(both)
+            place = changed
+            for key in path[:-1]:
+                place = place[key]
+            place[path[-1]] = value
+            if not isinstance(changed["reports"], dict) or not isinstance(changed["validation"], dict | None):
+                continue  # `read_manifest` refuses these
+            text = describe(dataclasses.replace(manifest, **changed))
+            assert "\x1b" not in text and "\nforged" not in text
+
+
+def test_names_are_one_line_each(manifest: Manifest, tmp_path: Path) -> None:
+    evil = "\x1b[2J\nforged line"
+    spec = manifest.functions["main"]
+    inputs = tuple(dataclasses.replace(i, name=evil) for i in spec.inputs)
+    function = dataclasses.replace(spec, inputs=inputs, ranges={evil: (1, 2)})
+    text = describe(
+        dataclasses.replace(
+            manifest, name=evil, functions={evil: function}, source={evil: evil}, versions={evil: evil},
+            pack_formats={evil: 1},
+        )
+    )  # fmt: skip
+    assert "\x1b" not in text and "\nforged" not in text and text.count("forged line") >= 6
