@@ -23,7 +23,7 @@ from halo_tvm.peers._load import LoadMeter
 from halo_tvm.peers._protocol import answer_all
 from halo_tvm.peers.order import in_turn
 from halo_tvm.peers.statistics import relative_l2
-from halo_tvm.report._tables import DISTURBED_CORES
+from halo_tvm.report.tables import DISTURBED_CORES
 
 SAMPLED = 256  # numbers of a result, evenly spaced, that engines are compared by
 PAUSE_S = 0.04  # worker pools that still spin would take cores from whoever runs next
