@@ -15,6 +15,8 @@ TVM = ["apache-tvm==0.27.0.post1", "apache-tvm-ffi==0.1.14.post1"]
 TORCH = "torch==2.13.0"
 NOTEBOOKS = ["matplotlib>=3.10", "nbclient>=0.10", "nbformat>=5.10", "ipykernel>=6.29"]
 PEERS = ["openvino>=2026.4,<2027", "nncf>=3.4,<4", "jax>=0.10,<0.11", "matplotlib>=3.10"]
+# Readers of GPU code, which need no GPU; the compiler, nvcc, comes with NVIDIA's toolkit.
+CUDA_READERS = [f"nvidia-cuda-{tool}>=13.2,<14; sys_platform == 'linux'" for tool in ("cuobjdump", "nvdisasm")]
 TORNADO = "tornado>=6.4"  # the event loop of TVM's RPC tracker
 
 setup(
@@ -50,7 +52,7 @@ setup(
         "notebooks": [*NOTEBOOKS, "jupyter"],
         "rpc": [TORNADO],
         "cluster": [TORNADO],
-        "test": ["pytest>=8", "hypothesis>=6", TORCH, TORNADO, *NOTEBOOKS],
+        "test": ["pytest>=8", "hypothesis>=6", TORCH, TORNADO, *NOTEBOOKS, *CUDA_READERS],
     },
     entry_points={
         "console_scripts": ["halo-tvm = halo_tvm.cli._main:entry"],

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from tvm import ir
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tvm import ir, runtime
 from tvm.ir import _ffi_api as _ir_api
+from tvm.runtime import _ffi_api as _runtime_api
 
 PINNED_TVM = "0.27.0.post1"
 PINNED_TVM_FFI = "0.1.14.post1"
+LIBRARY_SYMBOL = "__tvm_ffi__library_bin"  # under which TVM's loader finds the packed modules of a library
+_FORCE_SOURCE = "TVM_COMPILE_FORCE_FALLBACK"
 
 
 def register_relax_op(name: str, description: str) -> None:
@@ -17,3 +25,22 @@ def register_relax_op(name: str, description: str) -> None:
 
 # Rounding to even has a vector instruction everywhere, but TVM does not say so: a loop over it became scalar code.
 ir.register_op_attr("tirx.nearbyint", "TVectorizable", True)
+
+
+def packed_modules(module: runtime.Module) -> bytes:
+    """What TVM writes into a library for the modules that are not host code, `module` with its imports."""
+    text = _runtime_api.ModulePackImportsToC(module, False, "")
+    return bytes(int(byte, 16) for byte in re.findall(r"0x([0-9a-f]{2}),", text))
+
+
+@contextmanager
+def device_source() -> Iterator[None]:
+    """Code for a device stays source while it is built, whether or not its driver is on this machine."""
+    before = os.environ.pop(_FORCE_SOURCE, None)
+    os.environ[_FORCE_SOURCE] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[_FORCE_SOURCE]
+        if before is not None:
+            os.environ[_FORCE_SOURCE] = before

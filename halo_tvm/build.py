@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import tvm
 from tvm import relax, tirx
 
+from ._compat import device_source
+from .cuda.launches import DynamicShared
+from .cuda.machine_code import DeviceCode, export_with_machine_code
 from .dimensions import itemsize_of, size_of
 from .errors import EnvironmentProblem, UnsupportedModel
 from .imported import UNBOUNDED
@@ -78,10 +81,12 @@ def planned_bytes(
     return total
 
 
-def executable_of(mod: tvm.IRModule, target: Target, plan_memory: bool) -> relax.VMExecutable:
-    """Machine code for `mod`, not linked yet; `UnsupportedModel` for what TVM cannot generate code of."""
+def executable_of(
+    mod: tvm.IRModule, target: Target, plan_memory: bool, instruments: Sequence[object] = ()
+) -> relax.VMExecutable:
+    """Code for `mod`, not linked yet; `UnsupportedModel` for what TVM cannot generate code of."""
     try:
-        with target.tvm, tvm.transform.PassContext(opt_level=3, config=BUILD_OPTIONS):
+        with target.tvm, tvm.transform.PassContext(opt_level=3, config=BUILD_OPTIONS, instruments=list(instruments)):
             return relax.build(mod, target=target.tvm, relax_pipeline=lowering(plan_memory))
     except tvm.error.InternalError as reason:  # a failed check of TVM, as for some mixtures of 16-bit and wider lanes
         line = str(reason).strip().splitlines()[-1][:200]
@@ -91,11 +96,16 @@ def executable_of(mod: tvm.IRModule, target: Target, plan_memory: bool) -> relax
         ) from reason
 
 
-def build_library(mod: tvm.IRModule, target: Target, path: Path, plan_memory: bool) -> None:
-    """Generate code for `mod` and link it into the shared library `path`."""
-    executable = executable_of(mod, target, plan_memory)
+def build_library(mod: tvm.IRModule, target: Target, path: Path, plan_memory: bool) -> DeviceCode | None:
+    """Generate code for `mod` and link it into the shared library `path`; says what it holds for a GPU."""
     try:
-        executable.export_library(str(path), **target.export_options())
+        if not target.spec.gpu:
+            executable_of(mod, target, plan_memory).export_library(str(path), **target.export_options())
+            return None
+        shared = DynamicShared()
+        with device_source():
+            executable = executable_of(mod, target, plan_memory, instruments=(shared,))
+        return export_with_machine_code(executable, path, target.arch, target.export_options(), shared.bytes_of)
     except (RuntimeError, ValueError, FileNotFoundError, subprocess.CalledProcessError) as reason:
         raise EnvironmentProblem(
             f"linking for target {target.spec.name} needs a working {target.linker or 'g++'}, but: "

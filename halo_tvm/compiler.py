@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -50,10 +51,12 @@ class CompileResult:
         rules = ", ".join(f"{name} {count}" for name, count in sorted(reports["schedule"]["rules"].items()))
         log = reports["schedule"]["log"]
         seconds = ", ".join(f"{phase} {value:.1f}" for phase, value in self.seconds.items())
+        device = reports["build"].get("device")
         return "\n".join([
             f"operators  {operators or 'none recognised'}",
             f"schedules  {rules}",
             f"kernels    {reports['schedule']['kernels']['summary']}",
+            *([f"device     {_said(device)}"] if device else []),
             f"tuning     {log['hits']} of {log['hits'] + log['misses']} functions from records",
             f"seconds    {seconds}",
             f"wrote      {self.path}",
@@ -144,17 +147,16 @@ def build(
         "planned_bytes": planned_bytes(mod, plan, imported.ranges, imported.typical),
         "unplanned_bytes": planned_bytes(mod, False, imported.ranges, imported.typical),
     }
-    build_library(mod, target, library, plan)
+    device = build_library(mod, target, library, plan)
     if config.dump_ir:
         _dump(config, "5-lowered", lowering(plan)(mod))
     names = param_names(mod["main"])
     return mod, {
         **report,
         "library_bytes": library.stat().st_size,
+        **({"device": device.as_json()} if device else {}),
         "params": len(names),
-        "params_bytes": sum(
-            itemsize_of(imported.params.dtype(n)) * math.prod(imported.params.shape(n)) for n in names
-        ),
+        "params_bytes": sum(itemsize_of(imported.params.dtype(n)) * math.prod(imported.params.shape(n)) for n in names),
     }
 
 
@@ -166,6 +168,19 @@ def _target(config: CompileConfig) -> Target:
         raise EnvironmentProblem(f"target {config.target} cannot be built here: {answer.reason}")
     check_precision(target, config.precision, force=config.force_precision)
     return target
+
+
+def _said(device: Mapping[str, object]) -> str:
+    """One line on what a library holds for its GPU."""
+    if device["reason"]:
+        return f"{device['form']} for {device['arch']}: {device['reason']}"
+    kernels = device["kernels"]
+    spilling = sum(1 for kernel in kernels if kernel["spill_store_bytes"] or kernel["spill_load_bytes"])
+    registers = max((kernel["registers"] for kernel in kernels), default=0)
+    return (
+        f"{device['form']} for {device['arch']}, {len(kernels)} kernels of at most {registers} registers, "
+        f"{spilling or 'none'} with spills"
+    )
 
 
 def _check_dump(config: CompileConfig) -> None:

@@ -32,6 +32,7 @@ def manifest_of(
         target=target.key,
         library="model.so",
         params="params.bin" if function.params else None,
+        device_code=reports.get("build", {}).get("device", {}).get("form"),
     )
     formats = Counter()
     for step in ("quantise", "pack_weights"):

@@ -28,6 +28,7 @@ LIST_LIMIT = 1 << 20
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 _NO_CHECKSUM = "0" * 64
 _DEFAULTS = ("ones", "zeros")
+_DEVICE_CODES = ("fatbin", "source")
 T = TypeVar("T")
 
 
@@ -63,6 +64,7 @@ class Variant:
     target: str
     library: str
     params: str | None = None
+    device_code: str | None = None  # of a GPU: "fatbin", or "source", which is compiled when the library is loaded
 
 
 @dataclass(frozen=True)
@@ -313,7 +315,9 @@ def _function(value: object, where: str) -> FunctionSpec:
 
 def _variant(value: object, where: str) -> Variant:
     data = _mapping(value, where)
-    params = data.get("params")
+    params, device_code = data.get("params"), data.get("device_code")
+    if device_code is not None and device_code not in _DEVICE_CODES:
+        _corrupt(f"{where}: device_code", " or ".join(map(repr, _DEVICE_CODES)) + " or null", repr(device_code)[:80])
     return Variant(
         isa=_text(data, "isa", where),
         requires=_list(data, "requires", where, _string),
@@ -321,6 +325,7 @@ def _variant(value: object, where: str) -> Variant:
         target=_text(data, "target", where),
         library=_text(data, "library", where),
         params=None if params is None else _string(params, f"{where}: params"),
+        device_code=None if device_code is None else str(device_code),
     )
 
 

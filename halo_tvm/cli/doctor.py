@@ -15,6 +15,7 @@ from .. import __version__
 from ..ceilings import HostProfile, read_profile
 from ..ceilings.measure import measure_apart
 from ..config import DoctorConfig
+from ..cuda.toolkit import find_tool
 from ..errors import EnvironmentProblem, HaloError
 from ..plugins import load_plugins
 from ..targets import (
@@ -43,7 +44,8 @@ OPTIONAL = {
     "tornado": ("rpc", "measuring on other machines"),
     "pytest": ("test", "the tests"),
 }
-COMPILERS = ("g++", "clang", "aarch64-linux-gnu-g++", "nvcc")
+COMPILERS = ("g++", "clang", "aarch64-linux-gnu-g++")
+CUDA_TOOLS = ("nvcc", "cuobjdump")
 # A rate of a host's profile -> its column.
 CEILINGS = {
     "fma_gflops": "fp32 GFLOP/s",
@@ -114,7 +116,10 @@ def _software() -> dict[str, object]:
         "apache-tvm-ffi": {"found": _version("apache-tvm-ffi"), "pinned": PINNED_TVM_FFI},
         "self_check": _self_check(),
         "optional": {name: _version(name) for name in OPTIONAL},
-        "compilers": {name: shutil.which(name) for name in COMPILERS},
+        "compilers": {
+            **{name: shutil.which(name) for name in COMPILERS},
+            **{name: find_tool(name) for name in CUDA_TOOLS},
+        },
         "home": str(home()),
         "tuning_logs": [{"directory": str(d), "exists": d.is_dir()} for d in log_dirs()],
         "plugins": plugins,

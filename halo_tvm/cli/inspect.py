@@ -49,6 +49,7 @@ def describe(manifest: Manifest) -> str:
                 *_built(mapping(phases.get("build"))),
             ]
         ),
+        _device_code(phases.get("build", {}).get("device")),
         _validation(manifest.validation),
         f"benchmarks  {len(manifest.benchmarks)}",
         f"versions    {_pairs(manifest.versions)}",
@@ -136,6 +137,31 @@ def _built(report: Report) -> list[str]:
     planned, seconds = count(report.get("planned_bytes")), mapping(report.get("seconds"))
     lines = [] if planned is None else [f"memory      {size(planned)} planned for intermediate results"]
     return lines + ([f"seconds     {_pairs(seconds)}"] if seconds else [])
+
+
+def _device_code(report: Report | None) -> str:
+    """What a GPU's library holds: its kernels, those that spill first, then those of most registers."""
+    if not report:
+        return ""
+    if report["form"] == "source":
+        return f"device      CUDA source, compiled when the library is loaded: {report['reason']}"
+    kernels = sorted(
+        report["kernels"], key=lambda k: (-k["spill_store_bytes"] - k["spill_load_bytes"], -k["registers"], k["name"])
+    )
+    rows = [
+        (
+            f"  {k['name']}",
+            str(k["threads"] or "any"),
+            str(k["registers"]),
+            f"{k['spill_store_bytes']} / {k['spill_load_bytes']}",
+            str(k["stack_bytes"]),
+            str(k["shared_bytes"]),
+            str(k["dynamic_shared_bytes"]),
+        )
+        for k in kernels
+    ]
+    header = ("  kernel", "threads", "registers", "spilled B (stored / loaded)", "stack B", "shared B", "dynamic B")
+    return f"device      machine code and PTX for {report['arch']}, by {report['compiler']}\n" + table(header, rows)
 
 
 def _validation(report: Report | None) -> str:

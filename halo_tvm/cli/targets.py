@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from ..config import TargetsConfig
 from ..plugins import load_plugins
 from ..targets import TARGETS, Target, can_build_here, can_run_here, known_names, read_host
@@ -26,14 +28,19 @@ def run(config: TargetsConfig) -> int:
     if config.json:
         print_json([
             {"target": t.name, "key": t.key, "description": t.spec.description, "rules": list(t.spec.rules),
-             "can_build": b.ok, "build_note": b.reason, "can_run": r.ok, "run_note": r.reason}
+             "can_build": b.ok, "build_note": b.reason, "can_run": r.ok, "run_note": r.reason,
+             **({"gpu": asdict(t.isa.gpu)} if t.isa.gpu else {})}
             for t, b, r in rows
         ])  # fmt: skip
         return 0
     mark = {True: "yes", False: "no"}
     print(table(("target", "builds here", "runs here", "key of tuning logs", "description"),
                 [(t.name, mark[b.ok], mark[r.ok], t.key, t.spec.description) for t, b, r in rows]))  # fmt: skip
-    print("\n`cpu` is the largest level this host has. Every name --target takes: " + ", ".join(known_names()))
+    print(
+        "\n`cpu` is the largest level this host has. Every name --target takes: "
+        + ", ".join(known_names())
+        + "; and TVM's own JSON and tags, like nvidia/nvidia-a100"
+    )
     for reason, name in notes.items():
         print(f"  {name}: {reason}")
     return 0

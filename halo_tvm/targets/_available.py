@@ -5,8 +5,9 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass
 
+from ..cuda.toolkit import find_nvcc, no_compiler
+from ._gpu import runs_code_of
 from ._host import Host, read_gpus, read_host
-from ._resolve import runs_on_gpu
 from ._target import Target
 
 
@@ -37,14 +38,14 @@ def can_build_here(target: Target) -> Answer:
             "linking needs a C++ compiler, and neither g++ nor c++ is on the path: "
             "install the package g++ (apt-get install g++)",
         )
-    if spec.gpu and not read_gpus():
-        nvcc = (
-            "nvcc is here, but the NVIDIA driver is not"
-            if shutil.which("nvcc")
-            else "neither nvcc nor the NVIDIA driver is here"
-        )
-        return Answer(True, f"libraries hold CUDA source, compiled when they are loaded: {nvcc}")
-    return Answer(True)
+    return _can_build_for_gpu(target) if spec.gpu else Answer(True)
+
+
+def _can_build_for_gpu(target: Target) -> Answer:
+    lacking = no_compiler(target.arch)
+    if lacking:
+        return Answer(True, f"libraries hold CUDA source, which is compiled when they are loaded: {lacking}")
+    return Answer(True, f"libraries hold machine code, by nvcc {find_nvcc().version}")
 
 
 def can_run_here(target: Target, host: Host | None = None) -> Answer:
@@ -76,9 +77,11 @@ def _can_run_on_gpu(target: Target) -> Answer:
             "no NVIDIA GPU: nvidia-smi is missing or lists none; install the driver, "
             "or copy the artifact to a machine with a GPU",
         )
-    if not any(runs_on_gpu(target.isa, gpu.arch) for gpu in gpus):
+    if not any(runs_code_of(gpu.arch, target.arch) for gpu in gpus):
         found = ", ".join(f"{gpu.name} ({gpu.arch})" for gpu in gpus)
         return Answer(
-            False, f"{target.name} needs a GPU of that generation, and this machine has {found}: choose another level"
+            False,
+            f"{target.name} needs a GPU of {target.arch} or newer, and this machine has {found}: "
+            "choose a smaller level",
         )
     return Answer(True)

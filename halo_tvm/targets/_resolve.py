@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from ..errors import EnvironmentProblem, UnknownName, UsageError
+from ._gpu import runs_code_of
 from ._host import Host, read_gpus, read_host
 from ._target import TARGETS, Isa, Target, TargetSpec
+from ._tvm_keys import is_tvm_target, keys_of, match
 
 HOST = "cpu"  # the name that stands for the machine it is used on
 
@@ -22,12 +24,17 @@ def resolve(text: str, *, host: Host | None = None, cores: int | None = None) ->
 
     `cpu` is the largest level this host has; `NAME` alone the smallest level of a manifest (for a GPU
     target: this machine's GPU, when it has one); `NAME:LEVEL` and LLVM's names (`x86-64-v3`) are exact.
+    TVM's own JSON (`{"kind": "cuda", "arch": "sm_90"}`) and tags (`nvidia/nvidia-a100`) name the level they
+    fit; keys that differ from the manifest's go to TVM as they are.
     `UnknownName` lists what is known; `EnvironmentProblem` when no level fits this host.
     """
     text = text.strip()
     host = host or read_host()
     if text == HOST:
         return _of_host(host, cores)
+    if is_tvm_target(text):
+        spec, isa, own_keys = match(keys_of(text), tuple(TARGETS.values()), text)
+        return Target(spec, isa, cores or _assumed_cores(spec, host), own_keys)
     if "," in text:
         raise UsageError(f"one target was expected, but {text!r} names several: compile each of them by itself")
     name, _, level = text.partition(":")
@@ -38,8 +45,12 @@ def resolve(text: str, *, host: Host | None = None, cores: int | None = None) ->
         isa = _level(spec, level) if level else _default_level(spec)
     else:
         raise UnknownName("target", text, known_names())
-    native = not spec.runs_on or host.machine in spec.runs_on
-    return Target(spec, isa, cores or (host.cores if native else 4))
+    return Target(spec, isa, cores or _assumed_cores(spec, host))
+
+
+def _assumed_cores(spec: TargetSpec, host: Host) -> int:
+    """The host's cores, for libraries that run on machines like it."""
+    return host.cores if not spec.runs_on or host.machine in spec.runs_on else 4
 
 
 def _aliases() -> dict[str, tuple[TargetSpec, Isa]]:
@@ -80,11 +91,7 @@ def _level(spec: TargetSpec, level: str) -> Isa:
 
 def _default_level(spec: TargetSpec) -> Isa:
     """The smallest level, which runs everywhere; of a GPU target the largest that this machine's GPU runs."""
-    fitting = [isa for isa in spec.isas if any(runs_on_gpu(isa, gpu.arch) for gpu in read_gpus())] if spec.gpu else []
+    if not spec.gpu:
+        return spec.isas[0]
+    fitting = [isa for isa in spec.isas if any(runs_code_of(gpu.arch, isa.name) for gpu in read_gpus())]
     return fitting[-1] if fitting else spec.isas[0]
-
-
-def runs_on_gpu(isa: Isa, arch: str) -> bool:
-    """Whether code for `isa` runs on a GPU of compute capability `arch`: same generation, not newer."""
-    ours, theirs = int(isa.name.removeprefix("sm_")), int(arch.removeprefix("sm_"))
-    return ours // 10 == theirs // 10 and ours <= theirs

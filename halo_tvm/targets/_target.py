@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import platform
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
+
+from ..errors import UsageError
+from ._gpu import GpuLevel
 
 if TYPE_CHECKING:  # importing TVM takes seconds, and listing targets needs none of it
     import tvm
@@ -27,6 +31,7 @@ class Isa:
     half_arithmetic: bool = False  # multiply-adds on float16, of twice as many lanes as float32
     byte_dot: str = ""  # what multiplies bytes and adds up: "vpdpbusd", "vpmaddwd"; empty: plain arithmetic
     keys: tuple[tuple[str, object], ...] = ()  # further keys of TVM's target at this level
+    gpu: GpuLevel | None = None  # limits of a GPU's level; None: a CPU
 
 
 @dataclass(frozen=True)
@@ -63,10 +68,13 @@ class Target:
     spec: TargetSpec
     isa: Isa
     cores: int  # the cores tuning and analytic defaults assume; kernels run with any number
+    own_keys: tuple[tuple[str, object], ...] = ()  # of TVM's target, where JSON or a tag says other than the manifest
 
     @property
     def name(self) -> str:
-        """As `--target` spells it, e.g. "x86:avx512-vnni"."""
+        """As `--target` spells it, e.g. "x86:avx512-vnni"; JSON when it has keys of its own."""
+        if self.own_keys:
+            return json.dumps({"kind": self.spec.kind, **dict(self.isa.keys), **dict(self.own_keys)})
         return f"{self.spec.name}:{self.isa.name}" if len(self.spec.isas) > 1 else self.spec.name
 
     @property
@@ -89,12 +97,22 @@ class Target:
         """The compiler driver that links its libraries; None for the host's own."""
         return None if not self.spec.runs_on or platform.machine() in self.spec.runs_on else self.spec.linker
 
+    @property
+    def arch(self) -> str:
+        """What the device compiler is told, e.g. "sm_90a"; empty for a CPU."""
+        return str({**dict(self.isa.keys), **dict(self.own_keys)}.get("arch", ""))
+
     @cached_property
     def tvm(self) -> tvm.target.Target:
         """The target as TVM knows it."""
         import tvm
 
-        keys: dict[str, object] = {"kind": self.spec.kind, **self.spec.extra, **dict(self.isa.keys)}
+        keys: dict[str, object] = {
+            "kind": self.spec.kind,
+            **self.spec.extra,
+            **dict(self.isa.keys),
+            **dict(self.own_keys),
+        }
         if self.isa.mcpu:
             keys["mcpu"] = self.isa.mcpu
         if self.isa.mattr:
@@ -103,7 +121,15 @@ class Target:
             keys["mtriple"] = self.spec.triple
         if self.spec.gpu:
             keys["host"] = {"kind": "llvm"}
-        return tvm.target.Target(keys)
+        try:
+            return tvm.target.Target(keys)
+        except ValueError as reason:
+            if not self.own_keys:
+                raise
+            raise UsageError(
+                f"keys that TVM knows were expected in the target, but {self.name} is refused "
+                f"({str(reason).strip().splitlines()[-1]}): correct the JSON"
+            ) from reason
 
     def export_options(self) -> dict[str, object]:
         """Keyword arguments with which `export_library` links for this target."""

@@ -91,6 +91,7 @@ def test_cuda_is_this_machines_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_can_run_is_told_apart_from_can_build(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_available, "read_gpus", lambda: ())
     monkeypatch.setattr(_available.shutil, "which", lambda name: "/bin/g++" if name == "g++" else None)
+    monkeypatch.setattr(_available, "no_compiler", lambda arch: f"no nvcc for {arch}")
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     host = make_host(AVX2)
     arm, cuda, x86 = resolve("arm"), resolve("cuda:sm_80"), resolve("x86:avx512")
@@ -98,7 +99,7 @@ def test_can_run_is_told_apart_from_can_build(monkeypatch: pytest.MonkeyPatch) -
     assert not can_build_here(arm)
     assert "this host is x86_64" in can_run_here(arm, host).reason
     assert can_build_here(cuda)
-    assert "CUDA source" in can_build_here(cuda).reason
+    assert "CUDA source, which is compiled when they are loaded: no nvcc for sm_80" in can_build_here(cuda).reason
     assert "no NVIDIA GPU" in can_run_here(cuda, host).reason
     assert can_build_here(x86)
     assert "avx512f" in can_run_here(x86, host).reason
@@ -110,6 +111,67 @@ def test_gpu_of_another_generation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_available, "read_gpus", lambda: (Gpu("a GPU", "sm_86"),))
     assert can_run_here(resolve("cuda:sm_80"))
     assert "a GPU (sm_86)" in can_run_here(resolve("cuda:sm_90")).reason
+    monkeypatch.setattr(_available, "read_gpus", lambda: (Gpu("a GPU", "sm_120"),))
+    assert can_run_here(resolve("cuda:sm_90"))  # from the PTX in the library
+    assert not can_run_here(resolve('{"kind": "cuda", "arch": "sm_90a"}'))  # code of its own, no PTX for others
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [('{"kind": "cuda", "arch": "sm_90"}', "cuda:sm_90"),
+     ('{"kind": "cuda", "arch": "sm_86", "host": {"kind": "llvm"}, "thread_warp_size": 32}', "cuda:sm_86"),
+     ('{"kind": "cuda"}', "cuda:sm_80"), ("nvidia/geforce-rtx-3090", "cuda:sm_86"),
+     ('{"tag": "nvidia/geforce-rtx-3090"}', "cuda:sm_86"),
+     ('{"kind": "llvm", "mcpu": "x86-64-v4", "mattr": ["+avx512vnni"]}', "x86:avx512-vnni"),
+     ('{"kind": "llvm", "mcpu": "generic", "mattr": ["+neon"], "mtriple": "aarch64-linux-gnu"}', "arm:neon"),
+     ('{"kind": "c"}', "c")],
+)  # fmt: skip
+def test_tvm_names(text: str, name: str) -> None:
+    assert resolve(text).name == name
+
+
+@pytest.mark.parametrize(
+    ("text", "level", "arch"),
+    [('{"kind": "cuda", "arch": "sm_90a", "max_threads_per_block": 512}', "sm_90", "sm_90a"),
+     ("nvidia/nvidia-h100", "sm_90", "sm_90a"), ("nvidia/jetson-agx-orin-64gb", "sm_80", "sm_87")],
+)  # fmt: skip
+def test_keys_of_its_own_reach_tvm(text: str, level: str, arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "jetson" in text:
+        with pytest.raises(UsageError, match="leave out the host"):
+            resolve(text)
+        return
+    target = resolve(text)
+    assert (target.isa.name, target.arch, target.tvm.export()["arch"]) == (level, arch, arch)
+    assert resolve(target.name) == target and hash(target)
+    if "max_threads" in text:
+        assert target.tvm.export()["max_threads_per_block"] == 512
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [('{"kind": "cuda", "arch": "sm_75"}', UnknownName, "unknown arch of target cuda 'sm_75': known are .*sm_80"),
+     ('{"kind": "cuda"', UsageError, "a target in JSON was expected"),
+     ('{"arch": "sm_90"}', UsageError, "names its kind"),
+     ('{"kind": "opencl"}', UsageError, "targets of kind c, cuda, llvm are served"),
+     ('{"kind": "llvm", "mcpu": "znver4"}', UnknownName, "unknown CPU with features 'znver4'"),
+     ("nvidia/nvidia-a1000", UnknownName, "unknown tag of TVM's targets.*did you mean 'nvidia/nvidia-a100'"),
+     ('{"kind": "cuda", "arch": "sm_90", "bogus": 1}', UsageError, "correct the JSON")],
+)  # fmt: skip
+def test_refused_tvm_names(text: str, error: type[UsageError], message: str) -> None:
+    with pytest.raises(error, match=message):
+        resolve(text).tvm  # noqa: B018
+
+
+def test_resident_blocks() -> None:
+    """Against the vendor's published tables of occupancy."""
+    a100, h100, ada = (resolve(f"cuda:{arch}").isa.gpu for arch in ("sm_80", "sm_90", "sm_89"))
+    assert a100.resident_blocks(threads=256, registers=32) == 8  # by threads: full
+    assert a100.resident_blocks(threads=256, registers=64) == 4  # by registers
+    assert a100.resident_blocks(threads=128, registers=32, shared_bytes=40 << 10) == 4  # by shared memory
+    assert a100.resident_blocks(threads=128, registers=32, shared_bytes=163 << 10) == 1
+    assert a100.resident_blocks(threads=128, registers=32, shared_bytes=164 << 10) == 0
+    assert h100.resident_blocks(threads=384, registers=168, shared_bytes=200 << 10) == 1
+    assert ada.resident_blocks(threads=32, registers=16) == 24  # by blocks
 
 
 def test_host_reads_cpuinfo() -> None:
