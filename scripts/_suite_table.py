@@ -9,7 +9,7 @@ from _suite import MEMORY, Goal, goals_of
 
 from halo_tvm.report import markdown
 from halo_tvm.report.schema import BenchResult, Comparison, EngineResult, SkippedResult
-from halo_tvm.report.tables import DISTURBED_CORES
+from halo_tvm.report.tables import DISTURBED_CORES, ratio_text
 
 # An engine whose output has little to do with the reference wins nothing by being fast.
 WRONG = 0.3
@@ -43,7 +43,7 @@ def every_peer(results: Sequence[BenchResult | SkippedResult]) -> str:
             memory = "-" if engine.peak_rss_mib is None else f"{engine.peak_rss_mib:.0f}"
             rows.append((
                 _name(result), str(result.threads), engine.engine, engine.precision, _time(engine),
-                _ratio(ratios.get(engine.engine)), _error(engine), memory, (engine.failure or engine.note)[:120],
+                ratio_text(ratios.get(engine.engine)), _error(engine), memory, (engine.failure or engine.note)[:120],
             ))  # fmt: skip
     return markdown.table(header, rows)
 
@@ -71,7 +71,7 @@ def _line(result: BenchResult, goal: Goal | None) -> tuple[str, ...]:
     if goal is not None:
         target = f"{goal.ratio:.2f}"
         reached = "; ".join([_reached(comparison, goal.ratio), *_beside(result, goal, best)])
-    return (*start, f"{best.engine}{precision}", _time(best), _ratio(comparison), target, reached)
+    return (*start, f"{best.engine}{precision}", _time(best), ratio_text(comparison), target, reached)
 
 
 def _reached(comparison: Comparison, ratio: float) -> str:
@@ -121,10 +121,10 @@ def _notes(results: Sequence[BenchResult]) -> Iterator[str]:
     host = results[0].host
     names = ("apache-tvm", "onnxruntime", "torch", "openvino", "jax")
     versions = ", ".join(f"{name} {host.packages[name]}" for name in names if name in host.packages)
-    rounds = sorted({r.rounds for r in results})
+    rounds, runs = sorted({r.rounds for r in results}), sorted({r.runs_per_turn for r in results})
     yield f"\nMeasured on {host.cpu}, {host.cores} cores; {versions}. Median of {' or '.join(map(str, rounds))} rounds in "
-    yield "turns, each engine in its own process; ratio with its 90 % interval, against the fastest peer that the goal "
-    yield "names (without one, of all); reached: the whole interval is at or above the goal. "
+    yield f"turns of {' to '.join(map(str, dict.fromkeys((runs[0], runs[-1]))))} runs, each engine in its own process; "
+    yield "ratio with its 90 % interval, against the fastest peer that the goal names (without one, of all); reached: the whole interval is at or above the goal. "
     yield "[Every peer, its precision and its error](docs/benchmarks-peers.md).\n"
     busy = max((r.other_cores or 0.0) for r in results)
     if busy >= DISTURBED_CORES:
@@ -141,13 +141,6 @@ def _time(engine: EngineResult) -> str:
 
 def _error(engine: EngineResult) -> str:
     return f"{engine.accuracy.relative_l2:.0e}" if engine.accuracy else "-"
-
-
-def _ratio(comparison: Comparison | None) -> str:
-    if comparison is None:
-        return "-"
-    interval = comparison.paired
-    return f"{interval.value:.2f} ({interval.low:.2f} to {interval.high:.2f}), {comparison.verdict}"
 
 
 def plot(results: Sequence[BenchResult | SkippedResult], path: Path) -> None:

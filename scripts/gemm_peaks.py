@@ -6,7 +6,8 @@
 
 Prints a Markdown table: microseconds, arithmetic and its share of the peak, bytes of weights per second and their
 share of what a kernel that only reads as many bytes reaches. Each number is the fastest of all rounds.
-`int8` counts the product and its way back to float32; `fp16` runs in half arithmetic where the host has some.
+`int8` counts the product and its way back to float32; `fp16` runs in half arithmetic where the host has some. The peak is
+float32's, for int8 that of byte products where the host has `vpdpbusd`; a share of another arithmetic's peak says so.
 """
 
 from __future__ import annotations
@@ -89,6 +90,14 @@ class Host:
         out = tensor([self.threads, count, lanes], "int32" if dots else "float32")
         return lambda: run(out, n), 2.0 * (4 if dots else 1) * self.threads * count * lanes * n
 
+    def other_arithmetic(self, kind: str) -> str:
+        """Behind a share of the peak: of which arithmetic that is, where the kernel's is another."""
+        from halo_tvm.ceilings.measure import has_int8_dot
+
+        isa = self.target.isa
+        other = isa.half_arithmetic if kind == "fp16" else kind == "int8" and not has_int8_dot(self.target)
+        return " of fp32's" if other else ""
+
     def read(self, size_bytes: int) -> Call:
         from halo_tvm.ceilings.kernels import ACCUMULATORS, compiled, read_kernel
 
@@ -142,7 +151,8 @@ def table(host: Host, kinds: list[str], k: int, n: int, all_rows: list[int], rou
         for rows in all_rows:
             spent = times[kind, rows]
             rate, read = 2.0 * rows * k * n / spent, size / spent
-            shares = f"{rate / 1e9:.0f} | {rate / peak:.0%} | {read / 1e9:.0f} | {times[kind, 'read'] / spent:.0%}"
+            share = f"{rate / peak:.0%}{host.other_arithmetic(kind)}"
+            shares = f"{rate / 1e9:.0f} | {share} | {read / 1e9:.0f} | {times[kind, 'read'] / spent:.0%}"
             print(f"| {host.threads} | {kind} | {k}x{n} | {rows} | {spent * 1e6:.0f} | {shares} |", flush=True)
 
 

@@ -79,7 +79,8 @@ def measured(
     entries: Sequence[Entry], threads: Sequence[int], rounds: int, precision: str, scratch: Path
 ) -> tuple[list[tuple[Entry, ProfileResult]], dict[int, dict[str, float]]]:
     """Profiles of every entry at every thread count, and the peaks by thread count."""
-    paths = {name: artifact(name, precision, scratch) for name in dict.fromkeys(entry.name for entry in entries)}
+    names = dict.fromkeys(entry.name for entry in entries)
+    paths = {name: artifact(name, precision, scratch / str(number)) for number, name in enumerate(names)}
     before = {count: host_profile(count) for count in threads}
     # Profiles are taken without ceilings first, then held against the larger of what is measured around them.
     raw: list[tuple[int, Entry, Path]] = []
@@ -100,11 +101,12 @@ def measured(
     return results, {count: dict(profile.by_threads[count]) for count, profile in peaks.items()}
 
 
-def artifact(name: str, precision: str, scratch: Path) -> Path:
-    """`name` when it is an artifact, else the model compiled."""
+def artifact(name: str, precision: str, folder: Path) -> Path:
+    """`name` when it is an artifact, else the model compiled, in `folder`: models may be called the same."""
     if Path(name).is_dir() and (Path(name) / "manifest.json").is_file():
         return Path(name).absolute()
-    path = scratch / f"{Path(name).stem}.halo"
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{Path(name).stem}.halo"
     say(f"compile {name}")
     run(["compile", "--model", name, "-o", str(path), "--no-validate", "--precision", precision])
     return path

@@ -38,10 +38,10 @@ def test_the_table_is_replaced_between_the_markers(bench, tmp_path):
     assert bench.main(["--no-run", "--update-readme", "--json", str(results), "--readme", str(readme)]) == 0
     text = readme.read_text()
     assert text.startswith("before\n") and text.endswith("\nafter\n") and "old table" not in text
-    assert "| gpt2 1x128 | fp32 | 2 | 50.0 | onnxruntime | 75.0 | 1.50 (1.40 to 1.60), faster | - |  |" in text
+    assert "| gpt2 1x128 | fp32 | 2 | 50.0 | onnxruntime | 75.0 | 1.50 (1.40 to 1.60) faster | - |  |" in text
     assert "1x128 | fp32 | 2 | 50.0 | torch" not in text, "its error is infinite"
     peers = (tmp_path / "docs" / "benchmarks-peers.md").read_text()
-    assert "| onnxruntime | fp32 | 75.0 | 1.50 (1.40 to 1.60), faster | 1e-06 | 512 |" in peers
+    assert "| onnxruntime | fp32 | 75.0 | 1.50 (1.40 to 1.60) faster | 1e-06 | 512 |" in peers
     assert "| torch-compile | fp32 | failed | - | - | - | no compiler \\| found |" in peers
     once = text
     assert bench.main(["--no-run", "--update-readme", "--json", str(results), "--readme", str(readme)]) == 0

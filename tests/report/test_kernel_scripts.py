@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -93,3 +94,16 @@ def test_attention_against_torch(capsys):
     assert "| 1 | causal | 64 | " in capsys.readouterr().out
     with pytest.raises(PeerFailed, match="no_such_field"):
         module.main([*given, "causal", "--decision", '{"no_such_field": 1}'])
+
+
+@pytest.mark.parametrize(
+    ("kind", "half", "requires", "words"),
+    [
+        ("fp16", True, (), " of fp32's"), ("fp16", False, (), ""), ("int8", False, (), " of fp32's"),
+        ("int8", True, ("avx512_vnni",), ""), ("bf16", True, (), ""), ("fp32", True, (), ""),
+    ],
+)  # fmt: skip
+def test_a_share_of_another_arithmetics_peak_says_so(kind, half, requires, words):
+    host = script("gemm_peaks").Host.__new__(script("gemm_peaks").Host)
+    host.target = SimpleNamespace(isa=SimpleNamespace(half_arithmetic=half, requires=frozenset(requires)))
+    assert host.other_arithmetic(kind) == words

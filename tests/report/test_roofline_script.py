@@ -56,3 +56,11 @@ def test_a_ceiling_is_the_larger_of_two_measurements(script) -> None:
     first = HostProfile("cpu", "x86_64", "avx2", "", {2: {**RATES, "dram_gbps": 25.0}})
     second = HostProfile("cpu", "x86_64", "avx2", "", {2: {**RATES, "fma_gflops": 90.0, "l2_gbps": 81.0}})
     assert script.larger(first, second, 2).by_threads[2] == {**RATES, "dram_gbps": 25.0, "l2_gbps": 81.0}
+
+
+def test_models_of_the_same_name_are_compiled_apart_and_once(script, tmp_path: Path, monkeypatch) -> None:
+    compiled: list[str] = []
+    monkeypatch.setattr(script, "run", lambda words, **_: compiled.append(words[words.index("-o") + 1]))
+    entries = [script.Entry.of(text) for text in ("gpt2@sequence=8", "gpt2.onnx", "gpt2@sequence=16", "x/gpt2.onnx")]
+    assert script.measured(entries, [], 1, "fp32", tmp_path) == ([], {})
+    assert len(compiled) == len(set(compiled)) == 3
