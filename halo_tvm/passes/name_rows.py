@@ -4,6 +4,7 @@ Before -> after
     r: [batch * sequence, k] = reshape(x)   ->   r': [rows, k] = match_cast(r)
 Kernels over r' are functions of `rows` alone, whatever product it stands for: functions of equal
 mathematics become equal, and a tuning record made for one model is found by another.
+A size that a kernel of the importer's own is written in keeps its spelling: its neighbours could not join it else.
 `resolve_rows` puts the product back into main (kernels keep their own symbol), where the memory plan
 bounds it by the declared ranges.
 """
@@ -40,6 +41,7 @@ class _Namer(relax.PyExprMutator):
         self._named: list[tuple[tvm.ir.Expr, tirx.Var]] = []
         self._analyzer = tvm.sym.Analyzer()
         self._taken = _names(mod["main"])
+        self._written = _sizes_of_kernels(mod["main"])
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         super().visit_var_binding_(binding)
@@ -81,6 +83,8 @@ class _Namer(relax.PyExprMutator):
         for product, var in self._named:
             if self._analyzer.can_prove_equal(product, dim):
                 return var
+        if any(self._analyzer.can_prove_equal(size, dim) for size in self._written):
+            return dim
         name = f"{_PREFIX}{len(self._named) or ''}"
         while name in self._taken:  # sizes are looked up by name, so a dimension of the model keeps its own
             name += "_"
@@ -108,6 +112,21 @@ def _named(func: relax.Function) -> set[tirx.Var]:
         for dim, product in casts(binding)
         if isinstance(dim, tirx.Var) and not dim.same_as(product) and dim.name.startswith(_PREFIX)
     }
+
+
+def _sizes_of_kernels(func: relax.Function) -> list[tvm.ir.Expr]:
+    """Computed sizes of the tensors that kernels read and write which are there before the operators become some."""
+    found: list[tvm.ir.Expr] = []
+    for call in (b.value for b in bindings(func) if op_name(b.value) in ("relax.call_tir", "relax.call_tir_inplace")):
+        types = [field.ty for field in call.args[1].fields]
+        for ty in [*types, *(t for out in call.ty_args for t in getattr(out, "fields", [out]))]:
+            shape = ty.shape.values if isinstance(getattr(ty, "shape", None), relax.ShapeExpr) else ()
+            for dim in shape:
+                if not isinstance(dim, tirx.IntImm | tirx.Var) and not any(
+                    tvm_ffi.structural_equal(dim, f) for f in found
+                ):
+                    found.append(dim)
+    return found
 
 
 def _names(func: relax.Function) -> set[str]:
