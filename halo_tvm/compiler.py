@@ -162,7 +162,7 @@ def build(
 
 def _target(config: CompileConfig) -> Target:
     load_plugins()
-    target = resolve(config.target, cores=config.threads)
+    target = resolve(config.target, cores=config.threads, precision=config.precision)
     answer = can_build_here(target)
     if not answer:
         raise EnvironmentProblem(f"target {config.target} cannot be built here: {answer.reason}")

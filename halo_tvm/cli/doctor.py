@@ -14,11 +14,12 @@ from pathlib import Path
 from .. import __version__
 from ..ceilings import HostProfile, read_profile
 from ..ceilings.measure import measure_apart
-from ..config import DoctorConfig
+from ..config import PRECISIONS, DoctorConfig
 from ..cuda.toolkit import find_tool
 from ..errors import EnvironmentProblem, HaloError
 from ..plugins import load_plugins
 from ..targets import (
+    FULL,
     TARGETS,
     Host,
     Target,
@@ -144,14 +145,15 @@ def _self_check() -> str | None:
 
 def _host(host: Host) -> dict[str, object]:
     try:
-        isa = resolve("cpu", host=host).isa.name
+        levels = {p: resolve("cpu", host=host, precision=p).isa.name for p in PRECISIONS}
     except EnvironmentProblem as error:
-        isa = f"none: {error}"
+        levels = {p: f"none: {error}" for p in PRECISIONS}
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
     return {
         "cpu": host.model,
         "machine": host.machine,
-        "isa": isa,
+        "isa": levels[FULL],
+        "isa_for": {p: level for p, level in levels.items() if level != levels[FULL]},
         "cores": host.cores,
         "memory_bytes": memory,
         "l1_bytes": host.l1_bytes,
@@ -214,8 +216,9 @@ def _print(found: dict[str, object], profile: HostProfile | None, why_not: str, 
     print(table(("software", ""), rows))
     caches = " / ".join(size(host[f"l{level}_bytes"]) if host[f"l{level}_bytes"] else "?" for level in (1, 2, 3))
     gpus = ", ".join(f"{gpu['name']} ({gpu['arch']})" for gpu in host["gpus"]) or "none"
+    levels = [host["isa"], *(f"for {p}: {level}" for p, level in host["isa_for"].items())]
     print("\n" + table(("host", ""), [
-        ("cpu", f"{host['cpu']} ({host['machine']})"), ("largest ISA level", host["isa"]),
+        ("cpu", f"{host['cpu']} ({host['machine']})"), ("ISA level of `cpu`", "; ".join(levels)),
         ("usable cores", host["cores"]),
         ("memory", size(host["memory_bytes"])), ("L1 / L2 / L3", caches), ("NVIDIA GPUs", gpus),
     ]))  # fmt: skip

@@ -37,7 +37,7 @@ def run(config: TargetsConfig) -> int:
     print(table(("target", "builds here", "runs here", "key of tuning logs", "description"),
                 [(t.name, mark[b.ok], mark[r.ok], t.key, t.spec.description) for t, b, r in rows]))  # fmt: skip
     print(
-        "\n`cpu` is the largest level this host has. Every name --target takes: "
+        "\n`cpu` is the largest level of this host that is meant for --precision. Every name --target takes: "
         + ", ".join(known_names())
         + "; and TVM's own JSON and tags, like nvidia/nvidia-a100"
     )

@@ -16,7 +16,7 @@ def accept(config: CompileConfig, path: Path) -> str:
 
     Raises `ValidationFailed` when the artifact is wrong; it stays where it is, marked in its manifest.
     """
-    runnable = can_run_here(resolve(config.target))
+    runnable = can_run_here(resolve(config.target, precision=config.precision))
     if not config.validate or not runnable:
         return f"not done: {runnable.reason or '--no-validate'}"
     try:

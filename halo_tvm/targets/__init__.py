@@ -7,7 +7,7 @@ import pkgutil
 
 from ._available import Answer, can_build_here, can_run_here
 from ._host import Gpu, Host, read_gpus, read_host, usable_cpus
-from ._precision import check_precision
+from ._precision import FULL, check_precision
 from ._resolve import known_names, resolve
 from ._target import TARGETS, Isa, Target, TargetSpec
 
@@ -15,7 +15,20 @@ for _module in sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.na
     importlib.import_module(f"{__name__}.{_module}")
 
 __all__ = [
-    "TARGETS", "Answer", "Gpu", "Host", "Isa", "Target", "TargetSpec",
-    "can_build_here", "can_run_here", "check_precision", "known_names", "read_gpus", "read_host", "resolve",
+    "FULL",
+    "TARGETS",
+    "Answer",
+    "Gpu",
+    "Host",
+    "Isa",
+    "Target",
+    "TargetSpec",
+    "can_build_here",
+    "can_run_here",
+    "check_precision",
+    "known_names",
+    "read_gpus",
+    "read_host",
+    "resolve",
     "usable_cpus",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ..errors import EnvironmentProblem, UnknownName, UsageError
 from ._gpu import runs_code_of
 from ._host import Host, read_gpus, read_host
+from ._precision import FULL
 from ._target import TARGETS, Isa, Target, TargetSpec
 from ._tvm_keys import is_tvm_target, keys_of, match
 
@@ -19,19 +20,19 @@ def known_names() -> tuple[str, ...]:
     return (*names, *_aliases())
 
 
-def resolve(text: str, *, host: Host | None = None, cores: int | None = None) -> Target:
+def resolve(text: str, *, host: Host | None = None, cores: int | None = None, precision: str = FULL) -> Target:
     """The target that `text` names.
 
-    `cpu` is the largest level this host has; `NAME` alone the smallest level of a manifest (for a GPU
-    target: this machine's GPU, when it has one); `NAME:LEVEL` and LLVM's names (`x86-64-v3`) are exact.
-    TVM's own JSON (`{"kind": "cuda", "arch": "sm_90"}`) and tags (`nvidia/nvidia-a100`) name the level they
+    `cpu` is the largest level this host has among those meant for `precision`; `NAME` alone the smallest level of a
+    manifest (for a GPU target: this machine's GPU, when it has one); `NAME:LEVEL` and LLVM's names (`x86-64-v3`) are
+    exact. TVM's own JSON (`{"kind": "cuda", "arch": "sm_90"}`) and tags (`nvidia/nvidia-a100`) name the level they
     fit; keys that differ from the manifest's go to TVM as they are.
     `UnknownName` lists what is known; `EnvironmentProblem` when no level fits this host.
     """
     text = text.strip()
     host = host or read_host()
     if text == HOST:
-        return _of_host(host, cores)
+        return _of_host(host, cores, precision)
     if is_tvm_target(text):
         spec, isa, own_keys = match(keys_of(text), tuple(TARGETS.values()), text)
         return Target(spec, isa, cores or _assumed_cores(spec, host), own_keys)
@@ -63,11 +64,12 @@ def _aliases() -> dict[str, tuple[TargetSpec, Isa]]:
     return aliases
 
 
-def _of_host(host: Host, cores: int | None) -> Target:
+def _of_host(host: Host, cores: int | None, precision: str) -> Target:
     specs = [spec for spec in TARGETS.values() if host.machine in spec.runs_on]
     for spec in specs:
         for isa in reversed(spec.isas):
-            if isa.requires <= host.flags:
+            meant = (not isa.taken_for or precision in isa.taken_for) and not isa.not_beside & host.flags
+            if meant and isa.requires <= host.flags:
                 return Target(spec, isa, cores or host.cores)
     known = ", ".join(sorted({m for spec in TARGETS.values() for m in spec.runs_on}))
     if not specs:

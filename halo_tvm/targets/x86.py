@@ -44,15 +44,32 @@ X86 = TargetSpec(
             byte_dot="vpdpbusd",
         ),
         Isa(
+            "avx512-bf16",
+            "x86-64-v4",
+            ("+avx512vnni", "+avx512bf16"),
+            _AVX512 | {"avx512_vnni", "avx512_bf16"},
+            vector_bits=512,
+            vector_registers=32,
+            precisions=_NARROW,
+            byte_dot="vpdpbusd",
+            bf16_dot="vdpbf16ps",
+            # float32 has nothing of it: without it, its artifacts run on more hosts and its tuning records count.
+            taken_for=_NARROW,
+            # CPUs with half arithmetic were measured to run vdpbf16ps at half the rate of float32.
+            not_beside=frozenset({"avx512_fp16"}),
+        ),
+        Isa(
             "avx512-fp16",
             "x86-64-v4",
-            ("+avx512vnni", "+avx512fp16"),
-            _AVX512 | {"avx512_vnni", "avx512_fp16"},
+            ("+avx512vnni", "+avx512bf16", "+avx512fp16"),
+            _AVX512
+            | {"avx512_vnni", "avx512_bf16", "avx512_fp16"},  # bf16: levels grow, and all CPUs with fp16 have it
             vector_bits=512,
             vector_registers=32,
             precisions=(*_NARROW, "fp16"),
             half_arithmetic=True,
             byte_dot="vpdpbusd",
+            taken_for=("fp16",),
         ),
     ),
     rules=("decode_attention", "flash_attention", "recurrence", "gemm", "row_reduction", "elementwise", "fallback"),

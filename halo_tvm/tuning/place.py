@@ -35,11 +35,11 @@ class Place:
 def place_of(config: TuneConfig, target: Target | None = None) -> Place:
     """Where to measure, for `target` or that of the options.
 
-    With --rpc a device is asked what it is: `cpu` is then the device's largest level. `EnvironmentProblem` when
-    the target does not run there, or no device is free.
+    With --rpc a device is asked what it is: `cpu` is then the device's level for the precision.
+    `EnvironmentProblem` when the target does not run there, or no device is free.
     """
     if config.rpc is None or config.device_key is None:
-        target = target or resolve(config.target, cores=config.threads)
+        target = target or resolve(config.target, cores=config.threads, precision=config.precision)
         check_runs_here(target)
         return Place(target, fingerprint_of(target))
     from .measure.rpc import device_behind, refuse_other_targets
@@ -54,7 +54,8 @@ def place_of(config: TuneConfig, target: Target | None = None) -> Place:
                 f"--target cpu means the level of the device, but the one under the key {config.device_key} does not "
                 "say what it is: start its server with `halo-tvm rpc server`, or name the level, e.g. x86:avx2"
             )
-        target = resolve(config.target, host=device.host, cores=config.threads or device.threads or None)
+        cores = config.threads or device.threads or None
+        target = resolve(config.target, host=device.host, cores=cores, precision=config.precision)
     if config.threads and device.threads and config.threads != device.threads:
         raise UsageError(
             f"--threads {config.threads} was given, but the device under the key {config.device_key} runs kernels with "

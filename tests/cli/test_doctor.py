@@ -29,7 +29,7 @@ def test_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(doctor, "_self_check", lambda: None)
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out
-    assert "largest ISA level" in out and "doctor --measure" in out and "problem:" not in out
+    assert "ISA level of `cpu`" in out and "doctor --measure" in out and "problem:" not in out
 
 
 def test_other_versions_are_a_problem(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

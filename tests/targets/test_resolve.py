@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from halo_tvm.config import PRECISIONS, CompileConfig, TuneConfig
 from halo_tvm.errors import EnvironmentProblem, UnknownName, UsageError
 from halo_tvm.targets import (
     TARGETS,
@@ -15,6 +16,7 @@ from halo_tvm.targets import (
     _resolve,
     can_build_here,
     can_run_here,
+    check_precision,
     known_names,
     read_host,
     resolve,
@@ -34,14 +36,63 @@ def make_host(flags: set[str], machine: str = "x86_64") -> Host:
         (AVX2, "avx2"),
         (AVX512, "avx512"),
         (AVX512 | {"avx512_vnni"}, "avx512-vnni"),
-        (AVX512 | {"avx512_vnni", "avx512_fp16"}, "avx512-fp16"),
+        (AVX512 | {"avx512_vnni", "avx512_bf16", "avx512_fp16"}, "avx512-vnni"),
         (AVX2 | {"avx512f", "avx512_vnni"}, "avx2"),
     ],
 )
-def test_cpu_is_the_largest_level_of_the_host(flags: set[str], isa: str) -> None:
+def test_cpu_is_the_largest_level_of_the_host_that_float32_needs(flags: set[str], isa: str) -> None:
     target = resolve("cpu", host=make_host(flags))
     assert (target.spec.name, target.isa.name, target.cores) == ("x86", isa, 3)
     assert target.key == f"llvm-x86_64-{isa}"
+
+
+@pytest.mark.parametrize(
+    ("flags", "levels"),
+    [
+        ({"avx512_vnni"}, {"bf16": "vnni", "int8": "vnni", "fp16": "vnni"}),
+        ({"avx512_bf16"}, {"bf16": "", "int8": "", "fp16": ""}),
+        ({"avx512_vnni", "avx512_bf16"}, {"bf16": "bf16", "int8": "bf16", "fp16": "vnni"}),
+        # half arithmetic comes with slow products of bfloat16
+        ({"avx512_vnni", "avx512_bf16", "avx512_fp16"}, {"bf16": "vnni", "int8": "vnni", "fp16": "fp16"}),
+        ({"avx512_vnni", "avx512_fp16"}, {"bf16": "vnni", "int8": "vnni", "fp16": "vnni"}),
+    ],
+)
+def test_cpu_is_the_level_for_the_precision(flags: set[str], levels: dict[str, str]) -> None:
+    host = make_host(AVX512 | flags)
+    found = {precision: resolve("cpu", host=host, precision=precision).isa.name for precision in levels}
+    assert found == {precision: f"avx512-{level}".rstrip("-") for precision, level in levels.items()}
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_named_level_is_obeyed(precision: str) -> None:
+    fast = make_host(AVX512 | {"avx512_vnni", "avx512_bf16", "avx512_fp16"})
+    for isa in TARGETS["x86"].isas:
+        assert resolve(f"x86:{isa.name}", host=fast, precision=precision).isa is isa
+
+
+@pytest.mark.parametrize(("precision", "isa"), [("fp32", "avx512-vnni"), ("bf16", "avx512-bf16")])
+def test_compiling_and_tuning_ask_for_their_precision(precision: str, isa: str, monkeypatch) -> None:
+    from halo_tvm import compiler
+    from halo_tvm.tuning import place
+
+    host = make_host(AVX512 | {"avx512_vnni", "avx512_bf16"})
+    for module in (_resolve, _available):
+        monkeypatch.setattr(module, "read_host", lambda: host)
+    assert compiler._target(CompileConfig(model="mlp", precision=precision)).isa.name == isa
+    assert place.place_of(TuneConfig(model=("mlp",), precision=precision)).target.isa.name == isa
+
+
+def test_fp16_without_half_arithmetic_is_refused_as_before() -> None:
+    host = make_host(AVX512 | {"avx512_vnni", "avx512_bf16"})
+    with pytest.raises(UsageError, match="x86:avx512-vnni computes fp16 slower than fp32: .* --force-precision"):
+        check_precision(resolve("cpu", host=host, precision="fp16"), "fp16")
+
+
+def test_levels_of_one_precision_are_those_that_serve_it() -> None:
+    for spec in TARGETS.values():
+        assert not spec.isas[0].taken_for and not spec.isas[0].not_beside, f"{spec.name}: no host would be sure of it"
+        for isa in spec.isas:
+            assert set(isa.taken_for) <= set(isa.precisions), isa
 
 
 def test_cpu_on_arm() -> None:
