@@ -9,6 +9,8 @@ import pytest
 import tvm
 from assembly import inner_loops, k_loops
 from covering import covering
+from hypothesis import given
+from hypothesis import strategies as st
 from linear_functions import EPILOGUES, Case, build, check, fused, only_function, x86
 from tvm import relax, te, tirx
 
@@ -18,6 +20,7 @@ from halo_tvm.targets import read_host
 from halo_tvm.tir_schedules import RULES
 from halo_tvm.tir_schedules.gemm import pack_shape
 from halo_tvm.tir_schedules.gemm._nest import row_counts
+from halo_tvm.tir_schedules.gemm._tiling import Tiling
 
 GEMM = RULES["gemm"]
 ROWS = (*range(1, 18), 31, 33, 127, 128)
@@ -65,7 +68,7 @@ def test_every_decision_is_right() -> None:
     assert len(set(space)) == len(space)
     for decision in covering(space):
         executable = build(GEMM.apply(func, target, decision), target)
-        for rows in (1, 7, 9, 20):
+        for rows in (1, 7, 9, 20, 67, 150):
             check(executable, case, rows)
 
 
@@ -76,6 +79,10 @@ def test_one_panel_narrower_than_a_vector() -> None:
         check(executable, case, rows)
 
 
+def tiling(block_rows: int = 0, balance: bool = True, cores: int = 2) -> Tiling:
+    return Tiling(lanes=16, mr=8, unroll=4, prefetch=2, block_rows=block_rows, balance=balance, cores=cores)
+
+
 @pytest.mark.parametrize(("rows", "balance", "expected"), [
     (None, True, [8, 7, 6, 5, 4, 3, 2, 1]),
     (16, True, [8]),
@@ -83,9 +90,46 @@ def test_one_panel_narrower_than_a_vector() -> None:
     (9, False, [8, 1]),
     (3, False, [3]),
     (127, True, [8, 7]),
+    (0, True, [8]),
 ])
 def test_row_counts(rows: int | None, balance: bool, expected: list[int]) -> None:
-    assert row_counts(rows, 8, balance) == expected
+    assert row_counts(rows, tiling(balance=balance)) == expected
+
+
+@pytest.mark.parametrize(("rows", "cores", "expected"), [
+    (127, 2, [127]),
+    (128, 2, [64, 64]),
+    (200, 2, [100, 100]),
+    (200, 4, [66, 67, 67]),
+    (300, 2, [75, 75, 75, 75]),
+    (300, 16, [75, 75, 75, 75]),
+])
+def test_row_blocks(rows: int, cores: int, expected: list[int]) -> None:
+    assert tiling(64, cores=cores).heights(rows) == expected
+
+
+@given(rows=st.integers(1, 700), block_rows=st.integers(0, 100), balance=st.booleans(), cores=st.integers(1, 9))
+def test_blocks_and_tiles_cover_every_row_once(rows: int, block_rows: int, balance: bool, cores: int) -> None:
+    t = tiling(block_rows, balance, cores)
+    tiles = [t.tile_heights(height) for height in t.heights(rows)]
+    assert sum(map(sum, tiles)) == rows
+    assert {count for block in tiles for count in block} <= set(range(1, t.mr + 1))
+    assert set(row_counts(rows, t)) == {count for block in tiles for count in block}
+
+
+@pytest.mark.parametrize("balance", [True, False])
+@pytest.mark.parametrize("chunked", [20, 40])
+def test_row_blocks_are_right(chunked: int, balance: bool) -> None:
+    """Blocks of 8 rows on three cores: every number of rows around the places where their number changes."""
+    case, target = Case(k=40, n=100, kc=chunked, nr=48, epilogue="bias+residual"), replace(x86("avx512"), cores=3)
+    func = fused(case)
+    decision = replace(GEMM.default(func, target), block_rows=8, balance=balance)
+    executable = build(GEMM.apply(func, target, decision), target)
+    for rows in (1, 7, 8, 15, 16, 17, 23, 24, 25, 31, 32, 47, 48, 49, 97):
+        check(executable, case, rows)
+    for rows in (15, 16, 49):
+        func = fused(replace(case, m=rows))
+        check(build(GEMM.apply(func, target, decision), target), replace(case, m=rows), rows)
 
 
 # ---- what the rule declines, by its sentence ----
@@ -299,6 +343,6 @@ def test_estimates_grow_with_the_rows() -> None:
 
 def test_estimates_know_what_is_slow() -> None:
     best = estimated(None, 128)
-    assert estimated(None, 128, mr=1, row_split=1) > 1.2 * best, "a tile of one row waits for weights"
-    assert estimated(None, 9, k=64, n=480, balance=False, row_split=1) > estimated(None, 9, k=64, n=480, row_split=1)
-    assert estimated(None, 128, n=48, row_split=1) > 1.5 * estimated(None, 128, n=48, row_split=2), "one core waits"
+    assert estimated(None, 128, mr=1) > 1.2 * best, "a tile of one row waits for weights"
+    assert estimated(None, 9, k=64, n=480, balance=False) > estimated(None, 9, k=64, n=480)
+    assert estimated(None, 128, n=48, block_rows=0) > 1.5 * estimated(None, 128, n=48, block_rows=64), "one core waits"

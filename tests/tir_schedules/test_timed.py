@@ -24,7 +24,7 @@ def symbolic(values=TIMED) -> tirx.PrimFunc:
     return with_timed(func, {str(rows.name): values}) if values else func
 
 
-@pytest.mark.parametrize("changes", [{}, {"mr": 3}, {"mr": 5, "balance": False}, {"row_split": 4}])
+@pytest.mark.parametrize("changes", [{}, {"mr": 3}, {"mr": 5, "balance": False}, {"block_rows": 8}])
 def test_right_where_it_is_timed(changes) -> None:
     if not x86(ISA).isa.requires <= read_host().flags:
         pytest.skip(f"this processor does not run {ISA}")

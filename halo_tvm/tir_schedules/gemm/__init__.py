@@ -26,13 +26,17 @@ from .._packing import pack_shape
 from .._rule import Rule, check_range
 from ._chain import Chain, match
 from ._estimate import estimate
-from ._nest import Tiling, build
+from ._nest import build
 from ._served import served
+from ._tiling import Tiling
 
 if TYPE_CHECKING:
     from ...targets import Target
 
 __all__ = ["GEMM", "Decision", "pack_shape"]
+
+# Blocks this tall read a panel often enough from the cache, and let few rows be cut for the cores already.
+_BLOCK_ROWS = 64
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,7 @@ class Decision:
     mr: int  # rows of the register tile
     unroll: int  # k steps per iteration of the inner loop
     prefetch: int  # cache lines of the next weight panel fetched per iteration; 0 = none
-    row_split: int  # row blocks: tasks are panels x row blocks
+    block_rows: int  # rows of a block at least; tasks are row blocks x panels; 0 = all rows are one block
     balance: bool  # tiles of nearly equal height instead of full tiles and one short
 
 
@@ -50,6 +54,7 @@ class GEMM(Rule[Decision]):
     """Register tiles over packed panels, tails of exactly their own height."""
 
     name = "gemm"
+    version = 2  # row blocks by their rows, outermost
     Decision = Decision
 
     def default(self, func: tirx.PrimFunc, target: Target) -> Decision:
@@ -59,7 +64,7 @@ class GEMM(Rule[Decision]):
             mr=_register_rows(chain, target),
             unroll=unroll,
             prefetch=max(1, unroll // 2),
-            row_split=_row_split(chain, target),
+            block_rows=_BLOCK_ROWS,
             balance=True,
         )
 
@@ -69,14 +74,13 @@ class GEMM(Rule[Decision]):
         first = self.default(func, target)
         most, vectors = _register_rows(chain, target), chain.vectors(target.lanes_f32)
         heights = [mr for mr in range(most // 2, most + 2) if _fits(chain, mr, vectors, target)]
-        splits = (1, 2, 4, 8)
-        if (
-            chain.rows is not None
-        ):  # a tile taller than the matrix is that of its rows; more blocks than tiles are empty
+        blocks = (0, 32, 64, 128, 256)
+        if chain.rows is not None:
+            # A tile taller than the matrix is that of its rows, and so is a block.
             heights = sorted({min(mr, max(1, chain.rows)) for mr in heights})
-            splits = tuple(split for split in splits if split <= max(1, -(-chain.rows // heights[0])))
+            blocks = tuple(rows for rows in blocks if rows == 0 or 2 * rows <= chain.rows)
         values = itertools.product(
-            heights, [u for u in (1, 2, 4, 8) if chain.steps % u == 0], (0, 1, 2, 4), splits, (True, False)
+            heights, [u for u in (1, 2, 4, 8) if chain.steps % u == 0], (0, 1, 2, 4), blocks, (True, False)
         )
         return tuple(dict.fromkeys([first, *(Decision(*fields) for fields in values)]))
 
@@ -88,7 +92,7 @@ class GEMM(Rule[Decision]):
         return estimate(chain, _tiling(decision, target), rows, target.cores)
 
     def apply(self, func: tirx.PrimFunc, target: Target, decision: Decision) -> tirx.PrimFunc:
-        check_range(decision, mr=(1, 16), unroll=(1, 16), prefetch=(0, 16), row_split=(1, 64))
+        check_range(decision, mr=(1, 16), unroll=(1, 16), prefetch=(0, 16), block_rows=(0, 4096))
         chain = _match(func, target)
         if chain.steps % decision.unroll:
             raise Declined(f"unroll {decision.unroll} does not divide the chunk of {chain.steps} k steps")
@@ -97,7 +101,7 @@ class GEMM(Rule[Decision]):
 
 def _tiling(decision: Decision, target: Target) -> Tiling:
     d = decision
-    return Tiling(target.lanes_f32, d.mr, d.unroll, d.prefetch, d.row_split, d.balance)
+    return Tiling(target.lanes_f32, d.mr, d.unroll, d.prefetch, d.block_rows, d.balance, target.cores)
 
 
 @functools.lru_cache(maxsize=16)  # a search asks for hundreds of estimates of one function
@@ -125,12 +129,3 @@ def _register_rows(chain: Chain, target: Target) -> int:
 
 def _unroll(chain: Chain) -> int:
     return max(steps for steps in range(1, chain.arithmetic.unroll + 1) if chain.steps % steps == 0)
-
-
-def _row_split(chain: Chain, target: Target) -> int:
-    """Row blocks so that the tasks fill the cores in whole rounds, or in so many that it does not matter."""
-    for split in (1, 2, 4):
-        tasks = chain.panels * split
-        if tasks % target.cores == 0 or tasks >= 8 * target.cores:
-            return split
-    return 4

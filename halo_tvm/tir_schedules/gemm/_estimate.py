@@ -7,7 +7,7 @@ order for one function is used, so one set of them serves every CPU with vectors
 from __future__ import annotations
 
 from ._chain import Chain
-from ._nest import Tiling
+from ._tiling import Tiling
 
 _LATENCY = 4.0  # of a fused multiply-add: with fewer independent sums the unit waits
 _FMA_PER_CYCLE = 1.0
@@ -24,30 +24,17 @@ _CYCLES_PER_US = 3_000.0
 
 def estimate(chain: Chain, tiling: Tiling, m: int, cores: int) -> float:
     """Microseconds at `m` rows."""
-    heights = _heights(m, tiling)
-    per_block = -(-len(heights) // tiling.row_split)
-    # Blocks of rows are runs of tiles; the slowest core decides, and it takes whole tasks.
-    blocks = [sum(_tile(chain, tiling, h) for h in heights[at : at + per_block]) + _TASK
-              for at in range(0, len(heights), per_block)]  # fmt: skip
-    empty = tiling.row_split - len(blocks)
-    work = chain.panels * (sum(blocks) + empty * _TASK)
+    heights = tiling.heights(m)
+    # The slowest core decides, and it takes whole tasks.
+    blocks = [sum(_tile(chain, tiling, rows) for rows in tiling.tile_heights(height)) + _TASK for height in heights]
     rounds = -(-chain.panels * len(blocks) // cores)
-    computing = max(work / cores, rounds * max(blocks))
+    computing = max(chain.panels * sum(blocks) / cores, rounds * max(blocks))
     # Every block of rows reads the panel again, from a nearer cache.
     streamed = chain.chunks * chain.panel_bytes * chain.panels * (1 + 0.1 * (len(blocks) - 1))
-    ahead = 0.98 if tiling.prefetch and len(heights) > 1 else 1.0
+    ahead = 0.98 if tiling.prefetch and m > tiling.mr else 1.0
     streaming = ahead * streamed / _BYTES_PER_CYCLE
     cycles = max(computing, streaming) + 0.1 * min(computing, streaming) + chain.chunks * _LAUNCH
     return cycles / _CYCLES_PER_US
-
-
-def _heights(m: int, t: Tiling) -> list[int]:
-    """Rows of each tile, in order."""
-    tiles = -(-m // t.mr)
-    if t.balance:
-        base, extra = divmod(m, tiles)
-        return [base + 1] * extra + [base] * (tiles - extra)
-    return [t.mr] * (tiles - 1) + [m - (tiles - 1) * t.mr]
 
 
 def _tile(chain: Chain, t: Tiling, rows: int) -> float:

@@ -3,7 +3,7 @@
 Before (blocks):   for i, j, k: acc;   for i, j: stage 1;   for i, j: stage 2 ...
 After:
     for chunk:                                       only with K chunks; partial sums wait in the output
-        parallel for task = (panel, row block):
+        parallel for task = (row block, panel):
             for tile of up to mr rows:
                 switch on its number of rows: k loop over rows x nr accumulators held in registers
                 for each row: all stages, vector by vector
@@ -24,23 +24,13 @@ from tvm import ir, s_tir, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
+from ...dimensions import is_one
 from .._blocks import substitute
 from .._prefetch import CACHE_LINE_BYTES, prefetch
 from .._timed import ONLY_TIMED
 from ._arithmetic import Tile
 from ._chain import Chain
-
-
-@dataclass(frozen=True)
-class Tiling:
-    """How the nest is cut; see the rule's Decision for the meaning of the shared fields."""
-
-    lanes: int
-    mr: int
-    unroll: int
-    prefetch: int
-    row_split: int
-    balance: bool
+from ._tiling import Tiling
 
 
 @dataclass(frozen=True)
@@ -61,7 +51,7 @@ def build(chain: Chain, tiling: Tiling) -> s_tir.SBlockRealize:
     with IRBuilder() as builder, T.sblock("root"):
         T.reads()
         T.writes()
-        if _heights(chain, tiling) != row_counts(chain.rows, tiling.mr, tiling.balance):
+        if _heights(chain, tiling) != row_counts(chain.rows, tiling):
             T.sblock_attr({ONLY_TIMED: True})
         x, scale = chain.arithmetic.prepare(chain.x, chain.m, chain.chunks * chain.kc, tiling.lanes)
         operands = Operands(x, scale)
@@ -74,21 +64,23 @@ def build(chain: Chain, tiling: Tiling) -> s_tir.SBlockRealize:
 
 
 def _tasks(chain: Chain, t: Tiling, operands: Operands, chunk: ir.Var | None) -> None:
-    tiles = tirx.ceildiv(chain.m, t.mr)
-    with T.parallel(_i64(chain.panels * t.row_split)) as task:
-        panel, block = (task, 0) if t.row_split == 1 else (task // t.row_split, task % t.row_split)
-        first, last = 0, tiles
-        if t.row_split > 1:
-            per = tirx.ceildiv(tiles, t.row_split)
-            first, last = T.bind(tirx.min(block * per, tiles)), T.bind(tirx.min(block * per + per, tiles))
+    """Row blocks outermost: threads take runs of tasks, so that each keeps to its own rows from kernel to kernel."""
+    m = chain.m if chain.rows is None else chain.rows
+    blocks = t.blocks(m)
+    tasks = chain.panels * blocks
+    with T.parallel(_i64(tasks) if isinstance(tasks, int) else tasks) as task:
+        top, height, panel = _i64(0), chain.m, task
+        if not is_one(blocks):
+            block, panel = task // chain.panels, task % chain.panels
+            top, height = map(T.bind, t.rows_of(m, block, blocks))
+        tiles = tirx.ceildiv(height, t.mr)
         scratch = T.alloc_buffer((t.mr, chain.nr), chain.arithmetic.total, align=64)
-        ahead = _lines_per_pass(chain, t, last - first)
-        with T.serial(last - first) as step:
-            at = first + step
-            start, rows = _tile_rows(chain, t, at, tiles)
+        ahead = _lines_per_pass(chain, t, tiles)
+        with T.serial(tiles) as step:
+            start, rows = _tile_rows(t, height, step, tiles)
             # Kept in memory, not in a binding: lowering would inline the expression into every index.
             place = T.alloc_buffer((2,), "int64")
-            T.buffer_store(place, start, [0])
+            T.buffer_store(place, top + start, [0])
             T.buffer_store(place, rows, [1])
             start, rows = place[0], place[1]
             if chunk is not None:
@@ -99,31 +91,28 @@ def _tasks(chain: Chain, t: Tiling, operands: Operands, chunk: ir.Var | None) ->
             _store(chain, t, operands.scale, scratch, chunk, panel, start, rows)
 
 
-def _tile_rows(chain: Chain, t: Tiling, at: ir.Expr, tiles: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
-    """(first row, number of rows) of tile `at`: all full but the last, or all nearly equal."""
+def _tile_rows(t: Tiling, height: ir.Expr, at: ir.Expr, tiles: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
+    """(first row, number of rows) of tile `at` of a block: all full but the last, or all nearly equal."""
     if not t.balance:
-        return at * t.mr, tirx.min(chain.m - at * t.mr, t.mr)
-    base, extra = chain.m // tiles, chain.m % tiles
+        return at * t.mr, tirx.min(height - at * t.mr, t.mr)
+    base, extra = height // tiles, height % tiles
     return at * base + tirx.min(at, extra), base + tirx.if_then_else(at < extra, 1, 0)
 
 
-def row_counts(rows: int | None, mr: int, balance: bool) -> list[int]:
+def row_counts(rows: int | None, t: Tiling) -> list[int]:
     """Numbers of rows a tile can have, the most frequent first."""
     if rows is None:
-        return list(range(mr, 0, -1))
+        return list(range(t.mr, 0, -1))
     if rows == 0:
-        return [mr]
-    tiles = -(-rows // mr)
-    if balance:
-        return sorted({rows // tiles, -(-rows // tiles)}, reverse=True)
-    return sorted({min(mr, rows), rows - (tiles - 1) * mr}, reverse=True)
+        return [t.mr]
+    return sorted({count for height in t.heights(rows) for count in t.tile_heights(height)}, reverse=True)
 
 
 def _heights(chain: Chain, t: Tiling) -> list[int]:
     """Numbers of rows of the tiles that there is code for: of all that can occur, or of those that are timed."""
     if not chain.timed:
-        return row_counts(chain.rows, t.mr, t.balance)
-    return sorted({count for rows in chain.timed for count in row_counts(rows, t.mr, t.balance)}, reverse=True)
+        return row_counts(chain.rows, t)
+    return sorted({count for rows in chain.timed for count in row_counts(rows, t)}, reverse=True)
 
 
 def _dispatch(chain: Chain, t: Tiling, rows: ir.Expr, emit: Callable[[int], None]) -> None:
