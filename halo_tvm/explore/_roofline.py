@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tvm import ir, s_tir, tirx
+from tvm import tirx
 
+from ..artifact.formula import evaluate, sizes_of
 from ..ceilings import kept_peaks
 from ..ceilings.measure import measure_apart
-from ..dimensions import itemsize_of
-from ..records.canonical import walk
+from ..errors import UsageError
+from ..passes._work import work_of as formulas_of
 from ..records.home import host_profile
 from ..targets import Target, read_host
-from ..tuning.sizes import shape_of, symbols, value
+from ..tuning.sizes import shape_of, symbols
 from ._measuring import measure
 from ._table import Table
 from ._tasks import Task
 
 _ROWS = 128
-_ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max)
-_FREE_CALLS = ("if_then_else", "reinterpret", "likely")
 
 
 @dataclass(frozen=True)
@@ -121,44 +119,12 @@ def ceilings(target: Target, *, fresh: bool = False) -> Ceilings:
 def work_of(func: tirx.PrimFunc, dims: Sequence[int]) -> tuple[int, int]:
     """(floating-point operations, bytes read and written at least) of an unscheduled function at these sizes.
 
-    A transcendental function counts as one operation. Of a parameter at most what is accessed counts, each
-    element once: an embedding reads some rows of its table.
+    Counted as in a profile of an artifact; `UsageError` where that is unknown: a loop's length is data.
     """
-    env = dict(zip(symbols(func), dims))
-    flops, accesses = 0, {}
-    for store, times in _stores(func.body, dict(env), 1):
-        flops += times * sum(_is_arithmetic(node) for node in walk(store.value))
-        touched = [n.source for n in walk(store.value) if type(n).__name__ == "TensorLoad"] + [store.buffer]
-        for buffer in touched:
-            accesses[buffer] = accesses.get(buffer, 0) + times
-    moved = 0
-    for param in func.params:
-        if isinstance(param.ty, tirx.BufferType):
-            elements = min(math.prod(shape_of(param, env)), accesses.get(param, 0))
-            moved += elements * itemsize_of(str(param.ty.dtype))
-    return flops, max(moved, 1)
-
-
-def _stores(node: object, env: Mapping[ir.Var, int], times: int) -> Iterator[tuple[tirx.BufferStore, int]]:
-    """Every store and how often it runs; initial values of reductions are left out."""
-    if isinstance(node, tirx.For):
-        yield from _stores(node.body, env, times * max(0, value(node.extent, env)))
-    elif isinstance(node, tirx.SeqStmt):
-        for part in node.seq:
-            yield from _stores(part, env, times)
-    elif isinstance(node, s_tir.SBlockRealize):
-        yield from _stores(node.block.body, env, times)
-    elif isinstance(node, tirx.BufferStore):
-        yield node, times
-    elif isinstance(node, tirx.IfThenElse):
-        yield from _stores(node.then_case, env, times)
-    elif hasattr(node, "body"):
-        yield from _stores(node.body, env, times)
-
-
-def _is_arithmetic(node: object) -> bool:
-    if isinstance(node, _ARITHMETIC):
-        return "float" in str(node.ty.dtype)
-    if isinstance(node, ir.Call) and isinstance(node.op, ir.Op):
-        return node.op.name.rpartition(".")[2] not in _FREE_CALLS and "float" in str(node.ty.dtype)
-    return False
+    counted, env = formulas_of(func), dict(zip(symbols(func), dims))
+    shapes = [shape_of(p, env) if isinstance(p.ty, tirx.BufferType) else env[p] for p in func.params]
+    sizes = sizes_of(counted["shapes"], shapes)
+    if counted["flops"] is None or sizes is None:
+        raise UsageError("a kernel whose work its sizes tell was expected, but one depends on data: leave its task out")
+    moved = sum(evaluate(formula, sizes) for formula in counted["bytes"])
+    return evaluate(counted["flops"], sizes), max(moved, 1)

@@ -48,7 +48,7 @@ def benchmark(config: BenchConfig) -> BenchResult:
     peers = tuple(dict.fromkeys(config.vs))
     for name in peers:
         if name not in PEERS and not _is_artifact(name):
-            raise UnknownName("engine", name, PEERS, "(or give another artifact, NAME.halo, of the same inputs)")
+            raise UnknownName("engine", name, PEERS, "(or give another artifact of the same inputs)")
     manifest = read_manifest(config.artifact)
     engines = [name for name in peers if name in PEERS]
     if engines or config.reference is not None:
@@ -110,7 +110,7 @@ def timed_inputs(
 
 def _is_artifact(name: str) -> bool:
     """Whether an entry of `--vs` is another artifact, for a comparison of before and after."""
-    return Path(name).suffix == ".halo" and Path(name).is_dir()
+    return (Path(name) / "manifest.json").is_file()
 
 
 def _labels(names: Sequence[str]) -> dict[str, str]:

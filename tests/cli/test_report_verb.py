@@ -14,21 +14,21 @@ from halo_tvm.report import schema
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two artifacts of one model, one of them without fusion."""
+    """Two artifacts of one model, one of them without fusion, and without the usual suffix."""
     root = tmp_path_factory.mktemp("made")
     shape = ["--shape", "x=1..8x1024", "--no-validate"]
-    for name, words in (("before", ["-O1"]), ("after", [])):
-        assert main(["compile", "--model", "mlp", "-o", str(root / f"{name}.halo"), *shape, *words]) == 0
+    for name, words in (("before", ["-O1"]), ("after.halo", [])):
+        assert main(["compile", "--model", "mlp", "-o", str(root / name), *shape, *words]) == 0
     return root
 
 
 def test_two_artifacts_side_by_side(made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--rounds", "2", "--threads", "1", "--no-measure"]
     path = tmp_path / "r.json"
-    assert main(["report", str(made / "before.halo"), str(made / "after.halo"), "-o", str(path), *words]) == 0
+    assert main(["report", str(made / "before"), str(made / "after.halo"), "-o", str(path), *words]) == 0
     result = schema.from_json(json.loads(path.read_text()))
-    assert [s.label for s in result.sides] == ["before.halo", "after.halo"]
-    assert [e.engine for e in result.bench.engines] == ["after.halo", "before.halo"]
+    assert [s.label for s in result.sides] == ["before", "after.halo"]
+    assert [e.engine for e in result.bench.engines] == ["after.halo", "before"]
     assert all(e.median_ms > 0 and e.peak_rss_mib > 0 for e in result.bench.engines)
     before, after = result.sides
     assert before.fused == 0 and after.fused > 0 and after.saved_bytes > 0
@@ -38,7 +38,7 @@ def test_two_artifacts_side_by_side(made: Path, tmp_path: Path, capsys: pytest.C
     assert "wrote" in capsys.readouterr().out
     for name in ("r.html", "r.md"):
         assert main(["report", str(path), "-o", str(tmp_path / name)]) == 0, "a report is rendered later, too"
-        assert "before: before.halo" in (tmp_path / name).read_text()
+        assert "before: before" in (tmp_path / name).read_text()
 
 
 def test_a_manifest_alone_says_what_was_compiled(made: Path, tmp_path: Path) -> None:
@@ -59,9 +59,9 @@ def test_reports_of_another_form_are_left_out(made: Path, tmp_path: Path) -> Non
 
 def test_results_of_other_verbs_are_rendered(made: Path, tmp_path: Path) -> None:
     words = ["--rounds", "1", "--threads", "1", "--no-measure"]
-    files = [tmp_path / f"{name}.json" for name in ("before", "after")]
+    files = [tmp_path / f"{name}.json" for name in ("before", "after.halo")]
     for path in files:
-        assert main(["profile", str(made / f"{path.stem}.halo"), *words, "--json", str(path)]) == 0
+        assert main(["profile", str(made / path.stem), *words, "--json", str(path)]) == 0
     validated = tmp_path / "v.json"
     assert main(["validate", str(made / "after.halo"), "--json", str(validated)]) == 0
     out = tmp_path / "r.html"
@@ -75,7 +75,7 @@ def test_before_is_what_is_named_first(
 ) -> None:
     words = ["--rounds", "1", "--threads", "1", "--no-measure"]
     old, new, out = str(tmp_path / "old.json"), str(made / "after.halo"), str(tmp_path / "r.json")
-    assert main(["profile", str(made / "before.halo"), *words, "--json", old]) == 0
+    assert main(["profile", str(made / "before"), *words, "--json", old]) == 0
     for first, second, labels in ((old, new, ["mlp", "after.halo"]), (new, old, ["after.halo", "mlp"])):
         assert main(["report", first, second, "--no-time", "-o", out]) == 0
         result = schema.from_json(json.loads(Path(out).read_text()))
@@ -88,7 +88,7 @@ def test_before_is_what_is_named_first(
     ]
     capsys.readouterr()
     monkeypatch.setattr("halo_tvm.cli._reporting._bench", None)  # nothing is measured before the refusal
-    assert main(["report", old, new, str(made / "before.halo"), "-o", out]) == 1
+    assert main(["report", old, new, str(made / "before"), "-o", out]) == 1
     assert "at most 2, before and after, but 3 were named: old.json, after.halo, before" in capsys.readouterr().err
     assert main(["report", out, old, "-o", str(tmp_path / "no.md")]) == 1
     assert "a report is rendered alone" in capsys.readouterr().err
