@@ -1,0 +1,22 @@
+"""Products of pairs of bfloat16, added up in float32: vdpbf16ps.
+
+TVM's LLVM code generator has no bfloat16 vectors, so no intrinsic call can name them. The instruction is
+therefore a function of LLVM text that takes words of two values, imported by the code that calls it; it
+is always inlined. The instruction rounds to nearest even and takes subnormal numbers for zero.
+"""
+
+from __future__ import annotations
+
+LANES = 16  # float32 sums, and words of two bfloat16
+NAME = "halo_dot_pairs"
+# Where code calls it, an attribute of this key holds TEXT.
+PRAGMA = "pragma_import_llvm"
+TEXT = f"""
+define internal <16 x float> @{NAME}(<16 x float> %sum, <16 x i32> %x, <16 x i32> %y) alwaysinline nounwind {{
+  %a = bitcast <16 x i32> %x to <32 x bfloat>
+  %b = bitcast <16 x i32> %y to <32 x bfloat>
+  %r = call <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float> %sum, <32 x bfloat> %a, <32 x bfloat> %b)
+  ret <16 x float> %r
+}}
+declare <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float>, <32 x bfloat>, <32 x bfloat>)
+"""
