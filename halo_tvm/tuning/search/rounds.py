@@ -19,11 +19,12 @@ from .confirm import confirm
 from .descent import Descent
 from .efforts import DESCENT, RANKED, Effort
 from .outcome import BUDGET, MOST, ROOFLINE, TRIALS, Confirmed, Tally, Trial
-from .race import Outcome, Samples, cheap_sizes, halving, rung_s
+from .race import Samples, halving, rung_s
 from .ranked import Ranked
 from .ranking import Ranking
 from .records import FromRecords
 from .roofline import headroom
+from .settling import Settling
 
 START = "start"  # the stage of a spoiled start's own trial
 _SLOWER = 1 / 3  # about the speed-up of what is not worth timing
@@ -67,8 +68,8 @@ class Search:
         self._racing: list[int] = []  # the batch in work
         self._best_id: int | None = p.DEFAULT_ID if start is None else None
         self._by: dict[object, str] = {}  # decision -> the stage that proposed it
-        self._cheap = cheap_sizes(self._default_us, self._weights)
-        self._cheap_speedups: dict[object, float] = {}  # at those sizes
+        full_rounds = effort.rungs[:2][-1].rounds
+        self._settling = Settling(self.board, task.default, self._default_us, self._weights, full_rounds)
         self._entered = False
         self._is_forgiven = False
         self.tally = Tally()
@@ -310,10 +311,9 @@ class Search:
         if not ids:
             return []
         standing = self._best_id or None  # the default runs in any case
-        reached = self._cheap_speedups.get(self.board.best, self.board.best_speedup)
         outcome = halving(
             self._lab, list(ids), standing, self._effort.rungs, self._default_us, self._weights,
-            lambda seconds: clock.left_s >= seconds, hopeless=_HOPELESS * reached,
+            lambda seconds: clock.left_s >= seconds, hopeless=_HOPELESS * self._settling.reached,
         )  # fmt: skip
         if not outcome.samples and not outcome.failed:
             self.end(BUDGET)
@@ -331,7 +331,7 @@ class Search:
             self._lose_best(outcome.failed[standing])
             standing = None
         before, before_id = self.board.best, self._best_id
-        self._settle(outcome, ids, standing)
+        self._settling.settle(outcome, ids, standing)
         if self.board.best != before:
             by_decision = {decision: i for i, decision in ids.items()}
             is_default = self.board.best == self.task.default
@@ -344,41 +344,11 @@ class Search:
             self._tell(True)
         return results
 
-    def _settle(self, outcome: Outcome, ids: dict[int, object], standing: int | None) -> None:
-        """What a race says of the best so far, and whether another takes its place.
-
-        Only those of the last rung are compared, by the rounds of that rung: earlier ones chose who got there. The
-        default runs in every round, a best that is not the default from the second rung on; one that did not run
-        stands, for few rounds at the cheap sizes say nothing against many at all sizes.
-        """
-        board, best = self.board, self.board.best
-        if not outcome.last or (standing not in outcome.last and best != self.task.default and board.best_speedup > 0):
-            return
-        last = {i: samples.speedup(self._weights) for i, samples in outcome.last.items() if i not in outcome.failed}
-        stood = last.pop(standing, None)
-        now = math.inf
-        if stood is not None:
-            # The best of many noisy times is flattered by chance: what is measured again counts half. Who beats it
-            # in the same rounds has beaten it, whatever it was before; who does not, has not.
-            ahead = [speedup for speedup in last.values() if speedup > stood]
-            now = min([math.sqrt(board.best_speedup * stood), *ahead])
-            self._place(best, now, outcome.last[standing])
-        for i, speedup in last.items():
-            self._place(ids[i], speedup if speedup > (stood or 0.0) else min(speedup, now), outcome.last[i])
-        board.settle(*(d for d in (best, *(ids[i] for i in outcome.finalists[:1])) if d in board.speedups))
-
-    def _place(self, decision: object, speedup: float, ran: Samples) -> None:
-        self.board.measured(decision, speedup, full=self._is_full(ran))
-        self._cheap_speedups[decision] = ran.speedup(self._weights, self._cheap)
-
-    def _is_full(self, samples: Samples) -> bool:
-        return samples.rounds >= self._effort.rungs[:2][-1].rounds
-
     def _measured(
         self, decision: object, stage: str, speedup: float, message: str, samples: Samples | None = None
     ) -> None:
         self.tally.measured += 1
-        self.board.measured(decision, speedup, full=samples is not None and self._is_full(samples))
+        self._settling.measured(decision, speedup, samples)
         self.trials.append(Trial(decision, stage, None, speedup, message, samples))
 
     def _fail(self, decision: object, stage: str, failure: Failure) -> None:
