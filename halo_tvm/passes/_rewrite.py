@@ -1,4 +1,4 @@
-"""Local rewrites: one call at a time, with sight of what its arguments are bound to."""
+"""Local rewrites: one call at a time, with sight of what its arguments are bound to or were made into."""
 
 from __future__ import annotations
 
@@ -41,3 +41,28 @@ def rewrite_calls(mod: tvm.IRModule, rule: Rule) -> tuple[tvm.IRModule, Report]:
     new = new.with_attrs({key: func.attrs[key] for key in func.attrs.keys()})
     clean = [relax.transform.Normalize(), relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination()]
     return tvm.transform.Sequential(clean)(replace_main(mod, new)), {"rewritten": counts}
+
+
+class BlockMutator(relax.PyExprMutator):
+    """A mutator that remembers in `made` what it made of values, as long as the block that holds it.
+
+    A dataflow variable is unknown outside its block, and what a branch makes outside the branch.
+    """
+
+    def __init__(self, mod: tvm.IRModule) -> None:
+        super().__init__(mod)
+        self.made: dict = {}
+
+    def visit_dataflow_block_(self, block: relax.DataflowBlock) -> relax.BindingBlock:
+        return self._alone(super().visit_dataflow_block_, block)
+
+    def visit_binding_block_(self, block: relax.BindingBlock) -> relax.BindingBlock:
+        return self._alone(super().visit_binding_block_, block)
+
+    def _alone(
+        self, visit: Callable[[relax.BindingBlock], relax.BindingBlock], block: relax.BindingBlock
+    ) -> relax.BindingBlock:
+        around, self.made = self.made, {}
+        visited = visit(block)
+        self.made = around
+        return visited

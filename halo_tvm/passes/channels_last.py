@@ -28,6 +28,7 @@ from ..relay_ops.convolution import Convolution
 from ..relay_ops.linear import Linear
 from ..relay_ops.pooling import Pooling
 from ._pass import Context, Pass, Report, bindings, op_name
+from ._rewrite import BlockMutator
 from ._weights import WeightEditor
 
 _UNARY = {
@@ -64,20 +65,12 @@ class ChannelsLast(Pass):
 
 
 @relax.expr_functor.mutator
-class _Mover(relax.PyExprMutator):
+class _Mover(BlockMutator):
     def __init__(self, mod: tvm.IRModule, editor: WeightEditor) -> None:
         super().__init__(mod)
         self._editor = editor
-        self._twins: dict[relax.Expr, relax.Expr] = {}  # value -> the same with its channels last
+        self.made: dict[relax.Expr, relax.Expr] = {}  # value -> the same with its channels last
         self.counts: dict[str, int] = {}
-
-    def visit_dataflow_block_(self, block: relax.DataflowBlock) -> relax.BindingBlock:
-        self._twins.clear()  # a dataflow variable is unknown outside its block
-        return super().visit_dataflow_block_(block)
-
-    def visit_binding_block_(self, block: relax.BindingBlock) -> relax.BindingBlock:
-        self._twins.clear()
-        return super().visit_binding_block_(block)
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         value = binding.value
@@ -87,7 +80,7 @@ class _Mover(relax.PyExprMutator):
             if twin is not None:
                 twin = self.builder_.emit(twin)
                 full = self.builder_.emit(relax.op.permute_dims(twin, _to_first(binding.var.ty.ndim)))
-                self._twins[full] = twin
+                self.made[full] = twin
                 if isinstance(binding.var, relax.DataflowVar):
                     self.set_var_remap(binding.var, full)
                 else:  # an output keeps its variable
@@ -102,17 +95,17 @@ class _Mover(relax.PyExprMutator):
             return self._convolution(call, ty)
         if operator is Pooling and attrs_of(call)["layout"] == "first":
             return Pooling.call(self._last(call.args[0]), **{**attrs_of(call), "layout": "last"})
-        if name in _UNARY and call.args[0] in self._twins:
-            return relax.Call(call.op, [self._twins[call.args[0]], *call.args[1:]], call.attrs, call.ty_args)
-        if name in _BINARY and any(a in self._twins for a in call.args):
+        if name in _UNARY and call.args[0] in self.made:
+            return relax.Call(call.op, [self.made[call.args[0]], *call.args[1:]], call.attrs, call.ty_args)
+        if name in _BINARY and any(a in self.made for a in call.args):
             args = [self._operand(a, rank, ty) for a in call.args]
             return relax.Call(call.op, args, call.attrs, call.ty_args) if all(a is not None for a in args) else None
-        if name in _REDUCTIONS and call.args[0] in self._twins and call.attrs.keepdims and call.attrs.axis is not None:
+        if name in _REDUCTIONS and call.args[0] in self.made and call.attrs.keepdims and call.attrs.axis is not None:
             axes = [_moved(int(a) % rank, rank) for a in call.attrs.axis]
-            return getattr(relax.op, name.removeprefix("relax."))(self._twins[call.args[0]], axes, keepdims=True)
+            return getattr(relax.op, name.removeprefix("relax."))(self.made[call.args[0]], axes, keepdims=True)
         if name == "relax.concat" and isinstance(call.args[0], relax.Tuple) and call.attrs.axis is not None:
             fields = list(call.args[0].fields)
-            if sum(f in self._twins for f in fields) * 2 > len(fields):
+            if sum(f in self.made for f in fields) * 2 > len(fields):
                 return relax.op.concat([self._last(f) for f in fields], _moved(int(call.attrs.axis) % rank, rank))
         return None
 
@@ -157,8 +150,8 @@ class _Mover(relax.PyExprMutator):
 
     def _operand(self, arg: relax.Expr, rank: int, ty: relax.TensorType) -> relax.Expr | None:
         """An operand of a broadcasting operator with its channels last."""
-        if arg in self._twins:
-            return self._twins[arg]
+        if arg in self.made:
+            return self.made[arg]
         if not _shaped(arg.ty):
             return None
         dims = list(arg.ty.shape.values)
@@ -173,10 +166,10 @@ class _Mover(relax.PyExprMutator):
 
     def _last(self, x: relax.Expr) -> relax.Expr:
         """`x` with its channels last."""
-        if x not in self._twins:
+        if x not in self.made:
             rank = x.ty.ndim
-            self._twins[x] = self.builder_.emit(relax.op.permute_dims(x, [0, *range(2, rank), 1]))
-        return self._twins[x]
+            self.made[x] = self.builder_.emit(relax.op.permute_dims(x, [0, *range(2, rank), 1]))
+        return self.made[x]
 
     def _count(self, what: str) -> None:
         self.counts[what] = self.counts.get(what, 0) + 1

@@ -9,7 +9,7 @@ matrices except inside attention, and every kernel sees one symbolic row count.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import tvm
@@ -17,6 +17,7 @@ from tvm import relax
 
 from ..relay_ops._operator import operator_of, same_shape
 from ._pass import Context, Pass, Report, op_name, replace_main
+from ._rewrite import BlockMutator
 
 # Operators that treat every row by itself: their data arguments come first, then weights.
 _ROW_OPERATORS = {"linear": 1, "layer_norm": 1, "rms_norm": 1}
@@ -42,26 +43,11 @@ class FlattenRows(Pass):
 
 
 @relax.expr_functor.mutator
-class _Flattener(relax.PyExprMutator):
+class _Flattener(BlockMutator):
     def __init__(self, mod: tvm.IRModule) -> None:
         super().__init__(mod)
         self.counts: dict[str, int] = {}
-        self._matrix: dict[relax.Expr, relax.Var] = {}  # value of rank >= 3 -> the same as a matrix
-
-    def visit_dataflow_block_(self, block: relax.DataflowBlock) -> relax.BindingBlock:
-        return self._alone(super().visit_dataflow_block_, block)
-
-    def visit_binding_block_(self, block: relax.BindingBlock) -> relax.BindingBlock:
-        return self._alone(super().visit_binding_block_, block)
-
-    def _alone(
-        self, visit: Callable[[relax.BindingBlock], relax.BindingBlock], block: relax.BindingBlock
-    ) -> relax.BindingBlock:
-        """A dataflow variable is unknown outside its block, and what a branch makes outside the branch."""
-        around, self._matrix = self._matrix, {}
-        visited = visit(block)
-        self._matrix = around
-        return visited
+        self.made: dict[relax.Expr, relax.Var] = {}  # value of rank >= 3 -> the same as a matrix
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         value = binding.value
@@ -73,7 +59,7 @@ class _Flattener(relax.PyExprMutator):
                 self.counts[name] = self.counts.get(name, 0) + 1
                 matrix = self.builder_.emit(flat)
                 full = self.builder_.emit(relax.op.reshape(matrix, binding.var.ty.shape))
-                self._matrix[full] = matrix
+                self.made[full] = matrix
                 if isinstance(binding.var, relax.DataflowVar):
                     self.set_var_remap(binding.var, full)
                 else:  # an output keeps its variable
@@ -107,10 +93,10 @@ class _Flattener(relax.PyExprMutator):
         return relax.Call(call.op, args, call.attrs, call.ty_args)
 
     def _as_matrix(self, x: relax.Expr) -> relax.Var:
-        if x not in self._matrix:
+        if x not in self.made:
             *lead, width = x.ty.shape.values
-            self._matrix[x] = self.builder_.emit(relax.op.reshape(x, [_product(lead), width]))
-        return self._matrix[x]
+            self.made[x] = self.builder_.emit(relax.op.reshape(x, [_product(lead), width]))
+        return self.made[x]
 
 
 def _shaped(ty: relax.Type) -> bool:

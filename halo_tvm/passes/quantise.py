@@ -20,7 +20,7 @@ No data moves here: `ParamRecipe`s say how the integers, scales and corrections 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -34,6 +34,7 @@ from ..relay_ops.linear_w8a8 import DEEPEST, GROUP
 from ..relay_ops.quantize import ZERO_POINT
 from ..tir_schedules._packing import pack_shape
 from ._pass import Context, Pass, Report, bindings
+from ._rewrite import BlockMutator
 from ._weights import WeightEditor
 
 TABLES = ("int8", "fp32")
@@ -138,7 +139,7 @@ class Quantise(Pass):
 
 
 @relax.expr_functor.mutator
-class _Rewriter(relax.PyExprMutator):
+class _Rewriter(BlockMutator):
     """Replaces the calls that read `weights`; what is quantised once in a block serves the whole block."""
 
     def __init__(self, mod: tvm.IRModule, editor: WeightEditor, weights: Mapping[str, Weight], tables: bool) -> None:
@@ -149,21 +150,7 @@ class _Rewriter(relax.PyExprMutator):
         self._editor = editor
         self._weights = weights
         self._share_tables = tables
-        self._quantised: dict[relax.Expr, tuple[relax.Var, relax.Var]] = {}
-
-    def visit_dataflow_block_(self, block: relax.DataflowBlock) -> relax.BindingBlock:
-        return self._alone(super().visit_dataflow_block_, block)
-
-    def visit_binding_block_(self, block: relax.BindingBlock) -> relax.BindingBlock:
-        return self._alone(super().visit_binding_block_, block)
-
-    def _alone(
-        self, visit: Callable[[relax.BindingBlock], relax.BindingBlock], block: relax.BindingBlock
-    ) -> relax.BindingBlock:
-        around, self._quantised = self._quantised, {}
-        visited = visit(block)
-        self._quantised = around
-        return visited
+        self.made: dict[relax.Expr, tuple[relax.Var, relax.Var]] = {}  # a value -> its integers and their scale
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         weight = self._weights.get(self._editor.name(call.args[1]) or "") if len(call.args) > 1 else None
@@ -177,13 +164,13 @@ class _Rewriter(relax.PyExprMutator):
 
     def _linear(self, call: relax.Call, weight: Weight) -> relax.Expr:
         x, *bias = [self.visit_expr(arg) for arg in (call.args[0], *call.args[2:])]
-        if x not in self._quantised:
+        if x not in self.made:
             both = self.builder_.emit(OPERATORS["quantize"].call(x))
             q, scale = (self.builder_.emit(relax.TupleGetItem(both, i)) for i in range(2))
-            self._quantised[x] = (q, scale)
+            self.made[x] = (q, scale)
             self.activations += 1
         self.linears += 1
-        args = [*self._quantised[x], weight.integers, weight.scale, weight.correction, *bias]
+        args = [*self.made[x], weight.integers, weight.scale, weight.correction, *bias]
         return OPERATORS["linear_w8a8"].call(*args, **_packed(call))
 
 

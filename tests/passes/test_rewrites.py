@@ -6,6 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+import tvm
 from graphs import context_of, run_model, small_model
 from tolerances import assert_close
 from tvm import relax
@@ -623,3 +624,28 @@ def test_required_pass_cannot_be_disabled() -> None:
 def test_unknown_pass_option_is_refused() -> None:
     with pytest.raises(UsageError, match=r"expected options of pass prune_heads among heads, threshold, found 'head'"):
         with_options(PASSES["prune_heads"], {"head": 1})
+
+
+IN_A_BRANCH = """
+@I.ir_module
+class Module:
+    @R.function
+    def main(x: R.Tensor((1, 4, 6, 8), "float32"), cond: R.Tensor((), "bool"), w: R.Tensor((5, 4, 3, 3), "float32")):
+        R.func_attr({"num_input": 2, "halo.params": ["w"]})
+        if cond:
+            y = CALL
+        else:
+            y = CALL
+        z = CALL
+        return (y, z)
+"""
+CONVOLUTION = 'R.halo.convolution(x, w, layout="first", strides=(1, 1), dilations=(1, 1), pads=(0, 0, 0, 0), groups=1)'
+
+
+@pytest.mark.parametrize(("name", "call", "made"), [
+    ("channels_last", CONVOLUTION, "R.permute_dims"), ("flatten_rows", "R.exp(x)", "R.reshape"),
+])  # fmt: skip
+def test_what_a_branch_makes_of_a_value_stays_in_the_branch(name: str, call: str, made: str) -> None:
+    weight = small_model((), lambda m: {"y": m.weight("w", (5, 4, 3, 3))})
+    mod, _ = PASSES[name]()(tvm.script.from_source(IN_A_BRANCH.replace("CALL", call)), context_of(weight))
+    assert relax.analysis.check_well_formed(mod) and mod.script().count(made) == 3 * 2
