@@ -18,10 +18,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from halo_tvm.errors import PeerFailed
-from halo_tvm.peers._client import Peer
-from halo_tvm.peers._load import LoadMeter
-from halo_tvm.peers._protocol import answer_all
+from halo_tvm.peers.client import Peer
+from halo_tvm.peers.load_meter import LoadMeter
 from halo_tvm.peers.order import in_turn
+from halo_tvm.peers.protocol import answer_all
 from halo_tvm.peers.statistics import relative_l2
 from halo_tvm.report.tables import DISTURBED_CORES
 

@@ -34,7 +34,7 @@ for _folder in (ROOT, ROOT / "scripts"):
 import _interleaved as interleaved  # noqa: E402 - the checkout comes first
 from _linear_engines import ENGINES, GPT2, Linears, artifact, ceiling, compile_layers, weight_bytes  # noqa: E402
 
-from halo_tvm.peers._load import LoadMeter  # noqa: E402
+from halo_tvm.peers.load_meter import LoadMeter  # noqa: E402
 from halo_tvm.peers.statistics import paired_interval  # noqa: E402
 
 PEERS = {

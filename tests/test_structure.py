@@ -90,14 +90,14 @@ BROAD_EXCEPTS = {
     "runtime/session.py": "the runner thread hands every error to the caller who waits for it",
     "tuning/many.py": "one model's boundary: the other models of a run are tuned, and the failure is told",
     "tuning/measure/confined.py": "the measurement processes' boundary: a candidate's failure is an answer",
-    "peers/_protocol.py": "the peer process's boundary: whatever an engine raises is its result",
+    "peers/protocol.py": "the peer process's boundary: whatever an engine raises is its result",
 }
 # The environment is read here and nowhere else.
 ENVIRONMENT_READERS = {
     "config/_environment.py": "options that have a variable",
     "records/home.py": "HALO_TVM_HOME",
     "cli/_main.py": "HALO_TVM_LOG, while it decides how to show a bug",
-    "peers/_client.py": "PYTHONPATH, handed on to worker processes",
+    "peers/client.py": "PYTHONPATH, handed on to worker processes",
 }
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import MissingPackage, PeerFailed
-from ._client import worker_environment
-from ._protocol import split_cases
+from .client import worker_environment
+from .protocol import split_cases
 
 NEEDS = {
     "onnx-int8": (("onnx", "onnxruntime"), "pip install onnx onnxruntime"),

@@ -11,11 +11,11 @@ import numpy as np
 
 from ..errors import PeerFailed
 from ..report.schema import Accuracy, EngineResult
-from ._client import Peer
-from ._load import LoadMeter
-from ._protocol import PAUSE_S, LoadRequest, split_cases
+from .client import Peer
+from .load_meter import LoadMeter
 from .messages import without_folders
 from .order import in_turn
+from .protocol import PAUSE_S, LoadRequest, split_cases
 from .statistics import percentiles_ms, relative_l2
 
 TURN_MS = 250.0  # a turn is long enough that clock granularity and wake-up do not show

@@ -17,11 +17,11 @@ from ..report.schema import BenchResult, EngineResult
 from ..runtime.host import resolve_threads
 from ..runtime.inputs import generate_inputs, typical_sizes
 from ..targets import usable_cpus
-from ._client import engine_command
 from ._known import Known
-from ._protocol import PAUSE_S, LoadRequest
 from ._turns import Contestant, accuracy, take_turns
+from .client import engine_command
 from .engines import PEERS, PeerKind
+from .protocol import PAUSE_S, LoadRequest
 from .sources import PeerModels, cache_key, check_reference
 from .statistics import compare
 

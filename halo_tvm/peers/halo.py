@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from ._protocol import LoadRequest, serve
+from .protocol import LoadRequest, serve
 
 
 class Halo:

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import MissingPackage, PeerFailed
-from ._protocol import LoadRequest, serve
+from .protocol import LoadRequest, serve
 
 TOPOLOGY = Path("/sys/devices/system/cpu")
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import MissingPackage, PeerFailed
-from ._protocol import LoadRequest, serve
+from .protocol import LoadRequest, serve
 
 TILE = 64
 INSTALL = "apt-get install libxsmm-dev g++"

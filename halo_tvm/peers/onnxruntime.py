@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from ..errors import MissingPackage
-from ._protocol import LoadRequest, serve
+from .protocol import LoadRequest, serve
 
 
 class OnnxRuntime:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from ..errors import MissingPackage
-from ._protocol import LoadRequest, serve
+from .protocol import LoadRequest, serve
 
 # Kinds of nodes of an executed graph that multiply with weights.
 _PRODUCTS = ("FullyConnected", "MatMul", "Convolution")

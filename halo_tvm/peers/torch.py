@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import MissingPackage, PeerFailed
-from ._protocol import LoadRequest, serve
+from .protocol import LoadRequest, serve
 
 INSTALL = "pip install torch --index-url https://download.pytorch.org/whl/cpu"
 

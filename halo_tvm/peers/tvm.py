@@ -12,7 +12,7 @@ from importlib import metadata
 import numpy as np
 
 from ..errors import MissingPackage, PeerFailed
-from ._protocol import LoadRequest, serve
+from .protocol import LoadRequest, serve
 
 MOST_WEIGHTS = 8 << 20  # numbers; a run reads each once per row
 

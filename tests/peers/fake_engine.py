@@ -7,7 +7,7 @@ import sys
 import time
 
 from halo_tvm.errors import MissingPackage
-from halo_tvm.peers._protocol import LoadRequest, serve
+from halo_tvm.peers.protocol import LoadRequest, serve
 
 
 class Fake:

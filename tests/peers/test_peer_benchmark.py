@@ -14,12 +14,12 @@ import pytest
 
 from halo_tvm.artifact import FunctionSpec, TensorSpec
 from halo_tvm.errors import PeerFailed, UsageError
-from halo_tvm.peers._load import LoadMeter
-from halo_tvm.peers._protocol import LoadRequest
 from halo_tvm.peers._turns import runs_per_turn
 from halo_tvm.peers.benchmark import Contestant, accuracy, take_turns, timed_inputs
+from halo_tvm.peers.load_meter import LoadMeter
 from halo_tvm.peers.messages import without_folders
 from halo_tvm.peers.order import in_turn
+from halo_tvm.peers.protocol import LoadRequest
 
 FAKE = Path(__file__).with_name("fake_engine.py")
 

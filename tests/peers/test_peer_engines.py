@@ -17,11 +17,11 @@ from halo_tvm.models.bert import BertConfig
 from halo_tvm.models.gpt2 import GPT2Config
 from halo_tvm.models.mlp import MLPConfig
 from halo_tvm.peers import sources
-from halo_tvm.peers._client import Peer, engine_command
 from halo_tvm.peers._narrow import fold_transposes
-from halo_tvm.peers._protocol import LoadRequest
+from halo_tvm.peers.client import Peer, engine_command
 from halo_tvm.peers.engines import PEERS
 from halo_tvm.peers.jax import processors
+from halo_tvm.peers.protocol import LoadRequest
 from halo_tvm.peers.sources import PeerModels, cache_key, check_reference, drop_stale
 from halo_tvm.peers.statistics import relative_l2
 

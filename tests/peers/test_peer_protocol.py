@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from halo_tvm.errors import PeerFailed
-from halo_tvm.peers._client import Peer
-from halo_tvm.peers._protocol import LoadRequest, split_cases
+from halo_tvm.peers.client import Peer
+from halo_tvm.peers.protocol import LoadRequest, split_cases
 
 FAKE = Path(__file__).with_name("fake_engine.py")
 
