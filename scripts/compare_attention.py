@@ -216,6 +216,7 @@ def compare(cases: Sequence[Case], engines: Sequence[str], threads: int, options
                 for name, worker in workers.items()
             ]
             entries = interleaved.prepared(entries, ERROR)
+            workers = {entry.name: entry.worker for entry in entries}  # what failed is not asked again
             print(row(case, threads, interleaved.race(entries, options.rounds, options.seconds)), flush=True)
 
 

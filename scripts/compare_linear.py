@@ -110,6 +110,7 @@ def measure(
         for rows in todo:
             entries = [interleaved.Entry(name, worker, rows) for name, worker in workers.items()]
             entries = interleaved.prepared(entries, ERROR[precision])
+            workers = {entry.name: entry.worker for entry in entries}  # what failed is not asked again
             if len(entries) < 2:
                 raise SystemExit(f"none of {', '.join(peers)} ran: its reason is above")
             before = top(rows)

@@ -44,8 +44,8 @@ class LoadMeter:
         for entry in self._proc.glob("[0-9]*/stat"):
             try:
                 fields = entry.read_text().rpartition(")")[2].split()
-            except (FileNotFoundError, ProcessLookupError):
-                continue  # it ended meanwhile
+            except (FileNotFoundError, ProcessLookupError, PermissionError):
+                continue  # it ended meanwhile, or is hidden: not ours
             pid = int(entry.parent.name)
             ticks[pid] = sum(map(int, fields[11:15]))
             below.setdefault(int(fields[1]), []).append(pid)

@@ -57,7 +57,12 @@ class OpenVino:
         # By position, under every name the model gives it: compiling may merge values and lose names.
         ports = self.core.read_model(self.path).outputs
         arrays = [np.array(request.get_output_tensor(i).data) for i in range(len(ports))]
-        return {name: array for port, array in zip(ports, arrays, strict=True) for name in port.get_names()}
+        # As our exporter writes state: an output of an input's name.
+        return {
+            name.removesuffix(".next"): array
+            for port, array in zip(ports, arrays, strict=True)
+            for name in port.get_names()
+        }
 
     def _compiled(self, inputs: Mapping[str, np.ndarray]) -> tuple[object, list[str]]:
         """A request of the model at the inputs' own sizes, and the inputs it declares."""
