@@ -18,7 +18,7 @@ from typing import NoReturn
 
 from .. import __version__, config
 from ..errors import HaloError, UnknownName
-from ..report.text import one_line
+from ..text import one_line
 from ._flags import given_options, parser_of
 
 INTERRUPTED = 130

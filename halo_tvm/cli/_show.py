@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import UsageError
-from ..report.text import one_line
+from ..text import one_line
 
 if TYPE_CHECKING:
     from ..report.schema import Result

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from ..artifact import Manifest, TensorSpec, cost_of, read_manifest
 from ..config import InspectConfig
 from ..report.table import number
-from ..report.text import one_line
-from ._free_form import count, items, mapping, mappings, real
+from ..text import one_line
+from ._free_form import count, counts, items, mapping, mappings, real
 from ._show import size, table
 
 CONFIG = InspectConfig
@@ -49,7 +49,7 @@ def describe(manifest: Manifest) -> str:
                 *_built(mapping(phases.get("build"))),
             ]
         ),
-        _device_code(phases.get("build", {}).get("device")),
+        _device_code(mapping(mapping(phases.get("build")).get("device"))),
         _validation(manifest.validation),
         f"benchmarks  {len(manifest.benchmarks)}",
         f"versions    {_pairs(manifest.versions)}",
@@ -139,29 +139,24 @@ def _built(report: Report) -> list[str]:
     return lines + ([f"seconds     {_pairs(seconds)}"] if seconds else [])
 
 
-def _device_code(report: Report | None) -> str:
+def _device_code(report: Report) -> str:
     """What a GPU's library holds: its kernels, those that spill first, then those of most registers."""
     if not report:
         return ""
-    if report["form"] == "source":
-        return f"device      CUDA source, compiled when the library is loaded: {report['reason']}"
-    kernels = sorted(
-        report["kernels"], key=lambda k: (-k["spill_store_bytes"] - k["spill_load_bytes"], -k["registers"], k["name"])
-    )
-    rows = [
-        (
-            f"  {k['name']}",
-            str(k["threads"] or "any"),
-            str(k["registers"]),
-            f"{k['spill_store_bytes']} / {k['spill_load_bytes']}",
-            str(k["stack_bytes"]),
-            str(k["shared_bytes"]),
-            str(k["dynamic_shared_bytes"]),
-        )
-        for k in kernels
-    ]
+    if report.get("form") == "source":
+        return one_line(f"device      CUDA source, compiled when the library is loaded: {report.get('reason')}")
+    numbers = (
+        "registers", "spill_store_bytes", "spill_load_bytes", "stack_bytes", "shared_bytes", "dynamic_shared_bytes",
+    )  # fmt: skip
+    kernels = [(str(k.get("name")), k.get("threads"), counts(k)) for k in mappings(report.get("kernels"))]
+    rows = []
+    for name, threads, of in kernels:
+        registers, stored, loaded, *rest = (of.get(number, 0) for number in numbers)
+        cells = (f"  {name}", threads or "any", registers, f"{stored} / {loaded}", *rest)
+        rows.append((-stored - loaded, -registers, name, cells))
     header = ("  kernel", "threads", "registers", "spilled B (stored / loaded)", "stack B", "shared B", "dynamic B")
-    return f"device      machine code and PTX for {report['arch']}, by {report['compiler']}\n" + table(header, rows)
+    made = one_line(f"device      machine code and PTX for {report.get('arch')}, by {report.get('compiler')}")
+    return f"{made}\n" + table(header, [cells for *_, cells in sorted(rows, key=lambda row: row[:3])])
 
 
 def _validation(report: Report | None) -> str:

@@ -17,7 +17,7 @@ CONFIG = ReportConfig
 def run(config: ReportConfig) -> int:
     """Measure what is to be measured, and write the file."""
     from ..report import html, markdown, schema
-    from ..report.text import one_line
+    from ..text import one_line
     from ._reporting import report_of
 
     check_writable(config.output)

@@ -29,6 +29,7 @@ from .. import errors
 from ..confinement import NEEDED, Policy
 from ..errors import HaloError, UnsupportedModel, UsageError
 from ..imported import ImportedModel
+from ..text import one_line
 
 _REPLY_LIMIT = 1 << 20
 _MESSAGE_LIMIT = 2000
@@ -130,7 +131,7 @@ class _Worker:
             return
         if request["command"] == "convert":
             self.close()
-        raise self._error(str(reply.get("error")), _one_line(str(reply.get("message"))))
+        raise self._error(str(reply.get("error")), _message(str(reply.get("message"))))
 
     def engine(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Outputs of the source model, by name."""
@@ -192,7 +193,7 @@ class _Worker:
             how = "it exceeded its processor time or memory"
         else:
             how = f"it ended with {f'signal {-code}' if code < 0 else f'code {code}'}"
-            how += f" ({_one_line(last[-1])[:200]})" if last else ""
+            how += f" ({_message(last[-1])[:200]})" if last else ""
         return UnsupportedModel(
             f"expected {self._name} to be converted, found that the process which read it died, {how}: "
             "check that the file is whole, or export it as ONNX"
@@ -230,7 +231,6 @@ def _end(process: subprocess.Popen[bytes], directory: Path, errors_file: object)
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def _one_line(text: str) -> str:
+def _message(text: str) -> str:
     """Text of a file nobody vouches for, fit for a terminal."""
-    shown = "".join(c if c.isprintable() else " " for c in text)
-    return " ".join(shown.split())[:_MESSAGE_LIMIT]
+    return " ".join(one_line(text).split())[:_MESSAGE_LIMIT]

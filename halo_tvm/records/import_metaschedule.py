@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ..confinement import Policy
+from ..text import one_line
 from .record import MEASURED, BadLine, Record, Size, parse_line
 
 FIELD = "halo.decision."  # + a field's name: the index of its value, on the root block
@@ -275,4 +276,4 @@ def _is_time(value: object) -> bool:
 
 def _printable(text: str) -> str:
     """Text of a file nobody vouches for, fit for a terminal."""
-    return "".join(c if c.isprintable() else " " for c in text)[:_SAID]
+    return one_line(text)[:_SAID]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
+from ..text import one_line
 from .profile_tables import rows_of
 from .schema import BenchResult, ProfileResult, ReportResult, Result
 from .tables import Table, tables_of
-from .text import one_line
 
 _STYLE = """
 body { font: 14px/1.45 system-ui, sans-serif; color: #1b1f24; background: #fff; margin: 2rem auto; max-width: 76rem;

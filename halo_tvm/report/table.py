@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .text import one_line
+from ..text import one_line
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ from typing import TextIO
 
 from tqdm import tqdm
 
+from ..text import one_line
+
 LINE_EVERY_S = 10.0
 _BAR = "{l_bar}{bar}| {elapsed} {postfix}"
 _SHOWN_GAIN = 0.005  # a better speed-up gets a line of its own when it shows in two digits
@@ -70,7 +72,7 @@ class Progress:
         with self._lock:
             is_new = task_key not in self._order
             self._order.setdefault(task_key, len(self._order) + 1)
-            self._names[task_key] = _printable(readable)
+            self._names[task_key] = one_line(readable)
             self._current = task_key
             if is_new:
                 self._say(f"{self._which()}: {self._names[task_key]}")
@@ -98,18 +100,18 @@ class Progress:
         with self._lock:
             self._ended.add(task_key)
             self._current = task_key
-            self._say(f"{self._which()}: {_printable(line)} ({self._status()})")
+            self._say(f"{self._which()}: {one_line(line)} ({self._status()})")
 
     def stage(self, name: str) -> None:
         """What the tuner does now: a stage of the search, or "defaults", "confirming" and the like."""
         with self._lock:
-            self._stage = _printable(name)
+            self._stage = one_line(name)
             self._due()
 
     def note(self, line: str) -> None:
         """A line of its own."""
         with self._lock:
-            self._say(_printable(line))
+            self._say(one_line(line))
 
     def close(self) -> None:
         """The bar goes, and the thread ends; lines may still be noted."""
@@ -179,7 +181,7 @@ class Progress:
 def say(line: str, stream: TextIO | None = None) -> None:
     """A line before there are tasks to show the progress of."""
     stream = sys.stderr if stream is None else stream
-    stream.write(f"tune: {_printable(line)}\n")
+    stream.write(f"tune: {one_line(line)}\n")
     stream.flush()
 
 
@@ -190,8 +192,3 @@ def _duration(seconds: float) -> str:
     if hours:
         return f"{hours}h{minutes:02d}m"
     return f"{minutes}m{whole % 60:02d}s" if minutes else f"{whole}s"
-
-
-def _printable(text: str) -> str:
-    """Names come from model files: no control character of theirs reaches a terminal."""
-    return "".join(c if c.isprintable() else "?" for c in text)

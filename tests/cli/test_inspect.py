@@ -25,7 +25,16 @@ REPORTS = {
         "functions": [{"function": "f", "rule": "fallback", "declined": ["too small"]}],
         "rules": {"fallback": 1}, "tuned": 1, "kernels": {"summary": "one"},
     },
-    "build": {"planned_bytes": 4096, "seconds": {"import": 1.0}},
+    "build": {
+        "planned_bytes": 4096, "seconds": {"import": 1.0},
+        "device": {
+            "form": "cubin", "arch": "sm_90", "compiler": "nvcc 13",
+            "kernels": [
+                {"name": "k1", "threads": 128, "registers": 40, "spill_store_bytes": 0, "spill_load_bytes": 0},
+                {"name": "k2", "threads": None, "registers": 30, "spill_store_bytes": 8, "spill_load_bytes": 4},
+            ],
+        },
+    },
 }  # fmt: skip
 VALIDATION = {
     "passed": True, "precision": "int8", "tolerance": {"relative_l2": 0.1},
@@ -57,6 +66,8 @@ def test_what_is_as_expected_is_shown(manifest: Manifest) -> None:
         "w: r", "f: too small", "tuned       1 of 1", "4 KiB planned", "passed, int8: relative L2 error 0.01",
     ):  # fmt: skip
         assert words in text
+    assert text.index("\n  k2 ") < text.index("\n  k1 ") and "8 / 4" in text, "what spills comes first"
+    assert "machine code and PTX for sm_90, by nvcc 13" in text
 
 
 def test_what_is_not_is_left_out(manifest: Manifest) -> None:

@@ -120,7 +120,7 @@ def test_names_of_models_reach_no_terminal_unwashed() -> None:
     progress, stream, _ = plain()
     progress.begin("a", "evil\x1b[2J\nname")
     progress.note("and\rthis")
-    assert stream.getvalue() == "tune: task 1/3: evil?[2J?name\ntune: and?this\n"
+    assert stream.getvalue() == "tune: task 1/3: evil?[2J name\ntune: and this\n"
 
 
 class Terminal(io.StringIO):

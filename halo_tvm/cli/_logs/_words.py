@@ -1,27 +1,17 @@
-"""What the actions share: where to write, text from records on a terminal, names of places."""
+"""What the actions share: where to write, what is wanted, names of places."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ...config import LogsConfig
 from ...errors import UsageError
 from ...records.home import log_dirs, user_logs
 from ...records.record import Record
-from .._show import table
+from ...text import one_line
 
 DAMAGED = 3
-
-
-def printable(text: object) -> str:
-    """`text` without what a terminal would act on; records may come from anywhere."""
-    clean = str(text).encode(errors="replace").decode()
-    return "".join(c if c.isprintable() else "?" for c in clean)
-
-
-def clean_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    return table(header, [[printable(cell) for cell in row] for row in rows])
 
 
 def written_log(config: LogsConfig) -> Path:
@@ -54,4 +44,4 @@ def counts(by_class: Mapping[str, int]) -> str:
 def named(lines: Sequence[str], total: int) -> str:
     """The first refusals, a line each, and how many more there are."""
     more = [f"  and {total - len(lines)} more"] if total > len(lines) else []
-    return "\n".join([*(f"  {printable(line)}" for line in lines), *more])
+    return "\n".join([*(f"  {one_line(line)}" for line in lines), *more])

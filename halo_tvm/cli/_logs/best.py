@@ -9,8 +9,8 @@ from ...records.best import choices
 from ...records.home import log_dirs
 from ...targets import resolve
 from ...tir_schedules import RULES
-from .._show import print_json
-from ._words import clean_table, decision, no_names, wanted
+from .._show import print_json, table
+from ._words import decision, no_names, wanted
 
 
 def run(config: LogsConfig) -> int:
@@ -28,7 +28,7 @@ def run(config: LogsConfig) -> int:
         print_json({"target": target.key, "cores": target.cores, "workloads": [c.to_plain() for c in found]})
     elif found:
         print(f"for {target.key} with {target.cores} cores")
-        print(clean_table(("rule", "speed-up", "decision", "reason", "directory", "workload"), [
+        print(table(("rule", "speed-up", "decision", "reason", "directory", "workload"), [
             (c.rule, f"at least {c.record.speedup_low:.3f}" if c.record else "-",
              decision(c.record) if c.record else "-", c.reason, c.directory or "-", c.readable)
             for c in found

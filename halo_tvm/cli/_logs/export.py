@@ -8,8 +8,9 @@ from ...config import LogsConfig
 from ...errors import UsageError
 from ...records.export import export
 from ...records.verify import files_at
-from .._show import print_json
-from ._words import clean_table, named, printable, written_log
+from ...text import one_line
+from .._show import print_json, table
+from ._words import named, written_log
 
 _NAMED = 20
 
@@ -30,8 +31,8 @@ def run(config: LogsConfig) -> int:
             {"directory": str(directory), "targets": [one.to_plain() for one in done], "left_out": left_out[:_NAMED]}
         )
         return 0
-    print(f"to {printable(directory)}")
-    print(clean_table(("new", "better", "not better", "target key"), [(d.new, d.better, d.kept, d.key) for d in done]))
+    print(f"to {one_line(directory)}")
+    print(table(("new", "better", "not better", "target key"), [(d.new, d.better, d.kept, d.key) for d in done]))
     if left_out:
         print(f"lines that were left out: {len(left_out)}")
         print(named(left_out[:_NAMED], len(left_out)))

@@ -8,7 +8,8 @@ from ...config import LogsConfig
 from ...errors import UsageError
 from ...records.import_metaschedule import records_of
 from ...records.merge import add_records
-from ._words import printable, written_log
+from ...text import one_line
+from ._words import written_log
 from .merge import show
 
 WORKLOADS, RECORDS = "database_workload.json", "database_tuning_record.json"
@@ -27,7 +28,7 @@ def run(config: LogsConfig) -> int:
     if skipped and not records:
         raise UsageError(
             f"records that halo_tvm's rules made were expected, but none of {len(skipped)} is one (the first: "
-            f"{printable(skipped[0])}): only a database of `halo-tvm tune --engine metaschedule` can be imported"
+            f"{one_line(skipped[0])}): only a database of `halo-tvm tune --engine metaschedule` can be imported"
         )
     report = add_records(written_log(config), records)
     for reason in skipped:

@@ -6,8 +6,8 @@ from ...config import LogsConfig
 from ...records.home import log_dirs
 from ...records.store import files_of
 from ...records.verify import verify_file
-from .._show import print_json, size
-from ._words import clean_table, no_names
+from .._show import print_json, size, table
+from ._words import no_names
 
 
 def run(config: LogsConfig) -> int:
@@ -29,7 +29,7 @@ def run(config: LogsConfig) -> int:
     elif rows:
         header = ("target key", "records", "trials", "failures", "unreadable", "size", "directory")
         cells = [[size(int(v)) if k == "bytes" else v for k, v in row.items()] for row in rows.values()]
-        print(clean_table(header, cells))
+        print(table(header, cells))
     else:
         print("no tuning logs yet in " + ", ".join(map(str, log_dirs(config.log))) + ": `halo-tvm tune` writes them")
     return 0

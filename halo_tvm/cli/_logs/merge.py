@@ -7,8 +7,9 @@ from ...errors import UsageError
 from ...records.merge import MergeReport, merge
 from ...records.store import FILE, TRIALS
 from ...records.verify import files_at
+from ...text import one_line
 from .._show import print_json
-from ._words import counts, named, printable, written_log
+from ._words import counts, named, written_log
 
 
 def run(config: LogsConfig) -> int:
@@ -26,7 +27,7 @@ def show(report: MergeReport, config: LogsConfig, what: str) -> None:
         print_json(report.to_plain())
         return
     added = f"{report.added[FILE]} records and {report.added[TRIALS]} trials and failures added to"
-    print(f"{added} {printable(report.directory)}, {report.duplicates} were there already")
+    print(f"{added} {one_line(report.directory)}, {report.duplicates} were there already")
     if report.refused:
         print(f"{what} that were refused: {counts(report.refused)}")
         print(named(report.named, sum(report.refused.values())))

@@ -10,8 +10,8 @@ from ...records.home import log_dirs
 from ...records.record import IMPROVED, Record
 from ...records.store import files_of
 from ...records.verify import examined
-from .._show import print_json
-from ._words import clean_table, decision, wanted
+from .._show import print_json, table
+from ._words import decision, wanted
 
 
 def run(config: LogsConfig) -> int:
@@ -25,7 +25,7 @@ def run(config: LogsConfig) -> int:
             for key, r in rows
         ])  # fmt: skip
     elif rows:
-        print(clean_table(("target key", "rule", "outcome", "speed-up", "decision", "key", "workload"), [
+        print(table(("target key", "rule", "outcome", "speed-up", "decision", "key", "workload"), [
             (key, f"{r.rule} {r.rule_version}", r.outcome,
              _speedup(r), decision(r), r.workload, r.readable)
             for key, r in rows

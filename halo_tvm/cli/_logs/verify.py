@@ -8,8 +8,8 @@ from ...config import LogsConfig
 from ...records.home import log_dirs
 from ...records.store import files_of
 from ...records.verify import files_at, verify_file
-from .._show import print_json, size
-from ._words import DAMAGED, clean_table, counts, named
+from .._show import print_json, size, table
+from ._words import DAMAGED, counts, named
 
 
 def run(config: LogsConfig) -> int:
@@ -29,7 +29,7 @@ def run(config: LogsConfig) -> int:
         print("no tuning logs yet in " + ", ".join(map(str, log_dirs(config.log))))
         return code
     header = ("records", "trials", "failures", "not usable", "size", "file")
-    print(clean_table(header, [
+    print(table(header, [
         (r.records, r.trials, r.failures, counts(r.bad) or "-", size(r.size_bytes), r.path) for r in reports
     ]))  # fmt: skip
     if bad:
