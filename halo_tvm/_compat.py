@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from tvm import ir, runtime
 from tvm.ir import _ffi_api as _ir_api
 from tvm.runtime import _ffi_api as _runtime_api
+from tvm.tirx.op import call_pure_extern, register_intrin_lowering
 
 PINNED_TVM = "0.27.0.post1"
 PINNED_TVM_FFI = "0.1.14.post1"
@@ -25,6 +26,15 @@ def register_relax_op(name: str, description: str) -> None:
 
 # Rounding to even has a vector instruction everywhere, but TVM does not say so: a loop over it became scalar code.
 ir.register_op_attr("tirx.nearbyint", "TVectorizable", True)
+
+
+def _of_the_c_library(call: ir.Call) -> ir.Expr:
+    name = call.op.name.removeprefix("tirx.")
+    return call_pure_extern(call.ty, f"{name}f" if call.ty.dtype == "float32" else name, *call.args)
+
+
+for _name in ("fabs", "exp2", "fmod"):  # TVM's generator of C knows the others
+    register_intrin_lowering(f"tirx.{_name}", target="c", f=_of_the_c_library)
 
 
 def packed_modules(module: runtime.Module) -> bytes:

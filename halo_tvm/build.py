@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import tvm
+import tvm_ffi
 from tvm import relax, tirx
 
 from ._compat import device_source
@@ -85,6 +87,7 @@ def executable_of(
     mod: tvm.IRModule, target: Target, plan_memory: bool, instruments: Sequence[object] = ()
 ) -> relax.VMExecutable:
     """Code for `mod`, not linked yet; `UnsupportedModel` for what TVM cannot generate code of."""
+    _refuse_types(mod, target)
     try:
         with target.tvm, tvm.transform.PassContext(opt_level=3, config=BUILD_OPTIONS, instruments=list(instruments)):
             return relax.build(mod, target=target.tvm, relax_pipeline=lowering(plan_memory))
@@ -96,15 +99,29 @@ def executable_of(
         ) from reason
 
 
+def _refuse_types(mod: tvm.IRModule, target: Target) -> None:
+    """`UnsupportedModel` for elements of a type that `target` lacks."""
+    for gvar, func in mod.functions_items() if target.spec.lacks else ():
+        if not isinstance(func, tirx.PrimFunc):
+            continue
+        types: set[str] = set()
+        tvm_ffi.structural_walk(func, lambda node: types.add(str(getattr(getattr(node, "ty", None), "dtype", ""))))
+        if lacking := sorted(types & target.spec.lacks):
+            raise UnsupportedModel(
+                f"expected element types that target {target.name} has code for, found {lacking[0]} in "
+                f"{gvar.name_hint}: compile for another target, or the model in float32"
+            )
+
+
 def build_library(mod: tvm.IRModule, target: Target, path: Path, plan_memory: bool) -> DeviceCode | None:
     """Generate code for `mod` and link it into the shared library `path`; says what it holds for a GPU."""
+    shared = DynamicShared()
+    with device_source() if target.spec.gpu else nullcontext():
+        executable = executable_of(mod, target, plan_memory, instruments=(shared,) if target.spec.gpu else ())
     try:
         if not target.spec.gpu:
-            executable_of(mod, target, plan_memory).export_library(str(path), **target.export_options())
+            executable.export_library(str(path), **target.export_options())
             return None
-        shared = DynamicShared()
-        with device_source():
-            executable = executable_of(mod, target, plan_memory, instruments=(shared,))
         return export_with_machine_code(executable, path, target.arch, target.export_options(), shared.bytes_of)
     except (RuntimeError, ValueError, FileNotFoundError, subprocess.CalledProcessError) as reason:
         raise EnvironmentProblem(

@@ -54,6 +54,7 @@ class TargetSpec:
     triple: str | None = None
     l1_bytes: int = 32 << 10
     l2_bytes: int = 1 << 20
+    lacks: frozenset[str] = frozenset()  # types of elements that TVM generates no code for
     gpu: bool = False  # kernels run on an NVIDIA GPU, called by an LLVM host
     extra: dict[str, object] = field(default_factory=dict, hash=False)  # further keys of TVM's target
 

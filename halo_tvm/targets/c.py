@@ -11,5 +11,7 @@ C = TargetSpec(
     isas=(Isa("portable", "", (), frozenset(), vector_bits=128, vector_registers=16),),
     rules=("fallback",),
     runs_on=frozenset(),
-    link_options=("-O3",),
+    # Infinity, as TVM spells it.
+    link_options=("-O3", "-Dinff=__builtin_inff()", "-Dinf=__builtin_inf()"),
+    lacks=frozenset({"float16"}),  # TVM writes `half`, which is no type of C
 )
