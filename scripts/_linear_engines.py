@@ -179,11 +179,12 @@ ENGINES = {"halo_tvm": halo, "onnxruntime": onnxruntime, "torch": torch_eager, "
 
 
 def ceiling(precision: str, layers: Linears, rows: int, threads: int) -> float:
-    """What this machine does at most: a read of the weights' bytes for one row, else multiply-adds."""
+    """What this machine does at most: a read of the weights' bytes for one row, else multiply-adds, for bf16 those of
+    float32."""
     from halo_tvm.ceilings.measure import fma_gflops, has_int8_dot, int8_gops, read_gbps, use_threads
     from halo_tvm.targets import resolve
 
-    target = resolve("cpu")
+    target = resolve("cpu", precision=precision)
     use_threads(threads)
     if rows == 1:
         return read_gbps(target, threads, weight_bytes(precision, layers))

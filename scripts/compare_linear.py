@@ -8,8 +8,8 @@ Our side is compiled as every model is. A sample is the median of a turn's calls
 same weights and rows, and their results are compared before anything is timed. Ratios are the fastest peer's time
 divided by ours, paired by round, with their 90 % intervals; the last lines are geometric means. `torch-compile` is
 inductor with frozen weights, packed as ours are. In bf16 torch reads and writes bfloat16 rows, ours float32: ours does
-more. Beside the ratios stands the share of a ceiling that a kernel of its own reaches in the same run: multiply-adds for
-many rows, a read of as many bytes as the weights have for one. --json keeps every sample; with --resume what it holds is
+more. Beside the ratios stands the share of a ceiling that a kernel of its own reaches in the same run: multiply-adds
+(for bf16 those of float32) for many rows, a read of as many bytes as the weights have for one. --json keeps every sample; with --resume what it holds is
 not measured again. --prepare only compiles, again, into --cache.
 """
 

@@ -32,13 +32,14 @@ Call = Callable[[], object]
 
 
 class Host:
-    """The kernels of one target with a number of threads."""
+    """This machine's kernels with a number of threads, each for the level that stands for its precision."""
 
     def __init__(self, threads: int) -> None:
         os.environ["TVM_NUM_THREADS"] = str(threads)
         from halo_tvm.targets import resolve
 
-        self.threads, self.target = threads, resolve("cpu", cores=threads)
+        self.threads = threads
+        self.targets = {kind: resolve("cpu", cores=threads, precision=kind) for kind in KINDS}
 
     def linear(self, kind: str, k: int, n: int) -> Callable[..., Call]:
         """(rows, fresh=False) -> a call of the linear layer with that many rows; fresh: with weights of its own."""
@@ -50,23 +51,23 @@ class Host:
         from halo_tvm.tir_schedules import RULES
         from halo_tvm.tir_schedules.gemm import pack_shape
 
-        m = tirx.Var("m", "int64")
+        m, target = tirx.Var("m", "int64"), self.targets[kind]
         attrs = {"layout": "packed", "n": n}
         if kind == "int8":
-            nr = pack_shape(k, n, self.target)[1]
+            nr = pack_shape(k, n, target)[1]
             shapes = [(m, k), (m,), (1, -(-n // nr), k // 4, nr, 4), (n,), (n,), (n,)]
             dtypes = ["uint8", "float32", "int8", "float32", "int32", "float32"]
             compute = LinearW8A8.compute
         else:
-            kc, nr = pack_shape(k, n, self.target, DTYPES[kind])
+            kc, nr = pack_shape(k, n, target, DTYPES[kind])
             inner = (kc // 2, nr, 2) if kind == "bf16" else (kc, nr)
             shapes, dtypes = [(m, k), (k // kc, -(-n // nr), *inner), (n,)], ["float32", DTYPES[kind], "float32"]
             compute = Linear.compute
         args = [te.placeholder(s, d, name=f"a{i}") for i, (s, d) in enumerate(zip(shapes, dtypes))]
         func, rule = te.create_prim_func([*args, compute(*args, **attrs)]), RULES["gemm"]
-        func = rule.apply(func, self.target, rule.default(func, self.target)).with_attr("global_symbol", "main")
+        func = rule.apply(func, target, rule.default(func, target)).with_attr("global_symbol", "main")
         with tvm.transform.PassContext(config={"s_tir.LoopPartition": {"partition_const_loop": True}}):
-            run = tvm.compile(tvm.IRModule({"main": func}), target=self.target.tvm)["main"]
+            run = tvm.compile(tvm.IRModule({"main": func}), target=target.tvm)["main"]
         fixed = {i: tensor(s, d) for i, (s, d) in enumerate(zip(shapes, dtypes)) if not any(e is m for e in s)}
 
         def prepare(rows: int, fresh: bool = False) -> Call:
@@ -84,9 +85,10 @@ class Host:
         from halo_tvm.ceilings.kernels import ACCUMULATORS, compiled, dot_kernel, fma_kernel
         from halo_tvm.ceilings.measure import has_int8_dot
 
-        lanes, count, n = self.target.lanes_f32, ACCUMULATORS, 20_000
-        dots = kind == "int8" and has_int8_dot(self.target)
-        run = compiled(dot_kernel(self.threads) if dots else fma_kernel(self.threads, lanes), self.target)
+        target = self.targets[kind]
+        lanes, count, n = target.lanes_f32, ACCUMULATORS, 20_000
+        dots = kind == "int8" and has_int8_dot(target)
+        run = compiled(dot_kernel(self.threads) if dots else fma_kernel(self.threads, lanes), target)
         out = tensor([self.threads, count, lanes], "int32" if dots else "float32")
         return lambda: run(out, n), 2.0 * (4 if dots else 1) * self.threads * count * lanes * n
 
@@ -94,16 +96,21 @@ class Host:
         """Behind a share of the peak: of which arithmetic that is, where the kernel's is another."""
         from halo_tvm.ceilings.measure import has_int8_dot
 
-        isa = self.target.isa
-        other = isa.half_arithmetic if kind == "fp16" else kind == "int8" and not has_int8_dot(self.target)
-        return " of fp32's" if other else ""
+        target = self.targets[kind]
+        other = {
+            "fp16": target.isa.half_arithmetic,
+            "bf16": bool(target.isa.bf16_dot),
+            "int8": not has_int8_dot(target),
+        }
+        return " of fp32's" if other.get(kind) else ""
 
     def read(self, size_bytes: int) -> Call:
         from halo_tvm.ceilings.kernels import ACCUMULATORS, compiled, read_kernel
 
-        lanes, count = self.target.lanes_f32, ACCUMULATORS
+        target = self.targets[KINDS[0]]
+        lanes, count = target.lanes_f32, ACCUMULATORS
         chunks = max(1, size_bytes // (4 * self.threads * count * lanes))
-        run = compiled(read_kernel(self.threads, lanes, chunks), self.target)
+        run = compiled(read_kernel(self.threads, lanes, chunks), target)
         x = tensor([self.threads, chunks, count, lanes], "float32")
         out = tensor([self.threads, count, lanes], "float32")
         return lambda: run(x, out, 1)

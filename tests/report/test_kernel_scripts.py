@@ -100,10 +100,12 @@ def test_attention_against_torch(capsys):
     ("kind", "half", "requires", "words"),
     [
         ("fp16", True, (), " of fp32's"), ("fp16", False, (), ""), ("int8", False, (), " of fp32's"),
-        ("int8", True, ("avx512_vnni",), ""), ("bf16", True, (), ""), ("fp32", True, (), ""),
+        ("int8", True, ("avx512_vnni",), ""), ("bf16", True, (), ""), ("fp32", True, (), ""), ("bf16", False, ("avx512_bf16",), " of fp32's"),
     ],
 )  # fmt: skip
 def test_a_share_of_another_arithmetics_peak_says_so(kind, half, requires, words):
     host = script("gemm_peaks").Host.__new__(script("gemm_peaks").Host)
-    host.target = SimpleNamespace(isa=SimpleNamespace(half_arithmetic=half, requires=frozenset(requires)))
+    bf16_dot = "vdpbf16ps" if "avx512_bf16" in requires else ""
+    isa = SimpleNamespace(half_arithmetic=half, requires=frozenset(requires), bf16_dot=bf16_dot)
+    host.targets = {kind: SimpleNamespace(isa=isa)}
     assert host.other_arithmetic(kind) == words
