@@ -100,7 +100,8 @@ def test_attention_against_torch(capsys):
     ("kind", "half", "requires", "words"),
     [
         ("fp16", True, (), " of fp32's"), ("fp16", False, (), ""), ("int8", False, (), " of fp32's"),
-        ("int8", True, ("avx512_vnni",), ""), ("bf16", True, (), ""), ("fp32", True, (), ""), ("bf16", False, ("avx512_bf16",), " of fp32's"),
+        ("int8", True, ("avx512_vnni",), ""), ("bf16", True, (), ""), ("fp32", True, (), ""),
+        ("bf16", False, ("avx512_bf16",), " of fp32's"),
     ],
 )  # fmt: skip
 def test_a_share_of_another_arithmetics_peak_says_so(kind, half, requires, words):
