@@ -102,3 +102,7 @@ class NoMatch(Rejected):
 
 class Declined(Exception):
     """Control flow: a schedule rule does not serve a function; the message says why."""
+
+
+class KernelFault(Exception):
+    """An emulated GPU function does what a GPU must not be asked for: a race, a barrier for some, a wrong address."""

@@ -48,6 +48,7 @@ TREE: dict[str, set[str]] = {
     # What the compiler's one screen calls, each a file of its own.
     "memory_plan": {"dimensions"},
     "build": {"cuda", "targets", "dimensions", "imported", "memory_plan"},
+    "emulation": {"build"},
     "lookup": {"passes", "records", "targets"},
     "describe": {"artifact", "imported", "passes", "targets"},
     "in_process": {"artifact", "build", "describe", "imported", "passes", "plugins", "runtime", "targets"},

@@ -1,0 +1,272 @@
+"""What a GPU would compute and what it would do wrong, found without one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from checkpoints import write_checkpoint
+from tvm import te, tirx, topi
+from tvm.s_tir import dlight
+from tvm.s_tir.tensor_intrin.cuda import shared_16x16_to_ldmatrix_32x8_layout
+from tvm.script import tirx as T
+
+from halo_tvm.compiler import lower, schedule
+from halo_tvm.config import CompileConfig
+from halo_tvm.emulation import _run, emulate
+from halo_tvm.emulation._matrices import registers
+from halo_tvm.errors import KernelFault, UnsupportedModel
+from halo_tvm.importers import import_model
+from halo_tvm.targets import resolve
+
+TARGET = resolve("cuda:sm_80")
+
+
+def random(*shape: int, dtype: str = "float32") -> np.ndarray:
+    return np.random.default_rng(len(shape)).standard_normal(shape).astype(dtype)
+
+
+def scheduled(func: tirx.PrimFunc, rule: object) -> tirx.PrimFunc:
+    with TARGET.tvm:
+        return next(iter(rule.apply(func, TARGET.tvm, False).mod.functions.values()))
+
+
+@pytest.mark.parametrize("rule", [dlight.gpu.Fallback(), dlight.gpu.GeneralReduction()])
+@pytest.mark.parametrize("rows", [1, 7])
+def test_softmax(rule: object, rows: int) -> None:
+    """Symbolic rows; the second rule has shared memory, shuffles, barriers and lanes beyond the row's end."""
+    x = te.placeholder((tirx.Var("n", "int64"), 500), "float32", name="x")
+    func = scheduled(te.create_prim_func([x, topi.nn.softmax(x, -1)]), rule)
+    given, out = random(rows, 500), np.zeros((rows, 500), np.float32)
+    done = emulate(func, TARGET, [given, out])
+    e = np.exp(given - given.max(-1, keepdims=True))
+    np.testing.assert_allclose(out, e / e.sum(-1, keepdims=True), rtol=1e-5)
+    assert done.launches[-1][1]["blockIdx.x"] >= 1
+    assert (sum(barriers for *_, barriers in done.launches) > 0) == isinstance(rule, dlight.gpu.GeneralReduction)
+
+
+def product(m: int, n: int, k: int, dtype: str) -> tirx.PrimFunc:
+    a, b = te.placeholder((m, k), dtype, name="a"), te.placeholder((n, k), dtype, name="b")
+    axis = te.reduce_axis((0, k), name="k")
+    c = te.compute(
+        (m, n), lambda i, j: te.sum(a[i, axis].astype("float32") * b[j, axis].astype("float32"), axis=axis), name="c"
+    )
+    return te.create_prim_func([a, b, te.compute((m, n), lambda i, j: c[i, j].astype(dtype), name="d")])
+
+
+def test_a_product_on_tensor_cores() -> None:
+    """TVM's own rule: WMMA fragments, pipelined loads, vectors of four, one dynamic allocation under three types."""
+    a, b, d = random(128, 128, dtype="float16"), random(128, 128, dtype="float16"), np.zeros((128, 128), np.float16)
+    done = emulate(scheduled(product(128, 128, 128, "float16"), dlight.gpu.Matmul()), TARGET, [a, b, d])
+    expected = a.astype(float) @ b.astype(float).T
+    assert np.abs(d - expected).max() < 1e-3 * np.abs(expected).max()
+    assert done.launches[0][1]["tirx.use_dyn_shared_memory"] > 48 << 10
+
+
+@T.prim_func(s_tir=True)
+def reverse(x: T.Buffer((4, 64), "float32"), y: T.Buffer((4, 64), "float32")):
+    for b in T.thread_binding(4, thread="blockIdx.x"):
+        with T.sblock("row"):
+            vb = T.axis.spatial(4, b)
+            kept = T.sblock_alloc_buffer((64,), "float32", scope="shared")
+            for t in T.thread_binding(64, thread="threadIdx.x"):
+                with T.sblock("load"):
+                    vt = T.axis.spatial(64, t)
+                    kept[vt] = x[vb, vt]
+            for t in T.thread_binding(64, thread="threadIdx.x"):
+                with T.sblock("store"):
+                    vt = T.axis.spatial(64, t)
+                    y[vb, vt] = kept[63 - vt]
+
+
+def changed(change: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels as `change` makes them of what TVM lowered."""
+    plain = _run.lowered
+    monkeypatch.setattr(
+        _run, "lowered", lambda func, target: {name: change(name, f) for name, f in plain(func, target).items()}
+    )
+
+
+def without_barriers(name: str, func: tirx.PrimFunc) -> tirx.PrimFunc:
+    def drop(stmt: tirx.Evaluate) -> tirx.Stmt:
+        is_sync = isinstance(stmt.value, tvm.ir.Call) and str(stmt.value.op.name) == "tirx.tvm_storage_sync"
+        return tirx.Evaluate(tirx.IntImm("int32", 0)) if is_sync else stmt
+
+    return func.with_body(tvm_ffi.structural_map(func.body, (tirx.Evaluate, drop)))
+
+
+def test_a_missing_barrier_is_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = random(4, 64), np.zeros((4, 64), np.float32)
+    assert emulate(reverse, TARGET, [x, y]).launches == (("main_kernel", {"blockIdx.x": 4, "threadIdx.x": 64}, 1),)
+    np.testing.assert_array_equal(y, x[:, ::-1])
+    changed(without_barriers, monkeypatch)
+    with pytest.raises(KernelFault, match="reads what another wrote to kept .* with no barrier"):
+        emulate(reverse, TARGET, [x, y])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_a_product_without_barriers_is_a_race(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    func = scheduled(product(64, 64, 64, dtype), dlight.gpu.Matmul())
+    arrays = [random(64, 64, dtype=dtype), random(64, 64, dtype=dtype), np.zeros((64, 64), dtype)]
+    emulate(func, TARGET, arrays)
+    changed(without_barriers, monkeypatch)
+    with pytest.raises(KernelFault, match="no barrier"):
+        emulate(func, TARGET, arrays)
+
+
+@T.prim_func(s_tir=True)
+def divergent(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
+    for t in T.thread_binding(64, thread="threadIdx.x"):
+        if x[t] > T.float32(0):
+            T.evaluate(T.tvm_storage_sync("shared"))
+            y[t] = x[t]
+
+
+@T.prim_func(s_tir=True)
+def outside(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
+    for t in T.thread_binding(64, thread="threadIdx.x"):
+        if t < 63:
+            y[t] = x[t + 2]
+
+
+@T.prim_func(s_tir=True)
+def guarded(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
+    for t in T.thread_binding(64, thread="threadIdx.x"):
+        y[t] = T.if_then_else(t < 62, x[t + 2], T.float32(5))
+
+
+@T.prim_func(s_tir=True)
+def two_writers(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
+    for t in T.thread_binding(64, thread="threadIdx.x"):
+        y[t // 2] = x[t]
+
+
+@pytest.mark.parametrize(
+    ("func", "message"),
+    [
+        (divergent, "a barrier is reached by only some threads"),
+        (outside, "element 64 of x is touched, which has 64 of float32"),
+        (two_writers, "two threads write different values to one element of y"),
+    ],
+    ids=["divergent", "outside", "two_writers"],
+)
+def test_faults(func: tirx.PrimFunc, message: str) -> None:
+    with pytest.raises(KernelFault, match=message):
+        emulate(func, TARGET, [random(64), np.zeros(64, np.float32)])
+
+
+def test_what_a_guard_keeps_out_is_no_fault() -> None:
+    x, y = random(64), np.zeros(64, np.float32)
+    emulate(guarded, TARGET, [x, y])
+    np.testing.assert_array_equal(y, [*x[2:], 5, 5])
+
+
+def test_arguments_are_checked() -> None:
+    with pytest.raises(ValueError, match="a contiguous array of float32 with 1 axes was expected for x"):
+        emulate(guarded, TARGET, [random(64, dtype="float64"), np.zeros(64, np.float32)])
+    with pytest.raises(ValueError, match="x has an axis of 64"):
+        emulate(guarded, TARGET, [random(65), np.zeros(64, np.float32)])
+    x = te.placeholder((tirx.Var("n", "int64"), 500), "float32", name="x")
+    func = scheduled(te.create_prim_func([x, topi.exp(x)]), dlight.gpu.Fallback())
+    with pytest.raises(UnsupportedModel, match="emulate smaller shapes"):
+        emulate(func, TARGET, [np.zeros((5000, 500), np.float32), np.zeros((5000, 500), np.float32)])
+
+
+def test_registers_are_where_tvm_puts_them() -> None:
+    """The layout of 16 x 16 halves that TVM's tensor intrinsics write down by another formula."""
+    row, col = registers("a", "m16n8k16", 16)
+    for lane in range(32):
+        for i in range(8):
+            assert shared_16x16_to_ldmatrix_32x8_layout(row[lane, i], col[lane, i]) == (lane, i)
+    for matrix, shape, bits, size in (
+        ("a", "m16n8k8", 16, (16, 8)), ("b", "m16n8k16", 16, (16, 8)), ("b", "m16n8k32", 8, (32, 8)),
+        ("a", "m16n8k32", 8, (16, 32)), ("a", "m16n8k8", 32, (16, 8)), ("c", "m16n8k16", 32, (16, 8)),
+    ):  # fmt: skip
+        row, col = registers(matrix, shape, bits)
+        assert sorted(zip(row.flat, np.broadcast_to(col, row.shape).flat)) == [
+            (r, c) for r in range(size[0]) for c in range(size[1])
+        ]
+
+
+@T.prim_func(s_tir=True)
+def one_tile(a: T.Buffer((16, 16), "float16"), b: T.Buffer((16, 16), "float16"), c: T.Buffer((16, 16), "float32")):
+    for tx in T.thread_binding(32, thread="threadIdx.x"):
+        with T.sblock("tile"):
+            T.reads(a[0:16, 0:16], b[0:16, 0:16])
+            T.writes(c[0:16, 0:16])
+            a_shared = T.sblock_alloc_buffer((256,), "float16", scope="shared")
+            b_shared = T.sblock_alloc_buffer((256,), "float16", scope="shared")
+            a_local = T.sblock_alloc_buffer((8,), "float16", scope="local")
+            b_local = T.sblock_alloc_buffer((8,), "float16", scope="local")
+            c_local = T.sblock_alloc_buffer((8,), "float32", scope="local")
+            for i in range(8):
+                a_shared[tx * 8 + i] = a[tx // 2, tx % 2 * 8 + i]
+                b_shared[tx * 8 + i] = b[tx // 2, tx % 2 * 8 + i]
+                c_local[i] = T.float32(0)
+            T.evaluate(T.tvm_storage_sync("shared"))
+            T.evaluate(
+                T.ptx_legacy.ldmatrix(
+                    False, 4, ".b16", a_local.data, 0, a_shared.access_ptr("r"), tx % 16 * 16 + tx // 16 * 8,
+                    dtype="float16",
+                )
+            )  # fmt: skip
+            T.evaluate(
+                T.ptx_legacy.ldmatrix(
+                    True, 4, ".b16", b_local.data, 0, b_shared.access_ptr("r"), tx % 16 * 16 + tx // 16 * 8,
+                    dtype="float16",
+                )
+            )  # fmt: skip
+            for half in range(2):
+                T.evaluate(
+                    T.ptx_legacy.mma(
+                        "m16n8k16", "row", "col", "fp16", "fp16", "fp32", a_local.data, 0, b_local.data, half * 4,
+                        c_local.data, half * 4, False, dtype="float32",
+                    )
+                )  # fmt: skip
+            for i in range(8):
+                c[i // 2 % 2 * 8 + tx // 4, i // 4 * 8 + tx % 4 * 2 + i % 2] = c_local[i]
+
+
+def test_ldmatrix_and_mma() -> None:
+    a, b, c = random(16, 16, dtype="float16"), random(16, 16, dtype="float16"), np.zeros((16, 16), np.float32)
+    emulate(one_tile, TARGET, [a, b, c])
+    np.testing.assert_allclose(c, a.astype(float) @ b.astype(float), rtol=1e-4, atol=1e-5)
+
+
+def reference(func: tirx.PrimFunc, arrays: list[np.ndarray]) -> np.ndarray:
+    """The last array as the CPU computes it from `func`, which no rule has scheduled."""
+    tensors = [tvm.runtime.tensor(array) for array in arrays]
+    tvm.tirx.build(func.with_attr("global_symbol", "main"), target="llvm")["main"](*tensors)
+    return tensors[-1].numpy()
+
+
+def arrays_of(func: tirx.PrimFunc, sizes: dict[str, int]) -> list[np.ndarray]:
+    """Random arguments of those sizes; integers are small enough to be any index."""
+    rng, arrays = np.random.default_rng(0), []
+    for param in func.params:
+        shape = [int(d) if isinstance(d, tirx.IntImm) else sizes[d.name] for d in param.ty.shape]
+        dtype = str(param.ty.dtype)
+        arrays.append(
+            rng.integers(0, 3, shape).astype(dtype) if "int" in dtype else rng.standard_normal(shape).astype(dtype)
+        )
+    return arrays
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "bert", "llama"])
+def test_every_function_of_a_model_is_right(kind: str, tmp_path: Path) -> None:
+    config = CompileConfig(model=str(write_checkpoint(tmp_path / kind, kind)), target="cuda:sm_80", output="x.halo")
+    mod, _ = lower(import_model(config.model), TARGET, config)
+    done, report = schedule(mod, TARGET, config)
+    assert report["rules"] == {"fallback_gpu": len(report["functions"])}
+    for gvar, func in mod.functions_items():
+        if not isinstance(func, tirx.PrimFunc):
+            continue
+        names = {v.name for v in tirx.analysis.undefined_vars(func.body, [])} | {"batch", "sequence"}
+        sizes = {**dict.fromkeys(names, 6), "batch": 2, "sequence": 3}
+        arrays = arrays_of(func, sizes)
+        expected = reference(func, arrays)
+        emulate(done[gvar.name_hint], TARGET, arrays)
+        np.testing.assert_allclose(arrays[-1], expected, rtol=2e-5, atol=1e-5, err_msg=gvar.name_hint)
