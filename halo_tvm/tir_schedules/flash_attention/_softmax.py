@@ -4,15 +4,89 @@ Scores are in powers of two: log2(e) is part of the scale. Per row of a block
     score -> softcap, bias, key mask, (edge blocks) visibility
     peak' = max(peak, scores);  fade = 2**(peak - peak');  weight = 2**(score - peak');
     total = total * fade + sum(weight)
+`softmax_row` is that step for any plan whose rows lie in scratch; what a row sees, and its bias, are the caller's.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Protocol
+
 from ._pack import MASKED
 from ._plan import Plan
-from ._text import LEAST, LOG2_E, Source, i64
+from ._problem import Problem
+from ._text import LEAST, LOG2_E, Source, Vectors, i64
 
 START = -1e30  # the peak before any key; scores at or below it are invisible
+
+
+class Rows(Protocol):
+    """A plan with the scratch buffers scores, peaks and totals, a row of each per row."""
+
+    problem: Problem
+    lanes: int
+
+    @property
+    def vectors(self) -> Vectors: ...
+    def vector(self, name: str, row: str, column: object = 0) -> str: ...
+
+
+def softmax_row(src: Source, plan: Rows, count: int | str, bias: Callable[[str], str], edge: bool) -> None:
+    """Row r over `count` vectors of scores: straight code for a number, else a loop. Leaves `fade[0]`.
+
+    `bias` is the vector of biases from a column on. On an edge lower < column < upper is seen, as int32.
+    """
+    v = plan.vectors
+    src(*(v.buffer(name) for name in ("value", "far", "swap", "peak", "fade", "total")))
+    peaks, totals = (plan.vector(name, "r") for name in ("peaks", "totals"))
+    src(f"peak[0] = {peaks}")
+    _each_vector(src, count, lambda u: _raise_peak(src, plan, f"{u} * {i64(plan.lanes)}", bias, edge))
+    src(*v.butterfly("T.max({a}, {b})", "peak[0]", "swap[0]"))
+    src(f"fade[0] = T.max({peaks} - peak[0], {v.const(LEAST)})", *v.exp2("fade[0]", "swap[0]"))
+    src(f"{peaks} = peak[0]", f"total[0] = {totals} * fade[0]")
+    _each_vector(src, count, lambda u: _weigh(src, plan, f"{u} * {i64(plan.lanes)}"))
+    src(f"{totals} = total[0]")
+
+
+def _each_vector(src: Source, count: int | str, emit: Callable[[str], None]) -> None:
+    if isinstance(count, str):
+        with src.loop("u", count):
+            emit("u")
+        return
+    for u in range(count):
+        emit(i64(u))
+
+
+def _raise_peak(src: Source, plan: Rows, column: str, bias: Callable[[str], str], edge: bool) -> None:
+    """First pass over a row: finish the scores and find the largest."""
+    problem, v, lanes = plan.problem, plan.vectors, plan.lanes
+    scores = plan.vector("scores", "r", column)
+    src(f"value[0] = {scores}")
+    if problem.softcap:
+        src(*v.tanh("value[0]", "far[0]", "swap[0]"))
+        src(f"value[0] = value[0] * {v.const(problem.softcap * LOG2_E)}")
+    if problem.bias:
+        src(f"value[0] = value[0] + {bias(column)} * {v.const(LOG2_E)}")
+    if problem.key_mask:
+        src(f"value[0] = value[0] + key_bias[n, block, {v.span(column)}]")
+    if edge:
+        columns = f'T.ramp(T.cast({column}, "int32"), 1, {lanes})'
+        src(f"value[0] = T.Select({columns} < {v.all('upper')}, value[0], {v.const(MASKED)})")
+        if problem.window:
+            src(f"value[0] = T.Select({v.all('lower')} < {columns}, value[0], {v.const(MASKED)})")
+    if edge or problem.softcap or problem.bias or problem.key_mask:
+        src(f"{scores} = value[0]")
+    src("peak[0] = T.max(peak[0], value[0])")
+
+
+def _weigh(src: Source, plan: Rows, column: str) -> None:
+    """Second pass: scores become weights relative to the peak."""
+    v, scores = plan.vectors, plan.vector("scores", "r", column)
+    src(f"value[0] = T.max({scores} - peak[0], {v.const(LEAST)})", *v.exp2("value[0]", "swap[0]"))
+    src(f"{scores} = value[0]", "total[0] = total[0] + value[0]")
+
+
+# ---- the rows of a block
 
 
 def softmax_rows(src: Source, plan: Plan) -> None:
@@ -28,30 +102,20 @@ def softmax_rows(src: Source, plan: Plan) -> None:
 
 
 def _rows(src: Source, plan: Plan, edge: bool) -> None:
-    v, lanes = plan.vectors, plan.lanes
+    """The width of edge blocks varies."""
+    lanes = plan.lanes
+
+    def bias(column: str) -> str:
+        if edge:
+            return plan.vector("line", "T.int64(0)", column)
+        return f"bias[{_bias_row(plan)}, {plan.vectors.span(f'first + {column}')}]"
+
     count = f"(valid + {i64(lanes - 1)}) // {i64(lanes)}" if edge else plan.decision.block_k // lanes
     with src.rows(), src.block("edge_row" if edge else "row"):
-        src(*(v.buffer(name) for name in ("value", "far", "swap", "peak", "fade", "total")))
         if edge:
             _limits(src, plan)
-        peaks, totals, fades = (plan.vector(name, "r") for name in ("peaks", "totals", "fades"))
-        src(f"peak[0] = {peaks}")
-        _each_vector(src, count, edge, lambda u: _raise_peak(src, plan, u, edge))
-        src(*v.butterfly("T.max({a}, {b})", "peak[0]", "swap[0]"))
-        src(f"fade[0] = T.max({peaks} - peak[0], {v.const(LEAST)})", *v.exp2("fade[0]", "swap[0]"))
-        src(f"{peaks} = peak[0]", f"{fades} = fade[0]", f"total[0] = {totals} * fade[0]")
-        _each_vector(src, count, edge, lambda u: _weigh(src, plan, u))
-        src(f"{totals} = total[0]")
-
-
-def _each_vector(src: Source, count: object, edge: bool, emit) -> None:
-    """A loop on edge blocks, whose width varies; straight code otherwise."""
-    if edge:
-        with src.loop("u", count):
-            emit("u")
-        return
-    for u in range(count):
-        emit(i64(u))
+        softmax_row(src, plan, count, bias, edge)
+        src(f"{plan.vector('fades', 'r')} = fade[0]")
 
 
 def _limits(src: Source, plan: Plan) -> None:
@@ -76,43 +140,3 @@ def _gather_bias(src: Source, plan: Plan) -> None:
 def _bias_row(plan: Plan) -> str:
     assert plan.problem.bias is not None
     return ", ".join("T.int64(0)" if one else index for one, index in zip(plan.problem.bias, ("n", "head", "q0 + r")))
-
-
-def _scores_of(plan: Plan, u: str) -> str:
-    """Vector `u` of the block's scores of row r."""
-    return plan.vector("scores", "r", f"{u} * {i64(plan.lanes)}")
-
-
-def _raise_peak(src: Source, plan: Plan, u: str, edge: bool) -> None:
-    """First pass over a row: finish the scores and find the largest."""
-    problem, v, lanes = plan.problem, plan.vectors, plan.lanes
-    src(f"value[0] = {_scores_of(plan, u)}")
-    if problem.softcap:
-        src(*v.tanh("value[0]", "far[0]", "swap[0]"))
-        src(f"value[0] = value[0] * {v.const(problem.softcap * LOG2_E)}")
-    column = f"{u} * {i64(lanes)}"
-    if problem.bias:
-        bias = (
-            plan.vector("line", "T.int64(0)", column)
-            if edge
-            else f"bias[{_bias_row(plan)}, {v.span(f'first + {column}')}]"
-        )
-        src(f"value[0] = value[0] + {bias} * {v.const(LOG2_E)}")
-    if problem.key_mask:
-        src(f"value[0] = value[0] + key_bias[n, block, {v.span(column)}]")
-    if edge:
-        columns = f'T.ramp(T.cast({column}, "int32"), 1, {lanes})'
-        src(f"value[0] = T.Select({columns} < {v.all('upper')}, value[0], {v.const(MASKED)})")
-        if problem.window:
-            src(f"value[0] = T.Select({v.all('lower')} < {columns}, value[0], {v.const(MASKED)})")
-    if edge or problem.softcap or problem.bias or problem.key_mask:
-        src(f"{_scores_of(plan, u)} = value[0]")
-    src("peak[0] = T.max(peak[0], value[0])")
-
-
-def _weigh(src: Source, plan: Plan, u: str) -> None:
-    """Second pass: scores become weights relative to the peak."""
-    v = plan.vectors
-    src(f"value[0] = T.max({_scores_of(plan, u)} - peak[0], {v.const(LEAST)})")
-    src(*v.exp2("value[0]", "swap[0]"))
-    src(f"{_scores_of(plan, u)} = value[0]", "total[0] = total[0] + value[0]")
