@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tvm import ir
+from tvm import ir, tirx
 
 
 @dataclass(frozen=True)
@@ -71,3 +71,15 @@ class Arithmetic:
     def step(self, tile: Tile, k: ir.Expr) -> None:
         """Emit `acc[r] += x[start + r, step k] * weight[step k]` for every row of the tile."""
         raise AssertionError(f"{type(self).__name__} lacks its step")
+
+
+def parts_of(count: int, lanes: int) -> list[tuple[int, int, int]]:
+    """(width, first, number) of the loops that cover `count` elements of a row: whole vectors, then single ones."""
+    whole = count // lanes
+    return [part for part in ((lanes, 0, whole), (1, whole * lanes, count - whole * lanes)) if part[2]]
+
+
+def part_at(first: int, v: ir.Expr, width: int) -> ir.Expr:
+    """Index of vector number `v` of such a loop."""
+    start = tirx.IntImm("int64", first) + v * width
+    return tirx.Ramp(start, tirx.IntImm("int64", 1), width) if width > 1 else start

@@ -1,7 +1,8 @@
-"""float32 times bfloat16 into float32: weights of half the bytes, unpacked in registers.
+"""float32 times bfloat16 into float32: weights of half the bytes, two k of a column side by side in 32 bits.
 
-A step takes two k. Their weights lie side by side in 32 bits, so a shift gives the even one as float32 and a mask
-the odd one: no conversion, and sums as exact as those of float32.
+Where nothing multiplies bfloat16, a shift gives the even weight as float32 and a mask the odd one: no conversion,
+and sums as exact as those of float32. vdpbf16ps takes both pairs as they are, and adds two products to each sum: x
+is rounded to bfloat16 for it, once in front of all products.
 """
 
 from __future__ import annotations
@@ -9,11 +10,34 @@ from __future__ import annotations
 from tvm import ir, tirx
 from tvm.script.ir_builder import tirx as T
 
-from ._arithmetic import Arithmetic, Tile
+from ._arithmetic import Arithmetic, Tile, part_at, parts_of
 
 GROUP = 2
 _FEW_SUMS = 4  # the latency of a multiply-add: two dependent ones a step would take twice as long
 _HIGH_HALF = -(1 << 16)  # 0xffff0000
+_DOT_LATENCY = 6  # of vdpbf16ps, of which one starts in each cycle
+_SHARED_FROM = 1 << 16  # elements of x: rounding fewer is done before the other threads have woken
+# TVM turns every bfloat16 that it computes with into float32, so what has operands of bfloat16 is LLVM's own text.
+_LLVM = """
+declare <{lanes} x float> @llvm.x86.avx512bf16.dpbf16ps.{bits}(<{lanes} x float>, <{pairs} x bfloat>, <{pairs} x bfloat>)
+define <{lanes} x float> @halo_dot_pairs(<{lanes} x float> %sums, <{lanes} x i32> %x, <{lanes} x i32> %weight) {{
+  %a = bitcast <{lanes} x i32> %x to <{pairs} x bfloat>
+  %b = bitcast <{lanes} x i32> %weight to <{pairs} x bfloat>
+  %total = call <{lanes} x float> @llvm.x86.avx512bf16.dpbf16ps.{bits}(
+    <{lanes} x float> %sums, <{pairs} x bfloat> %a, <{pairs} x bfloat> %b)
+  ret <{lanes} x float> %total
+}}
+define <{lanes} x i32> @halo_round_{lanes}(<{pairs} x float> %x) {{
+  %rounded = fptrunc <{pairs} x float> %x to <{pairs} x bfloat>
+  %bits = bitcast <{pairs} x bfloat> %rounded to <{lanes} x i32>
+  ret <{lanes} x i32> %bits
+}}
+define i32 @halo_round_1(<2 x float> %x) {{
+  %rounded = fptrunc <2 x float> %x to <2 x bfloat>
+  %bits = bitcast <2 x bfloat> %rounded to i32
+  ret i32 %bits
+}}
+"""
 
 
 class BFloat16Weights(Arithmetic):
@@ -47,3 +71,53 @@ class BFloat16Weights(Arithmetic):
                     bits = tirx.reinterpret(f"int32x{lanes}", pairs)
                     bits = bits & high if odd else bits << sixteen
                     T.buffer_store(acc, acc[at] + x * tirx.reinterpret(f"float32x{lanes}", bits), [at])
+
+
+class BFloat16Pairs(Arithmetic):
+    """One instruction for two products; rows rounded to nearest even are made in front of them."""
+
+    dtypes = ("float32", "bfloat16", "float32")
+    group = GROUP
+
+    def registers(self, rows: int, vectors: int) -> int:
+        return rows * vectors + vectors + 1
+
+    def instructions(self, rows: int, vectors: int) -> float:
+        return rows * vectors
+
+    def prepare(self, x: ir.Var, rows: ir.Expr, k: int, lanes: int) -> tuple[ir.Var, None]:
+        """Emit what makes x in bfloat16: int32 [rows, k / 2], the even k in the low half."""
+        pairs = T.alloc_buffer((rows, k // GROUP), "int32", align=64)
+
+        def round_row(row: ir.Expr) -> None:
+            for width, first, count in parts_of(k // GROUP, lanes):
+                with T.serial(tirx.IntImm("int64", count)) as v:
+                    values = x[row, part_at(GROUP * first, v, GROUP * width)]
+                    kind = f"int32x{width}" if width > 1 else "int32"
+                    T.buffer_store(pairs, _extern(kind, f"halo_round_{width}", values), [row, part_at(first, v, width)])
+
+        with T.attr(0, "pragma_import_llvm", _LLVM.format(lanes=lanes, pairs=GROUP * lanes, bits=32 * lanes)):
+            with T.If(rows * k < _SHARED_FROM):
+                with T.Then(), T.serial(rows) as row:
+                    round_row(row)
+                with T.Else(), T.parallel(rows) as row:
+                    round_row(row)
+        return pairs, None
+
+    def step(self, tile: Tile, k: ir.Expr) -> None:
+        column, lanes = tile.chunk * (tile.kc // GROUP) + k, tile.lanes
+        dot_type, int_type = f"float32x{lanes}", f"int32x{lanes}"
+        # Few sums would wait for each other's products; those of a step, added up, only wait for the addition.
+        apart = len(tile.acc) * tile.vectors < _DOT_LATENCY
+        for r, (acc,) in enumerate(tile.acc):
+            x = tirx.Broadcast(tile.x[tile.start + r, column], lanes)
+            for v in range(tile.vectors):
+                at = tirx.Ramp(v * lanes, 1, lanes)
+                weight = tile.weight[tile.chunk, tile.panel, k, v * lanes, tirx.Ramp(0, 1, GROUP * lanes)]
+                begin = tirx.Broadcast(tirx.const(0, "float32"), lanes) if apart else acc[at]
+                total = _extern(dot_type, "halo_dot_pairs", begin, x, tirx.reinterpret(int_type, weight))
+                T.buffer_store(acc, acc[at] + total if apart else total, [at])
+
+
+def _extern(kind: str, name: str, *arguments: ir.Expr) -> ir.Expr:
+    return tirx.call_intrin(kind, "tirx.call_pure_extern", name, *arguments)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from tvm import ir, tirx
 from tvm.script.ir_builder import tirx as T
 
-from ._arithmetic import Arithmetic, Tile
+from ._arithmetic import Arithmetic, Tile, part_at, parts_of
 
 _TWICE = (1 << 16) + 1
 _EXPONENT = 0x7F800000  # of a float32
@@ -68,10 +68,10 @@ class HalfArithmetic(Arithmetic):
             largest = T.alloc_buffer((lanes,), "float32")
             with T.vectorized(tirx.IntImm("int64", lanes)) as lane:
                 T.buffer_store(largest, _float(_LEAST), [lane])
-            for width, first, count in _vectors(k, lanes):
+            for width, first, count in parts_of(k, lanes):
                 found = tirx.Ramp(0, 1, width) if width > 1 else 0
                 with T.serial(tirx.IntImm("int64", count)) as v:
-                    value = tirx.max(largest[found], tirx.abs(x[row, _at(first, v, width)]))
+                    value = tirx.max(largest[found], tirx.abs(x[row, part_at(first, v, width)]))
                     T.buffer_store(largest, value, [found])
             known = T.alloc_buffer((2,), "float32")  # largest magnitude, then the factor that brings it under one
             T.buffer_store(known, largest[0], [0])
@@ -81,9 +81,9 @@ class HalfArithmetic(Arithmetic):
             bits = tirx.reinterpret("int32", tirx.min(known[0], _float(_MOST))) & tirx.const(_EXPONENT, "int32")
             T.buffer_store(scale, tirx.reinterpret("float32", bits) * _float(2.0), [row])
             T.buffer_store(known, _float(1.0) / scale[row], [1])
-            for width, first, count in _vectors(k, lanes):
+            for width, first, count in parts_of(k, lanes):
                 with T.serial(tirx.IntImm("int64", count)) as v:
-                    at = _at(first, v, width)
+                    at = part_at(first, v, width)
                     half = tirx.Cast(_vector("float16", width), x[row, at] * _broadcast(known[1], width))
                     bits = tirx.Cast(_vector("int32", width), tirx.reinterpret(_vector("uint16", width), half))
                     T.buffer_store(twice, bits * _broadcast(tirx.const(_TWICE, "int32"), width), [row, at])
@@ -109,15 +109,3 @@ def _vector(dtype: str, width: int) -> str:
 
 def _broadcast(value: ir.Expr, width: int) -> ir.Expr:
     return tirx.Broadcast(value, width) if width > 1 else value
-
-
-def _at(first: int, v: ir.Var, width: int) -> ir.Expr:
-    """Index of one vector of a row."""
-    start = tirx.IntImm("int64", first) + v * width
-    return tirx.Ramp(start, tirx.IntImm("int64", 1), width) if width > 1 else start
-
-
-def _vectors(k: int, lanes: int) -> list[tuple[int, int, int]]:
-    """(width, first, count) of the loops that cover k elements: whole vectors, then single ones."""
-    whole = k // lanes
-    return [part for part in ((lanes, 0, whole), (1, whole * lanes, k - whole * lanes)) if part[2]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ._arithmetic import Arithmetic
-from ._bf16 import BFloat16Weights
+from ._bf16 import BFloat16Pairs, BFloat16Weights
 from ._float32 import Float32
 from ._fp16 import HalfArithmetic, HalfWeights
 from ._w8a8 import DotBytes, PlainBytes, WidenedPairs
@@ -19,4 +19,5 @@ _BYTES = {"vpdpbusd": DotBytes, "vpmaddwd": WidenedPairs, "": PlainBytes}
 def served(isa: Isa) -> tuple[Arithmetic, ...]:
     """One arithmetic for each combination of operator and types."""
     half = HalfArithmetic() if isa.half_arithmetic else HalfWeights()
-    return (Float32(), BFloat16Weights(), half, _BYTES[isa.byte_dot]())
+    brief = BFloat16Pairs() if isa.bf16_dot else BFloat16Weights()
+    return (Float32(), brief, half, _BYTES[isa.byte_dot]())
