@@ -19,7 +19,8 @@ _DOT_LATENCY = 6  # of vdpbf16ps, of which one starts in each cycle
 _SHARED_FROM = 1 << 16  # elements of x: rounding fewer is done before the other threads have woken
 # TVM turns every bfloat16 that it computes with into float32, so what has operands of bfloat16 is LLVM's own text.
 _LLVM = """
-declare <{lanes} x float> @llvm.x86.avx512bf16.dpbf16ps.{bits}(<{lanes} x float>, <{pairs} x bfloat>, <{pairs} x bfloat>)
+declare <{lanes} x float> @llvm.x86.avx512bf16.dpbf16ps.{bits}(
+  <{lanes} x float>, <{pairs} x bfloat>, <{pairs} x bfloat>)
 define <{lanes} x float> @halo_dot_pairs(<{lanes} x float> %sums, <{lanes} x i32> %x, <{lanes} x i32> %weight) {{
   %a = bitcast <{lanes} x i32> %x to <{pairs} x bfloat>
   %b = bitcast <{lanes} x i32> %weight to <{pairs} x bfloat>
