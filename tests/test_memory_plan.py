@@ -6,7 +6,7 @@ import re
 
 import pytest
 import tvm
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm import relax
 from tvm.relax import op
@@ -28,6 +28,7 @@ _SIZES = {"layers": 3, "hidden": 64, "heads": 4, "vocabulary": 67, "feed_forward
 TENSORS = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 40), st.integers(0, 9)), min_size=1, max_size=40)
 
 
+@settings(deadline=None)
 @given(TENSORS)
 def test_no_two_tensors_that_are_alive_together_share(spans: list[tuple[int, int, int]]) -> None:
     tensors = [Activation(size, first, first + length) for size, first, length in spans]

@@ -8,7 +8,8 @@ Shapes
 Computation
     score[i, j] = bias[i, j] + cap(scale * sum_d q[i, d] * k[j, d]),   cap(x) = softcap * tanh(x / softcap), or x
     visible(i, j) = key_mask[j] != 0  and  j < T  and  (causal: j <= i + T - s)  and  (window: j > i + T - s - window)
-    T = t, or lengths[n] within 0 .. t: the keys of a cache that are valid, the queries' own among them
+    T = t, or lengths[n] within 0 .. t: the keys of a cache that are valid, the queries' own among them; nothing comes
+    of what lies behind them, NaN included
     o[i] = sum_j softmax over the visible j of score[i, j] * v[j];  query head n reads KV head n // (h / h_kv)
     A score at or below -1e30 is invisible too, so additive masks of -inf and of the most negative float32
     mean the same. A row with no visible key gives zeros. Lifts read an addend at or below -1e9 as a mask.
