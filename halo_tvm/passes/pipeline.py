@@ -20,13 +20,13 @@ from ._pass import PASSES, Context, Pass, Report, with_options
 @dataclass(frozen=True)
 class Step:
     """One place in the pipeline. `level` is the lowest opt level that runs it; `off` passes run when enabled only,
-    and one with a `precision` at that precision only."""
+    and one with `precisions` at those precisions only."""
 
     name: str
     level: int
     required: bool = False
     off: bool = False
-    precision: str | None = None
+    precisions: tuple[str, ...] = ()
 
 
 LIFT = (
@@ -45,7 +45,8 @@ OPTIMISE = (
     Step("flatten_rows", 1),
     Step("simplify", 1),
     Step("dce", 1),
-    Step("quantise", 1, precision="int8"),
+    Step("quantise", 1, precisions=("int8",)),
+    Step("narrow_attention", 1, precisions=("bf16", "int8")),
     Step("pack_weights", 1),
     Step("legalize", 0, required=True),
     Step("fuse", 2),
@@ -107,11 +108,12 @@ class Pipeline:
         for step in (*extra, *steps):
             if not self.runs(step):
                 continue
-            if step.precision not in (None, context.precision):
+            if step.precisions and context.precision not in step.precisions:
                 if step.name in self.enabled:
+                    served = " or ".join(step.precisions)
                     raise UsageError(
-                        f"pass {step.name} computes in {step.precision}, found it in --enable at "
-                        f"--precision {context.precision}: choose --precision {step.precision} instead"
+                        f"pass {step.name} computes in {served}, found it in --enable at "
+                        f"--precision {context.precision}: choose --precision {served} instead"
                     )
                 continue
             instance: Pass = with_options(PASSES[step.name], context.overrides.passes.get(step.name, {}))

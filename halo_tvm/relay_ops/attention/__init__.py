@@ -23,7 +23,8 @@ Rejects
     batches or head sizes that differ between q, k and v; k and v of neither one head nor q's number; dtypes other
     than float32, float16 and bfloat16; scores, weights or a result that something else reads, too
 Numerics
-    accumulates in float32. A lifted row changes when its bias hides every key with finite numbers, at or below
+    accumulates in float32. products="bfloat16" permits rules to round the operands of both products to bfloat16 (the
+    scaled keys, the queries, the weights, the values), which then err by up to 2**-8 of themselves. A lifted row changes when its bias hides every key with finite numbers, at or below
     -1e9 where the bias became a mask, at or below -1e30 where it stayed a bias: softmax gives such a row the weights
     of its scores, or equal ones, this operator zeros. Rows with a visible key are the same.
 References

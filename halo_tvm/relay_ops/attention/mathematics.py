@@ -26,6 +26,7 @@ def compute(
     has_key_mask: bool = False,
     has_bias: bool = False,
     has_lengths: bool = False,
+    products: str = "float32",  # a permission that this body does not take
 ) -> te.Tensor:
     h, h_kv, d = num_heads, num_kv_heads, head_dim
     group = h // h_kv
@@ -152,6 +153,7 @@ def reference(
     has_key_mask: bool = False,
     has_bias: bool = False,
     has_lengths: bool = False,
+    products: str = "float32",  # a permission: the exact result is the same
 ) -> np.ndarray:
     operands = 1 if packed else 3
     q, k, v = split_packed(args[0], num_heads, num_kv_heads, head_dim) if packed else args[:3]

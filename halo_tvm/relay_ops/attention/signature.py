@@ -9,7 +9,8 @@ from tvm import relax, tirx
 from ...dimensions import differ, is_one
 
 REQUIRED = ("num_heads", "num_kv_heads", "head_dim", "scale")
-KNOWN = (*REQUIRED, "packed", "causal", "window", "softcap", "has_key_mask", "has_bias", "has_lengths", "layer")
+KNOWN = (*REQUIRED, "packed", "causal", "window", "softcap", "has_key_mask", "has_bias", "has_lengths", "products", "layer")
+PRODUCTS = ("float32", "bfloat16")  # what the operands of both products may be rounded to
 MASK_DTYPES = ("bool", "int32", "int64", "float32")
 
 
@@ -74,6 +75,10 @@ def _check_attrs(attrs: Mapping[str, object]) -> None:
     if h_kv < 1 or h % h_kv:
         raise ValueError(
             f"halo.attention: num_heads must be a multiple of num_kv_heads, got {h} and {h_kv}: repeat or drop KV heads"
+        )
+    if attrs.get("products", PRODUCTS[0]) not in PRODUCTS:
+        raise ValueError(
+            f"halo.attention: products must be one of {', '.join(PRODUCTS)}, got {attrs['products']!r}: leave it out"
         )
     for key in ("window", "softcap"):
         if attrs.get(key, 0) < 0:

@@ -10,7 +10,8 @@ Before -> after
     pack: keys [b, h_kv, t/block_k, panels, d, panel], values [b, h_kv, t, d]      (parallel b * h_kv * key blocks)
     attend: queries x keys x values, block_k keys at a time                         (parallel b * h * query blocks)
 Numerics
-    float32; weights below 2**-100 of the row's largest count as 2**-100; exp2 has a relative error of 2e-7
+    float32, and where the call allows it and the target has vdpbf16ps, products of operands rounded to bfloat16 that
+    are added up in float32; weights below 2**-100 of the row's largest count as 2**-100; exp2 has a relative error of 2e-7
 Measured
     docs/kernels/attention.md
 """
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING
 from tvm import ir, tirx
 
 from ...errors import Declined
+from .. import _pair_dot
 from .._rule import Rule, check_range
 from ._attend import attend
 from ._estimate import estimate
@@ -59,7 +61,7 @@ class FlashAttention(Rule[Decision]):
                 score_vectors=2,
                 value_rows=4,
                 value_vectors=4,
-                pack_values=problem.static_t is not None and problem.static_t >= _LONG,
+                pack_values=_pairs(problem, target) or (problem.static_t is not None and problem.static_t >= _LONG),
             )
         # 12 accumulators of 16 registers leave room for a broadcast and two loads.
         return Decision(block_q=48, block_k=64, score_rows=6, score_vectors=2, value_rows=6, value_vectors=2)
@@ -70,7 +72,7 @@ class FlashAttention(Rule[Decision]):
         shapes = ((4, 4), (6, 4), (8, 2), (4, 2)) if target_lanes(target) == 16 else ((6, 2), (4, 2), (2, 4), (3, 3))
         found = [first]
         for score, value, q, k, packed in itertools.product(
-            shapes, shapes, (16, 32, 48, 64), (64, 96, 128), (True, False)
+            shapes, shapes, (16, 32, 48, 64), (64, 96, 128), (True,) if first.pack_values else (True, False)
         ):
             if k % (score[1] * target_lanes(target)) == 0:
                 found.append(Decision(q, k, *score, *value, packed))
@@ -79,8 +81,7 @@ class FlashAttention(Rule[Decision]):
     def estimate(
         self, func: tirx.PrimFunc, target: Target, decision: Decision, sizes: Mapping[ir.Var, int]
     ) -> float | None:
-        plan = Plan(_problem(func), decision, target_lanes(target))
-        _check(plan)
+        plan = _plan(_problem(func), decision, target)
         (b, s, *_), t = extents(func, sizes)
         return estimate(plan, b, s, t, target.cores)
 
@@ -89,9 +90,8 @@ class FlashAttention(Rule[Decision]):
             decision, block_q=(1, 512), block_k=(1, 512), score_rows=(1, 16), score_vectors=(1, 8),
             value_rows=(1, 16), value_vectors=(1, 8),
         )  # fmt: skip
-        plan = Plan(read(func), decision, target_lanes(target))
-        _check(plan)
-        return scheduled_as(func, plan, allocate, pack, attend)
+        plan = _plan(read(func), decision, target)
+        return scheduled_as(func, plan, allocate, pack, attend, imports=_pair_dot.TEXT if plan.pairs else "")
 
 
 @functools.lru_cache(maxsize=16)  # a search asks for hundreds of estimates of one function
@@ -105,6 +105,15 @@ def target_lanes(target: Target) -> int:
     return target.lanes_f32
 
 
-def _check(plan: Plan) -> None:
+def _pairs(problem: Problem, target: Target) -> bool:
+    """Whether both products take pairs of bfloat16; heads that are no whole number of them stay in float32."""
+    return problem.narrow and bool(target.isa.bf16_dot) and problem.d % (2 * _pair_dot.LANES) == 0
+
+
+def _plan(problem: Problem, decision: Decision, target: Target) -> Plan:
+    plan = Plan(problem, decision, target_lanes(target), _pairs(problem, target))
+    if plan.pairs and decision.block_k % (2 * plan.lanes):
+        raise Declined(f"block_k must be a multiple of {2 * plan.lanes} keys in pairs, got {decision.block_k}")
     if plan.decision.block_k % plan.panel:
         raise Declined(f"block_k must be a multiple of the panel of {plan.panel} keys, got {plan.decision.block_k}")
+    return plan

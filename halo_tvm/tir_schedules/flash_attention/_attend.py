@@ -69,8 +69,12 @@ def _start(src: Source, plan: Plan) -> None:
     # other scalars: the vectors of the last step are therefore alive before the scratch is.
     src(v.buffer("total"), v.buffer("swap"), f"total[0] = {v.const(0.0)}", f"swap[0] = {v.const(0.0)}")
     with src.rows():
+        for x in range(0, plan.width, plan.lanes):
+            query = query_at(plan, "q0 + r", x)
+            if plan.pairs:
+                query = v.pair(query_at(plan, "q0 + r", 2 * x), query_at(plan, "q0 + r", 2 * x + plan.lanes))
+            src(f"{plan.vector('queries', 'r', x)} = {query}")
         for x in range(0, problem.d, plan.lanes):
-            src(f"{plan.vector('queries', 'r', x)} = {query_at(plan, 'q0 + r', x)}")
             src(f"{plan.vector('mixed', 'r', x)} = {v.const(0.0)}")
         src(f"{plan.vector('peaks', 'r')} = {v.const(START)}", f"{plan.vector('totals', 'r')} = {v.const(0.0)}")
 
@@ -93,18 +97,19 @@ def _scores(src: Source, plan: Plan) -> None:
 
 
 def _score_tile(src: Source, plan: Plan, row: str, count: int) -> None:
-    problem, decision, v = plan.problem, plan.decision, plan.vectors
+    decision, v = plan.decision, plan.vectors
     tile = [(m, u) for m in range(count) for u in range(decision.score_vectors)]
     with src.block(f"score_tile_{count}"):
         src(*(v.buffer(f"dot{m}", decision.score_vectors) for m in range(count)), v.buffer("query"))
         src(*(v.buffer(f"key{u}") for u in range(decision.score_vectors)))
         src(*(f"dot{m}[{u}] = {v.const(0.0)}" for m, u in tile))
-        with src.loop("x", problem.d):
+        with src.loop("x", plan.width):
             for u in range(decision.score_vectors):
                 src(f"key{u}[0] = keys[n, kv, block, panel, x, {v.span(u * plan.lanes)}]")
             for m in range(count):
                 src(f"query[0] = {v.all(f'queries[{row} + {i64(m)}, x]')}")
-                src(*(f"dot{m}[{u}] = dot{m}[{u}] + query[0] * key{u}[0]" for u in range(decision.score_vectors)))
+                for u in range(decision.score_vectors):
+                    src(f"dot{m}[{u}] = {v.dot(f'dot{m}[{u}]', 'query[0]', f'key{u}[0]', plan.pairs)}")
         for m, u in tile:
             column = f"panel * {i64(plan.panel)} + {i64(u * plan.lanes)}"
             src(f"{plan.vector('scores', f'{row} + {i64(m)}', column)} = dot{m}[{u}]")
@@ -132,16 +137,22 @@ def _value_tile(src: Source, plan: Plan, row: str, rows: int, group: int, vector
         seen = "valid"
         if problem.causal:
             seen = f"T.max(T.int64(0), T.min(valid, q0 + {row} + {i64(rows)} + {problem.shift} - first))"
+        if plan.pairs:  # words: those of the whole groups, then one for each key of the next one's first half
+            src.let("seen", seen)
+            pair, half = i64(2 * plan.lanes), i64(plan.lanes)
+            seen = f"seen // {pair} * {half} + T.min(seen % {pair}, {half})"
+        weights = "weights" if plan.pairs else "scores"
         with src.loop("j", seen):
             src(*(f"value{u}[0] = {_value(plan, (group + u) * plan.lanes)}" for u in range(vectors)))
             for m in range(rows):
-                src(f"weight[0] = {v.all(f'scores[{row} + {i64(m)}, j]')}")
-                src(*(f"sum{m}[{u}] = sum{m}[{u}] + weight[0] * value{u}[0]" for u in range(vectors)))
+                src(f"weight[0] = {v.all(f'{weights}[{row} + {i64(m)}, j]')}")
+                for u in range(vectors):
+                    src(f"sum{m}[{u}] = {v.dot(f'sum{m}[{u}]', 'weight[0]', f'value{u}[0]', plan.pairs)}")
         src(*(f"{at(m, u)} = sum{m}[{u}]" for m, u in tile))
 
 
 def _value(plan: Plan, x: int) -> str:
-    if not plan.decision.pack_values:
+    if not (plan.decision.pack_values or plan.pairs):
         return value_at(plan, "first + j", x)
     return f"values[n, kv, block, j, {plan.vectors.span(x)}]"
 

@@ -53,14 +53,15 @@ def _step(plan: Plan, rows: int, valid: int, diagonal: int) -> float:
     for height in _heights(rows, decision.score_rows):
         seen = min(valid, max(0, diagonal + top + height)) if problem.causal else valid
         panels = -(-seen // plan.panel)
-        cycles += panels * (problem.d * _inner(height, decision.score_vectors) + _TILE)
+        cycles += panels * (plan.width * _inner(height, decision.score_vectors) + _TILE)
         top += height
     for _, vectors in plan.value_groups:
         top = 0
         for height in _heights(rows, decision.value_rows):
             seen = min(valid, max(0, diagonal + top + height)) if problem.causal else valid
             far = 1.0 if decision.pack_values else _FAR
-            cycles += far * seen * _inner(height, vectors) + 3.0 * height * vectors + _TILE
+            words = seen / 2 if plan.pairs else seen
+            cycles += far * words * _inner(height, vectors) + 3.0 * height * vectors + _TILE
             top += height
     return cycles
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Protocol, TypeVar
 
 import tvm
 from tvm import tirx
 from tvm.script import tirx as script_tirx
 
+from .._pair_dot import PRAGMA
 from ._problem import Problem
 from ._text import Source
 
@@ -23,15 +25,17 @@ class Planned(Protocol):
 P = TypeVar("P", bound=Planned)
 
 
-def scheduled_as(func: tirx.PrimFunc, plan: P, *stages: Callable[[Source, P], None]) -> tirx.PrimFunc:
-    """`func` with a body that `stages` write one after the other; its attributes stay."""
+def scheduled_as(
+    func: tirx.PrimFunc, plan: P, *stages: Callable[[Source, P], None], imports: str = ""
+) -> tirx.PrimFunc:
+    """`func` with a body that `stages` write one after the other, and may call LLVM text; its attributes stay."""
     src = Source()
     src("@T.prim_func(s_tir=True, private=True)")
     with src.under(f"def attention({', '.join(plan.problem.header)}):"):
         src('T.func_attr({"tirx.noalias": True})', *plan.problem.declarations)
-        with src.block("root"):
+        with src.block("root"), src.under(f'with T.attr(T.int32(0), "{PRAGMA}", imports):') if imports else nullcontext():
             for stage in stages:
                 stage(src, plan)
-    out = tvm.script.from_source(src.text(), extra_vars={"T": script_tirx})
+    out = tvm.script.from_source(src.text(), extra_vars={"T": script_tirx, "imports": imports})
     kept = {str(key): func.attrs[key] for key in func.attrs.keys()}
     return out.with_attrs({**kept, "tirx.noalias": True, "tirx.is_scheduled": True})

@@ -13,10 +13,10 @@ def allocate(src: Source, plan: Plan) -> None:
     """Scratch for all heads; the sizes are of K and V themselves."""
     problem, decision = plan.problem, plan.decision
     heads = f"{problem.b}, {i64(problem.h_kv)}, {plan.key_blocks}"
-    panels = f"{i64(decision.block_k // plan.panel)}, {i64(problem.d)}, {i64(plan.panel)}"
+    panels = f"{i64(decision.block_k // plan.panel)}, {i64(plan.width)}, {i64(plan.panel)}"
     src(f'keys = T.alloc_buffer(({heads}, {panels}), "float32")')
-    if decision.pack_values:
-        src(f'values = T.alloc_buffer(({heads}, {i64(decision.block_k)}, {i64(problem.d)}), "float32")')
+    if decision.pack_values or plan.pairs:
+        src(f'values = T.alloc_buffer(({heads}, {i64(plan.depth)}, {i64(problem.d)}), "float32")')
     if problem.key_mask:
         src(f'key_bias = T.alloc_buffer(({problem.b}, {plan.key_blocks}, {i64(decision.block_k)}), "float32")')
 
@@ -33,7 +33,9 @@ def pack(src: Source, plan: Plan) -> None:
         locate_keys(src, problem)
         src.let("valid", f"T.min({i64(decision.block_k)}, {problem.keys} - first)")
         _transpose_keys(src, plan)
-        if decision.pack_values:
+        if plan.pairs:
+            _pair_values(src, plan)
+        elif decision.pack_values:
             with src.loop("j", "valid"):
                 for x in range(0, problem.d, plan.lanes):
                     src(f"values[n, kv, block, j, {plan.vectors.span(x)}] = {value_at(plan, 'first + j', x)}")
@@ -41,23 +43,43 @@ def pack(src: Source, plan: Plan) -> None:
             _number_mask(src, plan)
 
 
+def _pair_values(src: Source, plan: Plan) -> None:
+    """values[n, kv, block, word, d] = keys k and k + lanes of each 2 * lanes keys.
+
+    Behind the last key it is repeated: its weights there are those of invisible keys.
+    """
+    problem, v, lanes = plan.problem, plan.vectors, plan.lanes
+    with src.loop("group", f"(valid + {i64(2 * lanes - 1)}) // {i64(2 * lanes)}"), src.loop("j", lanes):
+        for name, offset in (("low", 0), ("high", lanes)):
+            key = f"first + group * {i64(2 * lanes)} + {i64(offset)} + j"
+            src.let(name, f"T.min({key}, {problem.keys} - T.int64(1))")
+        for x in range(0, problem.d, lanes):
+            word = v.pair(value_at(plan, "low", x), value_at(plan, "high", x))
+            src(f"values[n, kv, block, group * {i64(lanes)} + j, {v.span(x)}] = {word}")
+
+
 def _transpose_keys(src: Source, plan: Plan) -> None:
     """keys[n, kv, block, panel, d, column] = K[key, d] * scale, a square of lanes x lanes at a time.
 
-    The last square repeats the last key; its columns are masked later.
+    The last square repeats the last key; its columns are masked later. Of pairs, d counts words.
     """
     problem, decision, v, lanes = plan.problem, plan.decision, plan.vectors, plan.lanes
     scale = problem.scale / problem.softcap if problem.softcap else problem.scale * LOG2_E
     rows = [f"row{i}" for i in range(lanes)]
     with (
         src.loop("c", f"(valid + {i64(lanes - 1)}) // {i64(lanes)}"),
-        src.loop("x", problem.d // lanes),
+        src.loop("x", plan.width // lanes),
         src.block("square"),
     ):
         src(*(v.buffer(row) for row in rows), v.buffer("swap"))
         for i, row in enumerate(rows):
             key = f"T.min(first + c * {i64(lanes)} + {i64(i)}, {problem.t} - T.int64(1))"
-            src(f"{row}[0] = {key_at(plan, key, f'x * {i64(lanes)}')} * {v.const(scale)}")
+            if plan.pairs:
+                halves = (f"x * {i64(2 * lanes)}", f"x * {i64(2 * lanes)} + {i64(lanes)}")
+                low, high = (f"{key_at(plan, key, x)} * {v.const(scale)}" for x in halves)
+                src(f"{row}[0] = {v.pair(low, high)}")
+            else:
+                src(f"{row}[0] = {key_at(plan, key, f'x * {i64(lanes)}')} * {v.const(scale)}")
         src(*v.transpose([f"{row}[0]" for row in rows], "swap[0]"))
         panel = f"c // {i64(decision.score_vectors)}"
         column = f"c % {i64(decision.score_vectors)} * {i64(lanes)}"

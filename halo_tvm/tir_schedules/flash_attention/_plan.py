@@ -19,7 +19,7 @@ class Decision:
     score_vectors: int
     value_rows: int  # register tile of weights @ v
     value_vectors: int
-    pack_values: bool = True  # copy V per KV head: its rows then lie close together
+    pack_values: bool = True  # copy V per KV head: its rows then lie close together; pairs always are copied
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,17 @@ class Plan:
     problem: Problem
     decision: Decision
     lanes: int
+    pairs: bool = False  # products of pairs of bfloat16: vector x of 32 columns (or keys) beside vector x + 16
+
+    @property
+    def width(self) -> int:
+        """Float32 lanes that hold the row of one head: its values, or words of two."""
+        return self.problem.d // 2 if self.pairs else self.problem.d
+
+    @property
+    def depth(self) -> int:
+        """Rows of packed values of a block of keys."""
+        return self.decision.block_k // 2 if self.pairs else self.decision.block_k
 
     @cached_property
     def vectors(self) -> Vectors:
@@ -51,9 +62,11 @@ class Plan:
         decision, d = self.decision, self.problem.d
         statistics = {name: (decision.block_q, self.lanes) for name in ("peaks", "totals", "fades")}
         line = {"line": (1, decision.block_k)} if self.problem.bias else {}
+        weights = {"weights": (decision.block_q, self.depth)} if self.pairs else {}
         return {
-            "queries": (decision.block_q, d),
+            "queries": (decision.block_q, self.width),
             "scores": (decision.block_q, decision.block_k),
+            **weights,
             "mixed": (decision.block_q, d),
             **statistics,
             **line,

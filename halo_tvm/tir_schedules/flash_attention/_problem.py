@@ -34,6 +34,7 @@ class Problem:
     key_mask: str | None  # dtype
     bias: tuple[bool, bool, bool] | None  # which of [b, h, s] have extent 1
     lengths: bool = False  # the keys of each batch row are counted by data
+    narrow: bool = False  # the operands of both products may be rounded to bfloat16
 
     @property
     def keys(self) -> str:
@@ -106,6 +107,7 @@ def read(func: tirx.PrimFunc) -> Problem:
         key_mask=str(buffers[names.index("key_mask")].dtype) if attrs.get("has_key_mask") else None,
         bias=bias,
         lengths=bool(attrs.get("has_lengths", False)),
+        narrow=attrs.get("products") == "bfloat16",
     )
 
 

@@ -31,20 +31,31 @@ class Rows(Protocol):
     def vector(self, name: str, row: str, column: object = 0) -> str: ...
 
 
-def softmax_row(src: Source, plan: Rows, count: int | str, bias: Callable[[str], str], edge: bool) -> None:
+def softmax_row(
+    src: Source, plan: Rows, count: int | str, bias: Callable[[str], str], edge: bool, *, pairs: bool = False
+) -> None:
     """Row r over `count` vectors of scores: straight code for a number, else a loop. Leaves `fade[0]`.
 
     `bias` is the vector of biases from a column on. On an edge lower < column < upper is seen, as int32.
+    Of `pairs`, `count` vectors of words are left in the scratch buffer weights, each of two vectors of scores.
     """
+
+    def peaks_of(at: str) -> None:
+        for column in _columns(plan, at, pairs):
+            _raise_peak(src, plan, column, bias, edge)
+
+    def weights_of(at: str) -> None:
+        (_weigh_pair if pairs else _weigh)(src, plan, at)
+
     v = plan.vectors
     src(*(v.buffer(name) for name in ("value", "far", "swap", "peak", "fade", "total")))
     peaks, totals = (plan.vector(name, "r") for name in ("peaks", "totals"))
     src(f"peak[0] = {peaks}")
-    _each_vector(src, count, lambda u: _raise_peak(src, plan, f"{u} * {i64(plan.lanes)}", bias, edge))
+    _each_vector(src, count, peaks_of)
     src(*v.butterfly("T.max({a}, {b})", "peak[0]", "swap[0]"))
     src(f"fade[0] = T.max({peaks} - peak[0], {v.const(LEAST)})", *v.exp2("fade[0]", "swap[0]"))
     src(f"{peaks} = peak[0]", f"total[0] = {totals} * fade[0]")
-    _each_vector(src, count, lambda u: _weigh(src, plan, f"{u} * {i64(plan.lanes)}"))
+    _each_vector(src, count, weights_of)
     src(f"{totals} = total[0]")
 
 
@@ -55,6 +66,13 @@ def _each_vector(src: Source, count: int | str, emit: Callable[[str], None]) -> 
         return
     for u in range(count):
         emit(i64(u))
+
+
+def _columns(plan: Rows, at: str, pairs: bool) -> list[str]:
+    """Where the vectors of scores begin that belong to position `at`."""
+    if not pairs:
+        return [f"{at} * {i64(plan.lanes)}"]
+    return [f"{at} * {i64(2 * plan.lanes)}", f"({at} * {i64(2 * plan.lanes)} + {i64(plan.lanes)})"]
 
 
 def _raise_peak(src: Source, plan: Rows, column: str, bias: Callable[[str], str], edge: bool) -> None:
@@ -79,11 +97,28 @@ def _raise_peak(src: Source, plan: Rows, column: str, bias: Callable[[str], str]
     src("peak[0] = T.max(peak[0], value[0])")
 
 
-def _weigh(src: Source, plan: Rows, column: str) -> None:
+def _weigh(src: Source, plan: Rows, at: str) -> None:
     """Second pass: scores become weights relative to the peak."""
-    v, scores = plan.vectors, plan.vector("scores", "r", column)
-    src(f"value[0] = T.max({scores} - peak[0], {v.const(LEAST)})", *v.exp2("value[0]", "swap[0]"))
-    src(f"{scores} = value[0]", "total[0] = total[0] + value[0]")
+    (column,) = _columns(plan, at, pairs=False)
+    _weight(src, plan, column)
+    src(f"{plan.vector('scores', 'r', column)} = value[0]")
+
+
+def _weigh_pair(src: Source, plan: Rows, at: str) -> None:
+    """The same for two vectors, whose weights become one vector of words."""
+    low, high = _columns(plan, at, pairs=True)
+    _weight(src, plan, low)
+    src("far[0] = value[0]")
+    _weight(src, plan, high)
+    word = plan.vectors.pair("far[0]", "value[0]")
+    src(f"{plan.vector('weights', 'r', f'{at} * {i64(plan.lanes)}')} = {word}")
+
+
+def _weight(src: Source, plan: Rows, column: str) -> None:
+    """value = 2**(score - peak), which the row's total takes in."""
+    v = plan.vectors
+    src(f"value[0] = T.max({plan.vector('scores', 'r', column)} - peak[0], {v.const(LEAST)})")
+    src(*v.exp2("value[0]", "swap[0]"), "total[0] = total[0] + value[0]")
 
 
 # ---- the rows of a block
@@ -103,18 +138,18 @@ def softmax_rows(src: Source, plan: Plan) -> None:
 
 def _rows(src: Source, plan: Plan, edge: bool) -> None:
     """The width of edge blocks varies."""
-    lanes = plan.lanes
+    width = plan.lanes * (2 if plan.pairs else 1)
 
     def bias(column: str) -> str:
         if edge:
             return plan.vector("line", "T.int64(0)", column)
         return f"bias[{_bias_row(plan)}, {plan.vectors.span(f'first + {column}')}]"
 
-    count = f"(valid + {i64(lanes - 1)}) // {i64(lanes)}" if edge else plan.decision.block_k // lanes
+    count = f"(valid + {i64(width - 1)}) // {i64(width)}" if edge else plan.decision.block_k // width
     with src.rows(), src.block("edge_row" if edge else "row"):
         if edge:
             _limits(src, plan)
-        softmax_row(src, plan, count, bias, edge)
+        softmax_row(src, plan, count, bias, edge, pairs=plan.pairs)
         src(f"{plan.vector('fades', 'r')} = fade[0]")
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from .. import _pair_dot
+
 LOG2_E = 1.4426950408889634
 
 # 2**f for |f| <= 1/2 in ascending powers, minimax in the relative error: 8e-8, with float32 rounding 2.2e-7.
@@ -114,6 +116,27 @@ class Vectors:
         """A statement: local vectors. They live in registers only below 1024 bytes, so many are many buffers."""
         assert count * self.lanes * 4 < 1024, f"{name} of {count} vectors would go to memory"
         return f'{name} = T.alloc_buffer(({count},), "{self.dtype}")'
+
+    def pair(self, low: str, high: str) -> str:
+        """Two vectors as words of two bfloat16, lane by lane; the words are carried as float32.
+
+        Half of a unit is added before the lower bits go: ties round away from zero, NaN and infinity stay.
+        """
+        words = f"uint32x{self.lanes}"
+
+        def rounded(value: str) -> str:
+            return f'T.reinterpret("{words}", {value}) + {self.all("T.uint32(0x8000)")}'
+
+        low = f"T.shift_right({rounded(low)}, {self.all('T.uint32(16)')})"
+        high = f"T.bitwise_and({rounded(high)}, {self.all('T.uint32(0xFFFF0000)')})"
+        return f'T.reinterpret("{self.dtype}", T.bitwise_or({low}, {high}))'
+
+    def dot(self, total: str, a: str, b: str, pairs: bool) -> str:
+        """total + a * b; of `pairs`, both products of each lane."""
+        if not pairs:
+            return f"{total} + {a} * {b}"
+        words = ", ".join(f'T.reinterpret("{self.int_dtype}", {x})' for x in (a, b))
+        return f'T.call_pure_extern("{self.dtype}", "{_pair_dot.NAME}", {total}, {words})'
 
     def polynomial(self, coefficients: Sequence[float], x: str) -> str:
         text = self.const(coefficients[-1])

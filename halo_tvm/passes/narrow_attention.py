@@ -1,0 +1,50 @@
+"""Attention multiplies bfloat16 where the precision is no more exact and the target is faster at it.
+
+Before -> after
+    halo.attention(q, k, v)   ->   halo.attention(q, k, v, products="bfloat16")
+Serves
+    --precision int8 and bf16 on targets that multiply pairs of bfloat16: q, k and v come from linears that rounded
+    more than that. Scores, softmax and sums stay in float32.
+Leaves alone
+    every call on other targets
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import tvm
+from tvm import relax
+
+from ..relay_ops import OPERATORS
+from ..relay_ops._operator import attrs_of, operator_of
+from ._pass import Context, Pass, Report, replace_main
+
+
+@dataclass(frozen=True)
+class NarrowAttention(Pass):
+    """Products of attention in bfloat16."""
+
+    name = "narrow_attention"
+
+    def __call__(self, mod: tvm.IRModule, context: Context) -> tuple[tvm.IRModule, Report]:
+        if not context.target.isa.bf16_dot:
+            return mod, {"narrowed": 0, "kept": f"{context.target.name} has no faster products of bfloat16"}
+        narrow = _Narrow(mod)
+        func = narrow.visit_expr(mod["main"])
+        return replace_main(narrow.builder_.get(), func), {"narrowed": narrow.count}
+
+
+@relax.expr_functor.mutator
+class _Narrow(relax.PyExprMutator):
+    def __init__(self, mod: tvm.IRModule) -> None:
+        super().__init__(mod)
+        self.count = 0
+
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        call = super().visit_call_(call)
+        operator = operator_of(call)
+        if operator is None or operator.name != "attention":
+            return call
+        self.count += 1
+        return OPERATORS["attention"].call(*call.args, **attrs_of(call), products="bfloat16")
