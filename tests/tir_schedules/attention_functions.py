@@ -68,3 +68,9 @@ def of_a_cache(arrays, lengths):
 
 def attributes(h, h_kv, d, **more):
     return {"num_heads": h, "num_kv_heads": h_kv, "head_dim": d, "scale": d**-0.5, **more}
+
+
+def rounded_to_bfloat16(x):
+    """float32 values with 8 bits of significand, half a unit rounded up in magnitude, as float64."""
+    bits = np.ascontiguousarray(x, "float32").view("uint32")
+    return ((bits + np.uint32(0x8000)) & np.uint32(0xFFFF0000)).view("float32").astype("float64")

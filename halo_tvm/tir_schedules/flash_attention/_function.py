@@ -33,7 +33,10 @@ def scheduled_as(
     src("@T.prim_func(s_tir=True, private=True)")
     with src.under(f"def attention({', '.join(plan.problem.header)}):"):
         src('T.func_attr({"tirx.noalias": True})', *plan.problem.declarations)
-        with src.block("root"), src.under(f'with T.attr(T.int32(0), "{PRAGMA}", imports):') if imports else nullcontext():
+        with (
+            src.block("root"),
+            src.under(f'with T.attr(T.int32(0), "{PRAGMA}", imports):') if imports else nullcontext(),
+        ):
             for stage in stages:
                 stage(src, plan)
     out = tvm.script.from_source(src.text(), extra_vars={"T": script_tirx, "imports": imports})

@@ -1,0 +1,65 @@
+"""Attention in bfloat16: which calls become so, at which precisions, on which targets."""
+
+from __future__ import annotations
+
+import pytest
+import tvm
+from tvm import relax
+
+from halo_tvm.errors import UsageError
+from halo_tvm.params import ParamTable
+from halo_tvm.passes import PASSES
+from halo_tvm.passes._pass import Context
+from halo_tvm.passes.pipeline import OPTIMISE, Pipeline
+from halo_tvm.relay_ops import OPERATORS
+from halo_tvm.relay_ops._operator import attrs_of, operator_of
+from halo_tvm.targets import resolve
+
+ATTRIBUTES = {"num_heads": 2, "num_kv_heads": 2, "head_dim": 32, "scale": 0.1, "packed": True}
+
+
+def module() -> tvm.IRModule:
+    x = relax.Var("x", relax.TensorType([1, 4, 192], "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x], attrs={"num_input": 1}):
+        with builder.dataflow():
+            attended = builder.emit(OPERATORS["attention"].call(x, **ATTRIBUTES))
+            out = builder.emit_output(relax.op.exp(attended))
+        builder.emit_func_output(out)
+    return builder.get()
+
+
+def attention_of(mod: tvm.IRModule) -> dict[str, object]:
+    values = [b.value for block in mod["main"].body.blocks for b in block.bindings if isinstance(b.value, relax.Call)]
+    (found,) = [v for v in values if (op := operator_of(v)) is not None and op.name == "attention"]
+    return attrs_of(found)
+
+
+def context(target: str, precision: str = "int8") -> Context:
+    return Context(ParamTable(), resolve(target), {}, {}, precision=precision)
+
+
+def test_calls_permit_it_where_the_target_is_faster_at_it() -> None:
+    mod, report = PASSES["narrow_attention"]()(module(), context("x86:avx512-bf16"))
+    assert attention_of(mod) == {**ATTRIBUTES, "products": "bfloat16"}
+    assert report == {"narrowed": 1}
+
+
+def test_nothing_changes_elsewhere() -> None:
+    before = module()
+    mod, report = PASSES["narrow_attention"]()(before, context("x86:avx512-vnni"))
+    tvm.ir.assert_structural_equal(mod, before)
+    assert report["kept"] == "x86:avx512-vnni has no faster products of bfloat16"
+
+
+@pytest.mark.parametrize(("precision", "runs"), [("fp32", False), ("bf16", True), ("int8", True)])
+def test_precisions_that_run_it(precision: str, runs: bool) -> None:
+    (step,) = [step for step in OPTIMISE if step.name == "narrow_attention"]
+    _, reports = Pipeline.of(1).run((step,), module(), context("x86:avx512-bf16", precision))
+    assert ("narrow_attention" in reports) is runs
+
+
+def test_it_is_refused_at_full_precision() -> None:
+    (step,) = [step for step in OPTIMISE if step.name == "narrow_attention"]
+    with pytest.raises(UsageError, match="pass narrow_attention computes in bf16 or int8, found it in --enable at"):
+        Pipeline.of(1, enable=["narrow_attention"]).run((step,), module(), context("x86:avx512-bf16", "fp32"))

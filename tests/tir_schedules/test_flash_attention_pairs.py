@@ -1,0 +1,156 @@
+"""The flash_attention rule with products of bfloat16: only the weights' rounding may show, and only where it is allowed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import tvm
+from assembly import k_loops
+from attention_functions import (
+    SEEN,
+    Attention,
+    attributes,
+    function,
+    normal,
+    of_a_cache,
+    rounded_to_bfloat16,
+)
+from attention_functions import compiled as compiled_by
+from conftest import FLAGS
+from covering import covering
+
+from halo_tvm.errors import Declined
+from halo_tvm.targets import Target
+from halo_tvm.targets.x86 import X86
+from halo_tvm.tir_schedules import RULES
+
+RULE = RULES["flash_attention"]
+LEVELS = {isa.name: Target(X86, isa, cores=2) for isa in X86.isas}
+TARGET = LEVELS["avx512-bf16"]
+LOG2_E = np.float32(1.4426950408889634)
+compiled = partial(compiled_by, RULE)
+runs = pytest.mark.skipif(not TARGET.isa.requires <= FLAGS, reason="this CPU lacks avx512_bf16")
+
+
+def narrow(h, h_kv, d, **others):
+    return attributes(h, h_kv, d, products="bfloat16", **others)
+
+
+def check(executable, arrays, attrs):
+    """Against float64 of the rounded operands: what is left is the rounding of the weights, 2**-9 of each."""
+    heads, d, operands = attrs["num_heads"] + attrs["num_kv_heads"], attrs["head_dim"], 1 if attrs.get("packed") else 3
+    factor = np.float32(attrs["scale"] / attrs["softcap"] if attrs.get("softcap") else attrs["scale"] * LOG2_E)
+
+    def keys(k):
+        return rounded_to_bfloat16(k * factor) / factor.astype("float64")
+
+    if operands == 1:
+        (qkv,), queries = arrays[:1], attrs["num_heads"] * d
+        parts = np.split(qkv, [queries, heads * d], axis=-1)
+        rounded = [np.concatenate([rounded_to_bfloat16(parts[0]), keys(parts[1]), rounded_to_bfloat16(parts[2])], -1)]
+        positive = [np.concatenate([rounded[0][..., : heads * d], abs(rounded[0][..., heads * d :])], -1)]
+    else:
+        q, k, v = arrays[:3]
+        rounded = [rounded_to_bfloat16(q), keys(k), rounded_to_bfloat16(v)]
+        positive = [*rounded[:2], abs(rounded[2])]
+    extras = [x.astype("float64") if x.dtype == "float32" else x for x in arrays[operands:]]
+    exact = Attention.reference(*rounded, *extras, **attrs)
+    bound = 2.0**-8 * Attention.reference(*positive, *extras, **attrs) + 1e-4
+    out = tvm.runtime.tensor(np.full(exact.shape, np.nan, "float32"))
+    executable["main"](*map(tvm.runtime.tensor, arrays), out)
+    assert (abs(out.numpy() - exact) < bound).all(), [x.shape for x in arrays]
+
+
+@runs
+@pytest.mark.parametrize("name", SEEN)
+def test_separate_symbolic_lengths(name):
+    attrs = narrow(2, 1, 32, **SEEN[name])
+    run = compiled(function([("b", "s", 2, 32), ("b", "t", 1, 32), ("b", "t", 1, 32)], attrs), TARGET)
+    for s in (1, 2, 7, 17, 33, 64, 100):
+        for t in (1, 15, 16, 17, 31, 32, 33, 48, 64, 100, 128, 129, 200):
+            check(run, normal((2, s, 2, 32), *[(2, t, 1, 32)] * 2), attrs)
+
+
+@runs
+@pytest.mark.parametrize("d", [64, 128])
+@pytest.mark.parametrize("causal", [False, True])
+def test_packed(d, causal):
+    attrs = narrow(4, 2, d, packed=True, causal=causal)
+    run = compiled(function([("b", "s", 8 * d)], attrs), TARGET)
+    for s in (1, 31, 33, 128, 300):
+        check(run, normal((2, s, 8 * d)), attrs)
+
+
+@runs
+def test_masks_biases_and_caches():
+    attrs = narrow(2, 2, 32, packed=True, has_key_mask=True)
+    run = compiled(function([("b", "s", 192), ("b", "s")], attrs, ["float32", "bool"]), TARGET)
+    for s in (1, 17, 40, 130):
+        check(run, [*normal((3, s, 192)), np.arange(s) < np.array([[0], [s], [s // 2]])], attrs)
+    attrs = narrow(2, 2, 32, has_bias=True, causal=True)
+    shapes = [("b", "s", 2, 32), *[("b", "t", 2, 32)] * 2, (1, 2, "s", "t")]
+    run = compiled(function(shapes, attrs), TARGET)
+    for s, t in ((1, 1), (7, 33), (17, 100), (64, 64), (100, 15)):
+        check(run, normal((3, s, 2, 32), *[(3, t, 2, 32)] * 2, (1, 2, s, t)), attrs)
+
+
+@runs
+@pytest.mark.parametrize("causal", [False, True])
+def test_what_lies_behind_the_lengths_is_not_read(causal):
+    attrs = narrow(2, 1, 32, causal=causal, has_lengths=True)
+    shapes = [("b", "s", 2, 32), *[("b", "t", 1, 32)] * 2, ("b",)]
+    run = compiled(function(shapes, attrs, [*["float32"] * 3, "int32"]), TARGET)
+    for s, t, lengths in ((33, 200, (200, 33, 150)), (17, 130, (0, 5, 999)), (1, 64, (-3, 1, 64))):
+        check(run, of_a_cache(normal((3, s, 2, 32), *[(3, t, 1, 32)] * 2), lengths), attrs)
+
+
+@runs
+def test_every_decision_on_an_odd_shape():
+    attrs = narrow(2, 1, 64, packed=True, causal=True)
+    func = function([("b", "s", 4 * 64)], attrs)
+    space = RULE.space(func, TARGET)
+    assert space[0] == RULE.default(func, TARGET) and len(set(space)) == len(space) >= 6
+    for decision in covering(space):
+        check(compiled(func, TARGET, decision), normal((2, 101, 4 * 64)), attrs)
+
+
+def assembly(attrs, target):
+    func = function([("b", "s", 6 * attrs["head_dim"])], attrs)
+    return compiled(func, target).mod.inspect_source("asm")
+
+
+@pytest.mark.parametrize(
+    ("attrs", "level", "pairs"),
+    [
+        (narrow(2, 2, 64, packed=True), "avx512-bf16", True),
+        (attributes(2, 2, 64, packed=True), "avx512-bf16", False),
+        (narrow(2, 2, 64, packed=True), "avx512-vnni", False),
+        (narrow(2, 2, 48, packed=True), "avx512-bf16", False),
+    ],
+    ids=["allowed", "not allowed", "no such instruction", "heads that are no whole pairs of vectors"],
+)
+def test_where_pairs_are_multiplied(attrs, level, pairs):
+    assert ("vdpbf16ps" in assembly(attrs, LEVELS[level])) is pairs
+
+
+def test_declines_a_block_that_holds_no_whole_pairs():
+    func = function([(1, 5, 192)], narrow(2, 2, 32, packed=True))
+    decision = replace(RULE.default(func, TARGET), block_k=48)
+    with pytest.raises(Declined, match="block_k must be a multiple of 32 keys in pairs, got 48"):
+        RULE.apply(func, TARGET, decision)
+
+
+def test_the_inner_loops_hold_everything_in_registers():
+    func = function([("b", "s", 36 * 64)], narrow(12, 12, 64, packed=True, causal=True))
+    found = k_loops(compiled(func, TARGET), "vdpbf16ps")
+    products = [loop for loop in found if loop["vdpbf16ps"] >= 8 and loop["all"] <= 2.5 * loop["vdpbf16ps"]]
+    assert len(products) >= 2, found
+    assert not any(loop["vector"] for loop in products)
+
+
+def test_products_must_be_a_known_kind():
+    with pytest.raises(ValueError, match="products must be one of float32, bfloat16, got 'int8'"):
+        function([("b", "s", 192)], {**narrow(2, 2, 32, packed=True), "products": "int8"})
