@@ -24,9 +24,10 @@ Rejects
     than float32, float16 and bfloat16; scores, weights or a result that something else reads, too
 Numerics
     accumulates in float32. products="bfloat16" permits rules to round the operands of both products to bfloat16 (the
-    scaled keys, the queries, the weights, the values), which then err by up to 2**-8 of themselves. A lifted row changes when its bias hides every key with finite numbers, at or below
-    -1e9 where the bias became a mask, at or below -1e30 where it stayed a bias: softmax gives such a row the weights
-    of its scores, or equal ones, this operator zeros. Rows with a visible key are the same.
+    scaled keys, the queries, the weights, the values), by up to 2**-9 of each. A lifted row changes when its bias hides
+    every key with finite numbers, at or below -1e9 where the bias became a mask, at or below -1e30 where it stayed a
+    bias: softmax gives such a row the weights of its scores, or equal ones, this operator zeros. Rows with a visible
+    key are the same.
 References
     arXiv:1706.03762 arXiv:2305.13245 (grouped heads) arXiv:2108.12409 (linear biases) arXiv:2408.00118 (soft cap)
 """
