@@ -10,8 +10,9 @@ Before -> after
     pack: keys [b, h_kv, t/block_k, panels, d, panel], values [b, h_kv, t, d]      (parallel b * h_kv * key blocks)
     attend: queries x keys x values, block_k keys at a time                         (parallel b * h * query blocks)
 Numerics
-    float32, and where the call allows it and the target has vdpbf16ps, products of operands rounded to bfloat16 that
-    are added up in float32; weights below 2**-100 of the row's largest count as 2**-100; exp2 has a relative error of 2e-7
+    float32, and where the call permits it and the target has vdpbf16ps, products of operands rounded to bfloat16 that
+    are added up in float32; weights below 2**-100 of the row's largest count as 2**-100; exp2 has a relative error of
+    2e-7
 Measured
     docs/kernels/attention.md
 """
