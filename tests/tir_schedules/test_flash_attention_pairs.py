@@ -1,4 +1,4 @@
-"""The flash_attention rule with products of bfloat16: only the weights' rounding may show, and only where it is allowed."""
+"""The flash_attention rule in bfloat16: only the weights' rounding may show, and only where it is allowed."""
 
 from __future__ import annotations
 
