@@ -1,8 +1,8 @@
 """Products of pairs of bfloat16, added up in float32: vdpbf16ps.
 
-TVM's LLVM code generator has no bfloat16 vectors, so no intrinsic call can name them. The instruction is
-therefore a function of LLVM text that takes words of two values, imported by the code that calls it; it
-is always inlined. The instruction rounds to nearest even and takes subnormal numbers for zero.
+TVM turns every bfloat16 it computes with into float32, and its LLVM code generator has no vectors of them. So
+what has such operands is a function of LLVM text that takes words of two values, imported by the code that
+calls it and always inlined. The instruction rounds to nearest even and takes subnormal numbers for zero.
 """
 
 from __future__ import annotations

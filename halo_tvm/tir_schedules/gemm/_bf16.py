@@ -10,6 +10,7 @@ from __future__ import annotations
 from tvm import ir, tirx
 from tvm.script.ir_builder import tirx as T
 
+from .. import _pair_dot
 from ._arithmetic import Arithmetic, Tile, part_at, parts_of
 
 GROUP = 2
@@ -17,28 +18,19 @@ _FEW_SUMS = 4  # the latency of a multiply-add: two dependent ones a step would 
 _HIGH_HALF = -(1 << 16)  # 0xffff0000
 _DOT_LATENCY = 6  # of vdpbf16ps, of which one starts in each cycle
 _SHARED_FROM = 1 << 16  # elements of x: rounding fewer is done before the other threads have woken
-# TVM turns every bfloat16 that it computes with into float32, so what has operands of bfloat16 is LLVM's own text.
-_LLVM = """
-declare <{lanes} x float> @llvm.x86.avx512bf16.dpbf16ps.{bits}(
-  <{lanes} x float>, <{pairs} x bfloat>, <{pairs} x bfloat>)
-define <{lanes} x float> @halo_dot_pairs(<{lanes} x float> %sums, <{lanes} x i32> %x, <{lanes} x i32> %weight) {{
-  %a = bitcast <{lanes} x i32> %x to <{pairs} x bfloat>
-  %b = bitcast <{lanes} x i32> %weight to <{pairs} x bfloat>
-  %total = call <{lanes} x float> @llvm.x86.avx512bf16.dpbf16ps.{bits}(
-    <{lanes} x float> %sums, <{pairs} x bfloat> %a, <{pairs} x bfloat> %b)
-  ret <{lanes} x float> %total
-}}
-define <{lanes} x i32> @halo_round_{lanes}(<{pairs} x float> %x) {{
+_ROUNDING = """
+define internal <{lanes} x i32> @halo_round_{lanes}(<{pairs} x float> %x) alwaysinline nounwind {{
   %rounded = fptrunc <{pairs} x float> %x to <{pairs} x bfloat>
   %bits = bitcast <{pairs} x bfloat> %rounded to <{lanes} x i32>
   ret <{lanes} x i32> %bits
 }}
-define i32 @halo_round_1(<2 x float> %x) {{
+define internal i32 @halo_round_1(<2 x float> %x) alwaysinline nounwind {{
   %rounded = fptrunc <2 x float> %x to <2 x bfloat>
   %bits = bitcast <2 x bfloat> %rounded to i32
   ret i32 %bits
 }}
 """
+_TEXT = _pair_dot.TEXT + _ROUNDING.format(lanes=_pair_dot.LANES, pairs=2 * _pair_dot.LANES)
 
 
 class BFloat16Weights(Arithmetic):
@@ -97,7 +89,7 @@ class BFloat16Pairs(Arithmetic):
                     kind = f"int32x{width}" if width > 1 else "int32"
                     T.buffer_store(pairs, _extern(kind, f"halo_round_{width}", values), [row, part_at(first, v, width)])
 
-        with T.attr(0, "pragma_import_llvm", _LLVM.format(lanes=lanes, pairs=GROUP * lanes, bits=32 * lanes)):
+        with T.attr(0, _pair_dot.PRAGMA, _TEXT):
             with T.If(rows * k < _SHARED_FROM):
                 with T.Then(), T.serial(rows) as row:
                     round_row(row)
@@ -116,7 +108,7 @@ class BFloat16Pairs(Arithmetic):
                 at = tirx.Ramp(v * lanes, 1, lanes)
                 weight = tile.weight[tile.chunk, tile.panel, k, v * lanes, tirx.Ramp(0, 1, GROUP * lanes)]
                 begin = tirx.Broadcast(tirx.const(0, "float32"), lanes) if apart else acc[at]
-                total = _extern(dot_type, "halo_dot_pairs", begin, x, tirx.reinterpret(int_type, weight))
+                total = _extern(dot_type, _pair_dot.NAME, begin, x, tirx.reinterpret(int_type, weight))
                 T.buffer_store(acc, acc[at] + total if apart else total, [at])
 
 
