@@ -19,11 +19,10 @@ from attention_functions import (
     rounded_to_bfloat16,
 )
 from attention_functions import compiled as compiled_by
-from conftest import FLAGS
 from covering import covering
 
 from halo_tvm.errors import Declined
-from halo_tvm.targets import Target
+from halo_tvm.targets import Target, read_host
 from halo_tvm.targets.x86 import X86
 from halo_tvm.tir_schedules import RULES
 
@@ -32,7 +31,7 @@ LEVELS = {isa.name: Target(X86, isa, cores=2) for isa in X86.isas}
 TARGET = LEVELS["avx512-bf16"]
 LOG2_E = np.float32(1.4426950408889634)
 compiled = partial(compiled_by, RULE)
-runs = pytest.mark.skipif(not TARGET.isa.requires <= FLAGS, reason="this CPU lacks avx512_bf16")
+runs = pytest.mark.skipif(not TARGET.isa.requires <= read_host().flags, reason="this CPU lacks avx512_bf16")
 
 
 def narrow(h, h_kv, d, **others):
