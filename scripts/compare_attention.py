@@ -230,7 +230,9 @@ def row(case: Case, threads: int, us: Mapping[str, list[float]]) -> str:
         cells += [f"{middle['torch']:.0f}", f"{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"]
     else:
         cells += ["-", "-"]
-    if "read" in us:
+    if case.decode and "read" not in us:
+        cells += ["-", "-"]
+    elif case.decode:
         cells += [
             f"{case.bytes / middle['halo_tvm'] / 1e3:.1f}",
             f"{paired_interval(ours, us['read'], 0.90).value:.2f}",

@@ -165,8 +165,9 @@ class Memory:
         current = (reader != _NOBODY) & (self.read[copies, pieces] >= self._last_barrier(mine))
         self.reader[copies, pieces] = np.where(current & (reader != mine), _MANY, mine)
         # Several lanes reading one element in this very statement are many, too.
-        alone = self.reader[copies, pieces]
-        self.reader[copies, pieces] = np.where(alone != mine, _MANY, alone)
+        copies, pieces = np.broadcast_arrays(copies, pieces)
+        shared = self.reader[copies, pieces] != mine
+        self.reader[copies[shared], pieces[shared]] = _MANY
         self.read[copies, pieces] = now
 
     def _last_barrier(self, mine: np.ndarray) -> np.ndarray:

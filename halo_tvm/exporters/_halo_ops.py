@@ -132,6 +132,7 @@ def _attention(g: Graph, call: relax.Call, args: list[Value]) -> str:
         "softcap",
         "has_key_mask",
         "has_bias",
+        "products",  # a permission, which nobody has to take
     )
     heads, kv_heads, d = int(attrs["num_heads"]), int(attrs["num_kv_heads"]), int(attrs["head_dim"])
     packed, causal, scale = bool(attrs.get("packed")), bool(attrs.get("causal")), float(attrs["scale"])

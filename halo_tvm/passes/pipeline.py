@@ -1,7 +1,8 @@
 """The graph passes in order: which phase each belongs to and from which opt level on it runs.
 
     -O0   only what is required to lower a model
-    -O1   recognise operators, simplify, work on weights once, work on rows, quantise, pack weights, vector mathematics
+    -O1   recognise operators, simplify, work on weights once, work on rows, quantise, narrow attention, pack
+          weights, vector mathematics
     -O2   and fuse: QKV projections, element-wise neighbours
     -O3   and compute common sub-expressions once, share memory between activations
 """

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 LANES = 16  # float32 sums, and words of two bfloat16
 NAME = "halo_dot_pairs"
+JOIN = "halo_join_pairs"  # (low, high) -> words: lane by lane, rounded to nearest even
 # Where code calls it, an attribute of this key holds TEXT.
 PRAGMA = "pragma_import_llvm"
 TEXT = f"""
@@ -17,6 +18,17 @@ define internal <16 x float> @{NAME}(<16 x float> %sum, <16 x i32> %x, <16 x i32
   %b = bitcast <16 x i32> %y to <32 x bfloat>
   %r = call <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float> %sum, <32 x bfloat> %a, <32 x bfloat> %b)
   ret <16 x float> %r
+}}
+define internal <16 x i32> @{JOIN}(<16 x float> %low, <16 x float> %high) alwaysinline nounwind {{
+  %a = fptrunc <16 x float> %low to <16 x bfloat>
+  %b = fptrunc <16 x float> %high to <16 x bfloat>
+  %c = bitcast <16 x bfloat> %a to <16 x i16>
+  %d = bitcast <16 x bfloat> %b to <16 x i16>
+  %e = zext <16 x i16> %c to <16 x i32>
+  %f = zext <16 x i16> %d to <16 x i32>
+  %g = shl <16 x i32> %f, splat (i32 16)
+  %h = or <16 x i32> %e, %g
+  ret <16 x i32> %h
 }}
 declare <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float>, <32 x bfloat>, <32 x bfloat>)
 """

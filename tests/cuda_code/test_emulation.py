@@ -22,6 +22,7 @@ from halo_tvm.importers import import_model
 from halo_tvm.targets import resolve
 
 TARGET = resolve("cuda:sm_80")
+WRITER = 17
 
 
 def random(*shape: int, dtype: str = "float32") -> np.ndarray:
@@ -105,6 +106,42 @@ def test_a_missing_barrier_is_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
     changed(without_barriers, monkeypatch)
     with pytest.raises(KernelFault, match="reads what another wrote to kept .* with no barrier"):
         emulate(reverse, TARGET, [x, y])
+
+
+@T.prim_func(s_tir=True)
+def overwritten(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
+    with T.sblock("root"):
+        kept = T.alloc_buffer((64,), "float32", scope="shared")
+        for t in T.thread_binding(64, thread="threadIdx.x"):
+            kept[t] = x[t]
+            T.evaluate(T.tvm_storage_sync("shared"))
+            y[t] = kept[0] + x[t]
+            if t == WRITER:
+                kept[0] = x[1]
+
+
+@pytest.mark.parametrize("writer", [0, 31, 63])
+def test_what_many_read_is_overwritten(writer: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TVM puts a barrier in front of the write; without it, whichever of the readers writes is at fault."""
+    barriers = []
+
+    def late(stmt: tirx.Evaluate) -> tirx.Stmt:
+        if not (isinstance(stmt.value, tvm.ir.Call) and str(stmt.value.op.name) == "tirx.tvm_storage_sync"):
+            return stmt
+        barriers.append(stmt)
+        return stmt if len(barriers) == 1 else tirx.Evaluate(tirx.IntImm("int32", 0))
+
+    def number(value: tirx.IntImm) -> tirx.IntImm:
+        return tirx.IntImm(value.ty.dtype, writer) if int(value.value) == WRITER else value
+
+    def by_writer(name: str, func: tirx.PrimFunc) -> tirx.PrimFunc:
+        body = tvm_ffi.structural_map(func.body, (tirx.Evaluate, late))
+        return func.with_body(tvm_ffi.structural_map(body, (tirx.IntImm, number)))
+
+    changed(by_writer, monkeypatch)
+    with pytest.raises(KernelFault, match="overwrites an element of kept .* that another reads, with no barrier"):
+        emulate(overwritten, TARGET, [random(64), np.zeros(64, np.float32)])
+    assert len(barriers) == 2
 
 
 @pytest.mark.parametrize("dtype", [pytest.param("float16", marks=pytest.mark.slow), "float32"])

@@ -42,7 +42,15 @@ def context(target: str, precision: str = "int8") -> Context:
 def test_calls_permit_it_where_the_target_is_faster_at_it() -> None:
     mod, report = PASSES["narrow_attention"]()(module(), context("x86:avx512-bf16"))
     assert attention_of(mod) == {**ATTRIBUTES, "products": "bfloat16"}
-    assert report == {"narrowed": 1}
+    assert report == {"permitted": 1}
+
+
+def test_what_a_call_says_stays() -> None:
+    run = PASSES["narrow_attention"]()
+    once, _ = run(module(), context("x86:avx512-bf16"))
+    again, report = run(once, context("x86:avx512-bf16"))
+    tvm.ir.assert_structural_equal(again, once)
+    assert report == {"permitted": 0}
 
 
 def test_nothing_changes_elsewhere() -> None:

@@ -71,6 +71,7 @@ def attributes(h, h_kv, d, **more):
 
 
 def rounded_to_bfloat16(x):
-    """float32 values with 8 bits of significand, half a unit rounded up in magnitude, as float64."""
+    """float32 values with 8 bits of significand, rounded to nearest even, as float64."""
     bits = np.ascontiguousarray(x, "float32").view("uint32")
-    return ((bits + np.uint32(0x8000)) & np.uint32(0xFFFF0000)).view("float32").astype("float64")
+    half = np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))
+    return ((bits + half) & np.uint32(0xFFFF0000)).view("float32").astype("float64")

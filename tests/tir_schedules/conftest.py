@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 from attention_functions import TARGETS
 
-FLAGS = set(re.search(r"^flags\s*:(.*)$", open("/proc/cpuinfo").read(), re.M)[1].split())
+from halo_tvm.targets import read_host
 
 
 @pytest.fixture(params=sorted(TARGETS))
 def target(request):
-    if not TARGETS[request.param].isa.requires <= FLAGS:
+    if not TARGETS[request.param].isa.requires <= read_host().flags:
         pytest.skip(f"this CPU lacks {request.param}")
     return TARGETS[request.param]

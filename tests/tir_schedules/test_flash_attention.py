@@ -107,6 +107,7 @@ def test_every_decision_on_an_odd_shape(target):
     func = function([("b", "s", 4 * 48)], attrs)
     space = RULE.space(func, target)
     assert space[0] == RULE.default(func, target) and len(set(space)) == len(space) >= 6
+    assert {decision.pack_values for decision in space} == {True, False}
     for decision in covering(space):
         check(compiled(func, target, decision), normal((2, 101, 4 * 48)), attrs)
 

@@ -137,6 +137,7 @@ def test_on_the_command_line(tmp_path, tiny, fake, capsys) -> None:
     out = capsys.readouterr().out
     assert "3 models, 1 FAILED" in out and "FAILED with 2" in out and "broken.onnx FAILED: " in out
     assert f"next: halo-tvm compile --model MODEL --log {tmp_path}/log" in out
+    assert "--precision" not in out
     assert f"records are in {tmp_path}/log" in out and "committed (ranked)" in out
     assert main([*argv, "--json", "-"]) == 2
     captured = capsys.readouterr()

@@ -34,5 +34,8 @@ def run(config: LogsConfig) -> int:
             for c in found
         ]))  # fmt: skip
     else:
-        print(f"no records for {target.key} in {', '.join(map(str, log_dirs(config.log)))}: `halo-tvm tune` makes some")
+        print(
+            f"no records for {target.key} in {', '.join(map(str, log_dirs(config.log)))}: `halo-tvm tune` makes some; "
+            "those of another precision may be for another level, which --target names"
+        )
     return 0

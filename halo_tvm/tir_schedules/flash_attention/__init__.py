@@ -73,7 +73,7 @@ class FlashAttention(Rule[Decision]):
         shapes = ((4, 4), (6, 4), (8, 2), (4, 2)) if target_lanes(target) == 16 else ((6, 2), (4, 2), (2, 4), (3, 3))
         found = [first]
         for score, value, q, k, packed in itertools.product(
-            shapes, shapes, (16, 32, 48, 64), (64, 96, 128), (True,) if first.pack_values else (True, False)
+            shapes, shapes, (16, 32, 48, 64), (64, 96, 128), (True,) if _pairs(read(func), target) else (True, False)
         ):
             if k % (score[1] * target_lanes(target)) == 0:
                 found.append(Decision(q, k, *score, *value, packed))

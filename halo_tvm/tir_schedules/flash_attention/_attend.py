@@ -152,7 +152,7 @@ def _value_tile(src: Source, plan: Plan, row: str, rows: int, group: int, vector
 
 
 def _value(plan: Plan, x: int) -> str:
-    if not (plan.decision.pack_values or plan.pairs):
+    if not plan.packs_values:
         return value_at(plan, "first + j", x)
     return f"values[n, kv, block, j, {plan.vectors.span(x)}]"
 

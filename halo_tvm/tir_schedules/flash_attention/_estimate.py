@@ -28,7 +28,7 @@ def estimate(plan: Plan, b: int, s: int, t: int, cores: int) -> float:
     copies = b * problem.h
     work = copies * sum(tasks)
     columns = problem.d / plan.lanes
-    packing = b * problem.h_kv * t * columns * (4.0 + (2.0 if decision.pack_values else 0.0))
+    packing = b * problem.h_kv * t * columns * (4.0 + (2.0 if plan.packs_values else 0.0))
     rounds = -(-copies * len(tasks) // cores)
     # Threads take runs of tasks in which dear and cheap ones alternate: the mean decides.
     computing = max(work / cores, rounds * sum(tasks) / len(tasks))
@@ -59,7 +59,7 @@ def _step(plan: Plan, rows: int, valid: int, diagonal: int) -> float:
         top = 0
         for height in _heights(rows, decision.value_rows):
             seen = min(valid, max(0, diagonal + top + height)) if problem.causal else valid
-            far = 1.0 if decision.pack_values else _FAR
+            far = 1.0 if plan.packs_values else _FAR
             words = seen / 2 if plan.pairs else seen
             cycles += far * words * _inner(height, vectors) + 3.0 * height * vectors + _TILE
             top += height

@@ -15,7 +15,7 @@ def allocate(src: Source, plan: Plan) -> None:
     heads = f"{problem.b}, {i64(problem.h_kv)}, {plan.key_blocks}"
     panels = f"{i64(decision.block_k // plan.panel)}, {i64(plan.width)}, {i64(plan.panel)}"
     src(f'keys = T.alloc_buffer(({heads}, {panels}), "float32")')
-    if decision.pack_values or plan.pairs:
+    if plan.packs_values:
         src(f'values = T.alloc_buffer(({heads}, {i64(plan.depth)}, {i64(problem.d)}), "float32")')
     if problem.key_mask:
         src(f'key_bias = T.alloc_buffer(({problem.b}, {plan.key_blocks}, {i64(decision.block_k)}), "float32")')
@@ -35,7 +35,7 @@ def pack(src: Source, plan: Plan) -> None:
         _transpose_keys(src, plan)
         if plan.pairs:
             _pair_values(src, plan)
-        elif decision.pack_values:
+        elif plan.packs_values:
             with src.loop("j", "valid"):
                 for x in range(0, problem.d, plan.lanes):
                     src(f"values[n, kv, block, j, {plan.vectors.span(x)}] = {value_at(plan, 'first + j', x)}")

@@ -35,6 +35,10 @@ class Plan:
         return self.problem.d // 2 if self.pairs else self.problem.d
 
     @property
+    def packs_values(self) -> bool:
+        return self.pairs or self.decision.pack_values
+
+    @property
     def depth(self) -> int:
         """Rows of packed values of a block of keys."""
         return self.decision.block_k // 2 if self.pairs else self.decision.block_k

@@ -118,18 +118,9 @@ class Vectors:
         return f'{name} = T.alloc_buffer(({count},), "{self.dtype}")'
 
     def pair(self, low: str, high: str) -> str:
-        """Two vectors as words of two bfloat16, lane by lane; the words are carried as float32.
-
-        Half of a unit is added before the lower bits go: ties round away from zero, NaN and infinity stay.
-        """
-        words = f"uint32x{self.lanes}"
-
-        def rounded(value: str) -> str:
-            return f'T.reinterpret("{words}", {value}) + {self.all("T.uint32(0x8000)")}'
-
-        low = f"T.shift_right({rounded(low)}, {self.all('T.uint32(16)')})"
-        high = f"T.bitwise_and({rounded(high)}, {self.all('T.uint32(0xFFFF0000)')})"
-        return f'T.reinterpret("{self.dtype}", T.bitwise_or({low}, {high}))'
+        """Two vectors as words of two bfloat16, lane by lane; the words are carried as float32."""
+        words = f'T.call_pure_extern("{self.int_dtype}", "{_pair_dot.JOIN}", {low}, {high})'
+        return f'T.reinterpret("{self.dtype}", {words})'
 
     def dot(self, total: str, a: str, b: str, pairs: bool) -> str:
         """total + a * b; of `pairs`, both products of each lane."""

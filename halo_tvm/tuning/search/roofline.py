@@ -18,6 +18,7 @@ from ..sizes import shape_of, symbols, value
 from ..task import Task
 
 _F32 = "float32"
+_NARROW = ("bfloat16", "float16")
 _LARGE_L2 = 8 << 20
 _LARGE_L3 = 256 << 20
 
@@ -41,7 +42,17 @@ def roofline_us(task: Task, size: tuple[int, ...], peaks: Peaks | None, *, cold:
     # Caches as large as they come: the task may be built for another machine of the same kind.
     peaks = dataclasses.replace(peaks, l2_bytes=_LARGE_L2, l3_bytes=_LARGE_L3)
     work = work_of(task, size)
+    if _multiplies_narrow(task):
+        # Pairs of bfloat16 and halves are multiplied faster than any ceiling that was measured: only traffic bounds.
+        work = dataclasses.replace(work, flops=0.0)
     return least_us(peaks, **dataclasses.asdict(work), integer_ops=0.0, weights_far=cold)[0]
+
+
+def _multiplies_narrow(task: Task) -> bool:
+    """Whether a rule may multiply operands of 16 bits: weights of them, or attention that may round to them."""
+    call = operator_call(task.func)
+    buffers = (param for param in task.func.params if isinstance(param.ty, tirx.BufferType))
+    return any(str(buffer.dtype) in _NARROW for buffer in buffers) or (call is not None and "products" in call[1])
 
 
 def headroom(default_us: Sequence[float], roofline_us: Sequence[float], weights: Sequence[float]) -> float:
