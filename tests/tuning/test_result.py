@@ -2,8 +2,10 @@
 
 import pytest
 
+from halo_tvm.config import TuneConfig
 from halo_tvm.errors import NoValidTrial
 from halo_tvm.tuning import result as r
+from halo_tvm.tuning.reported import next_steps
 
 
 def task(outcome, note, *, measured=0, failures=None):
@@ -29,3 +31,18 @@ def test_a_run_that_says_something():
     refuse(task(r.FAILED, "it crashed", failures={"crash": 2}), task(r.KEPT, "", measured=1))
     refuse(task(r.FAILED, "the default failed"), task(r.UNTRIED, "the budget ended before it"))
     refuse(task(r.KEPT, "it is within 3% of its roofline"))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, ""),
+        ({"precision": "bf16"}, " --precision bf16"),
+        ({"precision": "fp16", "force_precision": True}, " --precision fp16 --force-precision"),
+    ],
+)
+def test_the_next_command_finds_the_records(options, words):
+    improved = r.TuneResult("m", "t", "log", (task(r.IMPROVED, ""),), (), {}, 2.0, 1.0, 2, 0, False)
+    assert next_steps(improved, TuneConfig(model=("gpt2",), **options)) == [
+        f"next: halo-tvm compile --model gpt2{words}"
+    ]

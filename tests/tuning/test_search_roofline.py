@@ -52,3 +52,30 @@ def test_what_a_schedule_may_save_does_not_count():
     half = te.placeholder((64, 64), "float16", name="x")
     stage = te.create_prim_func([half, te.compute(half.shape, lambda i, j: half[i, j] * half[i, j])])
     assert work_of(task(stage), ()).other_bytes == 2 * 2.0 * 64 * 64
+
+
+def narrow_product(weight, **call):
+    """x [64, 64] times weights of a type, which its body computes in float32."""
+    x, w = te.placeholder((64, 64), name="x"), te.placeholder((64, 64), weight, name="w")
+    k = te.reduce_axis((0, 64), name="k")
+    func = te.create_prim_func(
+        [x, w, te.compute((64, 64), lambda i, j: te.sum(x[i, k] * w[k, j].astype("float32"), k))]
+    )
+    return task(func.with_attr("halo.call", call) if call else func, weights=(1,))
+
+
+@pytest.mark.parametrize(
+    ("made", "bound"),
+    [
+        (narrow_product("float32"), True),
+        (narrow_product("bfloat16"), False),
+        (narrow_product("float16"), False),
+        (narrow_product("float32", op="attention", products="bfloat16"), False),
+    ],
+    ids=["float32", "bfloat16", "float16", "attention that may round"],
+)
+def test_arithmetic_bounds_only_what_its_ceiling_was_measured_for(made, bound):
+    """16 bits are multiplied faster than that: a bound by it would end a search before it began."""
+    slow = dataclasses.replace(PEAKS, fma_gflops=1.0)
+    us = roofline_us(made, (), slow)
+    assert (us == pytest.approx(2 * 64**3 / 1e3)) if bound else (0 < us < 5)
