@@ -263,10 +263,15 @@ def test_a_best_that_fails_as_it_ships_is_a_failure_too(tasks, tmp_path):
 
 
 def test_ctrl_c_within_tvm_comes_out_as_one():
-    with pytest.raises(KeyboardInterrupt), proposing._interrupt_waits():
-        signal.raise_signal(signal.SIGINT)
-        reached = True
-    assert reached and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    # Where tests run in the background of a shell, the signal is ignored from the start.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt), proposing._interrupt_waits():
+            signal.raise_signal(signal.SIGINT)
+            reached = True
+        assert reached and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def database_of(tmp_path) -> Path:
