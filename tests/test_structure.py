@@ -22,11 +22,12 @@ LINE = 120  # columns of a line
 LONG = 400  # lines beyond which someone should look
 
 # Part of the package -> the parts it may import. Parts below a part are reachable through it.
-ANYONE = {"errors", "_compat", "text"}
+ANYONE = {"errors", "_compat", "text", "whole_file"}
 TREE: dict[str, set[str]] = {
     "errors": set(),
     "_compat": set(),
     "text": set(),
+    "whole_file": set(),
     "params": set(),
     "dimensions": set(),
     "plain": set(),

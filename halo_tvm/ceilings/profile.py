@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..targets import Host
+from ..whole_file import write_whole
 from .peaks import Peaks
 
 INT8 = "int8_gops"  # only where the CPU has 8-bit dot products
@@ -57,18 +57,9 @@ class HostProfile:
         return cls(**words, by_threads=rates)
 
     def save(self, path: Path) -> None:
-        """Write host.json: a temporary file, synced, then renamed."""
+        """Write host.json, whole or not at all."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            with temporary.open("w", encoding="utf-8") as file:
-                json.dump(self.as_json(), file, indent=2)
-                file.write("\n")
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        write_whole(path, (json.dumps(self.as_json(), indent=2) + "\n").encode())
 
 
 def read_profile(path: Path) -> tuple[HostProfile | None, str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import UsageError
 from ..text import one_line
+from ..whole_file import write_whole
 
 if TYPE_CHECKING:
     from ..report.schema import Result
@@ -66,12 +67,7 @@ def check_writable(*paths: str | None) -> None:
 
 def write_text(path: str, text: str) -> None:
     """Write a file whole or not at all."""
-    target = Path(path)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(target)
+        write_whole(Path(path), text.encode())
     except OSError as error:
         raise UsageError(f"{path} must be writable, but {error.strerror}: name another file") from None
-    finally:
-        temporary.unlink(missing_ok=True)

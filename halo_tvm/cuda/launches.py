@@ -10,7 +10,7 @@ from tvm import tirx
 
 from ..dimensions import itemsize_of
 
-_SPLIT = "tirx.SplitHostDevice"  # from here on kernels are functions of their own, and share one allocation each
+SPLIT = "tirx.SplitHostDevice"  # from here on kernels are functions of their own, and share one allocation each
 _DEVICE = 2  # calling convention of a function that is launched
 _DYNAMIC = "shared.dyn"
 
@@ -23,13 +23,18 @@ class DynamicShared:
         self.bytes_of: dict[str, int] = {}
 
     def run_after_pass(self, mod: tvm.IRModule, info: tvm.transform.PassInfo) -> None:
-        if info.name != _SPLIT:
+        if info.name != SPLIT:
             return
         for gvar, func in mod.functions_items():
-            if isinstance(func, tirx.PrimFunc) and func.attrs and func.attrs.get("calling_conv") == _DEVICE:
+            if is_kernel(func):
                 found = _dynamic_bytes(func)
                 if found:
                     self.bytes_of[str(func.attrs.get("global_symbol", gvar.name_hint))] = found
+
+
+def is_kernel(func: tvm.ir.BaseFunc) -> bool:
+    """Whether `func` is launched on the device."""
+    return isinstance(func, tirx.PrimFunc) and bool(func.attrs) and func.attrs.get("calling_conv") == _DEVICE
 
 
 def _dynamic_bytes(func: tirx.PrimFunc) -> int:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from .arch import capability
+
 # Beside the path: where the toolkit's own installers put it, and where pip puts its wheels.
 _TOOLKIT = Path("/usr/local/cuda/bin")
 _WHEELS = "nvidia/cu*/bin"
@@ -25,8 +27,7 @@ class Nvcc:
 
     def compiles_for(self, arch: str) -> bool:
         """Whether it can make machine code for `arch`, e.g. "sm_90" or "sm_90a"."""
-        number = re.fullmatch(r"sm_(\d+)[af]?", arch)
-        return bool(number) and int(number[1]) in self.archs
+        return capability(arch) in self.archs
 
 
 def find_tool(name: str) -> str | None:

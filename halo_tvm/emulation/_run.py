@@ -10,6 +10,7 @@ import tvm
 from tvm import tirx
 
 from ..build import BUILD_OPTIONS
+from ..cuda.launches import SPLIT, is_kernel
 from ..dimensions import itemsize_of
 from ..errors import UnsupportedModel
 from ..targets import Target
@@ -17,9 +18,7 @@ from ._lanes import Launch
 from ._memory import Clock, Memory, Pointer, numpy_dtype
 from ._statements import Program
 
-_SPLIT = "tirx.SplitHostDevice"  # host and kernels are functions of their own, barriers are where they will be
 _WARP = "tirx.LowerWarpMemory"  # the last change to kernels before instructions are chosen
-_DEVICE = 2
 _NAME = "main"
 MOST_LANES = 1 << 20
 
@@ -39,9 +38,9 @@ class _Lowered:
         self.functions: dict[str, tirx.PrimFunc] = {}
 
     def run_after_pass(self, mod: tvm.IRModule, info: tvm.transform.PassInfo) -> None:
-        if info.name in (_SPLIT, _WARP):
+        if info.name in (SPLIT, _WARP):
             for gvar, func in mod.functions_items():
-                if info.name == _SPLIT or (func.attrs and func.attrs.get("calling_conv") == _DEVICE):
+                if info.name == SPLIT or is_kernel(func):
                     self.functions[gvar.name_hint] = func
 
 

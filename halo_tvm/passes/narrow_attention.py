@@ -12,6 +12,7 @@ The rule decides: heads that are no multiple of 32, and steps over a cache, stay
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import tvm
@@ -19,7 +20,8 @@ from tvm import relax
 
 from ..relay_ops import OPERATORS
 from ..relay_ops._operator import attrs_of, operator_of
-from ._pass import Context, Pass, Report, replace_main
+from ._pass import Context, Pass, Report
+from ._rewrite import rewrite_calls
 
 
 @dataclass(frozen=True)
@@ -31,21 +33,12 @@ class NarrowAttention(Pass):
     def __call__(self, mod: tvm.IRModule, context: Context) -> tuple[tvm.IRModule, Report]:
         if not context.target.isa.bf16_dot:
             return mod, {"permitted": 0, "kept": f"{context.target.name} has no faster products of bfloat16"}
-        narrow = _Narrow(mod)
-        func = narrow.visit_expr(mod["main"])
-        return replace_main(narrow.builder_.get(), func), {"permitted": narrow.count}
+        mod, report = rewrite_calls(mod, _permitted)
+        return mod, {"permitted": sum(report["rewritten"].values())}
 
 
-@relax.expr_functor.mutator
-class _Narrow(relax.PyExprMutator):
-    def __init__(self, mod: tvm.IRModule) -> None:
-        super().__init__(mod)
-        self.count = 0
-
-    def visit_call_(self, call: relax.Call) -> relax.Expr:
-        call = super().visit_call_(call)
-        operator = operator_of(call)
-        if operator is None or operator.name != "attention" or "products" in attrs_of(call):
-            return call
-        self.count += 1
-        return OPERATORS["attention"].call(*call.args, **attrs_of(call), products="bfloat16")
+def _permitted(call: relax.Call, _value: Callable[[relax.Expr], relax.Expr]) -> tuple[relax.Expr, str] | None:
+    operator = operator_of(call)
+    if operator is None or operator.name != "attention" or "products" in attrs_of(call):
+        return None
+    return OPERATORS["attention"].call(*call.args, **attrs_of(call), products="bfloat16"), "attention"

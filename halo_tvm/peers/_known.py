@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from ..report.schema import Accuracy, EngineResult
+from ..whole_file import write_whole
 from .engines import PEERS
 
 
@@ -37,6 +37,4 @@ class Known:
                 self._found.setdefault(result.engine, {})[result.version] = result.accuracy
         text = json.dumps({e: {v: dataclasses.asdict(a) for v, a in known.items()} for e, known in self._found.items()})
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}")
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(self._path)
+        write_whole(self._path, text.encode())

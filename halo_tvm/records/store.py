@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import UsageError
+from ..whole_file import write_whole
 from .record import LONGEST, Record
 
 FILE = "records.jsonl"  # committed winners
@@ -53,17 +54,9 @@ def append_new(path: Path, texts: Iterable[bytes]) -> int:
 
 def replace_file(path: Path, change: Callable[[list[Line]], bytes]) -> None:
     """Write `path` anew as what `change` makes of its lines, whole or not at all, while other writers wait."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with _locked(path):
         data = change(list(lines(path)))
-        try:
-            with open(temporary, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        write_whole(path, data)
         _sync_directory(path.parent)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
+
+from ..cuda.arch import capability
 
 WARP = 32
 STATIC_SHARED_BYTES = 48 << 10  # of one block without the opt-in at launch, on every level
@@ -43,12 +44,6 @@ class GpuLevel:
             self.registers_per_multiprocessor // (warps * per_warp),
             self.shared_bytes_per_multiprocessor // shared,
         )
-
-
-def capability(arch: str) -> int:
-    """The number of a compute capability: 90 for "sm_90" and "sm_90a"; 0 for what is none."""
-    found = re.fullmatch(r"sm_(\d+)[af]?", arch)
-    return int(found[1]) if found else 0
 
 
 def runs_code_of(gpu: str, arch: str) -> bool:

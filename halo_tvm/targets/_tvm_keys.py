@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 import json
 
+from ..cuda.arch import capability
 from ..errors import UnknownName, UsageError
-from ._gpu import capability
 from ._target import Isa, TargetSpec
 
 # Said by every target, and decided by the manifest: neither a difference nor worth telling TVM again.

@@ -62,8 +62,8 @@ X86 = TargetSpec(
             "avx512-fp16",
             "x86-64-v4",
             ("+avx512vnni", "+avx512bf16", "+avx512fp16"),
-            _AVX512
-            | {"avx512_vnni", "avx512_bf16", "avx512_fp16"},  # bf16: levels grow, and all CPUs with fp16 have it
+            # bf16: levels grow, and all CPUs with fp16 have it.
+            _AVX512 | {"avx512_vnni", "avx512_bf16", "avx512_fp16"},
             vector_bits=512,
             vector_registers=32,
             precisions=(*_NARROW, "fp16"),

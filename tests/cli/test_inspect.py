@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hostile_places import changed, places
 
 from halo_tvm.artifact import Manifest, read_manifest
 from halo_tvm.cli._main import main
@@ -52,13 +51,6 @@ def manifest(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
     return dataclasses.replace(read_manifest(path), reports=REPORTS, validation=VALIDATION)
 
 
-def places(data: object, path: tuple[object, ...] = ()) -> Iterator[tuple[object, ...]]:
-    if path:
-        yield path
-    for key, item in data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ():
-        yield from places(item, (*path, key))
-
-
 def test_what_is_as_expected_is_shown(manifest: Manifest) -> None:
     text = describe(manifest)
     for words in (
@@ -74,14 +66,10 @@ def test_what_is_not_is_left_out(manifest: Manifest) -> None:
     both = {"reports": REPORTS, "validation": VALIDATION}
     for path in places(both):
         for value in HOSTILE:
-            changed = copy.deepcopy(both)
-            place = changed
-            for key in path[:-1]:
-                place = place[key]
-            place[path[-1]] = value
-            if not isinstance(changed["reports"], dict) or not isinstance(changed["validation"], dict | None):
+            found = changed(both, path, value)
+            if not isinstance(found["reports"], dict) or not isinstance(found["validation"], dict | None):
                 continue  # `read_manifest` refuses these
-            text = describe(dataclasses.replace(manifest, **changed))
+            text = describe(dataclasses.replace(manifest, **found))
             assert "\x1b" not in text and "\nforged" not in text
 
 

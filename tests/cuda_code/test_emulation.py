@@ -9,6 +9,7 @@ import pytest
 import tvm
 import tvm_ffi
 from checkpoints import write_checkpoint
+from reversing import reverse
 from tvm import te, tirx, topi
 from tvm.s_tir import dlight
 from tvm.script import tirx as T
@@ -67,22 +68,6 @@ def test_a_product_on_tensor_cores() -> None:
     assert done.launches[0][1]["tirx.use_dyn_shared_memory"] > 48 << 10
 
 
-@T.prim_func(s_tir=True)
-def reverse(x: T.Buffer((4, 64), "float32"), y: T.Buffer((4, 64), "float32")):
-    for b in T.thread_binding(4, thread="blockIdx.x"):
-        with T.sblock("row"):
-            vb = T.axis.spatial(4, b)
-            kept = T.sblock_alloc_buffer((64,), "float32", scope="shared")
-            for t in T.thread_binding(64, thread="threadIdx.x"):
-                with T.sblock("load"):
-                    vt = T.axis.spatial(64, t)
-                    kept[vt] = x[vb, vt]
-            for t in T.thread_binding(64, thread="threadIdx.x"):
-                with T.sblock("store"):
-                    vt = T.axis.spatial(64, t)
-                    y[vb, vt] = kept[63 - vt]
-
-
 def changed(change: object, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels as `change` makes them of what TVM lowered."""
     plain = _run.lowered
@@ -100,12 +85,12 @@ def without_barriers(name: str, func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def test_a_missing_barrier_is_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
-    x, y = random(4, 64), np.zeros((4, 64), np.float32)
-    assert emulate(reverse, TARGET, [x, y]).launches == (("main_kernel", {"blockIdx.x": 4, "threadIdx.x": 64}, 1),)
+    func, x, y = reverse(4, 64, "shared"), random(4, 64), np.zeros((4, 64), np.float32)
+    assert emulate(func, TARGET, [x, y]).launches == (("main_kernel", {"blockIdx.x": 4, "threadIdx.x": 64}, 1),)
     np.testing.assert_array_equal(y, x[:, ::-1])
     changed(without_barriers, monkeypatch)
     with pytest.raises(KernelFault, match="reads what another wrote to kept .* with no barrier"):
-        emulate(reverse, TARGET, [x, y])
+        emulate(func, TARGET, [x, y])
 
 
 @T.prim_func(s_tir=True)

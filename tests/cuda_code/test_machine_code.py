@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import tvm
 from checkpoints import write_checkpoint
-from tvm.script import tirx as T
+from reversing import reverse
 
 from halo_tvm.artifact import Manifest, read_manifest
 from halo_tvm.cli.inspect import describe
@@ -121,25 +121,11 @@ def test_source_is_replaced_in_its_place_only() -> None:
 
 
 def test_dynamic_shared_memory_is_seen() -> None:
-    @T.prim_func(s_tir=True)
-    def reverse(x: T.Buffer((64, 256), "float32"), y: T.Buffer((64, 256), "float32")):
-        for b in T.thread_binding(64, thread="blockIdx.x"):
-            with T.sblock("row"):
-                vb = T.axis.spatial(64, b)
-                kept = T.sblock_alloc_buffer((256,), "float32", scope="shared.dyn")
-                for t in T.thread_binding(256, thread="threadIdx.x"):
-                    with T.sblock("load"):
-                        vt = T.axis.spatial(256, t)
-                        kept[vt] = x[vb, vt]
-                for t in T.thread_binding(256, thread="threadIdx.x"):
-                    with T.sblock("store"):
-                        vt = T.axis.spatial(256, t)
-                        y[vb, vt] = kept[255 - vt]
-
     shared = DynamicShared()
     target = resolve("cuda:sm_80")
+    func = reverse(64, 256, "shared.dyn").with_attr("global_symbol", "reverse")
     with target.tvm, tvm.transform.PassContext(instruments=[shared]):
-        tvm.tirx.build(tvm.IRModule({"reverse": reverse}), target=target.tvm)
+        tvm.tirx.build(tvm.IRModule({"reverse": func}), target=target.tvm)
     assert shared.bytes_of == {"reverse_kernel": 1024}
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hostile_places import changed, places
 from test_report import RESULTS
 from test_report_views import BOTH, HOST, profile
 
@@ -25,29 +24,14 @@ def nested(depth: int) -> object:
 HOSTILE = (0, -1, 0.0, 1e308, 10**400, "nan", "x", "", True, None, {}, [], {"x": {}}, nested(100))
 
 
-def places(data: object, path: tuple[object, ...] = ()) -> Iterator[tuple[object, ...]]:
-    """Every place of a result; of a list's items the first."""
-    if path:
-        yield path
-    items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
-    for key, item in items:
-        if not isinstance(data, list) or key == 0:
-            yield from places(item, (*path, key))
-
-
 @pytest.mark.parametrize("result", [*RESULTS, BOTH], ids=lambda r: r.kind)
 def test_any_value_anywhere_is_refused_or_rendered(result: schema.Result) -> None:
     data = json.loads(json.dumps(schema.to_json(result)))
     rendered = 0
-    for path in places(data):
+    for path in places(data, of_lists=1):
         for value in HOSTILE:
-            changed = copy.deepcopy(data)
-            place = changed
-            for key in path[:-1]:
-                place = place[key]
-            place[path[-1]] = value
             try:
-                found = schema.from_json(changed)
+                found = schema.from_json(changed(data, path, value))
             except UsageError:
                 continue
             rendered += 1

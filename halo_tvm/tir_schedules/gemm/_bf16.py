@@ -87,7 +87,8 @@ class BFloat16Pairs(Arithmetic):
                 with T.serial(tirx.IntImm("int64", count)) as v:
                     values = x[row, part_at(GROUP * first, v, GROUP * width)]
                     kind = f"int32x{width}" if width > 1 else "int32"
-                    T.buffer_store(pairs, _extern(kind, f"halo_round_{width}", values), [row, part_at(first, v, width)])
+                    words = tirx.call_pure_extern(kind, f"halo_round_{width}", values)
+                    T.buffer_store(pairs, words, [row, part_at(first, v, width)])
 
         with T.attr(0, _pair_dot.PRAGMA, _TEXT):
             with T.If(rows * k < _SHARED_FROM):
@@ -108,9 +109,5 @@ class BFloat16Pairs(Arithmetic):
                 at = tirx.Ramp(v * lanes, 1, lanes)
                 weight = tile.weight[tile.chunk, tile.panel, k, v * lanes, tirx.Ramp(0, 1, GROUP * lanes)]
                 begin = tirx.Broadcast(tirx.const(0, "float32"), lanes) if apart else acc[at]
-                total = _extern(dot_type, _pair_dot.NAME, begin, x, tirx.reinterpret(int_type, weight))
+                total = tirx.call_pure_extern(dot_type, _pair_dot.NAME, begin, x, tirx.reinterpret(int_type, weight))
                 T.buffer_store(acc, acc[at] + total if apart else total, [at])
-
-
-def _extern(kind: str, name: str, *arguments: ir.Expr) -> ir.Expr:
-    return tirx.call_intrin(kind, "tirx.call_pure_extern", name, *arguments)

@@ -77,7 +77,7 @@ def _tasks(chain: Chain, t: Tiling, operands: Operands, chunk: ir.Var | None) ->
         scratch = T.alloc_buffer((t.mr, chain.nr), chain.arithmetic.total, align=64)
         ahead = _lines_per_pass(chain, t, tiles)
         with T.serial(tiles) as step:
-            start, rows = _tile_rows(t, height, step, tiles)
+            start, rows = t.tile_of(height, step, tiles)
             # Kept in memory, not in a binding: lowering would inline the expression into every index.
             place = T.alloc_buffer((2,), "int64")
             T.buffer_store(place, top + start, [0])
@@ -89,14 +89,6 @@ def _tasks(chain: Chain, t: Tiling, operands: Operands, chunk: ir.Var | None) ->
             emit = _tile if chain.arithmetic.promoted_every is None else _promoted_tile
             _dispatch(chain, t, rows, lambda r: emit(chain, t, pass_, r, chunk is not None))
             _store(chain, t, operands.scale, scratch, chunk, panel, start, rows)
-
-
-def _tile_rows(t: Tiling, height: ir.Expr, at: ir.Expr, tiles: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
-    """(first row, number of rows) of tile `at` of a block: all full but the last, or all nearly equal."""
-    if not t.balance:
-        return at * t.mr, tirx.min(height - at * t.mr, t.mr)
-    base, extra = height // tiles, height % tiles
-    return at * base + tirx.min(at, extra), base + tirx.if_then_else(at < extra, 1, 0)
 
 
 def row_counts(rows: int | None, t: Tiling) -> list[int]:

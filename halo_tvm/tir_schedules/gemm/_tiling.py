@@ -38,7 +38,17 @@ class Tiling:
         unit = 1 if self.balance else self.mr
         units = (m + (unit - 1)) // unit
         first, end = block * units // blocks * unit, (block + 1) * units // blocks * unit
-        return first, (min(m, end) if isinstance(end, int) else tirx.min(m, end)) - first
+        return first, _least(m, end) - first
+
+    def tile_of(self, height: ir.Expr | int, at: ir.Expr | int, tiles: ir.Expr | int) -> tuple:
+        """(first row, number of rows) of tile `at` of a block: all full but the last, or all nearly equal."""
+        if not self.balance:
+            return at * self.mr, _least(height - at * self.mr, self.mr)
+        base, extra = height // tiles, height % tiles
+        larger = at < extra
+        return at * base + _least(at, extra), base + (
+            int(larger) if isinstance(larger, bool) else tirx.if_then_else(larger, 1, 0)
+        )
 
     def heights(self, m: int) -> list[int]:
         """Rows of each block, in order."""
@@ -48,9 +58,8 @@ class Tiling:
     def tile_heights(self, rows: int) -> list[int]:
         """Rows of each tile of a block of `rows` rows, in order; a block can be empty where tiles are not balanced."""
         tiles = -(-rows // self.mr)
-        if tiles == 0:
-            return []
-        if self.balance:
-            base, extra = divmod(rows, tiles)
-            return [base + 1] * extra + [base] * (tiles - extra)
-        return [self.mr] * (tiles - 1) + [rows - (tiles - 1) * self.mr]
+        return [self.tile_of(rows, at, tiles)[1] for at in range(tiles)]
+
+
+def _least(a: ir.Expr | int, b: ir.Expr | int) -> ir.Expr | int:
+    return min(a, b) if isinstance(a, int) and isinstance(b, int) else tirx.min(a, b)
