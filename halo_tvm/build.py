@@ -23,6 +23,13 @@ from .targets import Target
 
 # Row tiles of the GEMM rule are cut into full and partial ones here; see docs/kernels/gemm.md.
 BUILD_OPTIONS = {"s_tir.LoopPartition": {"partition_const_loop": True}}
+# Loads that a schedule marks as asynchronous go from global to shared memory without registers between.
+_GPU_OPTIONS = {**BUILD_OPTIONS, "tirx.use_async_copy": True}
+
+
+def build_options(target: Target) -> dict[str, object]:
+    """The configuration of TVM's passes with which functions for `target` become code."""
+    return _GPU_OPTIONS if target.spec.gpu else BUILD_OPTIONS
 
 
 def lowering(plan_memory: bool) -> tvm.ir.transform.Pass:
@@ -88,8 +95,9 @@ def executable_of(
 ) -> relax.VMExecutable:
     """Code for `mod`, not linked yet; `UnsupportedModel` for what TVM cannot generate code of."""
     _refuse_types(mod, target)
+    options = build_options(target)
     try:
-        with target.tvm, tvm.transform.PassContext(opt_level=3, config=BUILD_OPTIONS, instruments=list(instruments)):
+        with target.tvm, tvm.transform.PassContext(opt_level=3, config=options, instruments=list(instruments)):
             return relax.build(mod, target=target.tvm, relax_pipeline=lowering(plan_memory))
     except tvm.error.InternalError as reason:  # a failed check of TVM, as for some mixtures of 16-bit and wider lanes
         line = str(reason).strip().splitlines()[-1][:200]

@@ -110,6 +110,17 @@ class Memory:
         if self.clock is not None and _differs(view[rows, at], value).any():
             raise KernelFault(f"two threads write different values to one element of {self.name} in one statement")
 
+    def reserve(self, index: np.ndarray, active: np.ndarray | None) -> None:
+        """Note that active lanes will change the bytes at `index` [lanes or 1, n]: a fault when others use them."""
+        dtype = np.dtype(np.uint8)
+        view, _, at = self._locate(dtype, index, active, 0)
+        if self.clock is None:
+            return
+        lanes = self._lanes(active)
+        at = np.broadcast_to(at, (self.lane_count, *at.shape[1:]))[lanes]
+        rows = self._rows(lanes, at)
+        self._note_write(dtype, view, rows, at, ~view[rows, at], lanes)
+
     @property
     def lane_count(self) -> int:
         if self.clock is not None:

@@ -9,7 +9,7 @@ import numpy as np
 import tvm
 from tvm import tirx
 
-from ..build import BUILD_OPTIONS
+from ..build import build_options
 from ..cuda.launches import SPLIT, is_kernel
 from ..dimensions import itemsize_of
 from ..errors import UnsupportedModel
@@ -73,7 +73,7 @@ def emulate(func: tirx.PrimFunc, target: Target, arguments: Sequence[np.ndarray 
 def lowered(func: tirx.PrimFunc, target: Target) -> Mapping[str, tirx.PrimFunc]:
     """The host function "main" and its kernels, by name, as code will be generated for them."""
     kept = _Lowered()
-    with target.tvm, tvm.transform.PassContext(opt_level=3, config=BUILD_OPTIONS, instruments=[kept]):
+    with target.tvm, tvm.transform.PassContext(opt_level=3, config=build_options(target), instruments=[kept]):
         tvm.tirx.build(tvm.IRModule({_NAME: func.with_attr("global_symbol", _NAME)}), target=target.tvm)
     return kept.functions
 

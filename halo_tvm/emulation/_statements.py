@@ -59,9 +59,11 @@ class Program(Expressions):
     def _do_attrstmt(self, stmt: tirx.AttrStmt) -> None:
         if stmt.attr_key == "thread_extent":
             self.env[stmt.node.var] = self.lanes.index(stmt.node.thread_tag).astype(self.dtype(stmt.node.var))
-        elif stmt.attr_key == "virtual_thread":
-            raise UnsupportedModel("virtual threads cannot be emulated: split the loop instead")
+        elif stmt.attr_key == "async_wait_inflight_count":
+            self._land(len(self.groups) - self.number(stmt.value))
         self.run(stmt.body)
+        if stmt.attr_key == "async_commit_queue_scope":
+            self._commit()
 
     def _do_allocbuffer(self, stmt: tirx.AllocBuffer) -> None:
         buffer = stmt.buffer
@@ -149,13 +151,11 @@ class Program(Expressions):
         elif name == "cp_async_raw":
             self._copy(call)
         elif name == "cp_async_commit_group":
-            self.groups.append(self.issued)
-            self.issued = []
+            self._commit()
         elif name == "cp_async_wait_group":
             self._land(len(self.groups) - self.number(call.args[0]))
         elif name == "cp_async_wait_all":
-            self.groups.append(self.issued)
-            self.issued = []
+            self._commit()
             self._land(len(self.groups))
         elif name not in _SAYS_NOTHING:
             self.value(call)
@@ -177,12 +177,32 @@ class Program(Expressions):
             raise UnsupportedModel(f"a barrier of a block or a warp was expected, but found one of {scope!r}")
 
     def _copy(self, call: ir.Call) -> None:
-        """An asynchronous copy is read now and lands when it is waited for, which is as late as it may."""
+        """An asynchronous copy is read now and lands when it is waited for, which is as late as it may.
+
+        Lanes in which its predicate does not hold write zeros.
+        """
         to, to_offset, source, from_offset, size = call.args[:5]
-        count = self.number(size)
-        read = self.as_bytes(self.pointer(source), np.asarray(self.value(from_offset)))
+        count, before = self.number(size), self.active
         write = self.as_bytes(self.pointer(to), np.asarray(self.value(to_offset)))
-        self.issued.append(Copy(write, self.load(read, 0, count), self.active))
+        holds = self.full(np.asarray(self.value(call.args[5]), bool)) if len(call.args) > 5 else None
+        if holds is not None:
+            self.active = self.masked(holds)
+        read = self.as_bytes(self.pointer(source), np.asarray(self.value(from_offset)))
+        value = self.load(read, 0, count)
+        self.active = before
+        value = np.broadcast_to(value, (self.lanes.count, count))
+        self.issued.append(Copy(write, value if holds is None else np.where(holds[:, None], value, 0), before))
+        self.reserve(write, count)
+
+    def reserve(self, pointer: Pointer, count: int) -> None:
+        """From here on until it lands a copy may change these bytes: no other thread may be using them."""
+        at = np.asarray(pointer.offset)
+        at = (at[:, None] if at.ndim else at.reshape(1, 1)) + np.arange(count)
+        pointer.memory.reserve(at, self.active)
+
+    def _commit(self) -> None:
+        self.groups.append(self.issued)
+        self.issued = []
 
     def _land(self, count: int) -> None:
         before = self.active

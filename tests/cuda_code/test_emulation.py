@@ -11,12 +11,16 @@ import tvm_ffi
 from checkpoints import write_checkpoint
 from reversing import reverse
 from test_operators import CASES, arguments
-from tvm import relax, te, tirx, topi
+from tvm import relax, s_tir, te, tirx, topi
 from tvm.s_tir import dlight
 from tvm.script import tirx as T
 
+from halo_tvm.build import build_options
 from halo_tvm.compiler import lower, schedule
 from halo_tvm.config import CompileConfig
+from halo_tvm.cuda.machine_code import compile_source
+from halo_tvm.cuda.sass import instructions
+from halo_tvm.cuda.toolkit import find_nvcc, find_tool
 from halo_tvm.emulation import _run, emulate
 from halo_tvm.emulation._matrices import registers
 from halo_tvm.errors import KernelFault, UnsupportedModel
@@ -260,6 +264,81 @@ def test_ldmatrix_and_mma() -> None:
     a, b, c = random(16, 16, dtype="float16"), random(16, 16, dtype="float16"), np.zeros((16, 16), np.float32)
     emulate(one_tile, TARGET, [a, b, c])
     np.testing.assert_allclose(c, a.astype(float) @ b.astype(float), rtol=1e-4, atol=1e-5)
+
+
+def pipelined(stages: int) -> tirx.PrimFunc:
+    """A product whose operands come to shared memory by asynchronous copies, `stages` steps ahead."""
+    a, b = te.placeholder((64, 128), "float32", name="a"), te.placeholder((128, 64), "float32", name="b")
+    axis = te.reduce_axis((0, 128), name="k")
+    func = te.create_prim_func([a, b, te.compute((64, 64), lambda i, j: te.sum(a[i, axis] * b[axis, j], axis), "c")])
+    sch = s_tir.Schedule(func)
+    block = sch.get_sblock("c")
+    i, j, k = sch.get_loops(block)
+    (bi, ti), (bj, tj), (ko, ki) = sch.split(i, [4, 16]), sch.split(j, [4, 16]), sch.split(k, [8, 16])
+    sch.reorder(bi, bj, ti, tj, ko, ki)
+    for loop, tag in ((bi, "blockIdx.y"), (bj, "blockIdx.x"), (ti, "threadIdx.y"), (tj, "threadIdx.x")):
+        sch.bind(loop, tag)
+    sch.reverse_compute_at(sch.cache_write(block, 0, "local"), tj)
+    for operand in range(2):
+        copy = sch.cache_read(block, operand, "shared.dyn")
+        sch.compute_at(copy, ko)
+        fused = sch.fuse(*sch.get_loops(copy)[-2:])
+        _, ty, tx = sch.split(fused, [None, 16, 16])
+        sch.bind(tx, "threadIdx.x")
+        sch.bind(ty, "threadIdx.y")
+    sch.decompose_reduction(block, ko)
+    sch.annotate(ko, "software_pipeline_stage", [0, 0, stages])
+    sch.annotate(ko, "software_pipeline_order", [0, 1, 2])
+    sch.annotate(ko, "software_pipeline_async_stages", [0])
+    return sch.mod["main"]
+
+
+def without_waiting(name: str, func: tirx.PrimFunc) -> tirx.PrimFunc:
+    def drop(stmt: tirx.AttrStmt) -> tirx.Stmt:
+        return stmt.body if stmt.attr_key == "async_wait_inflight_count" else stmt
+
+    return func.with_body(tvm_ffi.structural_map(func.body, (tirx.AttrStmt, drop)))
+
+
+@pytest.mark.parametrize("stages", [1, 3])
+def test_asynchronous_copies_land_when_they_are_waited_for(stages: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    func = pipelined(stages)
+    assert "cp_async_raw" in str(_run.lowered(func, TARGET)["main_kernel"])
+    a, b, c = random(64, 128), random(128, 64), np.zeros((64, 64), np.float32)
+    emulate(func, TARGET, [a, b, c])
+    np.testing.assert_allclose(c, a.astype(float) @ b.astype(float), rtol=1e-4, atol=1e-4)
+    changed(without_waiting, monkeypatch)
+    c[:] = 0
+    try:
+        emulate(func, TARGET, [a, b, c])
+        assert np.isnan(c).any(), "shared memory that no copy reached was read"
+    except KernelFault as fault:
+        assert "no barrier" in str(fault)
+    monkeypatch.undo()
+    changed(without_barriers, monkeypatch)
+    with pytest.raises(KernelFault, match="no barrier"):
+        emulate(func, TARGET, [a, b, c])
+
+
+@pytest.mark.skipif(find_nvcc() is None, reason="no nvcc: install NVIDIA's CUDA toolkit 13")
+@pytest.mark.skipif(find_tool("nvdisasm") is None, reason="no nvdisasm: pip install nvidia-cuda-nvdisasm")
+@pytest.mark.parametrize(
+    ("func", "expected"),
+    [
+        (pipelined(2), ("LDGSTS", "LDGDEPBAR", "FFMA")),
+        (one_tile, ("LDSM", "HMMA")),
+    ],
+    ids=["asynchronous", "tensor_cores"],
+)
+def test_instructions_are_in_the_machine_code(func: tirx.PrimFunc, expected: tuple[str, ...]) -> None:
+    """What is emulated is what the assembler makes instructions of, without spills."""
+    with TARGET.tvm, tvm.transform.PassContext(config=build_options(TARGET)):
+        built = tvm.tirx.build(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}), target=TARGET.tvm)
+    made = compile_source(built.imports[0].inspect_source("cuda"), TARGET.arch, find_nvcc())
+    (found,) = instructions(made.fatbin).values()
+    for operation in expected:
+        assert any(name.split(".")[0] == operation for name in found), f"no {operation} among {dict(found)}"
+    assert all(k.spill_store_bytes == 0 for k in made.kernels)
 
 
 def reference(func: tirx.PrimFunc, arrays: list[np.ndarray]) -> list[np.ndarray]:
