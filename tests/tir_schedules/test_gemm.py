@@ -19,12 +19,11 @@ from halo_tvm.relay_ops.linear import Linear
 from halo_tvm.targets import read_host
 from halo_tvm.tir_schedules import RULES
 from halo_tvm.tir_schedules.gemm import pack_shape
-from halo_tvm.tir_schedules.gemm._nest import row_counts
 from halo_tvm.tir_schedules.gemm._tiling import Tiling
 
 GEMM = RULES["gemm"]
 ROWS = (*range(1, 18), 31, 33, 127, 128)
-ISAS = [("avx2", 16), ("avx512", 48)]
+ISAS = [("avx2", 16), ("avx512", 48), ("avx512", 32)]
 
 
 def runs_here(isa: str) -> bool:
@@ -93,7 +92,7 @@ def tiling(block_rows: int = 0, balance: bool = True, cores: int = 2) -> Tiling:
     (0, True, [8]),
 ])
 def test_row_counts(rows: int | None, balance: bool, expected: list[int]) -> None:
-    assert row_counts(rows, tiling(balance=balance)) == expected
+    assert tiling(balance=balance).row_counts(rows) == expected
 
 
 @pytest.mark.parametrize(("rows", "cores", "expected"), [
@@ -114,7 +113,7 @@ def test_blocks_and_tiles_cover_every_row_once(rows: int, block_rows: int, balan
     tiles = [t.tile_heights(height) for height in t.heights(rows)]
     assert sum(map(sum, tiles)) == rows
     assert {count for block in tiles for count in block} <= set(range(1, t.mr + 1))
-    assert set(row_counts(rows, t)) == {count for block in tiles for count in block}
+    assert set(t.row_counts(rows)) == {count for block in tiles for count in block}
 
 
 @pytest.mark.parametrize("balance", [True, False])
@@ -268,7 +267,9 @@ def test_two_outputs() -> None:
 # ---- the code ----
 
 
-@pytest.mark.parametrize(("isa", "nr", "mr", "register"), [("avx512", 48, 8, "zmm"), ("avx2", 16, 6, "ymm")])
+@pytest.mark.parametrize(("isa", "nr", "mr", "register"), [
+    ("avx512", 48, 8, "zmm"), ("avx512", 32, 8, "zmm"), ("avx2", 16, 6, "ymm"),
+])  # fmt: skip
 def test_assembly_of_the_main_tile(isa: str, nr: int, mr: int, register: str) -> None:
     """The inner loop of a full tile: all its FMAs on full registers, nothing spilled, one branch."""
     case, target = Case(k=768, n=768, kc=768, nr=nr, epilogue="bias", m=mr * 4), x86(isa)
@@ -311,6 +312,10 @@ def test_structure() -> None:
     (3072, 768, "avx2", (3072, 16)),
     (768, 2, "avx512", (768, 16)),
     (64, 20, "avx512", (64, 32)),
+    (1024, 1024, "avx512", (1024, 32)),
+    (64, 131, "avx512", (64, 48)),
+    (64, 64, "avx512", (64, 32)),
+    (64, 40, "avx512", (64, 48)),
     (11008, 4096, "avx512", (11008 // 4, 48)),
 ])
 def test_pack_shape(k: int, n: int, isa: str, expected: tuple[int, int]) -> None:

@@ -12,6 +12,7 @@ References
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Mapping, Sequence
@@ -100,8 +101,7 @@ class GEMM(Rule[Decision]):
 
 
 def _tiling(decision: Decision, target: Target) -> Tiling:
-    d = decision
-    return Tiling(target.lanes_f32, d.mr, d.unroll, d.prefetch, d.block_rows, d.balance, target.cores)
+    return Tiling(**dataclasses.asdict(decision), lanes=target.lanes_f32, cores=target.cores)
 
 
 @functools.lru_cache(maxsize=16)  # a search asks for hundreds of estimates of one function

@@ -11,18 +11,9 @@ from tvm.sym import Analyzer
 from ...errors import Declined
 from .._blocks import Block, blocks, is_const, loads
 from .._prefetch import CACHE_LINE_BYTES
+from .._stages import Stage, read_stage, written_by
 from .._timed import timed_values
 from ._arithmetic import Arithmetic
-
-
-@dataclass(frozen=True)
-class Stage:
-    """One element-wise step of the epilogue: out[i, j] = value(i, j)."""
-
-    out: ir.Var  # buffer
-    value: ir.Expr
-    i: ir.Var
-    j: ir.Var
 
 
 @dataclass(frozen=True)
@@ -87,14 +78,11 @@ def match(func: tirx.PrimFunc, arithmetics: Sequence[Arithmetic]) -> Chain:
     chunks, panels, steps, nr = (int(d.value) for d in weight.ty.shape[:4])
     stages: list[Stage] = []
     for block in found[1:]:
-        stages.append(_stage(block, acc, [s.out for s in stages], m))
+        stages.append(_stage(block, [acc, *(s.out for s in stages)], m))
     widths = {int(s.out.ty.shape[1].value) for s in stages} or {int(acc.ty.shape[1].value)}
     if len(widths) > 1:
         raise Declined(f"stages behind the linear block differ in their number of columns: {sorted(widths)}")
-    written = [s.out for s in stages] or [acc]
-    outputs = tuple(b for b in written if any(b.same_as(p) for p in func.params))
-    if not outputs:
-        raise Declined("no stage writes a parameter of the function")
+    outputs = written_by(stages, acc, func)
     (n,) = widths
     if not (panels - 1) * nr < n <= panels * nr:
         raise Declined(f"{n} columns do not match {panels} panels of {nr}: crop behind the linear block")
@@ -167,20 +155,11 @@ def _multiplies(store: tirx.BufferStore, x: ir.TensorLoad, weight: ir.TensorLoad
     return total.a.source.same_as(store.buffer) and factors[0].same_as(x) and factors[1].same_as(weight)
 
 
-def _stage(block: Block, acc: ir.Var, earlier: list[ir.Var], m: ir.Expr) -> Stage:
-    """One stage of the epilogue."""
-    name, store = block.node.name_hint, block.store
-    if store is None or not block.plain or block.kinds != "SS" or block.node.init is not None:
-        raise Declined(f"stage {name} is not one element-wise store over [rows, columns]")
-    i, j = block.vars
-    if not (len(store.indices) == 2 and store.indices[0].same_as(i) and store.indices[1].same_as(j)):
-        raise Declined(f"stage {name} writes at other indices than it runs over: {list(store.indices)}")
+def _stage(block: Block, earlier: list[ir.Var], m: ir.Expr) -> Stage:
+    """One stage of the epilogue: over the same rows, and over as many columns as are left of the padded ones."""
+    stage, name = read_stage(block, earlier, "rows, columns"), block.node.name_hint
     if not Analyzer().can_prove_equal(block.extents[0], m):
         raise Declined(f"stage {name} runs over {block.extents[0]} rows, the linear block over {m}")
     if not isinstance(block.extents[1], tirx.IntImm):
         raise Declined(f"stage {name} has a symbolic number of columns")
-    for load in loads(store.value):
-        produced = any(load.source.same_as(b) for b in (acc, *earlier))
-        if produced and not (load.indices[0].same_as(i) and load.indices[1].same_as(j)):
-            raise Declined(f"stage {name} reads {load.source.name} at {list(load.indices)}, not at its own indices")
-    return Stage(store.buffer, store.value, i, j)
+    return stage

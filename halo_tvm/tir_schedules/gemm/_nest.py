@@ -25,8 +25,9 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from ...dimensions import is_one
-from .._blocks import substitute
 from .._prefetch import CACHE_LINE_BYTES, prefetch
+from .._row_tiling import switch
+from .._stages import emit_stages
 from .._timed import ONLY_TIMED
 from ._arithmetic import Tile
 from ._chain import Chain
@@ -51,7 +52,7 @@ def build(chain: Chain, tiling: Tiling) -> s_tir.SBlockRealize:
     with IRBuilder() as builder, T.sblock("root"):
         T.reads()
         T.writes()
-        if _heights(chain, tiling) != row_counts(chain.rows, tiling):
+        if _heights(chain, tiling) != tiling.row_counts(chain.rows):
             T.sblock_attr({ONLY_TIMED: True})
         x, scale = chain.arithmetic.prepare(chain.x, chain.m, chain.chunks * chain.kc, tiling.lanes)
         operands = Operands(x, scale)
@@ -87,40 +88,15 @@ def _tasks(chain: Chain, t: Tiling, operands: Operands, chunk: ir.Var | None) ->
                 _load_partial(chain, t, scratch, chunk, panel, start, rows)
             pass_ = Pass(operands.x, scratch, 0 if chunk is None else chunk, panel, start, step, ahead)
             emit = _tile if chain.arithmetic.promoted_every is None else _promoted_tile
-            _dispatch(chain, t, rows, lambda r: emit(chain, t, pass_, r, chunk is not None))
+            switch(rows, _heights(chain, t), lambda r: emit(chain, t, pass_, r, chunk is not None))
             _store(chain, t, operands.scale, scratch, chunk, panel, start, rows)
-
-
-def row_counts(rows: int | None, t: Tiling) -> list[int]:
-    """Numbers of rows a tile can have, the most frequent first."""
-    if rows is None:
-        return list(range(t.mr, 0, -1))
-    if rows == 0:
-        return [t.mr]
-    return sorted({count for height in t.heights(rows) for count in t.tile_heights(height)}, reverse=True)
 
 
 def _heights(chain: Chain, t: Tiling) -> list[int]:
     """Numbers of rows of the tiles that there is code for: of all that can occur, or of those that are timed."""
     if not chain.timed:
-        return row_counts(chain.rows, t)
-    return sorted({count for rows in chain.timed for count in row_counts(rows, t)}, reverse=True)
-
-
-def _dispatch(chain: Chain, t: Tiling, rows: ir.Expr, emit: Callable[[int], None]) -> None:
-    """if rows == a: emit(a) elif rows == b: emit(b) ..., over the counts that can occur."""
-
-    def chainlink(counts: list[int]) -> None:
-        if len(counts) == 1:
-            emit(counts[0])
-            return
-        with T.If(rows == counts[0]):
-            with T.Then():
-                emit(counts[0])
-            with T.Else():
-                chainlink(counts[1:])
-
-    chainlink(_heights(chain, t))
+        return t.row_counts(chain.rows)
+    return sorted({count for rows in chain.timed for count in t.row_counts(rows)}, reverse=True)
 
 
 def _lines_per_pass(chain: Chain, t: Tiling, passes: ir.Expr) -> ir.Expr:
@@ -279,7 +255,14 @@ def _store(
                 T.buffer_store(chain.outputs[-1], scratch[r, at + lane], [start + r, column + lane])
 
         def finish(at: ir.Expr, column: ir.Expr, width: int) -> None:
-            _epilogue(chain, scale, scratch, r, at, start + r, column, width)
+            def total(lane: ir.Expr) -> ir.Expr:
+                value = scratch[r, at + lane]
+                return value if scale is None else value * scale[start + r]
+
+            def place(lane: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
+                return start + r, column + lane
+
+            emit_stages(chain.stages, chain.acc, chain.outputs, total, place, width)
 
         if chunk is None:
             _columns(chain, t, panel, finish)
@@ -289,35 +272,3 @@ def _store(
                     _columns(chain, t, panel, partial)
                 with T.Else():
                     _columns(chain, t, panel, finish)
-
-
-def _epilogue(
-    chain: Chain,
-    scale: ir.Var | None,
-    scratch: ir.Var,
-    r: ir.Expr,
-    at: ir.Expr,
-    row: ir.Expr,
-    column: ir.Expr,
-    width: int,
-) -> None:
-    """All stages on one vector. Each keeps its value in a vector of its own, so nothing is computed twice."""
-
-    def total(lane: ir.Expr) -> ir.Expr:
-        value = scratch[r, at + lane]
-        return value if scale is None else value * scale[row]
-
-    if not chain.stages:
-        with T.vectorized(_i64(width)) as lane:
-            T.buffer_store(chain.acc, total(lane), [row, column + lane])
-        return
-    values = [T.alloc_buffer((width,), str(s.out.ty.dtype)) for s in chain.stages]
-    for index, stage in enumerate(chain.stages):
-        with T.vectorized(_i64(width)) as lane:
-            known = {s.out: value[lane] for s, value in zip(chain.stages[:index], values)}
-            known[chain.acc] = total(lane)
-            value = substitute(stage.value, {stage.i: row, stage.j: column + lane}, known)
-            T.buffer_store(values[index], value, [lane])
-        if any(stage.out.same_as(out) for out in chain.outputs):
-            with T.vectorized(_i64(width)) as lane:
-                T.buffer_store(stage.out, values[index][lane], [row, column + lane])

@@ -1,0 +1,84 @@
+"""How the rows of a product are cut: into blocks, one behind the other, and each block into register tiles.
+
+The same arithmetic on integers and on expressions, so that the loop nest, the list of tile heights it
+has code for and the estimate cannot differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tvm import ir, tirx
+from tvm.script.ir_builder import tirx as T
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowTiling:
+    """See the Decision of the GEMM rule for the meaning of the fields."""
+
+    mr: int
+    block_rows: int
+    cores: int
+    balance: bool = True
+
+    def blocks(self, m: ir.Expr | int) -> ir.Expr | int:
+        """Row blocks of at least `block_rows` rows; as many for every core where there are more than cores."""
+        if self.block_rows == 0:
+            return 1
+        whole = m // self.block_rows
+        if isinstance(m, int):
+            return max(1, whole - whole % self.cores if whole > self.cores else whole)
+        even = tirx.if_then_else(whole > self.cores, whole - whole % self.cores, whole)
+        return tirx.max(1, even)
+
+    def rows_of(self, m: ir.Expr | int, block: ir.Expr | int, blocks: ir.Expr | int) -> tuple:
+        """(first row, number of rows) of a block. Without balance, blocks end where full tiles end."""
+        unit = 1 if self.balance else self.mr
+        units = (m + (unit - 1)) // unit
+        first, end = block * units // blocks * unit, (block + 1) * units // blocks * unit
+        return first, _least(m, end) - first
+
+    def tile_of(self, height: ir.Expr | int, at: ir.Expr | int, tiles: ir.Expr | int) -> tuple:
+        """(first row, number of rows) of tile `at` of a block: all full but the last, or all nearly equal."""
+        if not self.balance:
+            return at * self.mr, _least(height - at * self.mr, self.mr)
+        base, extra = height // tiles, height % tiles
+        larger = at < extra
+        return at * base + _least(at, extra), base + (
+            int(larger) if isinstance(larger, bool) else tirx.if_then_else(larger, 1, 0)
+        )
+
+    def heights(self, m: int) -> list[int]:
+        """Rows of each block, in order."""
+        blocks = self.blocks(m)
+        return [self.rows_of(m, block, blocks)[1] for block in range(blocks)]
+
+    def tile_heights(self, rows: int) -> list[int]:
+        """Rows of each tile of a block of `rows` rows, in order; a block can be empty where tiles are not balanced."""
+        tiles = -(-rows // self.mr)
+        return [self.tile_of(rows, at, tiles)[1] for at in range(tiles)]
+
+    def row_counts(self, rows: int | None) -> list[int]:
+        """Numbers of rows a tile can have, the most frequent first."""
+        if rows is None:
+            return list(range(self.mr, 0, -1))
+        if rows == 0:
+            return [self.mr]
+        return sorted({count for height in self.heights(rows) for count in self.tile_heights(height)}, reverse=True)
+
+
+def switch(rows: ir.Expr, counts: Sequence[int], emit: Callable[[int], None]) -> None:
+    """if rows == a: emit(a) elif rows == b: emit(b) ..., over the counts that can occur."""
+    if len(counts) == 1:
+        emit(counts[0])
+        return
+    with T.If(rows == counts[0]):
+        with T.Then():
+            emit(counts[0])
+        with T.Else():
+            switch(rows, counts[1:], emit)
+
+
+def _least(a: ir.Expr | int, b: ir.Expr | int) -> ir.Expr | int:
+    return min(a, b) if isinstance(a, int) and isinstance(b, int) else tirx.min(a, b)
