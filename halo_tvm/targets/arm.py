@@ -29,7 +29,10 @@ ARM = TargetSpec(
             vector_registers=32,
         ),
     ),
-    rules=("decode_attention", "flash_attention", "recurrence", "gemm", "row_reduction", "elementwise", "fallback"),
+    rules=(
+        "decode_attention", "flash_attention", "recurrence", "gemm", "batched_matmul", "row_reduction", "elementwise",
+        "fallback",
+    ),  # fmt: skip
     runs_on=frozenset({"aarch64", "arm64"}),
     linker="aarch64-linux-gnu-g++",
     linker_package="g++-aarch64-linux-gnu",

@@ -72,6 +72,9 @@ X86 = TargetSpec(
             taken_for=("fp16",),
         ),
     ),
-    rules=("decode_attention", "flash_attention", "recurrence", "gemm", "row_reduction", "elementwise", "fallback"),
+    rules=(
+        "decode_attention", "flash_attention", "recurrence", "gemm", "batched_matmul", "row_reduction", "elementwise",
+        "fallback",
+    ),  # fmt: skip
     runs_on=frozenset({"x86_64", "AMD64"}),
 )

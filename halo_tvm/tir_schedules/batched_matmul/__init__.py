@@ -1,0 +1,97 @@
+"""Products of two run-time matrices, in batches: a [..., m, k] @ b [..., k, n], and the stages fused behind them.
+
+Serves
+    float32; either operand transposed; b with the leading dimensions of a or none; any dimension symbolic; any number
+    of element-wise stages over [..., m, n]
+Declines
+    no matmul block; another dtype; a block before the product; a stage that is not element-wise over the same axes
+References
+    docs/kernels/batched_matmul.md: measurements and how the defaults were chosen
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tvm import ir, tirx
+
+from ...errors import Declined
+from .._blocks import is_scheduled
+from .._lanes import constant
+from .._rule import Rule, check_range
+from ._estimate import cycles_per_column, estimate
+from ._nest import build
+from ._problem import Problem, match
+from ._tiling import Tiling
+
+if TYPE_CHECKING:
+    from ...targets import Target
+
+__all__ = ["BatchedMatmul", "Decision"]
+
+_TALLEST = 12
+_WAYS, _PAGE_FLOATS = 8, 1024  # of L1: so many rows a page apart fit into it, as they share one set
+
+
+@dataclass(frozen=True)
+class Decision:
+    """How one product is cut."""
+
+    mr: int  # rows of the register tile
+    vectors: int  # vectors of columns of the register tile; so many times the lanes are a panel of b
+    block_rows: int  # rows of a task at least, for which it packs its panel once
+    kc: int  # rows of b in a packed panel; more are packed piece by piece
+
+
+class BatchedMatmul(Rule[Decision]):
+    """Register tiles over panels of b that each task packs for itself."""
+
+    name = "batched_matmul"
+    Decision = Decision
+
+    def default(self, func: tirx.PrimFunc, target: Target) -> Decision:
+        problem = _match(func)
+        choices = _register_tiles(problem, target)
+        mr, vectors = min(choices, key=lambda tile: cycles_per_column(problem, *tile, target.lanes_f32))
+        return Decision(mr, vectors, block_rows=64, kc=512)
+
+    def space(self, func: tirx.PrimFunc, target: Target) -> Sequence[Decision]:
+        """Register tiles that fit times blocks of rows times panels: some dozens."""
+        values = itertools.product(_register_tiles(_match(func), target), (32, 64, 128), (128, 256, 512, 1024))
+        decisions = (Decision(*tile, rows, kc) for tile, rows, kc in values)
+        return tuple(dict.fromkeys([self.default(func, target), *decisions]))
+
+    def estimate(
+        self, func: tirx.PrimFunc, target: Target, decision: Decision, sizes: Mapping[ir.Var, int]
+    ) -> float | None:
+        return estimate(_match(func), _tiling(decision, target), sizes)
+
+    def apply(self, func: tirx.PrimFunc, target: Target, decision: Decision) -> tirx.PrimFunc:
+        check_range(decision, mr=(1, 16), vectors=(1, 4), block_rows=(8, 512), kc=(16, 2048))
+        problem = _match(func)
+        if decision.kc % target.lanes_f32:
+            raise Declined(f"kc is {decision.kc}, no multiple of the {target.lanes_f32} lanes of {target.isa.name}")
+        return func.with_body(build(problem, _tiling(decision, target))).with_attr("tirx.is_scheduled", True)
+
+
+def _tiling(decision: Decision, target: Target) -> Tiling:
+    return Tiling(**dataclasses.asdict(decision), lanes=target.lanes_f32, cores=target.cores)
+
+
+def _match(func: tirx.PrimFunc) -> Problem:
+    if is_scheduled(func):
+        raise Declined("the function is scheduled already")
+    return match(func)
+
+
+def _register_tiles(problem: Problem, target: Target) -> list[tuple[int, int]]:
+    """(mr, vectors) whose sums, one row of b and one broadcast value fit into registers; the tallest of each width."""
+    k = constant(problem.k)
+    apart = not problem.a_transposed and k is not None and k % _PAGE_FLOATS == 0
+    tallest, registers = _WAYS if apart else _TALLEST, target.isa.vector_registers
+    heights = ((min(tallest, (registers - 1 - vectors) // vectors), vectors) for vectors in (1, 2, 3))
+    return [(mr, vectors) for mr, vectors in heights if mr >= 4]

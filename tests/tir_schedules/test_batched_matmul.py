@@ -1,0 +1,235 @@
+"""The rule for products of two run-time matrices: every tail, layout and epilogue; what it declines; its inner loop."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tvm
+from assembly import k_loops
+from covering import covering
+from fused_functions import ISAS, executable, functions, fused, here, random, x86
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tvm import relax, te, tirx
+
+from halo_tvm.errors import Declined
+from halo_tvm.relay_ops.matmul import Matmul
+from halo_tvm.tir_schedules import RULES
+from halo_tvm.tir_schedules.batched_matmul import Decision
+from halo_tvm.tir_schedules.batched_matmul._problem import match
+
+RULE = RULES["batched_matmul"]
+FORMS = [(False, False), (False, True), (True, False), (True, True)]
+
+
+def product(emit, a, b, transpose_a=False, transpose_b=False):
+    return emit(Matmul.call(a, b, transpose_a=transpose_a, transpose_b=transpose_b))
+
+
+def function(a, b, form=(False, False), behind=None, extra=(), dtype="float32"):
+    """The one function that a product of these shapes becomes; `behind(emit, y, *extra)` is fused behind it."""
+
+    def graph(emit, a, b, *more):
+        y = product(emit, a, b, *form)
+        return y if behind is None else behind(emit, y, *more)
+
+    mod = fused(graph, [a, b, *extra], [dtype] * (2 + len(extra)))
+    (func,) = functions(mod)
+    return mod, func
+
+
+def build(mod, target, **changes):
+    out = mod.clone()
+    for gvar, func in list(mod.functions.items()):
+        if isinstance(func, tirx.PrimFunc):
+            out[gvar] = RULE.apply(func, target, replace(RULE.default(func, target), **changes))
+    return executable(out, target)
+
+
+def shapes(batch, m, n, k, form, shared=False):
+    a = (*batch, k, m) if form[0] else (*batch, m, k)
+    b = (n, k) if form[1] else (k, n)
+    return a, (b if shared else (*batch, *b))
+
+
+def operands(batch, m, n, k, form, shared=False):
+    return [random(shape, seed=seed) for seed, shape in enumerate(shapes(batch, m, n, k, form, shared))]
+
+
+def expected(a, b, form):
+    a, b = a.astype("float64"), b.astype("float64")
+    return (a.swapaxes(-1, -2) if form[0] else a) @ (b.swapaxes(-1, -2) if form[1] else b)
+
+
+def check(run, arrays, form, wanted=None):
+    wanted = expected(*arrays[:2], form) if wanted is None else wanted
+    found = run(*arrays)
+    assert found.shape == wanted.shape
+    depth = arrays[0].shape[-2 if form[0] else -1]
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=2e-6 * max(1, depth) ** 0.5 + 1e-7)
+
+
+def symbols(*names):
+    return [tirx.Var(name, "int64") for name in names]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("isa", ISAS)
+def test_every_size_is_symbolic(isa, form):
+    if not here(isa):
+        pytest.skip(f"this processor does not run {isa}")
+    h, m, n, k = symbols("h", "m", "n", "k")
+    mod, _ = function(*shapes((2, h), m, n, k, form), form)
+    run = build(mod, x86(isa), block_rows=16, kc=32)
+    sizes = [(3, m, 37, 21) for m in (*range(1, 18), 33, 65)]
+    sizes += [(1, 5, n, 40) for n in (1, 15, 16, 31, 32, 33, 64, 97)]
+    sizes += [(2, 13, 35, k) for k in (1, 15, 16, 17, 31, 32, 33, 64, 70)]
+    for h, m, n, k in sizes:
+        check(run, operands((2, h), m, n, k, form), form)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 64, 96), (5, 50, 7), (150, 35, 530)])
+def test_static_sizes(form, shared, m, n, k):
+    mod, _ = function(*shapes((2, 3), m, n, k, form, shared), form)
+    check(build(mod, x86("avx512" if here("avx512") else "avx2")), operands((2, 3), m, n, k, form, shared), form)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    form=st.sampled_from(FORMS), batch=st.lists(st.integers(1, 3), max_size=2), shared=st.booleans(),
+    m=st.integers(1, 70), n=st.integers(1, 70), k=st.integers(1, 70),
+)  # fmt: skip
+def test_any_sizes(form, batch, shared, m, n, k):
+    mod, _ = function(*shapes(batch, m, n, k, form, shared), form)
+    check(build(mod, x86("avx2"), block_rows=16, kc=16), operands(batch, m, n, k, form, shared), form)
+
+
+@pytest.mark.parametrize("sizes", [(0, 4, 5), (4, 0, 5), (4, 5, 0)])
+def test_nothing_to_multiply(sizes):
+    m, n, k = symbols("m", "n", "k")
+    mod, _ = function((2, m, k), (2, k, n))
+    check(build(mod, x86("avx2")), operands((2,), *sizes, (False, False)), (False, False))
+
+
+@pytest.mark.parametrize("cores", [1, 3, 8])
+def test_blocks_of_rows_for_every_number_of_cores(cores):
+    m = tirx.Var("m", "int64")
+    mod, _ = function((2, m, 20), (2, 20, 40))
+    run = build(mod, replace(x86("avx2"), cores=cores), block_rows=8)
+    for rows in (7, 8, 15, 16, 23, 24, 25, 31, 32, 63, 64, 65, 127, 129):
+        check(run, operands((2,), rows, 40, 20, (False, False)), (False, False))
+
+
+def test_every_decision_is_right():
+    isa = "avx512" if here("avx512") else "avx2"
+    m = tirx.Var("m", "int64")
+    mod, func = function((2, m, 300), (2, 70, 300), (False, True))
+    space = RULE.space(func, x86(isa))
+    assert space[0] == RULE.default(func, x86(isa)) and len(set(space)) == len(space) and len(space) >= 24
+    for decision in covering(space):
+        run = build(mod, x86(isa), **vars(decision))
+        for rows in (1, 13, 150):
+            check(run, operands((2,), rows, 70, 300, (False, True)), (False, True))
+
+
+def test_stages_behind_run_on_the_warm_block():
+    m, n = symbols("m", "n")
+
+    def scaled_and_masked(emit, y, mask):
+        y = emit(relax.op.multiply(y, relax.const(0.125, "float32")))
+        return emit(relax.op.tanh(emit(relax.op.add(y, mask))))
+
+    mod, func = function((2, 3, m, 20), (2, 3, n, 20), (False, True), scaled_and_masked, [(2, 1, m, n)])
+    assert len(functions(mod)) == 1
+    run = build(mod, x86("avx2"), block_rows=8)
+    for rows, columns in ((1, 1), (9, 17), (40, 33)):
+        a, b = operands((2, 3), rows, columns, 20, (False, True))
+        mask = random((2, 1, rows, columns), seed=7)
+        wanted = np.tanh(expected(a, b, (False, True)) * 0.125 + mask)
+        check(run, [a, b, mask], (False, True), wanted)
+
+
+def test_the_width_that_pads_least_is_chosen():
+    target = x86("avx512")
+
+    def width(n):
+        return RULE.default(function((2, 40, 64), (2, 64, n))[1], target).vectors * 16
+
+    assert [width(n) for n in (16, 64, 96, 128, 144)] == [16, 32, 48, 32, 48]
+
+
+def test_rows_a_page_apart_are_no_more_than_the_ways_of_a_set():
+    heights = [RULE.default(function((2, 40, k), (2, k, 64))[1], x86("avx512")).mr for k in (1024, 1040)]
+    assert heights == [8, 12]
+
+
+def test_packing_few_rows_costs_more_than_it_saves():
+    """The estimate knows what a symbolic kernel chooses at run time: one tile reads b where it lies."""
+    target = x86("avx512")
+    _, func = function((4, tirx.Var("m", "int64"), 512), (4, 512, 512))
+    decision, rows = RULE.default(func, target), match(func).m
+    few, many = (RULE.estimate(func, target, decision, {rows: m}) for m in (decision.mr, decision.mr + 1))
+    assert many > 1.1 * few
+
+
+# ---- what the rule declines, by its sentence ----
+
+
+def declined(func):
+    with pytest.raises(Declined) as caught:
+        RULE.default(func, x86("avx512"))
+    return str(caught.value)
+
+
+def test_declines_what_is_no_product():
+    mod = fused(lambda emit, a, b: emit(relax.op.add(a, b)), [(4, 4), (4, 4)])
+    assert declined(functions(mod)[0]) == "no block is annotated halo.op = matmul"
+
+
+def test_declines_other_types():
+    _, func = function((4, 5), (5, 6), dtype="float16")
+    assert declined(func) == "operands and sum are float16, float16, float32: only float32 is served"
+
+
+def test_declines_work_in_front():
+    a, b = te.placeholder((4, 5), name="a"), te.placeholder((5, 6), name="b")
+    func = te.create_prim_func([a, b, Matmul.compute(te.compute((4, 5), lambda i, j: a[i, j] + 1, name="before"), b)])
+    assert declined(func) == "block before runs before the product: only stages behind it are served"
+
+
+def test_declines_a_stage_that_turns():
+    a, b = te.placeholder((4, 5), name="a"), te.placeholder((5, 6), name="b")
+    y = Matmul.compute(a, b)
+    func = te.create_prim_func([a, b, te.compute((6, 4), lambda i, j: y[j, i] + 1, name="turn")])
+    assert "stage turn reads matmul at" in declined(func)
+
+
+def test_declines_what_is_scheduled():
+    target = x86("avx512")
+    _, func = function((4, 5), (5, 6))
+    done = RULE.apply(func, target, RULE.default(func, target))
+    assert declined(done) == "the function is scheduled already"
+
+
+def test_declines_decisions_out_of_range():
+    _, func = function((4, 5), (5, 6))
+    with pytest.raises(Declined, match="kc is 100, no multiple of the 16 lanes of avx512"):
+        RULE.apply(func, x86("avx512"), Decision(8, 2, 64, 100))
+    with pytest.raises(Declined, match="mr is 99, the rule serves 1 to 16"):
+        RULE.apply(func, x86("avx512"), Decision(99, 2, 64, 128))
+
+
+@pytest.mark.parametrize(("isa", "form"), [(isa, form) for isa in ISAS for form in FORMS[:2]])
+def test_the_inner_loop_multiplies_and_loads(isa, form):
+    """12 x 2 (AVX-512) or 6 x 2 (AVX2) sums in registers: one load a vector of b, one broadcast a row, no spill."""
+    _, func = function(*shapes((2,), 120, 128, 256, form), form)
+    target = x86(isa)
+    decision = RULE.default(func, target)
+    done = RULE.apply(func, target, decision).with_attr("global_symbol", "main")
+    loop = k_loops(tvm.compile(tvm.IRModule({"main": done}), target=target.tvm), "vfmadd")[0]
+    assert loop["vfmadd"] == decision.mr * decision.vectors and loop["vector"] == 0
+    assert loop["broadcast"] <= decision.mr and loop["load"] <= decision.vectors
