@@ -23,7 +23,7 @@ from halo_tvm.peers.load_meter import LoadMeter
 from halo_tvm.peers.order import in_turn
 from halo_tvm.peers.protocol import answer_all
 from halo_tvm.peers.statistics import relative_l2
-from halo_tvm.report.tables import DISTURBED_CORES
+from halo_tvm.report import tables
 
 SAMPLED = 256  # numbers of a result, evenly spaced, that engines are compared by
 PAUSE_S = 0.04  # worker pools that still spin would take cores from whoever runs next
@@ -131,7 +131,5 @@ def race(entries: Sequence[Entry], rounds: int, seconds: float, pause_s: float =
 
 def disturbance(meter: LoadMeter) -> str:
     """A line for below the tables; empty where the machine was ours."""
-    other = meter.other_cores() or 0.0
-    if other < DISTURBED_CORES:
-        return ""
-    return f"\nDISTURBED: others kept {other:.1f} cores busy meanwhile; repeat on an idle machine before quoting.\n"
+    said = tables.disturbance(meter.other_cores())
+    return f"\n{said}\n" if said else ""

@@ -181,11 +181,14 @@ ENGINES = {"halo_tvm": halo, "onnxruntime": onnxruntime, "torch": torch_eager, "
 def ceiling(precision: str, layers: Linears, rows: int, threads: int) -> float:
     """What this machine does at most: a read of the weights' bytes for one row, else multiply-adds, for bf16 those of
     float32."""
-    from halo_tvm.ceilings.measure import fma_gflops, has_int8_dot, int8_gops, read_gbps, use_threads
-    from halo_tvm.targets import resolve
+    import tvm  # noqa: F401 - brings the pool of threads
+
+    from halo_tvm.ceilings.measure import fma_gflops, has_int8_dot, int8_gops, read_gbps
+    from halo_tvm.runtime.session import configure_threads
+    from halo_tvm.targets import resolve, usable_cpus
 
     target = resolve("cpu", precision=precision)
-    use_threads(threads)
+    configure_threads(threads, usable_cpus())
     if rows == 1:
         return read_gbps(target, threads, weight_bytes(precision, layers))
     if precision != "int8":

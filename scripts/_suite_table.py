@@ -9,7 +9,7 @@ from _suite import MEMORY, Goal, goals_of
 
 from halo_tvm.report import markdown
 from halo_tvm.report.schema import BenchResult, Comparison, EngineResult, SkippedResult
-from halo_tvm.report.tables import DISTURBED_CORES, ratio_text
+from halo_tvm.report.tables import disturbance, ratio_text
 
 # An engine whose output has little to do with the reference wins nothing by being fast.
 WRONG = 0.3
@@ -124,13 +124,15 @@ def _notes(results: Sequence[BenchResult]) -> Iterator[str]:
     names = ("apache-tvm", "onnxruntime", "torch", "openvino", "jax")
     versions = ", ".join(f"{name} {host.packages[name]}" for name in names if name in host.packages)
     rounds, runs = sorted({r.rounds for r in results}), sorted({r.runs_per_turn for r in results})
-    yield f"\nMeasured on {host.cpu}, {host.cores} cores; {versions}. Median of {' or '.join(map(str, rounds))} rounds in "
-    yield f"turns of {' to '.join(map(str, dict.fromkeys((runs[0], runs[-1]))))} runs, each engine in its own process; "
-    yield "ratio with its 90 % interval, against the fastest peer that the goal names (without one, of all); reached: the whole interval is at or above the goal. "
+    median = f"Median of {' or '.join(map(str, rounds))} rounds"
+    turns = " to ".join(map(str, dict.fromkeys((runs[0], runs[-1]))))
+    yield f"\nMeasured on {host.cpu}, {host.cores} cores; {versions}. {median} in turns of {turns} runs, "
+    yield "each engine in its own process; ratio with its 90 % interval, against the fastest peer that the "
+    yield "goal names (without one, of all); reached: the whole interval is at or above the goal. "
     yield "[Every peer, its precision and its error](docs/benchmarks-peers.md).\n"
-    busy = max((r.other_cores or 0.0) for r in results)
-    if busy >= DISTURBED_CORES:
-        yield f"\n**Other processes kept up to {busy:.1f} cores busy meanwhile: repeat on an idle machine.**\n"
+    disturbed = disturbance(max((r.other_cores or 0.0) for r in results))
+    if disturbed:
+        yield f"\n**{disturbed}**\n"
 
 
 def _name(result: BenchResult | SkippedResult) -> str:

@@ -98,7 +98,7 @@ def decode_cases(lengths: list[int]) -> list[Case]:
 
 
 def halo(case: Case, changes: Mapping[str, object]) -> Kernel:
-    """Compiled as a model with symbolic lengths is; decode knows that there is one query. `changes`: to the decision."""
+    """Compiled as a model with symbolic lengths is; decode knows that there is one query. `changes` the decision."""
     import tvm
     from tvm import relax, tirx
 

@@ -9,8 +9,8 @@ same weights and rows, and their results are compared before anything is timed. 
 divided by ours, paired by round, with their 90 % intervals; the last lines are geometric means. `torch-compile` is
 inductor with frozen weights, packed as ours are. In bf16 torch reads and writes bfloat16 rows, ours float32: ours does
 more. Beside the ratios stands the share of a ceiling that a kernel of its own reaches in the same run: multiply-adds
-(for bf16 those of float32) for many rows, a read of as many bytes as the weights have for one. --json keeps every sample; with --resume what it holds is
-not measured again. --prepare only compiles, again, into --cache.
+(for bf16 those of float32) for many rows, a read of as many bytes as the weights have for one. --json keeps every
+sample; with --resume what it holds is not measured again. --prepare only compiles, again, into --cache.
 """
 
 from __future__ import annotations

@@ -6,8 +6,9 @@
 
 Prints a Markdown table: microseconds, arithmetic and its share of the peak, bytes of weights per second and their
 share of what a kernel that only reads as many bytes reaches. Each number is the fastest of all rounds.
-`int8` counts the product and its way back to float32; `fp16` runs in half arithmetic where the host has some. The peak is
-float32's, for int8 that of byte products where the host has `vpdpbusd`; a share of another arithmetic's peak says so.
+`int8` counts the product and its way back to float32; `fp16` runs in half arithmetic where the host has some. The peak
+is float32's, for int8 that of byte products where the host has `vpdpbusd`; a share of another arithmetic's peak says
+so.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class Host:
         target = self.targets[kind]
         other = {
             "fp16": target.isa.half_arithmetic,
-            "bf16": bool(target.isa.bf16_dot),
+            "bf16": target.isa.bf16_dot,
             "int8": not has_int8_dot(target),
         }
         return " of fp32's" if other.get(kind) else ""

@@ -75,10 +75,8 @@ def one_model(path: Path, specs: Mapping[str, tuple], args: argparse.Namespace, 
         for op in SHOWN
         if counts.get(op) or wanted.get(op)
     ]
-    print(
-        f"{label:28} {'DIFFERS' if any(marks.values()) else 'ok':8}{', '.join(cells)} | {masks or 'no mask'} | left {left}",
-        flush=True,
-    )
+    verdict = "DIFFERS" if any(marks.values()) else "ok"
+    print(f"{label:28} {verdict:8}{', '.join(cells)} | {masks or 'no mask'} | left {left}", flush=True)
     for entry in rejected if args.why else ():
         print(f"    {entry['lift']} at {entry['node']}: {entry['reason']}")
     return any(marks.values())

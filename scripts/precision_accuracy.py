@@ -45,8 +45,8 @@ def main() -> None:
         for precision in options.precision:
             cost = measure(options.cases / name, precision)
             print(
-                f"| {name} | {precision} | {cost.params_bytes / 1e6:.1f} | {cost.relative_l2:.1e} | {cost.cosine:.5f} | "
-                f"{cost.top1} of {cost.rows} | {cost.kept or 'none'} |",
+                f"| {name} | {precision} | {cost.params_bytes / 1e6:.1f} | {cost.relative_l2:.1e} | "
+                f"{cost.cosine:.5f} | {cost.top1} of {cost.rows} | {cost.kept or 'none'} |",
                 flush=True,
             )
 

@@ -168,8 +168,8 @@ def page(results: Sequence[tuple[Entry, ProfileResult]], peaks: Mapping[int, Map
     host = describe_host()
     parts = [
         "# Roofline: the host's peaks and every kernel's share of them\n",
-        "Written by `python scripts/roofline.py`. [profile.md](profile.md) says how flops, bytes and the least time are "
-        "counted; peaks were measured in the same run, before and after the kernels.\n",
+        "Written by `python scripts/roofline.py`. [profile.md](profile.md) says how flops, bytes and the least time "
+        "are counted; peaks were measured in the same run, before and after the kernels.\n",
         f"{host.cpu}; {host.cores} cores; {', '.join(host.isa)}.\n",
         markdown.table(
             ("threads", "fp32 GFLOP/s", "int8 GOP/s", "read L2 GB/s", "L3", "memory"),
@@ -305,12 +305,13 @@ def drawing(results: Sequence[tuple[Entry, ProfileResult]], rates: Mapping[str, 
         parts.append(dot(_WIDTH - _RIGHT + 14, y - 4, colour(operators, operator), operator))
         parts.append(f'<text x="{_WIDTH - _RIGHT + 24}" y="{y}">{escape(operator or "other")}</text>')
     parts.append(f'<text x="{_LEFT}" y="18">GFLOP/s over flop/byte, {threads} threads</text>')
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{_HEIGHT}" viewBox="0 0 {_WIDTH} {_HEIGHT}">\n'
-        '<style>text { font: 12px sans-serif; fill: #1b1f24; }</style>\n<rect width="100%" height="100%" fill="#fff"/>\n'
-        + "\n".join(parts)
-        + "\n</svg>\n"
-    )
+    size = f'width="{_WIDTH}" height="{_HEIGHT}"'
+    head = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} viewBox="0 0 {_WIDTH} {_HEIGHT}">',
+        "<style>text { font: 12px sans-serif; fill: #1b1f24; }</style>",
+        '<rect width="100%" height="100%" fill="#fff"/>',
+    ]
+    return "\n".join([*head, *parts, "</svg>\n"])
 
 
 def say(words: str) -> None:

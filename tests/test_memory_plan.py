@@ -72,7 +72,8 @@ def test_the_plan_of_kernels_with_two_results_is_no_larger_either(monkeypatch, f
 def plans(monkeypatch, family: str, config: object, precision: str) -> tuple[int, int, int]:
     """Bytes of activations: of our plan, of TVM's alone, and unshared."""
     model = FAMILIES[family].build(family, config, RandomWeights(0), {})
-    mod = with_bounds(lower(model, resolve("cpu"), CompileConfig("model", precision=precision))[0], model.ranges)
+    lowered, _ = lower(model, resolve("cpu", precision=precision), CompileConfig("model", precision=precision))
+    mod = with_bounds(lowered, model.ranges)
 
     def bytes_of(plan: bool) -> int:
         return planned_bytes(mod, plan, model.ranges, model.typical)

@@ -129,7 +129,7 @@ def test_layers_are_skipped_by_name(made, tmp_path: Path) -> None:
 def test_tuning_finds_the_functions_that_compiling_makes(made) -> None:
     source, _ = made["gpt2"]
     config = TuneConfig(model=(str(source),), precision="int8")
-    target = resolve("cpu")
+    target = resolve("cpu", precision="int8")
     keys = []
     for options in (config.compile_config(str(source)), CompileConfig(model=str(source), precision="int8")):
         model = import_model(str(source))

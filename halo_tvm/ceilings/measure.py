@@ -7,7 +7,6 @@ The numbers say how far a kernel is from the machine's limit; manifests do not c
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -15,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..errors import EnvironmentProblem
-from ..targets import Host, Target, read_host, resolve
+from ..targets import Host, Target, read_host, resolve, usable_cpus
 from .kernels import ACCUMULATORS, compiled, dot_kernel, fma_kernel, read_kernel
 from .profile import INT8, HostProfile
 
@@ -23,7 +22,6 @@ VNNI = "avx512_vnni"  # the flag of the 8-bit dot product that `dot_kernel` uses
 ROUNDS = 9
 SECONDS_PER_ROUND = 0.04
 MIN_DRAM_BYTES = 256 << 20
-_SHARE_LISTED_CORES = -3  # affinity mode of TVM's thread pool
 _LIMIT_S = 240.0
 _CHILD = "import sys; sys.path.insert(0, sys.argv[1]); from halo_tvm.ceilings import measure; measure.main()"
 
@@ -59,8 +57,12 @@ def measure(target: Target, host: Host) -> HostProfile:
 
     Sets the thread pool of this process: call it in a process that does nothing else.
     """
+    import tvm  # noqa: F401 - brings the pool of threads
+
+    from ..runtime.session import configure_threads
+
     threads = target.cores
-    use_threads(threads)
+    configure_threads(threads, usable_cpus())
     l2 = host.l2_bytes or target.spec.l2_bytes
     l3 = max(host.l3_bytes, 4 * l2)
     rates = {
@@ -80,18 +82,6 @@ def measure(target: Target, host: Host) -> HostProfile:
 def has_int8_dot(target: Target) -> bool:
     """Whether `int8_gops` can be measured with code for `target`."""
     return VNNI in target.isa.requires
-
-
-def use_threads(threads: int) -> None:
-    """Give TVM's pool `threads` threads; by default it takes half of the cores, and it never grows later."""
-    import tvm
-
-    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(threads))
-    tvm.get_global_func("runtime.config_threadpool")(
-        _SHARE_LISTED_CORES, threads, [str(core) for core in sorted(cores)][:threads]
-    )
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, cores)  # configuring the pool has narrowed this thread
 
 
 def fma_gflops(target: Target, threads: int) -> float:

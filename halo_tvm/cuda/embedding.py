@@ -64,6 +64,8 @@ def find_machine_code(library: Path) -> list[bytes]:
     """Every fatbin inside `library`, as cuobjdump reads them from a file of their own."""
     content, found, at = library.read_bytes(), [], 0
     while (at := content.find(_FATBIN_MAGIC, at)) >= 0:
+        if at + _FATBIN_HEADER.size > len(content):
+            break  # the magic by chance, too near the end for a header
         _, _, header, rest = _FATBIN_HEADER.unpack_from(content, at)
         if at + header + rest <= len(content):
             found.append(content[at : at + header + rest])

@@ -171,7 +171,10 @@ class Expressions:
     def _div(self, expr: tirx.Div) -> np.ndarray:
         a, b = self._aligned(expr.a, expr.b)
         dtype = self.dtype(expr)
-        return np.trunc(a / b).astype(dtype) if dtype.kind in "iu" else (a / b).astype(dtype, copy=False)
+        if dtype.kind in "iu":
+            # Towards zero as in C, and in integers: floats hold 53 bits.
+            return np.floor_divide(a - np.fmod(a, b), b).astype(dtype, copy=False)
+        return (a / b).astype(dtype, copy=False)
 
     def _not(self, expr: tirx.Not) -> np.ndarray:
         return np.logical_not(self.value(expr.a))

@@ -45,7 +45,7 @@ def benchmark(config: BenchConfig) -> BenchResult:
     Raises `PeerFailed` (exit code 5) when the artifact itself cannot run, or when every peer asked for is
     not installed; other failures of peers are part of the result.
     """
-    peers = tuple(dict.fromkeys(config.vs))
+    peers = _once(config.vs)
     for name in peers:
         if name not in PEERS and not _is_artifact(name):
             raise UnknownName("engine", name, PEERS, "(or give another artifact of the same inputs)")
@@ -111,6 +111,14 @@ def timed_inputs(
 def _is_artifact(name: str) -> bool:
     """Whether an entry of `--vs` is another artifact, for a comparison of before and after."""
     return (Path(name) / "manifest.json").is_file()
+
+
+def _once(names: Sequence[str]) -> tuple[str, ...]:
+    """Every engine and artifact once, an artifact as it was spelt first."""
+    found: dict[str | Path, str] = {}
+    for name in names:
+        found.setdefault(name if name in PEERS else Path(name).absolute(), name)
+    return tuple(found.values())
 
 
 def _labels(names: Sequence[str]) -> dict[str, str]:

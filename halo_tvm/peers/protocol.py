@@ -12,19 +12,17 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Protocol, TextIO
 
 import numpy as np
 
 from ..errors import HaloError, MissingPackage
+from ..peak_memory import peak_rss_mib
 
-_STATUS = Path("/proc/self/status")
 PAUSE_S = 0.05  # lets the spinning threads of the engine before fall asleep
 
 
@@ -109,7 +107,7 @@ class _Worker:
         if command == "outputs":
             return {"cases": self._outputs(str(message["cases"]), str(message["path"]))}
         if command == "memory":
-            return {"peak_rss_mib": _peak_rss_kib() / 1024}
+            return {"peak_rss_mib": peak_rss_mib()}
         raise AssertionError(f"unknown command {command!r}")
 
     def _load(self, request: LoadRequest) -> dict[str, object]:
@@ -144,15 +142,6 @@ class _Worker:
                     results[f"{case}.output.{name}"] = array
         np.savez(path, **results)
         return len(results)
-
-
-def _peak_rss_kib() -> int:
-    """This process's own high-water mark: getrusage also counts what the parent had when it started us."""
-    if _STATUS.exists():
-        for line in _STATUS.read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1])
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def split_cases(arrays: Mapping[str, np.ndarray], kind: str) -> dict[str, dict[str, np.ndarray]]:

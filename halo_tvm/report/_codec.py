@@ -15,14 +15,14 @@ LARGEST = 1 << 256  # of an integer: below it, all arithmetic with floats is saf
 DEEPEST = 16  # of a value whose form is not declared
 
 
-def plain(value: object) -> object:
+def as_plain(value: object) -> object:
     """Records and what is in them as plain JSON values."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {f.name: as_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): as_plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
+        return [as_plain(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)  # JSON has no infinity
     return value

@@ -35,5 +35,6 @@ def _section(section: Table) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text as text: no HTML, link or image, whatever a name holds."""
-    return text.replace("\\", "\\\\").replace("[", "\\[").replace("<", "&lt;")
+    """Text as text: no HTML, link or image, whatever a name holds; a bare address would become a link, too."""
+    text = text.replace("\\", "\\\\").replace("[", "\\[").replace("<", "&lt;")
+    return text.replace("://", ":&#47;&#47;").replace("www.", "www&#46;")

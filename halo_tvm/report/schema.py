@@ -12,7 +12,7 @@ from typing import Literal
 
 from ..ceilings import Peaks
 from ..errors import UsageError
-from ._codec import plain, record
+from ._codec import as_plain, record
 
 SCHEMA = 1
 
@@ -349,7 +349,7 @@ KINDS: dict[str, type] = {
 
 def to_json(result: Result) -> dict[str, object]:
     """The result as an object of plain JSON values."""
-    return {"schema": SCHEMA, **plain(result)}
+    return {"schema": SCHEMA, **as_plain(result)}
 
 
 def from_json(data: Mapping[str, object]) -> Result:

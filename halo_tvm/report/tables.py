@@ -93,15 +93,17 @@ def _bench(result: BenchResult) -> Table:
     losses = tuple(_loss(ours, c) for c in result.comparisons if c.verdict == "slower")
     ran = tuple(f"{e.engine}: {e.note}" for e in result.engines if e.note)
     title = f"{result.model}, {_shapes(result.inputs)}, {_threads(result.threads)}"
-    return Table(title, header, tuple(rows), (*failures, *losses, *disturbance(result), method, *ran, *result.notes))
+    disturbed = disturbance(result.other_cores)
+    warnings = (*failures, *losses, *([disturbed] if disturbed else []))
+    return Table(title, header, tuple(rows), (*warnings, method, *ran, *result.notes))
 
 
-def disturbance(result: BenchResult) -> tuple[str, ...]:
-    """A warning where other processes had a share in the numbers; engines suffer from that unequally."""
-    if result.other_cores is None or result.other_cores < DISTURBED_CORES:
-        return ()
-    busy = f"DISTURBED: other processes kept {result.other_cores:.1f} cores busy meanwhile"
-    return (f"{busy}; repeat on an idle machine before quoting",)
+def disturbance(other_cores: float | None) -> str:
+    """A warning where other processes had a share in the numbers (engines suffer from that unequally), else nothing."""
+    if other_cores is None or other_cores < DISTURBED_CORES:
+        return ""
+    busy = f"DISTURBED: other processes kept {other_cores:.1f} cores busy meanwhile"
+    return f"{busy}; repeat on an idle machine before quoting"
 
 
 def _percent(result: BenchResult) -> str:

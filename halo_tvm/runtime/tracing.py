@@ -11,15 +11,14 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import tvm_ffi
 
 from ..errors import EnvironmentProblem
+from ..peak_memory import peak_rss_mib
 from .session import Session, machine_of
 
 BUILTINS = ("vm.builtin.", "shape_func")  # the virtual machine's own: memory, shapes, views
-_STATUS = Path("/proc/self/status")
 
 Argument = tuple[int, ...] | int | None  # a tensor's shape, a number, anything else
 
@@ -47,7 +46,7 @@ class Trace:
     run_us: float  # the whole run without the instrument, median
     rounds: int
     instrument_us: float  # that was taken off every call
-    peak_rss_mib: float | None  # of this process after its first run; None where the system does not say
+    peak_rss_mib: float  # of this process after its first run
 
 
 def trace(session: Session, inputs: Sequence[tvm_ffi.Tensor], rounds: int) -> Trace:
@@ -79,7 +78,7 @@ def trace(session: Session, inputs: Sequence[tvm_ffi.Tensor], rounds: int) -> Tr
             durations[-1].append(now - started[0])
         return 0
 
-    def measure() -> tuple[list[float], float | None]:
+    def measure() -> tuple[list[float], float]:
         run = machine_of(session.library)[session.function]
         run(*arguments)
         memory = peak_rss_mib()  # before the second machine, which holds activations of its own
@@ -107,14 +106,6 @@ def trace(session: Session, inputs: Sequence[tvm_ffi.Tensor], rounds: int) -> Tr
     own = min(medians)
     calls = tuple(Call(*call, us=max(us - own, 0.0)) for call, us in zip(seen, medians, strict=True))
     return Trace(calls, statistics.median(whole), rounds, own, memory)
-
-
-def peak_rss_mib() -> float | None:
-    """The most memory this process ever held, in MiB."""
-    if not _STATUS.is_file():
-        return None
-    lines = [line for line in _STATUS.read_text(encoding="utf-8").splitlines() if line.startswith("VmHWM:")]
-    return int(lines[0].split()[1]) / 1024 if lines else None
 
 
 def _argument(value: object) -> Argument:

@@ -30,7 +30,7 @@ class Isa:
     precisions: tuple[str, ...] = ()  # besides fp32, those at least as fast as it
     half_arithmetic: bool = False  # multiply-adds on float16, of twice as many lanes as float32
     byte_dot: str = ""  # what multiplies bytes and adds up: "vpdpbusd", "vpmaddwd"; empty: plain arithmetic
-    bf16_dot: str = ""  # what multiplies pairs of bfloat16 and adds up in float32: "vdpbf16ps"; empty: float32's own
+    bf16_dot: bool = False  # multiplies pairs of bfloat16 and adds up in 16 lanes of float32: vdpbf16ps
     taken_for: tuple[str, ...] = ()  # precisions for which `cpu` takes it; empty: all. By name it is taken for any
     not_beside: frozenset[str] = frozenset()  # flags of hosts on which `cpu` does not take it
     keys: tuple[tuple[str, object], ...] = ()  # further keys of TVM's target at this level

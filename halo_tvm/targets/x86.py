@@ -52,7 +52,7 @@ X86 = TargetSpec(
             vector_registers=32,
             precisions=_NARROW,
             byte_dot="vpdpbusd",
-            bf16_dot="vdpbf16ps",
+            bf16_dot=True,
             # float32 has nothing of it: without it, its artifacts run on more hosts and its tuning records count.
             taken_for=_NARROW,
             # CPUs with half arithmetic were measured to run vdpbf16ps at half the rate of float32.

@@ -168,6 +168,12 @@ def guarded(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
 
 
 @T.prim_func(s_tir=True)
+def quotients(x: T.Buffer((4,), "int64"), d: T.Buffer((4,), "int64"), y: T.Buffer((4,), "int64")):
+    for t in T.thread_binding(4, thread="threadIdx.x"):
+        y[t] = T.truncdiv(x[t], d[t])
+
+
+@T.prim_func(s_tir=True)
 def two_writers(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
     for t in T.thread_binding(64, thread="threadIdx.x"):
         y[t // 2] = x[t]
@@ -191,6 +197,13 @@ def test_what_a_guard_keeps_out_is_no_fault() -> None:
     x, y = random(64), np.zeros(64, np.float32)
     emulate(guarded, TARGET, [x, y])
     np.testing.assert_array_equal(y, [*x[2:], 5, 5])
+
+
+def test_integers_are_divided_towards_zero_and_exactly() -> None:
+    x, d = np.array([[-7, 7, 2**62 + 1, -(2**63)], [2, -2, 1, 3]], np.int64)
+    y = np.zeros(4, np.int64)
+    emulate(quotients, TARGET, [x, d, y])
+    assert y.tolist() == [-3, -3, 2**62 + 1, -(2**63 // 3)]
 
 
 def test_arguments_are_checked() -> None:

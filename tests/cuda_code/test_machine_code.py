@@ -120,6 +120,12 @@ def test_source_is_replaced_in_its_place_only() -> None:
     assert replaced == sized(expected)
 
 
+@pytest.mark.parametrize("behind", [0, 9, 10, 30])
+def test_a_magic_number_by_chance_is_no_code(behind: int, tmp_path: Path) -> None:
+    (tmp_path / "model.so").write_bytes(bytes(5) + struct.pack("<IH", 0xBA55ED50, 1) + b"\xff" * behind)
+    assert find_machine_code(tmp_path / "model.so") == []
+
+
 def test_dynamic_shared_memory_is_seen() -> None:
     shared = DynamicShared()
     target = resolve("cuda:sm_80")

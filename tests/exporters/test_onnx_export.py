@@ -78,9 +78,7 @@ def test_operators_without_a_spelling_are_named(name, tmp_path):
     case = OPERATORS[name].cases()[0]
     kinds = [(a.shape, str(a.dtype)) if isinstance(a, np.ndarray) else (a, "float32") for a in case["args"]]
     inputs = {f"i{i}": kind for i, kind in enumerate(kinds)}
-    imported = imported_model(
-        lambda bb, *args: bb.emit(OPERATORS[name].call(*args, **case["attrs"])), inputs, {}
-    )
+    imported = imported_model(lambda bb, *args: bb.emit(OPERATORS[name].call(*args, **case["attrs"])), inputs, {})
     with pytest.raises(UnsupportedModel, match=f"expected operators with an ONNX spelling, found\n.*halo.{name}"):
         write_onnx(imported, tmp_path / "m.onnx", PLAIN)
 
@@ -93,6 +91,16 @@ def test_attention_over_a_cache_is_named(tmp_path):
     )
     with pytest.raises(UnsupportedModel, match="attributes without an ONNX spelling: has_lengths=True"):
         write_onnx(imported, tmp_path / "m.onnx", PLAIN)
+
+
+def test_a_permission_changes_nothing(tmp_path):
+    attrs = {"num_heads": 2, "num_kv_heads": 2, "head_dim": 4, "scale": 0.5, "packed": True, "products": "bfloat16"}
+    imported = imported_model(
+        lambda bb, qkv: bb.emit(OPERATORS["attention"].call(qkv, **attrs)), {"qkv": ((1, "s", 24), "float32")}
+    )
+    qkv = np.random.default_rng(0).standard_normal((1, 5, 24), dtype=np.float32)
+    (out,) = run(imported, tmp_path, {"qkv": qkv})
+    np.testing.assert_allclose(out, OPERATORS["attention"].reference(qkv, **attrs), rtol=1e-5, atol=1e-6)
 
 
 def operator_cases() -> list:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+
+import numpy as np
 import pytest
 import tvm
 from tvm import relax
@@ -18,21 +21,23 @@ from halo_tvm.targets import resolve
 ATTRIBUTES = {"num_heads": 2, "num_kv_heads": 2, "head_dim": 32, "scale": 0.1, "packed": True}
 
 
-def module() -> tvm.IRModule:
+def module(*calls: dict[str, object]) -> tvm.IRModule:
+    """One call with `ATTRIBUTES`, or several in a row of one input, with others beside them."""
     x = relax.Var("x", relax.TensorType([1, 4, 192], "float32"))
     builder = relax.BlockBuilder()
     with builder.function("main", [x], attrs={"num_input": 1}):
         with builder.dataflow():
-            attended = builder.emit(OPERATORS["attention"].call(x, **ATTRIBUTES))
-            out = builder.emit_output(relax.op.exp(attended))
+            attended = [
+                builder.emit(OPERATORS["attention"].call(x, **ATTRIBUTES, **others)) for others in calls or ({},)
+            ]
+            out = builder.emit_output(relax.op.exp(functools.reduce(relax.op.add, attended)))
         builder.emit_func_output(out)
     return builder.get()
 
 
-def attention_of(mod: tvm.IRModule) -> dict[str, object]:
+def attentions_of(mod: tvm.IRModule) -> list[dict[str, object]]:
     values = [b.value for block in mod["main"].body.blocks for b in block.bindings if isinstance(b.value, relax.Call)]
-    (found,) = [v for v in values if (op := operator_of(v)) is not None and op.name == "attention"]
-    return attrs_of(found)
+    return [attrs_of(v) for v in values if (op := operator_of(v)) is not None and op.name == "attention"]
 
 
 def context(target: str, precision: str = "int8") -> Context:
@@ -41,8 +46,33 @@ def context(target: str, precision: str = "int8") -> Context:
 
 def test_calls_permit_it_where_the_target_is_faster_at_it() -> None:
     mod, report = PASSES["narrow_attention"]()(module(), context("x86:avx512-bf16"))
-    assert attention_of(mod) == {**ATTRIBUTES, "products": "bfloat16"}
+    assert attentions_of(mod) == [{**ATTRIBUTES, "products": "bfloat16"}]
     assert report == {"permitted": 1}
+
+
+def test_every_call_by_itself_and_with_its_other_attributes() -> None:
+    calls = {"layer": "h.0.attn"}, {"layer": "h.1.attn", "causal": True}, {"layer": "h.2.attn", "products": "float32"}
+    mod, report = PASSES["narrow_attention"]()(module(*calls), context("x86:avx512-bf16"))
+    assert attentions_of(mod) == [{**ATTRIBUTES, "products": "bfloat16", **others} for others in calls]
+    assert report == {"permitted": 2}
+
+
+def test_calls_in_a_branch_stay() -> None:
+    x, flag = relax.Var("x", relax.TensorType([1, 4, 192], "float32")), relax.Var("flag", relax.TensorType([], "bool"))
+    other = relax.const(np.zeros((1, 4, 2, 32), "float32"))
+
+    def branch(value: relax.Expr) -> relax.SeqExpr:
+        out = relax.Var("out", relax.TensorType([1, 4, 2, 32], "float32"))
+        return relax.SeqExpr([relax.BindingBlock([relax.VarBinding(out, value)])], out)
+
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, flag], attrs={"num_input": 2}):
+        attended = builder.normalize(OPERATORS["attention"].call(x, **ATTRIBUTES))
+        builder.emit_func_output(builder.emit(relax.If(flag, branch(attended), branch(other))))
+    before = builder.get()
+    mod, report = PASSES["narrow_attention"]()(before, context("x86:avx512-bf16"))
+    tvm.ir.assert_structural_equal(mod, before)
+    assert report == {"permitted": 0}
 
 
 def test_what_a_call_says_stays() -> None:
@@ -57,7 +87,7 @@ def test_nothing_changes_elsewhere() -> None:
     before = module()
     mod, report = PASSES["narrow_attention"]()(before, context("x86:avx512-vnni"))
     tvm.ir.assert_structural_equal(mod, before)
-    assert report["kept"] == "x86:avx512-vnni has no faster products of bfloat16"
+    assert report == {"permitted": 0, "kept": "x86:avx512-vnni has no faster products of bfloat16"}
 
 
 @pytest.mark.parametrize(("precision", "runs"), [("fp32", False), ("bf16", True), ("int8", True)])

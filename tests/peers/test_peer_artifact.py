@@ -50,7 +50,8 @@ def test_artifacts_of_the_same_name_keep_their_folders(artifact, tmp_path):
     paths = [str(tmp_path / folder / "mlp.halo") for folder in ("x", "y")]
     for path in paths:
         shutil.copytree(artifact, path)
-    config = BenchConfig(artifact=artifact, vs=(*paths, paths[0]), shape="batch=1", rounds=1, threads=1)
+    again = f"{tmp_path}/./x/mlp.halo"
+    config = BenchConfig(artifact=artifact, vs=(*paths, paths[0], again), shape="batch=1", rounds=1, threads=1)
     result = benchmark(dataclasses.replace(config, cache=str(tmp_path / "cache")))
     assert [e.engine for e in result.engines] == ["halo_tvm", "x/mlp.halo", "y/mlp.halo"], "and each runs once"
     assert [c.peer for c in result.comparisons] == ["x/mlp.halo", "y/mlp.halo"]

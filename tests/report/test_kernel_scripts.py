@@ -106,7 +106,6 @@ def test_attention_against_torch(capsys):
 )  # fmt: skip
 def test_a_share_of_another_arithmetics_peak_says_so(kind, half, requires, words):
     host = script("gemm_peaks").Host.__new__(script("gemm_peaks").Host)
-    bf16_dot = "vdpbf16ps" if "avx512_bf16" in requires else ""
-    isa = SimpleNamespace(half_arithmetic=half, requires=frozenset(requires), bf16_dot=bf16_dot)
+    isa = SimpleNamespace(half_arithmetic=half, requires=frozenset(requires), bf16_dot="avx512_bf16" in requires)
     host.targets = {kind: SimpleNamespace(isa=isa)}
     assert host.other_arithmetic(kind) == words

@@ -74,9 +74,11 @@ def test_separate_symbolic_lengths(name):
 
 
 @runs
-@pytest.mark.parametrize("d", [64, 128])
-@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("d", "causal"), [(64, False), (64, True), (96, True), (128, False), (128, True), (256, False)]
+)
 def test_packed(d, causal):
+    """Heads of 96 leave a narrower tile of values behind the whole ones."""
     attrs = narrow(4, 2, d, packed=True, causal=causal)
     run = compiled(function([("b", "s", 8 * d)], attrs), TARGET)
     for s in (1, 31, 33, 128, 300):
@@ -97,9 +99,16 @@ def test_masks_biases_and_caches():
 
 
 @runs
-@pytest.mark.parametrize("causal", [False, True])
-def test_what_lies_behind_the_lengths_is_not_read(causal):
-    attrs = narrow(2, 1, 32, causal=causal, has_lengths=True)
+def test_many_static_keys():
+    attrs = narrow(2, 1, 32)
+    run = compiled(function([(1, 33, 2, 32), *[(1, 1100, 1, 32)] * 2], attrs), TARGET)
+    check(run, normal((1, 33, 2, 32), *[(1, 1100, 1, 32)] * 2), attrs)
+
+
+@runs
+@pytest.mark.parametrize("seen", ["plain", "causal", "window"])
+def test_what_lies_behind_the_lengths_is_not_read(seen):
+    attrs = narrow(2, 1, 32, **SEEN[seen], has_lengths=True)
     shapes = [("b", "s", 2, 32), *[("b", "t", 1, 32)] * 2, ("b",)]
     run = compiled(function(shapes, attrs, [*["float32"] * 3, "int32"]), TARGET)
     for s, t, lengths in ((33, 200, (200, 33, 150)), (17, 130, (0, 5, 999)), (1, 64, (-3, 1, 64))):
@@ -111,12 +120,12 @@ def test_values_that_are_no_numbers_stay_none():
     """Also a NaN that would round to zero as an integer."""
     attrs = narrow(1, 1, 32, packed=True)
     run = compiled(function([("b", "s", 96)], attrs), TARGET)
-    for bits in (0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001, 0x7FC00000):
+    for bits in (0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001, 0x7FC00000, 0x7F800000, 0xFF800000):
         (qkv,) = normal((1, 5, 96))
-        qkv[0, 2, 70] = np.uint32(bits).view("float32")
+        qkv[0, 2, 70] = value = np.uint32(bits).view("float32")
         out = tvm.runtime.tensor(np.zeros((1, 5, 1, 32), "float32"))
         run["main"](tvm.runtime.tensor(qkv), out)
-        assert np.isnan(out.numpy()[0, :, 0, 70 - 64]).all(), hex(bits)
+        np.testing.assert_array_equal(out.numpy()[0, :, 0, 70 - 64], np.full(5, value), hex(bits))
 
 
 @runs
@@ -127,6 +136,15 @@ def test_every_decision_on_an_odd_shape():
     assert space[0] == RULE.default(func, TARGET) and len(set(space)) == len(space) >= 6
     for decision in covering(space):
         check(compiled(func, TARGET, decision), normal((2, 101, 4 * 64)), attrs)
+
+
+@runs
+def test_a_block_of_keys_that_is_no_power_of_two():
+    attrs = narrow(2, 1, 64, packed=True, causal=True)
+    func = function([("b", "s", 4 * 64)], attrs)
+    run = compiled(func, TARGET, replace(RULE.default(func, TARGET), block_k=96))
+    for s in (95, 97, 200):
+        check(run, normal((2, s, 4 * 64)), attrs)
 
 
 @runs

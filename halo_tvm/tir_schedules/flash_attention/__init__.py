@@ -108,11 +108,12 @@ def target_lanes(target: Target) -> int:
 
 def _pairs(problem: Problem, target: Target) -> bool:
     """Whether both products take pairs of bfloat16; heads that are no whole number of them stay in float32."""
-    return problem.narrow and bool(target.isa.bf16_dot) and problem.d % (2 * _pair_dot.LANES) == 0
+    return problem.narrow and target.isa.bf16_dot and problem.d % (2 * _pair_dot.LANES) == 0
 
 
 def _plan(problem: Problem, decision: Decision, target: Target) -> Plan:
     plan = Plan(problem, decision, target_lanes(target), _pairs(problem, target))
+    assert not plan.pairs or plan.lanes == _pair_dot.LANES, f"{target.key} pairs in other vectors than its floats"
     if plan.pairs and decision.block_k % (2 * plan.lanes):
         raise Declined(f"block_k must be a multiple of {2 * plan.lanes} keys in pairs, got {decision.block_k}")
     if plan.decision.block_k % plan.panel:

@@ -80,6 +80,7 @@ class BFloat16Pairs(Arithmetic):
 
     def prepare(self, x: ir.Var, rows: ir.Expr, k: int, lanes: int) -> tuple[ir.Var, None]:
         """Emit what makes x in bfloat16: int32 [rows, k / 2], the even k in the low half."""
+        assert lanes == _pair_dot.LANES, f"pairs are written for {_pair_dot.LANES} lanes, found {lanes}"
         pairs = T.alloc_buffer((rows, k // GROUP), "int32", align=64)
 
         def round_row(row: ir.Expr) -> None:
