@@ -172,7 +172,7 @@ def page(results: Sequence[tuple[Entry, ProfileResult]], peaks: Mapping[int, Map
         "are counted; peaks were measured in the same run, before and after the kernels.\n",
         f"{host.cpu}; {host.cores} cores; {', '.join(host.isa)}.\n",
         markdown.table(
-            ("threads", "fp32 GFLOP/s", "int8 GOP/s", "read L2 GB/s", "L3", "memory"),
+            ("threads", "fp32 GFLOP/s", "bf16 GFLOP/s", "int8 GOP/s", "read L2 GB/s", "L3", "memory"),
             [
                 (str(n), *(f"{rates[name]:.0f}" if name in rates else "-" for name in RATES))
                 for n, rates in peaks.items()
@@ -259,7 +259,7 @@ def roofs(axes: Axes, rates: Mapping[str, float]) -> list[str]:
             line(x1, y1, x2, y2),
             text((x1 + x2) / 2, (y1 + y2) / 2 - 6, f"{level} {rates[name]:.0f} GB/s", "end"),
         ]
-    for name, words in (("fma_gflops", "fp32"), ("int8_gops", "int8")):
+    for name, words in (("fma_gflops", "fp32"), ("bf16_gflops", "bf16"), ("int8_gops", "int8")):
         if name in rates:
             x1, y = axes.at(rates["fma_gflops"] / rates["l2_gbps"], rates[name])
             x2, _ = axes.at(10.0**axes.high_x, rates[name])
@@ -292,7 +292,11 @@ def drawing(results: Sequence[tuple[Entry, ProfileResult]], rates: Mapping[str, 
         for kernel in result.kernels
         if (x := intensity(kernel)) and kernel.total_us > _SMALLEST_SHARE * result.total_us
     ]
-    axes = Axes(-2.0, 3.5, math.log10(max(rates.get("int8_gops", 0.0), rates["fma_gflops"])) + 0.2)
+    axes = Axes(
+        -2.0,
+        3.5,
+        math.log10(max(rates.get("int8_gops", 0.0), rates.get("bf16_gflops", 0.0), rates["fma_gflops"])) + 0.2,
+    )
     parts = [*axes.grid(), *roofs(axes, rates)]
     operators = list(dict.fromkeys(kernel.operator for _, kernel, _, _ in points))
     for words, kernel, x, work in points:

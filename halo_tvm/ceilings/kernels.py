@@ -1,4 +1,4 @@
-"""Kernels that do one thing as fast as the machine can: multiply-adds, 8-bit dot products, reads."""
+"""Kernels that do one thing as fast as the machine can: multiply-adds, products of bfloat16 and of bytes, reads."""
 
 from __future__ import annotations
 
@@ -60,6 +60,38 @@ def dot_kernel(threads: int) -> tirx.PrimFunc:
                     )
             for a in T.unroll(count):
                 out[t, a, T.ramp(0, 1, 16)] = acc[a, T.ramp(0, 1, 16)]
+
+    return main
+
+
+def pair_kernel(threads: int) -> tirx.PrimFunc:
+    """(out [threads, ACCUMULATORS, 16], n): n products of two pairs of bfloat16 (1 * 3 + 2 * 0.5) added to each
+    element; for a target with `Isa.bf16_dot`."""
+    from tvm.script import tirx as T
+
+    from ..tir_schedules import _pair_dot
+
+    count, lanes = ACCUMULATORS, _pair_dot.LANES
+    pragma, text, dot = _pair_dot.PRAGMA, _pair_dot.TEXT, _pair_dot.NAME
+
+    @T.prim_func
+    def main(out: T.Buffer((threads, count, lanes), "float32"), n: T.int64) -> None:
+        with T.attr(T.int32(0), pragma, text):
+            for t in T.parallel(threads):
+                acc = T.alloc_buffer((count, lanes), "float32", scope="local")
+                for a in T.unroll(count):
+                    acc[a, T.ramp(0, 1, lanes)] = out[t, a, T.ramp(0, 1, lanes)]
+                for _ in T.serial(n):
+                    for a in T.unroll(count):
+                        acc[a, T.ramp(0, 1, lanes)] = T.call_pure_extern(
+                            "float32x16",
+                            dot,
+                            acc[a, T.ramp(0, 1, lanes)],
+                            T.broadcast(T.int32(0x40003F80), lanes),
+                            T.broadcast(T.int32(0x3F004040), lanes),
+                        )
+                for a in T.unroll(count):
+                    out[t, a, T.ramp(0, 1, lanes)] = acc[a, T.ramp(0, 1, lanes)]
 
     return main
 

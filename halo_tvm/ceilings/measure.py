@@ -1,5 +1,5 @@
-"""The host's ceilings, measured: fused multiply-adds and 8-bit dot products per second, and read bandwidth at each
-memory level, with one thread and with all.
+"""The host's ceilings, measured: fused multiply-adds, products of bfloat16 pairs and of bytes per second, and read
+bandwidth at each memory level, with one thread and with all.
 
 The numbers say how far a kernel is from the machine's limit; manifests do not change by them.
 """
@@ -15,8 +15,8 @@ from pathlib import Path
 
 from ..errors import EnvironmentProblem
 from ..targets import Host, Target, read_host, resolve, usable_cpus
-from .kernels import ACCUMULATORS, compiled, dot_kernel, fma_kernel, read_kernel
-from .profile import INT8, HostProfile
+from .kernels import ACCUMULATORS, compiled, dot_kernel, fma_kernel, pair_kernel, read_kernel
+from .profile import BF16, INT8, HostProfile
 
 VNNI = "avx512_vnni"  # the flag of the 8-bit dot product that `dot_kernel` uses
 ROUNDS = 9
@@ -55,7 +55,8 @@ def main() -> None:
 def measure(target: Target, host: Host) -> HostProfile:
     """Measure this host with code built for `target`, using one thread and `target.cores` threads.
 
-    Sets the thread pool of this process: call it in a process that does nothing else.
+    Products of bfloat16 are measured where `cpu` stands for a level that has some, with code for that one. Sets
+    the thread pool of this process: call it in a process that does nothing else.
     """
     import tvm  # noqa: F401 - brings the pool of threads
 
@@ -65,9 +66,11 @@ def measure(target: Target, host: Host) -> HostProfile:
     configure_threads(threads, usable_cpus())
     l2 = host.l2_bytes or target.spec.l2_bytes
     l3 = max(host.l3_bytes, 4 * l2)
+    narrow = resolve("cpu", host=host, cores=threads, precision="bf16")
     rates = {
         count: {
             "fma_gflops": fma_gflops(target, count),
+            **({BF16: bf16_gflops(narrow, count)} if narrow.isa.bf16_dot else {}),
             **({INT8: int8_gops(target, count)} if has_int8_dot(target) else {}),
             "l2_gbps": read_gbps(target, count, l2 * count // 2),
             "l3_gbps": read_gbps(target, count, max(l3 // 2, 2 * l2 * count)),
@@ -94,6 +97,17 @@ def fma_gflops(target: Target, threads: int) -> float:
     out = tvm.runtime.tensor(np.ones((threads, ACCUMULATORS, lanes), "float32"))
     per_second = _per_second(lambda n: kernel(out, n), start=100_000)
     return round(2 * threads * ACCUMULATORS * lanes * per_second / 1e9, 1)
+
+
+def bf16_gflops(target: Target, threads: int) -> float:
+    """Billions of multiplications and additions per second of pairs of bfloat16; for a target with `Isa.bf16_dot`."""
+    import numpy as np
+    import tvm
+
+    kernel = compiled(pair_kernel(threads), target)
+    out = tvm.runtime.tensor(np.zeros((threads, ACCUMULATORS, 16), "float32"))
+    per_second = _per_second(lambda n: kernel(out, n), start=100_000)
+    return round(2 * 2 * threads * ACCUMULATORS * 16 * per_second / 1e9, 1)
 
 
 def int8_gops(target: Target, threads: int) -> float:

@@ -18,6 +18,7 @@ class Peaks:
     l2_bytes: int  # of all these threads' cores together
     l3_bytes: int
     measured_at: str
+    bf16_gflops: float | None = None  # of pairs of bfloat16; None where they are no faster, or were not measured
 
     def near_gbps(self, size_bytes: float) -> float:
         """The bandwidth of the smallest level that holds so many bytes; no level is slower than those behind it."""
@@ -27,13 +28,17 @@ class Peaks:
 
 
 def least_us(
-    peaks: Peaks, *, flops: float, integer_ops: float, weight_bytes: float, other_bytes: float, weights_far: bool
-) -> tuple[float, str]:
+    peaks: Peaks, *, flops: float, narrow_flops: float, integer_ops: float, weight_bytes: float, other_bytes: float,
+    weights_far: bool,
+) -> tuple[float, str]:  # fmt: skip
     """(the least microseconds of some work; what sets them: "memory" or "compute").
 
-    `weights_far`: weights come from memory. All else comes from the smallest level that holds what is touched of it.
+    `narrow_flops` of `flops` may be done on operands of 16 bits, faster than others: by the peak of bfloat16, and where
+    that is unknown arithmetic is no bound of theirs. `weights_far`: weights come from memory. All
+    else comes from the smallest level that holds what is touched of it.
     """
     moving = weight_bytes / (peaks.dram_gbps if weights_far else peaks.near_gbps(weight_bytes))
     moving += other_bytes / peaks.near_gbps(other_bytes)
-    computing = flops / peaks.fma_gflops + integer_ops / (peaks.int8_gops or peaks.fma_gflops)
+    computing = (flops - narrow_flops) / peaks.fma_gflops + integer_ops / (peaks.int8_gops or peaks.fma_gflops)
+    computing += narrow_flops / peaks.bf16_gflops if peaks.bf16_gflops else 0.0
     return max(moving, computing) / 1e3, "memory" if moving >= computing else "compute"

@@ -13,8 +13,10 @@ from ..targets import Host
 from ..whole_file import write_whole
 from .peaks import Peaks
 
+BF16 = "bf16_gflops"  # only where the CPU multiplies pairs of bfloat16 faster than float32
 INT8 = "int8_gops"  # only where the CPU has 8-bit dot products
-RATES = ("fma_gflops", INT8, "l2_gbps", "l3_gbps", "dram_gbps")  # billions per second
+RATES = ("fma_gflops", BF16, INT8, "l2_gbps", "l3_gbps", "dram_gbps")  # billions per second
+_NOT_EVERYWHERE = (BF16, INT8)
 _AGAIN = "run `halo-tvm doctor --measure` on an idle machine"
 
 
@@ -86,7 +88,8 @@ def kept_peaks(path: Path, host: Host, threads: int) -> tuple[Peaks | None, str]
 
 def _rates(found: Mapping[str, object]) -> dict[str, float]:
     """The rates of one measurement, checked."""
-    rates = {name: float(found[name]) for name in RATES if name != INT8 or INT8 in found}  # type: ignore[arg-type]
+    names = [name for name in RATES if name not in _NOT_EVERYWHERE or name in found]
+    rates = {name: float(found[name]) for name in names}  # type: ignore[arg-type]
     if not all(0.0 < rate < math.inf for rate in rates.values()):
         raise ValueError(f"rates must be positive numbers, but found {rates}")
     return rates

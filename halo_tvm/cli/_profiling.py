@@ -93,12 +93,13 @@ def _work_of(call: Call, work: object, peaks: Peaks | None, weights_far: bool) -
         return Work()
     try:
         flops, integers = (max(0, evaluate(work.get(name), sizes)) for name in ("flops", "integer_ops"))
+        narrow = min(flops, max(0, evaluate(work.get("narrow_flops", 0), sizes)))
         parts = [max(0, evaluate(formula, sizes)) for formula in moved]
     except ArtifactCorrupt:
         return Work()  # of another release, or damaged: the times stand all the same
     weights = sum(size for size, at in zip(parts, call.weights, strict=False) if at is not None)
-    counts = {"flops": flops, "integer_ops": integers, "bytes": sum(parts), "weight_bytes": weights}
-    return limited(Work(**counts), peaks, weights_far)
+    counts = {"flops": flops, "narrow_flops": narrow, "integer_ops": integers}
+    return limited(Work(**counts, bytes=sum(parts), weight_bytes=weights), peaks, weights_far)
 
 
 def _operator_of(entry: Mapping[str, object]) -> str:

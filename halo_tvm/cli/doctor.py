@@ -50,6 +50,7 @@ CUDA_TOOLS = ("nvcc", "cuobjdump")
 # A rate of a host's profile -> its column.
 CEILINGS = {
     "fma_gflops": "fp32 GFLOP/s",
+    "bf16_gflops": "bf16 GFLOP/s",
     "int8_gops": "int8 GOP/s",
     "l2_gbps": "read L2 GB/s",
     "l3_gbps": "L3 GB/s",

@@ -5,7 +5,8 @@ formulas; the operations are + - * // % min max. `artifact.formula` evaluates th
 
 Counted
     operations     additions, multiplications, comparisons and calls (exp is one) on floating-point values; those on
-                   integers where a block accumulates 8-bit products
+                   integers where a block accumulates 8-bit products; how many of the first may be done on operands of
+                   16 bits, where the target is faster at that
     bytes          of every parameter each element once, of a table of which rows are gathered those rows only
 An operator that stands alone and `counts_symbols` counts by its own `flops`: a causal attention does half of what
 its unscheduled body spells out. How many keys of a cache are valid is data: a call over one counts the whole cache.
@@ -13,7 +14,7 @@ its unscheduled body spells out. How many keys of a cache are valid is data: a c
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import tvm
 import tvm_ffi
@@ -37,25 +38,31 @@ class Unknown(ValueError):
     """An expression that no formula has, for instance a loop whose length is data."""
 
 
-def work_of(func: tirx.PrimFunc) -> Report:
+def work_of(func: tirx.PrimFunc, narrow: Collection[str] = ()) -> Report:
     """Operator, symbolic parameter shapes, operations and bytes of an unscheduled function.
 
     `shapes` has one list per parameter (a plain number parameter is its own name), `bytes` one formula per
-    parameter; `flops`, `integer_ops` and `bytes` are None where they cannot be said.
+    parameter; `flops`, `integer_ops` and `bytes` are None where they cannot be said. `narrow` are the types that the
+    target multiplies faster than float32 (`Isa.narrow_dtypes`); `narrow_flops`, of `flops`, is there where it is not 0.
     """
     names = _Names()
     shapes = [names.shape(param) for param in func.params]
     report: Report = {"operator": operator_name(func), "shapes": shapes}
-    counts = _Counts(names)
+    counts = _Counts(names, narrow)
     try:
         counts.visit(func.body, 1)
         moved = [counts.bytes_of(param) for param in func.params]
         report |= {"flops": counts.flops, "integer_ops": counts.integer_ops, "bytes": moved}
+        narrow_flops = counts.narrow_flops
     except Unknown:
         report |= {"flops": None, "integer_ops": None, "bytes": None}
+        narrow_flops = 0
     own = _operator_flops(func, names)
     if own is not None:
         report["flops"] = own
+        narrow_flops = own if _attributes(func).get("products") in narrow else 0
+    if narrow_flops != 0:
+        report["narrow_flops"] = narrow_flops
     if len(str(report)) > _LONGEST:
         report |= {"flops": None, "integer_ops": None, "bytes": None}
     return report
@@ -63,10 +70,16 @@ def work_of(func: tirx.PrimFunc) -> Report:
 
 def operator_name(func: tirx.PrimFunc) -> str:
     """The operators a function holds, joined by "+"; "" for one that holds none."""
-    call = func.attrs.get("halo.call") if func.attrs else None
-    if call is not None:
-        return str(plain(call)["op"])  # type: ignore[index]
+    attrs = _attributes(func)
+    if attrs:
+        return str(attrs["op"])
     return "+".join(dict.fromkeys(block.op for block in blocks(func) if block.op))
+
+
+def _attributes(func: tirx.PrimFunc) -> Mapping[str, object]:
+    """The operator ("op") and attributes of the call that a function is; empty for any other function."""
+    call = func.attrs.get("halo.call") if func.attrs else None
+    return {} if call is None else plain(call)  # type: ignore[return-value]
 
 
 class _Names:
@@ -130,9 +143,11 @@ def combined(operation: str, a: Formula, b: Formula) -> Formula:
 class _Counts:
     """Operations and element accesses of the statements visited."""
 
-    def __init__(self, names: _Names) -> None:
+    def __init__(self, names: _Names, narrow: Collection[str]) -> None:
         self._names = names
+        self._narrow = narrow
         self.flops: Formula = 0
+        self.narrow_flops: Formula = 0
         self.integer_ops: Formula = 0
         self._touched: dict[ir.Var, Formula] = {}
         self._bounds: dict[ir.Var, ir.Expr] = {}
@@ -166,14 +181,16 @@ class _Counts:
         return combined("*", elements, itemsize_of(str(param.ty.dtype)))
 
     def _store(self, store: tirx.BufferStore, times: Formula) -> None:
-        narrow = str(store.buffer.ty.dtype) == "int32" and _multiplies_bytes(store.value)
+        of_bytes = str(store.buffer.ty.dtype) == "int32" and _multiplies_bytes(store.value)
         flops = integers = 0
         for node in _values(store.value):
             kind = str(node.ty.dtype)
             if _is_arithmetic(node):
                 flops += "float" in kind
-                integers += narrow and kind == "int32"
+                integers += of_bytes and kind == "int32"
         self.flops = combined("+", self.flops, combined("*", times, flops))
+        if _multiplies(store.value, self._narrow):
+            self.narrow_flops = combined("+", self.narrow_flops, combined("*", times, flops))
         self.integer_ops = combined("+", self.integer_ops, combined("*", times, integers))
         found: list[ir.TensorLoad] = []
         tvm_ffi.structural_walk(store, (ir.TensorLoad, lambda load: found.append(load)), order="post")
@@ -204,6 +221,20 @@ def _is_arithmetic(node: object) -> bool:
     return False
 
 
+def _multiplies(value: ir.Expr, dtypes: Collection[str]) -> bool:
+    """Whether products are formed with an operand of one of these types."""
+    return any(
+        type(node).__name__ == "Mul"
+        and any(str(part.ty.dtype) in dtypes for side in (node.a, node.b) for part in _widened(side))
+        for node in _values(value)
+    )
+
+
+def _widened(value: ir.Expr) -> tuple[ir.Expr, ...]:
+    """A factor, and what it was cast of."""
+    return (value, value.value) if isinstance(value, tirx.Cast) else (value,)
+
+
 def _multiplies_bytes(value: ir.Expr) -> bool:
     """Whether products of 8-bit operands are formed."""
     return any(
@@ -215,10 +246,9 @@ def _multiplies_bytes(value: ir.Expr) -> bool:
 
 def _operator_flops(func: tirx.PrimFunc, names: _Names) -> Formula | None:
     """The operator's own count, where the function is one operator that counts symbolic sizes."""
-    call = func.attrs.get("halo.call") if func.attrs else None
-    if call is None:
+    attrs = _attributes(func)
+    if not attrs:
         return None
-    attrs: Mapping[str, object] = plain(call)  # type: ignore[assignment]
     operator = OPERATORS[str(attrs["op"])]
     if not operator.counts_symbols:
         return None

@@ -79,7 +79,7 @@ def schedule_functions(
             "origin": choice.origin,
             "decision": str(choice.decision),
             "declined": list(choice.declined),
-            "work": work_of(func),
+            "work": work_of(func, target.isa.narrow_dtypes),
         })  # fmt: skip
     return out, {
         "functions": entries,

@@ -126,10 +126,11 @@ def _legend(rows: list[Row]) -> tuple[str, ...]:
 
 
 def _peaks(peaks: Peaks) -> str:
+    bf16 = "" if peaks.bf16_gflops is None else f", bf16 {peaks.bf16_gflops:.0f} GFLOP/s"
     int8 = "" if peaks.int8_gops is None else f", int8 {peaks.int8_gops:.0f} GOP/s"
     return (
         f"ceilings with {peaks.threads} thread{'s' if peaks.threads > 1 else ''}: {peaks.fma_gflops:.0f} GFLOP/s "
-        f"fp32{int8}, read L2 {peaks.l2_gbps:.0f}, L3 {peaks.l3_gbps:.0f}, memory {peaks.dram_gbps:.0f} GB/s"
+        f"fp32{bf16}{int8}, read L2 {peaks.l2_gbps:.0f}, L3 {peaks.l3_gbps:.0f}, memory {peaks.dram_gbps:.0f} GB/s"
     )
 
 

@@ -33,7 +33,7 @@ def total_work(works: Iterable[Work]) -> Work:
         values = [getattr(work, name) for work in works]
         return None if any(v is None for v in values) else sum(values)
 
-    names = ("flops", "integer_ops", "bytes", "weight_bytes", "limit_us")
+    names = ("flops", "narrow_flops", "integer_ops", "bytes", "weight_bytes", "limit_us")
     bounds = sorted({work.bound for work in works if work.bound})
     return Work(**{name: total(name) for name in names}, bound=" and ".join(bounds))  # type: ignore[arg-type]
 
@@ -44,8 +44,8 @@ def limited(work: Work, peaks: Peaks | None, weights_far: bool) -> Work:
     if peaks is None or None in counts:
         return work
     limit, bound = least_us(
-        peaks, flops=work.flops, integer_ops=work.integer_ops, weight_bytes=work.weight_bytes,
-        other_bytes=work.bytes - work.weight_bytes, weights_far=weights_far,
+        peaks, flops=work.flops, narrow_flops=work.narrow_flops, integer_ops=work.integer_ops,
+        weight_bytes=work.weight_bytes, other_bytes=work.bytes - work.weight_bytes, weights_far=weights_far,
     )  # fmt: skip
     return dataclasses.replace(work, limit_us=limit, bound=bound)
 

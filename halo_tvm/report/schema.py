@@ -242,6 +242,7 @@ class Work:
     weight_bytes: int | None = None  # of `bytes`
     limit_us: float | None = None  # the least time under the host's ceilings
     bound: str = ""  # what sets the limit: "compute", "memory" or, in a sum, both
+    narrow_flops: int = 0  # of `flops`, that may be done on operands of 16 bits, where that is faster
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 from pathlib import Path
@@ -34,8 +35,10 @@ def test_a_profile_is_read_as_it_was_kept(tmp_path: Path) -> None:
     assert read_profile(path) == (PROFILE, "")
     assert kept_peaks(path, HOST, 1) == (PEAKS, "")
     assert kept_peaks(path, HOST, 2)[0] == Peaks(
-        2, 100.0, 160.0, 40.0, 20.0, 400.0, 2 << 20, 1 << 25, "2026-01-01T00:00:00Z"
+        2, 100.0, 160.0, 40.0, 20.0, 400.0, 2 << 20, 1 << 25, "2026-01-01T00:00:00Z", None
     )
+    dataclasses.replace(PROFILE, by_threads={1: {**RATES, "bf16_gflops": 190.0}}).save(path)
+    assert kept_peaks(path, HOST, 1)[0] == dataclasses.replace(PEAKS, bf16_gflops=190.0)
 
 
 @pytest.mark.parametrize(
@@ -48,6 +51,7 @@ def test_a_profile_is_read_as_it_was_kept(tmp_path: Path) -> None:
         ({"by_threads": {"0": RATES}}, "is no host profile"),
         ({"by_threads": {"1": {**RATES, "l3_gbps": 0.0}}}, "rates must be positive"),
         ({"by_threads": {"1": {**RATES, "int8_gops": "fast"}}}, "is no host profile"),
+        ({"by_threads": {"1": {**RATES, "bf16_gflops": -1.0}}}, "rates must be positive"),
         ({"by_threads": {"1": {**RATES, "l3_gbps": 10**400}}}, "is no host profile"),
         ({"by_threads": {"1": {**RATES, "l3_gbps": float("nan")}}}, "rates must be positive"),
         ({"by_threads": {"1": {"l3_gbps": 1.0}}}, "is no host profile"),
@@ -103,10 +107,11 @@ def test_the_measuring_process_finds_this_package_from_anywhere(
 
 def test_the_roof_is_the_larger_of_arithmetic_and_traffic() -> None:
     def least(
-        flops: int = 0, integers: int = 0, near: int = 0, weights: int = 0, far: bool = False
-    ) -> tuple[float, str]:
-        work = {"flops": flops, "integer_ops": integers, "weight_bytes": weights, "other_bytes": near}
-        return least_us(PEAKS, **work, weights_far=far)
+        flops: int = 0, narrow: int = 0, integers: int = 0, near: int = 0, weights: int = 0, far: bool = False,
+        peaks: Peaks = PEAKS,
+    ) -> tuple[float, str]:  # fmt: skip
+        work = {"flops": flops, "narrow_flops": narrow, "integer_ops": integers}
+        return least_us(peaks, **work, weight_bytes=weights, other_bytes=near, weights_far=far)
 
     assert least(flops=1_000_000) == (10.0, "compute")
     assert least(integers=1_000_000) == (2.5, "compute")
@@ -115,3 +120,6 @@ def test_the_roof_is_the_larger_of_arithmetic_and_traffic() -> None:
     assert least(near=1 << 26) == ((1 << 26) / 20e3, "memory")
     assert least(weights=200_000, far=True) == (10.0, "memory"), "weights that no cache holds"
     assert least(flops=5_000_000, near=800_000) == (50.0, "compute")
+    faster = dataclasses.replace(PEAKS, bf16_gflops=200.0)
+    assert least(flops=1_000_000, narrow=600_000, peaks=faster) == (7.0, "compute"), "a part of it twice as fast"
+    assert least(flops=1_000_000, narrow=600_000) == (4.0, "compute"), "no bound of an unknown speed"

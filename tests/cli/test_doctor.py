@@ -46,15 +46,16 @@ def test_measurement_is_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rates = {"fma_gflops": 100.0, "l2_gbps": 60.0, "l3_gbps": 40.0, "dram_gbps": 20.0}
-    profile = HostProfile("cpu", "x86_64", "avx2", "2026-01-01T00:00:00Z", {1: rates, 2: {**rates, "int8_gops": 400.0}})
+    both = {1: rates, 2: {**rates, "bf16_gflops": 190.0, "int8_gops": 400.0}}
+    profile = HostProfile("cpu", "x86_64", "avx2", "2026-01-01T00:00:00Z", both)
     monkeypatch.setenv("HALO_TVM_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(doctor, "_self_check", lambda: None)
     monkeypatch.setattr(doctor, "measure_apart", lambda threads: profile)
     assert main(["doctor", "--measure"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split() for line in lines[-2:]] == [
-        ["1", "100", "-", "60", "40", "20"],
-        ["2", "100", "400", "60", "40", "20"],
+        ["1", "100", "-", "-", "60", "40", "20"],
+        ["2", "100", "190", "400", "60", "40", "20"],
     ]
     assert json.loads((tmp_path / "home" / "host.json").read_text()) == profile.as_json()
     assert [p.name for p in (tmp_path / "home").iterdir()] == ["host.json"]
@@ -99,3 +100,13 @@ def test_the_dot_kernel_multiplies_every_byte() -> None:
     kernel = kernels.compiled(kernels.dot_kernel(1), target)
     kernel(out, 5)
     assert (out.numpy() == 7 + 5 * 4 * 3 * 2).all()
+
+
+@pytest.mark.skipif(not resolve("cpu", precision="bf16").isa.bf16_dot, reason="the CPU is not faster at bfloat16")
+def test_the_pair_kernel_multiplies_both_of_every_pair() -> None:
+    import numpy as np
+    import tvm
+
+    out = tvm.runtime.tensor(np.full((1, kernels.ACCUMULATORS, 16), 7, "float32"))
+    kernels.compiled(kernels.pair_kernel(1), resolve("cpu", cores=1, precision="bf16"))(out, 5)
+    assert (out.numpy() == 7 + 5 * (1 * 3 + 2 * 0.5)).all()

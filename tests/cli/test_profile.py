@@ -10,11 +10,12 @@ import pytest
 from checkpoints import write_checkpoint
 
 from halo_tvm.artifact import read_manifest, update_manifest
-from halo_tvm.ceilings import HostProfile
-from halo_tvm.cli import _peaks
+from halo_tvm.ceilings import HostProfile, Peaks
+from halo_tvm.cli import _peaks, _profiling
 from halo_tvm.cli._main import main
 from halo_tvm.errors import EnvironmentProblem
 from halo_tvm.report import markdown, schema
+from halo_tvm.runtime.tracing import Call
 from halo_tvm.targets import read_host
 
 
@@ -111,6 +112,15 @@ def test_ceilings_of_others_are_not_believed(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(_peaks, "measure_apart", fails)
     found, why = _peaks.peaks_of(1)
     assert found is None and "of another machine" in why and "its last words" in why
+
+
+@pytest.mark.parametrize(("narrow", "us"), [(None, 10.0), (600, 7.0), (10**6, 5.0)])
+def test_products_of_16_bits_have_their_own_peak(narrow: int | None, us: float) -> None:
+    peaks = Peaks(1, 100.0, 1e6, 1e6, 1e6, None, 1 << 20, 1 << 25, "", bf16_gflops=200.0)
+    work = {"shapes": [["m"]], "flops": ["*", "m", 1000], "integer_ops": 0, "bytes": ["m"]}
+    if narrow is not None:
+        work["narrow_flops"] = ["*", "m", narrow]
+    assert _profiling._work_of(Call("f", ((1000,),), (None,), 1.0), work, peaks, False).limit_us == pytest.approx(us)
 
 
 def test_ceilings_are_measured_where_none_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -114,6 +114,27 @@ def test_products_of_bytes_are_integer_operations() -> None:
     assert evaluate(report["integer_ops"], {"m": 3}) >= 2 * 3 * 8 * 48
 
 
+def test_what_may_be_multiplied_in_16_bits_is_told_apart() -> None:
+    shapes, attrs = [("m", 16), (1, 1, 8, 48, 2), (48,)], {"layout": "packed", "n": 48}
+    func = function_of("linear", shapes, ["float32", "bfloat16", "float32"], **attrs)
+    report = work_of(func, ("bfloat16",))
+    products, flops = (evaluate(report[name], {"m": 3}) for name in ("narrow_flops", "flops"))
+    assert products == 2 * 3 * 16 * 48 and flops - products == 3 * 48, "the bias is added in float32"
+    assert "narrow_flops" not in work_of(func) and "narrow_flops" not in work_of(func, ("float16",))
+    assert work_of(func)["flops"] == report["flops"]
+
+
+def test_attention_that_may_round_its_operands() -> None:
+    attrs = {"num_heads": 2, "num_kv_heads": 2, "head_dim": 8, "scale": 1.0, "packed": True}
+    for products, narrow, told in (
+        ("bfloat16", ("bfloat16",), True),
+        ("bfloat16", (), False),
+        ("float32", ("bfloat16",), False),
+    ):
+        report = work_of(function_of("attention", [("b", "m", 48)], **attrs, products=products), narrow)
+        assert ("narrow_flops" in report) is told and report.get("narrow_flops", report["flops"]) == report["flops"]
+
+
 def test_a_loop_of_unknown_length_is_said_to_be_unknown() -> None:
     from tvm.script import tirx as T
 

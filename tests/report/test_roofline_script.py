@@ -32,7 +32,7 @@ def test_the_page_has_a_row_per_kernel_and_the_data_survive(script, tmp_path: Pa
     assert entry.sizes == "batch=1,sequence=8"
     script.write(tmp_path, [(entry, profile("m"))], {2: RATES})
     page = (tmp_path / "roofline.md").read_text()
-    assert "| 2 | 100 | 400 | 80 | 40 | 20 |" in page
+    assert "| 2 | 100 | - | 400 | 80 | 40 | 20 |" in page
     assert "## m.halo batch=1,sequence=8, 2 threads" in page and "some/where" not in page
     assert "| k1 | linear | 2 | 35.0 | 70.0 % | 2.00 |" in page and "| k2 | attention |" in page
     data = json.loads((tmp_path / "roofline.json").read_text())

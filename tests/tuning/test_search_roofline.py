@@ -79,3 +79,5 @@ def test_arithmetic_bounds_only_what_its_ceiling_was_measured_for(made, bound):
     slow = dataclasses.replace(PEAKS, fma_gflops=1.0)
     us = roofline_us(made, (), slow)
     assert (us == pytest.approx(2 * 64**3 / 1e3)) if bound else (0 < us < 5)
+    measured = dataclasses.replace(slow, bf16_gflops=2.0)
+    assert roofline_us(made, (), measured) == pytest.approx(2 * 64**3 / (1e3 if bound else 2e3))

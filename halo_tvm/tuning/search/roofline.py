@@ -42,10 +42,9 @@ def roofline_us(task: Task, size: tuple[int, ...], peaks: Peaks | None, *, cold:
     # Caches as large as they come: the task may be built for another machine of the same kind.
     peaks = dataclasses.replace(peaks, l2_bytes=_LARGE_L2, l3_bytes=_LARGE_L3)
     work = work_of(task, size)
-    if _multiplies_narrow(task):
-        # Pairs of bfloat16 and halves are multiplied faster than any ceiling that was measured: only traffic bounds.
-        work = dataclasses.replace(work, flops=0.0)
-    return least_us(peaks, **dataclasses.asdict(work), integer_ops=0.0, weights_far=cold)[0]
+    narrow_flops = work.flops if _multiplies_narrow(task) else 0.0
+    counts = {**dataclasses.asdict(work), "narrow_flops": narrow_flops, "integer_ops": 0.0}
+    return least_us(peaks, **counts, weights_far=cold)[0]
 
 
 def _multiplies_narrow(task: Task) -> bool:
