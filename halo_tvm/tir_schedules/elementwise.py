@@ -9,8 +9,7 @@ Before -> after
     y[i, j] = f(x[j, i])                       ->   tiles of `tile` x `tile`, so that cache lines are used whole;
                                                     32-bit elements turned in registers (`_tiles`)
 Declines
-    reductions; blocks with a predicate or several stores; a store whose place is not one iterator per
-    axis (scatter); an intermediate that grows beyond `MAX_NODES` expression nodes when it is inlined
+    see `_injective`: reductions; blocks with a predicate or several stores; scatters; what grows too large when inlined
 """
 
 from __future__ import annotations
@@ -19,19 +18,17 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import tvm_ffi
-from tvm import ir, tirx
+from tvm import tirx
 from tvm.ir import Expr
 
-from ..errors import Declined
 from ..targets import Target
-from ._blocks import Block, blocks, is_scheduled, loads, uses
+from ._blocks import loads
+from ._injective import contiguous_axes, nests_of
 from ._lanes import (
     ceil_div,
     constant,
     in_parallel_when_large,
     index,
-    is_var,
     parallel_rows,
     product,
     replace_body,
@@ -40,7 +37,7 @@ from ._lanes import (
     unravel,
     vector_loop,
 )
-from ._nest import Nest, bits, store_at, substituted
+from ._nest import Nest, bits, store_at
 from ._rule import Rule, check_range
 from ._tiles import is_turned, swapped_axis, tiles
 
@@ -48,7 +45,6 @@ _SERIAL = (1 << 12, 1 << 13, 1 << 15)  # elements below which one thread may do 
 # Out of memory, tiles of several cache lines use each page that they open four times: 1.4 times faster at
 # 4096 x 4096; within a few per cent from 768 x 768 on.
 _TURNED_FAR, _FAR_ELEMENTS = 64, 1 << 20
-MAX_NODES = 20_000  # of one inlined expression: beyond, compilation takes seconds
 
 
 @dataclass(frozen=True)
@@ -69,7 +65,7 @@ class Elementwise(Rule[ElementwiseDecision]):
     Decision = ElementwiseDecision
 
     def default(self, func: tirx.PrimFunc, target: Target) -> ElementwiseDecision:
-        nests = _analyse(func)
+        nests = nests_of(func)
         # The widest element decides: a vector of 16 int64 would be two registers, and gathers of them four.
         widest = max(
             (bits(v) for nest in nests for v in (nest.output, *(x.source for x in loads(nest.value)))), default=32
@@ -81,7 +77,7 @@ class Elementwise(Rule[ElementwiseDecision]):
 
     def space(self, func: tirx.PrimFunc, target: Target) -> Sequence[ElementwiseDecision]:
         base, cores = self.default(func, target), target.cores
-        edges = (8, 16, 32, 64) if any(swapped_axis(nest) is not None for nest in _analyse(func)) else (base.tile,)
+        edges = (8, 16, 32, 64) if any(swapped_axis(nest) is not None for nest in nests_of(func)) else (base.tile,)
         values = itertools.product(
             (base.lanes, max(1, base.lanes // 2)), (1, 2, 4), (cores, 4 * cores, 8 * cores), _SERIAL, edges
         )
@@ -92,7 +88,7 @@ class Elementwise(Rule[ElementwiseDecision]):
             decision, lanes=(1, 64), unroll=(1, 16), tasks=(1, 1 << 16), serial_below=(0, 1 << 31), tile=(1, 64)
         )
         statements = []
-        for nest in _analyse(func):
+        for nest in nests_of(func):
 
             def emit(parallel: bool, nest: Nest = nest) -> tirx.Stmt:
                 swapped = swapped_axis(nest)
@@ -106,71 +102,15 @@ class Elementwise(Rule[ElementwiseDecision]):
         return replace_body(func, seq(statements))
 
 
-def _analyse(func: tirx.PrimFunc) -> list[Nest]:
-    """The outputs of `func` with their values, every intermediate inlined; `Declined` with the reason."""
-    if is_scheduled(func):
-        raise Declined("elementwise: the function is scheduled already")
-    found = blocks(func)
-    if not found:
-        raise Declined("elementwise: the function has no blocks")
-    local = list(func.body.block.alloc_buffers)
-    values: list[tuple[Block, tirx.BufferStore, Expr]] = []
-    nests: list[Nest] = []
-    for block in found:
-        if "R" in block.kinds:
-            raise Declined("elementwise: a block reduces")
-        if not block.plain or "O" in block.kinds:
-            raise Declined("elementwise: a block has a predicate, or loops that are not its iterators")
-        if block.store is None:
-            raise Declined("elementwise: a block stores several values")
-        if not _one_iterator_per_axis(block):
-            raise Declined("elementwise: a store is not at one iterator per axis")
-        if any(load.source.same_as(block.store.buffer) for load in loads(block.store.value)):
-            raise Declined("elementwise: a block reads the buffer it writes")
-        value = _inline(block.store.value, values)
-        if _size(value) > MAX_NODES:
-            raise Declined(f"elementwise: an inlined expression has more than {MAX_NODES} nodes")
-        if any(block.store.buffer.same_as(b) for b in local):
-            values.append((block, block.store, value))
-        else:
-            nests.append(Nest(block.store.buffer, tuple(block.store.indices), block.vars, block.extents, value))
-    return nests
-
-
 def _is_far(nest: Nest) -> bool:
     """Whether it swaps axes in registers, and is larger than the caches."""
     size, swapped = constant(product(nest.extents)), swapped_axis(nest)
     return size is not None and size >= _FAR_ELEMENTS and swapped is not None and is_turned(nest, swapped)
 
 
-def _one_iterator_per_axis(block: Block) -> bool:
-    assert block.store is not None
-    used: list[ir.Var] = []
-    for at in block.store.indices:
-        if isinstance(at, ir.Var) and not any(at.same_as(v) for v in used):
-            used.append(at)
-        elif constant(at) != 0:
-            return False
-    return all(any(v.same_as(u) for u in used) or constant(e) == 1 for v, e in zip(block.vars, block.extents))
-
-
-def _inline(value: Expr, earlier: Sequence[tuple[Block, tirx.BufferStore, Expr]]) -> Expr:
-    """`value` with loads of `earlier` intermediates replaced by what they hold."""
-
-    def load(node: ir.TensorLoad) -> Expr:
-        for block, store, stored in earlier:
-            if store.buffer.same_as(node.source):
-                here = {at: place for at, place in zip(store.indices, node.indices) if isinstance(at, ir.Var)}
-                here |= {v: index(0) for v in block.vars if v not in here}
-                return substituted(stored, here)
-        return node
-
-    return tvm_ffi.structural_map(value, (ir.TensorLoad, load), order="post")
-
-
 def _vectors(nest: Nest, decision: ElementwiseDecision, parallel: bool) -> tirx.Stmt:
     """Rows of the leading axes, vectors over the trailing axes that are contiguous everywhere."""
-    split = len(nest.extents) - _contiguous_axes(nest)
+    split = len(nest.extents) - contiguous_axes(nest)
     leading, trailing = nest.extents[:split], nest.extents[split:]
     length, rows = product(trailing), product(leading)
     unit = decision.lanes * decision.unroll
@@ -197,48 +137,3 @@ def _vectors(nest: Nest, decision: ElementwiseDecision, parallel: bool) -> tirx.
         return vector_loop(start, left, decision.lanes, decision.unroll, body) or [tirx.Evaluate(index(0))]
 
     return parallel_rows(simplify(rows * chunks), decision.tasks, parallel, row, lambda: [])
-
-
-def _contiguous_axes(nest: Nest) -> int:
-    """How many trailing axes are one contiguous axis in every operand and in the output; at least one."""
-    if not nest.axes:
-        return 0
-    accesses = [(tuple(nest.indices), nest.output)] + [(tuple(x.indices), x.source) for x in loads(nest.value)]
-    outside = _index_free(nest.value)
-    best = 1
-    for count in range(2, len(nest.axes) + 1):
-        axes, extents = nest.axes[-count:], nest.extents[-count:]
-        if any(constant(e) is None for e in extents[1:]) or any(uses(outside, v) for v in axes):
-            break
-        if all(_is_contiguous(indices, buffer, axes, extents) for indices, buffer in accesses):
-            best = count
-    return best
-
-
-def _is_contiguous(indices: Sequence[Expr], buffer: ir.Var, axes: Sequence[ir.Var], extents: Sequence[Expr]) -> bool:
-    """Whether an access ends in exactly `axes` over a buffer of these extents, or uses none of them."""
-    if not any(uses(i, v) for i in indices for v in axes):
-        return True
-    head, tail = indices[: -len(axes)], indices[-len(axes) :]
-    shape = list(buffer.shape)[-len(axes) :]
-    return (
-        len(tail) == len(axes)
-        and all(is_var(i, v) for i, v in zip(tail, axes))
-        and all(tvm_ffi.structural_equal(e, s) for e, s in zip(extents[1:], shape[1:]))
-        and not any(uses(i, v) for i in head for v in axes)
-    )
-
-
-def _index_free(expr: Expr) -> Expr:
-    """`expr` with every load replaced by a constant: what is left uses iterators by value."""
-    return tvm_ffi.structural_map(expr, (ir.TensorLoad, lambda x: tirx.const(0, str(x.ty.dtype))), order="post")
-
-
-def _size(expr: Expr) -> int:
-    count = [0]
-
-    def visit(_node: object) -> None:
-        count[0] += 1
-
-    tvm_ffi.structural_walk(expr, (ir.Expr, visit), order="post")
-    return count[0]
