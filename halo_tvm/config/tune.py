@@ -34,6 +34,9 @@ class TuneConfig(Config):
         (), f"stages of the search: {', '.join(STAGES)} (default: those of --effort)", metavar="STAGE", choices=STAGES
     )
     engine: str = option("halo", "what searches the rules' spaces", metavar="ENGINE", choices=ENGINES)
+    build_only: bool = option(
+        False, "build the best candidates by the rules' own models and rank them; nothing is measured or recorded"
+    )
     resume: bool = option(False, "go on with the last run of this model and target that did not end")
     cold_cache: bool = option(True, "time kernels with weights that come from memory, as in a whole model")
     rpc: str | None = option(None, "measure on a device of this RPC tracker", metavar="HOST:PORT")
@@ -77,11 +80,23 @@ class TuneConfig(Config):
         if self.rpc and self.device_key:
             parse_address(self.rpc, "--rpc")
             check_device_key(self.device_key)
+        self._check_build_only()
         for option_name, value in (("--stages", self.stages), ("--resume", self.resume)):
             if value and self.engine != ENGINES[0]:
                 raise UsageError(
                     f"{option_name} belongs to the engine {ENGINES[0]}, but --engine {self.engine} was given: leave "
                     "one of the two out"
+                )
+
+    def _check_build_only(self) -> None:
+        measuring = (
+            ("--rpc", self.rpc), ("--resume", self.resume), ("--stages", self.stages),
+            (f"--engine {self.engine}", self.engine != ENGINES[0]),
+        )  # fmt: skip
+        for given, value in measuring:
+            if self.build_only and value:
+                raise UsageError(
+                    f"--build-only measures nothing, but {given} says how to measure: leave one of the two out"
                 )
 
     def compile_config(

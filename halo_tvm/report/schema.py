@@ -149,6 +149,20 @@ class TaskStage:
 
 
 @dataclass(frozen=True)
+class BuiltCandidate:
+    """A decision that was built and not measured; the maxima are over the kernels of a GPU's code, 0 on a CPU."""
+
+    rank: int  # as the rule's own model orders them
+    decision: Mapping[str, object]
+    predicted_us: float | None  # by that model: no measurement
+    failure: str = ""
+    registers: int = 0  # of a thread
+    spill_bytes: int = 0  # of a thread
+    shared_bytes: int = 0  # of a block
+    build_s: float = 0.0
+
+
+@dataclass(frozen=True)
 class TaskResult:
     """One tuned function; `ratio` is default time / best time, None where nothing better was found."""
 
@@ -174,6 +188,7 @@ class TaskResult:
     decision: Mapping[str, object] = field(default_factory=dict)
     models: Mapping[str, int] = field(default_factory=dict)  # call sites by model, where there are several
     seconds: float = 0.0
+    candidates: tuple[BuiltCandidate, ...] = ()  # that were built and not measured
 
 
 @dataclass(frozen=True)
@@ -229,6 +244,7 @@ class TuneResult:
     rank_correlation: float | None = None
     drift: float | None = None  # of the reference kernel over the run, 0.01 is 1 %
     exit_code: int = 0
+    build_only: bool = False  # nothing was measured: the candidates of its tasks were built and ranked by a model
     kind: str = field(default="tune", init=False)
 
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .schema import StageTotal, TaskResult, TunedModel, TuneResult
+from .schema import BuiltCandidate, StageTotal, TaskResult, TunedModel, TuneResult
 from .table import Table, number
 
 _NAME, _CELL = 72, 60  # columns of a name, of a reason; JSON and notes have the whole of what is longer
 
 
 def tuned_tables(result: TuneResult) -> list[Table]:
-    """The models where there are several, the tasks, the stages where any ran; the notes stand with the tasks."""
+    """The models where there are several, the tasks, the stages where any ran; the notes stand with the tasks.
+
+    Of a run that built only, the candidates stand in the place of the tasks.
+    """
     tables = [_models(result)] if result.models else []
-    tables.append(_tasks(result))
+    tables.append(_built(result) if result.build_only else _tasks(result))
     if result.stages:
         tables.append(_stages(result))
     return tables
@@ -40,6 +43,24 @@ def _task(t: TaskResult) -> tuple[str, ...]:
     )  # fmt: skip
 
 
+def _built(result: TuneResult) -> Table:
+    """The candidates of a run that measured nothing, which the title says."""
+    header = ("task", "calls", "rank", "decision", "model us", "registers", "spills", "shared B", "outcome")
+    rows = tuple(_candidate(t, c) for t in result.tasks for c in t.candidates)
+    title = f"{result.model} for {result.target}: candidates built and ranked by their rules' models, not measured"
+    untried = tuple(f"{t.task}: {t.reason}" for t in result.tasks if not t.candidates)
+    return Table(title, header, rows, (*untried, *result.notes))
+
+
+def _candidate(t: TaskResult, c: BuiltCandidate) -> tuple[str, ...]:
+    decision = " ".join(f"{name}={value}" for name, value in c.decision.items())
+    return (
+        _short(t.task, _NAME), str(t.count), str(c.rank), _short(decision), number(c.predicted_us, ".1f"),
+        str(c.registers) if c.registers else "-", str(c.spill_bytes) if c.registers else "-",
+        str(c.shared_bytes) if c.registers else "-", _short(c.failure or "built, not measured"),
+    )  # fmt: skip
+
+
 def _short(text: str, most: int = _CELL) -> str:
     return text if len(text) <= most else text[: most - 3].rstrip() + "..."
 
@@ -58,16 +79,18 @@ def _models(result: TuneResult) -> Table:
     )
     tried = {name for t in result.tasks if t.trials or t.failed for name in t.models}
     failures = tuple(f"{m.model} FAILED: {m.failure}" for m in result.models if m.failure)
-    return Table(title, header, tuple(_model(m, m.model in tried) for m in result.models), (*failures, note))
+    rows = tuple(_model(m, m.model in tried, result.build_only) for m in result.models)
+    return Table(title, header, rows, (*failures, note))
 
 
-def _model(m: TunedModel, is_tried: bool) -> tuple[str, ...]:
+def _model(m: TunedModel, is_tried: bool, is_built: bool) -> tuple[str, ...]:
     if m.failure:
         outcome = f"FAILED with {m.exit_code}"
     elif m.improved:
         outcome = "tuned"
     else:
         outcome = "nothing improved" if is_tried else "not reached" if m.tasks else "nothing to tune"
+        outcome = "not measured" if is_built and m.tasks else outcome
     return (
         m.model, str(m.tasks), str(m.shared), str(m.improved),
         number(m.before_us / 1000 if m.speedup else None), number(m.after_us / 1000 if m.speedup else None),

@@ -47,7 +47,8 @@ def tune_model(config: TuneConfig) -> TuneResult:
     load_plugins()
     parse_budget(config.budget)
     models = models_of(config)
-    check_writable_log(_directory(config))
+    if not config.build_only:
+        check_writable_log(_directory(config))
     place = place_of(config)
     if len(models) == 1:
         return _run(*_tasks_of(models[0], place.target, config), place, config)
@@ -152,6 +153,10 @@ def _run(
     stream: TextIO | None = None,
 ) -> TuneResult:  # fmt: skip
     options = options_of(config, place.target, modules, source)
+    if config.build_only:
+        from .build_only import build_candidates
+
+        return build_candidates(tasks, place.target, options, lambda line: say(line, stream))
     with Progress(len(tasks.tasks), options.budget_s, stream, trials=options.trials) as progress:
         lab = place.lab(options.lab, options.seed)
         if config.engine == "metaschedule":
@@ -169,9 +174,11 @@ def _run(
 
 def _unmeasured(tasks: Tasks, target: Target, config: TuneConfig) -> TuneResult:
     skipped = [{"readable": s.readable, "count": s.count, "reason": s.reason} for s in tasks.skipped]
-    return TuneResult.unmeasured(
-        name_of(config), target.key, str(_directory(config)), parse_budget(config.budget), target.cores, skipped
+    log = "" if config.build_only else str(_directory(config))
+    result = TuneResult.unmeasured(
+        name_of(config), target.key, log, parse_budget(config.budget), target.cores, skipped
     )
+    return dataclasses.replace(result, build_only=config.build_only)
 
 
 def _directory(config: TuneConfig) -> Path:

@@ -8,10 +8,11 @@ from ..config import TuneConfig, parse_address
 from ..errors import EnvironmentProblem, UsageError
 from ..lookup import fingerprint_of
 from ..records.record import Fingerprint
-from ..targets import Target, can_run_here, resolve
+from ..targets import Target, can_run_here, read_gpus, resolve
 from .measure.lab import Lab, LabOptions
 
 _RPC = "--rpc HOST:PORT --device-key KEY"
+_NOT_YET = "kernels of GPUs are not measured yet, neither with a GPU here nor through --rpc"
 
 
 @dataclass(frozen=True)
@@ -40,13 +41,14 @@ def place_of(config: TuneConfig, target: Target | None = None) -> Place:
     """
     if config.rpc is None or config.device_key is None:
         target = target or resolve(config.target, cores=config.threads, precision=config.precision)
-        check_runs_here(target)
+        if not config.build_only:
+            check_runs_here(target)
         return Place(target, fingerprint_of(target))
     from .measure.rpc import device_behind, refuse_other_targets
 
     address = parse_address(config.rpc, "--rpc")
     if target is None and (named := _gpu_target(config.target)):
-        raise EnvironmentProblem(_no_gpu(named))
+        raise EnvironmentProblem(_unmeasured_gpu(named))
     device = device_behind(address, config.device_key)
     if target is None:
         if device.host is None and config.target == "cpu":
@@ -69,7 +71,7 @@ def check_runs_here(target: Target) -> None:
     """`EnvironmentProblem`, with the ways forward, unless this machine measures what is built for `target`."""
     answer = can_run_here(target)
     if target.spec.gpu:
-        raise EnvironmentProblem(_no_gpu(target, answer.reason))
+        raise EnvironmentProblem(_unmeasured_gpu(target) if answer else _no_gpu(target))
     if not answer:
         raise EnvironmentProblem(
             f"tuning measures on this machine, so it needs a CPU target that runs here, but {target.name} does not: "
@@ -86,9 +88,18 @@ def _gpu_target(text: str) -> Target | None:
     return target if target.spec.gpu else None
 
 
-def _no_gpu(target: Target, reason: str = "") -> str:
+def _no_gpu(target: Target) -> str:
+    found = ", ".join(f"{gpu.name} ({gpu.arch})" for gpu in read_gpus())
+    here = f"has {found}" if found else "has none"
     return (
-        f"tuning measures on this machine, so it needs a CPU target that runs here, but {target.name} is for GPUs: "
-        f"{reason + '; ' if reason else ''}kernels of GPUs are not measured yet, with a GPU here or through --rpc "
-        f"neither: compile without tuning, or tune a CPU target here, or that of another machine with {_RPC}"
+        f"tuning measures, so {target.name} needs a GPU that runs it, but this machine {here}: build and rank "
+        f"candidates here without measuring, with --build-only; measure on a GPU elsewhere, with {_RPC}; or run this "
+        f"on a machine with a GPU ({_NOT_YET})"
+    )
+
+
+def _unmeasured_gpu(target: Target) -> str:
+    return (
+        f"tuning measures, which it does on CPUs so far, but {target.name} is for GPUs and {_NOT_YET}: build and rank "
+        "candidates without measuring, with --build-only, or compile without tuning"
     )

@@ -44,6 +44,7 @@ def as_report(result: r.TuneResult, config: TuneConfig | None = None) -> schema.
         rank_correlation=result.rank_correlation,
         drift=result.drift,
         exit_code=result.exit_code,
+        build_only=result.build_only,
     )
 
 
@@ -85,4 +86,21 @@ def _task(task: r.TaskResult) -> schema.TaskResult:
         decision=task.decision,
         models=task.models,
         seconds=task.seconds,
+        candidates=tuple(map(_candidate, task.candidates)),
+    )
+
+
+def _candidate(built: r.Candidate) -> schema.BuiltCandidate:
+    def most(*fields: str) -> int:
+        return max((sum(int(kernel[name]) for name in fields) for kernel in built.kernels), default=0)
+
+    return schema.BuiltCandidate(
+        rank=built.rank,
+        decision=built.decision,
+        predicted_us=built.predicted_us,
+        failure=built.failure,
+        registers=most("registers"),
+        spill_bytes=most("spill_store_bytes", "spill_load_bytes"),
+        shared_bytes=most("shared_bytes", "dynamic_shared_bytes"),
+        build_s=built.build_s,
     )

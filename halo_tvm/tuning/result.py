@@ -10,6 +10,7 @@ from ..errors import NoValidTrial
 
 Skip = Mapping[str, object]  # a function that is not tuned: readable, count, reason
 IMPROVED, KEPT, FAILED, UNTRIED = "improved", "default kept", "failed", "not reached"
+UNMEASURED = "not measured"  # candidates were built only
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,18 @@ class TaskStage:
 
 
 @dataclass(frozen=True)
+class Candidate:
+    """One that was built and not measured; `kernels` are a GPU's, as its assembler describes them."""
+
+    rank: int  # in the order of the rule's model, from 1 on
+    decision: Mapping[str, object]
+    predicted_us: float | None  # by that model; None: the rule has none
+    failure: str = ""  # why it could not be built
+    build_s: float = 0.0
+    kernels: tuple[Mapping[str, object], ...] = ()
+
+
+@dataclass(frozen=True)
 class TaskResult:
     """One task. Latencies are per size, in us; the speed-up is the weighted geometric mean over the sizes."""
 
@@ -32,7 +45,7 @@ class TaskResult:
     readable: str
     rule: str
     count: int
-    outcome: str  # IMPROVED, KEPT, FAILED or UNTRIED
+    outcome: str  # IMPROVED, KEPT, FAILED, UNTRIED or UNMEASURED
     sizes: tuple[tuple[int, ...], ...]
     default_us: tuple[float, ...]
     best_us: tuple[float, ...]
@@ -52,6 +65,12 @@ class TaskResult:
     rank_correlation: float | None = None  # Spearman's, of predicted and measured latencies
     weights: tuple[float, ...] = ()  # of the sizes; () means equal
     models: Mapping[str, int] = field(default_factory=dict)  # call sites in each model; {} where there is one model
+    candidates: tuple[Candidate, ...] = ()  # that were built, where nothing is measured
+
+    @property
+    def built(self) -> int:
+        """Candidates that could be built, where nothing is measured."""
+        return sum(not c.failure for c in self.candidates)
 
     @property
     def before_us(self) -> float:
@@ -122,6 +141,7 @@ class TuneResult:
     rank_correlation: float | None = None  # over all tasks
     drift: float | None = None  # of the reference kernel: its slowest round over its fastest, less 1
     models: tuple[ModelResult, ...] = ()  # where there are several
+    build_only: bool = False  # nothing was measured, and nothing is in a log
 
     @classmethod
     def unmeasured(
@@ -184,6 +204,8 @@ class TuneResult:
 
     def summary(self) -> str:
         """One sentence, "nothing improved" included."""
+        if self.build_only:
+            return self._built()
         failed = ", ".join(f"{count} {kind}" for kind, count in sorted(self.failures.items())) or "none failed"
         trials = f"{self.measured} candidates measured ({failed}) in {self.seconds:.0f} s"
         if self.interrupted:
@@ -199,10 +221,20 @@ class TuneResult:
         return f"{len(self.improved)} of {len(self.tasks)} tasks improved, {trials}; records are in {self.log}"
 
 
+    def _built(self) -> str:
+        built, failed = sum(t.built for t in self.tasks), sum(self.failures.values())
+        if not self.tasks:
+            return f"not measured: no function has more than one decision ({len(self.skipped)} skipped)"
+        return (
+            f"not measured: {built} candidates of {len(self.tasks)} tasks were built ({failed} failed) and ranked by "
+            f"their rules' own models in {self.seconds:.0f} s; no record was written"
+        )
+
+
 def without_trial(tasks: Sequence[TaskResult]) -> bool:
-    """Whether trials of these tasks were made and not one could be measured."""
+    """Whether trials of these tasks were made and not one could be measured, or built where nothing is measured."""
     tried = any(t.failures for t in tasks) or all(t.outcome == FAILED for t in tasks)
-    return bool(tasks) and tried and not any(t.measured for t in tasks)
+    return bool(tasks) and tried and not any(t.measured or t.built for t in tasks)
 
 
 def refuse_without_trial(result: TuneResult) -> None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import tvm
 from tvm import tirx
 
+from ...cuda.machine_code import Kernel
 from ...passes.schedule import scheduled_by
 from ...records.decision import decision_from_plain
 from ...targets import Target, resolve
@@ -47,11 +49,15 @@ class Builder:
             return {}
         assert request["op"] == p.BUILD, f"no such request: {request['op']}"
         began = time.perf_counter()
-        special = self._build(request)
-        return {"special": special, "build_s": time.perf_counter() - began}
+        special, kernels = self._build(request)
+        return {
+            "special": special,
+            "build_s": time.perf_counter() - began,
+            "kernels": [kernel.as_json() for kernel in kernels],
+        }
 
-    def _build(self, request: dict) -> bool:
-        """Whether the library is code for the timed sizes only."""
+    def _build(self, request: dict) -> tuple[bool, Sequence[Kernel]]:
+        """(whether the library is code for the timed sizes only; what the assembler says of a GPU's kernels)."""
         task = self._tasks[request["key"]]
         func = task.func
         if request["decision"] is not None:
@@ -59,8 +65,8 @@ class Builder:
             if request["timed"] is not None:
                 func = _timed(func, request["timed"])
             func = scheduled_by(task.rule, func, task.target, decision, vector_math=task.vector_math)
-        write_library(func, task.target, Path(request["path"]))
-        return is_only_timed(func)
+        kernels = write_library(func, task.target, Path(request["path"]))
+        return is_only_timed(func), kernels
 
 
 def _timed(func: tirx.PrimFunc, sizes: list[list[int]]) -> tirx.PrimFunc:

@@ -27,6 +27,7 @@ class Library:
     special: bool  # for the timed sizes only
     build_s: float
     builder: int  # process number
+    kernels: tuple[dict[str, object], ...] = ()  # of a GPU: registers, spills, shared memory
 
 
 @dataclass(order=True)
@@ -150,7 +151,7 @@ class Builders:
             if isinstance(trouble, Gone) and not self._closing:
                 child.start()  # while others build
             raise
-        return Library(path, reply["special"], reply["build_s"], pid)
+        return Library(path, reply["special"], reply["build_s"], pid, tuple(reply["kernels"]))
 
 
 def _remove(result: Future[Library]) -> None:

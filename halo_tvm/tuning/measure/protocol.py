@@ -17,7 +17,8 @@ RUN_ERROR = "run_error"
 
 # To a builder
 TASK = "task"  # key, ir, rule, target, cores, vector_math
-BUILD = "build"  # key, path, decision (null: unscheduled), timed (null: the form that ships) -> special, build_s
+# key, path, decision (null: unscheduled), timed (null: the form that ships) -> special, build_s, kernels (of a GPU)
+BUILD = "build"
 
 # To the runner
 OPEN = "open"  # key, ir, sizes, outputs, weights, seed, l3_bytes -> evicted: keys of tasks that made room

@@ -28,6 +28,12 @@ def predicted_speedups(task: Task, target: Target, decisions: Sequence[object]) 
     return np.array([default - us if us is not None else -math.inf for us in logs]), True
 
 
+def predicted_us(task: Task, target: Target, decision: object) -> float | None:
+    """What the rule's model says a call takes, the weighted geometric mean over the sizes; None: nothing."""
+    log_us = _log_us(task, target, decision)
+    return None if log_us is None else math.exp(log_us)
+
+
 def distance(a: object, b: object) -> int:
     """The number of fields in which two decisions differ."""
     return sum(getattr(a, f.name) != getattr(b, f.name) for f in dataclasses.fields(a))

@@ -1,0 +1,158 @@
+"""`tune --build-only`: candidates are built for a target that cannot be measured here; nothing is timed or recorded.
+
+Every decision of a task is ranked by the rule's own model; the first of every task are built, then the second, and
+so on, within the budget. What comes out says what compiles, and of a GPU's kernels what they take of a multiprocessor.
+The order is the model's opinion: only a measurement makes a record.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..errors import NoValidTrial
+from ..records.decision import decision_to_plain
+from ..targets import Target, usable_cpus
+from . import result as r
+from .budget import Clock
+from .measure.builders import Builders, Job
+from .measure.confined import arguments_of
+from .measure.lab import Failure
+from .measure.requests import task_request
+from .measure.scratch import Scratch
+from .options import TuneOptions
+from .search.analytic import predicted_speedups, predicted_us
+from .task import Task, Tasks
+
+_DEVICE_COMPILER_TIMES = 6.0  # the device's own compiler takes seconds where LLVM takes tenths
+_MOST_BUILDERS = 4
+_BUILDER_BYTES = 2 << 30
+
+
+@dataclass
+class _Ranked:
+    """One task: its decisions as the rule's model orders them, and what became of those that were built."""
+
+    task: Task
+    order: list[object]
+    modelled: bool
+    found: list[r.Candidate] = field(default_factory=list)
+    failures: Counter[str] = field(default_factory=Counter)
+
+
+def build_candidates(
+    tasks: Tasks, target: Target, options: TuneOptions, say: Callable[[str], None], clock: Clock | None = None
+) -> r.TuneResult:
+    """Rank the decisions of all tasks, build the best of each, and tell what came of it.
+
+    At most a batch of the effort per task, `options.trials` in all, and none is begun when the budget is spent.
+    `NoValidTrial` when candidates were begun and not one could be built.
+    """
+    clock = clock or Clock(options.budget_s)
+    ranked = [_rank(task, target) for task in tasks.tasks]
+    most = min(options.effort.batch, options.effort.most)
+    queue = [(one, decision) for turn in range(most) for one in ranked for decision in one.order[turn : turn + 1]]
+    restarts = _build_all(queue[: options.trials], target, options, say, clock) if queue else 0
+    result = r.TuneResult(
+        model=options.model,
+        target=target.key,
+        log="",
+        tasks=tuple(_result(one) for one in ranked),
+        skipped=tuple({"readable": s.readable, "count": s.count, "reason": s.reason} for s in tasks.skipped),
+        lookup={},
+        budget_s=options.budget_s,
+        seconds=clock.elapsed_s,
+        threads=options.threads,
+        worker_restarts=restarts,
+        interrupted=False,
+        build_only=True,
+    )
+    if result.failures and not any(t.built for t in result.tasks):
+        kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(result.failures.items()))
+        reasons = "; ".join(dict.fromkeys(c.failure for t in result.tasks for c in t.candidates))
+        raise NoValidTrial(
+            f"at least one candidate was expected to be built, but all of them failed ({kinds}): {reasons[:400]}: "
+            "run `halo-tvm doctor`, or give a larger --budget"
+        )
+    return result
+
+
+def _rank(task: Task, target: Target) -> _Ranked:
+    scores, modelled = predicted_speedups(task, target, task.space)
+    # Stable: of decisions that the model takes for equal, the one nearer the default goes first.
+    order = [task.space[i] for i in np.argsort(-scores, kind="stable")]
+    return _Ranked(task, order, modelled)
+
+
+def _build_all(
+    queue: list[tuple[_Ranked, object]], target: Target, options: TuneOptions, say: Callable[[str], None], clock: Clock
+) -> int:
+    """Build in that order until the budget is spent; how often a builder had to be started again."""
+    count = min(len(usable_cpus()), _MOST_BUILDERS)
+    timeout_s = options.timeout_s * (_DEVICE_COMPILER_TIMES if target.spec.gpu else 1.0)
+    memory = max(_BUILDER_BYTES, options.memory_bytes // count)
+    requests = {one.task.key: task_request(one.task, target, options.vector_math) for one, _ in queue}
+    scratch = Scratch()
+    try:
+        builders = Builders(count, arguments_of(memory, options.lab.file_bytes, options.modules), scratch.path)
+        try:
+            # A few at a time: what was not begun when the budget ends need not be taken back.
+            waiting: list[tuple[_Ranked, object, Job]] = []
+            for one, decision in queue:
+                if clock.left_s <= 0.0:
+                    break
+                job = builders.submit(requests[one.task.key], decision_to_plain(decision), None, timeout_s)
+                waiting.append((one, decision, job))
+                if len(waiting) > count:
+                    _take(*waiting.pop(0), target, say)
+            for entry in waiting:
+                _take(*entry, target, say)
+            return builders.restarts
+        finally:
+            builders.close()
+    finally:
+        scratch.close()
+
+
+def _take(one: _Ranked, decision: object, job: Job, target: Target, say: Callable[[str], None]) -> None:
+    """Wait for one library, note what it holds, and let it go."""
+    us = predicted_us(one.task, target, decision) if one.modelled else None
+    plain, rank = decision_to_plain(decision), len(one.found) + 1
+    try:
+        library = job.library(None)
+    except Failure as failure:
+        one.failures[failure.kind] += 1
+        one.found.append(r.Candidate(rank, plain, us, failure=f"{failure.kind}: {failure}"))
+        say(f"{one.task.readable}: candidate {rank} failed: {failure.kind}: {failure}")
+        return
+    library.path.unlink(missing_ok=True)
+    one.found.append(r.Candidate(rank, plain, us, build_s=library.build_s, kernels=library.kernels))
+    say(f"{one.task.readable}: candidate {rank} is built, not measured")
+
+
+def _result(one: _Ranked) -> r.TaskResult:
+    task, built = one.task, sum(not c.failure for c in one.found)
+    by = f"by the model of {task.rule.name}" if one.modelled else "by nearness to the default: its rule has no model"
+    note = f"{built} of {len(task.space)} candidates built and ranked {by}"
+    return r.TaskResult(
+        key=task.key,
+        readable=task.readable,
+        rule=task.rule.name,
+        count=task.count,
+        outcome=r.UNMEASURED,
+        sizes=(),
+        default_us=(),
+        best_us=(),
+        decision=decision_to_plain(task.default),
+        speedup=1.0,
+        speedup_low=1.0,
+        speedup_high=1.0,
+        measured=0,
+        failures=dict(one.failures),
+        seconds=sum(c.build_s for c in one.found),
+        note=note if one.found else "no candidate was built: the budget, the trials or the effort ended before it",
+        candidates=tuple(one.found),
+    )
