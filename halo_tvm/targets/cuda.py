@@ -110,7 +110,7 @@ CUDA = TargetSpec(
             ),
         ),
     ),
-    rules=("fallback_gpu",),
+    rules=("row_reduction_gpu", "elementwise_gpu", "fallback_gpu"),
     runs_on=frozenset(),
     gpu=True,
     # TVM's own rules allocate statically, so they see what a block has without the opt-in.

@@ -115,7 +115,7 @@ def _turned_loads(nest: Nest, swapped: int) -> tuple[ir.TensorLoad, ...]:
     A load under a condition may stand for memory that is not there, so a value with one is not turned.
     """
     last, across = nest.axes[-1], nest.axes[swapped]
-    if not is_var(nest.indices[-1], last) or _is_conditional(nest.value):
+    if not is_var(nest.indices[-1], last) or is_conditional(nest.value):
         return ()
     found = []
     for load in loads(nest.value):
@@ -182,7 +182,7 @@ def _turned_tile(
     return [*out, loop("i", width, row)]
 
 
-def _is_conditional(value: Expr) -> bool:
+def is_conditional(value: Expr) -> bool:
     """Whether a part of `value` is computed under a condition only."""
     found: list[object] = []
 

@@ -390,7 +390,7 @@ def test_every_function_of_a_model_is_right(kind: str, tmp_path: Path) -> None:
     config = CompileConfig(model=str(write_checkpoint(tmp_path / kind, kind)), target="cuda:sm_80", output="x.halo")
     mod, _ = lower(import_model(config.model), TARGET, config)
     done, report = schedule(mod, TARGET, config)
-    assert report["rules"] == {"fallback_gpu": len(report["functions"])}
+    assert {"row_reduction_gpu", "elementwise_gpu"} <= set(report["rules"]) <= set(TARGET.spec.rules)
     names = {var.name for _, func in mod.functions_items() if isinstance(func, tirx.PrimFunc) for var in free(func)}
     check_functions(mod, done, {**dict.fromkeys(names, 6), "batch": 2, "sequence": 3})
 

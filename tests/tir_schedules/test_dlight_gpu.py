@@ -1,0 +1,69 @@
+"""TVM's rules by name: what they serve is right in emulation; what they cannot read they decline with a reason."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gpu_functions import TARGET, check_emulated, function_of, scheduled_for
+from injective_graphs import GRAPHS as INJECTIVE
+from row_graphs import GRAPHS as ROWS
+from tvm import relax, s_tir, tirx
+
+from halo_tvm.errors import Declined
+from halo_tvm.tir_schedules import RULES, dlight_gpu
+
+op = relax.op
+N = tirx.Var("n", "int64")
+
+
+def matmul(emit, x, w):
+    return emit(op.matmul(x, w))
+
+
+def product(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    return x @ w
+
+
+# rule -> graph, shapes to compile for, shapes to run at, reference
+SERVED = {
+    "dlight_matmul": (matmul, [(N, 64), (64, 48)], [(5, 64), (64, 48)], product),
+    "dlight_gemv": (matmul, [(1, 128), (128, 64)], [(1, 128), (128, 64)], product),
+    "dlight_reduction": (
+        lambda emit, x: emit(op.sum(x, axis=(1, 2))), [(N, 3, 20)], [(4, 3, 20)], lambda x: x.sum((1, 2)),
+    ),
+    "dlight_general_reduction": (ROWS["softmax"][0], [(N, 40)], [(3, 40)], ROWS["softmax"][2]),
+    "dlight_transpose": (INJECTIVE["transpose"][0], [(40, 70)], [(40, 70)], INJECTIVE["transpose"][3]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_what_is_served_is_right(name: str) -> None:
+    graph, shapes, sizes, reference = SERVED[name]
+    check_emulated(scheduled_for(function_of(graph, shapes), name), sizes, reference)
+
+
+@pytest.mark.parametrize("name", [name for name in RULES if name.startswith("dlight_") and name != "dlight_gemv"])
+def test_others_are_declined(name: str) -> None:
+    func = function_of(INJECTIVE["add"][0], [(2, 3, 4), (2, 3, 4)])
+    with pytest.raises(Declined, match="TVM's rule (gives no reason|stops with)"):
+        RULES[name].default(func, TARGET)
+    with pytest.raises(Declined, match="scheduled already"):
+        RULES[name].default(func.with_attr("tirx.is_scheduled", True), TARGET)
+
+
+def test_what_breaks_in_tvm_is_a_decline(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        def apply(self, func: tirx.PrimFunc, target: object, tunable: bool) -> s_tir.Schedule:
+            one, two = [1]  # as the rule for norms takes blocks apart before it counts them
+            raise AssertionError(one, two)
+
+    monkeypatch.setattr(dlight_gpu.DlightMatmul, "theirs", Broken)
+    with pytest.raises(Declined, match="TVM's rule stops with ValueError: not enough values"):
+        RULES["dlight_matmul"].default(function_of(*SERVED["dlight_matmul"][:2]), TARGET)
+
+
+def test_the_target_lists_them_behind_ours() -> None:
+    rules = TARGET.spec.rules
+    ours = [n for n, rule in enumerate(rules) if not rule.startswith(("dlight_", "fallback"))]
+    theirs = [n for n, rule in enumerate(rules) if rule.startswith("dlight_")]
+    assert theirs and max(ours) < min(theirs) and rules[-1] == "fallback_gpu"

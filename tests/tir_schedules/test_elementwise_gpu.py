@@ -1,0 +1,123 @@
+"""The rule elementwise_gpu, emulated: right for every shape and dtype, symbolic and static; wide loads, tiles."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from covering import covering
+from gpu_functions import TARGET, check_emulated, function_of, kernels_of, needs_nvcc, scheduled_for
+from injective_graphs import GRAPHS
+from tvm import relax, te, tirx
+
+from halo_tvm.errors import Declined
+from halo_tvm.targets import resolve
+from halo_tvm.tir_schedules import RULES
+from halo_tvm.tir_schedules.elementwise_gpu import ElementThreads
+
+RULE = RULES["elementwise_gpu"]
+NAME = "elementwise_gpu"
+op = relax.op
+
+
+@pytest.mark.parametrize("length", [1, 7, 64, "symbolic"])
+@pytest.mark.parametrize("name", [name for name in GRAPHS if name != "position by value"])  # that has a constant
+def test_numbers(name: str, length: int | str) -> None:
+    graph, shapes, dtypes, reference = GRAPHS[name]
+    n, d = tirx.Var("n", "int64"), tirx.Var("d", "int64")
+    static = isinstance(length, int)
+    func = scheduled_for(function_of(graph, shapes(n, length if static else d), dtypes), NAME)
+    for rows, size in ((1, length), (35, length)) if static else ((5, 3), (3, 130)):
+        check_emulated(func, shapes(rows, size), reference, dtypes, tolerance=1e-6)
+
+
+@pytest.mark.parametrize("name", ["chain with a broadcast", "add", "transpose", "one row"])
+def test_every_decision_is_right(name: str) -> None:
+    graph, shapes, dtypes, reference = GRAPHS[name]
+    func = function_of(graph, shapes(tirx.Var("n", "int64"), 72), dtypes)
+    space = RULE.space(func, TARGET)
+    assert space[0] == RULE.default(func, TARGET) and len(set(space)) == len(space) >= 12
+    for decision in covering(space):
+        check_emulated(scheduled_for(func, NAME, decision), shapes(3, 72), reference, dtypes, tolerance=1e-6)
+
+
+def test_halves_come_in_eights() -> None:
+    n, d = tirx.Var("n", "int64"), tirx.Var("d", "int64")
+    func = function_of(lambda emit, x, y: emit(op.add(x, y)), [(n, d), (n, d)], ["float16"] * 2)
+    assert RULE.default(func, TARGET).lanes == 8
+    check_emulated(scheduled_for(func, NAME), [(5, 9)] * 2, lambda x, y: x + y, ["float16"] * 2, tolerance=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("axes", "shape"), [((0, 2, 1), (2, 40, 70)), ((2, 1, 0), (33, 2, 31)), ((0, 2, 1, 3), (2, 5, 3, 8))]
+)
+def test_transposes(axes: tuple[int, ...], shape: tuple[int, ...]) -> None:
+    names = [tirx.Var(f"n{i}", "int64") for i in range(len(shape))]
+    for sizes in (shape, names):
+        func = scheduled_for(function_of(lambda emit, x: emit(op.permute_dims(x, axes)), [sizes]), NAME)
+        check_emulated(func, [shape], lambda x: x.transpose(axes))
+        assert ("tile" in str(func)) == (axes[-1] != len(axes) - 1), "rows that stay rows need no tile"
+
+
+def test_a_transpose_with_what_is_fused() -> None:
+    def graph(emit, x, y, b):
+        turned = emit(op.permute_dims(emit(op.multiply(x, y)), (1, 0)))
+        return emit(op.add(turned, b))
+
+    n, d = tirx.Var("n", "int64"), tirx.Var("d", "int64")
+    func = scheduled_for(function_of(graph, [(n, d), (n, d), (n,)]), NAME)
+    check_emulated(func, [(35, 66), (35, 66), (35,)], lambda x, y, b: (x * y).T + b, tolerance=1e-6)
+
+
+def test_a_load_under_a_condition_is_not_read_ahead() -> None:
+    """Beyond the seam of a concatenation there is no memory; the emulator faults on what is read outside."""
+
+    def graph(emit, x, y):
+        return emit(op.permute_dims(emit(op.concat([x, y], axis=1)), (1, 0)))
+
+    func = scheduled_for(function_of(graph, [(4, 8), (4, 12)]), NAME)
+    check_emulated(func, [(4, 8), (4, 12)], lambda x, y: np.concatenate([x, y], 1).T)
+
+
+@needs_nvcc
+@pytest.mark.parametrize("arch", [pytest.param("sm_80", marks=pytest.mark.slow), "sm_90"])
+def test_machine_code(arch: str) -> None:
+    n = tirx.Var("n", "int64")
+    made = (
+        (GRAPHS["chain with a broadcast"][0], [(n, 768), (768,)], ["float32"] * 2),
+        (GRAPHS["add"][0], [(2, n, 264), (2, n, 264)], ["float16"] * 2),
+        (GRAPHS["transpose"][0], [(n, 768)], ["float32"]),
+        *((GRAPHS["add"][0], [(2, n, 272)] * 2, [dtype] * 2) for dtype in ("bfloat16", "int8", "int64", "float64")),
+    )
+    target = resolve(f"cuda:{arch}")
+    funcs = [scheduled_for(function_of(*one), NAME, target=target) for one in made]
+    kernels, code = kernels_of(funcs, arch)
+    assert len(kernels) == len(made)
+    assert all(k.spill_store_bytes == k.stack_bytes == 0 and k.registers <= 64 for k in kernels), kernels
+    turned = kernels[2]
+    assert turned.threads == 256 and 32 * 32 * 4 < turned.shared_bytes <= 32 * 33 * 4
+    for name, found in code.items():
+        wide = {o.split(".")[0] for o in found if ".128" in o}
+        assert name.startswith("f2") or wide >= {"LDG", "STG"}, (name, found)
+
+
+def test_declines() -> None:
+    x, k = te.placeholder((4, 5), name="x"), te.reduce_axis((0, 5))
+    total = te.create_prim_func([x, te.compute((4,), lambda i: te.sum(x[i, k], axis=k))])
+    with pytest.raises(Declined, match="a block reduces"):
+        RULE.default(total, TARGET)
+    graph, shapes, dtypes, _ = GRAPHS["add"]
+    func = function_of(graph, shapes(4, 8), dtypes)
+    for decision in (ElementThreads(3, 1, 256), ElementThreads(4, 1, 100)):
+        with pytest.raises(Declined, match="whole warps and vectors of a power of two"):
+            RULE.apply(func, TARGET, decision)
+    with pytest.raises(Declined, match="lanes is 32, the rule serves 1 to 16"):
+        RULE.apply(func, TARGET, ElementThreads(32, 1, 256))
+
+
+def test_the_estimate_orders_decisions() -> None:
+    graph, shapes, dtypes, _ = GRAPHS["add"]
+    func = function_of(graph, shapes(4096, 4096), dtypes)
+    best = RULE.default(func, TARGET)
+    us = {d: RULE.estimate(func, TARGET, d, {}) for d in RULE.space(func, TARGET)}
+    assert us[best] < us[ElementThreads(1, 1, 256)], "wide loads"
+    assert us[best] > 3 * 2 * 4096 * 4096 * 4 / (TARGET.isa.gpu.memory_gbps * 1e3), "no faster than memory"
