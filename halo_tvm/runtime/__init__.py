@@ -6,5 +6,6 @@ the reference stored in the artifact.
 """
 
 from .executor import BenchmarkResult, Module, load
+from .pending import Pending
 
-__all__ = ["BenchmarkResult", "Module", "load"]
+__all__ = ["BenchmarkResult", "Module", "Pending", "load"]

@@ -6,7 +6,7 @@ logits = module(input_ids=ids)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +19,8 @@ from ..errors import UnknownName, UsageError
 from ..targets import usable_cpus
 from .host import choose_variant, load_tvm_runtime, resolve_threads
 from .inputs import UnknownInput, bind_inputs, generate_inputs, typical_sizes
-from .session import Session
+from .pending import Pending
+from .session import Session, sizes_refused
 from .state import KeptState
 from .tensors import to_arrays, to_tensor
 from .tracing import Trace, trace
@@ -137,6 +138,29 @@ class Module:
             outputs = self._run(bind_inputs(self.spec, args, kwargs))
         return outputs[0] if len(outputs) == 1 else outputs
 
+    def run_async(self, *args: object, **kwargs: object) -> Pending[Outputs]:
+        """Queue one run and return at once; the handle's `result()` is what the call would return.
+
+        Inputs are checked here. They belong to the run until it is done: an array that changes meanwhile changes
+        what is computed. Runs of one module are done in the order they were queued, among them those of `__call__`.
+        `UsageError` for a model that keeps state, unless the state is passed: its next call begins with what this
+        one leaves.
+        """
+        if self.spec.state and not self._state.passed(args, kwargs):
+            raise UsageError(
+                f"run_async was expected to get all inputs, but the state ({', '.join(self.spec.state)}) is what the "
+                "run before leaves; pass the state, or call the module"
+            )
+        arrays = bind_inputs(self.spec, args, kwargs)
+        request = self._session.run_async([to_tensor(array) for array in arrays])
+
+        def wait(timeout_s: float | None) -> Outputs:
+            with sizes_refused():
+                outputs = self._owned(request.wait(timeout_s), arrays)
+            return outputs[0] if len(outputs) == 1 else outputs
+
+        return Pending(lambda: not request.done.locked(), wait)
+
     def reset_state(self) -> None:
         """Forget the state of earlier calls."""
         self._state.reset()
@@ -223,7 +247,10 @@ class Module:
         return [to_tensor(array) for array in self.example_inputs(inputs, sizes=sizes, seed=seed).values()]
 
     def _run(self, arrays: list[np.ndarray]) -> tuple[np.ndarray, ...]:
-        result = self._session.run([to_tensor(array) for array in arrays])
+        return self._owned(self._session.run([to_tensor(array) for array in arrays]), arrays)
+
+    def _owned(self, result: object, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+        """What a run on `arrays` returned, as arrays of the caller's own."""
         outputs = to_arrays(result)
         # a model may hand an input or a weight through: an output must change neither, nor change with them
         foreign = [*arrays, self._weights]

@@ -39,13 +39,25 @@ _EXIT_WAIT_S = 5.0
 
 
 @dataclass
-class _Request:
+class Request:
     """A task for the runner; the lock is held until it is done."""
 
     task: Callable[[], object]
     done: threading.Lock = field(default_factory=threading.Lock)
     result: object = None
     error: BaseException | None = None
+
+    def wait(self, timeout_s: float | None = None) -> object:
+        """What the task returned or raised; `TimeoutError` while it is not done after so many seconds."""
+        if not self.done.acquire(timeout=-1 if timeout_s is None else max(0.0, timeout_s)):
+            raise TimeoutError(f"a run was expected to end within {timeout_s} s, and goes on: ask again")
+        self.done.release()  # whoever asks next finds it done
+        try:
+            if self.error is not None:
+                raise self.error
+            return self.result
+        finally:
+            del self  # the error refers to this frame: the cycle would keep the inputs alive
 
 
 class Runner:
@@ -56,7 +68,7 @@ class Runner:
         self._pid = os.getpid()
         self._closed = False
         self._submission = threading.Lock()  # orders close() after requests that were accepted
-        self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
         # daemon, so that a forgotten runner does not keep the interpreter alive; the finalizer ends it
         # properly when the runner is collected or the interpreter exits, whichever comes first
         self._thread = threading.Thread(target=_serve, args=(self._requests,), name="halo-tvm-runner", daemon=True)
@@ -78,24 +90,26 @@ class Runner:
         EnvironmentProblem
             the process is a fork of the one that started the thread (threads do not survive a fork)
         """
+        request = self.submit(task)
+        try:
+            return request.wait()  # type: ignore[return-value]
+        finally:
+            del request  # its error refers to this frame: the cycle would keep the inputs alive
+
+    def submit(self, task: Callable[[], object]) -> Request:
+        """Queue `task` and return at once. Raises as `call` does, but for what the task raises: that is waited for."""
         if os.getpid() != self._pid:
             raise EnvironmentProblem(
                 f"expected a call from process {self._pid}, which loaded the module, found its fork {os.getpid()}; "
                 "load the module in the child process, after the fork"
             )
-        request = _Request(task)
+        request = Request(task)
         request.done.acquire()
         with self._submission:
             if self._closed:
                 raise UsageError("expected an open module, found a closed one; load it again")
             self._requests.put(request)
-        request.done.acquire()
-        try:
-            if request.error is not None:
-                raise request.error
-            return request.result  # type: ignore[return-value]
-        finally:
-            del request  # its error refers to this frame: the cycle would keep the inputs alive
+        return request
 
     def close(self) -> None:
         """End the runner after the requests already queued; closing twice is fine."""
@@ -135,6 +149,11 @@ class Session:
         main, arguments = self._main, self._arguments
         with sizes_refused():
             return self.call(lambda: main(*inputs, *arguments))
+
+    def run_async(self, inputs: Sequence[tvm_ffi.Tensor]) -> Request:
+        """Queue one run; waiting for it is the caller's, within `sizes_refused`."""
+        main, arguments = self._main, self._arguments
+        return self._runner.submit(lambda: main(*inputs, *arguments))
 
     def time(self, inputs: Sequence[tvm_ffi.Tensor], *, number: int, repeat: int) -> list[float]:
         """Milliseconds per run, `repeat` samples, each the mean of `number` runs, after one warm-up run."""
@@ -257,7 +276,7 @@ def machine_of(library: tvm_ffi.Module) -> tvm_ffi.Module:
     return machine
 
 
-def _serve(requests: queue.SimpleQueue[_Request | None]) -> None:
+def _serve(requests: queue.SimpleQueue[Request | None]) -> None:
     while (request := requests.get()) is not None:
         try:
             request.result = request.task()
@@ -267,7 +286,7 @@ def _serve(requests: queue.SimpleQueue[_Request | None]) -> None:
         del request  # outputs belong to the caller; the idle runner holds none
 
 
-def _stop(requests: queue.SimpleQueue[_Request | None], thread: threading.Thread, pid: int) -> None:
+def _stop(requests: queue.SimpleQueue[Request | None], thread: threading.Thread, pid: int) -> None:
     """End the runner and its workers; in a fork there is none. The runner itself may drop the last reference."""
     if os.getpid() != pid:
         return
