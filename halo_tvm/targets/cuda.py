@@ -110,7 +110,14 @@ CUDA = TargetSpec(
             ),
         ),
     ),
-    rules=("row_reduction_gpu", "elementwise_gpu", "fallback_gpu"),
+    rules=(
+        "row_reduction_gpu",
+        "elementwise_gpu",
+        "dlight_matmul",
+        "dlight_general_reduction",
+        "dlight_reduction",
+        "fallback_gpu",
+    ),
     runs_on=frozenset(),
     gpu=True,
     # TVM's own rules allocate statically, so they see what a block has without the opt-in.

@@ -1,7 +1,7 @@
 """TVM's own rules for GPUs, each by name, for what the rules here decline.
 
-They fix their tile sizes, so there is nothing to decide; TVM's bare None is recorded as "no reason given". Which of
-them are right in emulation, and which not, stands in docs/cuda.md.
+They fix their tile sizes, so there is nothing to decide; TVM's bare None is recorded as "gives no reason". Those that
+serve nothing beyond ours (transposes, norms, products of one row) are not here; docs/cuda.md has what was emulated.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tvm.s_tir import dlight
 
 from ..errors import Declined
 from ._blocks import is_scheduled
-from ._rule import Rule, scheduled
+from ._rule import Rule
 
 if TYPE_CHECKING:
     from ..targets import Target
@@ -39,7 +39,10 @@ class _Theirs:
         return Decision()
 
     def apply(self, func: tirx.PrimFunc, target: Target, decision: Decision) -> tirx.PrimFunc:
-        return scheduled(self._schedule(func, target)).with_attr("tirx.is_scheduled", True)
+        mod = self._schedule(func, target).mod
+        # Threads that add up together are found by the form of their blocks, which what follows may change.
+        lowered = s_tir.transform.LowerCrossThreadReduction()(mod)
+        return lowered[mod.get_global_vars()[0]].with_attr("tirx.is_scheduled", True)
 
     def _schedule(self, func: tirx.PrimFunc, target: Target) -> s_tir.Schedule:
         if is_scheduled(func):
@@ -67,34 +70,6 @@ class DlightGeneralReduction(_Theirs, Rule[Decision]):
 
     name = "dlight_general_reduction"
     theirs = dlight.gpu.GeneralReduction
-
-
-class DlightTranspose(_Theirs, Rule[Decision]):
-    """Transposes through shared memory."""
-
-    name = "dlight_transpose"
-    theirs = dlight.gpu.Transpose
-
-
-class DlightRMSNorm(_Theirs, Rule[Decision]):
-    """The root-mean-square norm as TVM's frontend for language models spells it."""
-
-    name = "dlight_rms_norm"
-    theirs = dlight.gpu.RMSNorm
-
-
-class DlightGEMV(_Theirs, Rule[Decision]):
-    """Products of a matrix and a vector."""
-
-    name = "dlight_gemv"
-    theirs = dlight.gpu.GEMV
-
-
-class DlightLowBatchGEMV(_Theirs, Rule[Decision]):
-    """Products of a matrix and few vectors."""
-
-    name = "dlight_low_batch_gemv"
-    theirs = dlight.gpu.LowBatchGEMV
 
 
 class DlightMatmul(_Theirs, Rule[Decision]):

@@ -101,6 +101,8 @@ def _trailing(nest: Nest, most: int) -> tuple[int, int]:
     if not count or str(nest.output.dtype) == "bool":
         return count, 1
     whole = count == len(nest.axes)
+    while not whole and count > 1 and constant(product(nest.extents[-count:])) is None:
+        count -= 1  # rows of known length: only of those is it known that vectors tile them
     # Without axes in front, vectors begin at multiples of their length, whatever the length: only the last is cut.
     lanes = vector_lanes(_buffers(nest), None if whole else product(nest.extents[-count:]))
     if count == 1 and not whole and not _ends_in(nest.indices, nest.axes[-1]):

@@ -55,7 +55,7 @@ def test_many_threads_may_ask(module: Module) -> None:
 
 
 def test_wrong_inputs_are_refused_at_once(module: Module) -> None:
-    with pytest.raises(InputError, match="x: expected"):
+    with pytest.raises(InputError, match="input 'x': expected size 64 in axis 1"):
         module.run_async(x=np.zeros((2, 3), np.float32), ids=np.zeros(2, np.int64))
 
 

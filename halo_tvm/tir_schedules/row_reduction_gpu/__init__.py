@@ -58,12 +58,10 @@ class RowReductionGPU(Rule[RowThreads]):
     def space(self, func: tirx.PrimFunc, target: Target) -> Sequence[RowThreads]:
         base, rows = self.default(func, target), served(func)
         widths = [base.lanes // share for share in (1, 2, 4) if base.lanes // share]
-        values = (
-            RowThreads(*fields)
-            for fields in itertools.product(
-                (8, 16, 32, 64, 128, 256, 512, 1024), (1, 2, 4, 8, 16), widths, (True, False)
-            )
-        )
+        threads = [t for t in (8, 16, 32, 64, 128, 256, 512, 1024) if base.threads <= 4 * t and t <= 4 * base.threads]
+        # Blocks of two to eight warps, or of one long row: smaller ones leave a multiprocessor's places empty.
+        shapes = [(t, r) for t in threads for r in (1, 2, 4, 8, 16, 32) if 64 <= t * r <= 256 or t > 256 and r == 1]
+        values = (RowThreads(*shape, *rest) for shape, *rest in itertools.product(shapes, widths, (True, False)))
         return tuple(dict.fromkeys([base, *(d for d in values if not unfit(rows, d))]))
 
     def estimate(self, func: tirx.PrimFunc, target: Target, decision: RowThreads, sizes: Mapping[ir.Var, int]) -> float:
