@@ -6,6 +6,7 @@ import importlib
 import pkgutil
 
 from ._available import Answer, can_build_here, can_run_here
+from ._gpu import WARP
 from ._host import Gpu, Host, read_gpus, read_host, usable_cpus
 from ._precision import FULL, check_precision
 from ._resolve import known_names, resolve
@@ -17,6 +18,7 @@ for _module in sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.na
 __all__ = [
     "FULL",
     "TARGETS",
+    "WARP",
     "Answer",
     "Gpu",
     "Host",

@@ -13,11 +13,10 @@ from tvm.ir import Expr
 from tvm.tirx.op import tvm_warp_shuffle_xor
 
 from ..dimensions import itemsize_of
-from ..targets import Target
+from ..targets import WARP, Target
 from ._blocks import uses
 from ._lanes import constant, index, is_var, loop, seq, simplify
 
-WARP = 32
 VECTOR_BYTES = 16  # of the widest load and store of one thread
 _ALL_LANES = 0xFFFFFFFF
 

@@ -24,14 +24,13 @@ from tvm.ir import Expr
 
 from ..dimensions import itemsize_of, size_of
 from ..errors import Declined
-from ..targets import Target
+from ..targets import WARP, Target
 from ._blocks import loads
 from ._injective import contiguous_axes, nests_of
 from ._lanes import ceil_div, constant, index, product, replace_body, seq, simplify, unravel
 from ._nest import Nest, store_at, substituted
 from ._rule import Rule, check_range
 from ._threads import (
-    WARP,
     bound,
     distinct,
     is_row_access,

@@ -22,10 +22,10 @@ from tvm import ir, tirx
 
 from ...dimensions import size_of
 from ...errors import Declined
-from ...targets import Target
+from ...targets import WARP, Target
 from .._lanes import constant, product, replace_body
 from .._rule import Rule, check_range
-from .._threads import WARP, vector_lanes
+from .._threads import vector_lanes
 from ._estimate import estimate_us
 from ._fit import KEPT, MOST_THREADS, RowThreads, kept_registers, served, streams, unfit
 from ._kernel import Kernel

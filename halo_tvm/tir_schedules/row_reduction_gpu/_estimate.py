@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ...dimensions import itemsize_of
-from ...targets import Target
+from ...targets import WARP, Target
 from .._rows import Rows, passes
-from .._threads import WARP, streaming_us
+from .._threads import streaming_us
 from ._fit import KEPT, RowThreads, streams
 
 

@@ -8,10 +8,11 @@ from tvm import ir, tirx
 
 from ...dimensions import itemsize_of
 from ...errors import Declined
+from ...targets import WARP
 from .._blocks import loads, uses
 from .._lanes import constant
 from .._rows import Rows, Stage, dtype_of, passes, rows_of
-from .._threads import WARP, is_row_access, vector_lanes
+from .._threads import is_row_access, vector_lanes
 
 MOST_THREADS = 1024
 KEPT = 64  # registers of a thread that hold its part of a row; a third of what two blocks of 256 leave it

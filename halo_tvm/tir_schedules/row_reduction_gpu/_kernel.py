@@ -8,11 +8,11 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.ir import Expr
 
+from ...targets import WARP
 from .._blocks import loads
 from .._lanes import ceil_div, constant, index, loop, product, seq, simplify, unravel
 from .._rows import Rows, Stage, dtype_of, is_divisor, is_neutral, passes
 from .._threads import (
-    WARP,
     across_threads,
     across_warps,
     bound,
