@@ -89,9 +89,9 @@ class ElementwiseGPU(Rule[ElementThreads]):
 
 
 def _buffers(nest: Nest) -> list[ir.Var]:
-    """The output, and what is read of it at places that differ from element to element."""
-    found = [x.source for x in loads(nest.value) if str(x.source.dtype) != "bool"]
-    return [nest.output, *found]
+    """The output, and what may be read as vectors for it: not the indices of a gather, nor masks."""
+    read = [x for x in loads(nest.value) if nest.axes and _ends_in(x.indices, nest.axes[-1])]
+    return [nest.output, *(x.source for x in read if str(x.source.dtype) != "bool")]
 
 
 def _trailing(nest: Nest, most: int) -> tuple[int, int]:
