@@ -4,7 +4,8 @@ Before -> after
     exp(x), exp2(x), tanh(x), erf(x), sigmoid(x), log(x), log2(x), log10(x), log1p(x)
         ->   polynomials in float32 (float16 and bfloat16: through float32), see `_vector_math`
     x * (0.5 + 0.5 * erf(x * sqrt(1/2))), however the constants are spread
-        ->   a polynomial for the whole GELU, shorter and more exact than the one for erf
+    x * (0.5 + 0.5 * tanh(sqrt(2 / pi) * x * (1 + 0.044715 * x * x))), likewise
+        ->   a polynomial for the whole GELU, shorter than those for erf and tanh
     pow(x, 1 | 2 | 3 | 4 | 0.5 | -0.5 | -1)
         ->   multiplications, a square root, a division
 Leaves
@@ -18,6 +19,8 @@ Order
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,7 +30,7 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.ir import Expr
 
-from ..tir_schedules._vector_math import BUILDERS, dtype_of, gelu, hoist_lets, let
+from ..tir_schedules._vector_math import BUILDERS, dtype_of, gelu, gelu_tanh, hoist_lets, let
 from ._pass import Context, Pass, Report
 
 SCALAR_LIBRARY = frozenset(
@@ -99,11 +102,12 @@ def rewrite_function(func: tirx.PrimFunc, rewritten: Counter[str], left: Counter
         found = gelu_of(node)
         if found is None:
             return node
-        rewritten["gelu"] += 1
-        factor, x = found
-        return gelu(x) if factor == 1.0 else tirx.const(factor, "float32") * gelu(x)
+        name, factor, x = found
+        rewritten[name] += 1
+        value = _GELUS[name](x)
+        return value if factor == 1.0 else tirx.const(factor, "float32") * value
 
-    # GELU first: it is recognised by its erf. No callback may raise: that kills the process.
+    # GELU first: it is recognised by its erf or tanh. No callback may raise: that kills the process.
     func = tvm_ffi.structural_map(func, (tirx.Mul, whole_gelu), order="post")
     steps = ((ir.Call, replace), (tirx.Cast, _lengthened), (tirx.BufferStore, flat))
     return tvm_ffi.structural_map(func, steps, order="post")
@@ -137,23 +141,61 @@ def _rounded(value: Expr) -> Expr:
     return let(value.value, by_bits)
 
 
-def gelu_of(product: tirx.Mul) -> tuple[float, Expr] | None:
-    """(f, x) when `product` is f * gelu(x) in float32, written with erf; else None."""
+def gelu_of(product: tirx.Mul) -> tuple[str, float, Expr] | None:
+    """(name, f, x) when `product` is f * gelu(x) in float32, written with erf or tanh; else None."""
     for left, right in ((product.a, product.b), (product.b, product.a)):
         outer, x = _split_constant(left)
         inner, total = _split_constant(right)
         if not isinstance(total, tirx.Add) or str(dtype_of(product)) != "float32":
             continue
-        for one, scaled_erf in ((total.a, total.b), (total.b, total.a)):
-            weight, call = _split_constant(scaled_erf)
+        for one, scaled in ((total.a, total.b), (total.b, total.a)):
+            weight, call = _split_constant(scaled)
             if not (isinstance(one, tirx.FloatImm) and isinstance(call, ir.Call) and isinstance(call.op, ir.Op)):
                 continue
-            if call.op.name != "tirx.erf" or float(one.value) != weight:
+            found = _POLYNOMIALS.get(call.op.name)
+            if found is None or float(one.value) != weight:
                 continue
-            scale, argument = _split_constant(call.args[0])
-            if abs(scale - 0.5**0.5) < 1e-7 and tvm_ffi.structural_equal(argument, x):
-                return 2.0 * outer * inner * weight, x
+            name, wanted = found
+            if _is_close(_coefficients(call.args[0], x), wanted):
+                return name, 2.0 * outer * inner * weight, x
     return None
+
+
+_GELUS = {"gelu": gelu, "gelu_tanh": gelu_tanh}
+# The function in a GELU -> its name, and the coefficients of the polynomial in x that the function is of.
+_POLYNOMIALS = {
+    "tirx.erf": ("gelu", (0.0, 0.5**0.5)),
+    "tirx.tanh": ("gelu_tanh", (0.0, (2 / math.pi) ** 0.5, 0.0, 0.044715 * (2 / math.pi) ** 0.5)),
+}
+_HIGHEST_POWER = 3
+
+
+def _is_close(found: tuple[float, ...] | None, wanted: tuple[float, ...]) -> bool:
+    return found is not None and len(found) == len(wanted) and all(abs(f - w) < 1e-7 for f, w in zip(found, wanted))
+
+
+def _coefficients(expr: Expr, x: Expr) -> tuple[float, ...] | None:
+    """Those of `expr` as a polynomial in `x`, from the constant on; None when it is none of at most the third power."""
+    if tvm_ffi.structural_equal(expr, x):
+        return 0.0, 1.0
+    if isinstance(expr, tirx.FloatImm):
+        return (float(expr.value),)
+    if isinstance(expr, tirx.Div) and isinstance(expr.b, tirx.FloatImm) and float(expr.b.value) != 0.0:
+        above = _coefficients(expr.a, x)
+        return None if above is None else tuple(c / float(expr.b.value) for c in above)
+    if not isinstance(expr, (tirx.Add, tirx.Mul)):
+        return None
+    a, b = _coefficients(expr.a, x), _coefficients(expr.b, x)
+    if a is None or b is None:
+        return None
+    if isinstance(expr, tirx.Add):
+        return tuple(p + q for p, q in itertools.zip_longest(a, b, fillvalue=0.0))
+    if len(a) + len(b) - 2 > _HIGHEST_POWER:
+        return None
+    out = [0.0] * (len(a) + len(b) - 1)
+    for (i, p), (j, q) in itertools.product(enumerate(a), enumerate(b)):
+        out[i + j] += p * q
+    return tuple(out)
 
 
 def _split_constant(expr: Expr) -> tuple[float, Expr]:

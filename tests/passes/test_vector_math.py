@@ -135,6 +135,25 @@ def test_gelu_is_no_worse_than_with_erff() -> None:
     assert np.isnan(run(compiled(mod, "avx2"), np.array([np.nan], "float32"))).all()
 
 
+def gelu_tanh_expression(x, cube=0.044715, scale=math.sqrt(2 / math.pi), spread=False):
+    c = lambda v: tirx.const(v, "float32")  # noqa: E731
+    inner = c(scale) * (x + c(cube) * (x * x * x)) if spread else c(scale) * x * (c(1) + c(cube) * x * x)
+    return c(0.5) * x * (c(1.0) + tirx.tanh(inner))
+
+
+@pytest.mark.parametrize("spread", [False, True])
+def test_gelu_by_tanh_is_exact_to_a_rounding(spread) -> None:
+    x = np.concatenate([np.linspace(-12, 12, 200001), [-100, -1e30, 1e30, -np.inf, np.inf]]).astype("float32")
+    wide = x.astype("float64")[:-5]
+    expected = 0.5 * wide * (1 + np.tanh(math.sqrt(2 / math.pi) * (wide + 0.044715 * wide**3)))
+    mod, report = VectorMath()(elementwise(lambda x: gelu_tanh_expression(x, spread=spread)))
+    assert report["rewritten"] == {"gelu_tanh": 1}
+    found = run(compiled(mod, "avx2"), x)
+    assert (np.abs(found[:-5] - expected) / np.maximum(1, np.abs(wide))).max() <= 1.2e-7
+    np.testing.assert_allclose(found[-5:], [0, 0, 1e30, 0, np.inf], rtol=1e-6, atol=1e-10)
+    assert np.isnan(run(compiled(mod, "avx2"), np.array([np.nan], "float32"))).all()
+
+
 @pytest.mark.parametrize(
     ("expression", "rewritten"),
     [
@@ -142,6 +161,9 @@ def test_gelu_is_no_worse_than_with_erff() -> None:
         (lambda x: gelu_expression(x, half=1.0), {"gelu": 1}),  # 2 * gelu
         (lambda x: gelu_expression(x, one=0.9), {"erf": 1}),  # not the same constant beside erf: no GELU
         (lambda x: x * (tirx.const(1.0, "float32") + tirx.erf(x)), {"erf": 1}),  # another scale
+        (lambda x: gelu_tanh_expression(x, cube=0.05), {"tanh": 1}),
+        (lambda x: gelu_tanh_expression(x, scale=0.8), {"tanh": 1}),
+        (lambda x: gelu_tanh_expression(x * x), {"gelu_tanh": 1}),
         (lambda x: tirx.exp(tirx.exp(x)), {"exp": 2}),
         (lambda x: tirx.tanh(tirx.log1p(tirx.exp(x * tirx.const(0.1, "float32")))), {"exp": 1, "log1p": 1, "tanh": 1}),
         (lambda x: tirx.pow(x, tirx.const(2.0, "float32")) + tirx.pow(x, tirx.const(-1.0, "float32")), {"pow": 2}),

@@ -19,6 +19,7 @@ from halo_tvm.relay_ops.matmul import Matmul
 from halo_tvm.tir_schedules import RULES
 from halo_tvm.tir_schedules.batched_matmul import Decision
 from halo_tvm.tir_schedules.batched_matmul._problem import match
+from halo_tvm.tir_schedules.batched_matmul._tiling import Tiling
 
 RULE = RULES["batched_matmul"]
 FORMS = [(False, False), (False, True), (True, False), (True, True)]
@@ -113,6 +114,12 @@ def test_nothing_to_multiply(sizes):
     m, n, k = symbols("m", "n", "k")
     mod, _ = function((2, m, k), (2, k, n))
     check(build(mod, x86("avx2")), operands((2,), *sizes, (False, False)), (False, False))
+
+
+@given(rows=st.integers(0, 5000), block_rows=st.integers(8, 128), cores=st.integers(1, 33))
+def test_no_block_is_taller_than_its_sums(rows, block_rows, cores):
+    tiling = Tiling(mr=8, block_rows=block_rows, cores=cores, lanes=16, vectors=2, kc=64)
+    assert tiling.most_rows(rows) <= tiling.most_rows(None)
 
 
 @pytest.mark.parametrize("cores", [1, 3, 8])
