@@ -25,8 +25,12 @@ from ._narrow import write_int8
 
 CALIBRATION_CASES = 8
 _PACKAGE = Path(__file__).resolve().parents[1]
-_MAKERS = ("exporters/*.py", "models/*.py", "peers/_narrow.py", "peers/sources.py")  # what peers' files are made by,
-_TOOLS = ("onnx", "onnxruntime", "openvino", "nncf")  # and with
+# The code that peers' files come from: what imports the model, and what writes it. Then the tools it calls.
+_MAKERS = (
+    "models/*.py", "importers/**/*.py", "original.py", "params.py", "reference.py", "exporters/*.py",
+    "peers/_narrow.py", "peers/sources.py",
+)  # fmt: skip
+_TOOLS = ("onnx", "onnxruntime", "openvino", "nncf")
 
 
 class PeerModels:

@@ -231,6 +231,8 @@ def test_files_made_by_other_code_or_tools_are_not_taken(tmp_path, monkeypatch):
 def test_what_makes_the_files_is_all_of_its_code():
     found = {path.name for pattern in sources._MAKERS for path in sources._PACKAGE.glob(pattern)}
     assert {"onnx.py", "_relax_ops.py", "gpt2.py", "_narrow.py", "sources.py"} <= found
+    assert {"huggingface.py", "original.py", "params.py", "reference.py"} <= found, "what imports the model"
+    assert any(path.parent.name == "onnx" for pattern in sources._MAKERS for path in sources._PACKAGE.glob(pattern))
 
 
 def test_a_transpose_without_an_order_reverses_the_axes():
