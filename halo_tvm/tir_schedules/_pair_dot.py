@@ -8,6 +8,7 @@ calls it and always inlined. The instruction rounds to nearest even and takes su
 from __future__ import annotations
 
 LANES = 16  # float32 sums, and words of two bfloat16
+LATENCY = 6  # cycles, of which one starts in each
 NAME = "halo_dot_pairs"
 JOIN = "halo_join_pairs"  # (low, high) -> words: lane by lane, rounded to nearest even
 # Where code calls it, an attribute of this key holds TEXT.

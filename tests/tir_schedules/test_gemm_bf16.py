@@ -24,6 +24,7 @@ from halo_tvm.runtime.tensors import to_tensor
 from halo_tvm.targets import TARGETS, Target, read_host
 from halo_tvm.tir_schedules import RULES
 from halo_tvm.tir_schedules.gemm import pack_shape
+from halo_tvm.tir_schedules.gemm._bf16 import BFloat16Pairs
 
 GEMM = RULES["gemm"]
 ISAS = [("avx2", 16), ("avx512", 48), ("avx512-bf16", 48)]
@@ -185,6 +186,11 @@ def test_assembly_of_the_main_tile(isa: str, nr: int, mr: int) -> None:
     assert loop["stack"] == 0
     assert loop["branch"] == 1
     assert loop["prefetch"] == decision.prefetch
+
+
+def test_few_sums_of_pairs_take_an_addition_each() -> None:
+    arithmetic = BFloat16Pairs()
+    assert [arithmetic.instructions(rows, 3) for rows in (1, 2, 8)] == [6, 6, 24]
 
 
 def test_assembly_of_pairs() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from .. import _pair_dot
 from ._plan import Plan
 
 _LATENCY = 4.0
@@ -53,7 +54,7 @@ def _step(plan: Plan, rows: int, valid: int, diagonal: int) -> float:
     for height in _heights(rows, decision.score_rows):
         seen = min(valid, max(0, diagonal + top + height)) if problem.causal else valid
         panels = -(-seen // plan.panel)
-        cycles += panels * (plan.width * _inner(height, decision.score_vectors) + _TILE)
+        cycles += panels * (plan.width * _inner(plan, height, decision.score_vectors) + _TILE)
         top += height
     for _, vectors in plan.value_groups:
         top = 0
@@ -61,7 +62,7 @@ def _step(plan: Plan, rows: int, valid: int, diagonal: int) -> float:
             seen = min(valid, max(0, diagonal + top + height)) if problem.causal else valid
             far = 1.0 if plan.packs_values else _FAR
             words = seen / 2 if plan.pairs else seen
-            cycles += far * words * _inner(height, vectors) + 3.0 * height * vectors + _TILE
+            cycles += far * words * _inner(plan, height, vectors) + 3.0 * height * vectors + _TILE
             top += height
     return cycles
 
@@ -74,6 +75,7 @@ def _heights(rows: int, height: int) -> Iterator[int]:
     yield from [1] * (rest % 2)
 
 
-def _inner(rows: int, vectors: int) -> float:
+def _inner(plan: Plan, rows: int, vectors: int) -> float:
     """Cycles of one step of a register tile."""
-    return max(float(rows * vectors), _LATENCY, (rows + vectors) / _LOADS_PER_CYCLE)
+    latency = _pair_dot.LATENCY if plan.pairs else _LATENCY
+    return max(float(rows * vectors), latency, (rows + vectors) / _LOADS_PER_CYCLE)

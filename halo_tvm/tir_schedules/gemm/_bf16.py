@@ -16,7 +16,6 @@ from ._arithmetic import Arithmetic, Tile, part_at, parts_of
 GROUP = 2
 _FEW_SUMS = 4  # the latency of a multiply-add: two dependent ones a step would take twice as long
 _HIGH_HALF = -(1 << 16)  # 0xffff0000
-_DOT_LATENCY = 6  # of vdpbf16ps, of which one starts in each cycle
 _SHARED_FROM = 1 << 16  # elements of x: rounding fewer is done before the other threads have woken
 _ROUNDING = """
 define internal <{lanes} x i32> @halo_round_{lanes}(<{pairs} x float> %x) alwaysinline nounwind {{
@@ -76,7 +75,12 @@ class BFloat16Pairs(Arithmetic):
         return rows * vectors + vectors + 1
 
     def instructions(self, rows: int, vectors: int) -> float:
-        return rows * vectors
+        return rows * vectors * (2 if self._apart(rows, vectors) else 1)
+
+    @staticmethod
+    def _apart(rows: int, vectors: int) -> bool:
+        """Few sums would wait for each other's products; those of a step, added up, only wait for the addition."""
+        return rows * vectors < _pair_dot.LATENCY
 
     def prepare(self, x: ir.Var, rows: ir.Expr, k: int, lanes: int) -> tuple[ir.Var, None]:
         """Emit what makes x in bfloat16: int32 [rows, k / 2], the even k in the low half."""
@@ -102,8 +106,7 @@ class BFloat16Pairs(Arithmetic):
     def step(self, tile: Tile, k: ir.Expr) -> None:
         column, lanes = tile.chunk * (tile.kc // GROUP) + k, tile.lanes
         dot_type, int_type = f"float32x{lanes}", f"int32x{lanes}"
-        # Few sums would wait for each other's products; those of a step, added up, only wait for the addition.
-        apart = len(tile.acc) * tile.vectors < _DOT_LATENCY
+        apart = self._apart(len(tile.acc), tile.vectors)
         for r, (acc,) in enumerate(tile.acc):
             x = tirx.Broadcast(tile.x[tile.start + r, column], lanes)
             for v in range(tile.vectors):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from ._chain import Chain
 from ._tiling import Tiling
 
-_LATENCY = 4.0  # of a fused multiply-add: with fewer independent sums the unit waits
+_LATENCY = 4.0  # of a fused multiply-add, or an addition: with fewer independent sums the unit waits
 _FMA_PER_CYCLE = 1.0
 _LOADS_PER_CYCLE = 2.0
 _L2_BYTES_PER_CYCLE = 32.0  # the panel comes from there
