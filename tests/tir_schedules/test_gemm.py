@@ -71,6 +71,23 @@ def test_every_decision_is_right() -> None:
             check(executable, case, rows)
 
 
+@pytest.mark.parametrize("rows", [0, 1, 7, 33, 100, 200, 300])
+def test_no_cut_of_known_rows_is_there_twice(rows: int) -> None:
+    target = x86("avx512")
+    func = fused(Case(k=64, n=96, kc=64, nr=48, m=rows))
+    space = GEMM.space(func, target)
+    assert space[0] == GEMM.default(func, target)
+    seen = set()
+    for decision in space:
+        cut = replace(tiling(decision.block_rows, decision.balance), mr=decision.mr)
+        blocks = [tuple(cut.tile_heights(height)) for height in cut.heights(rows)]
+        seen.add((decision.mr, decision.unroll, decision.prefetch, *blocks))
+    assert len(seen) == len(space)
+    anything = GEMM.space(fused(Case(k=64, n=96, kc=64, nr=48)), target)
+    assert {d.unroll for d in anything} == {d.unroll for d in space} and len(space) < len(anything)
+    assert {d.prefetch for d in anything} == {d.prefetch for d in space}
+
+
 def test_one_panel_narrower_than_a_vector() -> None:
     case = Case(k=20, n=3, kc=20, nr=16)
     executable = build(scheduled(case, "avx2"), x86("avx2"))
@@ -82,27 +99,33 @@ def tiling(block_rows: int = 0, balance: bool = True, cores: int = 2) -> Tiling:
     return Tiling(lanes=16, mr=8, unroll=4, prefetch=2, block_rows=block_rows, balance=balance, cores=cores)
 
 
-@pytest.mark.parametrize(("rows", "balance", "expected"), [
-    (None, True, [8, 7, 6, 5, 4, 3, 2, 1]),
-    (16, True, [8]),
-    (9, True, [5, 4]),
-    (9, False, [8, 1]),
-    (3, False, [3]),
-    (127, True, [8, 7]),
-    (0, True, [8]),
-])
+@pytest.mark.parametrize(
+    ("rows", "balance", "expected"),
+    [
+        (None, True, [8, 7, 6, 5, 4, 3, 2, 1]),
+        (16, True, [8]),
+        (9, True, [5, 4]),
+        (9, False, [8, 1]),
+        (3, False, [3]),
+        (127, True, [8, 7]),
+        (0, True, [8]),
+    ],
+)
 def test_row_counts(rows: int | None, balance: bool, expected: list[int]) -> None:
     assert tiling(balance=balance).row_counts(rows) == expected
 
 
-@pytest.mark.parametrize(("rows", "cores", "expected"), [
-    (127, 2, [127]),
-    (128, 2, [64, 64]),
-    (200, 2, [100, 100]),
-    (200, 4, [66, 67, 67]),
-    (300, 2, [75, 75, 75, 75]),
-    (300, 16, [75, 75, 75, 75]),
-])
+@pytest.mark.parametrize(
+    ("rows", "cores", "expected"),
+    [
+        (127, 2, [127]),
+        (128, 2, [64, 64]),
+        (200, 2, [100, 100]),
+        (200, 4, [66, 67, 67]),
+        (300, 2, [75, 75, 75, 75]),
+        (300, 16, [75, 75, 75, 75]),
+    ],
+)
 def test_row_blocks(rows: int, cores: int, expected: list[int]) -> None:
     assert tiling(64, cores=cores).heights(rows) == expected
 
@@ -234,11 +257,14 @@ def test_declines_a_block_before() -> None:
     assert "block doubled runs before the linear block" in declined(func)
 
 
-@pytest.mark.parametrize(("changes", "reason"), [
-    ({"unroll": 5}, "unroll 5 does not divide the chunk of 32 k steps"),
-    ({"mr": 0}, "mr is 0, the rule serves 1 to 16"),
-    ({"prefetch": -1}, "prefetch is -1, the rule serves 0 to 16"),
-])
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"unroll": 5}, "unroll 5 does not divide the chunk of 32 k steps"),
+        ({"mr": 0}, "mr is 0, the rule serves 1 to 16"),
+        ({"prefetch": -1}, "prefetch is -1, the rule serves 0 to 16"),
+    ],
+)
 def test_declines_decisions(changes: dict[str, int], reason: str) -> None:
     with pytest.raises(Declined, match=reason):
         scheduled(Case(k=32, n=48, kc=32, nr=48), "avx512", **changes)
@@ -306,18 +332,21 @@ def test_structure() -> None:
     assert "sblock_alloc_buffer" not in body
 
 
-@pytest.mark.parametrize(("k", "n", "isa", "expected"), [
-    (768, 768, "avx512", (768, 48)),
-    (768, 50257, "avx512", (768, 48)),
-    (3072, 768, "avx2", (3072, 16)),
-    (768, 2, "avx512", (768, 16)),
-    (64, 20, "avx512", (64, 32)),
-    (1024, 1024, "avx512", (1024, 32)),
-    (64, 131, "avx512", (64, 48)),
-    (64, 64, "avx512", (64, 32)),
-    (64, 40, "avx512", (64, 48)),
-    (11008, 4096, "avx512", (11008 // 4, 48)),
-])
+@pytest.mark.parametrize(
+    ("k", "n", "isa", "expected"),
+    [
+        (768, 768, "avx512", (768, 48)),
+        (768, 50257, "avx512", (768, 48)),
+        (3072, 768, "avx2", (3072, 16)),
+        (768, 2, "avx512", (768, 16)),
+        (64, 20, "avx512", (64, 32)),
+        (1024, 1024, "avx512", (1024, 32)),
+        (64, 131, "avx512", (64, 48)),
+        (64, 64, "avx512", (64, 32)),
+        (64, 40, "avx512", (64, 48)),
+        (11008, 4096, "avx512", (11008 // 4, 48)),
+    ],
+)
 def test_pack_shape(k: int, n: int, isa: str, expected: tuple[int, int]) -> None:
     assert pack_shape(k, n, x86(isa)) == expected
     kc, nr = pack_shape(k, n, x86(isa))

@@ -75,15 +75,20 @@ class GEMM(Rule[Decision]):
         first = self.default(func, target)
         most, vectors = _register_rows(chain, target), chain.vectors(target.lanes_f32)
         heights = [mr for mr in range(most // 2, most + 2) if _fits(chain, mr, vectors, target)]
-        blocks = (0, 32, 64, 128, 256)
         if chain.rows is not None:
-            # A tile taller than the matrix is that of its rows, and so is a block.
+            # A tile taller than the matrix is that of its rows.
             heights = sorted({min(mr, max(1, chain.rows)) for mr in heights})
-            blocks = tuple(rows for rows in blocks if rows == 0 or 2 * rows <= chain.rows)
-        values = itertools.product(
-            heights, [u for u in (1, 2, 4, 8) if chain.steps % u == 0], (0, 1, 2, 4), blocks, (True, False)
+        blocks = dict.fromkeys((first.block_rows, 0, 32, 64, 128, 256))
+        cuts = [
+            dataclasses.replace(first, mr=mr, block_rows=rows, balance=balance)
+            for mr, rows, balance in itertools.product(heights, blocks, (True, False))
+        ]
+        unrolls = [steps for steps in (1, 2, 4, 8) if chain.steps % steps == 0]
+        found = (
+            dataclasses.replace(cut, unroll=unroll, prefetch=prefetch)
+            for cut, unroll, prefetch in itertools.product(_distinct(cuts, chain.rows, target), unrolls, (0, 1, 2, 4))
         )
-        return tuple(dict.fromkeys([first, *(Decision(*fields) for fields in values)]))
+        return tuple(dict.fromkeys([first, *found]))
 
     def estimate(
         self, func: tirx.PrimFunc, target: Target, decision: Decision, sizes: Mapping[ir.Var, int]
@@ -102,6 +107,19 @@ class GEMM(Rule[Decision]):
 
 def _tiling(decision: Decision, target: Target) -> Tiling:
     return Tiling(**dataclasses.asdict(decision), lanes=target.lanes_f32, cores=target.cores)
+
+
+def _distinct(cuts: Sequence[Decision], rows: int | None, target: Target) -> list[Decision]:
+    """Of decisions that cut so many rows into the same tiles the first; all of them where the number is symbolic."""
+    if rows is None:
+        return list(cuts)
+    found: dict[object, Decision] = {}
+    for cut in cuts:
+        tiling = _tiling(cut, target)
+        blocks = tuple(tiling.heights(rows))
+        tiles = tuple(tuple(tiling.tile_heights(height)) for height in dict.fromkeys(blocks))
+        found.setdefault((cut.mr, blocks, tiles), cut)
+    return list(found.values())
 
 
 @functools.lru_cache(maxsize=16)  # a search asks for hundreds of estimates of one function
