@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import ml_dtypes
@@ -72,7 +73,10 @@ def test_weights_by_precision(precision: str, formats: dict[str, int], wide: lis
     model = two_linears(33, 64)
     x = np.random.default_rng(1).standard_normal((9, 33)).astype("float32")
     found, report = compiled(model, precision, x)
-    assert {label.rpartition("/")[0]: count for label, count in report["formats"].items()} == formats
+    counts: Counter[str] = Counter()
+    for label, count in report["formats"].items():
+        counts[label.rpartition("/")[0]] += count
+    assert counts == formats
     assert [w["reason"] for w in report["wide"]] == wide
     names = [name for name in model.params.sources if name.endswith("weight")]
     first, second = (model.params.materialise(name) for name in names)
