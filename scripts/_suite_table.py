@@ -107,7 +107,7 @@ def _memory(result: BenchResult) -> Iterator[tuple[str, ...]]:
 
 
 def best_of(result: BenchResult, against: tuple[str, ...] | None) -> EngineResult | None:
-    """The fastest peer, of those named, that ran and computes what it should."""
+    """The peer with the least ratio, of those named, that ran and computes what it should."""
     ran = {c.peer: c.paired.value for c in result.comparisons}
     peers = [
         e for e in result.engines[1:]
@@ -127,7 +127,7 @@ def _notes(results: Sequence[BenchResult]) -> Iterator[str]:
     median = f"Median of {' or '.join(map(str, rounds))} rounds"
     turns = " to ".join(map(str, dict.fromkeys((runs[0], runs[-1]))))
     yield f"\nMeasured on {host.cpu}, {host.cores} cores; {versions}. {median} in turns of {turns} runs, "
-    yield "each engine in its own process; ratio with its 90 % interval, against the fastest peer that the "
+    yield "each engine in its own process; ratio with its 90 % interval, against the peer with the least one that the "
     yield "goal names (without one, of all); reached: the whole interval is at or above the goal. "
     yield "[Every peer, its precision and its error](docs/benchmarks-peers.md).\n"
     disturbed = disturbance(max((r.other_cores or 0.0) for r in results))

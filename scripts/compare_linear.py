@@ -149,7 +149,7 @@ def table(cells: Sequence[Cell]) -> str:
     for (precision, threads, kind), members in groups.items():
         ratios = [c.best()[1] for c in members]
         mean = math.exp(statistics.fmean(math.log(r.value) for r in ratios))
-        least = min(ratios, key=lambda r: r.high)
+        least = min(ratios, key=lambda r: r.value)
         lines.append(
             f"| {precision} | {threads} | {kind} | {len(members)} | {mean:.2f} | "
             f"{least.value:.2f} ({least.low:.2f} to {least.high:.2f}) |"

@@ -1,7 +1,7 @@
 """Files that are replaced as a whole: what a reader sees, and what killed writers leave."""
 
+import fcntl
 import os
-import platform
 import signal
 import subprocess
 import sys
@@ -49,9 +49,28 @@ def test_what_a_killed_writer_left_is_removed_by_the_next(tmp_path):
 
 
 def test_what_living_writers_write_stays(tmp_path):
-    host = platform.node().replace(".", "-")
-    kept = [f".a.json.{host}.{os.getppid()}", ".a.json.elsewhere.999999999", f".a.json.{host}.tmp"]
+    kept = [".a.json.0123.partial", ".a.json.lock", ".b.json.0123.partial"]
     for name in kept:
         (tmp_path / name).write_bytes(b"half")
-    write_whole(tmp_path / "a.json", b"1")
+    with (tmp_path / kept[0]).open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        write_whole(tmp_path / "a.json", b"1")
     assert names(tmp_path) == sorted([*kept, "a.json"])
+    write_whole(tmp_path / "a.json", b"2")
+    assert names(tmp_path) == sorted([*kept[1:], "a.json"])
+
+
+@pytest.mark.parametrize("refused", ["listdir", "flock"])
+def test_what_cannot_be_swept_stops_no_write(tmp_path, monkeypatch, refused):
+    (tmp_path / ".a.json.0123.partial").write_bytes(b"half")
+    flock = fcntl.flock
+
+    def refuse(*arguments):
+        if refused == "listdir" or arguments[1] & fcntl.LOCK_NB:
+            raise PermissionError(13, "Permission denied")
+        return flock(*arguments)
+
+    monkeypatch.setattr({"listdir": os, "flock": fcntl}[refused], refused, refuse)
+    write_whole(tmp_path / "a.json", b"1")
+    monkeypatch.undo()
+    assert names(tmp_path) == [".a.json.0123.partial", "a.json"] and (tmp_path / "a.json").read_bytes() == b"1"

@@ -40,5 +40,6 @@ def least_us(
     moving = weight_bytes / (peaks.dram_gbps if weights_far else peaks.near_gbps(weight_bytes))
     moving += other_bytes / peaks.near_gbps(other_bytes)
     computing = (flops - narrow_flops) / peaks.fma_gflops + integer_ops / (peaks.int8_gops or peaks.fma_gflops)
-    computing += narrow_flops / peaks.bf16_gflops if peaks.bf16_gflops else 0.0
+    # A disturbed measurement may have found pairs slower: what takes them may always be done in float32.
+    computing += narrow_flops / max(peaks.bf16_gflops, peaks.fma_gflops) if peaks.bf16_gflops else 0.0
     return max(moving, computing) / 1e3, "memory" if moving >= computing else "compute"

@@ -117,7 +117,7 @@ def _once(names: Sequence[str]) -> tuple[str, ...]:
     """Every engine and artifact once, an artifact as it was spelt first."""
     found: dict[str | Path, str] = {}
     for name in names:
-        found.setdefault(name if name in PEERS else Path(name).absolute(), name)
+        found.setdefault(name if name in PEERS else Path(name).resolve(), name)
     return tuple(found.values())
 
 

@@ -29,20 +29,23 @@ def read_stage(block: Block, earlier: Sequence[ir.Var], axes: str) -> Stage:
     name, store, rank = block.node.name_hint, block.store, len(axes.split(","))
     if store is None or not block.plain or block.kinds != "S" * rank or block.node.init is not None:
         raise Declined(f"stage {name} is not one element-wise store over [{axes}]")
-    if not _same(store.indices, block.vars):
+    if not is_at(store.indices, block.vars):
         raise Declined(f"stage {name} writes at other indices than it runs over: {list(store.indices)}")
     for load in loads(store.value):
-        if any(load.source.same_as(buffer) for buffer in earlier) and not _same(load.indices, block.vars):
+        if any(load.source.same_as(buffer) for buffer in earlier) and not is_at(load.indices, block.vars):
             raise Declined(f"stage {name} reads {load.source.name} at {list(load.indices)}, not at its own indices")
     return Stage(store.buffer, store.value, block.vars)
 
 
-def _same(indices: Sequence[ir.Expr], axes: Sequence[ir.Var]) -> bool:
+def is_at(indices: Sequence[ir.Expr], axes: Sequence[ir.Var]) -> bool:
+    """Whether `indices` are exactly `axes`."""
     return len(indices) == len(axes) and all(at.same_as(axis) for at, axis in zip(indices, axes))
 
 
 def written_by(stages: Sequence[Stage], product: ir.Var, func: tirx.PrimFunc) -> tuple[ir.Var, ...]:
     """The buffers of the stages, or of the product without any, that are parameters of the function."""
+    if stages and any(product.same_as(param) for param in func.params):
+        raise Declined("the product is an output, and so are stages behind it: it would not be stored")
     written = [stage.out for stage in stages] or [product]
     outputs = tuple(buffer for buffer in written if any(buffer.same_as(param) for param in func.params))
     if not outputs:

@@ -13,6 +13,7 @@ from fused_functions import ISAS, executable, functions, fused, here, random, x8
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm import relax, te, tirx
+from tvm.script import tirx as T
 
 from halo_tvm.errors import Declined
 from halo_tvm.relay_ops.matmul import Matmul
@@ -109,11 +110,12 @@ def test_any_sizes(form, batch, shared, m, n, k):
     check(build(mod, x86("avx2"), block_rows=16, kc=16), operands(batch, m, n, k, form, shared), form)
 
 
-@pytest.mark.parametrize("sizes", [(0, 4, 5), (4, 0, 5), (4, 5, 0)])
-def test_nothing_to_multiply(sizes):
-    m, n, k = symbols("m", "n", "k")
-    mod, _ = function((2, m, k), (2, k, n))
-    check(build(mod, x86("avx2")), operands((2,), *sizes, (False, False)), (False, False))
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("sizes", [(2, 0, 4, 5), (2, 4, 0, 5), (2, 4, 5, 0), (0, 3, 4, 5)])
+def test_nothing_to_multiply(sizes, static):
+    b, m, n, k = sizes if static else symbols("b", "m", "n", "k")
+    mod, _ = function((2, b, m, k), (2, b, k, n))
+    check(build(mod, x86("avx2")), operands((2, sizes[0]), *sizes[1:], (False, False)), (False, False))
 
 
 @given(rows=st.integers(0, 5000), block_rows=st.integers(8, 128), cores=st.integers(1, 33))
@@ -131,16 +133,25 @@ def test_blocks_of_rows_for_every_number_of_cores(cores):
         check(run, operands((2,), rows, 40, 20, (False, False)), (False, False))
 
 
-def test_every_decision_is_right():
+@pytest.mark.parametrize("transposed", [False, True])
+def test_every_decision_is_right(transposed):
     isa = "avx512" if here("avx512") else "avx2"
-    m = tirx.Var("m", "int64")
-    mod, func = function((2, m, 300), (2, 70, 300), (False, True))
+    m, k = symbols("m", "k")
+    form = (False, transposed)
+    mod, func = function(*shapes((2,), m, 70, k, form), form)
     space = RULE.space(func, x86(isa))
     assert space[0] == RULE.default(func, x86(isa)) and len(set(space)) == len(space) and len(space) >= 24
     for decision in covering(space):
         run = build(mod, x86(isa), **vars(decision))
         for rows in (1, 13, 150):
-            check(run, operands((2,), rows, 70, 300, (False, True)), (False, True))
+            check(run, operands((2,), rows, 70, 300, form), form)
+
+
+def test_no_two_decisions_are_one_kernel():
+    _, func = function((2, 1, 64), (2, 64, 64))
+    space = RULE.space(func, x86("avx512"))
+    bodies = {str(RULE.apply(func, x86("avx512"), decision)) for decision in space}
+    assert len(space) == len(bodies) == 3
 
 
 def test_stages_behind_run_on_the_warm_block():
@@ -230,13 +241,36 @@ def test_declines_decisions_out_of_range():
         RULE.apply(func, x86("avx512"), Decision(99, 2, 64, 128))
 
 
-@pytest.mark.parametrize(("isa", "form"), [(isa, form) for isa in ISAS for form in FORMS[:2]])
-def test_the_inner_loop_multiplies_and_loads(isa, form):
+def test_declines_an_output_that_stages_read():
+    a, b = te.placeholder((4, 5), name="a"), te.placeholder((5, 6), name="b")
+    y = Matmul.compute(a, b)
+    func = te.create_prim_func([a, b, y, te.compute((4, 6), lambda i, j: y[i, j] + 1, name="more")])
+    assert declined(func) == "the product is an output, and so are stages behind it: it would not be stored"
+
+
+def test_declines_a_product_stored_transposed():
+    @T.prim_func(s_tir=True)
+    def turned(a: T.Buffer((4, 5), "float32"), b: T.Buffer((5, 6), "float32"), c: T.Buffer((6, 4), "float32")):
+        for i, j, k in T.grid(4, 6, 5):
+            with T.sblock("product"):
+                vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+                T.sblock_attr({"halo.op": "matmul"})
+                with T.init():
+                    c[vj, vi] = T.float32(0)
+                c[vj, vi] = c[vj, vi] + a[vi, vk] * b[vk, vj]
+
+    assert "is stored at other indices than it runs over" in declined(turned)
+
+
+@pytest.mark.parametrize("form", FORMS[:2])
+@pytest.mark.parametrize(("isa", "mr"), [("avx2", 6), ("avx512", 12)])
+def test_the_inner_loop_multiplies_and_loads(isa, mr, form):
     """12 x 2 (AVX-512) or 6 x 2 (AVX2) sums in registers: one load a vector of b, one broadcast a row, no spill."""
     _, func = function(*shapes((2,), 120, 128, 256, form), form)
     target = x86(isa)
     decision = RULE.default(func, target)
     done = RULE.apply(func, target, decision).with_attr("global_symbol", "main")
     loop = k_loops(tvm.compile(tvm.IRModule({"main": done}), target=target.tvm), "vfmadd")[0]
-    assert loop["vfmadd"] == decision.mr * decision.vectors and loop["vector"] == 0
-    assert loop["broadcast"] <= decision.mr and loop["load"] <= decision.vectors
+    assert (decision.mr, decision.vectors) == (mr, 2)
+    assert loop["vfmadd"] == 2 * mr and loop["stack"] == 0
+    assert loop["broadcast"] <= mr and loop["load"] <= 2  # an operand in memory is counted with its multiplication

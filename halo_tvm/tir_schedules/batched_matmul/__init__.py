@@ -61,9 +61,13 @@ class BatchedMatmul(Rule[Decision]):
 
     def space(self, func: tirx.PrimFunc, target: Target) -> Sequence[Decision]:
         """Register tiles that fit times blocks of rows times panels: some dozens."""
-        values = itertools.product(_register_tiles(_match(func), target), (32, 64, 128), (128, 256, 512, 1024))
-        decisions = (Decision(*tile, rows, kc) for tile, rows, kc in values)
-        return tuple(dict.fromkeys([self.default(func, target), *decisions]))
+        problem = _match(func)
+        values = itertools.product(_register_tiles(problem, target), (32, 64, 128), (128, 256, 512, 1024))
+        decisions = [self.default(func, target), *(Decision(*tile, rows, kc) for tile, rows, kc in values)]
+        kernels: dict[object, Decision] = {}
+        for decision in decisions:
+            kernels.setdefault(_kernel(problem, _tiling(decision, target)), decision)
+        return tuple(kernels.values())
 
     def estimate(
         self, func: tirx.PrimFunc, target: Target, decision: Decision, sizes: Mapping[ir.Var, int]
@@ -80,6 +84,13 @@ class BatchedMatmul(Rule[Decision]):
 
 def _tiling(decision: Decision, target: Target) -> Tiling:
     return Tiling(**dataclasses.asdict(decision), lanes=target.lanes_f32, cores=target.cores)
+
+
+def _kernel(problem: Problem, t: Tiling) -> tuple[object, ...]:
+    """What tells the kernels of two decisions apart: with known sizes many are one."""
+    m, k = constant(problem.m), constant(problem.k)
+    heights = t.block_rows if m is None else tuple(t.heights(m))
+    return t.mr, t.vectors, heights, t.kc if k is None else min(t.kc, k)
 
 
 def _match(func: tirx.PrimFunc) -> Problem:

@@ -33,19 +33,25 @@ Column = Callable[[ir.Expr, ir.Expr], ir.Expr]  # element of b at (k in the piec
 
 def build(problem: Problem, t: Tiling) -> s_tir.SBlockRealize:
     """The whole nest as a root block."""
-    rows = constant(problem.m)
-    m = problem.m if rows is None else rows
-    blocks = t.blocks(m)
-    panels = _ceil(problem.n, t.nr)
     with IRBuilder() as builder, T.sblock("root"):
         T.reads()
         T.writes()
-        with T.parallel(product([*problem.batch, panels * blocks])) as task:
-            panel, block = T.bind(task % panels), T.bind(task // panels % blocks)
-            batch = [T.bind(at) for at in unravel(task // panels // blocks, problem.batch)]
-            top, height = (T.bind(value) for value in t.rows_of(m, block, blocks))
-            _task(_Task(problem, t, batch, top, height, T.bind(panel * t.nr)))
+        if constant(product([*problem.batch, problem.m, problem.n])) == 0:
+            T.evaluate(0)  # nothing to write, and zeros that are divided by
+        else:
+            _tasks(problem, t)
     return builder.get()
+
+
+def _tasks(problem: Problem, t: Tiling) -> None:
+    rows = constant(problem.m)
+    m = problem.m if rows is None else rows
+    blocks, panels = t.blocks(m), _ceil(problem.n, t.nr)
+    with T.parallel(product([*problem.batch, panels * blocks])) as task:
+        panel, block = T.bind(task % panels), T.bind(task // panels % blocks)
+        batch = [T.bind(at) for at in unravel(task // panels // blocks, problem.batch)]
+        top, height = (T.bind(value) for value in t.rows_of(m, block, blocks))
+        _task(_Task(problem, t, batch, top, height, T.bind(panel * t.nr)))
 
 
 @dataclass(frozen=True)
@@ -196,8 +202,10 @@ def _store(task: _Task, sums: ir.Var) -> None:
                 emit(v * t.lanes, t.lanes)
 
         def cropped() -> None:
-            with T.serial(task.width) as j:
-                emit(j, 1)
+            with T.serial(task.width // t.lanes) as v:
+                emit(v * t.lanes, t.lanes)
+            with T.serial(task.width % t.lanes) as j:
+                emit(task.width // t.lanes * t.lanes + j, 1)
 
         _where_whole(task, whole, cropped)
 

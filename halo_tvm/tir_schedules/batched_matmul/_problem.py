@@ -11,7 +11,7 @@ from tvm.sym import Analyzer
 from ...errors import Declined
 from .._blocks import Block, blocks, loads
 from .._lanes import as_int64, constant
-from .._stages import Stage, read_stage, written_by
+from .._stages import Stage, is_at, read_stage, written_by
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,10 @@ def match(func: tirx.PrimFunc) -> Problem:
         raise Declined(f"block {name} runs before the product: only stages behind it are served")
     main = found[0]
     store, rank = main.store, len(main.kinds) - 1
-    if store is None or not main.plain or main.kinds != "S" * rank + "R":
+    if store is None or not main.plain or rank < 2 or main.kinds != "S" * rank + "R":
         raise Declined("the product is not a single store in a plain loop nest (already scheduled?)")
+    if not is_at(store.indices, main.vars[:-1]) or not _starts_at_zero(main):
+        raise Declined("the product does not start at zero, or is stored at other indices than it runs over")
     a, b = _operands(main)
     dtypes = [str(buffer.ty.dtype) for buffer in (a.source, b.source, store.buffer)]
     if dtypes != ["float32"] * 3:
@@ -81,6 +83,11 @@ def match(func: tirx.PrimFunc) -> Problem:
         a.source, b.source, store.buffer, a_transposed, b_transposed, b_shared, tuple(lead), m, n, depth,
         tuple(stages), outputs,
     )  # fmt: skip
+
+
+def _starts_at_zero(block: Block) -> bool:
+    init = block.node.init
+    return isinstance(init, tirx.BufferStore) and isinstance(init.value, tirx.FloatImm) and init.value.value == 0
 
 
 def _operands(block: Block) -> tuple[ir.TensorLoad, ir.TensorLoad]:
