@@ -5,7 +5,7 @@ Before -> after
         ->   polynomials in float32 (float16 and bfloat16: through float32), see `_vector_math`
     x * (0.5 + 0.5 * erf(x * sqrt(1/2))), however the constants are spread
     x * (0.5 + 0.5 * tanh(sqrt(2 / pi) * x * (1 + 0.044715 * x * x))), likewise
-        ->   a polynomial for the whole GELU, shorter than those for erf and tanh
+        ->   a polynomial for the whole GELU: no cancellation, and no division as in tanh
     pow(x, 1 | 2 | 3 | 4 | 0.5 | -0.5 | -1)
         ->   multiplications, a square root, a division
 Leaves

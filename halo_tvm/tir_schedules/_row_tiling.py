@@ -15,7 +15,7 @@ from tvm.script.ir_builder import tirx as T
 
 @dataclass(frozen=True, kw_only=True)
 class RowTiling:
-    """See the Decision of the GEMM rule for the meaning of the fields."""
+    """Tiles of up to `mr` rows, nearly equal ones if `balance`; blocks of at least `block_rows`, 0: one block."""
 
     mr: int
     block_rows: int
