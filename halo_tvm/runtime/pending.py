@@ -30,7 +30,9 @@ class Pending(Generic[T]):
         Raises what the call would have raised, and `TimeoutError` when the run takes longer than `timeout_s`: it
         goes on, and may be asked again.
         """
-        with self._lock:
-            if not self._outputs:
-                self._outputs.append(self._wait(timeout_s))
-            return self._outputs[0]
+        if not self._outputs:
+            outputs = self._wait(timeout_s)  # outside the lock: each who asks has a time of their own
+            with self._lock:
+                if not self._outputs:
+                    self._outputs.append(outputs)
+        return self._outputs[0]

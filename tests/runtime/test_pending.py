@@ -19,10 +19,14 @@ def given(value: float, batch: int = 2) -> dict[str, np.ndarray]:
 
 def busy(module: Module) -> threading.Event:
     """The module's thread waits until the event is set, or for half a minute."""
-    release = threading.Event()
-    threading.Thread(target=lambda: module._session.call(lambda: release.wait(30)), daemon=True).start()
-    while not module._session._runner._requests.empty():
-        pass  # it has begun to wait
+    begun, release = threading.Event(), threading.Event()
+
+    def task() -> None:
+        begun.set()
+        release.wait(30)
+
+    threading.Thread(target=lambda: module._session.call(task), daemon=True).start()
+    assert begun.wait(30)
     return release
 
 
@@ -52,6 +56,16 @@ def test_many_threads_may_ask(module: Module) -> None:
     for thread in threads:
         thread.join(60)
     assert len(found) == 4 and all(f is found[0] for f in found)
+
+
+def test_one_who_waits_for_ever_keeps_nobody_from_a_timeout(module: Module) -> None:
+    release = busy(module)
+    pending = module.run_async(**given(1.0))
+    threading.Thread(target=pending.result, daemon=True).start()
+    with pytest.raises(TimeoutError):
+        pending.result(0.1)
+    release.set()
+    assert pending.result(60) is pending.result(60)
 
 
 def test_wrong_inputs_are_refused_at_once(module: Module) -> None:
