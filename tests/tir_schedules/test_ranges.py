@@ -14,21 +14,27 @@ from halo_tvm.records.home import shipped_logs
 from halo_tvm.targets import resolve
 from halo_tvm.tir_schedules import RULES
 from halo_tvm.tir_schedules._rule import check_range
+from halo_tvm.tir_schedules.batched_matmul import Decision as Product
 from halo_tvm.tir_schedules.decode_attention import Decision as Decode
 from halo_tvm.tir_schedules.elementwise import ElementwiseDecision
+from halo_tvm.tir_schedules.elementwise_gpu import ElementThreads
 from halo_tvm.tir_schedules.flash_attention import Decision as Attention
 from halo_tvm.tir_schedules.gemm import Decision as Gemm
 from halo_tvm.tir_schedules.recurrence import Decision as Recurrence
 from halo_tvm.tir_schedules.row_reduction import RowDecision
+from halo_tvm.tir_schedules.row_reduction_gpu import RowThreads
 
 # One of each rule's space; whatever is wrong is found before the function is looked at, so there is none.
 GOOD = {
     "gemm": Gemm(8, 4, 2, 1, True),
+    "batched_matmul": Product(8, 3, 64, 512),
     "elementwise": ElementwiseDecision(16, 2, 16, 8192, 16),
     "row_reduction": RowDecision(16, 4, 16, 8192),
     "flash_attention": Attention(32, 64, 4, 4, 4, 4),
     "decode_attention": Decode(128, 16, 64),
     "recurrence": Recurrence(4, "blocks"),
+    "elementwise_gpu": ElementThreads(4, 1, 256),
+    "row_reduction_gpu": RowThreads(128, 1, 4, True),
 }
 NO_FUNCTION = object()
 
