@@ -41,6 +41,7 @@ from halo_tvm.peers.messages import without_folders  # noqa: E402
 from halo_tvm.report import schema, terminal  # noqa: E402
 from halo_tvm.report.host import describe_host  # noqa: E402
 from halo_tvm.report.schema import BenchResult, SkippedResult  # noqa: E402
+from halo_tvm.whole_file import write_whole  # noqa: E402
 
 BEGIN, END = "<!-- benchmarks: written by scripts/bench.py -->", "<!-- end of benchmarks -->"
 RESULTS = ROOT / "docs" / "benchmarks.json"
@@ -228,9 +229,7 @@ def _matches(key: tuple[object, ...], result: Measured) -> bool:
 def write_results(path: Path, results: Sequence[Measured]) -> None:
     """Write all results whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(json.dumps([schema.to_json(r) for r in results], indent=1) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    write_whole(path, (json.dumps([schema.to_json(r) for r in results], indent=1) + "\n").encode())
 
 
 def read_results(path: Path) -> list[Measured]:

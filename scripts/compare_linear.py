@@ -36,6 +36,7 @@ from _linear_engines import ENGINES, GPT2, Linears, artifact, ceiling, compile_l
 
 from halo_tvm.peers.load_meter import LoadMeter  # noqa: E402
 from halo_tvm.peers.statistics import paired_interval  # noqa: E402
+from halo_tvm.whole_file import write_whole  # noqa: E402
 
 PEERS = {
     "fp32": ("onnxruntime", "torch", "torch-compile"),
@@ -162,9 +163,7 @@ def read_cells(path: Path) -> list[Cell]:
 
 
 def write_cells(path: Path, cells: Sequence[Cell]) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(json.dumps([asdict(c) for c in cells]) + "\n")
-    temporary.replace(path)
+    write_whole(path, (json.dumps([asdict(c) for c in cells]) + "\n").encode())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

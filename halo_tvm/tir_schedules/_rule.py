@@ -6,7 +6,7 @@ same vocabulary, the rule's frozen `Decision` dataclass, so the two cannot drift
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from tvm import ir, s_tir, tirx
@@ -56,6 +56,14 @@ class Rule(Generic[D]):
         A decision may come from a log that anybody wrote: `check_range` before any work.
         """
         raise AssertionError(f"schedule rule {self.name} lacks its apply")
+
+
+def first_of_each(decisions: Iterable[D], kernel: Callable[[D], object]) -> list[D]:
+    """Of decisions that `kernel` maps to equal values, those that make one kernel, the first."""
+    found: dict[object, D] = {}
+    for decision in decisions:
+        found.setdefault(kernel(decision), decision)
+    return list(found.values())
 
 
 def check_range(decision: object, **ranges: tuple[int, int]) -> None:

@@ -12,6 +12,7 @@ References
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from tvm import ir, tirx
 from ...errors import Declined
 from .._blocks import is_scheduled
 from .._lanes import constant
-from .._rule import Rule, check_range
+from .._rule import Rule, check_range, first_of_each
 from ._estimate import cycles_per_column, estimate
 from ._nest import build
 from ._problem import Problem, match
@@ -64,10 +65,7 @@ class BatchedMatmul(Rule[Decision]):
         problem = _match(func)
         values = itertools.product(_register_tiles(problem, target), (32, 64, 128), (128, 256, 512, 1024))
         decisions = [self.default(func, target), *(Decision(*tile, rows, kc) for tile, rows, kc in values)]
-        kernels: dict[object, Decision] = {}
-        for decision in decisions:
-            kernels.setdefault(_kernel(problem, _tiling(decision, target)), decision)
-        return tuple(kernels.values())
+        return tuple(first_of_each(decisions, lambda decision: _kernel(problem, _tiling(decision, target))))
 
     def estimate(
         self, func: tirx.PrimFunc, target: Target, decision: Decision, sizes: Mapping[ir.Var, int]
@@ -93,6 +91,7 @@ def _kernel(problem: Problem, t: Tiling) -> tuple[object, ...]:
     return t.mr, t.vectors, heights, t.kc if k is None else min(t.kc, k)
 
 
+@functools.lru_cache(maxsize=16)  # a search asks for dozens of estimates of one function
 def _match(func: tirx.PrimFunc) -> Problem:
     if is_scheduled(func):
         raise Declined("the function is scheduled already")

@@ -21,7 +21,7 @@ from tvm import ir, s_tir, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from .._lanes import constant, index, product, unravel
+from .._lanes import ceil_div, constant, index, product, unravel
 from .._row_tiling import switch
 from .._stages import emit_stages
 from .._transpose import WIDTHS, turned
@@ -46,7 +46,7 @@ def build(problem: Problem, t: Tiling) -> s_tir.SBlockRealize:
 def _tasks(problem: Problem, t: Tiling) -> None:
     rows = constant(problem.m)
     m = problem.m if rows is None else rows
-    blocks, panels = t.blocks(m), _ceil(problem.n, t.nr)
+    blocks, panels = t.blocks(m), ceil_div(problem.n, t.nr)
     with T.parallel(product([*problem.batch, panels * blocks])) as task:
         panel, block = T.bind(task % panels), T.bind(task // panels % blocks)
         batch = [T.bind(at) for at in unravel(task // panels // blocks, problem.batch)]
@@ -85,7 +85,7 @@ def _task(task: _Task) -> None:
 
     def packed() -> None:
         panel = T.alloc_buffer((kc, t.nr), "float32", align=64)
-        with T.serial(_ceil(problem.k, kc)) as piece:
+        with T.serial(ceil_div(problem.k, kc)) as piece:
             first = T.bind(piece * kc)
             count = T.bind(tirx.min(problem.k - first, index(kc))) if depth is None or depth % kc else index(kc)
             _pack(task, panel, first, count)
@@ -108,7 +108,7 @@ def _task(task: _Task) -> None:
 def _tiles(task: _Task, sums: ir.Var, first: ir.Expr, count: ir.Expr, b: Column) -> None:
     """sums += a[block, first : first + count] @ the panel, tile by tile."""
     t = task.tiling
-    tiles = T.bind(_ceil(task.height, t.mr))
+    tiles = T.bind(ceil_div(task.height, t.mr))
     with T.serial(tiles) as step:
         start, rows = t.tile_of(task.height, step, tiles)
         # Kept in memory, not in a binding: lowering would inline the expression into every index.
@@ -227,7 +227,3 @@ def _where_whole(task: _Task, whole: Callable[[], None], cropped: Callable[[], N
 
 def _vectors(t: Tiling) -> object:
     return T.unroll(index(t.vectors))
-
-
-def _ceil(a: ir.Expr, b: int) -> ir.Expr:
-    return tirx.floordiv(a + index(b - 1), index(b))

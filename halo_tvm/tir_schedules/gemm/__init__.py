@@ -24,7 +24,7 @@ from tvm import ir, tirx
 from ...errors import Declined
 from .._blocks import is_scheduled
 from .._packing import pack_shape
-from .._rule import Rule, check_range
+from .._rule import Rule, check_range, first_of_each
 from ._chain import Chain, match
 from ._estimate import estimate
 from ._nest import build
@@ -113,13 +113,13 @@ def _distinct(cuts: Sequence[Decision], rows: int | None, target: Target) -> lis
     """Of decisions that cut so many rows into the same tiles the first; all of them where the number is symbolic."""
     if rows is None:
         return list(cuts)
-    found: dict[object, Decision] = {}
-    for cut in cuts:
+
+    def kernel(cut: Decision) -> object:
         tiling = _tiling(cut, target)
         blocks = tuple(tiling.heights(rows))
-        tiles = tuple(tuple(tiling.tile_heights(height)) for height in dict.fromkeys(blocks))
-        found.setdefault((cut.mr, blocks, tiles), cut)
-    return list(found.values())
+        return cut.mr, blocks, tuple(tuple(tiling.tile_heights(height)) for height in dict.fromkeys(blocks))
+
+    return first_of_each(cuts, kernel)
 
 
 @functools.lru_cache(maxsize=16)  # a search asks for hundreds of estimates of one function
