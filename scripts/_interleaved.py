@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from halo_tvm.errors import PeerFailed
-from halo_tvm.peers.client import Peer
+from halo_tvm.peers.client import LOAD_TIMEOUT_S, Peer
 from halo_tvm.peers.load_meter import LoadMeter
 from halo_tvm.peers.order import in_turn
 from halo_tvm.peers.protocol import answer_all
@@ -62,11 +62,15 @@ def work(prepare: Callable[[object], Kernel] | None = None, **values: Callable[[
         if command == "prepare":
             kernels[key] = prepare(case)
             found = kernels[key].result(kernels[key].call()).reshape(-1)
-            places = np.linspace(0, found.size - 1, min(SAMPLED, found.size)).astype(int)
-            return {"sample": found[places].astype(float).tolist()}
+            return {"sample": found[sampled(found.size)].astype(float).tolist()}
         return {"us": turn(kernels[key].call, float(message["seconds"]), float(message["pause_s"]))}
 
     answer_all(execute)
+
+
+def sampled(size: int) -> np.ndarray:
+    """The places of a flat result of `size` numbers that engines are compared by."""
+    return np.linspace(0, size - 1, min(SAMPLED, size)).astype(int)
 
 
 def turn(call: Callable[[], object], seconds: float, pause_s: float) -> float:
@@ -117,12 +121,17 @@ def prepared(entries: Sequence[Entry], limit: float) -> list[Entry]:
     return ready
 
 
-def race(entries: Sequence[Entry], rounds: int, seconds: float, pause_s: float = PAUSE_S) -> dict[str, list[float]]:
-    """Microseconds by name, one sample per round, of entries that are `prepared`; workers then forget their cases."""
+def race(
+    entries: Sequence[Entry], rounds: int, seconds: float, pause_s: float = PAUSE_S, timeout_s: float = LOAD_TIMEOUT_S
+) -> dict[str, list[float]]:
+    """Microseconds by name, one sample per round, of entries that are `prepared`; workers then forget their cases.
+
+    `PeerFailed` when a turn takes longer than `timeout_s`.
+    """
     samples: dict[str, list[float]] = {entry.name: [] for entry in entries}
     for index in range(rounds):
         for entry in in_turn(entries, index):
-            reply = entry.worker.ask("time", case=entry.case, seconds=seconds, pause_s=pause_s)
+            reply = entry.worker.ask("time", timeout_s, case=entry.case, seconds=seconds, pause_s=pause_s)
             samples[entry.name].append(float(reply["us"]))
     for entry in entries:
         entry.worker.ask("forget")

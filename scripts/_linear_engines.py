@@ -178,22 +178,32 @@ def _torch(precision: str, layers: Linears, threads: int, *, compiled: bool) -> 
 ENGINES = {"halo_tvm": halo, "onnxruntime": onnxruntime, "torch": torch_eager, "torch-compile": torch_compile}
 
 
-def ceiling(precision: str, layers: Linears, rows: int, threads: int) -> float:
-    """What this machine does at most: a read of the weights' bytes for one row, else multiply-adds, for bf16 those of
-    float32."""
+def ceiling(precision: str, layers: Linears, threads: int) -> float:
+    """The multiply-adds this machine does at most; for bf16 those of float32."""
     import tvm  # noqa: F401 - brings the pool of threads
 
-    from halo_tvm.ceilings.measure import fma_gflops, has_int8_dot, int8_gops, read_gbps
+    from halo_tvm.ceilings.measure import fma_gflops, has_int8_dot, int8_gops
     from halo_tvm.runtime.session import configure_threads
     from halo_tvm.targets import resolve, usable_cpus
 
     target = resolve("cpu", precision=precision)
     configure_threads(threads, usable_cpus())
-    if rows == 1:
-        return read_gbps(target, threads, weight_bytes(precision, layers))
     if precision != "int8":
         return fma_gflops(target, threads)
     return int8_gops(target, threads) if has_int8_dot(target) else 0.0
+
+
+def read(cache: Path, precision: str, layers: Linears, threads: int) -> Prepare:
+    """As many bytes as the weights have, read and added up: what one row cannot go below."""
+    import tvm  # noqa: F401 - brings the pool of threads
+
+    from halo_tvm.ceilings.measure import reader
+    from halo_tvm.runtime.session import configure_threads
+    from halo_tvm.targets import resolve, usable_cpus
+
+    configure_threads(threads, usable_cpus())
+    once, _ = reader(resolve("cpu"), threads, weight_bytes(precision, layers))
+    return lambda rows: Kernel(lambda: once(1), lambda _: np.zeros(1))
 
 
 def weight_bytes(precision: str, layers: Linears) -> int:

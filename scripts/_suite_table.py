@@ -86,9 +86,9 @@ def _beside(result: BenchResult, goal: Goal, best: EngineResult) -> Iterator[str
     goals = goals_of(result.model, result.inputs, result.precision, result.threads)
     named = {name for of in goals for name in of.against}
     fastest = best_of(result, tuple(e.engine for e in result.engines if e.engine not in named))
-    if fastest is not None and fastest.median_ms < best.median_ms:
-        yield f"{fastest.engine}, in no goal, took {_time(fastest)} ms"
-    ran = {c.peer for c in result.comparisons}
+    ran = {c.peer: c.paired.value for c in result.comparisons}
+    if fastest is not None and ran[fastest.engine] < ran[best.engine]:
+        yield f"{fastest.engine}, in no goal, took {_time(fastest)} ms ({ran[fastest.engine]:.2f})"
     missing = [name for name in goal.against if name not in ran]
     if missing:
         yield f"without {', '.join(missing)}"

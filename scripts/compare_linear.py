@@ -9,8 +9,9 @@ same weights and rows, and their results are compared before anything is timed. 
 divided by ours, paired by round, with their 90 % intervals; the last lines are geometric means. `torch-compile` is
 inductor with frozen weights, packed as ours are. In bf16 torch reads and writes bfloat16 rows, ours float32: ours does
 more. Beside the ratios stands the share of a ceiling that a kernel of its own reaches in the same run: multiply-adds
-(for bf16 those of float32) for many rows, a read of as many bytes as the weights have for one. --json keeps every
-sample; with --resume what it holds is not measured again. --prepare only compiles, again, into --cache.
+(for bf16 those of float32) for many rows; for one row a read of as many bytes as the weights have, which takes turns
+with the engines. --json keeps every sample; with --resume what it holds is not measured again. --prepare only
+compiles, again, into --cache.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ for _folder in (ROOT, ROOT / "scripts"):
         sys.path.insert(0, str(_folder))
 
 import _interleaved as interleaved  # noqa: E402 - the checkout comes first
-from _linear_engines import ENGINES, GPT2, Linears, artifact, ceiling, compile_layers, weight_bytes  # noqa: E402
+from _linear_engines import ENGINES, GPT2, Linears, artifact, ceiling, compile_layers, read  # noqa: E402
 
 from halo_tvm.peers.load_meter import LoadMeter  # noqa: E402
 from halo_tvm.peers.statistics import paired_interval  # noqa: E402
@@ -45,6 +46,7 @@ PEERS = {
 }
 ERROR = {"fp32": 1e-4, "bf16": 2e-2, "int8": 5e-2}  # to ours, relative L2: rounded weights, rows, results
 CEILING = "ceiling"
+READ = "read"  # takes turns as an engine does, where there is one row
 
 
 @dataclass(frozen=True)
@@ -56,9 +58,8 @@ class Cell:
     layers: str  # "768x2304", or "gpt2" for all of them one after the other
     rows: int
     samples_us: dict[str, list[float]]
-    ceiling: float  # GFLOP/s (GOP/s), or GB/s for one row
+    ceiling: float  # GFLOP/s (GOP/s); 0.0 where a read is the ceiling, or none was measured
     products: int  # multiply-adds of a run
-    weight_bytes: int
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -71,13 +72,14 @@ class Cell:
     @property
     def share(self) -> float:
         """Of the ceiling."""
-        done = self.weight_bytes if self.rows == 1 else 2 * self.products
-        return done / (self.ours_us * 1e3) / self.ceiling if self.ceiling else math.nan
+        if READ in self.samples_us:
+            return paired_interval(self.samples_us["halo_tvm"], self.samples_us[READ], 0.90).value
+        return 2e-3 * self.products / self.ours_us / self.ceiling if self.ceiling else math.nan
 
     def best(self) -> tuple[str, object]:
         """The fastest peer, and how much longer it takes."""
         ours = self.samples_us["halo_tvm"]
-        peers = {name: paired_interval(ours, s, 0.90) for name, s in self.samples_us.items() if name != "halo_tvm"}
+        peers = {n: paired_interval(ours, s, 0.90) for n, s in self.samples_us.items() if n not in ("halo_tvm", READ)}
         name = min(peers, key=lambda n: peers[n].value)
         return name, peers[name]
 
@@ -86,9 +88,10 @@ def work(options: argparse.Namespace) -> None:
     """Worker of one engine; the worker "ceiling" times nothing, it measures what the machine does at most."""
     precision, layers, threads = options.precision[0], parse_layers(options.shapes), options.threads[0]
     if options.worker == CEILING:
-        interleaved.work(ceiling=lambda rows: ceiling(precision, layers, rows, threads))
+        interleaved.work(ceiling=lambda _: ceiling(precision, layers, threads))
         return
-    interleaved.work(ENGINES[options.worker](options.cache, precision, layers, threads))
+    engine = read if options.worker == READ else ENGINES[options.worker]
+    interleaved.work(engine(options.cache, precision, layers, threads))
 
 
 def measure(
@@ -99,26 +102,31 @@ def measure(
     if not todo:
         return
     peers = [name for name in PEERS[precision] if options.vs is None or name in options.vs]
-    names = ("halo_tvm", *peers, *([CEILING] if options.ceiling is None else []))
+    limits = [READ] * (1 in todo) + [CEILING] * (options.ceiling is None and todo != [1])
+    names = ("halo_tvm", *peers, *limits)
     arguments = ("--precision", precision, "--threads", str(threads), "--shapes", layers, "--cache", str(options.cache))
     linears = parse_layers(layers)
     with interleaved.workers(__file__, names, threads, *arguments) as workers:
         limit = workers.pop(CEILING, None)
 
         def top(rows: int) -> float:
+            if rows == 1:
+                return 0.0
             return float(limit.ask("ceiling", case=rows)["value"]) if limit else options.ceiling
 
         for rows in todo:
-            entries = [interleaved.Entry(name, worker, rows) for name, worker in workers.items()]
+            taking = {name: worker for name, worker in workers.items() if name != READ or rows == 1}
+            entries = [interleaved.Entry(name, worker, rows, name != READ) for name, worker in taking.items()]
             entries = interleaved.prepared(entries, ERROR[precision])
-            workers = {entry.name: entry.worker for entry in entries}  # what failed is not asked again
-            if len(entries) < 2:
+            ready = {entry.name for entry in entries}
+            workers = {name: w for name, w in workers.items() if name in ready or name not in taking}
+            if not ready.intersection(peers):
                 raise SystemExit(f"none of {', '.join(peers)} ran: its reason is above")
             before = top(rows)
             samples = interleaved.race(entries, options.rounds, options.seconds, options.pause)
-            limits = max(before, top(rows))  # what disturbs it only lowers it
+            most = max(before, top(rows))  # what disturbs it only lowers it
             products = rows * sum(k * n for k, n in linears)
-            yield Cell(precision, threads, layers, rows, samples, limits, products, weight_bytes(precision, linears))
+            yield Cell(precision, threads, layers, rows, samples, most, products)
 
 
 def parse_layers(text: str) -> Linears:
@@ -177,13 +185,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=0.03, help="per turn")
     parser.add_argument("--pause", type=float, default=interleaved.PAUSE_S, help="seconds before each turn")
-    parser.add_argument("--ceiling", type=float, help="take this, GFLOP/s or GB/s, and measure none")
+    parser.add_argument("--ceiling", type=float, help="take this, GFLOP/s, and measure none")
     parser.add_argument("--cache", type=Path, help="keep compiled layers there (default: a temporary directory)")
     parser.add_argument("--prepare", action="store_true", help="compile only")
     parser.add_argument("--json", type=Path, help="every sample, written after every cell")
     parser.add_argument("--resume", action="store_true", help="leave out what --json has already")
     parser.add_argument("--markdown", type=Path, help="also write the tables there")
-    parser.add_argument("--worker", choices=(*ENGINES, CEILING), help=argparse.SUPPRESS)
+    parser.add_argument("--worker", choices=(*ENGINES, READ, CEILING), help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.worker:
         return work(options)
