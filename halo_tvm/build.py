@@ -20,9 +20,11 @@ from .errors import EnvironmentProblem, UnsupportedModel
 from .imported import UNBOUNDED
 from .memory_plan import PlanActivations
 from .targets import Target
+from .workspaces import keeps_workspace
 
 # Row tiles of the GEMM rule are cut into full and partial ones here; see docs/kernels/gemm.md.
 BUILD_OPTIONS = {"s_tir.LoopPartition": {"partition_const_loop": True}}
+CUDA_GRAPH = "relax.backend.use_cuda_graph"
 # Loads that a schedule marks as asynchronous go from global to shared memory without registers between.
 _GPU_OPTIONS = {**BUILD_OPTIONS, "tirx.use_async_copy": True}
 
@@ -32,10 +34,11 @@ def build_options(target: Target) -> dict[str, object]:
     return _GPU_OPTIONS if target.spec.gpu else BUILD_OPTIONS
 
 
-def lowering(plan_memory: bool) -> tvm.ir.transform.Pass:
+def lowering(plan_memory: bool, cuda_graph: bool = False) -> tvm.ir.transform.Pass:
     """Relax with call_tir -> Relax the virtual machine can run.
 
-    The only operator left by now is reshape, which the machine knows as a view.
+    The only operator left by now is reshape, which the machine knows as a view. `cuda_graph` needs the memory plan, and
+    `CUDA_GRAPH` in the configuration.
     """
     t = relax.transform
     return tvm.transform.Sequential([
@@ -43,6 +46,7 @@ def lowering(plan_memory: bool) -> tvm.ir.transform.Pass:
         t.RemovePurityChecking(),
         t.CallTIRRewrite(),
         *_memory_plan(plan_memory),
+        *([t.RewriteCUDAGraph()] if cuda_graph else []),
         t.LowerAllocTensor(),
         t.KillAfterLastUse(),
         t.LowerRuntimeBuiltin(),
@@ -90,15 +94,27 @@ def planned_bytes(
     return total
 
 
+def can_capture(mod: tvm.IRModule, target: Target) -> bool:
+    """Whether runs of scheduled `mod` may be CUDA graphs: on a GPU, of fixed sizes, and no function keeps a workspace.
+
+    A graph keeps addresses, and TVM's pool frees a workspace that is too small for a later call, or whose thread ends.
+    """
+    shapes = (getattr(param.ty, "shape", None) for param in mod["main"].params)
+    sizes = (dim for shape in shapes for dim in getattr(shape, "values", (None,)))
+    if not target.spec.gpu or not all(isinstance(dim, tirx.IntImm) for dim in sizes):
+        return False
+    return not any(isinstance(f, tirx.PrimFunc) and keeps_workspace(f) for _, f in mod.functions_items())
+
+
 def executable_of(
-    mod: tvm.IRModule, target: Target, plan_memory: bool, instruments: Sequence[object] = ()
+    mod: tvm.IRModule, target: Target, plan_memory: bool, instruments: Sequence[object] = (), cuda_graph: bool = False
 ) -> relax.VMExecutable:
     """Code for `mod`, not linked yet; `UnsupportedModel` for what TVM cannot generate code of."""
     _refuse_types(mod, target)
-    options = build_options(target)
+    options = {**build_options(target), **({CUDA_GRAPH: True} if cuda_graph else {})}
     try:
         with target.tvm, tvm.transform.PassContext(opt_level=3, config=options, instruments=list(instruments)):
-            return relax.build(mod, target=target.tvm, relax_pipeline=lowering(plan_memory))
+            return relax.build(mod, target=target.tvm, relax_pipeline=lowering(plan_memory, cuda_graph))
     except tvm.error.InternalError as reason:  # a failed check of TVM, as for some mixtures of 16-bit and wider lanes
         line = str(reason).strip().splitlines()[-1][:200]
         raise UnsupportedModel(
@@ -121,11 +137,14 @@ def _refuse_types(mod: tvm.IRModule, target: Target) -> None:
             )
 
 
-def build_library(mod: tvm.IRModule, target: Target, path: Path, plan_memory: bool) -> DeviceCode | None:
+def build_library(
+    mod: tvm.IRModule, target: Target, path: Path, plan_memory: bool, cuda_graph: bool = False
+) -> DeviceCode | None:
     """Generate code for `mod` and link it into the shared library `path`; says what it holds for a GPU."""
     shared = DynamicShared()
     with device_source() if target.spec.gpu else nullcontext():
-        executable = executable_of(mod, target, plan_memory, instruments=(shared,) if target.spec.gpu else ())
+        instruments = (shared,) if target.spec.gpu else ()
+        executable = executable_of(mod, target, plan_memory, instruments=instruments, cuda_graph=cuda_graph)
     try:
         if not target.spec.gpu:
             executable.export_library(str(path), **target.export_options())

@@ -17,7 +17,7 @@ import tvm
 
 from . import reference
 from .artifact import Manifest, ParamHeader, check_output_path, write_artifact
-from .build import build_library, lowering, planned_bytes, with_bounds
+from .build import CUDA_GRAPH, build_library, can_capture, lowering, planned_bytes, with_bounds
 from .config import CompileConfig
 from .describe import manifest_of
 from .dimensions import itemsize_of
@@ -31,7 +31,8 @@ from .passes._weights import param_names
 from .passes.kernel_count import count_kernels
 from .passes.schedule import schedule_functions
 from .plugins import load_plugins
-from .targets import Target, can_build_here, check_precision, resolve
+from .targets import FULL, Target, can_build_here, check_precision, resolve
+from .workspaces import LiftWorkspaces
 
 Reports = dict[str, dict[str, object]]
 
@@ -100,7 +101,7 @@ def compile_model(config: CompileConfig, model: ImportedModel | None = None) -> 
             reports["build"]["seconds"] = dict(clock.seconds)
             manifest = write_artifact(
                 output,
-                manifest=manifest_of(imported, mod, target, reports, config.precision),
+                manifest=manifest_of(imported, mod, target, reports, precision_of(config, target)),
                 library=library,
                 params_headers=headers,
                 params=imported.params.stream(names),
@@ -112,14 +113,23 @@ def compile_model(config: CompileConfig, model: ImportedModel | None = None) -> 
 def lower(imported: ImportedModel, target: Target, config: CompileConfig) -> tuple[tvm.IRModule, Reports]:
     """Phases lift and optimise: `imported` as call_tir of PrimFuncs that no rule has scheduled yet."""
     steps = pipeline.Pipeline.of(config.level, config.enable, config.disable)
-    steps.check_precision(config.precision)
+    precision = precision_of(config, target)
+    steps.check_precision(precision)
     overrides = Overrides(**config.overrides)
-    context = Context(imported.params, target, imported.ranges, imported.typical, overrides, config.precision)
+    context = Context(imported.params, target, imported.ranges, imported.typical, overrides, precision)
     mod, lift = steps.run(pipeline.LIFT, imported.mod, context)
     _dump(config, "2-lifted", mod)
     mod, optimise = steps.run(pipeline.OPTIMISE, mod, context)
     _dump(config, "3-optimised", mod)
     return mod, {"import": imported.report, "lift": lift.get("lift", {}), "optimise": optimise}
+
+
+def precision_of(config: CompileConfig, target: Target) -> str:
+    """The precision asked for; else the target's own, or float32 where the pass that makes it is switched off."""
+    if config.precision is not None:
+        return config.precision
+    own = target.spec.precision
+    return own if pipeline.Pipeline.of(config.level, config.enable, config.disable).makes(own) else FULL
 
 
 def schedule(mod: tvm.IRModule, target: Target, config: CompileConfig) -> tuple[tvm.IRModule, dict[str, object]]:
@@ -141,20 +151,25 @@ def build(
     mod: tvm.IRModule, target: Target, config: CompileConfig, imported: ImportedModel, library: Path
 ) -> tuple[tvm.IRModule, dict[str, object]]:
     """Phase build: code and memory plan into `library`."""
-    plan = pipeline.Pipeline.of(config.level, config.enable, config.disable).runs_named("plan_memory")
+    steps = pipeline.Pipeline.of(config.level, config.enable, config.disable)
+    plan = steps.runs_named("plan_memory")
+    if target.spec.gpu:
+        mod = LiftWorkspaces()(mod)
+    graph = plan and steps.runs_named("cuda_graph") and can_capture(mod, target)
     mod = with_bounds(mod, imported.ranges)
     report = {
         "planned_bytes": planned_bytes(mod, plan, imported.ranges, imported.typical),
         "unplanned_bytes": planned_bytes(mod, False, imported.ranges, imported.typical),
     }
-    device = build_library(mod, target, library, plan)
+    device = build_library(mod, target, library, plan, graph)
     if config.dump_ir:
-        _dump(config, "5-lowered", lowering(plan)(mod))
+        with tvm.transform.PassContext(config={CUDA_GRAPH: graph}):
+            _dump(config, "5-lowered", lowering(plan, graph)(mod))
     names = param_names(mod["main"])
     return mod, {
         **report,
         "library_bytes": library.stat().st_size,
-        **({"device": device.as_json()} if device else {}),
+        **({"device": device.as_json(), "cuda_graph": graph} if device else {}),
         "params": len(names),
         "params_bytes": sum(itemsize_of(imported.params.dtype(n)) * math.prod(imported.params.shape(n)) for n in names),
     }
@@ -166,7 +181,7 @@ def _target(config: CompileConfig) -> Target:
     answer = can_build_here(target)
     if not answer:
         raise EnvironmentProblem(f"target {config.target} cannot be built here: {answer.reason}")
-    check_precision(target, config.precision, force=config.force_precision)
+    check_precision(target, precision_of(config, target), force=config.force_precision)
     return target
 
 

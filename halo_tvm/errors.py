@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping
 
+INTERRUPTED = 130  # the exit code after Ctrl-C
 REFUSED = "halo_tvm refused: "  # begins what a kernel says that refuses to run: the rest is what it found
 
 
@@ -102,6 +103,10 @@ class NoMatch(Rejected):
 
 class Declined(Exception):
     """Control flow: a schedule rule does not serve a function; the message says why."""
+
+
+class Stopped(Declined):
+    """The same, because code that is not ours ended with an error of its own over the function."""
 
 
 class KernelFault(Exception):

@@ -25,9 +25,10 @@ from .imported import ImportedModel
 from .passes import Context, Overrides, pipeline
 from .passes.schedule import schedule_functions
 from .plugins import load_plugins
+from .runtime.devices import HostDevice
 from .runtime.host import resolve_threads
 from .runtime.inputs import bind_inputs
-from .runtime.session import Runner, machine_of, sizes_refused
+from .runtime.session import Runner, sizes_refused
 from .runtime.tensors import aligned_empty, to_arrays, to_tensor
 from .targets import Target, resolve, usable_cpus
 
@@ -96,7 +97,7 @@ def compile_in_process(
     spec = function_spec(imported, mod)
     library = executable_of(mod, resolved, steps.runs_named("plan_memory")).jit()
     runner = _runner(count, os.getpid())
-    main = runner.call(lambda: machine_of(library)["main"])
+    main = runner.call(lambda: HostDevice().machine(library)["main"])
     weights = [_owned(imported.params.materialise(name)) for name in spec.params]
     reports = {
         "import": imported.report, "lift": lift.get("lift", {}), "optimise": optimise, "schedule": schedule,

@@ -7,6 +7,7 @@ size of its largest tensors and never doubles the weights.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -26,6 +27,16 @@ class ParamSource:
     @property
     def size_bytes(self) -> int:
         return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+
+
+def seeded_normal(seed: int, name: str, shape: tuple[int, ...], scale: float, offset: float) -> np.ndarray:
+    """float32 `offset + scale * normal`, seeded per tensor name: the same in every process."""
+    rng = np.random.default_rng((seed, zlib.crc32(name.encode())))
+    x = rng.standard_normal(shape, dtype=np.float32)
+    x *= np.float32(scale)
+    if offset:
+        x += np.float32(offset)
+    return x
 
 
 @dataclass(frozen=True)
@@ -145,13 +156,29 @@ LARGEST_FP16 = 65504.0 / 128
 
 def pack_fp16(weight: np.ndarray, *, layout: str, kc: int, nr: int) -> np.ndarray:
     """As `pack_weight`, in float16; `UsageError` for a weight whose partial sums float16 may not hold."""
+    _check_fp16(weight, LARGEST_FP16)
+    return pack_weight(weight.astype(np.float16), layout=layout, kc=kc, nr=nr)
+
+
+def _check_fp16(weight: np.ndarray, most: float) -> None:
     largest = float(np.abs(np.where(np.isfinite(weight), weight, 0)).max(initial=0.0))
-    if largest > LARGEST_FP16:
+    if largest > most:
         raise UsageError(
-            f"expected weights of magnitude up to {LARGEST_FP16:g} at --precision fp16, found {largest:g}: "
+            f"expected weights of magnitude up to {most:g} at --precision fp16, found {largest:g}: "
             "choose --precision bf16, which has the range of fp32"
         )
-    return pack_weight(weight.astype(np.float16), layout=layout, kc=kc, nr=nr)
+
+
+def pack_nk(weight: np.ndarray, *, layout: str, stored: str) -> np.ndarray:
+    """Weight in `layout` -> [n, k] in the type `stored`; `UsageError` for one that float16 does not hold."""
+    if stored == "float16":
+        _check_fp16(weight, float(np.finfo(np.float16).max))
+    turned = weight.T if layout == "kn" else weight
+    if stored != "bfloat16":
+        return turned.astype(stored)
+    import ml_dtypes  # a dependency of TVM, not of its runtime
+
+    return turned.astype(ml_dtypes.bfloat16)
 
 
 W8_LARGEST = 127  # magnitudes of int8 without its lowest value
@@ -229,6 +256,7 @@ RECIPE_OPS: dict[str, Callable[..., np.ndarray]] = {
     "pack": pack_weight,
     "pack_bf16": pack_bf16,
     "pack_fp16": pack_fp16,
+    "pack_nk": pack_nk,
     "w8_scale": w8_scale,
     "w8_pack": w8_pack,
     "w8_correction": w8_correction,

@@ -2,26 +2,42 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import secrets
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
+
+try:
+    import fcntl
+except ImportError:  # no POSIX system: nothing is locked there, and so nothing is swept
+    fcntl = None
 
 _SUFFIX = ".partial"
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write `data` to a temporary name beside `path`, synced, then renamed: readers see the old file or the new one.
+    """Replace the file `path` by one that holds `data`, as `replaced` does."""
+    with replaced(path) as file:
+        file.write(data)
 
-    What writers of this file left when they were killed is removed, where it may be.
+
+@contextmanager
+def replaced(path: Path) -> Iterator[BinaryIO]:
+    """A file to write to, under a temporary name beside `path`; behind the `with` it is synced and renamed.
+
+    Readers see the old file or the new one. An error leaves the old one, and nothing else. What writers of this file
+    left when they were killed is removed, where it may be.
     """
     _sweep(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_SUFFIX}")
     try:
         with temporary.open("xb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # somebody is alive who writes it
-            file.write(data)
+            if fcntl is not None:
+                with suppress(OSError):  # where files cannot be locked nobody can sweep them either
+                    fcntl.flock(file, fcntl.LOCK_EX)  # somebody is alive who writes it
+            yield file
             file.flush()
             os.fsync(file.fileno())
             temporary.replace(path)
@@ -31,6 +47,8 @@ def write_whole(path: Path, data: bytes) -> None:
 
 def _sweep(path: Path) -> None:
     """Remove temporary files that no process holds; whatever cannot be listed, opened or removed stays."""
+    if fcntl is None:
+        return
     with suppress(OSError):
         for name in os.listdir(path.parent):
             if name.startswith(f".{path.name}.") and name.endswith(_SUFFIX):

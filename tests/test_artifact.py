@@ -103,7 +103,7 @@ def rewrite(path: Path, change: object, *, seal: bool = True) -> None:
 
 
 def leftovers(folder: Path) -> list[str]:
-    return sorted(n for n in os.listdir(folder) if n.endswith(".tmp"))
+    return sorted(n for n in os.listdir(folder) if n.endswith((".tmp", ".partial")))
 
 
 # -- the container ------------------------------------------------------------------------------

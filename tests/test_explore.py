@@ -104,8 +104,8 @@ def test_sizes_are_checked(task: explore.Task) -> None:
 
 
 def test_names_that_are_not_there(task: explore.Task) -> None:
-    with pytest.raises(UnknownName, match="unknown schedule rule 'gem'.*did you mean 'gemm'"):
-        task.with_rule("gem")
+    with pytest.raises(UnknownName, match="unknown schedule rule 'gemmm'.*did you mean 'gemm'"):
+        task.with_rule("gemmm")
     with pytest.raises(UsageError, match="but flash_attention declines it: .*: choose another task"):
         task.with_rule("flash_attention")
     with pytest.raises(UnknownName, match="unknown model family 'gpt'"):

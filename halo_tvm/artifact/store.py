@@ -20,6 +20,7 @@ from typing import BinaryIO
 import numpy as np
 
 from ..errors import ArtifactCorrupt, UsageError
+from ..whole_file import write_whole
 from .manifest import MANIFEST_LIMIT_BYTES, FileEntry, Manifest, check_file_name
 from .params_file import ParamHeader, write_params
 
@@ -127,15 +128,8 @@ def update_manifest(path: Path | str, **changes: object) -> Manifest:
     forbidden = set(changes) - {"validation", "benchmarks", "reports"}
     assert not forbidden, f"results may be added to an artifact, its {', '.join(forbidden)} may not change"
     manifest = replace(read_manifest(path), **changes)  # type: ignore[arg-type]
-    temporary = path / f".{MANIFEST_NAME}.{secrets.token_hex(4)}.tmp"
     with _told(path):
-        try:
-            with temporary.open("xb") as file:
-                file.write(manifest.encode())
-                _sync(file)
-            os.replace(temporary, path / MANIFEST_NAME)
-        finally:
-            temporary.unlink(missing_ok=True)
+        write_whole(path / MANIFEST_NAME, manifest.encode())
         _sync_directory(path)
     return manifest
 

@@ -123,6 +123,12 @@ def int8_gops(target: Target, threads: int) -> float:
 
 def read_gbps(target: Target, threads: int, size_bytes: int) -> float:
     """GB/s of reading so many bytes again and again, each thread its own part."""
+    read, done_bytes = reader(target, threads, size_bytes)
+    return round(done_bytes * _per_second(read, start=1) / 1e9, 1)
+
+
+def reader(target: Target, threads: int, size_bytes: int) -> tuple[Callable[[int], None], int]:
+    """What reads about `size_bytes` as often as it is told to, each thread its own part; and how many bytes that is."""
     import numpy as np
     import tvm
 
@@ -131,8 +137,7 @@ def read_gbps(target: Target, threads: int, size_bytes: int) -> float:
     kernel = compiled(read_kernel(threads, lanes, chunks), target)
     x = tvm.runtime.tensor(np.ones((threads, chunks, ACCUMULATORS, lanes), "float32"))
     out = tvm.runtime.tensor(np.zeros((threads, ACCUMULATORS, lanes), "float32"))
-    per_second = _per_second(lambda n: kernel(x, out, n), start=1)
-    return round(threads * chunks * ACCUMULATORS * lanes * 4 * per_second / 1e9, 1)
+    return lambda times: kernel(x, out, times), threads * chunks * ACCUMULATORS * lanes * 4
 
 
 def _per_second(run: Callable[[int], None], start: int) -> float:

@@ -17,11 +17,10 @@ from types import FrameType, ModuleType
 from typing import NoReturn
 
 from .. import __version__, config
-from ..errors import HaloError, UnknownName
+from ..errors import INTERRUPTED, HaloError, UnknownName
 from ..text import one_line
 from ._flags import given_options, parser_of
 
-INTERRUPTED = 130
 BUG = 1
 
 

@@ -127,6 +127,9 @@ def _scheduled(report: Report) -> list[str]:
         f"fallback    {len(fallback) or 'none'}",
         [f"{e.get('function')}: {'; '.join(map(str, items(e.get('declined')))) or 'asked for'}" for e in fallback],
     )
+    stopped = mapping(report.get("stopped"))
+    if stopped:
+        lines.append(f"stopped     {_pairs(stopped)}: rules of TVM's that ended with an error over a function")
     kernels = mapping(report.get("kernels"))
     if kernels:
         lines.append(one_line(f"kernels     {kernels.get('summary')}"))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..config import RunConfig, parse_sizes
 from ..errors import UsageError
+from ..whole_file import replaced
 from ._show import check_writable, table
 
 if TYPE_CHECKING:
@@ -37,16 +38,13 @@ def run(config: RunConfig) -> int:
     ]
     print(table(("output", "shape", "dtype", "least", "greatest", "mean"), rows))
     if config.output:
-        temporary = Path(config.output).with_suffix(".partial.npz")
         try:
-            np.savez(temporary, **outputs)
-            temporary.replace(config.output)
+            with replaced(Path(config.output)) as file:
+                np.savez(file, **outputs)
         except OSError as error:
             raise UsageError(
                 f"{config.output} must be writable, but {error.strerror or error}: name another file"
             ) from None
-        finally:
-            temporary.unlink(missing_ok=True)
     return 0
 
 

@@ -20,4 +20,6 @@ def run(config: TuneConfig) -> int:
     check_writable(config.json)
     result = tune_model(config)
     print_result(as_report(result, config), json_file=config.json)
+    if result.interrupted:  # what was done till then is told; the command ends as every interrupted one
+        raise KeyboardInterrupt
     return result.exit_code

@@ -24,7 +24,7 @@ class CompileConfig(Config):
     opt_level: str = option(
         "3", "pass list: 0..3, or low, medium, high", short="O", metavar="LEVEL", choices=tuple(OPT_LEVELS)
     )
-    precision: str = option("fp32", _texts.PRECISION, metavar="PRECISION", choices=PRECISIONS)
+    precision: str | None = option(None, _texts.PRECISION, metavar="PRECISION", choices=PRECISIONS)
     force_precision: bool = option(False, _texts.FORCE_PRECISION)
     enable: tuple[str, ...] = option((), "also run this pass (repeatable)", metavar="PASS")
     disable: tuple[str, ...] = option((), "leave this pass out (repeatable)", metavar="PASS")

@@ -28,7 +28,10 @@ class TuneConfig(Config):
     )  # fmt: skip
     target: str = option("cpu", "what to tune for: `halo-tvm targets` lists them", short="t", metavar="TARGET")
     budget: str = option("10m", "wall-clock limit, e.g. 90s, 10m, 1h", metavar="TIME")
-    trials: int | None = option(None, "most candidates to measure (default: as many as the budget allows)", metavar="N")
+    trials: int | None = option(
+        None, "most candidates to measure (default: as many as the budget allows), or to build with --build-only "
+        "(default: 4 of each function)", metavar="N",
+    )  # fmt: skip
     effort: str = option("full", "how widely to search", metavar="EFFORT", choices=EFFORTS)
     stages: tuple[str, ...] = option(
         (), f"stages of the search: {', '.join(STAGES)} (default: those of --effort)", metavar="STAGE", choices=STAGES
@@ -50,7 +53,7 @@ class TuneConfig(Config):
     opt_level: str = option(
         "3", "pass list: 0..3, or low, medium, high", short="O", metavar="LEVEL", choices=tuple(OPT_LEVELS)
     )
-    precision: str = option("fp32", _texts.PRECISION, metavar="PRECISION", choices=PRECISIONS)
+    precision: str | None = option(None, _texts.PRECISION, metavar="PRECISION", choices=PRECISIONS)
     force_precision: bool = option(False, _texts.FORCE_PRECISION)
     enable: tuple[str, ...] = option((), "also run this pass (repeatable)", metavar="PASS")
     disable: tuple[str, ...] = option((), "leave this pass out (repeatable)", metavar="PASS")

@@ -1,4 +1,4 @@
-"""What only the lowered program knows of a kernel: the shared memory it asks for at launch."""
+"""What only the lowered program knows of a kernel: its shared memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..dimensions import itemsize_of
 
 SPLIT = "tirx.SplitHostDevice"  # from here on kernels are functions of their own, and share one allocation each
 _DEVICE = 2  # calling convention of a function that is launched
-_DYNAMIC = "shared.dyn"
+STATIC, DYNAMIC = "shared", "shared.dyn"
 
 
 @tvm.ir.instrument.pass_instrument
@@ -27,7 +27,7 @@ class DynamicShared:
             return
         for gvar, func in mod.functions_items():
             if is_kernel(func):
-                found = _dynamic_bytes(func)
+                found = shared_bytes(func, DYNAMIC)
                 if found:
                     self.bytes_of[str(func.attrs.get("global_symbol", gvar.name_hint))] = found
 
@@ -37,14 +37,14 @@ def is_kernel(func: tvm.ir.BaseFunc) -> bool:
     return isinstance(func, tirx.PrimFunc) and bool(func.attrs) and func.attrs.get("calling_conv") == _DEVICE
 
 
-def _dynamic_bytes(func: tirx.PrimFunc) -> int:
-    """Bytes that `func` allocates dynamically; a size known only at launch counts as 0."""
+def shared_bytes(func: tirx.PrimFunc, scope: str) -> int:
+    """Bytes that the kernel `func` allocates in STATIC or DYNAMIC; a size known only at launch counts as 0."""
     total = 0
 
     def visit(node: tirx.AllocBuffer) -> None:
         nonlocal total
         shape = node.buffer.shape
-        if node.buffer.scope() == _DYNAMIC and all(isinstance(dim, tirx.IntImm) for dim in shape):
+        if node.buffer.scope() == scope and all(isinstance(dim, tirx.IntImm) for dim in shape):
             total += itemsize_of(node.buffer.dtype) * math.prod(int(dim) for dim in shape)
 
     tvm_ffi.structural_walk(func.body, [(tirx.AllocBuffer, visit)], order="post")

@@ -4,7 +4,8 @@
 generated, so barriers, shared memory, shuffles and matrix instructions are those that a GPU would execute. All
 threads take each statement together, in NumPy; a `KernelFault` says where a GPU might take another order:
     two threads meet at one address without a barrier between them; a barrier that only some threads reach;
-    an address outside its buffer
+    a shuffle that a lane of its mask does not reach; an address outside its buffer, or one that a vector, a copy
+    or a matrix load cannot begin at; a launch of no blocks, or of more than the GPU's level takes
 Memory that nobody wrote holds NaN (floats) or -1, so that using it shows. For small shapes: every statement
 costs microseconds per thousand threads.
 """

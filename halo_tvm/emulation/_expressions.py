@@ -11,7 +11,8 @@ from collections.abc import Callable
 import numpy as np
 from tvm import ir, tirx
 
-from ..errors import UnsupportedModel
+from ..errors import KernelFault, UnsupportedModel
+from ._floats import canonical, larger, smaller
 from ._lanes import WARP, Lanes
 from ._memory import Pointer, numpy_dtype
 
@@ -22,8 +23,8 @@ _BINARY: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "FloorDiv": np.floor_divide,
     "FloorMod": np.mod,
     "Mod": np.fmod,
-    "Max": np.maximum,
-    "Min": np.minimum,
+    "Max": larger,
+    "Min": smaller,
     "EQ": np.equal,
     "NE": np.not_equal,
     "LT": np.less,
@@ -73,7 +74,7 @@ class Expressions:
         """The value of `expr`; in lanes that are not active it may be anything."""
         kind = type(expr).__name__
         if kind in _BINARY:
-            return _BINARY[kind](*self._aligned(expr.a, expr.b)).astype(self.dtype(expr), copy=False)
+            return canonical(_BINARY[kind](*self._aligned(expr.a, expr.b)).astype(self.dtype(expr), copy=False))
         visit = getattr(self, f"_{kind.lower()}", None)
         if visit is None:
             raise UnsupportedModel(f"an expression that can be emulated was expected, but found {kind}: {expr}")
@@ -98,6 +99,8 @@ class Expressions:
             name = expr.op.name.rpartition(".")[2]
             if name == "buffer_data":
                 return self.buffers[expr.args[0]]
+            if name == "cvta_generic_to_shared":
+                return self.pointer(expr.args[0])
             if name == "tvm_access_ptr":
                 base = self.pointer(expr.args[1])
                 return self._moved(base, self.dtype(expr.args[0]), self.value(expr.args[2]))
@@ -125,6 +128,20 @@ class Expressions:
             at = (at[:, None] if at.ndim == 1 else at.reshape(1, 1)) + np.arange(value.shape[1])
         pointer.memory.store(pointer.dtype, at, value, self.active, pointer.byte_offset)
 
+    def check_aligned(self, pointer: Pointer, index: np.ndarray | int, size: int, what: str) -> None:
+        """A fault unless the element `index` behind `pointer` begins at a multiple of `size` bytes in active lanes.
+
+        Memory itself begins at one: TVM aligns every array of a kernel to 64 bytes, and CUDA its allocations to 256.
+        """
+        at = (np.asarray(pointer.offset, np.int64) + index) * pointer.dtype.itemsize + pointer.byte_offset
+        wrong = at % size != 0
+        if self.active is not None:
+            wrong, at = wrong & self.active, self.full(at)
+        if wrong.any():
+            raise KernelFault(
+                f"{what} begins at byte {at[wrong].flat[0]} of {pointer.memory.name}, and must at a multiple of {size}"
+            )
+
     def element(self, buffer: object, indices: list[ir.Expr]) -> tuple[Pointer, np.ndarray, int]:
         """Where an access of a flat buffer begins, and how many elements a vector type has (0: a scalar)."""
         (index,) = indices
@@ -139,6 +156,11 @@ class Expressions:
     def full(self, value: np.ndarray) -> np.ndarray:
         """A scalar in every lane by itself."""
         return np.broadcast_to(value, (self.lanes.count,))
+
+    def check_vector(self, pointer: Pointer, index: np.ndarray, lanes: int, what: str) -> None:
+        """A fault when the type of `lanes` elements in CUDA cannot begin there: it is aligned to at most 16 bytes."""
+        size = lanes * pointer.dtype.itemsize
+        self.check_aligned(pointer, index, min(16, size & -size), f"{what} of {size} bytes")
 
     def _moved(self, base: Pointer, dtype: np.dtype, offset: np.ndarray) -> Pointer:
         assert base.dtype.itemsize == dtype.itemsize or not np.any(base.offset), "a pointer into other elements"
@@ -166,7 +188,7 @@ class Expressions:
         return self.env[expr]
 
     def _cast(self, expr: tirx.Cast) -> np.ndarray:
-        return np.asarray(self.value(expr.value)).astype(self.dtype(expr))
+        return canonical(np.asarray(self.value(expr.value)).astype(self.dtype(expr)))
 
     def _div(self, expr: tirx.Div) -> np.ndarray:
         a, b = self._aligned(expr.a, expr.b)
@@ -174,7 +196,7 @@ class Expressions:
         if dtype.kind in "iu":
             # Towards zero as in C, and in integers: floats hold 53 bits.
             return np.floor_divide(a - np.fmod(a, b), b).astype(dtype, copy=False)
-        return (a / b).astype(dtype, copy=False)
+        return canonical((a / b).astype(dtype, copy=False))
 
     def _not(self, expr: tirx.Not) -> np.ndarray:
         return np.logical_not(self.value(expr.a))
@@ -209,6 +231,11 @@ class Expressions:
 
     def _tensorload(self, expr: ir.Expr) -> np.ndarray:
         pointer, at, n = self.element(expr.source, expr.indices)
+        lanes = n or vector_lanes(expr.indices)
+        if lanes:
+            # Of a vector that begins anywhere else TVM loads each element by itself, which needs no alignment.
+            begins = first_lane(at)
+            self.check_vector(pointer, begins if n else begins - begins % lanes, lanes, "a vector load")
         return self.load(pointer, at, n)
 
     def _call(self, expr: ir.Call) -> np.ndarray:
@@ -219,15 +246,17 @@ class Expressions:
             values = self._aligned(*expr.args)
             dtype = self.dtype(expr)
             wide = [v.astype(np.float32) if v.dtype.kind == "V" or v.dtype == np.float16 else v for v in values]
-            return np.asarray(_FUNCTIONS[name](*wide)).astype(dtype, copy=False)
+            return canonical(np.asarray(_FUNCTIONS[name](*wide)).astype(dtype, copy=False))
         if name == "reinterpret":
             value, dtype = np.asarray(self.value(expr.args[0])), self.dtype(expr)
             seen = np.ascontiguousarray(value).view(dtype)
             return seen.reshape(value.shape) if seen.size == value.size else seen
         if name.startswith("tvm_warp_shuffle"):
-            return self._shuffled(name, *(np.asarray(self.value(a)) for a in expr.args[1:4]))
+            mask, *given = (np.asarray(self.value(a)) for a in expr.args[:4])
+            self.lanes.check_mask(mask, self.active, name)
+            return self._shuffled(name, *given)
         if name == "tvm_warp_activemask":
-            return np.asarray(0xFFFFFFFF, np.uint32)
+            return self.lanes.active_mask(self.active)
         raise UnsupportedModel(f"a call that can be emulated was expected, but found {expr.op}: {expr}")
 
     def _chosen(self, condition: ir.Expr, yes: ir.Expr, no: ir.Expr) -> np.ndarray:
@@ -264,3 +293,17 @@ class Expressions:
         value = self.full(value)
         nothing = np.full(1, 0xFF, np.uint8).repeat(value.dtype.itemsize).view(value.dtype)[0]
         return np.where(there, value[source], nothing)
+
+
+def vector_lanes(indices: list[ir.Expr]) -> int:
+    """Elements of a flat access that is one vector in CUDA: neighbours; 0 for any other."""
+    (index,) = indices
+    is_run = isinstance(index, tirx.Ramp) and isinstance(index.stride, tirx.IntImm) and int(index.stride) == 1
+    return int(index.lanes) if is_run else 0
+
+
+def first_lane(index: np.ndarray) -> np.ndarray:
+    """Where a vector begins in every thread, of its elements' places [lanes or 1, n]."""
+    if index.ndim < 2:
+        return index
+    return index[:, 0] if len(index) > 1 else index[0, 0]

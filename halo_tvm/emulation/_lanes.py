@@ -77,6 +77,32 @@ class Lanes:
             flat = flat // self.launch.extents.get(before, 1)
         return (flat % self.launch.extents.get(tag, 1)).astype(np.int32)
 
+    def active_mask(self, active: np.ndarray | None) -> np.ndarray:
+        """The active lanes of each lane's warp, as the bits of a uint32 [lanes]."""
+        bits = np.zeros((len(self.block_ids), self.warps_per_block * WARP), np.uint32)
+        threads = True if active is None else active.reshape(-1, self.threads)
+        bits[:, : self.threads] = np.where(threads, self._bit, 0)
+        return np.bitwise_or.reduce(bits.reshape(-1, WARP), 1)[self.warp]
+
+    def check_mask(self, mask: np.ndarray, active: np.ndarray | None, what: str) -> None:
+        """A fault unless an active lane's mask names itself, and of the lanes that exist active ones only."""
+        mask = np.broadcast_to(mask.astype(np.uint32), self.count)
+        mine = self.active_mask(active)
+        wrong = (mask & self.active_mask(None) & ~mine != 0) | (mask & np.tile(self._bit, len(self.block_ids)) == 0)
+        if active is not None:
+            wrong = wrong & active
+        if wrong.any():
+            first = np.flatnonzero(wrong)[0]
+            raise KernelFault(
+                f"{what} is for the lanes {mask[first]:#010x} of a warp, and {mine[first]:#010x} reach it: on a GPU "
+                "that is undefined"
+            )
+
+    @cached_property
+    def _bit(self) -> np.ndarray:
+        """The bit of each thread of a block in masks of its warp."""
+        return np.uint32(1) << (np.arange(self.threads) % WARP).astype(np.uint32)
+
     def whole_warps(self, active: np.ndarray | None, what: str) -> np.ndarray:
         """The warps all of whose lanes are active, as rows of 32 lanes; a fault when one is so only in part."""
         if self.threads % WARP:

@@ -14,6 +14,7 @@ import numpy as np
 from tvm import ir
 
 from ..errors import UnsupportedModel
+from ._floats import canonical
 from ._lanes import WARP
 from ._memory import Pointer
 
@@ -43,6 +44,13 @@ def registers(matrix: str, shape: str, bits: int) -> tuple[np.ndarray, np.ndarra
 
 def _wide(values: np.ndarray) -> np.ndarray:
     return values.astype(np.int32 if values.dtype.kind in "iu" else np.float32)
+
+
+def _as_multiplied(values: np.ndarray, operand: str) -> np.ndarray:
+    """What an `mma` makes of its operands: of tf32 it ignores the bits behind the tenth of the mantissa."""
+    if operand != "tf32":
+        return _wide(values)
+    return (np.ascontiguousarray(values).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
 def _number(program: Program, expr: ir.Expr) -> np.ndarray:
@@ -108,7 +116,7 @@ def _multiply_fragments(program: Program, args: Sequence[ir.Expr]) -> None:
         read.append(_wide(view[warps, at]).reshape(-1, rows, cols))
     view, warps, at, _ = _fragment(program, args[0], args[1], shape)
     a, b, c = read
-    view[warps, at] = (a @ b + c).reshape(len(a), -1)
+    view[warps, at] = canonical(a @ b + c).reshape(len(a), -1)
 
 
 def _load_rows(program: Program, args: Sequence[ir.Expr]) -> None:
@@ -121,7 +129,9 @@ def _load_rows(program: Program, args: Sequence[ir.Expr]) -> None:
     before = program.active
     addressing = program.lanes.thread % WARP < 8 * count
     program.active = addressing if before is None else before & addressing
-    rows = program.load(program.as_bytes(shared, np.asarray(program.value(args[6]))), 0, 16)
+    begin = program.as_bytes(shared, np.asarray(program.value(args[6])))
+    program.check_aligned(begin, 0, 16, "a row of 16 bytes for ldmatrix")
+    rows = program.load(begin, 0, 16)
     program.active = before
     matrices = np.ascontiguousarray(rows[lanes]).view(np.uint16)[:, : 8 * count].reshape(-1, count, 8, 8)
     row, col = _GROUP, 2 * _IN_GROUP + np.arange(2)
@@ -146,8 +156,8 @@ def _multiply(program: Program, args: Sequence[ir.Expr]) -> None:
         values = np.broadcast_to(values, (program.lanes.count, values.shape[1]))[lanes]
         size = {"a": (m, k), "b": (k, n), "c": (m, n)}[name]
         found[name] = np.zeros((len(lanes), *size), _wide(values[:0]).dtype)
-        found[name][:, row, col] = _wide(values)
-    product = found["a"] @ found["b"] + found["c"]
+        found[name][:, row, col] = _wide(values) if name == "c" else _as_multiplied(values, str(args[3].value))
+    product = canonical(found["a"] @ found["b"] + found["c"])
     value = np.zeros((program.lanes.count, 4), pointers[2].dtype)
     value[lanes] = product[:, where["c"][0], where["c"][1]]
     program.store(pointers[2], offsets[2], value)

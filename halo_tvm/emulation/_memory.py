@@ -12,6 +12,7 @@ from ._lanes import Lanes
 
 _PIECE = 2  # bytes whose users are told apart; bytes of int8 each by itself
 _NOBODY, _MANY = -1, -2
+_UNDER_WAY = np.iinfo(np.int32).max  # when a copy wrote that has not landed: after every barrier
 _NARROW = {
     "bfloat16": ml_dtypes.bfloat16,
     "float8_e4m3fn": ml_dtypes.float8_e4m3fn,
@@ -88,6 +89,8 @@ class Memory:
     def load(self, dtype: np.dtype, index: np.ndarray, active: np.ndarray | None, byte_offset: int = 0) -> np.ndarray:
         """Elements at `index` [] or [lanes] or [lanes, n]; what inactive lanes get is of no meaning."""
         view, rows, at = self._locate(dtype, index, active, byte_offset)
+        if not view.size:
+            return np.zeros(at.shape, dtype)  # of lanes that are not active: the others would be outside
         if self.clock is not None:
             self._note_read(dtype, rows, at, active)
         return view[rows, at]
@@ -105,13 +108,13 @@ class Memory:
         at, value = np.broadcast_to(at, shape)[lanes], np.broadcast_to(value, shape)[lanes]
         rows = self._rows(lanes, at)
         if self.clock is not None:
-            self._note_write(dtype, view, rows, at, value, lanes)
+            self._note_write(dtype, view, rows, at, value, lanes, self.clock.now)
         view[rows, at] = value
         if self.clock is not None and _differs(view[rows, at], value).any():
             raise KernelFault(f"two threads write different values to one element of {self.name} in one statement")
 
     def reserve(self, index: np.ndarray, active: np.ndarray | None) -> None:
-        """Note that active lanes will change the bytes at `index` [lanes or 1, n]: a fault when others use them."""
+        """Active lanes will change the bytes at `index` [lanes or 1, n]: nobody may use them until they have."""
         dtype = np.dtype(np.uint8)
         view, _, at = self._locate(dtype, index, active, 0)
         if self.clock is None:
@@ -119,7 +122,7 @@ class Memory:
         lanes = self._lanes(active)
         at = np.broadcast_to(at, (self.lane_count, *at.shape[1:]))[lanes]
         rows = self._rows(lanes, at)
-        self._note_write(dtype, view, rows, at, ~view[rows, at], lanes)
+        self._note_write(dtype, view, rows, at, ~view[rows, at], lanes, _UNDER_WAY)
 
     @property
     def lane_count(self) -> int:
@@ -167,6 +170,8 @@ class Memory:
         copies = self._rows(lanes, pieces)
         mine = np.broadcast_to(lanes.reshape(-1, *[1] * (pieces.ndim - 1)), pieces.shape)
         writer, written = self.writer[copies, pieces], self.written[copies, pieces]
+        if (written == _UNDER_WAY).any():
+            raise KernelFault(f"a thread reads from {self.name} ({self.scope}) what a copy may not have brought yet")
         others = (writer >= 0) & (writer != mine)
         if others.any() and (others & ~self.clock.ordered(writer, written, mine)).any():
             raise KernelFault(
@@ -185,8 +190,9 @@ class Memory:
         return self.clock.of_block[self.clock.lanes.block[mine]]
 
     def _note_write(
-        self, dtype: np.dtype, view: np.ndarray, rows: np.ndarray, at: np.ndarray, value: np.ndarray, lanes: np.ndarray
-    ) -> None:
+        self, dtype: np.dtype, view: np.ndarray, rows: np.ndarray, at: np.ndarray, value: np.ndarray,
+        lanes: np.ndarray, when: int,
+    ) -> None:  # fmt: skip
         pieces = self._pieces(dtype, at)
         copies = self._rows(lanes, pieces)
         mine = np.broadcast_to(lanes.reshape(-1, *[1] * (pieces.ndim - 1)), pieces.shape)
@@ -205,7 +211,7 @@ class Memory:
                 "between them"
             )
         self.writer[copies, pieces] = mine
-        self.written[copies, pieces] = self.clock.now
+        self.written[copies, pieces] = when
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,6 +15,7 @@ from ..dimensions import itemsize_of
 from ..errors import UnsupportedModel
 from ..targets import Target
 from ._lanes import Launch
+from ._limits import check_launch
 from ._memory import Clock, Memory, Pointer, numpy_dtype
 from ._statements import Program
 
@@ -52,7 +53,8 @@ def emulate(func: tirx.PrimFunc, target: Target, arguments: Sequence[np.ndarray 
     Raises
     ------
     KernelFault
-        a race, a barrier that some threads miss, an address outside its buffer
+        a race; a barrier or a shuffle that some threads miss; an address outside its buffer, or one that its
+        access does not take; a launch that CUDA refuses
     UnsupportedModel
         an instruction that is not emulated, or more than 2**20 threads in one launch
     """
@@ -60,6 +62,7 @@ def emulate(func: tirx.PrimFunc, target: Target, arguments: Sequence[np.ndarray 
     done: list[tuple[str, dict[str, int], int]] = []
 
     def launch(name: str, given: list[object], extents: dict[str, int]) -> None:
+        check_launch(name, functions[name], extents, target)
         done.append((name, extents, _run_kernel(name, functions[name], given, extents)))
 
     host = functions[_NAME]
@@ -97,6 +100,7 @@ def _run_kernel(name: str, kernel: tirx.PrimFunc, given: list[object], extents: 
         else:
             program.env[param] = np.asarray(value)
     program.run(kernel.body)
+    program.check_copies_landed()
     return clock.barriers
 
 

@@ -6,7 +6,6 @@ tensor, so memory stays near the largest tensor and models beyond 2 GB work.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ from tvm import ir, relax, tirx
 from ..errors import UnsupportedModel
 from ..imported import ImportedModel
 from ..params import ParamTable
+from ..whole_file import replaced, write_whole
 from . import _halo_ops, _relax_ops
 from ._graph import CONTRIB, Graph, Spelling
 
@@ -68,9 +68,7 @@ def write_onnx(imported: ImportedModel, path: Path, spelling: Spelling) -> None:
     if CONTRIB in g.domains:
         opsets.append(helper.make_opsetid(CONTRIB, 1))
     model = helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="halo_tvm")
-    temporary = path.with_name(path.name + ".tmp")
-    onnx.save(model, temporary)
-    os.replace(temporary, path)
+    write_whole(path, model.SerializeToString())
 
 
 def _convert(g: Graph, main: relax.Function, env: dict[relax.Var, _relax_ops.Value]) -> _relax_ops.Value:
@@ -158,9 +156,8 @@ def _outputs(
 
 def _write_weights(params: ParamTable, names: list[str], transposed: set[str], data: Path) -> list[TensorProto]:
     """Stream the weights into the external data file; returns their declarations."""
-    temporary = data.with_name(data.name + ".tmp")
     declared = []
-    with open(temporary, "wb") as file:
+    with replaced(data) as file:
         for name, array in params.stream(names):
             if name in transposed:
                 array = array.T
@@ -172,5 +169,4 @@ def _write_weights(params: ParamTable, names: list[str], transposed: set[str], d
                 tensor.external_data.add(key=key, value=str(value))
             array.tofile(file)
             declared.append(tensor)
-    os.replace(temporary, data)
     return declared

@@ -5,7 +5,6 @@ Weights come from a `Weights` object: seeded random numbers, or the tensors of a
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -13,7 +12,7 @@ import numpy as np
 import tvm
 from tvm import relax, tirx
 
-from ..params import ParamSource, ParamTable
+from ..params import ParamSource, ParamTable, seeded_normal
 from ..relay_ops import OPERATORS
 
 
@@ -37,15 +36,7 @@ class RandomWeights:
         return False
 
     def source(self, name: str, shape: tuple[int, ...], scale: float, offset: float) -> ParamSource:
-        def load() -> np.ndarray:
-            rng = np.random.default_rng((self.seed, zlib.crc32(name.encode())))
-            x = rng.standard_normal(shape, dtype=np.float32)
-            x *= np.float32(scale)
-            if offset:
-                x += np.float32(offset)
-            return x
-
-        return ParamSource(shape, "float32", load)
+        return ParamSource(shape, "float32", lambda: seeded_normal(self.seed, name, shape, scale, offset))
 
 
 class ModelBuilder:

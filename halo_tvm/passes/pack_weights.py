@@ -1,11 +1,13 @@
-"""Pack the weights of linears once, at compile time, into the blocks their kernels read.
+"""Pack the weights of linears once, at compile time, into the blocks or rows their kernels read.
 
 Before -> after
     halo.linear(x, w [k, n], layout="kn")   ->   halo.linear(x, w' [k/kc, ceil(n/nr), kc, nr], layout="packed")
     halo.embedding(ids, w, layout="nk")     ->   halo.embedding(ids, w', layout="packed")   where a linear shares w
-At --precision bf16, fp16
+On a GPU
+    halo.linear(x, w [k, n], layout="kn")   ->   halo.linear(x, w' [n, k], layout="nk")   in float32, bfloat16, float16
+At --precision bf16, fp16 on a CPU
     w' [k/kc, ceil(n/nr), kc/2, nr, 2] in bfloat16, pairs along k; a weight of odd k stays float32 and is reported
-    w' [k/kc, ceil(n/nr), kc, nr] in float16; an embedding that shares it widens what it reads
+    w' [k/kc, ceil(n/nr), kc, nr] in float16; an embedding that shares it widens what it reads, on a GPU, too
 No data moves here: a `ParamRecipe` says how w' is made of w. Tied weights are therefore stored once, packed.
 """
 
@@ -65,6 +67,7 @@ class PackWeights(Pass):
         kept: list[dict[str, str]] = []
         wide: list[dict[str, str]] = []
         packed: dict[str, relax.Var] = {}
+        gpu = context.target.spec.gpu
         for name, found in layouts.items():
             if len(found) != 1 or "packed" in found:
                 kept.append(
@@ -76,10 +79,13 @@ class PackWeights(Pass):
                 (layout,) = found
                 depth = editor.params.shape(name)[0 if layout == "kn" else 1]
                 form = FORMATS.get(context.precision, FP32)
-                if depth % form.group:
+                if depth % form.group and not gpu:
                     form = FP32
                     wide.append({"weight": name, "reason": f"k = {depth} is odd: it stays float32"})
-                packed[name] = _pack(editor, name, layout, context, formats, form)
+                if gpu:
+                    packed[name] = _turn(editor, name, layout, formats, form)
+                else:
+                    packed[name] = _pack(editor, name, layout, context, formats, form)
 
         def rewrite(call: relax.Call) -> relax.Expr:
             operator = operator_of(call)
@@ -90,9 +96,10 @@ class PackWeights(Pass):
             if name not in packed or (operator.name == "embedding" and layouts[name] != {"nk"}):
                 return call
             args = [call.args[0], packed[name], *call.args[2:]]
-            value = operator.call(*args, **{**attrs_of(call), "layout": "packed"})
-            half = operator.name == "embedding" and packed[name].ty.dtype == "float16"
-            return relax.op.astype(value, "float32") if half else value
+            value = operator.call(*args, **{**attrs_of(call), "layout": "nk" if gpu else "packed"})
+            # Pairs of bfloat16 widen what is read of them by themselves.
+            narrow = operator.name == "embedding" and packed[name].ty.dtype != "float32" and packed[name].ty.ndim != 5
+            return relax.op.astype(value, "float32") if narrow else value
 
         mod = editor.finish(mod, rebuild(func, rewrite).body)
         return relax.transform.Normalize()(mod), {"formats": formats, "kept": kept, "wide": wide}
@@ -119,3 +126,14 @@ def _pack(
     inner = (kc, nr) if form.group == 1 else (kc // form.group, nr, form.group)
     how = {"layout": layout, "kc": kc, "nr": nr}
     return editor.derive(f"{name}|{label}", form.recipe, [name], (k // kc, -(-n // nr), *inner), form.dtype, **how)
+
+
+def _turn(editor: WeightEditor, name: str, layout: str, formats: dict[str, int], form: Format) -> relax.Var:
+    """The weight as [n, k], whose rows a GPU reads in pieces of 16 bytes."""
+    label = f"{form.label}/nk"
+    formats[label] = formats.get(label, 0) + 1
+    if layout == "nk" and form.dtype == "float32":
+        return editor.weight(name)
+    shape = editor.params.shape(name)
+    shape = shape[::-1] if layout == "kn" else shape
+    return editor.derive(f"{name}|{label}", "pack_nk", [name], shape, form.dtype, layout=layout, stored=form.dtype)

@@ -4,7 +4,7 @@
     -O1   recognise operators, simplify, work on weights once, work on rows, quantise, narrow attention, pack
           weights, vector mathematics
     -O2   and fuse: QKV projections, element-wise neighbours
-    -O3   and compute common sub-expressions once, share memory between activations
+    -O3   and compute common sub-expressions once, share memory between activations, runs of equal sizes as CUDA graphs
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ OPTIMISE = (
     Step("simplify", 1),
     Step("dce", 1),
     Step("quantise", 1, precisions=("int8",)),
-    Step("narrow_attention", 1, precisions=("bf16", "int8")),
+    Step("narrow_attention", 1, precisions=("fp16", "bf16", "int8")),
     Step("pack_weights", 1),
     Step("legalize", 0, required=True),
     Step("fuse", 2),
@@ -55,7 +55,7 @@ OPTIMISE = (
     Step("check_caches", 0, required=True),
 )
 # Decided while building, switched like passes.
-BUILD = (Step("plan_memory", 3), Step("vector_math", 1))
+BUILD = (Step("plan_memory", 3), Step("cuda_graph", 3), Step("vector_math", 1))
 _NEEDED = {"bf16": "pack_weights", "fp16": "pack_weights", "int8": "quantise"}  # precision -> the pass that makes it
 
 
@@ -90,12 +90,16 @@ class Pipeline:
         """Whether a step of the build phase runs."""
         return any(step.name == name and self.runs(step) for step in BUILD)
 
+    def makes(self, precision: str) -> bool:
+        """Whether the step that `precision` needs runs."""
+        needed = _NEEDED.get(precision)
+        return needed is None or any(step.name == needed and self.runs(step) for step in OPTIMISE)
+
     def check_precision(self, precision: str) -> None:
         """`UsageError` when a step that `precision` needs is switched off."""
-        needed = _NEEDED.get(precision)
-        if needed and not any(step.name == needed and self.runs(step) for step in OPTIMISE):
+        if not self.makes(precision):
             raise UsageError(
-                f"--precision {precision} needs opt level 1 or more and the pass {needed}, "
+                f"--precision {precision} needs opt level 1 or more and the pass {_NEEDED[precision]}, "
                 f"found opt level {self.level} and {', '.join(sorted(self.disabled)) or 'nothing'} disabled: "
                 "raise the level, or compile with --precision fp32"
             )

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 import tvm
 from tvm import tirx
 
-from ..errors import Declined, UnknownName, UsageError
+from ..errors import Declined, Stopped, UnknownName, UsageError
 from ..relay_ops._operator import OVERRIDE
 from ..targets import Target
 from ..tir_schedules import RULES, Rule
 from ..tir_schedules._blocks import blocks
+from ..tir_schedules._launches import without_empty_launches
 from ._pass import Report
 from ._work import work_of
 from .vector_math import rewrite_function
@@ -35,16 +36,19 @@ class Choice:
     decision: object
     origin: str  # "override", "record ...", "rule"
     declined: tuple[str, ...]
+    stopped: tuple[str, ...] = ()  # of those rules, the ones that ended with an error of code that is not ours
 
 
 def rule_for(func: tirx.PrimFunc, target: Target) -> Choice:
     """The first rule of the target's list that serves `func`; `Declined` when none does."""
     reasons: list[str] = []
+    stopped: list[str] = []
     for name in target.spec.rules:
         try:
-            return Choice(RULES[name], RULES[name].default(func, target), "rule", tuple(reasons))
+            return Choice(RULES[name], RULES[name].default(func, target), "rule", tuple(reasons), tuple(stopped))
         except Declined as declined:
             reasons.append(f"{name}: {declined}")
+            stopped += [name] if isinstance(declined, Stopped) else []
     raise Declined("; ".join(reasons))
 
 
@@ -54,9 +58,12 @@ def scheduled_by(
 ) -> tirx.PrimFunc:  # fmt: skip
     """`func` scheduled by one decision, its transcendental functions in vector form unless switched off.
 
-    `counts` gathers which of these became polynomials and which were left to the C library.
+    `counts` gathers which of these became polynomials and which were left to the C library. On a GPU kernels are
+    launched only where there is something to compute.
     """
     scheduled = rule.apply(func, target, decision)
+    if target.spec.gpu:
+        scheduled = without_empty_launches(scheduled)
     return rewrite_function(scheduled, *(counts or (Counter(), Counter()))) if vector_math else scheduled
 
 
@@ -67,12 +74,14 @@ def schedule_functions(
     least (see `_work`)."""
     out = mod.clone()
     entries = []
+    stopped: Counter[str] = Counter()
     rewritten, left = counts = Counter(), Counter()
     for gvar, func in list(mod.functions_items()):
         if not isinstance(func, tirx.PrimFunc):
             continue
         choice, new = _scheduled(func, target, lookup, vector_math=vector_math, counts=counts)
         out[gvar] = new.with_attr("tirx.is_scheduled", True)
+        stopped.update(choice.stopped)
         entries.append({
             "function": gvar.name_hint,
             "rule": choice.rule.name,
@@ -84,6 +93,7 @@ def schedule_functions(
     return out, {
         "functions": entries,
         "rules": dict(Counter(entry["rule"] for entry in entries)),
+        "stopped": dict(stopped),
         "tuned": sum(entry["origin"].startswith("record") for entry in entries),
         "vector_math": {"rewritten": dict(rewritten), "left": dict(left)},
     }
@@ -106,7 +116,8 @@ def _scheduled(
         if choice.origin != "rule" or choice.rule is last:
             raise
         first = str(reason).strip().split("\n")[0]
-    choice = Choice(last, last.default(func, target), "rule", (*choice.declined, f"{choice.rule.name}: {first}"))
+    declined = (*choice.declined, f"{choice.rule.name}: {first}")
+    choice = Choice(last, last.default(func, target), "rule", declined, choice.stopped)
     return choice, scheduled_by(last, func, target, choice.decision, vector_math=vector_math, counts=counts)
 
 
@@ -119,7 +130,7 @@ def _choose(func: tirx.PrimFunc, target: Target, lookup: Lookup | None) -> Choic
     if found is None:
         return choice
     decision, origin = found
-    return Choice(choice.rule, decision, f"record {origin}", choice.declined)
+    return Choice(choice.rule, decision, f"record {origin}", choice.declined, choice.stopped)
 
 
 def _asked_for(func: tirx.PrimFunc, target: Target, asked: Mapping[str, object]) -> Choice:

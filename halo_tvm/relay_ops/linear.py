@@ -3,7 +3,7 @@
 Shapes
     x [..., k]   weight, by `layout`:
         "kn"      [k, n]
-        "nk"      [n, k]
+        "nk"      [n, k], also in float16 or bfloat16 under x of float32 (params.pack_nk)
         "packed"  [k/kc, ceil(n/nr), kc, nr], the last column block zero padded (params.pack_weight), also in float16
                   under x of float32 (params.pack_fp16), or
                   [k/kc, ceil(n/nr), kc/2, nr, 2] bfloat16 under x of float32, pairs along k (params.pack_bf16)
@@ -19,7 +19,8 @@ Rejects
     than float32, float16 and bfloat16, or an out_dtype unlike them; a product that is used without its bias, too
 Numerics
     accumulates in float32; a weight of bfloat16 is widened first, so that only its own rounding is lost. Under
-    a weight of float16 a target with half arithmetic rounds x, too, and sums 128 products in float16
+    a weight of float16 a target with half arithmetic rounds x, too, and sums 128 products in float16; a GPU's tensor
+    cores take x in the type of the weight, rounded, at float16 with a scale for each row, and sum in float32
 References
     none: the definition
 """
@@ -96,6 +97,7 @@ class Linear(Operator):
                 weight = weight.astype(x.dtype).swapaxes(3, 4).reshape(*weight.shape[:2], -1, weight.shape[3])
             chunks, blocks, kc, nr = weight.shape
             weight = weight.transpose(0, 2, 1, 3).reshape(chunks * kc, blocks * nr)[:, :n]
+        weight = weight.astype(x.dtype)
         y = x @ (weight.T if layout == "nk" else weight)
         return y + bias[0] if bias else y
 

@@ -160,6 +160,7 @@ class BuiltCandidate:
     spill_bytes: int = 0  # of a thread
     shared_bytes: int = 0  # of a block
     build_s: float = 0.0
+    source_only: str = ""  # why its library holds the device's source, which no compiler has seen, and no code
 
 
 @dataclass(frozen=True)

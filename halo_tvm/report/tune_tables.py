@@ -54,10 +54,11 @@ def _built(result: TuneResult) -> Table:
 
 def _candidate(t: TaskResult, c: BuiltCandidate) -> tuple[str, ...]:
     decision = " ".join(f"{name}={value}" for name, value in c.decision.items())
+    built = "source only" if c.source_only else "built"
     return (
         _short(t.task, _NAME), str(t.count), str(c.rank), _short(decision), number(c.predicted_us, ".1f"),
         str(c.registers) if c.registers else "-", str(c.spill_bytes) if c.registers else "-",
-        str(c.shared_bytes) if c.registers else "-", _short(c.failure or "built, not measured"),
+        str(c.shared_bytes) if c.registers else "-", _short(c.failure or f"{built}, not measured"),
     )  # fmt: skip
 
 

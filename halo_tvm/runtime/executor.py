@@ -6,7 +6,7 @@ logits = module(input_ids=ids)
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -14,9 +14,11 @@ from types import TracebackType
 import numpy as np
 import tvm_ffi
 
-from ..artifact import Manifest, TensorSpec, verify_artifact
-from ..errors import UnknownName, UsageError
+from ..artifact import Manifest, TensorSpec, Variant, verify_artifact
+from ..errors import EnvironmentProblem, UnknownName, UsageError
 from ..targets import usable_cpus
+from .devices import Device, HostDevice
+from .gpu import Gpu
 from .host import choose_variant, load_tvm_runtime, resolve_threads
 from .inputs import UnknownInput, bind_inputs, generate_inputs, typical_sizes
 from .pending import Pending
@@ -26,6 +28,7 @@ from .tensors import to_arrays, to_tensor
 from .tracing import Trace, trace
 from .weights import MODES, load_weights
 
+_COMPILER = "tvm_callback_cuda_compile"  # TVM's Python function that compiles CUDA source while a library is loaded
 Outputs = np.ndarray | tuple[np.ndarray, ...]
 
 
@@ -86,10 +89,22 @@ def load(
         raise UnknownName("function", function, manifest.functions)
     variant = choose_variant(manifest.variants)
     load_tvm_runtime()
+    device = _device_of(variant)
     names = manifest.functions[function].params
     loaded = load_weights(path / variant.params if variant.params else None, names, weights)
-    session = Session(path / variant.library, function, loaded.tensors, count)
+    session = Session(path / variant.library, function, loaded.tensors, count, device)
     return Module(manifest, function, session, loaded.memory)
+
+
+def _device_of(variant: Variant) -> Device:
+    if variant.device_code is None:
+        return HostDevice()
+    if variant.device_code == "source" and tvm_ffi.get_global_func(_COMPILER, allow_missing=True) is None:
+        raise EnvironmentProblem(
+            f"machine code for the GPU was expected, but this artifact holds CUDA source for {variant.isa}: compile "
+            "the model where nvcc is installed, or `import tvm` first and have nvcc here"
+        )
+    return Gpu()
 
 
 class Module:
@@ -205,6 +220,14 @@ class Module:
             raise UsageError(f"expected number and repeat of at least 1, found {number} and {repeat}; pass more")
         samples = self._session.time(self._example(sizes, seed, inputs), number=number, repeat=repeat)
         return BenchmarkResult(tuple(samples), number)
+
+    def prepared(self, **inputs: object) -> Callable[[int], None]:
+        """For whoever times runs among others': a call of it runs so many times on these inputs and waits.
+
+        Nothing but the runs is in that time: inputs lie where kernels read them, outputs stay where they are written.
+        """
+        arrays = bind_inputs(self.spec, (), inputs)
+        return self._session.prepared([to_tensor(array) for array in arrays])
 
     def example_inputs(
         self, given: Mapping[str, object] | None = None, *, sizes: Mapping[str, int] | None = None, seed: int = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import importlib.util
 import sys
 from collections.abc import Sequence
@@ -13,9 +14,15 @@ import tvm_ffi
 from ..artifact import Variant
 from ..config import environment
 from ..errors import EnvironmentProblem, UsageError
-from ..targets import read_host
+from ..targets import capability, read_host, runs_code_of
 
 _PROBE = "runtime.config_threadpool"  # a function that exists exactly when TVM's runtime is loaded
+_CUDA_PROBE = "device_api.cuda"  # and its CUDA part
+_CUDA_LIBRARY, _CUDART = "libtvm_runtime_cuda.so", "libcudart.so.13"
+_TOOLKIT = (f"/usr/local/cuda/lib64/{_CUDART}",)
+_CUDA, _COMPUTE_VERSION = 2, 4  # of runtime.GetDeviceAttr
+_OLD_DRIVER, _NO_DEVICE = 35, 100  # cudaErrorInsufficientDriver, cudaErrorNoDevice
+GPU_FLAG = "nvidia_gpu"  # what libraries for a GPU require; no CPU has it
 
 
 def resolve_threads(threads: int | None, cpus: Sequence[int]) -> int:
@@ -40,10 +47,13 @@ def resolve_threads(threads: int | None, cpus: Sequence[int]) -> int:
     return int(count)
 
 
-def choose_variant(variants: Sequence[Variant], *, machine: str = "", flags: frozenset[str] | None = None) -> Variant:
-    """The variant with the most required features among those this host can run.
+def choose_variant(
+    variants: Sequence[Variant], *, machine: str = "", flags: frozenset[str] | None = None, gpu: str | None = None
+) -> Variant:
+    """The variant with the most required features among those this host can run; for a GPU, of the highest level.
 
-    `machine` and `flags` default to this host's.
+    One for a GPU goes before others. `machine` and `flags` default to this host's, and `gpu` to the compute capability
+    of its first GPU ("sm_90"; empty: none), which is asked for only when a variant needs one.
 
     Raises
     ------
@@ -53,10 +63,23 @@ def choose_variant(variants: Sequence[Variant], *, machine: str = "", flags: fro
     if not machine or flags is None:
         host = read_host()
         machine, flags = machine or host.machine, host.flags if flags is None else flags
+    without_gpu = "none is here"
     reasons: list[str] = []
     fitting: list[Variant] = []
     for variant in variants:
-        missing = sorted(set(variant.requires) - flags)
+        if variant.device_code is not None:
+            if gpu is None:
+                try:
+                    gpu = gpu_arch()
+                except EnvironmentProblem as error:
+                    gpu, without_gpu = "", str(error)
+            if not gpu or not runs_code_of(gpu, variant.isa):
+                reasons.append(
+                    f"{variant.isa} needs such a GPU, or a later one with as much shared memory in a block, and "
+                    f"{f'{gpu} is here' if gpu else without_gpu}"
+                )
+                continue
+        missing = sorted(set(variant.requires) - flags - ({GPU_FLAG} if variant.device_code is not None else set()))
         if variant.machine and machine not in variant.machine:
             reasons.append(f"{variant.isa} is for {' or '.join(variant.machine)}")
         elif missing:
@@ -68,7 +91,80 @@ def choose_variant(variants: Sequence[Variant], *, machine: str = "", flags: fro
             f"expected a library this host ({machine}) can run, found none: {'; '.join(reasons)}; "
             "compile the model for a smaller instruction set with --target"
         )
-    return max(fitting, key=lambda v: len(v.requires))
+    return max(fitting, key=lambda v: (capability(v.isa) if v.device_code is not None else 0, len(v.requires)))
+
+
+def gpu_arch() -> str:
+    """The compute capability of the first GPU that TVM's runtime finds, "sm_90"; raises as `load_cuda_runtime`."""
+    load_cuda_runtime()
+    version = tvm_ffi.get_global_func("runtime.GetDeviceAttr")(_CUDA, 0, _COMPUTE_VERSION)
+    return "sm_" + str(version).replace(".", "")
+
+
+@functools.cache
+def load_cuda_runtime() -> ctypes.CDLL:
+    """NVIDIA's runtime library, with TVM's CUDA part loaded beside it, unless they are there; once per process.
+
+    Raises
+    ------
+    EnvironmentProblem
+        one of them or the driver is missing, or there is no GPU
+    """
+    load_tvm_runtime()
+    try:
+        cudart = _nvidia_runtime()
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"CUDA 13's runtime library was expected, but {error}: pip install nvidia-cuda-runtime"
+        ) from None
+    _check_gpus(cudart)
+    try:
+        if tvm_ffi.get_global_func(_CUDA_PROBE, allow_missing=True) is None:
+            for folder in _tvm_folders():
+                if (folder / _CUDA_LIBRARY).is_file():
+                    ctypes.CDLL(str(folder / _CUDA_LIBRARY), ctypes.RTLD_GLOBAL)
+                    break
+            else:
+                raise OSError(f"no {_CUDA_LIBRARY} beside TVM's runtime")
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"TVM's runtime for CUDA was expected to load, but {error}: install the pinned apache-tvm (setup.py), "
+            "and NVIDIA's driver where libcuda is missing"
+        ) from None
+    return cudart
+
+
+def _check_gpus(cudart: ctypes.CDLL) -> None:
+    """`EnvironmentProblem`, with what to do about it, unless NVIDIA's runtime lists a GPU."""
+    count, driver = ctypes.c_int(0), ctypes.c_int(0)
+    code = cudart.cudaGetDeviceCount(ctypes.byref(count))
+    if not code and count.value:
+        return
+    cudart.cudaDriverGetVersion(ctypes.byref(driver))
+    if code in (0, _NO_DEVICE):
+        found = "the driver lists none: run where one is, and look at CUDA_VISIBLE_DEVICES"
+    elif code == _OLD_DRIVER and not driver.value:
+        found = "no NVIDIA driver is loaded: install one, or run where a GPU is"
+    elif code == _OLD_DRIVER:
+        version = f"{driver.value // 1000}.{driver.value % 1000 // 10}"
+        found = f"its driver is one for CUDA {version}: update it to one for CUDA 13 (580 or later)"
+    else:
+        cudart.cudaGetErrorString.restype = ctypes.c_char_p
+        found = f"the driver says {cudart.cudaGetErrorString(code).decode()!r} (error {code}): look at nvidia-smi"
+    raise EnvironmentProblem(f"a GPU was expected, but {found}")
+
+
+def _nvidia_runtime() -> ctypes.CDLL:
+    """libcudart, from the loader's places, Python's packages, or the usual toolkit; TVM's part then finds it loaded."""
+    spec = importlib.util.find_spec("nvidia")
+    wheels = (Path(p) for p in (spec.submodule_search_locations if spec else None) or ())
+    places = [_CUDART, *(str(f) for p in wheels for f in sorted(p.glob(f"*/lib/{_CUDART}"))), *_TOOLKIT]
+    for place in places:
+        try:
+            return ctypes.CDLL(place, ctypes.RTLD_GLOBAL)
+        except OSError as error:
+            last = error
+    raise last
 
 
 def load_tvm_runtime() -> None:
@@ -83,8 +179,7 @@ def load_tvm_runtime() -> None:
     """
     if tvm_ffi.get_global_func(_PROBE, allow_missing=True) is not None:
         return
-    spec = importlib.util.find_spec("tvm")
-    folders = [Path(p) / "lib" for p in (spec.submodule_search_locations if spec else None) or ()]
+    folders = _tvm_folders()
     suffix = {"darwin": "libtvm_runtime.dylib", "win32": "tvm_runtime.dll"}.get(sys.platform, "libtvm_runtime.so")
     for folder in folders:
         if (folder / suffix).is_file():
@@ -101,3 +196,9 @@ def load_tvm_runtime() -> None:
     raise EnvironmentProblem(
         f"expected TVM's runtime library {suffix}, found none {where}; run `pip install apache-tvm`"
     )
+
+
+def _tvm_folders() -> list[Path]:
+    """Where TVM's libraries may lie; its package is looked for, not imported."""
+    spec = importlib.util.find_spec("tvm")
+    return [Path(p) / "lib" for p in (spec.submodule_search_locations if spec else None) or ()]

@@ -31,10 +31,10 @@ import tvm_ffi
 
 from ..errors import REFUSED, EnvironmentProblem, InputError, UsageError
 from ..targets import usable_cpus
+from .devices import Device, HostDevice
 
 T = TypeVar("T")
 _SHARE_ALL_CORES = -3  # affinity mode of runtime.config_threadpool
-_CPU, _DEVICE_ID, _POOLED = 1, 0, 2
 _EXIT_WAIT_S = 5.0
 
 
@@ -121,55 +121,81 @@ class Runner:
 
 
 class Session:
-    """A virtual machine over `library` on `threads` threads; `arguments` follow the inputs of every call."""
+    """A virtual machine over `library` on `threads` threads; `arguments` follow the inputs of every call.
 
-    def __init__(self, library: Path, function: str, arguments: Sequence[tvm_ffi.Tensor], threads: int) -> None:
+    Tensors that come in and go out lie in host memory; `device` has its own of what its kernels read.
+    """
+
+    def __init__(
+        self,
+        library: Path,
+        function: str,
+        arguments: Sequence[tvm_ffi.Tensor],
+        threads: int,
+        device: Device | None = None,
+    ) -> None:
         self.threads = threads
         self.function = function
-        self._arguments = tuple(arguments)
+        self.device = device or HostDevice()
         self._runner = Runner(threads)
         with ExitStack() as undo:
             undo.callback(self.close)
             self._library = self.call(lambda: _open_library(library))
-            self._main = self.call(lambda: machine_of(self._library)[function])
+            self._main = self.call(lambda: self.machine()[function])
+            self._arguments = self.call(lambda: self.device.keep(arguments))
             undo.pop_all()
 
-    @property
-    def library(self) -> tvm_ffi.Module:
-        """For virtual machines of an observer's own, made on the session's thread."""
-        return self._library
+    def machine(self) -> tvm_ffi.Module:
+        """A virtual machine of an observer's own; for the session's thread."""
+        return self.device.machine(self._library)
 
     @property
     def arguments(self) -> tuple[tvm_ffi.Tensor, ...]:
-        """What follows the inputs of every call: the weights."""
+        """What follows the inputs of every call, where kernels read it: the weights."""
         return self._arguments
 
     def run(self, inputs: Sequence[tvm_ffi.Tensor]) -> object:
         """Outputs of one run: a tensor, or an array of tensors."""
-        main, arguments = self._main, self._arguments
         with sizes_refused():
-            return self.call(lambda: main(*inputs, *arguments))
+            return self._runner.call(self.device.task(self._main, inputs, self._arguments))
 
     def run_async(self, inputs: Sequence[tvm_ffi.Tensor]) -> Request:
         """Queue one run; waiting for it is the caller's, within `sizes_refused`."""
-        main, arguments = self._main, self._arguments
-        return self._runner.submit(lambda: main(*inputs, *arguments))
+        return self._runner.submit(self.device.task(self._main, inputs, self._arguments))
 
     def time(self, inputs: Sequence[tvm_ffi.Tensor], *, number: int, repeat: int) -> list[float]:
-        """Milliseconds per run, `repeat` samples, each the mean of `number` runs, after one warm-up run."""
-        main, arguments = self._main, (*inputs, *self._arguments)
+        """Milliseconds per run, `repeat` samples, each the mean of `number` runs, after one warm-up run.
+
+        Inputs are where kernels read them beforehand, and outputs stay where they are written.
+        """
+        main, device = self._main, self.device
 
         def measure() -> list[float]:
+            arguments = (*device.keep(inputs), *self._arguments)
             main(*arguments)
+            device.synchronize()
             samples = []
             for _ in range(repeat):
                 start = time.perf_counter_ns()
                 for _ in range(number):
                     main(*arguments)
+                device.synchronize()
                 samples.append((time.perf_counter_ns() - start) / number / 1e6)
             return samples
 
         return self.call(measure)
+
+    def prepared(self, inputs: Sequence[tvm_ffi.Tensor]) -> Callable[[int], None]:
+        """What runs so many times on `inputs` and waits; they lie where kernels read them, outputs stay there."""
+        main, device = self._main, self.device
+        arguments = (*self.call(lambda: device.keep(inputs)), *self._arguments)
+
+        def run(number: int) -> None:
+            for _ in range(number):
+                main(*arguments)
+            device.synchronize()
+
+        return lambda number: self.call(lambda: run(number))
 
     def profile(self, inputs: Sequence[tvm_ffi.Tensor]) -> list[tuple[str, int, float]]:
         """(function, calls, microseconds) of one run, slowest first.
@@ -181,11 +207,12 @@ class Session:
         EnvironmentProblem
             the library's graph is machine code, whose calls cannot be observed
         """
-        arguments = (*inputs, *self._arguments)
+        device = self.device
         calls: dict[str, list[int]] = {}
         starts: list[int] = []
 
         def instrument(func: object, name: str, before: bool, ret: object, *args: object) -> int:
+            device.synchronize()
             if before:
                 starts.append(time.perf_counter_ns())
             else:
@@ -195,7 +222,8 @@ class Session:
             return 0  # let the call happen
 
         def measure() -> None:
-            machine = machine_of(self._library)
+            arguments = (*device.keep(inputs), *self._arguments)
+            machine = self.machine()
             machine[self.function](*arguments)
             machine["set_instrument"](instrument)
             machine[self.function](*arguments)
@@ -211,7 +239,7 @@ class Session:
 
     def call(self, task: Callable[[], T]) -> T:
         """Run `task` on the session's thread and wait; what it raises is raised here (see `Runner.call`)."""
-        return self._runner.call(task)
+        return self._runner.call(self.device.alone(task))
 
     def close(self) -> None:
         """End the runner after the requests already queued; closing twice is fine."""
@@ -267,13 +295,6 @@ def _open_library(path: Path) -> tvm_ffi.Module:
         link.symlink_to(path.absolute())
         library: tvm_ffi.Module = tvm_ffi.load_module(str(link))
         return library
-
-
-def machine_of(library: tvm_ffi.Module) -> tvm_ffi.Module:
-    """A new virtual machine over an executable that was loaded or compiled in this process."""
-    machine: tvm_ffi.Module = library["vm_load_executable"]()
-    machine["vm_initialization"](_CPU, _DEVICE_ID, _POOLED)
-    return machine
 
 
 def _serve(requests: queue.SimpleQueue[Request | None]) -> None:

@@ -8,6 +8,8 @@ import math
 import numpy as np
 import tvm_ffi
 
+from ..errors import MissingPackage
+
 # Kernels are compiled for tensors that start at a multiple of this, as TVM's own do; NumPy promises 16 bytes only.
 ALIGNMENT = 64
 _BITS: dict[int, np.dtype] = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16)}
@@ -15,12 +17,14 @@ _BITS: dict[int, np.dtype] = {1: np.dtype(np.uint8), 2: np.dtype(np.uint16)}
 
 @functools.cache
 def numpy_dtype(name: str) -> np.dtype:
-    """NumPy's dtype of that name; bfloat16 and float8 come from ml_dtypes."""
+    """NumPy's dtype of that name; bfloat16 and float8 come from ml_dtypes, `MissingPackage` without it."""
     try:
         return np.dtype(name)
     except TypeError:
-        import ml_dtypes  # only models with such weights or outputs need it
-
+        try:
+            import ml_dtypes  # only models with such weights or outputs need it
+        except ImportError:
+            raise MissingPackage("ml_dtypes", f"an array of {name}", "pip install ml_dtypes") from None
         extended: np.dtype = np.dtype(getattr(ml_dtypes, name))
         return extended
 
@@ -42,7 +46,7 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 def to_tensor(array: np.ndarray) -> tvm_ffi.Tensor:
     """A tensor over the memory of `array`, which must be contiguous, aligned and writable; it keeps it alive."""
     if array.size == 0:  # NumPy's strides of nothing are not those that kernels check for
-        return _viewed(tvm_ffi.from_dlpack(np.zeros(1, np.uint8)), array.shape, str(array.dtype))
+        return view(tvm_ffi.from_dlpack(np.zeros(1, np.uint8)), array.shape, str(array.dtype))
     if array.dtype.kind != "V" and array.dtype.isbuiltin == 1:
         return tvm_ffi.from_dlpack(array)
     return view_bytes(array.view(_BITS[array.dtype.itemsize]), array.shape, str(array.dtype))
@@ -50,7 +54,7 @@ def to_tensor(array: np.ndarray) -> tvm_ffi.Tensor:
 
 def view_bytes(bits: np.ndarray, shape: tuple[int, ...], dtype: str) -> tvm_ffi.Tensor:
     """A tensor of `dtype` over an array of unsigned integers of the same width."""
-    return _viewed(tvm_ffi.from_dlpack(bits), shape, dtype)
+    return view(tvm_ffi.from_dlpack(bits), shape, dtype)
 
 
 def to_array(tensor: tvm_ffi.Tensor) -> np.ndarray:
@@ -59,7 +63,7 @@ def to_array(tensor: tvm_ffi.Tensor) -> np.ndarray:
     if dtype != "bfloat16" and not dtype.startswith("float8"):
         return np.from_dlpack(tensor)
     target = numpy_dtype(dtype)
-    return np.from_dlpack(_viewed(tensor, tuple(tensor.shape), str(_BITS[target.itemsize]))).view(target)
+    return np.from_dlpack(view(tensor, tuple(tensor.shape), str(_BITS[target.itemsize]))).view(target)
 
 
 def to_arrays(result: object) -> list[np.ndarray]:
@@ -73,7 +77,8 @@ def to_arrays(result: object) -> list[np.ndarray]:
     return [array for part in result for array in to_arrays(part)]  # type: ignore[attr-defined]
 
 
-def _viewed(tensor: tvm_ffi.Tensor, shape: tuple[int, ...], dtype: str) -> tvm_ffi.Tensor:
+def view(tensor: tvm_ffi.Tensor, shape: tuple[int, ...], dtype: str) -> tvm_ffi.Tensor:
+    """The beginning of the memory of `tensor` as another shape and dtype; it keeps the memory alive."""
     create_view = tvm_ffi.get_global_func("runtime.TVMTensorCreateView")
-    view: tvm_ffi.Tensor = create_view(tensor, tvm_ffi.Shape(shape), tvm_ffi.dtype(dtype), 0)
-    return view
+    viewed: tvm_ffi.Tensor = create_view(tensor, tvm_ffi.Shape(shape), tvm_ffi.dtype(dtype), 0)
+    return viewed

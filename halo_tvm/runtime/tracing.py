@@ -16,7 +16,7 @@ import tvm_ffi
 
 from ..errors import EnvironmentProblem
 from ..peak_memory import peak_rss_mib
-from .session import Session, machine_of
+from .session import Session
 
 BUILTINS = ("vm.builtin.", "shape_func")  # the virtual machine's own: memory, shapes, views
 
@@ -58,7 +58,7 @@ def trace(session: Session, inputs: Sequence[tvm_ffi.Tensor], rounds: int) -> Tr
         the library's graph is machine code, whose calls cannot be observed
     """
     places = {tensor.data_ptr(): index for index, tensor in enumerate(session.arguments)}
-    arguments = (*inputs, *session.arguments)
+    device = session.device
     seen: list[tuple[str, tuple[Argument, ...], tuple[int | None, ...]]] = []
     durations: list[list[int]] = []
     started = [0]
@@ -71,6 +71,7 @@ def trace(session: Session, inputs: Sequence[tvm_ffi.Tensor], rounds: int) -> Tr
         return 0  # let the call happen
 
     def clock(func: object, name: str, before: bool, ret: object, *args: object) -> int:
+        device.synchronize()
         now = time.perf_counter_ns()
         if before:
             started[0] = time.perf_counter_ns()
@@ -79,11 +80,13 @@ def trace(session: Session, inputs: Sequence[tvm_ffi.Tensor], rounds: int) -> Tr
         return 0
 
     def measure() -> tuple[list[float], float]:
-        run = machine_of(session.library)[session.function]
+        arguments = (*device.keep(inputs), *session.arguments)
+        run = session.machine()[session.function]
         run(*arguments)
         memory = peak_rss_mib()  # before the second machine, which holds activations of its own
-        watched = machine_of(session.library)
+        watched = session.machine()
         look = watched[session.function]
+        look(*arguments)  # what happens once per machine (a CUDA graph is captured) is no part of a run
         watched["set_instrument"](describe)
         look(*arguments)
         watched["set_instrument"](clock)
@@ -91,6 +94,7 @@ def trace(session: Session, inputs: Sequence[tvm_ffi.Tensor], rounds: int) -> Tr
         for _ in range(rounds):
             start = time.perf_counter_ns()
             run(*arguments)
+            device.synchronize()
             whole.append((time.perf_counter_ns() - start) / 1e3)
             durations.append([])
             look(*arguments)

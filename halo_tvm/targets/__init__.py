@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 
 from ._available import Answer, can_build_here, can_run_here
-from ._gpu import WARP
+from ._gpu import LAUNCH_LIMITS, STATIC_SHARED_BYTES, THREADS_PER_BLOCK, WARP, capability, runs_code_of
 from ._host import Gpu, Host, read_gpus, read_host, usable_cpus
 from ._precision import FULL, check_precision
 from ._resolve import known_names, resolve
@@ -17,7 +17,10 @@ for _module in sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.na
 
 __all__ = [
     "FULL",
+    "LAUNCH_LIMITS",
+    "STATIC_SHARED_BYTES",
     "TARGETS",
+    "THREADS_PER_BLOCK",
     "WARP",
     "Answer",
     "Gpu",
@@ -27,10 +30,12 @@ __all__ = [
     "TargetSpec",
     "can_build_here",
     "can_run_here",
+    "capability",
     "check_precision",
     "known_names",
     "read_gpus",
     "read_host",
     "resolve",
+    "runs_code_of",
     "usable_cpus",
 ]

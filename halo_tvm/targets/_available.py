@@ -6,7 +6,7 @@ import shutil
 from dataclasses import dataclass
 
 from ..cuda.toolkit import find_nvcc, no_compiler
-from ._gpu import runs_code_of
+from ._gpu import portable_shared_bytes, runs_code_of, shared_bytes
 from ._host import Host, read_gpus, read_host
 from ._target import Target
 
@@ -78,10 +78,11 @@ def _can_run_on_gpu(target: Target) -> Answer:
             "or copy the artifact to a machine with a GPU",
         )
     if not any(runs_code_of(gpu.arch, target.arch) for gpu in gpus):
-        found = ", ".join(f"{gpu.name} ({gpu.arch})" for gpu in gpus)
+        needed = portable_shared_bytes(target.arch)
+        found = ", ".join(f"{gpu.name} ({gpu.arch}, {shared_bytes(gpu.arch) >> 10} KiB)" for gpu in gpus)
         return Answer(
             False,
-            f"{target.name} needs a GPU of {target.arch} or newer, and this machine has {found}: "
-            "choose a smaller level",
+            f"{target.name} needs a GPU of {target.arch} or newer, and {needed >> 10} KiB of shared memory in a block; "
+            f"this machine has {found}: choose a smaller level",
         )
     return Answer(True)

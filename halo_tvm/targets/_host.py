@@ -74,11 +74,19 @@ def _read_caches(root: Path) -> dict[int, int]:
 
 
 def read_gpus() -> tuple[Gpu, ...]:
-    """NVIDIA GPUs, as the driver's own tool lists them; empty without driver or GPU."""
+    """NVIDIA GPUs, as the driver's own tool lists them; empty without driver or GPU.
+
+    The tool does not know CUDA_VISIBLE_DEVICES: where that hides all, there are none; where it begins with a UUID, that
+    one is listed; what an index means depends on an order that the tool does not tell, so all are.
+    """
     tool = shutil.which("nvidia-smi")
-    if tool is None:
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    first = None if visible is None else visible.split(",")[0].strip()
+    if tool is None or first in ("", "-1"):
         return ()
     command = [tool, "--query-gpu=name,compute_cap", "--format=csv,noheader"]
+    if first is not None and first.startswith("GPU-"):
+        command += ["-i", first]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):

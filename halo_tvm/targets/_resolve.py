@@ -20,7 +20,7 @@ def known_names() -> tuple[str, ...]:
     return (*names, *_aliases())
 
 
-def resolve(text: str, *, host: Host | None = None, cores: int | None = None, precision: str = FULL) -> Target:
+def resolve(text: str, *, host: Host | None = None, cores: int | None = None, precision: str | None = None) -> Target:
     """The target that `text` names.
 
     `cpu` is the largest level this host has among those meant for `precision`; `NAME` alone the smallest level of a
@@ -32,7 +32,7 @@ def resolve(text: str, *, host: Host | None = None, cores: int | None = None, pr
     text = text.strip()
     host = host or read_host()
     if text == HOST:
-        return _of_host(host, cores, precision)
+        return _of_host(host, cores, precision or FULL)
     if is_tvm_target(text):
         spec, isa, own_keys = match(keys_of(text), tuple(TARGETS.values()), text)
         return Target(spec, isa, cores or _assumed_cores(spec, host), own_keys)

@@ -60,17 +60,18 @@ def emit_stages(
     total: Callable[[ir.Expr], ir.Expr],
     place: Callable[[ir.Expr], Sequence[ir.Expr]],
     width: int,
+    scope: str = "global",
 ) -> None:
     """All stages on one vector of `width` lanes: the product of a lane is `total(lane)`, its place `place(lane)`.
 
-    Each stage keeps its value in a vector of its own, so nothing is computed twice.
+    Each stage keeps its value in a vector of its own, in `scope`, so nothing is computed twice.
     """
     lanes = tirx.IntImm("int64", width)
     if not stages:
         with T.vectorized(lanes) as lane:
             T.buffer_store(product, total(lane), list(place(lane)))
         return
-    values = [T.alloc_buffer((width,), str(stage.out.ty.dtype)) for stage in stages]
+    values = [T.alloc_buffer((width,), str(stage.out.ty.dtype), scope=scope) for stage in stages]
     for index, stage in enumerate(stages):
         with T.vectorized(lanes) as lane:
             known = {s.out: value[lane] for s, value in zip(stages[:index], values)}

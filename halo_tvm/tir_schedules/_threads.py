@@ -18,7 +18,8 @@ from ._blocks import uses
 from ._lanes import constant, index, is_var, loop, seq, simplify
 
 VECTOR_BYTES = 16  # of the widest load and store of one thread
-_ALL_LANES = 0xFFFFFFFF
+LAUNCH_US = 2.0  # of a kernel behind another: a guess of every model, none measured
+ALL_LANES = 0xFFFFFFFF  # of a warp: every shuffle is reached by all of them
 
 
 def bound(tag: str, extent: Expr | int, body: Callable[[Expr], Sequence[tirx.Stmt]]) -> tirx.Stmt:
@@ -76,17 +77,17 @@ def vector_lanes(buffers: Sequence[ir.Var], extent: Expr | None) -> int:
     return lanes
 
 
-def across_threads(value: ir.Var, operation: type, threads: int) -> list[tirx.Stmt]:
-    """value[0] reduced over groups of `threads` lanes of a warp, a power of two; all of them get the result."""
-    out = []
+def across_threads(value: ir.Var, operation: type, threads: int, at: int = 0) -> list[tirx.Stmt]:
+    """value[at] reduced over groups of `threads` lanes of a warp, a power of two; all of them get the result."""
+    out, here = [], [index(at)]
     step = threads // 2
     while step:
         # Lane l meets lane l ^ step: a group's lanes stay among themselves.
         other = tvm_warp_shuffle_xor(
-            tirx.const(_ALL_LANES, "uint32"), value[0], tirx.const(step, "int32"), tirx.const(WARP, "int32"),
+            tirx.const(ALL_LANES, "uint32"), value[here[0]], tirx.const(step, "int32"), tirx.const(WARP, "int32"),
             tirx.const(WARP, "int32"),
         )  # fmt: skip
-        out.append(tirx.BufferStore(value, operation(value[0], other), [index(0)]))
+        out.append(tirx.BufferStore(value, operation(value[here[0]], other), here))
         step //= 2
     return out
 
@@ -122,4 +123,4 @@ def streaming_us(target: Target, size_bytes: float, *, launches: int = 1, lanes_
     gpu = target.isa.gpu
     # A narrow load keeps fewer bytes in flight; two launches overlap but for their first and last blocks.
     share = {16: 0.92, 8: 0.88, 4: 0.80, 2: 0.60}.get(lanes_bytes, 0.40)
-    return 2.0 * launches + size_bytes / (share * gpu.memory_gbps * 1e3)
+    return LAUNCH_US * launches + size_bytes / (share * gpu.memory_gbps * 1e3)

@@ -1,26 +1,26 @@
 """TVM's own rules for GPUs, each by name, for what the rules here decline.
 
-They fix their tile sizes, so there is nothing to decide; TVM's bare None is recorded as "gives no reason". Those that
-serve nothing beyond ours (transposes, norms, products of one row) are not here; docs/cuda.md has what was emulated.
+They fix their tile sizes, so there is nothing to decide. TVM's bare None is recorded as "gives no reason", an error
+over a function that they half recognise as `Stopped`. Those for what ours serve (transposes, norms, products of one
+row) are not here.
 """
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+import tvm
 from tvm import s_tir, tirx
 from tvm.s_tir import dlight
 
-from ..errors import Declined
+from ..errors import Declined, Stopped
 from ._blocks import is_scheduled
 from ._rule import Rule
 
 if TYPE_CHECKING:
     from ..targets import Target
-
-# What TVM's rules raise over functions that they half recognise: a wrong number of blocks, a loop that is not there.
-_UNREADABLE = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 @dataclass(frozen=True)
@@ -35,27 +35,30 @@ class _Theirs:
     theirs: ClassVar[type[dlight.base.ScheduleRule]]
 
     def default(self, func: tirx.PrimFunc, target: Target) -> Decision:
-        self._schedule(func, target)
+        _scheduled(self.theirs, func, target)
         return Decision()
 
     def apply(self, func: tirx.PrimFunc, target: Target, decision: Decision) -> tirx.PrimFunc:
-        mod = self._schedule(func, target).mod
+        mod = _scheduled(self.theirs, func, target)
         # Threads that add up together are found by the form of their blocks, which what follows may change.
         lowered = s_tir.transform.LowerCrossThreadReduction()(mod)
         return lowered[mod.get_global_vars()[0]].with_attr("tirx.is_scheduled", True)
 
-    def _schedule(self, func: tirx.PrimFunc, target: Target) -> s_tir.Schedule:
-        if is_scheduled(func):
-            raise Declined("the function is scheduled already")
+
+@functools.lru_cache(maxsize=1)  # what serves a function is applied to it next
+def _scheduled(theirs: type[dlight.base.ScheduleRule], func: tirx.PrimFunc, target: Target) -> tvm.IRModule:
+    if is_scheduled(func):
+        raise Declined("the function is scheduled already")
+    apply = theirs().apply
+    with target.tvm:
         try:
-            with target.tvm:
-                found = self.theirs().apply(func, target.tvm, False)
-        except _UNREADABLE as reason:
+            found = apply(func, target.tvm, False)
+        except Exception as reason:  # foreign code: whatever it trips over (unpacking, a missing loop) is its refusal
             first = (str(reason).strip() or "nothing more").splitlines()[0][:200]
-            raise Declined(f"TVM's rule stops with {type(reason).__name__}: {first}") from reason
-        if found is None:
-            raise Declined("TVM's rule gives no reason")
-        return found[0] if isinstance(found, list) else found
+            raise Stopped(f"TVM's rule stops with {type(reason).__name__}: {first}") from reason
+    if found is None:
+        raise Declined("TVM's rule gives no reason")
+    return found.mod
 
 
 class DlightReduction(_Theirs, Rule[Decision]):

@@ -9,7 +9,7 @@ Before -> after
     y[i, j] = f(x[j, i])             ->   tiles of 32 x 32: rows of x into shared memory, rows of y out of its columns;
                                           one element more per row keeps 32 columns in 32 banks
 Declines
-    see `_injective`
+    see `_injective`; outputs that are known to have no elements
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from ._lanes import ceil_div, constant, index, product, replace_body, seq, simpl
 from ._nest import Nest, store_at, substituted
 from ._rule import Rule, check_range
 from ._threads import (
+    LAUNCH_US,
     bound,
     distinct,
     is_row_access,
@@ -60,7 +61,7 @@ class ElementwiseGPU(Rule[ElementThreads]):
     Decision = ElementThreads
 
     def default(self, func: tirx.PrimFunc, target: Target) -> ElementThreads:
-        nests = nests_of(func)
+        nests = _served(func)
         # One vector per thread: a multiprocessor's 2048 threads then have 32 KiB in flight, what memory's latency asks.
         return ElementThreads(max(vector_lanes(_buffers(nest), None) for nest in nests), 1, 256)
 
@@ -74,18 +75,25 @@ class ElementwiseGPU(Rule[ElementThreads]):
         self, func: tirx.PrimFunc, target: Target, decision: ElementThreads, sizes: Mapping[ir.Var, int]
     ) -> float:
         known = {str(v.name): n for v, n in sizes.items()}
-        return sum(_estimate(nest, target, decision, known) for nest in nests_of(func))
+        return sum(_estimate(nest, target, decision, known) for nest in _served(func))
 
     def apply(self, func: tirx.PrimFunc, target: Target, decision: ElementThreads) -> tirx.PrimFunc:
         check_range(decision, lanes=(1, 16), vectors=(1, 16), threads=(WARP, 1024))
         if decision.threads % WARP or decision.lanes & (decision.lanes - 1):
             raise Declined(f"whole warps and vectors of a power of two are served, not {decision}")
         kernels = []
-        for nest in nests_of(func):
+        for nest in _served(func):
             swapped = swapped_axis(nest)
             turned = turned_loads(nest, swapped) if swapped is not None else ()
             kernels.append(turned_by_blocks(nest, swapped, turned) if turned else _vectors(nest, decision))
         return replace_body(func, seq(kernels))
+
+
+def _served(func: tirx.PrimFunc) -> list[Nest]:
+    nests = nests_of(func)
+    if any(constant(extent) == 0 for nest in nests for extent in nest.extents):
+        raise Declined("an output has no elements")
+    return nests
 
 
 def _buffers(nest: Nest) -> list[ir.Var]:
@@ -106,7 +114,15 @@ def _trailing(nest: Nest, most: int) -> tuple[int, int]:
     lanes = vector_lanes(_buffers(nest), None if whole else product(nest.extents[-count:]))
     if count == 1 and not whole and not _ends_in(nest.indices, nest.axes[-1]):
         lanes = 1
-    return count, min(lanes, most)
+    return count, min(lanes, most) if whole else _tiling(nest.output, count, min(lanes, most))
+
+
+def _tiling(output: ir.Var, count: int, lanes: int) -> int:
+    """At most `lanes`, of which vectors tile the rows of `output`: a function may fill a part of each of them."""
+    stride = constant(product(list(output.shape[-count:])))
+    while lanes > 1 and (stride is None or stride % lanes):
+        lanes //= 2
+    return lanes
 
 
 def _ends_in(indices: Sequence[Expr], axis: ir.Var) -> bool:
@@ -157,7 +173,7 @@ def _vectors(nest: Nest, decision: ElementThreads) -> tirx.Stmt:
         else:
             body = vector(first)
         size = constant(total)
-        if not leading and (size is None or size % lanes):  # the last vector is cut
+        if lanes > 1 and not leading and (size is None or size % lanes):  # the last vector is cut
             rest = unrolled("lane", lanes, lambda lane: [
                 tirx.IfThenElse(first + lane < total, store_at(nest, place(simplify(first + lane), index(0))), None)
             ])  # fmt: skip
@@ -230,4 +246,4 @@ def _estimate(nest: Nest, target: Target, d: ElementThreads, known: Mapping[str,
     resident = max(1, gpu.resident_blocks(threads, min(24 + 2 * lanes * d.vectors, gpu.registers_per_thread)))
     waves = -(-blocks // (resident * gpu.multiprocessors))
     # A wave waits for memory once, and a little for each further vector; whole waves of few threads waste the device.
-    return max(streaming_us(target, sum(sizes), lanes_bytes=narrow), 2.0 + waves * (0.6 + 0.08 * (d.vectors - 1)))
+    return max(streaming_us(target, sum(sizes), lanes_bytes=narrow), LAUNCH_US + waves * (0.6 + 0.08 * (d.vectors - 1)))

@@ -1,6 +1,7 @@
 """The net for GPUs: TVM's own rule, which binds every spatial loop to blocks and threads.
 
-What that rule cannot read, such as the steps of a recurrence, runs on one thread: right, and slow.
+What that rule cannot read, such as the steps of a recurrence, runs on one thread: right, and slow. So does what has
+loops of no steps, by whose number that rule would divide.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from tvm.s_tir.dlight.gpu import Fallback as ThreadBinding
 
 from ..errors import Declined
 from ._blocks import is_scheduled
+from ._lanes import constant
 from ._rule import Rule, scheduled
 
 if TYPE_CHECKING:
@@ -38,9 +40,16 @@ class FallbackGPU(Rule[Decision]):
         if is_scheduled(func):
             return func
         with target.tvm:
-            schedule = ThreadBinding().apply(func, target.tvm, False)
+            schedule = None if _has_nothing_to_do(func) else ThreadBinding().apply(func, target.tvm, False)
         done = _on_one_thread(func) if schedule is None else scheduled(schedule)
         return done.with_attr("tirx.is_scheduled", True)
+
+
+def _has_nothing_to_do(func: tirx.PrimFunc) -> bool:
+    """Whether some loop has no steps."""
+    extents: list[int | None] = []
+    tvm_ffi.structural_walk(func.body, (tirx.For, lambda loop: extents.append(constant(loop.extent))), order="post")
+    return 0 in extents
 
 
 def _on_one_thread(func: tirx.PrimFunc) -> tirx.PrimFunc:

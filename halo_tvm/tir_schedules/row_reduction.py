@@ -7,6 +7,8 @@ Before -> after
     for rows: for depth: a; for rows: for depth: b   ->   parallel for runs of rows: for row: a over depth; b over depth
     reductions keep `unroll` vectors of partial sums and are added up once per row; maps and reductions
     that need no result of each other share one pass; intermediates live in one row, or in a register
+Numerics
+    x / s becomes x * (1 / s) for a scalar s of the row: infinite where s is below 2**-128 in size (subnormal)
 Declines
     see `_rows`: no reduction; loops that differ; several reduced axes; a reduced axis that is not
     the operand's last; reductions of several values (argmax); a stage that reads another row

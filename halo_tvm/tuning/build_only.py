@@ -1,15 +1,16 @@
 """`tune --build-only`: candidates are built for a target that cannot be measured here; nothing is timed or recorded.
 
 Every decision of a task is ranked by the rule's own model; the first of every task are built, then the second, and
-so on, within the budget. What comes out says what compiles, and of a GPU's kernels what they take of a multiprocessor.
-The order is the model's opinion: only a measurement makes a record.
+so on, within the budget. What comes out says what compiles, and of a GPU's kernels what they take of a multiprocessor;
+without the GPU's own compiler, that a candidate is source which no compiler has seen. The order is the model's opinion:
+only a measurement makes a record.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TextIO
 
 import numpy as np
 
@@ -24,9 +25,11 @@ from .measure.lab import Failure
 from .measure.requests import task_request
 from .measure.scratch import Scratch
 from .options import TuneOptions
+from .progress import BuildProgress
 from .search.analytic import predicted_speedups, predicted_us
 from .task import Task, Tasks
 
+_OF_A_TASK = 4  # where no number of trials is given
 _DEVICE_COMPILER_TIMES = 6.0  # the device's own compiler takes seconds where LLVM takes tenths
 _MOST_BUILDERS = 4
 _BUILDER_BYTES = 2 << 30
@@ -44,18 +47,26 @@ class _Ranked:
 
 
 def build_candidates(
-    tasks: Tasks, target: Target, options: TuneOptions, say: Callable[[str], None], clock: Clock | None = None
-) -> r.TuneResult:
+    tasks: Tasks, target: Target, options: TuneOptions, stream: TextIO | None = None
+) -> r.TuneResult:  # fmt: skip
     """Rank the decisions of all tasks, build the best of each, and tell what came of it.
 
-    At most a batch of the effort per task, `options.trials` in all, and none is begun when the budget is spent.
-    `NoValidTrial` when candidates were begun and not one could be built.
+    `options.trials` in all, else `_OF_A_TASK` of each; none is begun when the budget is spent. Ctrl-C ends the builders
+    and keeps what was built: the result says `interrupted`. `NoValidTrial` when candidates were begun and not one could
+    be built.
     """
-    clock = clock or Clock(options.budget_s)
-    ranked = [_rank(task, target) for task in tasks.tasks]
-    most = min(options.effort.batch, options.effort.most)
-    queue = [(one, decision) for turn in range(most) for one in ranked for decision in one.order[turn : turn + 1]]
-    restarts = _build_all(queue[: options.trials], target, options, say, clock) if queue else 0
+    clock = Clock(options.budget_s)
+    most = options.effort.most if options.trials else min(_OF_A_TASK, options.effort.most)
+    count = sum(min(most, len(task.space)) for task in tasks.tasks)
+    count = min(count, options.trials or count)
+    with BuildProgress(len(tasks.tasks), count, options.budget_s, stream) as progress:
+        progress.stage("ranking")  # some hundreds of decisions a task
+        ranked = [_rank(task, target) for task in tasks.tasks]
+        progress.stage("")
+        turns = [(one, one.order[turn]) for turn in range(most) for one in ranked if turn < len(one.order)]
+        queue, restarts, interrupted = turns[: options.trials], 0, False
+        if queue:
+            restarts, interrupted = _build_all(queue, target, options, progress, clock)
     result = r.TuneResult(
         model=options.model,
         target=target.key,
@@ -67,10 +78,10 @@ def build_candidates(
         seconds=clock.elapsed_s,
         threads=options.threads,
         worker_restarts=restarts,
-        interrupted=False,
+        interrupted=interrupted,
         build_only=True,
     )
-    if result.failures and not any(t.built for t in result.tasks):
+    if result.failures and not interrupted and not any(t.built for t in result.tasks):
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(result.failures.items()))
         reasons = "; ".join(dict.fromkeys(c.failure for t in result.tasks for c in t.candidates))
         raise NoValidTrial(
@@ -88,9 +99,9 @@ def _rank(task: Task, target: Target) -> _Ranked:
 
 
 def _build_all(
-    queue: list[tuple[_Ranked, object]], target: Target, options: TuneOptions, say: Callable[[str], None], clock: Clock
-) -> int:
-    """Build in that order until the budget is spent; how often a builder had to be started again."""
+    queue: list[tuple[_Ranked, object]], target: Target, options: TuneOptions, progress: BuildProgress, clock: Clock
+) -> tuple[int, bool]:
+    """Build in that order until the budget is spent: (how often a builder was started again, whether by Ctrl-C)."""
     count = min(len(usable_cpus()), _MOST_BUILDERS)
     timeout_s = options.timeout_s * (_DEVICE_COMPILER_TIMES if target.spec.gpu else 1.0)
     memory = max(_BUILDER_BYTES, options.memory_bytes // count)
@@ -107,17 +118,19 @@ def _build_all(
                 job = builders.submit(requests[one.task.key], decision_to_plain(decision), None, timeout_s)
                 waiting.append((one, decision, job))
                 if len(waiting) > count:
-                    _take(*waiting.pop(0), target, say)
+                    _take(*waiting.pop(0), target, progress)
             for entry in waiting:
-                _take(*entry, target, say)
-            return builders.restarts
+                _take(*entry, target, progress)
+        except KeyboardInterrupt:
+            return builders.restarts, True
         finally:
             builders.close()
+        return builders.restarts, False
     finally:
         scratch.close()
 
 
-def _take(one: _Ranked, decision: object, job: Job, target: Target, say: Callable[[str], None]) -> None:
+def _take(one: _Ranked, decision: object, job: Job, target: Target, progress: BuildProgress) -> None:
     """Wait for one library, note what it holds, and let it go."""
     us = predicted_us(one.task, target, decision) if one.modelled else None
     plain, rank = decision_to_plain(decision), len(one.found) + 1
@@ -126,17 +139,20 @@ def _take(one: _Ranked, decision: object, job: Job, target: Target, say: Callabl
     except Failure as failure:
         one.failures[failure.kind] += 1
         one.found.append(r.Candidate(rank, plain, us, failure=f"{failure.kind}: {failure}"))
-        say(f"{one.task.readable}: candidate {rank} failed: {failure.kind}: {failure}")
+        progress.built(one.task.key, one.task.readable, rank, failure.kind, str(failure))
         return
     library.path.unlink(missing_ok=True)
-    one.found.append(r.Candidate(rank, plain, us, build_s=library.build_s, kernels=library.kernels))
-    say(f"{one.task.readable}: candidate {rank} is built, not measured")
+    device = library.device or {}
+    kernels, reason = tuple(device.get("kernels", ())), str(device.get("reason", ""))
+    one.found.append(r.Candidate(rank, plain, us, build_s=library.build_s, kernels=kernels, source_only=reason))
+    progress.built(one.task.key, one.task.readable, rank)
 
 
 def _result(one: _Ranked) -> r.TaskResult:
     task, built = one.task, sum(not c.failure for c in one.found)
     by = f"by the model of {task.rule.name}" if one.modelled else "by nearness to the default: its rule has no model"
-    note = f"{built} of {len(task.space)} candidates built and ranked {by}"
+    source = "as source only " if any(c.source_only for c in one.found) else ""
+    note = f"{built} of {len(task.space)} candidates built {source}and ranked {by}"
     return r.TaskResult(
         key=task.key,
         readable=task.readable,

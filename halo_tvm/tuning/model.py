@@ -13,7 +13,7 @@ from typing import TextIO
 
 import tvm
 
-from ..compiler import lower
+from ..compiler import lower, precision_of
 from ..config import TuneConfig
 from ..errors import NoValidTrial, UsageError
 from ..importers import import_model
@@ -138,9 +138,10 @@ def _tasks_of(entry: ListedModel, target: Target, config: TuneConfig) -> tuple[T
     imported = import_model(
         entry.model, seed=config.seed, shapes=entry.shape, inputs=entry.inputs, trust=config.trust_model
     )
-    mod, _ = lower(imported, target, config.compile_config(entry.model, entry.shape, entry.inputs))
+    compiled = config.compile_config(entry.model, entry.shape, entry.inputs)
+    mod, _ = lower(imported, target, compiled)
     return tasks_of(mod, target, imported.ranges), _digest(
-        [imported.source, entry.shape, entry.inputs, entry.weight, config.precision]
+        [imported.source, entry.shape, entry.inputs, entry.weight, precision_of(compiled, target)]
     )
 
 
@@ -156,7 +157,7 @@ def _run(
     if config.build_only:
         from .build_only import build_candidates
 
-        return build_candidates(tasks, place.target, options, lambda line: say(line, stream))
+        return build_candidates(tasks, place.target, options, stream)
     with Progress(len(tasks.tasks), options.budget_s, stream, trials=options.trials) as progress:
         lab = place.lab(options.lab, options.seed)
         if config.engine == "metaschedule":
@@ -175,9 +176,7 @@ def _run(
 def _unmeasured(tasks: Tasks, target: Target, config: TuneConfig) -> TuneResult:
     skipped = [{"readable": s.readable, "count": s.count, "reason": s.reason} for s in tasks.skipped]
     log = "" if config.build_only else str(_directory(config))
-    result = TuneResult.unmeasured(
-        name_of(config), target.key, log, parse_budget(config.budget), target.cores, skipped
-    )
+    result = TuneResult.unmeasured(name_of(config), target.key, log, parse_budget(config.budget), target.cores, skipped)
     return dataclasses.replace(result, build_only=config.build_only)
 
 

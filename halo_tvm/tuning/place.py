@@ -12,7 +12,6 @@ from ..targets import Target, can_run_here, read_gpus, resolve
 from .measure.lab import Lab, LabOptions
 
 _RPC = "--rpc HOST:PORT --device-key KEY"
-_NOT_YET = "kernels of GPUs are not measured yet, neither with a GPU here nor through --rpc"
 
 
 @dataclass(frozen=True)
@@ -92,14 +91,21 @@ def _no_gpu(target: Target) -> str:
     found = ", ".join(f"{gpu.name} ({gpu.arch})" for gpu in read_gpus())
     here = f"has {found}" if found else "has none"
     return (
-        f"tuning measures, so {target.name} needs a GPU that runs it, but this machine {here}: build and rank "
-        f"candidates here without measuring, with --build-only; measure on a GPU elsewhere, with {_RPC}; or run this "
-        f"on a machine with a GPU ({_NOT_YET})"
+        f"tuning measures, so {target.name} needs a GPU that runs it, but this machine {here}, and GPUs are not "
+        f"measured yet: {_ways(target)}"
     )
 
 
 def _unmeasured_gpu(target: Target) -> str:
     return (
-        f"tuning measures, which it does on CPUs so far, but {target.name} is for GPUs and {_NOT_YET}: build and rank "
-        "candidates without measuring, with --build-only, or compile without tuning"
+        f"tuning measures, which it does on CPUs so far, but {target.name} is for GPUs, which are not measured yet, "
+        f"neither with a GPU here nor through --rpc: {_ways(target)}"
+    )
+
+
+def _ways(target: Target) -> str:
+    return (
+        "build candidates and rank them by their rules' models, with --build-only; or compile without tuning, with the "
+        f"decisions that those models take: `halo-tvm compile --model MODEL --target {target.name}`; or tune for this "
+        f"machine's CPU, with --target cpu (planned: to measure on a machine with a GPU, or with {_RPC})"
     )

@@ -49,8 +49,9 @@ class Progress:
         self._failed: Counter[str] = Counter()
         self._lock = threading.RLock()  # the ticking thread speaks too
         self._over = threading.Event()
+        _, total = self._done_of()
         self._bar = (
-            tqdm(total=max(1, round(budget_s)), unit="s", file=self._stream, leave=False, bar_format=_BAR)
+            tqdm(total=max(1, round(total)), file=self._stream, leave=False, bar_format=_BAR)
             if self._stream.isatty()
             else None
         )
@@ -146,6 +147,10 @@ class Progress:
         elif self._now() - self._spoke >= LINE_EVERY_S * 0.9:
             self._say(f"{self._which()}: {self._status()}")
 
+    def _done_of(self) -> tuple[float, float]:
+        """(how far the bar is, how far it goes): seconds of the budget."""
+        return self._before[0] + self._now() - self._start, self._budget_s
+
     def _which(self) -> str:
         at = self._order.get(self._current)
         return f"task {at}/{self._tasks}" if at else f"{self._tasks} tasks"
@@ -153,12 +158,15 @@ class Progress:
     def _status(self) -> str:
         best_us, speedup = self._best.get(self._current, (0.0, 1.0))
         latency = f"{best_us:.1f} us, " if best_us else ""
-        total = sum(self._failed.values())
-        classes = ", ".join(f"{count} {kind}" for kind, count in self._failed.most_common())
-        failed = f"{total} failed" + (f" ({classes})" if classes else "")
         stage = f", {self._stage}" if self._stage else ""
-        left = f", {_duration(self.left_s())} left"
-        return f"best {latency}{speedup:.3f}x, trials {self._ok} ok, {failed}{stage}{left}"
+        return f"best {latency}{speedup:.3f}x, trials {self._ok} ok, {self._failures()}{stage}, {self._left()}"
+
+    def _failures(self) -> str:
+        classes = ", ".join(f"{count} {kind}" for kind, count in self._failed.most_common())
+        return f"{sum(self._failed.values())} failed" + (f" ({classes})" if classes else "")
+
+    def _left(self) -> str:
+        return f"{_duration(self.left_s())} left"
 
     def _say(self, line: str) -> None:
         self._spoke = self._now()
@@ -172,10 +180,38 @@ class Progress:
     def _update(self) -> None:
         if self._bar is None:
             return
-        self._bar.n = min(round(self._before[0] + self._now() - self._start), self._bar.total)
+        self._bar.n = min(round(self._done_of()[0]), self._bar.total)
         name = self._names.get(self._current, "")[:40]
         self._bar.set_description_str(f"{self._which()} {name}", refresh=False)
         self._bar.set_postfix_str(self._status())
+
+
+class BuildProgress(Progress):
+    """The same of a run that builds `candidates` and measures none: each is a line, and there is no latency to show."""
+
+    def __init__(
+        self, tasks: int, candidates: int, budget_s: float, stream: TextIO | None = None,
+        *, now: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
+        super().__init__(tasks, budget_s, stream, trials=candidates, now=now)
+
+    def built(self, task_key: str, readable: str, rank: int, reason: str = "", why: str = "") -> None:
+        """The candidate of that rank was built, or failed for `reason` (an error class), and `why`."""
+        with self._lock:
+            self._ok += not reason
+            self._failed.update([reason] if reason else [])
+            self._order.setdefault(task_key, len(self._order) + 1)
+            self._names[task_key] = one_line(readable)
+            self._current = task_key
+            what = f"failed: {reason}: {why}" if reason else "is built, not measured"
+            self._say(one_line(f"{self._which()}: candidate {rank} {what} ({self._status()}): {readable}"))
+
+    def _done_of(self) -> tuple[float, float]:
+        return self._ok + sum(self._failed.values()), self._trials or 0
+
+    def _status(self) -> str:
+        stage = f", {self._stage}" if self._stage else ""
+        return f"{self._ok} of {self._trials} built, {self._failures()}{stage}, {self._left()}"
 
 
 def say(line: str, stream: TextIO | None = None) -> None:

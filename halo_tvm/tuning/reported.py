@@ -55,7 +55,7 @@ def next_steps(result: r.TuneResult, config: TuneConfig) -> list[str]:
     models = [m.model for m in result.models if not m.failure] or list(config.model[:1])
     words = ["halo-tvm", "compile", "--model", models[0] if len(models) == 1 else "MODEL"]
     words += [] if config.target == "cpu" else ["--target", config.target]
-    words += [] if config.precision == "fp32" else ["--precision", config.precision]
+    words += ["--precision", config.precision] if config.precision else []
     words += ["--force-precision"] if config.force_precision else []
     words += [] if config.log is None else ["--log", config.log]
     return [f"next: {shlex.join(words)}"]
@@ -103,4 +103,5 @@ def _candidate(built: r.Candidate) -> schema.BuiltCandidate:
         spill_bytes=most("spill_store_bytes", "spill_load_bytes"),
         shared_bytes=most("shared_bytes", "dynamic_shared_bytes"),
         build_s=built.build_s,
+        source_only=built.source_only,
     )

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..errors import NoValidTrial
+from ..errors import INTERRUPTED, NoValidTrial
 
 Skip = Mapping[str, object]  # a function that is not tuned: readable, count, reason
 IMPROVED, KEPT, FAILED, UNTRIED = "improved", "default kept", "failed", "not reached"
@@ -35,6 +35,7 @@ class Candidate:
     failure: str = ""  # why it could not be built
     build_s: float = 0.0
     kernels: tuple[Mapping[str, object], ...] = ()
+    source_only: str = ""  # why the device's own compiler has not seen it: its library holds source
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class TaskResult:
 
     @property
     def built(self) -> int:
-        """Candidates that could be built, where nothing is measured."""
+        """Candidates that could be built, if only as the device's source, where nothing is measured."""
         return sum(not c.failure for c in self.candidates)
 
     @property
@@ -171,8 +172,9 @@ class TuneResult:
 
     @property
     def exit_code(self) -> int:
-        """Of the worst model: the larger the code, the further its cause is from what was typed."""
-        return max((m.exit_code for m in self.models), default=0)
+        """Of the worst model: the larger the code, the further its cause is from what was typed. An interruption is
+        larger than all."""
+        return INTERRUPTED if self.interrupted else max((m.exit_code for m in self.models), default=0)
 
     @property
     def improved(self) -> tuple[TaskResult, ...]:
@@ -220,14 +222,18 @@ class TuneResult:
             return f"nothing improved: the default of each of {len(self.tasks)} tasks stands, {trials}"
         return f"{len(self.improved)} of {len(self.tasks)} tasks improved, {trials}; records are in {self.log}"
 
-
     def _built(self) -> str:
         built, failed = sum(t.built for t in self.tasks), sum(self.failures.values())
         if not self.tasks:
             return f"not measured: no function has more than one decision ({len(self.skipped)} skipped)"
+        reasons = [c.source_only for t in self.tasks for c in t.candidates if c.source_only]
+        uncompiled = ""
+        if reasons:
+            uncompiled = f", {len(reasons)} of them as source that no compiler of the device has seen ({reasons[0]}),"
         return (
-            f"not measured: {built} candidates of {len(self.tasks)} tasks were built ({failed} failed) and ranked by "
-            f"their rules' own models in {self.seconds:.0f} s; no record was written"
+            f"not measured: {built} candidates of {len(self.tasks)} tasks were built ({failed} failed){uncompiled} and "
+            f"ranked by their rules' own models in {self.seconds:.0f} s{', interrupted' if self.interrupted else ''}; "
+            "no record was written"
         )
 
 

@@ -263,7 +263,7 @@ class Tuner:
                 self._note(f"no task can end at its roofline: {why_not}")
         cold = self._options.cold_cache
         for task in self._waiting.values():
-            least = [roofline_us(task, size.dims, peaks, cold=cold) for size in task.sizes]
+            least = [roofline_us(task, size.dims, peaks, self._target, cold=cold) for size in task.sizes]
             self._roofline[task.key] = tuple(us for us in least if us is not None)
 
     def _importance(self, task: Task) -> float:

@@ -22,7 +22,7 @@ REPORTS = {
     },
     "schedule": {
         "functions": [{"function": "f", "rule": "fallback", "declined": ["too small"]}],
-        "rules": {"fallback": 1}, "tuned": 1, "kernels": {"summary": "one"},
+        "rules": {"fallback": 1}, "stopped": {"dlight_matmul": 2}, "tuned": 1, "kernels": {"summary": "one"},
     },
     "build": {
         "planned_bytes": 4096, "seconds": {"import": 1.0},
@@ -55,7 +55,8 @@ def test_what_is_as_expected_is_shown(manifest: Manifest) -> None:
     text = describe(manifest)
     for words in (
         "operators   linear 2", "l at n: why", "1 of 2 candidates, 1 MiB less", "2 linears, 1 activations, 1 tied",
-        "w: r", "f: too small", "tuned       1 of 1", "4 KiB planned", "passed, int8: relative L2 error 0.01",
+        "w: r", "f: too small", "stopped     dlight_matmul 2: rules of TVM", "tuned       1 of 1", "4 KiB planned",
+        "passed, int8: relative L2 error 0.01",
     ):  # fmt: skip
         assert words in text
     assert text.index("\n  k2 ") < text.index("\n  k1 ") and "8 / 4" in text, "what spills comes first"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -73,6 +74,20 @@ def test_compile_leaves_nothing(tmp_path: Path, phase: str | None) -> None:
     assert rest.splitlines()[-1] == "halo-tvm: interrupted" and "Traceback" not in rest
     assert not list(output.iterdir()), "neither an artifact nor its temporary directory"
     assert not [p for p in scratch.iterdir() if p.name.startswith("halo-tvm")]
+
+
+def test_candidates_that_were_built_are_shown(tmp_path: Path) -> None:
+    words = ["tune", "--model", "mlp", "--build-only", "--trials", "400", "--json", str(tmp_path / "r.json")]
+    with started(tmp_path, *words) as process:
+        said = said_until(process, "is built, not measured")
+        process.send_signal(signal.SIGINT)
+        table, rest = process.communicate()
+    assert process.returncode == 130, said + rest
+    assert rest.splitlines()[-1] == "halo-tvm: interrupted" and "Traceback" not in rest
+    assert "built, not measured" in table and ", interrupted; no record was written" in table
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert report["interrupted"] is True and report["exit_code"] == 130
+    assert not [p for p in tmp_path.rglob("*") if p.name.endswith((".tmp", ".partial", ".so"))]
 
 
 def test_tune_says_what_it_kept(tmp_path: Path) -> None:

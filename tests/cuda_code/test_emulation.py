@@ -9,16 +9,15 @@ import pytest
 import tvm
 import tvm_ffi
 from checkpoints import write_checkpoint
+from gpu_code import machine_code
 from reversing import reverse
 from test_operators import CASES, arguments
 from tvm import relax, s_tir, te, tirx, topi
 from tvm.s_tir import dlight
 from tvm.script import tirx as T
 
-from halo_tvm.build import build_options
 from halo_tvm.compiler import lower, schedule
 from halo_tvm.config import CompileConfig
-from halo_tvm.cuda.machine_code import compile_source
 from halo_tvm.cuda.sass import instructions
 from halo_tvm.cuda.toolkit import find_nvcc, find_tool
 from halo_tvm.emulation import _run, emulate
@@ -102,9 +101,11 @@ def test_a_missing_barrier_is_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @T.prim_func(s_tir=True)
 def overwritten(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
-    with T.sblock("root"):
-        kept = T.alloc_buffer((64,), "float32", scope="shared")
-        for t in T.thread_binding(64, thread="threadIdx.x"):
+    for t in T.thread_binding(64, thread="threadIdx.x"):
+        with T.sblock("block"):
+            T.reads(x[0:64])
+            T.writes(y[0:64])
+            kept = T.sblock_alloc_buffer((64,), "float32", scope="shared")
             kept[t] = x[t]
             T.evaluate(T.tvm_storage_sync("shared"))
             y[t] = kept[0] + x[t]
@@ -136,10 +137,9 @@ def test_what_many_read_is_overwritten(writer: int, monkeypatch: pytest.MonkeyPa
     assert len(barriers) == 2
 
 
-@pytest.mark.parametrize("dtype", [pytest.param("float16", marks=pytest.mark.slow), "float32"])
-def test_a_product_without_barriers_is_a_race(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    func = scheduled(product(64, 64, 64, dtype), dlight.gpu.Matmul())
-    arrays = [random(64, 64, dtype=dtype), random(64, 64, dtype=dtype), np.zeros((64, 64), dtype)]
+def test_a_product_without_barriers_is_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
+    func = scheduled(product(64, 64, 64, "float32"), dlight.gpu.Matmul())
+    arrays = [random(64, 64), random(64, 64), np.zeros((64, 64), np.float32)]
     emulate(func, TARGET, arrays)
     changed(without_barriers, monkeypatch)
     with pytest.raises(KernelFault, match="no barrier"):
@@ -321,12 +321,8 @@ def test_asynchronous_copies_land_when_they_are_waited_for(stages: int, monkeypa
     emulate(func, TARGET, [a, b, c])
     np.testing.assert_allclose(c, a.astype(float) @ b.astype(float), rtol=1e-4, atol=1e-4)
     changed(without_waiting, monkeypatch)
-    c[:] = 0
-    try:
+    with pytest.raises(KernelFault, match="may not have brought yet"):
         emulate(func, TARGET, [a, b, c])
-        assert np.isnan(c).any(), "shared memory that no copy reached was read"
-    except KernelFault as fault:
-        assert "no barrier" in str(fault)
     monkeypatch.undo()
     changed(without_barriers, monkeypatch)
     with pytest.raises(KernelFault, match="no barrier"):
@@ -345,9 +341,7 @@ def test_asynchronous_copies_land_when_they_are_waited_for(stages: int, monkeypa
 )
 def test_instructions_are_in_the_machine_code(func: tirx.PrimFunc, expected: tuple[str, ...]) -> None:
     """What is emulated is what the assembler makes instructions of, without spills."""
-    with TARGET.tvm, tvm.transform.PassContext(config=build_options(TARGET)):
-        built = tvm.tirx.build(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}), target=TARGET.tvm)
-    made = compile_source(built.imports[0].inspect_source("cuda"), TARGET.arch, find_nvcc())
+    made = machine_code([func], TARGET.arch)
     (found,) = instructions(made.fatbin).values()
     for operation in expected:
         assert any(name.split(".")[0] == operation for name in found), f"no {operation} among {dict(found)}"
@@ -387,10 +381,13 @@ def check_functions(mod: tvm.IRModule, done: tvm.IRModule, sizes: dict[str, int]
 
 @pytest.mark.parametrize("kind", ["gpt2", "bert", "llama"])
 def test_every_function_of_a_model_is_right(kind: str, tmp_path: Path) -> None:
-    config = CompileConfig(model=str(write_checkpoint(tmp_path / kind, kind)), target="cuda:sm_80", output="x.halo")
+    source = str(write_checkpoint(tmp_path / kind, kind))
+    # float32, because functions are compared that round nothing.
+    config = CompileConfig(model=source, target="cuda:sm_80", output="x.halo", precision="fp32")
     mod, _ = lower(import_model(config.model), TARGET, config)
     done, report = schedule(mod, TARGET, config)
-    assert {"row_reduction_gpu", "elementwise_gpu"} <= set(report["rules"]) <= set(TARGET.spec.rules)
+    expected = {"flash_attention_gpu", "row_reduction_gpu", "elementwise_gpu"}
+    assert expected <= set(report["rules"]) <= set(TARGET.spec.rules)
     names = {var.name for _, func in mod.functions_items() if isinstance(func, tirx.PrimFunc) for var in free(func)}
     check_functions(mod, done, {**dict.fromkeys(names, 6), "batch": 2, "sequence": 3})
 
@@ -409,8 +406,8 @@ OPERATOR_CASES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "index"), OPERATOR_CASES)
-def test_every_operator_is_served_and_right(name: str, index: int) -> None:
+def module_of(name: str, index: int) -> tvm.IRModule:
+    """One case of an operator as functions that no rule has scheduled."""
     case, operator = OPERATORS[name].cases()[index], OPERATORS[name]
     bb = relax.BlockBuilder()
     params = [relax.Var(f"x{i}", relax.TensorType(a.shape, str(a.dtype))) for i, a in enumerate(arguments(case))]
@@ -421,5 +418,10 @@ def test_every_operator_is_served_and_right(name: str, index: int) -> None:
                 out = bb.emit(operator.expand(bb, bb.lookup_binding(out)))
             out = bb.emit_output(out)
         bb.emit_func_output(out)
-    mod = relax.transform.LegalizeOps()(relax.transform.DeadCodeElimination()(bb.get()))
+    return relax.transform.LegalizeOps()(relax.transform.DeadCodeElimination()(bb.get()))
+
+
+@pytest.mark.parametrize(("name", "index"), OPERATOR_CASES)
+def test_every_operator_is_served_and_right(name: str, index: int) -> None:
+    mod = module_of(name, index)
     check_functions(mod, schedule_functions(mod, TARGET)[0], {})

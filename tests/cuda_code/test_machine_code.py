@@ -24,6 +24,7 @@ from halo_tvm.cuda._ptxas import read_log
 from halo_tvm.cuda.embedding import find_machine_code, replace_source
 from halo_tvm.cuda.launches import DynamicShared
 from halo_tvm.cuda.machine_code import compile_source
+from halo_tvm.cuda.sass import instructions
 from halo_tvm.cuda.toolkit import find_nvcc, find_tool, no_compiler
 from halo_tvm.errors import ArtifactCorrupt, UnsupportedModel
 from halo_tvm.targets import resolve
@@ -54,7 +55,8 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for kind, arch in (("gpt2", "sm_90"), ("bert", "sm_80"), ("llama", "sm_100")):
         source = write_checkpoint(root / kind, kind)
         made[arch] = root / f"{kind}.halo"
-        compile_model(CompileConfig(model=str(source), target=f"cuda:{arch}", output=str(made[arch])))
+        config = CompileConfig(model=str(source), target=f"cuda:{arch}", output=str(made[arch]), precision="fp16")
+        compile_model(config)
     return made
 
 
@@ -144,13 +146,29 @@ def test_a_library_holds_machine_code(artifacts: dict[str, Path], arch: str) -> 
     assert manifest.variants[0].device_code == "fatbin"
     kernels = {kernel["name"]: kernel for kernel in device["kernels"]}
     assert len(kernels) >= len(manifest.reports["schedule"]["functions"])
-    assert all(0 < kernel["registers"] <= 128 and 32 <= kernel["threads"] <= 1024 for kernel in kernels.values())
+    assert all(0 < kernel["registers"] <= 232 and 32 <= kernel["threads"] <= 1024 for kernel in kernels.values())
     assert not any(kernel["spill_store_bytes"] for kernel in kernels.values())
     shown = describe(manifest)
     assert f"machine code and PTX for {arch}, by nvcc" in shown
     assert all(name in shown for name in kernels)
     content = (artifacts[arch] / "model.so").read_bytes()
     assert b"blockIdx.x)" not in content, "the source is not shipped beside its code"
+
+
+@needs_nvcc
+@needs_cuobjdump
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_products_are_on_tensor_cores(artifacts: dict[str, Path], arch: str) -> None:
+    """Both of attention, and those of linears, beside which are kernels for one row and for rounding."""
+    (code,) = find_machine_code(artifacts[arch] / "model.so")
+    kinds: dict[str, list[set[str]]] = {}
+    for name, found in instructions(code).items():
+        kinds.setdefault(name.split("_kernel")[0], []).append({key.split(".")[0] for key in found})
+    for what in ("attention", "linear"):
+        served = {name: kernels for name, kernels in kinds.items() if what in name}
+        assert served, sorted(kinds)
+        for name, kernels in served.items():
+            assert any({"HMMA", "LDGSTS"} <= kernel for kernel in kernels), name
 
 
 @needs_nvcc

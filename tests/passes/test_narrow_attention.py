@@ -57,6 +57,18 @@ def test_every_call_by_itself_and_with_its_other_attributes() -> None:
     assert report == {"permitted": 2}
 
 
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_a_gpu_multiplies_tf32(precision: str) -> None:
+    mod, report = PASSES["narrow_attention"]()(module(), context("cuda:sm_80", precision))
+    assert attentions_of(mod) == [{**ATTRIBUTES, "products": "tf32"}]
+    assert report == {"permitted": 1}
+
+
+def test_a_cpu_has_nothing_as_exact_as_float16() -> None:
+    _, report = PASSES["narrow_attention"]()(module(), context("x86:avx512-bf16", "fp16"))
+    assert report["permitted"] == 0
+
+
 def test_calls_in_a_branch_stay() -> None:
     x, flag = relax.Var("x", relax.TensorType([1, 4, 192], "float32")), relax.Var("flag", relax.TensorType([], "bool"))
     other = relax.const(np.zeros((1, 4, 2, 32), "float32"))
@@ -87,10 +99,10 @@ def test_nothing_changes_elsewhere() -> None:
     before = module()
     mod, report = PASSES["narrow_attention"]()(before, context("x86:avx512-vnni"))
     tvm.ir.assert_structural_equal(mod, before)
-    assert report == {"permitted": 0, "kept": "x86:avx512-vnni has no faster products of bfloat16"}
+    assert report == {"permitted": 0, "kept": "x86:avx512-vnni has no faster products as exact as --precision int8"}
 
 
-@pytest.mark.parametrize(("precision", "runs"), [("fp32", False), ("bf16", True), ("int8", True)])
+@pytest.mark.parametrize(("precision", "runs"), [("fp32", False), ("fp16", True), ("bf16", True), ("int8", True)])
 def test_precisions_that_run_it(precision: str, runs: bool) -> None:
     (step,) = [step for step in OPTIMISE if step.name == "narrow_attention"]
     _, reports = Pipeline.of(1).run((step,), module(), context("x86:avx512-bf16", precision))
@@ -99,5 +111,5 @@ def test_precisions_that_run_it(precision: str, runs: bool) -> None:
 
 def test_it_is_refused_at_full_precision() -> None:
     (step,) = [step for step in OPTIMISE if step.name == "narrow_attention"]
-    with pytest.raises(UsageError, match="pass narrow_attention computes in bf16 or int8, found it in --enable at"):
+    with pytest.raises(UsageError, match="narrow_attention computes in fp16 or bf16 or int8, found it in --enable at"):
         Pipeline.of(1, enable=["narrow_attention"]).run((step,), module(), context("x86:avx512-bf16", "fp32"))

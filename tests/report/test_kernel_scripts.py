@@ -96,6 +96,29 @@ def test_attention_against_torch(capsys):
         module.main([*given, "causal", "--decision", '{"no_such_field": 1}'])
 
 
+def test_products_against_torch(capsys):
+    pytest.importorskip("torch")
+    module = script("compare_matmul")
+    module.main(["--threads", "1", "--rounds", "1", "--seconds", "0", "--only", "16, 8", "--symbolic", "n"])
+    _, _, line = capsys.readouterr().out.splitlines()[:3]
+    assert line.startswith("| 1 | 16, 8 x 512 x 64 | a b | ") and line.count("|") == len(module.HEAD) + 1
+
+
+@pytest.mark.parametrize("option", ["--only", "--symbolic", "--decision"])
+def test_a_part_of_the_products_is_not_the_table_of_the_docs(option, capsys):
+    with pytest.raises(SystemExit):
+        script("compare_matmul").main(["--docs", option, "n"])
+    assert "--docs writes the whole table" in capsys.readouterr().err
+
+
+def test_a_line_of_products_without_torch():
+    module = script("compare_matmul")
+    case = module.Case(2, 10, 20, 50, b_transposed=True)
+    assert case.shapes("m", "n", "k") == ((2, "m", "k"), (2, "n", "k"))
+    line = module.line(case, 2, {"here": [2.0, 4.0, 3.0]}, 20.0)
+    assert line == "| 2 | 2, 10 x 20 x 50 | a bᵀ | 3 | - | - | - | 13 | 67% |"
+
+
 @pytest.mark.parametrize(
     ("kind", "half", "requires", "words"),
     [

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
+from types import SimpleNamespace
 
 import pytest
 import tvm_ffi
@@ -78,3 +80,43 @@ def test_no_runtime_installed(monkeypatch: pytest.MonkeyPatch) -> None:
         EnvironmentProblem, match="because the package tvm is not installed; run `pip install apache-tvm`"
     ):
         host.load_tvm_runtime()
+
+
+@pytest.mark.parametrize(
+    ("code", "driver", "said"),
+    [
+        (100, 13000, "the driver lists none: .*CUDA_VISIBLE_DEVICES"),
+        (0, 13000, "the driver lists none"),
+        (35, 12040, "for CUDA 12.4: update it to one for CUDA 13"),
+        (35, 0, "no NVIDIA driver is loaded"),
+        (999, 13000, r"'unknown error' \(error 999\)"),
+    ],
+)
+def test_why_there_is_no_gpu_is_said(monkeypatch: pytest.MonkeyPatch, code: int, driver: int, said: str) -> None:
+    def version(out: object) -> int:
+        ctypes.cast(out, ctypes.POINTER(ctypes.c_int))[0] = driver
+        return 0
+
+    def text(number: int) -> bytes:
+        return b"unknown error"
+
+    cudart = SimpleNamespace(
+        cudaGetDeviceCount=lambda _: code, cudaDriverGetVersion=version, cudaGetErrorString=text
+    )  # fmt: skip
+    monkeypatch.setattr(host, "_nvidia_runtime", lambda: cudart)
+    with pytest.raises(EnvironmentProblem, match=f"a GPU was expected, but .*{said}"):
+        host.load_cuda_runtime.__wrapped__()
+    # and load says it: no advice about instruction sets stands alone
+    monkeypatch.setattr(host, "load_cuda_runtime", host.load_cuda_runtime.__wrapped__)
+    gpu = Variant("sm_90", (host.GPU_FLAG,), (), "t", "g.so", None, "fatbin")
+    with pytest.raises(EnvironmentProblem, match=f"sm_90 needs such a GPU.*{said}"):
+        host.choose_variant([gpu])
+
+
+def test_a_missing_runtime_library_is_said_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise OSError("libcudart.so.13: cannot open shared object file")
+
+    monkeypatch.setattr(host, "_nvidia_runtime", missing)
+    with pytest.raises(EnvironmentProblem, match="libcudart.so.13: .*pip install nvidia-cuda-runtime"):
+        host.load_cuda_runtime.__wrapped__()

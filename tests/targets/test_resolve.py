@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from halo_tvm.config import PRECISIONS, CompileConfig, TuneConfig
@@ -18,9 +21,12 @@ from halo_tvm.targets import (
     can_run_here,
     check_precision,
     known_names,
+    read_gpus,
     read_host,
     resolve,
+    runs_code_of,
 )
+from halo_tvm.targets._gpu import shared_bytes
 
 AVX2 = {"avx2", "fma", "f16c", "bmi2"}
 AVX512 = AVX2 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
@@ -161,9 +167,15 @@ def test_can_run_is_told_apart_from_can_build(monkeypatch: pytest.MonkeyPatch) -
 def test_gpu_of_another_generation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_available, "read_gpus", lambda: (Gpu("a GPU", "sm_86"),))
     assert can_run_here(resolve("cuda:sm_80"))
-    assert "a GPU (sm_86)" in can_run_here(resolve("cuda:sm_90")).reason
+    assert "a GPU (sm_86, 99 KiB)" in can_run_here(resolve("cuda:sm_90")).reason
     monkeypatch.setattr(_available, "read_gpus", lambda: (Gpu("a GPU", "sm_120"),))
-    assert can_run_here(resolve("cuda:sm_90"))  # from the PTX in the library
+    assert can_run_here(resolve("cuda:sm_89"))  # from the PTX in the library
+    refused = can_run_here(resolve("cuda:sm_90"))
+    assert not refused and "needs a GPU of sm_90 or newer, and 227 KiB of shared memory in a block" in refused.reason
+    monkeypatch.setattr(_resolve, "read_gpus", lambda: (Gpu("a GPU", "sm_120"),))
+    assert resolve("cuda").isa.name == "sm_89"
+    monkeypatch.setattr(_available, "read_gpus", lambda: (Gpu("a GPU", "sm_103"),))
+    assert can_run_here(resolve("cuda:sm_90"))
     assert not can_run_here(resolve('{"kind": "cuda", "arch": "sm_90a"}'))  # code of its own, no PTX for others
 
 
@@ -213,14 +225,29 @@ def test_refused_tvm_names(text: str, error: type[UsageError], message: str) -> 
         resolve(text).tvm  # noqa: B018
 
 
+# What a block may have with the opt-in: the vendor's table of technical specifications per compute capability.
+SHARED_KIB = {"sm_80": 163, "sm_86": 99, "sm_89": 99, "sm_90": 227, "sm_100": 227}
+
+
+@pytest.mark.parametrize("arch", SHARED_KIB)
+@pytest.mark.parametrize("gpu", SHARED_KIB)
+def test_a_library_fits_every_gpu_that_it_is_said_to_run_on(gpu: str, arch: str) -> None:
+    assert set(SHARED_KIB) == {isa.name for isa in TARGETS["cuda"].isas}
+    level = resolve(f"cuda:{arch}").isa.gpu
+    fits = level.shared_bytes_per_block <= SHARED_KIB[gpu] << 10
+    assert runs_code_of(gpu, arch) == (fits and int(gpu[3:]) >= int(arch[3:]))
+    assert shared_bytes(gpu) == SHARED_KIB[gpu] << 10
+    assert runs_code_of(gpu, "sm_80"), "the level of a machine without a GPU is for all of them"
+
+
 def test_resident_blocks() -> None:
     """Against the vendor's published tables of occupancy."""
     a100, h100, ada = (resolve(f"cuda:{arch}").isa.gpu for arch in ("sm_80", "sm_90", "sm_89"))
     assert a100.resident_blocks(threads=256, registers=32) == 8  # by threads: full
     assert a100.resident_blocks(threads=256, registers=64) == 4  # by registers
     assert a100.resident_blocks(threads=128, registers=32, shared_bytes=40 << 10) == 4  # by shared memory
-    assert a100.resident_blocks(threads=128, registers=32, shared_bytes=163 << 10) == 1
-    assert a100.resident_blocks(threads=128, registers=32, shared_bytes=164 << 10) == 0
+    assert a100.resident_blocks(threads=128, registers=32, shared_bytes=99 << 10) == 1
+    assert a100.resident_blocks(threads=128, registers=32, shared_bytes=100 << 10) == 0  # a block's own limit
     assert h100.resident_blocks(threads=384, registers=168, shared_bytes=200 << 10) == 1
     assert ada.resident_blocks(threads=32, registers=16) == 24  # by blocks
 
@@ -251,3 +278,21 @@ def test_levels_grow() -> None:
             assert smaller.vector_bits <= larger.vector_bits
         assert len({isa.name for isa in spec.isas}) == len(spec.isas)
         assert Target(spec, spec.isas[0], 1).key.startswith(f"{spec.kind}-{spec.machine}-")
+
+
+@pytest.mark.parametrize(
+    ("visible", "found"),
+    [(None, ("all", "sm_86")), ("1", ("all", "sm_86")), ("", None), ("-1", None), ("GPU-3,GPU-4", ("GPU-3", "sm_90"))],
+)
+def test_gpus_are_those_that_cuda_shows(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, visible: str | None, found: tuple[str, str] | None
+) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text('#!/bin/sh\nif [ "$3" = -i ]; then echo "$4, 9.0"; else echo "all, 8.6"; fi\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert [(gpu.name, gpu.arch) for gpu in read_gpus()] == ([found] if found else [])

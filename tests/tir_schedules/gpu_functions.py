@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pytest
 import tvm
+import tvm_ffi
 from fused_functions import Shape, functions, fused, random
+from gpu_code import machine_code
 from tvm import relax, tirx
 
-from halo_tvm.build import build_options
 from halo_tvm.cuda._ptxas import Kernel
-from halo_tvm.cuda.machine_code import compile_source
 from halo_tvm.cuda.sass import instructions
 from halo_tvm.cuda.toolkit import find_nvcc, find_tool
-from halo_tvm.emulation import emulate
+from halo_tvm.emulation import _run, emulate
+from halo_tvm.errors import KernelFault
 from halo_tvm.passes.schedule import scheduled_by
 from halo_tvm.targets import Target, resolve
 from halo_tvm.tir_schedules import RULES
@@ -55,9 +56,70 @@ def check_emulated(
 
 def kernels_of(funcs: Sequence[tirx.PrimFunc], arch: str) -> tuple[list[Kernel], dict[str, Counter[str]]]:
     """What the assembler says of the kernels of all of `funcs`, and their instructions where they can be read."""
-    target = resolve(f"cuda:{arch}")
-    mod = tvm.IRModule({f"f{i}": f.with_attr("global_symbol", f"f{i}") for i, f in enumerate(funcs)})
-    with target.tvm, tvm.transform.PassContext(opt_level=3, config=build_options(target)):
-        built = tvm.tirx.build(mod, target=target.tvm)
-    made = compile_source(built.imports[0].inspect_source("cuda"), arch, find_nvcc())
+    made = machine_code(funcs, arch)
     return list(made.kernels), instructions(made.fatbin) if find_tool("nvdisasm") else {}
+
+
+BARRIER, WAIT = "tvm_storage_sync", "cp_async_wait_group"
+
+
+def check_needed(
+    func: tirx.PrimFunc, case: tuple[list[np.ndarray], np.ndarray], *, barriers: int, waits: int, tolerance: float
+) -> None:
+    """Without any one of its barriers, or where a wait leaves one group more under way, `func` faults or is wrong.
+
+    A wait for all groups is dropped.
+
+    `case`: arguments, the output last, and what it should become; `func` has so many barriers and waits.
+    """
+    arrays, expected = case
+    kernels = _run.lowered(func, TARGET)
+    for operation, count in ((BARRIER, barriers), (WAIT, waits)):
+        assert sum(len(_calls(kernel, operation)) for kernel in kernels.values()) == count, operation
+    for operation, which in [(BARRIER, i) for i in range(barriers)] + [(WAIT, i) for i in range(waits)]:
+        out = np.full_like(arrays[-1], np.nan)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(_run, "lowered", lambda *_, o=operation, w=which: _weakened(kernels, o, w))
+            try:
+                emulate(func, TARGET, [*arrays[:-1], out])
+            except KernelFault:
+                continue
+        wrong = ~np.isclose(out.astype(float), expected, rtol=tolerance, atol=tolerance)
+        assert wrong.any(), f"{operation} {which} is not needed, or the emulator does not see that it is"
+    emulate(func, TARGET, arrays)
+    np.testing.assert_allclose(arrays[-1].astype(float), expected, rtol=tolerance, atol=tolerance)
+
+
+def _is_call(stmt: tirx.Evaluate, operation: str) -> bool:
+    call = stmt.value
+    return isinstance(call, tvm.ir.Call) and isinstance(call.op, tvm.ir.Op) and call.op.name.endswith(operation)
+
+
+def _calls(func: tirx.PrimFunc, operation: str) -> list[tirx.Evaluate]:
+    found: list[tirx.Evaluate] = []
+    tvm_ffi.structural_walk(
+        func.body, (tirx.Evaluate, lambda s: found.append(s) if _is_call(s, operation) else None), order="post"
+    )
+    return found
+
+
+def _weakened(kernels: Mapping[str, tirx.PrimFunc], operation: str, which: int) -> dict[str, tirx.PrimFunc]:
+    """`kernels`, the `which`th call of `operation` among them dropped, or leaving one group more under way."""
+    met = 0
+
+    def change(stmt: tirx.Evaluate) -> tirx.Stmt:
+        nonlocal met
+        if not _is_call(stmt, operation):
+            return stmt
+        met += 1
+        if met != which + 1:
+            return stmt
+        pending = 0 if operation == BARRIER else int(stmt.value.args[0])
+        if not pending:
+            return tirx.Evaluate(tirx.IntImm("int32", 0))
+        return tirx.Evaluate(tvm.ir.Call(stmt.value.op, [tirx.IntImm("int32", pending + 1)], ret_ty=stmt.value.ty))
+
+    def body(func: tirx.PrimFunc) -> tirx.PrimFunc:
+        return func.with_body(tvm_ffi.structural_map(func.body, (tirx.Evaluate, change)))
+
+    return {name: body(func) for name, func in kernels.items()}

@@ -8,10 +8,13 @@ import numpy as np
 import tvm
 from tvm import relax, tirx
 
+from halo_tvm.emulation._memory import numpy_dtype
 from halo_tvm.relay_ops.linear import Linear
 from halo_tvm.targets import TARGETS, Target
 
 EPILOGUES = ("none", "bias", "bias+relu+residual", "bias+gelu")
+# Rounding of a result by its type, and of float32 sums in another order.
+BOUND = {"float16": 2**-10, "bfloat16": 2**-7, "float32": 1e-5}
 BUILD = {"s_tir.LoopPartition": {"partition_const_loop": True}}
 
 
@@ -42,17 +45,23 @@ def fused(case: Case) -> tirx.PrimFunc:
     x = variable("x", rows, case.k)
     weight = variable("weight", case.k // case.kc, -(-case.n // case.nr), case.kc, case.nr)
     bias, residual = variable("bias", case.n), variable("residual", rows, case.n)
-    extras = [p for p, name in ((bias, "bias"), (residual, "residual")) if name in case.epilogue]
+    return _fused(x, weight, bias, residual, case.epilogue, "packed", case.n)
+
+
+def _fused(
+    x: relax.Var, weight: relax.Var, bias: relax.Var, residual: relax.Var, epilogue: str, layout: str, n: int
+) -> tirx.PrimFunc:
+    extras = [p for p, name in ((bias, "bias"), (residual, "residual")) if name in epilogue]
     params = [x, weight, *extras]
     builder = relax.BlockBuilder()
     with builder.function("main", params):
         with builder.dataflow():
-            y = builder.emit(Linear.call(*[p for p in params if p is not residual], layout="packed", n=case.n))
-            if "relu" in case.epilogue:
+            y = builder.emit(Linear.call(*[p for p in params if p is not residual], layout=layout, n=n))
+            if "relu" in epilogue:
                 y = builder.emit(relax.op.nn.relu(y))
-            if "gelu" in case.epilogue:
+            if "gelu" in epilogue:
                 y = builder.emit(relax.op.nn.gelu_tanh(y))
-            if "residual" in case.epilogue:
+            if "residual" in epilogue:
                 y = builder.emit(relax.op.add(y, residual))
             out = builder.emit_output(y)
         builder.emit_func_output(out)
@@ -81,17 +90,22 @@ def arguments(case: Case, rows: int) -> tuple[list[np.ndarray], np.ndarray]:
     weight = rng.standard_normal((case.k, case.n), dtype=np.float32) / np.float32(case.k**0.5)
     bias = rng.standard_normal(case.n, dtype=np.float32)
     residual = rng.standard_normal((rows, case.n), dtype=np.float32)
-    y = x.astype(np.float64) @ weight.astype(np.float64)
-    inputs = [x, pack(weight, case.kc, case.nr)]
-    if "bias" in case.epilogue:
-        y, inputs = y + bias, [*inputs, bias]
-    if "relu" in case.epilogue:
+    y, extras = _after(x.astype(np.float64) @ weight.astype(np.float64), case.epilogue, bias, residual)
+    return [x, pack(weight, case.kc, case.nr), *extras], y
+
+
+def _after(y: np.ndarray, epilogue: str, bias: np.ndarray, residual: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+    """The epilogue on y, and the arrays it reads."""
+    extras = []
+    if "bias" in epilogue:
+        y, extras = y + bias.astype(np.float64), [bias]
+    if "relu" in epilogue:
         y = np.maximum(y, 0)
-    if "gelu" in case.epilogue:
+    if "gelu" in epilogue:
         y = 0.5 * y * (1 + np.tanh(0.7978845608028654 * (y + 0.044715 * y**3)))
-    if "residual" in case.epilogue:
-        y, inputs = y + residual, [*inputs, residual]
-    return inputs, y
+    if "residual" in epilogue:
+        y, extras = y + residual.astype(np.float64), [*extras, residual]
+    return y, extras
 
 
 def build(func: tirx.PrimFunc, target: Target) -> tvm.runtime.Executable:
@@ -105,3 +119,48 @@ def check(executable: tvm.runtime.Executable, case: Case, rows: int) -> None:
     out = tvm.runtime.tensor(np.full(expected.shape, np.nan, np.float32))
     executable["main"](*[tvm.runtime.tensor(v) for v in inputs], out)
     np.testing.assert_allclose(out.numpy(), expected, rtol=1e-4, atol=1e-5, err_msg=f"{case} rows {rows}")
+
+
+@dataclass(frozen=True)
+class Plain:
+    """x [m, k] @ weight in `layout`, [n, k] or [k, n], then an epilogue; m None is symbolic."""
+
+    k: int
+    n: int
+    epilogue: str = "bias"
+    m: int | None = None
+    layout: str = "nk"
+    x_dtype: str = "float16"
+    weight_dtype: str = "float16"
+    rounds: bool = True  # whether x takes the weight's type before it is multiplied
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of the weight."""
+        return (self.n, self.k) if self.layout == "nk" else (self.k, self.n)
+
+
+def fused_plain(case: Plain) -> tirx.PrimFunc:
+    """The one PrimFunc a linear call with a plain weight and its epilogue become."""
+    rows = tirx.Var("m", "int64") if case.m is None else case.m
+    shapes = {"x": (rows, case.k), "bias": (case.n,), "residual": (rows, case.n)}
+    tensors = {name: relax.Var(name, relax.TensorType(list(shape), case.x_dtype)) for name, shape in shapes.items()}
+    weight = relax.Var("weight", relax.TensorType(list(case.shape), case.weight_dtype))
+    return _fused(tensors["x"], weight, tensors["bias"], tensors["residual"], case.epilogue, case.layout, case.n)
+
+
+def plain_arguments(case: Plain, rows: int) -> tuple[list[np.ndarray], np.ndarray]:
+    """Seeded inputs in the function's order, an output full of NaN last; and the result in float64.
+
+    Where x is wider than the weight and the case `rounds`, the result is that of x rounded to the weight's type.
+    """
+    rng = np.random.default_rng(rows)
+    x_dtype, weight_dtype = (numpy_dtype(dtype)[0] for dtype in (case.x_dtype, case.weight_dtype))
+    x = rng.standard_normal((rows, case.k)).astype(x_dtype)
+    weight = (rng.standard_normal(case.shape) / case.k**0.5).astype(weight_dtype)
+    bias, residual = rng.standard_normal(case.n).astype(x_dtype), rng.standard_normal((rows, case.n)).astype(x_dtype)
+    wide = weight.astype(np.float64)
+    taken = x.astype(weight_dtype) if case.rounds else x
+    y = taken.astype(np.float64) @ (wide.T if case.layout == "nk" else wide)
+    y, extras = _after(y, case.epilogue, bias, residual)
+    return [x, weight, *extras, np.full(y.shape, np.nan, x_dtype)], y

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
+
 import numpy as np
 import pytest
+import tvm
 from gpu_functions import TARGET, check_emulated, function_of, scheduled_for
 from injective_graphs import GRAPHS as INJECTIVE
 from row_graphs import GRAPHS as ROWS
 from tvm import relax, s_tir, tirx
 
-from halo_tvm.errors import Declined
+from halo_tvm.errors import Declined, Stopped
+from halo_tvm.passes.schedule import schedule_functions
 from halo_tvm.tir_schedules import RULES, dlight_gpu
 
 op = relax.op
@@ -49,14 +54,28 @@ def test_others_are_declined(name: str) -> None:
         RULES[name].default(func.with_attr("tirx.is_scheduled", True), TARGET)
 
 
-def test_what_breaks_in_tvm_is_a_decline(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_breaks_in_tvm_is_a_decline_that_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken:
         def apply(self, func: tirx.PrimFunc, target: object, tunable: bool) -> s_tir.Schedule:
             one, two = [1]  # as the rule for norms takes blocks apart before it counts them
             raise AssertionError(one, two)
 
     monkeypatch.setattr(dlight_gpu.DlightMatmul, "theirs", Broken)
-    with pytest.raises(Declined, match="TVM's rule stops with ValueError: not enough values"):
+    func = function_of(*SERVED["dlight_matmul"][:2])
+    with pytest.raises(Stopped, match="TVM's rule stops with ValueError: not enough values"):
+        RULES["dlight_matmul"].default(func, TARGET)
+    spec = copy.copy(TARGET.spec)
+    object.__setattr__(spec, "rules", ("elementwise_gpu", "dlight_matmul", "fallback_gpu"))
+    _, report = schedule_functions(tvm.IRModule({"f": func}), dataclasses.replace(TARGET, spec=spec))
+    (entry,) = report["functions"]
+    assert report["rules"] == {"fallback_gpu": 1} and report["stopped"] == {"dlight_matmul": 1}
+    assert len(entry["declined"]) == 2, "elementwise_gpu refuses, which is no stop"
+
+
+def test_a_mistake_of_ours_is_no_decline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only TVM's own code may fail unseen: a rule that it no longer has is an error."""
+    monkeypatch.setattr(dlight_gpu.DlightMatmul, "theirs", object)
+    with pytest.raises(AttributeError):
         RULES["dlight_matmul"].default(function_of(*SERVED["dlight_matmul"][:2]), TARGET)
 
 

@@ -8,7 +8,9 @@ from covering import covering
 from gpu_functions import TARGET, check_emulated, function_of, kernels_of, needs_nvcc, scheduled_for
 from injective_graphs import GRAPHS
 from tvm import relax, te, tirx
+from tvm.script import tirx as T
 
+from halo_tvm.emulation import emulate
 from halo_tvm.errors import Declined
 from halo_tvm.targets import resolve
 from halo_tvm.tir_schedules import RULES
@@ -38,6 +40,61 @@ def test_every_decision_is_right(name: str) -> None:
     assert space[0] == RULE.default(func, TARGET) and len(set(space)) == len(space) >= 12
     for decision in covering(space):
         check_emulated(scheduled_for(func, NAME, decision), shapes(3, 72), reference, dtypes, tolerance=1e-6)
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize("sizes", [(0, 3), (3, 0), (0, 0)], ids=["no rows", "no columns", "nothing"])
+def test_nothing_to_compute(name: str, sizes: tuple[int, int]) -> None:
+    """CUDA refuses a grid of no blocks, which is a fault of the emulator."""
+    graph, shapes, dtypes, reference = GRAPHS[name]
+    if name == "position by value":
+        return  # it has a constant, which is an argument
+    dims = [tirx.Var(name, "int64") for name in "nd"]
+    for width in dims[1], 3:
+        func = scheduled_for(function_of(graph, shapes(dims[0], width), dtypes), NAME)
+        rows, columns = sizes
+        check_emulated(func, shapes(rows, columns if width is dims[1] else 3), reference, dtypes)
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0)])
+def test_nothing_to_compute_is_known(shape: tuple[int, int]) -> None:
+    """TVM's schedules divide by the number of steps of a loop: rules decline, and the fallback does without."""
+    graph, shapes, dtypes, reference = GRAPHS["add"]
+    func = function_of(graph, shapes(*shape), dtypes)
+    with pytest.raises(Declined, match="an output has no elements"):
+        RULE.default(func, TARGET)
+    check_emulated(scheduled_for(func, "fallback_gpu"), shapes(*shape), reference, dtypes)
+    x, k = te.placeholder(shape, name="x"), te.reduce_axis((0, shape[1]))
+    rows = te.create_prim_func([x, te.compute(shape[:1], lambda i: te.sum(x[i, k], axis=k))])
+    with pytest.raises(Declined, match="there are no rows, or a row has no elements"):
+        RULES["row_reduction_gpu"].default(rows, TARGET)
+    if shape[1]:  # of sums of nothing TVM forgets the zero; relax folds them away
+        check_emulated(scheduled_for(rows, "fallback_gpu"), [shape], lambda x: x.sum(-1))
+
+
+def rows_of(width: int, columns: int, inner: int) -> tirx.PrimFunc:
+    """y[i, j, k] = 2 x[i, j, k] for j < columns, in rows of y with `width` * `inner` elements."""
+
+    @T.prim_func(s_tir=True)
+    def main(x: T.Buffer((6, columns, inner), "float32"), y: T.Buffer((6, width, inner), "float32")):
+        for i, j, k in T.grid(6, columns, inner):
+            with T.sblock("y"):
+                vi, vj, vk = T.axis.remap("SSS", [i, j, k])
+                y[vi, vj, vk] = T.float32(2) * x[vi, vj, vk]
+
+    return main
+
+
+@pytest.mark.parametrize(
+    ("width", "columns", "inner", "lanes"), [(7, 4, 1, 1), (6, 4, 1, 2), (12, 4, 1, 4), (7, 2, 2, 2), (6, 4, 2, 4)]
+)
+def test_vectors_begin_where_rows_of_the_output_do(width: int, columns: int, inner: int, lanes: int) -> None:
+    x, y = np.arange(6.0 * columns * inner).reshape(6, columns, inner).astype("float32"), np.zeros((6, width, inner))
+    func, y = scheduled_for(rows_of(width, columns, inner), NAME), y.astype("float32")
+    emulate(func, TARGET, [x, y])
+    np.testing.assert_array_equal(y[:, :columns], 2 * x)
+    assert not y[:, columns:].any()
+    assert (f"vectorized(T.int64({lanes}))" in str(func)) == (lanes > 1)
 
 
 def test_halves_come_in_eights() -> None:

@@ -16,13 +16,17 @@ from halo_tvm.tir_schedules import RULES
 from halo_tvm.tir_schedules._rule import check_range
 from halo_tvm.tir_schedules.batched_matmul import Decision as Product
 from halo_tvm.tir_schedules.decode_attention import Decision as Decode
+from halo_tvm.tir_schedules.decode_attention_gpu import Decision as DecodeGPU
 from halo_tvm.tir_schedules.elementwise import ElementwiseDecision
 from halo_tvm.tir_schedules.elementwise_gpu import ElementThreads
 from halo_tvm.tir_schedules.flash_attention import Decision as Attention
+from halo_tvm.tir_schedules.flash_attention_gpu import Decision as AttentionGPU
 from halo_tvm.tir_schedules.gemm import Decision as Gemm
+from halo_tvm.tir_schedules.gemv import Decision as Gemv
 from halo_tvm.tir_schedules.recurrence import Decision as Recurrence
 from halo_tvm.tir_schedules.row_reduction import RowDecision
 from halo_tvm.tir_schedules.row_reduction_gpu import RowThreads
+from halo_tvm.tir_schedules.tensor_core_gemm import Decision as TensorCores
 
 # One of each rule's space; whatever is wrong is found before the function is looked at, so there is none.
 GOOD = {
@@ -33,6 +37,10 @@ GOOD = {
     "flash_attention": Attention(32, 64, 4, 4, 4, 4),
     "decode_attention": Decode(128, 16, 64),
     "recurrence": Recurrence(4, "blocks"),
+    "flash_attention_gpu": AttentionGPU(128, 64, 4),
+    "decode_attention_gpu": DecodeGPU(8, 128, 4, 4),
+    "gemv": Gemv(2, 4, 2),
+    "tensor_core_gemm": TensorCores(128, 128, 32, 4, 3),
     "elementwise_gpu": ElementThreads(4, 1, 256),
     "row_reduction_gpu": RowThreads(128, 1, 4, True),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,11 +13,13 @@ from gpu_functions import TARGET, check_emulated, function_of, kernels_of, needs
 from row_graphs import GRAPHS, NO_ROWS, softmax
 from tvm import te, tirx
 
+from halo_tvm.emulation._memory import numpy_dtype
 from halo_tvm.errors import Declined
 from halo_tvm.relay_ops import OPERATORS
 from halo_tvm.targets import resolve
 from halo_tvm.tir_schedules import RULES
 from halo_tvm.tir_schedules.row_reduction_gpu import RowThreads
+from halo_tvm.tir_schedules.row_reduction_gpu._fit import SHUFFLED
 
 RULE = RULES["row_reduction_gpu"]
 NAME = "row_reduction_gpu"
@@ -45,6 +48,70 @@ def test_numbers(name: str, length: int | str) -> None:
     func = scheduled_for(function_of(graph, shapes(n, length if static else d)), NAME)
     for rows, size in ((3, length),) if static else ((1, 1), (5, 37), (2, 130)):
         check_emulated(func, shapes(rows, size), reference)
+
+
+# What a row of no elements is reduced to.
+OF_NOTHING = {
+    "sum": 0, "product": 1, "mean keeping the axis": np.nan,
+    "max of a map": np.finfo(np.float32).min, "min": np.finfo(np.float32).max,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_nothing_to_compute(name: str) -> None:
+    """CUDA refuses a grid of no blocks, which is a fault of the emulator."""
+    graph, shapes, reference = GRAPHS[name]
+    n, d = tirx.Var("n", "int64"), tirx.Var("d", "int64")
+    for length in (24, d):
+        check_emulated(scheduled_for(function_of(graph, shapes(n, length)), NAME), shapes(0, 24), reference)
+    func = scheduled_for(function_of(graph, shapes(n, d)), NAME)
+    for rows in (0, 3):
+        out = [{"n": rows, "d": 0}.get(str(getattr(v, "name", "")), v) for v in func.params[-1].ty.shape]
+        check_emulated(
+            func, shapes(rows, 0), lambda *_, out=out: np.full([int(v) for v in out], OF_NOTHING.get(name, 0))
+        )
+
+
+@pytest.mark.parametrize("value", [1e-37, 3e-38, 1e37])
+def test_a_small_divisor(value: float) -> None:
+    """A scalar that a row is divided by is inverted once: right as long as it is no subnormal number."""
+
+    zero, two = tirx.IntImm("int64", 0), tirx.IntImm("int64", 2)
+    x, k = te.placeholder((tirx.Var("n", "int64"), two), name="x"), te.reduce_axis((zero, two))
+    total = te.compute(x.shape[:1], lambda i: te.sum(x[i, k], axis=k))
+    func = scheduled_for(te.create_prim_func([x, te.compute(x.shape, lambda i, j: x[i, j] / total[i])]), NAME)
+    assert "inverse" in str(func)
+    x = np.array([[value, value], [value, 3 * value]], np.float32)
+    check_emulated(func, [], lambda x: x / x.sum(-1, keepdims=True), values=[x], tolerance=1e-6)
+
+
+def reduction(dtype: str, reduce: Callable, length: int) -> tirx.PrimFunc:
+    """Rows of `length` in `dtype` to one value each."""
+    zero, columns = tirx.IntImm("int64", 0), tirx.IntImm("int64", length)
+    x, k = te.placeholder((tirx.Var("n", "int64"), columns), dtype, name="x"), te.reduce_axis((zero, columns))
+    return te.create_prim_func([x, te.compute(x.shape[:1], lambda i: reduce(x[i, k], axis=k))])
+
+
+@pytest.mark.parametrize("dtype", SHUFFLED)
+def test_every_type_that_goes_from_thread_to_thread(dtype: str) -> None:
+    """Small integers, whose sums are exact in all of them; by a warp, and by warps that meet in shared memory."""
+    x = np.random.default_rng(1).integers(0, 3, (3, 96)).astype(numpy_dtype(dtype)[0])
+    for threads in (32, 64):
+        for reduce, reference in ((te.sum, np.sum), (te.max, np.max), (te.min, np.min)):
+            func = reduction(dtype, reduce, 96)
+            decision = replace(RULE.default(func, TARGET), threads=threads, rows=2)
+            check_emulated(scheduled_for(func, NAME, decision), [], lambda x, f=reference: f(x, -1), values=[x])
+
+
+@needs_nvcc
+def test_every_type_has_machine_code() -> None:
+    funcs = [
+        scheduled_for(reduction(dtype, reduce, 512), NAME, RowThreads(threads, 2, 1, False))
+        for dtype in SHUFFLED for reduce in (te.sum, te.max) for threads in (32, 64)
+    ]  # fmt: skip
+    kernels, code = kernels_of(funcs, "sm_80")
+    assert len(kernels) == len(funcs) and not any(k.spill_store_bytes or k.stack_bytes for k in kernels)
+    assert all(any(operation.startswith("SHFL") for operation in found) for found in code.values())
 
 
 @pytest.mark.parametrize("name", ["softmax", "layer_norm"])
@@ -83,9 +150,13 @@ def test_a_row_in_registers_is_read_once() -> None:
     assert [c.threads for c in chosen.values()] == [16, 32, 256] and all(c.lanes == 4 for c in chosen.values())
     assert chosen[64].rows * 16 == 128, "short rows share a block"
     assert RULE.default(function_of(graph, shapes(n, d)), TARGET) == RowThreads(32, 4, 1, keep=False)
+    for name, most in (("softmax", 32 << 10), ("rms_norm", 64 << 10)):
+        graph, shapes, _ = GRAPHS[name]
+        edge = {size: RULE.default(function_of(graph, shapes(n, size)), TARGET).keep for size in (most, most + 4096)}
+        assert edge == {most: True, most + 4096: False}, name
     long = RULE.default(function_of(GRAPHS["softmax"][0], [(n, 1 << 20)]), TARGET)
     assert long == RowThreads(1024, 1, 4, keep=False)
-    text = str(scheduled_for(function_of(graph, shapes(n, 768)), NAME))
+    text = str(scheduled_for(function_of(*GRAPHS["layer_norm"][:1], GRAPHS["layer_norm"][1](n, 768)), NAME))
     assert text.count("tvm_warp_shuffle_xor") == 2 * 5, "two sums over 32 lanes"
 
 

@@ -14,13 +14,14 @@ from tvm import te, tirx, topi
 from halo_tvm.cli._main import main
 from halo_tvm.config import TuneConfig
 from halo_tvm.cuda.toolkit import find_nvcc
-from halo_tvm.errors import NoValidTrial, UsageError
+from halo_tvm.errors import INTERRUPTED, NoValidTrial, UsageError
 from halo_tvm.report import schema
 from halo_tvm.report.terminal import render
 from halo_tvm.targets import Gpu, _available, resolve
 from halo_tvm.tuning import place
 from halo_tvm.tuning import result as r
 from halo_tvm.tuning.model import tune_module
+from halo_tvm.tuning.progress import BuildProgress
 from halo_tvm.tuning.reported import as_report
 
 GOOD = (toy_rules.Decision("plain", 1), toy_rules.Decision("vector", 8), toy_rules.Decision("vector", 16))
@@ -39,9 +40,12 @@ def test_without_a_gpu_the_ways_forward_are_named(target, monkeypatch, capsys) -
     said = capsys.readouterr()
     assert said.out == ""
     (line,) = [line for line in said.err.splitlines() if line.startswith("halo-tvm: ")]
-    assert "needs a GPU that runs it, but this machine has none" in line
-    for way in ("--build-only", "--rpc HOST:PORT --device-key KEY", "on a machine with a GPU"):
-        assert way in line
+    assert "needs a GPU that runs it, but this machine has none, and GPUs are not measured yet: " in line
+    ways, planned = line.split("(planned: ")
+    for way in ("--build-only", f"halo-tvm compile --model MODEL --target {resolve(target).name}`", "--target cpu"):
+        assert way in ways
+    for later in ("on a machine with a GPU", "--rpc HOST:PORT --device-key KEY"):
+        assert later in planned and later not in ways, "what ends with 5 as well is no way forward"
 
 
 def test_a_gpu_that_does_not_do_is_named(monkeypatch, capsys) -> None:
@@ -50,7 +54,7 @@ def test_a_gpu_that_does_not_do_is_named(monkeypatch, capsys) -> None:
     assert "this machine has Old (sm_75)" in capsys.readouterr().err
     gpus(monkeypatch, Gpu("New", "sm_90"))
     assert main(["tune", "--model", "gpt2", "--target", "cuda:sm_90"]) == 5
-    assert "kernels of GPUs are not measured yet" in capsys.readouterr().err
+    assert "which are not measured yet, neither with a GPU here nor through --rpc: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -87,7 +91,9 @@ def test_candidates_are_built_and_nothing_looks_measured(tmp_path, monkeypatch) 
         assert [round(c.predicted_us, 2) for c in task.candidates] == [6.25, 12.5, 100.0]
         assert task.built == 3 and all(c.build_s > 0 for c in task.candidates)
         assert task.note == "3 of 3 candidates built and ranked by the model of toy"
-    assert said.count("is built, not measured") == 6
+    lines = [line for line in said.splitlines() if ": candidate " in line]  # on a busy machine others come between
+    assert len(lines) == 6 and all("is built, not measured" in line for line in lines)
+    assert lines[0].startswith("tune: task 1/2: candidate 1 is built") and "(6 of 6 built, 0 failed, " in lines[-1]
     report = as_report(result, TuneConfig(model="toy", build_only=True))
     assert schema.from_json(schema.to_json(report)) == report
     plain = json.loads(json.dumps(schema.to_json(report)))
@@ -101,6 +107,11 @@ def test_candidates_are_built_and_nothing_looks_measured(tmp_path, monkeypatch) 
 
 
 def test_the_first_of_every_task_goes_before_the_second_of_any(tmp_path, monkeypatch) -> None:
+    """Four of each where no number is given, as many as it says otherwise."""
+    six = tuple(toy_rules.Decision("vector", lanes) for lanes in (1, 2, 4, 8, 12, 16))
+    for given, built in (({}, 4), ({"trials": 5}, 5)):
+        (task,) = build_only(tmp_path / "log", monkeypatch, six, columns=(24,), **given)[0].tasks
+        assert len(task.candidates) == built
     result, _ = build_only(tmp_path / "log", monkeypatch, trials=3)
     assert sorted(len(t.candidates) for t in result.tasks) == [1, 2]
     assert all("its rule has no model" in t.note for t in result.tasks)
@@ -116,7 +127,9 @@ def test_a_candidate_that_cannot_be_built_stops_nothing(tmp_path, monkeypatch) -
     assert task.failures == {"declined": 1, "crash": 1} and task.built == 1
     assert [bool(c.failure) for c in task.candidates] == [False, True, True]
     assert (
-        "1 candidates of 1 tasks were built (2 failed)" in result.summary() and "candidate 2 failed: declined" in said
+        "1 candidates of 1 tasks were built (2 failed)" in result.summary()
+        and "candidate 2 failed: declined" in said
+        and "(1 of 3 built, 2 failed (1 declined, 1 crash), " in said.splitlines()[-1]
     )
     with pytest.raises(NoValidTrial, match="expected to be built, but all of them failed \\(2 declined\\): declined"):
         bad = (toy_rules.Decision("decline", 1), toy_rules.Decision("decline", 2))
@@ -135,6 +148,36 @@ def test_the_kernels_of_a_gpu_are_told(tmp_path) -> None:
     for candidate in task.candidates:
         assert candidate.failure == "" and candidate.registers > 8 and candidate.spill_bytes == 0
     assert not (tmp_path / "log").exists()
+
+
+def test_without_a_compiler_of_the_device_nothing_is_said_to_compile(tmp_path, monkeypatch, capsys) -> None:
+    """The library holds source, so that neither its registers nor that it compiles are known."""
+    x = te.placeholder((8, 256), name="x")
+    mod = tvm.IRModule({"softmax": te.create_prim_func([x, topi.nn.softmax(x)])})
+    config = TuneConfig(model="x", target="cuda:sm_90", build_only=True, trials=1, log=str(tmp_path / "log"))
+    result = tune_module(mod, resolve("cuda:sm_90"), config, modules=("without_nvcc",), stream=io.StringIO())
+    (task,) = result.tasks
+    (candidate,) = task.candidates
+    assert candidate.failure == "" and candidate.kernels == ()
+    assert candidate.source_only.startswith("nvcc is not on this machine")
+    assert "candidates built as source only and ranked" in task.note
+    assert "1 of them as source that no compiler of the device has seen (nvcc is not" in result.summary()
+    shown = render(as_report(result, config))
+    assert "source only, not measured" in shown and "  built, not measured" not in shown
+
+
+def test_an_interruption_keeps_what_was_built(tmp_path, monkeypatch) -> None:
+    built = BuildProgress.built
+
+    def until_the_third(self, key, readable, rank, *failure) -> None:
+        if rank == 3:
+            raise KeyboardInterrupt
+        built(self, key, readable, rank, *failure)
+
+    monkeypatch.setattr(BuildProgress, "built", until_the_third)
+    result, _ = build_only(tmp_path / "log", monkeypatch, columns=(24,))
+    assert result.interrupted and result.exit_code == INTERRUPTED and len(result.tasks[0].candidates) == 3
+    assert ", interrupted; no record was written" in result.summary()
 
 
 def test_no_candidate_begins_after_the_budget(tmp_path, monkeypatch) -> None:

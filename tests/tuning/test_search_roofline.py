@@ -7,8 +7,10 @@ import pytest
 from tvm import te, tirx
 
 from halo_tvm.ceilings import Peaks
+from halo_tvm.targets import TARGETS, Target
 from halo_tvm.tuning.search.roofline import Work, roofline_us, work_of
 
+TARGET = Target(TARGETS["x86"], TARGETS["x86"].isas[0], 2)  # multiplies nothing faster than float32
 PEAKS = Peaks(2, 100.0, 400.0, 200.0, 20.0, None, 1 << 20, 1 << 24, "")
 
 
@@ -26,13 +28,13 @@ def gemm(rows, n=32, k=64):
 def test_a_product_of_matrices():
     made = task(gemm(tirx.Var("m", "int64")), weights=(1,))
     assert work_of(made, (8,)) == Work(2.0 * 8 * 32 * 64, 4.0 * 64 * 32, 4.0 * (8 * 64 + 8 * 32))
-    us = roofline_us(made, (8,), PEAKS)
+    us = roofline_us(made, (8,), PEAKS, TARGET)
     moving = 4 * (8 * 64 + 8 * 32) / 400e9 + 4 * 64 * 32 / 20e9
     assert us == pytest.approx(1e6 * max(2 * 8 * 32 * 64 / 100e9, moving))
     # Weights that stay in a cache come faster, and a large product is bound by arithmetic.
-    assert roofline_us(made, (8,), PEAKS, cold=False) < us
-    assert roofline_us(made, (8192,), PEAKS) == pytest.approx(1e6 * 2 * 8192 * 32 * 64 / 100e9)
-    assert roofline_us(made, (8,), None) is None
+    assert roofline_us(made, (8,), PEAKS, TARGET, cold=False) < us
+    assert roofline_us(made, (8192,), PEAKS, TARGET) == pytest.approx(1e6 * 2 * 8192 * 32 * 64 / 100e9)
+    assert roofline_us(made, (8,), None, TARGET) is None
 
 
 def test_a_gathered_table_is_not_read_as_a_whole():
@@ -65,19 +67,22 @@ def narrow_product(weight, **call):
 
 
 @pytest.mark.parametrize(
-    ("made", "bound"),
+    ("made", "faster", "gflops"),
     [
-        (narrow_product("float32"), True),
-        (narrow_product("bfloat16"), False),
-        (narrow_product("float16"), False),
-        (narrow_product("float32", op="attention", products="bfloat16"), False),
+        (narrow_product("float32"), {"bf16_dot": True}, (1.0, 1.0)),
+        (narrow_product("bfloat16"), {"bf16_dot": True}, (None, 2.0)),
+        (narrow_product("bfloat16"), {}, (1.0, 1.0)),
+        (narrow_product("float16"), {"half_arithmetic": True}, (None, None)),
+        (narrow_product("float16"), {"half_arithmetic": True, "bf16_dot": True}, (None, None)),
+        (narrow_product("float16"), {"bf16_dot": True}, (1.0, 1.0)),
+        (narrow_product("float32", op="attention", products="bfloat16"), {"bf16_dot": True}, (None, 2.0)),
     ],
-    ids=["float32", "bfloat16", "float16", "attention that may round"],
+    ids=["float32", "bfloat16", "no pairs", "float16", "float16 beside pairs", "no half", "attention that may round"],
 )
-def test_arithmetic_bounds_only_what_its_ceiling_was_measured_for(made, bound):
-    """16 bits are multiplied faster than that: a bound by it would end a search before it began."""
+def test_arithmetic_bounds_only_what_its_ceiling_was_measured_for(made, faster, gflops):
+    """16 bits that the target multiplies faster than float32: a bound by that would end a search before it began."""
+    target = dataclasses.replace(TARGET, isa=dataclasses.replace(TARGET.isa, **faster))
     slow = dataclasses.replace(PEAKS, fma_gflops=1.0)
-    us = roofline_us(made, (), slow)
-    assert (us == pytest.approx(2 * 64**3 / 1e3)) if bound else (0 < us < 5)
-    measured = dataclasses.replace(slow, bf16_gflops=2.0)
-    assert roofline_us(made, (), measured) == pytest.approx(2 * 64**3 / (1e3 if bound else 2e3))
+    for peaks, rate in zip((slow, dataclasses.replace(slow, bf16_gflops=2.0)), gflops):
+        us = roofline_us(made, (), peaks, target)
+        assert us == pytest.approx(2 * 64**3 / (1e3 * rate)) if rate else 0 < us < 5

@@ -24,7 +24,8 @@ Rejects
     than float32, float16 and bfloat16; scores, weights or a result that something else reads, too
 Numerics
     accumulates in float32. products="bfloat16" permits rules to round the operands of both products to bfloat16 (the
-    scaled keys, the queries, the weights, the values), by up to 2**-8 of each. A lifted row changes when its bias hides
+    scaled keys, the queries, the weights, the values), by up to 2**-8 of each; "tf32" permits 11 bits at the range
+    of float32, by up to 2**-11. A lifted row changes when its bias hides
     every key with finite numbers, at or below -1e9 where the bias became a mask, at or below -1e30 where it stayed a
     bias: softmax gives such a row the weights of its scores, or equal ones, this operator zeros. Rows with a visible
     key are the same.

@@ -173,11 +173,12 @@ def reference(
         seen = seen & (extras.pop(0) != 0)[:, None, None, :]
     if has_bias:
         scores = scores + extras.pop(0)
-    seen = seen & (scores > INVISIBLE)
+    seen = seen & ~(scores <= INVISIBLE)  # a NaN is seen
     peak = np.where(seen, scores, -np.inf).max(-1, keepdims=True, initial=INVISIBLE)
-    weights = np.where(seen, np.exp(np.where(seen, scores - peak, 0)), 0)
+    with np.errstate(invalid="ignore"):  # an infinite score less itself: NaN, as it is meant
+        weights = np.where(seen, np.exp(np.where(seen, scores - peak, 0)), 0)
     total = weights.sum(-1, keepdims=True)
-    weights = (weights / np.where(total > 0, total, 1)).astype(q.dtype)
+    weights = (weights / np.where(total == 0, 1, total)).astype(q.dtype)
     return np.einsum("bhij,bjhd->bihd", weights, v)
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["BatchedMatmul", "Decision"]
 
 _TALLEST = 12
-_WAYS, _PAGE_FLOATS = 8, 1024  # of L1: so many rows a page apart fit into it, as they share one set
+_PAGE_BYTES = 4096  # rows so far apart share one set of L1, which holds one of them a way
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,8 @@ def _match(func: tirx.PrimFunc) -> Problem:
 def _register_tiles(problem: Problem, target: Target) -> list[tuple[int, int]]:
     """(mr, vectors) whose sums, one row of b and one broadcast value fit into registers; the tallest of each width."""
     k = constant(problem.k)
-    apart = not problem.a_transposed and k is not None and k % _PAGE_FLOATS == 0
-    tallest, registers = _WAYS if apart else _TALLEST, target.isa.vector_registers
+    apart = not problem.a_transposed and k is not None and 4 * k % _PAGE_BYTES == 0
+    tallest = min(_TALLEST, target.spec.l1_bytes // _PAGE_BYTES) if apart else _TALLEST
+    registers = target.isa.vector_registers
     heights = ((min(tallest, (registers - 1 - vectors) // vectors), vectors) for vectors in (1, 2, 3))
     return [(mr, vectors) for mr, vectors in heights if mr >= 4]

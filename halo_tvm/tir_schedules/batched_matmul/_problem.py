@@ -9,9 +9,10 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 
 from ...errors import Declined
-from .._blocks import Block, blocks, loads
+from .._blocks import Block, blocks
 from .._lanes import as_int64, constant
-from .._stages import Stage, is_at, read_stage, written_by
+from .._product import factors
+from .._stages import Stage, read_stage, written_by
 
 
 @dataclass(frozen=True)
@@ -63,9 +64,7 @@ def match(func: tirx.PrimFunc) -> Problem:
     store, rank = main.store, len(main.kinds) - 1
     if store is None or not main.plain or rank < 2 or main.kinds != "S" * rank + "R":
         raise Declined("the product is not a single store in a plain loop nest (already scheduled?)")
-    if not is_at(store.indices, main.vars[:-1]) or not _starts_at_zero(main):
-        raise Declined("the product does not start at zero, or is stored at other indices than it runs over")
-    a, b = _operands(main)
+    a, b = factors(main)
     dtypes = [str(buffer.ty.dtype) for buffer in (a.source, b.source, store.buffer)]
     if dtypes != ["float32"] * 3:
         raise Declined(f"operands and sum are {', '.join(dtypes)}: only float32 is served")
@@ -83,24 +82,6 @@ def match(func: tirx.PrimFunc) -> Problem:
         a.source, b.source, store.buffer, a_transposed, b_transposed, b_shared, tuple(lead), m, n, depth,
         tuple(stages), outputs,
     )  # fmt: skip
-
-
-def _starts_at_zero(block: Block) -> bool:
-    init = block.node.init
-    return isinstance(init, tirx.BufferStore) and isinstance(init.value, tirx.FloatImm) and init.value.value == 0
-
-
-def _operands(block: Block) -> tuple[ir.TensorLoad, ir.TensorLoad]:
-    """The loads of a and b of a block that stores product + a * b."""
-    store = block.store
-    total = store.value
-    if isinstance(total, tirx.Add) and isinstance(total.a, ir.TensorLoad) and total.a.source.same_as(store.buffer):
-        factors = loads(total.b)
-        if isinstance(total.b, tirx.Mul) and len(factors) == 2:
-            a, b = (side.value if isinstance(side, tirx.Cast) else side for side in (total.b.a, total.b.b))
-            if isinstance(a, ir.TensorLoad) and isinstance(b, ir.TensorLoad):
-                return a, b
-    raise Declined("the product does not add a * b to what it stores to")
 
 
 def _transposed(load: ir.TensorLoad, batch: Sequence[ir.Var], row: ir.Var, column: ir.Var) -> bool:

@@ -26,10 +26,14 @@ P = TypeVar("P", bound=Planned)
 
 
 def scheduled_as(
-    func: tirx.PrimFunc, plan: P, *stages: Callable[[Source, P], None], imports: str = ""
+    func: tirx.PrimFunc,
+    plan: P,
+    *stages: Callable[[Source, P], None],
+    imports: str = "",
+    through_memory: bool = True,
 ) -> tirx.PrimFunc:
     """`func` with a body that `stages` write one after the other, and may call LLVM text; its attributes stay."""
-    src = Source()
+    src = Source(through_memory)
     src("@T.prim_func(s_tir=True, private=True)")
     with src.under(f"def attention({', '.join(plan.problem.header)}):"):
         src('T.func_attr({"tirx.noalias": True})', *plan.problem.declarations)

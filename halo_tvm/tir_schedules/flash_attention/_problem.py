@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tvm import tirx
@@ -22,7 +22,8 @@ class Problem:
     b: str
     s: str
     t: str
-    static_t: int | None  # the same, where it is known
+    static_s: int | None  # the same, where it is known
+    static_t: int | None
     h: int
     h_kv: int
     d: int
@@ -35,6 +36,8 @@ class Problem:
     bias: tuple[bool, bool, bool] | None  # which of [b, h, s] have extent 1
     lengths: bool = False  # the keys of each batch row are counted by data
     narrow: bool = False  # the operands of both products may be rounded to bfloat16
+    tf32: bool = False  # they may be rounded to 11 bits
+    dtype: str = "float32"  # of queries, keys, values and the result
 
     @property
     def keys(self) -> str:
@@ -59,15 +62,16 @@ def call_attributes(func: tirx.PrimFunc) -> dict[str, object]:
     return values
 
 
-def read(func: tirx.PrimFunc) -> Problem:
-    """The problem `func` states, or Declined(reason)."""
+def read(func: tirx.PrimFunc, dtypes: Sequence[str] = ("float32",)) -> Problem:
+    """The problem `func` states on queries, keys and values of one of `dtypes`, or Declined(reason)."""
     attrs = call_attributes(func)
     names = _operand_names(attrs)
     buffers = [param for param in func.params if is_buffer(param)]
     assert len(buffers) == len(names), f"attention function with {len(buffers)} buffers, expected {names}"
     for name, buffer in zip(names, buffers):
-        if name not in ("key_mask", "lengths") and str(buffer.dtype) != "float32":
-            raise Declined(f"serves float32, {name} is {buffer.dtype}")
+        served = ("float32",) if name == "bias" else dtypes
+        if name not in ("key_mask", "lengths") and str(buffer.dtype) not in served:
+            raise Declined(f"serves {', '.join(served)}, {name} is {buffer.dtype}")
     d = int(attrs["head_dim"])
     if d % 16 or not 16 <= d <= 256:
         raise Declined(f"serves head sizes that are multiples of 16 up to 256, got {d}")
@@ -95,7 +99,8 @@ def read(func: tirx.PrimFunc) -> Problem:
         b=first[0],
         s=first[1],
         t=_dim(keys, variables),
-        static_t=int(keys.value) if isinstance(keys, tirx.IntImm) else None,
+        static_s=_static(buffers[0].shape[1]),
+        static_t=_static(keys),
         h=int(attrs["num_heads"]),
         h_kv=int(attrs["num_kv_heads"]),
         d=d,
@@ -108,6 +113,8 @@ def read(func: tirx.PrimFunc) -> Problem:
         bias=bias,
         lengths=bool(attrs.get("has_lengths", False)),
         narrow=attrs.get("products") == "bfloat16",
+        tf32=attrs.get("products") == "tf32",
+        dtype=str(buffers[0].dtype),
     )
 
 
@@ -134,6 +141,10 @@ def _operand_names(attrs: dict[str, object]) -> list[str]:
     operands = ["QKV"] if attrs.get("packed") else ["Q", "K", "V"]
     extras = [name for name in ("key_mask", "bias", "lengths") if attrs.get(f"has_{name}")]
     return [*operands, *extras, "O"]
+
+
+def _static(dim: tirx.PrimExpr) -> int | None:
+    return int(dim.value) if isinstance(dim, tirx.IntImm) else None
 
 
 def _variables(func: tirx.PrimFunc, buffers: list[tirx.Var]) -> dict[tirx.Var, str]:

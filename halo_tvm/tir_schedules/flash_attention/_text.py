@@ -41,9 +41,10 @@ TANH = (
 class Source:
     """The text under construction."""
 
-    def __init__(self) -> None:
+    def __init__(self, through_memory: bool = True) -> None:
         self._lines: list[str] = []
         self._depth = 0
+        self._through_memory = through_memory
 
     def __call__(self, *lines: str) -> None:
         self._lines += ["    " * self._depth + line for line in lines]
@@ -68,10 +69,14 @@ class Source:
     def let(self, name: str, value: object, dtype: str = "int64") -> None:
         """`name` = `value`, a number below 2**31.
 
-        It passes through memory (LLVM removes that), because the simplifiers of the lowering replace a
+        For CPUs it passes through memory (LLVM removes that), because the simplifiers of the lowering replace a
         variable by its value wherever it stands, and spent half a minute on nested quotients and minima.
-        One int32 is the size that StorageRewrite never merges with another buffer.
+        One int32 is the size that StorageRewrite never merges with another buffer. A kernel for GPUs has few
+        quotients, and its shared memory is not planned around loads outside of statements.
         """
+        if not self._through_memory:
+            self(f"{name}: T.let[T.{dtype}] = " + (i64(value) if dtype == "int64" else f'T.cast({value}, "{dtype}")'))
+            return
         self(
             f'{name}_cell = T.alloc_buffer((1,), "int32")',
             f'{name}_cell[0] = T.cast({i64(value)}, "int32")',

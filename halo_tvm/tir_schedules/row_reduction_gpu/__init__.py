@@ -9,8 +9,11 @@ Before -> after
     `keep`: what is read and made of a row stays in registers from pass to pass, so that memory is read once, and a
     variance of two passes costs no more than one of one. Else every pass reads the row again, out of the caches,
     and makes again what it needs: of rows that are too long, or whose length is known at run time only.
+Numerics
+    x / s becomes x * (1 / s) for a scalar s of the row: infinite where s is below 2**-128 in size (subnormal)
 Declines
-    see `_rows`; reductions of elements that no shuffle moves; rows of no length
+    see `_rows`; reductions of elements that no shuffle moves; no rows, or rows of no
+    length, where that is known
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...dimensions import itemsize_of
 from ...targets import WARP, Target
 from .._rows import Rows, passes
-from .._threads import streaming_us
+from .._threads import LAUNCH_US, streaming_us
 from ._fit import KEPT, RowThreads, streams
 
 
@@ -26,4 +26,4 @@ def estimate_us(rows: Rows, target: Target, d: RowThreads, count: int, depth: in
     waiting = 0.5 + 0.15 * read_again + meeting * (0.1 + (0.15 if d.threads > WARP else 0.0))
     waiting += 0.01 * steps * d.lanes * elements
     traffic = count * depth * of_row * (1.0 + 0.25 * read_again)
-    return max(streaming_us(target, traffic, lanes_bytes=narrow), 2.0 + waves * waiting)
+    return max(streaming_us(target, traffic, lanes_bytes=narrow), LAUNCH_US + waves * waiting)

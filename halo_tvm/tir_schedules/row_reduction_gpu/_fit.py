@@ -8,15 +8,15 @@ from tvm import ir, tirx
 
 from ...dimensions import itemsize_of
 from ...errors import Declined
+from ...targets import THREADS_PER_BLOCK as MOST_THREADS
 from ...targets import WARP
 from .._blocks import loads, uses
 from .._lanes import constant
 from .._rows import Rows, Stage, dtype_of, passes, rows_of
 from .._threads import is_row_access, vector_lanes
 
-MOST_THREADS = 1024
 KEPT = 64  # registers of a thread that hold its part of a row; a third of what two blocks of 256 leave it
-_SHUFFLED = ("float32", "float64", "float16", "bfloat16", "int32", "uint32", "int64", "uint64")
+SHUFFLED = ("float32", "float64", "float16", "bfloat16", "int32", "uint32", "int64", "uint64")
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ def served(func: tirx.PrimFunc) -> Rows:
     """The rows of `func`, or `Declined`."""
     rows = rows_of(func)
     for stage in rows.stages:
-        if stage.operation is not None and dtype_of(stage.target) not in _SHUFFLED:
-            raise Declined(f"elements of {', '.join(_SHUFFLED)} go from thread to thread, not {stage.target.dtype}")
+        if stage.operation is not None and dtype_of(stage.target) not in SHUFFLED:
+            raise Declined(f"elements of {', '.join(SHUFFLED)} go from thread to thread, not {stage.target.dtype}")
         if stage.operation is not None and _multiplies_matrices(stage):
             raise Declined("each element of a product of matrices is read by many rows: threads would not share it")
-    if constant(rows.depth) == 0:
-        raise Declined("a row has no elements")
+    if any(constant(extent) == 0 for extent in (rows.depth, *rows.extents)):
+        raise Declined("there are no rows, or a row has no elements")
     return rows
 
 
@@ -73,8 +73,7 @@ def is_input(load: ir.TensorLoad, rows: Rows) -> bool:
 def kept_registers(rows: Rows, threads: int, lanes: int) -> int:
     """32-bit registers of a thread that hold its part of the row, as read and as made; intermediates of one pass none.
 
-    What a pass makes and a later one reads is kept; of two arrays of which one is the other's only use, the compiler
-    keeps one: the larger number of the two passes decides, not their sum.
+    What a pass makes and a later one reads is kept beside what was read: softmax has two arrays, a norm one.
     """
     depth = constant(rows.depth)
     if depth is None:

@@ -15,7 +15,7 @@ from tvm import tirx
 from ..._compat import device_source
 from ...build import build_options
 from ...cuda.launches import DynamicShared
-from ...cuda.machine_code import Kernel, export_with_machine_code
+from ...cuda.machine_code import DeviceCode, export_with_machine_code
 from ...targets import Target
 from . import protocol as p
 from .confined import Failed
@@ -28,17 +28,17 @@ def build(func: tirx.PrimFunc, target: Target) -> tvm.runtime.Module:
     return _compiled(func, target).jit()
 
 
-def write_library(func: tirx.PrimFunc, target: Target, path: Path) -> tuple[Kernel, ...]:
+def write_library(func: tirx.PrimFunc, target: Target, path: Path) -> DeviceCode | None:
     """`func` compiled for `target` into the shared library `path`, which `tvm.runtime.load_module` reads.
 
-    Returns what the assembler says of a GPU's kernels. TVM's errors pass through; `Failed` when it cannot be linked.
+    Returns what it holds for a GPU, None for a CPU. TVM's errors pass through; `Failed` when it cannot be linked.
     """
     if target.spec.gpu:
         return _write_for_gpu(func, target, path)
     executable = _compiled(func, target)
     if executable.mod.kind != "llvm" or executable.mod.imports or target.linker or _linker() is None:
         executable.export_library(str(path), **target.export_options())
-        return ()
+        return None
     # The linker itself: a compiler driver takes twice as long. What the code calls of the C library is
     # found in the process that loads it.
     code = path.with_suffix(".o")
@@ -52,15 +52,14 @@ def write_library(func: tirx.PrimFunc, target: Target, path: Path) -> tuple[Kern
     if done.returncode:
         kind = p.FILE_TOO_LARGE if done.returncode == -signal.SIGXFSZ else p.BUILD_ERROR
         raise Failed(kind, f"the linker ended with {done.returncode}: {done.stderr.strip()[-300:]}")
-    return ()
+    return None
 
 
-def _write_for_gpu(func: tirx.PrimFunc, target: Target, path: Path) -> tuple[Kernel, ...]:
+def _write_for_gpu(func: tirx.PrimFunc, target: Target, path: Path) -> DeviceCode:
     shared = DynamicShared()
     with device_source(), target.tvm:
         executable = _compiled(func, target, (shared,))
-    code = export_with_machine_code(executable, path, target.arch, target.export_options(), shared.bytes_of)
-    return code.kernels
+    return export_with_machine_code(executable, path, target.arch, target.export_options(), shared.bytes_of)
 
 
 def _compiled(func: tirx.PrimFunc, target: Target, instruments: Sequence[object] = ()) -> tvm.runtime.Executable:

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import tvm
 from tvm import tirx
 
-from ...cuda.machine_code import Kernel
+from ...cuda.machine_code import DeviceCode
 from ...passes.schedule import scheduled_by
 from ...records.decision import decision_from_plain
 from ...targets import Target, resolve
@@ -49,15 +48,15 @@ class Builder:
             return {}
         assert request["op"] == p.BUILD, f"no such request: {request['op']}"
         began = time.perf_counter()
-        special, kernels = self._build(request)
+        special, device = self._build(request)
         return {
             "special": special,
             "build_s": time.perf_counter() - began,
-            "kernels": [kernel.as_json() for kernel in kernels],
+            "device": None if device is None else device.as_json(),
         }
 
-    def _build(self, request: dict) -> tuple[bool, Sequence[Kernel]]:
-        """(whether the library is code for the timed sizes only; what the assembler says of a GPU's kernels)."""
+    def _build(self, request: dict) -> tuple[bool, DeviceCode | None]:
+        """(whether the library is code for the timed sizes only; what it holds for a GPU)."""
         task = self._tasks[request["key"]]
         func = task.func
         if request["decision"] is not None:
@@ -65,8 +64,8 @@ class Builder:
             if request["timed"] is not None:
                 func = _timed(func, request["timed"])
             func = scheduled_by(task.rule, func, task.target, decision, vector_math=task.vector_math)
-        kernels = write_library(func, task.target, Path(request["path"]))
-        return is_only_timed(func), kernels
+        device = write_library(func, task.target, Path(request["path"]))
+        return is_only_timed(func), device
 
 
 def _timed(func: tirx.PrimFunc, sizes: list[list[int]]) -> tirx.PrimFunc:

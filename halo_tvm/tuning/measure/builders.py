@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import queue
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ class Library:
     special: bool  # for the timed sizes only
     build_s: float
     builder: int  # process number
-    kernels: tuple[dict[str, object], ...] = ()  # of a GPU: registers, spills, shared memory
+    device: Mapping[str, object] | None = None  # what it holds for a GPU (`DeviceCode`): form, reason, kernels
 
 
 @dataclass(order=True)
@@ -151,7 +151,7 @@ class Builders:
             if isinstance(trouble, Gone) and not self._closing:
                 child.start()  # while others build
             raise
-        return Library(path, reply["special"], reply["build_s"], pid, tuple(reply["kernels"]))
+        return Library(path, reply["special"], reply["build_s"], pid, reply["device"])
 
 
 def _remove(result: Future[Library]) -> None:

@@ -17,7 +17,7 @@ RUN_ERROR = "run_error"
 
 # To a builder
 TASK = "task"  # key, ir, rule, target, cores, vector_math
-# key, path, decision (null: unscheduled), timed (null: the form that ships) -> special, build_s, kernels (of a GPU)
+# key, path, decision (null: unscheduled), timed (null: the form that ships) -> special, build_s, device (of a GPU)
 BUILD = "build"
 
 # To the runner

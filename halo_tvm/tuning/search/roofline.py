@@ -14,11 +14,12 @@ from tvm import ir, tirx
 from ...ceilings import Peaks, least_us
 from ...records.canonical import walk
 from ...records.workload import operator_call
+from ...targets import Target
 from ..sizes import shape_of, symbols, value
 from ..task import Task
 
 _F32 = "float32"
-_NARROW = ("bfloat16", "float16")
+_BF16 = "bfloat16"
 _LARGE_L2 = 8 << 20
 _LARGE_L3 = 256 << 20
 
@@ -32,26 +33,33 @@ class Work:
     other_bytes: float  # of the other parameters, each touched once
 
 
-def roofline_us(task: Task, size: tuple[int, ...], peaks: Peaks | None, *, cold: bool = True) -> float | None:
+def roofline_us(
+    task: Task, size: tuple[int, ...], peaks: Peaks | None, target: Target, *, cold: bool = True
+) -> float | None:
     """Microseconds below which `task` cannot come at `size` (its `Size.dims`); None without ceilings.
 
     `cold`: weights come from memory, as they do when they are timed in turns over many copies.
     """
     if peaks is None:
         return None
+    narrow = _narrow_types(task, target)
+    # The peak of half arithmetic is not measured: it bounds nothing, whatever pairs of bfloat16 reach.
+    bf16_gflops = peaks.bf16_gflops if narrow == {_BF16} else None
     # Caches as large as they come: the task may be built for another machine of the same kind.
-    peaks = dataclasses.replace(peaks, l2_bytes=_LARGE_L2, l3_bytes=_LARGE_L3)
+    peaks = dataclasses.replace(peaks, l2_bytes=_LARGE_L2, l3_bytes=_LARGE_L3, bf16_gflops=bf16_gflops)
     work = work_of(task, size)
-    narrow_flops = work.flops if _multiplies_narrow(task) else 0.0
+    narrow_flops = work.flops if narrow else 0.0
     counts = {**dataclasses.asdict(work), "narrow_flops": narrow_flops, "integer_ops": 0.0}
     return least_us(peaks, **counts, weights_far=cold)[0]
 
 
-def _multiplies_narrow(task: Task) -> bool:
-    """Whether a rule may multiply operands of 16 bits: weights of them, or attention that may round to them."""
+def _narrow_types(task: Task, target: Target) -> set[str]:
+    """Types that a rule may multiply in place of float32 as they are faster on `target`: those of weights, or what
+    attention may round to."""
     call = operator_call(task.func)
-    buffers = (param for param in task.func.params if isinstance(param.ty, tirx.BufferType))
-    return any(str(buffer.dtype) in _NARROW for buffer in buffers) or (call is not None and "products" in call[1])
+    found = {str(param.ty.dtype) for param in task.func.params if isinstance(param.ty, tirx.BufferType)}
+    found |= {str(call[1]["products"])} if call is not None and "products" in call[1] else set()
+    return found & set(target.isa.narrow_dtypes)
 
 
 def headroom(default_us: Sequence[float], roofline_us: Sequence[float], weights: Sequence[float]) -> float:

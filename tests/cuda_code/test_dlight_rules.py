@@ -1,0 +1,48 @@
+"""TVM's rules over every operator, whether or not ours serve it: what each takes, and that it is right."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from test_emulation import RECURRENT, TARGET, arrays_of, module_of, reference
+from test_operators import CASES
+from tvm import tirx
+
+from halo_tvm.emulation import emulate
+from halo_tvm.errors import Declined
+from halo_tvm.passes.schedule import scheduled_by
+from halo_tvm.tir_schedules import RULES
+
+# The table of docs/cuda.md: operators of which at least one case has a function that the rule takes.
+TAKEN = {
+    "dlight_matmul": {"convolution", "ffn", "linear", "linear_w8a8", "matmul"},
+    "dlight_general_reduction": {
+        "convolution", "ffn", "layer_norm", "linear", "linear_w8a8", "pooling", "rms_norm",
+    },
+    "dlight_reduction": {"pooling", "rms_norm"},
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TAKEN)
+def test_what_a_rule_takes_is_right(name: str) -> None:
+    rule, taken = RULES[name], Counter()
+    for operator, index in CASES:
+        if operator in RECURRENT:  # emulated for minutes
+            continue
+        for func in module_of(operator, index).functions.values():
+            if not isinstance(func, tirx.PrimFunc):
+                continue
+            try:
+                decision = rule.default(func, TARGET)
+            except Declined:
+                continue
+            taken[operator] += 1
+            arrays = arrays_of(func, {})
+            expected = reference(func, arrays)
+            emulate(scheduled_by(rule, func, TARGET, decision), TARGET, arrays)
+            for array, wanted in zip(arrays, expected):
+                np.testing.assert_allclose(array, wanted, rtol=2e-5, atol=2e-5, err_msg=f"{operator} {index}")
+    assert set(taken) == TAKEN[name]

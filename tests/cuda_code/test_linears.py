@@ -1,0 +1,74 @@
+"""Linears of models on a GPU: their weights' layout, the rules that serve them, and what comes out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from checkpoints import write_checkpoint
+from test_emulation import arrays_of, free, reference
+from tvm import tirx
+
+from halo_tvm.compiler import lower, precision_of, schedule
+from halo_tvm.config import CompileConfig
+from halo_tvm.emulation import emulate
+from halo_tvm.errors import UsageError
+from halo_tvm.importers import import_model
+from halo_tvm.params import pack_nk
+from halo_tvm.targets import resolve
+from halo_tvm.tir_schedules._blocks import main_block
+
+TARGET = resolve("cuda:sm_80")
+# x is rounded to the weight's type: 11 or 8 bits, of sums of some dozens of products of about 1.
+BOUND = {"fp16": 2e-3, "bf16": 2e-2}
+
+
+@pytest.mark.parametrize(("kind", "precision"), [("gpt2", "fp16"), ("llama", "bf16")])
+def test_linears_of_a_model_run_on_tensor_cores(kind: str, precision: str, tmp_path: Path) -> None:
+    source = str(write_checkpoint(tmp_path / kind, kind))
+    config = CompileConfig(model=source, target=TARGET.name, output="x.halo", precision=precision)
+    mod, reports = lower(import_model(config.model), TARGET, config)
+    assert all(label.endswith("/nk") for label in reports["optimise"]["pack_weights"]["formats"])
+    done, report = schedule(mod, TARGET, config)
+    rules = {entry["function"]: entry["rule"] for entry in report["functions"]}
+    for gvar, func in mod.functions_items():
+        if not isinstance(func, tirx.PrimFunc) or main_block(func, "linear") is None:
+            continue
+        assert rules[gvar.name_hint] == "tensor_core_gemm", gvar.name_hint
+        sizes = {**{var.name: 6 for var in free(func)}, "batch": 2, "sequence": 3}
+        arrays = arrays_of(func, sizes)
+        expected = reference(func, arrays)
+        emulate(done[gvar.name_hint], TARGET, arrays)
+        for array, wanted in zip(arrays, expected):
+            error = np.abs(array.astype(float) - wanted.astype(float)).max()
+            assert error <= BOUND[precision] * np.abs(wanted.astype(float)).max(), gvar.name_hint
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "precision"),
+    [
+        ("cuda:sm_90", {}, "fp16"),
+        ("cuda:sm_90", {"precision": "fp32"}, "fp32"),
+        ("cuda:sm_90", {"opt_level": "0"}, "fp32"),
+        ("cuda:sm_90", {"disable": ("pack_weights",)}, "fp32"),
+        ("x86:avx2", {}, "fp32"),
+        ("x86:avx2", {"precision": "bf16"}, "bf16"),
+    ],
+)
+def test_what_is_computed_in_where_nothing_is_asked_for(
+    target: str, options: dict[str, object], precision: str
+) -> None:
+    assert precision_of(CompileConfig(model="gpt2", target=target, **options), resolve(target)) == precision
+
+
+def test_weights_for_a_gpu() -> None:
+    weight = np.arange(12, dtype=np.float32).reshape(3, 4) / 3
+    for dtype in ("float32", "float16", "bfloat16"):
+        turned = pack_nk(weight, layout="kn", stored=dtype)
+        assert turned.shape == (4, 3) and str(turned.dtype) == dtype
+        np.testing.assert_array_equal(turned, pack_nk(weight.T, layout="nk", stored=dtype))
+        np.testing.assert_allclose(turned.astype(float), weight.T, rtol=2**-8)
+    pack_nk(np.float32([[65504.0]]), layout="nk", stored="float16")
+    with pytest.raises(UsageError, match="magnitude up to 65504 at --precision fp16, found 70000: choose"):
+        pack_nk(np.float32([[7e4]]), layout="nk", stored="float16")

@@ -1,0 +1,150 @@
+"""A process in which a GPU is there that is none: TVM's own CUDA runtime over `fake_cuda.c`, kernels emulated.
+
+    python fake_gpu.py FOLDER KERNELS SCRIPT ARGUMENTS    # runs SCRIPT there; KERNELS: what `Pretended.save` wrote
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import runpy
+import shutil
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+SOURCE = Path(__file__).with_name("fake_cuda.c")
+# `fake_count` of these, in the order of the enumeration in the source.
+COUNTS = ("mallocs", "pinned", "copies", "launches", "graphs", "graph_launches", "own_stream_copies", "unpinned_copies")
+_VERSIONS = "libcudart.so.13 { global: *; };"
+
+
+def build(folder: Path) -> Path | None:
+    """The two libraries, in `folder`; None without a compiler."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        return None
+    (folder / "versions").write_text(_VERSIONS)
+    (folder / "empty.c").write_text("")
+    shared = [compiler, "-shared", "-fPIC", "-O1", "-w", "-L."]
+    for command in (
+        ["-o", "libcudart.so.13", str(SOURCE), "-Wl,-soname,libcudart.so.13", "-Wl,--version-script=versions"],
+        ["-o", "libcuda.so.1", "empty.c", "-Wl,-soname,libcuda.so.1", "-Wl,--no-as-needed", "-l:libcudart.so.13"],
+    ):
+        subprocess.run([*shared, *command], cwd=folder, check=True, timeout=120)
+    return folder
+
+
+def load(folder: Path) -> ctypes.CDLL:
+    """The fake in this process, before anything looks for a GPU; TVM's part then finds it loaded."""
+    cuda = ctypes.CDLL(str(folder / "libcudart.so.13"), ctypes.RTLD_GLOBAL)
+    ctypes.CDLL(str(folder / "libcuda.so.1"), ctypes.RTLD_GLOBAL)
+    cuda.fake_count.restype = ctypes.c_long
+    return cuda
+
+
+def counts(cuda: ctypes.CDLL) -> dict[str, int]:
+    return {name: cuda.fake_count(number) for number, name in enumerate(COUNTS)}
+
+
+class Pretended:
+    """While libraries are built: a device compiler that makes nothing, and the kernels it would have been given."""
+
+    def __init__(self, monkeypatch: object) -> None:
+        from halo_tvm import build as building
+        from halo_tvm.cuda import machine_code
+        from halo_tvm.cuda.launches import is_kernel
+        from halo_tvm.emulation._run import _Lowered
+
+        self.kernels: dict[str, object] = {}  # by what the driver calls them: the library's image, the name
+        self._libraries = 0
+        plain = building.executable_of
+
+        def executable_of(mod: object, target: object, plan: bool, instruments: tuple = (), **rest: object) -> object:
+            kept = _Lowered()
+            made = plain(mod, target, plan, (*instruments, kept), **rest)
+            self._libraries += 1
+            self.kernels |= {f"{self._image}{name}": f for name, f in kept.functions.items() if is_kernel(f)}
+            return made
+
+        monkeypatch.setattr(building, "executable_of", executable_of)
+        monkeypatch.setattr(
+            machine_code, "compile_source", lambda *_: machine_code.MachineCode(self._image.encode() + b"\0", ())
+        )
+        monkeypatch.setattr(machine_code, "no_compiler", lambda _arch: "")
+        monkeypatch.setattr(machine_code, "find_nvcc", lambda: machine_code.Nvcc("nvcc", "0.0", frozenset()))
+
+    @property
+    def _image(self) -> str:
+        return f"library{self._libraries}_"
+
+    def save(self, path: Path) -> Path:
+        """The kernels, and in a file beside it how many arguments each has."""
+        import tvm
+
+        path.write_text(tvm.ir.save_json(tvm.IRModule(self.kernels)))
+        arguments = {name: len(func.params) for name, func in self.kernels.items()}
+        path.with_suffix(".arguments").write_text(json.dumps(arguments))
+        return path
+
+
+def emulate_launches(cuda: ctypes.CDLL, kernels: Path) -> Callable[..., None]:
+    """Have what is launched emulated; what is returned must be kept. TVM is imported by the first launch."""
+    for name, count in json.loads(kernels.with_suffix(".arguments").read_text()).items():
+        cuda.fake_kernel(name.encode(), count)
+    cuda.fake_range.argtypes = [ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(ctypes.c_uint64)]
+    functions: dict[str, object] = {}
+
+    def run(name: bytes, grid: object, block: object, shared: int, arguments: object) -> None:
+        import tvm
+
+        from halo_tvm.emulation._memory import Memory, Pointer, numpy_dtype
+        from halo_tvm.emulation._run import _run_kernel
+
+        if not functions:
+            loaded = tvm.ir.load_json(kernels.read_text())
+            functions.update({var.name_hint: func for var, func in loaded.functions_items()})
+        func, memories, given = functions[name.decode()], {}, []
+        for param, raw in zip(func.params, arguments[: len(func.params)], strict=True):
+            dtype = str(getattr(param.ty, "dtype", "handle"))
+            if "int" in dtype or "float" in dtype or dtype == "bool":
+                given.append(np.array([raw], np.uint64).view(np.uint8).view(dtype)[0])
+                continue
+            start, size = ctypes.c_uint64(), ctypes.c_uint64()
+            cuda.fake_range(raw, ctypes.byref(start), ctypes.byref(size))
+            if start.value not in memories:
+                data = np.frombuffer((ctypes.c_uint8 * size.value).from_address(start.value), np.uint8).reshape(1, -1)
+                memories[start.value] = Memory(param.name, "global", data, None, None)
+            element = numpy_dtype(str(param.ty.element_type.dtype))[0]
+            given.append(Pointer(memories[start.value], element, np.zeros((), np.int64), raw - start.value))
+        extents = {f"blockIdx.{axis}": grid[i] for i, axis in enumerate("xyz")}
+        extents |= {f"threadIdx.{axis}": block[i] for i, axis in enumerate("xyz")}
+        with np.errstate(all="ignore"):
+            _run_kernel(name.decode(), func, given, extents)
+
+    def ended_by_faults(*arguments: object) -> None:
+        try:
+            run(*arguments)
+        except BaseException:  # noqa: BLE001 - called from C, which would go on
+            traceback.print_exc()
+            os._exit(70)
+
+    numbers = ctypes.POINTER(ctypes.c_uint)
+    callback = ctypes.CFUNCTYPE(
+        None, ctypes.c_char_p, numbers, numbers, ctypes.c_uint, ctypes.POINTER(ctypes.c_uint64)
+    )(ended_by_faults)
+    cuda.fake_on_launch(callback)
+    return callback
+
+
+if __name__ == "__main__":
+    folder, kernels, script, *arguments = sys.argv[1:]
+    fake = load(Path(folder))
+    kept = emulate_launches(fake, Path(kernels))
+    sys.argv = [script, *arguments]
+    runpy.run_path(script, {"fake": fake}, "__main__")
