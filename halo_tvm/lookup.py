@@ -24,18 +24,22 @@ _UNUSABLE = (
 
 
 def fingerprint_of(target: Target) -> Fingerprint:
-    """The facts records of `target` are compared by; cache sizes are the host's where it can run the target."""
+    """The facts records of `target` are compared by; cache sizes are the host's where it can run the target.
+
+    Of a GPU they are those of its level's device in the manifest: multiprocessors for cores, shared memory for L1.
+    """
     host = read_host()
     here = not target.spec.runs_on or host.machine in target.spec.runs_on
+    gpu = target.isa.gpu
     return Fingerprint(
         kind=target.spec.kind,
         machine=target.spec.machine,
         isa=target.isa.name,
         isas=tuple(isa.name for isa in target.spec.isas),
-        cores=target.cores,
-        l1_bytes=(host.l1_bytes if here else 0) or target.spec.l1_bytes,
-        l2_bytes=(host.l2_bytes if here else 0) or target.spec.l2_bytes,
-        l3_bytes=host.l3_bytes if here else 0,
+        cores=gpu.multiprocessors if gpu else target.cores,
+        l1_bytes=gpu.shared_bytes_per_multiprocessor if gpu else (host.l1_bytes if here else 0) or target.spec.l1_bytes,
+        l2_bytes=gpu.l2_bytes if gpu else (host.l2_bytes if here else 0) or target.spec.l2_bytes,
+        l3_bytes=host.l3_bytes if here and gpu is None else 0,
     )
 
 

@@ -148,7 +148,8 @@ if "FAKE_GPU" in os.environ:
     from pathlib import Path
     import fake_gpu
     driver, kernels = map(Path, os.environ["FAKE_GPU"].split(os.pathsep))
-    kept = fake_gpu.emulate_launches(fake_gpu.load(driver), kernels)
+    emulated = fake_gpu.Emulated(fake_gpu.load(driver))
+    emulated.add(kernels)
 """
 
 

@@ -46,10 +46,10 @@ def bench(task: Task, *, cold: bool, timeout_s: float) -> Iterator[Lab]:
     An interruption ends it too: nobody knows what it was in the middle of.
     """
     answer = can_run_here(task.target)
-    if not answer or task.target.spec.gpu:
+    if not answer:
         raise EnvironmentProblem(
-            f"measuring needs a CPU target that runs here, but {task.target.name} does not: "
-            f"{answer.reason or 'GPUs are not measured yet'}: use show and build, which need no device"
+            f"measuring needs a target that runs here, but {task.target.name} does not: {answer.reason}: "
+            "use show and build, which need no device"
         )
     kind = _Kind(task.target, (_ANY, *_cells.registered()), cold, timeout_s)
     if kind not in _open:

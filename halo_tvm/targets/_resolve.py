@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..errors import EnvironmentProblem, UnknownName, UsageError
 from ._gpu import runs_code_of
 from ._host import Host, read_gpus, read_host
@@ -20,13 +22,16 @@ def known_names() -> tuple[str, ...]:
     return (*names, *_aliases())
 
 
-def resolve(text: str, *, host: Host | None = None, cores: int | None = None, precision: str | None = None) -> Target:
-    """The target that `text` names.
+def resolve(
+    text: str, *, host: Host | None = None, cores: int | None = None, precision: str | None = None,
+    gpus: Sequence[str] | None = None,
+) -> Target:  # fmt: skip
+    """The target that `text` names, on `host` with `gpus` of these compute capabilities; None: this machine.
 
     `cpu` is the largest level this host has among those meant for `precision`; `NAME` alone the smallest level of a
-    manifest (for a GPU target: this machine's GPU, when it has one); `NAME:LEVEL` and LLVM's names (`x86-64-v3`) are
-    exact. TVM's own JSON (`{"kind": "cuda", "arch": "sm_90"}`) and tags (`nvidia/nvidia-a100`) name the level they
-    fit; keys that differ from the manifest's go to TVM as they are.
+    manifest (for a GPU target: the largest that a GPU of the machine runs, when it has one); `NAME:LEVEL` and LLVM's
+    names (`x86-64-v3`) are exact. TVM's own JSON (`{"kind": "cuda", "arch": "sm_90"}`) and tags (`nvidia/nvidia-a100`)
+    name the level they fit; keys that differ from the manifest's go to TVM as they are.
     `UnknownName` lists what is known; `EnvironmentProblem` when no level fits this host.
     """
     text = text.strip()
@@ -43,7 +48,7 @@ def resolve(text: str, *, host: Host | None = None, cores: int | None = None, pr
         spec, isa = _aliases()[name]
     elif name in TARGETS:
         spec = TARGETS[name]
-        isa = _level(spec, level) if level else _default_level(spec)
+        isa = _level(spec, level) if level else _default_level(spec, gpus)
     else:
         raise UnknownName("target", text, known_names())
     return Target(spec, isa, cores or _assumed_cores(spec, host))
@@ -91,9 +96,10 @@ def _level(spec: TargetSpec, level: str) -> Isa:
     raise UnknownName(f"level of target {spec.name}", level, [isa.name for isa in spec.isas])
 
 
-def _default_level(spec: TargetSpec) -> Isa:
-    """The smallest level, which runs everywhere; of a GPU target the largest that this machine's GPU runs."""
+def _default_level(spec: TargetSpec, gpus: Sequence[str] | None) -> Isa:
+    """The smallest level, which runs everywhere; of a GPU target the largest that one of `gpus` runs."""
     if not spec.gpu:
         return spec.isas[0]
-    fitting = [isa for isa in spec.isas if any(runs_code_of(gpu.arch, isa.name) for gpu in read_gpus())]
+    gpus = [gpu.arch for gpu in read_gpus()] if gpus is None else gpus
+    fitting = [isa for isa in spec.isas if any(runs_code_of(gpu, isa.name) for gpu in gpus)]
     return fitting[-1] if fitting else spec.isas[0]

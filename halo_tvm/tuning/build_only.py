@@ -22,7 +22,7 @@ from .budget import Clock
 from .measure.builders import Builders, Job
 from .measure.confined import arguments_of
 from .measure.lab import Failure
-from .measure.requests import task_request
+from .measure.requests import build_timeout_s, builder_bytes, task_request
 from .measure.scratch import Scratch
 from .options import TuneOptions
 from .progress import BuildProgress
@@ -30,9 +30,7 @@ from .search.analytic import predicted_speedups, predicted_us
 from .task import Task, Tasks
 
 _OF_A_TASK = 4  # where no number of trials is given
-_DEVICE_COMPILER_TIMES = 6.0  # the device's own compiler takes seconds where LLVM takes tenths
 _MOST_BUILDERS = 4
-_BUILDER_BYTES = 2 << 30
 
 
 @dataclass
@@ -103,8 +101,8 @@ def _build_all(
 ) -> tuple[int, bool]:
     """Build in that order until the budget is spent: (how often a builder was started again, whether by Ctrl-C)."""
     count = min(len(usable_cpus()), _MOST_BUILDERS)
-    timeout_s = options.timeout_s * (_DEVICE_COMPILER_TIMES if target.spec.gpu else 1.0)
-    memory = max(_BUILDER_BYTES, options.memory_bytes // count)
+    timeout_s = build_timeout_s(target, options.timeout_s)
+    memory = builder_bytes(target, options.memory_bytes // count)
     requests = {one.task.key: task_request(one.task, target, options.vector_math) for one, _ in queue}
     scratch = Scratch()
     try:

@@ -8,7 +8,8 @@ from ..config import TuneConfig, parse_address
 from ..errors import EnvironmentProblem, UsageError
 from ..lookup import fingerprint_of
 from ..records.record import Fingerprint
-from ..targets import Target, can_run_here, read_gpus, resolve
+from ..runtime.host import gpu_arch
+from ..targets import Target, can_run_here, read_gpus, resolve, runs_code_of
 from .measure.lab import Lab, LabOptions
 
 _RPC = "--rpc HOST:PORT --device-key KEY"
@@ -35,19 +36,18 @@ class Place:
 def place_of(config: TuneConfig, target: Target | None = None) -> Place:
     """Where to measure, for `target` or that of the options.
 
-    With --rpc a device is asked what it is: `cpu` is then the device's level for the precision.
+    With --rpc a device is asked what it is: `cpu` is then the device's level for the precision, `cuda` its GPU's.
     `EnvironmentProblem` when the target does not run there, or no device is free.
     """
     if config.rpc is None or config.device_key is None:
         target = target or resolve(config.target, cores=config.threads, precision=config.precision)
         if not config.build_only:
+            _check_engine(config, target)
             check_runs_here(target)
         return Place(target, fingerprint_of(target))
     from .measure.rpc import device_behind, refuse_other_targets
 
     address = parse_address(config.rpc, "--rpc")
-    if target is None and (named := _gpu_target(config.target)):
-        raise EnvironmentProblem(_unmeasured_gpu(named))
     device = device_behind(address, config.device_key)
     if target is None:
         if device.host is None and config.target == "cpu":
@@ -56,7 +56,10 @@ def place_of(config: TuneConfig, target: Target | None = None) -> Place:
                 "say what it is: start its server with `halo-tvm rpc server`, or name the level, e.g. x86:avx2"
             )
         cores = config.threads or device.threads or None
-        target = resolve(config.target, host=device.host, cores=cores, precision=config.precision)
+        target = resolve(
+            config.target, host=device.host, cores=cores, precision=config.precision, gpus=device.gpus or ()
+        )
+    _check_engine(config, target)
     if config.threads and device.threads and config.threads != device.threads:
         raise UsageError(
             f"--threads {config.threads} was given, but the device under the key {config.device_key} runs kernels with "
@@ -70,8 +73,15 @@ def check_runs_here(target: Target) -> None:
     """`EnvironmentProblem`, with the ways forward, unless this machine measures what is built for `target`."""
     answer = can_run_here(target)
     if target.spec.gpu:
-        raise EnvironmentProblem(_unmeasured_gpu(target) if answer else _no_gpu(target))
-    if not answer:
+        if not answer:
+            raise EnvironmentProblem(_no_gpu(target))
+        first = gpu_arch()  # says what is missing between the driver and TVM
+        if not runs_code_of(first, target.arch):
+            raise EnvironmentProblem(
+                f"{target.name} is measured on the first GPU, which is one of {first} and does not run it: "
+                "name another with CUDA_VISIBLE_DEVICES, or give --target cuda:LEVEL with a smaller level"
+            )
+    elif not answer:
         raise EnvironmentProblem(
             f"tuning measures on this machine, so it needs a CPU target that runs here, but {target.name} does not: "
             f"{answer.reason}; or measure on a machine where it does: start a tracker here and a server there with "
@@ -79,33 +89,20 @@ def check_runs_here(target: Target) -> None:
         )
 
 
-def _gpu_target(text: str) -> Target | None:
-    """The target that `text` names when it is one for GPUs, whatever the device is."""
-    if text == "cpu":
-        return None
-    target = resolve(text)
-    return target if target.spec.gpu else None
+def _check_engine(config: TuneConfig, target: Target) -> None:
+    if target.spec.gpu and config.engine == "metaschedule":
+        raise UsageError(
+            f"--engine metaschedule searches what our rules for CPUs span, but {target.name} is for GPUs: leave it out"
+        )
 
 
 def _no_gpu(target: Target) -> str:
+    """One sentence with the ways forward."""
     found = ", ".join(f"{gpu.name} ({gpu.arch})" for gpu in read_gpus())
     here = f"has {found}" if found else "has none"
     return (
-        f"tuning measures, so {target.name} needs a GPU that runs it, but this machine {here}, and GPUs are not "
-        f"measured yet: {_ways(target)}"
-    )
-
-
-def _unmeasured_gpu(target: Target) -> str:
-    return (
-        f"tuning measures, which it does on CPUs so far, but {target.name} is for GPUs, which are not measured yet, "
-        f"neither with a GPU here nor through --rpc: {_ways(target)}"
-    )
-
-
-def _ways(target: Target) -> str:
-    return (
-        "build candidates and rank them by their rules' models, with --build-only; or compile without tuning, with the "
-        f"decisions that those models take: `halo-tvm compile --model MODEL --target {target.name}`; or tune for this "
-        f"machine's CPU, with --target cpu (planned: to measure on a machine with a GPU, or with {_RPC})"
+        f"tuning measures, so {target.name} needs a GPU that runs it, but this machine {here}: run this on a machine "
+        f"that has one; or measure on such a machine from here, through its `halo-tvm rpc server`, with {_RPC}; or "
+        "build candidates here and rank them by their rules' models, with --build-only (untuned, "
+        f"`halo-tvm compile --model MODEL --target {target.name}` takes the decisions of those models)"
     )

@@ -257,7 +257,9 @@ class Tuner:
     def _read_peaks(self) -> None:
         """Rooflines from what `doctor --measure` measured here, where it did."""
         peaks = self._peaks
-        if peaks is None and self._lab is None:  # another lab may measure anywhere
+        if self._target.spec.gpu:
+            self._note("no task can end at its roofline: ceilings are measured on CPUs only")
+        elif peaks is None and self._lab is None:  # another lab may measure anywhere
             peaks, why_not = kept_peaks(host_profile(), read_host(), self._options.threads)
             if why_not:
                 self._note(f"no task can end at its roofline: {why_not}")

@@ -12,9 +12,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
-enum { COPY, KERNEL, RECORD, WAIT };
+enum { COPY, KERNEL, RECORD, WAIT, FILL };
 enum { MOST_ARGUMENTS = 64, MOST_EVENTS = 1 << 16, NON_BLOCKING = 1 };
 
 typedef struct Operation {
@@ -57,8 +58,11 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static Stream default_stream, *streams = &default_stream;
 static Range *ranges;
 static Launched launched;
+static int (*asked)(const char *name); /* how many arguments a kernel has that is not known */
+static char done[1 << 16]; /* what streams did, a letter each: see fake_done */
+static long done_count;
 static long count_of[8]; /* by FAKE_*: see fake_count */
-static struct { long version, done; Stream *stream; } events[MOST_EVENTS];
+static struct { long version, done; Stream *stream; double at_ms; } events[MOST_EVENTS];
 static long event_count;
 static __thread int error;
 static int captures, capture_broken, capture_us; /* streams that capture; how long they take at least */
@@ -80,6 +84,18 @@ void fake_on_launch(Launched callback) { launched = callback; }
 void fake_slow_captures(int us) { capture_us = us; }
 void fake_no_memory(int on) { no_memory = on; }
 void fake_fault(int code) { fault_at_launch = code; }
+void fake_lost(int code) { fault = code; } /* by the kernel that runs */
+void fake_on_unknown(int (*callback)(const char *name)) { asked = callback; }
+/* Copies, kernels, records of events, waits and fills (C K E W F) in the order in which they were done, since the last call. */
+const char *fake_done(void) {
+  enter();
+  static char text[sizeof done];
+  memcpy(text, done, (size_t)done_count);
+  text[done_count] = 0;
+  done_count = 0;
+  pthread_mutex_unlock(&lock);
+  return text;
+}
 long fake_count(int which) { return count_of[which]; }
 /* The allocation an address lies in. */
 int fake_range(uint64_t address, uint64_t *start, uint64_t *size) {
@@ -109,6 +125,7 @@ static int on_device(const void *address) { Range *r = range_of(address); return
 static void run_until(Stream *stream, long event);
 
 static void execute(Operation *operation) {
+  if (done_count < (long)sizeof done - 1) done[done_count++] = "CKEWF"[operation->kind];
   if (operation->kind == COPY)
     memcpy(operation->to, operation->staged ? operation->staged : operation->from, operation->size);
   else if (operation->kind == KERNEL && launched) {
@@ -117,8 +134,14 @@ static void execute(Operation *operation) {
     pthread_mutex_unlock(&lock);
     launched(operation->kernel, operation->grid, operation->block, operation->shared, operation->arguments);
     pthread_mutex_lock(&lock);
-  } else if (operation->kind == RECORD)
+  } else if (operation->kind == FILL)
+    memset(operation->to, (int)operation->shared, operation->size);
+  else if (operation->kind == RECORD) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    events[operation->event % MOST_EVENTS].at_ms = now.tv_sec * 1e3 + now.tv_nsec * 1e-6;
     events[operation->event % MOST_EVENTS].done = operation->event;
+  }
   else if (operation->kind == WAIT && operation->from)
     run_until(operation->from, operation->event);
 }
@@ -227,6 +250,14 @@ int cudaMemcpyAsync(void *to, const void *from, size_t size, int kind, void *han
   count_of[UNPINNED_COPIES] += unpinned;
   return leave(0);
 }
+int cudaMemsetAsync(void *to, int value, size_t size, void *handle) {
+  enter();
+  Operation operation = {.kind = FILL, .to = to, .size = size, .shared = (unsigned)value};
+  int code = refused(of(handle));
+  if (code || !on_device(to)) return leave(code ? code : 1);
+  queue(of(handle), &operation);
+  return leave(0);
+}
 int cudaMemcpyPeerAsync(void *to, int a, const void *from, int b, size_t size, void *handle) {
   return cudaMemcpyAsync(to, from, size, 3, handle);
 }
@@ -278,7 +309,13 @@ int cudaEventSynchronize(void *event) {
   if (number) run_until(events[number % MOST_EVENTS].stream, number);
   return leave(0);
 }
-int cudaEventElapsedTime(float *ms, void *a, void *b) { *ms = 1.0f; return 0; }
+int cudaEventElapsedTime(float *ms, void *a, void *b) {
+  enter();
+  long from = *(long *)a, to = *(long *)b;
+  if (events[from % MOST_EVENTS].done != from || events[to % MOST_EVENTS].done != to) return leave(600);
+  *ms = (float)(events[to % MOST_EVENTS].at_ms - events[from % MOST_EVENTS].at_ms);
+  return leave(0);
+}
 int cudaStreamWaitEvent(void *handle, void *event, unsigned flags) {
   enter();
   long number = *(long *)event;
@@ -363,6 +400,8 @@ int cuGetErrorName(int code, const char **out) { *out = cudaGetErrorName(code); 
 int cuGetErrorString(int code, const char **out) { *out = cudaGetErrorString(code); return 0; }
 int cuTensorMapEncodeTiled(void) { return 801; }
 int cuLaunchKernelEx(const Launch *launch, void *function, void **parameters, void **extra) {
+  extern int fake_arguments(const char *name);
+  int n = fake_arguments(function); /* may ask Python, whose lock's owner may be waiting for ours */
   enter();
   Operation operation = {.kind = KERNEL, .kernel = function, .shared = launch->shared};
   memcpy(operation.grid, launch->grid, sizeof launch->grid);
@@ -371,8 +410,6 @@ int cuLaunchKernelEx(const Launch *launch, void *function, void **parameters, vo
   if (code) return leave(code);
   for (int axis = 0; axis < 3; axis++)
     if (!launch->grid[axis] || !launch->block[axis]) return leave(1);
-  extern int fake_arguments(const char *name);
-  int n = fake_arguments(function);
   for (int i = 0; i < n; i++) memcpy(&operation.arguments[i], parameters[i], 8);
   count_of[LAUNCHES]++;
   queue(of(launch->stream), &operation);
@@ -384,5 +421,5 @@ static int known_count;
 void fake_kernel(const char *name, int count) { known[known_count].name = strdup(name); known[known_count++].count = count; }
 int fake_arguments(const char *name) {
   for (int i = 0; i < known_count; i++) if (!strcmp(known[i].name, name)) return known[i].count;
-  return 0;
+  return asked ? asked(name) : 0;
 }

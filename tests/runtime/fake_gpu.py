@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,7 @@ import numpy as np
 SOURCE = Path(__file__).with_name("fake_cuda.c")
 # `fake_count` of these, in the order of the enumeration in the source.
 COUNTS = ("mallocs", "pinned", "copies", "launches", "graphs", "graph_launches", "own_stream_copies", "unpinned_copies")
+_ILLEGAL_ADDRESS = 700  # cudaErrorIllegalAddress
 _VERSIONS = "libcudart.so.13 { global: *; };"
 
 
@@ -84,39 +85,83 @@ class Pretended:
         return f"library{self._libraries}_"
 
     def save(self, path: Path) -> Path:
-        """The kernels, and in a file beside it how many arguments each has."""
-        import tvm
-
-        path.write_text(tvm.ir.save_json(tvm.IRModule(self.kernels)))
-        arguments = {name: len(func.params) for name, func in self.kernels.items()}
-        path.with_suffix(".arguments").write_text(json.dumps(arguments))
-        return path
+        return save_kernels(self.kernels, path)
 
 
-def emulate_launches(cuda: ctypes.CDLL, kernels: Path) -> Callable[..., None]:
-    """Have what is launched emulated; what is returned must be kept. TVM is imported by the first launch."""
-    for name, count in json.loads(kernels.with_suffix(".arguments").read_text()).items():
-        cuda.fake_kernel(name.encode(), count)
-    cuda.fake_range.argtypes = [ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(ctypes.c_uint64)]
-    functions: dict[str, object] = {}
+def save_kernels(kernels: Mapping[str, object], path: Path) -> Path:
+    """Kernels by what the driver calls them, and in a file beside it how many arguments each has."""
+    import tvm
 
-    def run(name: bytes, grid: object, block: object, shared: int, arguments: object) -> None:
-        import tvm
+    arguments = {name: len(func.params) for name, func in kernels.items()}
+    path.with_suffix(".arguments").write_text(json.dumps(arguments))
+    path.write_text(tvm.ir.save_json(tvm.IRModule(dict(kernels))))
+    return path
 
+
+def _counts_in(kernels: Path) -> dict[str, int]:
+    return json.loads(kernels.with_suffix(".arguments").read_text())
+
+
+class Emulated:
+    """What is launched is emulated, as long as this is kept. TVM is imported by the first launch.
+
+    Kernels are those of `add`, and of files that somebody writes into `folder`. A fault ends the process; with
+    `goes_on` it is what every later call to CUDA answers, as of a GPU that is lost.
+    """
+
+    def __init__(self, cuda: ctypes.CDLL, folder: Path | None = None, *, goes_on: bool = False) -> None:
+        self._cuda = cuda
+        self._folder = folder
+        self._goes_on = goes_on
+        cuda.fake_range.argtypes = [ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(ctypes.c_uint64)]
+        self._files: dict[str, Path] = {}  # by kernel
+        self._functions: dict[str, object] = {}
+        numbers = ctypes.POINTER(ctypes.c_uint)
+        launched = ctypes.CFUNCTYPE(
+            None, ctypes.c_char_p, numbers, numbers, ctypes.c_uint, ctypes.POINTER(ctypes.c_uint64)
+        )
+        self._callback = launched(self._ended_by_faults)
+        cuda.fake_on_launch(self._callback)
+        self._looked_for = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p)(self._look_for)
+        cuda.fake_on_unknown(self._looked_for)
+
+    def add(self, kernels: Path) -> None:
+        """Kernels that may be launched: a file of `save_kernels`."""
+        for name, count in _counts_in(kernels).items():
+            self._files[name] = kernels
+            self._cuda.fake_kernel(name.encode(), count)
+
+    def _look_for(self, name: bytes) -> int:
+        """How many arguments a kernel of the folder has."""
+        files = set(self._folder.glob("*.json") if self._folder else ()) - set(self._files.values())
+        for kernels in files:
+            if name.decode() in _counts_in(kernels):
+                self.add(kernels)
+                return int(_counts_in(kernels)[name.decode()])
+        print(f"there is no kernel {name.decode()}", file=sys.stderr)
+        return 0
+
+    def _ended_by_faults(self, *arguments: object) -> None:
+        try:
+            self._run(*arguments)
+        except BaseException:  # noqa: BLE001 - called from C, which would go on
+            traceback.print_exc()
+            if not self._goes_on:
+                os._exit(70)
+            self._cuda.fake_lost(_ILLEGAL_ADDRESS)
+
+    def _run(self, name: bytes, grid: object, block: object, shared: int, arguments: object) -> None:
         from halo_tvm.emulation._memory import Memory, Pointer, numpy_dtype
         from halo_tvm.emulation._run import _run_kernel
 
-        if not functions:
-            loaded = tvm.ir.load_json(kernels.read_text())
-            functions.update({var.name_hint: func for var, func in loaded.functions_items()})
-        func, memories, given = functions[name.decode()], {}, []
+        func, memories, given = self._function(name.decode()), {}, []
         for param, raw in zip(func.params, arguments[: len(func.params)], strict=True):
             dtype = str(getattr(param.ty, "dtype", "handle"))
             if "int" in dtype or "float" in dtype or dtype == "bool":
                 given.append(np.array([raw], np.uint64).view(np.uint8).view(dtype)[0])
                 continue
             start, size = ctypes.c_uint64(), ctypes.c_uint64()
-            cuda.fake_range(raw, ctypes.byref(start), ctypes.byref(size))
+            self._cuda.fake_range(raw, ctypes.byref(start), ctypes.byref(size))
             if start.value not in memories:
                 data = np.frombuffer((ctypes.c_uint8 * size.value).from_address(start.value), np.uint8).reshape(1, -1)
                 memories[start.value] = Memory(param.name, "global", data, None, None)
@@ -127,24 +172,19 @@ def emulate_launches(cuda: ctypes.CDLL, kernels: Path) -> Callable[..., None]:
         with np.errstate(all="ignore"):
             _run_kernel(name.decode(), func, given, extents)
 
-    def ended_by_faults(*arguments: object) -> None:
-        try:
-            run(*arguments)
-        except BaseException:  # noqa: BLE001 - called from C, which would go on
-            traceback.print_exc()
-            os._exit(70)
+    def _function(self, name: str) -> object:
+        import tvm
 
-    numbers = ctypes.POINTER(ctypes.c_uint)
-    callback = ctypes.CFUNCTYPE(
-        None, ctypes.c_char_p, numbers, numbers, ctypes.c_uint, ctypes.POINTER(ctypes.c_uint64)
-    )(ended_by_faults)
-    cuda.fake_on_launch(callback)
-    return callback
+        if name not in self._functions:
+            loaded = tvm.ir.load_json(self._files[name].read_text())
+            self._functions |= {var.name_hint: func for var, func in loaded.functions_items()}
+        return self._functions[name]
 
 
 if __name__ == "__main__":
     folder, kernels, script, *arguments = sys.argv[1:]
     fake = load(Path(folder))
-    kept = emulate_launches(fake, Path(kernels))
+    emulated = Emulated(fake)
+    emulated.add(Path(kernels))
     sys.argv = [script, *arguments]
     runpy.run_path(script, {"fake": fake}, "__main__")

@@ -40,21 +40,27 @@ def test_without_a_gpu_the_ways_forward_are_named(target, monkeypatch, capsys) -
     said = capsys.readouterr()
     assert said.out == ""
     (line,) = [line for line in said.err.splitlines() if line.startswith("halo-tvm: ")]
-    assert "needs a GPU that runs it, but this machine has none, and GPUs are not measured yet: " in line
-    ways, planned = line.split("(planned: ")
-    for way in ("--build-only", f"halo-tvm compile --model MODEL --target {resolve(target).name}`", "--target cpu"):
-        assert way in ways
-    for later in ("on a machine with a GPU", "--rpc HOST:PORT --device-key KEY"):
-        assert later in planned and later not in ways, "what ends with 5 as well is no way forward"
+    assert "needs a GPU that runs it, but this machine has none: run this on a machine that has one; or " in line
+    compiling = f"halo-tvm compile --model MODEL --target {resolve(target).name}`"
+    for way in ("with --rpc HOST:PORT --device-key KEY; or", "with --build-only", compiling):
+        assert way in line
 
 
 def test_a_gpu_that_does_not_do_is_named(monkeypatch, capsys) -> None:
     gpus(monkeypatch, Gpu("Old", "sm_75"))
     assert main(["tune", "--model", "gpt2", "--target", "cuda:sm_90"]) == 5
     assert "this machine has Old (sm_75)" in capsys.readouterr().err
-    gpus(monkeypatch, Gpu("New", "sm_90"))
+    gpus(monkeypatch, Gpu("Old", "sm_75"), Gpu("New", "sm_90"))
+    monkeypatch.setattr(place, "gpu_arch", lambda: "sm_75")
     assert main(["tune", "--model", "gpt2", "--target", "cuda:sm_90"]) == 5
-    assert "which are not measured yet, neither with a GPU here nor through --rpc: " in capsys.readouterr().err
+    line = capsys.readouterr().err
+    assert "on the first GPU, which is one of sm_75 and does not run it: name another with CUDA_VISIBLE_DEVICES" in line
+
+
+def test_another_engine_searches_for_cpus_only(monkeypatch, capsys) -> None:
+    gpus(monkeypatch, Gpu("New", "sm_90"))
+    assert main(["tune", "--model", "gpt2", "--target", "cuda", "--engine", "metaschedule"]) == 1
+    assert "--engine metaschedule searches what our rules for CPUs span, but cuda:" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -3,29 +3,27 @@
 import dataclasses
 import io
 import json
-import os
-import select
 import shlex
 import signal
 import socket
 import struct
-import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 import toy_rules
 import tvm
+from rpc_farm import KEY, Farm, Served, free_port, wait_for
 
 from halo_tvm.cli._flags import given_options, parser_of
 from halo_tvm.cli._main import INTERRUPTED, main
 from halo_tvm.config import Environment, RpcConfig, TuneConfig, parse_address, resolve
 from halo_tvm.errors import EnvironmentProblem, MissingPackage, UsageError
+from halo_tvm.lookup import fingerprint_of
 from halo_tvm.records import TuningLog
-from halo_tvm.targets import TARGETS, Target
+from halo_tvm.targets import resolve as target_named
 from halo_tvm.tuning import result as r
 from halo_tvm.tuning.measure import protocol as p
 from halo_tvm.tuning.measure.lab import Failure, LabOptions
@@ -40,88 +38,6 @@ D = toy_rules.Decision
 # The default walks down the columns, which costs many times more than along the rows.
 SLOW, FAST = D("slow", 1), D("plain", 1)
 ROWS = {"rows": (256, 512)}
-START_S = 120.0
-KEY = "toy"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-class Served:
-    """`halo-tvm rpc ...` as a process, up when this exists."""
-
-    def __init__(self, *words: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "halo_tvm", "rpc", *words],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "HALO_TVM_NUM_THREADS": "1"},
-            start_new_session=True,
-            # A test run in the background makes its children ignore SIGINT.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )
-
-    def ready(self) -> str:
-        """The line it says when it listens."""
-        ready, _, _ = select.select([self.process.stdout], [], [], START_S)
-        assert ready, "it did not start"
-        return self.process.stdout.readline().decode()
-
-    def sessions(self) -> list[psutil.Process]:
-        return psutil.Process(self.process.pid).children(recursive=True)
-
-    def kill(self) -> None:
-        """SIGKILL to the server alone, and what became of its sessions."""
-        sessions = self.sessions() if self.process.poll() is None else []
-        self.process.kill()
-        self.process.wait(10)
-        self.process.stdout.close()
-        _, alive = psutil.wait_procs(sessions, timeout=10)
-        assert not alive, "a session outlives its server"
-
-
-class Farm:
-    """A tracker, and servers that can be killed."""
-
-    def __init__(self) -> None:
-        self.address = ("127.0.0.1", free_port())
-        self.tracker = Served("tracker", "--port", str(self.address[1]))
-        self.servers: list[Served] = []
-        self.tracker_said = self.tracker.ready()
-
-    @property
-    def option(self) -> str:
-        return "{}:{}".format(*self.address)
-
-    def grow(self, count: int) -> None:
-        """At least so many servers, all of them listed."""
-        new = [
-            Served("server", "--port", str(free_port()), "--tracker", self.option, "--device-key", KEY)
-            for _ in range(count - len(self.servers))
-        ]
-        self.said = [server.ready() for server in new]
-        self.servers += new
-        wait_for(lambda: f"{len(self.servers)} of key '{KEY}'" in Tracker(self.address).free())
-
-    def kill_busy(self) -> None:
-        """Kill the server that has a session."""
-        (busy,) = [server for server in self.servers if server.sessions()]
-        self.servers.remove(busy)
-        busy.kill()
-
-    def close(self) -> None:
-        for served in (*self.servers, self.tracker):
-            served.kill()
-
-
-def wait_for(condition, seconds=30.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass"
-        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")
@@ -387,8 +303,28 @@ def test_what_a_device_says():
         refuse_other_targets(plain, toy_rules.target(), KEY)
     fingerprint = plain.fingerprint(toy_rules.target())
     assert fingerprint.cores == 4 and fingerprint.l2_bytes == toy_rules.SPEC.l2_bytes and fingerprint.l3_bytes == 0
-    cuda = TARGETS["cuda"]
-    assert device.refusal(Target(cuda, cuda.isas[0], 1)) == "measuring on GPUs is not supported yet"
+
+
+def test_a_devices_gpu():
+    def refusal(**said):
+        device = device_of({"threads": 4, "triple": "x86_64-linux-gnu", "described": json.dumps({**HONEST, **said})})
+        return device.refusal(target_named("cuda:sm_86"))
+
+    assert refusal(gpus=["sm_89"]) == "" and refusal(gpus=["sm_90a"]) == ""
+    needed = "cuda:sm_86 needs a GPU of sm_86 or a later one like it, and the device's is sm_80"
+    assert refusal(gpus=["sm_80"]) == needed
+    assert refusal() == "the device does not say that it has a GPU: start its server with `halo-tvm rpc server`"
+    assert refusal(gpus=[]) == "the device has no GPU that measures (it lists none)"
+    assert refusal(gpus=[], without_gpu="no driver") == "the device has no GPU that measures (no driver)"
+    for made_up in (["sm_"], ["sm_90\n"], [90], ["sm_" + "9" * 5000], [["sm_90"]]):
+        assert refusal(gpus=made_up) == "the device has no GPU that measures (it lists none)"
+    for made_up in ("sm_90", {"sm_90": 1}, ["sm_90"] * 1000, 7):
+        assert "does not say" in refusal(gpus=made_up)
+    # Its figures are those of the level's device, whatever the machine around it is.
+    device = device_of({"threads": 4, "triple": "", "described": json.dumps({**HONEST, "gpus": ["sm_90"]})})
+    fingerprint = fingerprint_of(target_named("cuda:sm_90"))
+    assert device.fingerprint(target_named("cuda:sm_90")) == fingerprint
+    assert (fingerprint.cores, fingerprint.l3_bytes) == (132, 0)
 
 
 @pytest.mark.parametrize(

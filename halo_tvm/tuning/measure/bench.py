@@ -25,11 +25,14 @@ Check = tuple[Arguments, list[np.ndarray]]
 class Bench:
     """Loads, checks and times libraries of one function. Labels name them; the tuner chooses the labels."""
 
-    def __init__(self, request: dict, device: tvm.runtime.Device | None = None) -> None:
+    def __init__(
+        self, request: dict, device: tvm.runtime.Device | None = None, most_copies: int | None = None
+    ) -> None:
+        """Arguments lie on `device`; `most_copies` of the weights are enough where caches are emptied otherwise."""
         self._func: tirx.PrimFunc = tvm.ir.load_json(request["ir"])[NAME]
         self._outputs: list[int] = request["outputs"]
         self._seed: int = request["seed"]
-        self._weights = Weights(self._func, request["weights"], self._seed, request["l3_bytes"], device)
+        self._weights = Weights(self._func, request["weights"], self._seed, request["l3_bytes"], device, most_copies)
         self._arguments: dict[tuple[int, ...], Arguments] = {}
         self._sizes: list[tuple[int, ...]] = []
         self._loaded: dict[str, tvm.runtime.Module] = {}

@@ -26,6 +26,9 @@ from .build import NAME, write_library
 from .confined import Answer, Say, serve
 
 
+_UNSCHEDULED = "fallback_gpu"  # one thread for each element of a result, as the function says it
+
+
 @dataclass(frozen=True)
 class _Task:
     func: tirx.PrimFunc
@@ -59,7 +62,10 @@ class Builder:
         """(whether the library is code for the timed sizes only; what it holds for a GPU)."""
         task = self._tasks[request["key"]]
         func = task.func
-        if request["decision"] is not None:
+        if request["decision"] is None and task.target.spec.gpu:  # a GPU runs nothing that is bound to no threads
+            rule = RULES[_UNSCHEDULED]
+            func = scheduled_by(rule, func, task.target, rule.default(func, task.target), vector_math=task.vector_math)
+        elif request["decision"] is not None:
             decision = decision_from_plain(task.rule.Decision, request["decision"])
             if request["timed"] is not None:
                 func = _timed(func, request["timed"])

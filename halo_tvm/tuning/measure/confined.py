@@ -31,7 +31,7 @@ class Failed(Exception):
 
 
 def arguments_of(memory_bytes: int, file_bytes: int, modules: Sequence[str]) -> list[str]:
-    """The command line that `serve` reads, behind the number of the tuner's process."""
+    """The command line that `serve` reads, behind the number of the tuner's process; no bytes of memory: no limit."""
     return [str(memory_bytes), str(file_bytes), *modules]
 
 
@@ -84,9 +84,10 @@ def _kind(error: Exception, otherwise: str) -> str:
 
 def _limit(memory_bytes: int, file_bytes: int) -> None:
     """Let data grow by so much from here; what is mapped already (TVM's libraries) does not count."""
-    with open("/proc/self/status", encoding="ascii") as status:
-        data = next(int(line.split()[1]) << 10 for line in status if line.startswith("VmData:"))
-    resource.setrlimit(resource.RLIMIT_DATA, (data + memory_bytes, data + memory_bytes))
+    if memory_bytes:
+        with open("/proc/self/status", encoding="ascii") as status:
+            data = next(int(line.split()[1]) << 10 for line in status if line.startswith("VmData:"))
+        resource.setrlimit(resource.RLIMIT_DATA, (data + memory_bytes, data + memory_bytes))
     resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 

@@ -22,12 +22,14 @@ class Weights:
 
     def __init__(
         self, func: tirx.PrimFunc, positions: Sequence[int], seed: int, l3_bytes: int,
-        device: tvm.runtime.Device | None = None,
+        device: tvm.runtime.Device | None = None, most: int | None = None,
     ) -> None:  # fmt: skip
+        """At most `most` copies."""
         self.device = device or tvm.cpu()
         first = {i: _value(func.params[i], {}, False, np.random.default_rng((seed, i)), self.device) for i in positions}
         size = sum(map(_bytes, first.values()))
         copies = min(-(-2 * l3_bytes // size), max(1, _COLD_LIMIT // size)) if size and l3_bytes else 1
+        copies = min(copies, most or copies)
         self.sets = [first, *({i: _copy(value, self.device) for i, value in first.items()} for _ in range(copies - 1))]
         self.bytes = size * copies
 

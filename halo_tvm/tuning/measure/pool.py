@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 
+from ...cuda.machine_code import SOURCE
 from ...records.decision import decision_to_plain
 from ...targets import Target
 from ..task import Task
@@ -16,12 +17,13 @@ from .child import Child, Trouble
 from .confined import arguments_of
 from .drift import Drift
 from .lab import Failure, LabOptions
-from .requests import OPEN_TIMES, SLOW_BUILDS, calls_of_a_turn, checks_of, task_request, worth_timing
+from .requests import (
+    OPEN_TIMES, SLOW_BUILDS, build_timeout_s, builder_bytes, calls_of_a_turn, checks_of, task_request, worth_timing,
+)  # fmt: skip
 from .scratch import Scratch
 
 _MOST_BUILDERS = 8
-_BUILDER_SHARE = 4  # a builder gets this part of the memory, but at least ...
-_BUILDER_BYTES = 1 << 30
+_BUILDER_SHARE = 4  # a builder gets this part of the memory, or more
 _FULL, _RACING, _PLAIN = "full", "racing", "plain"
 
 
@@ -65,16 +67,19 @@ class Pool:
         self._target = target
         self._options = options
         self._seed = seed
-        self._l3_bytes = l3_bytes if options.cold_cache else 0
+        gpu = target.isa.gpu
+        self._l3_bytes = (gpu.l2_bytes if gpu else l3_bytes) if options.cold_cache else 0
+        threads = 1 if gpu else options.threads  # of a GPU the host only launches
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         count = options.builders or min(cores, _MOST_BUILDERS)
-        self._shares_cores = cores < options.threads + count
+        self._shares_cores = cores < threads + count
         self._scratch = Scratch()
-        memory = max(_BUILDER_BYTES, options.memory_bytes // _BUILDER_SHARE)
+        memory = builder_bytes(target, options.memory_bytes // _BUILDER_SHARE)
         arguments = arguments_of(memory, options.file_bytes, options.modules)
         self._builders = Builders(count, arguments, self._scratch.path)
-        arguments = arguments_of(options.memory_bytes, options.file_bytes, options.modules)
-        self._runner = Child("runner", arguments, threads=options.threads)
+        # NVIDIA's driver maps memory at its own discretion, and what candidates allocate lies on the GPU.
+        arguments = arguments_of(0 if gpu else options.memory_bytes, options.file_bytes, options.modules)
+        self._runner = Child("runner", arguments, threads=threads)
         self._states: dict[str, _State] = {}
         self._open: _State | None = None
         self._next_id = p.DEFAULT_ID + 1
@@ -237,7 +242,7 @@ class Pool:
 
     def _submit(self, state: _State, decision: object, form: str, priority: int = LATER) -> Job:
         plain = None if form == _PLAIN else decision_to_plain(decision)
-        timeout_s = self._options.timeout_s + SLOW_BUILDS * state.build_s
+        timeout_s = build_timeout_s(self._target, self._options.timeout_s) + SLOW_BUILDS * state.build_s
         return self._builders.submit(
             state.request, plain, state.timed if form == _RACING else None, timeout_s, priority
         )
@@ -302,7 +307,10 @@ class Pool:
             "check": check,
             "default": _label(p.DEFAULT_ID, _FULL),
         }
-        self._ask(request, self._options.timeout_s, blamed)
+        timeout_s = self._options.timeout_s
+        if library.device is not None and library.device["form"] == SOURCE:  # loading compiles it
+            timeout_s = build_timeout_s(self._target, timeout_s)
+        self._ask(request, timeout_s, blamed)
         state.loaded.add(label)
 
     def _order_racing_default(self, state: _State) -> None:
@@ -360,6 +368,8 @@ class Pool:
         try:
             return self._runner.ask(request, timeout_s, heard if labels else None)
         except Trouble as trouble:
+            if self._target.spec.gpu and trouble.kind == p.RUN_ERROR:
+                self._runner.close()  # a fault of a GPU is in every answer of that process from then on
             raise Failure(trouble.kind, str(trouble), blamed) from trouble
         finally:
             if self._runner.pid is None:  # it died, or was ended

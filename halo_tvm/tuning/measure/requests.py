@@ -15,8 +15,11 @@ from .lab import Failure
 
 OPEN_TIMES = 6  # opening a task runs an unscheduled function, and nobody is to blame but the default
 SLOW_BUILDS = 3.0  # code that takes long to generate does so for every decision
+_DEVICE_COMPILER_TIMES = 6.0  # the device's own compiler takes seconds where LLVM takes tenths,
+_DEVICE_COMPILER_BYTES = 2 << 30  # and memory
 _TURN_S = 0.002  # a turn lasts at least this long
 _MOST_CALLS = 500
+_BUILDER_BYTES = 1 << 30
 _AFFORDABLE = 3e8  # iterations of an unscheduled function worth waiting for
 _HOPELESS = 3.0  # a candidate this much slower than the default at its first run is not timed
 
@@ -32,6 +35,16 @@ def task_request(task: Task, target: Target, vector_math: bool) -> dict:
         "cores": target.cores,
         "vector_math": vector_math,
     }
+
+
+def build_timeout_s(target: Target, timeout_s: float) -> float:
+    """How long a candidate for `target` may take to build, where `timeout_s` is the limit for a CPU."""
+    return timeout_s * (_DEVICE_COMPILER_TIMES if target.spec.gpu else 1.0)
+
+
+def builder_bytes(target: Target, share_bytes: int) -> int:
+    """The memory of a process that builds for `target`, where `share_bytes` is its part of what there is."""
+    return max(_DEVICE_COMPILER_BYTES if target.spec.gpu else _BUILDER_BYTES, share_bytes)
 
 
 def checks_of(task: Task) -> list[tuple[tuple[int, ...], bool]]:

@@ -7,6 +7,8 @@ Requests and replies: see `protocol`.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import partial
 
 import tvm
 
@@ -15,6 +17,7 @@ from . import protocol as p
 from .bench import Bench
 from .confined import Answer, Say, serve
 from .drift import Reference
+from .gpu import GpuBench, GpuClock
 
 
 class Runner:
@@ -23,7 +26,8 @@ class Runner:
     def __init__(self, memory_bytes: int) -> None:
         self._benches: dict[str, Bench] = {}  # the least recently used first
         self._share = memory_bytes // 2  # for arguments of tasks that are not in use
-        self._reference: Reference | None = None
+        self._reference: Reference | GpuClock | None = None
+        self._bench: Callable[[dict], Bench] = Bench
 
     def answer(self, request: dict, say: Say) -> dict:
         op = request["op"]
@@ -51,7 +55,11 @@ class Runner:
     def _open(self, request: dict) -> dict:
         if self._reference is None:
             target = resolve(request["target"], cores=request["cores"])
-            self._reference = Reference(target, int(tvm.get_global_func("runtime.NumThreads")()))
+            if target.spec.gpu:
+                self._reference = clock = GpuClock()
+                self._bench, self._share = partial(GpuBench, clock=clock), clock.free_bytes() // 2
+            else:
+                self._reference = Reference(target, int(tvm.get_global_func("runtime.NumThreads")()))
         key = request["key"]
         bench = self._benches.pop(key, None)
         if bench is not None:
@@ -62,7 +70,7 @@ class Runner:
         while self._benches and sum(b.bytes for b in self._benches.values()) > self._share:
             evicted.append(next(iter(self._benches)))
             del self._benches[evicted[-1]]
-        self._benches[key] = Bench(request)
+        self._benches[key] = self._bench(request)
         return {"evicted": evicted}
 
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ....lookup import fingerprint_of
 from ....records.record import Fingerprint
-from ....targets import Host, Target
+from ....targets import Host, Target, runs_code_of
 
 _MOST_CORES = 1 << 16
 _MOST_BYTES = 1 << 40  # of a cache
 _MOST_FLAGS = 4096
+_MOST_GPUS = 64
+_ARCH = re.compile(r"sm_[1-9][0-9]{1,2}[af]?")
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,8 @@ class Device:
     l1_bytes: int
     l2_bytes: int
     l3_bytes: int
+    gpus: tuple[str, ...] | None = None  # compute capabilities ("sm_90"), the one that measures first; None: not said
+    without_gpu: str = ""  # why there is none that measures
 
     @property
     def host(self) -> Host | None:
@@ -40,14 +46,26 @@ class Device:
         """Why what is built for `target` cannot run there; empty when it can, or when that is not known."""
         spec = target.spec
         if spec.gpu:
-            return "measuring on GPUs is not supported yet"
+            return self._refusal_of_gpu(target)
         if spec.runs_on and self.machine and self.machine not in spec.runs_on:
             return f"{spec.name} runs on {' or '.join(sorted(spec.runs_on))}, and the device is {self.machine}"
         lacking = sorted(target.isa.requires - self.flags) if self.flags else []
         return f"{target.name} needs CPU features that the device lacks ({', '.join(lacking)})" if lacking else ""
 
+    def _refusal_of_gpu(self, target: Target) -> str:
+        if self.gpus is None:
+            return "the device does not say that it has a GPU: start its server with `halo-tvm rpc server`"
+        if not self.gpus:
+            return f"the device has no GPU that measures ({self.without_gpu or 'it lists none'})"
+        if not runs_code_of(self.gpus[0], target.arch):
+            needed = f"{target.name} needs a GPU of {target.arch} or a later one like it"
+            return f"{needed}, and the device's is {self.gpus[0]}"
+        return ""
+
     def fingerprint(self, target: Target) -> Fingerprint:
         """The facts that records measured there are compared by: the device's, else those of the target."""
+        if target.spec.gpu:
+            return fingerprint_of(target)
         return Fingerprint(
             kind=target.spec.kind,
             machine=target.spec.machine,
@@ -66,6 +84,8 @@ def device_of(answers: Mapping[str, object]) -> Device:
     triple = _text(answers.get("triple"))
     flags = said.get("flags")
     flags = flags if isinstance(flags, list) and len(flags) <= _MOST_FLAGS else []
+    gpus = said.get("gpus")
+    gpus = gpus if isinstance(gpus, list) and len(gpus) <= _MOST_GPUS else None
     return Device(
         threads=_count(answers.get("threads"), _MOST_CORES),
         machine=_text(said.get("machine")) or triple.partition("-")[0],
@@ -74,6 +94,8 @@ def device_of(answers: Mapping[str, object]) -> Device:
         l1_bytes=_count(said.get("l1_bytes"), _MOST_BYTES),
         l2_bytes=_count(said.get("l2_bytes"), _MOST_BYTES),
         l3_bytes=_count(said.get("l3_bytes"), _MOST_BYTES),
+        gpus=None if gpus is None else tuple(gpu for gpu in gpus if isinstance(gpu, str) and _ARCH.fullmatch(gpu)),
+        without_gpu=_text(said.get("without_gpu")),
     )
 
 

@@ -18,7 +18,9 @@ from ..builders import FIRST, Builders, Job
 from ..child import Gone, Trouble
 from ..confined import arguments_of
 from ..lab import Failure, LabOptions
-from ..requests import OPEN_TIMES, SLOW_BUILDS, calls_of_a_turn, checks_of, task_request, worth_timing
+from ..requests import (
+    OPEN_TIMES, SLOW_BUILDS, build_timeout_s, builder_bytes, calls_of_a_turn, checks_of, task_request, worth_timing,
+)  # fmt: skip
 from ..scratch import Scratch
 from .device import Device
 from .session import Session, refuse_other_machines, refuse_other_targets
@@ -76,7 +78,8 @@ class RpcLab:
         self._key = key
         self._seed = seed
         self._session_s = session_s
-        arguments = arguments_of(options.memory_bytes, options.file_bytes, options.modules)
+        memory = builder_bytes(target, options.memory_bytes)
+        arguments = arguments_of(memory, options.file_bytes, options.modules)
         self._scratch = Scratch()
         self._builders = Builders(options.builders or read_host().cores, arguments, self._scratch.path)
         self._session = Session(
@@ -135,11 +138,11 @@ class RpcLab:
         now = self._opened.get(task.key)
         if now is None:
             request = task_request(task, self._target, self._options.vector_math)
-            default = self._builders.submit(request, decision_to_plain(task.default), None, self._timeout_s, FIRST)
+            default = self._builders.submit(request, decision_to_plain(task.default), None, self._build_s, FIRST)
             now = self._opened[task.key] = _Opened(task, request, default)
         now.task, now.compare = task, compare or now.compare
         if now.compare and now.plain is None:
-            now.plain = self._builders.submit(now.request, None, None, self._timeout_s, FIRST)
+            now.plain = self._builders.submit(now.request, None, None, self._build_s, FIRST)
         self._now = now
         now.libraries[p.DEFAULT_ID] = now.default.library(None).path
         if now.plain is not None:
@@ -154,7 +157,7 @@ class RpcLab:
         """Begin to build candidates of the open task, in this order; returns their ids at once."""
         now = self._now
         first, self._next_id = self._next_id, self._next_id + len(decisions)
-        timeout_s = self._timeout_s
+        timeout_s = self._build_s
         if now.default.result.done():
             timeout_s += SLOW_BUILDS * now.default.result.result().build_s
         for candidate, decision in enumerate(decisions, first):
@@ -251,7 +254,7 @@ class RpcLab:
         if self._open_there != (task.key, sizes):
             request = {
                 **now.request, "op": p.OPEN, "sizes": sizes, "outputs": task.outputs, "weights": task.weights,
-                "seed": self._seed, "cold": self._options.cold_cache,
+                "seed": self._seed, "cold": self._options.cold_cache, "gpu": self._target.spec.gpu,
             }  # fmt: skip
             for key in self._ask(request, _UPLOAD_S)["evicted"]:
                 self._opened[key].forget_session()
@@ -295,6 +298,8 @@ class RpcLab:
             if not self._session.is_alive():
                 raise _Lost(trouble, self._running) from trouble
             self._drop_failed(self._running)
+            if self._target.spec.gpu and trouble.kind == p.RUN_ERROR:
+                self._end_session()  # a fault of a GPU is in every answer of that process from then on
             raise Failure(trouble.kind, str(trouble), self._running) from trouble
 
     def _drop_failed(self, candidate: int | None) -> None:
@@ -307,3 +312,7 @@ class RpcLab:
     @property
     def _timeout_s(self) -> float:
         return self._options.timeout_s
+
+    @property
+    def _build_s(self) -> float:
+        return build_timeout_s(self._target, self._timeout_s)

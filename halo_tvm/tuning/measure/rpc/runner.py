@@ -18,7 +18,7 @@ from ..bench import Bench
 from ..build import NAME
 from ..confined import Answer, Say, serve
 from ..inputs import Arguments
-from .serve import DESCRIBE
+from .serve import DESCRIBE, TIME_ON_GPU
 
 CONNECT = "connect"  # host, port, password, session_s -> threads, triple, described: what the device says of itself
 LEAVE = "leave"  # -> nothing: the session is over
@@ -34,10 +34,11 @@ class RemoteBench(Bench):
 
     def __init__(self, request: dict, session: rpc.RPCSession) -> None:
         self._session = session
-        self._cpu = session.cpu(0)
+        self._device = session.cuda(0) if request["gpu"] else session.cpu(0)
+        self._time_on_gpu = session.get_function(TIME_ON_GPU) if request["gpu"] else None
         self._cold = bool(request["cold"] and request["weights"])
         self._uploads = 0
-        super().__init__({**request, "l3_bytes": 0}, self._cpu)  # one copy of the weights: they are flushed there
+        super().__init__({**request, "l3_bytes": 0}, self._device)  # one copy of the weights: they are flushed there
 
     def _module(self, path: str) -> tvm.runtime.Module:
         self._uploads += 1
@@ -52,9 +53,11 @@ class RemoteBench(Bench):
 
     def _turn(self, module: tvm.runtime.Module, arguments: Arguments, number: int) -> float:
         """Timed by the device itself, after a call that wakes its threads."""
+        if self._time_on_gpu is not None:
+            return float(self._time_on_gpu(module, number, self._cold, *arguments.first))
         flushed = {"number": 1, "repeat": min(number, _MOST_FLUSHED), "f_preproc": _FLUSH}
         calls = flushed if self._cold else {"number": number, "repeat": 1}
-        return mean(module.time_evaluator(NAME, self._cpu, **calls)(*arguments.first).results) * 1e6
+        return mean(module.time_evaluator(NAME, self._device, **calls)(*arguments.first).results) * 1e6
 
 
 class Runner:

@@ -14,18 +14,27 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 
 from ....errors import EnvironmentProblem, MissingPackage, UsageError
-from ....targets import read_host
+from ....runtime.host import gpu_arch
+from ....targets import read_gpus, read_host
 from ..scratch import Scratch
 
-DESCRIBE = "halo_tvm.rpc.describe"  # a server of ours answers it with JSON
+if TYPE_CHECKING:  # imports TVM
+    from ..gpu import GpuClock
+
+# What a server of ours answers, beside TVM's own functions.
+DESCRIBE = "halo_tvm.rpc.describe"  # -> JSON
+TIME_ON_GPU = "halo_tvm.rpc.time_on_gpu"  # module, number, cold, arguments ... -> microseconds of a call
 _TRACKER_PORTS = range(9190, 9200)
 _SERVER_PORTS = range(9090, 9200)
 _LOOK_S = 0.2  # how soon a listener that a session took down is replaced
+_LONGEST_REASON = 199  # a client believes no longer texts
 _DESERTED_S = 2.0  # a session that can still end by itself does so before
 
 
@@ -86,6 +95,7 @@ def serve_device(
         _check_tracker(host, tracker)
     threads = threads or read_host().cores
     tvm_ffi.register_global_func(DESCRIBE, lambda: _described(threads), override=True)
+    tvm_ffi.register_global_func(TIME_ON_GPU, _time_on_gpu, override=True)
     os.register_at_fork(after_in_child=_die_with_parent)
     threading.excepthook = _note_crash
     os.environ["TVM_NUM_THREADS"] = str(threads)
@@ -179,10 +189,34 @@ def shown(host: str, port: int) -> str:
 
 
 def _described(threads: int) -> str:
-    """What this machine is, for whoever measures on it."""
+    """What this machine is, for whoever measures on it; asked in a session's process."""
     host = read_host()
     facts = {name: getattr(host, name) for name in ("machine", "model", "l1_bytes", "l2_bytes", "l3_bytes")}
-    return json.dumps({**facts, "cores": threads, "flags": sorted(host.flags)})
+    return json.dumps({**facts, "cores": threads, "flags": sorted(host.flags), **_gpus()})
+
+
+def _gpus() -> dict[str, object]:
+    """The GPU that a session's process measures on. CUDA does not survive a fork: the server itself never starts it."""
+    if not read_gpus():
+        return {"gpus": []}
+    try:
+        return {"gpus": [gpu_arch()]}
+    except EnvironmentProblem as error:
+        return {"gpus": [], "without_gpu": str(error)[:_LONGEST_REASON]}
+
+
+def _time_on_gpu(module: object, number: int, cold: bool, *arguments: object) -> float:
+    from ..build import NAME
+
+    return _clock().mean_us(module[NAME], arguments, number, warm=not cold)  # type: ignore[index]
+
+
+@cache
+def _clock() -> GpuClock:
+    """Of a session's process."""
+    from ..gpu import GpuClock
+
+    return GpuClock()
 
 
 def _note_crash(caught: threading.ExceptHookArgs) -> None:
