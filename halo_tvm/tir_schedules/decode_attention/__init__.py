@@ -83,7 +83,7 @@ def _plan(func: tirx.PrimFunc, target: Target, decision: Decision) -> Plan:
     if decision.chunk % lanes:
         raise Declined(f"chunk must be a multiple of the {lanes} keys of a tile, got {decision.chunk}")
     queries = next(param for param in func.params if is_buffer(param)).ty.shape[1]
-    return Plan(problem, decision, lanes, int(queries))
+    return Plan(problem, int(queries), decision, lanes)
 
 
 def _check(func: tirx.PrimFunc) -> None:

@@ -21,13 +21,28 @@ class Decision:
 
 
 @dataclass(frozen=True)
-class Plan:
+class QueryRows:
     """A row is one query of one head. Rows of a KV head lie together: row = kv * group + (head % ratio) * s + i."""
 
     problem: Problem
+    s: int  # queries
+
+    @property
+    def group(self) -> int:
+        """Rows that read one KV head."""
+        return self.problem.ratio * self.s
+
+    @property
+    def rows(self) -> int:
+        return self.problem.h * self.s
+
+
+@dataclass(frozen=True)
+class Plan(QueryRows):
+    """Sizes, and the text of places in memory."""
+
     decision: Decision
     lanes: int
-    s: int  # queries
 
     @cached_property
     def vectors(self) -> Vectors:
@@ -37,20 +52,6 @@ class Plan:
     def columns(self) -> int:
         """Vectors of a head."""
         return self.problem.d // self.lanes
-
-    @property
-    def ratio(self) -> int:
-        """Query heads of one KV head."""
-        return self.problem.h // self.problem.h_kv
-
-    @property
-    def group(self) -> int:
-        """Rows that read one KV head."""
-        return self.ratio * self.s
-
-    @property
-    def rows(self) -> int:
-        return self.problem.h * self.s
 
     def vector(self, name: str, row: object, column: object = 0) -> str:
         """One vector of the scratch `name`."""

@@ -81,11 +81,11 @@ class DecodeAttentionGPU(Rule[Decision]):
 
 def preferred(problem: Problem, queries: int, gpu: GpuLevel) -> Plan:
     """The analytic choice for so many queries, or Declined."""
-    piles = Plan(problem, Decision(1, 1, 1, 1), queries).piles
+    piles = Plan(problem, queries, Decision(1, 1, 1, 1)).piles
     # One batch row fills the device twice; more of them need no parts, and have blocks that end at once.
     splits = max(1, min(64, -(-2 * gpu.multiprocessors // (problem.h_kv * piles))))
     for keys in (4, 2, 1):
-        plan = Plan(problem, Decision(splits, least_keys=128, warps=4, keys=keys), queries)
+        plan = Plan(problem, queries, Decision(splits, least_keys=128, warps=4, keys=keys))
         try:
             _check_limits(plan)
         except Declined:
@@ -115,7 +115,7 @@ def _served(func: tirx.PrimFunc) -> tuple[Problem, int]:
 def _plan(func: tirx.PrimFunc, target: Target, decision: Decision) -> Plan:
     gpu_of(target)
     problem, count = _served(func)
-    plan = Plan(problem, decision, count)
+    plan = Plan(problem, count, decision)
     _check_limits(plan)
     return plan
 

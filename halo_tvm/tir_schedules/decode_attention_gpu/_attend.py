@@ -101,13 +101,13 @@ def _join_lanes(src: Source, plan: Plan) -> None:
     lanes = plan.key_lanes
     for r in range(plan.row_count):
         src(f"top[{r}] = peak[{r}]")
-        _softmax.across(src, f"top[{r}]", "T.max({}, {})", lanes, 32)
+        _softmax.across(src, f"top[{r}]", "T.max({}, {})", lanes, WARP)
         src(_softmax.exp2(f"fade[{r}]", f"peak[{r}] - top[{r}]"), f"total[{r}] = total[{r}] * fade[{r}]")
-        _softmax.across(src, f"total[{r}]", "({} + {})", lanes, 32)
+        _softmax.across(src, f"total[{r}]", "({} + {})", lanes, WARP)
         _softmax.fade_results(src, plan, r)
-        if lanes < 32:
+        if lanes < WARP:
             with src.under(f"for e in T.unroll({plan.columns}):"):
-                _softmax.across(src, f"out[{plan.out(r, 'e')}]", "({} + {})", lanes, 32)
+                _softmax.across(src, f"out[{plan.out(r, 'e')}]", "({} + {})", lanes, WARP)
     with src.under(f"if lane < {lanes}:"):
         for r in range(plan.row_count):
             held = f"(warp * {plan.row_count} + {r})"
@@ -125,7 +125,7 @@ def _leave(src: Source, plan: Plan) -> None:
     src(*(f'{name} = T.alloc_buffer((1,), "float32", scope="local")' for name in ("best", "by", "sum", "mixed")))
     src('T.evaluate(T.tvm_storage_sync("shared"))')
     with src.under(f"for i in T.unroll({-(-rows * d // plan.threads)}):"):
-        src.let("item", f"i * {plan.threads} + warp * 32 + lane", "int32")
+        src.let("item", f"i * {plan.threads} + warp * {WARP} + lane", "int32")
         src.let("r", f"item // {d}", "int32")
         src.let("x", f"item % {d}", "int32")
         with src.under(f"if T.And(item < {rows * d}, split * span < T.max(keys, 1)):"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...targets import WARP
 from .. import _online_softmax as _softmax
 from .._attention_grid import launched
 from ..flash_attention._softmax import START
@@ -13,7 +14,7 @@ from ._plan import Plan
 def merge(src: Source, plan: Plan) -> None:
     """A thread per column of a row."""
     problem, d = plan.problem, plan.problem.d
-    threads = -(-d // 32) * 32
+    threads = -(-d // WARP) * WARP
     with launched(src, "merge", {"n": problem.b, "row": plan.rows}, x=threads):
         names = ("m_best", "m_by", "m_sum", "m_mixed")
         src(*(f'{name} = T.alloc_buffer((1,), "float32", scope="local")' for name in names))

@@ -8,7 +8,7 @@ from functools import cached_property
 from ...dimensions import itemsize_of
 from ...targets import WARP
 from .._threads import VECTOR_BYTES
-from ..flash_attention._problem import Problem
+from ..decode_attention._plan import QueryRows
 
 _MOST_COLUMNS = 16  # of a thread's share of a row; narrower loads give more lanes a share
 _HELD = 32  # float32 numbers of queries, and as many of results, that a thread holds
@@ -25,33 +25,14 @@ class Decision:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """A row is one query of one head; rows of a KV head lie together: row = kv * group + (head % ratio) * s + i.
+class Plan(QueryRows):
+    """`key_lanes` lanes read one key together, each `columns` of it; a warp reads `keys_per_warp` at a time."""
 
-    `row_keys` lanes read one key together, each `columns` of it; a warp reads WARP // row_keys keys at a time.
-    """
-
-    problem: Problem
     decision: Decision
-    s: int  # queries
 
     @property
     def threads(self) -> int:
         return self.decision.warps * WARP
-
-    @property
-    def ratio(self) -> int:
-        """Query heads of one KV head."""
-        return self.problem.h // self.problem.h_kv
-
-    @property
-    def group(self) -> int:
-        """Rows that read one KV head."""
-        return self.ratio * self.s
-
-    @property
-    def rows(self) -> int:
-        return self.problem.h * self.s
 
     # ---- a row of keys or values among lanes
 
@@ -86,7 +67,7 @@ class Plan:
         first = f"{e} // {self.vector} * {self.key_lanes * self.vector}"
         return f"({first} + lane % {self.key_lanes} * {self.vector} + {e} % {self.vector})"
 
-    # ---- what a thread holds (see `flash_attention_gpu._softmax.Held`)
+    # ---- what a thread holds (see `_online_softmax.Held`)
 
     @cached_property
     def row_count(self) -> int:
@@ -133,7 +114,7 @@ class Plan:
         return f"({self.member(r)} % {self.s})"
 
     def head(self, r: int) -> str:
-        return f'(kv * T.int64({self.ratio}) + T.cast({self.member(r)} // {self.s}, "int64"))'
+        return f'(kv * T.int64({self.problem.ratio}) + T.cast({self.member(r)} // {self.s}, "int64"))'
 
     def key(self, c: str) -> str:
         return f"(first + {c} * {self.decision.warps * self.keys_per_warp})"

@@ -33,7 +33,7 @@ def _locate(src: Source, plan: Plan) -> None:
     src.let("turn", f"task % {plan.query_blocks}")
     src.let("head", f"task // {plan.query_blocks} % {i64(problem.h)}")
     src.let("n", f"task // ({plan.query_blocks} * {i64(problem.h)})")
-    src.let("kv", f"head // {i64(problem.h // problem.h_kv)}")
+    src.let("kv", f"head // {i64(problem.ratio)}")
     locate_keys(src, problem)
     if problem.causal:
         # Threads take runs of tasks: alternating cheap first and dear last blocks balances the runs.

@@ -40,6 +40,11 @@ class Problem:
     dtype: str = "float32"  # of queries, keys, values and the result
 
     @property
+    def ratio(self) -> int:
+        """Query heads of one KV head."""
+        return self.h // self.h_kv
+
+    @property
     def keys(self) -> str:
         """The keys of batch row n: `locate_keys` defines the name where data counts them."""
         return "limit" if self.lengths else self.t

@@ -44,7 +44,7 @@ def attend(src: Source, plan: Plan) -> None:
 def _locate(src: Source, plan: Plan) -> None:
     """Which queries a block serves, and which keys they see: from block `begin` to before block `last`."""
     problem, decision = plan.problem, plan.decision
-    src.let("kv", f"head // {i64(problem.h // problem.h_kv)}")
+    src.let("kv", f"head // {i64(problem.ratio)}")
     locate_keys(src, problem)
     src.let("keys", problem.keys, "int32")
     src.let("shift", problem.shift, "int32")

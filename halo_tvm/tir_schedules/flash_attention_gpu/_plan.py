@@ -28,7 +28,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Plan:
-    """Sizes, and what a thread holds: rows of scores and results (see `_softmax.Held`)."""
+    """Sizes, and what a thread holds: rows of scores and results (see `_online_softmax.Held`)."""
 
     problem: Problem
     decision: Decision

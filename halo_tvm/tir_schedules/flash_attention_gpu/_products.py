@@ -7,9 +7,6 @@ a thread has 4 rows, its 8 neighbours share them; weights go through shared memo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from ..flash_attention._text import Source
 from ._plan import Plan
 from ._tiles import meet
@@ -194,7 +191,5 @@ def _local(src: Source, name: str, count: int, dtype: str) -> None:
     src(f'{name} = T.alloc_buffer(({count},), "{dtype}", scope="local")')
 
 
-@contextmanager
-def _unrolled(src: Source, var: str, extent: int) -> Iterator[None]:
-    with src.under(f"for {var} in T.unroll({extent}):"):
-        yield
+def _unrolled(src: Source, var: str, extent: int):
+    return src.under(f"for {var} in T.unroll({extent}):")

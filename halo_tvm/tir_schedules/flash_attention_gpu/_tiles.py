@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ...targets import WARP
 from .._threads import VECTOR_BYTES
 from ..flash_attention._problem import Problem
 from ..flash_attention._text import Source, i64
@@ -19,7 +20,7 @@ def copy(src: Source, plan: Plan, operand: str, first: str, limit: str) -> None:
     total = rows * per_row
     tensor, start, pitch = _place(problem, operand)
     with src.under(f"for i in T.unroll({-(-total // plan.threads)}):"):
-        src.let("chunk", f"i * {plan.threads} + warp * 32 + lane", "int32")
+        src.let("chunk", f"i * {plan.threads} + warp * {WARP} + lane", "int32")
         src.let("at", f"chunk // {per_row}", "int32")
         src.let("x", f"chunk % {per_row} * {plan.chunk}", "int32")
         source = f'{start} + T.cast({first} + at, "int64") * {pitch} + T.cast(x, "int64")'
@@ -46,7 +47,10 @@ def wait(src: Source) -> None:
 
 
 def meet(src: Source) -> None:
-    """A barrier. TVM cannot add any in a kernel that is launched under a condition, so all of them are written."""
+    """No thread of the block goes on before all of them got here.
+
+    All barriers are written: TVM does not see what copies do, and adds none where a launch is under a condition.
+    """
     src('T.evaluate(T.tvm_storage_sync("shared.dyn"))')
 
 
