@@ -9,8 +9,8 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 
 from ..errors import Declined
-from ._blocks import Block, blocks, is_const, is_scheduled, loads
-from ._stages import Stage, is_at, read_stage, written_by
+from ._blocks import Block, is_const, is_scheduled, loads
+from ._stages import Stage, is_at, main_and_behind, read_stage, written_by
 from ._timed import timed_values
 
 
@@ -48,22 +48,15 @@ def match_product(func: tirx.PrimFunc) -> Product:
     """The product `func` consists of; `Declined` with the first reason why it is none."""
     if is_scheduled(func):
         raise Declined("the function is scheduled already")
-    found = blocks(func)
-    main = next((at for at, block in enumerate(found) if block.op == "linear"), None)
-    if main is None:
-        raise Declined("no block is annotated halo.op = linear")
-    if main != 0:
-        name = found[0].node.name_hint
-        raise Declined(f"block {name} runs before the linear block: only stages behind it are served")
-    block = found[0]
-    x, weight, acc, by_column = _operands(block)
-    m, k = block.extents[0], int(block.extents[2].value)
-    n = int(block.extents[1].value)
+    main, behind = main_and_behind(func, ("linear",), "the linear block")
+    x, weight, acc, by_column = _operands(main)
+    m, k = main.extents[0], int(main.extents[2].value)
+    n = int(main.extents[1].value)
     stages: list[Stage] = []
-    for behind in found[1:]:
-        stage = read_stage(behind, [acc, *(s.out for s in stages)], "rows, columns")
-        if not (Analyzer().can_prove_equal(behind.extents[0], m) and is_const(behind.extents[1], n)):
-            name, here = behind.node.name_hint, list(behind.extents)
+    for block in behind:
+        stage = read_stage(block, [acc, *(s.out for s in stages)], "rows, columns")
+        if not (Analyzer().can_prove_equal(block.extents[0], m) and is_const(block.extents[1], n)):
+            name, here = block.node.name_hint, list(block.extents)
             raise Declined(f"stage {name} runs over {here}, the linear block over {[m, n]}")
         stages.append(stage)
     outputs = written_by(stages, acc, func)

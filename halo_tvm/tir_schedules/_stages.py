@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from tvm import ir, tirx
 from tvm.script.ir_builder import tirx as T
 
 from ..errors import Declined
-from ._blocks import Block, loads, substitute
+from ._blocks import Block, blocks, loads, substitute
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,20 @@ class Stage:
     out: ir.Var  # buffer
     value: ir.Expr
     axes: tuple[ir.Var, ...]
+
+
+def main_and_behind(func: tirx.PrimFunc, ops: Collection[str], called: str) -> tuple[Block, list[Block]]:
+    """The block annotated with one of `ops`, which reasons call `called`, and those behind it.
+
+    `Declined` where there is none, or another block runs before it.
+    """
+    found = blocks(func)
+    if not any(block.op in ops for block in found):
+        raise Declined(f"no block is annotated halo.op = {' or '.join(ops)}")
+    main, *behind = found
+    if main.op not in ops:
+        raise Declined(f"block {main.node.name_hint} runs before {called}: only stages behind it are served")
+    return main, behind
 
 
 def read_stage(block: Block, earlier: Sequence[ir.Var], axes: str) -> Stage:

@@ -9,10 +9,10 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 
 from ...errors import Declined
-from .._blocks import Block, blocks
+from .._blocks import Block
 from .._lanes import as_int64, constant
 from .._product import factors
-from .._stages import Stage, read_stage, written_by
+from .._stages import Stage, main_and_behind, read_stage, written_by
 
 
 @dataclass(frozen=True)
@@ -53,14 +53,7 @@ class Problem:
 
 def match(func: tirx.PrimFunc) -> Problem:
     """The product `func` consists of; `Declined` with the first reason why it is none."""
-    found = blocks(func)
-    at = next((at for at, block in enumerate(found) if block.op == "matmul"), None)
-    if at is None:
-        raise Declined("no block is annotated halo.op = matmul")
-    if at != 0:
-        name = found[0].node.name_hint
-        raise Declined(f"block {name} runs before the product: only stages behind it are served")
-    main = found[0]
+    main, behind = main_and_behind(func, ("matmul",), "the product")
     store, rank = main.store, len(main.kinds) - 1
     if store is None or not main.plain or rank < 2 or main.kinds != "S" * rank + "R":
         raise Declined("the product is not a single store in a plain loop nest (already scheduled?)")
@@ -74,7 +67,7 @@ def match(func: tirx.PrimFunc) -> Problem:
     b_transposed = _transposed(b, [] if b_shared else batch, k, j)
     stages: list[Stage] = []
     axes = ", ".join([*("batch" for _ in batch), "row", "column"])
-    for block in found[1:]:
+    for block in behind:
         stages.append(_stage(block, [store.buffer, *(s.out for s in stages)], axes, main.extents))
     *lead, m, n, depth = map(as_int64, main.extents)
     outputs = written_by(stages, store.buffer, func)

@@ -9,9 +9,9 @@ from tvm import DataType, ir, tirx
 from tvm.sym import Analyzer
 
 from ...errors import Declined
-from .._blocks import Block, blocks, is_const, loads
+from .._blocks import Block, is_const, loads
 from .._prefetch import CACHE_LINE_BYTES
-from .._stages import Stage, read_stage, written_by
+from .._stages import Stage, main_and_behind, read_stage, written_by
 from .._timed import timed_values
 from ._arithmetic import Arithmetic
 
@@ -65,19 +65,12 @@ class Chain:
 
 def match(func: tirx.PrimFunc, arithmetics: Sequence[Arithmetic]) -> Chain:
     """The chain `func` consists of, in one of `arithmetics`; raises Declined with the first reason why it is none."""
-    found = blocks(func)
-    served = dict.fromkeys(arithmetic.op for arithmetic in arithmetics)
-    main = next((at for at, block in enumerate(found) if block.op in served), None)
-    if main is None:
-        raise Declined(f"no block is annotated halo.op = {' or '.join(served)}")
-    if main != 0:
-        name = found[0].node.name_hint
-        raise Declined(f"block {name} runs before the linear block: only stages behind it are served")
-    x, weight, acc, arithmetic = _linear(found[0], arithmetics)
-    m = found[0].extents[0]
+    main, behind = main_and_behind(func, dict.fromkeys(a.op for a in arithmetics), "the linear block")
+    x, weight, acc, arithmetic = _linear(main, arithmetics)
+    m = main.extents[0]
     chunks, panels, steps, nr = (int(d.value) for d in weight.ty.shape[:4])
     stages: list[Stage] = []
-    for block in found[1:]:
+    for block in behind:
         stages.append(_stage(block, [acc, *(s.out for s in stages)], m))
     widths = {int(s.out.ty.shape[1].value) for s in stages} or {int(acc.ty.shape[1].value)}
     if len(widths) > 1:
