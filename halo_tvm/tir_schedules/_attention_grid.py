@@ -4,23 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
 
-from ..errors import Declined
 from .flash_attention._text import Source, i64
 
-if TYPE_CHECKING:
-    from ..targets import Target
-    from ..targets._gpu import GpuLevel
-
 DTYPES = ("float16", "bfloat16", "float32")
-
-
-def gpu_of(target: Target) -> GpuLevel:
-    """The level of a GPU target, or Declined."""
-    if target.isa.gpu is None:
-        raise Declined(f"serves NVIDIA GPUs, {target.key} is none")
-    return target.isa.gpu
 
 
 @contextmanager

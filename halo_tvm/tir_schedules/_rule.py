@@ -15,6 +15,7 @@ from ..errors import Declined
 
 if TYPE_CHECKING:
     from ..targets import Target
+    from ..targets._gpu import GpuLevel
 
 D = TypeVar("D")
 RULES: dict[str, Rule] = {}
@@ -75,6 +76,13 @@ def check_range(decision: object, **ranges: tuple[int, int]) -> None:
         value = getattr(decision, name)
         if not least <= value <= most:
             raise Declined(f"{name} is {value}, the rule serves {least} to {most}")
+
+
+def gpu_of(target: Target) -> GpuLevel:
+    """The level of a GPU target, or `Declined`."""
+    if target.isa.gpu is None:
+        raise Declined(f"serves NVIDIA GPUs, {target.key} is none")
+    return target.isa.gpu
 
 
 def scheduled(schedule: s_tir.Schedule) -> tirx.PrimFunc:

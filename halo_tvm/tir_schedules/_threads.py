@@ -16,6 +16,7 @@ from ..dimensions import itemsize_of
 from ..targets import WARP, Target
 from ._blocks import uses
 from ._lanes import constant, index, is_var, loop, seq, simplify
+from ._rule import gpu_of
 
 VECTOR_BYTES = 16  # of the widest load and store of one thread
 LAUNCH_US = 2.0  # of a kernel behind another: a guess of every model, none measured
@@ -120,7 +121,7 @@ def streaming_us(target: Target, size_bytes: float, *, launches: int = 1, lanes_
 
     The device is the one whose rates the target's manifest names.
     """
-    gpu = target.isa.gpu
+    gpu = gpu_of(target)
     # A narrow load keeps fewer bytes in flight; two launches overlap but for their first and last blocks.
     share = {16: 0.92, 8: 0.88, 4: 0.80, 2: 0.60}.get(lanes_bytes, 0.40)
     return LAUNCH_US * launches + size_bytes / (share * gpu.memory_gbps * 1e3)

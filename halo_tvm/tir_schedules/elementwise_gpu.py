@@ -29,7 +29,7 @@ from ._blocks import loads
 from ._injective import contiguous_axes, nests_of
 from ._lanes import ceil_div, constant, index, product, replace_body, seq, simplify, unravel
 from ._nest import Nest, store_at, substituted
-from ._rule import Rule, check_range
+from ._rule import Rule, check_range, gpu_of
 from ._threads import (
     LAUNCH_US,
     bound,
@@ -240,7 +240,7 @@ def _estimate(nest: Nest, target: Target, d: ElementThreads, known: Mapping[str,
     narrow = lanes * min(itemsize_of(b.dtype) for b in buffers)
     if swapped is not None and not turned:
         sizes = [size * 4 for size in sizes]  # sectors of 32 bytes are read for a part of them
-    gpu = target.isa.gpu
+    gpu = gpu_of(target)
     threads = TILE * TILE // 4 if turned else d.threads
     blocks = -(-elements // (TILE * TILE if turned else d.threads * d.vectors * lanes))
     resident = max(1, gpu.resident_blocks(threads, min(24 + 2 * lanes * d.vectors, gpu.registers_per_thread)))

@@ -32,7 +32,7 @@ from ..dimensions import itemsize_of
 from ..errors import Declined
 from ..targets import WARP
 from ._product import Product, match_product
-from ._rule import Rule, check_range
+from ._rule import Rule, check_range, gpu_of
 from ._stages import emit_stages
 from ._threads import LAUNCH_US, VECTOR_BYTES, across_threads
 
@@ -90,10 +90,7 @@ class GEMV(Rule[Decision]):
 
 
 def _served(func: tirx.PrimFunc, target: Target) -> tuple[Product, GpuLevel]:
-    gpu = target.isa.gpu
-    if gpu is None:
-        raise Declined(f"{target.name} has no warps")
-    product = match_product(func)
+    gpu, product = gpu_of(target), match_product(func)
     if product.rows is None or not 1 <= product.rows <= MOST_ROWS:
         rows = product.m if product.rows is None else product.rows
         raise Declined(f"{rows} rows: 1 to {MOST_ROWS}, known in advance, are served")

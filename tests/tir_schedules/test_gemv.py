@@ -97,7 +97,7 @@ def test_the_default_comes_first() -> None:
         (Plain(32, 48, m=9), TARGET, "9 rows: 1 to 8"),
         (Plain(32, 48, m=1, layout="kn"), TARGET, r"the weight is \[k, n\]"),
         (Plain(32, 48, m=1, x_dtype="bfloat16"), TARGET, "x is bfloat16, the weight float16"),
-        (Plain(32, 48, m=1), x86("avx2"), "has no warps"),
+        (Plain(32, 48, m=1), x86("avx2"), "serves NVIDIA GPUs, llvm-x86_64-avx2 is none"),
     ],
 )
 def test_declines_with_its_reason(case: Plain, target: object, reason: str) -> None:

@@ -23,6 +23,7 @@ from halo_tvm.tir_schedules.tensor_core_gemm._shared import SharedTile
 from halo_tvm.workspaces import LiftWorkspaces
 
 TARGET = resolve("cuda:sm_80")
+WITHOUT_COPIES = replace(TARGET, isa=replace(TARGET.isa, gpu=replace(TARGET.isa.gpu, copies=())))
 RULE = RULES["tensor_core_gemm"]
 SMALL = Decision(block_m=32, block_n=32, block_k=32, warps=2, stages=3)
 
@@ -223,12 +224,13 @@ def test_the_default_fits_and_comes_first() -> None:
         (fused(Case(32, 48, 32, 48)), TARGET, "weight has rank 4: it is packed for a CPU"),
         (fused_plain(Plain(32, 48, x_dtype="float32", weight_dtype="float32")), TARGET, "the weight is float32"),
         (fused_plain(Plain(32, 48, x_dtype="bfloat16")), TARGET, "x is bfloat16 under a weight of float16"),
-        (fused_plain(Plain(32, 48)), x86("avx2"), "has no tensor cores"),
+        (fused_plain(Plain(32, 48)), x86("avx2"), "serves NVIDIA GPUs, llvm-x86_64-avx2 is none"),
+        (fused_plain(Plain(32, 48)), WITHOUT_COPIES, "cuda:sm_80 has no asynchronous copies"),
         (fused_plain(Plain(33, 48)), TARGET, "rows of 33 elements of 16 bits"),
         (fused_plain(Plain(33, 48, layout="kn", x_dtype="float32")), TARGET, "rows of 33 elements of 16 bits"),
         (fused_plain(Plain(32, 47, layout="kn")), TARGET, "rows of 47 elements of 16 bits"),
     ],
-    ids=["packed", "float32", "mixed", "cpu", "odd k", "odd k rounded first", "odd n"],
+    ids=["packed", "float32", "mixed", "cpu", "no copies", "odd k", "odd k rounded first", "odd n"],
 )
 def test_declines_with_its_reason(func: tvm.tirx.PrimFunc, target: object, reason: str) -> None:
     with pytest.raises(Declined, match=reason):

@@ -30,8 +30,8 @@ from tvm import ir, tirx
 
 from ...errors import Declined
 from ...targets._gpu import STATIC_SHARED_BYTES
-from .._attention_grid import DTYPES, gpu_of
-from .._rule import Rule, check_range
+from .._attention_grid import DTYPES
+from .._rule import Rule, check_range, gpu_of
 from ..decode_attention._plan import MOST_QUERIES
 from ..flash_attention._function import scheduled_as
 from ..flash_attention._problem import Problem, call_attributes, extents, is_buffer, read

@@ -33,8 +33,8 @@ from typing import TYPE_CHECKING
 from tvm import ir, tirx
 
 from ...errors import Declined
-from .._attention_grid import DTYPES, gpu_of
-from .._rule import Rule, check_range
+from .._attention_grid import DTYPES
+from .._rule import Rule, check_range, gpu_of
 from ..decode_attention_gpu import preferred, split_attention
 from ..decode_attention_gpu._estimate import estimate as decode_estimate
 from ..flash_attention._function import scheduled_as

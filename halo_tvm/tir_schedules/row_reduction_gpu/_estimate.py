@@ -5,13 +5,14 @@ from __future__ import annotations
 from ...dimensions import itemsize_of
 from ...targets import WARP, Target
 from .._rows import Rows, passes
+from .._rule import gpu_of
 from .._threads import LAUNCH_US, streaming_us
 from ._fit import KEPT, RowThreads, streams
 
 
 def estimate_us(rows: Rows, target: Target, d: RowThreads, count: int, depth: int) -> float:
     """Microseconds for `count` rows of `depth` elements: traffic, or what the passes of a row wait for each other."""
-    gpu, groups = target.isa.gpu, passes(rows)
+    gpu, groups = gpu_of(target), passes(rows)
     of_row = sum(itemsize_of(b.dtype) for b in dict.fromkeys(streams(rows)))
     narrow = d.lanes * min((itemsize_of(b.dtype) for b in streams(rows)), default=4)
     steps = -(-depth // (d.lanes * d.threads))

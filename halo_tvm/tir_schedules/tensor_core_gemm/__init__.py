@@ -28,7 +28,7 @@ from tvm import ir, tirx
 
 from ...errors import Declined
 from .._product import Product, match_product
-from .._rule import Rule, check_range
+from .._rule import Rule, check_range, gpu_of
 from ..gemv import one_row_of
 from ._estimate import estimate
 from ._kernel import build
@@ -90,9 +90,9 @@ class TensorCoreGEMM(Rule[Decision]):
 
 
 def _served(func: tirx.PrimFunc, target: Target) -> tuple[Product, GpuLevel]:
-    gpu = target.isa.gpu
-    if gpu is None or "cp.async" not in gpu.copies:
-        raise Declined(f"{target.name} has no tensor cores, or no asynchronous copies")
+    gpu = gpu_of(target)
+    if "cp.async" not in gpu.copies:
+        raise Declined(f"{target.name} has no asynchronous copies")
     product = match_product(func)
     x, weight = product.x_dtype, product.weight_dtype
     if weight not in _TYPES or weight not in gpu.tensor_core_dtypes:
