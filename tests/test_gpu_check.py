@@ -7,6 +7,7 @@ import os
 import site
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,8 +19,12 @@ import pytest
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests" / "runtime")]
 
+import _gpu_race as race  # noqa: E402 - of the checkout's scripts
 import fake_gpu  # noqa: E402 - beside the tests of the runtime
-import gpu_check  # noqa: E402 - a script of the checkout
+import gpu_check  # noqa: E402
+from _gpu_checks import Clock  # noqa: E402
+from _gpu_directory import PLAN  # noqa: E402
+from _gpu_engines import Attention, Product, attention_of, product_of, sample_of  # noqa: E402
 
 from halo_tvm import params  # noqa: E402
 from halo_tvm.errors import EnvironmentProblem, MissingPackage, PeerFailed  # noqa: E402
@@ -82,7 +87,7 @@ def test_everything_is_checked_and_timed_with_the_runtime_alone(
     for section, names in (("step", ["step"]), ("gemm", ["gemm"]), ("flash", ["flash64", "flash128"])):
         assert [row["name"] for row in sections[section]] == names
         for row in sections[section]:
-            assert row["rounds"] >= gpu_check.ROUNDS[0]
+            assert row["rounds"] >= race.ROUNDS[0]
             assert row["ratios"]["torch"]["low"] <= row["ratios"]["torch"]["value"] <= row["ratios"]["torch"]["high"]
     assert sections["step"][0]["profile"]
     text = markdown.read_text()
@@ -96,9 +101,9 @@ def test_a_library_that_cannot_be_run_is_a_failure_and_no_end(
     folder = tmp_path / "artifacts"
     subprocess.run(["cp", "-r", str(artifacts), str(folder)], check=True)
     (folder / "operators" / "rms_norm.halo" / "model.so").write_bytes(b"no library")
-    plan = json.loads((folder / gpu_check.PLAN).read_text())
+    plan = json.loads((folder / PLAN).read_text())
     plan["parts"] = ["operators/rms_norm", "models/gpt2"]
-    (folder / gpu_check.PLAN).write_text(json.dumps({**plan, "kernels": {}}))
+    (folder / PLAN).write_text(json.dumps({**plan, "kernels": {}}))
     done, result = run(folder, without_compiler, "--minutes", "1")
     assert done.returncode == 3 and "results within their bounds were expected" in done.stderr
     assert result["sections"]["operators"] and not any(row["passed"] for row in result["sections"]["operators"])
@@ -121,7 +126,7 @@ def test_no_gpu_is_exit_code_5_and_a_sentence(
     monkeypatch.setenv("PATH", str(tmp_path))
     assert gpu_check.main([]) == 5
     assert "cuda cannot be checked here: no NVIDIA GPU" in capsys.readouterr().err
-    (tmp_path / gpu_check.PLAN).write_text(json.dumps({"gpu": True}))
+    (tmp_path / PLAN).write_text(json.dumps({"gpu": True}))
     try:
         host.load_cuda_runtime()
     except EnvironmentProblem as why:
@@ -132,8 +137,8 @@ def test_no_gpu_is_exit_code_5_and_a_sentence(
 
 def test_a_section_has_its_share_and_what_others_left(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(gpu_check.time, "monotonic", lambda: now[0])
-    clock = gpu_check.Clock(160.0)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    clock = Clock(160.0)
     clock.begin("operators")
     assert clock.left == pytest.approx(160 * 3 / 16)
     now[0] = 4.0  # it took 4 s of its 30
@@ -217,16 +222,16 @@ def timed_gemm(
     def started(*_: object) -> Iterator[dict[str, Answers]]:
         yield workers
 
-    monkeypatch.setattr(gpu_check, "_started", started)
+    monkeypatch.setattr(race, "_started", started)
     clock = SimpleNamespace(left=30.0)
-    return gpu_check._timed([], folder, plan, clock, result, ["gemm"], None, [n for n in workers if n != "halo"])
+    return race.timed([], folder, plan, clock, result, ["gemm"], None, [n for n in workers if n != "halo"])
 
 
 def test_ours_is_timed_beside_nobody_and_beside_one_who_differs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, gemm: tuple[dict, dict]
 ) -> None:
     plan, result = gemm
-    x, w = gpu_check.engines.product_of(gpu_check.engines.Product(**plan["kernels"]["gemm"]))
+    x, w = product_of(Product(**plan["kernels"]["gemm"]))
     right = {"prepare": {"sample": (x @ w.T).reshape(-1).tolist()}, "time": {"us": 4.0}, "forget": {}}
     (row,) = timed_gemm(monkeypatch, tmp_path, plan, result, {"halo": Answers(**right)})
     assert row["medians_us"] == {"halo_tvm": 2.0} and not (result["failures"] or result["wrong"])
@@ -247,9 +252,9 @@ def test_ours_is_timed_beside_nobody_and_beside_one_who_differs(
 def test_numpy_knows_causal_attention() -> None:
     shape = {"s": 5, "h": 2, "d": 4, "dtype": "float32"}
     case = {"function": "flash4", "shape": shape}
-    q, k, v = gpu_check.engines.attention_of(gpu_check.engines.Attention(**shape))
+    q, k, v = attention_of(Attention(**shape))
     scores = np.einsum("bqhd,bkhd->bhqk", q, k) / 2
     scores = np.where(np.tri(5, dtype=bool), scores, -np.inf)
     shares = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
     expected = np.einsum("bhqk,bkhd->bqhd", shares, v).reshape(-1)
-    np.testing.assert_allclose(gpu_check.engines.sample_of(case), expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(sample_of(case), expected, rtol=1e-5, atol=1e-6)
