@@ -131,7 +131,7 @@ def race(
     samples: dict[str, list[float]] = {entry.name: [] for entry in entries}
     for index in range(rounds):
         for entry in in_turn(entries, index):
-            reply = entry.worker.ask("time", timeout_s, case=entry.case, seconds=seconds, pause_s=pause_s)
+            reply = entry.worker.ask("time", timeout_s=timeout_s, case=entry.case, seconds=seconds, pause_s=pause_s)
             samples[entry.name].append(float(reply["us"]))
     for entry in entries:
         entry.worker.ask("forget")

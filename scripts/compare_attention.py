@@ -102,6 +102,7 @@ def halo(case: Case, changes: Mapping[str, object]) -> Kernel:
     import tvm
     from tvm import relax, tirx
 
+    from halo_tvm.build import build_options
     from halo_tvm.passes.schedule import rule_for, scheduled_by
     from halo_tvm.relay_ops import OPERATORS
     from halo_tvm.targets import resolve
@@ -128,7 +129,7 @@ def halo(case: Case, changes: Mapping[str, object]) -> Kernel:
     choice = rule_for(func, target)
     decision = dataclasses.replace(choice.decision, **changes)
     func = scheduled_by(choice.rule, func, target, decision).with_attr("global_symbol", "main")
-    with tvm.transform.PassContext(config={"s_tir.LoopPartition": {"partition_const_loop": True}}):
+    with tvm.transform.PassContext(config=build_options(target)):
         run = tvm.compile(tvm.IRModule({"main": func}), target=target.tvm)["main"]
     tensors = [tvm.runtime.tensor(x) for x in arrays.values()]
     out = tvm.runtime.empty(arrays["q"].shape, "float32")

@@ -99,6 +99,7 @@ def _ours(rule: str, case: Case, symbolic: str, changes: Mapping[str, object]) -
     import tvm
     from tvm import te, tirx
 
+    from halo_tvm.build import build_options
     from halo_tvm.passes.schedule import scheduled_by
     from halo_tvm.relay_ops.matmul import Matmul
     from halo_tvm.targets import resolve
@@ -110,7 +111,7 @@ def _ours(rule: str, case: Case, symbolic: str, changes: Mapping[str, object]) -
     func, target = te.create_prim_func([a, b, result]), resolve("cpu", cores=_threads())
     decision = dataclasses.replace(RULES[rule].default(func, target), **changes)
     func = scheduled_by(RULES[rule], func, target, decision).with_attr("global_symbol", "main")
-    with tvm.transform.PassContext(config={"s_tir.LoopPartition": {"partition_const_loop": True}}):
+    with tvm.transform.PassContext(config=build_options(target)):
         run = tvm.compile(tvm.IRModule({"main": func}), target=target.tvm)["main"]
     operands = [tvm.runtime.tensor(x) for x in case.arrays()]
     out = tvm.runtime.empty((case.batch, case.m, case.n), "float32")

@@ -47,6 +47,7 @@ class Host:
         import tvm
         from tvm import te, tirx
 
+        from halo_tvm.build import build_options
         from halo_tvm.relay_ops.linear import Linear
         from halo_tvm.relay_ops.linear_w8a8 import LinearW8A8
         from halo_tvm.tir_schedules import RULES
@@ -67,7 +68,7 @@ class Host:
         args = [te.placeholder(s, d, name=f"a{i}") for i, (s, d) in enumerate(zip(shapes, dtypes))]
         func, rule = te.create_prim_func([*args, compute(*args, **attrs)]), RULES["gemm"]
         func = rule.apply(func, target, rule.default(func, target)).with_attr("global_symbol", "main")
-        with tvm.transform.PassContext(config={"s_tir.LoopPartition": {"partition_const_loop": True}}):
+        with tvm.transform.PassContext(config=build_options(target)):
             run = tvm.compile(tvm.IRModule({"main": func}), target=target.tvm)["main"]
         fixed = {i: tensor(s, d) for i, (s, d) in enumerate(zip(shapes, dtypes)) if not any(e is m for e in s)}
 

@@ -8,6 +8,7 @@ import numpy as np
 import tvm
 from tvm import relax, tirx
 
+from halo_tvm.build import build_options
 from halo_tvm.emulation._memory import numpy_dtype
 from halo_tvm.relay_ops.linear import Linear
 from halo_tvm.targets import TARGETS, Target
@@ -15,7 +16,6 @@ from halo_tvm.targets import TARGETS, Target
 EPILOGUES = ("none", "bias", "bias+relu+residual", "bias+gelu")
 # Rounding of a result by its type, and of float32 sums in another order.
 BOUND = {"float16": 2**-10, "bfloat16": 2**-7, "float32": 1e-5}
-BUILD = {"s_tir.LoopPartition": {"partition_const_loop": True}}
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def _after(y: np.ndarray, epilogue: str, bias: np.ndarray, residual: np.ndarray)
 
 
 def build(func: tirx.PrimFunc, target: Target) -> tvm.runtime.Executable:
-    with tvm.transform.PassContext(config=BUILD):
+    with tvm.transform.PassContext(config=build_options(target)):
         return tvm.compile(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}), target=target.tvm)
 
 
