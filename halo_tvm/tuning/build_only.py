@@ -44,9 +44,7 @@ class _Ranked:
     failures: Counter[str] = field(default_factory=Counter)
 
 
-def build_candidates(
-    tasks: Tasks, target: Target, options: TuneOptions, stream: TextIO | None = None
-) -> r.TuneResult:  # fmt: skip
+def build_candidates(tasks: Tasks, target: Target, options: TuneOptions, stream: TextIO | None = None) -> r.TuneResult:
     """Rank the decisions of all tasks, build the best of each, and tell what came of it.
 
     `options.trials` in all, else `_OF_A_TASK` of each; none is begun when the budget is spent. Ctrl-C ends the builders
