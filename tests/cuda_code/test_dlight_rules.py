@@ -6,11 +6,10 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from test_emulation import RECURRENT, TARGET, arrays_of, module_of, reference
+from emulated_functions import TARGET, emulated, module_of, primitive
+from test_emulation import RECURRENT
 from test_operators import CASES
-from tvm import tirx
 
-from halo_tvm.emulation import emulate
 from halo_tvm.errors import Declined
 from halo_tvm.passes.schedule import scheduled_by
 from halo_tvm.tir_schedules import RULES
@@ -32,17 +31,12 @@ def test_what_a_rule_takes_is_right(name: str) -> None:
     for operator, index in CASES:
         if operator in RECURRENT:  # emulated for minutes
             continue
-        for func in module_of(operator, index).functions.values():
-            if not isinstance(func, tirx.PrimFunc):
-                continue
+        for func in primitive(module_of(operator, index)).values():
             try:
                 decision = rule.default(func, TARGET)
             except Declined:
                 continue
             taken[operator] += 1
-            arrays = arrays_of(func, {})
-            expected = reference(func, arrays)
-            emulate(scheduled_by(rule, func, TARGET, decision), TARGET, arrays)
-            for array, wanted in zip(arrays, expected):
+            for array, wanted in emulated(func, scheduled_by(rule, func, TARGET, decision)):
                 np.testing.assert_allclose(array, wanted, rtol=2e-5, atol=2e-5, err_msg=f"{operator} {index}")
     assert set(taken) == TAKEN[name]

@@ -8,27 +8,21 @@ import numpy as np
 import pytest
 import tvm
 import tvm_ffi
-from checkpoints import write_checkpoint
+from emulated_functions import TARGET, emulated, module_of, primitive, scheduled_model
 from gpu_code import machine_code
 from reversing import reverse
-from test_operators import CASES, arguments
-from tvm import relax, s_tir, te, tirx, topi
+from test_operators import CASES
+from tvm import s_tir, te, tirx, topi
 from tvm.s_tir import dlight
 from tvm.script import tirx as T
 
-from halo_tvm.compiler import lower, schedule
-from halo_tvm.config import CompileConfig
 from halo_tvm.cuda.sass import instructions
 from halo_tvm.cuda.toolkit import find_nvcc, find_tool
 from halo_tvm.emulation import _run, emulate
 from halo_tvm.emulation._matrices import registers
 from halo_tvm.errors import KernelFault, UnsupportedModel
-from halo_tvm.importers import import_model
 from halo_tvm.passes.schedule import schedule_functions
-from halo_tvm.relay_ops import OPERATORS
-from halo_tvm.targets import resolve
 
-TARGET = resolve("cuda:sm_80")
 WRITER = 17
 
 
@@ -348,53 +342,20 @@ def test_instructions_are_in_the_machine_code(func: tirx.PrimFunc, expected: tup
     assert all(k.spill_store_bytes == 0 for k in made.kernels)
 
 
-def reference(func: tirx.PrimFunc, arrays: list[np.ndarray]) -> list[np.ndarray]:
-    """The arrays as the CPU leaves them, from `func`, which no rule has scheduled."""
-    tensors = [tvm.runtime.tensor(array) for array in arrays]
-    tvm.tirx.build(func.with_attr("global_symbol", "main"), target="llvm")["main"](*tensors)
-    return [tensor.numpy() for tensor in tensors]
-
-
-def arrays_of(func: tirx.PrimFunc, sizes: dict[str, int]) -> list[np.ndarray]:
-    """Random arguments of those sizes; integers are small enough to be any index."""
-    rng, arrays = np.random.default_rng(0), []
-    for param in func.params:
-        shape = [int(d) if isinstance(d, tirx.IntImm) else sizes[d.name] for d in param.ty.shape]
-        dtype = str(param.ty.dtype)
-        arrays.append(
-            rng.integers(0, 3, shape).astype(dtype) if "int" in dtype else rng.standard_normal(shape).astype(dtype)
-        )
-    return arrays
-
-
-def check_functions(mod: tvm.IRModule, done: tvm.IRModule, sizes: dict[str, int]) -> None:
-    """Every function of `mod` on the CPU, and as `done` schedules it on the GPU that is emulated."""
-    for gvar, func in mod.functions_items():
-        if not isinstance(func, tirx.PrimFunc):
-            continue
-        arrays = arrays_of(func, sizes)
-        expected = reference(func, arrays)
-        emulate(done[gvar.name_hint], TARGET, arrays)
-        for array, wanted in zip(arrays, expected):
-            np.testing.assert_allclose(array, wanted, rtol=2e-5, atol=2e-5, err_msg=gvar.name_hint)
+def check_functions(before: dict[str, tirx.PrimFunc], after: tvm.IRModule, **sizes: int) -> None:
+    """Every function on the CPU, and as it is scheduled on the GPU that is emulated."""
+    for name, func in before.items():
+        for array, wanted in emulated(func, after[name], **sizes):
+            np.testing.assert_allclose(array, wanted, rtol=2e-5, atol=2e-5, err_msg=name)
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "bert", "llama"])
 def test_every_function_of_a_model_is_right(kind: str, tmp_path: Path) -> None:
-    source = str(write_checkpoint(tmp_path / kind, kind))
     # float32, because functions are compared that round nothing.
-    config = CompileConfig(model=source, target="cuda:sm_80", output="x.halo", precision="fp32")
-    mod, _ = lower(import_model(config.model), TARGET, config)
-    done, report = schedule(mod, TARGET, config)
+    model = scheduled_model(kind, "fp32", tmp_path)
     expected = {"flash_attention_gpu", "row_reduction_gpu", "elementwise_gpu"}
-    assert expected <= set(report["rules"]) <= set(TARGET.spec.rules)
-    names = {var.name for _, func in mod.functions_items() if isinstance(func, tirx.PrimFunc) for var in free(func)}
-    check_functions(mod, done, {**dict.fromkeys(names, 6), "batch": 2, "sequence": 3})
-
-
-def free(func: tirx.PrimFunc) -> list[tirx.Var]:
-    """The symbolic sizes of `func`."""
-    return [dim for param in func.params for dim in param.ty.shape if isinstance(dim, tirx.Var)]
+    assert expected <= set(model.schedule["rules"]) <= set(TARGET.spec.rules)
+    check_functions(model.before, model.after, batch=2, sequence=3)
 
 
 # A recurrence takes one thread through all of its steps, emulated half a minute for most cases: the first is enough.
@@ -406,22 +367,7 @@ OPERATOR_CASES = [
 ]
 
 
-def module_of(name: str, index: int) -> tvm.IRModule:
-    """One case of an operator as functions that no rule has scheduled."""
-    case, operator = OPERATORS[name].cases()[index], OPERATORS[name]
-    bb = relax.BlockBuilder()
-    params = [relax.Var(f"x{i}", relax.TensorType(a.shape, str(a.dtype))) for i, a in enumerate(arguments(case))]
-    with bb.function("main", params):
-        with bb.dataflow():
-            out = bb.emit(operator.call(*params, **case["attrs"]))
-            if operator.semantic:
-                out = bb.emit(operator.expand(bb, bb.lookup_binding(out)))
-            out = bb.emit_output(out)
-        bb.emit_func_output(out)
-    return relax.transform.LegalizeOps()(relax.transform.DeadCodeElimination()(bb.get()))
-
-
 @pytest.mark.parametrize(("name", "index"), OPERATOR_CASES)
 def test_every_operator_is_served_and_right(name: str, index: int) -> None:
     mod = module_of(name, index)
-    check_functions(mod, schedule_functions(mod, TARGET)[0], {})
+    check_functions(primitive(mod), schedule_functions(mod, TARGET)[0])

@@ -6,43 +6,30 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checkpoints import write_checkpoint
-from test_emulation import arrays_of, free, reference
-from tvm import tirx
+from emulated_functions import emulated, scheduled_model
 
-from halo_tvm.compiler import lower, precision_of, schedule
+from halo_tvm.compiler import precision_of
 from halo_tvm.config import CompileConfig
-from halo_tvm.emulation import emulate
 from halo_tvm.errors import UsageError
-from halo_tvm.importers import import_model
 from halo_tvm.params import pack_nk
 from halo_tvm.targets import resolve
 from halo_tvm.tir_schedules._blocks import main_block
 
-TARGET = resolve("cuda:sm_80")
 # x is rounded to the weight's type: 11 or 8 bits, of sums of some dozens of products of about 1.
 BOUND = {"fp16": 2e-3, "bf16": 2e-2}
 
 
 @pytest.mark.parametrize(("kind", "precision"), [("gpt2", "fp16"), ("llama", "bf16")])
 def test_linears_of_a_model_run_on_tensor_cores(kind: str, precision: str, tmp_path: Path) -> None:
-    source = str(write_checkpoint(tmp_path / kind, kind))
-    config = CompileConfig(model=source, target=TARGET.name, output="x.halo", precision=precision)
-    mod, reports = lower(import_model(config.model), TARGET, config)
-    assert all(label.endswith("/nk") for label in reports["optimise"]["pack_weights"]["formats"])
-    done, report = schedule(mod, TARGET, config)
-    rules = {entry["function"]: entry["rule"] for entry in report["functions"]}
-    for gvar, func in mod.functions_items():
-        if not isinstance(func, tirx.PrimFunc) or main_block(func, "linear") is None:
+    model = scheduled_model(kind, precision, tmp_path)
+    assert all(label.endswith("/nk") for label in model.reports["optimise"]["pack_weights"]["formats"])
+    for name, func in model.before.items():
+        if main_block(func, "linear") is None:
             continue
-        assert rules[gvar.name_hint] == "tensor_core_gemm", gvar.name_hint
-        sizes = {**{var.name: 6 for var in free(func)}, "batch": 2, "sequence": 3}
-        arrays = arrays_of(func, sizes)
-        expected = reference(func, arrays)
-        emulate(done[gvar.name_hint], TARGET, arrays)
-        for array, wanted in zip(arrays, expected):
+        assert model.rules[name] == "tensor_core_gemm", name
+        for array, wanted in emulated(func, model.after[name], batch=2, sequence=3):
             error = np.abs(array.astype(float) - wanted.astype(float)).max()
-            assert error <= BOUND[precision] * np.abs(wanted.astype(float)).max(), gvar.name_hint
+            assert error <= BOUND[precision] * np.abs(wanted.astype(float)).max(), name
 
 
 @pytest.mark.parametrize(

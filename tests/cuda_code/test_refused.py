@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from reversing import reverse
-from tvm import tirx
+from tvm import ir, tirx
 from tvm.script import tirx as T
 
 from halo_tvm.emulation import emulate
@@ -41,23 +43,6 @@ def by_rows(tag: str) -> tirx.PrimFunc:
     return main
 
 
-def spread(stride: int, scope: str) -> tirx.PrimFunc:
-    """y[t] = x[63 - t] by 64 threads, through every `stride`th element of an array of 64 * stride."""
-
-    @T.prim_func(s_tir=True)
-    def main(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
-        for t in T.thread_binding(64, thread="threadIdx.x"):
-            with T.sblock("block"):
-                T.reads(x[0:64])
-                T.writes(y[0:64])
-                kept = T.sblock_alloc_buffer((64 * stride,), "float32", scope=scope)
-                kept[t * stride] = x[t]
-                T.evaluate(T.tvm_storage_sync("shared"))
-                y[t] = kept[(63 - t) * stride]
-
-    return main
-
-
 def test_launches() -> None:
     x = numbers(5, 1)
     np.testing.assert_array_equal(run(by_rows("blockIdx.y"), x, zeros(5, 1)), x)
@@ -82,14 +67,14 @@ def test_threads_of_several_axes_are_counted_together() -> None:
 
 
 def test_shared_memory() -> None:
-    x = numbers(64)
-    np.testing.assert_array_equal(run(spread(190, "shared"), x, zeros(64)), x[::-1])
+    x, y = numbers(1, 64), zeros(1, 64)
+    np.testing.assert_array_equal(run(reverse(1, 64, "shared", 190), x, y), x[:, ::-1])
     with pytest.raises(KernelFault, match=r"bytes of static shared memory in a block, and CUDA takes 49152"):
-        run(spread(200, "shared"), x, zeros(64))
-    np.testing.assert_array_equal(run(spread(470, "shared.dyn"), x, zeros(64), "sm_90"), x[::-1])
+        run(reverse(1, 64, "shared", 200), x, y)
+    np.testing.assert_array_equal(run(reverse(1, 64, "shared.dyn", 470), x, zeros(1, 64), "sm_90"), x[:, ::-1])
     for level in ("sm_80", "sm_86"):
         with pytest.raises(KernelFault, match=f"bytes of shared memory in a block, and {level} has 101376"):
-            run(spread(470, "shared.dyn"), x, zeros(64), level)
+            run(reverse(1, 64, "shared.dyn", 470), x, y, level)
 
 
 def test_shared_memory_is_of_a_kernel() -> None:
@@ -191,35 +176,35 @@ def test_rows_of_ldmatrix_begin_at_multiples_of_16_bytes() -> None:
         run(rows_of_a_matrix(12), x, y)
 
 
-def exchanged(reach: int, mask: int) -> tirx.PrimFunc:
+def exchanged(reach: int, mask: Callable[[tirx.Var], ir.Expr]) -> tirx.PrimFunc:
     """The first `reach` of 32 threads add up pairs by a shuffle for the lanes of `mask`."""
 
     @T.prim_func(s_tir=True)
     def main(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
         for t in T.thread_binding(64, thread="threadIdx.x"):
             if t % 32 < reach:
-                y[t] = x[t] + T.tvm_warp_shuffle_xor(T.uint32(mask), x[t], 1, 32, 32)
+                y[t] = x[t] + T.tvm_warp_shuffle_xor(mask(t), x[t], 1, 32, 32)
 
     return main
 
 
-@T.prim_func(s_tir=True)
-def among_the_active(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
-    for t in T.thread_binding(64, thread="threadIdx.x"):
-        if t % 32 < 16:
-            y[t] = x[t] + T.tvm_warp_shuffle_xor(T.tvm_warp_activemask(), x[t], 1, 32, 32)
+def lanes(mask: int) -> Callable[[tirx.Var], ir.Expr]:
+    return lambda _: tirx.const(mask, "uint32")
 
 
-@T.prim_func(s_tir=True)
-def by_eights(x: T.Buffer((64,), "float32"), y: T.Buffer((64,), "float32")):
-    for t in T.thread_binding(64, thread="threadIdx.x"):
-        mask = T.bind(T.shift_left(T.uint32(255), T.Cast("uint32", t % 32 // 8 * 8)))
-        y[t] = x[t] + T.tvm_warp_shuffle_xor(mask, x[t], 1, 32, 32)
+def by_eights(t: tirx.Var) -> ir.Expr:
+    return T.shift_left(T.uint32(255), T.Cast("uint32", t % 32 // 8 * 8))
 
 
 @pytest.mark.parametrize(
     "func",
-    [exchanged(32, ALL), exchanged(16, 0xFFFF), exchanged(2, 3), among_the_active, by_eights],
+    [
+        exchanged(32, lanes(ALL)),
+        exchanged(16, lanes(0xFFFF)),
+        exchanged(2, lanes(3)),
+        exchanged(16, lambda _: T.tvm_warp_activemask()),
+        exchanged(32, by_eights),
+    ],
     ids=["all", "half", "pair", "active", "by_eights"],
 )
 def test_shuffles(func: tirx.PrimFunc) -> None:
@@ -233,7 +218,7 @@ def test_shuffles(func: tirx.PrimFunc) -> None:
 @pytest.mark.parametrize(("reach", "mask"), [(16, ALL), (31, ALL), (32, 0xFFFF), (16, 0xFF)])
 def test_a_shuffle_that_not_all_lanes_of_its_mask_reach(reach: int, mask: int) -> None:
     with pytest.raises(KernelFault, match="tvm_warp_shuffle_xor is for the lanes 0x.* of a warp, and 0x.* reach it"):
-        run(exchanged(reach, mask), numbers(64), zeros(64))
+        run(exchanged(reach, lanes(mask)), numbers(64), zeros(64))
 
 
 def prefetched(all_commit: bool) -> tirx.PrimFunc:
