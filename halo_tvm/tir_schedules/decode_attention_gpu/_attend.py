@@ -6,8 +6,8 @@ from ...targets import WARP
 from .. import _online_softmax as _softmax
 from .._attention_grid import launched
 from ..flash_attention._problem import locate_keys
-from ..flash_attention._softmax import START
 from ..flash_attention._text import Source, i64
+from . import _join
 from ._plan import Plan
 
 
@@ -122,20 +122,15 @@ def _join_lanes(src: Source, plan: Plan) -> None:
 def _leave(src: Source, plan: Plan) -> None:
     """What the merge needs of this part: the warps' results, by the largest of their peaks."""
     d, rows, warps = plan.problem.d, plan.row_count, plan.decision.warps
-    src(*(f'{name} = T.alloc_buffer((1,), "float32", scope="local")' for name in ("best", "by", "sum", "mixed")))
+    _join.declare(src)
     src('T.evaluate(T.tvm_storage_sync("shared"))')
     with src.under(f"for i in T.unroll({-(-rows * d // plan.threads)}):"):
         src.let("item", f"i * {plan.threads} + warp * {WARP} + lane", "int32")
         src.let("r", f"item // {d}", "int32")
         src.let("x", f"item % {d}", "int32")
         with src.under(f"if T.And(item < {rows * d}, split * span < T.max(keys, 1)):"):
-            src(f"best[0] = T.float32({START})", "sum[0] = T.float32(0)", "mixed[0] = T.float32(0)")
-            with src.under(f"for w in T.unroll({warps}):"):
-                src(f"best[0] = T.max(best[0], warp_peak[w * {rows} + r])")
-            with src.under(f"for w in T.unroll({warps}):"):
-                src(_softmax.exp2("by[0]", f"warp_peak[w * {rows} + r] - best[0]"))
-                src(f"sum[0] = sum[0] + by[0] * warp_total[w * {rows} + r]")
-                src(f"mixed[0] = mixed[0] + by[0] * warp_out[(w * {rows} + r) * {d} + x]")
+            held, each = f"w * {rows} + r", f"for w in T.unroll({warps}):"
+            _join.join(src, each, f"warp_peak[{held}]", f"warp_total[{held}]", f"warp_out[({held}) * {d} + x]")
             row = f'T.cast(split, "int64"), kv * {i64(plan.group)} + T.cast(pile * {rows} + r, "int64")'
             src(f'part_out[n, {row}, T.cast(x, "int64")] = mixed[0]')
             with src.under("if x == 0:"):
