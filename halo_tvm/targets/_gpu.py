@@ -58,6 +58,10 @@ class GpuLevel:
             self.shared_bytes_per_multiprocessor // shared,
         )
 
+    def blocks_at_once(self, threads: int, registers: int, shared_bytes: int = 0) -> int:
+        """Blocks that the device holds, for models: where none fits, one of each multiprocessor."""
+        return max(1, self.resident_blocks(threads, registers, shared_bytes)) * self.multiprocessors
+
 
 def shared_bytes(gpu: str) -> int:
     """What one block of a GPU of compute capability `gpu` may have; of one that is not known, the least of all."""

@@ -6,7 +6,7 @@ same vocabulary, the rule's frozen `Decision` dataclass, so the two cannot drift
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from tvm import ir, s_tir, tirx
@@ -65,6 +65,16 @@ def first_of_each(decisions: Iterable[D], kernel: Callable[[D], object]) -> list
     for decision in decisions:
         found.setdefault(kernel(decision), decision)
     return list(found.values())
+
+
+def accepted(candidates: Iterable[D], check: Callable[[D], object]) -> Iterator[D]:
+    """Those of `candidates`, decisions or what follows from them, that `check` does not decline."""
+    for candidate in candidates:
+        try:
+            check(candidate)
+        except Declined:
+            continue
+        yield candidate
 
 
 def check_range(decision: object, **ranges: tuple[int, int]) -> None:

@@ -5,11 +5,13 @@ TVM's own passes put the barriers between threads that meet in shared memory, an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import tvm_ffi
 from tvm import ir, tirx
 from tvm.ir import Expr
+from tvm.script.ir_builder import tirx as T
 from tvm.tirx.op import tvm_warp_shuffle_xor
 
 from ..dimensions import itemsize_of
@@ -73,9 +75,7 @@ def vector_lanes(buffers: Sequence[ir.Var], extent: Expr | None) -> int:
     lanes, size = max(1, VECTOR_BYTES // widest), 0 if extent is None else constant(extent)
     if size is None:
         return 1
-    while size % lanes:
-        lanes //= 2
-    return lanes
+    return math.gcd(lanes, size)
 
 
 def across_threads(value: ir.Var, operation: type, threads: int, at: int = 0) -> list[tirx.Stmt]:
@@ -105,6 +105,21 @@ def across_warps(
     theirs = simplify(base + tirx.floormod(thread, warps))
     out.append(tirx.BufferStore(value, scratch[theirs], [index(0)]))
     return out + across_threads(value, operation, warps)
+
+
+def for_each_piece(k: int, threads: int, thread: Expr, width: int, body: Callable[[Expr], None]) -> None:
+    """Emit body(first element) for every piece of `width` elements of a row of `k` that is this thread's.
+
+    Neighbouring threads take neighbouring pieces; `width` divides `k`.
+    """
+    step = threads * width
+    whole = k // step
+    if whole:
+        with T.serial(whole) as turn:
+            body(turn * step + thread * width)
+    if k % step:
+        with T.If(whole * step + thread * width < k), T.Then():
+            body(whole * step + thread * width)
 
 
 def distinct(loads: Sequence[ir.TensorLoad]) -> list[ir.TensorLoad]:

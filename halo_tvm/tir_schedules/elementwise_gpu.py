@@ -243,7 +243,7 @@ def _estimate(nest: Nest, target: Target, d: ElementThreads, known: Mapping[str,
     gpu = gpu_of(target)
     threads = TILE * TILE // 4 if turned else d.threads
     blocks = -(-elements // (TILE * TILE if turned else d.threads * d.vectors * lanes))
-    resident = max(1, gpu.resident_blocks(threads, min(24 + 2 * lanes * d.vectors, gpu.registers_per_thread)))
-    waves = -(-blocks // (resident * gpu.multiprocessors))
+    registers = min(24 + 2 * lanes * d.vectors, gpu.registers_per_thread)
+    waves = -(-blocks // gpu.blocks_at_once(threads, registers))
     # A wave waits for memory once, and a little for each further vector; whole waves of few threads waste the device.
     return max(streaming_us(target, sum(sizes), lanes_bytes=narrow), LAUNCH_US + waves * (0.6 + 0.08 * (d.vectors - 1)))

@@ -20,6 +20,7 @@ Declines
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -34,7 +35,7 @@ from ..targets import WARP
 from ._product import Product, match_product
 from ._rule import Rule, check_range, gpu_of
 from ._stages import emit_stages
-from ._threads import LAUNCH_US, VECTOR_BYTES, across_threads
+from ._threads import LAUNCH_US, VECTOR_BYTES, across_threads, for_each_piece
 
 if TYPE_CHECKING:
     from ..targets import Target
@@ -128,8 +129,7 @@ def _refusal(product: Product, d: Decision) -> str:
 
 def _width(product: Product) -> int:
     """Elements of the weight that a lane reads at once: 16 bytes, where rows keep them aligned."""
-    most = VECTOR_BYTES // itemsize_of(product.weight_dtype)
-    return next(w for w in (8, 4, 2, 1) if w <= most and product.k % w == 0)
+    return math.gcd(product.k, VECTOR_BYTES // itemsize_of(product.weight_dtype))
 
 
 def _estimate(product: Product, d: Decision, gpu: GpuLevel) -> float:
@@ -139,16 +139,15 @@ def _estimate(product: Product, d: Decision, gpu: GpuLevel) -> float:
     groups = -(-product.n // d.columns)
     blocks = -(-groups * d.split // d.warps)
     registers = _OWN_REGISTERS + d.columns * product.rows + 4 * d.columns + 8 * product.rows
-    resident = max(1, gpu.resident_blocks(d.warps * WARP, registers, 0))
-    at_once = min(blocks, resident * gpu.multiprocessors)
-    in_flight = at_once * d.warps * WARP * d.columns * _width(product) * itemsize_of(product.weight_dtype)
+    at_once = gpu.blocks_at_once(d.warps * WARP, registers)
+    in_flight = min(blocks, at_once) * d.warps * WARP * d.columns * _width(product) * itemsize_of(product.weight_dtype)
     gbps = min(gpu.memory_gbps, in_flight / _LATENCY_NS)
     # x comes from the first-level cache, 128 bytes a cycle; each group reads it once.
     x_bytes = groups * product.rows * product.k * itemsize_of(product.x_dtype)
     cached = x_bytes / min(blocks, gpu.multiprocessors) / 128 / gpu.clock_ghz
     steps = -(-product.k // (WARP * _width(product) * d.split))
     idle = steps * WARP * _width(product) * d.split / product.k  # lanes without a piece in the last step
-    waves = -(-blocks // (resident * gpu.multiprocessors))
+    waves = -(-blocks // at_once)
     ends = waves * (_LATENCY_NS + 20 * d.columns * product.rows + (300 if d.split > 1 else 0))
     return LAUNCH_US + (max(weight * idle / gbps, cached) + ends) * 1e-3
 
@@ -180,7 +179,6 @@ def _sums(product: Product, d: Decision, first: ir.Expr, place: ir.Expr) -> ir.V
     sums = T.alloc_buffer((d.columns * rows,), "float32", scope="local")
     with T.unroll(d.columns * rows) as i:
         T.buffer_store(sums, tirx.const(0, "float32"), [i])
-    step = WARP * d.split * width
     x = [T.alloc_buffer((width,), product.x_dtype, scope="local") for _ in range(rows)]
     weight = [T.alloc_buffer((width,), product.weight_dtype, scope="local") for _ in range(d.columns)]
 
@@ -198,13 +196,7 @@ def _sums(product: Product, d: Decision, first: ir.Expr, place: ir.Expr) -> ir.V
                     at = c * rows + r
                     T.buffer_store(sums, sums[at] + value, [at])
 
-    whole = product.k // step
-    if whole:
-        with T.serial(whole) as turn:
-            part(turn * step + place * width)
-    if product.k % step:
-        with T.If(whole * step + place * width < product.k), T.Then():
-            part(whole * step + place * width)
+    for_each_piece(product.k, WARP * d.split, place, width, part)
     for at in range(d.columns * rows):
         for stmt in across_threads(sums, tirx.Add, WARP, at):
             T.add_to_parent(stmt)

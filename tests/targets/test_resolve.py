@@ -248,6 +248,8 @@ def test_resident_blocks() -> None:
     assert a100.resident_blocks(threads=128, registers=32, shared_bytes=40 << 10) == 4  # by shared memory
     assert a100.resident_blocks(threads=128, registers=32, shared_bytes=99 << 10) == 1
     assert a100.resident_blocks(threads=128, registers=32, shared_bytes=100 << 10) == 0  # a block's own limit
+    assert a100.blocks_at_once(threads=256, registers=64) == 4 * 108
+    assert a100.blocks_at_once(threads=128, registers=32, shared_bytes=100 << 10) == 108  # one of each, for models
     assert h100.resident_blocks(threads=384, registers=168, shared_bytes=200 << 10) == 1
     assert ada.resident_blocks(threads=32, registers=16) == 24  # by blocks
 

@@ -31,7 +31,7 @@ from tvm import ir, tirx
 from ...errors import Declined
 from ...targets._gpu import STATIC_SHARED_BYTES
 from .._attention_grid import DTYPES
-from .._rule import Rule, check_range, gpu_of
+from .._rule import Rule, accepted, check_range, gpu_of
 from ..decode_attention._plan import MOST_QUERIES
 from ..flash_attention._function import scheduled_as
 from ..flash_attention._problem import Problem, call_attributes, extents, is_buffer, read
@@ -59,14 +59,9 @@ class DecodeAttentionGPU(Rule[Decision]):
 
     def space(self, func: tirx.PrimFunc, target: Target) -> Sequence[Decision]:
         """Most parts x least keys of a part x warps x keys that a lane reads at a time."""
-        found = [self.default(func, target)]
-        for fields in itertools.product((8, 16, 32, 64), (64, 128, 256), (2, 4, 8), (2, 4, 8)):
-            try:
-                _plan(func, target, Decision(*fields))
-            except Declined:
-                continue
-            found.append(Decision(*fields))
-        return tuple(dict.fromkeys(found))
+        values = itertools.starmap(Decision, itertools.product((8, 16, 32, 64), (64, 128, 256), (2, 4, 8), (2, 4, 8)))
+        fitting = accepted(values, lambda d: _plan(func, target, d))
+        return tuple(dict.fromkeys([self.default(func, target), *fitting]))
 
     def estimate(
         self, func: tirx.PrimFunc, target: Target, decision: Decision, sizes: Mapping[ir.Var, int]
@@ -84,14 +79,12 @@ def preferred(problem: Problem, queries: int, gpu: GpuLevel) -> Plan:
     piles = Plan(problem, queries, Decision(1, 1, 1, 1)).piles
     # One batch row fills the device twice; more of them need no parts, and have blocks that end at once.
     splits = max(1, min(64, -(-2 * gpu.multiprocessors // (problem.h_kv * piles))))
-    for keys in (4, 2, 1):
-        plan = Plan(problem, queries, Decision(splits, least_keys=128, warps=4, keys=keys))
-        try:
-            _check_limits(plan)
-        except Declined:
-            continue
-        return plan
-    raise Declined(f"heads of {problem.d} {problem.dtype} need more registers than are served")
+    values = (Decision(splits, least_keys=128, warps=4, keys=keys) for keys in (4, 2, 1))
+    plans = (Plan(problem, queries, decision) for decision in values)
+    found = next(accepted(plans, _check_limits), None)
+    if found is None:
+        raise Declined(f"heads of {problem.d} {problem.dtype} need more registers than are served")
+    return found
 
 
 def split_attention(src: Source, plan: Plan) -> None:

@@ -23,8 +23,7 @@ def estimate(plan: Plan, gpu: GpuLevel, b: int, t: int) -> float:
     span = max(least, -(-t // (decision.splits * plan.step)) * plan.step)
     parts = max(1, -(-t // span))
     blocks = b * problem.h_kv * plan.piles * parts
-    resident = max(1, gpu.resident_blocks(plan.threads, plan.registers, plan.shared_bytes))
-    waves = -(-blocks // (gpu.multiprocessors * resident))
+    waves = -(-blocks // gpu.blocks_at_once(plan.threads, plan.registers, plan.shared_bytes))
     waiting = waves * (_BLOCK_US + -(-span // plan.step) * _LATENCY_US)
     read_bytes = 2.0 * b * t * problem.h_kv * problem.d * itemsize_of(problem.dtype)
     reading = read_bytes / (gpu.memory_gbps * 1e3)

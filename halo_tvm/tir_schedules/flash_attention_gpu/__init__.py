@@ -34,7 +34,7 @@ from tvm import ir, tirx
 
 from ...errors import Declined
 from .._attention_grid import DTYPES
-from .._rule import Rule, check_range, gpu_of
+from .._rule import Rule, accepted, check_range, gpu_of
 from ..decode_attention_gpu import preferred, split_attention
 from ..decode_attention_gpu._estimate import estimate as decode_estimate
 from ..flash_attention._function import scheduled_as
@@ -59,25 +59,17 @@ class FlashAttentionGPU(Rule[Decision]):
 
     def default(self, func: tirx.PrimFunc, target: Target) -> Decision:
         gpu, problem = gpu_of(target), _problem(func)
-        for decision in _preferred(problem):
-            try:
-                _plan(problem, decision, gpu)
-            except Declined:
-                continue
-            return decision
-        raise Declined(f"no tile of heads of {problem.d} {problem.dtype} fits {target.isa.name}")
+        found = next(accepted(_preferred(problem), lambda d: _plan(problem, d, gpu)), None)
+        if found is None:
+            raise Declined(f"no tile of heads of {problem.d} {problem.dtype} fits {target.isa.name}")
+        return found
 
     def space(self, func: tirx.PrimFunc, target: Target) -> Sequence[Decision]:
         """Queries of a block x keys of a step x warps, as far as they fit."""
         gpu, problem = gpu_of(target), _problem(func)
-        found = [self.default(func, target)]
-        for q, k, warps in itertools.product((32, 64, 128), (16, 32, 64, 128), (2, 4, 8)):
-            try:
-                _plan(problem, Decision(q, k, warps), gpu)
-            except Declined:
-                continue
-            found.append(Decision(q, k, warps))
-        return tuple(dict.fromkeys(found))
+        values = itertools.starmap(Decision, itertools.product((32, 64, 128), (16, 32, 64, 128), (2, 4, 8)))
+        fitting = accepted(values, lambda d: _plan(problem, d, gpu))
+        return tuple(dict.fromkeys([self.default(func, target), *fitting]))
 
     def estimate(
         self, func: tirx.PrimFunc, target: Target, decision: Decision, sizes: Mapping[ir.Var, int]

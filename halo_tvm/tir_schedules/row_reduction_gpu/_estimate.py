@@ -17,9 +17,8 @@ def estimate_us(rows: Rows, target: Target, d: RowThreads, count: int, depth: in
     narrow = d.lanes * min((itemsize_of(b.dtype) for b in streams(rows)), default=4)
     steps = -(-depth // (d.lanes * d.threads))
     kept = min(steps * d.lanes, 2 * KEPT) if d.keep else 0
-    resident = max(1, gpu.resident_blocks(d.threads * d.rows, min(32 + kept, gpu.registers_per_thread)))
     blocks = -(-count // d.rows)
-    waves = -(-blocks // (resident * gpu.multiprocessors))
+    waves = -(-blocks // gpu.blocks_at_once(d.threads * d.rows, min(32 + kept, gpu.registers_per_thread)))
     elements = sum(1 for group in groups for n in group if rows.stages[n].depth is not None)
     read_again = 0 if d.keep else max(0, len(groups) - 1)
     # Latencies in us: of memory 0.5, of a cache 0.15, of a warp's shuffles 0.1, of a barrier 0.15, of an element 0.01.

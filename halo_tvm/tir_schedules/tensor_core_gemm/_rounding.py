@@ -13,13 +13,15 @@ After:
 
 from __future__ import annotations
 
+import math
+
 from tvm import ir, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from ...targets import WARP
 from .._product import Product
-from .._threads import across_threads
+from .._threads import across_threads, for_each_piece
 
 _EXPONENT = 0x7F800000  # bits of a float32
 _LEAST = 2.0**-126  # magnitude of the scale's least row; what is smaller is subnormal in float32, too
@@ -47,7 +49,7 @@ def round_rows(product: Product) -> tuple[ir.Var, ir.Var]:
     ):
         T.reads()
         T.writes()
-        width = next(w for w in (_PIECE, 2, 1) if k % w == 0)
+        width = math.gcd(k, _PIECE)
         part = T.alloc_buffer((width,), "float32", scope="local")
         rounded = T.alloc_buffer((width,), "float16", scope="local")
         known = T.alloc_buffer((2,), "float32", scope="local")  # largest magnitude, then what divides by the scale
@@ -69,14 +71,14 @@ def round_rows(product: Product) -> tuple[ir.Var, ir.Var]:
                 T.buffer_store(half, rounded[e], [row, at + e])
 
         T.buffer_store(known, _float(_LEAST), [0])
-        _for_each_piece(k, warps * WARP, thread, width, measure)
+        for_each_piece(k, warps * WARP, thread, width, measure)
         _largest_of_block(known, warps, thread)
         bits = tirx.reinterpret("int32", tirx.min(known[0], _float(_MOST))) & tirx.const(_EXPONENT, "int32")
         T.buffer_store(known, tirx.reinterpret("float32", bits) * _float(2.0), [0])
         T.buffer_store(known, _float(1.0) / known[0], [1])
         with T.If(thread == 0), T.Then():
             T.buffer_store(scale, known[0], [row])
-        _for_each_piece(k, warps * WARP, thread, width, store)
+        for_each_piece(k, warps * WARP, thread, width, store)
     return half, scale
 
 
@@ -86,18 +88,6 @@ def _warps(k: int) -> int:
     while warps < _MOST_WARPS and warps * WARP * _PIECE * _PER_THREAD < k:
         warps *= 2
     return warps
-
-
-def _for_each_piece(k: int, threads: int, thread: ir.Var, width: int, body: object) -> None:
-    """body(first element) for every piece of a row that is this thread's."""
-    step = threads * width
-    whole = k // step
-    if whole:
-        with T.serial(whole) as turn:
-            body(turn * step + thread * width)
-    if k % step:
-        with T.If(whole * step + thread * width < k), T.Then():
-            body(whole * step + thread * width)
 
 
 def _largest_of_block(known: ir.Var, warps: int, thread: ir.Var) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -114,4 +115,4 @@ def tilings(product: Product, gpu: GpuLevel) -> Iterator[Tiling]:
 
 def copy_width(leading: int, tile: SharedTile) -> int:
     """Elements that one copy moves: `leading` is the length of a row of the matrix, whose parts keep aligned."""
-    return next(w for w in (8, 4, 2, 1) if w <= tile.piece and leading % w == 0)
+    return math.gcd(leading, tile.piece)
