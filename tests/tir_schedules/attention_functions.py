@@ -53,6 +53,20 @@ def check(executable, arrays, attrs, tolerance=2e-6):
     assert np.abs(out.numpy() - exact).max() < tolerance, [x.shape for x in arrays]
 
 
+def check_nan_stays(executable, arrays, attrs):
+    """One NaN in q, in k or in v, or an infinite query: the result is NaN where it is in float64, and nowhere else."""
+    infinite = [] if attrs.get("softcap") else [(0, np.inf)]  # which tanh makes finite
+    for which, value in ((0, np.nan), (1, np.nan), (2, np.nan), *infinite):
+        given = [x.copy() for x in arrays]
+        given[which][0, -1, 0, 3] = value
+        with np.errstate(invalid="ignore"):
+            exact = Attention.reference(*[x.astype("float64") for x in given], **attrs)
+        assert np.isnan(exact).any() and not np.isnan(exact).all()
+        out = tvm.runtime.tensor(np.zeros(exact.shape, "float32"))
+        executable["main"](*map(tvm.runtime.tensor, given), out)
+        np.testing.assert_allclose(out.numpy(), exact, rtol=0, atol=2e-6)
+
+
 def normal(*shapes):
     rng = np.random.default_rng(sum(map(sum, shapes)))
     return [rng.standard_normal(shape).astype("float32") for shape in shapes]

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 from assembly import k_loops
-from attention_functions import SEEN, TARGETS, attributes, check, function, normal, of_a_cache
+from attention_functions import SEEN, TARGETS, attributes, check, check_nan_stays, function, normal, of_a_cache
 from attention_functions import compiled as compiled_by
 from covering import covering
 
@@ -46,6 +46,14 @@ def test_lengths(target, heads, s):
     for t, lengths in ((40, (40, 3, 17)), (128, (0, 1, 128)), (700, (650, 64, 129)), (33, (-5, 99, 32))):
         arrays = normal((3, s, heads[0], 16), *[(3, t, heads[1], 16)] * 2)
         check(run, of_a_cache(arrays, lengths), attrs)
+
+
+@pytest.mark.parametrize("more", [{}, {"softcap": 2.0}], ids=["plain", "softcap"])
+def test_a_nan_stays(target, more):
+    attrs = attributes(2, 1, 16, **more)
+    run = compiled(function([("b", 1, 2, 16), *[("b", "t", 1, 16)] * 2], attrs), target)
+    for t in (21, 150):
+        check_nan_stays(run, normal((2, 1, 2, 16), *[(2, t, 1, 16)] * 2), attrs)
 
 
 @pytest.mark.parametrize("d", [16, 80, 256])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
+from attention_functions import attributes, check_nan_stays, compiled, function, normal
 from linear_functions import Case, build, check, fused, x86
 from tvm import te, tirx, topi
 from tvm.script import tirx as T
@@ -184,3 +185,9 @@ def test_gpu_net_binds_threads(isa: str) -> None:
     text = str(rule.apply(func, target, rule.default(func, target)))
     assert "blockIdx.x" in text and "threadIdx.x" in text
     assert rule.apply(rule.apply(func, target, rule.Decision()), target, rule.Decision()) is not None
+
+
+def test_attention_keeps_a_nan() -> None:
+    attrs = attributes(2, 1, 16)
+    run = compiled(FALLBACK, function([("b", "s", 2, 16), *[("b", "t", 1, 16)] * 2], attrs), TARGET)
+    check_nan_stays(run, normal((2, 5, 2, 16), *[(2, 21, 1, 16)] * 2), attrs)

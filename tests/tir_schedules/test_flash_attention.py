@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 from assembly import k_loops
-from attention_functions import SEEN, TARGETS, attributes, check, function, normal, of_a_cache
+from attention_functions import SEEN, TARGETS, attributes, check, check_nan_stays, function, normal, of_a_cache
 from attention_functions import compiled as compiled_by
 from covering import covering
 
@@ -95,6 +95,14 @@ def test_all_features_at_once(target):
     for s in LENGTHS:
         mask = (np.arange(s) % 5 != 3)[None].repeat(2, 0).astype("int64")
         check(run, [*normal((2, s, 256)), mask, *normal((1, 4, s, s))], attrs)
+
+
+@pytest.mark.parametrize("more", [{}, {"softcap": 2.0}], ids=["plain", "softcap"])
+def test_a_nan_stays(target, more):
+    attrs = attributes(2, 1, 16, **more)
+    run = compiled(function([("b", "s", 2, 16), *[("b", "t", 1, 16)] * 2], attrs), target)
+    for t in (21, 150):
+        check_nan_stays(run, normal((2, 5, 2, 16), *[(2, t, 1, 16)] * 2), attrs)
 
 
 def test_far_scores_do_not_overflow(target):

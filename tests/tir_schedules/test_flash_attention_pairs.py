@@ -193,5 +193,5 @@ def test_the_inner_loops_hold_everything_in_registers():
 
 
 def test_products_must_be_a_known_kind():
-    with pytest.raises(ValueError, match="products must be one of float32, bfloat16, got 'int8'"):
+    with pytest.raises(ValueError, match="products must be one of float32, tf32, bfloat16, got 'int8'"):
         function([("b", "s", 192)], {**narrow(2, 2, 32, packed=True), "products": "int8"})

@@ -100,7 +100,8 @@ def compute(
 
     def weight(n, e, i, j):
         y = scores[n, e, i, j]
-        return tirx.Select(y > tirx.const(INVISIBLE, "float32"), te.exp(y - peak[n, e, i]), tirx.const(0, "float32"))
+        # NaN is more than nothing, and is not dropped.
+        return tirx.Select(y <= tirx.const(INVISIBLE, "float32"), tirx.const(0, "float32"), te.exp(y - peak[n, e, i]))
 
     weights = te.compute((b, h, s, t), weight, name="weights")
     total = te.compute((b, h, s), lambda n, e, i: te.sum(weights[n, e, i, j1], axis=j1), name="total")

@@ -35,7 +35,8 @@ def _rows(src: Source, plan: Plan, work: str, kind: str) -> None:
         with src.loop("part", "parts"):
             src(f"peak[0] = T.max(peak[0], {plan.part('part_peaks', 'n', 'part', 'r')})")
         with src.loop("part", "parts"):
-            src(f"fade[0] = T.max({plan.part('part_peaks', 'n', 'part', 'r')} - peak[0], {v.const(LEAST)})")
+            part = plan.part("part_peaks", "n", "part", "r")
+            src(f"fade[0] = {v.at_least(LEAST, f'{part} - peak[0]')}")
             src(*v.exp2("fade[0]", "swap[0]"))
             src(f"total[0] = total[0] + {plan.part('part_totals', 'n', 'part', 'r')} * fade[0]")
             for u in columns:

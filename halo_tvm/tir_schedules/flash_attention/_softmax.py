@@ -53,7 +53,7 @@ def softmax_row(
     src(f"peak[0] = {peaks}")
     _each_vector(src, count, peaks_of)
     src(*v.butterfly("T.max({a}, {b})", "peak[0]", "swap[0]"))
-    src(f"fade[0] = T.max({peaks} - peak[0], {v.const(LEAST)})", *v.exp2("fade[0]", "swap[0]"))
+    src(f"fade[0] = {v.at_least(LEAST, f'{peaks} - peak[0]')}", *v.exp2("fade[0]", "swap[0]"))
     src(f"{peaks} = peak[0]", f"total[0] = {totals} * fade[0]")
     _each_vector(src, count, weights_of)
     src(f"{totals} = total[0]")
@@ -117,7 +117,8 @@ def _weigh_pair(src: Source, plan: Rows, at: str) -> None:
 def _weight(src: Source, plan: Rows, column: str) -> None:
     """value = 2**(score - peak), which the row's total takes in."""
     v = plan.vectors
-    src(f"value[0] = T.max({plan.vector('scores', 'r', column)} - peak[0], {v.const(LEAST)})")
+    scores = plan.vector("scores", "r", column)
+    src(f"value[0] = {v.at_least(LEAST, f'{scores} - peak[0]')}")
     src(*v.exp2("value[0]", "swap[0]"), "total[0] = total[0] + value[0]")
 
 

@@ -140,6 +140,10 @@ class Vectors:
             text = f"({text} * {x} + {self.const(value)})"
         return text
 
+    def at_least(self, lowest: float, x: str) -> str:
+        """The larger one, and NaN where x is: what TVM makes of `max` gives its second operand where one is NaN."""
+        return f"T.max({self.const(lowest)}, {x})"
+
     def exp2(self, x: str, temporary: str) -> list[str]:
         """Statements: x = 2**x for x in [LEAST, 100]; the integer part is added to the exponent bits."""
         as_int = f'T.reinterpret("{self.int_dtype}", {{}})'.format
@@ -153,7 +157,7 @@ class Vectors:
 
     def tanh(self, x: str, far: str, temporary: str) -> list[str]:
         """Statements: x = tanh(x)."""
-        clamped = f"T.max(T.min({x} * {self.const(2 * LOG2_E)}, {self.const(60.0)}), {self.const(-60.0)})"
+        clamped = self.at_least(-60.0, f"T.min({self.const(60.0)}, {x} * {self.const(2 * LOG2_E)})")
         near = f"{x} * {self.polynomial(TANH, f'({x} * {x})')}"
         is_near = f"T.max({x}, {self.const(0.0)} - {x}) < {self.const(TANH_NEAR)}"
         return [
