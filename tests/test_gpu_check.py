@@ -23,10 +23,11 @@ import _gpu_race as race  # noqa: E402 - of the checkout's scripts
 import fake_gpu  # noqa: E402 - beside the tests of the runtime
 import gpu_check  # noqa: E402
 from _gpu_checks import Clock  # noqa: E402
-from _gpu_directory import PLAN  # noqa: E402
+from _gpu_directory import MOST_BYTES, PLAN  # noqa: E402
 from _gpu_engines import Attention, Product, attention_of, product_of, sample_of  # noqa: E402
 
 from halo_tvm import params  # noqa: E402
+from halo_tvm.cuda.toolkit import find_nvcc  # noqa: E402
 from halo_tvm.errors import EnvironmentProblem, MissingPackage, PeerFailed  # noqa: E402
 from halo_tvm.runtime import host  # noqa: E402
 from halo_tvm.runtime.tensors import numpy_dtype  # noqa: E402
@@ -118,6 +119,16 @@ def test_what_does_not_fit_in_its_time_is_said(artifacts: Path, without_compiler
     assert done.returncode == 0 and not any(result["sections"].values())
     said = {line.split(":")[0] for line in result["left_out"]}
     assert {"rms_norm case0", "models/gpt2", "step", "gemm", "flash64", "flash128"} <= said
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_nvcc() is None, reason="no nvcc: install NVIDIA's CUDA toolkit 13")
+def test_all_of_it_is_built_for_a_gpu(tmp_path: Path) -> None:
+    """Every case of every operator, the models and the timed kernels, by nvcc; a directory that can be carried."""
+    assert gpu_check.main(["--build", str(tmp_path / "artifacts"), "--target", "cuda:sm_90"]) == 0
+    plan = json.loads((tmp_path / "artifacts" / PLAN).read_text())
+    assert plan["failed"] == {} and len(plan["parts"]) > 20
+    assert sum(file.stat().st_size for file in tmp_path.rglob("*") if file.is_file()) <= MOST_BYTES
 
 
 def test_no_gpu_is_exit_code_5_and_a_sentence(

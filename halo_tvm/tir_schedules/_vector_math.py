@@ -15,6 +15,7 @@ References
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import tvm_ffi
@@ -210,8 +211,9 @@ def log(x: Expr) -> Expr:
 
         scaled = tirx.Select(tiny, x * _like(x, 8388608.0), x)
         value = let(_bits(scaled), normal)
-        infinity = _float(_int_like(x, 0x7F800000))
-        at_zero = tirx.Select(_equal(x, 0.0), -infinity, _float(_int_like(x, 0x7FC00000)))
+        infinity = _like(x, math.inf)
+        # NaN below zero, and of NaN: TVM's C code generator has no word for it.
+        at_zero = tirx.Select(_equal(x, 0.0), _like(x, -math.inf), x * infinity + infinity)
         return tirx.Select(x > _like(x, 0.0), tirx.Select(x <= _like(x, FLT_MAX), value, infinity), at_zero)
 
     return hoist_lets(let(x, body))

@@ -14,16 +14,19 @@ import halo_tvm._compat  # what it registers is tested here
 from halo_tvm.config import CompileConfig
 from halo_tvm.errors import UnsupportedModel
 from halo_tvm.targets import can_build_here, resolve
+from halo_tvm.tir_schedules import _vector_math
 
 pytestmark = pytest.mark.skipif(not can_build_here(resolve("c")), reason="no compiler")
 FUNCTIONS = {
-    "abs": (te.abs, np.abs), "exp2": (tirx.exp2, np.exp2), "isinf": (te.isinf, np.isinf),
+    "log": (lambda x: _vector_math.log(x.asobject()), np.log), "abs": (te.abs, np.abs), "exp2": (tirx.exp2, np.exp2), "isinf": (te.isinf, np.isinf),
     "remainder": (lambda x: tirx.fmod(x, tirx.const(2, x.dtype)), lambda x: np.fmod(x, 2)),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize(
+    ("name", "dtype"), [(name, dtype) for name in FUNCTIONS for dtype in ("float32", "float64")
+                        if (name, dtype) != ("log", "float64")],  # its polynomial is for float32
+)  # fmt: skip
 def test_functions_that_tvm_alone_does_not_write(name: str, dtype: str, tmp_path: Path) -> None:
     compute, expected = FUNCTIONS[name]
     x = te.placeholder((8,), dtype, name="x")
@@ -38,7 +41,8 @@ def test_functions_that_tvm_alone_does_not_write(name: str, dtype: str, tmp_path
     values = np.array([-3.5, -0.0, 0.0, 1.5, -np.inf, np.inf, 7.25, -2.0], dtype)
     if name == "remainder":
         values = values[np.isfinite(values)].repeat(2)[:8]
-    wanted = expected(values)
+    with np.errstate(all="ignore"):
+        wanted = expected(values)
     out = tvm.runtime.tensor(np.zeros(8, wanted.dtype))
     tvm.runtime.load_module(str(library))["f"](tvm.runtime.tensor(values), out)
     np.testing.assert_allclose(out.numpy(), wanted, rtol=1e-6)

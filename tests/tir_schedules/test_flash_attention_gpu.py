@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import partial
 
@@ -11,6 +12,7 @@ from attention_functions import SEEN, TARGETS, attributes, function, of_a_cache
 from attention_kernels import TOLERANCE, check, check_nan_stays, exact_result, lower_once, normal
 from attention_kernels import scheduled as scheduled_by
 from covering import covering
+from gpu_code import cuda_source
 from gpu_functions import TARGET, check_needed, kernels_of, needs_nvcc
 
 from halo_tvm.emulation import emulate
@@ -367,3 +369,13 @@ def test_estimates():
     assert estimated(4096) < estimated(4096, kind="tf32") < estimated(4096, kind="float32") / 1.5
     assert estimated(4096, kind="float32") > 3 * estimated(4096), "no tensor cores"
     assert estimated(4096, block_k=16) > estimated(4096), "barriers and waiting for every 16 keys"
+
+
+def test_kernels_of_one_source_agree_on_what_shared_memory_holds():
+    """Dynamic shared memory is declared outside of kernels, as C has it: two types under one name are an error."""
+    shapes = [(1, 16, 2, 16)] * 3
+    attrs = attributes(2, 2, 16)
+    kinds = [*(({}, dtype) for dtype in ("float16", "bfloat16", "float32")), ({"products": "tf32"}, "float32")]
+    source = cuda_source([scheduled(shapes, {**attrs, **more}, dtype) for more, dtype in kinds], "sm_80")
+    declared = set(re.findall(r"extern __shared__ \S+ (\w+) (\w+)\[\];", source))
+    assert len(declared) == len({name for _, name in declared}) == 3

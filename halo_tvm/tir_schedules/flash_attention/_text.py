@@ -145,7 +145,10 @@ class Vectors:
         return f"T.max({self.const(lowest)}, {x})"
 
     def exp2(self, x: str, temporary: str) -> list[str]:
-        """Statements: x = 2**x for x in [LEAST, 100]; the integer part is added to the exponent bits."""
+        """Statements: x = 2**x for x in [LEAST, 100]; the integer part is added to the exponent bits.
+
+        Of a NaN the low nine bits are added there: one whose are zero, as of all that arithmetic makes, stays one.
+        """
         as_int = f'T.reinterpret("{self.int_dtype}", {{}})'.format
         shifted = f"T.shift_left({as_int(temporary)}, {self.all('T.int32(23)')})"
         return [

@@ -17,7 +17,7 @@ def attend(src: Source, plan: Plan) -> None:
     problem, decision = plan.problem, plan.decision
     parts = {"n": problem.b, "head": i64(problem.h), "turn": plan.query_blocks}
     with launched(src, "attend", parts, warp=decision.warps, lane=WARP):
-        src(f'tiles = T.alloc_buffer(({plan.tiles["end"]},), "{problem.dtype}", scope="shared.dyn")')
+        src(f'{plan.memory} = T.alloc_buffer(({plan.tiles["end"]},), "{problem.dtype}", scope="shared.dyn")')
         _products.declare(src, plan)
         _softmax.declare(src, plan)
         _locate(src, plan)

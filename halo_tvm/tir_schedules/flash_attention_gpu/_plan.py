@@ -86,6 +86,12 @@ class Plan:
         return dict(zip(("q", "k", "v", "p", "end"), itertools.accumulate(sizes, initial=0)))
 
     @property
+    def memory(self) -> str:
+        """The name of that allocation: kernels in one source whose dynamic shared memory has one name must agree on
+        its type."""
+        return f"tiles_{self.problem.dtype}"
+
+    @property
     def shared_bytes(self) -> int:
         return self.tiles["end"] * itemsize_of(self.problem.dtype)
 

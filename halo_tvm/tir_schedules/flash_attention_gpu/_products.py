@@ -67,7 +67,7 @@ def store_weights(src: Source, plan: Plan) -> None:
         for r in range(plan.row_count):
             with _unrolled(src, "c", plan.column_count):
                 at = f"{plan.tiles['p']} + {plan.row(r)} * {plan.score_stride} + {plan.column('c')}"
-                src(f"tiles[{at}] = score[{plan.score(r, 'c')}]")
+                src(f"{plan.memory}[{at}] = score[{plan.score(r, 'c')}]")
         meet(src)
 
 
@@ -110,7 +110,7 @@ def _values_by_tf32(src: Source, plan: Plan) -> None:
     with _unrolled(src, "kk", plan.decision.block_k // 8), _unrolled(src, "column", plan.problem.d // 8):
         for e in range(2):
             at = f"{plan.tiles['v']} + (kk * 8 + lane % 4 * 2 + {e}) * {plan.stride} + column * 8 + lane // 4"
-            _round(src, f"other[{e}]", f"tiles[{at}]")
+            _round(src, f"other[{e}]", f"{plan.memory}[{at}]")
         for m in range(plan.stack):
             a = f"({m * plan.decision.block_k // 8} + kk) * 4"
             src(_mma(plan, "weights", a, 0, "out", f"({m * plan.problem.d // 8} + column) * 4"))
@@ -129,7 +129,7 @@ def _load(src: Source, plan: Plan, to: str, to_at: str, at: str, transposed: boo
     """Four matrices of 8 rows of 16 bytes into the registers that hold an operand."""
     src(
         f'T.evaluate(T.ptx_legacy.ldmatrix({transposed}, 4, ".b16", {to}.data, {to_at}, '
-        f'tiles.access_ptr("r"), {at}, dtype="{plan.problem.dtype}"))'
+        f'{plan.memory}.access_ptr("r"), {at}, dtype="{plan.problem.dtype}"))'
     )
     if plan.operand == "tf32":
         with _unrolled(src, "e", plan.chunk):
@@ -158,10 +158,10 @@ def _scores_by_fma(src: Source, plan: Plan) -> None:
     with src.under(f"for x in T.serial({plan.problem.d // 4}):"):
         for r in range(plan.row_count):
             query = f"{plan.tiles['q']} + {plan.row(r)} * {plan.stride} + x * 4"
-            src(f"query[{_four(r * 4)}] = tiles[{_four(query)}]")
+            src(f"query[{_four(r * 4)}] = {plan.memory}[{_four(query)}]")
         with _unrolled(src, "c", plan.column_count):
             key = f"{plan.tiles['k']} + {plan.column('c')} * {plan.stride} + x * 4"
-            src(f"other[{_four(0)}] = tiles[{_four(key)}]")
+            src(f"other[{_four(0)}] = {plan.memory}[{_four(key)}]")
             for r in range(plan.row_count):
                 at = f"score[{plan.score(r, 'c')}]"
                 with _unrolled(src, "e", 4):
@@ -173,10 +173,10 @@ def _values_by_fma(src: Source, plan: Plan) -> None:
     with src.under(f"for j in T.serial({plan.decision.block_k // 4}):"):
         for r in range(plan.row_count):
             weight = f"{plan.tiles['p']} + {plan.row(r)} * {plan.score_stride} + j * 4"
-            src(f"query[{_four(r * 4)}] = tiles[{_four(weight)}]")
+            src(f"query[{_four(r * 4)}] = {plan.memory}[{_four(weight)}]")
         with _unrolled(src, "e", 4), _unrolled(src, "u", plan.out_count):
             value = f"{plan.tiles['v']} + (j * 4 + e) * {plan.stride} + {plan.out_column('u')}"
-            src(f"other[T.ramp(0, 1, {vector})] = tiles[T.ramp({value}, 1, {vector})]")
+            src(f"other[T.ramp(0, 1, {vector})] = {plan.memory}[T.ramp({value}, 1, {vector})]")
             for r in range(plan.row_count):
                 with _unrolled(src, "w", vector):
                     at = f"out[{plan.out(r, 'u')} + w]"

@@ -26,7 +26,7 @@ def copy(src: Source, plan: Plan, operand: str, first: str, limit: str) -> None:
         source = f'{start} + T.cast({first} + at, "int64") * {pitch} + T.cast(x, "int64")'
         # Neither read nor written, as TVM is told: it takes all tiles for one, and would put barriers between copies
         # into one of them and loads from another. Those that are needed are written here.
-        to = f"tiles.access_ptr(0, offset={plan.tiles[operand]} + at * {plan.stride} + x)"
+        to = f"{plan.memory}.access_ptr(0, offset={plan.tiles[operand]} + at * {plan.stride} + x)"
         size = f"T.Select({first} + at < {limit}, T.uint32({VECTOR_BYTES}), T.uint32(0))"
         call = (
             f'T.evaluate(T.ptx["cp.async.cg.shared.global"]({to}, '
