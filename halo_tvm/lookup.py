@@ -13,7 +13,7 @@ from .records.home import log_dirs
 from .records.log import TuningLog
 from .records.record import Fingerprint
 from .records.workload import describe, workload_key
-from .targets import Target, read_host
+from .targets import Gpu, Target, read_host
 from .tir_schedules import Rule
 
 # What a rule may come to on numbers that no tuner wrote; TVM's errors are RuntimeErrors.
@@ -23,23 +23,35 @@ _UNUSABLE = (
 )  # fmt: skip
 
 
-def fingerprint_of(target: Target) -> Fingerprint:
+def fingerprint_of(target: Target, gpu: Gpu | None = None) -> Fingerprint:
     """The facts records of `target` are compared by; cache sizes are the host's where it can run the target.
 
-    Of a GPU they are those of its level's device in the manifest: multiprocessors for cores, shared memory for L1.
+    For a GPU they are multiprocessors for cores, shared memory for L1, and L2: those of `gpu`, which measures, else of
+    the device that the level's manifest assumes.
     """
     host = read_host()
     here = not target.spec.runs_on or host.machine in target.spec.runs_on
-    gpu = target.isa.gpu
+    level = target.isa.gpu
+    if level is not None:
+        cores = gpu.multiprocessors if gpu else level.multiprocessors
+        caches = (level.shared_bytes_per_multiprocessor, gpu.l2_bytes if gpu else level.l2_bytes, 0)
+    else:
+        cores = target.cores
+        caches = (
+            (host.l1_bytes if here else 0) or target.spec.l1_bytes,
+            (host.l2_bytes if here else 0) or target.spec.l2_bytes,
+            host.l3_bytes if here else 0,
+        )
+    l1_bytes, l2_bytes, l3_bytes = caches
     return Fingerprint(
         kind=target.spec.kind,
         machine=target.spec.machine,
         isa=target.isa.name,
         isas=tuple(isa.name for isa in target.spec.isas),
-        cores=gpu.multiprocessors if gpu else target.cores,
-        l1_bytes=gpu.shared_bytes_per_multiprocessor if gpu else (host.l1_bytes if here else 0) or target.spec.l1_bytes,
-        l2_bytes=gpu.l2_bytes if gpu else (host.l2_bytes if here else 0) or target.spec.l2_bytes,
-        l3_bytes=host.l3_bytes if here and gpu is None else 0,
+        cores=cores,
+        l1_bytes=l1_bytes,
+        l2_bytes=l2_bytes,
+        l3_bytes=l3_bytes,
     )
 
 

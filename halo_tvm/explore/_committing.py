@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..errors import Declined, UsageError
-from ..lookup import fingerprint_of
 from ..passes.schedule import rule_for as rule_of_target
 from ..records.home import check_writable_log, user_logs
 from ..records.log import commit as append
+from ..tuning.place import fingerprint_here
 from ..tuning.recording import Recorder
 from ..tuning.search.outcome import Confirmed
 from ._measuring import Comparison, compare
@@ -39,7 +39,7 @@ def commit(
             "measure with more rounds, or keep the default"
         )
     c = comparison
-    fingerprint = fingerprint_of(task.target)
+    fingerprint = fingerprint_here(task.target)
     confirmed = Confirmed(decision, c.a_us, c.b_us, c.speedup, c.low, c.high, stage=_STAGE)
     return append(directory, fingerprint, [Recorder(fingerprint, run="", seed=0).winner(task.tuning, confirmed)])
 

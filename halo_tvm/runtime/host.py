@@ -14,13 +14,14 @@ import tvm_ffi
 from ..artifact import Variant
 from ..config import environment
 from ..errors import EnvironmentProblem, UsageError
-from ..targets import capability, read_host, runs_code_of
+from ..targets import Gpu, capability, read_host, runs_code_of
 
 _PROBE = "runtime.config_threadpool"  # a function that exists exactly when TVM's runtime is loaded
 _CUDA_PROBE = "device_api.cuda"  # and its CUDA part
 _CUDA_LIBRARY, _CUDART = "libtvm_runtime_cuda.so", "libcudart.so.13"
 _TOOLKIT = (f"/usr/local/cuda/lib64/{_CUDART}",)
 _CUDA, _COMPUTE_VERSION = 2, 4  # of runtime.GetDeviceAttr
+_MULTIPROCESSORS, _L2_BYTES = 16, 38  # of cudaDeviceGetAttribute
 _OLD_DRIVER, _NO_DEVICE = 35, 100  # cudaErrorInsufficientDriver, cudaErrorNoDevice
 GPU_FLAG = "nvidia_gpu"  # what libraries for a GPU require; no CPU has it
 
@@ -92,6 +93,19 @@ def choose_variant(
             "compile the model for a smaller instruction set with --target"
         )
     return max(fitting, key=lambda v: (capability(v.isa) if v.device_code is not None else 0, len(v.requires)))
+
+
+@functools.cache
+def first_gpu() -> Gpu:
+    """The first GPU that CUDA sees, which sessions use, but for its name; raises as `load_cuda_runtime`."""
+    cudart = load_cuda_runtime()
+
+    def attribute(number: int) -> int:
+        value = ctypes.c_int(0)
+        cudart.cudaDeviceGetAttribute(ctypes.byref(value), number, 0)
+        return value.value
+
+    return Gpu("", gpu_arch(), attribute(_MULTIPROCESSORS), attribute(_L2_BYTES))
 
 
 def gpu_arch() -> str:

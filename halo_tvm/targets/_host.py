@@ -29,10 +29,12 @@ class Host:
 
 @dataclass(frozen=True)
 class Gpu:
-    """One NVIDIA GPU; `arch` is its compute capability as nvcc spells it, e.g. "sm_90"."""
+    """One NVIDIA GPU; `arch` is its compute capability as nvcc spells it, e.g. "sm_90". Zero stands for not known."""
 
     name: str
     arch: str
+    multiprocessors: int = 0
+    l2_bytes: int = 0
 
 
 def read_host(cpuinfo: str | None = None) -> Host:

@@ -22,7 +22,7 @@ from .budget import Clock
 from .measure.builders import Builders, Job
 from .measure.confined import arguments_of
 from .measure.lab import Failure
-from .measure.requests import build_timeout_s, builder_bytes, task_request
+from .measure.requests import build_timeout_s, task_request
 from .measure.scratch import Scratch
 from .options import TuneOptions
 from .progress import BuildProgress
@@ -31,6 +31,7 @@ from .task import Task, Tasks
 
 _OF_A_TASK = 4  # where no number of trials is given
 _MOST_BUILDERS = 4
+_BUILDER_BYTES = 2 << 30
 
 
 @dataclass
@@ -100,7 +101,7 @@ def _build_all(
     """Build in that order until the budget is spent: (how often a builder was started again, whether by Ctrl-C)."""
     count = min(len(usable_cpus()), _MOST_BUILDERS)
     timeout_s = build_timeout_s(target, options.timeout_s)
-    memory = builder_bytes(target, options.memory_bytes // count)
+    memory = max(_BUILDER_BYTES, options.memory_bytes // count)
     requests = {one.task.key: task_request(one.task, target, options.vector_math) for one, _ in queue}
     scratch = Scratch()
     try:

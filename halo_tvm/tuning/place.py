@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ..config import TuneConfig, parse_address
+from ..cuda.toolkit import no_compiler
 from ..errors import EnvironmentProblem, UsageError
 from ..lookup import fingerprint_of
 from ..records.record import Fingerprint
-from ..runtime.host import gpu_arch
+from ..runtime.host import first_gpu
 from ..targets import Target, can_run_here, read_gpus, resolve, runs_code_of
 from .measure.lab import Lab, LabOptions
 
@@ -40,15 +41,18 @@ def place_of(config: TuneConfig, target: Target | None = None) -> Place:
     `EnvironmentProblem` when the target does not run there, or no device is free.
     """
     if config.rpc is None or config.device_key is None:
-        target = target or resolve(config.target, cores=config.threads, precision=config.precision)
-        if not config.build_only:
-            _check_engine(config, target)
-            check_runs_here(target)
-        return Place(target, fingerprint_of(target))
+        if target is None:
+            gpus = None if config.build_only else _first_gpu(config.target)
+            target = resolve(config.target, cores=config.threads, precision=config.precision, gpus=gpus)
+        if config.build_only:
+            return Place(target, fingerprint_of(target))
+        _check_engine(config, target)
+        check_runs_here(target)
+        return Place(target, fingerprint_here(target))
     from .measure.rpc import device_behind, refuse_other_targets
 
     address = parse_address(config.rpc, "--rpc")
-    device = device_behind(address, config.device_key)
+    device = device_behind(address, config.device_key, gpu=(target or _named(config.target)).spec.gpu)
     if target is None:
         if device.host is None and config.target == "cpu":
             raise UsageError(
@@ -56,9 +60,8 @@ def place_of(config: TuneConfig, target: Target | None = None) -> Place:
                 "say what it is: start its server with `halo-tvm rpc server`, or name the level, e.g. x86:avx2"
             )
         cores = config.threads or device.threads or None
-        target = resolve(
-            config.target, host=device.host, cores=cores, precision=config.precision, gpus=device.gpus or ()
-        )
+        gpus = (device.gpu.arch,) if device.gpu else ()
+        target = resolve(config.target, host=device.host, cores=cores, precision=config.precision, gpus=gpus)
     _check_engine(config, target)
     if config.threads and device.threads and config.threads != device.threads:
         raise UsageError(
@@ -66,7 +69,13 @@ def place_of(config: TuneConfig, target: Target | None = None) -> Place:
             f"{device.threads} threads: start its server with `--threads {config.threads}`, or leave --threads out"
         )
     refuse_other_targets(device, target, config.device_key)
+    _check_compiler(target)
     return Place(target, device.fingerprint(target), address, config.device_key)
+
+
+def fingerprint_here(target: Target) -> Fingerprint:
+    """Of what is measured on this machine: its own GPU where the target is for one."""
+    return fingerprint_of(target, first_gpu() if target.spec.gpu else None)
 
 
 def check_runs_here(target: Target) -> None:
@@ -75,17 +84,42 @@ def check_runs_here(target: Target) -> None:
     if target.spec.gpu:
         if not answer:
             raise EnvironmentProblem(_no_gpu(target))
-        first = gpu_arch()  # says what is missing between the driver and TVM
+        first = first_gpu().arch  # says what is missing between the driver and TVM
         if not runs_code_of(first, target.arch):
             raise EnvironmentProblem(
                 f"{target.name} is measured on the first GPU, which is one of {first} and does not run it: "
                 "name another with CUDA_VISIBLE_DEVICES, or give --target cuda:LEVEL with a smaller level"
             )
+        _check_compiler(target)
     elif not answer:
         raise EnvironmentProblem(
             f"tuning measures on this machine, so it needs a CPU target that runs here, but {target.name} does not: "
             f"{answer.reason}; or measure on a machine where it does: start a tracker here and a server there with "
             f"`halo-tvm rpc`, and give {_RPC}"
+        )
+
+
+def _named(text: str) -> Target:
+    """A target as far as the name alone says what it is."""
+    return resolve("c" if text == "cpu" else text, gpus=())
+
+
+def _first_gpu(text: str) -> tuple[str, ...] | None:
+    """What a target for GPUs that is named without a level means here; None: what the system lists."""
+    if not _named(text).spec.gpu or not read_gpus():
+        return None
+    try:
+        return (first_gpu().arch,)
+    except EnvironmentProblem:  # said by `check_runs_here`
+        return None
+
+
+def _check_compiler(target: Target) -> None:
+    """A GPU's candidates are machine code: what another compiler makes of their source is another kernel."""
+    lacking = no_compiler(target.arch) if target.spec.gpu else ""
+    if lacking:
+        raise EnvironmentProblem(
+            f"candidates for {target.name} are compiled on this machine, by NVIDIA's compiler, but {lacking}"
         )
 
 

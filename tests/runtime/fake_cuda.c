@@ -219,7 +219,7 @@ static int release(void *address) {
       *at = gone->next;
       free(gone->start);
       free(gone);
-      return leave(0);
+      return leave(fault);
     }
   return leave(1);
 }
@@ -227,7 +227,7 @@ int cudaMalloc(void **out, size_t size) { return allocate(out, size, 0); }
 int cudaMallocHost(void **out, size_t size) { return allocate(out, size, 1); }
 int cudaFree(void *address) { return release(address); }
 int cudaFreeHost(void *address) { return release(address); }
-int cudaMemGetInfo(size_t *available, size_t *total) { *available = *total = (size_t)8 << 30; return 0; }
+int cudaMemGetInfo(size_t *available, size_t *total) { *available = *total = (size_t)8 << 30; return fault; }
 int cudaMemcpyAsync(void *to, const void *from, size_t size, int kind, void *handle) {
   enter();
   Stream *stream = of(handle);
@@ -300,6 +300,7 @@ int cudaEventRecord(void *event, void *handle) {
   events[number % MOST_EVENTS].done = 0;
   events[number % MOST_EVENTS].stream = of(handle);
   Operation operation = {.kind = RECORD, .event = number};
+  if (fault) return leave(fault);
   queue(of(handle), &operation);
   return leave(0);
 }
@@ -307,14 +308,14 @@ int cudaEventSynchronize(void *event) {
   enter();
   long number = *(long *)event;
   if (number) run_until(events[number % MOST_EVENTS].stream, number);
-  return leave(0);
+  return leave(fault);
 }
 int cudaEventElapsedTime(float *ms, void *a, void *b) {
   enter();
   long from = *(long *)a, to = *(long *)b;
   if (events[from % MOST_EVENTS].done != from || events[to % MOST_EVENTS].done != to) return leave(600);
   *ms = (float)(events[to % MOST_EVENTS].at_ms - events[from % MOST_EVENTS].at_ms);
-  return leave(0);
+  return leave(fault);
 }
 int cudaStreamWaitEvent(void *handle, void *event, unsigned flags) {
   enter();
@@ -368,11 +369,12 @@ int cudaGraphLaunch(void *graph, void *handle) {
 
 /* ---- the device ---- */
 int cudaGetDevice(int *out) { *out = 0; return 0; }
-int cudaSetDevice(int device) { return device == 0 ? 0 : (error = 101); }
+int cudaSetDevice(int device) { return fault ? fault : device == 0 ? 0 : (error = 101); }
 int cudaGetDeviceCount(int *out) { *out = 1; return 0; }
 int cudaGetDeviceProperties(void *out, int device) { memset(out, 0, 512); return 0; }
 int cudaDeviceGetAttribute(int *out, int attribute, int device) {
-  *out = attribute == 75 ? 8 : attribute == 76 ? 0 : attribute == 10 ? 32 : attribute == 1 ? 1024 : 1 << 16;
+  *out = attribute == 75 ? 8 : attribute == 76 ? 0 : attribute == 10 ? 32 : attribute == 1 ? 1024 :
+         attribute == 16 ? 108 : attribute == 38 ? 40 << 20 : 1 << 16;
   return 0;
 }
 int cudaDeviceGetPCIBusId(char *out, int size, int device) { snprintf(out, size, "0000:0B:00.0"); return 0; }

@@ -18,7 +18,8 @@ from halo_tvm.tir_schedules import _vector_math
 
 pytestmark = pytest.mark.skipif(not can_build_here(resolve("c")), reason="no compiler")
 FUNCTIONS = {
-    "log": (lambda x: _vector_math.log(x.asobject()), np.log), "abs": (te.abs, np.abs), "exp2": (tirx.exp2, np.exp2), "isinf": (te.isinf, np.isinf),
+    "log": (lambda x: _vector_math.log(x.asobject()), np.log),
+    "abs": (te.abs, np.abs), "exp2": (tirx.exp2, np.exp2), "isinf": (te.isinf, np.isinf),
     "remainder": (lambda x: tirx.fmod(x, tirx.const(2, x.dtype)), lambda x: np.fmod(x, 2)),
 }  # fmt: skip
 

@@ -51,16 +51,27 @@ def test_a_gpu_that_does_not_do_is_named(monkeypatch, capsys) -> None:
     assert main(["tune", "--model", "gpt2", "--target", "cuda:sm_90"]) == 5
     assert "this machine has Old (sm_75)" in capsys.readouterr().err
     gpus(monkeypatch, Gpu("Old", "sm_75"), Gpu("New", "sm_90"))
-    monkeypatch.setattr(place, "gpu_arch", lambda: "sm_75")
+    monkeypatch.setattr(place, "first_gpu", lambda: Gpu("", "sm_75"))
     assert main(["tune", "--model", "gpt2", "--target", "cuda:sm_90"]) == 5
     line = capsys.readouterr().err
     assert "on the first GPU, which is one of sm_75 and does not run it: name another with CUDA_VISIBLE_DEVICES" in line
 
 
-def test_another_engine_searches_for_cpus_only(monkeypatch, capsys) -> None:
+def test_a_gpu_is_not_measured_with_another_compiler(monkeypatch, capsys) -> None:
     gpus(monkeypatch, Gpu("New", "sm_90"))
+    monkeypatch.setattr(place, "first_gpu", lambda: Gpu("", "sm_90"))
+    monkeypatch.setattr(place, "no_compiler", lambda arch: "nvcc is not on this machine: install it")
+    assert main(["tune", "--model", "gpt2", "--target", "cuda"]) == 5
+    line = capsys.readouterr().err
+    assert "candidates for cuda:sm_90 are compiled on this machine, by NVIDIA's compiler, but nvcc is not on" in line
+
+
+def test_another_engine_searches_for_cpus_only(monkeypatch, capsys) -> None:
+    gpus(monkeypatch, Gpu("Old", "sm_80"), Gpu("New", "sm_90"))
+    monkeypatch.setattr(place, "first_gpu", lambda: Gpu("", "sm_80"))
     assert main(["tune", "--model", "gpt2", "--target", "cuda", "--engine", "metaschedule"]) == 1
-    assert "--engine metaschedule searches what our rules for CPUs span, but cuda:" in capsys.readouterr().err
+    line = capsys.readouterr().err
+    assert "--engine metaschedule searches what our rules for CPUs span, but cuda:sm_80 is for GPUs" in line
 
 
 @pytest.mark.parametrize(

@@ -306,25 +306,26 @@ def test_what_a_device_says():
 
 
 def test_a_devices_gpu():
-    def refusal(**said):
-        device = device_of({"threads": 4, "triple": "x86_64-linux-gnu", "described": json.dumps({**HONEST, **said})})
-        return device.refusal(target_named("cuda:sm_86"))
+    def device(gpu):
+        return device_of({"threads": 4, "triple": "", "described": json.dumps(HONEST), "gpu": gpu})
 
-    assert refusal(gpus=["sm_89"]) == "" and refusal(gpus=["sm_90a"]) == ""
+    def refusal(**said):
+        return device(json.dumps(said)).refusal(target_named("cuda:sm_86"))
+
+    assert refusal(arch="sm_89") == "" and refusal(arch="sm_90a") == ""
     needed = "cuda:sm_86 needs a GPU of sm_86 or a later one like it, and the device's is sm_80"
-    assert refusal(gpus=["sm_80"]) == needed
-    assert refusal() == "the device does not say that it has a GPU: start its server with `halo-tvm rpc server`"
-    assert refusal(gpus=[]) == "the device has no GPU that measures (it lists none)"
-    assert refusal(gpus=[], without_gpu="no driver") == "the device has no GPU that measures (no driver)"
-    for made_up in (["sm_"], ["sm_90\n"], [90], ["sm_" + "9" * 5000], [["sm_90"]]):
-        assert refusal(gpus=made_up) == "the device has no GPU that measures (it lists none)"
-    for made_up in ("sm_90", {"sm_90": 1}, ["sm_90"] * 1000, 7):
-        assert "does not say" in refusal(gpus=made_up)
-    # Its figures are those of the level's device, whatever the machine around it is.
-    device = device_of({"threads": 4, "triple": "", "described": json.dumps({**HONEST, "gpus": ["sm_90"]})})
-    fingerprint = fingerprint_of(target_named("cuda:sm_90"))
-    assert device.fingerprint(target_named("cuda:sm_90")) == fingerprint
-    assert (fingerprint.cores, fingerprint.l3_bytes) == (132, 0)
+    assert refusal(arch="sm_80") == needed
+    silent = "the device does not say that it has a GPU: start its server with `halo-tvm rpc server`"
+    assert refusal() == silent and device(None).refusal(target_named("cuda:sm_86")) == silent
+    assert refusal(without="no driver") == "the device has no GPU that measures (no driver)"
+    for made_up in ("sm_", "sm_90\n", 90, "sm_" + "9" * 5000, ["sm_90"], {"sm_90": 1}):
+        assert refusal(arch=made_up) == silent
+    # Its own figures are what records of it are told apart by.
+    target = target_named("cuda:sm_90")
+    found = device(json.dumps({"arch": "sm_90", "multiprocessors": 78, "l2_bytes": 60 << 20})).fingerprint(target)
+    assert (found.cores, found.l2_bytes, found.l3_bytes) == (78, 60 << 20, 0)
+    assert fingerprint_of(target).cores == 132 and found.key == fingerprint_of(target).key
+    assert device(json.dumps({"arch": "sm_90", "multiprocessors": -1, "l2_bytes": "x"})).fingerprint(target).cores == 0
 
 
 @pytest.mark.parametrize(

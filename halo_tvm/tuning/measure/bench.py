@@ -13,7 +13,7 @@ from ..sizes import Env, shape_of, symbols
 from . import protocol as p
 from .build import NAME
 from .confined import Failed, Say
-from .inputs import Arguments, Weights, differences
+from .inputs import Arguments, Weights, differences, operand_tolerance
 
 _PAUSE_S = 0.001  # before a turn: the threads of the turn before go to sleep
 _LONG_US = 10_000.0
@@ -30,6 +30,7 @@ class Bench:
     ) -> None:
         """Arguments lie on `device`; `most_copies` of the weights are enough where caches are emptied otherwise."""
         self._func: tirx.PrimFunc = tvm.ir.load_json(request["ir"])[NAME]
+        self._operands = operand_tolerance(self._func)
         self._outputs: list[int] = request["outputs"]
         self._seed: int = request["seed"]
         self._weights = Weights(self._func, request["weights"], self._seed, request["l3_bytes"], device, most_copies)
@@ -69,7 +70,7 @@ class Bench:
             arguments = self._at(tuple(dims))
             found = _results(self._loaded[default], arguments)
             expected = found if by_default else _results(self._loaded[plain], arguments)
-            wrong = differences(found, expected)
+            wrong = differences(found, expected, self._operands)
             if wrong:
                 raise Failed(p.WRONG_RESULT, f"the default differs from the unscheduled function at {dims}: {wrong}")
             self._references.append((arguments, expected))
@@ -125,7 +126,7 @@ class Bench:
 
     def _compare(self, module: tvm.runtime.Module, checks: Iterable[Check], whom: str) -> None:
         for arguments, expected in checks:
-            wrong = differences(_results(module, arguments), expected)
+            wrong = differences(_results(module, arguments), expected, self._operands)
             if wrong:
                 raise Failed(p.WRONG_RESULT, f"differs from {whom}: {wrong}")
 

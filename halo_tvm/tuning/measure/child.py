@@ -18,6 +18,7 @@ from ...errors import EnvironmentProblem
 from . import protocol as p
 
 _START_S = 120.0  # importing TVM on a loaded machine
+_REAPING_S = 60.0  # until a process that was killed has ended
 _STOPPING_S = 0.2  # until a process that was told to stop has stopped
 _MEMORY_WORDS = ("bad_alloc", "out of memory", "Cannot allocate memory", "MemoryError")
 
@@ -147,7 +148,13 @@ class Child:
         with self._lock:
             process, self._process = self._process, None
         if process is not None:
-            process.wait()
+            try:
+                process.wait(_REAPING_S)
+            except subprocess.TimeoutExpired:
+                raise EnvironmentProblem(
+                    f"a measurement process was expected to end within {_REAPING_S:.0f} s of being killed, but it "
+                    "hangs in the system: look at what drives its device (nvidia-smi, dmesg)"
+                ) from None
             process.stdin.close()
             process.stdout.close()
             self._stderr.close()

@@ -1,5 +1,6 @@
 """Timing on the first GPU that this process sees, by its own events; see docs/measurement.md.
 
+    one call           what a first one costs
     fills of memory    longer than the host needs to launch what follows, and nothing of it is left in the caches
     event              calls, one behind the other        event
 A kernel of some microseconds takes less time than its launch: a clock around the calls would show the host's pace.
@@ -10,11 +11,10 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Callable, Sequence
-from statistics import mean
 
 import tvm
 
-from ...runtime.host import load_cuda_runtime
+from ...runtime.host import first_gpu, load_cuda_runtime
 from . import protocol as p
 from .bench import Bench
 from .build import NAME
@@ -25,7 +25,6 @@ MOST_QUEUED = 64  # calls between two events: a GPU takes some hundreds of launc
 _FILLED_BYTES = 256 << 20  # more than the last cache of any level
 _LAUNCH_US = 10.0  # of one call from Python, generously
 _REFERENCES = 5
-_MOST_FILLED = 10  # filling takes longer than many a call
 
 
 class GpuClock:
@@ -39,7 +38,8 @@ class GpuClock:
             self._checked("cudaEventCreate", ctypes.byref(event))
         self._filled = tvm.runtime.empty((_FILLED_BYTES,), "uint8", tvm.cuda(0))
         self._address = ctypes.c_void_p(self._filled.data_ptr())
-        self._fill_us = self.time_us()
+        self._fill_us = math.inf
+        self.time_us()
 
     def time_us(self) -> float:
         """Microseconds of one fill, the best of a few: the same work whatever is measured (`drift.Drift`)."""
@@ -48,15 +48,17 @@ class GpuClock:
             self._checked("cudaEventRecord", self._begin, None)
             self._fill(1)
             best = min(best, self._since_begin())
+        self._fill_us = min(self._fill_us, best)  # clocks of a GPU that had nothing to do are low at first
         return best
 
     def timed_us(self, function: Callable[..., object], sets: Sequence[Sequence[object]], *, warm: bool) -> float:
         """Microseconds of a call, the mean of calls with each of `sets`, at most `MOST_QUEUED`.
 
-        The first finds nothing of its arguments in the caches, unless `warm`: then a call that does not count goes
-        before it.
+        What a first call costs (code is loaded, a workspace grows) is before the fills. The first call that counts
+        finds nothing of its arguments in the caches, unless `warm`: then one more that does not count goes before it.
         """
         assert 0 < len(sets) <= MOST_QUEUED, f"{len(sets)} calls"
+        function(*sets[0])
         self._fill(math.ceil((len(sets) + warm) * _LAUNCH_US / max(self._fill_us, 1.0)))
         if warm:
             function(*sets[0])
@@ -64,12 +66,6 @@ class GpuClock:
         for values in sets:
             function(*values)
         return self._since_begin() / len(sets)
-
-    def mean_us(self, function: Callable[..., object], values: Sequence[object], number: int, *, warm: bool) -> float:
-        """Microseconds of a call with these arguments: one behind the other when `warm`, else each from memory."""
-        if warm:
-            return self.timed_us(function, [values] * min(number, MOST_QUEUED), warm=True)
-        return mean(self.timed_us(function, [values], warm=False) for _ in range(min(number, _MOST_FILLED)))
 
     def free_bytes(self) -> int:
         """Of the GPU's memory."""
@@ -101,7 +97,9 @@ class GpuBench(Bench):
 
     def __init__(self, request: dict, clock: GpuClock) -> None:
         self._clock = clock
-        super().__init__(request, tvm.cuda(0), MOST_QUEUED)
+        # A GPU of another kind than the level's device may have a larger cache.
+        l2_bytes = max(request["l3_bytes"], first_gpu().l2_bytes) if request["l3_bytes"] else 0
+        super().__init__({**request, "l3_bytes": l2_bytes}, tvm.cuda(0), MOST_QUEUED)
 
     def _once(self, module: tvm.runtime.Module, arguments: Arguments) -> float:
         return self._turn(module, arguments, 1)

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 
-from ...cuda.machine_code import SOURCE
 from ...records.decision import decision_to_plain
 from ...targets import Target
 from ..task import Task
@@ -307,10 +306,7 @@ class Pool:
             "check": check,
             "default": _label(p.DEFAULT_ID, _FULL),
         }
-        timeout_s = self._options.timeout_s
-        if library.device is not None and library.device["form"] == SOURCE:  # loading compiles it
-            timeout_s = build_timeout_s(self._target, timeout_s)
-        self._ask(request, timeout_s, blamed)
+        self._ask(request, self._options.timeout_s, blamed)
         state.loaded.add(label)
 
     def _order_racing_default(self, state: _State) -> None:

@@ -10,12 +10,11 @@ from dataclasses import dataclass
 
 from ....lookup import fingerprint_of
 from ....records.record import Fingerprint
-from ....targets import Host, Target, runs_code_of
+from ....targets import Gpu, Host, Target, runs_code_of
 
 _MOST_CORES = 1 << 16
 _MOST_BYTES = 1 << 40  # of a cache
 _MOST_FLAGS = 4096
-_MOST_GPUS = 64
 _ARCH = re.compile(r"sm_[1-9][0-9]{1,2}[af]?")
 
 
@@ -30,8 +29,8 @@ class Device:
     l1_bytes: int
     l2_bytes: int
     l3_bytes: int
-    gpus: tuple[str, ...] | None = None  # compute capabilities ("sm_90"), the one that measures first; None: not said
-    without_gpu: str = ""  # why there is none that measures
+    gpu: Gpu | None = None  # the one that measures; asked for only where a target needs it
+    without_gpu: str = ""  # why there is none
 
     @property
     def host(self) -> Host | None:
@@ -53,19 +52,19 @@ class Device:
         return f"{target.name} needs CPU features that the device lacks ({', '.join(lacking)})" if lacking else ""
 
     def _refusal_of_gpu(self, target: Target) -> str:
-        if self.gpus is None:
+        if self.gpu is None and self.without_gpu:
+            return f"the device has no GPU that measures ({self.without_gpu})"
+        if self.gpu is None:
             return "the device does not say that it has a GPU: start its server with `halo-tvm rpc server`"
-        if not self.gpus:
-            return f"the device has no GPU that measures ({self.without_gpu or 'it lists none'})"
-        if not runs_code_of(self.gpus[0], target.arch):
+        if not runs_code_of(self.gpu.arch, target.arch):
             needed = f"{target.name} needs a GPU of {target.arch} or a later one like it"
-            return f"{needed}, and the device's is {self.gpus[0]}"
+            return f"{needed}, and the device's is {self.gpu.arch}"
         return ""
 
     def fingerprint(self, target: Target) -> Fingerprint:
         """The facts that records measured there are compared by: the device's, else those of the target."""
         if target.spec.gpu:
-            return fingerprint_of(target)
+            return fingerprint_of(target, self.gpu)
         return Fingerprint(
             kind=target.spec.kind,
             machine=target.spec.machine,
@@ -79,13 +78,13 @@ class Device:
 
 
 def device_of(answers: Mapping[str, object]) -> Device:
-    """The device whose answers these are: `threads`, LLVM's `triple`, and our server's own JSON `described`."""
+    """The device whose answers these are: `threads`, LLVM's `triple`, and our server's own JSON `described`, and
+    `gpu` where that was asked for."""
     said = _object(answers.get("described"))
     triple = _text(answers.get("triple"))
     flags = said.get("flags")
     flags = flags if isinstance(flags, list) and len(flags) <= _MOST_FLAGS else []
-    gpus = said.get("gpus")
-    gpus = gpus if isinstance(gpus, list) and len(gpus) <= _MOST_GPUS else None
+    gpu = _object(answers.get("gpu"))
     return Device(
         threads=_count(answers.get("threads"), _MOST_CORES),
         machine=_text(said.get("machine")) or triple.partition("-")[0],
@@ -94,9 +93,16 @@ def device_of(answers: Mapping[str, object]) -> Device:
         l1_bytes=_count(said.get("l1_bytes"), _MOST_BYTES),
         l2_bytes=_count(said.get("l2_bytes"), _MOST_BYTES),
         l3_bytes=_count(said.get("l3_bytes"), _MOST_BYTES),
-        gpus=None if gpus is None else tuple(gpu for gpu in gpus if isinstance(gpu, str) and _ARCH.fullmatch(gpu)),
-        without_gpu=_text(said.get("without_gpu")),
+        gpu=_gpu_of(gpu),
+        without_gpu=_text(gpu.get("without")),
     )
+
+
+def _gpu_of(said: Mapping[str, object]) -> Gpu | None:
+    arch = _text(said.get("arch"))
+    if not _ARCH.fullmatch(arch):
+        return None
+    return Gpu("", arch, _count(said.get("multiprocessors"), _MOST_CORES), _count(said.get("l2_bytes"), _MOST_BYTES))
 
 
 def _object(text: object) -> Mapping[str, object]:

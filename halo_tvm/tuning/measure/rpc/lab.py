@@ -83,8 +83,9 @@ class RpcLab:
         self._scratch = Scratch()
         self._builders = Builders(options.builders or read_host().cores, arguments, self._scratch.path)
         self._session = Session(
-            address, key, wait_s=wait_s, memory_bytes=options.memory_bytes, file_bytes=options.file_bytes
-        )
+            address, key, wait_s=wait_s, memory_bytes=options.memory_bytes, file_bytes=options.file_bytes,
+            gpu=target.spec.gpu,
+        )  # fmt: skip
         self._device: Device | None = None
         self._fingerprint = fingerprint
         self._opened: dict[str, _Opened] = {}
@@ -255,6 +256,7 @@ class RpcLab:
             request = {
                 **now.request, "op": p.OPEN, "sizes": sizes, "outputs": task.outputs, "weights": task.weights,
                 "seed": self._seed, "cold": self._options.cold_cache, "gpu": self._target.spec.gpu,
+                "l3_bytes": self._cold_bytes,
             }  # fmt: skip
             for key in self._ask(request, _UPLOAD_S)["evicted"]:
                 self._opened[key].forget_session()
@@ -312,6 +314,13 @@ class RpcLab:
     @property
     def _timeout_s(self) -> float:
         return self._options.timeout_s
+
+    @property
+    def _cold_bytes(self) -> int:
+        """The cache of a GPU that copies of weights have to overflow."""
+        if self._target.isa.gpu is None or not self._options.cold_cache:
+            return 0
+        return max(self._target.isa.gpu.l2_bytes, self.device.gpu.l2_bytes)
 
     @property
     def _build_s(self) -> float:

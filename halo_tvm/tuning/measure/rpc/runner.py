@@ -17,8 +17,9 @@ from .. import protocol as p
 from ..bench import Bench
 from ..build import NAME
 from ..confined import Answer, Say, serve
+from ..gpu import MOST_QUEUED
 from ..inputs import Arguments
-from .serve import DESCRIBE, TIME_ON_GPU
+from .serve import DESCRIBE, DESCRIBE_GPU, TIME_ON_GPU
 
 CONNECT = "connect"  # host, port, password, session_s -> threads, triple, described: what the device says of itself
 LEAVE = "leave"  # -> nothing: the session is over
@@ -38,7 +39,11 @@ class RemoteBench(Bench):
         self._time_on_gpu = session.get_function(TIME_ON_GPU) if request["gpu"] else None
         self._cold = bool(request["cold"] and request["weights"])
         self._uploads = 0
-        super().__init__({**request, "l3_bytes": 0}, self._device)  # one copy of the weights: they are flushed there
+        # On a CPU there is one copy of the weights: they are flushed there.
+        if request["gpu"]:
+            super().__init__(request, self._device, MOST_QUEUED)
+        else:
+            super().__init__({**request, "l3_bytes": 0}, self._device)
 
     def _module(self, path: str) -> tvm.runtime.Module:
         self._uploads += 1
@@ -54,7 +59,9 @@ class RemoteBench(Bench):
     def _turn(self, module: tvm.runtime.Module, arguments: Arguments, number: int) -> float:
         """Timed by the device itself, after a call that wakes its threads."""
         if self._time_on_gpu is not None:
-            return float(self._time_on_gpu(module, number, self._cold, *arguments.first))
+            sets = list(arguments.turns(min(number, MOST_QUEUED)))
+            values = [value for one in sets for value in one]
+            return float(self._time_on_gpu(module, len(sets), not arguments.is_cold, *values))
         flushed = {"number": 1, "repeat": min(number, _MOST_FLUSHED), "f_preproc": _FLUSH}
         calls = flushed if self._cold else {"number": number, "repeat": 1}
         return mean(module.time_evaluator(NAME, self._device, **calls)(*arguments.first).results) * 1e6
@@ -102,6 +109,7 @@ class Runner:
             "threads": self._call("runtime.NumThreads"),
             "triple": self._call("target.llvm_get_system_triple"),
             "described": self._call(DESCRIBE),
+            "gpu": self._call(DESCRIBE_GPU) if request["gpu"] else None,
         }
 
     def _call(self, name: str) -> object:

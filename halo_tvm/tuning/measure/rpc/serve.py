@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 import psutil
 
 from ....errors import EnvironmentProblem, MissingPackage, UsageError
-from ....runtime.host import gpu_arch
-from ....targets import read_gpus, read_host
+from ....runtime.host import first_gpu
+from ....targets import read_host
 from ..scratch import Scratch
 
 if TYPE_CHECKING:  # imports TVM
@@ -30,7 +30,8 @@ if TYPE_CHECKING:  # imports TVM
 
 # What a server of ours answers, beside TVM's own functions.
 DESCRIBE = "halo_tvm.rpc.describe"  # -> JSON
-TIME_ON_GPU = "halo_tvm.rpc.time_on_gpu"  # module, number, cold, arguments ... -> microseconds of a call
+DESCRIBE_GPU = "halo_tvm.rpc.describe_gpu"  # -> JSON
+TIME_ON_GPU = "halo_tvm.rpc.time_on_gpu"  # module, calls, warm, arguments of each call ... -> microseconds of one
 _TRACKER_PORTS = range(9190, 9200)
 _SERVER_PORTS = range(9090, 9200)
 _LOOK_S = 0.2  # how soon a listener that a session took down is replaced
@@ -95,6 +96,7 @@ def serve_device(
         _check_tracker(host, tracker)
     threads = threads or read_host().cores
     tvm_ffi.register_global_func(DESCRIBE, lambda: _described(threads), override=True)
+    tvm_ffi.register_global_func(DESCRIBE_GPU, _described_gpu, override=True)
     tvm_ffi.register_global_func(TIME_ON_GPU, _time_on_gpu, override=True)
     os.register_at_fork(after_in_child=_die_with_parent)
     threading.excepthook = _note_crash
@@ -192,23 +194,24 @@ def _described(threads: int) -> str:
     """What this machine is, for whoever measures on it; asked in a session's process."""
     host = read_host()
     facts = {name: getattr(host, name) for name in ("machine", "model", "l1_bytes", "l2_bytes", "l3_bytes")}
-    return json.dumps({**facts, "cores": threads, "flags": sorted(host.flags), **_gpus()})
+    return json.dumps({**facts, "cores": threads, "flags": sorted(host.flags)})
 
 
-def _gpus() -> dict[str, object]:
+def _described_gpu() -> str:
     """The GPU that a session's process measures on. CUDA does not survive a fork: the server itself never starts it."""
-    if not read_gpus():
-        return {"gpus": []}
     try:
-        return {"gpus": [gpu_arch()]}
+        gpu = first_gpu()
     except EnvironmentProblem as error:
-        return {"gpus": [], "without_gpu": str(error)[:_LONGEST_REASON]}
+        return json.dumps({"without": str(error)[:_LONGEST_REASON]})
+    return json.dumps({name: getattr(gpu, name) for name in ("arch", "multiprocessors", "l2_bytes")})
 
 
-def _time_on_gpu(module: object, number: int, cold: bool, *arguments: object) -> float:
+def _time_on_gpu(module: object, calls: int, warm: bool, *arguments: object) -> float:
     from ..build import NAME
 
-    return _clock().mean_us(module[NAME], arguments, number, warm=not cold)  # type: ignore[index]
+    each = len(arguments) // calls
+    sets = [arguments[at * each : (at + 1) * each] for at in range(calls)]
+    return _clock().timed_us(module[NAME], sets, warm=warm)  # type: ignore[index]
 
 
 @cache

@@ -15,6 +15,7 @@ from .runner import CONNECT, LEAVE, PING
 from .tracker import Tracker
 
 _CONNECT_S = 20.0  # a server forks a process for a session
+_CUDA_S = 40.0  # on a machine with many GPUs, until the first is there
 _PING_S = 10.0
 _LEAVE_S = 5.0
 
@@ -23,11 +24,13 @@ class Session:
     """At most one session at a time. Whoever asks must be ready for `Trouble`."""
 
     def __init__(
-        self, address: tuple[str, int], key: str, *, wait_s: float, memory_bytes: int, file_bytes: int
+        self, address: tuple[str, int], key: str, *, wait_s: float, memory_bytes: int, file_bytes: int, gpu: bool
     ) -> None:
+        """`gpu`: the device is asked for its GPU, which takes it some seconds."""
         self._tracker = Tracker(address)
         self._key = key
         self._wait_s = wait_s
+        self._gpu = gpu
         self._child = Child("rpc.runner", arguments_of(memory_bytes, file_bytes, ()), threads=1)
         self._ends = 0.0
 
@@ -46,9 +49,9 @@ class Session:
                 granted = self._tracker.request(self._key, max(1.0, deadline - time.monotonic()))
                 request = {
                     "op": CONNECT, "host": granted.host, "port": granted.port, "password": granted.password,
-                    "session_s": int(lasting_s + 2 * _CONNECT_S),
+                    "session_s": int(lasting_s + 2 * _CONNECT_S), "gpu": self._gpu,
                 }  # fmt: skip
-                answers = self._child.ask(request, _CONNECT_S)
+                answers = self._child.ask(request, _CONNECT_S + (_CUDA_S if self._gpu else 0.0))
                 break
             except Trouble as trouble:  # the server died since the tracker heard of it
                 if not isinstance(trouble, Gone):
@@ -114,9 +117,9 @@ def refuse_other_machines(found: Fingerprint, wanted: Fingerprint, key: str) -> 
     )
 
 
-def device_behind(address: tuple[str, int], key: str, *, wait_s: float = 60.0) -> Device:
-    """What a free device with that key says of itself."""
-    session = Session(address, key, wait_s=wait_s, memory_bytes=2 << 30, file_bytes=1 << 20)
+def device_behind(address: tuple[str, int], key: str, *, gpu: bool = False, wait_s: float = 60.0) -> Device:
+    """What a free device with that key says of itself, and of its `gpu` where one is needed."""
+    session = Session(address, key, wait_s=wait_s, memory_bytes=2 << 30, file_bytes=1 << 20, gpu=gpu)
     try:
         return session.begin(60.0)
     finally:
