@@ -73,7 +73,7 @@ class Gpu:
     def keep(self, tensors: Tensors) -> tuple[tvm_ffi.Tensor, ...]:
         copy = tvm_ffi.get_global_func("runtime.TVMTensorCopyFromTo")
         kept = []
-        with self._explained(f"weights or inputs of {_gib(sum(map(_size_bytes, tensors)))}"):
+        with self._explained(f"weights or inputs of {_gib(sum(map(_size_bytes, tensors)))}", kept):
             for tensor in tensors:
                 kept.append(_allocated(tuple(tensor.shape), str(tensor.dtype), self._device))
                 if _size_bytes(tensor):
@@ -99,7 +99,8 @@ class Gpu:
                 self._pinned.give(buffers)
 
         def guarded() -> object:
-            with _IN_USE.shared() if self._has_run else _IN_USE.alone(), self._explained("a run's tensors"):
+            lock = _IN_USE.shared() if self._has_run else _IN_USE.alone()
+            with lock, self._explained("a run's tensors", main, weights):
                 result = run()
             self._has_run = True
             return result
@@ -108,7 +109,7 @@ class Gpu:
 
     def alone(self, task: Callable[[], T]) -> Callable[[], T]:
         def guarded() -> T:
-            with _IN_USE.alone(), self._explained("a run's tensors"):
+            with _IN_USE.alone(), self._explained("a run's tensors", task):
                 return task()
 
         return guarded
@@ -117,13 +118,20 @@ class Gpu:
         """`tensors` on the GPU, on their way there; and the buffers they use: pinned -> the GPU's."""
         given, buffers = [], {}
         with _IN_USE.shared(), self._explained(f"inputs of {_gib(sum(map(_size_bytes, tensors)))}"):
-            for tensor in tensors:
-                size = _size_bytes(tensor)
-                pinned, memory = self._pinned.take(size), self._memory.take(size)
-                buffers[pinned] = memory
-                ctypes.memmove(pinned.data_ptr(), tensor.data_ptr(), size)
-                self._copy(memory, pinned, size, _TO_GPU, self._up)
-                given.append(view(memory, tuple(tensor.shape), str(tensor.dtype)))
+            try:
+                for tensor in tensors:
+                    size = _size_bytes(tensor)
+                    pinned, memory = self._pinned.take(size), self._memory.take(size)
+                    buffers[pinned] = memory
+                    ctypes.memmove(pinned.data_ptr(), tensor.data_ptr(), size)
+                    self._copy(memory, pinned, size, _TO_GPU, self._up)
+                    given.append(view(memory, tuple(tensor.shape), str(tensor.dtype)))
+            except BaseException:
+                with suppress(RuntimeError):
+                    self._wait_for(self._device, self._up)
+                self._memory.give(buffers.values())
+                self._pinned.give(buffers)
+                raise
         return given, buffers
 
     def synchronize(self) -> None:
@@ -134,15 +142,21 @@ class Gpu:
         parts = list(_parts(result))
         self._order(self._device, _DEFAULT_STREAM, self._down)
         pinned: dict[int, tvm_ffi.Tensor] = {}
-        for place, part in enumerate(parts):
-            if isinstance(part, tvm_ffi.Tensor) and part.device.dlpack_device_type() == CUDA:
-                pinned[place] = self._pinned.take(_size_bytes(part))
-                self._copy(pinned[place], part, _size_bytes(part), _TO_HOST, self._down)
-        self._wait_for(self._device, self._down)
-        for place, buffer in pinned.items():
-            parts[place] = _copied(buffer, tuple(parts[place].shape), str(parts[place].dtype))
-        self._pinned.give(pinned.values())
-        return parts
+        try:
+            for place, part in enumerate(parts):
+                if isinstance(part, tvm_ffi.Tensor) and part.device.dlpack_device_type() == CUDA:
+                    pinned[place] = self._pinned.take(_size_bytes(part))
+                    self._copy(pinned[place], part, _size_bytes(part), _TO_HOST, self._down)
+            self._wait_for(self._device, self._down)
+            for place, buffer in pinned.items():
+                parts[place] = _copied(buffer, tuple(parts[place].shape), str(parts[place].dtype))
+            return parts
+        except BaseException:
+            with suppress(RuntimeError):  # nothing must be on its way into the buffers; the first error is told
+                self._wait_for(self._device, self._down)
+            raise
+        finally:
+            self._pinned.give(pinned.values())
 
     def _copy(self, to: tvm_ffi.Tensor, source: tvm_ffi.Tensor, size: int, kind: int, stream: int) -> None:
         if not size:
@@ -152,10 +166,17 @@ class Gpu:
             raise EnvironmentProblem(self._lost(code, f"copy {size} bytes"))
 
     @contextmanager
-    def _explained(self, needed: str) -> Iterator[None]:
-        """TVM's errors that are CUDA's, raised as `EnvironmentProblem`s; `needed` is what memory is asked for."""
+    def _explained(self, needed: str, *held: object) -> Iterator[None]:
+        """TVM's errors that are CUDA's, raised as `EnvironmentProblem`s; `needed` is what memory is asked for.
+
+        After a fault freeing fails, too, and TVM ends the process where that does: what is `held` is then kept for
+        good, and so is all of this.
+        """
         try:
             yield
+        except EnvironmentProblem:
+            self._keep_for_good(held)
+            raise
         except RuntimeError as error:
             if "CUDA" not in str(error):  # a size that a kernel refuses, a mistake of ours
                 raise
@@ -171,7 +192,12 @@ class Gpu:
             code = self._cudart.cudaStreamSynchronize(None) or code  # a fault is in every answer from now on
             if not code:
                 raise
+            self._keep_for_good(held)
             raise EnvironmentProblem(self._lost(code, "run kernels")) from error
+
+    def _keep_for_good(self, held: Iterable[object]) -> None:
+        for kept in (self, *held):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
 
     def _lost(self, code: int, expected: str) -> str:
         said = self._cudart.cudaGetErrorString(code).decode()

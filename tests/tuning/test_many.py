@@ -311,7 +311,7 @@ DEVICE = Device(3, "x86_64", "other", X86.isas[0].requires, 1 << 15, 1 << 20, 1 
 
 def test_a_remote_device_decides_level_threads_and_fingerprint(tmp_path, tiny, fake, monkeypatch) -> None:
     asked = []
-    monkeypatch.setattr(rpc, "device_behind", lambda address, key: asked.append((address, key)) or DEVICE)
+    monkeypatch.setattr(rpc, "device_behind", lambda address, key, gpu: asked.append((address, key)) or DEVICE)
     monkeypatch.setattr(rpc, "make_rpc_lab", lambda *args, **options: (*args, options))
     remote = {"rpc": "farm:9190", "device_key": "board"}
     tune(tmp_path, "tiny", **remote, seed=7, cold_cache=False)
@@ -332,7 +332,7 @@ def test_a_remote_device_decides_level_threads_and_fingerprint(tmp_path, tiny, f
     with pytest.raises(UsageError, match="--threads 1 was given, but .* with 3 threads: start its server with"):
         tune(tmp_path, "tiny", **remote, threads=1)
     tune(tmp_path, "tiny", **remote, threads=3)
-    monkeypatch.setattr(rpc, "device_behind", lambda address, key: dataclasses.replace(DEVICE, flags=frozenset()))
+    monkeypatch.setattr(rpc, "device_behind", lambda address, key, gpu: dataclasses.replace(DEVICE, flags=frozenset()))
     with pytest.raises(UsageError, match="start its server with `halo-tvm rpc server`, or name the level"):
         tune(tmp_path, "tiny", **remote)
     tune(tmp_path, "tiny")
