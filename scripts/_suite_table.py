@@ -11,6 +11,7 @@ from halo_tvm.report import markdown
 from halo_tvm.report.schema import BenchResult, Comparison, EngineResult, SkippedResult
 from halo_tvm.report.tables import disturbance, ratio_text
 
+Result = BenchResult | SkippedResult
 # An engine whose output has little to do with the reference wins nothing by being fast.
 WRONG = 0.3
 HEADER = (
@@ -26,18 +27,36 @@ HEADER = (
 )
 
 
-def summary_table(results: Sequence[BenchResult | SkippedResult]) -> str:
-    """One line per model, precision, thread count and goal, against the best of the goal's peers; losses are said."""
-    rows = [line for result in results for line in _lines(result)]
-    measured = [r for r in results if isinstance(r, BenchResult)]
-    return markdown.table(HEADER, rows) + "".join(_notes(measured)) if rows else "Nothing was measured.\n"
+def summary_table(results: Sequence[Result]) -> str:
+    """One line per model, precision, thread count and goal, against the best of the goal's peers; losses are said.
+
+    A table for each host, in the order in which they come.
+    """
+    tables = []
+    for _, of in _by_host(results):
+        rows = [line for result in of for line in _lines(result)]
+        tables.append(markdown.table(HEADER, rows) + "".join(_notes([r for r in of if isinstance(r, BenchResult)])))
+    return "\n".join(tables) if tables else "Nothing was measured.\n"
 
 
-def every_peer(results: Sequence[BenchResult | SkippedResult]) -> str:
-    """One line per result and peer, with precisions, errors and memory."""
+def _by_host(results: Sequence[Result]) -> Iterator[tuple[str, list[Result]]]:
+    cpus = dict.fromkeys(result.host.cpu for result in results)
+    yield from ((cpu, [result for result in results if result.host.cpu == cpu]) for cpu in cpus)
+
+
+def every_peer(results: Sequence[Result]) -> str:
+    """One line per result and peer, with precisions, errors and memory; a table for each host."""
+    measured = list(_by_host([r for r in results if isinstance(r, BenchResult)]))
+    tables = [_every_peer(of) for _, of in measured]
+    if len(measured) > 1:
+        tables = [f"## {cpu}\n\n{table}" for (cpu, _), table in zip(measured, tables, strict=True)]
+    return "\n".join(tables)
+
+
+def _every_peer(results: Sequence[BenchResult]) -> str:
     header = ("model", "threads", "engine", "precision", "ms", "peer time / ours", "error", "peak RSS MiB", "")
     rows = []
-    for result in (r for r in results if isinstance(r, BenchResult)):
+    for result in results:
         ratios = {c.peer: c for c in result.comparisons}
         for engine in result.engines:
             memory = "-" if engine.peak_rss_mib is None else f"{engine.peak_rss_mib:.0f}"
@@ -147,7 +166,7 @@ def _error(engine: EngineResult) -> str:
     return f"{engine.accuracy.relative_l2:.0e}" if engine.accuracy else "-"
 
 
-def plot(results: Sequence[BenchResult | SkippedResult], path: Path) -> None:
+def plot(results: Sequence[Result], path: Path) -> None:
     """Bars of peer time / ours with 90 % intervals, a group per result; needs matplotlib."""
     import matplotlib
 

@@ -216,14 +216,15 @@ def _sizes(row: Row) -> tuple[int, ...]:
 
 
 def _key(result: Measured) -> tuple[object, ...]:
-    return result.model, tuple(sorted(result.inputs.items())), result.threads, result.precision
+    return result.model, tuple(sorted(result.inputs.items())), result.threads, result.precision, result.host.cpu
 
 
 def _matches(key: tuple[object, ...], result: Measured) -> bool:
-    """Whether `result` is of the row's model, sizes, threads and precision."""
+    """Whether `result` is of the row's model, sizes, threads and precision, and of this host."""
     model, sizes, threads, precision = key
     first = tuple(next(iter(result.inputs.values()), ()))[: len(sizes)]
-    return (result.model, first, result.threads, result.precision) == (model, sizes, threads, precision)
+    found = (result.model, first, result.threads, result.precision, result.host.cpu)
+    return found == (model, sizes, threads, precision, describe_host().cpu)
 
 
 def write_results(path: Path, results: Sequence[Measured]) -> None:

@@ -98,6 +98,20 @@ def test_a_faster_peer_that_the_goal_does_not_name_is_shown(bench):
     assert "jax" not in line, "the fastest is the one with the least paired ratio, as in the other columns"
 
 
+def test_hosts_have_tables_of_their_own(bench, tmp_path, monkeypatch):
+    """A row that was measured elsewhere stays, and is no answer for this host."""
+    other = dataclasses.replace(BENCH.host, cpu="another one")
+    both = [result(bench, 1.3), result(bench, 1.1, host=other), result(bench, 1.2, precision="fp16")]
+    first, second = bench.summary_table(both).split("| model |")[1:]
+    assert first.count("gpt2-last") == 2 and f"Measured on {BENCH.host.cpu}" in first
+    assert second.count("gpt2-last") == 1 and "Measured on another one" in second
+    assert bench.every_peer(both).count("## ") == 2 and "## " not in bench.every_peer(both[:1])
+    assert len({bench._key(one) for one in both}) == 3
+    monkeypatch.setattr(bench, "describe_host", lambda: other)
+    key = ("gpt2-last", (1, 128), 2, "fp32")
+    assert [bench._matches(key, one) for one in both] == [False, True, False]
+
+
 def test_every_peer_that_a_goal_names_runs(bench):
     for row, precision, _ in bench.cells(None, None, (2,)):
         for goal in row.goals:
@@ -131,6 +145,7 @@ def test_the_suite_runs_row_by_row_and_resumes(bench, tmp_path, monkeypatch):
         return result(bench, 1.1, model="mlp", inputs=sizes, threads=config.threads, rounds=config.rounds)
 
     monkeypatch.setattr(halo_tvm, "benchmark", fake)
+    monkeypatch.setattr(bench, "describe_host", lambda: BENCH.host)
     monkeypatch.setattr(bench, "_compiled", bench._artifact)
     given = ["--only", "mlp", "--json", str(tmp_path / "r.json"), "--cache", str(tmp_path), "--quick"]
     assert bench.main(given) == 1, "one row could not be measured"
