@@ -3,7 +3,7 @@
 Half arithmetic has twice the lanes, and 11 bits. What keeps it right:
     x is rounded row by row, divided by a power of two that brings the row's largest magnitude under one: no row
     overflows, whatever its size (nor a sum: params.LARGEST_FP16), and the sums are multiplied back in float32
-    half sums run over 128 k only, and are added to float32 sums in L1 then
+    half sums run over 96 k only, and are added to float32 sums in L1 then
 Every rounded x is stored twice in 32 bits: a broadcast of 32 bits needs no shuffle, one of 16 does, on the port where
 half of the multiply-adds run.
 """
@@ -48,7 +48,7 @@ class HalfArithmetic(Arithmetic):
 
     dtypes = ("float32", "float16", "float32")
     lane_factor = 2
-    promoted_every = 128
+    promoted_every = 96
 
     @property
     def sums(self) -> str:
