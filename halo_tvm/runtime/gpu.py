@@ -39,6 +39,10 @@ _OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation
 _IN_USE = SharedLock()  # of every Gpu: by what uses one, alone by what may capture
 
 
+class _Lost(EnvironmentProblem):
+    """A fault, which every later call answers with; a GPU without room is none."""
+
+
 class Gpu:
     """The first GPU. `task` and `send` are for any thread, the rest for the session's.
 
@@ -163,7 +167,7 @@ class Gpu:
             return
         code = self._cudart.cudaMemcpyAsync(to.data_ptr(), source.data_ptr(), size, kind, stream)
         if code:
-            raise EnvironmentProblem(self._lost(code, f"copy {size} bytes"))
+            raise self._lost(code, f"copy {size} bytes")
 
     @contextmanager
     def _explained(self, needed: str, *held: object) -> Iterator[None]:
@@ -174,7 +178,7 @@ class Gpu:
         """
         try:
             yield
-        except EnvironmentProblem:
+        except _Lost:
             self._keep_for_good(held)
             raise
         except RuntimeError as error:
@@ -193,15 +197,15 @@ class Gpu:
             if not code:
                 raise
             self._keep_for_good(held)
-            raise EnvironmentProblem(self._lost(code, "run kernels")) from error
+            raise self._lost(code, "run kernels") from error
 
     def _keep_for_good(self, held: Iterable[object]) -> None:
         for kept in (self, *held):
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
 
-    def _lost(self, code: int, expected: str) -> str:
+    def _lost(self, code: int, expected: str) -> _Lost:
         said = self._cudart.cudaGetErrorString(code).decode()
-        return (
+        return _Lost(
             f"the GPU was expected to {expected}, but says {said!r} (error {code}): what this process has on it may be "
             "lost: start another, and report it with the model if it comes again"
         )

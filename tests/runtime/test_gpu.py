@@ -281,6 +281,9 @@ module = load("plain.halo")
 x = module.example_inputs()["x"]
 fake.fake_no_memory(1)
 told(lambda: module(x))
+held = sys.getrefcount(module._session.device)
+told(lambda: module.benchmark(sizes={}, number=1, repeat=1))
+assert sys.getrefcount(module._session.device) == held, "without room nothing is lost, and nothing kept for good"
 fake.fake_no_memory(0)
 module(x)
 fake.fake_fault(700)
@@ -288,7 +291,8 @@ told(lambda: module(x))
 told(lambda: module(x))
 module.close()  # a lost GPU gives no memory back: nothing asks for that
 """
-    loaded, sent, *faults = child(driver, artifacts, code)
+    loaded, sent, timed, *faults = child(driver, artifacts, code)
+    assert timed.startswith("weights or inputs of 0.0 MiB were expected to fit")
     assert loaded.startswith("weights or inputs of 0.0 MiB were expected to fit") and "8.0 GiB of the GPU" in loaded
     assert sent.startswith("inputs of 0.0 MiB were expected to fit")
     assert len(faults) == 2 and all("(error 700)" in text and "start another" in text for text in faults)
