@@ -40,8 +40,8 @@ def summary_table(results: Sequence[Result]) -> str:
 
 
 def _by_host(results: Sequence[Result]) -> Iterator[tuple[str, list[Result]]]:
-    cpus = dict.fromkeys(result.host.cpu for result in results)
-    yield from ((cpu, [result for result in results if result.host.cpu == cpu]) for cpu in cpus)
+    for cpu in dict.fromkeys(result.host.cpu for result in results):
+        yield cpu, [result for result in results if result.host.cpu == cpu]
 
 
 def every_peer(results: Sequence[Result]) -> str:

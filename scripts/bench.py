@@ -163,9 +163,9 @@ def _run(options: argparse.Namespace) -> int:
 
     known = [] if options.fresh or not options.json.exists() else read_results(options.json)
     results = {_key(r): r for r in known}
-    started, failures = time.monotonic(), 0
+    started, failures, cpu = time.monotonic(), 0, describe_host().cpu
     for row, precision, threads in _cells(options):
-        key = (row.model, _sizes(row), threads, precision)
+        key = (row.model, _sizes(row), threads, precision, cpu)
         if options.resume and any(_matches(key, r) for r in results.values()):
             continue
         if time.monotonic() - started > 60 * options.minutes:
@@ -220,11 +220,11 @@ def _key(result: Measured) -> tuple[object, ...]:
 
 
 def _matches(key: tuple[object, ...], result: Measured) -> bool:
-    """Whether `result` is of the row's model, sizes, threads and precision, and of this host."""
-    model, sizes, threads, precision = key
+    """Whether `result` is of the row's model, sizes, threads and precision, and of that processor."""
+    model, sizes, threads, precision, cpu = key
     first = tuple(next(iter(result.inputs.values()), ()))[: len(sizes)]
     found = (result.model, first, result.threads, result.precision, result.host.cpu)
-    return found == (model, sizes, threads, precision, describe_host().cpu)
+    return found == (model, sizes, threads, precision, cpu)
 
 
 def write_results(path: Path, results: Sequence[Measured]) -> None:

@@ -98,7 +98,7 @@ def test_a_faster_peer_that_the_goal_does_not_name_is_shown(bench):
     assert "jax" not in line, "the fastest is the one with the least paired ratio, as in the other columns"
 
 
-def test_hosts_have_tables_of_their_own(bench, tmp_path, monkeypatch):
+def test_hosts_have_tables_of_their_own(bench):
     """A row that was measured elsewhere stays, and is no answer for this host."""
     other = dataclasses.replace(BENCH.host, cpu="another one")
     both = [result(bench, 1.3), result(bench, 1.1, host=other), result(bench, 1.2, precision="fp16")]
@@ -107,8 +107,7 @@ def test_hosts_have_tables_of_their_own(bench, tmp_path, monkeypatch):
     assert second.count("gpt2-last") == 1 and "Measured on another one" in second
     assert bench.every_peer(both).count("## ") == 2 and "## " not in bench.every_peer(both[:1])
     assert len({bench._key(one) for one in both}) == 3
-    monkeypatch.setattr(bench, "describe_host", lambda: other)
-    key = ("gpt2-last", (1, 128), 2, "fp32")
+    key = ("gpt2-last", (1, 128), 2, "fp32", other.cpu)
     assert [bench._matches(key, one) for one in both] == [False, True, False]
 
 
