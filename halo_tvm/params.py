@@ -150,7 +150,7 @@ def pack_bf16(weight: np.ndarray, *, layout: str, kc: int, nr: int) -> np.ndarra
     return out
 
 
-# Half arithmetic sums up to so many products of a magnitude up to one with weights before it promotes the sum.
+# Half arithmetic sums at most 128 products of a magnitude up to one with weights before it promotes the sum.
 LARGEST_FP16 = 65504.0 / 128
 
 

@@ -17,7 +17,7 @@ from ..tir_schedules import RULES
 from ..tuning.measure import make_lab
 from ..tuning.measure.lab import Lab
 from ..tuning.model import options_of
-from ..tuning.place import check_runs_here
+from ..tuning.place import check_first_gpu
 from ..tuning.task import Task as TuningTask
 from . import _cells
 from ._builds import rule_for
@@ -52,7 +52,8 @@ def bench(task: Task, *, cold: bool, timeout_s: float) -> Iterator[Lab]:
             f"measuring needs a target that runs here, but {task.target.name} does not: {answer.reason}: "
             "use show and build, which need no device"
         )
-    check_runs_here(task.target)
+    if task.target.spec.gpu:
+        check_first_gpu(task.target)
     kind = _Kind(task.target, (_ANY, *_cells.registered()), cold, timeout_s)
     if kind not in _open:
         close()  # one at a time: two would take each other's cores and memory

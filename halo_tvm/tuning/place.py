@@ -84,19 +84,24 @@ def check_runs_here(target: Target) -> None:
     if target.spec.gpu:
         if not answer:
             raise EnvironmentProblem(_no_gpu(target))
-        first = first_gpu().arch  # says what is missing between the driver and TVM
-        if not runs_code_of(first, target.arch):
-            raise EnvironmentProblem(
-                f"{target.name} is measured on the first GPU, which is one of {first} and does not run it: "
-                "name another with CUDA_VISIBLE_DEVICES, or give --target cuda:LEVEL with a smaller level"
-            )
-        _check_compiler(target)
+        check_first_gpu(target)
     elif not answer:
         raise EnvironmentProblem(
             f"tuning measures on this machine, so it needs a CPU target that runs here, but {target.name} does not: "
             f"{answer.reason}; or measure on a machine where it does: start a tracker here and a server there with "
             f"`halo-tvm rpc`, and give {_RPC}"
         )
+
+
+def check_first_gpu(target: Target) -> None:
+    """`EnvironmentProblem` unless candidates for a GPU can be compiled here and run on the one that measures."""
+    first = first_gpu().arch  # says what is missing between the driver and TVM
+    if not runs_code_of(first, target.arch):
+        raise EnvironmentProblem(
+            f"{target.name} is measured on the first GPU, which is one of {first} and does not run it: "
+            "name another with CUDA_VISIBLE_DEVICES, or give --target cuda:LEVEL with a smaller level"
+        )
+    _check_compiler(target)
 
 
 def _named(text: str) -> Target:

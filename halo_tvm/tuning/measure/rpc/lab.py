@@ -317,7 +317,7 @@ class RpcLab:
 
     @property
     def _cold_bytes(self) -> int:
-        """The cache of a GPU that copies of weights have to overflow."""
+        """The cache of a GPU that copies of weights have to overflow; 0 on a CPU, where the one copy is flushed."""
         if self._target.isa.gpu is None or not self._options.cold_cache:
             return 0
         return max(self._target.isa.gpu.l2_bytes, self.device.gpu.l2_bytes)

@@ -39,11 +39,7 @@ class RemoteBench(Bench):
         self._time_on_gpu = session.get_function(TIME_ON_GPU) if request["gpu"] else None
         self._cold = bool(request["cold"] and request["weights"])
         self._uploads = 0
-        # On a CPU there is one copy of the weights: they are flushed there.
-        if request["gpu"]:
-            super().__init__(request, self._device, MOST_QUEUED)
-        else:
-            super().__init__({**request, "l3_bytes": 0}, self._device)
+        super().__init__(request, self._device, MOST_QUEUED)
 
     def _module(self, path: str) -> tvm.runtime.Module:
         self._uploads += 1
