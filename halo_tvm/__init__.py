@@ -20,8 +20,19 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "BenchConfig", "CompileConfig", "ProfileConfig", "RunConfig", "Target", "TuneConfig", "ValidateConfig",
-    "benchmark", "compile_model", "import_torch", "load", "tune_model", "validate_artifact",
+    "BenchConfig",
+    "CompileConfig",
+    "ProfileConfig",
+    "RunConfig",
+    "Target",
+    "TuneConfig",
+    "ValidateConfig",
+    "benchmark",
+    "compile_model",
+    "import_torch",
+    "load",
+    "tune_model",
+    "validate_artifact",
 ]
 
 _HOMES = {"Target": "targets"} | {

@@ -41,19 +41,21 @@ def lowering(plan_memory: bool, cuda_graph: bool = False) -> tvm.ir.transform.Pa
     `CUDA_GRAPH` in the configuration.
     """
     t = relax.transform
-    return tvm.transform.Sequential([
-        t.ToNonDataflow(),
-        t.RemovePurityChecking(),
-        t.CallTIRRewrite(),
-        *_memory_plan(plan_memory),
-        *([t.RewriteCUDAGraph()] if cuda_graph else []),
-        t.LowerAllocTensor(),
-        t.KillAfterLastUse(),
-        t.LowerRuntimeBuiltin(),
-        t.ComputePrimValue(),
-        t.VMShapeLower(),
-        t.AttachGlobalSymbol(),
-    ])  # fmt: skip
+    return tvm.transform.Sequential(
+        [
+            t.ToNonDataflow(),
+            t.RemovePurityChecking(),
+            t.CallTIRRewrite(),
+            *_memory_plan(plan_memory),
+            *([t.RewriteCUDAGraph()] if cuda_graph else []),
+            t.LowerAllocTensor(),
+            t.KillAfterLastUse(),
+            t.LowerRuntimeBuiltin(),
+            t.ComputePrimValue(),
+            t.VMShapeLower(),
+            t.AttachGlobalSymbol(),
+        ]
+    )
 
 
 def _memory_plan(plan_memory: bool) -> list[tvm.ir.transform.Pass]:

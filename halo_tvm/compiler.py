@@ -53,16 +53,18 @@ class CompileResult:
         log = reports["schedule"]["log"]
         seconds = ", ".join(f"{phase} {value:.1f}" for phase, value in self.seconds.items())
         device = reports["build"].get("device")
-        return "\n".join([
-            f"operators  {operators or 'none recognised'}",
-            f"schedules  {rules}",
-            f"kernels    {reports['schedule']['kernels']['summary']}",
-            *([f"device     {_said(device)}"] if device else []),
-            f"tuning     {log['hits']} of {log['hits'] + log['misses']} functions from records",
-            f"seconds    {seconds}",
-            f"wrote      {self.path}",
-            f"validation {self.validation}",
-        ])  # fmt: skip
+        return "\n".join(
+            [
+                f"operators  {operators or 'none recognised'}",
+                f"schedules  {rules}",
+                f"kernels    {reports['schedule']['kernels']['summary']}",
+                *([f"device     {_said(device)}"] if device else []),
+                f"tuning     {log['hits']} of {log['hits'] + log['misses']} functions from records",
+                f"seconds    {seconds}",
+                f"wrote      {self.path}",
+                f"validation {self.validation}",
+            ]
+        )
 
 
 def compile_model(config: CompileConfig, model: ImportedModel | None = None) -> CompileResult:

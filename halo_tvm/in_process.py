@@ -100,8 +100,11 @@ def compile_in_process(
     main = runner.call(lambda: HostDevice().machine(library)["main"])
     weights = [_owned(imported.params.materialise(name)) for name in spec.params]
     reports = {
-        "import": imported.report, "lift": lift.get("lift", {}), "optimise": optimise, "schedule": schedule,
-    }  # fmt: skip
+        "import": imported.report,
+        "lift": lift.get("lift", {}),
+        "optimise": optimise,
+        "schedule": schedule,
+    }
     return Program(spec, main, runner, weights, reports)
 
 

@@ -18,9 +18,16 @@ from .tir_schedules import Rule
 
 # What a rule may come to on numbers that no tuner wrote; TVM's errors are RuntimeErrors.
 _UNUSABLE = (
-    Declined, ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError,
+    Declined,
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    RuntimeError,
+    TypeError,
     ValueError,
-)  # fmt: skip
+)
 
 
 def fingerprint_of(target: Target, gpu: Gpu | None = None) -> Fingerprint:

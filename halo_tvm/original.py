@@ -15,9 +15,12 @@ from .importers import import_model
 from .reference import cases_of
 
 _KINDS = {
-    "onnx": "ONNX file", "torch_export": ".pt2 file", "torchscript": "TorchScript file", "huggingface": "directory",
+    "onnx": "ONNX file",
+    "torch_export": ".pt2 file",
+    "torchscript": "TorchScript file",
+    "huggingface": "directory",
     "transformers": "directory",
-}  # fmt: skip
+}
 _DIRECTORIES = ("huggingface", "transformers")
 
 

@@ -164,9 +164,17 @@ def _with_parameters(func: tirx.PrimFunc, buffers: Sequence[ir.Var]) -> tirx.Pri
         if len(kept) == len(node.alloc_buffers):
             return node
         return s_tir.SBlock(
-            node.iter_vars, node.reads, node.writes, node.name_hint, node.body, node.init, kept,
-            node.match_buffers, node.annotations, node.span,
-        )  # fmt: skip
+            node.iter_vars,
+            node.reads,
+            node.writes,
+            node.name_hint,
+            node.body,
+            node.init,
+            kept,
+            node.match_buffers,
+            node.annotations,
+            node.span,
+        )
 
     def statement(node: tirx.AllocBuffer) -> tirx.Stmt:
         return tirx.Evaluate(tirx.IntImm("int32", 0)) if _among(node.buffer, buffers) else node

@@ -25,13 +25,16 @@ class Variant:
 
 WHOLE = Variant("whole")
 VARIANTS = (
-    Variant("no-attention", {"overrides": {"operators": {"attention": {"rule": "fallback"}}}},
-            "attention by the fallback rule: the score matrix is written and read"),
+    Variant(
+        "no-attention",
+        {"overrides": {"operators": {"attention": {"rule": "fallback"}}}},
+        "attention by the fallback rule: the score matrix is written and read",
+    ),
     Variant("no-fusion", {"disable": ("fuse", "fuse_qkv")}, "every operator a kernel of its own"),
     Variant("no-packing", {"disable": ("pack_weights", "channels_last")}, "weights as the model stores them"),
     Variant("avx2", {"target": "x86:avx2"}, "instructions of AVX2 instead of the host's"),
     Variant("no-vector-math", {"disable": ("vector_math",)}, "exp, tanh and erf by the C library, one at a time"),
-)  # fmt: skip
+)
 
 
 def artifact(cache: Path, model: str, variant: Variant) -> Path:
@@ -80,10 +83,17 @@ def table(cache: Path, results: Sequence[BenchResult]) -> str:
                 continue
             saved = predicted_bytes(manifest, sizes, variant)
             time = "failed" if engine.median_ms is None else f"{engine.median_ms:.1f}"
-            rows.append((
-                result.model, variant.name, str(result.threads), time, _ratio(ratios.get(name)),
-                "-" if saved is None else f"{saved / 1e6:.1f}", variant.what,
-            ))  # fmt: skip
+            rows.append(
+                (
+                    result.model,
+                    variant.name,
+                    str(result.threads),
+                    time,
+                    _ratio(ratios.get(name)),
+                    "-" if saved is None else f"{saved / 1e6:.1f}",
+                    variant.what,
+                )
+            )
     return markdown.table(header, rows)
 
 

@@ -1,10 +1,10 @@
 """What gpu_check.py runs, made where there is a compiler: a directory of artifacts, a part of it at a time.
 
-    operators/NAME.halo   a function for each case of the registry's operator, with its NumPy reference
-    kernels.halo          the large product and attentions that are timed
-    models/NAME.halo      small GPT-2, BERT and Llama models with weights and references
-    step.halo, step_plain.halo   GPT-2's step of one token, as a CUDA graph and without; `weights.json` makes their
-                          weights again where they run, so that they need not travel
+operators/NAME.halo   a function for each case of the registry's operator, with its NumPy reference
+kernels.halo          the large product and attentions that are timed
+models/NAME.halo      small GPT-2, BERT and Llama models with weights and references
+step.halo, step_plain.halo   GPT-2's step of one token, as a CUDA graph and without; `weights.json` makes their
+                      weights again where they run, so that they need not travel
 """
 
 from __future__ import annotations
@@ -36,19 +36,37 @@ OPERATOR_SEED, WEIGHT_SEED = 0, 3
 # Heads of 64 and rows beyond one tile: what the small cases of the registry do not reach.
 MODELS: dict[str, dict[str, object]] = {
     "gpt2": {
-        "n_layer": 2, "n_embd": 256, "n_head": 4, "vocab_size": 1003, "n_positions": 128,
-        "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5,
+        "n_layer": 2,
+        "n_embd": 256,
+        "n_head": 4,
+        "vocab_size": 1003,
+        "n_positions": 128,
+        "activation_function": "gelu_new",
+        "layer_norm_epsilon": 1e-5,
     },
     "bert": {
-        "num_hidden_layers": 2, "hidden_size": 256, "num_attention_heads": 4, "vocab_size": 1003,
-        "max_position_embeddings": 128, "intermediate_size": 512, "hidden_act": "gelu", "layer_norm_eps": 1e-12,
+        "num_hidden_layers": 2,
+        "hidden_size": 256,
+        "num_attention_heads": 4,
+        "vocab_size": 1003,
+        "max_position_embeddings": 128,
+        "intermediate_size": 512,
+        "hidden_act": "gelu",
+        "layer_norm_eps": 1e-12,
     },
     "llama": {
-        "num_hidden_layers": 2, "hidden_size": 256, "num_attention_heads": 4, "num_key_value_heads": 2,
-        "vocab_size": 1003, "max_position_embeddings": 128, "intermediate_size": 704, "rms_norm_eps": 1e-6,
-        "rope_theta": 10000.0, "tie_word_embeddings": True,
+        "num_hidden_layers": 2,
+        "hidden_size": 256,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 1003,
+        "max_position_embeddings": 128,
+        "intermediate_size": 704,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": True,
     },
-}  # fmt: skip
+}
 STEP, SMALL_STEP = "gpt2", {"layers": 2, "hidden": 128, "heads": 2, "vocabulary": 503, "feed_forward": 256}
 # Beside the registry's cases, in these types: what tensor cores and long attentions serve.
 NARROW = ("float16", "bfloat16")
@@ -97,9 +115,12 @@ def build_part(part: str, folder: Path, options: Options) -> None:
         cases = {"gemm": ("linear", Case(product_of(gemm), {"layout": "nk", "n": gemm.n}))}
         for shape in flash:
             attrs = {
-                "num_heads": shape.h, "num_kv_heads": shape.h, "head_dim": shape.d, "scale": shape.d**-0.5,
+                "num_heads": shape.h,
+                "num_kv_heads": shape.h,
+                "head_dim": shape.d,
+                "scale": shape.d**-0.5,
                 "causal": True,
-            }  # fmt: skip
+            }
             cases[f"flash{shape.d}"] = ("attention", Case(attention_of(shape), attrs))
         _write_functions(path, cases, target, False)
     else:
@@ -155,14 +176,18 @@ def _cases(name: str, target: Target) -> list[Case]:
     """The registry's, and for a GPU those of `_more`, and all that can be of narrow types in these, too."""
     rng = np.random.default_rng(OPERATOR_SEED)
     found = [
-        Case(tuple(a if isinstance(a, np.ndarray) else rng.standard_normal(a, dtype=np.float32) for a in case["args"]),
-             case["attrs"])
+        Case(
+            tuple(a if isinstance(a, np.ndarray) else rng.standard_normal(a, dtype=np.float32) for a in case["args"]),
+            case["attrs"],
+        )
         for case in OPERATORS[name].cases()
-    ]  # fmt: skip
+    ]
     if not target.spec.gpu:
         return found
-    found += [Case(tuple(rng.standard_normal(shape, dtype=np.float32) for shape in shapes), attrs)
-              for shapes, attrs in _more().get(name, ())]  # fmt: skip
+    found += [
+        Case(tuple(rng.standard_normal(shape, dtype=np.float32) for shape in shapes), attrs)
+        for shapes, attrs in _more().get(name, ())
+    ]
     narrow = [_narrowed(name, case, dtype) for dtype in NARROW for case in found] if name in NARROWED else []
     return found + [case for case in narrow if case.attrs.get("layout") != "packed"]
 
@@ -231,8 +256,13 @@ def _write_functions(path: Path, cases: Mapping[str, tuple[str, Case]], target: 
             functions=specs,
             variants=(
                 Variant(
-                    target.isa.name, tuple(sorted(target.isa.requires)), target.machines, target.key, "model.so",
-                    None, device.form if device else None,
+                    target.isa.name,
+                    tuple(sorted(target.isa.requires)),
+                    target.machines,
+                    target.key,
+                    "model.so",
+                    None,
+                    device.form if device else None,
                 ),
             ),
             source={"kind": "test"},
@@ -240,7 +270,7 @@ def _write_functions(path: Path, cases: Mapping[str, tuple[str, Case]], target: 
         ),
         library=library,
         reference=reference or None,
-    )  # fmt: skip
+    )
     library.unlink()
 
 

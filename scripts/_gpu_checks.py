@@ -80,7 +80,7 @@ def models(
 ) -> list[dict[str, object]]:
     """Every model, and the step, against its own."""
     rows: list[dict[str, object]] = []
-    for part in (name for name in plan["parts"] if name.startswith("models/") or name.startswith("step")):
+    for part in (name for name in plan["parts"] if name.startswith(("models/", "step"))):
         if clock.left < LEAST_S:
             result["left_out"].append(f"{part}: no time was left")
             continue

@@ -67,11 +67,11 @@ def build(folder: Path, options: argparse.Namespace) -> None:
         "parts": built,
         "failed": {name: text for name, text in failures.items() if text},
         "rules": building.rules_of(folder, built),
-        "kernels": {
-            table.name_of(k): dataclasses.asdict(k) for k in building.timed_kernels(made)
-        } if "kernels" in built else {},
+        "kernels": {table.name_of(k): dataclasses.asdict(k) for k in building.timed_kernels(made)}
+        if "kernels" in built
+        else {},
         "seconds": round(time.monotonic() - start, 1),
-    }  # fmt: skip
+    }
     (folder / PLAN).write_text(json.dumps(plan, indent=1))
     size = building.size_bytes(folder)
     made_in = f"{len(built)} parts of {len(names)} in {plan['seconds']:.0f} s"

@@ -1,6 +1,6 @@
 """The workers of gpu_check.py: our runtime over artifacts, and torch; none of them imports TVM's compiler.
 
-    python _gpu_engines.py --worker NAME --artifacts DIR --device cuda|cpu
+python _gpu_engines.py --worker NAME --artifacts DIR --device cuda|cpu
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ for _folder in (ROOT, ROOT / "scripts"):
     if str(_folder) not in sys.path:
         sys.path.insert(0, str(_folder))
 
-import _interleaved as interleaved  # noqa: E402 - the checkout comes first
-from _interleaved import Kernel  # noqa: E402
+import _interleaved as interleaved
+from _interleaved import Kernel
 
 if TYPE_CHECKING:
     import torch
@@ -88,9 +88,7 @@ def sample_of(case: dict[str, object]) -> np.ndarray:
     first, *others = (array.astype(np.float64) for array in arrays_of(case).values())
     if len(others) == 1:  # x [m, k], weight [n, k]
         (weight,) = others
-        rows, columns = np.unravel_index(
-            interleaved.sampled(len(first) * len(weight)), (len(first), len(weight))
-        )  # fmt: skip
+        rows, columns = np.unravel_index(interleaved.sampled(len(first) * len(weight)), (len(first), len(weight)))
         return np.einsum("ik,ik->i", first[rows], weight[columns])
     keys, values = others
     found = []
@@ -107,8 +105,11 @@ def materialise(folder: Path) -> None:
     from halo_tvm.params import ParamRecipe, ParamTable
 
     described = folder / "weights.json"
-    wanting = [path for path in (folder / "step.halo", folder / "step_plain.halo")
-               if path.is_dir() and not (path / "params.bin").exists()]  # fmt: skip
+    wanting = [
+        path
+        for path in (folder / "step.halo", folder / "step_plain.halo")
+        if path.is_dir() and not (path / "params.bin").exists()
+    ]
     if not wanting:
         return
     plain = json.loads(described.read_text())
@@ -182,8 +183,10 @@ def check_function(case: dict[str, object], folder: Path) -> list[dict[str, obje
             raise SystemExit(f"{function}: expected shape {expected.shape}, found {output.shape}")
         check = compare(output, expected, case=int(number), name=spec.name, error=None, factor=1.0)
         numbers = dataclasses.asdict(check).items()  # JSON has no infinity or NaN
-        rows.append({k: str(v) if isinstance(v, float) and not np.isfinite(v) else v for k, v in numbers}
-                    | {"dtype": spec.dtype})  # fmt: skip
+        rows.append(
+            {k: str(v) if isinstance(v, float) and not np.isfinite(v) else v for k, v in numbers}
+            | {"dtype": spec.dtype}
+        )
     return rows
 
 
@@ -266,7 +269,7 @@ def torch_engine(folder: Path, device: str, mode: str | None) -> Callable[[objec
 
 def _torch_function(case: dict[str, object], folder: Path, device: str) -> Callable[..., torch.Tensor]:
     import torch
-    import torch.nn.functional as F  # noqa: N812 - its customary name
+    import torch.nn.functional as F
 
     if case["function"] == "gemm":
         return lambda x, w: torch.matmul(x, w.T)
@@ -278,9 +281,7 @@ def _torch_function(case: dict[str, object], folder: Path, device: str) -> Calla
 
     plain = json.loads((folder / "weights.json").read_text())
     dtype = getattr(torch, case["dtype"])
-    weights = {
-        name: torch.from_numpy(source.load()).to(device, dtype) for name, source in _sources(plain).items()
-    }
+    weights = {name: torch.from_numpy(source.load()).to(device, dtype) for name, source in _sources(plain).items()}
     return FAMILIES[plain["family"]](plain["config"], weights).eval()
 
 
@@ -288,8 +289,11 @@ def about_torch(device: str) -> dict[str, object]:
     import torch
 
     cuda = device == "cuda"
-    return {"torch": torch.__version__, "cuda": torch.version.cuda if cuda else None,
-            "name": torch.cuda.get_device_name(0) if cuda else ""}  # fmt: skip
+    return {
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda if cuda else None,
+        "name": torch.cuda.get_device_name(0) if cuda else "",
+    }
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

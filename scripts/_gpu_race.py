@@ -25,9 +25,15 @@ TURN_S = 0.15
 
 
 def timed(
-    command: Sequence[str], folder: Path, plan: dict, clock: Clock, result: dict[str, object],
-    names: Sequence[str], checker: Restarted, peers: Sequence[str],
-) -> list[dict[str, object]]:  # fmt: skip
+    command: Sequence[str],
+    folder: Path,
+    plan: dict,
+    clock: Clock,
+    result: dict[str, object],
+    names: Sequence[str],
+    checker: Restarted,
+    peers: Sequence[str],
+) -> list[dict[str, object]]:
     """A row for each of `names` with ours beside `peers`; of the step where its time goes, too."""
     rows = []
     for place, name in enumerate(names):
@@ -55,15 +61,25 @@ def _case(plan: dict, name: str, artifact: str) -> dict[str, object]:
     """What a worker prepares; every worker makes the same of it."""
     many = plan["gpu"] and not plan["small"]
     if name == "step":
-        return {"function": name, "artifact": artifact, "token": 42, "number": 20 if many else 2,
-                "dtype": "float16" if plan["gpu"] else "float32"}  # fmt: skip
+        return {
+            "function": name,
+            "artifact": artifact,
+            "token": 42,
+            "number": 20 if many else 2,
+            "dtype": "float16" if plan["gpu"] else "float32",
+        }
     return {"function": name, "artifact": artifact, "shape": plan["kernels"][name], "number": 10 if many else 2}
 
 
 def _race(
-    command: Sequence[str], folder: Path, plan: dict, seconds: float, result: dict[str, object], name: str,
+    command: Sequence[str],
+    folder: Path,
+    plan: dict,
+    seconds: float,
+    result: dict[str, object],
+    name: str,
     peers: Sequence[str],
-) -> dict[str, object]:  # fmt: skip
+) -> dict[str, object]:
     start = time.monotonic()
     step = name == "step"
     if step:
@@ -115,9 +131,14 @@ def _started(command: Sequence[str], names: Sequence[str]) -> Iterator[dict[str,
 
 
 def _prepared(
-    entries: Sequence[interleaved.Entry], limit: float, seconds: float, start: float, result: dict[str, object],
-    name: str, expected: np.ndarray | None,
-) -> list[interleaved.Entry]:  # fmt: skip
+    entries: Sequence[interleaved.Entry],
+    limit: float,
+    seconds: float,
+    start: float,
+    result: dict[str, object],
+    name: str,
+    expected: np.ndarray | None,
+) -> list[interleaved.Entry]:
     """Those that are ready in three quarters of the time: compiling torch's graph may take longer than there is.
 
     The first is ours: its failure is raised, as is a result that is not `expected` (None: checked elsewhere). What

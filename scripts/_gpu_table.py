@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 WORDS = {
-    "step": "GPT-2, one token", "gemm": "product", "flash64": "causal attention, d = 64",
+    "step": "GPT-2, one token",
+    "gemm": "product",
+    "flash64": "causal attention, d = 64",
     "flash128": "causal attention, d = 128",
-}  # fmt: skip
+}
 PROFILE_ROWS = 10
 
 
@@ -43,10 +45,11 @@ def _lines(result: Mapping[str, object]) -> Iterator[str]:
     for row in timed:
         yield from _profile(row.get("profile", ()))
     for title, lines in (
-        ("Failed", result["failures"]), ("Left out", result["left_out"]),
+        ("Failed", result["failures"]),
+        ("Left out", result["left_out"]),
         ("Not built", [f"{name}: {text}" for name, text in plan["failed"].items()]),
         ("Rules of the target that serve none of this", result["rules_without_a_case"]),
-    ):  # fmt: skip
+    ):
         if lines:
             yield ""
             yield f"## {title}"
@@ -94,11 +97,13 @@ def _times(timed: Sequence[Mapping[str, object]], plan: Mapping[str, object]) ->
             ratio = row["ratios"].get(engine)
             goal = row.get("goal", {})
             cells = [
-                words, engine, f"{median:.1f}", "-" if rate is None else f"{rate:.1f}",
+                words,
+                engine,
+                f"{median:.1f}",
+                "-" if rate is None else f"{rate:.1f}",
                 f"{ratio['value']:.2f} ({ratio['low']:.2f} to {ratio['high']:.2f})" if ratio else "-",
-                f"{goal['ratio']:.2f}: {'met' if goal['met'] else 'not met'}"
-                if goal.get("against") == engine else "-",
-            ]  # fmt: skip
+                f"{goal['ratio']:.2f}: {'met' if goal['met'] else 'not met'}" if goal.get("against") == engine else "-",
+            ]
             yield "| " + " | ".join(cells) + " |"
 
 

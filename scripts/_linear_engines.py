@@ -52,9 +52,16 @@ def compile_layers(cache: Path, precision: str, layers: Linears) -> Path:
 
     mod, outputs = builder.module(body)
     model = ImportedModel(
-        name="linear", mod=mod, params=builder.params, inputs=specs, outputs=outputs, ranges={"batch": (1, 1024)},
-        typical={"batch": 1 if layers == GPT2 else 128}, source={"kind": "builtin", "name": "linear"}, report={},
-    )  # fmt: skip
+        name="linear",
+        mod=mod,
+        params=builder.params,
+        inputs=specs,
+        outputs=outputs,
+        ranges={"batch": (1, 1024)},
+        typical={"batch": 1 if layers == GPT2 else 128},
+        source={"kind": "builtin", "name": "linear"},
+        report={},
+    )
     cache.mkdir(parents=True, exist_ok=True)
     compile_model(CompileConfig(model="linear", output=str(path), precision=precision), model)
     return path

@@ -92,10 +92,18 @@ class Study:
                 found = measured(lab, task, ordered, default_us, rounds, final=final)
                 again.update({d: s for d, s in found.items() if isinstance(s, float)})
         best = max(again, key=again.__getitem__)
-        path.write_text(json.dumps({
-            "task": task.readable, "count": task.count, "decisions": len(task.space), "best": json.loads(best),
-            "speedup": again[best],
-        }, indent=1))  # fmt: skip
+        path.write_text(
+            json.dumps(
+                {
+                    "task": task.readable,
+                    "count": task.count,
+                    "decisions": len(task.space),
+                    "best": json.loads(best),
+                    "speedup": again[best],
+                },
+                indent=1,
+            )
+        )
         ordered = sorted(numbers.values())
         shown = f"median {ordered[len(ordered) // 2]:.3f}, worst {ordered[0]:.3f}"
         print(f"  best {again[best]:.3f} of the default, {shown}: {best}", flush=True)
@@ -135,9 +143,14 @@ class Study:
 
 
 def measured(
-    lab: Lab, task: Task, ordered: dict[int, object], default_us: Sequence[float], rounds: int = ROUNDS,
-    *, final: bool = False,
-) -> dict[str, object]:  # fmt: skip
+    lab: Lab,
+    task: Task,
+    ordered: dict[int, object],
+    default_us: Sequence[float],
+    rounds: int = ROUNDS,
+    *,
+    final: bool = False,
+) -> dict[str, object]:
     """Speed-up over the default by decision; a word where it failed. With `final`, of code as it ships."""
     found: dict[str, object] = {}
     alive = []

@@ -50,13 +50,15 @@ SUITE = (
     Row("gpt2-last", "batch=1,sequence=128", _transformer(1.20), WHOLE),
     Row("bert-base", "batch=1,sequence=128", _transformer(1.12), WHOLE),
     Row(
-        "mlp", "batch=256", (Goal("fp32", 1.05, BEST_FP32), Goal("fp32", 0.95, ("libxsmm",))),
+        "mlp",
+        "batch=256",
+        (Goal("fp32", 1.05, BEST_FP32), Goal("fp32", 0.95, ("libxsmm",))),
         extra={"fp32": ("libxsmm", "tvm")},
     ),
     Row("t5-small", "batch=1,sequence=128", (Goal("fp32", 1.10, BEST_FP32[:-1]),), without=("jax",)),
     Row("gpt2-last", "batch=1,sequence=512", _transformer(1.20), WHOLE),
     Row("bert-base", "batch=8,sequence=128", _transformer(1.12), WHOLE),
-)  # fmt: skip
+)
 MEMORY = ("gpt2-last", 1.5)  # peak of a run in fp32: torch eager's / ours, and what is promised
 
 

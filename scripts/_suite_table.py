@@ -60,10 +60,19 @@ def _every_peer(results: Sequence[BenchResult]) -> str:
         ratios = {c.peer: c for c in result.comparisons}
         for engine in result.engines:
             memory = "-" if engine.peak_rss_mib is None else f"{engine.peak_rss_mib:.0f}"
-            rows.append((
-                _name(result), str(result.threads), engine.engine, engine.precision, _time(engine),
-                ratio_text(ratios.get(engine.engine)), _error(engine), memory, (engine.failure or engine.note)[:120],
-            ))  # fmt: skip
+            rows.append(
+                (
+                    _name(result),
+                    str(result.threads),
+                    engine.engine,
+                    engine.precision,
+                    _time(engine),
+                    ratio_text(ratios.get(engine.engine)),
+                    _error(engine),
+                    memory,
+                    (engine.failure or engine.note)[:120],
+                )
+            )
     return markdown.table(header, rows)
 
 
@@ -119,20 +128,28 @@ def _memory(result: BenchResult) -> Iterator[tuple[str, ...]]:
         return
     ratio = eager.peak_rss_mib / ours.peak_rss_mib
     yield (
-        f"{_name(result)}, peak memory", "fp32", "2", f"{ours.peak_rss_mib:.0f} MiB", "torch",
-        f"{eager.peak_rss_mib:.0f} MiB", f"{ratio:.2f}", f"{MEMORY[1]:.2f}",
+        f"{_name(result)}, peak memory",
+        "fp32",
+        "2",
+        f"{ours.peak_rss_mib:.0f} MiB",
+        "torch",
+        f"{eager.peak_rss_mib:.0f} MiB",
+        f"{ratio:.2f}",
+        f"{MEMORY[1]:.2f}",
         "reached" if ratio >= MEMORY[1] else "not reached",
-    )  # fmt: skip
+    )
 
 
 def best_of(result: BenchResult, against: tuple[str, ...] | None) -> EngineResult | None:
     """The peer with the least ratio, of those named, that ran and computes what it should."""
     ran = {c.peer: c.paired.value for c in result.comparisons}
     peers = [
-        e for e in result.engines[1:]
-        if e.engine in ran and (against is None or e.engine in against)
+        e
+        for e in result.engines[1:]
+        if e.engine in ran
+        and (against is None or e.engine in against)
         and (e.accuracy is None or e.accuracy.relative_l2 < WRONG)
-    ]  # fmt: skip
+    ]
     return min(peers, key=lambda e: ran[e.engine]) if peers else None
 
 

@@ -31,17 +31,17 @@ for _folder in (ROOT, ROOT / "scripts"):
     if str(_folder) not in sys.path:
         sys.path.insert(0, str(_folder))
 
-import _ablation  # noqa: E402 - the checkout comes first
-from _suite import SUITE, Row, cells  # noqa: E402
-from _suite_table import every_peer, plot, summary_table  # noqa: E402
+import _ablation
+from _suite import SUITE, Row, cells
+from _suite_table import every_peer, plot, summary_table
 
-from halo_tvm.config import PRECISIONS, BenchConfig, CompileConfig, parse_sizes  # noqa: E402
-from halo_tvm.errors import HaloError, UsageError  # noqa: E402
-from halo_tvm.peers.messages import without_folders  # noqa: E402
-from halo_tvm.report import schema, terminal  # noqa: E402
-from halo_tvm.report.host import describe_host  # noqa: E402
-from halo_tvm.report.schema import BenchResult, SkippedResult  # noqa: E402
-from halo_tvm.whole_file import write_whole  # noqa: E402
+from halo_tvm.config import PRECISIONS, BenchConfig, CompileConfig, parse_sizes
+from halo_tvm.errors import HaloError, UsageError
+from halo_tvm.peers.messages import without_folders
+from halo_tvm.report import schema, terminal
+from halo_tvm.report.host import describe_host
+from halo_tvm.report.schema import BenchResult, SkippedResult
+from halo_tvm.whole_file import write_whole
 
 BEGIN, END = "<!-- benchmarks: written by scripts/bench.py -->", "<!-- end of benchmarks -->"
 RESULTS = ROOT / "docs" / "benchmarks.json"
@@ -113,10 +113,13 @@ def _compiled(options: argparse.Namespace, row: Row, precision: str) -> Path:
 
 def _config(options: argparse.Namespace, row: Row, precision: str, threads: int) -> BenchConfig:
     return BenchConfig(
-        artifact=str(_compiled(options, row, precision)), shape=row.shape, threads=threads,
+        artifact=str(_compiled(options, row, precision)),
+        shape=row.shape,
+        threads=threads,
         vs=tuple(options.vs) if options.vs is not None else row.peers(precision),
-        rounds=6 if options.quick else options.rounds, cache=str(options.cache / "peers"),
-    )  # fmt: skip
+        rounds=6 if options.quick else options.rounds,
+        cache=str(options.cache / "peers"),
+    )
 
 
 def _prepare(options: argparse.Namespace) -> int:
@@ -136,7 +139,7 @@ def _prepare(options: argparse.Namespace) -> int:
     for row, precision, _ in todo:
 
         def step() -> None:
-            config = _config(options, row, precision, threads)  # noqa: B023 - called in this round
+            config = _config(options, row, precision, threads)
             drop_stale(options.cache / "peers", read_manifest(config.artifact).source)
             new = unknown(config)
             if new:

@@ -27,11 +27,11 @@ for _folder in (ROOT, ROOT / "scripts"):
     if str(_folder) not in sys.path:
         sys.path.insert(0, str(_folder))
 
-import _interleaved as interleaved  # noqa: E402 - the checkout comes first
-from _interleaved import Kernel  # noqa: E402
+import _interleaved as interleaved
+from _interleaved import Kernel
 
-from halo_tvm.peers.load_meter import LoadMeter  # noqa: E402
-from halo_tvm.peers.statistics import paired_interval  # noqa: E402
+from halo_tvm.peers.load_meter import LoadMeter
+from halo_tvm.peers.statistics import paired_interval
 
 D = 64
 ERROR = 1e-4  # relative L2 between engines
@@ -111,15 +111,25 @@ def halo(case: Case, changes: Mapping[str, object]) -> Kernel:
     s, t = tirx.Var("s", "int64"), tirx.Var("t", "int64")
     s, t = (1, t) if case.decode else (s, s)
     shapes = {
-        "q": (1, s, case.h, D), "k": (1, t, case.h_kv, D), "v": (1, t, case.h_kv, D),
-        "key_mask": (1, t), "bias": (1, case.h, s, t), "lengths": (1,),
-    }  # fmt: skip
+        "q": (1, s, case.h, D),
+        "k": (1, t, case.h_kv, D),
+        "v": (1, t, case.h_kv, D),
+        "key_mask": (1, t),
+        "bias": (1, case.h, s, t),
+        "lengths": (1,),
+    }
     variables = [relax.Var(name, relax.TensorType(shapes[name], str(x.dtype))) for name, x in arrays.items()]
     extras = {f"has_{name}": True for name in list(arrays)[3:]}
     call = OPERATORS["attention"].call(
-        *variables, num_heads=case.h, num_kv_heads=case.h_kv, head_dim=D, scale=D**-0.5,
-        causal=case.causal, window=case.window, **extras,
-    )  # fmt: skip
+        *variables,
+        num_heads=case.h,
+        num_kv_heads=case.h_kv,
+        head_dim=D,
+        scale=D**-0.5,
+        causal=case.causal,
+        window=case.window,
+        **extras,
+    )
     builder = relax.BlockBuilder()
     with builder.function("main", variables):
         builder.emit_func_output(builder.emit(call))

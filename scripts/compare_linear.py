@@ -32,12 +32,12 @@ for _folder in (ROOT, ROOT / "scripts"):
     if str(_folder) not in sys.path:
         sys.path.insert(0, str(_folder))
 
-import _interleaved as interleaved  # noqa: E402 - the checkout comes first
-from _linear_engines import ENGINES, GPT2, Linears, artifact, ceiling, compile_layers, read  # noqa: E402
+import _interleaved as interleaved
+from _linear_engines import ENGINES, GPT2, Linears, artifact, ceiling, compile_layers, read
 
-from halo_tvm.peers.load_meter import LoadMeter  # noqa: E402
-from halo_tvm.peers.statistics import paired_interval  # noqa: E402
-from halo_tvm.whole_file import write_whole  # noqa: E402
+from halo_tvm.peers.load_meter import LoadMeter
+from halo_tvm.peers.statistics import paired_interval
+from halo_tvm.whole_file import write_whole
 
 PEERS = {
     "fp32": ("onnxruntime", "torch", "torch-compile"),
@@ -149,8 +149,11 @@ def table(cells: Sequence[Cell]) -> str:
             f"{statistics.median(c.samples_us[name]):.0f} | {ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f}) | "
             f"{2e-3 * c.products / c.ours_us:.0f} | {100 * c.share:.0f} % |"
         )
-    lines += ["", "| precision | threads | | cells | geometric mean of peer time / ours | least, its interval |",
-              "|---|---:|---|---:|---:|---:|"]  # fmt: skip
+    lines += [
+        "",
+        "| precision | threads | | cells | geometric mean of peer time / ours | least, its interval |",
+        "|---|---:|---|---:|---:|---:|",
+    ]
     groups: dict[tuple[str, int, str], list[Cell]] = {}
     for c in cells:
         kind = "decode" if c.layers == "gpt2" else "rows 1 to 7" if c.rows < 8 else "rows from 8"

@@ -29,19 +29,26 @@ for _folder in (ROOT, ROOT / "scripts"):
     if str(_folder) not in sys.path:
         sys.path.insert(0, str(_folder))
 
-import _interleaved as interleaved  # noqa: E402 - the checkout comes first
-from _interleaved import Kernel  # noqa: E402
+import _interleaved as interleaved
+from _interleaved import Kernel
 
-from halo_tvm.peers.load_meter import LoadMeter  # noqa: E402
-from halo_tvm.peers.statistics import paired_interval  # noqa: E402
+from halo_tvm.peers.load_meter import LoadMeter
+from halo_tvm.peers.statistics import paired_interval
 
 ERROR = 1e-4  # relative L2 between engines
 DOCS = ROOT / "docs" / "kernels" / "batched_matmul.md"
 BEGIN, END = "<!-- measured: written by scripts/compare_matmul.py -->", "<!-- end of measured -->"
 HEAD = (
-    "threads", "batch, m x n x k", "form", "here us", "torch us", "torch / here", "fallback us", "GFLOP/s",
+    "threads",
+    "batch, m x n x k",
+    "form",
+    "here us",
+    "torch us",
+    "torch / here",
+    "fallback us",
+    "GFLOP/s",
     "of the peak",
-)  # fmt: skip
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,10 +176,16 @@ def line(case: Case, threads: int, us: Mapping[str, list[float]], peak_gflops: f
         ratio = f"{found.value:.2f} ({found.low:.2f} to {found.high:.2f})"
     gflops = 2e-3 * math.prod((case.batch, case.m, case.n, case.k)) / middle["here"]
     cells = [
-        threads, case.name, case.form, f"{middle['here']:.0f}", f"{middle['torch']:.0f}" if "torch" in us else "-",
-        ratio, f"{middle['fallback']:.0f}" if "fallback" in us else "-", f"{gflops:.0f}",
+        threads,
+        case.name,
+        case.form,
+        f"{middle['here']:.0f}",
+        f"{middle['torch']:.0f}" if "torch" in us else "-",
+        ratio,
+        f"{middle['fallback']:.0f}" if "fallback" in us else "-",
+        f"{gflops:.0f}",
         f"{gflops / peak_gflops:.0%}",
-    ]  # fmt: skip
+    ]
     return f"| {' | '.join(map(str, cells))} |"
 
 

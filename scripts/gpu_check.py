@@ -33,13 +33,13 @@ for _folder in (ROOT, ROOT / "scripts"):
     if str(_folder) not in sys.path:
         sys.path.insert(0, str(_folder))
 
-import _gpu_checks as checks  # noqa: E402 - the checkout comes first
-import _gpu_engines as engines  # noqa: E402
-import _gpu_race as race  # noqa: E402
-import _gpu_table as table  # noqa: E402
-from _gpu_directory import build, plan_of  # noqa: E402
+import _gpu_checks as checks
+import _gpu_engines as engines
+import _gpu_race as race
+import _gpu_table as table
+from _gpu_directory import build, plan_of
 
-from halo_tvm.errors import EnvironmentProblem, HaloError, ValidationFailed  # noqa: E402
+from halo_tvm.errors import EnvironmentProblem, HaloError, ValidationFailed
 
 
 def run(folder: Path, options: argparse.Namespace) -> dict[str, object]:
@@ -103,8 +103,10 @@ def check_gpu(folder: Path) -> None:
 
 def _about(checker: checks.Restarted, device: str) -> dict[str, object]:
     found: dict[str, object] = {"python": sys.version.split()[0], "runtime": checker.ask("about", 120, case=None)}
-    code = f"import sys, json; sys.path[:0] = {[str(ROOT), str(ROOT / 'scripts')]!r}\n" \
-        f"import _gpu_engines; print(json.dumps(_gpu_engines.about_torch({device!r})))"  # fmt: skip
+    code = (
+        f"import sys, json; sys.path[:0] = {[str(ROOT), str(ROOT / 'scripts')]!r}\n"
+        f"import _gpu_engines; print(json.dumps(_gpu_engines.about_torch({device!r})))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     found["torch"] = json.loads(done.stdout) if done.returncode == 0 else None
     if done.returncode:
@@ -116,8 +118,11 @@ def _about(checker: checks.Restarted, device: str) -> dict[str, object]:
         command = [tool, "-i", pci, f"--query-gpu={query}", "--format=csv,noheader"]
         asked = subprocess.run(command, capture_output=True, text=True)
         names = ("name", "driver", "memory", "clock")
-        found["gpu"] = dict(zip(names, (part.strip() for part in asked.stdout.splitlines()[0].split(",")))) \
-            if asked.returncode == 0 and asked.stdout.strip() else None  # fmt: skip
+        found["gpu"] = (
+            dict(zip(names, (part.strip() for part in asked.stdout.splitlines()[0].split(","))))
+            if asked.returncode == 0 and asked.stdout.strip()
+            else None
+        )
     from halo_tvm import __version__
 
     found["halo_tvm"] = __version__

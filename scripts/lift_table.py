@@ -172,22 +172,59 @@ def expected(name: str, spec: tuple) -> dict[str, int]:
 
 # name: (norm, of them in a layer, outside)
 NORMS = {
-    "gpt2": ("layer_norm", 2, 1), "gpt_neo": ("layer_norm", 2, 1), "gpt_neox": ("layer_norm", 2, 1),
-    "gptj": ("layer_norm", 1, 1), "opt": ("layer_norm", 2, 1), "bloom": ("layer_norm", 2, 2),
-    "falcon": ("layer_norm", 1, 1), "llama": ("rms_norm", 2, 1), "mistral": ("rms_norm", 2, 1),
-    "mixtral": ("rms_norm", 2, 1), "qwen2": ("rms_norm", 2, 1), "qwen3": ("rms_norm", 4, 1),
-    "qwen3_moe": ("rms_norm", 4, 1), "gemma": ("rms_norm", 2, 1), "gemma2": ("rms_norm", 4, 1),
-    "gemma3_text": ("rms_norm", 6, 1), "phi": ("layer_norm", 1, 1), "phi3": ("rms_norm", 2, 1),
-    "stablelm": ("layer_norm", 2, 1), "olmo2": ("rms_norm", 4, 1), "mamba": ("rms_norm", 1, 1),
-    "bert": ("layer_norm", 2, 1), "roberta": ("layer_norm", 2, 1), "distilbert": ("layer_norm", 2, 1),
-    "albert": ("layer_norm", 2, 1), "electra": ("layer_norm", 2, 1), "deberta_v2": ("layer_norm", 2, 1),
-    "modernbert": ("layer_norm", 2, 1), "vit": ("layer_norm", 2, 1), "dinov2": ("layer_norm", 2, 1),
+    "gpt2": ("layer_norm", 2, 1),
+    "gpt_neo": ("layer_norm", 2, 1),
+    "gpt_neox": ("layer_norm", 2, 1),
+    "gptj": ("layer_norm", 1, 1),
+    "opt": ("layer_norm", 2, 1),
+    "bloom": ("layer_norm", 2, 2),
+    "falcon": ("layer_norm", 1, 1),
+    "llama": ("rms_norm", 2, 1),
+    "mistral": ("rms_norm", 2, 1),
+    "mixtral": ("rms_norm", 2, 1),
+    "qwen2": ("rms_norm", 2, 1),
+    "qwen3": ("rms_norm", 4, 1),
+    "qwen3_moe": ("rms_norm", 4, 1),
+    "gemma": ("rms_norm", 2, 1),
+    "gemma2": ("rms_norm", 4, 1),
+    "gemma3_text": ("rms_norm", 6, 1),
+    "phi": ("layer_norm", 1, 1),
+    "phi3": ("rms_norm", 2, 1),
+    "stablelm": ("layer_norm", 2, 1),
+    "olmo2": ("rms_norm", 4, 1),
+    "mamba": ("rms_norm", 1, 1),
+    "bert": ("layer_norm", 2, 1),
+    "roberta": ("layer_norm", 2, 1),
+    "distilbert": ("layer_norm", 2, 1),
+    "albert": ("layer_norm", 2, 1),
+    "electra": ("layer_norm", 2, 1),
+    "deberta_v2": ("layer_norm", 2, 1),
+    "modernbert": ("layer_norm", 2, 1),
+    "vit": ("layer_norm", 2, 1),
+    "dinov2": ("layer_norm", 2, 1),
     "wav2vec2": ("layer_norm", 2, 2),
-}  # fmt: skip
-ROTARY = frozenset({
-    "gpt_neox", "gptj", "falcon", "llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gemma", "gemma2",
-    "gemma3_text", "phi", "phi3", "stablelm", "olmo2", "modernbert",
-})  # fmt: skip
+}
+ROTARY = frozenset(
+    {
+        "gpt_neox",
+        "gptj",
+        "falcon",
+        "llama",
+        "mistral",
+        "mixtral",
+        "qwen2",
+        "qwen3",
+        "qwen3_moe",
+        "gemma",
+        "gemma2",
+        "gemma3_text",
+        "phi",
+        "phi3",
+        "stablelm",
+        "olmo2",
+        "modernbert",
+    }
+)
 NO_ATTENTION = frozenset({"mamba"})
 NO_FFN = frozenset({"mamba", "mixtral", "qwen3_moe"})  # experts are chosen at run time
 

@@ -26,10 +26,10 @@ for _folder in (ROOT, ROOT / "scripts"):
     if str(_folder) not in sys.path:
         sys.path.insert(0, str(_folder))
 
-import _interleaved as interleaved  # noqa: E402 - the checkout comes first
-from _interleaved import Kernel  # noqa: E402
+import _interleaved as interleaved
+from _interleaved import Kernel
 
-from halo_tvm.peers.load_meter import LoadMeter  # noqa: E402
+from halo_tvm.peers.load_meter import LoadMeter
 
 if TYPE_CHECKING:
     import torch
@@ -75,8 +75,9 @@ ERROR = 1e-4  # relative L2 between engines
 ENVIRONMENT = {
     "TVM_BIND_THREADS": "0",
     # glibc gives large results back to the system, and takes fresh pages in the next call, unless told otherwise.
-    "MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(8 << 30),
-}  # fmt: skip
+    "MALLOC_MMAP_MAX_": "0",
+    "MALLOC_TRIM_THRESHOLD_": str(8 << 30),
+}
 
 
 def halo_engine() -> Callable[[str], Kernel]:
@@ -269,9 +270,11 @@ def table(rows: Sequence[dict[str, object]]) -> str:
     """The rows as Markdown, one table per number of threads."""
     parts = []
     for threads in dict.fromkeys(row["threads"] for row in rows):
-        parts += [f"### {threads} thread{'s' if threads > 1 else ''}\n",
-                  "| kernel | ours us | memory us | of memory speed | torch us | torch / ours |",
-                  "|---|---:|---:|---:|---:|---:|"]  # fmt: skip
+        parts += [
+            f"### {threads} thread{'s' if threads > 1 else ''}\n",
+            "| kernel | ours us | memory us | of memory speed | torch us | torch / ours |",
+            "|---|---:|---:|---:|---:|---:|",
+        ]
         parts += [
             f"| {r['case']} | {r['halo_us']:.1f} | {r['memory_us']:.1f} | {100 * r['of_memory']:.0f} % | "
             f"{r['torch_us']:.1f} | {r['torch_ratio']:.2f} |"

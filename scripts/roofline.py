@@ -27,16 +27,16 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from halo_tvm.artifact import read_manifest  # noqa: E402 - the checkout comes first
-from halo_tvm.ceilings import HostProfile  # noqa: E402
-from halo_tvm.ceilings.measure import measure_apart  # noqa: E402
-from halo_tvm.ceilings.profile import RATES  # noqa: E402
-from halo_tvm.report import markdown, schema  # noqa: E402
-from halo_tvm.report.host import describe_host  # noqa: E402
-from halo_tvm.report.profile_tables import work_cells  # noqa: E402
-from halo_tvm.report.profiles import held_against  # noqa: E402
-from halo_tvm.report.schema import KernelTime, ProfileResult  # noqa: E402
-from halo_tvm.targets import read_host  # noqa: E402
+from halo_tvm.artifact import read_manifest
+from halo_tvm.ceilings import HostProfile
+from halo_tvm.ceilings.measure import measure_apart
+from halo_tvm.ceilings.profile import RATES
+from halo_tvm.report import markdown, schema
+from halo_tvm.report.host import describe_host
+from halo_tvm.report.profile_tables import work_cells
+from halo_tvm.report.profiles import held_against
+from halo_tvm.report.schema import KernelTime, ProfileResult
+from halo_tvm.targets import read_host
 
 DEFAULT = ("gpt2@batch=1,sequence=128", "gpt2@batch=1,sequence=512", "bert-base@batch=1,sequence=128", "mlp@batch=256")
 LEVELS = {"l2_gbps": "L2", "l3_gbps": "L3", "dram_gbps": "memory"}
@@ -114,8 +114,21 @@ def artifact(name: str, precision: str, folder: Path) -> Path:
 
 def profiled(path: Path, entry: Entry, threads: int, rounds: int, out: Path, scratch: Path) -> None:
     words = ["--shape", entry.sizes] if entry.sizes else []
-    run(["profile", str(path), "--threads", str(threads), "--rounds", str(rounds), "--no-measure", "--json", str(out),
-         *words], home=scratch)  # fmt: skip
+    run(
+        [
+            "profile",
+            str(path),
+            "--threads",
+            str(threads),
+            "--rounds",
+            str(rounds),
+            "--no-measure",
+            "--json",
+            str(out),
+            *words,
+        ],
+        home=scratch,
+    )
 
 
 def host_profile(threads: int) -> HostProfile:
@@ -151,10 +164,12 @@ def write(
 ) -> None:
     """The page, its data, and one drawing per thread count."""
     data = {
-        "schema": 1, "kind": "roofline", "host": schema.to_json(results[0][1])["host"],
+        "schema": 1,
+        "kind": "roofline",
+        "host": schema.to_json(results[0][1])["host"],
         "peaks": {str(count): dict(rates) for count, rates in peaks.items()},
         "profiles": [{"entry": label(entry), "sizes": entry.sizes, **schema.to_json(r)} for entry, r in results],
-    }  # fmt: skip
+    }
     (output / "roofline.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
     for count in peaks:
         chosen = [(entry, result) for entry, result in results if result.threads == count]
@@ -186,8 +201,20 @@ def page(results: Sequence[tuple[Entry, ProfileResult]], peaks: Mapping[int, Map
         share = f": {100 * sum(limits) / result.total_us:.0f} % of the roof in all" if known else ""
         parts.append(f"## {label(entry)}, {threads}{share}\n")
         rows = [row(kernel, result) for kernel in result.kernels if kernel.total_us > _SMALLEST_SHARE * result.total_us]
-        header = ("kernel", "operator", "calls", "us per call", "share", "flop/byte", "MB", "MFLOP", "GB/s", "GFLOP/s",
-                  "of the roof", "bound by")  # fmt: skip
+        header = (
+            "kernel",
+            "operator",
+            "calls",
+            "us per call",
+            "share",
+            "flop/byte",
+            "MB",
+            "MFLOP",
+            "GB/s",
+            "GFLOP/s",
+            "of the roof",
+            "bound by",
+        )
         parts.append(markdown.table(header, rows))
     parts += [f"![roofline with {n} threads](roofline-{n}.svg)\n" for n in peaks]
     return "\n".join(parts)
@@ -196,10 +223,14 @@ def page(results: Sequence[tuple[Entry, ProfileResult]], peaks: Mapping[int, Map
 def row(kernel: KernelTime, result: ProfileResult) -> tuple[str, ...]:
     found = intensity(kernel)
     return (
-        kernel.kernel, kernel.operator or "-", str(kernel.calls), f"{kernel.total_us / kernel.calls:.1f}",
-        f"{100 * kernel.total_us / result.total_us:.1f} %", "-" if found is None else f"{found:.2f}",
+        kernel.kernel,
+        kernel.operator or "-",
+        str(kernel.calls),
+        f"{kernel.total_us / kernel.calls:.1f}",
+        f"{100 * kernel.total_us / result.total_us:.1f} %",
+        "-" if found is None else f"{found:.2f}",
         *work_cells(kernel.work, kernel.total_us),
-    )  # fmt: skip
+    )
 
 
 def label(entry: Entry) -> str:

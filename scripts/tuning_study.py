@@ -20,7 +20,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import geometric_mean
 
@@ -29,22 +29,22 @@ for place in (str(ROOT), str(ROOT / "scripts")):
     if place not in sys.path:
         sys.path.insert(0, place)
 
-from _study import BATCH, Study, decision_of, measured, text_of, text_of_fields  # noqa: E402 - the checkout comes first
+from _study import BATCH, Study, decision_of, measured, text_of, text_of_fields
 
-from halo_tvm.config import ENGINES, STAGES  # noqa: E402
-from halo_tvm.lookup import fingerprint_of  # noqa: E402
-from halo_tvm.records.decision import decision_to_plain  # noqa: E402
-from halo_tvm.records.record import MEASURED, parse_line  # noqa: E402
-from halo_tvm.records.store import lines  # noqa: E402
-from halo_tvm.targets import read_host  # noqa: E402
-from halo_tvm.tuning.budget import parse_budget  # noqa: E402
-from halo_tvm.tuning.metaschedule import tune_tasks  # noqa: E402
-from halo_tvm.tuning.options import TuneOptions  # noqa: E402
-from halo_tvm.tuning.progress import Progress  # noqa: E402
-from halo_tvm.tuning.result import IMPROVED  # noqa: E402
-from halo_tvm.tuning.search.efforts import effort_named  # noqa: E402
-from halo_tvm.tuning.task import Tasks  # noqa: E402
-from halo_tvm.tuning.tuner import Tuner  # noqa: E402
+from halo_tvm.config import ENGINES, STAGES
+from halo_tvm.lookup import fingerprint_of
+from halo_tvm.records.decision import decision_to_plain
+from halo_tvm.records.record import MEASURED, parse_line
+from halo_tvm.records.store import lines
+from halo_tvm.targets import read_host
+from halo_tvm.tuning.budget import parse_budget
+from halo_tvm.tuning.metaschedule import tune_tasks
+from halo_tvm.tuning.options import TuneOptions
+from halo_tvm.tuning.progress import Progress
+from halo_tvm.tuning.result import IMPROVED
+from halo_tvm.tuning.search.efforts import effort_named
+from halo_tvm.tuning.task import Tasks
+from halo_tvm.tuning.tuner import Tuner
 
 JUDGED_ROUNDS = 20
 TARGET_QUALITY = 0.97
@@ -96,14 +96,21 @@ def search(options: argparse.Namespace) -> int:
     spoiled = options.start != "default"
     stages = tuple(s for s in STAGES if s != "analytic" or not spoiled)
     tune = TuneOptions(
-        model=f"study {options.model}", budget_s=parse_budget(options.budget), effort=effort_named("full"),
-        directory=directory, read=tuple(read), threads=study.target.cores, memory_bytes=8 << 30,
-        l3_bytes=read_host().l3_bytes, stages=stages, seed=options.seed,
-    )  # fmt: skip
+        model=f"study {options.model}",
+        budget_s=parse_budget(options.budget),
+        effort=effort_named("full"),
+        directory=directory,
+        read=tuple(read),
+        threads=study.target.cores,
+        memory_bytes=8 << 30,
+        l3_bytes=read_host().l3_bytes,
+        stages=stages,
+        seed=options.seed,
+    )
     starts = {task.key: study.start(task, options.start) for task, _ in chosen}
     tasks = Tasks(tuple(task for task, _ in chosen), ())
     progress = Progress(len(tasks.tasks), tune.budget_s)
-    began = datetime.now(timezone.utc)
+    began = datetime.now(UTC)
     if options.engine == "metaschedule":
         result = tune_tasks(tasks, study.target, tune, progress)
     else:
@@ -117,12 +124,22 @@ def search(options: argparse.Namespace) -> int:
     if spoiled or options.engine == "metaschedule":  # they do not know the default: their best trial counts
         committed = {t.key for t in result.tasks if t.outcome == IMPROVED}
         found |= {t.key: _reached(t.key, trials) or found[t.key] for t in result.tasks if t.key not in committed}
-    (study.folder / f"search-{name}.json").write_text(json.dumps({
-        "name": name, "engine": options.engine, "start": options.start, "budget_s": tune.budget_s,
-        "starts": {key: decision_to_plain(decision) for key, decision in starts.items()},
-        "seconds": result.seconds, "excluded": excluded, "found": found, "trials": trials,
-        "rank_correlation": result.rank_correlation,
-    }))  # fmt: skip
+    (study.folder / f"search-{name}.json").write_text(
+        json.dumps(
+            {
+                "name": name,
+                "engine": options.engine,
+                "start": options.start,
+                "budget_s": tune.budget_s,
+                "starts": {key: decision_to_plain(decision) for key, decision in starts.items()},
+                "seconds": result.seconds,
+                "excluded": excluded,
+                "found": found,
+                "trials": trials,
+                "rank_correlation": result.rank_correlation,
+            }
+        )
+    )
     return 0
 
 
@@ -252,8 +269,12 @@ def _parser() -> argparse.ArgumentParser:
         verb.add_argument("--tasks", type=int, default=5, help="so many of the heaviest")
         verb.add_argument("--out", required=True, metavar="DIR")
         if run is search:
-            verb.add_argument("--start", choices=("default", "median", "worst"), default="default",
-                              help="median, worst: the table's decision; no analytic ranking")  # fmt: skip
+            verb.add_argument(
+                "--start",
+                choices=("default", "median", "worst"),
+                default="default",
+                help="median, worst: the table's decision; no analytic ranking",
+            )
             verb.add_argument("--engine", choices=ENGINES, default=ENGINES[0])
             verb.add_argument("--budget", default="5m")
             verb.add_argument("--neighbour", metavar="LOG", help="a tuning log of another model")

@@ -12,21 +12,40 @@ from halo_tvm.models._builder import RandomWeights
 
 CONFIGS = {
     "gpt2": {
-        "model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 4, "vocab_size": 131, "n_positions": 64,
-        "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5,
+        "model_type": "gpt2",
+        "n_layer": 2,
+        "n_embd": 64,
+        "n_head": 4,
+        "vocab_size": 131,
+        "n_positions": 64,
+        "activation_function": "gelu_new",
+        "layer_norm_epsilon": 1e-5,
     },
     "bert": {
-        "model_type": "bert", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 131,
-        "max_position_embeddings": 64, "intermediate_size": 96, "hidden_act": "gelu", "layer_norm_eps": 1e-12,
+        "model_type": "bert",
+        "num_hidden_layers": 2,
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "vocab_size": 131,
+        "max_position_embeddings": 64,
+        "intermediate_size": 96,
+        "hidden_act": "gelu",
+        "layer_norm_eps": 1e-12,
     },
     "llama": {
-        "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4,
+        "model_type": "llama",
+        "num_hidden_layers": 2,
+        "hidden_size": 64,
+        "num_attention_heads": 4,
         "num_key_value_heads": 2,
-        "vocab_size": 131, "max_position_embeddings": 64, "intermediate_size": 96, "rms_norm_eps": 1e-6,
+        "vocab_size": 131,
+        "max_position_embeddings": 64,
+        "intermediate_size": 96,
+        "rms_norm_eps": 1e-6,
         "rope_theta": 10000.0,
         "tie_word_embeddings": True,
     },
-}  # fmt: skip
+}
 
 
 def write_checkpoint(directory: Path, kind: str, *, prefix: str = "", **changes: object) -> Path:

@@ -30,7 +30,7 @@ def small_model(
 
     mod, outputs = builder.module(define)
     return ImportedModel(
-        "small", mod, builder.params, tuple(inputs), outputs, symbolic, {d: 8 for d in symbolic}, {"kind": "test"}, {}
+        "small", mod, builder.params, tuple(inputs), outputs, symbolic, dict.fromkeys(symbolic, 8), {"kind": "test"}, {}
     )
 
 

@@ -30,12 +30,12 @@ from halo_tvm.artifact import (
     read_manifest,
     read_params_header,
     read_reference,
+    store,
     update_manifest,
     verify_artifact,
     write_artifact,
     write_params,
 )
-from halo_tvm.artifact import store
 from halo_tvm.errors import ArtifactCorrupt, EnvironmentProblem, HaloError, UsageError
 
 RNG = np.random.default_rng(0)
@@ -254,9 +254,7 @@ def test_a_failing_rename_keeps_the_old_artifact(artifact: Path, monkeypatch: py
     assert leftovers(artifact.parent) == []
 
 
-def test_a_directory_without_write_permission_is_refused_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_without_write_permission_is_refused_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)  # root may write everywhere
     with pytest.raises(UsageError, match="not writable"):
         write(tmp_path / "x.halo")
@@ -462,11 +460,7 @@ def test_wrong_types_and_unsafe_names(artifact: Path, change: object, message: s
 
 
 json_values = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(max_size=5),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=8,
 )
@@ -474,9 +468,7 @@ json_values = st.recursive(
 
 @settings(max_examples=200, deadline=None)
 @given(data=st.data(), value=json_values)
-def test_no_value_anywhere_in_a_manifest_escapes_the_checks(
-    pristine: Path, data: st.DataObject, value: object
-) -> None:
+def test_no_value_anywhere_in_a_manifest_escapes_the_checks(pristine: Path, data: st.DataObject, value: object) -> None:
     """Any JSON value in any place gives a manifest or one of our errors, never another exception."""
     raw = (pristine / "manifest.json").read_bytes()
 

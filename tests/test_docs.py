@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from test_readme import ROOT, test_commands_are_real as check_command
+from test_readme import ROOT
+from test_readme import test_commands_are_real as check_command
 
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 COMMAND = re.compile(r"^(?: {4}|)(?:\$ )?((?:halo-tvm|python -m halo_tvm[.\w]*) [^\n|]*)$", re.MULTILINE)

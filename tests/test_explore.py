@@ -65,7 +65,7 @@ def test_every_name_is_there() -> None:
     for name in explore.__all__:
         assert getattr(explore, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        explore.nothing
+        _ = explore.nothing
 
 
 @pytest.mark.parametrize("kind", [Estimates, Fusion, Measurements, Roofline, Tasks])

@@ -58,7 +58,7 @@ def as_imported(
     names = {d for shape, _ in inputs.values() for d in shape if isinstance(d, str)}
     specs = tuple(InputSpec(name, tuple(shape), dtype) for name, (shape, dtype) in inputs.items())
     return ImportedModel(
-        "t", mod, ParamTable(), specs, tuple(outputs), {d: (0, 64) for d in names}, dict.fromkeys(names, 8), {}, {}
+        "t", mod, ParamTable(), specs, tuple(outputs), dict.fromkeys(names, (0, 64)), dict.fromkeys(names, 8), {}, {}
     )
 
 

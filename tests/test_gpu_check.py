@@ -19,18 +19,18 @@ import pytest
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "tests" / "runtime")]
 
-import _gpu_race as race  # noqa: E402 - of the checkout's scripts
-import fake_gpu  # noqa: E402 - beside the tests of the runtime
-import gpu_check  # noqa: E402
-from _gpu_checks import Clock  # noqa: E402
-from _gpu_directory import MOST_BYTES, PLAN  # noqa: E402
-from _gpu_engines import Attention, Product, attention_of, product_of, sample_of  # noqa: E402
+import _gpu_race as race
+import fake_gpu
+import gpu_check
+from _gpu_checks import Clock
+from _gpu_directory import MOST_BYTES, PLAN
+from _gpu_engines import Attention, Product, attention_of, product_of, sample_of
 
-from halo_tvm import params  # noqa: E402
-from halo_tvm.cuda.toolkit import find_nvcc  # noqa: E402
-from halo_tvm.errors import EnvironmentProblem, MissingPackage, PeerFailed  # noqa: E402
-from halo_tvm.runtime import host  # noqa: E402
-from halo_tvm.runtime.tensors import numpy_dtype  # noqa: E402
+from halo_tvm import params
+from halo_tvm.cuda.toolkit import find_nvcc
+from halo_tvm.errors import EnvironmentProblem, MissingPackage, PeerFailed
+from halo_tvm.runtime import host
+from halo_tvm.runtime.tensors import numpy_dtype
 
 SCRIPT = ROOT / "scripts" / "gpu_check.py"
 PARTS = ("operators/rms_norm", "models/gpt2", "step", "kernels")
@@ -47,8 +47,24 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def without_compiler(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """An environment with the packages that docs/cuda.md names and what torch needs: for Python with -S."""
     folder = tmp_path_factory.mktemp("packages")
-    named = ("numpy", "apache_tvm_ffi", "tvm_ffi", "torch", "functorch", "nvidia", "triton", "sympy", "mpmath",
-             "networkx", "jinja2", "markupsafe", "filelock", "fsspec", "typing_extensions", "setuptools")  # fmt: skip
+    named = (
+        "numpy",
+        "apache_tvm_ffi",
+        "tvm_ffi",
+        "torch",
+        "functorch",
+        "nvidia",
+        "triton",
+        "sympy",
+        "mpmath",
+        "networkx",
+        "jinja2",
+        "markupsafe",
+        "filelock",
+        "fsspec",
+        "typing_extensions",
+        "setuptools",
+    )
     for packages in (Path(p) for p in site.getsitepackages()):
         for entry in packages.iterdir() if packages.is_dir() else ():
             if entry.name.startswith(named) and not (folder / entry.name).exists():
@@ -185,9 +201,10 @@ def test_a_gpus_directory_runs_over_a_driver_that_is_none(tmp_path: Path) -> Non
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text(SITE.format(tests=str(ROOT / "tests" / "runtime")))
     environment = {
-        **os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path / "site"), str(ROOT)]),
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(tmp_path / "site"), str(ROOT)]),
         "FAKE_GPU": os.pathsep.join([str(driver), str(kernels)]),
-    }  # fmt: skip
+    }
     command = [sys.executable, str(SCRIPT), "--artifacts", str(folder), "--minutes", "60", "--json", "result.json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment, cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]

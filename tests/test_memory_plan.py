@@ -47,23 +47,29 @@ def test_the_largest_choose_first() -> None:
     assert [t.storage for t in tensors] == [1, 0, 0, 1]
 
 
-@pytest.mark.parametrize(("family", "config", "saves"), [
-    ("gpt2", GPT2Config(**_SIZES, positions=64), True),
-    ("bert", BertConfig(**_SIZES, positions=64), False),  # TVM's plan is the least there is
-    ("t5", T5Config(**_SIZES, decoder_layers=3, head_dim=16), True),
-    ("t5-decoder", T5Config(**_SIZES, decoder_layers=3, head_dim=16), False),
-    ("mlp", MLPConfig(layers=6, width=32), False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("family", "config", "saves"),
+    [
+        ("gpt2", GPT2Config(**_SIZES, positions=64), True),
+        ("bert", BertConfig(**_SIZES, positions=64), False),  # TVM's plan is the least there is
+        ("t5", T5Config(**_SIZES, decoder_layers=3, head_dim=16), True),
+        ("t5-decoder", T5Config(**_SIZES, decoder_layers=3, head_dim=16), False),
+        ("mlp", MLPConfig(layers=6, width=32), False),
+    ],
+)
 def test_the_plan_is_no_larger_than_tvms(monkeypatch, family: str, config: object, saves: bool) -> None:
     ours, theirs, unshared = plans(monkeypatch, family, config, "fp32")
     assert ours < theirs < unshared if saves else ours == theirs < unshared
 
 
-@pytest.mark.parametrize(("family", "config"), [
-    ("gpt2", GPT2Config(**_SIZES, positions=64)),
-    ("bert", BertConfig(**_SIZES, positions=64)),
-    ("t5-decoder", T5Config(**_SIZES, decoder_layers=3, head_dim=16)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("family", "config"),
+    [
+        ("gpt2", GPT2Config(**_SIZES, positions=64)),
+        ("bert", BertConfig(**_SIZES, positions=64)),
+        ("t5-decoder", T5Config(**_SIZES, decoder_layers=3, head_dim=16)),
+    ],
+)
 def test_the_plan_of_kernels_with_two_results_is_no_larger_either(monkeypatch, family: str, config: object) -> None:
     ours, theirs, unshared = plans(monkeypatch, family, config, "int8")
     assert ours <= theirs < unshared

@@ -28,20 +28,27 @@ def _onnx(path: Path) -> Path:
 
     rng = np.random.default_rng(0)
     weights = {
-        "w1": rng.standard_normal((32, 64)).astype("float32") / 6, "b1": np.zeros(64, "float32"),
-        "w2": rng.standard_normal((64, 12)).astype("float32") / 8, "odd": np.eye(12, 6, dtype="float32"),
+        "w1": rng.standard_normal((32, 64)).astype("float32") / 6,
+        "b1": np.zeros(64, "float32"),
+        "w2": rng.standard_normal((64, 12)).astype("float32") / 8,
+        "odd": np.eye(12, 6, dtype="float32"),
         "last": rng.standard_normal((6, 4)).astype("float32"),
-    }  # fmt: skip
+    }
     nodes = [
-        helper.make_node("MatMul", ["x", "w1"], ["a"]), helper.make_node("Add", ["a", "b1"], ["b"]),
-        helper.make_node("Relu", ["b"], ["c"]), helper.make_node("MatMul", ["c", "w2"], ["d"]),
-        helper.make_node("MatMul", ["d", "odd"], ["e"]), helper.make_node("MatMul", ["e", "last"], ["y"]),
-    ]  # fmt: skip
+        helper.make_node("MatMul", ["x", "w1"], ["a"]),
+        helper.make_node("Add", ["a", "b1"], ["b"]),
+        helper.make_node("Relu", ["b"], ["c"]),
+        helper.make_node("MatMul", ["c", "w2"], ["d"]),
+        helper.make_node("MatMul", ["d", "odd"], ["e"]),
+        helper.make_node("MatMul", ["e", "last"], ["y"]),
+    ]
     graph = helper.make_graph(
-        nodes, "mlp",
-        [helper.make_tensor_value_info("x", 1, ["rows", 32])], [helper.make_tensor_value_info("y", 1, ["rows", 4])],
+        nodes,
+        "mlp",
+        [helper.make_tensor_value_info("x", 1, ["rows", 32])],
+        [helper.make_tensor_value_info("y", 1, ["rows", 4])],
         [onnx.numpy_helper.from_array(value, name) for name, value in weights.items()],
-    )  # fmt: skip
+    )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
     model.ir_version = 9
     onnx.save(model, path)
@@ -110,9 +117,11 @@ def test_a_batch_equals_its_rows(made, kind: str) -> None:
 def test_layers_are_skipped_by_name(made, tmp_path: Path) -> None:
     source, artifact = made["gpt2"]
     config = CompileConfig(
-        model=str(source), output=str(tmp_path / "m.halo"), precision="int8",
+        model=str(source),
+        output=str(tmp_path / "m.halo"),
+        precision="int8",
         overrides={"passes": {"quantise": {"skip": ["*c_proj*"]}}},
-    )  # fmt: skip
+    )
     halo_tvm.compile_model(config)
     manifest = read_manifest(tmp_path / "m.halo")
     report = manifest.reports["optimise"]["quantise"]

@@ -43,8 +43,10 @@ def test_tables_name_the_registries() -> None:
         assert len(spec.isas) == 1 or all(f"`{isa.name}`" in README for isa in spec.isas)
     assert {name for name in OPERATORS if f"`halo.{name}`" not in README} == set()
     # A model in parts is listed once, with the endings of its parts.
-    whole = {re.sub("-(cross|decoder)$", lambda part: part[0] if f"`{part[0]}`" not in README else "", name)
-             for name in PRESETS}  # fmt: skip
+    whole = {
+        re.sub("-(cross|decoder)$", lambda part: part[0] if f"`{part[0]}`" not in README else "", name)
+        for name in PRESETS
+    }
     assert {name for name in whole if f"`{name}`" not in README} == set()
 
 

@@ -31,8 +31,10 @@ def search(start: str, trials: list) -> dict:
 
 
 def test_only_a_faster_trial_takes_the_lead(study):
-    one = search("worst", [[2.0, "a", {"n": 2}, 0.9], [1.0, "a", {"n": 1}, 0.8], [3.0, "a", {"n": 3}, 0.7],
-                           [4.0, "b", {"n": 4}, 2.0]])  # fmt: skip
+    one = search(
+        "worst",
+        [[2.0, "a", {"n": 2}, 0.9], [1.0, "a", {"n": 1}, 0.8], [3.0, "a", {"n": 3}, 0.7], [4.0, "b", {"n": 4}, 2.0]],
+    )
     assert study.standing(one, "a") == [(0.0, text(0)), (1.0, text(1)), (2.0, text(2))]
     assert study.standing(search("default", one["trials"]), "a") == [(0.0, text(0))], "the default is 1"
 

@@ -161,11 +161,14 @@ _LLAMA = LlamaConfig(
 )
 
 
-@pytest.mark.parametrize(("family", "config", "sizes", "workspaces"), [
-    ("gpt2", GPT2Config(layers=2), "1x1", False),  # one row is not rounded, and its one key is not divided
-    ("gpt2", GPT2Config(layers=2), "1x16", True),
-    ("llama", _LLAMA, "1x1", True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("family", "config", "sizes", "workspaces"),
+    [
+        ("gpt2", GPT2Config(layers=2), "1x1", False),  # one row is not rounded, and its one key is not divided
+        ("gpt2", GPT2Config(layers=2), "1x16", True),
+        ("llama", _LLAMA, "1x1", True),
+    ],
+)
 def test_models_of_fixed_sizes_are_captured(family: str, config: object, sizes: str, workspaces: bool) -> None:
     model = FAMILIES[family].build(family, config, RandomWeights(0), {})
     model = apply_shapes(model, (f"input_ids={sizes}",))

@@ -81,9 +81,7 @@ def write_params(file: Writer, headers: Sequence[ParamHeader], tensors: Iterable
     stream = iter(tensors)
     for i, header in enumerate(headers):
         name, tensor = next(stream, (None, None))
-        assert tensor is not None and name == header.name, (
-            f"parameter {i} is {name!r}, its header says {header.name!r}"
-        )
+        assert tensor is not None and name == header.name, f"parameter {i} is {name!r}, its header says {header.name!r}"
         assert tensor.shape == header.shape and str(tensor.dtype) == header.dtype, (
             f"parameter {name} is {tensor.dtype}{list(tensor.shape)}, "
             f"its header says {header.dtype}{list(header.shape)}"

@@ -90,12 +90,14 @@ def write_artifact(
 
 
 def _write(
-    path: Path, manifest: Manifest, library: Path | Mapping[str, Path], params_headers: Sequence[ParamHeader],
-    params: Iterable[tuple[str, np.ndarray]], reference: Mapping[str, np.ndarray] | None,
-) -> Manifest:  # fmt: skip
-    libraries = (
-        dict.fromkeys((v.library for v in manifest.variants), library) if isinstance(library, Path) else library
-    )
+    path: Path,
+    manifest: Manifest,
+    library: Path | Mapping[str, Path],
+    params_headers: Sequence[ParamHeader],
+    params: Iterable[tuple[str, np.ndarray]],
+    reference: Mapping[str, np.ndarray] | None,
+) -> Manifest:
+    libraries = dict.fromkeys((v.library for v in manifest.variants), library) if isinstance(library, Path) else library
     assert set(libraries) == {v.library for v in manifest.variants}, (
         f"libraries {sorted(libraries)} do not fit the variants"
     )

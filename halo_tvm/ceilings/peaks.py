@@ -28,9 +28,15 @@ class Peaks:
 
 
 def least_us(
-    peaks: Peaks, *, flops: float, narrow_flops: float, integer_ops: float, weight_bytes: float, other_bytes: float,
+    peaks: Peaks,
+    *,
+    flops: float,
+    narrow_flops: float,
+    integer_ops: float,
+    weight_bytes: float,
+    other_bytes: float,
     weights_far: bool,
-) -> tuple[float, str]:  # fmt: skip
+) -> tuple[float, str]:
     """(the least microseconds of some work; what sets them: "memory" or "compute").
 
     `narrow_flops` of `flops` may be done on operands of 16 bits, faster than others: by the peak of bfloat16, and where

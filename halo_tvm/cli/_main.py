@@ -120,12 +120,18 @@ def _load(verb: str) -> ModuleType:
 def _overview() -> str:
     lines = [f"  {verb:<10} {_summary(verb)}" for verb in verbs()]
     return "\n".join(
-        ["usage: halo-tvm <verb> [options]", "", "A compiler and auto-tuner for deep-learning models on Apache TVM.",
-         "", *lines, "",
-         "halo-tvm <verb> --help shows a verb's options.",
-         "Environment: HALO_TVM_HOME (tuning logs, host profile), HALO_TVM_NUM_THREADS, "
-         "HALO_TVM_LOG (debug, info, warning, error)."]
-    )  # fmt: skip
+        [
+            "usage: halo-tvm <verb> [options]",
+            "",
+            "A compiler and auto-tuner for deep-learning models on Apache TVM.",
+            "",
+            *lines,
+            "",
+            "halo-tvm <verb> --help shows a verb's options.",
+            "Environment: HALO_TVM_HOME (tuning logs, host profile), HALO_TVM_NUM_THREADS, "
+            "HALO_TVM_LOG (debug, info, warning, error).",
+        ]
+    )
 
 
 def _summary(verb: str) -> str:

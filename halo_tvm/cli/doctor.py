@@ -148,7 +148,7 @@ def _host(host: Host) -> dict[str, object]:
     try:
         levels = {p: resolve("cpu", host=host, precision=p).isa.name for p in PRECISIONS}
     except EnvironmentProblem as error:
-        levels = {p: f"none: {error}" for p in PRECISIONS}
+        levels = dict.fromkeys(PRECISIONS, f"none: {error}")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
     return {
         "cpu": host.model,
@@ -218,16 +218,35 @@ def _print(found: dict[str, object], profile: HostProfile | None, why_not: str, 
     caches = " / ".join(size(host[f"l{level}_bytes"]) if host[f"l{level}_bytes"] else "?" for level in (1, 2, 3))
     gpus = ", ".join(f"{gpu['name']} ({gpu['arch']})" for gpu in host["gpus"]) or "none"
     levels = [host["isa"], *(f"for {p}: {level}" for p, level in host["isa_for"].items())]
-    print("\n" + table(("host", ""), [
-        ("cpu", f"{host['cpu']} ({host['machine']})"), ("ISA level of `cpu`", "; ".join(levels)),
-        ("usable cores", host["cores"]),
-        ("memory", size(host["memory_bytes"])), ("L1 / L2 / L3", caches), ("NVIDIA GPUs", gpus),
-    ]))  # fmt: skip
-    print("\n" + table(("target", "builds here", "runs here", "note"), [
-        (name, "yes" if row["build"] else "no", "yes" if row["run"] else "no",
-         "; ".join(filter(None, (row["build_note"], row["run_note"]))))
-        for name, row in found["targets"].items()
-    ]))  # fmt: skip
+    print(
+        "\n"
+        + table(
+            ("host", ""),
+            [
+                ("cpu", f"{host['cpu']} ({host['machine']})"),
+                ("ISA level of `cpu`", "; ".join(levels)),
+                ("usable cores", host["cores"]),
+                ("memory", size(host["memory_bytes"])),
+                ("L1 / L2 / L3", caches),
+                ("NVIDIA GPUs", gpus),
+            ],
+        )
+    )
+    print(
+        "\n"
+        + table(
+            ("target", "builds here", "runs here", "note"),
+            [
+                (
+                    name,
+                    "yes" if row["build"] else "no",
+                    "yes" if row["run"] else "no",
+                    "; ".join(filter(None, (row["build_note"], row["run_note"]))),
+                )
+                for name, row in found["targets"].items()
+            ],
+        )
+    )
     print(
         "\n"
         + table(

@@ -149,8 +149,13 @@ def _device_code(report: Report) -> str:
     if report.get("form") == "source":
         return one_line(f"device      CUDA source, compiled when the library is loaded: {report.get('reason')}")
     numbers = (
-        "registers", "spill_store_bytes", "spill_load_bytes", "stack_bytes", "shared_bytes", "dynamic_shared_bytes",
-    )  # fmt: skip
+        "registers",
+        "spill_store_bytes",
+        "spill_load_bytes",
+        "stack_bytes",
+        "shared_bytes",
+        "dynamic_shared_bytes",
+    )
     kernels = [(str(k.get("name")), k.get("threads"), counts(k)) for k in mappings(report.get("kernels"))]
     rows = []
     for name, threads, of in kernels:
@@ -168,11 +173,14 @@ def _validation(report: Report | None) -> str:
     outputs = mappings(report.get("outputs"))
     rows = [
         (
-            f"  {o.get('case')}", o.get("output"), "yes" if o.get("passed") is True else "NO",
-            number(real(o.get("max_abs_error")), ".3g"), number(real(o.get("bound")), ".3g"),
+            f"  {o.get('case')}",
+            o.get("output"),
+            "yes" if o.get("passed") is True else "NO",
+            number(real(o.get("max_abs_error")), ".3g"),
+            number(real(o.get("bound")), ".3g"),
         )
         for o in outputs
-    ]  # fmt: skip
+    ]
     verdict = f"validation  {'passed' if report.get('passed') is True else 'FAILED'}{_cost(report, outputs)}\n"
     return verdict + table(("  case", "output", "passed", "max abs error", "bound"), rows)
 

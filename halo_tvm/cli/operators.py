@@ -40,12 +40,23 @@ def run(config: OperatorsConfig) -> int:
     if config.json:
         print_json(rows)
         return 0
-    print(table(("operator", "module", "fuses", "scheduled by", "lifts", "cases", "about"), [
-        (row["operator"], row["module"], "yes" if row["fusible"] else "no",
-         "expanded earlier" if row["semantic"] else ", ".join(row["rules"]), len(row["lifts"]), row["cases"],
-         row["about"])
-        for row in rows
-    ]))  # fmt: skip
+    print(
+        table(
+            ("operator", "module", "fuses", "scheduled by", "lifts", "cases", "about"),
+            [
+                (
+                    row["operator"],
+                    row["module"],
+                    "yes" if row["fusible"] else "no",
+                    "expanded earlier" if row["semantic"] else ", ".join(row["rules"]),
+                    len(row["lifts"]),
+                    row["cases"],
+                    row["about"],
+                )
+                for row in rows
+            ],
+        )
+    )
     return 0
 
 

@@ -26,16 +26,30 @@ def run(config: TargetsConfig) -> int:
                 if answer.reason:
                     notes.setdefault(answer.reason, target.name)
     if config.json:
-        print_json([
-            {"target": t.name, "key": t.key, "description": t.spec.description, "rules": list(t.spec.rules),
-             "can_build": b.ok, "build_note": b.reason, "can_run": r.ok, "run_note": r.reason,
-             **({"gpu": asdict(t.isa.gpu)} if t.isa.gpu else {})}
-            for t, b, r in rows
-        ])  # fmt: skip
+        print_json(
+            [
+                {
+                    "target": t.name,
+                    "key": t.key,
+                    "description": t.spec.description,
+                    "rules": list(t.spec.rules),
+                    "can_build": b.ok,
+                    "build_note": b.reason,
+                    "can_run": r.ok,
+                    "run_note": r.reason,
+                    **({"gpu": asdict(t.isa.gpu)} if t.isa.gpu else {}),
+                }
+                for t, b, r in rows
+            ]
+        )
         return 0
     mark = {True: "yes", False: "no"}
-    print(table(("target", "builds here", "runs here", "key of tuning logs", "description"),
-                [(t.name, mark[b.ok], mark[r.ok], t.key, t.spec.description) for t, b, r in rows]))  # fmt: skip
+    print(
+        table(
+            ("target", "builds here", "runs here", "key of tuning logs", "description"),
+            [(t.name, mark[b.ok], mark[r.ok], t.key, t.spec.description) for t, b, r in rows],
+        )
+    )
     print(
         "\n`cpu` is the largest level of this host that is meant for --precision. Every name --target takes: "
         + ", ".join(known_names())

@@ -53,12 +53,17 @@ def result_of(report: Mapping[str, object], manifest: Manifest, config: Validate
     engine = _ENGINES.get(str(manifest.source.get("kind")), "NumPy (float64)")
     outputs = tuple(
         OutputError(
-            case=f"case{o['case']}", output=o["output"], max_abs=float(o["max_abs_error"]),
-            relative_l2=float(o["relative_l2"]), limit=float(o["bound"]), passed=o["passed"],
-            limit_from=o["bound_from"], top1=o["top1"],
+            case=f"case{o['case']}",
+            output=o["output"],
+            max_abs=float(o["max_abs_error"]),
+            relative_l2=float(o["relative_l2"]),
+            limit=float(o["bound"]),
+            passed=o["passed"],
+            limit_from=o["bound_from"],
+            top1=o["top1"],
         )
         for o in report["outputs"]
-    )  # fmt: skip
+    )
     made_by = "the arrays given" if config.reference and is_archive(config.reference) else engine
     notes = () if report["tolerance"] is None else (cost_of(report),)
     return ValidateResult(manifest.name, made_by, describe_host(), outputs, bool(report["passed"]), notes)

@@ -11,7 +11,7 @@ from ..errors import UnknownName, UsageError
 TOML_NAME = "halo.toml"
 
 
-def option(default: object = dataclasses.MISSING, help: str = "", **metadata: object) -> object:  # noqa: A002
+def option(default: object = dataclasses.MISSING, help: str = "", **metadata: object) -> object:
     """A field with what its flag needs.
 
     Metadata: `short` (one-letter flag), `metavar`, `positional`, `choices`, `env` (attribute of

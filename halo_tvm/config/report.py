@@ -18,9 +18,12 @@ class ReportConfig(Config):
     """One artifact, or two side by side, in one file: time, memory, accuracy, kernels, fusion, schedules."""
 
     inputs: tuple[str, ...] = option(
-        (), "artifact directories, before and after, or results written with --json", positional=True, metavar="INPUT",
+        (),
+        "artifact directories, before and after, or results written with --json",
+        positional=True,
+        metavar="INPUT",
         split=False,
-    )  # fmt: skip
+    )
     output: str = option(
         "report.html", "file to write: .html, .md, or .json to render later", short="o", metavar="FILE"
     )

@@ -18,13 +18,16 @@ class RpcConfig(Config):
     announced: ClassVar[bool] = False
     action: str = option(
         help="tracker: keeps the list of devices; server: offers this machine",
-        positional=True, metavar="ACTION", choices=("tracker", "server"),
-    )  # fmt: skip
+        positional=True,
+        metavar="ACTION",
+        choices=("tracker", "server"),
+    )
     host: str = option("127.0.0.1", "address to listen at; any but a loopback address needs --trust-network")
     port: int | None = option(
-        None, "port to listen at (default: the first free one from 9190 for a tracker, from 9090 for a server)",
+        None,
+        "port to listen at (default: the first free one from 9190 for a tracker, from 9090 for a server)",
         metavar="N",
-    )  # fmt: skip
+    )
     tracker: str | None = option(None, "server: the tracker to report to", metavar="HOST:PORT")
     device_key: str = option("halo", "server: the key under which the tracker lists this machine", metavar="KEY")
     trust_network: bool = option(False, "listen where other machines reach it: TVM's RPC runs any code its peer sends")

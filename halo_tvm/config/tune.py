@@ -23,15 +23,18 @@ class TuneConfig(Config):
 
     model: tuple[str, ...] | str = option((), f"{_texts.MODEL} (repeatable)", short="m", metavar="MODEL", split=False)
     model_list: str | None = option(
-        None, "file of models, one a line, with shape=, inputs= and weight= of its own; # begins a comment",
+        None,
+        "file of models, one a line, with shape=, inputs= and weight= of its own; # begins a comment",
         metavar="FILE",
-    )  # fmt: skip
+    )
     target: str = option("cpu", "what to tune for: `halo-tvm targets` lists them", short="t", metavar="TARGET")
     budget: str = option("10m", "wall-clock limit, e.g. 90s, 10m, 1h", metavar="TIME")
     trials: int | None = option(
-        None, "most candidates to measure (default: as many as the budget allows), or to build with --build-only "
-        "(default: 4 of each function)", metavar="N",
-    )  # fmt: skip
+        None,
+        "most candidates to measure (default: as many as the budget allows), or to build with --build-only "
+        "(default: 4 of each function)",
+        metavar="N",
+    )
     effort: str = option("full", "how widely to search", metavar="EFFORT", choices=EFFORTS)
     stages: tuple[str, ...] = option(
         (), f"stages of the search: {', '.join(STAGES)} (default: those of --effort)", metavar="STAGE", choices=STAGES
@@ -93,9 +96,11 @@ class TuneConfig(Config):
 
     def _check_build_only(self) -> None:
         measuring = (
-            ("--rpc", self.rpc), ("--resume", self.resume), ("--stages", self.stages),
+            ("--rpc", self.rpc),
+            ("--resume", self.resume),
+            ("--stages", self.stages),
             (f"--engine {self.engine}", self.engine != ENGINES[0]),
-        )  # fmt: skip
+        )
         for given, value in measuring:
             if self.build_only and value:
                 raise UsageError(

@@ -190,9 +190,15 @@ class Memory:
         return self.clock.of_block[self.clock.lanes.block[mine]]
 
     def _note_write(
-        self, dtype: np.dtype, view: np.ndarray, rows: np.ndarray, at: np.ndarray, value: np.ndarray,
-        lanes: np.ndarray, when: int,
-    ) -> None:  # fmt: skip
+        self,
+        dtype: np.dtype,
+        view: np.ndarray,
+        rows: np.ndarray,
+        at: np.ndarray,
+        value: np.ndarray,
+        lanes: np.ndarray,
+        when: int,
+    ) -> None:
         pieces = self._pieces(dtype, at)
         copies = self._rows(lanes, pieces)
         mine = np.broadcast_to(lanes.reshape(-1, *[1] * (pieces.ndim - 1)), pieces.shape)

@@ -40,10 +40,34 @@ _HOMES = {
 }
 
 __all__ = [
-    "Built", "Ceilings", "Comparison", "Estimates", "Fusion", "Measurements", "Roofline", "Task", "Tasks",
-    "at_random", "best_so_far", "build", "builtin", "ceilings", "commit", "compare", "estimate", "fusion", "measure",
-    "plots", "rank_correlation", "register", "registered", "roofline", "show", "staged", "tasks",
-]  # fmt: skip
+    "Built",
+    "Ceilings",
+    "Comparison",
+    "Estimates",
+    "Fusion",
+    "Measurements",
+    "Roofline",
+    "Task",
+    "Tasks",
+    "at_random",
+    "best_so_far",
+    "build",
+    "builtin",
+    "ceilings",
+    "commit",
+    "compare",
+    "estimate",
+    "fusion",
+    "measure",
+    "plots",
+    "rank_correlation",
+    "register",
+    "registered",
+    "roofline",
+    "show",
+    "staged",
+    "tasks",
+]
 
 
 def __getattr__(name: str) -> object:

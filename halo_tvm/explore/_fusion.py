@@ -65,11 +65,15 @@ class Fusion(Table):
     def _table(self) -> tuple[list[str], list[list[object]], str]:
         rows: list[list[object]] = [
             [
-                " + ".join(g.parts), g.count, g.count * g.bytes_apart / 1e6, g.count * g.bytes_fused / 1e6,
-                g.saved_bytes / 1e6, "fused" if g.taken else "refused",
+                " + ".join(g.parts),
+                g.count,
+                g.count * g.bytes_apart / 1e6,
+                g.count * g.bytes_fused / 1e6,
+                g.saved_bytes / 1e6,
+                "fused" if g.taken else "refused",
             ]
             for g in self.groups
-        ]  # fmt: skip
+        ]
         at = ", ".join(f"{name}={size}" for name, size in self.sizes.items())
         title = f"{self.model}: {self.saved_bytes / 1e6:.1f} MB less traffic per inference at {at}"
         return ["functions", "times", "MB apart", "MB fused", "MB saved", ""], rows, title

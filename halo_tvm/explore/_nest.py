@@ -33,10 +33,22 @@ _KINDS = {
 _ITERATORS = {tirx.IterVar.DataPar: "S", tirx.IterVar.CommReduce: "R"}
 # Sign and how strongly it binds.
 _SIGNS = {
-    "Mul": ("*", 5), "Div": ("/", 5), "FloorDiv": ("//", 5), "FloorMod": ("%", 5), "Mod": ("%", 5), "Add": ("+", 4),
-    "Sub": ("-", 4), "LT": ("<", 3), "LE": ("<=", 3), "GT": (">", 3), "GE": (">=", 3), "EQ": ("==", 3),
-    "NE": ("!=", 3), "And": ("and", 2), "Or": ("or", 1),
-}  # fmt: skip
+    "Mul": ("*", 5),
+    "Div": ("/", 5),
+    "FloorDiv": ("//", 5),
+    "FloorMod": ("%", 5),
+    "Mod": ("%", 5),
+    "Add": ("+", 4),
+    "Sub": ("-", 4),
+    "LT": ("<", 3),
+    "LE": ("<=", 3),
+    "GT": (">", 3),
+    "GE": (">=", 3),
+    "EQ": ("==", 3),
+    "NE": ("!=", 3),
+    "And": ("and", 2),
+    "Or": ("or", 1),
+}
 _BRANCH, _ALIKE, _GROUP = "branch", "alike", "group"
 _LONG = 72  # columns of an expression
 _INDENT = "  "

@@ -77,11 +77,17 @@ class Roofline(Table):
         c = self.ceilings
         rows: list[list[object]] = [
             [
-                p.task.name, "x".join(map(str, p.dims)), p.us, p.flops / 1e6, p.bytes / 1e6, p.intensity, p.gflops,
+                p.task.name,
+                "x".join(map(str, p.dims)),
+                p.us,
+                p.flops / 1e6,
+                p.bytes / 1e6,
+                p.intensity,
+                p.gflops,
                 f"{100 * self.share(p):.0f} %",
             ]
             for p in self.points
-        ]  # fmt: skip
+        ]
         title = (
             f"{c.threads} threads of {c.cpu}: {c.gflops:.0f} GFLOP/s, L2 {c.l2_gbps:.0f}, L3 {c.l3_gbps:.0f}, "
             f"memory {c.dram_gbps:.0f} GB/s"

@@ -34,8 +34,16 @@ def effects(measurements: Measurements, ax: Axes | None = None) -> Axes:
     gains = [row.speedup - 1 for row in rows]
     errors = [[row.speedup - row.low for row in rows], [row.high - row.speedup for row in rows]]
     colours = [DARK if gain >= 0 else LIGHT for gain in gains]
-    ax.barh(at, gains, left=1.0, color=colours, edgecolor=DARK, height=0.62, xerr=errors,
-            error_kw={"ecolor": "black", "elinewidth": 1, "capsize": 3})  # fmt: skip
+    ax.barh(
+        at,
+        gains,
+        left=1.0,
+        color=colours,
+        edgecolor=DARK,
+        height=0.62,
+        xerr=errors,
+        error_kw={"ecolor": "black", "elinewidth": 1, "capsize": 3},
+    )
     # Wide intervals of a busy machine run out of the picture: the bars are what it shows.
     middle = [1.0, *(row.speedup for row in rows)]
     lowest, highest = (min([1.0, *(row.low for row in rows)]), max([1.0, *(row.high for row in rows)]))
@@ -100,8 +108,15 @@ def heat_map(measurements: Measurements, x: str, y: str, ax: Axes | None = None)
     for i, j in np.ndindex(values.shape):
         if not np.isnan(values[i, j]):
             is_default = (xs[j], ys[i]) == (getattr(task.default, x), getattr(task.default, y))
-            ax.text(j, i, f"{values[i, j]:.2f}" + ("\ndefault" if is_default else ""), ha="center", va="center",
-                    fontsize=9, color="black" if values[i, j] > middle else "white")  # fmt: skip
+            ax.text(
+                j,
+                i,
+                f"{values[i, j]:.2f}" + ("\ndefault" if is_default else ""),
+                ha="center",
+                va="center",
+                fontsize=9,
+                color="black" if values[i, j] > middle else "white",
+            )
     ax.set_xticks(range(len(xs)), xs)
     ax.set_yticks(range(len(ys)), ys)
     ax.set_xlabel(f"{x} of the decision")
@@ -119,15 +134,29 @@ def roofline(found: Roofline, ax: Axes | None = None) -> Axes:
     roofs = (("memory", c.dram_gbps, "-"), ("L3", c.l3_gbps, "--"), ("L2", c.l2_gbps, ":"))
     for label, gbps, style in roofs:
         ridge = min(max(c.gflops / gbps, left), right)
-        ax.plot([left, ridge], [c.gflops_at(left, gbps), c.gflops_at(ridge, gbps)], style, color="black", linewidth=1.4,
-                label=f"{label}: {gbps:.0f} GB/s")  # fmt: skip
+        ax.plot(
+            [left, ridge],
+            [c.gflops_at(left, gbps), c.gflops_at(ridge, gbps)],
+            style,
+            color="black",
+            linewidth=1.4,
+            label=f"{label}: {gbps:.0f} GB/s",
+        )
     ridge = max(left, c.gflops / max(gbps for _, gbps, _ in roofs))
-    ax.plot([ridge, right], [c.gflops] * 2, color="black", linewidth=2.6,
-            label=f"multiply-add peak: {c.gflops:.0f} GFLOP/s")  # fmt: skip
+    ax.plot(
+        [ridge, right], [c.gflops] * 2, color="black", linewidth=2.6, label=f"multiply-add peak: {c.gflops:.0f} GFLOP/s"
+    )
     for i, point in enumerate(found.points):
-        ax.scatter([point.intensity], [point.gflops], s=64, marker=_MARKERS[i % len(_MARKERS)], zorder=3,
-                   color=(DARK, MIDDLE, LIGHT)[i % 3], edgecolor="black",
-                   label=_short(point.task.name))  # fmt: skip
+        ax.scatter(
+            [point.intensity],
+            [point.gflops],
+            s=64,
+            marker=_MARKERS[i % len(_MARKERS)],
+            zorder=3,
+            color=(DARK, MIDDLE, LIGHT)[i % 3],
+            edgecolor="black",
+            label=_short(point.task.name),
+        )
     ax.set_xscale("log")
     ax.set_yscale("log")
     ax.set_xlabel("arithmetic intensity (floating-point operations per byte of compulsory traffic)")
@@ -145,12 +174,24 @@ def traffic(fusion: Fusion, ax: Axes | None = None) -> Axes:
     ax = ax or _axes(8.0, 1.2 + 0.75 * len(groups))
     for offset, label, colour, hatch in ((-0.19, "apart", LIGHT, "//"), (0.19, "fused", DARK, "")):
         values = [g.count * (g.bytes_apart if label == "apart" else g.bytes_fused) / 1e6 for g in groups]
-        ax.barh([i + offset for i in range(len(groups))], values, height=0.36, color=colour, edgecolor="black",
-                hatch=hatch, label=label)  # fmt: skip
+        ax.barh(
+            [i + offset for i in range(len(groups))],
+            values,
+            height=0.36,
+            color=colour,
+            edgecolor="black",
+            hatch=hatch,
+            label=label,
+        )
     widest = max(g.count * g.bytes_apart for g in groups) / 1e6
     for i, g in enumerate(groups):
-        ax.text(max(g.count * g.bytes_apart, 0) / 1e6 + 0.01 * widest, i, f"saves {g.saved_bytes / 1e6:.1f} MB",
-                va="center", fontsize=9)  # fmt: skip
+        ax.text(
+            max(g.count * g.bytes_apart, 0) / 1e6 + 0.01 * widest,
+            i,
+            f"saves {g.saved_bytes / 1e6:.1f} MB",
+            va="center",
+            fontsize=9,
+        )
     ax.set_xlim(0, widest * 1.28)
     ax.set_yticks(range(len(groups)), [f"{' + '.join(g.parts)}  ({g.count} x)" for g in groups])
     ax.invert_yaxis()
@@ -180,10 +221,20 @@ def fusion_graph(fusion: Fusion, ax: Axes | None = None) -> Axes:
             start = (left + 0.75, -source - height / 2) if near else (left, -source)
             end = (left + 0.75, -i + height / 2) if near else (left, -i)
             bend = "arc3" if near else f"arc3,rad={min(0.55, 0.25 + 0.05 * (i - source))}"
-            ax.annotate("", xy=end, xytext=start, arrowprops={
-                "arrowstyle": "-|>", "color": "black" if near else MIDDLE, "connectionstyle": bend, "linewidth": 1.1,
-                "linestyle": "-" if near else "--", "shrinkA": 0, "shrinkB": 0,
-            })  # fmt: skip
+            ax.annotate(
+                "",
+                xy=end,
+                xytext=start,
+                arrowprops={
+                    "arrowstyle": "-|>",
+                    "color": "black" if near else MIDDLE,
+                    "connectionstyle": bend,
+                    "linewidth": 1.1,
+                    "linestyle": "-" if near else "--",
+                    "shrinkA": 0,
+                    "shrinkB": 0,
+                },
+            )
     widest = part_width * max(len(k.parts) for k in kernels)
     ax.set_xlim(-1.5, widest + 1.7)
     ax.set_ylim(-len(kernels) + 0.4, 0.6)

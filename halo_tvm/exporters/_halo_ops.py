@@ -185,18 +185,29 @@ def _attention(g: Graph, call: relax.Call, args: list[Value]) -> str:
 
 
 def _attention_contrib(
-    g: Graph, qkv: tuple[str, str, str], heads: int, d: int, scale: float, causal: bool,
-    extras: tuple[str | None, str | None], packed: bool,
-) -> str:  # fmt: skip
+    g: Graph,
+    qkv: tuple[str, str, str],
+    heads: int,
+    d: int,
+    scale: float,
+    causal: bool,
+    extras: tuple[str | None, str | None],
+    packed: bool,
+) -> str:
     """The same through com.microsoft MultiHeadAttention, whose tensors are [b, s, h * d]."""
     flat = qkv if packed else [g.emit("Reshape", x, g.vector([0, 0, heads * d])) for x in qkv]
     mask, bias = extras
     key_mask = g.once("Cast", g.once("Cast", mask, to=BOOL), to=INT32) if mask is not None else ""
     more = ["", key_mask, bias] if bias else ["", key_mask] if key_mask else []
     out = g.emit(
-        "MultiHeadAttention", *flat, *more, domain=CONTRIB,
-        num_heads=heads, scale=scale, unidirectional=int(causal),
-    )  # fmt: skip
+        "MultiHeadAttention",
+        *flat,
+        *more,
+        domain=CONTRIB,
+        num_heads=heads,
+        scale=scale,
+        unidirectional=int(causal),
+    )
     return g.emit("Reshape", out, g.vector([0, 0, heads, d]))
 
 

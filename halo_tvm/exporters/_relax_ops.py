@@ -151,12 +151,36 @@ def _clip(g: Graph, call: relax.Call, args: list[Value]) -> str:
 
 
 SAME = {
-    "add": "Add", "subtract": "Sub", "multiply": "Mul", "power": "Pow", "maximum": "Max", "minimum": "Min",
-    "matmul": "MatMul", "where": "Where", "tanh": "Tanh", "erf": "Erf", "exp": "Exp", "log": "Log", "sqrt": "Sqrt",
-    "sigmoid": "Sigmoid", "negative": "Neg", "abs": "Abs", "sin": "Sin", "cos": "Cos", "floor": "Floor", "ceil": "Ceil",
-    "nn.relu": "Relu", "equal": "Equal", "less": "Less", "less_equal": "LessOrEqual", "greater": "Greater",
-    "greater_equal": "GreaterOrEqual", "logical_and": "And", "logical_or": "Or", "logical_not": "Not",
-}  # fmt: skip
+    "add": "Add",
+    "subtract": "Sub",
+    "multiply": "Mul",
+    "power": "Pow",
+    "maximum": "Max",
+    "minimum": "Min",
+    "matmul": "MatMul",
+    "where": "Where",
+    "tanh": "Tanh",
+    "erf": "Erf",
+    "exp": "Exp",
+    "log": "Log",
+    "sqrt": "Sqrt",
+    "sigmoid": "Sigmoid",
+    "negative": "Neg",
+    "abs": "Abs",
+    "sin": "Sin",
+    "cos": "Cos",
+    "floor": "Floor",
+    "ceil": "Ceil",
+    "nn.relu": "Relu",
+    "equal": "Equal",
+    "less": "Less",
+    "less_equal": "LessOrEqual",
+    "greater": "Greater",
+    "greater_equal": "GreaterOrEqual",
+    "logical_and": "And",
+    "logical_or": "Or",
+    "logical_not": "Not",
+}
 
 CONVERTERS: dict[str, Converter] = {
     **{f"relax.{relax_name}": _same_op(op) for relax_name, op in SAME.items()},

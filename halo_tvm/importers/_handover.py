@@ -24,10 +24,21 @@ from ..imported import ImportedModel, InputSpec
 from ..params import ParamSource, ParamTable
 
 _DTYPES = {
-    "float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32",
-    "int16": "I16", "int8": "I8", "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8", "bool": "BOOL",
+    "float64": "F64",
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "int64": "I64",
+    "int32": "I32",
+    "int16": "I16",
+    "int8": "I8",
+    "uint64": "U64",
+    "uint32": "U32",
+    "uint16": "U16",
+    "uint8": "U8",
+    "bool": "BOOL",
     "complex64": "C64",
-}  # fmt: skip
+}
 _NAMES = {code: name for name, code in _DTYPES.items()}
 _HEADER_LIMIT = 64 << 20
 _FIELDS = ("outputs", "ranges", "typical", "source", "report")

@@ -74,8 +74,15 @@ def convert_restricted(
 
     limits = limits or Limits()
     worker = _Worker(path.resolve(), trust, limits, reads)
-    worker.ask({"command": "convert", "kind": kind, "path": str(path.resolve()), "options": dict(options),
-                "warm": _WARM.get(kind)})  # fmt: skip
+    worker.ask(
+        {
+            "command": "convert",
+            "kind": kind,
+            "path": str(path.resolve()),
+            "options": dict(options),
+            "warm": _WARM.get(kind),
+        }
+    )
     try:
         model, has_engine = load_model(worker.directory)
     except (ValueError, KeyError, TypeError, OSError, AttributeError) as reason:
@@ -105,9 +112,13 @@ class _Worker:
         self._errors = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
             [sys.executable, "-m", "halo_tvm.confinement", "halo_tvm.importers._worker", policy.text()],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, cwd=self.directory,
-            env=_environment(self.directory), start_new_session=True,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            cwd=self.directory,
+            env=_environment(self.directory),
+            start_new_session=True,
+        )
         self.close = weakref.finalize(self, _end, self._process, self.directory, self._errors)
         self._buffer = b""
         self.held: dict[str, str] = dict(self._reply(60.0)["held"])
@@ -156,8 +167,10 @@ class _Worker:
             base = getattr(errors, name)
             if isinstance(known, type) and issubclass(known, base):
                 return base(message)
-        return UnsupportedModel(f"expected a model in {self._name} that can be converted, found {message}: "
-                                "check that the file is whole, or export it as ONNX")  # fmt: skip
+        return UnsupportedModel(
+            f"expected a model in {self._name} that can be converted, found {message}: "
+            "check that the file is whole, or export it as ONNX"
+        )
 
     def _reply(self, seconds: float) -> dict[str, object]:
         deadline = time.monotonic() + seconds
@@ -205,10 +218,16 @@ def _environment(directory: Path) -> dict[str, str]:
     package = str(Path(__file__).resolve().parents[2])
     path = [package, *(p for p in sys.path if p != package and _holds_packages(Path(p)))]
     return {
-        "PYTHONPATH": os.pathsep.join(path), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONSAFEPATH": "1",
-        "HOME": str(directory), "TMPDIR": str(directory), "LC_ALL": "C.UTF-8", "MALLOC_ARENA_MAX": "2",
-        "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": str(min(4, os.cpu_count() or 1)),
-    }  # fmt: skip
+        "PYTHONPATH": os.pathsep.join(path),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONSAFEPATH": "1",
+        "HOME": str(directory),
+        "TMPDIR": str(directory),
+        "LC_ALL": "C.UTF-8",
+        "MALLOC_ARENA_MAX": "2",
+        "OPENBLAS_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": str(min(4, os.cpu_count() or 1)),
+    }
 
 
 def _holds_packages(path: Path) -> bool:

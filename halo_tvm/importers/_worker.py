@@ -35,9 +35,9 @@ def main(policy: Policy, held: dict[str, str]) -> None:
     for line in sys.stdin:
         request = json.loads(line)
         if request["command"] == "convert":
-            model, reply = _attempt(lambda: _convert(request, policy, directory))  # noqa: B023
+            model, reply = _attempt(lambda: _convert(request, policy, directory))
         else:
-            _done, reply = _attempt(lambda: _engine(model, directory))  # noqa: B023
+            _done, reply = _attempt(lambda: _engine(model, directory))
         _send(replies, reply)
 
 
@@ -48,7 +48,7 @@ def _attempt(action: Callable[[], object]) -> tuple[object, dict[str, object]]:
         return None, {"error": type(error).__name__, "message": str(error)}
     except MemoryError:
         return None, {"error": "MemoryError", "message": ""}
-    except Exception as error:  # a worker's boundary: whatever the file provokes is its answer
+    except Exception as error:  # noqa: BLE001 - a worker's boundary: whatever the file provokes is its answer
         first = next((text for text in map(str.strip, str(error).splitlines()) if text), "no message")
         return None, {"error": "Exception", "message": f"{type(error).__name__}: {first}"}
 

@@ -105,8 +105,9 @@ def _exported(path: Path, kind: object, sizes: Mapping[str, tuple[int, ...]]) ->
     _weight_files(path)  # refused before a process is started for them
     missing = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
     if missing:
-        raise MissingPackage(missing[0], f"model_type {kind!r}, which has no built-in definition,",
-                             "pip install torch transformers")  # fmt: skip
+        raise MissingPackage(
+            missing[0], f"model_type {kind!r}, which has no built-in definition,", "pip install torch transformers"
+        )
     return convert_restricted("transformers", path, {"sizes": {n: list(shape) for n, shape in sizes.items()}})
 
 

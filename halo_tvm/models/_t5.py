@@ -49,10 +49,16 @@ PRESETS = {
         layers=8, decoder_layers=8, heads=6, feed_forward=1024, activation="gelu_tanh", gated=True, tied=False
     ),
     "flan-t5-base": T5Config(
-        layers=12, decoder_layers=12, hidden=768, heads=12, feed_forward=2048, activation="gelu_tanh", gated=True,
+        layers=12,
+        decoder_layers=12,
+        hidden=768,
+        heads=12,
+        feed_forward=2048,
+        activation="gelu_tanh",
+        gated=True,
         tied=False,
     ),
-}  # fmt: skip
+}
 
 
 def presets(part: str) -> dict[str, T5Config]:
@@ -74,14 +80,20 @@ def from_huggingface(config: Mapping[str, object]) -> T5Config:
     # Only T5 1.0 scales what its head reads. Newer transformers say so in a word of its own, and tie in any case.
     tied = config.get("scale_decoder_outputs", config.get("tie_word_embeddings") is not False)
     parsed = T5Config(
-        layers=layers, decoder_layers=int(config.get("num_decoder_layers") or layers),
-        hidden=int(config["d_model"]), heads=int(config["num_heads"]), head_dim=int(config["d_kv"]),
-        feed_forward=int(config["d_ff"]), vocabulary=int(config["vocab_size"]),
+        layers=layers,
+        decoder_layers=int(config.get("num_decoder_layers") or layers),
+        hidden=int(config["d_model"]),
+        heads=int(config["num_heads"]),
+        head_dim=int(config["d_kv"]),
+        feed_forward=int(config["d_ff"]),
+        vocabulary=int(config["vocab_size"]),
         buckets=int(config.get("relative_attention_num_buckets", 32)),
         distance=int(config.get("relative_attention_max_distance", 128)),
-        activation=activation, gated=gated == "gated", tied=bool(tied) and config["model_type"] == "t5",
+        activation=activation,
+        gated=gated == "gated",
+        tied=bool(tied) and config["model_type"] == "t5",
         eps=float(config.get("layer_norm_epsilon", 1e-6)),
-    )  # fmt: skip
+    )
     if parsed.buckets % 4 or not parsed.buckets // 2 < parsed.distance <= 1 << 16:
         raise ValueError(f"{parsed.buckets} buckets, no multiple of 4, or none for distances up to {parsed.distance}")
     return parsed
@@ -146,9 +158,14 @@ def project(c: T5Config, m: ModelBuilder, x: relax.Expr, name: str, rows: tuple[
 
 
 def attend(
-    c: T5Config, m: ModelBuilder, x: relax.Expr, name: str, args: list[relax.Expr], rows: tuple[tvm.ir.Expr, ...],
+    c: T5Config,
+    m: ModelBuilder,
+    x: relax.Expr,
+    name: str,
+    args: list[relax.Expr],
+    rows: tuple[tvm.ir.Expr, ...],
     **attrs: bool,
-) -> relax.Var:  # fmt: skip
+) -> relax.Var:
     """x plus the projected attention over `args`: q, k, v, then a key mask and a bias where `attrs` say so."""
     heads = m.op("attention", *args, num_heads=c.heads, num_kv_heads=c.heads, head_dim=c.head_dim, scale=1.0, **attrs)
     joined = m.emit(relax.op.reshape(heads, (*rows, c.heads * c.head_dim)))

@@ -68,17 +68,26 @@ def define(config: BertConfig, m: ModelBuilder) -> Mapping[str, relax.Expr]:
         layer = f"encoder.layer.{i}"
         m.layer = f"{layer}.attention"
         q, k, v = (
-            m.emit(relax.op.reshape(
-                m.linear(x, f"{layer}.attention.self.{part}", c.hidden, c.hidden, gain=gain),
-                (batch, sequence, c.heads, head_dim)
-            ))
+            m.emit(
+                relax.op.reshape(
+                    m.linear(x, f"{layer}.attention.self.{part}", c.hidden, c.hidden, gain=gain),
+                    (batch, sequence, c.heads, head_dim),
+                )
+            )
             for part, gain in (("query", _QK_GAIN), ("key", _QK_GAIN), ("value", 1.0))
-        )  # fmt: skip
+        )
         heads = m.op(
-            "attention", q, k, v, m.inputs["attention_mask"], num_heads=c.heads, num_kv_heads=c.heads,
+            "attention",
+            q,
+            k,
+            v,
+            m.inputs["attention_mask"],
+            num_heads=c.heads,
+            num_kv_heads=c.heads,
             head_dim=head_dim,
-            scale=head_dim**-0.5, has_key_mask=True,
-        )  # fmt: skip
+            scale=head_dim**-0.5,
+            has_key_mask=True,
+        )
         joined = m.emit(relax.op.reshape(heads, (batch, sequence, c.hidden)))
         projected = m.linear(joined, f"{layer}.attention.output.dense", c.hidden, c.hidden)
         x = m.layer_norm(m.emit(relax.op.add(projected, x)), f"{layer}.attention.output.LayerNorm", c.hidden, c.eps)
@@ -103,13 +112,16 @@ def from_huggingface(config: Mapping[str, object]) -> BertConfig:
             "export the model to ONNX instead"
         )
     return BertConfig(
-        layers=int(config["num_hidden_layers"]), hidden=int(config["hidden_size"]),
+        layers=int(config["num_hidden_layers"]),
+        hidden=int(config["hidden_size"]),
         heads=int(config["num_attention_heads"]),
-        vocabulary=int(config["vocab_size"]), positions=int(config["max_position_embeddings"]),
-        segments=int(config.get("type_vocab_size", 2)), feed_forward=int(config["intermediate_size"]),
+        vocabulary=int(config["vocab_size"]),
+        positions=int(config["max_position_embeddings"]),
+        segments=int(config.get("type_vocab_size", 2)),
+        feed_forward=int(config["intermediate_size"]),
         activation=activation,
         eps=float(config.get("layer_norm_eps", 1e-12)),
-    )  # fmt: skip
+    )
 
 
 BERT = Family(

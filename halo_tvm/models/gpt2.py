@@ -57,9 +57,15 @@ def define(config: GPT2Config, m: ModelBuilder) -> Mapping[str, relax.Expr]:
         qkv = m.linear(normed, f"h.{i}.attn.c_attn", c.hidden, 3 * c.hidden, layout="kn", gain=_QKV_GAIN)
         head_dim = c.hidden // c.heads
         heads = m.op(
-            "attention", qkv, packed=True, num_heads=c.heads, num_kv_heads=c.heads, head_dim=head_dim,
-            scale=head_dim**-0.5, causal=True,
-        )  # fmt: skip
+            "attention",
+            qkv,
+            packed=True,
+            num_heads=c.heads,
+            num_kv_heads=c.heads,
+            head_dim=head_dim,
+            scale=head_dim**-0.5,
+            causal=True,
+        )
         joined = m.emit(relax.op.reshape(heads, (batch, sequence, c.hidden)))
         x = m.emit(relax.op.add(m.linear(joined, f"h.{i}.attn.c_proj", c.hidden, c.hidden, layout="kn"), x))
         m.layer = f"h.{i}.mlp"
@@ -94,11 +100,15 @@ def from_huggingface(config: Mapping[str, object]) -> GPT2Config:
         )
     hidden = int(config["n_embd"])
     return GPT2Config(
-        layers=int(config["n_layer"]), hidden=hidden, heads=int(config["n_head"]), vocabulary=int(config["vocab_size"]),
-        positions=int(config["n_positions"]), feed_forward=int(config.get("n_inner") or 4 * hidden),
+        layers=int(config["n_layer"]),
+        hidden=hidden,
+        heads=int(config["n_head"]),
+        vocabulary=int(config["vocab_size"]),
+        positions=int(config["n_positions"]),
+        feed_forward=int(config.get("n_inner") or 4 * hidden),
         activation=activation,
         eps=float(config.get("layer_norm_epsilon", 1e-5)),
-    )  # fmt: skip
+    )
 
 
 def _size(layers: int, hidden: int, heads: int) -> GPT2Config:

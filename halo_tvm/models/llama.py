@@ -66,9 +66,16 @@ def define(config: LlamaConfig, m: ModelBuilder) -> Mapping[str, relax.Expr]:
         q, k, v = project("q", c.heads), project("k", c.kv_heads), project("v", c.kv_heads)
         q, k = (m.op("rotary", y, positions, cos, sin, interleaved=False) for y in (q, k))
         heads = m.op(
-            "attention", q, k, v, num_heads=c.heads, num_kv_heads=c.kv_heads, head_dim=c.head_dim,
-            scale=c.head_dim**-0.5, causal=True,
-        )  # fmt: skip
+            "attention",
+            q,
+            k,
+            v,
+            num_heads=c.heads,
+            num_kv_heads=c.kv_heads,
+            head_dim=c.head_dim,
+            scale=c.head_dim**-0.5,
+            causal=True,
+        )
         joined = m.emit(relax.op.reshape(heads, (batch, sequence, c.heads * c.head_dim)))
         projected = m.linear(joined, f"{layer}.self_attn.o_proj", c.heads * c.head_dim, c.hidden, bias=c.attention_bias)
         x = m.emit(relax.op.add(projected, x))
@@ -106,20 +113,29 @@ def from_huggingface(config: Mapping[str, object]) -> LlamaConfig:
         if not scaling[1] < scaling[2]:
             raise ValueError(f"{keys[1]} {scaling[1]} is not below {keys[2]} {scaling[2]}")
     return LlamaConfig(
-        layers=int(config["num_hidden_layers"]), hidden=hidden, heads=heads,
+        layers=int(config["num_hidden_layers"]),
+        hidden=hidden,
+        heads=heads,
         kv_heads=int(config.get("num_key_value_heads") or heads),
         head_dim=int(config.get("head_dim") or hidden // heads),
-        feed_forward=int(config["intermediate_size"]), vocabulary=int(config["vocab_size"]),
+        feed_forward=int(config["intermediate_size"]),
+        vocabulary=int(config["vocab_size"]),
         positions=int(config["max_position_embeddings"]),
         theta=float(config.get("rope_theta") or rope.get("rope_theta", 10000.0)),
-        scaling=scaling, tied=bool(config.get("tie_word_embeddings", False)),
+        scaling=scaling,
+        tied=bool(config.get("tie_word_embeddings", False)),
         attention_bias=bool(config.get("attention_bias", False)),
         eps=float(config.get("rms_norm_eps", 1e-6)),
-    )  # fmt: skip
+    )
 
 
 LLAMA = Family(
-    name="llama", presets={}, interface=interface, define=define, huggingface_types=("llama",),
-    tied={"model.embed_tokens.weight": "lm_head.weight"}, even=("head_dim",),  # rotary positions turn halves of a head
+    name="llama",
+    presets={},
+    interface=interface,
+    define=define,
+    huggingface_types=("llama",),
+    tied={"model.embed_tokens.weight": "lm_head.weight"},
+    even=("head_dim",),  # rotary positions turn halves of a head
     from_huggingface=from_huggingface,
-)  # fmt: skip
+)

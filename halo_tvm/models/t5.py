@@ -48,6 +48,12 @@ def define(config: T5Config, m: ModelBuilder) -> Mapping[str, relax.Expr]:
 
 
 T5 = Family(
-    name="t5", presets=_t5.PRESETS, interface=interface, define=define, part="encoder", default_part=True,
-    huggingface_types=_t5.HUGGINGFACE_TYPES, from_huggingface=_t5.from_huggingface,
-)  # fmt: skip
+    name="t5",
+    presets=_t5.PRESETS,
+    interface=interface,
+    define=define,
+    part="encoder",
+    default_part=True,
+    huggingface_types=_t5.HUGGINGFACE_TYPES,
+    from_huggingface=_t5.from_huggingface,
+)

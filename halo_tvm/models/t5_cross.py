@@ -38,6 +38,11 @@ def define(config: T5Config, m: ModelBuilder) -> Mapping[str, relax.Expr]:
 
 
 T5_CROSS = Family(
-    name="t5-cross", presets=_t5.presets("cross"), interface=interface, define=define, part="cross",
-    huggingface_types=_t5.HUGGINGFACE_TYPES, from_huggingface=_t5.from_huggingface,
-)  # fmt: skip
+    name="t5-cross",
+    presets=_t5.presets("cross"),
+    interface=interface,
+    define=define,
+    part="cross",
+    huggingface_types=_t5.HUGGINGFACE_TYPES,
+    from_huggingface=_t5.from_huggingface,
+)

@@ -81,6 +81,11 @@ def define(config: T5Config, m: ModelBuilder) -> Mapping[str, relax.Expr]:
 
 
 T5_DECODER = Family(
-    name="t5-decoder", presets=_t5.presets("decoder"), interface=interface, define=define, part="decoder",
-    huggingface_types=_t5.HUGGINGFACE_TYPES, from_huggingface=_t5.from_huggingface,
-)  # fmt: skip
+    name="t5-decoder",
+    presets=_t5.presets("decoder"),
+    interface=interface,
+    define=define,
+    part="decoder",
+    huggingface_types=_t5.HUGGINGFACE_TYPES,
+    from_huggingface=_t5.from_huggingface,
+)

@@ -39,9 +39,14 @@ class WeightEditor:
         return self._names.get(expr) if isinstance(expr, relax.Var) else None
 
     def derive(
-        self, output: str, op: str, inputs: Sequence[str], shape: Sequence[int], dtype: str | None = None,
+        self,
+        output: str,
+        op: str,
+        inputs: Sequence[str],
+        shape: Sequence[int],
+        dtype: str | None = None,
         **attrs: object,
-    ) -> relax.Var:  # fmt: skip
+    ) -> relax.Var:
         """A new weight variable `output` = op(inputs, attrs), recorded as a recipe; asked for twice, made once.
 
         `dtype` is that of the first input unless it is given.

@@ -32,13 +32,32 @@ from ._rewrite import BlockMutator
 from ._weights import WeightEditor
 
 _UNARY = {
-    "relax.nn.relu", "relax.nn.leakyrelu", "relax.nn.gelu", "relax.nn.gelu_tanh", "relax.nn.silu", "relax.nn.relu6",
-    "relax.sigmoid", "relax.tanh", "relax.erf", "relax.exp", "relax.sqrt", "relax.rsqrt", "relax.negative", "relax.abs",
-    "relax.clip", "relax.floor",
-}  # fmt: skip
+    "relax.nn.relu",
+    "relax.nn.leakyrelu",
+    "relax.nn.gelu",
+    "relax.nn.gelu_tanh",
+    "relax.nn.silu",
+    "relax.nn.relu6",
+    "relax.sigmoid",
+    "relax.tanh",
+    "relax.erf",
+    "relax.exp",
+    "relax.sqrt",
+    "relax.rsqrt",
+    "relax.negative",
+    "relax.abs",
+    "relax.clip",
+    "relax.floor",
+}
 _BINARY = {
-    "relax.add", "relax.subtract", "relax.multiply", "relax.divide", "relax.maximum", "relax.minimum", "relax.power",
-}  # fmt: skip
+    "relax.add",
+    "relax.subtract",
+    "relax.multiply",
+    "relax.divide",
+    "relax.maximum",
+    "relax.minimum",
+    "relax.power",
+}
 _REDUCTIONS = {"relax.mean", "relax.sum", "relax.max", "relax.min"}
 
 

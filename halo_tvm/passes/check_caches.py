@@ -63,7 +63,7 @@ def _check(mod: tvm.IRModule, func: relax.Function) -> int:
                     f"expected the cache of halo.kv_append ({name}) to be an input or computed, found a constant or a "
                     "weight, which it would overwrite: make the cache an input of the model"
                 )
-            written.update({root: name for root in roots})
+            written.update(dict.fromkeys(roots, name))
     check_use(relax.analysis.free_vars(func.body.body), "the result")
     return appends
 

@@ -22,9 +22,20 @@ from ._rewrite import BlockMutator
 # Operators that treat every row by itself: their data arguments come first, then weights.
 _ROW_OPERATORS = {"linear": 1, "layer_norm": 1, "rms_norm": 1}
 _UNARY = {
-    "relax.nn.relu", "relax.nn.gelu", "relax.nn.gelu_tanh", "relax.nn.silu", "relax.sigmoid", "relax.tanh", "relax.erf",
-    "relax.exp", "relax.sqrt", "relax.rsqrt", "relax.negative", "relax.abs", "relax.astype",
-}  # fmt: skip
+    "relax.nn.relu",
+    "relax.nn.gelu",
+    "relax.nn.gelu_tanh",
+    "relax.nn.silu",
+    "relax.sigmoid",
+    "relax.tanh",
+    "relax.erf",
+    "relax.exp",
+    "relax.sqrt",
+    "relax.rsqrt",
+    "relax.negative",
+    "relax.abs",
+    "relax.astype",
+}
 _BINARY = {"relax.add", "relax.subtract", "relax.multiply", "relax.divide", "relax.maximum", "relax.minimum"}
 
 

@@ -118,13 +118,15 @@ def _candidates(grouped: tvm.IRModule, sizes: Mapping[str, int]) -> list[Report]
         parts = [b.value for b in bindings(group) if op_name(b.value) == "relax.call_tir"]
         before = sum(_traffic([*part.args[1], part.ty_args[0]], sizes) for part in parts)
         after = _traffic([*group.params, group.ret_ty], sizes)
-        found.append({
-            "function": call.op.name_hint,
-            "functions": [part.args[0].name_hint for part in parts],
-            "bytes_apart": before,
-            "bytes_fused": after,
-            "benefit_bytes": before - after,
-        })  # fmt: skip
+        found.append(
+            {
+                "function": call.op.name_hint,
+                "functions": [part.args[0].name_hint for part in parts],
+                "bytes_apart": before,
+                "bytes_fused": after,
+                "benefit_bytes": before - after,
+            }
+        )
     return found
 
 

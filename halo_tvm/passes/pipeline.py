@@ -1,10 +1,10 @@
 """The graph passes in order: which phase each belongs to and from which opt level on it runs.
 
-    -O0   only what is required to lower a model
-    -O1   recognise operators, simplify, work on weights once, work on rows, quantise, narrow attention, pack
-          weights, vector mathematics
-    -O2   and fuse: QKV projections, element-wise neighbours
-    -O3   and compute common sub-expressions once, share memory between activations, runs of equal sizes as CUDA graphs
+-O0   only what is required to lower a model
+-O1   recognise operators, simplify, work on weights once, work on rows, quantise, narrow attention, pack
+      weights, vector mathematics
+-O2   and fuse: QKV projections, element-wise neighbours
+-O3   and compute common sub-expressions once, share memory between activations, runs of equal sizes as CUDA graphs
 """
 
 from __future__ import annotations

@@ -53,9 +53,14 @@ def rule_for(func: tirx.PrimFunc, target: Target) -> Choice:
 
 
 def scheduled_by(
-    rule: Rule, func: tirx.PrimFunc, target: Target, decision: object, *, vector_math: bool = True,
+    rule: Rule,
+    func: tirx.PrimFunc,
+    target: Target,
+    decision: object,
+    *,
+    vector_math: bool = True,
     counts: tuple[Counter[str], Counter[str]] | None = None,
-) -> tirx.PrimFunc:  # fmt: skip
+) -> tirx.PrimFunc:
     """`func` scheduled by one decision, its transcendental functions in vector form unless switched off.
 
     `counts` gathers which of these became polynomials and which were left to the C library. On a GPU kernels are
@@ -82,14 +87,16 @@ def schedule_functions(
         choice, new = _scheduled(func, target, lookup, vector_math=vector_math, counts=counts)
         out[gvar] = new.with_attr("tirx.is_scheduled", True)
         stopped.update(choice.stopped)
-        entries.append({
-            "function": gvar.name_hint,
-            "rule": choice.rule.name,
-            "origin": choice.origin,
-            "decision": str(choice.decision),
-            "declined": list(choice.declined),
-            "work": work_of(func, target.isa.narrow_dtypes),
-        })  # fmt: skip
+        entries.append(
+            {
+                "function": gvar.name_hint,
+                "rule": choice.rule.name,
+                "origin": choice.origin,
+                "decision": str(choice.decision),
+                "declined": list(choice.declined),
+                "work": work_of(func, target.isa.narrow_dtypes),
+            }
+        )
     return out, {
         "functions": entries,
         "rules": dict(Counter(entry["rule"] for entry in entries)),

@@ -46,12 +46,14 @@ def _folded(mod: tvm.IRModule) -> tvm.IRModule:
     if not found:
         return mod
     blocks = [
-        type(block)([
-            relax.VarBinding(b.var, found[b.var]) if isinstance(b, relax.VarBinding) and b.var in found else b
-            for b in block.bindings
-        ])
+        type(block)(
+            [
+                relax.VarBinding(b.var, found[b.var]) if isinstance(b, relax.VarBinding) and b.var in found else b
+                for b in block.bindings
+            ]
+        )
         for block in func.body.blocks
-    ]  # fmt: skip
+    ]
     new = relax.Function(func.params, relax.SeqExpr(blocks, func.body.body), func.ret_ty, func.is_pure)
     return replace_main(mod, new.with_attrs({key: func.attrs[key] for key in func.attrs.keys()}))
 

@@ -55,9 +55,13 @@ def onnxruntime_int8(source: Path, target: Path) -> None:
     onnx.save(model, prepared, save_as_external_data=True, location="prepared.data")
     logging.getLogger().setLevel(logging.ERROR)  # it advises on every call to pre-process, which was just done
     quantize_dynamic(
-        prepared, target, op_types_to_quantize=["MatMul", "Gemm"], per_channel=True, weight_type=QuantType.QInt8,
+        prepared,
+        target,
+        op_types_to_quantize=["MatMul", "Gemm"],
+        per_channel=True,
+        weight_type=QuantType.QInt8,
         extra_options={"DefaultTensorType": onnx.TensorProto.FLOAT},
-    )  # fmt: skip
+    )
     prepared.unlink()
     prepared.with_name("prepared.data").unlink()
 
@@ -87,9 +91,11 @@ def openvino_int8(source: Path, target: Path, *, calibration: Sequence[Mapping[s
         model = nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_SYM)
     else:
         model = nncf.quantize(
-            model, nncf.Dataset([dict(case) for case in calibration]), model_type=nncf.ModelType.TRANSFORMER,
+            model,
+            nncf.Dataset([dict(case) for case in calibration]),
+            model_type=nncf.ModelType.TRANSFORMER,
             subset_size=len(calibration),
-        )  # fmt: skip
+        )
     openvino.save_model(model, target, compress_to_fp16=False)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, MutableMapping
 
 import torch
-import torch.nn.functional as F  # noqa: N812 - its customary name
+import torch.nn.functional as F
 
 Weights = MutableMapping[str, torch.Tensor]
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 
 import torch
-import torch.nn.functional as F  # noqa: N812 - its customary name
+import torch.nn.functional as F
 
 from ._torch_models import Weights, _Model
 

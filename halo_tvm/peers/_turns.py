@@ -156,7 +156,15 @@ def _engine_result(engine: _Running) -> EngineResult:
         return EngineResult(name, version=engine.version, failure=without_folders(engine.failure), precision=precision)
     p10, median, p90 = percentiles_ms(engine.samples)
     return EngineResult(
-        engine=name, version=engine.version, samples_ms=tuple(engine.samples), median_ms=median, p10_ms=p10, p90_ms=p90,
-        load_s=engine.load_s, peak_rss_mib=engine.peak_rss_mib, accuracy=engine.accuracy,
-        precision=precision, note=engine.note,
-    )  # fmt: skip
+        engine=name,
+        version=engine.version,
+        samples_ms=tuple(engine.samples),
+        median_ms=median,
+        p10_ms=p10,
+        p90_ms=p90,
+        load_s=engine.load_s,
+        peak_rss_mib=engine.peak_rss_mib,
+        accuracy=engine.accuracy,
+        precision=precision,
+        note=engine.note,
+    )

@@ -176,9 +176,15 @@ def _reference(artifact: str, directory: Path) -> Path | None:
 
 
 def _result(
-    name: str, inputs: Mapping[str, np.ndarray], threads: int, rounds: int, runs: int, engines: Sequence[EngineResult],
-    other: float | None, notes: tuple[str, ...] = (),
-) -> BenchResult:  # fmt: skip
+    name: str,
+    inputs: Mapping[str, np.ndarray],
+    threads: int,
+    rounds: int,
+    runs: int,
+    engines: Sequence[EngineResult],
+    other: float | None,
+    notes: tuple[str, ...] = (),
+) -> BenchResult:
     ours, *peers = engines
     return BenchResult(
         model=name,

@@ -26,9 +26,12 @@ class Peer:
         self.name = name
         self._errors = tempfile.TemporaryFile()
         self._process = subprocess.Popen(
-            list(command), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors,
+            list(command),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
             env={**worker_environment(), **(environment or {})},
-        )  # fmt: skip
+        )
         self._buffer = b""
 
     @property

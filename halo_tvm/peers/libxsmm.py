@@ -85,9 +85,7 @@ class Libxsmm:
         def run() -> None:
             for i in range(self.layers):
                 pointers = (a.ctypes.data for a in (arrays[i], self.weights[i], self.biases[i], arrays[i + 1]))
-                self.library.layer(
-                    *map(ctypes.c_void_p, pointers), len(x), self.width, self.width, self.threads
-                )  # fmt: skip
+                self.library.layer(*map(ctypes.c_void_p, pointers), len(x), self.width, self.width, self.threads)
 
         return run, arrays[-1]
 

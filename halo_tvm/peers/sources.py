@@ -27,9 +27,18 @@ CALIBRATION_CASES = 8
 _PACKAGE = Path(__file__).resolve().parents[1]
 # The code that peers' files come from: what imports the model, and what writes it. Then the tools it calls.
 _MAKERS = (
-    "models/*.py", "relay_ops/*.py", "importers/**/*.py", "imported.py", "original.py", "plain.py", "params.py",
-    "reference.py", "exporters/*.py", "peers/_narrow.py", "peers/sources.py",
-)  # fmt: skip
+    "models/*.py",
+    "relay_ops/*.py",
+    "importers/**/*.py",
+    "imported.py",
+    "original.py",
+    "plain.py",
+    "params.py",
+    "reference.py",
+    "exporters/*.py",
+    "peers/_narrow.py",
+    "peers/sources.py",
+)
 _TOOLS = ("onnx", "onnxruntime", "openvino", "nncf")
 
 

@@ -28,9 +28,11 @@ class Torch:
         from . import _torch_models, _torch_t5
 
         families = {
-            **_torch_models.FAMILIES, "t5": _torch_t5.Encoder, "t5-cross": _torch_t5.Cross,
+            **_torch_models.FAMILIES,
+            "t5": _torch_t5.Encoder,
+            "t5-cross": _torch_t5.Cross,
             "t5-decoder": _torch_t5.Decoder,
-        }  # fmt: skip
+        }
         torch.set_num_threads(request.threads)
         torch.set_num_interop_threads(1)
         self.version = torch.__version__

@@ -84,6 +84,8 @@ def _why_not(hints: Sequence[Record], target: Fingerprint, version: int | None) 
     isas = sorted({r.isa for r in hints if r.isa != target.isa})
     others = sorted({r.rule_version for r in hints if r.isa == target.isa})
     return " and ".join(
-        [*([f"measured at {', '.join(isas)}, smaller than {target.isa}"] if isas else []),
-         *([f"version {', '.join(map(str, others))} of the rule, which is now {version}"] if others else [])]
-    )  # fmt: skip
+        [
+            *([f"measured at {', '.join(isas)}, smaller than {target.isa}"] if isas else []),
+            *([f"version {', '.join(map(str, others))} of the rule, which is now {version}"] if others else []),
+        ]
+    )

@@ -95,7 +95,7 @@ def read_workloads(texts: Mapping[int, str]) -> dict[int, dict[str, object] | st
         if waiting:
             known[waiting.pop(0)] = f"TVM's reader of its workload {end}"
             deaths += 1
-    return known | {index: "not read: others of its file ended TVM's reader too often" for index in waiting}
+    return known | dict.fromkeys(waiting, "not read: others of its file ended TVM's reader too often")
 
 
 def _read(texts: Sequence[str]) -> tuple[list[str], str]:
@@ -109,11 +109,20 @@ def _read(texts: Sequence[str]) -> tuple[list[str], str]:
             try:
                 ended = subprocess.run(
                     [sys.executable, "-m", "halo_tvm.confinement", "halo_tvm.records.workload_reader", policy.text()],
-                    stdin=source, stdout=sink, stderr=subprocess.DEVNULL, cwd=directory, start_new_session=True,
-                    env={"PYTHONPATH": os.pathsep.join(filter(None, path)), "HOME": directory, "LC_ALL": "C.UTF-8",
-                         "OMP_NUM_THREADS": "1"},
-                    timeout=_START_S + _EACH_S * len(texts), check=False,
-                )  # fmt: skip
+                    stdin=source,
+                    stdout=sink,
+                    stderr=subprocess.DEVNULL,
+                    cwd=directory,
+                    start_new_session=True,
+                    env={
+                        "PYTHONPATH": os.pathsep.join(filter(None, path)),
+                        "HOME": directory,
+                        "LC_ALL": "C.UTF-8",
+                        "OMP_NUM_THREADS": "1",
+                    },
+                    timeout=_START_S + _EACH_S * len(texts),
+                    check=False,
+                )
                 code = ended.returncode
                 how = f"ended with signal {-code}" if code < 0 else f"ended with exit status {code}"
             except subprocess.TimeoutExpired:
@@ -171,10 +180,13 @@ def _header(steps: Sequence[list]) -> Mapping[str, object]:
 def _decision(steps: Sequence[list], chosen: Mapping[int, object], header: Mapping[str, object]) -> dict[str, object]:
     """The decision's fields: sampled ones by their index, the others have one value."""
     sampled = {
-        step[3][0]: chosen.get(at) for at, step in enumerate(steps)
-        if step[0] == "SampleCategorical" and isinstance(step[3], list) and len(step[3]) == 1
+        step[3][0]: chosen.get(at)
+        for at, step in enumerate(steps)
+        if step[0] == "SampleCategorical"
+        and isinstance(step[3], list)
+        and len(step[3]) == 1
         and isinstance(step[3][0], str)
-    }  # fmt: skip
+    }
     index: dict[str, object] = {}
     for step in steps:
         if _is_note(step) and isinstance(step[2][0], str) and step[2][0].startswith(FIELD):
@@ -256,9 +268,12 @@ def _is_note(step: Sequence[object]) -> bool:
     """Whether an instruction annotates a block with one thing."""
     inputs, attributes = step[1], step[2]
     return (
-        step[0] == "Annotate" and isinstance(inputs, list) and len(inputs) == 2
-        and isinstance(attributes, list) and len(attributes) == 1
-    )  # fmt: skip
+        step[0] == "Annotate"
+        and isinstance(inputs, list)
+        and len(inputs) == 2
+        and isinstance(attributes, list)
+        and len(attributes) == 1
+    )
 
 
 def _is_int(value: object) -> bool:

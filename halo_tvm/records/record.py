@@ -148,7 +148,7 @@ def parse_line(line: str) -> Record:
         body["default_us"] = tuple(map(_numbers, body["default_us"]))
         body["extents"] = _integers(body.get("extents", []))
         record = Record(**body)
-        record.isa, record.cores
+        _ = record.isa, record.cores  # read once here: what they are derived from may be malformed
     except (TypeError, KeyError, ValueError, AttributeError, ArithmeticError) as error:
         raise BadLine("malformed", f"a field of the wrong type ({error})") from error
     return record

@@ -14,8 +14,15 @@ from ..confinement import Policy, limit_memory
 
 # What TVM's reader and our own reading of a stranger's function may raise; TVM's errors are RuntimeErrors.
 _UNREADABLE = (
-    ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, RuntimeError, TypeError, ValueError,
-)  # fmt: skip
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    MemoryError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 
 
 def main(policy: Policy, held: Mapping[str, str]) -> None:

@@ -143,9 +143,14 @@ def _build(match: Match, activation: str, down: relax.Call, projections: list[_P
     layout = layouts.pop()
     weights = [w for p in projections for w in _weights(p, layout)] + list(down.args[1:])
     out = call(
-        inputs[0], *weights, activation=activation, gated=len(projections) == 2, bias=biased.pop(), layout=layout,
+        inputs[0],
+        *weights,
+        activation=activation,
+        gated=len(projections) == 2,
+        bias=biased.pop(),
+        layout=layout,
         layer=attrs_of(down).get("layer"),
-    )  # fmt: skip
+    )
     shapes = [list(x.ty.shape.values[:-1]) for x in (inputs[0], down.args[0])]
     same = len(shapes[0]) == len(shapes[1]) and all(same_dimension(a, b) for a, b in zip(*shapes))
     return out if same else relax.op.reshape(out, [*shapes[1], attrs_of(down)["n"]])

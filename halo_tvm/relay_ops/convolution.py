@@ -57,9 +57,15 @@ class Convolution(Operator):
 
     @staticmethod
     def compute(
-        x: te.Tensor, weight: te.Tensor, *bias: te.Tensor, layout: str, strides: Sequence[int],
-        dilations: Sequence[int], pads: Sequence[int], groups: int,
-    ) -> te.Tensor:  # fmt: skip
+        x: te.Tensor,
+        weight: te.Tensor,
+        *bias: te.Tensor,
+        layout: str,
+        strides: Sequence[int],
+        dilations: Sequence[int],
+        pads: Sequence[int],
+        groups: int,
+    ) -> te.Tensor:
         kernel, inner, outer = _weight_parts(weight.shape, layout)
         axes = spatial_axes(len(x.shape), layout)
         windows = window_sizes([x.shape[a] for a in axes], kernel, strides, dilations, pads)
@@ -92,9 +98,15 @@ class Convolution(Operator):
 
     @staticmethod
     def reference(
-        x: np.ndarray, weight: np.ndarray, *bias: np.ndarray, layout: str, strides: Sequence[int],
-        dilations: Sequence[int], pads: Sequence[int], groups: int,
-    ) -> np.ndarray:  # fmt: skip
+        x: np.ndarray,
+        weight: np.ndarray,
+        *bias: np.ndarray,
+        layout: str,
+        strides: Sequence[int],
+        dilations: Sequence[int],
+        pads: Sequence[int],
+        groups: int,
+    ) -> np.ndarray:
         if layout == "last":
             x, weight = np.moveaxis(x, -1, 1), np.moveaxis(weight, (-1, -2), (0, 1))
         kernel, rank = weight.shape[2:], weight.ndim - 2

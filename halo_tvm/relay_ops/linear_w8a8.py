@@ -65,9 +65,15 @@ class LinearW8A8(Operator):
 
     @staticmethod
     def compute(
-        q: te.Tensor, scale: te.Tensor, weight: te.Tensor, weight_scale: te.Tensor, correction: te.Tensor,
-        *bias: te.Tensor, layout: str, n: int,
-    ) -> te.Tensor:  # fmt: skip
+        q: te.Tensor,
+        scale: te.Tensor,
+        weight: te.Tensor,
+        weight_scale: te.Tensor,
+        correction: te.Tensor,
+        *bias: te.Tensor,
+        layout: str,
+        n: int,
+    ) -> te.Tensor:
         chunks, panels, groups, nr, _ = map(int, weight.shape)
         kc = groups * GROUP
         k = te.reduce_axis((0, q.shape[-1]), "k")
@@ -90,9 +96,15 @@ class LinearW8A8(Operator):
 
     @staticmethod
     def reference(
-        q: np.ndarray, scale: np.ndarray, weight: np.ndarray, weight_scale: np.ndarray, correction: np.ndarray,
-        *bias: np.ndarray, layout: str, n: int,
-    ) -> np.ndarray:  # fmt: skip
+        q: np.ndarray,
+        scale: np.ndarray,
+        weight: np.ndarray,
+        weight_scale: np.ndarray,
+        correction: np.ndarray,
+        *bias: np.ndarray,
+        layout: str,
+        n: int,
+    ) -> np.ndarray:
         chunks, panels, groups, nr, group = weight.shape
         kn = weight.transpose(0, 2, 4, 1, 3).reshape(chunks * groups * group, panels * nr)[:, :n]
         # float64 holds these sums exactly and multiplies matrices faster than integers are.

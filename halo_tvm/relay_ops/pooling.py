@@ -127,9 +127,16 @@ class Pooling(Operator):
     @staticmethod
     def cases() -> Sequence[Mapping[str, object]]:
         plain = {
-            "layout": "first", "kind": "max", "kernel": (3, 2), "strides": (2, 1), "dilations": (1, 1),
-            "pads": (0, 0, 0, 0), "ceil": False, "include_pad": False, "p": 2,
-        }  # fmt: skip
+            "layout": "first",
+            "kind": "max",
+            "kernel": (3, 2),
+            "strides": (2, 1),
+            "dilations": (1, 1),
+            "pads": (0, 0, 0, 0),
+            "ceil": False,
+            "include_pad": False,
+            "p": 2,
+        }
         return (
             {"args": [(5, 3, 9, 8)], "attrs": plain},
             {"args": [(5, 9, 8, 3)], "attrs": {**plain, "layout": "last", "pads": (1, 0, 1, 1), "ceil": True}},

@@ -44,18 +44,33 @@ class Recurrence(Operator):
 
     @classmethod
     def of(
-        cls, gates: relax.Expr, r: relax.Expr, optional: Mapping[str, relax.Expr | None],
-        options: Options, block: int, layer: str | None,
-    ) -> relax.Call:  # fmt: skip
+        cls,
+        gates: relax.Expr,
+        r: relax.Expr,
+        optional: Mapping[str, relax.Expr | None],
+        options: Options,
+        block: int,
+        layer: str | None,
+    ) -> relax.Call:
         """The call for a layer with `options`."""
         given = [name for name in OPTIONAL if optional.get(name) is not None]
         names, alphas, betas = zip(*options.activations)
         return cls.call(
-            gates, r, *(optional[name] for name in given),
-            cell=options.cell.name, block=block, hidden=options.hidden, direction=options.direction,
-            activations=list(names), alpha=list(alphas), beta=list(betas), clip=options.clip, layer=layer,
-            **{f"has_{name}": True for name in given}, **{flag: True for flag in sorted(options.flags)},
-        )  # fmt: skip
+            gates,
+            r,
+            *(optional[name] for name in given),
+            cell=options.cell.name,
+            block=block,
+            hidden=options.hidden,
+            direction=options.direction,
+            activations=list(names),
+            alpha=list(alphas),
+            beta=list(betas),
+            clip=options.clip,
+            layer=layer,
+            **{f"has_{name}": True for name in given},
+            **dict.fromkeys(sorted(options.flags), True),
+        )
 
     @staticmethod
     def infer_type(call: relax.Call) -> relax.TupleType:
@@ -72,10 +87,14 @@ class Recurrence(Operator):
         s, b = types[0].shape.values[:2]
         dtype = str(types[0].dtype)
         shapes = {
-            "gates": (s, b, d * options.cell.gates * width), "r": (d, width // block, h * options.cell.gates * block),
-            "recurrent_bias": (d, 1, width), "lengths": (b,), "initial_h": (d, b, h), "initial_c": (d, b, h),
+            "gates": (s, b, d * options.cell.gates * width),
+            "r": (d, width // block, h * options.cell.gates * block),
+            "recurrent_bias": (d, 1, width),
+            "lengths": (b,),
+            "initial_h": (d, b, h),
+            "initial_c": (d, b, h),
             "peepholes": (d, 3, width),
-        }  # fmt: skip
+        }
         for name, ty in zip(names, types):
             allowed = {"lengths": LENGTH_DTYPES, "gates": ("float32", "float64")}.get(name, (dtype,))
             expect("halo.recurrence", name, ty, shapes[name], allowed)
@@ -91,9 +110,14 @@ class Recurrence(Operator):
         shapes = [(s, d, b, h), *[(d, b, h)] * options.cell.states]
         outs = [tirx.decl_buffer(shape, dtype, name=name) for shape, name in zip(shapes, ("y", "y_h", "y_c"))]
         return te.extern(
-            shapes, list(args), lambda ins, results: nest(options, block, dict(zip(names, ins)), results),
-            name="recurrence", dtype=[dtype] * len(shapes), in_buffers=list(given.values()), out_buffers=outs,
-        )  # fmt: skip
+            shapes,
+            list(args),
+            lambda ins, results: nest(options, block, dict(zip(names, ins)), results),
+            name="recurrence",
+            dtype=[dtype] * len(shapes),
+            in_buffers=list(given.values()),
+            out_buffers=outs,
+        )
 
     @staticmethod
     def reference(*args: np.ndarray, **attrs: object) -> tuple[np.ndarray, ...]:
@@ -123,8 +147,12 @@ class Recurrence(Operator):
             {
                 "args": [(4, 3, 256), r(2, 2, 21 * 64), lengths, (2, 3, 21), (2, 3, 21), (2, 3, 32)],
                 "attrs": {
-                    **lstm, "has_lengths": True, "has_initial_h": True, "has_initial_c": True,
-                    "has_peepholes": True, "clip": 0.5,
+                    **lstm,
+                    "has_lengths": True,
+                    "has_initial_h": True,
+                    "has_initial_c": True,
+                    "has_peepholes": True,
+                    "clip": 0.5,
                 },
             },
             {"args": [(7, 5, 96), r(1, 1, 32 * 96)], "attrs": gru},
@@ -132,7 +160,7 @@ class Recurrence(Operator):
                 "args": [(2, 4, 96), r(1, 1, 32 * 96), (1, 1, 32)],
                 "attrs": {**gru, "linear_before_reset": True, "has_recurrent_bias": True},
             },
-        )  # fmt: skip
+        )
 
 
 def _parsed(attrs: Mapping[str, object]) -> tuple[Options, int, list[str]]:

@@ -11,10 +11,25 @@ from .schema import Host
 
 # Extensions that change which kernels run; others are left out of reports.
 NOTABLE_ISA = (
-    "avx2", "fma", "avx512f", "avx512vl", "avx512_vnni", "avx_vnni", "avx512_bf16", "avx512_fp16",
-    "amx_tile", "amx_int8", "amx_bf16",
-    "asimd", "asimddp", "asimdhp", "i8mm", "bf16", "sve", "sve2",
-)  # fmt: skip
+    "avx2",
+    "fma",
+    "avx512f",
+    "avx512vl",
+    "avx512_vnni",
+    "avx_vnni",
+    "avx512_bf16",
+    "avx512_fp16",
+    "amx_tile",
+    "amx_int8",
+    "amx_bf16",
+    "asimd",
+    "asimddp",
+    "asimdhp",
+    "i8mm",
+    "bf16",
+    "sve",
+    "sve2",
+)
 PACKAGES = ("halo-tvm", "apache-tvm", "apache-tvm-ffi", "numpy", "onnx", "onnxruntime", "torch", "openvino", "jax")
 _CPUINFO = Path("/proc/cpuinfo")
 _MEMINFO = Path("/proc/meminfo")

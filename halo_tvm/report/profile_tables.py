@@ -28,9 +28,19 @@ def profile_tables(result: ProfileResult) -> list[Table]:
     rows = rows_of(result, result.by)
     detail = {"kernel": "rule", "operator": "kernels", "layer": "slowest operator"}[result.by]
     header = (
-        result.by, detail, "calls", "us per call", "us", "share", "MB", "MFLOP", "GB/s", "GFLOP/s", "of the roof",
+        result.by,
+        detail,
+        "calls",
+        "us per call",
+        "us",
+        "share",
+        "MB",
+        "MFLOP",
+        "GB/s",
+        "GFLOP/s",
+        "of the roof",
         "bound by",
-    )  # fmt: skip
+    )
     shapes = [f"{name} {'x'.join(map(str, shape))}" for name, shape in result.inputs.items()]
     more = [f"{len(shapes) - _SHOWN_INPUTS} more inputs"] if len(shapes) > _SHOWN_INPUTS else []
     inputs = ", ".join(shapes[:_SHOWN_INPUTS] + more)
@@ -86,8 +96,10 @@ def run_lines(result: ProfileResult) -> tuple[str, ...]:
         limits = [k.work.limit_us for k in result.kernels]
         if limits and all(limit is not None for limit in limits):
             least = sum(limits)  # type: ignore[arg-type]
-            lines.append(f"under these ceilings the kernels need at least {least / 1e3:.3f} ms: "
-                         f"{percent(least, result.total_us, '.0f')} of the roof in all")  # fmt: skip
+            lines.append(
+                f"under these ceilings the kernels need at least {least / 1e3:.3f} ms: "
+                f"{percent(least, result.total_us, '.0f')} of the roof in all"
+            )
     return tuple(lines)
 
 
@@ -97,17 +109,24 @@ def work_cells(work: Work, us: float) -> tuple[str, ...]:
     return (
         number(None if work.bytes is None else work.bytes / 1e6, ".3f"),
         number(None if flops is None else flops / 1e6, ".2f"),
-        number(quotient(work.bytes, 1e3 * us), ".1f"), number(quotient(flops, 1e3 * us), ".1f"),
-        percent(work.limit_us, us, ".0f"), work.bound or "-",
-    )  # fmt: skip
+        number(quotient(work.bytes, 1e3 * us), ".1f"),
+        number(quotient(flops, 1e3 * us), ".1f"),
+        percent(work.limit_us, us, ".0f"),
+        work.bound or "-",
+    )
 
 
 def _cells(row: Row, total_us: float) -> tuple[str, ...]:
     each = number(quotient(row.us, row.calls), ".1f")
     return (
-        row.name, row.detail, str(row.calls), each, f"{row.us:.1f}", percent(row.us, total_us),
+        row.name,
+        row.detail,
+        str(row.calls),
+        each,
+        f"{row.us:.1f}",
+        percent(row.us, total_us),
         *work_cells(row.work, row.us),
-    )  # fmt: skip
+    )
 
 
 def _legend(rows: list[Row]) -> tuple[str, ...]:

@@ -17,11 +17,15 @@ def kernels_of(calls: Sequence[CallTime], rules: Mapping[str, str]) -> tuple[Ker
         groups[call.kernel].append(call)
     kernels = [
         KernelTime(
-            name, rules.get(name, ""), len(group), sum(c.us for c in group), group[0].operator,
+            name,
+            rules.get(name, ""),
+            len(group),
+            sum(c.us for c in group),
+            group[0].operator,
             total_work(c.work for c in group),
         )
         for name, group in groups.items()
-    ]  # fmt: skip
+    ]
     return tuple(sorted(kernels, key=lambda kernel: -kernel.total_us))
 
 
@@ -44,9 +48,14 @@ def limited(work: Work, peaks: Peaks | None, weights_far: bool) -> Work:
     if peaks is None or None in counts:
         return work
     limit, bound = least_us(
-        peaks, flops=work.flops, narrow_flops=work.narrow_flops, integer_ops=work.integer_ops,
-        weight_bytes=work.weight_bytes, other_bytes=work.bytes - work.weight_bytes, weights_far=weights_far,
-    )  # fmt: skip
+        peaks,
+        flops=work.flops,
+        narrow_flops=work.narrow_flops,
+        integer_ops=work.integer_ops,
+        weight_bytes=work.weight_bytes,
+        other_bytes=work.bytes - work.weight_bytes,
+        weights_far=weights_far,
+    )
     return dataclasses.replace(work, limit_us=limit, bound=bound)
 
 

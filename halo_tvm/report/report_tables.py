@@ -43,12 +43,30 @@ def operators_side_by_side(before: ProfileResult, after: ProfileResult) -> Table
     rows = []
     for name in names:
         old, new = first.get(name), second.get(name)
-        rows.append((
-            name, number(old and old.calls, "d"), number(new and new.calls, "d"), number(us(old), ".1f"),
-            number(us(new), ".1f"), _ratio(us(old), us(new)), _roof(old), _roof(new),
-        ))  # fmt: skip
-    rows.append(("all kernels", str(len(before.calls)), str(len(after.calls)), f"{before.total_us:.1f}",
-                 f"{after.total_us:.1f}", _ratio(before.total_us, after.total_us), "", ""))  # fmt: skip
+        rows.append(
+            (
+                name,
+                number(old and old.calls, "d"),
+                number(new and new.calls, "d"),
+                number(us(old), ".1f"),
+                number(us(new), ".1f"),
+                _ratio(us(old), us(new)),
+                _roof(old),
+                _roof(new),
+            )
+        )
+    rows.append(
+        (
+            "all kernels",
+            str(len(before.calls)),
+            str(len(after.calls)),
+            f"{before.total_us:.1f}",
+            f"{after.total_us:.1f}",
+            _ratio(before.total_us, after.total_us),
+            "",
+            "",
+        )
+    )
     header = ("operator", "calls before", "after", "us before", "after", RATIO, "of the roof before", "after")
     note = "the profiles were taken one after the other, not in turns: a small difference may be the machine's"
     return Table("Operators, before and after", header, tuple(rows), (note,))

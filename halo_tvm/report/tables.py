@@ -76,11 +76,18 @@ def _bench(result: BenchResult) -> Table:
             continue
         error = f"{engine.accuracy.relative_l2:.1e}" if engine.accuracy else "-"
         spread = f"{number(engine.p10_ms)} to {number(engine.p90_ms)}"
-        rows.append((
-            engine.engine, engine.precision, number(engine.median_ms), spread,
-            ratio_text(by_peer.get(engine.engine)), error, number(engine.peak_rss_mib, ".0f"),
-            number(engine.load_s, ".1f"),
-        ))  # fmt: skip
+        rows.append(
+            (
+                engine.engine,
+                engine.precision,
+                number(engine.median_ms),
+                spread,
+                ratio_text(by_peer.get(engine.engine)),
+                error,
+                number(engine.peak_rss_mib, ".0f"),
+                number(engine.load_s, ".1f"),
+            )
+        )
     ours = result.engines[0].engine if result.engines else "ours"
     header = ("engine", "precision", "median ms", "p10 to p90", f"time / {ours}'s", "error", "peak RSS MiB", "load s")
     method = (
@@ -123,11 +130,16 @@ def best_peer(result: BenchResult) -> EngineResult | None:
 def _validate(result: ValidateResult) -> Table:
     rows = tuple(
         (
-            f"{o.case} {o.output}", f"{o.max_abs:.2e}", f"{o.limit:.1e}", f"{o.relative_l2:.2e}",
-            number(o.top1, ".4f"), o.limit_from or "-", "ok" if o.passed else "FAILED",
+            f"{o.case} {o.output}",
+            f"{o.max_abs:.2e}",
+            f"{o.limit:.1e}",
+            f"{o.relative_l2:.2e}",
+            number(o.top1, ".4f"),
+            o.limit_from or "-",
+            "ok" if o.passed else "FAILED",
         )
         for o in result.outputs
-    )  # fmt: skip
+    )
     failed = sum(not o.passed for o in result.outputs)
     verdict = "passed" if result.passed else f"FAILED in {failed} of {len(result.outputs)} outputs"
     header = ("case and output", "max abs", "limit", "relative L2", "top-1", "limit from", "verdict")

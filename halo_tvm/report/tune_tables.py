@@ -35,12 +35,16 @@ def _tasks(result: TuneResult) -> Table:
 def _task(t: TaskResult) -> tuple[str, ...]:
     by = f" ({t.stage})" if t.stage else ""
     return (
-        _short(t.task, _NAME), str(t.count), str(t.trials), _failed(t.failed, t.failures),
-        number(t.default_us or None, ".1f"), number(t.best_us or None, ".1f"),
+        _short(t.task, _NAME),
+        str(t.count),
+        str(t.trials),
+        _failed(t.failed, t.failures),
+        number(t.default_us or None, ".1f"),
+        number(t.best_us or None, ".1f"),
         "-" if t.ratio is None else f"{t.ratio.value:.2f} ({t.ratio.low:.2f} to {t.ratio.high:.2f})",
         number(t.saved_us, ".0f") if t.saved_us else "-",
         f"committed{by}" if t.committed else _short(t.reason),
-    )  # fmt: skip
+    )
 
 
 def _built(result: TuneResult) -> Table:
@@ -56,10 +60,16 @@ def _candidate(t: TaskResult, c: BuiltCandidate) -> tuple[str, ...]:
     decision = " ".join(f"{name}={value}" for name, value in c.decision.items())
     built = "source only" if c.source_only else "built"
     return (
-        _short(t.task, _NAME), str(t.count), str(c.rank), _short(decision), number(c.predicted_us, ".1f"),
-        str(c.registers) if c.registers else "-", str(c.spill_bytes) if c.registers else "-",
-        str(c.shared_bytes) if c.registers else "-", _short(c.failure or f"{built}, not measured"),
-    )  # fmt: skip
+        _short(t.task, _NAME),
+        str(t.count),
+        str(c.rank),
+        _short(decision),
+        number(c.predicted_us, ".1f"),
+        str(c.registers) if c.registers else "-",
+        str(c.spill_bytes) if c.registers else "-",
+        str(c.shared_bytes) if c.registers else "-",
+        _short(c.failure or f"{built}, not measured"),
+    )
 
 
 def _short(text: str, most: int = _CELL) -> str:
@@ -93,11 +103,15 @@ def _model(m: TunedModel, is_tried: bool, is_built: bool) -> tuple[str, ...]:
         outcome = "nothing improved" if is_tried else "not reached" if m.tasks else "nothing to tune"
         outcome = "not measured" if is_built and m.tasks else outcome
     return (
-        m.model, str(m.tasks), str(m.shared), str(m.improved),
-        number(m.before_us / 1000 if m.speedup else None), number(m.after_us / 1000 if m.speedup else None),
+        m.model,
+        str(m.tasks),
+        str(m.shared),
+        str(m.improved),
+        number(m.before_us / 1000 if m.speedup else None),
+        number(m.after_us / 1000 if m.speedup else None),
         f"{m.speedup:.3f}" if m.speedup else "-",
         outcome,
-    )  # fmt: skip
+    )
 
 
 def _stages(result: TuneResult) -> Table:

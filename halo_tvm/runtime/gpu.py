@@ -55,8 +55,12 @@ class Gpu:
     def __init__(self) -> None:
         self._cudart = load_cuda_runtime()
         self._cudart.cudaMemcpyAsync.argtypes = [
-            ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p,
-        ]  # fmt: skip
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+            ctypes.c_size_t,
+            ctypes.c_int,
+            ctypes.c_void_p,
+        ]
         self._cudart.cudaGetErrorString.restype = ctypes.c_char_p
         self._device = tvm_ffi.Device(CUDA, 0)
         new_stream = tvm_ffi.get_global_func("runtime.Device_StreamCreate")

@@ -132,9 +132,15 @@ def validate_artifact(
 
 
 def compare(
-    output: np.ndarray, expected: np.ndarray, *, case: int, name: str, error: float | None, factor: float,
+    output: np.ndarray,
+    expected: np.ndarray,
+    *,
+    case: int,
+    name: str,
+    error: float | None,
+    factor: float,
     precision: str = "fp32",
-) -> OutputCheck:  # fmt: skip
+) -> OutputCheck:
     """Measure one output against its reference; a NaN or infinity must be matched by an equal one."""
     flat, reference = output.reshape(-1), expected.reshape(-1)
     max_abs = largest = 0.0

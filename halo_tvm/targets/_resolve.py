@@ -23,9 +23,13 @@ def known_names() -> tuple[str, ...]:
 
 
 def resolve(
-    text: str, *, host: Host | None = None, cores: int | None = None, precision: str | None = None,
+    text: str,
+    *,
+    host: Host | None = None,
+    cores: int | None = None,
+    precision: str | None = None,
     gpus: Sequence[str] | None = None,
-) -> Target:  # fmt: skip
+) -> Target:
     """The target that `text` names, on `host` with `gpus` of these compute capabilities; None: this machine.
 
     `cpu` is the largest level this host has among those meant for `precision`; `NAME` alone the smallest level of a

@@ -30,9 +30,15 @@ ARM = TargetSpec(
         ),
     ),
     rules=(
-        "decode_attention", "flash_attention", "recurrence", "gemm", "batched_matmul", "row_reduction", "elementwise",
+        "decode_attention",
+        "flash_attention",
+        "recurrence",
+        "gemm",
+        "batched_matmul",
+        "row_reduction",
+        "elementwise",
         "fallback",
-    ),  # fmt: skip
+    ),
     runs_on=frozenset({"aarch64", "arm64"}),
     linker="aarch64-linux-gnu-g++",
     linker_package="g++-aarch64-linux-gnu",

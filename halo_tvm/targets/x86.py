@@ -73,8 +73,14 @@ X86 = TargetSpec(
         ),
     ),
     rules=(
-        "decode_attention", "flash_attention", "recurrence", "gemm", "batched_matmul", "row_reduction", "elementwise",
+        "decode_attention",
+        "flash_attention",
+        "recurrence",
+        "gemm",
+        "batched_matmul",
+        "row_reduction",
+        "elementwise",
         "fallback",
-    ),  # fmt: skip
+    ),
     runs_on=frozenset({"x86_64", "AMD64"}),
 )

@@ -49,9 +49,12 @@ def shared(count: int, dtype: str, name: str) -> ir.Var:
 
 
 def vector_copy(
-    to: ir.Var, to_at: Callable[[Expr], Sequence[Expr]],
-    source: ir.Var, at: Callable[[Expr], Sequence[Expr]], lanes: int,
-) -> tirx.Stmt:  # fmt: skip
+    to: ir.Var,
+    to_at: Callable[[Expr], Sequence[Expr]],
+    source: ir.Var,
+    at: Callable[[Expr], Sequence[Expr]],
+    lanes: int,
+) -> tirx.Stmt:
     """to[to_at(l)] = source[at(l)] for 0 <= l < lanes, as one load and one store."""
     return loop(
         "lane",
@@ -85,9 +88,12 @@ def across_threads(value: ir.Var, operation: type, threads: int, at: int = 0) ->
     while step:
         # Lane l meets lane l ^ step: a group's lanes stay among themselves.
         other = tvm_warp_shuffle_xor(
-            tirx.const(ALL_LANES, "uint32"), value[here[0]], tirx.const(step, "int32"), tirx.const(WARP, "int32"),
+            tirx.const(ALL_LANES, "uint32"),
+            value[here[0]],
+            tirx.const(step, "int32"),
             tirx.const(WARP, "int32"),
-        )  # fmt: skip
+            tirx.const(WARP, "int32"),
+        )
         out.append(tirx.BufferStore(value, operation(value[here[0]], other), here))
         step //= 2
     return out

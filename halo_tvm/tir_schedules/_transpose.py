@@ -69,10 +69,12 @@ def _exchanged(parts: list[Expr], width: int, shuffled: object) -> list[Expr]:
         return shuffled(a, b, lanes)  # type: ignore[operator]
 
     if len(parts) == 2:
-        return [blocks_of(*parts, (l,), (l,)) for l in (0, 1)]  # noqa: E741
+        return [blocks_of(*parts, (l,), (l,)) for l in (0, 1)]
     even = [blocks_of(parts[i], parts[i + 1], (0, 2), (0, 2)) for i in (0, 2)]
     odd = [blocks_of(parts[i], parts[i + 1], (1, 3), (1, 3)) for i in (0, 2)]
     return [
-        blocks_of(*even, (0, 2), (0, 2)), blocks_of(*odd, (0, 2), (0, 2)),
-        blocks_of(*even, (1, 3), (1, 3)), blocks_of(*odd, (1, 3), (1, 3)),
-    ]  # fmt: skip
+        blocks_of(*even, (0, 2), (0, 2)),
+        blocks_of(*odd, (0, 2), (0, 2)),
+        blocks_of(*even, (1, 3), (1, 3)),
+        blocks_of(*odd, (1, 3), (1, 3)),
+    ]

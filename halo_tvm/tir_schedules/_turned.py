@@ -34,9 +34,10 @@ def turned_loads(nest: Nest, swapped: int) -> tuple[ir.TensorLoad, ...]:
     if not is_var(nest.indices[-1], last) or is_conditional(nest.value):
         return ()
     found = [
-        x for x in distinct(loads(nest.value))
+        x
+        for x in distinct(loads(nest.value))
         if x.indices and is_var(x.indices[-1], across) and any(uses(i, last) for i in x.indices[:-1])
-    ]  # fmt: skip
+    ]
     return tuple(found) if len(found) <= _MOST_TILES else ()
 
 
@@ -72,11 +73,9 @@ def turned_by_blocks(nest: Nest, swapped: int, turned: Sequence[ir.TensorLoad]) 
             def read(step: Expr) -> list[tirx.Stmt]:
                 j = simplify(y + step * index(_HEIGHT))
                 copies = [
-                    tirx.BufferStore(
-                        tile, tirx.BufferLoad(load.source, _at(load.indices, here(x, j))), [_place(j, x)]
-                    )
+                    tirx.BufferStore(tile, tirx.BufferLoad(load.source, _at(load.indices, here(x, j))), [_place(j, x)])
                     for load, tile in zip(turned, tiles)
-                ]  # fmt: skip
+                ]
                 return [inside(x, j, seq(copies))]
 
             def write(step: Expr) -> list[tirx.Stmt]:
@@ -88,8 +87,9 @@ def turned_by_blocks(nest: Nest, swapped: int, turned: Sequence[ir.TensorLoad]) 
             return [unrolled("step", steps, read), unrolled("step", steps, write)]
 
         allocated = [tirx.AllocBuffer(tile) for tile in tiles]
-        threads = bound("threadIdx.y", _HEIGHT, lambda y: [
-            bound("threadIdx.x", TILE, lambda x: [*allocated, *thread(y, x)])])  # fmt: skip
+        threads = bound(
+            "threadIdx.y", _HEIGHT, lambda y: [bound("threadIdx.x", TILE, lambda x: [*allocated, *thread(y, x)])]
+        )
         return [threads]
 
     return bound("blockIdx.x", simplify(product([nest.extents[i] for i in others]) * rows * columns), block)

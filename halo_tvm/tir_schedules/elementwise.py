@@ -136,4 +136,4 @@ def _vectors(nest: Nest, decision: ElementwiseDecision, parallel: bool) -> tirx.
         left = length if whole else simplify(tirx.max(tirx.min(size, length - start), index(0)))
         return vector_loop(start, left, decision.lanes, decision.unroll, body) or [tirx.Evaluate(index(0))]
 
-    return parallel_rows(simplify(rows * chunks), decision.tasks, parallel, row, lambda: [])
+    return parallel_rows(simplify(rows * chunks), decision.tasks, parallel, row, list)

@@ -155,8 +155,15 @@ def _vectors(nest: Nest, decision: ElementThreads) -> tirx.Stmt:
     def vector(first: Expr) -> list[tirx.Stmt]:
         made: list[tirx.Stmt] = []
         for access, buffer in zip(reads, buffers):
-            made.append(vector_copy(buffer, lambda lane: [lane], access.source, lambda lane, a=access: at(
-                a.indices, place(first, lane)), lanes))  # fmt: skip
+            made.append(
+                vector_copy(
+                    buffer,
+                    lambda lane: [lane],
+                    access.source,
+                    lambda lane, a=access: at(a.indices, place(first, lane)),
+                    lanes,
+                )
+            )
 
         def element(lane: Expr) -> list[tirx.Stmt]:
             value = _with_read(nest.value, reads, buffers, lane)
@@ -174,9 +181,13 @@ def _vectors(nest: Nest, decision: ElementThreads) -> tirx.Stmt:
             body = vector(first)
         size = constant(total)
         if lanes > 1 and not leading and (size is None or size % lanes):  # the last vector is cut
-            rest = unrolled("lane", lanes, lambda lane: [
-                tirx.IfThenElse(first + lane < total, store_at(nest, place(simplify(first + lane), index(0))), None)
-            ])  # fmt: skip
+            rest = unrolled(
+                "lane",
+                lanes,
+                lambda lane: [
+                    tirx.IfThenElse(first + lane < total, store_at(nest, place(simplify(first + lane), index(0))), None)
+                ],
+            )
             return [tirx.IfThenElse(first + index(lanes) <= total, seq(body), rest)]
         if size is None or size % (per_block * lanes):
             return [tirx.IfThenElse(i < vectors, seq(body), None)]
@@ -187,8 +198,10 @@ def _vectors(nest: Nest, decision: ElementThreads) -> tirx.Stmt:
         def thread(t: Expr) -> list[tirx.Stmt]:
             start = simplify(b * index(per_block) + t)
             allocated = [tirx.AllocBuffer(x) for x in (*buffers, out)] if lanes > 1 else []
-            return [*allocated, unrolled("vector", decision.vectors, lambda v: run(
-                simplify(start + v * index(decision.threads))))]  # fmt: skip
+            return [
+                *allocated,
+                unrolled("vector", decision.vectors, lambda v: run(simplify(start + v * index(decision.threads)))),
+            ]
 
         return [bound("threadIdx.x", decision.threads, thread)]
 

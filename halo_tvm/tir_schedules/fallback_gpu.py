@@ -93,6 +93,13 @@ def _without_allocations(stmt: tirx.Stmt) -> tuple[tirx.Stmt, list[tirx.Buffer]]
 
 def _with(block: s_tir.SBlock, body: tirx.Stmt, allocated: list[tirx.Buffer]) -> s_tir.SBlock:
     return s_tir.SBlock(
-        block.iter_vars, block.reads, block.writes, block.name_hint, body, block.init, allocated,
-        block.match_buffers, block.annotations,
-    )  # fmt: skip
+        block.iter_vars,
+        block.reads,
+        block.writes,
+        block.name_hint,
+        body,
+        block.init,
+        allocated,
+        block.match_buffers,
+        block.annotations,
+    )

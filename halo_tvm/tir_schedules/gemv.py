@@ -98,8 +98,10 @@ def _served(func: tirx.PrimFunc, target: Target) -> tuple[Product, GpuLevel]:
     if not product.by_column:
         raise Declined("the weight is [k, n]: only [n, k], whose rows a warp reads in order, is served")
     if product.weight_dtype not in _TYPES or product.x_dtype not in (product.weight_dtype, "float32"):
-        raise Declined(f"x is {product.x_dtype}, the weight {product.weight_dtype}: the same of {', '.join(_TYPES)}, "
-                       "or x of float32, are served")  # fmt: skip
+        raise Declined(
+            f"x is {product.x_dtype}, the weight {product.weight_dtype}: the same of {', '.join(_TYPES)}, "
+            "or x of float32, are served"
+        )
     return product, gpu
 
 
@@ -251,9 +253,14 @@ def _finish(product: Product, d: Decision, sums: ir.Var, first: ir.Expr, thread:
 
     def emit() -> None:
         emit_stages(
-            product.stages, product.acc, product.outputs, lambda _: mine[0], lambda e: (row, column + e), 1,
+            product.stages,
+            product.acc,
+            product.outputs,
+            lambda _: mine[0],
+            lambda e: (row, column + e),
+            1,
             scope="local",
-        )  # fmt: skip
+        )
 
     if not conditions:
         emit()

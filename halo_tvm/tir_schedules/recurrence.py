@@ -143,9 +143,15 @@ class _Rewriter:
         left = simplify(tirx.floormod(rows.extent, index(count)))
         out = []
         if constant(tiles) != 0:
-            out.append(loop("tile", tiles, lambda tile: [
-                self._tile(rows.body, [{var: simplify(tile * index(count) + index(m))} for m in range(count)])
-            ]))  # fmt: skip
+            out.append(
+                loop(
+                    "tile",
+                    tiles,
+                    lambda tile: [
+                        self._tile(rows.body, [{var: simplify(tile * index(count) + index(m))} for m in range(count)])
+                    ],
+                )
+            )
         if constant(left) != 0:
             done = simplify(tiles * index(count))
             out.append(loop("n", left, lambda n: [self._tile(rows.body, [{var: simplify(done + n)}])]))
@@ -179,10 +185,15 @@ class _Rewriter:
             body = []
             for gate in range(first, min(first + together, len(gates[0]))):
                 loops = [
-                    tirx.For(own[gate].loop_var, own[gate].min, own[gate].extent, own[gate].kind,
-                             _at(own[gate].body, {part.loop_var: k}))
+                    tirx.For(
+                        own[gate].loop_var,
+                        own[gate].min,
+                        own[gate].extent,
+                        own[gate].kind,
+                        _at(own[gate].body, {part.loop_var: k}),
+                    )
                     for own, part in zip(gates, parts)
-                ]  # fmt: skip
+                ]
                 body.append(self._vectors(loops))
             out.append(tirx.For(k, index(0), parts[0].extent, tirx.ForKind.SERIAL, seq(body)))
         return out

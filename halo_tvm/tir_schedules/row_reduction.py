@@ -161,16 +161,27 @@ class _Body:
             for u in range(half):
                 other = (u + count - half) * lanes
                 out.append(
-                    _lanes(lanes, lambda lane, u=u, other=other: tirx.BufferStore(
-                        partial, operation(partial[index(u * lanes) + lane], partial[index(other) + lane]),
-                        [index(u * lanes) + lane]))
-                )  # fmt: skip
+                    _lanes(
+                        lanes,
+                        lambda lane, u=u, other=other: tirx.BufferStore(
+                            partial,
+                            operation(partial[index(u * lanes) + lane], partial[index(other) + lane]),
+                            [index(u * lanes) + lane],
+                        ),
+                    )
+                )
             count -= half
         width = lanes
         while width > 1:
             width //= 2
-            out.append(_lanes(width, lambda lane, width=width: tirx.BufferStore(
-                partial, operation(partial[lane], partial[index(width) + lane]), [lane])))  # fmt: skip
+            out.append(
+                _lanes(
+                    width,
+                    lambda lane, width=width: tirx.BufferStore(
+                        partial, operation(partial[lane], partial[index(width) + lane]), [lane]
+                    ),
+                )
+            )
         return out
 
     def _reduced(self, n: int) -> Expr:

@@ -79,9 +79,14 @@ def models_of(config: TuneConfig) -> list[ListedModel]:
 
 
 def tune_module(
-    mod: tvm.IRModule, target: Target, config: TuneConfig, ranges: Mapping[str, tuple[int, int]] | None = None,
-    *, modules: Sequence[str] = (), stream: TextIO | None = None,
-) -> TuneResult:  # fmt: skip
+    mod: tvm.IRModule,
+    target: Target,
+    config: TuneConfig,
+    ranges: Mapping[str, tuple[int, int]] | None = None,
+    *,
+    modules: Sequence[str] = (),
+    stream: TextIO | None = None,
+) -> TuneResult:
     """Tune the functions of a module before scheduling. `config.model` only names it.
 
     `modules` are imported by the measurement worker: they register rules and targets no entry point names.
@@ -150,9 +155,13 @@ def _digest(value: object) -> str:
 
 
 def _run(
-    tasks: Tasks, source: str, place: Place, config: TuneConfig, modules: Sequence[str] = (),
+    tasks: Tasks,
+    source: str,
+    place: Place,
+    config: TuneConfig,
+    modules: Sequence[str] = (),
     stream: TextIO | None = None,
-) -> TuneResult:  # fmt: skip
+) -> TuneResult:
     options = options_of(config, place.target, modules, source)
     if config.build_only:
         from .build_only import build_candidates

@@ -190,9 +190,14 @@ class BuildProgress(Progress):
     """The same of a run that builds `candidates` and measures none: each is a line, and there is no latency to show."""
 
     def __init__(
-        self, tasks: int, candidates: int, budget_s: float, stream: TextIO | None = None,
-        *, now: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
+        self,
+        tasks: int,
+        candidates: int,
+        budget_s: float,
+        stream: TextIO | None = None,
+        *,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         super().__init__(tasks, budget_s, stream, trials=candidates, now=now)
 
     def built(self, task_key: str, readable: str, rank: int, reason: str = "", why: str = "") -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Sequence
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 from ..records.decision import decision_to_plain
 from ..records.record import IMPROVED, MEASURED, Fingerprint, Record, Size
@@ -67,7 +67,7 @@ class Recorder:
             target=self._target,
             versions=self._versions,
             seed=self._seed,
-            timestamp=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            timestamp=datetime.now(UTC).isoformat(timespec="seconds"),
             family=family,
             extents=extents,
             stage=stage,

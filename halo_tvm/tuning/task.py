@@ -89,9 +89,14 @@ def tasks_of(mod: tvm.IRModule, target: Target, ranges: Mapping[str, tuple[int, 
 
 
 def _task(
-    func: tirx.PrimFunc, key: str, target: Target, ranges: Mapping[str, tuple[int, int]], count: int,
-    weights: tuple[int, ...], in_place: bool,
-) -> Task | Skipped:  # fmt: skip
+    func: tirx.PrimFunc,
+    key: str,
+    target: Target,
+    ranges: Mapping[str, tuple[int, int]],
+    count: int,
+    weights: tuple[int, ...],
+    in_place: bool,
+) -> Task | Skipped:
     readable = describe(func)
     if in_place:
         return Skipped(readable, count, "updates an argument in place: repeated timing would change its input")

@@ -35,10 +35,18 @@ class Tuner:
     """Runs once. After an interruption `result` still says what was reached."""
 
     def __init__(
-        self, tasks: Tasks, target: Target, fingerprint: Fingerprint, options: TuneOptions, progress: Progress,
-        *, lab: Lab | None = None, clock: Clock | None = None, peaks: Peaks | None = None,
+        self,
+        tasks: Tasks,
+        target: Target,
+        fingerprint: Fingerprint,
+        options: TuneOptions,
+        progress: Progress,
+        *,
+        lab: Lab | None = None,
+        clock: Clock | None = None,
+        peaks: Peaks | None = None,
         starts: Mapping[str, object] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`starts`, decisions by workload key, are where searches begin instead of at the default, for studies."""
         self._tasks = tasks
         self._target = target
@@ -63,9 +71,14 @@ class Tuner:
         progress.goes_on(self._before_s, self._saved.trials, len(self._results))
         self._recorder = Recorder(fingerprint, self._saved.id, options.seed)
         self._preparation = Preparation(
-            target, fingerprint, self._effort, options.read, seed=options.seed,
-            resumed=self._saved.id if resumed else "", note=self._note,
-        )  # fmt: skip
+            target,
+            fingerprint,
+            self._effort,
+            options.read,
+            seed=options.seed,
+            resumed=self._saved.id if resumed else "",
+            note=self._note,
+        )
         self._latency: dict[str, list[float]] = {}
         self._roofline: dict[str, tuple[float, ...]] = {}
         self._waiting: dict[str, Task] = {}  # neither finished nor failed
@@ -172,9 +185,13 @@ class Tuner:
         try:
             if task.key not in self._searches:
                 self._searches[task.key] = self._preparation.search(
-                    task, lab, self._progress, self._latency[task.key],
-                    roofline_us=self._roofline.get(task.key, ()), start=self._starts.get(task.key),
-                )  # fmt: skip
+                    task,
+                    lab,
+                    self._progress,
+                    self._latency[task.key],
+                    roofline_us=self._roofline.get(task.key, ()),
+                    start=self._starts.get(task.key),
+                )
             search = self._searches[task.key]
             if is_new:
                 search.enter()
@@ -321,9 +338,14 @@ class Tuner:
         return self._result(task, r.UNTRIED, note, times, times, None)
 
     def _result(
-        self, task: Task, outcome: str, note: str, default_us: Sequence[float], best_us: Sequence[float],
+        self,
+        task: Task,
+        outcome: str,
+        note: str,
+        default_us: Sequence[float],
+        best_us: Sequence[float],
         confirmed: Confirmed | None,
-    ) -> r.TaskResult:  # fmt: skip
+    ) -> r.TaskResult:
         search = self._searches.get(task.key)
         won = confirmed if outcome == r.IMPROVED else None
         return r.TaskResult(

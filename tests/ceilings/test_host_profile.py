@@ -107,9 +107,14 @@ def test_the_measuring_process_finds_this_package_from_anywhere(
 
 def test_the_roof_is_the_larger_of_arithmetic_and_traffic() -> None:
     def least(
-        flops: int = 0, narrow: int = 0, integers: int = 0, near: int = 0, weights: int = 0, far: bool = False,
+        flops: int = 0,
+        narrow: int = 0,
+        integers: int = 0,
+        near: int = 0,
+        weights: int = 0,
+        far: bool = False,
         peaks: Peaks = PEAKS,
-    ) -> tuple[float, str]:  # fmt: skip
+    ) -> tuple[float, str]:
         work = {"flops": flops, "narrow_flops": narrow, "integer_ops": integers}
         return least_us(peaks, **work, weight_bytes=weights, other_bytes=near, weights_far=far)
 

@@ -127,8 +127,15 @@ def test_every_option_has_help() -> None:
         for field in dataclasses.fields(kind):
             if field.metadata.get("flag", True):
                 assert field.metadata["help"], f"{kind.__name__}.{field.name}"
-                assert str(field.type) in ("str", "str | None", "int", "int | None", "bool", "tuple[str, ...]",
-                                           "tuple[str, ...] | str"), field  # fmt: skip
+                assert str(field.type) in (
+                    "str",
+                    "str | None",
+                    "int",
+                    "int | None",
+                    "bool",
+                    "tuple[str, ...]",
+                    "tuple[str, ...] | str",
+                ), field
 
 
 def test_config_prints_itself() -> None:

@@ -17,30 +17,49 @@ REPORTS = {
     "optimise": {
         "fuse": {"candidates": [{"taken": True}, {"taken": False}], "saved_bytes": 1 << 20},
         "quantise": {
-            "linears": 2, "activations": 1, "tied_embeddings": ["t"], "kept": [{"weight": "w", "reason": "r"}],
+            "linears": 2,
+            "activations": 1,
+            "tied_embeddings": ["t"],
+            "kept": [{"weight": "w", "reason": "r"}],
         },
     },
     "schedule": {
         "functions": [{"function": "f", "rule": "fallback", "declined": ["too small"]}],
-        "rules": {"fallback": 1}, "stopped": {"dlight_matmul": 2}, "tuned": 1, "kernels": {"summary": "one"},
+        "rules": {"fallback": 1},
+        "stopped": {"dlight_matmul": 2},
+        "tuned": 1,
+        "kernels": {"summary": "one"},
     },
     "build": {
-        "planned_bytes": 4096, "seconds": {"import": 1.0},
+        "planned_bytes": 4096,
+        "seconds": {"import": 1.0},
         "device": {
-            "form": "cubin", "arch": "sm_90", "compiler": "nvcc 13",
+            "form": "cubin",
+            "arch": "sm_90",
+            "compiler": "nvcc 13",
             "kernels": [
                 {"name": "k1", "threads": 128, "registers": 40, "spill_store_bytes": 0, "spill_load_bytes": 0},
                 {"name": "k2", "threads": None, "registers": 30, "spill_store_bytes": 8, "spill_load_bytes": 4},
             ],
         },
     },
-}  # fmt: skip
+}
 VALIDATION = {
-    "passed": True, "precision": "int8", "tolerance": {"relative_l2": 0.1},
-    "outputs": [{
-        "case": 0, "output": "y", "passed": True, "max_abs_error": 1e-3, "bound": 0.1, "relative_l2": 0.01, "top1": 1.0,
-    }],
-}  # fmt: skip
+    "passed": True,
+    "precision": "int8",
+    "tolerance": {"relative_l2": 0.1},
+    "outputs": [
+        {
+            "case": 0,
+            "output": "y",
+            "passed": True,
+            "max_abs_error": 1e-3,
+            "bound": 0.1,
+            "relative_l2": 0.01,
+            "top1": 1.0,
+        }
+    ],
+}
 HOSTILE = (0, -1, 10**400, float("inf"), "x", None, True, {}, [], [3], {"x": 3}, "\x1b[2J\nforged line")
 
 
@@ -54,10 +73,17 @@ def manifest(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
 def test_what_is_as_expected_is_shown(manifest: Manifest) -> None:
     text = describe(manifest)
     for words in (
-        "operators   linear 2", "l at n: why", "1 of 2 candidates, 1 MiB less", "2 linears, 1 activations, 1 tied",
-        "w: r", "f: too small", "stopped     dlight_matmul 2: rules of TVM", "tuned       1 of 1", "4 KiB planned",
+        "operators   linear 2",
+        "l at n: why",
+        "1 of 2 candidates, 1 MiB less",
+        "2 linears, 1 activations, 1 tied",
+        "w: r",
+        "f: too small",
+        "stopped     dlight_matmul 2: rules of TVM",
+        "tuned       1 of 1",
+        "4 KiB planned",
         "passed, int8: relative L2 error 0.01",
-    ):  # fmt: skip
+    ):
         assert words in text
     assert text.index("\n  k2 ") < text.index("\n  k1 ") and "8 / 4" in text, "what spills comes first"
     assert "machine code and PTX for sm_90, by nvcc 13" in text
@@ -81,8 +107,12 @@ def test_names_are_one_line_each(manifest: Manifest, tmp_path: Path) -> None:
     function = dataclasses.replace(spec, inputs=inputs, ranges={evil: (1, 2)})
     text = describe(
         dataclasses.replace(
-            manifest, name=evil, functions={evil: function}, source={evil: evil}, versions={evil: evil},
+            manifest,
+            name=evil,
+            functions={evil: function},
+            source={evil: evil},
+            versions={evil: evil},
             pack_formats={evil: 1},
         )
-    )  # fmt: skip
+    )
     assert "\x1b" not in text and "\nforged" not in text and text.count("forged line") >= 6

@@ -32,9 +32,13 @@ def started(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder), "PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(
         [sys.executable, "-m", "halo_tvm", *arguments],
-        cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         preexec_fn=heed_interrupts,
-    )  # fmt: skip
+    )
     timer = threading.Timer(PATIENCE_S, process.kill)
     timer.start()
     try:

@@ -51,8 +51,13 @@ def test_list(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     [row] = run_json(capsys)
     assert row.pop("bytes") > 1000
     assert row == {
-        "key": KEY, "records": 2, "trials": 1, "failures": 1, "unreadable": 0, "directory": str(log),
-    }  # fmt: skip
+        "key": KEY,
+        "records": 2,
+        "trials": 1,
+        "failures": 1,
+        "unreadable": 0,
+        "directory": str(log),
+    }
     assert re.search(rf"{KEY}\s+2\s+1\s+1\s+0\s+[\d.]+ KiB", run(capsys, "list"))
 
 

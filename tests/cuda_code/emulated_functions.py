@@ -85,9 +85,7 @@ def _reference(func: tirx.PrimFunc, arrays: list[np.ndarray]) -> list[np.ndarray
     return [tensor.numpy() for tensor in tensors]
 
 
-def emulated(
-    before: tirx.PrimFunc, after: tirx.PrimFunc, **sizes: int
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def emulated(before: tirx.PrimFunc, after: tirx.PrimFunc, **sizes: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """(what the emulated GPU leaves by `after`, what the CPU leaves by `before`) of each array."""
     arrays = _arrays_of(before, sizes)
     expected = _reference(before, arrays)

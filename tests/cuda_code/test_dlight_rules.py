@@ -18,10 +18,16 @@ from halo_tvm.tir_schedules import RULES
 TAKEN = {
     "dlight_matmul": {"convolution", "ffn", "linear", "linear_w8a8", "matmul"},
     "dlight_general_reduction": {
-        "convolution", "ffn", "layer_norm", "linear", "linear_w8a8", "pooling", "rms_norm",
+        "convolution",
+        "ffn",
+        "layer_norm",
+        "linear",
+        "linear_w8a8",
+        "pooling",
+        "rms_norm",
     },
     "dlight_reduction": {"pooling", "rms_norm"},
-}  # fmt: skip
+}
 
 
 @pytest.mark.slow

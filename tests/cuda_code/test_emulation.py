@@ -219,9 +219,13 @@ def test_registers_are_where_tvm_puts_them() -> None:
             r, c = row[lane, i], col[lane, i]
             assert (4 * (r % 8) + c % 8 // 2, 4 * (c // 8) + r // 8 * 2 + c % 2) == (lane, i)
     for matrix, shape, bits, size in (
-        ("a", "m16n8k8", 16, (16, 8)), ("b", "m16n8k16", 16, (16, 8)), ("b", "m16n8k32", 8, (32, 8)),
-        ("a", "m16n8k32", 8, (16, 32)), ("a", "m16n8k8", 32, (16, 8)), ("c", "m16n8k16", 32, (16, 8)),
-    ):  # fmt: skip
+        ("a", "m16n8k8", 16, (16, 8)),
+        ("b", "m16n8k16", 16, (16, 8)),
+        ("b", "m16n8k32", 8, (32, 8)),
+        ("a", "m16n8k32", 8, (16, 32)),
+        ("a", "m16n8k8", 32, (16, 8)),
+        ("c", "m16n8k16", 32, (16, 8)),
+    ):
         row, col = registers(matrix, shape, bits)
         assert sorted(zip(row.flat, np.broadcast_to(col, row.shape).flat)) == [
             (r, c) for r in range(size[0]) for c in range(size[1])
@@ -246,23 +250,47 @@ def one_tile(a: T.Buffer((16, 16), "float16"), b: T.Buffer((16, 16), "float16"),
             T.evaluate(T.tvm_storage_sync("shared"))
             T.evaluate(
                 T.ptx_legacy.ldmatrix(
-                    False, 4, ".b16", a_local.data, 0, a_shared.access_ptr("r"), tx % 16 * 16 + tx // 16 * 8,
+                    False,
+                    4,
+                    ".b16",
+                    a_local.data,
+                    0,
+                    a_shared.access_ptr("r"),
+                    tx % 16 * 16 + tx // 16 * 8,
                     dtype="float16",
                 )
-            )  # fmt: skip
+            )
             T.evaluate(
                 T.ptx_legacy.ldmatrix(
-                    True, 4, ".b16", b_local.data, 0, b_shared.access_ptr("r"), tx % 16 * 16 + tx // 16 * 8,
+                    True,
+                    4,
+                    ".b16",
+                    b_local.data,
+                    0,
+                    b_shared.access_ptr("r"),
+                    tx % 16 * 16 + tx // 16 * 8,
                     dtype="float16",
                 )
-            )  # fmt: skip
+            )
             for half in range(2):
                 T.evaluate(
                     T.ptx_legacy.mma(
-                        "m16n8k16", "row", "col", "fp16", "fp16", "fp32", a_local.data, 0, b_local.data, half * 4,
-                        c_local.data, half * 4, False, dtype="float32",
+                        "m16n8k16",
+                        "row",
+                        "col",
+                        "fp16",
+                        "fp16",
+                        "fp32",
+                        a_local.data,
+                        0,
+                        b_local.data,
+                        half * 4,
+                        c_local.data,
+                        half * 4,
+                        False,
+                        dtype="float32",
                     )
-                )  # fmt: skip
+                )
             for i in range(8):
                 c[i // 2 % 2 * 8 + tx // 4, i // 4 * 8 + tx % 4 * 2 + i % 2] = c_local[i]
 

@@ -73,8 +73,12 @@ ptxas info    : Used 8 registers, used 0 barriers, 356 bytes cmem[0]
 """
     early, late = read_log(log, "__global__ void __launch_bounds__(384, 1) late(float* x) {", {"late": 99})
     assert (early.name, early.registers, early.threads, early.shared_bytes, early.spill_load_bytes) == (
-        "early", 8, 0, 0, 0
-    )  # fmt: skip
+        "early",
+        8,
+        0,
+        0,
+        0,
+    )
     assert (late.threads, late.registers, late.barriers, late.shared_bytes) == (384, 168, 2, 2048)
     assert (late.stack_bytes, late.spill_store_bytes, late.spill_load_bytes) == (24, 8, 12)
     assert late.dynamic_shared_bytes == 99
@@ -103,7 +107,7 @@ def test_tools_are_found_among_python_packages(tmp_path: Path, monkeypatch: pyte
     assert find_tool("ptxas") is None
     assert no_compiler("sm_90a") == ""
     assert "nvcc 12.1 does not compile for sm_100" in no_compiler("sm_100")
-    monkeypatch.setattr(toolkit.site, "getsitepackages", lambda: [])
+    monkeypatch.setattr(toolkit.site, "getsitepackages", list)
     assert "nvcc is not on this machine" in no_compiler("sm_90")
 
 
@@ -185,8 +189,9 @@ def check_code(fatbin: Path, arch: str, manifest: Manifest) -> None:
     command = [find_tool("cuobjdump"), "--list-elf", "--list-ptx", str(fatbin)]
     listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     assert [word for word in listed if word.endswith((".cubin", ".ptx"))] == [
-        f"kernels.1.{arch}.cubin", f"kernels.1.{arch}.ptx"
-    ]  # fmt: skip
+        f"kernels.1.{arch}.cubin",
+        f"kernels.1.{arch}.ptx",
+    ]
     command = [find_tool("cuobjdump"), "--dump-resource-usage", str(fatbin)]
     usage = subprocess.run(command, capture_output=True, text=True, check=True)
     said = usage.stdout + usage.stderr

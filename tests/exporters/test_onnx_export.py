@@ -50,8 +50,8 @@ def imported_model(body, inputs: dict[str, tuple], weights: dict[str, np.ndarray
         params=ParamTable({n: ParamSource(a.shape, str(a.dtype), lambda a=a: a) for n, a in weights.items()}),
         inputs=tuple(InputSpec(n, shape, dtype) for n, (shape, dtype) in inputs.items()),
         outputs=tuple(f"y{i}" for i in range(count)),
-        ranges={d: (1, 64) for d in dims},
-        typical={d: 8 for d in dims},
+        ranges=dict.fromkeys(dims, (1, 64)),
+        typical=dict.fromkeys(dims, 8),
         source={"kind": "test"},
         report={},
     )
@@ -85,7 +85,7 @@ def test_operators_without_a_spelling_are_named(name, tmp_path):
 
 def test_attention_over_a_cache_is_named(tmp_path):
     attrs = {"num_heads": 2, "num_kv_heads": 2, "head_dim": 16, "scale": 0.25, "has_lengths": True}
-    kinds = {"q": ((1, 1, 2, 16), "float32"), **{n: ((1, 9, 2, 16), "float32") for n in ("k", "v")}}
+    kinds = {"q": ((1, 1, 2, 16), "float32"), **dict.fromkeys(("k", "v"), ((1, 9, 2, 16), "float32"))}
     imported = imported_model(
         lambda bb, *args: bb.emit(OPERATORS["attention"].call(*args, **attrs)), {**kinds, "n": ((1,), "int32")}
     )
@@ -291,18 +291,39 @@ def test_key_mask_hides_keys_for_every_query(spelling, tmp_path):
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
 
 
-_T5 = {"layers": 2, "decoder_layers": 2, "hidden": 32, "heads": 2, "head_dim": 16, "feed_forward": 48, "vocabulary": 67,
-       "buckets": 16, "distance": 20}  # fmt: skip
+_T5 = {
+    "layers": 2,
+    "decoder_layers": 2,
+    "hidden": 32,
+    "heads": 2,
+    "head_dim": 16,
+    "feed_forward": 48,
+    "vocabulary": 67,
+    "buckets": 16,
+    "distance": 20,
+}
 TINY_MODELS = {
     "gpt2": {"layers": 2, "hidden": 32, "heads": 2, "vocabulary": 61, "positions": 24, "feed_forward": 64},
     "bert": {"layers": 2, "hidden": 32, "heads": 2, "vocabulary": 61, "positions": 24, "feed_forward": 64},
     "llama": {
-        "layers": 2, "hidden": 32, "heads": 4, "kv_heads": 2, "head_dim": 8, "feed_forward": 48, "vocabulary": 61,
+        "layers": 2,
+        "hidden": 32,
+        "heads": 4,
+        "kv_heads": 2,
+        "head_dim": 8,
+        "feed_forward": 48,
+        "vocabulary": 61,
         "positions": 24,
-        "theta": 10000.0, "scaling": (8.0, 1.0, 4.0, 16.0), "tied": True, "attention_bias": False, "eps": 1e-6,
+        "theta": 10000.0,
+        "scaling": (8.0, 1.0, 4.0, 16.0),
+        "tied": True,
+        "attention_bias": False,
+        "eps": 1e-6,
     },
-    "t5": _T5, "t5-cross": _T5, "t5-decoder": _T5,
-}  # fmt: skip
+    "t5": _T5,
+    "t5-cross": _T5,
+    "t5-decoder": _T5,
+}
 
 
 @pytest.mark.parametrize("spelling", [PLAIN, FUSED], ids=["plain", "fused"])

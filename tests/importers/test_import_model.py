@@ -20,10 +20,12 @@ from halo_tvm.importers._shapes import parse_shape
 
 def save_onnx(path: Path, nodes: list, weights: dict[str, np.ndarray], shape=(3, 8)) -> Path:
     graph = helper.make_graph(
-        nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["a", "b"])],
         [numpy_helper.from_array(value, name) for name, value in weights.items()],
-    )  # fmt: skip
+    )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
     onnx.save(model, path)
     return path
@@ -52,16 +54,25 @@ def test_unknown_model_lists_what_is_known_and_the_nearest() -> None:
     ("make", "kind", "message"),
     [
         (lambda d: d / "missing.onnx", UsageError, "expected an ONNX file, found no file"),
-        (lambda d: _write(d / "m.onnx", b"this is no model\n"), UnsupportedModel,
-         "expected a valid ONNX model, found m.onnx that the checker refuses"),
+        (
+            lambda d: _write(d / "m.onnx", b"this is no model\n"),
+            UnsupportedModel,
+            "expected a valid ONNX model, found m.onnx that the checker refuses",
+        ),
         (lambda d: _write(d / "m.onnx", b""), UnsupportedModel, "expected a valid ONNX model"),
-        (lambda d: _write(d / "m.onnx", linear_file(d / "whole.onnx").read_bytes()[:200]), UnsupportedModel,
-         "expected a valid ONNX model"),
-        (lambda d: _write(d / "m.pkl", b"x"), UnsupportedModel,
-         "expected an .onnx, .pt2 or TorchScript file, a directory with config.json or a built-in name"),
+        (
+            lambda d: _write(d / "m.onnx", linear_file(d / "whole.onnx").read_bytes()[:200]),
+            UnsupportedModel,
+            "expected a valid ONNX model",
+        ),
+        (
+            lambda d: _write(d / "m.pkl", b"x"),
+            UnsupportedModel,
+            "expected an .onnx, .pt2 or TorchScript file, a directory with config.json or a built-in name",
+        ),
         (lambda d: d / "nowhere" / "model", UsageError, "found nothing at"),
     ],
-)  # fmt: skip
+)
 def test_a_bad_model_is_refused_in_one_sentence(tmp_path: Path, make, kind: type[HaloError], message: str) -> None:
     with pytest.raises(kind, match=message) as error:
         import_model(str(make(tmp_path)))
@@ -91,10 +102,12 @@ def test_all_unsupported_operators_are_listed_with_their_nodes(tmp_path: Path) -
 def graph_file(path: Path, nodes: list, inputs: dict[str, tuple], outputs: dict[str, tuple], **weights) -> Path:
     """An ONNX file; inputs and outputs are name -> (element type, shape)."""
     graph = helper.make_graph(
-        nodes, "g", [helper.make_tensor_value_info(n, *v) for n, v in inputs.items()],
+        nodes,
+        "g",
+        [helper.make_tensor_value_info(n, *v) for n, v in inputs.items()],
         [helper.make_tensor_value_info(n, *v) for n, v in outputs.items()],
         [numpy_helper.from_array(value, name) for name, value in weights.items()],
-    )  # fmt: skip
+    )
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("example", 1)]
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), path)
     return path

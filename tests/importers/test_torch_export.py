@@ -7,10 +7,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from halo_tvm.errors import UnsupportedModel  # noqa: E402
-from halo_tvm.importers.torch_export import import_module  # noqa: E402
-from halo_tvm.in_process import compile_in_process  # noqa: E402
-from halo_tvm.passes._pass import count_calls  # noqa: E402
+from halo_tvm.errors import UnsupportedModel
+from halo_tvm.importers.torch_export import import_module
+from halo_tvm.in_process import compile_in_process
+from halo_tvm.passes._pass import count_calls
 
 F = torch.nn.functional
 DYNAMIC = torch.export.Dim.DYNAMIC
@@ -154,7 +154,7 @@ X, I = normal(3, 4, 6), torch.tensor([[2, 0, -1], [1, 1, 0]])
         lambda x, i: torch.einsum("abc,adc->abd", x, x) + x.tril()[:, :, :4],
         lambda x, i: (x, None, {"a": [i, torch.arange(3)]}),
     ],
-)  # fmt: skip
+)
 def test_operators_compute_what_torch_computes(function) -> None:
     check(Function(function), (X, I))
 
@@ -162,10 +162,14 @@ def test_operators_compute_what_torch_computes(function) -> None:
 def test_convolutions() -> None:
     torch.manual_seed(1)
     module = torch.nn.Sequential(
-        torch.nn.Conv2d(4, 8, 3, padding="same", groups=2), torch.nn.BatchNorm2d(8), torch.nn.ReLU6(),
-        torch.nn.ConvTranspose2d(8, 6, 2, stride=2), torch.nn.GroupNorm(2, 6), torch.nn.AdaptiveAvgPool2d(1),
+        torch.nn.Conv2d(4, 8, 3, padding="same", groups=2),
+        torch.nn.BatchNorm2d(8),
+        torch.nn.ReLU6(),
+        torch.nn.ConvTranspose2d(8, 6, 2, stride=2),
+        torch.nn.GroupNorm(2, 6),
+        torch.nn.AdaptiveAvgPool2d(1),
         torch.nn.Flatten(),
-    )  # fmt: skip
+    )
     check(module, (normal(2, 4, 7, 6),), others=[(normal(3, 4, 7, 6),)], dynamic_shapes=({0: DYNAMIC(min=1, max=4)},))
 
 

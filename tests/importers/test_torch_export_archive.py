@@ -12,10 +12,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from halo_tvm.errors import UnsupportedModel  # noqa: E402
-from halo_tvm.importers.torch_export import import_unrestricted  # noqa: E402
-from halo_tvm.importers.torch_export._archive import read_pt2  # noqa: E402
-from halo_tvm.in_process import compile_in_process  # noqa: E402
+from halo_tvm.errors import UnsupportedModel
+from halo_tvm.importers.torch_export import import_unrestricted
+from halo_tvm.importers.torch_export._archive import read_pt2
+from halo_tvm.in_process import compile_in_process
 
 
 class Small(torch.nn.Module):
@@ -84,10 +84,17 @@ def expression(text: str):
 @pytest.mark.parametrize(
     "text",
     [
-        "__import__('os').system('touch MARK')", "().__class__.__bases__", "Symbol('s0;1')", "lambda: 1", "9**9**9",
-        "Pow(Integer(9), Pow(Integer(9), Integer(9)))", "[x for x in (1,)]", "open('MARK', 'w')", "1" * 5000,
+        "__import__('os').system('touch MARK')",
+        "().__class__.__bases__",
+        "Symbol('s0;1')",
+        "lambda: 1",
+        "9**9**9",
+        "Pow(Integer(9), Pow(Integer(9), Integer(9)))",
+        "[x for x in (1,)]",
+        "open('MARK', 'w')",
+        "1" * 5000,
     ],
-)  # fmt: skip
+)
 def test_size_expressions_that_could_run_are_refused(saved: Path, tmp_path: Path, text: str) -> None:
     mark = tmp_path / "mark"
     path = changed(saved, tmp_path, expression(text.replace("MARK", str(mark))))
@@ -106,9 +113,16 @@ def replaced(old: str, new: str):
 
 @pytest.mark.parametrize(
     "target",
-    ["torch.hub.load", "torch.ops.aten.__class__", "torch.os.system", "_operator.attrgetter", "math.__loader__", "#x:y",
-     "torch.ops.higher_order.triton_kernel_wrapper_mutation"],
-)  # fmt: skip
+    [
+        "torch.hub.load",
+        "torch.ops.aten.__class__",
+        "torch.os.system",
+        "_operator.attrgetter",
+        "math.__loader__",
+        "#x:y",
+        "torch.ops.higher_order.triton_kernel_wrapper_mutation",
+    ],
+)
 def test_operators_that_are_none_are_refused(saved: Path, tmp_path: Path, target: str) -> None:
     path = changed(saved, tmp_path, replaced("torch.ops.aten.linear.default", target))
     with pytest.raises(UnsupportedModel, match="operators of torch"):

@@ -152,9 +152,21 @@ def test_the_confined_process_reads_its_file_and_writes_at_home(victim: Path) ->
 
 @pytest.mark.parametrize(
     "name",
-    ["write", "write the model", "remove", "chmod", "touch", "read", "list", "symlink", "socket", "unix socket",
-     "program", "fork"],
-)  # fmt: skip
+    [
+        "write",
+        "write the model",
+        "remove",
+        "chmod",
+        "touch",
+        "read",
+        "list",
+        "symlink",
+        "socket",
+        "unix socket",
+        "program",
+        "fork",
+    ],
+)
 def test_the_confined_process_can_do_nothing_else(
     name: str, victim: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

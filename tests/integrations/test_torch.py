@@ -7,9 +7,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import halo_tvm  # noqa: E402
-from halo_tvm.errors import UsageError  # noqa: E402
-from halo_tvm.integrations.torch import HaloModule, compile_backend, report  # noqa: E402
+import halo_tvm
+from halo_tvm.errors import UsageError
+from halo_tvm.integrations.torch import HaloModule, compile_backend, report
 
 
 def network() -> torch.nn.Module:

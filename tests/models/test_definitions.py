@@ -138,20 +138,28 @@ def test_heads_of_an_odd_size_are_refused_where_positions_turn_their_halves() ->
         (lambda d: (d / "config.json").write_text('{"model_type": "gpt2"}'), "expected a complete gpt2 config"),
         (lambda d: (d / "model.safetensors").unlink(), "expected safetensors weights"),
         (lambda d: (d / "model.safetensors").write_bytes(b"\xff" * 64), "expected a readable safetensors file"),
-        (lambda d: (d / "model.safetensors").write_bytes((d / "model.safetensors").read_bytes()[:-100]),
-         "expected a readable safetensors file"),
-        (lambda d: (d / "config.json").write_text(json.dumps({**CONFIGS["gpt2"], "n_layer": 3})),
-         "expected a tensor 'h.2.ln_1.weight'"),
-        (lambda d: (d / "config.json").write_text(json.dumps({**CONFIGS["gpt2"], "vocab_size": 7})),
-         r"of shape \[7, 64\], found \[131, 64\]"),
-        (lambda d: (d / "config.json").write_text(json.dumps({**CONFIGS["gpt2"], "activation_function": "swish"})),
-         "expected a GPT-2 config"),
+        (
+            lambda d: (d / "model.safetensors").write_bytes((d / "model.safetensors").read_bytes()[:-100]),
+            "expected a readable safetensors file",
+        ),
+        (
+            lambda d: (d / "config.json").write_text(json.dumps({**CONFIGS["gpt2"], "n_layer": 3})),
+            "expected a tensor 'h.2.ln_1.weight'",
+        ),
+        (
+            lambda d: (d / "config.json").write_text(json.dumps({**CONFIGS["gpt2"], "vocab_size": 7})),
+            r"of shape \[7, 64\], found \[131, 64\]",
+        ),
+        (
+            lambda d: (d / "config.json").write_text(json.dumps({**CONFIGS["gpt2"], "activation_function": "swish"})),
+            "expected a GPT-2 config",
+        ),
         (
             lambda d: (d / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../secret.safetensors"}}'),
             "expected plain file names in model.safetensors.index.json, found '../secret.safetensors'",
         ),
     ],
-)  # fmt: skip
+)
 def test_a_broken_directory_is_refused_in_one_sentence(tmp_path: Path, break_it, message: str) -> None:
     directory = write_checkpoint(tmp_path / "model", "gpt2")
     break_it(directory)
@@ -186,10 +194,21 @@ def _changed(kind: str, **changes: object) -> str:
         ("llama", {"head_dim": 10**9}, "head_dim from 1 to"),
         ("llama", {"head_dim": 15}, "head_dim as a multiple of 2"),
         ("llama", {"rope_theta": float("inf")}, "theta as a finite number"),
-        ("llama", {"rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 4,
-                                    "original_max_position_embeddings": 64}}, "is not below"),
+        (
+            "llama",
+            {
+                "rope_scaling": {
+                    "rope_type": "llama3",
+                    "factor": 8,
+                    "low_freq_factor": 4,
+                    "high_freq_factor": 4,
+                    "original_max_position_embeddings": 64,
+                }
+            },
+            "is not below",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_hostile_config_is_refused_in_one_sentence(
     tmp_path: Path, kind: str, changes: dict[str, object], message: str
 ) -> None:

@@ -20,9 +20,16 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 SMALL = {
-    "vocab_size": 131, "d_model": 64, "d_kv": 16, "d_ff": 96, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 4,
-    "relative_attention_num_buckets": 16, "relative_attention_max_distance": 24,
-}  # fmt: skip
+    "vocab_size": 131,
+    "d_model": 64,
+    "d_kv": 16,
+    "d_ff": 96,
+    "num_layers": 2,
+    "num_decoder_layers": 3,
+    "num_heads": 4,
+    "relative_attention_num_buckets": 16,
+    "relative_attention_max_distance": 24,
+}
 KINDS = {
     "t5": {"feed_forward_proj": "relu", "tie_word_embeddings": True},
     "t5-1.1": {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False, "num_heads": 3},
@@ -86,9 +93,11 @@ def decoded(model, ids: np.ndarray, states: np.ndarray, mask: np.ndarray) -> np.
     """Logits of all positions at once."""
     with torch.no_grad():
         output = model(
-            encoder_outputs=(torch.from_numpy(states),), attention_mask=torch.from_numpy(mask),
-            decoder_input_ids=torch.from_numpy(ids), use_cache=False,
-        )  # fmt: skip
+            encoder_outputs=(torch.from_numpy(states),),
+            attention_mask=torch.from_numpy(mask),
+            decoder_input_ids=torch.from_numpy(ids),
+            use_cache=False,
+        )
     return output.logits.numpy()
 
 
@@ -191,10 +200,15 @@ def test_parts_and_what_is_none(tmp_path: Path) -> None:
         import_model(str(tmp_path / "small"))
 
 
-@pytest.mark.parametrize(("name", "table", "millions"), [
-    ("t5-small", 32128 * 512, 60.5), ("t5-base", 32128 * 768, 222.9), ("flan-t5-small", 32128 * 512, 77.0),
-    ("flan-t5-base", 32128 * 768, 247.6),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "table", "millions"),
+    [
+        ("t5-small", 32128 * 512, 60.5),
+        ("t5-base", 32128 * 768, 222.9),
+        ("flan-t5-small", 32128 * 512, 77.0),
+        ("flan-t5-base", 32128 * 768, 247.6),
+    ],
+)
 def test_the_parts_have_the_published_parameters(name: str, table: int, millions: float) -> None:
     """Together, with the table that encoder and decoder share counted once."""
     parts = [import_model(name + part).params.sources.values() for part in ("", "-cross", "-decoder")]

@@ -30,16 +30,19 @@ def count(model: ImportedModel) -> KernelCount:
     return count_kernels(lower(model, resolve("cpu"), CompileConfig("model"))[0])
 
 
-@pytest.mark.parametrize(("family", "config", "per_layer", "outside", "copies"), [
-    # norm, qkv, attention, projection with residual, norm, up with activation, down with residual
-    ("gpt2", GPT2Config(**_SIZES, positions=64), 7, 3, 0),  # embeddings, last norm, head
-    ("bert", BertConfig(**_SIZES, positions=64), 7, 4, 0),  # embeddings of three tables, norm
-    ("t5", _T5, 7, 3, 0),  # embedding, position bias, last norm
-    # q, k, v and two rotations, gate and up with their product, in place of qkv and up
-    ("llama", _LLAMA, 12, 4, 0),
-    # two attentions, q, k and v apart; keys and values are appended to what came before
-    ("t5-decoder", _T5, 15, 4, 6),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("family", "config", "per_layer", "outside", "copies"),
+    [
+        # norm, qkv, attention, projection with residual, norm, up with activation, down with residual
+        ("gpt2", GPT2Config(**_SIZES, positions=64), 7, 3, 0),  # embeddings, last norm, head
+        ("bert", BertConfig(**_SIZES, positions=64), 7, 4, 0),  # embeddings of three tables, norm
+        ("t5", _T5, 7, 3, 0),  # embedding, position bias, last norm
+        # q, k, v and two rotations, gate and up with their product, in place of qkv and up
+        ("llama", _LLAMA, 12, 4, 0),
+        # two attentions, q, k and v apart; keys and values are appended to what came before
+        ("t5-decoder", _T5, 15, 4, 6),
+    ],
+)
 def test_kernels_of_a_layer(family: str, config: object, per_layer: int, outside: int, copies: int) -> None:
     """Exact, so that a pass that stops fusing, or brings a copy, is seen; fewer kernels are welcome here."""
     found = count(FAMILIES[family].build(family, config, RandomWeights(0), {}))
@@ -59,31 +62,37 @@ def graph(body) -> ImportedModel:
     return ImportedModel("graph", bb.get(), ParamTable(), (spec,), ("y",), {}, {}, {}, {})
 
 
-@pytest.mark.parametrize(("name", "body", "kernels", "copies"), [
-    ("transpose", lambda bb, x: op.permute_dims(x), 1, 1),
-    ("concat", lambda bb, x: op.concat([x, x], axis=1), 1, 1),
-    ("slice", lambda bb, x: op.strided_slice(x, [0], [1], [3]), 1, 1),
-    ("broadcast", lambda bb, x: op.broadcast_to(x, [3, 4, 6]), 1, 1),
-    ("pad", lambda bb, x: op.nn.pad(x, [1, 1, 1, 1]), 1, 1),
-    ("cast", lambda bb, x: op.astype(x, "int32"), 1, 0),
-    ("fused into arithmetic", lambda bb, x: op.exp(bb.emit(op.permute_dims(x))), 1, 0),
-    ("sum", lambda bb, x: op.sum(x, axis=1), 1, 0),
-    ("lookup", lambda bb, x: op.take(x, relax.const([1, 2, 0], "int64"), axis=0), 1, 0),
-    ("reshape", lambda bb, x: op.add(bb.emit(op.reshape(bb.emit(op.exp(x)), [24])), relax.const(1.0)), 2, 0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "body", "kernels", "copies"),
+    [
+        ("transpose", lambda bb, x: op.permute_dims(x), 1, 1),
+        ("concat", lambda bb, x: op.concat([x, x], axis=1), 1, 1),
+        ("slice", lambda bb, x: op.strided_slice(x, [0], [1], [3]), 1, 1),
+        ("broadcast", lambda bb, x: op.broadcast_to(x, [3, 4, 6]), 1, 1),
+        ("pad", lambda bb, x: op.nn.pad(x, [1, 1, 1, 1]), 1, 1),
+        ("cast", lambda bb, x: op.astype(x, "int32"), 1, 0),
+        ("fused into arithmetic", lambda bb, x: op.exp(bb.emit(op.permute_dims(x))), 1, 0),
+        ("sum", lambda bb, x: op.sum(x, axis=1), 1, 0),
+        ("lookup", lambda bb, x: op.take(x, relax.const([1, 2, 0], "int64"), axis=0), 1, 0),
+        ("reshape", lambda bb, x: op.add(bb.emit(op.reshape(bb.emit(op.exp(x)), [24])), relax.const(1.0)), 2, 0),
+    ],
+)
 def test_what_is_a_copy(name: str, body, kernels: int, copies: int) -> None:
     found = count(graph(body))
     assert (found.kernels, len(found.copies)) == (kernels, copies)
 
 
-@pytest.mark.parametrize(("names", "expected"), [
-    ("abcabcabcz", (3, 3)),
-    ("eabababh", (2, 3)),
-    ("aaaa", (1, 4)),
-    ("abcd", (0, 0)),
-    ("xabcabcababab", (2, 3)),  # six kernels either way: the first found is the shorter sequence
-    ("", (0, 0)),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ("abcabcabcz", (3, 3)),
+        ("eabababh", (2, 3)),
+        ("aaaa", (1, 4)),
+        ("abcd", (0, 0)),
+        ("xabcabcababab", (2, 3)),  # six kernels either way: the first found is the shorter sequence
+        ("", (0, 0)),
+    ],
+)
 def test_repetition(names: str, expected: tuple[int, int]) -> None:
     assert repeated(names) == expected
 

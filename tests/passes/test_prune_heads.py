@@ -91,7 +91,7 @@ def test_head_number_out_of_range_is_refused() -> None:
 
 
 def test_unreadable_option_is_refused() -> None:
-    with pytest.raises(UsageError, match='expected heads like "h.0.attn: 1 5", found \'h.0\''):
+    with pytest.raises(UsageError, match="expected heads like \"h.0.attn: 1 5\", found 'h.0'"):
         pruned(model("gpt2"), heads=("h.0",))
 
 

@@ -199,8 +199,9 @@ def test_groups_and_their_parts_are_not_left_behind() -> None:
     mod, _ = pipeline.Pipeline.of(3).run(pipeline.OPTIMISE, model.mod, context)
     names = [gvar.name_hint for gvar, func in mod.functions_items() if isinstance(func, tirx.PrimFunc)]
     assert sum("quantize" in name and "norm" in name for name in names) == 2
-    assert "layer_norm" not in names and not any(isinstance(f, relax.Function) for g, f in mod.functions_items()
-                                                 if g.name_hint != "main")  # fmt: skip
+    assert "layer_norm" not in names and not any(
+        isinstance(f, relax.Function) for g, f in mod.functions_items() if g.name_hint != "main"
+    )
 
 
 def test_a_tied_table_of_int8_gives_its_rows() -> None:

@@ -163,8 +163,11 @@ def test_reshapes_and_transposes_are_joined() -> None:
     func, report = applied("simplify", small_model(X2, body))
     assert calls(func) == {"reshape": 1}
     assert report["rewritten"] == {
-        "reshape of a reshape": 1, "transpose of a transpose": 1, "identity transpose": 1, "neutral element": 1,
-    }  # fmt: skip
+        "reshape of a reshape": 1,
+        "transpose of a transpose": 1,
+        "identity transpose": 1,
+        "neutral element": 1,
+    }
 
 
 def test_a_neutral_element_that_changes_the_type_stays() -> None:
@@ -642,9 +645,13 @@ class Module:
 CONVOLUTION = 'R.halo.convolution(x, w, layout="first", strides=(1, 1), dilations=(1, 1), pads=(0, 0, 0, 0), groups=1)'
 
 
-@pytest.mark.parametrize(("name", "call", "made"), [
-    ("channels_last", CONVOLUTION, "R.permute_dims"), ("flatten_rows", "R.exp(x)", "R.reshape"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "call", "made"),
+    [
+        ("channels_last", CONVOLUTION, "R.permute_dims"),
+        ("flatten_rows", "R.exp(x)", "R.reshape"),
+    ],
+)
 def test_what_a_branch_makes_of_a_value_stays_in_the_branch(name: str, call: str, made: str) -> None:
     weight = small_model((), lambda m: {"y": m.weight("w", (5, 4, 3, 3))})
     mod, _ = PASSES[name]()(tvm.script.from_source(IN_A_BRANCH.replace("CALL", call)), context_of(weight))

@@ -46,10 +46,13 @@ def numbers(shapes: list[tuple], **sizes: int) -> list[tuple[int, ...]]:
     [
         ("linear", [("m", 24), (24, 10)], {"layout": "kn", "n": 10}),
         ("matmul", [("m", 12), (12, 7)], {}),
-        ("attention", [("b", "m", 96)],
-         {"num_heads": 4, "num_kv_heads": 4, "head_dim": 8, "scale": 1.0, "packed": True, "causal": True}),
+        (
+            "attention",
+            [("b", "m", 96)],
+            {"num_heads": 4, "num_kv_heads": 4, "head_dim": 8, "scale": 1.0, "packed": True, "causal": True},
+        ),
     ],
-)  # fmt: skip
+)
 def test_counts_are_the_operators_own(op: str, shapes: list[tuple], attrs: dict[str, object]) -> None:
     report = work_of(function_of(op, shapes, **attrs))
     assert report["operator"] == op
@@ -176,11 +179,20 @@ def test_sizes_come_from_the_arguments_of_a_call() -> None:
 @pytest.mark.parametrize(
     "hostile",
     [
-        "unknown", ["**", 2, 3], ["*", 1], ["//", 1, 0], ["%", 1, ["-", 1, 1]], None, 1.5, True,
-        {"op": "+"}, [["+"], 1, 2],
-        ["__import__", "os", 1], 1 << 200,
+        "unknown",
+        ["**", 2, 3],
+        ["*", 1],
+        ["//", 1, 0],
+        ["%", 1, ["-", 1, 1]],
+        None,
+        1.5,
+        True,
+        {"op": "+"},
+        [["+"], 1, 2],
+        ["__import__", "os", 1],
+        1 << 200,
     ],
-)  # fmt: skip
+)
 def test_hostile_formulas_are_refused(hostile: object) -> None:
     with pytest.raises(ArtifactCorrupt, match="expected a formula of numbers, dimensions"):
         evaluate(hostile, {"m": 1})

@@ -28,8 +28,17 @@ from halo_tvm.peers.statistics import relative_l2
 pytest.importorskip("onnxruntime")
 pytest.importorskip("torch")
 
-_T5 = {"layers": 2, "decoder_layers": 2, "hidden": 48, "heads": 3, "head_dim": 16, "feed_forward": 96, "vocabulary": 97,
-       "buckets": 16, "distance": 20}  # fmt: skip
+_T5 = {
+    "layers": 2,
+    "decoder_layers": 2,
+    "hidden": 48,
+    "heads": 3,
+    "head_dim": 16,
+    "feed_forward": 96,
+    "vocabulary": 97,
+    "buckets": 16,
+    "distance": 20,
+}
 TINY = {
     "gpt2": GPT2Config(layers=2, hidden=48, heads=3, vocabulary=97, positions=32, feed_forward=96, last_only=True),
     "bert": BertConfig(layers=2, hidden=48, heads=3, vocabulary=97, positions=32, feed_forward=96),
@@ -62,10 +71,12 @@ def cases(model) -> dict[str, np.ndarray]:
     """Two cases of different sizes; integers over their whole range, masks with hidden keys at the end."""
     rng = np.random.default_rng(0)
     arrays = {}
-    for i, sizes in enumerate((
-        {"batch": 2, "sequence": 9, "tokens": 3, "source": 9, "past": 4},
-        {"batch": 1, "sequence": 1, "tokens": 1, "source": 1, "past": 1},
-    )):  # fmt: skip
+    for i, sizes in enumerate(
+        (
+            {"batch": 2, "sequence": 9, "tokens": 3, "source": 9, "past": 4},
+            {"batch": 1, "sequence": 1, "tokens": 1, "source": 1, "past": 1},
+        )
+    ):
         for spec in model.inputs:
             shape = tuple(sizes[d] if isinstance(d, str) else d for d in spec.shape)
             if spec.name == "attention_mask":

@@ -43,9 +43,21 @@ FITTING = {"rows": 1, "split": [1], "mode": "", "balance": True, "scale": 1.0}
 
 @pytest.mark.parametrize(
     "change",
-    [{"rows": "8"}, {"rows": True}, {"rows": 8.0}, {"rows": None}, {"rows": [8]}, {"split": 1}, {"split": [1, "2"]},
-     {"mode": 1}, {"balance": 1}, {"balance": None}, {"scale": "1"}, {"scale": {}}],
-)  # fmt: skip
+    [
+        {"rows": "8"},
+        {"rows": True},
+        {"rows": 8.0},
+        {"rows": None},
+        {"rows": [8]},
+        {"split": 1},
+        {"split": [1, "2"]},
+        {"mode": 1},
+        {"balance": 1},
+        {"balance": None},
+        {"scale": "1"},
+        {"scale": {}},
+    ],
+)
 def test_other_types_are_refused(change):
     assert all(decision_from_plain(Tiles, {**FITTING, "scale": fitting}) for fitting in (None, 1, 1.5))
     with pytest.raises(ValueError, match=f"expected {next(iter(change))} of Tiles to be"):

@@ -23,9 +23,13 @@ def kept(tmp_path):
 
 def test_winners_only_and_in_order(tmp_path):
     records = [
-        record("w2", run="r1"), record("w1", low=1.1, tile=1), record("w1", low=1.3, tile=2),
-        record("w1", low=1.9, tile=3, cores=64), record("w3", outcome="measured"), record("w3", outcome="crash"),
-    ]  # fmt: skip
+        record("w2", run="r1"),
+        record("w1", low=1.1, tile=1),
+        record("w1", low=1.3, tile=2),
+        record("w1", low=1.9, tile=3, cores=64),
+        record("w3", outcome="measured"),
+        record("w3", outcome="crash"),
+    ]
     assert exported(tmp_path, *records) == {"new": 3, "better": 0, "kept": 0}
     found = kept(tmp_path)
     assert [(r.workload, r.cores, r.decision["tile"]) for r in found] == [("w1", 2, 2), ("w1", 64, 3), ("w2", 2, 8)]

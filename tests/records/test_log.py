@@ -81,9 +81,16 @@ def test_malformed(tmp_path, line):
 
 
 HOSTILE = [
-    '{"a": NaN}', '{"a": -Infinity}', '{"a": 1e999}', '{"schema": NaN}', '{"a":' * 100_000 + "1" + "}" * 100_000,
-    "[" * 100_000, '{"schema":1,"checksum":{"a":1}}', '{"a":' + "9" * 10_000 + "}", '{"a":"\\ud800"}',
-]  # fmt: skip
+    '{"a": NaN}',
+    '{"a": -Infinity}',
+    '{"a": 1e999}',
+    '{"schema": NaN}',
+    '{"a":' * 100_000 + "1" + "}" * 100_000,
+    "[" * 100_000,
+    '{"schema":1,"checksum":{"a":1}}',
+    '{"a":' + "9" * 10_000 + "}",
+    '{"a":"\\ud800"}',
+]
 
 
 @pytest.mark.parametrize("line", HOSTILE, ids=[line[:20] for line in HOSTILE])
@@ -97,11 +104,20 @@ def test_hostile_lines_are_refused(tmp_path, line):
 
 @pytest.mark.parametrize(
     "change",
-    [{"speedup_low": "1.5"}, {"speedup": 10**400}, {"workload": ["w"]}, {"rule": 3}, {"decision": [1]},
-     {"target": None}, {"sizes": [{"dims": 3, "weight": 1}]}, {"candidate_us": [["x"]]}, {"rule_version": True},
-     {"message": None}],
+    [
+        {"speedup_low": "1.5"},
+        {"speedup": 10**400},
+        {"workload": ["w"]},
+        {"rule": 3},
+        {"decision": [1]},
+        {"target": None},
+        {"sizes": [{"dims": 3, "weight": 1}]},
+        {"candidate_us": [["x"]]},
+        {"rule_version": True},
+        {"message": None},
+    ],
     ids=lambda change: next(iter(change)),
-)  # fmt: skip
+)
 def test_wrong_types_under_a_right_checksum_are_refused(tmp_path, change):
     commit(tmp_path, fingerprint(), [record("w0"), replace(record("w1"), **change)])
     log = open_log(tmp_path)
@@ -141,10 +157,16 @@ def test_what_a_record_may_nest(tmp_path):
 
 @pytest.mark.parametrize(
     "change",
-    [{"decision": {"tile": 10**400}}, {"decision": {"a": [1, [2**63]]}}, {"extents": (2**63,)}, {"seed": -(2**64)},
-     {"target": {**fingerprint().facts(), "l2_bytes": 10**400}}, {"rule_version": 2**70}],
+    [
+        {"decision": {"tile": 10**400}},
+        {"decision": {"a": [1, [2**63]]}},
+        {"extents": (2**63,)},
+        {"seed": -(2**64)},
+        {"target": {**fingerprint().facts(), "l2_bytes": 10**400}},
+        {"rule_version": 2**70},
+    ],
     ids=str,
-)  # fmt: skip
+)
 def test_integers_that_no_reader_should_meet_are_refused(tmp_path, change):
     commit(tmp_path, fingerprint(), [record("w0"), replace(record("w1"), **change)])
     log = open_log(tmp_path)
@@ -194,6 +216,7 @@ def test_order_of_preference(tmp_path):
 
 def test_the_latest_measurement_of_a_decision_counts(tmp_path):
     """A lucky interval does not outlive a sober one, wherever in the file they stand."""
+
     def at(day, **changes):
         return record(timestamp=f"2026-01-{day:02}T00:00:00+00:00", **changes)
 

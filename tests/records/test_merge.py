@@ -69,9 +69,13 @@ def test_failures_among_old_records_become_trials(tmp_path):
 
 def test_lines_that_do_not_verify_are_refused_and_named(tmp_path):
     lines = [
-        record("w0").line(), record("w1").line()[:-30] + "\n", record("w2").line().replace('"tile":8', '"tile":9'),
-        '{"schema":9}\n', "[]\n", record("w3").line(),
-    ]  # fmt: skip
+        record("w0").line(),
+        record("w1").line()[:-30] + "\n",
+        record("w2").line().replace('"tile":8', '"tile":9'),
+        '{"schema":9}\n',
+        "[]\n",
+        record("w3").line(),
+    ]
     source = tmp_path / "source.jsonl"
     source.write_text("".join(lines))
     report = merged(tmp_path / "log", source)
@@ -169,9 +173,11 @@ def mutations(draw):
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, len(data)))
         end = min(len(data), at + draw(st.integers(0, 300)))
-        data = draw(st.sampled_from([data[:at] + data[end:], data[:end] + data[at:]])) if draw(st.booleans()) else (
-            data[:at] + draw(NOISE) + data[at:]
-        )  # fmt: skip
+        data = (
+            draw(st.sampled_from([data[:at] + data[end:], data[:end] + data[at:]]))
+            if draw(st.booleans())
+            else (data[:at] + draw(NOISE) + data[at:])
+        )
     return data
 
 

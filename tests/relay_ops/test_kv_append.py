@@ -163,8 +163,19 @@ def read_later(m):
 
 
 def appended_twice(m):
-    return {"y": m.emit(relax.op.add(append(m), m.op("kv_append", m.inputs["cache"], m.inputs["new"], m.emit(
-        relax.op.add(m.inputs["at"], relax.const(1, "int32"))))))}  # fmt: skip
+    return {
+        "y": m.emit(
+            relax.op.add(
+                append(m),
+                m.op(
+                    "kv_append",
+                    m.inputs["cache"],
+                    m.inputs["new"],
+                    m.emit(relax.op.add(m.inputs["at"], relax.const(1, "int32"))),
+                ),
+            )
+        )
+    }
 
 
 def returned(m):

@@ -21,13 +21,26 @@ from halo_tvm.relay_ops import OPERATORS
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 ACTIVATIONS = (
-    "Relu", "Tanh", "Sigmoid", "Affine", "LeakyRelu", "ThresholdedRelu", "ScaledTanh", "HardSigmoid", "Elu",
-    "Softsign", "Softplus",
-)  # fmt: skip
+    "Relu",
+    "Tanh",
+    "Sigmoid",
+    "Affine",
+    "LeakyRelu",
+    "ThresholdedRelu",
+    "ScaledTanh",
+    "HardSigmoid",
+    "Elu",
+    "Softsign",
+    "Softplus",
+)
 TAKES = {
-    "Affine": (0.5, 0.1), "LeakyRelu": (0.2, None), "ThresholdedRelu": (0.3, None), "ScaledTanh": (0.9, 0.8),
-    "HardSigmoid": (0.3, 0.4), "Elu": (0.7, None),
-}  # fmt: skip
+    "Affine": (0.5, 0.1),
+    "LeakyRelu": (0.2, None),
+    "ThresholdedRelu": (0.3, None),
+    "ScaledTanh": (0.9, 0.8),
+    "HardSigmoid": (0.3, 0.4),
+    "Elu": (0.7, None),
+}
 
 
 @dataclass(frozen=True)
@@ -55,9 +68,14 @@ class Layer:
         state = (self.b, d, self.h) if layout else (d, self.b, self.h)
         shapes = {
             "X": (self.b, self.s, self.i) if layout else (self.s, self.b, self.i),
-            "W": (d, g * self.h, self.i), "R": (d, g * self.h, self.h), "B": (d, 2 * g * self.h),
-            "sequence_lens": (self.b,), "initial_h": state, "initial_c": state, "P": (d, 3 * self.h),
-        }  # fmt: skip
+            "W": (d, g * self.h, self.i),
+            "R": (d, g * self.h, self.h),
+            "B": (d, 2 * g * self.h),
+            "sequence_lens": (self.b,),
+            "initial_h": state,
+            "initial_c": state,
+            "P": (d, 3 * self.h),
+        }
         names = ["X", "W", "R", "B", "sequence_lens", "initial_h"] + (["initial_c", "P"] if self.op == "LSTM" else [])
         values = {name: (0.4 * rng.standard_normal(shapes[name])).astype(self.dtype) for name in names}
         values["sequence_lens"] = np.array([1 + (self.s + n) % self.s for n in range(self.b)], "int32")
@@ -65,9 +83,13 @@ class Layer:
         kept = ("W", "R", "B", "P") if self.constant else ()
         outputs = ["Y", "Y_h", "Y_c"][: 3 if self.op == "LSTM" else 2]
         node = helper.make_node(
-            self.op, [name if name in used else "" for name in names], outputs, hidden_size=self.h,
-            direction=self.direction, **dict(self.attrs),
-        )  # fmt: skip
+            self.op,
+            [name if name in used else "" for name in names],
+            outputs,
+            hidden_size=self.h,
+            direction=self.direction,
+            **dict(self.attrs),
+        )
         element = helper.np_dtype_to_tensor_dtype(np.dtype(self.dtype))
         axes = {"X": ("b", "s") if layout else ("s", "b"), "initial_h": "b" if layout else "db"}
         axes["initial_c"], axes["sequence_lens"] = axes["initial_h"], "b"
@@ -79,10 +101,12 @@ class Layer:
             return helper.make_tensor_value_info(name, TensorProto.INT32 if name == "sequence_lens" else element, shape)
 
         graph = helper.make_graph(
-            [node], "layer", [info(name) for name in names if name in used and name not in kept],
+            [node],
+            "layer",
+            [info(name) for name in names if name in used and name not in kept],
             [helper.make_tensor_value_info(name, element, None) for name in outputs],
             [onnx.numpy_helper.from_array(values[name], name) for name in names if name in used and name in kept],
-        )  # fmt: skip
+        )
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=8)
         return model, {name: values[name] for name in names if name in used and name not in kept}
 
@@ -126,11 +150,17 @@ def layers(draw: st.DrawFn) -> Layer:
             values = [TAKES.get(name, (None, None))[place] for name in names]
             attrs |= {kind: [v for v in values if v is not None]} if any(v is not None for v in values) else {}
     return Layer(
-        op, draw(st.integers(1, 6)), draw(st.integers(1, 5)), draw(st.integers(1, 9)),
-        draw(st.sampled_from([1, 5, 16, 17, 32, 33, 40])), direction,
-        tuple(name for name in optional if draw(st.booleans())), tuple(attrs.items()),
-        draw(st.booleans()), constant=draw(st.booleans()),
-    )  # fmt: skip
+        op,
+        draw(st.integers(1, 6)),
+        draw(st.integers(1, 5)),
+        draw(st.integers(1, 9)),
+        draw(st.sampled_from([1, 5, 16, 17, 32, 33, 40])),
+        direction,
+        tuple(name for name in optional if draw(st.booleans())),
+        tuple(attrs.items()),
+        draw(st.booleans()),
+        constant=draw(st.booleans()),
+    )
 
 
 @settings(max_examples=4, deadline=None, derandomize=True)
@@ -201,12 +231,18 @@ def test_quantised_weights_and_states() -> None:
     node = helper.make_node(
         "DynamicQuantizeLSTM",
         ["X", "W", "R", "B", "", "", "", "", "W_scale", "W_zero", "R_scale", "R_zero"],
-        ["Y", "Y_h", "Y_c"], domain="com.microsoft", hidden_size=32, direction="bidirectional",
-    )  # fmt: skip
+        ["Y", "Y_h", "Y_c"],
+        domain="com.microsoft",
+        hidden_size=32,
+        direction="bidirectional",
+    )
     graph = helper.make_graph(
-        [node], "layer", model.graph.input, model.graph.output,
+        [node],
+        "layer",
+        model.graph.input,
+        model.graph.output,
         [onnx.numpy_helper.from_array(weights["B"], "B"), *extra],
-    )  # fmt: skip
+    )
     opsets = [helper.make_opsetid("", 14), helper.make_opsetid("com.microsoft", 1)]
     quantised = helper.make_model(graph, opset_imports=opsets, ir_version=8)
     plain = theirs(model, inputs)

@@ -63,9 +63,12 @@ def test_a_readme_without_markers_and_missing_results_are_refused(bench, tmp_pat
 def result(bench, ratio: float, **changes):
     """A row of the suite at two threads against one peer."""
     made = dataclasses.replace(
-        BENCH, model="gpt2-last", inputs={"input_ids": (1, 128)}, engines=(engine("halo_tvm", 50.0),
-        engine("onnxruntime", 50.0 * ratio)), comparisons=(comparison("onnxruntime", ratio, "faster"),),
-    )  # fmt: skip
+        BENCH,
+        model="gpt2-last",
+        inputs={"input_ids": (1, 128)},
+        engines=(engine("halo_tvm", 50.0), engine("onnxruntime", 50.0 * ratio)),
+        comparisons=(comparison("onnxruntime", ratio, "faster"),),
+    )
     return dataclasses.replace(made, **changes)
 
 
@@ -202,11 +205,17 @@ def test_prepare_compiles_again_and_runs_only_engines_that_never_ran(bench, tmp_
 def test_the_ablation_says_what_leaving_out_costs_and_what_was_predicted(bench, tmp_path):
     ablation = sys.modules["_ablation"]
     manifest = SimpleNamespace(
-        reports={"optimise": {"fuse": {"candidates": [
-            {"bytes_apart": 9_000_000, "bytes_fused": 2_000_000, "taken": True},
-            {"bytes_apart": 9_000_000, "bytes_fused": 1_000_000, "taken": False},
-        ]}}}
-    )  # fmt: skip
+        reports={
+            "optimise": {
+                "fuse": {
+                    "candidates": [
+                        {"bytes_apart": 9_000_000, "bytes_fused": 2_000_000, "taken": True},
+                        {"bytes_apart": 9_000_000, "bytes_fused": 1_000_000, "taken": False},
+                    ]
+                }
+            }
+        }
+    )
     by_name = {v.name: v for v in ablation.VARIANTS}
     assert ablation.predicted_bytes(manifest, (1, 128), by_name["no-fusion"]) == 7e6
     assert ablation.predicted_bytes(manifest, (1, 128), by_name["no-attention"]) == 12 * 12 * 128 * 128 * 16

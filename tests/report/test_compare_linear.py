@@ -27,9 +27,14 @@ def script():
 def cell(script, ours: float, peers: dict[str, float], **changes):
     samples = {"halo_tvm": [ours] * 5, **{name: [value] * 5 for name, value in peers.items()}}
     given = {
-        "precision": "fp32", "threads": 1, "layers": "768x768", "rows": 8, "samples_us": samples, "ceiling": 100.0,
+        "precision": "fp32",
+        "threads": 1,
+        "layers": "768x768",
+        "rows": 8,
+        "samples_us": samples,
+        "ceiling": 100.0,
         "products": 8 * 768 * 768,
-    }  # fmt: skip
+    }
     return script.Cell(**(given | changes))
 
 
@@ -78,9 +83,27 @@ def test_a_tiny_cell_is_measured_kept_and_not_measured_again(script, precision, 
 
 def tiny(tmp_path, precision: str, peers: list[str]) -> list[str]:
     return [
-        "--precision", precision, "--threads", "1", "--shapes", "64x96", "--rows", "1,9", "--rounds", "2", "--seconds",
-        "0.001", "--pause", "0", "--ceiling", "100", "--cache", str(tmp_path / "cache"), "--vs", *peers,
-    ]  # fmt: skip
+        "--precision",
+        precision,
+        "--threads",
+        "1",
+        "--shapes",
+        "64x96",
+        "--rows",
+        "1,9",
+        "--rounds",
+        "2",
+        "--seconds",
+        "0.001",
+        "--pause",
+        "0",
+        "--ceiling",
+        "100",
+        "--cache",
+        str(tmp_path / "cache"),
+        "--vs",
+        *peers,
+    ]
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler: apt-get install g++")

@@ -78,8 +78,17 @@ def test_torch_writes_every_result_into_memory_that_exists(monkeypatch):
     module = script("memory_bound")
     prepare = module.torch_engine()
     try:
-        for name in ("softmax 1536x100", "gelu 128x3072", "gelu_tanh 128x3072", "sum 1536x1024", "mean 128x768",
-                     "silu_mul 128x3072", "rotary 1x128x12x64", "transpose_bias 768x3072", "exp 128x3072"):  # fmt: skip
+        for name in (
+            "softmax 1536x100",
+            "gelu 128x3072",
+            "gelu_tanh 128x3072",
+            "sum 1536x1024",
+            "mean 128x768",
+            "silu_mul 128x3072",
+            "rotary 1x128x12x64",
+            "transpose_bias 768x3072",
+            "exp 128x3072",
+        ):
             kernel = prepare(name)
             assert kernel.call().data_ptr() == kernel.call().data_ptr(), name
     finally:
@@ -122,11 +131,15 @@ def test_a_line_of_products_without_torch():
 @pytest.mark.parametrize(
     ("kind", "half", "requires", "words"),
     [
-        ("fp16", True, (), " of fp32's"), ("fp16", False, (), ""), ("int8", False, (), " of fp32's"),
-        ("int8", True, ("avx512_vnni",), ""), ("bf16", True, (), ""), ("fp32", True, (), ""),
+        ("fp16", True, (), " of fp32's"),
+        ("fp16", False, (), ""),
+        ("int8", False, (), " of fp32's"),
+        ("int8", True, ("avx512_vnni",), ""),
+        ("bf16", True, (), ""),
+        ("fp32", True, (), ""),
         ("bf16", False, ("avx512_bf16",), " of fp32's"),
     ],
-)  # fmt: skip
+)
 def test_a_share_of_another_arithmetics_peak_says_so(kind, half, requires, words):
     host = script("gemm_peaks").Host.__new__(script("gemm_peaks").Host)
     isa = SimpleNamespace(half_arithmetic=half, requires=frozenset(requires), bf16_dot="avx512_bf16" in requires)

@@ -11,9 +11,23 @@ import pytest
 
 from halo_tvm.report import html, markdown, schema, terminal
 from halo_tvm.report.schema import (
-    Accuracy, BenchResult, CallTime, Comparison, EngineResult, Host, Interval, KernelTime, Memory, OutputError,
-    Peaks, ProfileResult, ReportResult, Side, ValidateResult, Work,
-)  # fmt: skip
+    Accuracy,
+    BenchResult,
+    CallTime,
+    Comparison,
+    EngineResult,
+    Host,
+    Interval,
+    KernelTime,
+    Memory,
+    OutputError,
+    Peaks,
+    ProfileResult,
+    ReportResult,
+    Side,
+    ValidateResult,
+    Work,
+)
 
 HOST = Host("x86_64 Vendor family 1 model 2", ("avx2",), 2, 23.5, "3.11.7", {"numpy": "2.0"})
 HOSTILE = (
@@ -25,27 +39,56 @@ WORK = Work(2_000_000, 0, 1_000_000, 600_000, 25.0, "memory")
 
 def profile(name: str, scale: float = 1.0) -> ProfileResult:
     calls = (
-        CallTime("k1", "linear", "h.0", 60.0 * scale, WORK), CallTime("k2", "attention", "h.0", 30.0 * scale),
+        CallTime("k1", "linear", "h.0", 60.0 * scale, WORK),
+        CallTime("k2", "attention", "h.0", 30.0 * scale),
         CallTime("k1", "linear", "h.1", 10.0 * scale, WORK),
-    )  # fmt: skip
+    )
     kernels = (
         KernelTime("k1", "gemm", 2, 70.0 * scale, "linear", dataclasses.replace(WORK, limit_us=50.0)),
         KernelTime("k2", "flash_attention", 1, 30.0 * scale, "attention"),
     )
     peaks = Peaks(2, 100.0, 80.0, 40.0, 20.0, 400.0, 1 << 20, 1 << 25, "2026-01-01T00:00:00Z")
     return ProfileResult(
-        name, {"x": (1, 8)}, 2, 5, 100.0 * scale, HOST, kernels, ("peaks said",), 130.0 * scale, 5.0, 0.3,
-        Memory(50.0, 10.0, 20.0), peaks, calls,
-    )  # fmt: skip
+        name,
+        {"x": (1, 8)},
+        2,
+        5,
+        100.0 * scale,
+        HOST,
+        kernels,
+        ("peaks said",),
+        130.0 * scale,
+        5.0,
+        0.3,
+        Memory(50.0, 10.0, 20.0),
+        peaks,
+        calls,
+    )
 
 
 def side(label: str, scale: float = 1.0) -> Side:
     outputs = (OutputError("case0", "y", 1e-6, 1e-7, 1e-3, True),)
     return Side(
-        label, "model", "llvm-x86_64-avx2", "fp32", {"halo_tvm": "0.1"}, 10.0, 0.5, 4.0 * scale, 8.0 * scale,
-        {"linear": 4}, {"gemm": 3}, 5, 1, 2, 3, 3 << 20, {"simplify": "nothing to do"}, profile("model", scale),
+        label,
+        "model",
+        "llvm-x86_64-avx2",
+        "fp32",
+        {"halo_tvm": "0.1"},
+        10.0,
+        0.5,
+        4.0 * scale,
+        8.0 * scale,
+        {"linear": 4},
+        {"gemm": 3},
+        5,
+        1,
+        2,
+        3,
+        3 << 20,
+        {"simplify": "nothing to do"},
+        profile("model", scale),
         ValidateResult("model", "NumPy (float64)", HOST, outputs, True),
-    )  # fmt: skip
+    )
 
 
 def bench(after: str, before: str) -> BenchResult:
@@ -56,9 +99,16 @@ def bench(after: str, before: str) -> BenchResult:
 
     interval = Interval(2.0, 1.9, 2.1, 0.9)
     return BenchResult(
-        "model", {"x": (1, 8)}, 2, 5, 3, 50.0, HOST, (engine(after, 1.0), engine(before, 2.0)),
+        "model",
+        {"x": (1, 8)},
+        2,
+        5,
+        3,
+        50.0,
+        HOST,
+        (engine(after, 1.0), engine(before, 2.0)),
         (Comparison(before, 2.0, interval, interval, "faster"),),
-    )  # fmt: skip
+    )
 
 
 BOTH = ReportResult("a before, b after", HOST, (side("a", 2.0), side("b")), bench("b", "a"), notes=("a note",))
@@ -105,9 +155,32 @@ def test_html_is_whole_and_needs_nothing_else(result: ReportResult) -> None:
     page = Page(text)
     tags = {tag for tag, _ in page.tags}
     assert tags <= {
-        "html", "head", "meta", "title", "style", "body", "h1", "h2", "nav", "a", "section", "table", "thead", "tbody",
-        "tr", "th", "td", "ul", "li", "svg", "rect", "text", "line", "p", "span",
-    }  # fmt: skip
+        "html",
+        "head",
+        "meta",
+        "title",
+        "style",
+        "body",
+        "h1",
+        "h2",
+        "nav",
+        "a",
+        "section",
+        "table",
+        "thead",
+        "tbody",
+        "tr",
+        "th",
+        "td",
+        "ul",
+        "li",
+        "svg",
+        "rect",
+        "text",
+        "line",
+        "p",
+        "span",
+    }
     for _, attributes in page.tags:
         assert not any(name.startswith("on") or name == "src" for name in attributes)
         assert (attributes.get("href") or "#").startswith("#"), "links stay within the page"
@@ -158,16 +231,24 @@ def test_a_bar_is_as_long_as_its_time() -> None:
 @pytest.mark.parametrize("view", [html, markdown, terminal])
 def test_hostile_names_stay_text(view: object) -> None:
     evil = dataclasses.replace(
-        side("\x1b" + HOSTILE), model=HOSTILE, target=HOSTILE, versions={HOSTILE: HOSTILE}, operators={HOSTILE: 1},
-        rules={HOSTILE: 1}, passes={HOSTILE: HOSTILE},
+        side("\x1b" + HOSTILE),
+        model=HOSTILE,
+        target=HOSTILE,
+        versions={HOSTILE: HOSTILE},
+        operators={HOSTILE: 1},
+        rules={HOSTILE: 1},
+        passes={HOSTILE: HOSTILE},
         profile=dataclasses.replace(
-            profile(HOSTILE), calls=(CallTime(HOSTILE, HOSTILE, HOSTILE, 1.0),), inputs={HOSTILE: (1,)},
-            kernels=(KernelTime(HOSTILE, HOSTILE, 1, 1.0, HOSTILE),), notes=(HOSTILE,),
+            profile(HOSTILE),
+            calls=(CallTime(HOSTILE, HOSTILE, HOSTILE, 1.0),),
+            inputs={HOSTILE: (1,)},
+            kernels=(KernelTime(HOSTILE, HOSTILE, 1, 1.0, HOSTILE),),
+            notes=(HOSTILE,),
         ),
         validation=ValidateResult(
             HOSTILE, HOSTILE, HOST, (OutputError(HOSTILE, HOSTILE, 1.0, 1.0, 1.0, False),), False
         ),
-    )  # fmt: skip
+    )
     failed = dataclasses.replace(bench(HOSTILE, "x"), engines=(EngineResult(HOSTILE, failure=HOSTILE),), comparisons=())
     result = ReportResult(HOSTILE, HOST, (evil, side("b")), failed, notes=(HOSTILE,))
     text = view.render(result)

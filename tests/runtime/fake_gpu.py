@@ -1,6 +1,6 @@
 """A process in which a GPU is there that is none: TVM's own CUDA runtime over `fake_cuda.c`, kernels emulated.
 
-    python fake_gpu.py FOLDER KERNELS SCRIPT ARGUMENTS    # runs SCRIPT there; KERNELS: what `Pretended.save` wrote
+python fake_gpu.py FOLDER KERNELS SCRIPT ARGUMENTS    # runs SCRIPT there; KERNELS: what `Pretended.save` wrote
 """
 
 from __future__ import annotations

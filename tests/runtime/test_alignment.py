@@ -26,13 +26,13 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Module:
     ]
     shapes = {"relu": SHAPE, "softmax": SHAPE, "transpose": SHAPE[::-1]}
     graph = helper.make_graph(
-        nodes, "g", [helper.make_tensor_value_info("x", TensorProto.FLOAT, SHAPE)],
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, SHAPE)],
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()],
-    )  # fmt: skip
-    directory: Path = tmp_path_factory.mktemp("alignment")
-    onnx.save(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), directory / "m.onnx"
     )
+    directory: Path = tmp_path_factory.mktemp("alignment")
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), directory / "m.onnx")
     artifact = directory / "m.halo"
     assert main(["compile", "--model", str(directory / "m.onnx"), "-o", str(artifact), "--no-validate"]) == 0
     return load(artifact)

@@ -228,7 +228,9 @@ fake.fake_slow_captures(200000)
 
 def test_what_is_queued_during_the_first_run_waits_for_its_capture(driver: Path, artifacts: Path) -> None:
     """The fake device refuses what a capture forbids, and then the capture, as a driver does."""
-    code = CAPTURES + """
+    code = (
+        CAPTURES
+        + """
 with load("graph.halo") as module:
     inputs = [module.example_inputs(seed=i)["x"] for i in range(6)]
     pending = []
@@ -239,11 +241,14 @@ with load("graph.halo") as module:
     print(json.dumps([bool((module(x)[0] == y).all()) for x, y in zip(inputs, found)]))
     print(json.dumps(since()["graphs"]))
 """
+    )
     assert child(driver, artifacts, code) == [[True] * 6, 1]
 
 
 def test_another_modules_runs_wait_for_a_capture(driver: Path, artifacts: Path) -> None:
-    code = CAPTURES + """
+    code = (
+        CAPTURES
+        + """
 with load("plain.halo") as other, load("graph.halo") as module:
     x, done, failed = module.example_inputs()["x"], threading.Event(), []
     expected = other(x)[0]
@@ -263,6 +268,7 @@ with load("plain.halo") as other, load("graph.halo") as module:
         thread.join()
     print(json.dumps([bool(failed), [f for f in failed if f]]))
 """
+    )
     assert child(driver, artifacts, code) == [True, [True, []]]
 
 

@@ -100,9 +100,7 @@ def test_why_there_is_no_gpu_is_said(monkeypatch: pytest.MonkeyPatch, code: int,
     def text(number: int) -> bytes:
         return b"unknown error"
 
-    cudart = SimpleNamespace(
-        cudaGetDeviceCount=lambda _: code, cudaDriverGetVersion=version, cudaGetErrorString=text
-    )  # fmt: skip
+    cudart = SimpleNamespace(cudaGetDeviceCount=lambda _: code, cudaDriverGetVersion=version, cudaGetErrorString=text)
     monkeypatch.setattr(host, "_nvidia_runtime", lambda: cudart)
     with pytest.raises(EnvironmentProblem, match=f"a GPU was expected, but .*{said}"):
         host.load_cuda_runtime.__wrapped__()

@@ -77,9 +77,7 @@ def test_sessions_have_pools_of_their_own(threads_artifact: Path) -> None:
         assert not set(thread_ids(one)) & set(thread_ids(two))
 
 
-def test_the_pool_of_the_calling_thread_is_left_alone(
-    threads_artifact: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_pool_of_the_calling_thread_is_left_alone(threads_artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import tvm_ffi
 
     # asking for the number creates the asking thread's pool, which would pin that thread
@@ -250,10 +248,10 @@ def test_together_with_the_compiler_in_either_order(threads_artifact: Path, firs
 @two_cpus
 def test_a_narrowed_affinity_mask_is_respected(threads_artifact: Path) -> None:
     code = (
-        "import os; os.sched_setaffinity(0, {%d})\n"
+        f"import os; os.sched_setaffinity(0, {{{CPUS[-1]}}})\n"
         "from halo_tvm.runtime import load; import numpy as np\n"
-        "m = load(%r); ids = set(m(np.zeros(64, 'int64')).tolist())\n"
+        f"m = load({str(threads_artifact)!r}); ids = set(m(np.zeros(64, 'int64')).tolist())\n"
         "print(m.threads, len(ids), [sorted(os.sched_getaffinity(i)) for i in ids])"
-    ) % (CPUS[-1], str(threads_artifact))
+    )
     done = run_python(code)
     assert done.stdout == f"1 1 [[{CPUS[-1]}]]\n", done.stderr

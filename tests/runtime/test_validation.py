@@ -54,9 +54,7 @@ def test_a_recorded_bound_decides_and_the_factor_widens_it(artifact: Path) -> No
 def test_integers_must_be_exact(artifact: Path) -> None:
     arrays = tiny.reference_arrays()
     arrays["case0.output.ids_out"] = arrays["case0.output.ids_out"] + np.array([0, 1, 0])
-    with pytest.raises(
-        ValidationFailed, match="output 'ids_out' of case 0: expected an error of at most 0 .*found 1"
-    ):
+    with pytest.raises(ValidationFailed, match="output 'ids_out' of case 0: expected an error of at most 0 .*found 1"):
         validate_artifact(artifact, reference=arrays)
 
 

@@ -19,15 +19,19 @@ from halo_tvm.tir_schedules import _vector_math
 pytestmark = pytest.mark.skipif(not can_build_here(resolve("c")), reason="no compiler")
 FUNCTIONS = {
     "log": (lambda x: _vector_math.log(x.asobject()), np.log),
-    "abs": (te.abs, np.abs), "exp2": (tirx.exp2, np.exp2), "isinf": (te.isinf, np.isinf),
+    "abs": (te.abs, np.abs),
+    "exp2": (tirx.exp2, np.exp2),
+    "isinf": (te.isinf, np.isinf),
     "remainder": (lambda x: tirx.fmod(x, tirx.const(2, x.dtype)), lambda x: np.fmod(x, 2)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype"), [(name, dtype) for name in FUNCTIONS for dtype in ("float32", "float64")
-                        if (name, dtype) != ("log", "float64")],  # its polynomial is for float32
-)  # fmt: skip
+    ("name", "dtype"),
+    [
+        (name, dtype) for name in FUNCTIONS for dtype in ("float32", "float64") if (name, dtype) != ("log", "float64")
+    ],  # its polynomial is for float32
+)
 def test_functions_that_tvm_alone_does_not_write(name: str, dtype: str, tmp_path: Path) -> None:
     compute, expected = FUNCTIONS[name]
     x = te.placeholder((8,), dtype, name="x")

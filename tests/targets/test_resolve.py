@@ -114,10 +114,17 @@ def test_cpu_without_a_fitting_level_names_the_missing_features() -> None:
 
 @pytest.mark.parametrize(
     ("text", "name"),
-    [("x86", "x86:avx2"), ("x86:avx512", "x86:avx512"), ("x86-64-v3", "x86:avx2"), ("x86-64-v4", "x86:avx512"),
-     (" c ", "c"),
-     ("arm", "arm:neon"), ("arm:neon-i8mm", "arm:neon-i8mm"), ("cuda:sm_90", "cuda:sm_90")],
-)  # fmt: skip
+    [
+        ("x86", "x86:avx2"),
+        ("x86:avx512", "x86:avx512"),
+        ("x86-64-v3", "x86:avx2"),
+        ("x86-64-v4", "x86:avx512"),
+        (" c ", "c"),
+        ("arm", "arm:neon"),
+        ("arm:neon-i8mm", "arm:neon-i8mm"),
+        ("cuda:sm_90", "cuda:sm_90"),
+    ],
+)
 def test_exact_names(text: str, name: str) -> None:
     assert resolve(text).name == name
 
@@ -181,23 +188,29 @@ def test_gpu_of_another_generation(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("text", "name"),
-    [('{"kind": "cuda", "arch": "sm_90"}', "cuda:sm_90"),
-     ('{"kind": "cuda", "arch": "sm_86", "host": {"kind": "llvm"}, "thread_warp_size": 32}', "cuda:sm_86"),
-     ('{"kind": "cuda"}', "cuda:sm_80"), ("nvidia/geforce-rtx-3090", "cuda:sm_86"),
-     ('{"tag": "nvidia/geforce-rtx-3090"}', "cuda:sm_86"),
-     ('{"kind": "llvm", "mcpu": "x86-64-v4", "mattr": ["+avx512vnni"]}', "x86:avx512-vnni"),
-     ('{"kind": "llvm", "mcpu": "generic", "mattr": ["+neon"], "mtriple": "aarch64-linux-gnu"}', "arm:neon"),
-     ('{"kind": "c"}', "c")],
-)  # fmt: skip
+    [
+        ('{"kind": "cuda", "arch": "sm_90"}', "cuda:sm_90"),
+        ('{"kind": "cuda", "arch": "sm_86", "host": {"kind": "llvm"}, "thread_warp_size": 32}', "cuda:sm_86"),
+        ('{"kind": "cuda"}', "cuda:sm_80"),
+        ("nvidia/geforce-rtx-3090", "cuda:sm_86"),
+        ('{"tag": "nvidia/geforce-rtx-3090"}', "cuda:sm_86"),
+        ('{"kind": "llvm", "mcpu": "x86-64-v4", "mattr": ["+avx512vnni"]}', "x86:avx512-vnni"),
+        ('{"kind": "llvm", "mcpu": "generic", "mattr": ["+neon"], "mtriple": "aarch64-linux-gnu"}', "arm:neon"),
+        ('{"kind": "c"}', "c"),
+    ],
+)
 def test_tvm_names(text: str, name: str) -> None:
     assert resolve(text).name == name
 
 
 @pytest.mark.parametrize(
     ("text", "level", "arch"),
-    [('{"kind": "cuda", "arch": "sm_90a", "max_threads_per_block": 512}', "sm_90", "sm_90a"),
-     ("nvidia/nvidia-h100", "sm_90", "sm_90a"), ("nvidia/jetson-agx-orin-64gb", "sm_80", "sm_87")],
-)  # fmt: skip
+    [
+        ('{"kind": "cuda", "arch": "sm_90a", "max_threads_per_block": 512}', "sm_90", "sm_90a"),
+        ("nvidia/nvidia-h100", "sm_90", "sm_90a"),
+        ("nvidia/jetson-agx-orin-64gb", "sm_80", "sm_87"),
+    ],
+)
 def test_keys_of_its_own_reach_tvm(text: str, level: str, arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if "jetson" in text:
         with pytest.raises(UsageError, match="leave out the host"):
@@ -212,14 +225,16 @@ def test_keys_of_its_own_reach_tvm(text: str, level: str, arch: str, monkeypatch
 
 @pytest.mark.parametrize(
     ("text", "error", "message"),
-    [('{"kind": "cuda", "arch": "sm_75"}', UnknownName, "unknown arch of target cuda 'sm_75': known are .*sm_80"),
-     ('{"kind": "cuda"', UsageError, "a target in JSON was expected"),
-     ('{"arch": "sm_90"}', UsageError, "names its kind"),
-     ('{"kind": "opencl"}', UsageError, "targets of kind c, cuda, llvm are served"),
-     ('{"kind": "llvm", "mcpu": "znver4"}', UnknownName, "unknown CPU with features 'znver4'"),
-     ("nvidia/nvidia-a1000", UnknownName, "unknown tag of TVM's targets.*did you mean 'nvidia/nvidia-a100'"),
-     ('{"kind": "cuda", "arch": "sm_90", "bogus": 1}', UsageError, "correct the JSON")],
-)  # fmt: skip
+    [
+        ('{"kind": "cuda", "arch": "sm_75"}', UnknownName, "unknown arch of target cuda 'sm_75': known are .*sm_80"),
+        ('{"kind": "cuda"', UsageError, "a target in JSON was expected"),
+        ('{"arch": "sm_90"}', UsageError, "names its kind"),
+        ('{"kind": "opencl"}', UsageError, "targets of kind c, cuda, llvm are served"),
+        ('{"kind": "llvm", "mcpu": "znver4"}', UnknownName, "unknown CPU with features 'znver4'"),
+        ("nvidia/nvidia-a1000", UnknownName, "unknown tag of TVM's targets.*did you mean 'nvidia/nvidia-a100'"),
+        ('{"kind": "cuda", "arch": "sm_90", "bogus": 1}', UsageError, "correct the JSON"),
+    ],
+)
 def test_refused_tvm_names(text: str, error: type[UsageError], message: str) -> None:
     with pytest.raises(error, match=message):
         resolve(text).tvm  # noqa: B018

@@ -39,9 +39,13 @@ def scheduled_for(func: tirx.PrimFunc, rule: str, decision: object = None, targe
 
 
 def check_emulated(
-    func: tirx.PrimFunc, shapes: Sequence[Sequence[int]], reference: Callable, dtypes: Sequence[str] | None = None,
-    tolerance: float = 2e-5, values: Sequence[np.ndarray] = (),
-) -> None:  # fmt: skip
+    func: tirx.PrimFunc,
+    shapes: Sequence[Sequence[int]],
+    reference: Callable,
+    dtypes: Sequence[str] | None = None,
+    tolerance: float = 2e-5,
+    values: Sequence[np.ndarray] = (),
+) -> None:
     """`func`, scheduled, against `reference` on random arrays; its output begins as what no kernel leaves behind."""
     types = dtypes or ["float32"] * len(shapes)
     arrays = list(values) or [random(s, t, seed=i) for i, (s, t) in enumerate(zip(shapes, types))]

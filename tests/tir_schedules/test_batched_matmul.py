@@ -103,9 +103,13 @@ def test_static_sizes(form, shared, m, n, k):
 
 @settings(max_examples=12, deadline=None)
 @given(
-    form=st.sampled_from(FORMS), batch=st.lists(st.integers(1, 3), max_size=2), shared=st.booleans(),
-    m=st.integers(1, 70), n=st.integers(1, 70), k=st.integers(1, 70),
-)  # fmt: skip
+    form=st.sampled_from(FORMS),
+    batch=st.lists(st.integers(1, 3), max_size=2),
+    shared=st.booleans(),
+    m=st.integers(1, 70),
+    n=st.integers(1, 70),
+    k=st.integers(1, 70),
+)
 def test_any_sizes(form, batch, shared, m, n, k):
     mod, _ = function(*shapes(batch, m, n, k, form, shared), form)
     check(build(mod, x86("avx2"), block_rows=16, kc=16), operands(batch, m, n, k, form, shared), form)

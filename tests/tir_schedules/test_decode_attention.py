@@ -84,8 +84,12 @@ def test_all_features_at_once(target):
 
 def test_far_scores_do_not_overflow(target):
     attrs = {**attributes(1, 1, 16), "scale": 30.0}
-    check(compiled(function([(1, 1, 1, 16), *[(1, 400, 1, 16)] * 2], attrs), target),
-          normal((1, 1, 1, 16), *[(1, 400, 1, 16)] * 2), attrs, tolerance=2e-4)  # fmt: skip
+    check(
+        compiled(function([(1, 1, 1, 16), *[(1, 400, 1, 16)] * 2], attrs), target),
+        normal((1, 1, 1, 16), *[(1, 400, 1, 16)] * 2),
+        attrs,
+        tolerance=2e-4,
+    )
 
 
 def test_every_decision_on_an_odd_shape(target):

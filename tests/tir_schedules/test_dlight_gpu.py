@@ -33,10 +33,13 @@ def product(x: np.ndarray, w: np.ndarray) -> np.ndarray:
 SERVED = {
     "dlight_matmul": (matmul, [(N, 64), (64, 48)], [(5, 64), (64, 48)], product),
     "dlight_reduction": (
-        lambda emit, x: emit(op.sum(x, axis=(1, 2))), [(N, 3, 20)], [(4, 3, 20)], lambda x: x.sum((1, 2)),
+        lambda emit, x: emit(op.sum(x, axis=(1, 2))),
+        [(N, 3, 20)],
+        [(4, 3, 20)],
+        lambda x: x.sum((1, 2)),
     ),
     "dlight_general_reduction": (ROWS["softmax"][0], [(N, 40)], [(3, 40)], ROWS["softmax"][2]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", SERVED)

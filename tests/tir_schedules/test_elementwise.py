@@ -214,9 +214,12 @@ TURNED: dict[str, tuple[Callable, Callable, list[str], Callable]] = {
         lambda x: np.pad(x, ((1, 2), (3, 0))).T,
     ),
     "of halves": (
-        lambda emit, x: emit(op.permute_dims(x, (1, 0))), lambda n, d: [(n, d)], ["float16"], lambda x: x.T,
+        lambda emit, x: emit(op.permute_dims(x, (1, 0))),
+        lambda n, d: [(n, d)],
+        ["float16"],
+        lambda x: x.T,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", TURNED)

@@ -24,7 +24,6 @@ def schedule(func: tirx.PrimFunc, parallel_from: int = 0) -> tirx.PrimFunc:
     return out
 
 
-
 def call(func: tirx.PrimFunc, inputs: list[np.ndarray], out: np.ndarray) -> np.ndarray:
     tensors = [tvm.runtime.tensor(v) for v in (*inputs, out)]
     build(func, TARGET)["main"](*tensors)

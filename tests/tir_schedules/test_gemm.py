@@ -174,7 +174,7 @@ def legalised(
     return only_function(relax.transform.LegalizeOps()(builder.get()))
 
 
-def with_stage(stage) -> tirx.PrimFunc:  # noqa: ANN001 - a function of (x, weight, linear)
+def with_stage(stage) -> tirx.PrimFunc:
     m = tirx.Var("m", "int64")
     x = te.placeholder((m, 32), "float32", name="x")
     weight = te.placeholder((2, 2, 16, 48), "float32", name="weight")
@@ -182,7 +182,7 @@ def with_stage(stage) -> tirx.PrimFunc:  # noqa: ANN001 - a function of (x, weig
     return te.create_prim_func([x, weight, *stage(x, weight, total)])
 
 
-def elementwise(total: te.Tensor, body) -> te.Tensor:  # noqa: ANN001
+def elementwise(total: te.Tensor, body) -> te.Tensor:
     return te.compute(total.shape, lambda i, j: body(i, j), name="stage")
 
 
@@ -293,9 +293,14 @@ def test_two_outputs() -> None:
 # ---- the code ----
 
 
-@pytest.mark.parametrize(("isa", "nr", "mr", "register"), [
-    ("avx512", 48, 8, "zmm"), ("avx512", 32, 8, "zmm"), ("avx2", 16, 6, "ymm"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("isa", "nr", "mr", "register"),
+    [
+        ("avx512", 48, 8, "zmm"),
+        ("avx512", 32, 8, "zmm"),
+        ("avx2", 16, 6, "ymm"),
+    ],
+)
 def test_assembly_of_the_main_tile(isa: str, nr: int, mr: int, register: str) -> None:
     """The inner loop of a full tile: all its FMAs on full registers, nothing spilled, one branch."""
     case, target = Case(k=768, n=768, kc=768, nr=nr, epilogue="bias", m=mr * 4), x86(isa)

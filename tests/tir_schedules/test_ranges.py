@@ -55,9 +55,11 @@ def test_every_rule_with_numbers_is_here():
 
 
 FIELDS = [
-    (rule, f.name) for rule, good in GOOD.items() for f in dataclasses.fields(good)
+    (rule, f.name)
+    for rule, good in GOOD.items()
+    for f in dataclasses.fields(good)
     if type(getattr(good, f.name)) is int
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("value", [-1, 100_000_000_000])

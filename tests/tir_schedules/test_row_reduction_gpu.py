@@ -52,9 +52,12 @@ def test_numbers(name: str, length: int | str) -> None:
 
 # What a row of no elements is reduced to.
 OF_NOTHING = {
-    "sum": 0, "product": 1, "mean keeping the axis": np.nan,
-    "max of a map": np.finfo(np.float32).min, "min": np.finfo(np.float32).max,
-}  # fmt: skip
+    "sum": 0,
+    "product": 1,
+    "mean keeping the axis": np.nan,
+    "max of a map": np.finfo(np.float32).min,
+    "min": np.finfo(np.float32).max,
+}
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -107,8 +110,10 @@ def test_every_type_that_goes_from_thread_to_thread(dtype: str) -> None:
 def test_every_type_has_machine_code() -> None:
     funcs = [
         scheduled_for(reduction(dtype, reduce, 512), NAME, RowThreads(threads, 2, 1, False))
-        for dtype in SHUFFLED for reduce in (te.sum, te.max) for threads in (32, 64)
-    ]  # fmt: skip
+        for dtype in SHUFFLED
+        for reduce in (te.sum, te.max)
+        for threads in (32, 64)
+    ]
     kernels, code = kernels_of(funcs, "sm_80")
     assert len(kernels) == len(funcs) and not any(k.spill_store_bytes or k.stack_bytes for k in kernels)
     assert all(any(operation.startswith("SHFL") for operation in found) for found in code.values())
@@ -129,9 +134,12 @@ def test_half_precision_in_and_out() -> None:
     func = norm_of_half(tirx.Var("n", "int64"), tirx.IntImm("int64", 64))
     assert RULE.default(func, TARGET) == RowThreads(8, 16, 8, keep=True), "16 bytes are eight halves"
     check_emulated(
-        scheduled_for(func, NAME), [(3, 64), (64,)], lambda x, w: OPERATORS["rms_norm"].reference(x, w, eps=1e-6),
-        ["float16"] * 2, tolerance=2e-3,
-    )  # fmt: skip
+        scheduled_for(func, NAME),
+        [(3, 64), (64,)],
+        lambda x, w: OPERATORS["rms_norm"].reference(x, w, eps=1e-6),
+        ["float16"] * 2,
+        tolerance=2e-3,
+    )
 
 
 def test_extremes() -> None:
@@ -164,10 +172,15 @@ def test_a_row_in_registers_is_read_once() -> None:
 @pytest.mark.parametrize("arch", [pytest.param("sm_80", marks=pytest.mark.slow), "sm_90"])
 def test_machine_code(arch: str) -> None:
     n, d = tirx.Var("n", "int64"), tirx.Var("d", "int64")
-    funcs = [scheduled_for(function_of(g, s(n, size)), NAME, target=resolve(f"cuda:{arch}")) for g, s, size in (
-        (*GRAPHS["softmax"][:2], 1024), (*GRAPHS["layer_norm"][:2], 768), (*GRAPHS["rms_norm"][:2], 4096),
-        (*GRAPHS["softmax"][:2], d),
-    )]  # fmt: skip
+    funcs = [
+        scheduled_for(function_of(g, s(n, size)), NAME, target=resolve(f"cuda:{arch}"))
+        for g, s, size in (
+            (*GRAPHS["softmax"][:2], 1024),
+            (*GRAPHS["layer_norm"][:2], 768),
+            (*GRAPHS["rms_norm"][:2], 4096),
+            (*GRAPHS["softmax"][:2], d),
+        )
+    ]
     half = norm_of_half(n, tirx.IntImm("int64", 1024))
     funcs.append(scheduled_for(half, NAME, target=resolve(f"cuda:{arch}")))
     kernels, code = kernels_of(funcs, arch)

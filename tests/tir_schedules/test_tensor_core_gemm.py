@@ -288,9 +288,12 @@ def test_machine_code(case: Plain, arch: str, decision: Decision | None) -> None
 
 # (k, n, epilogue) of GPT-2 124M: query, key and value; attention's output; the two of a feed-forward; the head.
 GPT2 = [
-    (768, 2304, "bias"), (768, 768, "bias+residual"), (768, 3072, "bias+gelu"), (3072, 768, "bias+residual"),
+    (768, 2304, "bias"),
+    (768, 768, "bias+residual"),
+    (768, 3072, "bias+gelu"),
+    (3072, 768, "bias+residual"),
     (768, 50257, "none"),
-]  # fmt: skip
+]
 
 
 @needs_nvcc

@@ -7,9 +7,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-import toy_rules  # noqa: E402
+import toy_rules
 
-from halo_tvm.targets import TARGETS  # noqa: E402
+from halo_tvm.targets import TARGETS
 
 # The toy target is registered while a test here runs: tests of the registry must not see it.
 del TARGETS["toy"]

@@ -1,7 +1,7 @@
 """Imported by the measurement processes under test: builders write kernels for a GPU that is none, the runner has it.
 
-    FAKE_DRIVER    the folder with the two libraries (`fake_gpu.build`)
-    FAKE_KERNELS   the folder in which builders leave kernels and from which they are emulated
+FAKE_DRIVER    the folder with the two libraries (`fake_gpu.build`)
+FAKE_KERNELS   the folder in which builders leave kernels and from which they are emulated
 """
 
 import itertools

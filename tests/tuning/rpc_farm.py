@@ -31,9 +31,11 @@ class Served:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env={
-                **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "HALO_TVM_NUM_THREADS": "1",
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+                "HALO_TVM_NUM_THREADS": "1",
                 **changes,
-            },  # fmt: skip
+            },
             start_new_session=True,
             # A test run in the background makes its children ignore SIGINT.
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),

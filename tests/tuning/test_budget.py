@@ -12,9 +12,20 @@ from halo_tvm.tuning.budget import Clock, parse_budget
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("90s", 90), ("2m", 120), ("1h30m", 5400), ("1h", 3600), ("1.5h", 5400), ("45", 45), (" 2 m ", 120), ("2M", 120),
-     (7, 7), (0.5, 0.5), ("1h2m3s", 3723)],
-)  # fmt: skip
+    [
+        ("90s", 90),
+        ("2m", 120),
+        ("1h30m", 5400),
+        ("1h", 3600),
+        ("1.5h", 5400),
+        ("45", 45),
+        (" 2 m ", 120),
+        ("2M", 120),
+        (7, 7),
+        (0.5, 0.5),
+        ("1h2m3s", 3723),
+    ],
+)
 def test_accepted(text, seconds):
     assert parse_budget(text) == seconds
 

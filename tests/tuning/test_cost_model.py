@@ -48,7 +48,7 @@ def test_it_learns_the_order():
 
 def test_rows_of_the_task_at_hand_weigh_more():
     model = CostModel("synthetic", 1)
-    for row, target in zip(ROWS[:40], TRUTH[:40]):
+    for row, _target in zip(ROWS[:40], TRUTH[:40]):
         model.add(row, 1.0, "elsewhere")
         model.add(row, -1.0, "here")
     model.fit("here")
@@ -93,10 +93,22 @@ def test_saved_and_read_back(tmp_path):
 
 
 BODY = {
-    "schema": 1, "rule": "synthetic", "rule_version": 1, "rows": 3, "features": ["a", "b"],
-    "trees": [{"feature": [0, 0, 0], "threshold": [0.5, 0, 0], "left": [1, -1, -1], "right": [2, -1, -1],
-               "default_left": [1, 0, 0], "value": [0, 1.0, 2.0]}],
-}  # fmt: skip
+    "schema": 1,
+    "rule": "synthetic",
+    "rule_version": 1,
+    "rows": 3,
+    "features": ["a", "b"],
+    "trees": [
+        {
+            "feature": [0, 0, 0],
+            "threshold": [0.5, 0, 0],
+            "left": [1, -1, -1],
+            "right": [2, -1, -1],
+            "default_left": [1, 0, 0],
+            "value": [0, 1.0, 2.0],
+        }
+    ],
+}
 
 
 def damaged(**changes):
@@ -178,9 +190,12 @@ def test_trials_of_the_log_teach_the_next_run(tmp_path):
 def test_features():
     row = features.of_decision({"mr": 8, "balance": True, "order": "rows", "tiles": [1, 3], "none": None})
     assert row == {
-        "decision.mr": pytest.approx(math.log2(9)), "decision.balance": 1.0, "decision.order=rows": 1.0,
-        "decision.tiles.0": 1.0, "decision.tiles.1": 2.0,
-    }  # fmt: skip
+        "decision.mr": pytest.approx(math.log2(9)),
+        "decision.balance": 1.0,
+        "decision.order=rows": 1.0,
+        "decision.tiles.0": 1.0,
+        "decision.tiles.1": 2.0,
+    }
     made = features.matrix([row, {}], ["decision.mr", "decision.order=rows", "decision.order=panels"])
     assert made[0, 1:].tolist() == [1.0, 0.0] and made[1, 1:].tolist() == [0.0, 0.0] and math.isnan(made[1, 0])
 

@@ -33,8 +33,14 @@ def test_all_are_ordered_before_the_first_is_opened(tmp_path):
     tasks = tuple(landscape.task(f"task{i}", count=c) for i, c in enumerate((1, 5, 3)))
     target, lab = toy_rules.target(), Asked()
     options = TuneOptions(
-        model="m", budget_s=1e9, effort=effort_named("quick"), directory=tmp_path, read=(), threads=2,
-        memory_bytes=1 << 30, trials=1,
-    )  # fmt: skip
+        model="m",
+        budget_s=1e9,
+        effort=effort_named("quick"),
+        directory=tmp_path,
+        read=(),
+        threads=2,
+        memory_bytes=1 << 30,
+        trials=1,
+    )
     Tuner(Tasks(tasks, ()), target, fingerprint_of(target), options, Progress(3, 9.0, io.StringIO()), lab=lab).run()
     assert lab.asked[:4] == [["task1", "task2", "task0"], "task1", "task2", "task0"]

@@ -65,20 +65,47 @@ class FakeTuner:
     @property
     def result(self) -> r.TuneResult:
         return r.TuneResult(
-            self.options.model, self.target.key, str(self.options.directory), tuple(map(self._task, self.tasks.tasks)),
-            (), {}, 60.0, 1.0, 2, 0, False, run="r1",
-        )  # fmt: skip
+            self.options.model,
+            self.target.key,
+            str(self.options.directory),
+            tuple(map(self._task, self.tasks.tasks)),
+            (),
+            {},
+            60.0,
+            1.0,
+            2,
+            0,
+            False,
+            run="r1",
+        )
 
     @staticmethod
     def _task(task: Task) -> r.TaskResult:
         sizes = tuple(size.dims for size in task.sizes)
         default = tuple(100.0 * (i + 1) for i in range(len(sizes)))
         made = r.TaskResult(
-            task.key, task.readable, task.rule.name, task.count, r.IMPROVED, sizes, default,
-            tuple(us / 2 for us in default), {"mc": 1, "fast": True}, 2.0, 1.9, 2.1, 5, {}, 1.0, "2x", stage="ranked",
+            task.key,
+            task.readable,
+            task.rule.name,
+            task.count,
+            r.IMPROVED,
+            sizes,
+            default,
+            tuple(us / 2 for us in default),
+            {"mc": 1, "fast": True},
+            2.0,
+            1.9,
+            2.1,
+            5,
+            {},
+            1.0,
+            "2x",
+            stage="ranked",
             stages=(r.TaskStage("analytic", 1, 0, 0.1, 1.0, 1.0), r.TaskStage("ranked", 6, 2, 0.9, 1.0, 2.0)),
-            ended="roofline", rank_correlation=0.8, roofline_us=default,
-        )  # fmt: skip
+            ended="roofline",
+            rank_correlation=0.8,
+            roofline_us=default,
+        )
         return made if FakeTuner.outcome is None else FakeTuner.outcome(made)
 
 
@@ -119,8 +146,11 @@ def test_shared_tasks_are_tuned_once(tmp_path, tiny, fake) -> None:
 def test_models_that_fail_stop_nothing(tmp_path, tiny, fake, capsys) -> None:
     result = tune(tmp_path, "nosuch", broken_onnx(tmp_path), "tiny", str(tmp_path / "gone.onnx"))
     assert [(m.model.rpartition("/")[2], m.exit_code) for m in result.models] == [
-        ("nosuch", 1), ("broken.onnx", 2), ("tiny", 0), ("gone.onnx", 1),
-    ]  # fmt: skip
+        ("nosuch", 1),
+        ("broken.onnx", 2),
+        ("tiny", 0),
+        ("gone.onnx", 1),
+    ]
     assert result.exit_code == 2 and len(fake.runs) == 1 and result.improved
     said = capsys.readouterr()
     assert said.out == "" and "Traceback" not in said.err
@@ -200,9 +230,10 @@ def test_weights_and_sizes_are_merged() -> None:
     large = tasks_of(tvm.IRModule({"f": toy_rules.function(64)}), toy_rules.target(), {"rows": (8, 128)})
     skip = Skipped("odd", 2, "because")
     models = [
-        many.Lowered("a", 3, Tasks(small.tasks, (skip,))), many.Lowered("b", 1, Tasks(large.tasks, (skip,))),
+        many.Lowered("a", 3, Tasks(small.tasks, (skip,))),
+        many.Lowered("b", 1, Tasks(large.tasks, (skip,))),
         many.Lowered("c", failure="no", exit_code=2),
-    ]  # fmt: skip
+    ]
     tasks = many.merged(models)
     shared, own = tasks.tasks
     assert (shared.count, own.count) == (4, 3) and tasks.skipped == (dataclasses.replace(skip, count=8),)

@@ -5,7 +5,7 @@ import json
 import math
 import signal
 from collections.abc import Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -227,7 +227,7 @@ def test_an_interruption_keeps_what_was_measured(tasks, tmp_path):
 
 def test_trials_are_written_as_they_come(tasks, tmp_path, monkeypatch):
     """What a kill can cost is one race; each trial has the time at which it was made."""
-    now = [datetime(2026, 1, 1, tzinfo=timezone.utc)]
+    now = [datetime(2026, 1, 1, tzinfo=UTC)]
     monkeypatch.setattr(recording, "datetime", SimpleNamespace(now=lambda tz: now[0]))
     lab, on_disk = FakeLab(), []
     path = tmp_path / "log" / toy_rules.target().key / "trials.jsonl"
@@ -338,7 +338,15 @@ def test_hostile_records_become_reasons(tasks, tmp_path):
         return altered(change)
 
     bad = [
-        lines[0][: len(lines[0]) // 2], "", "\x00\xff\xfe", "[" * 100_000, "3", "[]", "[[], []]", '["0", 1]', "null",
+        lines[0][: len(lines[0]) // 2],
+        "",
+        "\x00\xff\xfe",
+        "[" * 100_000,
+        "3",
+        "[]",
+        "[[], []]",
+        '["0", 1]',
+        "null",
         altered(lambda v: v.__setitem__(0, 17)),
         altered(lambda v: v.__setitem__(0, -1)),
         altered(lambda v: v.__setitem__(0, True)),
@@ -348,10 +356,18 @@ def test_hostile_records_become_reasons(tasks, tmp_path):
         altered(lambda v: v[1][0].__setitem__(1, [])),
         altered(lambda v: v[1][0].__setitem__(1, [[i, 99] for i in range(20)])),
         altered(lambda v: v[1][0].__setitem__(0, [["Annotate", 1, 2, 3]])),
-        header(values={"mode": [json.loads("[" * 500 + "]" * 500)], "lanes": [1]}), header(seed=10**400),
-        header(values={"mode": [], "lanes": []}), header(values=3), header(target={}), header(target={"isa": "x"}),
-        header(rule_version="1"), header(sizes=[1]), header(sizes=7), header(default_us="x"), header(default_us=1e308),
-    ]  # fmt: skip
+        header(values={"mode": [json.loads("[" * 500 + "]" * 500)], "lanes": [1]}),
+        header(seed=10**400),
+        header(values={"mode": [], "lanes": []}),
+        header(values=3),
+        header(target={}),
+        header(target={"isa": "x"}),
+        header(rule_version="1"),
+        header(sizes=[1]),
+        header(sizes=7),
+        header(default_us="x"),
+        header(default_us=1e308),
+    ]
     tuned.write_text("\n".join([*bad, json.dumps(good)]), errors="surrogateescape")
     records, skipped = records_of(workloads, tuned)
     # the empty line is none
@@ -365,9 +381,14 @@ def test_hostile_workloads_end_a_process_of_their_own(tasks, tmp_path):
     good = workloads.read_text().strip()
     shape, module = json.loads(good)
     texts = {
-        0: good, 1: good[: len(good) // 2], 2: "[1, 2]", 3: json.dumps([shape, module[:1000]]),
-        4: json.dumps([shape, "AAAA" * 100]), 5: json.dumps(["0", module]), 6: good,
-    }  # fmt: skip
+        0: good,
+        1: good[: len(good) // 2],
+        2: "[1, 2]",
+        3: json.dumps([shape, module[:1000]]),
+        4: json.dumps([shape, "AAAA" * 100]),
+        5: json.dumps(["0", module]),
+        6: good,
+    }
     known = read_workloads(texts)
     assert set(known) == set(texts)
     assert known[0] == known[6] and isinstance(known[0], dict) and known[0]["readable"].startswith("toy[rows,1024]")

@@ -85,9 +85,12 @@ def test_tasks_in_turns_keep_their_numbers() -> None:
     progress.trial("a", True, "", 20.0, 1.2)
     progress.ended("b", "kept")
     assert [line.split(": ")[1:3] for line in stream.getvalue().splitlines()] == [
-        ["task 1/3", "first"], ["task 2/3", "second"], ["task 2/3", "better"], ["task 1/3", "better"],
+        ["task 1/3", "first"],
+        ["task 2/3", "second"],
+        ["task 2/3", "better"],
+        ["task 1/3", "better"],
         ["task 2/3", stream.getvalue().splitlines()[-1].split(": ")[2]],
-    ]  # fmt: skip
+    ]
     assert "best 10.0 us, 1.500x" in stream.getvalue().splitlines()[-1]
 
 

@@ -330,9 +330,16 @@ def test_a_devices_gpu():
 
 @pytest.mark.parametrize(
     "described",
-    [7, "[", "[" * 100_000, "[]", '{"flags": 3, "l1_bytes": "x", "machine": ["a"]}', '{"l1_bytes": -1, "model": "\\n"}',
-     '{"l1_bytes": 1e400, "l2_bytes": NaN, "l3_bytes": true, "machine": null, "flags": {"a": 1}}'],
-)  # fmt: skip
+    [
+        7,
+        "[",
+        "[" * 100_000,
+        "[]",
+        '{"flags": 3, "l1_bytes": "x", "machine": ["a"]}',
+        '{"l1_bytes": -1, "model": "\\n"}',
+        '{"l1_bytes": 1e400, "l2_bytes": NaN, "l3_bytes": true, "machine": null, "flags": {"a": 1}}',
+    ],
+)
 @pytest.mark.parametrize("threads", [None, -3, "2", float("inf"), 1 << 60])
 def test_what_a_device_makes_up(described, threads):
     device = device_of({"threads": threads, "triple": 3.5, "described": described})

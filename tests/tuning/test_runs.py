@@ -52,9 +52,16 @@ def tasks_of_counts(*counts, flat=()):
 
 def tuner(log, tasks, *, lab=None, resume=False, budget_s=1e9, now=None, peaks=None, **more):
     options = TuneOptions(
-        model="m", budget_s=budget_s, effort=EFFORT, directory=log, read=(log,), threads=2, memory_bytes=1 << 30,
-        resume=resume, **more,
-    )  # fmt: skip
+        model="m",
+        budget_s=budget_s,
+        effort=EFFORT,
+        directory=log,
+        read=(log,),
+        threads=2,
+        memory_bytes=1 << 30,
+        resume=resume,
+        **more,
+    )
     clock = Clock(budget_s, (lambda: now[0]) if now is not None else time.monotonic)
     progress = Progress(len(tasks.tasks), 9.0, io.StringIO())
     lab = lab or FakeLab(now=now)
@@ -158,16 +165,32 @@ def test_the_last_of_several_goes_on_and_damage_is_passed_over(tmp_path):
     folder = tmp_path / "t" / "runs"
     good = json.loads((folder / "run-1.json").read_text())
     bad = [
-        "{", "[]", "[" * 50_000, json.dumps({**good, "schema": 9}), json.dumps({**good, "id": "../../x"}),
-        json.dumps({**good, "elapsed_s": -1}), json.dumps({**good, "finished": {"k": {"outcome": 1}}}),
-        json.dumps({**good, "saved": "late"}), json.dumps({**good, "extra": 1}),
-    ]  # fmt: skip
+        "{",
+        "[]",
+        "[" * 50_000,
+        json.dumps({**good, "schema": 9}),
+        json.dumps({**good, "id": "../../x"}),
+        json.dumps({**good, "elapsed_s": -1}),
+        json.dumps({**good, "finished": {"k": {"outcome": 1}}}),
+        json.dumps({**good, "saved": "late"}),
+        json.dumps({**good, "extra": 1}),
+    ]
     finished = dataclasses.asdict(tuner(tmp_path / "other", tasks_of_counts(1)).run().tasks[0])
     wrong = {
-        "speedup": "x", "weights": 3, "default_us": ["1"], "sizes": [1], "failures": {"crash": "1"}, "note": None,
-        "rank_correlation": "high", "seconds": 10**400, "best_us": [math.nan], "decision": [], "measured": 1.5,
-        "stages": [{"name": "ranked"}], "count": True,
-    }  # fmt: skip
+        "speedup": "x",
+        "weights": 3,
+        "default_us": ["1"],
+        "sizes": [1],
+        "failures": {"crash": "1"},
+        "note": None,
+        "rank_correlation": "high",
+        "seconds": 10**400,
+        "best_us": [math.nan],
+        "decision": [],
+        "measured": 1.5,
+        "stages": [{"name": "ranked"}],
+        "count": True,
+    }
     bad += [json.dumps({**good, "finished": {"k": {**finished, name: value}}}) for name, value in wrong.items()]
     for at, text in enumerate(bad):
         (folder / f"zbad-{at}.json").write_text(text)

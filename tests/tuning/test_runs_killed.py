@@ -24,8 +24,11 @@ def halo_tvm_of(folder, *words):
     places = {"PYTHONPATH": str(ROOT), "HALO_TVM_HOME": str(folder / "home"), "TMPDIR": str(folder / "scratch")}
     return subprocess.Popen(
         [sys.executable, "-m", "halo_tvm", *words, "--log", str(folder / "log")],
-        env={**os.environ, **places}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
+        env={**os.environ, **places},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
 
 
 def children_of(pid):

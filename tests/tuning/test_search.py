@@ -34,13 +34,24 @@ SEEDS = range(5)
 MEDIAN = sorted(SPACE, key=share_of_best)[len(SPACE) // 2]
 
 
-def prepared(*, effort=FULL, stages=(), read=(), seed=0, lab=None, task=None, start=None, roofline_us=(), resumed="",
-             note=lambda line: None):  # fmt: skip
+def prepared(
+    *,
+    effort=FULL,
+    stages=(),
+    read=(),
+    seed=0,
+    lab=None,
+    task=None,
+    start=None,
+    roofline_us=(),
+    resumed="",
+    note=lambda line: None,
+):
     target = toy_rules.target()
     task = task or landscape.task()
     preparation = Preparation(
         target, fingerprint_of(target), effort.of_stages(stages), read, seed=seed, resumed=resumed, note=note
-    )  # fmt: skip
+    )
     lab = lab or FakeLab(seed=seed)
     us = [lab.speed(task.default, s.dims[0]) for s in task.sizes]
     progress = Progress(1, 9.0, io.StringIO())
@@ -116,7 +127,7 @@ def test_failures_do_not_stop_it():
     """A third of the space declines, some die while timed, the best one fails in the form that ships."""
     generator = random.Random(3)
     fails = {d: "take" for d in SPACE if generator.random() < 0.3}
-    fails |= {d: "race" for d in generator.sample(SPACE, 250)}
+    fails |= dict.fromkeys(generator.sample(SPACE, 250), "race")
     good = sorted((d for d in SPACE if d not in fails), key=share_of_best)
     fails[good[-1]] = "final"
     fails.pop(DEFAULT, None)
@@ -164,7 +175,7 @@ def test_a_stage_that_is_off_does_nothing(stage, tmp_path, monkeypatch):
         "records": lambda: monkeypatch.setattr(TuningLog, "nearest", forbidden),
         "ranked": lambda: [monkeypatch.setattr(*at, forbidden) for at in ((Ranked, "propose"), (CostModel, "fit"))],
         "descent": lambda: monkeypatch.setattr(Descent, "propose", forbidden),
-    }[stage]()  # fmt: skip
+    }[stage]()
     search, lab = prepared(stages=others, read=[tmp_path])
     search.run(Clock(1e9), 60)
     assert stage not in search.stages and set(search.stages) <= set(others)

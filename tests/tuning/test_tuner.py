@@ -86,9 +86,12 @@ def test_a_winner_is_committed_and_found_in_another_process(tmp_path, space):
         f"print(log.best(workload_key(toy_rules.function({COLUMNS})), 'toy', 1).decision['mode'])"
     )
     found = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "log")], capture_output=True, text=True, check=True,
+        [sys.executable, "-c", code, str(tmp_path / "log")],
+        capture_output=True,
+        text=True,
+        check=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join((str(Path(__file__).parent), *sys.path))},
-    )  # fmt: skip
+    )
     assert found.stdout.strip() == task.decision["mode"]
 
 
@@ -204,11 +207,14 @@ def test_a_tuner_that_is_ended(tmp_path, space, ending, after):
         "modules=('toy_rules',))\n"
     )
     process = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path / "log")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [sys.executable, "-c", code, str(tmp_path / "log")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join((str(Path(__file__).parent), *sys.path))},
         # A test run in the background makes its children ignore SIGINT.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )  # fmt: skip
+    )
     process.stdout.readline()
     said = ""
     while "task 2/12" not in said:  # the first task is done

@@ -92,9 +92,14 @@ def function(columns, rows=None, factor=2.0, name="toy"):
 
 
 SPEC = TargetSpec(
-    name="toy", description="for tests", kind="llvm", machine="x86_64", isas=X86.isas, rules=("gemm", "toy"),
+    name="toy",
+    description="for tests",
+    kind="llvm",
+    machine="x86_64",
+    isas=X86.isas,
+    rules=("gemm", "toy"),
     runs_on=X86.runs_on,
-)  # fmt: skip
+)
 
 
 def target(cores=2):

@@ -28,11 +28,22 @@ def run(config: LogsConfig) -> int:
         print_json({"target": target.key, "cores": target.cores, "workloads": [c.to_plain() for c in found]})
     elif found:
         print(f"for {target.key} with {target.cores} cores")
-        print(table(("rule", "speed-up", "decision", "reason", "directory", "workload"), [
-            (c.rule, f"at least {c.record.speedup_low:.3f}" if c.record else "-",
-             decision(c.record) if c.record else "-", c.reason, c.directory or "-", c.readable)
-            for c in found
-        ]))  # fmt: skip
+        print(
+            table(
+                ("rule", "speed-up", "decision", "reason", "directory", "workload"),
+                [
+                    (
+                        c.rule,
+                        f"at least {c.record.speedup_low:.3f}" if c.record else "-",
+                        decision(c.record) if c.record else "-",
+                        c.reason,
+                        c.directory or "-",
+                        c.readable,
+                    )
+                    for c in found
+                ],
+            )
+        )
     else:
         print(
             f"no records for {target.key} in {', '.join(map(str, log_dirs(config.log)))}: `halo-tvm tune` makes some; "

@@ -20,9 +20,12 @@ def run(config: LogsConfig) -> int:
             empty = {"key": path.parent.name, "records": 0, "trials": 0, "failures": 0, "unreadable": 0, "bytes": 0}
             row = rows.setdefault((str(directory), path.parent.name), {**empty, "directory": str(directory)})
             for name, count in (
-                ("records", report.records), ("trials", report.trials), ("failures", report.failures),
-                ("unreadable", sum(report.bad.values())), ("bytes", report.size_bytes),
-            ):  # fmt: skip
+                ("records", report.records),
+                ("trials", report.trials),
+                ("failures", report.failures),
+                ("unreadable", sum(report.bad.values())),
+                ("bytes", report.size_bytes),
+            ):
                 row[name] += count
     if config.json:
         print_json(list(rows.values()))

@@ -18,18 +18,37 @@ def run(config: LogsConfig) -> int:
     """Print one row per record; with --trials also what was tried and did not win."""
     rows = list(_records(config))
     if config.json:
-        print_json([
-            {"key": key, "workload": r.workload, "readable": r.readable, "rule": r.rule, "rule_version": r.rule_version,
-             "decision": dict(r.decision), "outcome": r.outcome, "speedup": r.speedup, "speedup_low": r.speedup_low,
-             "cores": r.cores, "stage": r.stage, "run": r.run, "timestamp": r.timestamp, "message": r.message}
-            for key, r in rows
-        ])  # fmt: skip
+        print_json(
+            [
+                {
+                    "key": key,
+                    "workload": r.workload,
+                    "readable": r.readable,
+                    "rule": r.rule,
+                    "rule_version": r.rule_version,
+                    "decision": dict(r.decision),
+                    "outcome": r.outcome,
+                    "speedup": r.speedup,
+                    "speedup_low": r.speedup_low,
+                    "cores": r.cores,
+                    "stage": r.stage,
+                    "run": r.run,
+                    "timestamp": r.timestamp,
+                    "message": r.message,
+                }
+                for key, r in rows
+            ]
+        )
     elif rows:
-        print(table(("target key", "rule", "outcome", "speed-up", "decision", "key", "workload"), [
-            (key, f"{r.rule} {r.rule_version}", r.outcome,
-             _speedup(r), decision(r), r.workload, r.readable)
-            for key, r in rows
-        ]))  # fmt: skip
+        print(
+            table(
+                ("target key", "rule", "outcome", "speed-up", "decision", "key", "workload"),
+                [
+                    (key, f"{r.rule} {r.rule_version}", r.outcome, _speedup(r), decision(r), r.workload, r.readable)
+                    for key, r in rows
+                ],
+            )
+        )
     else:
         print("no such records: `halo-tvm logs list` shows what there is")
     return 0

@@ -29,9 +29,12 @@ def run(config: LogsConfig) -> int:
         print("no tuning logs yet in " + ", ".join(map(str, log_dirs(config.log))))
         return code
     header = ("records", "trials", "failures", "not usable", "size", "file")
-    print(table(header, [
-        (r.records, r.trials, r.failures, counts(r.bad) or "-", size(r.size_bytes), r.path) for r in reports
-    ]))  # fmt: skip
+    print(
+        table(
+            header,
+            [(r.records, r.trials, r.failures, counts(r.bad) or "-", size(r.size_bytes), r.path) for r in reports],
+        )
+    )
     if bad:
         print(named([line for report in reports for line in report.named], sum(bad.values())))
     print("damaged: the lines above are left out, the others are used" if code else "whole")

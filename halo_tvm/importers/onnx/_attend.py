@@ -91,9 +91,15 @@ def _halo(
     extra = [] if rest.is_whole() else [bias_of(node, rest, (b, h, s, t))]
     call = Attention.call(
         *(q, k, v, *extra),
-        num_heads=h, num_kv_heads=g, head_dim=d, scale=scale,
-        causal=causal or None, window=window or None, softcap=float(softcap) or None, has_bias=bool(extra) or None,
-    )  # fmt: skip
+        num_heads=h,
+        num_kv_heads=g,
+        head_dim=d,
+        scale=scale,
+        causal=causal or None,
+        window=window or None,
+        softcap=float(softcap) or None,
+        has_bias=bool(extra) or None,
+    )
     return node.emit(call)
 
 

@@ -42,9 +42,14 @@ def at_least(node: Node, x: relax.Expr, shape: Sequence[Dim | None], what: str =
 
 
 def _fitted(
-    node: Node, x: relax.Expr, shape: Sequence[Dim | None], what: str, joined: Callable[[Dim, Dim], Dim], word: str,
+    node: Node,
+    x: relax.Expr,
+    shape: Sequence[Dim | None],
+    what: str,
+    joined: Callable[[Dim, Dim], Dim],
+    word: str,
     fits: Callable[[Dim, Dim], object],
-) -> relax.Expr:  # fmt: skip
+) -> relax.Expr:
     found = expr_shape(x)
     node.refuse_unless(len(found) == len(shape), f"expected {what} of rank {len(shape)}, found {len(found)}")
     dims = list(found)

@@ -20,7 +20,7 @@ def inline(node: Node, domain: str) -> tuple[Value | None, ...]:
         function = _of_definition(node, domain)
     if function is None:
         node.refuse("no converter")
-    env: dict[str, Value | None] = {name: None for name in function.input}
+    env: dict[str, Value | None] = dict.fromkeys(function.input)
     env.update(zip(function.input, node.inputs))
     given = {a.name: a for a in node.proto.attribute}
     defaults = {a.name: a for a in getattr(function, "attribute_proto", ())}

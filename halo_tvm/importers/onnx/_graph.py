@@ -30,9 +30,17 @@ _PARAMETER_BYTES = 4096  # larger weights are parameters of the function, never 
 _PARAMETER_KINDS = "float32 float16 float64 bfloat16 int8 uint8".split()
 # What TVM raises for an expression that it cannot type: there is no common base.
 TVM_ERRORS = (
-    ValueError, TypeError, IndexError, AttributeError, AssertionError, RuntimeError, KeyError, ArithmeticError,
-    MemoryError, StopIteration,
-)  # fmt: skip
+    ValueError,
+    TypeError,
+    IndexError,
+    AttributeError,
+    AssertionError,
+    RuntimeError,
+    KeyError,
+    ArithmeticError,
+    MemoryError,
+    StopIteration,
+)
 
 
 class InnerProblem(Refused):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 Converter = Callable[["Node"], object]  # -> a Relax expression, a Value, or a tuple of these, one per output
 
 CONVERTERS: dict[tuple[str, str], dict[int, Converter]] = {}
-SYMBOLIC: dict[str, Callable[["Node"], "Value | None"]] = {}
+SYMBOLIC: dict[str, Callable[[Node], Value | None]] = {}
 
 
 def converter(*names: str, since: int = 1, domain: str = "") -> Callable[[Converter], Converter]:

@@ -46,12 +46,16 @@ def attention(node: Node) -> tuple[relax.Expr | None, ...]:
     kind = int(node.attr("softmax_precision", 0))
     wants_scores = len(node.outputs) > 3 and bool(node.outputs[3])
     out = attend(
-        node, q, k, v, seen,
+        node,
+        q,
+        k,
+        v,
+        seen,
         scale=scale,
         softcap=float(node.attr("softcap", 0.0)),
         scores=int(node.attr("qk_matmul_output_mode", 0)) if wants_scores else None,
         precision=np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind)).name if kind else None,
-    )  # fmt: skip
+    )
     b, s, h, e = expr_shape(out.out)
     y = reshape(node, out.out, [b, s, h * e]) if flat else transpose(node, out.out, _SWAP)
     return (y, *present, out.scores)

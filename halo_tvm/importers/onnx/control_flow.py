@@ -282,9 +282,16 @@ def scan(node: Node) -> object:
 
 
 def _scan_loop(
-    node: Node, body: GraphProto, state: Sequence[Value], xs: Sequence[relax.Expr], axes: Sequence[int],
-    backwards: Sequence[int], length: Dim, out_axes: Sequence[int], out_backwards: Sequence[int],
-) -> tuple[relax.Expr, ...]:  # fmt: skip
+    node: Node,
+    body: GraphProto,
+    state: Sequence[Value],
+    xs: Sequence[relax.Expr],
+    axes: Sequence[int],
+    backwards: Sequence[int],
+    length: Dim,
+    out_axes: Sequence[int],
+    out_backwards: Sequence[int],
+) -> tuple[relax.Expr, ...]:
     builder, kept = node.graph.builder, len(state)
     zero, one = relax.const(_int64(0), "int64"), relax.const(_int64(1), "int64")
     limit = (

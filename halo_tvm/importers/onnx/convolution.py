@@ -48,11 +48,7 @@ def conv_transpose(node: Node) -> relax.Expr:
         isinstance(channels, int) and channels == weight.shape[0] and channels % max(groups, 1) == 0 and groups > 0,
         f"expected {weight.shape[0]} channels in {groups} groups, found {channels}",
     )
-    if (
-        groups == 1
-        and isinstance(weight, Constant)
-        and node.dtype(0) == weight.dtype == "float32"
-    ):
+    if groups == 1 and isinstance(weight, Constant) and node.dtype(0) == weight.dtype == "float32":
         out = _by_matmul(node, sizes, window, extra, given, weight)
     else:
         part = channels // groups
@@ -150,11 +146,13 @@ def _full_sizes(
     rank = len(sizes)
     return [
         node.sizes.simplify(
-            (sizes[i] - 1) * window.strides[i] + (extra[i] + (window.kernel[i] - 1) * window.dilations[i] + 1)
-            - window.pads[i] - window.pads[rank + i]
+            (sizes[i] - 1) * window.strides[i]
+            + (extra[i] + (window.kernel[i] - 1) * window.dilations[i] + 1)
+            - window.pads[i]
+            - window.pads[rank + i]
         )
         for i in range(rank)
-    ]  # fmt: skip
+    ]
 
 
 def _sources(place: Sequence, ks: Sequence, window: Window, sizes: Sequence[Dim]) -> tuple[object, list]:

@@ -143,8 +143,10 @@ def matmul_n_bits(node: Node) -> relax.Expr:
     """A @ W^T (+ bias), W [n, k] of 2, 4 or 8 bits in blocks along k; the weight is restored when it is loaded."""
     k, n, bits, block = (int(node.attr(name)) for name in ("K", "N", "bits", "block_size"))
     node.refuse_unless(bits in (2, 4, 8), f"expected 2, 4 or 8 bits, found {bits}")
-    node.refuse_unless(not node.has(4) or node.is_known(4) and np.array_equal(node.constant(4), np.arange(k) // block),
-                       "expected no reordered groups (g_idx)")  # fmt: skip
+    node.refuse_unless(
+        not node.has(4) or node.is_known(4) and np.array_equal(node.constant(4), np.arange(k) // block),
+        "expected no reordered groups (g_idx)",
+    )
     for index in (1, 2, 3):
         if node.has(index):
             node.refuse_unless(node.is_known(index), f"input {index} of MatMulNBits must be constant")

@@ -161,9 +161,12 @@ def _probabilities(node: Node, scores: relax.Expr, classes: int) -> relax.Expr:
 
     def couple(scores: te.Tensor, a: te.Tensor, b: te.Tensor) -> te.Tensor:
         return te.extern(
-            [(scores.shape[0], classes)], [scores, a, b], lambda ins, outs: _couple(ins, outs[0], classes),
-            dtype="float32", name="couple",
-        )  # fmt: skip
+            [(scores.shape[0], classes)],
+            [scores, a, b],
+            lambda ins, outs: _couple(ins, outs[0], classes),
+            dtype="float32",
+            name="couple",
+        )
 
     return node.te(couple, scores, weight(node, a), weight(node, b), name="onnx_svm_probabilities")
 

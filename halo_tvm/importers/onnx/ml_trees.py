@@ -132,10 +132,18 @@ def _voted(node: Node, x: relax.Expr, forest: Forest, targets: int, aggregate: s
     tables = [
         weight(node, table)
         for table in (
-            forest.roots, forest.features, forest.modes, forest.splits, forest.is_missing_true, forest.when_true,
-            forest.when_false, forest.votes, forest.targets, forest.weights,
+            forest.roots,
+            forest.features,
+            forest.modes,
+            forest.splits,
+            forest.is_missing_true,
+            forest.when_true,
+            forest.when_false,
+            forest.votes,
+            forest.targets,
+            forest.weights,
         )
-    ]  # fmt: skip
+    ]
 
     def walk(x: te.Tensor, *tables: te.Tensor) -> list[te.Tensor]:
         shape = (x.shape[0], targets)

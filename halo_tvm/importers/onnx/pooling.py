@@ -42,9 +42,14 @@ def _window(node: Node) -> Window:
 
 def _pooled(node: Node, window: Window, kind: str, include_pad: bool = False, p: int = 2) -> relax.Expr:
     attrs = {
-        "layout": "first", "kind": kind, "kernel": window.kernel, **window.attrs(),
-        "ceil": bool(node.attr("ceil_mode", 0)), "include_pad": include_pad, "p": p,
-    }  # fmt: skip
+        "layout": "first",
+        "kind": kind,
+        "kernel": window.kernel,
+        **window.attrs(),
+        "ceil": bool(node.attr("ceil_mode", 0)),
+        "include_pad": include_pad,
+        "p": p,
+    }
     if window.is_static:
         return node.emit(Pooling.call(filled(node, node.x(0), window), **attrs, pads=window.pads))
 

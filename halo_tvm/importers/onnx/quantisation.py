@@ -89,7 +89,7 @@ def _restored(node: Node, values: list[Constant | None], target: str) -> Constan
 
 
 def _is_float8(dtype: str) -> bool:
-    return dtype.startswith("float8_e4") or dtype.startswith("float8_e5")
+    return dtype.startswith(("float8_e4", "float8_e5"))
 
 
 def _numpy(dtype: str) -> np.dtype:

@@ -53,9 +53,12 @@ def _layer(node: Node, name: str, w: relax.Expr, r: relax.Expr, **attrs: object)
     w = same_sizes(node, w, [directions, rows, width], "weights")
     args = [x, w, same_sizes(node, r, [directions, rows, hidden], "recurrent weights")]
     sizes = {
-        "bias": [directions, 2 * rows], "lengths": [batch], "peepholes": [directions, 3 * hidden],
-        "initial_h": [directions, batch, hidden], "initial_c": [directions, batch, hidden],
-    }  # fmt: skip
+        "bias": [directions, 2 * rows],
+        "lengths": [batch],
+        "peepholes": [directions, 3 * hidden],
+        "initial_h": [directions, batch, hidden],
+        "initial_c": [directions, batch, hidden],
+    }
     attrs |= {"hidden": hidden, "direction": direction, "layer": node.name}
     for place, kind in enumerate(_INPUTS):
         if kind in cell.optional and node.has(3 + place):

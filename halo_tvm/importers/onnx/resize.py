@@ -317,9 +317,11 @@ def _weight(rest: ir.Expr, offset: ir.Expr, axis: _Axis, way: _Way) -> ir.Expr:
         distance = distance * _f(min(axis.scale, 1.0))
     if way.mode == "nearest":
         take_right = {
-            "round_prefer_floor": rest > _f(0.5), "round_prefer_ceil": rest >= _f(0.5),
-            "floor": rest >= _f(1), "ceil": rest > _f(0),
-        }[way.nearest]  # fmt: skip
+            "round_prefer_floor": rest > _f(0.5),
+            "round_prefer_ceil": rest >= _f(0.5),
+            "floor": rest >= _f(1),
+            "ceil": rest > _f(0),
+        }[way.nearest]
         return tirx.Select(take_right, offset.astype(_WIDE), _f(1) - offset.astype(_WIDE))
     if way.mode == "linear":
         return tirx.max(_f(1) - distance, _f(0))

@@ -41,9 +41,13 @@ def scatter_elements(node: Node) -> relax.Expr:
 
 
 def write_elements(
-    node: Node, data: relax.Expr, indices: relax.Expr, updates: relax.Expr, axis: int,
+    node: Node,
+    data: relax.Expr,
+    indices: relax.Expr,
+    updates: relax.Expr,
+    axis: int,
     combine: Callable[[object, object], object] = _REDUCTIONS["none"],
-) -> relax.Expr:  # fmt: skip
+) -> relax.Expr:
     """`data` with `updates` at `indices` along `axis`; the other sizes of `indices` are at most those of `data`."""
     updates = same_sizes(node, updates, expr_shape(indices), "updates")
 

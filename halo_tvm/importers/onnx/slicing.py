@@ -47,9 +47,8 @@ def sliced(
         lengths.append(length)
     if all(step > 0 for step in steps):
         kept = [
-            i for i, axis in enumerate(axes)
-            if not (steps[i] == 1 and node.sizes.is_equal(lengths[i], shape[axis]))
-        ]  # fmt: skip
+            i for i, axis in enumerate(axes) if not (steps[i] == 1 and node.sizes.is_equal(lengths[i], shape[axis]))
+        ]
         if not kept:
             return x
         stops = [node.sizes.simplify(prim(begins[i]) + prim(lengths[i]) * steps[i]) for i in kept]

@@ -28,11 +28,22 @@ _CONSTANT_BYTES = 4096  # smaller tensors that no state_dict calls a parameter a
 _INDEX_STEPS = frozenset(
     f"aten.{name}"
     for name in (
-        "view.default", "reshape.default", "unsqueeze.default", "squeeze.dim", "squeeze.dims", "slice.Tensor",
-        "select.int", "clone.default", "alias.default", "_to_copy.default", "to.dtype", "expand.default",
-        "permute.default", "contiguous.default",
+        "view.default",
+        "reshape.default",
+        "unsqueeze.default",
+        "squeeze.dim",
+        "squeeze.dims",
+        "slice.Tensor",
+        "select.int",
+        "clone.default",
+        "alias.default",
+        "_to_copy.default",
+        "to.dtype",
+        "expand.default",
+        "permute.default",
+        "contiguous.default",
     )
-)  # fmt: skip
+)
 
 
 def import_module(
@@ -232,7 +243,7 @@ def _outputs(program: torch.export.ExportedProgram, translator: Translator) -> d
         value = translator.env.get(node) if isinstance(node, fx.Node) else None
         if isinstance(value, relax.Expr) and isinstance(value.ty, relax.TensorType):
             outputs[named[index] or "output"] = value
-    for spec, node in zip(program.graph_signature.output_specs, result):
+    for spec in program.graph_signature.output_specs:
         if spec.kind is OutputKind.BUFFER_MUTATION:
             raise UnsupportedModel(
                 f"expected a module without state, found that it changes its buffer {spec.target!r}: "

@@ -11,10 +11,16 @@ if TYPE_CHECKING:
 CONVERTERS: dict[str, Callable[[Call], object]] = {}
 
 # Statements about values that the exporter has already relied on: they compute nothing.
-IGNORED = frozenset({
-    "aten._assert_tensor_metadata.default", "aten._assert_scalar.default", "aten._assert_async.msg",
-    "aten._assert_async.default", "aten.sym_constrain_range.default", "aten.sym_constrain_range_for_size.default",
-})  # fmt: skip
+IGNORED = frozenset(
+    {
+        "aten._assert_tensor_metadata.default",
+        "aten._assert_scalar.default",
+        "aten._assert_async.msg",
+        "aten._assert_async.default",
+        "aten.sym_constrain_range.default",
+        "aten.sym_constrain_range_for_size.default",
+    }
+)
 
 
 class Refused(Exception):

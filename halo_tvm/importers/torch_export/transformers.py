@@ -60,9 +60,12 @@ def import_unrestricted(path: Path, options: Mapping[str, object]) -> ImportedMo
     except UnsupportedModel:  # torch finds that a dimension is fixed, or is not the same everywhere
         imported = exported(shared=False)
     source = {
-        "kind": "transformers", "name": path.name, "model_type": config.model_type, "sha256": fingerprint(path),
+        "kind": "transformers",
+        "name": path.name,
+        "model_type": config.model_type,
+        "sha256": fingerprint(path),
         "class": type(model).__name__,
-    }  # fmt: skip
+    }
     return dataclasses.replace(_own_names(imported), source=source)
 
 

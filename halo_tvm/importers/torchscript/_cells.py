@@ -69,6 +69,8 @@ def grouped_product(
 
 
 CELLS: dict[str, Callable[..., tuple[Tensor, ...]]] = {
-    "aten::lstm_cell": lstm_cell, "aten::gru_cell": gru_cell, "aten::_convolution": convolution,
+    "aten::lstm_cell": lstm_cell,
+    "aten::gru_cell": gru_cell,
+    "aten::_convolution": convolution,
     "aten::_grouped_mm": grouped_product,
-}  # fmt: skip
+}

@@ -105,17 +105,20 @@ def _export(
         values = {e.identifier: e.value for e in chosen if e.is_tensor}
         shapes: dict[str, dict[int, object]] = {
             e.identifier: {a: _dim(e.ranges[a]) for a in range(e.value.dim()) if (e.name, a) in varying}
-            for e in chosen if e.is_tensor
-        }  # fmt: skip
+            for e in chosen
+            if e.is_tensor
+        }
         dynamic = any(shapes.values())
         values |= {name: state.tensors[path] for name, path in program.state_inputs.items()}
         if dynamic:
             shapes |= _sizes_of_state(walker, chosen, state, varying)
         with torch.no_grad():
             exported = torch.export.export(
-                program, tuple(values[n] for n in program.inputs), dynamic_shapes=shapes if dynamic else None,
+                program,
+                tuple(values[n] for n in program.inputs),
+                dynamic_shapes=shapes if dynamic else None,
                 strict=False,
-            )  # fmt: skip
+            )
     except UnsupportedModel:
         raise
     except Exception as reason:  # torch.export raises whatever torch's tracer does
@@ -239,9 +242,9 @@ def _import(
     outputs = ("output",) if kept == 1 else tuple(f"output_{i}" for i in range(kept))
     func = model.mod["main"]
     rest = list(func.params)[len(model.inputs) :]
-    func = relax.Function(
-        [*variables, *rest], func.body, func.ret_ty, func.is_pure, func.attrs
-    ).with_attr("num_input", len(inputs))  # fmt: skip
+    func = relax.Function([*variables, *rest], func.body, func.ret_ty, func.is_pure, func.attrs).with_attr(
+        "num_input", len(inputs)
+    )
     mod = tvm.IRModule({**{gv: f for gv, f in model.mod.functions_items() if gv.name_hint != "main"}, "main": func})
     return dataclasses.replace(model, mod=mod, inputs=tuple(inputs), outputs=(*outputs, *state))
 

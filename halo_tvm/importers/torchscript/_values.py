@@ -38,9 +38,23 @@ def to_number(value: object) -> object:
 
 # The numbers by which TorchScript knows dtypes.
 _DTYPES = (
-    torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.float32, torch.float64,
-    None, torch.complex64, torch.complex128, torch.bool, torch.qint8, torch.quint8, torch.qint32, torch.bfloat16,
-)  # fmt: skip
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.float16,
+    torch.float32,
+    torch.float64,
+    None,
+    torch.complex64,
+    torch.complex128,
+    torch.bool,
+    torch.qint8,
+    torch.quint8,
+    torch.qint32,
+    torch.bfloat16,
+)
 _LAYOUTS = (torch.strided,)
 _FORMATS = (torch.contiguous_format, torch.preserve_format, torch.channels_last, torch.channels_last_3d)
 

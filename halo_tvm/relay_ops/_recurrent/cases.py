@@ -28,9 +28,12 @@ def case(name: str, s: int, b: int, i: int, h: int, direction: str, *optional: s
     rows = cell.gates * h
     lengths = np.array([(s - 2 * n) % (s + 1) for n in range(b)], "int32")
     shapes = {
-        "bias": (d, 2 * rows), "lengths": lengths, "initial_h": (d, b, h), "initial_c": (d, b, h),
+        "bias": (d, 2 * rows),
+        "lengths": lengths,
+        "initial_h": (d, b, h),
+        "initial_c": (d, b, h),
         "peepholes": (d, 3 * h),
-    }  # fmt: skip
+    }
     rng = np.random.default_rng(s * h)
     w, r = ((0.3 * rng.standard_normal(shape)).astype("float32") for shape in ((d, rows, i), (d, rows, h)))
     given = [kind for kind in cell.optional if kind in optional]
@@ -42,7 +45,9 @@ def case(name: str, s: int, b: int, i: int, h: int, direction: str, *optional: s
 
 def _activations(name: str) -> list[tuple[str, ...]]:
     kinds = [
-        ("hard_sigmoid", "softsign", "elu"), ("affine", "leaky_relu", "scaled_tanh"), ("softplus", "relu", "tanh"),
+        ("hard_sigmoid", "softsign", "elu"),
+        ("affine", "leaky_relu", "scaled_tanh"),
+        ("softplus", "relu", "tanh"),
         ("thresholded_relu", "sigmoid", "softsign"),
-    ]  # fmt: skip
+    ]
     return [kind[: len(CELLS[name].defaults)] for kind in kinds]

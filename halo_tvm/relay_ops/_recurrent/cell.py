@@ -27,14 +27,22 @@ class Cell:
 
 CELLS = {
     "lstm": Cell(
-        "lstm", 4, ("sigmoid", "tanh", "tanh"),
-        ("bias", "lengths", "initial_h", "initial_c", "peepholes"), ("input_forget", "quantised"), states=2,
+        "lstm",
+        4,
+        ("sigmoid", "tanh", "tanh"),
+        ("bias", "lengths", "initial_h", "initial_c", "peepholes"),
+        ("input_forget", "quantised"),
+        states=2,
     ),
     "gru": Cell(
-        "gru", 3, ("sigmoid", "tanh"), ("bias", "lengths", "initial_h"), ("linear_before_reset",),
+        "gru",
+        3,
+        ("sigmoid", "tanh"),
+        ("bias", "lengths", "initial_h"),
+        ("linear_before_reset",),
     ),
     "rnn": Cell("rnn", 1, ("tanh",), ("bias", "lengths", "initial_h")),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -89,10 +97,14 @@ def options_of(cell: Cell, attrs: Mapping[str, object]) -> Options:
             "correct them"
         )
     return Options(
-        cell, hidden, direction, _activations(cell, DIRECTIONS[direction], attrs), clip,
+        cell,
+        hidden,
+        direction,
+        _activations(cell, DIRECTIONS[direction], attrs),
+        clip,
         frozenset(name for name in cell.optional if attrs.get(f"has_{name}")),
         frozenset(name for name in cell.flags if attrs.get(name)),
-    )  # fmt: skip
+    )
 
 
 def _activations(cell: Cell, directions: int, attrs: Mapping[str, object]) -> tuple[tuple[str, float, float], ...]:

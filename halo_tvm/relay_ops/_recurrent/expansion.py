@@ -100,9 +100,9 @@ class _Weights:
         for phase in phases:
             part = blocked
             if len(phases) > 1:
-                part = self._bb.emit(relax.op.strided_slice(
-                    blocked, axes=[3], begin=[phase.first], end=[phase.first + phase.count]
-                ))  # fmt: skip
+                part = self._bb.emit(
+                    relax.op.strided_slice(blocked, axes=[3], begin=[phase.first], end=[phase.first + phase.count])
+                )
             parts.append(self._reshape(part, o.directions, self.blocks, o.hidden * phase.count * self._block))
         return parts[0] if len(parts) == 1 else self._bb.emit(relax.op.concat(parts, axis=2))
 

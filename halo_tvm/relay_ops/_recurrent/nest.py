@@ -98,9 +98,16 @@ class _Nest:
         statements = [_loop("n", self.b, lambda n: self._round(d, step, n))] if "rounded" in self.kept else []
         offset = 0
         for phase in phases_of(self.options):
-            statements.append(_loop("p", self.blocks, lambda p, phase=phase, offset=offset: _loop(
-                "n", self.b, lambda n: self._row(phase, offset, d, step, p, n), "rows"
-            ), "blocks"))  # fmt: skip
+            statements.append(
+                _loop(
+                    "p",
+                    self.blocks,
+                    lambda p, phase=phase, offset=offset: _loop(
+                        "n", self.b, lambda n: self._row(phase, offset, d, step, p, n), "rows"
+                    ),
+                    "blocks",
+                )
+            )
             offset += phase.count * self.block * self.options.hidden
 
         def copy(n: tirx.Var, j: tirx.Var) -> tirx.Stmt:

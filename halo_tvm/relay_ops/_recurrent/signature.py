@@ -31,9 +31,15 @@ def check_call(types: Sequence[relax.TensorType], options: Options) -> relax.Tup
         )
     s, b, i = x.shape.values
     shapes = {
-        "x": (s, b, i), "w": (d, options.rows, i), "r": (d, options.rows, h), "bias": (d, 2 * options.rows),
-        "lengths": (b,), "initial_h": (d, b, h), "initial_c": (d, b, h), "peepholes": (d, 3 * h),
-    }  # fmt: skip
+        "x": (s, b, i),
+        "w": (d, options.rows, i),
+        "r": (d, options.rows, h),
+        "bias": (d, 2 * options.rows),
+        "lengths": (b,),
+        "initial_h": (d, b, h),
+        "initial_c": (d, b, h),
+        "peepholes": (d, 3 * h),
+    }
     for name, ty in zip(names, types):
         dtypes = LENGTH_DTYPES if name == "lengths" else (str(x.dtype),)
         expect(label, name, ty, shapes[name], dtypes)

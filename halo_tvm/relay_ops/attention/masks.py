@@ -51,9 +51,7 @@ def read_bias(
 class Reader:
     """Follows elements of tensors back to the positions b, h, i and j, and says what the conditions found mean."""
 
-    def __init__(
-        self, lookup: Lookup, scores: Sequence[tirx.PrimExpr], is_input: Callable[[relax.Expr], bool]
-    ) -> None:
+    def __init__(self, lookup: Lookup, scores: Sequence[tirx.PrimExpr], is_input: Callable[[relax.Expr], bool]) -> None:
         self.lookup = lookup
         self._is_input = is_input
         self.analyzer = sym.Analyzer()

@@ -10,8 +10,17 @@ from ...dimensions import differ, is_one
 
 REQUIRED = ("num_heads", "num_kv_heads", "head_dim", "scale")
 KNOWN = (
-    *REQUIRED, "packed", "causal", "window", "softcap", "has_key_mask", "has_bias", "has_lengths", "products", "layer",
-)  # fmt: skip
+    *REQUIRED,
+    "packed",
+    "causal",
+    "window",
+    "softcap",
+    "has_key_mask",
+    "has_bias",
+    "has_lengths",
+    "products",
+    "layer",
+)
 PRODUCTS = ("float32", "tf32", "bfloat16")  # what the operands of both products may be rounded to
 MASK_DTYPES = ("bool", "int32", "int64", "float32")
 

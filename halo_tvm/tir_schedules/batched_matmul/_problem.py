@@ -72,9 +72,19 @@ def match(func: tirx.PrimFunc) -> Problem:
     *lead, m, n, depth = map(as_int64, main.extents)
     outputs = written_by(stages, store.buffer, func)
     return Problem(
-        a.source, b.source, store.buffer, a_transposed, b_transposed, b_shared, tuple(lead), m, n, depth,
-        tuple(stages), outputs,
-    )  # fmt: skip
+        a.source,
+        b.source,
+        store.buffer,
+        a_transposed,
+        b_transposed,
+        b_shared,
+        tuple(lead),
+        m,
+        n,
+        depth,
+        tuple(stages),
+        outputs,
+    )
 
 
 def _transposed(load: ir.TensorLoad, batch: Sequence[ir.Var], row: ir.Var, column: ir.Var) -> bool:

@@ -88,9 +88,14 @@ class FlashAttention(Rule[Decision]):
 
     def apply(self, func: tirx.PrimFunc, target: Target, decision: Decision) -> tirx.PrimFunc:
         check_range(
-            decision, block_q=(1, 512), block_k=(1, 512), score_rows=(1, 16), score_vectors=(1, 8),
-            value_rows=(1, 16), value_vectors=(1, 8),
-        )  # fmt: skip
+            decision,
+            block_q=(1, 512),
+            block_k=(1, 512),
+            score_rows=(1, 16),
+            score_vectors=(1, 8),
+            value_rows=(1, 16),
+            value_vectors=(1, 8),
+        )
         plan = _plan(read(func), decision, target)
         return scheduled_as(func, plan, allocate, pack, attend, imports=_pair_dot.TEXT if plan.pairs else "")
 

@@ -64,7 +64,7 @@ class Plan:
     def scratch(self) -> dict[str, tuple[int, int]]:
         """Name -> (rows, columns) of the float32 buffers of one task."""
         decision, d = self.decision, self.problem.d
-        statistics = {name: (decision.block_q, self.lanes) for name in ("peaks", "totals", "fades")}
+        statistics = dict.fromkeys(("peaks", "totals", "fades"), (decision.block_q, self.lanes))
         line = {"line": (1, decision.block_k)} if self.problem.bias else {}
         weights = {"weights": (decision.block_q, self.depth)} if self.pairs else {}
         return {

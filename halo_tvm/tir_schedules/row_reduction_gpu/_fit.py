@@ -55,8 +55,11 @@ def streams(rows: Rows) -> list[ir.Var]:
     for stage in rows.stages:
         if stage.depth is None:
             continue
-        found += [x.source for x in loads(stage.value) if is_input(x, rows) and is_row_access(
-            x.source, x.indices, stage.depth, 1)]  # fmt: skip
+        found += [
+            x.source
+            for x in loads(stage.value)
+            if is_input(x, rows) and is_row_access(x.source, x.indices, stage.depth, 1)
+        ]
         if stage.operation is None and not is_local(stage, rows):
             found.append(stage.target)
     return [b for b in found if str(b.dtype) != "bool"]

@@ -54,8 +54,9 @@ class Kernel:
                 self.scratch[number] = shared(decision.rows * decision.threads // WARP, dtype, "warps")
         self.sums = {
             n: registers(decision.lanes, dtype_of(s.target), "sums")
-            for n, s in enumerate(rows.stages) if s.operation is not None
-        }  # fmt: skip
+            for n, s in enumerate(rows.stages)
+            if s.operation is not None
+        }
         # Reads of whole vectors: (stage that reads, access, this thread's elements); what is the same is read once.
         self.reads: list[tuple[int, ir.TensorLoad, ir.Var]] = []
         for number, stage in enumerate(rows.stages):
@@ -113,15 +114,24 @@ class Kernel:
         return sorted(found)
 
     def _pass(
-        self, numbers: Sequence[int], needed: Sequence[int], at: Sequence[Expr], valid: Expr | None, group: Expr,
-        thread: Expr, done: Sequence[ir.Var],
-    ) -> list[tirx.Stmt]:  # fmt: skip
+        self,
+        numbers: Sequence[int],
+        needed: Sequence[int],
+        at: Sequence[Expr],
+        valid: Expr | None,
+        group: Expr,
+        thread: Expr,
+        done: Sequence[ir.Var],
+    ) -> list[tirx.Stmt]:
         d, reducing = self.d, [n for n in numbers if n in self.sums]
         out: list[tirx.Stmt] = []
         for n in reducing:
             start = self._start(n)
-            out.append(unrolled("lane", d.lanes, lambda lane, n=n, start=start: [
-                tirx.BufferStore(self.sums[n], start, [lane])]))  # fmt: skip
+            out.append(
+                unrolled(
+                    "lane", d.lanes, lambda lane, n=n, start=start: [tirx.BufferStore(self.sums[n], start, [lane])]
+                )
+            )
 
         def step(i: Expr) -> list[tirx.Stmt]:
             first = simplify((i * index(d.threads) + thread) * index(d.lanes))
@@ -143,9 +153,15 @@ class Kernel:
         return out
 
     def _step(
-        self, numbers: Sequence[int], needed: Sequence[int], at: Sequence[Expr], valid: Expr | None, first: Expr,
-        slot: Expr, done: Sequence[ir.Var],
-    ) -> list[tirx.Stmt]:  # fmt: skip
+        self,
+        numbers: Sequence[int],
+        needed: Sequence[int],
+        at: Sequence[Expr],
+        valid: Expr | None,
+        first: Expr,
+        slot: Expr,
+        done: Sequence[ir.Var],
+    ) -> list[tirx.Stmt]:
         """One vector of a thread: what it reads, what it makes of it, what it writes."""
         d, out = self.d, []
         filled = list(done)
@@ -203,10 +219,12 @@ class Kernel:
         if stage.depth is None:
             return []
         return [
-            x for x in distinct(loads(stage.value))
-            if is_input(x, self.rows) and is_row_access(x.source, x.indices, stage.depth, self.d.lanes)
+            x
+            for x in distinct(loads(stage.value))
+            if is_input(x, self.rows)
+            and is_row_access(x.source, x.indices, stage.depth, self.d.lanes)
             and self._is_inside(stage, x)
-        ]  # fmt: skip
+        ]
 
     def _is_inside(self, stage: Stage, load: ir.TensorLoad) -> bool:
         """Whether an access stays within its buffer at every element of every row."""

@@ -195,10 +195,22 @@ class _Block:
                 for j in range(n):
                     T.evaluate(
                         T.ptx_legacy.mma(
-                            "m16n8k16", "row", "col", short, short, "fp32",
-                            a.data, i * _A, b.data, j * _B, sums.data, (i * n + j) * _C, False, dtype="float32",
+                            "m16n8k16",
+                            "row",
+                            "col",
+                            short,
+                            short,
+                            "fp32",
+                            a.data,
+                            i * _A,
+                            b.data,
+                            j * _B,
+                            sums.data,
+                            (i * n + j) * _C,
+                            False,
+                            dtype="float32",
                         )
-                    )  # fmt: skip
+                    )
 
     def _load(self, x: ir.Var, weight: ir.Var, stage: ir.Expr, part: int, fragments: tuple[ir.Var, ir.Var]) -> None:
         """Fragments of 16 of k from shared memory."""

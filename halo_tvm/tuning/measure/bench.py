@@ -25,9 +25,7 @@ Check = tuple[Arguments, list[np.ndarray]]
 class Bench:
     """Loads, checks and times libraries of one function. Labels name them; the tuner chooses the labels."""
 
-    def __init__(
-        self, request: dict, device: tvm.runtime.Device | None = None, most_copies: int | None = None
-    ) -> None:
+    def __init__(self, request: dict, device: tvm.runtime.Device | None = None, most_copies: int | None = None) -> None:
         """Arguments lie on `device`; `most_copies` of the weights are enough where caches are emptied otherwise."""
         self._func: tirx.PrimFunc = tvm.ir.load_json(request["ir"])[NAME]
         self._operands = operand_tolerance(self._func)

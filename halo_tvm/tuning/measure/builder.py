@@ -25,7 +25,6 @@ from . import protocol as p
 from .build import NAME, write_library
 from .confined import Answer, Say, serve
 
-
 _UNSCHEDULED = "fallback_gpu"  # one thread for each element of a result, as the function says it
 
 

@@ -66,7 +66,7 @@ def serve(make: Callable[[], tuple[Answer, str]]) -> int:
             reply = {"error": failed.kind, "message": str(failed)}
         except Declined as declined:
             reply = {"error": p.DECLINED, "message": str(declined)}
-        except Exception as error:  # the process boundary: whatever a candidate raises is its failure
+        except Exception as error:  # noqa: BLE001 - the process boundary: whatever a candidate raises is its failure
             message = f"{type(error).__name__}: {str(error)[-400:]}"
             reply = {"error": _kind(error, otherwise), "message": message}
         say(reply)

@@ -21,9 +21,14 @@ class Weights:
     """
 
     def __init__(
-        self, func: tirx.PrimFunc, positions: Sequence[int], seed: int, l3_bytes: int,
-        device: tvm.runtime.Device | None = None, most: int | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        func: tirx.PrimFunc,
+        positions: Sequence[int],
+        seed: int,
+        l3_bytes: int,
+        device: tvm.runtime.Device | None = None,
+        most: int | None = None,
+    ) -> None:
         """At most `most` copies."""
         self.device = device or tvm.cpu()
         first = {i: _value(func.params[i], {}, False, np.random.default_rng((seed, i)), self.device) for i in positions}

@@ -17,8 +17,15 @@ from .confined import arguments_of
 from .drift import Drift
 from .lab import Failure, LabOptions
 from .requests import (
-    OPEN_TIMES, SLOW_BUILDS, build_timeout_s, builder_bytes, calls_of_a_turn, checks_of, task_request, worth_timing,
-)  # fmt: skip
+    OPEN_TIMES,
+    SLOW_BUILDS,
+    build_timeout_s,
+    builder_bytes,
+    calls_of_a_turn,
+    checks_of,
+    task_request,
+    worth_timing,
+)
 from .scratch import Scratch
 
 _MOST_BUILDERS = 8

@@ -44,9 +44,15 @@ class _Seen:
 
 
 def search(
-    task: Task, target: Target, *, trials: int, budget_s: float, seed: int, strategy: str = "evolutionary",
+    task: Task,
+    target: Target,
+    *,
+    trials: int,
+    budget_s: float,
+    seed: int,
+    strategy: str = "evolutionary",
     lab: Lab | None = None,
-) -> Iterator[Trial]:  # fmt: skip
+) -> Iterator[Trial]:
     """Every candidate that MetaSchedule asks for, in order; seconds count from before the first is proposed.
 
     The lab is one of its own unless it is given. Measuring the default, and starting
@@ -94,9 +100,14 @@ class _Run:
     """One run; `result` says at any time what was reached."""
 
     def __init__(
-        self, tasks: Tasks, target: Target, options: TuneOptions, progress: Progress, lab: Lab | None,
+        self,
+        tasks: Tasks,
+        target: Target,
+        options: TuneOptions,
+        progress: Progress,
+        lab: Lab | None,
         fingerprint: Fingerprint,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._tasks, self._target, self._options, self._progress = tasks, target, options, progress
         self._lab = lab
         self._fingerprint = fingerprint
@@ -238,9 +249,14 @@ class _Run:
             return None
         try:
             return confirm(
-                lab, seen.best.candidate, seen.best.decision, default_us=self._latency[task.key],
-                weights=[size.weight for size in task.sizes], rounds=self._options.effort.confirm_rounds, stage=STAGE,
-            )  # fmt: skip
+                lab,
+                seen.best.candidate,
+                seen.best.decision,
+                default_us=self._latency[task.key],
+                weights=[size.weight for size in task.sizes],
+                rounds=self._options.effort.confirm_rounds,
+                stage=STAGE,
+            )
         except Failure as failure:
             if failure.blamed != seen.best.candidate:
                 raise

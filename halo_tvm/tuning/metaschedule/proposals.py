@@ -68,9 +68,17 @@ class Proposal:
 
 
 def proposals(
-    task: Task, target: Target, lab: Lab, default_us: Sequence[float], clock: Clock, *, trials: int, seed: int,
-    strategy: str = "evolutionary", facts: Mapping[str, object] | None = None,
-) -> Iterator[Proposal]:  # fmt: skip
+    task: Task,
+    target: Target,
+    lab: Lab,
+    default_us: Sequence[float],
+    clock: Clock,
+    *,
+    trials: int,
+    seed: int,
+    strategy: str = "evolutionary",
+    facts: Mapping[str, object] | None = None,
+) -> Iterator[Proposal]:
     """Candidates in the order in which MetaSchedule asks for them, measured; `task` is open in `lab`.
 
     `default_us` are times of the default at the sizes of `task`, which may be fewer than those of the task
@@ -172,9 +180,12 @@ def _result(proposal: Proposal, weights: Sequence[float]) -> ms.runner.RunnerRes
 
 
 def _learn(
-    context: ms.TuneContext, model: ms.cost_model.CostModel, database: ms.database.Database,
-    workload: ms.database.Workload, results: Sequence[tuple[object, ms.runner.RunnerResult]],
-) -> None:  # fmt: skip
+    context: ms.TuneContext,
+    model: ms.cost_model.CostModel,
+    database: ms.database.Database,
+    workload: ms.database.Workload,
+    results: Sequence[tuple[object, ms.runner.RunnerResult]],
+) -> None:
     """What MetaSchedule's callbacks do after a batch: the database grows, the model trains, the strategy is told."""
     candidates, outcomes = [c for c, _ in results], [r for _, r in results]
     for candidate, outcome in results:

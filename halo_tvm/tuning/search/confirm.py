@@ -11,9 +11,15 @@ from .outcome import Confirmed
 
 
 def confirm(
-    lab: Lab, candidate: int, decision: object, *, default_us: Sequence[float], weights: Sequence[float],
-    rounds: int, stage: str,
-) -> Confirmed:  # fmt: skip
+    lab: Lab,
+    candidate: int,
+    decision: object,
+    *,
+    default_us: Sequence[float],
+    weights: Sequence[float],
+    rounds: int,
+    stage: str,
+) -> Confirmed:
     """Race `candidate` of the lab's open task, which is `decision`, and the default in pairs at every size.
 
     Raises `Failure`: it blames the candidate where that does not work in the form that ships.

@@ -45,14 +45,44 @@ class Effort:
 EFFORTS: dict[str, Effort] = {
     row.name: row
     for row in (
-        Effort("none", most=0, stages=(ANALYTIC,), batch=1, rungs=(), epsilon=0.0, nearest=0, patience=0,
-               cycles=0, confirm_rounds=0),
-        Effort("quick", most=24, stages=(ANALYTIC, RECORDS, RANKED), batch=8, rungs=(Rung(1, cheap=True), Rung(4)),
-               epsilon=0.125, nearest=3, patience=2, cycles=1, confirm_rounds=12),
-        Effort("full", most=400, stages=STAGES, batch=8, rungs=(Rung(2, cheap=True), Rung(4), Rung(8)),
-               epsilon=0.25, nearest=4, patience=4, cycles=2, confirm_rounds=20),
+        Effort(
+            "none",
+            most=0,
+            stages=(ANALYTIC,),
+            batch=1,
+            rungs=(),
+            epsilon=0.0,
+            nearest=0,
+            patience=0,
+            cycles=0,
+            confirm_rounds=0,
+        ),
+        Effort(
+            "quick",
+            most=24,
+            stages=(ANALYTIC, RECORDS, RANKED),
+            batch=8,
+            rungs=(Rung(1, cheap=True), Rung(4)),
+            epsilon=0.125,
+            nearest=3,
+            patience=2,
+            cycles=1,
+            confirm_rounds=12,
+        ),
+        Effort(
+            "full",
+            most=400,
+            stages=STAGES,
+            batch=8,
+            rungs=(Rung(2, cheap=True), Rung(4), Rung(8)),
+            epsilon=0.25,
+            nearest=4,
+            patience=4,
+            cycles=2,
+            confirm_rounds=20,
+        ),
     )
-}  # fmt: skip
+}
 
 
 def effort_named(name: str) -> Effort:

@@ -38,9 +38,16 @@ class Preparation:
     """What the searches of one run share. Logs are read when first needed, `log` at once."""
 
     def __init__(
-        self, target: Target, fingerprint: Fingerprint, effort: Effort, read: Sequence[Path], *,
-        seed: int = 0, resumed: str = "", note: Callable[[str], None] = lambda line: None,
-    ) -> None:  # fmt: skip
+        self,
+        target: Target,
+        fingerprint: Fingerprint,
+        effort: Effort,
+        read: Sequence[Path],
+        *,
+        seed: int = 0,
+        resumed: str = "",
+        note: Callable[[str], None] = lambda line: None,
+    ) -> None:
         self._target = target
         self._fingerprint = fingerprint
         self._effort = effort
@@ -59,9 +66,16 @@ class Preparation:
         return self._trials
 
     def search(
-        self, task: Task, lab: Lab, progress: Progress, default_us: Sequence[float], *,
-        roofline_us: Sequence[float] = (), start: object | None = None, now: Callable[[], float] = time.monotonic,
-    ) -> Search:  # fmt: skip
+        self,
+        task: Task,
+        lab: Lab,
+        progress: Progress,
+        default_us: Sequence[float],
+        *,
+        roofline_us: Sequence[float] = (),
+        start: object | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> Search:
         """The search of a task. With `start`, a decision, it begins there and knows nothing of the default."""
         began = now()
         rule = task.rule
@@ -92,10 +106,20 @@ class Preparation:
                         row["analytic"] = float(score)
             table = features.Table(rows)
         search = Search(
-            task, lab, self._effort, progress, default_us, board=board,
-            ranking=Ranking(board, task.key, analytic, model, table), records=decisions, again=again, start=start,
-            roofline_us=roofline_us, seed=self._seed, now=now,
-        )  # fmt: skip
+            task,
+            lab,
+            self._effort,
+            progress,
+            default_us,
+            board=board,
+            ranking=Ranking(board, task.key, analytic, model, table),
+            records=decisions,
+            again=again,
+            start=start,
+            roofline_us=roofline_us,
+            seed=self._seed,
+            now=now,
+        )
         if analytic is not None:
             best = board.best_speedup
             search.stages[ANALYTIC] = TaskStage(ANALYTIC, 0, 0, ranked_s, best, best)
@@ -137,11 +161,15 @@ class Preparation:
         known = [(size.weight, work_of(task, size.dims)) for size in task.sizes]
         total = sum(weight for weight, _ in known)
         return features.of_task(
-            task.readable, extents, task.sizes, default_us, self._fingerprint.facts(),
+            task.readable,
+            extents,
+            task.sizes,
+            default_us,
+            self._fingerprint.facts(),
             flops=sum(weight * work.flops for weight, work in known) / total,
             size_bytes=sum(weight * (work.weight_bytes + work.other_bytes) for weight, work in known) / total,
             lanes=self._target.lanes_f32,
-        )  # fmt: skip
+        )
 
     def _avoided(self, task: Task, records: Sequence[Record]) -> list[object]:
         """Decisions that are known to fail; how many is noted."""

@@ -60,10 +60,16 @@ class Outcome:
 
 
 def halving(
-    lab: Lab, candidates: Sequence[int], standing: int | None, rungs: Sequence[Rung],
-    default_us: Sequence[float], weights: Sequence[float], affordable: Callable[[float], bool],
-    *, hopeless: float = 0.0,
-) -> Outcome:  # fmt: skip
+    lab: Lab,
+    candidates: Sequence[int],
+    standing: int | None,
+    rungs: Sequence[Rung],
+    default_us: Sequence[float],
+    weights: Sequence[float],
+    affordable: Callable[[float], bool],
+    *,
+    hopeless: float = 0.0,
+) -> Outcome:
     """Race `candidates`; from the second rung on (or in the only one) the best so far, `standing`, joins them.
 
     `affordable(seconds)` says whether there is time for a rung. A first rung whose best speed-up is below

@@ -40,11 +40,22 @@ class Search:
     """
 
     def __init__(
-        self, task: Task, lab: Lab, effort: Effort, progress: Progress, default_us: Sequence[float], *,
-        board: Board | None = None, ranking: Ranking | None = None, records: Sequence[object] = (),
-        again: Sequence[object] = (), start: object | None = None, roofline_us: Sequence[float] = (), seed: int = 0,
+        self,
+        task: Task,
+        lab: Lab,
+        effort: Effort,
+        progress: Progress,
+        default_us: Sequence[float],
+        *,
+        board: Board | None = None,
+        ranking: Ranking | None = None,
+        records: Sequence[object] = (),
+        again: Sequence[object] = (),
+        start: object | None = None,
+        roofline_us: Sequence[float] = (),
+        seed: int = 0,
         now: Callable[[], float] = time.monotonic,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.task = task
         self._lab = lab
         self._effort = effort
@@ -312,9 +323,15 @@ class Search:
             return []
         standing = self._best_id or None  # the default runs in any case
         outcome = halving(
-            self._lab, list(ids), standing, self._effort.rungs, self._default_us, self._weights,
-            lambda seconds: clock.left_s >= seconds, hopeless=_HOPELESS * self._settling.reached,
-        )  # fmt: skip
+            self._lab,
+            list(ids),
+            standing,
+            self._effort.rungs,
+            self._default_us,
+            self._weights,
+            lambda seconds: clock.left_s >= seconds,
+            hopeless=_HOPELESS * self._settling.reached,
+        )
         if not outcome.samples and not outcome.failed:
             self.end(BUDGET)
         results: list[tuple[object, float]] = []
@@ -369,6 +386,11 @@ class Search:
             self._take_best()
         self._progress.stage("confirming")
         return confirm(
-            self._lab, self._best_id, self.board.best, default_us=self._default_us, weights=self._weights,
-            rounds=self._effort.confirm_rounds, stage=self._by.get(self.board.best, ""),
-        )  # fmt: skip
+            self._lab,
+            self._best_id,
+            self.board.best,
+            default_us=self._default_us,
+            weights=self._weights,
+            rounds=self._effort.confirm_rounds,
+            stage=self._by.get(self.board.best, ""),
+        )

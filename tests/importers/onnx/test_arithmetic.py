@@ -9,12 +9,12 @@ import pytest
 onnx = pytest.importorskip("onnx")
 ml_dtypes = pytest.importorskip("ml_dtypes")
 
-from onnx import TensorProto, helper  # noqa: E402
-from onnx.reference import ReferenceEvaluator  # noqa: E402
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
 
-from halo_tvm.errors import UnsupportedModel  # noqa: E402
-from halo_tvm.importers.onnx import import_proto  # noqa: E402
-from halo_tvm.in_process import compile_in_process  # noqa: E402
+from halo_tvm.errors import UnsupportedModel
+from halo_tvm.importers.onnx import import_proto
+from halo_tvm.in_process import compile_in_process
 
 I32 = np.int32
 LOWEST = np.iinfo(np.int32).min
@@ -87,9 +87,13 @@ def test_clip_keeps_nan_and_prefers_max() -> None:
 
 
 _ACCURATE = {
-    "Sinh": (np.sinh, 20), "Cosh": (np.cosh, 20), "Atanh": (np.arctanh, 0.999), "Tanh": (np.tanh, 30),
-    "Softplus": (lambda x: np.logaddexp(x, 0), 60), "Elu": (lambda x: np.where(x < 0, np.expm1(x), x), 10),
-}  # fmt: skip
+    "Sinh": (np.sinh, 20),
+    "Cosh": (np.cosh, 20),
+    "Atanh": (np.arctanh, 0.999),
+    "Tanh": (np.tanh, 30),
+    "Softplus": (lambda x: np.logaddexp(x, 0), 60),
+    "Elu": (lambda x: np.where(x < 0, np.expm1(x), x), 10),
+}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])

@@ -112,7 +112,7 @@ def test_group_query_attention(attrs, past):
     inputs = [
         *(f32(2, s, 64), f32(2, s, 32, scale=0.4), f32(2, s, 32, scale=0.3), *cache),
         *(lengths, np.array(past + s, np.int32), *tables),
-    ]  # fmt: skip
+    ]
     check("GroupQueryAttention", inputs, 3, weights=(6,), num_heads=4, kv_num_heads=2, **attrs)
 
 
@@ -186,18 +186,37 @@ def test_integer_matmuls(depth):
         ("QLinearSigmoid", [bytes_of(2, 5), SCALE, ZERO, SCALE / 8, np.array(0, np.uint8)], {}),
         ("QLinearLeakyRelu", [bytes_of(2, 5), SCALE, ZERO, SCALE, ZERO], {"alpha": 0.1}),
         ("QLinearGlobalAveragePool", [bytes_of(1, 3, 4, 5), SCALE, ZERO, SCALE, ZERO], {}),
-        ("QGemm", [bytes_of(4, 6), SCALE, ZERO, bytes_of(6, 7, dtype="int8"), SCALE, np.array(2, np.int8),
-                   bytes_of(7).astype(np.int32), SCALE * 9, ZERO], {}),
+        (
+            "QGemm",
+            [
+                bytes_of(4, 6),
+                SCALE,
+                ZERO,
+                bytes_of(6, 7, dtype="int8"),
+                SCALE,
+                np.array(2, np.int8),
+                bytes_of(7).astype(np.int32),
+                SCALE * 9,
+                ZERO,
+            ],
+            {},
+        ),
     ],
-)  # fmt: skip
+)
 def test_quantised(op, inputs, attrs):
     data = {"QLinearConcat": {2, 5}, "QLinearAdd": {0, 3}, "QLinearMul": {0, 3}}.get(op, {0})
     check(op, inputs, weights=tuple(i for i in range(len(inputs)) if i not in data), steps=1, **attrs)
 
 
 def test_what_is_not_compiled_says_so():
-    model, _ = model_of("GroupQueryAttention", [f32(1, 1, 16), f32(1, 1, 16), f32(1, 1, 16), None, None,
-                                                np.array([0], np.int32), np.array(1, np.int32)],
-                        1, (6,), num_heads=2, kv_num_heads=2, smooth_softmax=1)  # fmt: skip
+    model, _ = model_of(
+        "GroupQueryAttention",
+        [f32(1, 1, 16), f32(1, 1, 16), f32(1, 1, 16), None, None, np.array([0], np.int32), np.array(1, np.int32)],
+        1,
+        (6,),
+        num_heads=2,
+        kv_num_heads=2,
+        smooth_softmax=1,
+    )
     with pytest.raises(Exception, match="smooth_softmax=0"):
         import_proto(model, name="test")

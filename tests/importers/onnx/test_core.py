@@ -67,27 +67,40 @@ def floats(*shape: int) -> np.ndarray:
 
 def test_shape_arithmetic_leaves_no_operator(tmp_path: Path) -> None:
     nodes = [
-        node("Shape", ["x"], ["s"]), node("Gather", ["s", "zero"], ["b"], axis=0),
+        node("Shape", ["x"], ["s"]),
+        node("Gather", ["s", "zero"], ["b"], axis=0),
         node("Gather", ["s", "one"], ["t"], axis=0),
-        node("Unsqueeze", ["b", "axis"], ["b1"]), node("Unsqueeze", ["t", "axis"], ["t1"]),
-        node("Div", ["t1", "two"], ["half"]), node("Mul", ["half", "two"], ["even"]),
+        node("Unsqueeze", ["b", "axis"], ["b1"]),
+        node("Unsqueeze", ["t", "axis"], ["t1"]),
+        node("Div", ["t1", "two"], ["half"]),
+        node("Mul", ["half", "two"], ["even"]),
         node("Sub", ["t1", "even"], ["odd"]),
-        node("Add", ["even", "odd"], ["again"]), node("Concat", ["b1", "again", "heads", "rest"], ["to"], axis=0),
+        node("Add", ["even", "odd"], ["again"]),
+        node("Concat", ["b1", "again", "heads", "rest"], ["to"], axis=0),
         node("Reshape", ["x", "to"], ["y"]),
-    ]  # fmt: skip
+    ]
     weights = {"zero": 0, "one": 1, "axis": [0], "two": [2], "heads": [4], "rest": [-1]}
-    path = save(tmp_path / "m.onnx", nodes, [value("x", FLOAT, ("batch", "length", 8))],
-                [value("y", FLOAT, ("batch", "length", 4, 2))], weights)  # fmt: skip
+    path = save(
+        tmp_path / "m.onnx",
+        nodes,
+        [value("x", FLOAT, ("batch", "length", 8))],
+        [value("y", FLOAT, ("batch", "length", 4, 2))],
+        weights,
+    )
     model = check(path, {"x": floats(2, 5, 8)}, {"x": floats(1, 4, 8)})
     assert operators(model) == ["relax.reshape"]
 
 
 def test_dimensions_by_name_expression_and_without_name(tmp_path: Path) -> None:
     inputs = [
-        value("a", FLOAT, ("past", 4)), value("b", FLOAT, ("sequence", 4)), value("m", FLOAT, ("past + sequence", 4)),
-        value("u", FLOAT, (None, 4)), value("q", FLOAT, ("?", 4)), value("z", FLOAT, (0, 4)),
+        value("a", FLOAT, ("past", 4)),
+        value("b", FLOAT, ("sequence", 4)),
+        value("m", FLOAT, ("past + sequence", 4)),
+        value("u", FLOAT, (None, 4)),
+        value("q", FLOAT, ("?", 4)),
+        value("z", FLOAT, (0, 4)),
         value("n", FLOAT, (-1, 4)),
-    ]  # fmt: skip
+    ]
     nodes = [node("Concat", ["a", "b"], ["ab"], axis=0), node("Add", ["ab", "m"], ["y"])]
     nodes += [node("Relu", [name], [f"r{name}"]) for name in "uqzn"]
     outputs = [value("y", FLOAT, ("total", 4)), *(value(f"r{name}", FLOAT, ("o" + name, 4)) for name in "uqzn")]
@@ -146,12 +159,19 @@ def test_values_that_must_be_known_are_named_and_may_be_given(tmp_path: Path) ->
 def test_large_weights_are_changed_when_they_are_read(tmp_path: Path) -> None:
     weight = floats(512, 1024)  # more than is folded at once
     nodes = [
-        node("Transpose", ["w"], ["wt"], perm=[1, 0]), node("Cast", ["wt"], ["half"], to=TensorProto.FLOAT16),
-        node("Cast", ["half"], ["full"], to=FLOAT), node("Reshape", ["full", "to"], ["wr"]),
+        node("Transpose", ["w"], ["wt"], perm=[1, 0]),
+        node("Cast", ["wt"], ["half"], to=TensorProto.FLOAT16),
+        node("Cast", ["half"], ["full"], to=FLOAT),
+        node("Reshape", ["full", "to"], ["wr"]),
         node("MatMul", ["x", "wr"], ["y"]),
-    ]  # fmt: skip
-    path = save(tmp_path / "m.onnx", nodes, [value("x", FLOAT, (2, 1024))], [value("y", FLOAT, (2, 512))],
-                {"w": weight, "to": [1024, 512]})  # fmt: skip
+    ]
+    path = save(
+        tmp_path / "m.onnx",
+        nodes,
+        [value("x", FLOAT, (2, 1024))],
+        [value("y", FLOAT, (2, 512))],
+        {"w": weight, "to": [1024, 512]},
+    )
     model = import_onnx(path)
     assert not set(operators(model)) & {"relax.permute_dims", "relax.astype", "relax.reshape"}
     (name,) = model.params.sources
@@ -174,9 +194,13 @@ def test_sparse_initialisers_are_dense(tmp_path: Path) -> None:
 
 
 def test_external_data_is_read_right(tmp_path: Path) -> None:
-    path = save(tmp_path / "m.onnx", [node("MatMul", ["x", "w"], ["h"]), node("Add", ["h", "b"], ["y"])],
-                [value("x", FLOAT, (2, 64))], [value("y", FLOAT, (2, 32))],
-                {"w": floats(64, 32), "b": floats(32)})  # fmt: skip
+    path = save(
+        tmp_path / "m.onnx",
+        [node("MatMul", ["x", "w"], ["h"]), node("Add", ["h", "b"], ["y"])],
+        [value("x", FLOAT, (2, 64))],
+        [value("y", FLOAT, (2, 32))],
+        {"w": floats(64, 32), "b": floats(32)},
+    )
     onnx.save(onnx.load(path), path, save_as_external_data=True, location="m.data", size_threshold=0)
     assert (tmp_path / "m.data").stat().st_size >= 4 * 65 * 32
     check(path, {"x": floats(2, 64)})
@@ -199,8 +223,13 @@ def test_outputs_that_are_inputs_weights_and_constants(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("opset", "total"), [(11, 1.0), (13, 2.0)])
 def test_the_version_of_the_models_opset_is_used(tmp_path: Path, opset: int, total: float) -> None:
     """Softmax over axis 1 of [1, 2, 2] normalises the flattened rest before opset 13, one axis from then on."""
-    path = save(tmp_path / "m.onnx", [node("Softmax", ["x"], ["y"], axis=1)], [value("x", FLOAT, (1, 2, 2))],
-                [value("y", FLOAT, (1, 2, 2))], opset=opset)  # fmt: skip
+    path = save(
+        tmp_path / "m.onnx",
+        [node("Softmax", ["x"], ["y"], axis=1)],
+        [value("x", FLOAT, (1, 2, 2))],
+        [value("y", FLOAT, (1, 2, 2))],
+        opset=opset,
+    )
     x = floats(1, 2, 2)
     check(path, {"x": x})
     np.testing.assert_allclose(compile_in_process(import_onnx(path))(x=x)["y"].sum(), total, rtol=1e-5)
@@ -230,8 +259,13 @@ def test_an_import_prints_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[s
         node("Div", ["g", "zero"], ["y"]),
         node("Div", ["zero", "zero"], ["nan"]),
     ]
-    path = save(tmp_path / "m.onnx", nodes, [value("ids", INT64, ("n",))], [value("y", FLOAT, ("n", 2))],
-                {"w": floats(3, 2), "zero": np.float32(0)})  # fmt: skip
+    path = save(
+        tmp_path / "m.onnx",
+        nodes,
+        [value("ids", INT64, ("n",))],
+        [value("y", FLOAT, ("n", 2))],
+        {"w": floats(3, 2), "zero": np.float32(0)},
+    )
     import_onnx(path)
     assert capfd.readouterr() == ("", "")
 
@@ -248,13 +282,27 @@ def test_model_functions_with_attributes(tmp_path: Path) -> None:
     inner = helper.make_function(
         "own", "Leak", ["a"], ["b"], [leaky], opsets, attribute_protos=[helper.make_attribute("slope", 0.5)]
     )
-    outer = helper.make_function("own", "Twice", ["a", "w"], ["c"], [
-        node("Leak", ["a"], ["b"], domain="own"), node("Leak", ["b"], ["d"], domain="own", slope=0.25),
-        node("Add", ["d", "w"], ["c"]),
-    ], opsets)  # fmt: skip
+    outer = helper.make_function(
+        "own",
+        "Twice",
+        ["a", "w"],
+        ["c"],
+        [
+            node("Leak", ["a"], ["b"], domain="own"),
+            node("Leak", ["b"], ["d"], domain="own", slope=0.25),
+            node("Add", ["d", "w"], ["c"]),
+        ],
+        opsets,
+    )
     nodes = [node("Twice", ["x", "w"], ["h"], domain="own"), node("Twice", ["h", "w"], ["y"], domain="own")]
-    path = save(tmp_path / "m.onnx", nodes, [value("x", FLOAT, ("n", 4))], [value("y", FLOAT, ("n", 4))],
-                {"w": floats(4)}, functions=[inner, outer])  # fmt: skip
+    path = save(
+        tmp_path / "m.onnx",
+        nodes,
+        [value("x", FLOAT, ("n", 4))],
+        [value("y", FLOAT, ("n", 4))],
+        {"w": floats(4)},
+        functions=[inner, outer],
+    )
     check(path, {"x": floats(3, 4)})
 
 
@@ -295,9 +343,12 @@ def test_branches_taken_at_run_time(tmp_path: Path) -> None:
 
 def test_a_branch_known_at_import_leaves_no_choice(tmp_path: Path) -> None:
     nodes = [
-        node("Relu", ["x"], ["h"]), node("Shape", ["x"], ["s"]), node("Size", ["s"], ["rank"]),
-        node("Equal", ["rank", "two"], ["c"]), node("If", ["c"], ["y"], **branches()),
-    ]  # fmt: skip
+        node("Relu", ["x"], ["h"]),
+        node("Shape", ["x"], ["s"]),
+        node("Size", ["s"], ["rank"]),
+        node("Equal", ["rank", "two"], ["c"]),
+        node("If", ["c"], ["y"], **branches()),
+    ]
     inputs = [value("x", FLOAT, ("n", 4)), value("d", BOOL, ())]
     path = save(tmp_path / "m.onnx", nodes, inputs, [value("y", FLOAT, ("n", 4))], {"two": 2})
     model = check(path, {"x": floats(2, 4), "d": np.array(True)})
@@ -338,15 +389,23 @@ def test_a_loop_that_its_condition_ends(tmp_path: Path, most: int) -> None:
     steps = [*DOUBLED, node("ReduceSum", ["d"], ["sum"], keepdims=0), node("Less", ["sum", "bound"], ["less"])]
     nodes = [node("Loop", ["most", "yes", "x"], ["y", "rows"], body=body(steps, RESULTS, going="less"))]
     weights = {"w": np.ones(4, "float32"), "most": most, "yes": True}
-    path = save(tmp_path / "m.onnx", nodes, [value("x", FLOAT, (4,)), value("bound", FLOAT, ())],
-                [value("y", FLOAT, (4,)), value("rows", FLOAT, ("k", 4))], weights)  # fmt: skip
+    path = save(
+        tmp_path / "m.onnx",
+        nodes,
+        [value("x", FLOAT, (4,)), value("bound", FLOAT, ())],
+        [value("y", FLOAT, (4,)), value("rows", FLOAT, ("k", 4))],
+        weights,
+    )
     check(path, *({"x": np.zeros(4, "float32"), "bound": np.array(b, "float32")} for b in (10.0, 30.0, -1.0)))
 
 
 def test_a_carried_value_that_grows(tmp_path: Path) -> None:
     inputs = (value("i", INT64, ()), value("go", BOOL, ()), value("s", FLOAT, ("n", 4)))
-    step = graph([node("Concat", ["s", "x"], ["d"], axis=0), node("Identity", ["go"], ["on"])],
-                 [value("on", BOOL, ()), value("d", FLOAT, ("m", 4))], inputs)  # fmt: skip
+    step = graph(
+        [node("Concat", ["s", "x"], ["d"], axis=0), node("Identity", ["go"], ["on"])],
+        [value("on", BOOL, ()), value("d", FLOAT, ("m", 4))],
+        inputs,
+    )
     nodes = [node("Loop", ["k", "", "x"], ["y"], body=step)]
     path = save(
         tmp_path / "m.onnx", nodes, [value("x", FLOAT, (2, 4)), value("k", INT64, ())], [value("y", FLOAT, ("q", 4))]
@@ -357,10 +416,22 @@ def test_a_carried_value_that_grows(tmp_path: Path) -> None:
 @pytest.mark.parametrize("length", [5, "length"])
 @pytest.mark.parametrize("direction", [0, 1])
 def test_scans_forward_and_backward(tmp_path: Path, length: int | str, direction: int) -> None:
-    step = graph([node("Add", ["s", "e"], ["d"]), node("Tanh", ["d"], ["row"])], RESULTS,
-                 (value("s", FLOAT, (4,)), value("e", FLOAT, (4,))))  # fmt: skip
-    nodes = [node("Scan", ["x", "xs"], ["y", "rows"], body=step, num_scan_inputs=1, scan_input_directions=[direction],
-                  scan_output_directions=[1 - direction])]  # fmt: skip
+    step = graph(
+        [node("Add", ["s", "e"], ["d"]), node("Tanh", ["d"], ["row"])],
+        RESULTS,
+        (value("s", FLOAT, (4,)), value("e", FLOAT, (4,))),
+    )
+    nodes = [
+        node(
+            "Scan",
+            ["x", "xs"],
+            ["y", "rows"],
+            body=step,
+            num_scan_inputs=1,
+            scan_input_directions=[direction],
+            scan_output_directions=[1 - direction],
+        )
+    ]
     inputs = [value("x", FLOAT, (4,)), value("xs", FLOAT, (length, 4))]
     path = save(tmp_path / "m.onnx", nodes, inputs, [value("y", FLOAT, (4,)), value("rows", FLOAT, (length, 4))])
     sizes = (5,) if length == 5 else (5, 1, 9)

@@ -133,11 +133,17 @@ def test_names_used_twice(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("op", "attributes"),
     [
-        ("Softmax", {"axis": "a"}), ("Concat", {"axis": 1.5}), ("Transpose", {"perm": "xx"}), ("Cast", {"to": 1 << 40}),
-        ("If", {"then_branch": 1, "else_branch": 2}), ("Loop", {"body": 3.0}), ("Transpose", {"perm": [7, -9]}),
-        ("Split", {"axis": 9}), ("Softmax", {"axis": 1 << 62}),
+        ("Softmax", {"axis": "a"}),
+        ("Concat", {"axis": 1.5}),
+        ("Transpose", {"perm": "xx"}),
+        ("Cast", {"to": 1 << 40}),
+        ("If", {"then_branch": 1, "else_branch": 2}),
+        ("Loop", {"body": 3.0}),
+        ("Transpose", {"perm": [7, -9]}),
+        ("Split", {"axis": 9}),
+        ("Softmax", {"axis": 1 << 62}),
     ],
-)  # fmt: skip
+)
 def test_attributes_of_other_types_and_absurd_values(tmp_path: Path, op: str, attributes: dict) -> None:
     refused(
         save(tmp_path / "m.onnx", [node(op, ["x"], ["y"], **attributes)]),
@@ -168,7 +174,8 @@ BOMBS: dict[str, tuple[list, dict]] = {
     "Tile of sizes": ([node("Shape", ["x"], ["o"]), node("Tile", ["o", "n"], ["r"])], {"n": [1 << 40]}),
     "Range": ([node("Range", ["a", "b", "c"], ["r"])], {"a": 0, "b": 1 << 62, "c": 1}),
     "Range of floats": (
-        [node("Range", ["a", "b", "c"], ["r"])], {"a": np.float32(0), "b": np.float32(1e30), "c": np.float32(1e-38)},
+        [node("Range", ["a", "b", "c"], ["r"])],
+        {"a": np.float32(0), "b": np.float32(1e30), "c": np.float32(1e-38)},
     ),
     "Resize": (
         [node("Resize", ["o", "", "n"], ["r"])],
@@ -179,7 +186,8 @@ BOMBS: dict[str, tuple[list, dict]] = {
     "HannWindow": ([node("HannWindow", ["n"], ["r"])], {"n": 1 << 50}),
     "Add": ([node("Add", ["p", "q"], ["r"])], {"p": np.ones((1 << 17, 1), "f4"), "q": np.ones((1, 1 << 17), "f4")}),
     "MatMul": (
-        [node("MatMul", ["p", "q"], ["r"])], {"p": np.ones((1 << 17, 1), "f4"), "q": np.ones((1, 1 << 17), "f4")},
+        [node("MatMul", ["p", "q"], ["r"])],
+        {"p": np.ones((1 << 17, 1), "f4"), "q": np.ones((1, 1 << 17), "f4")},
     ),
     "Concat, doubling": (
         [node("Concat", [f"v{i}"] * 2, [f"v{i + 1}"], axis=0) for i in range(60)] + [node("Identity", ["v60"], ["r"])],
@@ -189,7 +197,7 @@ BOMBS: dict[str, tuple[list, dict]] = {
         [node("Tile", [f"v{i}", "n"], [f"v{i + 1}"]) for i in range(60)] + [node("Identity", ["v60"], ["r"])],
         {"v0": np.ones(4, "f4"), "n": [2]},
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", BOMBS)
@@ -370,25 +378,38 @@ def real_model() -> bytes:
     then = body("then", [node("Relu", ["h"], ["t"])], [], [info("t", ("n", 8))])
     otherwise = body("else", [node("Tanh", ["h"], ["e"])], [], [info("e", ("n", 8))])
     scalar, flag = info("i", (), INT64), info("go", (), TensorProto.BOOL)
-    step = body("step", [node("Identity", ["go"], ["on"]), node("Add", ["s", "s"], ["d"])],
-                [scalar, flag, info("s", ("n", 8))],
-                [info("on", (), TensorProto.BOOL), info("d", ("n", 8))])  # fmt: skip
+    step = body(
+        "step",
+        [node("Identity", ["go"], ["on"]), node("Add", ["s", "s"], ["d"])],
+        [scalar, flag, info("s", ("n", 8))],
+        [info("on", (), TensorProto.BOOL), info("d", ("n", 8))],
+    )
     nodes = [
-        node("Gather", ["table", "ids"], ["g"], axis=0), node("MatMul", ["x", "w"], ["m"]),
-        node("Add", ["m", "b"], ["h"]), node("If", ["c"], ["k"], then_branch=then, else_branch=otherwise),
+        node("Gather", ["table", "ids"], ["g"], axis=0),
+        node("MatMul", ["x", "w"], ["m"]),
+        node("Add", ["m", "b"], ["h"]),
+        node("If", ["c"], ["k"], then_branch=then, else_branch=otherwise),
         node("Loop", ["two", "", "k"], ["l"], body=step),
-        node("Shape", ["x"], ["size"]), node("Slice", ["size", "zero", "one"], ["rows"]),
-        node("Concat", ["rows", "rest"], ["shape"], axis=0), node("Reshape", ["l", "shape"], ["q"]),
-        node("Transpose", ["q"], ["p"], perm=[0, 2, 1]), node("Softmax", ["p"], ["z"], axis=-1),
-        node("ReduceMean", ["z"], ["r"], axes=[1], keepdims=0), node("Cast", ["r"], ["f"], to=FLOAT),
+        node("Shape", ["x"], ["size"]),
+        node("Slice", ["size", "zero", "one"], ["rows"]),
+        node("Concat", ["rows", "rest"], ["shape"], axis=0),
+        node("Reshape", ["l", "shape"], ["q"]),
+        node("Transpose", ["q"], ["p"], perm=[0, 2, 1]),
+        node("Softmax", ["p"], ["z"], axis=-1),
+        node("ReduceMean", ["z"], ["r"], axes=[1], keepdims=0),
+        node("Cast", ["r"], ["f"], to=FLOAT),
         node("Concat", ["f", "g"], ["y"], axis=0),
-    ]  # fmt: skip
+    ]
     rng = np.random.default_rng(0)
     weights = {
-        "table": rng.standard_normal((5, 4)).astype("f4"), "w": rng.standard_normal((16, 8)).astype("f4"),
-        "b": np.ones(8, "f4"), "two": np.array(2), "zero": np.array([0]), "one": np.array([1]),
+        "table": rng.standard_normal((5, 4)).astype("f4"),
+        "w": rng.standard_normal((16, 8)).astype("f4"),
+        "b": np.ones(8, "f4"),
+        "two": np.array(2),
+        "zero": np.array([0]),
+        "one": np.array([1]),
         "rest": np.array([4, 2]),
-    }  # fmt: skip
+    }
     inputs = [info("x", ("n", 16)), info("c", (), TensorProto.BOOL), info("ids", ("k",), INT64)]
     graph = helper.make_graph(
         nodes, "g", inputs, [info("y", ("a", 4))], [numpy_helper.from_array(v, n) for n, v in weights.items()]
@@ -437,10 +458,13 @@ def test_the_real_model_is_imported(worker: subprocess.Popen, tmp_path: Path) ->
 
 EDITS = st.lists(
     st.tuples(
-        st.sampled_from(["flip", "set", "cut", "repeat", "number"]), st.integers(0, len(REAL) - 1), st.integers(0, 255),
+        st.sampled_from(["flip", "set", "cut", "repeat", "number"]),
+        st.integers(0, len(REAL) - 1),
+        st.integers(0, 255),
     ),
-    min_size=1, max_size=4,
-)  # fmt: skip
+    min_size=1,
+    max_size=4,
+)
 
 
 def edited(data: bytes, edits: list[tuple[str, int, int]]) -> bytes:

@@ -75,17 +75,19 @@ FEATURES = {
     "l2": (model("Normalizer", ONE, 1, norm="L2"), np.concatenate([X, 0 * X[:1]])),
     "binarizer": (model("Binarizer", ONE, 1, threshold=0.2), X),
     "imputer-nan": (
-        model("Imputer", ONE, 1, imputed_value_floats=[1.0, 2, 3, 4], replaced_value_float=np.nan), MISSING,
+        model("Imputer", ONE, 1, imputed_value_floats=[1.0, 2, 3, 4], replaced_value_float=np.nan),
+        MISSING,
     ),
     "imputer-value": (model("Imputer", ONE, 1, imputed_value_floats=[9.0], replaced_value_float=float(X[0, 0])), X),
     "one-hot": (model("OneHotEncoder", ONE, 1, T.INT64, cats_int64s=[5, 1, 7]), np.array([[1, 5, 9, 7], [7, 1, 0, 5]])),
     "encoder": (
-        model("LabelEncoder", ONE, 2, T.INT64, keys_int64s=[5, 1, 7], values_floats=[0.5, 0.1, 0.7],
-              default_float=-3.0),
+        model(
+            "LabelEncoder", ONE, 2, T.INT64, keys_int64s=[5, 1, 7], values_floats=[0.5, 0.1, 0.7], default_float=-3.0
+        ),
         np.array([[1, 5, 9, 0], [7, 1, 6, -1]]),
     ),
     "regressor": (model("LinearRegressor", ONE, 1, coefficients=numbers(8), intercepts=[0.5, 1.0], targets=2), X),
-}  # fmt: skip
+}
 
 
 def test_features() -> None:

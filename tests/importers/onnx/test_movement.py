@@ -34,32 +34,49 @@ def _scalars(dtype: int) -> list[tuple[str, int, list]]:
 
 CASES = {
     "range-float": (
-        helper.make_node("Range", ["a", "b", "c"], ["y"]), _scalars(T.FLOAT), T.FLOAT,
-        dict(zip("abc", np.array([1, 5, 2], np.float32))), np.array([1, 3], np.float32),
+        helper.make_node("Range", ["a", "b", "c"], ["y"]),
+        _scalars(T.FLOAT),
+        T.FLOAT,
+        dict(zip("abc", np.array([1, 5, 2], np.float32))),
+        np.array([1, 3], np.float32),
     ),
     "range-down": (
-        helper.make_node("Range", ["a", "b", "c"], ["y"]), _scalars(T.INT32), T.INT32,
-        dict(zip("abc", np.array([10, 6, -3], np.int32))), np.array([10, 7], np.int32),
+        helper.make_node("Range", ["a", "b", "c"], ["y"]),
+        _scalars(T.INT32),
+        T.INT32,
+        dict(zip("abc", np.array([10, 6, -3], np.int32))),
+        np.array([10, 7], np.int32),
     ),
     "concat-of-two-symbols": (
-        helper.make_node("Concat", ["x", "z"], ["y"], axis=1), [FLOATS, ("z", T.FLOAT, ["m", 2])], T.FLOAT,
-        {"x": X, "z": X[:, :2]}, np.concatenate([X, X[:, :2]], 1),
+        helper.make_node("Concat", ["x", "z"], ["y"], axis=1),
+        [FLOATS, ("z", T.FLOAT, ["m", 2])],
+        T.FLOAT,
+        {"x": X, "z": X[:, :2]},
+        np.concatenate([X, X[:, :2]], 1),
     ),
     "slice-at-run-time": (
         helper.make_node("Slice", ["x", "s", "e", "", "p"], ["y"]),
-        [FLOATS, *((name, T.INT64, [2]) for name in "sep")], T.FLOAT,
-        {"x": X, "s": np.array([-1, -9]), "e": np.array([-9, 99]), "p": np.array([-2, 1])}, X[::-2],
+        [FLOATS, *((name, T.INT64, [2]) for name in "sep")],
+        T.FLOAT,
+        {"x": X, "s": np.array([-1, -9]), "e": np.array([-9, 99]), "p": np.array([-2, 1])},
+        X[::-2],
     ),
     "gather-negative": (
-        helper.make_node("Gather", ["x", "i"], ["y"], axis=0), [FLOATS, ("i", T.INT64, ["k"])], T.FLOAT,
-        {"x": X, "i": np.array([-1, 0, -3])}, X[[-1, 0, -3]],
+        helper.make_node("Gather", ["x", "i"], ["y"], axis=0),
+        [FLOATS, ("i", T.INT64, ["k"])],
+        T.FLOAT,
+        {"x": X, "i": np.array([-1, 0, -3])},
+        X[[-1, 0, -3]],
     ),
     "compress": (
-        helper.make_node("Compress", ["x", "c"], ["y"], axis=0), [FLOATS, ("c", T.BOOL, ["k"])], T.FLOAT,
-        {"x": X, "c": KEEP}, X[KEEP],
+        helper.make_node("Compress", ["x", "c"], ["y"], axis=0),
+        [FLOATS, ("c", T.BOOL, ["k"])],
+        T.FLOAT,
+        {"x": X, "c": KEEP},
+        X[KEEP],
     ),
     "nonzero": (helper.make_node("NonZero", ["x"], ["y"]), [FLOATS], T.INT64, {"x": X}, np.array(np.nonzero(X))),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -30,7 +30,9 @@ def integer(name: str, value: object) -> onnx.NodeProto:
 def test_a_sequence_inside_a_model_leaves_nothing_behind() -> None:
     """Split in three, the middle moved to the front, the last dropped, two joined: with any number of rows."""
     nodes = [
-        integer("two", 2), integer("zero", 0), integer("one", 1),
+        integer("two", 2),
+        integer("zero", 0),
+        integer("one", 1),
         helper.make_node("SplitToSequence", ["x", "two"], ["s"], axis=1),
         helper.make_node("SequenceAt", ["s", "one"], ["middle"]),
         helper.make_node("SequenceErase", ["s"], ["short"]),
@@ -38,7 +40,7 @@ def test_a_sequence_inside_a_model_leaves_nothing_behind() -> None:
         helper.make_node("SequenceInsert", ["first", "middle", "zero"], ["swapped"]),
         helper.make_node("ConcatFromSequence", ["swapped"], ["y"], axis=-1),
         helper.make_node("SequenceLength", ["swapped"], ["n"]),
-    ]  # fmt: skip
+    ]
     outputs = [helper.make_tensor_value_info("y", T.FLOAT, None), helper.make_tensor_value_info("n", T.INT64, None)]
     proto = model(nodes, [helper.make_tensor_value_info("x", T.FLOAT, ["rows", 6])], outputs)
     found = compile_in_process(import_proto(proto, name="t"), threads=1)(x=X)
@@ -52,9 +54,10 @@ def test_sequences_go_in_and_out_of_the_backend() -> None:
         helper.make_node("Identity", ["s"], ["same"]),
     ]
     inputs = [
-        helper.make_value_info("o", OPTIONAL), helper.make_value_info("s", LISTS),
+        helper.make_value_info("o", OPTIONAL),
+        helper.make_value_info("s", LISTS),
         helper.make_tensor_value_info("x", T.FLOAT, [2, 6]),
-    ]  # fmt: skip
+    ]
     outputs = [
         helper.make_tensor_value_info("has", T.BOOL, []),
         *(helper.make_value_info(n, LISTS) for n in ("pair", "same")),
@@ -89,9 +92,11 @@ def test_sequences_as_inputs_or_outputs_of_a_file_are_refused() -> None:
 def test_what_is_not_there_is_refused(op: str, inputs: list[str], reason: str) -> None:
     attrs = {"axis": 0} if op == "ConcatFromSequence" else {}
     nodes = [
-        integer("five", 5), helper.make_node("SequenceConstruct", ["x"], ["s"]),
-        helper.make_node("SequenceEmpty", [], ["e"]), helper.make_node(op, inputs, ["y"], **attrs),
-    ]  # fmt: skip
+        integer("five", 5),
+        helper.make_node("SequenceConstruct", ["x"], ["s"]),
+        helper.make_node("SequenceEmpty", [], ["e"]),
+        helper.make_node(op, inputs, ["y"], **attrs),
+    ]
     infos = [helper.make_tensor_value_info("x", T.FLOAT, [2, 6]), helper.make_tensor_value_info("p", T.INT64, [])]
     with pytest.raises(UnsupportedModel, match=reason):
         import_proto(model(nodes, infos, [helper.make_tensor_value_info("y", T.FLOAT, None)]), name="t")

@@ -49,69 +49,105 @@ def node(op: str, count: int, outputs: str = "y", **attrs: object) -> onnx.NodeP
 
 
 SCAN = helper.make_graph(
-    [helper.make_node("Add", ["p", "q"], ["r"])], "body",
+    [helper.make_node("Add", ["p", "q"], ["r"])],
+    "body",
     [helper.make_tensor_value_info(n, T.FLOAT, [2]) for n in "pq"],
     [helper.make_tensor_value_info("r", T.FLOAT, [2])],
-)  # fmt: skip
+)
 LSTM = helper.make_node("LSTM", ["a", "b", "c", "", "", "d"], ["y"], hidden_size=2)
 
 # Node, symbolic shapes, inputs that fit, inputs that do not.
 CASES = {
     "scatter-updates": (
-        node("ScatterElements", 3), [[4], ["k"], ["u"]], [f(4), i(3), f(3)], [f(4), i(4), f(1)],
+        node("ScatterElements", 3),
+        [[4], ["k"], ["u"]],
+        [f(4), i(3), f(3)],
+        [f(4), i(4), f(1)],
     ),
     "scatter-wide": (
-        node("ScatterElements", 3), [["n", "m"], ["k", "j"], ["k", "j"]],
-        [f(4, 3), i(2, 2), f(2, 2)], [f(4, 2), i(2, 3), f(2, 3)],
+        node("ScatterElements", 3),
+        [["n", "m"], ["k", "j"], ["k", "j"]],
+        [f(4, 3), i(2, 2), f(2, 2)],
+        [f(4, 2), i(2, 3), f(2, 3)],
     ),
     "scatter-nd": (
-        node("ScatterND", 3), [["n", "m"], ["k", 1], ["u", "v"]],
-        [f(4, 3), i(2, 1), f(2, 3)], [f(4, 3), i(2, 1), f(1, 3)],
+        node("ScatterND", 3),
+        [["n", "m"], ["k", 1], ["u", "v"]],
+        [f(4, 3), i(2, 1), f(2, 3)],
+        [f(4, 3), i(2, 1), f(1, 3)],
     ),
     "tensor-scatter": (
-        node("TensorScatter", 3), [["b", 2, 4, 3], ["b", "h", 1, 3], ["c"]],
-        [f(2, 2, 4, 3), f(2, 2, 1, 3), i(2)], [f(2, 2, 4, 3), f(2, 1, 1, 3), i(2)],
+        node("TensorScatter", 3),
+        [["b", 2, 4, 3], ["b", "h", 1, 3], ["c"]],
+        [f(2, 2, 4, 3), f(2, 2, 1, 3), i(2)],
+        [f(2, 2, 4, 3), f(2, 1, 1, 3), i(2)],
     ),
     "vectors": (node("MatMul", 2), [["n"], ["m"]], [f(3), f(3)], [f(3), f(2)]),
     "matrices": (node("MatMul", 2), [[2, "n"], ["m", 3]], [f(2, 4), f(4, 3)], [f(2, 400), f(4, 3)]),
     "einsum": (
-        node("Einsum", 2, equation="ij,jk->ik"), [[2, "n"], ["m", 3]], [f(2, 4), f(4, 3)], [f(2, 9), f(4, 3)],
+        node("Einsum", 2, equation="ij,jk->ik"),
+        [[2, "n"], ["m", 3]],
+        [f(2, 4), f(4, 3)],
+        [f(2, 9), f(4, 3)],
     ),
     "einsum-sum": (
-        node("Einsum", 2, equation="ij,jk->i"), [[2, "n"], ["m", 3]], [f(2, 4), f(4, 3)], [f(2, 9), f(4, 3)],
+        node("Einsum", 2, equation="ij,jk->i"),
+        [[2, "n"], ["m", 3]],
+        [f(2, 4), f(4, 3)],
+        [f(2, 9), f(4, 3)],
     ),
     "gather-elements": (
-        node("GatherElements", 2), [["n", "m"], ["k", "j"]], [f(4, 3), i(5, 3)], [f(4, 3), i(2, 5)],
+        node("GatherElements", 2),
+        [["n", "m"], ["k", "j"]],
+        [f(4, 3), i(5, 3)],
+        [f(4, 3), i(2, 5)],
     ),
     "gather-nd": (
-        node("GatherND", 2, batch_dims=1), [["n", 3], ["b", 1]], [f(4, 3), i(4, 1)], [f(2, 3), i(4, 1)],
+        node("GatherND", 2, batch_dims=1),
+        [["n", 3], ["b", 1]],
+        [f(4, 3), i(4, 1)],
+        [f(2, 3), i(4, 1)],
     ),
     "reverse": (
-        node("ReverseSequence", 2, time_axis=0, batch_axis=1), [[3, "n"], ["b"]], [f(3, 4), i(4) + 1], [f(3, 4), i(2)],
+        node("ReverseSequence", 2, time_axis=0, batch_axis=1),
+        [[3, "n"], ["b"]],
+        [f(3, 4), i(4) + 1],
+        [f(3, 4), i(2)],
     ),
     "lstm-state": (
-        LSTM, [[3, "n", 2], [1, 8, 2], [1, 8, 2], [1, "m", 2]],
-        [f(3, 2, 2), f(1, 8, 2), f(1, 8, 2), f(1, 2, 2)], [f(3, 4, 2), f(1, 8, 2), f(1, 8, 2), f(1, 2, 2)],
+        LSTM,
+        [[3, "n", 2], [1, 8, 2], [1, 8, 2], [1, "m", 2]],
+        [f(3, 2, 2), f(1, 8, 2), f(1, 8, 2), f(1, 2, 2)],
+        [f(3, 4, 2), f(1, 8, 2), f(1, 8, 2), f(1, 2, 2)],
     ),
     "boxes": (
-        node("NonMaxSuppression", 3), [[1, "n", 4], [1, 1, "m"], [1]],
-        [f(1, 3, 4), f(1, 1, 3), i(1)], [f(1, 2, 4), f(1, 1, 30), i(1)],
+        node("NonMaxSuppression", 3),
+        [[1, "n", 4], [1, 1, "m"], [1]],
+        [f(1, 3, 4), f(1, 1, 3), i(1)],
+        [f(1, 2, 4), f(1, 1, 30), i(1)],
     ),
     "grid": (
-        node("GridSample", 2), [["n", 1, 3, 3], ["m", 2, 2, 2]],
-        [f(2, 1, 3, 3), f(2, 2, 2, 2)], [f(2, 1, 3, 3), f(4, 2, 2, 2)],
+        node("GridSample", 2),
+        [["n", 1, 3, 3], ["m", 2, 2, 2]],
+        [f(2, 1, 3, 3), f(2, 2, 2, 2)],
+        [f(2, 1, 3, 3), f(4, 2, 2, 2)],
     ),
     "scan": (
-        node("Scan", 2, body=SCAN, num_scan_inputs=2), [["n", 2], ["m", 2]], [f(3, 2), f(3, 2)], [f(9, 2), f(3, 2)],
+        node("Scan", 2, body=SCAN, num_scan_inputs=2),
+        [["n", 2], ["m", 2]],
+        [f(3, 2), f(3, 2)],
+        [f(9, 2), f(3, 2)],
     ),
     "unpool": (
-        node("MaxUnpool", 2, kernel_shape=[2], strides=[2]), [[1, 1, "n"], [1, 1, "m"]],
-        [f(1, 1, 3), i(1, 1, 3)], [f(1, 1, 3), i(1, 1, 2)],
+        node("MaxUnpool", 2, kernel_shape=[2], strides=[2]),
+        [[1, 1, "n"], [1, 1, "m"]],
+        [f(1, 1, 3), i(1, 1, 3)],
+        [f(1, 1, 3), i(1, 1, 2)],
     ),
     "conv": (node("Conv", 2), [[1, 1, "n"], [1, 1, 3]], [f(1, 1, 4), f(1, 1, 3)], [f(1, 1, 2), f(1, 1, 3)]),
     "depth": (node("DepthToSpace", 1, blocksize=2), [[1, "c", 2, 2]], [f(1, 8, 2, 2)], [f(1, 6, 2, 2)]),
     "top-k": (node("TopK", 2, "yz"), [["n"], [1]], [f(4), i(1) + 3], [f(2), i(1) + 3]),
-}  # fmt: skip
+}
 ZEROS_AND_ONES = ("boxes", "unpool", "tensor-scatter")  # which of equal elements wins is nobody's business here
 
 
@@ -199,12 +235,14 @@ def test_a_cache_as_wide_as_the_old_one_or_as_the_total(past: int, width: int) -
     run = of_microsoft(
         helper.make_node("GroupQueryAttention", names, ["y", "nk", "nv"], num_heads=2, kv_num_heads=2),
         {
-            **{n: ([1, 1, 16], T.FLOAT) for n in "qkv"}, **{n: ([1, 2, "p", 8], T.FLOAT) for n in ("pk", "pv")},
-            "lengths": (["b"], T.INT32), "total": ([], T.INT32),
+            **{n: ([1, 1, 16], T.FLOAT) for n in "qkv"},
+            **{n: ([1, 2, "p", 8], T.FLOAT) for n in ("pk", "pv")},
+            "lengths": (["b"], T.INT32),
+            "total": ([], T.INT32),
         },
-    )  # fmt: skip
+    )
     x, old = np.full((1, 1, 16), 2, np.float32), f(1, 2, past, 8)
-    feeds = dict(q=x, k=x, v=x, pk=old, pv=old, total=np.array(4, np.int32))
+    feeds = {"q": x, "k": x, "v": x, "pk": old, "pv": old, "total": np.array(4, np.int32)}
     found = run(**feeds, lengths=np.array([3], np.int32))
     assert found["nk"].shape == (1, 2, width, 8)
     assert found["nk"][0, 0, :4, 0].tolist() == [1, 1, 1, 2]

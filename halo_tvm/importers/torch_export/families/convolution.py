@@ -45,9 +45,12 @@ def convolution(c: Call) -> relax.Expr:
     }
     if c.nodes.get("transposed"):
         y = _TRANSPOSED[n](
-            x, weight, **options, kernel_layout="IO" + kernel[2:],
+            x,
+            weight,
+            **options,
+            kernel_layout="IO" + kernel[2:],
             output_padding=_each(c, c["output_padding"], n, "output padding"),
-        )  # fmt: skip
+        )
     else:
         y = _CONVOLUTIONS[n](x, weight, **options, kernel_layout=kernel)
     y = c.emit(y)
@@ -60,12 +63,19 @@ def transposed_convolution(c: Call) -> relax.Expr:
     n = c.rank("weight") - 2
     x, batched = _batched(c, x, n)
     data, kernel = _LAYOUTS[n]
-    y = c.emit(_TRANSPOSED[n](
-        x, weight, strides=_each(c, c["stride"], n, "stride"), padding=_each(c, c["padding"], n, "padding"),
-        output_padding=_each(c, c["output_padding"], n, "output padding"),
-        dilation=_each(c, c["dilation"], n, "dilation"), groups=int(c["groups"]), data_layout=data,
-        kernel_layout="IO" + kernel[2:],
-    ))  # fmt: skip
+    y = c.emit(
+        _TRANSPOSED[n](
+            x,
+            weight,
+            strides=_each(c, c["stride"], n, "stride"),
+            padding=_each(c, c["padding"], n, "padding"),
+            output_padding=_each(c, c["output_padding"], n, "output padding"),
+            dilation=_each(c, c["dilation"], n, "dilation"),
+            groups=int(c["groups"]),
+            data_layout=data,
+            kernel_layout="IO" + kernel[2:],
+        )
+    )
     return _unbatched(c, per_channel(c, y, None, c.tensor("bias") if c.has("bias") else None), batched)
 
 
@@ -151,8 +161,13 @@ def pool(c: Call) -> object:
     return y, constant(np.zeros(0), "int64")
 
 
-@converter("adaptive_avg_pool1d.default", "adaptive_avg_pool2d.default", "adaptive_avg_pool3d.default",
-           "_adaptive_avg_pool2d.default", "_adaptive_avg_pool3d.default")  # fmt: skip
+@converter(
+    "adaptive_avg_pool1d.default",
+    "adaptive_avg_pool2d.default",
+    "adaptive_avg_pool3d.default",
+    "_adaptive_avg_pool2d.default",
+    "_adaptive_avg_pool3d.default",
+)
 def adaptive_pool(c: Call) -> relax.Expr:
     n = _pooled_rank(c)
     x, sizes, wanted = c.tensor("self"), c.shape_of("self")[-n:], c.shape[-n:]
@@ -200,10 +215,16 @@ def _window(size: tirx.PrimExpr, wanted: tirx.PrimExpr) -> int:
     return max(((i + 1) * size + wanted - 1) // wanted - i * size // wanted for i in range(wanted))
 
 
-@converter("upsample_bilinear2d.vec", "upsample_bilinear2d.default", "upsample_nearest2d.vec",
-           "upsample_nearest2d.default",
-           "upsample_nearest1d.vec", "upsample_linear1d.vec", "_upsample_nearest_exact2d.vec",
-           "upsample_bicubic2d.vec")  # fmt: skip
+@converter(
+    "upsample_bilinear2d.vec",
+    "upsample_bilinear2d.default",
+    "upsample_nearest2d.vec",
+    "upsample_nearest2d.default",
+    "upsample_nearest1d.vec",
+    "upsample_linear1d.vec",
+    "_upsample_nearest_exact2d.vec",
+    "upsample_bicubic2d.vec",
+)
 def upsample(c: Call) -> relax.Expr:
     """Coordinates as torch computes them: aligned corners, or centres of half a pixel."""
     name = str(c.node.target)

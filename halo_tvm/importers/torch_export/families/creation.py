@@ -31,16 +31,29 @@ def linspace(c: Call) -> relax.Expr:
 
 
 _FILLS = {
-    "zeros": 0, "ones": 1, "empty": 0, "new_zeros": 0, "new_ones": 1, "new_empty": 0, "zeros_like": 0,
-    "ones_like": 1, "empty_like": 0, "empty_permuted": 0,
-}  # fmt: skip
+    "zeros": 0,
+    "ones": 1,
+    "empty": 0,
+    "new_zeros": 0,
+    "new_ones": 1,
+    "new_empty": 0,
+    "zeros_like": 0,
+    "ones_like": 1,
+    "empty_like": 0,
+    "empty_permuted": 0,
+}
 
 
 @converter(
-    *(f"{name}.default" for name in _FILLS), "empty.memory_format", "full.default", "full_like.default",
+    *(f"{name}.default" for name in _FILLS),
+    "empty.memory_format",
+    "full.default",
+    "full_like.default",
     "new_full.default",
-    "fill.Scalar", "fill.Tensor", "scalar_tensor.default",
-)  # fmt: skip
+    "fill.Scalar",
+    "fill.Tensor",
+    "scalar_tensor.default",
+)
 def full(c: Call) -> relax.Expr:
     """`empty` is zeros here: what a program does with it must not depend on its elements."""
     name = c.node.target._schema.name.split("::")[1]

@@ -14,33 +14,68 @@ from .._registry import Refused, converter
 Binary = Callable[[relax.Expr, relax.Expr], relax.Expr]
 
 _ARITHMETIC: dict[str, Binary] = {
-    "mul.Tensor": relax.op.multiply, "mul.Scalar": relax.op.multiply,
-    "maximum.default": relax.op.maximum, "minimum.default": relax.op.minimum,
-    "pow.Tensor_Tensor": relax.op.power, "pow.Scalar": relax.op.power, "atan2.default": relax.op.atan2,
-    "bitwise_left_shift.Tensor": relax.op.left_shift, "bitwise_right_shift.Tensor": relax.op.right_shift,
-    "__lshift__.Scalar": relax.op.left_shift, "__rshift__.Scalar": relax.op.right_shift,
-}  # fmt: skip
+    "mul.Tensor": relax.op.multiply,
+    "mul.Scalar": relax.op.multiply,
+    "maximum.default": relax.op.maximum,
+    "minimum.default": relax.op.minimum,
+    "pow.Tensor_Tensor": relax.op.power,
+    "pow.Scalar": relax.op.power,
+    "atan2.default": relax.op.atan2,
+    "bitwise_left_shift.Tensor": relax.op.left_shift,
+    "bitwise_right_shift.Tensor": relax.op.right_shift,
+    "__lshift__.Scalar": relax.op.left_shift,
+    "__rshift__.Scalar": relax.op.right_shift,
+}
 _COMPARISON: dict[str, Binary] = {
     f"{name}.{overload}": function
     for name, function in {
-        "eq": relax.op.equal, "ne": relax.op.not_equal, "lt": relax.op.less, "le": relax.op.less_equal,
-        "gt": relax.op.greater, "ge": relax.op.greater_equal,
+        "eq": relax.op.equal,
+        "ne": relax.op.not_equal,
+        "lt": relax.op.less,
+        "le": relax.op.less_equal,
+        "gt": relax.op.greater,
+        "ge": relax.op.greater_equal,
     }.items()
     for overload in ("Tensor", "Scalar")
-}  # fmt: skip
-_LOGIC = {"and": (relax.op.logical_and, relax.op.bitwise_and), "or": (relax.op.logical_or, relax.op.bitwise_or),
-          "xor": (relax.op.logical_xor, relax.op.bitwise_xor)}  # fmt: skip
+}
+_LOGIC = {
+    "and": (relax.op.logical_and, relax.op.bitwise_and),
+    "or": (relax.op.logical_or, relax.op.bitwise_or),
+    "xor": (relax.op.logical_xor, relax.op.bitwise_xor),
+}
 _FLOAT: dict[str, Callable[[relax.Expr], relax.Expr]] = {  # results are floating point, whatever goes in
     name: getattr(relax.op, name)
     for name in (
-        "exp", "log", "sqrt", "rsqrt", "sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan",
-        "asinh", "acosh", "atanh", "sigmoid", "erf",
+        "exp",
+        "log",
+        "sqrt",
+        "rsqrt",
+        "sin",
+        "cos",
+        "tan",
+        "sinh",
+        "cosh",
+        "tanh",
+        "asin",
+        "acos",
+        "atan",
+        "asinh",
+        "acosh",
+        "atanh",
+        "sigmoid",
+        "erf",
     )
-}  # fmt: skip
+}
 _SAME: dict[str, Callable[[relax.Expr], relax.Expr]] = {
-    "neg": relax.op.negative, "abs": relax.op.abs, "ceil": relax.op.ceil, "floor": relax.op.floor,
-    "trunc": relax.op.trunc, "sign": relax.op.sign, "relu": relax.op.nn.relu, "silu": relax.op.nn.silu,
-}  # fmt: skip
+    "neg": relax.op.negative,
+    "abs": relax.op.abs,
+    "ceil": relax.op.ceil,
+    "floor": relax.op.floor,
+    "trunc": relax.op.trunc,
+    "sign": relax.op.sign,
+    "relu": relax.op.nn.relu,
+    "silu": relax.op.nn.silu,
+}
 
 
 def _operands(c: Call, dtype: str) -> tuple[relax.Expr, relax.Expr]:
@@ -321,10 +356,17 @@ def to_copy(c: Call) -> relax.Expr:
 
 
 @converter(
-    "clone.default", "alias.default", "contiguous.default", "detach.default", "detach_.default",
+    "clone.default",
+    "alias.default",
+    "contiguous.default",
+    "detach.default",
+    "detach_.default",
     "lift_fresh_copy.default",
-    "dropout.default", "_conj.default", "resolve_conj.default", "positive.default",
-)  # fmt: skip
+    "dropout.default",
+    "_conj.default",
+    "resolve_conj.default",
+    "positive.default",
+)
 def same(c: Call) -> relax.Expr:
     if c.nodes.get("train"):
         raise Refused("train=True")

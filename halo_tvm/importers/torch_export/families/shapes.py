@@ -11,9 +11,18 @@ from .._registry import Refused, converter
 
 
 @converter(
-    "view.default", "reshape.default", "_unsafe_view.default", "unsqueeze.default", "squeeze.default", "squeeze.dim",
-    "squeeze.dims", "flatten.using_ints", "unflatten.int", "view_as.default", "_reshape_copy.default",
-)  # fmt: skip
+    "view.default",
+    "reshape.default",
+    "_unsafe_view.default",
+    "unsqueeze.default",
+    "squeeze.default",
+    "squeeze.dim",
+    "squeeze.dims",
+    "flatten.using_ints",
+    "unflatten.int",
+    "view_as.default",
+    "_reshape_copy.default",
+)
 def reshape(c: Call) -> relax.Expr:
     return c.reshape(c.tensor("self"), c.shape)
 

@@ -13,9 +13,16 @@ __all__ = ["Device", "RpcLab", "device_behind", "make_rpc_lab", "refuse_other_ta
 
 
 def make_rpc_lab(
-    target: Target, options: LabOptions, address: tuple[str, int], key: str, *, seed: int,
-    wait_s: float = 60.0, session_s: float = 600.0, fingerprint: Fingerprint | None = None,
-) -> RpcLab:  # fmt: skip
+    target: Target,
+    options: LabOptions,
+    address: tuple[str, int],
+    key: str,
+    *,
+    seed: int,
+    wait_s: float = 60.0,
+    session_s: float = 600.0,
+    fingerprint: Fingerprint | None = None,
+) -> RpcLab:
     """A lab whose candidates run on devices that the tracker at `address` knows under `key`.
 
     `wait_s` is how long to wait for a free device; after `session_s` a server ends a session that hangs, and

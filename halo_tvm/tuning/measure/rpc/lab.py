@@ -19,8 +19,15 @@ from ..child import Gone, Trouble
 from ..confined import arguments_of
 from ..lab import Failure, LabOptions
 from ..requests import (
-    OPEN_TIMES, SLOW_BUILDS, build_timeout_s, builder_bytes, calls_of_a_turn, checks_of, task_request, worth_timing,
-)  # fmt: skip
+    OPEN_TIMES,
+    SLOW_BUILDS,
+    build_timeout_s,
+    builder_bytes,
+    calls_of_a_turn,
+    checks_of,
+    task_request,
+    worth_timing,
+)
 from ..scratch import Scratch
 from .device import Device
 from .session import Session, refuse_other_machines, refuse_other_targets
@@ -70,9 +77,17 @@ class RpcLab:
     """
 
     def __init__(
-        self, target: Target, options: LabOptions, address: tuple[str, int], key: str, *, seed: int,
-        wait_s: float, session_s: float, fingerprint: Fingerprint | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        target: Target,
+        options: LabOptions,
+        address: tuple[str, int],
+        key: str,
+        *,
+        seed: int,
+        wait_s: float,
+        session_s: float,
+        fingerprint: Fingerprint | None = None,
+    ) -> None:
         self._target = target
         self._options = options
         self._key = key
@@ -83,9 +98,13 @@ class RpcLab:
         self._scratch = Scratch()
         self._builders = Builders(options.builders or read_host().cores, arguments, self._scratch.path)
         self._session = Session(
-            address, key, wait_s=wait_s, memory_bytes=options.memory_bytes, file_bytes=options.file_bytes,
+            address,
+            key,
+            wait_s=wait_s,
+            memory_bytes=options.memory_bytes,
+            file_bytes=options.file_bytes,
             gpu=target.spec.gpu,
-        )  # fmt: skip
+        )
         self._device: Device | None = None
         self._fingerprint = fingerprint
         self._opened: dict[str, _Opened] = {}
@@ -254,10 +273,16 @@ class RpcLab:
         self._running = None
         if self._open_there != (task.key, sizes):
             request = {
-                **now.request, "op": p.OPEN, "sizes": sizes, "outputs": task.outputs, "weights": task.weights,
-                "seed": self._seed, "cold": self._options.cold_cache, "gpu": self._target.spec.gpu,
+                **now.request,
+                "op": p.OPEN,
+                "sizes": sizes,
+                "outputs": task.outputs,
+                "weights": task.weights,
+                "seed": self._seed,
+                "cold": self._options.cold_cache,
+                "gpu": self._target.spec.gpu,
                 "l3_bytes": self._cold_bytes,
-            }  # fmt: skip
+            }
             for key in self._ask(request, _UPLOAD_S)["evicted"]:
                 self._opened[key].forget_session()
             self._open_there = (task.key, sizes)

@@ -82,9 +82,13 @@ def serve_tracker(host: str, port: int | None, ready: Callable[[str], None]) -> 
 
 
 def serve_device(
-    host: str, port: int | None, tracker: tuple[str, int] | None, key: str, ready: Callable[[str], None],
+    host: str,
+    port: int | None,
+    tracker: tuple[str, int] | None,
+    key: str,
+    ready: Callable[[str], None],
     threads: int | None = None,
-) -> None:  # fmt: skip
+) -> None:
     """Offer this machine until interrupted, one session at a time, each in a process of its own.
 
     A session that crashes ends TVM's listener; it is replaced here, at the same port. `threads` are those

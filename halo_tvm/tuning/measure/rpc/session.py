@@ -48,9 +48,13 @@ class Session:
                 self._child.ask({"op": PING}, _PING_S)
                 granted = self._tracker.request(self._key, max(1.0, deadline - time.monotonic()))
                 request = {
-                    "op": CONNECT, "host": granted.host, "port": granted.port, "password": granted.password,
-                    "session_s": int(lasting_s + 2 * _CONNECT_S), "gpu": self._gpu,
-                }  # fmt: skip
+                    "op": CONNECT,
+                    "host": granted.host,
+                    "port": granted.port,
+                    "password": granted.password,
+                    "session_s": int(lasting_s + 2 * _CONNECT_S),
+                    "gpu": self._gpu,
+                }
                 answers = self._child.ask(request, _CONNECT_S + (_CUDA_S if self._gpu else 0.0))
                 break
             except Trouble as trouble:  # the server died since the tracker heard of it
