@@ -123,7 +123,8 @@ def import_proto(
 
 def _output(graph, output, file: str, flattened: dict[str, int | None] | None) -> dict[str, relax.Expr]:
     """The tensors that an output consists of, by name: itself, or the elements of a sequence (noted in `flattened`)."""
-    from ._values import NARROW, Sequence
+    from ..meaning.constant import NARROW
+    from ._values import Sequence
 
     try:
         value = graph.lookup(output.name)

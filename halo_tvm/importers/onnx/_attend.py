@@ -14,11 +14,11 @@ from tvm import relax, te, tirx
 
 from ...dimensions import is_one
 from ...relay_ops.attention import Attention
-from ._dims import prim
-from ._node import Node, expr_dtype, expr_shape
-from ._pointwise import HALVES
+from ..meaning.builder import expr_dtype, expr_shape
+from ..meaning.pointwise import HALVES
+from ..meaning.sizes import Dim, prim
+from ._node import Node
 from ._spell import add, cast, number, reshape, rounded, scaled, transpose
-from ._values import Dim
 
 _SWAP = (0, 2, 1, 3)  # heads first <-> positions first
 

@@ -18,9 +18,9 @@ import onnx.checker
 from onnx import ModelProto, NodeProto, SparseTensorProto, TensorProto, numpy_helper
 
 from ...errors import UnsupportedModel
+from ..meaning.constant import Constant, dtype_name
 from ._external import DataFile, locate, model_file
 from ._slim import slim
-from ._values import Constant, dtype_name
 
 MOST_NODES = 100_000
 MOST_BYTES = 1 << 36  # of one tensor

@@ -14,8 +14,9 @@ import numpy as np
 import onnx
 from onnx import AttributeProto, NodeProto
 
+from ..meaning.constant import Constant, dtype_name
 from . import _bounds
-from ._values import Constant, Value, dtype_name
+from ._values import Value
 
 if TYPE_CHECKING:
     from ._node import Node

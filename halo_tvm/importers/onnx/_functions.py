@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import onnx
 from onnx import NodeProto, TypeProto
 
-from ._values import Constant, Sequence, Symbolic, Tensor, Value, numpy_dtype
+from ..meaning.constant import Constant, numpy_dtype
+from ._values import Sequence, Symbolic, Tensor, Value
 
 if TYPE_CHECKING:
     from ._node import Node

@@ -14,11 +14,13 @@ from tvm import relax, tirx
 
 from ...errors import UnsupportedModel
 from ...params import ParamSource, ParamTable
+from ..meaning.builder import Refused
+from ..meaning.constant import Constant
+from ..meaning.sizes import Dim, Sizes, prim
 from . import _folding, _functions, _narrow, _registry
-from ._dims import Sizes, prim
 from ._file import MOST_BYTES, MOST_DIMENSIONS, sparse_constant, tensor_constant
-from ._node import Node, Refused
-from ._values import Constant, Dim, Sequence, Symbolic, Tensor, Value, elements, known
+from ._node import Node
+from ._values import Sequence, Symbolic, Tensor, Value, elements, known
 
 # Bounds on what a hostile file can make of few bytes.
 _MOST_CONVERTED = 100_000  # nodes, those of bodies and unrolled loops counted each time
@@ -66,6 +68,7 @@ class GraphConverter:
         self._made_of: dict[str, tuple[str, ...]] = {}  # name -> the names its node read
         self._graph_inputs: set[str] = set()
         self._emitted: ChainMap[int, tuple[Value, relax.Expr]] = ChainMap()
+        self._constants: dict[relax.Expr, Constant] = {}  # weights and constants of Relax -> what they hold
         self._weights_emitted: dict[int, tuple[Value, relax.Expr]] = {}
         self._dimension_names: set[str] = set()
         self._names: dict[str, int] = {}  # of dimensions and parameters -> how often asked for
@@ -156,9 +159,15 @@ class GraphConverter:
         kept = emitted.get(id(value))
         if kept is None:
             expr = self._parameter(value) if isinstance(value, Constant) else self._shape_tensor(value)
+            if isinstance(value, Constant):
+                self._constants[expr] = value
             # The value is kept beside the expression, so that its id stays its own.
             emitted[id(value)] = kept = (value, expr)
         return kept[1]
+
+    def constant_of(self, x: relax.Expr) -> Constant | None:
+        """The constant that `x` was made of; None for what the run computes."""
+        return self._constants.get(x)
 
     def _parameter(self, value: Constant) -> relax.Expr:
         if _narrow.is_narrow(value.dtype):

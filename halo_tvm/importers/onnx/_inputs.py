@@ -13,9 +13,10 @@ from tvm import relax, tirx
 
 from ...errors import UnknownName, UnsupportedModel, UsageError
 from ...imported import UNBOUNDED, InputSpec
+from ..meaning.constant import NARROW, Constant, dtype_name
 from ._file import MOST_BYTES, MOST_DIMENSIONS
 from ._graph import GraphConverter, identifier
-from ._values import NARROW, Constant, Tensor, dtype_name
+from ._values import Tensor
 
 ASSUMED_RANGE = (1, UNBOUNDED)  # of a symbolic dimension: ONNX declares no bounds
 Bounds = tuple[tuple[int, int], ...]

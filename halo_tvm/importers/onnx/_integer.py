@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax
 
+from ..meaning.builder import expr_dtype, expr_shape
+from ..meaning.constant import NARROW, Constant
+from ..meaning.sizes import Dim
 from ._narrow import is_narrow
 from ._narrow import limits as narrow_limits
-from ._node import Node, expr_dtype, expr_shape
+from ._node import Node
 from ._spell import add, cast, cut, derived, number, subtract
-from ._values import NARROW, Constant, Dim
 from .matmul import dot, product
 
 _EXACT = 1 << 24  # whole numbers up to here are exact in float32

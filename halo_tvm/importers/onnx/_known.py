@@ -8,10 +8,11 @@ from collections.abc import Callable
 import numpy as np
 from tvm import tirx
 
-from ._dims import prim
+from ..meaning.constant import Constant
+from ..meaning.sizes import Dim, plain, prim
 from ._node import Node
 from ._registry import symbolic
-from ._values import Constant, Dim, Symbolic, Value, elements, known, plain
+from ._values import Symbolic, Value, elements, known
 
 _MOST = 1024  # elements of a tensor that is kept as a list
 

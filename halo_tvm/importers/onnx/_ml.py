@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax, tirx
 
-from ._node import Node, expr_dtype, expr_shape
-from ._pointwise import Scalar, const, pointwise
+from ..meaning.builder import expr_dtype, expr_shape
+from ..meaning.pointwise import Scalar, const, pointwise
+from ._node import Node
 
 ML = "ai.onnx.ml"
 TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
@@ -34,7 +35,7 @@ def floats(node: Node, name: str, default: list[float] | None = None) -> np.ndar
 
 def weight(node: Node, array: np.ndarray) -> relax.Expr:
     """An array as a parameter of the model, or a constant where it is small."""
-    from ._values import Constant
+    from ..meaning.constant import Constant
 
     return node.graph.expr_of(Constant.of(array, f"{node.name}_{node.op.lower()}"))
 

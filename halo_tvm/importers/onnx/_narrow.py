@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from tvm import relax, te
 
-from ._values import NARROW, Tensor, numpy_dtype
+from ..meaning.constant import NARROW, numpy_dtype
+from ._values import Tensor
 
 if TYPE_CHECKING:
     from ._node import Node

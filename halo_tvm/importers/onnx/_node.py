@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from collections.abc import Sequence as Items
 from typing import TYPE_CHECKING, NoReturn
 
@@ -10,8 +9,10 @@ import numpy as np
 from tvm import relax, tirx
 
 from .._loops import not_negative
-from ._dims import prim
-from ._values import Constant, Dim, Sequence, Symbolic, Value, elements, plain
+from ..meaning.builder import Builder, Refused, expr_dtype
+from ..meaning.constant import Constant
+from ..meaning.sizes import Dim, plain
+from ._values import Sequence, Symbolic, Value, elements
 
 if TYPE_CHECKING:
     from ._graph import GraphConverter
@@ -19,15 +20,7 @@ if TYPE_CHECKING:
 _REQUIRED = object()
 
 
-class Refused(Exception):
-    """A node that cannot be converted; the message says why. `needs`: graph inputs that would have to be constant."""
-
-    def __init__(self, reason: str, needs: frozenset[str] = frozenset()) -> None:
-        super().__init__(reason)
-        self.needs = needs
-
-
-class Node:
+class Node(Builder):
     """One node with its inputs looked up. Indices past the inputs, and empty names, are inputs that are not there."""
 
     def __init__(self, proto: object, graph: GraphConverter, inputs: Items[Value | None], opset: int) -> None:
@@ -39,7 +32,7 @@ class Node:
         self.inputs = tuple(inputs)
         self.opset = opset
         self.graph = graph
-        self.sizes = graph.sizes
+        self.sizes, self.block = graph.sizes, graph.builder
         self._attrs = {a.name: a for a in proto.attribute}
 
     # Inputs.
@@ -131,16 +124,16 @@ class Node:
 
     def emit(self, expr: relax.Expr) -> relax.Expr:
         """Bind `expr`; its shape must be known."""
-        var = self.graph.builder.emit(expr, self.proto.name.strip("/"))  # reports name nodes as the model does
+        var = self.block.emit(expr, self.proto.name.strip("/"))  # reports name nodes as the model does
         if isinstance(var.ty, relax.TensorType) and not isinstance(var.ty.shape, relax.ShapeExpr):
             self.refuse("the shape of its result cannot be derived")
         return var
 
-    def te(self, function: Callable, *args: object, name: str | None = None, **kwargs: object) -> relax.Expr:
-        """Bind a call of the tensor expression `function(*args)`; sizes among `args` may be symbolic."""
-        return self.graph.builder.emit_te(
-            function, *args, primfunc_name_hint=name or f"onnx_{self.op.lower()}", **kwargs
-        )
+    def known(self, x: relax.Expr) -> Constant | None:
+        return self.graph.constant_of(x)
+
+    def weight(self, value: Constant) -> relax.Expr:
+        return self.graph.expr_of(value)
 
     def fresh_dims(self, expr: relax.Expr, shape: Items[Dim | None], hint: str = "") -> relax.Expr:
         """`expr`, of data-dependent sizes, with a new symbolic dimension for every None in `shape`."""
@@ -148,19 +141,8 @@ class Node:
             tirx.Var(self.graph.dimension_name(hint or self.op.lower()), "int64") if d is None else d for d in shape
         ]
         self.sizes.note(dims)
-        bound = expr if isinstance(expr, relax.Var) else self.graph.builder.emit(expr)
-        return self.graph.builder.match_cast(bound, relax.TensorType(dims, expr_dtype(bound)))
-
-    def declared(self, expr: relax.Expr, shape: Items[Dim]) -> relax.Expr:
-        """`expr` with sizes in other words, or assumed to be those of `shape`; a run where they are not is refused.
-
-        The shape is forgotten in between: TVM's clean-up takes a cast from one symbol to another for a renaming,
-        removes it, and the check with it.
-        """
-        bound = expr if isinstance(expr, relax.Var) else self.graph.builder.emit(expr)
-        dtype = expr_dtype(bound)
-        forgotten = self.graph.builder.match_cast(bound, relax.TensorType(dtype=dtype, ndim=len(shape)))
-        return self.graph.builder.match_cast(forgotten, relax.TensorType([prim(d) for d in shape], dtype))
+        bound = expr if isinstance(expr, relax.Var) else self.block.emit(expr)
+        return self.block.match_cast(bound, relax.TensorType(dims, expr_dtype(bound)))
 
     def runtime_dims(self, index: int) -> list[Dim]:
         """As `dims`; a tensor known at run time only gives new symbolic dimensions, which must not be negative."""
@@ -179,25 +161,9 @@ class Node:
 
     def sizes_from(self, tensor: relax.Expr, count: int) -> list[Dim]:
         """The elements of an int64 tensor [count], none negative, as new symbolic dimensions."""
-        checked = not_negative(self.graph.builder, tensor, f"a size below 0 for {self.op} ({self.name[:80]})")
-        shape = self.graph.builder.emit(relax.op.tensor_to_shape(checked))
+        checked = not_negative(self.block, tensor, f"a size below 0 for {self.op} ({self.name[:80]})")
+        shape = self.block.emit(relax.op.tensor_to_shape(checked))
         dims = [tirx.Var(self.graph.dimension_name(self.op.lower()), "int64") for _ in range(count)]
-        self.graph.builder.match_cast(shape, relax.ShapeType(dims))
+        self.block.match_cast(shape, relax.ShapeType(dims))
         self.sizes.note(dims)
         return dims
-
-    def refuse(self, reason: str) -> NoReturn:
-        raise Refused(reason)
-
-    def refuse_unless(self, condition: bool, reason: str) -> None:
-        if not condition:
-            self.refuse(reason)
-
-
-def expr_dtype(expr: relax.Expr) -> str:
-    return str(expr.ty.dtype)
-
-
-def expr_shape(expr: relax.Expr) -> list[Dim]:
-    """Dimensions of an expression of known shape."""
-    return [plain(d) for d in expr.ty.shape.values]

@@ -9,7 +9,7 @@ import math
 
 from tvm import tirx
 
-from ._pointwise import Scalar, const_like, dtype_of
+from ..meaning.pointwise import Scalar, const_like, dtype_of
 
 
 def _series(x: Scalar, coefficients: list[float]) -> Scalar:

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from tvm import relax
 
-from ._broadcast import at_least
-from ._dims import prim
-from ._node import Node, expr_shape
-from ._values import Dim
+from ..meaning.broadcast import at_least
+from ..meaning.builder import expr_shape
+from ..meaning.sizes import Dim, prim
+from ._node import Node
 
 
 @dataclass(frozen=True)

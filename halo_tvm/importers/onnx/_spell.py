@@ -6,10 +6,12 @@ from collections.abc import Sequence
 
 from tvm import relax, te, tirx
 
-from ._broadcast import aligned
-from ._node import Node, expr_dtype, expr_shape
-from ._pointwise import HALVES
-from ._values import Constant, Dim
+from ..meaning.broadcast import aligned
+from ..meaning.builder import expr_dtype, expr_shape
+from ..meaning.constant import Constant
+from ..meaning.pointwise import HALVES
+from ..meaning.sizes import Dim
+from ._node import Node
 
 FLOATS = ("float32", "float16", "bfloat16", "float64")
 

@@ -6,17 +6,13 @@ list of symbolic expressions: that folds the shape arithmetic of exporters, so n
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
 
 import numpy as np
-import tvm
-from tvm import relax, tirx
+from tvm import relax
 
-# Types of less than a byte -> the type that holds an element inside a graph.
-NARROW = {"int4": "int8", "uint4": "uint8", "int2": "int8", "uint2": "uint8", "float4_e2m1fn": "uint8"}
-Dim = int | tvm.ir.Expr  # one size: a number, or an expression of symbolic dimensions
+from ..meaning.constant import Constant
+from ..meaning.sizes import Dim, plain
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,28 +29,6 @@ class Tensor:
     @property
     def dtype(self) -> str:
         return self.narrow or str(self.expr.ty.dtype)
-
-
-@dataclass(frozen=True, eq=False)
-class Constant:
-    """A tensor whose values are known now; `load` reads them, so that large weights stay on disk until needed."""
-
-    shape: tuple[int, ...]
-    dtype: str
-    load: Callable[[], np.ndarray] = field(repr=False)
-    name: str = ""
-
-    @classmethod
-    def of(cls, array: np.ndarray, name: str = "") -> Constant:
-        return cls(array.shape, dtype_name(array.dtype), lambda: array, name)
-
-    @cached_property
-    def array(self) -> np.ndarray:
-        return self.load()
-
-    @property
-    def size_bytes(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64)) * numpy_dtype(self.dtype).itemsize
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,11 +53,6 @@ class Sequence:
 Value = Tensor | Constant | Symbolic | Sequence
 
 
-def plain(dim: tvm.ir.Expr | int) -> Dim:
-    """An IntImm as int; anything else as it is."""
-    return int(dim) if isinstance(dim, int | np.integer | tirx.IntImm) else dim
-
-
 def elements(value: Constant | Symbolic) -> np.ndarray:
     """The elements of a small known tensor as an array of objects: int or expression."""
     if isinstance(value, Symbolic):
@@ -104,17 +73,3 @@ def known(array: np.ndarray, dtype: str) -> Constant | Symbolic:
     for position, element in enumerate(items):
         out.reshape(-1)[position] = element
     return Symbolic(out, dtype)
-
-
-def dtype_name(dtype: np.dtype) -> str:
-    """A NumPy dtype as TVM spells it."""
-    return "bool" if dtype == np.bool_ else dtype.name
-
-
-def numpy_dtype(dtype: str) -> np.dtype:
-    """NumPy's type of that name; ml_dtypes has what NumPy has not."""
-    if dtype == "bfloat16" or dtype.startswith("float8") or dtype in NARROW:
-        import ml_dtypes
-
-        return np.dtype(getattr(ml_dtypes, dtype))
-    return np.dtype(dtype)

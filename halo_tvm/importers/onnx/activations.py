@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from tvm import relax
 
-from ._node import Node, expr_dtype
-from ._pointwise import HALVES
+from ..meaning.builder import expr_dtype
+from ..meaning.pointwise import HALVES
+from ._node import Node
 from ._registry import converter
 from ._spell import add, cast, multiply, scaled
 

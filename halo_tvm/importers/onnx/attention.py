@@ -8,8 +8,9 @@ import numpy as np
 import onnx
 from tvm import relax
 
+from ..meaning.builder import expr_shape
 from ._attend import Visibility, attend
-from ._node import Node, expr_shape
+from ._node import Node
 from ._registry import converter
 from ._spell import concat, reshape, transpose
 

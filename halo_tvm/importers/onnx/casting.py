@@ -8,11 +8,13 @@ import numpy as np
 import onnx
 from tvm import relax, te, tirx
 
+from ..meaning.builder import expr_dtype
+from ..meaning.constant import dtype_name
+from ..meaning.pointwise import HALVES, Scalar, const, pointwise
 from ._narrow import decoded, is_float, is_narrow, wrapped
-from ._node import Node, expr_dtype
-from ._pointwise import HALVES, Scalar, const, pointwise
+from ._node import Node
 from ._registry import converter
-from ._values import Tensor, Value, dtype_name
+from ._values import Tensor, Value
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,13 @@ import math
 import tvm
 from tvm import relax, te, tirx
 
+from ..meaning.broadcast import same_sizes
+from ..meaning.builder import expr_shape
+from ..meaning.sizes import Dim, prim
 from ._attend import Visibility, attend, bias_of
-from ._broadcast import same_sizes
-from ._dims import prim
-from ._node import Node, expr_shape
+from ._node import Node
 from ._registry import converter
 from ._spell import add, cast, concat, cut, number, reshape, transpose
-from ._values import Dim
 from .attention import split_heads
 from .matmul import product
 from .rotary import rotate

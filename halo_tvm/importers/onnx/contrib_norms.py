@@ -6,8 +6,9 @@ from tvm import relax
 
 from ...relay_ops.layer_norm import LayerNorm
 from ...relay_ops.rms_norm import RMSNorm
-from ._node import Node, expr_dtype, expr_shape
-from ._pointwise import HALVES
+from ..meaning.builder import expr_dtype, expr_shape
+from ..meaning.pointwise import HALVES
+from ._node import Node
 from ._registry import converter
 from ._spell import add, cast, number
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from tvm import relax
 
+from ..meaning.builder import expr_shape
 from ._integer import centred, saturated
-from ._node import Node, expr_shape
+from ._node import Node
 from ._registry import converter
 from ._spell import add, cast, concat, divide, multiply, select
 

@@ -10,11 +10,14 @@ from onnx import GraphProto
 from tvm import relax
 
 from .._loops import allocate_rows, first_rows, if_then_else, while_loop, write_row
-from ._broadcast import same_sizes
-from ._node import Node, expr_dtype, expr_shape
+from ..meaning.broadcast import same_sizes
+from ..meaning.builder import expr_dtype, expr_shape
+from ..meaning.constant import Constant
+from ..meaning.sizes import Dim
+from ._node import Node
 from ._registry import converter
-from ._values import Constant, Dim, Symbolic, Tensor, Value
 from ._values import Sequence as SequenceValue
+from ._values import Symbolic, Tensor, Value
 
 # A loop is unrolled when its copies stay below this many nodes: a graph without calls fuses and folds better.
 _UNROLLED_NODES = 512

@@ -9,11 +9,13 @@ import numpy as np
 from tvm import relax, te, tirx
 
 from ...relay_ops.convolution import Convolution
-from ._broadcast import same_sizes
-from ._node import Node, expr_shape
+from ..meaning.broadcast import same_sizes
+from ..meaning.builder import expr_shape
+from ..meaning.constant import Constant
+from ..meaning.sizes import Dim
+from ._node import Node
 from ._registry import converter
 from ._spatial import Window, filled, window_of
-from ._values import Constant, Dim
 
 
 @converter("Conv")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from tvm import relax, te, tirx
 
-from ._node import Node, expr_shape
-from ._pointwise import Scalar, const_like, narrowed, pointwise, widened
+from ..meaning.builder import expr_shape
+from ..meaning.pointwise import Scalar, const_like, narrowed, pointwise, widened
+from ._node import Node
 from ._registry import converter
 from .reduction import arg_index
 

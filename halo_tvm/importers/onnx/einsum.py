@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from tvm import relax, te
 
 from ...dimensions import is_one
-from ._broadcast import same_sizes
-from ._node import Node, expr_dtype, expr_shape
-from ._pointwise import Scalar, const, narrowed, widened
+from ..meaning.broadcast import same_sizes
+from ..meaning.builder import expr_dtype, expr_shape
+from ..meaning.pointwise import Scalar, const, narrowed, widened
+from ..meaning.sizes import Dim
+from ._node import Node
 from ._registry import converter
-from ._values import Dim
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,11 @@ from collections.abc import Callable
 import numpy as np
 from tvm import relax, tirx
 
+from ..meaning.broadcast import aligned
+from ..meaning.builder import expr_dtype
+from ..meaning.pointwise import HALVES, Scalar, const, const_like, dtype_of, in_float32, narrowed, pointwise, widened
 from . import _scalar_math as scalar_math
-from ._broadcast import aligned
-from ._node import Node, expr_dtype
-from ._pointwise import HALVES, Scalar, const, const_like, dtype_of, in_float32, narrowed, pointwise, widened
+from ._node import Node
 from ._registry import converter
 
 # Of one operand: what Relax and the code generator do exactly.

@@ -11,11 +11,13 @@ import numpy as np
 from tvm import ir, relax, te, tirx
 
 from ...relay_ops import OPERATORS
-from ._broadcast import at_least, same_sizes
-from ._dims import prim
-from ._node import Node, expr_dtype, expr_shape
+from ..meaning.broadcast import at_least, same_sizes
+from ..meaning.builder import expr_dtype, expr_shape
+from ..meaning.constant import Constant
+from ..meaning.sizes import Dim, prim
+from ._node import Node
 from ._registry import converter
-from ._values import Constant, Dim, known
+from ._values import known
 from .slicing import sliced
 
 _VIEWS = frozenset(

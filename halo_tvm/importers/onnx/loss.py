@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from tvm import relax, te, tirx
 
-from ._node import Node, expr_dtype
-from ._pointwise import Scalar, const, narrowed, widened
+from ..meaning.builder import expr_dtype
+from ..meaning.pointwise import Scalar, const, narrowed, widened
+from ._node import Node
 from ._registry import converter
 from .reduction import log_softmax_of
 

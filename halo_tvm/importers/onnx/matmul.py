@@ -7,11 +7,12 @@ from tvm import relax
 
 from ...dimensions import is_one
 from ...relay_ops.linear import Linear
-from ._broadcast import same_sizes
-from ._node import Node, expr_dtype, expr_shape
+from ..meaning.broadcast import same_sizes
+from ..meaning.builder import expr_dtype, expr_shape
+from ..meaning.constant import Constant
+from ._node import Node
 from ._registry import converter
 from ._spell import add, derived, number, scaled, transpose
-from ._values import Constant
 
 _LINEAR = ("float32", "float16", "bfloat16")
 _ACTIVATIONS = {

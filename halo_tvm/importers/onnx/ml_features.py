@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax, te, tirx
 
+from ..meaning.builder import expr_dtype, expr_shape
 from ._ml import ML, as_dtype, floats
-from ._node import Node, expr_dtype, expr_shape
+from ._node import Node
 from ._registry import converter
 
 _FROM_KEYS = 1 << 16  # most keys of a label encoder

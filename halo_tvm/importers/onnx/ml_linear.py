@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax
 
+from ..meaning.builder import expr_shape
 from ._ml import ML, as_dtype, class_labels, column, columns, floats, labelled, rows, transformed, weight
-from ._node import Node, expr_shape
+from ._node import Node
 from ._registry import converter
 
 

@@ -9,8 +9,9 @@ from tvm import relax, te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
+from ..meaning.builder import expr_shape
 from ._ml import ML, as_dtype, class_labels, columns, floats, labelled, rows, transformed, weight
-from ._node import Node, expr_shape
+from ._node import Node
 from ._registry import converter
 
 _MOST_CLASSES = 1024

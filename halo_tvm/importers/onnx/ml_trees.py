@@ -9,10 +9,11 @@ from tvm import relax, te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
+from ..meaning.builder import expr_dtype, expr_shape
+from ..meaning.pointwise import Scalar
 from ._forest import Forest, by_node_ids, by_positions
 from ._ml import ML, TRANSFORMS, as_dtype, class_labels, column, columns, labelled, rows, transformed, weight
-from ._node import Node, expr_dtype, expr_shape
-from ._pointwise import Scalar
+from ._node import Node
 from ._registry import converter
 
 _AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")

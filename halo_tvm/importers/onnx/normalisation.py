@@ -9,9 +9,11 @@ from tvm import relax, te, tirx
 
 from ...relay_ops.layer_norm import LayerNorm
 from ...relay_ops.rms_norm import RMSNorm
-from ._node import Node, expr_dtype, expr_shape
+from ..meaning.builder import expr_dtype, expr_shape
+from ..meaning.constant import Constant
+from ..meaning.sizes import Dim
+from ._node import Node
 from ._registry import converter
-from ._values import Constant, Dim
 
 
 @converter("BatchNormalization")

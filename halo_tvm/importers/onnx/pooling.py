@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from tvm import relax, te, tirx
 
 from ...relay_ops.pooling import Pooling
-from ._broadcast import same_sizes
+from ..meaning.broadcast import same_sizes
+from ..meaning.sizes import Dim
 from ._node import Node
 from ._registry import converter
 from ._spatial import Window, filled, window_of
-from ._values import Dim
 from .scatter import write_elements
 
 

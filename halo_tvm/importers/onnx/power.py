@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax, te, tirx
 
-from ._broadcast import aligned
-from ._node import Node, expr_dtype
-from ._pointwise import HALVES, Scalar, broadcast_shape, const_like, element, narrowed
+from ..meaning.broadcast import aligned
+from ..meaning.builder import expr_dtype
+from ..meaning.pointwise import HALVES, Scalar, broadcast_shape, const_like, element, narrowed
+from ._node import Node
 from ._registry import converter
 from .elementwise import operands
 

@@ -6,12 +6,15 @@ import numpy as np
 import onnx
 from tvm import relax
 
+from ..meaning.builder import expr_shape
+from ..meaning.constant import Constant
+from ..meaning.sizes import Dim
 from ._integer import centred, saturated, vector_for
 from ._narrow import decoded, is_float, is_narrow
-from ._node import Node, expr_shape
+from ._node import Node
 from ._registry import converter
 from ._spell import cast, derived, divide, multiply, number, reshape, rounded
-from ._values import Constant, Dim, Tensor
+from ._values import Tensor
 from .casting import converted, float4
 
 _INTEGERS = ("uint8", "int8", "uint16", "int16")

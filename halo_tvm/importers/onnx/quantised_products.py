@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax
 
+from ..meaning.builder import expr_shape
+from ..meaning.constant import Constant
+from ..meaning.sizes import Dim
 from ._integer import centred, integer_product, saturated, vector_for
-from ._node import Node, expr_shape
+from ._node import Node
 from ._registry import converter
 from ._spell import add, cast, derived, divide, multiply, rounded, scaled, transpose
-from ._values import Constant, Dim
 from .quantisation import quantised
 
 _CONVOLUTIONS = {3: relax.op.nn.conv1d, 4: relax.op.nn.conv2d, 5: relax.op.nn.conv3d}

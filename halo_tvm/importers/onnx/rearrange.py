@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 from tvm import relax, te, tirx
 
-from ._broadcast import same_sizes
+from ..meaning.broadcast import same_sizes
 from ._node import Node
 from ._registry import converter
 

@@ -8,10 +8,11 @@ from tvm import relax
 from ...relay_ops import OPERATORS
 from ...relay_ops._recurrent.activations import CELL_ACTIVATIONS
 from ...relay_ops._recurrent.cell import CELLS
-from ._broadcast import same_sizes
-from ._node import Node, expr_shape
+from ..meaning.broadcast import same_sizes
+from ..meaning.builder import expr_shape
+from ..meaning.constant import Constant
+from ._node import Node
 from ._registry import converter
-from ._values import Constant
 
 # Arguments behind x, w and r, in the order of ONNX's inputs.
 _INPUTS = ("bias", "lengths", "initial_h", "initial_c", "peepholes")

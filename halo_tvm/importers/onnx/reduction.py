@@ -11,11 +11,11 @@ from collections.abc import Callable
 import numpy as np
 from tvm import relax, te, tirx, topi
 
-from ._dims import prim
-from ._node import Node, expr_dtype, expr_shape
-from ._pointwise import Scalar, const, dtype_of, narrowed, pointwise, widened
+from ..meaning.builder import expr_dtype, expr_shape
+from ..meaning.pointwise import Scalar, const, dtype_of, narrowed, pointwise, widened
+from ..meaning.sizes import Dim, prim
+from ._node import Node
 from ._registry import converter
-from ._values import Dim
 
 _Step = Callable[[relax.Expr], relax.Expr]
 

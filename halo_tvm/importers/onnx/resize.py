@@ -14,10 +14,9 @@ from fractions import Fraction
 import numpy as np
 from tvm import ir, relax, te, tirx
 
-from ._dims import prim
+from ..meaning.sizes import Dim, prim
 from ._node import Node
 from ._registry import converter
-from ._values import Dim
 
 _TRANSFORMS = (
     "half_pixel",

@@ -5,7 +5,8 @@ from __future__ import annotations
 from tvm import relax
 
 from ...relay_ops.rotary import Rotary
-from ._node import Node, expr_shape
+from ..meaning.builder import expr_shape
+from ._node import Node
 from ._registry import converter
 from ._spell import add, cast, concat, cut, reshape, transpose
 from .attention import split_heads

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 
 from tvm import ir, relax, te, tirx
 
-from ._broadcast import same_sizes
-from ._dims import prim
+from ..meaning.broadcast import same_sizes
+from ..meaning.sizes import Dim, prim
 from ._node import Node
 from ._registry import converter
-from ._values import Dim
 
 _MODES = {"bilinear": "linear", "bicubic": "cubic"}
 

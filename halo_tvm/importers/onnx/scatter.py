@@ -11,9 +11,10 @@ from tvm import relax, te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from ._broadcast import at_most, same_sizes
-from ._dims import prim
-from ._node import Node, expr_shape
+from ..meaning.broadcast import at_most, same_sizes
+from ..meaning.builder import expr_shape
+from ..meaning.sizes import prim
+from ._node import Node
 from ._registry import converter
 
 _REDUCTIONS: dict[str, Callable[[object, object], object]] = {

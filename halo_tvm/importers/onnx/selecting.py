@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from tvm import relax, te, tirx
 
-from ._broadcast import at_least
-from ._dims import prim
-from ._node import Node, expr_shape
+from ..meaning.broadcast import at_least
+from ..meaning.builder import expr_shape
+from ..meaning.sizes import Dim, prim
+from ._node import Node
 from ._registry import converter
-from ._values import Dim
 
 
 @converter("NonZero")

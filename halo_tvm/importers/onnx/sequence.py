@@ -6,10 +6,10 @@ import numpy as np
 from onnx import GraphProto
 from tvm import relax
 
-from ._dims import prim
+from ..meaning.sizes import Dim, prim
 from ._node import Node
 from ._registry import converter
-from ._values import Dim, Sequence, Tensor, Value
+from ._values import Sequence, Tensor, Value
 
 _MOST = 4096  # elements of a sequence
 

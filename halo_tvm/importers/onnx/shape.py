@@ -7,10 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 from tvm import relax, te, tirx
 
-from ._dims import prim
-from ._node import Node, expr_shape
+from ..meaning.builder import expr_shape
+from ..meaning.constant import Constant
+from ..meaning.sizes import Dim, prim
+from ._node import Node
 from ._registry import converter
-from ._values import Constant, Dim, Symbolic
+from ._values import Symbolic
 
 
 @converter("Identity")

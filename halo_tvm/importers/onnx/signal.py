@@ -8,11 +8,12 @@ from collections.abc import Callable
 import numpy as np
 from tvm import ir, relax, te, tirx
 
+from ..meaning.builder import expr_shape
+from ..meaning.constant import Constant
+from ..meaning.sizes import Dim, prim
 from . import _folding
-from ._dims import prim
-from ._node import Node, expr_shape
+from ._node import Node
 from ._registry import converter
-from ._values import Constant, Dim
 
 _LARGEST_MATRIX = 1 << 22  # elements; longer transforms compute their waves
 

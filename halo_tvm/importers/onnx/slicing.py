@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from tvm import relax, te, tirx
 
-from ._dims import prim
-from ._node import Node, expr_shape
+from ..meaning.builder import expr_shape
+from ..meaning.constant import Constant, dtype_name
+from ..meaning.sizes import Dim, prim
+from ._node import Node
 from ._registry import converter
-from ._values import Constant, Dim, Symbolic, dtype_name
+from ._values import Symbolic
 
 _FAR = 1 << 31  # an end beyond this means "all"
 

@@ -7,7 +7,7 @@ from tvm import relax, te, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from ._broadcast import same_sizes
+from ..meaning.broadcast import same_sizes
 from ._node import Node
 from ._registry import converter
 

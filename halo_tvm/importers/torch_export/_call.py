@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +11,8 @@ import tvm
 from torch import fx
 from tvm import ir, relax
 
-from ._registry import Refused
+from ..meaning.builder import Builder, Refused
+from ..meaning.constant import Constant, numpy_dtype
 
 if TYPE_CHECKING:
     from ._translate import Translator
@@ -38,7 +39,7 @@ def dtype_name(dtype: torch.dtype) -> str:
     return DTYPES[dtype]
 
 
-class Call:
+class Call(Builder):
     """The arguments by their names in the operator's schema, defaults filled in, nodes replaced by values.
 
     A tensor is a `relax.Expr`; a size is a Python number or a TIR expression.
@@ -46,7 +47,10 @@ class Call:
 
     def __init__(self, translator: Translator, node: fx.Node) -> None:
         self.translator = translator
+        self.block, self.sizes = translator.builder, translator.sizes
         self.node = node
+        self.name: str = translator.layer
+        self.op: str = node.target._schema.name.split("::")[-1]
         self.nodes: dict[str, object] = {}
         schema = node.target._schema.arguments
         for position, argument in enumerate(schema):
@@ -104,7 +108,7 @@ class Call:
         if dtype is None or str(x.ty.dtype) == dtype:
             return x
         if isinstance(x, ir.GenericConst):
-            return relax.const(x.value.numpy().astype(_numpy_dtype(dtype)), dtype)
+            return relax.const(x.value.numpy().astype(numpy_dtype(dtype)), dtype)
         if dtype == "bool":
             return self.emit(relax.op.not_equal(x, constant(0, str(x.ty.dtype))))
         return self.emit(relax.op.astype(x, dtype))
@@ -112,9 +116,11 @@ class Call:
     def emit(self, expr: relax.Expr) -> relax.Var:
         return self.translator.emit(expr)
 
-    def te(self, function: Callable[..., object], *args: object, hint: str, **attrs: object) -> relax.Var:
-        """Emit a tensor expression of our own, for what Relax has no operator."""
-        return self.translator.builder.emit_te(function, *args, primfunc_name_hint=hint, **attrs)
+    def known(self, x: relax.Expr) -> Constant | None:
+        return self.translator.constant_of(x)
+
+    def weight(self, value: Constant) -> relax.Expr:
+        return self.translator.weight_of(value)
 
     def reshape(self, x: relax.Expr, shape: Sequence[ir.Expr]) -> relax.Expr:
         if self.translator.same_shape(x.ty, shape):
@@ -141,7 +147,7 @@ _PERMUTE = ir.Op.get("relax.permute_dims")
 
 
 def constant(value: Number | np.ndarray, dtype: str) -> ir.GenericConst:
-    return relax.const(np.asarray(value).astype(_numpy_dtype(dtype)), dtype)
+    return relax.const(np.asarray(value).astype(numpy_dtype(dtype)), dtype)
 
 
 def to_array(tensor: torch.Tensor) -> np.ndarray:
@@ -151,14 +157,6 @@ def to_array(tensor: torch.Tensor) -> np.ndarray:
 
         return tensor.contiguous().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
     return np.asarray(tensor.numpy(), order="C")  # ascontiguousarray would give a number a dimension
-
-
-def _numpy_dtype(dtype: str) -> np.dtype:
-    if dtype == "bfloat16":
-        import ml_dtypes
-
-        return np.dtype(ml_dtypes.bfloat16)
-    return np.dtype(dtype)
 
 
 def _natural(value: Number) -> str:

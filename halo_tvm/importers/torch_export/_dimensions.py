@@ -9,6 +9,7 @@ import torch
 from tvm import ir, tirx
 
 from ...errors import UnsupportedModel
+from ..meaning.sizes import Sizes
 
 _ASSUMED = 1024  # the largest size of a dimension for which the program declares none, or twice its example's
 _UNBOUNDED = 1 << 31
@@ -22,11 +23,13 @@ class Dimensions:
         self.variables: dict[object, tirx.Var] = {}
         self.ranges: dict[str, tuple[int, int]] = {}
         self.assumed: list[str] = []
+        self.sizes = Sizes()
         self._spelled: dict[object, ir.Expr] = {}
         examples = _examples(inputs)
         for symbol, name in _names(inputs).items():
             self.variables[symbol] = tirx.Var(name, "int64")
-            self.ranges[name] = self._range(name, constraints.get(symbol), examples.get(symbol, 1))
+            low, high = self.ranges[name] = self._range(name, constraints.get(symbol), examples.get(symbol, 1))
+            self.sizes.declare(self.variables[symbol], low, _UNBOUNDED if name in self.assumed else high)
         for name, tensor in inputs.items():
             for size in tensor.shape:
                 if not isinstance(size, int) and not size.node.expr.is_Symbol:

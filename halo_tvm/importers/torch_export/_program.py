@@ -16,10 +16,10 @@ from tvm import relax
 from ...errors import UnsupportedModel
 from ...imported import ImportedModel, InputSpec
 from ...params import ParamSource, ParamTable
+from ..meaning.builder import Refused
 from ._call import dtype_name, to_array
 from ._decompose import decomposed
 from ._dimensions import Dimensions
-from ._registry import Refused
 from ._translate import Translator, target_name
 
 _CONSTANT_BYTES = 4096  # smaller tensors that no state_dict calls a parameter are constants: they fold
@@ -91,25 +91,23 @@ def import_program(
     inputs, dropped = _inputs(program, nodes)
     dims = Dimensions({n: node.meta["val"] for n, node in inputs.items()}, program.range_constraints)
     weights, constants, params = _weights(program, nodes)
-    translator = Translator(dims, weights, constants)
+    translator = Translator(dims, weights, constants, params)
     variables = {}
     for input_name, node in inputs.items():
         value = node.meta["val"]
         ty = relax.TensorType(dims.shape(value.shape), _input_dtype(input_name, value))
         variables[input_name] = translator.env[node] = relax.Var(node.name, ty)
     builder = translator.builder
-    # tied weights are several nodes with one variable
-    unique = list(dict.fromkeys(weights.values()))
     with builder.function("main"):
         with builder.dataflow():
             translator.walk(program.graph)
             outputs = _outputs(program, translator)
             results = [builder.emit_output(value) for value in outputs.values()]
         builder.emit_func_output(
-            results[0] if len(results) == 1 else relax.Tuple(results), params=[*variables.values(), *unique]
+            results[0] if len(results) == 1 else relax.Tuple(results), params=[*variables.values(), *translator.weights]
         )
     mod = builder.get()
-    mod["main"] = mod["main"].with_attrs({"num_input": len(inputs), "halo.params": list(params.sources)})
+    mod["main"] = _without_unused(mod["main"], translator, len(inputs))
     values = _index_ranges(program, inputs)
     specs = tuple(
         InputSpec(
@@ -145,6 +143,16 @@ def import_program(
         },
         engine=_engine(original, list(inputs), list(outputs)),
     )
+
+
+def _without_unused(main: relax.Function, translator: Translator, inputs: int) -> relax.Function:
+    """`main` with the parameters that it reads: what was only made into other weights is no longer one."""
+    used = set(relax.analysis.all_vars(main.body))
+    kept = {var: name for var, name in translator.weights.items() if var in used}
+    for name in set(translator.weights.values()) - set(kept.values()):
+        del translator.params.sources[name]
+    smaller = relax.Function([*main.params[:inputs], *kept], main.body, main.ret_ty, main.is_pure)
+    return smaller.with_attrs({"num_input": inputs, "halo.params": list(kept.values()), "global_symbol": "main"})
 
 
 def _input_dtype(name: str, value: torch.Tensor) -> str:

@@ -23,10 +23,6 @@ IGNORED = frozenset(
 )
 
 
-class Refused(Exception):
-    """Control flow: an operator is known, but not in this form; the message says which form. Ends in the report."""
-
-
 def converter(*operators: str) -> Callable[[Callable[[Call], object]], Callable[[Call], object]]:
     """Register a function for operators, named with overload and without `aten.`: `@converter("add.Tensor")`."""
 

@@ -6,19 +6,23 @@ Shapes come from the example values that torch keeps at every node: no shape ari
 from __future__ import annotations
 
 import operator
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
-import tvm
 from torch import fx
 from tvm import ir, relax
 
 from ...errors import UnsupportedModel
+from ...params import ParamSource, ParamTable
+from ..meaning.builder import Refused
+from ..meaning.constant import Constant
 from . import families  # noqa: F401  (importing them registers the converters)
 from ._call import DTYPES, Call, constant, dtype_name, to_array
 from ._dimensions import Dimensions
-from ._registry import CONVERTERS, IGNORED, Refused
+from ._registry import CONVERTERS, IGNORED
 
 _FOLDED_BYTES = 1 << 18
 _SCALARS = (torch.SymInt, torch.SymFloat, torch.SymBool, bool, int, float)
@@ -28,14 +32,21 @@ class Translator:
     """Walks one program; `env` maps its nodes to what they became."""
 
     def __init__(
-        self, dims: Dimensions, weights: Mapping[fx.Node, relax.Var], constants: Mapping[fx.Node, torch.Tensor]
+        self,
+        dims: Dimensions,
+        weights: Mapping[fx.Node, relax.Var],
+        constants: Mapping[fx.Node, torch.Tensor],
+        params: ParamTable,
     ) -> None:
+        """`params`: a source for every variable of `weights`, in their order; it grows by what is made of them."""
         self.dims = dims
+        self.sizes = dims.sizes
         self.builder = relax.BlockBuilder()
         self.env: dict[fx.Node, object] = {}
-        self.weights = frozenset(weights.values())
-        self._analyzer = tvm.sym.Analyzer()
-        self._name = ""  # of what is emitted now: reports name nodes as the model does
+        self.params = params
+        # tied weights are several nodes with one variable
+        self.weights = dict(zip(dict.fromkeys(weights.values()), list(params.sources), strict=True))
+        self.layer = ""  # the name of what is emitted now: reports name nodes as the model does
         self._refused: dict[str, list[str]] = defaultdict(list)
         # nodes whose values do not depend on inputs or weights
         self.known = {node: tensor for node, tensor in constants.items() if tensor.numel() * 8 <= _FOLDED_BYTES}
@@ -43,7 +54,7 @@ class Translator:
         self.env.update({n: constant(to_array(t), dtype_name(t.dtype)) for n, t in constants.items()})
 
     def emit(self, expr: relax.Expr) -> relax.Var:
-        return self.builder.emit(expr, self._name)
+        return self.builder.emit(expr, self.layer)
 
     def value(self, expr: relax.Expr) -> relax.Expr | None:
         """What a variable is bound to; None for a parameter."""
@@ -53,7 +64,27 @@ class Translator:
         if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
             return False
         found = ty.shape.values
-        return len(found) == len(shape) and all(self._analyzer.can_prove_equal(a, b) for a, b in zip(found, shape))
+        return len(found) == len(shape) and all(self.sizes.is_equal(a, b) for a, b in zip(found, shape))
+
+    def constant_of(self, x: relax.Expr) -> Constant | None:
+        """The values behind a weight or a constant; None for what the run computes."""
+        if x in self.weights:
+            name = self.weights[x]
+            source = self.params.sources[name]
+            return Constant(source.shape, source.dtype, source.load, name)
+        return Constant.of(x.value.numpy()) if isinstance(x, ir.GenericConst) else None
+
+    def weight_of(self, value: Constant) -> relax.Expr:
+        """A new weight; `value` names it, with a number behind where two have one name."""
+        if np.prod(value.shape, dtype=np.int64) <= 1:
+            return constant(value.array, value.dtype)
+        name = base = value.name or self.layer
+        while name in self.params:
+            name = f"{base}_{len(self.weights)}"
+        self.params.add_source(name, ParamSource(value.shape, value.dtype, value.load))
+        var = relax.Var(re.sub(r"\W", "_", name), relax.TensorType(value.shape, value.dtype))
+        self.weights[var] = name
+        return var
 
     def walk(self, graph: fx.Graph) -> None:
         """Convert every node of `graph` whose inputs are in `env`; `UnsupportedModel` lists all it cannot."""
@@ -72,7 +103,7 @@ class Translator:
 
     def _convert(self, node: fx.Node) -> None:
         target = target_name(node.target)
-        self._name = _layer_name(node)
+        self.layer = _layer_name(node)
         if target in IGNORED:
             return
         meta = node.meta.get("val")

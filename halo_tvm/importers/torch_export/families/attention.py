@@ -15,8 +15,9 @@ from tvm import relax, tirx
 
 from ....dimensions import is_one
 from ....relay_ops import OPERATORS
+from ...meaning.builder import Refused
 from .._call import Call, constant, fixed
-from .._registry import Refused, converter
+from .._registry import converter
 
 _HIDDEN = float("-inf")
 _TURN = [0, 2, 1, 3]
@@ -39,11 +40,11 @@ def attention(c: Call) -> relax.Expr:
     b, h, s, _ = c.shape_of("query")
     t, h_kv = k.ty.shape.values[2], k.ty.shape.values[1]
     h, h_kv = fixed(h, "number of heads"), fixed(h_kv, "number of heads")
-    if c.translator._analyzer.can_prove_equal(k.ty.shape.values[0], b) is False or h % h_kv:
+    if not c.sizes.is_equal(k.ty.shape.values[0], b) or h % h_kv:
         return _composed(c, depth)
     causal = bool(c["is_causal"])
     # torch aligns causality with the first key, halo with the last: the same for equal lengths only
-    if causal and not c.translator._analyzer.can_prove_equal(s, t):
+    if causal and not c.sizes.is_equal(s, t):
         return _composed(c, depth)
     operands = [c.permute(x, _TURN) for x in (q, k, v)]
     extras, attrs = _mask(c, s, t)
@@ -66,7 +67,7 @@ def _mask(c: Call, s: tirx.PrimExpr, t: tirx.PrimExpr) -> tuple[list[relax.Expr]
     mask = c.as_tensor(c.translator.env[node], None)
     shape = list(mask.ty.shape.values)
     shape = [tirx.IntImm("int64", 1)] * (4 - len(shape)) + shape
-    if not c.translator._analyzer.can_prove_equal(shape[3], t):
+    if not c.sizes.is_equal(shape[3], t):
         shape[3] = t
         mask = c.broadcast(mask, shape)
     mask = c.reshape(mask, shape)

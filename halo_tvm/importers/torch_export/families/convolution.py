@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from tvm import relax, te, tirx
 
+from ...meaning.builder import Refused
 from .._call import Call, constant, fixed
-from .._registry import Refused, converter
+from .._registry import converter
 from .norms import per_channel
 from .shapes import padded
 
@@ -153,7 +154,7 @@ def pool(c: Call) -> object:
 
         return te.compute(shape, lambda *i: total[i] / count(*i).astype(x.dtype), name="average")
 
-    y = _unbatched(c, c.te(compute, x, hint="max_pool" if largest else "avg_pool"), batched)
+    y = _unbatched(c, c.te(compute, x, name="max_pool" if largest else "avg_pool"), batched)
     if "with_indices" not in str(c.node.target):
         return y
     if any(user.args[1] == 1 for user in c.node.users):
@@ -204,7 +205,7 @@ def adaptive_pool(c: Call) -> relax.Expr:
 
         return te.compute(total.shape, average, name="average")
 
-    return c.te(compute, x, hint="adaptive_avg_pool")
+    return c.te(compute, x, name="adaptive_avg_pool")
 
 
 def _window(size: tirx.PrimExpr, wanted: tirx.PrimExpr) -> int:
@@ -272,7 +273,7 @@ def upsample(c: Call) -> relax.Expr:
 
         return te.compute([*x.shape[:2], *wanted], at, name="upsample")
 
-    return c.te(compute, x, hint="upsample")
+    return c.te(compute, x, name="upsample")
 
 
 def _scales(c: Call, n: int) -> list[float | None]:

@@ -8,8 +8,9 @@ from collections.abc import Callable
 import torch
 from tvm import relax, te, tirx
 
+from ...meaning.builder import Refused
 from .._call import Call, Number, constant, dtype_name
-from .._registry import Refused, converter
+from .._registry import converter
 
 Binary = Callable[[relax.Expr, relax.Expr], relax.Expr]
 
@@ -155,7 +156,7 @@ def divide_rounded(c: Call) -> relax.Expr:
         if mode == "floor":
             return c.emit(relax.op.floor_divide(x, y))
         return c.te(
-            lambda a, b: te.compute(*_broadcast(a, b, tirx.truncdiv), name="trunc_divide"), x, y, hint="trunc_divide"
+            lambda a, b: te.compute(*_broadcast(a, b, tirx.truncdiv), name="trunc_divide"), x, y, name="trunc_divide"
         )
     quotient = c.emit(relax.op.divide(x, y))
     return c.emit((relax.op.floor if mode == "floor" else relax.op.trunc)(quotient))
@@ -255,7 +256,7 @@ def _pointwise(c: Call, name: str, function: Callable[[tirx.PrimExpr], tirx.Prim
     def compute(x: te.Tensor) -> te.Tensor:
         return te.compute(x.shape, lambda *i: function(x[i]), name=name)
 
-    return c.te(compute, c.tensor("self", c.dtype), hint=name)
+    return c.te(compute, c.tensor("self", c.dtype), name=name)
 
 
 @converter("log1p.default")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from tvm import relax, te, tirx, topi
 
+from ...meaning.builder import Refused
 from .._call import Call
-from .._registry import Refused, converter
+from .._registry import converter
 
 
 def _wrap(index: tirx.PrimExpr, size: tirx.PrimExpr) -> tirx.PrimExpr:
@@ -50,7 +51,7 @@ def index(c: Call) -> relax.Expr:
 
         return te.compute(shape, at, name="index")
 
-    return c.te(compute, x, *indices, hint="index")
+    return c.te(compute, x, *indices, name="index")
 
 
 @converter("gather.default")
@@ -63,7 +64,7 @@ def gather(c: Call) -> relax.Expr:
 
         return te.compute(at_index.shape, at, name="gather")
 
-    return c.te(compute, x, at_index, hint="gather")
+    return c.te(compute, x, at_index, name="gather")
 
 
 @converter("index_select.default")
@@ -78,7 +79,7 @@ def index_select(c: Call) -> relax.Expr:
 
         return te.compute(shape, at, name="index_select")
 
-    return c.te(compute, x, chosen, hint="index_select")
+    return c.te(compute, x, chosen, name="index_select")
 
 
 @converter("index_put.default", "_unsafe_index_put.default")
@@ -96,14 +97,14 @@ def index_put(c: Call) -> relax.Expr:
     joined = [c.reshape(t, [one, *shape]) for t in wrapped]
     at = joined[0] if len(joined) == 1 else c.emit(relax.op.concat(joined, 0))
     mode = "add" if c["accumulate"] else "update"
-    return c.te(lambda x, at, values: topi.scatter_nd(x, at, values, mode), x, at, values, hint="index_put")
+    return c.te(lambda x, at, values: topi.scatter_nd(x, at, values, mode), x, at, values, name="index_put")
 
 
 def _wrapped_index(c: Call, index: relax.Expr, size: tirx.PrimExpr) -> relax.Expr:
     def compute(index: te.Tensor, size: tirx.PrimExpr) -> te.Tensor:
         return te.compute(index.shape, lambda *i: _wrap(index[i], size), name="wrap")
 
-    return c.te(compute, index, size, hint="wrap")
+    return c.te(compute, index, size, name="wrap")
 
 
 _REDUCTIONS = {
@@ -161,7 +162,7 @@ def slice_scatter(c: Call) -> relax.Expr:
         return te.compute(x.shape, at, name="slice_scatter")
 
     start = tirx.IntImm("int64", start) if isinstance(start, int) else start
-    return c.te(compute, c.tensor("self"), source, start, hint="slice_scatter")
+    return c.te(compute, c.tensor("self"), source, start, name="slice_scatter")
 
 
 @converter("copy.default")

@@ -103,7 +103,7 @@ def grouped_mm(c: Call) -> relax.Expr:
         )
 
     offsets = c.tensor("offs")
-    return c.te(compute, c.tensor(first), c.tensor(second), offsets, hint="grouped_mm")
+    return c.te(compute, c.tensor(first), c.tensor(second), offsets, name="grouped_mm")
 
 
 @converter("embedding.default")

@@ -7,8 +7,9 @@ from tvm import relax, tirx
 
 from ....relay_ops import OPERATORS
 from ....relay_ops._norm import why_no_vector
+from ...meaning.builder import Refused
 from .._call import Call, constant
-from .._registry import Refused, converter
+from .._registry import converter
 
 _EPS = {
     "float32": 1.1920928955078125e-07,

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from tvm import relax, te, tirx
 
+from ...meaning.builder import Refused
 from .._call import Call, constant
-from .._registry import Refused, converter
+from .._registry import converter
 
 
 def _axes(c: Call, rank: int) -> list[int] | None:
@@ -158,7 +159,7 @@ def histc(c: Call) -> relax.Expr:
 
         return te.compute((tirx.IntImm("int64", bins),), at, name="histc")
 
-    return c.te(compute, c.cast(c.reshape(x, [total]), c.dtype), hint="histc")
+    return c.te(compute, c.cast(c.reshape(x, [total]), c.dtype), name="histc")
 
 
 @converter("one_hot.default")

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from tvm import relax, te, tirx
 
+from ...meaning.builder import Refused
 from .._call import Call, fixed
-from .._registry import Refused, converter
+from .._registry import converter
 
 
 @converter(
@@ -97,7 +98,7 @@ def _strided(c: Call, x: relax.Expr, axis: int, start: object, count: object, st
 
         return te.compute(shape, at, name="slice")
 
-    return c.te(compute, x, _size(start), _size(count), hint="slice")
+    return c.te(compute, x, _size(start), _size(count), name="slice")
 
 
 def _size(value: object) -> tirx.PrimExpr:
@@ -213,7 +214,7 @@ def padded(c: Call, x: relax.Expr, before: Sequence[int], after: Sequence[int], 
 
         return te.compute(shape, at, name="pad")
 
-    return c.te(compute, x, hint="pad")
+    return c.te(compute, x, name="pad")
 
 
 @converter("flip.default")
@@ -243,7 +244,7 @@ def _rolled(c: Call, x: relax.Expr, axes: list[int], shifts: list[int]) -> relax
 
         return te.compute(x.shape, at, name="roll")
 
-    return c.te(compute, x, hint="roll")
+    return c.te(compute, x, name="roll")
 
 
 def _product(dims: Sequence[tirx.PrimExpr]) -> tirx.PrimExpr:
@@ -264,7 +265,7 @@ def triangle(c: Call) -> relax.Expr:
 
         return te.compute(x.shape, at, name="triangle")
 
-    return c.te(compute, x, hint="triangle")
+    return c.te(compute, x, name="triangle")
 
 
 @converter("unfold.default")
@@ -279,7 +280,7 @@ def unfold(c: Call) -> relax.Expr:
 
         return te.compute(shape, at, name="unfold")
 
-    return c.te(compute, x, hint="unfold")
+    return c.te(compute, x, name="unfold")
 
 
 @converter("pixel_shuffle.default")

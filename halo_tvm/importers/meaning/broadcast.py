@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 from tvm import relax
 
 from ...dimensions import is_one
-from ._dims import prim
-from ._node import Node, expr_shape
-from ._values import Dim
+from .builder import Builder, expr_shape
+from .sizes import Dim, prim
 
 
-def aligned(node: Node, xs: Sequence[relax.Expr]) -> list[relax.Expr]:
+def aligned(builder: Builder, xs: Sequence[relax.Expr]) -> list[relax.Expr]:
     """`xs` with every pair of sizes provably equal or one of them 1.
 
     Sizes that may differ, as far as can be proven, are declared equal; a run where they are not is refused then.
@@ -23,26 +22,30 @@ def aligned(node: Node, xs: Sequence[relax.Expr]) -> list[relax.Expr]:
         for axis, dim in enumerate(expr_shape(x), rank - len(expr_shape(x))):
             if is_one(out[axis]) or (not isinstance(out[axis], int) and isinstance(dim, int) and dim != 1):
                 out[axis] = dim
-    return [_declared(node, x, out[rank - len(expr_shape(x)) :]) for x in xs]
+    return [_declared(builder, x, out[rank - len(expr_shape(x)) :]) for x in xs]
 
 
-def same_sizes(node: Node, x: relax.Expr, shape: Sequence[Dim | None], what: str = "input") -> relax.Expr:
+def same_sizes(builder: Builder, x: relax.Expr, shape: Sequence[Dim | None], what: str = "input") -> relax.Expr:
     """`x` of `shape` (None: any size). What is known to differ is refused now, what may differ when it does."""
-    return _fitted(node, x, shape, what, lambda dim, size: size, "", lambda dim, size: dim == size)
+    return _fitted(builder, x, shape, what, lambda dim, size: size, "", lambda dim, size: dim == size)
 
 
-def at_most(node: Node, x: relax.Expr, shape: Sequence[Dim | None], what: str = "input") -> relax.Expr:
+def at_most(builder: Builder, x: relax.Expr, shape: Sequence[Dim | None], what: str = "input") -> relax.Expr:
     """As `same_sizes`, for sizes that may be smaller; the sizes of the result are minima of both."""
-    return _fitted(node, x, shape, what, node.sizes.minimum, "at most ", lambda dim, size: prim(dim) <= prim(size))
+    return _fitted(
+        builder, x, shape, what, builder.sizes.minimum, "at most ", lambda dim, size: prim(dim) <= prim(size)
+    )
 
 
-def at_least(node: Node, x: relax.Expr, shape: Sequence[Dim | None], what: str = "input") -> relax.Expr:
+def at_least(builder: Builder, x: relax.Expr, shape: Sequence[Dim | None], what: str = "input") -> relax.Expr:
     """As `same_sizes`, for sizes that may be larger; the sizes of the result are maxima of both."""
-    return _fitted(node, x, shape, what, node.sizes.maximum, "at least ", lambda dim, size: prim(dim) >= prim(size))
+    return _fitted(
+        builder, x, shape, what, builder.sizes.maximum, "at least ", lambda dim, size: prim(dim) >= prim(size)
+    )
 
 
 def _fitted(
-    node: Node,
+    builder: Builder,
     x: relax.Expr,
     shape: Sequence[Dim | None],
     what: str,
@@ -51,25 +54,27 @@ def _fitted(
     fits: Callable[[Dim, Dim], object],
 ) -> relax.Expr:
     found = expr_shape(x)
-    node.refuse_unless(len(found) == len(shape), f"expected {what} of rank {len(shape)}, found {len(found)}")
+    builder.refuse_unless(len(found) == len(shape), f"expected {what} of rank {len(shape)}, found {len(found)}")
     dims = list(found)
     for axis, (dim, size) in enumerate(zip(found, shape)):
-        if size is None or node.sizes.is_equal(dim, size):
+        if size is None or builder.sizes.is_equal(dim, size):
             continue
         is_known = isinstance(dim, int) and isinstance(size, int)
-        decided = node.sizes.decided(fits(dim, size)) if word or is_known else None
-        node.refuse_unless(decided is not False, f"expected {what} of size {word}{size} along axis {axis}, found {dim}")
+        decided = builder.sizes.decided(fits(dim, size)) if word or is_known else None
+        builder.refuse_unless(
+            decided is not False, f"expected {what} of size {word}{size} along axis {axis}, found {dim}"
+        )
         if decided is None:
             dims[axis] = joined(dim, size)
-    return x if all(d is f for d, f in zip(dims, found)) else node.declared(x, dims)
+    return x if all(d is f for d, f in zip(dims, found)) else builder.declared(x, dims)
 
 
-def _declared(node: Node, x: relax.Expr, wanted: Sequence[Dim]) -> relax.Expr:
+def _declared(builder: Builder, x: relax.Expr, wanted: Sequence[Dim]) -> relax.Expr:
     shape = expr_shape(x)
-    if all(is_one(d) or node.sizes.is_equal(d, w) for d, w in zip(shape, wanted)):
+    if all(is_one(d) or builder.sizes.is_equal(d, w) for d, w in zip(shape, wanted)):
         return x
     for dim, size in zip(shape, wanted):
         if isinstance(dim, int) and isinstance(size, int) and dim not in (1, size):
-            node.refuse(f"shapes cannot be broadcast: {dim} and {size} meet")
+            builder.refuse(f"shapes cannot be broadcast: {dim} and {size} meet")
     dims = [d if is_one(d) else w for d, w in zip(shape, wanted)]
-    return node.declared(x, dims)
+    return builder.declared(x, dims)

@@ -9,26 +9,26 @@ import tvm
 from tvm import relax, te, tirx
 
 from ...dimensions import is_one
-from ._broadcast import aligned
-from ._node import Node, expr_dtype, expr_shape
-from ._values import Dim
+from .broadcast import aligned
+from .builder import Builder, expr_dtype, expr_shape
+from .sizes import Dim
 
 Scalar = tvm.ir.Expr
 HALVES = ("float16", "bfloat16")
 
 
-def pointwise(node: Node, function: Callable[..., Scalar], *xs: relax.Expr, name: str = "") -> relax.Expr:
+def pointwise(builder: Builder, function: Callable[..., Scalar], *xs: relax.Expr, name: str = "") -> relax.Expr:
     """function(element of every x), broadcast as NumPy does. The function sees the elements' own types."""
-    xs = tuple(aligned(node, xs))
+    xs = tuple(aligned(builder, xs))
     shape = broadcast_shape(xs)
 
     def compute(*tensors: te.Tensor) -> te.Tensor:
         def value(*index: Scalar) -> Scalar:
             return function(*(element(t, index) for t in tensors))
 
-        return te.compute(shape, value, name=name or node.op.lower())
+        return te.compute(shape, value, name=name or builder.op.lower())
 
-    return node.te(compute, *xs, name=f"onnx_{name or node.op.lower()}")
+    return builder.te(compute, *xs, name=name)
 
 
 def broadcast_shape(xs: Sequence[relax.Expr]) -> list[Dim]:
@@ -60,9 +60,9 @@ def in_float32(function: Callable[..., Scalar]) -> Callable[..., Scalar]:
     return wrapped
 
 
-def widened(node: Node, x: relax.Expr) -> relax.Expr:
+def widened(builder: Builder, x: relax.Expr) -> relax.Expr:
     """A tensor of float16 or bfloat16 as float32; any other as it is."""
-    return node.emit(relax.op.astype(x, "float32")) if expr_dtype(x) in HALVES else x
+    return builder.emit(relax.op.astype(x, "float32")) if expr_dtype(x) in HALVES else x
 
 
 def narrowed(x: relax.Expr, dtype: str) -> relax.Expr:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import numpy as np
 import tvm
 from tvm import sym, tirx
 
-from ._values import Dim, plain
+Dim = int | tvm.ir.Expr  # one size: a number, or an expression of symbolic dimensions
 
 _MOST_TERMS = 512  # of one size; those of real models have a dozen
 _MOST_DIVISIONS = 14  # inside one another: each doubles the time to simplify; strided convolutions make a few
@@ -69,6 +70,11 @@ class Sizes:
         if self._analyzer.can_prove(simplified):
             return True
         return False if self._analyzer.can_prove(tirx.Not(simplified)) else None
+
+
+def plain(dim: tvm.ir.Expr | int) -> Dim:
+    """An IntImm as int; anything else as it is."""
+    return int(dim) if isinstance(dim, int | np.integer | tirx.IntImm) else dim
 
 
 def prim(dim: Dim) -> tvm.ir.Expr:
