@@ -56,13 +56,9 @@ def compile_model(config: CompileConfig, model: ImportedModel | None = None) -> 
 
     `model`, for example from `import_torch`, is compiled instead of what `config.model` names.
     """
-    import dataclasses
-
     from .compiler import compile_model
-    from .runtime.acceptance import accept
 
-    result = compile_model(config, model)
-    return dataclasses.replace(result, validation=accept(config, result.path))
+    return compile_model(config, model)
 
 
 def import_torch(

@@ -1,40 +1,28 @@
-"""compile_model(): the phases in order.
+"""compile_model(): a model becomes a validated artifact, read from top to bottom.
 
-    import -> lift -> optimise -> schedule -> build
-Each phase maps an IRModule to an IRModule and a report; the module is verified between them.
+    resolve -> import -> lift, optimise -> schedule -> build -> reference -> write -> validate
+`Compilation` resolves the options once; each phase (`phases`) maps a module to a module and a report.
 """
 
 from __future__ import annotations
 
-import math
 import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import tvm
-
 from . import reference
 from .artifact import Manifest, ParamHeader, check_output_path, write_artifact
-from .build import CUDA_GRAPH, build_library, can_capture, lowering, planned_bytes, with_bounds
+from .compilation import Compilation
 from .config import CompileConfig
 from .describe import manifest_of
-from .dimensions import itemsize_of
-from .errors import EnvironmentProblem, UsageError
 from .imported import ImportedModel
 from .importers import import_model
 from .importers._shapes import apply_shapes, load_examples
-from .lookup import lookup_in, open_log
-from .passes import Context, Overrides, pipeline
 from .passes._weights import param_names
-from .passes.kernel_count import count_kernels
-from .passes.schedule import schedule_functions
-from .plugins import load_plugins
-from .targets import FULL, Target, can_build_here, check_precision, resolve
-from .workspaces import LiftWorkspaces
-
-Reports = dict[str, dict[str, object]]
+from .phases import build, lower, schedule
+from .runtime.acceptance import accept
 
 
 @dataclass(frozen=True)
@@ -68,32 +56,25 @@ class CompileResult:
 
 
 def compile_model(config: CompileConfig, model: ImportedModel | None = None) -> CompileResult:
-    """Compile a model into an artifact directory, written in one step; `halo_tvm.compile_model` also validates it.
+    """Compile a model into an artifact directory, written in one step, and validate it where it can run.
 
     `model` is compiled instead of what `config.model` names.
     Raises a `HaloError` whose message says what was expected, what was found and what to do.
     """
     output = check_output_path(config.artifact)
-    _check_dump(config)
-    target = _target(config)
+    compilation = Compilation.of(config)
     clock = _Clock()
     with clock("import"):
-        if model is None:
-            imported = import_model(
-                config.model, seed=config.seed, shapes=config.shape, inputs=config.inputs, trust=config.trust_model
-            )
-        else:
-            imported = apply_shapes(model, config.shape)
-        _dump(config, "1-imported", imported.mod)
+        imported = _imported(config, model)
+        compilation.dump("1-imported", imported.mod)
     with clock("optimise"):
-        mod, reports = lower(imported, target, config)
+        mod, reports = lower(imported, compilation)
     with clock("schedule"):
-        mod, reports["schedule"] = schedule(mod, target, config)
-        _dump(config, "4-scheduled", mod)
+        mod, reports["schedule"] = schedule(mod, compilation)
     with tempfile.TemporaryDirectory(prefix="halo-tvm-") as scratch:
         library = Path(scratch) / "model.so"
         with clock("build"):
-            mod, reports["build"] = build(mod, target, config, imported, library)
+            mod, reports["build"] = build(mod, compilation, imported, library)
         with clock("reference"):
             examples = load_examples(config.inputs) if config.inputs else None
             cases = reference.cases_of(imported, config.seed, examples)
@@ -103,88 +84,24 @@ def compile_model(config: CompileConfig, model: ImportedModel | None = None) -> 
             reports["build"]["seconds"] = dict(clock.seconds)
             manifest = write_artifact(
                 output,
-                manifest=manifest_of(imported, mod, target, reports, precision_of(config, target)),
+                manifest=manifest_of(imported, mod, compilation.target, reports, compilation.precision),
                 library=library,
                 params_headers=headers,
                 params=imported.params.stream(names),
                 reference=cases,
             )
-    return CompileResult(output, manifest, clock.seconds)
+    validation = "not done: --no-validate"
+    if config.validate:
+        validation = accept(output, compilation.target, threads=config.threads)
+    return CompileResult(output, manifest, clock.seconds, validation)
 
 
-def lower(imported: ImportedModel, target: Target, config: CompileConfig) -> tuple[tvm.IRModule, Reports]:
-    """Phases lift and optimise: `imported` as call_tir of PrimFuncs that no rule has scheduled yet."""
-    steps = pipeline.Pipeline.of(config.level, config.enable, config.disable)
-    precision = precision_of(config, target)
-    steps.check_precision(precision)
-    overrides = Overrides(**config.overrides)
-    context = Context(imported.params, target, imported.ranges, imported.typical, overrides, precision)
-    mod, lift = steps.run(pipeline.LIFT, imported.mod, context)
-    _dump(config, "2-lifted", mod)
-    mod, optimise = steps.run(pipeline.OPTIMISE, mod, context)
-    _dump(config, "3-optimised", mod)
-    return mod, {"import": imported.report, "lift": lift.get("lift", {}), "optimise": optimise}
-
-
-def precision_of(config: CompileConfig, target: Target) -> str:
-    """The precision asked for; else the target's own, or float32 where the pass that makes it is switched off."""
-    if config.precision is not None:
-        return config.precision
-    own = target.spec.precision
-    return own if pipeline.Pipeline.of(config.level, config.enable, config.disable).makes(own) else FULL
-
-
-def schedule(mod: tvm.IRModule, target: Target, config: CompileConfig) -> tuple[tvm.IRModule, dict[str, object]]:
-    """Phase schedule: every PrimFunc by record, rule or fallback."""
-    log = open_log(target, config.log, config.records)
-    unusable: list[str] = []
-    steps = pipeline.Pipeline.of(config.level, config.enable, config.disable)
-    scheduled, report = schedule_functions(
-        mod, target, lookup_in(log, target, unusable.append), vector_math=steps.runs_named("vector_math")
+def _imported(config: CompileConfig, model: ImportedModel | None) -> ImportedModel:
+    if model is not None:
+        return apply_shapes(model, config.shape)
+    return import_model(
+        config.model, seed=config.seed, shapes=config.shape, inputs=config.inputs, trust=config.trust_model
     )
-    found = {**log.report().to_plain(), "unusable": unusable}
-    kernels = count_kernels(mod).report()
-    found.pop("directories")  # paths of this machine are nobody else's business
-    found["reasons"] = len(found["reasons"])
-    return scheduled, {**report, "kernels": kernels, "log": found}
-
-
-def build(
-    mod: tvm.IRModule, target: Target, config: CompileConfig, imported: ImportedModel, library: Path
-) -> tuple[tvm.IRModule, dict[str, object]]:
-    """Phase build: code and memory plan into `library`."""
-    steps = pipeline.Pipeline.of(config.level, config.enable, config.disable)
-    plan = steps.runs_named("plan_memory")
-    if target.spec.gpu:
-        mod = LiftWorkspaces()(mod)
-    graph = plan and steps.runs_named("cuda_graph") and can_capture(mod, target)
-    mod = with_bounds(mod, imported.ranges)
-    report = {
-        "planned_bytes": planned_bytes(mod, plan, imported.ranges, imported.typical),
-        "unplanned_bytes": planned_bytes(mod, False, imported.ranges, imported.typical),
-    }
-    device = build_library(mod, target, library, plan, graph)
-    if config.dump_ir:
-        with tvm.transform.PassContext(config={CUDA_GRAPH: graph}):
-            _dump(config, "5-lowered", lowering(plan, graph)(mod))
-    names = param_names(mod["main"])
-    return mod, {
-        **report,
-        "library_bytes": library.stat().st_size,
-        **({"device": device.as_json(), "cuda_graph": graph} if device else {}),
-        "params": len(names),
-        "params_bytes": sum(itemsize_of(imported.params.dtype(n)) * math.prod(imported.params.shape(n)) for n in names),
-    }
-
-
-def _target(config: CompileConfig) -> Target:
-    load_plugins()
-    target = resolve(config.target, cores=config.threads, precision=config.precision)
-    answer = can_build_here(target)
-    if not answer:
-        raise EnvironmentProblem(f"target {config.target} cannot be built here: {answer.reason}")
-    check_precision(target, precision_of(config, target), force=config.force_precision)
-    return target
 
 
 def _said(device: Mapping[str, object]) -> str:
@@ -198,23 +115,6 @@ def _said(device: Mapping[str, object]) -> str:
         f"{device['form']} for {device['arch']}, {len(kernels)} kernels of at most {registers} registers, "
         f"{spilling or 'none'} with spills"
     )
-
-
-def _check_dump(config: CompileConfig) -> None:
-    """Make the directory of --dump-ir before any work is done."""
-    if config.dump_ir:
-        try:
-            Path(config.dump_ir).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(
-                f"--dump-ir needs a directory it may write to, but {config.dump_ir}: {error.strerror}: choose another"
-            ) from None
-
-
-def _dump(config: CompileConfig, name: str, mod: tvm.IRModule) -> None:
-    if config.dump_ir:
-        directory = Path(config.dump_ir)
-        (directory / f"{name}.py").write_text(mod.script(show_meta=False), encoding="utf-8")
 
 
 class _Clock:

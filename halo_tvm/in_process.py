@@ -4,7 +4,7 @@ program = compile_in_process(imported)
 outputs = program(**{"x": array})          # by name
 y, z = program.run_tensors([x])            # DLPack in, DLPack out
 
-The phases are those of `compile_model`, without tuning records; machine code goes straight into memory.
+The phases and options are those of `compile_model`; machine code goes straight into memory.
 Programs with equally many threads share one runner thread and its pool, so a thousand programs start no
 thousand threads.
 """
@@ -19,18 +19,17 @@ import numpy as np
 import tvm_ffi
 
 from .artifact import FunctionSpec, TensorSpec
-from .build import executable_of, with_bounds
+from .compilation import Compilation
+from .config import CompileConfig
 from .describe import function_spec
 from .imported import ImportedModel
-from .passes import Context, Overrides, pipeline
-from .passes.schedule import schedule_functions
-from .plugins import load_plugins
+from .phases import build_in_memory, lower, schedule
 from .runtime.devices import HostDevice
 from .runtime.host import resolve_threads
 from .runtime.inputs import bind_inputs
 from .runtime.session import Runner, sizes_refused
 from .runtime.tensors import aligned_empty, to_arrays, to_tensor
-from .targets import Target, resolve, usable_cpus
+from .targets import usable_cpus
 
 
 class Program:
@@ -79,40 +78,24 @@ class Program:
 
 
 def compile_in_process(
-    imported: ImportedModel, *, target: str | Target = "cpu", threads: int | None = None, level: int = 3
+    imported: ImportedModel, *, threads: int | None = None, level: int = 3, **options: object
 ) -> Program:
     """Compile `imported` for this host and keep the code in memory.
 
     `threads` defaults to HALO_TVM_NUM_THREADS, then to every CPU the calling thread may use; `level` is the opt
-    level. Raises a `HaloError` as `compile_model` does.
+    level; `options` are others of `CompileConfig`: `precision`, `log`, `records`. Raises as `compile_model` does.
     """
     count = resolve_threads(threads, usable_cpus())
-    resolved = _target(target, count) if isinstance(target, str) else target
-    steps = pipeline.Pipeline.of(level)
-    context = Context(imported.params, resolved, imported.ranges, imported.typical, Overrides())
-    mod, lift = steps.run(pipeline.LIFT, imported.mod, context)
-    mod, optimise = steps.run(pipeline.OPTIMISE, mod, context)
-    mod, schedule = schedule_functions(mod, resolved, vector_math=steps.runs_named("vector_math"))
-    mod = with_bounds(mod, imported.ranges)
+    config = CompileConfig(model=imported.name, threads=count, opt_level=str(level), **options)
+    compilation = Compilation.of(config)
+    mod, reports = lower(imported, compilation)
+    mod, reports["schedule"] = schedule(mod, compilation)
+    library = build_in_memory(mod, compilation, imported).jit()
     spec = function_spec(imported, mod)
-    library = executable_of(mod, resolved, steps.runs_named("plan_memory")).jit()
     runner = _runner(count, os.getpid())
     main = runner.call(lambda: HostDevice().machine(library)["main"])
     weights = [_owned(imported.params.materialise(name)) for name in spec.params]
-    reports = {
-        "import": imported.report,
-        "lift": lift.get("lift", {}),
-        "optimise": optimise,
-        "schedule": schedule,
-    }
     return Program(spec, main, runner, weights, reports)
-
-
-@cache
-def _target(text: str, threads: int) -> Target:
-    """Plug-ins loaded and the host read once per process: together a tenth of a small compilation."""
-    load_plugins()
-    return resolve(text, cores=threads)
 
 
 @cache

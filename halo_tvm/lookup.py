@@ -9,7 +9,6 @@ from tvm import tirx
 from .errors import Declined
 from .passes.schedule import Lookup
 from .records.decision import decision_from_plain
-from .records.home import log_dirs
 from .records.log import TuningLog
 from .records.record import Fingerprint
 from .records.workload import describe, workload_key
@@ -60,11 +59,6 @@ def fingerprint_of(target: Target, gpu: Gpu | None = None) -> Fingerprint:
         l2_bytes=l2_bytes,
         l3_bytes=l3_bytes,
     )
-
-
-def open_log(target: Target, named: str | None, use: bool = True) -> TuningLog:
-    """The records for `target` in `--log DIR`, the user's log and the shipped one; none with `use` off."""
-    return TuningLog.open(log_dirs(named) if use else (), fingerprint_of(target))
 
 
 def lookup_in(log: TuningLog, target: Target, unusable: Callable[[str], None]) -> Lookup:

@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
-from halo_tvm.compiler import lower
-from halo_tvm.config import TuneConfig
+from halo_tvm.compilation import Compilation
+from halo_tvm.config import CompileConfig
 from halo_tvm.importers import import_model
+from halo_tvm.phases import lower
 from halo_tvm.records.decision import decision_from_plain, decision_to_plain
 from halo_tvm.records.record import IMPROVED, parse_line
 from halo_tvm.records.store import lines
@@ -40,7 +41,7 @@ class Study:
 
     def tasks(self, model: str) -> tuple[Task, ...]:
         imported = import_model(model, seed=0, shapes=(), inputs=None, trust=False)
-        mod, _ = lower(imported, self.target, TuneConfig(model=model, target=self.options.target).compile_config())
+        mod, _ = lower(imported, Compilation.of(CompileConfig(model=model), self.target))
         return tasks_of(mod, self.target, imported.ranges).tasks
 
     @contextmanager

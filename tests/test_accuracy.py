@@ -34,7 +34,7 @@ def test_error_is_at_most_four_times_that_of_onnxruntime(name: str, tmp_path: Pa
     session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"), providers=["CPUExecutionProvider"])
     theirs = [session.run(None, case)[0] for case in cases]
     del session
-    compile_model(CompileConfig(model=name, output=str(tmp_path / "model.halo")))
+    compile_model(CompileConfig(model=name, output=str(tmp_path / "model.halo"), validate=False))
     module = load(tmp_path / "model.halo")
     for dims, case, reference, other in zip(SIZES[name], cases, references, theirs):
         scale = np.linalg.norm(reference)

@@ -11,8 +11,8 @@ import pytest
 from test_general_graphs import imported, program_of
 from tvm import relax
 
-from halo_tvm.compiler import build as build_phase
-from halo_tvm.compiler import lower, schedule
+from halo_tvm import phases
+from halo_tvm.compilation import Compilation
 from halo_tvm.config import CompileConfig
 from halo_tvm.describe import manifest_of
 from halo_tvm.importers._loops import allocate_rows, first_rows, if_then_else, while_loop, write_row
@@ -154,9 +154,10 @@ def test_artifact_needs_the_bare_runtime_only(tmp_path: Path) -> None:
     model = imported({"n": ((), "int64"), "x": (("k",), "float32")}, build, ("places", "sorted"))
     target = resolve("cpu")
     config = CompileConfig(model="t", records=False)
-    mod, _ = lower(model, target, config)
-    mod, _ = schedule(mod, target, config)
-    mod, report = build_phase(mod, target, config, model, tmp_path / "model.so")
+    compilation = Compilation.of(config, target)
+    mod, _ = phases.lower(model, compilation)
+    mod, _ = phases.schedule(mod, compilation)
+    mod, report = phases.build(mod, compilation, model, tmp_path / "model.so")
     assert report["planned_bytes"] > 0
     assert manifest_of(model, mod, target, {"optimise": {}}).functions["main"].outputs[0].shape == (
         "places.0",

@@ -14,7 +14,7 @@ from tvm import s_tir, te, tirx
 
 from halo_tvm import explore
 from halo_tvm.ceilings import HostProfile
-from halo_tvm.compiler import lower, schedule
+from halo_tvm.compilation import Compilation
 from halo_tvm.config import CompileConfig
 from halo_tvm.errors import EnvironmentProblem, MissingPackage, UnknownName, UsageError
 from halo_tvm.explore import _bench, _builds, _cells, _measuring, _nest, _roofline
@@ -24,6 +24,7 @@ from halo_tvm.explore._measuring import Measurements
 from halo_tvm.explore._roofline import Roofline
 from halo_tvm.explore._table import Table
 from halo_tvm.explore._tasks import Tasks
+from halo_tvm.phases import lower, schedule
 from halo_tvm.targets import Target, read_host, resolve
 from halo_tvm.tir_schedules import RULES, Rule
 
@@ -345,10 +346,9 @@ def test_commit_and_compile(model: object, task: explore.Task, tmp_path: Path) -
     decision = task.decide(mr=2)
     path = explore.commit(task, decision, log=tmp_path, comparison=confirmed(task, decision, 1.5))
     assert path.parent.parent == tmp_path and path.is_file()
-    config = CompileConfig(model="mlp", target="x86:avx2", log=str(tmp_path))
-    target = resolve("x86:avx2", cores=2)
-    mod, _ = lower(model, target, config)
-    _, report = schedule(mod, target, config)
+    compilation = Compilation.of(CompileConfig(model="mlp", log=str(tmp_path)), resolve("x86:avx2", cores=2))
+    mod, _ = lower(model, compilation)
+    _, report = schedule(mod, compilation)
     (entry,) = report["functions"]
     assert entry["origin"] == f"record {task.key} (1.50x)" and "mr=2" in entry["decision"]
 

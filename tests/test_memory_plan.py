@@ -13,7 +13,7 @@ from tvm.relax import op
 
 from halo_tvm import build
 from halo_tvm.build import planned_bytes, with_bounds
-from halo_tvm.compiler import lower
+from halo_tvm.compilation import Compilation
 from halo_tvm.config import CompileConfig
 from halo_tvm.memory_plan import Activation, PlanActivations, least_bytes, place
 from halo_tvm.models import FAMILIES
@@ -22,7 +22,7 @@ from halo_tvm.models._t5 import T5Config
 from halo_tvm.models.bert import BertConfig
 from halo_tvm.models.gpt2 import GPT2Config
 from halo_tvm.models.mlp import MLPConfig
-from halo_tvm.targets import resolve
+from halo_tvm.phases import lower
 
 _SIZES = {"layers": 3, "hidden": 64, "heads": 4, "vocabulary": 67, "feed_forward": 256}
 TENSORS = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 40), st.integers(0, 9)), min_size=1, max_size=40)
@@ -78,7 +78,7 @@ def test_the_plan_of_kernels_with_two_results_is_no_larger_either(monkeypatch, f
 def plans(monkeypatch, family: str, config: object, precision: str) -> tuple[int, int, int]:
     """Bytes of activations: of our plan, of TVM's alone, and unshared."""
     model = FAMILIES[family].build(family, config, RandomWeights(0), {})
-    lowered, _ = lower(model, resolve("cpu", precision=precision), CompileConfig("model", precision=precision))
+    lowered, _ = lower(model, Compilation.of(CompileConfig("model", precision=precision, force_precision=True)))
     mod = with_bounds(lowered, model.ranges)
 
     def bytes_of(plan: bool) -> int:

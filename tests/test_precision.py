@@ -11,10 +11,11 @@ from checkpoints import write_checkpoint
 import halo_tvm
 from halo_tvm.artifact import read_manifest, read_params_header
 from halo_tvm.cli.inspect import describe
-from halo_tvm.compiler import lower
+from halo_tvm.compilation import Compilation
 from halo_tvm.config import CompileConfig, TuneConfig
 from halo_tvm.errors import UsageError
 from halo_tvm.importers import import_model
+from halo_tvm.phases import lower
 from halo_tvm.reference import random_inputs
 from halo_tvm.targets import resolve
 from halo_tvm.tuning.task import tasks_of
@@ -142,7 +143,7 @@ def test_tuning_finds_the_functions_that_compiling_makes(made) -> None:
     keys = []
     for options in (config.compile_config(str(source)), CompileConfig(model=str(source), precision="int8")):
         model = import_model(str(source))
-        mod, _ = lower(model, target, options)
+        mod, _ = lower(model, Compilation.of(options, target))
         keys.append({task.key for task in tasks_of(mod, target, model.ranges).tasks})
     assert keys[0] == keys[1] and len(keys[0]) >= 6
 

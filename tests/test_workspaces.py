@@ -9,7 +9,7 @@ from tvm import relax, te, tirx
 from tvm.script import tirx as T
 
 from halo_tvm.build import can_capture, planned_bytes
-from halo_tvm.compiler import lower, schedule
+from halo_tvm.compilation import Compilation
 from halo_tvm.config import CompileConfig
 from halo_tvm.emulation import emulate
 from halo_tvm.importers._shapes import apply_shapes
@@ -18,6 +18,7 @@ from halo_tvm.models._builder import RandomWeights
 from halo_tvm.models.gpt2 import GPT2Config
 from halo_tvm.models.llama import LlamaConfig
 from halo_tvm.passes.schedule import schedule_functions
+from halo_tvm.phases import lower, schedule
 from halo_tvm.targets import resolve
 from halo_tvm.workspaces import LiftWorkspaces, keeps_workspace
 
@@ -172,8 +173,9 @@ _LLAMA = LlamaConfig(
 def test_models_of_fixed_sizes_are_captured(family: str, config: object, sizes: str, workspaces: bool) -> None:
     model = FAMILIES[family].build(family, config, RandomWeights(0), {})
     model = apply_shapes(model, (f"input_ids={sizes}",))
-    mod, _ = lower(model, TARGET, CONFIG)
-    mod, _ = schedule(mod, TARGET, CONFIG)
+    compilation = Compilation.of(CONFIG, TARGET)
+    mod, _ = lower(model, compilation)
+    mod, _ = schedule(mod, compilation)
     lifted = LiftWorkspaces()(mod)
     assert can_capture(mod, TARGET) != workspaces and can_capture(lifted, TARGET)
     assert (planned_bytes(mod, False, {}, {}) < planned_bytes(lifted, False, {}, {})) == workspaces

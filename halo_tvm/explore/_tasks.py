@@ -10,13 +10,14 @@ from typing import overload
 import tvm
 from tvm import tirx
 
-from ..compiler import lower
+from ..compilation import Compilation
 from ..config import CompileConfig
 from ..errors import Declined, UnknownName, UsageError
 from ..imported import ImportedModel
 from ..importers import import_model
 from ..models import FAMILIES
 from ..models._builder import RandomWeights
+from ..phases import lower
 from ..plugins import load_plugins
 from ..records.decision import decision_to_plain
 from ..records.record import Size
@@ -230,7 +231,7 @@ def imported_model(model: str | ImportedModel, shape: Sequence[str] = (), seed: 
 
 def lowered(model: ImportedModel, target: Target) -> tuple[tvm.IRModule, dict[str, dict[str, object]]]:
     """The module before scheduling and the reports of the passes, at the default level."""
-    return lower(model, target, CompileConfig(model=model.name, target=target.name))
+    return lower(model, Compilation.of(CompileConfig(model=model.name, records=False), target))
 
 
 def rule_of(decision: object) -> Rule:

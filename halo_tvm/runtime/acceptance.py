@@ -5,22 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 
 from ..artifact import cost_of, update_manifest
-from ..config import CompileConfig
 from ..errors import ValidationFailed
-from ..targets import can_run_here, resolve
+from ..targets import Target, can_run_here
 from .validation import validate_artifact
 
 
-def accept(config: CompileConfig, path: Path) -> str:
+def accept(path: Path, target: Target, *, threads: int | None = None) -> str:
     """What validation came to, in words; its report becomes part of the manifest, a failed one too.
 
     Raises `ValidationFailed` when the artifact is wrong; it stays where it is, marked in its manifest.
     """
-    runnable = can_run_here(resolve(config.target, precision=config.precision))
-    if not config.validate or not runnable:
-        return f"not done: {runnable.reason or '--no-validate'}"
+    runnable = can_run_here(target)
+    if not runnable:
+        return f"not done: {runnable.reason}"
     try:
-        report = validate_artifact(path, threads=config.threads)
+        report = validate_artifact(path, threads=threads)
     except ValidationFailed as failure:
         if failure.report:
             update_manifest(path, validation=failure.report)

@@ -13,12 +13,12 @@ from typing import TextIO
 
 import tvm
 
-from ..compiler import lower, precision_of
+from ..compilation import Compilation
 from ..config import TuneConfig
 from ..errors import NoValidTrial, UsageError
 from ..importers import import_model
 from ..models import PRESETS
-from ..passes.pipeline import Pipeline
+from ..phases import lower
 from ..plugins import load_plugins
 from ..records.home import check_writable_log, log_dirs, user_logs
 from ..targets import Target, read_host
@@ -97,7 +97,7 @@ def tune_module(
 
 def options_of(config: TuneConfig, target: Target, modules: Sequence[str] = (), source: str = "") -> TuneOptions:
     """The options of a run."""
-    steps = Pipeline.of(config.compile_config().level, config.enable, config.disable)
+    steps = Compilation.of(config.compile_config(), target).steps
     return TuneOptions(
         model=name_of(config),
         budget_s=parse_budget(config.budget),
@@ -143,10 +143,10 @@ def _tasks_of(entry: ListedModel, target: Target, config: TuneConfig) -> tuple[T
     imported = import_model(
         entry.model, seed=config.seed, shapes=entry.shape, inputs=entry.inputs, trust=config.trust_model
     )
-    compiled = config.compile_config(entry.model, entry.shape, entry.inputs)
-    mod, _ = lower(imported, target, compiled)
+    compilation = Compilation.of(config.compile_config(entry.model, entry.shape, entry.inputs), target)
+    mod, _ = lower(imported, compilation)
     return tasks_of(mod, target, imported.ranges), _digest(
-        [imported.source, entry.shape, entry.inputs, entry.weight, precision_of(compiled, target)]
+        [imported.source, entry.shape, entry.inputs, entry.weight, compilation.precision]
     )
 
 

@@ -12,10 +12,11 @@ from checkpoints import write_checkpoint
 from test_operators import arguments
 from tvm import relax, tirx
 
-from halo_tvm.compiler import lower, schedule
+from halo_tvm.compilation import Compilation
 from halo_tvm.config import CompileConfig
 from halo_tvm.emulation import emulate
 from halo_tvm.importers import import_model
+from halo_tvm.phases import lower, schedule
 from halo_tvm.relay_ops import OPERATORS
 from halo_tvm.targets import resolve
 
@@ -40,9 +41,9 @@ class Scheduled:
 def scheduled_model(kind: str, precision: str, root: Path) -> Scheduled:
     """A tiny model of family `kind`."""
     source = str(write_checkpoint(root / kind, kind))
-    config = CompileConfig(model=source, target=TARGET.name, output="x.halo", precision=precision)
-    mod, reports = lower(import_model(config.model), TARGET, config)
-    after, report = schedule(mod, TARGET, config)
+    compilation = Compilation.of(CompileConfig(model=source, precision=precision), TARGET)
+    mod, reports = lower(import_model(source), compilation)
+    after, report = schedule(mod, compilation)
     return Scheduled(primitive(mod), after, reports, report)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from emulated_functions import emulated, scheduled_model
 
-from halo_tvm.compiler import precision_of
+from halo_tvm.compilation import Compilation
 from halo_tvm.config import CompileConfig
 from halo_tvm.errors import UsageError
 from halo_tvm.params import pack_nk
@@ -46,7 +46,7 @@ def test_linears_of_a_model_run_on_tensor_cores(kind: str, precision: str, tmp_p
 def test_what_is_computed_in_where_nothing_is_asked_for(
     target: str, options: dict[str, object], precision: str
 ) -> None:
-    assert precision_of(CompileConfig(model="gpt2", target=target, **options), resolve(target)) == precision
+    assert Compilation.of(CompileConfig(model="gpt2", **options), resolve(target)).precision == precision
 
 
 def test_weights_for_a_gpu() -> None:

@@ -6,7 +6,7 @@ import pytest
 from tvm import relax
 from tvm.relax import op
 
-from halo_tvm.compiler import lower
+from halo_tvm.compilation import Compilation
 from halo_tvm.config import CompileConfig
 from halo_tvm.imported import ImportedModel, InputSpec
 from halo_tvm.models import FAMILIES
@@ -17,7 +17,7 @@ from halo_tvm.models.gpt2 import GPT2Config
 from halo_tvm.models.llama import LlamaConfig
 from halo_tvm.params import ParamTable
 from halo_tvm.passes.kernel_count import KernelCount, count_kernels, repeated
-from halo_tvm.targets import resolve
+from halo_tvm.phases import lower
 
 _SIZES = {"layers": 3, "hidden": 64, "heads": 4, "vocabulary": 67, "feed_forward": 96}
 _T5 = T5Config(**_SIZES, decoder_layers=3, head_dim=16)
@@ -27,7 +27,7 @@ _LLAMA = LlamaConfig(
 
 
 def count(model: ImportedModel) -> KernelCount:
-    return count_kernels(lower(model, resolve("cpu"), CompileConfig("model"))[0])
+    return count_kernels(lower(model, Compilation.of(CompileConfig("model")))[0])
 
 
 @pytest.mark.parametrize(

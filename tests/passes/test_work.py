@@ -211,12 +211,13 @@ def test_deep_and_growing_formulas_are_refused() -> None:
 
 
 def test_every_function_of_a_model_says_its_work() -> None:
-    from halo_tvm.compiler import lower
+    from halo_tvm.compilation import Compilation
     from halo_tvm.config import CompileConfig
     from halo_tvm.importers import import_model
+    from halo_tvm.phases import lower
     from halo_tvm.targets import resolve
 
-    mod, _ = lower(import_model("mlp"), resolve("x86:avx2"), CompileConfig(model="mlp"))
+    mod, _ = lower(import_model("mlp"), Compilation.of(CompileConfig(model="mlp"), resolve("x86:avx2")))
     reports = [work_of(f) for f in mod.functions.values() if isinstance(f, tirx.PrimFunc)]
     assert reports and all(r["flops"] is not None and r["operator"] for r in reports)
     assert np.isfinite([math.prod(at(r, **dict.fromkeys(_dims(r), 8))) for r in reports]).all()

@@ -14,11 +14,12 @@ import pytest
 import tvm
 from rpc_farm import KEY, Farm, wait_for
 
-from halo_tvm.compiler import lower
+from halo_tvm.compilation import Compilation
 from halo_tvm.config import CompileConfig, TuneConfig
 from halo_tvm.lookup import fingerprint_of
 from halo_tvm.models import FAMILIES
 from halo_tvm.models._builder import RandomWeights
+from halo_tvm.phases import lower
 from halo_tvm.records import TuningLog
 from halo_tvm.targets import Answer, Gpu
 from halo_tvm.tuning import place
@@ -153,7 +154,7 @@ def test_a_models_functions_are_what_they_were(pool):
         {"n_embd": 32, "n_layer": 1, "n_head": 2, "n_inner": 64, "n_positions": 64, "vocab_size": 48}
     )
     model = family.build("tiny", config, RandomWeights(1), {"kind": "test"})
-    module, _ = lower(model, gpu_rules.TARGET, CompileConfig(model="x", target=gpu_rules.TARGET.name))
+    module, _ = lower(model, Compilation.of(CompileConfig(model="x"), gpu_rules.TARGET))
     tasks = tasks_of(module, gpu_rules.TARGET, dict.fromkeys(model.ranges, (2, 8))).tasks
     rules = {task.rule.name for task in tasks}
     assert {"tensor_core_gemm", "flash_attention_gpu", "row_reduction_gpu"} <= rules

@@ -1,0 +1,70 @@
+"""What one compilation resolved, once: the phases, `tune`, `torch.compile` and `explore` take it from here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import tvm
+
+from .config import CompileConfig
+from .errors import EnvironmentProblem, UsageError
+from .passes import Overrides
+from .passes.pipeline import Pipeline
+from .plugins import load_plugins
+from .records.home import log_dirs
+from .targets import FULL, Target, can_build_here, check_precision, resolve
+
+
+@dataclass(frozen=True)
+class Compilation:
+    """The answers to all options that phases ask about."""
+
+    target: Target
+    steps: Pipeline
+    precision: str  # of the linears, one of `config.PRECISIONS`
+    overrides: Overrides = field(default_factory=Overrides)
+    records: tuple[Path, ...] = ()  # tuning logs; the first with a record for a function decides
+    dump_ir: Path | None = None  # where each phase leaves its module
+
+    @classmethod
+    def of(cls, config: CompileConfig, target: Target | None = None) -> Compilation:
+        """What `config` asks for, on `target` where a caller has resolved that already: in a tuning run, a study.
+
+        Raises `UsageError` for options that contradict each other, for a precision that the named target computes
+        slower than float32 and for a directory that cannot be written to, `EnvironmentProblem` for a target that
+        cannot be built here.
+        """
+        load_plugins()
+        named = target is None
+        if target is None:
+            target = resolve(config.target, cores=config.threads, precision=config.precision)
+            if not (answer := can_build_here(target)):
+                raise EnvironmentProblem(f"target {config.target} cannot be built here: {answer.reason}")
+        steps = Pipeline.of(config.level, config.enable, config.disable)
+        own = target.spec.precision
+        precision = config.precision or (own if steps.makes(own) else FULL)
+        if named:
+            check_precision(target, precision, force=config.force_precision)
+        steps.check_precision(precision)
+        overrides = Overrides(**config.overrides)
+        records = log_dirs(config.log) if config.records else ()
+        return cls(target, steps, precision, overrides, records, _directory(config.dump_ir))
+
+    def dump(self, name: str, mod: tvm.IRModule) -> None:
+        """Write `mod` as Python text where --dump-ir wants it."""
+        if self.dump_ir:
+            (self.dump_ir / f"{name}.py").write_text(mod.script(show_meta=False), encoding="utf-8")
+
+
+def _directory(path: str | None) -> Path | None:
+    """The directory of --dump-ir, made before any work is done."""
+    if not path:
+        return None
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"--dump-ir needs a directory it may write to, but {path}: {error.strerror}: choose another"
+        ) from None
+    return Path(path)

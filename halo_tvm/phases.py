@@ -1,0 +1,94 @@
+"""The phases between import and artifact: a module and what the compilation resolved -> a module and a report.
+
+import -> lift -> optimise -> schedule -> build
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import tvm
+from tvm import relax
+
+from .build import CUDA_GRAPH, build_library, can_capture, executable_of, lowering, planned_bytes, with_bounds
+from .compilation import Compilation
+from .dimensions import itemsize_of
+from .imported import ImportedModel
+from .lookup import fingerprint_of, lookup_in
+from .passes import Context
+from .passes._weights import param_names
+from .passes.kernel_count import count_kernels
+from .passes.pipeline import LIFT, OPTIMISE
+from .passes.schedule import schedule_functions
+from .records.log import TuningLog
+from .workspaces import LiftWorkspaces
+
+Reports = dict[str, dict[str, object]]
+
+
+def lower(imported: ImportedModel, compilation: Compilation) -> tuple[tvm.IRModule, Reports]:
+    """Phases lift and optimise: `imported` as call_tir of PrimFuncs that no rule has scheduled yet."""
+    context = Context(
+        imported.params,
+        compilation.target,
+        imported.ranges,
+        imported.typical,
+        compilation.overrides,
+        compilation.precision,
+    )
+    mod, lift = compilation.steps.run(LIFT, imported.mod, context)
+    compilation.dump("2-lifted", mod)
+    mod, optimise = compilation.steps.run(OPTIMISE, mod, context)
+    compilation.dump("3-optimised", mod)
+    return mod, {"import": imported.report, "lift": lift.get("lift", {}), "optimise": optimise}
+
+
+def schedule(mod: tvm.IRModule, compilation: Compilation) -> tuple[tvm.IRModule, dict[str, object]]:
+    """Phase schedule: every PrimFunc by record, rule or fallback."""
+    target = compilation.target
+    log = TuningLog.open(compilation.records, fingerprint_of(target))
+    unusable: list[str] = []
+    vector_math = compilation.steps.runs_named("vector_math")
+    scheduled, report = schedule_functions(
+        mod, target, lookup_in(log, target, unusable.append), vector_math=vector_math
+    )
+    compilation.dump("4-scheduled", scheduled)
+    found = {**log.report().to_plain(), "unusable": unusable}
+    found.pop("directories")  # paths of this machine are nobody else's business
+    found["reasons"] = len(found["reasons"])
+    return scheduled, {**report, "kernels": count_kernels(mod).report(), "log": found}
+
+
+def build(
+    mod: tvm.IRModule, compilation: Compilation, imported: ImportedModel, library: Path
+) -> tuple[tvm.IRModule, dict[str, object]]:
+    """Phase build: code and memory plan into the shared library `library`."""
+    target, steps = compilation.target, compilation.steps
+    plan = steps.runs_named("plan_memory")
+    if target.spec.gpu:
+        mod = LiftWorkspaces()(mod)
+    graph = plan and steps.runs_named("cuda_graph") and can_capture(mod, target)
+    mod = with_bounds(mod, imported.ranges)
+    report = {
+        "planned_bytes": planned_bytes(mod, plan, imported.ranges, imported.typical),
+        "unplanned_bytes": planned_bytes(mod, False, imported.ranges, imported.typical),
+    }
+    device = build_library(mod, target, library, plan, graph)
+    if compilation.dump_ir:
+        with tvm.transform.PassContext(config={CUDA_GRAPH: graph}):
+            compilation.dump("5-lowered", lowering(plan, graph)(mod))
+    names = param_names(mod["main"])
+    return mod, {
+        **report,
+        "library_bytes": library.stat().st_size,
+        **({"device": device.as_json(), "cuda_graph": graph} if device else {}),
+        "params": len(names),
+        "params_bytes": sum(itemsize_of(imported.params.dtype(n)) * math.prod(imported.params.shape(n)) for n in names),
+    }
+
+
+def build_in_memory(mod: tvm.IRModule, compilation: Compilation, imported: ImportedModel) -> relax.VMExecutable:
+    """Phase build for a CPU, without a file: code that `jit` makes runnable in this process."""
+    mod = with_bounds(mod, imported.ranges)
+    return executable_of(mod, compilation.target, compilation.steps.runs_named("plan_memory"))
