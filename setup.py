@@ -52,7 +52,8 @@ setup(
         "notebooks": [*NOTEBOOKS, "jupyter"],
         "rpc": [TORNADO],
         "cluster": [TORNADO],
-        "test": ["pytest>=8", "hypothesis>=6", TORCH, TORNADO, *NOTEBOOKS, *CUDA_READERS],
+        "test": ["pytest>=8", "pytest-xdist>=3.8", "hypothesis>=6", TORCH, TORNADO, *NOTEBOOKS, *CUDA_READERS],
+        "lint": ["ruff==0.17.6", "mypy==2.4.1", "import-linter==2.16"],  # exact: each release finds something else
     },
     entry_points={
         "console_scripts": ["halo-tvm = halo_tvm.cli._main:entry"],

@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         except Exception as bug:  # the process boundary: everything that is not a HaloError is our mistake
             if interrupts:  # TVM turns an interrupt inside one of our callbacks into an error of its own
                 return _say("halo-tvm: interrupted", INTERRUPTED)
-            if os.environ.get("HALO_TVM_LOG", "").lower() == "debug":
+            if os.environ.get("HALO_TVM_LOG", "").lower() == "debug":  # noqa: TID251 - to show a bug, whatever else it broke
                 raise
             what = f"{type(bug).__name__}: {_one_line(bug)[:300]}"
             return _say(

@@ -114,7 +114,8 @@ class Peer:
 def worker_environment() -> dict[str, str]:
     """The environment of a worker: it finds this very package, installed or not."""
     package = str(Path(__file__).resolve().parents[2])
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])}
+    inherited = os.environ  # noqa: TID251 - handed on
+    return {**inherited, "PYTHONPATH": os.pathsep.join([package, *filter(None, [inherited.get("PYTHONPATH")])])}
 
 
 def engine_command(engine: str) -> list[str]:

@@ -82,7 +82,7 @@ def read_gpus() -> tuple[Gpu, ...]:
     one is listed; what an index means depends on an order that the tool does not tell, so all are.
     """
     tool = shutil.which("nvidia-smi")
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")  # noqa: TID251 - nvidia-smi does not follow it
     first = None if visible is None else visible.split(",")[0].strip()
     if tool is None or first in ("", "-1"):
         return ()

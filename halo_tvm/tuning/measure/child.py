@@ -65,7 +65,7 @@ class Child:
         self._stderr = tempfile.TemporaryFile()
         package = str(Path(__file__).resolve().parents[3])
         environment = {
-            **os.environ,
+            **os.environ,  # noqa: TID251 - handed on
             "TVM_NUM_THREADS": str(self._threads),
             "TVM_BIND_THREADS": "0",
             "PYTHONPATH": os.pathsep.join(filter(None, (package, *sys.path))),

@@ -104,7 +104,7 @@ def serve_device(
     tvm_ffi.register_global_func(TIME_ON_GPU, _time_on_gpu, override=True)
     os.register_at_fork(after_in_child=_die_with_parent)
     threading.excepthook = _note_crash
-    os.environ["TVM_NUM_THREADS"] = str(threads)
+    os.environ["TVM_NUM_THREADS"] = str(threads)  # noqa: TID251 - written for TVM, not read
     scratch = Scratch()
     previous, tempfile.tempdir = tempfile.tempdir, str(scratch.path)  # TVM leaves the files of a session that died
     home = os.getcwd()
