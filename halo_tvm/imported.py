@@ -47,3 +47,5 @@ class ImportedModel:
     # Error to accept, as a share of an output's largest element; None: that of its dtype. Models that round to
     # integers on the way are not continuous: a sum in another order may round to the next integer.
     accepted_error: float | None = None
+    # Further functions over the same `params`, by name: each a model whose `main` is that function.
+    entries: Mapping[str, ImportedModel] = field(default_factory=dict)

@@ -70,7 +70,8 @@ class _Evaluator:
         self.weights = weights
         for var, spec in zip(model.mod["main"].params, model.inputs):
             value = inputs[spec.name]
-            self.env[var] = value.astype(np.float64) if value.dtype.kind == "f" else value
+            # not copied: a cache of float64 holds afterwards what the model wrote into it
+            self.env[var] = value.astype(np.float64, copy=False) if value.dtype.kind == "f" else value
             self.dims.update({d: n for d, n in zip(spec.shape, value.shape) if isinstance(d, str)})
 
     def value(self, expr: relax.Expr) -> object:
@@ -103,7 +104,12 @@ class _Evaluator:
                 table = call.args[1]
                 table = self.env[table] if table in self.env else self.weights[table]  # in float32: it may be large
                 return operator.reference(self.value(call.args[0]), table, **attrs).astype(np.float64)
-            return operator.reference(*(self.value(arg) for arg in call.args), **attrs)
+            out = operator.reference(*(self.value(arg) for arg in call.args), **attrs)
+            if operator.name == "kv_append":  # in place
+                cache = self.value(call.args[0])
+                cache[...] = out
+                return cache
+            return out
         handler = _OPS.get(call.op.name) if isinstance(call.op, tvm.ir.Op) else None
         if handler is None:
             raise UnsupportedModel(

@@ -242,6 +242,10 @@ def _astype(x: np.ndarray, dtype: str) -> np.ndarray:
     return x.astype(dtype)
 
 
+def _shift(x: np.ndarray, by: float) -> np.ndarray:
+    return x + x.dtype.type(by)
+
+
 RECIPE_OPS: dict[str, Callable[..., np.ndarray]] = {
     "concat": _concat,
     "reshape": _reshape,
@@ -253,6 +257,7 @@ RECIPE_OPS: dict[str, Callable[..., np.ndarray]] = {
     "sum": _sum,
     "astype": _astype,
     "take": _take,
+    "shift": _shift,
     "pack": pack_weight,
     "pack_bf16": pack_bf16,
     "pack_fp16": pack_fp16,

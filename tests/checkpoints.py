@@ -9,6 +9,8 @@ from safetensors.numpy import save_file
 
 from halo_tvm.models import FAMILIES
 from halo_tvm.models._builder import RandomWeights
+from halo_tvm.models._decoder import DecoderConfig, Layer
+from halo_tvm.models._decoder.rope import rope_of
 
 CONFIGS = {
     "gpt2": {
@@ -48,6 +50,12 @@ CONFIGS = {
 }
 
 
+def tiny_llama(*, theta: float = 1e4, **sizes: object) -> DecoderConfig:
+    """A decoder with Llama's tensors and plain rotations; `sizes` are fields of the configuration."""
+    rope = rope_of(int(sizes["head_dim"]), theta, {}, int(sizes["positions"]))
+    return DecoderConfig(**sizes, pattern=(Layer(rope),))
+
+
 def write_checkpoint(directory: Path, kind: str, *, prefix: str = "", **changes: object) -> Path:
     """A directory with config.json and model.safetensors of the tiny model `kind`."""
     directory.mkdir(parents=True, exist_ok=True)
@@ -55,6 +63,6 @@ def write_checkpoint(directory: Path, kind: str, *, prefix: str = "", **changes:
     (directory / "config.json").write_text(json.dumps(config))
     family = FAMILIES[kind]
     model = family.build(kind, family.from_huggingface(config), RandomWeights(3), {})
-    tensors = {prefix + n: s.load() for n, s in model.params.sources.items() if not n.startswith("rotary.")}
+    tensors = {prefix + n: s.load() for n, s in model.params.sources.items() if not n.startswith(("rotary.", "zeros."))}
     save_file(tensors, directory / "model.safetensors")
     return directory

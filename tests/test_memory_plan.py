@@ -20,7 +20,7 @@ from halo_tvm.models import FAMILIES
 from halo_tvm.models._builder import RandomWeights
 from halo_tvm.models._t5 import T5Config
 from halo_tvm.models.bert import BertConfig
-from halo_tvm.models.gpt2 import GPT2Config
+from halo_tvm.models.gpt2 import gpt2
 from halo_tvm.models.mlp import MLPConfig
 from halo_tvm.phases import lower
 
@@ -50,7 +50,7 @@ def test_the_largest_choose_first() -> None:
 @pytest.mark.parametrize(
     ("family", "config", "saves"),
     [
-        ("gpt2", GPT2Config(**_SIZES, positions=64), True),
+        ("gpt2", gpt2(**_SIZES, positions=64), True),
         ("bert", BertConfig(**_SIZES, positions=64), False),  # TVM's plan is the least there is
         ("t5", T5Config(**_SIZES, decoder_layers=3, head_dim=16), True),
         ("t5-decoder", T5Config(**_SIZES, decoder_layers=3, head_dim=16), False),
@@ -65,7 +65,7 @@ def test_the_plan_is_no_larger_than_tvms(monkeypatch, family: str, config: objec
 @pytest.mark.parametrize(
     ("family", "config"),
     [
-        ("gpt2", GPT2Config(**_SIZES, positions=64)),
+        ("gpt2", gpt2(**_SIZES, positions=64)),
         ("bert", BertConfig(**_SIZES, positions=64)),
         ("t5-decoder", T5Config(**_SIZES, decoder_layers=3, head_dim=16)),
     ],

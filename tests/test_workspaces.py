@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
+from checkpoints import tiny_llama
 from tvm import relax, te, tirx
 from tvm.script import tirx as T
 
@@ -15,8 +16,7 @@ from halo_tvm.emulation import emulate
 from halo_tvm.importers._shapes import apply_shapes
 from halo_tvm.models import FAMILIES
 from halo_tvm.models._builder import RandomWeights
-from halo_tvm.models.gpt2 import GPT2Config
-from halo_tvm.models.llama import LlamaConfig
+from halo_tvm.models.gpt2 import gpt2
 from halo_tvm.passes.schedule import schedule_functions
 from halo_tvm.phases import lower, schedule
 from halo_tvm.targets import resolve
@@ -157,16 +157,14 @@ def test_kernels_meet_in_what_they_are_given(rows: int | None) -> None:
 
 
 _SIZES = {"layers": 1, "hidden": 64, "heads": 4, "vocabulary": 67, "feed_forward": 128, "positions": 64}
-_LLAMA = LlamaConfig(
-    **_SIZES, kv_heads=2, head_dim=16, theta=1e4, scaling=None, tied=True, attention_bias=False, eps=1e-5
-)
+_LLAMA = tiny_llama(**_SIZES, kv_heads=2, head_dim=16)
 
 
 @pytest.mark.parametrize(
     ("family", "config", "sizes", "workspaces"),
     [
-        ("gpt2", GPT2Config(layers=2), "1x1", False),  # one row is not rounded, and its one key is not divided
-        ("gpt2", GPT2Config(layers=2), "1x16", True),
+        ("gpt2", gpt2(layers=2), "1x1", False),  # one row is not rounded, and its one key is not divided
+        ("gpt2", gpt2(layers=2), "1x16", True),
         ("llama", _LLAMA, "1x1", True),
     ],
 )

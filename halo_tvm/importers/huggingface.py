@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +23,9 @@ from ..models import FAMILIES, Family
 from ..params import ParamSource
 
 _HUB_SECONDS = 5.0
+_SHOWN = 8  # tensor names in one message
+# What old checkpoints keep beside their weights: masks and frequencies, which a definition computes.
+_BUFFER = re.compile(r"(rotary_emb\.inv_freq|\.attn\.(masked_)?bias|attention\.(masked_)?bias|position_ids)$")
 _CONFIG_LIMIT = 4 << 20  # a config.json or an index of a real model is far smaller
 
 
@@ -47,6 +51,7 @@ def import_directory(path: Path, sizes: Mapping[str, tuple[int, ...]] | None = N
     source = {"kind": "huggingface", "name": path.resolve().name, "model_type": kind, "sha256": weights.fingerprint()}
     source |= {"part": part} if part else {}
     imported = family.build("-".join(filter(None, (path.resolve().name, part))), parsed, weights, source)
+    weights.check(kind, complete=family.complete)
     parts = {"part": family.part, "other_parts": [p for p in _parts(kind) if p != family.part]} if family.part else {}
     return replace(imported, report={**imported.report, **parts})
 
@@ -120,6 +125,8 @@ class DirectoryWeights:
         self.tied = tied  # other names of tensors, under which a checkpoint may keep them
         self.files = _weight_files(path)
         self._where: dict[str, tuple[Path, tuple[int, ...]]] = {}
+        self._read: set[str] = set()  # stored names that the definition asked for
+        self._missing: list[str] = []
         for file in self.files:
             try:
                 with safe_open(file, framework="numpy") as tensors:
@@ -141,11 +148,9 @@ class DirectoryWeights:
         """The tensor `name`; `scale` and `offset` concern random weights only."""
         stored = self._stored(name)
         if stored is None:
-            raise UnsupportedModel(
-                f"expected a tensor {name!r} in {self.path.name}, found {len(self._where)} other tensors "
-                f"(such as {', '.join(sorted(self._where)[:3])}): the checkpoint is incomplete or of another "
-                "architecture"
-            )
+            self._missing.append(name)
+            return ParamSource(shape, "float32", lambda: np.zeros(shape, np.float32))  # `check` refuses the model
+        self._read.add(stored)
         file, found = self._where[stored]
         if found != shape:
             raise UnsupportedModel(
@@ -159,6 +164,18 @@ class DirectoryWeights:
 
         return ParamSource(shape, "float32", load)
 
+    def check(self, kind: object, *, complete: bool) -> None:
+        """`UnsupportedModel` with all tensors that are missing and, where the definition is `complete`, unknown."""
+        tied = {prefix + name for name in self.tied.values() for prefix in self.prefixes}
+        unknown = [n for n in self._where if n not in self._read | tied and not _BUFFER.search(n)] if complete else []
+        if not self._missing and not unknown:
+            return
+        found = f"{_listed('missing', self._missing)} and {_listed('unknown', unknown)} among {len(self._where)}"
+        raise UnsupportedModel(
+            f"expected the tensors of a {kind} model in {self.path.name}, found {found}: the checkpoint is incomplete "
+            "or of another architecture"
+        )
+
     def fingerprint(self) -> str:
         """SHA-256 over config.json and all weight files, whole: about a second per gigabyte."""
         digest = hashlib.sha256()
@@ -167,6 +184,12 @@ class DirectoryWeights:
                 digest.update(f"{file.name}:{file.stat().st_size}:".encode())
                 digest.update(hashlib.file_digest(stream, "sha256").digest())
         return digest.hexdigest()
+
+
+def _listed(what: str, names: Sequence[str]) -> str:
+    """`3 missing (a, b, c)`, shortened."""
+    shown = ", ".join(sorted(names)[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+    return f"{len(names)} {what} ({shown})" if names else f"none {what}"
 
 
 def _weight_files(path: Path) -> list[Path]:

@@ -5,6 +5,7 @@ Weights come from a `Weights` object: seeded random numbers, or the tensors of a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -12,7 +13,7 @@ import numpy as np
 import tvm
 from tvm import relax, tirx
 
-from ..params import ParamSource, ParamTable, seeded_normal
+from ..params import ParamRecipe, ParamSource, ParamTable, seeded_normal
 from ..relay_ops import OPERATORS
 
 
@@ -46,9 +47,9 @@ class ModelBuilder:
     speak of `h.0.attn`.
     """
 
-    def __init__(self, weights: Weights) -> None:
+    def __init__(self, weights: Weights, params: ParamTable | None = None) -> None:
         self.weights = weights
-        self.params = ParamTable()
+        self.params = ParamTable() if params is None else params  # that other functions of the model fill, too
         self.layer = ""
         self._bb = relax.BlockBuilder()
         self._dims: dict[str, tirx.Var] = {}
@@ -66,15 +67,40 @@ class ModelBuilder:
 
     def weight(self, name: str, shape: tuple[int, ...], *, scale: float = 0.02, offset: float = 0.0) -> relax.Var:
         """The weight `name`. Asked for twice (tied weights), it is stored once."""
-        if name not in self._weight_vars:
+        return self.stored(self.source(name, shape, scale=scale, offset=offset))
+
+    def source(self, name: str, shape: tuple[int, ...], *, scale: float = 0.02, offset: float = 0.0) -> str:
+        """Record the tensor `name` of the checkpoint, of which recipes make what the function reads; its name."""
+        if name not in self.params:
             self.params.add_source(name, self.weights.source(name, shape, scale, offset))
-            self._weight_vars[name] = relax.Var(name.replace(".", "_"), relax.TensorType(shape, "float32"))
-        return self._weight_vars[name]
+        return name
+
+    def recipe(self, output: str, op: str, inputs: Sequence[str], shape: tuple[int, ...], **attrs: object) -> str:
+        """Record that the tensor `output` is `op` of others; its name."""
+        return self.params.add_recipe(ParamRecipe(output, op, tuple(inputs), attrs, shape, "float32"))
+
+    def derived(
+        self, output: str, op: str, inputs: Sequence[str], shape: tuple[int, ...], **attrs: object
+    ) -> relax.Var:
+        """The weight that is `op` of other tensors, made once, when the artifact is written."""
+        return self.stored(self.recipe(output, op, inputs, shape, **attrs))
 
     def table(self, name: str, values: np.ndarray) -> relax.Var:
         """A float32 table that the definition computes itself, kept with the weights."""
-        self.params.add_source(name, ParamSource(values.shape, "float32", lambda: values))
-        self._weight_vars[name] = relax.Var(name.replace(".", "_"), relax.TensorType(values.shape, "float32"))
+        if name not in self.params:
+            self.params.add_source(name, ParamSource(values.shape, "float32", lambda: values))
+        return self.stored(name)
+
+    def zeros(self, width: int) -> relax.Var:
+        """The bias [width] of an operator that takes one where the model has none."""
+        return self.table(f"zeros.{width}", np.zeros(width, np.float32))
+
+    def stored(self, name: str) -> relax.Var:
+        """The variable of a tensor that the table of parameters knows."""
+        if name not in self._weight_vars:
+            self._weight_vars[name] = relax.Var(
+                re.sub(r"\W", "_", name), relax.TensorType(self.params.shape(name), "float32")
+            )
         return self._weight_vars[name]
 
     def emit(self, expr: relax.Expr) -> relax.Var:

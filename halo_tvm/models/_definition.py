@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Generic, NoReturn, TypeVar
 
 from tvm import relax
 
 from ..errors import UnsupportedModel
 from ..imported import ImportedModel, InputSpec
+from ..params import ParamTable
 from ._builder import ModelBuilder, Weights
 
 C = TypeVar("C")
 FAMILIES: dict[str, Family] = {}
 # Far beyond any published model; a config with more would exhaust the memory before its weights are compared with it.
 _LARGEST = 1 << 24
+_LEAST_OF = {"position_offset": 0}
 _LARGEST_OF = {"layers": 1024, "heads": 4096, "head_dim": 4096}
 
 
@@ -31,6 +33,14 @@ class Interface:
 
 
 @dataclass(frozen=True)
+class Entry(Generic[C]):
+    """A further function of a model, over the same weights as `main`."""
+
+    interface: Callable[[C], Interface]
+    define: Callable[[C, ModelBuilder], Mapping[str, relax.Expr]]
+
+
+@dataclass(frozen=True)
 class Family(Generic[C]):
     """One architecture. `define` writes the graph, `presets` are the names `--model` knows."""
 
@@ -38,6 +48,7 @@ class Family(Generic[C]):
     presets: Mapping[str, C]
     interface: Callable[[C], Interface]
     define: Callable[[C, ModelBuilder], Mapping[str, relax.Expr]]
+    entries: Callable[[C], Mapping[str, Entry[C]]] | None = None  # functions beside main, by name
     huggingface_types: tuple[str, ...] = ()  # `model_type` values of config.json
     part: str = ""  # of a model that is several artifacts: `--model DIRECTORY:decoder`
     default_part: bool = False  # the directory alone means this part
@@ -46,6 +57,7 @@ class Family(Generic[C]):
     prefixes: tuple[str, ...] = ("",)  # what tensor names may start with in a checkpoint
     # Where a checkpoint of tied embeddings keeps the one tensor under the head's name: the table's -> that name.
     tied: Mapping[str, str] = field(default_factory=dict)
+    complete: bool = False  # a tensor that the definition does not read means that it is another model
 
     def __post_init__(self) -> None:
         assert self.name not in FAMILIES, f"model family {self.name} is defined twice"
@@ -54,26 +66,37 @@ class Family(Generic[C]):
     def build(self, name: str, config: C, weights: Weights, source: dict[str, object]) -> ImportedModel:
         """The model of `config` with `weights` as an `ImportedModel`; `UnsupportedModel` for impossible sizes."""
         check(config, self.even)
-        interface = self.interface(config)
-        builder = ModelBuilder(weights)
+        params = ParamTable()
 
-        def body(m: ModelBuilder) -> Mapping[str, relax.Expr]:
-            for spec in interface.inputs:
-                m.input(spec.name, spec.shape, spec.dtype)
-            return self.define(config, m)
+        def function(entry: Entry[C]) -> ImportedModel:
+            interface = entry.interface(config)
+            builder = ModelBuilder(weights, params)
 
-        mod, outputs = builder.module(body)
-        return ImportedModel(
-            name=name,
-            mod=mod,
-            params=builder.params,
-            inputs=interface.inputs,
-            outputs=outputs,
-            ranges=interface.ranges,
-            typical=interface.typical,
-            source={**source, "family": self.name, **({"state": list(interface.state)} if interface.state else {})},
-            report={"importer": "definition", "family": self.name, "parameters": len(builder.params.sources)},
-        )
+            def body(m: ModelBuilder) -> Mapping[str, relax.Expr]:
+                for spec in interface.inputs:
+                    m.input(spec.name, spec.shape, spec.dtype)
+                return entry.define(config, m)
+
+            mod, outputs = builder.module(body)
+            return ImportedModel(
+                name=name,
+                mod=mod,
+                params=params,
+                inputs=interface.inputs,
+                outputs=outputs,
+                ranges=interface.ranges,
+                typical=interface.typical,
+                source={
+                    **source,
+                    "family": self.name,
+                    **({"state": list(interface.state)} if interface.state else {}),
+                },
+                report={"importer": "definition", "family": self.name, "parameters": len(params.sources)},
+            )
+
+        main = function(Entry(self.interface, self.define))
+        entries = {key: function(entry) for key, entry in (self.entries(config) if self.entries else {}).items()}
+        return replace(main, entries=entries)
 
 
 def check(config: object, even: Sequence[str]) -> None:
@@ -84,16 +107,17 @@ def check(config: object, even: Sequence[str]) -> None:
     values = {field.name: getattr(config, field.name) for field in fields(config)}
     for name, value in values.items():
         limit = _LARGEST_OF.get(name, _LARGEST)
-        if type(value) is int and not 1 <= value <= limit:
-            _refuse(f"{name} from 1 to {limit}", value)
+        least = _LEAST_OF.get(name, 1)
+        if type(value) is int and not least <= value <= limit:
+            _refuse(f"{name} from {least} to {limit}", value)
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, float) and not (math.isfinite(number) and number > 0):
                 _refuse(f"{name} as a finite number above 0", number)
     for whole, part in (("hidden", "heads"), ("heads", "kv_heads"), *((name, None) for name in even)):
         divisor = values.get(part, 1) if part else 2
-        if whole == "hidden" and "head_dim" in values:
+        if whole == "hidden" and values.get("head_dim"):
             continue  # heads of a size of their own are projected from any width
-        if whole in values and values[whole] % divisor:
+        if divisor and values.get(whole) and values[whole] % divisor:
             _refuse(f"{whole} as a multiple of {part or divisor}", f"{values[whole]} and {divisor}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from checkpoints import tiny_llama
 from tvm import relax
 from tvm.relax import op
 
@@ -13,17 +14,14 @@ from halo_tvm.models import FAMILIES
 from halo_tvm.models._builder import RandomWeights
 from halo_tvm.models._t5 import T5Config
 from halo_tvm.models.bert import BertConfig
-from halo_tvm.models.gpt2 import GPT2Config
-from halo_tvm.models.llama import LlamaConfig
+from halo_tvm.models.gpt2 import gpt2
 from halo_tvm.params import ParamTable
 from halo_tvm.passes.kernel_count import KernelCount, count_kernels, repeated
 from halo_tvm.phases import lower
 
 _SIZES = {"layers": 3, "hidden": 64, "heads": 4, "vocabulary": 67, "feed_forward": 96}
 _T5 = T5Config(**_SIZES, decoder_layers=3, head_dim=16)
-_LLAMA = LlamaConfig(
-    **_SIZES, kv_heads=2, head_dim=16, positions=64, theta=1e4, scaling=None, tied=True, attention_bias=False, eps=1e-6
-)
+_LLAMA = tiny_llama(**_SIZES, kv_heads=2, head_dim=16, positions=64)
 
 
 def count(model: ImportedModel) -> KernelCount:
@@ -34,7 +32,7 @@ def count(model: ImportedModel) -> KernelCount:
     ("family", "config", "per_layer", "outside", "copies"),
     [
         # norm, qkv, attention, projection with residual, norm, up with activation, down with residual
-        ("gpt2", GPT2Config(**_SIZES, positions=64), 7, 3, 0),  # embeddings, last norm, head
+        ("gpt2", gpt2(**_SIZES, positions=64), 7, 3, 0),  # embeddings, last norm, head
         ("bert", BertConfig(**_SIZES, positions=64), 7, 4, 0),  # embeddings of three tables, norm
         ("t5", _T5, 7, 3, 0),  # embedding, position bias, last norm
         # q, k, v and two rotations, gate and up with their product, in place of qkv and up

@@ -15,7 +15,7 @@ from halo_tvm.interpreter import evaluate
 from halo_tvm.models import FAMILIES
 from halo_tvm.models._builder import ModelBuilder, RandomWeights
 from halo_tvm.models.bert import BertConfig
-from halo_tvm.models.gpt2 import GPT2Config
+from halo_tvm.models.gpt2 import gpt2
 from halo_tvm.params import ParamSource, ParamTable
 from halo_tvm.passes import PASSES
 
@@ -24,7 +24,7 @@ IDS = np.arange(10).reshape(2, 5)
 
 
 def model(family: str) -> ImportedModel:
-    config = (GPT2Config if family == "gpt2" else BertConfig)(layers=2, **SMALL)
+    config = (gpt2 if family == "gpt2" else BertConfig)(layers=2, **SMALL)
     return FAMILIES[family].build(family, config, RandomWeights(0), {})
 
 

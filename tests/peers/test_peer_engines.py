@@ -14,7 +14,7 @@ from halo_tvm.models import FAMILIES
 from halo_tvm.models._builder import RandomWeights
 from halo_tvm.models._t5 import T5Config
 from halo_tvm.models.bert import BertConfig
-from halo_tvm.models.gpt2 import GPT2Config
+from halo_tvm.models.gpt2 import gpt2
 from halo_tvm.models.mlp import MLPConfig
 from halo_tvm.peers import sources
 from halo_tvm.peers._narrow import fold_transposes
@@ -40,7 +40,7 @@ _T5 = {
     "distance": 20,
 }
 TINY = {
-    "gpt2": GPT2Config(layers=2, hidden=48, heads=3, vocabulary=97, positions=32, feed_forward=96, last_only=True),
+    "gpt2": gpt2(layers=2, hidden=48, heads=3, vocabulary=97, positions=32, feed_forward=96, last_only=True),
     "bert": BertConfig(layers=2, hidden=48, heads=3, vocabulary=97, positions=32, feed_forward=96),
     "mlp": MLPConfig(layers=3, width=64),
     "t5": T5Config(**_T5),

@@ -12,6 +12,7 @@ import fake_gpu
 import numpy as np
 import pytest
 import tvm
+from checkpoints import tiny_llama
 from tvm import relax
 
 from halo_tvm.artifact import Variant, read_manifest
@@ -22,8 +23,7 @@ from halo_tvm.errors import EnvironmentProblem
 from halo_tvm.imported import ImportedModel, InputSpec
 from halo_tvm.models import FAMILIES
 from halo_tvm.models._builder import RandomWeights
-from halo_tvm.models.gpt2 import GPT2Config
-from halo_tvm.models.llama import LlamaConfig
+from halo_tvm.models.gpt2 import gpt2
 from halo_tvm.params import ParamSource, ParamTable
 from halo_tvm.runtime import host, load
 from halo_tvm.targets import resolve
@@ -169,13 +169,13 @@ with load("graph.halo") as module:
 def workspaces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Models of fixed sizes whose kernels meet in memory: rounded rows, and parts of attention."""
     sizes = {"layers": 1, "hidden": 32, "heads": 2, "vocabulary": 24, "feed_forward": 32, "positions": 16}
-    llama = {"kv_heads": 1, "head_dim": 16, "theta": 1e4, "scaling": None, "tied": True, "attention_bias": False}
+    llama = {"kv_heads": 1, "head_dim": 16, "tied": True}
     folder = tmp_path_factory.mktemp("workspaces")
     with pytest.MonkeyPatch.context() as patch:
         pretended = fake_gpu.Pretended(patch)
         for family, config, shape in (
-            ("gpt2", GPT2Config(**sizes), "1x9"),
-            ("llama", LlamaConfig(**sizes, **llama, eps=1e-5), "1x1"),
+            ("gpt2", gpt2(**sizes), "1x9"),
+            ("llama", tiny_llama(**sizes, **llama, eps=1e-5), "1x1"),
         ):
             built = FAMILIES[family].build(family, config, RandomWeights(0), {})
             path = str(folder / f"{family}.halo")

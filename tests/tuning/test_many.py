@@ -19,7 +19,7 @@ from halo_tvm.cli._main import main
 from halo_tvm.config import TuneConfig
 from halo_tvm.errors import EnvironmentProblem, NoValidTrial, UnsupportedModel, UsageError
 from halo_tvm.models import PRESETS
-from halo_tvm.models.gpt2 import GPT2Config
+from halo_tvm.models.gpt2 import gpt2
 from halo_tvm.records import Size
 from halo_tvm.report import schema
 from halo_tvm.targets.x86 import X86
@@ -32,7 +32,7 @@ from halo_tvm.tuning.model_list import ListedModel
 from halo_tvm.tuning.reported import as_report
 from halo_tvm.tuning.task import Skipped, Task, Tasks, tasks_of
 
-TINY = GPT2Config(layers=1, hidden=64, heads=2, vocabulary=160, positions=32, feed_forward=96)
+TINY = gpt2(layers=1, hidden=64, heads=2, vocabulary=160, positions=32, feed_forward=96)
 DEEP = dataclasses.replace(TINY, layers=3)
 
 

@@ -1,0 +1,12 @@
+"""One decoder for all families of language models: a frozen configuration decides what is in it.
+
+A family is a file of this package's parent that maps config.json and the names of tensors (see `llama`).
+"""
+
+from __future__ import annotations
+
+from .config import DecoderConfig, Layer, Names, Rope
+from .family import decoder_family
+from .read import Reader
+
+__all__ = ["DecoderConfig", "Layer", "Names", "Reader", "Rope", "decoder_family"]

@@ -1,0 +1,123 @@
+"""What tells one decoder from another, as data: sizes, the parts of a layer, and how its tensors are called."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Names:
+    """Tensor names without `.weight` and `.bias`; those of a layer follow `layer`, and "" is a part that is not there.
+
+    `joined` is one tensor for q, k and v: first all queries, then keys, then values, or, with `grouped`, for every KV
+    head its queries, its key and its value. `gate_up` is one tensor for both, the gate first.
+    """
+
+    embedding: str = "model.embed_tokens"
+    project_in: str = ""  # between an embedding of another width and the layers
+    project_out: str = ""
+    positions: str = ""
+    embedding_norm: str = ""
+    layer: str = "model.layers.{}"
+    attention_norm: str = "input_layernorm"
+    attention: str = "self_attn"  # also what operator calls of the attention are called in reports
+    joined: str = ""
+    grouped: bool = False
+    query: str = "self_attn.q_proj"
+    key: str = "self_attn.k_proj"
+    value: str = "self_attn.v_proj"
+    query_norm: str = ""
+    key_norm: str = ""
+    output: str = "self_attn.o_proj"
+    attention_post_norm: str = ""  # between the attention's output and the residual
+    ffn_norm: str = "post_attention_layernorm"  # "": a parallel feed-forward reads what attention reads
+    ffn: str = "mlp"
+    gate_up: str = ""
+    gate: str = "mlp.gate_proj"
+    up: str = "mlp.up_proj"
+    down: str = "mlp.down_proj"
+    ffn_post_norm: str = ""
+    norm: str = "model.norm"  # behind the last layer
+    head: str = "lm_head"
+    layout: str = "nk"  # of the layers' matrices
+
+
+@dataclass(frozen=True)
+class Rope:
+    """Rotation of the first 2 * len(frequencies) channels of a head by position * frequency."""
+
+    frequencies: tuple[float, ...]  # angle per position of every pair
+    interleaved: bool = False  # pairs (2i, 2i + 1), else (i, i + half)
+    factor: float = 1.0  # of both tables: what some scalings do to the temperature
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What may differ from layer to layer."""
+
+    rope: Rope | None = None
+    window: int | None = None  # keys that a query sees, itself included
+
+
+@dataclass(frozen=True)
+class DecoderConfig:
+    """A causal language model. None is what the model has not got, or the usual value where a size is open."""
+
+    layers: int
+    hidden: int
+    heads: int
+    feed_forward: int
+    vocabulary: int
+    positions: int  # the longest context
+    kv_heads: int | None = None  # as many as heads
+    head_dim: int | None = None  # hidden over heads
+    embedding_width: int | None = None  # hidden; of another width, two projections lead in and out
+    pattern: tuple[Layer, ...] = (Layer(),)  # repeated over the layers
+    position_offset: int | None = None  # the row of the table of positions that position 0 reads; None: no table
+    alibi: bool = False  # scores fall with the distance, by head
+    norm: str = "rms"  # or "layer"
+    norm_bias: bool = True  # of a layer norm
+    norm_plus_one: bool = False  # norms multiply by one more than their weight
+    eps: float = 1e-5
+    norm_behind: bool = False  # norms stand behind the residual's addition, not in front of what is added
+    parallel: bool = False  # attention and feed-forward read the same residual stream
+    query_key_norm: str | None = None  # "head": RMS over every head, "all": over all heads at once
+    query_key_value_bias: bool = False
+    output_bias: bool = False
+    ffn_bias: bool = False
+    head_bias: bool = False
+    activation: str = "silu"
+    gated: bool = True
+    scale: float | None = None  # of scores; head_dim ** -0.5
+    softcap: float | None = None  # of scores
+    logit_softcap: float | None = None
+    embedding_scale: float | None = None
+    residual_scale: float | None = None  # of what a layer adds to the residual stream
+    logit_scale: float | None = None
+    tied: bool = True  # the head is the embedding's table
+    last_only: bool = False  # main gives logits of the last position alone
+    names: Names = Names()
+
+    @property
+    def head_size(self) -> int:
+        return self.head_dim or self.hidden // self.heads
+
+    @property
+    def key_heads(self) -> int:
+        return self.kv_heads or self.heads
+
+    @property
+    def query_width(self) -> int:
+        return self.heads * self.head_size
+
+    @property
+    def key_width(self) -> int:
+        return self.key_heads * self.head_size
+
+    @property
+    def longest(self) -> int:
+        """Positions that activations are planned for: longer prompts are given in chunks, or declared with --shape."""
+        return min(self.positions, 2048)
+
+    def layer(self, index: int) -> Layer:
+        return self.pattern[index % len(self.pattern)]

@@ -1,0 +1,213 @@
+"""The graph of a decoder: one residual layer after another, over whole sequences or behind a cache.
+
+Shapes
+    main      input_ids [batch, sequence] int64   ->   logits [batch, sequence, vocabulary]
+    prefill   input_ids [1, tokens] int64, lengths [1] int32, and for every layer i
+              key_i, value_i [1, capacity, kv_heads, head_dim], written in place   ->   logits [1, vocabulary]
+    decode    the same with one token
+    `lengths` says how many positions of the caches are filled before the call; logits are those of the last token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from .._builder import ModelBuilder
+from . import weights
+from .config import DecoderConfig, Layer, Rope
+from .rope import tables
+
+
+@dataclass
+class _Step:
+    """What all layers of one function share."""
+
+    c: DecoderConfig
+    m: ModelBuilder
+    rows: tuple[tvm.ir.Expr | int, tvm.ir.Expr | int]  # batch, tokens
+    positions: relax.Var  # [tokens] or, behind a cache, [batch, tokens]
+    lengths: relax.Var | None = None  # before the call; None without a cache
+    filled: relax.Var | None = None  # after it
+
+    def heads(self, x: relax.Expr, count: int) -> relax.Var:
+        return self.m.emit(relax.op.reshape(x, (*self.rows, count, self.c.head_size)))
+
+    def scaled(self, x: relax.Var, factor: float | None) -> relax.Var:
+        return x if factor is None else self.m.emit(relax.op.multiply(x, relax.const(factor, "float32")))
+
+
+def define(c: DecoderConfig, m: ModelBuilder, *, cached: bool, last: bool) -> Mapping[str, relax.Expr]:
+    """The function of which `m` has the inputs: `cached` behind caches, `last` with logits of the last token alone."""
+    step = _step(c, m, cached)
+    table = m.weight(f"{c.names.embedding}.weight", (c.vocabulary, c.embedding_width or c.hidden))
+    x = _embedded(step, table)
+    bias = _alibi(step) if c.alibi else None
+    for index in range(c.layers):
+        x = _layer(step, x, index, bias)
+    batch, tokens = step.rows
+    m.layer = c.names.norm
+    if last:
+        if not isinstance(tokens, int) or tokens > 1:
+            x = m.emit(relax.op.strided_slice(x, axes=[1], begin=[tokens - 1], end=[tokens]))
+        x = m.emit(relax.op.reshape(x, (batch, c.hidden)))
+    if c.names.norm:
+        x = weights.norm(c, m, x, c.names.norm, c.hidden)
+    m.layer = c.names.head
+    if c.embedding_width not in (None, c.hidden):
+        x = m.linear(x, c.names.project_out, c.hidden, c.embedding_width, bias=False)
+    name = f"{c.names.head}.weight"
+    head = table if c.tied else m.weight(name, (c.vocabulary, c.embedding_width or c.hidden))
+    more = [m.weight(f"{c.names.head}.bias", (c.vocabulary,), scale=0.1)] if c.head_bias else []
+    logits = step.scaled(m.op("linear", x, head, *more, layout="nk", n=c.vocabulary), c.logit_scale)
+    if c.logit_softcap is not None:
+        soft = m.emit(relax.op.tanh(step.scaled(logits, 1 / c.logit_softcap)))
+        logits = step.scaled(soft, c.logit_softcap)
+    return {"logits": logits}
+
+
+def _step(c: DecoderConfig, m: ModelBuilder, cached: bool) -> _Step:
+    batch, tokens = (int(d) if isinstance(d, tvm.tirx.IntImm) else d for d in m.inputs["input_ids"].ty.shape.values)
+    if not cached:
+        return _Step(c, m, (batch, tokens), m.emit(relax.op.arange(0, tokens, 1, "int64")))
+    lengths = m.inputs["lengths"]
+    new = m.emit(relax.op.expand_dims(m.emit(relax.op.arange(0, tokens, 1, "int32")), 0))
+    positions = m.emit(relax.op.add(m.emit(relax.op.expand_dims(lengths, 1)), new))
+    last = m.emit(relax.op.strided_slice(positions, axes=[1], begin=[tokens - 1], end=[tokens]))
+    last = m.emit(relax.op.reshape(last, (batch,)))
+    filled = m.emit(relax.op.add(last, relax.const(1, "int32")))
+    return _Step(c, m, (batch, tokens), positions, lengths, filled)
+
+
+def _embedded(step: _Step, table: relax.Var) -> relax.Var:
+    c, m = step.c, step.m
+    m.layer = c.names.embedding
+    x = m.op("embedding", m.inputs["input_ids"], table, layout="nk", n=c.vocabulary)
+    x = step.scaled(x, c.embedding_scale)
+    if c.embedding_width not in (None, c.hidden):
+        x = m.linear(x, c.names.project_in, c.embedding_width, c.hidden, bias=False)
+    if c.position_offset is not None:
+        rows = c.positions + c.position_offset
+        stored = m.weight(f"{c.names.positions}.weight", (rows, c.hidden))
+        m.layer = c.names.positions
+        at = step.positions
+        if c.position_offset:
+            at = m.emit(relax.op.add(at, relax.const(c.position_offset, str(at.ty.dtype))))
+        x = m.emit(relax.op.add(x, m.op("embedding", at, stored, layout="nk", n=rows)))
+    if c.names.embedding_norm:
+        x = weights.norm(c, m, x, c.names.embedding_norm, c.hidden)
+    return x
+
+
+def _layer(step: _Step, x: relax.Var, index: int, bias: relax.Var | None) -> relax.Var:
+    c, m, names = step.c, step.m, step.c.names
+    layer = names.layer.format(index)
+
+    def normed(y: relax.Var, name: str) -> relax.Var:
+        return weights.norm(c, m, y, f"{layer}.{name}", c.hidden) if name else y
+
+    def added(y: relax.Var, onto: relax.Var) -> relax.Var:
+        return m.emit(relax.op.add(step.scaled(y, c.residual_scale), onto))
+
+    m.layer = f"{layer}.{names.attention}"
+    read = x if c.norm_behind else normed(x, names.attention_norm)
+    attended = normed(_attention(step, read, index, layer, bias), names.attention_post_norm)
+    onto = added(attended, x)
+    m.layer = f"{layer}.{names.ffn}"
+    if c.norm_behind:
+        read = onto = normed(onto, names.attention_norm)
+    elif c.parallel:
+        read = normed(x, names.ffn_norm) if names.ffn_norm else read
+    else:
+        read = normed(onto, names.ffn_norm)
+    args = [*weights.gate_and_up(c, m, layer)]
+    args += m.linear_weights(f"{layer}.{names.down}", c.feed_forward, c.hidden, names.layout, c.ffn_bias)
+    ffn = m.op("ffn", read, *args, activation=c.activation, gated=c.gated, bias=c.ffn_bias, layout=names.layout)
+    out = added(normed(ffn, names.ffn_post_norm), onto)
+    return normed(out, names.ffn_norm) if c.norm_behind else out
+
+
+def _attention(step: _Step, x: relax.Var, index: int, layer: str, bias: relax.Var | None) -> relax.Var:
+    """The output projection of the attention that layer `index` computes of x [batch, tokens, hidden]."""
+    c, m, kind = step.c, step.m, step.c.layer(index)
+    columns = c.query_width + 2 * c.key_width
+    stored = weights.query_key_value(c, m, layer, kind.rope)
+    joined = m.op("linear", x, *stored, layout=c.names.layout, n=columns)
+    attrs: dict[str, object] = {
+        "num_heads": c.heads,
+        "num_kv_heads": c.key_heads,
+        "head_dim": c.head_size,
+        "scale": c.scale if c.scale is not None else c.head_size**-0.5,
+        "causal": True,
+    }
+    attrs |= {"window": kind.window} if kind.window is not None else {}
+    attrs |= {"softcap": c.softcap} if c.softcap is not None else {}
+    extras = [bias] if bias is not None else []
+    attrs |= {"has_bias": True} if extras else {}
+    if step.lengths is None and kind.rope is None and c.query_key_norm is None:
+        heads = m.op("attention", joined, *extras, packed=True, **attrs)
+    else:
+        q, k, v = _parts(step, joined, layer, kind)
+        if step.lengths is None:
+            heads = m.op("attention", q, k, v, *extras, **attrs)
+        else:
+            key, value = (
+                m.op("kv_append", m.inputs[f"{name}_{index}"], new, step.lengths)
+                for name, new in (("key", k), ("value", v))
+            )
+            heads = m.op("attention", q, key, value, *extras, step.filled, has_lengths=True, **attrs)
+    whole = m.emit(relax.op.reshape(heads, (*step.rows, c.query_width)))
+    return m.linear(
+        whole, f"{layer}.{c.names.output}", c.query_width, c.hidden, layout=c.names.layout, bias=c.output_bias
+    )
+
+
+def _parts(step: _Step, joined: relax.Var, layer: str, kind: Layer) -> list[relax.Var]:
+    """Queries, keys and values [batch, tokens, heads, head_dim] of the joined row, normalised and rotated."""
+    c, m = step.c, step.m
+    ends = [c.query_width, c.query_width + c.key_width, c.query_width + 2 * c.key_width]
+    found = []
+    for name, begin, end in zip(("query", "key", "value"), [0, *ends], ends):
+        part = m.emit(relax.op.strided_slice(joined, axes=[2], begin=[begin], end=[end]))
+        stem = {"query": c.names.query_norm, "key": c.names.key_norm}.get(name, "")
+        if stem and c.query_key_norm == "all":
+            weight = weights.head_norm(c, m, f"{layer}.{stem}", end - begin, kind.rope)
+            part = m.op("rms_norm", part, weight, eps=c.eps)
+        part = step.heads(part, (end - begin) // c.head_size)
+        if stem and c.query_key_norm == "head":
+            weight = weights.head_norm(c, m, f"{layer}.{stem}", c.head_size, kind.rope)
+            part = m.op("rms_norm", part, weight, eps=c.eps)
+        if name != "value" and kind.rope is not None:
+            part = m.op("rotary", part, step.positions, *_tables(step, kind.rope), interleaved=False)
+        found.append(part)
+    return found
+
+
+def _tables(step: _Step, rope: Rope) -> list[relax.Var]:
+    """cos and sin of a rotation, kept with the weights; all functions of an artifact share them."""
+    c, m = step.c, step.m
+    ropes = list(dict.fromkeys(layer.rope for layer in c.pattern if layer.rope is not None))
+    suffix = f".{ropes.index(rope)}" if len(ropes) > 1 else ""
+    names = [f"rotary.{part}{suffix}" for part in ("cos", "sin")]
+    values = tables(rope, c.positions, c.head_size)
+    return [m.table(name, value) for name, value in zip(names, values)]
+
+
+def _alibi(step: _Step) -> relax.Var:
+    """The bias [1, heads, 1, keys] of arXiv:2108.12409: slope times key position.
+
+    The distance to the query differs from it by a number of the query's own, which softmax does not see.
+    """
+    c, m = step.c, step.m
+    keys = m.inputs["key_0"].ty.shape.values[1] if step.lengths is not None else step.rows[1]
+    power = 2 ** int(np.floor(np.log2(c.heads)))
+    slopes = 2.0 ** (-8.0 / power * np.arange(1, power + 1))
+    if power != c.heads:  # the missing ones lie between those of the next power of two
+        slopes = np.concatenate([slopes, 2.0 ** (-4.0 / power * np.arange(1, 2 * (c.heads - power), 2))])
+    at = m.emit(relax.op.astype(m.emit(relax.op.arange(0, keys, 1, "int64")), "float32"))
+    at = m.emit(relax.op.reshape(at, (1, 1, 1, keys)))
+    return m.emit(relax.op.multiply(relax.const(slopes.astype(np.float32).reshape(1, -1, 1, 1)), at))

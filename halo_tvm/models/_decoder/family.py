@@ -1,0 +1,85 @@
+"""A family of decoders: its functions `main`, `prefill` and `decode` over one table of weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
+
+from ...imported import InputSpec
+from .._definition import Entry, Family, Interface
+from .config import DecoderConfig
+from .define import define
+from .read import Reader
+
+CHUNK = 512  # tokens that one call of prefill takes at most
+
+
+def decoder_family(
+    name: str,
+    read: Callable[[Reader], DecoderConfig],
+    *,
+    types: tuple[str, ...] = (),
+    presets: Mapping[str, DecoderConfig] = MappingProxyType({}),
+    prefixes: tuple[str, ...] = ("",),
+    even: tuple[str, ...] = (),
+    tied: tuple[str, str] = ("model.embed_tokens", "lm_head"),
+) -> Family[DecoderConfig]:
+    """The family `name`, for config.json of the model types `types`, which `read` understands."""
+
+    def from_huggingface(config: Mapping[str, object]) -> DecoderConfig:
+        return read(Reader(config))
+
+    return Family(
+        name=name,
+        presets=presets,
+        interface=interface,
+        define=lambda config, m: define(config, m, cached=False, last=config.last_only),
+        entries=entries,
+        huggingface_types=types or (name,),
+        from_huggingface=from_huggingface,
+        prefixes=prefixes,
+        tied={f"{tied[0]}.weight": f"{tied[1]}.weight"},
+        even=even,
+        complete=True,
+    )
+
+
+def interface(c: DecoderConfig) -> Interface:
+    """Inputs of `main`. Activations are planned for the largest declared size."""
+    ids = InputSpec("input_ids", ("batch", "sequence"), "int64", values=(0, c.vocabulary - 1))
+    batch = 8 if c.position_offset is not None and c.norm == "layer" else 4
+    return Interface((ids,), {"batch": (1, batch), "sequence": (1, c.longest)}, {"batch": 1, "sequence": 128})
+
+
+def entries(c: DecoderConfig) -> Mapping[str, Entry[DecoderConfig]]:
+    """`prefill` and `decode`, whose caches are state in place."""
+    chunk = min(CHUNK, c.positions)
+    return {
+        "prefill": Entry(_cached("tokens", {"tokens": (1, chunk)}, {"tokens": min(128, chunk)}), _define_cached),
+        "decode": Entry(_cached(1, {}, {}), _define_cached),
+    }
+
+
+_define_cached = partial(define, cached=True, last=True)
+
+
+def _cached(
+    tokens: int | str, ranges: Mapping[str, tuple[int, int]], typical: Mapping[str, int]
+) -> Callable[[DecoderConfig], Interface]:
+    def make(c: DecoderConfig) -> Interface:
+        row = (1, "capacity", c.key_heads, c.head_size)
+        caches = tuple(InputSpec(f"{kind}_{i}", row, "float32") for i in range(c.layers) for kind in ("key", "value"))
+        inputs = (
+            InputSpec("input_ids", (1, tokens), "int64", values=(0, c.vocabulary - 1)),
+            InputSpec("lengths", (1,), "int32", values=(0, c.positions - 1)),
+            *caches,
+        )
+        return Interface(
+            inputs,
+            {**ranges, "capacity": (1, c.positions)},
+            {**typical, "capacity": min(512, c.positions)},
+            state=tuple(spec.name for spec in caches),
+        )
+
+    return make

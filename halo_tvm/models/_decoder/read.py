@@ -1,0 +1,137 @@
+"""Reading the config.json of a language model: what families share, under the words that files use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ...errors import UnsupportedModel
+from .config import Layer, Rope
+from .rope import rope_of
+
+_ACTIVATIONS = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
+}
+
+
+class Reader:
+    """One config.json; a missing or misshapen value is a KeyError, TypeError or ValueError for the importer."""
+
+    def __init__(self, config: Mapping[str, object]) -> None:
+        self.config = config
+        self.kind = str(config.get("model_type"))
+
+    def whole(self, *names: str, default: int | None = None) -> int:
+        """The integer under the first of `names` that is there."""
+        value = self.get(*names, default=default)
+        if value is None:
+            raise KeyError(names[0])
+        return int(value)  # type: ignore[call-overload]
+
+    def number(self, *names: str, default: float | None = None) -> float:
+        value = self.get(*names, default=default)
+        if value is None:
+            raise KeyError(names[0])
+        return float(value)  # type: ignore[arg-type]
+
+    def optional(self, name: str, default: float | None = None) -> float | None:
+        """A number, or None where the config has none or null."""
+        value = self.config.get(name, default)
+        return None if value is None else float(value)  # type: ignore[arg-type]
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        value = self.config.get(name)
+        return default if value is None else bool(value)
+
+    def get(self, *names: str, default: object = None) -> object:
+        return next((self.config[n] for n in names if self.config.get(n) is not None), default)
+
+    def activation(self, *names: str, default: str) -> str:
+        word = str(self.get(*names, default=default))
+        if word not in _ACTIVATIONS:
+            self.refuse(f"an activation among {', '.join(_ACTIVATIONS)}", repr(word))
+        return _ACTIVATIONS[word]
+
+    def refuse_unless(self, **values: object) -> None:
+        """`UnsupportedModel` for the first entry of the config that is there with another value than given."""
+        for name, wanted in values.items():
+            found = self.config.get(name)
+            if found is not None and found != wanted:
+                self.refuse(f"{name} {wanted!r}", repr(found))
+
+    def refuse(self, expected: str, found: str) -> None:
+        raise UnsupportedModel(
+            f"expected a {self.kind} config with {expected}, found {found}: export the model to ONNX instead"
+        )
+
+    @property
+    def layers(self) -> int:
+        return self.whole("num_hidden_layers", "n_layer", "num_layers")
+
+    @property
+    def heads(self) -> int:
+        return self.whole("num_attention_heads", "n_head")
+
+    @property
+    def hidden(self) -> int:
+        return self.whole("hidden_size", "n_embd")
+
+    @property
+    def head_dim(self) -> int:
+        return self.whole("head_dim", default=self.hidden // self.heads)
+
+    @property
+    def context(self) -> int:
+        """The longest context: with longrope its original length, whose factors are those of short contexts."""
+        longest = self.whole("max_position_embeddings", "n_positions")
+        scaling = self._scaling(None)
+        if scaling.get("rope_type", scaling.get("type")) in ("longrope", "su"):
+            return min(longest, int(scaling["original_max_position_embeddings"]))  # type: ignore[call-overload]
+        return longest
+
+    def rope(
+        self, kind: str | None = None, *, interleaved: bool = False, share: float = 1.0, theta: float = 10000.0
+    ) -> Rope:
+        """The rotation of layers of a `kind` of attention, None of all; `share` of a head turns unless it is said."""
+        scaling = self._scaling(kind)
+        part = self.get("partial_rotary_factor", "rotary_pct", default=share)
+        part = float(scaling.get("partial_rotary_factor") or part)  # type: ignore[arg-type]
+        base = float(scaling.get("rope_theta") or self.get("rope_theta", "rotary_emb_base", default=theta))
+        longest = self.whole("max_position_embeddings", "n_positions")
+        return rope_of(int(self.head_dim * part), base, scaling, longest, interleaved=interleaved)
+
+    def local_rope(self, name: str, *, theta: float) -> Rope:
+        """The rotation of sliding layers, whose base is `name` in older configs."""
+        scaling = self._scaling("sliding_attention")
+        if "rope_theta" not in scaling or "full_attention" not in dict(self.get("rope_parameters", default={})):  # type: ignore[call-overload]
+            scaling = {}
+        base = float(scaling.get("rope_theta") or self.number(name, default=theta))  # type: ignore[arg-type]
+        return rope_of(self.head_dim, base, scaling, self.whole("max_position_embeddings"))
+
+    def _scaling(self, kind: str | None) -> Mapping[str, object]:
+        found = self.get("rope_parameters", "rope_scaling", default={})
+        if isinstance(found, Mapping) and kind is not None and isinstance(found.get(kind), Mapping):
+            found = found[kind]
+        if not isinstance(found, Mapping):
+            raise TypeError(f"rope scaling {found!r} is no object")
+        original = self.get("original_max_position_embeddings")
+        return {**({"original_max_position_embeddings": original} if original is not None else {}), **found}
+
+    def pattern(self, usual: Sequence[bool], window: int | None, make: Mapping[bool, Rope | None]) -> tuple[Layer, ...]:
+        """One `Layer` per layer. `usual` says, repeated, which slide where no `layer_types` do; `make` has the
+        rotation of those that slide (True) and of the others."""
+        types = self.config.get("layer_types")
+        if types is None:
+            slides = [usual[i % len(usual)] for i in range(self.layers)]
+        else:
+            known = {"sliding_attention": True, "full_attention": False}
+            if not isinstance(types, list) or len(types) < self.layers or any(t not in known for t in types):
+                self.refuse(f"layer_types of {' or '.join(known)} for every layer", repr(types)[:80])
+            slides = [known[t] for t in types[: self.layers]]
+        found = tuple(Layer(make[s], window if s else None) for s in slides)
+        return found[:1] if len(set(found)) == 1 else found

@@ -1,0 +1,191 @@
+"""Every family of language models against transformers: whole prompts, chunks behind a cache, single steps."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from halo_tvm.errors import UnsupportedModel
+from halo_tvm.importers import import_model
+from halo_tvm.interpreter import evaluate
+from halo_tvm.models import FAMILIES
+from halo_tvm.models._decoder import Rope
+from halo_tvm.models._decoder.rope import tables, turned_channels
+
+_SIZES = {
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "vocab_size": 131,
+    "max_position_embeddings": 64,
+    "intermediate_size": 96,
+}
+_GROUPED = {**_SIZES, "num_key_value_heads": 2}
+_GEMMA = {**_GROUPED, "head_dim": 16, "sliding_window": 4}
+_GPT = {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 131, "n_positions": 64}
+_OLD = {"hidden_size": 64, "vocab_size": 131}
+_FALCON = {**_OLD, "num_hidden_layers": 2, "num_attention_heads": 4}
+_BASE = {"rope_theta": 1e4}
+_LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
+_LONG = {"short_factor": [1.0, 1.5, 2.0, 2.0, 3.0, 3.0, 4.0, 4.0], "long_factor": [4.0] * 8}
+
+# One of each kind of layer runs always, the others with --slow.
+ALWAYS = {
+    "llama: llama3": {**_GROUPED, "rope_parameters": {"rope_type": "llama3", "factor": 8.0, **_LLAMA3, **_BASE}},
+    "gemma3_text": {**_GEMMA, "num_hidden_layers": 6},
+    "gpt_neox": _SIZES,
+    "bloom": {**_OLD, "n_layer": 2, "n_head": 6, "hidden_size": 96},
+    "opt: 350m": {**_SIZES, "ffn_dim": 96, "word_embed_proj_dim": 32, "do_layer_norm_before": False},
+}
+MORE = {
+    "llama": _GROUPED,
+    "llama: linear": {
+        **_GROUPED,
+        "attention_bias": True,
+        "rope_parameters": {"rope_type": "linear", "factor": 2.0, **_BASE},
+    },
+    "llama: yarn": {
+        **_GROUPED,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "factor": 4.0,
+            "original_max_position_embeddings": 16,
+            **_BASE,
+        },
+    },
+    "mistral": {**_GROUPED, "sliding_window": 5, "head_dim": 32},
+    "qwen2": _GROUPED,
+    "qwen2: windows": {**_GROUPED, "use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1},
+    "qwen3": {**_GROUPED, "head_dim": 32},
+    "smollm3": {**_GROUPED, "no_rope_layer_interval": 2, "pad_token_id": 0},
+    "granite": {
+        **_GROUPED,
+        "embedding_multiplier": 3.0,
+        "attention_multiplier": 0.2,
+        "residual_multiplier": 0.3,
+        "logits_scaling": 2.0,
+    },
+    "gemma": {**_GROUPED, "head_dim": 16},
+    "gemma2": _GEMMA,
+    "phi": {**_SIZES, "num_key_value_heads": 4},
+    "phi3": {**_GROUPED, "pad_token_id": 0, "sliding_window": 6},
+    "phi3: longrope": {
+        **_GROUPED,
+        "pad_token_id": 0,
+        "original_max_position_embeddings": 32,
+        "rope_parameters": {"rope_type": "longrope", "original_max_position_embeddings": 32, **_LONG, **_BASE},
+    },
+    "olmo2": {**_GROUPED, "pad_token_id": 0},
+    "gpt_neox: in sequence": {**_SIZES, "use_parallel_residual": False, "rotary_pct": 0.5},
+    "gpt2": _GPT,
+    "gptj": {**_GPT, "rotary_dim": 8},
+    "gpt_neo": {
+        **_OLD,
+        "num_layers": 2,
+        "num_heads": 4,
+        "max_position_embeddings": 64,
+        "attention_types": [[["global", "local"], 1]],
+        "window_size": 4,
+    },
+    "opt": {**_SIZES, "ffn_dim": 96, "word_embed_proj_dim": 64},
+    "bloom: 4 heads": {**_OLD, "n_layer": 2, "n_head": 4},
+    "falcon": _FALCON,
+    "falcon: grouped": {**_FALCON, "new_decoder_architecture": True, "num_kv_heads": 2, "bias": True},
+    "falcon: in sequence": {**_FALCON, "multi_query": False, "parallel_attn": False, "bias": True},
+    "stablelm": {**_GROUPED, "use_qkv_bias": True},
+    "stablelm: parallel": {**_GROUPED, "use_parallel_residual": True},
+    "starcoder2": {**_GROUPED, "sliding_window": 5},
+    "cohere": _GROUPED,
+    "glm": {**_GROUPED, "head_dim": 16, "pad_token_id": 0, "attention_bias": True},
+    "glm4": {**_GROUPED, "head_dim": 16, "pad_token_id": 0},
+}
+IDS = np.random.default_rng(0).integers(1, 131, (2, 14))
+
+
+def source_of(directory: Path, name: str, sizes: dict[str, object]) -> np.ndarray:
+    """A model of random weights, also in norms and biases, written to `directory`; its logits for `IDS`."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(name.split(":")[0], **sizes)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+    with torch.no_grad():
+        for tensor in model.parameters():
+            tensor.add_(torch.randn_like(tensor) * (0.1 if tensor.ndim == 1 else 0.08))
+        logits = model(torch.from_numpy(IDS)).logits.numpy()
+    model.save_pretrained(directory)
+    return logits
+
+
+@pytest.mark.parametrize(
+    "name", [*ALWAYS, *(pytest.param(name, marks=pytest.mark.slow) for name in MORE)], ids=lambda n: n.replace(" ", "")
+)
+def test_a_family_equals_transformers(tmp_path: Path, name: str) -> None:
+    """Whole prompts without a cache; then 3 and 7 tokens and single ones behind one, at float64 of the definition."""
+    wanted = source_of(tmp_path, name, {**ALWAYS, **MORE}[name])
+    near = {"rtol": 0, "atol": 1e-5 * np.abs(wanted).max()}
+    model = import_model(str(tmp_path))
+    np.testing.assert_allclose(evaluate(model, {"input_ids": IDS})["logits"], wanted, **near)
+    prefill, decode = model.entries["prefill"], model.entries["decode"]
+    caches = {s.name: np.zeros([32 if d == "capacity" else d for d in s.shape]) for s in prefill.inputs[2:]}
+    for begin, end in ((0, 3), (3, 10), *((at, at + 1) for at in range(10, 14))):
+        entry = decode if end - begin == 1 else prefill
+        given = {"input_ids": IDS[:1, begin:end], "lengths": np.array([begin], np.int32), **caches}
+        np.testing.assert_allclose(evaluate(entry, given)["logits"], wanted[:1, end - 1], **near)
+    assert not set(decode.params.recipes) - set(prefill.params.recipes)  # one table of weights
+
+
+def test_tensors_that_are_missing_or_unknown_are_listed(tmp_path: Path) -> None:
+    source_of(tmp_path, "llama", _GROUPED)
+    path = tmp_path / "model.safetensors"
+    tensors = load_file(path)
+    del tensors["model.norm.weight"]
+    tensors["model.layers.0.self_attn.q_norm.weight"] = np.ones(16, np.float32)
+    tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = np.ones(8, np.float32)  # known to be nothing
+    save_file(tensors, path, metadata={"format": "pt"})
+    message = r"found 1 missing \(model.norm.weight\) and 1 unknown \(model.layers.0.self_attn.q_norm.weight\) among"
+    with pytest.raises(UnsupportedModel, match=message):
+        import_model(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "message"),
+    [
+        ("llama", {"mlp_bias": True}, "a llama config with mlp_bias False, found True"),
+        ("llama", {"rope_parameters": {"rope_type": "spiral"}}, "a rope type among default, linear"),
+        ("qwen3", {"layer_types": ["linear_attention"] * 2}, "layer_types of sliding_attention or full_attention"),
+        ("falcon", {**_FALCON, "alibi": True}, "a falcon config with alibi False"),
+        ("gptj", {**_GPT, "rotary_dim": 7}, "head_dim as a multiple of 2"),
+        ("phi", {"qk_layernorm": True}, "a phi config with qk_layernorm False"),
+        ("stablelm", {"hidden_act": "relu2"}, "an activation among silu"),
+    ],
+)
+def test_what_the_definition_lacks_is_refused(kind: str, changes: dict[str, object], message: str) -> None:
+    with pytest.raises(UnsupportedModel, match=message):
+        family = next(f for f in FAMILIES.values() if kind in f.huggingface_types)
+        family.from_huggingface({**_GROUPED, "model_type": kind, **changes})
+
+
+@pytest.mark.parametrize(("pairs", "interleaved"), [(8, False), (8, True), (3, False), (3, True)])
+def test_every_rotation_is_one_of_halves(pairs: int, interleaved: bool) -> None:
+    """Turning the ordered channels by halves gives the scores that turning the stored ones their way gives."""
+    rope = Rope(tuple(10.0 ** -np.arange(pairs, dtype=np.float64)), interleaved)
+    order = turned_channels(rope, 16) or tuple(range(16))
+    x = np.random.default_rng(0).standard_normal(16)
+    angle = 5 * np.array(rope.frequencies)
+    at = [(2 * i, 2 * i + 1) if interleaved else (i, i + pairs) for i in range(pairs)]
+    expected = x.copy()
+    for (i, j), a in zip(at, angle):
+        expected[i], expected[j] = x[i] * np.cos(a) - x[j] * np.sin(a), x[j] * np.cos(a) + x[i] * np.sin(a)
+    cos, sin = (table[5] for table in tables(rope, 8, 16))
+    first, second = x[list(order)][:8], x[list(order)][8:]
+    turned = np.concatenate([first * cos - second * sin, second * cos + first * sin])
+    np.testing.assert_allclose(turned, expected[list(order)], atol=1e-6)
+
+
+def test_sizes_left_open_follow_the_others() -> None:
+    config = dataclasses.replace(next(iter(FAMILIES["gpt2"].presets.values())), hidden=256, heads=4)
+    assert (config.head_size, config.key_heads, config.query_width) == (64, 4, 256)
