@@ -53,6 +53,10 @@ class Builder(ABC):
         """Bind a call of the tensor expression `function(*args)`; sizes among `args` may be symbolic."""
         return self.block.emit_te(function, *args, primfunc_name_hint=name or self.op.lower(), **kwargs)
 
+    def cast(self, x: relax.Expr, dtype: str) -> relax.Expr:
+        """`x` in elements of `dtype`; `x` itself where it has them."""
+        return x if expr_dtype(x) == dtype else self.emit(relax.op.astype(x, dtype))
+
     def declared(self, expr: relax.Expr, shape: Sequence[Dim]) -> relax.Expr:
         """`expr` with sizes in other words, or assumed to be those of `shape`; a run where they are not is refused.
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tvm import relax, te, tirx
 
-from ...relay_ops.pooling import Pooling
 from ..meaning.broadcast import same_sizes
+from ..meaning.pooling import global_pooling, places, pooling
 from ..meaning.sizes import Dim
+from ..meaning.windows import Window, is_static
 from ._node import Node
 from ._registry import converter
-from ._spatial import Window, filled, window_of
+from ._windows import window_of
 from .scatter import write_elements
 
 
@@ -21,7 +20,7 @@ def max_pool(node: Node) -> object:
     out = _pooled(node, window, "max")
     if len(node.outputs) < 2 or not node.outputs[1]:
         return out
-    return out, _places(node, out, window)
+    return out, places(node, node.x(0), out, window, number="columns" if node.attr("storage_order", 0) else "rows")
 
 
 @converter("AveragePool")
@@ -35,80 +34,28 @@ def lp_pool(node: Node) -> relax.Expr:
 
 
 def _window(node: Node) -> Window:
-    shape = node.shape(0)
-    node.refuse_unless(len(shape) > 2, f"expected an input of rank 3 or more, found {len(shape)}")
-    return window_of(node, shape[2:], node.attr("kernel_shape"))
+    rank = node.rank(0)
+    node.refuse_unless(rank > 2, f"expected an input of rank 3 or more, found {rank}")
+    return window_of(node, node.attr("kernel_shape"), rank - 2)
 
 
-def _pooled(node: Node, window: Window, kind: str, include_pad: bool = False, p: int = 2) -> relax.Expr:
-    attrs = {
-        "layout": "first",
-        "kind": kind,
-        "kernel": window.kernel,
-        **window.attrs(),
-        "ceil": bool(node.attr("ceil_mode", 0)),
-        "include_pad": include_pad,
-        "p": p,
-    }
-    if window.is_static:
-        return node.emit(Pooling.call(filled(node, node.x(0), window), **attrs, pads=window.pads))
-
-    def compute(x: te.Tensor) -> te.Tensor:
-        return Pooling.compute(x, **attrs, pads=window_of(node, list(x.shape[2:]), window.kernel).pads)
-
-    return node.te(compute, node.x(0))
-
-
-def _places(node: Node, out: relax.Expr, window: Window) -> relax.Expr:
-    """Where each largest element is: its number in the whole input, rows first unless storage_order is 1."""
-    column_major = bool(node.attr("storage_order", 0))
-
-    def compute(x: te.Tensor, y: te.Tensor) -> te.Tensor:
-        sizes = list(x.shape[2:])
-        pads = window_of(node, sizes, window.kernel).pads
-        image = _product(sizes)
-        ks = [te.reduce_axis((0, k), f"k{i}") for i, k in enumerate(window.kernel)]
-        none = te.max_value("int64")
-
-        def element(n, c, *place):
-            at = [o * s + k * d - b for o, k, s, d, b in zip(place, ks, window.strides, window.dilations, pads)]
-            inside = tirx.all(*(test for i, size in zip(at, sizes) for test in (i >= 0, i < size)))
-            number = tirx.const(0, "int64")
-            for axis in reversed(range(len(at))) if column_major else range(len(at)):
-                number = number * sizes[axis] + at[axis]
-            number = (n * x.shape[1] + c) * image + number
-            found = tirx.if_then_else(inside, x[(n, c, *at)] == y[(n, c, *place)], tirx.const(False, "bool"))
-            return te.min(tirx.Select(found, number, none), axis=ks)
-
-        return te.compute(y.shape, element, name="places")
-
-    return node.te(compute, node.x(0), out)
+def _pooled(node: Node, window: Window, kind: str, **options: object) -> relax.Expr:
+    return pooling(node, node.x(0), window, kind, ceil=bool(node.attr("ceil_mode", 0)), **options)
 
 
 @converter("GlobalAveragePool")
 def global_average_pool(node: Node) -> relax.Expr:
-    return relax.op.mean(node.x(0), _spatial(node), keepdims=True)
+    return global_pooling(node, node.x(0), "average")
 
 
 @converter("GlobalMaxPool")
 def global_max_pool(node: Node) -> relax.Expr:
-    return relax.op.max(node.x(0), _spatial(node), keepdims=True)
+    return global_pooling(node, node.x(0), "max")
 
 
 @converter("GlobalLpPool")
 def global_lp_pool(node: Node) -> relax.Expr:
-    p, dtype = int(node.attr("p", 2)), node.dtype(0)
-    size = node.emit(relax.op.abs(node.x(0)))
-    power = size
-    for _ in range(p - 1):
-        power = node.emit(relax.op.multiply(power, size))
-    total = node.emit(relax.op.sum(power, _spatial(node), keepdims=True))
-    return total if p == 1 else relax.op.power(total, relax.const(1.0 / p, dtype))
-
-
-def _spatial(node: Node) -> list[int]:
-    node.refuse_unless(node.rank(0) > 2, f"expected an input of rank 3 or more, found {node.rank(0)}")
-    return list(range(2, node.rank(0)))
+    return global_pooling(node, node.x(0), "lp", int(node.attr("p", 2)))
 
 
 @converter("MaxUnpool")
@@ -117,8 +64,8 @@ def max_unpool(node: Node) -> relax.Expr:
     shape = node.shape(0)
     window = _window(node)
     rank = len(shape) - 2
-    node.refuse_unless(window.is_static, "expected pads, found auto_pad with symbolic sizes")
-    pads, k, s = window.pads, window.kernel, window.strides
+    pads, k, s = window.pads_over(node.sizes, shape[2:]), window.kernel, window.strides
+    node.refuse_unless(is_static(pads), "expected pads, found auto_pad with symbolic sizes")
     sizes = [node.sizes.simplify((shape[2 + i] - 1) * s[i] + (k[i] - pads[i] - pads[rank + i])) for i in range(rank)]
     full = [*shape[:2], *sizes]
     count, total = node.sizes.product(shape), node.sizes.product(full)
@@ -140,10 +87,3 @@ def max_unpool(node: Node) -> relax.Expr:
         return te.compute(target, element, name="grown")
 
     return node.te(grown, image, *wanted)
-
-
-def _product(sizes: Sequence[Dim]) -> Dim:
-    out = sizes[0]
-    for size in sizes[1:]:
-        out = out * size
-    return out

@@ -1,0 +1,104 @@
+"""Pooling of [n, c, *space]: the largest element, the mean or the p-norm of windows, or of whole images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tvm import relax, te, tirx
+
+from ...relay_ops.pooling import Pooling
+from .builder import Builder, expr_dtype, expr_shape
+from .pointwise import widened
+from .sizes import Dim
+from .windows import Window, filled, is_static
+
+
+def pooling(
+    builder: Builder,
+    x: relax.Expr,
+    window: Window,
+    kind: str,
+    *,
+    ceil: bool = False,
+    include_pad: bool = False,
+    p: int = 2,
+) -> relax.Expr:
+    """halo.pooling: `kind` is max, average or lp; with `ceil` a last window may be cut off."""
+    attrs = {
+        "layout": "first",
+        "kind": kind,
+        "kernel": window.kernel,
+        "strides": window.strides,
+        "dilations": window.dilations,
+        "ceil": ceil,
+        "include_pad": include_pad,
+        "p": p,
+    }
+    pads = window.pads_over(builder.sizes, expr_shape(x)[2:])
+    if is_static(pads):
+        return builder.emit(Pooling.call(filled(builder, x, window), **attrs, pads=pads))
+
+    def compute(x: te.Tensor) -> te.Tensor:
+        return Pooling.compute(x, **attrs, pads=window.pads_over(builder.sizes, list(x.shape[2:])))
+
+    return builder.te(compute, x, name="pooling")
+
+
+def places(builder: Builder, x: relax.Expr, out: relax.Expr, window: Window, *, number: str) -> relax.Expr:
+    """Where the largest element of each window is, int64.
+
+    `number` says how places are counted: "rows" through the whole input, the last axis fastest; "columns" likewise,
+    the first spatial axis fastest; "image" within one channel of one image, the last axis fastest.
+    """
+
+    def compute(x: te.Tensor, y: te.Tensor) -> te.Tensor:
+        sizes = list(x.shape[2:])
+        pads = window.pads_over(builder.sizes, sizes)
+        image = product(sizes)
+        ks = [te.reduce_axis((0, k), f"k{i}") for i, k in enumerate(window.kernel)]
+        none = te.max_value("int64")
+
+        def element(n, c, *place):
+            at = [o * s + k * d - b for o, k, s, d, b in zip(place, ks, window.strides, window.dilations, pads)]
+            inside = tirx.all(*(test for i, size in zip(at, sizes) for test in (i >= 0, i < size)))
+            count = tirx.const(0, "int64")
+            for axis in reversed(range(len(at))) if number == "columns" else range(len(at)):
+                count = count * sizes[axis] + at[axis]
+            if number != "image":
+                count = (n * x.shape[1] + c) * image + count
+            here, largest = x[(n, c, *at)], y[(n, c, *place)]
+            same = here == largest
+            if "float" in str(x.dtype):  # where the largest is NaN, a NaN is meant
+                same = tirx.any(same, tirx.all(here != here, largest != largest))
+            found = tirx.if_then_else(inside, same, tirx.const(False, "bool"))
+            return te.min(tirx.Select(found, count, none), axis=ks)
+
+        return te.compute(y.shape, element, name="places")
+
+    return builder.te(compute, x, out, name="places")
+
+
+def global_pooling(builder: Builder, x: relax.Expr, kind: str, p: int = 2) -> relax.Expr:
+    """One element per image and channel; the spatial axes stay, of size 1."""
+    axes = list(range(2, len(expr_shape(x))))
+    builder.refuse_unless(bool(axes), f"expected an input of rank 3 or more, found {len(expr_shape(x))}")
+    if kind == "max":
+        return builder.emit(relax.op.max(x, axes, keepdims=True))
+    if kind == "average":
+        mean = builder.emit(relax.op.mean(widened(builder, x), axes, keepdims=True))
+        return builder.cast(mean, expr_dtype(x))
+    dtype, size = expr_dtype(x), builder.emit(relax.op.abs(widened(builder, x)))
+    power = size
+    for _ in range(p - 1):
+        power = builder.emit(relax.op.multiply(power, size))
+    total = builder.emit(relax.op.sum(power, axes, keepdims=True))
+    root = total if p == 1 else builder.emit(relax.op.power(total, relax.const(1.0 / p, expr_dtype(total))))
+    return builder.cast(root, dtype)
+
+
+def product(sizes: Sequence[Dim]) -> Dim:
+    """The number of elements of `sizes`, left as it is written."""
+    out = sizes[0]
+    for size in sizes[1:]:
+        out = out * size
+    return out

@@ -1,0 +1,128 @@
+"""Transposed convolution of [n, c, *space]: every input element adds a kernel to the result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from tvm import relax, te, tirx
+
+from .broadcast import same_sizes
+from .builder import Builder, expr_dtype, expr_shape
+from .constant import Constant
+from .convolution import with_bias
+from .sizes import Dim, Sizes
+from .windows import Window, halved
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How far apart the kernels lie, and what is cut off their sum.
+
+    `window.pads` are cut off, `extra` elements are added at the ends. `given` is the size of the result instead, and
+    with `window.same` it is size * stride: then the pads follow.
+    """
+
+    window: Window
+    extra: tuple[int, ...]
+    given: tuple[int, ...] | None = None
+
+    def over(self, sizes: Sizes, space: Sequence[Dim]) -> tuple[Window, list[Dim]]:
+        """(the window with its pads, the sizes of the result) for an input of the sizes `space`."""
+        window, rank = self.window, len(space)
+        whole = [
+            (size - 1) * stride + (more + extent)
+            for size, stride, more, extent in zip(space, window.strides, self.extra, window.extents)
+        ]
+        if self.given is None and not window.same:
+            pads: tuple[Dim, ...] = window.pads
+        else:
+            wanted = self.given or [sizes.simplify(size * stride) for size, stride in zip(space, window.strides)]
+            totals = [sizes.simplify(full - target) for full, target in zip(whole, wanted)]
+            totals = totals if self.given else [sizes.maximum(total, 0) for total in totals]
+            pads = halved(sizes, totals, window.same == "upper")
+        full = [sizes.simplify(whole[i] - pads[i] - pads[rank + i]) for i in range(rank)]
+        return Window(window.kernel, window.strides, window.dilations, pads), list(self.given or full)
+
+
+def transposed_convolution(
+    builder: Builder, x: relax.Expr, weight: relax.Expr, bias: relax.Expr | None, spread: Spread, groups: int
+) -> relax.Expr:
+    """x [n, c, *space], weight [c, m/groups, *kernel], bias [m]; sums in float32, or float64."""
+    channels, inner = expr_shape(weight)[:2]
+    builder.refuse_unless(
+        groups > 0 and channels % groups == 0, f"expected input channels in {groups} groups, found {channels}"
+    )
+    x = same_sizes(builder, x, [None, channels, *[None] * (len(expr_shape(x)) - 2)], "input")
+    known = builder.known(weight)
+    if groups == 1 and known is not None and expr_dtype(x) == known.dtype == "float32":
+        return with_bias(builder, _by_matmul(builder, x, known, spread), bias)
+    part, dtype = channels // groups, expr_dtype(x)
+    wide = "float64" if dtype == "float64" else "float32"
+
+    def compute(x: te.Tensor, w: te.Tensor) -> te.Tensor:
+        window, sizes = spread.over(builder.sizes, list(x.shape[2:]))
+        shape = [x.shape[0], inner * groups, *sizes]
+        c = te.reduce_axis((0, part), "c")
+        ks = [te.reduce_axis((0, k), f"k{i}") for i, k in enumerate(window.kernel)]
+
+        def element(n, m, *place):
+            group = tirx.floordiv(m, inner)
+            inside, at = _sources(place, ks, window, x.shape[2:])
+            product = x[(n, group * part + c, *at)].astype(wide) * w[(group * part + c, m - group * inner, *ks)].astype(
+                wide
+            )
+            return te.sum(tirx.if_then_else(inside, product, tirx.const(0, wide)), axis=[c, *ks])
+
+        out = te.compute(shape, element, name="convolution_transposed")
+        return out if wide == x.dtype else te.compute(shape, lambda *i: out[i].astype(x.dtype), name="narrow")
+
+    return with_bias(builder, builder.te(compute, x, weight, name="convolution_transposed"), bias)
+
+
+def _by_matmul(builder: Builder, x: relax.Expr, weight: Constant, spread: Spread) -> relax.Expr:
+    """Each input element times the whole kernel as one product; then every result gathers what falls on it."""
+    (batch, _, *space), (channels, outer, *kernel) = expr_shape(x), weight.shape
+    rank, width = len(space), outer * int(np.prod(kernel))
+    flat = Constant(
+        (channels, width), weight.dtype, lambda: weight.load().reshape(channels, width), f"{weight.name}.matrix"
+    )
+    last = builder.emit(relax.op.permute_dims(x, [0, *range(2, rank + 2), 1]))
+    product = builder.emit(relax.op.matmul(last, builder.weight(flat)))
+    parts = builder.emit(relax.op.reshape(product, [batch, *space, outer, *kernel]))
+    window = spread.window
+    uncut = spread.given is None and not any(window.pads) and not any(spread.extra) and not window.same
+    if uncut and window.kernel == window.strides and set(window.dilations) == {1}:  # no overlap: a move
+        order = [0, rank + 1]
+        for axis in range(rank):
+            order += [1 + axis, rank + 2 + axis]
+        moved = builder.emit(relax.op.permute_dims(parts, order))
+        full = [builder.sizes.simplify(s * k) for s, k in zip(space, kernel)]
+        return builder.emit(relax.op.reshape(moved, [batch, outer, *full]))
+
+    def gather(x: te.Tensor) -> te.Tensor:
+        inputs = list(x.shape[1 : 1 + rank])
+        window, sizes = spread.over(builder.sizes, inputs)
+        ks = [te.reduce_axis((0, k), f"k{i}") for i, k in enumerate(kernel)]
+
+        def element(n, m, *place):
+            inside, at = _sources(place, ks, window, inputs)
+            return te.sum(tirx.if_then_else(inside, x[(n, *at, m, *ks)], tirx.const(0, x.dtype)), axis=ks)
+
+        return te.compute([x.shape[0], outer, *sizes], element, name="overlap")
+
+    return builder.te(gather, parts, name="overlap")
+
+
+def _sources(place: Sequence, ks: Sequence, window: Window, sizes: Sequence[Dim]) -> tuple[object, list]:
+    """Which element of the input meets kernel element `ks` at `place`, and whether there is one."""
+    inside, at = [], []
+    for i, (o, k) in enumerate(zip(place, ks)):
+        shifted = o + window.pads[i] - k * window.dilations[i]
+        source = tirx.floordiv(shifted, window.strides[i])
+        inside += [shifted >= 0, source < sizes[i]]
+        if window.strides[i] != 1:
+            inside.append(tirx.floormod(shifted, window.strides[i]) == 0)
+        at.append(source)
+    return tirx.all(*inside), at
