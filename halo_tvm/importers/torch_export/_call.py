@@ -163,6 +163,13 @@ def _natural(value: Number) -> str:
     return "bool" if isinstance(value, bool) else "int64" if isinstance(value, int) else "float32"
 
 
+def each(c: Call, name: str, count: int, default: int | None = None) -> tuple[int, ...]:
+    """The numbers of the argument `name` for `count` axes, one of which may stand for all."""
+    value = c[name] if name in c.nodes else default
+    values = list(value) if isinstance(value, Sequence) else [value]
+    return tuple(fixed(v, name) for v in (values * count if len(values) == 1 else values))
+
+
 def fixed(value: object, what: str) -> int:
     """A size that the operator needs as a number; `Refused` when it is symbolic."""
     if isinstance(value, int):
