@@ -215,6 +215,20 @@ def w8_correction(packed: np.ndarray, *, n: int, zero_point: int) -> np.ndarray:
     return (-zero_point * packed.sum((0, 2, 4), dtype=np.int32)).reshape(-1)[:n]
 
 
+def pack_int8(weight: np.ndarray, *, nr: int) -> np.ndarray:
+    """int8 [k, n] in groups of four along k, [1, ceil(n/nr), ceil(k/4), nr, 4]; padded rows and columns are zero."""
+    k, n = weight.shape
+    groups, panels = -(-k // 4), -(-n // nr)
+    kn = np.zeros((groups * 4, panels * nr), np.int8)
+    kn[:k, :n] = weight
+    return kn.reshape(groups, 4, panels, nr).transpose(2, 0, 3, 1)[None]
+
+
+def sums_int8(weight: np.ndarray) -> np.ndarray:
+    """Sums of the columns of int8 [k, n] in int32, [n]."""
+    return weight.sum(0, dtype=np.int32)
+
+
 def _reshape(x: np.ndarray, shape: list[int]) -> np.ndarray:
     return x.reshape(shape)
 
@@ -265,4 +279,6 @@ RECIPE_OPS: dict[str, Callable[..., np.ndarray]] = {
     "w8_scale": w8_scale,
     "w8_pack": w8_pack,
     "w8_correction": w8_correction,
+    "pack_int8": pack_int8,
+    "sums_int8": sums_int8,
 }

@@ -20,7 +20,7 @@ from ._pass import Context, Pass, Report, op_name, replace_main
 from ._rewrite import BlockMutator
 
 # Operators that treat every row by itself: their data arguments come first, then weights.
-_ROW_OPERATORS = {"linear": 1, "layer_norm": 1, "rms_norm": 1}
+_ROW_OPERATORS = ("linear", "linear_integer", "layer_norm", "rms_norm")
 _UNARY = {
     "relax.nn.relu",
     "relax.nn.gelu",
@@ -34,6 +34,7 @@ _UNARY = {
     "relax.rsqrt",
     "relax.negative",
     "relax.abs",
+    "relax.round",
     "relax.astype",
 }
 _BINARY = {"relax.add", "relax.subtract", "relax.multiply", "relax.divide", "relax.maximum", "relax.minimum"}

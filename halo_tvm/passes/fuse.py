@@ -22,6 +22,7 @@ from tvm import relax, tirx
 from ..dimensions import itemsize_of, size_of
 from ..relay_ops._operator import OPAQUE
 from ._caches import with_readers_apart
+from ._inline_small import inline_small
 from ._join_quantise import join_quantise
 from ._order import in_order
 from ._pass import Context, Pass, Report, bindings, op_name
@@ -56,7 +57,7 @@ class Fuse(Pass):
             grouped = in_order(relax.transform.Normalize()(grouped))
             formed = _candidates(grouped, sizes)
         fused = tvm.transform.Sequential([relax.transform.FuseTIR(), relax.transform.DeadCodeElimination()])(grouped)
-        return fused, {
+        return inline_small(fused), {
             "candidates": [{**c, "taken": True} for c in formed] + [{**c, "taken": False} for c in refused],
             "saved_bytes": sum(c["benefit_bytes"] for c in formed),
             "quantised": quantised,

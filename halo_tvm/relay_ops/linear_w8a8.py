@@ -74,18 +74,7 @@ class LinearW8A8(Operator):
         layout: str,
         n: int,
     ) -> te.Tensor:
-        chunks, panels, groups, nr, _ = map(int, weight.shape)
-        kc = groups * GROUP
-        k = te.reduce_axis((0, q.shape[-1]), "k")
-
-        def product(*i):
-            j = i[-1]
-            chunk, depth = (0, k) if chunks == 1 else (k // kc, k % kc)
-            at = weight[chunk, j // nr, depth // GROUP, j % nr, depth % GROUP]
-            return te.sum(q[(*i[:-1], k)].astype("int32") * at.astype("int32"), axis=k)
-
-        # As in halo.linear the padding columns of the last panel are computed too, and cut off behind.
-        total = te.compute([*q.shape[:-1], panels * nr], product, name="linear_w8a8", attrs={"halo.op": "linear_w8a8"})
+        total = packed_sums(q, weight)
 
         def dequantised(*i):
             j = i[-1]
@@ -125,6 +114,22 @@ class LinearW8A8(Operator):
             _case((4,), (2, 2, 8, 16, 4), 29, bias=True),
             _case((1,), (1, 3, 16, 48, 4), 131, bias=False),
         )
+
+
+def packed_sums(q: te.Tensor, weight: te.Tensor) -> te.Tensor:
+    """sum_k q[..., k] * weight(k, j) in int32 of a packed weight; the padding columns of its last panel, too."""
+    chunks, panels, groups, nr, _ = map(int, weight.shape)
+    kc = groups * GROUP
+    k = te.reduce_axis((0, q.shape[-1]), "k")
+
+    def product(*i):
+        j = i[-1]
+        chunk, depth = (0, k) if chunks == 1 else (k // kc, k % kc)
+        at = weight[chunk, j // nr, depth // GROUP, j % nr, depth % GROUP]
+        return te.sum(q[(*i[:-1], k)].astype("int32") * at.astype("int32"), axis=k)
+
+    # As in halo.linear the padding columns are computed without a bounds check, and cut off behind.
+    return te.compute([*q.shape[:-1], panels * nr], product, name="linear_w8a8", attrs={"halo.op": "linear_w8a8"})
 
 
 def _case(rows: tuple[int, ...], shape: tuple[int, ...], n: int, bias: bool) -> dict[str, object]:

@@ -16,14 +16,16 @@ from halo_tvm.tir_schedules import RULES
 
 # The table of docs/cuda.md: operators of which at least one case has a function that the rule takes.
 TAKEN = {
-    "dlight_matmul": {"convolution", "ffn", "linear", "linear_w8a8", "matmul"},
+    "dlight_matmul": {"convolution", "ffn", "linear", "linear_integer", "linear_w8a8", "matmul"},
     "dlight_general_reduction": {
         "convolution",
         "ffn",
         "layer_norm",
         "linear",
+        "linear_integer",
         "linear_w8a8",
         "pooling",
+        "quantisation_grid",
         "rms_norm",
     },
     "dlight_reduction": {"pooling", "rms_norm"},

@@ -139,12 +139,30 @@ def _filled(node: Node, shape: np.ndarray) -> Constant:
 
 def _lazy(node: Node) -> tuple[Value | None, ...] | None:
     """Operators on a large weight, applied when the weight is read; None for all others."""
+    if node.op in _ARITHMETIC:
+        return _lazy_arithmetic(node)
     weight = node.inputs[0]
     rule = _LAZY.get(node.op)
     if rule is None or weight is None or weight.size_bytes <= _LAZY_BYTES:
         return None
     apply, shape, dtype = rule(node, weight)
     return (Constant(shape, dtype, lambda: apply(weight.load()), weight.name or node.outputs[0]),)
+
+
+def _lazy_arithmetic(node: Node) -> tuple[Value | None, ...] | None:
+    """Two floats, the smaller of which broadcasts to the larger: how files restore weights of 8 bits."""
+    a, b = node.inputs
+    weight = max(a, b, key=lambda value: value.size_bytes)
+    other, shape = (b if weight is a else a).shape, weight.shape
+    fits = len(other) <= len(shape) and all(o in (1, s) for o, s in zip(other[::-1], shape[::-1]))
+    if not fits or a.dtype != b.dtype or not a.dtype.startswith("float"):
+        return None
+
+    def load() -> np.ndarray:
+        with np.errstate(all="ignore"):
+            return _ARITHMETIC[node.op](a.load(), b.load())
+
+    return (Constant(shape, weight.dtype, load, weight.name or node.outputs[0]),)
 
 
 _Applied = tuple[Callable[[np.ndarray], np.ndarray], tuple[int, ...], str]
@@ -172,6 +190,7 @@ def _reshaped(node: Node, weight: Constant) -> _Applied:
     return lambda w: w.reshape(shape), shape, weight.dtype
 
 
+_ARITHMETIC = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide}
 _LAZY: dict[str, Callable[[Node, Constant], _Applied]] = {
     "Transpose": _transpose,
     "Cast": _cast,

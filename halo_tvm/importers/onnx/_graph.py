@@ -169,6 +169,13 @@ class GraphConverter:
         """The constant that `x` was made of; None for what the run computes."""
         return self._constants.get(x)
 
+    def parameter_of(self, value: Constant) -> relax.Var:
+        """`value` as a parameter of the function, however small it is."""
+        kept = self._weights_emitted.get(id(value))
+        if kept is None or not isinstance(kept[1], relax.Var):
+            self._weights_emitted[id(value)] = kept = (value, self._new_parameter(value))
+        return kept[1]
+
     def _parameter(self, value: Constant) -> relax.Expr:
         if _narrow.is_narrow(value.dtype):
             value = Constant.of(_narrow.stored_array(value.array), value.name)
@@ -176,6 +183,9 @@ class GraphConverter:
         is_float = value.dtype.startswith(("float", "bfloat"))
         if count <= 1 or value.dtype not in _PARAMETER_KINDS or not (is_float or value.size_bytes > _PARAMETER_BYTES):
             return relax.const(np.ascontiguousarray(value.array).reshape(value.shape), value.dtype)
+        return self._new_parameter(value)
+
+    def _new_parameter(self, value: Constant) -> relax.Var:
         name = self._new_name(value.name or f"constant_{len(self.weights)}", "parameter ")
         self.params.add_source(name, ParamSource(value.shape, value.dtype, value.load))
         var = relax.Var(identifier(name), relax.TensorType(value.shape, value.dtype))

@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 import numpy as np
-from tvm import relax
+from tvm import ir, relax
 
+from ...relay_ops.linear_integer import DEEPEST, LinearInteger
+from ..meaning.broadcast import same_sizes
 from ..meaning.builder import expr_dtype, expr_shape
 from ..meaning.constant import NARROW, Constant
-from ..meaning.sizes import Dim
 from ._narrow import is_narrow
 from ._narrow import limits as narrow_limits
 from ._node import Node
-from ._spell import add, cast, cut, derived, number, subtract
-from .matmul import dot, product
+from ._spell import add, cast, derived, multiply, number, reshape, subtract
+from .matmul import dot
 
 _EXACT = 1 << 24  # whole numbers up to here are exact in float32
-_MOST_PIECES = 16
 
 
 def vector_for(node: Node, x: relax.Expr, rank: int, axis: int) -> relax.Expr:
     """A scalar, or a vector along `axis`, shaped to broadcast to a tensor of `rank` dimensions."""
     shape = expr_shape(x)
-    if len(shape) == 0:
+    if len(shape) != 1:
         return x
-    if len(shape) == 1 and isinstance(shape[0], int) and shape[0] == 1:
-        return node.emit(relax.op.reshape(x, [1] * rank)) if rank else node.emit(relax.op.reshape(x, []))
-    if len(shape) == 1:
-        dims: list[Dim] = [1] * rank
-        dims[axis] = shape[0]
-        return node.emit(relax.op.reshape(x, dims))
-    return x
+    if isinstance(shape[0], int) and shape[0] == 1:
+        is_known = isinstance(x, ir.GenericConst)
+        return relax.const(x.value.numpy().reshape(()), expr_dtype(x)) if is_known else reshape(node, x, [])
+    return reshape(node, x, [shape[0], *[1] * (rank - 1 - axis)])
 
 
 def centred(node: Node, x: relax.Expr, zero: relax.Expr | None) -> relax.Expr:
@@ -43,43 +40,79 @@ def integer_product(
 ) -> relax.Expr:
     """(a - a_zero) @ (b - b_zero) in int32, exactly; a and b are 8-bit integers.
 
-    A known matrix `b` is multiplied in float32, in pieces short enough that every partial sum is a whole number
-    that float32 holds: the result is the same and the product runs on the matrix kernels.
+    `a_zero` is one number, or broadcasts to rows of one; `b_zero` is one number, or one per column. A known matrix
+    `b` is a weight of `halo.linear_integer`.
     """
-    left = centred(node, a, a_zero)
-    if isinstance(b, Constant) and len(b.shape) == 2 and len(expr_shape(a)) >= 2 and not isinstance(b_zero, relax.Expr):
-        values = _weights(b, b_zero)
-        largest = 255 * max(int(np.abs(values).max(initial=0)), 1)
-        piece = _EXACT // largest
-        piece -= piece % 16 if piece >= 16 else 0
-        if piece and -(-b.shape[0] // piece) <= _MOST_PIECES:
-            return _in_pieces(node, left, b, b_zero, piece)
+    known_zero = not isinstance(b_zero, relax.Expr)
+    if isinstance(b, Constant) and known_zero and len(b.shape) == 2 and len(expr_shape(a)) >= 2:
+        zero = b_zero.array if isinstance(b_zero, Constant) else np.zeros(1, b.dtype)
+        if b.shape[0] <= DEEPEST and zero.size in (1, b.shape[1]):
+            return _by_weight(node, a, b, a_zero, zero.astype(np.int32).reshape(-1))
     right = node.graph.expr_of(b)
     zero = node.graph.expr_of(b_zero) if isinstance(b_zero, Constant) else b_zero
-    return dot(node, left, centred(node, right, zero), "int32")
+    left, right = centred(node, a, a_zero), centred(node, right, zero)
+    depth = expr_shape(left)[-1]
+    if isinstance(depth, int) and depth * 255 * 255 < _EXACT:  # the same whole numbers, on kernels for float32
+        return cast(node, dot(node, cast(node, left, "float32"), cast(node, right, "float32")), "int32")
+    return dot(node, left, right, "int32")
 
 
-def _weights(b: Constant, zero: Constant | None) -> np.ndarray:
-    values = b.array.astype(np.int32)
-    return values if zero is None else values - zero.array.astype(np.int32)
-
-
-def _in_pieces(node: Node, left: relax.Expr, b: Constant, zero: Constant | None, piece: int) -> relax.Expr:
-    depth, width = b.shape
-    x = cast(node, left, "float32")
-    total = None
-    for begin in range(0, depth, piece):
-        end = min(begin + piece, depth)
-        weight = derived(
-            b,
-            lambda begin=begin, end=end: np.ascontiguousarray(_weights(b, zero)[begin:end]).astype(np.float32),
-            "float32",
-            (end - begin, width),
-        )
-        rows = x if (begin, end) == (0, depth) else cut(node, x, len(expr_shape(x)) - 1, begin, end)
-        part = cast(node, product(node, rows, weight), "int32")
-        total = part if total is None else add(node, total, part)
+def _by_weight(node: Node, a: relax.Expr, b: Constant, a_zero: relax.Expr | None, b_zero: np.ndarray) -> relax.Expr:
+    a = same_sizes(node, a, [*expr_shape(a)[:-1], b.shape[0]], "rows")
+    weight, rest = signed_weight(b, b_zero)
+    q, zero, row_zeros = unsigned_rows(node, a, a_zero)
+    total = node.emit(LinearInteger.call(q, zero, node.graph.parameter_of(weight), layout="kn", n=int(weight.shape[1])))
+    if row_zeros is not None:
+        sums = relax.const(weight.array.sum(0, dtype=np.int32), "int32")
+        total = subtract(node, total, multiply(node, row_zeros, sums))
+    if rest is not None:
+        rows = node.emit(relax.op.sum(centred(node, q, zero if row_zeros is None else row_zeros), [-1], keepdims=True))
+        total = subtract(node, total, multiply(node, rows, relax.const(rest, "int32")))
     return total
+
+
+def signed_weight(b: Constant, zero: np.ndarray, axis: int = -1) -> tuple[Constant, np.ndarray | None]:
+    """(b - rest in int8, rest [n] in int32 or None where it is 0): zero points go into the weight where that fits.
+
+    `zero` has one number, or one for every slice of `b` along `axis`.
+    """
+    if b.dtype == "int8" and not zero.any():
+        return b, None
+    along = [-1 if d == axis % len(b.shape) else 1 for d in range(len(b.shape))]
+    values = b.array.astype(np.int32) - zero.reshape(along if zero.size > 1 else [1] * len(b.shape))
+    rest = None
+    if values.min(initial=0) < -128 or values.max(initial=0) > 127:
+        # Of the whole range of a byte that its zero point does not halve: what is left goes with the sums of rows.
+        middle = 128 if b.dtype == "uint8" else 0
+        rest = np.broadcast_to(zero - middle, (b.shape[axis],)).astype(np.int32)
+        values = b.array.astype(np.int32) - middle
+    return derived(b, lambda: values.astype(np.int8), "int8", suffix="_signed"), rest
+
+
+def unsigned_rows(
+    node: Node, a: relax.Expr, zero: relax.Expr | None
+) -> tuple[relax.Expr, relax.Expr, relax.Expr | None]:
+    """(a as uint8, what it holds for 0, the zero points of rows in int32 where there is more than one)."""
+    signed = expr_dtype(a) == "int8"
+    if signed:
+        a = moved_to_uint8(node, a)
+    if zero is None:
+        return a, relax.const(128 if signed else 0, "uint8"), None
+    if node.sizes.product(expr_shape(zero)) != 1:
+        wide = cast(node, zero, "int32")
+        wide = add(node, wide, number(128, "int32")) if signed else wide
+        return a, relax.const(0, "uint8"), wide
+    if isinstance(zero, ir.GenericConst):
+        zero = relax.const(zero.value.numpy().reshape(()), expr_dtype(zero))
+    zero = reshape(node, zero, [])
+    return a, moved_to_uint8(node, zero) if signed else zero, None
+
+
+def moved_to_uint8(node: Node, x: relax.Expr) -> relax.Expr:
+    """x + 128: int8 -> uint8; a constant stays one."""
+    if isinstance(x, ir.GenericConst):
+        return relax.const((x.value.numpy().astype(np.int32) + 128).astype(np.uint8), "uint8")
+    return cast(node, add(node, cast(node, x, "int32"), number(128, "int32")), "uint8")
 
 
 def saturated(node: Node, x: relax.Expr, zero: relax.Expr | None, dtype: str) -> relax.Expr:

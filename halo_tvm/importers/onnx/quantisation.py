@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 from tvm import relax
 
+from ...relay_ops.quantisation_grid import QuantisationGrid
 from ..meaning.builder import expr_shape
 from ..meaning.constant import Constant
 from ..meaning.sizes import Dim
@@ -13,7 +14,7 @@ from ._integer import centred, saturated, vector_for
 from ._narrow import decoded, is_float, is_narrow
 from ._node import Node
 from ._registry import converter
-from ._spell import cast, derived, divide, multiply, number, reshape, rounded
+from ._spell import cast, derived, divide, multiply, reshape, rounded
 from ._values import Tensor
 from .casting import converted, float4
 
@@ -136,14 +137,6 @@ def dynamic_quantize(node: Node) -> tuple[relax.Expr, ...]:
 
 def quantised(node: Node, x: relax.Expr) -> tuple[relax.Expr, relax.Expr, relax.Expr]:
     """`x` as uint8 over its own range, which is made to include 0, with its scale and zero point."""
-    none = number(0.0, "float32")
-    axes = list(range(len(expr_shape(x))))
-    low = node.emit(relax.op.minimum(node.emit(relax.op.min(x, axes)), none))
-    high = node.emit(relax.op.maximum(node.emit(relax.op.max(x, axes)), none))
-    width = divide(node, node.emit(relax.op.subtract(high, low)), number(255.0, "float32"))
-    # Of zeros alone: any scale will do, 0 would make every quotient undefined.
-    scale = node.emit(relax.op.where(node.emit(relax.op.equal(width, none)), number(1.0, "float32"), width))
-    shift = divide(node, node.emit(relax.op.negative(low)), scale)
-    zero = node.emit(relax.op.round(node.emit(relax.op.clip(shift, 0.0, 255.0))))
-    y = saturated(node, divide(node, x, scale), zero, "uint8")
-    return y, scale, cast(node, zero, "uint8")
+    grid = node.block.emit(QuantisationGrid.call(x))
+    scale, zero = (node.emit(relax.TupleGetItem(grid, i)) for i in range(2))
+    return saturated(node, divide(node, x, scale), zero, "uint8"), scale, zero

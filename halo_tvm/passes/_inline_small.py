@@ -1,0 +1,82 @@
+"""Inside fused functions: what is computed of scalars and vectors becomes part of the tensor expression that reads it.
+
+Before -> after
+    s = a * b[j];  y[i, j] = x[i, j] * s[j]   ->   y[i, j] = x[i, j] * (a * b[j])
+FuseOps puts such a block in front of a product, or of one loop nest over a tensor; rules schedule one nest with what
+follows it. The few operations are repeated for every element, which costs less than another kernel.
+Leaves alone
+    blocks that read a reduction's result, write an output, or compute more than arithmetic, as roots and exponentials
+"""
+
+from __future__ import annotations
+
+import tvm
+import tvm_ffi
+from tvm import ir, s_tir, tirx
+from tvm.sym import Analyzer
+
+from ..tir_schedules._blocks import Block, blocks, is_scheduled, loads
+
+
+def inline_small(mod: tvm.IRModule) -> tvm.IRModule:
+    """`mod` with the small blocks of its functions inlined."""
+    changed = {}
+    for gvar, func in mod.functions_items():
+        if isinstance(func, tirx.PrimFunc) and not is_scheduled(func):
+            names = _small(func)
+            if names:
+                changed[gvar] = _inlined(func, names)
+    if changed:
+        mod = mod.clone()
+        for gvar, func in changed.items():
+            mod.update_func(gvar, func)
+    return mod
+
+
+def _small(func: tirx.PrimFunc) -> list[str]:
+    """Names of the blocks to inline: spatial, of fewer elements than what reads them, of parameters alone."""
+    found = blocks(func)
+    if len(found) < 2 or any(block.store is None or block.realize is None for block in found):
+        return []
+    made: list[ir.Var] = []  # buffers of blocks that can be inlined
+    names = []
+    for position, block in enumerate(found):
+        target, behind = block.store.buffer, found[position + 1 :]
+        readers = [b for b in behind if any(load.source.same_as(target) for load in loads(b.store.value))]
+        sources = [load.source for load in loads(block.store.value)]
+        known = [*func.params, *made]
+        if (
+            "R" not in block.kinds
+            and not any(target.same_as(p) for p in func.params)
+            and all(any(s.same_as(k) for k in known) for s in sources)
+            and readers
+            and all(_wider(reader, block) for reader in readers)
+            and not _calls(block.store.value)
+        ):
+            made.append(target)
+            names.append(block.node.name_hint)
+    return names
+
+
+def _wider(reader: Block, block: Block) -> bool:
+    """Whether `reader` runs over more dimensions than 1 than `block`, or is small itself."""
+    return _rank(reader) > _rank(block) or _rank(reader) == _rank(block) <= 1
+
+
+def _rank(block: Block) -> int:
+    return sum(not Analyzer().can_prove_equal(extent, 1) for extent in block.extents)
+
+
+def _calls(value: ir.Expr) -> bool:
+    """Whether `value` calls a function: a root, an exponential, rounding."""
+    found: list[ir.Call] = []
+    tvm_ffi.structural_walk(value, (ir.Call, found.append), order="post")
+    return bool(found)
+
+
+def _inlined(func: tirx.PrimFunc, names: list[str]) -> tirx.PrimFunc:
+    schedule = s_tir.Schedule(func)
+    for name in names:
+        schedule.compute_inline(schedule.get_sblock(name))
+    mod = schedule.mod
+    return mod[mod.get_global_vars()[0]].with_attrs({key: func.attrs[key] for key in func.attrs.keys()})

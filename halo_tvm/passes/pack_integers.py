@@ -1,0 +1,58 @@
+"""Pack the 8-bit weights of quantised model files once, at compile time, into the blocks their kernel reads.
+
+Before -> after
+    halo.linear_integer(q, z, w [k, n], layout="kn")
+        ->   halo.linear_integer(q, z, w' [1, ceil(n/nr), ceil(k/4), nr, 4], sums [n], layout="packed")
+    where k is no multiple of four, q is padded with columns that meet rows of zeros in w'
+Leaves alone
+    GPUs, whose rules read [k, n]; weights that are no parameter
+No data moves here: `ParamRecipe`s say how w' and the sums of the columns are made.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import tvm
+from tvm import relax
+
+from ..relay_ops import OPERATORS
+from ..relay_ops._operator import attrs_of, operator_of
+from ..relay_ops.linear_w8a8 import GROUP
+from ..tir_schedules._packing import pack_shape
+from ._pass import Context, Pass, Report, bindings, rebuild
+from ._weights import WeightEditor
+
+
+@dataclass(frozen=True)
+class PackIntegers(Pass):
+    """Give every weight of an integer product the layout that the target's GEMM rule reads."""
+
+    name = "pack_integers"
+
+    def __call__(self, mod: tvm.IRModule, context: Context) -> tuple[tvm.IRModule, Report]:
+        func, operator = mod["main"], OPERATORS["linear_integer"]
+        if context.target.spec.gpu or not any(operator_of(b.value) is operator for b in bindings(func)):
+            return mod, {"formats": {}}
+        editor = WeightEditor(func, context.params)
+        formats: dict[str, int] = {}
+
+        def rewrite(call: relax.Call) -> relax.Expr:
+            name = editor.name(call.args[2]) if operator_of(call) is operator else None
+            if name is None or attrs_of(call)["layout"] != "kn":
+                return call
+            k, n = editor.params.shape(name)
+            _, nr = pack_shape(k, n, context.target)
+            label = f"i8/k{GROUP}/n{nr}"
+            formats[label] = formats.get(label, 0) + 1
+            packed = editor.derive(
+                f"{name}|{label}", "pack_int8", [name], (1, -(-n // nr), -(-k // GROUP), nr, GROUP), nr=nr
+            )
+            sums = editor.derive(f"{name}|i8/sums", "sums_int8", [name], (n,), "int32")
+            q, zero = call.args[:2]
+            if k % GROUP:
+                q = relax.op.nn.pad(q, [0] * (2 * q.ty.ndim - 1) + [-k % GROUP])
+            return operator.call(q, zero, packed, sums, **{**attrs_of(call), "layout": "packed"})
+
+        mod = editor.finish(mod, rebuild(func, rewrite).body)
+        return relax.transform.Normalize()(mod), {"formats": formats}

@@ -1,0 +1,113 @@
+"""Quantised files in their own integers: equal to onnxruntime, and on the kernels that are meant for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from halo_tvm.importers.onnx import import_proto
+from halo_tvm.in_process import Program, compile_in_process
+
+ort = pytest.importorskip("onnxruntime")
+
+TYPES = {"float32": TensorProto.FLOAT, "uint8": TensorProto.UINT8, "int8": TensorProto.INT8, "int32": TensorProto.INT32}
+Step = tuple[str, Sequence[str], Sequence[str], Mapping[str, object]]
+
+
+def rng(*seed: int) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def model_of(steps: Sequence[Step], feeds: Mapping[str, Sequence], held: Mapping[str, np.ndarray], outputs: Mapping):
+    """A graph of `steps` (operator, inputs, outputs, attributes); `feeds` and `outputs` are name -> (dtype, shape)."""
+    microsoft = ("QGemm", "QLinearAdd", "QLinearGlobalAveragePool", "DynamicQuantizeMatMul", "QLinearConcat")
+    nodes = [
+        helper.make_node(op, list(i), list(o), **attrs, **({"domain": "com.microsoft"} if op in microsoft else {}))
+        for op, i, o, attrs in steps
+    ]
+    infos = [
+        [helper.make_tensor_value_info(name, TYPES[dtype], shape) for name, (dtype, shape) in tensors.items()]
+        for tensors in (feeds, outputs)
+    ]
+    constants = [numpy_helper.from_array(np.asarray(value), name) for name, value in held.items()]
+    graph = helper.make_graph(nodes, "quantised", *infos, constants)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=9)
+
+
+def compare(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray], atol: float = 1e-5) -> Program:
+    """The compiled model, whose outputs equal those of onnxruntime's unoptimised graph."""
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    program = compile_in_process(import_proto(model, name="test"))
+    found = program(**feeds)
+    for output, wanted in zip(session.get_outputs(), session.run(None, dict(feeds))):
+        got = np.asarray(found[output.name])
+        assert got.dtype == wanted.dtype and got.shape == wanted.shape
+        np.testing.assert_allclose(got.astype(np.float64), wanted.astype(np.float64), rtol=1e-6, atol=atol)
+    return program
+
+
+def rules(program: Program) -> dict[str, str]:
+    return {f["function"]: f["rule"] for f in program.reports["schedule"]["functions"]}
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_dynamic_products_run_on_the_integer_kernel(dtype):
+    """As onnxruntime's dynamic quantisation writes them; k no multiple of four, zero points that fit no signed byte."""
+    k, n, low = 30, 37, -128 if dtype == "int8" else 0
+    held = {
+        "w": rng(1).integers(low, low + 256, (k, n)).astype(dtype),
+        "wz": rng(2).integers(low, low + 256, n).astype(dtype),
+        "ws": rng(3).uniform(0.001, 0.01, n).astype("float32"),
+        "b": rng(4).standard_normal(n).astype("float32"),
+        "v": rng(5).integers(low, low + 256, (n, 8)).astype(dtype),
+        "vz": np.array(low + 128, dtype),
+        "vs": np.array(0.01, "float32"),
+    }
+    steps = [
+        ("DynamicQuantizeLinear", ["x"], ["q", "s", "z"], {}),
+        ("MatMulInteger", ["q", "w", "z", "wz"], ["i"], {}),
+        ("Cast", ["i"], ["f"], {"to": TensorProto.FLOAT}),
+        ("Mul", ["s", "ws"], ["scale"], {}),
+        ("Mul", ["f", "scale"], ["scaled"], {}),
+        ("Add", ["scaled", "b"], ["added"], {}),
+        ("Relu", ["added"], ["h"], {}),
+        ("DynamicQuantizeMatMul", ["h", "v", "vs", "vz"], ["y"], {}),
+    ]
+    feeds = {"x": ("float32", ["b", "s", k])}
+    model = model_of(steps, feeds, held, {"i": ("int32", ["b", "s", n]), "y": ("float32", ["b", "s", 8])})
+    program = compare(model, {"x": rng(6).standard_normal((2, 5, k)).astype("float32")}, atol=1e-4)
+    found = rules(program)
+    assert [rule for name, rule in found.items() if "linear_integer" in name] == ["gemm", "gemm"], found
+    assert "fallback" not in found.values(), found
+
+
+def test_linear_products_stay_in_bytes():
+    """QLinearMatMul of signed rows, then QGemm with its bias: bytes in, bytes out, rounded as onnxruntime does."""
+    held = {
+        "as": np.array(0.02, "float32"),
+        "az": np.array(-7, "int8"),
+        "w": rng(1).integers(-128, 128, (24, 20)).astype("int8"),
+        "ws": rng(2).uniform(0.01, 0.02, 20).astype("float32"),
+        "wz": np.zeros(20, "int8"),
+        "ys": np.array(0.1, "float32"),
+        "yz": np.array(5, "int8"),
+        "v": rng(3).integers(-128, 128, (9, 20)).astype("int8"),
+        "vs": np.array(0.01, "float32"),
+        "vz": np.array(0, "int8"),
+        "c": rng(4).integers(-900, 900, 9).astype("int32"),
+        "os": np.array(0.2, "float32"),
+    }
+    steps = [
+        ("QLinearMatMul", ["a", "as", "az", "w", "ws", "wz", "ys", "yz"], ["y"], {}),
+        ("QGemm", ["y", "ys", "yz", "v", "vs", "vz", "c", "os", "yz"], ["o"], {"transB": 1}),
+    ]
+    model = model_of(steps, {"a": ("int8", [7, 24])}, held, {"y": ("int8", [7, 20]), "o": ("int8", [7, 9])})
+    program = compare(model, {"a": rng(5).integers(-128, 128, (7, 24)).astype("int8")}, atol=0)
+    assert "fallback" not in rules(program).values(), rules(program)
