@@ -28,6 +28,7 @@ script_relax.halo = _NAMESPACE
 OVERRIDE = "halo.override"  # attribute and block annotation: JSON of what halo.toml asks for this call
 INJECTIVE = 2  # TVM's OpPatternKind.kInjective
 ACCUMULATED = ("float32", "float16", "bfloat16")  # dtypes that lose nothing when summed in float32
+TAKES_STAGES = 4  # TVM's OpPatternKind.kOutEWiseFusable
 OPAQUE = 8  # TVM's OpPatternKind.kOpaque: FuseOps leaves the function alone
 
 
@@ -92,6 +93,9 @@ class Operator:
 
     name: ClassVar[str]
     fusible: ClassVar[bool] = True  # FuseOps may join element-wise neighbours to it
+    takes_stages: ClassVar[bool] = (
+        False  # FuseOps joins what follows, and never what is in front: it is read many times
+    )
     injective: ClassVar[bool] = False  # one load per element, which TVM's analysis cannot see (a data-dependent index)
     semantic: ClassVar[bool] = False  # has `expand` and never reaches a schedule
     counts_symbols: ClassVar[bool] = False  # `flops` takes symbolic sizes, and is better than counting the body
@@ -128,8 +132,9 @@ class Operator:
         out = bb.call_te(cls.compute, *call.args, primfunc_name_hint=cls.name, **compute_attrs)
         gvar = out.args[0]
         func = bb.get()[gvar].with_attr("halo.call", {"op": cls.name, **compute_attrs})
-        if not cls.fusible or cls.injective:
-            func = func.with_attr("op_pattern", INJECTIVE if cls.injective else OPAQUE)
+        if cls.takes_stages or cls.injective or not cls.fusible:
+            pattern = TAKES_STAGES if cls.takes_stages else INJECTIVE if cls.injective else OPAQUE
+            func = func.with_attr("op_pattern", pattern)
         if call.attrs and OVERRIDE in call.attrs.keys():
             func = annotated(func, cls.name, str(call.attrs[OVERRIDE]))
         bb.update_func(gvar, func)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 
 import tvm
 from tvm import ir, te, tirx
 
+WINDOW = "halo.window"  # block annotation: JSON of how windows lie
+PADDING = "halo.padding"  # annotation of the block that pads what windows read
 LAYOUTS = ("first", "last")  # where the channels are: [n, c, *space] or [n, *space, c]
 
 
@@ -62,7 +65,17 @@ def padded(
         inside = [c for a in axes if a not in whole for c in (at[a] >= 0, at[a] < x.shape[a])]
         return tirx.if_then_else(tirx.all(*inside), x[tuple(at)], value) if inside else x[tuple(at)]
 
-    return te.compute(shape, element, name="padded")
+    return te.compute(shape, element, name="padded", attrs={PADDING: 1})
+
+
+def described(
+    kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int], pads: Sequence[int]
+) -> dict[str, str]:
+    """Annotation of a main block by which schedule rules know its windows; none where padding depends on sizes."""
+    if not all(isinstance(p, int) for p in pads):
+        return {}
+    fields = {"kernel": kernel, "strides": strides, "dilations": dilations, "pads": pads}
+    return {WINDOW: json.dumps({name: [int(v) for v in values] for name, values in fields.items()})}
 
 
 def reach(

@@ -27,13 +27,14 @@ import tvm
 from tvm import ir, relax, te, tirx
 
 from ._operator import Operator, attrs_of
-from ._windows import LAYOUTS, axes_of, padded, reach, spatial_axes, window_sizes
+from ._windows import LAYOUTS, axes_of, described, padded, reach, spatial_axes, window_sizes
 
 
 class Convolution(Operator):
     """Sliding windows of the input times a kernel."""
 
     name = "convolution"
+    takes_stages = True
 
     @staticmethod
     def infer_type(call: relax.Call) -> relax.TensorType:
@@ -86,7 +87,8 @@ class Convolution(Operator):
             return te.sum(value.astype(wide) * factor.astype(wide), axis=[*ks, c])
 
         shape = [x.shape[0], outer, *windows] if layout == "first" else [x.shape[0], *windows, outer]
-        out = te.compute(shape, product, name="convolution", attrs={"halo.op": "convolution"})
+        attrs = {"halo.op": "convolution", **described(kernel, strides, dilations, pads)}
+        out = te.compute(shape, product, name="convolution", attrs=attrs)
         if bias:
             total = out
             where = 1 if layout == "first" else -1

@@ -29,7 +29,7 @@ import numpy as np
 from tvm import relax, te, tirx
 
 from ._operator import Operator, attrs_of
-from ._windows import LAYOUTS, axes_of, padded, reach, spatial_axes, valid_counts, window_sizes
+from ._windows import LAYOUTS, axes_of, described, padded, reach, spatial_axes, valid_counts, window_sizes
 
 KINDS = ("max", "average", "lp")
 
@@ -38,6 +38,7 @@ class Pooling(Operator):
     """Reduce sliding windows, channel by channel."""
 
     name = "pooling"
+    takes_stages = True
 
     @staticmethod
     def infer_type(call: relax.Call) -> relax.TensorType:
@@ -80,7 +81,8 @@ class Pooling(Operator):
                 return maximum(value, axis=ks)
             return te.sum(_power(value, attrs["p"]) if kind == "lp" else value, axis=ks)
 
-        out = te.compute(shape, reduced, name="pooling", attrs={"halo.op": "pooling"})
+        annotations = {"halo.op": "pooling", **described(kernel, strides, dilations, pads)}
+        out = te.compute(shape, reduced, name="pooling", attrs=annotations)
         if kind == "max":
             return out
         total = out

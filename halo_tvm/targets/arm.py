@@ -35,6 +35,7 @@ ARM = TargetSpec(
         "recurrence",
         "gemm",
         "batched_matmul",
+        "channelwise",
         "row_reduction",
         "elementwise",
         "fallback",

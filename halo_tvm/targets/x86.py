@@ -78,6 +78,7 @@ X86 = TargetSpec(
         "recurrence",
         "gemm",
         "batched_matmul",
+        "channelwise",
         "row_reduction",
         "elementwise",
         "fallback",

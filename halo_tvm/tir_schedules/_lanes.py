@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import tvm
 from tvm import ir, s_tir, tirx
 from tvm.ir import Expr
+from tvm.script.ir_builder import tirx as T
 
 # `body(j, slot)` gives the statements for element j; slot is the accumulator lane, None in a scalar tail.
 Body = Callable[[Expr, Expr | None], Sequence[tirx.Stmt]]
@@ -29,6 +30,18 @@ def constant(expr: Expr) -> int | None:
 def simplify(expr: Expr) -> Expr:
     """`expr` simplified, as an index."""
     return tvm.sym.Analyzer().simplify(expr)
+
+
+def kept(value: Expr) -> Expr:
+    """Emit `value`, an index, as an element of a buffer of its own; a constant stays one.
+
+    Lowering would inline a binding into every index that it is part of, and simplify each.
+    """
+    if constant(value) is not None:
+        return value
+    place = T.alloc_buffer((1,), "int64")
+    T.buffer_store(place, value, [0])
+    return place[0]
 
 
 def product(extents: Sequence[Expr]) -> Expr:

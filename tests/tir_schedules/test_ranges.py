@@ -15,6 +15,7 @@ from halo_tvm.targets import resolve
 from halo_tvm.tir_schedules import RULES
 from halo_tvm.tir_schedules._rule import check_range
 from halo_tvm.tir_schedules.batched_matmul import Decision as Product
+from halo_tvm.tir_schedules.channelwise import Decision as Channelwise
 from halo_tvm.tir_schedules.decode_attention import Decision as Decode
 from halo_tvm.tir_schedules.decode_attention_gpu import Decision as DecodeGPU
 from halo_tvm.tir_schedules.elementwise import ElementwiseDecision
@@ -32,6 +33,7 @@ from halo_tvm.tir_schedules.tensor_core_gemm import Decision as TensorCores
 GOOD = {
     "gemm": Gemm(8, 4, 2, 1, True),
     "batched_matmul": Product(8, 3, 64, 512),
+    "channelwise": Channelwise(8, 16, 8),
     "elementwise": ElementwiseDecision(16, 2, 16, 8192, 16),
     "row_reduction": RowDecision(16, 4, 16, 8192),
     "flash_attention": Attention(32, 64, 4, 4, 4, 4),

@@ -1,0 +1,99 @@
+"""Convolutions and poolings as the compiler makes them, from operator to fused function; and how to check one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import tvm
+from linear_functions import only_function
+from tvm import relax, tirx
+
+from halo_tvm.build import build_options
+from halo_tvm.relay_ops._operator import Operator
+from halo_tvm.targets import Target
+
+
+@dataclass(frozen=True)
+class Case:
+    """`operator` of x [n, *sizes, c] and further arguments; symbolic: n and sizes are variables of the function."""
+
+    operator: type[Operator]
+    shape: tuple[int, ...]
+    attrs: Mapping[str, object]
+    weights: tuple[np.ndarray, ...] = ()
+    epilogue: str = ""  # "bias+silu+residual" or a part of it
+    symbolic: bool = False
+    dtype: str = "float32"
+    further: tuple[tuple[int, ...], ...] = field(default=())  # other shapes [n, *sizes, c] to run a symbolic one at
+
+    def label(self) -> str:
+        return f"{self.operator.name} {self.shape} {dict(self.attrs)} {[w.shape for w in self.weights]} {self.epilogue}"
+
+
+def fused(case: Case) -> tirx.PrimFunc:
+    """The one PrimFunc the call and its epilogue become."""
+    names = ["n", "d", "h", "w"]
+    dims = [tirx.Var(names[i], "int64") for i in range(len(case.shape) - 1)] if case.symbolic else case.shape[:-1]
+
+    def variable(name: str, shape: Sequence[object], dtype: str = case.dtype) -> relax.Var:
+        return relax.Var(name, relax.TensorType(list(shape), dtype))
+
+    x = variable("x", [*dims, case.shape[-1]])
+    weights = [variable(f"w{i}", w.shape, str(w.dtype)) for i, w in enumerate(case.weights)]
+    builder = relax.BlockBuilder()
+    probe = builder.normalize(case.operator.call(x, *weights, **case.attrs))
+    shape = probe.ty.shape.values
+    bias, residual = variable("bias", [shape[-1]]), variable("residual", shape)
+    extras = [p for p, name in ((bias, "bias"), (residual, "residual")) if name in case.epilogue]
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, *weights, *extras]):
+        with builder.dataflow():
+            y = builder.emit(case.operator.call(x, *weights, **case.attrs))
+            if "bias" in case.epilogue:
+                y = builder.emit(relax.op.add(y, bias))
+            if "silu" in case.epilogue:
+                y = builder.emit(relax.op.nn.silu(y))
+            if "residual" in case.epilogue:
+                y = builder.emit(relax.op.add(y, residual))
+            out = builder.emit_output(y)
+        builder.emit_func_output(out)
+    rt = relax.transform
+    steps = [rt.LegalizeOps(), rt.AnnotateTIROpPattern(), rt.FuseOps(), rt.FuseTIR()]
+    return only_function(tvm.transform.Sequential(steps)(builder.get()))
+
+
+def build_all(functions: Mapping[str, tirx.PrimFunc], target: Target) -> tvm.runtime.Executable:
+    """One library of all: linking costs more than the code of one."""
+    mod = tvm.IRModule({name: func.with_attr("global_symbol", name) for name, func in functions.items()})
+    with tvm.transform.PassContext(config=build_options(target)):
+        return tvm.compile(mod, target=target.tvm)
+
+
+def check(executable: tvm.runtime.Executable, name: str, case: Case, plain: Sequence[np.ndarray] = ()) -> None:
+    """Compare with float64 at each of the case's shapes; `plain`: weights as the reference takes them, in its layout.
+
+    The output starts as NaN, so an element never written fails.
+    """
+    for shape in (case.shape, *case.further):
+        rng = np.random.default_rng(sum(shape))
+        x = rng.standard_normal(shape).astype(case.dtype)
+        attrs = dict(case.attrs)
+        if plain:
+            attrs = {"layout": "last", **{k: attrs[k] for k in ("strides", "dilations", "pads", "groups")}}
+        weights = [w.astype(np.float64) for w in plain or case.weights]
+        y = case.operator.reference(x.astype(np.float64), *weights, **attrs)
+        bias, residual = rng.standard_normal(y.shape[-1]), rng.standard_normal(y.shape)
+        bias, residual = bias.astype(case.dtype), residual.astype(case.dtype)
+        extras = []
+        if "bias" in case.epilogue:
+            y, extras = y + bias, [bias]
+        if "silu" in case.epilogue:
+            y = y / (1 + np.exp(-y))
+        if "residual" in case.epilogue:
+            y, extras = y + residual, [*extras, residual]
+        out = tvm.runtime.tensor(np.full(y.shape, np.nan, case.dtype))
+        executable[name](*[tvm.runtime.tensor(v) for v in (x, *case.weights, *extras)], out)
+        bound = 2e-5 if case.dtype == "float32" else 4e-3
+        np.testing.assert_allclose(out.numpy(), y, rtol=bound, atol=bound, err_msg=f"{case.label()} at {shape}")
