@@ -12,8 +12,9 @@ thousand threads.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
+from typing import Any
 
 import numpy as np
 import tvm_ffi
@@ -23,7 +24,8 @@ from .compilation import Compilation
 from .config import CompileConfig
 from .describe import function_spec
 from .imported import ImportedModel
-from .phases import build_in_memory, lower, schedule
+from .params import ParamTable
+from .phases import Reports, build_in_memory, lower, schedule
 from .runtime.devices import HostDevice
 from .runtime.host import resolve_threads
 from .runtime.inputs import bind_inputs
@@ -40,15 +42,17 @@ class Program:
         spec: FunctionSpec,
         main: Callable[..., object],
         runner: Runner,
-        weights: Sequence[np.ndarray],
-        reports: Mapping[str, object],
+        params: ParamTable,
+        reports: Reports,
     ) -> None:
         self.spec = spec
         self.reports = reports
         self._main = main
         self._runner = runner
-        self._weights = tuple(weights)
-        self._arguments = tuple(to_tensor(weight) for weight in weights)
+        self._params = params
+        self._weights = tuple(_owned(params.materialise(name)) for name in spec.params)
+        self._arguments = tuple(to_tensor(weight) for weight in self._weights)
+        self.weight_addresses = frozenset(weight.ctypes.data for weight in self._weights)
 
     @property
     def input_specs(self) -> tuple[TensorSpec, ...]:
@@ -57,6 +61,15 @@ class Program:
     @property
     def output_specs(self) -> tuple[TensorSpec, ...]:
         return self.spec.outputs
+
+    def refresh_weights(self) -> None:
+        """Read the weights again from where they came from, and pack them again: they may have changed there."""
+
+        def refresh() -> None:
+            for name, weight in zip(self.spec.params, self._weights, strict=True):
+                weight[...] = self._params.materialise(name)
+
+        self._runner.call(refresh)  # between two runs, never during one
 
     def __call__(self, *args: object, **kwargs: object) -> dict[str, np.ndarray]:
         """Outputs by name; inputs by position or name, checked and converted as a loaded artifact does."""
@@ -67,7 +80,7 @@ class Program:
         own = [o.copy() if any(np.may_share_memory(o, f) for f in foreign) else o for o in outputs]
         return {spec.name: output for spec, output in zip(self.spec.outputs, own, strict=True)}
 
-    def run_tensors(self, inputs: Sequence[tvm_ffi.Tensor]) -> object:
+    def run_tensors(self, inputs: Sequence[tvm_ffi.Tensor]) -> Any:
         """What the virtual machine returns for tensors in the order of `input_specs`, nothing checked or copied.
 
         Inputs must be dense, lie at multiples of 64 bytes and have elements. An output may be one of the inputs.
@@ -78,7 +91,7 @@ class Program:
 
 
 def compile_in_process(
-    imported: ImportedModel, *, threads: int | None = None, level: int = 3, **options: object
+    imported: ImportedModel, *, threads: int | None = None, level: int = 3, **options: Any
 ) -> Program:
     """Compile `imported` for this host and keep the code in memory.
 
@@ -94,8 +107,7 @@ def compile_in_process(
     spec = function_spec(imported, mod)
     runner = _runner(count, os.getpid())
     main = runner.call(lambda: HostDevice().machine(library)["main"])
-    weights = [_owned(imported.params.materialise(name)) for name in spec.params]
-    return Program(spec, main, runner, weights, reports)
+    return Program(spec, main, runner, imported.params, reports)
 
 
 @cache

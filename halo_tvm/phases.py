@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import tvm
 from tvm import relax
@@ -24,7 +25,7 @@ from .passes.schedule import schedule_functions
 from .records.log import TuningLog
 from .workspaces import LiftWorkspaces
 
-Reports = dict[str, dict[str, object]]
+Reports = dict[str, dict[str, Any]]
 
 
 def lower(imported: ImportedModel, compilation: Compilation) -> tuple[tvm.IRModule, Reports]:

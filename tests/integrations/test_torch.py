@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import warnings
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
 import halo_tvm
+from halo_tvm import explore
 from halo_tvm.errors import UsageError
-from halo_tvm.integrations.torch import HaloModule, compile_backend, report
+from halo_tvm.integrations.torch import EagerFallback, HaloModule, compile_backend, report
+from halo_tvm.integrations.torch.program import to_dlpack
+
+THREADS = {"threads": 1}
 
 
 def network() -> torch.nn.Module:
@@ -17,43 +24,177 @@ def network() -> torch.nn.Module:
     return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.LayerNorm(16)).eval()
 
 
+def compiled(function: object, **options: object) -> object:
+    return torch.compile(function, backend=compile_backend, options=THREADS, **options)
+
+
 @pytest.fixture(autouse=True)
 def fresh():
     torch._dynamo.reset()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", EagerFallback)  # a test that falls back expects it
+        yield
 
 
-def test_graphs_are_compiled_and_changed_weights_are_seen() -> None:
+def test_a_module_with_parameters_runs_compiled_and_its_gradients_come_from_torch() -> None:
+    """As the README writes it: no `no_grad` anywhere."""
+    module = network()
+    fast = compiled(module)
+    x = torch.randn(3, 8, requires_grad=True)
+    y = fast(x)
+    torch.testing.assert_close(y, module(x))
+    assert y.requires_grad and report()[-1].compiled == 1 and report()[-1].eager_calls == 0
+    with pytest.warns(EagerFallback, match="backward was asked for: the forward ran compiled"):
+        y.square().sum().backward()
+    found = [x.grad, *(p.grad for p in module.parameters())]
+    expected = torch.autograd.grad(module(x).square().sum(), [x, *module.parameters()])
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs)
+    fast(x).sum().backward()  # said once
+
+
+def test_changed_weights_are_read_again_and_others_compiled_again() -> None:
     module, x = network(), torch.randn(3, 8)
-    compiled = torch.compile(module, backend=compile_backend, options={"threads": 1})
+    fast = compiled(module)
+
+    def check(programs: int, refreshed: int) -> None:
+        torch.testing.assert_close(fast(x), module(x))
+        assert (report()[-1].compiled, report()[-1].refreshed) == (programs, refreshed)
+
     with torch.no_grad():
-        torch.testing.assert_close(compiled(x), module(x))
+        check(1, 0)
         module[0].weight.mul_(3)
-        torch.testing.assert_close(compiled(x), module(x))
-    assert report()[-1].eager_calls == 0 and report()[-1].compiled == 2 and "not compiled" not in str(report()[-1])
+        check(1, 1)
+        module[0].weight.data.mul_(0.5)  # torch does not count this one
+        check(1, 2)
+        module[2].bias.detach().numpy()[:] = 7
+        check(1, 3)
+        module[0].bias.data = torch.randn(16)
+        check(2, 3)
+    torch.optim.SGD(module.parameters(), 0.1).step()
+    for parameter in module.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    torch.optim.SGD(module.parameters(), 0.1).step()
+    with torch.no_grad():
+        check(2, 4)
 
 
-def test_unsupported_graphs_and_gradients_run_in_torch_with_a_reason() -> None:
-    def function(x):
+def test_one_program_serves_open_sizes_and_numbers_are_part_of_it() -> None:
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = network()
+
+        def forward(self, x: torch.Tensor, parts: int) -> tuple[object, ...]:
+            y = self.inner(x).sum(1)
+            return y.reshape(x.shape[0] * parts, -1), x.shape[1] * 2, None
+
+    module = Net()
+    fast = compiled(module, dynamic=True)
+    before = len(report())
+    for batch, length, parts in ((2, 3, 2), (5, 7, 2), (64, 4, 2), (2000, 2, 2), (5, 3, 4)):
+        x = torch.randn(batch, length, 8)
+        ours, theirs = fast(x, parts), module(x, parts)
+        torch.testing.assert_close(ours[0], theirs[0])
+        assert ours[1:] == theirs[1:]
+    (graph,) = report()[before:]
+    assert graph.compiled == 2 and graph.eager_calls == 0, graph  # one for each number of parts
+
+
+def test_automatic_open_sizes_and_weights_of_inference_mode() -> None:
+    with torch.inference_mode():
+        module = network()
+        fast, before = compiled(module), len(report())
+        for batch in (3, 4, 5, 12):
+            x = torch.randn(batch, 8)
+            torch.testing.assert_close(fast(x), module(x))
+    assert [graph.compiled for graph in report()[before:]] == [1, 1]  # three rows, then any number
+
+
+def test_outputs_share_memory_where_those_of_torch_do() -> None:
+    weight = torch.nn.Parameter(torch.randn(4, 4))
+
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.t(), x.clone(), x + 0, x.relu(), x.relu().clone(), weight.clone(), weight[1:]
+
+    x = torch.randn(4, 4).abs()
+    with torch.no_grad():
+        ours, theirs = compiled(function)(x), function(x)
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other)
+
+    def shared(outputs: tuple[torch.Tensor, ...]) -> list[tuple[int, int]]:
+        memory = [t.untyped_storage().data_ptr() for t in (x, weight, *outputs)]
+        return [(i, j) for i in range(len(memory)) for j in range(i) if memory[i] == memory[j]]
+
+    assert shared(ours) == shared(theirs) == [(2, 0), (8, 1)]
+    kept = x.clone()
+    for tensor in ours[1:6]:
+        tensor.fill_(9)
+    assert torch.equal(x, kept) and not (weight == 9).any()
+    with torch.no_grad():  # nor did the program's own weights change
+        torch.testing.assert_close(compiled(function)(x)[5], weight)
+
+
+def test_arguments_of_any_layout_are_read_right() -> None:
+    memory = torch.arange(1.0, 66.0)
+    unaligned, transposed = memory[1:], memory[1:].reshape(8, 8).t()
+    for tensor in (unaligned, transposed):
+        given = torch.from_dlpack(to_dlpack(tensor))
+        assert given.data_ptr() % 64 == 0 and given.is_contiguous()
+        assert torch.equal(given, tensor) and given.data_ptr() != tensor.data_ptr()
+    aligned = torch.from_dlpack(to_dlpack(unaligned))
+    assert torch.from_dlpack(to_dlpack(aligned)).data_ptr() == aligned.data_ptr()
+
+
+def test_what_torch_runs_is_said_once_with_the_operator() -> None:
+    def function(x: torch.Tensor) -> tuple[object, ...]:
         return torch.fft.fft(x).real, None
 
-    x = torch.randn(4, 4)
-    with torch.no_grad():
-        result = torch.compile(function, backend=compile_backend)(x)
-    torch.testing.assert_close(result[0], function(x)[0])
-    assert "_fft_r2c" in report()[-1].reasons[0] and result[1] is None
-
-    module = network()
-    torch.compile(module, backend=compile_backend)(torch.randn(3, 8)).sum().backward()
-    assert module[0].weight.grad is not None and "gradients" in report()[-1].reasons[0]
+    x, fast = torch.randn(4, 4), compiled(function)
+    with pytest.warns(EagerFallback, match="runs in torch, not in halo_tvm: .*_fft_r2c") as said:
+        results = [fast(x), fast(x)]
+    assert len([w for w in said if w.category is EagerFallback]) == 1
+    for result in results:
+        torch.testing.assert_close(result[0], function(x)[0])
+    assert report()[-1].eager_calls == 2 and "_fft_r2c" in str(report()[-1]) and results[0][1] is None
 
 
-def test_unknown_options_are_refused() -> None:
-    graph = torch.fx.symbolic_trace(network())
-    with pytest.raises(UsageError, match="threads and level"):
+def test_a_graph_is_compiled_for_dtypes_and_devices_of_its_arguments() -> None:
+    """Called without torch.compile's own guards."""
+    graph = torch.fx.symbolic_trace(lambda x: (x * 2 + 1,))
+    for node in graph.graph.nodes:
+        if node.op != "output":
+            node.meta["example_value"] = torch.empty(3)
+    run = compile_backend(graph, [], options=THREADS)
+    for x in (torch.randn(3), torch.arange(3), torch.randn(3, dtype=torch.float64)):
+        (y,) = run(x)
+        assert y.dtype == x.dtype
+        torch.testing.assert_close(y, x * 2 + 1)
+    with pytest.warns(EagerFallback, match="tensors on meta: only CPU graphs"):
+        assert run(torch.empty(3, device="meta"))[0].device.type == "meta"
+    with pytest.warns(EagerFallback, match="without elements"):
+        assert run(torch.empty(0))[0].shape == (0,)
+    with pytest.raises(UsageError, match="threads, level, precision, log, records, found 'speed'"):
         compile_backend(graph, [], options={"speed": 11})
 
 
-def test_an_imported_module_becomes_an_artifact_and_a_module(tmp_path) -> None:
+def test_records_of_tune_are_used(tmp_path: Path) -> None:
+    """What was committed for a function of the module is what torch.compile schedules it by."""
+    module, x = torch.nn.Linear(64, 96).eval(), torch.randn(16, 64)
+    (task,) = explore.tasks(halo_tvm.import_torch(module, (x,)), threads=1)
+    decision = next(d for d in task.space if d != task.default)
+    times = tuple((200.0,) * 12 for _ in task.sizes), tuple((100.0,) * 12 for _ in task.sizes)
+    measured = explore.Comparison(task, task.default, decision, *times, 2.0, 2.0, 2.0)
+    explore.commit(task, decision, log=tmp_path, comparison=measured)
+    for options, tuned in ((THREADS, 0), ({**THREADS, "log": str(tmp_path)}, 1)):
+        torch._dynamo.reset()
+        fast = torch.compile(module, backend="halo_tvm", options=options)
+        torch.testing.assert_close(fast(x), module(x))
+        assert (report()[-1].tuned, report()[-1].functions) == (tuned, 1)
+
+
+def test_an_imported_module_becomes_an_artifact_and_a_module(tmp_path: Path) -> None:
     module, x = network(), torch.randn(3, 8)
     rows = torch.export.Dim.DYNAMIC(min=1, max=8)
     model = halo_tvm.import_torch(module, (x,), dynamic_shapes=({0: rows},), name="net")

@@ -1,0 +1,55 @@
+"""Which outputs of a graph a program computes; the others are views of arguments, and numbers, and stay torch's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+
+class Outputs:
+    """The outputs of `graph` in two parts, each a graph of its own.
+
+    `computed` returns the tensors to compile, `rest` those that share the memory of an argument (`x.t()`), as they
+    must in the caller's hands, and numbers made of sizes. `differentiable` says of the computed ones which have
+    gradients.
+    """
+
+    def __init__(self, graph: fx.GraphModule) -> None:
+        (returned,) = next(node for node in graph.graph.nodes if node.op == "output").args
+        self._returned = tuple(returned)
+        nodes = list(dict.fromkeys(out for out in self._returned if isinstance(out, fx.Node)))
+        arguments = {_memory(node) for node in graph.graph.nodes if node.op == "placeholder"} - {None}
+        computed = [node for node in nodes if _is_tensor(node) and _memory(node) not in arguments]
+        rest = [node for node in nodes if node not in computed]
+        self.computed = _part(graph, computed) if computed else None
+        self.rest = _part(graph, rest) if rest else None
+        self.differentiable = [bool(node.meta["example_value"].requires_grad) for node in computed]
+        self._order = [*computed, *rest]
+
+    def joined(self, computed: Sequence[Any], rest: Sequence[Any]) -> tuple[object, ...]:
+        """What the graph returns, of what its parts returned."""
+        values = dict(zip(self._order, (*computed, *rest), strict=True))
+        return tuple(values[out] if isinstance(out, fx.Node) else out for out in self._returned)
+
+
+def _is_tensor(node: fx.Node) -> bool:
+    return isinstance(node.meta.get("example_value"), torch.Tensor)
+
+
+def _memory(node: fx.Node) -> int | None:
+    """What tells the memory of a tensor from that of others; None for anything else."""
+    value = node.meta.get("example_value")
+    return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) and value.layout == torch.strided else None
+
+
+def _part(graph: fx.GraphModule, outputs: Sequence[fx.Node]) -> fx.GraphModule:
+    """`graph` with these outputs only, and what they are made of; it takes all arguments."""
+    part = fx.Graph()
+    copied: dict[fx.Node, fx.Node] = {}
+    part.graph_copy(graph.graph, copied)
+    part.output(tuple(copied[node] for node in outputs))
+    part.eliminate_dead_code()
+    return fx.GraphModule(graph, part)

@@ -1,0 +1,170 @@
+"""A graph of torch.compile as a program of ours: which arguments it serves, and what goes in and comes out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+import tvm_ffi
+from torch import fx
+
+from ...imported import UNBOUNDED, ImportedModel
+from ...importers.torch_export import import_module
+from ...in_process import compile_in_process
+from ...runtime.tensors import ALIGNMENT
+from .weights import WatchedWeights
+
+
+class CompiledGraph:
+    """`graph` compiled for arguments like `args`; weights are part of it, and so are numbers.
+
+    With `symbolic` the sizes that torch left open stay open. Raises what importing and compiling raise.
+    """
+
+    def __init__(
+        self,
+        graph: fx.GraphModule,
+        args: Sequence[Any],
+        weights: Sequence[int],
+        options: Mapping[str, Any],
+        symbolic: bool,
+    ) -> None:
+        self._places = [i for i, a in enumerate(args) if isinstance(a, torch.Tensor) and i not in weights]
+        if not self._places:
+            raise ValueError("a graph without inputs: nothing to compute at run time")
+        fakes = [node.meta.get("example_value") for node in graph.graph.nodes if node.op == "placeholder"]
+        sizes = _sizes(fakes, self._places) if symbolic else {}
+        self._numbers = {
+            i: a for i, a in enumerate(args) if not isinstance(a, torch.Tensor) and _symbol(fakes[i]) not in sizes
+        }
+        holder = _Holder(
+            graph, args, weights, self._places, {i: sizes.get(_symbol(fake)) for i, fake in enumerate(fakes)}
+        )
+        examples = [args[i].detach() for i in self._places]
+        model = import_module(holder, examples, dynamic_shapes=_open_axes(fakes, self._places, sizes), name="graph")
+        if len(model.inputs) != len(self._places):
+            raise ValueError("an input that the graph does not read")
+        # What nobody bounded has no bound here: the sizes of a call are compared with nothing but `serves`.
+        said = model.report.get("assumed_ranges")
+        assumed = said if isinstance(said, Mapping) else {}
+        ranges = {n: (low, UNBOUNDED if n in assumed else high) for n, (low, high) in model.ranges.items()}
+        self._model = model = dataclasses.replace(model, ranges=ranges)
+        self._dtypes = [args[i].dtype for i in self._places]
+        self.weights = WatchedWeights(weights, args)
+        self.program = compile_in_process(model, **options)
+
+    @property
+    def rereads_weights(self) -> bool:
+        """Whether `refresh` is enough after a change: no weight became a constant of the code."""
+        return all(holds(self._model, f"weight_{i}", t) for i, t in zip(self.weights.places, self.weights.tensors))
+
+    def refresh(self) -> None:
+        """Read the weights again, from where they were when this was compiled."""
+        self.program.refresh_weights()
+        self.weights.seen()
+
+    def serves(self, args: Sequence[Any]) -> bool:
+        """Whether the program computes the graph for arguments of these dtypes, sizes and numbers."""
+        if any(args[i] != number or type(args[i]) is not type(number) for i, number in self._numbers.items()):
+            return False
+        found: dict[str, int] = {}
+        for spec, place, dtype in zip(self._model.inputs, self._places, self._dtypes, strict=True):
+            tensor = args[place]
+            if tensor.dtype != dtype or tensor.dim() != len(spec.shape):
+                return False
+            for dim, size in zip(spec.shape, tensor.shape, strict=True):
+                low, high = (dim, dim) if isinstance(dim, int) else self._model.ranges.get(dim, (1, 0))
+                if not low <= size <= high or found.setdefault(str(dim), size) != size:
+                    return False
+        return True
+
+    def __call__(self, args: Sequence[Any]) -> list[torch.Tensor]:
+        """The outputs for `args`: tensors of their own, that share no memory with arguments or with each other."""
+        inputs = [to_dlpack(args[i]) for i in self._places]
+        result = self.program.run_tensors(inputs)
+        tensors = [result] if isinstance(result, tvm_ffi.Tensor) else result  # an array of tensors
+        taken = {args[i].data_ptr() for i in self._places} | self.program.weight_addresses
+        outputs = []
+        for tensor in map(torch.from_dlpack, tensors):
+            # A program may hand an input or a weight through, or return one value twice.
+            own = tensor.clone() if tensor.data_ptr() in taken else tensor
+            taken.add(own.data_ptr())
+            outputs.append(own)
+        return outputs
+
+
+def to_dlpack(tensor: torch.Tensor) -> tvm_ffi.Tensor:
+    """The tensor's own memory where kernels can read it, else a dense copy at a multiple of 64 bytes."""
+    tensor = tensor.detach().contiguous()
+    if tensor.data_ptr() % ALIGNMENT:
+        tensor = tensor.clone()
+    return tvm_ffi.from_dlpack(tensor)
+
+
+def holds(model: ImportedModel, name: str, tensor: torch.Tensor) -> bool:
+    """Whether the weight `name`, which is `tensor`, is a parameter of the program, or one that nothing reads."""
+    return name in model.params.sources or not tensor.numel()
+
+
+def _symbol(fake: object) -> object:
+    """The symbol that an open size stands for; None for anything else, expressions included."""
+    node = fake.node if isinstance(fake, torch.SymInt) else None
+    return node.expr if node is not None and node.expr.is_Symbol else None
+
+
+def _sizes(fakes: Sequence[Any], places: Sequence[int]) -> dict[object, tuple[int, int]]:
+    """Open sizes of run-time tensors: the symbol -> (position among these tensors, axis)."""
+    found: dict[object, tuple[int, int]] = {}
+    for position, place in enumerate(places):
+        for axis, size in enumerate(fakes[place].shape):
+            if (symbol := _symbol(size)) is not None:
+                found.setdefault(symbol, (position, axis))
+    return found
+
+
+def _open_axes(fakes: Sequence[Any], places: Sequence[int], sizes: Mapping[object, object]) -> object:
+    """torch.export's dynamic_shapes for `_Holder.forward`; None where every size is fixed."""
+    if not sizes:
+        return None
+    auto = torch.export.Dim.AUTO
+    tensors = [
+        {axis: auto for axis, size in enumerate(fakes[i].shape) if isinstance(size, torch.SymInt)} for i in places
+    ]
+    return (tuple(tensors),)
+
+
+class _Holder(torch.nn.Module):
+    """The graph as a module of its run-time tensors; it returns what is computed."""
+
+    def __init__(
+        self,
+        graph: fx.GraphModule,
+        args: Sequence[Any],
+        weights: Sequence[int],
+        places: Sequence[int],
+        sizes: Mapping[int, tuple[int, int] | None],
+    ) -> None:
+        super().__init__()
+        self.graph = graph
+        self._places, self._weights, self._sizes = list(places), list(weights), dict(sizes)
+        self._fixed = [None if isinstance(a, torch.Tensor) else a for a in args]
+        for i in weights:
+            weight = args[i].detach() if args[i].is_inference() else args[i]
+            if isinstance(weight, torch.nn.Parameter):
+                self.register_parameter(f"weight_{i}", weight)
+            else:
+                self.register_buffer(f"weight_{i}", weight)
+        self.eval()
+
+    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        args = list(self._fixed)
+        for i in self._weights:
+            args[i] = getattr(self, f"weight_{i}")
+        for i, value in zip(self._places, inputs, strict=True):
+            args[i] = value
+        for i, place in self._sizes.items():
+            if place is not None:
+                args[i] = inputs[place[0]].shape[place[1]]
+        return tuple(self.graph(*args))
