@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from tvm import ir, runtime
 from tvm.ir import _ffi_api as _ir_api
+from tvm.relax.expr import _update_type
 from tvm.runtime import _ffi_api as _runtime_api
 from tvm.tirx.op import call_pure_extern, register_intrin_lowering
 
@@ -41,6 +42,11 @@ def packed_modules(module: runtime.Module) -> bytes:
     """What TVM writes into a library for the modules that are not host code, `module` with its imports."""
     text = _runtime_api.ModulePackImportsToC(module, False, "")
     return bytes(int(byte, 16) for byte in re.findall(r"0x([0-9a-f]{2}),", text))
+
+
+def set_type(expr: ir.Expr, ty: ir.Type) -> None:
+    """Say what `expr` is, as a normalised module says of each of its functions' variables."""
+    _update_type(expr, ty)
 
 
 @contextmanager

@@ -26,6 +26,7 @@ class Compilation:
     overrides: Overrides = field(default_factory=Overrides)
     records: tuple[Path, ...] = ()  # tuning logs; the first with a record for a function decides
     dump_ir: Path | None = None  # where each phase leaves its module
+    function: str = "main"  # which one of the model's the phases work on
 
     @classmethod
     def of(cls, config: CompileConfig, target: Target | None = None) -> Compilation:
@@ -54,6 +55,7 @@ class Compilation:
     def dump(self, name: str, mod: tvm.IRModule) -> None:
         """Write `mod` as Python text where --dump-ir wants it."""
         if self.dump_ir:
+            name = name if self.function == "main" else f"{name}-{self.function}"
             (self.dump_ir / f"{name}.py").write_text(mod.script(show_meta=False), encoding="utf-8")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from . import reference
@@ -17,10 +17,10 @@ from .artifact import Manifest, ParamHeader, check_output_path, write_artifact
 from .compilation import Compilation
 from .config import CompileConfig
 from .describe import manifest_of
+from .entry_points import MAIN, functions_of, stored_names
 from .imported import ImportedModel
 from .importers import import_model
 from .importers._shapes import apply_shapes, load_examples
-from .passes._weights import param_names
 from .phases import build, lower, schedule
 from .runtime.acceptance import accept
 
@@ -67,24 +67,30 @@ def compile_model(config: CompileConfig, model: ImportedModel | None = None) -> 
     with clock("import"):
         imported = _imported(config, model)
         compilation.dump("1-imported", imported.mod)
+    functions = functions_of(imported, config.function)
+    parts = {name: replace(compilation, function=name) for name in functions}
     with clock("optimise"):
-        mod, reports = lower(imported, compilation)
+        lowered = {name: lower(model, parts[name]) for name, model in functions.items()}
+        modules, reports = ({name: pair[i] for name, pair in lowered.items()} for i in (0, 1))
     with clock("schedule"):
-        mod, reports["schedule"] = schedule(mod, compilation)
+        for name in functions:
+            modules[name], reports[name]["schedule"] = schedule(modules[name], parts[name])
     with tempfile.TemporaryDirectory(prefix="halo-tvm-") as scratch:
         library = Path(scratch) / "model.so"
         with clock("build"):
-            mod, reports["build"] = build(mod, compilation, imported, library)
+            modules, built = build(modules, compilation, functions, library)
+            for name in functions:
+                reports[name]["build"] = built[name]
         with clock("reference"):
             examples = load_examples(config.inputs) if config.inputs else None
             cases = reference.cases_of(imported, config.seed, examples)
         with clock("write"):
-            names = param_names(mod["main"])
+            names = stored_names(modules)
             headers = [ParamHeader(name, imported.params.shape(name), imported.params.dtype(name)) for name in names]
-            reports["build"]["seconds"] = dict(clock.seconds)
+            reports[MAIN]["build"]["seconds"] = dict(clock.seconds)
             manifest = write_artifact(
                 output,
-                manifest=manifest_of(imported, mod, compilation.target, reports, compilation.precision),
+                manifest=manifest_of(functions, modules, compilation.target, reports, compilation.precision),
                 library=library,
                 params_headers=headers,
                 params=imported.params.stream(names),

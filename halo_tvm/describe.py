@@ -17,38 +17,46 @@ from .targets import Target
 
 
 def manifest_of(
-    model: ImportedModel,
-    mod: tvm.IRModule,
+    functions: Mapping[str, ImportedModel],
+    modules: Mapping[str, tvm.IRModule],
     target: Target,
-    reports: Mapping[str, Mapping[str, object]],
+    reports: Mapping[str, Mapping[str, Mapping[str, object]]],
     precision: str = "fp32",
 ) -> Manifest:
-    """The manifest of `mod`, the scheduled form of `model`; `write_artifact` adds files and hashes."""
-    function = function_spec(model, mod)
+    """The manifest of `modules`, the scheduled forms of `functions`; `write_artifact` adds files and hashes.
+
+    The reports of `main` are the artifact's, those of other functions stand under `functions` in them.
+    """
+    model, own = functions["main"], reports["main"]
+    specs = {name: function_spec(functions[name], modules[name]) for name in functions}
     variant = Variant(
         isa=target.isa.name,
         requires=tuple(sorted(target.isa.requires)),
         machine=target.machines,
         target=target.key,
         library="model.so",
-        params="params.bin" if function.params else None,
-        device_code=reports.get("build", {}).get("device", {}).get("form"),
+        params="params.bin" if any(spec.params for spec in specs.values()) else None,
+        device_code=own.get("build", {}).get("device", {}).get("form"),
     )
+    others = [name for name in functions if name != "main"]
     formats = Counter()
     for step in ("quantise", "pack_weights"):
-        formats.update(reports["optimise"].get(step, {}).get("formats", {}))
+        formats.update(own["optimise"].get(step, {}).get("formats", {}))
     return Manifest(
         name=model.name,
-        functions={"main": function},
+        functions=specs,
         variants=(variant,),
         precision=precision,
         pack_formats=dict(formats),
-        source={**model.source, "typical": model.typical},
+        source={
+            **model.source,
+            "typical": {dim: n for entry in reversed(functions.values()) for dim, n in entry.typical.items()},
+        },
         versions={
             "halo_tvm": __version__,
             **{name: version(name) for name in ("apache-tvm", "apache-tvm-ffi", "numpy")},
         },
-        reports=reports,
+        reports={**own, **({"functions": {name: reports[name] for name in others}} if others else {})},
     )
 
 

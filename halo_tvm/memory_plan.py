@@ -43,14 +43,15 @@ class PlanActivations:
     """The pass, for a module behind CallTIRRewrite; what it leaves alone is TVM's to plan."""
 
     def transform_module(self, mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
-        func = mod["main"]
-        found = _activations(func, mod)
-        if len(found) < 2:
-            return mod
-        sizes = place(list(found.values()))
-        mod = mod.clone()
-        mod["main"] = _placed(func, found, sizes)
-        return mod
+        out = mod.clone()
+        for gvar, func in mod.functions_items():
+            if gvar.name_hint != "main" and not (func.attrs and "halo.params" in func.attrs):
+                continue  # no entry point: a kernel, or what an importer made of a branch or a loop
+            found = _activations(func, mod)
+            if len(found) >= 2:
+                sizes = place(list(found.values()))
+                out[gvar] = _placed(func, found, sizes)
+        return out
 
 
 def place(tensors: Sequence[Activation]) -> list[int]:

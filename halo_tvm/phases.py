@@ -5,7 +5,7 @@ import -> lift -> optimise -> schedule -> build
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from tvm import relax
 
 from .build import CUDA_GRAPH, build_library, can_capture, executable_of, lowering, planned_bytes, with_bounds
 from .compilation import Compilation
-from .dimensions import itemsize_of
+from .entry_points import MAIN, Modules, apart_bytes, bytes_of, merged
 from .imported import ImportedModel
 from .lookup import fingerprint_of, lookup_in
 from .passes import Context
@@ -62,31 +62,35 @@ def schedule(mod: tvm.IRModule, compilation: Compilation) -> tuple[tvm.IRModule,
 
 
 def build(
-    mod: tvm.IRModule, compilation: Compilation, imported: ImportedModel, library: Path
-) -> tuple[tvm.IRModule, dict[str, object]]:
-    """Phase build: code and memory plan into the shared library `library`."""
+    modules: Modules, compilation: Compilation, functions: Mapping[str, ImportedModel], library: Path
+) -> tuple[dict[str, tvm.IRModule], Reports]:
+    """Phase build: code and memory plans of all functions into the shared library `library`; a report for each."""
     target, steps = compilation.target, compilation.steps
     plan = steps.runs_named("plan_memory")
     if target.spec.gpu:
-        mod = LiftWorkspaces()(mod)
-    graph = plan and steps.runs_named("cuda_graph") and can_capture(mod, target)
-    mod = with_bounds(mod, imported.ranges)
-    report = {
-        "planned_bytes": planned_bytes(mod, plan, imported.ranges, imported.typical),
-        "unplanned_bytes": planned_bytes(mod, False, imported.ranges, imported.typical),
-    }
-    device = build_library(mod, target, library, plan, graph)
+        modules = {name: LiftWorkspaces()(mod) for name, mod in modules.items()}
+    graph = plan and steps.runs_named("cuda_graph") and all(can_capture(mod, target) for mod in modules.values())
+    modules = {name: with_bounds(mod, functions[name].ranges) for name, mod in modules.items()}
+    whole = merged(modules)
+    device = build_library(whole, target, library, plan, graph)
     if compilation.dump_ir:
         with tvm.transform.PassContext(config={CUDA_GRAPH: graph}):
-            compilation.dump("5-lowered", lowering(plan, graph)(mod))
-    names = param_names(mod["main"])
-    return mod, {
-        **report,
+            compilation.dump("5-lowered", lowering(plan, graph)(whole))
+    reports = {}
+    for name, model in functions.items():
+        names, sizes = param_names(modules[name][MAIN]), (model.ranges, model.typical)
+        reports[name] = {
+            "planned_bytes": planned_bytes(modules[name], plan, *sizes),
+            "unplanned_bytes": planned_bytes(modules[name], False, *sizes),
+            "params": len(names),
+            "params_bytes": sum(bytes_of(n, model.params) for n in names),
+        }
+    reports[MAIN] |= {
         "library_bytes": library.stat().st_size,
         **({"device": device.as_json(), "cuda_graph": graph} if device else {}),
-        "params": len(names),
-        "params_bytes": sum(itemsize_of(imported.params.dtype(n)) * math.prod(imported.params.shape(n)) for n in names),
+        **({"apart_bytes": apart_bytes(modules, functions[MAIN].params)} if len(modules) > 1 else {}),
     }
+    return modules, reports
 
 
 def build_in_memory(mod: tvm.IRModule, compilation: Compilation, imported: ImportedModel) -> relax.VMExecutable:

@@ -31,6 +31,9 @@ class CompileConfig(Config):
     shape: tuple[str, ...] = option((), _texts.RANGES, metavar="INPUT=DIMS")
     inputs: str | None = option(None, _texts.INPUTS, metavar="FILE")
     trust_model: bool = option(False, _texts.TRUST)
+    function: tuple[str, ...] = option(
+        (), "build this function beside main (repeatable; default: all that a checkpoint has)", metavar="NAME"
+    )
     log: str | None = option(None, _texts.LOG, metavar="DIR")
     dump_ir: str | None = option(None, "write the module after each phase there", metavar="DIR")
     config: str | None = option(None, f"options file (default: ./{TOML_NAME} when it exists)", metavar="FILE")

@@ -72,24 +72,33 @@ class MergeFunctions(Pass):
 
     def __call__(self, mod: tvm.IRModule, context: Context) -> tuple[tvm.IRModule, Report]:
         before = _count(mod)
-        kept: dict[int, list[tuple[tvm.ir.GlobalVar, tirx.PrimFunc]]] = {}
-        merged: dict[tvm.ir.GlobalVar, tvm.ir.GlobalVar] = {}
-        for gvar, func in mod.functions_items():
-            if not isinstance(func, tirx.PrimFunc):
-                continue
-            same = kept.setdefault(tvm_ffi.structural_hash(func), [])
-            twin = next((g for g, f in same if tvm_ffi.structural_equal(f, func)), None)
-            if twin is None:
-                same.append((gvar, func))
-            else:
-                merged[gvar] = twin
-        renamer = _Renamer(mod, merged)
-        for gvar, func in list(mod.functions_items()):
-            if isinstance(func, relax.Function):
-                renamer.builder_.update_func(gvar, renamer.visit_expr(func))
-        mod = renamer.builder_.get()
-        mod = resolve_rows(relax.transform.DeadCodeElimination()(mod))
+        mod = resolve_rows(with_equal_functions_once(mod))
         return mod, {"functions_before": before, "functions_after": _count(mod)}
+
+
+def with_equal_functions_once(mod: tvm.IRModule) -> tvm.IRModule:
+    """`mod` in which calls of equal PrimFuncs are calls of the first of them, and only that one is left."""
+    kept: dict[int, list[tuple[tvm.ir.GlobalVar, tirx.PrimFunc]]] = {}
+    merged: dict[tvm.ir.GlobalVar, tvm.ir.GlobalVar] = {}
+    for gvar, func in mod.functions_items():
+        if not isinstance(func, tirx.PrimFunc):
+            continue
+        same = kept.setdefault(tvm_ffi.structural_hash(func), [])
+        twin = next((g for g, f in same if tvm_ffi.structural_equal(f, func)), None)
+        if twin is None:
+            same.append((gvar, func))
+        else:
+            merged[gvar] = twin
+    return relax.transform.DeadCodeElimination()(with_calls_of(mod, merged))
+
+
+def with_calls_of(mod: tvm.IRModule, others: Mapping[tvm.ir.GlobalVar, tvm.ir.GlobalVar]) -> tvm.IRModule:
+    """`mod` whose Relax functions call `others` in place of their keys."""
+    renamer = _Renamer(mod, others)
+    for gvar, func in list(mod.functions_items()):
+        if isinstance(func, relax.Function):
+            renamer.builder_.update_func(gvar, renamer.visit_expr(func))
+    return renamer.builder_.get()
 
 
 @relax.expr_functor.mutator

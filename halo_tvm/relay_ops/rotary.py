@@ -6,6 +6,7 @@ Computation
     c = cos[positions, i], n = sin[positions, i] for the pair i < d/2
     half         y[i] = x[i] c - x[i + d/2] n,   y[i + d/2] = x[i + d/2] c + x[i] n
     interleaved  the same on the pairs (x[2i], x[2i + 1])
+    turned       only so many heads, the first; the others stay: queries and keys of a joined projection (0: all)
 Lifts
     x * cos(f) + rotated(x) * sin(f), f = concat(a, a), x [b, h, s, d] or [b, s, h, d]   (see `_rotary_lift`)
 Rejects
@@ -49,7 +50,9 @@ class Rotary(Operator):
         return x
 
     @staticmethod
-    def compute(x: te.Tensor, positions: te.Tensor, cos: te.Tensor, sin: te.Tensor, *, interleaved: bool) -> te.Tensor:
+    def compute(
+        x: te.Tensor, positions: te.Tensor, cos: te.Tensor, sin: te.Tensor, *, interleaved: bool, turned: int = 0
+    ) -> te.Tensor:
         half = int(x.shape[3]) // 2
 
         def value(b, s, h, j):
@@ -59,25 +62,28 @@ class Rotary(Operator):
                 pair, first, partner = j % half, j < half, (j + half) % (2 * half)
             position = positions[s] if len(positions.shape) == 1 else positions[b, s]
             row = clamped(position, cos.shape[0])
-            turned = f32(x[b, s, h, partner]) * f32(sin[row, pair])
-            return (f32(x[b, s, h, j]) * f32(cos[row, pair]) + tirx.Select(first, -turned, turned)).astype(x.dtype)
+            other = f32(x[b, s, h, partner]) * f32(sin[row, pair])
+            y = (f32(x[b, s, h, j]) * f32(cos[row, pair]) + tirx.Select(first, -other, other)).astype(x.dtype)
+            return tirx.Select(h < turned, y, x[b, s, h, j]) if turned else y
 
         return te.compute(x.shape, value, name="rotary", attrs={"halo.op": "rotary"})
 
     @staticmethod
     def reference(
-        x: np.ndarray, positions: np.ndarray, cos: np.ndarray, sin: np.ndarray, *, interleaved: bool
+        x: np.ndarray, positions: np.ndarray, cos: np.ndarray, sin: np.ndarray, *, interleaved: bool, turned: int = 0
     ) -> np.ndarray:
         lead = (1,) if positions.ndim == 1 else ()
         positions = np.clip(positions, 0, len(cos) - 1)
         c, n = (t[positions].reshape(*lead, *positions.shape, 1, t.shape[1]) for t in (cos, sin))
         first, second = (x[..., 0::2], x[..., 1::2]) if interleaved else np.split(x, 2, axis=-1)
-        turned = [first * c - second * n, second * c + first * n]
-        return np.stack(turned, axis=-1).reshape(x.shape) if interleaved else np.concatenate(turned, axis=-1)
+        pairs = [first * c - second * n, second * c + first * n]
+        y = np.stack(pairs, axis=-1).reshape(x.shape) if interleaved else np.concatenate(pairs, axis=-1)
+        return np.where(np.arange(x.shape[2])[:, None] < turned, y, x) if turned else y
 
     @staticmethod
-    def flops(shapes: list[tuple[int, ...]], interleaved: bool) -> int:
-        return 3 * int(np.prod(shapes[0]))
+    def flops(shapes: list[tuple[int, ...]], interleaved: bool, turned: int = 0) -> int:
+        b, s, h, d = shapes[0]
+        return 3 * b * s * (turned or h) * d
 
     @staticmethod
     def lifts() -> Sequence[Lift]:
@@ -92,6 +98,7 @@ class Rotary(Operator):
             {"args": [(2, 7, 3, 16), np.arange(7), cos, sin], "attrs": {"interleaved": False}},
             {"args": [(2, 5, 3, 16), positions, cos, sin], "attrs": {"interleaved": True}},
             {"args": [(1, 5, 2, 8), np.arange(5), *other], "attrs": {"interleaved": False}},
+            {"args": [(1, 5, 4, 8), np.arange(5), *other], "attrs": {"interleaved": False, "turned": 3}},
         )
 
 

@@ -35,8 +35,8 @@ def count(model: ImportedModel) -> KernelCount:
         ("gpt2", gpt2(**_SIZES, positions=64), 7, 3, 0),  # embeddings, last norm, head
         ("bert", BertConfig(**_SIZES, positions=64), 7, 4, 0),  # embeddings of three tables, norm
         ("t5", _T5, 7, 3, 0),  # embedding, position bias, last norm
-        # q, k, v and two rotations, gate and up with their product, in place of qkv and up
-        ("llama", _LLAMA, 12, 4, 0),
+        # and a rotation of the joined row; gate and up with their product in place of up
+        ("llama", _LLAMA, 9, 4, 0),
         # two attentions, q, k and v apart; keys and values are appended to what came before
         ("t5-decoder", _T5, 15, 4, 6),
     ],

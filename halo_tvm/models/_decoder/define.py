@@ -148,7 +148,9 @@ def _attention(step: _Step, x: relax.Var, index: int, layer: str, bias: relax.Va
     attrs |= {"softcap": c.softcap} if c.softcap is not None else {}
     extras = [bias] if bias is not None else []
     attrs |= {"has_bias": True} if extras else {}
-    if step.lengths is None and kind.rope is None and c.query_key_norm is None:
+    if kind.rope is not None and c.query_key_norm is None:
+        joined = _turned(step, joined, kind.rope)
+    if step.lengths is None and c.query_key_norm is None:
         heads = m.op("attention", joined, *extras, packed=True, **attrs)
     else:
         q, k, v = _parts(step, joined, layer, kind)
@@ -166,8 +168,18 @@ def _attention(step: _Step, x: relax.Var, index: int, layer: str, bias: relax.Va
     )
 
 
+def _turned(step: _Step, joined: relax.Var, rope: Rope) -> relax.Var:
+    """The joined row with its queries and keys rotated."""
+    c, m = step.c, step.m
+    heads = step.heads(joined, c.heads + 2 * c.key_heads)
+    count = c.heads + c.key_heads
+    heads = m.op("rotary", heads, step.positions, *_tables(step, rope), interleaved=False, turned=count)
+    return m.emit(relax.op.reshape(heads, (*step.rows, c.query_width + 2 * c.key_width)))
+
+
 def _parts(step: _Step, joined: relax.Var, layer: str, kind: Layer) -> list[relax.Var]:
-    """Queries, keys and values [batch, tokens, heads, head_dim] of the joined row, normalised and rotated."""
+    """Queries, keys and values [batch, tokens, heads, head_dim] of the joined row, normalised and then rotated where
+    there are norms of queries and keys; else it is rotated already."""
     c, m = step.c, step.m
     ends = [c.query_width, c.query_width + c.key_width, c.query_width + 2 * c.key_width]
     found = []
@@ -181,7 +193,7 @@ def _parts(step: _Step, joined: relax.Var, layer: str, kind: Layer) -> list[rela
         if stem and c.query_key_norm == "head":
             weight = weights.head_norm(c, m, f"{layer}.{stem}", c.head_size, kind.rope)
             part = m.op("rms_norm", part, weight, eps=c.eps)
-        if name != "value" and kind.rope is not None:
+        if name != "value" and kind.rope is not None and c.query_key_norm is not None:
             part = m.op("rotary", part, step.positions, *_tables(step, kind.rope), interleaved=False)
         found.append(part)
     return found

@@ -1,0 +1,83 @@
+"""Several functions of one model in one library: each is lowered alone, as `main` of its own module, then they meet.
+
+Weights that functions pack alike are stored once, because recipes are the same by name; kernels that are equal are
+there once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import tvm
+
+from ._compat import set_type
+from .dimensions import itemsize_of
+from .errors import UnknownName
+from .imported import ImportedModel
+from .params import ParamTable
+from .passes._weights import param_names
+from .passes.fuse import with_calls_of, with_equal_functions_once
+
+MAIN = "main"
+Modules = Mapping[str, tvm.IRModule]  # function -> the module whose main it is
+
+
+def functions_of(model: ImportedModel, chosen: tuple[str, ...]) -> dict[str, ImportedModel]:
+    """The functions to build, by name, main first: those `chosen`, else all that a checkpoint's definition has.
+
+    A built-in model of random weights has main alone, unless others are chosen. `UnknownName` for one there is not.
+    """
+    known = {MAIN: replace(model, entries={}), **model.entries}
+    for name in chosen:
+        if name not in known:
+            raise UnknownName("function", name, known)
+    if not chosen and model.source.get("kind") == "builtin":
+        return {MAIN: known[MAIN]}
+    return {name: entry for name, entry in known.items() if not chosen or name in (MAIN, *chosen)}
+
+
+def merged(modules: Modules) -> tvm.IRModule:
+    """One module in which `main` of each module has that function's name."""
+    if list(modules) == [MAIN]:
+        return modules[MAIN]
+    functions: dict[tvm.ir.GlobalVar, tvm.ir.BaseFunc] = {}
+    taken = set(modules)
+    renamed: dict[tvm.ir.GlobalVar, tvm.ir.GlobalVar] = {}
+    for entry, mod in modules.items():
+        for gvar, func in mod.functions_items():
+            is_entry = gvar.name_hint == MAIN
+            name = entry if is_entry else _free(gvar.name_hint, taken)
+            taken.add(name)
+            new = tvm.ir.GlobalVar(name)
+            set_type(new, gvar.ty)
+            renamed[gvar] = new
+            functions[new] = func.with_attr("global_symbol", entry) if is_entry else func
+    first = modules[MAIN]
+    whole = tvm.IRModule(functions, attrs=first.attrs, global_infos=first.global_infos)
+    return with_equal_functions_once(with_calls_of(whole, renamed))
+
+
+def stored_names(modules: Modules) -> list[str]:
+    """The weights of all functions, each once, in main's order first."""
+    return list(dict.fromkeys(name for name_, mod in modules.items() for name in param_names(mod[MAIN])))
+
+
+def apart_bytes(modules: Modules, params: ParamTable) -> int:
+    """Bytes that are stored beside main's weights for other functions: 0 where they pack theirs alike."""
+    own = set(param_names(modules[MAIN][MAIN]))
+    return sum(bytes_of(name, params) for name in stored_names(modules) if name not in own)
+
+
+def bytes_of(name: str, params: ParamTable) -> int:
+    return itemsize_of(params.dtype(name)) * math.prod(params.shape(name))
+
+
+def _free(name: str, taken: set[str]) -> str:
+    """`name`, or with a number behind it that makes it new."""
+    found, number = name, 0
+    while found in taken:
+        number += 1
+        found = f"{name}_e{number}"
+    return found
