@@ -17,6 +17,8 @@ NOTEBOOKS = ["matplotlib>=3.10", "nbclient>=0.10", "nbformat>=5.10", "ipykernel>
 PEERS = ["openvino>=2026.4,<2027", "nncf>=3.4,<4", "jax>=0.10,<0.11", "matplotlib>=3.10"]
 # Readers of GPU code, which need no GPU; the compiler, nvcc, comes with NVIDIA's toolkit.
 CUDA_READERS = [f"nvidia-cuda-{tool}>=13.2,<14; sys_platform == 'linux'" for tool in ("cuobjdump", "nvdisasm")]
+# Text in and out of language models; the sandbox of older jinja2 had ways out.
+LANGUAGE = ["tokenizers>=0.22", "jinja2>=3.1.6"]
 TORNADO = "tornado>=6.4"  # the event loop of TVM's RPC tracker
 
 setup(
@@ -45,6 +47,7 @@ setup(
         "onnx": [],
         "tune": [],
         "torch": [TORCH],
+        "lm": LANGUAGE,
         "hf": ["transformers", "tokenizers", "huggingface_hub"],
         "tensorflow": ["tensorflow"],
         "jax": ["jax"],
@@ -52,7 +55,16 @@ setup(
         "notebooks": [*NOTEBOOKS, "jupyter"],
         "rpc": [TORNADO],
         "cluster": [TORNADO],
-        "test": ["pytest>=8", "pytest-xdist>=3.8", "hypothesis>=6", TORCH, TORNADO, *NOTEBOOKS, *CUDA_READERS],
+        "test": [
+            "pytest>=8",
+            "pytest-xdist>=3.8",
+            "hypothesis>=6",
+            TORCH,
+            TORNADO,
+            *NOTEBOOKS,
+            *CUDA_READERS,
+            *LANGUAGE,
+        ],
         "lint": ["ruff==0.17.6", "mypy==2.4.1", "import-linter==2.16"],  # exact: each release finds something else
     },
     entry_points={

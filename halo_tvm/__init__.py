@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .config import BenchConfig, CompileConfig, ProfileConfig, RunConfig, TuneConfig, ValidateConfig
     from .imported import ImportedModel
     from .runtime import Module
+    from .runtime.language import LanguageModel
     from .targets import Target
 
 __version__ = "0.1.0"
@@ -22,6 +23,7 @@ __version__ = "0.1.0"
 __all__ = [
     "BenchConfig",
     "CompileConfig",
+    "LanguageModel",
     "ProfileConfig",
     "RunConfig",
     "Target",
@@ -35,7 +37,7 @@ __all__ = [
     "validate_artifact",
 ]
 
-_HOMES = {"Target": "targets"} | {
+_HOMES = {"Target": "targets", "LanguageModel": "runtime.language"} | {
     f"{verb}Config": "config" for verb in ("Bench", "Compile", "Profile", "Run", "Tune", "Validate")
 }
 

@@ -95,6 +95,7 @@ def compile_model(config: CompileConfig, model: ImportedModel | None = None) -> 
                 params_headers=headers,
                 params=imported.params.stream(names),
                 reference=cases,
+                others=imported.files,
             )
     validation = "not done: --no-validate"
     if config.validate:

@@ -47,6 +47,7 @@ def manifest_of(
         functions=specs,
         variants=(variant,),
         precision=precision,
+        language=model.language if others else None,
         pack_formats=dict(formats),
         source={
             **model.source,

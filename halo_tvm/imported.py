@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import tvm
@@ -47,5 +48,7 @@ class ImportedModel:
     # Error to accept, as a share of an output's largest element; None: that of its dtype. Models that round to
     # integers on the way are not continuous: a sum in another order may round to the next integer.
     accepted_error: float | None = None
+    language: Mapping[str, object] | None = None  # of a language model: what the manifest says about its texts
+    files: Mapping[str, Path] = field(default_factory=dict)  # what goes into the artifact as it is, by name
     # Further functions over the same `params`, by name: each a model whose `main` is that function.
     entries: Mapping[str, ImportedModel] = field(default_factory=dict)

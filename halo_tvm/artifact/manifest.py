@@ -81,6 +81,7 @@ class Manifest:
     functions: Mapping[str, FunctionSpec]
     variants: tuple[Variant, ...]
     precision: str = "fp32"  # of the linears; what it costs is in `validation`
+    language: Mapping[str, object] | None = None  # of a language model, see `runtime.language`
     pack_formats: Mapping[str, int] = field(default_factory=dict)
     files: Mapping[str, FileEntry] = field(default_factory=dict)
     source: Mapping[str, object] = field(default_factory=dict)
@@ -139,6 +140,7 @@ class Manifest:
             functions=_table(data, "functions", where, _function),
             variants=_list(data, "variants", where, _variant),
             precision=_string(data.get("precision", "fp32"), f"{where}: precision"),  # older artifacts name none
+            language=None if data.get("language") is None else _object(data, "language", where),
             pack_formats=_table(data, "pack_formats", where, _count),
             files=_table(data, "files", where, _file_entry),
             source=_object(data, "source", where),

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import BinaryIO
 
 import numpy as np
@@ -28,6 +29,7 @@ MANIFEST_NAME = "manifest.json"
 REFERENCE_NAME = "reference.npz"
 # what may lie in an artifact beside its own files; a directory with anything else is not replaced
 _REPORT_NAMES = frozenset({"report.json", "report.html", "report.md"})
+_TEXT_NAMES = frozenset({"tokenizer.json"})  # of a language model
 _SUFFIXES = frozenset({".so", ".dll", ".dylib", ".bin", ".npz"})
 _CHUNK_BYTES = 4 << 20
 _HERE, _RENAME_EXCHANGE = -100, 2  # of renameat2: relative paths start at the working directory; swap
@@ -51,7 +53,7 @@ def check_output_path(path: Path | str) -> Path:
         raise UsageError(f"expected a new path or an artifact directory, found a file or a link at {path}{advice}")
     if path.is_dir():
         names = sorted(os.listdir(path))
-        own = {MANIFEST_NAME, *_REPORT_NAMES}
+        own = {MANIFEST_NAME, *_REPORT_NAMES, *_TEXT_NAMES}
         other = [
             n
             for n in names
@@ -71,9 +73,11 @@ def write_artifact(
     params_headers: Sequence[ParamHeader] = (),
     params: Iterable[tuple[str, np.ndarray]] = (),
     reference: Mapping[str, np.ndarray] | None = None,
+    others: Mapping[str, Path] = MappingProxyType({}),
 ) -> Manifest:
     """Write the directory `path` in one step and return the manifest with sizes and hashes.
 
+    `others` are files that are copied under their names: a tokenizer.
     `library` is the compiled file, or one per library name when the manifest has several variants.
     `params` are consumed one tensor at a time, in the order of `params_headers`. All is written to
     a directory beside `path`, synced and renamed; on an error or Ctrl-C nothing of it remains, and
@@ -86,7 +90,7 @@ def write_artifact(
     """
     path = check_output_path(path)
     with _told(path):
-        return _write(path, manifest, library, params_headers, params, reference)
+        return _write(path, manifest, library, params_headers, params, reference, others)
 
 
 def _write(
@@ -96,6 +100,7 @@ def _write(
     params_headers: Sequence[ParamHeader],
     params: Iterable[tuple[str, np.ndarray]],
     reference: Mapping[str, np.ndarray] | None,
+    others: Mapping[str, Path],
 ) -> Manifest:
     libraries = dict.fromkeys((v.library for v in manifest.variants), library) if isinstance(library, Path) else library
     assert set(libraries) == {v.library for v in manifest.variants}, (
@@ -105,10 +110,11 @@ def _write(
     assert len(params_names) <= 1, "variants of one artifact share one params file"
     with _beside(path) as directory:
         files: dict[str, FileEntry] = {}
-        for name, source in libraries.items():
+        for name, source in {**libraries, **others}.items():
             with source.open("rb") as data, _hashed(directory, name, files) as out:
                 while chunk := data.read(_CHUNK_BYTES):
                     out.write(chunk)
+        for name in libraries:
             os.chmod(directory / name, 0o755)
         for name in params_names:
             with _hashed(directory, name, files) as out:

@@ -1,4 +1,4 @@
-"""Run an artifact once and print or save its outputs."""
+"""Run an artifact once and print or save its outputs; let a language model answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ CONFIG = RunConfig
 
 
 def run(config: RunConfig) -> int:
-    """Load, run, and show each output's shape and range."""
+    """Load, run, and show each output's shape and range, or what a language model says."""
+    if config.prompt is not None or config.interactive:
+        from ._answers import answer
+
+        return answer(config)
     import numpy as np
 
     from ..runtime import load

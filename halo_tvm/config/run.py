@@ -10,7 +10,7 @@ from ._config import Config, option
 
 @dataclass(frozen=True)
 class RunConfig(Config):
-    """An artifact is run once."""
+    """An artifact is run once, or a language model answers."""
 
     artifact: str = option(help="artifact directory", positional=True, metavar="ARTIFACT")
     input: tuple[str, ...] = option(
@@ -21,4 +21,14 @@ class RunConfig(Config):
     output: str | None = option(None, "write the outputs to FILE.npz", short="o", metavar="FILE")
     shape: str | None = option(None, _texts.SIZES, metavar="NAME=SIZE")
     seed: int = option(0, "seed of inputs that are not given")
+    prompt: str | None = option(None, "a language model goes on from this text; - reads it from stdin", metavar="TEXT")
+    interactive: bool = option(False, "a conversation with a language model; Ctrl-C ends an answer, Ctrl-D the whole")
+    max_new_tokens: int | None = option(None, "longest answer in tokens (default: to the end of the context)")
+    context: int | None = option(None, "tokens that the caches have room for (default: 4096, or all of the model's)")
+    temperature: float | None = option(None, "draw tokens at this temperature (default: the likeliest)")
+    top_k: int | None = option(None, "draw among so many likeliest tokens")
+    top_p: float | None = option(None, "draw among the likeliest tokens that have this probability together")
+    min_p: float | None = option(None, "draw among tokens with this share of the likeliest one's probability")
+    repetition_penalty: float | None = option(None, "make tokens less likely that have been there")
+    stop: tuple[str, ...] = option((), "end an answer in front of this text (repeatable)", metavar="TEXT")
     threads: int | None = option(None, _texts.THREADS, metavar="N", env="threads")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,12 +20,13 @@ from ..errors import EnvironmentProblem, MissingPackage, UnsupportedModel, Usage
 from ..imported import ImportedModel
 from ..models import FAMILIES, Family
 from ..params import ParamSource
+from ._json import read_json
+from ._language import language_of
 
 _HUB_SECONDS = 5.0
 _SHOWN = 8  # tensor names in one message
 # What old checkpoints keep beside their weights: masks and frequencies, which a definition computes.
 _BUFFER = re.compile(r"(rotary_emb\.inv_freq|\.attn\.(masked_)?bias|attention\.(masked_)?bias|position_ids)$")
-_CONFIG_LIMIT = 4 << 20  # a config.json or an index of a real model is far smaller
 
 
 def import_directory(path: Path, sizes: Mapping[str, tuple[int, ...]] | None = None, part: str = "") -> ImportedModel:
@@ -35,7 +35,7 @@ def import_directory(path: Path, sizes: Mapping[str, tuple[int, ...]] | None = N
     `sizes` of inputs by name decide what an export fixes and a configuration may leave open: height and width.
     `part` names one of the definitions of a model that has several; without it the `default_part` is meant.
     """
-    config = _read_json(path / "config.json", "config.json of a Hugging Face model")
+    config = read_json(path / "config.json", "config.json of a Hugging Face model")
     kind = config.get("model_type")
     family = _family(kind, part)
     if family is None:
@@ -52,6 +52,9 @@ def import_directory(path: Path, sizes: Mapping[str, tuple[int, ...]] | None = N
     source |= {"part": part} if part else {}
     imported = family.build("-".join(filter(None, (path.resolve().name, part))), parsed, weights, source)
     weights.check(kind, complete=family.complete)
+    if imported.entries:
+        language, files = language_of(path, config)
+        imported = replace(imported, language=language, files=files)
     parts = {"part": family.part, "other_parts": [p for p in _parts(kind) if p != family.part]} if family.part else {}
     return replace(imported, report={**imported.report, **parts})
 
@@ -83,7 +86,7 @@ def import_hub(name: str, part: str = "") -> ImportedModel:
         from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
     except ImportError as missing:
         raise MissingPackage("huggingface_hub", f"the hub's model {name}", "pip install huggingface_hub") from missing
-    wanted = ["config.json", "*.safetensors", "*.safetensors.index.json"]
+    wanted = ["*.json", "*.safetensors", "chat_template.jinja"]
     try:
         return import_directory(
             Path(hub.snapshot_download(name, allow_patterns=wanted, local_files_only=True)), part=part
@@ -195,7 +198,7 @@ def _listed(what: str, names: Sequence[str]) -> str:
 def _weight_files(path: Path) -> list[Path]:
     index = path / "model.safetensors.index.json"
     if index.is_file():
-        weight_map = _read_json(index, "index of sharded safetensors").get("weight_map")
+        weight_map = read_json(index, "index of sharded safetensors").get("weight_map")
         listed = list(weight_map.values()) if isinstance(weight_map, dict) else [None]
         bad = [name for name in listed if not isinstance(name, str) or Path(name).name != name]
         if bad:
@@ -213,23 +216,3 @@ def _weight_files(path: Path) -> list[Path]:
             "download the model completely (pickled .bin weights are not read)"
         )
     return files
-
-
-def _read_json(file: Path, what: str) -> dict[str, object]:
-    if not file.is_file():
-        raise UnsupportedModel(
-            f"expected {what}, found no {file.name} in {file.parent.name}: give the model's own directory"
-        )
-    if file.stat().st_size > _CONFIG_LIMIT:
-        raise UnsupportedModel(
-            f"expected {what} of at most {_CONFIG_LIMIT >> 20} MiB, found {file.stat().st_size} bytes: not such a file"
-        )
-    try:
-        value = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError, OSError) as reason:
-        raise UnsupportedModel(f"expected {what} to be JSON, found {reason}: download the model again") from reason
-    if not isinstance(value, dict):
-        raise UnsupportedModel(
-            f"expected {what} to hold a JSON object, found {type(value).__name__}: download the model again"
-        )
-    return value

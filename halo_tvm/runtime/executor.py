@@ -14,11 +14,10 @@ from types import TracebackType
 import numpy as np
 import tvm_ffi
 
-from ..artifact import Manifest, TensorSpec, Variant, verify_artifact
-from ..errors import EnvironmentProblem, UnknownName, UsageError
+from ..artifact import Manifest, TensorSpec, verify_artifact
+from ..errors import UnknownName, UsageError
 from ..targets import usable_cpus
-from .devices import Device, HostDevice
-from .gpu import Gpu
+from .gpu import device_of
 from .host import choose_variant, load_tvm_runtime, resolve_threads
 from .inputs import UnknownInput, bind_inputs, generate_inputs, typical_sizes
 from .pending import Pending
@@ -28,7 +27,6 @@ from .tensors import to_arrays, to_tensor
 from .tracing import Trace, trace
 from .weights import MODES, load_weights
 
-_COMPILER = "tvm_callback_cuda_compile"  # TVM's Python function that compiles CUDA source while a library is loaded
 Outputs = np.ndarray | tuple[np.ndarray, ...]
 
 
@@ -89,22 +87,11 @@ def load(
         raise UnknownName("function", function, manifest.functions)
     variant = choose_variant(manifest.variants)
     load_tvm_runtime()
-    device = _device_of(variant)
+    device = device_of(variant)
     names = manifest.functions[function].params
     loaded = load_weights(path / variant.params if variant.params else None, names, weights)
     session = Session(path / variant.library, function, loaded.tensors, count, device)
     return Module(manifest, function, session, loaded.memory)
-
-
-def _device_of(variant: Variant) -> Device:
-    if variant.device_code is None:
-        return HostDevice()
-    if variant.device_code == "source" and tvm_ffi.get_global_func(_COMPILER, allow_missing=True) is None:
-        raise EnvironmentProblem(
-            f"machine code for the GPU was expected, but this artifact holds CUDA source for {variant.isa}: compile "
-            "the model where nvcc is installed, or `import tvm` first and have nvcc here"
-        )
-    return Gpu()
 
 
 class Module:

@@ -25,8 +25,9 @@ from contextlib import contextmanager, suppress
 
 import tvm_ffi
 
+from ..artifact import Variant
 from ..errors import EnvironmentProblem
-from .devices import CPU, POOLED, T, Tensors
+from .devices import CPU, POOLED, Device, HostDevice, T, Tensors
 from .host import load_cuda_runtime
 from .shared_lock import SharedLock
 from .tensors import aligned_empty, numpy_dtype, to_tensor, view
@@ -36,6 +37,7 @@ _TO_GPU, _TO_HOST = 1, 2  # cudaMemcpyKind
 _DEFAULT_STREAM = 0
 _LEAST_BYTES = 4 << 10
 _OUT_OF_MEMORY = 2  # cudaErrorMemoryAllocation
+_COMPILER = "tvm_callback_cuda_compile"  # TVM's Python function that compiles CUDA source while a library is loaded
 _IN_USE = SharedLock()  # of every Gpu: by what uses one, alone by what may capture
 
 
@@ -272,3 +274,15 @@ def _parts(result: object) -> Iterator[object]:
     else:
         for part in result:  # type: ignore[attr-defined]
             yield from _parts(part)
+
+
+def device_of(variant: Variant) -> Device:
+    """Where the kernels of `variant` run; `EnvironmentProblem` for one that nothing here can make code of."""
+    if variant.device_code is None:
+        return HostDevice()
+    if variant.device_code == "source" and tvm_ffi.get_global_func(_COMPILER, allow_missing=True) is None:
+        raise EnvironmentProblem(
+            f"machine code for the GPU was expected, but this artifact holds CUDA source for {variant.isa}: compile "
+            "the model where nvcc is installed, or `import tvm` first and have nvcc here"
+        )
+    return Gpu()

@@ -141,7 +141,8 @@ class Session:
         with ExitStack() as undo:
             undo.callback(self.close)
             self._library = self.call(lambda: _open_library(library))
-            self._main = self.call(lambda: self.machine()[function])
+            self._machine = self.call(self.machine)
+            self._main = self.call(lambda: self._machine[function])
             self._arguments = self.call(lambda: self.device.keep(arguments))
             undo.pop_all()
 
@@ -158,6 +159,18 @@ class Session:
         """Outputs of one run: a tensor, or an array of tensors."""
         with sizes_refused():
             return self._runner.call(self.device.task(self._main, inputs, self._arguments))
+
+    def bind(self, function: str, arguments: Sequence[tvm_ffi.Tensor]) -> Callable[[Sequence[tvm_ffi.Tensor]], object]:
+        """Runs of another function of the library, in turn with those of the first.
+
+        `arguments`, which follow its inputs and which it may write into, are `kept` ones.
+        """
+        main = self.call(lambda: self._machine[function])
+        return lambda inputs: self._runner.call(self.device.task(main, inputs, arguments))
+
+    def keep(self, tensors: Sequence[tvm_ffi.Tensor]) -> tuple[tvm_ffi.Tensor, ...]:
+        """`tensors` where kernels read and write them."""
+        return self.call(lambda: self.device.keep(tensors))
 
     def run_async(self, inputs: Sequence[tvm_ffi.Tensor]) -> Request:
         """Queue one run; waiting for it is the caller's, within `sizes_refused`."""

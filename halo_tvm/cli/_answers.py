@@ -1,0 +1,90 @@
+"""`halo-tvm run --prompt` and `--interactive`: a language model on the terminal."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator
+from typing import TYPE_CHECKING
+
+from ..config import RunConfig
+from ..errors import HaloError, UsageError
+
+if TYPE_CHECKING:
+    from ..runtime.language import Generation, LanguageModel
+
+
+def answer(config: RunConfig) -> int:
+    """Say the answer as it comes, then on stderr how it ended and at which rates."""
+    if config.prompt is not None and config.interactive:
+        raise UsageError("expected --prompt or --interactive, found both: leave one out")
+    from ..runtime.language import LanguageModel
+
+    with LanguageModel.load(config.artifact, threads=config.threads, context=config.context) as model:
+        if config.interactive:
+            return _converse(model, config)
+        prompt = sys.stdin.read() if config.prompt == "-" else str(config.prompt)
+        _say(model.stream(prompt, **_options(config)))  # type: ignore[arg-type]
+    return 0
+
+
+def _converse(model: LanguageModel, config: RunConfig) -> int:
+    messages: list[dict[str, str]] = []
+    while True:
+        try:
+            line = input("> ")
+        except (EOFError, KeyboardInterrupt):
+            print()
+            return 0
+        if not line.strip():
+            continue
+        messages.append({"role": "user", "content": line})
+        try:
+            said = _say(model.stream(messages=messages, **_options(config)))  # type: ignore[arg-type]
+        except HaloError as error:
+            print(f"error: {error}", file=sys.stderr)
+            messages.pop()
+            continue
+        messages.append({"role": "assistant", "content": said})
+
+
+def _say(stream: Generator[str, None, Generation]) -> str:
+    """Print the pieces of a stream; Ctrl-C ends it. The text that was said."""
+    said: list[str] = []
+    found: Generation | None = None
+    try:
+        while True:
+            try:
+                piece = next(stream)
+            except StopIteration as end:
+                found = end.value
+                break
+            said.append(piece)
+            print(piece, end="", flush=True)
+    except KeyboardInterrupt:
+        stream.close()
+    print(flush=True)
+    print(f"[{_summary(found) if found else 'interrupted'}]", file=sys.stderr)
+    return "".join(said)
+
+
+def _summary(found: Generation) -> str:
+    read = found.prompt_tokens - found.kept_tokens
+    kept = f" ({found.kept_tokens} more were kept)" if found.kept_tokens else ""
+    return (
+        f"ended by {found.ended}: {read} tokens read{kept} at {found.prompt_rate:.1f}/s, "
+        f"{len(found.tokens)} said at {found.answer_rate:.1f}/s"
+    )
+
+
+def _options(config: RunConfig) -> dict[str, object]:
+    drawn = config.temperature is not None or config.top_k or config.top_p or config.min_p
+    return {
+        "max_new_tokens": config.max_new_tokens,
+        "stop": config.stop,
+        "temperature": config.temperature,
+        "top_k": config.top_k,
+        "top_p": config.top_p,
+        "min_p": config.min_p,
+        "repetition_penalty": config.repetition_penalty,
+        "seed": config.seed if drawn else None,
+    }

@@ -1,0 +1,60 @@
+"""The texts around a language model: its tokenizer, its chat template and the tokens that end an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from ..errors import UnsupportedModel
+from ._json import read_json
+
+TOKENIZER = "tokenizer.json"
+_LARGEST_TOKENIZER = 128 << 20
+_LARGEST_TEMPLATE = 1 << 20
+_WORDS = ("bos_token", "eos_token", "pad_token", "unk_token")
+
+
+def language_of(folder: Path, config: Mapping[str, object]) -> tuple[dict[str, object], dict[str, Path]]:
+    """What the manifest says about the language model in `folder`, and the files that go into its artifact."""
+    about = _optional(folder / "tokenizer_config.json")
+    generation = _optional(folder / "generation_config.json")
+    tokenizer = folder / TOKENIZER
+    files = {TOKENIZER: tokenizer} if tokenizer.is_file() else {}
+    if files and tokenizer.stat().st_size > _LARGEST_TOKENIZER:
+        raise UnsupportedModel(
+            f"expected a tokenizer of at most {_LARGEST_TOKENIZER >> 20} MiB, found {tokenizer.stat().st_size} bytes: "
+            "not such a file"
+        )
+    end = generation.get("eos_token_id", config.get("eos_token_id"))
+    ends = [] if end is None else end if isinstance(end, list) else [end]
+    if any(not isinstance(token, int) or isinstance(token, bool) for token in ends):
+        raise UnsupportedModel(f"expected eos_token_id as an integer or a list of them, found {end!r:.80}: correct it")
+    words = {name: _word(about.get(name)) for name in _WORDS}
+    return {
+        "end": ends,
+        "tokenizer": TOKENIZER if files else None,
+        "chat_template": _template(folder, about),
+        "words": {name: word for name, word in words.items() if word is not None},
+    }, files
+
+
+def _optional(file: Path) -> dict[str, object]:
+    return read_json(file, f"{file.name} of a Hugging Face model") if file.is_file() else {}
+
+
+def _word(value: object) -> str | None:
+    """A special token, which newer files write as an object."""
+    found = value.get("content") if isinstance(value, Mapping) else value
+    return found if isinstance(found, str) else None
+
+
+def _template(folder: Path, about: Mapping[str, object]) -> str | None:
+    """The chat template: a file of its own, or in tokenizer_config.json alone or as the one called default."""
+    file = folder / "chat_template.jinja"
+    if file.is_file() and file.stat().st_size <= _LARGEST_TEMPLATE:
+        return file.read_text(encoding="utf-8")
+    found = about.get("chat_template")
+    if isinstance(found, list):
+        named = {t.get("name"): t.get("template") for t in found if isinstance(t, Mapping)}
+        found = named.get("default")
+    return found if isinstance(found, str) and len(found) <= _LARGEST_TEMPLATE else None

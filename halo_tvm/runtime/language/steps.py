@@ -1,0 +1,123 @@
+"""The functions of a language model with the caches they write: tokens in, logits out, nothing copied between."""
+
+from __future__ import annotations
+
+import math
+import mmap
+from collections.abc import Sequence
+
+import numpy as np
+import tvm_ffi
+
+from ...artifact import FunctionSpec, TensorSpec
+from ...errors import EnvironmentProblem, InputError, UsageError
+from ..session import Session
+from ..tensors import aligned_empty, numpy_dtype, to_arrays, to_tensor
+
+_HUGE = 2 << 20  # bytes of a huge page
+
+
+class Steps:
+    """One sequence of tokens: its caches, and how many positions of them are filled."""
+
+    def __init__(
+        self,
+        session: Session,
+        functions: dict[str, FunctionSpec],
+        weights: dict[str, Sequence[tvm_ffi.Tensor]],
+        context: int,
+    ) -> None:
+        prefill = functions["prefill"]
+        self.context = context
+        self.filled = 0
+        self.chunk = prefill.ranges["tokens"][1]
+        self._highest = prefill.inputs[0].values
+        caches, self._memory = _caches(prefill.inputs[2:], context)
+        caches = session.keep(caches)
+        self._run = {name: session.bind(name, (*caches, *weights[name])) for name in ("prefill", "decode")}
+        self._lengths = aligned_empty((1,), np.dtype(np.int32))
+
+    @property
+    def cache_bytes(self) -> int:
+        return int(self._memory.nbytes)
+
+    def feed(self, tokens: Sequence[int]) -> np.ndarray:
+        """Logits [vocabulary] behind `tokens`, which follow what is in the caches; long ones go in chunks.
+
+        Raises `InputError` for no tokens, tokens that the model has not, and more than the context has room for.
+        """
+        ids = self._checked(tokens)
+        for begin in range(0, len(ids), self.chunk):
+            part = ids[begin : begin + self.chunk]
+            logits = self._step("decode" if len(part) == 1 else "prefill", part)
+        return logits
+
+    def truncate(self, count: int) -> None:
+        """Forget all but the first `count` positions."""
+        if not 0 <= count <= self.filled:
+            raise UsageError(f"expected a length from 0 to {self.filled}, which are filled, found {count}: correct it")
+        self.filled = count
+
+    def _step(self, function: str, ids: np.ndarray) -> np.ndarray:
+        array = aligned_empty((1, len(ids)), np.dtype(np.int64))
+        array[0] = ids
+        self._lengths[0] = self.filled
+        result = self._run[function]([to_tensor(array), to_tensor(self._lengths)])
+        self.filled += len(ids)
+        logits: np.ndarray = to_arrays(result)[0][0]
+        return logits
+
+    def _checked(self, tokens: Sequence[int]) -> np.ndarray:
+        try:
+            ids = np.asarray(tokens)
+            if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+                raise TypeError(f"{ids.dtype} of rank {ids.ndim}")
+        except (TypeError, ValueError) as error:
+            raise InputError(f"expected a list of token ids, found {error}: pass integers") from error
+        if not ids.size:
+            raise InputError("expected at least one token, found none: pass a prompt")
+        low, high = self._highest or (0, np.iinfo(np.int64).max)
+        if ids.min() < low or ids.max() > high:
+            found = int(ids.min() if ids.min() < low else ids.max())
+            raise InputError(
+                f"expected token ids from {low} to {high}, found {found}: check the tokenizer that made them"
+            )
+        if self.filled + ids.size > self.context:
+            raise InputError(
+                f"expected at most {self.context - self.filled} more tokens in a context of {self.context}, found "
+                f"{ids.size}: shorten the prompt, or load the model with a larger context"
+            )
+        return ids.astype(np.int64)
+
+
+def _caches(specs: Sequence[TensorSpec], context: int) -> tuple[tuple[tvm_ffi.Tensor, ...], np.ndarray]:
+    """The caches for `context` positions, in one piece of memory in huge pages, which is taken when it is written."""
+    shapes = [tuple(context if d == "capacity" else int(d) for d in spec.shape) for spec in specs]
+    sizes = [-(-math.prod(shape) * numpy_dtype(spec.dtype).itemsize // 64) * 64 for shape, spec in zip(shapes, specs)]
+    total, free = sum(sizes), _free_bytes()
+    if free is not None and total > free:
+        raise EnvironmentProblem(
+            f"expected memory for caches of {total} bytes, which a context of {context} takes, found {free} free: "
+            "load the model with a smaller context"
+        )
+    pages = mmap.mmap(-1, -(-total // _HUGE) * _HUGE)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    memory = np.frombuffer(pages, np.uint8)[:total]
+    tensors, start = [], 0
+    for spec, shape, size in zip(specs, shapes, sizes):
+        dtype = numpy_dtype(spec.dtype)
+        array = memory[start : start + math.prod(shape) * dtype.itemsize].view(dtype).reshape(shape)
+        tensors.append(to_tensor(array))
+        start += size
+    return tuple(tensors), memory
+
+
+def _free_bytes() -> int | None:
+    """What this machine can still give, as Linux says it; None elsewhere."""
+    try:
+        with open("/proc/meminfo", encoding="ascii") as lines:
+            found = next(line for line in lines if line.startswith("MemAvailable:"))
+        return int(found.split()[1]) * 1024
+    except (OSError, StopIteration, ValueError, IndexError):
+        return None

@@ -1,0 +1,114 @@
+"""Text to tokens and back: the tokenizer of an artifact, and a decoder that gives whole characters only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...errors import ArtifactCorrupt, InputError, MissingPackage, UsageError
+from .chat import INSTALL, Message, render
+from .spec import LanguageSpec
+
+
+class Text:
+    """The tokenizer and chat template of a language model; without a tokenizer only token ids go in and out."""
+
+    def __init__(self, folder: Path, spec: LanguageSpec) -> None:
+        self._spec = spec
+        self._tokenizer = None
+        if spec.tokenizer is None:
+            return
+        try:
+            from tokenizers import Tokenizer
+        except ImportError as missing:
+            raise MissingPackage("tokenizers", "text in and out of a language model", INSTALL) from missing
+        try:
+            self._tokenizer = Tokenizer.from_str((folder / spec.tokenizer).read_text(encoding="utf-8"))
+        except Exception as error:
+            raise ArtifactCorrupt(
+                f"{folder / spec.tokenizer}: expected a tokenizer, found {str(error)[:200]}: compile the model again"
+            ) from error
+
+    @property
+    def there(self) -> bool:
+        return self._tokenizer is not None
+
+    def tokens(self, text: str, *, special: bool = True) -> list[int]:
+        """The ids of `text`, with what the tokenizer puts in front of every text unless `special` is false.
+
+        Raises `InputError` for text that is no Unicode and for ids beyond the model's vocabulary, `UsageError` without
+        a tokenizer.
+        """
+        if self._tokenizer is None:
+            raise UsageError(
+                "expected token ids, found text, but the model was compiled from a directory without tokenizer.json: "
+                "pass ids, or compile it again with that file"
+            )
+        try:
+            ids: list[int] = self._tokenizer.encode(text, add_special_tokens=special).ids
+        except (UnicodeEncodeError, TypeError) as error:
+            raise InputError(f"expected a prompt of Unicode text, found {error}: decode it first") from error
+        if ids and max(ids) >= self._spec.vocabulary:
+            raise InputError(
+                f"expected tokens below {self._spec.vocabulary}, which the model has, found {max(ids)}: its tokenizer "
+                "has more than its head; leave that token out"
+            )
+        return ids
+
+    def conversation(self, messages: Sequence[Message]) -> list[int]:
+        """The ids of a conversation by the model's chat template; `UsageError` where it has none."""
+        if self._spec.chat_template is None:
+            raise UsageError("expected a prompt, found messages, but the model has no chat template: pass a prompt")
+        return self.tokens(render(self._spec.chat_template, messages, self._spec.words), special=False)
+
+    def decoded(self, ids: Sequence[int]) -> str:
+        """The text of `ids`, without special tokens; "" without a tokenizer."""
+        return "" if self._tokenizer is None else str(self._tokenizer.decode(list(ids)))
+
+
+class Pieces:
+    """Text of tokens as they come: half characters, and what may begin a stop string, are held back."""
+
+    def __init__(self, text: Text, stop: Sequence[str]) -> None:
+        if any(not isinstance(s, str) or not s for s in stop):
+            raise UsageError(f"expected stop strings of at least one character, found {list(stop)!r}: correct them")
+        self._text = text
+        self._stop = tuple(stop)
+        self._ids: list[int] = []
+        self._done = 0  # characters of the decoded ids that were taken from them
+        self._from = 0  # ids from which on they are decoded
+        self._held = ""
+        self.stopped = False
+
+    def add(self, token: int) -> str:
+        """The text that is certain with this token; once a stop string is found, that in front of it, and `stopped`."""
+        self._ids.append(token)
+        whole = self._text.decoded(self._ids[self._from :])
+        if whole.endswith("\ufffd"):  # a character that the next token completes
+            return ""
+        new = whole[self._done :]
+        self._done = len(whole)
+        if len(self._ids) - self._from > _WINDOW:  # decoding stays cheap; two tokens of context keep spaces right
+            self._from = len(self._ids) - 2
+            self._done = len(self._text.decoded(self._ids[self._from :]))
+        return self._released(self._held + new)
+
+    def rest(self) -> str:
+        """What was held back, at the end of an answer; a half character becomes U+FFFD."""
+        if self.stopped:
+            return ""
+        whole = self._text.decoded(self._ids[self._from :])
+        out, self._held, self._done = self._held + whole[self._done :], "", len(whole)
+        return out
+
+    def _released(self, text: str) -> str:
+        found = [at for at in (text.find(stop) for stop in self._stop) if at >= 0]
+        if found:
+            self.stopped = True
+            return text[: min(found)]
+        held = max((n for stop in self._stop for n in range(1, len(stop)) if text.endswith(stop[:n])), default=0)
+        self._held = text[len(text) - held :]
+        return text[: len(text) - held]
+
+
+_WINDOW = 32  # tokens that are decoded together

@@ -1,0 +1,295 @@
+"""A language model from its directory to text: one artifact, caches that stay, what users can ask and get wrong."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from checkpoints import write_checkpoint
+
+from halo_tvm import LanguageModel
+from halo_tvm.artifact import read_manifest
+from halo_tvm.cli._main import main
+from halo_tvm.compiler import compile_model
+from halo_tvm.config import CompileConfig
+from halo_tvm.errors import EnvironmentProblem, InputError, MissingPackage, UnsupportedModel, UsageError
+from halo_tvm.importers import import_model
+from halo_tvm.interpreter import evaluate
+from halo_tvm.runtime import load
+from halo_tvm.runtime.language import Sampling
+from halo_tvm.runtime.language.chat import render
+from halo_tvm.runtime.language.sampling import Sampler, log_probabilities
+from halo_tvm.runtime.language.text import Pieces
+
+tokenizers = pytest.importorskip("tokenizers")
+END = 257
+TEMPLATE = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}>{% endif %}"
+)
+PROMPT = list(range(60, 71))
+
+
+def write_tokenizer(directory: Path) -> None:
+    """One token per byte, and two special ones."""
+    letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE({c: i for i, c in enumerate(letters)}, []))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<begin>", "<end>"])
+    tokenizer.save(str(directory / "tokenizer.json"))
+    (directory / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<end>", "chat_template": TEMPLATE}))
+    (directory / "generation_config.json").write_text(json.dumps({"eos_token_id": [END]}))
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("language") / "tiny"
+    sizes = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1}
+    write_checkpoint(folder, "llama", vocab_size=258, intermediate_size=48, **sizes)
+    write_tokenizer(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def artifact(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("language-artifact") / "m.halo"
+    compile_model(CompileConfig(model=str(directory), output=str(path), threads=2, records=False))
+    return path
+
+
+@pytest.fixture(scope="module")
+def model(artifact: Path):
+    with LanguageModel.load(artifact, context=48, threads=2) as loaded:
+        yield loaded
+
+
+def test_functions_share_weights_and_kernels(artifact: Path) -> None:
+    manifest = read_manifest(artifact)
+    assert list(manifest.functions) == ["decode", "main", "prefill"]
+    assert manifest.reports["build"]["apart_bytes"] == 0
+    assert "tokenizer.json" in manifest.files and manifest.language["end"] == [END]
+    for name in ("prefill", "decode"):
+        state = manifest.functions[name].state
+        outputs = {tensor.name for tensor in manifest.functions[name].outputs}
+        assert state == ("key_0", "value_0") and outputs == {"logits"}  # written in place
+        report = manifest.reports["functions"][name]
+        assert report["build"]["planned_bytes"] > 0 and report["schedule"]["kernels"]["summary"]
+
+
+def test_logits_and_greedy_text_are_those_of_the_definition(directory: Path, artifact: Path, model) -> None:
+    """Chunks, single steps and truncation give what whole sequences give in float64."""
+    source = import_model(str(directory))
+    ids, wanted = list(PROMPT), []
+    for _ in range(8):
+        wanted.append(evaluate(source, {"input_ids": np.array([ids])})["logits"][0, -1])
+        ids.append(int(wanted[-1].argmax()))
+    found = [model.prefill(PROMPT), *(model.decode(token) for token in ids[len(PROMPT) : -1])]
+    np.testing.assert_allclose(found, wanted, atol=1e-5 * np.abs(wanted).max())
+    assert model.length == len(ids) - 1
+    model.truncate(5)
+    logits = [model.decode(token) for token in ids[5 : len(PROMPT)]][-1]
+    np.testing.assert_allclose(logits, wanted[0], atol=1e-5 * np.abs(wanted).max())
+    answer = model.generate(PROMPT, max_new_tokens=8, logprobs=2)
+    assert list(answer.tokens) == ids[len(PROMPT) :] and answer.kept_tokens == len(PROMPT) - 1
+    assert (answer.ended, answer.prompt_tokens, len(answer.logprobs)) == ("length", len(PROMPT), 8)
+    assert answer.logprobs[0][1][0][0] == answer.tokens[0] and answer.answer_rate > 0 and answer.prompt_rate > 0
+    with load(artifact, threads=2) as whole:  # main is still there, for whole batches
+        np.testing.assert_allclose(whole(input_ids=np.array([ids[:-1]]))[0, -1], wanted[-1], atol=1e-4)
+
+
+def test_streams_chats_and_stops(model) -> None:
+    text = model.generate("abc", max_new_tokens=12).text
+    assert "".join(model.stream("abc", max_new_tokens=12)) == text
+    stop = text[3:6]
+    cut = model.generate("abc", max_new_tokens=12, stop=[stop])
+    assert (cut.text, cut.ended) == (text[: text.find(stop)], "stop")
+    first = model.generate(messages=[{"role": "user", "content": "hi"}], max_new_tokens=4)
+    turns = [("user", "hi"), ("assistant", "x"), ("user", "go")]
+    second = model.generate(messages=[{"role": r, "content": c} for r, c in turns], max_new_tokens=4)
+    assert first.prompt_tokens == len("<user>hi\n>") and second.kept_tokens == len("<user>hi\n")
+    full = model.generate(PROMPT)
+    assert full.ended in ("length", "end") and model.length <= model.context
+    drawn = [model.generate(PROMPT, max_new_tokens=9, temperature=2.0, top_k=40, seed=s).tokens for s in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_the_end_token_ends_an_answer(model, monkeypatch) -> None:
+    token = model.generate(PROMPT, max_new_tokens=1).tokens[0]
+    monkeypatch.setattr(model, "_spec", __import__("dataclasses").replace(model._spec, end=(token,)))
+    answer = model.generate(PROMPT, max_new_tokens=5)
+    assert (answer.tokens, answer.text, answer.ended) == ((token,), "", "end")
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda m: m.generate(""), "found an empty prompt"),
+        (lambda m: m.generate([]), "found an empty prompt"),
+        (lambda m: m.prefill([]), "at least one token, found none"),
+        (lambda m: m.generate([1] * 49), "at most 48 tokens, which the context holds, found 49"),
+        (lambda m: m.prefill([1] * 49), "at most 48 more tokens in a context of 48, found 49"),
+        (lambda m: m.decode(258), "token ids from 0 to 257, found 258"),
+        (lambda m: m.decode(-1), "token ids from 0 to 257, found -1"),
+        (lambda m: m.prefill([0.5]), "a list of token ids"),
+        (lambda m: m.generate("a", max_new_tokens=0), "max_new_tokens of at least 1, found 0"),
+        (lambda m: m.generate("a", top_p=0.0), "top_p above 0 and at most 1, found 0.0"),
+        (lambda m: m.generate("a", temperature=-1.0), "temperature of 0 or more"),
+        (lambda m: m.generate("a", temperature=float("nan")), "temperature of 0 or more"),
+        (lambda m: m.generate("a", top_k=0), "top_k of at least 1"),
+        (lambda m: m.generate("a", repetition_penalty=0.0), "repetition_penalty above 0"),
+        (lambda m: m.generate("a", logprobs=999), "logprobs from 0 to 258"),
+        (lambda m: m.generate("a", stop=[""]), "stop strings of at least one character"),
+        (lambda m: m.generate("\ud800"), "a prompt of Unicode text"),
+        (lambda m: m.generate(), "found both or neither"),
+        (lambda m: m.generate(messages=[{"role": "user"}]), "messages with role and content"),
+        (lambda m: m.truncate(49), "expected a length from 0 to"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(model, ask, message: str) -> None:
+    with pytest.raises((InputError, UsageError), match=message):
+        ask(model)
+
+
+def test_one_answer_at_a_time(model) -> None:
+    stream = model.stream(PROMPT, max_new_tokens=20)
+    next(stream)
+    for ask in (lambda: next(model.stream("a")), lambda: model.generate("a"), lambda: model.decode(1)):
+        with pytest.raises(UsageError, match="one answer at a time"):
+            ask()
+    stream.close()  # dropped half way: the next one works, and threads wait for their turn
+    wanted = model.generate(PROMPT, max_new_tokens=5).tokens
+    found: list[tuple[int, ...]] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(model.generate(PROMPT, max_new_tokens=5).tokens)) for _ in "ab"
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [wanted, wanted]
+
+
+def test_a_fork_is_told_to_load_again(model) -> None:
+    pid = os.fork()
+    if pid == 0:
+        try:
+            model.decode(1)
+        except EnvironmentProblem:
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
+def test_loading_refuses_what_does_not_fit(artifact: Path, directory: Path, monkeypatch, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="a context from 1 to 64, which the model's positions allow, found 65"):
+        LanguageModel.load(artifact, context=65)
+    monkeypatch.setattr("halo_tvm.runtime.language.steps._free_bytes", lambda: 100)
+    with pytest.raises(EnvironmentProblem, match="memory for caches of 1024 bytes, which a context of 8 takes"):
+        LanguageModel.load(artifact, context=8)
+    path = tmp_path / "main.halo"
+    with pytest.raises(UsageError, match="unknown function 'decoed'"):
+        compile_model(CompileConfig(model=str(directory), output=str(path), function=("decoed",)))
+
+
+def test_the_command_line_answers(artifact: Path, capsys, monkeypatch) -> None:
+    assert main(["run", str(artifact), "--prompt", "abc", "--max-new-tokens", "6", "--context", "40"]) == 0
+    said = capsys.readouterr()
+    assert said.out.endswith("\n") and "ended by" in said.err and "3 tokens read" in said.err
+    lines = iter(["hi", "", "go on"])
+    monkeypatch.setattr("builtins.input", lambda _prompt: next(lines, None) or (_ for _ in ()).throw(EOFError))
+    assert main(["run", str(artifact), "--interactive", "--max-new-tokens", "3"]) == 0
+    assert "ended by" in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------ the parts
+
+
+def test_pieces_hold_back_half_characters_and_the_beginning_of_a_stop() -> None:
+    class Bytes:
+        def decoded(self, ids):
+            return bytes(ids).decode("utf-8", errors="replace")
+
+    whole = "aé€😀 END bcd"
+    pieces = Pieces(Bytes(), ())
+    parts = [pieces.add(b) for b in (whole * 9).encode()]
+    assert "".join(parts) + pieces.rest() == whole * 9 and not any("\ufffd" in part for part in parts)
+    pieces = Pieces(Bytes(), ("END!", "END b"))
+    shown = list(itertools.takewhile(lambda _part: not pieces.stopped, map(pieces.add, whole.encode())))
+    assert pieces.stopped and "".join(shown) == "aé€😀 " and pieces.rest() == ""
+    pieces = Pieces(Bytes(), ("END",))
+    assert pieces.add(ord("E")) == "" and pieces.rest() == "E"
+    pieces = Pieces(Bytes(), ())
+    assert pieces.add(0xE2) == "" and pieces.rest() == "\ufffd"
+
+
+def test_samplers_are_those_of_transformers() -> None:
+    """The candidates that are left, and their shares, for every order of magnitude of a vocabulary."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    from transformers.generation import logits_process as processors
+
+    rng = np.random.default_rng(0)
+    for size, options in (
+        (50, {"temperature": 0.7, "top_k": 5}),
+        (2000, {"temperature": 1.5, "top_p": 0.9}),
+        (2000, {"top_p": 0.3, "min_p": 0.2}),
+        (300, {"temperature": 0.9, "top_k": 40, "top_p": 0.8, "min_p": 0.05, "repetition_penalty": 1.3}),
+    ):
+        logits = rng.standard_normal(size).astype(np.float32) * 3
+        seen = [1, 2, 3]
+        steps = [processors.RepetitionPenaltyLogitsProcessor(options["repetition_penalty"])] if len(options) > 4 else []
+        for name, kind in (("temperature", "Temperature"), ("top_k", "TopK"), ("top_p", "TopP"), ("min_p", "MinP")):
+            if name in options:
+                steps.append(getattr(processors, f"{kind}LogitsWarper")(options[name]))
+        wanted = transformers.LogitsProcessorList(steps)(torch.tensor([seen]), torch.from_numpy(logits)[None])
+        shares = wanted.softmax(-1)[0].numpy()
+        sampler = Sampler(Sampling(**options, seed=3), seen)
+        drawn = []
+        for _ in range(4000):
+            sampler._seen = set(seen) if sampler._seen is not None else None
+            drawn.append(sampler.choose(logits))
+        counts = np.bincount(drawn, minlength=size) / len(drawn)
+        assert not counts[shares == 0].any()
+        assert np.abs(counts - shares).max() < 0.04
+    token = int(logits.argmax())
+    own, top = log_probabilities(logits, token, 3)
+    assert top[0] == (token, own) and own == pytest.approx(torch.from_numpy(logits).log_softmax(-1)[token].item())
+    assert Sampler(Sampling(temperature=0, top_k=5), []).choose(logits) == token
+    with pytest.raises(InputError, match="expected logits to choose a token from, found nan"):
+        Sampler(Sampling(), []).choose(np.full(5, np.nan, np.float32))
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        "{{ ''.__class__.__mro__ }}",
+        "{{ 'a' * 1000000000 }}",
+        "{{ '%1000000000d' % 1 }}",
+        "{{ '{:1000000000}'.format(1) }}",
+        "{{ 'a'.ljust(1000000000) }}",
+        "{{ 'a'|center(1000000000) }}",
+        "{{ 9 ** 999999999 }}",
+        "{% set _ = messages.append(1) %}",
+        "{{ messages|tojson(indent=1000000) }}",
+        "{% for m in messages %}",
+        "{{ messages[7].content.x }}",
+    ],
+)
+def test_a_hostile_template_does_nothing(template: str) -> None:
+    with pytest.raises(UnsupportedModel, match="expected a chat template that renders the messages"):
+        render(template, [{"role": "user", "content": "a"}], {})
+
+
+def test_templates_say_what_they_refuse_and_need(monkeypatch) -> None:
+    messages = [{"role": "user", "content": "é"}]
+    assert render("{{ bos_token }}{{ messages|tojson }}", messages, {"bos_token": "<s>"}).startswith('<s>[{"role": "us')
+    with pytest.raises(UsageError, match="refuses this conversation \\(roles must alternate\\)"):
+        render("{{ raise_exception('roles must alternate') }}", messages, {})
+    monkeypatch.setitem(__import__("sys").modules, "jinja2.sandbox", None)
+    with pytest.raises(MissingPackage, match=r"pip install 'halo_tvm\[lm\]'"):
+        render("", messages, {})
