@@ -4,6 +4,7 @@ Before -> after
     y = halo.convolution(x, w)                  ->   r = [rows, kernel * c] of x's windows (for a 1 x 1 kernel: a view)
         one group, float32, w a parameter              y = halo.linear(r, w'),   rows = n * windows
     y = halo.convolution(x, w), in groups       ->   the same with layout "last": its innermost loop runs along channels
+    y = halo.convolution_integer(x, z, w)       ->   halo.linear_integer of its windows in bytes, see `_integer_windows`
     y = halo.pooling(x)                         ->   the same with layout "last"
     relu(y), y + z, y * gate, concat, mean      ->   on the channels-last twins, where an operand has one
 Every result also exists with its channels where they were; whatever nobody reads is dropped, so that permutations
@@ -25,8 +26,11 @@ from ..params import ParamRecipe
 from ..relay_ops._operator import attrs_of, operator_of, same_dimension, same_shape
 from ..relay_ops._windows import padded, reach, window_sizes
 from ..relay_ops.convolution import Convolution
+from ..relay_ops.convolution_integer import ConvolutionInteger
 from ..relay_ops.linear import Linear
 from ..relay_ops.pooling import Pooling
+from ..relay_ops.quantisation_grid import QuantisationGrid
+from ._integer_windows import integer_product_of_windows
 from ._pass import Context, Pass, Report, bindings, op_name
 from ._rewrite import BlockMutator
 from ._weights import WeightEditor
@@ -48,6 +52,8 @@ _UNARY = {
     "relax.abs",
     "relax.clip",
     "relax.floor",
+    "relax.round",
+    "relax.astype",
 }
 _BINARY = {
     "relax.add",
@@ -69,7 +75,7 @@ class ChannelsLast(Pass):
 
     def __call__(self, mod: tvm.IRModule, context: Context) -> tuple[tvm.IRModule, Report]:
         func = mod["main"]
-        if not any(isinstance(b.value, relax.Call) and operator_of(b.value) is Convolution for b in bindings(func)):
+        if not any(operator_of(b.value) in (Convolution, ConvolutionInteger) for b in bindings(func)):
             return mod, {"convolutions": {}}
         editor = WeightEditor(func, context.params)
         mover = _Mover(mod, editor)
@@ -107,11 +113,21 @@ class _Mover(BlockMutator):
                 return
         super().visit_var_binding_(binding)
 
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        call = super().visit_call_(call)
+        if operator_of(call) is QuantisationGrid and call.args[0] in self.made:  # whatever the order of x
+            return QuantisationGrid.call(self.made[call.args[0]])
+        return call
+
     def _twin_of(self, call: relax.Call, ty: relax.TensorType) -> relax.Expr | None:
         """The channels-last twin of what `call` computes; None where it has none."""
         operator, name, rank = operator_of(call), op_name(call), ty.ndim
         if operator is Convolution:
             return self._convolution(call, ty)
+        if operator is ConvolutionInteger:
+            self._count("integer product of windows")
+            last, attrs = self._last(call.args[0]), attrs_of(call)
+            return integer_product_of_windows(self.builder_, self._editor, last, call, attrs, ty.shape.values[2:])
         if operator is Pooling and attrs_of(call)["layout"] == "first":
             return Pooling.call(self._last(call.args[0]), **{**attrs_of(call), "layout": "last"})
         if name in _UNARY and call.args[0] in self.made:

@@ -15,7 +15,7 @@ from ._node import Node
 from ._spell import add, cast, derived, multiply, number, reshape, subtract
 from .matmul import dot
 
-_EXACT = 1 << 24  # whole numbers up to here are exact in float32
+EXACT = 1 << 24  # whole numbers up to here are exact in float32
 
 
 def vector_for(node: Node, x: relax.Expr, rank: int, axis: int) -> relax.Expr:
@@ -52,7 +52,7 @@ def integer_product(
     zero = node.graph.expr_of(b_zero) if isinstance(b_zero, Constant) else b_zero
     left, right = centred(node, a, a_zero), centred(node, right, zero)
     depth = expr_shape(left)[-1]
-    if isinstance(depth, int) and depth * 255 * 255 < _EXACT:  # the same whole numbers, on kernels for float32
+    if isinstance(depth, int) and depth * 255 * 255 < EXACT:  # the same whole numbers, on kernels for float32
         return cast(node, dot(node, cast(node, left, "float32"), cast(node, right, "float32")), "int32")
     return dot(node, left, right, "int32")
 

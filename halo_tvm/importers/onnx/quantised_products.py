@@ -7,14 +7,13 @@ from tvm import relax
 
 from ..meaning.builder import expr_shape
 from ..meaning.constant import Constant
-from ..meaning.sizes import Dim
-from ._integer import centred, integer_product, saturated, vector_for
+from ._integer import integer_product, saturated, vector_for
+from ._integer_convolution import integer_convolution
 from ._node import Node
 from ._registry import converter
 from ._spell import add, cast, derived, divide, multiply, rounded, scaled, transpose
+from ._windows import window_of
 from .quantisation import quantised
-
-_CONVOLUTIONS = {3: relax.op.nn.conv1d, 4: relax.op.nn.conv2d, 5: relax.op.nn.conv3d}
 
 
 def _zero(node: Node, index: int) -> Constant | relax.Expr | None:
@@ -85,12 +84,18 @@ def dynamic_quantize_matmul(node: Node) -> relax.Expr:
 @converter("QLinearMatMul")
 def qlinear_matmul(node: Node) -> relax.Expr:
     total = cast(node, _product(node, 0, 3, 2, 5), "float32")
-    rank = len(expr_shape(total))
-    kind = node.dtype(1)
+    rank, kind = len(expr_shape(total)), node.dtype(1)
+    dtype = node.dtype(7) if node.has(7) else node.dtype(0)
+    if (
+        kind == "float32"
+        and all(node.rank(index) < 2 for index in (1, 4, 6))
+        and node.sizes.product(node.shape(1)) == 1
+    ):
+        scale = vector_for(node, _joint_scale(node, 1, 4, 6), rank, rank - 1)
+        return saturated(node, multiply(node, total, scale), _of_rows(node, 7, rank), dtype)
     both = multiply(node, _wide(node, _of_rows(node, 1, rank)), _wide(node, _of_columns(node, 4, rank)))
     scale = divide(node, rounded(node, both, kind), _wide(node, _of_rows(node, 6, rank)))
     out = multiply(node, total, rounded(node, scale, kind))
-    dtype = node.dtype(7) if node.has(7) else node.dtype(0)
     return saturated(node, out, _of_rows(node, 7, rank), dtype)
 
 
@@ -110,12 +115,15 @@ def q_gemm(node: Node) -> relax.Expr:
     total = integer_product(node, a, b, a_zero, b_zero)
     if node.has(6):
         total = add(node, total, node.x(6))
-    scale = multiply(node, _of_rows(node, 1, 2), _of_columns(node, 4, 2))
-    scale = scaled(node, scale, float(node.attr("alpha", 1.0)))
     out = cast(node, total, "float32")
-    if not node.has(7):
-        return multiply(node, out, scale)
-    scale = divide(node, scale, _of_rows(node, 7, 2))
+    alpha = float(node.attr("alpha", 1.0))
+    if alpha == 1.0 and node.has(7):
+        scale = vector_for(node, _joint_scale(node, 1, 4, 7), 2, 1)
+    else:
+        scale = scaled(node, multiply(node, _of_rows(node, 1, 2), _of_columns(node, 4, 2)), alpha)
+        if not node.has(7):
+            return multiply(node, out, scale)
+        scale = divide(node, scale, _of_rows(node, 7, 2))
     return saturated(
         node, multiply(node, out, scale), _of_rows(node, 8, 2), node.dtype(8) if node.has(8) else node.dtype(0)
     )
@@ -125,6 +133,15 @@ def _turned(node: Node, value: object) -> object:
     if isinstance(value, Constant):
         return derived(value, lambda: np.ascontiguousarray(value.array.T), value.dtype, value.shape[::-1])
     return node.graph.as_value(node, transpose(node, node.graph.expr_of(value), (1, 0)))
+
+
+def _joint_scale(node: Node, x: int, w: int, y: int) -> relax.Expr:
+    """x_scale * w_scale / y_scale, one number or a vector: now where all are known, in the same float32 steps."""
+    if not all(node.is_known(index) for index in (x, w, y)):
+        return divide(node, multiply(node, _of_rows(node, x, 1), node.x(w)), _of_rows(node, y, 1))
+    scales = [np.atleast_1d(node.constant(index)) for index in (x, w, y)]
+    with np.errstate(all="ignore"):
+        return node.graph.expr_of(Constant.of(scales[0] * scales[1] / scales[2], f"{node.name}_scale"))
 
 
 @converter("ConvInteger")
@@ -140,50 +157,19 @@ def qlinear_conv(node: Node) -> relax.Expr:
     rank = len(expr_shape(total))
     if node.has(8):
         total = add(node, total, vector_for(node, node.x(8), rank, 1))
-    scale = multiply(node, _of_rows(node, 1, rank), vector_for(node, node.x(4), rank, 1))
-    scale = divide(node, scale, _of_rows(node, 6, rank))
+    scale = vector_for(node, _joint_scale(node, 1, 4, 6), rank, 1)
     dtype = node.dtype(7) if node.has(7) else node.dtype(0)
     return saturated(node, multiply(node, cast(node, total, "float32"), scale), _of_rows(node, 7, rank), dtype)
 
 
 def _convolved(node: Node, x: int, w: int, x_zero: int, w_zero: int) -> relax.Expr:
-    """Convolution of centred integers in int32; padding is 0 after the zero point is taken off."""
-    shape, kernel = node.shape(x), node.shape(w)
-    rank = len(shape)
-    node.refuse_unless(rank in _CONVOLUTIONS, f"expected an input of rank 3, 4 or 5, found {rank}")
-    axes = rank - 2
-    strides = [int(s) for s in node.attr("strides", [1] * axes)]
-    dilations = [int(d) for d in node.attr("dilations", [1] * axes)]
-    data = centred(node, node.x(x), None if _zero(node, x_zero) is None else _of_rows(node, x_zero, rank))
-    zero = None if _zero(node, w_zero) is None else vector_for(node, node.x(w_zero), rank, 0)
-    return node.emit(
-        _CONVOLUTIONS[rank](
-            data,
-            centred(node, node.x(w), zero),
-            strides=strides,
-            padding=_padding(node, shape[2:], kernel[2:], strides, dilations),
-            dilation=dilations,
-            groups=int(node.attr("group", 1)),
-            out_dtype="int32",
-        )
-    )
-
-
-def _padding(
-    node: Node, size: tuple[Dim, ...], kernel: tuple[Dim, ...], strides: list[int], dilations: list[int]
-) -> list[int]:
-    """Elements in front of every axis, then behind every axis."""
-    mode = node.attr("auto_pad", "NOTSET")
-    axes = len(size)
-    if mode == "VALID":
-        return [0] * (2 * axes)
-    if mode == "NOTSET":
-        return [int(p) for p in node.attr("pads", [0] * (2 * axes))]
-    node.refuse_unless(all(isinstance(s, int) for s in size), f"expected sizes known for auto_pad={mode}, found {size}")
-    before, behind = [], []
-    for extent, width, stride, dilation in zip(size, kernel, strides, dilations):
-        total = max((-(-extent // stride) - 1) * stride + (width - 1) * dilation + 1 - extent, 0)
-        small, large = total // 2, total - total // 2
-        before.append(small if mode == "SAME_UPPER" else large)
-        behind.append(large if mode == "SAME_UPPER" else small)
-    return [*before, *behind]
+    """Convolution of integers around their zero points in int32; padding is 0 after the zero point is taken off."""
+    kernel = node.shape(w)[2:]
+    window = window_of(node, kernel, node.rank(x) - 2)
+    zero = None if _zero(node, x_zero) is None else _of_rows(node, x_zero, node.rank(x))
+    zeros: np.ndarray | relax.Expr = np.zeros(1, np.int32)
+    if node.has(w_zero):
+        outer, found = node.shape(w)[0], node.sizes.product(node.shape(w_zero))
+        node.refuse_unless(found in (1, outer), f"expected one zero point of the weight, or {outer}, found {found}")
+        zeros = node.constant(w_zero).astype(np.int32).reshape(-1) if node.is_known(w_zero) else node.x(w_zero)
+    return integer_convolution(node, node.x(x), node.value(w), zero, zeros, window, int(node.attr("group", 1)))

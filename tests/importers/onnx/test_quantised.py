@@ -111,3 +111,57 @@ def test_linear_products_stay_in_bytes():
     model = model_of(steps, {"a": ("int8", [7, 24])}, held, {"y": ("int8", [7, 20]), "o": ("int8", [7, 9])})
     program = compare(model, {"a": rng(5).integers(-128, 128, (7, 24)).astype("int8")}, atol=0)
     assert "fallback" not in rules(program).values(), rules(program)
+
+
+def test_convolutions_stay_in_bytes():
+    """A chain of QLinearConv: 3 channels, padding by the zero point, strides, groups, bias, a pooling in between."""
+
+    def scale(*shape: int) -> np.ndarray:
+        return rng(*shape, 1).uniform(0.005, 0.02, shape).astype("float32")
+
+    held = {
+        "xs": scale(),
+        "xz": np.array(113, "uint8"),
+        "w": rng(1).integers(-128, 128, (8, 3, 3, 3)).astype("int8"),
+        "ws": scale(8),
+        "wz": np.zeros(8, "int8"),
+        "b": rng(2).integers(-500, 500, 8).astype("int32"),
+        "ys": np.array(0.09, "float32"),
+        "yz": np.array(120, "uint8"),
+        "g": rng(3).integers(0, 256, (8, 1, 3, 3)).astype("uint8"),
+        "gs": scale(),
+        "gz": np.array(99, "uint8"),
+        "v": rng(4).integers(0, 256, (5, 8, 1, 1)).astype("uint8"),
+        "vz": np.array(7, "uint8"),
+    }
+    steps = [
+        (
+            "QLinearConv",
+            ["x", "xs", "xz", "w", "ws", "wz", "ys", "yz", "b"],
+            ["a"],
+            {"pads": [1, 0, 1, 1], "strides": [2, 1]},
+        ),
+        ("MaxPool", ["a"], ["p"], {"kernel_shape": [2, 2]}),
+        ("QLinearConv", ["p", "ys", "yz", "g", "gs", "gz", "ys", "yz"], ["d"], {"group": 8, "auto_pad": "SAME_UPPER"}),
+        ("QLinearConv", ["d", "ys", "yz", "v", "gs", "vz", "ys", "yz"], ["e"], {}),
+        ("QLinearAdd", ["e", "ys", "yz", "e", "ys", "yz", "ys", "yz"], ["o"], {}),
+    ]
+    outputs = {"a": ("uint8", ["n", 8, 6, 10]), "o": ("uint8", ["n", 5, 5, 9])}
+    model = model_of(steps, {"x": ("uint8", ["n", 3, 12, 11])}, held, outputs)
+    program = compare(model, {"x": rng(9).integers(0, 256, (2, 3, 12, 11)).astype("uint8")}, atol=0)
+    assert program.reports["optimise"]["channels_last"]["convolutions"]["integer product of windows"] == 3
+    found = rules(program)
+    assert sum(rule == "gemm" for rule in found.values()) == 3, found
+
+
+@pytest.mark.parametrize("zero", [128, 255])
+def test_convolutions_of_floats_quantised_when_they_run(zero):
+    """DynamicQuantizeLinear and ConvInteger over one axis, unsigned weights with and without room for their zero."""
+    held = {"w": rng(1).integers(0, 256, (3, 5, 4)).astype("uint8"), "wz": np.array(zero, "uint8")}
+    steps = [
+        ("DynamicQuantizeLinear", ["x"], ["q", "s", "z"], {}),
+        ("ConvInteger", ["q", "w", "z", "wz"], ["i"], {"pads": [2, 1], "dilations": [2]}),
+    ]
+    model = model_of(steps, {"x": ("float32", [2, 5, "t"])}, held, {"i": ("int32", [2, 3, "u"])})
+    found = rules(compare(model, {"x": rng(2).standard_normal((2, 5, 19)).astype("float32")}, atol=0))
+    assert "fallback" not in found.values(), found

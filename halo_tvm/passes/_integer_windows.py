@@ -1,0 +1,83 @@
+"""A convolution of bytes as an integer product: its windows are written out in bytes, a quarter of what floats take.
+
+Before -> after
+    halo.convolution_integer(x, zero, w [m, c, *kernel])
+        ->   r = x's windows, channels last, c padded to groups of four, [n, *windows, *kernel, c']
+             halo.linear_integer(r as [n, *windows, prod(kernel) * c'], zero, w' [prod(kernel) * c', m])
+    for a kernel of one place with stride 1 and no padding r is a view of x
+The channels that pad c meet rows of zeros in w', so that it does not matter what they hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+from tvm import ir, relax, te
+
+from ..params import ParamRecipe
+from ..relay_ops._windows import padded, reach, window_sizes
+from ..relay_ops.linear_integer import LinearInteger
+from ..relay_ops.linear_w8a8 import GROUP
+from ._weights import WeightEditor
+
+
+def integer_product_of_windows(
+    builder: relax.BlockBuilder,
+    editor: WeightEditor,
+    x: relax.Expr,
+    call: relax.Call,
+    attrs: Mapping[str, Sequence[int]],
+    windows: Sequence[ir.Expr],
+) -> relax.Expr | None:
+    """The channels-last result [n, *windows, m] of `call`, whose x with its channels last is `x`.
+
+    None where the weight is no parameter.
+    """
+    name = editor.name(call.args[2])
+    if name is None:
+        return None
+    outer, channels, *kernel = (int(d) for d in call.args[2].ty.shape.values)
+    rank, wide = len(kernel) + 2, -(-channels // GROUP) * GROUP
+    if wide != channels:
+        x = builder.emit(relax.op.nn.pad(x, [0] * (2 * rank - 1) + [wide - channels]))
+    plain = set(kernel) == set(attrs["strides"]) == {1} and not any(attrs["pads"])
+    if not plain:
+        x = builder.call_te(_windows, x, call.args[1], kernel, attrs, primfunc_name_hint="windows")
+        x = builder.emit(x)
+    width = prod(kernel) * wide
+    rows = builder.emit(relax.op.reshape(x, [x.ty.shape.values[0], *windows, width]))
+    weight = _matrix(editor, name, [*range(2, rank), 1, 0], kernel, (channels, wide), outer)
+    return LinearInteger.call(rows, call.args[1], weight, layout="kn", n=outer)
+
+
+def _matrix(
+    editor: WeightEditor, name: str, order: list[int], kernel: list[int], channels: tuple[int, int], outer: int
+) -> relax.Var:
+    """The weight [m, c, *kernel] as [prod(kernel) * c', m]."""
+    narrow, wide = channels
+    moved = f"{name}|channels_last"
+    editor.derive(moved, "permute_dims", [name], [*kernel, narrow, outer], axes=order)
+    if wide != narrow:
+        widths = [[0, 0]] * len(kernel) + [[0, wide - narrow], [0, 0]]
+        editor.derive(f"{moved}|padded", "pad", [moved], [*kernel, wide, outer], widths=widths)
+        moved = f"{moved}|padded"
+    shape = (prod(kernel) * wide, outer)
+    recipe = ParamRecipe(f"{name}|matrix", "reshape", (moved,), {"shape": list(shape)}, shape, "int8")
+    return editor.weight(editor.params.add_recipe(recipe))
+
+
+def _windows(x: te.Tensor, zero: te.Tensor, kernel: Sequence[int], attrs: Mapping[str, Sequence[int]]) -> te.Tensor:
+    """[n, *space, c] -> [n, *windows, *kernel, c]: runs of channels are copied as they lie."""
+    strides, dilations, pads = (attrs[key] for key in ("strides", "dilations", "pads"))
+    axes = range(1, len(x.shape) - 1)
+    windows = window_sizes([x.shape[a] for a in axes], kernel, strides, dilations, pads)
+    source = padded(x, axes, pads, zero[()], reach(windows, kernel, strides, dilations))
+    rank = len(kernel)
+
+    def element(n, *rest):
+        place, taps, c = rest[:rank], rest[rank : 2 * rank], rest[-1]
+        at = [o * s + k * d for o, k, s, d in zip(place, taps, strides, dilations)]
+        return source[(n, *at, c)]
+
+    return te.compute([x.shape[0], *windows, *kernel, x.shape[-1]], element, name="windows")
