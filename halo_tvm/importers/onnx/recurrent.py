@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax
 
-from ...relay_ops import OPERATORS
 from ...relay_ops._recurrent.activations import CELL_ACTIVATIONS
 from ...relay_ops._recurrent.cell import CELLS
-from ..meaning.broadcast import same_sizes
 from ..meaning.builder import expr_shape
 from ..meaning.constant import Constant
+from ..meaning.recurrence import recurrent_layer
 from ._node import Node
 from ._registry import converter
 
@@ -36,51 +35,34 @@ def dynamic_quantize_lstm(node: Node) -> tuple[relax.Expr, ...]:
 
 
 def _layer(node: Node, name: str, w: relax.Expr, r: relax.Expr, **attrs: object) -> tuple[relax.Expr, ...]:
-    cell = CELLS[name]
-    node.refuse_unless(len(expr_shape(r)) == 3, f"expected recurrent weights of rank 3, found {len(expr_shape(r))}")
-    hidden = expr_shape(r)[2]
-    node.refuse_unless(isinstance(hidden, int), f"expected a known hidden size, found {hidden}")
-    declared = int(node.attr("hidden_size", hidden))
-    node.refuse_unless(declared == hidden, f"expected hidden_size {hidden}, as the weights say, found {declared}")
+    cell, hidden = CELLS[name], expr_shape(r)[-1]
+    declared = node.attr("hidden_size", hidden)
+    same = isinstance(hidden, int) and int(declared) == hidden
+    node.refuse_unless(same, f"expected hidden_size {hidden}, as the weights say, found {declared}")
     direction = str(node.attr("direction", "forward"))
-    directions = 2 if direction == "bidirectional" else 1
     batch_first = bool(node.attr("layout", 0))
-    x = node.x(0)
-    if batch_first:
-        x = node.emit(relax.op.permute_dims(x, [1, 0, 2]))
-    node.refuse_unless(len(expr_shape(x)) == 3, f"expected an input of rank 3, found {len(expr_shape(x))}")
-    _, batch, width = expr_shape(x)
-    rows = cell.gates * hidden
-    w = same_sizes(node, w, [directions, rows, width], "weights")
-    args = [x, w, same_sizes(node, r, [directions, rows, hidden], "recurrent weights")]
-    sizes = {
-        "bias": [directions, 2 * rows],
-        "lengths": [batch],
-        "peepholes": [directions, 3 * hidden],
-        "initial_h": [directions, batch, hidden],
-        "initial_c": [directions, batch, hidden],
-    }
-    attrs |= {"hidden": hidden, "direction": direction, "layer": node.name}
+    x = _turned(node, node.x(0)) if batch_first else node.x(0)
+    optional = {}
     for place, kind in enumerate(_INPUTS):
         if kind in cell.optional and node.has(3 + place):
             arg = node.x(3 + place)
-            if batch_first and kind.startswith("initial"):
-                arg = node.emit(relax.op.permute_dims(arg, [1, 0, 2]))
-            args.append(same_sizes(node, arg, sizes[kind], kind))
-            attrs[f"has_{kind}"] = True
-    for flag in cell.flags:
-        if int(node.attr(flag, 0)):
-            attrs[flag] = True
+            optional[kind] = _turned(node, arg) if batch_first and kind.startswith("initial") else arg
+    attrs |= {flag: True for flag in cell.flags if int(node.attr(flag, 0))}
     clip = float(node.attr("clip", 0.0))
     if clip > 0:
         attrs["clip"] = clip
-    attrs |= _activations(node, [*cell.defaults] * directions)
-    result = node.graph.builder.emit(OPERATORS[name].call(*args, **attrs))
-    y, *states = (node.graph.builder.emit(relax.TupleGetItem(result, n)) for n in range(1 + cell.states))
+    attrs |= _activations(node, [*cell.defaults] * (2 if direction == "bidirectional" else 1))
+    y, *states = recurrent_layer(node, name, x, w, r, optional, direction=direction, **attrs)
     if batch_first:  # [s, dirs, b, h] -> [b, s, dirs, h]; [dirs, b, h] -> [b, dirs, h]
         y = node.emit(relax.op.permute_dims(y, [2, 0, 1, 3]))
-        states = [node.emit(relax.op.permute_dims(state, [1, 0, 2])) for state in states]
+        states = [_turned(node, state) for state in states]
     return (y, *states)
+
+
+def _turned(node: Node, x: relax.Expr) -> relax.Expr:
+    """The first two of three axes exchanged."""
+    node.refuse_unless(len(expr_shape(x)) == 3, f"expected a tensor of rank 3, found {len(expr_shape(x))}")
+    return node.emit(relax.op.permute_dims(x, [1, 0, 2]))
 
 
 def _activations(node: Node, defaults: list[str]) -> dict[str, object]:

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import torch
 
-from ._registry import CONVERTERS
+from ._registry import CONVERTERS, target_name
 
 
 def decomposed(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
     """`program` in operators that have converters, as far as torch can decompose the others."""
     table = torch.export.default_decompositions()
+    foreign = {node.target for node in program.graph.nodes if _projects(node)}
     for op in list(table):
-        if f"{op.namespace}.{op._schema.name.split('::')[-1]}.{op._overloadname}" in CONVERTERS:
+        if target_name(op) in CONVERTERS and op not in foreign:
             table.pop(op)
     return program.run_decompositions(table)
+
+
+def _projects(node: torch.fx.Node) -> bool:
+    """Whether it is an LSTM whose output is narrower than its state (proj_size), which our own converter has not."""
+    if node.target is not torch.ops.aten.lstm.input:
+        return False
+    hidden, cell = (state.meta["val"].shape[-1] for state in node.args[1])
+    return hidden != cell

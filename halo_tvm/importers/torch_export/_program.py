@@ -20,7 +20,9 @@ from ..meaning.builder import Refused
 from ._call import dtype_name, to_array
 from ._decompose import decomposed
 from ._dimensions import Dimensions
-from ._translate import Translator, target_name
+from ._recurrent import whole_layers
+from ._registry import target_name
+from ._translate import Translator
 
 _CONSTANT_BYTES = 4096  # smaller tensors that no state_dict calls a parameter are constants: they fold
 
@@ -63,7 +65,7 @@ def import_module(
             f"expected a module in inference mode, found {type(module).__name__} in training mode: call .eval() first"
         )
     try:
-        with torch.no_grad():
+        with torch.no_grad(), whole_layers():
             program = torch.export.export(
                 module, tuple(example_inputs), dict(kwargs or {}), dynamic_shapes=dynamic_shapes, strict=False
             )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import torch
+
 if TYPE_CHECKING:
     from ._call import Call
 
@@ -34,3 +36,10 @@ def converter(*operators: str) -> Callable[[Callable[[Call], object]], Callable[
         return function
 
     return register
+
+
+def target_name(target: object) -> str:
+    """`aten.add.Tensor`, or the plain name of a Python function."""
+    if isinstance(target, torch._ops.OpOverload):
+        return f"{target.namespace}.{target._schema.name.split('::')[-1]}.{target._overloadname}"
+    return getattr(target, "__name__", str(target))

@@ -22,7 +22,7 @@ from ..meaning.constant import Constant
 from . import families  # noqa: F401  (importing them registers the converters)
 from ._call import DTYPES, Call, constant, dtype_name, to_array
 from ._dimensions import Dimensions
-from ._registry import CONVERTERS, IGNORED
+from ._registry import CONVERTERS, IGNORED, target_name
 
 _FOLDED_BYTES = 1 << 18
 _SCALARS = (torch.SymInt, torch.SymFloat, torch.SymBool, bool, int, float)
@@ -179,10 +179,3 @@ def _layer_name(node: fx.Node) -> str:
     """The path of the module that a node comes from, and the node's name."""
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     return "/".join(part for part in (stack[-1][0] if stack else "", node.name) if part)
-
-
-def target_name(target: object) -> str:
-    """`aten.add.Tensor`, or the plain name of a Python function."""
-    if isinstance(target, torch._ops.OpOverload):
-        return f"{target.namespace}.{target._schema.name.split('::')[-1]}.{target._overloadname}"
-    return getattr(target, "__name__", str(target))

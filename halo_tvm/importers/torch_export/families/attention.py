@@ -17,7 +17,7 @@ from ....dimensions import is_one
 from ....relay_ops import OPERATORS
 from ...meaning.builder import Refused
 from .._call import Call, constant, fixed
-from .._registry import converter
+from .._registry import converter, target_name
 
 _HIDDEN = float("-inf")
 _TURN = [0, 2, 1, 3]
@@ -81,8 +81,6 @@ def _mask(c: Call, s: tirx.PrimExpr, t: tirx.PrimExpr) -> tuple[list[relax.Expr]
 
 
 def _name(node: object) -> str:
-    from .._translate import target_name
-
     return target_name(node.target) if isinstance(node, fx.Node) and node.op == "call_function" else ""
 
 
