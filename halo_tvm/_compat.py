@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
+import tvm
+import tvm_ffi
 from tvm import ir, runtime
 from tvm.ir import _ffi_api as _ir_api
 from tvm.relax.expr import _update_type
 from tvm.runtime import _ffi_api as _runtime_api
+from tvm.target.codegen import llvm_version_major
 from tvm.tirx.op import call_pure_extern, register_intrin_lowering
 
 PINNED_TVM = "0.27.0.post1"
@@ -47,6 +52,12 @@ def packed_modules(module: runtime.Module) -> bytes:
 def set_type(expr: ir.Expr, ty: ir.Type) -> None:
     """Say what `expr` is, as a normalised module says of each of its functions' variables."""
     _update_type(expr, ty)
+
+
+def code_versions() -> tuple[str, ...]:
+    """What decides, beside a module and its target, which code is generated: TVM, LLVM and what this file registers."""
+    ours = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+    return (tvm.__version__, tvm_ffi.__version__, f"LLVM {llvm_version_major()}", ours)
 
 
 @contextmanager

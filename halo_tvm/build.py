@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
-from ._compat import device_source
+from ._compat import code_versions, device_source
 from .cuda.launches import DynamicShared
 from .cuda.machine_code import DeviceCode, export_with_machine_code
 from .dimensions import itemsize_of, size_of
 from .errors import EnvironmentProblem, UnsupportedModel
 from .imported import UNBOUNDED
 from .memory_plan import PlanActivations
+from .object_cache import ObjectCache
 from .targets import Target
 from .workspaces import keeps_workspace
 
@@ -113,10 +117,17 @@ def executable_of(
 ) -> relax.VMExecutable:
     """Code for `mod`, not linked yet; `UnsupportedModel` for what TVM cannot generate code of."""
     _refuse_types(mod, target)
+    with _generating(target, instruments, cuda_graph):
+        return relax.build(mod, target=target.tvm, relax_pipeline=lowering(plan_memory, cuda_graph))
+
+
+@contextmanager
+def _generating(target: Target, instruments: Sequence[object] = (), cuda_graph: bool = False) -> Iterator[None]:
+    """Where TVM lowers for `target`, with our options; a check of its own that fails is an `UnsupportedModel`."""
     options = {**build_options(target), **({CUDA_GRAPH: True} if cuda_graph else {})}
     try:
         with target.tvm, tvm.transform.PassContext(opt_level=3, config=options, instruments=list(instruments)):
-            return relax.build(mod, target=target.tvm, relax_pipeline=lowering(plan_memory, cuda_graph))
+            yield
     except tvm.error.InternalError as reason:  # a failed check of TVM, as for some mixtures of 16-bit and wider lanes
         line = str(reason).strip().splitlines()[-1][:200]
         raise UnsupportedModel(
@@ -139,19 +150,67 @@ def _refuse_types(mod: tvm.IRModule, target: Target) -> None:
             )
 
 
+@dataclass(frozen=True)
+class BuiltLibrary:
+    """What `build_library` says about the library it wrote."""
+
+    device: DeviceCode | None  # what it holds for a GPU
+    from_cache: bool = False  # a build of the same module had been kept
+
+
 def build_library(
-    mod: tvm.IRModule, target: Target, path: Path, plan_memory: bool, cuda_graph: bool = False
-) -> DeviceCode | None:
-    """Generate code for `mod` and link it into the shared library `path`; says what it holds for a GPU."""
-    shared = DynamicShared()
-    with device_source() if target.spec.gpu else nullcontext():
-        instruments = (shared,) if target.spec.gpu else ()
-        executable = executable_of(mod, target, plan_memory, instruments=instruments, cuda_graph=cuda_graph)
+    mod: tvm.IRModule,
+    target: Target,
+    path: Path,
+    plan_memory: bool,
+    cuda_graph: bool = False,
+    cache: ObjectCache | None = None,
+) -> BuiltLibrary:
+    """Generate code for `mod` and link it into the shared library `path`, or take it from `cache`.
+
+    Code for a GPU is not cached: the tools that assemble it are NVIDIA's, whose versions no key tells.
+    """
+    if target.spec.gpu:
+        shared = DynamicShared()
+        with device_source():
+            executable = executable_of(mod, target, plan_memory, instruments=(shared,), cuda_graph=cuda_graph)
+        with _linking(target):
+            options = target.export_options()
+            return BuiltLibrary(export_with_machine_code(executable, path, target.arch, options, shared.bytes_of))
+    _refuse_types(mod, target)
+    with _generating(target):
+        lowered = lowering(plan_memory)(mod)
+    key = _key(lowered, target) if cache else ""
+    if cache and cache.fetch(key, path):
+        return BuiltLibrary(None, from_cache=True)
+    with _generating(target):
+        executable = relax.build(lowered, target=target.tvm, relax_pipeline=None)
+    with _linking(target):
+        executable.export_library(str(path), **target.export_options())
+    if cache:
+        cache.keep(key, path)
+    return BuiltLibrary(None)
+
+
+def _key(lowered: tvm.IRModule, target: Target) -> str:
+    """The name of the library of `lowered`: of the module with its constants, and of all that makes code of it."""
+    linker = shutil.which(target.linker or "g++")
+    status = Path(linker).stat() if linker else None
+    made_by = (
+        str(target.tvm),
+        sorted(build_options(target).items()),
+        code_versions(),
+        target.spec.link_options,
+        (linker, status.st_size, status.st_mtime_ns) if status else None,
+    )
+    return hashlib.sha256(f"{made_by!r}\n{tvm.ir.save_json(lowered)}".encode()).hexdigest()
+
+
+@contextmanager
+def _linking(target: Target) -> Iterator[None]:
+    """What a linker refuses is an `EnvironmentProblem`."""
     try:
-        if not target.spec.gpu:
-            executable.export_library(str(path), **target.export_options())
-            return None
-        return export_with_machine_code(executable, path, target.arch, target.export_options(), shared.bytes_of)
+        yield
     except (RuntimeError, ValueError, FileNotFoundError, subprocess.CalledProcessError) as reason:
         raise EnvironmentProblem(
             f"linking for target {target.spec.name} needs a working {target.linker or 'g++'}, but: "

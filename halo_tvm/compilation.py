@@ -9,10 +9,11 @@ import tvm
 
 from .config import CompileConfig
 from .errors import EnvironmentProblem, UsageError
+from .object_cache import ObjectCache
 from .passes import Overrides
 from .passes.pipeline import Pipeline
 from .plugins import load_plugins
-from .records.home import log_dirs
+from .records.home import kept_builds, log_dirs
 from .targets import FULL, Target, can_build_here, check_precision, resolve
 
 
@@ -26,6 +27,7 @@ class Compilation:
     overrides: Overrides = field(default_factory=Overrides)
     records: tuple[Path, ...] = ()  # tuning logs; the first with a record for a function decides
     dump_ir: Path | None = None  # where each phase leaves its module
+    builds: ObjectCache | None = None  # where libraries of earlier builds are; None: every one is built
     function: str = "main"  # which one of the model's the phases work on
 
     @classmethod
@@ -50,7 +52,8 @@ class Compilation:
         steps.check_precision(precision)
         overrides = Overrides(**config.overrides)
         records = log_dirs(config.log) if config.records else ()
-        return cls(target, steps, precision, overrides, records, _directory(config.dump_ir))
+        builds = ObjectCache(kept_builds()) if config.cache else None
+        return cls(target, steps, precision, overrides, records, _directory(config.dump_ir), builds)
 
     def dump(self, name: str, mod: tvm.IRModule) -> None:
         """Write `mod` as Python text where --dump-ir wants it."""

@@ -48,7 +48,7 @@ class CompileResult:
                 f"kernels    {reports['schedule']['kernels']['summary']}",
                 *([f"device     {_said(device)}"] if device else []),
                 f"tuning     {log['hits']} of {log['hits'] + log['misses']} functions from records",
-                f"seconds    {seconds}",
+                f"seconds    {seconds}{', library from an earlier build' if reports['build']['from_cache'] else ''}",
                 f"wrote      {self.path}",
                 f"validation {self.validation}",
             ]

@@ -72,7 +72,8 @@ def build(
     graph = plan and steps.runs_named("cuda_graph") and all(can_capture(mod, target) for mod in modules.values())
     modules = {name: with_bounds(mod, functions[name].ranges) for name, mod in modules.items()}
     whole = merged(modules)
-    device = build_library(whole, target, library, plan, graph)
+    built = build_library(whole, target, library, plan, graph, compilation.builds)
+    device = built.device
     if compilation.dump_ir:
         with tvm.transform.PassContext(config={CUDA_GRAPH: graph}):
             compilation.dump("5-lowered", lowering(plan, graph)(whole))
@@ -87,6 +88,7 @@ def build(
         }
     reports[MAIN] |= {
         "library_bytes": library.stat().st_size,
+        "from_cache": built.from_cache,
         **({"device": device.as_json(), "cuda_graph": graph} if device else {}),
         **({"apart_bytes": apart_bytes(modules, functions[MAIN].params)} if len(modules) > 1 else {}),
     }

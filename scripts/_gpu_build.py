@@ -242,7 +242,7 @@ def _write_functions(path: Path, cases: Mapping[str, tuple[str, Case]], target: 
     mod = relax.transform.LegalizeOps()(relax.transform.DeadCodeElimination()(builder.get()))
     mod, report = schedule_functions(mod, target)
     library = path.with_suffix(".so")
-    device = build_library(mod, target, library, False)
+    device = build_library(mod, target, library, False).device
     specs = {function: _spec(mod[function], case) for function, (_, case) in cases.items()}
     reference: dict[str, np.ndarray] = {}
     for function, (name, case) in cases.items() if check else ():

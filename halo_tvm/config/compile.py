@@ -41,6 +41,7 @@ class CompileConfig(Config):
     threads: int | None = option(None, _texts.THREADS, metavar="N", env="threads")
     validate: bool = option(True, "compare the artifact with the reference after building it")
     records: bool = option(True, "use tuning records; without them every schedule is the analytic default")
+    cache: bool = option(True, "take the library of an unchanged module from an earlier build")
     overrides: Mapping[str, object] = dataclasses.field(default_factory=dict, hash=False, metadata={"flag": False})
 
     @property

@@ -1,4 +1,4 @@
-"""Where tuning logs and the host's profile live; the one place that reads HALO_TVM_HOME."""
+"""Where tuning logs, the host's profile and kept builds live; the one place that reads HALO_TVM_HOME."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from ..errors import UsageError
 
 _LOGS = "tuning_logs"
 _PROFILE = "host.json"
+_BUILDS = "builds"
 
 
 def home() -> Path:
@@ -28,6 +29,11 @@ def user_logs() -> Path:
 def host_profile() -> Path:
     """The file in which `doctor --measure` keeps this host's ceilings; it need not exist yet."""
     return home() / _PROFILE
+
+
+def kept_builds() -> Path:
+    """The directory in which `compile` keeps the libraries it built; it need not exist yet."""
+    return home() / _BUILDS
 
 
 def check_writable_log(directory: Path) -> None:

@@ -1,0 +1,144 @@
+"""Builds that are kept: an unchanged module is not compiled again, a changed one is, damage and limits are met."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+from graphs import small_model
+from tvm import relax
+
+import halo_tvm
+from halo_tvm import build as building
+from halo_tvm.compiler import compile_model
+from halo_tvm.config import CompileConfig
+from halo_tvm.imported import ImportedModel, InputSpec
+from halo_tvm.models._builder import ModelBuilder
+from halo_tvm.object_cache import ObjectCache
+from halo_tvm.runtime import load
+from halo_tvm.targets import resolve
+
+KEY, OTHER, THIRD = "a" * 64, "b" * 64, "c" * 64
+
+
+def doubled_plus(constant: float) -> ImportedModel:
+    """x + x + constant, a model of one kernel; the constant is in its code."""
+
+    def body(m: ModelBuilder) -> dict[str, relax.Expr]:
+        x = m.inputs["x"]
+        return {"y": m.emit(relax.op.add(relax.op.add(x, x), relax.const(constant, "float32")))}
+
+    return small_model((InputSpec("x", (4, 8), "float32"),), body)
+
+
+@pytest.fixture
+def generated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tvm.IRModule]:
+    """The modules that code was generated for, with a cache of this test's own."""
+    modules: list[tvm.IRModule] = []
+    build = relax.build
+
+    def counted(mod: tvm.IRModule, **options: object) -> object:
+        modules.append(mod)
+        return build(mod, **options)
+
+    monkeypatch.setattr(building.relax, "build", counted)
+    monkeypatch.setenv("HALO_TVM_HOME", str(tmp_path / "home"))
+    return modules
+
+
+@pytest.fixture
+def compiled(tmp_path: Path) -> Callable[..., tuple[bytes, bool, str]]:
+    """Compiles a model; its library, whether the manifest says that it was kept, and what the verb prints."""
+
+    def run(model: ImportedModel, **options: object) -> tuple[bytes, bool, str]:
+        output = tmp_path / f"{len(list(tmp_path.iterdir()))}.halo"
+        result = compile_model(CompileConfig(model="", output=str(output), threads=1, **options), model)
+        x = np.ones((4, 8), np.float32)
+        assert load(output)(x=x)[0, 0] in (3.0, 4.0)
+        return (output / "model.so").read_bytes(), result.manifest.reports["build"]["from_cache"], str(result)
+
+    return run
+
+
+def test_only_what_changed_is_built(generated: list, compiled: Callable, tmp_path: Path) -> None:
+    first, cached, printed = compiled(doubled_plus(1.0))
+    assert (len(generated), cached, "earlier build" in printed) == (1, False, False)
+    second, cached, printed = compiled(doubled_plus(1.0))
+    assert (len(generated), cached, "library from an earlier build" in printed) == (1, True, True)
+    assert second == first
+
+    assert not compiled(doubled_plus(2.0))[1], "another constant is another library"
+    assert not compiled(doubled_plus(1.0), disable=("plan_memory",), cache=False)[1]
+    assert not compiled(doubled_plus(1.0), cache=False)[1]
+    assert len(generated) == 4
+
+    for entry in (tmp_path / "home" / "builds").iterdir():
+        entry.write_bytes(entry.read_bytes()[:-1] + b"?")
+    assert not compiled(doubled_plus(1.0))[1], "a damaged entry is built again"
+    assert compiled(doubled_plus(1.0))[1], "and kept again"
+    assert len(generated) == 5
+
+
+def test_code_of_another_target_compiler_or_option_is_another_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    mod = building.lowering(plan_memory=False)(doubled_plus(1.0).mod)
+    host = resolve("cpu", cores=1)
+    keys = {building._key(mod, host), building._key(mod, resolve("c", cores=1))}
+    assert building._key(mod, host) in keys, "the same question has the same answer"
+    monkeypatch.setattr(building, "code_versions", lambda: ("another TVM",))
+    keys.add(building._key(mod, host))
+    monkeypatch.setattr(building, "BUILD_OPTIONS", {})
+    keys.add(building._key(mod, host))
+    assert len(keys) == 4
+
+
+def test_the_longest_unused_goes_first(tmp_path: Path) -> None:
+    library = tmp_path / "model.so"
+    cache = ObjectCache(tmp_path / "builds", limit=2 * (1000 + 32))
+    for age, key in ((30, KEY), (20, OTHER)):
+        library.write_bytes(key[:1].encode() * 1000)
+        cache.keep(key, library)
+        os.utime(cache.directory / key, (1e9 - age, 1e9 - age))
+    assert cache.fetch(KEY, tmp_path / "out"), "now used later than the other"
+    assert (tmp_path / "out").read_bytes() == b"a" * 1000
+    cache.keep(THIRD, library)
+    assert {path.name for path in cache.directory.iterdir()} == {KEY, THIRD}
+    library.write_bytes(b"d" * 3000)
+    cache.keep(OTHER, library)
+    assert {path.name for path in cache.directory.iterdir()} == {KEY, THIRD}, "larger than the limit: not kept"
+
+
+def test_a_cache_that_cannot_be_written_is_a_miss(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "builds").write_text("a file where a directory should be")
+    library = tmp_path / "model.so"
+    library.write_bytes(b"code")
+    cache = ObjectCache(tmp_path / "builds")
+    cache.keep(KEY, library)
+    assert "not kept" in caplog.text
+    assert not cache.fetch(KEY, tmp_path / "out") and not (tmp_path / "out").exists()
+
+
+def test_processes_share_a_directory(tmp_path: Path) -> None:
+    """Four writers that evict each other's entries: readers see whole libraries or none, and nobody fails."""
+    code = """
+import logging, pathlib, sys
+from halo_tvm.object_cache import ObjectCache
+folder, me = pathlib.Path(sys.argv[1]), sys.argv[2]
+cache, library, out = ObjectCache(folder / "builds", limit=100_000), folder / f"{me}.so", folder / f"{me}.out"
+logging.disable()
+for turn in range(40):
+    library.write_bytes(bytes([turn % 8]) * 20_000)
+    cache.keep(f"key{turn % 8}", library)
+    if cache.fetch(f"key{(turn + 3) % 8}", out):
+        assert out.read_bytes() == bytes([(turn + 3) % 8]) * 20_000
+"""
+    environment = {**os.environ, "PYTHONPATH": str(Path(halo_tvm.__file__).parents[1])}
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    running = [subprocess.Popen([*command, str(me)], env=environment) for me in range(4)]
+    assert [process.wait(timeout=120) for process in running] == [0] * 4
+    assert sum(path.stat().st_size for path in (tmp_path / "builds").iterdir()) <= 100_000
