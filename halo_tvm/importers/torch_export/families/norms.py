@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
-from tvm import relax, tirx
+from tvm import relax
 
-from ....relay_ops import OPERATORS
-from ....relay_ops._norm import why_no_vector
-from ...meaning.builder import Refused
+from ...meaning.channel_norms import batch_norm, batch_statistics, group_norm, instance_norm
+from ...meaning.norms import layer_norm, rms_norm
 from .._call import Call, constant
 from .._registry import converter
 
+# What torch adds to the mean square where nothing is given: the smallest step from 1 in this type.
 _EPS = {
     "float32": 1.1920928955078125e-07,
     "float64": 2.220446049250313e-16,
@@ -19,114 +18,49 @@ _EPS = {
 }
 
 
+def _given(c: Call, *names: str) -> list[relax.Expr | None]:
+    return [c.tensor(name) if c.has(name) else None for name in names]
+
+
 @converter("layer_norm.default")
-def layer_norm(c: Call) -> relax.Expr:
-    x, axes = c.tensor("input"), len(c["normalized_shape"])
-    weight, bias = (c.tensor(n) if c.has(n) else None for n in ("weight", "bias"))
-    if axes == 1:
-        width = c.shape[-1]
-        weight = weight if weight is not None else _filled(c, 1.0, width, "float32")
-        bias = bias if bias is not None else _filled(c, 0.0, width, "float32")
-        if not any(why_no_vector(x, n, v) for n, v in (("weight", weight), ("bias", bias))):
-            return c.emit(OPERATORS["layer_norm"].call(x, weight, bias, eps=float(c["eps"])))
-    last = list(range(c.rank("input") - axes, c.rank("input")))
-    centred = c.emit(relax.op.subtract(x, c.emit(relax.op.mean(x, last, keepdims=True))))
-    return _scaled(c, centred, last, weight, bias)
-
-
-def _scaled(
-    c: Call, centred: relax.Expr, axes: list[int], weight: relax.Expr | None, bias: relax.Expr | None
-) -> relax.Expr:
-    """centred / sqrt(mean(centred^2) + eps) * weight + bias."""
-    square = c.emit(relax.op.mean(c.emit(relax.op.multiply(centred, centred)), axes, keepdims=True))
-    scale = c.emit(relax.op.rsqrt(c.emit(relax.op.add(square, constant(float(c["eps"]), c.dtype)))))
-    y = c.emit(relax.op.multiply(centred, scale))
-    y = y if weight is None else c.emit(relax.op.multiply(y, c.cast(weight, c.dtype)))
-    return y if bias is None else c.emit(relax.op.add(y, c.cast(bias, c.dtype)))
-
-
-def _filled(c: Call, value: float, size: tirx.PrimExpr, dtype: str) -> relax.Expr:
-    if not isinstance(size, tirx.IntImm):
-        raise Refused("a dynamic last dimension and no weight")
-    return constant(np.full(int(size), value), dtype)
+def layer(c: Call) -> relax.Expr:
+    axis = c.rank("input") - len(c["normalized_shape"])
+    return layer_norm(c, c.tensor("input"), axis, *_given(c, "weight", "bias"), float(c["eps"]))
 
 
 @converter("rms_norm.default")
-def rms_norm(c: Call) -> relax.Expr:
-    x, axes = c.tensor("input"), len(c["normalized_shape"])
-    eps = float(c["eps"]) if c["eps"] is not None else _EPS[c.dtype]
-    weight = c.tensor("weight") if c.has("weight") else None
-    if axes == 1:
-        vector = weight if weight is not None else _filled(c, 1.0, c.shape[-1], "float32")
-        if not why_no_vector(x, "weight", vector):
-            return c.emit(OPERATORS["rms_norm"].call(x, vector, eps=eps))
-    last = list(range(c.rank("input") - axes, c.rank("input")))
-    square = c.emit(relax.op.mean(c.emit(relax.op.multiply(x, x)), last, keepdims=True))
-    scale = c.emit(relax.op.rsqrt(c.emit(relax.op.add(square, constant(eps, c.dtype)))))
-    y = c.emit(relax.op.multiply(x, scale))
-    return y if weight is None else c.emit(relax.op.multiply(y, weight))
+def rms(c: Call) -> relax.Expr:
+    axis = c.rank("input") - len(c["normalized_shape"])
+    epsilon = float(c["eps"]) if c["eps"] is not None else _EPS[c.dtype]
+    return rms_norm(c, c.tensor("input"), axis, *_given(c, "weight"), epsilon)
 
 
 @converter("group_norm.default")
-def group_norm(c: Call) -> relax.Expr:
-    x, groups, rank = c.tensor("input"), int(c["num_groups"]), c.rank("input")
-    n, channels, *rest = c.shape
-    split = c.reshape(x, [n, tirx.IntImm("int64", groups), tirx.floordiv(channels, groups), *rest])
-    axes = list(range(2, rank + 1))
-    centred = c.emit(relax.op.subtract(split, c.emit(relax.op.mean(split, axes, keepdims=True))))
-    y = c.reshape(_scaled(c, centred, axes, None, None), c.shape)
-    return per_channel(
-        c, y, c.tensor("weight") if c.has("weight") else None, c.tensor("bias") if c.has("bias") else None
-    )
-
-
-def per_channel(c: Call, x: relax.Expr, weight: relax.Expr | None, bias: relax.Expr | None) -> relax.Expr:
-    """x * weight + bias, both over axis 1."""
-    one = tirx.IntImm("int64", 1)
-
-    def spread(v: relax.Expr) -> relax.Expr:
-        return c.reshape(v, [v.ty.shape.values[0], *([one] * (x.ty.ndim - 2))])
-
-    x = x if weight is None else c.emit(relax.op.multiply(x, spread(weight)))
-    return x if bias is None else c.emit(relax.op.add(x, spread(bias)))
+def group(c: Call) -> relax.Expr:
+    return group_norm(c, c.tensor("input"), int(c["num_groups"]), *_given(c, "weight", "bias"), float(c["eps"]))
 
 
 @converter("instance_norm.default")
-def instance_norm(c: Call) -> relax.Expr:
-    if not c["use_input_stats"]:
-        raise Refused("use_input_stats=False")
-    x, axes = c.tensor("input"), list(range(2, c.rank("input")))
-    centred = c.emit(relax.op.subtract(x, c.emit(relax.op.mean(x, axes, keepdims=True))))
-    y = _scaled(c, centred, axes, None, None)
-    return per_channel(
-        c, y, c.tensor("weight") if c.has("weight") else None, c.tensor("bias") if c.has("bias") else None
-    )
+def instance(c: Call) -> relax.Expr:
+    x, (weight, bias) = c.tensor("input"), _given(c, "weight", "bias")
+    if c["use_input_stats"]:
+        return instance_norm(c, x, weight, bias, float(c["eps"]))
+    return batch_norm(c, x, weight, bias, *_given(c, "running_mean", "running_var"), float(c["eps"]))
 
 
-@converter("_native_batch_norm_legit_no_training.default", "batch_norm.default")
-def batch_norm(c: Call) -> object:
-    """With running statistics it is one multiplication and one addition per channel."""
+@converter("batch_norm.default", "_native_batch_norm_legit_no_training.default", "_native_batch_norm_legit.no_stats")
+def batch(c: Call) -> object:
+    """By running statistics, or by those of the batch where the module keeps none."""
+    x, (weight, bias, mean, variance) = c.tensor("input"), _given(c, "weight", "bias", "running_mean", "running_var")
     if c.nodes.get("training"):
-        raise Refused("training=True")
-    mean, variance = c.tensor("running_mean"), c.tensor("running_var")
-    dtype = str(mean.ty.dtype)
-    scale = c.emit(relax.op.rsqrt(c.emit(relax.op.add(variance, constant(float(c["eps"]), dtype)))))
-    if c.has("weight"):
-        scale = c.emit(relax.op.multiply(c.tensor("weight"), scale))
-    shift = c.emit(relax.op.negative(c.emit(relax.op.multiply(mean, scale))))
-    if c.has("bias"):
-        shift = c.emit(relax.op.add(c.tensor("bias"), shift))
-    y = per_channel(c, c.tensor("input"), c.cast(scale, c.dtype), c.cast(shift, c.dtype))
-    if "native" not in str(c.node.target):
-        return y
-    return y, _unused(c, 1), _unused(c, 2)
-
-
-def _unused(c: Call, index: int) -> relax.Expr:
-    """The saved statistics of training: empty in inference."""
-    if any(n.args[1] == index for n in c.node.users):
-        raise Refused("saved statistics that are used")
-    return constant(np.zeros(0), "float32")
+        c.refuse_unless(mean is None, "expected inference, found a batch norm that moves its statistics: call .eval()")
+        mean, variance = batch_statistics(c, x)
+    out = batch_norm(c, x, weight, bias, mean, variance, float(c["eps"]))
+    if "native" not in c.op:
+        return out
+    used = any(user.args[1] for user in c.node.users)
+    c.refuse_unless(not used, "expected inference, found a use of the statistics saved for training")
+    return (out,)
 
 
 @converter("softmax.int", "_softmax.default", "special_softmax.int")
