@@ -108,6 +108,8 @@ def validate_artifact(
     with load(path, threads=threads) as module:
         precision = module.manifest.precision
         checks = [check for index in sorted(cases) for check in _check_case(module, index, cases[index], factor)]
+        speaks = module.manifest.language is not None
+    checks += _check_steps(Path(path), cases, factor, precision, threads) if speaks else []
     failed = [c for c in checks if not c.passed]
     report: dict[str, object] = {
         "passed": not failed,
@@ -229,6 +231,22 @@ def _check_case(
         )
     _check_names(module.spec, index, case["output"])
     return checks
+
+
+def _check_steps(
+    path: Path,
+    cases: Mapping[int, Mapping[str, Mapping[str, np.ndarray]]],
+    factor: float,
+    precision: str,
+    threads: int | None,
+) -> list[OutputCheck]:
+    """A language model's `prefill` and `decode` against the reference of `main`: the same tokens, behind caches."""
+    from .language.check import logits_behind_caches  # it loads what most artifacts do not need
+
+    return [
+        compare(found, wanted, case=index, name=f"{name}.logits", error=None, factor=factor, precision=precision)
+        for index, name, found, wanted in logits_behind_caches(path, cases, threads)
+    ]
 
 
 def _check_names(spec: FunctionSpec, index: int, expected: Mapping[str, np.ndarray]) -> None:

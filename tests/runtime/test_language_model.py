@@ -50,7 +50,7 @@ def write_tokenizer(directory: Path) -> None:
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("language") / "tiny"
     sizes = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1}
-    write_checkpoint(folder, "llama", vocab_size=258, intermediate_size=48, **sizes)
+    write_checkpoint(folder, "llama", vocab_size=258, intermediate_size=48, max_position_embeddings=4096, **sizes)
     write_tokenizer(folder)
     return folder
 
@@ -73,6 +73,8 @@ def test_functions_share_weights_and_kernels(artifact: Path) -> None:
     assert list(manifest.functions) == ["decode", "main", "prefill"]
     assert manifest.reports["build"]["apart_bytes"] == 0
     assert "tokenizer.json" in manifest.files and manifest.language["end"] == [END]
+    checked = {row["output"] for row in manifest.validation["outputs"]}
+    assert checked == {"logits", "prefill.logits", "decode.logits"}  # compiling validates all three functions
     for name in ("prefill", "decode"):
         state = manifest.functions[name].state
         outputs = {tensor.name for tensor in manifest.functions[name].outputs}
@@ -186,8 +188,8 @@ def test_a_fork_is_told_to_load_again(model) -> None:
 
 
 def test_loading_refuses_what_does_not_fit(artifact: Path, directory: Path, monkeypatch, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="a context from 1 to 64, which the model's positions allow, found 65"):
-        LanguageModel.load(artifact, context=65)
+    with pytest.raises(UsageError, match="a context from 1 to 4096, which the model's positions allow, found 4097"):
+        LanguageModel.load(artifact, context=4097)
     monkeypatch.setattr("halo_tvm.runtime.language.steps._free_bytes", lambda: 100)
     with pytest.raises(EnvironmentProblem, match="memory for caches of 1024 bytes, which a context of 8 takes"):
         LanguageModel.load(artifact, context=8)
@@ -293,3 +295,11 @@ def test_templates_say_what_they_refuse_and_need(monkeypatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "jinja2.sandbox", None)
     with pytest.raises(MissingPackage, match=r"pip install 'halo_tvm\[lm\]'"):
         render("", messages, {})
+
+
+def test_the_example_of_the_documentation_runs(artifact: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "language_models.md").read_text(encoding="utf-8")
+    (tmp_path / "smollm2.halo").symlink_to(artifact)
+    monkeypatch.chdir(tmp_path)
+    exec(page.split("```python\n")[1].split("```")[0], {})
+    assert "tokens of the prompt were in the caches already" in capsys.readouterr().out

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ...errors import ArtifactCorrupt, InputError, MissingPackage, UsageError
 from .chat import INSTALL, Message, render
 from .spec import LanguageSpec
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 
 class Text:
@@ -15,23 +20,23 @@ class Text:
 
     def __init__(self, folder: Path, spec: LanguageSpec) -> None:
         self._spec = spec
-        self._tokenizer = None
-        if spec.tokenizer is None:
-            return
+        self._file = None if spec.tokenizer is None else folder / spec.tokenizer
+
+    @cached_property
+    def _tokenizer(self) -> Tokenizer | None:
+        """Read when text is first asked for: steps with token ids need neither the file nor the package."""
+        if self._file is None:
+            return None
         try:
             from tokenizers import Tokenizer
         except ImportError as missing:
             raise MissingPackage("tokenizers", "text in and out of a language model", INSTALL) from missing
         try:
-            self._tokenizer = Tokenizer.from_str((folder / spec.tokenizer).read_text(encoding="utf-8"))
+            return Tokenizer.from_str(self._file.read_text(encoding="utf-8"))
         except Exception as error:
             raise ArtifactCorrupt(
-                f"{folder / spec.tokenizer}: expected a tokenizer, found {str(error)[:200]}: compile the model again"
+                f"{self._file}: expected a tokenizer, found {str(error)[:200]}: compile the model again"
             ) from error
-
-    @property
-    def there(self) -> bool:
-        return self._tokenizer is not None
 
     def tokens(self, text: str, *, special: bool = True) -> list[int]:
         """The ids of `text`, with what the tokenizer puts in front of every text unless `special` is false.
