@@ -1,7 +1,8 @@
-"""Inside fused functions: what is computed of scalars and vectors becomes part of the tensor expression that reads it.
+"""Inside fused functions: what is computed in front of a product becomes part of the expression that reads it.
 
 Before -> after
-    s = a * b[j];  y[i, j] = x[i, j] * s[j]   ->   y[i, j] = x[i, j] * (a * b[j])
+    s = a * b[j];  y[i, j] = x[i, j] * s[j]             ->   y[i, j] = x[i, j] * (a * b[j])
+    r = f(q);  p = x @ w;  y[i, j] = p[i, j] + r[i, j]  ->   p = x @ w;  y[i, j] = p[i, j] + f(q[i, j])
 FuseOps puts such a block in front of a product, or of one loop nest over a tensor; rules schedule one nest with what
 follows it. The few operations are repeated for every element, which costs less than another kernel.
 Leaves alone
@@ -34,7 +35,7 @@ def inline_small(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _small(func: tirx.PrimFunc) -> list[str]:
-    """Names of the blocks to inline: spatial, of fewer elements than what reads them, of parameters alone."""
+    """Names of the blocks to inline: spatial, of parameters alone, small or in front of a product they do not feed."""
     found = blocks(func)
     if len(found) < 2 or any(block.store is None or block.realize is None for block in found):
         return []
@@ -50,7 +51,7 @@ def _small(func: tirx.PrimFunc) -> list[str]:
             and not any(target.same_as(p) for p in func.params)
             and all(any(s.same_as(k) for k in known) for s in sources)
             and readers
-            and all(_wider(reader, block) for reader in readers)
+            and (all(_wider(reader, block) for reader in readers) or _in_front(readers, behind))
             and not _calls(block.store.value)
         ):
             made.append(target)
@@ -61,6 +62,11 @@ def _small(func: tirx.PrimFunc) -> list[str]:
 def _wider(reader: Block, block: Block) -> bool:
     """Whether `reader` runs over more dimensions than 1 than `block`, or is small itself."""
     return _rank(reader) > _rank(block) or _rank(reader) == _rank(block) <= 1
+
+
+def _in_front(readers: list[Block], behind: list[Block]) -> bool:
+    """Whether a product runs between a block and its readers, which are none themselves."""
+    return any("R" in block.kinds for block in behind) and not any("R" in reader.kinds for reader in readers)
 
 
 def _rank(block: Block) -> int:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _LAZY_BYTES = 1 << 20
 _NEVER = frozenset(
     "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Multinomial Bernoulli ImageDecoder".split()
-)
+) | {"DequantizeLinear"}  # known as integers, too, see `_quantised`
 # What the reference implementation raises for input it does not accept: there is no common base.
 _REFERENCE_ERRORS = (
     ValueError,

@@ -20,6 +20,7 @@ from ..meaning.sizes import Dim, Sizes, prim
 from . import _folding, _functions, _narrow, _registry
 from ._file import MOST_BYTES, MOST_DIMENSIONS, sparse_constant, tensor_constant
 from ._node import Node
+from ._quantised import QuantisedValues
 from ._values import Sequence, Symbolic, Tensor, Value, elements, known
 
 # Bounds on what a hostile file can make of few bytes.
@@ -70,6 +71,7 @@ class GraphConverter:
         self._emitted: ChainMap[int, tuple[Value, relax.Expr]] = ChainMap()
         self._constants: dict[relax.Expr, Constant] = {}  # weights and constants of Relax -> what they hold
         self._weights_emitted: dict[int, tuple[Value, relax.Expr]] = {}
+        self.quantised = QuantisedValues()
         self._dimension_names: set[str] = set()
         self._names: dict[str, int] = {}  # of dimensions and parameters -> how often asked for
         self.equalities: ChainMap[str, tuple[Dim, Dim]] = ChainMap()  # a boolean's name -> the sizes it compares
@@ -274,9 +276,12 @@ class GraphConverter:
                 if value is not None:
                     return (value,)
         function = _registry.find(domain, proto.op_type, node.opset)
-        if function is not None and (domain, proto.op_type) not in self.functions:
-            return self._values(node, function(node))
-        return _functions.inline(node, domain)
+        if function is None or (domain, proto.op_type) in self.functions:
+            return _functions.inline(node, domain)
+        integer = _registry.IN_INTEGERS.get(proto.op_type, lambda node: None)(node)
+        results = self._values(node, function(node) if integer is None else integer)
+        self.quantised.follow(node, results, lambda other: self._values(other, function(other)))
+        return results
 
     def _values(self, node: Node, result: object) -> tuple[Value | None, ...]:
         if isinstance(result, relax.Expr) and not isinstance(result, relax.Tuple):

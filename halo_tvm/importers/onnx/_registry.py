@@ -15,6 +15,7 @@ Converter = Callable[["Node"], object]  # -> a Relax expression, a Value, or a t
 
 CONVERTERS: dict[tuple[str, str], dict[int, Converter]] = {}
 SYMBOLIC: dict[str, Callable[[Node], Value | None]] = {}
+IN_INTEGERS: dict[str, Converter] = {}
 
 
 def converter(*names: str, since: int = 1, domain: str = "") -> Callable[[Converter], Converter]:
@@ -45,6 +46,21 @@ def symbolic(*names: str) -> Callable:
             if name in SYMBOLIC:
                 raise ValueError(f"symbolic rule {name} is defined twice")
             SYMBOLIC[name] = function
+        return function
+
+    return register
+
+
+def in_integers(name: str) -> Callable[[Converter], Converter]:
+    """Register how an operator acts on floats that were restored from integers, see `_quantised`.
+
+    The function returns None where it has no answer; the converter then serves.
+    """
+
+    def register(function: Converter) -> Converter:
+        if name in IN_INTEGERS:
+            raise ValueError(f"integer form of {name} is defined twice")
+        IN_INTEGERS[name] = function
         return function
 
     return register

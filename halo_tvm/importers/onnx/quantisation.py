@@ -38,6 +38,11 @@ def quantize(node: Node) -> relax.Expr | Tensor:
     node.refuse_unless(
         narrow in ("float32", "float16", "bfloat16"), f"expected a 16- or 32-bit precision, found {narrow}"
     )
+    if node.is_known(1):
+        scales = node.constant(1).astype(np.float32)
+        node.refuse_unless(
+            bool(np.all(np.isfinite(scales) & (scales > 0))), "expected a scale above 0, found zero, NaN or less"
+        )
     x = cast(node, node.x(0), "float32")
     scale = cast(node, _spread(node, 1), "float32")
     # The quotient of two narrow numbers, rounded twice, is the one rounded once: float32 has enough digits.
@@ -54,6 +59,9 @@ def dequantize(node: Node) -> relax.Expr | Constant:
     """(x - zero) * scale; a weight is restored when it is loaded."""
     kind = int(node.attr("output_dtype", 0))
     target = _name(kind) if kind else node.dtype(1)
+    if node.has(2):
+        wanted, found = node.dtype(0), node.dtype(2)
+        node.refuse_unless(found == wanted, f"expected a zero point of {wanted}, as the input is, found {found}")
     values = [node.inputs[i] if node.has(i) else None for i in range(3)]
     if all(v is None or isinstance(v, Constant) for v in values):
         return _restored(node, values, target)
@@ -119,6 +127,13 @@ def _spread(node: Node, index: int) -> relax.Expr:
     axis, block = _axis(node, len(shape)), int(node.attr("block_size", 0))
     x = node.stored(index)
     if not block or len(expr_shape(x)) == 0:
+        count = node.sizes.product(expr_shape(x))
+        if isinstance(count, int) and count != 1:
+            node.refuse_unless(axis < len(shape), f"expected an axis below {len(shape)}, found {axis}")
+            node.refuse_unless(
+                not isinstance(shape[axis], int) or shape[axis] == count,
+                f"expected one scale, or {shape[axis]} along axis {axis}, found {count}",
+            )
         return vector_for(node, x, len(shape), axis)
     found = expr_shape(x)
     node.refuse_unless(len(found) == len(shape), f"expected one number per block of {block}, found the shape {found}")

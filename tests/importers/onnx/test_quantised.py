@@ -9,6 +9,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from halo_tvm.errors import UnsupportedModel
+from halo_tvm.importers import import_model
 from halo_tvm.importers.onnx import import_proto
 from halo_tvm.in_process import Program, compile_in_process
 
@@ -165,3 +167,87 @@ def test_convolutions_of_floats_quantised_when_they_run(zero):
     model = model_of(steps, {"x": ("float32", [2, 5, "t"])}, held, {"i": ("int32", [2, 3, "u"])})
     found = rules(compare(model, {"x": rng(2).standard_normal((2, 5, 19)).astype("float32")}, atol=0))
     assert "fallback" not in found.values(), found
+
+
+def test_pairs_around_products_are_integer_products():
+    """QDQ: a convolution, a residual, pooling and reshaping on bytes, a product with a scale per row of its weight."""
+
+    def pair(x: str, grid: str) -> list[Step]:
+        scale_and_zero = [f"{grid}s", f"{grid}z"]
+        return [
+            ("QuantizeLinear", [x, *scale_and_zero], [f"{x}_q"], {}),
+            ("DequantizeLinear", [f"{x}_q", *scale_and_zero], [f"{x}_d"], {}),
+        ]
+
+    held = {
+        "xs": np.array(0.03, "float32"),
+        "xz": np.array(-5, "int8"),
+        "as": np.array(0.06, "float32"),
+        "az": np.array(-100, "int8"),
+        "w": rng(1).integers(-127, 128, (6, 3, 3, 3)).astype("int8"),
+        "ws": rng(2).uniform(0.004, 0.006, 6).astype("float32"),
+        "b": rng(3).integers(-500, 500, 6).astype("int32"),
+        "r": rng(4).integers(-127, 128, (6, 6, 1, 1)).astype("int8"),
+        "rs": np.array(0.01, "float32"),
+        "v": rng(5).integers(-127, 128, (7, 96)).astype("int8"),
+        "vs": rng(6).uniform(0.001, 0.002, 7).astype("float32"),
+        "c": rng(7).standard_normal(7).astype("float32"),
+    }
+    steps = [
+        *pair("x", "x"),
+        ("DequantizeLinear", ["w", "ws"], ["wd"], {"axis": 0}),
+        ("DequantizeLinear", ["b", "ws"], ["bd"], {"axis": 0}),
+        ("Conv", ["x_d", "wd", "bd"], ["conv"], {"pads": [1, 1, 1, 1]}),
+        ("Relu", ["conv"], ["a"], {}),
+        *pair("a", "a"),
+        ("DequantizeLinear", ["r", "rs"], ["rd"], {}),
+        ("Conv", ["a_d", "rd"], ["again"], {}),
+        ("Add", ["again", "a_d"], ["sum"], {}),
+        *pair("sum", "a"),
+        ("MaxPool", ["sum_d"], ["pool"], {"kernel_shape": [2, 2], "strides": [2, 2]}),
+        *pair("pool", "a"),
+        ("Flatten", ["pool_d"], ["flat"], {}),
+        ("DequantizeLinear", ["v", "vs"], ["vd"], {"axis": 0}),
+        ("Gemm", ["flat", "vd", "c"], ["y"], {"transB": 1}),
+    ]
+    outputs = {"y": ("float32", [2, 7]), "sum_q": ("int8", [2, 6, 8, 8])}
+    model = model_of(steps, {"x": ("float32", [2, 3, 8, 8])}, held, outputs)
+    program = compare(model, {"x": rng(8).standard_normal((2, 3, 8, 8)).astype("float32")}, atol=1e-5)
+    found = rules(program)
+    assert sum(rule == "gemm" for rule in found.values()) == 3 and "fallback" not in found.values(), found
+
+
+@pytest.mark.parametrize(
+    "op, inputs, held, said",
+    [
+        ("QuantizeLinear", ["x", "s"], {"s": 0.0}, "scale"),
+        ("QuantizeLinear", ["x", "s"], {"s": np.nan}, "scale"),
+        ("QuantizeLinear", ["x", "s"], {"s": -0.5}, "scale"),
+        ("QuantizeLinear", ["x", "s"], {"s": [0.5] * 3}, "one scale, or 4 along axis 1"),
+        ("DequantizeLinear", ["q", "s", "z"], {"s": 0.5, "z": np.array(3, "int8")}, "zero point of uint8"),
+    ],
+)
+def test_grids_that_fit_nothing_are_refused(op, inputs, held, said):
+    constants = {k: v if isinstance(v, np.ndarray) else np.array(v, "float32") for k, v in held.items()}
+    source, result = ("float32", "uint8") if op == "QuantizeLinear" else ("uint8", "float32")
+    model = model_of([(op, inputs, ["y"], {})], {inputs[0]: (source, [2, 4])}, constants, {"y": (result, [2, 4])})
+    with pytest.raises(UnsupportedModel, match=said):
+        import_proto(model, name="test")
+
+
+@pytest.mark.parametrize("op, level", [("QuantizeLinear", "ORT_DISABLE_ALL"), ("Relu", "ORT_ENABLE_ALL")])
+def test_the_reference_of_a_quantised_file_is_the_graph_as_it_is_written(op, level, tmp_path, monkeypatch):
+    inputs, result = (["x", "s"], "uint8") if op == "QuantizeLinear" else (["x"], "float32")
+    held = {"s": np.array(0.5, "float32")} if op == "QuantizeLinear" else {}
+    model = model_of([(op, inputs, ["y"], {})], {"x": ("float32", [3])}, held, {"y": (result, [3])})
+    onnx.save(model, tmp_path / "model.onnx")
+    levels, session = [], ort.InferenceSession
+
+    def opened(path, options, **others):
+        levels.append(options.graph_optimization_level)
+        return session(path, options, **others)
+
+    monkeypatch.setattr(ort, "InferenceSession", opened)
+    imported = import_model(str(tmp_path / "model.onnx"))
+    assert imported.engine({"x": np.ones(3, "float32")})["y"].shape == (3,)
+    assert levels == [getattr(ort.GraphOptimizationLevel, level)]

@@ -1,0 +1,127 @@
+"""Floats that a file restores from integers: which integers they are, so that what reads them can take those.
+
+y = DequantizeLinear(q, scale, zero) stands for q as well. Operators that only move elements move q too; a
+QuantizeLinear by the same scale and zero point is q itself; products and convolutions (`in_integers`) multiply q.
+Whatever needs the floats finds them: what nobody reads is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..meaning.builder import Refused
+from ..meaning.constant import Constant
+from ._node import Node
+from ._values import Tensor, Value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# Operators whose result has elements of their first input, and nothing else, whatever the type.
+_MOVES = frozenset(
+    (
+        "DepthToSpace",
+        "Expand",
+        "Flatten",
+        "Gather",
+        "Identity",
+        "MaxPool",
+        "Reshape",
+        "Slice",
+        "SpaceToDepth",
+        "Squeeze",
+        "Tile",
+        "Transpose",
+        "Unsqueeze",
+    )
+)
+_BYTES = ("int8", "uint8")
+
+
+@dataclass(frozen=True, eq=False)
+class Quantised:
+    """(integers - zero) * scale in float32; scale and zero are one number, or one per slice along `axis`."""
+
+    integers: Tensor | Constant
+    scale: Constant
+    zero: Constant | None
+    axis: int = 0
+
+    @property
+    def zeros(self) -> np.ndarray:
+        """The zero points, flat, in int32."""
+        return np.zeros(1, np.int32) if self.zero is None else self.zero.array.astype(np.int32).reshape(-1)
+
+    @property
+    def scales(self) -> np.ndarray:
+        return self.scale.array.reshape(-1)
+
+    @property
+    def of_tensor(self) -> bool:
+        """Whether there is one scale and one zero point for all elements."""
+        return self.scales.size == self.zeros.size == 1
+
+    def same_grid(self, other: Quantised) -> bool:
+        same = self.integers.dtype == other.integers.dtype and self.of_tensor and other.of_tensor
+        return same and self.scales[0] == other.scales[0] and self.zeros[0] == other.zeros[0]
+
+
+class QuantisedValues:
+    """Which values of a graph stand for integers as well."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Value, Quantised]] = {}  # the value is kept, so that its id stays its own
+
+    def of(self, value: Value | None) -> Quantised | None:
+        known = self._known.get(id(value))
+        return known and known[1]
+
+    def follow(self, node: Node, results: Sequence[Value | None], convert: Callable[[Node], Sequence]) -> None:
+        """Note what the results of `node` stand for; `convert` converts a node as the table of operators does."""
+        if node.op == "DequantizeLinear":
+            found = _restored_from(node)
+        elif node.op in _MOVES:
+            found = self._moved(node, convert)
+        elif node.op == "Concat":
+            found = self._joined(node, convert)
+        else:
+            return
+        if found is not None and len(results) >= 1 and results[0] is not None:
+            self._known[id(results[0])] = (results[0], found)
+
+    def _moved(self, node: Node, convert: Callable[[Node], Sequence]) -> Quantised | None:
+        source = self.of(node.inputs[0] if node.inputs else None)
+        if source is None or not source.of_tensor or not isinstance(source.integers, Tensor):
+            return None
+        return _converted(node, [source.integers, *node.inputs[1:]], source, convert)
+
+    def _joined(self, node: Node, convert: Callable[[Node], Sequence]) -> Quantised | None:
+        parts = [self.of(value) for value in node.inputs]
+        if not parts or any(p is None or not p.same_grid(parts[0]) for p in parts):
+            return None
+        return _converted(node, [p.integers for p in parts], parts[0], convert)
+
+
+def _converted(
+    node: Node, inputs: Sequence[Value | None], source: Quantised, convert: Callable[[Node], Sequence]
+) -> Quantised | None:
+    """`source` with the first result of `node` on `inputs`; None where the operator refuses integers."""
+    try:
+        moved = convert(Node(node.proto, node.graph, inputs, node.opset))
+    except Refused:
+        return None
+    return replace(source, integers=moved[0]) if isinstance(moved[0], Tensor | Constant) else None
+
+
+def _restored_from(node: Node) -> Quantised | None:
+    x, scale, zero = (node.inputs[i] if node.has(i) else None for i in range(3))
+    known = isinstance(scale, Constant) and (zero is None or isinstance(zero, Constant))
+    plain = isinstance(x, Tensor | Constant) and x.dtype in _BYTES and known and scale.dtype == "float32"
+    if not plain or node.attr("block_size", 0) or node.attr("output_dtype", 1) != 1:
+        return None
+    axis, rank = int(node.attr("axis", 1)), len(x.shape)
+    return Quantised(x, scale, zero, axis + rank if axis < 0 else axis)
