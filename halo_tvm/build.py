@@ -15,6 +15,7 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
+from . import launcher
 from ._compat import code_versions, device_source
 from .cuda.launches import DynamicShared
 from .cuda.machine_code import DeviceCode, export_with_machine_code
@@ -186,7 +187,8 @@ def build_library(
     with _generating(target):
         executable = relax.build(lowered, target=target.tvm, relax_pipeline=None)
     with _linking(target):
-        executable.export_library(str(path), **target.export_options())
+        addons = [str(launcher.SOURCE)] if target.spec.own_threads else None
+        executable.export_library(str(path), addons=addons, **target.export_options())
     if cache:
         cache.keep(key, path)
     return BuiltLibrary(None)
@@ -201,6 +203,7 @@ def _key(lowered: tvm.IRModule, target: Target) -> str:
         sorted(build_options(target).items()),
         code_versions(),
         target.spec.link_options,
+        launcher.SOURCE.read_bytes() if target.spec.own_threads else None,
         (linker, status.st_size, status.st_mtime_ns) if status else None,
     )
     return hashlib.sha256(f"{made_by!r}\n{tvm.ir.save_json(lowered)}".encode()).hexdigest()

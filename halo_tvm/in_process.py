@@ -29,7 +29,8 @@ from .phases import Reports, build_in_memory, lower, schedule
 from .runtime.devices import HostDevice
 from .runtime.host import resolve_threads
 from .runtime.inputs import bind_inputs
-from .runtime.session import Runner, sizes_refused
+from .runtime.runner import Runner
+from .runtime.session import sizes_refused
 from .runtime.tensors import aligned_empty, to_arrays, to_tensor
 from .targets import usable_cpus
 

@@ -190,7 +190,7 @@ def ceiling(precision: str, layers: Linears, threads: int) -> float:
     import tvm  # noqa: F401 - brings the pool of threads
 
     from halo_tvm.ceilings.measure import fma_gflops, has_int8_dot, int8_gops
-    from halo_tvm.runtime.session import configure_threads
+    from halo_tvm.runtime.runner import configure_threads
     from halo_tvm.targets import resolve, usable_cpus
 
     target = resolve("cpu", precision=precision)
@@ -205,7 +205,7 @@ def read(cache: Path, precision: str, layers: Linears, threads: int) -> Prepare:
     import tvm  # noqa: F401 - brings the pool of threads
 
     from halo_tvm.ceilings.measure import reader
-    from halo_tvm.runtime.session import configure_threads
+    from halo_tvm.runtime.runner import configure_threads
     from halo_tvm.targets import resolve, usable_cpus
 
     configure_threads(threads, usable_cpus())

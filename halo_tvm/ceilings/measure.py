@@ -60,7 +60,7 @@ def measure(target: Target, host: Host) -> HostProfile:
     """
     import tvm  # noqa: F401 - brings the pool of threads
 
-    from ..runtime.session import configure_threads
+    from ..runtime.runner import configure_threads
 
     threads = target.cores
     configure_threads(threads, usable_cpus())

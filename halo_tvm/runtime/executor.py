@@ -17,13 +17,14 @@ import tvm_ffi
 from ..artifact import Manifest, TensorSpec, verify_artifact
 from ..errors import UnknownName, UsageError
 from ..targets import usable_cpus
+from .direct import DirectInputs
 from .gpu import device_of
 from .host import choose_variant, load_tvm_runtime, resolve_threads
 from .inputs import UnknownInput, bind_inputs, generate_inputs, typical_sizes
 from .pending import Pending
 from .session import Session, sizes_refused
 from .state import KeptState
-from .tensors import to_arrays, to_tensor
+from .tensors import is_plain, leaves, to_array, to_tensor
 from .tracing import Trace, trace
 from .weights import MODES, load_weights
 
@@ -106,8 +107,11 @@ class Module:
         self.spec = manifest.functions[function]
         self._function = function
         self._session = session
-        self._weights = weights
+        start = weights.__array_interface__["data"][0]
+        self._weights = start, start + weights.nbytes  # addresses; the tensors keep the memory
         self._state = KeptState(self.spec)
+        self._direct = DirectInputs(self.spec)
+        self._convert = [np.from_dlpack if is_plain(t.dtype) else to_array for t in self.spec.outputs]
         self._inputs: dict[str, object] = {}
         self._outputs: tuple[np.ndarray, ...] = ()
 
@@ -137,7 +141,7 @@ class Module:
             inputs = bind_inputs(self.spec, args, self._state.added(args, kwargs))
             outputs = self._state.keep(self._run(inputs))
         else:
-            outputs = self._run(bind_inputs(self.spec, args, kwargs))
+            outputs = self._call(args, kwargs)
         return outputs[0] if len(outputs) == 1 else outputs
 
     def run_async(self, *args: object, **kwargs: object) -> Pending[Outputs]:
@@ -153,12 +157,12 @@ class Module:
                 f"run_async was expected to get all inputs, but the state ({', '.join(self.spec.state)}) is what the "
                 "run before leaves; pass the state, or call the module"
             )
-        arrays = bind_inputs(self.spec, args, kwargs)
-        request = self._session.run_async([to_tensor(array) for array in arrays])
+        tensors = [to_tensor(array) for array in bind_inputs(self.spec, args, kwargs)]
+        request = self._session.run_async(tensors)
 
         def wait(timeout_s: float | None) -> Outputs:
             with sizes_refused():
-                outputs = self._owned(request.wait(timeout_s), arrays)
+                outputs = self._owned(request.wait(timeout_s), tensors)
             return outputs[0] if len(outputs) == 1 else outputs
 
         return Pending(lambda: not request.done.locked(), wait)
@@ -178,7 +182,7 @@ class Module:
     def run(self, **inputs: object) -> None:
         """Run on the inputs that were set, with `inputs` set first."""
         self.set_input(**inputs)
-        self._outputs = self._run(bind_inputs(self.spec, (), self._inputs))
+        self._outputs = self._call((), self._inputs)
 
     def get_output(self, which: int | str = 0) -> np.ndarray:
         """An output of the last `run`, by position or name."""
@@ -256,15 +260,38 @@ class Module:
     def _example(self, sizes: dict[str, int] | None, seed: int, inputs: dict[str, object]) -> list[tvm_ffi.Tensor]:
         return [to_tensor(array) for array in self.example_inputs(inputs, sizes=sizes, seed=seed).values()]
 
-    def _run(self, arrays: list[np.ndarray]) -> tuple[np.ndarray, ...]:
-        return self._owned(self._session.run([to_tensor(array) for array in arrays]), arrays)
+    def _call(self, args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[np.ndarray, ...]:
+        """One run, on the shortest road that these inputs allow."""
+        direct = self._direct
+        known = direct.known(args, kwargs) if self._session.on_host else None
+        if known is not None:
+            return self._session.run_within(lambda: direct.tensors(known), self._owned)
+        arrays = bind_inputs(self.spec, args, kwargs)
+        outputs = self._run(arrays)
+        direct.learn(arrays)
+        return outputs
 
-    def _owned(self, result: object, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-        """What a run on `arrays` returned, as arrays of the caller's own."""
-        outputs = to_arrays(result)
-        # a model may hand an input or a weight through: an output must change neither, nor change with them
-        foreign = [*arrays, self._weights]
-        return tuple(o.copy() if any(np.may_share_memory(o, f) for f in foreign) else o for o in outputs)
+    def _run(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+        tensors = [to_tensor(array) for array in arrays]
+        return self._owned(self._session.run(tensors), tensors)
+
+    def _owned(self, result: object, inputs: Sequence[tvm_ffi.Tensor]) -> tuple[np.ndarray, ...]:
+        """What a run on `inputs` returned, as arrays of the caller's own.
+
+        A model may hand an input or a weight through, or one tensor as two outputs: an output must change none of
+        them, nor change with them. What is handed on whole or reshaped begins where the other does.
+        """
+        low, high = self._weights
+        taken = {tensor.data_ptr() for tensor in inputs}
+        outputs = []
+        for leaf, convert in zip(leaves(result), self._convert):
+            if isinstance(leaf, np.ndarray):
+                outputs.append(leaf)
+                continue
+            address, array = leaf.data_ptr(), convert(leaf)
+            outputs.append(array.copy() if address in taken or low <= address < high else array)
+            taken.add(address)
+        return tuple(outputs)
 
 
 def _sizes_of(specs: tuple[TensorSpec, ...], inputs: Mapping[str, object]) -> dict[str, int]:

@@ -1,123 +1,22 @@
-"""One loaded library and the one thread that runs it.
-
-TVM's worker pool belongs to the thread that calls a kernel, and the virtual machine is not
-thread-safe. So a session owns a runner thread: it builds the virtual machine, configures *its* pool and
-serves requests in order; callers on any thread queue. No setting of the host process changes: neither
-the affinity of the calling thread nor the pool of another session or of other users of TVM.
-
-Workers are unpinned: they may run on every CPU the creating thread could use. The pool pins by default;
-its "share all cores" mode with the full CPU list undoes that per pool.
-
-A call costs about 27 us on top of the virtual machine's own time for one input and one output, 45 us for
-three and three; 15 us of it is the hand-over to the runner and back (scripts/runtime_overhead.py).
-"""
+"""One loaded library, its virtual machine and who runs it: a thread of its own, or whoever calls (`runner.py`)."""
 
 from __future__ import annotations
 
-import os
-import queue
 import re
 import tempfile
-import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
 import tvm_ffi
 
-from ..errors import REFUSED, EnvironmentProblem, InputError, UsageError
-from ..targets import usable_cpus
+from ..errors import REFUSED, EnvironmentProblem, InputError
 from .devices import Device, HostDevice
+from .runner import InPlace, Request, Runner, Runs
 
 T = TypeVar("T")
-_SHARE_ALL_CORES = -3  # affinity mode of runtime.config_threadpool
-_EXIT_WAIT_S = 5.0
-
-
-@dataclass
-class Request:
-    """A task for the runner; the lock is held until it is done."""
-
-    task: Callable[[], object]
-    done: threading.Lock = field(default_factory=threading.Lock)
-    result: object = None
-    error: BaseException | None = None
-
-    def wait(self, timeout_s: float | None = None) -> object:
-        """What the task returned or raised; `TimeoutError` while it is not done after so many seconds."""
-        if not self.done.acquire(timeout=-1 if timeout_s is None else max(0.0, timeout_s)):
-            raise TimeoutError(f"a run was expected to end within {timeout_s} s, and goes on: ask again")
-        self.done.release()  # whoever asks next finds it done
-        try:
-            if self.error is not None:
-                raise self.error
-            return self.result
-        finally:
-            del self  # the error refers to this frame: the cycle would keep the inputs alive
-
-
-class Runner:
-    """A thread with a TVM pool of `threads` threads that serves tasks in order; any thread may submit them."""
-
-    def __init__(self, threads: int) -> None:
-        self.threads = threads
-        self._pid = os.getpid()
-        self._closed = False
-        self._submission = threading.Lock()  # orders close() after requests that were accepted
-        self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
-        # daemon, so that a forgotten runner does not keep the interpreter alive; the finalizer ends it
-        # properly when the runner is collected or the interpreter exits, whichever comes first
-        self._thread = threading.Thread(target=_serve, args=(self._requests,), name="halo-tvm-runner", daemon=True)
-        self._thread.start()
-        self._finalizer = weakref.finalize(self, _stop, self._requests, self._thread, self._pid)
-        cpus = usable_cpus()
-        with ExitStack() as undo:
-            undo.callback(self.close)
-            self.call(lambda: configure_threads(threads, cpus))
-            undo.pop_all()
-
-    def call(self, task: Callable[[], T]) -> T:
-        """Run `task` on the runner thread and wait; what it raises is raised here.
-
-        Raises
-        ------
-        UsageError
-            it is closed
-        EnvironmentProblem
-            the process is a fork of the one that started the thread (threads do not survive a fork)
-        """
-        request = self.submit(task)
-        try:
-            return request.wait()  # type: ignore[return-value]
-        finally:
-            del request  # its error refers to this frame: the cycle would keep the inputs alive
-
-    def submit(self, task: Callable[[], object]) -> Request:
-        """Queue `task` and return at once. Raises as `call` does, but for what the task raises: that is waited for."""
-        if os.getpid() != self._pid:
-            raise EnvironmentProblem(
-                f"expected a call from process {self._pid}, which loaded the module, found its fork {os.getpid()}; "
-                "load the module in the child process, after the fork"
-            )
-        request = Request(task)
-        request.done.acquire()
-        with self._submission:
-            if self._closed:
-                raise UsageError("expected an open module, found a closed one; load it again")
-            self._requests.put(request)
-        return request
-
-    def close(self) -> None:
-        """End the runner after the requests already queued; closing twice is fine."""
-        if os.getpid() != self._pid:
-            return  # a fork has no runner, and the lock may be held for ever
-        with self._submission:
-            self._closed = True
-        self._finalizer()
 
 
 class Session:
@@ -137,10 +36,11 @@ class Session:
         self.threads = threads
         self.function = function
         self.device = device or HostDevice()
-        self._runner = Runner(threads)
+        self._library = _open_library(library)
+        brought = self.on_host and InPlace.fits(self._library)
+        self._runner: Runs = InPlace(self._library, threads) if brought else Runner(threads)
         with ExitStack() as undo:
             undo.callback(self.close)
-            self._library = self.call(lambda: _open_library(library))
             self._machine = self.call(self.machine)
             self._main = self.call(lambda: self._machine[function])
             self._arguments = self.call(lambda: self.device.keep(arguments))
@@ -154,6 +54,11 @@ class Session:
     def arguments(self) -> tuple[tvm_ffi.Tensor, ...]:
         """What follows the inputs of every call, where kernels read it: the weights."""
         return self._arguments
+
+    @property
+    def on_host(self) -> bool:
+        """Whether tensors are where kernels need them."""
+        return isinstance(self.device, HostDevice)
 
     def run(self, inputs: Sequence[tvm_ffi.Tensor]) -> object:
         """Outputs of one run: a tensor, or an array of tensors."""
@@ -171,6 +76,22 @@ class Session:
     def keep(self, tensors: Sequence[tvm_ffi.Tensor]) -> tuple[tvm_ffi.Tensor, ...]:
         """`tensors` where kernels read and write them."""
         return self.call(lambda: self.device.keep(tensors))
+
+    def run_within(
+        self, inputs: Callable[[], Sequence[tvm_ffi.Tensor]], outputs: Callable[[object, Sequence[tvm_ffi.Tensor]], T]
+    ) -> T:
+        """One run on the host, with what makes its inputs and takes its outputs part of it: no other run is between."""
+        main, arguments = self._main, self._arguments
+
+        def task() -> T:
+            tensors = inputs()
+            return outputs(main(*tensors, *arguments), tensors)
+
+        try:
+            return self._runner.call(task)
+        except (RuntimeError, ValueError):
+            with sizes_refused():
+                raise
 
     def run_async(self, inputs: Sequence[tvm_ffi.Tensor]) -> Request:
         """Queue one run; waiting for it is the caller's, within `sizes_refused`."""
@@ -251,7 +172,7 @@ class Session:
         return sorted(table, key=lambda row: -row[2])
 
     def call(self, task: Callable[[], T]) -> T:
-        """Run `task` on the session's thread and wait; what it raises is raised here (see `Runner.call`)."""
+        """Run `task` on the session's thread and wait; what it raises is raised here (see `Runs.call`)."""
         return self._runner.call(self.device.alone(task))
 
     def close(self) -> None:
@@ -282,21 +203,6 @@ def sizes_refused() -> Iterator[None]:
         ) from error
 
 
-def configure_threads(threads: int, cpus: Sequence[int]) -> None:
-    """Give the calling thread a TVM pool of `threads` threads (itself included), free to run on all `cpus`.
-
-    The pool's size is the length of the first CPU list this thread ever configures with; a later call
-    only changes where the threads may run.
-    """
-    names = [str(cpu) for cpu in cpus]
-    configure = tvm_ffi.get_global_func("runtime.config_threadpool")
-    configure(_SHARE_ALL_CORES, threads, names[:threads])
-    if 1 < threads < len(cpus):
-        configure(_SHARE_ALL_CORES, threads, names)
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, cpus)  # this thread only; the pool has just narrowed it
-
-
 def _open_library(path: Path) -> tvm_ffi.Module:
     """Load `path` under a name no loaded library has.
 
@@ -308,22 +214,3 @@ def _open_library(path: Path) -> tvm_ffi.Module:
         link.symlink_to(path.absolute())
         library: tvm_ffi.Module = tvm_ffi.load_module(str(link))
         return library
-
-
-def _serve(requests: queue.SimpleQueue[Request | None]) -> None:
-    while (request := requests.get()) is not None:
-        try:
-            request.result = request.task()
-        except BaseException as error:  # noqa: BLE001 - a thread boundary: raised again in the caller
-            request.error = error
-        request.done.release()
-        del request  # outputs belong to the caller; the idle runner holds none
-
-
-def _stop(requests: queue.SimpleQueue[Request | None], thread: threading.Thread, pid: int) -> None:
-    """End the runner and its workers; in a fork there is none. The runner itself may drop the last reference."""
-    if os.getpid() != pid:
-        return
-    requests.put(None)
-    if thread is not threading.current_thread():
-        thread.join(_EXIT_WAIT_S)

@@ -29,6 +29,14 @@ def numpy_dtype(name: str) -> np.dtype:
         return extended
 
 
+def is_plain(dtype: str) -> bool:
+    """Whether NumPy has the type itself, so that DLPack hands it over as it is."""
+    try:
+        return np.dtype(dtype).isbuiltin == 1
+    except TypeError:
+        return False
+
+
 def is_aligned(array: np.ndarray) -> bool:
     """Whether vector loads at the start of `array` are allowed."""
     address: int = array.__array_interface__["data"][0]  # half the time of array.ctypes.data
@@ -68,13 +76,18 @@ def to_array(tensor: tvm_ffi.Tensor) -> np.ndarray:
 
 def to_arrays(result: object) -> list[np.ndarray]:
     """What a run returned as arrays: a tensor, an array of results, a shape or a number."""
+    return [to_array(leaf) if isinstance(leaf, tvm_ffi.Tensor) else leaf for leaf in leaves(result)]
+
+
+def leaves(result: object) -> list[tvm_ffi.Tensor | np.ndarray]:
+    """The tensors that a run returned, results inside results opened; a shape or a number is an array."""
     if isinstance(result, tvm_ffi.Tensor):
-        return [to_array(result)]
+        return [result]
     if isinstance(result, tvm_ffi.Shape):
         return [np.array(tuple(result), np.int64)]
     if isinstance(result, (bool, int, float)):
         return [np.array(result)]
-    return [array for part in result for array in to_arrays(part)]  # type: ignore[attr-defined]
+    return [leaf for part in result for leaf in leaves(part)]  # type: ignore[attr-defined]
 
 
 def view(tensor: tvm_ffi.Tensor, shape: tuple[int, ...], dtype: str) -> tvm_ffi.Tensor:

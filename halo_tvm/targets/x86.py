@@ -11,6 +11,7 @@ X86 = TargetSpec(
     name="x86",
     description="64-bit x86 CPUs with AVX2 or AVX-512",
     kind="llvm",
+    own_threads=True,
     machine="x86_64",
     isas=(
         Isa(

@@ -10,6 +10,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from halo_tvm import launcher
 from halo_tvm.artifact import FunctionSpec, Manifest, ParamHeader, TensorSpec, Variant, write_artifact
 
 K, N = 64, 32
@@ -92,8 +93,11 @@ def write_tiny(path: Path, seed: int = 0, **changes: object) -> Path:
 
 
 @functools.cache
-def thread_library() -> Path:
-    """main(x int64[64]) -> x + the id of the thread that computed the element, in a parallel loop."""
+def thread_library(pool: bool = False) -> Path:
+    """main(x int64[64]) -> x + the id of the thread that computed the element, in a parallel loop.
+
+    With `pool`, the library brings its own threads along, as compiled artifacts for CPUs do.
+    """
     from tvm.script import ir as I
     from tvm.script import relax as R
     from tvm.script import tirx as T
@@ -116,15 +120,59 @@ def thread_library() -> Path:
             return y
 
     path = Path(tempfile.mkdtemp()) / "threads.so"
-    relax.build(Threads, target="llvm").export_library(str(path))
+    relax.build(Threads, target="llvm").export_library(str(path), addons=[str(launcher.SOURCE)] if pool else None)
     return path
 
 
-def write_threads(path: Path) -> Path:
+@functools.cache
+def busy_library() -> Path:
+    """main(x float32[n], rounds float32[1]) -> x after so many steps of x * 0.5 + 1, in a parallel loop."""
+    from tvm.script import ir as I
+    from tvm.script import relax as R
+    from tvm.script import tirx as T
+
+    @I.ir_module
+    class Busy:
+        @T.prim_func(s_tir=True)
+        def work(a: T.handle, r: T.Buffer((1,), "float32"), b: T.handle):
+            n = T.int64()
+            x = T.match_buffer(a, (n,), "float32")
+            out = T.match_buffer(b, (n,), "float32")
+            for i in T.parallel(n):
+                out[i] = x[i]
+                for _ in range(T.Cast("int64", r[0])):
+                    out[i] = out[i] * T.float32(0.5) + T.float32(1)
+
+        @R.function
+        def main(x: R.Tensor(("n",), "float32"), r: R.Tensor((1,), "float32")):
+            n = T.int64()
+            cls = Busy
+            with R.dataflow():
+                y = R.call_tir(cls.work, (x, r), out_ty=R.Tensor((n,), "float32"))
+                R.output(y)
+            return y
+
+    path = Path(tempfile.mkdtemp()) / "busy.so"
+    relax.build(Busy, target="llvm").export_library(str(path), addons=[str(launcher.SOURCE)])
+    return path
+
+
+def write_busy(path: Path) -> Path:
+    x, rounds = TensorSpec("x", ("n",), "float32"), TensorSpec("rounds", (1,), "float32")
+    spec = FunctionSpec(inputs=(x, rounds), outputs=(TensorSpec("y", ("n",), "float32"),), ranges={"n": (1, 1 << 20)})
+    write_artifact(
+        path,
+        manifest=manifest(functions={"main": spec}, variants=(Variant("any", (), (), "llvm", "model.so"),)),
+        library=busy_library(),
+    )
+    return path
+
+
+def write_threads(path: Path, pool: bool = False) -> Path:
     spec = FunctionSpec(inputs=(TensorSpec("x", (64,), "int64"),), outputs=(TensorSpec("y", (64,), "int64"),))
     write_artifact(
         path,
         manifest=manifest(functions={"main": spec}, variants=(Variant("any", (), (), "llvm", "model.so"),)),
-        library=thread_library(),
+        library=thread_library(pool),
     )
     return path

@@ -1,0 +1,222 @@
+// Pools of threads for the parallel loops of one library, in place of the calling thread's pool of TVM.
+//
+// halo_pool(threads) makes a pool of `threads` threads, whoever calls a kernel among them, and returns it as a number.
+// halo_use(pool) makes loops that the calling thread launches from now on run there; 0 gives it TVM's pool again.
+// halo_end(pool) ends the threads and waits for them. A pool serves one call at a time: its session sees to that. A
+// library that is loaded twice is there once, so several sessions may have pools of one library.
+//
+// A launch offers tasks 0..n-1. Everyone takes the next one that is free, the caller, too: a thread that is asleep, or
+// that the system has put off its core, holds nobody up. Idle threads spin for a while and then sleep.
+//
+// Whether a loop is worth waking anybody for depends on sizes that only a run knows. So it is remembered how long a
+// loop took: one that took less than a launch costs is begun by the caller alone, in small pieces, and offered to the
+// others only when it takes longer than last time.
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <ctime>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("O2")
+#endif
+
+namespace {
+
+// As tvm/runtime/c_backend_api.h has them.
+struct GroupEnv {
+  void* sync_handle;
+  int32_t num_task;
+};
+using Lambda = int (*)(int task, GroupEnv* env, void* closure);
+using Launch = int (*)(Lambda lambda, void* closure, int num_task);
+
+constexpr int kSpins = 20000;       // some 50 to 100 us before a thread sleeps
+constexpr int64_t kSmallNs = 8000;  // a loop below this is not worth another thread
+constexpr int kPieces = 8;          // pieces per thread of a loop that is thought to be small
+constexpr int kRemembered = 1024;   // loops whose time is remembered
+constexpr int64_t kUnknown = INT64_MAX;
+
+inline void pause() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+int64_t now_ns() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
+}
+
+thread_local bool inside = false;  // of a task: loops inside loops are run by who meets them
+
+class Pool {
+ public:
+  explicit Pool(int threads) : threads_(threads) {
+    for (int64_t& time : times_) time = kUnknown;
+    for (int i = 1; i < threads; ++i) workers_.emplace_back([this] { serve(); });
+  }
+
+  ~Pool() {
+    {
+      std::lock_guard<std::mutex> guard(mutex_);
+      stopping_ = true;
+    }
+    wake_.notify_all();
+    for (std::thread& worker : workers_) worker.join();
+  }
+
+  int launch(Lambda lambda, void* closure, int wanted) {
+    int64_t& last = times_[(reinterpret_cast<uintptr_t>(lambda) >> 4) % kRemembered];
+    if (threads_ == 1 || inside) return alone(lambda, closure, wanted);
+    int64_t start = now_ns();
+    bool small = wanted <= 0 && last < kSmallNs;
+    int tasks = wanted > 0 ? wanted : small ? threads_ * kPieces : threads_;
+    GroupEnv env{nullptr, tasks};
+    int first = 0, failed = 0;
+    inside = true;
+    if (small) {
+      do {
+        failed |= lambda(first++, &env, closure);
+      } while (first < tasks && now_ns() - start < kSmallNs);
+    }
+    if (first < tasks) failed |= offer(lambda, closure, &env, first);
+    inside = false;
+    // what all threads together may have taken
+    last = (now_ns() - start) * (first == tasks ? 1 : threads_);
+    return failed ? -1 : 0;
+  }
+
+  static int alone(Lambda lambda, void* closure, int wanted) {
+    int tasks = wanted > 0 ? wanted : 1;
+    GroupEnv env{nullptr, tasks};
+    for (int task = 0; task < tasks; ++task) {
+      if (lambda(task, &env, closure)) return -1;
+    }
+    return 0;
+  }
+
+ private:
+  // Tasks first..num_task-1, with everyone who comes; returns when all are done.
+  int offer(Lambda lambda, void* closure, GroupEnv* env, int first) {
+    lambda_ = lambda;
+    closure_ = closure;
+    env_ = env;
+    failed_.store(0, std::memory_order_relaxed);
+    left_.store(env->num_task - first, std::memory_order_relaxed);
+    uint64_t round = (free_.load(std::memory_order_relaxed) >> 32) + 1;
+    free_.store(round << 32 | static_cast<uint64_t>(env->num_task) << 16 | first, std::memory_order_seq_cst);
+    if (asleep_.load(std::memory_order_seq_cst) > 0) {
+      std::lock_guard<std::mutex> guard(mutex_);
+      wake_.notify_all();
+    }
+    while (take()) {
+    }
+    for (int spins = 0; left_.load(std::memory_order_acquire) > 0; ++spins) {
+      if (spins < kSpins) {
+        pause();
+      } else {
+        std::this_thread::yield();  // its core may be ours
+      }
+    }
+    return failed_.load(std::memory_order_relaxed);
+  }
+
+  static bool any(uint64_t free) { return (free & 0xffff) < (free >> 16 & 0xffff); }
+
+  // Take one task and run it; false when there is none. The number of the round in `free_` keeps a thread that comes
+  // late from taking a task of a later round for one of this.
+  bool take() {
+    uint64_t free = free_.load(std::memory_order_acquire);
+    do {
+      if (!any(free)) return false;
+    } while (!free_.compare_exchange_weak(free, free + 1, std::memory_order_acq_rel, std::memory_order_acquire));
+    // The task is ours, so the round lasts until we are done with it.
+    if (lambda_(static_cast<int>(free & 0xffff), env_, closure_)) failed_.store(1, std::memory_order_relaxed);
+    left_.fetch_sub(1, std::memory_order_release);
+    return true;
+  }
+
+  void serve() {
+    inside = true;
+    while (true) {
+      for (int spins = 0; spins < kSpins; ++spins) {
+        if (take()) spins = 0;
+        pause();
+      }
+      std::unique_lock<std::mutex> lock(mutex_);
+      asleep_.fetch_add(1, std::memory_order_seq_cst);
+      wake_.wait(lock, [this] { return stopping_ || any(free_.load(std::memory_order_seq_cst)); });
+      asleep_.fetch_sub(1, std::memory_order_relaxed);
+      if (stopping_) return;
+    }
+  }
+
+  // What a launch writes and everyone polls lies apart from what everyone writes.
+  alignas(64) std::atomic<uint64_t> free_{0};  // round, number of tasks, next task
+  Lambda lambda_ = nullptr;
+  void* closure_ = nullptr;
+  GroupEnv* env_ = nullptr;
+  alignas(64) std::atomic<int> left_{0};
+  std::atomic<int> failed_{0};
+  alignas(64) std::atomic<int> asleep_{0};
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool stopping_ = false;
+  const int threads_;
+  int64_t times_[kRemembered];  // by a loop's address
+  std::vector<std::thread> workers_;
+};
+
+thread_local Pool* used = nullptr;
+Launch tvm_launch = nullptr;
+
+int launch(Lambda lambda, void* closure, int num_task) {
+  return used ? used->launch(lambda, closure, num_task) : tvm_launch(lambda, closure, num_task);
+}
+
+// As tvm/ffi/c_api.h has it.
+struct Any {
+  int32_t type_index;
+  uint32_t padding;
+  int64_t value;
+};
+constexpr int32_t kInt = 1;
+
+}  // namespace
+
+extern "C" {
+
+// Where generated code finds its launcher; absent from a library that launches nothing.
+extern Launch __TVMBackendParallelLaunch __attribute__((weak));
+
+#define EXPORTED __attribute__((visibility("default")))
+
+EXPORTED int __tvm_ffi_halo_pool(void*, const Any* args, int32_t num_args, Any* result) {
+  int threads = num_args == 1 && args[0].type_index == kInt ? static_cast<int>(args[0].value) : 1;
+  // Nothing to launch, no threads: the pool is there all the same.
+  bool parallel = &__TVMBackendParallelLaunch != nullptr;
+  *result = Any{kInt, 0, reinterpret_cast<int64_t>(new Pool(parallel ? threads : 1))};
+  return 0;
+}
+
+EXPORTED int __tvm_ffi_halo_use(void*, const Any* args, int32_t num_args, Any*) {
+  if (num_args == 1 && args[0].type_index == kInt) used = reinterpret_cast<Pool*>(args[0].value);
+  // The loader writes TVM's whenever somebody loads the library, and again for the next.
+  if (&__TVMBackendParallelLaunch != nullptr && __TVMBackendParallelLaunch != launch) {
+    tvm_launch = __TVMBackendParallelLaunch;
+    __TVMBackendParallelLaunch = launch;
+  }
+  return 0;
+}
+
+EXPORTED int __tvm_ffi_halo_end(void*, const Any* args, int32_t num_args, Any*) {
+  if (num_args == 1 && args[0].type_index == kInt) delete reinterpret_cast<Pool*>(args[0].value);
+  return 0;
+}
+}
