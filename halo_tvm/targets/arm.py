@@ -39,6 +39,7 @@ ARM = TargetSpec(
         "channelwise",
         "row_reduction",
         "elementwise",
+        "search",
         "fallback",
     ),
     runs_on=frozenset({"aarch64", "arm64"}),

@@ -82,6 +82,7 @@ X86 = TargetSpec(
         "channelwise",
         "row_reduction",
         "elementwise",
+        "search",
         "fallback",
     ),
     runs_on=frozenset({"x86_64", "AMD64"}),

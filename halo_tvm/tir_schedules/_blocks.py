@@ -50,8 +50,9 @@ class Block:
 
     @property
     def plain(self) -> bool:
-        """One loop per iterator, in order, starting at zero, and no predicate."""
-        values = self.realize.iter_values
+        """One loop per iterator, in order, starting at zero, and no predicate. A single zero needs no loop."""
+        pairs = zip(self.realize.iter_values, self.extents)
+        values = [value for value, extent in pairs if not (is_const(value, 0) and is_const(extent, 1))]
         return (
             len(self.loops) == len(values)
             and all(loop.loop_var.same_as(value) for loop, value in zip(self.loops, values))

@@ -38,11 +38,11 @@ def nests_of(func: tirx.PrimFunc) -> list[Nest]:
             raise Declined("a block has a predicate, or loops that are not its iterators")
         if block.store is None:
             raise Declined("a block stores several values")
-        if not _one_iterator_per_axis(block):
+        if not one_iterator_per_axis(block.store, block):
             raise Declined("a store is not at one iterator per axis")
         if any(load.source.same_as(block.store.buffer) for load in loads(block.store.value)):
             raise Declined("a block reads the buffer it writes")
-        value = _inline(block.store.value, values)
+        value = inlined(block.store.value, values)
         if _size(value) > MAX_NODES:
             raise Declined(f"an inlined expression has more than {MAX_NODES} nodes")
         if any(block.store.buffer.same_as(b) for b in local):
@@ -52,18 +52,19 @@ def nests_of(func: tirx.PrimFunc) -> list[Nest]:
     return nests
 
 
-def _one_iterator_per_axis(block: Block) -> bool:
-    assert block.store is not None
+def one_iterator_per_axis(store: tirx.BufferStore, block: Block) -> bool:
+    """Whether each index of `store` is a data-parallel iterator of `block` or zero, and each of these is used once."""
     used: list[ir.Var] = []
-    for at in block.store.indices:
+    for at in store.indices:
         if isinstance(at, ir.Var) and not any(at.same_as(v) for v in used):
             used.append(at)
         elif constant(at) != 0:
             return False
-    return all(any(v.same_as(u) for u in used) or constant(e) == 1 for v, e in zip(block.vars, block.extents))
+    spatial = [(v, e) for v, e, kind in zip(block.vars, block.extents, block.kinds) if kind != "R"]
+    return all(any(v.same_as(u) for u in used) or constant(e) == 1 for v, e in spatial) and len(used) <= len(spatial)
 
 
-def _inline(value: Expr, earlier: Sequence[tuple[Block, tirx.BufferStore, Expr]]) -> Expr:
+def inlined(value: Expr, earlier: Sequence[tuple[Block, tirx.BufferStore, Expr]]) -> Expr:
     """`value` with loads of `earlier` intermediates replaced by what they hold."""
 
     def load(node: ir.TensorLoad) -> Expr:

@@ -137,21 +137,24 @@ def parallel_rows(
     """row(r) for 0 <= r < rows, in at most `tasks` parallel runs of rows; head() at the start of each run."""
     if not parallel:
         return seq([*head(), loop("row", rows, row)])
-    count = tirx.max(ceil_div(rows, tasks), index(1))
-    count = simplify(count)
+    count = simplify(tirx.max(ceil_div(rows, tasks), index(1)))
+    named: list[tirx.Stmt] = []
+    if constant(count) is None:  # an expression of symbolic extents, in every place of a row
+        named.append(tirx.Bind(tirx.Var("count", "int64"), count))
+        count = named[0].var
 
     def run(task: Expr) -> list[tirx.Stmt]:
         left = simplify(tirx.min(count, rows - task * count))
         return [*head(), loop("row", left, lambda r: row(simplify(task * count + r)))]
 
-    return loop("task", ceil_div(rows, count), run, tirx.ForKind.PARALLEL)
+    return seq([*named, loop("task", ceil_div(rows, count), run, tirx.ForKind.PARALLEL)])
 
 
 def in_parallel_when_large(work: Expr, serial_below: int, emit: Callable[[bool], tirx.Stmt]) -> tirx.Stmt:
     """emit(True) for work of at least `serial_below` elements, else emit(False); decided at run time when symbolic."""
     size = constant(work)
-    if size is not None:
-        return emit(size >= serial_below)
+    if size is not None or serial_below <= 0:  # a branch for less than nothing is one that TVM may fold into nonsense
+        return emit(size is None or size >= serial_below)
     return tirx.IfThenElse(work >= index(serial_below), emit(True), emit(False))
 
 

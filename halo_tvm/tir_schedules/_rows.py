@@ -21,7 +21,7 @@ from ..errors import Declined
 from ._blocks import Block, blocks, is_scheduled, loads, uses
 from ._lanes import constant, is_var
 
-_OPERATIONS = (tirx.Add, tirx.Mul, tirx.Max, tirx.Min)
+OPERATIONS = (tirx.Add, tirx.Mul, tirx.Max, tirx.Min)
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def _reduction(block: Block) -> tuple[type, Expr, Expr]:
         "a reduction stores one value and has an init"
     )
     value = store.value
-    if not isinstance(value, _OPERATIONS):
+    if not isinstance(value, OPERATIONS):
         raise Declined(f"reduces by {type(value).__name__}, served are Add, Mul, Max and Min")
     for mine, other in ((value.a, value.b), (value.b, value.a)):
         if isinstance(mine, ir.TensorLoad) and mine.source.same_as(store.buffer):

@@ -65,15 +65,7 @@ class Elementwise(Rule[ElementwiseDecision]):
     Decision = ElementwiseDecision
 
     def default(self, func: tirx.PrimFunc, target: Target) -> ElementwiseDecision:
-        nests = nests_of(func)
-        # The widest element decides: a vector of 16 int64 would be two registers, and gathers of them four.
-        widest = max(
-            (bits(v) for nest in nests for v in (nest.output, *(x.source for x in loads(nest.value)))), default=32
-        )
-        lanes = max(1, target.isa.vector_bits // max(widest, 32))
-        # A launch costs 0.75 us, in which one core copies about 16 KiB out of its cache.
-        tile = _TURNED_FAR if any(_is_far(nest) for nest in nests) else 16
-        return ElementwiseDecision(lanes=lanes, unroll=2, tasks=8 * target.cores, serial_below=8192, tile=tile)
+        return decision_for(nests_of(func), target)
 
     def space(self, func: tirx.PrimFunc, target: Target) -> Sequence[ElementwiseDecision]:
         base, cores = self.default(func, target), target.cores
@@ -87,19 +79,29 @@ class Elementwise(Rule[ElementwiseDecision]):
         check_range(
             decision, lanes=(1, 64), unroll=(1, 16), tasks=(1, 1 << 16), serial_below=(0, 1 << 31), tile=(1, 64)
         )
-        statements = []
-        for nest in nests_of(func):
+        return replace_body(func, seq([elements(nest, decision) for nest in nests_of(func)]))
 
-            def emit(parallel: bool, nest: Nest = nest) -> tirx.Stmt:
-                swapped = swapped_axis(nest)
-                return (
-                    tiles(nest, decision.lanes, decision.tile, decision.tasks, parallel, swapped)
-                    if swapped is not None
-                    else _vectors(nest, decision, parallel)
-                )
 
-            statements.append(in_parallel_when_large(product(nest.extents), decision.serial_below, emit))
-        return replace_body(func, seq(statements))
+def decision_for(nests: Sequence[Nest], target: Target) -> ElementwiseDecision:
+    """The analytic decision for these nests."""
+    # The widest element decides: a vector of 16 int64 would be two registers, and gathers of them four.
+    widest = max((bits(v) for nest in nests for v in (nest.output, *(x.source for x in loads(nest.value)))), default=32)
+    lanes = max(1, target.isa.vector_bits // max(widest, 32))
+    # A launch costs 0.75 us, in which one core copies about 16 KiB out of its cache.
+    tile = _TURNED_FAR if any(_is_far(nest) for nest in nests) else 16
+    return ElementwiseDecision(lanes=lanes, unroll=2, tasks=8 * target.cores, serial_below=8192, tile=tile)
+
+
+def elements(nest: Nest, decision: ElementwiseDecision) -> tirx.Stmt:
+    """The statement that computes every element of `nest`."""
+
+    def emit(parallel: bool) -> tirx.Stmt:
+        swapped = swapped_axis(nest)
+        if swapped is not None:
+            return tiles(nest, decision.lanes, decision.tile, decision.tasks, parallel, swapped)
+        return _vectors(nest, decision, parallel)
+
+    return in_parallel_when_large(product(nest.extents), decision.serial_below, emit)
 
 
 def _is_far(nest: Nest) -> bool:

@@ -129,7 +129,7 @@ def _unique(found: list[Block], name: str) -> bool:
 def _schedule_block(schedule: s_tir.Schedule, block: Block, decision: Decision) -> None:
     """Order the loops of one block and start threads over its outer spatial ones."""
     kinds = block.kinds
-    if not block.plain or "O" in kinds or _scatters(block):
+    if not block.plain or len(block.loops) != len(kinds) or "O" in kinds or _scatters(block):
         return
     if not _unique(blocks(scheduled(schedule)), block.node.name_hint):
         return

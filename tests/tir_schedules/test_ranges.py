@@ -27,6 +27,7 @@ from halo_tvm.tir_schedules.gemv import Decision as Gemv
 from halo_tvm.tir_schedules.recurrence import Decision as Recurrence
 from halo_tvm.tir_schedules.row_reduction import RowDecision
 from halo_tvm.tir_schedules.row_reduction_gpu import RowThreads
+from halo_tvm.tir_schedules.search import Decision as Search
 from halo_tvm.tir_schedules.tensor_core_gemm import Decision as TensorCores
 
 # One of each rule's space; whatever is wrong is found before the function is looked at, so there is none.
@@ -38,6 +39,7 @@ GOOD = {
     "row_reduction": RowDecision(16, 4, 16, 8192),
     "flash_attention": Attention(32, 64, 4, 4, 4, 4),
     "decode_attention": Decode(128, 16, 64),
+    "search": Search((1,), (16,), (2,), (-1,), (1,), 16, 8192),
     "recurrence": Recurrence(4, "blocks"),
     "flash_attention_gpu": AttentionGPU(128, 64, 4),
     "decode_attention_gpu": DecodeGPU(8, 128, 4, 4),
