@@ -18,12 +18,13 @@ from tvm import relax, tirx
 from . import launcher
 from ._compat import code_versions, device_source
 from .cuda.launches import DynamicShared
-from .cuda.machine_code import DeviceCode, export_with_machine_code
+from .cuda.machine_code import export_with_machine_code
 from .dimensions import itemsize_of, size_of
 from .errors import EnvironmentProblem, UnsupportedModel
 from .imported import UNBOUNDED
 from .memory_plan import PlanActivations
 from .object_cache import ObjectCache
+from .phase_reports import DeviceCode
 from .targets import Target
 from .workspaces import keeps_workspace
 

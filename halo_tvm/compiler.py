@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from . import reference
@@ -21,34 +20,33 @@ from .entry_points import MAIN, functions_of, stored_names
 from .imported import ImportedModel
 from .importers import import_model
 from .importers._shapes import apply_shapes, load_examples
+from .phase_reports import Reports
 from .phases import build, lower, schedule
 from .runtime.acceptance import accept
 
 
 @dataclass(frozen=True)
 class CompileResult:
-    """Where the artifact is and what its manifest says."""
+    """Where the artifact is, what its manifest says, and what the phases did."""
 
     path: Path
     manifest: Manifest
-    seconds: dict[str, float] = field(default_factory=dict)
+    reports: Reports
     validation: str = "not done: compiled only"
 
     def __str__(self) -> str:
-        reports = self.manifest.reports
-        operators = ", ".join(f"{count} {name}" for name, count in reports["lift"].get("operators", {}).items())
-        rules = ", ".join(f"{name} {count}" for name, count in sorted(reports["schedule"]["rules"].items()))
-        log = reports["schedule"]["log"]
-        seconds = ", ".join(f"{phase} {value:.1f}" for phase, value in self.seconds.items())
-        device = reports["build"].get("device")
+        schedule, device = self.reports.schedule, self.reports.build.device
+        operators = ", ".join(f"{count} {name}" for name, count in self.reports.lift.operators.items())
+        rules = ", ".join(f"{name} {count}" for name, count in sorted(schedule.rules.items()))
+        seconds = ", ".join(f"{phase} {value:.1f}" for phase, value in self.reports.build.seconds.items())
         return "\n".join(
             [
                 f"operators  {operators or 'none recognised'}",
                 f"schedules  {rules}",
-                f"kernels    {reports['schedule']['kernels']['summary']}",
-                *([f"device     {_said(device)}"] if device else []),
-                f"tuning     {log['hits']} of {log['hits'] + log['misses']} functions from records",
-                f"seconds    {seconds}{', library from an earlier build' if reports['build']['from_cache'] else ''}",
+                f"kernels    {schedule.kernels}",
+                *([f"device     {device}"] if device else []),
+                f"tuning     {schedule.tuned} of {len(schedule.functions)} functions from records",
+                f"seconds    {seconds}{', library from an earlier build' if self.reports.build.from_cache else ''}",
                 f"wrote      {self.path}",
                 f"validation {self.validation}",
             ]
@@ -74,20 +72,21 @@ def compile_model(config: CompileConfig, model: ImportedModel | None = None) -> 
         modules, reports = ({name: pair[i] for name, pair in lowered.items()} for i in (0, 1))
     with clock("schedule"):
         for name in functions:
-            modules[name], reports[name]["schedule"] = schedule(modules[name], parts[name])
+            modules[name], scheduled = schedule(modules[name], parts[name])
+            reports[name] = replace(reports[name], schedule=scheduled)
     with tempfile.TemporaryDirectory(prefix="halo-tvm-") as scratch:
         library = Path(scratch) / "model.so"
         with clock("build"):
             modules, built = build(modules, compilation, functions, library)
-            for name in functions:
-                reports[name]["build"] = built[name]
+            reports = {name: replace(reports[name], build=built[name]) for name in functions}
         with clock("reference"):
             examples = load_examples(config.inputs) if config.inputs else None
             cases = reference.cases_of(imported, config.seed, examples)
         with clock("write"):
             names = stored_names(modules)
             headers = [ParamHeader(name, imported.params.shape(name), imported.params.dtype(name)) for name in names]
-            reports[MAIN]["build"]["seconds"] = dict(clock.seconds)
+            whole = replace(built[MAIN], seconds=dict(clock.seconds))
+            reports[MAIN] = replace(reports[MAIN], build=whole)
             manifest = write_artifact(
                 output,
                 manifest=manifest_of(functions, modules, compilation.target, reports, compilation.precision),
@@ -100,7 +99,7 @@ def compile_model(config: CompileConfig, model: ImportedModel | None = None) -> 
     validation = "not done: --no-validate"
     if config.validate:
         validation = accept(output, compilation.target, threads=config.threads)
-    return CompileResult(output, manifest, clock.seconds, validation)
+    return CompileResult(output, manifest, reports[MAIN], validation)
 
 
 def _imported(config: CompileConfig, model: ImportedModel | None) -> ImportedModel:
@@ -108,19 +107,6 @@ def _imported(config: CompileConfig, model: ImportedModel | None) -> ImportedMod
         return apply_shapes(model, config.shape)
     return import_model(
         config.model, seed=config.seed, shapes=config.shape, inputs=config.inputs, trust=config.trust_model
-    )
-
-
-def _said(device: Mapping[str, object]) -> str:
-    """One line on what a library holds for its GPU."""
-    if device["reason"]:
-        return f"{device['form']} for {device['arch']}: {device['reason']}"
-    kernels = device["kernels"]
-    spilling = sum(1 for kernel in kernels if kernel["spill_store_bytes"] or kernel["spill_load_bytes"])
-    registers = max((kernel["registers"] for kernel in kernels), default=0)
-    return (
-        f"{device['form']} for {device['arch']}, {len(kernels)} kernels of at most {registers} registers, "
-        f"{spilling or 'none'} with spills"
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from importlib.metadata import version
 
@@ -13,6 +12,7 @@ from . import __version__
 from .artifact import FunctionSpec, Manifest, TensorSpec, Variant
 from .imported import ImportedModel
 from .passes._weights import param_names
+from .phase_reports import Reports, to_plain
 from .targets import Target
 
 
@@ -20,7 +20,7 @@ def manifest_of(
     functions: Mapping[str, ImportedModel],
     modules: Mapping[str, tvm.IRModule],
     target: Target,
-    reports: Mapping[str, Mapping[str, Mapping[str, object]]],
+    reports: Mapping[str, Reports],
     precision: str = "fp32",
 ) -> Manifest:
     """The manifest of `modules`, the scheduled forms of `functions`; `write_artifact` adds files and hashes.
@@ -36,19 +36,16 @@ def manifest_of(
         target=target.key,
         library="model.so",
         params="params.bin" if any(spec.params for spec in specs.values()) else None,
-        device_code=own.get("build", {}).get("device", {}).get("form"),
+        device_code=own.build.device.form if own.build.device else None,
     )
     others = [name for name in functions if name != "main"]
-    formats = Counter()
-    for step in ("quantise", "pack_weights"):
-        formats.update(own["optimise"].get(step, {}).get("formats", {}))
     return Manifest(
         name=model.name,
         functions=specs,
         variants=(variant,),
         precision=precision,
         language=model.language if others else None,
-        pack_formats=dict(formats),
+        pack_formats=own.optimise.pack_formats,
         source={
             **model.source,
             "typical": {dim: n for entry in reversed(functions.values()) for dim, n in entry.typical.items()},
@@ -57,7 +54,10 @@ def manifest_of(
             "halo_tvm": __version__,
             **{name: version(name) for name in ("apache-tvm", "apache-tvm-ffi", "numpy")},
         },
-        reports={**own, **({"functions": {name: reports[name] for name in others}} if others else {})},
+        reports={
+            **to_plain(own),
+            **({"functions": {name: to_plain(reports[name]) for name in others}} if others else {}),
+        },
     )
 
 

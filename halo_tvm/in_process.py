@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -25,7 +26,8 @@ from .config import CompileConfig
 from .describe import function_spec
 from .imported import ImportedModel
 from .params import ParamTable
-from .phases import Reports, build_in_memory, lower, schedule
+from .phase_reports import Reports
+from .phases import build_in_memory, lower, schedule
 from .runtime.devices import HostDevice
 from .runtime.host import resolve_threads
 from .runtime.inputs import bind_inputs
@@ -103,12 +105,12 @@ def compile_in_process(
     config = CompileConfig(model=imported.name, threads=count, opt_level=str(level), **options)
     compilation = Compilation.of(config)
     mod, reports = lower(imported, compilation)
-    mod, reports["schedule"] = schedule(mod, compilation)
+    mod, scheduled = schedule(mod, compilation)
     library = build_in_memory(mod, compilation, imported).jit()
     spec = function_spec(imported, mod)
     runner = _runner(count, os.getpid())
     main = runner.call(lambda: HostDevice().machine(library)["main"])
-    return Program(spec, main, runner, imported.params, reports)
+    return Program(spec, main, runner, imported.params, replace(reports, schedule=scheduled))
 
 
 @cache

@@ -6,8 +6,8 @@ import -> lift -> optimise -> schedule -> build
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import tvm
 from tvm import relax
@@ -22,14 +22,24 @@ from .passes._weights import param_names
 from .passes.kernel_count import count_kernels
 from .passes.pipeline import LIFT, OPTIMISE
 from .passes.schedule import schedule_functions
+from .phase_reports import (
+    BuildReport,
+    LiftReport,
+    OptimiseReport,
+    RecordsReport,
+    Reports,
+    ScheduleReport,
+    read,
+)
 from .records.log import TuningLog
 from .workspaces import LiftWorkspaces
 
-Reports = dict[str, dict[str, Any]]
-
 
 def lower(imported: ImportedModel, compilation: Compilation) -> tuple[tvm.IRModule, Reports]:
-    """Phases lift and optimise: `imported` as call_tir of PrimFuncs that no rule has scheduled yet."""
+    """Phases lift and optimise: `imported` as call_tir of PrimFuncs that no rule has scheduled yet.
+
+    The reports of the phases that follow are empty; whoever runs these adds theirs.
+    """
     context = Context(
         imported.params,
         compilation.target,
@@ -42,10 +52,10 @@ def lower(imported: ImportedModel, compilation: Compilation) -> tuple[tvm.IRModu
     compilation.dump("2-lifted", mod)
     mod, optimise = compilation.steps.run(OPTIMISE, mod, context)
     compilation.dump("3-optimised", mod)
-    return mod, {"import": imported.report, "lift": lift.get("lift", {}), "optimise": optimise}
+    return mod, Reports(imported.report, read(LiftReport, lift.get("lift")), read(OptimiseReport, optimise))
 
 
-def schedule(mod: tvm.IRModule, compilation: Compilation) -> tuple[tvm.IRModule, dict[str, object]]:
+def schedule(mod: tvm.IRModule, compilation: Compilation) -> tuple[tvm.IRModule, ScheduleReport]:
     """Phase schedule: every PrimFunc by record, rule or fallback."""
     target = compilation.target
     log = TuningLog.open(compilation.records, fingerprint_of(target))
@@ -55,15 +65,14 @@ def schedule(mod: tvm.IRModule, compilation: Compilation) -> tuple[tvm.IRModule,
         mod, target, lookup_in(log, target, unusable.append), vector_math=vector_math
     )
     compilation.dump("4-scheduled", scheduled)
-    found = {**log.report().to_plain(), "unusable": unusable}
-    found.pop("directories")  # paths of this machine are nobody else's business
-    found["reasons"] = len(found["reasons"])
-    return scheduled, {**report, "kernels": count_kernels(mod).report(), "log": found}
+    # Without the directories: paths of this machine are nobody else's business.
+    found = {**log.report().to_plain(), "unusable": unusable, "reasons": len(log.report().reasons)}
+    return scheduled, replace(report, kernels=count_kernels(mod), log=read(RecordsReport, found))
 
 
 def build(
     modules: Modules, compilation: Compilation, functions: Mapping[str, ImportedModel], library: Path
-) -> tuple[dict[str, tvm.IRModule], Reports]:
+) -> tuple[dict[str, tvm.IRModule], dict[str, BuildReport]]:
     """Phase build: code and memory plans of all functions into the shared library `library`; a report for each."""
     target, steps = compilation.target, compilation.steps
     plan = steps.runs_named("plan_memory")
@@ -73,25 +82,26 @@ def build(
     modules = {name: with_bounds(mod, functions[name].ranges) for name, mod in modules.items()}
     whole = merged(modules)
     built = build_library(whole, target, library, plan, graph, compilation.builds)
-    device = built.device
     if compilation.dump_ir:
         with tvm.transform.PassContext(config={CUDA_GRAPH: graph}):
             compilation.dump("5-lowered", lowering(plan, graph)(whole))
     reports = {}
     for name, model in functions.items():
         names, sizes = param_names(modules[name][MAIN]), (model.ranges, model.typical)
-        reports[name] = {
-            "planned_bytes": planned_bytes(modules[name], plan, *sizes),
-            "unplanned_bytes": planned_bytes(modules[name], False, *sizes),
-            "params": len(names),
-            "params_bytes": sum(bytes_of(n, model.params) for n in names),
-        }
-    reports[MAIN] |= {
-        "library_bytes": library.stat().st_size,
-        "from_cache": built.from_cache,
-        **({"device": device.as_json(), "cuda_graph": graph} if device else {}),
-        **({"apart_bytes": apart_bytes(modules, functions[MAIN].params)} if len(modules) > 1 else {}),
-    }
+        reports[name] = BuildReport(
+            planned_bytes=planned_bytes(modules[name], plan, *sizes),
+            unplanned_bytes=planned_bytes(modules[name], False, *sizes),
+            params=len(names),
+            params_bytes=sum(bytes_of(n, model.params) for n in names),
+        )
+    reports[MAIN] = replace(
+        reports[MAIN],
+        library_bytes=library.stat().st_size,
+        from_cache=built.from_cache,
+        device=built.device,
+        cuda_graph=graph,
+        apart_bytes=apart_bytes(modules, functions[MAIN].params) if len(modules) > 1 else None,
+    )
     return modules, reports
 
 

@@ -29,6 +29,7 @@ from halo_tvm.models import FAMILIES, PRESETS
 from halo_tvm.models._builder import RandomWeights
 from halo_tvm.params import ParamSource
 from halo_tvm.passes.schedule import schedule_functions
+from halo_tvm.phase_reports import BuildReport, Reports, to_plain
 from halo_tvm.relay_ops import OPERATORS
 from halo_tvm.targets import Target, resolve
 
@@ -268,7 +269,7 @@ def _write_functions(path: Path, cases: Mapping[str, tuple[str, Case]], target: 
                 ),
             ),
             source={"kind": "test"},
-            reports={"schedule": report, "build": {"device": device.as_json()} if device else {}},
+            reports=to_plain(Reports(schedule=report, build=BuildReport(device=device))),
         ),
         library=library,
         reference=reference or None,

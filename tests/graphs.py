@@ -78,7 +78,7 @@ def run_module(mod: tvm.IRModule, inputs: Sequence[np.ndarray], model: ImportedM
 
 def rules_of(mod: tvm.IRModule, target: Target) -> dict[str, int]:
     """How many functions each rule would schedule."""
-    return schedule_functions(mod, target)[1]["rules"]
+    return dict(schedule_functions(mod, target)[1].rules)
 
 
 __all__ = ["RULES", "context_of", "rules_of", "run_model", "run_module", "small_model", "tied"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from halo_tvm.errors import UsageError
 from halo_tvm.importers import import_model
 from halo_tvm.interpreter import evaluate
 from halo_tvm.models import FAMILIES
+from halo_tvm.phase_reports import Reports, read, to_plain
 from halo_tvm.phases import lower, schedule
 from halo_tvm.reference import random_inputs
 from halo_tvm.runtime import load
@@ -137,11 +138,12 @@ def test_gpt2_124m_lifts_and_schedules_everything() -> None:
     """The full model without its weights: 12 attentions, 12 feed-forward networks, 25 norms, nothing in fallback."""
     compilation = Compilation.of(CompileConfig(model="gpt2"))
     mod, reports = lower(import_model("gpt2"), compilation)
-    operators = reports["lift"]["operators"]
+    operators = reports.lift.operators
     assert (operators["attention"], operators["ffn"], operators["layer_norm"]) == (12, 12, 25)
     _, report = schedule(mod, compilation)
-    assert "fallback" not in report["rules"]
-    json.dumps(report)
+    assert "fallback" not in report.rules
+    made = json.loads(json.dumps(to_plain(replace(reports, schedule=report))))
+    assert to_plain(read(Reports, made)) == made, "what the passes said is in the records' fields"
 
 
 def test_avx2_code_gives_the_same_numbers(artifacts: dict[str, Path], tmp_path: Path) -> None:
@@ -160,9 +162,9 @@ def test_shipped_records_are_used_unless_switched_off() -> None:
     compilation = Compilation.of(CompileConfig(model="bert-base"), resolve("x86:avx512-vnni", cores=2))
     mod, _ = lower(import_model("bert-base"), compilation)
     _, report = schedule(mod, compilation)
-    assert report["tuned"] == report["log"]["hits"] > 0 and not report["log"]["unusable"]
-    _, without = schedule(mod, dataclasses.replace(compilation, records=()))
-    assert without["tuned"] == 0
+    assert report.tuned == report.log.hits > 0 and not report.log.unusable
+    _, without = schedule(mod, replace(compilation, records=()))
+    assert without.tuned == 0
 
 
 def test_bench_compares_two_artifacts(artifacts: dict[str, Path], tmp_path: Path) -> None:

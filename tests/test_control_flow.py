@@ -16,6 +16,7 @@ from halo_tvm.compilation import Compilation
 from halo_tvm.config import CompileConfig
 from halo_tvm.describe import manifest_of
 from halo_tvm.importers._loops import allocate_rows, first_rows, if_then_else, while_loop, write_row
+from halo_tvm.phase_reports import Reports
 from halo_tvm.targets import resolve
 
 R = relax.op
@@ -157,12 +158,11 @@ def test_artifact_needs_the_bare_runtime_only(tmp_path: Path) -> None:
     compilation = Compilation.of(config, target)
     mod, _ = phases.lower(model, compilation)
     mod, _ = phases.schedule(mod, compilation)
-    mod, report = phases.build(mod, compilation, model, tmp_path / "model.so")
-    assert report["planned_bytes"] > 0
-    assert manifest_of(model, mod, target, {"optimise": {}}).functions["main"].outputs[0].shape == (
-        "places.0",
-        "places.1",
-    )
+    models = {"main": model}
+    modules, reports = phases.build({"main": mod}, compilation, models, tmp_path / "model.so")
+    assert reports["main"].planned_bytes > 0
+    manifest = manifest_of(models, modules, target, {"main": Reports()})
+    assert manifest.functions["main"].outputs[0].shape == ("places.0", "places.1")
     script = f"""
 import sys, numpy as np
 from pathlib import Path

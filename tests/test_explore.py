@@ -349,8 +349,8 @@ def test_commit_and_compile(model: object, task: explore.Task, tmp_path: Path) -
     compilation = Compilation.of(CompileConfig(model="mlp", log=str(tmp_path)), resolve("x86:avx2", cores=2))
     mod, _ = lower(model, compilation)
     _, report = schedule(mod, compilation)
-    (entry,) = report["functions"]
-    assert entry["origin"] == f"record {task.key} (1.50x)" and "mr=2" in entry["decision"]
+    (entry,) = report.functions
+    assert entry.origin == f"record {task.key} (1.50x)" and "mr=2" in entry.decision
 
 
 def test_commit_refuses(task: explore.Task, tmp_path: Path, rules: None) -> None:

@@ -10,11 +10,12 @@ from ..artifact.formula import evaluate, sizes_of
 from ..ceilings import Peaks
 from ..config import ProfileConfig, parse_sizes
 from ..errors import ArtifactCorrupt
+from ..phase_reports import FunctionReport, Reports, read
 from ..report.profiles import kernels_of, limited
 from ..report.schema import CallTime, Memory, ProfileResult, Work
 from ..runtime.tracing import Call, Trace
-from ._free_form import count, mapping, mappings, mib
 from ._peaks import peaks_of
+from ._show import mib
 
 _BLOCK = re.compile(r"^(.*?(?:^|[._/])\d+)(?:[._/]|$)")  # "h.0" of "h.0.attn.c_attn.weight"
 
@@ -34,7 +35,7 @@ def profile(config: ProfileConfig, ceilings: tuple[Peaks | None, str] | None = N
         seen = module.trace(rounds=config.rounds, **inputs)
         threads, manifest, params = module.threads, module.manifest, module.spec.params
     calls = calls_of(seen, manifest, params, peaks)
-    rules = {name: str(entry.get("rule", "")) for name, entry in functions_of(manifest).items()}
+    rules = {name: entry.rule for name, entry in functions_of(manifest).items()}
     return ProfileResult(
         model=manifest.name,
         inputs={name: array.shape for name, array in inputs.items()},
@@ -57,16 +58,16 @@ def profile(config: ProfileConfig, ceilings: tuple[Peaks | None, str] | None = N
 def calls_of(trace: Trace, manifest: Manifest, params: Sequence[str], peaks: Peaks | None) -> tuple[CallTime, ...]:
     """The kernel calls of a run in order, with operator, layer and work."""
     functions = functions_of(manifest)
-    params_bytes = count(mapping(manifest.reports.get("build")).get("params_bytes")) or 0
+    params_bytes = read(Reports, manifest.reports).build.params_bytes or 0
     weights_far = peaks is not None and params_bytes > peaks.l3_bytes
     found, layer = [], ""
     for call in trace.calls:
         if call.builtin:
             continue
-        entry = functions.get(call.function, {})
+        entry = functions.get(call.function, FunctionReport())
         # A call without weights goes on with what the last one began: attention after its projections.
         layer = _layer_of(params[at] for at in call.weights if at is not None) or layer
-        work = _work_of(call, entry.get("work"), peaks, weights_far)
+        work = _work_of(call, entry.work, peaks, weights_far)
         operator = _operator_of(entry)
         found.append(CallTime(call.function, operator, layer, call.us, work))
     return tuple(found)
@@ -74,19 +75,17 @@ def calls_of(trace: Trace, manifest: Manifest, params: Sequence[str], peaks: Pea
 
 def memory_of(trace: Trace, manifest: Manifest) -> Memory:
     """What the process held and what the compiler planned."""
-    build = mapping(manifest.reports.get("build"))
-    return Memory(trace.peak_rss_mib, mib(build.get("planned_bytes")), mib(build.get("params_bytes")))
+    build = read(Reports, manifest.reports).build
+    return Memory(trace.peak_rss_mib, mib(build.planned_bytes), mib(build.params_bytes))
 
 
-def functions_of(manifest: Manifest) -> dict[str, Mapping[str, object]]:
-    """Entries of the schedule report by function; a manifest is untrusted, so entries of another form are left out."""
-    entries = mappings(mapping(manifest.reports.get("schedule")).get("functions"))
-    return {str(entry["function"]): entry for entry in entries if "function" in entry}
+def functions_of(manifest: Manifest) -> dict[str, FunctionReport]:
+    """Entries of the schedule report by function."""
+    return {entry.function: entry for entry in read(Reports, manifest.reports).schedule.functions}
 
 
-def _work_of(call: Call, work: object, peaks: Peaks | None, weights_far: bool) -> Work:
+def _work_of(call: Call, work: Mapping[str, object], peaks: Peaks | None, weights_far: bool) -> Work:
     """What a call does, from the formulas of its function and the shapes it was given."""
-    work = mapping(work)
     sizes = sizes_of(work.get("shapes"), call.arguments)
     moved = work.get("bytes")
     if sizes is None or not isinstance(moved, list) or len(moved) > len(call.weights) or work.get("flops") is None:
@@ -102,10 +101,9 @@ def _work_of(call: Call, work: object, peaks: Peaks | None, weights_far: bool) -
     return limited(Work(**counts, bytes=sum(parts), weight_bytes=weights), peaks, weights_far)
 
 
-def _operator_of(entry: Mapping[str, object]) -> str:
+def _operator_of(entry: FunctionReport) -> str:
     """The operator a function holds, else the kind of its rule."""
-    named = mapping(entry.get("work")).get("operator")
-    return str(named) if named else str(entry.get("rule", "")) or "library"
+    return str(entry.work.get("operator") or entry.rule or "library")
 
 
 def _layer_of(params: Iterable[str]) -> str:

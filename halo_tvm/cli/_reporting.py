@@ -10,10 +10,11 @@ from pathlib import Path
 from ..artifact import Manifest, read_manifest
 from ..config import BenchConfig, ProfileConfig, ReportConfig, ValidateConfig
 from ..errors import HaloError, UsageError, ValidationFailed
+from ..phase_reports import FusionReport, Reports, read, to_plain
 from ..report import schema
 from ..report.host import describe_host
 from ..report.schema import BenchResult, ProfileResult, ReportResult, Result, Side, ValidateResult
-from ._free_form import count, counts, items, mapping, mappings, mib
+from ._show import mib
 
 RESULT_LIMIT_BYTES = 64 << 20
 _MOST_SIDES = 2  # before and after
@@ -82,29 +83,28 @@ def read_result(path: Path) -> Result:
 
 
 def side_of(label: str, manifest: Manifest) -> Side:
-    """What a manifest says. Its reports are free in form: what is not there, or not as expected, is left out."""
-    reports = manifest.reports
-    build, optimise, scheduled = (mapping(reports.get(name)) for name in ("build", "optimise", "schedule"))
-    fuse = mapping(optimise.get("fuse"))
-    candidates = mappings(fuse.get("candidates"))
+    """What a manifest says."""
+    reports = read(Reports, manifest.reports)
+    build, schedule = reports.build, reports.schedule
+    fuse = reports.optimise.fuse or FusionReport()
     return Side(
         label=label,
         model=manifest.name,
         target=", ".join(variant.target for variant in manifest.variants),
         precision=manifest.precision,
         versions=manifest.versions,
-        params_mib=mib(build.get("params_bytes")),
-        library_mib=mib(build.get("library_bytes")),
-        planned_mib=mib(build.get("planned_bytes")),
-        unplanned_mib=mib(build.get("unplanned_bytes")),
-        operators=counts(mapping(reports.get("lift")).get("operators")),
-        rules=counts(scheduled.get("rules")),
-        functions=len(items(scheduled.get("functions"))),
-        tuned=count(scheduled.get("tuned")) or 0,
-        fused=sum(c.get("taken") is True for c in candidates),
-        fusion_candidates=len(candidates),
-        saved_bytes=count(fuse.get("saved_bytes")),
-        passes={str(name): _said(report) for name, report in optimise.items() if name != "fuse"},
+        params_mib=mib(build.params_bytes),
+        library_mib=mib(build.library_bytes),
+        planned_mib=mib(build.planned_bytes),
+        unplanned_mib=mib(build.unplanned_bytes),
+        operators=reports.lift.operators,
+        rules=schedule.rules,
+        functions=len(schedule.functions),
+        tuned=schedule.tuned,
+        fused=sum(candidate.taken for candidate in fuse.candidates),
+        fusion_candidates=len(fuse.candidates),
+        saved_bytes=fuse.saved_bytes,
+        passes={name: _said(report) for name, report in to_plain(reports.optimise).items() if name != "fuse"},
     )
 
 
@@ -180,10 +180,10 @@ def _labels(named: Sequence[tuple[str, Manifest | ProfileResult]]) -> list[str]:
     return labels
 
 
-def _said(report: object) -> str:
+def _said(report: Mapping[str, object]) -> str:
     """A pass's report in a line: totals of what it lists."""
     words = []
-    for key, value in mapping(report).items():
+    for key, value in report.items():
         if isinstance(value, Mapping) and value and all(isinstance(v, int) for v in value.values()):
             words.append(f"{key}: " + ", ".join(f"{count} {name}" for name, count in value.items()))
         elif isinstance(value, (Mapping, list)):

@@ -33,6 +33,11 @@ def size(size_bytes: int) -> str:
     return f"{value:.4g} {units[0]}"
 
 
+def mib(size_bytes: int | None) -> float | None:
+    """Bytes in MiB."""
+    return None if size_bytes is None else size_bytes / (1 << 20)
+
+
 def print_json(value: object) -> None:
     """`value` as indented JSON on standard output."""
     print(json.dumps(value, indent=2, sort_keys=False))

@@ -3,18 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from ..artifact import Manifest, TensorSpec, cost_of, read_manifest
 from ..config import InspectConfig
+from ..phase_reports import BuildReport, DeviceCode, LiftReport, OptimiseReport, Reports, ScheduleReport, read
 from ..report.table import number
 from ..text import one_line
-from ._free_form import count, counts, items, mapping, mappings, real
 from ._show import size, table
 
 CONFIG = InspectConfig
 SHOWN_ITEMS = 8  # of a list of reasons
 
-Report = Mapping[str, object]
+
+@dataclass(frozen=True)
+class ValidatedOutput:
+    """One output of one case, held against its reference."""
+
+    case: object = None
+    output: object = None
+    passed: bool = False
+    max_abs_error: float | None = None
+    bound: float | None = None
+    relative_l2: float | None = None
+    top1: float | None = None
+
+
+@dataclass(frozen=True)
+class Validation:
+    """What validation left in the manifest."""
+
+    passed: bool = False
+    precision: object = None
+    tolerance: Mapping[str, float] = field(default_factory=dict)
+    outputs: tuple[ValidatedOutput, ...] = ()
 
 
 def run(config: InspectConfig) -> int:
@@ -29,7 +51,7 @@ def run(config: InspectConfig) -> int:
 
 def describe(manifest: Manifest) -> str:
     """The manifest as a reader wants it; `--json` has every detail."""
-    phases = manifest.reports
+    reports = read(Reports, manifest.reports)
     sections = [
         one_line(
             f"{manifest.name} (abi {manifest.abi}), precision {manifest.precision}, from {_pairs(manifest.source)}"
@@ -42,14 +64,14 @@ def describe(manifest: Manifest) -> str:
         ),
         "\n".join(
             [
-                *_lifted(mapping(phases.get("lift"))),
-                *_quantised(mapping(phases.get("optimise"))),
-                *_fused(mapping(phases.get("optimise"))),
-                *_scheduled(mapping(phases.get("schedule"))),
-                *_built(mapping(phases.get("build"))),
+                *_lifted(reports.lift),
+                *_quantised(reports.optimise),
+                *_fused(reports.optimise),
+                *_scheduled(reports.schedule),
+                *_built(reports.build),
             ]
         ),
-        _device_code(mapping(mapping(phases.get("build")).get("device"))),
+        _device_code(reports.build.device),
         _validation(manifest.validation),
         f"benchmarks  {len(manifest.benchmarks)}",
         f"versions    {_pairs(manifest.versions)}",
@@ -57,8 +79,8 @@ def describe(manifest: Manifest) -> str:
     return "\n\n".join(section for section in sections if section)
 
 
-def _pairs(value: object) -> str:
-    return one_line(", ".join(f"{key} {item}" for key, item in mapping(value).items())) or "none"
+def _pairs(value: Mapping[str, object]) -> str:
+    return one_line(", ".join(f"{key} {item}" for key, item in value.items())) or "none"
 
 
 def _functions(manifest: Manifest) -> str:
@@ -85,115 +107,105 @@ def _variants(manifest: Manifest) -> str:
     )
 
 
-def _lifted(report: Report) -> list[str]:
-    rejected = mappings(report.get("rejected"))
+def _lifted(report: LiftReport) -> list[str]:
     return [
-        f"operators   {_pairs(report.get('operators'))}",
-        f"lifted      {_pairs(report.get('applied'))}",
-        *_few(
-            f"rejected    {len(rejected)}", [f"{r.get('lift')} at {r.get('node')}: {r.get('reason')}" for r in rejected]
-        ),
+        f"operators   {_pairs(report.operators)}",
+        f"lifted      {_pairs(report.applied)}",
+        *_few(f"rejected    {len(report.rejected)}", [f"{r.lift} at {r.node}: {r.reason}" for r in report.rejected]),
     ]
 
 
-def _fused(report: Report) -> list[str]:
-    fuse = mapping(report.get("fuse"))
-    if not fuse:
+def _fused(report: OptimiseReport) -> list[str]:
+    if report.fuse is None:
         return []
-    candidates = mappings(fuse.get("candidates"))
-    taken = sum(bool(c.get("taken")) for c in candidates)
-    saved = size(count(fuse.get("saved_bytes")) or 0)
+    candidates = report.fuse.candidates
+    taken, saved = sum(c.taken for c in candidates), size(report.fuse.saved_bytes or 0)
     return [f"fused       {taken} of {len(candidates)} candidates, {saved} less memory traffic per run"]
 
 
-def _quantised(report: Report) -> list[str]:
-    found = mapping(report.get("quantise"))
-    if not found:
+def _quantised(report: OptimiseReport) -> list[str]:
+    found = report.quantise
+    if found is None:
         return []
-    tied, kept = len(items(found.get("tied_embeddings"))), mappings(found.get("kept"))
+    tied = len(found.tied_embeddings)
     head = (
-        f"quantised   {count(found.get('linears')) or 0} linears, {count(found.get('activations')) or 0} activations"
+        f"quantised   {found.linears} linears, {found.activations} activations"
         + (f", {tied} tied embedding{'s' if tied > 1 else ''}" if tied else "")
-        + f"; kept in fp32: {len(kept) or 'none'}"
+        + f"; kept in fp32: {len(found.kept) or 'none'}"
     )
-    return _few(head, [f"{k.get('weight')}: {k.get('reason')}" for k in kept])
+    return _few(head, [f"{k.weight}: {k.reason}" for k in found.kept])
 
 
-def _scheduled(report: Report) -> list[str]:
-    functions = mappings(report.get("functions"))
-    fallback = [entry for entry in functions if str(entry.get("rule")).startswith("fallback")]
-    lines = [f"scheduled   {_pairs(report.get('rules'))}"]
+def _scheduled(report: ScheduleReport) -> list[str]:
+    fallback = [entry for entry in report.functions if entry.rule.startswith("fallback")]
+    lines = [f"scheduled   {_pairs(report.rules)}"]
     lines += _few(
         f"fallback    {len(fallback) or 'none'}",
-        [f"{e.get('function')}: {'; '.join(map(str, items(e.get('declined')))) or 'asked for'}" for e in fallback],
+        [f"{e.function}: {'; '.join(e.declined) or 'asked for'}" for e in fallback],
     )
-    stopped = mapping(report.get("stopped"))
-    if stopped:
-        lines.append(f"stopped     {_pairs(stopped)}: rules of TVM's that ended with an error over a function")
-    kernels = mapping(report.get("kernels"))
-    if kernels:
-        lines.append(one_line(f"kernels     {kernels.get('summary')}"))
-    return lines + [f"tuned       {count(report.get('tuned')) or 0} of {len(functions)} functions from records"]
+    if report.stopped:
+        lines.append(f"stopped     {_pairs(report.stopped)}: rules of TVM's that ended with an error over a function")
+    if report.kernels:
+        lines.append(one_line(f"kernels     {report.kernels}"))
+    return lines + [f"tuned       {report.tuned} of {len(report.functions)} functions from records"]
 
 
-def _built(report: Report) -> list[str]:
-    planned, seconds = count(report.get("planned_bytes")), mapping(report.get("seconds"))
+def _built(report: BuildReport) -> list[str]:
+    planned = report.planned_bytes
     lines = [] if planned is None else [f"memory      {size(planned)} planned for intermediate results"]
-    return lines + ([f"seconds     {_pairs(seconds)}"] if seconds else [])
+    return lines + ([f"seconds     {_pairs(report.seconds)}"] if report.seconds else [])
 
 
-def _device_code(report: Report) -> str:
+def _device_code(code: DeviceCode | None) -> str:
     """What a GPU's library holds: its kernels, those that spill first, then those of most registers."""
-    if not report:
+    if code is None:
         return ""
-    if report.get("form") == "source":
-        return one_line(f"device      CUDA source, compiled when the library is loaded: {report.get('reason')}")
-    numbers = (
-        "registers",
-        "spill_store_bytes",
-        "spill_load_bytes",
-        "stack_bytes",
-        "shared_bytes",
-        "dynamic_shared_bytes",
-    )
-    kernels = [(str(k.get("name")), k.get("threads"), counts(k)) for k in mappings(report.get("kernels"))]
-    rows = []
-    for name, threads, of in kernels:
-        registers, stored, loaded, *rest = (of.get(number, 0) for number in numbers)
-        cells = (f"  {name}", threads or "any", registers, f"{stored} / {loaded}", *rest)
-        rows.append((-stored - loaded, -registers, name, cells))
-    header = ("  kernel", "threads", "registers", "spilled B (stored / loaded)", "stack B", "shared B", "dynamic B")
-    made = one_line(f"device      machine code and PTX for {report.get('arch')}, by {report.get('compiler')}")
-    return f"{made}\n" + table(header, [cells for *_, cells in sorted(rows, key=lambda row: row[:3])])
-
-
-def _validation(report: Report | None) -> str:
-    if report is None:
-        return "validation  none yet: `halo-tvm validate` compares the artifact with its reference"
-    outputs = mappings(report.get("outputs"))
+    if code.form == "source":
+        return one_line(f"device      CUDA source, compiled when the library is loaded: {code.reason}")
+    kernels = sorted(code.kernels, key=lambda k: (-k.spill_store_bytes - k.spill_load_bytes, -k.registers, k.name))
     rows = [
         (
-            f"  {o.get('case')}",
-            o.get("output"),
-            "yes" if o.get("passed") is True else "NO",
-            number(real(o.get("max_abs_error")), ".3g"),
-            number(real(o.get("bound")), ".3g"),
+            f"  {k.name}",
+            k.threads or "any",
+            k.registers,
+            f"{k.spill_store_bytes} / {k.spill_load_bytes}",
+            k.stack_bytes,
+            k.shared_bytes,
+            k.dynamic_shared_bytes,
         )
-        for o in outputs
+        for k in kernels
     ]
-    verdict = f"validation  {'passed' if report.get('passed') is True else 'FAILED'}{_cost(report, outputs)}\n"
+    header = ("  kernel", "threads", "registers", "spilled B (stored / loaded)", "stack B", "shared B", "dynamic B")
+    made = one_line(f"device      machine code and PTX for {code.arch}, by {code.compiler}")
+    return f"{made}\n" + table(header, rows)
+
+
+def _validation(report: Mapping[str, object] | None) -> str:
+    if report is None:
+        return "validation  none yet: `halo-tvm validate` compares the artifact with its reference"
+    found = read(Validation, report)
+    rows = [
+        (
+            f"  {o.case}",
+            o.output,
+            "yes" if o.passed else "NO",
+            number(o.max_abs_error, ".3g"),
+            number(o.bound, ".3g"),
+        )
+        for o in found.outputs
+    ]
+    verdict = f"validation  {'passed' if found.passed else 'FAILED'}{_cost(found)}\n"
     return verdict + table(("  case", "output", "passed", "max abs error", "bound"), rows)
 
 
-def _cost(report: Report, outputs: Sequence[Report]) -> str:
+def _cost(found: Validation) -> str:
     """What the precision costs, where the validation has a tolerance for it."""
-    limit = real(mapping(report.get("tolerance")).get("relative_l2"))
-    errors = [real(o.get("relative_l2")) for o in outputs]
+    limit, errors = found.tolerance.get("relative_l2"), [o.relative_l2 for o in found.outputs]
     if limit is None or not errors or None in errors:
         return ""
-    rows = [{"relative_l2": error, "top1": real(o.get("top1"))} for error, o in zip(errors, outputs, strict=True)]
-    precision = report.get("precision")
-    return one_line(f", {cost_of({'precision': precision, 'tolerance': {'relative_l2': limit}, 'outputs': rows})}")
+    rows = [{"relative_l2": o.relative_l2, "top1": o.top1} for o in found.outputs]
+    said = cost_of({"precision": found.precision, "tolerance": {"relative_l2": limit}, "outputs": rows})
+    return one_line(f", {said}")
 
 
 def _few(head: str, lines: Sequence[str]) -> list[str]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass
+
+from ..phase_reports import DeviceKernel
 
 # Lines of `ptxas --verbose`, in this order for every kernel.
 _ENTRY = re.compile(r"Compiling entry function '([^']+)' for '(sm_\w+)'")
@@ -14,25 +15,7 @@ _SHARED = re.compile(r"(\d+) bytes smem")
 _BOUNDS = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\((\d+)[^)]*\)\s+)?(\w+)\s*\(")
 
 
-@dataclass(frozen=True)
-class Kernel:
-    """One kernel's use of its multiprocessor. What it spills goes through memory: a main kernel has none."""
-
-    name: str
-    threads: int  # of a block, at most; 0: the source does not bound them
-    registers: int  # of a thread
-    spill_store_bytes: int  # of a thread
-    spill_load_bytes: int
-    stack_bytes: int
-    shared_bytes: int  # of a block, static
-    dynamic_shared_bytes: int  # of a block, asked for at launch
-    barriers: int
-
-    def as_json(self) -> dict[str, object]:
-        return asdict(self)
-
-
-def read_log(log: str, source: str, dynamic_shared: dict[str, int]) -> tuple[Kernel, ...]:
+def read_log(log: str, source: str, dynamic_shared: dict[str, int]) -> tuple[DeviceKernel, ...]:
     """The kernels in a log of `ptxas --verbose`, by name; `source` and `dynamic_shared` add what it cannot know."""
     bounds = {name: int(threads or 0) for threads, name in _BOUNDS.findall(source)}
     parts = _ENTRY.split(log)[1:]  # name, arch, text, name, arch, text, ...
@@ -42,7 +25,7 @@ def read_log(log: str, source: str, dynamic_shared: dict[str, int]) -> tuple[Ker
         if not stack or not used:
             continue
         barriers, shared = _BARRIERS.search(text), _SHARED.search(text)
-        kernels[name] = Kernel(
+        kernels[name] = DeviceKernel(
             name=name,
             threads=bounds.get(name, 0),
             registers=int(used[1]),

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from .._compat import packed_modules
 from ..errors import UnsupportedModel
-from ._ptxas import Kernel, read_log
+from ..phase_reports import DeviceCode, DeviceKernel
+from ._ptxas import read_log
 from .embedding import replace_source, write_source
 from .toolkit import Nvcc, find_nvcc, no_compiler
 
@@ -26,21 +27,7 @@ class MachineCode:
     """A fatbin and what each of its kernels needs."""
 
     fatbin: bytes
-    kernels: tuple[Kernel, ...]
-
-
-@dataclass(frozen=True)
-class DeviceCode:
-    """What a library holds for its device, and why."""
-
-    form: str  # FATBIN, or SOURCE: compiled when the library is loaded
-    arch: str
-    compiler: str  # "nvcc 13.0"; empty for source
-    reason: str  # why there is no machine code; empty when there is
-    kernels: tuple[Kernel, ...] = ()
-
-    def as_json(self) -> dict[str, object]:
-        return {**vars(self), "kernels": [kernel.as_json() for kernel in self.kernels]}
+    kernels: tuple[DeviceKernel, ...]
 
 
 def compile_source(source: str, arch: str, nvcc: Nvcc, dynamic_shared: dict[str, int] | None = None) -> MachineCode:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import tvm
@@ -11,6 +11,7 @@ from tvm import ir, relax
 
 from ..imported import ImportedModel
 from ..passes._pass import bindings, op_name
+from ..phase_reports import FusionCandidate
 from ..targets import Target
 from ._table import Table
 from ._tasks import imported_model, lowered, resolved
@@ -85,21 +86,21 @@ def fusion(
     """Lower `model` and read the report of the pass `fuse`. Raises what `compile` raises for the model."""
     imported = imported_model(model, (), seed)
     mod, reports = lowered(imported, resolved(target, threads))
-    candidates = reports["optimise"].get("fuse", {}).get("candidates", [])
+    candidates = reports.optimise.fuse.candidates if reports.optimise.fuse else ()
     return Fusion(imported.name, dict(imported.typical), _groups(candidates), tuple(_kernels(mod, candidates)))
 
 
-def _groups(candidates: list[dict[str, object]]) -> tuple[Group, ...]:
+def _groups(candidates: Sequence[FusionCandidate]) -> tuple[Group, ...]:
     counts: dict[tuple[object, ...], int] = {}
     for c in candidates:
-        key = (_parts(c), c["bytes_apart"], c["bytes_fused"], c["taken"])
+        key = (_parts(c), c.bytes_apart, c.bytes_fused, c.taken)
         counts[key] = counts.get(key, 0) + 1
     groups = [Group(parts, n, apart, fused, taken) for (parts, apart, fused, taken), n in counts.items()]
     return tuple(sorted(groups, key=lambda g: (not g.taken, -g.saved_bytes)))
 
 
-def _kernels(mod: tvm.IRModule, candidates: list[dict[str, object]]) -> Iterator[Kernel]:
-    fused = {c["function"]: c for c in candidates if c["taken"]}
+def _kernels(mod: tvm.IRModule, candidates: Sequence[FusionCandidate]) -> Iterator[Kernel]:
+    fused = {c.function: c for c in candidates if c.taken}
     made: dict[ir.Var, tuple[int, ...]] = {}  # variable -> kernels whose results it holds
     count = 0
     for binding in bindings(mod["main"]):
@@ -112,13 +113,13 @@ def _kernels(mod: tvm.IRModule, candidates: list[dict[str, object]]) -> Iterator
         name = call.args[0].name_hint
         c = fused.get(name)
         parts = _parts(c) if c else (_plain(name),)
-        yield Kernel(name, parts, reads, int(c["benefit_bytes"]) if c else 0)
+        yield Kernel(name, parts, reads, c.benefit_bytes if c else 0)
         made[binding.var] = (count,)
         count += 1
 
 
-def _parts(candidate: dict[str, object]) -> tuple[str, ...]:
-    return tuple(_plain(name) for name in candidate["functions"])
+def _parts(candidate: FusionCandidate) -> tuple[str, ...]:
+    return tuple(_plain(name) for name in candidate.functions)
 
 
 def _plain(name: str) -> str:

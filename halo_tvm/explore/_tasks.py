@@ -17,6 +17,7 @@ from ..imported import ImportedModel
 from ..importers import import_model
 from ..models import FAMILIES
 from ..models._builder import RandomWeights
+from ..phase_reports import Reports
 from ..phases import lower
 from ..plugins import load_plugins
 from ..records.decision import decision_to_plain
@@ -229,7 +230,7 @@ def imported_model(model: str | ImportedModel, shape: Sequence[str] = (), seed: 
     return import_model(model, seed=seed, shapes=tuple(shape)) if isinstance(model, str) else model
 
 
-def lowered(model: ImportedModel, target: Target) -> tuple[tvm.IRModule, dict[str, dict[str, object]]]:
+def lowered(model: ImportedModel, target: Target) -> tuple[tvm.IRModule, Reports]:
     """The module before scheduling and the reports of the passes, at the default level."""
     return lower(model, Compilation.of(CompileConfig(model=model.name, records=False), target))
 

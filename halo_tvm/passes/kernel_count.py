@@ -8,34 +8,15 @@ A lookup by index is none, nor is a conversion, nor a reshape, which launches no
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 
 import tvm
 from tvm import ir, tirx
 
+from ..phase_reports import KernelCount
 from ..tir_schedules._blocks import blocks, loads
-from ._pass import Report, bindings, op_name
+from ._pass import bindings, op_name
 
 _LAUNCHES = ("relax.call_tir", "relax.call_tir_inplace", "relax.call_dps_packed", "relax.call_pure_packed")
-
-
-@dataclass(frozen=True)
-class KernelCount:
-    """Kernels of one run of main. `per_layer` times `layers`, plus `outside`, is `kernels`."""
-
-    kernels: int
-    layers: int
-    per_layer: int
-    outside: int
-    copies: tuple[str, ...]  # names of the functions, one entry per launch
-
-    def report(self) -> Report:
-        return {**asdict(self), "copies": list(self.copies), "summary": str(self)}
-
-    def __str__(self) -> str:
-        layers = f"{self.per_layer} per layer, {self.layers} layers, " if self.layers else ""
-        names = f" ({', '.join(dict.fromkeys(self.copies))})" if self.copies else ""
-        return f"{layers}{self.outside}{' outside' if layers else ''}, {len(self.copies)} copies{names}"
 
 
 def count_kernels(mod: tvm.IRModule) -> KernelCount:

@@ -15,12 +15,12 @@ import tvm
 from tvm import tirx
 
 from ..errors import Declined, Stopped, UnknownName, UsageError
+from ..phase_reports import FunctionReport, ScheduleReport
 from ..relay_ops._operator import OVERRIDE
 from ..targets import Target
 from ..tir_schedules import RULES, Rule
 from ..tir_schedules._blocks import blocks
 from ..tir_schedules._launches import without_empty_launches
-from ._pass import Report
 from ._work import work_of
 from .vector_math import rewrite_function
 
@@ -74,7 +74,7 @@ def scheduled_by(
 
 def schedule_functions(
     mod: tvm.IRModule, target: Target, lookup: Lookup | None = None, *, vector_math: bool = True
-) -> tuple[tvm.IRModule, Report]:
+) -> tuple[tvm.IRModule, ScheduleReport]:
     """Every PrimFunc of `mod` scheduled; the report has one entry per function, with what it does at
     least (see `_work`)."""
     out = mod.clone()
@@ -88,22 +88,22 @@ def schedule_functions(
         out[gvar] = new.with_attr("tirx.is_scheduled", True)
         stopped.update(choice.stopped)
         entries.append(
-            {
-                "function": gvar.name_hint,
-                "rule": choice.rule.name,
-                "origin": choice.origin,
-                "decision": str(choice.decision),
-                "declined": list(choice.declined),
-                "work": work_of(func, target.isa.narrow_dtypes),
-            }
+            FunctionReport(
+                gvar.name_hint,
+                choice.rule.name,
+                choice.origin,
+                str(choice.decision),
+                choice.declined,
+                work_of(func, target.isa.narrow_dtypes),
+            )
         )
-    return out, {
-        "functions": entries,
-        "rules": dict(Counter(entry["rule"] for entry in entries)),
-        "stopped": dict(stopped),
-        "tuned": sum(entry["origin"].startswith("record") for entry in entries),
-        "vector_math": {"rewritten": dict(rewritten), "left": dict(left)},
-    }
+    return out, ScheduleReport(
+        functions=tuple(entries),
+        rules=Counter(entry.rule for entry in entries),
+        stopped=stopped,
+        tuned=sum(entry.origin.startswith("record") for entry in entries),
+        vector_math={"rewritten": rewritten, "left": left},
+    )
 
 
 def _scheduled(

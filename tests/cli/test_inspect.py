@@ -28,7 +28,7 @@ REPORTS = {
         "rules": {"fallback": 1},
         "stopped": {"dlight_matmul": 2},
         "tuned": 1,
-        "kernels": {"summary": "one"},
+        "kernels": {"kernels": 5, "layers": 2, "per_layer": 2, "outside": 1, "copies": ["t"]},
     },
     "build": {
         "planned_bytes": 4096,
@@ -80,6 +80,7 @@ def test_what_is_as_expected_is_shown(manifest: Manifest) -> None:
         "w: r",
         "f: too small",
         "stopped     dlight_matmul 2: rules of TVM",
+        "kernels     2 per layer, 2 layers, 1 outside, 1 copies (t)",
         "tuned       1 of 1",
         "4 KiB planned",
         "passed, int8: relative L2 error 0.01",

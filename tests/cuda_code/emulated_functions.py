@@ -16,6 +16,7 @@ from halo_tvm.compilation import Compilation
 from halo_tvm.config import CompileConfig
 from halo_tvm.emulation import emulate
 from halo_tvm.importers import import_model
+from halo_tvm.phase_reports import Reports, ScheduleReport
 from halo_tvm.phases import lower, schedule
 from halo_tvm.relay_ops import OPERATORS
 from halo_tvm.targets import resolve
@@ -29,13 +30,13 @@ class Scheduled:
 
     before: dict[str, tirx.PrimFunc]
     after: tvm.IRModule
-    reports: dict[str, dict[str, object]]  # of the phases in front of the schedules
-    schedule: dict[str, object]
+    reports: Reports  # of the phases in front of the schedules
+    schedule: ScheduleReport
 
     @property
     def rules(self) -> dict[str, str]:
         """The rule of each function."""
-        return {entry["function"]: entry["rule"] for entry in self.schedule["functions"]}
+        return {entry.function: entry.rule for entry in self.schedule.functions}
 
 
 def scheduled_model(kind: str, precision: str, root: Path) -> Scheduled:

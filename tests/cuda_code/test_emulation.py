@@ -382,7 +382,7 @@ def test_every_function_of_a_model_is_right(kind: str, tmp_path: Path) -> None:
     # float32, because functions are compared that round nothing.
     model = scheduled_model(kind, "fp32", tmp_path)
     expected = {"flash_attention_gpu", "row_reduction_gpu", "elementwise_gpu"}
-    assert expected <= set(model.schedule["rules"]) <= set(TARGET.spec.rules)
+    assert expected <= set(model.schedule.rules) <= set(TARGET.spec.rules)
     check_functions(model.before, model.after, batch=2, sequence=3)
 
 

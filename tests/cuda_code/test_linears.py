@@ -22,7 +22,7 @@ BOUND = {"fp16": 2e-3, "bf16": 2e-2}
 @pytest.mark.parametrize(("kind", "precision"), [("gpt2", "fp16"), ("llama", "bf16")])
 def test_linears_of_a_model_run_on_tensor_cores(kind: str, precision: str, tmp_path: Path) -> None:
     model = scheduled_model(kind, precision, tmp_path)
-    assert all(label.endswith("/nk") for label in model.reports["optimise"]["pack_weights"]["formats"])
+    assert all(label.endswith("/nk") for label in model.reports.optimise.pack_formats)
     for name, func in model.before.items():
         if main_block(func, "linear") is None:
             continue

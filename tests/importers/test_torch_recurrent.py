@@ -35,7 +35,7 @@ def test_layers_are_one_operator_each_at_any_length() -> None:
     sizes = {0: torch.export.Dim("b", min=1, max=8), 1: torch.export.Dim("l", min=2, max=40)}
     imported = import_module(module, (torch.randn(2, 5, 3),), dynamic_shapes=(sizes,))
     program = compile_in_process(imported, threads=1)
-    assert program.reports["lift"]["operators"] == {"lstm": 3, "gru": 1, "rnn": 1}
+    assert program.reports.lift.operators == {"lstm": 3, "gru": 1, "rnn": 1}
     for batch, length in ((1, 2), (3, 17)):
         x = torch.randn(batch, length, 3)
         with torch.no_grad():

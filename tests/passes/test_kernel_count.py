@@ -16,7 +16,8 @@ from halo_tvm.models._t5 import T5Config
 from halo_tvm.models.bert import BertConfig
 from halo_tvm.models.gpt2 import gpt2
 from halo_tvm.params import ParamTable
-from halo_tvm.passes.kernel_count import KernelCount, count_kernels, repeated
+from halo_tvm.passes.kernel_count import count_kernels, repeated
+from halo_tvm.phase_reports import KernelCount
 from halo_tvm.phases import lower
 
 _SIZES = {"layers": 3, "hidden": 64, "heads": 4, "vocabulary": 67, "feed_forward": 96}

@@ -38,8 +38,8 @@ def test_a_rule_asked_for_is_used(name: str, tables: str) -> None:
     context = context_of(model, **{tables: {key: {"rule": "fallback"}}})
     mod, report = PASSES["legalize"]()(call_of(name), context)
     assert report["overridden"] == [f"{name} of some.layer"]
-    (entry,) = schedule_functions(mod, resolve("cpu"))[1]["functions"]
-    assert (entry["rule"], entry["origin"]) == ("fallback", "override")
+    (entry,) = schedule_functions(mod, resolve("cpu"))[1].functions
+    assert (entry.rule, entry.origin) == ("fallback", "override")
 
 
 @pytest.mark.parametrize(

@@ -266,7 +266,7 @@ def compiled(call, params):
         bb.emit_func_output(out)
     mod = relax.transform.LegalizeOps()(relax.transform.DeadCodeElimination()(bb.get()))
     mod, report = schedule_functions(mod, target)
-    assert report["rules"].get("recurrence") == 1
+    assert report.rules.get("recurrence") == 1
     with target.tvm, tvm.transform.PassContext(opt_level=3, config=BUILD_OPTIONS):
         executable = relax.build(mod, target=target.tvm, relax_pipeline=lowering(False))
     return relax.VirtualMachine(executable, tvm.cpu())["main"]
@@ -340,6 +340,6 @@ def test_weights_are_rearranged_once() -> None:
     """Nothing but the product and the recurrence runs; what is done to weights is written as recipes."""
     model, _ = Layer("GRU", h=24, given=("B",), attrs=(("linear_before_reset", 1),)).model()
     program = compile_in_process(import_proto(model, name="layer"), threads=1)
-    rules = [entry["rule"] for entry in program.reports["schedule"]["functions"]]
+    rules = [entry.rule for entry in program.reports.schedule.functions]
     assert sorted(rules) == ["gemm", "recurrence"]
-    assert program.reports["optimise"]["hoist_weights"]["hoisted"]["nn.pad"] > 0
+    assert program.reports.optimise.others["hoist_weights"]["hoisted"]["nn.pad"] > 0

@@ -13,12 +13,12 @@ from fused_functions import Shape, functions, fused, random
 from gpu_code import machine_code
 from tvm import relax, tirx
 
-from halo_tvm.cuda._ptxas import Kernel
 from halo_tvm.cuda.sass import instructions
 from halo_tvm.cuda.toolkit import find_nvcc, find_tool
 from halo_tvm.emulation import _run, emulate
 from halo_tvm.errors import KernelFault
 from halo_tvm.passes.schedule import scheduled_by
+from halo_tvm.phase_reports import DeviceKernel
 from halo_tvm.targets import Target, resolve
 from halo_tvm.tir_schedules import RULES
 
@@ -58,7 +58,7 @@ def check_emulated(
     np.testing.assert_allclose(found.astype("float64"), expected.astype("float64"), rtol=tolerance, atol=tolerance)
 
 
-def kernels_of(funcs: Sequence[tirx.PrimFunc], arch: str) -> tuple[list[Kernel], dict[str, Counter[str]]]:
+def kernels_of(funcs: Sequence[tirx.PrimFunc], arch: str) -> tuple[list[DeviceKernel], dict[str, Counter[str]]]:
     """What the assembler says of the kernels of all of `funcs`, and their instructions where they can be read."""
     made = machine_code(funcs, arch)
     return list(made.kernels), instructions(made.fatbin) if find_tool("nvdisasm") else {}

@@ -70,9 +70,9 @@ def test_what_breaks_in_tvm_is_a_decline_that_is_counted(monkeypatch: pytest.Mon
     spec = copy.copy(TARGET.spec)
     object.__setattr__(spec, "rules", ("elementwise_gpu", "dlight_matmul", "fallback_gpu"))
     _, report = schedule_functions(tvm.IRModule({"f": func}), dataclasses.replace(TARGET, spec=spec))
-    (entry,) = report["functions"]
-    assert report["rules"] == {"fallback_gpu": 1} and report["stopped"] == {"dlight_matmul": 1}
-    assert len(entry["declined"]) == 2, "elementwise_gpu refuses, which is no stop"
+    (entry,) = report.functions
+    assert report.rules == {"fallback_gpu": 1} and report.stopped == {"dlight_matmul": 1}
+    assert len(entry.declined) == 2, "elementwise_gpu refuses, which is no stop"
 
 
 def test_a_mistake_of_ours_is_no_decline(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ def assembly(level: str, depth: int) -> str:
         builder.emit_func_output(out)
     target = resolve(level)
     mod, report = schedule_functions(relax.transform.LegalizeOps()(builder.get()), target)
-    assert report["rules"] == {"row_reduction": 1}
+    assert report.rules == {"row_reduction": 1}
     func = mod["quantize"].with_attr("global_symbol", "quantize")
     with target.tvm, tvm.transform.PassContext(opt_level=3, config=BUILD_OPTIONS):
         built = tvm.compile(tvm.IRModule({"quantize": func}), target=target.tvm)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass, field
 
-from ...phases import Reports
+from ...phase_reports import Reports
 
 
 class EagerFallback(UserWarning):
@@ -42,8 +42,8 @@ class GraphReport:
         """Count a program that was compiled, by the reports of its phases."""
         self.compiled += 1
         self.seconds += seconds
-        self.functions += len(reports["schedule"]["functions"])
-        self.tuned += reports["schedule"]["tuned"]
+        self.functions += len(reports.schedule.functions)
+        self.tuned += reports.schedule.tuned
 
     def fell_back(self, reason: str) -> None:
         """Count a call that torch runs; the first one for this reason warns."""

@@ -15,7 +15,8 @@ from tvm import tirx
 from ..._compat import device_source
 from ...build import build_options
 from ...cuda.launches import DynamicShared
-from ...cuda.machine_code import DeviceCode, export_with_machine_code
+from ...cuda.machine_code import export_with_machine_code
+from ...phase_reports import DeviceCode
 from ...targets import Target
 from . import protocol as p
 from .confined import Failed

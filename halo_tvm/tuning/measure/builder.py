@@ -14,8 +14,8 @@ from pathlib import Path
 import tvm
 from tvm import tirx
 
-from ...cuda.machine_code import DeviceCode
 from ...passes.schedule import scheduled_by
+from ...phase_reports import DeviceCode, to_plain
 from ...records.decision import decision_from_plain
 from ...targets import Target, resolve
 from ...tir_schedules import RULES, Rule
@@ -54,7 +54,7 @@ class Builder:
         return {
             "special": special,
             "build_s": time.perf_counter() - began,
-            "device": None if device is None else device.as_json(),
+            "device": None if device is None else to_plain(device),
         }
 
     def _build(self, request: dict) -> tuple[bool, DeviceCode | None]:

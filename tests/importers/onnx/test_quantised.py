@@ -56,7 +56,7 @@ def compare(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray], atol: float
 
 
 def rules(program: Program) -> dict[str, str]:
-    return {f["function"]: f["rule"] for f in program.reports["schedule"]["functions"]}
+    return {f.function: f.rule for f in program.reports.schedule.functions}
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
@@ -151,7 +151,7 @@ def test_convolutions_stay_in_bytes():
     outputs = {"a": ("uint8", ["n", 8, 6, 10]), "o": ("uint8", ["n", 5, 5, 9])}
     model = model_of(steps, {"x": ("uint8", ["n", 3, 12, 11])}, held, outputs)
     program = compare(model, {"x": rng(9).integers(0, 256, (2, 3, 12, 11)).astype("uint8")}, atol=0)
-    assert program.reports["optimise"]["channels_last"]["convolutions"]["integer product of windows"] == 3
+    assert program.reports.optimise.others["channels_last"]["convolutions"]["integer product of windows"] == 3
     found = rules(program)
     assert sum(rule == "gemm" for rule in found.values()) == 3, found
 

@@ -1,0 +1,284 @@
+"""What each phase of a compilation says it did: records, their plain form in the manifest, and back.
+
+A manifest is untrusted and may be of another release, so `read` takes what is as expected and leaves a field at its
+default where it is not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import UnionType
+from typing import Any, TypeVar
+
+_LARGEST = 1 << 63  # no honest count or size comes near
+_REST = {"rest": True}  # of the field that holds all keys without a field of their own
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """A sub-graph that a lift recognised and refused."""
+
+    lift: str = ""
+    node: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class LiftReport:
+    """Phase lift: which lifts applied how often, which refused, and the operators there are now."""
+
+    applied: Mapping[str, int] = field(default_factory=dict)
+    rejected: tuple[Rejection, ...] = ()
+    operators: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class FusionCandidate:
+    """Functions that may become one: bytes that one run moves apart and fused, at the typical sizes."""
+
+    function: str = ""
+    functions: tuple[str, ...] = ()
+    bytes_apart: int = 0
+    bytes_fused: int = 0
+    benefit_bytes: int = 0
+    taken: bool = False
+
+
+@dataclass(frozen=True)
+class FusionReport:
+    """The pass `fuse`."""
+
+    candidates: tuple[FusionCandidate, ...] = ()
+    saved_bytes: int | None = None
+    quantised: object = None
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A weight that stays as it is."""
+
+    weight: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class QuantiseReport:
+    """The pass `quantise`."""
+
+    linears: int = 0
+    activations: int = 0
+    tied_embeddings: tuple[str, ...] = ()
+    formats: Mapping[str, int] = field(default_factory=dict)
+    kept: tuple[Kept, ...] = ()
+
+
+@dataclass(frozen=True)
+class OptimiseReport:
+    """Phase optimise: what the passes that readers ask about did, and `others` by their names."""
+
+    fuse: FusionReport | None = None
+    quantise: QuantiseReport | None = None
+    others: Mapping[str, Mapping[str, object]] = field(default_factory=dict, metadata=_REST)
+
+    @property
+    def pack_formats(self) -> dict[str, int]:
+        """How many weights are stored in each packed format."""
+        counts = dict(self.quantise.formats) if self.quantise else {}
+        for name, count in read(dict[str, int], self.others.get("pack_weights", {}).get("formats")).items():
+            counts[name] = counts.get(name, 0) + count
+        return counts
+
+
+@dataclass(frozen=True)
+class FunctionReport:
+    """How one function was scheduled, and what it computes at least (`passes._work`)."""
+
+    function: str = ""
+    rule: str = ""
+    origin: str = ""  # "override", "record ...", "rule"
+    decision: str = ""
+    declined: tuple[str, ...] = ()  # rules asked before, each with its reason
+    work: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class KernelCount:
+    """Kernels of one run of main. `per_layer` times `layers`, plus `outside`, is `kernels`."""
+
+    kernels: int = 0
+    layers: int = 0
+    per_layer: int = 0
+    outside: int = 0
+    copies: tuple[str, ...] = ()  # names of the functions, one entry per launch
+
+    def __str__(self) -> str:
+        layers = f"{self.per_layer} per layer, {self.layers} layers, " if self.layers else ""
+        names = f" ({', '.join(dict.fromkeys(self.copies))})" if self.copies else ""
+        return f"{layers}{self.outside}{' outside' if layers else ''}, {len(self.copies)} copies{names}"
+
+
+@dataclass(frozen=True)
+class RecordsReport:
+    """What looking functions up in the tuning logs came to (`records.log.LookupReport`)."""
+
+    lines: int = 0
+    examined: int = 0
+    usable: int = 0
+    failures: int = 0
+    refused: Mapping[str, int] = field(default_factory=dict)
+    hints: Mapping[str, int] = field(default_factory=dict)
+    hits: int = 0
+    misses: int = 0
+    missed: tuple[str, ...] = ()
+    reasons: int = 0
+    unusable: tuple[str, ...] = ()  # records that were found and do not fit their rule
+
+
+@dataclass(frozen=True)
+class ScheduleReport:
+    """Phase schedule: every function with its rule, and how the rules were chosen."""
+
+    functions: tuple[FunctionReport, ...] = ()
+    rules: Mapping[str, int] = field(default_factory=dict)
+    stopped: Mapping[str, int] = field(default_factory=dict)  # rules of TVM's that ended with an error
+    tuned: int = 0  # functions whose decision is that of a record
+    vector_math: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    kernels: KernelCount | None = None
+    log: RecordsReport | None = None
+
+
+@dataclass(frozen=True)
+class DeviceKernel:
+    """One kernel's use of its multiprocessor. What it spills goes through memory: a main kernel has none."""
+
+    name: str = ""
+    threads: int = 0  # of a block, at most; 0: the source does not bound them
+    registers: int = 0  # of a thread
+    spill_store_bytes: int = 0  # of a thread
+    spill_load_bytes: int = 0
+    stack_bytes: int = 0
+    shared_bytes: int = 0  # of a block, static
+    dynamic_shared_bytes: int = 0  # of a block, asked for at launch
+    barriers: int = 0
+
+
+@dataclass(frozen=True)
+class DeviceCode:
+    """What a library holds for its device, and why."""
+
+    form: str = ""  # "fatbin", or "source": compiled when the library is loaded
+    arch: str = ""
+    compiler: str = ""  # "nvcc 13.0"; empty for source
+    reason: str = ""  # why there is no machine code; empty when there is
+    kernels: tuple[DeviceKernel, ...] = ()
+
+    def __str__(self) -> str:
+        if self.reason:
+            return f"{self.form} for {self.arch}: {self.reason}"
+        spilling = sum(1 for kernel in self.kernels if kernel.spill_store_bytes or kernel.spill_load_bytes)
+        registers = max((kernel.registers for kernel in self.kernels), default=0)
+        return (
+            f"{self.form} for {self.arch}, {len(self.kernels)} kernels of at most {registers} registers, "
+            f"{spilling or 'none'} with spills"
+        )
+
+
+@dataclass(frozen=True)
+class BuildReport:
+    """Phase build: sizes of what was made, and seconds of every phase."""
+
+    planned_bytes: int | None = None  # of activations and results, memory shared
+    unplanned_bytes: int | None = None
+    library_bytes: int | None = None
+    params: int = 0
+    params_bytes: int | None = None
+    device: DeviceCode | None = None
+    cuda_graph: bool = False
+    from_cache: bool = False  # the library is that of an earlier build
+    apart_bytes: int | None = None  # weights that functions beside main store in a form of their own
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Reports:
+    """All phases, under the keys of a manifest's `reports`."""
+
+    import_: Mapping[str, Any] = field(default_factory=dict)  # what an importer has to say
+    lift: LiftReport = LiftReport()
+    optimise: OptimiseReport = OptimiseReport()
+    schedule: ScheduleReport = ScheduleReport()
+    build: BuildReport = BuildReport()
+
+
+def to_plain(value: object) -> Any:
+    """Records as JSON values."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        own = {_key(f): getattr(value, f.name) for f in dataclasses.fields(value) if not f.metadata}
+        rest = [getattr(value, f.name) for f in dataclasses.fields(value) if f.metadata]
+        kept = {key: item for key, item in own.items() if item is not None}
+        return to_plain(kept | (rest[0] if rest else {}))
+    if isinstance(value, Mapping):
+        return {str(key): to_plain(item) for key, item in value.items()}
+    return [to_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def read(kind: type[T], value: object) -> T:
+    """`value`, of JSON, as a record or other type; what is not as expected counts as not there."""
+    found: T = _read(kind, value)
+    return found
+
+
+def _read(kind: Any, value: object) -> Any:
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (UnionType, typing.Union):
+        return None if value is None else _read(args[0], value)
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        return _record(kind, value if isinstance(value, Mapping) else {})
+    if origin is tuple:
+        items = value if isinstance(value, Sequence) and not isinstance(value, str) else ()
+        return tuple(found for item in items if (found := _read(args[0], item)) is not None)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        pairs = value.items() if isinstance(value, Mapping) else ()
+        return {str(key): found for key, item in pairs if (found := _read(args[1], item)) is not None}
+    return _plain(kind, value)
+
+
+def _record(kind: type, data: Mapping[str, object]) -> Any:
+    known: dict[str, object] = {}
+    fields, hints = dataclasses.fields(kind), _hints(kind)
+    for f in fields:
+        if not f.metadata and (found := _read(hints[f.name], data.get(_key(f)))) is not None:
+            known[f.name] = found
+    for f in fields:
+        if f.metadata:
+            own = {_key(other) for other in fields}
+            known[f.name] = _read(hints[f.name], {key: item for key, item in data.items() if key not in own})
+    return kind(**known)
+
+
+def _plain(kind: object, value: object) -> object:
+    """A number or text of that type; None for anything else."""
+    if kind is int:
+        return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _LARGEST else None
+    if kind is float:
+        if not isinstance(value, (int, float)) or isinstance(value, bool):
+            return None
+        return float(value) if abs(value) < _LARGEST and math.isfinite(value) else None
+    if kind in (bool, str):
+        return value if isinstance(value, kind) else None
+    return value
+
+
+def _key(f: dataclasses.Field[Any]) -> str:
+    return f.name.removesuffix("_")
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
