@@ -150,6 +150,21 @@ def pack_bf16(weight: np.ndarray, *, layout: str, kc: int, nr: int) -> np.ndarra
     return out
 
 
+def pack_convolution(weight: np.ndarray, *, groups: int, joined: int, nr: int) -> np.ndarray:
+    """[m, c / groups, *kernel] -> float32 [groups / joined, panels, prod(kernel) * joined * c / groups, nr].
+
+    `joined` groups, which it divides, become one with zeros between them; columns behind the last are zero.
+    """
+    m, inner = weight.shape[:2]
+    outer, taps, wide = m // groups, int(np.prod(weight.shape[2:])), groups // joined
+    panels = -(-outer * joined // nr)
+    whole = np.zeros((wide, taps, joined, inner, panels * nr), np.float32)
+    parts = weight.reshape(wide, joined, outer, inner, taps)
+    for j in range(joined):
+        whole[:, :, j, :, j * outer : (j + 1) * outer] = parts[:, j].transpose(0, 3, 2, 1)
+    return whole.reshape(wide, taps * joined * inner, panels, nr).transpose(0, 2, 1, 3)
+
+
 # Half arithmetic sums at most 128 products of a magnitude up to one with weights before it promotes the sum.
 LARGEST_FP16 = 65504.0 / 128
 
@@ -276,6 +291,7 @@ RECIPE_OPS: dict[str, Callable[..., np.ndarray]] = {
     "pack_bf16": pack_bf16,
     "pack_fp16": pack_fp16,
     "pack_nk": pack_nk,
+    "pack_convolution": pack_convolution,
     "w8_scale": w8_scale,
     "w8_pack": w8_pack,
     "w8_correction": w8_correction,

@@ -1,16 +1,19 @@
 """Run convolutions and what lies between them with the channels last, and as matrix products.
 
 Before -> after
-    y = halo.convolution(x, w)                  ->   r = [rows, kernel * c] of x's windows (for a 1 x 1 kernel: a view)
-        one group, float32, w a parameter              y = halo.linear(r, w'),   rows = n * windows
-    y = halo.convolution(x, w), in groups       ->   the same with layout "last": its innermost loop runs along channels
+    y = halo.convolution(x, w), 1 x 1           ->   y = halo.linear(x, w'), of rows that are a view of x
+    y = halo.convolution(x, w)                  ->   the same with layout "packed": products that read through windows;
+                                                     groups narrower than a vector are joined, with zeros between them
+        where no rule of the target does that,         r = [rows, kernel * c] of x's windows
+        or at a precision below fp32                   y = halo.linear(r, w'),   rows = n * windows
+    y = halo.convolution(x, w), channel-wise    ->   the same with layout "last": its innermost loop runs along channels
     y = halo.convolution_integer(x, z, w)       ->   halo.linear_integer of its windows in bytes, see `_integer_windows`
     y = halo.pooling(x)                         ->   the same with layout "last"
     relu(y), y + z, y * gate, concat, mean      ->   on the channels-last twins, where an operand has one
 Every result also exists with its channels where they were; whatever nobody reads is dropped, so that permutations
 are left only where the model's own operators need that order. Weights move once, by recipes.
 Leaves alone
-    convolutions whose weight is computed or an input, other dtypes than float32, models without convolution
+    convolutions whose weight is computed or an input, or of integers or float64; models without convolution
 """
 
 from __future__ import annotations
@@ -22,14 +25,16 @@ import numpy as np
 import tvm
 from tvm import ir, relax, te
 
-from ..params import ParamRecipe
-from ..relay_ops._operator import attrs_of, operator_of, same_dimension, same_shape
+from ..params import RECIPE_OPS, ParamRecipe
+from ..relay_ops._operator import ACCUMULATED, attrs_of, operator_of, same_dimension, same_shape
 from ..relay_ops._windows import padded, reach, window_sizes
 from ..relay_ops.convolution import Convolution
 from ..relay_ops.convolution_integer import ConvolutionInteger
 from ..relay_ops.linear import Linear
 from ..relay_ops.pooling import Pooling
 from ..relay_ops.quantisation_grid import QuantisationGrid
+from ..targets import FULL
+from ..tir_schedules._packing import pack_shape
 from ._integer_windows import integer_product_of_windows
 from ._pass import Context, Pass, Report, bindings, op_name
 from ._rewrite import BlockMutator
@@ -78,7 +83,7 @@ class ChannelsLast(Pass):
         if not any(operator_of(b.value) in (Convolution, ConvolutionInteger) for b in bindings(func)):
             return mod, {"convolutions": {}}
         editor = WeightEditor(func, context.params)
-        mover = _Mover(mod, editor)
+        mover = _Mover(mod, editor, context)
         new = mover.visit_expr(func)
         mod = editor.finish(mover.builder_.get(), new.body)
         clean = [
@@ -91,9 +96,11 @@ class ChannelsLast(Pass):
 
 @relax.expr_functor.mutator
 class _Mover(BlockMutator):
-    def __init__(self, mod: tvm.IRModule, editor: WeightEditor) -> None:
+    def __init__(self, mod: tvm.IRModule, editor: WeightEditor, context: Context) -> None:
         super().__init__(mod)
         self._editor = editor
+        self._target = context.target
+        self._packs = "convolution" in context.target.spec.rules and context.precision == FULL
         self.made: dict[relax.Expr, relax.Expr] = {}  # value -> the same with its channels last
         self.counts: dict[str, int] = {}
 
@@ -146,23 +153,30 @@ class _Mover(BlockMutator):
 
     def _convolution(self, call: relax.Call, ty: relax.TensorType) -> relax.Expr | None:
         x, weight, attrs, rank = call.args[0], call.args[1], attrs_of(call), ty.ndim
-        name = self._editor.name(weight)
+        name, constant = self._editor.name(weight), isinstance(weight, ir.GenericConst)
         if attrs["layout"] != "first" or len(call.args) != 2:
             return None
-        if name is None or ty.dtype != "float32":
-            self._count("left: the weight is no parameter or not float32")
+        if not (name is not None or constant) or ty.dtype not in ACCUMULATED:
+            self._count("left: the weight is neither parameter nor constant, or of another type than floats")
             return None
         shape = [int(d) for d in weight.ty.shape.values]
         kernel, inner, outer = shape[2:], shape[1], shape[0]
-        order = [*range(2, rank), 1, 0]
-        arranged = self._editor.derive(
-            f"{name}|channels_last", "permute_dims", [name], [shape[a] for a in order], axes=order
-        )
-        last = self._last(x)
-        if attrs["groups"] != 1:
-            self._count("in groups")
+        plain = set(kernel) == set(attrs["strides"]) == {1} and not any(attrs["pads"]) and attrs["groups"] == 1
+        is_row_product = name is not None and ty.dtype == "float32"
+        last, order = self._last(x), [*range(2, rank), 1, 0]
+        if attrs["groups"] == outer and inner == 1:
+            self._count("channel by channel")
+            arranged = self._derived(weight, "channels_last", "permute_dims", [shape[a] for a in order], axes=order)
+            return Convolution.call(last, arranged, **{**attrs, "layout": "last"})
+        if self._packs and not (plain and is_row_product):
+            self._count("through windows")
+            return self._packed(last, weight, attrs)
+        if attrs["groups"] != 1 or not is_row_product:
+            self._count("left to the fallback")
+            arranged = self._derived(weight, "channels_last", "permute_dims", [shape[a] for a in order], axes=order)
             return Convolution.call(last, arranged, **{**attrs, "layout": "last"})
         width = inner * int(np.prod(kernel))
+        self._derived(weight, "channels_last", "permute_dims", [shape[a] for a in order], axes=order)
         matrix = self._editor.weight(
             self._editor.params.add_recipe(
                 ParamRecipe(
@@ -176,12 +190,35 @@ class _Mover(BlockMutator):
             )
         )
         windows = ty.shape.values[2:]
-        plain = set(kernel) == set(attrs["strides"]) == {1} and not any(attrs["pads"])
         if not plain:
             last = self.builder_.emit(_windows_of(self.builder_, last, kernel, attrs))
         self._count("matrix product" if plain else "matrix product of windows")
         product = self.builder_.emit(Linear.call(last, matrix, layout="kn", n=outer))
         return product if plain else relax.op.reshape(product, [ty.shape.values[0], *windows, outer])
+
+    def _packed(self, x: relax.Expr, weight: relax.Expr, attrs: dict[str, object]) -> relax.Call:
+        """The convolution of channels-last `x` with the layout that the rule `convolution` reads."""
+        outer, inner, *kernel = (int(d) for d in weight.ty.shape.values)
+        groups, lanes = attrs["groups"], self._target.lanes_f32
+        each = outer // groups
+        joined = max(j for j in range(1, groups + 1) if groups % j == 0 and (j == 1 or j * each <= lanes))
+        depth = int(np.prod(kernel)) * inner * joined
+        _, nr = pack_shape(depth, each * joined, self._target)
+        shape = [groups // joined, -(-each * joined // nr), depth, nr]
+        how = {"groups": groups, "joined": joined, "nr": nr}
+        packed = self._derived(weight, f"windows/{joined}/n{nr}", "pack_convolution", shape, "float32", **how)
+        attrs = {**attrs, "layout": "packed", "groups": groups // joined, "kernel": kernel, "n": outer}
+        return Convolution.call(x, packed, **attrs)
+
+    def _derived(
+        self, weight: relax.Expr, label: str, op: str, shape: Sequence[int], dtype: str | None = None, **how: object
+    ) -> relax.Expr:
+        """`weight` by a recipe where it is a parameter, at once where it is a constant."""
+        name = self._editor.name(weight)
+        if name is not None:
+            return self._editor.derive(f"{name}|{label}", op, [name], shape, dtype, **how)
+        made = RECIPE_OPS[op](weight.value.numpy(), **how)
+        return relax.const(np.ascontiguousarray(made), dtype or str(weight.ty.dtype))
 
     def _operand(self, arg: relax.Expr, rank: int, ty: relax.TensorType) -> relax.Expr | None:
         """An operand of a broadcasting operator with its channels last."""

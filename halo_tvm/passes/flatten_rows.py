@@ -3,6 +3,7 @@
 Before -> after
     y: [b, s, n] = halo.linear(x: [b, s, k], w)
         ->   r: [m, k] = reshape(x);  q: [m, n] = halo.linear(r, w);  y = reshape(q),   m = b * s
+    z = relu(halo.convolution(x, w) + b), not flat yet   ->   the same: what follows joins the kernel of its windows
 A reshape moves no data. Reshapes between two row-wise operators vanish, so a transformer runs on
 matrices except inside attention, and every kernel sees one symbolic row count.
 """
@@ -60,6 +61,7 @@ class _Flattener(BlockMutator):
         super().__init__(mod)
         self.counts: dict[str, int] = {}
         self.made: dict[relax.Expr, relax.Var] = {}  # value of rank >= 3 -> the same as a matrix
+        self._stages: set[relax.Expr] = set()  # results of kernels that take stages, and what may become their stages
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         value = binding.value
@@ -78,6 +80,15 @@ class _Flattener(BlockMutator):
                     self.builder_.emit_normalized(relax.VarBinding(binding.var, full))
                 return
         super().visit_var_binding_(binding)
+        if isinstance(value, relax.Call) and self._is_stage(value):
+            self._stages.add(self.visit_expr(binding.var))
+
+    def _is_stage(self, call: relax.Call) -> bool:
+        """Whether the kernel of an operator that takes stages computes `call`, or may compute it."""
+        operator = operator_of(call)
+        if operator is not None:
+            return operator.takes_stages
+        return op_name(call) in _UNARY | _BINARY and any(self.visit_expr(a) in self._stages for a in call.args)
 
     def _flat_call(self, call: relax.Call, ty: relax.TensorType) -> relax.Call | None:
         """`call` on matrices, or None when it does not work row by row on rank 3 and more."""
@@ -100,6 +111,8 @@ class _Flattener(BlockMutator):
             return None
         lead = ty.shape.values[:-1]
         if not all(same_shape(a.ty.shape.values[:-1], lead) for a in data):
+            return None
+        if operator is None and not any(a in self.made for a in data) and any(a in self._stages for a in data):
             return None
         args = [self._as_matrix(a) if i in flat else a for i, a in enumerate(call.args)]
         return relax.Call(call.op, args, call.attrs, call.ty_args)

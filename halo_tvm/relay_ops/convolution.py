@@ -3,6 +3,8 @@
 Shapes
     layout "first"   x [n, c, *space]   weight [m, c/groups, *kernel]   ->   y [n, m, *windows]
     layout "last"    x [n, *space, c]   weight [*kernel, c/groups, m]   ->   y [n, *windows, m]
+    layout "packed"  x [n, *space, c]   weight [groups, panels, prod(kernel) * c/groups, nr]   ->   y [n, *windows, m]
+                     m = `n` and `kernel` are attributes; columns of a group fill panels, the last one with zeros
     bias [m] (optional)
 Computation
     y[n, m, o] = sum_{c, k} x[n, group(m) * c/groups + c, o * strides + k * dilations - pads] * weight[m, c, k]
@@ -40,11 +42,13 @@ class Convolution(Operator):
     def infer_type(call: relax.Call) -> relax.TensorType:
         x, weight, attrs = call.args[0].ty, call.args[1].ty, attrs_of(call)
         layout, groups = attrs["layout"], attrs["groups"]
-        if layout not in LAYOUTS:
-            raise ValueError(f"halo.convolution: layout must be first or last, got {layout}: choose one")
-        if weight.ndim != x.ndim:
-            raise ValueError(f"halo.convolution: x and weight have one rank, got {x} and {weight}")
-        kernel, inner, outer = _weight_parts(weight.shape.values, layout)
+        if layout not in (*LAYOUTS, "packed"):
+            raise ValueError(f"halo.convolution: layout must be first, last or packed, got {layout}: choose one")
+        if weight.ndim != (4 if layout == "packed" else x.ndim):
+            raise ValueError(
+                f"halo.convolution: x and weight have one rank, or the weight is packed, got {x}, {weight}"
+            )
+        kernel, inner, outer = _weight_parts(weight.shape.values, layout, attrs.get("kernel"), attrs.get("n"))
         channels = x.shape.values[1 if layout == "first" else -1]
         if not tvm.sym.Analyzer().can_prove_equal(channels, inner * groups) or outer % groups:
             raise ValueError(
@@ -66,8 +70,10 @@ class Convolution(Operator):
         dilations: Sequence[int],
         pads: Sequence[int],
         groups: int,
+        kernel: Sequence[int] | None = None,
+        n: int | None = None,
     ) -> te.Tensor:
-        kernel, inner, outer = _weight_parts(weight.shape, layout)
+        kernel, inner, outer = _weight_parts(weight.shape, layout, kernel, n)
         axes = spatial_axes(len(x.shape), layout)
         windows = window_sizes([x.shape[a] for a in axes], kernel, strides, dilations, pads)
         source = padded(x, axes, pads, tirx.const(0, x.dtype), reach(windows, kernel, strides, dilations))
@@ -83,7 +89,10 @@ class Convolution(Operator):
             if layout == "first":
                 value, factor = source[(index[0], channel, *at)], weight[(m, c, *ks)]
             else:
-                value, factor = source[(index[0], *at, channel)], weight[(*ks, c, m)]
+                at_weight = (
+                    (*ks, c, m) if layout == "last" else _packed_at(weight, kernel, ks, c, m, inner, outer // groups)
+                )
+                value, factor = source[(index[0], *at, channel)], weight[at_weight]
             return te.sum(value.astype(wide) * factor.astype(wide), axis=[*ks, c])
 
         shape = [x.shape[0], outer, *windows] if layout == "first" else [x.shape[0], *windows, outer]
@@ -108,7 +117,14 @@ class Convolution(Operator):
         dilations: Sequence[int],
         pads: Sequence[int],
         groups: int,
+        kernel: Sequence[int] | None = None,
+        n: int | None = None,
     ) -> np.ndarray:
+        if layout == "packed":
+            inner = weight.shape[2] // int(np.prod(kernel))
+            weight = weight.transpose(0, 2, 1, 3).reshape(groups, weight.shape[2], -1)[:, :, : n // groups]
+            weight = weight.transpose(1, 0, 2).reshape(*kernel, inner, n)
+            layout = "last"
         if layout == "last":
             x, weight = np.moveaxis(x, -1, 1), np.moveaxis(weight, (-1, -2), (0, 1))
         kernel, rank = weight.shape[2:], weight.ndim - 2
@@ -129,9 +145,14 @@ class Convolution(Operator):
         return y if layout == "last" else np.moveaxis(y, -1, 1)
 
     @staticmethod
-    def flops(shapes: list[tuple[int, ...]], layout: str, strides, dilations, pads, groups: int) -> int:
-        kernel, inner, _ = _weight_parts(shapes[1], layout)
-        return 2 * int(np.prod(_result(shapes, layout, strides, dilations, pads))) * int(np.prod(kernel)) * inner
+    def flops(
+        shapes: list[tuple[int, ...]], layout: str, strides, dilations, pads, groups: int, kernel=None, n=None
+    ) -> int:
+        kernel, inner, outer = _weight_parts(shapes[1], layout, kernel, n)
+        axes = spatial_axes(len(shapes[0]), layout)
+        sizes = [tirx.IntImm("int64", shapes[0][a]) for a in axes]
+        windows = [int(w) for w in window_sizes(sizes, kernel, strides, dilations, pads)]
+        return 2 * int(np.prod([shapes[0][0], outer, *windows])) * int(np.prod(kernel)) * inner
 
     @staticmethod
     def cases() -> Sequence[Mapping[str, object]]:
@@ -157,13 +178,40 @@ class Convolution(Operator):
                     "groups": 1,
                 },
             },
+            {
+                "args": [(2, 9, 11, 6), (2, 2, 18, 4)],
+                "attrs": {
+                    "layout": "packed",
+                    "strides": (2, 1),
+                    "dilations": (1, 2),
+                    "pads": (1, 0, 2, 1),
+                    "groups": 2,
+                    "kernel": (3, 2),
+                    "n": 10,
+                },
+            },
         )
 
 
-def _weight_parts(shape: Sequence[ir.Expr | int], layout: str) -> tuple[list[int], int, int]:
-    """(kernel, input channels of a group, output channels)."""
+def _weight_parts(
+    shape: Sequence[ir.Expr | int], layout: str, kernel: Sequence[int] | None = None, n: int | None = None
+) -> tuple[list[int], int, int]:
+    """(kernel, input channels of a group, output channels); a packed weight does not show `kernel` and `n`."""
     sizes = [int(d) for d in shape]
+    if layout == "packed":
+        return list(kernel), sizes[2] // int(np.prod(kernel)), n
     return (sizes[2:], sizes[1], sizes[0]) if layout == "first" else (sizes[:-2], sizes[-2], sizes[-1])
+
+
+def _packed_at(
+    weight: te.Tensor, kernel: Sequence[int], ks: Sequence[ir.Expr], c: ir.Expr, m: ir.Expr, inner: int, outer: int
+) -> tuple[ir.Expr, ...]:
+    """Where the packed weight has channel `c` of a group, element `ks`, for output channel `m`."""
+    nr, depth = int(weight.shape[3]), tirx.const(0, "int64")
+    for k, size in zip(ks, kernel):
+        depth = depth * size + k
+    column = tirx.floormod(m, outer)
+    return tirx.floordiv(m, outer), tirx.floordiv(column, nr), depth * inner + c, tirx.floormod(column, nr)
 
 
 def _channel(m: ir.Expr, c: ir.Expr, inner: int, outer: int) -> ir.Expr:
@@ -176,9 +224,3 @@ def _accumulator(dtype: str) -> str:
     if dtype == "float64":
         return dtype
     return "float32" if str(dtype).startswith(("float", "bfloat")) else "int32"
-
-
-def _result(shapes: list[tuple[int, ...]], layout: str, strides, dilations, pads) -> list[int]:
-    kernel, _, outer = _weight_parts(shapes[1], layout)
-    sizes = [tirx.IntImm("int64", shapes[0][a]) for a in spatial_axes(len(shapes[0]), layout)]
-    return [shapes[0][0], outer, *(int(w) for w in window_sizes(sizes, kernel, strides, dilations, pads))]

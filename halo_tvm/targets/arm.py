@@ -36,6 +36,7 @@ ARM = TargetSpec(
         "recurrence",
         "gemm",
         "batched_matmul",
+        "convolution",
         "channelwise",
         "row_reduction",
         "elementwise",

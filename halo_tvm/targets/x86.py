@@ -79,6 +79,7 @@ X86 = TargetSpec(
         "recurrence",
         "gemm",
         "batched_matmul",
+        "convolution",
         "channelwise",
         "row_reduction",
         "elementwise",

@@ -16,6 +16,7 @@ from halo_tvm.tir_schedules import RULES
 from halo_tvm.tir_schedules._rule import check_range
 from halo_tvm.tir_schedules.batched_matmul import Decision as Product
 from halo_tvm.tir_schedules.channelwise import Decision as Channelwise
+from halo_tvm.tir_schedules.convolution import Decision as Convolution
 from halo_tvm.tir_schedules.decode_attention import Decision as Decode
 from halo_tvm.tir_schedules.decode_attention_gpu import Decision as DecodeGPU
 from halo_tvm.tir_schedules.elementwise import ElementwiseDecision
@@ -35,6 +36,7 @@ GOOD = {
     "gemm": Gemm(8, 4, 2, 1, True),
     "batched_matmul": Product(8, 3, 64, 512),
     "channelwise": Channelwise(8, 16, 8),
+    "convolution": Convolution(8, 4, 64),
     "elementwise": ElementwiseDecision(16, 2, 16, 8192, 16),
     "row_reduction": RowDecision(16, 4, 16, 8192),
     "flash_attention": Attention(32, 64, 4, 4, 4, 4),

@@ -1,0 +1,91 @@
+"""Convolution with packed weights, channels last, as products that read their rows through the window.
+
+Serves
+    one or more spatial axes, any of them symbolic; groups, strides, dilations, padding, kernels larger than the image;
+    float32, and float16 or bfloat16 that is widened once; any number of element-wise stages over the same axes
+Declines
+    a weight that is not packed as [groups, panels, window * channels, nr]; other types; a symbolic number of channels;
+    padding that depends on sizes; blocks in front of the windows, other than their padding
+References
+    docs/kernels/convolution.md: measurements and how the defaults were chosen
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tvm import tirx
+
+from .._lanes import constant
+from .._row_tiling import RowTiling
+from .._rule import Rule, check_range
+from ._nest import build
+from ._problem import Problem, match
+
+if TYPE_CHECKING:
+    from ...targets import Target
+
+__all__ = ["Convolution", "Decision"]
+
+_BLOCK_ROWS = 64
+
+
+@dataclass(frozen=True)
+class Decision:
+    """How one convolution is cut. The width of the register tile is not here: the packed weight fixes it."""
+
+    mr: int  # windows of the register tile
+    unroll: int  # steps of the sum per iteration of the inner loop
+    block_rows: int  # windows of a task at least
+
+
+class Convolution(Rule[Decision]):
+    """Register tiles of windows times packed panels; no matrix of windows is written."""
+
+    name = "convolution"
+    Decision = Decision
+
+    def default(self, func: tirx.PrimFunc, target: Target) -> Decision:
+        problem = match(func, target.lanes_f32)
+        return Decision(_tile_rows(problem, target), unroll=4, block_rows=_BLOCK_ROWS)
+
+    def space(self, func: tirx.PrimFunc, target: Target) -> Sequence[Decision]:
+        problem, first = match(func, target.lanes_f32), self.default(func, target)
+        most = _most_rows(problem, target)
+        heights = dict.fromkeys((first.mr, *range(max(1, most // 2), most + 1)))
+        values = itertools.product(heights, (4, 1, 2, 8), (64, 32, 128, 256))
+        return tuple(dict.fromkeys([first, *(Decision(*fields) for fields in values)]))
+
+    def apply(self, func: tirx.PrimFunc, target: Target, decision: Decision) -> tirx.PrimFunc:
+        check_range(decision, mr=(1, 16), unroll=(1, 16), block_rows=(8, 1024))
+        problem = match(func, target.lanes_f32)
+        rows = _rows(decision.mr, decision.block_rows, target)
+        body = build(problem, rows, decision.unroll, target.lanes_f32, target.spec.l2_bytes)
+        return func.with_body(body).with_attr("tirx.is_scheduled", True)
+
+
+def _most_rows(problem: Problem, target: Target) -> int:
+    """The tallest tile whose sums, a step's weights, one broadcast value and addresses are in registers."""
+    vectors = problem.nr // target.lanes_f32
+    return min(8 if vectors > 2 else 12, (target.isa.vector_registers - 1 - vectors) // vectors)
+
+
+def _tile_rows(problem: Problem, target: Target) -> int:
+    """The height that computes the fewest windows twice, the taller of equals."""
+    most, rows = _most_rows(problem, target), constant(problem.windows.rows)
+    if rows is None:
+        return most
+
+    def cost(mr: int) -> float:
+        # A step of a tile loads a panel's row beside its own values.
+        return sum(-(-height // mr) for height in _rows(mr, _BLOCK_ROWS, target).heights(rows)) * (mr + 0.5)
+
+    return min(range(most, max(1, most - 4) - 1, -1), key=cost)
+
+
+def _rows(mr: int, block_rows: int, target: Target) -> RowTiling:
+    """Blocks end where full tiles end, so that only the last tile of all computes windows twice."""
+    return RowTiling(mr=mr, block_rows=block_rows, cores=target.cores, balance=False)

@@ -1,0 +1,90 @@
+"""The rule for convolutions: right for every shape and decision, without a matrix of windows, sums in registers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from assembly import k_loops
+from covering import covering
+from window_functions import Case, build_all, check, fused
+
+from halo_tvm.errors import Declined
+from halo_tvm.params import pack_convolution
+from halo_tvm.relay_ops.convolution import Convolution
+from halo_tvm.targets import resolve
+from halo_tvm.tir_schedules import RULES
+
+RULE = RULES["convolution"]
+TARGET = resolve("cpu", cores=2)
+
+
+def conv(
+    shape, m, kernel, strides, dilations, pads, groups=1, joined=1, vectors=2, **fields
+) -> tuple[Case, np.ndarray]:
+    """The case, and its weight as [*kernel, c / groups, m]."""
+    inner = shape[-1] // groups
+    weight = np.random.default_rng(0).standard_normal((m, inner, *kernel), dtype=np.float32)
+    weight /= np.float32(np.sqrt(weight[0].size))
+    packed = np.ascontiguousarray(pack_convolution(weight, groups=groups, joined=joined, nr=vectors * TARGET.lanes_f32))
+    attrs = {"layout": "packed", "strides": strides, "dilations": dilations, "pads": pads, "groups": groups // joined}
+    case = Case(Convolution, shape, {**attrs, "kernel": kernel, "n": m}, (packed,), **fields)
+    return case, packed
+
+
+ONE, AROUND = (1, 1), (1, 1, 1, 1)
+CASES = [
+    conv((1, 14, 14, 32), 64, (3, 3), ONE, ONE, AROUND, epilogue="bias+silu+residual"),
+    conv(
+        (2, 9, 11, 18), 50, (3, 2), (2, 1), (1, 3), (2, 0, 1, 3), symbolic=True, further=((1, 2, 5, 18), (0, 4, 4, 18))
+    ),
+    conv((1, 20, 20, 3), 40, (7, 7), (2, 2), ONE, (3, 3, 3, 3), epilogue="bias"),  # a copy with padding
+    conv((1, 11, 12, 3), 7, (3, 3), ONE, ONE, (0, 0, 0, 0), symbolic=True, further=((2, 3, 3, 3),)),  # runs of 9
+    conv((2, 40, 24), 12, (5,), (2,), (2,), (4, 3), groups=4, epilogue="residual"),  # groups, one dimension
+    conv((1, 8, 8, 24), 48, (3, 3), ONE, ONE, AROUND, groups=12, joined=4, epilogue="silu"),  # groups joined
+    conv((1, 2, 2, 16), 16, (5, 5), ONE, ONE, (2, 2, 2, 2), vectors=1),  # a kernel larger than the image
+    conv((1, 4, 5, 6, 16), 20, (2, 3, 2), (1, 2, 1), (1, 1, 1), (1, 1, 0, 0, 1, 1), epilogue="bias"),
+    conv((1, 9, 7, 20), 33, (3, 3), ONE, ONE, AROUND, dtype="float16", symbolic=True, epilogue="silu"),
+    conv((1, 9, 9, 1024), 40, (3, 3), ONE, ONE, AROUND, vectors=3),  # the window in pieces
+]
+
+
+def test_every_kind_of_convolution():
+    functions = {f"f{i}": fused(case) for i, (case, _) in enumerate(CASES)}
+    built = {name: RULE.apply(func, TARGET, RULE.default(func, TARGET)) for name, func in functions.items()}
+    executable = build_all(built, TARGET)
+    for i, (case, _) in enumerate(CASES):
+        check(executable, f"f{i}", case)
+
+
+def test_every_decision_is_right():
+    case, _ = conv((1, 13, 17, 16), 24, (3, 3), (2, 1), ONE, AROUND, epilogue="bias+residual")
+    func = fused(case)
+    space = RULE.space(func, TARGET)
+    assert space[0] == RULE.default(func, TARGET) and len(set(space)) == len(space)
+    chosen = covering(space)
+    executable = build_all({f"f{i}": RULE.apply(func, TARGET, d) for i, d in enumerate(chosen)}, TARGET)
+    for i in range(len(chosen)):
+        check(executable, f"f{i}", case)
+
+
+def test_sums_stay_in_registers():
+    case, _ = conv((1, 56, 56, 64), 64, (3, 3), ONE, ONE, AROUND)
+    func = fused(case)
+    decision = RULE.default(func, TARGET)
+    loop = k_loops(build_all({"main": RULE.apply(func, TARGET, decision)}, TARGET), "vfmadd")[0]
+    steps = loop["vfmadd"] // (2 * decision.mr)
+    assert loop["vfmadd"] == steps * 2 * decision.mr and loop["vector"] == 0
+    assert loop["broadcast"] <= steps * decision.mr and loop["load"] <= steps * 2
+
+
+def test_small_images_fill_tiles():
+    for side, rows in ((7, 7), (14, 7), (56, 8)):
+        case, _ = conv((1, side, side, 16), 48, (3, 3), ONE, ONE, AROUND, vectors=3)
+        assert RULE.default(fused(case), TARGET).mr == rows, f"{side} x {side}"
+
+
+def test_declines_a_weight_that_is_not_packed():
+    attrs = {"layout": "last", "strides": ONE, "dilations": ONE, "pads": (0, 0, 0, 0), "groups": 1}
+    case = Case(Convolution, (1, 5, 5, 4), attrs, (np.ones((3, 3, 4, 4), np.float32),))
+    with pytest.raises(Declined, match="is no packed one of 4 to 4 channels"):
+        RULE.default(fused(case), TARGET)
