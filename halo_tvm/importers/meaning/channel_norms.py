@@ -11,6 +11,7 @@ from tvm import relax
 from .builder import Builder, expr_dtype, expr_shape
 from .constant import Constant
 from .norms import normalised, scaled, wide_type
+from .sizes import Dim
 
 Vector = relax.Expr | None  # [c]; None: ones or zeros
 
@@ -66,8 +67,7 @@ def group_norm(
     fits = isinstance(channels, int) and groups > 0 and channels % groups == 0
     builder.refuse_unless(fits, f"expected channels in {groups} groups, found {channels}")
     split = [shape[0], groups, channels // groups, *shape[2:]]
-    grouped = builder.emit(relax.op.reshape(builder.cast(x, wide_type(dtype)), split))
-    normal, _, _ = normalised(builder, grouped, list(range(2, len(split))), epsilon)
+    normal = builder.emit(relax.op.reshape(_normalised_rows(builder, x, groups, epsilon), split))
 
     def vector(value: Vector) -> Vector:
         if value is None:
@@ -83,9 +83,18 @@ def instance_norm(builder: Builder, x: relax.Expr, weight: Vector, bias: Vector,
     """Every channel of every image normalised by itself."""
     rank, dtype = len(expr_shape(x)), expr_dtype(x)
     builder.refuse_unless(rank > 2, f"expected an input of rank 3 or more, found {rank}")
-    normal, _, _ = normalised(builder, builder.cast(x, wide_type(dtype)), list(range(2, rank)), epsilon)
+    rows = _normalised_rows(builder, x, expr_shape(x)[1], epsilon)
+    normal = builder.emit(relax.op.reshape(rows, expr_shape(x)))
     vectors = (None if v is None else spread(builder, v, rank) for v in (weight, bias))
     return builder.cast(scaled(builder, normal, *vectors), dtype)
+
+
+def _normalised_rows(builder: Builder, x: relax.Expr, groups: Dim, epsilon: float) -> relax.Expr:
+    """Each of `groups` parts of an image as one row [n, groups, elements], normalised, in float32 or float64."""
+    shape = expr_shape(x)
+    width = builder.sizes.product([builder.sizes.floordiv(shape[1], groups), *shape[2:]])
+    rows = builder.emit(relax.op.reshape(builder.cast(x, wide_type(expr_dtype(x))), [shape[0], groups, width]))
+    return normalised(builder, rows, [2], epsilon)[0]
 
 
 def spread(builder: Builder, vector: relax.Expr, rank: int) -> relax.Expr:

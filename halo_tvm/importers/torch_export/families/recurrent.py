@@ -60,8 +60,8 @@ def recurrent(c: Call) -> tuple[relax.Expr, ...]:
                 given[name] = c.cast(c.emit(part), wide)
         y, *after = recurrent_layer(c, kind, x, w, r, given, **options)
         length, _, batch, hidden = expr_shape(y)
-        turned = c.permute(y, [0, 2, 1, 3])
-        x = c.emit(relax.op.reshape(turned, [length, batch, directions * hidden]))
+        side_by_side = y if directions == 1 else c.permute(y, [0, 2, 1, 3])
+        x = c.emit(relax.op.reshape(side_by_side, [length, batch, directions * hidden]))
         for end, state in zip(ends, after):
             end.append(state)
     finals = [c.emit(relax.op.concat(end, 0)) if layers > 1 else end[0] for end in ends]

@@ -1,77 +1,56 @@
-"""Resizing."""
+"""torch's upsample operators: by neighbours, lines or cubes, at aligned corners or at centres of elements."""
 
 from __future__ import annotations
 
-from tvm import relax, te, tirx
+from tvm import relax
 
-from ...meaning.builder import Refused
+from ...meaning.builder import expr_shape
+from ...meaning.resizing import Axis, Way, resized
+from ...meaning.sizes import Dim, plain
 from .._call import Call
 from .._registry import converter
 
+_KINDS = ("nearest1d", "nearest2d", "nearest3d", "linear1d", "bilinear2d", "trilinear3d", "bicubic2d")
+
 
 @converter(
-    "upsample_bilinear2d.vec",
-    "upsample_bilinear2d.default",
-    "upsample_nearest2d.vec",
-    "upsample_nearest2d.default",
-    "upsample_nearest1d.vec",
-    "upsample_linear1d.vec",
-    "_upsample_nearest_exact2d.vec",
-    "upsample_bicubic2d.vec",
+    *(f"upsample_{kind}.{overload}" for kind in _KINDS for overload in ("vec", "default")),
+    *(f"_upsample_nearest_exact{n}d.{overload}" for n in (1, 2, 3) for overload in ("vec", "default")),
+    *(f"_upsample_{kind}_aa.{overload}" for kind in ("bilinear2d", "bicubic2d") for overload in ("vec", "default")),
 )
 def upsample(c: Call) -> relax.Expr:
-    """Coordinates as torch computes them: aligned corners, or centres of half a pixel."""
-    name = str(c.node.target)
-    if "bicubic" in name:
-        raise Refused("bicubic resizing")
-    linear = "linear" in name
-    aligned = bool(c.nodes.get("align_corners", False))
     x = c.tensor("self" if "self" in c.nodes else "input")
-    n = c.out.dim() - 2
-    wanted = c.shape[2:]
-    scales = _scales(c, n)
+    sizes, wanted = expr_shape(x)[2:], [plain(d) for d in c.shape[2:]]
+    aligned = bool(c.nodes.get("align_corners"))
+    c.refuse_unless(not (aligned and c.op.endswith("_aa")), "expected align_corners=False beside antialias, found True")
+    # Aligned corners leave no scale but that of the sizes.
+    scales = [None] * len(wanted) if aligned else _scales(c, len(wanted))
+    table = [(Axis(2 + i, _scale(scales[i], sizes[i], want)), want) for i, want in enumerate(wanted)]
+    return resized(c, x, table, _way(c))
 
-    def compute(x: te.Tensor) -> te.Tensor:
-        sizes = x.shape[2:]
 
-        def coordinate(j: tirx.Var, axis: int) -> tirx.PrimExpr:
-            size, want = sizes[axis].astype("float32"), wanted[axis].astype("float32")
-            one, half = tirx.const(1, "float32"), tirx.const(0.5, "float32")
-            if linear and aligned:
-                step = (size - one) / tirx.max(want - one, one)
-                return j.astype("float32") * step
-            step = size / want if scales[axis] is None else tirx.const(1 / scales[axis], "float32")
-            if not linear:
-                return (j.astype("float32") + (half if "exact" in name else tirx.const(0, "float32"))) * step
-            return tirx.max((j.astype("float32") + half) * step - half, tirx.const(0, "float32"))
+def _way(c: Call) -> Way:
+    antialias = c.op.endswith("_aa")
+    if "nearest" in c.op:
+        # Exact ones take the element around their centre; the others the one at or before their corner.
+        exact = "exact" in c.op
+        return Way("nearest", *(("half_pixel", "round_prefer_ceil") if exact else ("asymmetric", "floor")))
+    # Shares of elements outside are given to those inside by antialiasing; else the border is repeated.
+    transform = "align_corners" if c["align_corners"] else "half_pixel"
+    mode = "cubic" if "cubic" in c.op else "linear"
+    return Way(mode, transform, cubic=-0.5 if antialias else -0.75, antialias=antialias, exclude_outside=antialias)
 
-        def clipped(k: tirx.PrimExpr, axis: int) -> tirx.PrimExpr:
-            return tirx.max(tirx.min(k, sizes[axis] - 1), tirx.const(0, "int64"))
 
-        def at(*i: tirx.Var) -> tirx.PrimExpr:
-            places = [coordinate(j, axis) for axis, j in enumerate(i[2:])]
-            floors = [tirx.floor(p).astype("int64") for p in places]
-            if not linear:
-                return x[(*i[:2], *(clipped(f, axis) for axis, f in enumerate(floors)))]
-            total = tirx.const(0, "float32")
-            for corner in range(1 << n):
-                weight, index = tirx.const(1, "float32"), []
-                for axis, (p, f) in enumerate(zip(places, floors)):
-                    rest = p - f.astype("float32")
-                    high = bool(corner >> axis & 1)
-                    weight = weight * (rest if high else tirx.const(1, "float32") - rest)
-                    index.append(clipped(f + (1 if high else 0), axis))
-                total = total + weight * x[(*i[:2], *index)].astype("float32")
-            return total.astype(x.dtype)
-
-        return te.compute([*x.shape[:2], *wanted], at, name="upsample")
-
-    return c.te(compute, x, name="upsample")
+def _scale(given: float | None, size: Dim, wanted: Dim) -> float | None:
+    """torch takes a scale that is given as it is, else the one that the sizes have."""
+    if given is not None:
+        return given
+    return wanted / size if isinstance(size, int) and isinstance(wanted, int) else None
 
 
 def _scales(c: Call, n: int) -> list[float | None]:
-    """torch uses given scale factors as they are, else those that the sizes have."""
     if c.nodes.get("scale_factors"):
         return [float(s) for s in c["scale_factors"]]
-    given = [c.nodes.get(key) for key in ("scales_h", "scales_w")] if n == 2 else [c.nodes.get("scales")]
+    keys = ("scales_d", "scales_h", "scales_w")[3 - n :] if n > 1 else ("scales",)
+    given = [c.nodes.get(key) for key in keys]
     return [None if s is None else float(s) for s in given]
