@@ -111,6 +111,22 @@ def test_automatic_open_sizes_and_weights_of_inference_mode() -> None:
     assert [graph.compiled for graph in report()[before:]] == [1, 1]  # three rows, then any number
 
 
+def test_fast_paths_of_transformer_modules_are_compiled() -> None:
+    """What these modules call in inference is one operator; with a mask torch runs it, and says so."""
+    torch.manual_seed(0)
+    layers = [
+        torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, norm_first=first) for first in (True, False)
+    ]
+    module, x = torch.nn.Sequential(*layers).eval(), torch.randn(2, 5, 16)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(module)(x), module(x), rtol=1e-4, atol=1e-5)
+        assert report()[-1].compiled == 1 and report()[-1].operators == 2
+        hidden = torch.zeros(5, 5, dtype=torch.bool).fill_diagonal_(True)
+        with pytest.warns(EagerFallback, match="_transformer_encoder_layer_fwd"):
+            masked = compiled(module[0])(x, src_mask=hidden)
+        torch.testing.assert_close(masked, module[0](x, src_mask=hidden))
+
+
 def test_outputs_share_memory_where_those_of_torch_do() -> None:
     weight = torch.nn.Parameter(torch.randn(4, 4))
 

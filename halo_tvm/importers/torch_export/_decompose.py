@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from ._fast_paths import FAST_PATHS
 from ._registry import CONVERTERS, target_name
 
 
@@ -14,6 +15,7 @@ def decomposed(program: torch.export.ExportedProgram) -> torch.export.ExportedPr
     for op in list(table):
         if target_name(op) in CONVERTERS and op not in foreign:
             table.pop(op)
+    table.update(FAST_PATHS)
     return program.run_decompositions(table)
 
 
