@@ -82,6 +82,7 @@ def compile_model(config: CompileConfig, model: ImportedModel | None = None) -> 
         with clock("reference"):
             examples = load_examples(config.inputs) if config.inputs else None
             cases = reference.cases_of(imported, config.seed, examples)
+            functions[MAIN] = replace(functions[MAIN], typical=reference.typical_of(imported, cases, examples))
         with clock("write"):
             names = stored_names(modules)
             headers = [ParamHeader(name, imported.params.shape(name), imported.params.dtype(name)) for name in names]

@@ -57,6 +57,20 @@ def cases_of(
     raise refused
 
 
+def typical_of(
+    model: ImportedModel, cases: Mapping[str, np.ndarray], examples: Mapping[str, np.ndarray] | None = None
+) -> dict[str, int]:
+    """The sizes that benchmarks and profiles of `model` take: those of the user's examples, else typical ones.
+
+    Where the first of `cases` is larger than a typical size, smaller ones were refused: there, that of the case.
+    """
+    shapes = [(spec.shape, cases[f"case0.input.{spec.name}"].shape) for spec in model.inputs]
+    found = {dim: n for names, sizes in shapes for dim, n in zip(names, sizes) if isinstance(dim, str)}
+    if examples:
+        return {**model.typical, **found}
+    return {dim: max(n, found.get(dim, n)) if n > 1 else n for dim, n in model.typical.items()}
+
+
 def _is_telling(outputs: Mapping[str, np.ndarray]) -> bool:
     """Whether outputs can show an error: a model that was fed too little gives nothing, or NaN."""
     return all(v.size and (v.dtype.kind != "f" or np.isfinite(v).any()) for v in outputs.values())

@@ -172,8 +172,12 @@ class Session:
         return sorted(table, key=lambda row: -row[2])
 
     def call(self, task: Callable[[], T]) -> T:
-        """Run `task` on the session's thread and wait; what it raises is raised here (see `Runs.call`)."""
-        return self._runner.call(self.device.alone(task))
+        """Run `task` on the session's thread and wait; what it raises is raised here (see `Runs.call`).
+
+        Sizes that do not fit each other end every kind of run with the same sentence.
+        """
+        with sizes_refused():
+            return self._runner.call(self.device.alone(task))
 
     def close(self) -> None:
         """End the runner after the requests already queued; closing twice is fine."""

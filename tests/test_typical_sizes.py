@@ -1,0 +1,30 @@
+"""Sizes that benchmarks and profiles choose are sizes that the model accepts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+from test_general_graphs import imported
+
+from halo_tvm.errors import UnsupportedModel
+from halo_tvm.reference import cases_of, typical_of
+
+
+def engine(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    if inputs["sound"].shape[1] < 512:
+        raise UnsupportedModel("a window has 512 samples")
+    return {"y": inputs["sound"]}
+
+
+def test_sizes_that_the_model_refused_are_not_typical() -> None:
+    model = imported({"sound": (("batch", "samples"), "float32")}, lambda bb, x: x)
+    model = replace(model, engine=engine, ranges={"batch": (1, 64), "samples": (1, 99_999)})
+    model = replace(model, typical={"batch": 1, "samples": 128})
+    cases = cases_of(model, seed=0)
+    assert typical_of(model, cases) == {"batch": 1, "samples": 1600}
+    given = {"sound": np.zeros((4, 700), "float32")}
+    assert typical_of(model, cases_of(model, 0, given), given) == {"batch": 4, "samples": 700}
+    easy = replace(model, engine=lambda inputs: {"y": inputs["sound"]})
+    assert typical_of(easy, cases_of(easy, seed=0)) == model.typical
