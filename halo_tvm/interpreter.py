@@ -105,10 +105,8 @@ class _Evaluator:
                 table = self.env[table] if table in self.env else self.weights[table]  # in float32: it may be large
                 return operator.reference(self.value(call.args[0]), table, **attrs).astype(np.float64)
             out = operator.reference(*(self.value(arg) for arg in call.args), **attrs)
-            if operator.name == "kv_append":  # in place
-                cache = self.value(call.args[0])
-                cache[...] = out
-                return cache
+            for result, position in operator.writes.items():
+                self.value(call.args[position])[...] = out[result] if isinstance(out, tuple) else out
             return out
         handler = _OPS.get(call.op.name) if isinstance(call.op, tvm.ir.Op) else None
         if handler is None:

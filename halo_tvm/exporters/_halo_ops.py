@@ -101,7 +101,16 @@ def _embedding(g: Graph, call: relax.Call, args: list[Value]) -> str:
 
 
 def _rotary(g: Graph, call: relax.Call, args: list[Value]) -> str:
-    interleaved = attributes(call, "interleaved").get("interleaved")
+    attrs = attributes(call, "interleaved", "turned")
+    heads, turned = int(dims_of(call)[2]), int(attrs.get("turned") or 0)
+    if turned in (0, heads):
+        return _rotated(g, call, args, bool(attrs.get("interleaved")))
+    first, others = g.emit_many("Split", args[0], g.vector([turned, heads - turned]), outputs=2, axis=2)
+    return g.emit("Concat", _rotated(g, call, [first, *args[1:]], bool(attrs.get("interleaved"))), others, axis=2)
+
+
+def _rotated(g: Graph, call: relax.Call, args: list[Value], interleaved: bool) -> str:
+    """All heads of args[0] rotated."""
     half = int(dims_of(call)[3]) // 2
     # [..., s, d/2] -> [..., s, 1, d/2]: one angle for all heads, gathered once for all layers.
     cos, sin = (g.once("Unsqueeze", g.once("Gather", table, args[1], axis=0), g.vector([-2])) for table in args[2:])

@@ -51,7 +51,11 @@ def write_onnx(imported: ImportedModel, path: Path, spelling: Spelling) -> None:
         for axis, dim in enumerate(var.ty.shape.values):
             if isinstance(dim, tirx.Var):
                 g.dims.setdefault(dim, (spec.name, axis))
-    for var, name in zip(main.params[count:], (*imported.params.sources, *imported.params.recipes), strict=True):
+    known = (*imported.params.sources, *imported.params.recipes)
+    own = (
+        main.attrs["halo.params"] if main.attrs and "halo.params" in main.attrs else known
+    )  # other functions have more
+    for var, name in zip(main.params[count:], map(str, own), strict=True):
         env[var] = name
         g.weights[var] = name
     g.only_linear = _only_linear(main)

@@ -7,19 +7,18 @@ from collections.abc import Mapping
 import tvm
 from tvm import ir, relax
 
-from ..relay_ops._operator import OPAQUE
+from ..relay_ops import OPERATORS
+from ..relay_ops._operator import OPAQUE, operator_of
 from ._pass import bindings, op_name
 
 
-def appended_cache(mod: tvm.IRModule, value: relax.Expr) -> relax.Expr | None:
-    """The cache that `value` writes into, before or after its lowering; None when it is no append."""
-    if op_name(value) == "relax.halo.kv_append":
-        return value.args[0]
+def appended_caches(mod: tvm.IRModule, value: relax.Expr) -> list[relax.Expr]:
+    """The caches that `value` writes into, before or after its lowering; none when it is no append."""
+    operator, args = operator_of(value), getattr(value, "args", ())
     if op_name(value) == "relax.call_tir_inplace":
         call = (mod[value.args[0]].attrs or {}).get("halo.call")
-        if call is not None and call["op"] == "kv_append":
-            return value.args[1].fields[0]
-    return None
+        operator, args = OPERATORS[str(call["op"])] if call is not None else None, value.args[1].fields
+    return [args[position] for position in operator.writes.values()] if operator is not None else []
 
 
 # What they return may be the memory of their argument.
@@ -76,7 +75,7 @@ def with_readers_apart(mod: tvm.IRModule) -> tvm.IRModule:
     """
     found = bindings(mod["main"])
     memory = memory_of(mod["main"])
-    appended = [cache for b in found if (cache := appended_cache(mod, b.value)) is not None]
+    appended = [cache for b in found for cache in appended_caches(mod, b.value)]
     caches = frozenset().union(*(roots_of(cache, memory) for cache in appended))
     if not caches:
         return mod

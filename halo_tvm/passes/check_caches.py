@@ -14,7 +14,7 @@ import tvm
 from tvm import ir, relax
 
 from ..errors import UnsupportedModel
-from ._caches import appended_cache, memory_of, roots_of
+from ._caches import appended_caches, memory_of, roots_of
 from ._pass import Context, Pass, Report
 from ._weights import num_inputs
 
@@ -52,12 +52,12 @@ def _check(mod: tvm.IRModule, func: relax.Function) -> int:
         for binding in block.bindings:
             value, name = binding.value, binding.var.name
             check_use(relax.analysis.free_vars(value), name)
-            cache = appended_cache(mod, value)
-            if cache is None:
+            caches = appended_caches(mod, value)
+            if not caches:
                 _refuse_inside(mod, value)
                 continue
-            appends += 1
-            roots = roots_of(cache, memory)
+            appends += len(caches)
+            roots = frozenset().union(*(roots_of(cache, memory) for cache in caches))
             if any(root in weights or isinstance(root, ir.GenericConst) for root in roots):
                 raise UnsupportedModel(
                     f"expected the cache of halo.kv_append ({name}) to be an input or computed, found a constant or a "
@@ -72,7 +72,7 @@ def _refuse_inside(mod: tvm.IRModule, expr: relax.Expr) -> None:
     """Branches and loops may run an append any number of times: main alone says when a cache changes."""
 
     def visit(inner: relax.Expr) -> None:
-        if isinstance(inner, relax.Call) and isinstance(inner.op, ir.Op) and appended_cache(mod, inner) is not None:
+        if isinstance(inner, relax.Call) and isinstance(inner.op, ir.Op) and appended_caches(mod, inner):
             raise UnsupportedModel(
                 "expected halo.kv_append in the main function, found it in a branch, a loop or another function: "
                 "move it out"

@@ -98,6 +98,7 @@ class Operator:
     )
     injective: ClassVar[bool] = False  # one load per element, which TVM's analysis cannot see (a data-dependent index)
     semantic: ClassVar[bool] = False  # has `expand` and never reaches a schedule
+    writes: ClassVar[Mapping[int, int]] = {}  # result -> the argument whose memory it is: written in place
     counts_symbols: ClassVar[bool] = False  # `flops` takes symbolic sizes, and is better than counting the body
 
     def __init_subclass__(cls) -> None:

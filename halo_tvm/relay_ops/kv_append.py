@@ -47,6 +47,7 @@ class KvAppend(Operator):
 
     name = "kv_append"
     fusible = False
+    writes = {0: 0}
 
     @staticmethod
     def infer_type(call: relax.Call) -> relax.TensorType:

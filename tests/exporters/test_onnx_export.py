@@ -74,6 +74,7 @@ NOT_EXPORTED = (
     "convolution",
     "convolution_integer",
     "gru",
+    "append_heads",
     "kv_append",
     "linear_integer",
     "linear_w8a8",

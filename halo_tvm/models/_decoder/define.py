@@ -148,20 +148,14 @@ def _attention(step: _Step, x: relax.Var, index: int, layer: str, bias: relax.Va
     attrs |= {"softcap": c.softcap} if c.softcap is not None else {}
     extras = [bias] if bias is not None else []
     attrs |= {"has_bias": True} if extras else {}
-    if kind.rope is not None and c.query_key_norm is None:
-        joined = _turned(step, joined, kind.rope)
     if step.lengths is None and c.query_key_norm is None:
+        joined = joined if kind.rope is None else _turned(step, joined, kind.rope)
         heads = m.op("attention", joined, *extras, packed=True, **attrs)
+    elif step.lengths is None:
+        heads = m.op("attention", *_parts(step, joined, layer, kind), *extras, **attrs)
     else:
-        q, k, v = _parts(step, joined, layer, kind)
-        if step.lengths is None:
-            heads = m.op("attention", q, k, v, *extras, **attrs)
-        else:
-            key, value = (
-                m.op("kv_append", m.inputs[f"{name}_{index}"], new, step.lengths)
-                for name, new in (("key", k), ("value", v))
-            )
-            heads = m.op("attention", q, key, value, *extras, step.filled, has_lengths=True, **attrs)
+        q, key, value = _behind_caches(step, joined, index, layer)
+        heads = m.op("attention", q, key, value, *extras, step.filled, has_lengths=True, **attrs)
     whole = m.emit(relax.op.reshape(heads, (*step.rows, c.query_width)))
     return m.linear(
         whole, f"{layer}.{c.names.output}", c.query_width, c.hidden, layout=c.names.layout, bias=c.output_bias
@@ -177,9 +171,21 @@ def _turned(step: _Step, joined: relax.Var, rope: Rope) -> relax.Var:
     return m.emit(relax.op.reshape(heads, (*step.rows, c.query_width + 2 * c.key_width)))
 
 
+def _behind_caches(step: _Step, joined: relax.Var, index: int, layer: str) -> list[relax.Expr]:
+    """Queries of the joined row, and the caches with its keys and values."""
+    c, m, kind = step.c, step.m, step.c.layer(index)
+    caches = [m.inputs[f"{name}_{index}"] for name in ("key", "value")]
+    if c.query_key_norm is not None:
+        q, *new = _parts(step, joined, layer, kind)
+        return [q, *(m.op("kv_append", cache, part, step.lengths) for cache, part in zip(caches, new))]
+    heads = step.heads(joined, c.heads + 2 * c.key_heads)
+    tables = [] if kind.rope is None else _tables(step, kind.rope)
+    found = m.op("append_heads", heads, *caches, step.lengths, *tables)
+    return [m.emit(relax.TupleGetItem(found, position)) for position in range(3)]
+
+
 def _parts(step: _Step, joined: relax.Var, layer: str, kind: Layer) -> list[relax.Var]:
-    """Queries, keys and values [batch, tokens, heads, head_dim] of the joined row, normalised and then rotated where
-    there are norms of queries and keys; else it is rotated already."""
+    """Queries, keys and values [batch, tokens, heads, head_dim] of the joined row, normalised, then rotated."""
     c, m = step.c, step.m
     ends = [c.query_width, c.query_width + c.key_width, c.query_width + 2 * c.key_width]
     found = []
@@ -193,7 +199,7 @@ def _parts(step: _Step, joined: relax.Var, layer: str, kind: Layer) -> list[rela
         if stem and c.query_key_norm == "head":
             weight = weights.head_norm(c, m, f"{layer}.{stem}", c.head_size, kind.rope)
             part = m.op("rms_norm", part, weight, eps=c.eps)
-        if name != "value" and kind.rope is not None and c.query_key_norm is not None:
+        if name != "value" and kind.rope is not None:
             part = m.op("rotary", part, step.positions, *_tables(step, kind.rope), interleaved=False)
         found.append(part)
     return found

@@ -1,0 +1,187 @@
+"""A joined projection taken apart behind a cache: its keys and values into the caches, in place, its queries out.
+
+Shapes
+    x [b, s, h + 2 * h_kv, d], the queries' heads, then keys', then values'
+    keys, values [b, capacity, h_kv, d] of x's dtype   lengths int32 [b]   cos, sin [p, d/2] (optional), d even
+    ->   q [b, s, h, d], keys, values
+Computation
+    q, k, v = x[:, :, :h], x[:, :, h : h + h_kv], x[:, :, h + h_kv :]
+    with tables, q and k are turned by halves at the positions lengths[n] + i, as halo.rotary turns them
+    keys[n, lengths[n] + i] = k[n, i], values[n, lengths[n] + i] = v[n, i]; what falls outside the capacity is left out
+    The results are the caches themselves, as those of halo.kv_append, and `check_caches` watches over both. One
+    function reads every element of x once, where slices, two rotations and two appends were seven.
+Lifts
+    none: a model's definition asks for it
+Numerics
+    as halo.rotary; without tables exact
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import tvm
+from tvm import relax, te, tirx
+from tvm.script import tirx as script_tirx
+
+from ..dimensions import differ
+from ._operator import OPAQUE, OVERRIDE, Operator, annotated, attrs_of
+from .kv_append import KvAppend
+from .rotary import Rotary, rotary_tables
+
+_TEXT = """
+@T.prim_func(s_tir=True, private=True)
+def append_heads(p_x: T.handle, p_keys: T.handle, p_values: T.handle, p_lengths: T.handle, {tables} p_q: T.handle):
+    {variables}
+    x = T.match_buffer(p_x, ({b}, {s}, {heads}, {d}), "{dtype}")
+    keys = T.match_buffer(p_keys, ({b}, {capacity}, {h_kv}, {d}), "{dtype}")
+    values = T.match_buffer(p_values, ({b}, {capacity}, {h_kv}, {d}), "{dtype}")
+    lengths = T.match_buffer(p_lengths, ({b},), "int32")
+    {match}
+    q = T.match_buffer(p_q, ({b}, {s}, {h}, {d}), "{dtype}")
+    for n, i, e, c in T.grid({b}, {s}, {h}, {part}):
+        with T.sblock("append_heads"):
+            vn, vi, ve, vc = T.axis.remap("SSSS", [n, i, e, c])
+            T.sblock_attr({{"halo.op": "append_heads"}})
+            {query}
+    for n, i, e, c in T.grid({b}, {s}, {h_kv}, {part}):
+        with T.sblock("append_keys"):
+            vn, vi, ve, vc = T.axis.remap("SSSS", [n, i, e, c])
+            at: T.let[T.int64] = T.cast(lengths[vn], "int64") + vi
+            if T.int64(0) <= at and at < {capacity}:
+                {key}
+    for n, i, e, c in T.grid({b}, {s}, {h_kv}, {d}):
+        with T.sblock("append_values"):
+            vn, vi, ve, vc = T.axis.remap("SSSS", [n, i, e, c])
+            at: T.let[T.int64] = T.cast(lengths[vn], "int64") + vi
+            if T.int64(0) <= at and at < {capacity}:
+                values[vn, at, ve, vc] = x[vn, vi, {first_value} + ve, vc]
+"""
+_TURNED = (
+    "row: T.let[T.int64] = T.max(T.min(T.cast(lengths[vn], 'int64') + vi, {last}), T.int64(0))",
+    "{out}[vn, {at}, ve, vc] = T.cast({a} * T.cast(cos[row, vc], 'float32') - {b} * T.cast(sin[row, vc], 'float32'), "
+    "'{dtype}')",
+    "{out}[vn, {at}, ve, vc + {half}] = T.cast({b} * T.cast(cos[row, vc], 'float32') + "
+    "{a} * T.cast(sin[row, vc], 'float32'), '{dtype}')",
+)
+
+
+class AppendHeads(Operator):
+    """Queries of a joined projection, turned; its keys, turned, and values in the caches, in place."""
+
+    name = "append_heads"
+    fusible = False
+    writes = {1: 1, 2: 2}
+
+    @staticmethod
+    def infer_type(call: relax.Call) -> relax.TupleType:
+        types = [arg.ty for arg in call.args]
+        if len(types) not in (4, 6) or attrs_of(call).keys() - {"layer"}:
+            raise ValueError(
+                f"halo.append_heads: 4 or 6 arguments and no attributes expected, got {len(types)} and "
+                f"{sorted(attrs_of(call))}: pass x, keys, values, lengths and perhaps cos and sin"
+            )
+        for name, ty, rank in zip(("x", "keys", "values", "lengths", "cos", "sin"), types, (4, 4, 4, 1, 2, 2)):
+            if not (isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr)) or ty.ndim != rank:
+                raise ValueError(
+                    f"halo.append_heads: {name} must be a tensor of rank {rank} of known shape, got {ty}: reshape it"
+                )
+        x, keys, values, lengths, *tables = types
+        (b, s, heads, d), (b_cache, _, h_kv, d_cache) = x.shape.values, keys.shape.values
+        alike = all(not differ(a, c) for a, c in zip(keys.shape.values, values.shape.values))
+        fits = not differ(b, b_cache) and not differ(d, d_cache) and int(heads) > 2 * int(h_kv)
+        if not (alike and fits and str(x.dtype) == str(keys.dtype) == str(values.dtype)):
+            raise ValueError(
+                f"halo.append_heads: keys and values must be {x.dtype} of the shape [{b}, ?, h_kv, {d}] with fewer "
+                f"than {heads} / 2 heads, got {keys} and {values}: cast or reshape them"
+            )
+        if str(lengths.dtype) != "int32" or differ(lengths.shape.values[0], b):
+            raise ValueError(f"halo.append_heads: lengths must be int32 of the shape [{b}], got {lengths}: cast it")
+        if any(2 * int(table.shape.values[1]) != int(d) for table in tables):
+            raise ValueError(f"halo.append_heads: tables must be [p, {d} / 2], got {tables}: cut them")
+        return relax.TupleType([relax.TensorType([b, s, int(heads) - 2 * int(h_kv), d], x.dtype), keys, values])
+
+    @classmethod
+    def _legalize(cls, bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+        func = _in_place([arg.ty for arg in call.args]).with_attr("halo.call", {"op": cls.name})
+        if call.attrs and OVERRIDE in call.attrs.keys():
+            func = annotated(func, cls.name, str(call.attrs[OVERRIDE]))
+        gvar = bb.add_func(func.with_attr("op_pattern", OPAQUE), cls.name)
+        out = list(cls.infer_type(call).fields)
+        return relax.op.call_tir_inplace(gvar, relax.Tuple(list(call.args)), [-1, 1, 2], out)
+
+    @staticmethod
+    def compute(x: te.Tensor, keys: te.Tensor, *_others: te.Tensor) -> te.Tensor:
+        """Only the lowering has the meaning: TE writes nothing in place."""
+        raise AssertionError("halo.append_heads is lowered by itself")
+
+    @staticmethod
+    def reference(
+        x: np.ndarray, keys: np.ndarray, values: np.ndarray, lengths: np.ndarray, *tables: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        h_kv = keys.shape[2]
+        k = x.shape[2] - h_kv
+        if tables:
+            positions = lengths[:, None].astype(np.int64) + np.arange(x.shape[1])
+            x = Rotary.reference(x, positions, *tables, interleaved=False, turned=k)
+        parts = x[:, :, k - h_kv : k], x[:, :, k:]
+        return x[:, :, : k - h_kv], *(KvAppend.reference(c, new, lengths) for c, new in zip((keys, values), parts))
+
+    @staticmethod
+    def flops(shapes: Sequence[tuple[int, ...]]) -> int:
+        return 3 * int(np.prod(shapes[0])) if len(shapes) == 6 else 0
+
+    @staticmethod
+    def cases() -> tuple[dict[str, object], ...]:
+        tables = rotary_tables(12, 16, 1e4)
+        return (
+            {"args": [(1, 1, 6, 16), (1, 8, 1, 16), (1, 8, 1, 16), np.array([3], "int32"), *tables], "attrs": {}},
+            # Ragged rows, no room for some, positions beyond the tables; then without rotation.
+            {"args": [(3, 4, 8, 16), (3, 9, 2, 16), (3, 9, 2, 16), np.array([5, 0, 7], "int32"), *tables], "attrs": {}},
+            {"args": [(2, 3, 6, 5), (2, 7, 2, 5), (2, 7, 2, 5), np.array([6, -1], "int32")], "attrs": {}},
+        )
+
+
+def _in_place(types: Sequence[relax.TensorType]) -> tirx.PrimFunc:
+    """The function that writes into its second and third argument and its last; unknown dimensions are variables."""
+    x, keys, _, _, *tables = types
+    (b, s, heads, d), (_, capacity, h_kv, _) = x.shape.values, keys.shape.values
+    names = {"b": b, "s": s, "capacity": capacity}
+    texts = {k: f"T.int64({v.value})" if isinstance(v, tirx.IntImm) else k for k, v in names.items()}
+    variables = [f"{k} = T.int64()" for k, text in texts.items() if text == k]
+    h, h_kv, d, half = int(heads) - 2 * int(h_kv), int(h_kv), int(d), int(d) // 2
+    match = ""
+    if tables:
+        rows = tables[0].shape.values[0]
+        if not isinstance(rows, tirx.IntImm):
+            raise ValueError(f"halo.append_heads: the number of rows of the tables must be known, got {rows}: cut them")
+        match = "; ".join(
+            f'{name} = T.match_buffer(p_{name}, (T.int64({rows}), T.int64({half})), "{table.dtype}")'
+            for name, table in zip(("cos", "sin"), tables)
+        )
+
+    def stores(out: str, at: str, offset: int, indent: int) -> str:
+        head = f"T.int64({offset}) + ve"
+        if not tables:
+            return f"{out}[vn, {at}, ve, vc] = x[vn, vi, {head}, vc]"
+        a, other = (f"T.cast(x[vn, vi, {head}, {c}], 'float32')" for c in ("vc", f"vc + T.int64({half})"))
+        words = {"out": out, "at": at, "a": a, "b": other, "half": f"T.int64({half})", "dtype": x.dtype}
+        return f"\n{' ' * indent}".join(line.format(**words, last=f"T.int64({int(rows) - 1})") for line in _TURNED)
+
+    text = _TEXT.format(
+        **texts,
+        variables="; ".join(variables) or "pass",
+        tables="p_cos: T.handle, p_sin: T.handle," if tables else "",
+        match=match or "pass",
+        dtype=x.dtype,
+        heads=f"T.int64({int(heads)})",
+        h=f"T.int64({h})",
+        h_kv=f"T.int64({h_kv})",
+        d=f"T.int64({d})",
+        part=f"T.int64({half if tables else d})",
+        first_value=f"T.int64({h + h_kv})",
+        query=stores("q", "vi", 0, 12),
+        key=stores("keys", "at", h, 16),
+    )
+    return tvm.script.from_source(text, extra_vars={"T": script_tirx})
