@@ -5,21 +5,38 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from pathlib import Path
 
 import pytest
+from covering import smallest_cover
+
+MARKERS = (
+    "slow: takes more than ten seconds on an idle core; run with --slow",
+    "covering(strength): of the combinations of parameters (of fixtures, too) run as many as hold every value (1, the"
+    " default) or every pair of values (2); the others are swept",
+    "sweep: one more combination of what others hold; run with --sweep",
+    "arm: needs the ARM cross compiler",
+    "cuda: needs an NVIDIA GPU",
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--slow", action="store_true", help="also run tests marked slow")
+    parser.addoption("--slow", action="store_true", help="also run tests marked slow, as CI does")
+    parser.addoption("--sweep", action="store_true", help="also run the combinations that `covering` leaves out")
     parser.addoption("--update-golden", action="store_true", help="write golden files instead of comparing with them")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "slow: takes more than ten seconds; run with --slow")
-    config.addinivalue_line("markers", "arm: needs the ARM cross compiler")
-    config.addinivalue_line("markers", "cuda: needs an NVIDIA GPU")
+    for marker in MARKERS:
+        config.addinivalue_line("markers", marker)
     # No test reads or writes the user's tuning logs, in this process or in those it starts.
     config.halo_home = tempfile.mkdtemp(prefix="halo-tvm-home-")
+    if hasattr(config, "workerinput"):  # one of several processes, whose home so far is that of the one who started it
+        builds = Path(os.environ["HALO_TVM_HOME"], "builds")
+        builds.mkdir(exist_ok=True)
+        Path(config.halo_home, "builds").symlink_to(builds)
+        os.environ["OMP_NUM_THREADS"] = "1"  # torch's: the processes fill the cores
+        os.environ["TVM_THREAD_POOL_SPIN_COUNT"] = "0"  # threads that wait leave the core to the other processes
     os.environ["HALO_TVM_HOME"] = config.halo_home
     for name in ("HALO_TVM_NUM_THREADS", "HALO_TVM_LOG"):
         os.environ.pop(name, None)
@@ -32,6 +49,11 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     from halo_tvm.targets import read_gpus
 
+    mark_swept(items)
+    if not config.getoption("--sweep"):
+        swept = [item for item in items if "sweep" in item.keywords]
+        config.hook.pytest_deselected(items=swept)
+        items[:] = [item for item in items if "sweep" not in item.keywords]
     reasons = {
         "slow": None if config.getoption("--slow") else "slow: run with --slow",
         "arm": None
@@ -43,6 +65,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for marker, reason in reasons.items():
             if reason and marker in item.keywords:
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def mark_swept(items: list[pytest.Item]) -> None:
+    """`sweep` for the combinations of a test's parameters that its marker `covering` does not need."""
+    tests: dict[tuple[object, ...], list[pytest.Function]] = {}
+    for item in items:
+        if item.get_closest_marker("covering") and hasattr(item, "callspec"):
+            tests.setdefault((item.path, item.cls, item.originalname, "slow" in item.keywords), []).append(item)
+    for combinations in tests.values():
+        strength = (combinations[0].get_closest_marker("covering").args or (1,))[0]
+        needed = smallest_cover([item.callspec.indices for item in combinations], strength)
+        for number, item in enumerate(combinations):
+            if number not in needed:
+                item.add_marker(pytest.mark.sweep)
 
 
 @pytest.fixture

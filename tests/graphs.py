@@ -66,6 +66,12 @@ def run_model(
 
 
 def run_module(mod: tvm.IRModule, inputs: Sequence[np.ndarray], model: ImportedModel, target: Target) -> np.ndarray:
+    """The first output of scheduled `mod`, compiled in this process."""
+    return built_module(mod, model, target)(*inputs)
+
+
+def built_module(mod: tvm.IRModule, model: ImportedModel, target: Target) -> Callable[..., np.ndarray]:
+    """Inputs -> the first output of scheduled `mod`, compiled once."""
     from halo_tvm.build import BUILD_OPTIONS, lowering
     from halo_tvm.passes._weights import param_names
 
@@ -73,7 +79,7 @@ def run_module(mod: tvm.IRModule, inputs: Sequence[np.ndarray], model: ImportedM
         executable = relax.build(mod, target=target.tvm, relax_pipeline=lowering(True))
     vm = relax.VirtualMachine(executable, tvm.cpu())
     weights = [model.params.materialise(name) for name in param_names(mod["main"])]
-    return vm["main"](*map(tvm.runtime.tensor, [*inputs, *weights])).numpy()
+    return lambda *inputs: vm["main"](*map(tvm.runtime.tensor, [*inputs, *weights])).numpy()
 
 
 def rules_of(mod: tvm.IRModule, target: Target) -> dict[str, int]:
@@ -81,4 +87,4 @@ def rules_of(mod: tvm.IRModule, target: Target) -> dict[str, int]:
     return dict(schedule_functions(mod, target)[1].rules)
 
 
-__all__ = ["RULES", "context_of", "rules_of", "run_model", "run_module", "small_model", "tied"]
+__all__ = ["RULES", "built_module", "context_of", "rules_of", "run_model", "run_module", "small_model", "tied"]

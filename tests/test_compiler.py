@@ -134,6 +134,7 @@ def test_a_failing_build_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monk
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_gpt2_124m_lifts_and_schedules_everything() -> None:
     """The full model without its weights: 12 attentions, 12 feed-forward networks, 25 norms, nothing in fallback."""
     compilation = Compilation.of(CompileConfig(model="gpt2"))
@@ -157,6 +158,7 @@ def test_families_are_what_the_readme_says() -> None:
     assert sorted(FAMILIES) == ["bert", "gpt2", "llama", "mlp", "t5", "t5-cross", "t5-decoder"]
 
 
+@pytest.mark.slow
 def test_shipped_records_are_used_unless_switched_off() -> None:
     """The log in tuning_logs/ knows functions of BERT-base on the target it was made for."""
     compilation = Compilation.of(CompileConfig(model="bert-base"), resolve("x86:avx512-vnni", cores=2))

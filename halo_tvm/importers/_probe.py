@@ -17,12 +17,15 @@ from ..imported import ImportedModel
 
 
 def import_unrestricted(path: Path, options: dict[str, object]) -> ImportedModel:
-    """Try `options["attempt"]`, one of the attempts below; always `UnsupportedModel`, whose text is what came of it."""
-    try:
-        ATTEMPTS[str(options["attempt"])](path, str(options.get("target", "")))
-    except OSError as error:
-        raise UnsupportedModel(f"refused: {error.strerror}") from error
-    raise UnsupportedModel("done")
+    """Make `options["attempts"]`, names below with what each aims at; always `UnsupportedModel`: the answers."""
+    answers = []
+    for name, target in dict(options["attempts"]).items():
+        try:
+            ATTEMPTS[name](path, str(target))
+            answers.append(f"{name}: done")
+        except OSError as error:
+            answers.append(f"{name}: refused ({error.strerror})")
+    raise UnsupportedModel(", ".join(answers))
 
 
 def _allocate(_path: Path, _target: str) -> None:

@@ -20,6 +20,8 @@ from halo_tvm.passes.schedule import schedule_functions
 from halo_tvm.relay_ops import OPERATORS
 from halo_tvm.targets import resolve
 
+pytestmark = pytest.mark.covering
+
 Append = OPERATORS["kv_append"]
 H, H_KV, D, CAPACITY = 4, 2, 32, 24
 WIDTH = (H + 2 * H_KV) * D

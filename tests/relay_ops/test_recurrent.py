@@ -163,6 +163,7 @@ def layers(draw: st.DrawFn) -> Layer:
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=4, deadline=None, derandomize=True)
 @given(layers())
 def test_any_layer_equals_onnxruntime(layer: Layer) -> None:

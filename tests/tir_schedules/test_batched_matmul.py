@@ -23,6 +23,8 @@ from halo_tvm.tir_schedules.batched_matmul import Decision
 from halo_tvm.tir_schedules.batched_matmul._problem import match
 from halo_tvm.tir_schedules.batched_matmul._tiling import Tiling
 
+pytestmark = pytest.mark.covering
+
 RULE = RULES["batched_matmul"]
 FORMS = [(False, False), (False, True), (True, False), (True, True)]
 
@@ -138,6 +140,7 @@ def test_blocks_of_rows_for_every_number_of_cores(cores):
         check(run, operands((2,), rows, 40, 20, (False, False)), (False, False))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("transposed", [False, True])
 def test_every_decision_is_right(transposed):
     isa = "avx512" if here("avx512") else "avx2"

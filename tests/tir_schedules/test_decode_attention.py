@@ -17,6 +17,8 @@ from halo_tvm.errors import Declined
 from halo_tvm.passes.schedule import rule_for
 from halo_tvm.tir_schedules import RULES
 
+pytestmark = pytest.mark.covering
+
 RULE = RULES["decode_attention"]
 KEYS = (0, 1, 2, 15, 16, 17, 63, 64, 65, 100, 127, 128, 129, 300, 1000)
 compiled = partial(compiled_by, RULE)
@@ -92,6 +94,7 @@ def test_far_scores_do_not_overflow(target):
     )
 
 
+@pytest.mark.slow
 def test_every_decision_on_an_odd_shape(target):
     func, attrs = cached(2, 6, 3, 48, causal=True)
     space = RULE.space(func, target)

@@ -18,6 +18,8 @@ from halo_tvm.errors import Declined
 from halo_tvm.targets import resolve
 from halo_tvm.tir_schedules import RULES
 
+pytestmark = pytest.mark.covering
+
 RULE = RULES["decode_attention_gpu"]
 SMALL = RULE.Decision(splits=3, least_keys=1, warps=2, keys=1)  # few statements to emulate, and many parts
 scheduled = partial(scheduled_by, RULE, decision=SMALL)

@@ -21,6 +21,8 @@ from tvm.script import tirx as T
 from halo_tvm.errors import Declined
 from halo_tvm.tir_schedules import RULES
 
+pytestmark = pytest.mark.covering(2)
+
 RULE = RULES["elementwise"]
 LENGTHS = (1, 2, 7, 16, 17, 64, 100, 768, "symbolic")
 op = relax.op

@@ -16,6 +16,8 @@ from halo_tvm.targets import resolve
 from halo_tvm.tir_schedules import RULES
 from halo_tvm.tir_schedules.elementwise_gpu import ElementThreads
 
+pytestmark = pytest.mark.covering(2)
+
 RULE = RULES["elementwise_gpu"]
 NAME = "elementwise_gpu"
 op = relax.op

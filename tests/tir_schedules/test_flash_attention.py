@@ -16,6 +16,8 @@ from covering import covering
 from halo_tvm.errors import Declined
 from halo_tvm.tir_schedules import RULES
 
+pytestmark = pytest.mark.covering
+
 RULE = RULES["flash_attention"]
 LENGTHS = (1, 2, 7, 15, 16, 17, 33, 64, 100, 128)
 compiled = partial(compiled_by, RULE)
@@ -110,6 +112,7 @@ def test_far_scores_do_not_overflow(target):
     check(compiled(function([(1, 40, 48)], attrs), target), normal((1, 40, 48)), attrs, tolerance=2e-4)
 
 
+@pytest.mark.slow
 def test_every_decision_on_an_odd_shape(target):
     attrs = attributes(2, 1, 48, packed=True, causal=True)
     func = function([("b", "s", 4 * 48)], attrs)

@@ -20,6 +20,8 @@ from halo_tvm.errors import Declined
 from halo_tvm.targets import resolve
 from halo_tvm.tir_schedules import RULES
 
+pytestmark = pytest.mark.covering
+
 RULE = RULES["flash_attention_gpu"]
 LARGE = resolve("cuda:sm_90")  # a block has more shared memory
 SMALL = RULE.Decision(block_q=32, block_k=16, warps=2)  # few statements to emulate, and many steps

@@ -68,20 +68,18 @@ def check(executable, arrays, attrs):
 def test_separate_symbolic_lengths(name):
     attrs = narrow(2, 1, 32, **SEEN[name])
     run = compiled(function([("b", "s", 2, 32), ("b", "t", 1, 32), ("b", "t", 1, 32)], attrs), TARGET)
-    for s in (1, 2, 7, 17, 33, 64, 100):
-        for t in (1, 15, 16, 17, 31, 32, 33, 48, 64, 100, 128, 129, 200):
+    for s in (1, 17, 33, 100):
+        for t in (1, 15, 16, 31, 33, 64, 129, 200):
             check(run, normal((2, s, 2, 32), *[(2, t, 1, 32)] * 2), attrs)
 
 
 @runs
-@pytest.mark.parametrize(
-    ("d", "causal"), [(64, False), (64, True), (96, True), (128, False), (128, True), (256, False)]
-)
+@pytest.mark.parametrize(("d", "causal"), [(64, False), (96, True), (128, True), (256, False)])
 def test_packed(d, causal):
     """Heads of 96 leave a narrower tile of values behind the whole ones."""
     attrs = narrow(4, 2, d, packed=True, causal=causal)
     run = compiled(function([("b", "s", 8 * d)], attrs), TARGET)
-    for s in (1, 31, 33, 128, 300):
+    for s in (1, 31, 128, 161):
         check(run, normal((2, s, 8 * d)), attrs)
 
 
@@ -128,6 +126,7 @@ def test_values_that_are_no_numbers_stay_none():
         np.testing.assert_array_equal(out.numpy()[0, :, 0, 70 - 64], np.full(5, value), hex(bits))
 
 
+@pytest.mark.slow
 @runs
 def test_every_decision_on_an_odd_shape():
     attrs = narrow(2, 1, 64, packed=True, causal=True)

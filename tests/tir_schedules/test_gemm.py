@@ -21,6 +21,8 @@ from halo_tvm.tir_schedules import RULES
 from halo_tvm.tir_schedules.gemm import pack_shape
 from halo_tvm.tir_schedules.gemm._tiling import Tiling
 
+pytestmark = pytest.mark.covering
+
 GEMM = RULES["gemm"]
 ROWS = (*range(1, 18), 31, 33, 127, 128)
 ISAS = [("avx2", 16), ("avx512", 48), ("avx512", 32)]

@@ -26,6 +26,8 @@ from halo_tvm.tir_schedules import RULES
 from halo_tvm.tir_schedules.gemm import pack_shape
 from halo_tvm.tir_schedules.gemm._bf16 import BFloat16Pairs
 
+pytestmark = pytest.mark.covering
+
 GEMM = RULES["gemm"]
 ISAS = [("avx2", 16), ("avx512", 48), ("avx512-bf16", 48)]
 PAIRS = ISAS[-1]
@@ -127,6 +129,7 @@ def test_static_rows(isa: str, nr: int, rows: int) -> None:
     check(build(scheduled(case, x86(isa)), x86(isa)), case, rows, isa)
 
 
+@pytest.mark.slow
 def test_every_decision_is_right() -> None:
     isa, nr = next((i, nr) for i, nr in reversed(ISAS) if x86(i).isa.requires <= read_host().flags)
     case, target = Case(k=32, n=100, kc=16, nr=nr), x86(isa)

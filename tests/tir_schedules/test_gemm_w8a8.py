@@ -18,6 +18,8 @@ from halo_tvm.relay_ops.linear_w8a8 import LinearW8A8
 from halo_tvm.targets import TARGETS, Target, read_host
 from halo_tvm.tir_schedules import RULES
 
+pytestmark = pytest.mark.covering
+
 GEMM = RULES["gemm"]
 ISAS = [("avx2", 16), ("avx512", 48), ("avx512-vnni", 48)]
 PLAIN = replace(x86("avx2").isa, byte_dot="")  # as an instruction set without a form of its own
@@ -168,6 +170,7 @@ def test_vocabulary_head() -> None:
         check(executable, case, rows)
 
 
+@pytest.mark.slow
 def test_every_decision_is_right() -> None:
     isa, nr = next((i, nr) for i, nr in reversed(ISAS) if x86(i).isa.requires <= read_host().flags)
     case, target = Case(k=32, n=100, nr=nr, epilogue="none"), x86(isa)

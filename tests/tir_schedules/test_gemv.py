@@ -16,6 +16,8 @@ from halo_tvm.targets import resolve
 from halo_tvm.tir_schedules import RULES
 from halo_tvm.tir_schedules.gemv import Decision
 
+pytestmark = pytest.mark.covering
+
 TARGET = resolve("cuda:sm_80")
 RULE = RULES["gemv"]
 SMALL = Decision(columns=2, warps=4, split=2)

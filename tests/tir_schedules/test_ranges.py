@@ -31,6 +31,8 @@ from halo_tvm.tir_schedules.row_reduction_gpu import RowThreads
 from halo_tvm.tir_schedules.search import Decision as Search
 from halo_tvm.tir_schedules.tensor_core_gemm import Decision as TensorCores
 
+pytestmark = pytest.mark.covering(2)
+
 # One of each rule's space; whatever is wrong is found before the function is looked at, so there is none.
 GOOD = {
     "gemm": Gemm(8, 4, 2, 1, True),

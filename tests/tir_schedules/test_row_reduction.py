@@ -17,6 +17,8 @@ from tvm import relax, tirx
 from halo_tvm.errors import Declined
 from halo_tvm.tir_schedules import RULES
 
+pytestmark = pytest.mark.covering
+
 RULE = RULES["row_reduction"]
 LENGTHS = (1, 2, 7, 16, 17, 64, 100, 768, 1000, "symbolic")
 op = relax.op

@@ -21,6 +21,8 @@ from halo_tvm.tir_schedules import RULES
 from halo_tvm.tir_schedules.row_reduction_gpu import RowThreads
 from halo_tvm.tir_schedules.row_reduction_gpu._fit import SHUFFLED
 
+pytestmark = pytest.mark.covering(2)
+
 RULE = RULES["row_reduction_gpu"]
 NAME = "row_reduction_gpu"
 

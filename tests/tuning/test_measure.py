@@ -374,7 +374,7 @@ time.sleep(1000)
 """
 
 
-@pytest.mark.parametrize("how", ["held", "busy"])
+@pytest.mark.parametrize("how", ["held", pytest.param("busy", marks=pytest.mark.slow)])
 def test_a_killed_tuner_leaves_nothing(how, tmp_path):
     environment = {
         **os.environ,

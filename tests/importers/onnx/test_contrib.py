@@ -99,6 +99,7 @@ def test_multi_head_attention(inputs, outputs):
     check("MultiHeadAttention", inputs, outputs, num_heads=4)
 
 
+@pytest.mark.covering
 @pytest.mark.parametrize(
     "attrs",
     [{}, {"local_window_size": 3}, {"softcap": 2.0}, {"do_rotary": 1}, {"do_rotary": 1, "rotary_interleaved": 1}],
