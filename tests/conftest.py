@@ -75,10 +75,21 @@ def mark_swept(items: list[pytest.Item]) -> None:
             tests.setdefault((item.path, item.cls, item.originalname, "slow" in item.keywords), []).append(item)
     for combinations in tests.values():
         strength = (combinations[0].get_closest_marker("covering").args or (1,))[0]
-        needed = smallest_cover([item.callspec.indices for item in combinations], strength)
+        needed = smallest_cover([choices_of(item) for item in combinations], strength)
         for number, item in enumerate(combinations):
             if number not in needed:
                 item.add_marker(pytest.mark.sweep)
+
+
+def choices_of(item: pytest.Function) -> dict[str, tuple[int, ...]]:
+    """What each list of parameters of a test gives it: values of one `parametrize` belong together."""
+    given = {name: id(value) for name, value in item.callspec.params.items()}  # one object in all combinations
+    choices = {}
+    for marker in item.iter_markers("parametrize"):
+        names = marker.args[0] if "argnames" not in marker.kwargs else marker.kwargs["argnames"]
+        names = [name.strip() for name in names.split(",")] if isinstance(names, str) else list(names)
+        choices[",".join(names)] = tuple(given.pop(name) for name in names)
+    return choices | {name: (value,) for name, value in given.items()}  # of fixtures
 
 
 @pytest.fixture
