@@ -25,6 +25,8 @@ setup(
     name="halo_tvm",
     version=VERSION,
     description="A compiler and auto-tuner for deep-learning models on Apache TVM",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
     long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     python_requires=">=3.11",

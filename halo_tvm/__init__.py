@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .runtime.language import LanguageModel
     from .targets import Target
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "BenchConfig",

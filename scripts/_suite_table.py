@@ -1,4 +1,4 @@
-"""The README's table and the plot, from results alone."""
+"""The table of the docs and the README's picture, from results alone."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def _notes(results: Sequence[BenchResult]) -> Iterator[str]:
     yield f"\nMeasured on {host.cpu}, {host.cores} cores; {versions}. {median} in turns of {turns} runs, "
     yield "each engine in its own process; ratio with its 90 % interval, against the peer with the least one that the "
     yield "goal names (without one, of all); reached: the whole interval is at or above the goal. "
-    yield "[Every peer, its precision and its error](docs/benchmarks-peers.md).\n"
+    yield "[Every peer, its precision and its error](benchmarks-peers.md).\n"
     disturbed = disturbance(max((r.other_cores or 0.0) for r in results))
     if disturbed:
         yield f"\n**{disturbed}**\n"
@@ -184,26 +184,38 @@ def _error(engine: EngineResult) -> str:
 
 
 def plot(results: Sequence[Result], path: Path) -> None:
-    """Bars of peer time / ours with 90 % intervals, a group per result; needs matplotlib."""
+    """A bar per result at its host's most threads: the best peer's time / ours, with its 90 % interval.
+
+    Its grey reads on light and on dark. `matplotlib` is needed.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    measured = [r for r in results if isinstance(r, BenchResult) and r.comparisons]
-    figure, axes = pyplot.subplots(figsize=(9, 0.6 + 0.22 * sum(len(r.comparisons) + 1 for r in measured)))
-    labels, place = [], 0
+    measured = [r for r in results if isinstance(r, BenchResult)]
+    most = {cpu: max(r.threads for r in of) for cpu, of in _by_host(measured)}
+    bars = []
     for result in measured:
-        for c in result.comparisons:
-            spread = [[c.paired.value - c.paired.low], [c.paired.high - c.paired.value]]
-            axes.barh(place, c.paired.value, xerr=spread, color="tab:blue" if c.paired.value >= 1 else "tab:red")
-            labels.append((place, f"{_name(result)}, {result.precision}, {result.threads} threads: {c.peer}"))
-            place += 1
-        place += 1
-    axes.set_yticks([at for at, _ in labels], [text for _, text in labels], fontsize=7)
-    axes.set_xscale("log")
-    axes.axvline(1.0, color="black", linewidth=1)
+        best = best_of(result, None)
+        if best is not None and result.threads == most[result.host.cpu]:
+            ratio = next(c.paired for c in result.comparisons if c.peer == best.engine)
+            bars.append((f"{_name(result)}, {result.precision} / {best.engine}", ratio))
+    grey = "#808080"
+    figure, axes = pyplot.subplots(figsize=(8, 0.8 + 0.26 * len(bars)))
+    for place, (_, ratio) in enumerate(bars):
+        spread = [[ratio.value - ratio.low], [ratio.high - ratio.value]]
+        color = "#3b82f6" if ratio.value >= 1 else "#ef4444"
+        axes.barh(place, ratio.value - 1, left=1, xerr=spread, color=color, ecolor=grey, height=0.7)
+    axes.set_yticks(range(len(bars)), [label for label, _ in bars], fontsize=8, color=grey)
+    axes.axvline(1.0, color=grey, linewidth=1)
     axes.invert_yaxis()
-    axes.set_xlabel("peer time / halo_tvm time, logarithmic; right of 1: halo_tvm is faster")
+    axes.tick_params(colors=grey)
+    label = "time of the fastest peer / time of halo_tvm (right of 1: halo_tvm is faster)"
+    axes.set_xlabel(label, color=grey, fontsize=8)
+    for side in axes.spines.values():
+        side.set_visible(False)
     figure.tight_layout()
-    figure.savefig(path)
+    with matplotlib.rc_context({"svg.hashsalt": "halo_tvm"}):  # equal results, equal bytes
+        figure.savefig(path, transparent=True, metadata={"Date": None})
+    pyplot.close(figure)

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The benchmark suite: compile, time against peers, write JSON, regenerate the README's table from it.
+"""The benchmark suite: compile, time against peers, write JSON, regenerate the table of docs/benchmarks.md from it.
 
     python scripts/bench.py --cache build/bench --prepare           # compile all models, make the peers' files
     python scripts/bench.py --cache build/bench --quick --fresh     # 6 rounds at two threads: docs/benchmarks.json
     python scripts/bench.py --cache build/bench --resume            # what is not in the results yet
     python scripts/bench.py --only mlp --precision fp32 --threads 1 --rounds 40
-    python scripts/bench.py --no-run --update-readme                # only the tables, from the JSON that is there
+    python scripts/bench.py --no-run --update-docs                # only the tables, from the JSON that is there
     python scripts/bench.py --cache build/bench --ablation          # docs/ablation.json and docs/ablation.md
 
 Every number goes through `halo_tvm.benchmark`, as `halo-tvm bench` does: engines in their own
@@ -56,8 +56,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             with tempfile.TemporaryDirectory(prefix="halo-suite-") as temporary:
                 options.cache = options.cache or Path(temporary)
                 failures = (_run_ablation if options.ablation else _prepare if options.prepare else _run)(options)
-        if options.update_readme:
-            update_readme(options.readme, read_results(options.json))
+        if options.update_docs:
+            update_docs(options.page, read_results(options.json))
         if options.plot:
             plot(read_results(options.json), options.plot)
     except HaloError as error:
@@ -84,8 +84,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--ablation", action="store_true", help="parts of the compiler left out, one at a time")
     add("--json", type=Path, default=RESULTS, help="results file")
     add("--plot", type=Path, help="write a bar chart there, e.g. docs/benchmarks.svg; needs matplotlib")
-    add("--readme", type=Path, default=ROOT / "README.md")
-    add("--update-readme", action="store_true", help="rewrite the tables of README and docs from the results file")
+    add("--page", type=Path, default=ROOT / "docs" / "benchmarks.md", help="where the table belongs")
+    add("--update-docs", action="store_true", help="rewrite the tables of docs from the results file")
     add("--no-run", dest="run", action="store_false", help="measure nothing")
     return parser
 
@@ -248,24 +248,23 @@ def read_results(path: Path) -> list[Measured]:
     return [r for r in results if isinstance(r, Measured)]
 
 
-def update_readme(readme: Path, results: Sequence[Measured]) -> None:
-    """Replace what stands between the two marker comments, and docs/benchmarks-peers.md beside it.
+def update_docs(page: Path, results: Sequence[Measured]) -> None:
+    """Replace what stands between the two marker comments of `page`, and benchmarks-peers.md beside it.
 
     `UsageError` when the markers are not there once each.
     """
     if not results:
         raise UsageError("expected at least one benchmark result, found none: run this script without --no-run first")
-    text = readme.read_text(encoding="utf-8")
+    text = page.read_text(encoding="utf-8")
     if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
         raise UsageError(
-            f"expected the lines {BEGIN!r} and {END!r} once each in {readme.name}, in this order: "
+            f"expected the lines {BEGIN!r} and {END!r} once each in {page.name}, in this order: "
             "add them where the table belongs"
         )
     head, rest = text.split(BEGIN)
     tail = rest.split(END)[1]
-    readme.write_text(f"{head}{BEGIN}\n\n{summary_table(results)}\n{END}{tail}", encoding="utf-8")
-    peers = readme.parent / "docs" / "benchmarks-peers.md"
-    peers.parent.mkdir(exist_ok=True)
+    page.write_text(f"{head}{BEGIN}\n\n{summary_table(results)}\n{END}{tail}", encoding="utf-8")
+    peers = page.with_name("benchmarks-peers.md")
     peers.write_text(f"# Every engine of the benchmark suite\n\n{every_peer(results)}", encoding="utf-8")
 
 
