@@ -91,7 +91,7 @@ def structure(imported: ImportedModel) -> tuple[dict[str, int], Counter[str]]:
     compilation = Compilation.of(CompileConfig(model=imported.name, threads=1, records=False))
     mod, reports = lower(imported, compilation)
     _, report = schedule(mod, compilation)
-    return reports["lift"]["operators"], Counter(report["rules"])
+    return reports.lift.operators, Counter(report.rules)
 
 
 @pytest.mark.parametrize("name", CASES)
