@@ -1,54 +1,65 @@
-"""Maximum and minimum of floating-point rows, right also where every element is infinite.
+"""Maximum, minimum and inequality of floating-point numbers that may be NaN or infinite.
 
-TVM's own lowering starts from the largest finite number: the maximum of a row of -inf would be -3.4e38, and what asks
-for rows without a visible key would not find them.
+NaN differs from every number, in the code generator's comparison it does not.
+TVM's own lowering loses the NaN of the first operand and of all but the last element of a row. It starts a row from
+the largest finite number: the maximum of a row of -inf would be -3.4e38, and what asks for rows without a visible key
+would not find them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
-from tvm import relax, te, tirx
-from tvm.relax.transform.legalize_ops import statistical
+from tvm import ir, relax, te, tirx
 
-_OPERATIONS = {
-    "relax.max": (tirx.max, -math.inf, statistical.topi.max),
-    "relax.min": (tirx.min, math.inf, statistical.topi.min),
+from ..extremes import at_least, at_most, is_nan, maximum, minimum
+from ..relay_ops._operator import number_of
+from ._lowering import HALVES, Lowering, elementwise, plain, reduced
+
+_ALONG = {
+    "relax.max": (maximum, -math.inf),
+    "relax.min": (minimum, math.inf),
 }
-Lowering = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
+_OF_TWO = {"relax.maximum": (maximum, at_least), "relax.minimum": (minimum, at_most)}
 
 
 def lowerings() -> dict[str, Lowering]:
     """For `LegalizeOps`."""
-    return {name: _lowering(name) for name in _OPERATIONS}
+    found = {name: _along(name) for name in _ALONG} | {name: _of_two(name) for name in _OF_TWO}
+    return {**found, "relax.not_equal": _not_equal}
 
 
-def _lowering(name: str) -> Lowering:
-    combine, start, plain = _OPERATIONS[name]
+def _along(name: str) -> Lowering:
+    combine, start = _ALONG[name]
 
     def lower(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-        x, axes, keepdims = call.args[0], call.attrs.axis, bool(call.attrs.keepdims)
-        if "float" not in str(x.ty.dtype):
-            return bb.call_te(plain, x, axes, keepdims)
-        rank = x.ty.ndim
-        reduced = sorted(int(a) % rank for a in (axes if axes is not None else range(rank)))
-        return bb.call_te(
-            lambda t: _extreme(t, reduced, keepdims, combine, start), x, primfunc_name_hint=name.split(".")[1]
-        )
+        dtype = str(call.args[0].ty.dtype)
+        if "float" not in dtype:
+            return plain(bb, call)
+        reducer = te.comm_reducer(combine, lambda dtype: tirx.const(start, dtype))
+        return reduced(bb, call, reducer, name.split(".")[1], wide="float32" if dtype in HALVES else None)
 
     return lower
 
 
-def _extreme(x: te.Tensor, reduced: list[int], keepdims: bool, combine: Callable, start: float) -> te.Tensor:
-    reducer = te.comm_reducer(lambda a, b: combine(a, b), lambda dtype: tirx.const(start, dtype))
-    axes = {a: te.reduce_axis((0, x.shape[a]), f"k{a}") for a in reduced}
-    kept = [a for a in range(len(x.shape)) if a not in axes]
-    shape = [1 if a in axes else x.shape[a] for a in range(len(x.shape))] if keepdims else [x.shape[a] for a in kept]
+def _of_two(name: str) -> Lowering:
+    function, of_number = _OF_TWO[name]
 
-    def element(*index):
-        left = dict(zip(range(len(x.shape)), index) if keepdims else zip(kept, index))
-        at = [axes[a] if a in axes else left[a] for a in range(len(x.shape))]
-        return reducer(x(*at), axis=list(axes.values()))
+    def lower(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+        x, bound = call.args
+        number = number_of(bound)
+        if number is None or math.isnan(number) or any(d != 1 for d in bound.value.shape) or bound.ty.ndim > x.ty.ndim:
+            return elementwise(bb, call, function, name.split(".")[1])
 
-    return te.compute(shape, element, name="extreme")
+        def bounded(value: ir.Expr) -> ir.Expr:
+            return of_number(value, tirx.const(bound.value.numpy().reshape(-1)[0], str(bound.ty.dtype)))
+
+        return elementwise(bb, relax.Call(call.op, [x]), bounded, name.split(".")[1])
+
+    return lower
+
+
+def _not_equal(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    if "float" not in str(call.args[0].ty.dtype):
+        return plain(bb, call)
+    return elementwise(bb, call, lambda a, b: tirx.any(a != b, is_nan(a), is_nan(b)), "not_equal")

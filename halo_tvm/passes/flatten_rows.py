@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import tvm
 from tvm import relax
 
-from ..relay_ops._operator import operator_of, same_shape
+from ..relay_ops._operator import operator_of, same_dimension, same_shape
 from ._pass import Context, Pass, Report, op_name, replace_main
 from ._rewrite import BlockMutator
 
@@ -94,6 +94,8 @@ class _Flattener(BlockMutator):
         """`call` on matrices, or None when it does not work row by row on rank 3 and more."""
         if not call.args or not all(_shaped(t) for t in (ty, *(arg.ty for arg in call.args))) or ty.ndim < 3:
             return None
+        if any(same_dimension(d, 0) for d in ty.shape.values):
+            return None  # TVM reshapes no tensor without elements
         name, operator = op_name(call), operator_of(call)
         data = [call.args[0]]
         if operator is not None and operator.name in _ROW_OPERATORS:

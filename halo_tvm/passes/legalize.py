@@ -16,8 +16,8 @@ from tvm import relax, te
 from ..errors import UsageError
 from ..relay_ops._activation import ACTIVATIONS, Activation
 from ..relay_ops._operator import OVERRIDE, attrs_of, operator_of
+from . import _division, _extremes, _sums
 from ._data_dependent import lower_data_dependent
-from ._extremes import lowerings
 from ._pass import Context, Pass, Report, rebuild, replace_main
 from .name_rows import name_rows
 
@@ -48,7 +48,9 @@ class Legalize(Pass):
         # A reshape of contiguous rows is a view: it stays an operator, so that no fusion turns it into a copy.
         own = {
             "relax.reshape": lambda _bb, call: call,
-            **lowerings(),
+            **_extremes.lowerings(),
+            **_sums.lowerings(),
+            **_division.lowerings(),
             **{a.op: _activation(name, a) for name, a in ACTIVATIONS.items() if a.op},
         }
         mod = lower_data_dependent(mod)

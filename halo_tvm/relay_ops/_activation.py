@@ -10,6 +10,8 @@ import numpy as np
 import tvm
 from tvm import relax, te, tirx
 
+from ..extremes import at_least
+
 
 @dataclass(frozen=True)
 class Activation:
@@ -55,7 +57,7 @@ ACTIVATIONS: dict[str, Activation] = {
         None, _quick_gelu, lambda x: x * te.sigmoid(tirx.const(QUICK, x.dtype) * x), lambda x: x * sigmoid(QUICK * x)
     ),
     "relu": Activation(
-        "relax.nn.relu", relax.op.nn.relu, lambda x: tirx.max(x, tirx.const(0, x.dtype)), lambda x: np.maximum(x, 0)
+        "relax.nn.relu", relax.op.nn.relu, lambda x: at_least(x, tirx.const(0, x.dtype)), lambda x: np.maximum(x, 0)
     ),
     "silu": Activation("relax.nn.silu", relax.op.nn.silu, lambda x: x * te.sigmoid(x), lambda x: x * sigmoid(x)),
 }

@@ -28,6 +28,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from tvm import relax, te, tirx
 
+from ..extremes import maximum
 from ._operator import Operator, attrs_of
 from ._windows import LAYOUTS, axes_of, described, padded, reach, spatial_axes, valid_counts, window_sizes
 
@@ -66,7 +67,7 @@ class Pooling(Operator):
         outside = _least(dtype) if kind == "max" else tirx.const(0, dtype)
         source = padded(x, axes, pads, outside, reach(windows, kernel, strides, dilations))
         ks = axes_of(kernel)
-        maximum = te.comm_reducer(lambda a, b: tirx.max(a, b), _least)
+        largest = te.comm_reducer(maximum, _least)
         wide = dtype if kind == "max" or dtype == "float64" else "float32"
         shape = list(x.shape)
         for a, n in zip(axes, windows):
@@ -78,7 +79,7 @@ class Pooling(Operator):
                 at[a] = index[a] * s + k * d
             value = source[tuple(at)].astype(wide)
             if kind == "max":
-                return maximum(value, axis=ks)
+                return largest(value, axis=ks)
             return te.sum(_power(value, attrs["p"]) if kind == "lp" else value, axis=ks)
 
         annotations = {"halo.op": "pooling", **described(kernel, strides, dilations, pads)}

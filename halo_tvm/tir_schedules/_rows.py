@@ -10,7 +10,7 @@ Declines
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import tvm_ffi
@@ -18,10 +18,13 @@ from tvm import ir, tirx
 from tvm.ir import Expr
 
 from ..errors import Declined
+from ..extremes import maximum, minimum
 from ._blocks import Block, blocks, is_scheduled, loads, uses
 from ._lanes import constant, is_var
 
+Operation = Callable[[Expr, Expr], Expr]
 OPERATIONS = (tirx.Add, tirx.Mul, tirx.Max, tirx.Min)
+_CHOICES = (maximum, minimum)  # as expressions of floating-point numbers: a selection of the total or of the element
 
 
 @dataclass(frozen=True)
@@ -31,7 +34,7 @@ class Stage:
     block: Block
     rows: tuple[ir.Var, ...]  # iterators of the row
     depth: ir.Var | None
-    operation: type | None  # of a reduction
+    operation: Operation | None  # of a reduction
     value: Expr  # what is stored, or what is reduced
     init: Expr | None
     target: ir.Var  # buffer written
@@ -93,13 +96,18 @@ def _stage(block: Block, extents: tuple[Expr, ...], depth: Expr) -> Stage:
     )
 
 
-def _reduction(block: Block) -> tuple[type, Expr, Expr]:
+def _reduction(block: Block) -> tuple[Operation, Expr, Expr]:
     """Operation, operand and initial value of a reduction block."""
     store = block.store
     assert store is not None and isinstance(block.node.init, tirx.BufferStore), (
         "a reduction stores one value and has an init"
     )
     value = store.value
+    if isinstance(value, tirx.Select):
+        total, element = value.true_value, value.false_value
+        for choice in _CHOICES:
+            if dtype_of(store.buffer).startswith(("float", "bfloat")) and _same(value, choice(total, element)):
+                return choice, element, block.node.init.value
     if not isinstance(value, OPERATIONS):
         raise Declined(f"reduces by {type(value).__name__}, served are Add, Mul, Max and Min")
     for mine, other in ((value.a, value.b), (value.b, value.a)):
@@ -163,7 +171,7 @@ def is_divisor(stage: Stage, stages: Sequence[Stage]) -> bool:
     return any(isinstance(d.b, ir.TensorLoad) and d.b.source.same_as(stage.target) for d in found)
 
 
-def is_neutral(value: Expr, operation: type) -> bool:
+def is_neutral(value: Expr, operation: Operation) -> bool:
     neutral = 0 if operation is tirx.Add else 1
     return isinstance(value, (tirx.IntImm, tirx.FloatImm)) and value.value == neutral
 

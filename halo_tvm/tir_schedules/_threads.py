@@ -81,7 +81,9 @@ def vector_lanes(buffers: Sequence[ir.Var], extent: Expr | None) -> int:
     return math.gcd(lanes, size)
 
 
-def across_threads(value: ir.Var, operation: type, threads: int, at: int = 0) -> list[tirx.Stmt]:
+def across_threads(
+    value: ir.Var, operation: Callable[[Expr, Expr], Expr], threads: int, at: int = 0
+) -> list[tirx.Stmt]:
     """value[at] reduced over groups of `threads` lanes of a warp, a power of two; all of them get the result."""
     out, here = [], [index(at)]
     step = threads // 2
@@ -100,7 +102,7 @@ def across_threads(value: ir.Var, operation: type, threads: int, at: int = 0) ->
 
 
 def across_warps(
-    value: ir.Var, operation: type, threads: int, thread: Expr, group: Expr, scratch: ir.Var
+    value: ir.Var, operation: Callable[[Expr, Expr], Expr], threads: int, thread: Expr, group: Expr, scratch: ir.Var
 ) -> list[tirx.Stmt]:
     """The same for groups of several warps; `scratch` has one place for each warp of the block."""
     warps = threads // WARP

@@ -6,9 +6,9 @@ from tvm import relax, te, tirx
 
 from ..meaning.builder import expr_shape
 from ..meaning.pointwise import Scalar, const_like, narrowed, pointwise, widened
+from ..meaning.reduction import arg_index
 from ._node import Node
 from ._registry import converter
-from .reduction import arg_index
 
 _LARGEST = 32  # rows: every row is a step of the graph
 

@@ -3,65 +3,30 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 from tvm import relax, tirx
 
+from ... import division
+from ...extremes import maximum, minimum
+from ..meaning import scalar
 from ..meaning.broadcast import aligned
 from ..meaning.builder import expr_dtype
 from ..meaning.pointwise import HALVES, Scalar, const, const_like, dtype_of, in_float32, narrowed, pointwise, widened
-from . import _scalar_math as scalar_math
+from ..meaning.unary import unary
 from ._node import Node
 from ._registry import converter
 
-# Of one operand: what Relax and the code generator do exactly.
-_UNARY: dict[str, Callable[[relax.Expr], relax.Expr]] = {
-    "Ceil": relax.op.ceil,
-    "Floor": relax.op.floor,
-    "Sqrt": relax.op.sqrt,
-    "Exp": relax.op.exp,
-    "Log": relax.op.log,
-    "Erf": relax.op.erf,
-    "Sigmoid": relax.op.sigmoid,
-    "Sin": relax.op.sin,
-    "Cos": relax.op.cos,
-    "Tan": relax.op.tan,
-    "Asin": relax.op.asin,
-    "Acos": relax.op.acos,
-    "Atan": relax.op.atan,
-    "Asinh": relax.op.asinh,
-    "Acosh": relax.op.acosh,
-}
-_SCALAR: dict[str, Callable[[Scalar], Scalar]] = {
-    "Sinh": scalar_math.sinh,
-    "Cosh": scalar_math.cosh,
-    "Atanh": scalar_math.atanh,
-    "Softplus": scalar_math.softplus,
-    "Sign": scalar_math.sign,
-    "Mish": lambda x: x * scalar_math.tanh(scalar_math.softplus(x)),
-    "Softsign": lambda x: x / (const_like(1, x) + tirx.abs(x)),
-    "Round": tirx.nearbyint,  # halves go to the even neighbour
-}
+# Operators of one operand that `meaning.unary` has under the same name.
+_UNARY = (
+    *("Ceil", "Floor", "Sqrt", "Exp", "Log", "Erf", "Sigmoid", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "Asinh"),
+    *("Acosh", "Sinh", "Cosh", "Tanh", "Atanh", "Softplus", "Sign", "Mish", "Softsign", "Round"),
+)
 
 
 @converter(*_UNARY)
-def unary(node: Node) -> relax.Expr:
-    x = node.x(0)
-    return narrowed(node.emit(_UNARY[node.op](widened(node, x))), expr_dtype(x))
-
-
-@converter(*_SCALAR)
-def scalar(node: Node) -> relax.Expr:
-    return pointwise(node, in_float32(_SCALAR[node.op]), node.x(0))
-
-
-@converter("Tanh")
-def tanh(node: Node) -> relax.Expr:
-    x = node.x(0)
-    if expr_dtype(x) == "float64":
-        return pointwise(node, scalar_math.tanh, x)
-    return narrowed(node.emit(relax.op.tanh(widened(node, x))), expr_dtype(x))
+def of_one(node: Node) -> relax.Expr:
+    return unary(node, node.op.lower(), node.x(0))
 
 
 @converter("Abs")
@@ -157,7 +122,7 @@ def divide(node: Node) -> relax.Expr:
         return relax.op.divide(a, b)
     if node.is_known(1) and not np.isin(node.constant(1), (0, -1)).any():
         return pointwise(node, tirx.truncdiv, a, b)
-    return pointwise(node, _safely(tirx.truncdiv, lambda x: const_like(0, x) - x), a, b)
+    return pointwise(node, division.trunc_divide, a, b)
 
 
 @converter("Mod")
@@ -165,31 +130,9 @@ def modulo(node: Node) -> relax.Expr:
     a, b = operands(node)
     fmod = node.attr("fmod", 0)
     if "float" in expr_dtype(a):
-        return pointwise(node, in_float32(tirx.Mod if fmod else _float_mod), a, b)
-    function = tirx.truncmod if fmod or expr_dtype(a).startswith("uint") else tirx.floormod
-    return pointwise(node, _safely(function, lambda x: const_like(0, x)), a, b)
-
-
-def _safely(function: Callable[[Scalar, Scalar], Scalar], by_minus_one: Callable[[Scalar], Scalar]) -> Callable:
-    """Integer division that does not trap: by 0 it gives 0, and the lowest number by -1 wraps."""
-
-    def divided(a: Scalar, b: Scalar) -> Scalar:
-        zero, one = const_like(0, a), const_like(1, a)
-        if dtype_of(a).startswith("uint"):
-            return tirx.Select(b == zero, zero, function(a, tirx.Select(b == zero, one, b)))
-        minus = b == const_like(-1, a)
-        out = function(a, tirx.Select(tirx.any(b == zero, minus), one, b))
-        return tirx.Select(b == zero, zero, tirx.Select(minus, by_minus_one(a), out))
-
-    return divided
-
-
-def _float_mod(a: Scalar, b: Scalar) -> Scalar:
-    """The remainder with the sign of `b`."""
-    zero, rest = const_like(0, a), tirx.Mod(a, b)
-    differ = tirx.any(tirx.all(rest < zero, b > zero), tirx.all(rest > zero, b < zero))
-    moved = tirx.Select(differ, rest + b, rest)
-    return tirx.Select(rest == zero, tirx.Select(b < zero, const_like(-0.0, a), zero), moved)
+        return pointwise(node, in_float32(tirx.Mod if fmod else scalar.floor_modulo), a, b)
+    truncated = fmod or expr_dtype(a).startswith("uint")
+    return pointwise(node, division.trunc_modulo if truncated else division.floor_modulo, a, b)
 
 
 @converter("BitShift")
@@ -197,18 +140,7 @@ def bit_shift(node: Node) -> relax.Expr:
     """Amounts outside 0 .. bits - 1 shift everything out."""
     left = node.attr("direction") == "LEFT"
 
-    def shift(a: Scalar, b: Scalar) -> Scalar:
-        dtype = dtype_of(a)
-        zero, bits = const_like(0, a), np.iinfo(dtype).bits
-        # All bits above those that count are clear: no negative amount, and none that is too large.
-        inside = (b >> const(bits.bit_length() - 1, dtype)) == zero
-        amount = tirx.Select(inside, b, zero)
-        if left:
-            return tirx.Select(inside, a << amount, zero)
-        out = zero if dtype.startswith("uint") else tirx.Select(a < zero, const(-1, dtype), zero)
-        return tirx.Select(inside, a >> amount, out)
-
-    return pointwise(node, shift, *operands(node))
+    return pointwise(node, lambda a, b: scalar.shift(a, b, left), *operands(node))
 
 
 @converter("Where")
@@ -236,7 +168,7 @@ def total(node: Node) -> relax.Expr:
 @converter("Max", "Min")
 def extreme(node: Node) -> relax.Expr:
     """NaN when any operand is."""
-    function = scalar_math.maximum if node.op == "Max" else scalar_math.minimum
+    function = maximum if node.op == "Max" else minimum
     exact = relax.op.maximum if node.op == "Max" else relax.op.minimum
     out = node.x(0)
     for x in node.xs()[1:]:
@@ -299,18 +231,12 @@ def leaky_relu(node: Node) -> relax.Expr:
 @converter("HardSigmoid")
 def hard_sigmoid(node: Node) -> relax.Expr:
     alpha, beta = node.attr("alpha", 0.2), node.attr("beta", 0.5)
-    return pointwise(node, in_float32(lambda x: _unit(x * const_like(alpha, x) + const_like(beta, x))), node.x(0))
+    return pointwise(node, in_float32(lambda x: scalar.hard_sigmoid(x, alpha, beta)), node.x(0))
 
 
 @converter("HardSwish")
 def hard_swish(node: Node) -> relax.Expr:
-    return pointwise(node, in_float32(lambda x: x * _unit(x * const_like(1 / 6, x) + const_like(0.5, x))), node.x(0))
-
-
-def _unit(x: Scalar) -> Scalar:
-    zero, one = const_like(0, x), const_like(1, x)
-    low = tirx.Select(x < zero, zero, x)
-    return tirx.Select(low > one, one, low)
+    return pointwise(node, in_float32(lambda x: x * scalar.hard_sigmoid(x, 1 / 6, 0.5)), node.x(0))
 
 
 @converter("Elu", "Selu", "Celu")
@@ -321,13 +247,8 @@ def exponential(node: Node) -> relax.Expr:
     else:
         alpha = node.attr("alpha", 1.0)
 
-    def function(x: Scalar) -> Scalar:
-        inner = x * const_like(1 / alpha, x) if node.op == "Celu" and alpha != 1 else x
-        below = const_like(alpha, x) * scalar_math.expm1(inner)
-        out = tirx.Select(x < const_like(0, x), below, x)
-        return out if gamma == 1 else const_like(gamma, x) * out
-
-    return pointwise(node, in_float32(function), node.x(0))
+    slope = 1 / alpha if node.op == "Celu" and alpha != 1 else 1.0
+    return pointwise(node, in_float32(lambda x: scalar.elu(x, alpha, gamma, slope)), node.x(0))
 
 
 @converter("ThresholdedRelu")

@@ -11,8 +11,9 @@ from collections.abc import Callable
 import numpy as np
 from tvm import relax, te, tirx, topi
 
-from ..meaning.builder import expr_dtype, expr_shape
+from ..meaning.builder import expr_dtype
 from ..meaning.pointwise import Scalar, const, dtype_of, narrowed, pointwise, widened
+from ..meaning.reduction import arg_index, log_sum_exp
 from ..meaning.sizes import Dim, prim
 from ._node import Node
 from ._registry import converter
@@ -113,8 +114,7 @@ def _integer_mean(node: Node, x: relax.Expr, axes: list[int], keepdims: bool) ->
 
 
 @converter("ReduceLogSumExp")
-def log_sum_exp(node: Node) -> relax.Expr:
-    """The largest element is taken out, so that nothing overflows; an infinite one is left in."""
+def reduce_log_sum_exp(node: Node) -> relax.Expr:
     axes, keepdims = reduced_axes(node), bool(node.attr("keepdims", 1))
     dtype, shape = node.dtype(0), node.shape(0)
     node.refuse_unless("float" in dtype, f"expected floating-point numbers, found {dtype}")
@@ -122,17 +122,8 @@ def log_sum_exp(node: Node) -> relax.Expr:
         return _full(node, _kept(shape, axes, keepdims), -math.inf, dtype)
     if not axes:
         return node.x(0)
-    x = widened(node, node.x(0))
-    top = node.emit(relax.op.max(x, axes, True))
-    top = pointwise(
-        node,
-        lambda v: tirx.Select(tirx.abs(v) == const(math.inf, dtype_of(v)), const(0, dtype_of(v)), v),
-        top,
-        name="finite",
-    )
-    shifted = node.emit(relax.op.exp(node.emit(relax.op.subtract(x, top))))
-    out = node.emit(relax.op.add(node.emit(relax.op.log(node.emit(relax.op.sum(shifted, axes, True)))), top))
-    return narrowed(out if keepdims else node.emit(relax.op.reshape(out, _kept(shape, axes, False))), dtype)
+    out = log_sum_exp(node, node.x(0), axes)
+    return out if keepdims else relax.op.reshape(out, _kept(shape, axes, False))
 
 
 @converter("ArgMax", "ArgMin")
@@ -140,52 +131,6 @@ def arg_extreme(node: Node) -> relax.Expr:
     axis = axis_of(node, node.attr("axis", 0), node.rank(0))
     index = arg_index(node, node.x(0), axis, largest=node.op == "ArgMax", last=bool(node.attr("select_last_index", 0)))
     return index if node.attr("keepdims", 1) else relax.op.squeeze(index, [axis])
-
-
-def arg_index(node: Node, x: relax.Expr, axis: int, *, largest: bool, last: bool = False) -> relax.Expr:
-    """Position of the first (or last) extreme along `axis`, int64, the axis kept; NaN counts as extreme."""
-    shape = expr_shape(x)
-    node.refuse_unless(
-        not (isinstance(shape[axis], int) and shape[axis] == 0), "expected elements along its axis, found none"
-    )
-    is_float = "float" in expr_dtype(x)
-
-    def wins(a: tuple[Scalar, Scalar], b: tuple[Scalar, Scalar]) -> Scalar:
-        ahead = a[1] > b[1] if largest else a[1] < b[1]
-        tie = a[1] == b[1]
-        if is_float:
-            ahead = tirx.any(ahead, tirx.all(tirx.isnan(a[1]), tirx.Not(tirx.isnan(b[1]))))
-            tie = tirx.any(tie, tirx.all(tirx.isnan(a[1]), tirx.isnan(b[1])))
-        return tirx.any(ahead, tirx.all(tie, a[0] > b[0] if last else a[0] < b[0]))
-
-    def combine(a: tuple[Scalar, Scalar], b: tuple[Scalar, Scalar]) -> tuple[Scalar, Scalar]:
-        take = wins(a, b)
-        return tirx.Select(take, a[0], b[0]), tirx.Select(take, a[1], b[1])
-
-    def identity(index: str, value: str) -> tuple[Scalar, Scalar]:
-        lowest = const(-math.inf if largest else math.inf, value) if is_float else None
-        if lowest is None:
-            info = np.iinfo(value)
-            lowest = const(int(info.min if largest else info.max), value)
-        return const(-1 if last else np.iinfo(np.int64).max, index), lowest
-
-    extreme = te.comm_reducer(combine, identity, name="extreme")
-
-    def compute(x: te.Tensor) -> te.Tensor:
-        along = te.reduce_axis((0, x.shape[axis]), name="k")
-
-        def element(*index: Scalar) -> tuple[Scalar, Scalar]:
-            place = [along.var if i == axis else v for i, v in enumerate(index)]
-            return extreme((along.var.astype("int64"), x(*place)), axis=along)
-
-        pairs = te.compute([1 if i == axis else d for i, d in enumerate(x.shape)], element, name="extremes")
-        return te.compute(pairs[0].shape, lambda *i: pairs[0](*i), name="index")
-
-    wide = widened(node, x)
-    if expr_dtype(wide) == "bool":
-        wide = node.emit(relax.op.astype(wide, "uint8"))
-        is_float = False
-    return node.te(compute, wide, name=f"onnx_{node.op.lower()}")
 
 
 @converter("CumSum", "CumProd")

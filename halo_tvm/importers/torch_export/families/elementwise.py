@@ -6,12 +6,17 @@ import math
 from collections.abc import Callable
 
 import torch
-from tvm import relax, te, tirx
+from tvm import relax, tirx
 
-from ...meaning.builder import Refused
+from ...meaning import scalar
+from ...meaning.builder import Refused, expr_dtype
+from ...meaning.pointwise import HALVES, Scalar, const_like, in_float32, pointwise, widened
+from ...meaning.power import power_of_integers
+from ...meaning.unary import FUNCTIONS, unary
 from .._call import Call, Number, constant, dtype_name
 from .._registry import converter
 
+_SHIFTS = ("Tensor", "Tensor_Scalar", "Scalar_Tensor")
 Binary = Callable[[relax.Expr, relax.Expr], relax.Expr]
 
 _ARITHMETIC: dict[str, Binary] = {
@@ -19,13 +24,6 @@ _ARITHMETIC: dict[str, Binary] = {
     "mul.Scalar": relax.op.multiply,
     "maximum.default": relax.op.maximum,
     "minimum.default": relax.op.minimum,
-    "pow.Tensor_Tensor": relax.op.power,
-    "pow.Scalar": relax.op.power,
-    "atan2.default": relax.op.atan2,
-    "bitwise_left_shift.Tensor": relax.op.left_shift,
-    "bitwise_right_shift.Tensor": relax.op.right_shift,
-    "__lshift__.Scalar": relax.op.left_shift,
-    "__rshift__.Scalar": relax.op.right_shift,
 }
 _COMPARISON: dict[str, Binary] = {
     f"{name}.{overload}": function
@@ -44,36 +42,8 @@ _LOGIC = {
     "or": (relax.op.logical_or, relax.op.bitwise_or),
     "xor": (relax.op.logical_xor, relax.op.bitwise_xor),
 }
-_FLOAT: dict[str, Callable[[relax.Expr], relax.Expr]] = {  # results are floating point, whatever goes in
-    name: getattr(relax.op, name)
-    for name in (
-        "exp",
-        "log",
-        "sqrt",
-        "rsqrt",
-        "sin",
-        "cos",
-        "tan",
-        "sinh",
-        "cosh",
-        "tanh",
-        "asin",
-        "acos",
-        "atan",
-        "asinh",
-        "acosh",
-        "atanh",
-        "sigmoid",
-        "erf",
-    )
-}
 _SAME: dict[str, Callable[[relax.Expr], relax.Expr]] = {
     "neg": relax.op.negative,
-    "abs": relax.op.abs,
-    "ceil": relax.op.ceil,
-    "floor": relax.op.floor,
-    "trunc": relax.op.trunc,
-    "sign": relax.op.sign,
     "relu": relax.op.nn.relu,
     "silu": relax.op.nn.silu,
 }
@@ -85,6 +55,12 @@ def _operands(c: Call, dtype: str) -> tuple[relax.Expr, relax.Expr]:
     return c.tensor(first, dtype), c.tensor(second, dtype)
 
 
+def _in_float32(c: Call, function: Callable[..., Scalar]) -> relax.Expr:
+    """function(self, other) of floating-point numbers; a Python number is not rounded to 16 bits first, as in torch."""
+    x, y = _operands(c, "float32" if c.dtype in HALVES else c.dtype)
+    return c.cast(pointwise(c, function, x, y), c.dtype)
+
+
 def _scaled(c: Call, x: relax.Expr) -> relax.Expr:
     """The second operand of add and sub, times alpha."""
     alpha = c["alpha"] if "alpha" in c.nodes else 1
@@ -93,7 +69,12 @@ def _scaled(c: Call, x: relax.Expr) -> relax.Expr:
 
 def _register() -> None:
     for name, function in _ARITHMETIC.items():
-        converter(name)(lambda c, f=function: c.emit(f(*_operands(c, c.dtype))))
+        on_bool = relax.op.logical_or if name.startswith("max") else relax.op.logical_and
+
+        def arithmetic(c: Call, function: Binary = function, on_bool: Binary = on_bool) -> relax.Expr:
+            return c.emit((on_bool if c.dtype == "bool" else function)(*_operands(c, c.dtype)))
+
+        converter(name)(arithmetic)
     for name, function in _COMPARISON.items():
         converter(name)(lambda c, f=function: c.emit(f(*_operands(c, _common(c)))))
     for name, (on_bool, on_bits) in _LOGIC.items():
@@ -105,8 +86,10 @@ def _register() -> None:
         converter(
             *(f"bitwise_{name}.{o}" for o in ("Tensor", "Scalar")), *(f"__{name}__.{o}" for o in ("Tensor", "Scalar"))
         )(bits)
-    for name, function in _FLOAT.items():
-        converter(f"{name}.default")(lambda c, f=function: c.emit(f(c.tensor("self", c.dtype))))
+    for name in sorted(FUNCTIONS - {"mish", "softplus", "softsign", "sign", "ceil", "floor", "trunc", "round"}):
+        converter(f"{name}.default")(lambda c, name=name: unary(c, name, c.tensor("self", c.dtype)))
+    for name in ("ceil", "floor", "trunc", "round"):
+        converter(f"{name}.default")(lambda c, name=name: _whole(c, name))
     for name, function in _SAME.items():
         converter(f"{name}.default")(lambda c, f=function: c.emit(f(c.tensor("self", c.dtype))))
 
@@ -148,69 +131,56 @@ def divide(c: Call) -> relax.Expr:
 
 @converter("div.Tensor_mode", "div.Scalar_mode", "floor_divide.default")
 def divide_rounded(c: Call) -> relax.Expr:
+    """Integers divided by 0 give 0, where eager torch raises."""
     mode = c["rounding_mode"] if "rounding_mode" in c.nodes else "floor"
     x, y = _operands(c, c.dtype)
     if mode is None:
         return c.emit(relax.op.divide(x, y))
     if "float" not in c.dtype:
-        if mode == "floor":
-            return c.emit(relax.op.floor_divide(x, y))
-        return c.te(
-            lambda a, b: te.compute(*_broadcast(a, b, tirx.truncdiv), name="trunc_divide"), x, y, name="trunc_divide"
-        )
-    quotient = c.emit(relax.op.divide(x, y))
-    return c.emit((relax.op.floor if mode == "floor" else relax.op.trunc)(quotient))
+        return c.emit((relax.op.floor_divide if mode == "floor" else relax.op.divide)(x, y))
+    return _in_float32(c, scalar.floor_divide if mode == "floor" else lambda a, b: tirx.trunc(a / b))
 
 
-def _broadcast(a: te.Tensor, b: te.Tensor, function: Callable[..., tirx.PrimExpr]) -> tuple[list, Callable]:
-    rank = max(len(a.shape), len(b.shape))
-
-    def padded(x: te.Tensor) -> list:
-        return [tirx.IntImm("int64", 1)] * (rank - len(x.shape)) + list(x.shape)
-
-    def one(dim: object) -> bool:
-        return isinstance(dim, tirx.IntImm) and dim.value == 1
-
-    shape = [q if one(p) else p for p, q in zip(padded(a), padded(b))]
-
-    def at(x: te.Tensor, index: tuple) -> tirx.PrimExpr:
-        return x[tuple(0 if one(d) else i for d, i in zip(x.shape, index[rank - len(x.shape) :]))]
-
-    return shape, lambda *i: function(at(a, i), at(b, i))
-
-
-@converter("remainder.Tensor", "remainder.Scalar")
+@converter("remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor")
 def remainder(c: Call) -> relax.Expr:
     """The sign of the divisor, as in Python."""
     x, y = _operands(c, c.dtype)
     if "float" not in c.dtype:
         return c.emit(relax.op.floor_mod(x, y))
-    whole = c.emit(relax.op.floor(c.emit(relax.op.divide(x, y))))
-    return c.emit(relax.op.subtract(x, c.emit(relax.op.multiply(whole, y))))
+    return _in_float32(c, scalar.floor_modulo)
 
 
 @converter("fmod.Tensor", "fmod.Scalar")
 def fmod(c: Call) -> relax.Expr:
     """The sign of the dividend, as in C."""
-    return c.emit(relax.op.mod(*_operands(c, c.dtype)))
+    x, y = _operands(c, c.dtype)
+    return _in_float32(c, tirx.Mod) if "float" in c.dtype else c.emit(relax.op.mod(x, y))
 
 
-@converter("pow.Tensor_Scalar")
+@converter("atan2.default")
+def atan2(c: Call) -> relax.Expr:
+    return _in_float32(c, tirx.atan2)
+
+
+@converter("pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar")
 def power(c: Call) -> relax.Expr:
     x, exponent = c.tensor("self", c.dtype), c["exponent"]
-    if exponent in (2, 3) and not isinstance(exponent, bool):
-        square = c.emit(relax.op.multiply(x, x))
-        return square if exponent == 2 else c.emit(relax.op.multiply(square, x))
-    if exponent == 1:
-        return x
-    if "float" in c.dtype and exponent in (0.5, -0.5):
-        return c.emit((relax.op.sqrt if exponent > 0 else relax.op.rsqrt)(x))
-    if "float" in c.dtype and exponent == -1:
-        return c.emit(relax.op.divide(constant(1, c.dtype), x))
-    if "float" not in c.dtype:
-        wide = c.cast(x, "float64")
-        return c.cast(c.emit(relax.op.power(wide, constant(exponent, "float64"))), c.dtype)
-    return c.emit(relax.op.power(x, c.as_tensor(exponent, c.dtype)))
+    if isinstance(exponent, Number) and not isinstance(exponent, bool) and c.dtype != "bool":
+        if exponent in (2, 3):
+            square = c.emit(relax.op.multiply(x, x))
+            return square if exponent == 2 else c.emit(relax.op.multiply(square, x))
+        if exponent == 1:
+            return x
+        if "float" in c.dtype and exponent in (0.5, -0.5):
+            return unary(c, "sqrt" if exponent > 0 else "rsqrt", x)
+        if "float" in c.dtype and exponent == -1:
+            return c.emit(relax.op.divide(constant(1, c.dtype), x))
+    if "float" in c.dtype:
+        return _in_float32(c, tirx.pow)
+    y = c.as_tensor(exponent, c.dtype)
+    if c.dtype == "bool":
+        return c.emit(relax.op.logical_or(x, c.emit(relax.op.logical_not(y))))
+    return power_of_integers(c, x, y)
 
 
 @converter("logical_not.default")
@@ -231,13 +201,19 @@ def reciprocal(c: Call) -> relax.Expr:
 @converter("square.default")
 def square(c: Call) -> relax.Expr:
     x = c.tensor("self", c.dtype)
-    return c.emit(relax.op.multiply(x, x))
+    return x if c.dtype == "bool" else c.emit(relax.op.multiply(x, x))
+
+
+def _whole(c: Call, name: str) -> relax.Expr:
+    x = c.tensor("self", c.dtype)
+    return unary(c, name, x) if "float" in c.dtype else x
 
 
 def _by_log(scale: float) -> Callable[[Call], relax.Expr]:
     def convert(c: Call) -> relax.Expr:
-        y = c.emit(relax.op.log(c.tensor("self", c.dtype)))
-        return c.emit(relax.op.multiply(y, constant(scale, c.dtype)))
+        x = widened(c, c.tensor("self", c.dtype))
+        y = c.emit(relax.op.multiply(c.emit(relax.op.log(x)), constant(scale, expr_dtype(x))))
+        return c.cast(y, c.dtype)
 
     return convert
 
@@ -248,67 +224,69 @@ converter("log10.default")(_by_log(1 / math.log(10)))
 
 @converter("exp2.default")
 def exp2(c: Call) -> relax.Expr:
-    x = c.emit(relax.op.multiply(c.tensor("self", c.dtype), constant(math.log(2), c.dtype)))
-    return c.emit(relax.op.exp(x))
+    x = widened(c, c.tensor("self", c.dtype))
+    x = c.emit(relax.op.multiply(x, constant(math.log(2), expr_dtype(x))))
+    return c.cast(c.emit(relax.op.exp(x)), c.dtype)
 
 
-def _pointwise(c: Call, name: str, function: Callable[[tirx.PrimExpr], tirx.PrimExpr]) -> relax.Expr:
-    def compute(x: te.Tensor) -> te.Tensor:
-        return te.compute(x.shape, lambda *i: function(x[i]), name=name)
-
-    return c.te(compute, c.tensor("self", c.dtype), name=name)
+def _pointwise(c: Call, function: Callable[[Scalar], Scalar]) -> relax.Expr:
+    return pointwise(c, in_float32(function), c.tensor("self", c.dtype))
 
 
-@converter("log1p.default")
-def log1p(c: Call) -> relax.Expr:
-    """log(1 + x) without losing small x: x * log(u) / (u - 1) with u = 1 + x."""
-
-    def function(x: tirx.PrimExpr) -> tirx.PrimExpr:
-        one = tirx.const(1, x.dtype)
-        u = one + x
-        exact = u == one
-        return tirx.Select(exact, x, te.log(u) * (x / tirx.Select(exact, one, u - one)))
-
-    return _pointwise(c, "log1p", function)
+@converter("abs.default")
+def absolute(c: Call) -> relax.Expr:
+    x = c.tensor("self", c.dtype)
+    return x if c.dtype in ("bool", "uint8") else c.emit(relax.op.abs(x))
 
 
-@converter("expm1.default")
-def expm1(c: Call) -> relax.Expr:
-    """exp(x) - 1 without losing small x: 2 tanh(x / 2) / (1 - tanh(x / 2)) there."""
+@converter("sign.default")
+def sign(c: Call) -> relax.Expr:
+    """0 for NaN, as torch has it."""
+    if c.dtype == "bool":
+        return c.tensor("self")
 
-    def function(x: tirx.PrimExpr) -> tirx.PrimExpr:
-        one = tirx.const(1, x.dtype)
-        half = te.tanh(x / tirx.const(2, x.dtype))
-        return tirx.Select(tirx.abs(x) < tirx.const(0.5, x.dtype), half * 2 / (one - half), te.exp(x) - one)
+    def function(x: Scalar) -> Scalar:
+        return tirx.Select(tirx.isnan(x), const_like(0, x), scalar.sign(x)) if "float" in c.dtype else scalar.sign(x)
 
-    return _pointwise(c, "expm1", function)
-
-
-@converter("round.default")
-def round_half_even(c: Call) -> relax.Expr:
-    return _pointwise(c, "round", lambda x: tirx.nearbyint(x))
+    return _pointwise(c, function)
 
 
 @converter("isnan.default", "isinf.default")
 def is_special(c: Call) -> relax.Expr:
     function = relax.op.isnan if "isnan" in str(c.node.target) else relax.op.isinf
-    return c.emit(function(c.tensor("self")))
+    x = c.tensor("self")
+    if "float" not in expr_dtype(x):
+        return c.emit(relax.op.full(relax.ShapeExpr(c.shape), constant(False, "bool"), "bool"))
+    return c.emit(function(widened(c, x)))
 
 
 @converter("gelu.default")
 def gelu(c: Call) -> relax.Expr:
     function = relax.op.nn.gelu_tanh if c["approximate"] == "tanh" else relax.op.nn.gelu
-    return c.emit(function(c.tensor("self")))
+    return c.cast(c.emit(function(widened(c, c.tensor("self")))), c.dtype)
 
 
-@converter("clamp.default", "clamp_min.default", "clamp_max.default", "hardtanh.default", "clamp.Tensor")
+@converter(
+    *(f"clamp{which}.{kind}" for which in ("", "_min", "_max") for kind in ("default", "Tensor")), "hardtanh.default"
+)
 def clamp(c: Call) -> relax.Expr:
-    x = c.tensor("self", c.dtype)
+    """In float32 where the type is shorter."""
+    x = widened(c, c.tensor("self", c.dtype))
     low = next((c[n] for n in ("min", "min_val") if c.has(n)), None)
     high = next((c[n] for n in ("max", "max_val") if c.has(n)), None)
     if low is not None:
-        x = c.emit(relax.op.maximum(x, c.as_tensor(low, c.dtype)))
-    return x if high is None else c.emit(relax.op.minimum(x, c.as_tensor(high, c.dtype)))
+        x = c.emit(relax.op.maximum(x, c.as_tensor(low, expr_dtype(x))))
+    if high is not None:
+        x = c.emit(relax.op.minimum(x, c.as_tensor(high, expr_dtype(x))))
+    return c.cast(x, c.dtype)
+
+
+@converter(*(f"{name}.{kind}" for name in ("bitwise_left_shift", "bitwise_right_shift") for kind in _SHIFTS))
+@converter("__lshift__.Scalar", "__rshift__.Scalar", "__lshift__.Tensor", "__rshift__.Tensor")
+def shift(c: Call) -> relax.Expr:
+    """Amounts outside of the type shift everything out."""
+    left = "lshift" in str(c.node.target) or "left" in str(c.node.target)
+    return pointwise(c, lambda a, b: scalar.shift(a, b, left), *_operands(c, c.dtype))
 
 
 @converter("leaky_relu.default")
@@ -319,21 +297,18 @@ def leaky_relu(c: Call) -> relax.Expr:
 @converter("elu.default")
 def elu(c: Call) -> relax.Expr:
     alpha, scale, slope = (float(c[n]) for n in ("alpha", "scale", "input_scale"))
-
-    def function(x: tirx.PrimExpr) -> tirx.PrimExpr:
-        def number(value: float) -> tirx.PrimExpr:
-            return tirx.const(value, x.dtype)
-
-        negative = number(alpha * scale) * (te.exp(tirx.min(x * number(slope), number(0))) - number(1))
-        return tirx.Select(x > number(0), x * number(scale), negative)
-
-    return _pointwise(c, "elu", function)
+    return _pointwise(c, lambda x: scalar.elu(x, alpha, scale, slope))
 
 
 @converter("softplus.default")
 def softplus(c: Call) -> relax.Expr:
     beta, threshold = float(c["beta"]), float(c["threshold"])
-    return c.emit(relax.op.nn.softplus(c.tensor("self"), beta, threshold))
+
+    def function(x: Scalar) -> Scalar:
+        scaled = x * const_like(beta, x)
+        return tirx.Select(scaled > const_like(threshold, x), x, scalar.softplus(scaled) / const_like(beta, x))
+
+    return _pointwise(c, function)
 
 
 @converter("where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar")
@@ -381,10 +356,11 @@ def glu(c: Call) -> relax.Expr:
     return c.emit(relax.op.multiply(first, c.emit(relax.op.sigmoid(second))))
 
 
-@converter("hardsigmoid.default", "hardswish.default")
+@converter("hardsigmoid.default")
 def hard_sigmoid(c: Call) -> relax.Expr:
-    x = c.tensor("self")
-    shifted = c.emit(relax.op.add(x, constant(3, c.dtype)))
-    cut = c.emit(relax.op.minimum(c.emit(relax.op.maximum(shifted, constant(0, c.dtype))), constant(6, c.dtype)))
-    gate = c.emit(relax.op.divide(cut, constant(6, c.dtype)))
-    return gate if "hardsigmoid" in str(c.node.target) else c.emit(relax.op.multiply(x, gate))
+    return _pointwise(c, lambda x: scalar.hard_sigmoid(x, 1 / 6, 0.5))
+
+
+@converter("hardswish.default")
+def hard_swish(c: Call) -> relax.Expr:
+    return _pointwise(c, lambda x: x * scalar.hard_sigmoid(x, 1 / 6, 0.5))

@@ -56,7 +56,7 @@ def index(c: Call) -> relax.Expr:
 
 @converter("gather.default")
 def gather(c: Call) -> relax.Expr:
-    x, at_index, axis = c.tensor("self"), c.tensor("index"), int(c["dim"]) % max(c.rank("self"), 1)
+    x, at_index, axis = c.tensor("self"), c.tensor("index"), c.axis("dim")
 
     def compute(x: te.Tensor, at_index: te.Tensor) -> te.Tensor:
         def at(*i: tirx.Var) -> tirx.PrimExpr:
@@ -69,7 +69,7 @@ def gather(c: Call) -> relax.Expr:
 
 @converter("index_select.default")
 def index_select(c: Call) -> relax.Expr:
-    x, chosen, axis = c.tensor("self"), c.tensor("index"), int(c["dim"]) % c.rank("self")
+    x, chosen, axis = c.tensor("self"), c.tensor("index"), c.axis("dim")
 
     def compute(x: te.Tensor, chosen: te.Tensor) -> te.Tensor:
         shape = [chosen.shape[0] if a == axis else d for a, d in enumerate(x.shape)]
@@ -120,7 +120,7 @@ _REDUCTIONS = {
 
 @converter("scatter.src", "scatter.value", "scatter.reduce", "scatter_add.default", "scatter_reduce.two")
 def scatter(c: Call) -> relax.Expr:
-    x, axis = c.tensor("self"), int(c["dim"]) % c.rank("self")
+    x, axis = c.tensor("self"), c.axis("dim")
     how = "add" if "scatter_add" in str(c.node.target) else c.nodes.get("reduce")
     if how not in _REDUCTIONS or c.nodes.get("include_self", True) is False:
         raise Refused(f"reduce={how!r}")
@@ -137,7 +137,7 @@ def scatter(c: Call) -> relax.Expr:
 @converter("slice_scatter.default", "select_scatter.default")
 def slice_scatter(c: Call) -> relax.Expr:
     """`self` with a slice of an axis replaced."""
-    axis, size = int(c["dim"]) % c.rank("self"), c.shape_of("self")[int(c["dim"]) % c.rank("self")]
+    axis, size = c.axis("dim"), c.shape_of("self")[c.axis("dim")]
     one = "select" in str(c.node.target)
     step = 1 if one else int(c["step"])
     start = c["index"] if one else (c["start"] or 0)

@@ -66,18 +66,18 @@ def batch(c: Call) -> object:
 @converter("softmax.int", "_softmax.default", "special_softmax.int")
 def softmax(c: Call) -> relax.Expr:
     x = c.tensor("self", c.dtype)
-    return x if c.rank("self") == 0 else c.emit(relax.op.nn.softmax(x, int(c["dim"]) % c.rank("self")))
+    return x if c.rank("self") == 0 else c.emit(relax.op.nn.softmax(x, c.axis("dim")))
 
 
 @converter("log_softmax.int", "_log_softmax.default")
 def log_softmax(c: Call) -> relax.Expr:
-    return c.emit(relax.op.nn.log_softmax(c.tensor("self", c.dtype), int(c["dim"]) % c.rank("self")))
+    return c.emit(relax.op.nn.log_softmax(c.tensor("self", c.dtype), c.axis("dim")))
 
 
 @converter("_safe_softmax.default")
 def safe_softmax(c: Call) -> relax.Expr:
     """Softmax whose rows of nothing but -inf are 0."""
-    x, axis = c.tensor("self", c.dtype), int(c["dim"]) % c.rank("self")
+    x, axis = c.tensor("self", c.dtype), c.axis("dim")
     lowest = constant(float("-inf"), c.dtype)
     hidden = c.emit(relax.op.equal(c.emit(relax.op.max(x, [axis], keepdims=True)), lowest))
     return c.emit(relax.op.where(hidden, constant(0, c.dtype), c.emit(relax.op.nn.softmax(x, axis))))

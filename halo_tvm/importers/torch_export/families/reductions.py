@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from tvm import relax, te, tirx
 
-from ...meaning.builder import Refused
+from ...meaning.builder import Refused, expr_dtype
+from ...meaning.pointwise import pointwise, widened
+from ...meaning.reduction import arg_index, log_sum_exp
 from .._call import Call, constant
 from .._registry import converter
 
@@ -21,8 +24,12 @@ def _axes(c: Call, rank: int) -> list[int] | None:
 def _reduced(function: Callable[..., relax.Expr]) -> Callable[[Call], relax.Expr]:
     def convert(c: Call) -> relax.Expr:
         x = c.tensor("self", c.dtype)
-        keep = bool(c.nodes.get("keepdim", False))
-        return x if c.rank("self") == 0 else c.emit(function(x, _axes(c, c.rank("self")), keepdims=keep))
+        if c.rank("self") == 0:
+            return x
+        if c.dtype == "bool":  # an order of bools
+            x = c.cast(x, "int8")
+        y = c.emit(function(x, _axes(c, c.rank("self")), keepdims=bool(c.nodes.get("keepdim", False))))
+        return c.cast(y, c.dtype)
 
     return convert
 
@@ -44,83 +51,111 @@ def any_all(c: Call) -> relax.Expr:
 
 @converter("max.dim", "min.dim")
 def extremum(c: Call) -> tuple[relax.Expr, relax.Expr]:
-    axis, keep = int(c["dim"]) % c.rank("self"), bool(c["keepdim"])
-    largest = "max" in str(c.node.target)
-    x = c.tensor("self")
-    value = c.emit((relax.op.max if largest else relax.op.min)(x, [axis], keepdims=keep))
-    return value, c.emit((relax.op.argmax if largest else relax.op.argmin)(x, axis, keep))
+    """The first of equal elements, a NaN before all."""
+    x, axis, keep = c.tensor("self"), c.axis("dim"), bool(c["keepdim"])
+    index = _arg_extremum(c, x, axis, keep)
+    if c.rank("self") == 0:
+        return x, index
+    wide = c.cast(x, "int8") if expr_dtype(x) == "bool" else x
+    function = relax.op.max if "max" in str(c.node.target) else relax.op.min
+    return c.cast(c.emit(function(wide, [axis], keepdims=keep)), expr_dtype(x)), index
 
 
 @converter("argmax.default", "argmin.default")
 def arg_extremum(c: Call) -> relax.Expr:
     x = c.tensor("self")
-    x = c.cast(x, "int32") if str(x.ty.dtype) == "bool" else x
-    function = relax.op.argmax if "argmax" in str(c.node.target) else relax.op.argmin
     if c["dim"] is None:
-        total = tirx.IntImm("int64", 1)
-        for size in c.shape_of("self"):
-            total = total * size
-        return c.reshape(c.emit(function(c.reshape(x, [total]), 0, False)), c.shape)
-    return c.emit(function(x, int(c["dim"]) % c.rank("self"), bool(c["keepdim"])))
+        flat = c.reshape(x, [c.sizes.product(c.shape_of("self"))])
+        return c.reshape(_arg_extremum(c, flat, 0, False), c.shape)
+    return _arg_extremum(c, x, c.axis("dim"), bool(c["keepdim"]))
+
+
+def _arg_extremum(c: Call, x: relax.Expr, axis: int, keep: bool) -> relax.Expr:
+    if x.ty.ndim == 0:
+        return constant(0, "int64")
+    index = arg_index(c, x, axis, largest="max" in str(c.node.target))
+    return index if keep else c.emit(relax.op.squeeze(index, [axis]))
 
 
 @converter("var.correction", "std.correction", "var.dim", "std.dim")
 def variance(c: Call) -> relax.Expr:
-    """Two passes; the divisor is the count less `correction`."""
-    x, rank = c.tensor("self"), c.rank("self")
+    """Two passes; the divisor is the count less `correction`, and not below 0. Halves are widened first."""
+    x, rank = widened(c, c.tensor("self")), c.rank("self")
     axes = _axes(c, rank) or list(range(rank))
     correction = c["correction"] if "correction" in c.nodes else int(c["unbiased"])
     correction = 1 if correction is None else correction
-    centred = c.emit(relax.op.subtract(x, c.emit(relax.op.mean(x, axes, keepdims=True))))
-    total = c.emit(relax.op.sum(c.emit(relax.op.multiply(centred, centred)), axes, keepdims=bool(c["keepdim"])))
-    count = tirx.IntImm("int64", 1)
-    for axis in axes:
-        count = count * c.shape_of("self")[axis]
-    divisor = count - correction
-    divisor = constant(int(divisor), c.dtype) if isinstance(divisor, tirx.IntImm) else c.as_tensor(divisor, c.dtype)
+    centred = c.emit(relax.op.subtract(x, c.emit(relax.op.mean(x, axes, keepdims=True)))) if rank else x
+    square = c.emit(relax.op.multiply(centred, centred))
+    total = c.emit(relax.op.sum(square, axes, keepdims=bool(c["keepdim"]))) if rank else _zero_like(c, x)
+    count = c.sizes.product([c.shape_of("self")[axis] for axis in axes])
+    if isinstance(count, int):
+        divisor = constant(max(count - correction, 0), expr_dtype(x))
+    else:
+        divisor = c.emit(relax.op.subtract(c.as_tensor(count, expr_dtype(x)), constant(correction, expr_dtype(x))))
+        divisor = c.emit(relax.op.maximum(divisor, constant(0, expr_dtype(x))))
     y = c.emit(relax.op.divide(total, divisor))
-    return y if "var" in str(c.node.target) else c.emit(relax.op.sqrt(y))
+    return c.cast(y if "var" in str(c.node.target) else c.emit(relax.op.sqrt(y)), c.dtype)
 
 
-@converter("linalg_vector_norm.default", "norm.ScalarOpt_dim")
+def _zero_like(c: Call, x: relax.Expr) -> relax.Expr:
+    """0, or NaN where x is no number."""
+    return c.emit(relax.op.subtract(x, x))
+
+
+@converter("linalg_vector_norm.default", "norm.ScalarOpt_dim", "norm.Scalar")
 def vector_norm(c: Call) -> relax.Expr:
     order = c["ord"] if "ord" in c.nodes else c["p"]
     order = 2 if order is None else order
-    x, axes, keep = c.tensor("self", c.dtype), _axes(c, c.rank("self")), bool(c["keepdim"])
+    x = widened(c, c.tensor("self", c.dtype))
     size = c.emit(relax.op.abs(x))
+    axes, keep = _axes(c, c.rank("self")), bool(c.nodes.get("keepdim", False))
+
+    def along(function: Callable[..., relax.Expr], x: relax.Expr) -> relax.Expr:
+        return c.emit(function(x, axes, keepdims=keep)) if c.rank("self") else x
+
     if order == 2:
-        total = c.emit(relax.op.sum(c.emit(relax.op.multiply(x, x)), axes, keepdims=keep))
-        return c.emit(relax.op.sqrt(total))
-    if order == 1:
-        return c.emit(relax.op.sum(size, axes, keepdims=keep))
-    if order in (float("inf"), float("-inf")):
-        return c.emit((relax.op.max if order > 0 else relax.op.min)(size, axes, keepdims=keep))
-    raise Refused(f"ord={order}")
+        y = c.emit(relax.op.sqrt(along(relax.op.sum, c.emit(relax.op.multiply(x, x)))))
+    elif order == 1:
+        y = along(relax.op.sum, size)
+    elif order == 0:
+        y = along(relax.op.sum, c.cast(c.emit(relax.op.not_equal(x, constant(0, expr_dtype(x)))), expr_dtype(x)))
+    elif order in (math.inf, -math.inf):
+        y = along(relax.op.max if order > 0 else relax.op.min, size)
+    else:
+        power, root = (constant(v, expr_dtype(x)) for v in (order, 1 / order))
+        total = along(relax.op.sum, pointwise(c, tirx.pow, size, power))
+        y = pointwise(c, tirx.pow, total, root)
+    return c.cast(y, c.dtype)
 
 
 @converter("logsumexp.default")
 def logsumexp(c: Call) -> relax.Expr:
-    x, axes, keep = c.tensor("self", c.dtype), _axes(c, c.rank("self")), bool(c["keepdim"])
-    peak = c.emit(relax.op.max(x, axes, keepdims=True))
-    total = c.emit(relax.op.sum(c.emit(relax.op.exp(c.emit(relax.op.subtract(x, peak)))), axes, keepdims=keep))
-    return c.emit(relax.op.add(c.emit(relax.op.log(total)), c.reshape(peak, c.shape)))
+    x = c.tensor("self", c.dtype)
+    if c.rank("self") == 0:
+        return x
+    axes = _axes(c, c.rank("self")) or list(range(c.rank("self")))
+    return c.reshape(log_sum_exp(c, x, axes), c.shape)
 
 
 @converter("cumsum.default", "cumprod.default")
 def scan(c: Call) -> relax.Expr:
-    """Operands are converted first: the sum of bools is an integer."""
-    x = c.tensor("self", c.dtype)
-    if c.rank("self") == 0:
-        return x
+    """Operands are converted first: the sum of bools is an integer. Halves are summed in float32."""
+    x = widened(c, c.tensor("self", c.dtype))
+    if c.rank("self") == 0 or c.is_empty():
+        return c.cast(x, c.dtype)
     function = relax.op.cumsum if "cumsum" in str(c.node.target) else relax.op.cumprod
-    return c.emit(function(x, int(c["dim"]) % c.rank("self")))
+    return c.cast(c.emit(function(x, c.axis("dim"))), c.dtype)
 
 
 @converter("topk.default")
 def topk(c: Call) -> tuple[relax.Expr, relax.Expr]:
-    axis, k = int(c["dim"]) % c.rank("self"), c["k"]
+    axis, k = c.axis("dim"), c["k"]
     if not isinstance(k, int):
         raise Refused("k that is a dynamic size")
+    if c.rank("self") == 0:
+        return c.tensor("self"), constant(0, "int64")
+    if c.is_empty():
+        return c.empty(0), c.empty(1)
     both = c.emit(relax.op.topk(c.tensor("self"), k, axis, "both", bool(c["largest"]), "int64"))
     return c.emit(relax.TupleGetItem(both, 0)), c.emit(relax.TupleGetItem(both, 1))
 
@@ -128,9 +163,13 @@ def topk(c: Call) -> tuple[relax.Expr, relax.Expr]:
 @converter("sort.default", "sort.stable", "argsort.default", "argsort.stable")
 def sort(c: Call) -> object:
     """Ties keep their order: TVM's argsort is stable."""
-    x, axis = c.tensor("self"), int(c["dim"]) % max(c.rank("self"), 1)
+    x, axis = c.tensor("self"), c.axis("dim")
+    only = "argsort" in str(c.node.target)
+    if c.rank("self") == 0 or c.is_empty():
+        order = constant(0, "int64") if c.rank("self") == 0 else c.empty(0 if only else 1)
+        return order if only else (x, order)
     order = c.emit(relax.op.argsort(x, axis, bool(c["descending"]), "int64"))
-    if "argsort" in str(c.node.target):
+    if only:
         return order
     return c.emit(relax.op.gather_elements(x, order, axis)), order
 

@@ -69,7 +69,7 @@ def repeat(c: Call) -> relax.Expr:
 
 @converter("slice.Tensor")
 def slice_(c: Call) -> relax.Expr:
-    x, axis, step = c.tensor("self"), int(c["dim"]) % c.rank("self"), int(c["step"])
+    x, axis, step = c.tensor("self"), c.axis("dim"), int(c["step"])
     length, kept = c.shape_of("self")[axis], c.shape[axis]
     if c.translator.same_shape(x.ty, c.shape):
         return x
@@ -107,7 +107,7 @@ def _size(value: object) -> tirx.PrimExpr:
 
 @converter("select.int")
 def select(c: Call) -> relax.Expr:
-    x, axis = c.tensor("self"), int(c["dim"]) % c.rank("self")
+    x, axis = c.tensor("self"), c.axis("dim")
     index, length = c["index"], c.shape_of("self")[axis]
     if isinstance(index, int) and index < 0:
         index = int(length) + index if isinstance(length, tirx.IntImm) else length + index
@@ -118,7 +118,7 @@ def select(c: Call) -> relax.Expr:
 
 @converter("narrow.default")
 def narrow(c: Call) -> relax.Expr:
-    axis = int(c["dim"]) % c.rank("self")
+    axis = c.axis("dim")
     return _strided(c, c.tensor("self"), axis, _wrapped(c, c["start"], c.shape_of("self")[axis]), c.shape[axis], 1)
 
 
@@ -126,7 +126,7 @@ def narrow(c: Call) -> relax.Expr:
     "split_with_sizes.default", "split.Tensor", "split.sizes", "chunk.default", "unbind.int", "tensor_split.sections"
 )
 def split(c: Call) -> tuple[relax.Expr, ...]:
-    x, axis = c.tensor("self"), int(c["dim"]) % c.rank("self")
+    x, axis = c.tensor("self"), c.axis("dim")
     parts, start = [], 0
     unbind = "unbind" in str(c.node.target)
     for meta in c.node.meta["val"]:
@@ -271,7 +271,7 @@ def triangle(c: Call) -> relax.Expr:
 @converter("unfold.default")
 def unfold(c: Call) -> relax.Expr:
     """Windows of an axis: out[..., n, ..., w] = x[..., n * step + w, ...]."""
-    x, axis, step = c.tensor("self"), int(c["dimension"]) % c.rank("self"), fixed(c["step"], "step")
+    x, axis, step = c.tensor("self"), c.axis("dimension"), fixed(c["step"], "step")
     shape = c.shape
 
     def compute(x: te.Tensor) -> te.Tensor:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 from tvm import tirx
 
-from ..meaning.pointwise import Scalar, const_like, dtype_of
+from ...extremes import at_least, at_most
+from .pointwise import Scalar, const_like, dtype_of
 
 
 def _series(x: Scalar, coefficients: list[float]) -> Scalar:
@@ -28,12 +30,12 @@ def expm1(x: Scalar) -> Scalar:
 
 
 def log1p(x: Scalar) -> Scalar:
-    """log(1 + x) for x >= 0; in float64 by the series of 2 atanh(x / (2 + x)) where the sum would lose digits."""
+    """log(1 + x); in float64 by the series of 2 atanh(x / (2 + x)) where the sum would lose digits."""
     if dtype_of(x) == "float32":
         return tirx.log1p(x)
     ratio = x / (const_like(2, x) + x)
     near = const_like(2, x) * ratio * _series(ratio * ratio, [1 / (2 * n + 1) for n in range(17)])
-    return tirx.Select(x < const_like(0.8, x), near, tirx.log(const_like(1, x) + x))
+    return tirx.Select(tirx.all(x < const_like(0.8, x), x > const_like(-0.45, x)), near, tirx.log(const_like(1, x) + x))
 
 
 def sinh(x: Scalar) -> Scalar:
@@ -69,21 +71,7 @@ def atanh(x: Scalar) -> Scalar:
 
 def softplus(x: Scalar) -> Scalar:
     """log(1 + exp(x)), which neither overflows nor loses small results."""
-    return maximum(x, const_like(0, x)) + log1p(tirx.exp(-tirx.abs(x)))
-
-
-def maximum(a: Scalar, b: Scalar) -> Scalar:
-    """NaN when either is."""
-    if "float" not in dtype_of(a):
-        return tirx.max(a, b)
-    return tirx.Select(tirx.any(a > b, tirx.isnan(a)), a, b)
-
-
-def minimum(a: Scalar, b: Scalar) -> Scalar:
-    """NaN when either is."""
-    if "float" not in dtype_of(a):
-        return tirx.min(a, b)
-    return tirx.Select(tirx.any(a < b, tirx.isnan(a)), a, b)
+    return at_least(x, const_like(0, x)) + log1p(tirx.exp(-tirx.abs(x)))
 
 
 def sign(x: Scalar) -> Scalar:
@@ -92,3 +80,47 @@ def sign(x: Scalar) -> Scalar:
         return tirx.Select(x > zero, one, zero)
     # x itself where it is neither: zero with its sign, or NaN
     return tirx.Select(x > zero, one, tirx.Select(x < zero, const_like(-1, x), x))
+
+
+def floor_modulo(a: Scalar, b: Scalar) -> Scalar:
+    """The remainder with the sign of `b`, as in Python."""
+    zero, rest = const_like(0, a), tirx.Mod(a, b)
+    differ = tirx.any(tirx.all(rest < zero, b > zero), tirx.all(rest > zero, b < zero))
+    moved = tirx.Select(differ, rest + b, rest)
+    return tirx.Select(rest == zero, tirx.Select(b < zero, const_like(-0.0, a), zero), moved)
+
+
+def floor_divide(a: Scalar, b: Scalar) -> Scalar:
+    """The quotient that goes with `floor_modulo`: 1 // 0.1 is 9, though 1 / 0.1 rounds to 10."""
+    zero, one = const_like(0, a), const_like(1, a)
+    rest = tirx.Mod(a, b)
+    differ = tirx.any(tirx.all(rest < zero, b > zero), tirx.all(rest > zero, b < zero))
+    quotient = (a - rest) / b - tirx.Select(differ, one, zero)
+    whole = tirx.floor(quotient)
+    whole = whole + tirx.Select(quotient - whole > const_like(0.5, a), one, zero)
+    return tirx.Select(b == zero, a / b, whole)
+
+
+def elu(x: Scalar, alpha: float, scale: float, slope: float) -> Scalar:
+    """scale * x, and alpha * scale * (exp(slope * x) - 1) below zero."""
+    below = const_like(alpha, x) * expm1(x * const_like(slope, x) if slope != 1 else x)
+    out = tirx.Select(x < const_like(0, x), below, x)
+    return out if scale == 1 else const_like(scale, x) * out
+
+
+def hard_sigmoid(x: Scalar, alpha: float, beta: float) -> Scalar:
+    """alpha * x + beta within 0 and 1."""
+    return at_most(at_least(x * const_like(alpha, x) + const_like(beta, x), const_like(0, x)), const_like(1, x))
+
+
+def shift(a: Scalar, b: Scalar, left: bool) -> Scalar:
+    """Bits moved by b; amounts outside 0 .. bits - 1 shift everything out."""
+    dtype = dtype_of(a)
+    zero, bits = const_like(0, a), np.iinfo(dtype).bits
+    # All bits above those that count are clear: no negative amount, and none that is too large.
+    inside = (b >> tirx.const(bits.bit_length() - 1, dtype)) == zero
+    amount = tirx.Select(inside, b, zero)
+    if left:
+        return tirx.Select(inside, a << amount, zero)
+    out = zero if dtype.startswith("uint") else tirx.Select(a < zero, const_like(-1, a), zero)
+    return tirx.Select(inside, a >> amount, out)
