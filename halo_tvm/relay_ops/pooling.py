@@ -68,7 +68,7 @@ class Pooling(Operator):
         source = padded(x, axes, pads, outside, reach(windows, kernel, strides, dilations))
         ks = axes_of(kernel)
         largest = te.comm_reducer(maximum, _least)
-        wide = dtype if kind == "max" or dtype == "float64" else "float32"
+        wide = "float32" if dtype in ("float16", "bfloat16") or kind != "max" and dtype != "float64" else dtype
         shape = list(x.shape)
         for a, n in zip(axes, windows):
             shape[a] = n
@@ -85,7 +85,7 @@ class Pooling(Operator):
         annotations = {"halo.op": "pooling", **described(kernel, strides, dilations, pads)}
         out = te.compute(shape, reduced, name="pooling", attrs=annotations)
         if kind == "max":
-            return out
+            return out if wide == dtype else te.compute(shape, lambda *i: out[i].astype(dtype), name="rounded")
         total = out
         if kind == "lp":
             return te.compute(shape, lambda *i: _root(total[i], attrs["p"], wide).astype(dtype), name="lp_norm")

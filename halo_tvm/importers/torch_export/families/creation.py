@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from tvm import relax, tirx
 
 from .._call import Call, Number, constant
@@ -60,9 +62,8 @@ def full(c: Call) -> relax.Expr:
     value = _FILLS.get(name)
     if value is None:
         value = c[next(n for n in ("fill_value", "value", "s") if n in c.nodes)]
-    if not isinstance(value, Number):
-        scalar = c.as_tensor(value, c.dtype)
-        return c.broadcast(scalar, c.shape)
+    if not isinstance(value, Number) or not math.isfinite(value):  # TVM fills with numbers only
+        return c.broadcast(c.as_tensor(value, c.dtype), c.shape)
     if not c.shape:
         return constant(value, c.dtype)
     return c.emit(relax.op.full(relax.ShapeExpr(c.shape), constant(value, c.dtype), c.dtype))

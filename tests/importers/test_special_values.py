@@ -1,0 +1,75 @@
+"""Special values and 16-bit sums by the torch road: NaN, infinities, division by zero, sums beyond a half's range."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from halo_tvm.importers.torch_export import import_module
+from halo_tvm.importers.torch_export._call import to_array
+from halo_tvm.in_process import compile_in_process
+
+NAN, INF = float("nan"), float("inf")
+
+
+class Outputs(torch.nn.Module):
+    """A function that returns tensors by name, as a module."""
+
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args):
+        return self.function(*args)
+
+
+def compiled(function, *inputs):
+    program = compile_in_process(import_module(Outputs(function).eval(), inputs), threads=1, level=2)
+    return program(*(to_array(x) for x in inputs))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_nan_survives_and_divisions_are_as_in_torch(dtype) -> None:
+    def function(x):
+        return {
+            "relu": x.relu(),
+            "clamp": x.clamp(-1, 1),
+            "maximum": torch.maximum(x, x.flip(1)),
+            "amax": x.amax(1),
+            "min": x.min(1)[0],
+            "argmax": x.argmax(1),
+            "bool": x.bool(),
+            "elu": torch.nn.functional.elu(x),
+            "hardswish": torch.nn.functional.hardswish(x),
+            "floor_divide": x // 0.1,
+            "remainder": torch.remainder(5.0, x),
+            "logsumexp": torch.full_like(x, -INF).logsumexp(1),
+            "max_pool": torch.nn.functional.max_pool2d(x[None, None], (1, 2), 1)[0],
+        }
+
+    x = torch.tensor([[NAN, 1, -2, NAN, INF], [3, NAN, 0.5, -INF, 1.0]]).to(dtype)
+    found = compiled(function, x)
+    for name, want in function(x).items():
+        np.testing.assert_allclose(found[name].astype("float64"), want.double().numpy(), rtol=1e-2, err_msg=name)
+
+
+def test_integers_divided_by_zero_give_zero() -> None:
+    def function(a, b):
+        return (torch.div(a, b, rounding_mode="floor"), torch.div(a, b, rounding_mode="trunc"), a % b, torch.fmod(a, b))
+
+    lowest = torch.iinfo(torch.int64).min
+    a, b = torch.tensor([7, -7, 7, lowest]), torch.tensor([0, 2, -2, -1])
+    found = [value.tolist() for value in compiled(function, a, b).values()]
+    assert found == [[0, -4, -4, lowest], [0, -3, -3, lowest], [0, 1, -1, 0], [0, -1, 1, 0]]
+
+
+def test_halves_are_summed_in_float32() -> None:
+    x = torch.full((2, 2000), 100.0, dtype=torch.float16)
+
+    def function(x):
+        return x.mean(1), x.var(1), x.cumsum(1)[:, 400], (x / 8000).sum(1)
+
+    for found, want in zip(compiled(function, x).values(), function(x), strict=True):
+        np.testing.assert_allclose(found.astype("float64"), want.double().numpy(), rtol=1e-3)
