@@ -203,3 +203,28 @@ def test_state_is_refused() -> None:
 def test_training_mode_is_refused() -> None:
     with pytest.raises(UnsupportedModel, match=r"call \.eval\(\)"):
         import_module(torch.nn.Dropout(0.5), (normal(4),))
+
+
+def test_slices_rolls_and_writes_compare_with_the_size() -> None:
+    """Starts beyond the axis, an axis rolled twice, indices that broadcast, axes in front of an index, masks."""
+
+    def function(x):
+        y, z, w = x.clone(), x.clone(), x.clone()
+        y[:, -16:] = 0
+        rows, columns = torch.tensor([[0], [2]]), torch.tensor([[1, 3, 4]])
+        z[rows, columns] = torch.tensor([1.0, 2.0, 3.0])
+        w[:, torch.tensor([0, 2])] = 5.0
+        mask = x.masked_fill(x > 0, 1.0)
+        mask[x < -1] = 7.0
+        rolled = torch.roll(x, (1, 2), (1, 1))
+        return y, z, w, mask, rolled, x[:, 1:9:3], torch.scatter(x, 1, torch.tensor([[0, 3]]), x + 1)
+
+    check(Function(function), (normal(4, 10),))
+
+
+def test_a_start_counted_from_the_end_by_a_dynamic_size() -> None:
+    def function(x, y):
+        return x[:, -y.shape[0] :]
+
+    shapes = (({1: DYNAMIC(min=8, max=32)}, {0: DYNAMIC(min=2, max=6)}),)
+    check(Function(function), (normal(2, 9), normal(3)), others=[(normal(2, 12), normal(5))], dynamic_shapes=shapes)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 from tvm import ir, relax, te, tirx
 
+from ...extremes import maximum
 from .builder import Builder, expr_shape
 from .pooling import global_pooling, pooling, product
 from .sizes import Dim, plain, prim
@@ -113,7 +114,7 @@ def _sources(i: Sequence[ir.Expr], bounds: Sequence[tuple[_Bound, _Bound]], ks: 
 
 def _largest(value: ir.Expr, ks: Sequence) -> ir.Expr:
     """te.max that keeps a NaN, also of elements that are all -inf."""
-    reducer = te.comm_reducer(lambda a, b: tirx.Select(tirx.any(a > b, a != a), a, b), _lowest)
+    reducer = te.comm_reducer(maximum, _lowest)
     return reducer(value, axis=ks)
 
 

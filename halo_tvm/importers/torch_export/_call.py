@@ -140,6 +140,10 @@ class Call(Builder):
     def reshape(self, x: relax.Expr, shape: Sequence[ir.Expr]) -> relax.Expr:
         if self.translator.same_shape(x.ty, shape):
             return x
+        if any(
+            isinstance(d, tvm.tirx.IntImm) and int(d) == 0 for d in shape
+        ):  # TVM reshapes no tensor without elements
+            return self.emit(relax.op.full(relax.ShapeExpr(list(shape)), constant(0, str(x.ty.dtype))))
         return self.emit(relax.op.reshape(x, relax.ShapeExpr(list(shape))))
 
     def permute(self, x: relax.Expr, axes: Sequence[int]) -> relax.Expr:

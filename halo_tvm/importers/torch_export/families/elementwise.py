@@ -349,8 +349,23 @@ def same(c: Call) -> relax.Expr:
     return c.tensor(next(iter(c.nodes)))
 
 
+@converter("round.decimals")
+def round_to(c: Call) -> relax.Expr:
+    """To `decimals` places behind the point, or in front of it."""
+    factor = 10.0 ** abs(int(c["decimals"]))
+    down = int(c["decimals"]) < 0
+
+    def function(x: Scalar) -> Scalar:
+        by = const_like(factor, x)
+        return tirx.nearbyint(x / by) * by if down else tirx.nearbyint(x * by) / by
+
+    return _pointwise(c, function)
+
+
 @converter("glu.default")
 def glu(c: Call) -> relax.Expr:
+    if c.is_empty():
+        return c.empty()
     first, second = c.emit(relax.op.split(c.tensor("self"), 2, int(c["dim"]))), None
     first, second = (c.emit(relax.TupleGetItem(first, i)) for i in range(2))
     return c.emit(relax.op.multiply(first, c.emit(relax.op.sigmoid(second))))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import torch
 from tvm import relax, te, tirx, topi
 
 from ...meaning.builder import Refused
 from .._call import Call
 from .._registry import converter
+from .shapes import wrapped
 
 
 def _wrap(index: tirx.PrimExpr, size: tirx.PrimExpr) -> tirx.PrimExpr:
@@ -84,20 +86,42 @@ def index_select(c: Call) -> relax.Expr:
 
 @converter("index_put.default", "_unsafe_index_put.default")
 def index_put(c: Call) -> relax.Expr:
-    """Indices into leading axes: the last of equal indices wins, or all are added when `accumulate`."""
-    x, axes = c.tensor("self"), _positions(c)
-    if axes != list(range(len(axes))):
-        raise Refused("an axis without index in front of one with")
-    indices = [c.as_tensor(c["indices"][axis], "int64") for axis in axes]
-    shape = max((t.ty.shape.values for t in indices), key=len)
-    values = c.broadcast(c.tensor("values"), [*shape, *c.shape[len(axes) :]])
-    sizes = c.shape_of("self")
-    wrapped = [_wrapped_index(c, c.broadcast(t, shape), size) for t, size in zip(indices, sizes)]
+    """The last of equal indices wins, or all are added when `accumulate`; a mask takes one value."""
+    masked = _masked(c)
+    if masked is not None:
+        return masked
+    x, axes, sizes = c.tensor("self"), _positions(c), c.shape_of("self")
+    metas = [c.meta("indices")[axis] for axis in axes]
+    shape = c.translator.dims.shape(torch.broadcast_shapes(*(m.shape for m in metas)))
+    rest = [a for a in range(len(sizes)) if a not in axes]
+    together = axes == list(range(axes[0], axes[-1] + 1))
+    front = axes[0] if together else 0  # where torch expects the joint index among the axes of the values
+    kept = [sizes[a] for a in rest]
+    values = c.broadcast(c.tensor("values", c.dtype), [*kept[:front], *shape, *kept[front:]])
+    joint = range(front, front + len(shape))
+    values = c.permute(values, [*joint, *(a for a in range(len(kept) + len(shape)) if a not in joint)])
+    order = [*axes, *rest]
     one = tirx.IntImm("int64", 1)
-    joined = [c.reshape(t, [one, *shape]) for t in wrapped]
+    indices = (c.broadcast(c.as_tensor(c["indices"][axis], "int64"), shape) for axis in axes)
+    joined = [c.reshape(_wrapped_index(c, t, sizes[axis]), [one, *shape]) for t, axis in zip(indices, axes)]
     at = joined[0] if len(joined) == 1 else c.emit(relax.op.concat(joined, 0))
     mode = "add" if c["accumulate"] else "update"
-    return c.te(lambda x, at, values: topi.scatter_nd(x, at, values, mode), x, at, values, name="index_put")
+    moved = c.permute(x, order)
+    out = c.te(lambda x, at, values: topi.scatter_nd(x, at, values, mode), moved, at, values, name="index_put")
+    return c.permute(out, [order.index(a) for a in range(len(order))])
+
+
+def _masked(c: Call) -> relax.Expr | None:
+    """x[mask] = value, as a selection."""
+    metas = c.meta("indices")
+    if len(metas) != 1 or metas[0] is None or metas[0].dtype != torch.bool:
+        return None
+    if c.meta("values").numel() != 1 or c["accumulate"]:
+        raise Refused("a boolean mask and several values")
+    mask, one = c["indices"][0], tirx.IntImm("int64", 1)
+    mask = c.reshape(mask, [*mask.ty.shape.values, *([one] * (c.rank("self") - mask.ty.ndim))])
+    value = c.reshape(c.tensor("values", c.dtype), [])
+    return c.emit(relax.op.where(mask, value, c.tensor("self")))
 
 
 def _wrapped_index(c: Call, index: relax.Expr, size: tirx.PrimExpr) -> relax.Expr:
@@ -129,8 +153,8 @@ def scatter(c: Call) -> relax.Expr:
     where = at_index.ty.shape.values
     if source.ty.ndim == 0:
         source = c.broadcast(source, where)
-    elif not c.translator.same_shape(source.ty, where):
-        raise Refused("a source larger than its index")
+    elif not c.translator.same_shape(source.ty, where):  # what lies beyond the index is not read
+        source = c.te(lambda t: te.compute(where, lambda *i: t[i], name="part"), source, name="part")
     return c.emit(relax.op.scatter_elements(x, at_index, source, axis, _REDUCTIONS[how]))
 
 
@@ -140,9 +164,7 @@ def slice_scatter(c: Call) -> relax.Expr:
     axis, size = c.axis("dim"), c.shape_of("self")[c.axis("dim")]
     one = "select" in str(c.node.target)
     step = 1 if one else int(c["step"])
-    start = c["index"] if one else (c["start"] or 0)
-    if isinstance(start, int) and start < 0:
-        start = size + start
+    start = wrapped(c, c["index"] if one else 0 if c["start"] is None else c["start"], size)
     shape = c.shape_of("self")
     source = c.tensor("src")
     if one:

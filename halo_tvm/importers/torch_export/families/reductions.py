@@ -21,11 +21,15 @@ def _axes(c: Call, rank: int) -> list[int] | None:
     return [int(d) % rank for d in (dim if isinstance(dim, list | tuple) else [dim])] if rank else None
 
 
-def _reduced(function: Callable[..., relax.Expr]) -> Callable[[Call], relax.Expr]:
+def _reduced(function: Callable[..., relax.Expr], of_nothing: float | None = None) -> Callable[[Call], relax.Expr]:
+    """`of_nothing`: the value of a reduction of no element; None where torch has none."""
+
     def convert(c: Call) -> relax.Expr:
         x = c.tensor("self", c.dtype)
         if c.rank("self") == 0:
             return x
+        if c.is_empty() and of_nothing is not None:
+            return c.broadcast(constant(of_nothing, c.dtype), c.shape)
         if c.dtype == "bool":  # an order of bools
             x = c.cast(x, "int8")
         y = c.emit(function(x, _axes(c, c.rank("self")), keepdims=bool(c.nodes.get("keepdim", False))))
@@ -34,11 +38,11 @@ def _reduced(function: Callable[..., relax.Expr]) -> Callable[[Call], relax.Expr
     return convert
 
 
-converter("sum.dim_IntList", "sum.default")(_reduced(relax.op.sum))
-converter("mean.dim", "mean.default")(_reduced(relax.op.mean))
+converter("sum.dim_IntList", "sum.default")(_reduced(relax.op.sum, 0))
+converter("mean.dim", "mean.default")(_reduced(relax.op.mean, math.nan))
 converter("amax.default", "max.default")(_reduced(relax.op.max))
 converter("amin.default", "min.default")(_reduced(relax.op.min))
-converter("prod.dim_int", "prod.default")(_reduced(relax.op.prod))
+converter("prod.dim_int", "prod.default")(_reduced(relax.op.prod, 1))
 
 
 @converter("any.default", "any.dim", "any.dims", "all.default", "all.dim", "all.dims")
@@ -81,6 +85,8 @@ def _arg_extremum(c: Call, x: relax.Expr, axis: int, keep: bool) -> relax.Expr:
 def variance(c: Call) -> relax.Expr:
     """Two passes; the divisor is the count less `correction`, and not below 0. Halves are widened first."""
     x, rank = widened(c, c.tensor("self")), c.rank("self")
+    if c.is_empty():
+        return c.broadcast(constant(math.nan, c.dtype), c.shape)
     axes = _axes(c, rank) or list(range(rank))
     correction = c["correction"] if "correction" in c.nodes else int(c["unbiased"])
     correction = 1 if correction is None else correction

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 from tvm import relax, te, tirx
@@ -73,21 +74,24 @@ def slice_(c: Call) -> relax.Expr:
     length, kept = c.shape_of("self")[axis], c.shape[axis]
     if c.translator.same_shape(x.ty, c.shape):
         return x
-    start = _wrapped(c, c["start"] or 0, length)
+    start = wrapped(c, 0 if c["start"] is None else c["start"], length)
     return _strided(c, x, axis, start, kept, step)
 
 
-def _wrapped(c: Call, index: object, length: object) -> object:
+def wrapped(c: Call, index: object, length: object) -> object:
     """A slice's start as an index from 0: negative numbers count from the end, and too far is the end."""
     if isinstance(index, int) and isinstance(length, tirx.IntImm):
         return min(max(index + int(length) if index < 0 else index, 0), int(length))
     if isinstance(index, int):
         return tirx.max(length + index, tirx.IntImm("int64", 0)) if index < 0 else index
-    return index
+    zero = tirx.IntImm("int64", 0)
+    if not c.sizes.is_size(index):
+        index = tirx.max(tirx.Select(index < zero, index + length, index), zero)
+    return c.sizes.simplify(tirx.min(index, length))
 
 
 def _strided(c: Call, x: relax.Expr, axis: int, start: object, count: object, step: int) -> relax.Expr:
-    if isinstance(start, int) and isinstance(count, tirx.IntImm):
+    if isinstance(start, int) and isinstance(count, tirx.IntImm) and int(count):
         return c.emit(relax.op.strided_slice(x, [axis], [start], [start + (int(count) - 1) * step + 1], [step]))
 
     def compute(x: te.Tensor, start: tirx.PrimExpr, count: tirx.PrimExpr) -> te.Tensor:
@@ -109,17 +113,15 @@ def _size(value: object) -> tirx.PrimExpr:
 def select(c: Call) -> relax.Expr:
     x, axis = c.tensor("self"), c.axis("dim")
     index, length = c["index"], c.shape_of("self")[axis]
-    if isinstance(index, int) and index < 0:
-        index = int(length) + index if isinstance(length, tirx.IntImm) else length + index
     shape = c.shape_of("self")
     shape[axis] = tirx.IntImm("int64", 1)
-    return c.reshape(_strided(c, x, axis, index, shape[axis], 1), c.shape)
+    return c.reshape(_strided(c, x, axis, wrapped(c, index, length), shape[axis], 1), c.shape)
 
 
 @converter("narrow.default")
 def narrow(c: Call) -> relax.Expr:
     axis = c.axis("dim")
-    return _strided(c, c.tensor("self"), axis, _wrapped(c, c["start"], c.shape_of("self")[axis]), c.shape[axis], 1)
+    return _strided(c, c.tensor("self"), axis, wrapped(c, c["start"], c.shape_of("self")[axis]), c.shape[axis], 1)
 
 
 @converter(
@@ -227,8 +229,10 @@ def flip(c: Call) -> relax.Expr:
 
 @converter("roll.default")
 def roll(c: Call) -> relax.Expr:
-    """Elements pushed out at one end come in at the other; without dims the flat tensor rolls."""
+    """Elements pushed out at one end come in at the other; shifts of an axis add. No dims: the flat tensor rolls."""
     x, axes, shifts = c.tensor("self"), list(c["dims"]), [fixed(s, "shift") for s in c["shifts"]]
+    if c.is_empty() or c.rank("self") == 0:
+        return x
     if not axes:
         flat = c.reshape(x, [_product(c.shape)])
         return c.reshape(_rolled(c, flat, [0], shifts), c.shape)
@@ -236,7 +240,9 @@ def roll(c: Call) -> relax.Expr:
 
 
 def _rolled(c: Call, x: relax.Expr, axes: list[int], shifts: list[int]) -> relax.Expr:
-    by = dict(zip(axes, shifts))
+    by: dict[int, int] = defaultdict(int)
+    for axis, amount in zip(axes, shifts):
+        by[axis] += amount
 
     def compute(x: te.Tensor) -> te.Tensor:
         def at(*i: tirx.Var) -> tirx.PrimExpr:
