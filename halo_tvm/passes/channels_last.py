@@ -222,8 +222,8 @@ class _Mover(BlockMutator):
 
     def _operand(self, arg: relax.Expr, rank: int, ty: relax.TensorType) -> relax.Expr | None:
         """An operand of a broadcasting operator with its channels last."""
-        if arg in self.made:
-            return self.made[arg]
+        if arg in self.made:  # with other axes than the result's its channels are not the result's
+            return self.made[arg] if arg.ty.ndim == rank else None
         if not _shaped(arg.ty):
             return None
         dims = list(arg.ty.shape.values)

@@ -140,6 +140,9 @@ def _build(match: Match, activation: str, down: relax.Call, projections: list[_P
     inputs = [c.args[0] for c in calls[:-1]]
     if any(not x.same_as(inputs[0]) for x in inputs):
         raise Rejected("the gate and the up projection have different inputs")
+    widths = {attrs_of(p.linear)["n"] // (1 if p.half is None else 2) for p in projections}
+    if len(widths) != 1:
+        raise Rejected(f"the gate and the up projection have different widths, found {sorted(widths)}")
     layout = layouts.pop()
     weights = [w for p in projections for w in _weights(p, layout)] + list(down.args[1:])
     out = call(

@@ -76,6 +76,8 @@ def _rotation(match: Match, rotated: relax.Expr, x: relax.Expr) -> bool | None:
         inner = match.value(value.args[0])
         if op_name(inner) not in ("relax.concat", "relax.stack") or inner.ty.ndim != x.ty.ndim + 1:
             return None
+        if int(inner.attrs.axis or 0) not in (-1, x.ty.ndim):
+            return None  # joined along another axis than the one behind the pairs
         parts = [match.value(f) for f in fields_of(match, inner.args[0])]
         parts = [match.value(p.args[0]) if op_name(p) in ("relax.reshape", "relax.expand_dims") else p for p in parts]
         if len(parts) == 2 and op_name(parts[0]) == "relax.negative":

@@ -1,0 +1,59 @@
+"""Graphs that look like an operator, or like channels that can move, and are not: axes, ranks, widths are compared."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from halo_tvm.importers.torch_export import import_module
+from halo_tvm.in_process import compile_in_process
+
+
+class OtherRotation(torch.nn.Module):
+    """Interleaved rotary embedding whose pairs are stacked on the axis in front of the last."""
+
+    def forward(self, x, cos, sin):
+        turned = torch.stack((-x[..., 1::2], x[..., ::2]), -2).flatten(-2)
+        return x * cos + turned * sin
+
+
+class HigherRank(torch.nn.Module):
+    """A convolution's result beside an operand with an axis more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = torch.nn.Conv1d(3, 4, 3, padding=1)
+
+    def forward(self, x, y):
+        return self.conv(x) + y
+
+
+class OneColumnGate(torch.nn.Module):
+    """A gate of one column that is broadcast over the hidden layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.up, self.down = torch.nn.Linear(8, 1), torch.nn.Linear(8, 16), torch.nn.Linear(16, 8)
+
+    def forward(self, x):
+        return self.down(torch.nn.functional.silu(self.gate(x)) * self.up(x))
+
+
+@pytest.mark.parametrize(
+    ("module", "shapes"),
+    [
+        (OtherRotation, [(2, 4, 5, 8), (1, 1, 5, 8), (1, 1, 5, 8)]),
+        (HigherRank, [(2, 3, 6), (5, 2, 4, 6)]),
+        (OneColumnGate, [(2, 3, 8)]),
+    ],
+)
+def test_what_only_looks_like_it_is_left_alone(module, shapes) -> None:
+    torch.manual_seed(0)
+    module = module().eval()
+    inputs = tuple(torch.randn(shape) for shape in shapes)
+    program = compile_in_process(import_module(module, inputs), threads=1)
+    (found,) = program(*(x.numpy() for x in inputs)).values()
+    with torch.no_grad():
+        np.testing.assert_allclose(found, module(*inputs).numpy(), rtol=1e-4, atol=1e-5)
