@@ -9,7 +9,8 @@ Before -> after
     y = halo.convolution(x, w), channel-wise    ->   the same with layout "last": its innermost loop runs along channels
     y = halo.convolution_integer(x, z, w)       ->   halo.linear_integer of its windows in bytes, see `_integer_windows`
     y = halo.pooling(x)                         ->   the same with layout "last"
-    relu(y), y + z, y * gate, concat, mean      ->   on the channels-last twins, where an operand has one
+    relu(y), y + z, y * gate, concat, mean,     ->   on the channels-last twins, where an operand has one
+        element-wise kernels of importers
 Every result also exists with its channels where they were; whatever nobody reads is dropped, so that permutations
 are left only where the model's own operators need that order. Weights move once, by recipes.
 Leaves alone
@@ -37,6 +38,7 @@ from ..targets import FULL
 from ..tir_schedules._packing import pack_shape
 from ._integer_windows import integer_product_of_windows
 from ._pass import Context, Pass, Report, bindings, op_name
+from ._pointwise import operands_of, pointwise_of
 from ._rewrite import BlockMutator
 from ._weights import WeightEditor
 
@@ -139,6 +141,9 @@ class _Mover(BlockMutator):
             return Pooling.call(self._last(call.args[0]), **{**attrs_of(call), "layout": "last"})
         if name in _UNARY and call.args[0] in self.made:
             return relax.Call(call.op, [self.made[call.args[0]], *call.args[1:]], call.attrs, call.ty_args)
+        if name == "relax.call_tir" and any(a in self.made for a in operands_of(call)):
+            kernel = pointwise_of(self.builder_.get(), call)
+            return None if kernel is None else kernel.on(self.builder_, lambda x: self._operand(x, rank, ty))
         if name in _BINARY and any(a in self.made for a in call.args):
             args = [self._operand(a, rank, ty) for a in call.args]
             return relax.Call(call.op, args, call.attrs, call.ty_args) if all(a is not None for a in args) else None

@@ -18,6 +18,7 @@ from tvm import relax
 
 from ..relay_ops._operator import operator_of, same_dimension, same_shape
 from ._pass import Context, Pass, Report, op_name, replace_main
+from ._pointwise import operands_of, pointwise_of
 from ._rewrite import BlockMutator
 
 # Operators that treat every row by itself: their data arguments come first, then weights.
@@ -88,10 +89,16 @@ class _Flattener(BlockMutator):
         operator = operator_of(call)
         if operator is not None:
             return operator.takes_stages
-        return op_name(call) in _UNARY | _BINARY and any(self.visit_expr(a) in self._stages for a in call.args)
+        known = op_name(call) in _UNARY | _BINARY | {"relax.call_tir"}
+        return known and any(self.visit_expr(a) in self._stages for a in operands_of(call))
 
     def _flat_call(self, call: relax.Call, ty: relax.TensorType) -> relax.Call | None:
         """`call` on matrices, or None when it does not work row by row on rank 3 and more."""
+        if op_name(call) == "relax.call_tir" and _shaped(ty) and ty.ndim >= 3:
+            if not any(a in self.made for a in operands_of(call)):
+                return None
+            kernel = pointwise_of(self.builder_.get(), call)
+            return None if kernel is None else kernel.on(self.builder_, self._as_matrix)
         if not call.args or not all(_shaped(t) for t in (ty, *(arg.ty for arg in call.args))) or ty.ndim < 3:
             return None
         if any(same_dimension(d, 0) for d in ty.shape.values):

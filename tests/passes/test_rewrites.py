@@ -9,7 +9,7 @@ import pytest
 import tvm
 from graphs import context_of, run_model, small_model
 from tolerances import assert_close
-from tvm import relax
+from tvm import relax, te, tirx
 from tvm.relax.dpl import is_op, wildcard
 
 from halo_tvm.errors import UnknownName, UsageError
@@ -22,7 +22,8 @@ from halo_tvm.passes.kernel_count import count_kernels
 from halo_tvm.passes.lift import apply_lift
 from halo_tvm.passes.name_rows import name_rows
 from halo_tvm.relay_ops import OPERATORS, Lift
-from halo_tvm.relay_ops._operator import attrs_of
+from halo_tvm.relay_ops._operator import attrs_of, op_name
+from halo_tvm.relay_ops.convolution import Convolution
 
 X2 = (InputSpec("x", ("rows", 32), "float32"),)
 X3 = (InputSpec("x", ("batch", "sequence", 32), "float32"),)
@@ -656,3 +657,21 @@ def test_what_a_branch_makes_of_a_value_stays_in_the_branch(name: str, call: str
     weight = small_model((), lambda m: {"y": m.weight("w", (5, 4, 3, 3))})
     mod, _ = PASSES[name]()(tvm.script.from_source(IN_A_BRANCH.replace("CALL", call)), context_of(weight))
     assert relax.analysis.check_well_formed(mod) and mod.script().count(made) == 3 * 2
+
+
+def test_kernels_of_an_importer_move_with_the_channels() -> None:
+    weight = small_model((), lambda m: {"y": m.weight("w", (5, 4, 3, 3))})
+    context = context_of(weight)
+    x = relax.Var("x", relax.TensorType([1, 4, 6, 8], "float32"))
+    w = relax.Var("w", relax.TensorType([5, 4, 3, 3], "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, w], attrs={"num_input": 1, "halo.params": ["w"]}):
+        with builder.dataflow():
+            attrs = {"layout": "first", "strides": [1, 1], "dilations": [1, 1], "pads": [0, 0, 0, 0], "groups": 1}
+            y = builder.emit(Convolution.call(x, w, **attrs))
+            y = builder.emit_te(lambda t: te.compute(t.shape, lambda *i: tirx.min(t[i], tirx.const(6.0))), y)
+            out = builder.emit_output(y)
+        builder.emit_func_output(out)
+    mod, _ = PASSES["channels_last"]()(builder.get(), context)
+    kernels = [b.value for b in bindings(mod["main"]) if op_name(b.value) == "relax.call_tir"]
+    assert [list(map(int, kernel.ty_args[0].shape.values)) for kernel in kernels] == [[1, 4, 6, 5]]

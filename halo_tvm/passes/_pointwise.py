@@ -1,0 +1,93 @@
+"""Element-wise kernels of an importer's own: recognised, so that a pass can compute them in another layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import tvm
+import tvm_ffi
+from tvm import ir, relax, te, tirx
+
+from ..errors import Declined
+from ..relay_ops._operator import op_name
+from ..tir_schedules._blocks import is_const, loads, uses
+from ..tir_schedules._injective import nests_of
+from ..tir_schedules._nest import Nest
+from ..tir_schedules._stages import is_at
+
+
+@dataclass(frozen=True)
+class Pointwise:
+    """A call of a kernel whose every element is made of the same element of `full` operands, and of scalars."""
+
+    name: str
+    nest: Nest
+    params: tuple[ir.Var, ...]  # buffers, one for each operand
+    operands: tuple[relax.Expr, ...]
+    full: frozenset[int]  # numbers of the operands that have the result's shape
+
+    def on(self, builder: relax.BlockBuilder, moved: Callable[[relax.Expr], relax.Expr | None]) -> relax.Call | None:
+        """The same of other operands: `moved` gives what stands for a full one; None where it has nothing."""
+        operands = [moved(x) if i in self.full else x for i, x in enumerate(self.operands)]
+        if any(x is None for x in operands):
+            return None
+
+        def compute(*tensors: te.Tensor) -> te.Tensor:
+            def element(*index: ir.Expr) -> ir.Expr:
+                def load(node: ir.TensorLoad) -> ir.Expr:
+                    i = next(i for i, param in enumerate(self.params) if param.same_as(node.source))
+                    return tensors[i][index if i in self.full else tuple(node.indices)]
+
+                return tvm_ffi.structural_map(self.nest.value, (ir.TensorLoad, load), order="post")
+
+            return te.compute(tensors[min(self.full)].shape, element, name=self.name)
+
+        return builder.call_te(compute, *operands, primfunc_name_hint=self.name)
+
+
+def pointwise_of(mod: tvm.IRModule, call: relax.Call) -> Pointwise | None:
+    """`call` as an element-wise kernel, or None."""
+    if op_name(call) != "relax.call_tir" or len(call.args) != 2 or not isinstance(call.args[1], relax.Tuple):
+        return None
+    func, operands = mod[call.args[0]], tuple(call.args[1].fields)
+    if not isinstance(func, tirx.PrimFunc):
+        return None
+    try:
+        nests = nests_of(func)
+    except Declined:
+        return None
+    if len(nests) != 1 or not is_at(nests[0].indices, nests[0].axes):
+        return None
+    (nest,), params = nests, tuple(func.params[: len(operands)])
+    full = set()
+    for load in loads(nest.value):
+        number = next((i for i, param in enumerate(params) if param.same_as(load.source)), None)
+        if number is None:
+            return None
+        if _is_here(load.indices, nest):
+            full.add(number)
+        elif any(uses(at, axis) for at in load.indices for axis in nest.axes) or number in full:
+            return None
+    bare = tvm_ffi.structural_map(nest.value, (ir.TensorLoad, _constant), order="post")
+    if not full or any(uses(bare, axis) for axis in nest.axes):
+        return None
+    return Pointwise(call.args[0].name_hint, nest, params, operands, frozenset(full))
+
+
+def _is_here(indices: Sequence[ir.Expr], nest: Nest) -> bool:
+    """Whether `indices` are the place of the element that is made; along an axis of size one that is 0, too."""
+    return len(indices) == len(nest.axes) and all(
+        at.same_as(axis) or (is_const(at, 0) and is_const(extent, 1))
+        for at, axis, extent in zip(indices, nest.axes, nest.extents)
+    )
+
+
+def _constant(load: ir.TensorLoad) -> ir.Expr:
+    return tirx.const(0, str(load.ty.dtype))
+
+
+def operands_of(call: relax.Call) -> Sequence[relax.Expr]:
+    """Of a call of an operator or of a kernel."""
+    is_kernel = op_name(call) == "relax.call_tir" and isinstance(call.args[1], relax.Tuple)
+    return call.args[1].fields if is_kernel else call.args
