@@ -9,7 +9,7 @@ from safetensors.numpy import save_file
 
 from halo_tvm.models import FAMILIES
 from halo_tvm.models._builder import RandomWeights
-from halo_tvm.models._decoder import DecoderConfig, Layer
+from halo_tvm.models._decoder import DecoderConfig, Layer, Names
 from halo_tvm.models._decoder.rope import rope_of
 
 CONFIGS = {
@@ -51,7 +51,12 @@ CONFIGS = {
 
 
 def tiny_llama(*, theta: float = 1e4, **sizes: object) -> DecoderConfig:
-    """A decoder with Llama's tensors and plain rotations; `sizes` are fields of the configuration."""
+    """A decoder with Llama's tensors and plain rotations; `sizes` are fields of the configuration.
+
+    With norms of queries and keys (`query_key_norm="head"`) attention reads q, k and v apart, else as one row.
+    """
+    if "query_key_norm" in sizes:
+        sizes["names"] = Names(query_norm="self_attn.q_norm", key_norm="self_attn.k_norm")
     rope = rope_of(int(sizes["head_dim"]), theta, {}, int(sizes["positions"]))
     return DecoderConfig(**sizes, pattern=(Layer(rope),))
 

@@ -157,7 +157,7 @@ def test_kernels_meet_in_what_they_are_given(rows: int | None) -> None:
 
 
 _SIZES = {"layers": 1, "hidden": 64, "heads": 4, "vocabulary": 67, "feed_forward": 128, "positions": 64}
-_LLAMA = tiny_llama(**_SIZES, kv_heads=2, head_dim=16)
+_LLAMA = tiny_llama(**_SIZES, kv_heads=2, head_dim=16, query_key_norm="head")
 
 
 @pytest.mark.parametrize(

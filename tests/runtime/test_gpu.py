@@ -169,7 +169,7 @@ with load("graph.halo") as module:
 def workspaces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Models of fixed sizes whose kernels meet in memory: rounded rows, and parts of attention."""
     sizes = {"layers": 1, "hidden": 32, "heads": 2, "vocabulary": 24, "feed_forward": 32, "positions": 16}
-    llama = {"kv_heads": 1, "head_dim": 16, "tied": True}
+    llama = {"kv_heads": 1, "head_dim": 16, "tied": True, "query_key_norm": "head"}
     folder = tmp_path_factory.mktemp("workspaces")
     with pytest.MonkeyPatch.context() as patch:
         pretended = fake_gpu.Pretended(patch)
