@@ -24,16 +24,17 @@ MAIN = "main"
 Modules = Mapping[str, tvm.IRModule]  # function -> the module whose main it is
 
 
-def functions_of(model: ImportedModel, chosen: tuple[str, ...]) -> dict[str, ImportedModel]:
+def functions_of(model: ImportedModel, chosen: tuple[str, ...], *, gpu: bool) -> dict[str, ImportedModel]:
     """The functions to build, by name, main first: those `chosen`, else all that a checkpoint's definition has.
 
-    A built-in model of random weights has main alone, unless others are chosen. `UnknownName` for one there is not.
+    A built-in model of random weights has main alone, unless others are chosen, and so has one for a `gpu`: functions
+    of open sizes beside it would keep its runs from being graphs. `UnknownName` for one there is not.
     """
     known = {MAIN: replace(model, entries={}), **model.entries}
     for name in chosen:
         if name not in known:
             raise UnknownName("function", name, known)
-    if not chosen and model.source.get("kind") == "builtin":
+    if not chosen and (gpu or model.source.get("kind") == "builtin"):
         return {MAIN: known[MAIN]}
     return {name: entry for name, entry in known.items() if not chosen or name in (MAIN, *chosen)}
 
