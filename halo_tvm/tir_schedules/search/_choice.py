@@ -19,6 +19,7 @@ from ._program import Program, Reduction
 _VECTORS = (1, 2, 3, 4, 6, 8, 16)
 _HEIGHTS = (1, 2, 3, 4, 6, 8)
 _SERIAL = (1 << 12, 1 << 14, 1 << 16)
+_OPEN_TILE = 8  # vectors of a tile along extents that are not all known
 _IN_SPACE = 40  # tilings of one reduction
 _NEAR = 4.0  # a tiling that should take so many times the best is not measured
 
@@ -61,8 +62,12 @@ def _joined(tilings: list[Tiling], base: Decision) -> Decision:
 def _ranked(reduction: Reduction, target: Target, base: Decision) -> list[tuple[float, Tiling]]:
     """Every tiling with vectors and its cost, the cheapest first."""
     costs = Costs(reduction, target, {})
+    # A tile along an open extent is written out again for each of its ends, vector by vector: TVM takes that long.
+    is_open = any(constant(extent) is None for _, extent in reduction.iterators)
     ranked = []
     for tiling in _tilings(reduction, costs):
+        if is_open and tiling.vectors * tiling.height > _OPEN_TILE:
+            continue
         try:
             tiling.check(reduction)
         except Declined:
