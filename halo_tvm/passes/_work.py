@@ -29,7 +29,7 @@ Formula = int | str | list  # lists hold an operation and two formulas
 Report = dict[str, object]
 
 _OPERATIONS = {"Add": "+", "Sub": "-", "Mul": "*", "FloorDiv": "//", "FloorMod": "%", "Min": "min", "Max": "max"}
-_ARITHMETIC = ("Add", "Sub", "Mul", "Div", "Min", "Max")
+_ARITHMETIC = ("Add", "Sub", "Mul", "Div", "Min", "Max", "Select")  # a maximum that keeps NaN is a Select
 _FREE_CALLS = ("if_then_else", "reinterpret", "likely", "shift_left", "shift_right", "bitwise_and")
 _LONGEST = 4000  # characters of a formula; beyond, the work of a function is unknown
 

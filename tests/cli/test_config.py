@@ -132,6 +132,8 @@ def test_every_option_has_help() -> None:
                     "str | None",
                     "int",
                     "int | None",
+                    "float",
+                    "float | None",
                     "bool",
                     "tuple[str, ...]",
                     "tuple[str, ...] | str",

@@ -47,7 +47,8 @@ def test_validate_writes_every_view_of_one_result(
     assert main(["validate", str(made / "gpt2.halo"), *files]) == 0
     result = schema.from_json(json.loads((tmp_path / "v.json").read_text()))
     assert result.kind == "validate" and result.passed and result.reference == "NumPy (float64)"
-    assert [o.case for o in result.outputs] == ["case0", "case1"]
+    assert [*dict.fromkeys(o.case for o in result.outputs)] == ["case0", "case1"]
+    assert {o.output for o in result.outputs} == {"logits", "prefill.logits", "decode.logits"}
     assert all(o.passed and 0 < o.max_abs <= o.limit and o.top1 == 1.0 for o in result.outputs)
     assert "against NumPy (float64): passed" in capsys.readouterr().out
     assert (tmp_path / "v.md").read_text().startswith("### gpt2 against NumPy (float64): passed")

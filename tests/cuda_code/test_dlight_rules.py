@@ -16,17 +16,15 @@ from halo_tvm.tir_schedules import RULES
 
 # The table of docs/cuda.md: operators of which at least one case has a function that the rule takes.
 TAKEN = {
-    "dlight_matmul": {"convolution", "convolution_integer", "ffn", "linear", "linear_integer", "linear_w8a8", "matmul"},
+    "dlight_matmul": {"convolution", "ffn", "linear", "linear_integer", "linear_w8a8", "matmul"},
     "dlight_general_reduction": {
         "convolution",
-        "convolution_integer",
         "ffn",
         "layer_norm",
         "linear",
         "linear_integer",
         "linear_w8a8",
         "pooling",
-        "quantisation_grid",
         "rms_norm",
     },
     "dlight_reduction": {"pooling", "rms_norm"},
