@@ -55,6 +55,17 @@ def test_nan_survives_and_divisions_are_as_in_torch(dtype) -> None:
         np.testing.assert_allclose(found[name].astype("float64"), want.double().numpy(), rtol=1e-2, err_msg=name)
 
 
+def test_places_of_the_largest_are_those_of_nan() -> None:
+    def function(x):
+        whole = torch.nn.functional.max_pool2d(x, (1, 2), 1, return_indices=True)
+        parts = torch.nn.functional.adaptive_max_pool2d(x, (2, 2), return_indices=True)
+        return {"places": whole[1], "adaptive_places": parts[1]}
+
+    x = torch.tensor([[[[NAN, 1, -2, NAN, INF], [3, NAN, 0.5, -INF, 1.0]]]])
+    for (name, want), found in zip(function(x).items(), compiled(function, x).values()):
+        np.testing.assert_array_equal(found, want.numpy(), err_msg=name)
+
+
 def test_integers_divided_by_zero_give_zero() -> None:
     def function(a, b):
         return (torch.div(a, b, rounding_mode="floor"), torch.div(a, b, rounding_mode="trunc"), a % b, torch.fmod(a, b))
