@@ -11,13 +11,14 @@
 // Whether a loop is worth waking anybody for depends on sizes that only a run knows. So it is remembered how long a
 // loop took: one that took less than a launch costs is begun by the caller alone, in small pieces, and offered to the
 // others only when it takes longer than last time.
+//
+// Threads are those of POSIX: std::thread and its like would ask for a libstdc++ as new as the compiling host's.
+#include <pthread.h>
+#include <sched.h>
+
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <ctime>
-#include <mutex>
-#include <thread>
-#include <vector>
 
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC optimize("O2")
@@ -57,18 +58,24 @@ thread_local bool inside = false;  // of a task: loops inside loops are run by w
 
 class Pool {
  public:
-  explicit Pool(int threads) : threads_(threads) {
+  explicit Pool(int threads) : threads_(threads), workers_(new pthread_t[threads]) {
     for (int64_t& time : times_) time = kUnknown;
-    for (int i = 1; i < threads; ++i) workers_.emplace_back([this] { serve(); });
+    for (; started_ < threads - 1; ++started_) {
+      if (pthread_create(&workers_[started_], nullptr, [](void* pool) -> void* {
+            static_cast<Pool*>(pool)->serve();
+            return nullptr;
+          }, this)) {
+        break;  // the system has no more: fewer do the same work
+      }
+    }
   }
 
   ~Pool() {
-    {
-      std::lock_guard<std::mutex> guard(mutex_);
-      stopping_ = true;
-    }
-    wake_.notify_all();
-    for (std::thread& worker : workers_) worker.join();
+    wake([this] { stopping_ = true; });
+    for (int i = 0; i < started_; ++i) pthread_join(workers_[i], nullptr);
+    pthread_cond_destroy(&wake_);
+    pthread_mutex_destroy(&mutex_);
+    delete[] workers_;
   }
 
   int launch(Lambda lambda, void* closure, int wanted) {
@@ -112,8 +119,7 @@ class Pool {
     uint64_t round = (free_.load(std::memory_order_relaxed) >> 32) + 1;
     free_.store(round << 32 | static_cast<uint64_t>(env->num_task) << 16 | first, std::memory_order_seq_cst);
     if (asleep_.load(std::memory_order_seq_cst) > 0) {
-      std::lock_guard<std::mutex> guard(mutex_);
-      wake_.notify_all();
+      wake([] {});
     }
     while (take()) {
     }
@@ -121,7 +127,7 @@ class Pool {
       if (spins < kSpins) {
         pause();
       } else {
-        std::this_thread::yield();  // its core may be ours
+        sched_yield();  // its core may be ours
       }
     }
     return failed_.load(std::memory_order_relaxed);
@@ -149,12 +155,22 @@ class Pool {
         if (take()) spins = 0;
         pause();
       }
-      std::unique_lock<std::mutex> lock(mutex_);
+      pthread_mutex_lock(&mutex_);
       asleep_.fetch_add(1, std::memory_order_seq_cst);
-      wake_.wait(lock, [this] { return stopping_ || any(free_.load(std::memory_order_seq_cst)); });
+      while (!stopping_ && !any(free_.load(std::memory_order_seq_cst))) pthread_cond_wait(&wake_, &mutex_);
       asleep_.fetch_sub(1, std::memory_order_relaxed);
-      if (stopping_) return;
+      bool ends = stopping_;
+      pthread_mutex_unlock(&mutex_);
+      if (ends) return;
     }
+  }
+
+  template <typename Change>
+  void wake(Change change) {
+    pthread_mutex_lock(&mutex_);
+    change();
+    pthread_cond_broadcast(&wake_);
+    pthread_mutex_unlock(&mutex_);
   }
 
   // What a launch writes and everyone polls lies apart from what everyone writes.
@@ -165,12 +181,13 @@ class Pool {
   alignas(64) std::atomic<int> left_{0};
   std::atomic<int> failed_{0};
   alignas(64) std::atomic<int> asleep_{0};
-  std::mutex mutex_;
-  std::condition_variable wake_;
+  pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
+  pthread_cond_t wake_ = PTHREAD_COND_INITIALIZER;
   bool stopping_ = false;
   const int threads_;
   int64_t times_[kRemembered];  // by a loop's address
-  std::vector<std::thread> workers_;
+  int started_ = 0;
+  pthread_t* workers_;
 };
 
 thread_local Pool* used = nullptr;
