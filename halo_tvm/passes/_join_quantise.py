@@ -153,7 +153,7 @@ def _check(group: relax.Function, mod: tvm.IRModule, target: Target) -> str:
     fused = relax.transform.FuseTIR()(builder.get())
     (func,) = [f for g, f in fused.functions_items() if g.name_hint == gvar.name_hint]
     choice = rule_for(func, target)
-    if choice.rule.name == target.spec.rules[-1]:
+    if choice.rule.is_general or choice.rule.name == target.spec.rules[-1]:
         raise Declined("; ".join(choice.declined))
     return choice.rule.name
 

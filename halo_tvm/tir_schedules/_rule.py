@@ -25,6 +25,7 @@ class Rule(Generic[D]):
     """Base class of every schedule rule; subclassing registers one instance under `name`."""
 
     name: ClassVar[str]
+    is_general: bool = False  # serves functions of any kind: that it takes one is no reason to make it
     version: ClassVar[int] = 1  # raised when a decision changes its meaning: older records become hints
     Decision: ClassVar[type]
 

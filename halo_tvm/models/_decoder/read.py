@@ -8,6 +8,7 @@ from ...errors import UnsupportedModel
 from .config import Layer, Rope
 from .rope import rope_of
 
+_HEAD_DIM = 1 << 12
 _ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
@@ -83,7 +84,10 @@ class Reader:
 
     @property
     def head_dim(self) -> int:
-        return self.whole("head_dim", default=self.hidden // self.heads)
+        size = self.whole("head_dim", default=self.hidden // self.heads)
+        if not 1 <= size <= _HEAD_DIM:  # before tables of its length are made
+            self.refuse(f"head_dim from 1 to {_HEAD_DIM}", str(size))
+        return size
 
     @property
     def context(self) -> int:

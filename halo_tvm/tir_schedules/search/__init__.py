@@ -40,6 +40,7 @@ class Search(Rule[Decision]):
     """Reductions of any kind."""
 
     name = "search"
+    is_general = True
     Decision = Decision
 
     def default(self, func: tirx.PrimFunc, target: Target) -> Decision:
