@@ -15,6 +15,7 @@ from halo_tvm.compilation import Compilation
 from halo_tvm.config import CompileConfig, TuneConfig
 from halo_tvm.errors import UsageError
 from halo_tvm.importers import import_model
+from halo_tvm.interpreter import evaluate
 from halo_tvm.phases import lower
 from halo_tvm.reference import random_inputs
 from halo_tvm.targets import resolve
@@ -130,10 +131,16 @@ def test_layers_are_skipped_by_name(made, tmp_path: Path) -> None:
     assert {entry["reason"] for entry in report["kept"]} == {"skip names it: *c_proj*"}
     assert sum(name.startswith("f32/") for name in manifest.pack_formats) > 0
 
-    def error(path: Path) -> float:
-        return max(row["relative_l2"] for row in read_manifest(path).validation["outputs"])
+    # One input of a random model may say otherwise: the errors of the layers partly cancel.
+    model = import_model(str(source))
+    texts = random_inputs(model.inputs, {"batch": 8, "sequence": 16}, seed=2)
+    exact = evaluate(model, texts)["logits"]
 
-    assert error(tmp_path / "m.halo") < error(artifact)
+    def error(path: Path) -> float:
+        with halo_tvm.load(str(path)) as module:
+            return float(np.linalg.norm(module(**texts) - exact) / np.linalg.norm(exact))
+
+    assert error(tmp_path / "m.halo") < 0.95 * error(artifact)
 
 
 def test_tuning_finds_the_functions_that_compiling_makes(made) -> None:

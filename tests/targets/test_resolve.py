@@ -78,13 +78,13 @@ def test_a_named_level_is_obeyed(precision: str) -> None:
 
 @pytest.mark.parametrize(("precision", "isa"), [("fp32", "avx512-vnni"), ("bf16", "avx512-bf16")])
 def test_compiling_and_tuning_ask_for_their_precision(precision: str, isa: str, monkeypatch) -> None:
-    from halo_tvm import compiler
+    from halo_tvm.compilation import Compilation
     from halo_tvm.tuning import place
 
     host = make_host(AVX512 | {"avx512_vnni", "avx512_bf16"})
     for module in (_resolve, _available):
         monkeypatch.setattr(module, "read_host", lambda: host)
-    assert compiler._target(CompileConfig(model="mlp", precision=precision)).isa.name == isa
+    assert Compilation.of(CompileConfig(model="mlp", precision=precision)).target.isa.name == isa
     assert place.place_of(TuneConfig(model=("mlp",), precision=precision)).target.isa.name == isa
 
 
