@@ -33,7 +33,11 @@ setup(
     # The tuning logs lie beside the package in a checkout and inside it in a wheel.
     packages=[*find_packages(include=["halo_tvm", "halo_tvm.*"]), "halo_tvm.tuning_logs"],
     package_dir={"halo_tvm.tuning_logs": "tuning_logs"},
-    package_data={"halo_tvm.tuning_logs": ["*/records.jsonl", "*.md"], "halo_tvm.launcher": ["*.cc"]},
+    package_data={
+        "halo_tvm.tuning_logs": ["*/records.jsonl", "*.md"],
+        "halo_tvm.launcher": ["*.cc"],
+        "halo_tvm.text_reference": ["passage.txt"],
+    },
     install_requires=[
         *TVM,
         "numpy>=2.0",

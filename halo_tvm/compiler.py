@@ -11,18 +11,22 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from . import reference
 from .artifact import Manifest, ParamHeader, check_output_path, write_artifact
 from .compilation import Compilation
 from .config import CompileConfig
 from .describe import manifest_of
 from .entry_points import MAIN, functions_of, stored_names
+from .errors import Declined
 from .imported import ImportedModel
 from .importers import import_model
 from .importers._shapes import apply_shapes, load_examples
 from .phase_reports import Reports
 from .phases import build, lower, schedule
 from .runtime.acceptance import accept
+from .text_reference import text_cases
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,8 @@ def compile_model(config: CompileConfig, model: ImportedModel | None = None) -> 
         with clock("reference"):
             examples = load_examples(config.inputs) if config.inputs else None
             cases = reference.cases_of(imported, config.seed, examples)
+            passage, untold = _passage(imported, config)
+            cases.update(passage)
             functions[MAIN] = replace(functions[MAIN], typical=reference.typical_of(imported, cases, examples))
         with clock("write"):
             names = stored_names(modules)
@@ -99,7 +105,7 @@ def compile_model(config: CompileConfig, model: ImportedModel | None = None) -> 
             )
     validation = "not done: --no-validate"
     if config.validate:
-        validation = accept(output, compilation.target, threads=config.threads)
+        validation = accept(output, compilation.target, threads=config.threads) + untold
     return CompileResult(output, manifest, reports[MAIN], validation)
 
 
@@ -109,6 +115,16 @@ def _imported(config: CompileConfig, model: ImportedModel | None) -> ImportedMod
     return import_model(
         config.model, seed=config.seed, shapes=config.shape, inputs=config.inputs, trust=config.trust_model
     )
+
+
+def _passage(model: ImportedModel, config: CompileConfig) -> tuple[dict[str, np.ndarray], str]:
+    """The reference of a language model's text, or why there is none, as the end of a sentence."""
+    if model.language is None or not config.validate:
+        return {}, ""
+    try:
+        return text_cases(model), ""
+    except Declined as reason:
+        return {}, f"; no passage of text was compared: {reason}"
 
 
 class _Clock:

@@ -102,7 +102,7 @@ class NoMatch(Rejected):
 
 
 class Declined(Exception):
-    """Control flow: a schedule rule does not serve a function; the message says why."""
+    """Control flow: a schedule rule does not serve a function, a check no model; the message says why."""
 
 
 class Stopped(Declined):

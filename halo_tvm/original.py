@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
 from .artifact import Manifest, TensorSpec, read_manifest
-from .errors import UsageError
+from .errors import Declined, UsageError
 from .imported import ImportedModel
 from .importers import import_model
 from .reference import cases_of
+from .text_reference import text_cases
 
 _KINDS = {
     "onnx": "ONNX file",
@@ -75,7 +77,11 @@ def reference_of(
     if reference is None or is_archive(reference):
         return reference
     manifest = read_manifest(artifact)
-    return cases_of(import_original(manifest.source, reference, _shapes(manifest)), seed)
+    model = import_original(manifest.source, reference, _shapes(manifest))
+    cases = cases_of(model, seed)
+    with suppress(Declined):  # `compile` says why
+        cases.update(text_cases(model))
+    return cases
 
 
 def _shapes(manifest: Manifest) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ and verifies the directory. Nothing here imports TVM, torch or onnx: the deploy 
 
 from .manifest import ABI, FileEntry, FunctionSpec, Manifest, TensorSpec, Variant
 from .params_file import ParamEntry, ParamHeader, read_params_header, write_params
-from .precision import cost_of
+from .precision import cost_of, text_cost_of
 from .store import (
     MANIFEST_NAME,
     REFERENCE_NAME,
@@ -36,6 +36,7 @@ __all__ = [
     "read_manifest",
     "read_params_header",
     "read_reference",
+    "text_cost_of",
     "update_manifest",
     "verify_artifact",
     "write_artifact",

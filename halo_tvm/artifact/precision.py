@@ -15,3 +15,13 @@ def cost_of(validation: Mapping[str, object]) -> str:
     text = f"{validation['precision']}: relative L2 error {error:.2g} (at most {bound:.2g})"
     agreed = [row["top1"] for row in rows if row["top1"] is not None]
     return f"{text}, top-1 agreement {min(agreed):.1%}" if agreed else text
+
+
+def text_cost_of(validation: Mapping[str, object]) -> str:
+    """How the artifact and its source read a passage of text; only for a validation with one."""
+    text = validation["text"]
+    return (
+        f"text of {text['tokens']} tokens: perplexity {float(text['perplexity']):.4g} "
+        f"(source {float(text['source_perplexity']):.4g}), divergence {float(text['divergence']):.2g} nats per token "
+        f"(at most {float(text['bound']):.2g}), top-1 agreement {float(text['top1']):.1%}"
+    )

@@ -45,7 +45,7 @@ def run(config: ValidateConfig) -> int:
 
 def result_of(report: Mapping[str, object], manifest: Manifest, config: ValidateConfig) -> ValidateResult:
     """What `validate_artifact` reports, as a result of the schema."""
-    from ..artifact import cost_of
+    from ..artifact import cost_of, text_cost_of
     from ..original import is_archive
     from ..report.host import describe_host
     from ..report.schema import OutputError, ValidateResult
@@ -65,5 +65,6 @@ def result_of(report: Mapping[str, object], manifest: Manifest, config: Validate
         for o in report["outputs"]
     )
     made_by = "the arrays given" if config.reference and is_archive(config.reference) else engine
-    notes = () if report["tolerance"] is None else (cost_of(report),)
-    return ValidateResult(manifest.name, made_by, describe_host(), outputs, bool(report["passed"]), notes)
+    notes = [] if report["tolerance"] is None else [cost_of(report)]
+    notes += [text_cost_of(report)] if report["text"] else []
+    return ValidateResult(manifest.name, made_by, describe_host(), outputs, bool(report["passed"]), tuple(notes))

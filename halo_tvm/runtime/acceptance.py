@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..artifact import cost_of, update_manifest
+from ..artifact import cost_of, text_cost_of, update_manifest
 from ..errors import ValidationFailed
 from ..targets import Target, can_run_here
 from .validation import validate_artifact
@@ -28,4 +28,6 @@ def accept(path: Path, target: Target, *, threads: int | None = None) -> str:
     rows = report["outputs"]
     worst = max(row["max_abs_error"] for row in rows)
     text = f"passed: {len(rows)} outputs in {report['cases']} cases, largest error {worst:.3g}"
-    return text if report["tolerance"] is None else f"{text}; {cost_of(report)}"
+    costs = [] if report["tolerance"] is None else [cost_of(report)]
+    costs += [text_cost_of(report)] if report["text"] else []
+    return "; ".join([text, *costs])

@@ -15,12 +15,17 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..artifact import FunctionSpec, read_reference
 from ..errors import ArtifactCorrupt, HaloError, UsageError, ValidationFailed
 from .executor import Module, load
+from .tensors import numpy_dtype
+
+if TYPE_CHECKING:
+    from .language.fidelity import TextCheck
 
 
 @dataclass(frozen=True)
@@ -49,17 +54,20 @@ class Precision:
     relative_l2: float  # |output - reference| / |reference|, Euclidean: the measure of what rounding costs on average
     relative: float  # of the largest element: the worst element, which outliers of a row decide
     unequal_share: float  # of integers and booleans
+    divergence: float  # of a language model's distributions from the source's: nats per token, see `language.fidelity`
 
 
 # By `Manifest.precision`; fp32 has the table by dtype. Twice to three times what trained models showed
 # (docs/precision.md): a wrong kernel is off by more than the result's own size.
 PRECISIONS: dict[str, Precision] = {
-    "bf16": Precision(relative_l2=0.05, relative=0.1, unequal_share=0.02),
-    "fp16": Precision(relative_l2=0.02, relative=0.05, unequal_share=0.01),
-    "int8": Precision(relative_l2=0.25, relative=0.5, unequal_share=0.1),
+    "bf16": Precision(relative_l2=0.05, relative=0.1, unequal_share=0.02, divergence=0.01),
+    "fp16": Precision(relative_l2=0.02, relative=0.05, unequal_share=0.01, divergence=0.005),
+    "int8": Precision(relative_l2=0.25, relative=0.5, unequal_share=0.1, divergence=0.2),
 }
+DIVERGENCE = 1e-4  # at fp32: what is kept of the source is rounded to float32
 UNEQUAL_SHARE = 1e-3  # of integers and booleans, in outputs of at least a thousand
 _CHUNK = 1 << 20  # elements compared at a time: logits of a long sequence are gigabytes in float64
+PREFIX = "text."  # of the keys of a passage, which `language.fidelity` compares
 _KEY = re.compile(r"case(\d+)\.(input|output|error)\.(.+)")
 
 
@@ -92,8 +100,9 @@ def validate_artifact(
 
     Returns
     -------
-    {"passed": True, "cases": n, "factor": f, "precision": "int8", "tolerance": {...}, "outputs": [...]}
-    `outputs` has the fields of `OutputCheck`, `tolerance` those of `Precision`; it is None at fp32.
+    {"passed": True, "cases": n, "factor": f, "precision": "int8", "tolerance": {...}, "outputs": [...], "text": {...}}
+    `outputs` has the fields of `OutputCheck`, `tolerance` those of `Precision`; it is None at fp32. `text` has those of
+    `language.fidelity.TextCheck`, and is None where the reference has no passage.
 
     Raises
     ------
@@ -104,20 +113,24 @@ def validate_artifact(
     """
     if not factor > 0:
         raise UsageError(f"factor: expected a number above 0, found {factor}; 1 keeps the bounds as they are")
-    cases = _cases(reference, Path(path))
+    arrays = reference if isinstance(reference, Mapping) else _read(reference, Path(path))
+    text = _text_of(arrays)
+    cases = _cases(arrays, own=reference is None)
     with load(path, threads=threads) as module:
         precision = module.manifest.precision
         checks = [check for index in sorted(cases) for check in _check_case(module, index, cases[index], factor)]
         speaks = module.manifest.language is not None
+        said = None if text is None else _check_text(module, text, factor)
     checks += _check_steps(Path(path), cases, factor, precision, threads) if speaks else []
     failed = [c for c in checks if not c.passed]
     report: dict[str, object] = {
-        "passed": not failed,
+        "passed": not failed and (said is None or said.passed),
         "cases": len(cases),
         "factor": factor,
         "precision": precision,
         "tolerance": asdict(PRECISIONS[precision]) if precision in PRECISIONS else None,
         "outputs": [{k: _json_number(v) for k, v in asdict(c).items()} for c in checks],
+        "text": None if said is None else {k: _json_number(v) for k, v in asdict(said).items()},
     }
     if failed:
         worst = max(failed, key=lambda c: c.max_abs_error / c.bound if c.bound else np.inf)
@@ -128,6 +141,13 @@ def validate_artifact(
             f"output {worst.output!r} of case {worst.case}: expected {kind} of at most {limit:.3g} "
             f"({worst.bound_from}), found {found:.3g}; {len(failed)} of {len(checks)} outputs are off: "
             "compile with a lower opt level or a higher precision, and report it if the error stays",
+            report,
+        )
+    if said is not None and not said.passed:
+        raise ValidationFailed(
+            f"the passage of {said.tokens} tokens: expected a divergence from the source of at most {said.bound:.3g} "
+            f"nats per token ({precision}), found {said.divergence:.3g}, with a perplexity of {said.perplexity:.4g} "
+            f"where the source has {said.source_perplexity:.4g}: compile with a higher precision",
             report,
         )
     return report
@@ -259,15 +279,40 @@ def _check_names(spec: FunctionSpec, index: int, expected: Mapping[str, np.ndarr
         )
 
 
-def _cases(
-    reference: Path | str | Mapping[str, np.ndarray] | None, path: Path
-) -> dict[int, dict[str, dict[str, np.ndarray]]]:
-    arrays = reference if isinstance(reference, Mapping) else _read(reference, path)
-    own = reference is None
+def _text_of(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
+    if not any(key.startswith(PREFIX) for key in arrays):
+        return None
+    from .language.fidelity import text_of
+
+    try:
+        return text_of(arrays)
+    except ValueError as error:
+        raise UsageError(f"reference: expected a passage of text as compile writes it, found {error}") from None
+
+
+def _check_text(module: Module, text: Mapping[str, np.ndarray], factor: float) -> TextCheck:
+    """`main` on the passage, in windows as many as it takes at once."""
+    from .language.fidelity import compare_text
+
+    ids, precision = module.input_specs[0], module.manifest.precision
+    batch = ids.shape[0]
+    rows = module.spec.ranges[batch][0] if isinstance(batch, str) else int(batch)
+    bound = PRECISIONS[precision].divergence if precision in PRECISIONS else DIVERGENCE
+
+    def logits(tokens: np.ndarray) -> np.ndarray:
+        found = module(**{ids.name: tokens.astype(numpy_dtype(ids.dtype))})
+        return (found[0] if isinstance(found, tuple) else found).astype(np.float32, copy=False)
+
+    return compare_text(logits, text, rows, factor * bound)
+
+
+def _cases(arrays: Mapping[str, np.ndarray], *, own: bool) -> dict[int, dict[str, dict[str, np.ndarray]]]:
     problem: type[HaloError] = ArtifactCorrupt if own else UsageError
     advice = "compile the model again" if own else "pass the reference of this model"
     cases: dict[int, dict[str, dict[str, np.ndarray]]] = {}
     for key, array in arrays.items():
+        if key.startswith(PREFIX):
+            continue
         match = _KEY.fullmatch(key)
         if match is None:
             raise problem(f"reference: expected keys like case0.input.x, found {key[:80]!r}; {advice}")

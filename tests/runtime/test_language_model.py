@@ -23,8 +23,10 @@ from halo_tvm.interpreter import evaluate
 from halo_tvm.runtime import load
 from halo_tvm.runtime.language import Sampling
 from halo_tvm.runtime.language.chat import render
+from halo_tvm.runtime.language.fidelity import compare_text, text_of
 from halo_tvm.runtime.language.sampling import Sampler, log_probabilities
 from halo_tvm.runtime.language.text import Pieces
+from halo_tvm.text_reference import _kept
 
 tokenizers = pytest.importorskip("tokenizers")
 END = 257
@@ -75,6 +77,9 @@ def test_functions_share_weights_and_kernels(artifact: Path) -> None:
     assert "tokenizer.json" in manifest.files and manifest.language["end"] == [END]
     checked = {row["output"] for row in manifest.validation["outputs"]}
     assert checked == {"logits", "prefill.logits", "decode.logits"}  # compiling validates all three functions
+    text = manifest.validation["text"]  # and reads a passage, a byte a token
+    assert text["tokens"] == 16 * 256 and text["divergence"] < 1e-6 and text["top1"] > 0.999
+    assert text["perplexity"] == pytest.approx(text["source_perplexity"], rel=1e-4) and text["perplexity"] > 100
     for name in ("prefill", "decode"):
         state = manifest.functions[name].state
         outputs = {tensor.name for tensor in manifest.functions[name].outputs}
@@ -209,6 +214,28 @@ def test_the_command_line_answers(artifact: Path, capsys, monkeypatch) -> None:
 
 
 # ------------------------------------------------------------------ the parts
+
+
+def test_divergence_and_perplexity_are_those_of_the_whole_distributions() -> None:
+    """Where 64 logits are all there are; beyond, a passage's divergence is no more than that."""
+    rng = np.random.default_rng(0)
+    for vocabulary in (50, 300):
+        p, q = (rng.standard_normal((2, 9, vocabulary)).astype(np.float32) * 4 for _ in "pq")
+        q = p + 0.1 * q
+        ids = rng.integers(0, vocabulary, (2, 9))
+        kept = [_kept(row, own) for row, own in zip(p, ids)]
+        text = text_of({"text.ids": ids.astype(np.int32), **{k: np.stack([r[k] for r in kept]) for k in kept[0]}})
+        found = compare_text(lambda part: q[(part[:, None] == ids).all(-1).argmax(1)], text, 1, 0.5)
+        logs = [x - np.log(np.exp(x.astype(np.float64)).sum(-1, keepdims=True)) for x in (p, q)]
+        wanted = (np.exp(logs[0]) * (logs[0] - logs[1])).sum(-1).mean()
+        assert found.divergence == pytest.approx(wanted, rel=1e-4 if vocabulary == 50 else 0.3)
+        assert found.divergence <= wanted * 1.0001 and found.passed == (wanted <= 0.5)
+        following = [np.take_along_axis(x[:, :-1], ids[:, 1:, None], 2).mean() for x in logs]
+        assert found.source_perplexity == pytest.approx(np.exp(-following[0]), rel=1e-4)
+        assert found.perplexity == pytest.approx(np.exp(-following[1]), rel=1e-4)
+        assert found.top1 == (p.argmax(-1) == q.argmax(-1)).mean()
+    with pytest.raises(ValueError, match="text.logsum is missing beside text.ids"):
+        text_of({"text.ids": ids})
 
 
 def test_pieces_hold_back_half_characters_and_the_beginning_of_a_stop() -> None:
