@@ -65,6 +65,7 @@ setup(
             "pytest>=8",
             "pytest-xdist>=3.8",
             "hypothesis>=6",
+            "gguf>=0.19",  # writes the files that tests read
             TORCH,
             TORNADO,
             *NOTEBOOKS,

@@ -113,7 +113,12 @@ def _imported(config: CompileConfig, model: ImportedModel | None) -> ImportedMod
     if model is not None:
         return apply_shapes(model, config.shape)
     return import_model(
-        config.model, seed=config.seed, shapes=config.shape, inputs=config.inputs, trust=config.trust_model
+        config.model,
+        seed=config.seed,
+        shapes=config.shape,
+        inputs=config.inputs,
+        trust=config.trust_model,
+        tokenizer=config.tokenizer,
     )
 
 

@@ -49,6 +49,6 @@ class ImportedModel:
     # integers on the way are not continuous: a sum in another order may round to the next integer.
     accepted_error: float | None = None
     language: Mapping[str, object] | None = None  # of a language model: what the manifest says about its texts
-    files: Mapping[str, Path] = field(default_factory=dict)  # what goes into the artifact as it is, by name
+    files: Mapping[str, Path | bytes] = field(default_factory=dict)  # what goes into the artifact as it is, by name
     # Further functions over the same `params`, by name: each a model whose `main` is that function.
     entries: Mapping[str, ImportedModel] = field(default_factory=dict)

@@ -73,11 +73,11 @@ def write_artifact(
     params_headers: Sequence[ParamHeader] = (),
     params: Iterable[tuple[str, np.ndarray]] = (),
     reference: Mapping[str, np.ndarray] | None = None,
-    others: Mapping[str, Path] = MappingProxyType({}),
+    others: Mapping[str, Path | bytes] = MappingProxyType({}),
 ) -> Manifest:
     """Write the directory `path` in one step and return the manifest with sizes and hashes.
 
-    `others` are files that are copied under their names: a tokenizer.
+    `others` are files that are copied under their names, or their bytes: a tokenizer.
     `library` is the compiled file, or one per library name when the manifest has several variants.
     `params` are consumed one tensor at a time, in the order of `params_headers`. All is written to
     a directory beside `path`, synced and renamed; on an error or Ctrl-C nothing of it remains, and
@@ -100,7 +100,7 @@ def _write(
     params_headers: Sequence[ParamHeader],
     params: Iterable[tuple[str, np.ndarray]],
     reference: Mapping[str, np.ndarray] | None,
-    others: Mapping[str, Path],
+    others: Mapping[str, Path | bytes],
 ) -> Manifest:
     libraries = dict.fromkeys((v.library for v in manifest.variants), library) if isinstance(library, Path) else library
     assert set(libraries) == {v.library for v in manifest.variants}, (
@@ -111,7 +111,8 @@ def _write(
     with _beside(path) as directory:
         files: dict[str, FileEntry] = {}
         for name, source in {**libraries, **others}.items():
-            with source.open("rb") as data, _hashed(directory, name, files) as out:
+            opened = io.BytesIO(source) if isinstance(source, bytes) else source.open("rb")
+            with opened as data, _hashed(directory, name, files) as out:
                 while chunk := data.read(_CHUNK_BYTES):
                     out.write(chunk)
         for name in libraries:

@@ -31,6 +31,9 @@ class CompileConfig(Config):
     shape: tuple[str, ...] = option((), _texts.RANGES, metavar="INPUT=DIMS")
     inputs: str | None = option(None, _texts.INPUTS, metavar="FILE")
     trust_model: bool = option(False, _texts.TRUST)
+    tokenizer: str | None = option(
+        None, "directory whose tokenizer.json a language model gets instead of its own", metavar="DIR"
+    )
     function: tuple[str, ...] = option(
         (), "build this function beside main (repeatable; default: all that a checkpoint has)", metavar="NAME"
     )

@@ -7,23 +7,32 @@ from pathlib import Path
 
 from ..errors import UnknownName, UnsupportedModel, UsageError
 from ..imported import ImportedModel
+from ._language import with_texts_of
 from ._shapes import apply_shapes, load_examples, parse_input, parse_shape
 
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def import_model(
-    model: str, *, seed: int = 0, shapes: tuple[str, ...] = (), inputs: str | None = None, trust: bool = False
+    model: str,
+    *,
+    seed: int = 0,
+    shapes: tuple[str, ...] = (),
+    inputs: str | None = None,
+    trust: bool = False,
+    tokenizer: str | None = None,
 ) -> ImportedModel:
-    """Read `model`: a built-in name, an ONNX, torch.export (.pt2) or TorchScript file, or a directory with
+    """Read `model`: a built-in name, an ONNX, GGUF, torch.export (.pt2) or TorchScript file, or a directory with
     config.json and safetensors. `DIRECTORY:PART` is one part of a model that becomes several artifacts.
 
     `seed` seeds the weights of a built-in model. `shapes` are texts like `input_ids=1..8x1..512`
     that fix or bound the dimensions of inputs. `inputs` is an .npz file of example inputs, by name in order, for
     formats that do not declare their inputs. `trust` imports files that can run code also where this system
-    cannot confine that.
+    cannot confine that. `tokenizer` is a directory whose tokenizer.json and chat template a language model gets
+    instead of its own.
     """
-    return apply_shapes(_import(model, seed, shapes, inputs, trust), shapes)
+    imported = apply_shapes(_import(model, seed, shapes, inputs, trust), shapes)
+    return imported if tokenizer is None else with_texts_of(Path(tokenizer), imported)
 
 
 def _import(model: str, seed: int, shapes: tuple[str, ...], inputs: str | None, trust: bool) -> ImportedModel:
@@ -46,6 +55,10 @@ def _import(model: str, seed: int, shapes: tuple[str, ...], inputs: str | None, 
         from .onnx import import_onnx
 
         return import_onnx(path, shapes=dict(map(parse_shape, shapes)))
+    if path.suffix == ".gguf":
+        from .gguf import import_gguf
+
+        return import_gguf(path)
     if path.suffix == ".pt2":
         from .torch_export import import_pt2
 
@@ -57,8 +70,8 @@ def _import(model: str, seed: int, shapes: tuple[str, ...], inputs: str | None, 
         return import_torchscript(path, shapes=tuple(map(parse_input, shapes)), inputs=examples, trust=trust)
     if path.is_file():
         raise UnsupportedModel(
-            f"expected an .onnx, .pt2 or TorchScript file, a directory with config.json or a built-in name, found the "
-            f"file {model!r}: convert it to ONNX first"
+            f"expected an .onnx, .gguf, .pt2 or TorchScript file, a directory with config.json or a built-in name, "
+            f"found the file {model!r}: convert it to ONNX first"
         )
     on_hub = _HUB_NAME.fullmatch(str(path)) and path.suffix not in (".onnx", ".pt", ".pt2", ".pth")
     if on_hub and not path.parent.exists():

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
-from ..errors import UnsupportedModel
+from ..errors import UnsupportedModel, UsageError
+from ..imported import ImportedModel
 from ._json import read_json
 
 TOKENIZER = "tokenizer.json"
@@ -36,6 +38,19 @@ def language_of(folder: Path, config: Mapping[str, object]) -> tuple[dict[str, o
         "chat_template": _template(folder, about),
         "words": {name: word for name, word in words.items() if word is not None},
     }, files
+
+
+def with_texts_of(folder: Path, model: ImportedModel) -> ImportedModel:
+    """`model` with the tokenizer and chat template in `folder`; tokens that end an answer only where it says some."""
+    if model.language is None:
+        raise UsageError(
+            f"expected a language model beside --tokenizer, found {model.name}, which has no text: leave it out"
+        )
+    language, files = language_of(folder, {})
+    if not files:
+        raise UsageError(f"expected {TOKENIZER} in {folder}, found none: give the directory of a tokenizer")
+    end = language["end"] or model.language["end"]
+    return replace(model, language={**model.language, **language, "end": end}, files=files)
 
 
 def _optional(file: Path) -> dict[str, object]:

@@ -116,9 +116,10 @@ class PeerModels:
         write_int8("openvino-int8-static", self.path("onnx-plain"), path, path.with_name("calibration.npz"))
 
     def _weights(self, directory: Path) -> None:
-        if self._source.get("kind") == "onnx":
+        kind = self._source.get("kind")
+        if kind in ("onnx", "gguf"):
             raise PeerFailed(
-                "expected a built-in model or a Hugging Face directory, found an ONNX file: use --vs onnxruntime"
+                f"expected a built-in model or a Hugging Face directory, found one of kind {kind}: use --vs onnxruntime"
             )
         model = self._model()
         family, config = _configuration(self._source, self._reference)

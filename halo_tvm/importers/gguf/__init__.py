@@ -1,0 +1,143 @@
+"""A GGUF file, of one shard or several -> a built-in definition with its weights, its tokenizer and chat template.
+
+Weights stay in the file until the artifact is written: every tensor is a lazy `ParamSource` that turns the file's
+integers into float32.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from ...errors import UnsupportedModel, UsageError
+from ...imported import ImportedModel
+from ...params import ParamSource
+from .._language import TOKENIZER
+from ._architectures import architecture_of, floats
+from ._file import Gguf, Value, read_gguf
+from ._tokenizer import NoTokenizer, tokenizer_json
+from ._types import TYPES
+
+_SHOWN = 8  # tensor names in one message
+_DERIVED = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")  # tables are made of them
+_WORDS = {"bos": "bos_token", "eos": "eos_token", "padding": "pad_token", "unknown": "unk_token"}
+_LARGEST_TEMPLATE = 1 << 20
+
+
+def import_gguf(path: Path) -> ImportedModel:
+    """Read the model in `path`; `UnsupportedModel` for a damaged file, and where no definition serves it."""
+    if not path.is_file():
+        raise UsageError(f"expected a GGUF file, found no file {str(path)!r}: check the path")
+    file = read_gguf(path)
+    _check_types(path, file)
+    family, config = architecture_of(file)
+    weights = GgufWeights(path, file)
+    source: dict[str, object] = {"kind": "gguf", "name": path.name, "sha256": _fingerprint(file)}
+    source |= {"shards": len(file.files)} if len(file.files) > 1 else {}
+    imported = family.build(path.stem, config, weights, source)
+    weights.check(str(file.metadata["general.architecture"]))
+    language, texts, reason = _language(file.metadata, config.vocabulary)
+    report = {**imported.report, **({"tokenizer": reason} if reason else {})}
+    return replace(imported, language=language, files=texts, report=report)
+
+
+def _check_types(path: Path, file: Gguf) -> None:
+    """`UnsupportedModel` with all number formats that cannot be read."""
+    others = Counter(t.kind.name for t in file.tensors.values() if t.kind.floats is None)
+    if others:
+        known = ", ".join(kind.name for kind in TYPES.values() if kind.floats)
+        found = ", ".join(f"{count} of {kind}" for kind, count in sorted(others.items()))
+        raise UnsupportedModel(
+            f"expected tensors of {known} in {path.name}, found {found}: give the model in one of those formats"
+        )
+
+
+class GgufWeights:
+    """The tensors of a file by name, made float32 when asked for."""
+
+    def __init__(self, path: Path, file: Gguf) -> None:
+        self.path = path
+        self.file = file
+        self._read: set[str] = set()
+        self._missing: list[str] = []
+
+    def has(self, name: str) -> bool:
+        return name in self.file.tensors
+
+    def source(self, name: str, shape: tuple[int, ...], scale: float, offset: float) -> ParamSource:
+        """The tensor `name`; `scale` and `offset` concern random weights only."""
+        tensor = self.file.tensors.get(name)
+        if tensor is None:
+            self._missing.append(name)
+            return ParamSource(shape, "float32", lambda: np.zeros(shape, np.float32))  # `check` refuses the model
+        self._read.add(name)
+        if tensor.shape != shape:
+            raise UnsupportedModel(
+                f"expected tensor {name!r} of shape {list(shape)}, found {list(tensor.shape)} in {self.path.name}: "
+                "its metadata and its tensors do not belong together"
+            )
+        return ParamSource(shape, "float32", lambda: floats(self.file, name))
+
+    def check(self, architecture: str) -> None:
+        """`UnsupportedModel` with all tensors that are missing or unknown."""
+        unknown = [name for name in self.file.tensors if name not in self._read and name not in _DERIVED]
+        if self._missing or unknown:
+            found = " and ".join(
+                f"{len(names)} {what} ({', '.join(sorted(names)[:_SHOWN])})"
+                for what, names in (("missing", self._missing), ("unknown", unknown))
+                if names
+            )
+            raise UnsupportedModel(
+                f"expected the tensors of a {architecture} model in {self.path.name}, found {found} among "
+                f"{len(self.file.tensors)}: the file is incomplete, or a variant without definition"
+            )
+
+
+def _fingerprint(file: Gguf) -> str:
+    """SHA-256 of the file; of several shards, over the digests of all."""
+    digests = []
+    for path in file.files:
+        with path.open("rb") as stream:
+            digests.append(hashlib.file_digest(stream, "sha256"))
+    if len(digests) == 1:
+        return digests[0].hexdigest()
+    return hashlib.sha256(b"".join(digest.digest() for digest in digests)).hexdigest()
+
+
+def _language(metadata: Mapping[str, Value], vocabulary: int) -> tuple[dict[str, object], dict[str, bytes], str | None]:
+    """What the manifest says about the language model, the tokenizer's file, and why there is none."""
+    tokens = metadata.get("tokenizer.ggml.tokens")
+    words = {}
+    for key, word in _WORDS.items():
+        index = _token(metadata, key, vocabulary)
+        if index is not None and isinstance(tokens, tuple) and index < len(tokens):
+            words[word] = tokens[index]
+    template = metadata.get("tokenizer.chat_template")
+    usable = isinstance(template, str) and len(template) <= _LARGEST_TEMPLATE
+    language: dict[str, object] = {
+        "end": [end for end in _ends(metadata) if end < vocabulary],
+        "tokenizer": TOKENIZER,
+        "chat_template": template if usable else None,
+        "words": words,
+    }
+    try:
+        return language, {TOKENIZER: tokenizer_json(metadata).encode()}, None
+    except NoTokenizer as reason:
+        return {**language, "tokenizer": None}, {}, f"{reason}: give --tokenizer DIR"
+
+
+def _ends(metadata: Mapping[str, Value]) -> list[int]:
+    """Tokens that end an answer: of the text, of a turn, of a message."""
+    found = (_token(metadata, word, 1 << 31) for word in ("eos", "eot", "eom"))
+    return list(dict.fromkeys(token for token in found if token is not None))
+
+
+def _token(metadata: Mapping[str, Value], word: str, vocabulary: int) -> int | None:
+    token = metadata.get(f"tokenizer.ggml.{word}_token_id")
+    known = isinstance(token, int) and not isinstance(token, bool) and 0 <= token < vocabulary
+    return token if known else None  # type: ignore[return-value]

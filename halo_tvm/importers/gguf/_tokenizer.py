@@ -1,0 +1,195 @@
+"""The tokenizer of a GGUF file in the JSON that the package `tokenizers` reads.
+
+Byte-level BPE has its merges in the file, and its pre-tokenizer by a name; SentencePiece's BPE has a score for every
+token, from which its merges follow: two tokens merge into a third, the best score first.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ._file import Value
+
+Json = dict[str, object]
+_NORMAL, _UNKNOWN, _CONTROL, _USER = 1, 2, 3, 4
+_LONGEST_PIECE = 256  # characters of a token that merges are looked for in
+_GAP = "\u2581"  # SentencePiece's space
+
+
+class NoTokenizer(Exception):
+    """Why the tokenizer cannot be rebuilt, as a sentence."""
+
+
+def tokenizer_json(metadata: Mapping[str, Value]) -> str:
+    """tokenizer.json; `NoTokenizer` where the file's tokenizer is of another kind or misshapen."""
+    kind = metadata.get("tokenizer.ggml.model")
+    tokens = metadata.get("tokenizer.ggml.tokens")
+    if not isinstance(tokens, tuple) or not tokens:
+        raise NoTokenizer(f"expected tokenizer.ggml.tokens as texts, found {type(tokens).__name__}")
+    if len(set(tokens)) != len(tokens):
+        raise NoTokenizer(f"expected tokens of different texts, found {len(tokens) - len(set(tokens))} of them twice")
+    kinds = metadata.get("tokenizer.ggml.token_type")
+    if kinds is None:
+        kinds = np.full(len(tokens), _NORMAL)
+    if not isinstance(kinds, np.ndarray) or kinds.shape != (len(tokens),) or kinds.dtype.kind not in "iu":
+        raise NoTokenizer(f"expected tokenizer.ggml.token_type as {len(tokens)} integers, found others")
+    if kind == "gpt2":
+        parts = _byte_level(metadata, tokens)
+    elif kind == "llama":
+        parts = _sentence_piece(metadata, tokens, kinds)
+    else:
+        raise NoTokenizer(f"expected a tokenizer of the kind gpt2 or llama, found {kind!r:.60}")
+    added = [_added(i, tokens[i], special=bool(kinds[i] != _USER)) for i in np.flatnonzero(_is_added(kinds)).tolist()]
+    ends = _ends(metadata, tokens, spm=kind == "llama")
+    return json.dumps(
+        {
+            "version": "1.0",
+            "truncation": None,
+            "padding": None,
+            "added_tokens": added,
+            **parts,
+            "post_processor": _post_processor(tokens, *ends),
+        }
+    )
+
+
+def _is_added(kinds: np.ndarray) -> np.ndarray:
+    return np.isin(kinds, (_UNKNOWN, _CONTROL, _USER))
+
+
+def _added(index: int, text: str, *, special: bool) -> Json:
+    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {"id": index, "content": text, **plain, "special": special}
+
+
+def _ends(metadata: Mapping[str, Value], tokens: Sequence[str], *, spm: bool) -> tuple[int | None, int | None]:
+    """The tokens that stand in front of and behind every text."""
+    found: list[int | None] = []
+    for word, usual in (("bos", spm), ("eos", False)):
+        token = metadata.get(f"tokenizer.ggml.{word}_token_id")
+        known = isinstance(token, int) and not isinstance(token, bool) and 0 <= token < len(tokens)
+        found.append(int(token) if known and metadata.get(f"tokenizer.ggml.add_{word}_token", usual) else None)  # type: ignore[arg-type]
+    return found[0], found[1]
+
+
+def _post_processor(tokens: Sequence[str], begin: int | None, end: int | None) -> Json:
+    def special(token: int | None) -> list[Json]:
+        return [] if token is None else [{"SpecialToken": {"id": tokens[token], "type_id": 0}}]
+
+    single = [*special(begin), {"Sequence": {"id": "A", "type_id": 0}}, *special(end)]
+    pair = [*single, {"Sequence": {"id": "B", "type_id": 1}}, *special(end)]
+    known = {tokens[t]: {"id": tokens[t], "ids": [t], "tokens": [tokens[t]]} for t in (begin, end) if t is not None}
+    return {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": known}
+
+
+def _byte_level(metadata: Mapping[str, Value], tokens: Sequence[str]) -> Json:
+    name = metadata.get("tokenizer.ggml.pre", "gpt-2" if metadata.get("general.architecture") == "gpt2" else None)
+    if not isinstance(name, str) or name not in _PRE_TOKENIZERS:
+        raise NoTokenizer(f"expected a pre-tokenizer among {', '.join(sorted(_PRE_TOKENIZERS))}, found {name!r:.60}")
+    merges = metadata.get("tokenizer.ggml.merges")
+    if not isinstance(merges, tuple):
+        raise NoTokenizer(f"expected tokenizer.ggml.merges as texts, found {type(merges).__name__}")
+    pairs = [tuple(merge.split(" ")) for merge in merges]
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    wrong = next((p for p in pairs if len(p) != 2 or any(t not in vocabulary for t in (*p, "".join(p)))), None)
+    if wrong is not None:
+        raise NoTokenizer(f"expected merges of two tokens into a third, found {' '.join(wrong)!r:.60}")
+    pre, whole = _PRE_TOKENIZERS[name], name in _WHOLE_WORDS
+    return {
+        "normalizer": {"type": "NFC"} if name in _COMPOSED else None,
+        "pre_tokenizer": pre[0] if len(pre) == 1 else {"type": "Sequence", "pretokenizers": list(pre)},
+        "decoder": {**_BYTES, "add_prefix_space": True},
+        "model": _bpe(vocabulary, pairs, ignore_merges=whole),
+    }
+
+
+def _sentence_piece(metadata: Mapping[str, Value], tokens: Sequence[str], kinds: np.ndarray) -> Json:
+    scores = metadata.get("tokenizer.ggml.scores")
+    if not isinstance(scores, np.ndarray) or scores.shape != (len(tokens),) or scores.dtype.kind != "f":
+        raise NoTokenizer(f"expected tokenizer.ggml.scores as {len(tokens)} numbers, found others")
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    merged: list[tuple[float, int, int, str, str]] = []
+    for index in np.flatnonzero(kinds == _NORMAL).tolist():
+        piece = tokens[index][:_LONGEST_PIECE]
+        for at in range(1, len(piece)):
+            left, right = piece[:at], piece[at:]
+            if left in vocabulary and right in vocabulary:
+                merged.append((-float(scores[index]), vocabulary[left], vocabulary[right], left, right))
+    front = metadata.get("tokenizer.ggml.add_space_prefix", True)
+    prepend = [{"type": "Prepend", "prepend": _GAP}] if front else []
+    strip = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if front else []
+    unknown = np.flatnonzero(kinds == _UNKNOWN)
+    replace = {"type": "Replace", "pattern": {"String": " "}, "content": _GAP}
+    return {
+        "normalizer": {"type": "Sequence", "normalizers": [*prepend, replace]},
+        "pre_tokenizer": None,
+        "decoder": {
+            "type": "Sequence",
+            "decoders": [
+                {"type": "Replace", "pattern": {"String": _GAP}, "content": " "},
+                {"type": "ByteFallback"},
+                {"type": "Fuse"},
+                *strip,
+            ],
+        },
+        "model": _bpe(
+            vocabulary,
+            [(left, right) for *_, left, right in sorted(merged)],
+            byte_fallback=True,
+            fuse_unk=True,
+            unk_token=tokens[int(unknown[0])] if len(unknown) else None,
+        ),
+    }
+
+
+def _bpe(vocabulary: Mapping[str, int], merges: Sequence[Sequence[str]], **changes: object) -> Json:
+    usual = dict.fromkeys(("fuse_unk", "byte_fallback", "ignore_merges"), False)
+    none = dict.fromkeys(("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"))
+    return {"type": "BPE", **none, **usual, **changes, "vocab": vocabulary, "merges": [list(m) for m in merges]}
+
+
+# Pre-tokenizers by the names that llama.cpp's converters give them.
+_BYTES: Json = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+_ALPHABET: Json = {**_BYTES, "use_regex": False}
+_DIGITS: Json = {"type": "Digits", "individual_digits": True}
+
+
+def _split(pattern: str) -> Json:
+    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+
+
+def _words(digits: str) -> tuple[Json, ...]:
+    """Contractions, words with one sign in front, numbers of so many `digits`, signs, and spaces."""
+    short = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+    rest = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    return _split(rf"{short}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{digits}|{rest}"), _ALPHABET
+
+
+_UPPER, _LOWER = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}", r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
+_TEKKEN = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?[{_UPPER}]*[{_LOWER}]+|[^\r\n\p{{L}}\p{{N}}]?[{_UPPER}]+[{_LOWER}]*|\p{{N}}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_PLAIN = ("gpt-2", "phi-2", "mpt", "olmo", "jais", "roberta-bpe", "gigachat", "jina-es", "jina-de", "jina-v2-es")
+_SINGLE_DIGITS = ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b")
+_THREE_DIGITS = ("llama-bpe", "llama3", "llama-v3", "falcon3", "dbrx", "smaug-bpe", "chatglm-bpe", "glm4")
+_QWEN = ("qwen2", "stablelm2", "deepseek-r1-qwen", "megrez")
+_PRE_TOKENIZERS: dict[str, tuple[Json, ...]] = {
+    **dict.fromkeys(_PLAIN, (_BYTES,)),
+    **dict.fromkeys(_SINGLE_DIGITS, (_DIGITS, _BYTES)),
+    **dict.fromkeys(_THREE_DIGITS, _words(r"\p{N}{1,3}")),
+    **dict.fromkeys(_QWEN, _words(r"\p{N}")),
+    "tekken": (_split(_TEKKEN), _ALPHABET),
+    "bloom": (_split(r" ?[^(\s|[.,!?…。，、।۔،])]+"), _ALPHABET),
+    "falcon": (
+        {"type": "Punctuation", "behavior": "Contiguous"},
+        _BYTES,
+        {"type": "Digits", "individual_digits": False},
+        _split("[0-9][0-9][0-9]"),
+    ),
+}
+_WHOLE_WORDS = ("llama-bpe", "llama3", "llama-v3", "falcon3", "tekken")  # a word that is a token is not merged to it
+_COMPOSED = ("qwen2", "deepseek-r1-qwen", "megrez")

@@ -1,0 +1,166 @@
+"""Small GGUF files of tiny models, written by the package gguf with the names and changes of llama.cpp's converters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import gguf
+import numpy as np
+
+from halo_tvm.models import FAMILIES
+from halo_tvm.models._builder import RandomWeights
+from halo_tvm.models._decoder import DecoderConfig
+
+_SIZES = {
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": 131,
+    "max_position_embeddings": 64,
+    "intermediate_size": 96,
+}
+_GPT = {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 131, "n_positions": 64}
+_OLD = {"hidden_size": 64, "n_layer": 2, "n_head": 4, "vocab_size": 131}
+_PLAIN = {**_SIZES, "num_key_value_heads": 4}
+
+# architecture -> config.json of the same model, and metadata that no word of `_METADATA` stands for.
+MODELS: dict[str, tuple[dict[str, object], dict[str, object]]] = {
+    "llama": ({"model_type": "llama", "tie_word_embeddings": True, **_SIZES}, {}),
+    "qwen2": ({"model_type": "qwen2", **_SIZES}, {}),
+    "qwen3": (
+        {"model_type": "qwen3", **_SIZES, "head_dim": 32},
+        {"attention.key_length": 32, "attention.value_length": 32},
+    ),
+    "smollm3": ({"model_type": "smollm3", "tie_word_embeddings": True, "rope_theta": 5e5, **_SIZES}, {}),
+    "granite": (
+        {"model_type": "granite", "attention_multiplier": 0.5, "embedding_multiplier": 4.0, **_SIZES}
+        | {"residual_multiplier": 0.25, "logits_scaling": 8.0, "tie_word_embeddings": True},
+        {"attention.scale": 0.5, "embedding_scale": 4.0, "residual_scale": 0.25, "logit_scale": 8.0},
+    ),
+    "gemma": ({"model_type": "gemma", **_SIZES}, {"attention.key_length": 16, "attention.value_length": 16}),
+    "gemma2": (
+        {"model_type": "gemma2", "sliding_window": 8, "query_pre_attn_scalar": 16, **_SIZES},
+        {"attention.sliding_window": 8, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
+    ),
+    "gemma3": (
+        {"model_type": "gemma3_text", "sliding_window": 8, "query_pre_attn_scalar": 16, **_SIZES, "rope_theta": 1e6},
+        {"attention.sliding_window": 8},
+    ),
+    "phi2": ({"model_type": "phi", "partial_rotary_factor": 0.5, **_PLAIN}, {"rope.dimension_count": 8}),
+    "phi3": ({"model_type": "phi3", "sliding_window": 8, **_SIZES}, {"attention.sliding_window": 8}),
+    "olmo2": ({"model_type": "olmo2", **_SIZES}, {}),
+    "stablelm": (
+        {"model_type": "stablelm", "partial_rotary_factor": 0.25, "use_qkv_bias": True, **_SIZES},
+        {"rope.dimension_count": 4, "use_parallel_residual": False},
+    ),
+    "starcoder2": ({"model_type": "starcoder2", **_SIZES}, {}),
+    "command-r": ({"model_type": "cohere", "logit_scale": 0.0625, **_SIZES}, {"logit_scale": 0.0625}),
+    "glm4": ({"model_type": "glm4", "attention_bias": True, **_SIZES}, {"rope.dimension_count": 8}),
+    "gptneox": (
+        {"model_type": "gpt_neox", **_PLAIN, "use_parallel_residual": True},
+        {"rope.dimension_count": 4, "use_parallel_residual": True},
+    ),
+    "gpt2": ({"model_type": "gpt2", **_GPT}, {}),
+    "bloom": ({"model_type": "bloom", **_OLD, "seq_length": 64}, {}),
+    "falcon": ({"model_type": "falcon", **_OLD, "max_position_embeddings": 64}, {"attention.head_count_kv": 1}),
+}
+_METADATA = {
+    "block_count": ("num_hidden_layers", "n_layer"),
+    "embedding_length": ("hidden_size", "n_embd"),
+    "feed_forward_length": ("intermediate_size",),
+    "attention.head_count": ("num_attention_heads", "n_head"),
+    "attention.head_count_kv": ("num_key_value_heads",),
+    "context_length": ("max_position_embeddings", "n_positions", "seq_length"),
+}
+_LIKE_LLAMA = ("llama", "granite", "smollm3")  # whose converters order channels that turn together as neighbours
+
+
+def write_model(
+    folder: Path, architecture: str, more: Mapping[str, object] | None = None
+) -> tuple[Path, DecoderConfig]:
+    """The file of the tiny model of `architecture` with float32 weights, and the configuration of its config.json.
+
+    `more` is further metadata, which may replace that of the model.
+    """
+    config, own = MODELS[architecture]
+    family = next(f for f in FAMILIES.values() if config["model_type"] in f.huggingface_types)
+    parsed = family.from_huggingface(config)
+    tensors = huggingface_tensors(architecture)
+    n = next(config[w] for w in ("hidden_size", "n_embd") if w in config)
+    values: dict[str, object] = {
+        f"{architecture}.{key}": next(config[w] for w in words if w in config)
+        for key, words in _METADATA.items()
+        if any(w in config for w in words)
+    }
+    values.setdefault(f"{architecture}.feed_forward_length", 4 * n)
+    values[f"{architecture}.rope.freq_base"] = float(config.get("rope_theta", 10000.0))
+    rms = parsed.norm == "rms"
+    values[f"{architecture}.attention.layer_norm{'_rms' if rms else ''}_epsilon"] = parsed.eps
+    values |= {f"{architecture}.{key}": value for key, value in own.items()} | dict(more or {})
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[_enum(architecture)], parsed.layers)
+    file = folder / f"{architecture}.gguf"
+    writer = gguf.GGUFWriter(file, architecture)
+    for key, value in values.items():
+        add(writer, key, value)
+    for name, array in tensors.items():
+        known = (
+            names.get_name(n, try_suffixes=(".weight", ".bias")) for n in (name, name.removeprefix("transformer."))
+        )
+        stored = next(filter(None, known), None)
+        assert stored is not None, f"{name} of {architecture} has no name in GGUF"
+        writer.add_tensor(stored, np.ascontiguousarray(_converted(architecture, parsed, name, array)))
+    finish(writer)
+    return file, parsed
+
+
+def _enum(architecture: str) -> str:
+    return next(a.name for a, word in gguf.MODEL_ARCH_NAMES.items() if word == architecture)
+
+
+def huggingface_tensors(architecture: str) -> dict[str, np.ndarray]:
+    """The seeded tensors of the model under the names of its Hugging Face checkpoint."""
+    config, _ = MODELS[architecture]
+    family = next(f for f in FAMILIES.values() if config["model_type"] in f.huggingface_types)
+    model = family.build("tiny", family.from_huggingface(config), RandomWeights(3), {})
+    made = ("rotary.", "zeros.")
+    return {n: s.load() for n, s in model.params.sources.items() if not n.startswith(made)}
+
+
+def _converted(architecture: str, c: DecoderConfig, name: str, x: np.ndarray) -> np.ndarray:
+    """What llama.cpp's converter makes of a tensor."""
+    if architecture == "gpt2" and x.ndim == 2 and name.startswith("h."):
+        return x.T
+    if architecture.startswith("gemma") and name.endswith("norm.weight"):
+        return x + np.float32(1)
+    if architecture in _LIKE_LLAMA and (".q_proj." in name or ".k_proj." in name):
+        heads = c.heads if ".q_proj." in name else c.key_heads
+        return x.reshape(heads, 2, c.head_size // 2, -1).swapaxes(1, 2).reshape(x.shape)
+    if "query_key_value" in name and c.names.grouped:
+        parts = x.reshape(c.key_heads, -1, c.head_size, *x.shape[1:])
+        q, k, v = parts[:, :-2], parts[:, -2], parts[:, -1]
+        return np.concatenate([part.reshape(-1, *x.shape[1:]) for part in (q, k, v)])
+    return x
+
+
+def add(writer: gguf.GGUFWriter, key: str, value: object) -> None:
+    """Metadata of the type that converters use."""
+    if isinstance(value, bool):
+        writer.add_bool(key, value)
+    elif isinstance(value, int):
+        writer.add_uint32(key, value)
+    elif isinstance(value, float):
+        writer.add_float32(key, value)
+    elif isinstance(value, str):
+        writer.add_string(key, value)
+    else:
+        writer.add_array(key, list(value))
+
+
+def finish(writer: gguf.GGUFWriter) -> None:
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
