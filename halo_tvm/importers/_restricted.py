@@ -9,15 +9,11 @@ and nothing else. Its answer is JSON and safetensors. A crash or an exceeded lim
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
-import selectors
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
-import time
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,6 +25,7 @@ from .. import errors
 from ..confinement import NEEDED, Policy
 from ..errors import HaloError, UnsupportedModel, UsageError
 from ..imported import ImportedModel
+from ..processes import Ended, Garbled, JsonProcess, Late, seconds
 from ..text import one_line
 
 _REPLY_LIMIT = 1 << 20
@@ -109,18 +106,14 @@ class _Worker:
             cpu_seconds=int(limits.seconds * 4) + 60,
             file_bytes=limits.file_bytes,
         )
-        self._errors = tempfile.TemporaryFile()
-        self._process = subprocess.Popen(
+        self._process = JsonProcess(
             [sys.executable, "-m", "halo_tvm.confinement", "halo_tvm.importers._worker", policy.text()],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            cwd=self.directory,
-            env=_environment(self.directory),
-            start_new_session=True,
+            environment=_environment(self.directory),
+            directory=self.directory,
+            apart=True,
+            line_bytes=_REPLY_LIMIT,
         )
-        self.close = weakref.finalize(self, _end, self._process, self.directory, self._errors)
-        self._buffer = b""
+        self.close = weakref.finalize(self, _end, self._process, self.directory)
         self.held: dict[str, str] = dict(self._reply(60.0)["held"])
         missing = [name for name in NEEDED if name not in self.held]
         if missing and not trust:
@@ -133,10 +126,9 @@ class _Worker:
     def ask(self, request: Mapping[str, object]) -> None:
         """One request; raises what the worker answers instead of success."""
         try:
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            raise self._died() from None
+            self._process.send(request)
+        except Ended as end:
+            raise self._died(end) from None
         reply = self._reply(self._limits.seconds)
         if reply.get("ok") is True:
             return
@@ -172,41 +164,30 @@ class _Worker:
             "check that the file is whole, or export it as ONNX"
         )
 
-    def _reply(self, seconds: float) -> dict[str, object]:
-        deadline = time.monotonic() + seconds
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._process.stdout, selectors.EVENT_READ)
-            while b"\n" not in self._buffer and len(self._buffer) < _REPLY_LIMIT:
-                if not selector.select(max(0.0, deadline - time.monotonic())):
-                    self.close()
-                    raise UnsupportedModel(
-                        f"expected {self._name} to be converted within {seconds:g} s, found it still at work: "
-                        "it was stopped; give smaller shapes, or export it as ONNX"
-                    )
-                chunk = os.read(self._process.stdout.fileno(), 1 << 16)
-                if not chunk:
-                    raise self._died()
-                self._buffer += chunk
-        line, _, self._buffer = self._buffer.partition(b"\n")
+    def _reply(self, limit: float) -> dict[str, object]:
         try:
-            reply = json.loads(line)
-        except ValueError:
-            reply = None
-        if not isinstance(reply, dict):
+            return self._process.receive(seconds(limit))
+        except Late:
             self.close()
-            raise UnsupportedModel(f"expected an answer about {self._name}, found {line[:60]!r}: the file is not sound")
-        return reply
+            raise UnsupportedModel(
+                f"expected {self._name} to be converted within {limit:g} s, found it still at work: "
+                "it was stopped; give smaller shapes, or export it as ONNX"
+            ) from None
+        except Ended as end:
+            raise self._died(end) from None
+        except Garbled as found:
+            self.close()
+            raise UnsupportedModel(
+                f"expected an answer about {self._name}, found {found.line[:60]!r}: the file is not sound"
+            ) from None
 
-    def _died(self) -> UnsupportedModel:
-        code = self._process.wait()
-        self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - 300))
-        last = self._errors.read().decode(errors="replace").strip().splitlines()
+    def _died(self, end: Ended) -> UnsupportedModel:
         self.close()
-        if code == -signal.SIGXCPU or code == -signal.SIGKILL:
+        if end.code == -signal.SIGXCPU or end.code == -signal.SIGKILL:
             how = "it exceeded its processor time or memory"
         else:
-            how = f"it ended with {f'signal {-code}' if code < 0 else f'code {code}'}"
-            how += f" ({_message(last[-1])[:200]})" if last else ""
+            last = end.last_words.splitlines()
+            how = f"it ended with {end.how}" + (f" ({_message(last[-1])[:200]})" if last else "")
         return UnsupportedModel(
             f"expected {self._name} to be converted, found that the process which read it died, {how}: "
             "check that the file is whole, or export it as ONNX"
@@ -237,16 +218,9 @@ def _holds_packages(path: Path) -> bool:
     return any(path.is_relative_to(p) for p in (sys.prefix, sys.base_prefix)) or any(path.glob("*.dist-info"))
 
 
-def _end(process: subprocess.Popen[bytes], directory: Path, errors_file: object) -> None:
-    """Kill the process and its group, and remove its directory."""
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    for pipe in (process.stdin, process.stdout, errors_file):
-        try:
-            pipe.close()
-        except BrokenPipeError:
-            pass  # the process died with bytes unread; there is nobody left to send them to
+def _end(process: JsonProcess, directory: Path) -> None:
+    """End the process with all that it started, and remove its directory."""
+    process.close()
     shutil.rmtree(directory, ignore_errors=True)
 
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
-import select
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ...errors import EnvironmentProblem
+from ...processes import Ended, Garbled, JsonProcess, Late
 from . import protocol as p
 
 _START_S = 120.0  # importing TVM on a loaded machine
@@ -42,9 +40,8 @@ class Child:
         self._module = module
         self._arguments = tuple(arguments)
         self._threads = threads
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: JsonProcess | None = None
         self._greeted = False
-        self._buffer = b""
         self._lock = threading.Lock()  # over what pausing and starting both touch
         self._pause_wanted = False
         self._paused_at: float | None = None
@@ -61,8 +58,7 @@ class Child:
         """Begin to start the process, if there is none; the first request waits for it."""
         if self._process is not None:
             return
-        self._buffer, self._greeted = b"", False
-        self._stderr = tempfile.TemporaryFile()
+        self._greeted = False
         package = str(Path(__file__).resolve().parents[3])
         environment = {
             **os.environ,  # noqa: TID251 - handed on
@@ -70,15 +66,10 @@ class Child:
             "TVM_BIND_THREADS": "0",
             "PYTHONPATH": os.pathsep.join(filter(None, (package, *sys.path))),
         }
+        command = [sys.executable, "-m", f"{__package__}.{self._module}", str(os.getpid()), *self._arguments]
         with self._lock:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", f"{__package__}.{self._module}", str(os.getpid()), *self._arguments],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._stderr,
-                env=environment,
-                start_new_session=True,  # Ctrl-C reaches the tuner only; and a pause reaches the linker too
-            )
+            # Apart: Ctrl-C reaches the tuner only, and a pause reaches the linker too.
+            self._process = JsonProcess(command, environment=environment, apart=True)
             self.starts += 1
             if self._pause_wanted:
                 self._signal(signal.SIGSTOP)
@@ -102,10 +93,9 @@ class Child:
         self.start()
         self._greet()
         try:
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            raise self._died() from None
+            self._process.send(request)
+        except Ended as end:
+            raise self._gone(end) from None
         left = self._stopwatch(timeout_s)
         while True:
             message = self._read(left, timeout_s)
@@ -149,23 +139,16 @@ class Child:
             process, self._process = self._process, None
         if process is not None:
             try:
-                process.wait(_REAPING_S)
+                process.close(_REAPING_S)
             except subprocess.TimeoutExpired:
                 raise EnvironmentProblem(
                     f"a measurement process was expected to end within {_REAPING_S:.0f} s of being killed, but it "
                     "hangs in the system: look at what drives its device (nvidia-smi, dmesg)"
                 ) from None
-            process.stdin.close()
-            process.stdout.close()
-            self._stderr.close()
 
     def _signal(self, number: int) -> None:
-        if self._process is not None and self._process.returncode is None:
-            try:
-                # The process leads its group as soon as it runs: until then there is none.
-                os.killpg(self._process.pid, number)
-            except ProcessLookupError:
-                self._process.send_signal(number)
+        if self._process is not None:
+            self._process.signal(number)
 
     def _greet(self) -> None:
         if self._greeted:
@@ -190,33 +173,25 @@ class Child:
         began = run()
         return lambda: timeout_s - (run() - began)
 
-    def _read(self, left: Callable[[], float], timeout_s: float) -> dict:
-        handle = self._process.stdout.fileno()
-        while b"\n" not in self._buffer:
-            ready, _, _ = select.select([handle], [], [], max(0.0, left()))
-            if not ready:
-                if left() > 0:  # it was paused meanwhile
-                    continue
-                self.close()
-                raise Gone(p.TIMEOUT, f"no answer within {timeout_s:.0f} s")
-            data = os.read(handle, 1 << 16)
-            if not data:
-                raise self._died()
-            self._buffer += data
-        line, self._buffer = self._buffer.split(b"\n", 1)
-        return json.loads(line)
+    def _read(self, left: Callable[[], float], timeout_s: float) -> dict[str, object]:
+        try:
+            return self._process.receive(left)
+        except Late:
+            self.close()
+            raise Gone(p.TIMEOUT, f"no answer within {timeout_s:.0f} s") from None
+        except Garbled as found:
+            self.close()
+            raise Gone(p.CRASH, f"the {self._module} answered {found}") from None
+        except Ended as end:
+            raise self._gone(end) from None
 
-    def _died(self) -> Gone:
+    def _gone(self, end: Ended) -> Gone:
         """Why the process ended, from its exit status and its last words."""
-        code = self._process.wait()
-        self._stderr.seek(0)
-        words = self._stderr.read()[-2000:].decode(errors="replace").strip()
         self.close()
         # Nobody but the kernel's out-of-memory killer sends our child a SIGKILL while we wait for it.
-        memory = code == -signal.SIGKILL or any(word in words for word in _MEMORY_WORDS)
-        kind = p.OUT_OF_MEMORY if memory else p.FILE_TOO_LARGE if code == -signal.SIGXFSZ else p.CRASH
-        how = f"signal {-code}" if code < 0 else f"exit status {code}"
-        return Gone(kind, f"the {self._module} ended with {how}: {words[-300:]}")
+        memory = end.code == -signal.SIGKILL or any(word in end.last_words for word in _MEMORY_WORDS)
+        kind = p.OUT_OF_MEMORY if memory else p.FILE_TOO_LARGE if end.code == -signal.SIGXFSZ else p.CRASH
+        return Gone(kind, f"the {self._module} ended with {end.how}: {end.last_words[-300:]}")
 
 
 def _state(pid: int) -> str:
