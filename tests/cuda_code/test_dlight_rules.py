@@ -14,7 +14,10 @@ from halo_tvm.errors import Declined
 from halo_tvm.passes.schedule import scheduled_by
 from halo_tvm.tir_schedules import RULES
 
-# The table of docs/cuda.md: operators of which at least one case has a function that the rule takes.
+# The table of docs/cuda.md: operators of which at least one case has a function that the rule takes. Not among them:
+# convolution_integer, whose reduction reads three tensors (its zero point is one; TVM's matmul looks for two) and is no
+# last element-wise block, as a general reduction wants; and quantisation_grid, whose blocks behind its two sums have
+# another number of axes than they.
 TAKEN = {
     "dlight_matmul": {"convolution", "ffn", "linear", "linear_integer", "linear_w8a8", "matmul"},
     "dlight_general_reduction": {
