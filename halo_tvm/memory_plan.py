@@ -78,7 +78,7 @@ def least_bytes(tensors: Sequence[Activation]) -> int:
 
 def _activations(func: relax.Function, mod: tvm.IRModule) -> dict[relax.Var, Activation]:
     """The tensors of `func` that the arena can hold, by the variable they are allocated to."""
-    bounds = {str(k): int(v) for k, v in (func.attrs.get("tir_var_upper_bound") or {}).items()}
+    bounds = _bounds(func)
     roots: dict[relax.Var, frozenset[relax.Var]] = {}  # a variable -> the allocations it is a view of
     tuples: dict[relax.Var, relax.Tuple] = {}
     found: dict[relax.Var, Activation] = {}
@@ -126,15 +126,25 @@ def _activations(func: relax.Function, mod: tvm.IRModule) -> dict[relax.Var, Act
     return {var: tensor for var, tensor in found.items() if var not in others}
 
 
-def _size(alloc: relax.Call, bounds: Mapping[str, int]) -> int | None:
+def _bounds(func: relax.Function) -> dict[tirx.Var, int]:
+    """The largest values of the sizes that the parameters of `func` declare.
+
+    The attribute names them; a size that the run finds, as a count of matches, may bear the name of one of them.
+    """
+    named = {str(k): int(v) for k, v in (func.attrs.get("tir_var_upper_bound") or {}).items()}
+    declared = [var for param in func.params for var in relax.analysis.tir_vars_in_type(param.ty)]
+    return {var: named[var.name] for var in declared if var.name in named}
+
+
+def _size(alloc: relax.Call, bounds: Mapping[tirx.Var, int]) -> int | None:
     """The most bytes of an allocation, whole cache lines; None where no bound is known."""
     analyzer = tvm.sym.Analyzer()
     total = itemsize_of(alloc.args[1].value)
     for dim in alloc.args[0].values:
         for var in tirx.analysis.undefined_vars(dim) if not isinstance(dim, tirx.IntImm) else ():
-            if var.name not in bounds:
+            if var not in bounds:
                 return None
-            analyzer.bind(var, ir.Range(tirx.IntImm("int64", 0), tirx.IntImm("int64", bounds[var.name] + 1)))
+            analyzer.bind(var, ir.Range(tirx.IntImm("int64", 0), tirx.IntImm("int64", bounds[var] + 1)))
         most = int(analyzer.const_int_bound(dim).max_value)
         if not 0 <= most * total < _FAR:
             return None

@@ -50,7 +50,7 @@ def main() -> int:
             again += [f"{name}|{index}" for index in range(MOST_SAMPLES)]
             rows = []
         results[name] = rows
-        if args.json and not len(results) % 20:
+        if args.json and not len(results) % 10:
             save(args.json, results)
     for name, rows, reason in run_all(again, runner, (), jobs=args.jobs):
         case = name.rpartition("|")[0]

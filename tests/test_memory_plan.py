@@ -141,3 +141,12 @@ def test_unbounded_sizes_are_left_to_tvm() -> None:
     mod = _lowered(lambda bb, x: bb.emit(op.tanh(bb.emit(op.tanh(bb.emit(op.exp(x)))))))
     mod["main"] = mod["main"].without_attr("tir_var_upper_bound")
     assert "alloc_storage" not in PlanActivations()(mod)["main"].script()
+
+
+def test_a_size_found_in_the_run_has_no_bound_of_a_declared_size_that_is_named_alike() -> None:
+    def body(bb, x):
+        count = tvm.tirx.Var("n", "int64")
+        found = bb.match_cast(bb.emit(op.exp(x)), relax.TensorType([count, 8], "float32"))
+        return bb.emit(op.tanh(bb.emit(op.exp(bb.emit(op.tanh(found))))))
+
+    assert "alloc_storage" not in PlanActivations()(_lowered(body))["main"].script()

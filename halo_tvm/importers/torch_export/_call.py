@@ -95,13 +95,6 @@ class Call(Builder):
         """Whether the argument `name` is known to have no element."""
         return any(isinstance(size, int) and size == 0 for size in self.meta(name).shape)
 
-    def empty(self, index: int = 0) -> relax.Expr:
-        """Result `index`, of no element."""
-        value = self.node.meta["val"]
-        meta = value[index] if isinstance(value, tuple | list) else value
-        shape, dtype = relax.ShapeExpr(self.translator.dims.shape(meta.shape)), dtype_name(meta.dtype)
-        return self.emit(relax.op.full(shape, constant(0, dtype), dtype))
-
     def axis(self, name: str, of: str = "self") -> int:
         """The argument `name` as an axis of the argument `of`, from 0; a number counts as a vector of one element."""
         return int(self[name]) % max(self.rank(of), 1)

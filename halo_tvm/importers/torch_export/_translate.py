@@ -114,6 +114,8 @@ class Translator:
                 self.env[node] = self.env[node.args[0]][node.args[1]]
             elif target not in CONVERTERS:
                 raise Refused("")
+            elif _is_empty(meta):
+                self.env[node] = self._empty(meta)
             elif self._is_fixed(node):
                 self.env[node] = self._folded(node)
             else:
@@ -150,6 +152,13 @@ class Translator:
             self.known[node] = node.target(*args, **kwargs)
         return constant(to_array(self.known[node]), dtype_name(self.known[node].dtype))
 
+    def _empty(self, meta: object) -> object:
+        """Results without elements: whatever computes them, there is nothing to compute."""
+        if isinstance(meta, tuple | list):
+            return tuple(map(self._empty, meta))
+        shape, dtype = relax.ShapeExpr(self.dims.shape(meta.shape)), dtype_name(meta.dtype)
+        return self.emit(relax.op.full(shape, constant(0, dtype), dtype))
+
     def _checked(self, result: object, meta: object) -> object:
         """`result` with the shape that torch says it has, where Relax could not infer it."""
         if isinstance(result, tuple | list):
@@ -173,6 +182,13 @@ class Translator:
             return relax.Var(name, relax.TensorType(self.dims.shape(meta.shape), dtype_name(meta.dtype)))
         except (Refused, UnsupportedModel):
             return relax.Var(name, relax.TensorType(dtype="float32", ndim=meta.dim()))
+
+
+def _is_empty(meta: object) -> bool:
+    """Whether results of the example `meta` are tensors without elements, each by a size that is always 0."""
+    if isinstance(meta, tuple | list):
+        return bool(meta) and all(map(_is_empty, meta))
+    return isinstance(meta, torch.Tensor) and any(isinstance(size, int) and size == 0 for size in meta.shape)
 
 
 def _layer_name(node: fx.Node) -> str:

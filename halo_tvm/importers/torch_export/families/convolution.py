@@ -8,7 +8,7 @@ from ...meaning.convolution import convolution
 from ...meaning.transposed_convolution import Spread, transposed_convolution
 from ...meaning.windows import Window
 from .._batch import batched, unbatched
-from .._call import Call, each
+from .._call import Call, each, fixed
 from .._registry import converter
 
 
@@ -20,7 +20,7 @@ from .._registry import converter
 def convolve(c: Call) -> relax.Expr:
     x, weight = c.tensor("input"), c.tensor("weight")
     bias = c.tensor("bias") if c.has("bias") else None
-    kernel = tuple(int(k) for k in weight.ty.shape.values[2:])
+    kernel = tuple(fixed(k, "a kernel") for k in weight.ty.shape.values[2:])
     n, groups = len(kernel), int(c["groups"])
     strides, dilations = each(c, "stride", n), each(c, "dilation", n)
     if c["padding"] == "same":

@@ -364,8 +364,6 @@ def round_to(c: Call) -> relax.Expr:
 
 @converter("glu.default")
 def glu(c: Call) -> relax.Expr:
-    if c.is_empty():
-        return c.empty()
     first, second = c.emit(relax.op.split(c.tensor("self"), 2, int(c["dim"]))), None
     first, second = (c.emit(relax.TupleGetItem(first, i)) for i in range(2))
     return c.emit(relax.op.multiply(first, c.emit(relax.op.sigmoid(second))))
