@@ -306,6 +306,15 @@ def test_other_things_are_never_replaced(tmp_path: Path) -> None:
     (tmp_path / "x.halo" / "notes.txt").write_text("mine")
     with pytest.raises(UsageError, match="notes.txt"):
         check_output_path(tmp_path / "x.halo")
+    (tmp_path / "x.halo" / "notes.txt").unlink()
+    for name in ("library.npz", "weights.bin"):  # kinds of files that an artifact has, but not files of this one
+        (tmp_path / "x.halo" / name).mkdir() if "npz" in name else (tmp_path / "x.halo" / name).write_text("mine")
+        with pytest.raises(UsageError, match=name):
+            check_output_path(tmp_path / "x.halo")
+        (tmp_path / "x.halo" / name).rmdir() if "npz" in name else (tmp_path / "x.halo" / name).unlink()
+    (tmp_path / "x.halo" / "manifest.json").write_text('{"name": "a web page", "icons": []}')
+    with pytest.raises(UsageError, match="a manifest.json that this version did not write"):
+        check_output_path(tmp_path / "x.halo")
 
 
 def test_results_are_added_to_a_manifest(artifact: Path) -> None:

@@ -20,17 +20,15 @@ from typing import BinaryIO
 
 import numpy as np
 
-from ..errors import ArtifactCorrupt, UsageError
+from ..errors import ArtifactCorrupt, EnvironmentProblem, UsageError
 from ..whole_file import write_whole
 from .manifest import MANIFEST_LIMIT_BYTES, FileEntry, Manifest, check_file_name
 from .params_file import ParamHeader, write_params
 
 MANIFEST_NAME = "manifest.json"
 REFERENCE_NAME = "reference.npz"
-# what may lie in an artifact beside its own files; a directory with anything else is not replaced
+# what may lie in an artifact beside the files that its manifest names; a directory with anything else is not replaced
 _REPORT_NAMES = frozenset({"report.json", "report.html", "report.md"})
-_TEXT_NAMES = frozenset({"tokenizer.json"})  # of a language model
-_SUFFIXES = frozenset({".so", ".dll", ".dylib", ".bin", ".npz"})
 _CHUNK_BYTES = 4 << 20
 _HERE, _RENAME_EXCHANGE = -100, 2  # of renameat2: relative paths start at the working directory; swap
 
@@ -51,18 +49,31 @@ def check_output_path(path: Path | str) -> Path:
         raise UsageError(f"expected a directory to write {path.name} into, found {path.parent} not writable{advice}")
     if path.is_symlink() or (path.exists() and not path.is_dir()):
         raise UsageError(f"expected a new path or an artifact directory, found a file or a link at {path}{advice}")
-    if path.is_dir():
-        names = sorted(os.listdir(path))
-        own = {MANIFEST_NAME, *_REPORT_NAMES, *_TEXT_NAMES}
-        other = [
-            n
-            for n in names
-            if n not in own and Path(n).suffix not in _SUFFIXES and not n.startswith(f".{MANIFEST_NAME}.")
-        ]
-        if names and (MANIFEST_NAME not in names or other):
-            what = ", ".join((other or names)[:3])
-            raise UsageError(f"expected a new path or an artifact directory, found {path} with {what} in it{advice}")
+    foreign = _foreign(path) if path.is_dir() else []
+    if foreign:
+        what = ", ".join(foreign[:3])
+        raise UsageError(f"expected a new path or an artifact directory, found {path} with {what} in it{advice}")
     return path
+
+
+def _foreign(path: Path) -> list[str]:
+    """What lies in the directory `path` and is no file of an artifact: replacing it would lose that."""
+    found = sorted(os.scandir(path), key=lambda entry: entry.name)
+    names = [entry.name for entry in found]
+    if MANIFEST_NAME not in names:
+        return names
+    try:
+        files = read_manifest(path).files
+    except (ArtifactCorrupt, EnvironmentProblem):
+        return [f"a {MANIFEST_NAME} that this version did not write"]
+    own = {MANIFEST_NAME, *_REPORT_NAMES, *files}
+    return [
+        entry.name
+        for entry in found
+        if not entry.is_file(follow_symlinks=False)
+        or entry.name not in own
+        and not entry.name.startswith(f".{MANIFEST_NAME}.")  # one that a kill left half written
+    ]
 
 
 def write_artifact(
