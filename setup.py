@@ -19,6 +19,7 @@ PEERS = ["openvino>=2026.4,<2027", "nncf>=3.4,<4", "jax>=0.10,<0.11", "matplotli
 CUDA_READERS = [f"nvidia-cuda-{tool}>=13.2,<14; sys_platform == 'linux'" for tool in ("cuobjdump", "nvdisasm")]
 # Text in and out of language models; the sandbox of older jinja2 had ways out.
 LANGUAGE = ["tokenizers>=0.22", "jinja2>=3.1.6"]
+LITERT = "ai-edge-litert>=2.3,<3"  # the interpreter of TFLite files, as their reference
 TORNADO = "tornado>=6.4"  # the event loop of TVM's RPC tracker
 
 setup(
@@ -55,6 +56,7 @@ setup(
         "torch": [TORCH],
         "lm": LANGUAGE,
         "hf": ["transformers", "tokenizers", "huggingface_hub"],
+        "tflite": [LITERT],
         "tensorflow": ["tensorflow"],
         "jax": ["jax"],
         "bench": [TORCH, *PEERS],
@@ -67,6 +69,7 @@ setup(
             "hypothesis>=6",
             "gguf>=0.19",  # writes the files that tests read
             TORCH,
+            LITERT,
             TORNADO,
             *NOTEBOOKS,
             *CUDA_READERS,

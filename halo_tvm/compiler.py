@@ -112,8 +112,9 @@ def compile_model(config: CompileConfig, model: ImportedModel | None = None) -> 
 def _imported(config: CompileConfig, model: ImportedModel | None) -> ImportedModel:
     if model is not None:
         return apply_shapes(model, config.shape)
+    name = f"{config.model}:{config.signature}" if config.signature else config.model
     return import_model(
-        config.model,
+        name,
         seed=config.seed,
         shapes=config.shape,
         inputs=config.inputs,

@@ -18,6 +18,7 @@ from .text_reference import text_cases
 
 _KINDS = {
     "onnx": "ONNX file",
+    "tflite": "TFLite file",
     "torch_export": ".pt2 file",
     "torchscript": "TorchScript file",
     "huggingface": "directory",

@@ -128,8 +128,10 @@ def _arrays(
         arrays.update({f"case{i}.input.{name}": value for name, value in inputs.items()})
         arrays.update({f"case{i}.output.{name}": value for name, value in outputs.items()})
         for name, value in outputs.items():
-            if accepted is not None and value.dtype.kind == "f" and value.size:
-                arrays[f"case{i}.error.{name}"] = np.float64(accepted * np.abs(value).max())
+            steps = value.dtype in (np.int8, np.uint8, np.int16)  # integers on a grid, whose least error is one
+            if accepted is not None and value.size and (value.dtype.kind == "f" or steps):
+                largest = np.abs(value.astype(np.float64)).max()
+                arrays[f"case{i}.error.{name}"] = np.float64(max(accepted * largest, float(steps)))
     return arrays
 
 

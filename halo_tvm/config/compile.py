@@ -30,6 +30,7 @@ class CompileConfig(Config):
     disable: tuple[str, ...] = option((), "leave this pass out (repeatable)", metavar="PASS")
     shape: tuple[str, ...] = option((), _texts.RANGES, metavar="INPUT=DIMS")
     inputs: str | None = option(None, _texts.INPUTS, metavar="FILE")
+    signature: str | None = option(None, _texts.SIGNATURE, metavar="NAME")
     trust_model: bool = option(False, _texts.TRUST)
     tokenizer: str | None = option(
         None, "directory whose tokenizer.json a language model gets instead of its own", metavar="DIR"

@@ -22,8 +22,9 @@ def import_model(
     trust: bool = False,
     tokenizer: str | None = None,
 ) -> ImportedModel:
-    """Read `model`: a built-in name, an ONNX, GGUF, torch.export (.pt2) or TorchScript file, or a directory with
-    config.json and safetensors. `DIRECTORY:PART` is one part of a model that becomes several artifacts.
+    """Read `model`: a built-in name, an ONNX, GGUF, torch.export (.pt2), TorchScript or TFLite file, or a directory
+    with config.json and safetensors. `DIRECTORY:PART` is one part of a model that becomes several artifacts,
+    `FILE.tflite:SIGNATURE` one of its functions.
 
     `seed` seeds the weights of a built-in model. `shapes` are texts like `input_ids=1..8x1..512`
     that fix or bound the dimensions of inputs. `inputs` is an .npz file of example inputs, by name in order, for
@@ -59,6 +60,12 @@ def _import(model: str, seed: int, shapes: tuple[str, ...], inputs: str | None, 
         from .gguf import import_gguf
 
         return import_gguf(path)
+    if path.suffix == ".tflite":
+        if not path.is_file():
+            raise UsageError(f"expected a TFLite file, found no file {model!r}: check the path")
+        from .tflite import import_tflite
+
+        return import_tflite(path, shapes=dict(map(parse_shape, shapes)), signature=part)
     if path.suffix == ".pt2":
         from .torch_export import import_pt2
 
@@ -70,10 +77,10 @@ def _import(model: str, seed: int, shapes: tuple[str, ...], inputs: str | None, 
         return import_torchscript(path, shapes=tuple(map(parse_input, shapes)), inputs=examples, trust=trust)
     if path.is_file():
         raise UnsupportedModel(
-            f"expected an .onnx, .gguf, .pt2 or TorchScript file, a directory with config.json or a built-in name, "
-            f"found the file {model!r}: convert it to ONNX first"
+            f"expected an .onnx, .gguf, .pt2, .tflite or TorchScript file, a directory with config.json or a "
+            f"built-in name, found the file {model!r}: convert it to ONNX first"
         )
-    on_hub = _HUB_NAME.fullmatch(str(path)) and path.suffix not in (".onnx", ".pt", ".pt2", ".pth")
+    on_hub = _HUB_NAME.fullmatch(str(path)) and path.suffix not in (".onnx", ".pt", ".pt2", ".pth", ".tflite")
     if on_hub and not path.parent.exists():
         from .huggingface import import_hub
 
@@ -86,8 +93,11 @@ def _import(model: str, seed: int, shapes: tuple[str, ...], inputs: str | None, 
 
 
 def _parted(model: str) -> tuple[Path, str]:
-    """`DIRECTORY:PART` or `ORG/NAME:PART` as the two; what exists under its whole name has no part."""
+    """`DIRECTORY:PART`, `ORG/NAME:PART` or `FILE.tflite:SIGNATURE` as the two; what exists under its whole name has no
+    part."""
     head, colon, part = model.rpartition(":")
+    if head.endswith(".tflite") and not Path(model).exists():
+        return Path(head), part
     if colon and part.isidentifier() and not Path(model).exists():
         if Path(head).is_dir() or (_HUB_NAME.fullmatch(head) and not Path(head).exists()):
             return Path(head), part

@@ -41,21 +41,32 @@ def import_onnx(
     """
     _need_onnx()
     from ._file import read_model
-    from ._graph import TVM_ERRORS
 
     proto = read_model(path)
+    model = import_of_file(proto, path, shapes=shapes, constants=constants)
+    source = {"kind": "onnx", "name": path.name, "sha256": sha256_of(path)}
+    engine = engine_of(str(path), path.name, model.outputs, model.accepted_error is not None)
+    return dataclasses.replace(model, source=source, engine=engine)
+
+
+def import_of_file(
+    proto: object,
+    path: Path,
+    *,
+    shapes: Mapping[str, Bounds] | None = None,
+    constants: Mapping[str, np.ndarray] | None = None,
+) -> ImportedModel:
+    """As `import_proto`, for a graph that the file at `path` holds, or was written as."""
+    from ._graph import TVM_ERRORS
+
     try:
-        model = import_proto(proto, name=path.stem, shapes=shapes, constants=constants, file=path.name)
+        return import_proto(proto, name=path.stem, shapes=shapes, constants=constants, file=path.name)
     except TVM_ERRORS as reason:  # no node is to blame; the file may be hostile, and a user meets one sentence
         lines = [line.strip() for line in str(reason).splitlines() if line.strip()]
         raise UnsupportedModel(
-            f"expected an ONNX model that can be imported, found {path.name} to end in {type(reason).__name__}: "
+            f"expected a model that can be imported, found {path.name} to end in {type(reason).__name__}: "
             f"{lines[-1][:200] if lines else 'no message'}; export it again, with another exporter or opset"
         ) from reason
-    source = {"kind": "onnx", "name": path.name, "sha256": _sha256(path)}
-    return dataclasses.replace(
-        model, source=source, engine=_engine(path, model.outputs, model.accepted_error is not None)
-    )
 
 
 def import_proto(
@@ -185,8 +196,8 @@ def _rounds_to_integers(graph) -> bool:
     return any(n.op_type in rounding or n.op_type.startswith("QLinear") for n in graph.node)
 
 
-def _engine(path: Path, outputs: tuple[str, ...], rounds: bool):
-    """onnxruntime on the file; where it rounds to integers on the way, the graph as it is written.
+def engine_of(model: str | bytes, name: str, outputs: tuple[str, ...], rounds: bool):
+    """onnxruntime on a model (its file, or its bytes); where it rounds to integers, on the graph as it is written.
 
     Optimised, a quantised graph rounds at other places and may differ from itself by more than a right answer does.
     """
@@ -201,12 +212,12 @@ def _engine(path: Path, outputs: tuple[str, ...], rounds: bool):
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         refusals = (state.Fail, state.InvalidArgument, state.InvalidGraph, state.NotImplemented, state.RuntimeException)
         try:
-            session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+            session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
             return dict(zip(outputs, session.run(list(outputs), dict(inputs))))
         except refusals as reason:
             line = str(reason).strip().splitlines()[0][:200]
             raise UnsupportedModel(
-                f"expected onnxruntime to run {path.name} for the reference, but it says: {line}: "
+                f"expected onnxruntime to run {name} for the reference, but it says: {line}: "
                 "give inputs that it accepts with --inputs"
             ) from reason
 
@@ -220,6 +231,6 @@ def _need_onnx() -> None:
         raise MissingPackage("onnx", "reading an ONNX file", "pip install onnx") from missing
 
 
-def _sha256(path: Path) -> str:
+def sha256_of(path: Path) -> str:
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,0 +1,71 @@
+"""A TFLite file -> `ImportedModel`, by way of an ONNX graph in memory; TensorFlow is not needed.
+
+Walk: `_file` reads and checks the flatbuffer; `_graph` writes the operators of a signature in order, by writers from
+`_registry.WRITERS`; the ONNX importer reads the result. LiteRT's interpreter, where installed, is the reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...errors import UnknownName, UsageError
+from ...imported import ImportedModel
+from ..onnx import Bounds, engine_of, import_of_file, sha256_of
+from ._file import Model, Signature, of_graph, read_model
+
+if TYPE_CHECKING:
+    from ._engine import Engine
+    from ._proto import Written
+
+_QUANTISED_ERROR = 0.02  # of the largest output: five steps of an 8-bit grid, as for other quantised files
+_DEFAULT = "serving_default"
+
+
+def import_tflite(path: Path, *, shapes: Mapping[str, Bounds] | None = None, signature: str = "") -> ImportedModel:
+    """Read the TFLite model at `path`; its inputs and outputs have the names of `signature`.
+
+    Without one it is `serving_default`, else the only one, else the first graph under the names of its tensors.
+    """
+    from ._proto import write
+
+    model = read_model(path)
+    chosen = _signature(model, signature, path.name)
+    written = write(model, chosen, path.name)
+    imported = import_of_file(written.proto, path, shapes=shapes)
+    part = {"part": signature} if signature else {}
+    state = {"state": list(written.state)} if written.state else {}
+    return replace(
+        imported,
+        inputs=tuple(replace(i, default="zeros") if i.name in written.state else i for i in imported.inputs),
+        source={"kind": "tflite", "name": path.name, "sha256": sha256_of(path), **part, **state},
+        engine=_reference(path, chosen, written, imported),
+        accepted_error=_QUANTISED_ERROR if written.rounds else imported.accepted_error,
+        report={**imported.report, "importer": "tflite", "operators": written.operators},
+    )
+
+
+def _reference(path: Path, signature: Signature, written: Written, model: ImportedModel) -> Engine:
+    """LiteRT where it is installed; it cannot be given a state, for which the graph that was written is run."""
+    from ._engine import engine
+
+    found = None if written.state else engine(path, signature)
+    return found or engine_of(written.proto.SerializeToString(), path.name, model.outputs, written.rounds)
+
+
+def _signature(model: Model, wanted: str, file: str) -> Signature:
+    found = {s.key: s for s in model.signatures}
+    if wanted:
+        if wanted not in found:
+            raise UnknownName("signature", wanted, found)
+        return found[wanted]
+    if _DEFAULT in found:
+        return found[_DEFAULT]
+    if len(found) > 1:
+        raise UsageError(
+            f"expected a choice among the {len(found)} signatures of {file}, found none: give --signature "
+            f"{', '.join(sorted(found))}"
+        )
+    return next(iter(found.values())) if found else of_graph(model)

@@ -1,0 +1,47 @@
+"""LiteRT's interpreter on the file: the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...errors import UnsupportedModel
+from ._file import Signature
+
+Arrays = Mapping[str, NDArray[Any]]
+Engine = Callable[[Arrays], dict[str, NDArray[Any]]]
+
+
+def engine(path: Path, signature: Signature) -> Engine | None:
+    """Outputs of `signature` for inputs by name; None where LiteRT (the extra `tflite`) is not installed."""
+    try:
+        from ai_edge_litert.interpreter import Interpreter
+    except ImportError:
+        return None
+
+    def run(inputs: Arrays) -> dict[str, NDArray[Any]]:
+        try:
+            interpreter = Interpreter(str(path), num_threads=1)
+            if signature.key:
+                # The runner resizes the inputs to what it is given.
+                outputs = interpreter.get_signature_runner(signature.key)(**inputs)
+                return {name: np.asarray(outputs[name]) for name in signature.outputs}
+            for name, index in signature.inputs.items():
+                interpreter.resize_tensor_input(index, inputs[name].shape)
+            interpreter.allocate_tensors()
+            for name, index in signature.inputs.items():
+                interpreter.set_tensor(index, inputs[name])
+            interpreter.invoke()
+            return {name: np.array(interpreter.get_tensor(index)) for name, index in signature.outputs.items()}
+        except (RuntimeError, ValueError) as reason:
+            line = (str(reason).strip().splitlines() or ["no message"])[0][:200]
+            raise UnsupportedModel(
+                f"expected LiteRT to run {path.name} for the reference, but it says: {line}: "
+                "give inputs that it accepts with --inputs"
+            ) from reason
+
+    return run

@@ -1,0 +1,71 @@
+"""A signature of a TFLite file as an ONNX model in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import onnx
+from onnx import helper
+
+from ...errors import UnsupportedModel
+from ._file import Model, Signature, Tensor
+from ._graph import OPSET, Graph, Writer
+from ._node import Refused
+from .elementwise import onnx_type
+
+
+@dataclass(frozen=True)
+class Written:
+    """The model, and what the importer of ONNX cannot see in it."""
+
+    proto: onnx.ModelProto
+    state: tuple[str, ...]  # variables: inputs and outputs of one name
+    rounds: bool  # whether activations become integers on the way
+    operators: int
+
+
+def write(model: Model, signature: Signature, file: str) -> Written:
+    """`signature` as ONNX; `UnsupportedModel` names every operator that cannot be written."""
+    graph_inputs = model.graphs[signature.graph].inputs
+    names = {index: name for name, index in signature.inputs.items()}
+    if set(names) != set(graph_inputs):
+        count = len(set(graph_inputs))
+        raise UnsupportedModel(
+            f"expected names for the {count} inputs of the graph of {file}, found {len(names)}: convert it again"
+        )
+    writer = Writer(model)
+    for name in (*signature.inputs, *signature.outputs):
+        writer.name(name)
+    graph = Graph(writer, signature.graph, [names[i] for i in graph_inputs])
+    infos = [_info(names[i], graph.graph.tensors[i], file) for i in dict.fromkeys(graph_inputs)]
+    graph.write()
+    if writer.problems:
+        raise _unsupported(writer.problems, file)
+    outputs = []
+    for name, index in signature.outputs.items():
+        try:
+            graph.nodes.append(helper.make_node("Identity", [graph.stored(index)], [name]))
+        except Refused as reason:
+            raise UnsupportedModel(
+                f"expected every output to be computed, found that {reason} in {file}: convert it again"
+            ) from reason
+        outputs.append(name)
+    opsets = [helper.make_opsetid("", OPSET)]
+    proto = helper.make_model(graph.proto("main", infos, outputs), opset_imports=opsets, ir_version=10)
+    return Written(proto, (), writer.rounds, len(graph.graph.operators))
+
+
+def _info(name: str, tensor: Tensor, file: str) -> onnx.ValueInfoProto:
+    try:
+        return helper.make_tensor_value_info(name, onnx_type(tensor.dtype), list(tensor.shape))
+    except Refused as reason:
+        raise UnsupportedModel(f"{reason} as the input {name!r} of {file}: convert it with numbers") from reason
+
+
+def _unsupported(problems: dict[str, list[str]], file: str) -> UnsupportedModel:
+    listed = "; ".join(
+        f"{what} ({len(places)}: {', '.join(places[:3])})" for what, places in sorted(problems.items())[:20]
+    )
+    return UnsupportedModel(
+        f"expected operators that can be converted, found {listed} in {file}: convert the model without them"
+    )

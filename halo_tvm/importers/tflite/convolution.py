@@ -1,0 +1,125 @@
+"""Convolutions: filters with their channels last, pads as SAME or VALID says."""
+
+from __future__ import annotations
+
+from ._node import Channels, Node, Refused
+from ._registry import writes
+
+_SAME, _VALID = 0, 1
+
+
+def auto_pad(node: Node) -> str:
+    """The ONNX word; SAME puts the odd element behind."""
+    padding = node.option("padding")
+    if padding not in (_SAME, _VALID):
+        raise Refused(f"expected the padding SAME or VALID, found {padding}")
+    return "SAME_UPPER" if padding == _SAME else "VALID"
+
+
+def _filter(node: Node, i: int, perm: list[int]) -> str:
+    """The filter moved to ONNX's order."""
+    if node.rank(i) != len(perm):
+        raise Refused(f"expected a filter of {len(perm)} dimensions, found {node.rank(i)}")
+    return node.emit("Transpose", node.x(i), perm=perm)
+
+
+@writes("CONV_2D")
+def conv_2d(node: Node) -> Channels:
+    """Filter [out, height, width, in / groups]."""
+    return _convolution(node, _filter(node, 1, [0, 3, 1, 2]), "hw", _groups(node, 3))
+
+
+@writes("CONV_3D")
+def conv_3d(node: Node) -> Channels:
+    """Filter [depth, height, width, in / groups, out]."""
+    return _convolution(node, _filter(node, 1, [4, 3, 0, 1, 2]), "dhw", _groups(node, 3))
+
+
+@writes("DEPTHWISE_CONV_2D")
+def depthwise_conv_2d(node: Node) -> Channels:
+    """Filter [1, height, width, out]; the input has a group for each of its channels."""
+    return _convolution(node, _filter(node, 1, [3, 0, 1, 2]), "hw", _channels(node))
+
+
+def _channels(node: Node) -> int:
+    channels = node.shape(0)[-1] if node.shape(0) else None
+    if not channels:
+        raise Refused("expected a known number of channels, found none")
+    return channels
+
+
+def _groups(node: Node, axis: int) -> int:
+    channels, of_filter = _channels(node), node.shape(1)[axis] if node.rank(1) > axis else 0
+    if not of_filter or channels % of_filter:
+        raise Refused(f"expected the filter's channels to divide the input's {channels}, found {of_filter}")
+    return channels // of_filter
+
+
+def _convolution(node: Node, weight: str, letters: str, groups: int) -> Channels:
+    inputs = [node.x(0, first=True), weight, *([node.x(2)] if node.has(2) else [])]
+    strides = node.positive(*(f"stride_{c}" for c in letters))
+    dilations = node.positive(*(f"dilation_{c}_factor" for c in letters))
+    kernel = node.shape(1)[:-2] if len(letters) == 3 else node.shape(1)[1:3]
+    pads = _pads(node, kernel, strides, dilations)
+    out = node.emit("Conv", *inputs, strides=strides, dilations=dilations, group=groups, **pads)
+    return Channels(out)
+
+
+def _pads(node: Node, kernel: tuple[int | None, ...], strides: list[int], dilations: list[int]) -> dict[str, object]:
+    """The attribute that pads; as numbers with dilation, because onnxruntime knows no word for it then."""
+    word = auto_pad(node)
+    if max(dilations) == 1 or word == "VALID":
+        return {"auto_pad": word}
+    totals = []
+    for size, k, stride, dilation in zip(node.shape(0)[1:-1], kernel, strides, dilations):
+        if k is None or size is None and stride > 1:
+            return {"auto_pad": word}
+        steps = 0 if size is None else (-(-size // stride) - 1) * stride - size + 1
+        totals.append(max(0, steps + (k - 1) * dilation))
+    return {"pads": [*(t // 2 for t in totals), *(t - t // 2 for t in totals)]}
+
+
+@writes("TRANSPOSE_CONV")
+def transpose_conv(node: Node) -> Channels:
+    """Inputs: sizes of the output, filter [out, height, width, in], input, perhaps a bias.
+
+    The sizes say how much of the full result is cut off; with SAME the smaller half in front.
+    """
+    strides = node.positive("stride_h", "stride_w")
+    return _transposed(node, _filter(node, 1, [3, 0, 1, 2]), node.shape(1)[1:3], strides, [1, 1])
+
+
+@writes("CONV_3D_TRANSPOSE")
+def conv_3d_transpose(node: Node) -> Channels:
+    """As TRANSPOSE_CONV; filter [depth, height, width, out, in]."""
+    strides, dilations = (
+        node.positive(*(f"{k}_{c}{e}" for c in "dhw")) for k, e in (("stride", ""), ("dilation", "_factor"))
+    )
+    return _transposed(node, _filter(node, 1, [4, 3, 0, 1, 2]), node.shape(1)[:3], strides, dilations)
+
+
+def _transposed(
+    node: Node, weight: str, kernel: tuple[int | None, ...], strides: list[int], dilations: list[int]
+) -> Channels:
+    sizes, wanted = node.shape(2)[1:-1], node.output().shape[1:-1]
+    pads = []
+    for size, kernel_size, stride, dilation, out in zip(sizes, kernel, strides, dilations, wanted):
+        if size is None or out is None or kernel_size is None:
+            raise Refused("expected known heights and widths, found unknown ones")
+        rest = (size - 1) * stride + dilation * (kernel_size - 1) + 1 - out
+        if auto_pad(node) == "VALID":
+            pads.append((0, rest))
+        else:
+            pads.append((max(rest, 0) // 2, rest - max(rest, 0) // 2))
+    if any(stop < -s for (_, stop), s in zip(pads, strides)):
+        raise Refused(f"expected an output of the sizes that the strides make, found {list(wanted)}")
+    inputs = [node.x(2, first=True), weight, *([node.x(3)] if node.has(3) else [])]
+    made = node.emit(
+        "ConvTranspose",
+        *inputs,
+        strides=strides,
+        dilations=dilations,
+        pads=[*(b for b, _ in pads), *(max(e, 0) for _, e in pads)],
+        output_padding=[max(-e, 0) for _, e in pads],
+    )
+    return Channels(made)

@@ -1,0 +1,256 @@
+"""Operators on single elements: on channels-first operands where one was made so and the others fit."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from onnx import TensorProto
+
+from ._node import Channels, Node, Refused, Result
+from ._registry import writes
+
+_UNARY = {
+    "ABS": "Abs",
+    "CEIL": "Ceil",
+    "COS": "Cos",
+    "ELU": "Elu",
+    "EXP": "Exp",
+    "FLOOR": "Floor",
+    "HARD_SWISH": "HardSwish",
+    "LOG": "Log",
+    "LOGICAL_NOT": "Not",
+    "LOGISTIC": "Sigmoid",
+    "NEG": "Neg",
+    "RELU": "Relu",
+    "ROUND": "Round",
+    "SIGN": "Sign",
+    "SIN": "Sin",
+    "SQRT": "Sqrt",
+    "TANH": "Tanh",
+}
+_BINARY = {
+    "ADD": "Add",
+    "DIV": "Div",
+    "LOGICAL_AND": "And",
+    "LOGICAL_OR": "Or",
+    "MAXIMUM": "Max",
+    "MINIMUM": "Min",
+    "MUL": "Mul",
+    "POW": "Pow",
+    "SUB": "Sub",
+    "BITWISE_XOR": "BitwiseXor",
+}
+_COMPARISONS = {
+    "EQUAL": "Equal",
+    "GREATER": "Greater",
+    "GREATER_EQUAL": "GreaterOrEqual",
+    "LESS": "Less",
+    "LESS_EQUAL": "LessOrEqual",
+}
+TYPES = {
+    "float32": TensorProto.FLOAT,
+    "float16": TensorProto.FLOAT16,
+    "float64": TensorProto.DOUBLE,
+    "bfloat16": TensorProto.BFLOAT16,
+    "int4": TensorProto.INT8,
+    "int8": TensorProto.INT8,
+    "int16": TensorProto.INT16,
+    "int32": TensorProto.INT32,
+    "int64": TensorProto.INT64,
+    "uint8": TensorProto.UINT8,
+    "uint16": TensorProto.UINT16,
+    "uint32": TensorProto.UINT32,
+    "uint64": TensorProto.UINT64,
+    "bool": TensorProto.BOOL,
+}
+
+
+def operands(node: Node) -> tuple[list[str], type[Result]]:
+    """All inputs as floats in one order of their dimensions, and what the result is in that order."""
+    rank = len(node.output().shape)
+    first = any(node.made_first(i) for i in range(node.count)) and all(
+        _can_move(node, i, rank) for i in range(node.count)
+    )
+    if not first:
+        return [node.x(i) for i in range(node.count)], Result
+    return [_moved(node, i, rank) for i in range(node.count)], Channels
+
+
+def _can_move(node: Node, i: int, rank: int) -> bool:
+    found = node.rank(i)
+    return found == rank or found == 0 or (found == 1 and node.known(i) is not None)
+
+
+def _moved(node: Node, i: int, rank: int) -> str:
+    """Input `i` with its channels first; a vector of channels becomes [c, 1, 1]."""
+    if node.rank(i) == rank:
+        return node.x(i, first=True)
+    return node.emit("Reshape", node.x(i), node.sizes([-1] + [1] * (rank - 2))) if node.rank(i) else node.x(i)
+
+
+@writes(*_UNARY)
+def unary(node: Node) -> Result:
+    (x, *_), kind = operands(node)
+    return kind(node.emit(_UNARY[node.operator.name], x))
+
+
+@writes(*_BINARY)
+def binary(node: Node) -> Result:
+    (x, y, *_), kind = operands(node)
+    return kind(node.emit(_BINARY[node.operator.name], x, y))
+
+
+@writes("ADD_N")
+def add_n(node: Node) -> Result:
+    values, kind = operands(node)
+    return kind(node.emit("Sum", *values))
+
+
+@writes(*_COMPARISONS, "NOT_EQUAL")
+def comparison(node: Node) -> Result:
+    (x, y, *_), kind = operands(node)
+    if node.operator.name == "NOT_EQUAL":
+        return kind(node.emit("Not", node.emit("Equal", x, y)))
+    return kind(node.emit(_COMPARISONS[node.operator.name], x, y))
+
+
+@writes("RELU6", "RELU_N1_TO_1", "RELU_0_TO_1")
+def clipped(node: Node) -> Result:
+    (x, *_), kind = operands(node)
+    return kind(node.activation(node.operator.name, x))
+
+
+@writes("LEAKY_RELU")
+def leaky_relu(node: Node) -> Result:
+    (x, *_), kind = operands(node)
+    return kind(node.emit("LeakyRelu", x, alpha=node.real("alpha")))
+
+
+@writes("PRELU")
+def prelu(node: Node) -> Result:
+    """Slopes broadcast as numpy has it, over the last dimensions."""
+    return Result(node.emit("PRelu", node.x(0), node.x(1)))
+
+
+@writes("GELU")
+def gelu(node: Node) -> Result:
+    (x, *_), kind = operands(node)
+    return kind(node.emit("Gelu", x, approximate="tanh" if node.flag("approximate") else "none"))
+
+
+@writes("SQUARE")
+def square(node: Node) -> Result:
+    (x, *_), kind = operands(node)
+    return kind(node.emit("Mul", x, x))
+
+
+@writes("RSQRT")
+def rsqrt(node: Node) -> Result:
+    (x, *_), kind = operands(node)
+    return kind(node.emit("Reciprocal", node.emit("Sqrt", x)))
+
+
+@writes("SQUARED_DIFFERENCE")
+def squared_difference(node: Node) -> Result:
+    (x, y, *_), kind = operands(node)
+    difference = node.emit("Sub", x, y)
+    return kind(node.emit("Mul", difference, difference))
+
+
+@writes("FLOOR_DIV")
+def floor_div(node: Node) -> Result:
+    """Rounded down; integers from their remainder, which has the sign of the divisor."""
+    x, y = node.x(0), node.x(1)
+    if node.output().dtype.startswith("float"):
+        return Result(node.emit("Floor", node.emit("Div", x, y)))
+    return Result(node.emit("Div", node.emit("Sub", x, node.emit("Mod", x, y)), y))
+
+
+@writes("FLOOR_MOD")
+def floor_mod(node: Node) -> Result:
+    """The remainder with the sign of the divisor."""
+    x, y = node.x(0), node.x(1)
+    if not node.output().dtype.startswith("float"):
+        return Result(node.emit("Mod", x, y))
+    return Result(node.emit("Sub", x, node.emit("Mul", node.emit("Floor", node.emit("Div", x, y)), y)))
+
+
+@writes("ATAN2")
+def atan2(node: Node) -> Result:
+    """The angle of (x, y): arctan(y / x), a half turn away where x < 0, a quarter where x = 0."""
+    y, x = node.x(0), node.x(1)
+    zero, pi = node.const(0.0, np.float32), node.const(math.pi, np.float32)
+    half = node.const(math.pi / 2, np.float32)
+    below = node.emit("Less", y, zero)
+    level = node.emit("Equal", x, zero)
+    divisor = node.emit("Where", level, node.const(1.0, np.float32), x)
+    turn = node.emit("Where", below, node.emit("Neg", pi), pi)
+    shift = node.emit("Where", node.emit("Less", x, zero), turn, zero)
+    angle = node.emit("Add", node.emit("Atan", node.emit("Div", y, divisor)), shift)
+    upright = node.emit(
+        "Where", node.emit("Equal", y, zero), zero, node.emit("Where", below, node.emit("Neg", half), half)
+    )
+    return Result(node.emit("Where", level, upright, angle))
+
+
+@writes("RIGHT_SHIFT")
+def right_shift(node: Node) -> Result:
+    if not node.tensor(0).dtype.startswith("uint"):
+        raise Refused(f"expected unsigned integers, found {node.tensor(0).dtype}")
+    return Result(node.emit("BitShift", node.x(0), node.x(1), direction="RIGHT"))
+
+
+@writes("SELECT", "SELECT_V2")
+def select(node: Node) -> Result:
+    """A vector of conditions chooses rows in SELECT, whose operands have one rank otherwise."""
+    condition, x, y = node.stored(0), node.x(1), node.x(2)
+    if node.operator.name == "SELECT" and node.rank(0) == 1 and node.rank(1) > 1:
+        condition = node.emit("Reshape", condition, node.sizes([-1] + [1] * (node.rank(1) - 1)))
+    return Result(node.emit("Where", condition, x, y))
+
+
+@writes("CAST")
+def cast(node: Node) -> Result:
+    return Result(node.emit("Cast", node.stored(0), to=onnx_type(node.output().dtype)), stored=True)
+
+
+@writes("QUANTIZE", "DEQUANTIZE")
+def converted(node: Node) -> Result:
+    """From one grid to another, from floats to a grid, or back; the graph puts results on their grid."""
+    (x, *_), kind = operands(node)
+    source, target = node.tensor(0), node.output()
+    if source.dtype != target.dtype and source.grid is None and target.grid is None:  # float16 to float32
+        x = node.emit("Cast", x, to=onnx_type(target.dtype))
+    return kind(x)
+
+
+@writes("FAKE_QUANT")
+def fake_quant(node: Node) -> Result:
+    """Rounded to the grid of `num_bits` between min and max, which is moved so that 0 lies on it.
+
+    Source: TensorFlow's FakeQuantWithMinMaxArgs.
+    """
+    low, high, bits = node.real("min"), node.real("max"), node.option("num_bits")
+    if not (low <= 0 <= high and low < high and 2 <= bits <= 16):
+        raise Refused(f"expected a range around 0 and 2 to 16 bits, found {low} to {high} and {bits}")
+    least, most = (1 if node.flag("narrow_range") else 0), (1 << bits) - 1
+    scale = (high - low) / (most - least)
+    zero = min(max(round(least - low / scale), least), most)
+    limits = [node.const((v - zero) * scale, np.float32) for v in (least, most)]
+    (x, *_), kind = operands(node)
+    steps = node.emit("Div", node.emit("Sub", node.emit("Clip", x, *limits), limits[0]), node.const(scale, np.float32))
+    whole = node.emit("Floor", node.emit("Add", steps, node.const(0.5, np.float32)))
+    return kind(node.emit("Add", node.emit("Mul", whole, node.const(scale, np.float32)), limits[0]))
+
+
+@writes("ZEROS_LIKE")
+def zeros_like(node: Node) -> Result:
+    (x, *_), kind = operands(node)
+    return kind(node.emit("Mul", x, node.const(0, np.dtype(node.output().dtype))))
+
+
+def onnx_type(name: str) -> int:
+    if name not in TYPES:
+        raise Refused(f"expected numbers, found {name}")
+    return int(TYPES[name])
