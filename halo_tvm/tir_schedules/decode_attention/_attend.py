@@ -2,6 +2,9 @@
 
 Keys and values lie as [t, h_kv, d]: a task that took one head would jump over all others at every key. All heads
 take `lanes` keys after one another instead, so that memory is read in its order, tile by tile.
+
+Where several rows share a KV head there is more arithmetic than the processor looks ahead over: while scores are
+computed the values of the same keys are fetched, and while values are added the keys of the next chunk.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from ._softmax import softmax
 
 PARTS = ("part_mixed", "part_peaks", "part_totals")
 _TALL = 4  # rows of a register tile of the values
+_LINE = 16  # floats of a cache line
 
 
 def attend(src: Source, plan: Plan) -> None:
@@ -87,6 +91,8 @@ def _scores(src: Source, plan: Plan) -> None:
             src.let("kv", "kv_head")
             with src.loop("member", plan.group):
                 src.let("r", f"kv * {i64(plan.group)} + member")
+                if plan.group > 1 and not edge:
+                    _fetch_values(src, plan)
                 _score_tile(src, plan, edge)
 
     with src.loop("tile", f"valid // {i64(lanes)}"):
@@ -113,6 +119,20 @@ def _score_tile(src: Source, plan: Plan, edge: bool) -> None:
                 src(f"dot{j}[0] = dot{j}[0] + query[0] * {key_at(plan, key, at)}")
         src(*v.sums_across([f"dot{j}[0]" for j in range(lanes)]))
         src(f"{plan.vector('scores', 'r', 'column')} = dot0[0]")
+
+
+def _fetch_values(src: Source, plan: Plan) -> None:
+    """Of the values of a tile of keys and one KV head, each row of the group asks for its share."""
+    lines = plan.problem.d // _LINE
+    share = -(-plan.lanes * lines // plan.group)
+    with src.loop("ahead", share):
+        src.let("line", f"member * {i64(share)} + ahead")
+        src(_fetch(f"V[n, first + column + line // {i64(lines)}, kv, line % {i64(lines)} * {i64(_LINE)}]"))
+
+
+def _fetch(place: str) -> str:
+    """A cache line on its way to the second level; it may lie beyond the tensor: a prefetch never faults."""
+    return f"T.evaluate(T.call_llvm_intrin('void', 'llvm.prefetch', T.address_of({place}), 0, 2, 1))"
 
 
 def _values(src: Source, plan: Plan) -> None:
@@ -149,6 +169,10 @@ def _value_tile(src: Source, plan: Plan, rows: int, first: int, count: int) -> N
         src(*(f"sum{m}[{u}] = {at(m, u)}" for m, u in tile))
         with src.loop("j", "seen"):
             src(*(f"value{u}[0] = {value_at(plan, 'first + column + j', (first + u) * lanes)}" for u in range(count)))
+            if plan.group > 1:
+                key = f"first + column + j + {i64(plan.decision.chunk)}"
+                for x in range(first * lanes, (first + count) * lanes, _LINE):
+                    src(_fetch(f"K[n, {key}, kv, {i64(x)}]"))
             for m in range(rows):
                 src(f"weight[0] = {v.all(f'scores[r + {i64(m)}, column + j]')}")
                 src(*(f"sum{m}[{u}] = sum{m}[{u}] + weight[0] * value{u}[0]" for u in range(count)))
