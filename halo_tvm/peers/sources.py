@@ -117,9 +117,10 @@ class PeerModels:
 
     def _weights(self, directory: Path) -> None:
         kind = self._source.get("kind")
-        if kind in ("onnx", "gguf"):
+        if kind not in ("builtin", "huggingface"):
             raise PeerFailed(
-                f"expected a built-in model or a Hugging Face directory, found one of kind {kind}: use --vs onnxruntime"
+                f"expected a built-in model or a Hugging Face directory, found a source of kind {kind}: "
+                "use --vs onnxruntime"
             )
         model = self._model()
         family, config = _configuration(self._source, self._reference)

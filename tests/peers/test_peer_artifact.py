@@ -89,7 +89,7 @@ def test_an_onnx_source_needs_the_original_file(tmp_path):
     assert "against onnxruntime's own float32 outputs" in result.notes[0]
     ours, ort, torch = result.engines
     assert ort.failure is None and ours.accuracy.relative_l2 < 1e-5
-    assert "found an ONNX file: use --vs onnxruntime" in torch.failure
+    assert "found a source of kind onnx: use --vs onnxruntime" in torch.failure
 
 
 def test_a_broken_artifact_is_our_failure(artifact, monkeypatch):

@@ -190,7 +190,7 @@ def test_weights_and_configuration_for_torch(tiny):
 
 def test_a_model_without_torch_definition_is_refused(tmp_path):
     models = PeerModels({"kind": "onnx", "sha256": _sha256(tmp_path / "m.onnx")}, str(tmp_path / "m.onnx"), tmp_path)
-    with pytest.raises(PeerFailed, match="found an ONNX file: use --vs onnxruntime"):
+    with pytest.raises(PeerFailed, match="found a source of kind onnx: use --vs onnxruntime"):
         models.path("weights")
     assert models.path("onnx") == models.path("onnx-plain") == tmp_path / "m.onnx", "a file is run as it is"
 
