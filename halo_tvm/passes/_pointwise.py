@@ -11,7 +11,7 @@ from tvm import ir, relax, te, tirx
 
 from ..errors import Declined
 from ..relay_ops._operator import op_name
-from ..tir_schedules._blocks import is_const, loads, uses
+from ..tir_schedules._blocks import is_const, loads, uses, without_loads
 from ..tir_schedules._injective import nests_of
 from ..tir_schedules._nest import Nest
 from ..tir_schedules._stages import is_at
@@ -69,7 +69,7 @@ def pointwise_of(mod: tvm.IRModule, call: relax.Call) -> Pointwise | None:
             full.add(number)
         elif any(uses(at, axis) for at in load.indices for axis in nest.axes) or number in full:
             return None
-    bare = tvm_ffi.structural_map(nest.value, (ir.TensorLoad, _constant), order="post")
+    bare = without_loads(nest.value)
     if not full or any(uses(bare, axis) for axis in nest.axes):
         return None
     return Pointwise(call.args[0].name_hint, nest, params, operands, frozenset(full))
@@ -81,10 +81,6 @@ def _is_here(indices: Sequence[ir.Expr], nest: Nest) -> bool:
         at.same_as(axis) or (is_const(at, 0) and is_const(extent, 1))
         for at, axis, extent in zip(indices, nest.axes, nest.extents)
     )
-
-
-def _constant(load: ir.TensorLoad) -> ir.Expr:
-    return tirx.const(0, str(load.ty.dtype))
 
 
 def operands_of(call: relax.Call) -> Sequence[relax.Expr]:

@@ -10,7 +10,7 @@ Before -> after
     y = halo.convolution_integer(x, z, w)       ->   halo.linear_integer of its windows in bytes, see `_integer_windows`
     y = halo.pooling(x)                         ->   the same with layout "last"
     relu(y), y + z, y * gate, concat, mean,     ->   on the channels-last twins, where an operand has one
-        element-wise kernels of importers
+        what treats channels alike (`_by_channel`)
 Every result also exists with its channels where they were; whatever nobody reads is dropped, so that permutations
 are left only where the model's own operators need that order. Weights move once, by recipes.
 Leaves alone
@@ -27,7 +27,7 @@ import tvm
 from tvm import ir, relax, te
 
 from ..params import RECIPE_OPS, ParamRecipe
-from ..relay_ops._operator import ACCUMULATED, attrs_of, operator_of, same_dimension, same_shape
+from ..relay_ops._operator import ACCUMULATED, attrs_of, operator_of, same_dimension
 from ..relay_ops._windows import padded, reach, window_sizes
 from ..relay_ops.convolution import Convolution
 from ..relay_ops.convolution_integer import ConvolutionInteger
@@ -36,9 +36,9 @@ from ..relay_ops.pooling import Pooling
 from ..relay_ops.quantisation_grid import QuantisationGrid
 from ..targets import FULL
 from ..tir_schedules._packing import pack_shape
+from ._by_channel import by_channel, moved_axis, to_last
 from ._integer_windows import integer_product_of_windows
 from ._pass import Context, Pass, Report, bindings, op_name
-from ._pointwise import operands_of, pointwise_of
 from ._rewrite import BlockMutator
 from ._weights import WeightEditor
 
@@ -112,15 +112,25 @@ class _Mover(BlockMutator):
             call = relax.Call(value.op, [self.visit_expr(a) for a in value.args], value.attrs, value.ty_args)
             twin = self._twin_of(call, binding.var.ty)
             if twin is not None:
-                twin = self.builder_.emit(twin)
-                full = self.builder_.emit(relax.op.permute_dims(twin, _to_first(binding.var.ty.ndim)))
-                self.made[full] = twin
-                if isinstance(binding.var, relax.DataflowVar):
-                    self.set_var_remap(binding.var, full)
-                else:  # an output keeps its variable
-                    self.builder_.emit_normalized(relax.VarBinding(binding.var, full))
+                self._bind(binding.var, self.builder_.emit(twin))
                 return
         super().visit_var_binding_(binding)
+
+    def visit_match_cast_(self, binding: relax.MatchCast) -> None:
+        value = self.visit_expr(binding.value)
+        if value in self.made and isinstance(binding.ty, relax.TensorType):
+            self._bind(binding.var, self.builder_.match_cast(self.made[value], _with_channels_last(binding.ty)))
+            return
+        super().visit_match_cast_(binding)
+
+    def _bind(self, var: relax.Var, twin: relax.Expr) -> None:
+        """`var` is the channels-first order of `twin`, computed where anybody reads it."""
+        full = self.builder_.emit(relax.op.permute_dims(twin, _to_first(var.ty.ndim)))
+        self.made[full] = twin
+        if isinstance(var, relax.DataflowVar):
+            self.set_var_remap(var, full)
+        else:  # an output keeps its variable
+            self.builder_.emit_normalized(relax.VarBinding(var, full))
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = super().visit_call_(call)
@@ -141,20 +151,19 @@ class _Mover(BlockMutator):
             return Pooling.call(self._last(call.args[0]), **{**attrs_of(call), "layout": "last"})
         if name in _UNARY and call.args[0] in self.made:
             return relax.Call(call.op, [self.made[call.args[0]], *call.args[1:]], call.attrs, call.ty_args)
-        if name == "relax.call_tir" and any(a in self.made for a in operands_of(call)):
-            kernel = pointwise_of(self.builder_.get(), call)
-            return None if kernel is None else kernel.on(self.builder_, lambda x: self._operand(x, rank, ty))
         if name in _BINARY and any(a in self.made for a in call.args):
             args = [self._operand(a, rank, ty) for a in call.args]
             return relax.Call(call.op, args, call.attrs, call.ty_args) if all(a is not None for a in args) else None
         if name in _REDUCTIONS and call.args[0] in self.made and call.attrs.keepdims and call.attrs.axis is not None:
-            axes = [_moved(int(a) % rank, rank) for a in call.attrs.axis]
+            axes = [moved_axis(int(a) % rank, rank) for a in call.attrs.axis]
             return getattr(relax.op, name.removeprefix("relax."))(self.made[call.args[0]], axes, keepdims=True)
+        if name == "relax.permute_dims" and call.attrs.axes and list(map(int, call.attrs.axes)) == _to_first(rank):
+            return call.args[0]
         if name == "relax.concat" and isinstance(call.args[0], relax.Tuple) and call.attrs.axis is not None:
             fields = list(call.args[0].fields)
             if sum(f in self.made for f in fields) * 2 > len(fields):
-                return relax.op.concat([self._last(f) for f in fields], _moved(int(call.attrs.axis) % rank, rank))
-        return None
+                return relax.op.concat([self._last(f) for f in fields], moved_axis(int(call.attrs.axis) % rank, rank))
+        return by_channel(self.builder_, call, ty, self.made, self._last)
 
     def _convolution(self, call: relax.Call, ty: relax.TensorType) -> relax.Expr | None:
         x, weight, attrs, rank = call.args[0], call.args[1], attrs_of(call), ty.ndim
@@ -237,7 +246,9 @@ class _Mover(BlockMutator):
         channel = len(dims) - (rank - 1)  # where the channels are in an operand of fewer dimensions
         if channel >= 0 and all(same_dimension(d, 1) for i, d in enumerate(dims) if i != channel):
             return self.builder_.emit(relax.op.reshape(arg, [dims[channel]]))
-        if len(dims) == rank and same_shape(dims, ty.shape.values):
+        if len(dims) == rank and all(
+            same_dimension(d, 1) or same_dimension(d, s) for d, s in zip(dims, ty.shape.values)
+        ):
             return self._last(arg)
         return None
 
@@ -279,13 +290,14 @@ def _windows_of(
     return builder.call_te(compute, x, primfunc_name_hint="windows")
 
 
+def _with_channels_last(ty: relax.TensorType) -> relax.TensorType:
+    if not isinstance(ty.shape, relax.ShapeExpr):
+        return ty
+    return relax.TensorType(to_last(list(ty.shape.values)), ty.dtype)
+
+
 def _to_first(rank: int) -> list[int]:
     return [0, rank - 1, *range(1, rank - 1)]
-
-
-def _moved(axis: int, rank: int) -> int:
-    """Where `axis` of a channels-first tensor is in its twin."""
-    return axis if axis == 0 else rank - 1 if axis == 1 else axis - 1
 
 
 def _shaped(ty: relax.Type | ir.Type) -> bool:

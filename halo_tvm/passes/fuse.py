@@ -20,7 +20,8 @@ import tvm_ffi
 from tvm import relax, tirx
 
 from ..dimensions import itemsize_of, size_of
-from ..relay_ops._operator import OPAQUE
+from ..relay_ops._operator import INJECTIVE, OPAQUE
+from ..tir_schedules._blocks import Block, blocks, uses, without_loads
 from ._caches import with_readers_apart
 from ._inline_small import inline_small
 from ._join_quantise import join_quantise
@@ -28,7 +29,7 @@ from ._order import in_order
 from ._pass import Context, Pass, Report, bindings, op_name
 from .name_rows import casts, resolve_rows
 
-_FUSE = [relax.transform.AnnotateTIROpPattern(), relax.transform.FuseOps()]
+_ELEMENTWISE = (0, 1)  # TVM's OpPatternKind.kElemWise and kBroadcast
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,8 @@ class Fuse(Pass):
 
     def __call__(self, mod: tvm.IRModule, context: Context) -> tuple[tvm.IRModule, Report]:
         mod = with_readers_apart(mod)
-        grouped = in_order(tvm.transform.Sequential(_FUSE)(mod))
+        mod = _with_patterns(mod)
+        grouped = in_order(relax.transform.FuseOps()(mod))
         sizes = _row_sizes(mod, context.typical)
         formed = _candidates(grouped, sizes)
         refused: list[Report] = []
@@ -50,7 +52,7 @@ class Fuse(Pass):
             for gvar, func in mod.functions_items():
                 if gvar.name_hint in opaque:
                     mod.update_func(gvar, func.with_attr("op_pattern", OPAQUE))
-            grouped = in_order(tvm.transform.Sequential(_FUSE)(mod))
+            grouped = in_order(relax.transform.FuseOps()(mod))
             formed = _candidates(grouped, sizes)
         grouped, quantised = join_quantise(grouped, context.target)
         if quantised:
@@ -62,6 +64,28 @@ class Fuse(Pass):
             "saved_bytes": sum(c["benefit_bytes"] for c in formed),
             "quantised": quantised,
         }
+
+
+def _with_patterns(mod: tvm.IRModule) -> tvm.IRModule:
+    """`mod` whose functions say how they may be fused.
+
+    What looks at its place is no stage of a product, though TVM takes it for one where it reads at that place alone:
+    padding behind the end runs over more than the product does.
+    """
+    mod = relax.transform.AnnotateTIROpPattern()(mod)
+    for gvar, func in list(mod.functions_items()):
+        if isinstance(func, tirx.PrimFunc) and func.attrs and func.attrs.get("op_pattern") in _ELEMENTWISE:
+            if any(_looks_at_its_place(block) for block in blocks(func)):
+                mod.update_func(gvar, func.with_attr("op_pattern", INJECTIVE))
+    return mod
+
+
+def _looks_at_its_place(block: Block) -> bool:
+    """Whether the value of `block` depends on its iterators otherwise than by what it reads."""
+    if block.store is None:
+        return False
+    bare = without_loads(block.store.value)
+    return any(uses(bare, var) for var in block.vars)
 
 
 @dataclass(frozen=True)

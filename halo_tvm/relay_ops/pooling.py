@@ -64,10 +64,10 @@ class Pooling(Operator):
         sizes = [x.shape[a] for a in axes]
         windows = _windows(sizes, attrs)
         kind, dtype = attrs["kind"], x.dtype
-        outside = _least(dtype) if kind == "max" else tirx.const(0, dtype)
+        outside = least(dtype) if kind == "max" else tirx.const(0, dtype)
         source = padded(x, axes, pads, outside, reach(windows, kernel, strides, dilations))
         ks = axes_of(kernel)
-        largest = te.comm_reducer(maximum, _least)
+        largest = te.comm_reducer(maximum, least)
         wide = "float32" if dtype in ("float16", "bfloat16") or kind != "max" and dtype != "float64" else dtype
         shape = list(x.shape)
         for a, n in zip(axes, windows):
@@ -152,7 +152,7 @@ class Pooling(Operator):
         )
 
 
-def _least(dtype: str) -> tirx.PrimExpr:
+def least(dtype: str) -> tirx.PrimExpr:
     """What every element is at least; `te.max` starts from a finite number."""
     return tirx.const(-math.inf, dtype) if "float" in str(dtype) else te.min_value(str(dtype))
 

@@ -93,6 +93,11 @@ def loads(node: ir.Expr | tirx.Stmt) -> list[ir.TensorLoad]:
     return found
 
 
+def without_loads(expr: ir.Expr) -> ir.Expr:
+    """`expr` with a constant for every load: what is left uses iterators by value."""
+    return tvm_ffi.structural_map(expr, (ir.TensorLoad, lambda load: tirx.const(0, str(load.ty.dtype))), order="post")
+
+
 def uses(expr: ir.Expr, var: ir.Var) -> bool:
     """Whether `var` occurs in `expr`."""
     found: list[ir.Var] = []

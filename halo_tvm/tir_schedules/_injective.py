@@ -14,7 +14,7 @@ from tvm import ir, tirx
 from tvm.ir import Expr
 
 from ..errors import Declined
-from ._blocks import Block, blocks, is_scheduled, loads, uses
+from ._blocks import Block, blocks, is_scheduled, loads, uses, without_loads
 from ._lanes import constant, index, is_var
 from ._nest import Nest, substituted
 
@@ -83,7 +83,7 @@ def contiguous_axes(nest: Nest) -> int:
     if not nest.axes:
         return 0
     accesses = [(tuple(nest.indices), nest.output)] + [(tuple(x.indices), x.source) for x in loads(nest.value)]
-    outside = _index_free(nest.value)
+    outside = without_loads(nest.value)
     best = 1
     for count in range(2, len(nest.axes) + 1):
         axes, extents = nest.axes[-count:], nest.extents[-count:]
@@ -106,11 +106,6 @@ def _is_contiguous(indices: Sequence[Expr], buffer: ir.Var, axes: Sequence[ir.Va
         and all(tvm_ffi.structural_equal(e, s) for e, s in zip(extents[1:], shape[1:]))
         and not any(uses(i, v) for i in head for v in axes)
     )
-
-
-def _index_free(expr: Expr) -> Expr:
-    """`expr` with every load replaced by a constant: what is left uses iterators by value."""
-    return tvm_ffi.structural_map(expr, (ir.TensorLoad, lambda x: tirx.const(0, str(x.ty.dtype))), order="post")
 
 
 def _size(expr: Expr) -> int:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from tvm import relax, te, tirx
 
 from ...extremes import is_nan
-from ...relay_ops.pooling import Pooling
+from ...relay_ops.pooling import Pooling, least
 from .builder import Builder, expr_dtype, expr_shape
 from .pointwise import widened
-from .sizes import Dim
+from .sizes import Dim, Sizes
 from .windows import Window, filled, is_static
 
 
@@ -38,11 +38,31 @@ def pooling(
     pads = window.pads_over(builder.sizes, expr_shape(x)[2:])
     if is_static(pads):
         return builder.emit(Pooling.call(filled(builder, x, window), **attrs, pads=pads))
+    if kind == "max":  # padding that depends on sizes is written out, so that the windows stay an operator
+        around = builder.te(lambda x: _surrounded(x, window, builder.sizes), x, name="surrounded")
+        return builder.emit(Pooling.call(around, **attrs, pads=(0,) * len(pads)))
 
     def compute(x: te.Tensor) -> te.Tensor:
         return Pooling.compute(x, **attrs, pads=window.pads_over(builder.sizes, list(x.shape[2:])))
 
     return builder.te(compute, x, name="pooling")
+
+
+def _surrounded(x: te.Tensor, window: Window, sizes: Sizes) -> te.Tensor:
+    """What the windows of `x` [n, c, *space] see, a window for every stride: least numbers where x ends."""
+    space, rank = list(x.shape[2:]), len(window.kernel)
+    before, outside = window.pads_over(sizes, space)[:rank], least(str(x.dtype))
+    shape = [
+        (sizes.ceildiv(size, stride) - 1) * stride + max(extent, stride)  # stride: of no elements nothing is seen
+        for size, stride, extent in zip(space, window.strides, window.extents)
+    ]
+
+    def element(n, c, *place):
+        at = [i - b for i, b in zip(place, before)]
+        inside = tirx.all(*(test for i, size in zip(at, space) for test in (i >= 0, i < size)))
+        return tirx.if_then_else(inside, x[(n, c, *at)], outside)
+
+    return te.compute([*x.shape[:2], *shape], element, name="surrounded")
 
 
 def places(builder: Builder, x: relax.Expr, out: relax.Expr, window: Window, *, number: str) -> relax.Expr:

@@ -45,3 +45,36 @@ def test_symbolic_sizes(case: str) -> None:
     for shape in ((2, 4, 9, 11), (1, 4, 16, 8), (3, 4, 7, 7)):
         data = RNG.standard_normal(shape).astype(np.float32)
         np.testing.assert_allclose(program(x=data)["y"], session.run(None, {"x": data})[0], rtol=1e-4, atol=1e-5)
+
+
+def test_layers_between_convolutions_keep_the_channels_last() -> None:
+    """Slopes, gates, padding, slices, resizing, pooling of padded sizes and softmax over channels: no transposition."""
+    nodes = [
+        ("Conv", ["x", "w"], "a", {"pads": [1, 1, 1, 1]}),
+        ("PRelu", ["a", "slope"], "b", {}),
+        ("MaxPool", ["b"], "c", {"kernel_shape": [2, 2], "strides": [2, 2], "auto_pad": "SAME_UPPER"}),
+        ("Pad", ["c", "around"], "d", {}),
+        ("Slice", ["d", "begin", "end", "axes"], "e", {}),
+        ("Resize", ["e", "", "twice"], "f", {"mode": "nearest"}),
+        ("GlobalAveragePool", ["f"], "g", {}),
+        ("HardSigmoid", ["g"], "h", {}),
+        ("Mul", ["f", "h"], "i", {}),
+        ("Conv", ["i", "v"], "j", {}),
+        ("Softmax", ["j"], "y", {"axis": 1}),
+    ]
+    held = [weight("w", 6, 4, 3, 3), weight("slope", 6, 1, 1), weight("v", 5, 6, 2, 2)]
+    numbers = {"around": [0, 0, 1, 0, 0, 0, 0, 2], "begin": [1, 0], "end": [9999, 9999], "axes": [2, 3]}
+    held += [numpy_helper.from_array(np.array(v, np.int64), name) for name, v in numbers.items()]
+    held.append(numpy_helper.from_array(np.array([1, 1, 2, 2], np.float32), "twice"))
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4, "h", "w_"])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [None] * 4)
+    steps = [helper.make_node(op, ins, [out], **attrs) for op, ins, out, attrs in nodes]
+    graph = helper.make_graph(steps, "image", [x], [y], held)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    program = compile_in_process(import_proto(model, name="image"))
+    functions = [f.function for f in program.reports.schedule.functions]
+    assert sum("transpose" in name for name in functions) == 2, functions  # of the input and of the output
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    for shape in ((2, 4, 9, 11), (1, 4, 16, 8)):
+        data = RNG.standard_normal(shape).astype(np.float32)
+        np.testing.assert_allclose(program(x=data)["y"], session.run(None, {"x": data})[0], rtol=1e-4, atol=1e-5)

@@ -1,0 +1,140 @@
+"""What treats every channel alike, with the channels last: kernels of an importer's own, pads, slices, softmax.
+
+Before -> after
+    y [n, c, *space] = f(x [n, c, *space])     ->   y' [n, *space, c] = f'(x' [n, *space, c])
+A kernel of an importer's own is served when it makes an element of channel c of its operands' elements of channel c:
+slopes, gates, resizing, padding, windows of the spatial axes. What it reads besides is read where it lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+import tvm_ffi
+from tvm import ir, relax, te, tirx
+
+from ..errors import Declined
+from ..relay_ops._operator import op_name
+from ..tir_schedules._blocks import is_const, loads, uses, without_loads
+from ..tir_schedules._injective import nests_of
+from ..tir_schedules._nest import Nest
+from ..tir_schedules._stages import is_at
+from ._pointwise import operands_of
+
+T = TypeVar("T")
+# (value whose channels are second) -> the same with its channels last
+Last = Callable[[relax.Expr], relax.Expr]
+
+
+def moved_axis(axis: int, rank: int) -> int:
+    """Where `axis` of a channels-first tensor is with the channels last."""
+    return axis if axis == 0 else rank - 1 if axis == 1 else axis - 1
+
+
+def to_last(values: Sequence[T]) -> list[T]:
+    """What belongs to the axes [n, c, *space], as [n, *space, c]."""
+    return [values[0], *values[2:], values[1]]
+
+
+def by_channel(
+    builder: relax.BlockBuilder, call: relax.Call, ty: relax.TensorType, made: Mapping[relax.Expr, object], last: Last
+) -> relax.Expr | None:
+    """The channels-last twin of `call`, which makes a `ty`; None where it does not treat channels alike.
+
+    `made` has the values whose twins are known already: without one among the operands nothing is gained.
+    """
+    name, rank = op_name(call), ty.ndim
+    if name == "relax.call_tir":
+        if not any(a in made for a in operands_of(call)):
+            return None
+        return _kernel(builder, call, ty, made, last)
+    if not call.args or call.args[0] not in made:
+        return None
+    x = last(call.args[0])
+    if name == "relax.nn.pad":
+        widths = [int(w) for w in call.attrs.pad_width]
+        moved = [w for a in to_last(range(rank)) for w in widths[2 * a : 2 * a + 2]]
+        return relax.op.nn.pad(x, moved, call.attrs.pad_mode, call.attrs.pad_value)
+    if name == "relax.nn.softmax" or name == "relax.nn.log_softmax":
+        return getattr(relax.op.nn, name.removeprefix("relax.nn."))(x, moved_axis(int(call.attrs.axis) % rank, rank))
+    if name == "relax.strided_slice" and isinstance(call.args[1], relax.Tuple):
+        axes = [moved_axis(int(a.value) % rank, rank) for a in call.args[1].fields]
+        return relax.op.strided_slice(x, axes, *call.args[2:], assume_inbound=bool(call.attrs.assume_inbound))
+    return None
+
+
+def _kernel(
+    builder: relax.BlockBuilder, call: relax.Call, ty: relax.TensorType, made: Mapping[relax.Expr, object], last: Last
+) -> relax.Call | None:
+    func, given = builder.get()[call.args[0]], operands_of(call)
+    if not isinstance(func, tirx.PrimFunc):
+        return None
+    numbers = [i for i, param in enumerate(func.params[: len(given)]) if isinstance(param.ty, tirx.BufferType)]
+    params, operands = [func.params[i] for i in numbers], [given[i] for i in numbers]
+    sizes = {param: size for param, size in zip(func.params, given) if not isinstance(param.ty, tirx.BufferType)}
+    if not _with_sizes_of(sizes, params, operands) or (found := _nest(func, params)) is None:
+        return None
+    nest, by = found
+    twins = {i for i, x in enumerate(operands) if x in made}
+    if not twins or not twins <= by:
+        return None
+    shape = to_last(list(ty.shape.values))
+
+    def compute(*tensors: te.Tensor) -> te.Tensor:
+        def element(*index: ir.Expr) -> ir.Expr:
+            at = {**sizes, **dict(zip(nest.axes, (index[0], index[-1], *index[1:-1])))}
+
+            def load(node: ir.TensorLoad) -> ir.Expr:
+                i = next(i for i, param in enumerate(params) if param.same_as(node.source))
+                places = list(node.indices)
+                return tensors[i][tuple(to_last(places) if i in by else places)]
+
+            value = tvm_ffi.structural_map(nest.value, (ir.TensorLoad, load), order="post")
+            return tvm_ffi.structural_map(value, (ir.Var, lambda v: at.get(v, v)), order="post")
+
+        return te.compute(shape, element, name=call.args[0].name_hint)
+
+    moved = [last(x) if i in by else x for i, x in enumerate(operands)]
+    return builder.call_te(compute, *moved, primfunc_name_hint=call.args[0].name_hint)
+
+
+def _nest(func: tirx.PrimFunc, params: Sequence[ir.Var]) -> tuple[Nest, frozenset[int]] | None:
+    """(what the kernel computes, the numbers of the operands that are read at the channel that is made)."""
+    try:
+        nests = nests_of(func)
+    except Declined:
+        return None
+    if len(nests) != 1 or len(nests[0].axes) < 3 or not is_at(nests[0].indices, nests[0].axes):
+        return None
+    (nest,) = nests
+    channel = nest.axes[1]
+    by: set[int] = set()
+    besides: set[int] = set()
+    for load in loads(nest.value):
+        number = next((i for i, param in enumerate(params) if param.same_as(load.source)), None)
+        users = [d for d, at in enumerate(load.indices) if uses(at, channel)]
+        if number is None or any(not load.indices[d].same_as(channel) for d in users):
+            return None
+        is_image = len(load.indices) == len(nest.axes) and all(
+            is_const(extent, 1) or any(uses(at, axis) for axis in nest.axes)
+            for at, extent in zip(load.indices[2:], nest.extents[2:])
+        )
+        (by if is_image and users == [1] else besides).add(number)
+    if by & besides or uses(without_loads(nest.value), channel):
+        return None
+    return nest, frozenset(by)
+
+
+def _with_sizes_of(sizes: dict[ir.Var, ir.Expr], params: Sequence[ir.Var], operands: Sequence[relax.Expr]) -> bool:
+    """Add the variables in the shapes of `params` to `sizes`, as main has them; False where one stays unknown."""
+    for param, operand in zip(params, operands):
+        if not isinstance(operand.ty, relax.TensorType) or not isinstance(operand.ty.shape, relax.ShapeExpr):
+            return False
+        for dim, size in zip(param.shape, operand.ty.shape.values):
+            if isinstance(dim, ir.Var):
+                sizes.setdefault(dim, size)
+    free: list[ir.Var] = []
+    for dim in (dim for param in params for dim in param.shape):
+        tvm_ffi.structural_walk(dim, (ir.Var, free.append), order="post")
+    return all(any(v.same_as(known) for known in sizes) for v in free)
