@@ -13,8 +13,9 @@ VERSION = re.search(r'^__version__ = "(.+)"$', (ROOT / "halo_tvm" / "__init__.py
 # Any newer tvm-ffi, which pip would pick by itself, ends the process when a module is saved as JSON.
 TVM = ["apache-tvm==0.27.0.post1", "apache-tvm-ffi==0.1.14.post1"]
 TORCH = "torch==2.13.0"
+JAX = "jax>=0.10,<0.13"
 NOTEBOOKS = ["matplotlib>=3.10", "nbclient>=0.10", "nbformat>=5.10", "ipykernel>=6.29"]
-PEERS = ["openvino>=2026.4,<2027", "nncf>=3.4,<4", "jax>=0.10,<0.11", "matplotlib>=3.10"]
+PEERS = ["openvino>=2026.4,<2027", "nncf>=3.4,<4", JAX, "matplotlib>=3.10"]
 # Readers of GPU code, which need no GPU; the compiler, nvcc, comes with NVIDIA's toolkit.
 CUDA_READERS = [f"nvidia-cuda-{tool}>=13.2,<14; sys_platform == 'linux'" for tool in ("cuobjdump", "nvdisasm")]
 # Text in and out of language models; the sandbox of older jinja2 had ways out.
@@ -58,7 +59,7 @@ setup(
         "hf": ["transformers", "tokenizers", "huggingface_hub"],
         "tflite": [LITERT],
         "tensorflow": ["tensorflow"],
-        "jax": ["jax"],
+        "jax": [JAX],
         "bench": [TORCH, *PEERS],
         "notebooks": [*NOTEBOOKS, "jupyter"],
         "rpc": [TORNADO],
@@ -70,6 +71,7 @@ setup(
             "gguf>=0.19",  # writes the files that tests read
             TORCH,
             LITERT,
+            JAX,
             TORNADO,
             *NOTEBOOKS,
             *CUDA_READERS,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from .compiler import CompileResult
     from .config import BenchConfig, CompileConfig, ProfileConfig, RunConfig, TuneConfig, ValidateConfig
@@ -31,6 +31,7 @@ __all__ = [
     "ValidateConfig",
     "benchmark",
     "compile_model",
+    "import_jax",
     "import_torch",
     "load",
     "tune_model",
@@ -61,6 +62,22 @@ def compile_model(config: CompileConfig, model: ImportedModel | None = None) -> 
     from .compiler import compile_model
 
     return compile_model(config, model)
+
+
+def import_jax(
+    function: Callable[..., object],
+    weights: object,
+    *specs: object,
+    name: str | None = None,
+    ranges: Mapping[str, tuple[int, int]] | None = None,
+) -> ImportedModel:
+    """`function(weights, *inputs)` of JAX, traced for inputs of the types `specs`, for `compile_model`.
+
+    A spec is an array, a `jax.ShapeDtypeStruct`, or (shape, dtype) like ("b, s", "int32"); `ranges` bounds the names.
+    """
+    from .importers.jax import import_function
+
+    return import_function(function, weights, *specs, name=name, ranges=ranges)
 
 
 def import_torch(

@@ -13,7 +13,7 @@ from tvm.script.ir_builder import tirx as T
 
 from ..meaning.broadcast import at_most, same_sizes
 from ..meaning.builder import expr_shape
-from ..meaning.sizes import prim
+from ..meaning.writing import element_count, flat_place, places_of, written
 from ._node import Node
 from ._registry import converter
 
@@ -56,18 +56,18 @@ def write_elements(
         data, indices, updates, out = (T.buffer_proxy(b) for b in (*ins, *outs))
         shape, given = ins[0].shape, ins[1].shape
         with IRBuilder() as builder, T.seq_scope():
-            with T.serial(0, _product(shape)) as i:
+            with T.serial(0, element_count(shape)) as i:
                 out[i] = data[i]
-            with T.serial(0, _product(given)) as i:
-                at = _places(i, given)
+            with T.serial(0, element_count(given)) as i:
+                at = places_of(i, given)
                 index = _from_start(indices[i], shape[axis])
                 place = [index if k == axis else p for k, p in enumerate(at)]
-                flat = _flat(place, shape)
+                flat = flat_place(place, shape)
                 with T.If(tirx.all(index >= 0, index < shape[axis])), T.Then():
                     out[flat] = combine(out[flat], updates[i])
         return builder.get()
 
-    return _scattered(node, nest, data, indices, updates)
+    return written(node, nest, data, indices, updates)
 
 
 @converter("ScatterND")
@@ -83,53 +83,19 @@ def scatter_nd(node: Node) -> relax.Expr:
     def nest(ins: list, outs: list) -> tirx.Stmt:
         data, indices, updates, out = (T.buffer_proxy(b) for b in (*ins, *outs))
         shape = ins[0].shape
-        part = _product(shape[count:])
+        part = element_count(shape[count:])
         with IRBuilder() as builder, T.seq_scope():
-            with T.serial(0, _product(shape)) as i:
+            with T.serial(0, element_count(shape)) as i:
                 out[i] = data[i]
-            with T.serial(0, _product(ins[1].shape[:-1])) as row:
+            with T.serial(0, element_count(ins[1].shape[:-1])) as row:
                 places = [_from_start(indices[row * count + k], shape[k]) for k in range(count)]
                 inside = [c for p, s in zip(places, shape) for c in (p >= 0, p < s)]
-                first = _flat(places, shape[:count]) * part if count else 0
+                first = flat_place(places, shape[:count]) * part if count else 0
                 with T.If(tirx.all(*inside) if inside else tirx.const(True, "bool")), T.Then(), T.serial(0, part) as j:
                     out[first + j] = combine(out[first + j], updates[row * part + j])
         return builder.get()
 
-    return _scattered(node, nest, node.x(0), node.x(1), updates)
-
-
-def _scattered(node: Node, nest: Callable[[list, list], tirx.Stmt], *args: relax.Expr) -> relax.Expr:
-    def compute(*args: te.Tensor) -> te.Tensor:
-        data = args[0]
-        buffers = [tirx.decl_buffer(a.shape, a.dtype, name=n) for a, n in zip(args, ("data", "indices", "updates"))]
-        out = tirx.decl_buffer(data.shape, data.dtype, name="out")
-        return te.extern(
-            [data.shape], list(args), nest, name="scatter", dtype=[data.dtype], in_buffers=buffers, out_buffers=[out]
-        )
-
-    return node.te(compute, *args)
-
-
-def _product(shape: list) -> tirx.PrimExpr:
-    total = prim(1)
-    for size in shape:
-        total = total * prim(size)
-    return total
-
-
-def _places(flat: tirx.PrimExpr, shape: list) -> list[tirx.PrimExpr]:
-    places = []
-    for size in reversed(list(shape)):
-        places.insert(0, tirx.floormod(flat, size))
-        flat = tirx.floordiv(flat, size)
-    return places
-
-
-def _flat(places: list, shape: list) -> tirx.PrimExpr:
-    out = prim(0)
-    for place, size in zip(places, shape):
-        out = out * size + place
-    return out
+    return written(node, nest, node.x(0), node.x(1), updates)
 
 
 def _from_start(index: tirx.PrimExpr, size: tirx.PrimExpr) -> tirx.PrimExpr:

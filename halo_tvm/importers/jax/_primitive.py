@@ -1,0 +1,148 @@
+"""One equation of a jaxpr while it is converted: its operands, its result's type, and what to emit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tvm import ir, relax
+
+from ...dimensions import is_one
+from ..meaning.builder import Builder, Refused, expr_dtype, expr_shape
+from ..meaning.constant import Constant, numpy_dtype
+from ..meaning.sizes import Dim, prim
+from ._values import Opaque, Spread, Value
+
+if TYPE_CHECKING:
+    from ._walk import Walker
+
+_DTYPES = frozenset("float32 float64 float16 bfloat16 int8 int16 int32 int64 uint8 uint16 uint32 uint64 bool".split())
+_PERMUTE, _RESHAPE = (ir.Op.get(f"relax.{name}") for name in ("permute_dims", "reshape"))
+
+
+def dtype_name(dtype: object) -> str:
+    """A dtype of jax as TVM spells it; `Refused` for one that has no tensors here."""
+    name = str(dtype)
+    if name not in _DTYPES:
+        raise Refused(f"dtype {name}")
+    return name
+
+
+class Primitive(Builder):
+    """The equation's parameters by name, its operands by position."""
+
+    def __init__(self, walker: Walker, eqn: Any, values: Sequence[Value]) -> None:
+        self.walker = walker
+        self.block, self.sizes = walker.builder, walker.sizes
+        self.eqn, self.values = eqn, list(values)
+        self.params: dict[str, Any] = eqn.params
+        self.op: str = eqn.primitive.name.replace("-", "_")
+        self.name: str = walker.place_of(eqn)
+
+    # Types.
+
+    @property
+    def shape(self) -> list[Dim]:
+        return self.shape_out(0)
+
+    def shape_out(self, index: int) -> list[Dim]:
+        return self.walker.dims.shape(self.eqn.outvars[index].aval.shape)
+
+    @property
+    def dtype(self) -> str:
+        return dtype_name(self.eqn.outvars[0].aval.dtype)
+
+    def shape_of(self, index: int) -> list[Dim]:
+        return self.walker.dims.shape(self.eqn.invars[index].aval.shape)
+
+    def dtype_of(self, index: int) -> str:
+        return dtype_name(self.eqn.invars[index].aval.dtype)
+
+    def rank(self, index: int = 0) -> int:
+        return len(self.eqn.invars[index].aval.shape)
+
+    # Operands.
+
+    def x(self, index: int = 0) -> relax.Expr:
+        """The operand `index` in its whole shape."""
+        return self.walker.expr_of(self.values[index])
+
+    def operand(self, index: int) -> relax.Expr:
+        """The operand `index` for an operator that broadcasts: in as few elements as it has."""
+        value = self.values[index]
+        return self.walker.expr_of(value.small if isinstance(value, Spread) else value)
+
+    def constant(self, index: int) -> Constant | None:
+        """The operand `index` where its values are known."""
+        value = self.values[index]
+        return value if isinstance(value, Constant) else None
+
+    def number(self, index: int) -> float | int | bool | None:
+        """The one number that the operand `index` repeats, where it is known."""
+        value = self.values[index]
+        value = value.small if isinstance(value, Spread) else value
+        if not isinstance(value, Constant) or int(np.prod(value.shape, dtype=np.int64)) != 1:
+            return None
+        return value.array.reshape(-1)[0].item()  # type: ignore[no-any-return]
+
+    def static(self, dims: Sequence[Dim], what: str) -> list[int]:
+        """`dims` as numbers; `Refused` where one is symbolic."""
+        for dim in dims:
+            self.refuse_unless(isinstance(dim, int), f"{what} of the symbolic size {dim}")
+        return [int(dim) for dim in dims]
+
+    # What to emit.
+
+    def emit(self, expr: relax.Expr) -> relax.Var:
+        return self.walker.emit(expr, self.name)
+
+    def known(self, x: relax.Expr) -> Constant | None:
+        return self.walker.constants.get(x)
+
+    def weight(self, value: Constant) -> relax.Expr:
+        return self.walker.expr_of(value)
+
+    def spread(self, small: relax.Expr | Constant, shape: Sequence[Dim]) -> Value:
+        """`small` as a value of `shape`, which it broadcasts to."""
+        own = small.shape if isinstance(small, Constant) else expr_shape(small)
+        same = len(own) == len(shape) and all(self.sizes.is_equal(a, b) for a, b in zip(own, shape))
+        return small if same else Spread(small, tuple(shape))
+
+    def bound_to(self, x: relax.Expr) -> Any:
+        """What a variable is bound to; None for a parameter."""
+        return self.block.lookup_binding(x) if isinstance(x, relax.Var) else x
+
+    def reshape(self, x: relax.Expr, shape: Sequence[Dim]) -> relax.Expr:
+        """`x` in another shape; two in a row are one, and none where they cancel."""
+        inner = self.bound_to(x)
+        if isinstance(inner, relax.Call) and inner.op == _RESHAPE and len(expr_shape(inner.args[0])):
+            x = inner.args[0]
+        own = expr_shape(x)
+        if len(own) == len(shape) and all(self.sizes.is_equal(a, b) for a, b in zip(own, shape)):
+            return x
+        if any(isinstance(d, int) and d == 0 for d in shape):  # TVM reshapes no tensor without elements
+            return self.zeros(shape, expr_dtype(x))
+        return self.emit(relax.op.reshape(x, relax.ShapeExpr([prim(d) for d in shape])))
+
+    def permute(self, x: relax.Expr, axes: Sequence[int]) -> relax.Expr:
+        """permute_dims; two in a row are one, and one that moves axes of size 1 only is a reshape."""
+        axes = list(axes)
+        inner = self.bound_to(x)
+        if isinstance(inner, relax.Call) and inner.op == _PERMUTE and inner.attrs.axes is not None:
+            axes = [int(inner.attrs.axes[a]) for a in axes]
+            x = inner.args[0]
+        shape = expr_shape(x)
+        moved = [a for a in axes if not is_one(shape[a])]
+        if moved == sorted(moved):
+            return self.reshape(x, [shape[a] for a in axes])
+        return self.emit(relax.op.permute_dims(x, axes))
+
+    def zeros(self, shape: Sequence[Dim], dtype: str) -> relax.Expr:
+        return self.emit(relax.op.zeros(relax.ShapeExpr([prim(d) for d in shape]), dtype))
+
+    def scalar(self, value: object, dtype: str) -> relax.Expr:
+        return relax.const(np.asarray(value).astype(numpy_dtype(dtype)), dtype)
+
+    def opaque(self, index: int) -> bool:
+        return isinstance(self.values[index], Opaque)

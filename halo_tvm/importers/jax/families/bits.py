@@ -1,0 +1,74 @@
+"""Logic and bits of integers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import relax, tirx
+
+from ...meaning import scalar
+from ...meaning.builder import expr_dtype
+from ...meaning.pointwise import Scalar, const, dtype_of
+from .._primitive import Primitive
+from .._registry import converter
+from .._values import Value
+from .elementwise import by_type, elements, joined
+
+_LOGIC = {
+    "and": (relax.op.bitwise_and, relax.op.logical_and),
+    "or": (relax.op.bitwise_or, relax.op.logical_or),
+    "xor": (relax.op.bitwise_xor, relax.op.logical_xor),
+}
+
+
+for _name, _both in _LOGIC.items():
+    converter(_name)(by_type(*_both))
+
+
+@converter("not")
+def not_(c: Primitive) -> Value:
+    return joined(c, relax.op.logical_not if c.dtype == "bool" else relax.op.bitwise_not, [0])
+
+
+@converter("shift_left", "shift_right_arithmetic", "shift_right_logical")
+def shift(c: Primitive) -> Value:
+    """Amounts outside of the type shift everything out."""
+    if c.op != "shift_right_logical" or c.dtype.startswith("uint"):
+        signed = c.op == "shift_right_arithmetic" and c.dtype.startswith("uint")
+        c.refuse_unless(not signed, "an arithmetic shift of numbers without sign")
+        return elements(c, lambda a, b: scalar.shift(a, b, c.op == "shift_left"), [0, 1])
+
+    def logical(a: Scalar, b: Scalar) -> Scalar:
+        plain = f"u{dtype_of(a)}"
+        return scalar.shift(a.astype(plain), b.astype(plain), False).astype(dtype_of(a))
+
+    return elements(c, logical, [0, 1])
+
+
+@converter("population_count", "clz")
+def count_bits(c: Primitive) -> Value:
+    """Bits that are set, or zeros above the highest that is."""
+    bits = int(c.dtype.removeprefix("u").removeprefix("int"))
+
+    def counted(x: Scalar) -> Scalar:
+        dtype = dtype_of(x)
+        wide = x.astype(f"uint{bits}").astype("uint64")
+        total: Any = const(0, "uint64")
+        above: Any = const(1, "uint64")
+        for place in reversed(range(bits)):
+            bit = (wide >> const(place, "uint64")) & const(1, "uint64")
+            above = above * (const(1, "uint64") - bit)
+            total = total + (bit if c.op == "population_count" else above)
+        return total.astype(dtype)
+
+    return elements(c, counted, [0])
+
+
+@converter("bitcast_convert_type")
+def bitcast(c: Primitive) -> Value:
+    """The same bits as a number of another type of the same width."""
+    source, target = c.dtype_of(0), c.dtype
+    same = source.strip("abcdefghijklmnopqrstuvwxyz") == target.strip("abcdefghijklmnopqrstuvwxyz")
+    c.refuse_unless(same and "bool" not in (source, target), f"{source} as {target}, of another width")
+    x = c.operand(0)
+    return c.values[0] if expr_dtype(x) == target else elements(c, lambda v: tirx.reinterpret(target, v), [0])
