@@ -11,6 +11,7 @@ from tvm import relax, tirx
 from . import __version__
 from .artifact import FunctionSpec, Manifest, TensorSpec, Variant
 from .imported import ImportedModel
+from .passes._caches import written_in_place
 from .passes._weights import param_names
 from .phase_reports import Reports, to_plain
 from .targets import Target
@@ -68,6 +69,7 @@ def function_spec(model: ImportedModel, mod: tvm.IRModule) -> FunctionSpec:
     has, when the size depends on values. An output of unknown rank has the one dimension `...`.
     """
     func = mod["main"]
+    written = written_in_place(func)
     types = flat_types(func.ret_ty)
     assert len(types) == len(model.outputs), f"{len(model.outputs)} outputs are named, main gives {len(types)}"
     return FunctionSpec(
@@ -76,6 +78,7 @@ def function_spec(model: ImportedModel, mod: tvm.IRModule) -> FunctionSpec:
         state=tuple(map(str, model.source.get("state", ()))),
         ranges=model.ranges,
         params=tuple(param_names(func)),
+        written=tuple(spec.name for spec, var in zip(model.inputs, func.params) if var in written),
     )
 
 

@@ -42,7 +42,7 @@ LEFT_OUT = {
     **dict.fromkeys(("cdouble", "cfloat", "chalf", "complex", "polar", "view_as_complex"), "makes complex numbers"),
 }
 # Of inputs that are equal or NaN torch promises no order: indices are compared by the elements that they name.
-PLACES = {"topk": 1}  # OpInfo -> the position of its axis among the arguments behind the input
+PLACES = {"topk": 2, "sort": 1, "argsort": 1}  # OpInfo -> the position of its axis among the arguments
 # An infinite weight meets 0 in another order of the same operations: special values are among the data alone.
 WEIGHED = ("nn.functional.instance_norm", "nn.functional.batch_norm")
 # Of -inf it is 0 here, its limit; torch multiplies -inf by 0.
@@ -120,8 +120,9 @@ def _call(op: object, sample: object) -> tuple[Callable[..., object], tuple[torc
         result = op.op(*args, **kwargs)
         if op.name not in PLACES:
             return result
-        axis = kwargs.get("dim", args[PLACES[op.name] + 1] if len(args) > PLACES[op.name] + 1 else -1)
-        return result[0], args[0].gather(axis, result[1]) if args[0].dim() else result[1]
+        axis = kwargs.get("dim", args[PLACES[op.name]] if len(args) > PLACES[op.name] else -1)
+        *values, indices = outputs(result)
+        return *values, args[0].gather(axis, indices) if args[0].dim() else indices
 
     return function, tuple(flat[i].detach() for i in places)
 

@@ -52,6 +52,7 @@ class FunctionSpec:
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # dimension -> inclusive bounds
     params: tuple[str, ...] = ()
     state: tuple[str, ...] = ()
+    written: tuple[str, ...] = ()  # inputs whose memory kernels write, as caches that are appended to in place
 
 
 @dataclass(frozen=True)
@@ -308,10 +309,16 @@ def _function(value: object, where: str) -> FunctionSpec:
         ranges=_table(data, "ranges", where, _pair),
         params=_list(data, "params", where, _string),
         state=_list(data, "state", where, _string),
+        # older artifacts have no such list
+        written=_list({"written": [], **data}, "written", where, _string),
     )
     for kind, names in (("inputs", [t.name for t in spec.inputs]), ("outputs", [t.name for t in spec.outputs])):
         if len(set(names)) != len(names):
             _corrupt(f"{where}: {kind}", "names that are all different", ", ".join(names)[:200])
+    inputs = {t.name for t in spec.inputs}
+    for kind, used in (("state", spec.state), ("written", spec.written)):
+        if not inputs.issuperset(used):
+            _corrupt(f"{where}: {kind}", "names of inputs", ", ".join(sorted(set(used) - inputs))[:200])
     return spec
 
 

@@ -68,6 +68,18 @@ def roots_of(value: relax.Expr, memory: Memory) -> frozenset[relax.Expr]:
     return frozenset().union(*(roots_of(part, memory) for part in parts))
 
 
+def written_in_place(func: relax.Function) -> frozenset[relax.Expr]:
+    """The memory that calls of `func`, a lowered main, write in place: parameters, and variables of its own."""
+    memory = memory_of(func)
+    found: frozenset[relax.Expr] = frozenset()
+    for block in func.body.blocks:
+        for call in (binding.value for binding in block.bindings):
+            if op_name(call) == "relax.call_tir_inplace":
+                places = [int(place) for place in call.attrs.inplace_indices if int(place) >= 0]
+                found = found.union(*(roots_of(call.args[1].fields[place], memory) for place in places))
+    return found
+
+
 def with_readers_apart(mod: tvm.IRModule) -> tvm.IRModule:
     """`mod` whose functions that read a cache in front of its append are opaque to FuseOps.
 

@@ -59,7 +59,7 @@ def _folded(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _is_constant(value: relax.Expr, constant: Mapping[relax.Var, relax.Expr]) -> bool:
-    """A call of an operator with a lowering, of constants alone, whose result has a known shape."""
+    """A call of an operator with a lowering, of constants alone, whose result has elements and a known shape."""
     if (
         not op_name(value)
         or not isinstance(value.ty, relax.TensorType)
@@ -68,6 +68,8 @@ def _is_constant(value: relax.Expr, constant: Mapping[relax.Var, relax.Expr]) ->
         return False
     if value.op.get_attr("FLegalize") is None or relax.analysis.tir_vars_in_type(value.ty):
         return False
+    if any(isinstance(d, tvm.tirx.IntImm) and int(d) == 0 for d in value.ty.shape.values):
+        return False  # a library holds no constant without elements
     return all(_is_fixed(arg, constant) for arg in value.args)
 
 

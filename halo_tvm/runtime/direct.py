@@ -33,7 +33,7 @@ class DirectInputs:
         self._bounded = tuple((i, t) for i, t in enumerate(spec.inputs) if t.values is not None)
         self._known: set[Shapes] = set()
         self._staged: dict[tuple[int, tuple[int, ...]], tuple[np.ndarray, tvm_ffi.Tensor]] = {}
-        self._plain = all(is_plain(t.dtype) for t in spec.inputs)
+        self._plain = all(is_plain(t.dtype) for t in spec.inputs) and not spec.written
 
     def learn(self, arrays: Sequence[np.ndarray]) -> None:
         """`arrays` passed the careful checks: others of their shapes and types will."""

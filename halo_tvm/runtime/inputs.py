@@ -23,6 +23,8 @@ _FEW = 64
 def bind_inputs(spec: FunctionSpec, args: Sequence[object], kwargs: Mapping[str, object]) -> list[np.ndarray]:
     """Contiguous, aligned arrays in the order of `spec.inputs`; omitted ones with a `default` are filled in.
 
+    What kernels write in place is copied: a caller's array never changes.
+
     Raises
     ------
     InputError, UnknownName
@@ -35,7 +37,7 @@ def bind_inputs(spec: FunctionSpec, args: Sequence[object], kwargs: Mapping[str,
         if tensor.name in given:
             array = _converted(tensor, given[tensor.name])
             _check_shape(spec, tensor, array.shape, sizes)
-            array = _as_kernels_need(array)
+            array = _as_kernels_need(array, own=tensor.name in spec.written)
             check_values(tensor, array)
             arrays[tensor.name] = array
     known = {name: size for name, (size, _) in sizes.items()}
@@ -218,10 +220,13 @@ def _filled(spec: FunctionSpec, tensor: TensorSpec, sizes: Mapping[str, int]) ->
     return array
 
 
-def _as_kernels_need(array: np.ndarray) -> np.ndarray:
-    """`array` itself where kernels can read it, else a copy: dense, aligned, writable (DLPack refuses the rest)."""
+def _as_kernels_need(array: np.ndarray, *, own: bool) -> np.ndarray:
+    """`array` itself where kernels can read it, else a copy: dense, aligned, writable (DLPack refuses the rest).
+
+    Always a copy, the run's `own`, of what kernels write.
+    """
     flags = array.flags
-    if flags.c_contiguous and flags.writeable and is_aligned(array):
+    if flags.c_contiguous and flags.writeable and is_aligned(array) and not own:
         return array
     copy = aligned_empty(array.shape, array.dtype)
     copy[...] = array

@@ -13,11 +13,13 @@ from tvm.script import relax as R
 from halo_tvm.build import BUILD_OPTIONS, lowering, planned_bytes
 from halo_tvm.errors import UnsupportedModel
 from halo_tvm.imported import InputSpec
+from halo_tvm.in_process import compile_in_process
 from halo_tvm.passes import pipeline
 from halo_tvm.passes._weights import param_names
 from halo_tvm.passes.check_caches import CheckCaches
 from halo_tvm.passes.schedule import schedule_functions
 from halo_tvm.relay_ops import OPERATORS
+from halo_tvm.runtime.tensors import aligned_empty
 from halo_tvm.targets import resolve
 
 pytestmark = pytest.mark.covering
@@ -157,6 +159,16 @@ def model_of(body, s=1):
 
 def append(m, cache=None):
     return m.op("kv_append", cache if cache is not None else m.inputs["cache"], m.inputs["new"], m.inputs["at"])
+
+
+def test_a_callers_cache_is_never_written():
+    program = compile_in_process(model_of(lambda m: {"y": append(m)}), threads=1, level=1)
+    assert program.spec.written == ("cache",)
+    cache = aligned_empty((1, 6, 1, 8), np.dtype("float32"))  # where kernels could write it without a copy
+    cache[...] = 1
+    found = program(cache, np.full((1, 1, 1, 8), 2, "float32"), np.array([3], "int32"))["y"]
+    assert (cache == 1).all()
+    assert found[0, :, 0, 0].tolist() == [1, 1, 1, 2, 1, 1]
 
 
 def read_later(m):

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 
 from tvm import ir, relax, te, tirx
 
-from ...extremes import is_nan, maximum
+from ...extremes import maximum
 from .builder import Builder, expr_shape
-from .pooling import global_pooling, pooling, product
+from .pooling import first_place, global_pooling, place_of, pooling, product
 from .sizes import Dim, plain, prim
 from .windows import Window
 
@@ -71,14 +71,9 @@ def adaptive_places(builder: Builder, x: relax.Expr, out: relax.Expr) -> relax.E
             number = tirx.const(0, "int64")
             for source, size in zip(sources, x.shape[2:]):
                 number = number * size + source
-            here, largest = x[(*i[:2], *sources)], y[i]
-            same = here == largest
-            if str(x.dtype).startswith("float"):  # where the largest is NaN, a NaN is meant; bfloat16 has no test of it
-                same = tirx.any(same, tirx.all(is_nan(here), is_nan(largest)))
-            found = tirx.if_then_else(inside, same, tirx.const(False, "bool"))
-            return te.min(tirx.Select(found, number, te.max_value("int64")), axis=ks)
+            return place_of(inside, x[(*i[:2], *sources)], y[i], number, ks)
 
-        return te.compute(y.shape, at, name="places")
+        return first_place(te.compute(y.shape, at, name="numbers"))
 
     return builder.te(compute, x, out, name="adaptive_places")
 

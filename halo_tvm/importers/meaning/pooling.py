@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tvm import relax, te, tirx
+from tvm import ir, relax, te, tirx
 
 from ...extremes import is_nan
 from ...relay_ops.pooling import Pooling, least
@@ -77,7 +77,6 @@ def places(builder: Builder, x: relax.Expr, out: relax.Expr, window: Window, *, 
         pads = window.pads_over(builder.sizes, sizes)
         image = product(sizes)
         ks = [te.reduce_axis((0, k), f"k{i}") for i, k in enumerate(window.kernel)]
-        none = te.max_value("int64")
 
         def element(n, c, *place):
             at = [o * s + k * d - b for o, k, s, d, b in zip(place, ks, window.strides, window.dilations, pads)]
@@ -87,16 +86,26 @@ def places(builder: Builder, x: relax.Expr, out: relax.Expr, window: Window, *, 
                 count = count * sizes[axis] + at[axis]
             if number != "image":
                 count = (n * x.shape[1] + c) * image + count
-            here, largest = x[(n, c, *at)], y[(n, c, *place)]
-            same = here == largest
-            if str(x.dtype).startswith("float"):  # where the largest is NaN, a NaN is meant; bfloat16 has no test of it
-                same = tirx.any(same, tirx.all(is_nan(here), is_nan(largest)))
-            found = tirx.if_then_else(inside, same, tirx.const(False, "bool"))
-            return te.min(tirx.Select(found, count, none), axis=ks)
+            return place_of(inside, x[(n, c, *at)], y[(n, c, *place)], count, ks)
 
-        return te.compute(y.shape, element, name="places")
+        return first_place(te.compute(y.shape, element, name="numbers"))
 
     return builder.te(compute, x, out, name="places")
+
+
+def place_of(inside: ir.Expr, here: te.TensorSlice, largest: ir.Expr, number: ir.Expr, ks: Sequence) -> ir.Expr:
+    """The least `number` of an element `here` that is the `largest`; where that is NaN, the last NaN's, below 0."""
+    same = tirx.if_then_else(inside, here == largest, tirx.const(False, "bool"))
+    found = tirx.Select(same, number, te.max_value("int64"))
+    if "float" in str(here.dtype):
+        nan = tirx.if_then_else(inside, is_nan(here), tirx.const(False, "bool"))
+        found = tirx.Select(nan, -1 - number, found)
+    return te.min(found, axis=ks)
+
+
+def first_place(numbers: te.Tensor) -> te.Tensor:
+    """Places of numbers of `place_of`."""
+    return te.compute(numbers.shape, lambda *i: tirx.Select(numbers[i] < 0, -1 - numbers[i], numbers[i]), name="places")
 
 
 def global_pooling(builder: Builder, x: relax.Expr, kind: str, p: int = 2) -> relax.Expr:

@@ -48,6 +48,7 @@ def average_pool(c: Call) -> relax.Expr:
     if divisor is None:
         return unbatched(c, pooling(c, x, window, "average", ceil=ceil, include_pad=counted))
     c.refuse_unless(not ceil, "expected ceil_mode=False beside divisor_override, found True")
+    c.refuse_unless("float" in c.dtype, f"expected floats beside divisor_override, found {c.dtype}")
     # Every window counts as a whole, so its mean is its sum by the number of its elements.
     mean = pooling(c, x, window, "average", include_pad=True)
     factor = constant(math.prod(window.kernel) / int(divisor), expr_dtype(mean))

@@ -32,13 +32,15 @@ def reshape(c: Call) -> relax.Expr:
 @converter("permute.default", "transpose.int", "t.default", "numpy_T.default", "mT.default")
 def permute(c: Call) -> relax.Expr:
     x, rank = c.tensor("self"), c.rank("self")
+    if rank < 2:
+        return x
     if "dims" in c.nodes:
         axes = [int(d) % rank for d in c["dims"]]
     else:
-        first, second = (int(c[n]) % rank for n in ("dim0", "dim1")) if "dim0" in c.nodes else (rank - 2, rank - 1)
+        first, second = (c.axis("dim0"), c.axis("dim1")) if "dim0" in c.nodes else (rank - 2, rank - 1)
         axes = list(range(rank))
         axes[first], axes[second] = axes[second], axes[first]
-    return c.permute(x, axes) if rank > 1 else x
+    return c.permute(x, axes)
 
 
 @converter("expand.default", "expand_as.default", "broadcast_to.default")
