@@ -19,6 +19,7 @@ _TYPES = {
     "int8": schema.TensorType.INT8,
     "uint8": schema.TensorType.UINT8,
     "bool": schema.TensorType.BOOL,
+    "resource": schema.TensorType.RESOURCE,
 }
 Grid = tuple[Sequence[float], Sequence[int], int]
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from ._engine import Engine
     from ._proto import Written
 
-_QUANTISED_ERROR = 0.02  # of the largest output: five steps of an 8-bit grid, as for other quantised files
 _DEFAULT = "serving_default"
 
 
@@ -29,7 +28,7 @@ def import_tflite(path: Path, *, shapes: Mapping[str, Bounds] | None = None, sig
 
     Without one it is `serving_default`, else the only one, else the first graph under the names of its tensors.
     """
-    from ._proto import write
+    from ._proto import after, write
 
     model = read_model(path)
     chosen = _signature(model, signature, path.name)
@@ -37,22 +36,29 @@ def import_tflite(path: Path, *, shapes: Mapping[str, Bounds] | None = None, sig
     imported = import_of_file(written.proto, path, shapes=shapes)
     part = {"part": signature} if signature else {}
     state = {"state": list(written.state)} if written.state else {}
+    kept = {after(name): name for name in written.state}
     return replace(
         imported,
         inputs=tuple(replace(i, default="zeros") if i.name in written.state else i for i in imported.inputs),
+        outputs=tuple(kept.get(name, name) for name in imported.outputs),
         source={"kind": "tflite", "name": path.name, "sha256": sha256_of(path), **part, **state},
-        engine=_reference(path, chosen, written, imported),
-        accepted_error=_QUANTISED_ERROR if written.rounds else imported.accepted_error,
+        engine=_reference(path, chosen, written, imported.outputs),
+        accepted_error=written.accepted_error or imported.accepted_error,
         report={**imported.report, "importer": "tflite", "operators": written.operators},
     )
 
 
-def _reference(path: Path, signature: Signature, written: Written, model: ImportedModel) -> Engine:
+def _reference(path: Path, signature: Signature, written: Written, outputs: tuple[str, ...]) -> Engine:
     """LiteRT where it is installed; it cannot be given a state, for which the graph that was written is run."""
     from ._engine import engine
+    from ._proto import after
 
     found = None if written.state else engine(path, signature)
-    return found or engine_of(written.proto.SerializeToString(), path.name, model.outputs, written.rounds)
+    if found is not None:
+        return found
+    run = engine_of(written.proto.SerializeToString(), path.name, outputs, written.accepted_error is not None)
+    kept = {after(name): name for name in written.state}
+    return lambda inputs: {kept.get(name, name): value for name, value in run(inputs).items()}
 
 
 def _signature(model: Model, wanted: str, file: str) -> Signature:

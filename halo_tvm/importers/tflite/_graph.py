@@ -8,7 +8,8 @@ in TFLite and first in ONNX: every value exists in the order it was made in, and
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from ._registry import WRITERS, load_writers
 
 OPSET = 21  # the first whose QuantizeLinear knows int16
 _MOST_NODES = 100_000
+_GRID_ERROR = 0.02  # five steps of an 8-bit grid, as for other quantised files
 _GRIDS = ("int8", "uint8", "int16", "int4")  # element types whose grid says which floats they stand for
 
 
@@ -41,9 +43,11 @@ class Writer:
         load_writers()
         self.model = model
         self.problems: dict[str, list[str]] = {}
-        self.rounds = False  # whether activations become integers on the way
+        # Error to accept, as a share of the largest output, where activations become integers on the way.
+        self.accepted_error: float | None = None
         self.variables: dict[str, str] = {}  # name of a variable -> ONNX name of what it holds now
-        self.state: dict[str, Tensor] = {}  # name of a variable -> what it holds at first
+        self.initial: dict[str, NDArray[Any]] = {}  # name of a variable -> what it holds at first
+        self.state: dict[str, str] = {}  # name of a variable that calls pass on -> ONNX name of the input it comes in
         self._taken: set[str] = set()
         self._nodes = 0
 
@@ -56,6 +60,9 @@ class Writer:
         self._taken.add(name)
         return name
 
+    def accept(self, error: float) -> None:
+        self.accepted_error = max(error, self.accepted_error or 0.0)
+
     def count(self) -> None:
         self._nodes += 1
         if self._nodes > _MOST_NODES:
@@ -63,16 +70,29 @@ class Writer:
 
 
 class Graph:
-    """Writes the operators of graph `number`; `inputs` are ONNX names for its inputs, in order."""
+    """Writes the operators of graph `number`; `inputs` are ONNX names for its inputs, in order.
 
-    def __init__(self, writer: Writer, number: int, inputs: Sequence[str]) -> None:
-        self.writer, self.graph = writer, writer.model.graphs[number]
+    `known` holds values of inputs, by their place, and `inside` says that another graph calls this one.
+    """
+
+    def __init__(
+        self,
+        writer: Writer,
+        number: int,
+        inputs: Sequence[str],
+        known: Mapping[int, NDArray[Any]] = MappingProxyType({}),
+        inside: bool = False,
+    ) -> None:
+        self.writer, self.graph, self.inside = writer, writer.model.graphs[number], inside
+        self.tensors = list(self.graph.tensors)
         self.nodes: list[NodeProto] = []
         self.initialisers: list[TensorProto] = []
         self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
         self._values: dict[int, Value] = {}
-        for index, name in zip(self.graph.inputs, inputs):
-            self._values[index] = Value(self.graph.tensors[index], {"": name})
+        for place, (index, name) in enumerate(zip(self.graph.inputs, inputs)):
+            if place in known:
+                self.tensors[index] = replace(self.tensors[index], data=known[place])
+            self._values[index] = Value(self.tensors[index], {"": name})
 
     def write(self) -> None:
         """Write all operators; what cannot be written is noted in the writer's problems, and what needs it skipped."""
@@ -84,7 +104,7 @@ class Graph:
             try:
                 self._operator(operator)
             except Refused as reason:
-                place = self.graph.tensors[operator.outputs[0]].name if operator.outputs else "?"
+                place = self.tensors[operator.outputs[0]].name if operator.outputs else "?"
                 self.writer.problems.setdefault(f"{operator.name} ({reason})", []).append(place)
                 broken.update(operator.outputs)
 
@@ -101,10 +121,10 @@ class Graph:
             self._define(index, node.activated(result))
 
     def _define(self, index: int, result: Result) -> None:
-        tensor = self.graph.tensors[index]
+        tensor = self.tensors[index]
         order = "first" if isinstance(result, Channels) else ""
         if not result.stored and on_grid(tensor):
-            self.writer.rounds = True
+            self.writer.accept(_GRID_ERROR)
             stored = self.quantised(result.name, tensor, 1 if order else tensor_axis(tensor))
         else:
             stored = result.name
@@ -115,7 +135,7 @@ class Graph:
     def value(self, index: int) -> Value:
         value = self._values.get(index)
         if value is None:
-            tensor = self.graph.tensors[index]
+            tensor = self.tensors[index]
             if tensor.data is None and tensor.is_variable:
                 raise Refused(f"expected variables behind handles, found the state {tensor.name!r}")
             if tensor.data is None:
@@ -201,14 +221,23 @@ class Graph:
         self.nodes.append(helper.make_node(op, list(inputs), names, name=names[0], **attributes))
         return names
 
-    def inner(self, number: int, inputs: Sequence[str]) -> tuple[Graph, list[str]]:
+    def inner(self, number: int, inputs: Sequence[str], known: Mapping[int, NDArray[Any]]) -> tuple[Graph, list[str]]:
         """Graph `number` written on its own, and the names of its outputs."""
-        graph = Graph(self.writer, number, inputs)
+        graph = Graph(self.writer, number, inputs, known, inside=True)
+        if len(inputs) != len(graph.graph.inputs):
+            raise Refused(f"expected {len(graph.graph.inputs)} inputs for graph {number}, found {len(inputs)}")
         before = len(self.writer.problems)
         graph.write()
         if len(self.writer.problems) > before:
             raise Refused("a graph inside it cannot be converted")
-        return graph, [graph.stored(i) for i in graph.graph.outputs]
+        return graph, [graph.emit("Identity", [graph.stored(i)], {}) for i in graph.graph.outputs]
+
+    def inline(self, number: int, inputs: Sequence[str], known: Mapping[int, NDArray[Any]]) -> list[str]:
+        """Graph `number` written among the nodes of this one; the names of its outputs."""
+        graph, outputs = self.inner(number, inputs, known)
+        self.nodes += graph.nodes
+        self.initialisers += graph.initialisers
+        return outputs
 
     def proto(self, name: str, inputs: Sequence[onnx.ValueInfoProto], outputs: Sequence[str]) -> GraphProto:
         """The graph as written; `outputs` are names that it makes, or that are known around it."""

@@ -51,12 +51,12 @@ class Node:
     def tensor(self, i: int) -> Tensor:
         if not self.has(i):
             raise Refused(f"expected an input {i}, found {self.count} inputs")
-        return self.graph.graph.tensors[self.operator.inputs[i]]
+        return self.graph.tensors[self.operator.inputs[i]]
 
     def output(self, i: int = 0) -> Tensor:
         if i >= len(self.operator.outputs):
             raise Refused(f"expected an output {i}, found {len(self.operator.outputs)}")
-        return self.graph.graph.tensors[self.operator.outputs[i]]
+        return self.graph.tensors[self.operator.outputs[i]]
 
     def x(self, i: int = 0, first: bool = False) -> str:
         """Input `i` as floats (or what it is, if on no grid), channels first where `first`."""

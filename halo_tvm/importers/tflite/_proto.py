@@ -19,8 +19,8 @@ class Written:
     """The model, and what the importer of ONNX cannot see in it."""
 
     proto: onnx.ModelProto
-    state: tuple[str, ...]  # variables: inputs and outputs of one name
-    rounds: bool  # whether activations become integers on the way
+    state: tuple[str, ...]  # inputs that hold variables; what comes after them is the output `after(name)`
+    accepted_error: float | None  # where activations become integers on the way
     operators: int
 
 
@@ -51,8 +51,18 @@ def write(model: Model, signature: Signature, file: str) -> Written:
             ) from reason
         outputs.append(name)
     opsets = [helper.make_opsetid("", OPSET)]
+    for name, made in writer.state.items():
+        graph.nodes.append(helper.make_node("Identity", [writer.variables[name]], [after(made)]))
+        first = writer.initial[name]
+        infos.append(helper.make_tensor_value_info(made, onnx_type(first.dtype.name), list(first.shape)))
+        outputs.append(after(made))
     proto = helper.make_model(graph.proto("main", infos, outputs), opset_imports=opsets, ir_version=10)
-    return Written(proto, (), writer.rounds, len(graph.graph.operators))
+    return Written(proto, tuple(writer.state.values()), writer.accepted_error, len(graph.graph.operators))
+
+
+def after(name: str) -> str:
+    """The output that holds the variable of input `name`."""
+    return f"{name}_after"
 
 
 def _info(name: str, tensor: Tensor, file: str) -> onnx.ValueInfoProto:

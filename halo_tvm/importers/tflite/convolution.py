@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ._dynamic import is_dynamic, restored, rounded
 from ._node import Channels, Node, Refused
 from ._registry import writes
 
@@ -26,7 +27,14 @@ def _filter(node: Node, i: int, perm: list[int]) -> str:
 @writes("CONV_2D")
 def conv_2d(node: Node) -> Channels:
     """Filter [out, height, width, in / groups]."""
-    return _convolution(node, _filter(node, 1, [0, 3, 1, 2]), "hw", _groups(node, 3))
+    perm, groups = [0, 3, 1, 2], _groups(node, 3)
+    if not is_dynamic(node) or groups != 1:  # groups are convolutions of floats in either form
+        return _convolution(node, _filter(node, 1, perm), "hw", groups)
+    weight = node.emit("Transpose", node.stored(1), perm=perm)
+    q, scale = rounded(node, node.x(0, first=True), [1, 2, 3])
+    out = restored(node, node.emit("ConvInteger", q, weight, **_windows(node, "hw", groups)), scale, 2)
+    bias = [node.emit("Reshape", node.x(2), node.sizes([-1, 1, 1]))] if node.has(2) else []
+    return Channels(node.emit("Add", out, *bias) if bias else out)
 
 
 @writes("CONV_3D")
@@ -57,12 +65,15 @@ def _groups(node: Node, axis: int) -> int:
 
 def _convolution(node: Node, weight: str, letters: str, groups: int) -> Channels:
     inputs = [node.x(0, first=True), weight, *([node.x(2)] if node.has(2) else [])]
+    return Channels(node.emit("Conv", *inputs, **_windows(node, letters, groups)))
+
+
+def _windows(node: Node, letters: str, groups: int) -> dict[str, object]:
     strides = node.positive(*(f"stride_{c}" for c in letters))
     dilations = node.positive(*(f"dilation_{c}_factor" for c in letters))
     kernel = node.shape(1)[:-2] if len(letters) == 3 else node.shape(1)[1:3]
     pads = _pads(node, kernel, strides, dilations)
-    out = node.emit("Conv", *inputs, strides=strides, dilations=dilations, group=groups, **pads)
-    return Channels(out)
+    return {"strides": strides, "dilations": dilations, "group": groups, **pads}
 
 
 def _pads(node: Node, kernel: tuple[int | None, ...], strides: list[int], dilations: list[int]) -> dict[str, object]:

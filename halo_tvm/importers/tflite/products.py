@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ._dynamic import is_dynamic, restored, rounded
 from ._node import Node, Refused, Result
 from ._registry import writes
 
@@ -18,7 +19,12 @@ def fully_connected(node: Node) -> Result:
     keeps = node.flag("keep_num_dims") and rank > 0 and node.shape(0)[-1] == weight[1]
     if not keeps and (rank != 2 or node.shape(0)[-1] != weight[1]):
         x = node.emit("Reshape", x, node.sizes([-1, weight[1]]))
-    out = node.emit("MatMul", x, node.emit("Transpose", node.x(1), perm=[1, 0]))
+    if is_dynamic(node):
+        q, scale = rounded(node, x, [-1])
+        total = node.emit("MatMulInteger", q, node.emit("Transpose", node.stored(1), perm=[1, 0]))
+        out = restored(node, total, scale, 0)
+    else:
+        out = node.emit("MatMul", x, node.emit("Transpose", node.x(1), perm=[1, 0]))
     return Result(node.emit("Add", out, node.x(2)) if node.has(2) else out)
 
 
