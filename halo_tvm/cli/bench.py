@@ -1,4 +1,4 @@
-"""Time an artifact, interleaved with other engines that each run in a process of their own."""
+"""Time an artifact, interleaved with other engines that each run in a process of their own; time a language model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ CONFIG = BenchConfig
 def run(config: BenchConfig) -> int:
     """Measure, and print the comparison."""
     from ..peers.benchmark import benchmark
+    from ..peers.tokens import token_speeds
 
     check_writable(config.json, config.markdown)
-    print_result(benchmark(config), json_file=config.json, markdown_file=config.markdown)
+    result = token_speeds(config) if config.speaks else benchmark(config)
+    print_result(result, json_file=config.json, markdown_file=config.markdown)
     return 0

@@ -1,4 +1,4 @@
-"""Results as records, and their one versioned JSON form: bench, validate, tune, profile and report.
+"""Results as records, and their one versioned JSON form: bench, tokens, validate, tune, profile and report.
 
 A result is `{"schema": 1, "kind": "bench", "host": {...}, ...}`; `to_json` and `from_json` convert.
 No record holds a host name or a path.
@@ -13,6 +13,7 @@ from typing import Literal
 from ..ceilings import Peaks
 from ..errors import UsageError
 from ._codec import as_plain, record
+from .parts import BuiltCandidate, TaskStage, TokenSpeed
 
 SCHEMA = 1
 
@@ -97,6 +98,19 @@ class BenchResult:
 
 
 @dataclass(frozen=True)
+class TokensResult:
+    """How fast a language model reads and speaks."""
+
+    model: str
+    precision: str
+    params_mib: float
+    host: Host
+    tests: tuple[TokenSpeed, ...]
+    notes: tuple[str, ...] = ()
+    kind: str = field(default="tokens", init=False)
+
+
+@dataclass(frozen=True)
 class SkippedResult:
     """A benchmark that was asked for and could not be made."""
 
@@ -134,33 +148,6 @@ class ValidateResult:
     passed: bool
     notes: tuple[str, ...] = ()
     kind: str = field(default="validate", init=False)
-
-
-@dataclass(frozen=True)
-class TaskStage:
-    """What one stage of the search did for one task; speed-ups are over the default, before the confirmation."""
-
-    stage: str
-    tried: int
-    failed: int
-    seconds: float
-    before: float  # best speed-up when the stage began
-    after: float
-
-
-@dataclass(frozen=True)
-class BuiltCandidate:
-    """A decision that was built and not measured; the maxima are over the kernels of a GPU's code, 0 on a CPU."""
-
-    rank: int  # as the rule's own model orders them
-    decision: Mapping[str, object]
-    predicted_us: float | None  # by that model: no measurement
-    failure: str = ""
-    registers: int = 0  # of a thread
-    spill_bytes: int = 0  # of a thread
-    shared_bytes: int = 0  # of a block
-    build_s: float = 0.0
-    source_only: str = ""  # why its library holds the device's source, which no compiler has seen, and no code
 
 
 @dataclass(frozen=True)
@@ -354,9 +341,10 @@ class ReportResult:
     kind: str = field(default="report", init=False)
 
 
-Result = BenchResult | SkippedResult | ValidateResult | TuneResult | ProfileResult | ReportResult
+Result = BenchResult | TokensResult | SkippedResult | ValidateResult | TuneResult | ProfileResult | ReportResult
 KINDS: dict[str, type] = {
     "bench": BenchResult,
+    "tokens": TokensResult,
     "skipped": SkippedResult,
     "validate": ValidateResult,
     "tune": TuneResult,

@@ -15,6 +15,7 @@ from .schema import (
     ReportResult,
     Result,
     SkippedResult,
+    TokensResult,
     TuneResult,
     ValidateResult,
     from_json,
@@ -30,6 +31,8 @@ def tables_of(result: Result) -> list[Table]:
     """The sections of a result, the host last."""
     if isinstance(result, BenchResult):
         body = _bench(result)
+    elif isinstance(result, TokensResult):
+        body = _tokens(result)
     elif isinstance(result, SkippedResult):
         title = (
             f"{result.model}, {_shapes(result.inputs)}, {_threads(result.threads)}, {result.precision}: not measured"
@@ -103,6 +106,14 @@ def _bench(result: BenchResult) -> Table:
     disturbed = disturbance(result.other_cores)
     warnings = (*failures, *losses, *([disturbed] if disturbed else []))
     return Table(title, header, tuple(rows), (*warnings, method, *ran, *result.notes))
+
+
+def _tokens(result: TokensResult) -> Table:
+    rows = tuple(
+        (str(s.threads), s.test, f"{s.tokens_per_s:.2f} ± {s.deviation:.2f}", str(len(s.seconds))) for s in result.tests
+    )
+    title = f"{result.model}, {result.precision}, {result.params_mib:.1f} MiB of weights"
+    return Table(title, ("threads", "test", "tokens/s", "runs"), rows, result.notes)
 
 
 def disturbance(other_cores: float | None) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .schema import BuiltCandidate, StageTotal, TaskResult, TunedModel, TuneResult
+from .parts import BuiltCandidate
+from .schema import StageTotal, TaskResult, TunedModel, TuneResult
 from .table import Table, number
 
 _NAME, _CELL = 72, 60  # columns of a name, of a reason; JSON and notes have the whole of what is longer

@@ -20,6 +20,7 @@ from halo_tvm.config import CompileConfig
 from halo_tvm.errors import EnvironmentProblem, InputError, MissingPackage, UnsupportedModel, UsageError
 from halo_tvm.importers import import_model
 from halo_tvm.interpreter import evaluate
+from halo_tvm.report.schema import from_json
 from halo_tvm.runtime import load
 from halo_tvm.runtime.language import Sampling
 from halo_tvm.runtime.language.chat import render
@@ -105,6 +106,11 @@ def test_logits_and_greedy_text_are_those_of_the_definition(directory: Path, art
     assert list(answer.tokens) == ids[len(PROMPT) :] and answer.kept_tokens == len(PROMPT) - 1
     assert (answer.ended, answer.prompt_tokens, len(answer.logprobs)) == ("length", len(PROMPT), 8)
     assert answer.logprobs[0][1][0][0] == answer.tokens[0] and answer.answer_rate > 0 and answer.prompt_rate > 0
+    model.truncate(3)
+    np.testing.assert_allclose(model.extend(ids[3:-1]), wanted[-1], atol=1e-5 * np.abs(wanted[-1]).max())
+    every = model.score([*ids, *ids, *ids])  # more than the context of 48: no cache is read or written
+    assert every.shape == (3 * len(ids), 258) and model.length == len(ids) - 1
+    np.testing.assert_allclose(every[len(PROMPT) - 1 : len(ids) - 1], wanted, atol=1e-5 * np.abs(wanted).max())
     with load(artifact, threads=2) as whole:  # main is still there, for whole batches
         np.testing.assert_allclose(whole(input_ids=np.array([ids[:-1]]))[0, -1], wanted[-1], atol=1e-4)
 
@@ -155,6 +161,10 @@ def test_the_end_token_ends_an_answer(model, monkeypatch) -> None:
         (lambda m: m.generate(), "found both or neither"),
         (lambda m: m.generate(messages=[{"role": "user"}]), "messages with role and content"),
         (lambda m: m.truncate(49), "expected a length from 0 to"),
+        (lambda m: m.extend([]), "at least one token, found none"),
+        (lambda m: m.score([]), "at least one token, found none"),
+        (lambda m: m.score([1] * 2049), "1 to 2048 tokens, which main takes of one text, found 2049"),
+        (lambda m: m.score([258]), "token ids from 0 to 257, found 258"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(model, ask, message: str) -> None:
@@ -211,6 +221,27 @@ def test_the_command_line_answers(artifact: Path, capsys, monkeypatch) -> None:
     monkeypatch.setattr("builtins.input", lambda _prompt: next(lines, None) or (_ for _ in ()).throw(EOFError))
     assert main(["run", str(artifact), "--interactive", "--max-new-tokens", "3"]) == 0
     assert "ended by" in capsys.readouterr().err
+
+
+def test_tokens_are_timed_in_the_words_of_llama_bench(artifact: Path, capsys, tmp_path: Path) -> None:
+    file = tmp_path / "tokens.json"
+    words = ["bench", str(artifact), *"-p 5,9 -n 3 -d 0,7 -t 1,2 -r 2 --json".split(), str(file)]
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    found = from_json(json.loads(file.read_text()))
+    names = ["pp5", "pp9", "tg3", "pp5 @ d7", "pp9 @ d7", "tg3 @ d7"]
+    assert [(t.threads, t.test) for t in found.tests] == [(n, name) for n in (1, 2) for name in names]
+    for test in found.tests:
+        rates = [(test.prompt + test.generated) / s for s in test.seconds]
+        assert len(rates) == 2 and test.tokens_per_s == pytest.approx(np.mean(rates)) and f" {test.test} " in shown
+    for more, message in (
+        (["-p", "5", "--vs", "onnxruntime"], "expected -p and -n without --vs"),
+        (["-d", "7"], "expected -p or -n beside -d and -t"),
+        (["-n", "x"], "n-gen: expected a number from 1 on, found 'x'"),
+        (["-p", "4000", "-d", "97"], "a context from 1 to 4096, which the model's positions allow, found 4097"),
+    ):
+        assert main(["bench", str(artifact), *more]) == 1
+        assert message in capsys.readouterr().err
 
 
 # ------------------------------------------------------------------ the parts

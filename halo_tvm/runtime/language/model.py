@@ -25,7 +25,7 @@ from ..session import Session
 from ..weights import load_weights
 from .chat import Message
 from .sampling import Sampler, Sampling, log_probabilities
-from .spec import NEEDED, LanguageSpec, spec_of
+from .spec import NEEDED, WHOLE, LanguageSpec, spec_of
 from .steps import Steps
 from .text import Pieces, Text
 
@@ -103,7 +103,7 @@ class LanguageModel:
         text = Text(path, spec)
         variant = choose_variant(manifest.variants)
         load_tvm_runtime()
-        functions = {name: manifest.functions[name] for name in NEEDED}
+        functions = {name: manifest.functions[name] for name in (*NEEDED, WHOLE) if name in manifest.functions}
         names = list(dict.fromkeys(p for f in functions.values() for p in f.params))
         loaded = load_weights(path / variant.params if variant.params else None, names, weights)
         session = Session(path / variant.library, "decode", (), count, device_of(variant))
@@ -119,6 +119,11 @@ class LanguageModel:
     def context(self) -> int:
         """Positions that the caches have room for."""
         return self._steps.context
+
+    @property
+    def vocabulary(self) -> int:
+        """Tokens that the model has, from 0 on."""
+        return self._spec.vocabulary
 
     @property
     def length(self) -> int:
@@ -149,6 +154,16 @@ class LanguageModel:
         """The logits [vocabulary] behind one more token."""
         with self._my_turn():
             return self._fed([token])
+
+    def extend(self, tokens: Sequence[int]) -> np.ndarray:
+        """The logits [vocabulary] behind `tokens`, which follow those in the caches."""
+        with self._my_turn():
+            return self._fed(tokens)
+
+    def score(self, tokens: Sequence[int]) -> np.ndarray:
+        """Logits [tokens, vocabulary]: row i is what the model says behind the first i + 1 tokens. The caches stay."""
+        with self._my_turn():
+            return self._steps.score(tokens)
 
     def truncate(self, count: int) -> None:
         """Forget all but the first `count` tokens."""

@@ -10,6 +10,7 @@ from ...artifact import Manifest
 from ...errors import ArtifactCorrupt, UsageError
 
 NEEDED = ("prefill", "decode")
+WHOLE = "main"  # gives logits of every position
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from ...artifact import FunctionSpec, TensorSpec
 from ...errors import EnvironmentProblem, InputError, UsageError
 from ..session import Session
 from ..tensors import aligned_empty, numpy_dtype, to_arrays, to_tensor
+from .spec import NEEDED, WHOLE
 
 _HUGE = 2 << 20  # bytes of a huge page
 
@@ -34,7 +35,9 @@ class Steps:
         self._highest = prefill.inputs[0].values
         caches, self._memory = _caches(prefill.inputs[2:], context)
         caches = session.keep(caches)
-        self._run = {name: session.bind(name, (*caches, *weights[name])) for name in ("prefill", "decode")}
+        self._run = {name: session.bind(name, (*caches, *weights[name])) for name in NEEDED}
+        self._whole = session.bind(WHOLE, weights[WHOLE]) if WHOLE in functions else None
+        self._sizes = _scored(functions[WHOLE]) if WHOLE in functions else (1, 0)
         self._lengths = aligned_empty((1,), np.dtype(np.int32))
 
     @property
@@ -52,6 +55,19 @@ class Steps:
             logits = self._step("decode" if len(part) == 1 else "prefill", part)
         return logits
 
+    def score(self, tokens: Sequence[int]) -> np.ndarray:
+        """Logits [tokens, vocabulary] behind every one of `tokens`, by `main`: the caches stay as they are."""
+        ids = self._checked(tokens, within=False)
+        low, high = self._sizes
+        if self._whole is None or not low <= len(ids) <= high:
+            raise InputError(
+                f"expected {low} to {high} tokens, which main takes of one text, found {len(ids)}: score them in "
+                "parts, or compile with another --shape"
+            )
+        result = self._whole([to_tensor(_row(ids))])
+        logits: np.ndarray = to_arrays(result)[0][0]
+        return logits
+
     def truncate(self, count: int) -> None:
         """Forget all but the first `count` positions."""
         if not 0 <= count <= self.filled:
@@ -59,15 +75,14 @@ class Steps:
         self.filled = count
 
     def _step(self, function: str, ids: np.ndarray) -> np.ndarray:
-        array = aligned_empty((1, len(ids)), np.dtype(np.int64))
-        array[0] = ids
         self._lengths[0] = self.filled
-        result = self._run[function]([to_tensor(array), to_tensor(self._lengths)])
+        result = self._run[function]([to_tensor(_row(ids)), to_tensor(self._lengths)])
         self.filled += len(ids)
         logits: np.ndarray = to_arrays(result)[0][0]
         return logits
 
-    def _checked(self, tokens: Sequence[int]) -> np.ndarray:
+    def _checked(self, tokens: Sequence[int], within: bool = True) -> np.ndarray:
+        """`tokens` as an array of ids that the model has and, if `within`, the caches have room for."""
         try:
             ids = np.asarray(tokens)
             if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
@@ -82,12 +97,25 @@ class Steps:
             raise InputError(
                 f"expected token ids from {low} to {high}, found {found}: check the tokenizer that made them"
             )
-        if self.filled + ids.size > self.context:
+        if within and self.filled + ids.size > self.context:
             raise InputError(
                 f"expected at most {self.context - self.filled} more tokens in a context of {self.context}, found "
                 f"{ids.size}: shorten the prompt, or load the model with a larger context"
             )
         return ids.astype(np.int64)
+
+
+def _row(ids: np.ndarray) -> np.ndarray:
+    array = aligned_empty((1, len(ids)), np.dtype(np.int64))
+    array[0] = ids
+    return array
+
+
+def _scored(main: FunctionSpec) -> tuple[int, int]:
+    """The fewest and most tokens of one text of which `main` gives all logits; (1, 0) where it does not."""
+    (batch, sequence), logits = main.inputs[0].shape, main.outputs[0].shape
+    bounds = [main.ranges[d] if isinstance(d, str) else (int(d), int(d)) for d in (batch, sequence)]
+    return bounds[1] if bounds[0][0] == 1 and len(logits) == 3 else (1, 0)
 
 
 def _caches(specs: Sequence[TensorSpec], context: int) -> tuple[tuple[tvm_ffi.Tensor, ...], np.ndarray]:

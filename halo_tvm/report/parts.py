@@ -1,0 +1,52 @@
+"""Records of one test, stage or candidate, of which results hold many."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class TokenSpeed:
+    """One test of a language model: `prompt` tokens read at once, or `generated` said one by one, behind `depth`."""
+
+    prompt: int
+    generated: int
+    depth: int  # tokens in the caches when it begins
+    threads: int
+    tokens_per_s: float  # mean over the repetitions
+    deviation: float  # standard, of tokens_per_s
+    seconds: tuple[float, ...]  # of every repetition
+
+    @property
+    def test(self) -> str:
+        """Its name: pp512, tg128, tg128 @ d2048."""
+        name = f"pp{self.prompt}" if self.prompt else f"tg{self.generated}"
+        return f"{name} @ d{self.depth}" if self.depth else name
+
+
+@dataclass(frozen=True)
+class TaskStage:
+    """What one stage of the search did for one task; speed-ups are over the default, before the confirmation."""
+
+    stage: str
+    tried: int
+    failed: int
+    seconds: float
+    before: float  # best speed-up when the stage began
+    after: float
+
+
+@dataclass(frozen=True)
+class BuiltCandidate:
+    """A decision that was built and not measured; the maxima are over the kernels of a GPU's code, 0 on a CPU."""
+
+    rank: int  # as the rule's own model orders them
+    decision: Mapping[str, object]
+    predicted_us: float | None  # by that model: no measurement
+    failure: str = ""
+    registers: int = 0  # of a thread
+    spill_bytes: int = 0  # of a thread
+    shared_bytes: int = 0  # of a block
+    build_s: float = 0.0
+    source_only: str = ""  # why its library holds the device's source, which no compiler has seen, and no code
