@@ -165,6 +165,12 @@ class Graph:
             value.names[key] = self.restored(self.stored(index, first), value.tensor, axis)
         return value.names[key]
 
+    def permuted(self, index: int, perm: list[int]) -> str:
+        """The tensor with its dimensions in another order; integers on a grid move before they are restored."""
+        tensor = self.value(index).tensor
+        moved = self.emit("Transpose", [self.stored(index)], {"perm": perm})
+        return self.restored(moved, tensor, perm.index(tensor_axis(tensor))) if on_grid(tensor) else moved
+
     def _known_floats(self, value: Value) -> str:
         if "float" not in value.names:
             grid, data = value.tensor.grid, value.tensor.data

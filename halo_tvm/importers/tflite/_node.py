@@ -68,6 +68,12 @@ class Node:
         self.tensor(i)
         return self.graph.stored(self.operator.inputs[i], first)
 
+    def permuted(self, i: int, perm: list[int]) -> str:
+        """Input `i` as floats, its dimensions in the order `perm`."""
+        if self.rank(i) != len(perm):
+            raise Refused(f"expected {len(perm)} dimensions of input {i}, found {self.rank(i)}")
+        return self.graph.permuted(self.operator.inputs[i], perm)
+
     def made_first(self, i: int = 0) -> bool:
         return self.has(i) and self.graph.made_first(self.operator.inputs[i])
 

@@ -17,19 +17,12 @@ def auto_pad(node: Node) -> str:
     return "SAME_UPPER" if padding == _SAME else "VALID"
 
 
-def _filter(node: Node, i: int, perm: list[int]) -> str:
-    """The filter moved to ONNX's order."""
-    if node.rank(i) != len(perm):
-        raise Refused(f"expected a filter of {len(perm)} dimensions, found {node.rank(i)}")
-    return node.emit("Transpose", node.x(i), perm=perm)
-
-
 @writes("CONV_2D")
 def conv_2d(node: Node) -> Channels:
     """Filter [out, height, width, in / groups]."""
     perm, groups = [0, 3, 1, 2], _groups(node, 3)
     if not is_dynamic(node) or groups != 1:  # groups are convolutions of floats in either form
-        return _convolution(node, _filter(node, 1, perm), "hw", groups)
+        return _convolution(node, node.permuted(1, perm), "hw", groups)
     weight = node.emit("Transpose", node.stored(1), perm=perm)
     q, scale = rounded(node, node.x(0, first=True), [1, 2, 3])
     out = restored(node, node.emit("ConvInteger", q, weight, **_windows(node, "hw", groups)), scale, 2)
@@ -40,13 +33,13 @@ def conv_2d(node: Node) -> Channels:
 @writes("CONV_3D")
 def conv_3d(node: Node) -> Channels:
     """Filter [depth, height, width, in / groups, out]."""
-    return _convolution(node, _filter(node, 1, [4, 3, 0, 1, 2]), "dhw", _groups(node, 3))
+    return _convolution(node, node.permuted(1, [4, 3, 0, 1, 2]), "dhw", _groups(node, 3))
 
 
 @writes("DEPTHWISE_CONV_2D")
 def depthwise_conv_2d(node: Node) -> Channels:
     """Filter [1, height, width, out]; the input has a group for each of its channels."""
-    return _convolution(node, _filter(node, 1, [3, 0, 1, 2]), "hw", _channels(node))
+    return _convolution(node, node.permuted(1, [3, 0, 1, 2]), "hw", _channels(node))
 
 
 def _channels(node: Node) -> int:
@@ -97,7 +90,7 @@ def transpose_conv(node: Node) -> Channels:
     The sizes say how much of the full result is cut off; with SAME the smaller half in front.
     """
     strides = node.positive("stride_h", "stride_w")
-    return _transposed(node, _filter(node, 1, [3, 0, 1, 2]), node.shape(1)[1:3], strides, [1, 1])
+    return _transposed(node, node.permuted(1, [3, 0, 1, 2]), node.shape(1)[1:3], strides, [1, 1])
 
 
 @writes("CONV_3D_TRANSPOSE")
@@ -106,7 +99,7 @@ def conv_3d_transpose(node: Node) -> Channels:
     strides, dilations = (
         node.positive(*(f"{k}_{c}{e}" for c in "dhw")) for k, e in (("stride", ""), ("dilation", "_factor"))
     )
-    return _transposed(node, _filter(node, 1, [4, 3, 0, 1, 2]), node.shape(1)[:3], strides, dilations)
+    return _transposed(node, node.permuted(1, [4, 3, 0, 1, 2]), node.shape(1)[:3], strides, dilations)
 
 
 def _transposed(

@@ -24,7 +24,7 @@ def fully_connected(node: Node) -> Result:
         total = node.emit("MatMulInteger", q, node.emit("Transpose", node.stored(1), perm=[1, 0]))
         out = restored(node, total, scale, 0)
     else:
-        out = node.emit("MatMul", x, node.emit("Transpose", node.x(1), perm=[1, 0]))
+        out = node.emit("MatMul", x, node.permuted(1, [1, 0]))
     return Result(node.emit("Add", out, node.x(2)) if node.has(2) else out)
 
 
