@@ -107,7 +107,3 @@ class Declined(Exception):
 
 class Stopped(Declined):
     """The same, because code that is not ours ended with an error of its own over the function."""
-
-
-class KernelFault(Exception):
-    """An emulated GPU function does what a GPU must not be asked for: a race, a barrier for some, a wrong address."""

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import tvm
 from checkpoints import tiny_llama
+from emulation import emulate
 from tvm import relax, te, tirx
 from tvm.script import tirx as T
 
 from halo_tvm.build import can_capture, planned_bytes
 from halo_tvm.compilation import Compilation
 from halo_tvm.config import CompileConfig
-from halo_tvm.emulation import emulate
 from halo_tvm.importers._shapes import apply_shapes
 from halo_tvm.models import FAMILIES
 from halo_tvm.models._builder import RandomWeights

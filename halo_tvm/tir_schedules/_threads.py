@@ -1,6 +1,6 @@
 """Kernels written as statements: loops bound to blocks and threads, vector copies, reductions across threads.
 
-TVM's own passes put the barriers between threads that meet in shared memory, and `halo_tvm.emulation` checks them.
+TVM's own passes put the barriers between threads that meet in shared memory, and `tests/emulation` checks them.
 """
 
 from __future__ import annotations

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import tvm
 from checkpoints import write_checkpoint
+from emulation import emulate
 from test_operators import arguments
 from tvm import relax, tirx
 
 from halo_tvm.compilation import Compilation
 from halo_tvm.config import CompileConfig
-from halo_tvm.emulation import emulate
 from halo_tvm.importers import import_model
 from halo_tvm.phase_reports import Reports, ScheduleReport
 from halo_tvm.phases import lower, schedule

@@ -9,6 +9,8 @@ import pytest
 import tvm
 import tvm_ffi
 from emulated_functions import TARGET, emulated, module_of, primitive, scheduled_model
+from emulation import KernelFault, _run, emulate
+from emulation._matrices import registers
 from gpu_code import machine_code
 from reversing import reverse
 from test_operators import CASES
@@ -18,9 +20,7 @@ from tvm.script import tirx as T
 
 from halo_tvm.cuda.sass import instructions
 from halo_tvm.cuda.toolkit import find_nvcc, find_tool
-from halo_tvm.emulation import _run, emulate
-from halo_tvm.emulation._matrices import registers
-from halo_tvm.errors import KernelFault, UnsupportedModel
+from halo_tvm.errors import UnsupportedModel
 from halo_tvm.passes.schedule import schedule_functions
 
 WRITER = 17

@@ -6,12 +6,11 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from emulation import KernelFault, emulate
 from reversing import reverse
 from tvm import ir, tirx
 from tvm.script import tirx as T
 
-from halo_tvm.emulation import emulate
-from halo_tvm.errors import KernelFault
 from halo_tvm.targets import resolve
 
 ALL = 0xFFFFFFFF

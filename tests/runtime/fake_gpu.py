@@ -18,6 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # this file is also a script, and `emulation` lies beside its folder
+
 SOURCE = Path(__file__).with_name("fake_cuda.c")
 # `fake_count` of these, in the order of the enumeration in the source.
 COUNTS = ("mallocs", "pinned", "copies", "launches", "graphs", "graph_launches", "own_stream_copies", "unpinned_copies")
@@ -57,10 +59,11 @@ class Pretended:
     """While libraries are built: a device compiler that makes nothing, and the kernels it would have been given."""
 
     def __init__(self, monkeypatch: object) -> None:
+        from emulation._run import _Lowered
+
         from halo_tvm import build as building
         from halo_tvm.cuda import machine_code
         from halo_tvm.cuda.launches import is_kernel
-        from halo_tvm.emulation._run import _Lowered
 
         self.kernels: dict[str, object] = {}  # by what the driver calls them: the library's image, the name
         self._libraries = 0
@@ -151,8 +154,8 @@ class Emulated:
             self._cuda.fake_lost(_ILLEGAL_ADDRESS)
 
     def _run(self, name: bytes, grid: object, block: object, shared: int, arguments: object) -> None:
-        from halo_tvm.emulation._memory import Memory, Pointer, numpy_dtype
-        from halo_tvm.emulation._run import _run_kernel
+        from emulation._memory import Memory, Pointer, numpy_dtype
+        from emulation._run import _run_kernel
 
         func, memories, given = self._function(name.decode()), {}, []
         for param, raw in zip(func.params, arguments[: len(func.params)], strict=True):

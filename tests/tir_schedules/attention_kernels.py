@@ -6,10 +6,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 from attention_functions import Attention, function
+from emulation import _run, emulate
 from gpu_functions import TARGET
 from tvm import tirx
 
-from halo_tvm.emulation import _run, emulate
 from halo_tvm.passes.schedule import scheduled_by
 
 DTYPES = ("float16", "bfloat16", "float32")

@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 import tvm
 import tvm_ffi
+from emulation import KernelFault, _run, emulate
 from fused_functions import Shape, functions, fused, random
 from gpu_code import machine_code
 from tvm import relax, tirx
 
 from halo_tvm.cuda.sass import instructions
 from halo_tvm.cuda.toolkit import find_nvcc, find_tool
-from halo_tvm.emulation import _run, emulate
-from halo_tvm.errors import KernelFault
 from halo_tvm.passes.schedule import scheduled_by
 from halo_tvm.phase_reports import DeviceKernel
 from halo_tvm.targets import Target, resolve

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import tvm
+from emulation._memory import numpy_dtype
 from tvm import relax, tirx
 
 from halo_tvm.build import build_options
-from halo_tvm.emulation._memory import numpy_dtype
 from halo_tvm.relay_ops.linear import Linear
 from halo_tvm.targets import TARGETS, Target
 

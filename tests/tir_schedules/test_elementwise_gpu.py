@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from covering import covering
+from emulation import emulate
 from gpu_functions import TARGET, check_emulated, function_of, kernels_of, needs_nvcc, scheduled_for
 from injective_graphs import GRAPHS
 from tvm import relax, te, tirx
 from tvm.script import tirx as T
 
-from halo_tvm.emulation import emulate
 from halo_tvm.errors import Declined
 from halo_tvm.targets import resolve
 from halo_tvm.tir_schedules import RULES

@@ -12,10 +12,10 @@ from attention_functions import SEEN, TARGETS, attributes, function, of_a_cache
 from attention_kernels import TOLERANCE, check, check_nan_stays, exact_result, lower_once, normal
 from attention_kernels import scheduled as scheduled_by
 from covering import covering
+from emulation import emulate
 from gpu_code import cuda_source
 from gpu_functions import TARGET, check_needed, kernels_of, needs_nvcc
 
-from halo_tvm.emulation import emulate
 from halo_tvm.errors import Declined
 from halo_tvm.targets import resolve
 from halo_tvm.tir_schedules import RULES

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from emulation import emulate
 from gpu_functions import check_needed, kernels_of, needs_nvcc
 from linear_functions import BOUND, Plain, fused_plain, plain_arguments, x86
 
 from halo_tvm.cuda.toolkit import find_tool
-from halo_tvm.emulation import emulate
 from halo_tvm.errors import Declined
 from halo_tvm.targets import resolve
 from halo_tvm.tir_schedules import RULES

@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from covering import covering
+from emulation._memory import numpy_dtype
 from fused_functions import random
 from gpu_functions import TARGET, check_emulated, function_of, kernels_of, needs_nvcc, scheduled_for
 from row_graphs import GRAPHS, NO_ROWS, softmax
 from tvm import te, tirx
 
-from halo_tvm.emulation._memory import numpy_dtype
 from halo_tvm.errors import Declined
 from halo_tvm.relay_ops import OPERATORS
 from halo_tvm.targets import resolve

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tvm
+from emulation import emulate
 from gpu_functions import check_needed, kernels_of, needs_nvcc, scheduled_for
 from linear_functions import BOUND, Case, Plain, fused, fused_plain, plain_arguments, x86
 from tvm import relax
@@ -14,7 +15,6 @@ from tvm import relax
 from halo_tvm.build import can_capture
 from halo_tvm.cuda.toolkit import find_tool
 from halo_tvm.dimensions import itemsize_of
-from halo_tvm.emulation import emulate
 from halo_tvm.errors import Declined
 from halo_tvm.targets import resolve
 from halo_tvm.tir_schedules import RULES

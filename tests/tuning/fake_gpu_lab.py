@@ -12,10 +12,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "runtime"))
 
 import fake_gpu
+from emulation._run import _Lowered
 
 from halo_tvm.cuda import machine_code
 from halo_tvm.cuda.launches import is_kernel
-from halo_tvm.emulation._run import _Lowered
 from halo_tvm.tuning.measure import build, gpu
 
 DRIVER, KERNELS = "FAKE_DRIVER", "FAKE_KERNELS"

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 from tvm import tirx
 
-from ..cuda.launches import STATIC, shared_bytes
-from ..errors import KernelFault
-from ..targets import LAUNCH_LIMITS, STATIC_SHARED_BYTES, THREADS_PER_BLOCK, Target
+from halo_tvm.cuda.launches import STATIC, shared_bytes
+from halo_tvm.targets import LAUNCH_LIMITS, STATIC_SHARED_BYTES, THREADS_PER_BLOCK, Target
+
+from ._fault import KernelFault
 from ._lanes import Launch
 
 _DYNAMIC_BYTES = "tirx.use_dyn_shared_memory"  # TVM's name of a launch parameter

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 
-from ..errors import KernelFault
+from ._fault import KernelFault
 from ._lanes import Lanes
 
 _PIECE = 2  # bytes whose users are told apart; bytes of int8 each by itself

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from tvm import ir, tirx
 
-from ..cuda.launches import DYNAMIC, STATIC
-from ..errors import KernelFault, UnsupportedModel
+from halo_tvm.cuda.launches import DYNAMIC, STATIC
+from halo_tvm.errors import UnsupportedModel
+
 from ._expressions import Expressions, first_lane, vector_lanes
+from ._fault import KernelFault
 from ._floats import canonical, to_tf32
 from ._lanes import Lanes
 from ._matrices import MATRIX_CALLS

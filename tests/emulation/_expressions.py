@@ -11,7 +11,9 @@ from collections.abc import Callable
 import numpy as np
 from tvm import ir, tirx
 
-from ..errors import KernelFault, UnsupportedModel
+from halo_tvm.errors import UnsupportedModel
+
+from ._fault import KernelFault
 from ._floats import canonical, larger, smaller
 from ._lanes import WARP, Lanes
 from ._memory import Pointer, numpy_dtype

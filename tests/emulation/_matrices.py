@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from tvm import ir
 
-from ..errors import UnsupportedModel
+from halo_tvm.errors import UnsupportedModel
+
 from ._floats import canonical
 from ._lanes import WARP
 from ._memory import Pointer

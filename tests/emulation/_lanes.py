@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ..errors import KernelFault
+from ._fault import KernelFault
 
 WARP = 32
 _GRID = ("blockIdx.x", "blockIdx.y", "blockIdx.z")

@@ -9,11 +9,12 @@ import numpy as np
 import tvm
 from tvm import tirx
 
-from ..build import build_options
-from ..cuda.launches import SPLIT, is_kernel
-from ..dimensions import itemsize_of
-from ..errors import UnsupportedModel
-from ..targets import Target
+from halo_tvm.build import build_options
+from halo_tvm.cuda.launches import SPLIT, is_kernel
+from halo_tvm.dimensions import itemsize_of
+from halo_tvm.errors import UnsupportedModel
+from halo_tvm.targets import Target
+
 from ._lanes import Launch
 from ._limits import check_launch
 from ._memory import Clock, Memory, Pointer, numpy_dtype

@@ -10,6 +10,7 @@ Memory that nobody wrote holds NaN (floats) or -1, so that using it shows. For s
 costs microseconds per thousand threads.
 """
 
+from ._fault import KernelFault
 from ._run import Emulation, emulate
 
-__all__ = ["Emulation", "emulate"]
+__all__ = ["Emulation", "KernelFault", "emulate"]
