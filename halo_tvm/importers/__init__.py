@@ -49,7 +49,7 @@ def _import(model: str, seed: int, shapes: tuple[str, ...], inputs: str | None, 
 
         sizes = {name: tuple(high for _, high in dims) for name, dims in map(parse_shape, shapes)}
         sizes |= {name: array.shape for name, array in (load_examples(inputs) if inputs else {}).items()}
-        return import_directory(path, sizes, part)
+        return import_directory(path, sizes, part, trust=trust)
     if path.suffix == ".onnx":
         if not path.is_file():
             raise UsageError(f"expected an ONNX file, found no file {model!r}: check the path")
@@ -84,7 +84,7 @@ def _import(model: str, seed: int, shapes: tuple[str, ...], inputs: str | None, 
     if on_hub and not path.parent.exists():
         from .huggingface import import_hub
 
-        return import_hub(str(path), part)
+        return import_hub(str(path), part, trust=trust)
     if path.suffix or "/" in model:
         raise UsageError(f"expected a model file or directory, found nothing at {model!r}: check the path")
     raise UnknownName(

@@ -29,17 +29,21 @@ _SHOWN = 8  # tensor names in one message
 _BUFFER = re.compile(r"(rotary_emb\.inv_freq|\.attn\.(masked_)?bias|attention\.(masked_)?bias|position_ids)$")
 
 
-def import_directory(path: Path, sizes: Mapping[str, tuple[int, ...]] | None = None, part: str = "") -> ImportedModel:
+def import_directory(
+    path: Path, sizes: Mapping[str, tuple[int, ...]] | None = None, part: str = "", *, trust: bool = False
+) -> ImportedModel:
     """Read the model in directory `path`; `UnsupportedModel` when neither a definition nor transformers serves it.
 
     `sizes` of inputs by name decide what an export fixes and a configuration may leave open: height and width.
     `part` names one of the definitions of a model that has several; without it the `default_part` is meant.
+    A definition serves the heads that it has: of a classifier, say, transformers is asked. `trust` goes on where the
+    system offers no confinement for that.
     """
     config = read_json(path / "config.json", "config.json of a Hugging Face model")
     kind = config.get("model_type")
     family = _family(kind, part)
-    if family is None:
-        return _exported(path, kind, sizes or {})
+    if family is None or not part and not _serves(family, config.get("architectures")):
+        return _exported(path, kind, sizes or {}, trust)
     try:
         parsed = family.from_huggingface(config)
     except (KeyError, TypeError, ValueError, ArithmeticError) as reason:
@@ -74,12 +78,18 @@ def _family(kind: object, part: str) -> Family | None:
     return found
 
 
+def _serves(family: Family, architectures: object) -> bool:
+    """Whether the outputs of `family` are those of the class that a checkpoint names; of none they are."""
+    named = architectures[0] if isinstance(architectures, list) and architectures else None
+    return not isinstance(named, str) or named.endswith(family.heads)
+
+
 def _parts(kind: object) -> list[str]:
     """The parts of a model of this type, each an artifact of its own."""
     return sorted(f.part for f in FAMILIES.values() if kind in f.huggingface_types and f.part)
 
 
-def import_hub(name: str, part: str = "") -> ImportedModel:
+def import_hub(name: str, part: str = "", *, trust: bool = False) -> ImportedModel:
     """The model `org/name` of the hub: from its cache, else downloaded; offline it says so at once."""
     try:
         import huggingface_hub as hub
@@ -89,14 +99,14 @@ def import_hub(name: str, part: str = "") -> ImportedModel:
     wanted = ["*.json", "*.safetensors", "chat_template.jinja"]
     try:
         return import_directory(
-            Path(hub.snapshot_download(name, allow_patterns=wanted, local_files_only=True)), part=part
+            Path(hub.snapshot_download(name, allow_patterns=wanted, local_files_only=True)), part=part, trust=trust
         )
     except LocalEntryNotFoundError:
         pass  # not in the cache
     try:
         hub.HfApi().model_info(name, timeout=_HUB_SECONDS)  # one question, before a download that would try again
         return import_directory(
-            Path(hub.snapshot_download(name, allow_patterns=wanted, etag_timeout=_HUB_SECONDS)), part=part
+            Path(hub.snapshot_download(name, allow_patterns=wanted, etag_timeout=_HUB_SECONDS)), part=part, trust=trust
         )
     except (OfflineModeIsEnabled, HfHubHTTPError, LocalEntryNotFoundError, OSError) as reason:
         line = next((t for t in str(reason).strip().splitlines() if t.strip()), type(reason).__name__)
@@ -106,17 +116,28 @@ def import_hub(name: str, part: str = "") -> ImportedModel:
         ) from reason
 
 
-def _exported(path: Path, kind: object, sizes: Mapping[str, tuple[int, ...]]) -> ImportedModel:
+def _exported(path: Path, kind: object, sizes: Mapping[str, tuple[int, ...]], trust: bool) -> ImportedModel:
     """The model as transformers builds it, exported by torch."""
     from ._restricted import convert_restricted
 
     _weight_files(path)  # refused before a process is started for them
+    blobs = _blobs(path)
     missing = [name for name in ("torch", "transformers") if importlib.util.find_spec(name) is None]
     if missing:
         raise MissingPackage(
-            missing[0], f"model_type {kind!r}, which has no built-in definition,", "pip install torch transformers"
+            missing[0],
+            f"model_type {kind!r}, which has no built-in definition with this head,",
+            "pip install torch transformers",
         )
-    return convert_restricted("transformers", path, {"sizes": {n: list(shape) for n, shape in sizes.items()}})
+    options = {"sizes": {n: list(shape) for n, shape in sizes.items()}}
+    return convert_restricted("transformers", path, options, trust=trust, reads=blobs)
+
+
+def _blobs(path: Path) -> tuple[Path, ...]:
+    """What links in a snapshot of the hub's cache lead to: files in `blobs` beside `snapshots`, and nothing else."""
+    store = path.resolve().parents[1] / "blobs"
+    found = (file.resolve() for file in path.iterdir() if file.is_symlink())
+    return tuple(sorted(file for file in found if file.parent == store and file.is_file()))
 
 
 class DirectoryWeights:

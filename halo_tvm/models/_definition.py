@@ -50,6 +50,7 @@ class Family(Generic[C]):
     define: Callable[[C, ModelBuilder], Mapping[str, relax.Expr]]
     entries: Callable[[C], Mapping[str, Entry[C]]] | None = None  # functions beside main, by name
     huggingface_types: tuple[str, ...] = ()  # `model_type` values of config.json
+    heads: tuple[str, ...] = ()  # ends of the class names among `architectures` whose outputs the definition gives
     part: str = ""  # of a model that is several artifacts: `--model DIRECTORY:decoder`
     default_part: bool = False  # the directory alone means this part
     from_huggingface: Callable[[Mapping[str, object]], C] | None = None

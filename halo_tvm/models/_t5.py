@@ -18,6 +18,7 @@ from ..errors import UnsupportedModel
 from ._builder import ModelBuilder
 
 HUGGINGFACE_TYPES = ("t5", "mt5")
+HEADS = ("ForConditionalGeneration", "WithLMHeadModel", "EncoderModel")
 LONGEST = 512  # of what activations are planned for by default; positions have no end in T5
 # Random query and key weights are scaled so that the unscaled scores of 64 dimensions spread by about 2.
 _QK_GAIN = 0.5

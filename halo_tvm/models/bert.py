@@ -130,6 +130,7 @@ BERT = Family(
     interface=interface,
     define=define,
     huggingface_types=("bert",),
+    heads=("BertModel",),
     from_huggingface=from_huggingface,
     prefixes=("", "bert."),
 )

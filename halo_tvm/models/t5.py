@@ -55,5 +55,6 @@ T5 = Family(
     part="encoder",
     default_part=True,
     huggingface_types=_t5.HUGGINGFACE_TYPES,
+    heads=_t5.HEADS,
     from_huggingface=_t5.from_huggingface,
 )

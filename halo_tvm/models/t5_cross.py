@@ -44,5 +44,6 @@ T5_CROSS = Family(
     define=define,
     part="cross",
     huggingface_types=_t5.HUGGINGFACE_TYPES,
+    heads=_t5.HEADS,
     from_huggingface=_t5.from_huggingface,
 )

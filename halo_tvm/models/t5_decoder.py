@@ -87,5 +87,6 @@ T5_DECODER = Family(
     define=define,
     part="decoder",
     huggingface_types=_t5.HUGGINGFACE_TYPES,
+    heads=_t5.HEADS,
     from_huggingface=_t5.from_huggingface,
 )

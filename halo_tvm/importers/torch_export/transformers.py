@@ -33,13 +33,14 @@ def import_unrestricted(path: Path, options: Mapping[str, object]) -> ImportedMo
     transformers.logging.set_verbosity_error()
     try:
         config = transformers.AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
-        model = _class(transformers, config).from_pretrained(
+        model, loaded = _class(transformers, config).from_pretrained(
             path,
             config=config,
             local_files_only=True,
             trust_remote_code=False,
             use_safetensors=True,
             dtype=torch.float32,
+            output_loading_info=True,
         )
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, AttributeError, ImportError) as reason:
         line = next((t for t in str(reason).strip().splitlines() if t.strip()), type(reason).__name__)
@@ -66,6 +67,12 @@ def import_unrestricted(path: Path, options: Mapping[str, object]) -> ImportedMo
         "sha256": fingerprint(path),
         "class": type(model).__name__,
     }
+    absent = sorted({f"model.{name}" for name in loaded["missing_keys"]} & set(imported.params.sources))
+    if absent:  # transformers draws what a checkpoint lacks at random
+        raise UnsupportedModel(
+            f"expected the weights of {type(model).__name__}, which config.json names, found no "
+            f"{', '.join(absent[:3]).replace('model.', '', 1)} among them: correct `architectures` in config.json"
+        )
     return dataclasses.replace(_own_names(imported), source=source)
 
 
@@ -85,12 +92,20 @@ def fingerprint(path: Path) -> str:
 
 
 def _class(transformers: object, config: object) -> type:
-    """The class that made the checkpoint, or the bare model of its type."""
-    for name in config.architectures or ():
+    """The class that config.json names; without one that of causal language models for a type that is made for
+    them, else the bare model of the type."""
+    for name in (config.architectures or ())[:1]:
         found = getattr(transformers, name, None)
         if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
             return found
-    return transformers.AutoModel
+        if not name.endswith("Model"):
+            raise UnsupportedModel(
+                f"expected a class of transformers {transformers.__version__} among `architectures` of config.json, "
+                f"found {name}: name one that it has, or remove the entry for the model without a head"
+            )
+    kind, auto = config.model_type, transformers.models.auto.modeling_auto
+    causal = kind in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and kind not in auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    return transformers.AutoModelForCausalLM if causal else transformers.AutoModel
 
 
 class _Outputs(torch.nn.Module):

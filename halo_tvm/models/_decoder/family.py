@@ -37,6 +37,7 @@ def decoder_family(
         define=lambda config, m: define(config, m, cached=False, last=config.last_only),
         entries=entries,
         huggingface_types=types or (name,),
+        heads=("ForCausalLM", "LMHeadModel"),
         from_huggingface=from_huggingface,
         prefixes=prefixes,
         tied={f"{tied[0]}.weight": f"{tied[1]}.weight"},
