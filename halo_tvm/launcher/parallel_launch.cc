@@ -109,7 +109,8 @@ class Pool {
   }
 
  private:
-  // Tasks first..num_task-1, with everyone who comes; returns when all are done.
+  // Tasks first..num_task-1, with everyone who comes; returns when all are done. The first is the caller's: so a thread
+  // finds in its cache what it left there in the loop before.
   int offer(Lambda lambda, void* closure, GroupEnv* env, int first) {
     lambda_ = lambda;
     closure_ = closure;
@@ -117,10 +118,12 @@ class Pool {
     failed_.store(0, std::memory_order_relaxed);
     left_.store(env->num_task - first, std::memory_order_relaxed);
     uint64_t round = (free_.load(std::memory_order_relaxed) >> 32) + 1;
-    free_.store(round << 32 | static_cast<uint64_t>(env->num_task) << 16 | first, std::memory_order_seq_cst);
+    free_.store(round << 32 | static_cast<uint64_t>(env->num_task) << 16 | (first + 1), std::memory_order_seq_cst);
     if (asleep_.load(std::memory_order_seq_cst) > 0) {
       wake([] {});
     }
+    if (lambda(first, env, closure)) failed_.store(1, std::memory_order_relaxed);
+    left_.fetch_sub(1, std::memory_order_release);
     while (take()) {
     }
     for (int spins = 0; left_.load(std::memory_order_acquire) > 0; ++spins) {

@@ -1,10 +1,12 @@
-"""A convolution of bytes as an integer product: its windows are written out in bytes, a quarter of what floats take.
+"""A convolution of bytes with its channels last: read through its windows, or as an integer product.
 
 Before -> after
     halo.convolution_integer(x, zero, w [m, c, *kernel])
+        ->   halo.convolution_integer(x', zero, w', sums), layout "packed"
+    for a kernel of one place with stride 1 and no padding, and on targets without the rule `convolution`
         ->   r = x's windows, channels last, c padded to groups of four, [n, *windows, *kernel, c']
              halo.linear_integer(r as [n, *windows, prod(kernel) * c'], zero, w' [prod(kernel) * c', m])
-    for a kernel of one place with stride 1 and no padding r is a view of x
+    where in the first case r is a view of x
 The channels that pad c meet rows of zeros in w', so that it does not matter what they hold.
 """
 
@@ -17,37 +19,47 @@ from tvm import ir, relax, te
 
 from ..params import ParamRecipe
 from ..relay_ops._windows import padded, reach, window_sizes
+from ..relay_ops.convolution_integer import ConvolutionInteger
 from ..relay_ops.linear_integer import LinearInteger
 from ..relay_ops.linear_w8a8 import GROUP
+from ..targets import Target
 from ._weights import WeightEditor
+from .pack_integers import packed_integers
 
 
-def integer_product_of_windows(
+def integer_convolution(
     builder: relax.BlockBuilder,
     editor: WeightEditor,
     x: relax.Expr,
     call: relax.Call,
     attrs: Mapping[str, Sequence[int]],
     windows: Sequence[ir.Expr],
+    target: Target | None,
 ) -> relax.Expr | None:
     """The channels-last result [n, *windows, m] of `call`, whose x with its channels last is `x`.
 
-    None where the weight is no parameter.
+    `target` has the rule that reads through windows; None: it is written as a product. None where the weight is no
+    parameter.
     """
     name = editor.name(call.args[2])
     if name is None:
         return None
     outer, channels, *kernel = (int(d) for d in call.args[2].ty.shape.values)
     rank, wide = len(kernel) + 2, -(-channels // GROUP) * GROUP
+    plain = set(kernel) == set(attrs["strides"]) == {1} and not any(attrs["pads"])
+    weight = _matrix(editor, name, [*range(2, rank), 1, 0], kernel, (channels, wide), outer)
+    if target is not None and not plain:
+        packed, sums = packed_integers(editor, f"{name}|matrix", target)
+        return ConvolutionInteger.call(
+            x, call.args[1], packed, sums, **{**attrs, "layout": "packed"}, kernel=kernel, m=outer
+        )
     if wide != channels:
         x = builder.emit(relax.op.nn.pad(x, [0] * (2 * rank - 1) + [wide - channels]))
-    plain = set(kernel) == set(attrs["strides"]) == {1} and not any(attrs["pads"])
     if not plain:
         x = builder.call_te(_windows, x, call.args[1], kernel, attrs, primfunc_name_hint="windows")
         x = builder.emit(x)
     width = prod(kernel) * wide
     rows = builder.emit(relax.op.reshape(x, [x.ty.shape.values[0], *windows, width]))
-    weight = _matrix(editor, name, [*range(2, rank), 1, 0], kernel, (channels, wide), outer)
     return LinearInteger.call(rows, call.args[1], weight, layout="kn", n=outer)
 
 

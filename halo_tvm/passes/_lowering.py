@@ -28,8 +28,13 @@ def elementwise(bb: relax.BlockBuilder, call: relax.Call, function: Callable[...
                 shape[axis] = dim if is_one(shape[axis]) else shape[axis]
 
         def element(*index: ir.Expr) -> ir.Expr:
-            places = (zip(x.shape, index[rank - len(x.shape) :]) for x in operands)
-            return function(*(x(*(0 if is_one(d) else i for d, i in place)) for x, place in zip(operands, places)))
+            def own(x: te.Tensor) -> ir.Expr:
+                first = rank - len(x.shape)
+                places = zip(x.shape, shape[first:], index[first:])
+                # An axis of size one in the result, too, is read at its place: so TVM sees a stage of what makes x.
+                return x(*(0 if is_one(d) and not is_one(whole) else i for d, whole, i in places))
+
+            return function(*(own(x) for x in operands))
 
         return te.compute(shape, element, name=name)
 

@@ -7,7 +7,7 @@ Before -> after
         where no rule of the target does that,         r = [rows, kernel * c] of x's windows
         or at a precision below fp32                   y = halo.linear(r, w'),   rows = n * windows
     y = halo.convolution(x, w), channel-wise    ->   the same with layout "last": its innermost loop runs along channels
-    y = halo.convolution_integer(x, z, w)       ->   halo.linear_integer of its windows in bytes, see `_integer_windows`
+    y = halo.convolution_integer(x, z, w)       ->   the same with layout "packed", see `_integer_windows`
     y = halo.pooling(x)                         ->   the same with layout "last"
     relu(y), y + z, y * gate, concat, mean,     ->   on the channels-last twins, where an operand has one
         what treats channels alike (`_by_channel`)
@@ -37,7 +37,7 @@ from ..relay_ops.quantisation_grid import QuantisationGrid
 from ..targets import FULL
 from ..tir_schedules._packing import pack_shape
 from ._by_channel import by_channel, moved_axis, to_last
-from ._integer_windows import integer_product_of_windows
+from ._integer_windows import integer_convolution
 from ._pass import Context, Pass, Report, bindings, op_name
 from ._rewrite import BlockMutator
 from ._weights import WeightEditor
@@ -144,9 +144,10 @@ class _Mover(BlockMutator):
         if operator is Convolution:
             return self._convolution(call, ty)
         if operator is ConvolutionInteger:
-            self._count("integer product of windows")
+            self._count("in bytes")
             last, attrs = self._last(call.args[0]), attrs_of(call)
-            return integer_product_of_windows(self.builder_, self._editor, last, call, attrs, ty.shape.values[2:])
+            target = self._target if "convolution" in self._target.spec.rules else None
+            return integer_convolution(self.builder_, self._editor, last, call, attrs, ty.shape.values[2:], target)
         if operator is Pooling and attrs_of(call)["layout"] == "first":
             return Pooling.call(self._last(call.args[0]), **{**attrs_of(call), "layout": "last"})
         if name in _UNARY and call.args[0] in self.made:

@@ -19,6 +19,7 @@ from tvm import relax
 from ..relay_ops import OPERATORS
 from ..relay_ops._operator import attrs_of, operator_of
 from ..relay_ops.linear_w8a8 import GROUP
+from ..targets import Target
 from ..tir_schedules._packing import pack_shape
 from ._pass import Context, Pass, Report, bindings, rebuild
 from ._weights import WeightEditor
@@ -41,14 +42,10 @@ class PackIntegers(Pass):
             name = editor.name(call.args[2]) if operator_of(call) is operator else None
             if name is None or attrs_of(call)["layout"] != "kn":
                 return call
-            k, n = editor.params.shape(name)
-            _, nr = pack_shape(k, n, context.target)
-            label = f"i8/k{GROUP}/n{nr}"
+            k = editor.params.shape(name)[0]
+            packed, sums = packed_integers(editor, name, context.target)
+            label = f"i8/k{GROUP}/n{packed.ty.shape.values[3]}"
             formats[label] = formats.get(label, 0) + 1
-            packed = editor.derive(
-                f"{name}|{label}", "pack_int8", [name], (1, -(-n // nr), -(-k // GROUP), nr, GROUP), nr=nr
-            )
-            sums = editor.derive(f"{name}|i8/sums", "sums_int8", [name], (n,), "int32")
             q, zero = call.args[:2]
             if k % GROUP:
                 q = relax.op.nn.pad(q, [0] * (2 * q.ty.ndim - 1) + [-k % GROUP])
@@ -56,3 +53,12 @@ class PackIntegers(Pass):
 
         mod = editor.finish(mod, rebuild(func, rewrite).body)
         return relax.transform.Normalize()(mod), {"formats": formats}
+
+
+def packed_integers(editor: WeightEditor, name: str, target: Target) -> tuple[relax.Var, relax.Var]:
+    """The weight [k, n] as [1, ceil(n/nr), ceil(k/4), nr, 4], and the sums of its columns."""
+    k, n = editor.params.shape(name)
+    _, nr = pack_shape(k, n, target)
+    shape = (1, -(-n // nr), -(-k // GROUP), nr, GROUP)
+    packed = editor.derive(f"{name}|i8/k{GROUP}/n{nr}", "pack_int8", [name], shape, nr=nr)
+    return packed, editor.derive(f"{name}|i8/sums", "sums_int8", [name], (n,), "int32")

@@ -35,6 +35,7 @@ class Windows:
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
     pads: tuple[int, ...]
+    outside: ir.Expr | None = None  # what padding holds; None where the main block reads x itself
 
     @property
     def rank(self) -> int:
@@ -97,7 +98,7 @@ def match_windows(func: tirx.PrimFunc, ops: Collection[str], called: str) -> Win
     source = next((load.source for load in loads(store.value) if not load.source.same_as(store.buffer)), None)
     if source is None or len(source.shape) != rank + 2 or len(store.indices) != rank + 2:
         raise Declined(f"{called} does not read a tensor [batch, {rank} axes, channels]")
-    x = _behind_padding(source, earlier)
+    x, outside = _behind_padding(source, earlier)
     if constant(x.shape[-1]) is None or constant(main.extents[rank + 1]) is None:
         raise Declined(f"the number of channels is symbolic: {x.shape[-1]}")
     stages: list[Stage] = []
@@ -108,20 +109,23 @@ def match_windows(func: tirx.PrimFunc, ops: Collection[str], called: str) -> Win
         stages.append(stage)
     outputs = written_by(stages, store.buffer, func)
     fields = {name: tuple(window[name]) for name in ("kernel", "strides", "dilations", "pads")}
-    return Windows(main, x, source, store.buffer, tuple(stages), outputs, **fields)
+    return Windows(main, x, source, store.buffer, tuple(stages), outputs, **fields, outside=outside)
 
 
-def _behind_padding(source: ir.Var, earlier: Sequence[Block]) -> ir.Var:
-    """x, of which `source` may be a padded copy; `Declined` where anything else runs before the windows."""
+def _behind_padding(source: ir.Var, earlier: Sequence[Block]) -> tuple[ir.Var, ir.Expr | None]:
+    """(x, what surrounds it) of `source`, which may be a padded copy; `Declined` where anything else runs before."""
     if not earlier:
-        return source
+        return source, None
     (block, *others) = earlier
-    read = {} if block.store is None else {load.source.name: load.source for load in loads(block.store.value)}
+    value = None if block.store is None else block.store.value
+    read = {} if value is None else {load.source.name: load.source for load in loads(value) if load.indices}
     if (
         others
         or len(read) != 1
         or not block.store.buffer.same_as(source)
         or "halo.padding" not in block.node.annotations
+        or not isinstance(value, ir.Call)
+        or len(value.args) != 3
     ):
         raise Declined(f"block {block.node.name_hint} runs before the windows: only their padding is served")
-    return next(iter(read.values()))
+    return next(iter(read.values())), value.args[2]

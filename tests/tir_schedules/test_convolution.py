@@ -9,8 +9,9 @@ from covering import covering
 from window_functions import Case, build_all, check, fused
 
 from halo_tvm.errors import Declined
-from halo_tvm.params import pack_convolution
+from halo_tvm.params import pack_convolution, pack_int8, sums_int8
 from halo_tvm.relay_ops.convolution import Convolution
+from halo_tvm.relay_ops.convolution_integer import ConvolutionInteger
 from halo_tvm.targets import resolve
 from halo_tvm.tir_schedules import RULES
 
@@ -53,6 +54,32 @@ def test_every_kind_of_convolution():
     built = {name: RULE.apply(func, TARGET, RULE.default(func, TARGET)) for name, func in functions.items()}
     executable = build_all(built, TARGET)
     for i, (case, _) in enumerate(CASES):
+        check(executable, f"f{i}", case)
+
+
+def of_bytes(shape, m, kernel, strides, dilations, pads, lanes, zero=3, **fields) -> Case:
+    channels = -(-shape[-1] // 4) * 4
+    matrix = np.random.default_rng(0).integers(-128, 128, (*kernel, channels, m)).astype("int8")
+    matrix[..., shape[-1] :, :] = 0
+    matrix = matrix.reshape(-1, m)
+    attrs = {"layout": "packed", "strides": strides, "dilations": dilations, "pads": pads, "kernel": kernel, "m": m}
+    weights = (np.array(zero, "uint8"), pack_int8(matrix, nr=lanes), sums_int8(matrix))
+    return Case(ConvolutionInteger, shape, attrs, weights, dtype="uint8", **fields)
+
+
+@pytest.mark.parametrize("isa", ["cpu", "x86-64-v3"])
+def test_bytes_are_added_up_exactly(isa: str) -> None:
+    target = resolve(isa, cores=2)
+    wide = 2 * target.lanes_f32
+    cases = [
+        of_bytes((1, 14, 15, 8), 40, (3, 3), ONE, ONE, AROUND, wide, symbolic=True, further=((2, 1, 2, 8),)),
+        of_bytes((1, 12, 11, 3), 7, (3, 2), (2, 1), (1, 3), (2, 0, 1, 3), wide, zero=255, symbolic=True),
+        of_bytes((2, 9, 20), 16, (5,), (2,), ONE[:1], (0, 0), target.lanes_f32),  # no copy: x has no padding
+        of_bytes((1, 5, 6, 2048), 8, (3, 3), ONE, ONE, AROUND, target.lanes_f32),  # the window in pieces
+    ]
+    built = {f"f{i}": RULE.apply(f, target, RULE.default(f, target)) for i, f in enumerate(map(fused, cases))}
+    executable = build_all(built, target)
+    for i, case in enumerate(cases):
         check(executable, f"f{i}", case)
 
 

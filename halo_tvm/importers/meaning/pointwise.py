@@ -24,7 +24,7 @@ def pointwise(builder: Builder, function: Callable[..., Scalar], *xs: relax.Expr
 
     def compute(*tensors: te.Tensor) -> te.Tensor:
         def value(*index: Scalar) -> Scalar:
-            return function(*(element(t, index) for t in tensors))
+            return function(*(element(t, index, shape) for t in tensors))
 
         return te.compute(shape, value, name=name or builder.op.lower())
 
@@ -42,10 +42,14 @@ def broadcast_shape(xs: Sequence[relax.Expr]) -> list[Dim]:
     return out
 
 
-def element(tensor: te.Tensor, index: Sequence[Scalar]) -> Scalar:
-    """The element of an aligned operand that meets `index` of the result."""
-    own = index[len(index) - len(tensor.shape) :]
-    return tensor(*(0 if is_one(d) else i for i, d in zip(own, tensor.shape)))
+def element(tensor: te.Tensor, index: Sequence[Scalar], shape: Sequence[Dim]) -> Scalar:
+    """The element of an aligned operand that meets `index` of the result, which has `shape`.
+
+    An axis of size one that the result has, too, is read at the result's place: so TVM sees a stage of what makes it.
+    """
+    first = len(index) - len(tensor.shape)
+    places = zip(index[first:], tensor.shape, shape[first:])
+    return tensor(*(0 if is_one(own) and not is_one(whole) else i for i, own, whole in places))
 
 
 def in_float32(function: Callable[..., Scalar]) -> Callable[..., Scalar]:

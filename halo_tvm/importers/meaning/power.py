@@ -30,7 +30,7 @@ def power_of_integers(builder: Builder, base: relax.Expr, exponent: relax.Expr) 
 
         def squared(*index: Scalar) -> Scalar:
             # From the highest bit of the exponent to the lowest: square, and multiply where it is set.
-            a, n = element(x, index), element(e, index)
+            a, n = element(x, index, shape), element(e, index, shape)
             place = tirx.const(np.iinfo(dtype).bits - 2, dtype) - bit.var.astype(dtype)
             is_set = ((n >> place) & const_like(1, n)) == const_like(1, n)
             return fold(tirx.Select(is_set, a, const_like(1, a)), axis=bit)
@@ -38,7 +38,7 @@ def power_of_integers(builder: Builder, base: relax.Expr, exponent: relax.Expr) 
         powers = te.compute(shape, squared, name="squares")
 
         def signed(*index: Scalar) -> Scalar:
-            a, n = element(x, index), element(e, index)
+            a, n = element(x, index, shape), element(e, index, shape)
             one, odd = const_like(1, a), (n & const_like(1, n)) == const_like(1, n)
             inverse = tirx.Select(a == one, one, const_like(0, a))
             inverse = tirx.Select(a == const_like(-1, a), tirx.Select(odd, const_like(-1, a), one), inverse)

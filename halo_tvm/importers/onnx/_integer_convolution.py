@@ -39,7 +39,7 @@ def integer_convolution(
     x = filled(node, x, window)
     pads = window.pads_over(node.sizes, expr_shape(x)[2:])
     node.refuse_unless(is_static(pads), "expected sizes known for auto_pad, found symbolic ones")
-    attrs = {"strides": window.strides, "dilations": window.dilations, "pads": pads}
+    attrs = {"layout": "first", "strides": window.strides, "dilations": window.dilations, "pads": pads}
     depth = prod(shape[1:])
     if groups == 1 and depth <= DEEPEST and isinstance(w, Constant) and isinstance(w_zeros, np.ndarray):
         q, known, rows = unsigned_rows(node, x, zero)
@@ -48,7 +48,7 @@ def integer_convolution(
     wide = "float32" if depth * 255 * 255 < EXACT else "float64"
     data = cast(node, centred(node, x, zero), wide)
     weight = _restored(node, w, w_zeros, wide)
-    return cast(node, node.emit(Convolution.call(data, weight, layout="first", groups=groups, **attrs)), "int32")
+    return cast(node, node.emit(Convolution.call(data, weight, groups=groups, **attrs)), "int32")
 
 
 def _by_weight(

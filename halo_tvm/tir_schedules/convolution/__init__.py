@@ -2,10 +2,11 @@
 
 Serves
     one or more spatial axes, any of them symbolic; groups, strides, dilations, padding, kernels larger than the image;
-    float32, and float16 or bfloat16 that is widened once; any number of element-wise stages over the same axes
+    float32, and float16 or bfloat16 that is widened once; uint8 times int8 in int32, four channels a step;
+    any number of element-wise stages over the same axes
 Declines
-    a weight that is not packed as [groups, panels, window * channels, nr]; other types; a symbolic number of channels;
-    padding that depends on sizes; blocks in front of the windows, other than their padding
+    a weight that is not packed as [groups, panels, window * channels, nr], bytes in groups of four; other types;
+    a symbolic number of channels; padding that depends on sizes; blocks in front of the windows except their padding
 References
     docs/kernels/convolution.md: measurements and how the defaults were chosen
 """
@@ -49,11 +50,11 @@ class Convolution(Rule[Decision]):
     Decision = Decision
 
     def default(self, func: tirx.PrimFunc, target: Target) -> Decision:
-        problem = match(func, target.lanes_f32)
+        problem = match(func, target.isa)
         return Decision(_tile_rows(problem, target), unroll=4, block_rows=_BLOCK_ROWS)
 
     def space(self, func: tirx.PrimFunc, target: Target) -> Sequence[Decision]:
-        problem, first = match(func, target.lanes_f32), self.default(func, target)
+        problem, first = match(func, target.isa), self.default(func, target)
         most = _most_rows(problem, target)
         heights = dict.fromkeys((first.mr, *range(max(1, most // 2), most + 1)))
         values = itertools.product(heights, (4, 1, 2, 8), (64, 32, 128, 256))
@@ -61,7 +62,7 @@ class Convolution(Rule[Decision]):
 
     def apply(self, func: tirx.PrimFunc, target: Target, decision: Decision) -> tirx.PrimFunc:
         check_range(decision, mr=(1, 16), unroll=(1, 16), block_rows=(8, 1024))
-        problem = match(func, target.lanes_f32)
+        problem = match(func, target.isa)
         rows = _rows(decision.mr, decision.block_rows, target)
         body = build(problem, rows, decision.unroll, target.lanes_f32, target.spec.l2_bytes)
         return func.with_body(body).with_attr("tirx.is_scheduled", True)
@@ -69,8 +70,9 @@ class Convolution(Rule[Decision]):
 
 def _most_rows(problem: Problem, target: Target) -> int:
     """The tallest tile whose sums, a step's weights, one broadcast value and addresses are in registers."""
-    vectors = problem.nr // target.lanes_f32
-    return min(8 if vectors > 2 else 12, (target.isa.vector_registers - 1 - vectors) // vectors)
+    vectors, registers = problem.nr // target.lanes_f32, target.isa.vector_registers
+    most = 8 if vectors > 2 else 12
+    return next((mr for mr in range(most, 1, -1) if problem.arithmetic.registers(mr, vectors) <= registers), 1)
 
 
 def _tile_rows(problem: Problem, target: Target) -> int:

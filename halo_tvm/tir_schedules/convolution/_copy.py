@@ -1,4 +1,4 @@
-"""What the nest reads: x itself, or a copy of it in float32 that has its padding."""
+"""What the nest reads: x itself, or a copy of it that has its padding: floats in float32, bytes in whole groups."""
 
 from __future__ import annotations
 
@@ -30,18 +30,35 @@ class Padded:
         return self.inside[axis]
 
 
-def padded_copy(w: Windows, lanes: int) -> Padded:
-    """Emit a copy of what the windows reach, in float32, zeros where x ends."""
+def padded_copy(w: Windows, dtype: str, channels: int, lanes: int) -> Padded:
+    """Emit a copy of what the windows reach in `dtype`, of `channels` channels, with its padding where x ends.
+
+    Channels beyond those of x meet weights of zero.
+    """
     sizes = [w.reach(axis) for axis in range(w.rank)]
-    buffer = T.alloc_buffer((w.batch, *sizes, w.channels), "float32", align=64)
-    channels, width = w.channels, sizes[-1]
+    buffer = T.alloc_buffer((w.batch, *sizes, channels), dtype, align=64)
+    width = sizes[-1]
     begin = tirx.min(index(w.before[-1]), width)
     length = tirx.max(tirx.min(w.sizes[-1], width - begin), index(0))
-    zero = tirx.const(0, "float32")
+    around = tirx.const(0, dtype) if w.outside is None else w.outside.astype(dtype)
     with T.parallel(product([w.batch, *sizes[:-1]])) as row:
         n, *place = (kept(simplify(at)) for at in unravel(row, [w.batch, *sizes[:-1]]))
         source = [at - before for at, before in zip(place, w.before)]
         inside = [t for at, size in zip(source, w.sizes) for t in (at >= 0, at < size)]
+        if channels != w.channels:
+            row_inside = tirx.all(*inside) if inside else tirx.const(True, "bool")
+            with T.serial(width) as i:
+                here = kept(tirx.if_then_else(tirx.all(row_inside, i >= begin, i < begin + length), index(1), index(0)))
+                with T.serial(index(w.channels)) as c:
+                    # x is not read where it ends: the choice is one of control flow
+                    with T.If(here > 0):
+                        with T.Then():
+                            T.buffer_store(buffer, w.x[(n, *source, i - begin, c)].astype(dtype), [n, *place, i, c])
+                        with T.Else():
+                            T.buffer_store(buffer, around, [n, *place, i, c])
+                with T.serial(index(channels - w.channels)) as c:
+                    T.buffer_store(buffer, around, [n, *place, i, c + w.channels])
+            return Padded(buffer, (0,) * w.rank, sizes, (True,) * w.rank)
         first = kept(simplify(begin * channels))
         whole = length * channels
         count = kept(simplify(tirx.if_then_else(tirx.all(*inside), whole, index(0)) if inside else whole))
@@ -50,14 +67,14 @@ def padded_copy(w: Windows, lanes: int) -> Padded:
             return [flat // channels, flat % channels]
 
         with T.serial(first) as i:
-            T.buffer_store(buffer, zero, [n, *place, *at(i)])
+            T.buffer_store(buffer, around, [n, *place, *at(i)])
         with T.serial(count // lanes) as v, T.vectorized(index(lanes)) as lane:
             flat = v * lanes + lane
-            value = w.x[(n, *source, *at(flat))].astype("float32")
+            value = w.x[(n, *source, *at(flat))].astype(dtype)
             T.buffer_store(buffer, value, [n, *place, *at(first + flat)])
         with T.serial(count % lanes) as i:
             flat = count // lanes * lanes + i
-            T.buffer_store(buffer, w.x[(n, *source, *at(flat))].astype("float32"), [n, *place, *at(first + flat)])
+            T.buffer_store(buffer, w.x[(n, *source, *at(flat))].astype(dtype), [n, *place, *at(first + flat)])
         with T.serial(simplify(width * channels) - first - count) as i:
-            T.buffer_store(buffer, zero, [n, *place, *at(first + count + i)])
+            T.buffer_store(buffer, around, [n, *place, *at(first + count + i)])
     return Padded(buffer, (0,) * w.rank, sizes, (True,) * w.rank)

@@ -2,7 +2,7 @@
 
 Before (blocks):   padding of x;   for n, places, m, window, c: acc;   for n, places, m: stage 1 ...
 After:
-    a copy of x, widened and padded                     only for 16-bit types, and padding of a few channels
+    a copy of x, widened and padded                     only for 16-bit types, and padding of a few channels or bytes
     parallel for task = (block of windows, group, panel of nr columns):
         for pieces of the window whose weights leave half of L2 free:
             for tiles of mr windows:
@@ -18,18 +18,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from tvm import ir, s_tir, tirx
+from tvm import DataType, ir, s_tir, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from .._lanes import ceil_div, constant, index, kept, simplify, unravel
 from .._row_tiling import RowTiling
 from .._stages import emit_stages
+from ..gemm._arithmetic import Tile
 from ._copy import Padded, padded_copy
 from ._problem import Problem
 
-_POINTER = ir.PointerType(ir.PrimType("float32"))
 # TVM's expressions have no choice between addresses. Zeros are a constant of LLVM's: of a buffer that is written here
 # LLVM is told that nothing else reads it.
 _PICK = "halo_window_"
@@ -50,17 +51,40 @@ def build(problem: Problem, rows: RowTiling, unroll: int, lanes: int, l2_bytes: 
         if constant(problem.windows.rows) == 0:
             T.evaluate(0)
         else:
-            x = padded_copy(problem.windows, lanes) if problem.copies else Padded.of(problem.windows)
+            x = _source(problem, lanes)
             with T.attr(0, "pragma_import_llvm", _TEXT.format(name=_PICK, run=problem.run)):
                 _Nest(problem, x, rows, unroll, lanes, l2_bytes).emit()
     return builder.get()
 
 
+def _source(problem: Problem, lanes: int) -> Padded:
+    if not problem.copies:
+        return Padded.of(problem.windows)
+    wide = lanes * 4 // DataType(problem.dtype).itemsize
+    return padded_copy(problem.windows, problem.dtype, problem.groups * problem.inner, wide)
+
+
+@dataclass(frozen=True)
+class _WindowTile(Tile):
+    """A tile whose rows are runs of memory, one for each window, and whose weights begin at step `first`."""
+
+    runs: tuple[ir.Var, ...] = ()
+    first: ir.Expr | int = 0
+
+    def of_x(self, row: int, at: ir.Expr, width: int = 1) -> ir.Expr:
+        return self.runs[row][at if width == 1 else tirx.Ramp(at, index(1), width)]
+
+    def of_weight(self, k: ir.Expr, *at: ir.Expr) -> ir.Expr:
+        return self.weight[(self.chunk, self.panel, self.first + k, *at)]
+
+
 class _Nest:
     def __init__(self, problem: Problem, x: Padded, rows: RowTiling, unroll: int, lanes: int, l2_bytes: int) -> None:
         self.p, self.w, self.x, self.rows, self.lanes = problem, problem.windows, x, rows, lanes
-        self.unroll = max(steps for steps in range(1, unroll + 1) if problem.run % steps == 0)
-        room = l2_bytes // 2 // (problem.run * problem.nr * 4)
+        self.group = problem.arithmetic.group
+        self.steps = problem.run // self.group  # of each element that is walked to
+        self.unroll = max(steps for steps in range(1, unroll + 1) if self.steps % steps == 0)
+        room = l2_bytes // 2 // (problem.run * problem.nr * DataType(str(problem.weight.dtype)).itemsize)
         self.taps = math.prod(problem.taps)
         self.pieces = -(-self.taps // max(1, room))
         self.vectors = problem.nr // lanes
@@ -75,7 +99,7 @@ class _Nest:
                 kept(simplify(index(0) + v)) for v in self.rows.rows_of(m, task // (p.panels * p.groups), blocks)
             )
             tall = 2 * self.rows.block_rows + self.rows.mr if self.pieces > 1 else 0
-            sums = T.alloc_buffer((self.rows.mr + tall, p.nr), "float32", align=64)
+            sums = T.alloc_buffer((self.rows.mr + tall, p.nr), p.arithmetic.total, align=64)
             tiles = kept(ceil_div(height, self.rows.mr))
             if self.pieces == 1:
                 with T.serial(tiles) as tile:
@@ -109,8 +133,8 @@ class _Nest:
             T.buffer_store(origins[0], n, [r])
             for axis, o in enumerate(place):
                 T.buffer_store(origins[1 + axis], o * w.strides[axis] - self.x.before[axis], [r])
-        acc = [T.alloc_buffer((p.nr,), "float32") for _ in range(mr)]
-        self._each(lambda r, v: T.buffer_store(acc[r], tirx.const(0, "float32"), [v]))
+        acc = [T.alloc_buffer((p.nr,), p.arithmetic.sums) for _ in range(mr)]
+        self._each(lambda r, v: T.buffer_store(acc[r], tirx.const(0, p.arithmetic.sums), [v]))
         if piece is not None:
             with T.If(piece > 0), T.Then():
                 self._each(lambda r, v: T.buffer_store(acc[r], sums[at + r, v], [v]))
@@ -120,13 +144,21 @@ class _Nest:
         with T.serial(count) as step:
             tap = kept(begin + step)
             elements = self._elements(origins, tap, group)
-            with T.serial(index(p.run // self.unroll)) as ko, T.unroll(index(self.unroll)) as ki:
-                k = ko * self.unroll + ki
-                self._each(
-                    lambda r, v: T.buffer_store(
-                        acc[r], acc[r][v] + elements[r][k] * p.weight[group, panel, tap * p.run + k, v], [v]
-                    )
-                )
+            tile_here = _WindowTile(
+                x=self.x.buffer,
+                weight=p.weight,
+                acc=[[buffer] for buffer in acc],
+                start=index(0),
+                chunk=group,
+                panel=panel,
+                kc=p.run,
+                nr=p.nr,
+                lanes=self.lanes,
+                runs=tuple(elements),
+                first=tap * self.steps,
+            )
+            with T.serial(index(self.steps // self.unroll)) as ko, T.unroll(index(self.unroll)) as ki:
+                p.arithmetic.step(tile_here, ko * self.unroll + ki)
         self._each(lambda r, v: T.buffer_store(sums, acc[r][v], [at + r, v]))
 
     def _elements(self, origins: Sequence[ir.Var], tap: ir.Expr, group: ir.Expr) -> list[ir.Var]:
@@ -135,7 +167,7 @@ class _Nest:
         ks = [kept(simplify(k)) for k in unravel(tap, [index(k) for k in p.taps])] if p.taps else []
         if p.joins:
             ks.append(index(0))
-        found = []
+        found, pointer_type = [], ir.PointerType(ir.PrimType(p.dtype))
         for r in range(self.rows.mr):
             place = [origins[1 + a][r] + k * w.dilations[a] for a, k in enumerate(ks)]
             address = tirx.address_of(self.x.buffer[(origins[0][r], *place, group * p.inner)])
@@ -146,9 +178,9 @@ class _Nest:
                 for test in (at >= 0, at < self.x.sizes[a])
             ]
             if inside:
-                address = tirx.call_pure_extern(_POINTER, f"{_PICK}{p.run}", tirx.all(*inside), address)
-            pointer = T.Bind(address, var=tirx.Var(f"window{r}", _POINTER))
-            found.append(T.decl_buffer((p.run,), "float32", data=pointer))
+                address = tirx.call_pure_extern(pointer_type, f"{_PICK}{p.run}", tirx.all(*inside), address)
+            pointer = T.Bind(address, var=tirx.Var(f"window{r}", pointer_type))
+            found.append(T.decl_buffer((p.run,), p.dtype, data=pointer))
         return found
 
     def _each(self, emit: Callable[[int, ir.Expr], None]) -> None:

@@ -1,10 +1,11 @@
-"""Recognise a convolution with packed weights."""
+"""Recognise a convolution with packed weights, of floats or of bytes."""
 
 from __future__ import annotations
 
 import functools
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tvm import ir, tirx
 
@@ -12,6 +13,13 @@ from ...errors import Declined
 from .._blocks import loads
 from .._lanes import constant
 from .._windows import Windows, match_windows
+from ..gemm._arithmetic import Arithmetic
+from ..gemm._float32 import Float32
+from ..gemm._served import served
+from ..gemm._w8a8 import W8A8
+
+if TYPE_CHECKING:
+    from ...targets import Isa
 
 _FEW_CHANNELS = (
     16  # fewer: the elements of a window along its last axis are one run of memory, which padding would break
@@ -20,14 +28,15 @@ _FEW_CHANNELS = (
 
 @dataclass(frozen=True)
 class Problem:
-    """Windows of x times weight [groups, panels, window * inner, nr]."""
+    """Windows of x times weight [groups, panels, window * inner, nr]; bytes [1, panels, window * inner / 4, nr, 4]."""
 
     windows: Windows
     weight: ir.Var
+    arithmetic: Arithmetic
     groups: int
     panels: int
     nr: int
-    inner: int  # channels of x that a group adds up
+    inner: int  # channels of x that a group adds up, whole steps of the sum
     outer: int  # channels of the result that a group makes
 
     @property
@@ -38,7 +47,15 @@ class Problem:
     @property
     def copies(self) -> bool:
         """Whether x is first copied, widened and with its padding."""
-        return str(self.windows.x.dtype) != "float32" or (self.is_padded and self.windows.channels < _FEW_CHANNELS)
+        if self.windows.x.dtype == self.dtype and not self.is_padded:
+            return self.windows.channels != self.groups * self.inner
+        # Bytes are a quarter of what floats are to copy, and what surrounds them may be any number.
+        return self.windows.x.dtype != "float32" or self.windows.channels < _FEW_CHANNELS
+
+    @property
+    def dtype(self) -> str:
+        """Of the elements that are multiplied."""
+        return self.arithmetic.dtypes[0]
 
     @property
     def joins(self) -> bool:
@@ -57,23 +74,32 @@ class Problem:
 
 
 @functools.lru_cache(maxsize=16)
-def match(func: tirx.PrimFunc, lanes: int) -> Problem:
+def match(func: tirx.PrimFunc, isa: Isa) -> Problem:
     """The convolution `func` consists of; `Declined` with the first reason why it is none."""
-    windows = match_windows(func, ("convolution",), "the convolution")
+    windows = match_windows(func, ("convolution", "convolution_integer"), "the convolution")
     block = windows.block
     weight = next((x for x in loads(block.store.value) if x.source not in (windows.source, windows.acc)), None)
-    if weight is None or len(weight.source.shape) != 4 or any(constant(d) is None for d in weight.source.shape):
+    types = [str(buffer.dtype) for buffer in (windows.x, weight.source, windows.acc)] if weight is not None else []
+    if types[:1] in (["float16"], ["bfloat16"]):
+        types[0] = "float32"  # widened once
+    arithmetic = next((a for a in served(isa) if list(a.dtypes) == types and isinstance(a, Float32 | W8A8)), None)
+    if weight is not None and arithmetic is None:
+        raise Declined(
+            f"x, weight and sums are {', '.join(types)}: only float32 or bytes with sums of int32 are served"
+        )
+    group = arithmetic.group if arithmetic else 1
+    shape = [constant(d) for d in weight.source.shape] if weight is not None else []
+    if len(shape) != (4 if group == 1 else 5) or None in shape:
         raise Declined("the weight is not packed as [groups, panels, window * channels, nr]")
-    groups, panels, depth, nr = (constant(d) for d in weight.source.shape)
+    groups, panels, steps, nr = shape[:4]
+    depth = steps * group
     channels, result = windows.channels, constant(windows.acc.shape[-1])
-    inner, outer = channels // groups, result // groups
+    inner, outer = -(-(channels // groups) // group) * group, result // groups
     if depth != inner * math.prod(windows.kernel) or not (panels - 1) * nr < outer <= panels * nr:
-        raise Declined(f"the weight {[groups, panels, depth, nr]} is no packed one of {channels} to {result} channels")
-    types = [str(buffer.dtype) for buffer in (windows.x, weight.source, windows.acc)]
-    if types[0] not in ("float32", "float16", "bfloat16") or types[1:] != ["float32", "float32"]:
-        raise Declined(f"x, weight and sums are {', '.join(types)}: only float32 weights and sums are served")
+        raise Declined(f"the weight {shape} is no packed one of {channels} to {result} channels")
+    lanes = isa.vector_bits // 32
     if nr % lanes:
         raise Declined(f"panels of {nr} columns are no multiple of {lanes} lanes")
     if depth == 0 or any(constant(extent) is None for extent in block.extents[windows.rank + 2 :]):
         raise Declined("the windows are empty, or their size is symbolic")
-    return Problem(windows, weight.source, groups, panels, nr, inner, outer)
+    return Problem(windows, weight.source, arithmetic, groups, panels, nr, inner, outer)

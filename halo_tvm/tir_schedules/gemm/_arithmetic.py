@@ -31,6 +31,15 @@ class Tile:
     def vectors(self) -> int:
         return self.nr // self.lanes
 
+    def of_x(self, row: int, at: ir.Expr, width: int = 1) -> ir.Expr:
+        """`width` neighbours of row `row`, from element `at` of the chunk on."""
+        column = self.chunk * self.kc + at
+        return self.x[self.start + row, column if width == 1 else tirx.Ramp(column, tirx.IntImm("int64", 1), width)]
+
+    def of_weight(self, k: ir.Expr, *at: ir.Expr) -> ir.Expr:
+        """The weight of step `k`."""
+        return self.weight[(self.chunk, self.panel, k, *at)]
+
 
 class Arithmetic:
     """Base class; one instance per kind and instruction set."""

@@ -20,12 +20,11 @@ class Float32(Arithmetic):
         return rows * vectors
 
     def step(self, tile: Tile, k: ir.Expr) -> None:
-        column = tile.chunk * tile.kc + k
         for r, (acc,) in enumerate(tile.acc):
             with (
                 T.unroll(tirx.IntImm("int64", tile.vectors)) as v,
                 T.vectorized(tirx.IntImm("int64", tile.lanes)) as lane,
             ):
                 at = v * tile.lanes + lane
-                product = tile.x[tile.start + r, column] * tile.weight[tile.chunk, tile.panel, k, at]
+                product = tile.of_x(r, k) * tile.of_weight(k, at)
                 T.buffer_store(acc, acc[at] + product, [at])

@@ -31,13 +31,12 @@ class W8A8(Arithmetic):
     group = GROUP
 
     def step(self, tile: Tile, k: ir.Expr) -> None:
-        column = tile.chunk * tile.kc + k * GROUP
         for r, (acc,) in enumerate(tile.acc):
-            four = tile.x[tile.start + r, tirx.Ramp(column, tirx.IntImm("int64", 1), GROUP)]
+            four = tile.of_x(r, k * GROUP, GROUP)
             x = tirx.Broadcast(tirx.reinterpret("int32", four), tile.lanes)
             for v in range(tile.vectors):
                 at = tirx.Ramp(v * tile.lanes, 1, tile.lanes)
-                weight = tile.weight[tile.chunk, tile.panel, k, v * tile.lanes, tirx.Ramp(0, 1, GROUP * tile.lanes)]
+                weight = tile.of_weight(k, v * tile.lanes, tirx.Ramp(0, 1, GROUP * tile.lanes))
                 T.buffer_store(acc, self.add(acc[at], x, weight, tile.lanes), [at])
 
     def add(self, total: ir.Expr, x: ir.Expr, weight: ir.Expr, lanes: int) -> ir.Expr:
