@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .errors import UsageError
+from .weight_groups import group_least, group_pack, group_scale
 
 
 @dataclass(frozen=True)
@@ -295,6 +296,9 @@ RECIPE_OPS: dict[str, Callable[..., np.ndarray]] = {
     "w8_scale": w8_scale,
     "w8_pack": w8_pack,
     "w8_correction": w8_correction,
+    "group_scale": group_scale,
+    "group_least": group_least,
+    "group_pack": group_pack,
     "pack_int8": pack_int8,
     "sums_int8": sums_int8,
 }

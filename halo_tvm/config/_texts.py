@@ -14,7 +14,7 @@ TRUST = "import files that can run code also where this system cannot confine th
 SIZES = "sizes of named dimensions, e.g. batch=1,sequence=128"
 PRECISION = (
     "arithmetic of products with weights: fp32; bf16: weights in bfloat16; fp16; "
-    "int8: weights per channel, activations per token (default: fp16 on a GPU, else fp32)"
+    "int8: weights per channel, activations per token; int4: groups of 32 (default: fp16 on a GPU, else fp32)"
 )
 FORCE_PRECISION = "take --precision also where this target computes it slower than fp32"
 LOG = "directory of tuning records, looked up before all others"

@@ -40,7 +40,7 @@ class Format:
 
 
 FP32 = Format("f32", "float32", "pack")
-FORMATS = {  # by precision; int8 weights are made by the pass `quantise`, what it leaves is float32
+FORMATS = {  # by precision; integer weights are made by the pass `quantise`, what it leaves is float32
     "bf16": Format("bf16", "bfloat16", "pack_bf16"),
     "fp16": Format("f16", "float16", "pack_fp16"),
 }

@@ -46,8 +46,8 @@ OPTIMISE = (
     Step("flatten_rows", 1),
     Step("simplify", 1),
     Step("dce", 1),
-    Step("quantise", 1, precisions=("int8",)),
-    Step("narrow_attention", 1, precisions=("fp16", "bf16", "int8")),
+    Step("quantise", 1, precisions=("int8", "int4")),
+    Step("narrow_attention", 1, precisions=("fp16", "bf16", "int8", "int4")),
     Step("pack_weights", 1),
     Step("pack_integers", 1),
     Step("legalize", 0, required=True),
@@ -57,7 +57,12 @@ OPTIMISE = (
 )
 # Decided while building, switched like passes.
 BUILD = (Step("plan_memory", 3), Step("cuda_graph", 3), Step("vector_math", 1))
-_NEEDED = {"bf16": "pack_weights", "fp16": "pack_weights", "int8": "quantise"}  # precision -> the pass that makes it
+_NEEDED = {
+    "bf16": "pack_weights",
+    "fp16": "pack_weights",
+    "int8": "quantise",
+    "int4": "quantise",
+}  # precision -> the pass that makes it
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,28 @@
-"""int8: linears multiply rows of 8-bit integers with weights of 8-bit integers.
+"""int8 and int4: linears multiply rows of 8-bit integers with weights of 8-bit or 4-bit integers.
 
-Before -> after
+Before -> after, by scheme (see `_schemes`)
+  w8a8
     y1 = halo.linear(x, w1, b1);  y2 = halo.linear(x, w2)
         ->   q, s = halo.quantize(x)      once for all linears that read x
              y1 = halo.linear_w8a8(q, s, w1', scale1, correction1, b1);  y2 = halo.linear_w8a8(q, s, w2', ...)
+  groups
+    y = halo.linear(x, w, b)   ->   y = halo.linear_groups(x, w', scale, b)    its kernel rounds x by groups, too
+  both
     halo.embedding(ids, w, layout="nk")   ->   halo.embedding(ids, w', scale, layout="packed")   where a linear shares w
 Granularity
-    one scale per row of x, taken when it runs, and one per column of w: whatever the number of rows, a row is
-    computed with the same integers. A tied embedding reads the rows of the head's int8 weight times their scales, so
-    that the table is stored once, in a quarter of its bytes.
+    one scale per row of x, taken when it runs, and one per column of w, or one of each for every group along k:
+    whatever the number of rows, a row is computed with the same integers. A tied embedding reads the rows of the
+    head's 8-bit weight times their scales, so that the table is stored once, in a quarter of its bytes.
 Options (halo.toml, [passes.quantise])
+    scheme = "w4g32m"                of all linears; at --precision int8 it is w8a8 unless given, at int4 w4g32m
+    head = "w8g32a8g32"              of the last linear, or the one that shares its weight with an embedding; this one
+                                     at int4 unless given, else as all linears
+    mixed = ["*down_proj*=w8g32a8g32", ...]   schemes by globs, the first that fits
     skip = ["lm_head*", ...]         globs of weight or layer names: linears that stay in float32
     tied_embedding = "fp32"          the embedding keeps the float32 table, beside the head's int8 weight
 Leaves alone
-    weights that are no float32 parameter, whose k is no multiple of 4 or too deep for a sum in int32, that are read
-    in two layouts, or that `skip` names: each with its reason in the report
+    weights that are no float32 parameter, whose k is no multiple of 4 (in groups: 32) or too deep for a sum in
+    int32, that are read in two layouts, or that `skip` names: each with its reason in the report
 No data moves here: `ParamRecipe`s say how the integers, scales and corrections are made.
 """
 
@@ -30,25 +38,13 @@ from tvm import relax
 from ..errors import Declined, UsageError
 from ..relay_ops import OPERATORS
 from ..relay_ops._operator import attrs_of, operator_of
-from ..relay_ops.linear_w8a8 import DEEPEST, GROUP
-from ..relay_ops.quantize import ZERO_POINT
-from ..tir_schedules._packing import pack_shape
 from ._pass import Context, Pass, Report, bindings
 from ._rewrite import BlockMutator
+from ._schemes import Scheme, Weight, scheme_of, weight_of
 from ._weights import WeightEditor
 
 TABLES = ("int8", "fp32")
-
-
-@dataclass(frozen=True)
-class Weight:
-    """An int8 weight: its three parameters, and how the float32 one was laid out."""
-
-    layout: str
-    n: int
-    integers: relax.Var
-    scale: relax.Var
-    correction: relax.Var
+_USUAL = {"int8": ("w8a8", "w8a8"), "int4": ("w4g32m", "w8g32a8g32")}  # precision -> scheme of linears, of the head
 
 
 @dataclass(frozen=True)
@@ -56,6 +52,9 @@ class Quantise(Pass):
     """Linears, and embeddings that share their weight, in 8-bit integers."""
 
     name = "quantise"
+    scheme: str = ""
+    head: str = ""
+    mixed: tuple[str, ...] = ()
     skip: tuple[str, ...] = ()
     tied_embedding: str = TABLES[0]
 
@@ -64,6 +63,14 @@ class Quantise(Pass):
             raise UsageError(
                 f"expected a list of name globs as skip, found {self.skip!r}: correct [passes.quantise] in halo.toml"
             )
+        for name in filter(None, (self.scheme, self.head)):
+            scheme_of(name)
+        if not isinstance(self.mixed, tuple) or not all(isinstance(m, str) and "=" in m for m in self.mixed):
+            raise UsageError(
+                f'expected mixed as a list of "glob=scheme", found {self.mixed!r}: correct [passes.quantise]'
+            )
+        for text in self.mixed:
+            scheme_of(text.rpartition("=")[2])
         if self.tied_embedding not in TABLES:
             raise UsageError(
                 f"expected tied_embedding among {', '.join(TABLES)}, found {self.tied_embedding!r}: "
@@ -79,9 +86,12 @@ class Quantise(Pass):
         computed = [call for call in linears if editor.name(call.args[1]) is None]
         kept = {str(attrs_of(call).get("layer") or call.args[1]): "its weight is computed" for call in computed}
         weights: dict[str, Weight] = {}
+        head = _head(func, linears, editor)
         for name, calls in _by_weight(linears, editor).items():
             try:
-                weights[name] = self._weight(name, calls, editor, context, formats)
+                scheme = self._scheme(calls, editor, context.precision, name == head)
+                weights[name] = self._weight(name, calls, scheme, editor, context)
+                formats[weights[name].label] = formats.get(weights[name].label, 0) + 1
             except Declined as reason:
                 kept[name] = str(reason)
         rewriter = _Rewriter(mod, editor, weights, self.tied_embedding == "int8")
@@ -95,10 +105,19 @@ class Quantise(Pass):
             "kept": [{"weight": name, "reason": reason} for name, reason in kept.items()],
         }
 
+    def _scheme(self, calls: list[relax.Call], editor: WeightEditor, precision: str, head: bool) -> Scheme:
+        for text in self.mixed:
+            glob, _, name = text.rpartition("=")
+            if any(_named(glob, call, editor) for call in calls):
+                return scheme_of(name)
+        usual, usual_head = _USUAL[precision]
+        scheme = self.scheme or usual
+        return scheme_of((self.head or (self.scheme if precision == "int8" else "") or usual_head) if head else scheme)
+
     def _weight(
-        self, name: str, calls: list[relax.Call], editor: WeightEditor, context: Context, formats: dict[str, int]
+        self, name: str, calls: list[relax.Call], scheme: Scheme, editor: WeightEditor, context: Context
     ) -> Weight:
-        """The int8 form of a weight, or `Declined` with the reason why it stays as it is."""
+        """A weight as integers, or `Declined` with the reason why it stays as it is."""
         params = editor.params
         layouts = sorted({str(attrs_of(call)["layout"]) for call in calls})
         if len(layouts) != 1 or layouts[0] not in ("kn", "nk"):
@@ -111,28 +130,16 @@ class Quantise(Pass):
                 raise Declined(f"skip names it: {glob}")
         (layout,) = layouts
         k, n = params.shape(name) if layout == "kn" else params.shape(name)[::-1]
-        if k % GROUP or k > DEEPEST:
-            raise Declined(f"k = {k} is no multiple of {GROUP} up to {DEEPEST}")
-        _, nr = pack_shape(k, n, context.target)
-        label = f"i8/k{GROUP}/n{nr}"
-        formats[label] = formats.get(label, 0) + 1
-        scale = editor.derive(f"{name}|i8/scale", "w8_scale", [name], (n,), layout=layout)
-        shape = (1, -(-n // nr), k // GROUP, nr, GROUP)
-        packed = f"{name}|{label}"
-        inputs = [name, f"{name}|i8/scale"]
-        integers = editor.derive(packed, "w8_pack", inputs, shape, "int8", layout=layout, kc=k, nr=nr)
-        correction = editor.derive(
-            f"{name}|i8/correction", "w8_correction", [packed], (n,), "int32", n=n, zero_point=ZERO_POINT
-        )
-        return Weight(layout, n, integers, scale, correction)
+        return weight_of(name, layout, k, n, scheme, editor, context.target)
 
     def _check_globs(self, linears: list[relax.Call], editor: WeightEditor) -> None:
         """A glob that names nothing is a typing error, not a wish for nothing."""
-        for glob in self.skip:
+        named = [*(("skip", glob) for glob in self.skip), *(("mixed", text.rpartition("=")[0]) for text in self.mixed)]
+        for option, glob in named:
             if not any(_named(glob, call, editor) for call in linears):
                 known = sorted({source for call in linears for source in _names(call, editor)})
                 raise UsageError(
-                    f"expected a linear's weight or layer for skip = {glob!r}, found none: "
+                    f"expected a linear's weight or layer for {option} = {glob!r}, found none: "
                     f"the names are {', '.join(known[:6]) or 'none'}{', ...' if len(known) > 6 else ''}; "
                     "correct [passes.quantise] in halo.toml"
                 )
@@ -157,25 +164,31 @@ class _Rewriter(BlockMutator):
         if weight is not None and _is(call, "linear"):
             return self._linear(call, weight)
         if weight is not None and _is(call, "embedding") and weight.layout == "nk" and self._share_tables:
-            self.tables.append(str(self._editor.name(call.args[1])))
             ids = self.visit_expr(call.args[0])
-            return OPERATORS["embedding"].call(ids, weight.integers, weight.scale, **_packed(call))
+            shared = weight.embedding(call, ids)
+            if shared is not None:
+                self.tables.append(str(self._editor.name(call.args[1])))
+                return shared
         return super().visit_call_(call)
 
     def _linear(self, call: relax.Call, weight: Weight) -> relax.Expr:
         x, *bias = [self.visit_expr(arg) for arg in (call.args[0], *call.args[2:])]
+        self.linears += 1
+        if not weight.shares_rows:
+            return weight.linear(call, [x], bias)
         if x not in self.made:
             both = self.builder_.emit(OPERATORS["quantize"].call(x))
             q, scale = (self.builder_.emit(relax.TupleGetItem(both, i)) for i in range(2))
             self.made[x] = (q, scale)
             self.activations += 1
-        self.linears += 1
-        args = [*self.made[x], weight.integers, weight.scale, weight.correction, *bias]
-        return OPERATORS["linear_w8a8"].call(*args, **_packed(call))
+        return weight.linear(call, [*self.made[x]], bias)
 
 
-def _packed(call: relax.Call) -> dict[str, object]:
-    return {**attrs_of(call), "layout": "packed"}
+def _head(func: relax.Function, linears: list[relax.Call], editor: WeightEditor) -> str | None:
+    """The weight that an embedding reads as well, else that of the last linear."""
+    tables = {editor.name(b.value.args[1]) for b in bindings(func) if _is(b.value, "embedding")}
+    named = [name for name in (editor.name(call.args[1]) for call in linears) if name is not None]
+    return next((name for name in named if name in tables), named[-1] if named else None)
 
 
 def _is(expr: relax.Expr, name: str) -> bool:

@@ -5,10 +5,11 @@ Shapes
         "nk"      [n, d]
         "packed"  [d/kc, ceil(n/nr), kc, nr], or [d/kc, ceil(n/nr), kc/g, nr, g] in groups of g: the packed
                   language-model head, so tied weights are stored once
-    scale [n] float32 (optional): of a table of int8, which `halo.linear_w8a8` shares
+    scale [n] float32 of a table of int8, which `halo.linear_w8a8` shares, or
+          [ceil(n/nr), d/g, nr] float16 of a table of uint8 in groups, which `halo.linear_groups` shares
     ->   y [..., d], float32 where the table is in groups
 Computation
-    y[..., j] = table(ids[...], j) * scale[ids[...]]
+    y[..., j] = table(ids[...], j) * scale[ids[...]], of uint8 (table(ids[...], j) - 128) * scale(ids[...], j / g)
 Lifts
     take(table, ids, axis=0)   =>   halo.embedding(ids, table, layout="nk")
 Rejects
@@ -21,7 +22,7 @@ Numerics
 from __future__ import annotations
 
 import numpy as np
-from tvm import relax, te
+from tvm import relax, te, tirx
 from tvm.relax.dpl import is_op, wildcard
 
 from ..errors import NoMatch, Rejected
@@ -44,12 +45,17 @@ class Embedding(Operator):
                 f"got {ids} and {table}"
             )
         scales = [arg.ty for arg in call.args[2:]]
-        if len(scales) != (str(table.dtype) == "int8") or any(
-            str(s.dtype) != "float32" or not same_shape(s.shape.values, [attrs_of(call)["n"]]) for s in scales
-        ):
+        kind, n = str(table.dtype), attrs_of(call)["n"]
+        wanted = {"int8": "float32", "uint8": "float16"}.get(kind)
+        fits = [
+            str(s.dtype) == wanted
+            and (same_shape(s.shape.values, [n]) if kind == "int8" else s.ndim == 3 and table.ndim == 5)
+            for s in scales
+        ]
+        if fits != ([True] if wanted else []):
             raise ValueError(
-                "halo.embedding: expected a scale of float32 for every row of an int8 table and of no other, "
-                f"got {table} and {scales or 'none'}"
+                "halo.embedding: expected a float32 scale for every row of an int8 table, float16 for every group "
+                f"of a uint8 table, and of no other, got {table} and {scales or 'none'}"
             )
         if not packed:
             return relax.TensorType([*ids.shape.values, table.shape.values[1]], table.dtype)
@@ -68,6 +74,9 @@ class Embedding(Operator):
                 if len(table.shape) == 4:
                     return table[j // kc, row // nr, j % kc, row % nr]
                 value = f32(table[j // kc, row // nr, j % kc // group, row % nr, j % group])
+                if table.dtype == "uint8":
+                    length = depth // int(scale[0].shape[1])
+                    return (value - tirx.const(128.0, "float32")) * f32(scale[0][row // nr, j // length, row % nr])
                 return value * scale[0][row] if scale else value
 
         else:
@@ -88,6 +97,9 @@ class Embedding(Operator):
             nr = table.shape[3]
             rows = table[:, ids // nr, :, ids % nr]  # the advanced indices move to the front: [..., d/kc, kc(/g, g)]
             rows = rows.reshape(*ids.shape, -1)
+            if table.dtype == np.uint8:
+                steps = scale[0][ids // nr, :, ids % nr].astype(np.float64)
+                return (rows.astype(np.float64) - 128) * np.repeat(steps, rows.shape[-1] // steps.shape[-1], axis=-1)
             return rows * scale[0][ids][..., None] if scale else rows
         return table[ids]
 
@@ -104,12 +116,15 @@ class Embedding(Operator):
 
         pairs = np.random.default_rng(2).standard_normal((2, 3, 6, 48, 2)).astype(ml_dtypes.bfloat16)
         signed = np.random.default_rng(1).integers(-127, 128, (2, 3, 8, 48, 4)).astype("int8")
+        groups = [np.random.default_rng(3).integers(1, 256, (1, 3, 16, 48, 4)).astype("uint8")]
+        groups.append(np.random.default_rng(4).uniform(0.01, 0.1, (3, 2, 48)).astype("float16"))
         packed = {"layout": "packed", "n": 131}
         return (
             {"args": [ids(2, 7), (131, 24)], "attrs": {"layout": "nk", "n": 131}},
             {"args": [ids(5), (2, 3, 32, 48)], "attrs": packed},
             {"args": [ids(5), pairs], "attrs": packed},
             {"args": [ids(3, 4), signed, np.linspace(0.01, 0.1, 131, dtype="float32")], "attrs": packed},
+            {"args": [ids(3, 4), *groups], "attrs": packed},
             {"args": [np.array([[-1, 130, 200]]), (131, 24)], "attrs": {"layout": "nk", "n": 131}},
         )
 

@@ -63,6 +63,7 @@ PRECISIONS: dict[str, Precision] = {
     "bf16": Precision(relative_l2=0.05, relative=0.1, unequal_share=0.02, divergence=0.01),
     "fp16": Precision(relative_l2=0.02, relative=0.05, unequal_share=0.01, divergence=0.005),
     "int8": Precision(relative_l2=0.25, relative=0.5, unequal_share=0.1, divergence=0.2),
+    "int4": Precision(relative_l2=0.6, relative=1.0, unequal_share=0.3, divergence=0.5),
 }
 DIVERGENCE = 1e-4  # at fp32: what is kept of the source is rounded to float32
 UNEQUAL_SHARE = 1e-3  # of integers and booleans, in outputs of at least a thousand

@@ -2,7 +2,7 @@
 
 from ._target import Isa, TargetSpec
 
-_NARROW = ("bf16", "int8")  # fp16 is for levels with half arithmetic
+_NARROW = ("bf16", "int8", "int4")  # fp16 is for levels with half arithmetic
 
 _AVX2 = frozenset({"avx2", "fma", "f16c", "bmi2"})
 _AVX512 = _AVX2 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}

@@ -74,7 +74,8 @@ def _windows(model: ImportedModel, tokens: int) -> np.ndarray:
         raise Declined("the package tokenizers is not installed: pip install 'halo_tvm[lm]'") from None
     text = _PASSAGE.read_text(encoding="ascii")
     try:
-        tokenizer = Tokenizer.from_file(str(model.files[str((model.language or {})["tokenizer"])]))
+        stored = model.files[str((model.language or {})["tokenizer"])]
+        tokenizer = Tokenizer.from_buffer(stored if isinstance(stored, bytes) else stored.read_bytes())
         whole, plain = (tokenizer.encode(text, add_special_tokens=special).ids for special in (True, False))
     except Exception as error:  # noqa: BLE001 - the package raises no narrower one
         raise Declined(f"its tokenizer does not read the passage: {str(error)[:200]}") from None

@@ -135,7 +135,9 @@ def test_a_precision_whose_passes_do_not_run_is_refused() -> None:
             steps.check_precision("int8")
         steps.check_precision("fp32")
     model = small_model(X, lambda m: {"y": linear(m, m.inputs["x"], "w", 8)})
-    with pytest.raises(UsageError, match="pass quantise computes in int8, found it in --enable at --precision fp32"):
+    with pytest.raises(
+        UsageError, match="pass quantise computes in int8 or int4, found it in --enable at --precision fp32"
+    ):
         pipeline.Pipeline.of(3, enable=("quantise",)).run(pipeline.OPTIMISE, model.mod, context_of(model))
 
 

@@ -41,6 +41,14 @@ class Tile:
         return self.weight[(self.chunk, self.panel, k, *at)]
 
 
+@dataclass(frozen=True)
+class Operands:
+    """What an arithmetic has made of x, and by what the results of a row are multiplied."""
+
+    x: ir.Var
+    row_factor: ir.Var | None
+
+
 class Arithmetic:
     """Base class; one instance per kind and instruction set."""
 
@@ -48,6 +56,7 @@ class Arithmetic:
     dtypes: ClassVar[tuple[str, str, str]]  # of x, weight and product
     lane_factor: ClassVar[int] = 1  # sums in a register, for each float32 it would hold
     promoted_every: ClassVar[int | None] = None  # steps whose sums are kept in `sums`, then added to the product's type
+    in_registers: ClassVar[bool] = False  # whether what they are added to stays in registers, not in L1
     group: ClassVar[int] = 1
     unroll: ClassVar[int] = 4  # steps per iteration unless decided otherwise: more make longer loops, not faster ones
 
@@ -61,9 +70,9 @@ class Arithmetic:
         """Element type of the sums in registers."""
         return self.total
 
-    def prepare(self, x: ir.Var, rows: ir.Expr, k: int, lanes: int) -> tuple[ir.Var, ir.Var | None]:
-        """Emit what runs once in front of all products: (x as steps read it, what each row's results are times)."""
-        return x, None
+    def prepare(self, x: ir.Var, rows: ir.Expr, k: int, lanes: int, more: tuple[ir.Var, ...]) -> Operands:
+        """Emit what runs once in front of all products. `more` are the tensors that belong to the weight."""
+        return Operands(x, None)
 
     def registers(self, rows: int, vectors: int) -> int:
         """Vector registers that a tile keeps busy: sums, one step's weights, what a step computes with."""
@@ -76,6 +85,23 @@ class Arithmetic:
     def chains(self, rows: int, vectors: int) -> int:
         """Buffers that the sums of a row are spread over, added up behind the k loop: few sums wait for each other."""
         return 1
+
+    def first(self, operands: Operands, row: ir.Expr, block: ir.Expr) -> ir.Expr:
+        """What the sums of a row begin with in block number `block` of `promoted_every` steps."""
+        return tirx.const(0, self.sums)
+
+    def promoted(
+        self,
+        operands: Operands,
+        row: ir.Expr,
+        block: ir.Expr,
+        panel: ir.Expr,
+        at: ir.Expr,
+        sums: ir.Expr,
+        so_far: ir.Expr,
+    ) -> ir.Expr:
+        """`so_far`, of the product's type, and the sums of a block at column `at` of the panel."""
+        return so_far + tirx.Cast(self.total, sums)
 
     def step(self, tile: Tile, k: ir.Expr) -> None:
         """Emit `acc[r] += x[start + r, step k] * weight[step k]` for every row of the tile."""

@@ -11,7 +11,7 @@ from tvm import ir, tirx
 from tvm.script.ir_builder import tirx as T
 
 from .. import _pair_dot
-from ._arithmetic import Arithmetic, Tile, part_at, parts_of
+from ._arithmetic import Arithmetic, Operands, Tile, part_at, parts_of
 
 GROUP = 2
 _FEW_SUMS = 4  # the latency of a multiply-add: two dependent ones a step would take twice as long
@@ -82,7 +82,7 @@ class BFloat16Pairs(Arithmetic):
         """Few sums would wait for each other's products; those of a step, added up, only wait for the addition."""
         return rows * vectors < _pair_dot.LATENCY
 
-    def prepare(self, x: ir.Var, rows: ir.Expr, k: int, lanes: int) -> tuple[ir.Var, None]:
+    def prepare(self, x: ir.Var, rows: ir.Expr, k: int, lanes: int, more: tuple[ir.Var, ...]) -> Operands:
         """Emit what makes x in bfloat16: int32 [rows, k / 2], the even k in the low half."""
         assert lanes == _pair_dot.LANES, f"pairs are written for {_pair_dot.LANES} lanes, found {lanes}"
         pairs = T.alloc_buffer((rows, k // GROUP), "int32", align=64)
@@ -101,7 +101,7 @@ class BFloat16Pairs(Arithmetic):
                     round_row(row)
                 with T.Else(), T.parallel(rows) as row:
                     round_row(row)
-        return pairs, None
+        return Operands(pairs, None)
 
     def step(self, tile: Tile, k: ir.Expr) -> None:
         column, lanes = tile.chunk * (tile.kc // GROUP) + k, tile.lanes

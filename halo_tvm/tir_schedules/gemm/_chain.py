@@ -11,9 +11,10 @@ from tvm.sym import Analyzer
 from ...errors import Declined
 from .._blocks import Block, is_const, loads
 from .._prefetch import CACHE_LINE_BYTES
-from .._stages import Stage, main_and_behind, read_stage, written_by
+from .._stages import Stage, is_at, main_and_behind, read_stage, written_by
 from .._timed import timed_values
 from ._arithmetic import Arithmetic
+from ._groups import Groups
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Chain:
     panels: int
     kc: int
     nr: int
+    beside_weight: tuple[ir.Var, ...] = ()  # what else the product reads: scales of a weight in groups
     timed: tuple[int, ...] = ()  # the only numbers of rows that matter; empty: all do
 
     def vectors(self, lanes_f32: int) -> int:
@@ -46,7 +48,12 @@ class Chain:
     @property
     def panel_bytes(self) -> int:
         """Size of one panel of one chunk."""
-        return self.kc * self.nr * self._weight_bytes
+        return self.steps * self.nr * self._weight_bytes * (int(self.weight.ty.shape[4]) if self._in_steps else 1)
+
+    @property
+    def _in_steps(self) -> bool:
+        """Whether the weight has its values of one step side by side."""
+        return len(self.weight.ty.shape) == 5
 
     @property
     def _weight_bytes(self) -> int:
@@ -66,7 +73,7 @@ class Chain:
 def match(func: tirx.PrimFunc, arithmetics: Sequence[Arithmetic]) -> Chain:
     """The chain `func` consists of, in one of `arithmetics`; raises Declined with the first reason why it is none."""
     main, behind = main_and_behind(func, dict.fromkeys(a.op for a in arithmetics), "the linear block")
-    x, weight, acc, arithmetic = _linear(main, arithmetics)
+    x, weight, acc, arithmetic, beside = (_grouped if main.op == Groups.op else _linear)(main, arithmetics)
     m = main.extents[0]
     chunks, panels, steps, nr = (int(d.value) for d in weight.ty.shape[:4])
     stages: list[Stage] = []
@@ -83,11 +90,54 @@ def match(func: tirx.PrimFunc, arithmetics: Sequence[Arithmetic]) -> Chain:
         kept = f"the output, which is {outputs[-1].ty.dtype}, not {arithmetic.total}"
         raise Declined(f"K chunks keep partial sums in {kept}")
     kc, timed = steps * arithmetic.group, timed_values(func, m)
-    return Chain(x, weight, acc, arithmetic, tuple(stages), outputs, m, n, chunks, panels, kc, nr, timed)
+    return Chain(x, weight, acc, arithmetic, tuple(stages), outputs, m, n, chunks, panels, kc, nr, beside, timed)
 
 
-def _linear(block: Block, arithmetics: Sequence[Arithmetic]) -> tuple[ir.Var, ir.Var, ir.Var, Arithmetic]:
-    """(x, weight, acc, arithmetic) of the main block."""
+Operators = tuple[ir.Var, ir.Var, ir.Var, Arithmetic, tuple[ir.Var, ...]]
+
+
+def _grouped(block: Block, arithmetics: Sequence[Arithmetic]) -> Operators:
+    """The same of a block whose weight has scales, and perhaps least values, by groups along k."""
+    store = block.store
+    if store is None or not block.plain or block.kinds != "SSR":
+        raise Declined("the block of a weight in groups is not a single store over rows, columns and k")
+    operands = [load for load in loads(store.value) if not load.source.same_as(store.buffer)]
+    dtypes = [str(load.source.ty.dtype) for load in operands]
+    if dtypes not in (["float32", "uint8", "float16"], ["float32", "uint8", "float16", "float16"]):
+        raise Declined(f"expected rows, integers, scales and perhaps least values, found {', '.join(dtypes)}")
+    x, weight, scale, *least = operands
+    if not all(isinstance(d, tirx.IntImm) for load in operands[1:] for d in load.source.ty.shape):
+        raise Declined("the packed weight has a symbolic dimension")
+    _, panels, steps, nr, four = (int(d) for d in weight.source.ty.shape)
+    depth, groups = block.extents[2], int(scale.source.ty.shape[1])
+    if not isinstance(depth, tirx.IntImm) or int(depth) % groups or not is_const(block.extents[1], panels * nr):
+        raise Declined(f"{depth} rows of the weight and {block.extents[1]} columns do not fit its integers and scales")
+    length = int(depth) // groups
+    served = [a for a in arithmetics if isinstance(a, Groups) and steps * a.group == int(depth)]
+    if not served:
+        raise Declined(f"the weight has {steps} steps for {depth} rows: neither eight bits nor four")
+    (arithmetic,) = served
+    i, j, k = block.vars
+    analyzer = Analyzer()
+    for var in block.node.iter_vars:
+        analyzer.bind(var.var, var.dom)
+    places = [
+        (0, j // nr, k // arithmetic.group, j % nr, k % four),
+        *[(j // nr, k // length, j % nr)] * (1 + len(least)),
+    ]
+    same = all(
+        analyzer.can_prove_equal(a, b)
+        for load, place in zip(operands[1:], places)
+        for a, b in zip(load.indices, place, strict=True)
+    )
+    if not same or not is_at(x.indices, (i, k)):
+        raise Declined("the block of a weight in groups reads its operands at other places than a product does")
+    beside = tuple(load.source for load in (scale, *least))
+    return x.source, weight.source, store.buffer, arithmetic.of(length, bool(least)), beside
+
+
+def _linear(block: Block, arithmetics: Sequence[Arithmetic]) -> Operators:
+    """(x, weight, acc, arithmetic, what else belongs to the weight) of the main block."""
     store = block.store
     if store is None or not block.plain:
         raise Declined("the linear block is not a single store in a plain loop nest (already scheduled?)")
@@ -125,7 +175,7 @@ def _linear(block: Block, arithmetics: Sequence[Arithmetic]) -> tuple[ir.Var, ir
         raise Declined(f"x has {block.extents[2]} columns, the packed weight {chunks * kc} rows")
     if not is_const(block.extents[1], panels * nr):
         raise Declined(f"the linear block computes {block.extents[1]} columns, the packed weight has {panels * nr}")
-    return x.source, weight.source, store.buffer, arithmetic
+    return x.source, weight.source, store.buffer, arithmetic, ()
 
 
 def _arithmetic(block: Block, x: ir.Var, weight: ir.Var, arithmetics: Sequence[Arithmetic]) -> Arithmetic:

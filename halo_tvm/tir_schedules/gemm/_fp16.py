@@ -13,7 +13,7 @@ from __future__ import annotations
 from tvm import ir, tirx
 from tvm.script.ir_builder import tirx as T
 
-from ._arithmetic import Arithmetic, Tile, part_at, parts_of
+from ._arithmetic import Arithmetic, Operands, Tile, part_at, parts_of
 
 _TWICE = (1 << 16) + 1
 _EXPONENT = 0x7F800000  # of a float32
@@ -60,7 +60,7 @@ class HalfArithmetic(Arithmetic):
     def instructions(self, rows: int, vectors: int) -> float:
         return rows * vectors
 
-    def prepare(self, x: ir.Var, rows: ir.Expr, k: int, lanes: int) -> tuple[ir.Var, ir.Var]:
+    def prepare(self, x: ir.Var, rows: ir.Expr, k: int, lanes: int, more: tuple[ir.Var, ...]) -> Operands:
         """Emit what makes (rounded x, twice in each int32 [rows, k]; the power of two each row was divided by)."""
         twice = T.alloc_buffer((rows, k), "int32", align=64)
         scale = T.alloc_buffer((rows,), "float32")
@@ -87,7 +87,7 @@ class HalfArithmetic(Arithmetic):
                     half = tirx.Cast(_vector("float16", width), x[row, at] * _broadcast(known[1], width))
                     bits = tirx.Cast(_vector("int32", width), tirx.reinterpret(_vector("uint16", width), half))
                     T.buffer_store(twice, bits * _broadcast(tirx.const(_TWICE, "int32"), width), [row, at])
-        return twice, scale
+        return Operands(twice, scale)
 
     def step(self, tile: Tile, k: ir.Expr) -> None:
         column, lanes = tile.chunk * tile.kc + k, tile.lanes

@@ -29,17 +29,9 @@ from .._prefetch import CACHE_LINE_BYTES, prefetch
 from .._row_tiling import switch
 from .._stages import emit_stages
 from .._timed import ONLY_TIMED
-from ._arithmetic import Tile
+from ._arithmetic import Operands, Tile
 from ._chain import Chain
 from ._tiling import Tiling
-
-
-@dataclass(frozen=True)
-class Operands:
-    """What the arithmetic has made of x, and by what the results of a row are multiplied."""
-
-    x: ir.Var
-    scale: ir.Var | None
 
 
 def _i64(value: int) -> tirx.IntImm:
@@ -54,8 +46,9 @@ def build(chain: Chain, tiling: Tiling) -> s_tir.SBlockRealize:
         T.writes()
         if _heights(chain, tiling) != tiling.row_counts(chain.rows):
             T.sblock_attr({ONLY_TIMED: True})
-        x, scale = chain.arithmetic.prepare(chain.x, chain.m, chain.chunks * chain.kc, tiling.lanes)
-        operands = Operands(x, scale)
+        operands = chain.arithmetic.prepare(
+            chain.x, chain.m, chain.chunks * chain.kc, tiling.lanes, chain.beside_weight
+        )
         if chain.chunks == 1:
             _tasks(chain, tiling, operands, None)
         else:
@@ -86,10 +79,10 @@ def _tasks(chain: Chain, t: Tiling, operands: Operands, chunk: ir.Var | None) ->
             start, rows = place[0], place[1]
             if chunk is not None:
                 _load_partial(chain, t, scratch, chunk, panel, start, rows)
-            pass_ = Pass(operands.x, scratch, 0 if chunk is None else chunk, panel, start, step, ahead)
+            pass_ = Pass(operands, scratch, 0 if chunk is None else chunk, panel, start, step, ahead)
             emit = _tile if chain.arithmetic.promoted_every is None else _promoted_tile
             switch(rows, _heights(chain, t), lambda r: emit(chain, t, pass_, r, chunk is not None))
-            _store(chain, t, operands.scale, scratch, chunk, panel, start, rows)
+            _store(chain, t, operands.row_factor, scratch, chunk, panel, start, rows)
 
 
 def _heights(chain: Chain, t: Tiling) -> list[int]:
@@ -109,7 +102,7 @@ def _lines_per_pass(chain: Chain, t: Tiling, passes: ir.Expr) -> ir.Expr:
 class Pass:
     """One pass of a tile over a panel: its operands, and where it is."""
 
-    x: ir.Var
+    operands: Operands
     scratch: ir.Var
     chunk: ir.Expr | int
     panel: ir.Expr
@@ -134,23 +127,40 @@ def _tile(chain: Chain, t: Tiling, p: Pass, rows: int, continued: bool) -> None:
 
 
 def _promoted_tile(chain: Chain, t: Tiling, p: Pass, rows: int, continued: bool) -> None:
-    """The same with sums of a narrower type, which are added to the scratch tile after every few steps."""
-    total, every = chain.arithmetic.total, chain.arithmetic.promoted_every
-    if not continued:
-        with T.serial(rows) as r, T.serial(_i64(chain.nr // t.lanes)) as v, T.vectorized(_i64(t.lanes)) as lane:
-            T.buffer_store(p.scratch, tirx.const(0, total), [r, v * t.lanes + lane])
+    """The same with sums of a narrower type, which are added to those of the product after every few steps."""
+    arithmetic, every = chain.arithmetic, chain.arithmetic.promoted_every
+    zero, vectors = tirx.const(0, arithmetic.total), _i64(chain.nr // t.lanes)
+    if arithmetic.in_registers:
+        kept = [T.alloc_buffer((chain.nr,), arithmetic.total) for _ in range(rows)]
+        for r, buffer in enumerate(kept):
+            with T.unroll(vectors) as v, T.vectorized(_i64(t.lanes)) as lane:
+                at = v * t.lanes + lane
+                T.buffer_store(buffer, p.scratch[r, at] if continued else zero, [at])
+    elif not continued:
+        with T.serial(rows) as r, T.serial(vectors) as v, T.vectorized(_i64(t.lanes)) as lane:
+            T.buffer_store(p.scratch, zero, [r, v * t.lanes + lane])
 
-    def zero(r: int, at: ir.Expr) -> ir.Expr:
-        return tirx.const(0, chain.arithmetic.sums)
+    def block_of(block: ir.Expr, count: int) -> None:
+        def first(r: int, at: ir.Expr) -> ir.Expr:
+            return arithmetic.first(p.operands, p.start + r, block)
 
-    def add(r: int, at: ir.Expr, sums: ir.Expr) -> None:
-        T.buffer_store(p.scratch, p.scratch[r, at] + tirx.Cast(total, sums), [r, at])
+        def add(r: int, at: ir.Expr, sums: ir.Expr) -> None:
+            buffer, place = (kept[r], [at]) if arithmetic.in_registers else (p.scratch, [r, at])
+            row = p.start + r
+            value = arithmetic.promoted(p.operands, row, block, p.panel, at, sums, buffer[tuple(place)])
+            T.buffer_store(buffer, value, place)
+
+        _sums(chain, t, p, rows, (block * every, count), first, add)
 
     whole, rest = divmod(chain.steps, every)
     with T.serial(_i64(whole)) as block:
-        _sums(chain, t, p, rows, (block * every, every), zero, add)
+        block_of(block, every)
     if rest:
-        _sums(chain, t, p, rows, (whole * every, rest), zero, add)
+        block_of(_i64(whole), rest)
+    for r in range(rows if arithmetic.in_registers else 0):
+        with T.unroll(vectors) as v, T.vectorized(_i64(t.lanes)) as lane:
+            at = v * t.lanes + lane
+            T.buffer_store(p.scratch, kept[r][at], [r, at])
 
 
 def _sums(
@@ -175,7 +185,7 @@ def _sums(
             with T.unroll(vectors) as v, T.vectorized(_i64(lanes)) as lane:
                 at = v * lanes + lane
                 T.buffer_store(buffer, zero if index else first(r, at), [at])
-    tile = Tile(p.x, chain.weight, acc, p.start, p.chunk, p.panel, chain.kc, chain.nr, lanes)
+    tile = Tile(p.operands.x, chain.weight, acc, p.start, p.chunk, p.panel, chain.kc, chain.nr, lanes)
     unroll = t.unroll if count % t.unroll == 0 else 1
     with T.serial(_i64(count // unroll)) as ko:
         # Short tiles wait for memory anyway: there the prefetches only take load slots (M = 1: 5 to 30 %).

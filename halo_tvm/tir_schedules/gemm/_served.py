@@ -8,6 +8,7 @@ from ._arithmetic import Arithmetic
 from ._bf16 import BFloat16Pairs, BFloat16Weights
 from ._float32 import Float32
 from ._fp16 import HalfArithmetic, HalfWeights
+from ._groups import Groups, NibbleGroups
 from ._w8a8 import DotBytes, PlainBytes, WidenedPairs
 
 if TYPE_CHECKING:
@@ -20,4 +21,6 @@ def served(isa: Isa) -> tuple[Arithmetic, ...]:
     """One arithmetic for each combination of operator and types."""
     half = HalfArithmetic() if isa.half_arithmetic else HalfWeights()
     brief = BFloat16Pairs() if isa.bf16_dot else BFloat16Weights()
-    return (Float32(), brief, half, _BYTES[isa.byte_dot]())
+    product = _BYTES[isa.byte_dot]()
+    four = (NibbleGroups if isa.byte_dot == "vpmaddwd" else Groups)(product, 4)
+    return (Float32(), brief, half, product, Groups(product, 8), four)

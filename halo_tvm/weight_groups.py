@@ -1,0 +1,101 @@
+"""Weights as integers of eight or four bits in groups along k: their scales, least values and packing, as recipes.
+
+A group of `group` neighbours along k of one column has a scale and, with `least`, a least value, both float16.
+    8 bits           w = (q - 128) * scale,   q in 1..255,  scale = largest magnitude / 127
+    4 bits           w = (q - 8) * scale,     q in 0..15,   scale = -(number of largest magnitude) / 8, of either sign
+    4 bits, least    w = q * scale + least,   q in 0..15,   scale = (largest - least) / 15
+Those are the grids of GGUF's Q8_0, Q4_0 and Q4_1: numbers that lie on one come back as its integers and scales.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+ZERO = {8: 128, 4: 8}  # the integer that means 0, where there is no least value
+TINY = np.float32(2.0**-24)  # the least float16 above 0: a smaller scale is none
+
+
+def _groups(weight: np.ndarray, layout: str, group: int) -> np.ndarray:
+    """float32 [k / group, group, n] of a weight in `layout` ("kn" or "nk")."""
+    kn = weight if layout == "kn" else weight.T
+    return kn.reshape(kn.shape[0] // group, group, kn.shape[1])
+
+
+def group_scale(weight: np.ndarray, *, layout: str, group: int, bits: int, least: bool, nr: int) -> np.ndarray:
+    """Scales in float16, [ceil(n / nr), k / group, nr]; NaN where a group is not finite or float16 is too narrow."""
+    parts = _groups(weight, layout, group)
+    low, high = parts.min(1), parts.max(1)
+    with np.errstate(all="ignore"):
+        if least:
+            scale = (high - low) / np.float32(15)
+        elif bits == 8:
+            scale = np.maximum(high, -low) / np.float32(127)
+        else:
+            scale = np.where(high > -low, high, low) / np.float32(-8)
+        scale = scale.astype(np.float16)
+        kept = np.isfinite(scale) & np.isfinite(low) & np.isfinite(high)
+    return _panels(np.where(kept, scale, np.float16(np.nan)), nr)
+
+
+def group_least(weight: np.ndarray, *, layout: str, group: int, nr: int) -> np.ndarray:
+    """Least values in float16, [ceil(n / nr), k / group, nr]."""
+    with np.errstate(over="ignore"):
+        return _panels(_groups(weight, layout, group).min(1).astype(np.float16), nr)
+
+
+def group_pack(
+    weight: np.ndarray,
+    scale: np.ndarray,
+    least: np.ndarray | None = None,
+    *,
+    layout: str,
+    group: int,
+    bits: int,
+    nr: int,
+) -> np.ndarray:
+    """The integers in steps of 32 bits a column, uint8 [1, ceil(n / nr), k / (32 / bits), nr, 4].
+
+    8 bits: four neighbours along k in the four bytes. 4 bits: eight, the first four in the low halves of the bytes.
+    Groups whose scale is 0 or NaN, and columns behind the last, are the integer of 0 everywhere.
+    """
+    parts = _groups(weight, layout, group)
+    groups, _, n = parts.shape
+    zero = np.float32(ZERO[bits]) if least is None else np.float32(0)
+    panels = scale.shape[0]
+    out = np.full((panels, groups * group, nr), int(zero), np.uint8)
+    low, high = (1, 255) if bits == 8 else (0, 15)
+    for panel in range(panels):
+        columns = slice(panel * nr, min((panel + 1) * nr, n))
+        width = columns.stop - columns.start
+        step = scale[panel, :, None, :width].astype(np.float32)
+        usable = np.isfinite(step) & (np.abs(step) >= TINY)
+        start = np.float32(0) if least is None else least[panel, :, None, :width].astype(np.float32)
+        with np.errstate(all="ignore"):
+            found = np.rint((parts[:, :, columns] - start) / np.where(usable, step, np.float32(1))) + zero
+        found = np.clip(np.where(usable & np.isfinite(found), found, zero), low, high)
+        out[panel, :, :width] = found.reshape(groups * group, width)
+    if bits == 4:
+        halves = out.reshape(panels, -1, 2, 4, nr)
+        out = halves[:, :, 0] | halves[:, :, 1] << 4
+    return out.reshape(panels, -1, 4, nr).swapaxes(2, 3)[None]
+
+
+def _panels(values: np.ndarray, nr: int) -> np.ndarray:
+    """[k / group, n] -> [ceil(n / nr), k / group, nr]; columns behind the last are zero."""
+    groups, n = values.shape
+    panels = -(-n // nr)
+    whole = np.zeros((groups, panels * nr), values.dtype)
+    whole[:, :n] = values
+    return whole.reshape(groups, panels, nr).swapaxes(0, 1)
+
+
+def unpacked(integers: np.ndarray, scale: np.ndarray, least: np.ndarray | None, *, bits: int, n: int) -> np.ndarray:
+    """The weight [k, n] that packed integers stand for, in float64."""
+    _, panels, steps, nr, _ = integers.shape
+    rows = integers[0].swapaxes(2, 3)[:, :, None]
+    if bits == 4:
+        rows = np.concatenate([rows & 15, rows >> 4], axis=2)
+    numbers = rows.reshape(panels, scale.shape[1], -1, nr).astype(np.float64)
+    start = -ZERO[bits] * scale.astype(np.float64) if least is None else least.astype(np.float64)
+    whole: np.ndarray = numbers * scale.astype(np.float64)[:, :, None] + start[:, :, None]
+    return whole.reshape(panels, -1, nr).swapaxes(0, 1).reshape(-1, panels * nr)[:, :n]
