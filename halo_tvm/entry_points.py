@@ -14,29 +14,43 @@ import tvm
 
 from ._compat import set_type
 from .dimensions import itemsize_of
-from .errors import UnknownName
+from .errors import UnknownName, UsageError
 from .imported import ImportedModel
 from .params import ParamTable
 from .passes._weights import param_names
 from .passes.fuse import with_calls_of, with_equal_functions_once
 
 MAIN = "main"
+TOGETHER = "decode_slots"  # one token for each of several sequences
 Modules = Mapping[str, tvm.IRModule]  # function -> the module whose main it is
 
 
-def functions_of(model: ImportedModel, chosen: tuple[str, ...], *, gpu: bool) -> dict[str, ImportedModel]:
+def functions_of(
+    model: ImportedModel, chosen: tuple[str, ...], *, gpu: bool, slots: int | None = None
+) -> dict[str, ImportedModel]:
     """The functions to build, by name, main first: those `chosen`, else all that a checkpoint's definition has.
 
     A built-in model of random weights has main alone, unless others are chosen, and so has one for a `gpu`: functions
-    of open sizes beside it would keep its runs from being graphs. `UnknownName` for one there is not.
+    of open sizes beside it would keep its runs from being graphs. The function that decodes several sequences together
+    is there with `slots`, which says how many, or when it is chosen. `UnknownName` for one there is not.
     """
     known = {MAIN: replace(model, entries={}), **model.entries}
     for name in chosen:
         if name not in known:
             raise UnknownName("function", name, known)
-    if not chosen and (gpu or model.source.get("kind") == "builtin"):
+    if slots is not None:
+        if TOGETHER not in known:
+            raise UsageError("expected a language model beside --slots, found one without caches: leave --slots out")
+        together = known[TOGETHER]
+        most = together.ranges["slots"][1]
+        if not 1 <= slots <= most:
+            raise UsageError(f"expected --slots from 1 to {most}, found {slots}: choose one of these")
+        known[TOGETHER] = replace(together, ranges={**together.ranges, "slots": (1, slots)})
+    elif not chosen and (gpu or model.source.get("kind") == "builtin"):
         return {MAIN: known[MAIN]}
-    return {name: entry for name, entry in known.items() if not chosen or name in (MAIN, *chosen)}
+    usual = chosen or [name for name in known if name != TOGETHER]
+    wanted = {MAIN, *usual, *([TOGETHER] if slots is not None else [])}
+    return {name: entry for name, entry in known.items() if name in wanted}
 
 
 def merged(modules: Modules) -> tvm.IRModule:

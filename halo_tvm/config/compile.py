@@ -38,6 +38,7 @@ class CompileConfig(Config):
     function: tuple[str, ...] = option(
         (), "build this function beside main (repeatable; default: all that a checkpoint has)", metavar="NAME"
     )
+    slots: int | None = option(None, "a language model also decodes up to so many sequences together", metavar="N")
     log: str | None = option(None, _texts.LOG, metavar="DIR")
     dump_ir: str | None = option(None, "write the module after each phase there", metavar="DIR")
     config: str | None = option(None, f"options file (default: ./{TOML_NAME} when it exists)", metavar="FILE")

@@ -135,7 +135,14 @@ def test_a_family_equals_transformers(tmp_path: Path, name: str) -> None:
         entry = decode if end - begin == 1 else prefill
         given = {"input_ids": IDS[:1, begin:end], "lengths": np.array([begin], np.int32), **caches}
         np.testing.assert_allclose(evaluate(entry, given)["logits"], wanted[:1, end - 1], **near)
-    assert not set(decode.params.recipes) - set(prefill.params.recipes)  # one table of weights
+    together = model.entries["decode_slots"]  # ragged, and a slot that takes no part: it is not written
+    several = {name: np.concatenate([cache] * 3) for name, cache in caches.items()}
+    lengths = np.array([13, -1, 4], np.int32)
+    given = {"input_ids": IDS[:1, [13, 0, 4]].T, "lengths": lengths, **several}
+    np.testing.assert_allclose(evaluate(together, given)["logits"][[0, 2]], wanted[0, [13, 4]], **near)
+    assert all((several[name][1] == cache[0]).all() for name, cache in caches.items())
+    for entry in (decode, together):
+        assert not set(entry.params.recipes) - set(prefill.params.recipes)  # one table of weights
 
 
 def test_tensors_that_are_missing_or_unknown_are_listed(tmp_path: Path) -> None:

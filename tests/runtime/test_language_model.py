@@ -61,7 +61,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def artifact(directory: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("language-artifact") / "m.halo"
-    compile_model(CompileConfig(model=str(directory), output=str(path), threads=2, records=False))
+    compile_model(CompileConfig(model=str(directory), output=str(path), threads=2, records=False, slots=3))
     return path
 
 
@@ -73,7 +73,7 @@ def model(artifact: Path):
 
 def test_functions_share_weights_and_kernels(artifact: Path) -> None:
     manifest = read_manifest(artifact)
-    assert list(manifest.functions) == ["decode", "main", "prefill"]
+    assert list(manifest.functions) == ["decode", "decode_slots", "main", "prefill"]
     assert manifest.reports["build"]["apart_bytes"] == 0
     assert "tokenizer.json" in manifest.files and manifest.language["end"] == [END]
     checked = {row["output"] for row in manifest.validation["outputs"]}
@@ -81,7 +81,7 @@ def test_functions_share_weights_and_kernels(artifact: Path) -> None:
     text = manifest.validation["text"]  # and reads a passage, a byte a token
     assert text["tokens"] == 16 * 256 and text["divergence"] < 1e-6 and text["top1"] > 0.999
     assert text["perplexity"] == pytest.approx(text["source_perplexity"], rel=1e-4) and text["perplexity"] > 100
-    for name in ("prefill", "decode"):
+    for name in ("prefill", "decode", "decode_slots"):
         state = manifest.functions[name].state
         outputs = {tensor.name for tensor in manifest.functions[name].outputs}
         assert state == ("key_0", "value_0") and outputs == {"logits"}  # written in place
@@ -129,6 +129,37 @@ def test_streams_chats_and_stops(model) -> None:
     assert full.ended in ("length", "end") and model.length <= model.context
     drawn = [model.generate(PROMPT, max_new_tokens=9, temperature=2.0, top_k=40, seed=s).tokens for s in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_slots_decode_together_as_they_do_alone(artifact: Path, model) -> None:
+    """Ragged lengths, any subset, a slot that takes no part, one that is full; more prompts than slots."""
+    prompts = [PROMPT, PROMPT[:3], PROMPT[2:8], [7], PROMPT[::-1]]
+    with LanguageModel.load(artifact, context=21, slots=3, threads=2) as several:
+        assert several.slots == 3 and several.cache_bytes == 3 * 2 * 32 * 16 * 4  # room for 32 positions each
+        for slot in (2, 0, 1):
+            np.testing.assert_allclose(several.prefill(prompts[slot], slot), model.prefill(prompts[slot]), atol=1e-6)
+        said = {slot: list(prompts[slot]) for slot in range(3)}
+        for round, part in enumerate([(0, 1, 2), (2, 0), (1,), (0, 2), (2, 1)]):
+            found = several.decode_together({slot: 50 + round + slot for slot in part})
+            for slot in part:
+                said[slot].append(50 + round + slot)
+                np.testing.assert_allclose(found[slot], model.prefill(said[slot]), atol=1e-5)
+        several.truncate(2, slot=1)
+        np.testing.assert_allclose(several.decode(9, slot=1), model.prefill([*said[1][:2], 9]), atol=1e-5)
+        found = several.generate_all(prompts, max_new_tokens=12)
+        for prompt, answer in zip(prompts, found):
+            alone = model.generate(prompt, max_new_tokens=min(12, 22 - len(prompt)))
+            assert (answer.tokens, answer.text, answer.ended) == (alone.tokens, alone.text, alone.ended)
+        assert several.generate_all([]) == []
+        for ask, message in (
+            (lambda: several.decode_together({3: 1}), "a slot from 0 to 2, found 3"),
+            (lambda: several.decode_together({0: 258, 1: 1}), "token ids from 0 to 257, found 258"),
+            (lambda: several.generate_all([PROMPT, []]), "found an empty prompt"),
+        ):
+            with pytest.raises((InputError, UsageError), match=message):
+                ask()
+    with pytest.raises(UsageError, match="expected 1 to 3 slots, which the artifact was compiled for, found 4"):
+        LanguageModel.load(artifact, slots=4)
 
 
 def test_the_end_token_ends_an_answer(model, monkeypatch) -> None:

@@ -5,7 +5,10 @@ Shapes
     prefill   input_ids [1, tokens] int64, lengths [1] int32, and for every layer i
               key_i, value_i [1, capacity, kv_heads, head_dim], written in place   ->   logits [1, vocabulary]
     decode    the same with one token
-    `lengths` says how many positions of the caches are filled before the call; logits are those of the last token.
+    decode_slots    input_ids [slots, 1], lengths [slots], key_i, value_i [slots, capacity, kv_heads, head_dim]
+              ->   logits [slots, vocabulary]
+    `lengths` says how many positions of the caches are filled before the call; logits are those of the last token. A
+    length of -1 is a slot that takes no part: nothing is written there, and its logits mean nothing.
 """
 
 from __future__ import annotations
@@ -80,6 +83,8 @@ def _step(c: DecoderConfig, m: ModelBuilder, cached: bool) -> _Step:
     last = m.emit(relax.op.strided_slice(positions, axes=[1], begin=[tokens - 1], end=[tokens]))
     last = m.emit(relax.op.reshape(last, (batch,)))
     filled = m.emit(relax.op.add(last, relax.const(1, "int32")))
+    if not isinstance(batch, int):  # the position of a slot that takes no part is read, too
+        positions = m.emit(relax.op.maximum(positions, relax.const(0, "int32")))
     return _Step(c, m, (batch, tokens), positions, lengths, filled)
 
 

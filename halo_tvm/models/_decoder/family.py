@@ -1,4 +1,4 @@
-"""A family of decoders: its functions `main`, `prefill` and `decode` over one table of weights."""
+"""A family of decoders: its functions `main`, `prefill`, `decode` and `decode_slots` over one table of weights."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from .define import define
 from .read import Reader
 
 CHUNK = 512  # tokens that one call of prefill takes at most
+SLOTS = 256  # sequences that one call of decode_slots takes at most
 
 
 def decoder_family(
@@ -54,11 +55,12 @@ def interface(c: DecoderConfig) -> Interface:
 
 
 def entries(c: DecoderConfig) -> Mapping[str, Entry[DecoderConfig]]:
-    """`prefill` and `decode`, whose caches are state in place."""
+    """`prefill`, `decode` and `decode_slots`, whose caches are state in place."""
     chunk = min(CHUNK, c.positions)
     return {
         "prefill": Entry(_cached("tokens", {"tokens": (1, chunk)}, {"tokens": min(128, chunk)}), _define_cached),
         "decode": Entry(_cached(1, {}, {}), _define_cached),
+        "decode_slots": Entry(_cached(1, {"slots": (1, SLOTS)}, {"slots": min(4, SLOTS)}, "slots"), _define_cached),
     }
 
 
@@ -66,14 +68,14 @@ _define_cached = partial(define, cached=True, last=True)
 
 
 def _cached(
-    tokens: int | str, ranges: Mapping[str, tuple[int, int]], typical: Mapping[str, int]
+    tokens: int | str, ranges: Mapping[str, tuple[int, int]], typical: Mapping[str, int], batch: int | str = 1
 ) -> Callable[[DecoderConfig], Interface]:
     def make(c: DecoderConfig) -> Interface:
-        row = (1, "capacity", c.key_heads, c.head_size)
+        row = (batch, "capacity", c.key_heads, c.head_size)
         caches = tuple(InputSpec(f"{kind}_{i}", row, "float32") for i in range(c.layers) for kind in ("key", "value"))
         inputs = (
-            InputSpec("input_ids", (1, tokens), "int64", values=(0, c.vocabulary - 1)),
-            InputSpec("lengths", (1,), "int32", values=(0, c.positions - 1)),
+            InputSpec("input_ids", (batch, tokens), "int64", values=(0, c.vocabulary - 1)),
+            InputSpec("lengths", (batch,), "int32", values=(0 if batch == 1 else -1, c.positions - 1)),
             *caches,
         )
         return Interface(

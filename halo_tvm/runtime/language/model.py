@@ -8,9 +8,7 @@ for piece in model.stream("The capital of France is", max_new_tokens=64):
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -23,46 +21,23 @@ from ..gpu import device_of
 from ..host import choose_variant, load_tvm_runtime, resolve_threads
 from ..session import Session
 from ..weights import load_weights
+from .answer import Answer, Generation, Wanted
 from .chat import Message
-from .sampling import Sampler, Sampling, log_probabilities
-from .spec import NEEDED, WHOLE, LanguageSpec, spec_of
+from .sampling import Sampling
+from .spec import NEEDED, TOGETHER, WHOLE, LanguageSpec, spec_of
 from .steps import Steps
-from .text import Pieces, Text
+from .text import Text
 
 USUAL_CONTEXT = 4096
 Prompt = str | Sequence[int]
-LogProbabilities = tuple[float, list[tuple[int, float]]]  # of the token chosen, and of the likeliest
-
-
-@dataclass(frozen=True)
-class Generation:
-    """An answer, why it ended and how long it took."""
-
-    text: str
-    tokens: tuple[int, ...]
-    ended: str  # "end" (the model's own token), "stop" (a stop string), "length" (max_new_tokens or a full context)
-    prompt_tokens: int
-    kept_tokens: int  # of the prompt, those that were in the caches from before
-    prompt_seconds: float
-    answer_seconds: float  # behind the first token, which the prompt gives
-    logprobs: tuple[LogProbabilities, ...] = ()
-
-    @property
-    def prompt_rate(self) -> float:
-        """Tokens of the prompt per second, without those that were kept."""
-        return (self.prompt_tokens - self.kept_tokens) / self.prompt_seconds
-
-    @property
-    def answer_rate(self) -> float:
-        """Tokens of the answer per second."""
-        return max(0, len(self.tokens) - 1) / self.answer_seconds if self.answer_seconds else 0.0
 
 
 class LanguageModel:
-    """A loaded artifact with `prefill` and `decode`, and one sequence of tokens in its caches.
+    """A loaded artifact with `prefill` and `decode`, and a sequence of tokens in each slot of its caches.
 
-    Any thread may call it: `generate` waits for its turn. A new prompt keeps what it has in common with the tokens in
-    the caches, so the second turn of a conversation reads only what is new.
+    There is one slot, unless `load` makes more; what names none means the first. Any thread may call it: `generate`
+    waits for its turn. A new prompt keeps what it has in common with the tokens in its slot, so the second turn of a
+    conversation reads only what is new.
     """
 
     def __init__(self, manifest: Manifest, spec: LanguageSpec, text: Text, session: Session, steps: Steps) -> None:
@@ -71,7 +46,7 @@ class LanguageModel:
         self._text = text
         self._session = session
         self._steps = steps
-        self._tokens: list[int] = []  # what the caches hold
+        self._tokens: list[list[int]] = [[] for _ in steps.filled]  # what the caches hold, by slot
         self._turn = threading.Lock()
         self._speaker: int | None = None  # the thread whose answer goes on
 
@@ -81,11 +56,14 @@ class LanguageModel:
         path: Path | str,
         *,
         context: int | None = None,
+        slots: int = 1,
         threads: int | None = None,
         weights: str = "map",
         verify: bool = True,
     ) -> LanguageModel:
         """Open the artifact at `path` with caches for `context` positions (4096, or as many as the model has).
+
+        `slots` sequences have caches of their own and are decoded together: up to as many as it was compiled for.
 
         `threads`, `weights` and `verify` are those of `halo_tvm.load`. Raises as it does; `UsageError` for an artifact
         without a language model and a context that it has not, `EnvironmentProblem` for caches beyond the memory.
@@ -103,13 +81,16 @@ class LanguageModel:
         text = Text(path, spec)
         variant = choose_variant(manifest.variants)
         load_tvm_runtime()
-        functions = {name: manifest.functions[name] for name in (*NEEDED, WHOLE) if name in manifest.functions}
+        functions = {
+            name: manifest.functions[name] for name in (*NEEDED, WHOLE, TOGETHER) if name in manifest.functions
+        }
         names = list(dict.fromkeys(p for f in functions.values() for p in f.params))
         loaded = load_weights(path / variant.params if variant.params else None, names, weights)
         session = Session(path / variant.library, "decode", (), count, device_of(variant))
         try:
             kept = dict(zip(names, session.keep(loaded.tensors), strict=True))
-            steps = Steps(session, functions, {n: [kept[p] for p in f.params] for n, f in functions.items()}, context)
+            given = {name: [kept[p] for p in function.params] for name, function in functions.items()}
+            steps = Steps(session, functions, given, context, slots)
         except BaseException:
             session.close()
             raise
@@ -126,9 +107,14 @@ class LanguageModel:
         return self._spec.vocabulary
 
     @property
+    def slots(self) -> int:
+        """Sequences that have caches."""
+        return len(self._steps.filled)
+
+    @property
     def length(self) -> int:
         """Positions that are filled."""
-        return self._steps.filled
+        return self._steps.filled[0]
 
     @property
     def cache_bytes(self) -> int:
@@ -144,31 +130,36 @@ class LanguageModel:
             return self._text.conversation(messages)
         return self._text.tokens(prompt) if isinstance(prompt, str) else list(prompt or ())
 
-    def prefill(self, tokens: Sequence[int]) -> np.ndarray:
+    def prefill(self, tokens: Sequence[int], slot: int = 0) -> np.ndarray:
         """Start again with `tokens`; the logits [vocabulary] behind them."""
         with self._my_turn():
-            self._forget(0)
-            return self._fed(tokens)
+            self._forget(0, slot)
+            return self._fed(tokens, slot)
 
-    def decode(self, token: int) -> np.ndarray:
+    def decode(self, token: int, slot: int = 0) -> np.ndarray:
         """The logits [vocabulary] behind one more token."""
         with self._my_turn():
-            return self._fed([token])
+            return self._fed([token], slot)
 
-    def extend(self, tokens: Sequence[int]) -> np.ndarray:
+    def decode_together(self, tokens: Mapping[int, int]) -> dict[int, np.ndarray]:
+        """The logits [vocabulary] by slot behind one more token in each slot of `tokens`; other slots stay."""
+        with self._my_turn():
+            return self._fed_together(tokens)
+
+    def extend(self, tokens: Sequence[int], slot: int = 0) -> np.ndarray:
         """The logits [vocabulary] behind `tokens`, which follow those in the caches."""
         with self._my_turn():
-            return self._fed(tokens)
+            return self._fed(tokens, slot)
 
     def score(self, tokens: Sequence[int]) -> np.ndarray:
         """Logits [tokens, vocabulary]: row i is what the model says behind the first i + 1 tokens. The caches stay."""
         with self._my_turn():
             return self._steps.score(tokens)
 
-    def truncate(self, count: int) -> None:
+    def truncate(self, count: int, slot: int = 0) -> None:
         """Forget all but the first `count` tokens."""
         with self._my_turn():
-            self._forget(count)
+            self._forget(count, slot)
 
     # ---------------------------------------------------------------- answers
 
@@ -189,13 +180,50 @@ class LanguageModel:
         how many of the likeliest tokens are reported at each place.
         """
         with self._my_turn():
-            answer = self._answer(prompt, messages, max_new_tokens, stop, logprobs, Sampling(**sampling))  # type: ignore[arg-type]
+            answer = self._answer(self.tokens(prompt, messages), _wanted(max_new_tokens, stop, logprobs, sampling))
             while True:
                 try:
                     next(answer)
                 except StopIteration as end:
                     found: Generation = end.value
                     return found
+
+    def generate_all(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        max_new_tokens: int | None = None,
+        stop: Sequence[str] = (),
+        logprobs: int = 0,
+        **sampling: float | None,
+    ) -> list[Generation]:
+        """The answers to several prompts, each as `generate` gives it, decoded together: as many as there are slots.
+
+        A prompt takes a slot as soon as an answer leaves it.
+        """
+        wanted = _wanted(max_new_tokens, stop, logprobs, sampling)
+        with self._my_turn():
+            waiting = [(index, self.tokens(prompt)) for index, prompt in enumerate(prompts)]
+            answers: list[Answer | None] = [None] * len(waiting)
+            going: dict[int, Answer] = {}
+            while waiting or going:
+                for slot in [slot for slot in range(self.slots) if slot not in going][: len(waiting)]:
+                    index, asked = waiting.pop(0)
+                    answer, logits = self._begun(asked, wanted, slot)
+                    answers[index] = answer
+                    self._take(answer, logits, slot, going)
+                if going:
+                    behind = self._fed_together({slot: answer.said[-1] for slot, answer in going.items()})
+                    for slot, logits in behind.items():
+                        self._take(going[slot], logits, slot, going)
+            return [answer.generation for answer in answers if answer is not None]
+
+    def _take(self, answer: Answer, logits: np.ndarray, slot: int, going: dict[int, Answer]) -> None:
+        """The next token of an answer in `slot`, which is among those `going` on until it ends."""
+        going[slot] = answer
+        answer.take(logits, self._is_full(slot))
+        if answer.ended:
+            del going[slot]
 
     def stream(
         self,
@@ -211,7 +239,7 @@ class LanguageModel:
 
         One stream at a time: `UsageError` for a second one. What a dropped stream said stays in the caches.
         """
-        how = Sampling(**sampling)  # type: ignore[arg-type]
+        wanted = _wanted(max_new_tokens, stop, logprobs, sampling)
         if not self._turn.acquire(blocking=False):
             raise UsageError(
                 "expected one answer at a time, found another that goes on: read it to its end, close it, or load the "
@@ -219,69 +247,31 @@ class LanguageModel:
             )
         self._speaker = threading.get_ident()
         try:
-            return (yield from self._answer(prompt, messages, max_new_tokens, stop, logprobs, how))
+            return (yield from self._answer(self.tokens(prompt, messages), wanted))
         finally:
             self._speaker = None
             self._turn.release()
 
-    def _answer(
-        self,
-        prompt: Prompt | None,
-        messages: Sequence[Message] | None,
-        most: int | None,
-        stop: Sequence[str],
-        logprobs: int,
-        how: Sampling,
-    ) -> Generator[str, None, Generation]:
-        if most is not None and most < 1:
-            raise UsageError(f"expected max_new_tokens of at least 1, found {most}: leave it out to fill the context")
-        vocabulary = self._spec.vocabulary
-        if not 0 <= logprobs <= vocabulary:
-            raise UsageError(f"expected logprobs from 0 to {vocabulary}, found {logprobs}: correct it")
-        pieces = Pieces(self._text, (stop,) if isinstance(stop, str) else stop)
-        asked = self.tokens(prompt, messages)
-        began = time.perf_counter()
-        kept = self._keep_common(asked)
-        logits = self._fed(asked[kept:])
-        sampler = Sampler(how, asked)
-        said: list[int] = []
-        written: list[str] = []
-        reported: list[LogProbabilities] = []
-        first = time.perf_counter()
+    def _answer(self, asked: Sequence[int], wanted: Wanted) -> Generator[str, None, Generation]:
+        answer, logits = self._begun(asked, wanted, 0)
         while True:
-            token = sampler.choose(logits)
-            said.append(token)
-            if logprobs:
-                reported.append(log_probabilities(logits, token, logprobs))
-            if token in self._spec.end:
-                ended = "end"
-                break
-            if piece := pieces.add(token):
-                written.append(piece)
+            if piece := answer.take(logits, self._is_full(0)):
                 yield piece
-            if pieces.stopped:
-                ended = "stop"
-                break
-            if len(said) == most or self._steps.filled == self._steps.context:
-                ended = "length"
-                break
-            logits = self._fed([token])
-        last = time.perf_counter()
-        if rest := pieces.rest():
-            written.append(rest)
-            yield rest
-        return Generation(
-            text="".join(written),
-            tokens=tuple(said),
-            ended=ended,
-            prompt_tokens=len(asked),
-            kept_tokens=kept,
-            prompt_seconds=first - began,
-            answer_seconds=last - first,
-            logprobs=tuple(reported),
-        )
+            if answer.ended:
+                return answer.generation
+            logits = self._fed([answer.said[-1]], 0)
 
-    def _keep_common(self, asked: Sequence[int]) -> int:
+    def _begun(self, asked: Sequence[int], wanted: Wanted, slot: int) -> tuple[Answer, np.ndarray]:
+        """The answer to `asked` in `slot`, and the logits that its first token is chosen from."""
+        wanted.check(self._spec.vocabulary)
+        kept = self._keep_common(asked, slot)
+        answer = Answer(wanted, self._spec, self._text, asked, kept)
+        return answer, self._fed(asked[kept:], slot)
+
+    def _is_full(self, slot: int) -> bool:
+        return self._steps.filled[slot] == self._steps.context
+
+    def _keep_common(self, asked: Sequence[int], slot: int) -> int:
         """Truncate to the beginning that `asked` shares with the caches; at least its last token is to be read."""
         if not asked:
             raise InputError("expected at least one token, found an empty prompt: pass some text")
@@ -290,19 +280,36 @@ class LanguageModel:
                 f"expected a prompt of at most {self.context} tokens, which the context holds, found {len(asked)}: "
                 "shorten it, or load the model with a larger context"
             )
-        pairs = zip(asked[:-1], self._tokens)
-        common = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(asked) - 1, len(self._tokens)))
-        self._forget(common)
+        held = self._tokens[slot]
+        pairs = zip(asked[:-1], held)
+        common = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(asked) - 1, len(held)))
+        self._forget(common, slot)
         return common
 
-    def _fed(self, tokens: Sequence[int]) -> np.ndarray:
-        logits = self._steps.feed(tokens)
-        self._tokens += map(int, tokens)
+    def _fed(self, tokens: Sequence[int], slot: int) -> np.ndarray:
+        self._check_slots([slot])
+        logits = self._steps.feed(tokens, slot)
+        self._tokens[slot] += map(int, tokens)
         return logits
 
-    def _forget(self, count: int) -> None:
-        self._steps.truncate(count)
-        del self._tokens[count:]
+    def _fed_together(self, tokens: Mapping[int, int]) -> dict[int, np.ndarray]:
+        self._check_slots(tokens)
+        found = self._steps.feed_together(tokens)
+        for slot, token in tokens.items():
+            self._tokens[slot].append(int(token))
+        return found
+
+    def _forget(self, count: int, slot: int) -> None:
+        self._check_slots([slot])
+        self._steps.truncate(count, slot)
+        del self._tokens[slot][count:]
+
+    def _check_slots(self, slots: Iterable[int]) -> None:
+        for slot in slots:
+            if not 0 <= slot < self.slots:
+                raise UsageError(
+                    f"expected a slot from 0 to {self.slots - 1}, found {slot}: load the model with more slots"
+                )
 
     def _my_turn(self) -> _Turn:
         if self._speaker == threading.get_ident():
@@ -325,6 +332,11 @@ class LanguageModel:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _wanted(most: int | None, stop: Sequence[str], logprobs: int, sampling: Mapping[str, float | None]) -> Wanted:
+    stops = (stop,) if isinstance(stop, str) else tuple(stop)
+    return Wanted(Sampling(**sampling), most, stops, logprobs)  # type: ignore[arg-type]
 
 
 class _Turn:

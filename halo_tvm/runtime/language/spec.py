@@ -11,6 +11,7 @@ from ...errors import ArtifactCorrupt, UsageError
 
 NEEDED = ("prefill", "decode")
 WHOLE = "main"  # gives logits of every position
+TOGETHER = "decode_slots"  # takes one token for each of several sequences
 
 
 @dataclass(frozen=True)

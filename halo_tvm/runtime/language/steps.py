@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import tvm_ffi
@@ -13,51 +13,85 @@ from ...artifact import FunctionSpec, TensorSpec
 from ...errors import EnvironmentProblem, InputError, UsageError
 from ..session import Session
 from ..tensors import aligned_empty, numpy_dtype, to_arrays, to_tensor
-from .spec import NEEDED, WHOLE
+from .spec import NEEDED, TOGETHER, WHOLE
 
 _HUGE = 2 << 20  # bytes of a huge page
+Run = Callable[[Sequence[tvm_ffi.Tensor]], object]
 
 
 class Steps:
-    """One sequence of tokens: its caches, and how many positions of them are filled."""
+    """Sequences of tokens, one per slot: their caches, and how many positions of each are filled.
+
+    Slots lie behind one another, so that one is a piece of every cache, and all are the whole of it.
+    """
 
     def __init__(
         self,
         session: Session,
         functions: dict[str, FunctionSpec],
-        weights: dict[str, Sequence[tvm_ffi.Tensor]],
+        weights: Mapping[str, Sequence[tvm_ffi.Tensor]],
         context: int,
+        slots: int = 1,
     ) -> None:
         prefill = functions["prefill"]
         self.context = context
-        self.filled = 0
+        self.filled = [0] * slots
         self.chunk = prefill.ranges["tokens"][1]
         self._highest = prefill.inputs[0].values
-        caches, self._memory = _caches(prefill.inputs[2:], context)
-        caches = session.keep(caches)
-        self._run = {name: session.bind(name, (*caches, *weights[name])) for name in NEEDED}
+        together, most = functions.get(TOGETHER), 1
+        if together is not None:
+            most = together.ranges["slots"][1]
+        if not 1 <= slots <= most or (slots > 1 and not session.on_host):
+            raise UsageError(
+                f"expected 1 to {most if session.on_host else 1} slots, which the artifact was compiled for, found "
+                f"{slots}: compile it with --slots {slots}, for a CPU"
+            )
+        arrays, self._memory = _caches(prefill.inputs[2:], context, slots)
+
+        def bound(name: str, first: int, last: int) -> Run:
+            caches = session.keep([to_tensor(array[first:last]) for array in arrays])
+            return session.bind(name, (*caches, *weights[name]))
+
+        self._run = [{name: bound(name, i, i + 1) for name in NEEDED} for i in range(slots)]
+        self._together = bound(TOGETHER, 0, slots) if slots > 1 else None
         self._whole = session.bind(WHOLE, weights[WHOLE]) if WHOLE in functions else None
         self._sizes = _scored(functions[WHOLE]) if WHOLE in functions else (1, 0)
         self._lengths = aligned_empty((1,), np.dtype(np.int32))
+        self._of_slots = aligned_empty((slots,), np.dtype(np.int32))
+        self._ids = aligned_empty((slots, 1), np.dtype(np.int64))
 
     @property
     def cache_bytes(self) -> int:
         return int(self._memory.nbytes)
 
-    def feed(self, tokens: Sequence[int]) -> np.ndarray:
+    def feed(self, tokens: Sequence[int], slot: int = 0) -> np.ndarray:
         """Logits [vocabulary] behind `tokens`, which follow what is in the caches; long ones go in chunks.
 
         Raises `InputError` for no tokens, tokens that the model has not, and more than the context has room for.
         """
-        ids = self._checked(tokens)
+        ids = self._checked(tokens, slot)
         for begin in range(0, len(ids), self.chunk):
             part = ids[begin : begin + self.chunk]
-            logits = self._step("decode" if len(part) == 1 else "prefill", part)
+            logits = self._step("decode" if len(part) == 1 else "prefill", part, slot)
         return logits
+
+    def feed_together(self, tokens: Mapping[int, int]) -> dict[int, np.ndarray]:
+        """Logits [vocabulary] by slot behind one more token in each slot of `tokens`; the others stay as they are."""
+        ids = {slot: self._checked([token], slot) for slot, token in tokens.items()}
+        if self._together is None or len(ids) == 1:
+            return {slot: self._step("decode", token, slot) for slot, token in ids.items()}
+        self._of_slots[:] = -1  # takes no part
+        self._ids[:] = 0
+        for slot, token in ids.items():
+            self._of_slots[slot], self._ids[slot] = self.filled[slot], token
+        result = to_arrays(self._together([to_tensor(self._ids), to_tensor(self._of_slots)]))[0]
+        for slot in ids:
+            self.filled[slot] += 1
+        return {slot: result[slot] for slot in ids}
 
     def score(self, tokens: Sequence[int]) -> np.ndarray:
         """Logits [tokens, vocabulary] behind every one of `tokens`, by `main`: the caches stay as they are."""
-        ids = self._checked(tokens, within=False)
+        ids = self._checked(tokens, None)
         low, high = self._sizes
         if self._whole is None or not low <= len(ids) <= high:
             raise InputError(
@@ -68,21 +102,22 @@ class Steps:
         logits: np.ndarray = to_arrays(result)[0][0]
         return logits
 
-    def truncate(self, count: int) -> None:
+    def truncate(self, count: int, slot: int = 0) -> None:
         """Forget all but the first `count` positions."""
-        if not 0 <= count <= self.filled:
-            raise UsageError(f"expected a length from 0 to {self.filled}, which are filled, found {count}: correct it")
-        self.filled = count
+        filled = self.filled[slot]
+        if not 0 <= count <= filled:
+            raise UsageError(f"expected a length from 0 to {filled}, which are filled, found {count}: correct it")
+        self.filled[slot] = count
 
-    def _step(self, function: str, ids: np.ndarray) -> np.ndarray:
-        self._lengths[0] = self.filled
-        result = self._run[function]([to_tensor(_row(ids)), to_tensor(self._lengths)])
-        self.filled += len(ids)
+    def _step(self, function: str, ids: np.ndarray, slot: int) -> np.ndarray:
+        self._lengths[0] = self.filled[slot]
+        result = self._run[slot][function]([to_tensor(_row(ids)), to_tensor(self._lengths)])
+        self.filled[slot] += len(ids)
         logits: np.ndarray = to_arrays(result)[0][0]
         return logits
 
-    def _checked(self, tokens: Sequence[int], within: bool = True) -> np.ndarray:
-        """`tokens` as an array of ids that the model has and, if `within`, the caches have room for."""
+    def _checked(self, tokens: Sequence[int], slot: int | None) -> np.ndarray:
+        """`tokens` as an array of ids that the model has, and that the caches of `slot`, where one is given, hold."""
         try:
             ids = np.asarray(tokens)
             if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
@@ -97,10 +132,10 @@ class Steps:
             raise InputError(
                 f"expected token ids from {low} to {high}, found {found}: check the tokenizer that made them"
             )
-        if within and self.filled + ids.size > self.context:
+        if slot is not None and self.filled[slot] + ids.size > self.context:
             raise InputError(
-                f"expected at most {self.context - self.filled} more tokens in a context of {self.context}, found "
-                f"{ids.size}: shorten the prompt, or load the model with a larger context"
+                f"expected at most {self.context - self.filled[slot]} more tokens in a context of {self.context}, "
+                f"found {ids.size}: shorten the prompt, or load the model with a larger context"
             )
         return ids.astype(np.int64)
 
@@ -118,27 +153,31 @@ def _scored(main: FunctionSpec) -> tuple[int, int]:
     return bounds[1] if bounds[0][0] == 1 and len(logits) == 3 else (1, 0)
 
 
-def _caches(specs: Sequence[TensorSpec], context: int) -> tuple[tuple[tvm_ffi.Tensor, ...], np.ndarray]:
-    """The caches for `context` positions, in one piece of memory in huge pages, which is taken when it is written."""
-    shapes = [tuple(context if d == "capacity" else int(d) for d in spec.shape) for spec in specs]
+def _caches(specs: Sequence[TensorSpec], context: int, slots: int) -> tuple[list[np.ndarray], np.ndarray]:
+    """The caches [slots, context, heads, size], in one piece of memory in huge pages, taken when it is written.
+
+    Beside others a slot begins at a cache line, so that it has room for a multiple of 16 positions.
+    """
+    room = context if slots == 1 else -(-context // 16) * 16
+    shapes = [(slots, *(room if d == "capacity" else int(d) for d in spec.shape[1:])) for spec in specs]
     sizes = [-(-math.prod(shape) * numpy_dtype(spec.dtype).itemsize // 64) * 64 for shape, spec in zip(shapes, specs)]
     total, free = sum(sizes), _free_bytes()
     if free is not None and total > free:
         raise EnvironmentProblem(
-            f"expected memory for caches of {total} bytes, which a context of {context} takes, found {free} free: "
-            "load the model with a smaller context"
+            f"expected memory for caches of {total} bytes, which a context of {context} takes"
+            f"{f' in {slots} slots' if slots > 1 else ''}, found {free} free: load the model with a smaller context"
         )
     pages = mmap.mmap(-1, -(-total // _HUGE) * _HUGE)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         pages.madvise(mmap.MADV_HUGEPAGE)
     memory = np.frombuffer(pages, np.uint8)[:total]
-    tensors, start = [], 0
+    arrays, start = [], 0
     for spec, shape, size in zip(specs, shapes, sizes):
         dtype = numpy_dtype(spec.dtype)
         array = memory[start : start + math.prod(shape) * dtype.itemsize].view(dtype).reshape(shape)
-        tensors.append(to_tensor(array))
+        arrays.append(array)
         start += size
-    return tuple(tensors), memory
+    return arrays, memory
 
 
 def _free_bytes() -> int | None:

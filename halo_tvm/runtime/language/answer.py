@@ -1,0 +1,110 @@
+"""One answer as it grows: the choice of each token, its text, and why it ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ...errors import UsageError
+from .sampling import Sampler, Sampling, log_probabilities
+from .spec import LanguageSpec
+from .text import Pieces, Text
+
+LogProbabilities = tuple[float, list[tuple[int, float]]]  # of the token chosen, and of the likeliest
+
+
+@dataclass(frozen=True)
+class Generation:
+    """An answer, why it ended and how long it took."""
+
+    text: str
+    tokens: tuple[int, ...]
+    ended: str  # "end" (the model's own token), "stop" (a stop string), "length" (max_new_tokens or a full context)
+    prompt_tokens: int
+    kept_tokens: int  # of the prompt, those that were in the caches from before
+    prompt_seconds: float
+    answer_seconds: float  # behind the first token, which the prompt gives
+    logprobs: tuple[LogProbabilities, ...] = ()
+
+    @property
+    def prompt_rate(self) -> float:
+        """Tokens of the prompt per second, without those that were kept."""
+        return (self.prompt_tokens - self.kept_tokens) / self.prompt_seconds
+
+    @property
+    def answer_rate(self) -> float:
+        """Tokens of the answer per second."""
+        return max(0, len(self.tokens) - 1) / self.answer_seconds if self.answer_seconds else 0.0
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """How an answer is made: `UsageError` for what cannot be meant."""
+
+    how: Sampling
+    most: int | None = None  # tokens; None: to the end of the context
+    stop: tuple[str, ...] = ()
+    logprobs: int = 0  # of the likeliest tokens, reported at each place
+
+    def check(self, vocabulary: int) -> None:
+        if self.most is not None and self.most < 1:
+            raise UsageError(
+                f"expected max_new_tokens of at least 1, found {self.most}: leave it out to fill the context"
+            )
+        if not 0 <= self.logprobs <= vocabulary:
+            raise UsageError(f"expected logprobs from 0 to {vocabulary}, found {self.logprobs}: correct it")
+
+
+class Answer:
+    """The answer to `asked`, of which the first `kept` tokens were read before."""
+
+    def __init__(self, wanted: Wanted, spec: LanguageSpec, text: Text, asked: Sequence[int], kept: int) -> None:
+        self._wanted, self._end = wanted, spec.end
+        self._pieces = Pieces(text, wanted.stop)
+        self._sampler = Sampler(wanted.how, list(asked))
+        self._asked, self._kept = len(asked), kept
+        self._written: list[str] = []
+        self._reported: list[LogProbabilities] = []
+        self._began = self._first = self._last = time.perf_counter()
+        self.said: list[int] = []
+        self.ended = ""
+
+    def take(self, logits: np.ndarray, full: bool) -> str:
+        """Choose the next token; the text that is certain with it. `full` ends it: there is no room for the token."""
+        if not self.said:
+            self._first = time.perf_counter()
+        token = self._sampler.choose(logits)
+        self.said.append(token)
+        if self._wanted.logprobs:
+            self._reported.append(log_probabilities(logits, token, self._wanted.logprobs))
+        piece = ""
+        if token in self._end:
+            self.ended = "end"
+        else:
+            piece = self._pieces.add(token)
+            if self._pieces.stopped:
+                self.ended = "stop"
+            elif len(self.said) == self._wanted.most or full:
+                self.ended = "length"
+        if self.ended:
+            self._last = time.perf_counter()
+            piece += self._pieces.rest()
+        self._written.append(piece)
+        return piece
+
+    @property
+    def generation(self) -> Generation:
+        """Once it has ended."""
+        return Generation(
+            text="".join(self._written),
+            tokens=tuple(self.said),
+            ended=self.ended,
+            prompt_tokens=self._asked,
+            kept_tokens=self._kept,
+            prompt_seconds=self._first - self._began,
+            answer_seconds=self._last - self._first,
+            logprobs=tuple(self._reported),
+        )
