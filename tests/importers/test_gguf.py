@@ -325,6 +325,7 @@ def test_a_damaged_file_is_refused_in_one_sentence(tmp_path: Path, what: str) ->
         ({"llama.attention.key_length": 32}, "keys and values of one length"),
         ({"llama.attention.head_count": [4, 2]}, "head_count equal in all layers"),
         ({"llama.rope.scaling.type": "spiral"}, "rope type among"),
+        ({"llama.context_length": 1 << 24}, "context_length of at most 2097152"),
         ({"llama.context_length": "many"}, "the complete metadata of a llama model"),
     ],
 )

@@ -95,6 +95,7 @@ ARCHITECTURES = {
     "bloom": Architecture("bloom"),
     "falcon": Architecture("falcon", config={"bias": False}),
 }
+_LONGEST = 1 << 21  # tokens of context: tables of positions are made of them
 _LARGEST_GEMMA = {"gemma2": 46, "gemma3_text": 62}  # layers; scores of these are scaled by the width of all heads
 
 
@@ -130,7 +131,10 @@ def _words(file: Gguf, name: str, known: Architecture) -> dict[str, object]:
     if embedding is None or len(embedding.shape) != 2:
         _refuse("a matrix token_embd.weight", "none")
     words["vocab_size"] = embedding.shape[0]
-    words["n_positions"] = words["seq_length"] = words.get("max_position_embeddings")
+    longest = words.get("max_position_embeddings")
+    if isinstance(longest, int) and longest > _LONGEST:
+        _refuse(f"context_length of at most {_LONGEST}", str(longest))
+    words["n_positions"] = words["seq_length"] = longest
     words["n_inner"] = words["ffn_hidden_size"] = words.get("intermediate_size")
     words["tie_word_embeddings"] = "output.weight" not in file.tensors
     size = _head_dim(words, own)

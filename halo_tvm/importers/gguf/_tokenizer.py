@@ -15,7 +15,7 @@ from ._file import Value
 
 Json = dict[str, object]
 _NORMAL, _UNKNOWN, _CONTROL, _USER = 1, 2, 3, 4
-_LONGEST_PIECE = 256  # characters of a token that merges are looked for in
+_LONGEST_PIECE = 64  # characters: a longer token is made of no merges, as none of real vocabularies needs them
 _GAP = "\u2581"  # SentencePiece's space
 
 
@@ -113,8 +113,8 @@ def _sentence_piece(metadata: Mapping[str, Value], tokens: Sequence[str], kinds:
     vocabulary = {token: index for index, token in enumerate(tokens)}
     merged: list[tuple[float, int, int, str, str]] = []
     for index in np.flatnonzero(kinds == _NORMAL).tolist():
-        piece = tokens[index][:_LONGEST_PIECE]
-        for at in range(1, len(piece)):
+        piece = tokens[index]
+        for at in range(1, len(piece) if len(piece) <= _LONGEST_PIECE else 0):
             left, right = piece[:at], piece[at:]
             if left in vocabulary and right in vocabulary:
                 merged.append((-float(scores[index]), vocabulary[left], vocabulary[right], left, right))
