@@ -16,6 +16,7 @@ import tvm
 from ..compilation import Compilation
 from ..config import TuneConfig
 from ..errors import NoValidTrial, UsageError
+from ..imported import UNBOUNDED
 from ..importers import import_model
 from ..models import PRESETS
 from ..phases import lower
@@ -145,7 +146,9 @@ def _tasks_of(entry: ListedModel, target: Target, config: TuneConfig) -> tuple[T
     )
     compilation = Compilation.of(config.compile_config(entry.model, entry.shape, entry.inputs), target)
     mod, _ = lower(imported, compilation)
-    return tasks_of(mod, target, imported.ranges), _digest(
+    open_ = {name for name, (_, high) in imported.ranges.items() if high >= UNBOUNDED}
+    batches = [name for name in open_ if imported.typical.get(name) == 1]
+    return tasks_of(mod, target, imported.ranges, batches), _digest(
         [imported.source, entry.shape, entry.inputs, entry.weight, compilation.precision]
     )
 

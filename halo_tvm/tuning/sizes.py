@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
+from math import prod
 
 from tvm import ir, tirx
 
+from ..dimensions import itemsize_of
 from ..records.record import Size
 
 ROWS = (1, 8, 32, 128, 512)  # values of the varying dimensions, equal weights
 CHECKED = (37, 7)  # odd, and beyond any register tile
 _UNKNOWN_RANGE = (1, ROWS[-1])
+MOST_BYTES = 1 << 28  # of all tensors of a function: several open dimensions at once are no size that a model runs at
 
 Env = Mapping[ir.Var, int]
 
@@ -58,13 +61,14 @@ def shape_of(param: ir.Var, env: Env) -> tuple[int, ...]:
 
 
 def timed_sizes(func: tirx.PrimFunc, ranges: Mapping[str, tuple[int, int]]) -> tuple[Size, ...]:
-    """Where `func` is timed: `ROWS` clipped to the declared ranges; a static function once."""
-    return _weighted(_assignments(func, ranges, ROWS))
+    """Where `func` is timed: `ROWS` clipped to the declared ranges, as far as its tensors fit `MOST_BYTES`; a static
+    function once."""
+    return _weighted(_within(func, _assignments(func, ranges, ROWS)))
 
 
 def checked_sizes(func: tirx.PrimFunc, ranges: Mapping[str, tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
     """Where results are compared, the heavier size first."""
-    return tuple(dict.fromkeys(_assignments(func, ranges, CHECKED)))
+    return tuple(dict.fromkeys(_within(func, _assignments(func, ranges, CHECKED))))
 
 
 def _assignments(
@@ -77,6 +81,21 @@ def _assignments(
         return [()]
     widest = max(high for _, high in dims)
     return [tuple(max(low, min(m, high)) if high == widest else low for low, high in dims) for m in rows]
+
+
+def _within(func: tirx.PrimFunc, assignments: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Those at which the tensors of `func` fit `MOST_BYTES`, at least the smallest of all."""
+    needed = [bytes_at(func, dict(zip(symbols(func), dims))) for dims in assignments]
+    fit = [dims for dims, size in zip(assignments, needed) if size <= MOST_BYTES]
+    return fit or [assignments[needed.index(min(needed))]]
+
+
+def bytes_at(func: tirx.PrimFunc, env: Env) -> int:
+    """Bytes of the parameters and intermediate tensors of `func` before it is scheduled."""
+    root = getattr(func.body, "block", None)
+    buffers = [p for p in func.params if isinstance(p.ty, tirx.BufferType)]
+    buffers += list(root.alloc_buffers) if root is not None else []
+    return sum(prod(shape_of(b, env)) * itemsize_of(b.ty.dtype) for b in buffers)
 
 
 def _weighted(assignments: list[tuple[int, ...]]) -> tuple[Size, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import tvm
@@ -59,11 +59,16 @@ class Tasks:
     skipped: tuple[Skipped, ...]
 
 
-def tasks_of(mod: tvm.IRModule, target: Target, ranges: Mapping[str, tuple[int, int]] | None = None) -> Tasks:
-    """The tasks of a module before scheduling, heaviest count first, and the functions that are none.
+def tasks_of(
+    mod: tvm.IRModule,
+    target: Target,
+    ranges: Mapping[str, tuple[int, int]] | None = None,
+    single: Collection[str] = (),
+) -> Tasks:
+    """The tasks of a module before scheduling, the most work first, and the functions that are none.
 
-    `ranges` bounds symbolic dimensions by name (both ends included). A module without Relax functions
-    is taken as one call of each PrimFunc.
+    `ranges` bounds symbolic dimensions by name (both ends included); those of `single` are timed at their least size
+    only, as an open batch is. A module without Relax functions is taken as one call of each PrimFunc.
     """
     counts, weights, in_place = _call_sites(mod)
     tasks: dict[str, Task] = {}
@@ -78,14 +83,20 @@ def tasks_of(mod: tvm.IRModule, target: Target, ranges: Mapping[str, tuple[int, 
             found[key] = _counted(found[key], count)
             continue
         made = _task(
-            func, key, target, ranges or {}, count, weights.get(gvar.name_hint, ()), gvar.name_hint in in_place
+            func, key, target, ranges or {}, single, count, weights.get(gvar.name_hint, ()), gvar.name_hint in in_place
         )
         if isinstance(made, Task):
             tasks[key] = made
         else:
             skipped[key] = made
-    order = sorted(tasks.values(), key=lambda t: (-t.count, t.key))
+    order = sorted(tasks.values(), key=lambda t: (-_work(t), t.key))
     return Tasks(tuple(order), tuple(skipped.values()))
+
+
+def _work(task: Task) -> float:
+    """Iterations of all calls of a task at the sizes it is timed at."""
+    names = symbols(task.func)
+    return task.count * sum(size.weight * iterations(task.func, dict(zip(names, size.dims))) for size in task.sizes)
 
 
 def _task(
@@ -93,6 +104,7 @@ def _task(
     key: str,
     target: Target,
     ranges: Mapping[str, tuple[int, int]],
+    single: Collection[str],
     count: int,
     weights: tuple[int, ...],
     in_place: bool,
@@ -115,7 +127,8 @@ def _task(
     if len(space) == 1:
         return Skipped(readable, count, f"rule {rule.name} has a single decision for it")
     try:
-        sizes, checked = timed_sizes(func, ranges), checked_sizes(func, ranges)
+        least = {name: (max(1, ranges[name][0]),) * 2 for name in single if name in ranges}
+        sizes, checked = timed_sizes(func, {**ranges, **least}), checked_sizes(func, ranges)
         for size in (*(s.dims for s in sizes), *checked):
             env = dict(zip(symbols(func), size))
             for param in func.params:

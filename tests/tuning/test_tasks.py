@@ -6,7 +6,7 @@ import tvm
 from tvm import relax, te, tirx
 
 from halo_tvm.records import Size
-from halo_tvm.tuning.sizes import checked_sizes, iterations, symbols, timed_sizes, value
+from halo_tvm.tuning.sizes import MOST_BYTES, bytes_at, checked_sizes, iterations, symbols, timed_sizes, value
 from halo_tvm.tuning.task import tasks_of
 
 
@@ -94,3 +94,16 @@ def test_shapes_are_evaluated():
 def test_iterations():
     func = toy_rules.function(64)
     assert iterations(func, {symbols(func)[0]: 7}) == 7 * 64
+
+
+def test_sizes_of_open_dimensions_fit_the_memory():
+    """A batch, a height and a width of 512 each are 34 GB of this tensor: no run is like that."""
+    dims = [tirx.Var(n, "int64") for n in "nhw"]
+    x = te.placeholder((*dims, 64), name="x")
+    func = te.create_prim_func([x, te.compute(x.shape, lambda *i: x[i] + 1.0)])
+    sizes = timed_sizes(func, {})
+    assert [s.dims for s in sizes] == [(1,) * 3, (8,) * 3, (32,) * 3]
+    assert all(bytes_at(func, dict(zip(dims, s.dims))) <= MOST_BYTES for s in sizes)
+    ranges = {"rows": (0, 1 << 20)}
+    assert [t.sizes for t in tasks_of(model(), toy_rules.target(), ranges, ["rows"]).tasks] == [(Size((1,), 1.0),)] * 2
+    assert [s.dims for s in timed_sizes(func, {"n": (600, 600), "h": (600, 600), "w": (600, 600)})] == [(600,) * 3]
