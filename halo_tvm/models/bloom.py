@@ -1,4 +1,4 @@
-"""BLOOM (distances in the scores, ALiBi) and Falcon (few KV heads, attention and feed-forward in parallel).
+"""BLOOM (distances in the scores, ALiBi) and Falcon (few KV heads, attention and feed-forward in parallel, or ALiBi).
 
 References
     arXiv:2211.05100 (BLOOM), arXiv:2311.16867 (Falcon)
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ._decoder import DecoderConfig, Layer, Names, Reader, decoder_family
+from ._decoder import Alibi, DecoderConfig, Layer, Names, Reader, decoder_family
 
 _NAMES = Names(
     embedding="transformer.word_embeddings",
@@ -29,7 +29,7 @@ def _bloom(read: Reader) -> DecoderConfig:
     return _common(
         read,
         positions=read.whole("seq_length", default=2048),
-        alibi=True,
+        alibi=Alibi(),
         query_key_value_bias=True,
         output_bias=True,
         ffn_bias=True,
@@ -39,11 +39,11 @@ def _bloom(read: Reader) -> DecoderConfig:
 
 
 def _falcon(read: Reader) -> DecoderConfig:
-    read.refuse_unless(alibi=False)
     new, bias = read.flag("new_decoder_architecture"), read.flag("bias")
     few = read.flag("multi_query", default=True) and not new
     parallel = read.flag("parallel_attn", default=True) or new
     two = new and read.whole("num_ln_in_parallel_attn", default=2) == 2
+    alibi = Alibi(scale=read.head_dim**-0.5, rounded=True) if read.flag("alibi") else None
     names = replace(
         _NAMES,
         embedding_norm="",
@@ -54,7 +54,8 @@ def _falcon(read: Reader) -> DecoderConfig:
     return _common(
         read,
         positions=read.whole("max_position_embeddings", default=2048),
-        pattern=(Layer(read.rope()),),
+        pattern=(Layer(None if alibi else read.rope()),),
+        alibi=alibi,
         kv_heads=1 if few else read.whole("num_kv_heads", default=read.heads) if new else read.heads,
         feed_forward=read.whole("ffn_hidden_size", default=4 * read.hidden),
         parallel=parallel,

@@ -52,6 +52,14 @@ class Rope:
 
 
 @dataclass(frozen=True)
+class Alibi:
+    """Scores that fall with the distance, by head (arXiv:2108.12409)."""
+
+    scale: float = 1.0  # of what is added
+    rounded: bool = False  # slopes, and slope times position, to bfloat16, as the model was trained
+
+
+@dataclass(frozen=True)
 class Layer:
     """What may differ from layer to layer."""
 
@@ -74,7 +82,7 @@ class DecoderConfig:
     embedding_width: int | None = None  # hidden; of another width, two projections lead in and out
     pattern: tuple[Layer, ...] = (Layer(),)  # repeated over the layers
     position_offset: int | None = None  # the row of the table of positions that position 0 reads; None: no table
-    alibi: bool = False  # scores fall with the distance, by head
+    alibi: Alibi | None = None
     norm: str = "rms"  # or "layer"
     norm_bias: bool = True  # of a layer norm
     norm_plus_one: bool = False  # norms multiply by one more than their weight

@@ -22,8 +22,10 @@ from tvm import relax
 
 from .._builder import ModelBuilder
 from . import weights
-from .config import DecoderConfig, Layer, Rope
+from .config import Alibi, DecoderConfig, Layer, Rope
 from .rope import tables
+
+CAPACITY_STEP = 16  # capacities of several slots are multiples of it, and may exceed the positions up to the next one
 
 
 @dataclass
@@ -49,7 +51,7 @@ def define(c: DecoderConfig, m: ModelBuilder, *, cached: bool, last: bool) -> Ma
     step = _step(c, m, cached)
     table = m.weight(f"{c.names.embedding}.weight", (c.vocabulary, c.embedding_width or c.hidden))
     x = _embedded(step, table)
-    bias = _alibi(step) if c.alibi else None
+    bias = _alibi(step, c.alibi) if c.alibi else None
     for index in range(c.layers):
         x = _layer(step, x, index, bias)
     batch, tokens = step.rows
@@ -220,7 +222,7 @@ def _tables(step: _Step, rope: Rope) -> list[relax.Var]:
     return [m.table(name, value) for name, value in zip(names, values)]
 
 
-def _alibi(step: _Step) -> relax.Var:
+def _alibi(step: _Step, how: Alibi) -> relax.Var:
     """The bias [1, heads, 1, keys] of arXiv:2108.12409: slope times key position.
 
     The distance to the query differs from it by a number of the query's own, which softmax does not see.
@@ -231,6 +233,18 @@ def _alibi(step: _Step) -> relax.Var:
     slopes = 2.0 ** (-8.0 / power * np.arange(1, power + 1))
     if power != c.heads:  # the missing ones lie between those of the next power of two
         slopes = np.concatenate([slopes, 2.0 ** (-4.0 / power * np.arange(1, 2 * (c.heads - power), 2))])
+    if how.rounded:  # products, too: no product of float32 at run time
+        places = np.arange(-(-c.positions // CAPACITY_STEP) * CAPACITY_STEP)
+        table = _rounded(_rounded(slopes)[:, None] * places) * how.scale
+        whole = relax.const(table.astype(np.float32)[None, :, None])
+        return m.emit(relax.op.strided_slice(whole, axes=[3], begin=[0], end=[keys]))
     at = m.emit(relax.op.astype(m.emit(relax.op.arange(0, keys, 1, "int64")), "float32"))
     at = m.emit(relax.op.reshape(at, (1, 1, 1, keys)))
-    return m.emit(relax.op.multiply(relax.const(slopes.astype(np.float32).reshape(1, -1, 1, 1)), at))
+    slopes = (slopes * how.scale).astype(np.float32)
+    return m.emit(relax.op.multiply(relax.const(slopes.reshape(1, -1, 1, 1)), at))
+
+
+def _rounded(values: np.ndarray) -> np.ndarray:
+    """Positive numbers in bfloat16, to the nearest, of two equally near the even one."""
+    bits = values.astype(np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
