@@ -17,7 +17,14 @@ from halo_tvm.artifact import read_manifest
 from halo_tvm.cli._main import main
 from halo_tvm.compiler import compile_model
 from halo_tvm.config import CompileConfig
-from halo_tvm.errors import EnvironmentProblem, InputError, MissingPackage, UnsupportedModel, UsageError
+from halo_tvm.errors import (
+    ArtifactCorrupt,
+    EnvironmentProblem,
+    InputError,
+    MissingPackage,
+    UnsupportedModel,
+    UsageError,
+)
 from halo_tvm.importers import import_model
 from halo_tvm.interpreter import evaluate
 from halo_tvm.report.schema import from_json
@@ -26,7 +33,8 @@ from halo_tvm.runtime.language import Sampling
 from halo_tvm.runtime.language.chat import render
 from halo_tvm.runtime.language.fidelity import compare_text, text_of
 from halo_tvm.runtime.language.sampling import Sampler, log_probabilities
-from halo_tvm.runtime.language.text import Pieces
+from halo_tvm.runtime.language.spec import LanguageSpec
+from halo_tvm.runtime.language.text import Pieces, Text
 from halo_tvm.text_reference import _kept
 
 tokenizers = pytest.importorskip("tokenizers")
@@ -316,6 +324,26 @@ def test_pieces_hold_back_half_characters_and_the_beginning_of_a_stop() -> None:
     assert pieces.add(ord("E")) == "" and pieces.rest() == "E"
     pieces = Pieces(Bytes(), ())
     assert pieces.add(0xE2) == "" and pieces.rest() == "\ufffd"
+
+
+def test_texts_without_a_tokenizer_or_with_one_of_more_tokens_than_the_head(directory: Path, tmp_path: Path) -> None:
+    without = Text(directory, LanguageSpec(context=8, vocabulary=258))
+    assert without.decoded([65, 66]) == ""
+    with pytest.raises(
+        UsageError, match="expected token ids, found text, but the model was compiled from a directory wi"
+    ):
+        without.tokens("a")
+    with pytest.raises(UsageError, match="the model has no chat template: pass a prompt"):
+        without.conversation([{"role": "user", "content": "a"}])
+    small = Text(directory, LanguageSpec(context=8, vocabulary=257, tokenizer="tokenizer.json"))
+    assert max(small.tokens("abc<begin>")) == 256
+    with pytest.raises(
+        InputError, match="expected tokens below 257, which the model has, found 257: its tokenizer has"
+    ):
+        small.tokens("abc<end>")
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(ArtifactCorrupt, match="expected a tokenizer"):
+        Text(tmp_path, LanguageSpec(context=8, vocabulary=257, tokenizer="tokenizer.json")).tokens("a")
 
 
 def test_samplers_are_those_of_transformers() -> None:
