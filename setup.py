@@ -14,6 +14,7 @@ VERSION = re.search(r'^__version__ = "(.+)"$', (ROOT / "halo_tvm" / "__init__.py
 TVM = ["apache-tvm==0.27.0.post1", "apache-tvm-ffi==0.1.14.post1"]
 TORCH = "torch==2.13.0"
 JAX = "jax>=0.10,<0.13"
+FLAX = "flax>=0.12,<0.13"  # models that tests import
 NOTEBOOKS = ["matplotlib>=3.10", "nbclient>=0.10", "nbformat>=5.10", "ipykernel>=6.29"]
 PEERS = ["openvino>=2026.4,<2027", "nncf>=3.4,<4", JAX, "matplotlib>=3.10"]
 # Readers of GPU code, which need no GPU; the compiler, nvcc, comes with NVIDIA's toolkit.
@@ -72,6 +73,7 @@ setup(
             TORCH,
             LITERT,
             JAX,
+            FLAX,
             TORNADO,
             *NOTEBOOKS,
             *CUDA_READERS,

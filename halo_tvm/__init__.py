@@ -66,12 +66,14 @@ def compile_model(config: CompileConfig, model: ImportedModel | None = None) -> 
 
 def import_jax(
     function: Callable[..., object],
-    weights: object,
+    weights: object = None,
     *specs: object,
     name: str | None = None,
     ranges: Mapping[str, tuple[int, int]] | None = None,
 ) -> ImportedModel:
     """`function(weights, *inputs)` of JAX, traced for inputs of the types `specs`, for `compile_model`.
+
+    A module of Flax nnx or Equinox, or a Keras model on JAX, is a function and weights in one; of linen give both.
 
     A spec is an array, a `jax.ShapeDtypeStruct`, or (shape, dtype) like ("b, s", "int32"); `ranges` bounds the names.
     """

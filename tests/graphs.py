@@ -82,9 +82,35 @@ def built_module(mod: tvm.IRModule, model: ImportedModel, target: Target) -> Cal
     return lambda *inputs: vm["main"](*map(tvm.runtime.tensor, [*inputs, *weights])).numpy()
 
 
+def unscheduled(model: ImportedModel, given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Outputs by what is required to lower alone: no schedules, and code as it is generated. It builds in seconds."""
+    from halo_tvm.build import lowering
+
+    mod, steps, context = model.mod, pipeline.Pipeline.of(0), context_of(model)
+    for phase in (pipeline.LIFT, pipeline.OPTIMISE):
+        mod, _ = steps.run(phase, mod, context)
+    target = tvm.target.Target({"kind": "llvm", "opt-level": 0})
+    with target, tvm.transform.PassContext(opt_level=0):
+        machine = relax.VirtualMachine(relax.build(mod, target=target, relax_pipeline=lowering(False)), tvm.cpu())
+    weights = [model.params.materialise(name) for name in model.mod["main"].attrs["halo.params"]]
+    arrays = [given[spec.name] for spec in model.inputs] + weights
+    found = machine["main"](*map(tvm.runtime.tensor, arrays))
+    return dict(zip(model.outputs, (a.numpy() for a in (found if len(model.outputs) > 1 else [found]))))
+
+
 def rules_of(mod: tvm.IRModule, target: Target) -> dict[str, int]:
     """How many functions each rule would schedule."""
     return dict(schedule_functions(mod, target)[1].rules)
 
 
-__all__ = ["RULES", "built_module", "context_of", "rules_of", "run_model", "run_module", "small_model", "tied"]
+__all__ = [
+    "RULES",
+    "built_module",
+    "context_of",
+    "rules_of",
+    "run_model",
+    "run_module",
+    "small_model",
+    "tied",
+    "unscheduled",
+]

@@ -182,7 +182,9 @@ class _Closed:
         seq = _block(builder, lambda: body(params))
         result = seq.body
         own = set(params)
-        self._captured = [v for v in relax.analysis.free_vars(seq) if v not in own]
+        # sizes that an operator takes as numbers are among the free variables, too: they are dimensions
+        free = relax.analysis.free_vars(seq)
+        self._captured = [v for v in free if v not in own and not isinstance(v.ty, tvm.ir.PrimType)]
         plain = {v: relax.Var(v.name, v.ty) for v in self._captured if isinstance(v, relax.DataflowVar)}
         inner = [plain.get(v, v) for v in self._captured]
         if plain:

@@ -23,16 +23,35 @@ def rewrite_calls(mod: tvm.IRModule, rule: Rule) -> tuple[tvm.IRModule, Report]:
         return values.get(expr, expr) if isinstance(expr, relax.Var) else expr
 
     builder = relax.BlockBuilder()
+
+    def rewritten(expr: relax.Expr, before: list[relax.Binding], variable: type) -> relax.Expr:
+        """`expr` by the rule as often as it applies; calls inside what the rule makes are bound `before` it."""
+        while isinstance(expr, relax.Call) and (found := rule(expr, value)) is not None:
+            replacement, what = found
+            counts[what] = counts.get(what, 0) + 1
+            expr = _bound(
+                builder, replacement, lambda inner: bind(rewritten(inner, before, variable), before, variable)
+            )
+        return expr
+
+    def bind(expr: relax.Expr, before: list[relax.Binding], variable: type) -> relax.Expr:
+        if not isinstance(expr, relax.Call):
+            return expr
+        var = variable("made", expr.ty)
+        before.append(relax.VarBinding(var, expr))
+        values[var] = expr
+        return var
+
     blocks = []
     for block in func.body.blocks:
-        bindings = []
+        bindings: list[relax.Binding] = []
+        variable = relax.DataflowVar if isinstance(block, relax.DataflowBlock) else relax.Var
         for binding in block.bindings:
             if isinstance(binding, relax.VarBinding):
-                while isinstance(binding.value, relax.Call) and (found := rule(binding.value, value)) is not None:
-                    replacement, what = found
-                    counts[what] = counts.get(what, 0) + 1
-                    binding = relax.VarBinding(binding.var, builder.normalize(replacement))
-                values[binding.var] = binding.value
+                expr = rewritten(binding.value, bindings, variable)
+                if not expr.same_as(binding.value):
+                    binding = relax.VarBinding(binding.var, expr)
+                values[binding.var] = value(binding.value)
             bindings.append(binding)
         blocks.append(type(block)(bindings))
     if not counts:
@@ -41,6 +60,18 @@ def rewrite_calls(mod: tvm.IRModule, rule: Rule) -> tuple[tvm.IRModule, Report]:
     new = new.with_attrs({key: func.attrs[key] for key in func.attrs.keys()})
     clean = [relax.transform.Normalize(), relax.transform.CanonicalizeBindings(), relax.transform.DeadCodeElimination()]
     return tvm.transform.Sequential(clean)(replace_main(mod, new)), {"rewritten": counts}
+
+
+def _bound(builder: relax.BlockBuilder, expr: relax.Expr, bind: Callable[[relax.Expr], relax.Expr]) -> relax.Expr:
+    """`expr` with its type, and a variable for each call among its arguments: what they are is seen by the rule."""
+    if not isinstance(expr, relax.Call) or not any(isinstance(arg, relax.Call) for arg in expr.args):
+        return builder.normalize(expr)
+    made: dict[relax.Expr, relax.Expr] = {}
+    for arg in expr.args:
+        if isinstance(arg, relax.Call) and arg not in made:
+            made[arg] = bind(_bound(builder, arg, bind))
+    args = [made.get(arg, arg) if isinstance(arg, relax.Call) else arg for arg in expr.args]
+    return builder.normalize(relax.Call(expr.op, args, expr.attrs, expr.ty_args))
 
 
 class BlockMutator(relax.PyExprMutator):

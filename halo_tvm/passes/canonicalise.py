@@ -9,6 +9,7 @@ Before -> after
     x * 0.5 * (1 + erf(x / sqrt(2))), factors in any order                        ->   nn.gelu(x)
     x * 0.5 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))), likewise           ->   nn.gelu_tanh(x)
     x * sigmoid(x)                                                                ->   nn.silu(x)
+    what `_statistics` lists: means, variances and softmax that are written out
 Left alone
     anything whose result would have another shape or dtype; activations with other constants
 """
@@ -26,6 +27,7 @@ from ..relay_ops._operator import number_of, same_shape
 from ._decomposed import activation_of
 from ._pass import Context, Pass, Report, op_name
 from ._rewrite import rewrite_calls
+from ._statistics import statistic_of
 
 
 @dataclass(frozen=True)
@@ -36,11 +38,16 @@ class Canonicalise(Pass):
 
     def __call__(self, mod: tvm.IRModule, context: Context) -> tuple[tvm.IRModule, Report]:
         mod = tvm.transform.Sequential([relax.transform.Normalize(), relax.transform.CanonicalizeBindings()])(mod)
-        return rewrite_calls(mod, _canonical)
+        mod, report = rewrite_calls(mod, _canonical)
+        if report["rewritten"]:  # a variance has the difference from the mean once more, which a norm reads
+            mod = relax.transform.EliminateCommonSubexpr()(mod)
+        return mod, report
 
 
 def _canonical(call: relax.Call, value: Callable[[relax.Expr], relax.Expr]) -> tuple[relax.Expr, str] | None:
     name = op_name(call)
+    if (statistic := statistic_of(call, value)) is not None:
+        return statistic
     if name == "relax.multiply":
         found = activation_of(call, value)
         if found is not None and _same_type(found[1], call):

@@ -18,6 +18,7 @@ from ..meaning.constant import Constant
 from ..meaning.sizes import prim
 from . import families  # noqa: F401  (importing them registers the converters)
 from ._dimensions import Dimensions
+from ._models import opened
 from ._primitive import dtype_name
 from ._values import Opaque, Value
 from ._walk import Walker, constant_of
@@ -27,19 +28,24 @@ _PLANNED = 1024  # the largest size of a dimension that nobody bounded, in plans
 
 def import_function(
     function: Callable[..., object],
-    weights: object,
+    weights: object = None,
     *specs: object,
     name: str | None = None,
     ranges: Mapping[str, tuple[int, int]] | None = None,
 ) -> ImportedModel:
     """Trace `function(weights, *inputs)` and import what it computes; without weights give None: `function(*inputs)`.
 
+    `function` may be a model of Flax, Equinox or Keras (see `_models`).
+
     Each of `specs` is an example array, a `jax.ShapeDtypeStruct`, or a pair (shape, dtype) whose shape may be text
     with names in it, such as ("b, s", "int32"); or a dict, list or tuple of these. `ranges` bounds the names in texts,
     both ends included; sizes made by `jax.export.symbolic_shape` bring constraints of their own.
     Raises `UnsupportedModel` with all primitives that cannot be converted, `UsageError`.
     """
-    name = name or getattr(function, "__name__", type(function).__name__).strip("<>")
+    name = name or getattr(function, "__name__", None) or getattr(function, "name", None) or type(function).__name__
+    name, signature = str(name).strip("<>"), function
+    function, weights, declared = opened(function, weights)
+    specs = specs or tuple(declared or ())
     leaves, tree = tree_util.tree_flatten_with_path(weights)
     held = [(_path(path) or "weights", leaf) for path, leaf in leaves]
     traced = [place for place, (_, leaf) in enumerate(held) if _is_array(leaf)]
@@ -55,7 +61,7 @@ def import_function(
 
     types = [jax.ShapeDtypeStruct(np.shape(held[place][1]), held[place][1].dtype) for place in traced]
     closed, result = _traced(flat, types, flat_inputs)
-    names = _input_names(function, structs, weights is not None)
+    names = _input_names(signature, structs, weights is not None and signature is function)
     dims = Dimensions([spec.shape for spec in flat_inputs])
     walker = Walker(dims)
     arguments: list[Value] = [_weight(held[place][0], held[place][1]) for place in traced]
@@ -209,10 +215,12 @@ def _is_dtype(value: object) -> bool:
 
 def _input_names(function: Callable[..., object], structs: tuple[object, ...], has_weights: bool) -> list[str]:
     """Names of the function's parameters; inside dicts their keys alone, where no two are equal."""
+    call = function if inspect.isroutine(function) else type(function).__call__
     try:
-        parameters = list(inspect.signature(function).parameters.values())[int(has_weights) :]
+        parameters = list(inspect.signature(function if has_weights else call).parameters.values())
     except (ValueError, TypeError):
         parameters = []
+    parameters = parameters[int(has_weights or call is not function) :]
     heads = []
     for place in range(len(structs)):
         several = place >= len(parameters) or parameters[place].kind is inspect.Parameter.VAR_POSITIONAL

@@ -29,6 +29,11 @@ _MOST_EQUATIONS = 200_000  # those of unrolled loops counted each time
 # Move elements and change none: of a weight they are recipes or stay visible to lifts.
 _MOVEMENT = frozenset("reshape squeeze expand_dims transpose broadcast_in_dim split slice concatenate copy".split())
 
+# Of numbers that repeat they are numbers that repeat, whatever the sizes.
+_OF_ELEMENTS = frozenset(
+    "add sub mul div max min eq ne lt le gt ge and or not neg exp log sqrt rsqrt select_n convert_element_type".split()
+)
+
 
 class Walker:
     """Walks one program; every variable of a jaxpr becomes a `Value`."""
@@ -182,6 +187,11 @@ class Walker:
         given = [v.small if isinstance(v, Spread) else v for v in values]
         if not all(isinstance(v, Constant | Opaque) for v in given) or _has_effects(eqn):
             return None
+        scalars = [v.small if isinstance(v, Spread) else v for v in values]
+        if eqn.primitive.name in _OF_ELEMENTS and all(isinstance(v, Constant) and v.shape == () for v in scalars):
+            (small,) = [constant_of(r) for r in _evaluated(eqn, [_array(v) for v in scalars])]
+            shape = tuple(self.dims.shape(eqn.outvars[0].aval.shape))
+            return [Spread(small, shape) if shape and isinstance(small, Constant) else small]
         shapes = [d for v in (*eqn.invars, *eqn.outvars) for d in v.aval.shape]
         if not all(isinstance(d, int) for d in shapes) or _mentions_sizes(eqn.params):
             return None

@@ -22,7 +22,16 @@ _LOGIC = {
 
 
 for _name, _both in _LOGIC.items():
-    converter(_name)(by_type(*_both))
+    if _name != "and":
+        converter(_name)(by_type(*_both))
+
+
+@converter("and")
+def and_(c: Primitive) -> Value:
+    for x, other in ((0, 1), (1, 0)):
+        if c.dtype == "bool" and c.number(other) is True:
+            return c.spread(c.operand(x), c.shape)
+    return by_type(*_LOGIC["and"])(c)
 
 
 @converter("not")

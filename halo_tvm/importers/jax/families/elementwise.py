@@ -11,14 +11,16 @@ from tvm import ir, relax, tirx
 from ....division import trunc_divide, trunc_modulo
 from ....extremes import is_nan
 from ...meaning import scalar
-from ...meaning.builder import expr_dtype
+from ...meaning.builder import expr_dtype, expr_shape
+from ...meaning.constant import Constant
 from ...meaning.pointwise import Scalar, const, const_like, dtype_of, in_float32, pointwise
 from ...meaning.power import power_of_integers
 from ...meaning.unary import unary
 from .. import _special
 from .._primitive import Primitive
 from .._registry import Converter, converter
-from .._values import Value
+from .._values import Spread, Value
+from .movement import reshaped
 
 _UNARY = {
     name: name
@@ -95,7 +97,40 @@ for _name, _element in _FUNCTIONS.items():
 for _name, _compare in _COMPARISON.items():
     converter(_name)(_comparison(_compare))
 for _name, _both in _ARITHMETIC.items():
-    converter(_name)(by_type(*_both))
+    if _name not in ("add", "sub", "mul"):
+        converter(_name)(by_type(*_both))
+
+
+@converter("add", "sub", "mul")
+def linear_step(c: Primitive) -> Value:
+    """Without what changes nothing; a bias of several axes is added to the product that was split into them.
+
+    0 + x is left to floating-point numbers: it turns -0 into 0.
+    """
+    for x, other in ((0, 1), (1, 0)) if c.op != "sub" else ((0, 1),):
+        number = c.number(other)
+        nothing = number == 1 if c.op == "mul" else number == 0 and ("int" in c.dtype or c.op == "sub")
+        if nothing and c.dtype != "bool" and len(c.shape_of(x)) == len(c.shape):
+            return c.spread(c.operand(x), c.shape)
+        if c.op == "add" and (added := _bias_before_split(c, x, other)) is not None:
+            return added
+    return by_type(*_ARITHMETIC[c.op])(c)
+
+
+def _bias_before_split(c: Primitive, x: int, other: int) -> relax.Expr | None:
+    """reshape(y) + bias [h, d] as reshape(y + bias [h * d]), where y [..., h * d] is a product."""
+    bias, split = c.values[other], c.bound_to(c.operand(x))
+    bias = bias.small if isinstance(bias, Spread) else bias
+    if not isinstance(bias, Constant) or not bias.name or len(bias.shape) < 2:
+        return None
+    if not isinstance(split, relax.Call) or getattr(split.op, "name", "") != "relax.reshape":
+        return None
+    product, width = split.args[0], int(np.prod(bias.shape))
+    last, whole = expr_shape(product)[-1:], expr_shape(split)
+    if last != [width] or tuple(whole[len(whole) - len(bias.shape) :]) != bias.shape:
+        return None
+    flat = reshaped(c, bias, [width])
+    return c.reshape(c.emit(relax.op.add(product, c.walker.expr_of(flat))), c.shape)
 
 
 @converter("neg", "abs")
@@ -214,6 +249,9 @@ def is_finite(c: Primitive) -> Value:
 @converter("select_n")
 def select_n(c: Primitive) -> Value:
     """The case that the first operand names, by bool or number."""
+    known = c.number(0)
+    if known is not None and c.rank(1) == len(c.shape):
+        return c.values[1 + min(max(int(known), 0), len(c.values) - 2)]
     which, cases = c.operand(0), [c.operand(i) for i in range(1, len(c.values))]
     out = cases[-1]
     for place in range(len(cases) - 2, -1, -1):

@@ -23,6 +23,8 @@ def reshaped(c: Primitive, value: Value, shape: Sequence[Dim]) -> Value:
         sizes = tuple(int(d) for d in shape)
         if sizes == value.shape:
             return value
+        if value.name and sizes[len(sizes) - len(value.shape) :] == value.shape and len(sizes) > len(value.shape):
+            return Spread(value, sizes)  # axes in front, of size 1
         return Derived(
             sizes,
             value.dtype,

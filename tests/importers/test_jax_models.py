@@ -1,0 +1,116 @@
+"""Models of libraries on JAX: the operators that they are configured with, numbers of jax, open sizes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax")
+pytest.importorskip("flax")
+import jax.numpy as jnp
+from flax import linen, nnx
+from graphs import context_of, unscheduled
+
+import halo_tvm
+from halo_tvm.errors import UnsupportedModel, UsageError
+from halo_tvm.imported import ImportedModel
+from halo_tvm.in_process import compile_in_process
+from halo_tvm.passes import pipeline
+from halo_tvm.passes._pass import count_calls
+
+WIDTH, HEADS, ROWS = 32, 4, 50
+
+
+class Block(nnx.Module):
+    def __init__(self, causal: bool, rngs: nnx.Rngs) -> None:
+        self.causal = causal
+        self.attention = nnx.MultiHeadAttention(HEADS, WIDTH, decode=False, rngs=rngs)
+        self.before, self.behind = nnx.LayerNorm(WIDTH, rngs=rngs), nnx.RMSNorm(WIDTH, rngs=rngs)
+        self.up, self.down = nnx.Linear(WIDTH, 64, rngs=rngs), nnx.Linear(64, WIDTH, rngs=rngs)
+
+    def __call__(self, x: jax.Array, mask: jax.Array | None) -> jax.Array:
+        x = x + self.attention(self.before(x), mask=mask)
+        return x + self.down(jax.nn.gelu(self.up(self.behind(x)), approximate=self.causal))
+
+
+class Transformer(nnx.Module):
+    """An encoder with a padding mask, or a causal decoder with a tied head."""
+
+    def __init__(self, causal: bool) -> None:
+        rngs = nnx.Rngs(0)
+        self.causal = causal
+        self.tokens = nnx.Embed(ROWS, WIDTH, rngs=rngs)
+        self.positions = nnx.Embed(64, WIDTH, rngs=rngs)
+        self.block = Block(causal, rngs)
+
+    def __call__(self, ids: jax.Array, shown: jax.Array) -> jax.Array:
+        x = self.tokens(ids) + self.positions(jnp.arange(ids.shape[1]))[None]
+        mask = nnx.make_causal_mask(ids) if self.causal else nnx.make_attention_mask(jnp.ones_like(shown), shown)
+        x = self.block(x, mask)
+        return self.tokens.attend(x) if self.causal else x
+
+
+def lifted(model: ImportedModel) -> dict[str, int]:
+    mod, _ = pipeline.Pipeline.of(3).run(pipeline.LIFT, model.mod, context_of(model))
+    calls = count_calls(mod["main"])
+    return {name.removeprefix("halo."): count for name, count in calls.items() if name.startswith("halo.")}
+
+
+def check(model: ImportedModel, *cases: tuple[np.ndarray, ...], error: float = 1e-5) -> None:
+    """Compiled, it computes what jax computes."""
+    program = compile_in_process(model, threads=1, level=2)
+    for arrays in cases:
+        given = {spec.name: array for spec, array in zip(model.inputs, arrays, strict=True)}
+        for name, want in model.engine(given).items():
+            assert np.abs(program(**given)[name] - want).max() <= error
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_transformers_keep_their_operators_at_open_sizes(causal: bool) -> None:
+    module = Transformer(causal)
+    module.eval()
+    ids = ("b, s", "int32")
+    model = halo_tvm.import_jax(module, None, ids, ids, ranges={"b": (1, 8), "s": (1, 64)})
+    linears = 7 if causal else 6
+    expected = {"attention": 1, "embedding": 2, "ffn": 1, "layer_norm": 1, "linear": linears - 2, "rms_norm": 1}
+    assert lifted(model) == expected
+    assert [spec.name for spec in model.inputs] == ["ids", "shown"]
+    assert model.inputs[0].values == (0, ROWS - 1) and model.ranges == {"b": (1, 8), "s": (1, 64)}
+    assert {"tokens.embedding", "block.attention.query.kernel", "block.up.bias"} <= set(model.params.sources)
+    rng = np.random.default_rng(0)
+    shown = np.ones((2, 7), np.int32)
+    shown[1, 4:] = 0
+    check(model, (rng.integers(0, ROWS, (2, 7)).astype(np.int32), shown))
+
+
+class Net(linen.Module):
+    """Convolutions with batch statistics, pooling, a transposed convolution."""
+
+    @linen.compact
+    def __call__(self, image: jax.Array) -> dict[str, jax.Array]:
+        x = linen.Conv(8, (3, 3), strides=(2, 2))(image)
+        x = linen.relu(linen.BatchNorm(use_running_average=True)(x))
+        x = linen.max_pool(x, (2, 2), (2, 2))
+        y = linen.ConvTranspose(3, (2, 2), strides=(2, 2))(x)
+        return {"image": y, "class": linen.Dense(5)(linen.avg_pool(x, (2, 2), (1, 1), "SAME").mean((1, 2)))}
+
+
+def test_linen_and_functions_of_weights() -> None:
+    net = Net()
+    image = np.random.default_rng(0).standard_normal((2, 16, 12, 3)).astype(np.float32)
+    variables = net.init(jax.random.key(0), image)
+    model = halo_tvm.import_jax(net, variables, ("n, 16, 12, 3", "float32"))
+    assert model.outputs == ("class", "image") and "params.Conv_0.kernel" in model.params.sources
+    assert lifted(model)["convolution"] == 1 and lifted(model)["pooling"] == 2
+    found = unscheduled(model, {"image": image})
+    for name, want in model.engine({"image": image}).items():
+        np.testing.assert_allclose(found[name], want, rtol=1e-5, atol=1e-5)
+
+
+def test_what_is_wrong_is_said() -> None:
+    with pytest.raises(UsageError, match="expected the variables of a linen module, found none"):
+        halo_tvm.import_jax(Net(), None, ("1, 8, 8, 3", "float32"))
+    with pytest.raises(UsageError, match=r"expected an array, a jax.ShapeDtypeStruct or a pair .* for every input"):
+        halo_tvm.import_jax(jnp.sin, None, ("n, +", "float32"))
+    with pytest.raises(UnsupportedModel, match=r"a function that jax can trace .* 'n' < '3' is inconclusive"):
+        halo_tvm.import_jax(lambda x: jax.lax.top_k(x, 3)[0], None, ("n", "float32"))
