@@ -59,7 +59,7 @@ setup(
         "lm": LANGUAGE,
         "hf": ["transformers", "tokenizers", "huggingface_hub"],
         "tflite": [LITERT],
-        "tensorflow": ["tensorflow"],
+        "tensorflow": ["tensorflow-cpu>=2.21,<2.22", "tf2onnx>=1.17,<1.18"],
         "jax": [JAX],
         "bench": [TORCH, *PEERS],
         "notebooks": [*NOTEBOOKS, "jupyter"],

@@ -19,13 +19,14 @@ from .text_reference import text_cases
 _KINDS = {
     "onnx": "ONNX file",
     "tflite": "TFLite file",
+    "tensorflow": "SavedModel directory",
     "torch_export": ".pt2 file",
     "torchscript": "TorchScript file",
     "huggingface": "directory",
     "gguf": "GGUF file",
     "transformers": "directory",
 }
-_DIRECTORIES = ("huggingface", "transformers")
+_DIRECTORIES = ("huggingface", "tensorflow", "transformers")
 
 
 def check_original(source: Mapping[str, object], path: Path | str) -> None:

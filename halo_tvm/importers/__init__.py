@@ -24,7 +24,7 @@ def import_model(
 ) -> ImportedModel:
     """Read `model`: a built-in name, an ONNX, GGUF, torch.export (.pt2), TorchScript or TFLite file, or a directory
     with config.json and safetensors. `DIRECTORY:PART` is one part of a model that becomes several artifacts,
-    `FILE.tflite:SIGNATURE` one of its functions.
+    `FILE.tflite:SIGNATURE` and `SAVED_MODEL:SIGNATURE` one of its functions.
 
     `seed` seeds the weights of a built-in model. `shapes` are texts like `input_ids=1..8x1..512`
     that fix or bound the dimensions of inputs. `inputs` is an .npz file of example inputs, by name in order, for
@@ -44,6 +44,10 @@ def _import(model: str, seed: int, shapes: tuple[str, ...], inputs: str | None, 
     if model in PRESETS:
         family, config = PRESETS[model]
         return family.build(model, config, RandomWeights(seed), {"kind": "builtin", "name": model, "seed": seed})
+    if path.is_dir() and (path / "saved_model.pb").is_file():
+        from .tensorflow import import_saved_model
+
+        return import_saved_model(path, shapes=dict(map(parse_shape, shapes)), signature=part, trust=trust)
     if path.is_dir():
         from .huggingface import import_directory
 
@@ -93,10 +97,10 @@ def _import(model: str, seed: int, shapes: tuple[str, ...], inputs: str | None, 
 
 
 def _parted(model: str) -> tuple[Path, str]:
-    """`DIRECTORY:PART`, `ORG/NAME:PART` or `FILE.tflite:SIGNATURE` as the two; what exists under its whole name has no
-    part."""
+    """`DIRECTORY:PART`, `ORG/NAME:PART`, `FILE.tflite:SIGNATURE` or `SAVED_MODEL:SIGNATURE` as the two; what exists
+    under its whole name has no part."""
     head, colon, part = model.rpartition(":")
-    if head.endswith(".tflite") and not Path(model).exists():
+    if (head.endswith(".tflite") or (Path(head) / "saved_model.pb").is_file()) and not Path(model).exists():
         return Path(head), part
     if colon and part.isidentifier() and not Path(model).exists():
         if Path(head).is_dir() or (_HUB_NAME.fullmatch(head) and not Path(head).exists()):

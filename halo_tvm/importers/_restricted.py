@@ -31,7 +31,12 @@ from ..text import one_line
 _REPLY_LIMIT = 1 << 20
 _MESSAGE_LIMIT = 2000
 _PASSED_ON = ("UnsupportedModel", "UsageError", "InputError", "EnvironmentProblem")
-_WARM = {"torchscript": "torch.export", "torch_export": "torch.export", "transformers": "transformers"}
+_WARM = {
+    "torchscript": "torch.export",
+    "torch_export": "torch.export",
+    "transformers": "transformers",
+    "tensorflow": "tensorflow",
+}
 
 
 @dataclass(frozen=True)

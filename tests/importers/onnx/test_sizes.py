@@ -281,3 +281,42 @@ def test_a_window_of_nothing_but_minus_infinity() -> None:
     x = np.array([[[-np.inf, -np.inf, -np.inf, 1]]], np.float32)
     found = compiled(node("MaxPool", 1, kernel_shape=[2], strides=[2]), [x.shape], [x])(a=x)["y"]
     np.testing.assert_array_equal(found, [[[-np.inf, 1]]])
+
+
+def test_a_kernel_inside_a_loop_takes_a_size_as_a_number():
+    """The index of a loop of unknown length counts down from a size, as in layers that run backwards."""
+    body = helper.make_graph(
+        [
+            helper.make_node("Sub", ["last", "i"], ["at"]),
+            helper.make_node("Gather", ["x", "at"], ["row"], axis=0),
+            helper.make_node("Add", ["total", "row"], ["more"]),
+            helper.make_node("Identity", ["going"], ["goes_on"]),
+            helper.make_node("Identity", ["more"], ["sums"]),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("i", T.INT64, []),
+            helper.make_tensor_value_info("going", T.BOOL, []),
+            helper.make_tensor_value_info("total", T.FLOAT, [4]),
+        ],
+        [onnx.ValueInfoProto(name=name) for name in ("goes_on", "more", "sums")],
+    )
+    graph = helper.make_graph(
+        [
+            helper.make_node("Shape", ["x"], ["sizes"], end=1),
+            helper.make_node("Squeeze", ["sizes"], ["s"]),
+            helper.make_node("Sub", ["s", "one"], ["last"]),
+            helper.make_node("Loop", ["s", "", "zero"], ["y", "rows"], body=body),
+        ],
+        "backwards",
+        [helper.make_tensor_value_info("x", T.FLOAT, ["s", 4])],
+        [onnx.ValueInfoProto(name=name) for name in ("y", "rows")],
+        [
+            onnx.numpy_helper.from_array(np.int64(1), "one"),
+            onnx.numpy_helper.from_array(np.zeros(4, np.float32), "zero"),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    x = np.random.default_rng(0).standard_normal((5, 4)).astype(np.float32)
+    found = compile_in_process(import_proto(model, name="backwards"))(x=x)
+    np.testing.assert_allclose(np.asarray(found["rows"]), np.cumsum(x[::-1], 0), atol=1e-6)

@@ -1,0 +1,113 @@
+"""What the confined process does with a SavedModel: TensorFlow reads it, tf2onnx writes it, ours reads that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import tensorflow as tf
+from numpy.typing import NDArray
+from tf2onnx import convert, optimizer, tf_loader
+
+from ...errors import UnknownName, UnsupportedModel, UsageError
+from ...imported import ImportedModel
+from ..onnx import Bounds, import_of_file
+from ._handlers import handlers
+
+_OPSET = 18
+_DEFAULT = "serving_default"
+_TAG = "serve"
+
+
+def import_unrestricted(path: Path, options: Mapping[str, Any]) -> ImportedModel:
+    """`options`: "signature" and "shapes" (by input, a low and a high bound for each dimension)."""
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    loaded = tf.saved_model.load(str(path), tags=[_TAG])
+    name = _signature(tuple(loaded.signatures), str(options["signature"]), path)
+    function = loaded.signatures[name]
+    proto = _written(path, name)
+    _check_operators(proto, path)
+    shapes: dict[str, Bounds] = {k: tuple((b[0], b[1]) for b in v) for k, v in dict(options["shapes"]).items()}
+    model = import_of_file(proto, path, shapes=shapes)
+    return replace(
+        model, engine=_engine(function), report={**model.report, "importer": "tensorflow", "signature": name}
+    )
+
+
+def _signature(found: tuple[str, ...], wanted: str, path: Path) -> str:
+    if wanted:
+        if wanted not in found:
+            raise UnknownName("signature", wanted, found)
+        return wanted
+    if _DEFAULT in found:
+        return _DEFAULT
+    if len(found) != 1:
+        names = ", ".join(sorted(found)) or "NAME, and save the model with a signature"
+        raise UsageError(
+            f"expected a choice among the {len(found)} signatures of {path.name}, found none: give --signature {names}"
+        )
+    return found[0]
+
+
+def _written(path: Path, signature: str) -> onnx.ModelProto:
+    graph, inputs, outputs, tables, names = tf_loader.from_saved_model(
+        str(path),
+        None,
+        None,
+        tag=[_TAG],
+        signatures=[signature],
+        return_initialized_tables=True,
+        return_tensors_to_rename=True,
+    )
+    # Its optimizer of Einsum writes eight nodes, where ours is one product.
+    passes = {name: p for name, p in optimizer._get_optimizers().items() if name != "einsum_optimizer"}
+    proto, _ = convert._convert_common(
+        graph,
+        name=path.name,
+        opset=_OPSET,
+        input_names=inputs,
+        output_names=outputs,
+        tensors_to_rename=names,
+        initialized_tables=tables,
+        optimizers=passes,
+        custom_op_handlers=handlers(),
+    )
+    return proto
+
+
+def _check_operators(proto: onnx.ModelProto, path: Path) -> None:
+    """Names what tf2onnx did not know: it leaves such operators in the graph without a word."""
+    left: dict[str, list[str]] = {}
+    todo = [proto.graph]
+    while todo:
+        graph = todo.pop()
+        for node in graph.node:
+            if node.domain not in ("", "ai.onnx") or not onnx.defs.has(node.op_type):
+                left.setdefault(node.op_type, []).append(node.name)
+            todo += [a.g for a in node.attribute if a.HasField("g")]
+    if left:
+        listed = "; ".join(f"{op} ({len(n)}: {', '.join(n[:3])})" for op, n in sorted(left.items())[:20])
+        raise UnsupportedModel(
+            f"expected operators that ONNX has, found {listed} in {path.name}: save the model without them"
+        )
+
+
+def _engine(function: Any) -> Callable[[Mapping[str, NDArray[Any]]], dict[str, NDArray[Any]]]:
+    """The signature itself, run by TensorFlow."""
+
+    def run(inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        try:
+            found = function(**{name: tf.constant(value) for name, value in inputs.items()})
+        except (tf.errors.OpError, ValueError, TypeError) as reason:
+            line = (str(reason).strip().splitlines() or ["no message"])[0][:200]
+            raise UnsupportedModel(
+                f"expected TensorFlow to run the model for the reference, but it says: {line}: "
+                "give inputs that it accepts with --inputs"
+            ) from reason
+        return {name: np.asarray(value) for name, value in found.items()}
+
+    return run
