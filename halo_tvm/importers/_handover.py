@@ -22,6 +22,7 @@ from tvm import relax
 from ..errors import UnsupportedModel
 from ..imported import ImportedModel, InputSpec
 from ..params import ParamSource, ParamTable
+from ._allowed import refuse_foreign
 
 _DTYPES = {
     "float64": "F64",
@@ -62,7 +63,9 @@ def load_model(directory: Path) -> tuple[ImportedModel, bool]:
     """What `dump_model` wrote, and whether the writer has an engine. The weights stay mapped after the files go."""
     import_module("halo_tvm.relay_ops")  # the operators that the module may name
     fields = json.loads((directory / "model.json").read_text(encoding="utf-8"))
-    mod = tvm.ir.load_json((directory / "module.json").read_text(encoding="utf-8"))
+    text = (directory / "module.json").read_text(encoding="utf-8")
+    refuse_foreign(text)
+    mod = tvm.ir.load_json(text)
     if not isinstance(mod, tvm.IRModule) or not relax.analysis.check_well_formed(mod):
         raise UnsupportedModel("expected a well-formed module from the worker, found another: report this model")
     params = ParamTable()
