@@ -69,6 +69,7 @@ setup(
             "pytest>=8",
             "pytest-xdist>=3.8",
             "hypothesis>=6",
+            "expecttest>=0.3",  # torch's own samples of its operators need it
             "gguf>=0.19",  # writes the files that tests read
             TORCH,
             LITERT,

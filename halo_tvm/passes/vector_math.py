@@ -31,6 +31,7 @@ from tvm import ir, tirx
 from tvm.ir import Expr
 
 from ..tir_schedules._vector_math import BUILDERS, dtype_of, gelu, gelu_tanh, hoist_lets, let
+from ._bfloat16 import by_bits, can_widen, is_bfloat16, rounded, widened
 from ._pass import Context, Pass, Report
 
 SCALAR_LIBRARY = frozenset(
@@ -83,6 +84,8 @@ def rewrite_function(func: tirx.PrimFunc, rewritten: Counter[str], left: Counter
         new = None
         if name == "pow":
             new = _constant_power(*call.args)
+        elif name in BUILDERS and can_widen(call.args[0]):
+            new = tirx.Cast("bfloat16", BUILDERS[name](widened(call.args[0])))
         elif name in BUILDERS:
             new = _in_float32(BUILDERS[name], call.args[0])
         if new is not None:
@@ -94,8 +97,8 @@ def rewrite_function(func: tirx.PrimFunc, rewritten: Counter[str], left: Counter
 
     def flat(store: tirx.BufferStore) -> tirx.BufferStore:
         value = hoist_lets(store.value)
-        if isinstance(value, tirx.Let) and str(dtype_of(value)) == "bfloat16":
-            value = hoist_lets(_rounded(store.value))
+        if isinstance(value, tirx.Let) and can_widen(store.value):
+            value = hoist_lets(rounded(widened(store.value)))
         return tirx.BufferStore(store.buffer, value, store.indices)
 
     def whole_gelu(node: tirx.Mul) -> Expr:
@@ -114,31 +117,11 @@ def rewrite_function(func: tirx.PrimFunc, rewritten: Counter[str], left: Counter
 
 
 def _lengthened(cast: tirx.Cast) -> Expr:
-    """A conversion from bfloat16 to float32 by integers: inside a `Let` the lowering forgets what the bits mean."""
-    if str(dtype_of(cast)) != "float32" or str(dtype_of(cast.value)) != "bfloat16":
+    """A conversion from bfloat16 to float32 by integers, of an expression with a `Let` by its operands'."""
+    if str(dtype_of(cast)) != "float32" or not is_bfloat16(cast.value):
         return cast
-    bits = tirx.reinterpret("uint16", cast.value).astype("uint32") << tirx.const(16, "uint32")
-    return tirx.reinterpret("float32", bits)
-
-
-def _rounded(value: Expr) -> Expr:
-    """A conversion from float32 to bfloat16 by integers: the lowering of the conversion repeats its operand, which
-    breaks where that holds a `Let`."""
-    if (
-        not isinstance(value, tirx.Cast)
-        or str(dtype_of(value)) != "bfloat16"
-        or str(dtype_of(value.value)) != "float32"
-    ):
-        return value
-
-    def by_bits(x: Expr) -> Expr:
-        bits = tirx.reinterpret("uint32", x)
-        even = (bits >> tirx.const(16, "uint32")) & tirx.const(1, "uint32")
-        half = (bits + even + tirx.const(0x7FFF, "uint32")) >> tirx.const(16, "uint32")
-        upper = tirx.Select(tirx.isnan(x), tirx.const(0x7FC0, "uint32"), half)
-        return tirx.reinterpret("bfloat16", upper.astype("uint16"))
-
-    return let(value.value, by_bits)
+    holds_let = can_widen(cast.value) and isinstance(hoist_lets(cast.value), tirx.Let)
+    return widened(cast.value) if holds_let else by_bits(cast.value)
 
 
 def gelu_of(product: tirx.Mul) -> tuple[str, float, Expr] | None:

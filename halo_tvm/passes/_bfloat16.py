@@ -1,0 +1,58 @@
+"""bfloat16 arithmetic spelled out in float32.
+
+TVM lowers bfloat16 by integers, and repeats an operand where it rounds one. That breaks a `Let` in it, in silence in
+the worst case: whoever puts one there widens the expression around it first, and rounds once, at the end.
+"""
+
+from __future__ import annotations
+
+from tvm import ir, tirx
+from tvm.ir import Expr
+
+from ..tir_schedules._vector_math import dtype_of, let
+
+_ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Max, tirx.Min)
+
+
+def is_bfloat16(value: Expr) -> bool:
+    return str(dtype_of(value)) == "bfloat16"
+
+
+def can_widen(value: Expr) -> bool:
+    """Whether `value` is bfloat16 arithmetic without choices: TVM's lowering ends the process over a widened one."""
+    if isinstance(value, _ARITHMETIC):
+        return can_widen(value.a) and can_widen(value.b)
+    chooses = isinstance(value, tirx.Select) or (
+        isinstance(value, ir.Call) and isinstance(value.op, ir.Op) and value.op.name.endswith(".if_then_else")
+    )
+    return is_bfloat16(value) and not chooses
+
+
+def widened(value: Expr) -> Expr:
+    """A bfloat16 expression that `can_widen` in float32; intermediate results are not rounded."""
+    if isinstance(value, _ARITHMETIC):
+        return type(value)(widened(value.a), widened(value.b))
+    if isinstance(value, tirx.FloatImm):
+        return tirx.const(value.value, "float32")
+    if isinstance(value, tirx.Cast):
+        return value.value if str(dtype_of(value.value)) == "float32" else tirx.Cast("float32", value.value)
+    return by_bits(value)
+
+
+def by_bits(value: Expr) -> Expr:
+    """A bfloat16 number as float32: inside a `Let` the lowering of a conversion forgets what the bits mean."""
+    bits = tirx.reinterpret("uint16", value).astype("uint32") << tirx.const(16, "uint32")
+    return tirx.reinterpret("float32", bits)
+
+
+def rounded(value: Expr) -> Expr:
+    """A float32 expression as bfloat16, to nearest, ties to even; it is evaluated once."""
+
+    def bits_of(x: Expr) -> Expr:
+        bits = tirx.reinterpret("uint32", x)
+        even = (bits >> tirx.const(16, "uint32")) & tirx.const(1, "uint32")
+        half = (bits + even + tirx.const(0x7FFF, "uint32")) >> tirx.const(16, "uint32")
+        upper = tirx.Select(tirx.isnan(x), tirx.const(0x7FC0, "uint32"), half)
+        return tirx.reinterpret("bfloat16", upper.astype("uint16"))
+
+    return let(value, bits_of)
