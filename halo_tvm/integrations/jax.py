@@ -19,7 +19,7 @@ from ..errors import MissingPackage, UsageError
 try:
     import jax
 except ImportError as missing:
-    raise MissingPackage("jax", "calling an artifact from JAX", 'pip install "halo-tvm[jax]"') from missing
+    raise MissingPackage("jax", "calling an artifact from JAX", "pip install 'halo_tvm[jax]'") from missing
 
 
 def function(artifact: Path | str, *, threads: int | None = None) -> Callable[..., Any]:

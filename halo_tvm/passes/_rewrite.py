@@ -7,6 +7,7 @@ from collections.abc import Callable
 import tvm
 from tvm import relax
 
+from ..relay_ops._operator import op_name
 from ._pass import Report, replace_main
 
 # (call, value of an argument) -> (replacement, what it was) or None
@@ -18,6 +19,8 @@ def rewrite_calls(mod: tvm.IRModule, rule: Rule) -> tuple[tvm.IRModule, Report]:
     func = mod["main"]  # other functions, branches and loops, are left as they are
     values: dict[relax.Var, relax.Expr] = {}
     counts: dict[str, int] = {}
+    # What a rule made: the same difference behind it is that one, as a norm reads its own twice.
+    differences: dict[tuple[relax.Expr, ...], relax.Var] = {}
 
     def value(expr: relax.Expr) -> relax.Expr:
         return values.get(expr, expr) if isinstance(expr, relax.Var) else expr
@@ -40,15 +43,20 @@ def rewrite_calls(mod: tvm.IRModule, rule: Rule) -> tuple[tvm.IRModule, Report]:
         var = variable("made", expr.ty)
         before.append(relax.VarBinding(var, expr))
         values[var] = expr
+        if op_name(expr) == "relax.subtract":
+            differences[tuple(map(value, expr.args))] = var
         return var
 
     blocks = []
     for block in func.body.blocks:
+        differences.clear()
         bindings: list[relax.Binding] = []
         variable = relax.DataflowVar if isinstance(block, relax.DataflowBlock) else relax.Var
         for binding in block.bindings:
             if isinstance(binding, relax.VarBinding):
                 expr = rewritten(binding.value, bindings, variable)
+                if op_name(expr) == "relax.subtract":
+                    expr = differences.get(tuple(map(value, expr.args)), expr)
                 if not expr.same_as(binding.value):
                     binding = relax.VarBinding(binding.var, expr)
                 values[binding.var] = value(binding.value)

@@ -143,10 +143,28 @@ def _shifted_row(call: relax.Call, value: Value) -> Found | None:
             continue
         x, root = row.args
         same = scale.args[0].same_as(root) and scale.args[1].same_as(weight)
-        if same and same_shape(x.ty.shape.values, call.ty.shape.values):
-            normal = relax.op.multiply(relax.op.subtract(x, mean.args[0]), root)
+        centred = _centred(root, x, value(mean.args[0]), value) if same else None
+        if centred is not None:
+            normal = relax.op.multiply(centred, root)
             return relax.op.add(relax.op.multiply(normal, weight), bias), "mean of a norm in front of its root"
     return None
+
+
+def _centred(root: relax.Expr, x: relax.Expr, mean: relax.Expr, value: Value) -> relax.Expr | None:
+    """The difference of `x` from its mean over the axes of `mean`, whose squares `root` is made of."""
+    inner = value(root)
+    for name in ("relax.rsqrt", "relax.add", "relax.mean"):
+        if op_name(inner) != name:
+            return None
+        inner = value(inner.args[0])
+    if not _is_square(inner) or op_name(mean) != "relax.mean" or not mean.args[0].same_as(x):
+        return None
+    difference = value(inner.args[0])
+    if op_name(difference) != "relax.subtract" or not difference.args[0].same_as(x):
+        return None
+    own = value(difference.args[1])
+    alike = op_name(own) == "relax.mean" and own.args[0].same_as(x) and _axes(own) == _axes(mean)
+    return inner.args[0] if alike else None
 
 
 def _erfc(call: relax.Call, value: Value) -> Found | None:

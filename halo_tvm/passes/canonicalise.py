@@ -38,10 +38,7 @@ class Canonicalise(Pass):
 
     def __call__(self, mod: tvm.IRModule, context: Context) -> tuple[tvm.IRModule, Report]:
         mod = tvm.transform.Sequential([relax.transform.Normalize(), relax.transform.CanonicalizeBindings()])(mod)
-        mod, report = rewrite_calls(mod, _canonical)
-        if report["rewritten"]:  # a variance has the difference from the mean once more, which a norm reads
-            mod = relax.transform.EliminateCommonSubexpr()(mod)
-        return mod, report
+        return rewrite_calls(mod, _canonical)
 
 
 def _canonical(call: relax.Call, value: Callable[[relax.Expr], relax.Expr]) -> tuple[relax.Expr, str] | None:

@@ -114,3 +114,34 @@ def test_what_is_wrong_is_said() -> None:
         halo_tvm.import_jax(jnp.sin, None, ("n, +", "float32"))
     with pytest.raises(UnsupportedModel, match=r"a function that jax can trace .* 'n' < '3' is inconclusive"):
         halo_tvm.import_jax(lambda x: jax.lax.top_k(x, 3)[0], None, ("n", "float32"))
+
+
+def test_keras_models_declare_their_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERAS_BACKEND", "jax")  # read where keras is first imported
+    layers = pytest.importorskip("keras").layers
+    import keras
+
+    if keras.backend.backend() != "jax":
+        pytest.skip("keras was imported on another backend")
+    ids = keras.Input((None,), dtype="int32", name="ids")
+    x = layers.Embedding(ROWS, WIDTH)(ids)
+    x = layers.LayerNormalization()(x + layers.MultiHeadAttention(HEADS, 8)(x, x, use_causal_mask=True))
+    x = layers.Dense(WIDTH)(layers.Dense(64, activation="gelu")(x))
+    model = halo_tvm.import_jax(keras.Model(ids, layers.GRU(4)(x)))
+    assert lifted(model).items() >= {"attention": 1, "embedding": 1, "ffn": 1, "layer_norm": 1}.items()
+    assert model.inputs[0].shape == ("batch", "length_1")
+    given = {model.inputs[0].name: np.arange(6, dtype=np.int32).reshape(2, 3)}
+    np.testing.assert_allclose(
+        *(engine(given)[model.outputs[0]] for engine in (lambda g: unscheduled(model, g), model.engine)), atol=1e-5
+    )
+
+
+def test_equinox_modules_are_their_own_weights() -> None:
+    equinox = pytest.importorskip("equinox")
+    net = equinox.nn.MLP(6, 3, 8, 1, key=jax.random.key(0))
+    model = halo_tvm.import_jax(lambda m, x: jax.vmap(m)(x), net, ("n, 6", "float32"))
+    assert "layers.0.weight" in model.params.sources
+    x = np.ones((2, 6), np.float32)
+    np.testing.assert_allclose(unscheduled(model, {"x": x})["output"], model.engine({"x": x})["output"], atol=1e-5)
+    with pytest.raises(UnsupportedModel, match="a function that jax can trace"):
+        halo_tvm.import_jax(net, None, ("n, 6", "float32"))  # a module of one example

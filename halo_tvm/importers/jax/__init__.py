@@ -12,7 +12,7 @@ from ...errors import MissingPackage
 try:
     import jax  # noqa: F401
 except ImportError as missing:
-    raise MissingPackage("jax", "reading a JAX function", 'pip install "halo-tvm[jax]"') from missing
+    raise MissingPackage("jax", "reading a JAX function", "pip install 'halo_tvm[jax]'") from missing
 
 from ._program import import_function
 
