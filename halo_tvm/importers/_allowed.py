@@ -27,9 +27,9 @@ _TYPES = frozenset(
     relax.expr.BindingBlock relax.expr.DataflowBlock relax.expr.DataflowVar relax.expr.Function relax.expr.If
     relax.expr.MatchCast relax.expr.SeqExpr relax.expr.ShapeExpr relax.expr.VarBinding
     s_tir.SBlock s_tir.SBlockRealize
-    tirx.AllocBuffer tirx.AttrStmt tirx.Bind tirx.BufferRegionType tirx.BufferStore tirx.BufferType
-    tirx.Evaluate tirx.For tirx.IfThenElse tirx.IterVar
-    tirx.PrimFunc tirx.SeqStmt tirx.While
+    tirx.AllocBuffer tirx.AssertStmt tirx.AttrStmt tirx.Axis tirx.Bind tirx.BufferRegionType tirx.BufferStore
+    tirx.BufferType tirx.Evaluate tirx.For tirx.IfThenElse tirx.Iter tirx.IterVar tirx.PrimFunc tirx.SeqStmt
+    tirx.TileLayout tirx.While
     """.split()
 )
 _FAMILIES = ("prim.", "relax.attrs.")  # arithmetic, and what describes an operator's call
@@ -49,7 +49,9 @@ _GRAPH = frozenset(
     """.split()
 )
 _PRAGMAS = frozenset({"pragma_scope"})  # a name for a part of a kernel: the code generator passes over it
-_ATTRIBUTES = frozenset({"Primitive", "global_symbol", "num_input", "op_pattern", "s_tir", "tirx.noalias"})
+_ATTRIBUTES = frozenset(
+    {"Primitive", "global_symbol", "num_input", "op_pattern", "s_tir", "tirx.is_scheduled", "tirx.noalias"}
+)
 
 
 def refuse_foreign(text: str) -> None:
