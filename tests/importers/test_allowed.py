@@ -9,6 +9,7 @@ from tvm.script import tirx as T
 
 from halo_tvm.errors import UnsupportedModel
 from halo_tvm.importers._allowed import refuse_foreign
+from halo_tvm.importers._loops import allocate_rows, first_rows, not_negative, while_loop, write_row
 
 
 def module(kernel: tirx.PrimFunc | None = None, wrap=None) -> tvm.IRModule:
@@ -82,3 +83,20 @@ def test_what_runs_code_of_its_own_is_refused(mod: tvm.IRModule, message: str) -
 def test_operators_and_arithmetic_pass() -> None:
     refuse_foreign(tvm.ir.save_json(module()))
     refuse_foreign(tvm.ir.save_json(module(sound.with_attr("tirx.is_scheduled", True))))
+
+
+def test_the_kernels_of_loops_are_handed_over():
+    """Rows written in place, and sizes that are checked as the model runs: kernels written by hand, not scheduled."""
+    bb = relax.BlockBuilder()
+    x, n = (relax.Var(name, relax.TensorType(s, d)) for name, s, d in (("x", [4], "float32"), ("n", [1], "int64")))
+    with bb.function("main", [x, n]):
+        zero, one = relax.const(0, "int64"), relax.const(1, "int64")
+        count = bb.emit(relax.op.squeeze(not_negative(bb, n, "a size below 0"), [0]))
+        steps, rows = while_loop(
+            bb,
+            [zero, allocate_rows(bb, 8, [4], "float32")],
+            lambda s: relax.op.less(s[0], count),
+            lambda s: [relax.op.add(s[0], one), write_row(bb, s[1], s[0], x)],
+        )
+        bb.emit_func_output(first_rows(bb, rows, steps))
+    refuse_foreign(tvm.ir.save_json(bb.get()))
