@@ -21,6 +21,7 @@ PEERS = ["openvino>=2026.4,<2027", "nncf>=3.4,<4", JAX, "matplotlib>=3.10"]
 CUDA_READERS = [f"nvidia-cuda-{tool}>=13.2,<14; sys_platform == 'linux'" for tool in ("cuobjdump", "nvdisasm")]
 # Text in and out of language models; the sandbox of older jinja2 had ways out.
 LANGUAGE = ["tokenizers>=0.22", "jinja2>=3.1.6"]
+TRANSFORMERS = "transformers>=5,<6"
 LITERT = "ai-edge-litert>=2.3,<3"  # the interpreter of TFLite files, as their reference
 TORNADO = "tornado>=6.4"  # the event loop of TVM's RPC tracker
 
@@ -57,7 +58,7 @@ setup(
         "tune": [],
         "torch": [TORCH],
         "lm": LANGUAGE,
-        "hf": ["transformers", "tokenizers", "huggingface_hub"],
+        "hf": [TRANSFORMERS, "tokenizers", "huggingface_hub"],
         "tflite": [LITERT],
         "tensorflow": ["tensorflow-cpu>=2.21,<2.22", "tf2onnx>=1.17,<1.18"],
         "jax": [JAX],
@@ -75,6 +76,7 @@ setup(
             LITERT,
             JAX,
             FLAX,
+            TRANSFORMERS,
             TORNADO,
             *NOTEBOOKS,
             *CUDA_READERS,
