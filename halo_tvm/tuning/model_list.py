@@ -13,7 +13,7 @@ from ..errors import UnknownName, UsageError
 LARGEST_BYTES = 1 << 20
 MOST_MODELS = 1000
 MOST_WEIGHT = 1_000_000
-_SUFFIXES = (".onnx", ".pt2", ".pt", ".pth", ".tflite")
+_SUFFIXES = (".onnx", ".pt2", ".pt", ".pth", ".tflite", ".gguf")
 _OPTIONS = ("shape", "inputs", "weight")
 
 

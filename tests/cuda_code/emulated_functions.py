@@ -93,3 +93,9 @@ def emulated(before: tirx.PrimFunc, after: tirx.PrimFunc, **sizes: int) -> Itera
     expected = _reference(before, arrays)
     emulate(after, TARGET, arrays)
     return zip(arrays, expected, strict=True)
+
+
+def assert_near(array: np.ndarray, wanted: np.ndarray, said: str) -> None:
+    """Equal but for the order of float32 sums, whose rounding is of the size of their largest terms."""
+    bound = 2e-5 + 1e-6 * float(np.abs(wanted).max(initial=0.0, where=np.isfinite(wanted)))
+    np.testing.assert_allclose(array, wanted, rtol=2e-5, atol=bound, err_msg=said)

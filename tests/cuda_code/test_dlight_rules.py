@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-import numpy as np
 import pytest
-from emulated_functions import TARGET, emulated, module_of, primitive
+from emulated_functions import TARGET, assert_near, emulated, module_of, primitive
 from test_emulation import RECURRENT
 from test_operators import CASES
 
@@ -14,17 +13,17 @@ from halo_tvm.errors import Declined
 from halo_tvm.passes.schedule import scheduled_by
 from halo_tvm.tir_schedules import RULES
 
-# The table of docs/cuda.md: operators of which at least one case has a function that the rule takes. Not among them:
-# convolution_integer, whose reduction reads three tensors (its zero point is one; TVM's matmul looks for two) and is no
-# last element-wise block, as a general reduction wants; and quantisation_grid, whose blocks behind its two sums have
-# another number of axes than they.
+# The table of docs/cuda.md: operators of which at least one case has a function that the rule takes. quantisation_grid
+# is not among them: the blocks behind its two sums have another number of axes than they.
 TAKEN = {
-    "dlight_matmul": {"convolution", "ffn", "linear", "linear_integer", "linear_w8a8", "matmul"},
+    "dlight_matmul": {"convolution", "convolution_integer", "ffn", "linear", "linear_integer", "linear_w8a8", "matmul"},
     "dlight_general_reduction": {
         "convolution",
+        "convolution_integer",
         "ffn",
         "layer_norm",
         "linear",
+        "linear_groups",
         "linear_integer",
         "linear_w8a8",
         "pooling",
@@ -48,5 +47,5 @@ def test_what_a_rule_takes_is_right(name: str) -> None:
                 continue
             taken[operator] += 1
             for array, wanted in emulated(func, scheduled_by(rule, func, TARGET, decision)):
-                np.testing.assert_allclose(array, wanted, rtol=2e-5, atol=2e-5, err_msg=f"{operator} {index}")
+                assert_near(array, wanted, f"{operator} {index}")
     assert set(taken) == TAKEN[name]

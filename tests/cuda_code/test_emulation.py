@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tvm
 import tvm_ffi
-from emulated_functions import TARGET, emulated, module_of, primitive, scheduled_model
+from emulated_functions import TARGET, assert_near, emulated, module_of, primitive, scheduled_model
 from emulation import KernelFault, _run, emulate
 from emulation._matrices import registers
 from gpu_code import machine_code
@@ -374,7 +374,7 @@ def check_functions(before: dict[str, tirx.PrimFunc], after: tvm.IRModule, **siz
     """Every function on the CPU, and as it is scheduled on the GPU that is emulated."""
     for name, func in before.items():
         for array, wanted in emulated(func, after[name], **sizes):
-            np.testing.assert_allclose(array, wanted, rtol=2e-5, atol=2e-5, err_msg=name)
+            assert_near(array, wanted, name)
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "bert", "llama"])

@@ -111,5 +111,5 @@ def test_precisions_that_run_it(precision: str, runs: bool) -> None:
 
 def test_it_is_refused_at_full_precision() -> None:
     (step,) = [step for step in OPTIMISE if step.name == "narrow_attention"]
-    with pytest.raises(UsageError, match="narrow_attention computes in fp16 or bf16 or int8, found it in --enable at"):
+    with pytest.raises(UsageError, match="computes in fp16 or bf16 or int8 or int4, found it in --enable at"):
         Pipeline.of(1, enable=["narrow_attention"]).run((step,), module(), context("x86:avx512-bf16", "fp32"))

@@ -338,7 +338,7 @@ def test_machine_code(kind, d, arch):
 
 @needs_nvcc
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["float16", "tf32"])
+@pytest.mark.parametrize("kind", ["float16", pytest.param("tf32", marks=pytest.mark.sweep)])
 def test_no_decision_on_tensor_cores_spills(kind):
     d = 64
     dtype, products = KINDS[kind]
