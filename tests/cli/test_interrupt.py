@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from children import heeding_interrupts
 
 import halo_tvm
 
@@ -21,24 +22,19 @@ ROOT = Path(halo_tvm.__file__).parents[1]
 PATIENCE_S = 120.0  # a slow machine must not fail the test
 
 
-def heed_interrupts() -> None:
-    """The test run itself may have been started in the background, which makes its children ignore SIGINT."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 @contextmanager
 def started(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """`halo-tvm ...` in a process of its own; what is left of it at the end is killed."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder), "PYTHONUNBUFFERED": "1"}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "halo_tvm", *arguments],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=heed_interrupts,
-    )
+    with heeding_interrupts():
+        process = subprocess.Popen(
+            [sys.executable, "-m", "halo_tvm", *arguments],
+            cwd=folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
     timer = threading.Timer(PATIENCE_S, process.kill)
     timer.start()
     try:

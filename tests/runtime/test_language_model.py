@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from checkpoints import write_checkpoint
+from children import fork
 
 from halo_tvm import LanguageModel
 from halo_tvm.artifact import read_manifest
@@ -231,7 +232,7 @@ def test_one_answer_at_a_time(model) -> None:
 
 
 def test_a_fork_is_told_to_load_again(model) -> None:
-    pid = os.fork()
+    pid = fork()
     if pid == 0:
         try:
             model.decode(1)

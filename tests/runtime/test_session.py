@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny
+from children import fork
 
 from halo_tvm.errors import EnvironmentProblem, UsageError
 from halo_tvm.runtime import Module, load, runner
@@ -179,7 +180,7 @@ def test_a_fork_is_told_to_load_again_and_can(threads_artifact: Path) -> None:
     module = load(threads_artifact)
     thread_ids(module)
     read, write = os.pipe()
-    child = os.fork()
+    child = fork()
     if child == 0:
         try:
             thread_ids(module)

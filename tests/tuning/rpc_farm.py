@@ -2,13 +2,13 @@
 
 import os
 import select
-import signal
 import socket
 import subprocess
 import sys
 import time
 
 import psutil
+from children import heeding_interrupts
 
 from halo_tvm.tuning.measure.rpc.tracker import Tracker
 
@@ -26,20 +26,19 @@ class Served:
     """`halo-tvm rpc ...` as a process, up when this exists; `changes` are of its environment."""
 
     def __init__(self, *words: str, **changes: str) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "halo_tvm", "rpc", *words],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-                "HALO_TVM_NUM_THREADS": "1",
-                **changes,
-            },
-            start_new_session=True,
-            # A test run in the background makes its children ignore SIGINT.
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-        )
+        with heeding_interrupts():
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "halo_tvm", "rpc", *words],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env={
+                    **os.environ,
+                    "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+                    "HALO_TVM_NUM_THREADS": "1",
+                    **changes,
+                },
+                start_new_session=True,
+            )
 
     def ready(self) -> str:
         """The line it says when it listens."""

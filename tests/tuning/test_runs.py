@@ -14,6 +14,7 @@ import landscape
 import pytest
 import toy_rules
 import tvm
+from children import fork
 from landscape import DEFAULT, FakeLab, cost
 
 from halo_tvm.ceilings import HostProfile, Peaks
@@ -364,7 +365,7 @@ class Sleeping(FakeLab):
 def start(log, *, seed=0, resume=False, counts=(3, 2, 1)):
     """A process that tunes; says the key of each task whose winner has been committed. Returns (pid, pipe)."""
     reader, writer = os.pipe()
-    pid = os.fork()
+    pid = fork()
     if pid:
         os.close(writer)
         return pid, reader

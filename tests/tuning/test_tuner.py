@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import toy_rules
 import tvm
+from children import heeding_interrupts
 from landscape import FakeLab
 
 from halo_tvm.config import TuneConfig
@@ -206,15 +207,14 @@ def test_a_tuner_that_is_ended(tmp_path, space, ending, after):
         "    TuneConfig(model='toy', budget='60s', effort='quick', log=sys.argv[1]), {'rows': (256, 512)}, "
         "modules=('toy_rules',))\n"
     )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path / "log")],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(Path(__file__).parent), *sys.path))},
-        # A test run in the background makes its children ignore SIGINT.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+    with heeding_interrupts():
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path / "log")],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join((str(Path(__file__).parent), *sys.path))},
+        )
     process.stdout.readline()
     said = ""
     while "task 2/12" not in said:  # the first task is done
