@@ -10,6 +10,7 @@ from ..imported import ImportedModel
 from ._language import with_texts_of
 from ._shapes import apply_shapes, load_examples, parse_input, parse_shape
 
+SUFFIXES = (".onnx", ".gguf", ".pt", ".pt2", ".pth", ".tflite")  # of files that are models
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -84,7 +85,7 @@ def _import(model: str, seed: int, shapes: tuple[str, ...], inputs: str | None, 
             f"expected an .onnx, .gguf, .pt2, .tflite or TorchScript file, a directory with config.json or a "
             f"built-in name, found the file {model!r}: convert it to ONNX first"
         )
-    on_hub = _HUB_NAME.fullmatch(str(path)) and path.suffix not in (".onnx", ".pt", ".pt2", ".pth", ".tflite")
+    on_hub = _HUB_NAME.fullmatch(str(path)) and path.suffix not in SUFFIXES
     if on_hub and not path.parent.exists():
         from .huggingface import import_hub
 

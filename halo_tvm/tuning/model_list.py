@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..errors import UnknownName, UsageError
+from ..importers import SUFFIXES
 
 LARGEST_BYTES = 1 << 20
 MOST_MODELS = 1000
 MOST_WEIGHT = 1_000_000
-_SUFFIXES = (".onnx", ".pt2", ".pt", ".pth", ".tflite", ".gguf")
 _OPTIONS = ("shape", "inputs", "weight")
 
 
@@ -138,5 +138,5 @@ def _located(model: str, folder: Path, known: Collection[str]) -> str:
         return model
     path = str(folder / model)
     # A name that only looks like one of the hub stays it; whatever has the form of a path is one.
-    is_path = os.path.exists(path) or model.startswith((".", "/")) or Path(model).suffix in _SUFFIXES
+    is_path = os.path.exists(path) or model.startswith((".", "/")) or Path(model).suffix in SUFFIXES
     return path if is_path else model

@@ -17,6 +17,7 @@ import numpy as np
 from ...errors import UnsupportedModel, UsageError
 from ...imported import ImportedModel
 from ...params import ParamSource
+from .._digest import sha256_of
 from .._language import TOKENIZER
 from ._architectures import architecture_of, floats
 from ._file import Gguf, Value, read_gguf
@@ -100,13 +101,8 @@ class GgufWeights:
 
 def _fingerprint(file: Gguf) -> str:
     """SHA-256 of the file; of several shards, over the digests of all."""
-    digests = []
-    for path in file.files:
-        with path.open("rb") as stream:
-            digests.append(hashlib.file_digest(stream, "sha256"))
-    if len(digests) == 1:
-        return digests[0].hexdigest()
-    return hashlib.sha256(b"".join(digest.digest() for digest in digests)).hexdigest()
+    digests = [sha256_of(path) for path in file.files]
+    return digests[0] if len(digests) == 1 else hashlib.sha256(b"".join(map(bytes.fromhex, digests))).hexdigest()
 
 
 def _language(metadata: Mapping[str, Value], vocabulary: int) -> tuple[dict[str, object], dict[str, bytes], str | None]:

@@ -8,7 +8,6 @@ Walk: `_file` reads and checks; `_graph` visits the nodes in order; for each, `_
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from tvm import relax
 
 from ...errors import MissingPackage, UnsupportedModel
 from ...imported import ImportedModel
+from .._digest import sha256_of
 from .._lowerable import what_cannot_be_lowered
 
 _QUANTISED_ERROR = 0.02  # of the largest output: five steps of an 8-bit grid
@@ -229,8 +229,3 @@ def _need_onnx() -> None:
         import onnx  # noqa: F401
     except ImportError as missing:
         raise MissingPackage("onnx", "reading an ONNX file", "pip install onnx") from missing
-
-
-def sha256_of(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

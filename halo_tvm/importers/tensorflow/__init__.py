@@ -14,8 +14,9 @@ from pathlib import Path
 
 from ...errors import MissingPackage
 from ...imported import ImportedModel
+from .._digest import sha256_of
 from .._restricted import convert_restricted
-from ..onnx import Bounds, sha256_of
+from ..onnx import Bounds
 
 _INSTALL = "pip install 'halo_tvm[tensorflow]'"
 

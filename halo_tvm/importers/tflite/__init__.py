@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from ...errors import UnknownName, UsageError
 from ...imported import ImportedModel
-from ..onnx import Bounds, engine_of, import_of_file, sha256_of
+from .._digest import sha256_of
+from ..onnx import Bounds, engine_of, import_of_file
 from ._file import Model, Signature, of_graph, read_model
 
 if TYPE_CHECKING:

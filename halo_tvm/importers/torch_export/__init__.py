@@ -7,12 +7,12 @@ import_module(module, example_inputs, ...)    exported here
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
 from ...errors import MissingPackage, UsageError
 from ...imported import ImportedModel
+from .._digest import sha256_of
 
 try:
     import torch  # noqa: F401
@@ -41,8 +41,5 @@ def import_unrestricted(path: Path, _options: Mapping[str, object]) -> ImportedM
     """`import_pt2` in this process."""
     from ._archive import read_pt2
 
-    with path.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    return import_program(
-        read_pt2(path), name=path.stem, source={"kind": "torch_export", "name": path.name, "sha256": digest}
-    )
+    source = {"kind": "torch_export", "name": path.name, "sha256": sha256_of(path)}
+    return import_program(read_pt2(path), name=path.stem, source=source)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from tvm import relax
 
 from ...errors import UnsupportedModel
 from ...imported import ImportedModel, InputSpec
+from .._digest import sha256_of
 from ..torch_export import import_program
 from ._examples import Example, examples_of, wanted_from, widened
 from ._program import Program, State, state_name, steady_state
@@ -30,13 +30,11 @@ def import_unrestricted(path: Path, options: Mapping[str, object]) -> ImportedMo
     source = Source(path)
     examples = examples_of(source, wanted_from(options))
     model, program, notes = _convert(Walker(source.script), source, examples)
-    with path.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
     state = sorted(program.state_inputs)
     return dataclasses.replace(
         model,
         name=path.stem,
-        source={"kind": "torchscript", "file": path.name, "sha256": digest, "state": state},
+        source={"kind": "torchscript", "file": path.name, "sha256": sha256_of(path), "state": state},
         report={**model.report, "importer": "torchscript", "state": state, "notes": notes},
         engine=_engine(source, program, examples, model.outputs),
     )

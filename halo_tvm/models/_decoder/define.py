@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import ml_dtypes
 import numpy as np
 import tvm
 from tvm import relax
@@ -245,6 +246,5 @@ def _alibi(step: _Step, how: Alibi) -> relax.Var:
 
 
 def _rounded(values: np.ndarray) -> np.ndarray:
-    """Positive numbers in bfloat16, to the nearest, of two equally near the even one."""
-    bits = values.astype(np.float32).view(np.uint32)
-    return ((bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
+    """To the nearest bfloat16, of two equally near the even one."""
+    return values.astype(np.float32).astype(ml_dtypes.bfloat16).astype(np.float32)

@@ -12,6 +12,7 @@ from ....division import trunc_divide, trunc_modulo
 from ....extremes import is_nan
 from ...meaning import scalar
 from ...meaning.builder import expr_dtype, expr_shape
+from ...meaning.comparison import COMPARISONS
 from ...meaning.constant import Constant
 from ...meaning.pointwise import Scalar, const, const_like, dtype_of, in_float32, pointwise
 from ...meaning.power import power_of_integers
@@ -35,14 +36,6 @@ _FUNCTIONS: dict[str, Callable[[Scalar], Scalar]] = {
     "lgamma": _special.lgamma,
     "digamma": _special.digamma,
     "exp2": lambda x: tirx.exp(x * const_like(math.log(2), x)),
-}
-_COMPARISON = {
-    "eq": relax.op.equal,
-    "ne": relax.op.not_equal,
-    "lt": relax.op.less,
-    "le": relax.op.less_equal,
-    "gt": relax.op.greater,
-    "ge": relax.op.greater_equal,
 }
 # Of numbers, and of bools.
 _ARITHMETIC = {
@@ -94,7 +87,7 @@ for _name, _source in _UNARY.items():
     converter(_name)(_function(_source))
 for _name, _element in _FUNCTIONS.items():
     converter(_name)(_of_element(_element))
-for _name, _compare in _COMPARISON.items():
+for _name, _compare in COMPARISONS.items():
     converter(_name)(_comparison(_compare))
 for _name, _both in _ARITHMETIC.items():
     if _name not in ("add", "sub", "mul"):

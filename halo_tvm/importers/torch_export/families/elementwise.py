@@ -10,6 +10,7 @@ from tvm import relax, tirx
 
 from ...meaning import scalar
 from ...meaning.builder import Refused, expr_dtype
+from ...meaning.comparison import COMPARISONS
 from ...meaning.pointwise import HALVES, Scalar, const_like, in_float32, pointwise, widened
 from ...meaning.power import power_of_integers
 from ...meaning.unary import FUNCTIONS, unary
@@ -26,16 +27,7 @@ _ARITHMETIC: dict[str, Binary] = {
     "minimum.default": relax.op.minimum,
 }
 _COMPARISON: dict[str, Binary] = {
-    f"{name}.{overload}": function
-    for name, function in {
-        "eq": relax.op.equal,
-        "ne": relax.op.not_equal,
-        "lt": relax.op.less,
-        "le": relax.op.less_equal,
-        "gt": relax.op.greater,
-        "ge": relax.op.greater_equal,
-    }.items()
-    for overload in ("Tensor", "Scalar")
+    f"{name}.{overload}": function for name, function in COMPARISONS.items() for overload in ("Tensor", "Scalar")
 }
 _LOGIC = {
     "and": (relax.op.logical_and, relax.op.bitwise_and),
