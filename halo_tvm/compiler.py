@@ -1,6 +1,6 @@
 """compile_model(): a model becomes a validated artifact, read from top to bottom.
 
-    resolve -> import -> lift, optimise -> schedule -> build -> reference -> write -> validate
+    resolve -> import -> lift, optimise -> schedule -> build -> reference -> write, validate
 `Compilation` resolves the options once; each phase (`phases`) maps a module to a module and a report.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,13 +20,13 @@ from .compilation import Compilation
 from .config import CompileConfig
 from .describe import manifest_of
 from .entry_points import MAIN, functions_of, stored_names
-from .errors import Declined
+from .errors import Declined, ValidationFailed
 from .imported import ImportedModel
 from .importers import import_model
 from .importers._shapes import apply_shapes, load_examples
 from .phase_reports import Reports
 from .phases import build, lower, schedule
-from .runtime.acceptance import accept
+from .runtime.acceptance import acceptance, in_words
 from .text_reference import text_cases
 
 
@@ -58,10 +59,11 @@ class CompileResult:
 
 
 def compile_model(config: CompileConfig, model: ImportedModel | None = None) -> CompileResult:
-    """Compile a model into an artifact directory, written in one step, and validate it where it can run.
+    """Compile a model into an artifact directory, which is validated where it can run, and written in one step.
 
     `model` is compiled instead of what `config.model` names.
-    Raises a `HaloError` whose message says what was expected, what was found and what to do.
+    Raises a `HaloError` whose message says what was expected, what was found and what to do; then nothing is written,
+    and what was there before stays.
     """
     output = check_output_path(config.artifact)
     compilation = Compilation.of(config)
@@ -94,19 +96,35 @@ def compile_model(config: CompileConfig, model: ImportedModel | None = None) -> 
             headers = [ParamHeader(name, imported.params.shape(name), imported.params.dtype(name)) for name in names]
             whole = replace(built[MAIN], seconds=dict(clock.seconds))
             reports[MAIN] = replace(reports[MAIN], build=whole)
-            manifest = write_artifact(
-                output,
-                manifest=manifest_of(functions, modules, compilation.target, reports, compilation.precision),
-                library=library,
-                params_headers=headers,
-                params=imported.params.stream(names),
-                reference=cases,
-                others=imported.files,
-            )
-    validation = "not done: --no-validate"
-    if config.validate:
-        validation = accept(output, compilation.target, threads=config.threads) + untold
+            check, unchecked = _check(config, compilation)
+            try:
+                manifest = write_artifact(
+                    output,
+                    manifest=manifest_of(functions, modules, compilation.target, reports, compilation.precision),
+                    library=library,
+                    params_headers=headers,
+                    params=imported.params.stream(names),
+                    reference=cases,
+                    others=imported.files,
+                    check=check,
+                )
+            except ValidationFailed as failure:
+                note = f"{failure}; {output.name} was not written, which --no-validate does all the same"
+                raise ValidationFailed(note, failure.report) from failure
+    validation = unchecked if manifest.validation is None else in_words(manifest.validation) + untold
     return CompileResult(output, manifest, reports[MAIN], validation)
+
+
+def _check(
+    config: CompileConfig, compilation: Compilation
+) -> tuple[Callable[[Path], Mapping[str, object]] | None, str]:
+    """What an artifact must pass to be written, or why nothing is asked of it."""
+    if not config.validate:
+        return None, "not done: --no-validate"
+    try:
+        return acceptance(compilation.target, config.threads), ""
+    except Declined as reason:
+        return None, f"not done: {reason}"
 
 
 def _imported(config: CompileConfig, model: ImportedModel | None) -> ImportedModel:

@@ -72,12 +72,12 @@ def halo(cache: Path, precision: str, layers: Linears, threads: int) -> Prepare:
     import tvm
     from tvm import relax
 
-    from halo_tvm.artifact import read_manifest
+    from halo_tvm.artifact import opened
     from halo_tvm.runtime.weights import load_weights
 
     path = compile_layers(cache, precision, layers)
-    manifest = read_manifest(str(path))
-    weights = load_weights(path / "params.bin", manifest.functions["main"].params, "resident")
+    with opened(path) as artifact:
+        weights = load_weights(artifact, "params.bin", artifact.manifest.functions["main"].params, "resident")
     machine = relax.VirtualMachine(tvm.runtime.load_module(str(path / "model.so")), tvm.cpu())
     main = machine["main"]
 

@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import ml_dtypes
@@ -500,13 +501,17 @@ def test_no_value_anywhere_in_a_manifest_escapes_the_checks(pristine: Path, data
         (pristine / "manifest.json").write_bytes(raw)
 
 
-def test_a_reference_that_needs_pickle_or_is_compressed_is_refused(artifact: Path) -> None:
-    np.savez(artifact / "reference.npz", x=np.array([object()], dtype=object))
+def test_a_reference_that_needs_pickle_or_is_compressed_is_refused(tmp_path: Path) -> None:
+    def forged(save: Callable[..., None], array: np.ndarray) -> Path:
+        save(tmp_path / "forged.npz", x=array)
+        path = tmp_path / "x.halo"
+        write(path, reference=None, others={"reference.npz": tmp_path / "forged.npz"})
+        return path
+
     with pytest.raises(ArtifactCorrupt, match="uncompressed npz of plain arrays"):
-        read_reference(artifact)
-    np.savez_compressed(artifact / "reference.npz", x=np.zeros(1 << 16))
+        read_reference(forged(np.savez, np.array([object()], dtype=object)))
     with pytest.raises(ArtifactCorrupt, match="is compressed"):
-        read_reference(artifact)
-    (artifact / "reference.npz").unlink()
+        read_reference(forged(np.savez_compressed, np.zeros(1 << 16)))
+    write(tmp_path / "x.halo", reference=None)
     with pytest.raises(UsageError, match="expected reference.npz"):
-        read_reference(artifact)
+        read_reference(tmp_path / "x.halo")

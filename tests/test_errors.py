@@ -86,7 +86,9 @@ def test_budget_is_refused() -> None:
     )
 
 
-def test_compile_then_spoil_the_reference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compile_then_spoil_the_reference(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The whole path once: compile, validate, then other expected values are a failed validation."""
     artifact = tmp_path / "mlp.halo"
     assert main(["compile", "--model", "mlp", "-o", str(artifact)]) == 0
@@ -102,6 +104,13 @@ def test_compile_then_spoil_the_reference(tmp_path: Path, capsys: pytest.Capture
     assert "halo-tvm: error: output 'y' of case 0: expected an error of at most" in captured.err
     assert main(["inspect", str(artifact)]) == 0
     assert "scheduled   gemm" in capsys.readouterr().out
+    with monkeypatch.context() as patch:  # what fails when it is compiled does not take the place of what is there
+        patch.setattr("halo_tvm.compiler.reference.cases_of", lambda *_: arrays)
+        assert main(["compile", "--model", "mlp", "-o", str(artifact)]) == 3
+    assert "mlp.halo was not written, which --no-validate does all the same" in capsys.readouterr().err
+    assert main(["validate", str(artifact)]) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mlp.halo", "other.npz"]
+    capsys.readouterr()
     library = artifact / "model.so"
     spoiled = library.read_bytes()[:-1] + b"x"
     library.unlink()  # a new file: writing into the one this process has loaded would end it

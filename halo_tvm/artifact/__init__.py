@@ -3,22 +3,22 @@
     gpt2.halo/   model.so   params.bin   manifest.json   reference.npz
 
 `manifest` holds the records and their JSON, `params_file` the weights' container, `store` writes
-and verifies the directory. Nothing here imports TVM, torch or onnx: the deploy path reads it.
+the directory, `opened` verifies and reads it. Nothing here imports TVM, torch or onnx: the deploy path reads it.
 """
 
 from .manifest import ABI, FileEntry, FunctionSpec, Manifest, TensorSpec, Variant
-from .params_file import ParamEntry, ParamHeader, read_params_header, write_params
-from .precision import cost_of, text_cost_of
-from .store import (
+from .opened import (
     MANIFEST_NAME,
     REFERENCE_NAME,
-    check_output_path,
+    OpenArtifact,
+    opened,
     read_manifest,
     read_reference,
-    update_manifest,
     verify_artifact,
-    write_artifact,
 )
+from .params_file import ParamEntry, ParamHeader, params_header_of, read_params_header, write_params
+from .precision import cost_of, text_cost_of
+from .store import check_output_path, update_manifest, write_artifact
 
 __all__ = [
     "ABI",
@@ -27,12 +27,15 @@ __all__ = [
     "FileEntry",
     "FunctionSpec",
     "Manifest",
+    "OpenArtifact",
     "ParamEntry",
     "ParamHeader",
     "TensorSpec",
     "Variant",
     "check_output_path",
     "cost_of",
+    "opened",
+    "params_header_of",
     "read_manifest",
     "read_params_header",
     "read_reference",

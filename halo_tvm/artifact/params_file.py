@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn, Protocol, TypeGuard
+from typing import BinaryIO, NoReturn, Protocol, TypeGuard
 
 import numpy as np
 
@@ -121,6 +122,12 @@ def _encode_header(headers: Sequence[ParamHeader]) -> bytes:
 
 
 def read_params_header(path: Path) -> dict[str, ParamEntry]:
+    """As `params_header_of` the file at `path`."""
+    with path.open("rb") as file:
+        return params_header_of(file)
+
+
+def params_header_of(file: BinaryIO) -> dict[str, ParamEntry]:
     """Entries by name, padding left out; every offset is checked against shape, dtype and file size.
 
     Raises
@@ -128,12 +135,13 @@ def read_params_header(path: Path) -> dict[str, ParamEntry]:
     ArtifactCorrupt
         a file that is no such container
     """
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        (length,) = struct.unpack("<Q", file.read(8).ljust(8, b"\xff"))
-        if length > min(HEADER_LIMIT_BYTES, size - 8):
-            _corrupt(path, "a header inside the file", f"a header of {length} bytes in a file of {size}")
-        raw = file.read(length)
+    path = Path(file.name)
+    size = os.fstat(file.fileno()).st_size
+    file.seek(0)
+    (length,) = struct.unpack("<Q", file.read(8).ljust(8, b"\xff"))
+    if length > min(HEADER_LIMIT_BYTES, size - 8):
+        _corrupt(path, "a header inside the file", f"a header of {length} bytes in a file of {size}")
+    raw = file.read(length)
     try:
         table = json.loads(raw)
     except (ValueError, RecursionError) as error:

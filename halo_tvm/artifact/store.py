@@ -1,4 +1,4 @@
-"""Artifacts as directories: written whole or not at all, verified before they are used."""
+"""Artifacts as directories that are written: whole and checked, or not at all."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import io
 import os
 import secrets
 import shutil
-import stat
 import sys
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,11 +21,10 @@ import numpy as np
 
 from ..errors import ArtifactCorrupt, EnvironmentProblem, UsageError
 from ..whole_file import write_whole
-from .manifest import MANIFEST_LIMIT_BYTES, FileEntry, Manifest, check_file_name
+from .manifest import FileEntry, Manifest
+from .opened import MANIFEST_NAME, REFERENCE_NAME, read_manifest
 from .params_file import ParamHeader, write_params
 
-MANIFEST_NAME = "manifest.json"
-REFERENCE_NAME = "reference.npz"
 # what may lie in an artifact beside the files that its manifest names; a directory with anything else is not replaced
 _REPORT_NAMES = frozenset({"report.json", "report.html", "report.md"})
 _CHUNK_BYTES = 4 << 20
@@ -85,6 +83,7 @@ def write_artifact(
     params: Iterable[tuple[str, np.ndarray]] = (),
     reference: Mapping[str, np.ndarray] | None = None,
     others: Mapping[str, Path | bytes] = MappingProxyType({}),
+    check: Callable[[Path], Mapping[str, object]] | None = None,
 ) -> Manifest:
     """Write the directory `path` in one step and return the manifest with sizes and hashes.
 
@@ -92,7 +91,8 @@ def write_artifact(
     `library` is the compiled file, or one per library name when the manifest has several variants.
     `params` are consumed one tensor at a time, in the order of `params_headers`. All is written to
     a directory beside `path`, synced and renamed; on an error or Ctrl-C nothing of it remains, and
-    an artifact that was at `path` stays as it was.
+    an artifact that was at `path` stays as it was. `check` is called with that directory before it
+    is renamed: what it returns is the manifest's `validation`, and what it raises ends the writing.
 
     Raises
     ------
@@ -100,12 +100,18 @@ def write_artifact(
         `path` cannot be written (rights, a full disk) or holds something else
     """
     path = check_output_path(path)
-    with _told(path):
-        return _write(path, manifest, library, params_headers, params, reference, others)
+    with _beside(path) as directory:
+        with _told(path):
+            manifest = _write(directory, manifest, library, params_headers, params, reference, others)
+        if check is not None:
+            manifest = update_manifest(directory, validation=check(directory))
+        with _told(path):
+            _swap(directory, path)
+    return manifest
 
 
 def _write(
-    path: Path,
+    directory: Path,
     manifest: Manifest,
     library: Path | Mapping[str, Path],
     params_headers: Sequence[ParamHeader],
@@ -113,32 +119,31 @@ def _write(
     reference: Mapping[str, np.ndarray] | None,
     others: Mapping[str, Path | bytes],
 ) -> Manifest:
+    """The files of an artifact in an empty `directory`."""
     libraries = dict.fromkeys((v.library for v in manifest.variants), library) if isinstance(library, Path) else library
     assert set(libraries) == {v.library for v in manifest.variants}, (
         f"libraries {sorted(libraries)} do not fit the variants"
     )
     params_names = {v.params for v in manifest.variants if v.params}
     assert len(params_names) <= 1, "variants of one artifact share one params file"
-    with _beside(path) as directory:
-        files: dict[str, FileEntry] = {}
-        for name, source in {**libraries, **others}.items():
-            opened = io.BytesIO(source) if isinstance(source, bytes) else source.open("rb")
-            with opened as data, _hashed(directory, name, files) as out:
-                while chunk := data.read(_CHUNK_BYTES):
-                    out.write(chunk)
-        for name in libraries:
-            os.chmod(directory / name, 0o755)
-        for name in params_names:
-            with _hashed(directory, name, files) as out:
-                write_params(out, params_headers, params)
-        if reference is not None:
-            with _hashed(directory, REFERENCE_NAME, files) as out:
-                _write_npz(out, reference)
-        manifest = replace(manifest, files=files)
-        with _hashed(directory, MANIFEST_NAME, {}) as out:
-            out.write(manifest.encode())
-        _sync_directory(directory)
-        _swap(directory, path)
+    files: dict[str, FileEntry] = {}
+    for name, source in {**libraries, **others}.items():
+        opened = io.BytesIO(source) if isinstance(source, bytes) else source.open("rb")
+        with opened as data, _hashed(directory, name, files) as out:
+            while chunk := data.read(_CHUNK_BYTES):
+                out.write(chunk)
+    for name in libraries:
+        os.chmod(directory / name, 0o755)
+    for name in params_names:
+        with _hashed(directory, name, files) as out:
+            write_params(out, params_headers, params)
+    if reference is not None:
+        with _hashed(directory, REFERENCE_NAME, files) as out:
+            _write_npz(out, reference)
+    manifest = replace(manifest, files=files)
+    with _hashed(directory, MANIFEST_NAME, {}) as out:
+        out.write(manifest.encode())
+    _sync_directory(directory)
     return manifest
 
 
@@ -152,94 +157,6 @@ def update_manifest(path: Path | str, **changes: object) -> Manifest:
         write_whole(path / MANIFEST_NAME, manifest.encode())
         _sync_directory(path)
     return manifest
-
-
-def read_manifest(path: Path | str) -> Manifest:
-    """The checked manifest of the artifact at `path`; the other files are not looked at.
-
-    Raises
-    ------
-    UsageError
-        `path` is no artifact directory
-    ArtifactCorrupt, EnvironmentProblem
-        see `Manifest.decode`
-    """
-    path = Path(path)
-    if not path.is_dir():
-        found = "a file" if path.exists() else "nothing"
-        raise UsageError(
-            f"expected an artifact directory, found {found} at {path}; pass what `halo-tvm compile -o` wrote"
-        )
-    if not os.path.lexists(path / MANIFEST_NAME):
-        raise UsageError(
-            f"expected an artifact, found no {MANIFEST_NAME} in {path}; pass what `halo-tvm compile -o` wrote"
-        )
-    with _open_plain(path, MANIFEST_NAME) as file:
-        raw = file.read(MANIFEST_LIMIT_BYTES + 1)
-    return Manifest.decode(raw, where=str(path / MANIFEST_NAME))
-
-
-def verify_artifact(path: Path | str, *, hashes: bool = True) -> Manifest:
-    """Check the size, then the SHA-256, of every file the manifest lists; returns the manifest.
-
-    Sizes come first: a truncated download is found without reading gigabytes.
-
-    Raises
-    ------
-    ArtifactCorrupt
-        a file is missing, is no plain file, or differs from what the manifest says
-    """
-    path = Path(path)
-    manifest = read_manifest(path)
-    for name, entry in manifest.files.items():
-        check_file_name(name, str(path / MANIFEST_NAME))
-        with _open_plain(path, name) as file:
-            size = os.fstat(file.fileno()).st_size
-        if size != entry.size_bytes:
-            raise ArtifactCorrupt(
-                f"{path / name}: expected {entry.size_bytes} bytes, found {size}; "
-                "copy the artifact again or compile again"
-            )
-    for name, entry in manifest.files.items() if hashes else ():
-        with _open_plain(path, name) as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        if digest != entry.sha256:
-            raise ArtifactCorrupt(
-                f"{path / name}: expected SHA-256 {entry.sha256[:16]}..., found {digest[:16]}...; "
-                "the file was changed: copy the artifact again or compile again"
-            )
-    return manifest
-
-
-def read_reference(path: Path | str) -> dict[str, np.ndarray]:
-    """Arrays of reference.npz, which must hold uncompressed plain arrays.
-
-    Raises
-    ------
-    UsageError
-        the artifact has no reference
-    ArtifactCorrupt
-        the file is no such archive
-    """
-    path = Path(path)
-    if not os.path.lexists(path / REFERENCE_NAME):
-        raise UsageError(f"expected {REFERENCE_NAME} in {path}, found none; compile again with a reference")
-    arrays: dict[str, np.ndarray] = {}
-    with _open_plain(path, REFERENCE_NAME) as file:
-        size = os.fstat(file.fileno()).st_size
-        try:
-            with zipfile.ZipFile(file) as archive:
-                for info in archive.infolist():
-                    # stored members cannot grow beyond the file, so an archive cannot exhaust the memory
-                    if info.compress_type != zipfile.ZIP_STORED or info.file_size > size:
-                        raise ValueError(f"member {info.filename!r} is compressed")
-                    member = io.BytesIO(archive.read(info))
-                    arrays[info.filename.removesuffix(".npy")] = np.lib.format.read_array(member, allow_pickle=False)
-        except (ValueError, zipfile.BadZipFile, EOFError, NotImplementedError) as error:
-            raise ArtifactCorrupt(
-                f"{path / REFERENCE_NAME}: expected an uncompressed npz of plain arrays, found {error}; compile again"
-            ) from error
-    return arrays
 
 
 @contextmanager
@@ -258,7 +175,8 @@ def _told(path: Path) -> Iterator[None]:
 def _beside(path: Path) -> Iterator[Path]:
     """A new directory next to `path` (same file system, so that rename works), removed on any exit."""
     directory = path.parent / f".{path.name}.{secrets.token_hex(6)}.tmp"
-    directory.mkdir()
+    with _told(path):
+        directory.mkdir()
     try:
         yield directory
     finally:
@@ -300,23 +218,6 @@ def _write_npz(out: _HashingFile, arrays: Mapping[str, np.ndarray]) -> None:
         for name, array in arrays.items():
             with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
-
-
-def _open_plain(path: Path, name: str) -> io.BufferedReader:
-    """Open a regular file of the artifact; a link could lead anywhere, so it is refused."""
-    file = path / name
-    try:
-        mode = os.lstat(file).st_mode
-    except FileNotFoundError:
-        raise ArtifactCorrupt(
-            f"{file}: expected a file the manifest lists, found none; copy the artifact again"
-        ) from None
-    if not stat.S_ISREG(mode):
-        kind = "a symbolic link" if stat.S_ISLNK(mode) else "no regular file"
-        raise ArtifactCorrupt(
-            f"{file}: expected a regular file, found {kind}; copy the artifact with its files (cp -rL)"
-        )
-    return open(os.open(file, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0)), "rb")
 
 
 def _sync(file: BinaryIO) -> None:

@@ -1,30 +1,27 @@
-"""The last step of `compile`: run what was made, where it can run, and write the result into its manifest."""
+"""What `compile` asks of an artifact before it is put in its place: that it computes what its source computes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
-from ..artifact import cost_of, text_cost_of, update_manifest
-from ..errors import ValidationFailed
+from ..artifact import cost_of, text_cost_of
+from ..errors import Declined
 from ..targets import Target, can_run_here
 from .validation import validate_artifact
 
 
-def accept(path: Path, target: Target, *, threads: int | None = None) -> str:
-    """What validation came to, in words; its report becomes part of the manifest, a failed one too.
-
-    Raises `ValidationFailed` when the artifact is wrong; it stays where it is, marked in its manifest.
-    """
+def acceptance(target: Target, threads: int | None) -> Callable[[Path], Mapping[str, object]]:
+    """`validate_artifact` for artifacts of `target`; `Declined` where they cannot run."""
     runnable = can_run_here(target)
     if not runnable:
-        return f"not done: {runnable.reason}"
-    try:
-        report = validate_artifact(path, threads=threads)
-    except ValidationFailed as failure:
-        if failure.report:
-            update_manifest(path, validation=failure.report)
-        raise
-    update_manifest(path, validation=report)
+        raise Declined(runnable.reason)
+    return partial(validate_artifact, threads=threads)
+
+
+def in_words(report: Mapping[str, object]) -> str:
+    """A report of `validate_artifact` that passed, in one line."""
     rows = report["outputs"]
     worst = max(row["max_abs_error"] for row in rows)
     text = f"passed: {len(rows)} outputs in {report['cases']} cases, largest error {worst:.3g}"

@@ -14,7 +14,7 @@ from types import TracebackType
 import numpy as np
 import tvm_ffi
 
-from ..artifact import Manifest, TensorSpec, verify_artifact
+from ..artifact import Manifest, OpenArtifact, TensorSpec, opened
 from ..errors import UnknownName, UsageError
 from ..targets import usable_cpus
 from .direct import DirectInputs
@@ -55,14 +55,14 @@ class BenchmarkResult:
 
 
 def load(
-    path: Path | str,
+    path: Path | str | OpenArtifact,
     *,
     threads: int | None = None,
     weights: str = "map",
     verify: bool = True,
     function: str = "main",
 ) -> Module:
-    """Verify the artifact at `path`, pick the largest variant this host runs, and open it.
+    """Verify the artifact at `path` (or one that is open), pick the largest variant this host runs, and load it.
 
     `threads` defaults to HALO_TVM_NUM_THREADS, then to every CPU the calling thread may use. `weights`
     is "map" (shared with the page cache) or "resident" (one copy in huge pages). `verify=False` skips
@@ -77,22 +77,21 @@ def load(
     EnvironmentProblem
         the host lacks an instruction set, the runtime is missing, or the artifact is too new
     """
-    path = Path(path).absolute()
     count = resolve_threads(threads, usable_cpus())
     if weights not in MODES:
         raise UsageError(
             f"weights: expected {' or '.join(map(repr, MODES))}, found {weights!r}; leave it out for 'map'"
         )
-    manifest = verify_artifact(path, hashes=verify)
-    if function not in manifest.functions:
-        raise UnknownName("function", function, manifest.functions)
-    variant = choose_variant(manifest.variants)
-    load_tvm_runtime()
-    device = device_of(variant)
-    names = manifest.functions[function].params
-    loaded = load_weights(path / variant.params if variant.params else None, names, weights)
-    session = Session(path / variant.library, function, loaded.tensors, count, device)
-    return Module(manifest, function, session, loaded.memory)
+    with opened(path, hashes=verify) as artifact:
+        manifest = artifact.manifest
+        if function not in manifest.functions:
+            raise UnknownName("function", function, manifest.functions)
+        variant = choose_variant(manifest.variants)
+        load_tvm_runtime()
+        device = device_of(variant)
+        loaded = load_weights(artifact, variant.params, manifest.functions[function].params, weights)
+        session = Session(artifact.location(variant.library), function, loaded.tensors, count, device)
+        return Module(manifest, function, session, loaded.memory)
 
 
 class Module:

@@ -214,7 +214,7 @@ def _open_library(path: Path) -> tvm_ffi.Module:
     same path would otherwise silently give the library that was loaded before.
     """
     with tempfile.TemporaryDirectory(prefix="halo-tvm-") as folder:
-        link = Path(folder) / path.name
+        link = Path(folder) / "library.so"  # `path` may be that of an open file, which has no suffix
         link.symlink_to(path.absolute())
         library: tvm_ffi.Module = tvm_ffi.load_module(str(link))
         return library

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..artifact import FunctionSpec, read_reference
+from ..artifact import FunctionSpec, OpenArtifact, opened
 from ..errors import ArtifactCorrupt, HaloError, UsageError, ValidationFailed
 from .executor import Module, load
 from .tensors import numpy_dtype
@@ -114,15 +114,22 @@ def validate_artifact(
     """
     if not factor > 0:
         raise UsageError(f"factor: expected a number above 0, found {factor}; 1 keeps the bounds as they are")
-    arrays = reference if isinstance(reference, Mapping) else _read(reference, Path(path))
+    with opened(path) as artifact:
+        return _validated(artifact, reference, factor, threads)
+
+
+def _validated(
+    artifact: OpenArtifact, reference: Path | str | Mapping[str, np.ndarray] | None, factor: float, threads: int | None
+) -> dict[str, object]:
+    arrays = reference if isinstance(reference, Mapping) else _read(reference, artifact)
     text = _text_of(arrays)
     cases = _cases(arrays, own=reference is None)
-    with load(path, threads=threads) as module:
+    with load(artifact, threads=threads) as module:
         precision = module.manifest.precision
         checks = [check for index in sorted(cases) for check in _check_case(module, index, cases[index], factor)]
         speaks = module.manifest.language is not None
         said = None if text is None else _check_text(module, text, factor)
-    checks += _check_steps(Path(path), cases, factor, precision, threads) if speaks else []
+    checks += _check_steps(artifact, cases, factor, precision, threads) if speaks else []
     failed = [c for c in checks if not c.passed]
     report: dict[str, object] = {
         "passed": not failed and (said is None or said.passed),
@@ -255,7 +262,7 @@ def _check_case(
 
 
 def _check_steps(
-    path: Path,
+    artifact: OpenArtifact,
     cases: Mapping[int, Mapping[str, Mapping[str, np.ndarray]]],
     factor: float,
     precision: str,
@@ -266,7 +273,7 @@ def _check_steps(
 
     return [
         compare(found, wanted, case=index, name=f"{name}.logits", error=None, factor=factor, precision=precision)
-        for index, name, found, wanted in logits_behind_caches(path, cases, threads)
+        for index, name, found, wanted in logits_behind_caches(artifact, cases, threads)
     ]
 
 
@@ -332,9 +339,9 @@ def _cases(arrays: Mapping[str, np.ndarray], *, own: bool) -> dict[int, dict[str
     return cases
 
 
-def _read(reference: Path | str | None, path: Path) -> Mapping[str, np.ndarray]:
+def _read(reference: Path | str | None, artifact: OpenArtifact) -> Mapping[str, np.ndarray]:
     if reference is None:
-        return read_reference(path)
+        return artifact.reference()
     file = Path(reference)
     advice = "leave it out to use the one in the artifact"
     if file.suffix != ".npz" or not file.is_file():

@@ -8,14 +8,15 @@ in anonymous memory with huge pages: fewer TLB misses, no page faults in the fir
 from __future__ import annotations
 
 import mmap
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import tvm_ffi
 
-from ..artifact import ParamEntry, read_params_header
+from ..artifact import OpenArtifact, ParamEntry, params_header_of
 from ..errors import ArtifactCorrupt, UsageError
 from .tensors import numpy_dtype, to_tensor, view_bytes
 
@@ -31,8 +32,8 @@ class Weights:
     memory: np.ndarray  # uint8
 
 
-def load_weights(path: Path | None, names: Sequence[str], mode: str) -> Weights:
-    """The tensors called `names`, in that order; each keeps the memory alive.
+def load_weights(artifact: OpenArtifact, params: str | None, names: Sequence[str], mode: str) -> Weights:
+    """The tensors called `names` of the file `params`, in that order; each keeps the memory alive.
 
     Raises
     ------
@@ -45,38 +46,38 @@ def load_weights(path: Path | None, names: Sequence[str], mode: str) -> Weights:
         raise UsageError(f"weights: expected {' or '.join(map(repr, MODES))}, found {mode!r}; leave it out for 'map'")
     if not names:
         return Weights((), np.empty(0, np.uint8))
-    if path is None:
+    if params is None:
         raise ArtifactCorrupt(
             f"expected a params file for {len(names)} parameters, found none in the manifest; compile again"
         )
-    entries = read_params_header(path)
+    file = artifact.file(params)
+    entries = params_header_of(file)
     missing = [name for name in names if name not in entries]
     if missing:
         raise ArtifactCorrupt(
-            f"{path}: expected {len(names)} parameters, found none called {', '.join(missing[:5])}; "
+            f"{file.name}: expected {len(names)} parameters, found none called {', '.join(missing[:5])}; "
             "compile the model again"
         )
     # copy on write: DLPack refuses read-only memory
-    data = np.memmap(path, dtype=np.uint8, mode="c") if mode == "map" else _huge_page_copy(path)
+    data = np.memmap(file, dtype=np.uint8, mode="c") if mode == "map" else _huge_page_copy(file)
     return Weights(tuple(_tensor(data, entries[name]) for name in names), np.asarray(data))
 
 
-def _huge_page_copy(path: Path) -> np.ndarray:
+def _huge_page_copy(file: BinaryIO) -> np.ndarray:
     """The file's bytes in anonymous memory, read (not mapped: that would fault once per small page)."""
-    with path.open("rb", buffering=0) as file:
-        size = path.stat().st_size
-        memory = mmap.mmap(-1, size)
-        if hasattr(mmap, "MADV_HUGEPAGE"):
-            memory.madvise(mmap.MADV_HUGEPAGE)
-        copy = np.frombuffer(memory, dtype=np.uint8)
-        done = 0
-        while done < size:
-            count = file.readinto(copy.data[done : done + _READ_BYTES])
-            if not count:
-                raise ArtifactCorrupt(
-                    f"{path}: expected {size} bytes, found {done}; the file was cut while it was read, copy it again"
-                )
-            done += count
+    size = os.fstat(file.fileno()).st_size
+    memory = mmap.mmap(-1, size)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    copy = np.frombuffer(memory, dtype=np.uint8)
+    done = 0
+    while done < size:
+        count = os.preadv(file.fileno(), [copy.data[done : done + _READ_BYTES]], done)
+        if not count:
+            raise ArtifactCorrupt(
+                f"{file.name}: expected {size} bytes, found {done}; the file was cut while it was read, copy it again"
+            )
+        done += count
     return copy
 
 

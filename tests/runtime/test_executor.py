@@ -38,6 +38,37 @@ def test_numbers(artifact: Path, weights: str, batch: int) -> None:
         np.testing.assert_allclose(half[0], expected(given["x"]) / 2, rtol=1e-5, atol=1e-4)
 
 
+def test_an_artifact_replaced_while_it_is_loaded_is_one_or_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A compile puts the next artifact at the path after every system call of `load` that opens something."""
+    given, path, opened = inputs(), tmp_path / "x.halo", os.open
+    left = 0
+
+    def replacing(*args: object, **options: object) -> int:
+        nonlocal left
+        descriptor = opened(*args, **options)
+        left -= 1
+        if left == 0:
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "open", opened)
+                tiny.write_tiny(path, seed=1, name="new")
+        return descriptor
+
+    monkeypatch.setattr(os, "open", replacing)
+    for moment in range(1, 99):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "open", opened)
+            tiny.write_tiny(path)
+        left = moment
+        with load(path) as module:
+            seed = ["tiny", "new"].index(module.manifest.name)
+            np.testing.assert_allclose(module(**given)[0], expected(given["x"], seed), rtol=1e-5, atol=1e-4)
+        if left > 0:
+            break  # as many as there are
+    assert moment > 5
+
+
 def test_where_the_weights_lie(tmp_path: Path) -> None:
     path = tiny.write_tiny(tmp_path / "weights-here.halo")
     mapped = "weights-here.halo/params.bin"

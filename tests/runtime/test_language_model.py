@@ -328,7 +328,7 @@ def test_pieces_hold_back_half_characters_and_the_beginning_of_a_stop() -> None:
 
 
 def test_texts_without_a_tokenizer_or_with_one_of_more_tokens_than_the_head(directory: Path, tmp_path: Path) -> None:
-    without = Text(directory, LanguageSpec(context=8, vocabulary=258))
+    without = Text(LanguageSpec(context=8, vocabulary=258))
     assert without.decoded([65, 66]) == ""
     with pytest.raises(
         UsageError, match="expected token ids, found text, but the model was compiled from a directory wi"
@@ -336,15 +336,17 @@ def test_texts_without_a_tokenizer_or_with_one_of_more_tokens_than_the_head(dire
         without.tokens("a")
     with pytest.raises(UsageError, match="the model has no chat template: pass a prompt"):
         without.conversation([{"role": "user", "content": "a"}])
-    small = Text(directory, LanguageSpec(context=8, vocabulary=257, tokenizer="tokenizer.json"))
+    spec = LanguageSpec(context=8, vocabulary=257, tokenizer="tokenizer.json")
+    with (directory / "tokenizer.json").open("rb") as file:
+        small = Text(spec, file)
     assert max(small.tokens("abc<begin>")) == 256
     with pytest.raises(
         InputError, match="expected tokens below 257, which the model has, found 257: its tokenizer has"
     ):
         small.tokens("abc<end>")
     (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(ArtifactCorrupt, match="expected a tokenizer"):
-        Text(tmp_path, LanguageSpec(context=8, vocabulary=257, tokenizer="tokenizer.json")).tokens("a")
+    with (tmp_path / "tokenizer.json").open("rb") as file, pytest.raises(ArtifactCorrupt, match="expected a tokenizer"):
+        Text(spec, file).tokens("a")
 
 
 def test_samplers_are_those_of_transformers() -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import numpy as np
 
+from ...artifact import OpenArtifact
 from .model import LanguageModel
 
 _SINGLE = 2  # tokens at the end that are decoded one by one
@@ -14,7 +14,7 @@ Logits = tuple[int, str, np.ndarray, np.ndarray]  # case, function, what it give
 
 
 def logits_behind_caches(
-    path: Path, cases: Mapping[int, Mapping[str, Mapping[str, np.ndarray]]], threads: int | None
+    artifact: OpenArtifact, cases: Mapping[int, Mapping[str, Mapping[str, np.ndarray]]], threads: int | None
 ) -> Iterator[Logits]:
     """Logits [1, vocabulary] of the last tokens of every case whose reference has those of all positions."""
     fitting = {
@@ -26,7 +26,7 @@ def logits_behind_caches(
     if not fitting:
         return
     longest = max(len(ids) for ids, _ in fitting.values())
-    with LanguageModel.load(path, context=longest, threads=threads, verify=False) as model:
+    with LanguageModel.load(artifact, context=longest, threads=threads) as model:
         for index, (ids, wanted) in fitting.items():
             begin = len(ids) - _SINGLE
             yield index, "prefill", model.prefill(ids[:begin])[None], wanted[begin - 1 : begin]

@@ -14,7 +14,7 @@ from types import TracebackType
 
 import numpy as np
 
-from ...artifact import Manifest, verify_artifact
+from ...artifact import Manifest, OpenArtifact, opened
 from ...errors import InputError, UsageError
 from ...targets import usable_cpus
 from ..gpu import device_of
@@ -53,7 +53,7 @@ class LanguageModel:
     @classmethod
     def load(
         cls,
-        path: Path | str,
+        path: Path | str | OpenArtifact,
         *,
         context: int | None = None,
         slots: int = 1,
@@ -68,25 +68,25 @@ class LanguageModel:
         `threads`, `weights` and `verify` are those of `halo_tvm.load`. Raises as it does; `UsageError` for an artifact
         without a language model and a context that it has not, `EnvironmentProblem` for caches beyond the memory.
         """
-        path = Path(path).absolute()
         count = resolve_threads(threads, usable_cpus())
-        manifest = verify_artifact(path, hashes=verify)
-        spec = spec_of(path, manifest)
-        context = min(USUAL_CONTEXT, spec.context) if context is None else context
-        if not 1 <= context <= spec.context:
-            raise UsageError(
-                f"expected a context from 1 to {spec.context}, which the model's positions allow, found {context}: "
-                "choose one of these"
-            )
-        text = Text(path, spec)
-        variant = choose_variant(manifest.variants)
-        load_tvm_runtime()
-        functions = {
-            name: manifest.functions[name] for name in (*NEEDED, WHOLE, TOGETHER) if name in manifest.functions
-        }
-        names = list(dict.fromkeys(p for f in functions.values() for p in f.params))
-        loaded = load_weights(path / variant.params if variant.params else None, names, weights)
-        session = Session(path / variant.library, "decode", (), count, device_of(variant))
+        with opened(path, hashes=verify) as artifact:
+            manifest = artifact.manifest
+            spec = spec_of(artifact.path, manifest)
+            context = min(USUAL_CONTEXT, spec.context) if context is None else context
+            if not 1 <= context <= spec.context:
+                raise UsageError(
+                    f"expected a context from 1 to {spec.context}, which the model's positions allow, found {context}: "
+                    "choose one of these"
+                )
+            text = Text(spec, artifact.file(spec.tokenizer) if spec.tokenizer else None)
+            variant = choose_variant(manifest.variants)
+            load_tvm_runtime()
+            functions = {
+                name: manifest.functions[name] for name in (*NEEDED, WHOLE, TOGETHER) if name in manifest.functions
+            }
+            names = list(dict.fromkeys(p for f in functions.values() for p in f.params))
+            loaded = load_weights(artifact, variant.params, names, weights)
+            session = Session(artifact.location(variant.library), "decode", (), count, device_of(variant))
         try:
             kept = dict(zip(names, session.keep(loaded.tensors), strict=True))
             given = {name: [kept[p] for p in function.params] for name, function in functions.items()}

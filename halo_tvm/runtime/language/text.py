@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from ...errors import ArtifactCorrupt, InputError, MissingPackage, UsageError
 from .chat import INSTALL, Message, render
@@ -18,13 +17,15 @@ if TYPE_CHECKING:
 class Text:
     """The tokenizer and chat template of a language model; without a tokenizer only token ids go in and out."""
 
-    def __init__(self, folder: Path, spec: LanguageSpec) -> None:
+    def __init__(self, spec: LanguageSpec, tokenizer: BinaryIO | None = None) -> None:
+        """`tokenizer` is an open file, which is read here."""
         self._spec = spec
-        self._file = None if spec.tokenizer is None else folder / spec.tokenizer
+        self._file = None if tokenizer is None else tokenizer.name
+        self._raw = b"" if tokenizer is None else tokenizer.read()
 
     @cached_property
     def _tokenizer(self) -> Tokenizer | None:
-        """Read when text is first asked for: steps with token ids need neither the file nor the package."""
+        """Made when text is first asked for: steps with token ids need no package."""
         if self._file is None:
             return None
         try:
@@ -32,11 +33,13 @@ class Text:
         except ImportError as missing:
             raise MissingPackage("tokenizers", "text in and out of a language model", INSTALL) from missing
         try:
-            return Tokenizer.from_str(self._file.read_text(encoding="utf-8"))
+            tokenizer = Tokenizer.from_str(self._raw.decode("utf-8"))
         except Exception as error:
             raise ArtifactCorrupt(
                 f"{self._file}: expected a tokenizer, found {str(error)[:200]}: compile the model again"
             ) from error
+        self._raw = b""
+        return tokenizer
 
     def tokens(self, text: str, *, special: bool = True) -> list[int]:
         """The ids of `text`, with what the tokenizer puts in front of every text unless `special` is false.
