@@ -66,19 +66,24 @@ def function_spec(model: ImportedModel, mod: tvm.IRModule) -> FunctionSpec:
     """What `main` of `mod`, a form of `model`, takes and gives.
 
     An output's dimension is a number, a name or an expression of the inputs' dimensions, or a name that no input
-    has, when the size depends on values. An output of unknown rank has the one dimension `...`.
+    has, when the size depends on values. An output of unknown rank has the one dimension `...`. State that is written
+    in place is an output, too, behind those that `main` returns.
     """
     func = mod["main"]
-    written = written_in_place(func)
+    memory = written_in_place(func)
     types = flat_types(func.ret_ty)
     assert len(types) == len(model.outputs), f"{len(model.outputs)} outputs are named, main gives {len(types)}"
+    inputs = tuple(TensorSpec(s.name, s.shape, s.dtype, s.values, s.default) for s in model.inputs)
+    state = tuple(map(str, model.source.get("state", ())))
+    written = tuple(spec.name for spec, var in zip(inputs, func.params) if var in memory)
+    returned = tuple(_output(name, ty) for name, ty in zip(model.outputs, types))
     return FunctionSpec(
-        inputs=tuple(TensorSpec(s.name, s.shape, s.dtype, s.values, s.default) for s in model.inputs),
-        outputs=tuple(_output(name, ty) for name, ty in zip(model.outputs, types)),
-        state=tuple(map(str, model.source.get("state", ()))),
+        inputs=inputs,
+        outputs=(*returned, *(spec for spec in inputs if spec.name in written and spec.name in state)),
+        state=state,
         ranges=model.ranges,
         params=tuple(param_names(func)),
-        written=tuple(spec.name for spec, var in zip(model.inputs, func.params) if var in written),
+        written=written,
     )
 
 

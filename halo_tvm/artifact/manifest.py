@@ -45,7 +45,11 @@ class TensorSpec:
 
 @dataclass(frozen=True)
 class FunctionSpec:
-    """A function of the library: inputs in order, then `params` in order, are its arguments."""
+    """A function of the library: inputs in order, then `params` in order, are its arguments.
+
+    An output of the name of an input in `written` is what that input's memory holds after the run; the library's
+    function returns the others.
+    """
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -53,6 +57,12 @@ class FunctionSpec:
     params: tuple[str, ...] = ()
     state: tuple[str, ...] = ()
     written: tuple[str, ...] = ()  # inputs whose memory kernels write, as caches that are appended to in place
+
+    @property
+    def handed_back(self) -> tuple[int, ...]:
+        """Positions of the inputs that are outputs, too, in the order of the outputs."""
+        places = {tensor.name: place for place, tensor in enumerate(self.inputs)}
+        return tuple(places[t.name] for t in self.outputs if t.name in self.written and t.name in places)
 
 
 @dataclass(frozen=True)

@@ -89,8 +89,10 @@ def load(
         variant = choose_variant(manifest.variants)
         load_tvm_runtime()
         device = device_of(variant)
-        loaded = load_weights(artifact, variant.params, manifest.functions[function].params, weights)
-        session = Session(artifact.location(variant.library), function, loaded.tensors, count, device)
+        spec = manifest.functions[function]
+        loaded = load_weights(artifact, variant.params, spec.params, weights)
+        library = artifact.location(variant.library)
+        session = Session(library, function, loaded.tensors, count, device, spec.handed_back)
         return Module(manifest, function, session, loaded.memory)
 
 
@@ -278,10 +280,12 @@ class Module:
         """What a run on `inputs` returned, as arrays of the caller's own.
 
         A model may hand an input or a weight through, or one tensor as two outputs: an output must change none of
-        them, nor change with them. What is handed on whole or reshaped begins where the other does.
+        them, nor change with them. What is handed on whole or reshaped begins where the other does. What kernels
+        write is the run's own copy, which may be handed out once.
         """
         low, high = self._weights
-        taken = {tensor.data_ptr() for tensor in inputs}
+        written = self.spec.written
+        taken = {tensor.data_ptr() for tensor, spec in zip(inputs, self.spec.inputs) if spec.name not in written}
         outputs = []
         for leaf, convert in zip(leaves(result), self._convert):
             if isinstance(leaf, np.ndarray):

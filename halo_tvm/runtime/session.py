@@ -22,7 +22,8 @@ T = TypeVar("T")
 class Session:
     """A virtual machine over `library` on `threads` threads; `arguments` follow the inputs of every call.
 
-    Tensors that come in and go out lie in host memory; `device` has its own of what its kernels read.
+    Tensors that come in and go out lie in host memory; `device` has its own of what its kernels read. Inputs at the
+    places `handed_back`, which kernels write, come out behind what the function returns.
     """
 
     def __init__(
@@ -32,6 +33,7 @@ class Session:
         arguments: Sequence[tvm_ffi.Tensor],
         threads: int,
         device: Device | None = None,
+        handed_back: Sequence[int] = (),
     ) -> None:
         self.threads = threads
         self.function = function
@@ -42,7 +44,7 @@ class Session:
         with ExitStack() as undo:
             undo.callback(self.close)
             self._machine = self.call(self.machine)
-            self._main = self.call(lambda: self._machine[function])
+            self._main = _with_inputs(self.call(lambda: self._machine[function]), handed_back)
             self._arguments = self.call(lambda: self.device.keep(arguments))
             undo.pop_all()
 
@@ -182,6 +184,13 @@ class Session:
     def close(self) -> None:
         """End the runner after the requests already queued; closing twice is fine."""
         self._runner.close()
+
+
+def _with_inputs(function: Callable[..., object], places: Sequence[int]) -> Callable[..., object]:
+    """`function` that gives its arguments at `places`, too, behind its results."""
+    if not places:
+        return function
+    return lambda *arguments: (function(*arguments), *(arguments[place] for place in places))
 
 
 @contextmanager

@@ -93,7 +93,7 @@ def test_functions_share_weights_and_kernels(artifact: Path) -> None:
     for name in ("prefill", "decode", "decode_slots"):
         state = manifest.functions[name].state
         outputs = {tensor.name for tensor in manifest.functions[name].outputs}
-        assert state == ("key_0", "value_0") and outputs == {"logits"}  # written in place
+        assert state == ("key_0", "value_0") and outputs == {"logits", *state}  # written in place
         report = manifest.reports["functions"][name]
         assert report["build"]["planned_bytes"] > 0 and report["schedule"]["kernels"]["kernels"]
 
@@ -122,6 +122,24 @@ def test_logits_and_greedy_text_are_those_of_the_definition(directory: Path, art
     np.testing.assert_allclose(every[len(PROMPT) - 1 : len(ids) - 1], wanted, atol=1e-5 * np.abs(wanted).max())
     with load(artifact, threads=2) as whole:  # main is still there, for whole batches
         np.testing.assert_allclose(whole(input_ids=np.array([ids[:-1]]))[0, -1], wanted[-1], atol=1e-4)
+
+
+def test_a_plain_module_gives_the_caches_that_were_written(artifact: Path, model) -> None:
+    """Whoever keeps caches of his own passes them and gets them back; his arrays stay as they were."""
+    wanted = [model.prefill(PROMPT), model.decode(3), model.decode(5)]
+    with load(artifact, function="prefill", threads=2) as prefill, load(artifact, function="decode") as decode:
+        empty = {t.name: np.zeros((1, 48, *t.shape[2:]), np.float32) for t in prefill.input_specs[2:]}
+        assert [t.name for t in decode.output_specs] == ["logits", *empty] and decode.num_outputs == 3
+        found, caches = [], tuple(empty.values())
+        for module, ids in ((prefill, PROMPT), (decode, [3]), (decode, [5])):
+            length = sum(len(ids) for _, ids in found)
+            logits, *caches = module(np.array([ids]), np.array([length], np.int32), *caches)
+            found.append((logits[0], ids))
+        assert not any(array.any() for array in empty.values()) and all(array.any() for array in caches)
+        np.testing.assert_allclose([logits for logits, _ in found], wanted, atol=1e-5)
+        decode.set_input(input_ids=np.array([[5]]), lengths=np.array([len(PROMPT) + 1], np.int32))
+        decode.run(**dict(zip(empty, caches)))
+        np.testing.assert_allclose(decode.get_output("logits")[0], wanted[-1], atol=1e-5)
 
 
 def test_streams_chats_and_stops(model) -> None:
