@@ -75,6 +75,7 @@ class GraphConverter:
         self._dimension_names: set[str] = set()
         self._names: dict[str, int] = {}  # of dimensions and parameters -> how often asked for
         self.equalities: ChainMap[str, tuple[Dim, Dim]] = ChainMap()  # a boolean's name -> the sizes it compares
+        self.only_types = False  # nobody reads the values of what is converted now, see `control_flow`
         self._depth = 0
         self._converted_nodes = 0
         self._folded_bytes = 0

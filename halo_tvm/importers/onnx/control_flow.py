@@ -1,15 +1,15 @@
-"""If, Loop and Scan: decided or unrolled while importing where that is possible, Relax functions elsewhere."""
+"""Loop and Scan: unrolled while importing where that is possible, Relax functions elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NoReturn
 
 import numpy as np
 from onnx import GraphProto
 from tvm import relax
 
-from .._loops import allocate_rows, first_rows, if_then_else, while_loop, write_row
+from .._loops import allocate_rows, first_rows, while_loop, write_row
 from ..meaning.broadcast import same_sizes
 from ..meaning.builder import expr_dtype, expr_shape
 from ..meaning.constant import Constant
@@ -18,95 +18,13 @@ from ._node import Node
 from ._registry import converter
 from ._values import Sequence as SequenceValue
 from ._values import Symbolic, Tensor, Value
+from .branches import axis_from_front, result_of
 
 # A loop is unrolled when its copies stay below this many nodes: a graph without calls fuses and folds better.
 _UNROLLED_NODES = 512
 _MOST_ROWS = (
     1 << 24
 )  # of a scan output that is allocated ahead; a larger trip count means "until the condition ends it"
-
-
-@converter("If")
-def if_(node: Node) -> object:
-    """The branch that is taken, where that is known; else both, as blocks of a Relax `If`."""
-    then, otherwise = node.attr("then_branch"), node.attr("else_branch")
-    condition = node.value(0)
-    if isinstance(condition, Constant):
-        return tuple(node.graph.convert_graph(then if bool(condition.array.reshape(-1)[0]) else otherwise))
-    squeezed = _squeezed_axes(node, then, otherwise)
-    if squeezed is not None:
-        return _squeeze(node, *squeezed)
-
-    def branch(graph: GraphProto) -> Callable[[], list[relax.Expr]]:
-        def results() -> list[relax.Expr]:
-            values = node.graph.convert_graph(graph)
-            if any(v is None or isinstance(v, SequenceValue) for v in values):
-                node.constant(0)  # only one branch taken now can give these
-            return [_expr(node, v) for v in values]
-
-        return results
-
-    results = if_then_else(node.graph.builder, node.x(0), branch(then), branch(otherwise), name="if")
-    for i, result in enumerate(results):
-        ty = result.ty
-        if not isinstance(ty, relax.TensorType) or ty.ndim < 0 or ty.dtype is None:
-            node.refuse(f"expected the rank and the element type of result {i} to be the same in both branches")
-    return tuple(results)
-
-
-def _squeezed_axes(node: Node, then: GraphProto, otherwise: GraphProto) -> tuple[Tensor, list[int]] | None:
-    """What is squeezed and where, of branches that squeeze a tensor if they can, and else pass it on.
-
-    The legacy exporter of torch writes a squeeze of an axis of unknown size so. The ranks of its branches differ, and
-    what follows was traced with one of them: an axis that somebody squeezes has size 1.
-    """
-    inner = [n for n in then.node if n.op_type != "Constant"]
-    if (
-        len(then.output) != 1
-        or [n.op_type for n in inner] != ["Squeeze"]
-        or list(inner[0].output) != [then.output[0].name]
-    ):
-        return None
-    passed = [n.input[0] for n in otherwise.node if n.op_type == "Identity"]
-    if len(otherwise.node) > 1 or (passed or [otherwise.output[0].name]) != [inner[0].input[0]]:
-        return None
-    value = node.graph.lookup(inner[0].input[0])
-    named = {n.output[0]: n for n in then.node if n.op_type == "Constant"}
-    if len(inner[0].input) == 2 and inner[0].input[1] in named:
-        proto = named[inner[0].input[1]].attribute[0]
-        found = node.graph.attribute(proto)
-        axes = np.asarray(found).reshape(-1).tolist()
-    else:
-        axes = [i for a in inner[0].attribute if a.name == "axes" for i in a.ints]
-    if not isinstance(value, Tensor) or not axes:
-        return None
-    sizes = [value.shape[_axis(a, len(value.shape))] for a in axes if -len(value.shape) <= a < len(value.shape)]
-    return (value, axes) if len(sizes) == len(axes) and _asks_for_ones(node, sizes) else None
-
-
-def _asks_for_ones(node: Node, sizes: Sequence[Dim]) -> bool:
-    """Whether the condition holds exactly where all `sizes` are 1: it compares one of them with 1, the rest are 1."""
-    pair = node.graph.equalities.get(node.proto.input[0])
-    if pair is None or 1 not in [s for s in pair if isinstance(s, int)]:
-        return False
-    size = pair[1] if isinstance(pair[0], int) else pair[0]
-    return all(node.sizes.is_equal(s, size) or isinstance(s, int) and s == 1 for s in sizes)
-
-
-def _squeeze(node: Node, value: Tensor, axes: Sequence[int]) -> relax.Expr:
-    """`value` without `axes`, which are declared to have size 1; a run where they have not is refused."""
-    rank = len(value.shape)
-    axes = [_axis(a, rank) for a in axes]
-    if any(isinstance(value.shape[a], int) and value.shape[a] != 1 for a in axes):
-        return value.expr
-    shape = [1 if i in axes else d for i, d in enumerate(value.shape)]
-    return node.emit(relax.op.squeeze(node.declared(value.expr, shape), axes))
-
-
-def _expr(node: Node, value: Value | None) -> relax.Expr:
-    if value is None or isinstance(value, SequenceValue):
-        node.refuse("expected tensors as results of its graph, found a sequence or an absent value")
-    return node.graph.expr_of(value)
 
 
 @converter("Loop")
@@ -161,7 +79,7 @@ def _size(body: GraphProto) -> int:
 
 def _stacked(node: Node, rows: Sequence[Value], axis: int = 0) -> relax.Expr:
     """`rows` as one tensor along a new axis."""
-    exprs = [_expr(node, row) for row in rows]
+    exprs = [result_of(node, row) for row in rows]
     parts = [node.emit(relax.op.expand_dims(e if isinstance(e, relax.Var) else node.emit(e), axis)) for e in exprs]
     return node.emit(relax.op.concat(parts, axis)) if len(parts) > 1 else parts[0]
 
@@ -173,15 +91,18 @@ def _while(
     zero, true = relax.const(_int64(0), "int64"), relax.const(_true())
     limit = None if trips is None else _trip_count(node)
     going = true if condition is None else _scalar(node, node.x(1))
-    init = [_expr(node, v) for v in carried]
+    init = [result_of(node, v) for v in carried]
     names_before = node.graph.dimension_names
-    # One iteration whose results nobody reads: it tells the types, and is dropped as dead code.
-    probe = [_expr(node, v) for v in node.graph.convert_graph(body, [Tensor(zero), Tensor(true), *map(Tensor, init)])]
+    probe = _probe(node, body, [Tensor(zero), Tensor(true), *map(Tensor, init)])
     after, scanned = probe[1 : 1 + len(init)], probe[1 + len(init) :]
     if any(_names(row) - names_before for row in scanned):
         _refuse_unknown_end(node, trips, condition, "the size of its scan outputs is known inside its body only")
     varying = {i + 2 for i, (a, b) in enumerate(zip(init, after)) if not _same_shape(node, a, b)}
     count = _row_count(node, trips)
+    if node.graph.only_types:
+        open_rows = [[None] * (len(expr_shape(r)) + 1) if count is None else [None, *expr_shape(r)] for r in scanned]
+        shapes = [[None] * len(expr_shape(v)) if i in varying else expr_shape(v) for i, v in enumerate(init, 2)]
+        return tuple(_of_shape(node, s, v) for s, v in zip([*shapes, *open_rows], [*init, *scanned]))
     first = len(init) + 2
     if count is None:  # rows are appended as they come
         init += [_empty_rows(node, row) for row in scanned]
@@ -196,7 +117,7 @@ def _while(
 
     def step(state: list[relax.Expr]) -> list[relax.Expr]:
         inputs = [Tensor(s) for s in state[:first]]
-        found = [_expr(node, v) for v in node.graph.convert_graph(body, inputs)]
+        found = [result_of(node, v) for v in node.graph.convert_graph(body, inputs)]
         rows = []
         for kept, row in zip(state[first:], found[first - 1 :]):
             row = row if isinstance(row, relax.Var) else builder.emit(row)
@@ -212,6 +133,25 @@ def _while(
     if count is not None and scanned:
         results[first - 2 :] = [first_rows(builder, rows, steps) for rows in results[first - 2 :]]
     return tuple(results)
+
+
+def _probe(node: Node, body: GraphProto, inputs: Sequence[Value]) -> list[relax.Expr]:
+    """One iteration whose results nobody reads: it tells their types, and is dropped as dead code.
+
+    Of loops inside only the types are asked in turn: else each would be converted twice for every loop around it.
+    """
+    graph, before = node.graph, node.graph.only_types
+    graph.only_types = True
+    try:
+        return [result_of(node, v) for v in graph.convert_graph(body, inputs)]
+    finally:
+        graph.only_types = before
+
+
+def _of_shape(node: Node, shape: Sequence[Dim | None], like: relax.Expr) -> relax.Expr:
+    """What stands for a result of which only the type is asked; None is a size that the run decides."""
+    zeros = relax.op.zeros(relax.ShapeExpr([1 if d is None else d for d in shape]), expr_dtype(like))
+    return node.fresh_dims(zeros, shape) if None in shape else node.emit(zeros)
 
 
 def _names(value: relax.Expr) -> frozenset[str]:
@@ -277,7 +217,7 @@ def scan(node: Node) -> object:
             for kept_rows, row in zip(rows, results[kept:]):
                 kept_rows.append(row)
         stacked = [
-            _stacked(node, r[::-1] if b else r, _axis(a, len(r[0].shape) + 1))
+            _stacked(node, r[::-1] if b else r, axis_from_front(a, len(r[0].shape) + 1))
             for r, a, b in zip(rows, out_axes, out_backwards)
         ]
         return (*state, *stacked)
@@ -308,14 +248,14 @@ def _scan_loop(
         mirrored = builder.emit(relax.op.subtract(last, index))
         return [Tensor(_row(node, x, a, mirrored if b else index)) for x, a, b in zip(xs, axes, backwards)]
 
-    init = [_expr(node, v) for v in state]
-    probe = [_expr(node, v) for v in node.graph.convert_graph(body, [*map(Tensor, init), *inputs(zero)])]
+    init = [result_of(node, v) for v in state]
+    probe = _probe(node, body, [*map(Tensor, init), *inputs(zero)])
     rows = [allocate_rows(builder, length, expr_shape(r), expr_dtype(r)) for r in probe[kept:]]
 
     def step(current: list[relax.Expr]) -> list[relax.Expr]:
         index = current[0]
         found = [
-            _expr(node, v)
+            result_of(node, v)
             for v in node.graph.convert_graph(body, [*map(Tensor, current[1 : 1 + kept]), *inputs(index)])
         ]
         found = [f if isinstance(f, relax.Var) else builder.emit(f) for f in found]
@@ -329,8 +269,10 @@ def _scan_loop(
     def proceed(current: list[relax.Expr]) -> relax.Expr:
         return builder.emit(relax.op.less(current[0], limit))
 
-    results = while_loop(builder, [zero, *init, *rows], proceed, step, name="onnx_scan")[1:]
-    out = [_moved(node, r, _axis(a, len(expr_shape(r)))) for r, a in zip(results[kept:], out_axes)]
+    results = [*init, *rows]
+    if not node.graph.only_types:
+        results = while_loop(builder, [zero, *results], proceed, step, name="onnx_scan")[1:]
+    out = [_moved(node, r, axis_from_front(a, len(expr_shape(r)))) for r, a in zip(results[kept:], out_axes)]
     return (*results[:kept], *out)
 
 
@@ -347,10 +289,6 @@ def _row(node: Node, x: relax.Expr, axis: int, index: relax.Expr) -> relax.Expr:
     """`x` at one position of `axis`, which vanishes."""
     x = x if isinstance(x, relax.Var) else node.emit(x)
     return node.emit(relax.op.take(x, index, axis, mode="clip"))
-
-
-def _axis(axis: int, rank: int) -> int:
-    return axis + rank if axis < 0 else axis
 
 
 def _number(value: Value | None) -> int | None:

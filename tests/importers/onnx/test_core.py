@@ -8,12 +8,13 @@ import numpy as np
 import onnx
 import pytest
 import tvm
-from onnx import GraphProto, TensorProto, helper, numpy_helper
+from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 from tvm import relax
 
 from halo_tvm.errors import UnknownName, UnsupportedModel, UsageError
 from halo_tvm.imported import UNBOUNDED, ImportedModel
 from halo_tvm.importers.onnx import NeedsConstants, import_onnx
+from halo_tvm.importers.onnx._graph import GraphConverter
 from halo_tvm.in_process import compile_in_process
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
@@ -397,6 +398,36 @@ def test_a_loop_that_its_condition_ends(tmp_path: Path, most: int) -> None:
         weights,
     )
     check(path, *({"x": np.zeros(4, "float32"), "bound": np.array(b, "float32")} for b in (10.0, 30.0, -1.0)))
+
+
+def loops_within(depth: int) -> list[NodeProto]:
+    """y = x doubled k ** depth times, and rows, which the outermost of so many loops collects of the one inside."""
+    steps = [node("Add", ["s0", "s0"], ["d0"]), node("ReduceSum", ["d0"], ["r0"], keepdims=0)]
+    for level in range(depth):
+        inputs = (value(f"i{level}", INT64, ()), value(f"go{level}", BOOL, ()), value(f"s{level}", FLOAT, (4,)))
+        outputs = [value(f"on{level}", BOOL, ()), value(f"d{level}", FLOAT, (4,)), value(f"r{level}", FLOAT, ())]
+        inside = graph([*steps, node("Identity", [f"go{level}"], [f"on{level}"])], outputs, inputs)
+        above = f"{level + 1}"
+        steps = [
+            node("Loop", ["k", "", f"s{above}"], [f"d{above}", f"all{above}"], body=inside),
+            node("ReduceMax", [f"all{above}"], [f"r{above}"], keepdims=0),
+        ]
+    return [*steps[:1], node("Identity", ["s"], [f"s{depth}"])][::-1]
+
+
+def test_loops_inside_loops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Right, and converted in linear time: each body about as often as there are loops around it, not 2 to that."""
+    inputs = [value("s", FLOAT, (4,)), value("k", INT64, ())]
+    for depth in (2, 12):
+        outputs = [value(f"d{depth}", FLOAT, (4,)), value(f"all{depth}", FLOAT, ("k",))]
+        path = save(tmp_path / "m.onnx", loops_within(depth), inputs, outputs, {})
+        if depth == 2:
+            check(path, {"s": floats(4), "k": np.array(2)}, {"s": floats(4), "k": np.array(1)})
+    converted = []
+    plain = GraphConverter.convert_graph
+    monkeypatch.setattr(GraphConverter, "convert_graph", lambda *args: (converted.append(1), plain(*args))[1])
+    import_onnx(path)
+    assert 12 <= len(converted) <= 12 * 13
 
 
 def test_a_carried_value_that_grows(tmp_path: Path) -> None:
