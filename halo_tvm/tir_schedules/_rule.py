@@ -7,6 +7,7 @@ same vocabulary, the rule's frozen `Decision` dataclass, so the two cannot drift
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from tvm import ir, s_tir, tirx
@@ -21,6 +22,28 @@ D = TypeVar("D")
 RULES: dict[str, Rule] = {}
 
 
+@dataclass(frozen=True)
+class Numbers:
+    """Whole numbers from `least` to `most`: multiples of `step`, or powers of two alone.
+
+    As the domain of a field of decisions they are somewhat more than the rule's own space and no more: code grows with
+    most of them.
+    """
+
+    least: int
+    most: int
+    step: int = 1
+    powers: bool = False
+
+    def __contains__(self, value: int) -> bool:
+        fits = value & (value - 1) == 0 if self.powers else value % self.step == 0
+        return self.least <= value <= self.most and fits
+
+    def __str__(self) -> str:
+        kind = ", powers of two" if self.powers else f", multiples of {self.step}" if self.step > 1 else ""
+        return f"{self.least} to {self.most}{kind}"
+
+
 class Rule(Generic[D]):
     """Base class of every schedule rule; subclassing registers one instance under `name`."""
 
@@ -28,6 +51,9 @@ class Rule(Generic[D]):
     is_general: bool = False  # serves functions of any kind: that it takes one is no reason to make it
     version: ClassVar[int] = 1  # raised when a decision changes its meaning: older records become hints
     Decision: ClassVar[type]
+    # What the fields of a decision may hold, whatever the function; each entry of a tuple alike. With other values the
+    # code would compute something else than the function, or have no end.
+    domains: ClassVar[Mapping[str, Numbers | tuple[int | str, ...]]] = {}
 
     def __init_subclass__(cls) -> None:
         known = RULES.get(cls.name)
@@ -55,9 +81,18 @@ class Rule(Generic[D]):
     def apply(self, func: tirx.PrimFunc, target: Target, decision: D) -> tirx.PrimFunc:
         """`func` scheduled by `decision`; `Declined(reason)` when the decision cannot be applied.
 
-        A decision may come from a log that anybody wrote: `check_range` before any work.
+        A decision may come from a log that anybody wrote: `check` before any work.
         """
         raise AssertionError(f"schedule rule {self.name} lacks its apply")
+
+    def check(self, decision: D) -> None:
+        """`Declined` unless every field of `decision` is within its domain."""
+        for name, domain in self.domains.items():
+            value = getattr(decision, name)
+            for one in value if isinstance(value, tuple) else (value,):
+                if one not in domain:
+                    served = domain if isinstance(domain, Numbers) else ", ".join(map(str, domain))
+                    raise Declined(f"{name} is {str(one)[:20]}, the rule serves {served}")
 
 
 def first_of_each(decisions: Iterable[D], kernel: Callable[[D], object]) -> list[D]:
@@ -76,17 +111,6 @@ def accepted(candidates: Iterable[D], check: Callable[[D], object]) -> Iterator[
         except Declined:
             continue
         yield candidate
-
-
-def check_range(decision: object, **ranges: tuple[int, int]) -> None:
-    """`Declined` unless each named field is within its (least, most).
-
-    Code grows with these numbers, so the ranges hold somewhat more than the rule's own space and no more.
-    """
-    for name, (least, most) in ranges.items():
-        value = getattr(decision, name)
-        if not least <= value <= most:
-            raise Declined(f"{name} is {value}, the rule serves {least} to {most}")
 
 
 def gpu_of(target: Target) -> GpuLevel:

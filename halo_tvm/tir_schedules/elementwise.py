@@ -38,7 +38,7 @@ from ._lanes import (
     vector_loop,
 )
 from ._nest import Nest, bits, store_at
-from ._rule import Rule, check_range
+from ._rule import Numbers, Rule
 from ._tiles import is_turned, swapped_axis, tiles
 
 _SERIAL = (1 << 12, 1 << 13, 1 << 15)  # elements below which one thread may do it all
@@ -63,6 +63,13 @@ class Elementwise(Rule[ElementwiseDecision]):
 
     name = "elementwise"
     Decision = ElementwiseDecision
+    domains = {
+        "lanes": Numbers(1, 64, powers=True),
+        "unroll": Numbers(1, 16),
+        "tasks": Numbers(1, 1 << 16),
+        "serial_below": Numbers(0, 1 << 31),
+        "tile": Numbers(1, 64),
+    }
 
     def default(self, func: tirx.PrimFunc, target: Target) -> ElementwiseDecision:
         return decision_for(nests_of(func), target)
@@ -76,9 +83,7 @@ class Elementwise(Rule[ElementwiseDecision]):
         return tuple(dict.fromkeys([base, *(ElementwiseDecision(*fields) for fields in values)]))
 
     def apply(self, func: tirx.PrimFunc, target: Target, decision: ElementwiseDecision) -> tirx.PrimFunc:
-        check_range(
-            decision, lanes=(1, 64), unroll=(1, 16), tasks=(1, 1 << 16), serial_below=(0, 1 << 31), tile=(1, 64)
-        )
+        self.check(decision)
         return replace_body(func, seq([elements(nest, decision) for nest in nests_of(func)]))
 
 

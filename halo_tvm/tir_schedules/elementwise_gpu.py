@@ -29,7 +29,7 @@ from ._blocks import loads
 from ._injective import contiguous_axes, nests_of
 from ._lanes import ceil_div, constant, index, product, replace_body, seq, simplify, unravel
 from ._nest import Nest, store_at, substituted
-from ._rule import Rule, check_range, gpu_of
+from ._rule import Numbers, Rule, gpu_of
 from ._threads import (
     LAUNCH_US,
     bound,
@@ -59,6 +59,11 @@ class ElementwiseGPU(Rule[ElementThreads]):
 
     name = "elementwise_gpu"
     Decision = ElementThreads
+    domains = {
+        "lanes": Numbers(1, 16, powers=True),
+        "vectors": Numbers(1, 16),
+        "threads": Numbers(WARP, 1024, step=WARP),
+    }
 
     def default(self, func: tirx.PrimFunc, target: Target) -> ElementThreads:
         nests = _served(func)
@@ -78,9 +83,7 @@ class ElementwiseGPU(Rule[ElementThreads]):
         return sum(_estimate(nest, target, decision, known) for nest in _served(func))
 
     def apply(self, func: tirx.PrimFunc, target: Target, decision: ElementThreads) -> tirx.PrimFunc:
-        check_range(decision, lanes=(1, 16), vectors=(1, 16), threads=(WARP, 1024))
-        if decision.threads % WARP or decision.lanes & (decision.lanes - 1):
-            raise Declined(f"whole warps and vectors of a power of two are served, not {decision}")
+        self.check(decision)
         kernels = []
         for nest in _served(func):
             swapped = swapped_axis(nest)

@@ -33,7 +33,7 @@ from ..dimensions import itemsize_of
 from ..errors import Declined
 from ..targets import WARP
 from ._product import Product, match_product
-from ._rule import Rule, check_range, gpu_of
+from ._rule import Numbers, Rule, gpu_of
 from ._stages import emit_stages
 from ._threads import LAUNCH_US, VECTOR_BYTES, across_threads, for_each_piece
 
@@ -63,6 +63,11 @@ class GEMV(Rule[Decision]):
 
     name = "gemv"
     Decision = Decision
+    domains = {
+        "columns": Numbers(1, 16),
+        "warps": Numbers(1, 32),
+        "split": Numbers(1, 32),
+    }
 
     def default(self, func: tirx.PrimFunc, target: Target) -> Decision:
         return self.space(func, target)[0]
@@ -78,7 +83,7 @@ class GEMV(Rule[Decision]):
         return _estimate(product, decision, gpu)
 
     def apply(self, func: tirx.PrimFunc, target: Target, decision: Decision) -> tirx.PrimFunc:
-        check_range(decision, columns=(1, 16), warps=(1, 32), split=(1, 32))
+        self.check(decision)
         product, _ = _served(func, target)
         refused = _refusal(product, decision)
         if refused:

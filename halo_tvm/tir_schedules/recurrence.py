@@ -29,7 +29,7 @@ from tvm.ir import Expr
 from ..errors import Declined
 from ..targets import Target
 from ._lanes import constant, index, loop, seq, simplify, vector_loop
-from ._rule import Rule, check_range
+from ._rule import Numbers, Rule
 
 MARK = "halo.loop"
 # Starting threads costs about a microsecond a step; one core takes some 25,000 weights in that time.
@@ -52,6 +52,10 @@ class RecurrenceLoop(Rule[Decision]):
 
     name = "recurrence"
     Decision = Decision
+    domains = {
+        "rows": Numbers(1, 16),
+        "parallel": _PARALLEL,
+    }
 
     def default(self, func: tirx.PrimFunc, target: Target) -> Decision:
         call = _call(func)
@@ -81,9 +85,7 @@ class RecurrenceLoop(Rule[Decision]):
         return tuple(dict.fromkeys([first, *choices, *(replace(first, rows=rows) for rows in (1, 2, 3, 4))]))
 
     def apply(self, func: tirx.PrimFunc, target: Target, decision: Decision) -> tirx.PrimFunc:
-        check_range(decision, rows=(1, 16))
-        if decision.parallel not in _PARALLEL:
-            raise Declined(f"parallel is {decision.parallel[:20]!r}, the rule serves {', '.join(_PARALLEL)}")
+        self.check(decision)
         registers = target.isa.vector_registers
         body = _Rewriter(_lanes(func, target), registers, decision).rewrite(func.body)
         # Copies of a loop share its variable until here.

@@ -37,7 +37,7 @@ from ._lanes import (
     vector_loop,
 )
 from ._rows import Rows, Stage, dtype_of, is_divisor, is_neutral, passes, rows_of
-from ._rule import Rule, check_range
+from ._rule import Numbers, Rule
 
 _SERIAL = (1 << 12, 1 << 13, 1 << 15)  # elements below which one thread may do it all
 
@@ -57,6 +57,12 @@ class RowReduction(Rule[RowDecision]):
 
     name = "row_reduction"
     Decision = RowDecision
+    domains = {
+        "lanes": Numbers(1, 64, powers=True),
+        "unroll": Numbers(1, 16),
+        "tasks": Numbers(1, 1 << 16),
+        "serial_below": Numbers(0, 1 << 31),
+    }
 
     def default(self, func: tirx.PrimFunc, target: Target) -> RowDecision:
         rows_of(func)
@@ -70,7 +76,7 @@ class RowReduction(Rule[RowDecision]):
         return tuple(dict.fromkeys([base, *(RowDecision(*fields) for fields in values)]))
 
     def apply(self, func: tirx.PrimFunc, target: Target, decision: RowDecision) -> tirx.PrimFunc:
-        check_range(decision, lanes=(1, 64), unroll=(1, 16), tasks=(1, 1 << 16), serial_below=(0, 1 << 31))
+        self.check(decision)
         rows = rows_of(func)
         work = product([*rows.extents, rows.depth])
 

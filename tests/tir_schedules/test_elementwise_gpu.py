@@ -166,8 +166,11 @@ def test_declines() -> None:
         RULE.default(total, TARGET)
     graph, shapes, dtypes, _ = GRAPHS["add"]
     func = function_of(graph, shapes(4, 8), dtypes)
-    for decision in (ElementThreads(3, 1, 256), ElementThreads(4, 1, 100)):
-        with pytest.raises(Declined, match="whole warps and vectors of a power of two"):
+    for decision, reason in (
+        (ElementThreads(3, 1, 256), "lanes is 3, the rule serves 1 to 16, powers of two"),
+        (ElementThreads(4, 1, 100), "threads is 100, the rule serves 32 to 1024, multiples of 32"),
+    ):
+        with pytest.raises(Declined, match=reason):
             RULE.apply(func, TARGET, decision)
     with pytest.raises(Declined, match="lanes is 32, the rule serves 1 to 16"):
         RULE.apply(func, TARGET, ElementThreads(32, 1, 256))

@@ -168,10 +168,10 @@ def test_a_decision_that_does_not_fit_is_declined() -> None:
             good, vector=(1,), lanes=(8,), vectors=(8,), row=(-1,), height=(1,)
         ),
         "the function has 1": replace(good, vector=(1, 1)),
-        "vectors hold powers of two": replace(good, lanes=(3,), vectors=(1,)),
+        "lanes is 3, the rule serves 1 to 64, powers of two": replace(good, lanes=(3,), vectors=(1,)),
         "iterator 7 shall be vectorised": replace(good, vector=(7,)),
         "the steps of the reduction come in order": replace(good, vector=(2,), row=(-1,), height=(1,)),
-        "lanes holds 1024, the rule serves 1 to 64": replace(good, lanes=(1024,)),
+        "lanes is 1024, the rule serves 1 to 64": replace(good, lanes=(1024,)),
     }.items():
         with pytest.raises(Declined, match=reason):
             RULE.apply(func, target, wrong)

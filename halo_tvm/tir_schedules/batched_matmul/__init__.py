@@ -23,7 +23,7 @@ from tvm import ir, tirx
 from ...errors import Declined
 from .._blocks import is_scheduled
 from .._lanes import constant
-from .._rule import Rule, check_range, first_of_each
+from .._rule import Numbers, Rule, first_of_each
 from ._estimate import cycles_per_column, estimate
 from ._nest import build
 from ._problem import Problem, match
@@ -53,6 +53,12 @@ class BatchedMatmul(Rule[Decision]):
 
     name = "batched_matmul"
     Decision = Decision
+    domains = {
+        "mr": Numbers(1, 16),
+        "vectors": Numbers(1, 4),
+        "block_rows": Numbers(8, 512),
+        "kc": Numbers(16, 2048),
+    }
 
     def default(self, func: tirx.PrimFunc, target: Target) -> Decision:
         problem = _match(func)
@@ -73,7 +79,7 @@ class BatchedMatmul(Rule[Decision]):
         return estimate(_match(func), _tiling(decision, target), sizes)
 
     def apply(self, func: tirx.PrimFunc, target: Target, decision: Decision) -> tirx.PrimFunc:
-        check_range(decision, mr=(1, 16), vectors=(1, 4), block_rows=(8, 512), kc=(16, 2048))
+        self.check(decision)
         problem = _match(func)
         if decision.kc % target.lanes_f32:
             raise Declined(f"kc is {decision.kc}, no multiple of the {target.lanes_f32} lanes of {target.isa.name}")

@@ -22,7 +22,7 @@ from tvm import DataType, tirx
 from ...errors import Declined
 from .._blocks import loads
 from .._lanes import constant
-from .._rule import Rule, check_range
+from .._rule import Numbers, Rule
 from .._windows import Windows, match_windows
 from ._nest import build
 
@@ -51,6 +51,11 @@ class Channelwise(Rule[Decision]):
 
     name = "channelwise"
     Decision = Decision
+    domains = {
+        "columns": Numbers(1, 16),
+        "lanes": Numbers(1, 64),
+        "tasks": Numbers(1, 4096),
+    }
 
     def default(self, func: tirx.PrimFunc, target: Target) -> Decision:
         windows = _match(func)
@@ -67,7 +72,7 @@ class Channelwise(Rule[Decision]):
         return tuple(dict.fromkeys([first, *(Decision(*fields) for fields in values)]))
 
     def apply(self, func: tirx.PrimFunc, target: Target, decision: Decision) -> tirx.PrimFunc:
-        check_range(decision, columns=(1, 16), lanes=(1, 64), tasks=(1, 4096))
+        self.check(decision)
         windows = _match(func)
         if decision.lanes > max(windows.channels, 1):
             raise Declined(f"vectors of {decision.lanes} channels, but there are {windows.channels}")

@@ -22,7 +22,7 @@ from tvm import tirx
 
 from .._lanes import constant
 from .._row_tiling import RowTiling
-from .._rule import Rule, check_range
+from .._rule import Numbers, Rule
 from ._nest import build
 from ._problem import Problem, match
 
@@ -48,6 +48,11 @@ class Convolution(Rule[Decision]):
 
     name = "convolution"
     Decision = Decision
+    domains = {
+        "mr": Numbers(1, 16),
+        "unroll": Numbers(1, 16),
+        "block_rows": Numbers(8, 1024),
+    }
 
     def default(self, func: tirx.PrimFunc, target: Target) -> Decision:
         problem = match(func, target.isa)
@@ -61,7 +66,7 @@ class Convolution(Rule[Decision]):
         return tuple(dict.fromkeys([first, *(Decision(*fields) for fields in values)]))
 
     def apply(self, func: tirx.PrimFunc, target: Target, decision: Decision) -> tirx.PrimFunc:
-        check_range(decision, mr=(1, 16), unroll=(1, 16), block_rows=(8, 1024))
+        self.check(decision)
         problem = match(func, target.isa)
         rows = _rows(decision.mr, decision.block_rows, target)
         body = build(problem, rows, decision.unroll, target.lanes_f32, target.spec.l2_bytes)

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from tvm import ir, tirx
 
 from ...errors import Declined
-from .._rule import Rule, check_range
+from .._rule import Numbers, Rule
 from ..flash_attention import target_lanes
 from ..flash_attention._function import scheduled_as
 from ..flash_attention._problem import Problem, call_attributes, extents, is_buffer, read
@@ -47,6 +47,11 @@ class DecodeAttention(Rule[Decision]):
 
     name = "decode_attention"
     Decision = Decision
+    domains = {
+        "chunk": Numbers(16, 1024),
+        "splits": Numbers(1, 256),
+        "least_keys": Numbers(16, 4096),
+    }
 
     def default(self, func: tirx.PrimFunc, target: Target) -> Decision:
         chunk = 64
@@ -72,7 +77,7 @@ class DecodeAttention(Rule[Decision]):
         return estimate(plan, b, t, target.cores)
 
     def apply(self, func: tirx.PrimFunc, target: Target, decision: Decision) -> tirx.PrimFunc:
-        check_range(decision, chunk=(16, 1024), splits=(1, 256), least_keys=(16, 4096))
+        self.check(decision)
         return scheduled_as(func, _plan(func, target, decision), attend, merge)
 
 

@@ -31,7 +31,7 @@ from tvm import ir, tirx
 from ...errors import Declined
 from ...targets._gpu import STATIC_SHARED_BYTES
 from .._attention_grid import DTYPES
-from .._rule import Rule, accepted, check_range, gpu_of
+from .._rule import Numbers, Rule, accepted, gpu_of
 from ..decode_attention._plan import MOST_QUERIES
 from ..flash_attention._function import scheduled_as
 from ..flash_attention._problem import Problem, call_attributes, extents, is_buffer, read
@@ -53,6 +53,12 @@ class DecodeAttentionGPU(Rule[Decision]):
 
     name = "decode_attention_gpu"
     Decision = Decision
+    domains = {
+        "splits": Numbers(1, 256),
+        "least_keys": Numbers(1, 4096),
+        "warps": Numbers(1, 8),
+        "keys": Numbers(1, 8),
+    }
 
     def default(self, func: tirx.PrimFunc, target: Target) -> Decision:
         return preferred(*_served(func), gpu_of(target)).decision
@@ -70,7 +76,7 @@ class DecodeAttentionGPU(Rule[Decision]):
         return estimate(_plan(func, target, decision), gpu_of(target), b, t)
 
     def apply(self, func: tirx.PrimFunc, target: Target, decision: Decision) -> tirx.PrimFunc:
-        check_range(decision, splits=(1, 256), least_keys=(1, 4096), warps=(1, 8), keys=(1, 8))
+        self.check(decision)
         return scheduled_as(func, _plan(func, target, decision), split_attention, through_memory=False)
 
 

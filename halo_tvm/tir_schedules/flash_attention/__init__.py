@@ -28,7 +28,7 @@ from tvm import ir, tirx
 
 from ...errors import Declined
 from .. import _pair_dot
-from .._rule import Rule, check_range
+from .._rule import Numbers, Rule
 from ._attend import attend
 from ._estimate import estimate
 from ._function import scheduled_as
@@ -48,6 +48,14 @@ class FlashAttention(Rule[Decision]):
 
     name = "flash_attention"
     Decision = Decision
+    domains = {
+        "block_q": Numbers(1, 512),
+        "block_k": Numbers(1, 512),
+        "score_rows": Numbers(1, 16),
+        "score_vectors": Numbers(1, 8),
+        "value_rows": Numbers(1, 16),
+        "value_vectors": Numbers(1, 8),
+    }
 
     def default(self, func: tirx.PrimFunc, target: Target) -> Decision:
         problem = read(func)
@@ -87,15 +95,7 @@ class FlashAttention(Rule[Decision]):
         return estimate(plan, b, s, t, target.cores)
 
     def apply(self, func: tirx.PrimFunc, target: Target, decision: Decision) -> tirx.PrimFunc:
-        check_range(
-            decision,
-            block_q=(1, 512),
-            block_k=(1, 512),
-            score_rows=(1, 16),
-            score_vectors=(1, 8),
-            value_rows=(1, 16),
-            value_vectors=(1, 8),
-        )
+        self.check(decision)
         plan = _plan(read(func), decision, target)
         return scheduled_as(func, plan, allocate, pack, attend, imports=_pair_dot.TEXT if plan.pairs else "")
 

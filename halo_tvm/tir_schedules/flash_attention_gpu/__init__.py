@@ -34,7 +34,7 @@ from tvm import ir, tirx
 
 from ...errors import Declined
 from .._attention_grid import DTYPES
-from .._rule import Rule, accepted, check_range, gpu_of
+from .._rule import Numbers, Rule, accepted, gpu_of
 from ..decode_attention_gpu import preferred, split_attention
 from ..decode_attention_gpu._estimate import estimate as decode_estimate
 from ..flash_attention._function import scheduled_as
@@ -56,6 +56,11 @@ class FlashAttentionGPU(Rule[Decision]):
 
     name = "flash_attention_gpu"
     Decision = Decision
+    domains = {
+        "block_q": Numbers(16, 256),
+        "block_k": Numbers(16, 256),
+        "warps": Numbers(1, 8),
+    }
 
     def default(self, func: tirx.PrimFunc, target: Target) -> Decision:
         gpu, problem = gpu_of(target), _problem(func)
@@ -82,7 +87,7 @@ class FlashAttentionGPU(Rule[Decision]):
         return estimate(_plan(problem, decision, gpu), gpu, b, s, t)
 
     def apply(self, func: tirx.PrimFunc, target: Target, decision: Decision) -> tirx.PrimFunc:
-        check_range(decision, block_q=(16, 256), block_k=(16, 256), warps=(1, 8))
+        self.check(decision)
         problem, gpu = _problem(func), gpu_of(target)
         plan = _plan(problem, decision, gpu)
         if not _may_decode(problem):

@@ -24,7 +24,7 @@ from tvm import ir, tirx
 from ...errors import Declined
 from .._blocks import is_scheduled
 from .._packing import pack_shape
-from .._rule import Rule, check_range, first_of_each
+from .._rule import Numbers, Rule, first_of_each
 from ._chain import Chain, match
 from ._estimate import estimate
 from ._nest import build
@@ -57,6 +57,12 @@ class GEMM(Rule[Decision]):
     name = "gemm"
     version = 2  # row blocks by their rows, outermost
     Decision = Decision
+    domains = {
+        "mr": Numbers(1, 16),
+        "unroll": Numbers(1, 16),
+        "prefetch": Numbers(0, 16),
+        "block_rows": Numbers(0, 4096),
+    }
 
     def default(self, func: tirx.PrimFunc, target: Target) -> Decision:
         chain = _match(func, target)
@@ -98,7 +104,7 @@ class GEMM(Rule[Decision]):
         return estimate(chain, _tiling(decision, target), rows, target.cores)
 
     def apply(self, func: tirx.PrimFunc, target: Target, decision: Decision) -> tirx.PrimFunc:
-        check_range(decision, mr=(1, 16), unroll=(1, 16), prefetch=(0, 16), block_rows=(0, 4096))
+        self.check(decision)
         chain = _match(func, target)
         if chain.steps % decision.unroll:
             raise Declined(f"unroll {decision.unroll} does not divide the chunk of {chain.steps} k steps")

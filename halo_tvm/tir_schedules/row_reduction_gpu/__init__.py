@@ -27,7 +27,7 @@ from ...dimensions import size_of
 from ...errors import Declined
 from ...targets import WARP, Target
 from .._lanes import constant, product, replace_body
-from .._rule import Rule, check_range
+from .._rule import Numbers, Rule
 from .._threads import vector_lanes
 from ._estimate import estimate_us
 from ._fit import KEPT, MOST_THREADS, RowThreads, kept_registers, served, streams, unfit
@@ -42,6 +42,11 @@ class RowReductionGPU(Rule[RowThreads]):
 
     name = "row_reduction_gpu"
     Decision = RowThreads
+    domains = {
+        "threads": Numbers(1, MOST_THREADS),
+        "rows": Numbers(1, 256),
+        "lanes": Numbers(1, 16),
+    }
 
     def default(self, func: tirx.PrimFunc, target: Target) -> RowThreads:
         rows = served(func)
@@ -74,7 +79,7 @@ class RowReductionGPU(Rule[RowThreads]):
         return estimate_us(rows, target, decision, count, depth)
 
     def apply(self, func: tirx.PrimFunc, target: Target, decision: RowThreads) -> tirx.PrimFunc:
-        check_range(decision, threads=(1, MOST_THREADS), rows=(1, 256), lanes=(1, 16))
+        self.check(decision)
         rows = served(func)
         if reason := unfit(rows, decision):
             raise Declined(reason)

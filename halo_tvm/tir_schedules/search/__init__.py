@@ -25,11 +25,11 @@ from tvm import ir, tirx
 from ...targets import Target
 from .._lanes import replace_body, seq
 from .._nest import Nest
-from .._rule import Rule
+from .._rule import Numbers, Rule
 from ..elementwise import decision_for, elements
 from ._choice import default_of, space_of
 from ._cost import Costs, cycles
-from ._decision import Decision
+from ._decision import MOST_NESTS, NONE, Decision
 from ._nest import nest_of
 from ._program import program_of, with_named_extents
 
@@ -42,6 +42,15 @@ class Search(Rule[Decision]):
     name = "search"
     is_general = True
     Decision = Decision
+    domains = {
+        "vector": Numbers(NONE, MOST_NESTS),
+        "lanes": Numbers(1, 64, powers=True),
+        "vectors": Numbers(1, 16),
+        "row": Numbers(NONE, MOST_NESTS),
+        "height": Numbers(1, 16),
+        "tasks": Numbers(1, 1 << 16),
+        "serial_below": Numbers(0, 1 << 31),
+    }
 
     def default(self, func: tirx.PrimFunc, target: Target) -> Decision:
         return default_of(program_of(func), target)
@@ -58,7 +67,7 @@ class Search(Rule[Decision]):
         return sum(found) / _CYCLES_PER_US
 
     def apply(self, func: tirx.PrimFunc, target: Target, decision: Decision) -> tirx.PrimFunc:
-        decision.check()
+        self.check(decision)
         program, before = with_named_extents(program_of(func))
         tilings = iter(decision.tilings(program.reductions))
         maps = [nest for nest in program.nests if isinstance(nest, Nest)]

@@ -6,12 +6,10 @@ from dataclasses import dataclass
 
 from ...errors import Declined
 from .._lanes import constant
-from .._rule import check_range
 from ._program import Reduction
 
 NONE = -1
-_LANES, _VECTORS, _HEIGHT = (1, 64), (1, 16), (1, 16)
-_MOST_NESTS, _MOST_VECTORS = 64, 64
+MOST_NESTS, _MOST_VECTORS = 64, 64
 
 
 @dataclass(frozen=True)
@@ -35,23 +33,6 @@ class Decision:
         for tiling, reduction in zip(found, reductions):
             tiling.check(reduction)
         return found
-
-    def check(self) -> None:
-        """`Declined` unless every number is one that a function could ask for."""
-        check_range(self, tasks=(1, 1 << 16), serial_below=(0, 1 << 31))
-        for name, (least, most) in {
-            "vector": (NONE, _MOST_NESTS),
-            "lanes": _LANES,
-            "vectors": _VECTORS,
-            "row": (NONE, _MOST_NESTS),
-            "height": _HEIGHT,
-        }.items():
-            values = getattr(self, name)
-            if len(values) > _MOST_NESTS:
-                raise Declined(f"{name} has {len(values)} entries, the rule serves up to {_MOST_NESTS}")
-            for value in values:
-                if not least <= value <= most:
-                    raise Declined(f"{name} holds {value}, the rule serves {least} to {most}")
 
 
 @dataclass(frozen=True)
@@ -79,8 +60,6 @@ class Tiling:
             raise Declined(
                 f"axis {self.row} shall be tiled beside iterator {self.vector}, the reduction has {axes} axes"
             )
-        if self.lanes & (self.lanes - 1):
-            raise Declined(f"a vector of {self.lanes} lanes, vectors hold powers of two")
         if self.vector == NONE and self.lanes * self.vectors > 1 or self.row == NONE and self.height > 1:
             raise Declined("a tile of several elements along no iterator")
         if self.vectors * self.height > _MOST_VECTORS:

@@ -28,7 +28,7 @@ from tvm import ir, tirx
 
 from ...errors import Declined
 from .._product import Product, match_product
-from .._rule import Rule, check_range, gpu_of
+from .._rule import Numbers, Rule, gpu_of
 from ..gemv import one_row_of
 from ._estimate import estimate
 from ._kernel import build
@@ -60,6 +60,13 @@ class TensorCoreGEMM(Rule[Decision]):
 
     name = "tensor_core_gemm"
     Decision = Decision
+    domains = {
+        "block_m": BLOCK_M,
+        "block_n": BLOCK_N,
+        "block_k": BLOCK_K,
+        "warps": Numbers(1, 16),
+        "stages": Numbers(2, 6),
+    }
 
     def default(self, func: tirx.PrimFunc, target: Target) -> Decision:
         return self.space(func, target)[0]
@@ -81,7 +88,7 @@ class TensorCoreGEMM(Rule[Decision]):
         return estimate(product, _tiling(product, decision, gpu), rows, gpu)
 
     def apply(self, func: tirx.PrimFunc, target: Target, decision: Decision) -> tirx.PrimFunc:
-        _check(decision)
+        self.check(decision)
         product, gpu = _served(func, target)
         tiling = _tiling(product, decision, gpu)
         # A model that decodes has the same function for a long prompt and for one token after another.
@@ -113,15 +120,6 @@ def _tiling(product: Product, d: Decision, gpu: GpuLevel) -> Tiling:
     if refused:
         raise Declined(refused)
     return tiling
-
-
-def _check(d: Decision) -> None:
-    """`Declined` for numbers that no space holds."""
-    sizes = {"block_m": BLOCK_M, "block_n": BLOCK_N, "block_k": BLOCK_K}
-    check_range(d, warps=(1, 16), stages=(2, 6), **{name: (min(s), max(s)) for name, s in sizes.items()})
-    for name, allowed in sizes.items():
-        if getattr(d, name) not in allowed:
-            raise Declined(f"{name} is {getattr(d, name)}, the rule serves {', '.join(map(str, allowed))}")
 
 
 def _typical_rows(product: Product) -> int:
