@@ -48,6 +48,7 @@ class FusionCandidate:
     bytes_fused: int = 0
     benefit_bytes: int = 0
     taken: bool = False
+    reason: str = ""  # why it was not taken
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ VARIANTS = (
         {"overrides": {"operators": {"attention": {"rule": "fallback"}}}},
         "attention by the fallback rule: the score matrix is written and read",
     ),
-    Variant("no-fusion", {"disable": ("fuse", "fuse_qkv")}, "every operator a kernel of its own"),
+    Variant("no-fusion", {"disable": ("fuse", "fuse_projections")}, "every operator a kernel of its own"),
     Variant("no-packing", {"disable": ("pack_weights", "channels_last")}, "weights as the model stores them"),
     Variant("avx2", {"target": "x86:avx2"}, "instructions of AVX2 instead of the host's"),
     Variant("no-vector-math", {"disable": ("vector_math",)}, "exp, tanh and erf by the C library, one at a time"),

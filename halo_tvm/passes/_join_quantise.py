@@ -20,7 +20,7 @@ from ..errors import Declined
 from ..targets import Target
 from ..tir_schedules._blocks import main_block
 from ._pass import Report, bindings, op_name, replace_main
-from .schedule import rule_for
+from ._served_groups import rule_of_group
 
 
 def join_quantise(mod: tvm.IRModule, target: Target) -> tuple[tvm.IRModule, list[Report]]:
@@ -65,7 +65,7 @@ def _joined(
             alone = all(reader is not None and reader.same_as(made[quantised]) for reader in uses[var])
             try:
                 group, args = _group(binding.value, made[quantised], var, keep=not alone, mod=mod)
-                rule = _check(group, mod, target)
+                rule = rule_of_group(group, mod, target)
             except Declined as reason:
                 report.append({"rows": _label(binding.value), "joined": False, "reason": str(reason)})
                 out.append(binding)
@@ -137,25 +137,6 @@ def _group(
     whole = relax.SeqExpr([relax.DataflowBlock(body)], relax.Tuple(results))
     func = relax.Function(params, whole, relax.TupleType([v.ty for v in results]))
     return relax.utils.copy_with_new_vars(func.with_attr("Primitive", True)), args
-
-
-def _check(group: relax.Function, mod: tvm.IRModule, target: Target) -> str:
-    """The rule that serves the group as one function; `Declined` when none but the last resort does."""
-    parts = {b.value.args[0] for b in bindings(group) if op_name(b.value) == "relax.call_tir"}
-    small = tvm.IRModule({gvar: mod[gvar] for gvar in parts})
-    builder = relax.BlockBuilder(small)
-    gvar = builder.add_func(group, "group")
-    params = [relax.Var(p.name, p.ty) for p in group.params]
-    with builder.function("main", params):
-        with builder.dataflow():
-            result = builder.emit_output(relax.Call(gvar, params))
-        builder.emit_func_output(result)
-    fused = relax.transform.FuseTIR()(builder.get())
-    (func,) = [f for g, f in fused.functions_items() if g.name_hint == gvar.name_hint]
-    choice = rule_for(func, target)
-    if choice.rule.is_general or choice.rule.name == target.spec.rules[-1]:
-        raise Declined("; ".join(choice.declined))
-    return choice.rule.name
 
 
 def _label(rows: relax.Expr) -> str:

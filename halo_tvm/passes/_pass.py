@@ -17,7 +17,7 @@ from tvm import relax
 from ..errors import UnknownName, UsageError
 from ..params import ParamTable
 from ..relay_ops import OPERATORS
-from ..relay_ops._operator import op_name
+from ..relay_ops._operator import op_name, same_shape
 from ..targets import Target
 
 PASSES: dict[str, type[Pass]] = {}
@@ -112,6 +112,25 @@ def replace_main(mod: tvm.IRModule, func: relax.Function) -> tvm.IRModule:
 def bindings(func: relax.Function) -> list[relax.VarBinding]:
     """Variable bindings of `func` in order."""
     return [b for block in func.body.blocks for b in block.bindings if isinstance(b, relax.VarBinding)]
+
+
+def same_type(a: relax.Type, b: relax.Type) -> bool:
+    """Whether both are tensors of one element type and of equal, known shape."""
+    tensors = isinstance(a, relax.TensorType) and isinstance(b, relax.TensorType) and a.dtype == b.dtype
+    known = tensors and isinstance(a.shape, relax.ShapeExpr) and isinstance(b.shape, relax.ShapeExpr)
+    return known and same_shape(a.shape.values, b.shape.values)
+
+
+def users_of(func: relax.Function) -> dict[relax.Var, frozenset[relax.Var | None]]:
+    """Of each variable, those whose value reads it; None stands for the function's result."""
+    users: dict[relax.Var, set[relax.Var | None]] = {}
+    for block in func.body.blocks:
+        for binding in block.bindings:
+            for used in relax.analysis.free_vars(binding.value):
+                users.setdefault(used, set()).add(binding.var)
+    for used in relax.analysis.free_vars(func.body.body):
+        users.setdefault(used, set()).add(None)
+    return {var: frozenset(readers) for var, readers in users.items()}
 
 
 def count_calls(func: relax.Function) -> dict[str, int]:

@@ -16,6 +16,25 @@ from ..tir_schedules._injective import nests_of
 from ..tir_schedules._nest import Nest
 from ..tir_schedules._stages import is_at
 
+# Operators that make every element of the same element of their operands, or of one of a row for all.
+UNARY = {
+    "relax.nn.relu",
+    "relax.nn.gelu",
+    "relax.nn.gelu_tanh",
+    "relax.nn.silu",
+    "relax.sigmoid",
+    "relax.tanh",
+    "relax.erf",
+    "relax.exp",
+    "relax.sqrt",
+    "relax.rsqrt",
+    "relax.negative",
+    "relax.abs",
+    "relax.round",
+    "relax.astype",
+}
+BINARY = {"relax.add", "relax.subtract", "relax.multiply", "relax.divide", "relax.maximum", "relax.minimum"}
+
 
 @dataclass(frozen=True)
 class Pointwise:

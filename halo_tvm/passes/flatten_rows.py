@@ -3,6 +3,7 @@
 Before -> after
     y: [b, s, n] = halo.linear(x: [b, s, k], w)
         ->   r: [m, k] = reshape(x);  q: [m, n] = halo.linear(r, w);  y = reshape(q),   m = b * s
+    t: [b, s, c] = y[..., :c]   ->   p: [m, c] = q[:, :c];  t = reshape(p)
     z = relu(halo.convolution(x, w) + b), not flat yet   ->   the same: what follows joins the kernel of its windows
 A reshape moves no data. Reshapes between two row-wise operators vanish, so a transformer runs on
 matrices except inside attention, and every kernel sees one symbolic row count.
@@ -16,30 +17,14 @@ from dataclasses import dataclass
 import tvm
 from tvm import relax
 
+from ..dimensions import integers_of
 from ..relay_ops._operator import operator_of, same_dimension, same_shape
 from ._pass import Context, Pass, Report, op_name, replace_main
-from ._pointwise import operands_of, pointwise_of
+from ._pointwise import BINARY, UNARY, operands_of, pointwise_of
 from ._rewrite import BlockMutator
 
 # Operators that treat every row by itself: their data arguments come first, then weights.
 _ROW_OPERATORS = ("linear", "linear_integer", "layer_norm", "rms_norm")
-_UNARY = {
-    "relax.nn.relu",
-    "relax.nn.gelu",
-    "relax.nn.gelu_tanh",
-    "relax.nn.silu",
-    "relax.sigmoid",
-    "relax.tanh",
-    "relax.erf",
-    "relax.exp",
-    "relax.sqrt",
-    "relax.rsqrt",
-    "relax.negative",
-    "relax.abs",
-    "relax.round",
-    "relax.astype",
-}
-_BINARY = {"relax.add", "relax.subtract", "relax.multiply", "relax.divide", "relax.maximum", "relax.minimum"}
 
 
 @dataclass(frozen=True)
@@ -89,7 +74,7 @@ class _Flattener(BlockMutator):
         operator = operator_of(call)
         if operator is not None:
             return operator.takes_stages
-        known = op_name(call) in _UNARY | _BINARY | {"relax.call_tir"}
+        known = op_name(call) in UNARY | BINARY | {"relax.call_tir"}
         return known and any(self.visit_expr(a) in self._stages for a in operands_of(call))
 
     def _flat_call(self, call: relax.Call, ty: relax.TensorType) -> relax.Call | None:
@@ -99,6 +84,8 @@ class _Flattener(BlockMutator):
                 return None
             kernel = pointwise_of(self.builder_.get(), call)
             return None if kernel is None else kernel.on(self.builder_, self._as_matrix)
+        if op_name(call) == "relax.strided_slice":
+            return self._columns(call, ty)
         if not call.args or not all(_shaped(t) for t in (ty, *(arg.ty for arg in call.args))) or ty.ndim < 3:
             return None
         if any(same_dimension(d, 0) for d in ty.shape.values):
@@ -108,9 +95,9 @@ class _Flattener(BlockMutator):
         if operator is not None and operator.name in _ROW_OPERATORS:
             # Norms may carry a residual behind their vectors: same shape as x.
             flat = {i for i, a in enumerate(call.args) if i == 0 or a.ty.ndim == ty.ndim}
-        elif name in _UNARY:
+        elif name in UNARY:
             flat = {0}
-        elif name in _BINARY:
+        elif name in BINARY:
             data = [a for a in call.args if a.ty.ndim == ty.ndim]
             flat = {i for i, a in enumerate(call.args) if a.ty.ndim == ty.ndim}
             vectors = [a for a in call.args if a.ty.ndim < ty.ndim]
@@ -125,6 +112,15 @@ class _Flattener(BlockMutator):
             return None
         args = [self._as_matrix(a) if i in flat else a for i, a in enumerate(call.args)]
         return relax.Call(call.op, args, call.attrs, call.ty_args)
+
+    def _columns(self, call: relax.Call, ty: relax.TensorType) -> relax.Call | None:
+        """A slice of the columns of what a matrix was made to, as one of the matrix."""
+        x, axes, *bounds = call.args
+        if x not in self.made or not _shaped(ty) or any(same_dimension(d, 0) for d in ty.shape.values):
+            return None
+        if ty.ndim < 3 or integers_of(axes) not in ([-1], [ty.ndim - 1]):
+            return None
+        return relax.op.strided_slice(self.made[x], [1], *bounds, assume_inbound=bool(call.attrs.assume_inbound))
 
     def _as_matrix(self, x: relax.Expr) -> relax.Var:
         if x not in self.made:

@@ -3,7 +3,8 @@
 A candidate is a group that FuseOps would form. Its benefit is the traffic it saves, at the model's
 typical sizes:
     benefit = sum of traffic(part) - traffic(fused),   traffic = bytes read and written by one function
-A candidate without benefit is not taken: its functions become opaque to FuseOps and the grouping is redone.
+A candidate without benefit is not taken: its functions become opaque to FuseOps and the grouping is redone. Nor is
+one that puts parts of a product's columns behind it (`_column_parts`) where no rule of the target serves that.
 Afterwards a quantise joins the group of its rows, see `_join_quantise`.
 The report lists what was refused, and as taken the groups that the second grouping really formed.
 Equal functions are merged afterwards, so that a model of twelve equal layers has one set of functions.
@@ -12,7 +13,7 @@ Equal functions are merged afterwards, so that a model of twelve equal layers ha
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import tvm
@@ -20,13 +21,17 @@ import tvm_ffi
 from tvm import relax, tirx
 
 from ..dimensions import itemsize_of, size_of
-from ..relay_ops._operator import INJECTIVE, OPAQUE
+from ..errors import Declined
+from ..relay_ops._operator import ELEMENTWISE, INJECTIVE, OPAQUE
+from ..targets import Target
 from ..tir_schedules._blocks import Block, blocks, uses, without_loads
 from ._caches import with_readers_apart
+from ._column_parts import column_parts
 from ._inline_small import inline_small
 from ._join_quantise import join_quantise
 from ._order import in_order
 from ._pass import Context, Pass, Report, bindings, op_name
+from ._served_groups import rule_of_group
 from .name_rows import casts, resolve_rows
 
 _ELEMENTWISE = (0, 1)  # TVM's OpPatternKind.kElemWise and kBroadcast
@@ -41,19 +46,21 @@ class Fuse(Pass):
     def __call__(self, mod: tvm.IRModule, context: Context) -> tuple[tvm.IRModule, Report]:
         mod = with_readers_apart(mod)
         mod = _with_patterns(mod)
-        grouped = in_order(relax.transform.FuseOps()(mod))
+        parts = column_parts(mod)
+        mod = _with_pattern(mod, parts, ELEMENTWISE)
         sizes = _row_sizes(mod, context.typical)
-        formed = _candidates(grouped, sizes)
         refused: list[Report] = []
-        while worthless := [c for c in formed if c["benefit_bytes"] <= 0]:
-            refused += worthless
-            opaque = {name for c in worthless for name in c["functions"]}
-            mod = mod.clone()
-            for gvar, func in mod.functions_items():
-                if gvar.name_hint in opaque:
-                    mod.update_func(gvar, func.with_attr("op_pattern", OPAQUE))
+        while True:
             grouped = in_order(relax.transform.FuseOps()(mod))
             formed = _candidates(grouped, sizes)
+            worthless = [{**c, "reason": "it saves no traffic"} for c in formed if c["benefit_bytes"] <= 0]
+            unserved = [] if worthless else _unserved(formed, parts, grouped, context.target)
+            if not worthless and not unserved:
+                break
+            refused += [*worthless, *unserved]
+            apart = parts & _functions_of(unserved)
+            mod = _with_pattern(_with_pattern(mod, _functions_of(worthless), OPAQUE), apart, INJECTIVE)
+            parts -= apart
         grouped, quantised = join_quantise(grouped, context.target)
         if quantised:
             grouped = in_order(relax.transform.Normalize()(grouped))
@@ -78,6 +85,32 @@ def _with_patterns(mod: tvm.IRModule) -> tvm.IRModule:
             if any(_looks_at_its_place(block) for block in blocks(func)):
                 mod.update_func(gvar, func.with_attr("op_pattern", INJECTIVE))
     return mod
+
+
+def _with_pattern(mod: tvm.IRModule, functions: set[str], pattern: int) -> tvm.IRModule:
+    """`mod` in which FuseOps takes `functions` for functions of `pattern`."""
+    mod = mod.clone()
+    for name in functions:
+        mod.update_func(mod.get_global_var(name), mod[name].with_attr("op_pattern", pattern))
+    return mod
+
+
+def _functions_of(candidates: Sequence[Report]) -> set[str]:
+    return {name for c in candidates for name in c["functions"]}
+
+
+def _unserved(formed: Sequence[Report], parts: set[str], grouped: tvm.IRModule, target: Target) -> list[Report]:
+    """The candidates with a function of `parts` that no rule serves as one kernel; layers alike are asked for once."""
+    reasons: dict[tuple[str, ...], str] = {}
+    for candidate in formed:
+        names = tuple(candidate["functions"])
+        if names in reasons or not parts & set(names):
+            continue
+        try:
+            rule_of_group(grouped[candidate["function"]], grouped, target)
+        except Declined as reason:
+            reasons[names] = str(reason)
+    return [{**c, "reason": reasons[tuple(c["functions"])]} for c in formed if tuple(c["functions"]) in reasons]
 
 
 def _looks_at_its_place(block: Block) -> bool:

@@ -21,8 +21,8 @@ from tvm.relax.dpl import CallPattern, DFPattern, ExprPattern, OrPattern
 
 from ..errors import NoMatch, Rejected
 from ..relay_ops import OPERATORS, Lift
-from ..relay_ops._operator import Match, same_shape
-from ._pass import Context, Pass, Report, count_calls, op_name, replace_main
+from ..relay_ops._operator import Match
+from ._pass import Context, Pass, Report, count_calls, op_name, replace_main, same_type, users_of
 from ._pass import bindings as bindings_of
 from ._weights import num_inputs
 
@@ -79,7 +79,7 @@ def apply_lift(mod: tvm.IRModule, lift: Lift, rejected: list[dict[str, str]]) ->
     values = {b.var: b.value for block in func.body.blocks for b in block.bindings if isinstance(b, relax.VarBinding)}
     variables = {value: var for var, value in values.items()}
     weights = frozenset(func.params[num_inputs(func) :])
-    users, inputs = _users(func), _inputs(func)
+    users, inputs = users_of(func), _inputs(func)
     known = tvm_ffi.convert(values)  # once per change: for every call it would take the square of the graph's size
     count = 0
     blocks = []
@@ -154,24 +154,6 @@ def _typed(lifted: relax.Expr, expected: relax.Type) -> tuple[list[relax.VarBind
         raise Rejected(str(reason).strip()) from reason
     finally:
         added = list(builder._end_block().bindings)
-    if not _same_type(lifted.ty, expected):
+    if not same_type(lifted.ty, expected):
         raise Rejected(f"the operator's result would be {lifted.ty}, expected {expected}")
     return added, lifted
-
-
-def _same_type(a: relax.Type, b: relax.Type) -> bool:
-    tensors = isinstance(a, relax.TensorType) and isinstance(b, relax.TensorType) and a.dtype == b.dtype
-    known = tensors and isinstance(a.shape, relax.ShapeExpr) and isinstance(b.shape, relax.ShapeExpr)
-    return known and same_shape(a.shape.values, b.shape.values)
-
-
-def _users(func: relax.Function) -> dict[relax.Var, frozenset[relax.Var | None]]:
-    """Of each variable, those whose value reads it; None stands for the function's result."""
-    users: dict[relax.Var, set[relax.Var | None]] = {}
-    for block in func.body.blocks:
-        for binding in block.bindings:
-            for used in relax.analysis.free_vars(binding.value):
-                users.setdefault(used, set()).add(binding.var)
-    for used in relax.analysis.free_vars(func.body.body):
-        users.setdefault(used, set()).add(None)
-    return {var: frozenset(readers) for var, readers in users.items()}

@@ -78,9 +78,8 @@ class PackWeights(Pass):
             else:
                 (layout,) = found
                 depth = editor.params.shape(name)[0 if layout == "kn" else 1]
-                form = FORMATS.get(context.precision, FP32)
-                if depth % form.group and not gpu:
-                    form = FP32
+                form = format_of(depth, context)
+                if form is not FORMATS.get(context.precision, FP32):
                     wide.append({"weight": name, "reason": f"k = {depth} is odd: it stays float32"})
                 if gpu:
                     packed[name] = _turn(editor, name, layout, formats, form)
@@ -103,6 +102,12 @@ class PackWeights(Pass):
 
         mod = editor.finish(mod, rebuild(func, rewrite).body)
         return relax.transform.Normalize()(mod), {"formats": formats, "kept": kept, "wide": wide}
+
+
+def format_of(depth: int, context: Context) -> Format:
+    """How a weight of `depth` rows is packed at the precision that is asked for."""
+    form = FORMATS.get(context.precision, FP32)
+    return form if context.target.spec.gpu or depth % form.group == 0 else FP32
 
 
 def _calls(func: relax.Function, operators: Iterable[str]) -> list[relax.Call]:

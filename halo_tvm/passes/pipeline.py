@@ -3,7 +3,7 @@
 -O0   only what is required to lower a model
 -O1   recognise operators, simplify, work on weights once, work on rows, quantise, narrow attention, pack
       weights, vector mathematics
--O2   and fuse: QKV projections, element-wise neighbours
+-O2   and fuse: projections of one input, element-wise neighbours
 -O3   and compute common sub-expressions once, share memory between activations, runs of equal sizes as CUDA graphs
 """
 
@@ -42,7 +42,7 @@ OPTIMISE = (
     Step("hoist_weights", 1),
     Step("simplify", 1),
     Step("cse", 3),
-    Step("fuse_qkv", 2),
+    Step("fuse_projections", 2),
     Step("flatten_rows", 1),
     Step("simplify", 1),
     Step("dce", 1),

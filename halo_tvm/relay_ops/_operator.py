@@ -26,6 +26,7 @@ relax_parser.halo = _NAMESPACE
 script_relax.halo = _NAMESPACE
 
 OVERRIDE = "halo.override"  # attribute and block annotation: JSON of what halo.toml asks for this call
+ELEMENTWISE = 0  # TVM's OpPatternKind.kElemWise
 INJECTIVE = 2  # TVM's OpPatternKind.kInjective
 ACCUMULATED = ("float32", "float16", "bfloat16")  # dtypes that lose nothing when summed in float32
 TAKES_STAGES = 4  # TVM's OpPatternKind.kOutEWiseFusable

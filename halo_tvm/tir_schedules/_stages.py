@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from tvm import ir, tirx
 from tvm.script.ir_builder import tirx as T
+from tvm.sym import Analyzer
 
 from ..errors import Declined
 from ._blocks import Block, blocks, loads, substitute
@@ -35,10 +36,11 @@ def main_and_behind(func: tirx.PrimFunc, ops: Collection[str], called: str) -> t
     return main, behind
 
 
-def read_stage(block: Block, earlier: Sequence[ir.Var], axes: str) -> Stage:
+def read_stage(block: Block, earlier: Sequence[ir.Var], axes: str, *, beside: bool = False) -> Stage:
     """`block` as a stage over the axes of the product, whose names `axes` lists; `Declined` when it is none.
 
-    `earlier`: buffers of the product and of the stages before, which a stage may read at its own place only.
+    `earlier`: buffers of the product and of the stages before, which a stage may read at its own place only, or, with
+    `beside`, a constant number of places further along the last axis, too.
     """
     name, store, rank = block.node.name_hint, block.store, len(axes.split(","))
     if store is None or not block.plain or block.kinds != "S" * rank or block.node.init is not None:
@@ -46,7 +48,8 @@ def read_stage(block: Block, earlier: Sequence[ir.Var], axes: str) -> Stage:
     if not is_at(store.indices, block.vars):
         raise Declined(f"stage {name} writes at other indices than it runs over: {list(store.indices)}")
     for load in loads(store.value):
-        if any(load.source.same_as(buffer) for buffer in earlier) and not is_at(load.indices, block.vars):
+        served = offset_of(load, block.vars) is not None if beside else is_at(load.indices, block.vars)
+        if any(load.source.same_as(buffer) for buffer in earlier) and not served:
             raise Declined(f"stage {name} reads {load.source.name} at {list(load.indices)}, not at its own indices")
     return Stage(store.buffer, store.value, block.vars)
 
@@ -54,6 +57,14 @@ def read_stage(block: Block, earlier: Sequence[ir.Var], axes: str) -> Stage:
 def is_at(indices: Sequence[ir.Expr], axes: Sequence[ir.Var]) -> bool:
     """Whether `indices` are exactly `axes`."""
     return len(indices) == len(axes) and all(at.same_as(axis) for at, axis in zip(indices, axes))
+
+
+def offset_of(load: ir.TensorLoad, axes: Sequence[ir.Var]) -> int | None:
+    """How far behind `axes` along the last one `load` reads; None where it reads at another place."""
+    if len(load.indices) != len(axes) or not is_at(load.indices[:-1], axes[:-1]):
+        return None
+    distance = Analyzer().simplify(load.indices[-1] - axes[-1])
+    return int(distance) if isinstance(distance, tirx.IntImm) and int(distance) >= 0 else None
 
 
 def written_by(stages: Sequence[Stage], product: ir.Var, func: tirx.PrimFunc) -> tuple[ir.Var, ...]:
@@ -69,19 +80,19 @@ def written_by(stages: Sequence[Stage], product: ir.Var, func: tirx.PrimFunc) ->
 
 def emit_stages(
     stages: Sequence[Stage],
-    product: ir.Var,
+    products: Mapping[ir.Var, Callable[[ir.Expr], ir.Expr]],
     outputs: Sequence[ir.Var],
-    total: Callable[[ir.Expr], ir.Expr],
     place: Callable[[ir.Expr], Sequence[ir.Expr]],
     width: int,
     scope: str = "global",
 ) -> None:
-    """All stages on one vector of `width` lanes: the product of a lane is `total(lane)`, its place `place(lane)`.
+    """All stages on one vector of `width` lanes, whose place is `place(lane)`; `products` have its values by lane.
 
     Each stage keeps its value in a vector of its own, in `scope`, so nothing is computed twice.
     """
     lanes = tirx.IntImm("int64", width)
     if not stages:
+        ((product, total),) = products.items()
         with T.vectorized(lanes) as lane:
             T.buffer_store(product, total(lane), list(place(lane)))
         return
@@ -89,7 +100,7 @@ def emit_stages(
     for index, stage in enumerate(stages):
         with T.vectorized(lanes) as lane:
             known = {s.out: value[lane] for s, value in zip(stages[:index], values)}
-            known[product] = total(lane)
+            known |= {product: total(lane) for product, total in products.items()}
             value = substitute(stage.value, dict(zip(stage.axes, place(lane))), known)
             T.buffer_store(values[index], value, [lane])
         if any(stage.out.same_as(out) for out in outputs):

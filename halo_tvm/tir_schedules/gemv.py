@@ -259,9 +259,8 @@ def _finish(product: Product, d: Decision, sums: ir.Var, first: ir.Expr, thread:
     def emit() -> None:
         emit_stages(
             product.stages,
-            product.acc,
+            {product.acc: lambda _: mine[0]},
             product.outputs,
-            lambda _: mine[0],
             lambda e: (row, column + e),
             1,
             scope="local",

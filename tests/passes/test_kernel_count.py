@@ -25,26 +25,31 @@ _T5 = T5Config(**_SIZES, decoder_layers=3, head_dim=16)
 _LLAMA = tiny_llama(**_SIZES, kv_heads=2, head_dim=16, positions=64)
 
 
-def count(model: ImportedModel) -> KernelCount:
-    return count_kernels(lower(model, Compilation.of(CompileConfig("model")))[0])
+def count(model: ImportedModel, precision: str = "fp32") -> KernelCount:
+    return count_kernels(lower(model, Compilation.of(CompileConfig("model", precision=precision)))[0])
 
 
 @pytest.mark.parametrize(
-    ("family", "config", "per_layer", "outside", "copies"),
+    ("family", "config", "precision", "per_layer", "outside", "copies"),
     [
         # norm, qkv, attention, projection with residual, norm, up with activation, down with residual
-        ("gpt2", gpt2(**_SIZES, positions=64), 7, 3, 0),  # embeddings, last norm, head
-        ("bert", BertConfig(**_SIZES, positions=64), 7, 4, 0),  # embeddings of three tables, norm
-        ("t5", _T5, 7, 3, 0),  # embedding, position bias, last norm
-        # and a rotation of the joined row; gate and up with their product in place of up
-        ("llama", _LLAMA, 9, 4, 0),
+        ("gpt2", gpt2(**_SIZES, positions=64), "fp32", 7, 3, 0),  # embeddings, last norm, head
+        ("bert", BertConfig(**_SIZES, positions=64), "fp32", 7, 4, 0),  # embeddings of three tables, norm
+        ("t5", _T5, "fp32", 7, 3, 0),  # embedding, position bias, last norm
+        # and a rotation of the joined row; gate and up are one product, the activation and what it gates behind it
+        ("llama", _LLAMA, "fp32", 8, 4, 0),
+        ("llama", _LLAMA, "bf16", 8, 4, 0),
+        ("llama", _LLAMA, "int8", 10, 4, 0),  # rows are rounded in front of two products, elsewhere by what makes them
+        ("llama", _LLAMA, "int4", 8, 4, 0),
         # two attentions, q, k and v apart; keys and values are appended to what came before
-        ("t5-decoder", _T5, 15, 4, 6),
+        ("t5-decoder", _T5, "fp32", 15, 4, 6),
     ],
 )
-def test_kernels_of_a_layer(family: str, config: object, per_layer: int, outside: int, copies: int) -> None:
+def test_kernels_of_a_layer(
+    family: str, config: object, precision: str, per_layer: int, outside: int, copies: int
+) -> None:
     """Exact, so that a pass that stops fusing, or brings a copy, is seen; fewer kernels are welcome here."""
-    found = count(FAMILIES[family].build(family, config, RandomWeights(0), {}))
+    found = count(FAMILIES[family].build(family, config, RandomWeights(0), {}), precision)
     assert (found.per_layer, found.layers, found.outside) == (per_layer, 3, outside)
     assert len(found.copies) == copies and all("concat" in name for name in found.copies)
 

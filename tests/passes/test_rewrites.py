@@ -335,7 +335,7 @@ def test_a_lift_of_another_result_type_is_rejected() -> None:
     assert "halo.attention: attributes" in rejected[1]["reason"]
 
 
-# ------------------------------------------------------------------ expand, fuse_qkv, flatten_rows, pack_weights
+# ------------------------------------------------------------ expand, fuse_projections, flatten_rows, pack_weights
 
 
 def transformer_layer(m: ModelBuilder, shared: bool = True):
@@ -369,7 +369,7 @@ def test_expand_makes_two_linears_of_a_feed_forward() -> None:
 
 def test_three_projections_become_one_and_attention_reads_them_in_place() -> None:
     model = small_model(X3, transformer_layer)
-    func, report = applied("fuse_qkv", model)
+    func, report = applied("fuse_projections", model)
     assert report == {"fused": ["0.attn"], "declined": []}
     assert calls(func)["halo.linear"] == 2
     assert "q.weight+k.weight+v.weight" in [str(n) for n in func.attrs["halo.params"]]
@@ -395,18 +395,18 @@ def parts_of_one(m: ModelBuilder, order: str = "qkv", split: bool = False, kv_he
 @pytest.mark.parametrize("split", [False, True])
 def test_attention_reads_the_columns_of_one_projection_in_place(split: bool, kv_heads: int) -> None:
     model = small_model(X3, lambda m: parts_of_one(m, split=split, kv_heads=kv_heads))
-    func, report = applied("fuse_qkv", model)
+    func, report = applied("fuse_projections", model)
     assert len(report["fused"]) == 1 and calls(func) == {"halo.attention": 1, "halo.linear": 1}
     assert count_kernels(optimised(model)[0]).kernels == 2
 
 
 def test_columns_in_another_order_are_declined() -> None:
-    func, report = applied("fuse_qkv", small_model(X3, lambda m: parts_of_one(m, "qvk", kv_heads=2)))
+    func, report = applied("fuse_projections", small_model(X3, lambda m: parts_of_one(m, "qvk", kv_heads=2)))
     assert len(report["declined"]) == 1 and calls(func)["strided_slice"] == 3
 
 
 def test_projections_of_different_inputs_are_declined() -> None:
-    _, report = applied("fuse_qkv", small_model(X3, lambda m: transformer_layer(m, shared=False)))
+    _, report = applied("fuse_projections", small_model(X3, lambda m: transformer_layer(m, shared=False)))
     assert report["declined"] == [
         {"layer": "0.attn", "reason": "query, key and value are projections of different inputs"}
     ]
@@ -417,7 +417,7 @@ def test_computed_queries_are_declined() -> None:
         q = m.emit(relax.op.tanh(m.emit(relax.op.reshape(m.inputs["x"], (m.dim("batch"), m.dim("sequence"), 2, 16)))))
         return {"y": m.op("attention", q, q, q, num_heads=2, num_kv_heads=2, head_dim=16, scale=1.0)}
 
-    _, report = applied("fuse_qkv", small_model(X3, body))
+    _, report = applied("fuse_projections", small_model(X3, body))
     assert [d["reason"] for d in report["declined"]] == ["query, key or value is computed by tanh, not projected"]
 
 
@@ -429,7 +429,7 @@ def test_attention_over_a_cache_is_declined() -> None:
         return {"y": m.op("attention", q, k, v, m.inputs["lengths"], **sizes, has_lengths=True)}
 
     inputs = (*X3, InputSpec("lengths", ("batch",), "int32"))
-    func, report = applied("fuse_qkv", small_model(inputs, body))
+    func, report = applied("fuse_projections", small_model(inputs, body))
     assert [d["reason"] for d in report["declined"]] == ["attention over a cache reads other keys than it projects"]
     assert calls(func)["halo.linear"] == 3
 
@@ -441,7 +441,7 @@ def test_projections_per_head_are_declined() -> None:
         q, k, v = (m.linear(m.inputs["x"], part, 16, 16) for part in "qkv")
         return {"y": m.op("attention", q, k, v, num_heads=2, num_kv_heads=2, head_dim=16, scale=0.25)}
 
-    func, report = applied("fuse_qkv", small_model(x, body))
+    func, report = applied("fuse_projections", small_model(x, body))
     assert calls(func)["halo.linear"] == 3
     assert "is not [batch, sequence, width] whose columns a reshape splits" in report["declined"][0]["reason"]
 
@@ -451,7 +451,7 @@ def test_projections_of_flat_rows_are_declined() -> None:
         heads = [m.emit(relax.op.reshape(m.linear(m.inputs["x"], part, 32, 32), (2, 5, 2, 16))) for part in "qkv"]
         return {"y": m.op("attention", *heads, num_heads=2, num_kv_heads=2, head_dim=16, scale=0.25)}
 
-    func, report = applied("fuse_qkv", small_model((InputSpec("x", (10, 32), "float32"),), body))
+    func, report = applied("fuse_projections", small_model((InputSpec("x", (10, 32), "float32"),), body))
     assert calls(func)["halo.linear"] == 3 and len(report["declined"]) == 1
 
 
@@ -460,7 +460,7 @@ def test_projections_whose_reshape_moves_rows_are_declined() -> None:
         heads = [m.emit(relax.op.reshape(m.linear(m.inputs["x"], part, 32, 32), (2, 10, 2, 16))) for part in "qkv"]
         return {"y": m.op("attention", *heads, num_heads=2, num_kv_heads=2, head_dim=16, scale=0.25)}
 
-    func, report = applied("fuse_qkv", small_model((InputSpec("x", (4, 5, 32), "float32"),), body))
+    func, report = applied("fuse_projections", small_model((InputSpec("x", (4, 5, 32), "float32"),), body))
     assert calls(func)["halo.linear"] == 3 and len(report["declined"]) == 1
 
 
@@ -610,14 +610,14 @@ def test_static_shapes_compute_the_same() -> None:
 
 def test_disabled_pass_does_not_run_and_enabled_one_does() -> None:
     model = small_model(X3, transformer_layer)
-    assert "fuse_qkv" not in optimised(model, disable=("fuse_qkv",))[1]
-    assert "fuse_qkv" in optimised(model, level=0, enable=("fuse_qkv",))[1]
+    assert "fuse_projections" not in optimised(model, disable=("fuse_projections",))[1]
+    assert "fuse_projections" in optimised(model, level=0, enable=("fuse_projections",))[1]
     assert "prune_heads" not in optimised(model)[1]
 
 
 def test_unknown_pass_is_refused_with_the_nearest_name() -> None:
-    with pytest.raises(UnknownName, match=r"unknown pass 'fuse_qvk'.*did you mean 'fuse_qkv'"):
-        pipeline.Pipeline.of(3, ("fuse_qvk",))
+    with pytest.raises(UnknownName, match=r"unknown pass 'fuse_projection'.*did you mean 'fuse_projections'"):
+        pipeline.Pipeline.of(3, ("fuse_projection",))
 
 
 def test_required_pass_cannot_be_disabled() -> None:

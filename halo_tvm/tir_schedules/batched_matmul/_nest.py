@@ -195,7 +195,10 @@ def _store(task: _Task, sums: ir.Var) -> None:
             def place(lane: ir.Expr) -> list[ir.Expr]:
                 return [*task.batch, task.top + r, task.left + at + lane]
 
-            emit_stages(problem.stages, problem.product, problem.outputs, lambda lane: sums[r, at + lane], place, width)
+            def total(lane: ir.Expr) -> ir.Expr:
+                return sums[r, at + lane]
+
+            emit_stages(problem.stages, {problem.product: total}, problem.outputs, place, width)
 
         def whole() -> None:
             with _vectors(t) as v:

@@ -160,9 +160,8 @@ class _Nest:
         def leave(sums: ir.Expr, column: ir.Expr) -> None:
             emit_stages(
                 w.stages,
-                w.acc,
+                {w.acc: sums},
                 w.outputs,
-                sums,
                 lambda lane: (n, *place, left + column, channel + lane),
                 self.lanes,
             )

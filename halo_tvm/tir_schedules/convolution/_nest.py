@@ -207,7 +207,7 @@ class _Nest:
                     def where(lane: ir.Expr) -> list[ir.Expr]:
                         return [*place, group * p.outer + panel * p.nr + at + lane]
 
-                    emit_stages(w.stages, w.acc, w.outputs, total, where, lanes)
+                    emit_stages(w.stages, {w.acc: total}, w.outputs, where, lanes)
 
             left = p.outer - (p.panels - 1) * p.nr
             if left >= self.lanes:

@@ -15,26 +15,34 @@ from .._stages import Stage, is_at, main_and_behind, read_stage, written_by
 from .._timed import timed_values
 from ._arithmetic import Arithmetic
 from ._groups import Groups
+from ._parts import taken_apart
 
 
 @dataclass(frozen=True)
 class Chain:
-    """x [m, k] times weight [chunks, panels, kc / group, nr (, group)] into acc, then stages, all over [m, n]."""
+    """x [m, k] times weight [chunks, parts * panels, kc / group, nr (, group)], then stages, all over [m, n].
+
+    Panel p of part q of the columns is panel p + q * panels of the weight.
+    """
 
     x: ir.Var
     weight: ir.Var
-    acc: ir.Var
+    sums: tuple[ir.Var, ...]  # of each part the buffer that its products are read from
     arithmetic: Arithmetic
     stages: tuple[Stage, ...]
-    outputs: tuple[ir.Var, ...]  # buffers of the stages (or acc) that are function parameters
+    outputs: tuple[ir.Var, ...]  # buffers of the stages (or sums) that are function parameters
     m: ir.Expr
     n: int
     chunks: int
-    panels: int
+    panels: int  # of one part
     kc: int
     nr: int
     beside_weight: tuple[ir.Var, ...] = ()  # what else the product reads: scales of a weight in groups
     timed: tuple[int, ...] = ()  # the only numbers of rows that matter; empty: all do
+
+    @property
+    def parts(self) -> int:
+        return len(self.sums)
 
     def vectors(self, lanes_f32: int) -> int:
         """Registers that hold the sums of one row of a panel."""
@@ -76,21 +84,26 @@ def match(func: tirx.PrimFunc, arithmetics: Sequence[Arithmetic]) -> Chain:
     x, weight, acc, arithmetic, beside = (_grouped if main.op == Groups.op else _linear)(main, arithmetics)
     m = main.extents[0]
     chunks, panels, steps, nr = (int(d.value) for d in weight.ty.shape[:4])
-    stages: list[Stage] = []
+    stages: Sequence[Stage] = ()
     for block in behind:
-        stages.append(_stage(block, [acc, *(s.out for s in stages)], m))
-    widths = {int(s.out.ty.shape[1].value) for s in stages} or {int(acc.ty.shape[1].value)}
-    if len(widths) > 1:
-        raise Declined(f"stages behind the linear block differ in their number of columns: {sorted(widths)}")
+        stages = (*stages, _stage(block, [acc, *(s.out for s in stages)], m))
+    sums, stages, step = taken_apart(acc, stages, func.params)
     outputs = written_by(stages, acc, func)
-    (n,) = widths
+    n = int(outputs[-1].ty.shape[1].value)
+    if step:
+        if chunks > 1 or step % nr or step * len(sums) != panels * nr:
+            raise Declined(
+                f"parts of {step} columns are not served of {panels} panels of {nr} in {chunks} chunks: whole panels "
+                "that are all of the weight, in one chunk"
+            )
+        panels //= len(sums)
     if not (panels - 1) * nr < n <= panels * nr:
         raise Declined(f"{n} columns do not match {panels} panels of {nr}: crop behind the linear block")
     if chunks > 1 and outputs[-1].ty.dtype != arithmetic.total:
         kept = f"the output, which is {outputs[-1].ty.dtype}, not {arithmetic.total}"
         raise Declined(f"K chunks keep partial sums in {kept}")
     kc, timed = steps * arithmetic.group, timed_values(func, m)
-    return Chain(x, weight, acc, arithmetic, tuple(stages), outputs, m, n, chunks, panels, kc, nr, beside, timed)
+    return Chain(x, weight, sums, arithmetic, tuple(stages), outputs, m, n, chunks, panels, kc, nr, beside, timed)
 
 
 Operators = tuple[ir.Var, ir.Var, ir.Var, Arithmetic, tuple[ir.Var, ...]]
@@ -198,9 +211,9 @@ def _multiplies(store: tirx.BufferStore, x: ir.TensorLoad, weight: ir.TensorLoad
     return total.a.source.same_as(store.buffer) and factors[0].same_as(x) and factors[1].same_as(weight)
 
 
-def _stage(block: Block, earlier: list[ir.Var], m: ir.Expr) -> Stage:
+def _stage(block: Block, earlier: Sequence[ir.Var], m: ir.Expr) -> Stage:
     """One stage of the epilogue: over the same rows, and over as many columns as are left of the padded ones."""
-    stage, name = read_stage(block, earlier, "rows, columns"), block.node.name_hint
+    stage, name = read_stage(block, earlier, "rows, columns", beside=True), block.node.name_hint
     if not Analyzer().can_prove_equal(block.extents[0], m):
         raise Declined(f"stage {name} runs over {block.extents[0]} rows, the linear block over {m}")
     if not isinstance(block.extents[1], tirx.IntImm):

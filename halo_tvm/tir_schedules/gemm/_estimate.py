@@ -27,10 +27,11 @@ def estimate(chain: Chain, tiling: Tiling, m: int, cores: int) -> float:
     heights = tiling.heights(m)
     # The slowest core decides, and it takes whole tasks.
     blocks = [sum(_tile(chain, tiling, rows) for rows in tiling.tile_heights(height)) + _TASK for height in heights]
-    rounds = -(-chain.panels * len(blocks) // cores)
-    computing = max(chain.panels * sum(blocks) / cores, rounds * max(blocks))
+    panels = chain.parts * chain.panels
+    rounds = -(-panels * len(blocks) // cores)
+    computing = max(panels * sum(blocks) / cores, rounds * max(blocks))
     # Every block of rows reads the panel again, from a nearer cache.
-    streamed = chain.chunks * chain.panel_bytes * chain.panels * (1 + 0.1 * (len(blocks) - 1))
+    streamed = chain.chunks * chain.panel_bytes * panels * (1 + 0.1 * (len(blocks) - 1))
     ahead = 0.98 if tiling.prefetch and m > tiling.mr else 1.0
     streaming = ahead * streamed / _BYTES_PER_CYCLE
     cycles = max(computing, streaming) + 0.1 * min(computing, streaming) + chain.chunks * _LAUNCH

@@ -5,7 +5,8 @@ After:
     for chunk:                                       only with K chunks; partial sums wait in the output
         parallel for task = (row block, panel):
             for tile of up to mr rows:
-                switch on its number of rows: k loop over rows x nr accumulators held in registers
+                for part of the columns:                 only where they are taken apart behind the product
+                    switch on its number of rows: k loop over rows x nr accumulators held in registers
                 for each row: all stages, vector by vector
 
 Why not Schedule primitives: a symbolic number of rows leaves a tail, and a tail tile of exactly its
@@ -18,6 +19,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from tvm import ir, s_tir, tirx
@@ -68,7 +70,7 @@ def _tasks(chain: Chain, t: Tiling, operands: Operands, chunk: ir.Var | None) ->
             block, panel = task // chain.panels, task % chain.panels
             top, height = map(T.bind, t.rows_of(m, block, blocks))
         tiles = tirx.ceildiv(height, t.mr)
-        scratch = T.alloc_buffer((t.mr, chain.nr), chain.arithmetic.total, align=64)
+        scratch = T.alloc_buffer((t.mr, chain.parts * chain.nr), chain.arithmetic.total, align=64)
         ahead = _lines_per_pass(chain, t, tiles)
         with T.serial(tiles) as step:
             start, rows = t.tile_of(height, step, tiles)
@@ -79,9 +81,11 @@ def _tasks(chain: Chain, t: Tiling, operands: Operands, chunk: ir.Var | None) ->
             start, rows = place[0], place[1]
             if chunk is not None:
                 _load_partial(chain, t, scratch, chunk, panel, start, rows)
-            pass_ = Pass(operands, scratch, 0 if chunk is None else chunk, panel, start, step, ahead)
-            emit = _tile if chain.arithmetic.promoted_every is None else _promoted_tile
-            switch(rows, _heights(chain, t), lambda r: emit(chain, t, pass_, r, chunk is not None))
+            with nullcontext(0) if chain.parts == 1 else T.serial(_i64(chain.parts)) as part:
+                of_part, column = panel + part * chain.panels, part * chain.nr
+                pass_ = Pass(operands, scratch, column, 0 if chunk is None else chunk, of_part, start, step, ahead)
+                emit = _tile if chain.arithmetic.promoted_every is None else _promoted_tile
+                switch(rows, _heights(chain, t), lambda r, p=pass_: emit(chain, t, p, r, chunk is not None))
             _store(chain, t, operands.row_factor, scratch, chunk, panel, start, rows)
 
 
@@ -104,6 +108,7 @@ class Pass:
 
     operands: Operands
     scratch: ir.Var
+    column: ir.Expr | int  # where the part of the panel begins in the scratch tile
     chunk: ir.Expr | int
     panel: ir.Expr
     start: ir.Expr  # first row of the tile
@@ -118,10 +123,10 @@ def _tile(chain: Chain, t: Tiling, p: Pass, rows: int, continued: bool) -> None:
     """
 
     def first(r: int, at: ir.Expr) -> ir.Expr:
-        return p.scratch[r, at] if continued else tirx.const(0, chain.arithmetic.sums)
+        return p.scratch[r, p.column + at] if continued else tirx.const(0, chain.arithmetic.sums)
 
     def leave(r: int, at: ir.Expr, total: ir.Expr) -> None:
-        T.buffer_store(p.scratch, total, [r, at])
+        T.buffer_store(p.scratch, total, [r, p.column + at])
 
     _sums(chain, t, p, rows, (0, chain.steps), first, leave)
 
@@ -135,17 +140,17 @@ def _promoted_tile(chain: Chain, t: Tiling, p: Pass, rows: int, continued: bool)
         for r, buffer in enumerate(kept):
             with T.unroll(vectors) as v, T.vectorized(_i64(t.lanes)) as lane:
                 at = v * t.lanes + lane
-                T.buffer_store(buffer, p.scratch[r, at] if continued else zero, [at])
+                T.buffer_store(buffer, p.scratch[r, p.column + at] if continued else zero, [at])
     elif not continued:
         with T.serial(rows) as r, T.serial(vectors) as v, T.vectorized(_i64(t.lanes)) as lane:
-            T.buffer_store(p.scratch, zero, [r, v * t.lanes + lane])
+            T.buffer_store(p.scratch, zero, [r, p.column + v * t.lanes + lane])
 
     def block_of(block: ir.Expr, count: int) -> None:
         def first(r: int, at: ir.Expr) -> ir.Expr:
             return arithmetic.first(p.operands, p.start + r, block)
 
         def add(r: int, at: ir.Expr, sums: ir.Expr) -> None:
-            buffer, place = (kept[r], [at]) if arithmetic.in_registers else (p.scratch, [r, at])
+            buffer, place = (kept[r], [at]) if arithmetic.in_registers else (p.scratch, [r, p.column + at])
             row = p.start + r
             value = arithmetic.promoted(p.operands, row, block, p.panel, at, sums, buffer[tuple(place)])
             T.buffer_store(buffer, value, place)
@@ -160,7 +165,7 @@ def _promoted_tile(chain: Chain, t: Tiling, p: Pass, rows: int, continued: bool)
     for r in range(rows if arithmetic.in_registers else 0):
         with T.unroll(vectors) as v, T.vectorized(_i64(t.lanes)) as lane:
             at = v * t.lanes + lane
-            T.buffer_store(p.scratch, kept[r][at], [r, at])
+            T.buffer_store(p.scratch, kept[r][at], [r, p.column + at])
 
 
 def _sums(
@@ -260,25 +265,26 @@ def _store(
     """Run the stages over the scratch tile; before the last chunk, put the sums away instead."""
     with T.serial(rows) as r:
 
-        def partial(at: ir.Expr, column: ir.Expr, width: int) -> None:
+        def put_away(at: ir.Expr, column: ir.Expr, width: int) -> None:
             with T.vectorized(_i64(width)) as lane:
                 T.buffer_store(chain.outputs[-1], scratch[r, at + lane], [start + r, column + lane])
 
         def finish(at: ir.Expr, column: ir.Expr, width: int) -> None:
-            def total(lane: ir.Expr) -> ir.Expr:
-                value = scratch[r, at + lane]
+            def total(lane: ir.Expr, part: int) -> ir.Expr:
+                value = scratch[r, part * chain.nr + at + lane]
                 return value if scale is None else value * scale[start + r]
 
             def place(lane: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
                 return start + r, column + lane
 
-            emit_stages(chain.stages, chain.acc, chain.outputs, total, place, width)
+            products = {sums: functools.partial(total, part=part) for part, sums in enumerate(chain.sums)}
+            emit_stages(chain.stages, products, chain.outputs, place, width)
 
         if chunk is None:
             _columns(chain, t, panel, finish)
         else:
             with T.If(chunk < chain.chunks - 1):
                 with T.Then():
-                    _columns(chain, t, panel, partial)
+                    _columns(chain, t, panel, put_away)
                 with T.Else():
                     _columns(chain, t, panel, finish)

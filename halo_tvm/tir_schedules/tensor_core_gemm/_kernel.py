@@ -277,7 +277,7 @@ class _Block:
                         def place(lane: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
                             return row, column + lane
 
-                        emit_stages(p.stages, p.acc, p.outputs, total, place, width, scope="local")
+                        emit_stages(p.stages, {p.acc: total}, p.outputs, place, width, scope="local")
 
                     _inside(None if p.n % t.block_n == 0 else column < p.n, emit)
 

@@ -1,15 +1,18 @@
-"""Horizontal fusion: query, key and value projections of one input become one linear.
+"""Horizontal fusion: projections of one input that are read together become one linear.
 
 Before -> after
     attention(reshape(linear(x, wq)), reshape(linear(x, wk)), reshape(linear(x, wv)), ...)
         ->   attention(linear(x, [wq | wk | wv]), ..., packed=True)
     attention(reshape(y[..., :a]), reshape(y[..., a:b]), reshape(y[..., b:]), ...)
         ->   attention(y, ..., packed=True)
-    one pass over x instead of three, and attention reads q, k and v in place
+    silu(linear(x, wg)) * linear(x, wu)
+        ->   silu(y[..., :n]) * y[..., n:],   y = linear(x, [wg | wu]), see `_gates`
+    one pass over x instead of three or two; attention reads q, k and v in place, a gate is applied behind the product
 Declines
     attention over computed q, k, v (rotary, caches); projections of different inputs; some without a bias;
     linears whose input has another rank than 3; reshapes that do more than split the width into heads; columns of one
-    tensor that are not all of it, queries first, then keys, then values
+    tensor that are not all of it, queries first, then keys, then values; gates on targets without a rule that takes
+    halves, or of weights that are read in chunks
 """
 
 from __future__ import annotations
@@ -23,15 +26,17 @@ from ..dimensions import integers_of
 from ..errors import Declined
 from ..relay_ops import OPERATORS
 from ..relay_ops._operator import attrs_of, operator_of, same_shape
+from ._gates import gate_pairs, half_width
+from ._join_linears import joined
 from ._pass import Context, Pass, Report, bindings, op_name, rebuild
 from ._weights import WeightEditor
 
 
 @dataclass(frozen=True)
-class FuseQKV(Pass):
-    """Join the three projections in front of an attention."""
+class FuseProjections(Pass):
+    """Join the three projections in front of an attention, and a gate with what it gates."""
 
-    name = "fuse_qkv"
+    name = "fuse_projections"
 
     def __call__(self, mod: tvm.IRModule, context: Context) -> tuple[tvm.IRModule, Report]:
         func = mod["main"]
@@ -50,14 +55,23 @@ class FuseQKV(Pass):
                 declined.append({"layer": layer, "reason": "already one projection"})
                 return call
             try:
-                joined = _join(call, attrs, values, editor)
+                whole = _join(call, attrs, values, editor)
             except Declined as reason:
                 declined.append({"layer": layer, "reason": str(reason)})
                 return call
             fused.append(layer)
-            return joined
+            return whole
 
-        mod = editor.finish(mod, rebuild(func, rewrite).body)
+        func = rebuild(func, rewrite)
+        made: dict[relax.Var, list[relax.VarBinding]] = {}
+        for pair in gate_pairs(func):
+            layer = str(attrs_of(pair[0].value).get("layer"))
+            try:
+                made |= _halves(pair, layer, editor, context)
+                fused.append(layer)
+            except Declined as reason:
+                declined.append({"layer": layer, "reason": str(reason)})
+        mod = editor.finish(mod, _with(func, made))
         clean = [relax.transform.Normalize(), relax.transform.DeadCodeElimination()]
         return tvm.transform.Sequential(clean)(mod), {"fused": fused, "declined": declined}
 
@@ -72,24 +86,32 @@ def _join(
         return OPERATORS["attention"].call(whole, *call.args[3:], **{**attrs, "packed": True})
     projections = [_projection(arg, values, attrs["head_dim"]) for arg in call.args[:3]]
     x = projections[0].args[0]
-    layout = attrs_of(projections[0])["layout"]
     if any(not p.args[0].same_as(x) for p in projections):
         raise Declined("query, key and value are projections of different inputs")
-    if any(attrs_of(p)["layout"] != layout or len(p.args) != len(projections[0].args) for p in projections):
-        raise Declined("the three projections differ in layout or bias")
-    weights = [editor.name(p.args[1]) for p in projections]
-    biases = [editor.name(p.args[2]) for p in projections if len(p.args) == 3]
-    if None in weights or None in biases or layout == "packed":
-        raise Declined("a projection's weight is no plain parameter")
-    columns = sum(attrs_of(p)["n"] for p in projections)
-    axis = 1 if layout == "kn" else 0
-    shape = list(editor.params.shape(weights[0]))
-    shape[axis] = columns
-    args = [x, editor.derive("+".join(weights), "concat", weights, shape, axis=axis)]
-    if biases:
-        args.append(editor.derive("+".join(biases), "concat", biases, (columns,), axis=0))
-    linear = OPERATORS["linear"].call(*args, layout=layout, n=columns, layer=attrs.get("layer"))
+    linear = joined(projections, editor, attrs.get("layer"))
     return OPERATORS["attention"].call(linear, *call.args[3:], **{**attrs, "packed": True})
+
+
+def _halves(
+    pair: tuple[relax.VarBinding, relax.VarBinding], layer: str, editor: WeightEditor, context: Context
+) -> dict[relax.Var, list[relax.VarBinding]]:
+    """What stands in place of the bindings of two linears: one linear, and its halves."""
+    calls = [binding.value for binding in pair]
+    width, ty = half_width(pair[0], context), pair[0].var.ty
+    linear = joined(calls, editor, layer, width)
+    *rows, n = ty.shape.values
+    whole = relax.DataflowVar("halves", relax.TensorType([*rows, 2 * width], ty.dtype))
+    parts = [
+        relax.VarBinding(b.var, relax.op.strided_slice(whole, [len(rows)], [i * width], [i * width + int(n)]))
+        for i, b in enumerate(pair)
+    ]
+    return {pair[0].var: [relax.VarBinding(whole, linear), parts[0]], pair[1].var: [parts[1]]}
+
+
+def _with(func: relax.Function, made: dict[relax.Var, list[relax.VarBinding]]) -> relax.Expr:
+    """The body of `func` with the bindings of some variables replaced."""
+    blocks = [type(block)([new for b in block.bindings for new in made.get(b.var, [b])]) for block in func.body.blocks]
+    return relax.SeqExpr(blocks, func.body.body)
 
 
 def _whole(call: relax.Call, attrs: dict[str, object], values: dict[relax.Var, relax.Expr]) -> relax.Expr | None:
