@@ -12,6 +12,8 @@ from covering import smallest_cover
 
 MARKERS = (
     "slow: takes more than ten seconds on an idle core; run with --slow",
+    "long: takes about a minute and shares no fixture; begins before all others, so that no process ends long after the"
+    " rest",
     "covering(strength): of the combinations of parameters (of fixtures, too) run as many as hold every value (1, the"
     " default) or every pair of values (2); the others are swept",
     "sweep: one more combination of what others hold; run with --sweep",
@@ -54,6 +56,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         swept = [item for item in items if "sweep" in item.keywords]
         config.hook.pytest_deselected(items=swept)
         items[:] = [item for item in items if "sweep" not in item.keywords]
+    items.sort(key=lambda item: "long" not in item.keywords)
     reasons = {
         "slow": None if config.getoption("--slow") else "slow: run with --slow",
         "arm": None

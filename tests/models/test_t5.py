@@ -59,7 +59,7 @@ def original(request, tmp_path_factory):
     return write(directory, request.param), directory
 
 
-@pytest.fixture(scope="module", params=["t5", "t5-1.1"])
+@pytest.fixture(scope="module", params=["t5-1.1", pytest.param("t5", marks=pytest.mark.sweep)])
 def parts(request, tmp_path_factory):
     """(model of transformers, encoder, cross, decoder), the last three compiled."""
     directory = tmp_path_factory.mktemp(request.param)

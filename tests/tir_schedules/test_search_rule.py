@@ -141,6 +141,7 @@ def test_numbers(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.covering
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("isa", ["avx2", "avx512"])
 @pytest.mark.parametrize("name", CASES)
