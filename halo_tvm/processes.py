@@ -16,7 +16,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -46,6 +46,12 @@ class Garbled(ProcessTrouble):
     def __init__(self, line: bytes) -> None:
         self.line = line
         super().__init__(repr(line[:80]))
+
+
+def python_path(places: Iterable[str]) -> str:
+    """PYTHONPATH of a child that finds this very package, installed or not, and then what is in `places`."""
+    package = str(Path(__file__).resolve().parents[1])
+    return os.pathsep.join(dict.fromkeys(filter(None, (package, *places))))
 
 
 def seconds(limit: float) -> Callable[[], float]:

@@ -25,7 +25,7 @@ from .. import errors
 from ..confinement import NEEDED, Policy
 from ..errors import HaloError, UnsupportedModel, UsageError
 from ..imported import ImportedModel
-from ..processes import Ended, Garbled, JsonProcess, Late, seconds
+from ..processes import Ended, Garbled, JsonProcess, Late, python_path, seconds
 from ..text import one_line
 
 _REPLY_LIMIT = 1 << 20
@@ -201,10 +201,8 @@ class _Worker:
 
 def _environment(directory: Path) -> dict[str, str]:
     """Nothing of the user's: where to find packages, and a home that is the worker's directory."""
-    package = str(Path(__file__).resolve().parents[2])
-    path = [package, *(p for p in sys.path if p != package and _holds_packages(Path(p)))]
     return {
-        "PYTHONPATH": os.pathsep.join(path),
+        "PYTHONPATH": python_path(p for p in sys.path if _holds_packages(Path(p))),
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONSAFEPATH": "1",
         "HOME": str(directory),

@@ -6,11 +6,10 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
 
 from ..errors import PeerFailed
-from ..processes import Ended, Garbled, JsonProcess, Late, seconds
+from ..processes import Ended, Garbled, JsonProcess, Late, python_path, seconds
 
 LOAD_TIMEOUT_S = 600.0
 TAIL = 400  # characters of standard error that go into a message
@@ -73,9 +72,8 @@ class Peer:
 
 def worker_environment() -> dict[str, str]:
     """The environment of a worker: it finds this very package, installed or not."""
-    package = str(Path(__file__).resolve().parents[2])
     inherited = os.environ  # noqa: TID251 - handed on
-    return {**inherited, "PYTHONPATH": os.pathsep.join([package, *filter(None, [inherited.get("PYTHONPATH")])])}
+    return {**inherited, "PYTHONPATH": python_path([inherited.get("PYTHONPATH", "")])}
 
 
 def engine_command(engine: str) -> list[str]:

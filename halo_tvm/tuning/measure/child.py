@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ...errors import EnvironmentProblem
-from ...processes import Ended, Garbled, JsonProcess, Late
+from ...processes import Ended, Garbled, JsonProcess, Late, python_path
 from . import protocol as p
 
 _START_S = 120.0  # importing TVM on a loaded machine
@@ -59,12 +59,11 @@ class Child:
         if self._process is not None:
             return
         self._greeted = False
-        package = str(Path(__file__).resolve().parents[3])
         environment = {
             **os.environ,  # noqa: TID251 - handed on
             "TVM_NUM_THREADS": str(self._threads),
             "TVM_BIND_THREADS": "0",
-            "PYTHONPATH": os.pathsep.join(filter(None, (package, *sys.path))),
+            "PYTHONPATH": python_path(sys.path),
         }
         command = [sys.executable, "-m", f"{__package__}.{self._module}", str(os.getpid()), *self._arguments]
         with self._lock:
