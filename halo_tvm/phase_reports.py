@@ -6,17 +6,14 @@ default where it is not.
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import math
-import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import UnionType
 from typing import Any, TypeVar
 
-_LARGEST = 1 << 63  # no honest count or size comes near
-_REST = {"rest": True}  # of the field that holds all keys without a field of their own
+from . import codec
+from .codec import REST, Form, Unfit, plain
+
+_SALVAGE = Form(other_fields=True, salvage=True, lowest=0)
 T = TypeVar("T")
 
 
@@ -85,7 +82,7 @@ class OptimiseReport:
 
     fuse: FusionReport | None = None
     quantise: QuantiseReport | None = None
-    others: Mapping[str, Mapping[str, object]] = field(default_factory=dict, metadata=_REST)
+    others: Mapping[str, Mapping[str, object]] = field(default_factory=dict, metadata=REST)
 
     @property
     def pack_formats(self) -> dict[str, int]:
@@ -218,68 +215,13 @@ class Reports:
 
 
 def to_plain(value: object) -> Any:
-    """Records as JSON values."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        own = {_key(f): getattr(value, f.name) for f in dataclasses.fields(value) if not f.metadata}
-        rest = [getattr(value, f.name) for f in dataclasses.fields(value) if f.metadata]
-        kept = {key: item for key, item in own.items() if item is not None}
-        return to_plain(kept | (rest[0] if rest else {}))
-    if isinstance(value, Mapping):
-        return {str(key): to_plain(item) for key, item in value.items()}
-    return [to_plain(item) for item in value] if isinstance(value, (list, tuple)) else value
+    """Records as JSON values, without fields that are None."""
+    return plain(value, nulls=False)
 
 
 def read(kind: type[T], value: object) -> T:
     """`value`, of JSON, as a record or other type; what is not as expected counts as not there."""
-    found: T = _read(kind, value)
-    return found
-
-
-def _read(kind: Any, value: object) -> Any:
-    origin, args = typing.get_origin(kind), typing.get_args(kind)
-    if origin in (UnionType, typing.Union):
-        return None if value is None else _read(args[0], value)
-    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        return _record(kind, value if isinstance(value, Mapping) else {})
-    if origin is tuple:
-        items = value if isinstance(value, Sequence) and not isinstance(value, str) else ()
-        return tuple(found for item in items if (found := _read(args[0], item)) is not None)
-    if isinstance(origin, type) and issubclass(origin, Mapping):
-        pairs = value.items() if isinstance(value, Mapping) else ()
-        return {str(key): found for key, item in pairs if (found := _read(args[1], item)) is not None}
-    return _plain(kind, value)
-
-
-def _record(kind: type, data: Mapping[str, object]) -> Any:
-    known: dict[str, object] = {}
-    fields, hints = dataclasses.fields(kind), _hints(kind)
-    for f in fields:
-        if not f.metadata and (found := _read(hints[f.name], data.get(_key(f)))) is not None:
-            known[f.name] = found
-    for f in fields:
-        if f.metadata:
-            own = {_key(other) for other in fields}
-            known[f.name] = _read(hints[f.name], {key: item for key, item in data.items() if key not in own})
-    return kind(**known)
-
-
-def _plain(kind: object, value: object) -> object:
-    """A number or text of that type; None for anything else."""
-    if kind is int:
-        return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _LARGEST else None
-    if kind is float:
-        if not isinstance(value, (int, float)) or isinstance(value, bool):
-            return None
-        return float(value) if abs(value) < _LARGEST and math.isfinite(value) else None
-    if kind in (bool, str):
-        return value if isinstance(value, kind) else None
-    return value
-
-
-def _key(f: dataclasses.Field[Any]) -> str:
-    return f.name.removesuffix("_")
-
-
-@functools.cache
-def _hints(kind: type) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
+    try:
+        return codec.read(kind, value, form=_SALVAGE)
+    except Unfit:
+        return kind()

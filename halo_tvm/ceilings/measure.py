@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from ..codec import parse
 from ..errors import EnvironmentProblem
 from ..targets import Host, Target, read_host, resolve, usable_cpus
 from .kernels import ACCUMULATORS, compiled, dot_kernel, fma_kernel, pair_kernel, read_kernel
@@ -38,11 +39,12 @@ def measure_apart(threads: int) -> HostProfile:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, check=False)
         last = "".join(done.stderr.strip().splitlines()[-1:])[-300:]
         done.check_returncode()
-        return HostProfile.of_json(json.loads(done.stdout))
+        return HostProfile.of_json(parse(done.stdout))
     except (OSError, ValueError, subprocess.SubprocessError) as error:
+        why = last or (error if isinstance(error, ValueError) else type(error).__name__)
         raise EnvironmentProblem(
-            f"the host's ceilings were expected within {_LIMIT_S:.0f} s, but measuring them ended with "
-            f"{last or type(error).__name__}: run `halo-tvm doctor`, which says what is missing"
+            f"the host's ceilings were expected within {_LIMIT_S:.0f} s, but measuring them ended with {why}: "
+            "run `halo-tvm doctor`, which says what is missing"
         ) from error
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..codec import Form, parse_file, plain, read
 from ..targets import Host
 from ..whole_file import write_whole
 from .peaks import Peaks
@@ -16,6 +16,7 @@ from .peaks import Peaks
 BF16 = "bf16_gflops"  # only where the CPU multiplies pairs of bfloat16 faster than float32
 INT8 = "int8_gops"  # only where the CPU has 8-bit dot products
 RATES = ("fma_gflops", BF16, INT8, "l2_gbps", "l3_gbps", "dram_gbps")  # billions per second
+_MOST_BYTES = 1 << 20
 _NOT_EVERYWHERE = (BF16, INT8)
 _AGAIN = "run `halo-tvm doctor --measure` on an idle machine"
 
@@ -43,20 +44,19 @@ class HostProfile:
 
     def as_json(self) -> dict[str, object]:
         """Plain values, with the schema's version."""
-        rates = {str(threads): dict(found) for threads, found in self.by_threads.items()}
-        return {"schema": 2, **dataclasses.asdict(self), "by_threads": rates}
+        return {"schema": 2, **plain(self)}
 
     @classmethod
     def of_json(cls, body: object) -> HostProfile:
         """What `as_json` gave; `ValueError` for anything else."""
-        try:
-            rates = {int(threads): _rates(found) for threads, found in body["by_threads"].items()}
-            words = {name: body[name] for name in ("cpu", "machine", "isa", "measured_at")}
-        except (KeyError, TypeError, AttributeError, OverflowError) as error:
-            raise ValueError(f"{type(error).__name__}: {error}") from error
-        if not rates or min(rates) < 1 or not all(isinstance(word, str) for word in words.values()):
-            raise ValueError("names and rates by number of threads were expected")
-        return cls(**words, by_threads=rates)
+        profile = read(cls, body, form=Form(other_fields=True))
+        for rates in profile.by_threads.values():
+            missing = [name for name in RATES if name not in rates and name not in _NOT_EVERYWHERE]
+            if missing or not all(0.0 < rate < math.inf for rate in rates.values()):
+                raise ValueError(f"rates must be positive numbers, all of {', '.join(RATES)}, but found {rates}")
+        if not profile.by_threads or min(profile.by_threads) < 1:
+            raise ValueError("rates by number of threads were expected")
+        return profile
 
     def save(self, path: Path) -> None:
         """Write host.json, whole or not at all."""
@@ -69,8 +69,8 @@ def read_profile(path: Path) -> tuple[HostProfile | None, str]:
     if not path.is_file():
         return None, f"this host was not measured: {_AGAIN}"
     try:
-        return HostProfile.of_json(json.loads(path.read_text(encoding="utf-8"))), ""
-    except (ValueError, RecursionError, OSError) as error:
+        return HostProfile.of_json(parse_file(path, _MOST_BYTES)), ""
+    except (ValueError, OSError) as error:
         return None, f"{path.name} is no host profile ({error}): {_AGAIN}"
 
 
@@ -84,12 +84,3 @@ def kept_peaks(path: Path, host: Host, threads: int) -> tuple[Peaks | None, str]
     if threads not in profile.by_threads:
         return None, f"{path.name} has no rates for {threads} thread{'s' if threads > 1 else ''}: {_AGAIN}"
     return profile.peaks(host, threads), ""
-
-
-def _rates(found: Mapping[str, object]) -> dict[str, float]:
-    """The rates of one measurement, checked."""
-    names = [name for name in RATES if name not in _NOT_EVERYWHERE or name in found]
-    rates = {name: float(found[name]) for name in names}  # type: ignore[arg-type]
-    if not all(0.0 < rate < math.inf for rate in rates.values()):
-        raise ValueError(f"rates must be positive numbers, but found {rates}")
-    return rates

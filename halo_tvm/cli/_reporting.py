@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ..artifact import Manifest, read_manifest
+from ..codec import Unfit, parse_file
 from ..config import BenchConfig, ProfileConfig, ReportConfig, ValidateConfig
 from ..errors import HaloError, UsageError, ValidationFailed
 from ..phase_reports import FusionReport, Reports, read, to_plain
@@ -71,13 +71,11 @@ def _check(inputs: Sequence[Manifest | Result], sides: Sequence[str]) -> None:
 def read_result(path: Path) -> Result:
     """A result written with --json; `UsageError` for anything else."""
     try:
-        if path.stat().st_size > RESULT_LIMIT_BYTES:
-            raise UsageError(f"a result of at most {RESULT_LIMIT_BYTES >> 20} MiB was expected, {path} is larger")
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        data = parse_file(path, RESULT_LIMIT_BYTES)
+    except (OSError, Unfit) as error:
         raise UsageError(
-            f"a result written with --json was expected, but {path} cannot be read as one ({type(error).__name__}): "
-            "name another file"
+            f"a result written with --json was expected, but {path} cannot be read as one "
+            f"({error.strerror if isinstance(error, OSError) else error}): name another file"
         ) from error
     return schema.from_json(data)
 

@@ -12,6 +12,7 @@ import json
 import math
 import mmap
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
@@ -19,6 +20,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from ..codec import Unfit, parse_file, plain, read
 from ..errors import UnsupportedModel
 from ..imported import ImportedModel, InputSpec
 from ..params import ParamSource, ParamTable
@@ -42,7 +44,20 @@ _DTYPES = {
 }
 _NAMES = {code: name for name, code in _DTYPES.items()}
 _HEADER_LIMIT = 64 << 20
-_FIELDS = ("outputs", "ranges", "typical", "source", "report")
+
+
+@dataclass(frozen=True)
+class _Written:
+    """model.json"""
+
+    name: str
+    inputs: tuple[InputSpec, ...]
+    outputs: tuple[str, ...]
+    ranges: dict[str, tuple[int, int]]
+    typical: dict[str, int]
+    source: dict[str, object]
+    report: dict[str, object]
+    engine: bool
 
 
 def dump_model(model: ImportedModel, directory: Path) -> None:
@@ -53,16 +68,18 @@ def dump_model(model: ImportedModel, directory: Path) -> None:
         {name: (s.dtype, s.shape) for name, s in model.params.sources.items()},
         (source.load() for source in model.params.sources.values()),
     )
-    fields = {name: getattr(model, name) for name in _FIELDS}
-    inputs = [dataclasses.asdict(spec) for spec in model.inputs]
-    plain = {"name": model.name, "inputs": inputs, "engine": model.engine is not None, **fields}
-    (directory / "model.json").write_text(json.dumps(plain, default=str), encoding="utf-8")
+    body = {f.name: plain(getattr(model, f.name)) for f in dataclasses.fields(_Written)}
+    text = json.dumps({**body, "engine": model.engine is not None}, default=str)
+    (directory / "model.json").write_text(text, encoding="utf-8")
 
 
 def load_model(directory: Path) -> tuple[ImportedModel, bool]:
     """What `dump_model` wrote, and whether the writer has an engine. The weights stay mapped after the files go."""
     import_module("halo_tvm.relay_ops")  # the operators that the module may name
-    fields = json.loads((directory / "model.json").read_text(encoding="utf-8"))
+    try:
+        written = read(_Written, parse_file(directory / "model.json", _HEADER_LIMIT), "model.json")
+    except Unfit as unfit:
+        raise UnsupportedModel(f"{unfit}, from the worker: report this model") from unfit
     text = (directory / "module.json").read_text(encoding="utf-8")
     refuse_foreign(text)
     mod = tvm.ir.load_json(text)
@@ -72,29 +89,17 @@ def load_model(directory: Path) -> tuple[ImportedModel, bool]:
     for name, array in map_arrays(directory / "weights.safetensors").items():
         params.add_source(name, ParamSource(array.shape, str(array.dtype), lambda array=array: array))
     model = ImportedModel(
-        name=str(fields["name"]),
+        name=written.name,
         mod=mod,
         params=params,
-        inputs=tuple(_input(plain) for plain in fields["inputs"]),
-        outputs=tuple(map(str, fields["outputs"])),
-        ranges={str(k): (int(low), int(high)) for k, (low, high) in fields["ranges"].items()},
-        typical={str(k): int(v) for k, v in fields["typical"].items()},
-        source=dict(fields["source"]),
-        report=dict(fields["report"]),
+        inputs=written.inputs,
+        outputs=written.outputs,
+        ranges=written.ranges,
+        typical=written.typical,
+        source=written.source,
+        report=written.report,
     )
-    return model, bool(fields["engine"])
-
-
-def _input(plain: Mapping[str, object]) -> InputSpec:
-    shape = tuple(d if isinstance(d, str) else int(d) for d in plain["shape"])
-    values = plain["values"]
-    return InputSpec(
-        str(plain["name"]),
-        shape,
-        str(plain["dtype"]),
-        values=None if values is None else (int(values[0]), int(values[1])),
-        default=plain["default"],
-    )
+    return model, written.engine
 
 
 def write_arrays(file: Path, headers: Mapping[str, tuple[str, tuple[int, ...]]], arrays: Iterable[np.ndarray]) -> None:

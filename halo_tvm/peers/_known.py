@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..codec import Unfit, parse_file, plain, read
 from ..report.schema import Accuracy, EngineResult
 from ..whole_file import write_whole
 from .engines import PEERS
+
+_MOST_BYTES = 1 << 20
 
 
 class Known:
@@ -19,12 +21,8 @@ class Known:
         self._path = directory / "accuracy.json"
         self._found: dict[str, dict[str, Accuracy]] = {}
         try:
-            data = json.loads(self._path.read_text(encoding="utf-8"))
-            self._found = {
-                engine: {version: Accuracy(**values) for version, values in by_version.items()}
-                for engine, by_version in data.items()
-            }
-        except (FileNotFoundError, ValueError, TypeError, AttributeError):
+            self._found = read(dict[str, dict[str, Accuracy]], parse_file(self._path, _MOST_BYTES))
+        except (FileNotFoundError, Unfit):
             pass  # absent, or not what `learn` writes
 
     def of(self, engine: str) -> dict[str, Accuracy]:
@@ -35,6 +33,6 @@ class Known:
         for result in results:
             if result.engine in PEERS and result.accuracy is not None:
                 self._found.setdefault(result.engine, {})[result.version] = result.accuracy
-        text = json.dumps({e: {v: dataclasses.asdict(a) for v, a in known.items()} for e, known in self._found.items()})
+        text = json.dumps(plain(self._found))
         self._path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(self._path, text.encode())

@@ -8,18 +8,17 @@ JSON here, workloads by TVM's reader in a confined process (`read_workloads`), w
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
 
+from ..codec import Unfit, parse
 from ..confinement import Policy
+from ..processes import python_path
 from ..text import one_line
 from .record import MEASURED, BadLine, Record, Size, parse_line
 
@@ -104,7 +103,6 @@ def _read(texts: Sequence[str]) -> tuple[list[str], str]:
         asked, answers = Path(directory, "asked.jsonl"), Path(directory, "answers.jsonl")
         asked.write_text("".join(text.strip() + "\n" for text in texts), encoding="utf-8")
         policy = Policy(directory, (), memory_bytes=_MEMORY_BYTES, file_bytes=_REPLY_BYTES)
-        path = [str(Path(__file__).resolve().parents[2]), *sys.path]
         with asked.open("rb") as source, answers.open("wb") as sink:
             try:
                 ended = subprocess.run(
@@ -115,7 +113,7 @@ def _read(texts: Sequence[str]) -> tuple[list[str], str]:
                     cwd=directory,
                     start_new_session=True,
                     env={
-                        "PYTHONPATH": os.pathsep.join(filter(None, path)),
+                        "PYTHONPATH": python_path(sys.path),
                         "HOME": directory,
                         "LC_ALL": "C.UTF-8",
                         "OMP_NUM_THREADS": "1",
@@ -249,13 +247,9 @@ def _lines(path: Path, skipped: list[str]) -> Iterator[tuple[int, str]]:
 
 def _json(text: str) -> object:
     try:
-        return json.loads(text, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise _Skip(_printable(f"no complete JSON value ({error})")) from error
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of a record")
+        return parse(text)
+    except Unfit as unfit:
+        raise _Skip(_printable(f"no complete JSON value ({unfit.found})")) from unfit
 
 
 def _list(value: object, length: int, what: str) -> list:

@@ -5,19 +5,18 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NoReturn
+
+from ..codec import Form, Unfit, parse, read
 
 SCHEMA = 2
 LONGEST = 1 << 20  # characters of a line; a record has some thousands
 # Outcomes; every other one is an error class.
 IMPROVED = "improved"  # a committed winner
 MEASURED = "measured"  # a trial that was timed; it may be slower than the default
-_DEEPEST = 8  # maps and lists within each other; a decision has two or three
-_LARGEST = 1 << 63  # of an integer; what reads records computes with floats and int64
+_FORM = Form(deepest=7)  # maps and lists within each other; a decision has two or three
 # Fields that lines of schema 1 do not have yet.
 _SINCE_2 = frozenset({"family", "extents", "stage", "run"})
 
@@ -126,9 +125,9 @@ def parse_line(line: str) -> Record:
     if len(line) > LONGEST:
         raise BadLine("malformed", f"longer than {LONGEST} characters")
     try:
-        body = json.loads(line, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise BadLine("torn", f"no complete JSON object ({error})") from error
+        body = parse(line, unique=False)  # `_is_whole` looks for a name that stands twice
+    except Unfit as unfit:
+        raise BadLine("torn", f"no complete JSON object ({unfit.found})") from unfit
     if not isinstance(body, dict):
         raise BadLine("malformed", f"expected a JSON object, found {type(body).__name__}")
     schema = body.pop("schema", None)
@@ -137,19 +136,14 @@ def parse_line(line: str) -> Record:
     checksum = body.pop("checksum", None)
     if not _is_whole(line, checksum, {"schema": schema, **body}):
         raise BadLine("wrong_checksum", f"checksum {str(checksum)[:40]} does not match the line")
-    known = _TYPES.keys() - (_SINCE_2 if schema == 1 else set())
+    known = _FIELDS - (_SINCE_2 if schema == 1 else set())
     if type(schema) is not int or schema < 1 or set(body) != known:
         different = ", ".join(sorted(set(body) ^ known))[:200]
         raise BadLine("malformed", f"schema {str(schema)[:40]} with these fields too many or missing: {different}")
     try:
-        _check_types(body)
-        body["sizes"] = tuple(Size(_integers(s["dims"]), _number(s["weight"])) for s in body["sizes"])
-        body["candidate_us"] = tuple(map(_numbers, body["candidate_us"]))
-        body["default_us"] = tuple(map(_numbers, body["default_us"]))
-        body["extents"] = _integers(body.get("extents", []))
-        record = Record(**body)
+        record = read(Record, body, form=_FORM)
         _ = record.isa, record.cores  # read once here: what they are derived from may be malformed
-    except (TypeError, KeyError, ValueError, AttributeError, ArithmeticError) as error:
+    except (TypeError, KeyError, ValueError) as error:
         raise BadLine("malformed", f"a field of the wrong type ({error})") from error
     return record
 
@@ -161,16 +155,10 @@ def _is_whole(line: str, checksum: object, body: Mapping[str, object]) -> bool:
     if found and found[1] == checksum and _hash((line[: found.start()] + line[found.end() :]).strip()) == checksum:
         return True
     try:
-        json.loads(line, object_pairs_hook=_unique)
+        parse(line)
         return checksum == _checksum(body)
     except (ValueError, RecursionError) as error:  # 1e999 reads as infinity
         raise BadLine("malformed", f"numbers or nesting no record has ({error})") from error
-
-
-def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    if len(dict(pairs)) != len(pairs):
-        raise ValueError("a name stands twice")
-    return dict(pairs)
 
 
 def check_target(record: Record, target: Fingerprint) -> None:
@@ -198,61 +186,7 @@ def measured_again(record: Record) -> str:
     return json.dumps(parts, sort_keys=True)
 
 
-# A field's JSON type by its annotation; what is neither plain nor a map holds sequences, which reading converts.
-_JSON = {"str": (str,), "int": (int,), "float": (int, float)}
-_TYPES = {
-    f.name: (dict,) if str(f.type).startswith("Mapping") else _JSON.get(str(f.type), (list,))
-    for f in dataclasses.fields(Record)
-}
-
-
-_SAMPLES = ("candidate_us", "default_us")  # the bulk of a line; `_numbers` checks them
-
-
-def _check_types(body: Mapping[str, object]) -> None:
-    for name, value in body.items():
-        if not isinstance(value, _TYPES[name]) or isinstance(value, bool):
-            raise TypeError(f"{name} is {type(value).__name__}, not {' or '.join(t.__name__ for t in _TYPES[name])}")
-        if float in _TYPES[name]:
-            _number(value)
-        if name not in _SAMPLES:
-            _check_plain(value, name)
-    # What is neither: infinity, and half a surrogate pair, which no terminal or file takes.
-    plain = {name: value for name, value in body.items() if name not in _SAMPLES}
-    json.dumps(plain, ensure_ascii=False, allow_nan=False).encode()
-
-
-def _check_plain(value: object, name: str, depth: int = 0) -> None:
-    """`ValueError` for nesting and integers that nothing which reads a record should have to think of."""
-    if depth > _DEEPEST:
-        raise ValueError(f"{name} is nested deeper than {_DEEPEST}")
-    if isinstance(value, int) and not -_LARGEST <= value < _LARGEST:
-        raise ValueError(f"{name} holds an integer of more than 64 bits")
-    for part in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        _check_plain(part, name, depth + 1)
-
-
-def _integers(values: object) -> tuple[int, ...]:
-    if not isinstance(values, list) or not set(map(type, values)) <= {int}:
-        raise TypeError("expected a list of integers")
-    return tuple(values)
-
-
-def _numbers(values: object) -> tuple[float, ...]:
-    if not isinstance(values, list) or not set(map(type, values)) <= {int, float}:
-        raise TypeError("expected a list of numbers")
-    numbers = tuple(map(float, values))
-    if not all(map(math.isfinite, numbers)):
-        raise ValueError("expected finite numbers")
-    return numbers
-
-
-def _number(value: object) -> float:
-    return _numbers([value])[0]
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of a record")
+_FIELDS = frozenset(f.name for f in dataclasses.fields(Record))
 
 
 def _dump(body: Mapping[str, object]) -> str:

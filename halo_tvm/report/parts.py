@@ -50,3 +50,30 @@ class BuiltCandidate:
     shared_bytes: int = 0  # of a block
     build_s: float = 0.0
     source_only: str = ""  # why its library holds the device's source, which no compiler has seen, and no code
+
+
+@dataclass(frozen=True)
+class StageTotal:
+    """What one stage contributed over all tasks."""
+
+    stage: str
+    measured: int
+    failed: int
+    winners: int  # tasks whose committed decision it found
+    saved_us: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class TunedModel:
+    """One of several models: its part of the run, or why it has none."""
+
+    model: str
+    tasks: int = 0
+    shared: int = 0  # of those, with another model
+    improved: int = 0
+    before_us: float = 0.0  # in its measured tasks, over their call sites in this model
+    after_us: float = 0.0
+    speedup: float | None = None  # predicted, for the time it spends in those tasks; None: none was measured
+    failure: str = ""
+    exit_code: int = 0

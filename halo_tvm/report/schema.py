@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from ..ceilings import Peaks
+from ..codec import Unfit, plain, read
 from ..errors import UsageError
-from ._codec import as_plain, record
-from .parts import BuiltCandidate, TaskStage, TokenSpeed
+from .parts import BuiltCandidate, StageTotal, TaskStage, TokenSpeed, TunedModel
 
 SCHEMA = 1
 
@@ -180,33 +180,6 @@ class TaskResult:
 
 
 @dataclass(frozen=True)
-class StageTotal:
-    """What one stage contributed over all tasks."""
-
-    stage: str
-    measured: int
-    failed: int
-    winners: int  # tasks whose committed decision it found
-    saved_us: float
-    seconds: float
-
-
-@dataclass(frozen=True)
-class TunedModel:
-    """One of several models: its part of the run, or why it has none."""
-
-    model: str
-    tasks: int
-    shared: int  # with another model
-    improved: int
-    before_us: float  # in its measured tasks, over their call sites
-    after_us: float
-    speedup: float | None  # predicted, of those tasks
-    failure: str = ""
-    exit_code: int = 0
-
-
-@dataclass(frozen=True)
 class TuneResult:
     """A tuning run."""
 
@@ -355,7 +328,7 @@ KINDS: dict[str, type] = {
 
 def to_json(result: Result) -> dict[str, object]:
     """The result as an object of plain JSON values."""
-    return {"schema": SCHEMA, **as_plain(result)}
+    return {"schema": SCHEMA, **plain(result)}
 
 
 def from_json(data: Mapping[str, object]) -> Result:
@@ -371,7 +344,10 @@ def from_json(data: Mapping[str, object]) -> Result:
             f"expected a result of kind {', '.join(sorted(KINDS))}, found {kind!r}: give a file written with --json"
         )
     values = {key: value for key, value in data.items() if key not in ("schema", "kind")}
-    result = record(KINDS[kind], values, kind)
+    try:
+        result = read(KINDS[kind], values, kind)
+    except Unfit as unfit:
+        raise UsageError(f"{unfit}: the file is damaged or of another release, measure again") from unfit
     for other in result.others if isinstance(result, ReportResult) else ():
         if other.get("kind") == "report":
             raise UsageError(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .parts import BuiltCandidate
-from .schema import StageTotal, TaskResult, TunedModel, TuneResult
+from .parts import BuiltCandidate, StageTotal, TunedModel
+from .schema import TaskResult, TuneResult
 from .table import Table, number
 
 _NAME, _CELL = 72, 60  # columns of a name, of a reason; JSON and notes have the whole of what is longer

@@ -15,7 +15,9 @@ from typing import TextIO
 import numpy as np
 
 from ..errors import NoValidTrial
+from ..phase_reports import DeviceCode, read
 from ..records.decision import decision_to_plain
+from ..report.parts import BuiltCandidate
 from ..targets import Target, usable_cpus
 from . import result as r
 from .budget import Clock
@@ -41,7 +43,7 @@ class _Ranked:
     task: Task
     order: list[object]
     modelled: bool
-    found: list[r.Candidate] = field(default_factory=list)
+    found: list[BuiltCandidate] = field(default_factory=list)
     failures: Counter[str] = field(default_factory=Counter)
 
 
@@ -135,13 +137,26 @@ def _take(one: _Ranked, decision: object, job: Job, target: Target, progress: Bu
         library = job.library(None)
     except Failure as failure:
         one.failures[failure.kind] += 1
-        one.found.append(r.Candidate(rank, plain, us, failure=f"{failure.kind}: {failure}"))
+        one.found.append(BuiltCandidate(rank, plain, us, failure=f"{failure.kind}: {failure}"))
         progress.built(one.task.key, one.task.readable, rank, failure.kind, str(failure))
         return
     library.path.unlink(missing_ok=True)
-    device = library.device or {}
-    kernels, reason = tuple(device.get("kernels", ())), str(device.get("reason", ""))
-    one.found.append(r.Candidate(rank, plain, us, build_s=library.build_s, kernels=kernels, source_only=reason))
+    device = read(DeviceCode, library.device)
+
+    def most(*fields: str) -> int:
+        return max((sum(getattr(kernel, name) for name in fields) for kernel in device.kernels), default=0)
+
+    built = BuiltCandidate(
+        rank,
+        plain,
+        us,
+        registers=most("registers"),
+        spill_bytes=most("spill_store_bytes", "spill_load_bytes"),
+        shared_bytes=most("shared_bytes", "dynamic_shared_bytes"),
+        build_s=library.build_s,
+        source_only=device.reason,
+    )
+    one.found.append(built)
     progress.built(one.task.key, one.task.readable, rank)
 
 

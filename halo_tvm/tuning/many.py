@@ -14,6 +14,7 @@ from types import FrameType
 
 from ..errors import HaloError, NoValidTrial
 from ..records.record import Size
+from ..report.parts import TunedModel
 from . import result as r
 from .model_list import ListedModel
 from .task import Skipped, Task, Tasks
@@ -126,9 +127,9 @@ def by_model(
 
 def _summary(
     model: Lowered, sites: Mapping[str, int], tasks: Mapping[str, r.TaskResult], failure: NoValidTrial | None
-) -> r.ModelResult:
+) -> TunedModel:
     if model.failure:
-        return r.ModelResult(model.model, failure=model.failure, exit_code=model.exit_code)
+        return TunedModel(model.model, failure=model.failure, exit_code=model.exit_code)
     own = [tasks[key] for key in sites if key in tasks]
     sentence, code = "", 0
     if sites and failure is not None:
@@ -136,13 +137,16 @@ def _summary(
     elif r.without_trial(own):
         notes = "; ".join(dict.fromkeys(t.note for t in own))
         sentence, code = f"not a single candidate could be measured: {notes[:300]}", NoValidTrial.exit_code
-    return r.ModelResult(
+    before_us = sum(sites[t.key] * t.before_us for t in own)
+    after_us = sum(sites[t.key] * t.after_us for t in own)
+    return TunedModel(
         model=model.model,
         tasks=len(sites),
         shared=sum(len(t.models) > 1 for t in own),
         improved=sum(t.outcome == r.IMPROVED for t in own),
-        before_us=sum(sites[t.key] * t.before_us for t in own),
-        after_us=sum(sites[t.key] * t.after_us for t in own),
+        before_us=before_us,
+        after_us=after_us,
+        speedup=before_us / after_us if after_us else None,
         failure=sentence,
         exit_code=code,
     )

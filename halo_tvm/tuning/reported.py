@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 
 from ..config import TuneConfig
@@ -28,8 +27,8 @@ def as_report(result: r.TuneResult, config: TuneConfig | None = None) -> schema.
         host=describe_host(),
         tasks=tuple(_task(t) for t in result.tasks),
         notes=(result.summary(), *result.notes, *skipped, *following),
-        models=tuple(schema.TunedModel(**dataclasses.asdict(m), speedup=m.speedup) for m in result.models),
-        stages=tuple(schema.StageTotal(**dataclasses.asdict(s)) for s in result.stages),
+        models=result.models,
+        stages=result.stages,
         measured=result.measured,
         failures=result.failures,
         skipped=result.skipped,
@@ -78,7 +77,7 @@ def _task(task: r.TaskResult) -> schema.TaskResult:
         saved_us=task.saved_us,
         stage=task.stage,
         ended=task.ended,
-        stages=tuple(schema.TaskStage(s.name, s.tried, s.failed, s.seconds, s.before, s.after) for s in task.stages),
+        stages=task.stages,
         failures=task.failures,
         rank_correlation=task.rank_correlation,
         predicted_gain=task.predicted_gain,
@@ -86,22 +85,5 @@ def _task(task: r.TaskResult) -> schema.TaskResult:
         decision=task.decision,
         models=task.models,
         seconds=task.seconds,
-        candidates=tuple(map(_candidate, task.candidates)),
-    )
-
-
-def _candidate(built: r.Candidate) -> schema.BuiltCandidate:
-    def most(*fields: str) -> int:
-        return max((sum(int(kernel[name]) for name in fields) for kernel in built.kernels), default=0)
-
-    return schema.BuiltCandidate(
-        rank=built.rank,
-        decision=built.decision,
-        predicted_us=built.predicted_us,
-        failure=built.failure,
-        registers=most("registers"),
-        spill_bytes=most("spill_store_bytes", "spill_load_bytes"),
-        shared_bytes=most("shared_bytes", "dynamic_shared_bytes"),
-        build_s=built.build_s,
-        source_only=built.source_only,
+        candidates=task.candidates,
     )

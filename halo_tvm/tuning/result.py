@@ -7,35 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..errors import INTERRUPTED, NoValidTrial
+from ..report.parts import BuiltCandidate, StageTotal, TaskStage, TunedModel
 
 Skip = Mapping[str, object]  # a function that is not tuned: readable, count, reason
 IMPROVED, KEPT, FAILED, UNTRIED = "improved", "default kept", "failed", "not reached"
 UNMEASURED = "not measured"  # candidates were built only
-
-
-@dataclass(frozen=True)
-class TaskStage:
-    """What one stage of the search did for one task. Speed-ups are over the default, before it is confirmed."""
-
-    name: str
-    tried: int  # candidates that were built or failed to be
-    failed: int
-    seconds: float
-    before: float  # the best speed-up when the stage began; 1.0 is the default
-    after: float
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """One that was built and not measured; `kernels` are a GPU's, as its assembler describes them."""
-
-    rank: int  # in the order of the rule's model, from 1 on
-    decision: Mapping[str, object]
-    predicted_us: float | None  # by that model; None: the rule has none
-    failure: str = ""  # why it could not be built
-    build_s: float = 0.0
-    kernels: tuple[Mapping[str, object], ...] = ()
-    source_only: str = ""  # why the device's own compiler has not seen it: its library holds source
 
 
 @dataclass(frozen=True)
@@ -66,7 +42,7 @@ class TaskResult:
     rank_correlation: float | None = None  # Spearman's, of predicted and measured latencies
     weights: tuple[float, ...] = ()  # of the sizes; () means equal
     models: Mapping[str, int] = field(default_factory=dict)  # call sites in each model; {} where there is one model
-    candidates: tuple[Candidate, ...] = ()  # that were built, where nothing is measured
+    candidates: tuple[BuiltCandidate, ...] = ()  # that were built, where nothing is measured
 
     @property
     def built(self) -> int:
@@ -90,37 +66,6 @@ class TaskResult:
 
 
 @dataclass(frozen=True)
-class StageResult:
-    """What one stage of the search contributed over all tasks."""
-
-    stage: str  # one of config.STAGES
-    measured: int
-    failed: int
-    winners: int  # tasks whose committed decision it found
-    saved_us: float  # by those, over all their call sites
-    seconds: float
-
-
-@dataclass(frozen=True)
-class ModelResult:
-    """One of several models: its part of the run, or why it has none."""
-
-    model: str
-    tasks: int = 0
-    shared: int = 0  # of those, the ones that another model uses too
-    improved: int = 0
-    before_us: float = 0.0  # of its measured tasks, over their call sites in this model
-    after_us: float = 0.0
-    failure: str = ""
-    exit_code: int = 0
-
-    @property
-    def speedup(self) -> float | None:
-        """Predicted for the time the model spends in its measured tasks; None when none was measured."""
-        return self.before_us / self.after_us if self.after_us else None
-
-
-@dataclass(frozen=True)
 class TuneResult:
     """A whole run."""
 
@@ -141,7 +86,7 @@ class TuneResult:
     run: str = ""  # id, under which --resume finds it
     rank_correlation: float | None = None  # over all tasks
     drift: float | None = None  # of the reference kernel: its slowest round over its fastest, less 1
-    models: tuple[ModelResult, ...] = ()  # where there are several
+    models: tuple[TunedModel, ...] = ()  # where there are several
     build_only: bool = False  # nothing was measured, and nothing is in a log
 
     @classmethod
@@ -152,16 +97,16 @@ class TuneResult:
         return cls(model, target, log, (), tuple(skipped), {}, budget_s, 0.0, threads, 0, False)
 
     @property
-    def stages(self) -> tuple[StageResult, ...]:
+    def stages(self) -> tuple[StageTotal, ...]:
         """What each stage contributed over all tasks, in the order in which stages ran."""
-        names = dict.fromkeys(stage.name for task in self.tasks for stage in task.stages)
+        names = dict.fromkeys(stage.stage for task in self.tasks for stage in task.stages)
         return tuple(self._stage(name) for name in names)
 
-    def _stage(self, name: str) -> StageResult:
-        parts = [stage for task in self.tasks for stage in task.stages if stage.name == name]
+    def _stage(self, name: str) -> StageTotal:
+        parts = [stage for task in self.tasks for stage in task.stages if stage.stage == name]
         won = [task for task in self.improved if task.stage == name]
         failed = sum(part.failed for part in parts)
-        return StageResult(
+        return StageTotal(
             stage=name,
             measured=sum(part.tried for part in parts) - failed,
             failed=failed,

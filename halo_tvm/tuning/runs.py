@@ -6,7 +6,6 @@ in the log, under the run's id. Whoever works on a run holds a lock on `<id>.loc
 
 from __future__ import annotations
 
-import dataclasses
 import fcntl
 import json
 import re
@@ -16,9 +15,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import get_args, get_origin, get_type_hints
+from typing import Annotated
 
+from ..codec import Must, parse_file, plain, read
 from ..errors import UsageError
 from .result import TaskResult
 from .saved import write_json
@@ -26,6 +25,7 @@ from .saved import write_json
 SCHEMA = 1
 _FOLDER = "runs"
 _LARGEST_BYTES = 64 << 20
+Seconds = Annotated[float, Must(lambda s: 0 <= s < 1e12, "seconds")]
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,13 @@ class Run:
     source: str  # a hash of the model, "" when it is not known
     target: str
     options: Mapping[str, object]
-    elapsed_s: float = 0.0
-    trials: int = 0
+    elapsed_s: Seconds = 0.0
+    trials: Annotated[int, Must(lambda n: n >= 0, "a number of trials")] = 0
     finished: Mapping[str, TaskResult] = field(default_factory=dict)  # by task key
 
     def save(self, directory: Path) -> None:
         """Write the run's file; a reader sees this state or the one before."""
-        body = {"schema": SCHEMA, **dataclasses.asdict(self), "saved": time.time()}
+        body = {"schema": SCHEMA, **plain(self), "saved": time.time()}
         write_json(self._path(directory), body)
 
     def remove(self, directory: Path) -> None:
@@ -115,54 +115,13 @@ def last_unfinished(directory: Path, model: str, source: str, target: str, optio
 
 def _read(path: Path) -> tuple[float, Run]:
     """(when it was saved, the run); `ValueError` for a file that is none."""
-    if path.stat().st_size > _LARGEST_BYTES:
-        raise ValueError("it is too large")
-    try:
-        body = json.loads(path.read_text(encoding="utf-8"))
-    except (RecursionError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError("it is no JSON") from error
+    body = parse_file(path, _LARGEST_BYTES)
     if not isinstance(body, dict) or body.pop("schema", None) != SCHEMA:
         raise ValueError(f"its schema is not {SCHEMA}")
-    saved = body.pop("saved", None)
-    kinds = {"id": str, "model": str, "source": str, "target": str, "options": dict, "trials": int, "finished": dict}
-    numbers = (saved, body.get("elapsed_s"))
-    if set(body) != {*kinds, "elapsed_s"} or any(type(body[name]) is not kind for name, kind in kinds.items()):
-        raise ValueError("its fields are not those of a run")
-    if any(type(n) not in (int, float) or not 0 <= n < 1e12 for n in numbers) or body["trials"] < 0:
-        raise ValueError("its times are none")
-    if not re.fullmatch(r"[0-9A-Za-z-]{1,60}", body["id"]) or path.name != f"{body['id']}.json":
+    saved, run = read(Seconds, body.pop("saved", None), "saved"), read(Run, body)
+    if not re.fullmatch(r"[0-9A-Za-z-]{1,60}", run.id) or path.name != f"{run.id}.json":
         raise ValueError("its id is not its name")
-    finished = {key: _task(value) for key, value in body.pop("finished").items()}
-    return float(saved), Run(**body, finished=finished)
-
-
-def _task(body: object) -> TaskResult:
-    """The result of a finished task, its lists as tuples again."""
-    names = {f.name for f in dataclasses.fields(TaskResult)}
-    if not isinstance(body, dict) or set(body) != names:
-        raise ValueError("a task's fields are not those of this release")
-    return TaskResult(**{name: _as(kind, body[name], name) for name, kind in get_type_hints(TaskResult).items()})
-
-
-def _as(kind: object, value: object, name: str) -> object:
-    """`value` of JSON as what a field of the type `kind` holds; `ValueError` for anything else."""
-    origin, parts = get_origin(kind), get_args(kind)
-    if origin is tuple and isinstance(value, list):
-        return tuple(_as(parts[0], v, name) for v in value)
-    if origin is Mapping and isinstance(value, dict):
-        return {key: _as(parts[1], v, name) for key, v in value.items()}
-    if origin is UnionType:
-        return None if value is None and NoneType in parts else _as(parts[0], value, name)
-    if dataclasses.is_dataclass(kind) and isinstance(value, dict):
-        hints = get_type_hints(kind)
-        if set(value) == set(hints):
-            return kind(**{field: _as(hint, value[field], f"{name}.{field}") for field, hint in hints.items()})
-    # Comparing also leaves out NaN, and integers that no float holds.
-    if kind is object or (type(value) is kind and kind is not float):
-        return value
-    if kind is float and type(value) in (int, float) and -1e300 < value < 1e300:
-        return value
-    raise ValueError(f"{name} of a task is {type(value).__name__}")
+    return saved, run
 
 
 def _lock_of(path: Path) -> Path:

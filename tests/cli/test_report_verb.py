@@ -114,7 +114,7 @@ def test_a_manifest_s_numbers_may_be_anything(made: Path, tmp_path: Path) -> Non
         (["a.halo", "b.halo", "c.halo"], "3 artifacts of 3 inputs were given"),
         (["a.halo", "-o", "r.pdf"], "a report is written as .html, .md, .json, but r.pdf was named"),
         (["a.halo", "-o", "nowhere/r.html"], "the directory of nowhere/r.html must exist"),
-        (["missing.json"], "missing.json cannot be read as one (FileNotFoundError)"),
+        (["missing.json"], "missing.json cannot be read as one (No such file"),
         (["broken.json"], "broken.json cannot be read as one"),
         (["other.json"], "expected a result of schema 1"),
         (["missing.halo"], "missing.halo"),

@@ -175,7 +175,7 @@ def test_without_a_compiler_of_the_device_nothing_is_said_to_compile(tmp_path, m
     result = tune_module(mod, resolve("cuda:sm_90"), config, modules=("without_nvcc",), stream=io.StringIO())
     (task,) = result.tasks
     (candidate,) = task.candidates
-    assert candidate.failure == "" and candidate.kernels == ()
+    assert candidate.failure == "" and candidate.registers == 0
     assert candidate.source_only.startswith("nvcc is not on this machine")
     assert "candidates built as source only and ranked" in task.note
     assert "1 of them as source that no compiler of the device has seen (nvcc is not" in result.summary()

@@ -17,6 +17,7 @@ from ...records.decision import decision_to_plain
 from ...records.import_metaschedule import STAGE
 from ...records.log import TuningLog, commit
 from ...records.record import Fingerprint, Record
+from ...report.parts import TaskStage
 from ...targets import Target, read_host
 from .. import result as r
 from ..budget import Clock
@@ -311,7 +312,7 @@ class _Run:
         else:
             outcome, note = r.KEPT, f"none of {tally.measured} candidates was faster"
         speedup = confirmed.speedup if better else 1.0
-        stage = r.TaskStage(STAGE, tally.tried, sum(tally.failures.values()), clock.elapsed_s, 1.0, speedup)
+        stage = TaskStage(STAGE, tally.tried, sum(tally.failures.values()), clock.elapsed_s, 1.0, speedup)
         return replace(
             self._empty(task, outcome, note),
             default_us=tuple(default),

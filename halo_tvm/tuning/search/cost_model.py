@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ...codec import parse_file
 from ..saved import write_json
 from .features import Row, Table, matrix
 from .trees import LARGEST, MOST_TREES, Ensemble, Tree
@@ -120,12 +121,7 @@ class CostModel:
 
 def load(path: Path, rule: str, version: int) -> tuple[Ensemble, int]:
     """The saved model of a rule and the number of trials behind it; `ValueError` says why it is not used."""
-    if path.stat().st_size > _LARGEST_BYTES:
-        raise ValueError(f"it is larger than {_LARGEST_BYTES >> 20} MiB")
-    try:
-        body = json.loads(path.read_text(encoding="utf-8"))
-    except (RecursionError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"it is no JSON ({type(error).__name__})") from error
+    body = parse_file(path, _LARGEST_BYTES)
     if not isinstance(body, dict):
         raise ValueError("it is no JSON object")
     if body.get("schema") != SCHEMA:

@@ -13,11 +13,11 @@ from ...records.log import TuningLog
 from ...records.record import MEASURED, Fingerprint, Record
 from ...records.trials import Trials
 from ...records.workload import family_of
+from ...report.parts import TaskStage
 from ...targets import Target
 from ..measure import protocol as p
 from ..measure.lab import Lab
 from ..progress import Progress
-from ..result import TaskStage
 from ..task import Task
 from . import features
 from .analytic import predicted_speedups

@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from ...report.parts import TaskStage
 from ..budget import Clock
 from ..measure import protocol as p
 from ..measure.lab import Failure, Lab
 from ..progress import Progress
-from ..result import TaskStage
 from ..task import Task
 from .agenda import LEAST_GAIN, Agenda, Stage
 from .board import Board

@@ -6,16 +6,17 @@ node before use, which the binary reader of a library would not do.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
+
+from ...codec import Form, Must, plain, read
 
 MOST_TREES = 2000
 _MOST_NODES = 32  # trees of depth 4 have at most 31
 LARGEST = 20.0  # of a value and of a sum: logarithms of speed-ups
-_FIELDS = ("feature", "threshold", "left", "right", "default_left", "value")
 
 
 @dataclass(frozen=True)
@@ -68,42 +69,35 @@ class Ensemble:
             node = np.where(inner, child, node)
 
     def to_plain(self) -> dict[str, object]:
-        return {
-            "features": list(self.names),
-            "trees": [{name: list(getattr(tree, name)) for name in _FIELDS} for tree in self.trees],
-        }
+        return {"features": list(self.names), "trees": plain(self.trees)}
 
     @classmethod
-    def from_plain(cls, body: Mapping[str, object]) -> Ensemble:
+    def from_plain(cls, body: object) -> Ensemble:
         """The ensemble in a file; raises `ValueError` for anything that is none."""
-        names, trees = body.get("features"), body.get("trees")
-        if not isinstance(names, list) or not all(isinstance(n, str) for n in names) or len(set(names)) != len(names):
-            raise ValueError("features must be distinct names")
-        if not isinstance(trees, list) or len(trees) > MOST_TREES:
-            raise ValueError(f"trees must be a list of at most {MOST_TREES}")
-        return cls(names, [_tree(tree, len(names)) for tree in trees])
+        saved = read(_Saved, body, form=Form(other_fields=True))
+        for tree in saved.trees:
+            _check(tree, len(saved.features))
+        return cls(saved.features, saved.trees)
 
 
-def _tree(body: object, features: int) -> Tree:
-    if not isinstance(body, dict) or set(body) != set(_FIELDS):
-        raise ValueError(f"a tree has the fields {', '.join(_FIELDS)}")
-    count = len(body["left"]) if isinstance(body["left"], list) else 0
-    if not 0 < count <= _MOST_NODES or any(not isinstance(body[f], list) or len(body[f]) != count for f in _FIELDS):
+@dataclass(frozen=True)
+class _Saved:
+    features: Annotated[tuple[str, ...], Must(lambda names: len(set(names)) == len(names), "distinct names")]
+    trees: Annotated[tuple[Tree, ...], Must(lambda trees: len(trees) <= MOST_TREES, f"at most {MOST_TREES} trees")]
+
+
+def _check(tree: Tree, features: int) -> None:
+    """`ValueError` unless a walk from the root ends at a leaf."""
+    count = len(tree.left)
+    if not 0 < count <= _MOST_NODES or any(len(nodes) != count for nodes in vars(tree).values()):
         raise ValueError(f"a tree has 1 to {_MOST_NODES} nodes and as many of each field")
-    for name in ("feature", "left", "right", "default_left"):
-        if any(type(v) is not int for v in body[name]):
-            raise ValueError(f"{name} holds integers")
-    for name in ("threshold", "value"):
-        if any(type(v) not in (int, float) or not math.isfinite(v) or abs(v) > 1e38 for v in body[name]):
-            raise ValueError(f"{name} holds finite numbers")
-    if any(abs(v) > LARGEST for v in body["value"]):
-        raise ValueError(f"value holds logarithms of speed-ups, at most {LARGEST:g}")
-    for at in range(count):
-        if body["left"][at] == -1:
+    if any(abs(v) > 1e38 for v in tree.threshold) or any(abs(v) > LARGEST for v in tree.value):
+        raise ValueError(f"value holds logarithms of speed-ups, at most {LARGEST:g}, threshold what float32 holds")
+    for at, (left, right, feature) in enumerate(zip(tree.left, tree.right, tree.feature)):
+        if left == -1:
             continue
         # Children stand behind their parent: a walk ends.
-        if not (at < body["left"][at] < count and at < body["right"][at] < count):
+        if not (at < left < count and at < right < count):
             raise ValueError(f"node {at} has no such children")
-        if not 0 <= body["feature"][at] < features:
+        if not 0 <= feature < features:
             raise ValueError(f"node {at} asks for a feature that there is not")
-    return Tree(**{name: tuple(body[name]) for name in _FIELDS})
