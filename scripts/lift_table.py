@@ -86,7 +86,7 @@ def lifted(model) -> tuple[dict[str, int], str, list[dict[str, str]], str]:
     """Operators, masks of the attentions, rejections, and the calls that hint at something not lifted."""
     from halo_tvm.passes import Context, Overrides, pipeline
     from halo_tvm.passes._pass import bindings, count_calls, op_name
-    from halo_tvm.relay_ops._operator import attrs_of
+    from halo_tvm.relay_ops.operator import attrs_of
     from halo_tvm.targets import resolve
 
     context = Context(model.params, resolve("cpu", cores=1), model.ranges, model.typical, Overrides())

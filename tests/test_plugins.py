@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from halo_tvm.errors import EnvironmentProblem
 from halo_tvm.plugins import GROUPS, load_plugins
 
+ROOT = Path(__file__).parents[1]
 TARGET = '''"""A target of another distribution."""
 
 from halo_tvm.targets import Isa, TargetSpec
@@ -37,11 +39,46 @@ def test_a_plugin_target_is_known_to_the_command_line(tmp_path: Path) -> None:
         f"import sys; sys.path.insert(0, {str(tmp_path)!r}); "
         "from halo_tvm.cli._main import main; sys.exit(main(['targets', '--json']))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, cwd=Path(__file__).parents[1]
-    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert '"target": "tiny"' in done.stdout
+
+
+USED = """
+import sys
+sys.path.insert(0, {folder!r})
+import numpy as np, tvm
+from tvm import relax
+from halo_tvm.plugins import load_plugins
+from halo_tvm.relay_ops import OPERATORS
+from halo_tvm.passes.schedule import scheduled_by
+from halo_tvm.targets import resolve
+from halo_tvm.tir_schedules import RULES
+
+assert load_plugins() == ("schedules:rows", "operators:shrink")
+operator, rule, target = OPERATORS["soft_shrink"], RULES["shrink_rows"], resolve("cpu")
+(case,) = operator.cases()
+(shape,) = case["args"]
+bb, x = relax.BlockBuilder(), relax.Var("x", relax.TensorType(shape, "float32"))
+with bb.function("main", [x]):
+    bb.emit_func_output(bb.emit(operator.call(x, **case["attrs"])))
+func = relax.transform.LegalizeOps()(bb.get())["soft_shrink"].with_attr("global_symbol", "main")
+given = np.linspace(-2, 2, num=111, dtype="float32").reshape(shape)
+for decision in rule.space(func, target):
+    out = tvm.runtime.tensor(np.full(shape, np.nan, "float32"))
+    tvm.compile(scheduled_by(rule, func, target, decision), target=target.tvm)["main"](tvm.runtime.tensor(given), out)
+    np.testing.assert_allclose(out.numpy(), operator.reference(given, **case["attrs"]), atol=1e-6)
+"""
+
+
+def test_the_examples_of_the_page_work(tmp_path: Path) -> None:
+    """Operator and rule as docs/plugins.md has them, each in a distribution of its own."""
+    shrink, rows = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "plugins.md").read_text(), re.DOTALL)
+    distribution(tmp_path, "shrink", shrink, "halo_tvm.operators")
+    distribution(tmp_path, "rows", rows, "halo_tvm.schedules")
+    script = USED.format(folder=str(tmp_path))
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("group", GROUPS)

@@ -9,7 +9,7 @@ import numpy as np
 from tvm import relax
 
 from ..errors import UnsupportedModel
-from ..relay_ops._operator import attrs_of
+from ..relay_ops.operator import attrs_of
 from ._graph import CONTRIB, Graph, dims_of, dtype_of, same
 from ._relax_ops import Converter, Value, gelu, silu
 

@@ -15,11 +15,11 @@ import tvm_ffi
 from tvm import ir, relax, te, tirx
 
 from ..errors import Declined
-from ..relay_ops._operator import op_name
-from ..tir_schedules._blocks import is_const, loads, uses, without_loads
+from ..relay_ops.operator import op_name
 from ..tir_schedules._injective import nests_of
 from ..tir_schedules._nest import Nest
 from ..tir_schedules._stages import is_at
+from ..tir_schedules.blocks import is_const, loads, uses, without_loads
 from ._pointwise import operands_of
 
 T = TypeVar("T")

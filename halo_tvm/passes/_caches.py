@@ -8,7 +8,7 @@ import tvm
 from tvm import ir, relax
 
 from ..relay_ops import OPERATORS
-from ..relay_ops._operator import OPAQUE, operator_of
+from ..relay_ops.operator import OPAQUE, operator_of
 from ._pass import bindings, op_name
 
 

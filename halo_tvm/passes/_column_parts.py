@@ -13,9 +13,9 @@ from __future__ import annotations
 import tvm
 from tvm import ir, relax, tirx
 
-from ..relay_ops._operator import op_name
-from ..tir_schedules._blocks import blocks
+from ..relay_ops.operator import op_name
 from ..tir_schedules._stages import offset_of
+from ..tir_schedules.blocks import blocks
 from ._pass import bindings, users_of
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 from tvm import relax
 
-from ..relay_ops._operator import number_of
+from ..relay_ops.operator import number_of
 from ._pass import op_name
 
 Value = Callable[[relax.Expr], relax.Expr]

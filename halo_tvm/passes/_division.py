@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm import relax
 
 from .. import division
-from ..relay_ops._operator import number_of
+from ..relay_ops.operator import number_of
 from ._lowering import Lowering, elementwise, plain
 
 _OPERATORS = {

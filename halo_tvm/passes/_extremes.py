@@ -13,7 +13,7 @@ import math
 from tvm import ir, relax, te, tirx
 
 from ..extremes import at_least, at_most, is_nan, maximum, minimum
-from ..relay_ops._operator import number_of
+from ..relay_ops.operator import number_of
 from ._lowering import HALVES, Lowering, elementwise, plain, reduced
 
 _ALONG = {

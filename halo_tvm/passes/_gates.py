@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from tvm import relax
 
 from ..errors import Declined
-from ..relay_ops._operator import attrs_of, op_name, operator_of
+from ..relay_ops.operator import attrs_of, op_name, operator_of
 from ..tir_schedules._packing import pack_shape
 from ._pass import Context, bindings, same_type, users_of
 from ._pointwise import BINARY, UNARY

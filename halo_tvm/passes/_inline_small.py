@@ -18,7 +18,7 @@ import tvm_ffi
 from tvm import ir, s_tir, tirx
 from tvm.sym import Analyzer
 
-from ..tir_schedules._blocks import Block, blocks, is_scheduled, loads
+from ..tir_schedules.blocks import Block, blocks, is_scheduled, loads
 
 
 def inline_small(mod: tvm.IRModule) -> tvm.IRModule:

@@ -18,7 +18,7 @@ from tvm import relax, tirx
 
 from ..errors import Declined
 from ..targets import Target
-from ..tir_schedules._blocks import main_block
+from ..tir_schedules.blocks import main_block
 from ._pass import Report, bindings, op_name, replace_main
 from ._served_groups import rule_of_group
 

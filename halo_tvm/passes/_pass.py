@@ -17,7 +17,7 @@ from tvm import relax
 from ..errors import UnknownName, UsageError
 from ..params import ParamTable
 from ..relay_ops import OPERATORS
-from ..relay_ops._operator import op_name, same_shape
+from ..relay_ops.operator import op_name, same_shape
 from ..targets import Target
 
 PASSES: dict[str, type[Pass]] = {}

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import tvm
 from tvm import relax
 
-from ..relay_ops._operator import op_name
+from ..relay_ops.operator import op_name
 from ._pass import Report, replace_main
 
 # (call, value of an argument) -> (replacement, what it was) or None

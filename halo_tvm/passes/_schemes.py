@@ -9,8 +9,8 @@ from tvm import relax
 
 from ..errors import Declined, UsageError
 from ..relay_ops import OPERATORS
-from ..relay_ops._operator import attrs_of
 from ..relay_ops.linear_w8a8 import DEEPEST, GROUP
+from ..relay_ops.operator import attrs_of
 from ..relay_ops.quantize import ZERO_POINT
 from ..targets import Target
 from ..tir_schedules._packing import pack_shape

@@ -22,7 +22,7 @@ from typing import Any
 from tvm import ir, relax, tirx
 
 from ..dimensions import is_one
-from ..relay_ops._operator import number_of, op_name, same_shape
+from ..relay_ops.operator import number_of, op_name, same_shape
 
 Value = Callable[[relax.Expr], relax.Expr]
 Found = tuple[relax.Expr, str]

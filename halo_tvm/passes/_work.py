@@ -22,8 +22,8 @@ from tvm import ir, s_tir, tirx
 
 from ..dimensions import itemsize_of
 from ..plain import plain
-from ..relay_ops._operator import OPERATORS
-from ..tir_schedules._blocks import blocks
+from ..relay_ops.operator import OPERATORS
+from ..tir_schedules.blocks import blocks
 
 Formula = int | str | list  # lists hold an operation and two formulas
 Report = dict[str, object]

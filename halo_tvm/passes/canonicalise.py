@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import tvm
 from tvm import relax
 
-from ..relay_ops._operator import number_of, same_shape
+from ..relay_ops.operator import number_of, same_shape
 from ._decomposed import activation_of
 from ._pass import Context, Pass, Report, op_name
 from ._rewrite import rewrite_calls

@@ -27,11 +27,11 @@ import tvm
 from tvm import ir, relax, te
 
 from ..params import RECIPE_OPS, ParamRecipe
-from ..relay_ops._operator import ACCUMULATED, attrs_of, operator_of, same_dimension
 from ..relay_ops._windows import padded, reach, window_sizes
 from ..relay_ops.convolution import Convolution
 from ..relay_ops.convolution_integer import ConvolutionInteger
 from ..relay_ops.linear import Linear
+from ..relay_ops.operator import ACCUMULATED, attrs_of, operator_of, same_dimension
 from ..relay_ops.pooling import Pooling
 from ..relay_ops.quantisation_grid import QuantisationGrid
 from ..targets import FULL

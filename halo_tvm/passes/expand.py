@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import tvm
 from tvm import relax, tirx
 
-from ..relay_ops._operator import operator_of
+from ..relay_ops.operator import operator_of
 from ._pass import Context, Pass, Report, op_name
 
 _SHAPED = {"relax.reshape", "relax.broadcast_to"}

@@ -18,7 +18,7 @@ import tvm
 from tvm import relax
 
 from ..dimensions import integers_of
-from ..relay_ops._operator import operator_of, same_dimension, same_shape
+from ..relay_ops.operator import operator_of, same_dimension, same_shape
 from ._pass import Context, Pass, Report, op_name, replace_main
 from ._pointwise import BINARY, UNARY, operands_of, pointwise_of
 from ._rewrite import BlockMutator

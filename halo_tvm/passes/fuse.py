@@ -22,9 +22,9 @@ from tvm import relax, tirx
 
 from ..dimensions import itemsize_of, size_of
 from ..errors import Declined
-from ..relay_ops._operator import ELEMENTWISE, INJECTIVE, OPAQUE
+from ..relay_ops.operator import ELEMENTWISE, INJECTIVE, OPAQUE
 from ..targets import Target
-from ..tir_schedules._blocks import Block, blocks, uses, without_loads
+from ..tir_schedules.blocks import Block, blocks, uses, without_loads
 from ._caches import with_readers_apart
 from ._column_parts import column_parts
 from ._inline_small import inline_small

@@ -25,7 +25,7 @@ from tvm import relax, tirx
 from ..dimensions import integers_of
 from ..errors import Declined
 from ..relay_ops import OPERATORS
-from ..relay_ops._operator import attrs_of, operator_of, same_shape
+from ..relay_ops.operator import attrs_of, operator_of, same_shape
 from ._gates import gate_pairs, half_width
 from ._join_linears import joined
 from ._pass import Context, Pass, Report, bindings, op_name, rebuild

@@ -23,7 +23,7 @@ from tvm import relax, tirx
 from ..dimensions import integers_of
 from ..params import ParamRecipe
 from ..plain import plain
-from ..relay_ops._operator import attrs_of
+from ..relay_ops.operator import attrs_of
 from ._pass import Context, Pass, Report, bindings, op_name
 from ._weights import WeightEditor
 

@@ -15,7 +15,7 @@ from tvm import relax, te
 
 from ..errors import UsageError
 from ..relay_ops._activation import ACTIVATIONS, Activation
-from ..relay_ops._operator import OVERRIDE, attrs_of, operator_of
+from ..relay_ops.operator import OVERRIDE, attrs_of, operator_of
 from . import _division, _extremes, _sums
 from ._data_dependent import lower_data_dependent
 from ._pass import Context, Pass, Report, rebuild, replace_main

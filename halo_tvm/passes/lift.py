@@ -21,7 +21,7 @@ from tvm.relax.dpl import CallPattern, DFPattern, ExprPattern, OrPattern
 
 from ..errors import NoMatch, Rejected
 from ..relay_ops import OPERATORS, Lift
-from ..relay_ops._operator import Match
+from ..relay_ops.operator import Match
 from ._pass import Context, Pass, Report, count_calls, op_name, replace_main, same_type, users_of
 from ._pass import bindings as bindings_of
 from ._weights import num_inputs

@@ -21,7 +21,7 @@ import tvm
 from tvm import relax
 
 from ..relay_ops import OPERATORS
-from ..relay_ops._operator import attrs_of, operator_of
+from ..relay_ops.operator import attrs_of, operator_of
 from ._pass import Context, Pass, Report
 from ._rewrite import rewrite_calls
 

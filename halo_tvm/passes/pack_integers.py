@@ -17,8 +17,8 @@ import tvm
 from tvm import relax
 
 from ..relay_ops import OPERATORS
-from ..relay_ops._operator import attrs_of, operator_of
 from ..relay_ops.linear_w8a8 import GROUP
+from ..relay_ops.operator import attrs_of, operator_of
 from ..targets import Target
 from ..tir_schedules._packing import pack_shape
 from ._pass import Context, Pass, Report, bindings, rebuild

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import tvm
 from tvm import relax
 
-from ..relay_ops._operator import attrs_of, operator_of
+from ..relay_ops.operator import attrs_of, operator_of
 from ..tir_schedules._packing import GROUPS, pack_shape
 from ._pass import Context, Pass, Report, bindings, rebuild
 from ._weights import WeightEditor

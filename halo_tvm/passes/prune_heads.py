@@ -25,7 +25,7 @@ from tvm import relax
 
 from ..errors import Declined, UsageError
 from ..relay_ops import OPERATORS
-from ..relay_ops._operator import attrs_of, operator_of, same_dimension
+from ..relay_ops.operator import attrs_of, operator_of, same_dimension
 from ._pass import Context, Pass, Report, bindings, op_name
 from ._weights import WeightEditor
 

@@ -37,7 +37,7 @@ from tvm import relax
 
 from ..errors import Declined, UsageError
 from ..relay_ops import OPERATORS
-from ..relay_ops._operator import attrs_of, operator_of
+from ..relay_ops.operator import attrs_of, operator_of
 from ._pass import Context, Pass, Report, bindings
 from ._rewrite import BlockMutator
 from ._schemes import Scheme, Weight, scheme_of, weight_of

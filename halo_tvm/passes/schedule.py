@@ -16,11 +16,11 @@ from tvm import tirx
 
 from ..errors import Declined, Stopped, UnknownName, UsageError
 from ..phase_reports import FunctionReport, ScheduleReport
-from ..relay_ops._operator import OVERRIDE
+from ..relay_ops.operator import OVERRIDE
 from ..targets import Target
 from ..tir_schedules import RULES, Rule
-from ..tir_schedules._blocks import blocks
 from ..tir_schedules._launches import without_empty_launches
+from ..tir_schedules.blocks import blocks
 from ._work import work_of
 from .vector_math import rewrite_function
 

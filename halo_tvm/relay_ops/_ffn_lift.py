@@ -11,8 +11,8 @@ from tvm.relax.dpl import is_op
 
 from ..errors import NoMatch, Rejected
 from ._activation import ACTIVATIONS, QUICK
-from ._operator import Lift, Match, attrs_of, number_of, op_name, same_dimension
 from ._slices import slice_of
+from .operator import Lift, Match, attrs_of, number_of, op_name, same_dimension
 
 Call = Callable[..., relax.Expr]
 _RESHAPES = ("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.flatten")

@@ -8,7 +8,7 @@ from tvm import ir, relax, te, tirx
 from tvm.relax.dpl import DFPattern, is_op
 
 from ..errors import Rejected
-from ._operator import f32, required_number, same_dimension, same_shape
+from .operator import f32, required_number, same_dimension, same_shape
 
 
 def check_vectors(name: str, x: relax.Expr, vectors: Mapping[str, relax.Expr]) -> None:

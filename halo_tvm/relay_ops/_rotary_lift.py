@@ -13,9 +13,9 @@ from tvm import relax, tirx
 from tvm.relax.dpl import is_op, wildcard
 
 from ..errors import NoMatch, Rejected
-from ._operator import Lift, Match, op_name, same_dimension
 from ._rotary_tables import table_of
 from ._slices import fields_of, slice_of
+from .operator import Lift, Match, op_name, same_dimension
 
 Call = Callable[..., relax.Expr]
 

@@ -15,8 +15,8 @@ from tvm import ir, relax, tirx
 
 from ..dimensions import is_one, size_of
 from ..errors import Rejected
-from ._operator import Match, number_of, same_dimension
 from ._views import NoView, Probe, probes, view_of
+from .operator import Match, number_of, same_dimension
 
 _MAPS = ("relax.cos", "relax.sin", "relax.negative")
 _LONGEST = 24

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tvm import relax, tirx
 
-from ._operator import Match, op_name
+from .operator import Match, op_name
 
 
 def fields_of(match: Match, expr: relax.Expr) -> list[relax.Expr]:

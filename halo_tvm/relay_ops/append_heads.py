@@ -26,8 +26,8 @@ from tvm import relax, te, tirx
 from tvm.script import tirx as script_tirx
 
 from ..dimensions import differ
-from ._operator import OPAQUE, OVERRIDE, Operator, annotated, attrs_of
 from .kv_append import KvAppend
+from .operator import OPAQUE, OVERRIDE, Operator, annotated, attrs_of
 from .rotary import Rotary, rotary_tables
 
 _TEXT = """

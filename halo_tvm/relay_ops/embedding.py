@@ -26,7 +26,7 @@ from tvm import relax, te, tirx
 from tvm.relax.dpl import is_op, wildcard
 
 from ..errors import NoMatch, Rejected
-from ._operator import Lift, Operator, attrs_of, clamped, f32, same_shape
+from .operator import Lift, Operator, attrs_of, clamped, f32, same_shape
 
 
 class Embedding(Operator):

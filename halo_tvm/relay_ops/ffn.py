@@ -28,8 +28,8 @@ from tvm import relax, te
 
 from ._activation import ACTIVATIONS
 from ._ffn_lift import ffn_lifts
-from ._operator import Operator, attrs_of
 from .linear import Linear
+from .operator import Operator, attrs_of
 
 
 class FFN(Operator):

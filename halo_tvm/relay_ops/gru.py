@@ -22,9 +22,9 @@ References
 
 from __future__ import annotations
 
-from ._operator import Operator
 from ._recurrent import cases
 from ._recurrent.layer import Layer
+from .operator import Operator
 
 
 class GRU(Layer, Operator):

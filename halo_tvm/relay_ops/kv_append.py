@@ -23,7 +23,7 @@ from tvm import relax, te, tirx
 from tvm.script import tirx as script_tirx
 
 from ..dimensions import differ
-from ._operator import OPAQUE, OVERRIDE, Operator, annotated, attrs_of
+from .operator import OPAQUE, OVERRIDE, Operator, annotated, attrs_of
 
 _TEXT = """
 @T.prim_func(s_tir=True, private=True)

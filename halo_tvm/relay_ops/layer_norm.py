@@ -42,7 +42,7 @@ from ._norm import (
     why_no_vector,
     with_residual,
 )
-from ._operator import Lift, Operator, f32, required_number
+from .operator import Lift, Operator, f32, required_number
 
 
 class LayerNorm(Operator):

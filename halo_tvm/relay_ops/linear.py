@@ -32,7 +32,7 @@ from tvm import relax, te
 from tvm.relax.dpl import is_op, wildcard
 
 from ..errors import NoMatch, Rejected
-from ._operator import Lift, Operator, attrs_of, f32, require_float
+from .operator import Lift, Operator, attrs_of, f32, require_float
 
 
 class Linear(Operator):

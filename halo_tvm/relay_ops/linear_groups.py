@@ -28,7 +28,7 @@ import numpy as np
 from tvm import ir, relax, te, tirx
 
 from ..weight_groups import ZERO, group_least, group_pack, group_scale, unpacked
-from ._operator import Operator, attrs_of, f32, same_shape
+from .operator import Operator, attrs_of, f32, same_shape
 
 BYTES = 4  # of one column in a step of the packed weight
 

@@ -27,8 +27,8 @@ import numpy as np
 from tvm import relax, te
 
 from ..params import pack_int8, sums_int8
-from ._operator import Operator, attrs_of, same_shape
 from .linear_w8a8 import GROUP, packed_sums
+from .operator import Operator, attrs_of, same_shape
 
 DEEPEST = (2**31 - 1) // (255 * 128) // GROUP * GROUP  # k whose sum fits int32
 LAYOUTS = {"kn": (3, 2), "packed": (4, 5)}  # number of arguments, rank of the weight

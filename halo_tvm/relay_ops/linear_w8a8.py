@@ -25,7 +25,7 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax, te
 
-from ._operator import Operator, attrs_of, same_shape
+from .operator import Operator, attrs_of, same_shape
 from .quantize import ZERO_POINT
 
 GROUP = 4  # products along k that one dot instruction adds up

@@ -22,7 +22,7 @@ from tvm import relax, te
 from tvm.relax.dpl import is_op, wildcard
 
 from ..errors import Rejected
-from ._operator import Lift, Operator, attrs_of, f32, require_float, same_shape
+from .operator import Lift, Operator, attrs_of, f32, require_float, same_shape
 
 
 class Matmul(Operator):

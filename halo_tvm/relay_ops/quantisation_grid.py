@@ -22,7 +22,7 @@ import numpy as np
 import tvm
 from tvm import relax, te, tirx
 
-from ._operator import Operator
+from .operator import Operator
 
 _STEPS = 255.0
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax, te, tirx
 
-from ._operator import Operator
+from .operator import Operator
 
 ZERO_POINT = 128
 LARGEST = 127.0  # of an int8 without its lowest value

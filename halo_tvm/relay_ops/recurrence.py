@@ -26,11 +26,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from tvm import relax, te, tirx
 
-from ._operator import Operator, attrs_of
 from ._recurrent.cell import CELLS, Options, options_of
 from ._recurrent.nest import nest
 from ._recurrent.packed import reference
 from ._recurrent.signature import LENGTH_DTYPES, expect
+from .operator import Operator, attrs_of
 
 OPTIONAL = ("recurrent_bias", "lengths", "initial_h", "initial_c", "peepholes")
 

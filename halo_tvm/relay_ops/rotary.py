@@ -25,8 +25,8 @@ from collections.abc import Sequence
 import numpy as np
 from tvm import relax, te, tirx
 
-from ._operator import Lift, Operator, clamped, f32, same_shape
 from ._rotary_lift import rotary_lifts
+from .operator import Lift, Operator, clamped, f32, same_shape
 
 
 class Rotary(Operator):

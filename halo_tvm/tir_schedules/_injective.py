@@ -14,9 +14,9 @@ from tvm import ir, tirx
 from tvm.ir import Expr
 
 from ..errors import Declined
-from ._blocks import Block, blocks, is_scheduled, loads, uses, without_loads
 from ._lanes import constant, index, is_var
 from ._nest import Nest, substituted
+from .blocks import Block, blocks, is_scheduled, loads, uses, without_loads
 
 MAX_NODES = 20_000  # of one inlined expression: beyond, compilation takes seconds
 

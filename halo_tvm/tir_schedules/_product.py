@@ -9,9 +9,9 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 
 from ..errors import Declined
-from ._blocks import Block, is_const, is_scheduled, loads
 from ._stages import Stage, is_at, main_and_behind, read_stage, written_by
 from ._timed import timed_values
+from .blocks import Block, is_const, is_scheduled, loads
 
 
 @dataclass(frozen=True)

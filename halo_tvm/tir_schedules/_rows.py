@@ -19,8 +19,8 @@ from tvm.ir import Expr
 
 from ..errors import Declined
 from ..extremes import maximum, minimum
-from ._blocks import Block, blocks, is_scheduled, loads, uses
 from ._lanes import constant, is_var
+from .blocks import Block, blocks, is_scheduled, loads, uses
 
 Operation = Callable[[Expr, Expr], Expr]
 OPERATIONS = (tirx.Add, tirx.Mul, tirx.Max, tirx.Min)

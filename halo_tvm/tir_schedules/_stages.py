@@ -10,7 +10,7 @@ from tvm.script.ir_builder import tirx as T
 from tvm.sym import Analyzer
 
 from ..errors import Declined
-from ._blocks import Block, blocks, loads, substitute
+from .blocks import Block, blocks, loads, substitute
 
 
 @dataclass(frozen=True)

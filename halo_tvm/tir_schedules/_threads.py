@@ -16,9 +16,9 @@ from tvm.tirx.op import tvm_warp_shuffle_xor
 
 from ..dimensions import itemsize_of
 from ..targets import WARP, Target
-from ._blocks import uses
 from ._lanes import constant, index, is_var, loop, seq, simplify
-from ._rule import gpu_of
+from .blocks import uses
+from .rule import gpu_of
 
 VECTOR_BYTES = 16  # of the widest load and store of one thread
 LAUNCH_US = 2.0  # of a kernel behind another: a guess of every model, none measured

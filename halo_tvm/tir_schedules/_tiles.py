@@ -14,10 +14,10 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.ir import Expr
 
-from ._blocks import loads, uses
 from ._lanes import ceil_div, constant, index, is_var, loop, parallel_rows, product, simplify, unravel
 from ._nest import Nest, bits, store_at, substituted
 from ._transpose import WIDTHS, turned
+from .blocks import loads, uses
 
 
 def swapped_axis(nest: Nest) -> int | None:

@@ -14,11 +14,11 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.ir import Expr
 
-from ._blocks import loads, uses
 from ._lanes import ceil_div, constant, index, is_var, product, seq, simplify, unravel
 from ._nest import Nest, store_at, substituted
 from ._threads import bound, distinct, shared, unrolled
 from ._tiles import is_conditional
+from .blocks import loads, uses
 
 TILE = 32
 _HEIGHT = 8  # rows of a tile at a time

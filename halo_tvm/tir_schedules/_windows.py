@@ -14,9 +14,9 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 
 from ..errors import Declined
-from ._blocks import Block, blocks, is_scheduled, loads
 from ._lanes import constant, index, product
 from ._stages import Stage, read_stage, written_by
+from .blocks import Block, blocks, is_scheduled, loads
 
 WINDOW = "halo.window"  # JSON: kernel, strides, dilations and pads (beginnings, then ends), a number for each axis
 

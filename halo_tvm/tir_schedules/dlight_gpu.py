@@ -16,8 +16,8 @@ from tvm import s_tir, tirx
 from tvm.s_tir import dlight
 
 from ..errors import Declined, Stopped
-from ._blocks import is_scheduled
-from ._rule import Rule
+from .blocks import is_scheduled
+from .rule import Rule
 
 if TYPE_CHECKING:
     from ..targets import Target

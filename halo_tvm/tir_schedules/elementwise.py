@@ -22,7 +22,6 @@ from tvm import tirx
 from tvm.ir import Expr
 
 from ..targets import Target
-from ._blocks import loads
 from ._injective import contiguous_axes, nests_of
 from ._lanes import (
     ceil_div,
@@ -38,8 +37,9 @@ from ._lanes import (
     vector_loop,
 )
 from ._nest import Nest, bits, store_at
-from ._rule import Numbers, Rule
 from ._tiles import is_turned, swapped_axis, tiles
+from .blocks import loads
+from .rule import Numbers, Rule
 
 _SERIAL = (1 << 12, 1 << 13, 1 << 15)  # elements below which one thread may do it all
 # Out of memory, tiles of several cache lines use each page that they open four times: 1.4 times faster at

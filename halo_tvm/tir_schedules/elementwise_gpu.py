@@ -25,11 +25,9 @@ from tvm.ir import Expr
 from ..dimensions import itemsize_of, size_of
 from ..errors import Declined
 from ..targets import WARP, Target
-from ._blocks import loads
 from ._injective import contiguous_axes, nests_of
 from ._lanes import ceil_div, constant, index, product, replace_body, seq, simplify, unravel
 from ._nest import Nest, store_at, substituted
-from ._rule import Numbers, Rule, gpu_of
 from ._threads import (
     LAUNCH_US,
     bound,
@@ -43,6 +41,8 @@ from ._threads import (
 )
 from ._tiles import swapped_axis
 from ._turned import TILE, turned_by_blocks, turned_loads
+from .blocks import loads
+from .rule import Numbers, Rule, gpu_of
 
 
 @dataclass(frozen=True)

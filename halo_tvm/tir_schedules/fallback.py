@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 
-from ._blocks import Block, blocks, is_scheduled, loads
-from ._rule import Rule, scheduled
+from .blocks import Block, blocks, is_scheduled, loads
+from .rule import Rule, scheduled
 
 if TYPE_CHECKING:
     from ..targets import Target

@@ -14,9 +14,9 @@ from tvm import s_tir, tirx
 from tvm.s_tir.dlight.gpu import Fallback as ThreadBinding
 
 from ..errors import Declined
-from ._blocks import is_scheduled
 from ._lanes import constant
-from ._rule import Rule, scheduled
+from .blocks import is_scheduled
+from .rule import Rule, scheduled
 
 if TYPE_CHECKING:
     from ..targets import Target

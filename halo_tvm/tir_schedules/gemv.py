@@ -33,9 +33,9 @@ from ..dimensions import itemsize_of
 from ..errors import Declined
 from ..targets import WARP
 from ._product import Product, match_product
-from ._rule import Numbers, Rule, gpu_of
 from ._stages import emit_stages
 from ._threads import LAUNCH_US, VECTOR_BYTES, across_threads, for_each_piece
+from .rule import Numbers, Rule, gpu_of
 
 if TYPE_CHECKING:
     from ..targets import Target

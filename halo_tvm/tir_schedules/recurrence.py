@@ -29,7 +29,7 @@ from tvm.ir import Expr
 from ..errors import Declined
 from ..targets import Target
 from ._lanes import constant, index, loop, seq, simplify, vector_loop
-from ._rule import Numbers, Rule
+from .rule import Numbers, Rule
 
 MARK = "halo.loop"
 # Starting threads costs about a microsecond a step; one core takes some 25,000 weights in that time.

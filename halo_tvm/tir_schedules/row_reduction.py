@@ -37,7 +37,7 @@ from ._lanes import (
     vector_loop,
 )
 from ._rows import Rows, Stage, dtype_of, is_divisor, is_neutral, passes, rows_of
-from ._rule import Numbers, Rule
+from .rule import Numbers, Rule
 
 _SERIAL = (1 << 12, 1 << 13, 1 << 15)  # elements below which one thread may do it all
 

@@ -15,10 +15,10 @@ from ..passes.schedule import rule_for
 from ..records.canonical import blocks_of, walk
 from ..records.record import Size
 from ..records.workload import describe, workload_key
-from ..relay_ops._operator import OVERRIDE
+from ..relay_ops.operator import OVERRIDE
 from ..targets import Target
 from ..tir_schedules import Rule
-from ..tir_schedules._blocks import is_scheduled
+from ..tir_schedules.blocks import is_scheduled
 from .sizes import checked_sizes, iterations, shape_of, symbols, timed_sizes
 
 _CALLS = ("relax.call_tir", "relax.call_tir_with_grad")

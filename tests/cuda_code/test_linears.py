@@ -13,7 +13,7 @@ from halo_tvm.config import CompileConfig
 from halo_tvm.errors import UsageError
 from halo_tvm.params import pack_nk
 from halo_tvm.targets import resolve
-from halo_tvm.tir_schedules._blocks import main_block
+from halo_tvm.tir_schedules.blocks import main_block
 
 # x is rounded to the weight's type: 11 or 8 bits, of sums of some dozens of products of about 1.
 BOUND = {"fp16": 2e-3, "bf16": 2e-2}

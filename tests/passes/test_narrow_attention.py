@@ -15,7 +15,7 @@ from halo_tvm.passes import PASSES
 from halo_tvm.passes._pass import Context
 from halo_tvm.passes.pipeline import OPTIMISE, Pipeline
 from halo_tvm.relay_ops import OPERATORS
-from halo_tvm.relay_ops._operator import attrs_of, operator_of
+from halo_tvm.relay_ops.operator import attrs_of, operator_of
 from halo_tvm.targets import resolve
 
 ATTRIBUTES = {"num_heads": 2, "num_kv_heads": 2, "head_dim": 32, "scale": 0.1, "packed": True}

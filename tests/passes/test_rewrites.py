@@ -22,8 +22,8 @@ from halo_tvm.passes.kernel_count import count_kernels
 from halo_tvm.passes.lift import apply_lift
 from halo_tvm.passes.name_rows import name_rows
 from halo_tvm.relay_ops import OPERATORS, Lift
-from halo_tvm.relay_ops._operator import attrs_of, op_name
 from halo_tvm.relay_ops.convolution import Convolution
+from halo_tvm.relay_ops.operator import attrs_of, op_name
 
 X2 = (InputSpec("x", ("rows", 32), "float32"),)
 X3 = (InputSpec("x", ("batch", "sequence", 32), "float32"),)

@@ -11,7 +11,7 @@ from tvm import relax, tirx
 
 from halo_tvm.passes.lift import apply_lift
 from halo_tvm.relay_ops import OPERATORS
-from halo_tvm.relay_ops._operator import attrs_of
+from halo_tvm.relay_ops.operator import attrs_of
 
 op = relax.op
 LEAST = float(np.finfo("float32").min)

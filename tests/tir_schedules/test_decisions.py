@@ -26,7 +26,7 @@ from halo_tvm.errors import Declined
 from halo_tvm.params import pack_convolution
 from halo_tvm.relay_ops import OPERATORS
 from halo_tvm.tir_schedules import RULES
-from halo_tvm.tir_schedules._rule import Numbers
+from halo_tvm.tir_schedules.rule import Numbers
 
 pytestmark = [pytest.mark.covering, pytest.mark.skipif(not here("avx2"), reason="this CPU lacks avx2")]
 _DECISIONS, _TRIES = {"flash_attention": 1, "decode_attention": 1}, 200  # so many of a rule, else four

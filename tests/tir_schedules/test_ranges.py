@@ -13,7 +13,6 @@ from halo_tvm.records.decision import decision_from_plain
 from halo_tvm.records.home import shipped_logs
 from halo_tvm.targets import resolve
 from halo_tvm.tir_schedules import RULES
-from halo_tvm.tir_schedules._rule import Numbers
 from halo_tvm.tir_schedules.batched_matmul import Decision as Product
 from halo_tvm.tir_schedules.channelwise import Decision as Channelwise
 from halo_tvm.tir_schedules.convolution import Decision as Convolution
@@ -28,6 +27,7 @@ from halo_tvm.tir_schedules.gemv import Decision as Gemv
 from halo_tvm.tir_schedules.recurrence import Decision as Recurrence
 from halo_tvm.tir_schedules.row_reduction import RowDecision
 from halo_tvm.tir_schedules.row_reduction_gpu import RowThreads
+from halo_tvm.tir_schedules.rule import Numbers
 from halo_tvm.tir_schedules.search import Decision as Search
 from halo_tvm.tir_schedules.tensor_core_gemm import Decision as TensorCores
 

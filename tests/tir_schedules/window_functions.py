@@ -11,7 +11,7 @@ from linear_functions import only_function
 from tvm import relax, tirx
 
 from halo_tvm.build import build_options
-from halo_tvm.relay_ops._operator import Operator
+from halo_tvm.relay_ops.operator import Operator
 from halo_tvm.targets import Target
 
 

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from tvm import relax
 
-from .._operator import attrs_of
+from ..operator import attrs_of
 from . import expansion
 from .cell import CELLS, Options, options_of
 from .reference import reference

@@ -40,7 +40,7 @@ from typing import ClassVar
 
 from tvm import relax
 
-from .._operator import Lift, Operator, attrs_of
+from ..operator import Lift, Operator, attrs_of
 from . import cases, mathematics
 from .lifts import attention_lifts
 from .signature import check_call

@@ -13,7 +13,7 @@ from tvm import relax, tirx
 from tvm.relax.dpl import is_op, wildcard
 
 from ...errors import NoMatch, Rejected
-from .._operator import Lift, Match, attrs_of, number_of, op_name, require_float, same_dimension
+from ..operator import Lift, Match, attrs_of, number_of, op_name, require_float, same_dimension
 from .masks import Unreadable, read_bias
 from .operands import HEADS_FIRST, check_rank, heads_of
 from .scores import bias_of, scores_of, unscaled

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from tvm import te, tirx
 
-from .._operator import f32
+from ..operator import f32
 
 INVISIBLE = -1e30  # a score at or below it is masked
 

@@ -8,8 +8,8 @@ import numpy as np
 from tvm import relax, tirx
 
 from ...errors import Rejected
-from .._operator import Match, same_dimension
 from .._views import NoView, bases, chain_of, positions, probes
+from ..operator import Match, same_dimension
 
 HEADS_FIRST = (0, 2, 1, 3)  # [b, s, h, d] <-> [b, h, s, d]
 

@@ -10,7 +10,7 @@ import numpy as np
 from tvm import ir, relax, sym, tirx
 
 from ...errors import Rejected
-from .._operator import Match, number_of, op_name, same_dimension
+from ..operator import Match, number_of, op_name, same_dimension
 
 _NEVER_SEEN = -1e9  # a constant at or below it hides a key
 _LONGEST = 24

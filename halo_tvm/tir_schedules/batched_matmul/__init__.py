@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING
 from tvm import ir, tirx
 
 from ...errors import Declined
-from .._blocks import is_scheduled
 from .._lanes import constant
-from .._rule import Numbers, Rule, first_of_each
+from ..blocks import is_scheduled
+from ..rule import Numbers, Rule, first_of_each
 from ._estimate import cycles_per_column, estimate
 from ._nest import build
 from ._problem import Problem, match

@@ -9,10 +9,10 @@ from tvm import ir, tirx
 from tvm.sym import Analyzer
 
 from ...errors import Declined
-from .._blocks import Block
 from .._lanes import as_int64, constant
 from .._product import factors
 from .._stages import Stage, main_and_behind, read_stage, written_by
+from ..blocks import Block
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 from tvm import DataType, tirx
 
 from ...errors import Declined
-from .._blocks import loads
 from .._lanes import constant
-from .._rule import Numbers, Rule
 from .._windows import Windows, match_windows
+from ..blocks import loads
+from ..rule import Numbers, Rule
 from ._nest import build
 
 if TYPE_CHECKING:

@@ -22,10 +22,10 @@ from tvm import ir, s_tir, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
-from .._blocks import substitute
 from .._lanes import ceil_div, constant, index, kept, product, simplify, unravel
 from .._stages import emit_stages
 from .._windows import Windows
+from ..blocks import substitute
 
 _UNROLLED = 128  # multiply-adds of a step in which the elements along the last axis are unrolled
 

@@ -22,7 +22,7 @@ from tvm import tirx
 
 from .._lanes import constant
 from .._row_tiling import RowTiling
-from .._rule import Numbers, Rule
+from ..rule import Numbers, Rule
 from ._nest import build
 from ._problem import Problem, match
 

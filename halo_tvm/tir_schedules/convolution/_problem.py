@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from tvm import ir, tirx
 
 from ...errors import Declined
-from .._blocks import loads
 from .._lanes import constant
 from .._windows import Windows, match_windows
+from ..blocks import loads
 from ..gemm._arithmetic import Arithmetic
 from ..gemm._float32 import Float32
 from ..gemm._served import served

@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING
 from tvm import ir, tirx
 
 from ...errors import Declined
-from .._rule import Numbers, Rule
 from ..flash_attention import target_lanes
 from ..flash_attention._function import scheduled_as
 from ..flash_attention._problem import Problem, call_attributes, extents, is_buffer, read
+from ..rule import Numbers, Rule
 from ._attend import attend
 from ._estimate import estimate
 from ._merge import merge

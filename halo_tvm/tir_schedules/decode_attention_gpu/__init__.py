@@ -31,11 +31,11 @@ from tvm import ir, tirx
 from ...errors import Declined
 from ...targets._gpu import STATIC_SHARED_BYTES
 from .._attention_grid import DTYPES
-from .._rule import Numbers, Rule, accepted, gpu_of
 from ..decode_attention._plan import MOST_QUERIES
 from ..flash_attention._function import scheduled_as
 from ..flash_attention._problem import Problem, call_attributes, extents, is_buffer, read
 from ..flash_attention._text import Source
+from ..rule import Numbers, Rule, accepted, gpu_of
 from ._attend import attend
 from ._estimate import estimate
 from ._merge import merge

@@ -28,7 +28,7 @@ from tvm import ir, tirx
 
 from ...errors import Declined
 from .. import _pair_dot
-from .._rule import Numbers, Rule
+from ..rule import Numbers, Rule
 from ._attend import attend
 from ._estimate import estimate
 from ._function import scheduled_as

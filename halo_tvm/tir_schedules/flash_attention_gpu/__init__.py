@@ -34,12 +34,12 @@ from tvm import ir, tirx
 
 from ...errors import Declined
 from .._attention_grid import DTYPES
-from .._rule import Numbers, Rule, accepted, gpu_of
 from ..decode_attention_gpu import preferred, split_attention
 from ..decode_attention_gpu._estimate import estimate as decode_estimate
 from ..flash_attention._function import scheduled_as
 from ..flash_attention._problem import Problem, extents, read
 from ..flash_attention._text import Source
+from ..rule import Numbers, Rule, accepted, gpu_of
 from ._attend import attend
 from ._estimate import estimate
 from ._plan import Decision, Plan

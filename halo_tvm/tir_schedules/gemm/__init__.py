@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING
 from tvm import ir, tirx
 
 from ...errors import Declined
-from .._blocks import is_scheduled
 from .._packing import pack_shape
-from .._rule import Numbers, Rule, first_of_each
+from ..blocks import is_scheduled
+from ..rule import Numbers, Rule, first_of_each
 from ._chain import Chain, match
 from ._estimate import estimate
 from ._nest import build

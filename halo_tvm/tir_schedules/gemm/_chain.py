@@ -9,10 +9,10 @@ from tvm import DataType, ir, tirx
 from tvm.sym import Analyzer
 
 from ...errors import Declined
-from .._blocks import Block, is_const, loads
 from .._prefetch import CACHE_LINE_BYTES
 from .._stages import Stage, is_at, main_and_behind, read_stage, written_by
 from .._timed import timed_values
+from ..blocks import Block, is_const, loads
 from ._arithmetic import Arithmetic
 from ._groups import Groups
 from ._parts import taken_apart

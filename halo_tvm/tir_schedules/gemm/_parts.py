@@ -16,8 +16,8 @@ import tvm_ffi
 from tvm import ir, tirx
 
 from ...errors import Declined
-from .._blocks import loads
 from .._stages import Stage, offset_of
+from ..blocks import loads
 
 
 def taken_apart(

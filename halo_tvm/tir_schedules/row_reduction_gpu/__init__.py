@@ -27,8 +27,8 @@ from ...dimensions import size_of
 from ...errors import Declined
 from ...targets import WARP, Target
 from .._lanes import constant, product, replace_body
-from .._rule import Numbers, Rule
 from .._threads import vector_lanes
+from ..rule import Numbers, Rule
 from ._estimate import estimate_us
 from ._fit import KEPT, MOST_THREADS, RowThreads, kept_registers, served, streams, unfit
 from ._kernel import Kernel

@@ -5,8 +5,8 @@ from __future__ import annotations
 from ...dimensions import itemsize_of
 from ...targets import WARP, Target
 from .._rows import Rows, passes
-from .._rule import gpu_of
 from .._threads import LAUNCH_US, streaming_us
+from ..rule import gpu_of
 from ._fit import KEPT, RowThreads, streams
 
 

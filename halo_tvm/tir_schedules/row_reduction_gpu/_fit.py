@@ -10,10 +10,10 @@ from ...dimensions import itemsize_of
 from ...errors import Declined
 from ...targets import THREADS_PER_BLOCK as MOST_THREADS
 from ...targets import WARP
-from .._blocks import loads, uses
 from .._lanes import constant
 from .._rows import Rows, Stage, dtype_of, passes, rows_of
 from .._threads import is_row_access, vector_lanes
+from ..blocks import loads, uses
 
 KEPT = 64  # registers of a thread that hold its part of a row; a third of what two blocks of 256 leave it
 SHUFFLED = ("float32", "float64", "float16", "bfloat16", "int32", "uint32", "int64", "uint64")

@@ -9,7 +9,6 @@ from tvm import ir, tirx
 from tvm.ir import Expr
 
 from ...targets import WARP
-from .._blocks import loads
 from .._lanes import ceil_div, constant, index, loop, product, seq, simplify, unravel
 from .._rows import Rows, Stage, dtype_of, is_divisor, is_neutral, passes
 from .._threads import (
@@ -23,6 +22,7 @@ from .._threads import (
     unrolled,
     vector_copy,
 )
+from ..blocks import loads
 from ._fit import RowThreads, is_input, is_local
 
 

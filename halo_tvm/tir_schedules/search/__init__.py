@@ -25,8 +25,8 @@ from tvm import ir, tirx
 from ...targets import Target
 from .._lanes import replace_body, seq
 from .._nest import Nest
-from .._rule import Numbers, Rule
 from ..elementwise import decision_for, elements
+from ..rule import Numbers, Rule
 from ._choice import default_of, space_of
 from ._cost import Costs, cycles
 from ._decision import MOST_NESTS, NONE, Decision

@@ -9,9 +9,9 @@ from tvm import ir, tirx
 from tvm.ir import Expr
 
 from ...errors import Declined
-from .._blocks import loads, uses
 from .._lanes import constant, index, simplify
 from .._nest import substituted
+from ..blocks import loads, uses
 
 COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)
 _BINARY = (

@@ -14,8 +14,8 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.ir import Expr
 
-from .._blocks import loads, uses
 from .._lanes import seq
+from ..blocks import loads, uses
 from ._access import is_choice
 from ._program import Total
 

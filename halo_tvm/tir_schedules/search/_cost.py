@@ -16,9 +16,9 @@ from tvm import ir, tirx
 from tvm.ir import Expr
 
 from ...targets import Target
-from .._blocks import uses
 from .._lanes import constant, simplify
 from .._nest import bits, substituted
+from ..blocks import uses
 from ._access import Access, accesses, is_choice, place_of, step_of
 from ._decision import NONE, Decision, Tiling
 from ._masks import is_masked

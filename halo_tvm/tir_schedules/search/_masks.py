@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from tvm import ir, tirx
 from tvm.ir import Expr
 
-from .._blocks import loads, uses
 from .._lanes import index, loop, simplify
 from .._nest import substituted
+from ..blocks import loads, uses
 from ._access import COMPARISONS, Access, Guard, rebuilt, step_of
 
 _MASKED_TYPES = ("float32", "float64", "int32", "int64", "int8", "uint8")

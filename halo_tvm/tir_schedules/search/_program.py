@@ -19,11 +19,11 @@ from tvm import ir, tirx
 from tvm.ir import Expr
 
 from ...errors import Declined
-from .._blocks import Block, blocks, is_scheduled, loads
 from .._injective import inlined, one_iterator_per_axis
 from .._lanes import constant, product
 from .._nest import Nest, substituted
 from .._rows import OPERATIONS
+from ..blocks import Block, blocks, is_scheduled, loads
 
 _LONG = 8  # operations in the dimensions of a function
 

@@ -9,10 +9,10 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.ir import Expr
 
-from .._blocks import loads
 from .._lanes import constant, index, loop, simplify
 from .._nest import substituted
 from .._vector_math import hoist_lets
+from ..blocks import loads
 from ._branches import branched
 from ._decision import NONE, Tiling
 from ._masks import ready

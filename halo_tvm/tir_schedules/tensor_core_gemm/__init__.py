@@ -28,8 +28,8 @@ from tvm import ir, tirx
 
 from ...errors import Declined
 from .._product import Product, match_product
-from .._rule import Numbers, Rule, gpu_of
 from ..gemv import one_row_of
+from ..rule import Numbers, Rule, gpu_of
 from ._estimate import estimate
 from ._kernel import build
 from ._rounding import rounds_first

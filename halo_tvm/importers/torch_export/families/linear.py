@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm import relax, te, tirx
 
 from ....relay_ops import OPERATORS
-from ....relay_ops._operator import ACCUMULATED
+from ....relay_ops.operator import ACCUMULATED
 from .._call import Call
 from .._registry import converter
 
