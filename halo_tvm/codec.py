@@ -1,8 +1,9 @@
 """Records to plain JSON values and back: the one reader of files and messages that anyone may have written.
 
-A frozen dataclass declares the form. The type of a field says what may stand there, `Annotated` what more must hold:
+A frozen dataclass declares the form. The type of a field says what may stand there, `Annotated` what more must hold
+(under a name of the module, for a function in an annotation sees no others):
 
-    size_bytes: Annotated[int, Must(lambda n: n >= 0, "a size")]
+    Size = Annotated[int, Must(lambda n: n >= 0, "a size")]
 
 Types are bool, int, float, str, None, `Literal`, records, `tuple[T, ...]`, `tuple[A, B]`, `Mapping[str, T]`, unions of
 these, and `object` for a value whose form is not declared. A field `from_` is the key "from"; a field with the metadata
@@ -47,7 +48,7 @@ class Unfit(ValueError):
 
     def inside(self, outer: str) -> Unfit:
         """The same, seen from further out."""
-        return Unfit(self.expected, self.found, (outer + self.where).removeprefix("."))
+        return Unfit(self.expected, self.found, outer + self.where)
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,7 @@ class Form:
     longest: int = 1 << 20  # characters of a text
     most: int = 1 << 20  # items of a list
     deepest: int = 16  # of a value whose form is not declared
+    any_number: bool = False  # in such a value: whoever reads it with a form of its own bounds them
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,7 @@ def read(kind: type[T], value: object, where: str = "", form: Form = STRICT) -> 
     try:
         found: T = _read(kind, value, form)
     except Unfit as unfit:
-        raise unfit.inside(where) from None
+        raise Unfit(unfit.expected, unfit.found, (where + unfit.where).removeprefix(".")) from None
     return found
 
 
@@ -256,7 +258,7 @@ def _check_free(value: Any, form: Form, depth: int) -> None:
     elif isinstance(value, (list, tuple)):
         for item in value:
             _check_free(item, form, depth + 1)
-    else:
+    elif not (form.any_number and isinstance(value, (int, float))):
         _check_size(value, form)
 
 

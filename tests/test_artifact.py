@@ -434,7 +434,7 @@ INPUT = ("functions", "main", "inputs", 0)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (put("abi", value="1"), "abi: expected an integer, found a string"),
+        (put("abi", value="1"), "abi: expected an integer, found '1'"),
         (put("abi", value=True), "abi: expected an integer, found a boolean"),
         (put("abi", value=0), "abi: expected an integer from 1"),
         (put("name", value=None), "name: expected a string, found null"),

@@ -23,7 +23,7 @@ from ..errors import ArtifactCorrupt, EnvironmentProblem
 ABI = 1
 MANIFEST_LIMIT_BYTES = 64 << 20
 RANK_LIMIT = 32
-_FORM = Form(other_fields=True, deepest=32)
+_FORM = Form(other_fields=True, deepest=32, any_number=True)
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 _NO_CHECKSUM = "0" * 64
 _DIGEST = re.compile(r"[0-9a-f]{64}")

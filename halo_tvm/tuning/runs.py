@@ -25,6 +25,7 @@ from .saved import write_json
 SCHEMA = 1
 _FOLDER = "runs"
 _LARGEST_BYTES = 64 << 20
+Count = Annotated[int, Must(lambda n: n >= 0, "a number of trials")]
 Seconds = Annotated[float, Must(lambda s: 0 <= s < 1e12, "seconds")]
 
 
@@ -38,7 +39,7 @@ class Run:
     target: str
     options: Mapping[str, object]
     elapsed_s: Seconds = 0.0
-    trials: Annotated[int, Must(lambda n: n >= 0, "a number of trials")] = 0
+    trials: Count = 0
     finished: Mapping[str, TaskResult] = field(default_factory=dict)  # by task key
 
     def save(self, directory: Path) -> None:

@@ -195,7 +195,7 @@ def test_the_host_describes_a_class_of_machine_only():
         (lambda d: d | {"surprise": 1}, "found surprise beyond them"),
         (lambda d: {k: v for k, v in d.items() if k != "host"}, "host missing"),
         (lambda d: d | {"threads": "two"}, "at bench.threads, found 'two'"),
-        (lambda d: d | {"threads": True}, "at bench.threads, found True"),
+        (lambda d: d | {"threads": True}, "at bench.threads, found a boolean"),
         (lambda d: d | {"host": 3}, "expected an object at bench.host"),
     ],
 )

@@ -336,7 +336,7 @@ def test_a_study_may_spoil_the_starts(tmp_path):
     options = tuner(tmp_path, tasks)._options
     progress = Progress(1, 9.0, io.StringIO())
     (task,) = Tuner(tasks, TARGET, FINGERPRINT, options, progress, lab=lab, starts={"task0": spoiled}).run().tasks
-    assert lab.taken[0] == spoiled and task.outcome == r.IMPROVED and task.stages[0].name != "analytic"
+    assert lab.taken[0] == spoiled and task.outcome == r.IMPROVED and task.stages[0].stage != "analytic"
 
 
 def test_trials_are_shared_out_and_said(tmp_path):

@@ -80,10 +80,14 @@ class Ensemble:
         return cls(saved.features, saved.trees)
 
 
+_Names = Annotated[tuple[str, ...], Must(lambda names: len(set(names)) == len(names), "distinct names")]
+_Trees = Annotated[tuple[Tree, ...], Must(lambda trees: len(trees) <= MOST_TREES, f"at most {MOST_TREES} trees")]
+
+
 @dataclass(frozen=True)
 class _Saved:
-    features: Annotated[tuple[str, ...], Must(lambda names: len(set(names)) == len(names), "distinct names")]
-    trees: Annotated[tuple[Tree, ...], Must(lambda trees: len(trees) <= MOST_TREES, f"at most {MOST_TREES} trees")]
+    features: _Names
+    trees: _Trees
 
 
 def _check(tree: Tree, features: int) -> None:
