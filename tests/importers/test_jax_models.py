@@ -145,3 +145,27 @@ def test_equinox_modules_are_their_own_weights() -> None:
     np.testing.assert_allclose(unscheduled(model, {"x": x})["output"], model.engine({"x": x})["output"], atol=1e-5)
     with pytest.raises(UnsupportedModel, match="a function that jax can trace"):
         halo_tvm.import_jax(net, None, ("n, 6", "float32"))  # a module of one example
+
+
+@pytest.mark.parametrize("kind", ["lstm", "optimised", "gru", "linen"])
+def test_a_cell_in_a_scan_is_the_layer_at_any_length(kind: str) -> None:
+    rngs, given = nnx.Rngs(0), ("b, s, 6", "float32")
+    if kind == "linen":
+        net = linen.RNN(linen.OptimizedLSTMCell(4), reverse=True, keep_order=True)
+        variables = net.init(jax.random.key(0), np.zeros((1, 3, 6), np.float32))
+        model = halo_tvm.import_jax(net, variables, given)
+    else:
+        cells = {"lstm": nnx.LSTMCell, "optimised": nnx.OptimizedLSTMCell, "gru": nnx.GRUCell}
+        model = halo_tvm.import_jax(nnx.RNN(cells[kind](6, 4, rngs=rngs)), None, given)
+    assert lifted(model) == {"gru" if kind == "gru" else "lstm": 1}
+    x = {model.inputs[0].name: np.random.default_rng(0).standard_normal((2, 5, 6), np.float32)}
+    name = model.outputs[0]
+    np.testing.assert_allclose(unscheduled(model, x)[name], model.engine(x)[name], atol=1e-5)
+
+
+def test_a_scan_that_is_no_cell_stays_a_scan() -> None:
+    def function(x: jax.Array) -> jax.Array:
+        return jax.lax.scan(lambda h, row: (jnp.sin(h) + row, h), x[0], x)[1]
+
+    model = halo_tvm.import_jax(function, None, ("3, 4", "float32"))
+    assert lifted(model) == {}

@@ -127,11 +127,12 @@ class Walker:
                     "import a part of the model"
                 )
             operands = [value_of(atom) for atom in eqn.invars]
-            results = self._converted(eqn, operands)
+            results = self.converted(eqn, operands)
             env.update(zip(eqn.outvars, results, strict=True))
         return [value_of(atom) for atom in jaxpr.outvars]
 
-    def _converted(self, eqn: Any, operands: Sequence[Value | None]) -> Sequence[Value | None]:
+    def converted(self, eqn: Any, operands: Sequence[Value | None]) -> Sequence[Value | None]:
+        """The results of one equation; None for what cannot be converted, which is noted."""
         nothing = [None] * len(eqn.outvars)
         values = [v for v in operands if v is not None]
         if len(values) < len(operands):

@@ -10,6 +10,7 @@ from tvm import relax, te
 
 from ..._loops import allocate_rows, if_then_else, while_loop, write_row
 from ...meaning.sizes import Dim, prim
+from .._layers import recurrent
 from .._primitive import Primitive, dtype_name
 from .._registry import converter
 from .._values import Value
@@ -71,6 +72,9 @@ def scan(c: Primitive) -> list[Value | None]:
     p, length = c.params, c.walker.dims.dim(c.params["length"])
     kept = int(p["num_consts"]) + int(p["num_carry"])
     used, init, rows = c.values[: int(p["num_consts"])], c.values[int(p["num_consts"]) : kept], c.values[kept:]
+    layer = recurrent(c, used, init)
+    if layer is not None:
+        return list(layer)
     scanned = [c.walker.expr_of(v) for v in rows]
     most = _UNROLLED_EQUATIONS // max(_count(p["jaxpr"]), 1)
     if isinstance(length, int) and 0 < length <= min(_UNROLLED_STEPS, max(most, 1)):

@@ -1,0 +1,215 @@
+"""An LSTM or GRU cell in a `scan` is the layer of `relay_ops`, whatever the length.
+
+It is recognised here and not by a lift: behind the importer a scan is written out, or a chain of functions, and no
+loop any more whose body a pattern could be held against.
+
+LSTM   c' = f c + i g,   h' = o act(c')          i, f, o = sigmoid, g = act of an affine map of the row and of h
+GRU    h' = (1 - z) n + z h,   n = act(a + r b)  z, r = sigmoid; a an affine map of the row, b of h
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tvm import relax
+
+from ..meaning.builder import expr_shape
+from ..meaning.recurrence import recurrent_layer
+from ..meaning.sizes import prim
+from ._cells import Affine, Columns, Held, NoCell, Node, Row, State, Symbol, symbols_of
+from ._primitive import Primitive
+from ._values import Opaque, Spread, Value
+
+_ACTIVATIONS = {"logistic": "sigmoid", "tanh": "tanh"}
+
+
+@dataclass
+class _Cell:
+    """A cell whose gates are in the operator's order; `outer` is its hidden state's place among what is carried."""
+
+    kind: str
+    gates: list[Affine]
+    hidden: int
+    cell: int | None
+    activations: list[str]
+    inner: Affine | None = None  # of a GRU: what the reset gate is multiplied with
+
+
+def recurrent(c: Primitive, used: Sequence[Value], init: Sequence[Value]) -> list[Value] | None:
+    """The results of the scan `c` as one layer, or None where its body is no cell that the operators have."""
+    places = len(init)
+    body = c.params["jaxpr"]
+    inner = getattr(body, "jaxpr", body)
+    kept = [inner.outvars[i] is inner.invars[len(used) + i] for i in range(places)]  # carried, and never changed
+    state: list[Symbol] = [Held(v) if k else State(i) for i, (v, k) in enumerate(zip(init, kept))]
+    rows = [Row(i) for i in range(len(c.values) - len(used) - places)]
+    try:
+        results = symbols_of(c, body, [*map(Held, used), *state, *rows])
+        cell = _cell(results[:places], kept)
+        return _layer(c, cell, results, init, c.values[len(used) + places :])
+    except NoCell:
+        return None
+
+
+def _cell(carried: Sequence[Symbol], kept: Sequence[bool]) -> _Cell:
+    changed = [i for i, same in enumerate(kept) if not same]
+    if len(changed) == 2:
+        for cell, hidden in (changed, changed[::-1]):
+            for found in _lstm(carried, cell, hidden):
+                return found
+    if len(changed) == 1:
+        for found in _gru(carried, changed[0]):
+            return found
+    raise NoCell("arithmetic")
+
+
+def _pairs(x: Symbol, op: str) -> Iterator[tuple[object, object]]:
+    """Both orders of the operands of an `op` that has no order."""
+    if isinstance(x, Node) and x.op == op:
+        a, b = x.operands
+        yield from ((a, b), (b, a))
+
+
+def _gate(x: object, *allowed: str) -> tuple[Affine, str] | None:
+    """The affine map in an activation, and that one's name."""
+    if isinstance(x, Node) and x.op in (allowed or tuple(_ACTIVATIONS)) and isinstance(x.operands[0], Affine):
+        return x.operands[0], _ACTIVATIONS[x.op]
+    return None
+
+
+def _lstm(carried: Sequence[Symbol], cell: int, hidden: int) -> Iterator[_Cell]:
+    for keep, add in _pairs(carried[cell], "add"):
+        for forget, old in _pairs(keep, "mul"):  # type: ignore[arg-type]
+            for gate, new in _pairs(add, "mul"):  # type: ignore[arg-type]
+                for out, turned in _pairs(carried[hidden], "mul"):
+                    i, f, o = (_gate(x, "logistic") for x in (gate, forget, out))
+                    g = _gate(new)
+                    last = turned.op if isinstance(turned, Node) and turned.operands == (carried[cell],) else ""
+                    if old != State(cell) or not (i and f and o and g) or last not in _ACTIVATIONS:
+                        continue
+                    names = ["sigmoid", g[1], _ACTIVATIONS[last]]
+                    yield _Cell("lstm", [i[0], o[0], f[0], g[0]], hidden, cell, names)
+
+
+def _gru(carried: Sequence[Symbol], hidden: int) -> Iterator[_Cell]:
+    for keep, add in _pairs(carried[hidden], "add"):
+        for update, old in _pairs(keep, "mul"):  # type: ignore[arg-type]
+            for rest, new in _pairs(add, "mul"):  # type: ignore[arg-type]
+                z = _gate(update, "logistic")
+                is_rest = isinstance(rest, Node) and rest.op == "sub" and rest.operands[1] == update
+                if old != State(hidden) or z is None or not is_rest or not isinstance(new, Node):
+                    continue
+                if not _is_one(rest.operands[0]) or new.op not in _ACTIVATIONS:
+                    continue
+                for outer, product in _pairs(new.operands[0], "add"):  # type: ignore[arg-type]
+                    for reset, inner in _pairs(product, "mul"):  # type: ignore[arg-type]
+                        r = _gate(reset, "logistic")
+                        if r and isinstance(outer, Affine) and isinstance(inner, Affine):
+                            names = ["sigmoid", _ACTIVATIONS[new.op]]
+                            yield _Cell("gru", [z[0], r[0], outer], hidden, None, names, inner)
+
+
+def _is_one(x: object) -> bool:
+    value = x.value if isinstance(x, Held) else None
+    value = value.small if isinstance(value, Spread) else value
+    array = getattr(value, "array", None)
+    return array is not None and array.size == 1 and float(array.reshape(-1)[0]) == 1.0
+
+
+def _layer(
+    c: Primitive, cell: _Cell, results: Sequence[Symbol], init: Sequence[Value], scanned: Sequence[Value]
+) -> list[Value]:
+    """The layer, and what the scan returns of it: the last states, and all hidden ones."""
+    if any(result != results[cell.hidden] for result in results[len(init) :]):
+        raise NoCell("other results")
+    row, w, r = _operands(c, cell)
+    x, bias = c.walker.expr_of(scanned[row]), _biases(c, cell)
+    start = {"initial_h": _state(c, init[cell.hidden])}
+    if cell.cell is not None:
+        start["initial_c"] = _state(c, init[cell.cell])
+    flags = {"linear_before_reset": True} if cell.kind == "gru" else {}
+    y, *last = recurrent_layer(
+        c,
+        cell.kind,
+        x,
+        w,
+        r,
+        {"bias": bias, **start},
+        direction="reverse" if c.params["reverse"] else "forward",
+        activations=cell.activations,
+        **flags,
+    )
+    s, _, b, h = expr_shape(y)
+    out: list[Value] = list(init)
+    for place, state in zip((cell.hidden, cell.cell), last):
+        if place is not None:
+            out[place] = c.reshape(state, [b, h])
+    rows = c.reshape(y, [s, b, h])
+    return [*out, *(rows for _ in results[len(init) :])]
+
+
+def _operands(c: Primitive, cell: _Cell) -> tuple[int, relax.Expr, relax.Expr]:
+    """Which scanned operand the gates read, w [1, gates * h, i] and r [1, gates * h, h]."""
+    rows: set[int] = set()
+    from_row, from_state = [], []
+    for gate in cell.gates:
+        terms = [*gate.terms, *(cell.inner.terms if cell.inner and gate is cell.gates[-1] else ())]
+        from_row.append([columns for source, columns in terms if isinstance(source, Row)])
+        from_state.append([columns for source, columns in terms if source == State(cell.hidden)])
+        rows |= {source.place for source, _ in terms if isinstance(source, Row)}
+        if len(terms) != 2 or len(from_row[-1]) != 1 or len(from_state[-1]) != 1:
+            raise NoCell("a gate of other terms")
+    mixed = cell.inner is not None and any(isinstance(source, State) for source, _ in cell.gates[-1].terms)
+    if mixed or len(rows) != 1:
+        raise NoCell("a gate of other terms")
+    w, r = (_stacked(c, [_matrix(c, columns[0]) for columns in parts]) for parts in (from_row, from_state))
+    return rows.pop(), w, r
+
+
+def _biases(c: Primitive, cell: _Cell) -> relax.Expr:
+    """[1, 2 * gates * h]: what is added to the products of the row, then to those of the state."""
+    width = cell.gates[0].width
+    first = [_vector(c, gate.biases, width) for gate in cell.gates]
+    second = [_vector(c, (), width) for _ in cell.gates]
+    if cell.inner:
+        second[-1] = _vector(c, cell.inner.biases, width)
+    return c.reshape(c.emit(relax.op.concat([*first, *second], 0)), [1, 2 * len(cell.gates) * width])
+
+
+def _matrix(c: Primitive, columns: Columns) -> relax.Expr:
+    """The columns as rows, [h, k]."""
+    weight = c.walker.expr_of(columns.held.value)
+    whole = weight if columns.turned else c.emit(relax.op.permute_dims(weight, [1, 0]))
+    if columns.low == 0 and columns.high == expr_shape(whole)[0]:
+        return whole
+    return c.emit(relax.op.strided_slice(whole, [0], [prim(columns.low)], [prim(columns.high)]))
+
+
+def _stacked(c: Primitive, parts: Sequence[relax.Expr]) -> relax.Expr:
+    return c.emit(relax.op.expand_dims(c.emit(relax.op.concat(list(parts), 0)), [0]))
+
+
+def _vector(c: Primitive, biases: Sequence[Columns], width: int) -> relax.Expr:
+    """The sum of the vectors, [width]; zeros where there are none."""
+    total = None
+    for bias in biases:
+        value = bias.held.value
+        small = value.small if isinstance(value, Spread) else value
+        if isinstance(small, Opaque):
+            raise NoCell("a vector of another type")
+        vector = c.walker.expr_of(small)
+        if any(size != 1 for size in expr_shape(vector)[:-1]) or not expr_shape(vector):
+            raise NoCell("a sum with another shape")
+        vector = c.reshape(vector, expr_shape(vector)[-1:])
+        if expr_shape(vector) == [1]:
+            vector = c.emit(relax.op.broadcast_to(vector, [bias.high]))
+        if (bias.low, bias.high) != (0, expr_shape(vector)[0]):
+            vector = c.emit(relax.op.strided_slice(vector, [0], [prim(bias.low)], [prim(bias.high)]))
+        total = vector if total is None else c.emit(relax.op.add(total, vector))
+    return total if total is not None else c.emit(relax.op.zeros([width], c.dtype))
+
+
+def _state(c: Primitive, value: Value) -> relax.Expr:
+    whole = c.walker.expr_of(value)
+    return c.reshape(whole, [1, *expr_shape(whole)])
