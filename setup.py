@@ -22,6 +22,7 @@ CUDA_READERS = [f"nvidia-cuda-{tool}>=13.2,<14; sys_platform == 'linux'" for too
 # Text in and out of language models; the sandbox of older jinja2 had ways out.
 LANGUAGE = ["tokenizers>=0.22", "jinja2>=3.1.6"]
 TRANSFORMERS = "transformers>=5,<6"
+KERAS = "keras>=3.12,<4"
 LITERT = "ai-edge-litert>=2.3,<3"  # the interpreter of TFLite files, as their reference
 TORNADO = "tornado>=6.4"  # the event loop of TVM's RPC tracker
 
@@ -62,6 +63,7 @@ setup(
         "tflite": [LITERT],
         "tensorflow": ["tensorflow-cpu>=2.21,<2.22", "tf2onnx>=1.17,<1.18"],
         "jax": [JAX],
+        "keras": [KERAS, JAX],
         "bench": [TORCH, *PEERS],
         "notebooks": [*NOTEBOOKS, "jupyter"],
         "rpc": [TORNADO],
@@ -76,6 +78,7 @@ setup(
             LITERT,
             JAX,
             FLAX,
+            KERAS,
             TRANSFORMERS,
             TORNADO,
             *NOTEBOOKS,

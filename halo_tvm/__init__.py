@@ -32,6 +32,7 @@ __all__ = [
     "benchmark",
     "compile_model",
     "import_jax",
+    "import_keras",
     "import_torch",
     "load",
     "tune_model",
@@ -80,6 +81,16 @@ def import_jax(
     from .importers.jax import import_function
 
     return import_function(function, weights, *specs, name=name, ranges=ranges)
+
+
+def import_keras(model: object, *, name: str | None = None, shapes: tuple[str, ...] = ()) -> ImportedModel:
+    """A Keras 3 model in memory, on the backend that Keras was imported with, for `compile_model`.
+
+    `shapes` are texts like `ids=1..8x1..512` that fix or bound the sizes of its inputs.
+    """
+    from .importers.keras import import_model
+
+    return import_model(model, name=name, shapes=shapes)
 
 
 def import_torch(

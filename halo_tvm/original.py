@@ -19,6 +19,7 @@ from .text_reference import text_cases
 _KINDS = {
     "onnx": "ONNX file",
     "tflite": "TFLite file",
+    "keras": ".keras file",
     "tensorflow": "SavedModel directory",
     "torch_export": ".pt2 file",
     "torchscript": "TorchScript file",

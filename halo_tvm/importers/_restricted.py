@@ -36,6 +36,7 @@ _WARM = {
     "torch_export": "torch.export",
     "transformers": "transformers",
     "tensorflow": "tensorflow",
+    "keras": "keras",  # and the backend that the environment names
 }
 
 
@@ -57,11 +58,12 @@ def convert_restricted(
     trust: bool = False,
     limits: Limits | None = None,
     reads: tuple[Path, ...] = (),
+    environment: Mapping[str, str] | None = None,
 ) -> ImportedModel:
     """Import `path` (a file or a directory) with the converter `kind` in a confined process.
 
-    `options` are plain values for the converter, which may read the files `reads`, too. `trust` goes on where
-    the host offers no confinement.
+    `options` are plain values for the converter, which may read the files `reads`, too, and finds `environment` set.
+    `trust` goes on where the host offers no confinement.
     The restrictions that held are in the model's report under "restrictions". The model's engine asks the same
     process, which ends with the model.
 
@@ -75,7 +77,7 @@ def convert_restricted(
     from ._handover import load_model
 
     limits = limits or Limits()
-    worker = _Worker(path.resolve(), trust, limits, reads)
+    worker = _Worker(path.resolve(), trust, limits, reads, environment or {})
     worker.ask(
         {
             "command": "convert",
@@ -100,7 +102,9 @@ def convert_restricted(
 class _Worker:
     """The parent's end: the process, its directory, and what its death means."""
 
-    def __init__(self, path: Path, trust: bool, limits: Limits, reads: tuple[Path, ...]) -> None:
+    def __init__(
+        self, path: Path, trust: bool, limits: Limits, reads: tuple[Path, ...], environment: Mapping[str, str]
+    ) -> None:
         self._name, self._limits = path.name, limits
         self.directory = Path(tempfile.mkdtemp(prefix="halo-tvm-import-"))
         files = [path] if path.is_file() else [f for f in path.rglob("*") if f.is_file()]
@@ -113,7 +117,7 @@ class _Worker:
         )
         self._process = JsonProcess(
             [sys.executable, "-m", "halo_tvm.confinement", "halo_tvm.importers._worker", policy.text()],
-            environment=_environment(self.directory),
+            environment={**_environment(self.directory), **environment},
             directory=self.directory,
             apart=True,
             line_bytes=_REPLY_LIMIT,

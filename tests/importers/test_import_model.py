@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from graphs import run_model
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
@@ -68,7 +68,7 @@ def test_unknown_model_lists_what_is_known_and_the_nearest() -> None:
         (
             lambda d: _write(d / "m.pkl", b"x"),
             UnsupportedModel,
-            "expected an .onnx, .gguf, .pt2, .tflite or TorchScript file, a directory with config.json",
+            "expected an .onnx, .gguf, .keras, .pt2, .tflite or TorchScript file, a directory with config.json",
         ),
         (lambda d: d / "nowhere" / "model", UsageError, "found nothing at"),
     ],
@@ -183,6 +183,7 @@ def test_a_bad_shape_is_refused(shape: str, message: str) -> None:
         import_model("gpt2", shapes=(shape,))
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # other work on the machine is none of ours
 @given(st.lists(st.tuples(st.integers(1, 9999), st.integers(0, 99)), min_size=1, max_size=6))
 def test_shapes_parse_back(dims: list[tuple[int, int]]) -> None:
     ranges = tuple((low, low + more) for low, more in dims)

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
 from ...errors import UnsupportedModel, UsageError
+from ..keras._declared import arranged, declared
 
-# The function of weights and inputs, its weights, and the types of its inputs where the model declares them.
-Door = tuple[Callable[..., object], object, Sequence[object] | None]
+
+class Door(NamedTuple):
+    """A function of weights and inputs, its weights; what a model declares of its inputs."""
+
+    function: Callable[..., object]
+    weights: object
+    specs: tuple[object, ...] = ()
+    names: tuple[str, ...] = ()
 
 
 def opened(model: Any, weights: object) -> Door:
@@ -24,12 +31,12 @@ def opened(model: Any, weights: object) -> Door:
     if _is(model, "flax.linen", "Module"):
         if weights is None:
             raise UsageError("expected the variables of a linen module, found none: pass what module.init returned")
-        return lambda variables, *inputs: model.apply(variables, *inputs), weights, None
+        return Door(lambda variables, *inputs: model.apply(variables, *inputs), weights)
     if _is(model, "keras", "Model"):
         return _of_keras(model, weights)
     if _is(model, "equinox", "Module") and weights is None:
-        return lambda module, *inputs: module(*inputs), model, None
-    return model, weights, None
+        return Door(lambda module, *inputs: module(*inputs), model)
+    return Door(model, weights)
 
 
 def _is(model: object, library: str, name: str) -> bool:
@@ -48,7 +55,7 @@ def _of_nnx(model: Any, weights: object) -> Door:
         nnx.replace_by_pure_dict(own, values)
         return nnx.merge(graph, own)(*inputs)
 
-    return function, nnx.to_pure_dict(state), None
+    return Door(function, nnx.to_pure_dict(state))
 
 
 def _of_keras(model: Any, weights: object) -> Door:
@@ -59,17 +66,16 @@ def _of_keras(model: Any, weights: object) -> Door:
         raise UnsupportedModel(
             f"expected Keras on the backend jax, found {backend}: set KERAS_BACKEND=jax before keras is imported"
         )
+    inputs = declared(model, {}).inputs
     trained, others = model.trainable_variables, model.non_trainable_variables
-    if any(not value.built for value in model.layers):
-        raise UsageError("expected a built Keras model, found layers without weights: call it once, or give it inputs")
 
-    def function(values: dict[str, object], *inputs: object) -> object:
+    def function(values: dict[str, object], *given: object) -> object:
         lists = [[values[key] for key in _keys(variables)] for variables in (trained, others)]
-        given = list(inputs) if len(inputs) != 1 else inputs[0]
-        return model.stateless_call(*lists, given, training=False)[0]
+        return model.stateless_call(*lists, arranged(model, list(given)), training=False)[0]
 
     held = {key: v.value for group in (trained, others) for key, v in zip(_keys(group), group)}
-    return function, held, _keras_specs(model)
+    specs = tuple((", ".join(map(str, spec.shape)), spec.dtype) for spec in inputs)
+    return Door(function, held, specs, tuple(spec.name for spec in inputs))
 
 
 def _keys(variables: Sequence[Any]) -> list[str]:
@@ -79,12 +85,3 @@ def _keys(variables: Sequence[Any]) -> list[str]:
         path = variable.path.replace("/", ".")
         out.append(path if path not in out else f"{path}_{len(out)}")
     return out
-
-
-def _keras_specs(model: Any) -> list[object]:
-    """The declared inputs; an unknown first axis is `batch`, any other `length_<axis>`."""
-    specs: list[object] = []
-    for tensor in model.inputs:
-        sizes = [d if d is not None else "batch" if a == 0 else f"length_{a}" for a, d in enumerate(tensor.shape)]
-        specs.append((", ".join(map(str, sizes)), str(tensor.dtype)))
-    return specs

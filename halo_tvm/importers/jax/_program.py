@@ -44,8 +44,8 @@ def import_function(
     """
     name = name or getattr(function, "__name__", None) or getattr(function, "name", None) or type(function).__name__
     name, signature = str(name).strip("<>"), function
-    function, weights, declared = opened(function, weights)
-    specs = specs or tuple(declared or ())
+    door = opened(function, weights)
+    function, weights, specs = door.function, door.weights, specs or door.specs
     leaves, tree = tree_util.tree_flatten_with_path(weights)
     held = [(_path(path) or "weights", leaf) for path, leaf in leaves]
     traced = [place for place, (_, leaf) in enumerate(held) if _is_array(leaf)]
@@ -61,7 +61,7 @@ def import_function(
 
     types = [jax.ShapeDtypeStruct(np.shape(held[place][1]), held[place][1].dtype) for place in traced]
     closed, result = _traced(flat, types, flat_inputs)
-    names = _input_names(signature, structs, weights is not None and signature is function)
+    names = list(door.names) or _input_names(signature, structs, weights is not None and signature is function)
     dims = Dimensions([spec.shape for spec in flat_inputs])
     walker = Walker(dims)
     arguments: list[Value] = [_weight(held[place][0], held[place][1]) for place in traced]

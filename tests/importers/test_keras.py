@@ -1,0 +1,118 @@
+"""Keras: files and models in memory, the same numbers on every backend; nothing foreign in a file."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from graphs import unscheduled
+
+import halo_tvm
+from halo_tvm.errors import MissingPackage, UnsupportedModel, UsageError
+from halo_tvm.importers import import_model
+
+_IS_INSTALLED = {name: importlib.util.find_spec(name) is not None for name in ("keras", "jax", "torch", "tensorflow")}
+needs_keras = pytest.mark.skipif(not _IS_INSTALLED["keras"], reason="keras: pip install halo_tvm[keras]")
+SHAPES = ("ids=1..4x1..32", "scale=1..4x8")
+
+
+@pytest.fixture(scope="module")
+def net():
+    """Two inputs of one batch; embedding, attention, a convolution, a norm, a dense layer."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KERAS_BACKEND", "jax" if _IS_INSTALLED["jax"] else "torch")  # read where keras is first imported
+        import keras
+    from keras import layers
+
+    keras.utils.set_random_seed(0)
+    ids, scale = keras.Input((None,), dtype="int32", name="ids"), keras.Input((8,), name="scale")
+    x = layers.Embedding(20, 8)(ids)
+    x = layers.LayerNormalization()(x + layers.MultiHeadAttention(2, 4)(x, x))
+    x = layers.Conv1D(8, 3, padding="same", activation="gelu")(x)
+    return keras.Model([ids, scale], layers.Dense(3)(layers.GlobalAveragePooling1D()(x) * scale))
+
+
+@pytest.fixture(scope="module")
+def file(net, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("keras") / "net.keras"
+    net.save(path)
+    return path
+
+
+def given() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return {"ids": rng.integers(0, 20, (2, 7)).astype(np.int32), "scale": rng.random((2, 8), np.float32)}
+
+
+@needs_keras
+@pytest.mark.parametrize(
+    "backend", ["jax", *(pytest.param(name, marks=pytest.mark.slow) for name in ("torch", "tensorflow"))]
+)
+def test_a_file_on_each_backend(backend: str, net, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not _IS_INSTALLED[backend]:
+        pytest.skip(f"{backend} is not installed")
+    monkeypatch.setenv("KERAS_BACKEND", backend)
+    model = import_model(str(file), shapes=SHAPES)
+    assert [(spec.name, spec.dtype) for spec in model.inputs] == [("ids", "int32"), ("scale", "float32")]
+    assert model.outputs == ("output",) and model.report["backend"] == backend
+    assert all(isinstance(size, str) for size in model.inputs[0].shape)
+    expected = np.asarray(net.predict(list(given().values()), verbose=0))
+    for found in (model.engine(given()), unscheduled(model, given())):
+        np.testing.assert_allclose(found["output"], expected, atol=1e-5)
+
+
+@needs_keras
+def test_a_model_in_memory_stays_on_its_backend(net) -> None:
+    import keras
+
+    model = halo_tvm.import_keras(net, shapes=("ids=2x1..32",))
+    assert model.report["backend"] == keras.backend.backend()
+    assert model.inputs[0].shape[0] == 2 and model.inputs[1].shape[0] in (2, "batch")
+    np.testing.assert_allclose(unscheduled(model, given())["output"], model.engine(given())["output"], atol=1e-5)
+    with pytest.raises(UsageError, match=r"a Keras model that declares its inputs, found Sequential 'bare' without"):
+        halo_tvm.import_keras(keras.Sequential([keras.layers.Dense(2)], name="bare"))
+
+
+def archive(path: Path, config: object, **members: bytes) -> Path:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as out:
+        out.writestr("config.json", config if isinstance(config, str) else json.dumps(config))
+        for name, data in members.items():
+            out.writestr(name, data)
+    return path
+
+
+def layer(kind: str, module: str, registered: str | None = None) -> dict[str, object]:
+    inner = {"class_name": kind, "module": module, "registered_name": registered, "config": {"name": "twice"}}
+    return {"class_name": "Sequential", "module": "keras", "config": {"name": "net", "layers": [inner]}}
+
+
+def test_what_is_foreign_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "net.keras"
+    monkeypatch.setattr("halo_tvm.importers.keras.find_spec", lambda name: None)
+    with pytest.raises(MissingPackage, match=r"reading a \.keras file needs the package 'keras'.*\[keras\]"):
+        import_model(str(path))
+    monkeypatch.setattr("halo_tvm.importers.keras.find_spec", lambda name: object())
+    monkeypatch.setattr("halo_tvm.importers.keras.convert_restricted", lambda *_, **__: pytest.fail("it was read"))
+    for config, found in (
+        (layer("Lambda", "keras.layers"), "the layer Lambda twice, which carries code"),
+        (layer("Twice", "os.path"), r"the class os\.path\.Twice twice"),
+        (layer("Dense", "keras.layers", "mine>Dense"), r"the class keras\.layers\.Dense twice"),
+        ("[" * 100_000, "expected a .keras archive"),
+        ("{}" + " " * (70 << 20), "not a real model"),
+    ):
+        with pytest.raises(UnsupportedModel, match=found):
+            import_model(str(archive(path, config)))
+    with pytest.raises(UnsupportedModel, match=r"found 2 that unpack from \d+ to \d+ bytes: not a real model"):
+        import_model(str(archive(path, {}, weights=bytes(80 << 20))))
+    path.write_bytes(b"no archive")
+    with pytest.raises(UnsupportedModel, match=r"expected a \.keras archive in net\.keras, found File is not a zip"):
+        import_model(str(path))
+    with pytest.raises(UsageError, match="expected a .keras file, found no file"):
+        import_model(str(tmp_path / "none.keras"))
+    monkeypatch.setenv("KERAS_BACKEND", "numpy")
+    with pytest.raises(UsageError, match="expected KERAS_BACKEND to be jax, torch, tensorflow, found 'numpy'"):
+        import_model(str(archive(path, {})))
