@@ -29,6 +29,24 @@ class InputSpec:
 
 
 @dataclass(frozen=True)
+class Operand:
+    """An input of a node: an argument of the call that stands for it; sizes are a tensor of `dtype` and `rank`."""
+
+    place: int
+    dtype: str
+    rank: int
+
+
+@dataclass(frozen=True)
+class KernelOrigin:
+    """The ONNX node that a call stands for, so that it can be written again."""
+
+    node: bytes  # a NodeProto: operator, domain, attributes
+    opset: int  # in which that has its meaning
+    operands: tuple[Operand | None, ...]  # its inputs, None where one is left out
+
+
+@dataclass(frozen=True)
 class ImportedModel:
     """A model before any phase: `main` takes the inputs, then the weights of `params` in order."""
 
@@ -52,3 +70,5 @@ class ImportedModel:
     files: Mapping[str, Path | bytes] = field(default_factory=dict)  # what goes into the artifact as it is, by name
     # Further functions over the same `params`, by name: each a model whose `main` is that function.
     entries: Mapping[str, ImportedModel] = field(default_factory=dict)
+    # Of a model that is imported for export alone: the nodes that it keeps, by the name of the function called.
+    kept: Mapping[str, KernelOrigin] = field(default_factory=dict)

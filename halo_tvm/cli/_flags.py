@@ -40,6 +40,10 @@ def _is_flag(field: dataclasses.Field) -> bool:
     return field.metadata.get("flag", True) and not field.metadata.get("positional", False)
 
 
+def _spelled(field: dataclasses.Field) -> str:
+    return "--" + str(field.metadata.get("spelled", field.name)).replace("_", "-")
+
+
 def _add(parser: argparse.ArgumentParser, field: dataclasses.Field) -> None:
     meta, kind = field.metadata, str(field.type)
     required = field.default is dataclasses.MISSING
@@ -53,16 +57,15 @@ def _add(parser: argparse.ArgumentParser, field: dataclasses.Field) -> None:
         several = {"nargs": "*"} if kind.startswith("tuple") else {"nargs": "?"}
         parser.add_argument(field.name, help=text, metavar=meta.get("metavar"), **({} if required else several))
         return
-    flags = [*([f"-{meta['short']}"] if "short" in meta else []), "--" + field.name.replace("_", "-")]
+    flags = [*([f"-{meta['short']}"] if "short" in meta else []), _spelled(field)]
     if kind == "bool":
         action = argparse.BooleanOptionalAction if field.default else "store_true"
-        parser.add_argument(*flags, action=action, help=text)
+        parser.add_argument(*flags, action=action, help=text, dest=field.name)
     elif kind.startswith("tuple"):
-        parser.add_argument(*flags, action="append", help=text, metavar=meta.get("metavar"))
+        parser.add_argument(*flags, action="append", help=text, metavar=meta.get("metavar"), dest=field.name)
     else:
-        parser.add_argument(
-            *flags, type=int if kind.startswith("int") else str, help=text, metavar=meta.get("metavar", "N")
-        )
+        kind_of = int if kind.startswith("int") else str
+        parser.add_argument(*flags, type=kind_of, help=text, metavar=meta.get("metavar", "N"), dest=field.name)
 
 
 def given_options(parser: Parser, kind: type[Config], argv: Sequence[str]) -> dict[str, object]:
@@ -70,7 +73,7 @@ def given_options(parser: Parser, kind: type[Config], argv: Sequence[str]) -> di
     # Intermixed: names may stand before and after options. A whole list of them would else end at the first option.
     namespace, unknown = parser.parse_known_intermixed_args(_joined(argv))
     if unknown and unknown[0].startswith("-"):
-        flags = ["--" + f.name.replace("_", "-") for f in dataclasses.fields(kind) if _is_flag(f)]
+        flags = [_spelled(f) for f in dataclasses.fields(kind) if _is_flag(f)]
         raise UnknownName("option", unknown[0].split("=")[0], flags)
     if unknown:
         raise UsageError(f"an option was expected, but {unknown[0]!r} was found: see `{parser.prog} --help`")

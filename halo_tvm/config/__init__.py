@@ -12,6 +12,7 @@ from ._sizes import parse_sizes
 from .bench import BenchConfig
 from .compile import OPT_LEVELS, PRECISIONS, CompileConfig
 from .doctor import DoctorConfig
+from .export import ExportConfig
 from .inspect import InspectConfig
 from .logs import LOG_ACTIONS, LogsConfig
 from .operators import OperatorsConfig
@@ -38,6 +39,7 @@ __all__ = [
     "Config",
     "DoctorConfig",
     "Environment",
+    "ExportConfig",
     "InspectConfig",
     "LogsConfig",
     "OperatorsConfig",

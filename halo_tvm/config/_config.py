@@ -14,9 +14,9 @@ TOML_NAME = "halo.toml"
 def option(default: object = dataclasses.MISSING, help: str = "", **metadata: object) -> object:
     """A field with what its flag needs.
 
-    Metadata: `short` (one-letter flag), `metavar`, `positional`, `choices`, `env` (attribute of
-    `Environment` that serves when no flag is given), `flag=False` (no flag), `split=False` (a list whose
-    flag is repeated, never separated by commas: its values may hold them).
+    Metadata: `short` (one-letter flag), `spelled` (the flag where it is not the field's name), `metavar`,
+    `positional`, `choices`, `env` (attribute of `Environment` that serves when no flag is given), `flag=False` (no
+    flag), `split=False` (a list whose flag is repeated, never separated by commas: its values may hold them).
     """
     return dataclasses.field(default=default, metadata={"help": help, **metadata})
 

@@ -15,7 +15,8 @@ from onnx import TensorProto, helper, numpy_helper
 from tvm import ir, relax, tirx
 from tvm.ir.prim import expr as prim
 
-from ..errors import UnsupportedModel
+from ..errors import UnsupportedModel, UsageError
+from ..relay_ops.operator import attrs_of
 
 CONTRIB = "com.microsoft"
 
@@ -31,13 +32,33 @@ DIM_OPS = {
 }
 
 
+OPSETS = (18, 24)  # the oldest whose reductions take their axes as an input, and the newest that is written
+
+
 @dataclass(frozen=True)
 class Spelling:
-    """Which of several equal spellings to write; another engine may run one faster than another."""
+    """Which of several equal spellings to write; another engine may run one faster than another.
 
-    attention: str = "matmul"  # "matmul": MatMul, Softmax, MatMul; "contrib": com.microsoft MultiHeadAttention
-    gelu: str = "op"  # "op": Gelu (opset 20); "parts": Erf/Tanh; "contrib": com.microsoft Gelu and FastGelu
-    rms_norm: str = "parts"  # "parts": ReduceMean, Sqrt, Div; "contrib": SimplifiedLayerNormalization
+    "op" is an operator of the opset itself, "contrib" one of onnxruntime's own, com.microsoft; else several nodes.
+    """
+
+    attention: str = "matmul"  # "matmul": MatMul, Softmax, MatMul; "op": Attention (23); "contrib": MultiHeadAttention
+    gelu: str = "op"  # "op": Gelu (20); "parts": Erf/Tanh; "contrib": Gelu and FastGelu
+    rms_norm: str = "parts"  # "parts": ReduceMean, Sqrt, Div; "op": RMSNormalization (23); "contrib": Simplified...
+    rotary: str = "parts"  # "parts": Split, Mul, Concat; "op": RotaryEmbedding (23); "contrib": RotaryEmbedding
+    silu: str = "parts"  # "parts": Sigmoid, Mul; "op": Swish (24)
+    opset: int = 20  # the oldest with Gelu, and onnxruntime's own fusions know all of its operators
+
+    @classmethod
+    def of(cls, engine: str, opset: int = 20) -> Spelling:
+        """For `engine` "onnxruntime", or "portable": operators of ONNX alone, whole where `opset` has them."""
+        if not OPSETS[0] <= opset <= OPSETS[1]:
+            raise UsageError(f"expected an opset from {OPSETS[0]} to {OPSETS[1]}, found {opset}: choose among these")
+        if engine == "onnxruntime":
+            return cls("contrib", "contrib", "contrib", "contrib", "parts", opset)
+        new = "op" if opset >= 23 else "parts"
+        gelu, silu = ("op" if opset >= 20 else "parts"), ("op" if opset >= 24 else "parts")
+        return cls("op" if opset >= 23 else "matmul", gelu, new, new, silu, opset)
 
 
 class Graph:
@@ -48,6 +69,7 @@ class Graph:
         self.nodes: list[onnx.NodeProto] = []
         self.constants: dict[tuple[str, tuple[int, ...], bytes], TensorProto] = {}
         self.dims: dict[tirx.Var, tuple[str, int]] = {}  # symbolic dimension -> (graph input, axis)
+        self.counted: dict[tirx.Var, str] = {}  # symbolic dimension -> a vector of one element that holds it
         self.domains: set[str] = {""}
         self.cse: dict[tuple[object, ...], str] = {}
         self.weights: dict[relax.Var, str] = {}
@@ -110,6 +132,8 @@ class Graph:
         if isinstance(expr, (int, tirx.IntImm)):
             return self.vector([int(expr)])
         if isinstance(expr, tirx.Var):
+            if expr in self.counted:
+                return self.counted[expr]
             if expr not in self.dims:
                 raise UnsupportedModel(f"dimension {expr} is no axis of any input")
             source, axis = self.dims[expr]
@@ -124,6 +148,19 @@ class Graph:
         if isinstance(expr, (int, tirx.IntImm)):
             return self.constant(np.array(int(expr), np.int64))
         return self.once("Squeeze", self.dim(expr), self.vector([0]))
+
+    def name_sizes(self, value: object, ty: relax.Type) -> None:
+        """The sizes that a tensor, or a tensor of sizes, called `value` names first."""
+        if not isinstance(value, str) or not hasattr(ty, "shape" if isinstance(ty, relax.TensorType) else "values"):
+            return
+        if isinstance(ty, relax.ShapeType):
+            for place, dim in enumerate(ty.values or ()):
+                if isinstance(dim, tirx.Var) and dim not in self.dims:
+                    self.counted[dim] = self.once("Gather", value, self.vector([place]), axis=0)
+        elif isinstance(ty.shape, relax.ShapeExpr):
+            for axis, dim in enumerate(ty.shape.values):
+                if isinstance(dim, tirx.Var) and dim not in self.counted:
+                    self.dims.setdefault(dim, (value, axis))
 
     def shape(self, dims: Sequence[ir.Expr]) -> str:
         """Dimensions as one int64 vector."""
@@ -160,3 +197,12 @@ def dims_of(expr: relax.Expr) -> list[ir.Expr]:
 
 def dtype_of(expr: relax.Expr) -> str:
     return str(expr.ty.dtype)
+
+
+def attributes(call: relax.Call, *known: str) -> dict[str, object]:
+    """The call's attributes; one that is set and not in `known` raises `UnsupportedModel`."""
+    attrs = attrs_of(call)
+    extra = [f"{k}={v!r}" for k, v in attrs.items() if k not in (*known, "layer") and v not in (None, False)]
+    if extra:
+        raise UnsupportedModel(f"attributes without an ONNX spelling: {', '.join(extra)}")
+    return attrs

@@ -113,6 +113,8 @@ def _silu(g: Graph, call: relax.Call, args: list[Value]) -> str:
 
 def silu(g: Graph, x: str) -> str:
     """x * sigmoid(x)"""
+    if g.spelling.silu == "op":
+        return g.emit("Swish", x)
     return g.emit("Mul", x, g.emit("Sigmoid", x))
 
 
@@ -150,6 +152,101 @@ def _clip(g: Graph, call: relax.Call, args: list[Value]) -> str:
     return g.emit("Clip", args[0], low, high)
 
 
+def _not_equal(g: Graph, call: relax.Call, args: list[Value]) -> str:
+    return g.emit("Not", g.emit("Equal", *args))
+
+
+def _square(g: Graph, call: relax.Call, args: list[Value]) -> str:
+    return g.emit("Mul", args[0], args[0])
+
+
+def _trunc(g: Graph, call: relax.Call, args: list[Value]) -> str:
+    return g.emit("Mul", g.emit("Sign", args[0]), g.emit("Floor", g.emit("Abs", args[0])))
+
+
+def _mod(op_sign: int) -> Converter:
+    """Remainders: `fmod` 1 takes the dividend's sign, 0 the divisor's, which ONNX has for integers alone."""
+
+    def convert(g: Graph, call: relax.Call, args: list[Value]) -> str:
+        if not op_sign and "int" not in dtype_of(call):
+            quotient = g.emit("Floor", g.emit("Div", *args))
+            return g.emit("Sub", args[0], g.emit("Mul", quotient, args[1]))
+        return g.emit("Mod", *args, fmod=op_sign)
+
+    return convert
+
+
+def _argument(op: str) -> Converter:
+    def convert(g: Graph, call: relax.Call, args: list[Value]) -> str:
+        axis = plain(call.attrs.axis)
+        if axis is None:
+            raise UnsupportedModel("the place of an extreme among all elements: give an axis")
+        found = g.emit(op, args[0], axis=axis, keepdims=int(plain(call.attrs.keepdims)))
+        return found if dtype_of(call) == "int64" else _cast(g, found, dtype_of(call))
+
+    return convert
+
+
+def _cumsum(g: Graph, call: relax.Call, args: list[Value]) -> str:
+    axis = plain(call.attrs.axis)
+    if axis is None or dtype_of(call) != dtype_of(call.args[0]):
+        raise UnsupportedModel("a running sum over all axes, or of another type than its input")
+    exclusive = int(bool(plain(call.attrs.exclusive)))
+    return g.emit("CumSum", args[0], g.constant(np.array(axis, np.int64)), exclusive=exclusive)
+
+
+def _triangle(upper: int) -> Converter:
+    return lambda g, call, args: g.emit("Trilu", args[0], g.dim_scalar(call.args[1]), upper=upper)
+
+
+def _tile(g: Graph, call: relax.Call, args: list[Value]) -> str:
+    repeats = plain(call.attrs.repeats)
+    if len(repeats) != len(dims_of(call.args[0])):
+        raise UnsupportedModel("repeats of another number than the axes")
+    return g.emit("Tile", args[0], g.vector(repeats))
+
+
+def _flip(g: Graph, call: relax.Call, args: list[Value]) -> str:
+    axis = plain(call.attrs.axis)
+    least = g.constant(np.array([np.iinfo(np.int64).min], np.int64))
+    return g.emit("Slice", args[0], g.vector([-1]), least, g.vector([axis]), g.vector([-1]))
+
+
+def _gather_elements(g: Graph, call: relax.Call, args: list[Value]) -> str:
+    return g.emit("GatherElements", *args, axis=plain(call.attrs.axis))
+
+
+def _gather_nd(g: Graph, call: relax.Call, args: list[Value]) -> str:
+    return g.emit("GatherND", args[0], _cast(g, args[1], "int64"), batch_dims=plain(call.attrs.batch_dims))
+
+
+def _scatter(op: str) -> Converter:
+    def convert(g: Graph, call: relax.Call, args: list[Value]) -> str:
+        reduction = plain(call.attrs.reduction)
+        if reduction not in ("update", "add", "mul", "max", "min"):
+            raise UnsupportedModel(f"a scatter that reduces by {reduction}")
+        axis = {"axis": plain(call.attrs.axis)} if op == "ScatterElements" else {}
+        index = _cast(g, args[1], "int64")
+        return g.emit(op, args[0], index, args[2], reduction="none" if reduction == "update" else reduction, **axis)
+
+    return convert
+
+
+def _shift(direction: str) -> Converter:
+    return lambda g, call, args: g.emit("BitShift", *args, direction=direction)
+
+
+def _activation(op: str, **attrs: str) -> Converter:
+    """`attrs`: the attribute of ONNX -> that of Relax."""
+    return lambda g, call, args: g.emit(
+        op, *args, **{name: float(plain(getattr(call.attrs, of))) for name, of in attrs.items()}
+    )
+
+
+def _log_softmax(g: Graph, call: relax.Call, args: list[Value]) -> str:
+    return g.emit("LogSoftmax", args[0], axis=plain(call.attrs.axis))
+
+
 SAME = {
     "add": "Add",
     "subtract": "Sub",
@@ -180,6 +277,16 @@ SAME = {
     "logical_and": "And",
     "logical_or": "Or",
     "logical_not": "Not",
+    "logical_xor": "Xor",
+    "bitwise_and": "BitwiseAnd",
+    "bitwise_or": "BitwiseOr",
+    "bitwise_xor": "BitwiseXor",
+    "bitwise_not": "BitwiseNot",
+    "round": "Round",
+    "sign": "Sign",
+    "isnan": "IsNaN",
+    "isinf": "IsInf",
+    **{name: name.capitalize() for name in ("acos", "acosh", "asin", "asinh", "atan", "atanh", "cosh", "sinh", "tan")},
 }
 
 CONVERTERS: dict[str, Converter] = {
@@ -201,6 +308,28 @@ CONVERTERS: dict[str, Converter] = {
     "relax.sum": _reduce("ReduceSum"),
     "relax.max": _reduce("ReduceMax"),
     "relax.min": _reduce("ReduceMin"),
+    "relax.prod": _reduce("ReduceProd"),
+    "relax.argmax": _argument("ArgMax"),
+    "relax.argmin": _argument("ArgMin"),
+    "relax.cumsum": _cumsum,
+    "relax.not_equal": _not_equal,
+    "relax.square": _square,
+    "relax.trunc": _trunc,
+    "relax.mod": _mod(1),
+    "relax.floor_mod": _mod(0),
+    "relax.left_shift": _shift("LEFT"),
+    "relax.right_shift": _shift("RIGHT"),
+    "relax.tril": _triangle(0),
+    "relax.triu": _triangle(1),
+    "relax.tile": _tile,
+    "relax.flip": _flip,
+    "relax.gather_elements": _gather_elements,
+    "relax.gather_nd": _gather_nd,
+    "relax.scatter_elements": _scatter("ScatterElements"),
+    "relax.scatter_nd": _scatter("ScatterND"),
+    "relax.nn.leakyrelu": _activation("LeakyRelu", alpha="alpha"),
+    "relax.nn.softplus": lambda g, call, args: g.emit("Softplus", args[0]),
+    "relax.nn.log_softmax": _log_softmax,
     "relax.clip": _clip,
     "relax.rsqrt": _rsqrt,
     "relax.nn.softmax": _softmax,

@@ -1,11 +1,12 @@
 """An imported model as an ONNX file, so that another engine can run the same weights.
 
-The graph is the one before any lift or optimisation. Weights go to `<file>.data` beside it, tensor by
-tensor, so memory stays near the largest tensor and models beyond 2 GB work.
+The graph is written as it is: before any lift, or behind `optimised`. Weights go to `<file>.data` beside it, tensor
+by tensor, so memory stays near the largest tensor and models beyond 2 GB work.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -14,21 +15,26 @@ from onnx import TensorProto, helper
 from tvm import ir, relax, tirx
 
 from ..errors import UnsupportedModel
-from ..imported import ImportedModel
+from ..imported import ImportedModel, KernelOrigin
 from ..params import ParamTable
 from ..whole_file import replaced, write_whole
-from . import _halo_ops, _relax_ops
+from . import _attention, _halo_ops, _layers, _relax_ops
 from ._graph import CONTRIB, Graph, Spelling
+from ._kernels import written_again
 
-# Opset 20 is the oldest with Gelu, and onnxruntime's own fusions know all of its operators.
-OPSET = 20
 IR_VERSION = 10
 NEXT = ".next"  # behind the name of an output that is an input's, too
 ALIGNMENT = 4096  # engines map external data by page
 
-CONVERTERS = {**_relax_ops.CONVERTERS, **_halo_ops.CONVERTERS}
+CONVERTERS = {
+    **_relax_ops.CONVERTERS,
+    **_halo_ops.CONVERTERS,
+    **_attention.CONVERTERS,
+    **_layers.CONVERTERS,
+}
+SPELLED = frozenset(CONVERTERS)
 PLAIN = Spelling()
-FUSED = Spelling(attention="contrib", gelu="contrib", rms_norm="contrib")
+FUSED = Spelling.of("onnxruntime")
 
 
 def export_onnx(imported: ImportedModel, path: Path, *, fused: bool = False) -> None:
@@ -59,7 +65,7 @@ def write_onnx(imported: ImportedModel, path: Path, spelling: Spelling) -> None:
         env[var] = name
         g.weights[var] = name
     g.only_linear = _only_linear(main)
-    result = _convert(g, main, env)
+    result = _convert(g, main, env, imported.kept)
     inputs = [_value_info(s.name, v) for s, v in zip(imported.inputs, main.params[:count], strict=True)]
     taken = {s.name for s in imported.inputs}  # ONNX has one name for one value: state gets another one where it leaves
     outputs = _outputs(g, main, result, tuple(n + NEXT if n in taken else n for n in imported.outputs))
@@ -68,14 +74,17 @@ def write_onnx(imported: ImportedModel, path: Path, spelling: Spelling) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     weights = _write_weights(imported.params, used, g.transposed, data)
     graph = helper.make_graph(g.nodes, imported.name, inputs, outputs, [*g.constants.values(), *weights])
-    opsets = [helper.make_opsetid("", OPSET)]
+    opsets = [helper.make_opsetid("", spelling.opset)]
+    ir_version = max(IR_VERSION, helper.find_min_ir_version_for(opsets))
     if CONTRIB in g.domains:
         opsets.append(helper.make_opsetid(CONTRIB, 1))
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION, producer_name="halo_tvm")
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=ir_version, producer_name="halo_tvm")
     write_whole(path, model.SerializeToString())
 
 
-def _convert(g: Graph, main: relax.Function, env: dict[relax.Var, _relax_ops.Value]) -> _relax_ops.Value:
+def _convert(
+    g: Graph, main: relax.Function, env: dict[relax.Var, _relax_ops.Value], kept: Mapping[str, KernelOrigin]
+) -> _relax_ops.Value:
     """Convert every binding in order; all refusals are collected into one error."""
     refused: dict[str, list[str]] = {}
 
@@ -97,6 +106,10 @@ def _convert(g: Graph, main: relax.Function, env: dict[relax.Var, _relax_ops.Val
         converter = CONVERTERS.get(name)
         args = [value(arg) for arg in expr.args]
         try:
+            if name == "relax.call_pure_packed":
+                return written_again(g, expr, args[1:], kept)
+            if name == "relax.call_tir":
+                raise UnsupportedModel(f"the kernel {expr.args[0].name_hint}")
             if converter is None:
                 raise UnsupportedModel("no converter")
             return converter(g, expr, args)
@@ -111,16 +124,15 @@ def _convert(g: Graph, main: relax.Function, env: dict[relax.Var, _relax_ops.Val
         return value(body)
     for block in body.blocks:
         for binding in block.bindings:
-            if not isinstance(binding, relax.VarBinding):
-                refused.setdefault(f"binding {type(binding).__name__}", []).append(str(binding.var))
-                continue
             env[binding.var] = value(binding.value)
+            if isinstance(binding, relax.MatchCast):
+                g.name_sizes(env[binding.var], binding.ty)
     result = value(body.body)
     if refused:
         lines = [f"  {reason} ({len(places)} times)" for reason, places in sorted(refused.items())]
         raise UnsupportedModel(
             "expected operators with an ONNX spelling, found\n" + "\n".join(lines) + "\n"
-            "add a converter in halo_tvm/exporters, or compare with another peer (`--vs torch`)"
+            "leave out what needs them, or export with another --opset"
         )
     return result
 

@@ -10,7 +10,7 @@ from ..imported import ImportedModel
 from ._language import with_texts_of
 from ._shapes import apply_shapes, load_examples, parse_input, parse_shape
 
-SUFFIXES = (".onnx", ".gguf", ".pt", ".pt2", ".pth", ".tflite")  # of files that are models
+SUFFIXES = (".onnx", ".gguf", ".keras", ".pt", ".pt2", ".pth", ".tflite")  # of files that are models
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -22,22 +22,30 @@ def import_model(
     inputs: str | None = None,
     trust: bool = False,
     tokenizer: str | None = None,
+    spelled: frozenset[str] | None = None,
 ) -> ImportedModel:
-    """Read `model`: a built-in name, an ONNX, GGUF, torch.export (.pt2), TorchScript or TFLite file, or a directory
-    with config.json and safetensors. `DIRECTORY:PART` is one part of a model that becomes several artifacts,
+    """Read `model`: a built-in name, an ONNX, GGUF, torch.export (.pt2), TorchScript, TFLite or Keras file, or a
+    directory with config.json and safetensors. `DIRECTORY:PART` is one part of a model that becomes several artifacts,
     `FILE.tflite:SIGNATURE` and `SAVED_MODEL:SIGNATURE` one of its functions.
 
     `seed` seeds the weights of a built-in model. `shapes` are texts like `input_ids=1..8x1..512`
     that fix or bound the dimensions of inputs. `inputs` is an .npz file of example inputs, by name in order, for
     formats that do not declare their inputs. `trust` imports files that can run code also where this system
     cannot confine that. `tokenizer` is a directory whose tokenizer.json and chat template a language model gets
-    instead of its own.
+    instead of its own. `spelled`, for an export: what an ONNX file makes of other operators of Relax stays its node.
     """
-    imported = apply_shapes(_import(model, seed, shapes, inputs, trust), shapes)
+    imported = apply_shapes(_import(model, seed, shapes, inputs, trust, spelled), shapes)
     return imported if tokenizer is None else with_texts_of(Path(tokenizer), imported)
 
 
-def _import(model: str, seed: int, shapes: tuple[str, ...], inputs: str | None, trust: bool) -> ImportedModel:
+def _import(
+    model: str,
+    seed: int,
+    shapes: tuple[str, ...],
+    inputs: str | None,
+    trust: bool,
+    spelled: frozenset[str] | None,
+) -> ImportedModel:
     from ..models import PRESETS
     from ..models._builder import RandomWeights
 
@@ -60,7 +68,7 @@ def _import(model: str, seed: int, shapes: tuple[str, ...], inputs: str | None, 
             raise UsageError(f"expected an ONNX file, found no file {model!r}: check the path")
         from .onnx import import_onnx
 
-        return import_onnx(path, shapes=dict(map(parse_shape, shapes)))
+        return import_onnx(path, shapes=dict(map(parse_shape, shapes)), spelled=spelled)
     if path.suffix == ".gguf":
         from .gguf import import_gguf
 
@@ -71,6 +79,10 @@ def _import(model: str, seed: int, shapes: tuple[str, ...], inputs: str | None, 
         from .tflite import import_tflite
 
         return import_tflite(path, shapes=dict(map(parse_shape, shapes)), signature=part)
+    if path.suffix == ".keras":
+        from .keras import import_keras
+
+        return import_keras(path, shapes=dict(map(parse_shape, shapes)), trust=trust)
     if path.suffix == ".pt2":
         from .torch_export import import_pt2
 
@@ -82,7 +94,7 @@ def _import(model: str, seed: int, shapes: tuple[str, ...], inputs: str | None, 
         return import_torchscript(path, shapes=tuple(map(parse_input, shapes)), inputs=examples, trust=trust)
     if path.is_file():
         raise UnsupportedModel(
-            f"expected an .onnx, .gguf, .pt2, .tflite or TorchScript file, a directory with config.json or a "
+            f"expected an .onnx, .gguf, .keras, .pt2, .tflite or TorchScript file, a directory with config.json or a "
             f"built-in name, found the file {model!r}: convert it to ONNX first"
         )
     on_hub = _HUB_NAME.fullmatch(str(path)) and path.suffix not in SUFFIXES

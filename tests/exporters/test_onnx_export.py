@@ -71,19 +71,14 @@ def run(
 
 # Importers and passes make these; built-in definitions, which are what is exported, do not.
 NOT_EXPORTED = (
-    "convolution",
     "convolution_integer",
-    "gru",
     "append_heads",
     "kv_append",
     "linear_integer",
     "linear_w8a8",
-    "lstm",
-    "pooling",
     "quantisation_grid",
     "quantize",
     "recurrence",
-    "rnn",
 )
 
 
@@ -117,8 +112,8 @@ def test_a_permission_changes_nothing(tmp_path):
     np.testing.assert_allclose(out, OPERATORS["attention"].reference(qkv, **attrs), rtol=1e-5, atol=1e-6)
 
 
-def operator_cases() -> list:
-    return list(_operator_cases())
+SPELLINGS = {"plain": PLAIN, "fused": FUSED, "parts": Spelling(gelu="parts"), "opset 24": Spelling.of("portable", 24)}
+ONE_SPELLING = ("convolution", "gru", "lstm", "pooling", "rnn")  # whole in every opset
 
 
 def _operator_cases():
@@ -128,16 +123,16 @@ def _operator_cases():
         for i, case in enumerate(operator.cases()):
             packed_weight = case["attrs"].get("layout") == "packed"
             over_a_cache = name == "attention" and case["attrs"].get("has_lengths")
-            if not packed_weight and not over_a_cache:
-                yield pytest.param(name, case, id=f"{name}-{i}")
+            if not packed_weight and not over_a_cache and not case["attrs"].get("quantised"):
+                for spelling in ("plain",) if name in ONE_SPELLING else SPELLINGS:
+                    yield pytest.param(name, case, spelling, id=f"{name}-{i}-{spelling}")
 
 
 # Arguments from this one on are weights; operators that are missing here take activations only.
 FIRST_WEIGHT = {"linear": 1, "ffn": 1, "layer_norm": 1, "rms_norm": 1, "embedding": 1, "rotary": 2}
 
 
-@pytest.mark.parametrize("spelling", [PLAIN, FUSED, Spelling(gelu="parts")], ids=["plain", "fused", "parts"])
-@pytest.mark.parametrize(("name", "case"), operator_cases())
+@pytest.mark.parametrize(("name", "case", "spelling"), list(_operator_cases()))
 def test_every_operator_case_equals_its_reference(name, case, spelling, tmp_path):
     rng = np.random.default_rng(0)
     operator, attrs = OPERATORS[name], case["attrs"]
@@ -148,13 +143,20 @@ def test_every_operator_case_equals_its_reference(name, case, spelling, tmp_path
     inputs = {f"i{i}": (a.shape, str(a.dtype)) for i, a in enumerate(arrays[:first])}
     weights = {f"w{i}": a for i, a in enumerate(arrays[first:])}
     imported = imported_model(lambda bb, *args: bb.emit(operator.call(*args, **attrs)), inputs, weights)
-    got = run(imported, tmp_path, {f"i{i}": a for i, a in enumerate(arrays[:first])}, spelling)[0]
+    found = run(imported, tmp_path, {f"i{i}": a for i, a in enumerate(arrays[:first])}, SPELLINGS[spelling])
     double = [a.astype(np.float64) if a.dtype == np.float32 else a for a in arrays]
-    expected = operator.reference(*double, **attrs)
+    wanted = operator.reference(*double, **attrs)
+    wanted = wanted if isinstance(wanted, tuple) else (wanted,)
+    for got, expected in zip(found, wanted, strict=True):
+        assert_equal(name, got, expected)
+
+
+def assert_equal(name, got, expected):
     assert got.shape == expected.shape
     if name == "attention":  # rows that see no key are zeros in the reference and undefined in the export
         got = np.where((expected == 0).all(-1, keepdims=True), 0, got)
-    np.testing.assert_allclose(got, expected, rtol=2e-5, atol=2e-5)
+    near = 1e-3 if name in ("gru", "lstm", "rnn") else 2e-5  # onnxruntime approximates activations of cells
+    np.testing.assert_allclose(got, expected, rtol=near, atol=near)
 
 
 def relax_cases():
@@ -380,7 +382,7 @@ def test_weights_are_external_aligned_and_stored_once(tmp_path):
 
 def test_all_unsupported_operators_are_listed_at_once(tmp_path):
     def body(bb, x):
-        x = bb.emit(relax.op.cumsum(x, axis=1))
+        x = bb.emit(relax.op.log_add_exp(x, x))
         x = bb.emit(relax.op.sort(x))
         x = bb.emit(relax.op.sort(x))
         return bb.emit(relax.op.nn.gelu(x))
@@ -389,8 +391,8 @@ def test_all_unsupported_operators_are_listed_at_once(tmp_path):
     with pytest.raises(UnsupportedModel) as error:
         export_onnx(imported, tmp_path / "m.onnx")
     text = str(error.value)
-    assert "cumsum: no converter (1 times)" in text and "sort: no converter (2 times)" in text
-    assert "add a converter" in text
+    assert "log_add_exp: no converter (1 times)" in text and "sort: no converter (2 times)" in text
+    assert "leave out what needs them" in text
     assert not (tmp_path / "m.onnx").exists()
 
 

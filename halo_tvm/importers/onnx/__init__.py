@@ -33,17 +33,22 @@ class NeedsConstants(UnsupportedModel):
 
 
 def import_onnx(
-    path: Path, *, shapes: Mapping[str, Bounds] | None = None, constants: Mapping[str, np.ndarray] | None = None
+    path: Path,
+    *,
+    shapes: Mapping[str, Bounds] | None = None,
+    constants: Mapping[str, np.ndarray] | None = None,
+    spelled: frozenset[str] | None = None,
 ) -> ImportedModel:
     """Read the ONNX model at `path`; its own engine, onnxruntime, becomes the reference.
 
     `shapes` fixes or bounds the dimensions of inputs by name; `constants` gives inputs whose values are known now.
+    `spelled`, for an export: a node that is made of an operator of Relax not among these stays a node.
     """
     _need_onnx()
     from ._file import read_model
 
     proto = read_model(path)
-    model = import_of_file(proto, path, shapes=shapes, constants=constants)
+    model = import_of_file(proto, path, shapes=shapes, constants=constants, spelled=spelled)
     source = {"kind": "onnx", "name": path.name, "sha256": sha256_of(path)}
     engine = engine_of(str(path), path.name, model.outputs, model.accepted_error is not None)
     return dataclasses.replace(model, source=source, engine=engine)
@@ -55,12 +60,13 @@ def import_of_file(
     *,
     shapes: Mapping[str, Bounds] | None = None,
     constants: Mapping[str, np.ndarray] | None = None,
+    spelled: frozenset[str] | None = None,
 ) -> ImportedModel:
     """As `import_proto`, for a graph that the file at `path` holds, or was written as."""
-    from ._graph import TVM_ERRORS
+    from ._errors import TVM_ERRORS
 
     try:
-        return import_proto(proto, name=path.stem, shapes=shapes, constants=constants, file=path.name)
+        return import_proto(proto, name=path.stem, shapes=shapes, constants=constants, file=path.name, spelled=spelled)
     except TVM_ERRORS as reason:  # no node is to blame; the file may be hostile, and a user meets one sentence
         lines = [line.strip() for line in str(reason).splitlines() if line.strip()]
         raise UnsupportedModel(
@@ -77,6 +83,7 @@ def import_proto(
     constants: Mapping[str, np.ndarray] | None = None,
     file: str = "the model",
     flatten: bool = False,
+    spelled: frozenset[str] | None = None,
 ) -> ImportedModel:
     """As `import_onnx`, for a checked `onnx.ModelProto` in memory; without an engine.
 
@@ -91,7 +98,7 @@ def import_proto(
     _registry.load_converters()
     opsets = {"" if o.domain == "ai.onnx" else o.domain: o.version for o in proto.opset_import}
     functions = {("" if f.domain == "ai.onnx" else f.domain, f.name): f for f in proto.functions}
-    graph = GraphConverter(opsets, functions)
+    graph = GraphConverter(opsets, functions, spelled)
     for key, value in initialisers(proto.graph, graph).items():
         graph.define(key, value)
     inputs = Inputs(proto, graph, shapes or {}, constants or {}, file, narrow=flatten)
@@ -122,11 +129,13 @@ def import_proto(
         ranges=inputs.ranges,
         typical=inputs.typical,
         source={"kind": "onnx", "name": file},
+        kept=graph.kept,
         samples={n: v for n, v in compared(proto.graph).items() if n in {s.name for s in inputs.specs}},
         accepted_error=_QUANTISED_ERROR if _rounds_to_integers(proto.graph) else None,
         report={
             "importer": "onnx",
             "nodes": len(proto.graph.node),
+            "opset": opsets.get("", 1),
             "parameters": len(graph.params.sources),
             "unbounded": inputs.assumed,
             **({"flattened": flattened} if flattened else {}),

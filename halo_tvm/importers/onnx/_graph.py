@@ -13,13 +13,16 @@ from onnx import AttributeProto, GraphProto, NodeProto
 from tvm import relax, tirx
 
 from ...errors import UnsupportedModel
+from ...imported import KernelOrigin
 from ...params import ParamSource, ParamTable
 from ..meaning.builder import Refused
 from ..meaning.constant import Constant
 from ..meaning.sizes import Dim, Sizes, prim
 from . import _folding, _functions, _narrow, _registry
+from ._errors import TVM_ERRORS
 from ._file import MOST_BYTES, MOST_DIMENSIONS, sparse_constant, tensor_constant
 from ._node import Node
+from ._origins import kept_whole
 from ._quantised import QuantisedValues
 from ._values import Sequence, Symbolic, Tensor, Value, elements, known
 
@@ -31,19 +34,6 @@ _MOST_ORIGINS = 1_000  # look-ups of the inputs that a value comes from
 
 _PARAMETER_BYTES = 4096  # larger weights are parameters of the function, never constants in the IR
 _PARAMETER_KINDS = "float32 float16 float64 bfloat16 int8 uint8".split()
-# What TVM raises for an expression that it cannot type: there is no common base.
-TVM_ERRORS = (
-    ValueError,
-    TypeError,
-    IndexError,
-    AttributeError,
-    AssertionError,
-    RuntimeError,
-    KeyError,
-    ArithmeticError,
-    MemoryError,
-    StopIteration,
-)
 
 
 class InnerProblem(Refused):
@@ -53,7 +43,12 @@ class InnerProblem(Refused):
 class GraphConverter:
     """Converts the nodes of one model; graphs inside nodes share everything but their names."""
 
-    def __init__(self, opsets: Mapping[str, int], functions: Mapping[tuple[str, str], object]) -> None:
+    def __init__(
+        self,
+        opsets: Mapping[str, int],
+        functions: Mapping[tuple[str, str], object],
+        spelled: frozenset[str] | None = None,
+    ) -> None:
         self.builder = relax.BlockBuilder()
         self.sizes = Sizes()
         self.opsets = dict(opsets)
@@ -74,6 +69,8 @@ class GraphConverter:
         self.quantised = QuantisedValues()
         self._dimension_names: set[str] = set()
         self._names: dict[str, int] = {}  # of dimensions and parameters -> how often asked for
+        self.kept: dict[str, KernelOrigin] = {}  # nodes that stay nodes, by the name of the function called
+        self._spelled = spelled
         self.equalities: ChainMap[str, tuple[Dim, Dim]] = ChainMap()  # a boolean's name -> the sizes it compares
         self.only_types = False  # nobody reads the values of what is converted now, see `control_flow`
         self._depth = 0
@@ -282,7 +279,14 @@ class GraphConverter:
         integer = _registry.IN_INTEGERS.get(proto.op_type, lambda node: None)(node)
         results = self._values(node, function(node) if integer is None else integer)
         self.quantised.follow(node, results, lambda other: self._values(other, function(other)))
-        return results
+        kept = None if self._spelled is None else kept_whole(node, results, self._spelled)
+        return results if kept is None else kept
+
+    def keep(self, origin: KernelOrigin) -> str:
+        """The name of a function that stands for a node."""
+        name = f"onnx_node_{len(self.kept)}"
+        self.kept[name] = origin
+        return name
 
     def _values(self, node: Node, result: object) -> tuple[Value | None, ...]:
         if isinstance(result, relax.Expr) and not isinstance(result, relax.Tuple):

@@ -1,0 +1,64 @@
+"""`halo-tvm export`: a model, imported and optimised, as an ONNX file that onnxruntime has run."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..config import ExportConfig
+from ..errors import UnsupportedModel
+from ..imported import ImportedModel
+from ..importers import import_model
+from ._graph import OPSETS, Spelling
+from .comparison import TOLERANCE, Comparison, compare
+from .onnx import PLAIN, SPELLED, write_onnx
+from .optimised import optimised
+
+
+@dataclass(frozen=True)
+class Export:
+    """A written file, and what onnxruntime says of it."""
+
+    path: Path
+    size_bytes: int  # weights included
+    opset: int
+    comparison: Comparison
+    without_before: str  # why there is nothing to compare the nodes and the time with
+    tolerance: float = TOLERANCE
+
+
+def export_model(config: ExportConfig) -> Export:
+    """Write what `config.model` names to `config.output`, run it, and compare it with the source.
+
+    Raises `UnsupportedModel` with every operator that has no ONNX spelling; nothing is written then.
+    """
+    if config.opset is not None:
+        Spelling.of(config.engine, config.opset)  # says at once what cannot be written
+    model = f"{config.model}:{config.signature}" if config.signature else config.model
+    imported = import_model(model, shapes=config.shape, inputs=config.inputs, trust=config.trust_model, spelled=SPELLED)
+    path, opset = Path(config.output), config.opset or _own_opset(imported)
+    spelling = Spelling.of(config.engine, opset)
+    with tempfile.TemporaryDirectory(prefix="halo-tvm-export-") as scratch:
+        before, why = _before(imported, config.model, Path(scratch))
+        write_onnx(optimised(imported), path, spelling)
+        comparison = compare(imported, before, path, seed=config.seed, threads=config.threads or 0)
+    size = path.stat().st_size + path.with_name(path.name + ".data").stat().st_size
+    return Export(path, size, opset, comparison, why)
+
+
+def _own_opset(imported: ImportedModel) -> int:
+    """That of an ONNX file, as far as it is written here: operators mean the same then."""
+    own = imported.report.get("opset")
+    return min(max(own, OPSETS[0]), OPSETS[1]) if isinstance(own, int) else PLAIN.opset
+
+
+def _before(imported: ImportedModel, model: str, scratch: Path) -> tuple[Path | None, str]:
+    """The ONNX file itself, or the graph as it was imported, written to `scratch`; else why there is none."""
+    if imported.source.get("kind") == "onnx":
+        return Path(model), ""
+    try:
+        write_onnx(imported, scratch / "before.onnx", PLAIN)
+    except UnsupportedModel as reason:
+        return None, " ".join(str(reason).split())
+    return scratch / "before.onnx", ""

@@ -1,0 +1,99 @@
+"""`halo-tvm export`: operators as one node each, kernels as the nodes they came from, onnxruntime's word for it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from halo_tvm.cli._main import main
+from halo_tvm.errors import UnsupportedModel, UsageError
+from halo_tvm.exporters._graph import Spelling
+from halo_tvm.exporters.comparison import compare
+from halo_tvm.exporters.onnx import PLAIN, write_onnx
+from halo_tvm.exporters.optimised import optimised
+from halo_tvm.importers.onnx import import_proto
+from halo_tvm.models import FAMILIES
+from halo_tvm.models._builder import RandomWeights
+from halo_tvm.models.bert import BertConfig
+from halo_tvm.models.gpt2 import gpt2
+
+pytest.importorskip("onnxruntime")
+SIZES = {"layers": 1, "hidden": 32, "heads": 2, "vocabulary": 61, "positions": 24, "feed_forward": 64}
+
+
+def nodes_of(path: Path) -> Counter:
+    return Counter(node.op_type for node in onnx.load(str(path), load_external_data=False).graph.node)
+
+
+@pytest.mark.parametrize(("name", "config"), [("gpt2", gpt2), ("bert", BertConfig)])
+def test_operators_are_one_node_each_where_the_opset_has_them(name: str, config, tmp_path: Path) -> None:
+    model = FAMILIES[name].build(name, config(**SIZES), RandomWeights(1), {"kind": "builtin"})
+    better = optimised(model)
+    for spelling, attention in (
+        (Spelling.of("portable"), "Softmax"),
+        (Spelling.of("portable", 23), "Attention"),
+        (Spelling.of("onnxruntime"), "MultiHeadAttention"),
+    ):
+        path = tmp_path / f"{spelling.attention}.onnx"
+        write_onnx(better, path, spelling)
+        found = nodes_of(path)
+        assert found[attention] == 1 and found["LayerNormalization"] == 3
+        assert found["MatMul"] == (6 if attention == "Softmax" else 4) + (name == "gpt2")
+        result = compare(model, None, path, threads=1)
+        assert result.agrees and result.after.nodes == sum(found.values()), result
+    names = {t.name for t in onnx.load(str(path), load_external_data=False).graph.initializer}
+    assert any("c_attn" in n or "query" in n for n in names)
+
+
+def model_of(nodes: list, x: list, outputs: dict[str, list | None], opset: int, **weights: np.ndarray):
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, x)],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in outputs.items()],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
+
+
+def net() -> onnx.ModelProto:
+    """A convolution, a pool, an LSTM, and operators that the importer makes kernels of."""
+    rng = np.random.default_rng(0)
+    node = helper.make_node
+    nodes = [
+        node("Conv", ["x", "w"], ["c"], pads=[1, 1], strides=[2]),
+        node("MaxPool", ["c"], ["m"], kernel_shape=[2]),
+        node("Transpose", ["m"], ["t"], perm=[2, 0, 1]),
+        node("LSTM", ["t", "lw", "lr", "lb"], ["y", "h"], hidden_size=4),
+        node("Celu", ["h"], ["e"], alpha=0.5),
+        node("CumSum", ["e", "axis"], ["s"], reverse=1),
+    ]
+    weights = {"w": (4, 3, 3), "lw": (1, 16, 4), "lr": (1, 16, 4), "lb": (1, 32)}
+    arrays = {name: rng.standard_normal(shape, dtype=np.float32) for name, shape in weights.items()}
+    return model_of(nodes, ["n", 3, 12], {"s": [1, "n", 4]}, 18, **arrays, axis=np.array(2, np.int64))
+
+
+def test_the_verb_exports_and_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, out = tmp_path / "net.onnx", tmp_path / "out.onnx"
+    onnx.save(net(), source)
+    assert main(["export", str(source), "-o", str(out), "--for", "onnxruntime", "--threads", "1"]) == 0
+    said = capsys.readouterr().out
+    assert "opset 18" in said and "before" in said and "after" in said and "largest error" in said
+    assert nodes_of(out).items() >= {"Conv": 1, "MaxPool": 1, "LSTM": 1, "CumSum": 1}.items()
+    assert main(["export", str(source), "-o", str(out), "--opset", "12"]) == 1
+    assert "expected an opset from 18 to 24, found 12" in capsys.readouterr().err
+
+
+def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
+    nodes = [helper.make_node("NonZero", ["x"], ["p"]), helper.make_node("Cast", ["p"], ["y"], to=TensorProto.FLOAT)]
+    imported = import_proto(model_of(nodes, [3, 4], {"y": [2, "k"]}, 18), name="net")
+    with pytest.raises(UnsupportedModel, match="expected operators with an ONNX spelling, found"):
+        write_onnx(imported, tmp_path / "net.onnx", PLAIN)
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(UsageError, match="expected an opset from 18 to 24, found 25"):
+        Spelling.of("portable", 25)
