@@ -6,17 +6,19 @@ import hashlib
 import math
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
-from . import launcher
+from . import code_generation, launcher
 from ._compat import code_versions, device_source
+from .code_generation import build_options, generating, objects_of
 from .cuda.launches import DynamicShared
 from .cuda.machine_code import export_with_machine_code
 from .dimensions import itemsize_of, size_of
@@ -28,16 +30,7 @@ from .phase_reports import DeviceCode
 from .targets import Target
 from .workspaces import keeps_workspace
 
-# Row tiles of the GEMM rule are cut into full and partial ones here; see docs/kernels/gemm.md.
-BUILD_OPTIONS = {"s_tir.LoopPartition": {"partition_const_loop": True}}
 CUDA_GRAPH = "relax.backend.use_cuda_graph"
-# Loads that a schedule marks as asynchronous go from global to shared memory without registers between.
-_GPU_OPTIONS = {**BUILD_OPTIONS, "tirx.use_async_copy": True}
-
-
-def build_options(target: Target) -> dict[str, object]:
-    """The configuration of TVM's passes with which functions for `target` become code."""
-    return _GPU_OPTIONS if target.spec.gpu else BUILD_OPTIONS
 
 
 def lowering(plan_memory: bool, cuda_graph: bool = False) -> tvm.ir.transform.Pass:
@@ -114,28 +107,15 @@ def can_capture(mod: tvm.IRModule, target: Target) -> bool:
     return not any(isinstance(f, tirx.PrimFunc) and keeps_workspace(f) for _, f in mod.functions_items())
 
 
-def executable_of(
-    mod: tvm.IRModule, target: Target, plan_memory: bool, instruments: Sequence[object] = (), cuda_graph: bool = False
-) -> relax.VMExecutable:
-    """Code for `mod`, not linked yet; `UnsupportedModel` for what TVM cannot generate code of."""
+def executable_of(mod: tvm.IRModule, target: Target, plan_memory: bool) -> relax.VMExecutable:
+    """Code of `mod` for a CPU, to run in this process; `UnsupportedModel` for what TVM cannot generate code of."""
     _refuse_types(mod, target)
-    with _generating(target, instruments, cuda_graph):
-        return relax.build(mod, target=target.tvm, relax_pipeline=lowering(plan_memory, cuda_graph))
+    return code_generation.executable_of(_lowered(mod, target, plan_memory), target)
 
 
-@contextmanager
-def _generating(target: Target, instruments: Sequence[object] = (), cuda_graph: bool = False) -> Iterator[None]:
-    """Where TVM lowers for `target`, with our options; a check of its own that fails is an `UnsupportedModel`."""
-    options = {**build_options(target), **({CUDA_GRAPH: True} if cuda_graph else {})}
-    try:
-        with target.tvm, tvm.transform.PassContext(opt_level=3, config=options, instruments=list(instruments)):
-            yield
-    except tvm.error.InternalError as reason:  # a failed check of TVM, as for some mixtures of 16-bit and wider lanes
-        line = str(reason).strip().splitlines()[-1][:200]
-        raise UnsupportedModel(
-            f"expected functions that code can be generated of, found one that TVM gives up on ({line}): "
-            "compile the model in float32"
-        ) from reason
+def _lowered(mod: tvm.IRModule, target: Target, plan_memory: bool) -> tvm.IRModule:
+    with generating(target):
+        return lowering(plan_memory)(mod)
 
 
 def _refuse_types(mod: tvm.IRModule, target: Target) -> None:
@@ -174,22 +154,22 @@ def build_library(
     """
     if target.spec.gpu:
         shared = DynamicShared()
-        with device_source():
-            executable = executable_of(mod, target, plan_memory, instruments=(shared,), cuda_graph=cuda_graph)
+        _refuse_types(mod, target)
+        with device_source(), generating(target, instruments=(shared,), more_options={CUDA_GRAPH: cuda_graph}):
+            executable = relax.build(mod, target=target.tvm, relax_pipeline=lowering(plan_memory, cuda_graph))
         with _linking(target):
             options = target.export_options()
             return BuiltLibrary(export_with_machine_code(executable, path, target.arch, options, shared.bytes_of))
     _refuse_types(mod, target)
-    with _generating(target):
-        lowered = lowering(plan_memory)(mod)
+    lowered = _lowered(mod, target, plan_memory)
     key = _key(lowered, target) if cache else ""
     if cache and cache.fetch(key, path):
         return BuiltLibrary(None, from_cache=True)
-    with _generating(target):
-        executable = relax.build(lowered, target=target.tvm, relax_pipeline=None)
-    with _linking(target):
-        addons = [str(launcher.SOURCE)] if target.spec.own_threads else None
-        executable.export_library(str(path), addons=addons, **target.export_options())
+    with TemporaryDirectory() as directory:
+        executable, objects = objects_of(lowered, target, Path(directory))
+        addons = [*map(str, objects), *([str(launcher.SOURCE)] if target.spec.own_threads else [])]
+        with _linking(target):
+            executable.export_library(str(path), addons=addons, **target.export_options())
     if cache:
         cache.keep(key, path)
     return BuiltLibrary(None)

@@ -102,7 +102,7 @@ def halo(case: Case, changes: Mapping[str, object]) -> Kernel:
     import tvm
     from tvm import relax, tirx
 
-    from halo_tvm.build import build_options
+    from halo_tvm.code_generation import build_options
     from halo_tvm.passes.schedule import rule_for, scheduled_by
     from halo_tvm.relay_ops import OPERATORS
     from halo_tvm.targets import resolve

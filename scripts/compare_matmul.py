@@ -106,7 +106,7 @@ def _ours(rule: str, case: Case, symbolic: str, changes: Mapping[str, object]) -
     import tvm
     from tvm import te, tirx
 
-    from halo_tvm.build import build_options
+    from halo_tvm.code_generation import build_options
     from halo_tvm.passes.schedule import scheduled_by
     from halo_tvm.relay_ops.matmul import Matmul
     from halo_tvm.targets import resolve

@@ -47,7 +47,7 @@ class Host:
         import tvm
         from tvm import te, tirx
 
-        from halo_tvm.build import build_options
+        from halo_tvm.code_generation import build_options
         from halo_tvm.relay_ops.linear import Linear
         from halo_tvm.relay_ops.linear_w8a8 import LinearW8A8
         from halo_tvm.tir_schedules import RULES

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import tvm
 from tvm import tirx
 
-from halo_tvm.build import build_options
+from halo_tvm.code_generation import build_options
 from halo_tvm.cuda.machine_code import MachineCode, compile_source
 from halo_tvm.cuda.toolkit import find_nvcc
 from halo_tvm.targets import resolve

@@ -72,12 +72,10 @@ def run_module(mod: tvm.IRModule, inputs: Sequence[np.ndarray], model: ImportedM
 
 def built_module(mod: tvm.IRModule, model: ImportedModel, target: Target) -> Callable[..., np.ndarray]:
     """Inputs -> the first output of scheduled `mod`, compiled once."""
-    from halo_tvm.build import BUILD_OPTIONS, lowering
+    from halo_tvm.build import executable_of
     from halo_tvm.passes._weights import param_names
 
-    with target.tvm, tvm.transform.PassContext(opt_level=3, config=BUILD_OPTIONS):
-        executable = relax.build(mod, target=target.tvm, relax_pipeline=lowering(True))
-    vm = relax.VirtualMachine(executable, tvm.cpu())
+    vm = relax.VirtualMachine(executable_of(mod, target, plan_memory=True), tvm.cpu())
     weights = [model.params.materialise(name) for name in param_names(mod["main"])]
     return lambda *inputs: vm["main"](*map(tvm.runtime.tensor, [*inputs, *weights])).numpy()
 

@@ -16,6 +16,7 @@ from tvm import relax
 
 import halo_tvm
 from halo_tvm import build as building
+from halo_tvm import code_generation
 from halo_tvm.compiler import compile_model
 from halo_tvm.config import CompileConfig
 from halo_tvm.imported import ImportedModel, InputSpec
@@ -92,7 +93,7 @@ def test_code_of_another_target_compiler_or_option_is_another_library(monkeypatc
     assert building._key(mod, host) in keys, "the same question has the same answer"
     monkeypatch.setattr(building, "code_versions", lambda: ("another TVM",))
     keys.add(building._key(mod, host))
-    monkeypatch.setattr(building, "BUILD_OPTIONS", {})
+    monkeypatch.setattr(code_generation, "BUILD_OPTIONS", {})
     keys.add(building._key(mod, host))
     assert len(keys) == 4
 

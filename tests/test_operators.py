@@ -10,7 +10,7 @@ import tvm
 from tolerances import assert_close
 from tvm import relax
 
-from halo_tvm.build import BUILD_OPTIONS, lowering
+from halo_tvm.build import executable_of
 from halo_tvm.passes.schedule import schedule_functions
 from halo_tvm.relay_ops import OPERATORS
 from halo_tvm.targets import TARGETS, Target, resolve
@@ -54,8 +54,7 @@ def compiled(name: str, case: dict[str, object], symbolic: bool, target: Target)
     mod = relax.transform.DeadCodeElimination()(bb.get())
     mod = relax.transform.LegalizeOps()(mod)
     mod, _ = schedule_functions(mod, target)
-    with target.tvm, tvm.transform.PassContext(opt_level=3, config=BUILD_OPTIONS):
-        executable = relax.build(mod, target=target.tvm, relax_pipeline=lowering(False))
+    executable = executable_of(mod, target, plan_memory=False)
     result = relax.VirtualMachine(executable, tvm.cpu())["main"](*map(tvm.runtime.tensor, arrays))
     return result.numpy() if isinstance(result, tvm.runtime.Tensor) else [part.numpy() for part in result]
 

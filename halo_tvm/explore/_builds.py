@@ -11,7 +11,7 @@ from functools import cached_property
 import tvm
 from tvm import tirx
 
-from ..build import build_options
+from ..code_generation import compiled
 from ..errors import Declined, UsageError
 from ..passes.schedule import scheduled_by
 from ..tir_schedules import Rule
@@ -101,8 +101,7 @@ def build(task: Task, decision: object | None = None) -> Built:
     chosen = task.default if decision is None else decision
     func = scheduled(task, chosen)
     mod = tvm.IRModule({_NAME: func.with_attr("global_symbol", _NAME)})
-    with tvm.transform.PassContext(opt_level=3, config=build_options(task.target)):
-        return Built(task, chosen, func, tvm.compile(mod, target=task.target.tvm))
+    return Built(task, chosen, func, compiled(mod, task.target))
 
 
 def rule_for(task: Task, decision: object) -> Rule:

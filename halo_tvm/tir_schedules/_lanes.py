@@ -13,6 +13,8 @@ from tvm import ir, s_tir, tirx
 from tvm.ir import Expr
 from tvm.script.ir_builder import tirx as T
 
+from .blocks import written_out
+
 # `body(j, slot)` gives the statements for element j; slot is the accumulator lane, None in a scalar tail.
 Body = Callable[[Expr, Expr | None], Sequence[tirx.Stmt]]
 
@@ -172,8 +174,7 @@ def replace_body(func: tirx.PrimFunc, body: tirx.Stmt) -> tirx.PrimFunc:
     """`func` with one opaque block around `body`, marked as scheduled; variables bound twice are renamed."""
     block = s_tir.SBlock([], [], [], "root", body)
     root = s_tir.SBlockRealize([], tirx.const(True, "bool"), block)
-    mod = tirx.transform.ConvertSSA()(tvm.IRModule({"main": func.with_body(root)}))
-    return mod["main"].with_attr("tirx.is_scheduled", True)
+    return tirx.transform.ConvertSSA()(tvm.IRModule({"main": written_out(func, root)}))["main"]
 
 
 def as_int64(expr: Expr) -> Expr:

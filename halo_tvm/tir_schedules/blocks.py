@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import tvm_ffi
 from tvm import ir, s_tir, tirx
 
+EXACT_BUFFERS = "halo.exact_buffers"
+
 _KINDS = {tirx.IterVar.DataPar: "S", tirx.IterVar.CommReduce: "R"}
 
 
@@ -125,3 +127,13 @@ def is_const(expr: ir.Expr, value: int) -> bool:
 def is_scheduled(func: tirx.PrimFunc) -> bool:
     """Whether a rule, or its author, has scheduled `func` already."""
     return bool(func.attrs and func.attrs.get("tirx.is_scheduled", False))
+
+
+def written_out(func: tirx.PrimFunc, body: tirx.Stmt) -> tirx.PrimFunc:
+    """`func` with a body that a rule wrote itself, buffers and all: it is scheduled, and no buffer is too large."""
+    return func.with_body(body).with_attr("tirx.is_scheduled", True).with_attr(EXACT_BUFFERS, True)
+
+
+def has_exact_buffers(func: tirx.PrimFunc) -> bool:
+    """Whether all that `func` allocates is used: schedules made with `compute_at` leave buffers that are to shrink."""
+    return bool(func.attrs and func.attrs.get(EXACT_BUFFERS, False))

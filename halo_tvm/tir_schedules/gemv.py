@@ -35,6 +35,7 @@ from ..targets import WARP
 from ._product import Product, match_product
 from ._stages import emit_stages
 from ._threads import LAUNCH_US, VECTOR_BYTES, across_threads, for_each_piece
+from .blocks import written_out
 from .rule import Numbers, Rule, gpu_of
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ class GEMV(Rule[Decision]):
             T.reads()
             T.writes()
             launch(product, decision)
-        return func.with_body(builder.get()).with_attr("tirx.is_scheduled", True)
+        return written_out(func, builder.get())
 
 
 def _served(func: tirx.PrimFunc, target: Target) -> tuple[Product, GpuLevel]:

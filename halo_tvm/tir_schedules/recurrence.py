@@ -29,6 +29,7 @@ from tvm.ir import Expr
 from ..errors import Declined
 from ..targets import Target
 from ._lanes import constant, index, loop, seq, simplify, vector_loop
+from .blocks import written_out
 from .rule import Numbers, Rule
 
 MARK = "halo.loop"
@@ -89,8 +90,7 @@ class RecurrenceLoop(Rule[Decision]):
         registers = target.isa.vector_registers
         body = _Rewriter(_lanes(func, target), registers, decision).rewrite(func.body)
         # Copies of a loop share its variable until here.
-        mod = tirx.transform.ConvertSSA()(tvm.IRModule({"main": func.with_body(body)}))
-        return mod["main"].with_attr("tirx.is_scheduled", True)
+        return tirx.transform.ConvertSSA()(tvm.IRModule({"main": written_out(func, body)}))["main"]
 
 
 def _call(func: tirx.PrimFunc) -> dict[str, object]:

@@ -9,7 +9,7 @@ import numpy as np
 import tvm
 from tvm import tirx
 
-from halo_tvm.build import build_options
+from halo_tvm.code_generation import build_options
 from halo_tvm.cuda.launches import SPLIT, is_kernel
 from halo_tvm.dimensions import itemsize_of
 from halo_tvm.errors import UnsupportedModel

@@ -235,7 +235,7 @@ def test_every_instruction_set_gives_the_same_integers(target: str, shape: tuple
 def _run_quantize(x: np.ndarray, target: Target, rule: str) -> list[np.ndarray]:
     import tvm
 
-    from halo_tvm.build import BUILD_OPTIONS, lowering
+    from halo_tvm.build import executable_of
 
     builder = relax.BlockBuilder()
     var = relax.Var("x", relax.TensorType([tvm.tirx.Var("rows", "int64"), x.shape[1]], "float32"))
@@ -248,8 +248,7 @@ def _run_quantize(x: np.ndarray, target: Target, rule: str) -> list[np.ndarray]:
     mod["quantize"] = scheduled_by(RULES[rule], func, target, RULES[rule].default(func, target)).with_attr(
         "tirx.is_scheduled", True
     )
-    with target.tvm, tvm.transform.PassContext(opt_level=3, config=BUILD_OPTIONS):
-        executable = relax.build(mod, target=target.tvm, relax_pipeline=lowering(False))
+    executable = executable_of(mod, target, plan_memory=False)
     return [part.numpy() for part in relax.VirtualMachine(executable, tvm.cpu())["main"](tvm.runtime.tensor(x))]
 
 

@@ -10,7 +10,7 @@ from tvm import relax
 from tvm.script import ir as I
 from tvm.script import relax as R
 
-from halo_tvm.build import BUILD_OPTIONS, lowering, planned_bytes
+from halo_tvm.build import executable_of, planned_bytes
 from halo_tvm.errors import UnsupportedModel
 from halo_tvm.imported import InputSpec
 from halo_tvm.in_process import compile_in_process
@@ -43,8 +43,7 @@ class Compiled:
     def __init__(self, model, level=3, plan=True):
         target = resolve("cpu")
         self.mod, self.reports = schedule_functions(optimised(model, level)[0], target)
-        with target.tvm, tvm.transform.PassContext(opt_level=3, config=BUILD_OPTIONS):
-            executable = relax.build(self.mod, target=target.tvm, relax_pipeline=lowering(plan))
+        executable = executable_of(self.mod, target, plan)
         weights = [tvm.runtime.tensor(model.params.materialise(name)) for name in param_names(self.mod["main"])]
         main = relax.VirtualMachine(executable, tvm.cpu())["main"]
         self.call = lambda *inputs: main(*inputs, *weights)

@@ -254,7 +254,7 @@ def test_quantised_weights_and_states() -> None:
 
 def compiled(call, params):
     """`call` of `params` as a function of the virtual machine."""
-    from halo_tvm.build import BUILD_OPTIONS, lowering
+    from halo_tvm.build import executable_of
     from halo_tvm.passes.schedule import schedule_functions
     from halo_tvm.targets import resolve
 
@@ -268,8 +268,7 @@ def compiled(call, params):
     mod = relax.transform.LegalizeOps()(relax.transform.DeadCodeElimination()(bb.get()))
     mod, report = schedule_functions(mod, target)
     assert report.rules.get("recurrence") == 1
-    with target.tvm, tvm.transform.PassContext(opt_level=3, config=BUILD_OPTIONS):
-        executable = relax.build(mod, target=target.tvm, relax_pipeline=lowering(False))
+    executable = executable_of(mod, target, plan_memory=False)
     return relax.VirtualMachine(executable, tvm.cpu())["main"]
 
 

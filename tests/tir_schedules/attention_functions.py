@@ -6,7 +6,7 @@ import numpy as np
 import tvm
 from tvm import relax, tirx
 
-from halo_tvm.build import build_options
+from halo_tvm import code_generation
 from halo_tvm.relay_ops import OPERATORS
 from halo_tvm.targets import Target
 from halo_tvm.targets.x86 import X86
@@ -41,8 +41,7 @@ def compiled(rule, func, target, decision=None):
     """`func` as `rule` schedules it, built; `decision` is its default unless given."""
     func = rule.apply(func, target, decision or rule.default(func, target))
     assert func.attrs["tirx.is_scheduled"]
-    with tvm.transform.PassContext(config=build_options(target)):
-        return tvm.compile(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}), target=target.tvm)
+    return code_generation.compiled(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}), target)
 
 
 def check(executable, arrays, attrs, tolerance=2e-6):

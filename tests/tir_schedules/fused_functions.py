@@ -8,7 +8,7 @@ import numpy as np
 import tvm
 from tvm import relax, tirx
 
-from halo_tvm.build import build_options
+from halo_tvm.build import executable_of
 from halo_tvm.passes.vector_math import VectorMath
 from halo_tvm.targets import TARGETS, Target, read_host
 from halo_tvm.tir_schedules import RULES
@@ -57,8 +57,7 @@ def scheduled(mod: tvm.IRModule, rule: str, target: Target, decision: object = N
 
 def executable(mod: tvm.IRModule, target: Target) -> Callable[..., np.ndarray]:
     """The module built; a function of arrays."""
-    with tvm.transform.PassContext(config=build_options(target)):
-        machine = relax.VirtualMachine(relax.build(mod, target.tvm), tvm.cpu())
+    machine = relax.VirtualMachine(executable_of(mod, target, plan_memory=False), tvm.cpu())
     return lambda *arrays: machine["main"](*map(tvm.runtime.tensor, arrays)).numpy()
 
 

@@ -9,7 +9,7 @@ import tvm
 from emulation._memory import numpy_dtype
 from tvm import relax, tirx
 
-from halo_tvm.build import build_options
+from halo_tvm.code_generation import compiled
 from halo_tvm.relay_ops.linear import Linear
 from halo_tvm.targets import TARGETS, Target
 
@@ -109,8 +109,7 @@ def _after(y: np.ndarray, epilogue: str, bias: np.ndarray, residual: np.ndarray)
 
 
 def build(func: tirx.PrimFunc, target: Target) -> tvm.runtime.Executable:
-    with tvm.transform.PassContext(config=build_options(target)):
-        return tvm.compile(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}), target=target.tvm)
+    return compiled(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}), target)
 
 
 def check(executable: tvm.runtime.Executable, case: Case, rows: int) -> None:

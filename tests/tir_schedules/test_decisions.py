@@ -21,7 +21,7 @@ from tvm import relax, tirx
 from window_functions import Case as Window
 from window_functions import fused as window
 
-from halo_tvm.build import build_options
+from halo_tvm.code_generation import compiled
 from halo_tvm.errors import Declined
 from halo_tvm.params import pack_convolution
 from halo_tvm.relay_ops import OPERATORS
@@ -112,8 +112,7 @@ def test_what_a_rule_accepts_computes_the_function(case: str, seed: int) -> None
             break
     assert decisions, "no decision of the domains was accepted"
     mod = tvm.IRModule({name: kernel.with_attr("global_symbol", name) for name, kernel in kernels.items()})
-    with tvm.transform.PassContext(config=build_options(target)):
-        library = tvm.compile(mod, target=target.tvm)
+    library = compiled(mod, target)
     rng = np.random.default_rng(seed)
     *inputs, output = [(tuple(map(int, b.shape)), str(b.dtype)) for b in func.params]
     arrays = [tvm.runtime.tensor(rng.standard_normal(shape).astype(dtype)) for shape, dtype in inputs]

@@ -8,7 +8,7 @@ import pytest
 import tvm
 from tvm import relax
 
-from halo_tvm.build import BUILD_OPTIONS
+from halo_tvm.code_generation import compiled
 from halo_tvm.passes.schedule import schedule_functions
 from halo_tvm.relay_ops import OPERATORS
 from halo_tvm.targets import resolve
@@ -25,9 +25,7 @@ def assembly(level: str, depth: int) -> str:
     mod, report = schedule_functions(relax.transform.LegalizeOps()(builder.get()), target)
     assert report.rules == {"row_reduction": 1}
     func = mod["quantize"].with_attr("global_symbol", "quantize")
-    with target.tvm, tvm.transform.PassContext(opt_level=3, config=BUILD_OPTIONS):
-        built = tvm.compile(tvm.IRModule({"quantize": func}), target=target.tvm)
-    return built.mod.inspect_source("asm")
+    return compiled(tvm.IRModule({"quantize": func}), target).mod.inspect_source("asm")
 
 
 @pytest.mark.parametrize("depth", [768, 3072, 11008])  # a short row is unrolled, a long one is a loop

@@ -14,7 +14,7 @@ from fused_functions import here, x86
 from tvm import te, tirx, topi
 from tvm.script import tirx as T
 
-from halo_tvm.build import build_options
+from halo_tvm.code_generation import compiled
 from halo_tvm.errors import Declined
 from halo_tvm.passes.schedule import rule_for, scheduled_by
 from halo_tvm.targets import Target
@@ -104,8 +104,7 @@ CASES = {
 def built(funcs: Mapping[str, tirx.PrimFunc], target: Target) -> tvm.runtime.Module:
     """Functions of one module, so that many decisions are one build."""
     mod = tvm.IRModule({name: func.with_attr("global_symbol", name) for name, func in funcs.items()})
-    with tvm.transform.PassContext(opt_level=3, config=build_options(target)):
-        return tvm.compile(mod, target=target.tvm)
+    return compiled(mod, target)
 
 
 def check(case: Case, run: Callable[..., None]) -> None:

@@ -10,7 +10,7 @@ import tvm
 from linear_functions import only_function
 from tvm import relax, tirx
 
-from halo_tvm.build import build_options
+from halo_tvm.code_generation import compiled
 from halo_tvm.relay_ops.operator import Operator
 from halo_tvm.targets import Target
 
@@ -67,8 +67,7 @@ def fused(case: Case) -> tirx.PrimFunc:
 def build_all(functions: Mapping[str, tirx.PrimFunc], target: Target) -> tvm.runtime.Executable:
     """One library of all: linking costs more than the code of one."""
     mod = tvm.IRModule({name: func.with_attr("global_symbol", name) for name, func in functions.items()})
-    with tvm.transform.PassContext(config=build_options(target)):
-        return tvm.compile(mod, target=target.tvm)
+    return compiled(mod, target)
 
 
 def check(executable: tvm.runtime.Executable, name: str, case: Case) -> None:

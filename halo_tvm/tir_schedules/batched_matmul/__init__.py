@@ -22,7 +22,7 @@ from tvm import ir, tirx
 
 from ...errors import Declined
 from .._lanes import constant
-from ..blocks import is_scheduled
+from ..blocks import is_scheduled, written_out
 from ..rule import Numbers, Rule, first_of_each
 from ._estimate import cycles_per_column, estimate
 from ._nest import build
@@ -83,7 +83,7 @@ class BatchedMatmul(Rule[Decision]):
         problem = _match(func)
         if decision.kc % target.lanes_f32:
             raise Declined(f"kc is {decision.kc}, no multiple of the {target.lanes_f32} lanes of {target.isa.name}")
-        return func.with_body(build(problem, _tiling(decision, target))).with_attr("tirx.is_scheduled", True)
+        return written_out(func, build(problem, _tiling(decision, target)))
 
 
 def _tiling(decision: Decision, target: Target) -> Tiling:

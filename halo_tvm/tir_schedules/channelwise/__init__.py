@@ -22,7 +22,7 @@ from tvm import DataType, tirx
 from ...errors import Declined
 from .._lanes import constant
 from .._windows import Windows, match_windows
-from ..blocks import loads
+from ..blocks import loads, written_out
 from ..rule import Numbers, Rule
 from ._nest import build
 
@@ -77,7 +77,7 @@ class Channelwise(Rule[Decision]):
         if decision.lanes > max(windows.channels, 1):
             raise Declined(f"vectors of {decision.lanes} channels, but there are {windows.channels}")
         body = build(windows, decision.columns, decision.lanes, decision.tasks)
-        return func.with_body(body).with_attr("tirx.is_scheduled", True)
+        return written_out(func, body)
 
 
 def _match(func: tirx.PrimFunc) -> Windows:

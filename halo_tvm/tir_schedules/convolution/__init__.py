@@ -22,6 +22,7 @@ from tvm import tirx
 
 from .._lanes import constant
 from .._row_tiling import RowTiling
+from ..blocks import written_out
 from ..rule import Numbers, Rule
 from ._nest import build
 from ._problem import Problem, match
@@ -70,7 +71,7 @@ class Convolution(Rule[Decision]):
         problem = match(func, target.isa)
         rows = _rows(decision.mr, decision.block_rows, target)
         body = build(problem, rows, decision.unroll, target.lanes_f32, target.spec.l2_bytes)
-        return func.with_body(body).with_attr("tirx.is_scheduled", True)
+        return written_out(func, body)
 
 
 def _most_rows(problem: Problem, target: Target) -> int:

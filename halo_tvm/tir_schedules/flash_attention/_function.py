@@ -11,6 +11,7 @@ from tvm import tirx
 from tvm.script import tirx as script_tirx
 
 from .._pair_dot import PRAGMA
+from ..blocks import written_out
 from ._problem import Problem
 from ._text import Source
 
@@ -45,4 +46,4 @@ def scheduled_as(
                 stage(src, plan)
     out = tvm.script.from_source(src.text(), extra_vars={"T": script_tirx, "imports": imports})
     kept = {str(key): func.attrs[key] for key in func.attrs.keys()}
-    return out.with_attrs({**kept, "tirx.noalias": True, "tirx.is_scheduled": True})
+    return written_out(out, out.body).with_attrs({**kept, "tirx.noalias": True})

@@ -23,7 +23,7 @@ from tvm import ir, tirx
 
 from ...errors import Declined
 from .._packing import pack_shape
-from ..blocks import is_scheduled
+from ..blocks import is_scheduled, written_out
 from ..rule import Numbers, Rule, first_of_each
 from ._chain import Chain, match
 from ._estimate import estimate
@@ -108,7 +108,7 @@ class GEMM(Rule[Decision]):
         chain = _match(func, target)
         if chain.steps % decision.unroll:
             raise Declined(f"unroll {decision.unroll} does not divide the chunk of {chain.steps} k steps")
-        return func.with_body(build(chain, _tiling(decision, target))).with_attr("tirx.is_scheduled", True)
+        return written_out(func, build(chain, _tiling(decision, target)))
 
 
 def _tiling(decision: Decision, target: Target) -> Tiling:

@@ -13,7 +13,7 @@ import tvm
 from tvm import tirx
 
 from ..._compat import device_source
-from ...build import build_options
+from ...code_generation import compiled
 from ...cuda.launches import DynamicShared
 from ...cuda.machine_code import export_with_machine_code
 from ...phase_reports import DeviceCode
@@ -58,15 +58,13 @@ def write_library(func: tirx.PrimFunc, target: Target, path: Path) -> DeviceCode
 
 def _write_for_gpu(func: tirx.PrimFunc, target: Target, path: Path) -> DeviceCode:
     shared = DynamicShared()
-    with device_source(), target.tvm:
+    with device_source():
         executable = _compiled(func, target, (shared,))
     return export_with_machine_code(executable, path, target.arch, target.export_options(), shared.bytes_of)
 
 
 def _compiled(func: tirx.PrimFunc, target: Target, instruments: Sequence[object] = ()) -> tvm.runtime.Executable:
-    mod = tvm.IRModule({NAME: func.with_attr("global_symbol", NAME)})
-    with tvm.transform.PassContext(opt_level=3, config=build_options(target), instruments=list(instruments)):
-        return tvm.compile(mod, target=target.tvm)
+    return compiled(tvm.IRModule({NAME: func.with_attr("global_symbol", NAME)}), target, instruments)
 
 
 @cache

@@ -1,0 +1,130 @@
+"""From scheduled functions to machine code: TVM's lowering and LLVM's optimiser, in pieces that threads take.
+
+Both run outside of Python's lock, and take longer than all other phases together. A module is cut into pieces by its
+functions alone, so that its code does not depend on how many threads there were.
+
+Before -> after, for a CPU
+    main + f1 .. f40      ->    main + f1, f9 ..    one module, with the machine's own code
+                                f2, f10 ..          an object file each
+                                ...
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import tvm
+from tvm import ir, relax, tirx
+
+from .errors import UnsupportedModel
+from .targets import Target, usable_cpus
+from .tir_schedules import has_exact_buffers
+
+# Row tiles of the GEMM rule are cut into full and partial ones here; see docs/kernels/gemm.md.
+BUILD_OPTIONS: dict[str, object] = {"s_tir.LoopPartition": {"partition_const_loop": True}}
+# Loads that a schedule marks as asynchronous go from global to shared memory without registers between.
+_GPU_OPTIONS: dict[str, object] = {**BUILD_OPTIONS, "tirx.use_async_copy": True}
+# Derives, for each access of each buffer, which part of it is used: half of the time of all lowering.
+_COMPACTION = "s_tir.CompactBufferAllocation"
+_FUNCTIONS_A_PIECE, _MOST_PIECES = 4, 16
+
+
+def build_options(target: Target) -> dict[str, object]:
+    """The configuration of TVM's passes with which functions for `target` become code."""
+    return _GPU_OPTIONS if target.spec.gpu else BUILD_OPTIONS
+
+
+@contextmanager
+def generating(
+    target: Target,
+    functions: Sequence[tirx.PrimFunc] = (),
+    instruments: Sequence[object] = (),
+    more_options: dict[str, object] | None = None,
+) -> Iterator[None]:
+    """Where TVM lowers `functions` for `target`, with our options; a check of its own that fails: `UnsupportedModel`.
+
+    Buffers are not made smaller where all of `functions` say that theirs are as large as they need to be.
+    """
+    options = {**build_options(target), **(more_options or {})}
+    exact = not target.spec.gpu and bool(functions) and all(map(has_exact_buffers, functions))
+    context = tvm.transform.PassContext(
+        opt_level=3, config=options, instruments=list(instruments), disabled_pass=[_COMPACTION] if exact else []
+    )
+    try:
+        with target.tvm, context:
+            yield
+    except tvm.error.InternalError as reason:  # a failed check of TVM, as for some mixtures of 16-bit and wider lanes
+        line = str(reason).strip().splitlines()[-1][:200]
+        raise UnsupportedModel(
+            f"expected functions that code can be generated of, found one that TVM gives up on ({line}): "
+            "compile the model in float32"
+        ) from reason
+
+
+def compiled(mod: tvm.IRModule, target: Target, instruments: Sequence[object] = ()) -> tvm.runtime.Executable:
+    """Code for the functions of `mod`, not linked yet; `UnsupportedModel` for what TVM cannot generate code of."""
+    with generating(target, _functions(mod), instruments):
+        return tvm.compile(mod, target=target.tvm)
+
+
+def executable_of(lowered: tvm.IRModule, target: Target) -> relax.VMExecutable:
+    """Code for `lowered`, a module that went through `build.lowering`, for this process."""
+    first, others = pieces(lowered)
+    with _threads(target) as pool:
+        modules = list(pool.map(partial(_module_of, target=target), others))
+    return _with_machine(first.with_attr("external_mods", modules) if modules else first, target)
+
+
+def objects_of(lowered: tvm.IRModule, target: Target, directory: Path) -> tuple[relax.VMExecutable, list[Path]]:
+    """The same for a library: an executable, and object files in `directory` to link with it."""
+    first, others = pieces(lowered)
+    paths = [directory / f"piece{i}.o" for i in range(1, len(others) + 1)]
+    with _threads(target) as pool:
+        executable = pool.submit(_with_machine, first, target)
+        list(pool.map(partial(_write, target=target), others, paths))  # an error of theirs is raised here
+        return executable.result(), paths
+
+
+def pieces(mod: tvm.IRModule) -> tuple[tvm.IRModule, list[tvm.IRModule]]:
+    """`mod` with the functions of its first piece only, and the other pieces.
+
+    Functions with buffers to shrink are in pieces of their own. Neighbours in `mod` are of one kind and cost alike, so
+    each piece gets one of them in turn.
+    """
+    ours = [gvar for gvar, func in mod.functions_items() if isinstance(func, tirx.PrimFunc)]
+    cut: list[list[ir.GlobalVar]] = []
+    for exact in (False, True):
+        alike = [gvar for gvar in ours if has_exact_buffers(mod[gvar]) is exact]
+        count = min(_MOST_PIECES, len(alike) // _FUNCTIONS_A_PIECE) or min(1, len(alike))
+        cut += [alike[i::count] for i in range(count)]
+    first, others = mod.clone(), cut[1:]
+    for gvar in itertools.chain(*others):
+        del first[gvar]
+    return first, [tvm.IRModule({gvar: mod[gvar] for gvar in piece}) for piece in others]
+
+
+def _threads(target: Target) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max(1, min(target.cores, len(usable_cpus()))))
+
+
+def _module_of(piece: tvm.IRModule, target: Target) -> tvm.runtime.Module:
+    with generating(target, _functions(piece)):
+        return tirx.build(piece, target=target.tvm)
+
+
+def _write(piece: tvm.IRModule, path: Path, target: Target) -> None:
+    _module_of(piece, target).write_to_file(str(path))
+
+
+def _with_machine(mod: tvm.IRModule, target: Target) -> relax.VMExecutable:
+    with generating(target, _functions(mod)):
+        return relax.build(mod, target=target.tvm, relax_pipeline=None)
+
+
+def _functions(mod: tvm.IRModule) -> list[tirx.PrimFunc]:
+    return [func for _, func in mod.functions_items() if isinstance(func, tirx.PrimFunc)]
