@@ -16,6 +16,8 @@ from .plugins import load_plugins
 from .records.home import kept_builds, log_dirs
 from .targets import FULL, Target, can_build_here, check_precision, resolve
 
+_WIDENS = "decode_attention"  # the rule that reads keys and values of fewer bits
+
 
 @dataclass(frozen=True)
 class Compilation:
@@ -29,6 +31,7 @@ class Compilation:
     dump_ir: Path | None = None  # where each phase leaves its module
     builds: ObjectCache | None = None  # where libraries of earlier builds are; None: every one is built
     function: str = "main"  # which one of the model's the phases work on
+    caches: str = "float32"  # element type of keys and values that are kept
 
     @classmethod
     def of(cls, config: CompileConfig, target: Target | None = None) -> Compilation:
@@ -53,13 +56,22 @@ class Compilation:
         overrides = Overrides(**config.overrides)
         records = log_dirs(config.log) if config.records else ()
         builds = ObjectCache(kept_builds()) if config.cache else None
-        return cls(target, steps, precision, overrides, records, _directory(config.dump_ir), builds)
+        caches = _caches(config.kv, precision, target)
+        return cls(target, steps, precision, overrides, records, _directory(config.dump_ir), builds, caches=caches)
 
     def dump(self, name: str, mod: tvm.IRModule) -> None:
         """Write `mod` as Python text where --dump-ir wants it."""
         if self.dump_ir:
             name = name if self.function == "main" else f"{name}-{self.function}"
             (self.dump_ir / f"{name}.py").write_text(mod.script(show_meta=False), encoding="utf-8")
+
+
+def _caches(asked: str | None, precision: str, target: Target) -> str:
+    """The element type of keys and values; `UsageError` for one that no rule of the target widens."""
+    narrow = _WIDENS in target.spec.rules
+    if asked == "fp16" and not narrow:
+        raise UsageError(f"{target.name} reads keys and values as they are kept, found --kv fp16: leave it out")
+    return "float16" if asked == "fp16" or (asked is None and narrow and precision != FULL) else "float32"
 
 
 def _directory(path: str | None) -> Path | None:

@@ -71,7 +71,13 @@ def compile_model(config: CompileConfig, model: ImportedModel | None = None) -> 
     with clock("import"):
         imported = _imported(config, model)
         compilation.dump("1-imported", imported.mod)
-    functions = functions_of(imported, config.function, gpu=compilation.target.spec.gpu, slots=config.slots)
+    functions = functions_of(
+        imported,
+        config.function,
+        gpu=compilation.target.spec.gpu,
+        slots=config.slots,
+        caches=compilation.caches,
+    )
     parts = {name: replace(compilation, function=name) for name in functions}
     with clock("optimise"):
         lowered = {name: lower(model, parts[name]) for name, model in functions.items()}

@@ -26,31 +26,35 @@ Modules = Mapping[str, tvm.IRModule]  # function -> the module whose main it is
 
 
 def functions_of(
-    model: ImportedModel, chosen: tuple[str, ...], *, gpu: bool, slots: int | None = None
+    model: ImportedModel, chosen: tuple[str, ...], *, gpu: bool, slots: int | None = None, caches: str = "float32"
 ) -> dict[str, ImportedModel]:
     """The functions to build, by name, main first: those `chosen`, else all that a checkpoint's definition has.
 
     A built-in model of random weights has main alone, unless others are chosen, and so has one for a `gpu`: functions
     of open sizes beside it would keep its runs from being graphs. The function that decodes several sequences together
-    is there with `slots`, which says how many, or when it is chosen. `UnknownName` for one there is not.
+    is there with `slots`, which says how many, or when it is chosen. `caches` is the element type of theirs.
+    `UnknownName` for one there is not.
     """
-    known = {MAIN: replace(model, entries={}), **model.entries}
+    known = [MAIN, *model.entries]
     for name in chosen:
         if name not in known:
             raise UnknownName("function", name, known)
     if slots is not None:
         if TOGETHER not in known:
             raise UsageError("expected a language model beside --slots, found one without caches: leave --slots out")
-        together = known[TOGETHER]
+    main = replace(model, entries={})
+    if slots is None and not chosen and (gpu or model.source.get("kind") == "builtin"):
+        return {MAIN: main}
+    usual = chosen or [name for name in known if name != TOGETHER]
+    wanted = {*usual, *([TOGETHER] if slots is not None else [])} - {MAIN}
+    made = {MAIN: main, **{name: entry(caches) for name, entry in model.entries.items() if name in wanted}}
+    if slots is not None:
+        together = made[TOGETHER]
         most = together.ranges["slots"][1]
         if not 1 <= slots <= most:
             raise UsageError(f"expected --slots from 1 to {most}, found {slots}: choose one of these")
-        known[TOGETHER] = replace(together, ranges={**together.ranges, "slots": (1, slots)})
-    elif not chosen and (gpu or model.source.get("kind") == "builtin"):
-        return {MAIN: known[MAIN]}
-    usual = chosen or [name for name in known if name != TOGETHER]
-    wanted = {MAIN, *usual, *([TOGETHER] if slots is not None else [])}
-    return {name: entry for name, entry in known.items() if name in wanted}
+        made[TOGETHER] = replace(together, ranges={**together.ranges, "slots": (1, slots)})
+    return made
 
 
 def merged(modules: Modules) -> tvm.IRModule:

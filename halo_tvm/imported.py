@@ -68,7 +68,8 @@ class ImportedModel:
     accepted_error: float | None = None
     language: Mapping[str, object] | None = None  # of a language model: what the manifest says about its texts
     files: Mapping[str, Path | bytes] = field(default_factory=dict)  # what goes into the artifact as it is, by name
-    # Further functions over the same `params`, by name: each a model whose `main` is that function.
-    entries: Mapping[str, ImportedModel] = field(default_factory=dict)
+    # Further functions over the same `params`, by name, defined when they are called for: of the element type that
+    # caches get, the model whose `main` is that function.
+    entries: Mapping[str, Callable[[str], ImportedModel]] = field(default_factory=dict)
     # Of a model that is imported for export alone: the nodes that it keeps, by the name of the function called.
     kept: Mapping[str, KernelOrigin] = field(default_factory=dict)

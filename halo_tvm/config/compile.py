@@ -12,6 +12,7 @@ from ._config import TOML_NAME, Config, option
 
 OPT_LEVELS = {"0": 0, "1": 1, "2": 2, "3": 3, "low": 1, "medium": 2, "high": 3}
 PRECISIONS = ("fp32", "bf16", "fp16", "int8", "int4")
+CACHES = ("fp32", "fp16")
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,12 @@ class CompileConfig(Config):
     )
     precision: str | None = option(None, _texts.PRECISION, metavar="PRECISION", choices=PRECISIONS)
     force_precision: bool = option(False, _texts.FORCE_PRECISION)
+    kv: str | None = option(
+        None,
+        "how a language model keeps keys and values (default: fp32 at fp32 and on a GPU, else fp16)",
+        metavar="PRECISION",
+        choices=CACHES,
+    )
     enable: tuple[str, ...] = option((), "also run this pass (repeatable)", metavar="PASS")
     disable: tuple[str, ...] = option((), "leave this pass out (repeatable)", metavar="PASS")
     shape: tuple[str, ...] = option((), _texts.RANGES, metavar="INPUT=DIMS")

@@ -36,7 +36,7 @@ class Interface:
 class Entry(Generic[C]):
     """A further function of a model, over the same weights as `main`."""
 
-    interface: Callable[[C], Interface]
+    interface: Callable[[C, str], Interface]  # of a configuration and the element type of its caches
     define: Callable[[C, ModelBuilder], Mapping[str, relax.Expr]]
 
 
@@ -69,14 +69,15 @@ class Family(Generic[C]):
         check(config, self.even)
         params = ParamTable()
 
-        def function(entry: Entry[C]) -> ImportedModel:
-            interface = entry.interface(config)
+        def function(
+            interface: Interface, define: Callable[[C, ModelBuilder], Mapping[str, relax.Expr]]
+        ) -> ImportedModel:
             builder = ModelBuilder(weights, params)
 
             def body(m: ModelBuilder) -> Mapping[str, relax.Expr]:
                 for spec in interface.inputs:
                     m.input(spec.name, spec.shape, spec.dtype)
-                return entry.define(config, m)
+                return define(config, m)
 
             mod, outputs = builder.module(body)
             return ImportedModel(
@@ -95,9 +96,12 @@ class Family(Generic[C]):
                 report={"importer": "definition", "family": self.name, "parameters": len(params.sources)},
             )
 
-        main = function(Entry(self.interface, self.define))
-        entries = {key: function(entry) for key, entry in (self.entries(config) if self.entries else {}).items()}
-        return replace(main, entries=entries)
+        def later(entry: Entry[C]) -> Callable[[str], ImportedModel]:
+            return lambda caches: function(entry.interface(config, caches), entry.define)
+
+        main = function(self.interface(config), self.define)
+        entries = self.entries(config) if self.entries else {}
+        return replace(main, entries={key: later(entry) for key, entry in entries.items()})
 
 
 def check(config: object, even: Sequence[str]) -> None:

@@ -2,7 +2,8 @@
 
 Shapes
     x [b, s, h + 2 * h_kv, d], the queries' heads, then keys', then values'
-    keys, values [b, capacity, h_kv, d] of x's dtype   lengths int32 [b]   cos, sin [p, d/2] (optional), d even
+    keys, values [b, capacity, h_kv, d] of x's dtype, or float16 under x of float32
+    lengths int32 [b]   cos, sin [p, d/2] (optional), d even
     ->   q [b, s, h, d], keys, values
 Computation
     q, k, v = x[:, :, :h], x[:, :, h : h + h_kv], x[:, :, h + h_kv :]
@@ -13,7 +14,7 @@ Computation
 Lifts
     none: a model's definition asks for it
 Numerics
-    as halo.rotary; without tables exact
+    as halo.rotary; without tables exact; keys and values in float16 are rounded to nearest even
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tvm import relax, te, tirx
 from tvm.script import tirx as script_tirx
 
 from ..dimensions import differ
-from .kv_append import KvAppend
+from .kv_append import KvAppend, rows_of
 from .operator import OPAQUE, OVERRIDE, Operator, annotated, attrs_of
 from .rotary import Rotary, rotary_tables
 
@@ -35,8 +36,8 @@ _TEXT = """
 def append_heads(p_x: T.handle, p_keys: T.handle, p_values: T.handle, p_lengths: T.handle, {tables} p_q: T.handle):
     {variables}
     x = T.match_buffer(p_x, ({b}, {s}, {heads}, {d}), "{dtype}")
-    keys = T.match_buffer(p_keys, ({b}, {capacity}, {h_kv}, {d}), "{dtype}")
-    values = T.match_buffer(p_values, ({b}, {capacity}, {h_kv}, {d}), "{dtype}")
+    keys = T.match_buffer(p_keys, ({b}, {capacity}, {h_kv}, {d}), "{kept}")
+    values = T.match_buffer(p_values, ({b}, {capacity}, {h_kv}, {d}), "{kept}")
     lengths = T.match_buffer(p_lengths, ({b},), "int32")
     {match}
     q = T.match_buffer(p_q, ({b}, {s}, {h}, {d}), "{dtype}")
@@ -56,7 +57,7 @@ def append_heads(p_x: T.handle, p_keys: T.handle, p_values: T.handle, p_lengths:
             vn, vi, ve, vc = T.axis.remap("SSSS", [n, i, e, c])
             at: T.let[T.int64] = T.cast(lengths[vn], "int64") + vi
             if T.int64(0) <= at and at < {capacity}:
-                values[vn, at, ve, vc] = x[vn, vi, {first_value} + ve, vc]
+                values[vn, at, ve, vc] = T.cast(x[vn, vi, {first_value} + ve, vc], "{kept}")
 """
 _TURNED = (
     "row: T.let[T.int64] = T.max(T.min(T.cast(lengths[vn], 'int64') + vi, {last}), T.int64(0))",
@@ -91,9 +92,10 @@ class AppendHeads(Operator):
         (b, s, heads, d), (b_cache, _, h_kv, d_cache) = x.shape.values, keys.shape.values
         alike = all(not differ(a, c) for a, c in zip(keys.shape.values, values.shape.values))
         fits = not differ(b, b_cache) and not differ(d, d_cache) and int(heads) > 2 * int(h_kv)
-        if not (alike and fits and str(x.dtype) == str(keys.dtype) == str(values.dtype)):
+        if not (alike and fits and str(x.dtype) in rows_of(keys) and str(keys.dtype) == str(values.dtype)):
             raise ValueError(
-                f"halo.append_heads: keys and values must be {x.dtype} of the shape [{b}, ?, h_kv, {d}] with fewer "
+                f"halo.append_heads: keys and values must be {x.dtype}, or float16 under float32, of the shape "
+                f"[{b}, ?, h_kv, {d}] with fewer "
                 f"than {heads} / 2 heads, got {keys} and {values}: cast or reshape them"
             )
         if str(lengths.dtype) != "int32" or differ(lengths.shape.values[0], b):
@@ -135,10 +137,12 @@ class AppendHeads(Operator):
     @staticmethod
     def cases() -> tuple[dict[str, object], ...]:
         tables = rotary_tables(12, 16, 1e4)
+        narrow = [np.full((3, 9, 2, 16), number, "float16") for number in (2, 3)]
         return (
             {"args": [(1, 1, 6, 16), (1, 8, 1, 16), (1, 8, 1, 16), np.array([3], "int32"), *tables], "attrs": {}},
             # Ragged rows, no room for some, positions beyond the tables; then without rotation.
             {"args": [(3, 4, 8, 16), (3, 9, 2, 16), (3, 9, 2, 16), np.array([5, 0, 7], "int32"), *tables], "attrs": {}},
+            {"args": [(3, 4, 8, 16), *narrow, np.array([5, 0, 7], "int32"), *tables], "attrs": {}},
             {"args": [(2, 3, 6, 5), (2, 7, 2, 5), (2, 7, 2, 5), np.array([6, -1], "int32")], "attrs": {}},
         )
 
@@ -146,6 +150,7 @@ class AppendHeads(Operator):
 def _in_place(types: Sequence[relax.TensorType]) -> tirx.PrimFunc:
     """The function that writes into its second and third argument and its last; unknown dimensions are variables."""
     x, keys, _, _, *tables = types
+    kept = str(keys.dtype)
     (b, s, heads, d), (_, capacity, h_kv, _) = x.shape.values, keys.shape.values
     names = {"b": b, "s": s, "capacity": capacity}
     texts = {k: f"T.int64({v.value})" if isinstance(v, tirx.IntImm) else k for k, v in names.items()}
@@ -161,12 +166,12 @@ def _in_place(types: Sequence[relax.TensorType]) -> tirx.PrimFunc:
             for name, table in zip(("cos", "sin"), tables)
         )
 
-    def stores(out: str, at: str, offset: int, indent: int) -> str:
+    def stores(out: str, dtype: str, at: str, offset: int, indent: int) -> str:
         head = f"T.int64({offset}) + ve"
         if not tables:
-            return f"{out}[vn, {at}, ve, vc] = x[vn, vi, {head}, vc]"
+            return f'{out}[vn, {at}, ve, vc] = T.cast(x[vn, vi, {head}, vc], "{dtype}")'
         a, other = (f"T.cast(x[vn, vi, {head}, {c}], 'float32')" for c in ("vc", f"vc + T.int64({half})"))
-        words = {"out": out, "at": at, "a": a, "b": other, "half": f"T.int64({half})", "dtype": x.dtype}
+        words = {"out": out, "at": at, "a": a, "b": other, "half": f"T.int64({half})", "dtype": dtype}
         return f"\n{' ' * indent}".join(line.format(**words, last=f"T.int64({int(rows) - 1})") for line in _TURNED)
 
     text = _TEXT.format(
@@ -175,13 +180,14 @@ def _in_place(types: Sequence[relax.TensorType]) -> tirx.PrimFunc:
         tables="p_cos: T.handle, p_sin: T.handle," if tables else "",
         match=match or "pass",
         dtype=x.dtype,
+        kept=kept,
         heads=f"T.int64({int(heads)})",
         h=f"T.int64({h})",
         h_kv=f"T.int64({h_kv})",
         d=f"T.int64({d})",
         part=f"T.int64({half if tables else d})",
         first_value=f"T.int64({h + h_kv})",
-        query=stores("q", "vi", 0, 12),
-        key=stores("keys", "at", h, 16),
+        query=stores("q", str(x.dtype), "vi", 0, 12),
+        key=stores("keys", kept, "at", h, 16),
     )
     return tvm.script.from_source(text, extra_vars={"T": script_tirx})

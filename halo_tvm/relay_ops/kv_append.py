@@ -1,7 +1,8 @@
 """Write the newest keys or values into a cache, in place.
 
 Shapes
-    cache [b, capacity, h_kv, d]   new [b, s, h_kv, d] of the cache's dtype   lengths int32 [b]   ->   the cache
+    cache [b, capacity, h_kv, d]   new [b, s, h_kv, d]   lengths int32 [b]   ->   the cache
+    new has the cache's dtype, or is float32 over a cache of float16
 Computation
     cache[n, lengths[n] + i] = new[n, i]   for 0 <= i < s;   a row that falls outside the capacity is left out
     The result is the cache itself: it is lowered to `call_tir_inplace`, so only the new rows move. Whatever
@@ -10,7 +11,7 @@ Computation
 Lifts
     none: a cache is what a model's definition, or a session, asks for
 Numerics
-    exact
+    exact; float16 is rounded to nearest even, beyond 65504 to infinity
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _TEXT = """
 def kv_append(p_cache: T.handle, p_new: T.handle, p_lengths: T.handle):
     {variables}
     cache = T.match_buffer(p_cache, ({b}, {capacity}, {h}, {d}), "{dtype}")
-    new = T.match_buffer(p_new, ({b}, {s}, {h}, {d}), "{dtype}")
+    new = T.match_buffer(p_new, ({b}, {s}, {h}, {d}), "{new_dtype}")
     lengths = T.match_buffer(p_lengths, ({b},), "int32")
     for n, i, e, x in T.grid({b}, {s}, {h}, {d}):
         with T.sblock("kv_append"):
@@ -38,7 +39,7 @@ def kv_append(p_cache: T.handle, p_new: T.handle, p_lengths: T.handle):
             T.sblock_attr({{"halo.op": "kv_append"}})
             at: T.let[T.int64] = T.cast(lengths[vn], "int64") + vi
             if T.int64(0) <= at and at < {capacity}:
-                cache[vn, at, ve, vx] = new[vn, vi, ve, vx]
+                cache[vn, at, ve, vx] = T.cast(new[vn, vi, ve, vx], "{dtype}")
 """
 
 
@@ -66,9 +67,9 @@ class KvAppend(Operator):
                 )
         cache, new, lengths = types
         (b, _, *row), (b_new, _, *row_new) = cache.shape.values, new.shape.values
-        if str(new.dtype) != str(cache.dtype) or any(differ(x, y) for x, y in zip([b, *row], [b_new, *row_new])):
+        if str(new.dtype) not in rows_of(cache) or any(differ(x, y) for x, y in zip([b, *row], [b_new, *row_new])):
             raise ValueError(
-                f"halo.kv_append: new must be {cache.dtype} of the shape [{b}, ?, {row[0]}, {row[1]}], "
+                f"halo.kv_append: new must be {rows_of(cache)} of the shape [{b}, ?, {row[0]}, {row[1]}], "
                 f"got {new.dtype} {list(new.shape.values)}: cast or reshape it"
             )
         if str(lengths.dtype) != "int32" or differ(lengths.shape.values[0], b):
@@ -94,7 +95,7 @@ class KvAppend(Operator):
         def row(n, j, e, x):
             at = j - lengths[n].astype("int64")
             seen = tirx.all(at >= 0, at < new.shape[1])
-            return tirx.if_then_else(seen, new[n, at, e, x], cache[n, j, e, x])
+            return tirx.if_then_else(seen, new[n, at, e, x].astype(cache.dtype), cache[n, j, e, x])
 
         return te.compute(cache.shape, row, name="kv_append")
 
@@ -119,9 +120,15 @@ class KvAppend(Operator):
         return (
             {"args": [(1, 8, 2, 16), (1, 1, 2, 16), lengths(0)], "attrs": {}},
             {"args": [(3, 9, 1, 4), (3, 4, 1, 4), lengths(5, 0, 2)], "attrs": {}},
+            {"args": [np.zeros((3, 9, 1, 40), "float16"), (3, 4, 1, 40), lengths(5, 0, 2)], "attrs": {}},
             # No room for some rows, for any row, and a length below zero.
             {"args": [(3, 5, 2, 3), (3, 4, 2, 3), lengths(3, 7, -2)], "attrs": {}},
         )
+
+
+def rows_of(cache: relax.TensorType) -> str:
+    """The element types of rows that a cache takes, in words: its own, and float32 that it keeps as float16."""
+    return "float32 or float16" if str(cache.dtype) == "float16" else str(cache.dtype)
 
 
 def _in_place(cache: relax.TensorType, new: relax.TensorType) -> tirx.PrimFunc:
@@ -130,5 +137,5 @@ def _in_place(cache: relax.TensorType, new: relax.TensorType) -> tirx.PrimFunc:
     names = {"b": b, "capacity": capacity, "h": h, "d": d, "s": new.shape.values[1]}
     texts = {k: f"T.int64({v.value})" if isinstance(v, tirx.IntImm) else k for k, v in names.items()}
     variables = [f"{k} = T.int64()" for k, text in texts.items() if text == k]
-    text = _TEXT.format(variables="; ".join(variables) or "pass", dtype=cache.dtype, **texts)
+    text = _TEXT.format(variables="; ".join(variables) or "pass", dtype=cache.dtype, new_dtype=new.dtype, **texts)
     return tvm.script.from_source(text, extra_vars={"T": script_tirx})

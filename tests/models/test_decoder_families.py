@@ -131,13 +131,13 @@ def test_a_family_equals_transformers(tmp_path: Path, name: str) -> None:
     near = {"rtol": 0, "atol": 1e-5 * np.abs(wanted).max()}
     model = import_model(str(tmp_path))
     np.testing.assert_allclose(evaluate(model, {"input_ids": IDS})["logits"], wanted, **near)
-    prefill, decode = model.entries["prefill"], model.entries["decode"]
+    prefill, decode, together = (model.entries[n]("float32") for n in ("prefill", "decode", "decode_slots"))
     caches = {s.name: np.zeros([32 if d == "capacity" else d for d in s.shape]) for s in prefill.inputs[2:]}
     for begin, end in ((0, 3), (3, 10), *((at, at + 1) for at in range(10, 14))):
         entry = decode if end - begin == 1 else prefill
         given = {"input_ids": IDS[:1, begin:end], "lengths": np.array([begin], np.int32), **caches}
         np.testing.assert_allclose(evaluate(entry, given)["logits"], wanted[:1, end - 1], **near)
-    together = model.entries["decode_slots"]  # ragged, and a slot that takes no part: it is not written
+    # Ragged, and a slot that takes no part: it is not written.
     several = {name: np.concatenate([cache] * 3) for name, cache in caches.items()}
     lengths = np.array([13, -1, 4], np.int32)
     given = {"input_ids": IDS[:1, [13, 0, 4]].T, "lengths": lengths, **several}

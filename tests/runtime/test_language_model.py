@@ -16,6 +16,7 @@ from children import fork
 from halo_tvm import LanguageModel
 from halo_tvm.artifact import read_manifest
 from halo_tvm.cli._main import main
+from halo_tvm.compilation import Compilation
 from halo_tvm.compiler import compile_model
 from halo_tvm.config import CompileConfig
 from halo_tvm.errors import (
@@ -187,6 +188,33 @@ def test_slots_decode_together_as_they_do_alone(artifact: Path, model) -> None:
                 ask()
     with pytest.raises(UsageError, match="expected 1 to 3 slots, which the artifact was compiled for, found 4"):
         LanguageModel.load(artifact, slots=4)
+
+
+def test_caches_in_half_the_bytes(directory: Path, model, tmp_path: Path) -> None:
+    """Written narrow and widened where they are read: in chunks, single steps, several slots, and behind a cut."""
+    path, functions = tmp_path / "m.halo", ("prefill", "decode")
+    how = {"threads": 2, "records": False, "kv": "fp16", "function": functions, "slots": 2}
+    compile_model(CompileConfig(model=str(directory), output=str(path), **how))
+    manifest = read_manifest(path)
+    kept = {t.dtype for f in (*functions, "decode_slots") for t in manifest.functions[f].inputs[2:]}
+    assert kept == {"float16"} and manifest.precision == "fp32"
+    with LanguageModel.load(path, context=48, slots=2, threads=2) as narrow:
+        assert narrow.cache_bytes == model.cache_bytes  # of twice as many slots
+        narrow.prefill(PROMPT[:4], slot=1)
+        narrow.prefill([*PROMPT, 9])
+        narrow.truncate(len(PROMPT))
+        found = [narrow.decode(3), *narrow.decode_together({0: 5, 1: PROMPT[4]}).values()]
+    wanted = [model.prefill([*PROMPT, 3]), model.decode(5), model.prefill(PROMPT[:5])]
+    np.testing.assert_allclose(found, wanted, atol=2e-3 * np.abs(wanted).max())
+    assert np.abs(np.subtract(found, wanted)).max() > 0
+
+
+def test_which_caches_are_narrow() -> None:
+    asked = {"precision": "int8"}
+    for how, dtype in (({}, "float32"), (asked, "float16"), ({**asked, "kv": "fp32"}, "float32")):
+        assert Compilation.of(CompileConfig("m", **how)).caches == dtype
+    with pytest.raises(UsageError, match="c reads keys and values as they are kept, found --kv fp16"):
+        Compilation.of(CompileConfig("m", target="c", kv="fp16"))
 
 
 def test_the_end_token_ends_an_answer(model, monkeypatch) -> None:

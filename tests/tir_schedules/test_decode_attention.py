@@ -24,11 +24,11 @@ KEYS = (0, 1, 2, 15, 16, 17, 63, 64, 65, 100, 127, 128, 129, 300, 1000)
 compiled = partial(compiled_by, RULE)
 
 
-def cached(s, h, h_kv, d, **attrs):
+def cached(s, h, h_kv, d, kept="float32", **attrs):
     """A call over caches of `t` keys with lengths as data: its function and its attributes."""
     attrs = attributes(h, h_kv, d, has_lengths=True, **attrs)
     shapes = [("b", s, h, d), *[("b", "t", h_kv, d)] * 2, ("b",)]
-    return function(shapes, attrs, ["float32"] * 3 + ["int32"]), attrs
+    return function(shapes, attrs, ["float32", kept, kept, "int32"]), attrs
 
 
 @pytest.mark.parametrize("s", [1, 8])
@@ -41,13 +41,14 @@ def test_symbolic_keys(target, name, s):
         check(run, normal((b, s, 2, 32), *[(b, t, 1, 32)] * 2), attrs)
 
 
+@pytest.mark.parametrize("kept", ["float32", "float16"])
 @pytest.mark.parametrize(("heads", "s"), [((1, 1), 4), ((12, 12), 1), ((5, 1), 1), ((12, 2), 1), ((6, 2), 3)])
-def test_lengths(target, heads, s):
-    func, attrs = cached(s, *heads, 16, causal=True)
+def test_lengths(target, heads, s, kept):
+    func, attrs = cached(s, *heads, 16, kept, causal=True)
     run = compiled(func, target)
     for t, lengths in ((40, (40, 3, 17)), (128, (0, 1, 128)), (700, (650, 64, 129)), (33, (-5, 99, 32))):
-        arrays = normal((3, s, heads[0], 16), *[(3, t, heads[1], 16)] * 2)
-        check(run, of_a_cache(arrays, lengths), attrs)
+        q, *caches = normal((3, s, heads[0], 16), *[(3, t, heads[1], 16)] * 2)
+        check(run, of_a_cache([q, *(x.astype(kept) for x in caches)], lengths), attrs)
 
 
 @pytest.mark.parametrize("more", [{}, {"softcap": 2.0}], ids=["plain", "softcap"])
@@ -170,6 +171,14 @@ def test_no_call_into_the_mathematical_library(target):
     assembly = compiled(cached(1, 2, 2, 64, softcap=3.0)[0], target).mod.inspect_source("asm")
     assert not re.search(r"\b(exp2?f?|tanhf?|powf?|nearbyintf?|fmaxf?)(@PLT|\b)", assembly)
     assert "vfmadd" in assembly
+
+
+def test_a_narrow_cache_is_widened_in_vectors(target):
+    """Grouped heads, as in a step of a language model: whole registers of float16 are read, no number alone."""
+    assembly = compiled(cached(1, 9, 3, 64, "float16", causal=True)[0], target).mod.inspect_source("asm")
+    widened = re.findall(r"vcvtph2ps\s+(.*)", assembly)
+    assert len(widened) >= 16 and all(re.search(r"%[yz]mm\d+$", operands) for operands in widened), widened
+    assert not re.search(r"(call|jmp)q?\s+\S*(extendhfsf2|truncsfhf2|h2f|f2h)", assembly)
 
 
 def test_the_inner_loops_hold_everything_in_registers(target):

@@ -68,14 +68,14 @@ def test_bias(target, ones):
         check(run, normal((3, s, 2, 16), *[(3, t, 2, 16)] * 2, bias), attrs)
 
 
-@pytest.mark.parametrize("causal", [False, True])
-def test_lengths_of_a_cache(target, causal):
+@pytest.mark.parametrize(("causal", "kept"), [(False, "float32"), (True, "float32"), (True, "float16")])
+def test_lengths_of_a_cache(target, causal, kept):
     attrs = attributes(2, 1, 16, causal=causal, has_lengths=True)
     shapes = [("b", "s", 2, 16), *[("b", "t", 1, 16)] * 2, ("b",)]
-    run = compiled(function(shapes, attrs, [*["float32"] * 3, "int32"]), target)
+    run = compiled(function(shapes, attrs, ["float32", kept, kept, "int32"]), target)
     for s, t, lengths in ((33, 200, (200, 33, 150)), (17, 130, (0, 5, 999)), (1, 64, (-3, 1, 64))):
-        arrays = normal((3, s, 2, 16), *[(3, t, 1, 16)] * 2)
-        check(run, of_a_cache(arrays, lengths), attrs)
+        q, *caches = normal((3, s, 2, 16), *[(3, t, 1, 16)] * 2)
+        check(run, of_a_cache([q, *(x.astype(kept) for x in caches)], lengths), attrs)
 
 
 def test_additive_masks_hide_keys(target):

@@ -69,10 +69,10 @@ _define_cached = partial(define, cached=True, last=True)
 
 def _cached(
     tokens: int | str, ranges: Mapping[str, tuple[int, int]], typical: Mapping[str, int], batch: int | str = 1
-) -> Callable[[DecoderConfig], Interface]:
-    def make(c: DecoderConfig) -> Interface:
+) -> Callable[[DecoderConfig, str], Interface]:
+    def make(c: DecoderConfig, dtype: str) -> Interface:
         row = (batch, "capacity", c.key_heads, c.head_size)
-        caches = tuple(InputSpec(f"{kind}_{i}", row, "float32") for i in range(c.layers) for kind in ("key", "value"))
+        caches = tuple(InputSpec(f"{kind}_{i}", row, dtype) for i in range(c.layers) for kind in ("key", "value"))
         inputs = (
             InputSpec("input_ids", (batch, tokens), "int64", values=(0, c.vocabulary - 1)),
             InputSpec("lengths", (batch,), "int32", values=(0 if batch == 1 else -1, c.positions - 1)),

@@ -1,7 +1,8 @@
 """Scaled dot-product attention with grouped heads, masks and biases.
 
 Shapes
-    q [b, s, h, d]   k, v [b, t, h_kv, d]      or, with packed=True,
+    q [b, s, h, d]   k, v [b, t, h_kv, d]
+                         both float16 under q of float32, too, as a cache keeps them      or, with packed=True,
     qkv [b, s, (h + 2 * h_kv) * d]: the columns of all query heads, then key heads, then value heads (t = s)
     key_mask [b, t] (has_key_mask)   bias [1|b, 1|h, 1|s, t] float32 (has_bias)   lengths int32 [b] (has_lengths)
     ->   o [b, s, h, d]

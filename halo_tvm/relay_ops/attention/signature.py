@@ -22,6 +22,7 @@ KNOWN = (
     "layer",
 )
 PRODUCTS = ("float32", "tf32", "bfloat16")  # what the operands of both products may be rounded to
+FLOATS = ("float32", "float16", "bfloat16", "float64")
 MASK_DTYPES = ("bool", "int32", "int64", "float32")
 
 
@@ -50,11 +51,13 @@ def check_call(types: Sequence[relax.TensorType], attrs: Mapping[str, object]) -
         b, s = _expect("q", types[0], (None, None, h, d))[:2]
         t = _expect("k", types[1], (b, None, h_kv, d))[1]
         _expect("v", types[2], (b, t, h_kv, d))
-    for name, ty in zip(("q", "k", "v"), types[:operands]):
-        if ty.dtype != types[0].dtype or str(ty.dtype) not in ("float32", "float16", "bfloat16", "float64"):
-            raise ValueError(
-                f"halo.attention: {name} must be a float tensor of q's dtype {types[0].dtype}, got {ty.dtype}: cast it"
-            )
+    q, *others = (str(ty.dtype) for ty in types[:operands])
+    kept = {q, *(["float16"] if q == "float32" else [])}  # by a cache, under q of float32
+    if q not in FLOATS or len({*others}) > 1 or not {*others} <= kept:
+        raise ValueError(
+            f"halo.attention: q must be a float tensor, k and v of its dtype or both float16 under float32, got "
+            f"{', '.join((q, *others))}: cast them"
+        )
     extras = list(types[operands:])
     if attrs.get("has_key_mask"):
         mask = extras.pop(0)

@@ -1,9 +1,9 @@
 """Attention of few queries over many keys: the keys are split among tasks and the parts merged at the end.
 
 Serves
-    functions of `halo.attention` (attribute `halo.call`) on float32 CPU vector targets with separate q, k, v and 1 to
-    8 queries, a number known when compiling; any b and t, symbolic or not; lengths as data, causality, window, soft
-    cap, bias, grouped heads; head sizes that are multiples of 16 up to 256
+    functions of `halo.attention` (attribute `halo.call`) on float32 CPU vector targets with separate q, k, v, the last
+    two in float16, too, and 1 to 8 queries, a number known when compiling; any b and t, symbolic or not; lengths as
+    data, causality, window, soft cap, bias, grouped heads; head sizes that are multiples of 16 up to 256
 Declines
     other operators, dtypes and head sizes; packed queries, keys and values; key masks; more queries, or a number
     that is known at run time only; targets without 8 or 16 float32 lanes
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 from tvm import ir, tirx
 
 from ...errors import Declined
-from ..flash_attention import target_lanes
+from ..flash_attention import CACHES, target_lanes
 from ..flash_attention._function import scheduled_as
 from ..flash_attention._problem import Problem, call_attributes, extents, is_buffer, read
 from ..rule import Numbers, Rule
@@ -84,7 +84,7 @@ class DecodeAttention(Rule[Decision]):
 def _plan(func: tirx.PrimFunc, target: Target, decision: Decision) -> Plan:
     lanes = target_lanes(target)
     _check(func)
-    problem: Problem = read(func)
+    problem: Problem = read(func, caches=CACHES)
     if decision.chunk % lanes:
         raise Declined(f"chunk must be a multiple of the {lanes} keys of a tile, got {decision.chunk}")
     queries = next(param for param in func.params if is_buffer(param)).ty.shape[1]

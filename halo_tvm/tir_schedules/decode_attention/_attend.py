@@ -18,7 +18,6 @@ from ._softmax import softmax
 
 PARTS = ("part_mixed", "part_peaks", "part_totals")
 _TALL = 4  # rows of a register tile of the values
-_LINE = 16  # floats of a cache line
 
 
 def attend(src: Source, plan: Plan) -> None:
@@ -123,11 +122,11 @@ def _score_tile(src: Source, plan: Plan, edge: bool) -> None:
 
 def _fetch_values(src: Source, plan: Plan) -> None:
     """Of the values of a tile of keys and one KV head, each row of the group asks for its share."""
-    lines = plan.problem.d // _LINE
+    lines = -(-plan.problem.d // plan.line)
     share = -(-plan.lanes * lines // plan.group)
     with src.loop("ahead", share):
         src.let("line", f"member * {i64(share)} + ahead")
-        src(_fetch(f"V[n, first + column + line // {i64(lines)}, kv, line % {i64(lines)} * {i64(_LINE)}]"))
+        src(_fetch(f"V[n, first + column + line // {i64(lines)}, kv, line % {i64(lines)} * {i64(plan.line)}]"))
 
 
 def _fetch(place: str) -> str:
@@ -171,7 +170,7 @@ def _value_tile(src: Source, plan: Plan, rows: int, first: int, count: int) -> N
             src(*(f"value{u}[0] = {value_at(plan, 'first + column + j', (first + u) * lanes)}" for u in range(count)))
             if plan.group > 1:
                 key = f"first + column + j + {i64(plan.decision.chunk)}"
-                for x in range(first * lanes, (first + count) * lanes, _LINE):
+                for x in range(first * lanes, (first + count) * lanes, plan.line):
                     src(_fetch(f"K[n, {key}, kv, {i64(x)}]"))
             for m in range(rows):
                 src(f"weight[0] = {v.all(f'scores[r + {i64(m)}, column + j]')}")

@@ -5,6 +5,7 @@ Only the order for one function counts, so one set of numbers serves every CPU w
 
 from __future__ import annotations
 
+from ...dimensions import itemsize_of
 from ._plan import Plan
 
 _BYTES_PER_CYCLE = 16.0
@@ -23,7 +24,7 @@ def estimate(plan: Plan, b: int, t: int, cores: int) -> float:
     span = -(-t // (splits * plan.lanes)) * plan.lanes
     splits = -(-t // span)
     products = 2.0 * plan.rows * problem.d / plan.lanes  # one key
-    reading = 8.0 * problem.h_kv * problem.d / _BYTES_PER_CYCLE
+    reading = 2.0 * itemsize_of(problem.kept) * problem.h_kv * problem.d / _BYTES_PER_CYCLE
     far = 1.1 if 4 * plan.rows * (decision.chunk + problem.d) > _CACHE else 1.0
     steps = -(-span // decision.chunk)
     key = far * max(products + plan.rows * _EXPONENTIAL / plan.lanes, reading)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+from ...dimensions import itemsize_of
+from .._prefetch import CACHE_LINE_BYTES
 from ..flash_attention._problem import Problem
 from ..flash_attention._text import Vectors
 
@@ -47,6 +49,11 @@ class Plan(QueryRows):
     @cached_property
     def vectors(self) -> Vectors:
         return Vectors(self.lanes)
+
+    @property
+    def line(self) -> int:
+        """Numbers of a key, or of a value, in a cache line."""
+        return CACHE_LINE_BYTES // itemsize_of(self.problem.kept)
 
     @property
     def columns(self) -> int:

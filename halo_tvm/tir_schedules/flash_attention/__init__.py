@@ -1,8 +1,8 @@
 """Attention over blocks of keys with an online softmax; the score matrix never leaves the cache.
 
 Serves
-    functions of `halo.attention` (attribute `halo.call`) on float32 CPU vector targets: any b, s and t, symbolic
-    or not, head sizes that are multiples of 16 up to 256, all attributes of the operator
+    functions of `halo.attention` (attribute `halo.call`) on float32 CPU vector targets, keys and values in float16,
+    too: any b, s and t, symbolic or not, head sizes that are multiples of 16 up to 256, all attributes of the operator
 Declines
     other operators, dtypes and head sizes; targets without 8 or 16 float32 lanes
 Before -> after
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from ...targets import Target
 
 
+CACHES = ("float16",)  # widened in registers as they are read
 _LONG = 1024  # keys from which values are packed; at 512 it makes no difference
 
 
@@ -58,11 +59,11 @@ class FlashAttention(Rule[Decision]):
     }
 
     def default(self, func: tirx.PrimFunc, target: Target) -> Decision:
-        problem = read(func)
+        problem = _problem(func)
         lanes = target_lanes(target)
         if lanes == 16:
             # A narrow panel of keys wastes little on the diagonal and on short calls; a wide block of them rescales
-            # seldom. Packing values costs more than it brings until rows of them are read very often.
+            # seldom. Packing values costs more than it brings until rows of them are read very often, or widened.
             return Decision(
                 block_q=32,
                 block_k=128 if problem.d <= 64 else 64,
@@ -70,7 +71,9 @@ class FlashAttention(Rule[Decision]):
                 score_vectors=2,
                 value_rows=4,
                 value_vectors=4,
-                pack_values=_pairs(problem, target) or (problem.static_t is not None and problem.static_t >= _LONG),
+                pack_values=_pairs(problem, target)
+                or problem.kept != "float32"
+                or (problem.static_t is not None and problem.static_t >= _LONG),
             )
         # 12 accumulators of 16 registers leave room for a broadcast and two loads.
         return Decision(block_q=48, block_k=64, score_rows=6, score_vectors=2, value_rows=6, value_vectors=2)
@@ -79,10 +82,9 @@ class FlashAttention(Rule[Decision]):
         """Register tiles of both products x blocks of queries and keys x whether values are packed."""
         first = self.default(func, target)
         shapes = ((4, 4), (6, 4), (8, 2), (4, 2)) if target_lanes(target) == 16 else ((6, 2), (4, 2), (2, 4), (3, 3))
+        packings = (True,) if _pairs(_problem(func), target) else (True, False)
         found = [first]
-        for score, value, q, k, packed in itertools.product(
-            shapes, shapes, (16, 32, 48, 64), (64, 96, 128), (True,) if _pairs(read(func), target) else (True, False)
-        ):
+        for score, value, q, k, packed in itertools.product(shapes, shapes, (16, 32, 48, 64), (64, 96, 128), packings):
             if k % (score[1] * target_lanes(target)) == 0:
                 found.append(Decision(q, k, *score, *value, packed))
         return tuple(dict.fromkeys(found))
@@ -96,13 +98,13 @@ class FlashAttention(Rule[Decision]):
 
     def apply(self, func: tirx.PrimFunc, target: Target, decision: Decision) -> tirx.PrimFunc:
         self.check(decision)
-        plan = _plan(read(func), decision, target)
+        plan = _plan(_problem(func), decision, target)
         return scheduled_as(func, plan, allocate, pack, attend, imports=_pair_dot.TEXT if plan.pairs else "")
 
 
 @functools.lru_cache(maxsize=16)  # a search asks for hundreds of estimates of one function
 def _problem(func: tirx.PrimFunc) -> Problem:
-    return read(func)
+    return read(func, caches=CACHES)
 
 
 def target_lanes(target: Target) -> int:

@@ -108,11 +108,16 @@ def key_at(plan: Plan, key: str, x: object) -> str:
     problem, span = plan.problem, plan.vectors.span
     if problem.packed:
         return f"QKV[n, {key}, {span(f'({i64(problem.h)} + kv) * {i64(problem.d)} + {i64(x)}')}]"
-    return f"K[n, {key}, kv, {span(x)}]"
+    return _widened(plan, f"K[n, {key}, kv, {span(x)}]")
 
 
 def value_at(plan: Plan, key: str, x: object) -> str:
     problem, span = plan.problem, plan.vectors.span
     if problem.packed:
         return f"QKV[n, {key}, {span(f'({i64(problem.h + problem.h_kv)} + kv) * {i64(problem.d)} + {i64(x)}')}]"
-    return f"V[n, {key}, kv, {span(x)}]"
+    return _widened(plan, f"V[n, {key}, kv, {span(x)}]")
+
+
+def _widened(plan: Plan, vector: str) -> str:
+    """A vector of keys or values as float32."""
+    return vector if plan.problem.kept == "float32" else f'T.Cast("{plan.vectors.dtype}", {vector})'

@@ -37,7 +37,8 @@ class Problem:
     lengths: bool = False  # the keys of each batch row are counted by data
     narrow: bool = False  # the operands of both products may be rounded to bfloat16
     tf32: bool = False  # they may be rounded to 11 bits
-    dtype: str = "float32"  # of queries, keys, values and the result
+    dtype: str = "float32"  # of queries and the result
+    kept: str = "float32"  # of keys and values
 
     @property
     def ratio(self) -> int:
@@ -67,14 +68,19 @@ def call_attributes(func: tirx.PrimFunc) -> dict[str, object]:
     return values
 
 
-def read(func: tirx.PrimFunc, dtypes: Sequence[str] = ("float32",)) -> Problem:
-    """The problem `func` states on queries, keys and values of one of `dtypes`, or Declined(reason)."""
+def read(func: tirx.PrimFunc, dtypes: Sequence[str] = ("float32",), caches: Sequence[str] = ()) -> Problem:
+    """The problem `func` states on queries, keys and values of one of `dtypes`, or Declined(reason).
+
+    Keys and values may be of another type where it is one of `caches`.
+    """
     attrs = call_attributes(func)
     names = _operand_names(attrs)
     buffers = [param for param in func.params if is_buffer(param)]
     assert len(buffers) == len(names), f"attention function with {len(buffers)} buffers, expected {names}"
     for name, buffer in zip(names, buffers):
         served = ("float32",) if name == "bias" else dtypes
+        if name in ("K", "V"):
+            served = (str(buffers[0].dtype), *caches)
         if name not in ("key_mask", "lengths") and str(buffer.dtype) not in served:
             raise Declined(f"serves {', '.join(served)}, {name} is {buffer.dtype}")
     d = int(attrs["head_dim"])
@@ -120,6 +126,7 @@ def read(func: tirx.PrimFunc, dtypes: Sequence[str] = ("float32",)) -> Problem:
         narrow=attrs.get("products") == "bfloat16",
         tf32=attrs.get("products") == "tf32",
         dtype=str(buffers[0].dtype),
+        kept=str(buffers[0 if attrs.get("packed") else names.index("K")].dtype),
     )
 
 
