@@ -163,6 +163,29 @@ def test_a_cell_in_a_scan_is_the_layer_at_any_length(kind: str) -> None:
     np.testing.assert_allclose(unscheduled(model, x)[name], model.engine(x)[name], atol=1e-5)
 
 
+def test_a_cell_of_ones_own_whose_rows_are_products_already() -> None:
+    """A GRU that resets before the product, over gates that somebody else multiplied."""
+    rng = np.random.default_rng(0)
+    r, b = rng.standard_normal((2, 4, 4), np.float32), rng.standard_normal(4, np.float32)
+
+    def cell(h: jax.Array, row: jax.Array) -> tuple[jax.Array, jax.Array]:
+        z, n = jnp.split(row, 2, axis=-1)
+        update = jax.nn.sigmoid(z + h @ r[0] + b)
+        reset = jax.nn.sigmoid(h @ r[1] + z)
+        new = (1 - update) * jnp.tanh(n + (reset * h) @ r[0]) + update * h
+        return new, new
+
+    def function(gates: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return jax.lax.scan(cell, jnp.zeros((gates.shape[1], 4)), gates)
+
+    model = halo_tvm.import_jax(function, None, ("s, b, 8", "float32"))
+    assert lifted(model) == {"gru": 1}
+    gates = {"gates": rng.standard_normal((5, 2, 8), np.float32)}
+    found = unscheduled(model, gates)
+    for name, want in model.engine(gates).items():
+        np.testing.assert_allclose(found[name], want, atol=1e-5)
+
+
 def test_a_scan_that_is_no_cell_stays_a_scan() -> None:
     def function(x: jax.Array) -> jax.Array:
         return jax.lax.scan(lambda h, row: (jnp.sin(h) + row, h), x[0], x)[1]

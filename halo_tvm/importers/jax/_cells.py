@@ -46,9 +46,12 @@ class State:
 
 @dataclass(frozen=True)
 class Columns:
-    """Columns `low` to `high` of a weight [k, n], or of [n, k] that is `turned`, or of a vector [n]."""
+    """Columns `low` to `high` of a weight [k, n], or of [n, k] that is `turned`, or of a vector [n].
 
-    held: Held
+    None for a weight is the identity: the columns are those of what it is multiplied with.
+    """
+
+    held: Held | None
     low: int
     high: int
     turned: bool = False
@@ -61,7 +64,7 @@ class Columns:
 class Affine:
     """The sum of products of sources with columns, and of vectors; `width` columns."""
 
-    terms: tuple[tuple[Row | State, Columns], ...]
+    terms: tuple[tuple[Symbol, Columns], ...]
     biases: tuple[Columns, ...]
     width: int
 
@@ -118,7 +121,7 @@ def _product(eqn: Any, x: Symbol, weight: Symbol) -> Affine:
     (left, right), (batch, _) = eqn.params["dimension_numbers"]
     shape = eqn.invars[1].aval.shape
     is_one = len(eqn.invars[0].aval.shape) == 2 == len(shape) and tuple(left) == (1,) and not batch
-    if not is_one or not isinstance(x, Row | State) or not isinstance(weight, Held):
+    if not is_one or not isinstance(x, Row | State | Node) or not isinstance(weight, Held):
         raise NoCell("dot_general")
     turned = tuple(right) == (1,)
     width = int(shape[0 if turned else 1])
@@ -127,6 +130,8 @@ def _product(eqn: Any, x: Symbol, weight: Symbol) -> Affine:
 
 def _cut(eqn: Any, x: Symbol) -> list[Affine]:
     rank = len(eqn.invars[0].aval.shape)
+    if isinstance(x, Row):
+        x = _whole(x, eqn.invars[0])
     if not isinstance(x, Affine):
         raise NoCell(eqn.primitive.name)
     if eqn.primitive.name == "split" and eqn.params["axis"] == rank - 1:
@@ -143,11 +148,18 @@ def _cut(eqn: Any, x: Symbol) -> list[Affine]:
 def _combined(eqn: Any, operands: list[Symbol]) -> Symbol:
     if eqn.primitive.name == "add" and any(isinstance(o, Affine) for o in operands):
         width = int(eqn.outvars[0].aval.shape[-1])
+        operands = [_whole(o, atom) if isinstance(o, Row) else o for o, atom in zip(operands, eqn.invars)]
         parts = [o if isinstance(o, Affine) else _bias(o, width) for o in operands]
         if all(part is not None and part.width == width for part in parts):
             terms = tuple(term for part in parts if part for term in part.terms)
             return Affine(terms, tuple(bias for part in parts if part for bias in part.biases), width)
     return Node(eqn.primitive.name, tuple(operands))
+
+
+def _whole(row: Row, atom: Any) -> Affine:
+    """A row that was multiplied with its weight before the loop."""
+    width = int(atom.aval.shape[-1])
+    return Affine(((row, Columns(None, 0, width)),), (), width)
 
 
 def _bias(x: Symbol, width: int) -> Affine | None:

@@ -4,7 +4,9 @@ It is recognised here and not by a lift: behind the importer a scan is written o
 loop any more whose body a pattern could be held against.
 
 LSTM   c' = f c + i g,   h' = o act(c')          i, f, o = sigmoid, g = act of an affine map of the row and of h
-GRU    h' = (1 - z) n + z h,   n = act(a + r b)  z, r = sigmoid; a an affine map of the row, b of h
+GRU    h' = (1 - z) n + z h,   n = act(a + r b)  z, r = sigmoid; a an affine map of the row, b of h, or of r h
+RNN    h' = act of an affine map of the row and of h
+A row that was multiplied with its weight before the loop is taken apart again where that product shows.
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from tvm import relax
+import numpy as np
+from tvm import ir, relax
 
 from ..meaning.builder import expr_shape
 from ..meaning.recurrence import recurrent_layer
@@ -61,6 +64,9 @@ def _cell(carried: Sequence[Symbol], kept: Sequence[bool]) -> _Cell:
     if len(changed) == 1:
         for found in _gru(carried, changed[0]):
             return found
+        step = _gate(carried[changed[0]])
+        if step is not None:
+            return _Cell("rnn", [step[0]], changed[0], None, [step[1]])
     raise NoCell("arithmetic")
 
 
@@ -102,12 +108,25 @@ def _gru(carried: Sequence[Symbol], hidden: int) -> Iterator[_Cell]:
                     continue
                 if not _is_one(rest.operands[0]) or new.op not in _ACTIVATIONS:
                     continue
-                for outer, product in _pairs(new.operands[0], "add"):  # type: ignore[arg-type]
+                before = new.operands[0]
+                for term, _ in before.terms if isinstance(before, Affine) else ():
+                    for reset, state in _pairs(term, "mul"):
+                        r = _gate(reset, "logistic")
+                        if r and state == State(hidden):
+                            names = ["sigmoid", _ACTIVATIONS[new.op]]
+                            yield _Cell("gru", [z[0], r[0], _of_state(before, term, state)], hidden, None, names)
+                for outer, product in _pairs(before, "add"):  # type: ignore[arg-type]
                     for reset, inner in _pairs(product, "mul"):  # type: ignore[arg-type]
                         r = _gate(reset, "logistic")
                         if r and isinstance(outer, Affine) and isinstance(inner, Affine):
                             names = ["sigmoid", _ACTIVATIONS[new.op]]
                             yield _Cell("gru", [z[0], r[0], outer], hidden, None, names, inner)
+
+
+def _of_state(gate: Affine, term: Symbol, state: object) -> Affine:
+    """`gate` with `state` for `term`."""
+    terms = tuple((state if source is term else source, columns) for source, columns in gate.terms)
+    return Affine(terms, gate.biases, gate.width)  # type: ignore[arg-type]
 
 
 def _is_one(x: object) -> bool:
@@ -123,12 +142,18 @@ def _layer(
     """The layer, and what the scan returns of it: the last states, and all hidden ones."""
     if any(result != results[cell.hidden] for result in results[len(init) :]):
         raise NoCell("other results")
-    row, w, r = _operands(c, cell)
-    x, bias = c.walker.expr_of(scanned[row]), _biases(c, cell)
+    row, from_row, from_state = _terms(cell)
+    x = c.walker.expr_of(scanned[row])
+    before = _projection(c, x) if all(columns.held is None for columns in from_row) else None
+    if before is not None:
+        x = before.x
+        from_row = [Columns(Held(before.weight), columns.low, columns.high) for columns in from_row]
+    w, r = _stacked(c, from_row), _stacked(c, from_state)
+    bias = _biases(c, cell, before, from_row)
     start = {"initial_h": _state(c, init[cell.hidden])}
     if cell.cell is not None:
         start["initial_c"] = _state(c, init[cell.cell])
-    flags = {"linear_before_reset": True} if cell.kind == "gru" else {}
+    flags = {"linear_before_reset": True} if cell.inner else {}
     y, *last = recurrent_layer(
         c,
         cell.kind,
@@ -149,28 +174,67 @@ def _layer(
     return [*out, *(rows for _ in results[len(init) :])]
 
 
-def _operands(c: Primitive, cell: _Cell) -> tuple[int, relax.Expr, relax.Expr]:
-    """Which scanned operand the gates read, w [1, gates * h, i] and r [1, gates * h, h]."""
+def _terms(cell: _Cell) -> tuple[int, list[Columns], list[Columns]]:
+    """Which scanned operand the gates read; for each gate what it and the state are multiplied with."""
     rows: set[int] = set()
     from_row, from_state = [], []
     for gate in cell.gates:
         terms = [*gate.terms, *(cell.inner.terms if cell.inner and gate is cell.gates[-1] else ())]
-        from_row.append([columns for source, columns in terms if isinstance(source, Row)])
-        from_state.append([columns for source, columns in terms if source == State(cell.hidden)])
+        of_row = [columns for source, columns in terms if isinstance(source, Row)]
+        of_state = [columns for source, columns in terms if source == State(cell.hidden) and columns.held is not None]
         rows |= {source.place for source, _ in terms if isinstance(source, Row)}
-        if len(terms) != 2 or len(from_row[-1]) != 1 or len(from_state[-1]) != 1:
+        if len(terms) != 2 or len(of_row) != 1 or len(of_state) != 1:
             raise NoCell("a gate of other terms")
+        from_row += of_row
+        from_state += of_state
     mixed = cell.inner is not None and any(isinstance(source, State) for source, _ in cell.gates[-1].terms)
-    if mixed or len(rows) != 1:
+    if mixed or len(rows) != 1 or len({columns.held is None for columns in from_row}) != 1:
         raise NoCell("a gate of other terms")
-    w, r = (_stacked(c, [_matrix(c, columns[0]) for columns in parts]) for parts in (from_row, from_state))
-    return rows.pop(), w, r
+    return rows.pop(), from_row, from_state
 
 
-def _biases(c: Primitive, cell: _Cell) -> relax.Expr:
+@dataclass(frozen=True)
+class _Projection:
+    """x @ weight + bias, x [s, b, k], weight [k, n], bias [n] or None."""
+
+    x: relax.Expr
+    weight: relax.Expr
+    bias: relax.Expr | None = None
+
+
+def _projection(c: Primitive, x: relax.Expr) -> _Projection:
+    """`x` as the product it is bound to; as itself times the identity where no product shows."""
+    found = _product_behind(c, x)
+    if found is None:
+        width = int(expr_shape(x)[-1])
+        return _Projection(x, relax.const(np.eye(width, dtype=str(x.ty.dtype))))
+    return found
+
+
+def _product_behind(c: Primitive, x: relax.Expr) -> _Projection | None:
+    bound = c.bound_to(x)
+    name = bound.op.name if isinstance(bound, relax.Call) and isinstance(bound.op, ir.Op) else ""
+    if name == "relax.permute_dims" and [int(a) for a in bound.attrs.axes] == [1, 0, 2]:
+        inner = _product_behind(c, bound.args[0])
+        if inner is not None:
+            return _Projection(c.emit(relax.op.permute_dims(inner.x, [1, 0, 2])), inner.weight, inner.bias)
+    if name == "relax.add":
+        for product, bias in (tuple(bound.args), tuple(bound.args)[::-1]):
+            inner, shape = _product_behind(c, product), expr_shape(bias)
+            if inner is not None and inner.bias is None and all(size == 1 for size in shape[:-1]):
+                return _Projection(inner.x, inner.weight, c.reshape(bias, [shape[-1]]))
+    if name == "relax.matmul" and bound.args[0].ty.ndim == 3 and bound.args[1].ty.ndim == 2:
+        return _Projection(bound.args[0], bound.args[1])
+    return None
+
+
+def _biases(c: Primitive, cell: _Cell, before: _Projection | None, from_row: Sequence[Columns]) -> relax.Expr:
     """[1, 2 * gates * h]: what is added to the products of the row, then to those of the state."""
     width = cell.gates[0].width
     first = [_vector(c, gate.biases, width) for gate in cell.gates]
+    if before is not None and before.bias is not None:
+        parts = [Columns(Held(before.bias), columns.low, columns.high) for columns in from_row]
+        first = [c.emit(relax.op.add(own, _vector(c, [part], width))) for own, part in zip(first, parts)]
     second = [_vector(c, (), width) for _ in cell.gates]
     if cell.inner:
         second[-1] = _vector(c, cell.inner.biases, width)
@@ -179,6 +243,7 @@ def _biases(c: Primitive, cell: _Cell) -> relax.Expr:
 
 def _matrix(c: Primitive, columns: Columns) -> relax.Expr:
     """The columns as rows, [h, k]."""
+    assert columns.held is not None, "the identity is made a weight before"
     weight = c.walker.expr_of(columns.held.value)
     whole = weight if columns.turned else c.emit(relax.op.permute_dims(weight, [1, 0]))
     if columns.low == 0 and columns.high == expr_shape(whole)[0]:
@@ -186,14 +251,16 @@ def _matrix(c: Primitive, columns: Columns) -> relax.Expr:
     return c.emit(relax.op.strided_slice(whole, [0], [prim(columns.low)], [prim(columns.high)]))
 
 
-def _stacked(c: Primitive, parts: Sequence[relax.Expr]) -> relax.Expr:
-    return c.emit(relax.op.expand_dims(c.emit(relax.op.concat(list(parts), 0)), [0]))
+def _stacked(c: Primitive, gates: Sequence[Columns]) -> relax.Expr:
+    """[1, gates * h, k]"""
+    return c.emit(relax.op.expand_dims(c.emit(relax.op.concat([_matrix(c, gate) for gate in gates], 0)), [0]))
 
 
 def _vector(c: Primitive, biases: Sequence[Columns], width: int) -> relax.Expr:
     """The sum of the vectors, [width]; zeros where there are none."""
     total = None
     for bias in biases:
+        assert bias.held is not None, "a vector has elements"
         value = bias.held.value
         small = value.small if isinstance(value, Spread) else value
         if isinstance(small, Opaque):

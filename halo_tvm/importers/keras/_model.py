@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -86,15 +85,24 @@ def _on_torch(model: Any, name: str, bounds: Mapping[str, Bounds]) -> ImportedMo
 
 
 def _on_tensorflow(model: Any, name: str, bounds: Mapping[str, Bounds]) -> ImportedModel:
-    from ..tensorflow import import_unrestricted
+    """As one function in memory: a directory would be moved into place, which no confined process may do."""
+    import tensorflow as tf
 
-    with tempfile.TemporaryDirectory(prefix="halo-tvm-keras-") as scratch:
-        folder = Path(scratch) / name
-        model.export(str(folder), format="tf_saved_model", verbose=False)
-        shapes = {key: [list(b) for b in found] for key, found in bounds.items()}
-        imported = import_unrestricted(folder, {"signature": "", "shapes": shapes})
-    outputs = ["output" if len(imported.outputs) == 1 and n == "output_0" else n for n in imported.outputs]
-    return replace(_renamed(imported, [spec.name for spec in imported.inputs], outputs), name=name)
+    from ..tensorflow._convert import import_concrete
+
+    found = declared(model, bounds, together=False)
+    specs = [
+        tf.TensorSpec([d if isinstance(d, int) else None for d in spec.shape], spec.dtype, spec.name)
+        for spec in found.inputs
+    ]
+    call = tf.function(lambda *inputs: model(arranged(model, list(inputs)), training=False))
+    function = call.get_concrete_function(*specs)
+    result = function.structured_outputs
+    keys = sorted(result) if isinstance(result, dict) else range(len(tf.nest.flatten(result)))
+    outputs = [key if isinstance(key, str) else f"output_{key}" for key in keys]
+    if not isinstance(result, dict | list | tuple):
+        outputs = ["output"]
+    return import_concrete(function, found.names, outputs, name, bounds)
 
 
 _ROADS: dict[str, Callable[[Any, str, Mapping[str, Bounds]], ImportedModel]] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,25 @@ def import_unrestricted(path: Path, options: Mapping[str, Any]) -> ImportedModel
     )
 
 
+def import_concrete(
+    function: Any, inputs: Sequence[str], outputs: Sequence[str], name: str, shapes: Mapping[str, Bounds]
+) -> ImportedModel:
+    """A concrete function whose tensors, in order, are called `inputs` and `outputs`; weights become constants."""
+    given = [t for t in function.inputs if t.dtype != tf.dtypes.resource]
+    given, made = [t.name for t in given], [t.name for t in function.outputs]
+    graph = tf_loader.from_function(function, given, made)
+    renamed = dict(zip([*given, *made], [*inputs, *outputs], strict=True))
+    proto = _as_onnx(graph, name, given, made, renamed, None)
+    file = Path(name)
+    _check_operators(proto, file)
+    model = import_of_file(proto, file, shapes=dict(shapes))
+
+    def run(**values: Any) -> dict[str, Any]:
+        return dict(zip(outputs, tf.nest.flatten(function(*(values[key] for key in inputs))), strict=True))
+
+    return replace(model, engine=_engine(run), report={**model.report, "importer": "tensorflow"})
+
+
 def _signature(found: tuple[str, ...], wanted: str, path: Path) -> str:
     if wanted:
         if wanted not in found:
@@ -63,15 +82,21 @@ def _written(path: Path, signature: str) -> onnx.ModelProto:
         return_initialized_tables=True,
         return_tensors_to_rename=True,
     )
+    return _as_onnx(graph, path.name, inputs, outputs, names, tables)
+
+
+def _as_onnx(
+    graph: Any, name: str, inputs: Sequence[str], outputs: Sequence[str], renamed: Mapping[str, str], tables: Any
+) -> onnx.ModelProto:
     # Its optimizer of Einsum writes eight nodes, where ours is one product.
     passes = {name: p for name, p in optimizer._get_optimizers().items() if name != "einsum_optimizer"}
     proto, _ = convert._convert_common(
         graph,
-        name=path.name,
+        name=name,
         opset=_OPSET,
-        input_names=inputs,
-        output_names=outputs,
-        tensors_to_rename=names,
+        input_names=list(inputs),
+        output_names=list(outputs),
+        tensors_to_rename=dict(renamed),
         initialized_tables=tables,
         optimizers=passes,
         custom_op_handlers=handlers(),
