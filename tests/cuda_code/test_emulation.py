@@ -58,7 +58,7 @@ def product(m: int, n: int, k: int, dtype: str) -> tirx.PrimFunc:
     return te.create_prim_func([a, b, te.compute((m, n), lambda i, j: c[i, j].astype(dtype), name="d")])
 
 
-@pytest.mark.slow  # TVM reads its tensor intrinsics for half a minute
+@pytest.mark.sweep  # TVM parses its tensor intrinsics for a minute and a half: more than any other test takes
 def test_a_product_on_tensor_cores() -> None:
     """TVM's own rule: WMMA fragments, pipelined loads, vectors of four, one dynamic allocation under three types."""
     a, b, d = random(128, 128, dtype="float16"), random(128, 128, dtype="float16"), np.zeros((128, 128), np.float16)
