@@ -45,8 +45,6 @@ LEFT_OUT = {
 PLACES = {"topk": 2, "sort": 1, "argsort": 1}  # OpInfo -> the position of its axis among the arguments
 # An infinite weight meets 0 in another order of the same operations: special values are among the data alone.
 WEIGHED = ("nn.functional.instance_norm", "nn.functional.batch_norm")
-# Of -inf it is 0 here, its limit; torch multiplies -inf by 0.
-LIMITED = ("nn.functional.gelu",)
 UNDEFINED = ("empty", "empty_like", "new_empty", "empty_permuted")  # elements are whatever lay there
 
 
@@ -96,8 +94,6 @@ def samples(op: object, name: str, dtype: str, count: int, variants: Collection[
         torch.manual_seed(0)
         alone = kind == "special" and name.startswith(WEIGHED)
         changed = tuple(t if i and alone else _VARIANTS[kind](t) for i, t in enumerate(base.tensors))
-        if kind == "special" and name in LIMITED:
-            changed = tuple(t.nan_to_num(nan=torch.nan, posinf=torch.inf, neginf=0.0) for t in changed)
         if any(a is not b for a, b in zip(changed, base.tensors)):
             dynamic = kind == "grown"
             yield Sample(

@@ -12,6 +12,7 @@ from tvm.ir import Expr
 from ..tir_schedules._vector_math import dtype_of, let
 
 _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Max, tirx.Min)
+_FUNCTIONS = ("fabs", "floor", "ceil", "trunc", "nearbyint", "sqrt")
 
 
 def is_bfloat16(value: Expr) -> bool:
@@ -22,6 +23,8 @@ def can_widen(value: Expr) -> bool:
     """Whether `value` is bfloat16 arithmetic without choices: TVM's lowering ends the process over a widened one."""
     if isinstance(value, _ARITHMETIC):
         return can_widen(value.a) and can_widen(value.b)
+    if _is_function(value):
+        return all(map(can_widen, value.args))
     chooses = isinstance(value, tirx.Select) or (
         isinstance(value, ir.Call) and isinstance(value.op, ir.Op) and value.op.name.endswith(".if_then_else")
     )
@@ -34,9 +37,16 @@ def widened(value: Expr) -> Expr:
         return type(value)(widened(value.a), widened(value.b))
     if isinstance(value, tirx.FloatImm):
         return tirx.const(value.value, "float32")
+    if _is_function(value):
+        return tirx.call_intrin("float32", value.op.name, *map(widened, value.args))
     if isinstance(value, tirx.Cast):
         return value.value if str(dtype_of(value.value)) == "float32" else tirx.Cast("float32", value.value)
     return by_bits(value)
+
+
+def _is_function(value: Expr) -> bool:
+    """Whether it is a function of one number that has no bits of its own before it is computed in float32."""
+    return isinstance(value, ir.Call) and isinstance(value.op, ir.Op) and value.op.name.rpartition(".")[2] in _FUNCTIONS
 
 
 def by_bits(value: Expr) -> Expr:

@@ -30,7 +30,7 @@ from ._column_parts import column_parts
 from ._inline_small import inline_small
 from ._join_quantise import join_quantise
 from ._order import in_order
-from ._pass import Context, Pass, Report, bindings, op_name
+from ._pass import Context, Pass, Report, bindings, op_name, replace_main
 from ._served_groups import rule_of_group
 from .name_rows import casts, resolve_rows
 
@@ -65,12 +65,57 @@ class Fuse(Pass):
         if quantised:
             grouped = in_order(relax.transform.Normalize()(grouped))
             formed = _candidates(grouped, sizes)
-        fused = tvm.transform.Sequential([relax.transform.FuseTIR(), relax.transform.DeadCodeElimination()])(grouped)
-        return inline_small(fused), {
+        fused = _with_own_types(relax.transform.FuseTIR()(grouped))
+        return inline_small(relax.transform.DeadCodeElimination()(fused)), {
             "candidates": [{**c, "taken": True} for c in formed] + [{**c, "taken": False} for c in refused],
             "saved_bytes": sum(c["benefit_bytes"] for c in formed),
             "quantised": quantised,
         }
+
+
+def _with_own_types(mod: tvm.IRModule) -> tvm.IRModule:
+    """`mod` whose calls of kernels in main have the types that the kernels and their arguments say.
+
+    FuseTIR may write the product that a row variable stands for in place of the variable, which is what the kernel has.
+    """
+    typed = _Typed(mod)
+    func = typed.visit_expr(mod["main"])
+    return replace_main(typed.builder_.get(), func) if typed.changed else mod
+
+
+@relax.expr_functor.mutator
+class _Typed(relax.PyExprMutator):
+    def __init__(self, mod: tvm.IRModule) -> None:
+        super().__init__(mod)
+        self._mod = mod
+        self.changed = False
+
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        value = binding.value
+        if op_name(value) != "relax.call_tir" or not isinstance(binding.var, relax.DataflowVar):
+            super().visit_var_binding_(binding)
+            return
+        args, ty = [self.visit_expr(arg) for arg in value.args], value.ty_args[0]
+        own = _result_type(self._mod[args[0]], args[1].fields, ty)
+        if own is None or tvm_ffi.structural_equal(own, ty):
+            super().visit_var_binding_(binding)
+            return
+        self.changed = True
+        self.set_var_remap(binding.var, self.builder_.emit(relax.Call(value.op, args, value.attrs, [own])))
+
+
+def _result_type(func: tirx.PrimFunc, args: Sequence[relax.Expr], ty: relax.Type) -> relax.Type | None:
+    """The type of the one result of `func`, by the sizes of its arguments; None where they do not say it."""
+    if not isinstance(ty, relax.TensorType) or len(func.params) != len(args) + 1:
+        return None
+    sizes: dict[tirx.Var, tvm.ir.Expr] = {}
+    for param, arg in zip(func.params, args):
+        if isinstance(getattr(arg.ty, "shape", None), relax.ShapeExpr):
+            sizes.update({d: n for d, n in zip(param.shape, arg.ty.shape.values) if isinstance(d, tirx.Var)})
+    shape = func.params[-1].shape
+    if not all(isinstance(d, tirx.IntImm) or d in sizes for d in shape):
+        return None
+    return relax.TensorType([sizes.get(d, d) for d in shape], ty.dtype)
 
 
 def _with_patterns(mod: tvm.IRModule) -> tvm.IRModule:

@@ -16,7 +16,7 @@ from tvm import relax, te
 from ..errors import UsageError
 from ..relay_ops._activation import ACTIVATIONS, Activation
 from ..relay_ops.operator import OVERRIDE, attrs_of, operator_of
-from . import _division, _extremes, _sums
+from . import _division, _extremes, _sums, _zeros
 from ._data_dependent import lower_data_dependent
 from ._pass import Context, Pass, Report, rebuild, replace_main
 from .name_rows import name_rows
@@ -51,6 +51,7 @@ class Legalize(Pass):
             **_extremes.lowerings(),
             **_sums.lowerings(),
             **_division.lowerings(),
+            **_zeros.lowerings(_division.lowerings()),
             **{a.op: _activation(name, a) for name, a in ACTIVATIONS.items() if a.op},
         }
         mod = lower_data_dependent(mod)

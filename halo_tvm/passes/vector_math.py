@@ -31,6 +31,7 @@ from tvm import ir, tirx
 from tvm.ir import Expr
 
 from ..tir_schedules._vector_math import BUILDERS, dtype_of, gelu, gelu_tanh, hoist_lets, let
+from ..tir_schedules.blocks import uses
 from ._bfloat16 import by_bits, can_widen, is_bfloat16, rounded, widened
 from ._pass import Context, Pass, Report
 
@@ -112,16 +113,31 @@ def rewrite_function(func: tirx.PrimFunc, rewritten: Counter[str], left: Counter
 
     # GELU first: it is recognised by its erf or tanh. No callback may raise: that kills the process.
     func = tvm_ffi.structural_map(func, (tirx.Mul, whole_gelu), order="post")
-    steps = ((ir.Call, replace), (tirx.Cast, _lengthened), (tirx.BufferStore, flat))
+    steps = ((ir.Call, replace), (tirx.Cast, _lengthened), (tirx.BufferStore, flat), (tirx.For, _without_shared))
     return tvm_ffi.structural_map(func, steps, order="post")
 
 
+def _without_shared(loop: tirx.For) -> tirx.For:
+    """`loop` without lanes where all of them store one bfloat16: TVM forgets its type. LLVM makes a vector of it."""
+    if loop.kind != tirx.ForKind.VECTORIZED:
+        return loop
+    shared: list[tirx.BufferStore] = []
+    lanes = tvm.sym.Analyzer()
+    lanes.bind(loop.loop_var, tvm.ir.Range.from_min_extent(loop.min, loop.extent))
+
+    def visit(store: tirx.BufferStore) -> None:
+        if is_bfloat16(store.value) and not uses(lanes.simplify(store.value), loop.loop_var):
+            shared.append(store)
+
+    tvm_ffi.structural_walk(loop.body, (tirx.BufferStore, visit), order="post")
+    return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body) if shared else loop
+
+
 def _lengthened(cast: tirx.Cast) -> Expr:
-    """A conversion from bfloat16 to float32 by integers, of an expression with a `Let` by its operands'."""
+    """A conversion from bfloat16 to float32 by integers, of arithmetic by its operands': it has no bits of its own."""
     if str(dtype_of(cast)) != "float32" or not is_bfloat16(cast.value):
         return cast
-    holds_let = can_widen(cast.value) and isinstance(hoist_lets(cast.value), tirx.Let)
-    return widened(cast.value) if holds_let else by_bits(cast.value)
+    return widened(cast.value) if can_widen(cast.value) else by_bits(cast.value)
 
 
 def gelu_of(product: tirx.Mul) -> tuple[str, float, Expr] | None:

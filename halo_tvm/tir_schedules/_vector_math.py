@@ -199,7 +199,10 @@ def gelu_tanh(x: Expr) -> Expr:
 
 
 def _by_tail(x: Expr, coefficients: Sequence[float], zero: float) -> Expr:
-    """max(x, 0) - a 2^(-1 - a P(a)), a = |x| but no more than `zero`: no cancellation."""
+    """max(x, 0) - a 2^(-1 - a P(a)), a = |x| but no more than `zero`: no cancellation.
+
+    The maximum is a product: of -inf it is NaN, as by the formulas with erf and tanh.
+    """
 
     def body(x: Expr) -> Expr:
         def of_magnitude(a: Expr) -> Expr:
@@ -210,7 +213,7 @@ def _by_tail(x: Expr, coefficients: Sequence[float], zero: float) -> Expr:
                 return let(y + _like(x, ROUND), shift)
 
             half_tail = let(-a * _polynomial(coefficients, a) - _like(x, 1.0), rounded)
-            return tirx.Select(x > _like(x, 0.0), x, _like(x, 0.0)) - a * half_tail
+            return x * tirx.Select(x > _like(x, 0.0), _like(x, 1.0), _like(x, 0.0)) - a * half_tail
 
         magnitude = tirx.abs(x)
         return let(tirx.Select(magnitude > _like(x, zero), _like(x, zero), magnitude), of_magnitude)

@@ -47,12 +47,30 @@ def test_nan_survives_and_divisions_are_as_in_torch(dtype) -> None:
             "remainder": torch.remainder(5.0, x),
             "logsumexp": torch.full_like(x, -INF).logsumexp(1),
             "max_pool": torch.nn.functional.max_pool2d(x[None, None], (1, 2), 1)[0],
+            "times_zero": x * 0.0,
+            "zero_over": 0.0 / x,
+            "over_zero": x / 0.0,
+            "gelu": torch.nn.functional.gelu(-x.abs()),
+            "gelu_tanh": torch.nn.functional.gelu(x, approximate="tanh"),
+            "expand": x[:, :1].expand(2, 40),
+            "replicate": torch.nn.functional.pad(x, (3, 20), mode="replicate"),
         }
 
     x = torch.tensor([[NAN, 1, -2, NAN, INF], [3, NAN, 0.5, -INF, 1.0]]).to(dtype)
     found = compiled(function, x)
     for name, want in function(x).items():
         np.testing.assert_allclose(found[name].astype("float64"), want.double().numpy(), rtol=1e-2, err_msg=name)
+
+
+def test_variance_of_axes_of_dynamic_size() -> None:
+    """Its count is a product of sizes, as is the number of rows that the squares are made of."""
+    axes = (dict.fromkeys(range(3), torch.export.Dim.AUTO),)
+    module = Outputs(lambda x: {"all": x.var((0, 1, 2)), "none": (x[:, :0] * 1.0).var((0, 1, 2))})
+    model = import_module(module.eval(), (torch.randn(4, 3, 5),), dynamic_shapes=(axes,))
+    x = torch.randn(5, 6, 7)
+    found = compile_in_process(model, threads=1, level=2)(x.numpy())
+    np.testing.assert_allclose(found["all"], x.var((0, 1, 2)).numpy(), rtol=1e-5)
+    assert np.isnan(found["none"])
 
 
 def test_places_of_the_largest_are_those_of_nan() -> None:
