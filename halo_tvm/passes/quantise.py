@@ -14,7 +14,9 @@ Granularity
     whatever the number of rows, a row is computed with the same integers. A tied embedding reads the rows of the
     head's 8-bit weight times their scales, so that the table is stored once, in a quarter of its bytes.
 Options (halo.toml, [passes.quantise])
-    scheme = "w4g32m"                of all linears; at --precision int8 it is w8a8 unless given, at int4 w4g32m
+    scheme = "w4g32m"                of all linears; unless given it is w4g32m at --precision int4, and at int8 w8a8, or
+                                     w8g32a8g32 where attention is causal: one scale a row costs a language model most
+                                     of what int8 costs it (k that 32 does not divide takes w8a8 there, too)
     head = "w8g32a8g32"              of the last linear, or the one that shares its weight with an embedding; this one
                                      at int4 unless given, else as all linears
     mixed = ["*down_proj*=w8g32a8g32", ...]   schemes by globs, the first that fits
@@ -40,11 +42,12 @@ from ..relay_ops import OPERATORS
 from ..relay_ops.operator import attrs_of, operator_of
 from ._pass import Context, Pass, Report, bindings
 from ._rewrite import BlockMutator
-from ._schemes import Scheme, Weight, scheme_of, weight_of
+from ._schemes import GROUPS, Scheme, Weight, scheme_of, weight_of
 from ._weights import WeightEditor
 
 TABLES = ("int8", "fp32")
 _USUAL = {"int8": ("w8a8", "w8a8"), "int4": ("w4g32m", "w8g32a8g32")}  # precision -> scheme of linears, of the head
+_CAUSAL = ("w8g32a8g32", "w8g32a8g32")  # at int8, of a model whose attention sees no later position
 
 
 @dataclass(frozen=True)
@@ -86,10 +89,13 @@ class Quantise(Pass):
         computed = [call for call in linears if editor.name(call.args[1]) is None]
         kept = {str(attrs_of(call).get("layer") or call.args[1]): "its weight is computed" for call in computed}
         weights: dict[str, Weight] = {}
+        causal = any(_is(b.value, "attention") and attrs_of(b.value).get("causal") for b in bindings(func))
         head = _head(func, linears, editor)
         for name, calls in _by_weight(linears, editor).items():
             try:
-                scheme = self._scheme(calls, editor, context.precision, name == head)
+                in_groups = causal and context.precision == "int8" and _in_groups(calls)
+                usual = _CAUSAL if in_groups else _USUAL[context.precision]
+                scheme = self._scheme(calls, editor, context.precision, usual, head=name == head)
                 weights[name] = self._weight(name, calls, scheme, editor, context)
                 formats[weights[name].label] = formats.get(weights[name].label, 0) + 1
             except Declined as reason:
@@ -105,14 +111,18 @@ class Quantise(Pass):
             "kept": [{"weight": name, "reason": reason} for name, reason in kept.items()],
         }
 
-    def _scheme(self, calls: list[relax.Call], editor: WeightEditor, precision: str, head: bool) -> Scheme:
+    def _scheme(
+        self, calls: list[relax.Call], editor: WeightEditor, precision: str, usual: tuple[str, str], *, head: bool
+    ) -> Scheme:
+        """The scheme of a weight; `usual` are those of linears and of the head where no option says another."""
         for text in self.mixed:
             glob, _, name = text.rpartition("=")
             if any(_named(glob, call, editor) for call in calls):
                 return scheme_of(name)
-        usual, usual_head = _USUAL[precision]
-        scheme = self.scheme or usual
-        return scheme_of((self.head or (self.scheme if precision == "int8" else "") or usual_head) if head else scheme)
+        of_linears, of_head = usual
+        if head:
+            return scheme_of(self.head or (self.scheme if precision == "int8" else "") or of_head)
+        return scheme_of(self.scheme or of_linears)
 
     def _weight(
         self, name: str, calls: list[relax.Call], scheme: Scheme, editor: WeightEditor, context: Context
@@ -182,6 +192,11 @@ class _Rewriter(BlockMutator):
             self.made[x] = (q, scale)
             self.activations += 1
         return weight.linear(call, [*self.made[x]], bias)
+
+
+def _in_groups(calls: list[relax.Call]) -> bool:
+    """Whether the smallest group divides the depth of a weight."""
+    return all(int(call.args[0].ty.shape.values[-1]) % GROUPS[-1] == 0 for call in calls)
 
 
 def _head(func: relax.Function, linears: list[relax.Call], editor: WeightEditor) -> str | None:

@@ -62,6 +62,26 @@ def test_linears_by_scheme(precision: str, options: dict[str, object], formats: 
     assert not any(name.endswith(".weight") for name in param_names(func))
 
 
+@pytest.mark.parametrize(
+    ("causal", "options", "formats"),
+    [
+        (True, {}, {"i8g32/k4/n16": 1, "i8/k4/n16": 1}),  # 36 rows are no whole number of groups
+        (False, {}, {"i8/k4/n16": 2}),
+        (True, {"scheme": "w8a8"}, {"i8/k4/n16": 2}),
+    ],
+)
+def test_eight_bits_of_a_language_model_are_in_groups(causal: bool, options: dict, formats: dict[str, int]) -> None:
+    def body(m: ModelBuilder) -> Mapping[str, relax.Expr]:
+        qkv = m.op("linear", m.inputs["x"], m.weight("qkv", (108, 64)), layout="nk", n=108)
+        sizes = {"num_heads": 3, "num_kv_heads": 3, "head_dim": 12, "scale": 0.3}
+        heads = m.op("attention", qkv, packed=True, causal=causal, **sizes)
+        rows = m.emit(relax.op.reshape(heads, (m.dim("b"), m.dim("s"), 36)))
+        return {"y": m.op("linear", rows, m.weight("out", (20, 36)), layout="nk", n=20)}
+
+    model = small_model((InputSpec("x", ("b", "s", 64), "float32"),), body)
+    assert quantised(model, "int8", **options)[1]["formats"] == formats
+
+
 def test_a_depth_that_no_group_divides_stays() -> None:
     inputs = (InputSpec("x", ("rows", 40), "float32"),)
     model = small_model(
