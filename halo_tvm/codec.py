@@ -127,7 +127,8 @@ def read(kind: type[T], value: object, where: str = "", form: Form = STRICT) -> 
 def _read(kind: Any, value: Any, form: Form) -> Any:
     origin, args = _parts(kind)
     if origin is None:
-        return _record(kind, value, form) if dataclasses.is_dataclass(kind) else _simple(kind, value, form)
+        is_record = isinstance(kind, type) and dataclasses.is_dataclass(kind)
+        return _record(kind, value, form) if is_record else _simple(kind, value, form)
     if origin is typing.Annotated:
         found = _read(args[0], value, form)
         for must in args[1:]:

@@ -137,7 +137,9 @@ class Manifest:
         except Unfit as unfit:
             _corrupt(where, "a JSON object in UTF-8", unfit.found)
         try:
-            abi = read(Annotated[int, Must(lambda n: n >= 1, "an integer from 1")], data.get("abi"), "abi")
+            abi = read(int, data.get("abi"), "abi")
+            if abi < 1:
+                raise Unfit("an integer from 1", str(abi), "abi")
             if abi > ABI:
                 raise EnvironmentProblem(
                     f"{where}: expected an artifact of abi {ABI} or lower, found abi {abi}; "

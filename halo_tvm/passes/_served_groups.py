@@ -6,8 +6,9 @@ import tvm
 from tvm import relax
 
 from ..errors import Declined
+from ..relay_ops.operator import op_name
 from ..targets import Target
-from ._pass import bindings, op_name
+from ._pass import bindings
 from .schedule import rule_for
 
 
