@@ -24,6 +24,7 @@ from .cuda.machine_code import export_with_machine_code
 from .dimensions import itemsize_of, size_of
 from .errors import EnvironmentProblem, UnsupportedModel
 from .imported import UNBOUNDED
+from .known_sizes import KnownSizes
 from .memory_plan import PlanActivations
 from .object_cache import ObjectCache
 from .phase_reports import DeviceCode
@@ -115,7 +116,7 @@ def executable_of(mod: tvm.IRModule, target: Target, plan_memory: bool) -> relax
 
 def _lowered(mod: tvm.IRModule, target: Target, plan_memory: bool) -> tvm.IRModule:
     with generating(target):
-        return lowering(plan_memory)(mod)
+        return lowering(plan_memory)(KnownSizes()(mod))
 
 
 def _refuse_types(mod: tvm.IRModule, target: Target) -> None:

@@ -22,6 +22,7 @@ import tvm
 from tvm import ir, relax, tirx
 
 from .errors import UnsupportedModel
+from .known_sizes import with_known_sizes
 from .targets import Target, usable_cpus
 from .tir_schedules import has_exact_buffers
 
@@ -68,6 +69,8 @@ def generating(
 
 def compiled(mod: tvm.IRModule, target: Target, instruments: Sequence[object] = ()) -> tvm.runtime.Executable:
     """Code for the functions of `mod`, not linked yet; `UnsupportedModel` for what TVM cannot generate code of."""
+    if not target.spec.gpu:
+        mod = tvm.IRModule({gvar: with_known_sizes(func) for gvar, func in mod.functions_items()})
     with generating(target, _functions(mod), instruments):
         return tvm.compile(mod, target=target.tvm)
 
