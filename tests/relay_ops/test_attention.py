@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
 from halo_tvm.passes.lift import apply_lift
 from halo_tvm.relay_ops import OPERATORS
@@ -205,7 +205,8 @@ def spelled(q, k, v, *, dtype="float32", more=lambda emit, **values: None, scale
     bb = relax.BlockBuilder()
     with bb.function("main", arguments):
         with bb.dataflow():
-            dots = bb.emit(relax.op.matmul(arguments[0], bb.emit(relax.op.permute_dims(arguments[1], [0, 1, 3, 2]))))
+            axes = [*range(len(k) - 2), len(k) - 1, len(k) - 2]
+            dots = bb.emit(relax.op.matmul(arguments[0], bb.emit(relax.op.permute_dims(arguments[1], axes))))
             weights = bb.emit(relax.op.nn.softmax(bb.emit(relax.op.multiply(dots, relax.const(scale, dtype)))))
             out = bb.emit_output(relax.op.matmul(weights, arguments[2]))
             second = more(bb.emit_output, dots=dots, weights=weights)
@@ -230,6 +231,8 @@ def test_shared_key_value_head_is_one_of_the_operator():
     ("shapes", "options", "message"),
     [
         (((2, 4, 5, 16), (1, 4, 7, 16), (1, 4, 7, 16)), {}, "q, k and v must have one batch size"),
+        (((2, 5, 16), (1, 7, 16), (1, 7, 16)), {}, "q, k and v must have one batch size"),
+        (((tirx.Var("b", "int64"), 5, 16), (1, 7, 16), (1, 7, 16)), {}, "q, k and v must have one batch size, got b"),
         (((2, 4, 5, 16), (2, 4, 7, 16), (2, 1, 7, 16)), {}, "k and v must have the 4 heads of q or one, got 4 and 1"),
         (((2, 1, 5, 16), (2, 4, 7, 16), (2, 4, 7, 16)), {}, "k and v must have the 1 heads of q or one"),
         (((2, 4, 5, 16), (2, 4, 7, 16), (2, 4, 7, 32)), {}, "one head size, got 16 and 32"),

@@ -15,6 +15,8 @@ from ..meaning.sizes import Dim, plain
 from ._values import Sequence, Symbolic, Value, elements
 
 if TYPE_CHECKING:
+    from onnx import NodeProto
+
     from ._graph import GraphConverter
 
 _REQUIRED = object()
@@ -23,7 +25,7 @@ _REQUIRED = object()
 class Node(Builder):
     """One node with its inputs looked up. Indices past the inputs, and empty names, are inputs that are not there."""
 
-    def __init__(self, proto: object, graph: GraphConverter, inputs: Items[Value | None], opset: int) -> None:
+    def __init__(self, proto: NodeProto, graph: GraphConverter, inputs: Items[Value | None], opset: int) -> None:
         self.proto = proto
         self.op: str = proto.op_type
         self.domain: str = proto.domain

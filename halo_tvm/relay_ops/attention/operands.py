@@ -46,8 +46,7 @@ def heads_of(match: Match, q: relax.Expr, k: relax.Expr, v: relax.Expr, product:
         raise Rejected(f"q and v must have one head size, got {width} and {value_width}")
     if not same_dimension(k.ty.shape.values[-2], width) or not same_dimension(k.ty.shape.values[-1], keys):
         raise Rejected(f"the keys must be [.., {width}, {keys}], got {k.ty}")
-    if product.ty.ndim == 4:
-        _check_lead(q, k, v)
+    _check_lead(q, k, v)
     batch, count = _batch_and_heads(match, q, product)
     sizes = (batch, count, rows, keys, width)
     queries, query_heads = _operand(match, q, sizes, "q")
@@ -61,10 +60,13 @@ def heads_of(match: Match, q: relax.Expr, k: relax.Expr, v: relax.Expr, product:
 
 
 def _check_lead(q: relax.Expr, k: relax.Expr, v: relax.Expr) -> None:
-    """`Rejected` unless q, k and v of rank 4 have one batch, and k and v as many heads as q, or one."""
-    batches, heads = ([x.ty.shape.values[axis] for x in (q, k, v)] for axis in (0, 1))
+    """`Rejected` unless q, k and v have one batch, and k and v of rank 4 as many heads as q, or one."""
+    batches = [x.ty.shape.values[0] for x in (q, k, v)]
     if not all(same_dimension(b, batches[0]) for b in batches):
         raise Rejected(f"q, k and v must have one batch size, got {', '.join(map(str, batches))}")
+    if q.ty.ndim == 3:
+        return
+    heads = [x.ty.shape.values[1] for x in (q, k, v)]
     if not all(isinstance(h, tirx.IntImm) for h in heads):
         raise Rejected(f"the number of heads must be known, got {', '.join(map(str, heads))}")
     count, *others = map(int, heads)
