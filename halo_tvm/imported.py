@@ -44,6 +44,7 @@ class KernelOrigin:
     node: bytes  # a NodeProto: operator, domain, attributes
     opset: int  # in which that has its meaning
     operands: tuple[Operand | None, ...]  # its inputs, None where one is left out
+    outputs: tuple[bool, ...]  # which of its outputs the call makes
 
 
 @dataclass(frozen=True)

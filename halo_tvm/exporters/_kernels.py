@@ -26,10 +26,9 @@ def written_again(
     while inputs and not inputs[-1]:
         inputs.pop()
     attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-    is_tuple = isinstance(call.ty, ir.TupleType)
-    count = len(call.ty.fields) if is_tuple else 1
-    made = g.emit_many(node.op_type, *inputs, outputs=count, domain=node.domain, **attributes)
-    return made if is_tuple else made[0]
+    made = g.emit_many(node.op_type, *inputs, outputs=len(origin.outputs), domain=node.domain, **attributes)
+    used = tuple(value for value, there in zip(made, origin.outputs, strict=True) if there)
+    return used if isinstance(call.ty, ir.TupleType) else used[0]
 
 
 def _input(g: Graph, operand: Operand | None, call: relax.Call, args: Sequence[object]) -> str:
@@ -45,9 +44,20 @@ def _input(g: Graph, operand: Operand | None, call: relax.Call, args: Sequence[o
 
 
 def _check_meaning(node: onnx.NodeProto, own: int, wanted: int) -> None:
-    """`UnsupportedModel` where the operator has another definition in the opset that is written."""
+    """`UnsupportedModel` where the operator has another definition in the opset that is written.
+
+    One that takes more types and is else spelled the same means the same.
+    """
     if node.domain:
         return
-    versions = [onnx.defs.get_schema(node.op_type, opset, "").since_version for opset in (own, wanted)]
-    if versions[0] != versions[1]:
+    try:
+        schemas = [onnx.defs.get_schema(node.op_type, opset, "") for opset in (own, wanted)]
+    except onnx.defs.SchemaError:
+        raise UnsupportedModel(f"{node.op_type}, which opset {wanted} does not have") from None
+    if _signature(schemas[0]) != _signature(schemas[1]):
         raise UnsupportedModel(f"{node.op_type} of opset {own}, which opset {wanted} defines otherwise")
+
+
+def _signature(schema: onnx.defs.OpSchema) -> object:
+    values = [[(v.name, v.option) for v in group] for group in (schema.inputs, schema.outputs)]
+    return values, {name: (a.type, a.default_value.SerializeToString()) for name, a in schema.attributes.items()}

@@ -311,6 +311,7 @@ CONVERTERS: dict[str, Converter] = {
     "relax.prod": _reduce("ReduceProd"),
     "relax.argmax": _argument("ArgMax"),
     "relax.argmin": _argument("ArgMin"),
+    "relax.nonzero": lambda g, call, args: g.emit("NonZero", args[0]),
     "relax.cumsum": _cumsum,
     "relax.not_equal": _not_equal,
     "relax.square": _square,

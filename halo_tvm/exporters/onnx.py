@@ -6,13 +6,14 @@ by tensor, so memory stays near the largest tensor and models beyond 2 GB work.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper
 from tvm import ir, relax, tirx
+from tvm.tirx.analysis import undefined_vars
 
 from ..errors import UnsupportedModel
 from ..imported import ImportedModel, KernelOrigin
@@ -122,11 +123,10 @@ def _convert(
     body = main.body
     if not isinstance(body, relax.SeqExpr):
         return value(body)
-    for block in body.blocks:
-        for binding in block.bindings:
-            env[binding.var] = value(binding.value)
-            if isinstance(binding, relax.MatchCast):
-                g.name_sizes(env[binding.var], binding.ty)
+    for binding in _needed(body):
+        env[binding.var] = value(binding.value)
+        if isinstance(binding, relax.MatchCast):
+            g.name_sizes(env[binding.var], binding.ty)
     result = value(body.body)
     if refused:
         lines = [f"  {reason} ({len(places)} times)" for reason, places in sorted(refused.items())]
@@ -135,6 +135,38 @@ def _convert(
             "leave out what needs them, or export with another --opset"
         )
     return result
+
+
+def _needed(body: relax.SeqExpr) -> list[relax.Binding]:
+    """The bindings that the result needs, for its value or for its sizes.
+
+    What a node was made of before it was kept whole may still be there: a check of sizes is not dead to Relax.
+    """
+    read = set(relax.analysis.free_vars(body.body))
+    sizes: set[tirx.Var] = set()
+    kept = []
+    for binding in reversed([b for block in body.blocks for b in block.bindings]):
+        named = set(_symbols(binding.ty)) if isinstance(binding, relax.MatchCast) else set()
+        if binding.var in read or named & sizes:
+            kept.append(binding)
+            read |= set(relax.analysis.free_vars(binding.value))
+            sizes |= set(_symbols(binding.var.ty))
+            args = binding.value.args if isinstance(binding.value, relax.Call) else []
+            sizes |= {symbol for arg in args if isinstance(arg, ir.Expr) for symbol in _symbols(arg)}
+    return kept[::-1]
+
+
+def _symbols(x: relax.Type | relax.Expr) -> Iterator[tirx.Var]:
+    """The symbolic sizes in a type, or in what an operator takes as a size."""
+    if isinstance(x, ir.TupleType | relax.Tuple):
+        for field in x.fields:
+            yield from _symbols(field)
+    elif isinstance(x, relax.TensorType):
+        yield from _symbols(x.shape) if isinstance(x.shape, relax.ShapeExpr) else ()
+    elif isinstance(x, relax.ShapeExpr | relax.ShapeType):
+        yield from (var for dim in x.values or () for var in undefined_vars(dim))
+    elif ir.is_prim_expr(x):
+        yield from undefined_vars(x)
 
 
 def _only_linear(main: relax.Function) -> set[relax.Var]:
@@ -153,7 +185,8 @@ def _only_linear(main: relax.Function) -> set[relax.Var]:
 
 
 def _value_info(name: str, expr: relax.Expr) -> onnx.ValueInfoProto:
-    shape = [int(d) if isinstance(d, (int, tirx.IntImm)) else str(d) for d in expr.ty.shape.values]
+    dims = expr.ty.shape.values if isinstance(expr.ty.shape, relax.ShapeExpr) else [None] * expr.ty.ndim  # by data
+    shape = [int(d) if isinstance(d, (int, tirx.IntImm)) else None if d is None else str(d) for d in dims]
     return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(str(expr.ty.dtype))), shape)
 
 

@@ -103,16 +103,15 @@ def _gru(carried: Sequence[Symbol], hidden: int) -> Iterator[_Cell]:
         for update, old in _pairs(keep, "mul"):  # type: ignore[arg-type]
             for rest, new in _pairs(add, "mul"):  # type: ignore[arg-type]
                 z = _gate(update, "logistic")
-                is_rest = isinstance(rest, Node) and rest.op == "sub" and rest.operands[1] == update
-                if old != State(hidden) or z is None or not is_rest or not isinstance(new, Node):
+                if old != State(hidden) or z is None or not _is_rest(rest, update):
                     continue
-                if not _is_one(rest.operands[0]) or new.op not in _ACTIVATIONS:
+                if not isinstance(new, Node) or new.op not in _ACTIVATIONS:
                     continue
                 before = new.operands[0]
                 for term, _ in before.terms if isinstance(before, Affine) else ():
                     for reset, state in _pairs(term, "mul"):
                         r = _gate(reset, "logistic")
-                        if r and state == State(hidden):
+                        if r and state == State(hidden) and isinstance(before, Affine):
                             names = ["sigmoid", _ACTIVATIONS[new.op]]
                             yield _Cell("gru", [z[0], r[0], _of_state(before, term, state)], hidden, None, names)
                 for outer, product in _pairs(before, "add"):  # type: ignore[arg-type]
@@ -129,8 +128,12 @@ def _of_state(gate: Affine, term: Symbol, state: object) -> Affine:
     return Affine(terms, gate.biases, gate.width)  # type: ignore[arg-type]
 
 
-def _is_one(x: object) -> bool:
-    value = x.value if isinstance(x, Held) else None
+def _is_rest(x: object, part: object) -> bool:
+    """Whether `x` is 1 - `part`."""
+    if not isinstance(x, Node) or x.op != "sub" or x.operands[1] != part:
+        return False
+    whole = x.operands[0]
+    value = whole.value if isinstance(whole, Held) else None
     value = value.small if isinstance(value, Spread) else value
     array = getattr(value, "array", None)
     return array is not None and array.size == 1 and float(array.reshape(-1)[0]) == 1.0

@@ -10,10 +10,11 @@ from collections.abc import Iterator, Sequence
 
 import onnx
 from tvm import ir, relax
+from tvm.tirx.analysis import undefined_vars
 
 from ...imported import KernelOrigin, Operand
 from ..meaning.builder import Refused
-from ..meaning.sizes import prim
+from ..meaning.sizes import Dim, plain, prim
 from ._node import Node
 from ._values import Sequence as Tensors
 from ._values import Symbolic, Tensor, Value
@@ -22,10 +23,15 @@ _GRAPHS = (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS)
 _MOST = 10_000  # bindings of one node that are looked at
 
 
-def kept_whole(node: Node, results: Sequence[Value | None], spelled: frozenset[str]) -> tuple[Tensor, ...] | None:
+def kept_whole(
+    node: Node, results: Sequence[Value | None], spelled: frozenset[str]
+) -> tuple[Tensor | None, ...] | None:
     """The results of `node` as those of one call, if it was made of an operator that is not `spelled`; else None."""
-    tensors = [value for value in results if isinstance(value, Tensor)]
-    if not tensors or len(tensors) < len(results) or any(a.type in _GRAPHS for a in node.proto.attribute):
+    own: onnx.NodeProto = node.proto
+    made = list(results[: len(node.outputs)])
+    tensors = [value for value in made if isinstance(value, Tensor)]
+    others = [value for value in made if value is not None and not isinstance(value, Tensor)]
+    if not tensors or others or any(a.type in _GRAPHS for a in own.attribute) or _is_narrow(node, tensors):
         return None
     if all(name in spelled for name in _operators(node, [t.expr for t in tensors])):
         return None
@@ -34,14 +40,49 @@ def kept_whole(node: Node, results: Sequence[Value | None], spelled: frozenset[s
     except Refused:  # a value that Relax has no tensor for
         return None
     proto = onnx.NodeProto(op_type=node.op, domain="" if node.domain == "ai.onnx" else node.domain)
-    proto.attribute.extend(node.proto.attribute)
-    name = node.graph.keep(KernelOrigin(proto.SerializeToString(), node.opset, operands))
-    types = [t.expr.ty for t in tensors]
-    result = types[0] if len(types) == 1 else ir.TupleType(types)
-    made = node.block.emit(relax.op.call_pure_packed(name, *args, ty_args=result))
-    if len(types) == 1:
-        return (Tensor(made),)
-    return tuple(Tensor(node.block.emit(relax.TupleGetItem(made, i))) for i in range(len(types)))
+    proto.attribute.extend(own.attribute)
+    present = tuple(value is not None for value in made)
+    name = node.graph.keep(KernelOrigin(proto.SerializeToString(), node.opset, operands, present))
+    types = _types(args, [t.expr.ty for t in tensors])
+    result = types[0][0] if len(types) == 1 else ir.TupleType([ty for ty, _ in types])
+    whole = node.block.emit(relax.op.call_pure_packed(name, *args, ty_args=result))
+    parts = iter([whole] if len(types) == 1 else [relax.TupleGetItem(whole, i) for i in range(len(types))])
+    shapes = iter(shape for _, shape in types)
+    return tuple(_tensor(node, next(parts), next(shapes)) if there else None for there in present)
+
+
+def _is_narrow(node: Node, results: Sequence[Tensor]) -> bool:
+    """Whether a cast makes a type that Relax holds in another one."""
+    if node.op == "Cast":
+        wanted = onnx.helper.tensor_dtype_to_np_dtype(int(str(node.attr("to")))).name
+    elif node.op == "CastLike":
+        wanted = node.dtype(1)
+    else:
+        return False
+    return bool(wanted != results[0].dtype)
+
+
+def _types(args: Sequence[relax.Expr], types: Sequence[relax.Type]) -> list[tuple[relax.Type, list[Dim | None] | None]]:
+    """For each result its type, and where sizes of it follow from no argument a shape with None for these."""
+    known = {var for arg in args for dim in _sizes(arg) for var in undefined_vars(dim)}
+    out: list[tuple[relax.Type, list[Dim | None] | None]] = []
+    for ty in types:
+        dims = [None if set(undefined_vars(dim)) - known else plain(dim) for dim in ty.shape.values]
+        new = relax.TensorType(dtype=ty.dtype, ndim=ty.ndim) if None in dims else ty
+        out.append((new, dims if None in dims else None))
+    return out
+
+
+def _sizes(x: relax.Expr) -> Sequence[ir.Expr]:
+    """The sizes that an argument has, or is."""
+    if isinstance(x, relax.ShapeExpr):
+        return list(x.values)
+    return list(x.ty.shape.values) if isinstance(x.ty.shape, relax.ShapeExpr) else []
+
+
+def _tensor(node: Node, expr: relax.Expr, shape: list[Dim | None] | None) -> Tensor:
+    bound = expr if isinstance(expr, relax.Var) else node.block.emit(expr)
+    return Tensor(bound if shape is None else node.fresh_dims(bound, shape))
 
 
 def _operators(node: Node, results: Sequence[relax.Expr]) -> Iterator[str]:
