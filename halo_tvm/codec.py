@@ -245,6 +245,9 @@ def _simple(kind: Any, value: Any, form: Form) -> Any:
     elif type(value) is kind:
         _check_size(value, form, form.lowest)
         return value
+    elif kind is str and isinstance(value, str):  # TVM's own strings, as names of functions are
+        _check_size(value, form)
+        return str(value)
     raise Unfit(_name(kind), _said(value))
 
 
