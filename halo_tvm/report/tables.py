@@ -9,7 +9,6 @@ from .report_tables import report_tables
 from .schema import (
     BenchResult,
     Comparison,
-    EngineResult,
     Host,
     ProfileResult,
     ReportResult,
@@ -130,12 +129,6 @@ def _percent(result: BenchResult) -> str:
 
 def _loss(ours: str, comparison: Comparison) -> str:
     return f"{ours} is slower than {comparison.peer}: {number(quotient(1.0, comparison.paired.value))} times its time"
-
-
-def best_peer(result: BenchResult) -> EngineResult | None:
-    """The fastest engine that is not ours."""
-    peers = [e for e in result.engines[1:] if e.median_ms is not None]
-    return min(peers, key=lambda e: e.median_ms) if peers else None
 
 
 def _validate(result: ValidateResult) -> Table:

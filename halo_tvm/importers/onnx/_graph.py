@@ -89,9 +89,6 @@ class GraphConverter:
     def lookup(self, name: str) -> Value | None:
         return self._env[name] if name else None
 
-    def is_broken(self, name: str) -> bool:
-        return name in self._broken
-
     @property
     def dimension_names(self) -> frozenset[str]:
         return frozenset(self._dimension_names)

@@ -93,10 +93,6 @@ class Walker(torch.nn.Module):
         else:
             self.register_buffer(name, value)
 
-    def source_names(self) -> dict[str, str]:
-        """Names of parameters and buffers here -> their paths in the file."""
-        return {name: path for path, name in self._names.items()}
-
     def _paths_set(self, block: object) -> list[str]:
         found = []
         for node in block.nodes():
