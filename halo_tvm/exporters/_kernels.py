@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import onnx
 from tvm import ir, relax
@@ -43,21 +44,31 @@ def _input(g: Graph, operand: Operand | None, call: relax.Call, args: Sequence[o
     return g.once("Cast", vector, to=onnx.TensorProto.INT32)
 
 
+_REDEFINED = frozenset({"GroupNormalization"})  # by words alone: opset 21 has a scale for every channel
+
+
 def _check_meaning(node: onnx.NodeProto, own: int, wanted: int) -> None:
     """`UnsupportedModel` where the operator has another definition in the opset that is written.
 
-    One that takes more types and is else spelled the same means the same.
+    One that only gained types, optional inputs, outputs and attributes means the same.
     """
     if node.domain:
         return
     try:
-        schemas = [onnx.defs.get_schema(node.op_type, opset, "") for opset in (own, wanted)]
+        old, new = (onnx.defs.get_schema(node.op_type, opset, "") for opset in (own, wanted))
     except onnx.defs.SchemaError:
         raise UnsupportedModel(f"{node.op_type}, which opset {wanted} does not have") from None
-    if _signature(schemas[0]) != _signature(schemas[1]):
+    if old.since_version == new.since_version:
+        return
+    gained = _only_gained(old.inputs, new.inputs) and _only_gained(old.outputs, new.outputs)
+    attributes = {name: a.default_value.SerializeToString() for name, a in old.attributes.items()}
+    kept = {name: a.default_value.SerializeToString() for name, a in new.attributes.items() if name in attributes}
+    asked = any(a.required for name, a in new.attributes.items() if name not in attributes)
+    if not gained or kept != attributes or asked or node.op_type in _REDEFINED:
         raise UnsupportedModel(f"{node.op_type} of opset {own}, which opset {wanted} defines otherwise")
 
 
-def _signature(schema: onnx.defs.OpSchema) -> object:
-    values = [[(v.name, v.option) for v in group] for group in (schema.inputs, schema.outputs)]
-    return values, {name: (a.type, a.default_value.SerializeToString()) for name, a in schema.attributes.items()}
+def _only_gained(old: Sequence[onnx.defs.OpSchema.FormalParameter], new: Sequence[Any]) -> bool:
+    """Whether the first of `new` are `old`, and the others may be left out."""
+    same = [(v.name, v.option) for v in old] == [(v.name, v.option) for v in new[: len(old)]]
+    return same and all(v.option == onnx.defs.OpSchema.FormalParameterOption.Optional for v in new[len(old) :])

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ..errors import UnsupportedModel
 from ..imported import ImportedModel
-from ..reference import cases_of, random_inputs
+from ..reference import cases_of, random_inputs, typical_of
 
 TOLERANCE = 1e-4  # of an output's largest element
 _ROUNDS, _SECONDS = 30, 2.0  # runs of each, at most; and how long all of them may take
@@ -52,11 +52,10 @@ def compare(model: ImportedModel, before: Path | None, after: Path, *, seed: int
     does not take the export.
     """
     new = _session(after, threads)
-    error, worst = _error(model, new, cases_of(model, seed))
-    sizes = {name: min(max(model.typical.get(name, low), low), high) for name, (low, high) in model.ranges.items()}
-    inputs = random_inputs(model.inputs, sizes, seed)
+    cases = cases_of(model, seed)
+    error, worst = _error(model, new, cases)
     old = _session(before, threads) if before is not None else None
-    times = _times([s for s in (old, new) if s is not None], inputs)
+    times = _times([s for s in (old, new) if s is not None], _inputs(model, cases, new, seed))
     measured = None if old is None or before is None else Measured(_nodes(before), times[0])
     return Comparison(measured, Measured(_nodes(after), times[-1]), error, worst)
 
@@ -74,6 +73,18 @@ def _session(path: Path, threads: int) -> Any:
         raise UnsupportedModel(
             f"expected onnxruntime to load {path.name}, but it says: {line[:200]}: give another --opset or --for"
         ) from reason
+
+
+def _inputs(model: ImportedModel, cases: Arrays, session: Any, seed: int) -> Arrays:
+    """Inputs of typical sizes, or where the model does not take those, of the first case."""
+    found = typical_of(model, cases)
+    sizes = {name: min(max(found.get(name, low), low), high) for name, (low, high) in model.ranges.items()}
+    inputs = random_inputs(model.inputs, sizes, seed)
+    try:
+        session.run(None, dict(inputs))
+    except Exception:  # noqa: BLE001  onnxruntime's errors have no common base
+        return {spec.name: cases[f"case0.input.{spec.name}"] for spec in model.inputs}
+    return inputs
 
 
 def _error(model: ImportedModel, session: Any, arrays: Arrays) -> tuple[float, str]:
