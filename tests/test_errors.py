@@ -64,7 +64,12 @@ def test_unsupported_model(tmp_path: Path) -> None:
 
 
 def test_artifact_corrupt(tmp_path: Path) -> None:
-    check(errors.ArtifactCorrupt, 3, "expected the key .*found none", lambda: read_manifest(broken_manifest(tmp_path)))
+    check(
+        errors.ArtifactCorrupt,
+        3,
+        "checksum: expected a string, found null",
+        lambda: read_manifest(broken_manifest(tmp_path)),
+    )
 
 
 def test_environment_problem(tmp_path: Path) -> None:
