@@ -13,7 +13,8 @@ import shutil
 import subprocess
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -67,16 +68,17 @@ class Pretended:
 
         self.kernels: dict[str, object] = {}  # by what the driver calls them: the library's image, the name
         self._libraries = 0
-        plain = building.executable_of
+        plain = building.generating
 
-        def executable_of(mod: object, target: object, plan: bool, instruments: tuple = (), **rest: object) -> object:
+        @contextmanager
+        def generating(target: object, instruments: tuple = (), **rest: object) -> Iterator[None]:
             kept = _Lowered()
-            made = plain(mod, target, plan, (*instruments, kept), **rest)
+            with plain(target, instruments=(*instruments, kept), **rest):
+                yield
             self._libraries += 1
             self.kernels |= {f"{self._image}{name}": f for name, f in kept.functions.items() if is_kernel(f)}
-            return made
 
-        monkeypatch.setattr(building, "executable_of", executable_of)
+        monkeypatch.setattr(building, "generating", generating)
         monkeypatch.setattr(
             machine_code, "compile_source", lambda *_: machine_code.MachineCode(self._image.encode() + b"\0", ())
         )
