@@ -15,8 +15,9 @@ Granularity
     head's 8-bit weight times their scales, so that the table is stored once, in a quarter of its bytes.
 Options (halo.toml, [passes.quantise])
     scheme = "w4g32m"                of all linears; unless given it is w4g32m at --precision int4, and at int8 w8a8, or
-                                     w8g32a8g32 where attention is causal: one scale a row costs a language model most
-                                     of what int8 costs it (k that 32 does not divide takes w8a8 there, too)
+                                     w8g32a8g32 in a model that appends to caches: it reads each weight for a few
+                                     rows, and one scale a row costs a language model most of what int8 costs it
+                                     (k that 32 does not divide takes w8a8 there, too)
     head = "w8g32a8g32"              of the last linear, or the one that shares its weight with an embedding; this one
                                      at int4 unless given, else as all linears
     mixed = ["*down_proj*=w8g32a8g32", ...]   schemes by globs, the first that fits
@@ -47,7 +48,8 @@ from ._weights import WeightEditor
 
 TABLES = ("int8", "fp32")
 _USUAL = {"int8": ("w8a8", "w8a8"), "int4": ("w4g32m", "w8g32a8g32")}  # precision -> scheme of linears, of the head
-_CAUSAL = ("w8g32a8g32", "w8g32a8g32")  # at int8, of a model whose attention sees no later position
+_TOKEN_BY_TOKEN = ("w8g32a8g32", "w8g32a8g32")  # at int8, of a model that appends to caches
+_APPENDS = ("kv_append", "append_heads")
 
 
 @dataclass(frozen=True)
@@ -89,12 +91,12 @@ class Quantise(Pass):
         computed = [call for call in linears if editor.name(call.args[1]) is None]
         kept = {str(attrs_of(call).get("layer") or call.args[1]): "its weight is computed" for call in computed}
         weights: dict[str, Weight] = {}
-        causal = any(_is(b.value, "attention") and attrs_of(b.value).get("causal") for b in bindings(func))
+        appends = any(_is(b.value, name) for b in bindings(func) for name in _APPENDS)
         head = _head(func, linears, editor)
         for name, calls in _by_weight(linears, editor).items():
             try:
-                in_groups = causal and context.precision == "int8" and _in_groups(calls)
-                usual = _CAUSAL if in_groups else _USUAL[context.precision]
+                in_groups = appends and context.precision == "int8" and _in_groups(calls)
+                usual = _TOKEN_BY_TOKEN if in_groups else _USUAL[context.precision]
                 scheme = self._scheme(calls, editor, context.precision, usual, head=name == head)
                 weights[name] = self._weight(name, calls, scheme, editor, context)
                 formats[weights[name].label] = formats.get(weights[name].label, 0) + 1

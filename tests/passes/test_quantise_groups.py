@@ -63,23 +63,28 @@ def test_linears_by_scheme(precision: str, options: dict[str, object], formats: 
 
 
 @pytest.mark.parametrize(
-    ("causal", "options", "formats"),
+    ("caches", "options", "formats"),
     [
-        (True, {}, {"i8g32/k4/n16": 1, "i8/k4/n16": 1}),  # 36 rows are no whole number of groups
+        (True, {}, {"i8g32/k4/n16": 1, "i8/k4/n16": 1}),  # 36 columns are no whole number of groups
         (False, {}, {"i8/k4/n16": 2}),
         (True, {"scheme": "w8a8"}, {"i8/k4/n16": 2}),
     ],
 )
-def test_eight_bits_of_a_language_model_are_in_groups(causal: bool, options: dict, formats: dict[str, int]) -> None:
-    def body(m: ModelBuilder) -> Mapping[str, relax.Expr]:
-        qkv = m.op("linear", m.inputs["x"], m.weight("qkv", (108, 64)), layout="nk", n=108)
-        sizes = {"num_heads": 3, "num_kv_heads": 3, "head_dim": 12, "scale": 0.3}
-        heads = m.op("attention", qkv, packed=True, causal=causal, **sizes)
-        rows = m.emit(relax.op.reshape(heads, (m.dim("b"), m.dim("s"), 36)))
-        return {"y": m.op("linear", rows, m.weight("out", (20, 36)), layout="nk", n=20)}
+def test_eight_bits_of_a_model_with_caches_are_in_groups(caches: bool, options: dict, formats: dict[str, int]) -> None:
+    inputs = (
+        InputSpec("x", ("b", "s", 64), "float32"),
+        InputSpec("keys", ("b", 24, 3, 12), "float32"),
+        InputSpec("lengths", ("b",), "int32"),
+    )
 
-    model = small_model((InputSpec("x", ("b", "s", 64), "float32"),), body)
-    assert quantised(model, "int8", **options)[1]["formats"] == formats
+    def body(m: ModelBuilder) -> Mapping[str, relax.Expr]:
+        keys = m.op("linear", m.inputs["x"], m.weight("key", (36, 64)), layout="nk", n=36)
+        y = m.op("linear", keys, m.weight("out", (20, 36)), layout="nk", n=20)
+        new = m.emit(relax.op.reshape(keys, (m.dim("b"), m.dim("s"), 3, 12)))
+        kept = {"kept": m.op("kv_append", m.inputs["keys"], new, m.inputs["lengths"])} if caches else {}
+        return {"y": y, **kept}
+
+    assert quantised(small_model(inputs, body), "int8", **options)[1]["formats"] == formats
 
 
 def test_a_depth_that_no_group_divides_stays() -> None:
