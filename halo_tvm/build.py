@@ -153,15 +153,14 @@ def build_library(
 
     Code for a GPU is not cached: the tools that assemble it are NVIDIA's, whose versions no key tells.
     """
+    _refuse_types(mod, target)
     if target.spec.gpu:
         shared = DynamicShared()
-        _refuse_types(mod, target)
         with device_source(), generating(target, instruments=(shared,), more_options={CUDA_GRAPH: cuda_graph}):
             executable = relax.build(mod, target=target.tvm, relax_pipeline=lowering(plan_memory, cuda_graph))
         with _linking(target):
             options = target.export_options()
             return BuiltLibrary(export_with_machine_code(executable, path, target.arch, options, shared.bytes_of))
-    _refuse_types(mod, target)
     lowered = _lowered(mod, target, plan_memory)
     key = _key(lowered, target) if cache else ""
     if cache and cache.fetch(key, path):

@@ -39,16 +39,20 @@ def main() -> int:
     parser.add_argument("--show", action="store_true", help="print every test that does not pass")
     args = parser.parse_args()
     results = sorted(run_all(args.kind, args.only, args.jobs), key=lambda r: r["name"])
-    if args.show:
-        for result in results:
-            if result["status"] != "pass":
-                print(f"{result['status']:8} {result['name']:60} {result['why'][:200]}")
-    counts = Counter(r["status"] for r in results)
-    print(f"{len(results)} tests: " + ", ".join(f"{n} {status}" for status, n in counts.most_common()))
-    if args.json:
-        args.json.write_text(json.dumps(results, indent=0) + "\n", encoding="utf-8")
     if args.markdown:
         write_table(args.markdown, results)
+    return say(results, show=args.show, file=args.json)
+
+
+def say(results: list[Row], *, show: bool, file: Path | None) -> int:
+    """Print how many tests ended how, and with `show` each that does not pass; the exit status of the script."""
+    for result in results if show else ():
+        if result["status"] != "pass":
+            print(f"{result['status']:8} {result['name']:60} {result['why'][:200]}")
+    counts = Counter(r["status"] for r in results)
+    print(f"{len(results)} tests: " + ", ".join(f"{n} {status}" for status, n in counts.most_common()))
+    if file:
+        file.write_text(json.dumps(results, indent=0) + "\n", encoding="utf-8")
     return 1 if counts["wrong"] or counts["failed"] else 0
 
 

@@ -10,18 +10,16 @@ for the test's own operator), `wrong` and `failed`. Exit status 1 when something
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import sys
 import tempfile
-from collections import Counter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
 import _workers
-from onnx_conformance import Row, compare, data_sets, load_tests
+from onnx_conformance import Row, compare, data_sets, load_tests, say
 
 
 def main() -> int:
@@ -35,14 +33,7 @@ def main() -> int:
     results = []
     for name, row, reason in _workers.run_all(names, runner, ("node",), jobs=args.jobs):
         results.append(row or {"name": name, "operator": "", "status": "failed", "why": f"the process ended: {reason}"})
-    for row in sorted(results, key=lambda r: r["name"]) if args.show else ():
-        if row["status"] != "pass":
-            print(f"{row['status']:8} {row['name']:60} {row['why'][:200]}")
-    counts = Counter(row["status"] for row in results)
-    print(f"{len(results)} tests: " + ", ".join(f"{n} {status}" for status, n in counts.most_common()))
-    if args.json:
-        args.json.write_text(json.dumps(results, indent=0) + "\n", encoding="utf-8")
-    return 1 if counts["wrong"] or counts["failed"] else 0
+    return say(sorted(results, key=lambda r: r["name"]), show=args.show, file=args.json)
 
 
 def runner(kind: str):

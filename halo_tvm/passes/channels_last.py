@@ -39,38 +39,12 @@ from ..tir_schedules._packing import pack_shape
 from ._by_channel import by_channel, moved_axis, to_last
 from ._integer_windows import integer_convolution
 from ._pass import Context, Pass, Report, bindings, op_name
+from ._pointwise import BINARY, UNARY
 from ._rewrite import BlockMutator
 from ._weights import WeightEditor
 
-_UNARY = {
-    "relax.nn.relu",
-    "relax.nn.leakyrelu",
-    "relax.nn.gelu",
-    "relax.nn.gelu_tanh",
-    "relax.nn.silu",
-    "relax.nn.relu6",
-    "relax.sigmoid",
-    "relax.tanh",
-    "relax.erf",
-    "relax.exp",
-    "relax.sqrt",
-    "relax.rsqrt",
-    "relax.negative",
-    "relax.abs",
-    "relax.clip",
-    "relax.floor",
-    "relax.round",
-    "relax.astype",
-}
-_BINARY = {
-    "relax.add",
-    "relax.subtract",
-    "relax.multiply",
-    "relax.divide",
-    "relax.maximum",
-    "relax.minimum",
-    "relax.power",
-}
+_UNARY = UNARY | {"relax.nn.leakyrelu", "relax.nn.relu6", "relax.clip", "relax.floor"}
+_BINARY = BINARY | {"relax.power"}
 _REDUCTIONS = {"relax.mean", "relax.sum", "relax.max", "relax.min"}
 
 

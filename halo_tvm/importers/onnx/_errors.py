@@ -1,8 +1,8 @@
-"""What TVM raises for an expression that it cannot type: there is no common base."""
+"""What others raise for what they do not accept: there is no common base."""
 
 from __future__ import annotations
 
-TVM_ERRORS = (
+REFERENCE_ERRORS = (  # the reference implementation, for its input
     ValueError,
     TypeError,
     IndexError,
@@ -12,5 +12,5 @@ TVM_ERRORS = (
     KeyError,
     ArithmeticError,
     MemoryError,
-    StopIteration,
 )
+TVM_ERRORS = (*REFERENCE_ERRORS, StopIteration)  # TVM, for an expression that it cannot type

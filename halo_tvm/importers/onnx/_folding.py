@@ -16,6 +16,7 @@ from onnx import AttributeProto, NodeProto
 
 from ..meaning.constant import Constant, dtype_name
 from . import _bounds
+from ._errors import REFERENCE_ERRORS
 from ._values import Value
 
 if TYPE_CHECKING:
@@ -25,18 +26,6 @@ _LAZY_BYTES = 1 << 20
 _NEVER = frozenset(
     "RandomNormal RandomNormalLike RandomUniform RandomUniformLike Multinomial Bernoulli ImageDecoder".split()
 ) | {"DequantizeLinear"}  # known as integers, too, see `_quantised`
-# What the reference implementation raises for input it does not accept: there is no common base.
-_REFERENCE_ERRORS = (
-    ValueError,
-    TypeError,
-    IndexError,
-    AttributeError,
-    AssertionError,
-    RuntimeError,
-    KeyError,
-    ArithmeticError,
-    MemoryError,
-)
 
 
 def fold(node: Node, domain: str) -> tuple[Value | None, ...] | None:
@@ -59,7 +48,7 @@ def fold(node: Node, domain: str) -> tuple[Value | None, ...] | None:
         if node.op == "ConstantOfShape":
             return (_filled(node, inputs[0]),)
         results = _run(model, inputs)
-    except _REFERENCE_ERRORS:
+    except REFERENCE_ERRORS:
         return None  # the converter says what is wrong, or does better
     if any(not isinstance(r, np.ndarray | np.generic) or np.asarray(r).dtype.kind in "OUS" for r in results):
         return None
