@@ -17,14 +17,15 @@ import tvm_ffi
 from ..artifact import Manifest, OpenArtifact, TensorSpec, opened
 from ..errors import UnknownName, UsageError
 from ..targets import usable_cpus
-from .direct import DirectInputs
+from .direct import DirectCalls
 from .gpu import device_of
 from .host import choose_variant, load_tvm_runtime, resolve_threads
 from .inputs import UnknownInput, bind_inputs, generate_inputs, typical_sizes
+from .owned import OwnedOutputs
 from .pending import Pending
 from .session import Session, sizes_refused
 from .state import KeptState
-from .tensors import is_plain, leaves, to_array, to_tensor
+from .tensors import to_tensor
 from .tracing import Trace, trace
 from .weights import MODES, load_weights
 
@@ -108,11 +109,9 @@ class Module:
         self.spec = manifest.functions[function]
         self._function = function
         self._session = session
-        start = weights.__array_interface__["data"][0]
-        self._weights = start, start + weights.nbytes  # addresses; the tensors keep the memory
         self._state = KeptState(self.spec)
-        self._direct = DirectInputs(self.spec)
-        self._convert = [np.from_dlpack if is_plain(t.dtype) else to_array for t in self.spec.outputs]
+        self._outputs_of = OwnedOutputs(self.spec, weights)
+        self._direct = DirectCalls(self.spec, session, self._outputs_of)
         self._inputs: dict[str, object] = {}
         self._outputs: tuple[np.ndarray, ...] = ()
 
@@ -182,7 +181,8 @@ class Module:
 
     def run(self, **inputs: object) -> None:
         """Run on the inputs that were set, with `inputs` set first."""
-        self.set_input(**inputs)
+        if inputs:
+            self.set_input(**inputs)
         self._outputs = self._call((), self._inputs)
 
     def get_output(self, which: int | str = 0) -> np.ndarray:
@@ -263,13 +263,11 @@ class Module:
 
     def _call(self, args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[np.ndarray, ...]:
         """One run, on the shortest road that these inputs allow."""
-        direct = self._direct
-        known = direct.known(args, kwargs) if self._session.on_host else None
-        if known is not None:
-            return self._session.run_within(lambda: direct.tensors(known), self._owned)
-        arrays = bind_inputs(self.spec, args, kwargs)
-        outputs = self._run(arrays)
-        direct.learn(arrays)
+        outputs = self._direct.run(args, kwargs)
+        if outputs is None:
+            arrays = bind_inputs(self.spec, args, kwargs)
+            outputs = self._run(arrays)
+            self._direct.learn(arrays)
         return outputs
 
     def _run(self, arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
@@ -277,24 +275,12 @@ class Module:
         return self._owned(self._session.run(tensors), tensors)
 
     def _owned(self, result: object, inputs: Sequence[tvm_ffi.Tensor]) -> tuple[np.ndarray, ...]:
-        """What a run on `inputs` returned, as arrays of the caller's own.
-
-        A model may hand an input or a weight through, or one tensor as two outputs: an output must change none of
-        them, nor change with them. What is handed on whole or reshaped begins where the other does. What kernels
-        write is the run's own copy, which may be handed out once.
-        """
-        low, high = self._weights
+        """What a run on `inputs` returned, as arrays of the caller's own; what kernels wrote is the run's own copy,
+        which may be handed out once."""
         written = self.spec.written
-        taken = {tensor.data_ptr() for tensor, spec in zip(inputs, self.spec.inputs) if spec.name not in written}
-        outputs = []
-        for leaf, convert in zip(leaves(result), self._convert):
-            if isinstance(leaf, np.ndarray):
-                outputs.append(leaf)
-                continue
-            address, array = leaf.data_ptr(), convert(leaf)
-            outputs.append(array.copy() if address in taken or low <= address < high else array)
-            taken.add(address)
-        return tuple(outputs)
+        return self._outputs_of(
+            result, {t.data_ptr() for t, spec in zip(inputs, self.spec.inputs) if spec.name not in written}
+        )
 
 
 def _sizes_of(specs: tuple[TensorSpec, ...], inputs: Mapping[str, object]) -> dict[str, int]:

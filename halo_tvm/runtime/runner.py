@@ -25,7 +25,8 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from functools import partial
+from typing import Protocol, TypeVar, TypeVarTuple
 
 import tvm_ffi
 
@@ -34,6 +35,7 @@ from ..launcher import END, POOL, USE
 from ..targets import usable_cpus
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 _SHARE_ALL_CORES = -3  # affinity mode of runtime.config_threadpool
 _EXIT_WAIT_S = 5.0
 _PARKED_S = 1.0
@@ -64,8 +66,8 @@ class Request:
 class Runs(Protocol):
     """Who runs tasks, one at a time and in order."""
 
-    def call(self, task: Callable[[], T]) -> T:
-        """Run `task` and wait; what it raises is raised here.
+    def call(self, task: Callable[[*Ts], T], *arguments: *Ts) -> T:
+        """Run `task` on `arguments` and wait; what it raises is raised here.
 
         Raises
         ------
@@ -98,8 +100,8 @@ class Runner:
             self.call(self._thread.configure)
             undo.pop_all()
 
-    def call(self, task: Callable[[], T]) -> T:
-        request = self.submit(task)
+    def call(self, task: Callable[[*Ts], T], *arguments: *Ts) -> T:
+        request = self.submit(partial(task, *arguments))
         try:
             return request.wait()  # type: ignore[return-value]
         finally:
@@ -145,16 +147,15 @@ class InPlace:
         """Whether `library` brings a pool along."""
         return bool(library.implements_function(POOL, query_imports=True))
 
-    def call(self, task: Callable[[], T]) -> T:
+    def call(self, task: Callable[[*Ts], T], *arguments: *Ts) -> T:
         _refuse_fork(self._pid)
-        if self._behind is not None:
-            return self._behind.call(lambda: self._within(task))
-        with self._lock:
-            if self._closed:
-                raise UsageError("expected an open module, found a closed one; load it again")
-            if self._behind is None:
-                return self._within(task)
-        return self._behind.call(lambda: self._within(task))
+        if self._behind is None:
+            with self._lock:
+                if self._closed:
+                    raise UsageError("expected an open module, found a closed one; load it again")
+                if self._behind is None:
+                    return self._within(task, *arguments)
+        return self._behind.call(self._within, task, *arguments)
 
     def submit(self, task: Callable[[], object]) -> Request:
         _refuse_fork(self._pid)
@@ -165,11 +166,11 @@ class InPlace:
                 self._behind = Runner(1)
         return self._behind.submit(lambda: self._within(task))
 
-    def _within(self, task: Callable[[], T]) -> T:
+    def _within(self, task: Callable[[*Ts], T], *arguments: *Ts) -> T:
         """`task` with the calling thread's loops on the pool."""
         self._use(self._pool)
         try:
-            return task()
+            return task(*arguments)
         finally:
             self._use(0)
 

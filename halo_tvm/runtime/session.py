@@ -16,6 +16,7 @@ from ..errors import REFUSED, EnvironmentProblem, InputError
 from .devices import Device, HostDevice
 from .runner import InPlace, Request, Runner, Runs
 
+A = TypeVar("A")
 T = TypeVar("T")
 
 
@@ -58,6 +59,11 @@ class Session:
         return self._arguments
 
     @property
+    def main(self) -> Callable[..., object]:
+        """The function, for a task of `run_within`: of inputs and what follows them."""
+        return self._main
+
+    @property
     def on_host(self) -> bool:
         """Whether tensors are where kernels need them."""
         return isinstance(self.device, HostDevice)
@@ -79,18 +85,10 @@ class Session:
         """`tensors` where kernels read and write them."""
         return self.call(lambda: self.device.keep(tensors))
 
-    def run_within(
-        self, inputs: Callable[[], Sequence[tvm_ffi.Tensor]], outputs: Callable[[object, Sequence[tvm_ffi.Tensor]], T]
-    ) -> T:
-        """One run on the host, with what makes its inputs and takes its outputs part of it: no other run is between."""
-        main, arguments = self._main, self._arguments
-
-        def task() -> T:
-            tensors = inputs()
-            return outputs(main(*tensors, *arguments), tensors)
-
+    def run_within(self, task: Callable[[A], T], argument: A) -> T:
+        """`task`, which calls `main`, as one run on the host: no other is between what it does before and after."""
         try:
-            return self._runner.call(task)
+            return self._runner.call(task, argument)
         except (RuntimeError, ValueError):
             with sizes_refused():
                 raise
