@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Callable, Set
 
 import numpy as np
 import tvm_ffi
@@ -28,15 +28,19 @@ class OwnedOutputs:
 
     def __call__(self, result: object, taken: Set[int]) -> Outputs:
         """The arrays of `result`; `taken` are the addresses of a run's inputs."""
-        parts = (result,) if type(result) is tvm_ffi.Tensor else leaves(result)
-        seen: Set[int] = taken if len(parts) == 1 else set(taken)
-        outputs = []
-        for leaf, convert in zip(parts, self._convert):
-            if isinstance(leaf, np.ndarray):
+        if type(result) is tvm_ffi.Tensor:
+            return (self._array(result, self._convert[0], taken),)
+        outputs, seen = [], set(taken)
+        for leaf, convert in zip(leaves(result), self._convert):
+            if isinstance(leaf, tvm_ffi.Tensor):
+                outputs.append(self._array(leaf, convert, seen))
+                seen.add(leaf.data_ptr())
+            else:
                 outputs.append(leaf)
-                continue
-            address, array = leaf.data_ptr(), convert(leaf)
-            outputs.append(array.copy() if address in seen or self._low <= address < self._high else array)
-            if seen is not taken:
-                seen.add(address)
         return tuple(outputs)
+
+    def _array(
+        self, tensor: tvm_ffi.Tensor, convert: Callable[[tvm_ffi.Tensor], np.ndarray], taken: Set[int]
+    ) -> np.ndarray:
+        address, array = tensor.data_ptr(), convert(tensor)
+        return array.copy() if address in taken or self._low <= address < self._high else array
