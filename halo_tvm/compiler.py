@@ -27,7 +27,9 @@ from .importers._shapes import apply_shapes, load_examples
 from .phase_reports import Reports
 from .phases import build, lower, schedule
 from .runtime.acceptance import acceptance, in_words
-from .text_reference import text_cases
+from .text_reference import Passage, passage_of
+
+_UNTOLD = "; no passage of text was compared: {}"
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,10 @@ def compile_model(config: CompileConfig, model: ImportedModel | None = None) -> 
     with clock("import"):
         imported = _imported(config, model)
         compilation.dump("1-imported", imported.mod)
+        passage, untold = _passage(imported)
+        calibrates = passage_of(imported, config.calibrate, "--calibrate") if config.calibrate else passage
+        if calibrates is not None:
+            calibrates.measure_inputs()
     functions = functions_of(
         imported,
         config.function,
@@ -94,8 +100,9 @@ def compile_model(config: CompileConfig, model: ImportedModel | None = None) -> 
         with clock("reference"):
             examples = load_examples(config.inputs) if config.inputs else None
             cases = reference.cases_of(imported, config.seed, examples)
-            passage, untold = _passage(imported, config)
-            cases.update(passage)
+            if config.validate:
+                said, untold = _said(passage, untold)
+                cases.update(said)
             functions[MAIN] = replace(functions[MAIN], typical=reference.typical_of(imported, cases, examples))
         with clock("write"):
             names = stored_names(modules)
@@ -147,14 +154,22 @@ def _imported(config: CompileConfig, model: ImportedModel | None) -> ImportedMod
     )
 
 
-def _passage(model: ImportedModel, config: CompileConfig) -> tuple[dict[str, np.ndarray], str]:
-    """The reference of a language model's text, or why there is none, as the end of a sentence."""
-    if model.language is None or not config.validate:
-        return {}, ""
+def _passage(model: ImportedModel) -> tuple[Passage | None, str]:
+    """The shipped text as a language model reads it, or why there is none, as the end of a sentence."""
+    if model.language is None:
+        return None, ""
     try:
-        return text_cases(model), ""
+        return Passage(model), ""
     except Declined as reason:
-        return {}, f"; no passage of text was compared: {reason}"
+        return None, _UNTOLD.format(reason)
+
+
+def _said(passage: Passage | None, untold: str) -> tuple[dict[str, np.ndarray], str]:
+    """The reference of the passage, or why there is none."""
+    try:
+        return ({}, untold) if passage is None else (passage.cases(), "")
+    except Declined as reason:
+        return {}, _UNTOLD.format(reason)
 
 
 class _Clock:

@@ -22,16 +22,23 @@ from .relay_ops.operator import attrs_of, operator_of
 _COLUMNS = 8192  # columns of a linear that are evaluated at once
 
 
-def evaluate(model: ImportedModel, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+Observer = Callable[[str, np.ndarray], None]  # is told of every linear: the name of its weight, its input [..., k]
+
+
+def evaluate(
+    model: ImportedModel, inputs: Mapping[str, np.ndarray], observe: Observer | None = None
+) -> dict[str, np.ndarray]:
     """Outputs by name for `inputs` by name; floating-point values are float64."""
-    return evaluate_all(model, [inputs])[0]
+    return evaluate_all(model, [inputs], observe)[0]
 
 
-def evaluate_all(model: ImportedModel, cases: Sequence[Mapping[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
+def evaluate_all(
+    model: ImportedModel, cases: Sequence[Mapping[str, np.ndarray]], observe: Observer | None = None
+) -> list[dict[str, np.ndarray]]:
     """Several inputs in step, so that every weight is read once for all of them."""
     func = model.mod["main"]
     weights = _Weights(model)
-    evaluators = [_Evaluator(model, case, weights) for case in cases]
+    evaluators = [_Evaluator(model, case, weights, observe) for case in cases]
     last_use = _last_uses(func)
     for block in func.body.blocks:
         for binding in block.bindings:
@@ -44,17 +51,31 @@ def evaluate_all(model: ImportedModel, cases: Sequence[Mapping[str, np.ndarray]]
     return [dict(zip(model.outputs, r if isinstance(r, tuple) else (r,))) for r in results]
 
 
+def linear_weights(model: ImportedModel) -> dict[str, int]:
+    """The weights that linears of `main` read as they are, and their depths k."""
+    func = model.mod["main"]
+    names = weight_names(model)
+    calls = [b.value for block in func.body.blocks for b in block.bindings if operator_of(b.value) is not None]
+    linears = [call for call in calls if operator_of(call).name == "linear" and call.args[1] in names]
+    return {names[call.args[1]]: int(call.args[0].ty.shape.values[-1]) for call in linears}
+
+
+def weight_names(model: ImportedModel) -> dict[relax.Var, str]:
+    """The tensors behind the inputs of `main`, by variable."""
+    func = model.mod["main"]
+    return dict(zip(func.params[len(model.inputs) :], (str(n) for n in func.attrs["halo.params"])))
+
+
 class _Weights:
     """Tensors by variable, kept while one binding is evaluated for all cases."""
 
     def __init__(self, model: ImportedModel) -> None:
-        func = model.mod["main"]
-        self._names = dict(zip(func.params[len(model.inputs) :], (str(n) for n in func.attrs["halo.params"])))
+        self.names = weight_names(model)
         self._params = model.params
         self._kept: dict[str, np.ndarray] = {}
 
     def __getitem__(self, var: relax.Var) -> np.ndarray:
-        name = self._names[var]
+        name = self.names[var]
         if name not in self._kept:
             self._kept[name] = self._params.materialise(name)
         return self._kept[name]
@@ -64,7 +85,10 @@ class _Weights:
 
 
 class _Evaluator:
-    def __init__(self, model: ImportedModel, inputs: Mapping[str, np.ndarray], weights: _Weights) -> None:
+    def __init__(
+        self, model: ImportedModel, inputs: Mapping[str, np.ndarray], weights: _Weights, observe: Observer | None
+    ) -> None:
+        self.observe = observe
         self.env: dict[relax.Var, object] = {}
         self.dims: dict[str, int] = {}
         self.weights = weights
@@ -118,6 +142,8 @@ class _Evaluator:
     def _linear(self, call: relax.Call, attrs: Mapping[str, object]) -> np.ndarray:
         """halo.linear in blocks of columns: the float64 copy of a vocabulary-sized weight never exists."""
         x = self.value(call.args[0])
+        if self.observe is not None and call.args[1] in self.weights.names:
+            self.observe(self.weights.names[call.args[1]], x)
         weight = self.weights[call.args[1]]
         kn = weight if attrs["layout"] == "kn" else weight.T
         out = np.empty((*x.shape[:-1], attrs["n"]))

@@ -14,7 +14,7 @@ from .errors import Declined, UsageError
 from .imported import ImportedModel
 from .importers import import_model
 from .reference import cases_of
-from .text_reference import text_cases
+from .text_reference import Passage
 
 _KINDS = {
     "onnx": "ONNX file",
@@ -84,7 +84,7 @@ def reference_of(
     model = import_original(manifest.source, reference, _shapes(manifest))
     cases = cases_of(model, seed)
     with suppress(Declined):  # `compile` says why
-        cases.update(text_cases(model))
+        cases.update(Passage(model).cases())
     return cases
 
 

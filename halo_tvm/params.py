@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .errors import UsageError
-from .weight_groups import group_least, group_pack, group_scale
+from .weight_groups import group_grid, group_pack
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,11 @@ def seeded_normal(seed: int, name: str, shape: tuple[int, ...], scale: float, of
     if offset:
         x += np.float32(offset)
     return x
+
+
+def squares_of(weight: str) -> str:
+    """The name of the mean squares [k] of what `weight` [k, n] is multiplied with, where a source is measured."""
+    return f"{weight}|squares"
 
 
 @dataclass(frozen=True)
@@ -108,6 +113,12 @@ class ParamTable:
     def _inputs(self, name: str | None) -> tuple[str, ...]:
         recipe = self.recipes.get(name) if name else None
         return recipe.inputs if recipe else ()
+
+    def parts(self, name: str) -> Iterator[str]:
+        """`name`, and all that it is made of."""
+        yield name
+        for part in self._inputs(name):
+            yield from self.parts(part)
 
     def origin(self, name: str) -> tuple[str, ...]:
         """Source names that `name` is made of, in order."""
@@ -276,6 +287,10 @@ def _shift(x: np.ndarray, by: float) -> np.ndarray:
     return x + x.dtype.type(by)
 
 
+def _part(x: np.ndarray, index: int) -> np.ndarray:
+    return x[index]
+
+
 RECIPE_OPS: dict[str, Callable[..., np.ndarray]] = {
     "concat": _concat,
     "reshape": _reshape,
@@ -296,8 +311,8 @@ RECIPE_OPS: dict[str, Callable[..., np.ndarray]] = {
     "w8_scale": w8_scale,
     "w8_pack": w8_pack,
     "w8_correction": w8_correction,
-    "group_scale": group_scale,
-    "group_least": group_least,
+    "group_grid": group_grid,
+    "group_part": _part,
     "group_pack": group_pack,
     "pack_int8": pack_int8,
     "sums_int8": sums_int8,

@@ -73,6 +73,7 @@ class QuantiseReport:
     activations: int = 0
     tied_embeddings: tuple[str, ...] = ()
     formats: Mapping[str, int] = field(default_factory=dict)
+    methods: Mapping[str, int] = field(default_factory=dict)  # weights by how their integers are found
     kept: tuple[Kept, ...] = ()
 
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from .scale_search import searched
+
 ZERO = {8: 128, 4: 8}  # the integer that means 0, where there is no least value
 TINY = np.float32(2.0**-24)  # the least float16 above 0: a smaller scale is none
 
@@ -21,8 +23,22 @@ def _groups(weight: np.ndarray, layout: str, group: int) -> np.ndarray:
     return kn.reshape(kn.shape[0] // group, group, kn.shape[1])
 
 
-def group_scale(weight: np.ndarray, *, layout: str, group: int, bits: int, least: bool, nr: int) -> np.ndarray:
-    """Scales in float16, [ceil(n / nr), k / group, nr]; NaN where a group is not finite or float16 is too narrow."""
+def group_grid(
+    weight: np.ndarray,
+    squares: np.ndarray | None = None,
+    *,
+    layout: str,
+    group: int,
+    bits: int,
+    least: bool,
+    nr: int,
+    search: bool = False,
+) -> np.ndarray:
+    """Scales, and least values behind them, in float16: [1 + least, ceil(n / nr), k / group, nr].
+
+    The extremes of a group are rounded, or `search`ed from there (`scale_search`), beside the mean squares [k] of what
+    the weight is multiplied with. NaN where a group is not finite or float16 is too narrow.
+    """
     parts = _groups(weight, layout, group)
     low, high = parts.min(1), parts.max(1)
     with np.errstate(all="ignore"):
@@ -32,34 +48,25 @@ def group_scale(weight: np.ndarray, *, layout: str, group: int, bits: int, least
             scale = np.maximum(high, -low) / np.float32(127)
         else:
             scale = np.where(high > -low, high, low) / np.float32(-8)
-        scale = scale.astype(np.float16)
+        scale, lows = scale.astype(np.float16), low.astype(np.float16) if least else None
         kept = np.isfinite(scale) & np.isfinite(low) & np.isfinite(high)
-    return _panels(np.where(kept, scale, np.float16(np.nan)), nr)
+    scale = np.where(kept, scale, np.float16(np.nan))
+    if search:
+        importance = None if squares is None else squares.reshape(parts.shape[:2])
+        scale, lows = searched(parts, importance, scale, lows)
+    return np.stack([_panels(values, nr) for values in (scale, lows) if values is not None])
 
 
-def group_least(weight: np.ndarray, *, layout: str, group: int, nr: int) -> np.ndarray:
-    """Least values in float16, [ceil(n / nr), k / group, nr]."""
-    with np.errstate(over="ignore"):
-        return _panels(_groups(weight, layout, group).min(1).astype(np.float16), nr)
+def group_pack(weight: np.ndarray, grid: np.ndarray, *, layout: str, group: int, bits: int, nr: int) -> np.ndarray:
+    """The integers on a grid of `group_grid` in steps of 32 bits a column.
 
-
-def group_pack(
-    weight: np.ndarray,
-    scale: np.ndarray,
-    least: np.ndarray | None = None,
-    *,
-    layout: str,
-    group: int,
-    bits: int,
-    nr: int,
-) -> np.ndarray:
-    """The integers in steps of 32 bits a column, uint8 [1, ceil(n / nr), k / (32 / bits), nr, 4].
-
+    uint8 [1, ceil(n / nr), k / (32 / bits), nr, 4]
     8 bits: four neighbours along k in the four bytes. 4 bits: eight, the first four in the low halves of the bytes.
     Groups whose scale is 0 or NaN, and columns behind the last, are the integer of 0 everywhere.
     """
     parts = _groups(weight, layout, group)
     groups, _, n = parts.shape
+    scale, least = grid[0], grid[1] if len(grid) > 1 else None
     zero = np.float32(ZERO[bits]) if least is None else np.float32(0)
     panels = scale.shape[0]
     out = np.full((panels, groups * group, nr), int(zero), np.uint8)
@@ -89,7 +96,9 @@ def _panels(values: np.ndarray, nr: int) -> np.ndarray:
     return whole.reshape(groups, panels, nr).swapaxes(0, 1)
 
 
-def unpacked(integers: np.ndarray, scale: np.ndarray, least: np.ndarray | None, *, bits: int, n: int) -> np.ndarray:
+def unpacked(
+    integers: np.ndarray, scale: np.ndarray, least: np.ndarray | None = None, *, bits: int, n: int
+) -> np.ndarray:
     """The weight [k, n] that packed integers stand for, in float64."""
     _, panels, steps, nr, _ = integers.shape
     rows = integers[0].swapaxes(2, 3)[:, :, None]

@@ -42,6 +42,11 @@ class CompileConfig(Config):
     tokenizer: str | None = option(
         None, "directory whose tokenizer.json a language model gets instead of its own", metavar="DIR"
     )
+    calibrate: str | None = option(
+        None,
+        "text that a language model reads to find the scales of its int4 weights (default: a shipped one)",
+        metavar="FILE",
+    )
     function: tuple[str, ...] = option(
         (), "build this function beside main (repeatable; default: all that a checkpoint has)", metavar="NAME"
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tvm import relax
 
 from ..errors import Declined, UsageError
+from ..params import ParamTable, squares_of
 from ..relay_ops import OPERATORS
 from ..relay_ops.linear_w8a8 import DEEPEST, GROUP
 from ..relay_ops.operator import attrs_of
@@ -50,6 +51,7 @@ class Weight:
     layout: str  # of the float32 one
     shares_rows: bool  # whether linears of one input share what `halo.quantize` makes of it
     label: str  # of the format, for the report
+    method: str = "rounded"  # how the integers are found, for the report
 
     def linear(self, call: relax.Call, rows: list[relax.Expr], bias: list[relax.Expr]) -> relax.Call:
         """`call` with this weight, of `rows`: the input, or its integers and their scale where those are shared."""
@@ -89,6 +91,7 @@ class Grouped(Weight):
     integers: relax.Var
     scale: relax.Var
     least: relax.Var | None
+    method: str
     shares_rows = False
 
     def linear(self, call: relax.Call, rows: list[relax.Expr], bias: list[relax.Expr]) -> relax.Call:
@@ -102,10 +105,13 @@ class Grouped(Weight):
         return OPERATORS["embedding"].call(ids, self.integers, self.scale, **_packed(call))
 
 
-def weight_of(name: str, layout: str, k: int, n: int, scheme: Scheme, editor: WeightEditor, target: Target) -> Weight:
+def weight_of(
+    name: str, layout: str, k: int, n: int, scheme: Scheme, editor: WeightEditor, target: Target, *, search: bool
+) -> Weight:
     """The tensor `name`, [k, n] in `layout`, by `scheme`; `Declined` for a k that its groups do not divide.
 
     Where the group that is asked for does not divide k, the largest that does is taken; the label says which.
+    `search` for scales of four bits that lose less than rounding does.
     """
     _, nr = pack_shape(k, n, target)
     panels = -(-n // nr)
@@ -125,15 +131,32 @@ def weight_of(name: str, layout: str, k: int, n: int, scheme: Scheme, editor: We
     if group is None:
         raise Declined(f"k = {k} is no multiple of {GROUPS[-1]}, the smallest group")
     bits, kind = scheme.bits, f"i{scheme.bits}g{group}{'m' if scheme.least else ''}"
-    how: dict[str, object] = {"layout": layout, "group": group, "nr": nr}
+    how: dict[str, object] = {"layout": layout, "group": group, "nr": nr, "bits": bits}
     scales = (panels, k // group, nr)
-    names = [f"{name}|{kind}/scale", *([f"{name}|{kind}/least"] if scheme.least else [])]
-    scale = editor.derive(names[0], "group_scale", [name], scales, "float16", **how, bits=bits, least=scheme.least)
-    least = editor.derive(names[1], "group_least", [name], scales, "float16", **how) if scheme.least else None
+    measured = _measured(name, k, editor.params) if search and bits == 4 else []
+    # Without a text the search pays where a least value goes with the scale; with scales alone rounding is better.
+    search = bits == 4 and search and (scheme.least or bool(measured))
+    grid, shape = f"{name}|{kind}/grid", (1 + scheme.least, *scales)
+    editor.derive(grid, "group_grid", [name, *measured], shape, "float16", **how, least=scheme.least, search=search)
+    parts = [
+        editor.derive(f"{name}|{kind}/{part}", "group_part", [grid], scales, index=index)
+        for index, part in enumerate(("scale", "least")[: 1 + scheme.least])
+    ]
     label, shape = f"{kind}/k{32 // bits}/n{nr}", (1, panels, k * bits // 32, nr, 4)
     packed = f"{name}|{label}"
-    integers = editor.derive(packed, "group_pack", [name, *names], shape, "uint8", **how, bits=bits)
-    return Grouped(layout, label, bits, integers, scale, least)
+    integers = editor.derive(packed, "group_pack", [name, grid], shape, "uint8", **how)
+    method = "rounded" if not search else "searched, inputs measured" if measured else "searched"
+    scale, least = (*parts, None)[:2]
+    return Grouped(layout, label, bits, integers, scale, least, method)
+
+
+def _measured(name: str, k: int, params: ParamTable) -> list[str]:
+    """The mean squares of what a weight of depth `k` is multiplied with, if one that it is made of has been measured.
+
+    Weights that were joined read the same rows.
+    """
+    found = (squares_of(part) for part in params.parts(name))
+    return [measured for measured in found if measured in params and params.shape(measured) == (k,)][:1]
 
 
 def _packed(call: relax.Call) -> dict[str, object]:

@@ -25,11 +25,17 @@ class Expand(Pass):
     name = "expand"
 
     def __call__(self, mod: tvm.IRModule, context: Context) -> tuple[tvm.IRModule, Report]:
-        expander = _Expander(mod)
-        for gvar, func in list(mod.functions_items()):
-            if isinstance(func, relax.Function):
-                expander.builder_.update_func(gvar, expander.visit_expr(func))
-        return expander.builder_.get(), {"expanded": expander.counts}
+        mod, counts = expanded(mod)
+        return mod, {"expanded": counts}
+
+
+def expanded(mod: tvm.IRModule) -> tuple[tvm.IRModule, dict[str, int]]:
+    """`mod` without semantic operators, and how many of each there were."""
+    expander = _Expander(mod)
+    for gvar, func in list(mod.functions_items()):
+        if isinstance(func, relax.Function):
+            expander.builder_.update_func(gvar, expander.visit_expr(func))
+    return expander.builder_.get(), expander.counts
 
 
 @relax.expr_functor.mutator

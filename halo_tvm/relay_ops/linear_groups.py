@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from tvm import ir, relax, te, tirx
 
-from ..weight_groups import ZERO, group_least, group_pack, group_scale, unpacked
+from ..weight_groups import ZERO, group_grid, group_pack, unpacked
 from .operator import Operator, attrs_of, f32, same_shape
 
 BYTES = 4  # of one column in a step of the packed weight
@@ -157,9 +157,8 @@ def _case(
     rng = np.random.default_rng(n + bits)
     weight = rng.standard_normal((k, n), dtype=np.float32)
     how: dict[str, Any] = {"layout": "kn", "group": group, "nr": nr}
-    scale = group_scale(weight, **how, bits=bits, least=least)
-    lows = [group_least(weight, **how)] if least else []
-    packed = np.ascontiguousarray(group_pack(weight, scale, *lows, **how, bits=bits))
-    args = [exact_rows(rows, k, group, n), packed, scale, *lows, *([rng.standard_normal(n)] if bias else [])]
+    grid = group_grid(weight, **how, bits=bits, least=least)
+    packed = np.ascontiguousarray(group_pack(weight, grid, **how, bits=bits))
+    args = [exact_rows(rows, k, group, n), packed, *grid, *([rng.standard_normal(n)] if bias else [])]
     args = [a.astype(np.float32) if a.dtype == np.float64 else a for a in args]
     return {"args": args, "attrs": {"layout": "packed", "n": n, "bits": bits, "least": least}}

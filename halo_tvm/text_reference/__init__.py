@@ -4,55 +4,118 @@ Random tokens tell a wrong kernel from a right one; what rounding costs shows wh
 
 The passage is the beginning of "Alice's Adventures in Wonderland" by Lewis Carroll (1865), in the public domain. It is
 cut into windows, and the source computes each of them. Of its logits are kept, per position, the logarithm of the sum
-of their exponentials, the 64 largest, and that of the token that follows: 0.5 kB instead of a vocabulary.
+of their exponentials, the 64 largest, and that of the token that follows: 0.5 kB instead of a vocabulary. On the way
+the inputs of its linears are measured, which is what a search for scales of narrow weights goes by.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from ..errors import Declined
+from ..errors import Declined, UsageError
 from ..imported import ImportedModel, InputSpec
-from ..interpreter import evaluate
+from ..interpreter import evaluate, linear_weights
+from ..params import ParamSource, squares_of
+from ..passes.expand import expanded
 
 KEPT = 64  # of the largest logits
 WINDOW = 256  # tokens
 _MOST = 16  # windows
 _LEAST = 2
 _FLOPS = 3e11  # of all windows together: seconds of NumPy
+_TELLING = 512  # tokens: fewer leave much of a model unseen
+_LONGEST = 1 << 22  # characters that are read of a file
 _PASSAGE = Path(__file__).with_name("passage.txt")
 
 
-def text_cases(model: ImportedModel) -> dict[str, np.ndarray]:
-    """Arrays by the keys of `runtime.language.fidelity`.
+class Passage:
+    """A text in windows of tokens, and what its model's source computes for them, once and when it is asked for."""
 
-    Shapes
-        text.ids int32 [w, t]   text.logsum float32 [w, t]   text.top int32 [w, t, 64]   text.logits float32 [w, t, 64]
-        text.next float32 [w, t - 1]
+    def __init__(self, model: ImportedModel, text: str | None = None) -> None:
+        """The shipped passage unless `text` is given; `Declined` where it is no input of the model, with the reason."""
+        # Every linear on its own: what is inside of a feed-forward network is measured, too.
+        self._model = model if model.engine else replace(model, mod=expanded(model.mod)[0])
+        self._spec, self._rows, tokens = _window(model)
+        ids = _windows(model, tokens, _PASSAGE.read_text(encoding="ascii") if text is None else text)
+        size = 2.0 * sum(math.prod(source.shape) for source in model.params.sources.values()) * tokens
+        count = int(np.clip(_FLOPS / max(size, 1.0), _LEAST, _MOST))
+        self.ids = ids[: max(1, min(count, len(ids)) // self._rows) * self._rows]
+        if len(self.ids) < self._rows:
+            raise Declined(
+                f"the text has {len(self.ids)} windows of {tokens} tokens, and the model reads {self._rows} at once"
+            )
+        self._kept: dict[str, np.ndarray] = {}
+        self._squares: dict[str, np.ndarray] = {}  # by the name of a weight: sums over all rows, [k]
 
-    Raises `Declined` where the passage is no input of the model, with the reason.
-    """
-    spec, rows, tokens = _window(model)
-    ids = _windows(model, tokens)
-    size = 2.0 * sum(math.prod(source.shape) for source in model.params.sources.values()) * tokens
-    count = int(np.clip(_FLOPS / max(size, 1.0), _LEAST, _MOST))
-    ids = ids[: max(1, min(count, len(ids)) // rows) * rows]
-    if len(ids) < rows:
-        raise Declined(f"the passage has {len(ids)} windows of {tokens} tokens, and the model reads {rows} at once")
-    run: Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]] = model.engine or (lambda x: evaluate(model, x))
-    found = []
-    for begin in range(0, len(ids), rows):
-        part = ids[begin : begin + rows]
-        logits = np.asarray(run({spec.name: part.astype(spec.dtype)})[model.outputs[0]])
-        if logits.ndim != 3 or logits.shape[:2] != part.shape:
-            raise Declined(f"expected logits of every position, found {list(logits.shape)} for {list(part.shape)}")
-        found += [_kept(row, own) for row, own in zip(logits, part)]
-    arrays = {key: np.stack([row[key] for row in found]) for key in found[0]}
-    return {"text.ids": ids.astype(np.int32), **arrays}
+    def cases(self) -> dict[str, np.ndarray]:
+        """Arrays by the keys of `runtime.language.fidelity`.
+
+        Shapes
+            text.ids int32 [w, t]   text.logsum float32 [w, t]   text.top int32 [w, t, 64]
+            text.logits float32 [w, t, 64]   text.next float32 [w, t - 1]
+
+        Raises `Declined` for a model that does not give logits of every position.
+        """
+        if not self._kept:
+            self._read()
+        return {"text.ids": self.ids.astype(np.int32), **self._kept}
+
+    def measure_inputs(self) -> None:
+        """Give the model's parameters the mean squares [k] of what each linear's weight is multiplied with.
+
+        They are read when they are needed. A model that another engine than NumPy evaluates is not looked into.
+        """
+        if self._model.engine is None:
+            for name, k in linear_weights(self._model).items():
+                measured = ParamSource((k,), "float32", partial(self._mean_squares, name))
+                self._model.params.sources[squares_of(name)] = measured
+
+    def _mean_squares(self, weight: str) -> np.ndarray:
+        if not self._squares:
+            with suppress(Declined):  # logits of another shape: the linears have been seen
+                self._read()
+        return (self._squares[weight] / self.ids.size).astype(np.float32)
+
+    def _read(self) -> None:
+        found = []
+        for begin in range(0, len(self.ids), self._rows):
+            part = self.ids[begin : begin + self._rows]
+            logits = np.asarray(self._run({self._spec.name: part.astype(self._spec.dtype)})[self._model.outputs[0]])
+            if logits.ndim != 3 or logits.shape[:2] != part.shape:
+                raise Declined(f"expected logits of every position, found {list(logits.shape)} for {list(part.shape)}")
+            found += [_kept(row, own) for row, own in zip(logits, part)]
+        self._kept = {key: np.stack([row[key] for row in found]) for key in found[0]}
+
+    def _run(self, inputs: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+        return self._model.engine(inputs) if self._model.engine else evaluate(self._model, inputs, self._observe)
+
+    def _observe(self, weight: str, x: np.ndarray) -> None:
+        rows = x.reshape(-1, x.shape[-1])
+        self._squares[weight] = self._squares.get(weight, 0.0) + np.einsum("mk,mk->k", rows, rows)
+
+
+def passage_of(model: ImportedModel, path: str, option: str) -> Passage:
+    """The text of a file, which an `option` names; `UsageError` for one that `model` cannot read or that is short."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            found = Passage(model, file.read(_LONGEST))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"expected a text in UTF-8 as {option} {path}, but {error}: give another file") from None
+    except Declined as reason:
+        raise UsageError(f"expected a text that the model reads as {option} {path}, but {reason}") from None
+    if found.ids.size < _TELLING:
+        raise UsageError(
+            f"expected a text of at least {_TELLING} tokens as {option} {path}, found {found.ids.size} in whole "
+            f"windows of {found.ids.shape[1]}: give a longer one"
+        )
+    return found
 
 
 def _window(model: ImportedModel) -> tuple[InputSpec, int, int]:
@@ -66,27 +129,26 @@ def _window(model: ImportedModel) -> tuple[InputSpec, int, int]:
     return needed[0], low[0], max(low[1], min(WINDOW, high[1]))
 
 
-def _windows(model: ImportedModel, tokens: int) -> np.ndarray:
-    """The passage as token ids int64 [windows, tokens], each window behind what the tokenizer puts before a text."""
+def _windows(model: ImportedModel, tokens: int, text: str) -> np.ndarray:
+    """A text as token ids int64 [windows, tokens], each window behind what the tokenizer puts before a text."""
     try:
         from tokenizers import Tokenizer
     except ImportError:
         raise Declined("the package tokenizers is not installed: pip install 'halo_tvm[lm]'") from None
-    text = _PASSAGE.read_text(encoding="ascii")
     try:
         stored = model.files[str((model.language or {})["tokenizer"])]
         tokenizer = Tokenizer.from_buffer(stored if isinstance(stored, bytes) else stored.read_bytes())
         whole, plain = (tokenizer.encode(text, add_special_tokens=special).ids for special in (True, False))
     except Exception as error:  # noqa: BLE001 - the package raises no narrower one
-        raise Declined(f"its tokenizer does not read the passage: {str(error)[:200]}") from None
+        raise Declined(f"its tokenizer does not read the text: {str(error)[:200]}") from None
     prefix = whole[: len(whole) - len(plain)] if whole[len(whole) - len(plain) :] == plain else []
     new = tokens - len(prefix)
     if new < 2 or len(plain) < new:
-        raise Declined(f"the passage of {len(plain)} tokens gives no window of {tokens}")
+        raise Declined(f"the text of {len(plain)} tokens gives no window of {tokens}")
     ids = np.array([prefix + plain[i : i + new] for i in range(0, len(plain) - new + 1, new)], np.int64)
     _, high = next((spec.values for spec in model.inputs if spec.values), None) or (0, np.iinfo(np.int64).max)
     if ids.max() > high:
-        raise Declined(f"the passage has the token {ids.max()}, and the model's tokens end at {high}")
+        raise Declined(f"the text has the token {ids.max()}, and the model's tokens end at {high}")
     return ids
 
 

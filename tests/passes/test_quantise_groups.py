@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
@@ -14,13 +16,14 @@ from halo_tvm.errors import UsageError
 from halo_tvm.imported import ImportedModel, InputSpec
 from halo_tvm.interpreter import evaluate
 from halo_tvm.models._builder import ModelBuilder
+from halo_tvm.params import RECIPE_OPS, ParamSource, squares_of
 from halo_tvm.passes import pipeline
 from halo_tvm.passes._pass import count_calls
 from halo_tvm.passes._weights import param_names
 from halo_tvm.passes.quantise import Quantise
 from halo_tvm.passes.schedule import schedule_functions
 from halo_tvm.targets import resolve
-from halo_tvm.weight_groups import group_least, group_pack, group_scale, unpacked
+from halo_tvm.weight_groups import group_grid, group_pack, unpacked
 
 X = (InputSpec("x", ("rows", 192), "float32"),)
 
@@ -109,6 +112,7 @@ def test_a_tied_table_in_groups_gives_its_rows() -> None:
         ({"scheme": "w4"}, "expected a scheme called w8a8, .* found 'w4'"),
         ({"scheme": "w8g32m"}, "expected a scheme called .* found 'w8g32m'"),
         ({"head": "w4g32a8g64"}, "expected a scheme called .* found 'w4g32a8g64'"),
+        ({"method": "guess"}, "expected method among search, round, found 'guess'"),
         ({"mixed": ("up*",)}, 'expected mixed as a list of "glob=scheme"'),
         ({"mixed": ("nothing*=w8a8",)}, "layer for mixed = 'nothing\\*', found none"),
     ],
@@ -116,6 +120,30 @@ def test_a_tied_table_in_groups_gives_its_rows() -> None:
 def test_wrong_options_are_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         quantised(small_model(X, layers), "int4", **options)
+
+
+@pytest.mark.parametrize("scheme", ["w4g32m", "w4g32a8g32"])
+def test_scales_lose_least_where_inputs_are_large(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the search by mean squares, where a text was read; without it only for scales beside least values."""
+    searches = []
+    monkeypatch.setitem(RECIPE_OPS, "group_grid", lambda *a, **how: searches.append(how) or group_grid(*a, **how))
+    model = small_model(X, layers)
+    squares = np.random.default_rng(3).lognormal(sigma=1.5, size=192).astype(np.float32)
+    model.params.add_source(squares_of("up.weight"), ParamSource((192,), "float32", lambda: squares))
+    report, found = {}, {}
+    for method in ("round", "search"):
+        chosen = dataclasses.replace(model, params=copy.deepcopy(model.params))
+        func, report[method] = quantised(chosen, "int4", scheme=scheme, method=method)
+        stored = [name for name in param_names(func) if name.startswith("up.weight|")]
+        *grid, packed = (array for _, array in chosen.params.stream(stored))
+        found[method] = unpacked(packed, *grid, bits=4, n=96) - chosen.params.materialise("up.weight").T
+    assert len(searches) == 2, "a weight is searched once, whatever is made of it"
+    unmeasured = "searched" if scheme == "w4g32m" else "rounded"
+    assert report["round"]["methods"] == {"rounded": 3}
+    assert report["search"]["methods"] == Counter(["searched, inputs measured", unmeasured, "rounded"])
+    lost = {method: (squares @ error**2).sum() for method, error in found.items()}
+    assert lost["search"] < 0.65 * lost["round"], "and more where they are small"
+    assert (found["search"][squares < 0.3] ** 2).sum() > (found["round"][squares < 0.3] ** 2).sum()
 
 
 def test_compiled_linears_are_near_float64_and_rows_do_not_depend_on_their_number() -> None:
@@ -141,15 +169,14 @@ def test_numbers_of_a_file_come_back_as_its_integers(kind: str, bits: int, least
     stored = gguf.quants.quantize(rng.standard_normal((40, 96), dtype=np.float32), gguf.GGMLQuantizationType[kind])
     weight = gguf.quants.dequantize(stored, gguf.GGMLQuantizationType[kind])
     how = {"layout": "nk", "group": 32, "nr": 16}
-    scale = group_scale(weight, **how, bits=bits, least=least)
-    lows = [group_least(weight, **how)] if least else []
-    packed = group_pack(weight, scale, *lows, **how, bits=bits)
+    grid = group_grid(weight, **how, bits=bits, least=least, search=bits == 4)  # which keeps what costs nothing
+    scale, packed = grid[0], group_pack(weight, grid, **how, bits=bits)
     blocks = stored.reshape(40, 3, -1)
     steps = np.ascontiguousarray(blocks[..., :2]).view(np.float16)[..., 0]  # [n, groups]
     np.testing.assert_array_equal(scale.swapaxes(1, 2).reshape(48, 3)[:40], steps)
-    found = unpacked(packed, scale, lows[0] if lows else None, bits=bits, n=40)
+    found = unpacked(packed, *grid, bits=bits, n=40)
     np.testing.assert_allclose(found, weight.T, rtol=1e-6, atol=1e-7)
-    one = unpacked(packed, np.ones_like(scale), np.zeros_like(lows[0]) if lows else None, bits=bits, n=40).T
+    one = unpacked(packed, np.ones_like(scale), *map(np.zeros_like, grid[1:]), bits=bits, n=40).T
     data = blocks[..., 4 if least else 2 :]
     integers = data.view(np.int8) if bits == 8 else np.concatenate([data & 15, data >> 4], -1).astype(int)
     np.testing.assert_array_equal(one.reshape(40, 3, 32), integers - (0 if least or bits == 8 else 8))
@@ -162,11 +189,8 @@ def test_groups_of_zeros_and_of_what_is_no_number(bits: int, least: bool) -> Non
     weight[:32, 4] *= 1e-12  # smaller than float16 has scales for
     weight[:32, 5] = 1e7  # larger
     how = {"layout": "kn", "group": 32, "nr": 8}
-    scale = group_scale(weight, **how, bits=bits, least=least)
-    lows = [group_least(weight, **how)] if least else []
-    found = unpacked(
-        group_pack(weight, scale, *lows, **how, bits=bits), scale, lows[0] if lows else None, bits=bits, n=6
-    )
+    grid = group_grid(weight, **how, bits=bits, least=least, search=bits == 4)
+    found = unpacked(group_pack(weight, grid, **how, bits=bits), *grid, bits=bits, n=6)
     assert np.abs(found[:32, 0]).max() == 0 and np.abs(found[32:64, 1] - 0.25).max() < 1e-3
     assert np.isnan(found[:32, 2:4]).all() and np.isfinite(found[32:, 2:4]).all()
     assert np.abs(found[:32, 4]).max() < 1e-6 and not np.isclose(found[:32, 5], 1.0).any()

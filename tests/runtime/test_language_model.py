@@ -29,6 +29,7 @@ from halo_tvm.errors import (
 )
 from halo_tvm.importers import import_model
 from halo_tvm.interpreter import evaluate
+from halo_tvm.params import squares_of
 from halo_tvm.report.schema import from_json
 from halo_tvm.runtime import load
 from halo_tvm.runtime.language import Sampling
@@ -37,7 +38,7 @@ from halo_tvm.runtime.language.fidelity import compare_text, text_of
 from halo_tvm.runtime.language.sampling import Sampler, log_probabilities
 from halo_tvm.runtime.language.spec import LanguageSpec
 from halo_tvm.runtime.language.text import Pieces, Text
-from halo_tvm.text_reference import _kept
+from halo_tvm.text_reference import _kept, passage_of
 
 tokenizers = pytest.importorskip("tokenizers")
 END = 257
@@ -207,6 +208,26 @@ def test_caches_in_half_the_bytes(directory: Path, model, tmp_path: Path) -> Non
     wanted = [model.prefill([*PROMPT, 3]), model.decode(5), model.prefill(PROMPT[:5])]
     np.testing.assert_allclose(found, wanted, atol=2e-3 * np.abs(wanted).max())
     assert np.abs(np.subtract(found, wanted)).max() > 0
+
+
+def test_a_passage_measures_what_linears_read(directory: Path, tmp_path: Path) -> None:
+    """The inputs of the head are a norm's, whose mean square is one before its weight."""
+    model = import_model(str(directory))
+    text = tmp_path / "text.txt"
+    text.write_text("Call me Ishmael. " * 40)
+    passage_of(model, str(text), "--calibrate").measure_inputs()
+    measured = {name: model.params.materialise(name) for name in model.params.sources if name.endswith("|squares")}
+    parts = ("self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj", "embed_tokens")
+    assert all(name.endswith(f"{part}.weight|squares") for name, part in zip(measured, parts, strict=True))
+    head, norm = measured[squares_of("model.embed_tokens.weight")], model.params.materialise("model.norm.weight")
+    assert np.mean(head / norm**2) == pytest.approx(1, abs=1e-2) and np.ptp(head / norm**2) > 0.1
+    text.write_text("Call me Ishmael. " * 20)
+    for path, message in (
+        (text, "at least 512 tokens as --calibrate .*, found 256 in whole windows of 256"),
+        (tmp_path / "none", "a text in UTF-8 as --calibrate .*No such file"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            passage_of(model, str(path), "--calibrate")
 
 
 def test_which_caches_are_narrow() -> None:

@@ -15,7 +15,7 @@ from halo_tvm.errors import Declined
 from halo_tvm.relay_ops.linear_groups import LinearGroups, exact_rows
 from halo_tvm.targets import TARGETS, Target, read_host
 from halo_tvm.tir_schedules import RULES
-from halo_tvm.weight_groups import group_least, group_pack, group_scale, unpacked
+from halo_tvm.weight_groups import group_grid, group_pack, unpacked
 
 GEMM = RULES["gemm"]
 ISAS = [("avx2", 16), ("avx512", 48), ("avx512-vnni", 48)]
@@ -73,13 +73,12 @@ def arguments(case: Case, rows: int, *, extreme: bool = False) -> tuple[list[np.
     if extreme:
         x, weight = np.full_like(x, 1.0), np.where(np.arange(case.n) % 2, weight, np.sign(weight))
     how = {"layout": "kn", "group": case.group, "nr": case.nr}
-    scale = group_scale(weight, **how, bits=case.bits, least=case.least)
-    lows = [group_least(weight, **how)] if case.least else []
-    packed = np.ascontiguousarray(group_pack(weight, scale, *lows, **how, bits=case.bits))
+    grid = group_grid(weight, **how, bits=case.bits, least=case.least)
+    packed = np.ascontiguousarray(group_pack(weight, grid, **how, bits=case.bits))
     bias = rng.standard_normal(case.n, dtype=np.float32)
     residual = rng.standard_normal((rows, case.n), dtype=np.float32)
-    meant = unpacked(packed, scale, lows[0] if lows else None, bits=case.bits, n=case.n)
-    return [x, packed, scale, *lows, bias, residual], x @ meant + bias + residual
+    meant = unpacked(packed, *grid, bits=case.bits, n=case.n)
+    return [x, packed, *grid, bias, residual], x @ meant + bias + residual
 
 
 def check(executable: tvm.runtime.Executable, case: Case, rows: int, *, extreme: bool = False) -> None:
