@@ -119,15 +119,17 @@ def tune_model(config: TuneConfig) -> object:
     return tune_model(config)
 
 
-def load(path: str, threads: int | None = None, weights: str = "map", verify: bool = True) -> Module:
-    """An artifact, verified and ready to run.
+def load(
+    path: str, threads: int | None = None, weights: str = "map", verify: bool = True, function: str = "main"
+) -> Module:
+    """A function of an artifact, verified and ready to run.
 
     `threads=None` uses every core this process may run on; `weights` is "map" (shared, read from disk
     on demand) or "resident" (one copy in memory); `verify=False` skips the hashes of its files, not their sizes.
     """
     from .runtime import load
 
-    return load(path, threads=threads, weights=weights, verify=verify)
+    return load(path, threads=threads, weights=weights, verify=verify, function=function)
 
 
 def validate_artifact(path: str, reference: str | None = None) -> dict[str, object]:

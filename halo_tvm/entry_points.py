@@ -41,7 +41,9 @@ def functions_of(
             raise UnknownName("function", name, known)
     if slots is not None:
         if TOGETHER not in known:
-            raise UsageError("expected a language model beside --slots, found one without caches: leave --slots out")
+            raise UsageError(
+                f"expected a model with the function {TOGETHER} beside --slots, found {', '.join(known)}: leave it out"
+            )
     main = replace(model, entries={})
     if slots is None and not chosen and (gpu or model.source.get("kind") == "builtin"):
         return {MAIN: main}
@@ -54,7 +56,8 @@ def functions_of(
         if not 1 <= slots <= most:
             raise UsageError(f"expected --slots from 1 to {most}, found {slots}: choose one of these")
         made[TOGETHER] = replace(together, ranges={**together.ranges, "slots": (1, slots)})
-    return made
+    appends = any(function.source.get("state") for name, function in made.items() if name != MAIN)
+    return {name: replace(function, token_by_token=appends) for name, function in made.items()}
 
 
 def merged(modules: Modules) -> tvm.IRModule:

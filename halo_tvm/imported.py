@@ -72,5 +72,8 @@ class ImportedModel:
     # Further functions over the same `params`, by name, defined when they are called for: of the element type that
     # caches get, the model whose `main` is that function.
     entries: Mapping[str, Callable[[str], ImportedModel]] = field(default_factory=dict)
+    # Whether one of the functions that are built together appends to caches: they read the same weights, so all are
+    # made for few rows at a time.
+    token_by_token: bool = False
     # Of a model that is imported for export alone: the nodes that it keeps, by the name of the function called.
     kept: Mapping[str, KernelOrigin] = field(default_factory=dict)

@@ -28,6 +28,7 @@ def answer(config: RunConfig) -> int:
 
 
 def _converse(model: LanguageModel, config: RunConfig) -> int:
+    """Every line is a turn of a conversation; for an encoder-decoder it is a text by itself."""
     messages: list[dict[str, str]] = []
     while True:
         try:
@@ -39,7 +40,8 @@ def _converse(model: LanguageModel, config: RunConfig) -> int:
             continue
         messages.append({"role": "user", "content": line})
         try:
-            said = _say(model.stream(messages=messages, **_options(config)))  # type: ignore[arg-type]
+            asked = {"prompt": line} if model.encodes else {"messages": messages}
+            said = _say(model.stream(**asked, **_options(config)))  # type: ignore[arg-type]
         except HaloError as error:
             print(f"error: {error}", file=sys.stderr)
             messages.pop()

@@ -16,8 +16,13 @@ _LARGEST_TEMPLATE = 1 << 20
 _WORDS = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 
-def language_of(folder: Path, config: Mapping[str, object]) -> tuple[dict[str, object], dict[str, Path]]:
-    """What the manifest says about the language model in `folder`, and the files that go into its artifact."""
+def language_of(
+    folder: Path, config: Mapping[str, object], *, answers: bool = False
+) -> tuple[dict[str, object], dict[str, Path]]:
+    """What the manifest says about the language model in `folder`, and the files that go into its artifact.
+
+    It `answers` a text with tokens of their own (an encoder-decoder), or goes on with it.
+    """
     about = _optional(folder / "tokenizer_config.json")
     generation = _optional(folder / "generation_config.json")
     tokenizer = folder / TOKENIZER
@@ -34,10 +39,30 @@ def language_of(folder: Path, config: Mapping[str, object]) -> tuple[dict[str, o
     words = {name: _word(about.get(name)) for name in _WORDS}
     return {
         "end": ends,
+        **(_of_answers(config, generation) if answers else {}),
         "tokenizer": TOKENIZER if files else None,
         "chat_template": _template(folder, about),
         "words": {name: word for name, word in words.items() if word is not None},
     }, files
+
+
+def _of_answers(config: Mapping[str, object], generation: Mapping[str, object]) -> dict[str, object]:
+    """Of an encoder-decoder: the tokens that every answer begins with, and those that none has."""
+
+    def found(*names: str) -> object:
+        given = (where[name] for name in names for where in (generation, config) if where.get(name) is not None)
+        return next(given, None)
+
+    start = [found("decoder_start_token_id", "bos_token_id", "pad_token_id"), found("forced_bos_token_id")]
+    bad = found("bad_words_ids") or []
+    words = bad if isinstance(bad, list) else [bad]
+    never = [word[0] for word in words if isinstance(word, list) and len(word) == 1]  # words of several stay possible
+    never += suppressed if isinstance(suppressed := found("suppress_tokens"), list) else []
+    tokens = {"start": [token for token in start if token is not None], "never": never}
+    for name, ids in tokens.items():
+        if any(not isinstance(token, int) or isinstance(token, bool) or token < 0 for token in ids):
+            raise UnsupportedModel(f"expected tokens of a {name} as integers, found {ids!r:.80}: correct the config")
+    return tokens
 
 
 def with_texts_of(folder: Path, model: ImportedModel) -> ImportedModel:

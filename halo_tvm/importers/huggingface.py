@@ -35,14 +35,14 @@ def import_directory(
     """Read the model in directory `path`; `UnsupportedModel` when neither a definition nor transformers serves it.
 
     `sizes` of inputs by name decide what an export fixes and a configuration may leave open: height and width.
-    `part` names one of the definitions of a model that has several; without it the `default_part` is meant.
+    `part` names one of the definitions of a model that has several; without it the whole is meant.
     A definition serves the heads that it has: of a classifier, say, transformers is asked. `trust` goes on where the
     system offers no confinement for that.
     """
     config = read_json(path / "config.json", "config.json of a Hugging Face model")
     kind = config.get("model_type")
-    family = _family(kind, part)
-    if family is None or not part and not _serves(family, config.get("architectures")):
+    family = _family(kind, part, config.get("architectures"))
+    if family is None:
         return _exported(path, kind, sizes or {}, trust)
     try:
         parsed = family.from_huggingface(config)
@@ -57,17 +57,21 @@ def import_directory(
     imported = family.build("-".join(filter(None, (path.resolve().name, part))), parsed, weights, source)
     weights.check(kind, complete=family.complete)
     if imported.entries:
-        language, files = language_of(path, config)
+        language, files = language_of(path, config, answers="encode" in imported.entries)
         imported = replace(imported, language=language, files=files)
     parts = {"part": family.part, "other_parts": [p for p in _parts(kind) if p != family.part]} if family.part else {}
     return replace(imported, report={**imported.report, **parts})
 
 
-def _family(kind: object, part: str) -> Family | None:
-    """The definition of `part` of a model of this type; None where no definition serves the type."""
+def _family(kind: object, part: str, architectures: object) -> Family | None:
+    """The definition of `part` of a model of this type, else the one with the head that a checkpoint names.
+
+    None where no definition serves the type, or the head.
+    """
     families = [f for f in FAMILIES.values() if kind in f.huggingface_types]
     if not part:
-        return next((f for f in families if f.default_part or len(families) == 1), None)
+        alone = sorted((f for f in families if not f.part or f.default_part), key=lambda f: f.default_part)
+        return next((f for f in alone if _serves(f, architectures)), None)
     found = next((f for f in families if f.part == part), None)
     if found is None:
         parts = ", ".join(_parts(kind))

@@ -52,7 +52,7 @@ class Family(Generic[C]):
     huggingface_types: tuple[str, ...] = ()  # `model_type` values of config.json
     heads: tuple[str, ...] = ()  # ends of the class names among `architectures` whose outputs the definition gives
     part: str = ""  # of a model that is several artifacts: `--model DIRECTORY:decoder`
-    default_part: bool = False  # the directory alone means this part
+    default_part: bool = False  # what the directory alone means where the checkpoint has this part and no more
     from_huggingface: Callable[[Mapping[str, object]], C] | None = None
     even: tuple[str, ...] = ()  # sizes of a configuration that two must divide
     prefixes: tuple[str, ...] = ("",)  # what tensor names may start with in a checkpoint

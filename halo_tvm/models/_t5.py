@@ -18,7 +18,6 @@ from ..errors import UnsupportedModel
 from ._builder import ModelBuilder
 
 HUGGINGFACE_TYPES = ("t5", "mt5")
-HEADS = ("ForConditionalGeneration", "WithLMHeadModel", "EncoderModel")
 LONGEST = 512  # of what activations are planned for by default; positions have no end in T5
 # Random query and key weights are scaled so that the unscaled scores of 64 dimensions spread by about 2.
 _QK_GAIN = 0.5
@@ -125,9 +124,9 @@ def bucket(delta: np.ndarray, buckets: int, distance: int, both_ways: bool) -> n
 
 
 def position_bias(
-    c: T5Config, m: ModelBuilder, part: str, queries: tvm.ir.Expr, keys: tvm.ir.Expr, both_ways: bool
+    c: T5Config, m: ModelBuilder, part: str, queries: relax.Expr, keys: tvm.ir.Expr, both_ways: bool
 ) -> relax.Var:
-    """The bias [1, heads, queries, keys] of all layers; the last query stands at the last key.
+    """The bias [1, heads, queries, keys] of all layers; `queries` int64 [queries, 1] are the positions of the queries.
 
     The table of buckets becomes one of distances, a weight made once; beyond `distance` every value is the last one's.
     """
@@ -138,38 +137,56 @@ def position_bias(
     ids = relax.const(bucket(reach, c.buckets, c.distance, both_ways), "int64")
     by_distance = m.op("embedding", ids, table, layout="nk", n=c.buckets)
 
-    def positions(start: tvm.ir.Expr | int, axis: int) -> relax.Var:
-        return m.emit(relax.op.expand_dims(m.emit(relax.op.arange(start, keys, 1, "int64")), axis))
-
     def number(value: int) -> relax.Expr:
         return relax.const(value, "int64")
 
-    delta = m.emit(relax.op.subtract(positions(0, 0), positions(keys - queries, 1)))
+    delta = m.emit(relax.op.subtract(positions(m, 0, keys, axis=0), queries))
     near = m.emit(relax.op.minimum(m.emit(relax.op.maximum(delta, number(-c.distance))), number(int(reach[-1]))))
     places = m.emit(relax.op.add(near, number(c.distance)))
     bias = m.op("embedding", places, by_distance, layout="nk", n=len(reach))
     return m.emit(relax.op.expand_dims(m.emit(relax.op.permute_dims(bias, [2, 0, 1])), 0))
 
 
-def project(c: T5Config, m: ModelBuilder, x: relax.Expr, name: str, rows: tuple[tvm.ir.Expr, tvm.ir.Expr]) -> relax.Var:
+def positions(m: ModelBuilder, begin: tvm.ir.Expr | int, end: tvm.ir.Expr, *, axis: int) -> relax.Var:
+    """The integers begin..end, as a row [1, n] (axis 0) or a column [n, 1] (axis 1)."""
+    return m.emit(relax.op.expand_dims(m.emit(relax.op.arange(begin, end, 1, "int64")), axis))
+
+
+def rows_of(x: relax.Expr) -> tuple[tvm.ir.Expr, tvm.ir.Expr]:
+    """Batch and length of x [batch, length, ...]."""
+    batch, length, *_ = x.ty.shape.values
+    return batch, length
+
+
+def project(c: T5Config, m: ModelBuilder, x: relax.Expr, name: str) -> relax.Var:
     """x [batch, length, hidden] as heads [batch, length, heads, head_dim]; `name` ends in q, k or v."""
-    gain = 1.0 if name.endswith(".v") else _QK_GAIN
-    y = m.linear(x, name, c.hidden, c.heads * c.head_dim, bias=False, gain=gain)
-    return m.emit(relax.op.reshape(y, (*rows, c.heads, c.head_dim)))
+    y = m.linear(x, name, c.hidden, c.heads * c.head_dim, bias=False, gain=_gain(name))
+    return m.emit(relax.op.reshape(y, (*rows_of(x), c.heads, c.head_dim)))
 
 
-def attend(
-    c: T5Config,
-    m: ModelBuilder,
-    x: relax.Expr,
-    name: str,
-    args: list[relax.Expr],
-    rows: tuple[tvm.ir.Expr, ...],
-    **attrs: bool,
-) -> relax.Var:
-    """x plus the projected attention over `args`: q, k, v, then a key mask and a bias where `attrs` say so."""
+def project_joined(c: T5Config, m: ModelBuilder, x: relax.Expr, layer: str) -> relax.Var:
+    """x [batch, length, hidden] as the heads of queries, then keys, then values [batch, length, 3 * heads, head_dim].
+
+    The weight is the one that `fuse_projections` makes of the three where attention reads them at once.
+    """
+    width = c.heads * c.head_dim
+    scale = 1 / math.sqrt(c.hidden)
+    names = [f"{layer}.{part}.weight" for part in "qkv"]
+    for name in names:
+        m.source(name, (width, c.hidden), scale=scale * _gain(name.removesuffix(".weight")))
+    stored = m.derived("+".join(names), "concat", names, (3 * width, c.hidden), axis=0)
+    y = m.op("linear", x, stored, layout="nk", n=3 * width)
+    return m.emit(relax.op.reshape(y, (*rows_of(x), 3 * c.heads, c.head_dim)))
+
+
+def _gain(name: str) -> float:
+    return 1.0 if name.endswith(".v") else _QK_GAIN
+
+
+def attend(c: T5Config, m: ModelBuilder, x: relax.Expr, name: str, args: list[relax.Expr], **attrs: bool) -> relax.Var:
+    """x plus the projected attention over `args`: q, k, v, then mask, bias and lengths where `attrs` say so."""
     heads = m.op("attention", *args, num_heads=c.heads, num_kv_heads=c.heads, head_dim=c.head_dim, scale=1.0, **attrs)
-    joined = m.emit(relax.op.reshape(heads, (*rows, c.heads * c.head_dim)))
+    joined = m.emit(relax.op.reshape(heads, (*rows_of(x), c.heads * c.head_dim)))
     return m.emit(relax.op.add(m.linear(joined, f"{name}.o", c.heads * c.head_dim, c.hidden, bias=False), x))
 
 

@@ -29,22 +29,27 @@ def interface(config: T5Config) -> Interface:
     return Interface(inputs, {"batch": (1, 16), "sequence": (1, _t5.LONGEST)}, {"batch": 1, "sequence": 128})
 
 
-def define(config: T5Config, m: ModelBuilder) -> Mapping[str, relax.Expr]:
-    c = config
-    rows = (m.dim("batch"), m.dim("sequence"))
+def define(c: T5Config, m: ModelBuilder) -> Mapping[str, relax.Expr]:
+    return {"last_hidden_state": encode(c, m)}
+
+
+def encode(c: T5Config, m: ModelBuilder) -> relax.Var:
+    """The states [batch, length, hidden] of the inputs `input_ids` and `attention_mask`."""
+    ids = m.inputs["input_ids"]
+    length = _t5.rows_of(ids)[1]
     m.layer = "shared"
-    x = m.op("embedding", m.inputs["input_ids"], _t5.table_of(c, m), layout="nk", n=c.vocabulary)
-    bias = _t5.position_bias(c, m, "encoder", rows[1], rows[1], both_ways=True)
+    x = m.op("embedding", ids, _t5.table_of(c, m), layout="nk", n=c.vocabulary)
+    bias = _t5.position_bias(c, m, "encoder", _t5.positions(m, 0, length, axis=1), length, both_ways=True)
     for i in range(c.layers):
         layer = f"encoder.block.{i}.layer"
         m.layer = name = f"{layer}.0.SelfAttention"
         normed = m.rms_norm(x, f"{layer}.0.layer_norm", c.hidden, c.eps)
-        heads = [_t5.project(c, m, normed, f"{name}.{part}", rows) for part in "qkv"]
+        heads = [_t5.project(c, m, normed, f"{name}.{part}") for part in "qkv"]
         args = [*heads, m.inputs["attention_mask"], bias]
-        x = _t5.attend(c, m, x, name, args, rows, has_key_mask=True, has_bias=True)
+        x = _t5.attend(c, m, x, name, args, has_key_mask=True, has_bias=True)
         x = _t5.feed_forward(c, m, x, f"{layer}.1")
     m.layer = "encoder.final_layer_norm"
-    return {"last_hidden_state": m.rms_norm(x, "encoder.final_layer_norm", c.hidden, c.eps)}
+    return m.rms_norm(x, "encoder.final_layer_norm", c.hidden, c.eps)
 
 
 T5 = Family(
@@ -55,6 +60,6 @@ T5 = Family(
     part="encoder",
     default_part=True,
     huggingface_types=_t5.HUGGINGFACE_TYPES,
-    heads=_t5.HEADS,
+    heads=("EncoderModel",),
     from_huggingface=_t5.from_huggingface,
 )

@@ -25,15 +25,17 @@ def interface(config: T5Config) -> Interface:
     return Interface(inputs, {"batch": (1, 16), "source": (1, _t5.LONGEST)}, {"batch": 1, "source": 128})
 
 
-def define(config: T5Config, m: ModelBuilder) -> Mapping[str, relax.Expr]:
-    rows = (m.dim("batch"), m.dim("source"))
+def define(c: T5Config, m: ModelBuilder) -> Mapping[str, relax.Expr]:
+    return cross(c, m, m.inputs["last_hidden_state"])
+
+
+def cross(c: T5Config, m: ModelBuilder, states: relax.Expr) -> dict[str, relax.Var]:
+    """Keys and values [batch, source, heads, head_dim] of `states`, by the names of the decoder's inputs."""
     outputs = {}
-    for i in range(config.decoder_layers):
+    for i in range(c.decoder_layers):
         m.layer = f"decoder.block.{i}.layer.1.EncDecAttention"
         for kind, part in (("key", "k"), ("value", "v")):
-            outputs[f"cross_{kind}_{i}"] = _t5.project(
-                config, m, m.inputs["last_hidden_state"], f"{m.layer}.{part}", rows
-            )
+            outputs[f"cross_{kind}_{i}"] = _t5.project(c, m, states, f"{m.layer}.{part}")
     return outputs
 
 
@@ -44,6 +46,5 @@ T5_CROSS = Family(
     define=define,
     part="cross",
     huggingface_types=_t5.HUGGINGFACE_TYPES,
-    heads=_t5.HEADS,
     from_huggingface=_t5.from_huggingface,
 )

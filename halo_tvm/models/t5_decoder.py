@@ -14,8 +14,9 @@ References
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
+import tvm
 from tvm import relax
 
 from ..imported import InputSpec
@@ -27,18 +28,16 @@ from ._t5 import T5Config
 
 def interface(config: T5Config) -> Interface:
     c = config
-    heads = (c.heads, c.head_dim)
-    layers, kinds = range(c.decoder_layers), ("key", "value")
-    cross = [InputSpec(f"cross_{kind}_{i}", ("batch", "source", *heads), "float32") for i in layers for kind in kinds]
+    row = ("batch", "past", c.heads, c.head_dim)
     past = [
-        InputSpec(f"{kind}_{i}", ("batch", "past", *heads), "float32", default="zeros")
-        for i in layers
-        for kind in kinds
+        InputSpec(f"{kind}_{i}", row, "float32", default="zeros")
+        for i in range(c.decoder_layers)
+        for kind in ("key", "value")
     ]
     inputs = (
         InputSpec("input_ids", ("batch", "tokens"), "int64", values=(0, c.vocabulary - 1)),
         InputSpec("attention_mask", ("batch", "source"), "int64", values=(0, 1), default="ones"),
-        *cross,
+        *cross_inputs(c, "batch"),
         *past,
     )
     ranges = {"batch": (1, 16), "tokens": (1, 64), "source": (1, _t5.LONGEST), "past": (0, _t5.LONGEST - 1)}
@@ -46,28 +45,61 @@ def interface(config: T5Config) -> Interface:
     return Interface(inputs, ranges, typical, state=tuple(spec.name for spec in past))
 
 
-def define(config: T5Config, m: ModelBuilder) -> Mapping[str, relax.Expr]:
-    c = config
-    rows = (m.dim("batch"), m.dim("tokens"))
-    m.layer = "shared"
-    table = _t5.table_of(c, m)
-    x = m.op("embedding", m.inputs["input_ids"], table, layout="nk", n=c.vocabulary)
-    bias = _t5.position_bias(c, m, "decoder", rows[1], m.dim("past") + rows[1], both_ways=False)
-    state = {}
-    for i in range(c.decoder_layers):
-        layer = f"decoder.block.{i}.layer"
-        m.layer = name = f"{layer}.0.SelfAttention"
-        normed = m.rms_norm(x, f"{layer}.0.layer_norm", c.hidden, c.eps)
-        query, *new = (_t5.project(c, m, normed, f"{name}.{part}", rows) for part in "qkv")
+def cross_inputs(c: T5Config, batch: int | str) -> list[InputSpec]:
+    """What `cross` gives, as inputs."""
+    row = (batch, "source", c.heads, c.head_dim)
+    return [
+        InputSpec(f"cross_{kind}_{i}", row, "float32") for i in range(c.decoder_layers) for kind in ("key", "value")
+    ]
+
+
+def define(c: T5Config, m: ModelBuilder) -> Mapping[str, relax.Expr]:
+    tokens = _t5.rows_of(m.inputs["input_ids"])[1]
+    keys = m.dim("past") + tokens
+    state: dict[str, relax.Expr] = {}
+
+    def attended(x: relax.Var, normed: relax.Var, i: int, name: str, bias: relax.Var) -> relax.Var:
+        query, *new = (_t5.project(c, m, normed, f"{name}.{part}") for part in "qkv")
         for kind, value in zip(("key", "value"), new):
             state[f"{kind}_{i}"] = m.emit(relax.op.concat([m.inputs[f"{kind}_{i}"], value], axis=1))
         args = [query, state[f"key_{i}"], state[f"value_{i}"], bias]
-        x = _t5.attend(c, m, x, name, args, rows, causal=True, has_bias=True)
+        return _t5.attend(c, m, x, name, args, causal=True, has_bias=True)
+
+    positions = _t5.positions(m, keys - tokens, keys, axis=1)
+    logits = decode(c, m, m.inputs["input_ids"], positions, keys, attended, m.inputs, m.inputs["attention_mask"])
+    return {"logits": logits, **state}
+
+
+# x, its norm, the layer's number and name, and the bias of positions -> x plus what the layer attends to in the answer.
+Attended = Callable[[relax.Var, relax.Var, int, str, relax.Var], relax.Var]
+
+
+def decode(
+    c: T5Config,
+    m: ModelBuilder,
+    ids: relax.Var,
+    positions: relax.Expr,
+    keys: tvm.ir.Expr,
+    attended: Attended,
+    cross: Mapping[str, relax.Expr],
+    mask: relax.Expr | None,
+) -> relax.Var:
+    """Logits [batch, tokens, vocabulary] of `ids` at `positions` [tokens, 1] among so many `keys` of the answer.
+
+    `attended` is how a layer reads the answer before them; of the text it reads `cross`, hidden where `mask` is 0.
+    """
+    m.layer = "shared"
+    table = _t5.table_of(c, m)
+    x = m.op("embedding", ids, table, layout="nk", n=c.vocabulary)
+    bias = _t5.position_bias(c, m, "decoder", positions, keys, both_ways=False)
+    for i in range(c.decoder_layers):
+        layer = f"decoder.block.{i}.layer"
+        m.layer = name = f"{layer}.0.SelfAttention"
+        x = attended(x, m.rms_norm(x, f"{layer}.0.layer_norm", c.hidden, c.eps), i, name, bias)
         m.layer = name = f"{layer}.1.EncDecAttention"
         normed = m.rms_norm(x, f"{layer}.1.layer_norm", c.hidden, c.eps)
-        query = _t5.project(c, m, normed, f"{name}.q", rows)
-        args = [query, m.inputs[f"cross_key_{i}"], m.inputs[f"cross_value_{i}"], m.inputs["attention_mask"]]
-        x = _t5.attend(c, m, x, name, args, rows, has_key_mask=True)
+        args = [_t5.project(c, m, normed, f"{name}.q"), cross[f"cross_key_{i}"], cross[f"cross_value_{i}"]]
+        x = _t5.attend(c, m, x, name, [*args, *([] if mask is None else [mask])], has_key_mask=mask is not None)
         x = _t5.feed_forward(c, m, x, f"{layer}.2")
     m.layer = "decoder.final_layer_norm"
     normed = m.rms_norm(x, "decoder.final_layer_norm", c.hidden, c.eps)
@@ -77,7 +109,7 @@ def define(config: T5Config, m: ModelBuilder) -> Mapping[str, relax.Expr]:
     # A checkpoint without a head of its own ties it, scaled or not.
     own = not c.tied and (m.weights.has("lm_head.weight") or not m.weights.has("shared.weight"))
     head = m.weight("lm_head.weight", (c.vocabulary, c.hidden)) if own else table
-    return {"logits": m.op("linear", normed, head, layout="nk", n=c.vocabulary), **state}
+    return m.op("linear", normed, head, layout="nk", n=c.vocabulary)
 
 
 T5_DECODER = Family(
@@ -87,6 +119,5 @@ T5_DECODER = Family(
     define=define,
     part="decoder",
     huggingface_types=_t5.HUGGINGFACE_TYPES,
-    heads=_t5.HEADS,
     from_huggingface=_t5.from_huggingface,
 )

@@ -74,6 +74,7 @@ class Context:
     typical: Mapping[str, int]
     overrides: Overrides = field(default_factory=Overrides)
     precision: str = "fp32"  # one of config.PRECISIONS
+    token_by_token: bool = False  # whether this function, or one that shares its weights, appends to caches
 
 
 class Pass:

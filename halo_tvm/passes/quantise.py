@@ -98,7 +98,7 @@ class Quantise(Pass):
         computed = [call for call in linears if editor.name(call.args[1]) is None]
         kept = {str(attrs_of(call).get("layer") or call.args[1]): "its weight is computed" for call in computed}
         weights: dict[str, Weight] = {}
-        appends = any(_is(b.value, name) for b in bindings(func) for name in _APPENDS)
+        appends = context.token_by_token or any(_is(b.value, name) for b in bindings(func) for name in _APPENDS)
         head = _head(func, linears, editor)
         for name, calls in _by_weight(linears, editor).items():
             try:

@@ -22,11 +22,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import tvm
 from tvm import relax, te, tirx
-from tvm.script import tirx as script_tirx
 
 from ..dimensions import differ
+from ..prim_text import prim_func
 from .kv_append import KvAppend, rows_of
 from .operator import OPAQUE, OVERRIDE, Operator, annotated, attrs_of
 from .rotary import Rotary, rotary_tables
@@ -190,4 +189,4 @@ def _in_place(types: Sequence[relax.TensorType]) -> tirx.PrimFunc:
         query=stores("q", str(x.dtype), "vi", 0, 12),
         key=stores("keys", kept, "at", h, 16),
     )
-    return tvm.script.from_source(text, extra_vars={"T": script_tirx})
+    return prim_func(text)

@@ -19,11 +19,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import tvm
 from tvm import relax, te, tirx
-from tvm.script import tirx as script_tirx
 
 from ..dimensions import differ
+from ..prim_text import prim_func
 from .operator import OPAQUE, OVERRIDE, Operator, annotated, attrs_of
 
 _TEXT = """
@@ -138,4 +137,4 @@ def _in_place(cache: relax.TensorType, new: relax.TensorType) -> tirx.PrimFunc:
     texts = {k: f"T.int64({v.value})" if isinstance(v, tirx.IntImm) else k for k, v in names.items()}
     variables = [f"{k} = T.int64()" for k, text in texts.items() if text == k]
     text = _TEXT.format(variables="; ".join(variables) or "pass", dtype=cache.dtype, new_dtype=new.dtype, **texts)
-    return tvm.script.from_source(text, extra_vars={"T": script_tirx})
+    return prim_func(text)

@@ -127,9 +127,9 @@ def _validated(
     with load(artifact, threads=threads) as module:
         precision = module.manifest.precision
         checks = [check for index in sorted(cases) for check in _check_case(module, index, cases[index], factor)]
-        speaks = module.manifest.language is not None
+        language = module.manifest.language is not None
         said = None if text is None else _check_text(module, text, factor)
-    checks += _check_steps(artifact, cases, factor, precision, threads) if speaks else []
+    checks += _check_steps(artifact, cases, factor, precision, threads) if language else []
     failed = [c for c in checks if not c.passed]
     report: dict[str, object] = {
         "passed": not failed and (said is None or said.passed),
@@ -268,15 +268,18 @@ def _check_steps(
     precision: str,
     threads: int | None,
 ) -> list[OutputCheck]:
-    """A language model's `prefill` and `decode` against the reference of `main`: the same tokens, behind caches.
+    """A language model's functions behind caches against the reference of `main`: the same tokens, behind caches.
 
     Caches of fewer bits than the artifact's arithmetic cost what such arithmetic would.
     """
+    from .language.check import logits_behind_caches  # it loads what most artifacts do not need
+    from .language.spec import speaks
+
+    if not speaks(artifact.manifest):
+        return []
     inputs = artifact.manifest.functions["decode"].inputs
     if precision == "fp32" and any(tensor.dtype == "float16" for tensor in inputs):
         precision = "fp16"
-    from .language.check import logits_behind_caches  # it loads what most artifacts do not need
-
     return [
         compare(found, wanted, case=index, name=f"{name}.logits", error=None, factor=factor, precision=precision)
         for index, name, found, wanted in logits_behind_caches(artifact, cases, threads)

@@ -9,13 +9,16 @@ import numpy as np
 import pytest
 
 import halo_tvm
-from halo_tvm import CompileConfig
-from halo_tvm.errors import UnsupportedModel, UsageError
+from halo_tvm import CompileConfig, LanguageModel, compile_model
+from halo_tvm.artifact import read_manifest
+from halo_tvm.cli._main import main
+from halo_tvm.errors import InputError, UnsupportedModel, UsageError
 from halo_tvm.importers import import_model
 from halo_tvm.interpreter import evaluate
 from halo_tvm.models._t5 import bucket
 from halo_tvm.original import import_original
 
+tokenizers = pytest.importorskip("tokenizers")
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
@@ -50,6 +53,7 @@ def write(directory: Path, kind: str, **changes: object) -> transformers.PreTrai
         if "layer_norm" in name or "relative" in name:
             tensor.data += torch.randn_like(tensor) * 0.5
     model.save_pretrained(directory)
+    model.config.name_or_path = str(directory)
     return model
 
 
@@ -60,16 +64,27 @@ def original(request, tmp_path_factory):
 
 
 @pytest.fixture(scope="module", params=["t5-1.1", pytest.param("t5", marks=pytest.mark.sweep)])
-def parts(request, tmp_path_factory):
-    """(model of transformers, encoder, cross, decoder), the last three compiled."""
+def whole(request, tmp_path_factory):
+    """(model of transformers, the artifact made of its directory, which has a tokenizer)"""
     directory = tmp_path_factory.mktemp(request.param)
     model = write(directory, request.param)
-    made = []
-    for part in ("", ":cross", ":decoder"):
-        output = str(tmp_path_factory.mktemp("made") / "x.halo")
-        halo_tvm.compile_model(CompileConfig(f"{directory}{part}", output=output))
-        made.append(halo_tvm.load(output))
-    return model, *made
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({f"w{i}": i for i in range(131)}, unk_token="w2"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    end = tokenizers.processors.TemplateProcessing(single="$A w1", special_tokens=[("w1", 1)])
+    tokenizer.post_processor = end
+    tokenizer.save(str(directory / "tokenizer.json"))
+    output = tmp_path_factory.mktemp("made") / "x.halo"
+    compile_model(CompileConfig(str(directory), output=str(output), records=False))
+    return model, output
+
+
+@pytest.fixture(scope="module")
+def parts(whole, tmp_path_factory):
+    """(model of transformers, cross, decoder that returns its state), the last two loaded."""
+    model, path = whole
+    directory, output = model.config.name_or_path, tmp_path_factory.mktemp("made") / "decoder.halo"
+    compile_model(CompileConfig(f"{directory}:decoder", output=str(output), records=False))
+    return model, halo_tvm.load(path, function="cross"), halo_tvm.load(output)
 
 
 def tokens(batch: int, length: int) -> np.ndarray:
@@ -112,8 +127,9 @@ def close(found: np.ndarray, wanted: np.ndarray, visible: np.ndarray | None = No
     assert np.abs(found - wanted).max() < 2e-5 * np.abs(wanted).max()
 
 
-def test_encoder_of_every_length_equals_transformers(parts) -> None:
-    model, encoder, _, _ = parts
+def test_encoder_of_every_length_equals_transformers(whole) -> None:
+    model, path = whole
+    encoder = halo_tvm.load(path, function="encode")
     for length in LENGTHS:
         ids, mask = tokens(3, length), padding(3, length)
         close(encoder(input_ids=ids, attention_mask=mask), encoded(model, ids, mask), mask)
@@ -121,9 +137,10 @@ def test_encoder_of_every_length_equals_transformers(parts) -> None:
     close(encoder(ids), encoded(model, ids, np.ones_like(ids)))
 
 
+@pytest.mark.slow
 def test_chained_steps_equal_decoding_at_once(parts) -> None:
     """Forty tokens one by one, the module keeping keys and values; two sequences, the second one's text padded."""
-    model, _, cross, decoder = parts
+    model, cross, decoder = parts
     ids, source = tokens(2, 40), tokens(2, 11)
     mask = padding(2, 11)
     states = encoded(model, source, mask)
@@ -135,8 +152,9 @@ def test_chained_steps_equal_decoding_at_once(parts) -> None:
             close(decoder(input_ids=ids[:, i : i + 1], attention_mask=mask, **given), wanted[:, i : i + 1])
 
 
+@pytest.mark.slow
 def test_steps_of_several_tokens_with_keys_and_values_passed(parts) -> None:
-    model, _, cross, decoder = parts
+    model, cross, decoder = parts
     ids, source = tokens(2, 40), tokens(2, 9)
     states = encoded(model, source, np.ones_like(source))
     given, wanted = crossed(cross, states), decoded(model, ids, states, np.ones_like(source))
@@ -152,11 +170,56 @@ def test_steps_of_several_tokens_with_keys_and_values_passed(parts) -> None:
     assert start == 40 and all(value.shape[1] == 40 for value in state.values())
 
 
+def test_one_artifact_answers_a_text(whole, capsys) -> None:
+    """Forty greedy steps behind caches, for texts of several lengths; text in and out, on the command line, too."""
+    model, path = whole
+    manifest = read_manifest(path)
+    assert list(manifest.functions) == ["cross", "decode", "encode", "main"]
+    assert manifest.reports["build"]["apart_bytes"] == 0  # one table of weights
+    assert {row["output"] for row in manifest.validation["outputs"]} == {"logits", "decode.logits"}
+    with LanguageModel.load(path, context=41, threads=2) as ours:
+        for length in (1, 6, 33):
+            text = tokens(1, length)
+            states, mask = encoded(model, text, np.ones_like(text)), np.ones_like(text)
+            found, said = [ours.prefill(text[0])], []
+            for _ in range(40):
+                said.append(int(found[-1].argmax()))
+                found.append(ours.decode(said[-1]))
+            wanted = decoded(model, np.array([[0, *said]]), states, mask)[0]
+            np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-4 * np.abs(wanted).max())
+            until = said.index(1) + 1 if 1 in said else 40
+            answer = ours.generate(text[0], max_new_tokens=40)
+            assert (list(answer.tokens), answer.kept_tokens) == (
+                said[:until],
+                length,
+            )  # the same text is not read again
+            ours.encode(text[0])
+            np.testing.assert_allclose(ours.extend([0, *said[:3]]), wanted[3], rtol=0, atol=1e-4 * np.abs(wanted).max())
+        answer = ours.generate("w5 w7 w9", max_new_tokens=4)
+        assert (answer.prompt_tokens, answer.kept_tokens, ours.length) == (4, 0, len(answer.tokens))
+        assert main(["run", str(path), "--prompt", "w5 w7 w9", "--max-new-tokens", "4"]) == 0
+        assert capsys.readouterr().out.strip() == answer.text and answer.text.startswith("w")
+        for ask, message in (
+            (lambda: ours.generate([1] * 513), "a text of at most 512 tokens, which the encoder reads, found 513"),
+            (lambda: ours.generate([131]), "token ids from 0 to 130, found 131"),
+            (lambda: ours.generate([]), "found an empty prompt"),
+            (lambda: ours.score([1]), "a model that answers a text: load its function main"),
+            (lambda: ours.generate(messages=[{"role": "user", "content": "a"}]), "the model has no chat template"),
+        ):
+            with pytest.raises((InputError, UsageError), match=message):
+                ask()
+    with pytest.raises(UsageError, match="expected 1 to 1 slots"):
+        LanguageModel.load(path, slots=2)
+
+
 def test_the_float64_reference_equals_transformers(original) -> None:
     model, directory = original
     ids, mask = tokens(2, 29), padding(2, 29)
-    found = evaluate(import_model(str(directory)), {"input_ids": ids, "attention_mask": mask})
-    close(found["last_hidden_state"], encoded(model.double(), ids, mask), mask)
+    answer = tokens(2, 13)
+    given = {"input_ids": ids, "attention_mask": mask, "decoder_input_ids": answer}
+    found = evaluate(import_model(str(directory)), given)["logits"]
+    states = encoded(model.double(), ids, mask)
+    close(found, decoded(model, answer, states, mask))
     model.float()
 
 
@@ -176,7 +239,7 @@ def test_buckets_are_those_of_transformers(buckets: int, distance: int, both_way
 def test_positions_become_one_kernel_and_one_weight(original) -> None:
     """One bias for all layers, read by every attention; its table is made of the buckets while compiling."""
     _, directory = original
-    model = import_model(str(directory))
+    model = import_model(f"{directory}:encoder")
     users = [b for b in model.mod["main"].body.blocks[0].bindings if "attention" in str(getattr(b.value, "op", ""))]
     assert len(users) == 2 and users[0].value.args[4].same_as(users[1].value.args[4])
 
@@ -185,13 +248,17 @@ def test_parts_and_what_is_none(tmp_path: Path) -> None:
     write(tmp_path / "small", "t5")
     decoder = import_model(f"{tmp_path / 'small'}:decoder")
     assert decoder.name == "small-decoder" and decoder.source["part"] == "decoder"
-    alone = import_model(str(tmp_path / "small"))
+    alone = import_model(f"{tmp_path / 'small'}:encoder")
     assert (alone.report["part"], alone.report["other_parts"]) == ("encoder", ["cross", "decoder"])
+    assert list(import_model(str(tmp_path / "small")).entries) == ["encode", "cross", "decode"]
     assert CompileConfig(f"{tmp_path / 'small'}:decoder").artifact.name == "small-decoder.halo"
     assert import_original(decoder.source, tmp_path / "small").name == decoder.name
     with pytest.raises(UsageError, match="among cross, decoder, encoder, found 'head'"):
         import_model(f"{tmp_path / 'small'}:head")
     config = json.loads((tmp_path / "small" / "config.json").read_text())
+    only = {**config, "architectures": ["T5EncoderModel"]}
+    (tmp_path / "small" / "config.json").write_text(json.dumps(only))
+    assert import_model(str(tmp_path / "small")).report["part"] == "encoder"
     (tmp_path / "small" / "config.json").write_text(json.dumps({**config, "feed_forward_proj": "gated-tanh"}))
     with pytest.raises(UnsupportedModel, match="found 'gated-tanh'"):
         import_model(str(tmp_path / "small"))

@@ -59,12 +59,18 @@ class Wanted:
 
 
 class Answer:
-    """The answer to `asked`, of which the first `kept` tokens were read before."""
+    """The answer to `asked`, of which the first `kept` tokens were read before.
 
-    def __init__(self, wanted: Wanted, spec: LanguageSpec, text: Text, asked: Sequence[int], kept: int) -> None:
+    `seen` are the tokens in front of the answer, which a repetition penalty makes less likely.
+    """
+
+    def __init__(
+        self, wanted: Wanted, spec: LanguageSpec, text: Text, asked: Sequence[int], kept: int, seen: Sequence[int]
+    ) -> None:
         self._wanted, self._end = wanted, spec.end
+        self._never = np.array(spec.never, np.int64)
         self._pieces = Pieces(text, wanted.stop)
-        self._sampler = Sampler(wanted.how, list(asked))
+        self._sampler = Sampler(wanted.how, list(seen))
         self._asked, self._kept = len(asked), kept
         self._written: list[str] = []
         self._reported: list[LogProbabilities] = []
@@ -76,7 +82,7 @@ class Answer:
         """Choose the next token; the text that is certain with it. `full` ends it: there is no room for the token."""
         if not self.said:
             self._first = time.perf_counter()
-        token = self._sampler.choose(logits)
+        token = self._sampler.choose(_without(logits, self._never))
         self.said.append(token)
         if self._wanted.logprobs:
             self._reported.append(log_probabilities(logits, token, self._wanted.logprobs))
@@ -108,3 +114,12 @@ class Answer:
             answer_seconds=self._last - self._first,
             logprobs=tuple(self._reported),
         )
+
+
+def _without(logits: np.ndarray, never: np.ndarray) -> np.ndarray:
+    """`logits` in which the tokens `never` have no chance."""
+    if not never.size:
+        return logits
+    changed = logits.copy()
+    changed[never] = -np.inf
+    return changed

@@ -1,4 +1,4 @@
-"""Do `prefill` and `decode` say what `main` was checked for? The same tokens, in pieces behind a cache."""
+"""Do the functions behind caches say what `main` was checked for? The same tokens, in pieces."""
 
 from __future__ import annotations
 
@@ -18,17 +18,31 @@ def logits_behind_caches(
 ) -> Iterator[Logits]:
     """Logits [1, vocabulary] of the last tokens of every case whose reference has those of all positions."""
     fitting = {
-        index: (case["input"]["input_ids"][0], case["output"]["logits"][0])
+        index: (*_tokens(case["input"]), case["output"]["logits"][0])
         for index, case in sorted(cases.items())
         if np.ndim(case.get("input", {}).get("input_ids")) == 2 and np.ndim(case["output"].get("logits")) == 3
     }
-    fitting = {i: (ids, wanted) for i, (ids, wanted) in fitting.items() if len(ids) > _SINGLE}
+    fitting = {i: (text, ids, wanted) for i, (text, ids, wanted) in fitting.items() if len(ids) > _SINGLE}
     if not fitting:
         return
-    longest = max(len(ids) for ids, _ in fitting.values())
+    longest = max(len(ids) for _, ids, _ in fitting.values())
     with LanguageModel.load(artifact, context=longest, threads=threads) as model:
-        for index, (ids, wanted) in fitting.items():
+        for index, (text, ids, wanted) in fitting.items():
             begin = len(ids) - _SINGLE
-            yield index, "prefill", model.prefill(ids[:begin])[None], wanted[begin - 1 : begin]
+            if text is None:
+                yield index, "prefill", model.prefill(ids[:begin])[None], wanted[begin - 1 : begin]
+            else:
+                model.encode(text)
+                yield index, "decode", model.extend(ids[:begin])[None], wanted[begin - 1 : begin]
             for at in range(begin, len(ids)):
                 yield index, "decode", model.decode(int(ids[at]))[None], wanted[at : at + 1]
+
+
+def _tokens(inputs: Mapping[str, np.ndarray]) -> tuple[np.ndarray | None, np.ndarray]:
+    """The first row of a case: the text that an encoder reads, None without one, and the tokens of the decoder."""
+    ids = inputs["input_ids"][0]
+    answer = inputs.get("decoder_input_ids")
+    if answer is None:
+        return None, ids
+    mask = inputs.get("attention_mask")
+    return ids if mask is None else ids[mask[0] != 0], answer[0]

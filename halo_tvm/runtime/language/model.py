@@ -24,7 +24,7 @@ from ..weights import load_weights
 from .answer import Answer, Generation, Wanted
 from .chat import Message
 from .sampling import Sampling
-from .spec import NEEDED, TOGETHER, WHOLE, LanguageSpec, spec_of
+from .spec import TOGETHER, WHOLE, LanguageSpec, needed, spec_of
 from .steps import Steps
 from .text import Text
 
@@ -38,6 +38,9 @@ class LanguageModel:
     There is one slot, unless `load` makes more; what names none means the first. Any thread may call it: `generate`
     waits for its turn. A new prompt keeps what it has in common with the tokens in its slot, so the second turn of a
     conversation reads only what is new.
+
+    An encoder-decoder (T5) reads the whole prompt with its encoder; what is in the caches is its answer. The same text
+    again is not read again.
     """
 
     def __init__(self, manifest: Manifest, spec: LanguageSpec, text: Text, session: Session, steps: Steps) -> None:
@@ -47,6 +50,7 @@ class LanguageModel:
         self._session = session
         self._steps = steps
         self._tokens: list[list[int]] = [[] for _ in steps.filled]  # what the caches hold, by slot
+        self._read: list[list[int]] = [[] for _ in steps.filled]  # of an encoder-decoder: the texts that are answered
         self._turn = threading.Lock()
         self._speaker: int | None = None  # the thread whose answer goes on
 
@@ -82,7 +86,9 @@ class LanguageModel:
             variant = choose_variant(manifest.variants)
             load_tvm_runtime()
             functions = {
-                name: manifest.functions[name] for name in (*NEEDED, WHOLE, TOGETHER) if name in manifest.functions
+                name: manifest.functions[name]
+                for name in (*needed(manifest), WHOLE, TOGETHER)
+                if name in manifest.functions
             }
             names = list(dict.fromkeys(p for f in functions.values() for p in f.params))
             loaded = load_weights(artifact, variant.params, names, weights)
@@ -107,6 +113,11 @@ class LanguageModel:
         return self._spec.vocabulary
 
     @property
+    def encodes(self) -> bool:
+        """Whether an encoder reads the prompt: of an encoder-decoder, whose caches hold the answer alone."""
+        return self._steps.source is not None
+
+    @property
     def slots(self) -> int:
         """Sequences that have caches."""
         return len(self._steps.filled)
@@ -128,13 +139,24 @@ class LanguageModel:
             raise UsageError("expected a prompt or messages, found both or neither: pass one of them")
         if messages is not None:
             return self._text.conversation(messages)
-        return self._text.tokens(prompt) if isinstance(prompt, str) else list(prompt or ())
+        return self._text.tokens(prompt) if isinstance(prompt, str) else list(() if prompt is None else prompt)
 
     def prefill(self, tokens: Sequence[int], slot: int = 0) -> np.ndarray:
-        """Start again with `tokens`; the logits [vocabulary] behind them."""
+        """Start again with `tokens`; the logits [vocabulary] behind them, or for the first token of their answer."""
         with self._my_turn():
             self._forget(0, slot)
-            return self._fed(tokens, slot)
+            if not self.encodes:
+                return self._fed(tokens, slot)
+            self._answer_to(tokens, slot)
+            return self._fed(self._spec.start, slot)
+
+    def encode(self, tokens: Sequence[int], slot: int = 0) -> None:
+        """Read the text that an encoder-decoder answers; `extend` and `decode` then take the answer from its start."""
+        with self._my_turn():
+            if not self.encodes:
+                raise UsageError("expected an encoder-decoder, found a decoder: its prompt is what prefill takes")
+            self._forget(0, slot)
+            self._answer_to(tokens, slot)
 
     def decode(self, token: int, slot: int = 0) -> np.ndarray:
         """The logits [vocabulary] behind one more token."""
@@ -264,17 +286,31 @@ class LanguageModel:
     def _begun(self, asked: Sequence[int], wanted: Wanted, slot: int) -> tuple[Answer, np.ndarray]:
         """The answer to `asked` in `slot`, and the logits that its first token is chosen from."""
         wanted.check(self._spec.vocabulary)
-        kept = self._keep_common(asked, slot)
-        answer = Answer(wanted, self._spec, self._text, asked, kept)
-        return answer, self._fed(asked[kept:], slot)
+        self._check_slots([slot])
+        if not asked:
+            raise InputError("expected at least one token, found an empty prompt: pass some text")
+        if not self.encodes:
+            kept = self._keep_common(asked, slot)
+            answer = Answer(wanted, self._spec, self._text, asked, kept, seen=asked)
+            return answer, self._fed(asked[kept:], slot)
+        kept = len(asked) if self._read[slot] == list(asked) else 0
+        answer = Answer(wanted, self._spec, self._text, asked, kept, seen=self._spec.start)
+        if not kept:
+            self._answer_to(asked, slot)
+        self._forget(0, slot)
+        return answer, self._fed(self._spec.start, slot)
+
+    def _answer_to(self, asked: Sequence[int], slot: int) -> None:
+        self._check_slots([slot])
+        self._read[slot], self._tokens[slot] = [], []  # should reading fail
+        self._steps.read(asked, slot)
+        self._read[slot] = list(map(int, asked))
 
     def _is_full(self, slot: int) -> bool:
         return self._steps.filled[slot] == self._steps.context
 
     def _keep_common(self, asked: Sequence[int], slot: int) -> int:
         """Truncate to the beginning that `asked` shares with the caches; at least its last token is to be read."""
-        if not asked:
-            raise InputError("expected at least one token, found an empty prompt: pass some text")
         if len(asked) > self.context:
             raise InputError(
                 f"expected a prompt of at most {self.context} tokens, which the context holds, found {len(asked)}: "

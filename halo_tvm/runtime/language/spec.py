@@ -9,7 +9,9 @@ from pathlib import Path
 from ...artifact import Manifest
 from ...errors import ArtifactCorrupt, UsageError
 
-NEEDED = ("prefill", "decode")
+NEEDED = ("prefill", "decode")  # of a decoder that goes on from its prompt
+READ = ("encode", "cross")  # what reads the text that a decoder answers
+ANSWERING = (*READ, "decode")  # of an encoder-decoder
 WHOLE = "main"  # gives logits of every position
 TOGETHER = "decode_slots"  # takes one token for each of several sequences
 
@@ -24,14 +26,26 @@ class LanguageSpec:
     tokenizer: str | None = None  # a file of the artifact
     chat_template: str | None = None
     words: Mapping[str, str] = field(default_factory=dict)  # special tokens that a template may name: bos_token, ...
+    start: tuple[int, ...] = ()  # of an encoder-decoder: the tokens that every answer begins with, which are not said
+    never: tuple[int, ...] = ()  # tokens that are not chosen
+    source: int | None = None  # of an encoder-decoder: tokens of the text that it reads, at most
+
+
+def needed(manifest: Manifest) -> tuple[str, ...]:
+    """The functions that a language model of this kind speaks with."""
+    return ANSWERING if any(name in manifest.functions for name in READ) else NEEDED
+
+
+def speaks(manifest: Manifest) -> bool:
+    """Whether the artifact holds a language model with all functions that it needs."""
+    return manifest.language is not None and all(name in manifest.functions for name in needed(manifest))
 
 
 def spec_of(path: Path, manifest: Manifest) -> LanguageSpec:
     """The language model of the artifact at `path`; `UsageError` where there is none."""
-    missing = [name for name in NEEDED if name not in manifest.functions]
-    if missing or manifest.language is None:
+    if not speaks(manifest) or manifest.language is None:
         raise UsageError(
-            f"{path} was expected to hold a language model with the functions {' and '.join(NEEDED)}, found "
+            f"{path} was expected to hold a language model with the functions {', '.join(needed(manifest))}, found "
             f"{', '.join(manifest.functions)}: compile the directory of a language model with this version"
         )
     found = manifest.language
@@ -41,11 +55,16 @@ def spec_of(path: Path, manifest: Manifest) -> LanguageSpec:
         spec = LanguageSpec(
             context=decode.ranges["capacity"][1],
             vocabulary=int(decode.outputs[0].shape[-1]),
-            end=tuple(int(token) for token in found["end"]),  # type: ignore[attr-defined]
+            end=_tokens(found["end"]),
             tokenizer=_text(found.get("tokenizer")),
             chat_template=_text(found.get("chat_template")),
             words={str(k): str(v) for k, v in words.items()},  # type: ignore[attr-defined]
+            start=_tokens(found.get("start", ())),
+            never=_tokens(found.get("never", ())),
+            source=_longest_source(manifest),
         )
+        if spec.source is not None and not spec.start:
+            raise ValueError("no token that an answer begins with")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ArtifactCorrupt(
             f"{path}: expected a description of a language model, found {error!r}: compile the model again"
@@ -55,6 +74,18 @@ def spec_of(path: Path, manifest: Manifest) -> LanguageSpec:
             f"{path}: expected the file {spec.tokenizer!r} among those of the manifest, found none: compile again"
         )
     return spec
+
+
+def _tokens(value: object) -> tuple[int, ...]:
+    return tuple(int(token) for token in value)  # type: ignore[attr-defined]
+
+
+def _longest_source(manifest: Manifest) -> int | None:
+    encode = manifest.functions.get("encode")
+    if encode is None:
+        return None
+    length = encode.inputs[0].shape[1]
+    return encode.ranges[length][1] if isinstance(length, str) else int(length)
 
 
 def _text(value: object) -> str | None:

@@ -13,7 +13,8 @@ from ...artifact import FunctionSpec, TensorSpec
 from ...errors import EnvironmentProblem, InputError, UsageError
 from ..session import Session
 from ..tensors import aligned_empty, numpy_dtype, to_arrays, to_tensor
-from .spec import NEEDED, TOGETHER, WHOLE
+from .source import Source
+from .spec import READ, TOGETHER, WHOLE
 
 _HUGE = 2 << 20  # bytes of a huge page
 Run = Callable[[Sequence[tvm_ffi.Tensor]], object]
@@ -22,7 +23,8 @@ Run = Callable[[Sequence[tvm_ffi.Tensor]], object]
 class Steps:
     """Sequences of tokens, one per slot: their caches, and how many positions of each are filled.
 
-    Slots lie behind one another, so that one is a piece of every cache, and all are the whole of it.
+    Slots lie behind one another, so that one is a piece of every cache, and all are the whole of it. The tokens of an
+    encoder-decoder answer a text, which `read` takes; those of a decoder follow one another.
     """
 
     def __init__(
@@ -33,11 +35,11 @@ class Steps:
         context: int,
         slots: int = 1,
     ) -> None:
-        prefill = functions["prefill"]
+        decode, prefill = functions["decode"], functions.get("prefill")
         self.context = context
         self.filled = [0] * slots
-        self.chunk = prefill.ranges["tokens"][1]
-        self._highest = prefill.inputs[0].values
+        self.chunk = prefill.ranges["tokens"][1] if prefill else 1
+        self._highest = decode.inputs[0].values
         together, most = functions.get(TOGETHER), 1
         if together is not None:
             most = together.ranges["slots"][1]
@@ -46,16 +48,24 @@ class Steps:
                 f"expected 1 to {most if session.on_host else 1} slots, which the artifact was compiled for, found "
                 f"{slots}: compile it with --slots {slots}, for a CPU"
             )
-        arrays, self._memory = _caches(prefill.inputs[2:], context, slots)
+        arrays, self._memory = _caches([t for t in decode.inputs if t.name in decode.state], context, slots)
 
-        def bound(name: str, first: int, last: int) -> Run:
+        def bound(name: str, first: int, last: int, given: Sequence[tvm_ffi.Tensor] = ()) -> Run:
             caches = session.keep([to_tensor(array[first:last]) for array in arrays])
-            return session.bind(name, (*caches, *weights[name]))
+            return session.bind(name, (*given, *caches, *weights[name]))
 
-        self._run = [{name: bound(name, i, i + 1) for name in NEEDED} for i in range(slots)]
+        def answering(ids: np.ndarray, slot: int) -> None:
+            assert self.source is not None
+            self._run[slot]["decode"] = bound("decode", slot, slot + 1, session.keep(self.source.read(ids)))
+
+        names = ("decode",) if prefill is None else ("prefill", "decode")
+        self._run = [{name: bound(name, i, i + 1) for name in names} for i in range(slots)]
+        self.source = Source(session, functions, weights) if READ[0] in functions else None
+        self._answering = answering
         self._together = bound(TOGETHER, 0, slots) if slots > 1 else None
-        self._whole = session.bind(WHOLE, weights[WHOLE]) if WHOLE in functions else None
-        self._sizes = _scored(functions[WHOLE]) if WHOLE in functions else (1, 0)
+        scores = WHOLE in functions and self.source is None
+        self._whole = session.bind(WHOLE, weights[WHOLE]) if scores else None
+        self._sizes = _scored(functions[WHOLE]) if scores else (1, 0)
         self._lengths = aligned_empty((1,), np.dtype(np.int32))
         self._of_slots = aligned_empty((slots,), np.dtype(np.int32))
         self._ids = aligned_empty((slots, 1), np.dtype(np.int64))
@@ -63,6 +73,12 @@ class Steps:
     @property
     def cache_bytes(self) -> int:
         return int(self._memory.nbytes)
+
+    def read(self, tokens: Sequence[int], slot: int = 0) -> None:
+        """Take the text that the tokens in `slot` answer from now on; those that are there are forgotten."""
+        ids = self._checked(tokens, None)
+        self._answering(ids, slot)
+        self.filled[slot] = 0
 
     def feed(self, tokens: Sequence[int], slot: int = 0) -> np.ndarray:
         """Logits [vocabulary] behind `tokens`, which follow what is in the caches; long ones go in chunks.
@@ -91,6 +107,11 @@ class Steps:
 
     def score(self, tokens: Sequence[int]) -> np.ndarray:
         """Logits [tokens, vocabulary] behind every one of `tokens`, by `main`: the caches stay as they are."""
+        if self.source is not None:
+            raise UsageError(
+                "expected a decoder's tokens to score, found a model that answers a text: load its function main, "
+                "which takes both"
+            )
         ids = self._checked(tokens, None)
         low, high = self._sizes
         if self._whole is None or not low <= len(ids) <= high:

@@ -6,10 +6,9 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Protocol, TypeVar
 
-import tvm
 from tvm import tirx
-from tvm.script import tirx as script_tirx
 
+from ...prim_text import prim_func
 from .._pair_dot import PRAGMA
 from ..blocks import written_out
 from ._problem import Problem
@@ -44,6 +43,6 @@ def scheduled_as(
         ):
             for stage in stages:
                 stage(src, plan)
-    out = tvm.script.from_source(src.text(), extra_vars={"T": script_tirx, "imports": imports})
+    out = prim_func(src.text(), imports)
     kept = {str(key): func.attrs[key] for key in func.attrs.keys()}
     return written_out(out, out.body).with_attrs({**kept, "tirx.noalias": True})
