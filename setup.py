@@ -62,7 +62,7 @@ setup(
         "hf": [TRANSFORMERS, "tokenizers", "huggingface_hub"],
         "tflite": [LITERT],
         "tensorflow": ["tensorflow-cpu>=2.21,<2.22", "tf2onnx>=1.17,<1.18"],
-        "jax": [JAX],
+        "jax": [JAX, "flatbuffers>=24"],  # the latter reads files of jax.export
         "keras": [KERAS, JAX],
         "bench": [TORCH, *PEERS],
         "notebooks": [*NOTEBOOKS, "jupyter"],
@@ -77,6 +77,7 @@ setup(
             TORCH,
             LITERT,
             JAX,
+            "flatbuffers>=24",
             FLAX,
             KERAS,
             TRANSFORMERS,

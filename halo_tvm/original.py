@@ -21,6 +21,7 @@ _KINDS = {
     "tflite": "TFLite file",
     "keras": ".keras file",
     "tensorflow": "SavedModel directory",
+    "stablehlo": "file of jax.export or StableHLO",
     "torch_export": ".pt2 file",
     "torchscript": "TorchScript file",
     "huggingface": "directory",

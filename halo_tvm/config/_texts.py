@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-MODEL = "built-in name, model file (ONNX, GGUF, .keras, .pt2, TFLite, TorchScript), or Hugging Face directory"
+MODEL = (
+    "built-in name, model file (ONNX, GGUF, .keras, .pt2, TFLite, TorchScript, jax.export, StableHLO), "
+    "or Hugging Face directory"
+)
 THREADS = "threads to use (default: every core this process may run on)"
 RANGES = "dimensions of an input, each a number or a range, e.g. input_ids=1..8x1..512 (repeatable)"
 SIGNATURE = "which function of a TFLite file or SavedModel (default: serving_default); also --model MODEL:NAME"

@@ -7,10 +7,20 @@ from pathlib import Path
 
 from ..errors import UnknownName, UnsupportedModel, UsageError
 from ..imported import ImportedModel
+from . import stablehlo
 from ._language import with_texts_of
 from ._shapes import apply_shapes, load_examples, parse_input, parse_shape
 
-SUFFIXES = (".onnx", ".gguf", ".keras", ".pt", ".pt2", ".pth", ".tflite")  # of files that are models
+SUFFIXES = (
+    ".onnx",
+    ".gguf",
+    ".keras",
+    ".pt",
+    ".pt2",
+    ".pth",
+    ".tflite",
+    *stablehlo.SUFFIXES,
+)  # of files that are models
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -24,7 +34,8 @@ def import_model(
     tokenizer: str | None = None,
     spelled: frozenset[str] | None = None,
 ) -> ImportedModel:
-    """Read `model`: a built-in name, an ONNX, GGUF, torch.export (.pt2), TorchScript, TFLite or Keras file, or a
+    """Read `model`: a built-in name, an ONNX, GGUF, torch.export (.pt2), TorchScript, TFLite, Keras, jax.export
+    or StableHLO file, or a
     directory with config.json and safetensors. `DIRECTORY:PART` is one part of a model that becomes several artifacts,
     `FILE.tflite:SIGNATURE` and `SAVED_MODEL:SIGNATURE` one of its functions.
 
@@ -83,6 +94,10 @@ def _import(
         from .keras import import_keras
 
         return import_keras(path, shapes=dict(map(parse_shape, shapes)), trust=trust)
+    if path.suffix in stablehlo.SUFFIXES:
+        if not path.is_file():
+            raise UsageError(f"expected a file of jax.export or StableHLO, found no file {model!r}: check the path")
+        return stablehlo.import_stablehlo(path, shapes=dict(map(parse_shape, shapes)), trust=trust)
     if path.suffix == ".pt2":
         from .torch_export import import_pt2
 
@@ -94,8 +109,8 @@ def _import(
         return import_torchscript(path, shapes=tuple(map(parse_input, shapes)), inputs=examples, trust=trust)
     if path.is_file():
         raise UnsupportedModel(
-            f"expected an .onnx, .gguf, .keras, .pt2, .tflite or TorchScript file, a directory with config.json or a "
-            f"built-in name, found the file {model!r}: convert it to ONNX first"
+            "expected an .onnx, .gguf, .keras, .pt2, .tflite, jax.export, StableHLO or TorchScript file, a directory "
+            f"with config.json or a built-in name, found the file {model!r}: convert it to ONNX first"
         )
     on_hub = _HUB_NAME.fullmatch(str(path)) and path.suffix not in SUFFIXES
     if on_hub and not path.parent.exists():

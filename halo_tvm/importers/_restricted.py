@@ -36,6 +36,7 @@ _WARM = {
     "torch_export": "torch.export",
     "transformers": "transformers",
     "tensorflow": "tensorflow",
+    "stablehlo": "jax",
     "keras": "keras",  # and the backend that the environment names
 }
 

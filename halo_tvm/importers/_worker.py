@@ -21,6 +21,7 @@ CONVERTERS = {
     "torchscript": ("halo_tvm.importers.torchscript", "import_unrestricted"),
     "torch_export": ("halo_tvm.importers.torch_export", "import_unrestricted"),
     "tensorflow": ("halo_tvm.importers.tensorflow", "import_unrestricted"),
+    "stablehlo": ("halo_tvm.importers.stablehlo", "import_unrestricted"),
     "keras": ("halo_tvm.importers.keras", "import_unrestricted"),
     "transformers": ("halo_tvm.importers.torch_export.transformers", "import_unrestricted"),
     "probe": ("halo_tvm.importers._probe", "import_unrestricted"),

@@ -26,6 +26,8 @@ def opened(model: Any, weights: object) -> Door:
 
     Anything else is a function already, or called like one: an Equinox module with `weights` None is its own weights.
     """
+    if isinstance(model, Door):
+        return model
     if _is(model, "flax.nnx", "Module"):
         return _of_nnx(model, weights)
     if _is(model, "flax.linen", "Module"):

@@ -18,7 +18,7 @@ from ..meaning.constant import Constant
 from ..meaning.sizes import prim
 from . import families  # noqa: F401  (importing them registers the converters)
 from ._dimensions import Dimensions
-from ._models import opened
+from ._models import Door, opened
 from ._primitive import dtype_name
 from ._values import Opaque, Value
 from ._walk import Walker, constant_of
@@ -27,7 +27,7 @@ _PLANNED = 1024  # the largest size of a dimension that nobody bounded, in plans
 
 
 def import_function(
-    function: Callable[..., object],
+    function: Callable[..., object] | Door,
     weights: object = None,
     *specs: object,
     name: str | None = None,
@@ -35,7 +35,7 @@ def import_function(
 ) -> ImportedModel:
     """Trace `function(weights, *inputs)` and import what it computes; without weights give None: `function(*inputs)`.
 
-    `function` may be a model of Flax, Equinox or Keras (see `_models`).
+    `function` may be a model of Flax, Equinox or Keras, or a `Door` to one (see `_models`).
 
     Each of `specs` is an example array, a `jax.ShapeDtypeStruct`, or a pair (shape, dtype) whose shape may be text
     with names in it, such as ("b, s", "int32"); or a dict, list or tuple of these. `ranges` bounds the names in texts,
@@ -43,7 +43,7 @@ def import_function(
     Raises `UnsupportedModel` with all primitives that cannot be converted, `UsageError`.
     """
     name = name or getattr(function, "__name__", None) or getattr(function, "name", None) or type(function).__name__
-    name, signature = str(name).strip("<>"), function
+    name, signature = str(name).strip("<>"), function.function if isinstance(function, Door) else function
     door = opened(function, weights)
     function, weights, specs = door.function, door.weights, specs or door.specs
     leaves, tree = tree_util.tree_flatten_with_path(weights)
