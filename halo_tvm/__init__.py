@@ -120,16 +120,22 @@ def tune_model(config: TuneConfig) -> object:
 
 
 def load(
-    path: str, threads: int | None = None, weights: str = "map", verify: bool = True, function: str = "main"
+    path: str,
+    threads: int | None = None,
+    weights: str = "map",
+    verify: bool = True,
+    function: str = "main",
+    seed: int | None = None,
 ) -> Module:
     """A function of an artifact, verified and ready to run.
 
     `threads=None` uses every core this process may run on; `weights` is "map" (shared, read from disk
     on demand) or "resident" (one copy in memory); `verify=False` skips the hashes of its files, not their sizes.
+    `seed` says which random numbers a model draws that draws any; without one, every load draws others.
     """
     from .runtime import load
 
-    return load(path, threads=threads, weights=weights, verify=verify, function=function)
+    return load(path, threads=threads, weights=weights, verify=verify, function=function, seed=seed)
 
 
 def validate_artifact(path: str, reference: str | None = None) -> dict[str, object]:

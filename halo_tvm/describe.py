@@ -9,7 +9,7 @@ import tvm
 from tvm import relax, tirx
 
 from . import __version__
-from .artifact import FunctionSpec, Manifest, TensorSpec, Variant
+from .artifact import RANDOM_STATE, FunctionSpec, Manifest, TensorSpec, Variant
 from .imported import ImportedModel
 from .passes._caches import written_in_place
 from .passes._weights import param_names
@@ -74,7 +74,7 @@ def function_spec(model: ImportedModel, mod: tvm.IRModule) -> FunctionSpec:
     types = flat_types(func.ret_ty)
     assert len(types) == len(model.outputs), f"{len(model.outputs)} outputs are named, main gives {len(types)}"
     inputs = tuple(TensorSpec(s.name, s.shape, s.dtype, s.values, s.default) for s in model.inputs)
-    state = tuple(map(str, model.source.get("state", ())))
+    state = (*map(str, model.source.get("state", ())), *(s.name for s in model.inputs if s.name == RANDOM_STATE))
     written = tuple(spec.name for spec, var in zip(inputs, func.params) if var in memory)
     returned = tuple(_output(name, ty) for name, ty in zip(model.outputs, types))
     return FunctionSpec(
@@ -84,6 +84,7 @@ def function_spec(model: ImportedModel, mod: tvm.IRModule) -> FunctionSpec:
         ranges=model.ranges,
         params=tuple(param_names(func)),
         written=written,
+        drawn=model.drawn,
     )
 
 

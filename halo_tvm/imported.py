@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import tvm
 
+from .artifact import RANDOM_STATE
 from .params import ParamTable
 
 # High of a symbolic dimension that neither the file nor the user bounded: accepted, and planned for at run time.
@@ -60,7 +61,8 @@ class ImportedModel:
     typical: dict[str, int]  # symbolic dimension -> the size benchmarks and cost estimates use
     source: dict[str, object]  # what it came from, for the manifest and for peers
     report: dict[str, object]  # the ImportReport: operators by name, parameters, notes
-    # The source engine, inputs -> outputs by name; None: NumPy evaluates `mod` (see `interpreter`).
+    # The source engine, inputs -> outputs by name; None: NumPy evaluates `mod` (see `interpreter`). It draws random
+    # numbers of its own and knows nothing of `random_state`: see `source_outputs`.
     engine: Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]] | None = None
     # Integers that the graph compares an input with, by input: what seeded inputs are drawn from.
     samples: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
@@ -77,3 +79,12 @@ class ImportedModel:
     token_by_token: bool = False
     # Of a model that is imported for export alone: the nodes that it keeps, by the name of the function called.
     kept: Mapping[str, KernelOrigin] = field(default_factory=dict)
+    drawn: tuple[str, ...] = ()  # outputs that are made of random numbers
+
+    def source_outputs(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """What the source engine computes; the state of random numbers, which is ours, is one call further."""
+        assert self.engine is not None, "a model without an engine is evaluated by NumPy"
+        given = dict(inputs)
+        state = given.pop(RANDOM_STATE, None)
+        further = {} if state is None else {RANDOM_STATE: state + np.array([0, 1])}
+        return {**self.engine(given), **further}

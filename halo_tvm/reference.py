@@ -42,7 +42,7 @@ def cases_of(
         for integers in _INTEGERS:
             cases = [*given, *_random_cases(model, seed, others, integers)]
             try:
-                results = [model.engine(case) for case in cases]
+                results = [model.source_outputs(case) for case in cases]
             except UnsupportedModel as reason:
                 refused = refused or reason
                 continue
@@ -53,7 +53,7 @@ def cases_of(
     if dull:
         return dull
     if given:
-        return _arrays(given, [model.engine(case) for case in given], model.accepted_error)
+        return _arrays(given, [model.source_outputs(case) for case in given], model.accepted_error)
     raise refused
 
 

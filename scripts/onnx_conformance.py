@@ -170,7 +170,10 @@ def run_test(test) -> Row:
     try:
         prepared = backend.prepare(model)
         for inputs, wanted in sets:
-            found = prepared.run(inputs)
+            found = [
+                want if output.name in prepared.drawn and _alike(got, want) else got
+                for output, got, want in zip(model.graph.output, prepared.run(inputs), wanted, strict=True)
+            ]
             difference = compare(found, wanted, test.rtol, test.atol)
             if difference:
                 return _row(test, model, "wrong", difference)
@@ -180,6 +183,11 @@ def run_test(test) -> Row:
         lines = str(reason).strip().splitlines() or [""]
         return _row(test, model, "failed", f"{type(reason).__name__}: {lines[-1][:300]}")
     return _row(test, model)
+
+
+def _alike(got, want) -> bool:
+    """What is all that two draws have in common: shape and type."""
+    return got.shape == want.shape and got.dtype == want.dtype
 
 
 def data_sets(test) -> Iterator[tuple[list, list]]:

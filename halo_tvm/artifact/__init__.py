@@ -6,7 +6,7 @@
 the directory, `opened` verifies and reads it. Nothing here imports TVM, torch or onnx: the deploy path reads it.
 """
 
-from .manifest import ABI, FileEntry, FunctionSpec, Manifest, TensorSpec, Variant
+from .manifest import ABI, RANDOM_STATE, FileEntry, FunctionSpec, Manifest, TensorSpec, Variant
 from .opened import (
     MANIFEST_NAME,
     REFERENCE_NAME,
@@ -23,6 +23,7 @@ from .store import check_output_path, update_manifest, write_artifact
 __all__ = [
     "ABI",
     "MANIFEST_NAME",
+    "RANDOM_STATE",
     "REFERENCE_NAME",
     "FileEntry",
     "FunctionSpec",

@@ -21,6 +21,7 @@ from ..codec import REST, Form, Must, Unfit, parse, plain, read
 from ..errors import ArtifactCorrupt, EnvironmentProblem
 
 ABI = 1
+RANDOM_STATE = "random_state"  # state of a model that draws numbers, int64 [2]: the seed, the calls before
 MANIFEST_LIMIT_BYTES = 64 << 20
 RANK_LIMIT = 32
 _FORM = Form(other_fields=True, deepest=32, any_number=True)
@@ -58,6 +59,7 @@ class FunctionSpec:
     params: tuple[str, ...] = ()
     state: tuple[str, ...] = ()
     written: tuple[str, ...] = ()  # inputs whose memory kernels write, as caches that are appended to in place
+    drawn: tuple[str, ...] = ()  # outputs that are made of random numbers
 
     @property
     def handed_back(self) -> tuple[int, ...]:

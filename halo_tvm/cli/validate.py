@@ -67,4 +67,5 @@ def result_of(report: Mapping[str, object], manifest: Manifest, config: Validate
     made_by = "the arrays given" if config.reference and is_archive(config.reference) else engine
     notes = [] if report["tolerance"] is None else [cost_of(report)]
     notes += [text_cost_of(report)] if report["text"] else []
+    notes += [f"{name} is drawn at random: computed, not compared" for name in report["drawn"]]
     return ValidateResult(manifest.name, made_by, describe_host(), outputs, bool(report["passed"]), tuple(notes))

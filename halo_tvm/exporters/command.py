@@ -37,6 +37,11 @@ def export_model(config: ExportConfig) -> Export:
         Spelling.of(config.engine, config.opset)  # says at once what cannot be written
     model = f"{config.model}:{config.signature}" if config.signature else config.model
     imported = import_model(model, shapes=config.shape, inputs=config.inputs, trust=config.trust_model, spelled=SPELLED)
+    if imported.drawn:
+        raise UnsupportedModel(
+            f"expected a model without random numbers, found {', '.join(imported.drawn)} to be made of them: ONNX has "
+            "no state to draw them by; export a model that takes them as inputs"
+        )
     path, opset = Path(config.output), config.opset or _own_opset(imported)
     spelling = Spelling.of(config.engine, opset)
     with tempfile.TemporaryDirectory(prefix="halo-tvm-export-") as scratch:

@@ -57,6 +57,7 @@ class _Written:
     typical: dict[str, int]
     source: dict[str, object]
     report: dict[str, object]
+    drawn: tuple[str, ...]
     engine: bool
 
 
@@ -101,6 +102,7 @@ def load_model(directory: Path) -> tuple[ImportedModel, bool]:
         typical=written.typical,
         source=written.source,
         report=written.report,
+        drawn=written.drawn,
     )
     return model, written.engine
 

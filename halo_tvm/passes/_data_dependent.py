@@ -74,7 +74,8 @@ def _topk(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         order = bb.emit(relax.op.strided_slice(order, [axis], [0], [k]))
     values = bb.emit(relax.op.gather_elements(x, order, axis))
     indices = bb.emit(_cast(order, attrs.dtype))
-    return {"values": values, "indices": indices}.get(str(attrs.ret_type)) or relax.Tuple([values, indices])
+    one = {"values": values, "indices": indices}
+    return one[str(attrs.ret_type)] if str(attrs.ret_type) in one else relax.Tuple([values, indices])
 
 
 def _along(bb: relax.BlockBuilder, call: relax.Call, axis: int) -> tuple[relax.Expr, int]:

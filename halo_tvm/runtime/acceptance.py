@@ -27,4 +27,5 @@ def in_words(report: Mapping[str, object]) -> str:
     text = f"passed: {len(rows)} outputs in {report['cases']} cases, largest error {worst:.3g}"
     costs = [] if report["tolerance"] is None else [cost_of(report)]
     costs += [text_cost_of(report)] if report["text"] else []
+    costs += [f"drawn at random and not compared: {', '.join(report['drawn'])}"] if report["drawn"] else []
     return "; ".join([text, *costs])

@@ -62,17 +62,18 @@ def load(
     weights: str = "map",
     verify: bool = True,
     function: str = "main",
+    seed: int | None = None,
 ) -> Module:
     """Verify the artifact at `path` (or one that is open), pick the largest variant this host runs, and load it.
 
     `threads` defaults to HALO_TVM_NUM_THREADS, then to every CPU the calling thread may use. `weights`
     is "map" (shared with the page cache) or "resident" (one copy in huge pages). `verify=False` skips
-    the hashes, not the sizes.
+    the hashes, not the sizes. `seed` says which random numbers a model draws; without one, two loads draw others.
 
     Raises
     ------
     UsageError
-        no artifact at `path`, or an option out of range
+        no artifact at `path`, an option out of range, or a seed for a model that draws nothing
     ArtifactCorrupt
         a file differs from the manifest
     EnvironmentProblem
@@ -91,10 +92,11 @@ def load(
         load_tvm_runtime()
         device = device_of(variant)
         spec = manifest.functions[function]
+        state = KeptState(spec, seed)
         loaded = load_weights(artifact, variant.params, spec.params, weights)
         library = artifact.location(variant.library)
         session = Session(library, function, loaded.tensors, count, device, spec.handed_back)
-        return Module(manifest, function, session, loaded.memory)
+        return Module(manifest, function, session, loaded.memory, state)
 
 
 class Module:
@@ -104,12 +106,14 @@ class Module:
     caller at a time. Outputs stay valid after later runs.
     """
 
-    def __init__(self, manifest: Manifest, function: str, session: Session, weights: np.ndarray) -> None:
+    def __init__(
+        self, manifest: Manifest, function: str, session: Session, weights: np.ndarray, state: KeptState
+    ) -> None:
         self.manifest = manifest
         self.spec = manifest.functions[function]
         self._function = function
         self._session = session
-        self._state = KeptState(self.spec)
+        self._state = state
         self._outputs_of = OwnedOutputs(self.spec, weights)
         self._direct = DirectCalls(self.spec, session, self._outputs_of)
         self._inputs: dict[str, object] = {}
@@ -135,11 +139,10 @@ class Module:
         """Outputs of one run: an array, or a tuple when the model has several.
 
         A model with state continues where the last call ended and returns the outputs without the state; a call
-        that passes the state gets it back, too.
+        that passes the state gets it back, too. Of several threads that call one, each goes on where another ended.
         """
         if self.spec.state and not self._state.passed(args, kwargs):
-            inputs = bind_inputs(self.spec, args, self._state.added(args, kwargs))
-            outputs = self._state.keep(self._run(inputs))
+            outputs = self._state.call(args, kwargs, lambda given: self._run(bind_inputs(self.spec, args, given)))
         else:
             outputs = self._call(args, kwargs)
         return outputs[0] if len(outputs) == 1 else outputs

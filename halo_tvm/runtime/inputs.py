@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tvm_ffi
 
-from ..artifact import FunctionSpec, Manifest, TensorSpec
+from ..artifact import RANDOM_STATE, FunctionSpec, Manifest, TensorSpec
 from ..errors import InputError, UnknownName
 from .tensors import aligned_empty, is_aligned, numpy_dtype, to_array
 
@@ -64,7 +64,7 @@ def generate_inputs(
     """Seeded random inputs: normal floats, integers spread over their `values`, defaults as declared.
 
     A dimension not in `sizes` takes the lower bound of its range where it leads a shape (a batch),
-    and 128, or the nearest size its range allows, elsewhere (a sequence).
+    and 128, or the nearest size its range allows, elsewhere (a sequence). Random numbers are drawn by the same seed.
     """
     names = [d for t in spec.inputs for d in t.shape if isinstance(d, str)]
     chosen = dict(sizes or {})
@@ -76,9 +76,12 @@ def generate_inputs(
         low, high = spec.ranges.get(name, _SIZE_WITHOUT_RANGE)
         chosen.setdefault(name, low if name in leading else min(max(low, _GENERATED_SIZE), high))
     random = np.random.default_rng(seed)
-    return {
+    arrays = {
         t.name: _random(t, tuple(d if isinstance(d, int) else chosen[d] for d in t.shape), random) for t in spec.inputs
     }
+    if RANDOM_STATE in arrays:
+        arrays[RANDOM_STATE] = np.array([seed, 0], np.int64)
+    return arrays
 
 
 def _random(tensor: TensorSpec, shape: tuple[int, ...], random: np.random.Generator) -> np.ndarray:

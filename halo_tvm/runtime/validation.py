@@ -103,7 +103,8 @@ def validate_artifact(
     -------
     {"passed": True, "cases": n, "factor": f, "precision": "int8", "tolerance": {...}, "outputs": [...], "text": {...}}
     `outputs` has the fields of `OutputCheck`, `tolerance` those of `Precision`; it is None at fp32. `text` has those of
-    `language.fidelity.TextCheck`, and is None where the reference has no passage.
+    `language.fidelity.TextCheck`, and is None where the reference has no passage. `drawn` names the outputs made of
+    random numbers: they are computed, and not compared, since the source draws others.
 
     Raises
     ------
@@ -125,7 +126,7 @@ def _validated(
     text = _text_of(arrays)
     cases = _cases(arrays, own=reference is None)
     with load(artifact, threads=threads) as module:
-        precision = module.manifest.precision
+        precision, drawn = module.manifest.precision, module.spec.drawn
         checks = [check for index in sorted(cases) for check in _check_case(module, index, cases[index], factor)]
         language = module.manifest.language is not None
         said = None if text is None else _check_text(module, text, factor)
@@ -138,6 +139,7 @@ def _validated(
         "precision": precision,
         "tolerance": asdict(PRECISIONS[precision]) if precision in PRECISIONS else None,
         "outputs": [{k: _json_number(v) for k, v in asdict(c).items()} for c in checks],
+        "drawn": list(drawn),
         "text": None if said is None else {k: _json_number(v) for k, v in asdict(said).items()},
     }
     if failed:
@@ -238,7 +240,7 @@ def _check_case(
     checks = []
     for spec, output in zip(module.output_specs, arrays, strict=True):
         expected = case["output"].get(spec.name)
-        if expected is None:
+        if expected is None or spec.name in module.spec.drawn:
             continue  # a reference may cover some outputs only; none at all is refused by _cases
         if expected.shape != output.shape:
             raise ValidationFailed(

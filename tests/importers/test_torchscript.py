@@ -118,11 +118,19 @@ def test_the_executor_keeps_state_until_sizes_change() -> None:
     outputs = (TensorSpec("y", ("n", 2), "float32"), TensorSpec("s", ("n",), "float32"))
     state = KeptState(FunctionSpec(inputs=tensors, outputs=outputs, state=("s",)))
     x, kept = np.zeros((3, 2)), np.arange(3.0)
-    assert state.added((), {"x": x}).keys() == {"x"}
-    (y,) = state.keep((x, kept))
-    assert y is x and state.added((x,), {})["s"] is kept
+    given: list[dict[str, object]] = []
+
+    def call(*args: np.ndarray, **kwargs: np.ndarray) -> tuple[np.ndarray, ...]:
+        return state.call(args, kwargs, lambda inputs: given.append(dict(inputs)) or (x, kept))
+
+    (y,) = call(x=x)
+    assert y is x and given[-1].keys() == {"x"}
+    call(x)
+    assert given[-1]["s"] is kept
     assert state.passed((), {"x": x, "s": kept}) and not state.passed((x,), {})
-    assert "s" not in state.added((), {"x": np.zeros((4, 2))})
-    state.keep((x, kept))
+    call(x=np.zeros((4, 2)))
+    assert "s" not in given[-1]
+    call(x)
     state.reset()
-    assert "s" not in state.added((x,), {})
+    call(x)
+    assert "s" not in given[-1]

@@ -11,6 +11,7 @@ import keras
 import numpy as np
 from numpy.typing import NDArray
 
+from ...artifact import RANDOM_STATE
 from ...errors import UnsupportedModel
 from ...imported import ImportedModel
 from ._declared import Bounds, arranged, declared
@@ -116,6 +117,8 @@ def _renamed(model: ImportedModel, inputs: list[str], outputs: list[str]) -> Imp
     """`model` with other names for its inputs and outputs, its engine's included."""
     engine = model.engine
     assert engine is not None, "an importer of Keras's backends brings an engine"
+    drawing = [name for name in model.outputs if name == RANDOM_STATE]
+    inputs, outputs = [*inputs, *drawing], [*outputs, *drawing]
     given = dict(zip(inputs, (spec.name for spec in model.inputs), strict=True))
     made = dict(zip(model.outputs, outputs, strict=True))
 
@@ -124,4 +127,5 @@ def _renamed(model: ImportedModel, inputs: list[str], outputs: list[str]) -> Imp
         return {made[name]: value for name, value in found.items()}
 
     specs = tuple(replace(spec, name=name) for spec, name in zip(model.inputs, inputs, strict=True))
-    return replace(model, inputs=specs, outputs=tuple(outputs), engine=run)
+    drawn = tuple(made[name] for name in model.drawn)
+    return replace(model, inputs=specs, outputs=tuple(outputs), engine=run, drawn=drawn)

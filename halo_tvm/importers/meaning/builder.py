@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from tvm import relax
 
 from .constant import Constant
 from .sizes import Dim, Sizes, plain, prim
+
+if TYPE_CHECKING:
+    from .random import Draws
 
 
 class Refused(Exception):
@@ -30,12 +33,14 @@ class Builder(ABC):
     sizes: simplifies and compares sizes, knowing the ranges of the model's symbolic dimensions
     name: of this operator's place in its source; reports call what is emitted by it
     op: of the operator itself, in the source's words; kernels without a better name are called by it
+    draws: what the whole model draws, see `random`; only sources with random numbers have it
     """
 
     block: relax.BlockBuilder
     sizes: Sizes
     name: str
     op: str
+    draws: Draws
 
     @abstractmethod
     def emit(self, expr: relax.Expr) -> relax.Expr:

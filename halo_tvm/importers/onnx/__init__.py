@@ -15,6 +15,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from ...artifact import RANDOM_STATE
 from ...errors import MissingPackage, UnsupportedModel
 from ...imported import ImportedModel
 from .._digest import sha256_of
@@ -50,7 +51,8 @@ def import_onnx(
     proto = read_model(path)
     model = import_of_file(proto, path, shapes=shapes, constants=constants, spelled=spelled)
     source = {"kind": "onnx", "name": path.name, "sha256": sha256_of(path)}
-    engine = engine_of(str(path), path.name, model.outputs, model.accepted_error is not None)
+    outputs = tuple(name for name in model.outputs if name != RANDOM_STATE)
+    engine = engine_of(str(path), path.name, outputs, model.accepted_error is not None)
     return dataclasses.replace(model, source=source, engine=engine)
 
 
@@ -91,6 +93,7 @@ def import_proto(
     and report["flattened"] tells their number by name (None: absent). Inputs and outputs of less than a byte per
     element then are one per byte (see `_narrow`). Without, all these are refused.
     """
+    from ..meaning.random import drawing
     from . import _registry
     from ._graph import GraphConverter, initialisers
     from ._inputs import Inputs, compared
@@ -109,7 +112,7 @@ def import_proto(
         flattened: dict[str, int | None] = {}
         for output in () if failure else proto.graph.output:
             outputs.update(_output(graph, output, file, flattened if flatten else None))
-        results = list(outputs.values())
+        results = [*outputs.values(), *graph.draws.outputs(graph.builder.emit)]
         graph.builder.emit_func_output(results[0] if len(results) == 1 else relax.Tuple(results))
     if failure:
         raise failure
@@ -120,7 +123,7 @@ def import_proto(
             f"expected operators that can be compiled, found {', '.join(unfit)} in {file}: "
             "export the model without them"
         )
-    return ImportedModel(
+    model = ImportedModel(
         name=name,
         mod=mod,
         params=graph.params,
@@ -141,6 +144,7 @@ def import_proto(
             **({"flattened": flattened} if flattened else {}),
         },
     )
+    return drawing(model, graph.draws)
 
 
 def _output(graph, output, file: str, flattened: dict[str, int | None] | None) -> dict[str, relax.Expr]:
@@ -178,8 +182,9 @@ def _finished(graph) -> tvm.IRModule:
     """The built module: weights as further parameters of main, pure bindings in dataflow blocks."""
     mod = graph.builder.get()
     func = mod["main"]
-    count = len(func.params)
-    func = relax.Function([*func.params, *graph.weights.values()], func.body, func.ret_ty, func.is_pure)
+    inputs = [*func.params, *graph.draws.inputs]
+    count = len(inputs)
+    func = relax.Function([*inputs, *graph.weights.values()], func.body, func.ret_ty, func.is_pure)
     mod["main"] = func.with_attrs({"num_input": count, "halo.params": list(graph.weights), "global_symbol": "main"})
     steps = [relax.transform.ConvertToDataflow(1), relax.transform.Normalize(), relax.transform.DeadCodeElimination()]
     return tvm.transform.Sequential(steps)(mod)

@@ -17,6 +17,7 @@ from ...imported import KernelOrigin
 from ...params import ParamSource, ParamTable
 from ..meaning.builder import Refused
 from ..meaning.constant import Constant
+from ..meaning.random import Draws
 from ..meaning.sizes import Dim, Sizes, prim
 from . import _folding, _functions, _narrow, _registry
 from ._errors import TVM_ERRORS
@@ -72,6 +73,7 @@ class GraphConverter:
         self.kept: dict[str, KernelOrigin] = {}  # nodes that stay nodes, by the name of the function called
         self._spelled = spelled
         self.equalities: ChainMap[str, tuple[Dim, Dim]] = ChainMap()  # a boolean's name -> the sizes it compares
+        self.draws = Draws()
         self.only_types = False  # nobody reads the values of what is converted now, see `control_flow`
         self._depth = 0
         self._converted_nodes = 0

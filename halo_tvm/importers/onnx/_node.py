@@ -34,7 +34,7 @@ class Node(Builder):
         self.inputs = tuple(inputs)
         self.opset = opset
         self.graph = graph
-        self.sizes, self.block = graph.sizes, graph.builder
+        self.sizes, self.block, self.draws = graph.sizes, graph.builder, graph.draws
         self._attrs = {a.name: a for a in proto.attribute}
 
     # Inputs.

@@ -35,6 +35,7 @@ class HaloRep(BackendRep):
         self._depends: frozenset[str] = frozenset()
         self._programs: dict[tuple, tuple[Program | None, dict[str, int | None]]] = {}
         self._flat: dict[bytes, HaloRep] = {}
+        self.drawn: frozenset[str] = frozenset()  # outputs of the last run that were made of random numbers
 
     def run(self, inputs: Sequence[object], **_: object) -> tuple[object, ...]:
         """The outputs in order for `inputs` in order; sequences are lists, absent optional values None."""
@@ -51,6 +52,7 @@ class HaloRep(BackendRep):
             if name not in self._depends
         }
         results = program(**feeds) if program else {}
+        self.drawn = frozenset(program.spec.drawn) if program else frozenset()
         found = {name: _typed(value, kinds.get(name, 0)) for name, value in results.items()}
         return tuple(_regrouped(o.name, found, flattened) for o in self._model.graph.output)
 

@@ -47,7 +47,7 @@ class Call(Builder):
 
     def __init__(self, translator: Translator, node: fx.Node) -> None:
         self.translator = translator
-        self.block, self.sizes = translator.builder, translator.sizes
+        self.block, self.sizes, self.draws = translator.builder, translator.sizes, translator.draws
         self.node = node
         self.name: str = translator.layer
         self.op: str = node.target._schema.name.split("::")[-1]

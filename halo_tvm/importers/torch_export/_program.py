@@ -17,6 +17,7 @@ from ...errors import UnsupportedModel
 from ...imported import ImportedModel, InputSpec
 from ...params import ParamSource, ParamTable
 from ..meaning.builder import Refused
+from ..meaning.random import drawing
 from ._call import dtype_name, to_array
 from ._decompose import decomposed
 from ._dimensions import Dimensions
@@ -104,12 +105,14 @@ def import_program(
         with builder.dataflow():
             translator.walk(program.graph)
             outputs = _outputs(program, translator)
-            results = [builder.emit_output(value) for value in outputs.values()]
+            results = [*outputs.values(), *translator.draws.outputs(builder.emit)]
+            results = [builder.emit_output(value) for value in results]
         builder.emit_func_output(
-            results[0] if len(results) == 1 else relax.Tuple(results), params=[*variables.values(), *translator.weights]
+            results[0] if len(results) == 1 else relax.Tuple(results),
+            params=[*variables.values(), *translator.draws.inputs, *translator.weights],
         )
     mod = builder.get()
-    mod["main"] = _without_unused(mod["main"], translator, len(inputs))
+    mod["main"] = _without_unused(mod["main"], translator, len(inputs) + len(translator.draws.inputs))
     values = _index_ranges(program, inputs)
     specs = tuple(
         InputSpec(
@@ -124,7 +127,7 @@ def import_program(
         )
         for input_name, var in variables.items()
     )
-    return ImportedModel(
+    model = ImportedModel(
         name=name,
         mod=mod,
         params=params,
@@ -145,6 +148,7 @@ def import_program(
         },
         engine=_engine(original, list(inputs), list(outputs)),
     )
+    return drawing(model, translator.draws)
 
 
 def _without_unused(main: relax.Function, translator: Translator, inputs: int) -> relax.Function:
@@ -306,8 +310,15 @@ def _engine(
                     torch.from_numpy(np.array(values[name])) if name in values else getattr(spec.arg, "value", None)
                 )
         args, kwargs = _pytree.tree_unflatten(flat, program.call_spec.in_spec)
-        with torch.no_grad():
-            result = module(*args, **kwargs)
+        try:
+            with torch.no_grad():
+                result = module(*args, **kwargs)
+        except (RuntimeError, ValueError, IndexError) as reason:  # what torch raises for inputs that are none
+            line = (str(reason).strip().splitlines() or [type(reason).__name__])[0][:200]
+            raise UnsupportedModel(
+                f"expected torch to run the program for the reference, but it says: {line}: "
+                "give inputs that it accepts with --inputs"
+            ) from reason
         tensors = [t for t in _pytree.tree_flatten(result)[0] if isinstance(t, torch.Tensor)]
         return {name: tensor.numpy() for name, tensor in zip(outputs, tensors, strict=True)}
 

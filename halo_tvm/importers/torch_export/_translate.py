@@ -19,6 +19,7 @@ from ...errors import UnsupportedModel
 from ...params import ParamSource, ParamTable
 from ..meaning.builder import Refused
 from ..meaning.constant import Constant
+from ..meaning.random import Draws
 from . import families  # noqa: F401  (importing them registers the converters)
 from ._call import DTYPES, Call, constant, dtype_name, to_array
 from ._dimensions import Dimensions
@@ -44,6 +45,7 @@ class Translator:
         self.builder = relax.BlockBuilder()
         self.env: dict[fx.Node, object] = {}
         self.params = params
+        self.draws = Draws()
         # tied weights are several nodes with one variable
         self.weights = dict(zip(dict.fromkeys(weights.values()), list(params.sources), strict=True))
         self.layer = ""  # the name of what is emitted now: reports name nodes as the model does
@@ -130,6 +132,8 @@ class Translator:
         """Whether a node's value follows from the program alone, and is small: positions, masks, buckets."""
         meta = node.meta.get("val")
         if not isinstance(meta, torch.Tensor) or not all(isinstance(size, int) for size in meta.shape):
+            return False
+        if isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags:
             return False
         arguments = node.all_input_nodes
         return (

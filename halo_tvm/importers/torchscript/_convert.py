@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ import tvm
 from torch.export import Dim
 from tvm import relax
 
+from ...artifact import RANDOM_STATE
 from ...errors import UnsupportedModel
 from ...imported import ImportedModel, InputSpec
 from .._digest import sha256_of
@@ -21,6 +23,7 @@ from ._program import Program, State, state_name, steady_state
 from ._source import Source, last_line
 from ._walk import Walker
 
+T = TypeVar("T")
 _TOLERANCE = 1e-3
 
 
@@ -143,8 +146,9 @@ def _compare(
     values = {e.identifier: e.value for e in examples if e.is_tensor} | state
     with torch.no_grad():
         try:
-            found = exported.module()(*(values[n] for n in program.inputs))
-            expected = source.run(arguments)
+            module = exported.module()
+            found = _seeded(lambda: module(*(values[n] for n in program.inputs)))
+            expected = _seeded(lambda: source.run(arguments))
         except (RuntimeError, ValueError, AssertionError) as reason:
             raise UnsupportedModel(
                 f"expected a program that takes the example inputs, found {last_line(reason)[:200]}: give --shape"
@@ -155,9 +159,16 @@ def _compare(
             a.double(), b.double(), atol=_TOLERANCE * max(scale, 1e-3), rtol=_TOLERANCE, equal_nan=True
         ):
             raise UnsupportedModel(
-                f"expected the converted graph to compute what the file computes, found output {index} to differ "
-                "(a random operator?): export the model as ONNX"
+                f"expected the converted graph to compute what the file computes, found output {index} to differ: "
+                "export the model as ONNX"
             )
+
+
+def _seeded(run: Callable[[], T]) -> T:
+    """What `run` gives where torch draws random numbers by one seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return run()
 
 
 def _within_limits(
@@ -236,15 +247,18 @@ def _import(
                 )
     inputs, variables = _with_numbers(model, program, examples)
     state = list(program.state_inputs)
-    kept = len(model.outputs) - len(state)
+    drawing = [name for name in model.outputs if name == RANDOM_STATE]
+    kept = len(model.outputs) - len(state) - len(drawing)
     outputs = ("output",) if kept == 1 else tuple(f"output_{i}" for i in range(kept))
+    outputs = (*outputs, *state, *drawing)
+    drawn = tuple(new for old, new in zip(model.outputs, outputs, strict=True) if old in model.drawn)
     func = model.mod["main"]
     rest = list(func.params)[len(model.inputs) :]
     func = relax.Function([*variables, *rest], func.body, func.ret_ty, func.is_pure, func.attrs).with_attr(
         "num_input", len(inputs)
     )
     mod = tvm.IRModule({**{gv: f for gv, f in model.mod.functions_items() if gv.name_hint != "main"}, "main": func})
-    return dataclasses.replace(model, mod=mod, inputs=tuple(inputs), outputs=(*outputs, *state))
+    return dataclasses.replace(model, mod=mod, inputs=tuple(inputs), outputs=outputs, drawn=drawn)
 
 
 def _with_numbers(
@@ -268,6 +282,10 @@ def _with_numbers(
         spec, var = specs[name]
         zero = not program.state.tensors[path].any()
         inputs.append(dataclasses.replace(spec, default="zeros" if zero else None))
+        variables.append(var)
+    if RANDOM_STATE in specs:
+        spec, var = specs[RANDOM_STATE]
+        inputs.append(spec)
         variables.append(var)
     return inputs, variables
 

@@ -17,11 +17,11 @@ class HaloModule(torch.nn.Module):
     that torch could train: under gradients its inputs must not require any.
     """
 
-    def __init__(self, artifact: Path | str, *, threads: int | None = None) -> None:
+    def __init__(self, artifact: Path | str, *, threads: int | None = None, seed: int | None = None) -> None:
         from ...runtime import load
 
         super().__init__()
-        self._program = load(artifact, threads=threads)
+        self._program = load(artifact, threads=threads, seed=seed)
 
     def forward(self, *args: torch.Tensor, **kwargs: torch.Tensor) -> torch.Tensor | dict[str, torch.Tensor]:
         for value in (*args, *kwargs.values()):
@@ -33,6 +33,8 @@ class HaloModule(torch.nn.Module):
         if not isinstance(outputs, tuple):
             return _tensor(outputs)
         names = [spec.name for spec in self._program.output_specs]
+        if len(outputs) < len(names):  # the module keeps its state
+            names = [name for name in names if name not in self._program.spec.state]
         return {name: _tensor(value) for name, value in zip(names, outputs, strict=True)}
 
     def extra_repr(self) -> str:

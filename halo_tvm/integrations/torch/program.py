@@ -10,6 +10,7 @@ import torch
 import tvm_ffi
 from torch import fx
 
+from ...artifact import RANDOM_STATE
 from ...imported import UNBOUNDED, ImportedModel
 from ...importers.torch_export import import_module
 from ...in_process import compile_in_process
@@ -44,7 +45,8 @@ class CompiledGraph:
         )
         examples = [args[i].detach() for i in self._places]
         model = import_module(holder, examples, dynamic_shapes=_open_axes(fakes, self._places, sizes), name="graph")
-        if len(model.inputs) != len(self._places):
+        self._draws = any(spec.name == RANDOM_STATE for spec in model.inputs)
+        if len(model.inputs) - self._draws != len(self._places):
             raise ValueError("an input that the graph does not read")
         # What nobody bounded has no bound here: the sizes of a call are compared with nothing but `serves`.
         said = model.report.get("assumed_ranges")
@@ -70,7 +72,7 @@ class CompiledGraph:
         if any(args[i] != number or type(args[i]) is not type(number) for i, number in self._numbers.items()):
             return False
         found: dict[str, int] = {}
-        for spec, place, dtype in zip(self._model.inputs, self._places, self._dtypes, strict=True):
+        for spec, place, dtype in zip(self._model.inputs, self._places, self._dtypes):
             tensor = args[place]
             if tensor.dtype != dtype or tensor.dim() != len(spec.shape):
                 return False
@@ -83,8 +85,12 @@ class CompiledGraph:
     def __call__(self, args: Sequence[Any]) -> list[torch.Tensor]:
         """The outputs for `args`: tensors of their own, that share no memory with arguments or with each other."""
         inputs = [to_dlpack(args[i]) for i in self._places]
+        if self._draws:  # a seed out of torch's generator for every call, so that torch.manual_seed repeats all
+            inputs.append(to_dlpack(torch.cat([torch.randint(1 << 62, (1,)), torch.zeros(1, dtype=torch.int64)])))
         result = self.program.run_tensors(inputs)
-        tensors = [result] if isinstance(result, tvm_ffi.Tensor) else result  # an array of tensors
+        tensors = [result] if isinstance(result, tvm_ffi.Tensor) else list(result)  # from an array of tensors
+        if self._draws:
+            tensors.pop()  # the state, which no call takes over
         taken = {args[i].data_ptr() for i in self._places} | self.program.weight_addresses
         outputs = []
         for tensor in map(torch.from_dlpack, tensors):
