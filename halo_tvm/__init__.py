@@ -138,15 +138,16 @@ def load(
     return load(path, threads=threads, weights=weights, verify=verify, function=function, seed=seed)
 
 
-def validate_artifact(path: str, reference: str | None = None) -> dict[str, object]:
+def validate_artifact(path: str, reference: str | None = None, text: str | None = None) -> dict[str, object]:
     """Compare an artifact's outputs with its reference; raises `ValidationFailed` beyond the tolerance.
 
-    `reference` may be an .npz file, or the original model file or directory, which is evaluated again.
+    `reference` may be an .npz file, or the original model file or directory, which is evaluated again. Beside
+    an original, `text` is a file that both read if it is a language model.
     """
     from .original import reference_of
     from .runtime.validation import validate_artifact
 
-    return validate_artifact(path, reference=reference_of(path, reference))
+    return validate_artifact(path, reference=reference_of(path, reference, text=text))
 
 
 def benchmark(config: BenchConfig) -> object:

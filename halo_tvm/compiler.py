@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -135,7 +136,8 @@ def _check(
     if not config.validate:
         return None, "not done: --no-validate"
     try:
-        return acceptance(compilation.target, config.threads), ""
+        bound = math.inf if config.allow_quality_loss else config.max_divergence
+        return acceptance(compilation.target, config.threads, bound), ""
     except Declined as reason:
         return None, f"not done: {reason}"
 

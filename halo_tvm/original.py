@@ -14,7 +14,7 @@ from .errors import Declined, UsageError
 from .imported import ImportedModel
 from .importers import import_model
 from .reference import cases_of
-from .text_reference import Passage
+from .text_reference import Passage, passage_of
 
 _KINDS = {
     "onnx": "ONNX file",
@@ -76,16 +76,21 @@ def is_archive(reference: Path | str | None) -> bool:
 
 
 def reference_of(
-    artifact: Path | str, reference: Path | str | None, seed: int = 0
+    artifact: Path | str, reference: Path | str | None, seed: int = 0, text: str | None = None
 ) -> Path | str | dict[str, np.ndarray] | None:
-    """`--reference` as `runtime.validation` takes it: an original becomes seeded inputs and its outputs for them."""
+    """`--reference` as `runtime.validation` takes it: an original becomes seeded inputs and its outputs for them.
+
+    `text` is a file that a language model reads instead of the shipped passage.
+    """
+    if text is not None and is_archive(reference):
+        raise UsageError(f"expected --reference with the original beside --text {text}, which it reads, found none")
     if reference is None or is_archive(reference):
         return reference
     manifest = read_manifest(artifact)
     model = import_original(manifest.source, reference, _shapes(manifest))
     cases = cases_of(model, seed)
     with suppress(Declined):  # `compile` says why
-        cases.update(Passage(model).cases())
+        cases.update((Passage(model) if text is None else passage_of(model, text, "--text")).cases())
     return cases
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 
@@ -20,8 +21,10 @@ def cost_of(validation: Mapping[str, object]) -> str:
 def text_cost_of(validation: Mapping[str, object]) -> str:
     """How the artifact and its source read a passage of text; only for a validation with one."""
     text = validation["text"]
+    bound = float(text["bound"])
+    limit = f"at most {bound:.2g}" if math.isfinite(bound) else "any is accepted"
     return (
         f"text of {text['tokens']} tokens: perplexity {float(text['perplexity']):.4g} "
         f"(source {float(text['source_perplexity']):.4g}), divergence {float(text['divergence']):.2g} nats per token "
-        f"(at most {float(text['bound']):.2g}), top-1 agreement {float(text['top1']):.1%}"
+        f"({limit}), top-1 agreement {float(text['top1']):.1%}"
     )

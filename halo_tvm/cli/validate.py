@@ -29,7 +29,7 @@ def run(config: ValidateConfig) -> int:
 
     check_writable(config.json, config.markdown)
     manifest = read_manifest(config.artifact)
-    reference = reference_of(config.artifact, config.reference, config.seed)
+    reference = reference_of(config.artifact, config.reference, config.seed, config.text)
     failure = None
     try:
         report = validate_artifact(config.artifact, reference=reference, threads=config.threads)

@@ -97,6 +97,8 @@ def _coerced(path: Path, key: str, value: object, field: dataclasses.Field) -> o
         return str(value)
     if wanted.startswith("bool") and isinstance(value, bool):
         return value
+    if wanted.startswith("float") and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
     if wanted.startswith("int") and isinstance(value, int) and not isinstance(value, bool):
         return value
     raise UsageError(f"{key} in {path} must be of type {wanted}, but is {value!r}: correct it")

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..errors import UsageError
 from . import _texts
 from ._config import TOML_NAME, Config, option
 
@@ -47,6 +48,12 @@ class CompileConfig(Config):
         "text that a language model reads to find the scales of its int4 weights (default: a shipped one)",
         metavar="FILE",
     )
+    max_divergence: float | None = option(
+        None,
+        "how far from its source a language model may be on a text (default: what the precision may cost)",
+        metavar="NATS",
+    )
+    allow_quality_loss: bool = option(False, "write a language model that is further from its source than that")
     function: tuple[str, ...] = option(
         (), "build this function beside main (repeatable; default: all that a checkpoint has)", metavar="NAME"
     )
@@ -60,6 +67,14 @@ class CompileConfig(Config):
     records: bool = option(True, "use tuning records; without them every schedule is the analytic default")
     cache: bool = option(True, "take the library of an unchanged module from an earlier build")
     overrides: Mapping[str, object] = dataclasses.field(default_factory=dict, hash=False, metadata={"flag": False})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.max_divergence is not None and not self.max_divergence >= 0:
+            raise UsageError(
+                f"max_divergence must be a number of nats from 0, but is {self.max_divergence}: "
+                "leave the option out for what the precision may cost"
+            )
 
     @property
     def level(self) -> int:

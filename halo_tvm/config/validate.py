@@ -16,6 +16,11 @@ class ValidateConfig(Config):
     reference: str | None = option(
         None, "the original model file or directory, evaluated again, or an .npz of inputs and outputs", metavar="FILE"
     )
+    text: str | None = option(
+        None,
+        "text that a language model and its original (--reference) read instead of the shipped one",
+        metavar="FILE",
+    )
     threads: int | None = option(None, _texts.THREADS, metavar="N", env="threads")
     seed: int = option(0, "seed of the inputs of an original that is evaluated again")
     json: str | None = option(None, _texts.JSON, metavar="FILE")

@@ -12,12 +12,17 @@ from ..targets import Target, can_run_here
 from .validation import validate_artifact
 
 
-def acceptance(target: Target, threads: int | None) -> Callable[[Path], Mapping[str, object]]:
-    """`validate_artifact` for artifacts of `target`; `Declined` where they cannot run."""
+def acceptance(
+    target: Target, threads: int | None, divergence: float | None = None
+) -> Callable[[Path], Mapping[str, object]]:
+    """`validate_artifact` for artifacts of `target`; `Declined` where they cannot run.
+
+    `divergence` is what a language model may lose at most, in nats per token; None: what its precision may.
+    """
     runnable = can_run_here(target)
     if not runnable:
         raise Declined(runnable.reason)
-    return partial(validate_artifact, threads=threads)
+    return partial(validate_artifact, threads=threads, divergence=divergence)
 
 
 def in_words(report: Mapping[str, object]) -> str:

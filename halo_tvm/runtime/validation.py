@@ -58,12 +58,13 @@ class Precision:
 
 
 # By `Manifest.precision`; fp32 has the table by dtype. Twice to three times what trained models showed
-# (docs/precision.md): a wrong kernel is off by more than the result's own size.
+# (docs/precision.md): a wrong kernel is off by more than the result's own size. The divergence is a gate on quality:
+# what a language model may lose, measured on a text.
 PRECISIONS: dict[str, Precision] = {
     "bf16": Precision(relative_l2=0.05, relative=0.1, unequal_share=0.02, divergence=0.01),
     "fp16": Precision(relative_l2=0.02, relative=0.05, unequal_share=0.01, divergence=0.005),
-    "int8": Precision(relative_l2=0.25, relative=0.5, unequal_share=0.1, divergence=0.2),
-    "int4": Precision(relative_l2=0.6, relative=1.0, unequal_share=0.3, divergence=0.5),
+    "int8": Precision(relative_l2=0.25, relative=0.5, unequal_share=0.1, divergence=0.01),
+    "int4": Precision(relative_l2=0.6, relative=1.0, unequal_share=0.3, divergence=0.15),
 }
 DIVERGENCE = 1e-4  # at fp32: what is kept of the source is rounded to float32
 UNEQUAL_SHARE = 1e-3  # of integers and booleans, in outputs of at least a thousand
@@ -94,10 +95,13 @@ def validate_artifact(
     reference: Path | str | Mapping[str, np.ndarray] | None = None,
     factor: float = 1.0,
     threads: int | None = None,
+    divergence: float | None = None,
 ) -> dict[str, object]:
     """Run every case of the reference and compare; the result is fit for JSON.
 
-    `reference` replaces the artifact's own: an .npz file or arrays by key. `factor` widens every bound.
+    `reference` replaces the artifact's own: an .npz file or arrays by key. `factor` widens every bound. `divergence` is
+    how far a language model may be from its source on a text, in nats per token: by default what it was accepted with
+    when it was compiled, else what its precision may cost.
 
     Returns
     -------
@@ -116,11 +120,15 @@ def validate_artifact(
     if not factor > 0:
         raise UsageError(f"factor: expected a number above 0, found {factor}; 1 keeps the bounds as they are")
     with opened(path) as artifact:
-        return _validated(artifact, reference, factor, threads)
+        return _validated(artifact, reference, factor, threads, divergence)
 
 
 def _validated(
-    artifact: OpenArtifact, reference: Path | str | Mapping[str, np.ndarray] | None, factor: float, threads: int | None
+    artifact: OpenArtifact,
+    reference: Path | str | Mapping[str, np.ndarray] | None,
+    factor: float,
+    threads: int | None,
+    divergence: float | None,
 ) -> dict[str, object]:
     arrays = reference if isinstance(reference, Mapping) else _read(reference, artifact)
     text = _text_of(arrays)
@@ -129,7 +137,7 @@ def _validated(
         precision, drawn = module.manifest.precision, module.spec.drawn
         checks = [check for index in sorted(cases) for check in _check_case(module, index, cases[index], factor)]
         language = module.manifest.language is not None
-        said = None if text is None else _check_text(module, text, factor)
+        said = None if text is None else _check_text(module, text, factor * _text_bound(module, divergence))
     checks += _check_steps(artifact, cases, factor, precision, threads) if language else []
     failed = [c for c in checks if not c.passed]
     report: dict[str, object] = {
@@ -157,7 +165,8 @@ def _validated(
         raise ValidationFailed(
             f"the passage of {said.tokens} tokens: expected a divergence from the source of at most {said.bound:.3g} "
             f"nats per token ({precision}), found {said.divergence:.3g}, with a perplexity of {said.perplexity:.4g} "
-            f"where the source has {said.source_perplexity:.4g}: compile with a higher precision",
+            f"where the source has {said.source_perplexity:.4g}, and the same likeliest token {said.top1:.1%} of the "
+            "time: compile with a higher precision, or accept it with --allow-quality-loss",
             report,
         )
     return report
@@ -309,20 +318,36 @@ def _text_of(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
         raise UsageError(f"reference: expected a passage of text as compile writes it, found {error}") from None
 
 
-def _check_text(module: Module, text: Mapping[str, np.ndarray], factor: float) -> TextCheck:
+def _text_bound(module: Module, given: float | None) -> float:
+    """How far the artifact may be from its source: `given`, what it was accepted with, or what its precision allows."""
+    if given is not None:
+        return given
+    kept = (module.manifest.validation or {}).get("text")
+    if kept is not None:
+        try:
+            return float(kept["bound"])
+        except (KeyError, TypeError, ValueError):
+            raise ArtifactCorrupt(
+                f"manifest.json: validation: expected a text with the bound of its divergence, found {kept!r:.80}; "
+                "compile the model again"
+            ) from None
+    precision = PRECISIONS.get(module.manifest.precision)
+    return DIVERGENCE if precision is None else precision.divergence
+
+
+def _check_text(module: Module, text: Mapping[str, np.ndarray], bound: float) -> TextCheck:
     """`main` on the passage, in windows as many as it takes at once."""
     from .language.fidelity import compare_text
 
-    ids, precision = module.input_specs[0], module.manifest.precision
+    ids = module.input_specs[0]
     batch = ids.shape[0]
     rows = module.spec.ranges[batch][0] if isinstance(batch, str) else int(batch)
-    bound = PRECISIONS[precision].divergence if precision in PRECISIONS else DIVERGENCE
 
     def logits(tokens: np.ndarray) -> np.ndarray:
         found = module(**{ids.name: tokens.astype(numpy_dtype(ids.dtype))})
         return (found[0] if isinstance(found, tuple) else found).astype(np.float32, copy=False)
 
-    return compare_text(logits, text, rows, factor * bound)
+    return compare_text(logits, text, rows, bound)
 
 
 def _cases(arrays: Mapping[str, np.ndarray], *, own: bool) -> dict[int, dict[str, dict[str, np.ndarray]]]:

@@ -26,6 +26,7 @@ from halo_tvm.errors import (
     MissingPackage,
     UnsupportedModel,
     UsageError,
+    ValidationFailed,
 )
 from halo_tvm.importers import import_model
 from halo_tvm.interpreter import evaluate
@@ -38,6 +39,7 @@ from halo_tvm.runtime.language.fidelity import compare_text, text_of
 from halo_tvm.runtime.language.sampling import Sampler, log_probabilities
 from halo_tvm.runtime.language.spec import LanguageSpec
 from halo_tvm.runtime.language.text import Pieces, Text
+from halo_tvm.runtime.validation import validate_artifact
 from halo_tvm.text_reference import _kept, passage_of
 
 tokenizers = pytest.importorskip("tokenizers")
@@ -228,6 +230,25 @@ def test_a_passage_measures_what_linears_read(directory: Path, tmp_path: Path) -
     ):
         with pytest.raises(UsageError, match=message):
             passage_of(model, str(path), "--calibrate")
+
+
+def test_a_text_is_a_gate(directory: Path, tmp_path: Path, capsys) -> None:
+    """What a language model loses is bounded when it is compiled, and its artifact remembers by what."""
+    path, text = tmp_path / "m.halo", tmp_path / "text.txt"
+    how = {"threads": 2, "records": False, "function": ("prefill", "decode"), "precision": "int8"}
+    result = compile_model(CompileConfig(model=str(directory), output=str(path), allow_quality_loss=True, **how))
+    assert "nats per token (any is accepted)" in result.validation
+    assert read_manifest(path).validation["text"]["bound"] == "inf" and validate_artifact(path)["passed"]
+    lost = r"a divergence .* at most 1e-12 nats .*, found \S+, .*same likeliest token \S+% .* --allow-quality-loss"
+    with pytest.raises(ValidationFailed, match=lost):
+        validate_artifact(path, divergence=1e-12)
+    text.write_text("Call me Ishmael. " * 40)
+    assert main(["validate", str(path), "--text", str(text), "--reference", str(directory)]) == 0
+    assert "text of 512 tokens" in capsys.readouterr().out
+    assert main(["validate", str(path), "--text", str(text)]) == 1
+    assert "expected --reference with the original beside --text" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="max_divergence must be a number of nats from 0, but is nan"):
+        CompileConfig("m", max_divergence=float("nan"))
 
 
 def test_which_caches_are_narrow() -> None:
