@@ -3,7 +3,8 @@
     fast = halo_tvm.integrations.jax.function("model.halo")     arrays in, arrays out
     jax.jit(lambda ids: fast(ids).argmax(-1))                   also inside jit, as a callback on the CPU
 
-Arrays on the CPU come in without a copy. Under `jit` the sizes of results follow from those of the inputs.
+Arrays on the CPU come in without a copy, results go out without one where they are aligned. Under `jit` the sizes of
+results follow from those of the inputs.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import MissingPackage, UsageError
+from ._call import can_be_shared, foreign_device, in_order, no_derivative, result_shapes
 
 try:
     import jax
@@ -23,27 +25,46 @@ except ImportError as missing:
 
 
 def function(artifact: Path | str, *, threads: int | None = None) -> Callable[..., Any]:
-    """The artifact as a function of JAX arrays: one result, or a dict of several by name.
+    """The artifact as a function of JAX arrays, by position or name: one result, or a dict of several by name.
 
-    It has no derivative: under `jax.grad` jax says that a pure callback cannot be differentiated.
-    Raises `UsageError` for arrays of another device than the CPU.
+    It has no derivative: `jax.grad` and `jax.jvp` of it raise `UsageError`.
+    So do arrays on another device than the CPU.
     """
     from ..runtime import load
 
     program = load(str(artifact), threads=threads)
-    names = [spec.name for spec in program.output_specs]
+    inputs, outputs = program.input_specs, program.output_specs
 
     def run(*arrays: Any) -> tuple[np.ndarray[Any, Any], ...]:
-        outputs = program(*map(_host, arrays))
-        return outputs if isinstance(outputs, tuple) else (outputs,)
+        results = program(*map(_host, arrays))
+        return results if isinstance(results, tuple) else (results,)
 
-    def call(*inputs: Any) -> Any:
-        if any(isinstance(x, jax.core.Tracer) for x in inputs):
-            types = _result_types(program, inputs)
-            results = jax.pure_callback(run, types, *inputs, vmap_method="sequential")
-        else:
-            results = tuple(map(jax.numpy.asarray, run(*inputs)))
-        return results[0] if len(results) == 1 else dict(zip(names, results, strict=True))
+    dtypes = [jax.dtypes.canonicalize_dtype(spec.dtype) for spec in outputs]  # jax has 64 bits only where it is told so
+
+    def narrowed(*arrays: Any) -> tuple[np.ndarray[Any, Any], ...]:
+        return tuple(a.astype(dtype, copy=False) for a, dtype in zip(run(*arrays), dtypes, strict=True))
+
+    @jax.custom_jvp
+    def flat(*arrays: Any) -> tuple[Any, ...]:
+        if not any(isinstance(x, jax.core.Tracer) for x in arrays):
+            return tuple(map(_array, run(*arrays)))
+        shapes = result_shapes(inputs, outputs, [x.shape for x in arrays])
+        unknown = [spec.name for spec, shape in zip(outputs, shapes, strict=True) if None in shape]
+        if unknown:
+            raise UsageError(
+                f"expected results whose sizes are sizes of inputs, found others in {', '.join(unknown)}: "
+                "call the function outside of jit"
+            )
+        types = tuple(jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in zip(shapes, dtypes, strict=True))
+        return tuple(jax.pure_callback(narrowed, types, *arrays, vmap_method="sequential"))
+
+    @flat.defjvp
+    def _derivative(primals: object, tangents: object) -> object:
+        raise no_derivative()
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        results = flat(*in_order(inputs, args, kwargs))
+        return results[0] if len(results) == 1 else {s.name: r for s, r in zip(outputs, results, strict=True)}
 
     return call
 
@@ -54,27 +75,11 @@ def _host(array: Any) -> np.ndarray[Any, Any]:
         return np.asarray(array)
     kinds = {device.platform for device in array.devices()}
     if kinds != {"cpu"}:
-        raise UsageError(
-            f"expected arrays on the CPU, found one on {', '.join(sorted(kinds))}: move it with jax.device_put"
-        )
+        raise foreign_device(", ".join(sorted(kinds)), "jax.device_put")
     return np.from_dlpack(array)
 
 
-def _result_types(program: Any, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Shapes of the results for inputs of known sizes."""
-    sizes: dict[str, int] = {}
-    for spec, value in zip(program.input_specs, inputs, strict=True):
-        for dim, size in zip(spec.shape, value.shape, strict=True):
-            if isinstance(dim, str):
-                sizes[dim] = int(size)
-    types = []
-    for spec in program.output_specs:
-        unknown = [dim for dim in spec.shape if isinstance(dim, str) and dim not in sizes]
-        if unknown:
-            raise UsageError(
-                f"expected results whose sizes are sizes of inputs, found {', '.join(unknown)} in {spec.name}: "
-                "call the function outside of jit"
-            )
-        shape = [sizes[dim] if isinstance(dim, str) else dim for dim in spec.shape]
-        types.append(jax.ShapeDtypeStruct(shape, spec.dtype))
-    return tuple(types)
+def _array(array: np.ndarray[Any, Any]) -> Any:
+    if can_be_shared(array) and jax.dtypes.canonicalize_dtype(array.dtype) == array.dtype:
+        return jax.dlpack.from_dlpack(array)
+    return jax.numpy.asarray(array)

@@ -45,11 +45,11 @@ def known(o: Operation) -> NDArray[Any] | None:
 
 def _held(array: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
     """Numbers in `dtype`, symbolic sizes as they are; OverflowError for a number that wraps around in it."""
-    array = np.asarray(array)
-    if array.dtype == object and not all(isinstance(v, int | np.generic) for v in array.reshape(-1)):
-        return array
-    out: NDArray[Any] = np.array([np.asarray(_plain(v), dtype) for v in array.reshape(-1)], dtype)
-    return out.reshape(array.shape)
+    given: NDArray[Any] = np.asarray(array)
+    if given.dtype == object and not all(isinstance(v, int | np.generic) for v in given.reshape(-1)):
+        return given
+    out: NDArray[Any] = np.array([np.asarray(_plain(v), dtype) for v in given.reshape(-1)], dtype)
+    return out.reshape(given.shape)
 
 
 def _each(function: Callable[..., Any]) -> Callable[..., Any]:
