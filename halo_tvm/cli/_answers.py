@@ -17,6 +17,11 @@ def answer(config: RunConfig) -> int:
     """Say the answer as it comes, then on stderr how it ended and at which rates."""
     if config.prompt is not None and config.interactive:
         raise UsageError("expected --prompt or --interactive, found both: leave one out")
+    if config.function != "main":
+        raise UsageError(
+            f"expected --function {config.function} without --prompt and --interactive, which call what a language "
+            "model needs: leave one out"
+        )
     from ..runtime.language import LanguageModel
 
     with LanguageModel.load(config.artifact, threads=config.threads, context=config.context) as model:

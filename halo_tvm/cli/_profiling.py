@@ -17,6 +17,8 @@ from ..runtime.tracing import Call, Trace
 from ._peaks import peaks_of
 from ._show import mib
 
+_MAIN = "main"
+_NUMBERED = re.compile(r"_e\d+$")  # as `entry_points.merged` writes it
 _BLOCK = re.compile(r"^(.*?(?:^|[._/])\d+)(?:[._/]|$)")  # "h.0" of "h.0.attn.c_attn.weight"
 
 
@@ -29,15 +31,16 @@ def profile(config: ProfileConfig, ceilings: tuple[Peaks | None, str] | None = N
     from ..runtime import load
 
     sizes = parse_sizes(config.shape)
-    with load(config.artifact, threads=config.threads) as module:
+    with load(config.artifact, threads=config.threads, function=config.function) as module:
         inputs = module.example_inputs(sizes=sizes, seed=config.seed)
         peaks, said = ceilings or peaks_of(module.threads, measure=config.measure)
         seen = module.trace(rounds=config.rounds, **inputs)
         threads, manifest, params = module.threads, module.manifest, module.spec.params
-    calls = calls_of(seen, manifest, params, peaks)
-    rules = {name: entry.rule for name, entry in functions_of(manifest).items()}
+    calls = calls_of(seen, manifest, params, peaks, config.function)
+    reports = kernel_reports(manifest, config.function)
+    rules = {call.kernel: _entry(reports, call.kernel).rule for call in calls}
     return ProfileResult(
-        model=manifest.name,
+        model=manifest.name if config.function == _MAIN else f"{manifest.name}: {config.function}",
         inputs={name: array.shape for name, array in inputs.items()},
         threads=threads,
         rounds=config.rounds,
@@ -48,23 +51,25 @@ def profile(config: ProfileConfig, ceilings: tuple[Peaks | None, str] | None = N
         run_us=seen.run_us,
         builtin_us=sum(call.us for call in seen.calls if call.builtin),
         instrument_us=seen.instrument_us,
-        memory=memory_of(seen, manifest),
+        memory=memory_of(seen, manifest, config.function),
         peaks=peaks,
         calls=calls,
         by=config.by,
     )
 
 
-def calls_of(trace: Trace, manifest: Manifest, params: Sequence[str], peaks: Peaks | None) -> tuple[CallTime, ...]:
-    """The kernel calls of a run in order, with operator, layer and work."""
-    functions = functions_of(manifest)
-    params_bytes = read(Reports, manifest.reports).build.params_bytes or 0
+def calls_of(
+    trace: Trace, manifest: Manifest, params: Sequence[str], peaks: Peaks | None, function: str
+) -> tuple[CallTime, ...]:
+    """The kernel calls of a run of `function` in order, with operator, layer and work."""
+    reports = kernel_reports(manifest, function)
+    params_bytes = _reports(manifest, function).build.params_bytes or 0
     weights_far = peaks is not None and params_bytes > peaks.l3_bytes
     found, layer = [], ""
     for call in trace.calls:
         if call.builtin:
             continue
-        entry = functions.get(call.function, FunctionReport())
+        entry = _entry(reports, call.function)
         # A call without weights goes on with what the last one began: attention after its projections.
         layer = _layer_of(params[at] for at in call.weights if at is not None) or layer
         work = _work_of(call, entry.work, peaks, weights_far)
@@ -73,15 +78,28 @@ def calls_of(trace: Trace, manifest: Manifest, params: Sequence[str], peaks: Pea
     return tuple(found)
 
 
-def memory_of(trace: Trace, manifest: Manifest) -> Memory:
+def memory_of(trace: Trace, manifest: Manifest, function: str) -> Memory:
     """What the process held and what the compiler planned."""
-    build = read(Reports, manifest.reports).build
+    build = _reports(manifest, function).build
     return Memory(trace.peak_rss_mib, mib(build.planned_bytes), mib(build.params_bytes))
 
 
-def functions_of(manifest: Manifest) -> dict[str, FunctionReport]:
-    """Entries of the schedule report by function."""
-    return {entry.function: entry for entry in read(Reports, manifest.reports).schedule.functions}
+def kernel_reports(manifest: Manifest, function: str) -> dict[str, FunctionReport]:
+    """What the schedule reports say about the kernels of `function`, by their names in the library.
+
+    A kernel that `main` has, too, is there once under main's name; one whose name was taken has a number behind it.
+    """
+    own = {entry.function: entry for entry in _reports(manifest, function).schedule.functions}
+    return own if function == _MAIN else {**own, **kernel_reports(manifest, _MAIN)}
+
+
+def _entry(reports: Mapping[str, FunctionReport], kernel: str) -> FunctionReport:
+    return reports.get(kernel) or reports.get(_NUMBERED.sub("", kernel)) or FunctionReport()
+
+
+def _reports(manifest: Manifest, function: str) -> Reports:
+    own = manifest.reports if function == _MAIN else manifest.reports.get("functions", {}).get(function, {})
+    return read(Reports, own)
 
 
 def _work_of(call: Call, work: Mapping[str, object], peaks: Peaks | None, weights_far: bool) -> Work:

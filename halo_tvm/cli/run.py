@@ -28,7 +28,7 @@ def run(config: RunConfig) -> int:
 
     check_writable(config.output)
     given = read_inputs(config.input)
-    with load(config.artifact, threads=config.threads) as module:
+    with load(config.artifact, threads=config.threads, function=config.function) as module:
         module.run(**module.example_inputs(given, sizes=parse_sizes(config.shape), seed=config.seed))
         outputs = {spec.name: module.get_output(i) for i, spec in enumerate(module.output_specs)}
     rows = [

@@ -23,3 +23,4 @@ FORCE_PRECISION = "take --precision also where this target computes it slower th
 LOG = "directory of tuning records, looked up before all others"
 JSON = "write the result as JSON to FILE ('-': standard output)"
 MARKDOWN = "write the result as Markdown to FILE"
+FUNCTION = "function of the artifact, e.g. decode of a language model (`inspect` lists them)"

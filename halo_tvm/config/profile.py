@@ -17,6 +17,7 @@ class ProfileConfig(Config):
 
     artifact: str = option(help="artifact directory", positional=True, metavar="ARTIFACT")
     by: str = option("kernel", "what a row of the table is", metavar="WHAT", choices=ROWS)
+    function: str = option("main", _texts.FUNCTION, metavar="NAME")
     shape: str | None = option(None, _texts.SIZES, metavar="NAME=SIZE")
     rounds: int = option(10, "runs to take the median of", metavar="N")
     measure: bool = option(True, "measure the host's peaks (10 s) where `doctor --measure` has not kept them")

@@ -177,6 +177,12 @@ def test_slots_decode_together_as_they_do_alone(artifact: Path, model) -> None:
                 np.testing.assert_allclose(found[slot], model.prefill(said[slot]), atol=1e-5)
         several.truncate(2, slot=1)
         np.testing.assert_allclose(several.decode(9, slot=1), model.prefill([*said[1][:2], 9]), atol=1e-5)
+        several.fork(0, to=2)  # both go on by themselves
+        found = several.decode_together({0: 50, 2: 60})
+        for slot, token in ((0, 50), (2, 60)):
+            np.testing.assert_allclose(found[slot], model.prefill([*said[0], token]), atol=1e-5)
+        kept = several.generate([*said[0], 50, 7], max_new_tokens=1).kept_tokens
+        assert kept == len(said[0]) + 1
         found = several.generate_all(prompts, max_new_tokens=12)
         for prompt, answer in zip(prompts, found):
             alone = model.generate(prompt, max_new_tokens=min(12, 22 - len(prompt)))
@@ -184,6 +190,8 @@ def test_slots_decode_together_as_they_do_alone(artifact: Path, model) -> None:
         assert several.generate_all([]) == []
         for ask, message in (
             (lambda: several.decode_together({3: 1}), "a slot from 0 to 2, found 3"),
+            (lambda: several.fork(0, to=3), "a slot from 0 to 2, found 3"),
+            (lambda: several.fork(1, to=1), "expected two slots, found 1 twice"),
             (lambda: several.decode_together({0: 258, 1: 1}), "token ids from 0 to 257, found 258"),
             (lambda: several.generate_all([PROMPT, []]), "found an empty prompt"),
         ):
@@ -345,10 +353,28 @@ def test_the_command_line_answers(artifact: Path, capsys, monkeypatch) -> None:
     assert main(["run", str(artifact), "--prompt", "abc", "--max-new-tokens", "6", "--context", "40"]) == 0
     said = capsys.readouterr()
     assert said.out.endswith("\n") and "ended by" in said.err and "3 tokens read" in said.err
-    lines = iter(["hi", "", "go on"])
+    lines = iter(["hi", " ", "go on"])
+    steps = itertools.count()
+
+    def fed(self: LanguageModel, tokens: list[int], slot: int) -> np.ndarray:
+        if next(steps) == 2:  # Ctrl-C at the third step of the first answer
+            raise KeyboardInterrupt
+        return whole(self, tokens, slot)
+
+    whole = LanguageModel._fed
+    monkeypatch.setattr(LanguageModel, "_fed", fed)
     monkeypatch.setattr("builtins.input", lambda _prompt: next(lines, None) or (_ for _ in ()).throw(EOFError))
     assert main(["run", str(artifact), "--interactive", "--max-new-tokens", "3"]) == 0
-    assert "ended by" in capsys.readouterr().err
+    first, second = capsys.readouterr().err.splitlines()[-2:]  # the answer ends, the chat goes on with what is new
+    assert first == "[interrupted]" and "ended by" in second and "more were kept" in second
+    assert main(["run", str(artifact), "--prompt", "a", "--function", "decode"]) == 1
+    assert "--function decode without --prompt" in capsys.readouterr().err
+    words = ["--function", "decode", "--shape", "capacity=32"]
+    assert main(["run", str(artifact), *words]) == 0
+    assert "logits" in capsys.readouterr().out
+    assert main(["profile", str(artifact), *words, "--rounds", "1", "--no-measure", "--threads", "2"]) == 0
+    shown = capsys.readouterr().out
+    assert ": decode" in shown and "append_heads" in shown
 
 
 def test_tokens_are_timed_in_the_words_of_llama_bench(artifact: Path, capsys, tmp_path: Path) -> None:

@@ -183,6 +183,15 @@ class LanguageModel:
         with self._my_turn():
             self._forget(count, slot)
 
+    def fork(self, slot: int, to: int) -> None:
+        """Copy the tokens in `slot` and their caches into the slot `to`: both go on by themselves."""
+        with self._my_turn():
+            self._check_slots([slot, to])
+            if slot == to:
+                raise UsageError(f"expected two slots, found {slot} twice: load the model with more slots")
+            self._steps.fork(slot, to)
+            self._tokens[to] = list(self._tokens[slot])
+
     # ---------------------------------------------------------------- answers
 
     def generate(

@@ -48,10 +48,10 @@ class Steps:
                 f"expected 1 to {most if session.on_host else 1} slots, which the artifact was compiled for, found "
                 f"{slots}: compile it with --slots {slots}, for a CPU"
             )
-        arrays, self._memory = _caches([t for t in decode.inputs if t.name in decode.state], context, slots)
+        self._arrays, self._memory = _caches([t for t in decode.inputs if t.name in decode.state], context, slots)
 
         def bound(name: str, first: int, last: int, given: Sequence[tvm_ffi.Tensor] = ()) -> Run:
-            caches = session.keep([to_tensor(array[first:last]) for array in arrays])
+            caches = session.keep([to_tensor(array[first:last]) for array in self._arrays])
             return session.bind(name, (*given, *caches, *weights[name]))
 
         def answering(ids: np.ndarray, slot: int) -> None:
@@ -129,6 +129,13 @@ class Steps:
         if not 0 <= count <= filled:
             raise UsageError(f"expected a length from 0 to {filled}, which are filled, found {count}: correct it")
         self.filled[slot] = count
+
+    def fork(self, slot: int, to: int) -> None:
+        """Let `to` go on from what is in `slot`: one copy of its filled positions."""
+        filled = self.filled[slot]
+        for array in self._arrays:
+            array[to, :filled] = array[slot, :filled]
+        self.filled[to] = filled
 
     def _step(self, function: str, ids: np.ndarray, slot: int) -> np.ndarray:
         self._lengths[0] = self.filled[slot]
