@@ -16,8 +16,8 @@ from ._compat import set_type
 from .dimensions import itemsize_of
 from .errors import UnknownName, UsageError
 from .imported import ImportedModel
-from .params import ParamTable
-from .passes._weights import param_names
+from .params import ParamTable, Shared
+from .passes._weights import head_of, param_names
 from .passes.fuse import with_calls_of, with_equal_functions_once
 
 MAIN = "main"
@@ -56,8 +56,11 @@ def functions_of(
         if not 1 <= slots <= most:
             raise UsageError(f"expected --slots from 1 to {most}, found {slots}: choose one of these")
         made[TOGETHER] = replace(together, ranges={**together.ranges, "slots": (1, slots)})
+    if len(made) == 1:
+        return made
     appends = any(function.source.get("state") for name, function in made.items() if name != MAIN)
-    return {name: replace(function, token_by_token=appends) for name, function in made.items()}
+    shared = Shared(appends, head_of(main.mod[MAIN]))
+    return {name: replace(function, shared=shared) for name, function in made.items()}
 
 
 def merged(modules: Modules) -> tvm.IRModule:

@@ -10,7 +10,7 @@ import numpy as np
 import tvm
 
 from .artifact import RANDOM_STATE
-from .params import ParamTable
+from .params import ParamTable, Shared
 
 # High of a symbolic dimension that neither the file nor the user bounded: accepted, and planned for at run time.
 UNBOUNDED = (1 << 29) - 1
@@ -74,9 +74,7 @@ class ImportedModel:
     # Further functions over the same `params`, by name, defined when they are called for: of the element type that
     # caches get, the model whose `main` is that function.
     entries: Mapping[str, Callable[[str], ImportedModel]] = field(default_factory=dict)
-    # Whether one of the functions that are built together appends to caches: they read the same weights, so all are
-    # made for few rows at a time.
-    token_by_token: bool = False
+    shared: Shared = Shared()  # with the functions that are built beside this one
     # Of a model that is imported for export alone: the nodes that it keeps, by the name of the function called.
     kept: Mapping[str, KernelOrigin] = field(default_factory=dict)
     drawn: tuple[str, ...] = ()  # outputs that are made of random numbers

@@ -57,6 +57,14 @@ class ParamRecipe:
     dtype: str
 
 
+@dataclass(frozen=True)
+class Shared:
+    """What functions over one table of weights know of each other, so that all store a weight alike."""
+
+    appends: bool = False  # one of them appends to caches: it reads each weight for a few rows at a time
+    head: str | None = None  # the weight of main's last linear, which embeddings may read, too
+
+
 class ParamTable:
     """Sources by name, in the model's order, plus the recipes that derive further tensors from them."""
 

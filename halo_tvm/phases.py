@@ -47,7 +47,7 @@ def lower(imported: ImportedModel, compilation: Compilation) -> tuple[tvm.IRModu
         imported.typical,
         compilation.overrides,
         compilation.precision,
-        imported.token_by_token,
+        imported.shared,
     )
     mod, lift = compilation.steps.run(LIFT, imported.mod, context)
     compilation.dump("2-lifted", mod)

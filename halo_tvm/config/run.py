@@ -21,7 +21,6 @@ class RunConfig(Config):
     output: str | None = option(None, "write the outputs to FILE.npz", short="o", metavar="FILE")
     shape: str | None = option(None, _texts.SIZES, metavar="NAME=SIZE")
     seed: int = option(0, "seed of inputs that are not given, and of random numbers")
-    seed: int = option(0, "seed of inputs that are not given")
     function: str = option("main", _texts.FUNCTION, metavar="NAME")
     prompt: str | None = option(None, "a language model goes on from this text; - reads it from stdin", metavar="TEXT")
     interactive: bool = option(False, "a conversation with a language model; Ctrl-C ends an answer, Ctrl-D the whole")

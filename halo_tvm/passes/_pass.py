@@ -15,7 +15,7 @@ import tvm
 from tvm import relax
 
 from ..errors import UnknownName, UsageError
-from ..params import ParamTable
+from ..params import ParamTable, Shared
 from ..relay_ops import OPERATORS
 from ..relay_ops.operator import op_name, same_shape
 from ..targets import Target
@@ -74,7 +74,7 @@ class Context:
     typical: Mapping[str, int]
     overrides: Overrides = field(default_factory=Overrides)
     precision: str = "fp32"  # one of config.PRECISIONS
-    token_by_token: bool = False  # whether this function, or one that shares its weights, appends to caches
+    shared: Shared = Shared()  # with other functions over the same weights
 
 
 class Pass:

@@ -12,7 +12,8 @@ import tvm
 from tvm import relax
 
 from ..params import ParamRecipe, ParamTable
-from ._pass import replace_main
+from ..relay_ops.operator import operator_of
+from ._pass import bindings, replace_main
 
 
 def param_names(func: relax.Function) -> list[str]:
@@ -23,6 +24,13 @@ def param_names(func: relax.Function) -> list[str]:
 def num_inputs(func: relax.Function) -> int:
     """How many of main's parameters are inputs of the model; without the attribute all are."""
     return int(func.attrs["num_input"]) if func.attrs and "num_input" in func.attrs else len(func.params)
+
+
+def head_of(func: relax.Function) -> str | None:
+    """The weight of the last linear of a `main` that is lifted, None where that is none of its parameters."""
+    names = dict(zip(list(func.params)[num_inputs(func) :], param_names(func)))
+    linears = [b.value for b in bindings(func) if (op := operator_of(b.value)) is not None and op.name == "linear"]
+    return names.get(linears[-1].args[1]) if linears else None
 
 
 class WeightEditor:

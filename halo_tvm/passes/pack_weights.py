@@ -3,6 +3,7 @@
 Before -> after
     halo.linear(x, w [k, n], layout="kn")   ->   halo.linear(x, w' [k/kc, ceil(n/nr), kc, nr], layout="packed")
     halo.embedding(ids, w, layout="nk")     ->   halo.embedding(ids, w', layout="packed")   where a linear shares w
+                                                 (in another function of the model, too)
 On a GPU
     halo.linear(x, w [k, n], layout="kn")   ->   halo.linear(x, w' [n, k], layout="nk")   in float32, bfloat16, float16
 At --precision bf16, fp16 on a CPU
@@ -63,6 +64,10 @@ class PackWeights(Pass):
             name = editor.name(call.args[1])
             if name is not None:
                 layouts.setdefault(name, set()).add(attrs_of(call)["layout"])
+        for call in _calls(func, ("embedding",)):  # a table that is the head of another function
+            name = editor.name(call.args[1])
+            if name is not None and name == context.shared.head:
+                layouts.setdefault(name, {"nk"})
         formats: dict[str, int] = {}
         kept: list[dict[str, str]] = []
         wide: list[dict[str, str]] = []

@@ -98,9 +98,9 @@ class Quantise(Pass):
         computed = [call for call in linears if editor.name(call.args[1]) is None]
         kept = {str(attrs_of(call).get("layer") or call.args[1]): "its weight is computed" for call in computed}
         weights: dict[str, Weight] = {}
-        appends = context.token_by_token or any(_is(b.value, name) for b in bindings(func) for name in _APPENDS)
-        head = _head(func, linears, editor)
-        for name, calls in _by_weight(linears, editor).items():
+        appends = context.shared.appends or any(_is(b.value, name) for b in bindings(func) for name in _APPENDS)
+        head = context.shared.head or _head(func, linears, editor)
+        for name, calls in _by_weight([*linears, *_tables(func, linears, head, editor)], editor).items():
             try:
                 in_groups = appends and context.precision == "int8" and _in_groups(calls)
                 usual = _TOKEN_BY_TOKEN if in_groups else _USUAL[context.precision]
@@ -143,7 +143,7 @@ class Quantise(Pass):
         layouts = sorted({str(attrs_of(call)["layout"]) for call in calls})
         if len(layouts) != 1 or layouts[0] not in ("kn", "nk"):
             raise Declined(f"its linears read it in the layouts {', '.join(layouts)}")
-        dtypes = sorted({params.dtype(name), *(str(call.args[0].ty.dtype) for call in calls)})
+        dtypes = sorted({params.dtype(name), *(str(_rows(call).dtype) for call in calls)})
         if dtypes != ["float32"]:
             raise Declined(f"only float32 is quantised, its linears have {', '.join(dtypes)}")
         for glob in self.skip:
@@ -207,7 +207,21 @@ class _Rewriter(BlockMutator):
 
 def _in_groups(calls: list[relax.Call]) -> bool:
     """Whether the smallest group divides the depth of a weight."""
-    return all(int(call.args[0].ty.shape.values[-1]) % GROUPS[-1] == 0 for call in calls)
+    return all(int(_rows(call).shape.values[-1]) % GROUPS[-1] == 0 for call in calls)
+
+
+def _rows(call: relax.Call) -> relax.TensorType:
+    """The rows that a linear multiplies with its weight, or an embedding takes from it."""
+    return call.args[0].ty if _is(call, "linear") else call.ty
+
+
+def _tables(
+    func: relax.Function, linears: list[relax.Call], head: str | None, editor: WeightEditor
+) -> list[relax.Call]:
+    """The embeddings that read the model's head where no linear of this function does: another function's has it."""
+    if any(editor.name(call.args[1]) == head for call in linears):
+        return []
+    return [b.value for b in bindings(func) if _is(b.value, "embedding") and editor.name(b.value.args[1]) == head]
 
 
 def _head(func: relax.Function, linears: list[relax.Call], editor: WeightEditor) -> str | None:

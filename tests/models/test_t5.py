@@ -7,16 +7,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from checkpoints import write_checkpoint
 
 import halo_tvm
 from halo_tvm import CompileConfig, LanguageModel, compile_model
 from halo_tvm.artifact import read_manifest
 from halo_tvm.cli._main import main
+from halo_tvm.compilation import Compilation
+from halo_tvm.entry_points import apart_bytes, functions_of
 from halo_tvm.errors import InputError, UnsupportedModel, UsageError
 from halo_tvm.importers import import_model
 from halo_tvm.interpreter import evaluate
 from halo_tvm.models._t5 import bucket
 from halo_tvm.original import import_original
+from halo_tvm.phases import lower
 
 tokenizers = pytest.importorskip("tokenizers")
 torch = pytest.importorskip("torch")
@@ -135,6 +139,22 @@ def test_encoder_of_every_length_equals_transformers(whole) -> None:
         close(encoder(input_ids=ids, attention_mask=mask), encoded(model, ids, mask), mask)
     ids = tokens(1, 7)
     close(encoder(ids), encoded(model, ids, np.ones_like(ids)))
+
+
+def apart(directory: Path, precision: str) -> int:
+    """Bytes that the functions of a model store beside those of main."""
+    model, how = import_model(str(directory)), Compilation.of(CompileConfig("model", precision=precision))
+    functions = functions_of(model, (), gpu=False, caches=how.caches)
+    assert len(functions) > 2
+    return apart_bytes({name: lower(function, how)[0] for name, function in functions.items()}, model.params)
+
+
+def test_every_precision_stores_a_weight_once(tmp_path: Path) -> None:
+    """The encoder's table is the head of main and decode; main reads what steps read, which are quantised in groups."""
+    write(tmp_path / "t5", "t5")
+    write_checkpoint(tmp_path / "llama", "llama", num_hidden_layers=1)
+    for directory, precision in (("t5", "fp32"), ("t5", "bf16"), ("t5", "int8"), ("t5", "int4"), ("llama", "int8")):
+        assert apart(tmp_path / directory, precision) == 0, (directory, precision)
 
 
 @pytest.mark.slow
