@@ -132,8 +132,10 @@ def _sum(call: relax.Call) -> dict[str, object]:
 
 
 def _astype(call: relax.Call) -> dict[str, object] | None:
-    dtypes = [str(call.args[0].ty.dtype), str(call.attrs.dtype)]
-    return {"dtype": dtypes[1]} if all(dtype.startswith("float") for dtype in dtypes) else None
+    """To a floating-point type, of another or of bytes, which it holds exactly."""
+    source, target = str(call.args[0].ty.dtype), str(call.attrs.dtype)
+    exact = source in ("int8", "uint8") and target in ("float16", "float32", "float64")
+    return {"dtype": target} if target.startswith("float") and (exact or source.startswith("float")) else None
 
 
 def _rows(call: relax.Call) -> dict[str, object] | None:

@@ -3,6 +3,8 @@
 Shapes
     gates [s, b, dirs * blocks * g * block]   the input's product and biases, see Columns
     r [dirs, blocks, hidden * g * block]      per phase of the cell: [hidden, gates of the phase, block]
+        int8 (has_r_scale): [ceil(hidden / 4), g, block, 4] for each block, zeros behind `hidden`
+    r_scale, r_sums [dirs, blocks, g * block] (has_r_scale)   of the columns of such an r: scales, and sums over k
     recurrent_bias [dirs, 1, blocks * block] (has_recurrent_bias)   GRU's, with linear_before_reset
     lengths [b] int32 or int64 (has_lengths)
     initial_h, initial_c [dirs, b, hidden] (has_initial_h, has_initial_c)
@@ -12,7 +14,8 @@ Columns
     per direction, per block of `block` hidden units: the g gates of the cell, `block` values each;
     blocks = ceil(hidden / block), and what lies beyond `hidden` does not matter
 Computation
-    the steps of `halo.lstm`, `halo.gru` or `halo.rnn`, whichever `cell` names
+    the steps of `halo.lstm`, `halo.gru` or `halo.rnn`, whichever `cell` names; with r in int8
+    state @ r' = (sum_k q[k] * r[k, j] - level * r_sums[j]) * scale * r_scale[j],   q = the state's levels on its grid
 Numerics
     float32 and float64, each at its own precision
 References
@@ -26,13 +29,14 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from tvm import relax, te, tirx
 
-from ._recurrent.cell import CELLS, Options, options_of
+from ._recurrent.cell import CELLS, GROUP, Options, options_of
 from ._recurrent.nest import nest
 from ._recurrent.packed import reference
 from ._recurrent.signature import LENGTH_DTYPES, expect
 from .operator import Operator, attrs_of
 
-OPTIONAL = ("recurrent_bias", "lengths", "initial_h", "initial_c", "peepholes")
+OPTIONAL = ("recurrent_bias", "lengths", "initial_h", "initial_c", "peepholes", "r_scale", "r_sums")
+_OF_THE_LAYER = {"recurrent_bias", "r_sums"}  # which has no arguments of these names
 
 
 class Recurrence(Operator):
@@ -69,6 +73,7 @@ class Recurrence(Operator):
             clip=options.clip,
             layer=layer,
             **{f"has_{name}": True for name in given},
+            **({"has_w_scale": True} if options.byte_weights else {}),
             **dict.fromkeys(sorted(options.flags), True),
         )
 
@@ -86,18 +91,23 @@ class Recurrence(Operator):
         width = -(-h // block) * block
         s, b = types[0].shape.values[:2]
         dtype = str(types[0].dtype)
+        depth = -(-h // GROUP) * GROUP if options.byte_weights else h
+        columns = (d, width // block, options.cell.gates * block)
         shapes = {
             "gates": (s, b, d * options.cell.gates * width),
-            "r": (d, width // block, h * options.cell.gates * block),
+            "r": (d, width // block, depth * options.cell.gates * block),
             "recurrent_bias": (d, 1, width),
             "lengths": (b,),
             "initial_h": (d, b, h),
             "initial_c": (d, b, h),
             "peepholes": (d, 3, width),
+            "r_scale": columns,
+            "r_sums": columns,
         }
+        own = {"lengths": LENGTH_DTYPES, "gates": ("float32", "float64")}
+        own |= {"r": ("int8",)} if options.byte_weights else {}
         for name, ty in zip(names, types):
-            allowed = {"lengths": LENGTH_DTYPES, "gates": ("float32", "float64")}.get(name, (dtype,))
-            expect("halo.recurrence", name, ty, shapes[name], allowed)
+            expect("halo.recurrence", name, ty, shapes[name], own.get(name, (dtype,)))
         state = relax.TensorType([d, b, h], dtype)
         return relax.TupleType([relax.TensorType([s, d, b, h], dtype), *[state] * options.cell.states])
 
@@ -141,7 +151,15 @@ class Recurrence(Operator):
             """Small weights: sums of large ones amplify rounding from step to step."""
             return (0.2 * rng.standard_normal(shape)).astype("float32")
 
+        levels = rng.integers(-127, 128, (2, 2, 6, 64, 4)).astype("int8")
+        levels[:, :, 5, :, 1:] = 0  # behind the 21 values of the state
+        sums = levels.sum((2, 4)).astype("float32")
+        scales = np.full((2, 2, 64), 0.002, "float32")
         return (
+            {
+                "args": [(5, 3, 256), levels.reshape(2, 2, -1), (2, 3, 21), scales, sums],
+                "attrs": {**lstm, **{f"has_{name}": True for name in ("initial_h", "w_scale", "r_scale", "r_sums")}},
+            },
             {"args": [(3, 1, 32), r(1, 1, 32 * 20)], "attrs": {"cell": "rnn", "block": 32, "hidden": 20}},
             {"args": [(5, 2, 256), r(2, 2, 21 * 64)], "attrs": lstm},
             {
@@ -165,6 +183,7 @@ class Recurrence(Operator):
 
 def _parsed(attrs: Mapping[str, object]) -> tuple[Options, int, list[str]]:
     """Options, block and the names of the arguments in order."""
-    rest = {k: v for k, v in attrs.items() if k not in ("cell", "block", "has_recurrent_bias")}
+    own = {"cell", "block", *(f"has_{name}" for name in _OF_THE_LAYER)}
+    rest = {k: v for k, v in attrs.items() if k not in own}
     options = options_of(CELLS[str(attrs["cell"])], rest)
     return options, int(attrs["block"]), ["gates", "r", *(name for name in OPTIONAL if attrs.get(f"has_{name}"))]

@@ -10,6 +10,7 @@ Before -> after
     rows     for n: load; for k: ..   ->   for n0 in batch / rows: load x rows; for k: every vector of r' loaded once
                                            for all rows; then the batch's rest row by row
     depth    for k: gates             ->   per run of gates whose sums fit the registers: for k: gates
+                                           bytes: four k a step, as `gemm/_w8a8.py` multiplies them
     directions or blocks              ->   parallel, where a step is worth starting threads
 The rule never asks which cell it is: what the loops compute is left as it stands.
 Measured
@@ -29,7 +30,9 @@ from tvm.ir import Expr
 from ..errors import Declined
 from ..targets import Target
 from ._lanes import constant, index, loop, seq, simplify, vector_loop
-from .blocks import written_out
+from .blocks import loads, written_out
+from .gemm._served import byte_product
+from .gemm._w8a8 import GROUP, W8A8
 from .rule import Numbers, Rule
 
 MARK = "halo.loop"
@@ -66,11 +69,13 @@ class RecurrenceLoop(Rule[Decision]):
             raise Declined(f"serves blocks of whole vectors of {lanes}, this function has blocks of {block}")
         gates, r = func.params[:2]
         directions, blocks, weights = (int(dim) for dim in r.shape)
-        vectors = weights // int(call["hidden"]) // lanes
+        hidden = int(call["hidden"])
+        depth, heavier = (-(-hidden // GROUP) * GROUP, GROUP) if str(r.dtype) == "int8" else (hidden, 1)
+        vectors = weights // depth // lanes
         batch = constant(gates.shape[1])
         # Two registers stay for weights and a broadcast state, the others hold sums.
         rows = max(1, min(4, (target.isa.vector_registers - 2) // vectors, batch or 4))
-        work = blocks * weights * (batch or 1)
+        work = blocks * weights * (batch or 1) // heavier
         parallel = "no"
         if target.cores == 1:
             pass
@@ -88,7 +93,7 @@ class RecurrenceLoop(Rule[Decision]):
     def apply(self, func: tirx.PrimFunc, target: Target, decision: Decision) -> tirx.PrimFunc:
         self.check(decision)
         registers = target.isa.vector_registers
-        body = _Rewriter(_lanes(func, target), registers, decision).rewrite(func.body)
+        body = _Rewriter(_lanes(func, target), registers, decision, byte_product(target.isa)).rewrite(func.body)
         # Copies of a loop share its variable until here.
         return tirx.transform.ConvertSSA()(tvm.IRModule({"main": written_out(func, body)}))["main"]
 
@@ -110,6 +115,7 @@ class _Rewriter:
     lanes: int
     registers: int
     decision: Decision
+    bytes: W8A8
 
     def rewrite(self, stmt: tirx.Stmt) -> tirx.Stmt:
         """`stmt` with every marked loop in its final form."""
@@ -179,6 +185,7 @@ class _Rewriter:
     def _depth(self, parts: Sequence[tirx.For]) -> list[tirx.Stmt]:
         """The sums of all rows, for so many gates at a time as keep their sums in registers."""
         gates = [_statements(part.body) for part in parts]
+        whole = self._bytes if str(gates[0][0].body.buffer.dtype) == "int32" else self._vectors
         vectors = int(gates[0][0].extent) // self.lanes
         together = max(1, (self.registers - 2) // (vectors * len(parts)))
         out = []
@@ -196,9 +203,31 @@ class _Rewriter:
                     )
                     for own, part in zip(gates, parts)
                 ]
-                body.append(self._vectors(loops))
+                body.append(whole(loops))
             out.append(tirx.For(k, index(0), parts[0].extent, tirx.ForKind.SERIAL, seq(body)))
         return out
+
+    def _bytes(self, loops: Sequence[tirx.For]) -> tirx.Stmt:
+        """Sums of four products of bytes each, vector by vector, by what the instruction set has for them."""
+        lanes, out = self.lanes, []
+        for first in range(0, int(loops[0].extent), lanes):
+            for each in loops:
+                store = _at(each.body, {each.loop_var: index(first)})
+                state, weight = _first_loads(store.value)
+                four = tirx.BufferLoad(state.source, [*state.indices[:-1], tirx.Ramp(state.indices[-1], 1, GROUP)])
+                x = tirx.Broadcast(tirx.reinterpret("int32", four), lanes)
+                where = tirx.Ramp(simplify(weight.indices[-1]), 1, GROUP * lanes)
+                w = tirx.BufferLoad(weight.source, [*weight.indices[:-1], where])
+                at = [tirx.Ramp(index(first), 1, lanes)]
+                total = self.bytes.add(tirx.BufferLoad(store.buffer, at), x, w, lanes)
+                out.append(tirx.BufferStore(store.buffer, total, at))
+        return seq(out)
+
+
+def _first_loads(value: Expr) -> tuple[tirx.BufferLoad, tirx.BufferLoad]:
+    """The first bytes of the state and of the weights that a sum of products reads; three more follow each."""
+    first = {str(load.source.dtype): load for load in reversed(loads(value))}
+    return first["uint8"], first["int8"]
 
 
 def _statements(stmt: tirx.Stmt) -> list[tirx.Stmt]:

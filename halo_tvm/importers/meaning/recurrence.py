@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from tvm import relax
 
 from ...relay_ops import OPERATORS
-from ...relay_ops._recurrent.cell import CELLS, DIRECTIONS
+from ...relay_ops._recurrent.cell import CELLS, DIRECTIONS, SCALES
 from .broadcast import same_sizes
 from .builder import Builder, expr_shape
 
@@ -26,7 +26,8 @@ def recurrent_layer(
     """A layer of `kind` lstm, gru or rnn over x [s, b, i] -> (y [s, dirs, b, h], one state [dirs, b, h] or two).
 
     w [dirs, gates * h, i] and r [dirs, gates * h, h] have their gates in the order of relay_ops; `optional` holds
-    bias, lengths, initial_h, initial_c and peepholes as far as there are any, `attrs` what the operator takes.
+    bias, lengths, initial_h, initial_c, peepholes and scales of weights in int8 as far as there are any, `attrs` what
+    the operator takes.
     """
     cell, directions = CELLS[kind], DIRECTIONS[direction]
     for what, given, rank in (("recurrent weights", r, 3), ("an input", x, 3)):
@@ -42,6 +43,7 @@ def recurrent_layer(
         "peepholes": [directions, 3 * hidden],
         "initial_h": [directions, batch, hidden],
         "initial_c": [directions, batch, hidden],
+        **dict.fromkeys(SCALES, [directions, rows]),
     }
     args = [
         x,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+
 import numpy as np
 from tvm import relax
 
 from ...relay_ops._recurrent.activations import CELL_ACTIVATIONS
-from ...relay_ops._recurrent.cell import CELLS
+from ...relay_ops._recurrent.cell import CELLS, SCALES
 from ..meaning.builder import expr_shape
 from ..meaning.constant import Constant
 from ..meaning.recurrence import recurrent_layer
@@ -25,16 +27,27 @@ def recurrent(node: Node) -> tuple[relax.Expr, ...]:
 
 @converter("DynamicQuantizeLSTM", domain="com.microsoft")
 def dynamic_quantize_lstm(node: Node) -> tuple[relax.Expr, ...]:
-    """Weights [dirs, i, 4h] with scale and zero point per direction or column, restored to float32.
+    """Weights [dirs, i, 4h] with scale and zero point per direction or column, multiplied as the bytes they are.
 
     Its rounding of the layer's input and state to 8 bits is imitated; onnxruntime rounds the states of a batch on a
-    grid that depends on its threads, here every row has its own.
+    grid that depends on its threads, here every row has its own. Weights that leave int8 once their zero points are
+    taken off are restored to float32.
     """
-    w, r = (_dequantised(node, index, 8 + 2 * place) for place, index in enumerate((1, 2)))
-    return _layer(node, "lstm", w, r, quantised=True)
+    parts = [_Quantised(node, index, 8 + 2 * place) for place, index in enumerate((1, 2))]
+    if all(part.fits for part in parts):
+        scales = {name: part.scales() for name, part in zip(SCALES, parts)}
+        return _layer(node, "lstm", *(part.levels() for part in parts), scales)
+    return _layer(node, "lstm", *(part.restored() for part in parts), quantised=True)
 
 
-def _layer(node: Node, name: str, w: relax.Expr, r: relax.Expr, **attrs: object) -> tuple[relax.Expr, ...]:
+def _layer(
+    node: Node,
+    name: str,
+    w: relax.Expr,
+    r: relax.Expr,
+    optional: Mapping[str, relax.Expr] | None = None,
+    **attrs: object,
+) -> tuple[relax.Expr, ...]:
     cell, hidden = CELLS[name], expr_shape(r)[-1]
     declared = node.attr("hidden_size", hidden)
     same = isinstance(hidden, int) and int(declared) == hidden
@@ -42,7 +55,7 @@ def _layer(node: Node, name: str, w: relax.Expr, r: relax.Expr, **attrs: object)
     direction = str(node.attr("direction", "forward"))
     batch_first = bool(node.attr("layout", 0))
     x = _turned(node, node.x(0)) if batch_first else node.x(0)
-    optional = {}
+    optional = dict(optional or {})
     for place, kind in enumerate(_INPUTS):
         if kind in cell.optional and node.has(3 + place):
             arg = node.x(3 + place)
@@ -86,16 +99,37 @@ def _activations(node: Node, defaults: list[str]) -> dict[str, object]:
     return attrs
 
 
-def _dequantised(node: Node, index: int, scales: int) -> relax.Expr:
-    """Input `index` [dirs, k, 4h] in 8 bits -> float32 [dirs, 4h, k]."""
-    scale = node.constant(scales).astype("float32")
-    zero = node.constant_or(scales + 1, np.zeros(scale.shape, "int32")).astype("int32")
-    d, k, columns = node.shape(index)
-    scale, zero = (part.reshape(d, 1, -1) for part in (scale, zero))
+class _Quantised:
+    """Input `index` [dirs, k, 4h] in 8 bits, with scales [dirs] or [dirs, 4h] at input `scales`, zero points behind."""
 
-    def load() -> np.ndarray:
-        restored = (node.constant(index).astype("int32") - zero).astype("float32") * scale
-        return np.ascontiguousarray(restored.transpose(0, 2, 1))
+    def __init__(self, node: Node, index: int, scales: int) -> None:
+        self._node, self._index = node, index
+        self._scale = node.constant(scales).astype("float32")
+        zero = node.constant_or(scales + 1, np.zeros(self._scale.shape, "int32")).astype("int32")
+        d, k, columns = node.shape(index)
+        self._shape = d, columns, k
+        self._scale, self._zero = (part.reshape(d, -1, 1) for part in (self._scale, zero))
+        centred = self._centred()
+        self.fits = centred.min(initial=0) >= -128 and centred.max(initial=0) <= 127
 
-    name = f"{node.proto.input[index]}_dequantised"
-    return node.graph.expr_of(Constant((d, columns, k), "float32", load, name))
+    def levels(self) -> relax.Expr:
+        """int8 [dirs, 4h, k], without zero points."""
+        return self._constant(self._shape, "int8", lambda: self._centred().astype("int8"), "levels")
+
+    def scales(self) -> relax.Expr:
+        """float32 [dirs, 4h]."""
+        shape = self._shape[:2]
+        return self._constant(shape, "float32", lambda: np.broadcast_to(self._scale[:, :, 0], shape).copy(), "scales")
+
+    def restored(self) -> relax.Expr:
+        """float32 [dirs, 4h, k]."""
+        return self._constant(
+            self._shape, "float32", lambda: self._centred().astype("float32") * self._scale, "restored"
+        )
+
+    def _centred(self) -> np.ndarray:
+        return np.ascontiguousarray(self._node.constant(self._index).astype("int32").transpose(0, 2, 1)) - self._zero
+
+    def _constant(self, shape: Sequence[int], dtype: str, load: Callable[[], np.ndarray], what: str) -> relax.Expr:
+        name = f"{self._node.proto.input[self._index]}_{what}"
+        return self._node.graph.expr_of(Constant(tuple(shape), dtype, load, name))

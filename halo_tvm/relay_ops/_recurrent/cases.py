@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .cell import CELLS, DIRECTIONS
+from .cell import CELLS, DIRECTIONS, SCALES
 
 Case = dict[str, object]
 SHAPES = {"forward": (3, 1, 5, 7), "reverse": (4, 3, 6, 33), "bidirectional": (5, 4, 3, 16)}
@@ -16,7 +16,10 @@ def cases(name: str) -> tuple[Case, ...]:
     found: list[Case] = []
     for direction, (s, b, i, h) in SHAPES.items():
         found.append(case(name, s, b, i, h, direction))
-        found.append(case(name, s, b, i, h, direction, *cell.optional, clip=0.8))
+        plain = [kind for kind in cell.optional if kind not in SCALES]
+        found.append(case(name, s, b, i, h, direction, *plain, clip=0.8))
+        if len(plain) < len(cell.optional):
+            found.append(case(name, s, b, i, h, direction, *cell.optional, clip=0.8))
         found += [case(name, s, b, i, h, direction, "bias", "initial_h", **{flag: True}) for flag in cell.flags]
     found += [case(name, 3, 2, 4, 9, "forward", "bias", activations=names) for names in _activations(name)]
     return tuple(found)
@@ -33,9 +36,12 @@ def case(name: str, s: int, b: int, i: int, h: int, direction: str, *optional: s
         "initial_h": (d, b, h),
         "initial_c": (d, b, h),
         "peepholes": (d, 3 * h),
+        **{kind: np.full((d, rows), 0.01, "float32") for kind in SCALES},
     }
     rng = np.random.default_rng(s * h)
     w, r = ((0.3 * rng.standard_normal(shape)).astype("float32") for shape in ((d, rows, i), (d, rows, h)))
+    if "r_scale" in optional:
+        w, r = ((100 * weight).astype("int8") for weight in (w, r))
     given = [kind for kind in cell.optional if kind in optional]
     return {
         "args": [(s, b, i), w, r, *(shapes[kind] for kind in given)],

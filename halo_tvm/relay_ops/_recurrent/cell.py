@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 
 from .activations import CELL_ACTIVATIONS
 
+GROUP = 4  # consecutive values of the state that a product of bytes takes at once
+SCALES = ("w_scale", "r_scale")  # of weights in 8 bits, both or neither
 DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
 
 
@@ -30,7 +32,7 @@ CELLS = {
         "lstm",
         4,
         ("sigmoid", "tanh", "tanh"),
-        ("bias", "lengths", "initial_h", "initial_c", "peepholes"),
+        ("bias", "lengths", "initial_h", "initial_c", "peepholes", *SCALES),
         ("input_forget", "quantised"),
         states=2,
     ),
@@ -66,6 +68,16 @@ class Options:
         """Rows of w and r in one direction."""
         return self.cell.gates * self.hidden
 
+    @property
+    def byte_weights(self) -> bool:
+        """Whether w and r are int8 with scales of their columns."""
+        return "r_scale" in self.present
+
+    @property
+    def rounds(self) -> bool:
+        """Whether the input and the state are rounded to 8 bits: wherever weights were."""
+        return self.byte_weights or "quantised" in self.flags
+
     def activation(self, direction: int, place: int) -> tuple[str, float, float]:
         """Activation `place` (f, g, h of the cell's equations) of a direction."""
         return self.activations[direction * len(self.cell.defaults) + place]
@@ -96,13 +108,16 @@ def options_of(cell: Cell, attrs: Mapping[str, object]) -> Options:
             f"halo.{cell.name}: hidden must be at least 1 and clip at least 0 (0 for none), got {hidden} and {clip}: "
             "correct them"
         )
+    present = frozenset(name for name in cell.optional if attrs.get(f"has_{name}"))
+    if present & set(SCALES) and not present >= set(SCALES):
+        raise ValueError(f"halo.{cell.name}: {' and '.join(SCALES)} expected, or neither, got one: add the other")
     return Options(
         cell,
         hidden,
         direction,
         _activations(cell, DIRECTIONS[direction], attrs),
         clip,
-        frozenset(name for name in cell.optional if attrs.get(f"has_{name}")),
+        present,
         frozenset(name for name in cell.flags if attrs.get(name)),
     )
 

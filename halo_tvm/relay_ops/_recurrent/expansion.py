@@ -16,9 +16,10 @@ from collections.abc import Sequence
 from tvm import relax
 
 from ..linear import Linear
-from .cell import Options
+from ..linear_integer import LinearInteger
+from .cell import GROUP, Options
 from .phases import phases_of
-from .rounding import rounded_tensor
+from .rounding import quantised_tensor, rounded_tensor
 
 # Columns of one block: two AVX-512 registers per gate. An LSTM's four gates then keep eight sums in
 # flight, which hides the latency of an FMA; more would not fit the registers of smaller machines.
@@ -33,20 +34,25 @@ def expand(bb: relax.BlockBuilder, options: Options, call: relax.Call, layer: st
         given = {
             name: arg if name == "lengths" else bb.emit(relax.op.astype(arg, "float32")) for name, arg in given.items()
         }
-    if "quantised" in options.flags:
+    if options.rounds and not options.byte_weights:
         given["x"] = rounded_tensor(bb, given["x"])
     block = block_of(options.hidden, str(given["x"].ty.dtype))
     weights = _Weights(bb, options, block)
     bias, recurrent_bias = weights.biases(given.get("bias"))
     columns = options.directions * weights.blocks * options.cell.gates * block
     w = weights.input(given["w"])
-    if dtype == "float64":  # halo.linear sums in float32
+    if options.byte_weights:
+        gates = _gates_of_bytes(bb, given["x"], w, weights.columns(given["w_scale"]), bias)
+    elif dtype == "float64":  # halo.linear sums in float32
         gates = bb.emit(relax.op.matmul(given["x"], bb.emit(relax.op.permute_dims(w))))
         gates = bb.emit(relax.op.add(gates, bias[0])) if bias else gates
     else:
         gates = bb.emit(Linear.call(given["x"], w, *bias, layout="nk", n=columns, layer=layer))
     args = {"recurrent_bias": recurrent_bias, "peepholes": weights.peepholes(given.get("peepholes"))}
     args |= {name: given.get(name) for name in ("lengths", "initial_h", "initial_c")}
+    if options.byte_weights:
+        sums = bb.emit(relax.op.sum(bb.emit(relax.op.astype(given["r"], "float32")), axis=[2]))
+        args |= {"r_scale": weights.recurrent_columns(given["r_scale"]), "r_sums": weights.recurrent_columns(sums)}
     from ..recurrence import Recurrence  # the two need each other: its arguments, our order
 
     result = bb.emit(Recurrence.of(gates, weights.recurrent(given["r"]), args, options, block, layer))
@@ -54,6 +60,18 @@ def expand(bb: relax.BlockBuilder, options: Options, call: relax.Call, layer: st
         fields = [bb.emit(relax.TupleGetItem(result, n)) for n in range(1 + options.cell.states)]
         return relax.Tuple([bb.emit(relax.op.astype(field, dtype)) for field in fields])
     return result
+
+
+def _gates_of_bytes(
+    bb: relax.BlockBuilder, x: relax.Expr, w: relax.Expr, scale: relax.Expr, bias: Sequence[relax.Expr]
+) -> relax.Expr:
+    """The input's product in integers: x [s, b, i] rounded as a whole, w [n, i] int8, `scale` of its rows [n]."""
+    q, x_scale, zero = quantised_tensor(bb, x)
+    columns = int(w.ty.shape.values[0])
+    total = bb.emit(LinearInteger.call(q, zero, bb.emit(relax.op.permute_dims(w)), layout="kn", n=columns))
+    both = bb.emit(relax.op.multiply(scale, x_scale))
+    gates = bb.emit(relax.op.multiply(bb.emit(relax.op.astype(total, "float32")), both))
+    return bb.emit(relax.op.add(gates, bias[0])) if bias else gates
 
 
 def block_of(hidden: int, dtype: str) -> int:
@@ -92,8 +110,13 @@ class _Weights:
         return self._reshape(blocked, o.directions * self.blocks * o.cell.gates * self._block, depth)
 
     def recurrent(self, r: relax.Expr) -> relax.Var:
-        """[d, gates * hidden, k] -> [d, blocks, k * gates * block], the gates of each phase together."""
+        """[d, gates * hidden, k] -> [d, blocks, k * gates * block], the gates of each phase together.
+
+        Bytes: k in groups, [d, blocks, ceil(k / 4) * gates * block * 4], zeros behind the last.
+        """
         o = self._options
+        if o.byte_weights:
+            return self._recurrent_bytes(r)
         blocked = self._permute(self._blocked(r, o.cell.gates, [o.hidden]), 0, 2, 4, 1, 3)
         parts = []
         phases = phases_of(o)
@@ -105,6 +128,27 @@ class _Weights:
                 )
             parts.append(self._reshape(part, o.directions, self.blocks, o.hidden * phase.count * self._block))
         return parts[0] if len(parts) == 1 else self._bb.emit(relax.op.concat(parts, axis=2))
+
+    def _recurrent_bytes(self, r: relax.Expr) -> relax.Expr:
+        o = self._options
+        groups = -(-o.hidden // GROUP)
+        if groups * GROUP > o.hidden:
+            r = self._bb.emit(relax.op.nn.pad(r, [0, 0, 0, 0, 0, groups * GROUP - o.hidden]))
+        split = self._blocked(r, o.cell.gates, [groups * GROUP])  # [d, g, blocks, block, k]
+        split = self._reshape(split, o.directions, o.cell.gates, self.blocks, self._block, groups, GROUP)
+        split = self._permute(split, 0, 2, 4, 1, 3, 5)
+        return self._reshape(split, o.directions, self.blocks, groups * o.cell.gates * self._block * GROUP)
+
+    def columns(self, values: relax.Expr) -> relax.Expr:
+        """[d, gates * hidden] -> [d * blocks * gates * block], as the columns of the input's product."""
+        blocked = self._permute(self._blocked(values, self._options.cell.gates, []), 0, 2, 1, 3)
+        return self._reshape(blocked, self._options.directions * self.blocks * self._options.cell.gates * self._block)
+
+    def recurrent_columns(self, values: relax.Expr) -> relax.Expr:
+        """[d, gates * hidden] -> [d, blocks, gates * block], as the columns of `recurrent`."""
+        return self._reshape(
+            self.columns(values), self._options.directions, self.blocks, self._options.cell.gates * self._block
+        )
 
     def biases(self, bias: relax.Expr | None) -> tuple[list[relax.Expr], relax.Expr | None]:
         """The bias of the linear, and what GRU keeps beside it: the recurrent bias of its hidden gate."""
@@ -121,8 +165,7 @@ class _Weights:
             total = self._bb.emit(relax.op.concat([both, inner], axis=1))
         else:
             total = self._bb.emit(relax.op.sum(halves, axis=[1]))
-        blocked = self._permute(self._blocked(total, o.cell.gates, []), 0, 2, 1, 3)
-        return [self._reshape(blocked, o.directions * self.blocks * o.cell.gates * self._block)], kept
+        return [self.columns(total)], kept
 
     def _slice(self, x: relax.Expr, begin: tuple[int, int], end: tuple[int, int]) -> relax.Var:
         """Halves and gates begin..end of [d, 2, gates, hidden]."""

@@ -16,7 +16,7 @@ Loops carry the annotation `halo.loop`:
                         sums = gates of the input's product, ...   (lanes)
                         for k in hidden:             (depth)
                             for gate of the phase:
-                                sums += state[k] * r'              (lanes)
+                                sums += state[k] * r'              (lanes)   bytes: four k a step, into int32
                         cell                         (lanes)
                         state' = ...                 (lanes)
             y = state                                (lanes)
@@ -31,9 +31,9 @@ import tvm
 from tvm import ir, s_tir, tirx
 from tvm.ir import Expr
 
-from .cell import Options
+from .cell import GROUP, Options
 from .phases import Phase, Unit, phases_of
-from .rounding import grid_of, rounding
+from .rounding import grid_of, levels_of, rounding
 
 LOOP = "halo.loop"
 Body = Callable[[tirx.Var], tirx.Stmt | Sequence[tirx.Stmt]]
@@ -54,15 +54,22 @@ class _Nest:
         d = options.directions
         self.state = self._buffer("state", (d, 2, self.b, self.width))
         kept = [name for phase in phases_of(options) for name in phase.keeps]
-        kept += ["rounded"] if "quantised" in options.flags else []
+        kept += ["rounded"] if options.rounds and not options.byte_weights else []
         self.kept = {name: self._buffer(name, (d, self.b, self.width)) for name in kept}
+        self.levels: dict[str, ir.Var] = {}
+        if options.byte_weights:  # the state in 8 bits, and the grid of each row
+            depth = -(-options.hidden // GROUP) * GROUP
+            self.levels = {name: self._buffer(name, (d, self.b)) for name in ("scale", "level")}
+            self.levels["bytes"] = tirx.decl_buffer((d, self.b, depth), "uint8", name="bytes")
 
     def _buffer(self, name: str, shape: Sequence[Expr | int]) -> ir.Var:
         return tirx.decl_buffer(shape, self.dtype, name=name)
 
     def build(self) -> tirx.Stmt:
         body = _loop("direction", self.options.directions, self._direction, "directions")
-        return _block("recurrence", body, [self.state, *self.kept.values()], {"halo.op": "recurrence"})
+        return _block(
+            "recurrence", body, [self.state, *self.kept.values(), *self.levels.values()], {"halo.op": "recurrence"}
+        )
 
     def _direction(self, d: tirx.Var) -> list[tirx.Stmt]:
         hidden = self.options.hidden
@@ -95,7 +102,7 @@ class _Nest:
         ]
 
     def _step(self, d: tirx.Var, step: tirx.Var) -> list[tirx.Stmt]:
-        statements = [_loop("n", self.b, lambda n: self._round(d, step, n))] if "rounded" in self.kept else []
+        statements = [_loop("n", self.b, lambda n: self._round(d, step, n))] if self.options.rounds else []
         offset = 0
         for phase in phases_of(self.options):
             statements.append(
@@ -120,7 +127,7 @@ class _Nest:
         return statements
 
     def _round(self, d: tirx.Var, step: tirx.Var, n: tirx.Var) -> tirx.Stmt:
-        """rounded = one row of the state on the 256 levels between its extremes (and 0)."""
+        """One row of the state on the 256 levels between its extremes (and 0): numbers, or bytes and their grid."""
         ends = [self._buffer(name, (1,)) for name in ("low", "high")]
         grid = [self._buffer(name, (1,)) for name in ("scale", "level")]
         zero = _i(0)
@@ -134,6 +141,9 @@ class _Nest:
 
         def rounded(k: tirx.Var) -> tirx.Stmt:
             value = self.state[d, _half(step), n, k]
+            if self.levels:
+                level = tirx.Cast("uint8", levels_of(value, grid[0][zero], grid[1][zero]))
+                return tirx.BufferStore(self.levels["bytes"], level, [d, n, k])
             return tirx.BufferStore(self.kept["rounded"], rounding(value, grid[0][zero], grid[1][zero]), [d, n, k])
 
         scale, level = grid_of(*(end[zero] for end in ends))
@@ -143,6 +153,7 @@ class _Nest:
             tirx.BufferStore(grid[0], scale, [zero]),
             tirx.BufferStore(grid[1], level(grid[0][zero]), [zero]),
             _loop("k", self.options.hidden, rounded, "lanes"),
+            *(tirx.BufferStore(self.levels[part.name], part[zero], [d, n]) for part in grid if self.levels),
         ]
         return _block("round", tirx.SeqStmt(body), [*ends, *grid])
 
@@ -154,21 +165,11 @@ class _Nest:
         """
         block, count = self.block, phase.count
         own = {name: self._buffer(name, (block,)) for name in phase.locals}
-        r = self.given["r"]
 
         def load(j: tirx.Var) -> list[tirx.Stmt]:
             values = {f"sum{gate}": self._first(phase, gate, d, step, p, n, j) for gate in range(count)}
             values |= {name: self._load(name, d, step, p, n, j) for name in phase.loads}
             return [tirx.BufferStore(own[name], value, [j]) for name, value in values.items()]
-
-        def add(k: tirx.Var, gate: int, j: tirx.Var) -> tirx.Stmt:
-            state = self.state[d, _half(step), n, k] if phase.reads == "state" else self.kept[phase.reads][d, n, k]
-            sums = own[f"sum{gate}"]
-            value = sums[j] + state * r[d, p, _i(offset) + k * _i(count * block) + (_i(gate * block) + j)]
-            return tirx.BufferStore(sums, value, [j])
-
-        def depth(k: tirx.Var) -> list[tirx.Stmt]:
-            return [_loop("j", block, lambda j, gate=gate: add(k, gate, j), "lanes") for gate in range(count)]
 
         def store(j: tirx.Var) -> list[tirx.Stmt]:
             at = [d, n, p * _i(block) + j]
@@ -182,13 +183,69 @@ class _Nest:
                 stores.append(tirx.BufferStore(self.state, after, [d, _half(step + _i(1)), *at[1:]]))
             return stores
 
+        integers = [tirx.decl_buffer((block,), "int32", name=f"total{g}") for g in range(count if self.levels else 0)]
         body = [
             _loop("j", block, load, "lanes"),
-            _loop("k", self.options.hidden, depth, "depth"),
+            *(
+                self._sums_of_bytes(own, integers, d, p, n)
+                if self.levels
+                else [self._sums(phase, offset, own, d, step, p, n)]
+            ),
             _loop("j", block, lambda j: phase.work(Unit(self.options, d, own, j)), "lanes"),
             _loop("j", block, store, "lanes"),
         ]
-        return _block("row", tirx.SeqStmt(body), list(own.values()))
+        return _block("row", tirx.SeqStmt(body), [*own.values(), *integers])
+
+    def _sums(
+        self, phase: Phase, offset: int, own: Mapping[str, ir.Var], d: Expr, step: Expr, p: Expr, n: Expr
+    ) -> tirx.Stmt:
+        """sums += state @ r'."""
+        block, r = self.block, self.given["r"]
+
+        def add(k: tirx.Var, gate: int, j: tirx.Var) -> tirx.Stmt:
+            state = self.state[d, _half(step), n, k] if phase.reads == "state" else self.kept[phase.reads][d, n, k]
+            sums = own[f"sum{gate}"]
+            value = sums[j] + state * r[d, p, _i(offset) + k * _i(phase.count * block) + (_i(gate * block) + j)]
+            return tirx.BufferStore(sums, value, [j])
+
+        def depth(k: tirx.Var) -> list[tirx.Stmt]:
+            return [_loop("j", block, lambda j, gate=gate: add(k, gate, j), "lanes") for gate in range(phase.count)]
+
+        return _loop("k", self.options.hidden, depth, "depth")
+
+    def _sums_of_bytes(
+        self, own: Mapping[str, ir.Var], totals: Sequence[ir.Var], d: Expr, p: Expr, n: Expr
+    ) -> list[tirx.Stmt]:
+        """totals = bytes @ r' in integers, then sums += (totals - level * sums of columns) * scales."""
+        block, levels, r = self.block, self.levels, self.given["r"]
+        width = len(totals) * block
+
+        def add(k: tirx.Var, gate: int, j: tirx.Var) -> tirx.Stmt:
+            value = totals[gate][j]
+            for i in range(GROUP):
+                weight = r[d, p, (k * _i(width) + (_i(gate * block) + j)) * _i(GROUP) + _i(i)]
+                level = levels["bytes"][d, n, k * _i(GROUP) + _i(i)]
+                value = value + tirx.Cast("int32", level) * tirx.Cast("int32", weight)
+            return tirx.BufferStore(totals[gate], value, [j])
+
+        def depth(k: tirx.Var) -> list[tirx.Stmt]:
+            return [_loop("j", block, lambda j, gate=gate: add(k, gate, j), "lanes") for gate in range(len(totals))]
+
+        def scaled(j: tirx.Var) -> list[tirx.Stmt]:
+            stores = []
+            for gate, total in enumerate(totals):
+                column = [d, p, _i(gate * block) + j]
+                centred = tirx.Cast(self.dtype, total[j]) - levels["level"][d, n] * self.given["r_sums"][column]
+                value = centred * (levels["scale"][d, n] * self.given["r_scale"][column])
+                stores.append(tirx.BufferStore(own[f"sum{gate}"], own[f"sum{gate}"][j] + value, [j]))
+            return stores
+
+        zero = tirx.const(0, "int32")
+        return [
+            _loop("j", block, lambda j: [tirx.BufferStore(total, zero, [j]) for total in totals], "lanes"),
+            _loop("k", -(-self.options.hidden // GROUP), depth, "depth"),
+            _loop("j", block, scaled, "lanes"),
+        ]
 
     def _first(self, phase: Phase, gate: int, d: Expr, step: Expr, p: Expr, n: Expr, j: Expr) -> Expr:
         """What a gate's sum starts with."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from .cell import Options
+from .cell import GROUP, Options
 from .phases import phases_of
 from .reference import reference as layer_reference
 
@@ -25,7 +25,7 @@ def reference(options: Options, block: int, given: Mapping[str, np.ndarray]) -> 
         args = {
             "x": np.eye(s, dtype=gates.dtype)[:, None],
             "w": wide[..., n].reshape(d, g * h, s),
-            "r": _unpacked(options, block, given["r"]),
+            "r": _unpacked(options, block, given),
         }
         if "recurrent_bias" in given:
             args["bias"] = np.zeros((d, 2 * g * h), gates.dtype)
@@ -38,14 +38,19 @@ def reference(options: Options, block: int, given: Mapping[str, np.ndarray]) -> 
         if "peepholes" in given:
             args["peepholes"] = given["peepholes"][:, :, :h].reshape(d, 3 * h)
         present = frozenset(args) - {"x", "w", "r"}
-        here = replace(options, present=present)
+        rounds = {"quantised"} if options.rounds else set()
+        here = replace(options, present=present, flags=options.flags | rounds)
         results.append(layer_reference(here, *(args[name] for name in here.names())))
     return tuple(np.concatenate(parts, axis=-2) for parts in zip(*results))
 
 
-def _unpacked(options: Options, block: int, r: np.ndarray) -> np.ndarray:
-    """[d, blocks, phases x (k x gates x block)] -> [d, gates * hidden, k]."""
-    d, h = options.directions, options.hidden
+def _unpacked(options: Options, block: int, given: Mapping[str, np.ndarray]) -> np.ndarray:
+    """[d, blocks, phases x (k x gates x block)] -> [d, gates * hidden, k]; bytes with four k behind each unit."""
+    d, h, r = options.directions, options.hidden, given["r"]
+    if options.byte_weights:
+        groups, columns = -(-h // GROUP), options.cell.gates * block
+        r = r.reshape(d, -1, groups, columns, GROUP).transpose(0, 1, 2, 4, 3).reshape(d, -1, groups * GROUP, columns)
+        r = (r * given["r_scale"].reshape(d, -1, 1, columns))[:, :, :h].reshape(d, -1, h * columns)
     blocks, offset, parts = r.shape[1], 0, []
     for phase in phases_of(options):
         size = h * phase.count * block

@@ -79,7 +79,7 @@ def phases_of(options: Options) -> tuple[Phase, ...]:
     """The phases of a cell, in order."""
     if options.cell.name == "lstm":
         peepholes = ("peephole0", "peephole1", "peephole2") if "peepholes" in options.present else ()
-        reads = "rounded" if "quantised" in options.flags else "state"
+        reads = "rounded" if options.rounds else "state"
         return (Phase(0, 4, _lstm, ("old", "cell", *peepholes), ("new", "next"), {"cell": "next"}, reads),)
     if options.cell.name == "rnn":
         return (Phase(0, 1, _rnn),)

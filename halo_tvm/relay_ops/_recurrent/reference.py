@@ -12,7 +12,9 @@ from .rounding import rounded_array
 def reference(options: Options, *args: np.ndarray) -> tuple[np.ndarray, ...]:
     """y, y_h and, for an LSTM, y_c."""
     given = dict(zip(options.names(), args))
-    x = rounded_array(given["x"]) if "quantised" in options.flags else given["x"]
+    if options.byte_weights:
+        given |= {name: given[name] * given[f"{name}_scale"][:, :, None] for name in "wr"}
+    x = rounded_array(given["x"]) if options.rounds else given["x"]
     s, b, _ = x.shape
     d, h = options.directions, options.hidden
     y = np.zeros((s, d, b, h), x.dtype)
@@ -44,7 +46,7 @@ def _activate(options: Options, direction: int, place: int, x: np.ndarray) -> np
 
 def _lstm(options, direction, wide, r, bias, peepholes, state):
     h, c = state
-    heard = rounded_array(h) if "quantised" in options.flags else h
+    heard = rounded_array(h) if options.rounds else h
     i, o, f, g = np.split(wide + heard @ r.T + bias, 4)
     p_i, p_o, p_f = np.split(peepholes, 3)
     i = _activate(options, direction, 0, i + p_i * c)

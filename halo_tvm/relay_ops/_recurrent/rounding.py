@@ -13,6 +13,8 @@ import numpy as np
 from tvm import relax, tirx
 from tvm.ir import Expr
 
+from ..quantisation_grid import QuantisationGrid
+
 LEVELS = 255.0
 
 
@@ -27,11 +29,15 @@ def grid_of(low: Expr, high: Expr) -> tuple[Expr, Callable[[Expr], Expr]]:
     return scale, lambda s: tirx.nearbyint(tirx.max(tirx.min((zero - low) / s, constant(LEVELS)), zero))
 
 
+def levels_of(x: Expr, scale: Expr, level: Expr) -> Expr:
+    """Where `x` lies on the grid, 0 to 255."""
+    levels = tirx.nearbyint(x / scale) + level
+    return tirx.max(tirx.min(levels, tirx.const(LEVELS, x.ty.dtype)), tirx.const(0.0, x.ty.dtype))
+
+
 def rounding(x: Expr, scale: Expr, level: Expr) -> Expr:
     """`x` on the grid."""
-    levels = tirx.nearbyint(x / scale) + level
-    inside = tirx.max(tirx.min(levels, tirx.const(LEVELS, x.ty.dtype)), tirx.const(0.0, x.ty.dtype))
-    return (inside - level) * scale
+    return (levels_of(x, scale, level) - level) * scale
 
 
 def rounded_tensor(bb: relax.BlockBuilder, x: relax.Expr) -> relax.Var:
@@ -52,6 +58,17 @@ def rounded_tensor(bb: relax.BlockBuilder, x: relax.Expr) -> relax.Var:
     levels = emit(op.add(emit(op.round(emit(op.divide(x, scale)))), level))
     inside = emit(op.minimum(emit(op.maximum(levels, constant(0))), constant(LEVELS)))
     return emit(op.multiply(emit(op.subtract(inside, level)), scale))
+
+
+def quantised_tensor(bb: relax.BlockBuilder, x: relax.Expr) -> tuple[relax.Var, relax.Var, relax.Var]:
+    """A whole tensor in uint8 on one grid, its scale and what it holds for 0, as operators."""
+    op, dtype = relax.op, str(x.ty.dtype)
+    grid = bb.emit(QuantisationGrid.expand(bb, bb.normalize(QuantisationGrid.call(x))))
+    scale, zero = (bb.emit(relax.TupleGetItem(grid, i)) for i in range(2))
+    levels = bb.emit(op.add(bb.emit(op.round(bb.emit(op.divide(x, scale)))), bb.emit(op.astype(zero, dtype))))
+    least, most = (relax.const(np.array(end, dtype), dtype) for end in (0.0, LEVELS))
+    inside = bb.emit(op.minimum(bb.emit(op.maximum(levels, least)), most))
+    return bb.emit(op.astype(inside, "uint8")), scale, zero
 
 
 def rounded_array(x: np.ndarray) -> np.ndarray:

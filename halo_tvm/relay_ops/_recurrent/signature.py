@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tvm import relax, tirx
 
-from .cell import Options
+from .cell import SCALES, Options
 
 DTYPES = ("float32", "float64", "float16")
 LENGTH_DTYPES = ("int32", "int64")
@@ -39,9 +39,13 @@ def check_call(types: Sequence[relax.TensorType], options: Options) -> relax.Tup
         "initial_h": (d, b, h),
         "initial_c": (d, b, h),
         "peepholes": (d, 3 * h),
+        **dict.fromkeys(SCALES, (d, options.rows)),
     }
+    allowed: dict[str, tuple[str, ...]] = {"lengths": LENGTH_DTYPES}
+    if options.byte_weights:
+        allowed |= {"x": ("float32",), "w": ("int8",), "r": ("int8",)}
     for name, ty in zip(names, types):
-        dtypes = LENGTH_DTYPES if name == "lengths" else (str(x.dtype),)
+        dtypes = allowed.get(name, (str(x.dtype),))
         expect(label, name, ty, shapes[name], dtypes)
     state = relax.TensorType([d, b, h], x.dtype)
     return relax.TupleType([relax.TensorType([s, d, b, h], x.dtype), *[state] * options.cell.states])

@@ -9,7 +9,7 @@ from ._bf16 import BFloat16Pairs, BFloat16Weights
 from ._float32 import Float32
 from ._fp16 import HalfArithmetic, HalfWeights
 from ._groups import Groups, NibbleGroups
-from ._w8a8 import DotBytes, PlainBytes, WidenedPairs
+from ._w8a8 import W8A8, DotBytes, PlainBytes, WidenedPairs
 
 if TYPE_CHECKING:
     from ...targets import Isa
@@ -17,10 +17,15 @@ if TYPE_CHECKING:
 _BYTES = {"vpdpbusd": DotBytes, "vpmaddwd": WidenedPairs, "": PlainBytes}
 
 
+def byte_product(isa: Isa) -> W8A8:
+    """How bytes are multiplied."""
+    return _BYTES[isa.byte_dot]()
+
+
 def served(isa: Isa) -> tuple[Arithmetic, ...]:
     """One arithmetic for each combination of operator and types."""
     half = HalfArithmetic() if isa.half_arithmetic else HalfWeights()
     brief = BFloat16Pairs() if isa.bf16_dot else BFloat16Weights()
-    product = _BYTES[isa.byte_dot]()
+    product = byte_product(isa)
     four = (NibbleGroups if isa.byte_dot == "vpmaddwd" else Groups)(product, 4)
     return (Float32(), brief, half, product, Groups(product, 8), four)
