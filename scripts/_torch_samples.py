@@ -39,7 +39,7 @@ LEFT_OUT = {
     **dict.fromkeys(
         ("resize_", "zero_", "item", "broadcast_shapes", "empty_strided", "new_empty_strided"), "no values"
     ),
-    **dict.fromkeys(("cdouble", "cfloat", "chalf", "complex", "polar", "view_as_complex"), "makes complex numbers"),
+    "chalf": "is a complex number of 16-bit parts",
 }
 # Of inputs that are equal or NaN torch promises no order: indices are compared by the elements that they name.
 PLACES = {"topk": 2, "sort": 1, "argsort": 1}  # OpInfo -> the position of its axis among the arguments
@@ -115,12 +115,17 @@ def _call(op: object, sample: object) -> tuple[Callable[..., object], tuple[torc
         args, kwargs = _pytree.tree_unflatten([given.get(i, value) for i, value in enumerate(flat)], spec)
         result = op.op(*args, **kwargs)
         if op.name not in PLACES:
-            return result
+            return _pytree.tree_map(_real, result)
         axis = kwargs.get("dim", args[PLACES[op.name]] if len(args) > PLACES[op.name] else -1)
         *values, indices = outputs(result)
         return *values, args[0].gather(axis, indices) if args[0].dim() else indices
 
     return function, tuple(flat[i].detach() for i in places)
+
+
+def _real(value: object) -> object:
+    """Complex numbers as pairs, which programs return."""
+    return torch.view_as_real(value) if isinstance(value, torch.Tensor) and value.is_complex() else value
 
 
 def _special(x: torch.Tensor) -> torch.Tensor:

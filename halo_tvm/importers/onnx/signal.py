@@ -1,21 +1,17 @@
-"""Signals: discrete Fourier transforms, windows, mel filters. A transform is a product with a matrix of waves."""
+"""Signals: discrete Fourier transforms, windows, mel filters."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 from tvm import ir, relax, te, tirx
 
-from ..meaning.builder import expr_shape
-from ..meaning.constant import Constant
+from ..meaning.fourier import transform
 from ..meaning.sizes import Dim, prim
 from . import _folding
 from ._node import Node
 from ._registry import converter
-
-_LARGEST_MATRIX = 1 << 22  # elements; longer transforms compute their waves
 
 
 @converter("DFT", since=17)
@@ -46,91 +42,6 @@ def _dft(node: Node, axis: int) -> relax.Expr:
     if axis != rank - 2:
         out = node.emit(relax.op.permute_dims(out, [order.index(i) for i in range(rank)]))
     return out
-
-
-def transform(node: Node, x: relax.Expr, length: Dim, inverse: bool, onesided: bool) -> relax.Expr:
-    """The transform of length `length` along the axis in front of the last, which holds 1 or 2 parts."""
-    *lead, given, parts = expr_shape(x)
-    dtype = str(x.ty.dtype)
-    half = node.sizes.simplify(node.sizes.floordiv(length, 2) + 1)
-    back = inverse and onesided  # half a spectrum to a real signal
-    outputs = half if onesided and not inverse else length
-    results = 1 if back else 2
-    used = node.sizes.minimum(given, half if back else length)
-    sizes = (given, used, length, outputs)
-    if (
-        all(isinstance(s, int) for s in sizes)
-        and given * parts * outputs * results <= _LARGEST_MATRIX
-        and dtype == "float32"
-    ):
-        flat = node.emit(relax.op.reshape(x, [*lead, given * parts]))
-        name = f"dft_{given}x{parts}_{length}_{outputs}x{results}_{int(inverse)}"
-        matrix = Constant(
-            (given * parts, outputs * results),
-            dtype,
-            lambda: _matrix(given, used, parts, length, outputs, results, inverse, back),
-            name,
-        )
-        product = node.emit(relax.op.matmul(flat, node.graph.expr_of(matrix)))
-        return node.emit(relax.op.reshape(product, [*lead, outputs, results]))
-    return node.te(_summed(parts, results, inverse, back), x, used, length, outputs)
-
-
-def _matrix(
-    given: int, used: int, parts: int, length: int, outputs: int, results: int, inverse: bool, back: bool
-) -> np.ndarray:
-    """[given * parts, outputs * results]: input part p of element n to output part q of element k."""
-    n, k = np.arange(given)[:, None], np.arange(outputs)[None, :]
-    angle = (2 * np.pi / length) * ((n * k) % length)
-    cos, sin = np.cos(angle), np.sin(angle) * (-1 if not inverse else 1)
-    share = np.where(n < used, 1.0, 0.0)
-    if back:
-        ends = (n == 0) | ((length % 2 == 0) & (n == length // 2))
-        share = share * np.where(ends, 1.0, 2.0)
-    share = share / length if inverse else share
-    out = np.zeros((given, parts, outputs, results))
-    out[:, 0, :, 0] = cos * share
-    if results == 2:
-        out[:, 0, :, 1] = sin * share
-    if parts == 2:
-        out[:, 1, :, 0] = -sin * share
-        if results == 2:
-            out[:, 1, :, 1] = cos * share
-    return out.reshape(given * parts, outputs * results).astype(np.float32)
-
-
-def _summed(parts: int, results: int, inverse: bool, back: bool) -> Callable:
-    """The same sums with waves from a table of one period, for lengths that are symbolic or long."""
-
-    def compute(x: te.Tensor, used: Dim, length: Dim, outputs: Dim) -> te.Tensor:
-        wide = "float64"
-        used, length, outputs = prim(used), prim(length), prim(outputs)
-        step = tirx.const(2 * math.pi, wide) / length.astype(wide)
-        cos = te.compute([length], lambda i: te.cos(i.astype(wide) * step), name="cos")
-        sin = te.compute([length], lambda i: te.sin(i.astype(wide) * step), name="sin")
-        n = te.reduce_axis((0, used), "n")
-        sign = 1.0 if inverse else -1.0
-
-        def element(*index):
-            lead, k, part = index[:-2], index[-2], index[-1]
-            at = tirx.floormod(n * k, length)
-            real = x[(*lead, n, 0)].astype(wide)
-            c, s = cos[at], sin[at] * tirx.const(sign, wide)
-            first, second = real * c, real * s
-            if parts == 2:
-                imaginary = x[(*lead, n, 1)].astype(wide)
-                first, second = first - imaginary * s, second + imaginary * c
-            value = first if results == 1 else tirx.Select(part == 0, first, second)
-            if back:
-                ends = tirx.any(n == 0, n * 2 == length)
-                value = value * tirx.Select(ends, tirx.const(1.0, wide), tirx.const(2.0, wide))
-            return te.sum(value, axis=n)
-
-        total = te.compute([*x.shape[:-2], outputs, results], element, name="transform")
-        scale = (lambda v: v / length.astype(wide)) if inverse else (lambda v: v)
-        return te.compute(total.shape, lambda *i: scale(total[i]).astype(x.dtype), name="scaled")
-
-    return compute
 
 
 @converter("STFT", since=17)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from ._fast_paths import FAST_PATHS
-from ._registry import CONVERTERS, target_name
+from ._registry import COMPLEX, CONVERTERS, target_name
 
 
 def decomposed(program: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
@@ -13,7 +13,7 @@ def decomposed(program: torch.export.ExportedProgram) -> torch.export.ExportedPr
     table = torch.export.default_decompositions()
     foreign = {node.target for node in program.graph.nodes if _projects(node)}
     for op in list(table):
-        if target_name(op) in CONVERTERS and op not in foreign:
+        if (target_name(op) in CONVERTERS or target_name(op) in COMPLEX) and op not in foreign:
             table.pop(op)
     table.update(FAST_PATHS)
     return program.run_decompositions(table)

@@ -19,6 +19,7 @@ from ...params import ParamSource, ParamTable
 from ..meaning.builder import Refused
 from ..meaning.random import drawing
 from ._call import dtype_name, to_array
+from ._complex import COMPONENTS, Pair, parts_of
 from ._decompose import decomposed
 from ._dimensions import Dimensions
 from ._recurrent import whole_layers
@@ -201,12 +202,12 @@ def _inputs(
 
 def _weights(
     program: torch.export.ExportedProgram, nodes: Mapping[str, fx.Node]
-) -> tuple[dict[fx.Node, relax.Var], dict[fx.Node, torch.Tensor], ParamTable]:
+) -> tuple[dict[fx.Node, relax.Var | Pair], dict[fx.Node, torch.Tensor], ParamTable]:
     """Parameters as variables, small buffers and integers as constants; tied tensors are one parameter."""
-    weights: dict[fx.Node, relax.Var] = {}
+    weights: dict[fx.Node, relax.Var | Pair] = {}
     constants: dict[fx.Node, torch.Tensor] = {}
     params = ParamTable()
-    known: dict[tuple[object, ...], relax.Var] = {}
+    known: dict[tuple[object, ...], relax.Var | Pair] = {}
     used = {node.name for node in nodes.values() if node.users}
     outputs = {spec.arg.name for spec in program.graph_signature.output_specs if hasattr(spec.arg, "name")}
     for spec in program.graph_signature.input_specs:
@@ -219,7 +220,7 @@ def _weights(
         held = program.state_dict if spec.target in program.state_dict else program.constants
         tensor, node = held[spec.target].detach(), nodes[spec.arg.name]
         try:
-            dtype = dtype_name(tensor.dtype)
+            dtype = dtype_name(COMPONENTS.get(tensor.dtype, tensor.dtype))
         except Refused as reason:
             raise UnsupportedModel(
                 f"expected weights of numbers, found {reason} for {spec.target}: convert it"
@@ -227,14 +228,18 @@ def _weights(
         small = tensor.numel() <= 1 or (
             spec.kind is not InputKind.PARAMETER and tensor.numel() * tensor.element_size() <= _CONSTANT_BYTES
         )
-        if not tensor.dtype.is_floating_point or small:
+        if not (tensor.dtype.is_floating_point or tensor.is_complex()) or small:
             constants[node] = tensor
             continue
         place = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), dtype)
         if place not in known:
-            shape = tuple(tensor.shape)
-            params.add_source(spec.target, ParamSource(shape, dtype, lambda tensor=tensor: to_array(tensor)))
-            known[place] = relax.Var(node.name, relax.TensorType(shape, dtype))
+            parts = {"": tensor} if tensor.is_floating_point() else dict(zip((".real", ".imag"), parts_of(tensor)))
+            variables = []
+            for suffix, part in parts.items():
+                shape = tuple(part.shape)
+                params.add_source(spec.target + suffix, ParamSource(shape, dtype, lambda part=part: to_array(part)))
+                variables.append(relax.Var(node.name + suffix.replace(".", "_"), relax.TensorType(shape, dtype)))
+            known[place] = Pair.of(*variables) if len(variables) == 2 else variables[0]
         weights[node] = known[place]
     return weights, constants, params
 
@@ -255,6 +260,11 @@ def _outputs(program: torch.export.ExportedProgram, translator: Translator) -> d
     outputs: dict[str, relax.Expr] = {}
     for index, node in enumerate(users):
         value = translator.env.get(node) if isinstance(node, fx.Node) else None
+        if isinstance(value, Pair):
+            raise UnsupportedModel(
+                f"expected outputs of real numbers, found complex ones in {named[index] or 'the output'}: "
+                "return torch.view_as_real of them"
+            )
         if isinstance(value, relax.Expr) and isinstance(value.ty, relax.TensorType):
             outputs[named[index] or "output"] = value
     for spec in program.graph_signature.output_specs:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from ._call import Call
 
 CONVERTERS: dict[str, Callable[[Call], object]] = {}
+COMPLEX: dict[str, Callable[[Call], object]] = {}  # of operators that take or give complex numbers
 
 # Statements about values that the exporter has already relied on: they compute nothing.
 IGNORED = frozenset(
@@ -25,14 +26,20 @@ IGNORED = frozenset(
 )
 
 
-def converter(*operators: str) -> Callable[[Callable[[Call], object]], Callable[[Call], object]]:
-    """Register a function for operators, named with overload and without `aten.`: `@converter("add.Tensor")`."""
+def converter(
+    *operators: str, of_complex: bool = False
+) -> Callable[[Callable[[Call], object]], Callable[[Call], object]]:
+    """Register a function for operators, named with overload and without `aten.`: `@converter("add.Tensor")`.
+
+    `of_complex`: for calls of them that take or give complex numbers, see `_complex`.
+    """
+    table = COMPLEX if of_complex else CONVERTERS
 
     def register(function: Callable[[Call], object]) -> Callable[[Call], object]:
         for operator in operators:
             name = operator if operator.count(".") > 1 else f"aten.{operator}"
-            assert name not in CONVERTERS, f"two converters for {name}"
-            CONVERTERS[name] = function
+            assert name not in table, f"two converters for {name}"
+            table[name] = function
         return function
 
     return register

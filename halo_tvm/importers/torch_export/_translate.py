@@ -22,8 +22,9 @@ from ..meaning.constant import Constant
 from ..meaning.random import Draws
 from . import families  # noqa: F401  (importing them registers the converters)
 from ._call import DTYPES, Call, constant, dtype_name, to_array
+from ._complex import COMPONENTS, Pair, is_complex, parts_of
 from ._dimensions import Dimensions
-from ._registry import CONVERTERS, IGNORED, target_name
+from ._registry import COMPLEX, CONVERTERS, IGNORED, target_name
 
 _FOLDED_BYTES = 1 << 18
 _SCALARS = (torch.SymInt, torch.SymFloat, torch.SymBool, bool, int, float)
@@ -35,7 +36,7 @@ class Translator:
     def __init__(
         self,
         dims: Dimensions,
-        weights: Mapping[fx.Node, relax.Var],
+        weights: Mapping[fx.Node, relax.Var | Pair],
         constants: Mapping[fx.Node, torch.Tensor],
         params: ParamTable,
     ) -> None:
@@ -47,13 +48,14 @@ class Translator:
         self.params = params
         self.draws = Draws()
         # tied weights are several nodes with one variable
-        self.weights = dict(zip(dict.fromkeys(weights.values()), list(params.sources), strict=True))
+        variables = [v for w in weights.values() for v in (w.parts if isinstance(w, Pair) else [w])]
+        self.weights = dict(zip(dict.fromkeys(variables), list(params.sources), strict=True))
         self.layer = ""  # the name of what is emitted now: reports name nodes as the model does
         self._refused: dict[str, list[str]] = defaultdict(list)
         # nodes whose values do not depend on inputs or weights
         self.known = {node: tensor for node, tensor in constants.items() if tensor.numel() * 8 <= _FOLDED_BYTES}
         self.env.update(weights)
-        self.env.update({n: constant(to_array(t), dtype_name(t.dtype)) for n, t in constants.items()})
+        self.env.update({n: self._held(t) for n, t in constants.items()})
 
     def emit(self, expr: relax.Expr) -> relax.Var:
         return self.builder.emit(expr, self.layer)
@@ -114,14 +116,14 @@ class Translator:
                 self.env[node] = self.dims.expr(meta)
             elif node.target is operator.getitem:
                 self.env[node] = self.env[node.args[0]][node.args[1]]
-            elif target not in CONVERTERS:
-                raise Refused("")
-            elif _is_empty(meta):
-                self.env[node] = self._empty(meta)
             elif self._is_fixed(node):
                 self.env[node] = self._folded(node)
+            elif target not in (table := COMPLEX if is_complex(node) else CONVERTERS):
+                raise Refused("complex numbers" if target in CONVERTERS else "")
+            elif _is_empty(meta):
+                self.env[node] = self._empty(meta)
             else:
-                self.env[node] = self._checked(CONVERTERS[target](Call(self, node)), meta)
+                self.env[node] = self._checked(table[target](Call(self, node)), meta)
         except Refused as reason:
             self._refused[target + (f" with {reason}" if str(reason) else "")].append(node.name)
             self.env[node] = self._stand_in(node.name, meta)
@@ -138,14 +140,14 @@ class Translator:
         arguments = node.all_input_nodes
         return (
             meta.numel() * meta.element_size() <= _FOLDED_BYTES
-            and meta.dtype in DTYPES
+            and (meta.dtype in DTYPES or meta.dtype in COMPONENTS)
             and all(
                 a in self.known or not isinstance(a.meta.get("val"), torch.Tensor | tuple | list) for a in arguments
             )
             and all(isinstance(a.meta.get("val"), torch.Tensor | bool | int | float) for a in arguments)
         )
 
-    def _folded(self, node: fx.Node) -> relax.Expr:
+    def _folded(self, node: fx.Node) -> relax.Expr | Pair:
         """The node's value, computed by torch."""
 
         def value(argument: fx.Node) -> object:
@@ -154,12 +156,20 @@ class Translator:
         args, kwargs = (fx.node.map_arg(a, value) for a in (node.args, node.kwargs))
         with torch.no_grad():
             self.known[node] = node.target(*args, **kwargs)
-        return constant(to_array(self.known[node]), dtype_name(self.known[node].dtype))
+        return self._held(self.known[node])
+
+    def _held(self, tensor: torch.Tensor) -> relax.Expr | Pair:
+        """A small tensor as a constant."""
+        if tensor.dtype in COMPONENTS:
+            return Pair.of(*(self._held(part) for part in parts_of(tensor)))
+        return constant(to_array(tensor), dtype_name(tensor.dtype))
 
     def _empty(self, meta: object) -> object:
         """Results without elements: whatever computes them, there is nothing to compute."""
         if isinstance(meta, tuple | list):
             return tuple(map(self._empty, meta))
+        if meta.dtype in COMPONENTS:
+            return Pair.of(*(self._empty(part) for part in parts_of(meta)))
         shape, dtype = relax.ShapeExpr(self.dims.shape(meta.shape)), dtype_name(meta.dtype)
         return self.emit(relax.op.full(shape, constant(0, dtype), dtype))
 
@@ -167,6 +177,8 @@ class Translator:
         """`result` with the shape that torch says it has, where Relax could not infer it."""
         if isinstance(result, tuple | list):
             return tuple(self._checked(r, m) for r, m in zip(result, meta, strict=False))
+        if isinstance(result, Pair):
+            return result.mapped(self._checked, meta)
         expected = dtype_name(meta.dtype)
         assert str(result.ty.dtype) == expected, f"converted to {result.ty}, torch says {expected}"
         known = isinstance(result.ty.shape, relax.ShapeExpr)
@@ -182,6 +194,8 @@ class Translator:
             return tuple(self._stand_in(f"{name}_{i}", m) for i, m in enumerate(meta))
         if not isinstance(meta, torch.Tensor):
             return None
+        if meta.dtype in COMPONENTS:
+            return Pair.of(*(self._stand_in(f"{name}_{i}", part) for i, part in enumerate(parts_of(meta))))
         try:
             return relax.Var(name, relax.TensorType(self.dims.shape(meta.shape), dtype_name(meta.dtype)))
         except (Refused, UnsupportedModel):

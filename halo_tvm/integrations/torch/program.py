@@ -43,7 +43,7 @@ class CompiledGraph:
         holder = _Holder(
             graph, args, weights, self._places, {i: sizes.get(_symbol(fake)) for i, fake in enumerate(fakes)}
         )
-        examples = [args[i].detach() for i in self._places]
+        examples = [_real(args[i].detach()) for i in self._places]
         model = import_module(holder, examples, dynamic_shapes=_open_axes(fakes, self._places, sizes), name="graph")
         self._draws = any(spec.name == RANDOM_STATE for spec in model.inputs)
         if len(model.inputs) - self._draws != len(self._places):
@@ -54,6 +54,7 @@ class CompiledGraph:
         ranges = {n: (low, UNBOUNDED if n in assumed else high) for n, (low, high) in model.ranges.items()}
         self._model = model = dataclasses.replace(model, ranges=ranges)
         self._dtypes = [args[i].dtype for i in self._places]
+        self._complex = frozenset(holder.complex_outputs)
         self.weights = WatchedWeights(weights, args)
         self.program = compile_in_process(model, **options)
 
@@ -73,8 +74,10 @@ class CompiledGraph:
             return False
         found: dict[str, int] = {}
         for spec, place, dtype in zip(self._model.inputs, self._places, self._dtypes):
-            tensor = args[place]
-            if tensor.dtype != dtype or tensor.dim() != len(spec.shape):
+            if args[place].dtype != dtype:
+                return False
+            tensor = _real(args[place])
+            if tensor.dim() != len(spec.shape):
                 return False
             for dim, size in zip(spec.shape, tensor.shape, strict=True):
                 low, high = (dim, dim) if isinstance(dim, int) else self._model.ranges.get(dim, (1, 0))
@@ -93,20 +96,25 @@ class CompiledGraph:
             tensors.pop()  # the state, which no call takes over
         taken = {args[i].data_ptr() for i in self._places} | self.program.weight_addresses
         outputs = []
-        for tensor in map(torch.from_dlpack, tensors):
+        for index, tensor in enumerate(map(torch.from_dlpack, tensors)):
             # A program may hand an input or a weight through, or return one value twice.
             own = tensor.clone() if tensor.data_ptr() in taken else tensor
             taken.add(own.data_ptr())
-            outputs.append(own)
+            outputs.append(torch.view_as_complex(own) if index in self._complex else own)
         return outputs
 
 
 def to_dlpack(tensor: torch.Tensor) -> tvm_ffi.Tensor:
     """The tensor's own memory where kernels can read it, else a dense copy at a multiple of 64 bytes."""
-    tensor = tensor.detach().contiguous()
+    tensor = _real(tensor.detach()).contiguous()
     if tensor.data_ptr() % ALIGNMENT:
         tensor = tensor.clone()
     return tvm_ffi.from_dlpack(tensor)
+
+
+def _real(tensor: torch.Tensor) -> torch.Tensor:
+    """Complex numbers as pairs along a last axis, as programs take and give them; others as they are."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
 
 
 def holds(model: ImportedModel, name: str, tensor: torch.Tensor) -> bool:
@@ -142,7 +150,10 @@ def _open_axes(fakes: Sequence[Any], places: Sequence[int], sizes: Mapping[objec
 
 
 class _Holder(torch.nn.Module):
-    """The graph as a module of its run-time tensors; it returns what is computed."""
+    """The graph as a module of its run-time tensors; it returns what is computed. Complex numbers are pairs.
+
+    complex_outputs: the places of complex outputs, known once it ran
+    """
 
     def __init__(
         self,
@@ -155,6 +166,8 @@ class _Holder(torch.nn.Module):
         super().__init__()
         self.graph = graph
         self._places, self._weights, self._sizes = list(places), list(weights), dict(sizes)
+        self.complex_outputs: set[int] = set()
+        self._complex = {i for i in places if args[i].is_complex()}
         self._fixed = [None if isinstance(a, torch.Tensor) else a for a in args]
         for i in weights:
             weight = args[i].detach() if args[i].is_inference() else args[i]
@@ -169,8 +182,10 @@ class _Holder(torch.nn.Module):
         for i in self._weights:
             args[i] = getattr(self, f"weight_{i}")
         for i, value in zip(self._places, inputs, strict=True):
-            args[i] = value
+            args[i] = torch.view_as_complex(value) if i in self._complex else value
         for i, place in self._sizes.items():
             if place is not None:
                 args[i] = inputs[place[0]].shape[place[1]]
-        return tuple(self.graph(*args))
+        outputs = self.graph(*args)
+        self.complex_outputs.update(i for i, output in enumerate(outputs) if output.is_complex())
+        return tuple(map(_real, outputs))

@@ -1,0 +1,126 @@
+"""Complex numbers as pairs: a complex tensor of the program is two real ones of its shape, or one with an axis of two.
+
+Most operators do the same to both parts: they are converted twice, as if the program computed the one and the other.
+What mixes them has converters of its own (`families.complex`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+from tvm import relax
+
+from ._call import Call, Number, constant, dtype_name
+from ._registry import CONVERTERS, target_name
+
+COMPONENTS = {torch.complex64: torch.float32, torch.complex128: torch.float64}
+_OPERANDS = ("self", "other", "tensors", "mat2", "vec", "tensor")  # arguments that a real tensor may stand for
+
+
+@dataclass
+class Pair:
+    """A complex tensor: `parts`, real and imaginary, or `together`, both along a last axis, or all."""
+
+    parts: tuple[relax.Expr, relax.Expr] | None = None
+    together: relax.Expr | None = None
+
+    @staticmethod
+    def of(real: relax.Expr, imaginary: relax.Expr) -> Pair:
+        return Pair((real, imaginary))
+
+    def mapped(self, check: Callable[[relax.Expr, torch.Tensor], relax.Expr], meta: torch.Tensor) -> Pair:
+        """Itself, with what it has checked against the example value of the complex tensor."""
+        if self.parts is not None:
+            self.parts = tuple(check(part, example) for part, example in zip(self.parts, parts_of(meta)))
+        if self.together is not None:
+            self.together = check(self.together, torch.view_as_real(meta.resolve_conj()))
+        return self
+
+
+def parts_of(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Real and imaginary part, dense."""
+    both = torch.view_as_real(tensor.resolve_conj())
+    return both[..., 0].clone(), both[..., 1].clone()
+
+
+def is_complex(node: fx.Node) -> bool:
+    """Whether an operator takes or gives complex numbers."""
+    values = [node.meta.get("val"), *(argument.meta.get("val") for argument in node.all_input_nodes)]
+    tensors = [t for v in values for t in (v if isinstance(v, tuple | list) else [v])]
+    return any(isinstance(t, torch.Tensor) and t.dtype in COMPONENTS for t in tensors)
+
+
+class ComplexCall:
+    """What a converter of complex numbers sees of a call: its arguments as pairs."""
+
+    def __init__(self, c: Call) -> None:
+        self.c = c
+        self.dtype = dtype_name(COMPONENTS.get(c.out.dtype, c.out.dtype))
+
+    def pair(self, name: str) -> tuple[relax.Expr, relax.Expr]:
+        """Real and imaginary part of the argument `name`, in the result's precision; of a real one the second is 0."""
+        return self.split(self.c[name])
+
+    def split(self, value: object) -> tuple[relax.Expr, relax.Expr]:
+        c = self.c
+        if isinstance(value, complex):
+            return constant(value.real, self.dtype), constant(value.imag, self.dtype)
+        if not isinstance(value, Pair):
+            return c.as_tensor(value, self.dtype), constant(0, self.dtype)
+        if value.parts is None:
+            *shape, _ = value.together.ty.shape.values
+            axis = len(shape)
+            cut = (c.emit(relax.op.strided_slice(value.together, [axis], [i], [i + 1])) for i in (0, 1))
+            value.parts = tuple(c.reshape(part, shape) for part in cut)
+        return tuple(c.cast(part, self.dtype) for part in value.parts)
+
+    def joined(self, value: object) -> relax.Expr:
+        """The tensor with both parts along a last axis."""
+        if isinstance(value, Pair) and value.together is not None:
+            return self.c.cast(value.together, self.dtype)
+        shape = value.parts[0].ty.shape.values if isinstance(value, Pair) else value.ty.shape.values
+        parts = [self.c.reshape(self.c.broadcast(part, shape), [*shape, 1]) for part in self.split(value)]
+        together = self.c.emit(relax.op.concat(parts, len(shape)))
+        if isinstance(value, Pair):
+            value.together = together
+        return together
+
+    def is_real(self, name: str) -> bool:
+        value = self.c[name]
+        return isinstance(value, Number) or isinstance(value, relax.Expr)
+
+
+class PartCall(Call):
+    """The same call of real numbers: each complex argument is replaced by its real or its imaginary part."""
+
+    def __init__(self, c: Call, every: int = 0, **which: int) -> None:
+        """The part `every`, 0 or 1, of each argument, or `which` of those named (`self_` for `self`)."""
+        self.__dict__.update(c.__dict__)
+        self._pairs, self._every = ComplexCall(c), every
+        self._which = {name.rstrip("_"): part for name, part in which.items()}
+
+    def __getitem__(self, name: str) -> object:
+        def part(value: object) -> object:
+            is_operand = name in _OPERANDS and isinstance(value, relax.Expr | int | float | complex)
+            if isinstance(value, Pair) or is_operand:
+                return self._pairs.split(value)[self._which.get(name, self._every)]
+            return value
+
+        value = super().__getitem__(name)
+        return [part(v) for v in value] if isinstance(value, list | tuple) else part(value)
+
+    @property
+    def dtype(self) -> str:
+        return self._pairs.dtype
+
+
+def by_parts(c: Call) -> Pair | tuple[Pair, ...]:
+    """An operator that does the same to both parts."""
+    convert = CONVERTERS[target_name(c.node.target)]
+    real, imaginary = (convert(PartCall(c, every=i)) for i in (0, 1))
+    if isinstance(real, tuple | list):
+        return tuple(map(Pair.of, real, imaginary))
+    return Pair.of(real, imaginary)

@@ -1,0 +1,117 @@
+"""Complex numbers and Fourier transforms of torch, as pairs of real numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from halo_tvm.compilation import Compilation
+from halo_tvm.config import CompileConfig
+from halo_tvm.errors import UnsupportedModel
+from halo_tvm.importers.torch_export import import_module
+from halo_tvm.in_process import compile_in_process
+from halo_tvm.phases import lower
+
+DYNAMIC = torch.export.Dim.DYNAMIC
+real, fft = torch.view_as_real, torch.fft
+
+
+class Everything(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.large = torch.randn(24, 24, dtype=torch.complex64, generator=generator)  # a weight
+        self.small = torch.randn(8, dtype=torch.complex64, generator=generator)  # a constant
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        """x [b, 8]."""
+        z, w = torch.complex(x, x + 1), fft.fft(x)
+        signal = x.reshape(-1)
+        spectrum = torch.stft(signal, 8, 3, window=torch.hann_window(8), return_complex=True)
+        return {
+            "product": real(z * w * self.small),
+            "weight": real(torch.cat([z, z, z.flip(1)], 1) @ self.large),
+            "einsum": real(torch.einsum("ij,kj->ik", z, w)),
+            "quotient": real(z / w),
+            "inverse": real(1 / z),
+            "scaled": real((2 - 1j) * z.conj() + 3 * x - w / 2),
+            "power": z.pow(3).imag,
+            "exponential": (1j * z).exp().real,
+            "polar": real(torch.polar(x.abs(), x)),
+            "abs": (z * 1e25).abs(),
+            "angle": w.angle(),
+            "chosen": torch.where(x > 0, w, 0).imag,
+            "views": real(z.unsqueeze(1).expand(-1, 2, -1)[:, 1, ::2].sum(0).roll(1)),
+            "rfft": real(fft.rfft(x, norm="ortho")),
+            "irfft": fft.irfft(fft.rfft(x) * fft.rfft(x + 2)),
+            "odd": fft.irfft(w, n=5),
+            "both": real(fft.ifft2(fft.fft2(z), norm="forward")),
+            "double": fft.ifft(x.double()).abs(),
+            "stft": spectrum.abs(),
+            "istft": torch.istft(spectrum, 8, 3, window=torch.hann_window(8)),
+        }
+
+
+def test_complex_numbers_and_transforms_are_those_of_torch() -> None:
+    net, x = Everything().eval(), torch.randn(3, 8, generator=torch.Generator().manual_seed(1))
+    found = compile_in_process(import_module(net, (x,)), threads=1)(x.numpy())
+    for name, wanted in net(x).items():
+        np.testing.assert_allclose(found[name], wanted.numpy(), rtol=1e-4, atol=2e-5, err_msg=name)
+
+
+class ComplexRotary(torch.nn.Module):
+    """Queries and keys are turned by complex numbers, as the authors of Llama wrote it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        angles = torch.outer(torch.arange(512), 10000.0 ** (-torch.arange(0, 8, 2).float() / 8))
+        self.freqs_cis = torch.polar(torch.ones_like(angles), angles)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """x [b, s, h, 8]"""
+        pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
+        turned = real(pairs * self.freqs_cis[: x.shape[1]].view(1, x.shape[1], 1, 4)).flatten(3)
+        # another product of pairs and a broadcast, which is no rotary embedding: its factor is one number for all
+        return turned, real(pairs * torch.polar(x[..., :1], x[..., 1:2])).flatten(3)
+
+
+def test_rotary_embeddings_by_complex_numbers_are_the_operator() -> None:
+    net = ComplexRotary().eval()
+    x, other = torch.randn(2, 5, 3, 8), torch.randn(1, 9, 3, 8)
+    model = import_module(net, (x,), dynamic_shapes={"x": {0: DYNAMIC, 1: DYNAMIC}})
+    _, reports = lower(model, Compilation.of(CompileConfig(model="rotary", threads=1)))
+    assert reports.lift.operators == {"rotary": 1}
+    program = compile_in_process(model, threads=1)
+    for given in (x, other):
+        for found, wanted in zip(program(given.numpy()).values(), net(given), strict=True):
+            np.testing.assert_allclose(found, wanted.numpy(), atol=1e-5)
+
+
+def test_torch_compile_takes_and_gives_complex_numbers() -> None:
+    from halo_tvm.integrations.torch import report
+
+    net = torch.compile(lambda z: (fft.fft(z) * 1j, z.real), backend="halo_tvm")
+    z = torch.randn(3, 8, dtype=torch.complex64)
+    for given in (z, z.conj()):
+        for found, wanted in zip(net(given), (fft.fft(given) * 1j, given.real), strict=True):
+            torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
+    assert report()[-1].eager_calls == 0
+
+
+@pytest.mark.parametrize(
+    ("function", "sentence"),
+    [
+        (lambda x: fft.fft(x), "found complex ones in the output: return torch.view_as_real"),
+        (lambda x: torch.complex(x, x).cumprod(0).real, "cumprod.default with complex numbers"),
+        (lambda x: torch.complex(x, x).pow(0.5).real, "exponent 0.5 of complex numbers"),
+    ],
+)
+def test_what_has_no_pairs_is_refused(function, sentence: str) -> None:
+    class Net(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return function(x)
+
+    with pytest.raises(UnsupportedModel, match=sentence):
+        import_module(Net().eval(), (torch.ones(4),))
