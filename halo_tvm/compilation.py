@@ -69,9 +69,10 @@ class Compilation:
 def _caches(asked: str | None, precision: str, target: Target) -> str:
     """The element type of keys and values; `UsageError` for one that no rule of the target widens."""
     narrow = _WIDENS in target.spec.rules
-    if asked == "fp16" and not narrow:
-        raise UsageError(f"{target.name} reads keys and values as they are kept, found --kv fp16: leave it out")
-    return "float16" if asked == "fp16" or (asked is None and narrow and precision != FULL) else "float32"
+    if asked in ("fp16", "int8") and not narrow:
+        raise UsageError(f"{target.name} reads keys and values as they are kept, found --kv {asked}: leave it out")
+    usual = "fp16" if narrow and precision != FULL else "fp32"
+    return {"fp32": "float32", "fp16": "float16", "int8": "int8"}[asked or usual]
 
 
 def _directory(path: str | None) -> Path | None:

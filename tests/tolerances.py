@@ -9,7 +9,7 @@ import numpy as np
 TOLERANCES = {
     "float32": (2e-6, 1e-6),
     "float16": (2**-11 + 2e-6, 1e-6),
-    **dict.fromkeys(("int64", "int32", "uint8", "bool"), (0.0, 0.0)),
+    **dict.fromkeys(("int64", "int32", "int8", "uint8", "bool"), (0.0, 0.0)),
 }
 
 

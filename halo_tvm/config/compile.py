@@ -13,7 +13,7 @@ from ._config import TOML_NAME, Config, option
 
 OPT_LEVELS = {"0": 0, "1": 1, "2": 2, "3": 3, "low": 1, "medium": 2, "high": 3}
 PRECISIONS = ("fp32", "bf16", "fp16", "int8", "int4")
-CACHES = ("fp32", "fp16")
+CACHES = ("fp32", "fp16", "int8")
 
 
 @dataclass(frozen=True)

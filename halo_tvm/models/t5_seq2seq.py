@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from tvm import relax
 
 from ..imported import InputSpec
+from ..relay_ops._kept_rows import kept_columns
 from . import _t5, t5, t5_cross, t5_decoder
 from ._builder import ModelBuilder
 from ._definition import Entry, Family, Interface
@@ -63,7 +64,7 @@ def entries(c: T5Config) -> Mapping[str, Entry[T5Config]]:
 
 
 def _decode_interface(c: T5Config, dtype: str) -> Interface:
-    row = (1, "capacity", c.heads, c.head_dim)
+    row = (1, "capacity", c.heads, kept_columns(c.head_dim, dtype))
     caches = [InputSpec(f"{kind}_{i}", row, dtype) for i in range(c.decoder_layers) for kind in ("key", "value")]
     inputs = (
         InputSpec("input_ids", (1, 1), "int64", values=(0, c.vocabulary - 1)),

@@ -2,7 +2,8 @@
 
 Shapes
     x [b, s, h + 2 * h_kv, d], the queries' heads, then keys', then values'
-    keys, values [b, capacity, h_kv, d] of x's dtype, or float16 under x of float32
+    keys, values [b, capacity, h_kv, d] of x's dtype, or under x of float32 float16, or int8 with rows of d + 4
+    (`_kept_rows`)
     lengths int32 [b]   cos, sin [p, d/2] (optional), d even
     ->   q [b, s, h, d], keys, values
 Computation
@@ -14,7 +15,8 @@ Computation
 Lifts
     none: a model's definition asks for it
 Numerics
-    as halo.rotary; without tables exact; keys and values in float16 are rounded to nearest even
+    as halo.rotary; without tables exact; keys and values in float16 are rounded to nearest even, in
+    eight bits as `_kept_rows` says
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from tvm import relax, te, tirx
 
 from ..dimensions import differ
 from ..prim_text import prim_func
+from ._kept_rows import NARROW, kept_columns, narrow_stores, scratch, within
 from .kv_append import KvAppend, rows_of
 from .operator import OPAQUE, OVERRIDE, Operator, annotated, attrs_of
 from .rotary import Rotary, rotary_tables
@@ -35,8 +38,8 @@ _TEXT = """
 def append_heads(p_x: T.handle, p_keys: T.handle, p_values: T.handle, p_lengths: T.handle, {tables} p_q: T.handle):
     {variables}
     x = T.match_buffer(p_x, ({b}, {s}, {heads}, {d}), "{dtype}")
-    keys = T.match_buffer(p_keys, ({b}, {capacity}, {h_kv}, {d}), "{kept}")
-    values = T.match_buffer(p_values, ({b}, {capacity}, {h_kv}, {d}), "{kept}")
+    keys = T.match_buffer(p_keys, ({b}, {capacity}, {h_kv}, {columns}), "{kept}")
+    values = T.match_buffer(p_values, ({b}, {capacity}, {h_kv}, {columns}), "{kept}")
     lengths = T.match_buffer(p_lengths, ({b},), "int32")
     {match}
     q = T.match_buffer(p_q, ({b}, {s}, {h}, {d}), "{dtype}")
@@ -45,24 +48,20 @@ def append_heads(p_x: T.handle, p_keys: T.handle, p_values: T.handle, p_lengths:
             vn, vi, ve, vc = T.axis.remap("SSSS", [n, i, e, c])
             T.sblock_attr({{"halo.op": "append_heads"}})
             {query}
-    for n, i, e, c in T.grid({b}, {s}, {h_kv}, {part}):
-        with T.sblock("append_keys"):
-            vn, vi, ve, vc = T.axis.remap("SSSS", [n, i, e, c])
-            at: T.let[T.int64] = T.cast(lengths[vn], "int64") + vi
-            if T.int64(0) <= at and at < {capacity}:
-                {key}
-    for n, i, e, c in T.grid({b}, {s}, {h_kv}, {d}):
-        with T.sblock("append_values"):
-            vn, vi, ve, vc = T.axis.remap("SSSS", [n, i, e, c])
-            at: T.let[T.int64] = T.cast(lengths[vn], "int64") + vi
-            if T.int64(0) <= at and at < {capacity}:
-                values[vn, at, ve, vc] = T.cast(x[vn, vi, {first_value} + ve, vc], "{kept}")
+    {keys}
+    {values}
 """
+_APPEND = """for {loops} in T.grid({extents}):
+        with T.sblock("append_{name}"):
+            {variables} = T.axis.remap("{axes}", [{loops}])
+            {scratch}
+            at: T.let[T.int64] = T.cast(lengths[vn], "int64") + vi
+            {stores}"""
 _TURNED = (
     "row: T.let[T.int64] = T.max(T.min(T.cast(lengths[vn], 'int64') + vi, {last}), T.int64(0))",
-    "{out}[vn, {at}, ve, vc] = T.cast({a} * T.cast(cos[row, vc], 'float32') - {b} * T.cast(sin[row, vc], 'float32'), "
+    "{out}[{place}vc] = T.cast({a} * T.cast(cos[row, vc], 'float32') - {b} * T.cast(sin[row, vc], 'float32'), "
     "'{dtype}')",
-    "{out}[vn, {at}, ve, vc + {half}] = T.cast({b} * T.cast(cos[row, vc], 'float32') + "
+    "{out}[{place}vc + {half}] = T.cast({b} * T.cast(cos[row, vc], 'float32') + "
     "{a} * T.cast(sin[row, vc], 'float32'), '{dtype}')",
 )
 
@@ -88,13 +87,14 @@ class AppendHeads(Operator):
                     f"halo.append_heads: {name} must be a tensor of rank {rank} of known shape, got {ty}: reshape it"
                 )
         x, keys, values, lengths, *tables = types
-        (b, s, heads, d), (b_cache, _, h_kv, d_cache) = x.shape.values, keys.shape.values
+        (b, s, heads, d), (b_cache, _, h_kv, columns) = x.shape.values, keys.shape.values
+        d_cache = columns - kept_columns(0, str(keys.dtype))
         alike = all(not differ(a, c) for a, c in zip(keys.shape.values, values.shape.values))
         fits = not differ(b, b_cache) and not differ(d, d_cache) and int(heads) > 2 * int(h_kv)
         if not (alike and fits and str(x.dtype) in rows_of(keys) and str(keys.dtype) == str(values.dtype)):
             raise ValueError(
                 f"halo.append_heads: keys and values must be {x.dtype}, or float16 under float32, of the shape "
-                f"[{b}, ?, h_kv, {d}] with fewer "
+                f"[{b}, ?, h_kv, {d}], or int8 under float32 in rows of {d} + 4, with fewer "
                 f"than {heads} / 2 heads, got {keys} and {values}: cast or reshape them"
             )
         if str(lengths.dtype) != "int32" or differ(lengths.shape.values[0], b):
@@ -136,12 +136,13 @@ class AppendHeads(Operator):
     @staticmethod
     def cases() -> tuple[dict[str, object], ...]:
         tables = rotary_tables(12, 16, 1e4)
-        narrow = [np.full((3, 9, 2, 16), number, "float16") for number in (2, 3)]
+        narrow = [[np.full((3, 9, 2, kept_columns(16, t)), number, t) for number in (2, 3)] for t in NARROW]
         return (
             {"args": [(1, 1, 6, 16), (1, 8, 1, 16), (1, 8, 1, 16), np.array([3], "int32"), *tables], "attrs": {}},
             # Ragged rows, no room for some, positions beyond the tables; then without rotation.
             {"args": [(3, 4, 8, 16), (3, 9, 2, 16), (3, 9, 2, 16), np.array([5, 0, 7], "int32"), *tables], "attrs": {}},
-            {"args": [(3, 4, 8, 16), *narrow, np.array([5, 0, 7], "int32"), *tables], "attrs": {}},
+            {"args": [(3, 4, 8, 16), *narrow[0], np.array([5, 0, 7], "int32"), *tables], "attrs": {}},
+            {"args": [(3, 4, 8, 16), *narrow[1], np.array([5, 0, 7], "int32")], "attrs": {}},
             {"args": [(2, 3, 6, 5), (2, 7, 2, 5), (2, 7, 2, 5), np.array([6, -1], "int32")], "attrs": {}},
         )
 
@@ -165,13 +166,39 @@ def _in_place(types: Sequence[relax.TensorType]) -> tirx.PrimFunc:
             for name, table in zip(("cos", "sin"), tables)
         )
 
-    def stores(out: str, dtype: str, at: str, offset: int, indent: int) -> str:
+    def stores(out: str, dtype: str, place: str, offset: int, turned: bool) -> list[str]:
+        """Lines that write element vc of head `offset` + ve, and where it is turned its other one, to out[place]."""
         head = f"T.int64({offset}) + ve"
-        if not tables:
-            return f'{out}[vn, {at}, ve, vc] = T.cast(x[vn, vi, {head}, vc], "{dtype}")'
+        if not turned:
+            return [f'{out}[{place}vc] = T.cast(x[vn, vi, {head}, vc], "{dtype}")']
         a, other = (f"T.cast(x[vn, vi, {head}, {c}], 'float32')" for c in ("vc", f"vc + T.int64({half})"))
-        words = {"out": out, "at": at, "a": a, "b": other, "half": f"T.int64({half})", "dtype": dtype}
-        return f"\n{' ' * indent}".join(line.format(**words, last=f"T.int64({int(rows) - 1})") for line in _TURNED)
+        words = {"out": out, "place": place, "a": a, "b": other, "half": f"T.int64({half})", "dtype": dtype}
+        return [line.format(**words, last=f"T.int64({int(rows) - 1})") for line in _TURNED]
+
+    def append(name: str, first: int, turned: bool) -> str:
+        """The part that keeps the heads from `first` on, in eight bits a row at a time, else an element."""
+        loops, extents = ["n", "i", "e"], [texts["b"], texts["s"], f"T.int64({h_kv})"]
+        part = f"T.int64({half if turned else d})"
+        head = []
+        if kept == "int8":
+            read = [f"x[vn, vi, T.int64({first}) + ve, T.int64(0):T.int64({d})]", "lengths[vn]"]
+            if turned:
+                read += [f"{table}[T.int64(0):T.int64({rows}), T.int64(0):T.int64({half})]" for table in ("cos", "sin")]
+            head = scratch(name, texts["capacity"], d, read)
+            fill = (f"    {line}" for line in stores("numbers", "float32", "", first, turned))
+            lines = narrow_stores(name, "vn, at, ve", d, [f"for vc in T.serial({part}):", *fill])
+        else:
+            lines = stores(name, kept, "vn, at, ve, ", first, turned)
+            loops, extents = [*loops, "c"], [*extents, part]
+        return _APPEND.format(
+            name=name,
+            loops=", ".join(loops),
+            extents=", ".join(extents),
+            variables=", ".join(f"v{loop}" for loop in loops),
+            axes="S" * len(loops),
+            scratch=f"\n{' ' * 12}".join(head) or "pass",
+            stores=within(texts["capacity"], lines, 12),
+        )
 
     text = _TEXT.format(
         **texts,
@@ -180,13 +207,14 @@ def _in_place(types: Sequence[relax.TensorType]) -> tirx.PrimFunc:
         match=match or "pass",
         dtype=x.dtype,
         kept=kept,
+        columns=f"T.int64({kept_columns(d, kept)})",
         heads=f"T.int64({int(heads)})",
         h=f"T.int64({h})",
         h_kv=f"T.int64({h_kv})",
         d=f"T.int64({d})",
         part=f"T.int64({half if tables else d})",
-        first_value=f"T.int64({h + h_kv})",
-        query=stores("q", str(x.dtype), "vi", 0, 12),
-        key=stores("keys", kept, "at", h, 16),
+        query=f"\n{' ' * 12}".join(stores("q", str(x.dtype), "vn, vi, ve, ", 0, bool(tables))),
+        keys=append("keys", h, bool(tables)),
+        values=append("values", h + h_kv, False),
     )
     return prim_func(text)

@@ -288,8 +288,10 @@ def _check_steps(
 
     if not speaks(artifact.manifest):
         return []
-    inputs = artifact.manifest.functions["decode"].inputs
-    if precision == "fp32" and any(tensor.dtype == "float16" for tensor in inputs):
+    kept = {tensor.dtype for tensor in artifact.manifest.functions["decode"].inputs}
+    if "int8" in kept and precision != "int4":
+        precision = "int8"
+    elif precision == "fp32" and "float16" in kept:
         precision = "fp16"
     return [
         compare(found, wanted, case=index, name=f"{name}.logits", error=None, factor=factor, precision=precision)

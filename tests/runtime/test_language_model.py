@@ -201,22 +201,30 @@ def test_slots_decode_together_as_they_do_alone(artifact: Path, model) -> None:
         LanguageModel.load(artifact, slots=4)
 
 
-def test_caches_in_half_the_bytes(directory: Path, model, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kv", "dtype", "near"),
+    [
+        pytest.param("fp16", "float16", 2e-3, marks=pytest.mark.slow),  # the gate's artifact has them, too
+        ("int8", "int8", 2e-2),
+    ],
+)
+def test_narrow_caches(directory: Path, model, tmp_path: Path, kv: str, dtype: str, near: float) -> None:
     """Written narrow and widened where they are read: in chunks, single steps, several slots, and behind a cut."""
     path, functions = tmp_path / "m.halo", ("prefill", "decode")
-    how = {"threads": 2, "records": False, "kv": "fp16", "function": functions, "slots": 2}
+    how = {"threads": 2, "records": False, "kv": kv, "function": functions, "slots": 2}
     compile_model(CompileConfig(model=str(directory), output=str(path), **how))
     manifest = read_manifest(path)
     kept = {t.dtype for f in (*functions, "decode_slots") for t in manifest.functions[f].inputs[2:]}
-    assert kept == {"float16"} and manifest.precision == "fp32"
+    assert kept == {dtype} and manifest.precision == "fp32"
     with LanguageModel.load(path, context=48, slots=2, threads=2) as narrow:
-        assert narrow.cache_bytes == model.cache_bytes  # of twice as many slots
+        # Of twice as many slots; in eight bits a head of 16 has a scale of 4 bytes.
+        assert narrow.cache_bytes == model.cache_bytes * (1 if kv == "fp16" else 20 / 32)
         narrow.prefill(PROMPT[:4], slot=1)
         narrow.prefill([*PROMPT, 9])
         narrow.truncate(len(PROMPT))
         found = [narrow.decode(3), *narrow.decode_together({0: 5, 1: PROMPT[4]}).values()]
     wanted = [model.prefill([*PROMPT, 3]), model.decode(5), model.prefill(PROMPT[:5])]
-    np.testing.assert_allclose(found, wanted, atol=2e-3 * np.abs(wanted).max())
+    np.testing.assert_allclose(found, wanted, atol=near * np.abs(wanted).max())
     assert np.abs(np.subtract(found, wanted)).max() > 0
 
 
@@ -261,7 +269,12 @@ def test_a_text_is_a_gate(directory: Path, tmp_path: Path, capsys) -> None:
 
 def test_which_caches_are_narrow() -> None:
     asked = {"precision": "int8"}
-    for how, dtype in (({}, "float32"), (asked, "float16"), ({**asked, "kv": "fp32"}, "float32")):
+    for how, dtype in (
+        ({}, "float32"),
+        (asked, "float16"),
+        ({**asked, "kv": "fp32"}, "float32"),
+        ({"kv": "int8"}, "int8"),
+    ):
         assert Compilation.of(CompileConfig("m", **how)).caches == dtype
     with pytest.raises(UsageError, match="c reads keys and values as they are kept, found --kv fp16"):
         Compilation.of(CompileConfig("m", target="c", kv="fp16"))

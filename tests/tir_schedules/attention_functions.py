@@ -75,7 +75,7 @@ def of_a_cache(arrays, lengths):
     """q, keys and values whose rows behind the valid ones are NaN, of which nothing may come, and the lengths."""
     for x in arrays[1:]:
         for n, length in enumerate(lengths):
-            x[n, max(0, length) :] = np.nan
+            x[n, max(0, length) :] = -1 if x.dtype == np.int8 else np.nan  # bytes of a scale of NaN
     return [*arrays, np.array(lengths, "int32")]
 
 

@@ -15,6 +15,8 @@ from covering import covering
 
 from halo_tvm.errors import Declined
 from halo_tvm.passes.schedule import rule_for
+from halo_tvm.relay_ops._kept_rows import kept as as_kept
+from halo_tvm.relay_ops._kept_rows import kept_columns
 from halo_tvm.tir_schedules import RULES
 
 pytestmark = pytest.mark.covering
@@ -27,7 +29,7 @@ compiled = partial(compiled_by, RULE)
 def cached(s, h, h_kv, d, kept="float32", **attrs):
     """A call over caches of `t` keys with lengths as data: its function and its attributes."""
     attrs = attributes(h, h_kv, d, has_lengths=True, **attrs)
-    shapes = [("b", s, h, d), *[("b", "t", h_kv, d)] * 2, ("b",)]
+    shapes = [("b", s, h, d), *[("b", "t", h_kv, kept_columns(d, kept))] * 2, ("b",)]
     return function(shapes, attrs, ["float32", kept, kept, "int32"]), attrs
 
 
@@ -41,14 +43,14 @@ def test_symbolic_keys(target, name, s):
         check(run, normal((b, s, 2, 32), *[(b, t, 1, 32)] * 2), attrs)
 
 
-@pytest.mark.parametrize("kept", ["float32", "float16"])
+@pytest.mark.parametrize("kept", ["float32", "float16", "int8"])
 @pytest.mark.parametrize(("heads", "s"), [((1, 1), 4), ((12, 12), 1), ((5, 1), 1), ((12, 2), 1), ((6, 2), 3)])
 def test_lengths(target, heads, s, kept):
     func, attrs = cached(s, *heads, 16, kept, causal=True)
     run = compiled(func, target)
     for t, lengths in ((40, (40, 3, 17)), (128, (0, 1, 128)), (700, (650, 64, 129)), (33, (-5, 99, 32))):
         q, *caches = normal((3, s, heads[0], 16), *[(3, t, heads[1], 16)] * 2)
-        check(run, of_a_cache([q, *(x.astype(kept) for x in caches)], lengths), attrs)
+        check(run, of_a_cache([q, *(as_kept(x, np.dtype(kept)) for x in caches)], lengths), attrs)
 
 
 @pytest.mark.parametrize("more", [{}, {"softcap": 2.0}], ids=["plain", "softcap"])
@@ -174,11 +176,14 @@ def test_no_call_into_the_mathematical_library(target):
 
 
 def test_a_narrow_cache_is_widened_in_vectors(target):
-    """Grouped heads, as in a step of a language model: whole registers of float16 are read, no number alone."""
+    """Grouped heads, as in a step of a language model: whole registers are read, no number alone."""
     assembly = compiled(cached(1, 9, 3, 64, "float16", causal=True)[0], target).mod.inspect_source("asm")
     widened = re.findall(r"vcvtph2ps\s+(.*)", assembly)
     assert len(widened) >= 16 and all(re.search(r"%[yz]mm\d+$", operands) for operands in widened), widened
     assert not re.search(r"(call|jmp)q?\s+\S*(extendhfsf2|truncsfhf2|h2f|f2h)", assembly)
+    assembly = compiled(cached(1, 9, 3, 64, "int8", causal=True)[0], target).mod.inspect_source("asm")
+    widened = re.findall(r"vpmovsxbd\s+(.*)", assembly)
+    assert len(widened) >= 16 and all(re.search(r"%[yz]mm\d+$", operands) for operands in widened), widened
 
 
 def test_the_inner_loops_hold_everything_in_registers(target):

@@ -14,6 +14,8 @@ from attention_functions import compiled as compiled_by
 from covering import covering
 
 from halo_tvm.errors import Declined
+from halo_tvm.relay_ops._kept_rows import kept as as_kept
+from halo_tvm.relay_ops._kept_rows import kept_columns
 from halo_tvm.tir_schedules import RULES
 
 pytestmark = pytest.mark.covering
@@ -68,14 +70,14 @@ def test_bias(target, ones):
         check(run, normal((3, s, 2, 16), *[(3, t, 2, 16)] * 2, bias), attrs)
 
 
-@pytest.mark.parametrize(("causal", "kept"), [(False, "float32"), (True, "float32"), (True, "float16")])
+@pytest.mark.parametrize(("causal", "kept"), [(False, "float32"), (True, "float32"), (True, "float16"), (True, "int8")])
 def test_lengths_of_a_cache(target, causal, kept):
     attrs = attributes(2, 1, 16, causal=causal, has_lengths=True)
-    shapes = [("b", "s", 2, 16), *[("b", "t", 1, 16)] * 2, ("b",)]
+    shapes = [("b", "s", 2, 16), *[("b", "t", 1, kept_columns(16, kept))] * 2, ("b",)]
     run = compiled(function(shapes, attrs, ["float32", kept, kept, "int32"]), target)
     for s, t, lengths in ((33, 200, (200, 33, 150)), (17, 130, (0, 5, 999)), (1, 64, (-3, 1, 64))):
         q, *caches = normal((3, s, 2, 16), *[(3, t, 1, 16)] * 2)
-        check(run, of_a_cache([q, *(x.astype(kept) for x in caches)], lengths), attrs)
+        check(run, of_a_cache([q, *(as_kept(x, np.dtype(kept)) for x in caches)], lengths), attrs)
 
 
 def test_additive_masks_hide_keys(target):

@@ -7,6 +7,7 @@ from functools import partial
 from types import MappingProxyType
 
 from ...imported import InputSpec
+from ...relay_ops._kept_rows import kept_columns
 from .._definition import Entry, Family, Interface
 from .config import DecoderConfig
 from .define import define
@@ -71,7 +72,7 @@ def _cached(
     tokens: int | str, ranges: Mapping[str, tuple[int, int]], typical: Mapping[str, int], batch: int | str = 1
 ) -> Callable[[DecoderConfig, str], Interface]:
     def make(c: DecoderConfig, dtype: str) -> Interface:
-        row = (batch, "capacity", c.key_heads, c.head_size)
+        row = (batch, "capacity", c.key_heads, kept_columns(c.head_size, dtype))
         caches = tuple(InputSpec(f"{kind}_{i}", row, dtype) for i in range(c.layers) for kind in ("key", "value"))
         inputs = (
             InputSpec("input_ids", (batch, tokens), "int64", values=(0, c.vocabulary - 1)),

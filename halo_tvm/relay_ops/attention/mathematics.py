@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 from tvm import te, tirx
 
+from .._kept_rows import widened, widened_element
 from ..operator import f32
 
 INVISIBLE = -1e30  # a score at or below it is masked
@@ -52,10 +53,10 @@ def compute(
             return f32(q[n, i, e, x])
 
         def key(n, j, e, x):
-            return f32(k[n, j, e // group, x])
+            return widened_element(k, n, j, e // group, x)
 
         def value(n, j, e, x):
-            return f32(v[n, j, e // group, x])
+            return widened_element(v, n, j, e // group, x)
 
     dtype = args[0].dtype
     key_mask = extras.pop(0) if has_key_mask else None
@@ -160,7 +161,7 @@ def reference(
     q, k, v = split_packed(args[0], num_heads, num_kv_heads, head_dim) if packed else args[:3]
     extras = list(args[operands:])
     group = num_heads // num_kv_heads
-    k, v = (np.repeat(x, group, axis=2) for x in (k, v))
+    k, v = (np.repeat(widened(x), group, axis=2) for x in (k, v))
     s, t = q.shape[1], k.shape[1]
     keys = np.clip(extras.pop(), 0, t)[:, None, None, None] if has_lengths else t
     if has_lengths:  # behind them may lie anything, and zero times infinity is not zero

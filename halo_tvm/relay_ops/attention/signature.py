@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from tvm import relax, tirx
 
 from ...dimensions import differ, is_one
+from .._kept_rows import NARROW, kept_columns
 
 REQUIRED = ("num_heads", "num_kv_heads", "head_dim", "scale")
 KNOWN = (
@@ -49,14 +50,15 @@ def check_call(types: Sequence[relax.TensorType], attrs: Mapping[str, object]) -
         t = s
     else:
         b, s = _expect("q", types[0], (None, None, h, d))[:2]
-        t = _expect("k", types[1], (b, None, h_kv, d))[1]
-        _expect("v", types[2], (b, t, h_kv, d))
+        columns = kept_columns(d, str(getattr(types[1], "dtype", "")))
+        t = _expect("k", types[1], (b, None, h_kv, columns))[1]
+        _expect("v", types[2], (b, t, h_kv, columns))
     q, *others = (str(ty.dtype) for ty in types[:operands])
-    kept = {q, *(["float16"] if q == "float32" else [])}  # by a cache, under q of float32
+    kept = {q, *(NARROW if q == "float32" else [])}  # by a cache, under q of float32
     if q not in FLOATS or len({*others}) > 1 or not {*others} <= kept:
         raise ValueError(
-            f"halo.attention: q must be a float tensor, k and v of its dtype or both float16 under float32, got "
-            f"{', '.join((q, *others))}: cast them"
+            f"halo.attention: q must be a float tensor, k and v of its dtype or both {' or '.join(NARROW)} under "
+            f"float32, got {', '.join((q, *others))}: cast them"
         )
     extras = list(types[operands:])
     if attrs.get("has_key_mask"):

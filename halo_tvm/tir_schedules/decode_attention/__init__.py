@@ -2,8 +2,8 @@
 
 Serves
     functions of `halo.attention` (attribute `halo.call`) on float32 CPU vector targets with separate q, k, v, the last
-    two in float16, too, and 1 to 8 queries, a number known when compiling; any b and t, symbolic or not; lengths as
-    data, causality, window, soft cap, bias, grouped heads; head sizes that are multiples of 16 up to 256
+    two in float16 or int8, too, and 1 to 8 queries, a number known when compiling; any b and t, symbolic or not;
+    lengths as data, causality, window, soft cap, bias, grouped heads; head sizes that are multiples of 16 up to 256
 Declines
     other operators, dtypes and head sizes; packed queries, keys and values; key masks; more queries, or a number
     that is known at run time only; targets without 8 or 16 float32 lanes

@@ -9,7 +9,7 @@ computed the values of the same keys are fetched, and while values are added the
 
 from __future__ import annotations
 
-from ..flash_attention._pack import key_at, query_at, value_at
+from ..flash_attention._pack import key_at, query_at, row_scale, value_at
 from ..flash_attention._problem import locate_keys
 from ..flash_attention._softmax import START
 from ..flash_attention._text import LOG2_E, Source, i64
@@ -108,14 +108,16 @@ def _score_tile(src: Source, plan: Plan, edge: bool) -> None:
     with src.block("edge_score_tile" if edge else "score_tile"):
         src(*(v.buffer(f"dot{j}") for j in range(lanes)), v.buffer("query"))
         src(*(f"dot{j}[0] = {v.const(0.0)}" for j in range(lanes)))
+        keys = [f"first + column + {i64(j)}" for j in range(lanes)]
+        if edge:  # keys that are not there repeat the last one; softmax hides them
+            keys = [f"T.min({key}, {problem.t} - T.int64(1))" for key in keys]
         with src.loop("u", plan.columns):
             at = f"u * {i64(lanes)}"
             src(f"query[0] = {plan.vector('queries', 'r', at)}")
-            for j in range(lanes):
-                key = f"first + column + {i64(j)}"
-                if edge:  # keys that are not there repeat the last one; softmax hides them
-                    key = f"T.min({key}, {problem.t} - T.int64(1))"
-                src(f"dot{j}[0] = dot{j}[0] + query[0] * {key_at(plan, key, at)}")
+            for j, key in enumerate(keys):
+                src(f"dot{j}[0] = dot{j}[0] + query[0] * {key_at(plan, key, at, scaled=False)}")
+        scales = [row_scale(plan, "K", key) for key in keys]
+        src(*(f"dot{j}[0] = dot{j}[0] * {scale}" for j, scale in enumerate(scales) if scale is not None))
         src(*v.sums_across([f"dot{j}[0]" for j in range(lanes)]))
         src(f"{plan.vector('scores', 'r', 'column')} = dot0[0]")
 
@@ -162,18 +164,23 @@ def _value_tile(src: Source, plan: Plan, rows: int, first: int, count: int) -> N
     def at(m: int, u: int) -> str:
         return plan.vector("mixed", f"r + {i64(m)}", (first + u) * lanes)
 
+    def read(u: int) -> str:
+        return value_at(plan, "first + column + j", (first + u) * lanes, scaled=False)
+
+    scale = row_scale(plan, "V", "first + column + j")
     with src.block(f"value_tile_{rows}"):
         src(*(v.buffer(f"sum{m}", count) for m in range(rows)), v.buffer("weight"))
         src(*(v.buffer(f"value{u}") for u in range(count)))
         src(*(f"sum{m}[{u}] = {at(m, u)}" for m, u in tile))
         with src.loop("j", "seen"):
-            src(*(f"value{u}[0] = {value_at(plan, 'first + column + j', (first + u) * lanes)}" for u in range(count)))
+            src(*(f"value{u}[0] = {read(u)}" for u in range(count)))
             if plan.group > 1:
                 key = f"first + column + j + {i64(plan.decision.chunk)}"
                 for x in range(first * lanes, (first + count) * lanes, plan.line):
                     src(_fetch(f"K[n, {key}, kv, {i64(x)}]"))
             for m in range(rows):
-                src(f"weight[0] = {v.all(f'scores[r + {i64(m)}, column + j]')}")
+                weight = v.all(f"scores[r + {i64(m)}, column + j]")
+                src(f"weight[0] = {weight}" + (f" * {scale}" if scale is not None else ""))
                 src(*(f"sum{m}[{u}] = sum{m}[{u}] + weight[0] * value{u}[0]" for u in range(count)))
         src(*(f"{at(m, u)} = sum{m}[{u}]" for m, u in tile))
 

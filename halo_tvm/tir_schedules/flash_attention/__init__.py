@@ -1,8 +1,9 @@
 """Attention over blocks of keys with an online softmax; the score matrix never leaves the cache.
 
 Serves
-    functions of `halo.attention` (attribute `halo.call`) on float32 CPU vector targets, keys and values in float16,
-    too: any b, s and t, symbolic or not, head sizes that are multiples of 16 up to 256, all attributes of the operator
+    functions of `halo.attention` (attribute `halo.call`) on float32 CPU vector targets, keys and values in float16 or
+    int8, too: any b, s and t, symbolic or not, head sizes that are multiples of 16 up to 256, all attributes of the
+    operator
 Declines
     other operators, dtypes and head sizes; targets without 8 or 16 float32 lanes
 Before -> after
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from ...targets import Target
 
 
-CACHES = ("float16",)  # widened in registers as they are read
+CACHES = ("float16", "int8")  # widened in registers as they are read
 _LONG = 1024  # keys from which values are packed; at 512 it makes no difference
 
 

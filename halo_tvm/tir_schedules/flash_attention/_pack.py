@@ -104,20 +104,35 @@ def query_at(plan: Plan, row: str, x: object) -> str:
     return f"Q[n, {row}, head, {span(x)}]"
 
 
-def key_at(plan: Plan, key: str, x: object) -> str:
+def key_at(plan: Plan, key: str, x: object, *, scaled: bool = True) -> str:
+    """A vector of a key; not `scaled` is one of eight bits without its `row_scale`."""
     problem, span = plan.problem, plan.vectors.span
     if problem.packed:
         return f"QKV[n, {key}, {span(f'({i64(problem.h)} + kv) * {i64(problem.d)} + {i64(x)}')}]"
-    return _widened(plan, f"K[n, {key}, kv, {span(x)}]")
+    return _widened(plan, "K", key, span(x), scaled)
 
 
-def value_at(plan: Plan, key: str, x: object) -> str:
+def value_at(plan: Plan, key: str, x: object, *, scaled: bool = True) -> str:
+    """A vector of a value, as `key_at`."""
     problem, span = plan.problem, plan.vectors.span
     if problem.packed:
         return f"QKV[n, {key}, {span(f'({i64(problem.h + problem.h_kv)} + kv) * {i64(problem.d)} + {i64(x)}')}]"
-    return _widened(plan, f"V[n, {key}, kv, {span(x)}]")
+    return _widened(plan, "V", key, span(x), scaled)
 
 
-def _widened(plan: Plan, vector: str) -> str:
+def _widened(plan: Plan, tensor: str, key: str, span: str, scaled: bool) -> str:
     """A vector of keys or values as float32."""
-    return vector if plan.problem.kept == "float32" else f'T.Cast("{plan.vectors.dtype}", {vector})'
+    vector = f"{tensor}[n, {key}, kv, {span}]"
+    if plan.problem.kept == "float32":
+        return vector
+    wide = f'T.Cast("{plan.vectors.dtype}", {vector})'
+    scale = row_scale(plan, tensor, key) if scaled else None
+    return wide if scale is None else f"{wide} * {scale}"
+
+
+def row_scale(plan: Plan, tensor: str, key: str) -> str | None:
+    """What the integers of a key ("K") or value ("V") are multiplied with, in all lanes; None where none are kept."""
+    if plan.problem.kept != "int8":
+        return None
+    stored = f"{tensor}[n, {key}, kv, T.ramp({i64(plan.problem.d)}, T.int64(1), 4)]"  # relay_ops/_kept_rows.py
+    return plan.vectors.all(f'T.reinterpret("float32", {stored})')
