@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from tvm import relax, te, tirx
+from tvm import ir, relax, te, tirx
 
 from .builder import Builder, expr_shape
 from .constant import Constant
@@ -72,7 +72,7 @@ def _matrix(
     return out.reshape(given * parts, outputs * results).astype(np.float32)
 
 
-def _summed(parts: int, results: int, inverse: bool, back: bool) -> Callable:
+def _summed(parts: int, results: int, inverse: bool, back: bool) -> Callable[..., te.Tensor]:
     """The same sums with waves from a table of one period, for lengths that are symbolic or long."""
 
     def compute(x: te.Tensor, used: Dim, length: Dim, outputs: Dim) -> te.Tensor:
@@ -89,7 +89,7 @@ def _summed(parts: int, results: int, inverse: bool, back: bool) -> Callable:
         n = te.reduce_axis((0, used), "n")
         sign = 1.0 if inverse else -1.0
 
-        def element(*index):
+        def element(*index: ir.Expr) -> ir.Expr:
             lead, k, part = index[:-2], index[-2], index[-1]
             at = tirx.floormod(n * k, length)
             real = x[(*lead, n, 0)].astype(wide)
@@ -105,7 +105,7 @@ def _summed(parts: int, results: int, inverse: bool, back: bool) -> Callable:
             return te.sum(value, axis=n)
 
         total = te.compute([*x.shape[:-2], outputs, results], element, name="transform")
-        scale = (lambda v: v / length.astype(wide)) if inverse else (lambda v: v)
-        return te.compute(total.shape, lambda *i: scale(total[i]).astype(x.dtype), name="scaled")
+        whole = length.astype(wide) if inverse else tirx.const(1.0, wide)
+        return te.compute(total.shape, lambda *i: (total[i] / whole).astype(x.dtype), name="scaled")
 
     return compute

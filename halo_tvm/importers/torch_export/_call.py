@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -61,7 +61,7 @@ class Call(Builder):
             else:
                 self.nodes[argument.name] = argument.default_value if argument.has_default_value() else None
 
-    def __getitem__(self, name: str) -> object:
+    def __getitem__(self, name: str) -> Any:
         """The argument `name`, nodes in it replaced by their values."""
         return fx.node.map_arg(self.nodes[name], lambda node: self.translator.env[node])
 

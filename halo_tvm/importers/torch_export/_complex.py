@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import fx
@@ -71,17 +72,20 @@ class ComplexCall:
         if not isinstance(value, Pair):
             return c.as_tensor(value, self.dtype), constant(0, self.dtype)
         if value.parts is None:
+            assert value.together is not None, "a pair has its parts, or has them together"
             *shape, _ = value.together.ty.shape.values
             axis = len(shape)
             cut = (c.emit(relax.op.strided_slice(value.together, [axis], [i], [i + 1])) for i in (0, 1))
-            value.parts = tuple(c.reshape(part, shape) for part in cut)
-        return tuple(c.cast(part, self.dtype) for part in value.parts)
+            real, imaginary = (c.reshape(part, shape) for part in cut)
+            value.parts = real, imaginary
+        real, imaginary = (c.cast(part, self.dtype) for part in value.parts)
+        return real, imaginary
 
-    def joined(self, value: object) -> relax.Expr:
+    def joined(self, value: Pair | relax.Expr) -> relax.Expr:
         """The tensor with both parts along a last axis."""
         if isinstance(value, Pair) and value.together is not None:
             return self.c.cast(value.together, self.dtype)
-        shape = value.parts[0].ty.shape.values if isinstance(value, Pair) else value.ty.shape.values
+        shape = self.split(value)[0].ty.shape.values
         parts = [self.c.reshape(self.c.broadcast(part, shape), [*shape, 1]) for part in self.split(value)]
         together = self.c.emit(relax.op.concat(parts, len(shape)))
         if isinstance(value, Pair):
@@ -117,10 +121,10 @@ class PartCall(Call):
         return self._pairs.dtype
 
 
-def by_parts(c: Call) -> Pair | tuple[Pair, ...]:
+def by_parts(c: Call) -> Any:
     """An operator that does the same to both parts."""
     convert = CONVERTERS[target_name(c.node.target)]
     real, imaginary = (convert(PartCall(c, every=i)) for i in (0, 1))
-    if isinstance(real, tuple | list):
+    if isinstance(real, tuple) and isinstance(imaginary, tuple):
         return tuple(map(Pair.of, real, imaginary))
     return Pair.of(real, imaginary)
