@@ -20,6 +20,9 @@ _BATCHES = (1, 2)
 _LEADING = (3, 2)  # of any other dimension that is usually 1
 # Of all others. A model may need more (an image, a second of sound): the next are tried where its engine refuses.
 _OTHERS = ((16, 7), (64, 33), (136, 97), (320, 224), (1600, 1280), (20000, 16500))
+_ROUNDING = 1e-6  # relative: a few of float32
+_MOST = 0.05  # of the largest output; a model that amplifies more would let anything pass
+_BOTH = 2.0  # the source and what is compared with it may each be off to its side
 # Of integers without declared values, likewise: wide enough to tell items apart, or as in a mask.
 _INTEGERS = ((0, 99), (0, 1))
 
@@ -35,9 +38,9 @@ def cases_of(
     given = [_named(model, examples)] if examples else []
     if not model.engine:
         cases = [*given, *_random_cases(model, seed, _OTHERS[0], _INTEGERS[-1])]
-        return _arrays(cases, evaluate_all(model, cases), model.accepted_error)
+        return _arrays(cases, evaluate_all(model, cases))
     refused: HaloError | None = None
-    dull: dict[str, np.ndarray] | None = None
+    dull: tuple[list[dict[str, np.ndarray]], list[Mapping[str, np.ndarray]]] | None = None
     for others in _ladder(model):
         for integers in _INTEGERS:
             cases = [*given, *_random_cases(model, seed, others, integers)]
@@ -46,14 +49,13 @@ def cases_of(
             except UnsupportedModel as reason:
                 refused = refused or reason
                 continue
-            arrays = _arrays(cases, results, model.accepted_error)
             if all(map(_is_telling, results)):
-                return arrays
-            dull = dull or arrays
+                return _of_engine(model, cases, results)
+            dull = dull or (cases, results)
     if dull:
-        return dull
+        return _of_engine(model, *dull)
     if given:
-        return _arrays(given, [model.source_outputs(case) for case in given], model.accepted_error)
+        return _of_engine(model, given, [model.source_outputs(case) for case in given])
     raise refused
 
 
@@ -120,18 +122,58 @@ def _random_cases(
     return cases
 
 
-def _arrays(
-    cases: list[dict[str, np.ndarray]], results: list[Mapping[str, np.ndarray]], accepted: float | None
+def _of_engine(
+    model: ImportedModel, cases: list[dict[str, np.ndarray]], results: list[Mapping[str, np.ndarray]]
 ) -> dict[str, np.ndarray]:
+    """The arrays of cases that the source's engine computed, with the errors that are no faults.
+
+    Where activations become integers on the way, one that lies between two of them takes either by the last bit of a
+    sum, and others follow: two engines that are both right may be as far apart as the source is from itself when its
+    inputs move by a rounding.
+    """
+    arrays = _arrays(cases, results)
+    if model.accepted_error is None:
+        return arrays
+    spreads = [_spread(model, *case) for case in enumerate(zip(cases, results))]
+    relative = max(model.accepted_error / _BOTH, min(_MOST, max(spreads)))
+    for i, outputs in enumerate(results):
+        for name, value in outputs.items():
+            steps = value.dtype in (np.int8, np.uint8, np.int16)  # integers on a grid, whose least error is one
+            if value.size and (value.dtype.kind == "f" or steps):
+                largest = np.abs(value.astype(np.float64)).max()
+                arrays[f"case{i}.error.{name}"] = np.float64(max(_BOTH * relative * largest, float(steps)))
+    return arrays
+
+
+def _spread(model: ImportedModel, seed: int, case: tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]) -> float:
+    """How far the source's floating-point outputs move, by their largest, when its inputs move by a rounding."""
+    inputs, outputs = case
+    moved = _moved(inputs, seed)
+    others = model.source_outputs(moved) if moved else outputs
+    found = [0.0]
+    for name, value in outputs.items():
+        if value.dtype.kind == "f" and value.size and value.shape == others[name].shape:
+            wide, other = value.astype(np.float64), others[name].astype(np.float64)
+            found.append(float(np.abs(wide - other).max() / max(np.abs(wide).max(), 1e-30)))
+    return max(spread for spread in found if np.isfinite(spread))
+
+
+def _moved(inputs: Mapping[str, np.ndarray], seed: int) -> dict[str, np.ndarray] | None:
+    """`inputs` with their floating-point numbers moved by about a rounding; None where there are none."""
+    random = np.random.default_rng(seed)
+    moved = {
+        name: (value * (1 + _ROUNDING * random.standard_normal(value.shape))).astype(value.dtype)
+        for name, value in inputs.items()
+        if value.dtype.kind == "f"
+    }
+    return {**inputs, **moved} if moved else None
+
+
+def _arrays(cases: list[dict[str, np.ndarray]], results: list[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
     arrays: dict[str, np.ndarray] = {}
     for i, (inputs, outputs) in enumerate(zip(cases, results)):
         arrays.update({f"case{i}.input.{name}": value for name, value in inputs.items()})
         arrays.update({f"case{i}.output.{name}": value for name, value in outputs.items()})
-        for name, value in outputs.items():
-            steps = value.dtype in (np.int8, np.uint8, np.int16)  # integers on a grid, whose least error is one
-            if accepted is not None and value.size and (value.dtype.kind == "f" or steps):
-                largest = np.abs(value.astype(np.float64)).max()
-                arrays[f"case{i}.error.{name}"] = np.float64(max(accepted * largest, float(steps)))
     return arrays
 
 

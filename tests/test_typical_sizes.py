@@ -28,3 +28,21 @@ def test_sizes_that_the_model_refused_are_not_typical() -> None:
     assert typical_of(model, cases_of(model, 0, given), given) == {"batch": 4, "samples": 700}
     easy = replace(model, engine=lambda inputs: {"y": inputs["sound"]})
     assert typical_of(easy, cases_of(easy, seed=0)) == model.typical
+
+
+def test_what_moves_by_a_rounding_is_no_fault_of_a_compiled_model() -> None:
+    """Levels of 8 bits flip at the last bit of a sum: a model that amplifies them is compared as loosely as it is."""
+    model = imported({"x": ((4, 8), "float32")}, lambda bb, x: x)
+
+    def errors(gain: float, accepted: float | None) -> list[float]:
+        def engine(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+            level = np.round(inputs["x"][:1] * 1e7) % 2  # the last bits decide
+            return {"y": inputs["x"] + gain * level.astype("float32")}
+
+        arrays = cases_of(replace(model, engine=engine, accepted_error=accepted), seed=0)
+        return [arrays[k] / np.abs(arrays[k.replace("error", "output")]).max() for k in arrays if ".error." in k]
+
+    assert errors(0.1, None) == []
+    np.testing.assert_allclose(errors(0.0, 0.02), 0.02)
+    assert all(0.05 < error <= 0.1 for error in errors(0.1, 0.02))
+    np.testing.assert_allclose(errors(5.0, 0.02), 0.1)  # not everything passes
