@@ -62,6 +62,12 @@ _REFUSED: dict[str, tuple[int | None, int | None]] = {
     "ptrace": (101, 117),
     "process_vm_readv": (310, 270),
     "process_vm_writev": (311, 271),
+    "truncate": (76, 45),  # Landlock holds it from its third version on only
+    "shmget": (29, 194),
+    "shmat": (30, 196),
+    "shmctl": (31, 195),
+    "semget": (64, 190),
+    "msgget": (68, 186),
     "chmod": (90, None),
     "fchmod": (91, 52),
     "fchmodat": (268, 53),
@@ -110,7 +116,7 @@ _REFUSED: dict[str, tuple[int | None, int | None]] = {
     "io_uring_enter": (426, 426),
     "io_uring_register": (427, 427),
 }
-_CLONE, _CLONE3, _PRLIMIT = (56, 220), 435, (302, 261)
+_CLONE, _CLONE3, _PRLIMIT, _TGKILL = (56, 220), 435, (302, 261), (234, 131)
 
 
 @dataclass(frozen=True)
@@ -233,7 +239,7 @@ def _filter_calls(libc: ctypes.CDLL) -> str:
     machine = os.uname().machine
     if machine not in _AUDIT:
         return ""
-    program = _program(machine)
+    program = _program(machine, os.getpid())
     code = ctypes.create_string_buffer(program)
     header = struct.pack("HxxxxxxQ", len(program) // 8, ctypes.addressof(code))
     if libc.syscall(_SECCOMP[machine], 1, 1, header) != 0:  # a filter, for all threads
@@ -241,8 +247,8 @@ def _filter_calls(libc: ctypes.CDLL) -> str:
     return "a system call filter: no programs, processes, sockets, signals or changes of metadata"
 
 
-def _program(machine: str) -> bytes:
-    """The filter's instructions: (operation, jump if true, jump if false, operand)."""
+def _program(machine: str, pid: int) -> bytes:
+    """The filter's instructions for the process `pid`: (operation, jump if true, jump if false, operand)."""
     column = 0 if machine == "x86_64" else 1
     load, equal, at_least, any_bit, leave = 0x20, 0x15, 0x35, 0x45, 0x06
     number, arch, argument = 0, 4, lambda i: 16 + 8 * i
@@ -263,6 +269,11 @@ def _program(machine: str) -> bytes:
         (equal, 0, 4, _PRLIMIT[column]),
         (load, 0, 0, argument(0)),
         (equal, 1, 0, 0),  # its own limits, only lower
+        (leave, 0, 0, _DENIED),
+        (leave, 0, 0, _ALLOWED),
+        (equal, 0, 4, _TGKILL[column]),
+        (load, 0, 0, argument(0)),
+        (equal, 1, 0, pid),  # its own threads: so `abort` ends it
         (leave, 0, 0, _DENIED),
         (leave, 0, 0, _ALLOWED),
     ]
