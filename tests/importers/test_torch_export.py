@@ -140,7 +140,8 @@ X, I = normal(3, 4, 6), torch.tensor([[2, 0, -1], [1, 1, 0]])
         lambda x, i: x[:, i[:, :2], i[:, :2]],
         lambda x, i: x.gather(1, i[None, :, :].abs().expand(3, 2, 3)),
         lambda x, i: x.masked_fill(x < 0, 2.5).roll(2, 1).flip(0),
-        lambda x, i: (x.var(1), x.std((0, 2)), x.amax(-1), x.argmax(1), x.logsumexp(2)),
+        lambda x, i: (x.var(1), x.std((0, 2)), x.amax(-1), x.amin(0), x.argmax(1), x.logsumexp(2)),
+        lambda x, i: tuple(torch.linalg.vector_norm(x, order, 1) for order in (torch.inf, -torch.inf, 1, 3)),
         lambda x, i: x.topk(2, dim=1),
         lambda x, i: x.sort(-1, descending=True),
         lambda x, i: F.max_pool2d(F.pad(x[None], (1, 2, 0, 1)), 2, ceil_mode=True),
@@ -209,22 +210,23 @@ def test_slices_rolls_and_writes_compare_with_the_size() -> None:
     """Starts beyond the axis, an axis rolled twice, indices that broadcast, axes in front of an index, masks."""
 
     def function(x):
-        y, z, w = x.clone(), x.clone(), x.clone()
+        y, z, w, s = x.clone(), x.clone(), x.clone(), x.clone()
         y[:, -16:] = 0
+        s[:, 1:9:3] = 0
         rows, columns = torch.tensor([[0], [2]]), torch.tensor([[1, 3, 4]])
         z[rows, columns] = torch.tensor([1.0, 2.0, 3.0])
         w[:, torch.tensor([0, 2])] = 5.0
         mask = x.masked_fill(x > 0, 1.0)
         mask[x < -1] = 7.0
         rolled = torch.roll(x, (1, 2), (1, 1))
-        return y, z, w, mask, rolled, x[:, 1:9:3], torch.scatter(x, 1, torch.tensor([[0, 3]]), x + 1)
+        return y, z, w, s, mask, rolled, x[:, 1:9:3], torch.scatter(x, 1, torch.tensor([[0, 3]]), x + 1)
 
     check(Function(function), (normal(4, 10),))
 
 
 def test_a_start_counted_from_the_end_by_a_dynamic_size() -> None:
     def function(x, y):
-        return x[:, -y.shape[0] :]
+        return x[:, -y.shape[0] :], x[:, -y.shape[0] :: 2]
 
     shapes = (({1: DYNAMIC(min=8, max=32)}, {0: DYNAMIC(min=2, max=6)}),)
     check(Function(function), (normal(2, 9), normal(3)), others=[(normal(2, 12), normal(5))], dynamic_shapes=shapes)
