@@ -54,6 +54,7 @@ def of_floats() -> dict[str, Callable]:
         **unary,
         **binary,
         "pow": lambda v: lax.pow(lax.abs(v["z"]), v["r"]),
+        "total order": lambda v: jnp.digitize(v["x"], jnp.array([-INF, -1.0, 0.0, 2.0, NAN])),
         "pow of integers": lambda v: lax.pow(v["z"], v["i"] % 4),
         "floor division": lambda v: v["z"] // v["y"],
         "modulo": lambda v: v["z"] % v["y"],
@@ -329,3 +330,9 @@ def test_what_cannot_be_converted_is_refused_by_name() -> None:
 
     with pytest.raises(UnsupportedModel, match=r"found cholesky \(1: .*cholesky\); qr"):
         import_function(function, None, ("3, 3", "float32"))
+
+    def unused(x: jax.Array) -> jax.Array:
+        jnp.linalg.cholesky(x)
+        return x + 1
+
+    assert import_function(unused, None, ("3, 3", "float32")).report["primitives"]["cholesky"] == 1

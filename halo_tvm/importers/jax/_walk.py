@@ -176,7 +176,7 @@ class Walker:
         return value
 
     def refused(self) -> str:
-        """All that could not be converted, as a list; empty where all could."""
+        """All that could not be converted, as a list; empty where all could be."""
         return "; ".join(
             f"{what} ({len(places)}: {', '.join(places[:3])})" for what, places in sorted(self._refused.items())
         )

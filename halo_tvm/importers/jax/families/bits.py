@@ -81,3 +81,23 @@ def bitcast(c: Primitive) -> Value:
     c.refuse_unless(same and "bool" not in (source, target), f"{source} as {target}, of another width")
     x = c.operand(0)
     return c.values[0] if expr_dtype(x) == target else elements(c, lambda v: tirx.reinterpret(target, v), [0])
+
+
+@converter("eq_to", "le_to", "lt_to")
+def total_order(c: Primitive) -> Value:
+    """Comparisons in the total order of floats: -NaN, -inf, ..., -0, 0, ..., inf, NaN; of integers in their own."""
+    source = c.dtype_of(0)
+    c.refuse_unless(source != "bool", "an order of bools")
+    width = source.strip("abcdefghijklmnopqrstuvwxyz")
+
+    def ordered(x: Scalar) -> Scalar:
+        if "float" not in source:
+            return x
+        bits = tirx.reinterpret(f"int{width}", x)
+        return tirx.Select(bits < const(0, f"int{width}"), bits ^ tirx.max_value(f"int{width}"), bits)
+
+    def compared(a: Scalar, b: Scalar) -> Scalar:
+        a, b = ordered(a), ordered(b)
+        return a == b if c.op == "eq_to" else a <= b if c.op == "le_to" else a < b
+
+    return elements(c, compared, [0, 1])
