@@ -79,7 +79,7 @@ class _Block:
                 better = (error < smallest) & (scale != 0)
                 smallest = np.where(better, error, smallest)
                 self.scale = np.where(better, scale, self.scale)
-                if least is not None:
+                if least is not None and self.least is not None:
                     self.least = np.where(better, least, self.least)
         return self.scale, self.least
 
@@ -101,7 +101,8 @@ class _Block:
         if least is not None:
             np.add(self._e, least.astype(np.float32)[:, None], out=self._e)
         np.square(self._e, out=self._e)
-        return (self.h @ self._e)[:, 0]
+        lost: np.ndarray = self.h @ self._e
+        return lost[:, 0]
 
     def _least_squares(self, scale: np.ndarray, least: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
         """The best scale and least value for the integers in `_q`; those given where these do not decide."""

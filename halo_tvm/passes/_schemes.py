@@ -136,11 +136,12 @@ def weight_of(
     measured = _measured(name, k, editor.params) if search and bits == 4 else []
     # Without a text the search pays where a least value goes with the scale; with scales alone rounding is better.
     search = bits == 4 and search and (scheme.least or bool(measured))
-    grid, shape = f"{name}|{kind}/grid", (1 + scheme.least, *scales)
-    editor.derive(grid, "group_grid", [name, *measured], shape, "float16", **how, least=scheme.least, search=search)
+    grid, parts_of = f"{name}|{kind}/grid", ("scale", "least")[: 1 + scheme.least]
+    whole = (len(parts_of), *scales)
+    editor.derive(grid, "group_grid", [name, *measured], whole, "float16", **how, least=scheme.least, search=search)
     parts = [
         editor.derive(f"{name}|{kind}/{part}", "group_part", [grid], scales, index=index)
-        for index, part in enumerate(("scale", "least")[: 1 + scheme.least])
+        for index, part in enumerate(parts_of)
     ]
     label, shape = f"{kind}/k{32 // bits}/n{nr}", (1, panels, k * bits // 32, nr, 4)
     packed = f"{name}|{label}"

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -324,7 +324,7 @@ def _text_bound(module: Module, given: float | None) -> float:
     """How far the artifact may be from its source: `given`, what it was accepted with, or what its precision allows."""
     if given is not None:
         return given
-    kept = (module.manifest.validation or {}).get("text")
+    kept: Any = (module.manifest.validation or {}).get("text")
     if kept is not None:
         try:
             return float(kept["bound"])
