@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -273,6 +274,19 @@ def test_what_the_disk_refuses_is_one_sentence(artifact: Path, monkeypatch: pyte
         update_manifest(artifact, validation={})
     assert verify_artifact(artifact).name == "tiny"
     assert leftovers(artifact.parent) == [] and leftovers(artifact) == []
+
+
+def test_what_a_kill_left_is_removed_and_what_another_writes_is_not(tmp_path: Path) -> None:
+    names = ("x.halo.0123456789ab", "y.halo.0123456789ab", "x.halo.ba9876543210")
+    left, other, held = (tmp_path / f".{name}.tmp" for name in names)
+    for folder in (left, other, held):
+        folder.mkdir()
+        (folder / "model.so").write_bytes(b"half")
+    handle = os.open(held, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    write(tmp_path / "x.halo")
+    os.close(handle)
+    assert leftovers(tmp_path) == [held.name, other.name] and (held / "model.so").exists()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="renameat2 is Linux's")

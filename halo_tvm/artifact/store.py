@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
+import glob
 import hashlib
 import io
 import os
@@ -11,7 +13,7 @@ import shutil
 import sys
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -173,15 +175,54 @@ def _told(path: Path) -> Iterator[None]:
 
 @contextmanager
 def _beside(path: Path) -> Iterator[Path]:
-    """A new directory next to `path` (same file system, so that rename works), removed on any exit."""
-    directory = path.parent / f".{path.name}.{secrets.token_hex(6)}.tmp"
-    with _told(path):
+    """A new directory next to `path` (same file system, so that rename works), removed on any exit.
+
+    It is locked while it is written: what a kill left there is locked by nobody, and removed by the next writer.
+    """
+    for left in path.parent.glob(f".{glob.escape(path.name)}.{'[0-9a-f]' * 12}.tmp"):
+        _remove_left(left)
+    with ExitStack() as held:
+        with _told(path):
+            directory = held.enter_context(_locked_directory(path))
+        try:
+            yield directory
+        finally:
+            if directory.exists():
+                shutil.rmtree(directory)
+
+
+@contextmanager
+def _locked_directory(path: Path) -> Iterator[Path]:
+    while True:
+        directory = path.parent / f".{path.name}.{secrets.token_hex(6)}.tmp"
         directory.mkdir()
+        try:
+            handle = os.open(directory, os.O_RDONLY)
+        except FileNotFoundError:
+            continue  # another writer took it for one that was left
+        with _closing(handle):
+            with suppress(OSError):  # a file system without locks: then nobody removes it, either
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            if directory.exists():
+                yield directory
+                return
+
+
+def _remove_left(directory: Path) -> None:
+    """Remove the directory unless somebody holds its lock."""
+    with suppress(OSError):
+        handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        with _closing(handle):
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def _closing(handle: int) -> Iterator[None]:
     try:
-        yield directory
+        yield
     finally:
-        if directory.exists():
-            shutil.rmtree(directory)
+        os.close(handle)
 
 
 @dataclass
