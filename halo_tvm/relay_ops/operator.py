@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 import tvm
 import tvm.relax.script.parser as relax_parser
+import tvm_ffi
 from tvm import ir, relax, s_tir, te, tirx
 from tvm.relax.dpl import CallPattern, DFPattern
 from tvm.script import relax as script_relax
@@ -131,15 +132,25 @@ class Operator:
         """
         attrs = attrs_of(call)
         compute_attrs = {k: v for k, v in attrs.items() if k != "layer"}
+        asked = str(call.attrs[OVERRIDE]) if call.attrs and OVERRIDE in call.attrs.keys() else ""
+        key = _same(call, f"{cls.name} {compute_attrs} {asked}")
+        known = _LOWERED.get(key) if key is not None else None
+        if known is not None:  # by an equal call, of another layer or function
+            types = list(call.ty.fields) if isinstance(call.ty, relax.TupleType) else [call.ty]
+            return relax.call_tir(bb.add_func(known, cls.name), relax.Tuple(list(call.args)), types)
         out = bb.call_te(cls.compute, *call.args, primfunc_name_hint=cls.name, **compute_attrs)
         gvar = out.args[0]
         func = bb.get()[gvar].with_attr("halo.call", {"op": cls.name, **compute_attrs})
         if cls.takes_stages or cls.injective or not cls.fusible:
             pattern = TAKES_STAGES if cls.takes_stages else INJECTIVE if cls.injective else OPAQUE
             func = func.with_attr("op_pattern", pattern)
-        if call.attrs and OVERRIDE in call.attrs.keys():
-            func = annotated(func, cls.name, str(call.attrs[OVERRIDE]))
+        if asked:
+            func = annotated(func, cls.name, asked)
         bb.update_func(gvar, func)
+        if key is not None and tvm_ffi.structural_equal(out.ty_args[0], call.ty):
+            while len(_LOWERED) >= _MOST_LOWERED:
+                del _LOWERED[next(iter(_LOWERED))]
+            _LOWERED[key] = func
         return out
 
     # What a subclass gives. `compute` names its main block and sets attrs={"halo.op": name} on it.
@@ -158,6 +169,30 @@ class Operator:
     def expand(cls, bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         """Rewrite a semantic operator as smaller ones; only called when `semantic`."""
         raise AssertionError(f"halo.{cls.name} is not semantic")
+
+
+# What calls were lowered to, the oldest forgotten: a model has the same call in every layer.
+_LOWERED: dict[Hashable, tirx.PrimFunc] = {}
+_MOST_LOWERED = 512
+
+
+def _same(call: relax.Call, words: str) -> Hashable | None:
+    """What two calls that are lowered to one function have in common; None where that cannot be told from types."""
+    dims: dict[ir.Var, int] = {}
+    types: list[Hashable] = []
+    for arg in call.args:
+        if not isinstance(arg.ty, relax.TensorType) or not isinstance(arg.ty.shape, relax.ShapeExpr):
+            return None
+        shape: list[Hashable] = []
+        for dim in arg.ty.shape.values:
+            if isinstance(dim, tirx.IntImm):
+                shape.append(int(dim))
+            elif isinstance(dim, ir.Var):  # which one it is does not matter, only where it is again
+                shape.append(f"d{dims.setdefault(dim, len(dims))}")
+            else:
+                return None
+        types.append((str(arg.ty.dtype), *shape))
+    return (words, *types)
 
 
 def attrs_of(call: relax.Call) -> dict[str, object]:
