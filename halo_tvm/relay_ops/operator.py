@@ -187,8 +187,8 @@ def _same(call: relax.Call, words: str) -> Hashable | None:
         for dim in arg.ty.shape.values:
             if isinstance(dim, tirx.IntImm):
                 shape.append(int(dim))
-            elif isinstance(dim, ir.Var):  # which one it is does not matter, only where it is again
-                shape.append(f"d{dims.setdefault(dim, len(dims))}")
+            elif isinstance(dim, ir.Var):  # its name is what typical sizes and reports know it by
+                shape.append((dim.name, dims.setdefault(dim, len(dims))))
             else:
                 return None
         types.append((str(arg.ty.dtype), *shape))
