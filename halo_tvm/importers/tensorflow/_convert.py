@@ -42,7 +42,7 @@ def import_concrete(
     function: Any, inputs: Sequence[str], outputs: Sequence[str], name: str, shapes: Mapping[str, Bounds]
 ) -> ImportedModel:
     """A concrete function whose tensors, in order, are called `inputs` and `outputs`; weights become constants."""
-    given = [t for t in function.inputs if t.dtype != tf.dtypes.resource]
+    given = function.inputs[: len(function.inputs) - len(function.captured_inputs)]  # captured: weights, constants
     given, made = [t.name for t in given], [t.name for t in function.outputs]
     graph = tf_loader.from_function(function, given, made)
     renamed = dict(zip([*given, *made], [*inputs, *outputs], strict=True))
@@ -90,17 +90,24 @@ def _as_onnx(
 ) -> onnx.ModelProto:
     # Its optimizer of Einsum writes eight nodes, where ours is one product.
     passes = {name: p for name, p in optimizer._get_optimizers().items() if name != "einsum_optimizer"}
-    proto, _ = convert._convert_common(
-        graph,
-        name=name,
-        opset=_OPSET,
-        input_names=list(inputs),
-        output_names=list(outputs),
-        tensors_to_rename=dict(renamed),
-        initialized_tables=tables,
-        optimizers=passes,
-        custom_op_handlers=handlers(),
-    )
+    try:
+        proto, _ = convert._convert_common(
+            graph,
+            name=name,
+            opset=_OPSET,
+            input_names=list(inputs),
+            output_names=list(outputs),
+            tensors_to_rename=dict(renamed),
+            initialized_tables=tables,
+            optimizers=passes,
+            custom_op_handlers=handlers(),
+        )
+    except ValueError as reason:  # what tf2onnx raises where it knows an operator, but not in this use
+        said = str(reason).strip().splitlines()[0].removeprefix("make_sure failure: ")
+        raise UnsupportedModel(
+            f"expected operators that tf2onnx can write, found others in {name} ({said[:200]}): "
+            "save the model without them"
+        ) from reason
     return proto
 
 
