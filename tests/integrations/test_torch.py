@@ -111,6 +111,23 @@ def test_automatic_open_sizes_and_weights_of_inference_mode() -> None:
     assert [graph.compiled for graph in report()[before:]] == [1, 1]  # three rows, then any number
 
 
+def test_recurrent_layers_are_traced() -> None:
+    """Torch leaves them out unless it is told otherwise, with no graph that could say so."""
+
+    class Tagger(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer, self.head = torch.nn.LSTM(6, 20, bidirectional=True), torch.nn.Linear(40, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(self.layer(x)[0])
+
+    net, x = Tagger().eval(), torch.randn(5, 2, 6)
+    with torch.no_grad():
+        assert torch.allclose(compiled(net, fullgraph=True)(x), net(x), atol=1e-6)
+    assert (report()[-1].compiled, report()[-1].eager_calls) == (1, 0)
+
+
 def test_fast_paths_of_transformer_modules_are_compiled() -> None:
     """What these modules call in inference is one operator; with a mask torch runs it, and says so."""
     torch.manual_seed(0)

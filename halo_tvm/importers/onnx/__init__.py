@@ -22,6 +22,8 @@ from .._digest import sha256_of
 from .._lowerable import what_cannot_be_lowered
 
 _QUANTISED_ERROR = 0.02  # of the largest output: five steps of an 8-bit grid
+# Of the largest output, where float32 comes of types with fewer digits: what validation accepts of such outputs.
+_NARROW_ERRORS = {"BFLOAT16": 0.04, "FLOAT16": 0.01}
 Bounds = tuple[tuple[int, int], ...]
 
 
@@ -134,7 +136,7 @@ def import_proto(
         source={"kind": "onnx", "name": file},
         kept=graph.kept,
         samples={n: v for n, v in compared(proto.graph).items() if n in {s.name for s in inputs.specs}},
-        accepted_error=_QUANTISED_ERROR if _rounds_to_integers(proto.graph) else None,
+        accepted_error=_QUANTISED_ERROR if _rounds_to_integers(proto.graph) else _narrow_error(proto.graph),
         report={
             "importer": "onnx",
             "nodes": len(proto.graph.node),
@@ -208,6 +210,18 @@ def _rounds_to_integers(graph) -> bool:
     """Whether activations are quantised on the way."""
     rounding = ("QuantizeLinear", "DynamicQuantizeLinear", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul")
     return any(n.op_type in rounding or n.op_type.startswith("QLinear") for n in graph.node)
+
+
+def _narrow_error(graph) -> float | None:
+    """What float32 outputs may be off because numbers on the way have 16 bits; None where none have."""
+    from onnx import TensorProto
+
+    errors = {TensorProto.DataType.Value(name): error for name, error in _NARROW_ERRORS.items()}
+    if any(o.type.tensor_type.elem_type in errors for o in graph.output):
+        return None  # outputs of such types have their own tolerance
+    kinds = {t.data_type for t in graph.initializer}
+    kinds |= {a.i for n in graph.node if n.op_type == "Cast" for a in n.attribute if a.name == "to"}
+    return next((error for kind, error in errors.items() if kind in kinds), None)
 
 
 def engine_of(model: str | bytes, name: str, outputs: tuple[str, ...], rounds: bool):

@@ -21,6 +21,7 @@ from ...errors import UnsupportedModel
 from ..meaning.constant import Constant, dtype_name
 from ._external import DataFile, locate, model_file
 from ._slim import slim
+from ._sorted import sort_nodes
 
 MOST_NODES = 100_000
 MOST_BYTES = 1 << 36  # of one tensor
@@ -48,13 +49,18 @@ def read_model(path: Path) -> ModelProto:
 
 
 def check_model(model: ModelProto, path: Path | None) -> None:
-    """`UnsupportedModel` unless `model` is valid, of bounded size, and keeps its data inside its folder."""
+    """`UnsupportedModel` unless `model` is valid, of bounded size, and keeps its data inside its folder.
+
+    Its nodes are brought into order.
+    """
     _check(model, path, None, "")
 
 
 def _check(model: ModelProto, path: Path | None, own: DataFile | None, token: str) -> None:
     name = path.name if path else "the model"
     inside = contents(model)
+    if sort_nodes(model):
+        inside = contents(model)
     checked: dict[str, DataFile] = {}
     for tensor in inside.tensors:
         if tensor.data_location == TensorProto.EXTERNAL:

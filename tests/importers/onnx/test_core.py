@@ -467,3 +467,19 @@ def test_scans_forward_and_backward(tmp_path: Path, length: int | str, direction
     path = save(tmp_path / "m.onnx", nodes, inputs, [value("y", FLOAT, (4,)), value("rows", FLOAT, (length, 4))])
     sizes = (5,) if length == 5 else (5, 1, 9)
     check(path, *({"x": floats(4), "xs": floats(n, 4)} for n in sizes))
+
+
+def test_nodes_may_stand_in_any_order(tmp_path: Path) -> None:
+    """As onnxruntime reads them, what graphs inside nodes read included; the checker refuses a cycle."""
+    branch = [helper.make_graph([node(op, ["late"], [op])], op, [], [value(op, FLOAT, [3])]) for op in ("Neg", "Exp")]
+    backwards = [
+        node("If", ["c"], ["y"], then_branch=branch[0], else_branch=branch[1]),
+        node("Sqrt", ["early"], ["late"]),
+        node("Abs", ["x"], ["early"]),
+    ]
+    inputs = [value("x", FLOAT, [3]), value("c", BOOL, [])]
+    path = save(tmp_path / "m.onnx", backwards, inputs, [value("y", FLOAT, [3])])
+    check(path, {"x": np.array([-4, 0, 9], "float32"), "c": np.array(True)})
+    save(path, [node("Add", ["x", "b"], ["a"]), node("Neg", ["a"], ["b"])], inputs[:1], [value("b", FLOAT, [3])])
+    with pytest.raises(UnsupportedModel, match="the checker refuses"):
+        import_onnx(path)
