@@ -7,14 +7,23 @@
 See docs/torch_compile.md: what runs compiled, gradients, sizes, changed weights.
 """
 
-import torch._dynamo
+from __future__ import annotations
 
-from .backend import compile_backend
+from typing import TYPE_CHECKING
+
 from .module import HaloModule
 from .reports import EagerFallback, GraphReport, Report, report
 
-# Before it asks a backend torch decides what is traced, and leaves recurrent layers out unless it is told otherwise:
-# without a graph of them there would be nothing to compile, nor to report.
-torch._dynamo.config.allow_rnn = True
+if TYPE_CHECKING:
+    from .backend import compile_backend
 
 __all__ = ["EagerFallback", "GraphReport", "HaloModule", "Report", "compile_backend", "report"]
+
+
+def __getattr__(name: str) -> object:
+    """The backend with torch.compile, which takes longer to import than all else here, when it is asked for."""
+    if name != "compile_backend":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from .backend import compile_backend
+
+    return compile_backend

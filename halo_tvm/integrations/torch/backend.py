@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch._dynamo
 from torch import fx
 
 from ...errors import HaloError, UsageError
@@ -31,6 +32,10 @@ _COMPILER_ERRORS = (
     AssertionError,
     NotImplementedError,
 )
+
+# Before it asks a backend torch decides what is traced, and leaves recurrent layers out unless it is told otherwise:
+# without a graph of them there would be nothing to compile, nor to report.
+torch._dynamo.config.allow_rnn = True
 
 
 def compile_backend(
