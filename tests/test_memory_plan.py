@@ -137,6 +137,15 @@ def places(body) -> list[int]:
     return [int(number) for number in re.findall(r"memory.alloc_tensor\(storage(\d+),", text)]
 
 
+def test_every_part_of_a_result_is_left_alone() -> None:
+    """The caller keeps both parts of the tuple: neither may lie in memory that is used again."""
+
+    def body(bb, x):
+        return bb.emit(op.split(bb.emit(op.tanh(bb.emit(op.exp(bb.emit(op.tanh(x)))))), 2, axis=1))
+
+    assert PlanActivations()(_lowered(body))["main"].script().count("builtin.alloc_tensor") == 2
+
+
 def test_unbounded_sizes_are_left_to_tvm() -> None:
     mod = _lowered(lambda bb, x: bb.emit(op.tanh(bb.emit(op.tanh(bb.emit(op.exp(x)))))))
     mod["main"] = mod["main"].without_attr("tir_var_upper_bound")
