@@ -163,7 +163,8 @@ class _Operators(ast.NodeTransformer):
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.expr:
         name = type(node.op).__name__
-        return functools.reduce(lambda a, b: _called(name, [a, b]), map(self.visit, node.values))
+        joined: ast.expr = functools.reduce(lambda a, b: _called(name, [a, b]), map(self.visit, node.values))
+        return joined
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.expr:
         if not isinstance(node.op, ast.USub):

@@ -46,7 +46,7 @@ def language_of(
     }, files
 
 
-def _of_answers(config: Mapping[str, object], generation: Mapping[str, object]) -> dict[str, object]:
+def _of_answers(config: Mapping[str, object], generation: Mapping[str, object]) -> Mapping[str, object]:
     """Of an encoder-decoder: the tokens that every answer begins with, and those that none has."""
 
     def found(*names: str) -> object:

@@ -29,11 +29,11 @@ _ANSWER = 2048  # tokens that the caches have room for at most; positions have n
 
 
 def interface(c: T5Config) -> Interface:
-    ids = {"dtype": "int64", "values": (0, c.vocabulary - 1)}
+    ids = (0, c.vocabulary - 1)
     inputs = (
-        InputSpec("input_ids", ("batch", "source"), **ids),
+        InputSpec("input_ids", ("batch", "source"), "int64", values=ids),
         InputSpec("attention_mask", ("batch", "source"), "int64", values=(0, 1), default="ones"),
-        InputSpec("decoder_input_ids", ("batch", "tokens"), **ids),
+        InputSpec("decoder_input_ids", ("batch", "tokens"), "int64", values=ids),
     )
     ranges = {"batch": (1, 16), "source": (1, _t5.LONGEST), "tokens": (1, _t5.LONGEST)}
     return Interface(inputs, ranges, {"batch": 1, "source": 128, "tokens": 32})
