@@ -58,11 +58,11 @@ def _of_answers(config: Mapping[str, object], generation: Mapping[str, object]) 
     words = bad if isinstance(bad, list) else [bad]
     never = [word[0] for word in words if isinstance(word, list) and len(word) == 1]  # words of several stay possible
     never += suppressed if isinstance(suppressed := found("suppress_tokens"), list) else []
-    tokens = {"start": [token for token in start if token is not None], "never": never}
+    tokens: dict[str, list[object]] = {"start": [token for token in start if token is not None], "never": never}
     for name, ids in tokens.items():
         if any(not isinstance(token, int) or isinstance(token, bool) or token < 0 for token in ids):
             raise UnsupportedModel(f"expected tokens of a {name} as integers, found {ids!r:.80}: correct the config")
-    return tokens
+    return dict(tokens)
 
 
 def with_texts_of(folder: Path, model: ImportedModel) -> ImportedModel:
