@@ -31,6 +31,7 @@ from .phase_reports import DeviceCode
 from .targets import Target
 from .workspaces import keeps_workspace
 
+_MOST_PLANNED = 1 << 32  # bytes of one tensor
 CUDA_GRAPH = "relax.backend.use_cuda_graph"
 
 
@@ -64,12 +65,36 @@ def _memory_plan(plan_memory: bool) -> list[tvm.ir.transform.Pass]:
 
 
 def with_bounds(mod: tvm.IRModule, ranges: Mapping[str, tuple[int, int]]) -> tvm.IRModule:
-    """`mod` whose main declares the largest size of each bounded symbolic dimension, for the memory plan."""
+    """`mod` whose main declares the largest size of each bounded symbolic dimension, for the memory plan.
+
+    A plan takes memory for these sizes whatever a run has. Where one tensor would be larger than that is worth (three
+    open dimensions of an image, each of which alone has a reasonable bound), memory is taken as runs need it.
+    """
     mod = mod.clone()
-    upper = {name: tirx.IntImm("int64", high) for name, (_, high) in ranges.items() if high < UNBOUNDED}
-    if upper:
-        mod["main"] = mod["main"].with_attr("tir_var_upper_bound", upper)
+    upper = {name: high for name, (_, high) in ranges.items() if high < UNBOUNDED}
+    if upper and _largest_bytes(mod["main"], upper) <= _MOST_PLANNED:
+        bounds = {name: tirx.IntImm("int64", high) for name, high in upper.items()}
+        mod["main"] = mod["main"].with_attr("tir_var_upper_bound", bounds)
     return mod
+
+
+def _largest_bytes(func: relax.Function, sizes: Mapping[str, int]) -> int:
+    """Of the tensors that kernels of `func` write; what depends on other sizes counts as if these were 1."""
+    found = [0]
+
+    def visit(expr: relax.Expr) -> None:
+        if not (isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op) and expr.op.name == "relax.call_tir"):
+            return
+        for ty in expr.ty.fields if isinstance(expr.ty, relax.TupleType) else [expr.ty]:
+            dims = [size_of(dim, {**_others(dim), **sizes}) for dim in ty.shape.values]
+            found.append(math.prod(dims) * itemsize_of(ty.dtype))
+
+    relax.analysis.post_order_visit(func, visit)
+    return max(found)
+
+
+def _others(dim: tvm.ir.Expr) -> dict[str, int]:
+    return {var.name: 1 for var in tirx.analysis.undefined_vars(dim)} if not isinstance(dim, tirx.IntImm) else {}
 
 
 def planned_bytes(

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import tvm
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_general_graphs import imported
 from tvm import relax
 from tvm.relax import op
 
@@ -15,6 +18,7 @@ from halo_tvm import build
 from halo_tvm.build import planned_bytes, with_bounds
 from halo_tvm.compilation import Compilation
 from halo_tvm.config import CompileConfig
+from halo_tvm.in_process import compile_in_process
 from halo_tvm.memory_plan import Activation, PlanActivations, least_bytes, place
 from halo_tvm.models import FAMILIES
 from halo_tvm.models._builder import RandomWeights
@@ -38,6 +42,21 @@ def test_no_two_tensors_that_are_alive_together_share(spans: list[tuple[int, int
         assert a.size <= sizes[a.storage]
         for b in tensors[:i]:
             assert a.storage != b.storage or a.last < b.first or b.last < a.first
+
+
+def test_sizes_that_nobody_has_memory_for_are_not_planned() -> None:
+    """Three open dimensions of an image, each with a bound: 256 GiB at all of them together."""
+
+    def shares(bb: relax.BlockBuilder, x: relax.Expr) -> relax.Expr:
+        e = bb.emit(op.exp(x))
+        return bb.emit(op.divide(e, bb.emit(op.sum(e, -1, True))))
+
+    shape = ("batch", "height", "width", 64)
+    model = imported({"x": (shape, "float32")}, shares)
+    model = replace(model, ranges=dict.fromkeys(shape[:3], (1, 1024)), typical=dict.fromkeys(shape[:3], 8))
+    x = np.random.default_rng(0).standard_normal((2, 3, 5, 64), dtype=np.float32)
+    expected = np.exp(x) / np.exp(x).sum(-1, keepdims=True)
+    np.testing.assert_allclose(compile_in_process(model)(x=x)["y"], expected, rtol=1e-5)
 
 
 def test_the_largest_choose_first() -> None:
