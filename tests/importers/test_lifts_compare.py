@@ -14,9 +14,17 @@ from halo_tvm.in_process import compile_in_process
 class OtherRotation(torch.nn.Module):
     """Interleaved rotary embedding whose pairs are stacked on the axis in front of the last."""
 
+    axis = -2
+
     def forward(self, x, cos, sin):
-        turned = torch.stack((-x[..., 1::2], x[..., ::2]), -2).flatten(-2)
+        turned = torch.stack((-x[..., 1::2], x[..., ::2]), self.axis).flatten(-2)
         return x * cos + turned * sin
+
+
+class CountedRotation(OtherRotation):
+    """The same axis, counted from the front."""
+
+    axis = 3
 
 
 class HigherRank(torch.nn.Module):
@@ -41,10 +49,23 @@ class OneColumnGate(torch.nn.Module):
         return self.down(torch.nn.functional.silu(self.gate(x)) * self.up(x))
 
 
+class OtherWidth(torch.nn.Module):
+    """Two linears and an activation, and a reshape that gives the second one rows of another width."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = torch.nn.Linear(8, 16), torch.nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.down(torch.nn.functional.gelu(self.up(x)).reshape(2, 6, 8))
+
+
 @pytest.mark.parametrize(
     ("module", "shapes"),
     [
         (OtherRotation, [(2, 4, 5, 8), (1, 1, 5, 8), (1, 1, 5, 8)]),
+        (CountedRotation, [(2, 4, 5, 8), (1, 1, 5, 8), (1, 1, 5, 8)]),
+        (OtherWidth, [(2, 3, 8)]),
         (HigherRank, [(2, 3, 6), (5, 2, 4, 6)]),
         (OneColumnGate, [(2, 3, 8)]),
     ],
