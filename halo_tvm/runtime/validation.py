@@ -9,9 +9,6 @@ artifact computes in a lower precision than float32.
 
 from __future__ import annotations
 
-import re
-import zipfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..artifact import FunctionSpec, OpenArtifact, opened
-from ..errors import ArtifactCorrupt, HaloError, UsageError, ValidationFailed
+from ..errors import ArtifactCorrupt, UsageError, ValidationFailed
+from .cases import PREFIX, by_case, read_arrays
 from .executor import Module, load
 from .tensors import numpy_dtype
 
@@ -69,8 +67,6 @@ PRECISIONS: dict[str, Precision] = {
 DIVERGENCE = 1e-4  # at fp32: what is kept of the source is rounded to float32
 UNEQUAL_SHARE = 1e-3  # of integers and booleans, in outputs of at least a thousand
 _CHUNK = 1 << 20  # elements compared at a time: logits of a long sequence are gigabytes in float64
-PREFIX = "text."  # of the keys of a passage, which `language.fidelity` compares
-_KEY = re.compile(r"case(\d+)\.(input|output|error)\.(.+)")
 
 
 @dataclass(frozen=True)
@@ -130,9 +126,9 @@ def _validated(
     threads: int | None,
     divergence: float | None,
 ) -> dict[str, object]:
-    arrays = reference if isinstance(reference, Mapping) else _read(reference, artifact)
+    arrays = reference if isinstance(reference, Mapping) else read_arrays(reference, artifact)
     text = _text_of(arrays)
-    cases = _cases(arrays, own=reference is None)
+    cases = by_case(arrays, own=reference is None)
     with load(artifact, threads=threads) as module:
         precision, drawn = module.manifest.precision, module.spec.drawn
         checks = [check for index in sorted(cases) for check in _check_case(module, index, cases[index], factor)]
@@ -350,49 +346,6 @@ def _check_text(module: Module, text: Mapping[str, np.ndarray], bound: float) ->
         return (found[0] if isinstance(found, tuple) else found).astype(np.float32, copy=False)
 
     return compare_text(logits, text, rows, bound)
-
-
-def _cases(arrays: Mapping[str, np.ndarray], *, own: bool) -> dict[int, dict[str, dict[str, np.ndarray]]]:
-    problem: type[HaloError] = ArtifactCorrupt if own else UsageError
-    advice = "compile the model again" if own else "pass the reference of this model"
-    cases: dict[int, dict[str, dict[str, np.ndarray]]] = {}
-    for key, array in arrays.items():
-        if key.startswith(PREFIX):
-            continue
-        match = _KEY.fullmatch(key)
-        if match is None:
-            raise problem(f"reference: expected keys like case0.input.x, found {key[:80]!r}; {advice}")
-        numbers = array.dtype.kind in "biuf" or array.dtype.kind == "V" and array.dtype.type is not np.void
-        if not numbers or (match[2] == "error" and array.size != 1):
-            raise problem(
-                f"reference: expected numbers (one for an error) as {key[:80]!r}, "
-                f"found {array.dtype}{list(array.shape)}; {advice}"
-            )
-        case = cases.setdefault(int(match[1]), {"input": {}, "output": {}, "error": {}})
-        case[match[2]][match[3]] = array
-    empty = [i for i, case in cases.items() if not case["output"]]
-    if not cases or empty:
-        found = f"none for case {empty[0]}" if empty else "no case"
-        raise UsageError(f"reference: expected outputs to compare with, found {found}; {advice}")
-    return cases
-
-
-def _read(reference: Path | str | None, artifact: OpenArtifact) -> Mapping[str, np.ndarray]:
-    if reference is None:
-        return artifact.reference()
-    file = Path(reference)
-    advice = "leave it out to use the one in the artifact"
-    if file.suffix != ".npz" or not file.is_file():
-        raise UsageError(f"reference: expected an .npz file with keys like case0.output.logits, found {file}; {advice}")
-    try:
-        with zipfile.ZipFile(file):  # numpy would take any kind of file
-            pass
-        with np.load(file, allow_pickle=False) as archive:
-            return {key: archive[key] for key in archive.files}
-    except (OSError, ValueError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
-        raise UsageError(
-            f"reference: expected arrays in {file}, found none that can be read ({error}); {advice}"
-        ) from None
 
 
 def _json_number(value: object) -> object:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..validation import PREFIX
+from ..cases import PREFIX
 
 _KEYS = ("ids", "logsum", "top", "logits", "next")
 _LEAST = 1e-9  # shares below are rounding of float32
