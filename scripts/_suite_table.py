@@ -156,19 +156,24 @@ def best_of(result: BenchResult, against: tuple[str, ...] | None) -> EngineResul
 def _notes(results: Sequence[BenchResult]) -> Iterator[str]:
     if not results:
         return
-    host = results[0].host
-    names = ("apache-tvm", "onnxruntime", "torch", "openvino", "jax")
-    versions = ", ".join(f"{name} {host.packages[name]}" for name in names if name in host.packages)
-    rounds, runs = sorted({r.rounds for r in results}), sorted({r.runs_per_turn for r in results})
-    median = f"Median of {' or '.join(map(str, rounds))} rounds"
-    turns = " to ".join(map(str, dict.fromkeys((runs[0], runs[-1]))))
-    yield f"\nMeasured on {host.cpu}, {host.cores} cores; {versions}. {median} in turns of {turns} runs, "
+    yield f"\n{measured_on(results)}, "
     yield "each engine in its own process; ratio with its 90 % interval, against the peer with the least one that the "
     yield "goal names (without one, of all); reached: the whole interval is at or above the goal. "
     yield "[Every peer, its precision and its error](benchmarks-peers.md).\n"
     disturbed = disturbance(max((r.other_cores or 0.0) for r in results))
     if disturbed:
         yield f"\n**{disturbed}**\n"
+
+
+def measured_on(results: Sequence[BenchResult]) -> str:
+    """Host, versions, rounds and runs, as the beginning of a sentence."""
+    host = results[0].host
+    names = ("apache-tvm", "onnxruntime", "torch", "openvino", "jax")
+    versions = ", ".join(f"{name} {host.packages[name]}" for name in names if name in host.packages)
+    rounds, runs = sorted({r.rounds for r in results}), sorted({r.runs_per_turn for r in results})
+    median = f"Median of {' or '.join(map(str, rounds))} rounds"
+    turns = " to ".join(map(str, dict.fromkeys((runs[0], runs[-1]))))
+    return f"Measured on {host.cpu}, {host.cores} cores; {versions}. {median} in turns of {turns} runs"
 
 
 def _name(result: BenchResult | SkippedResult) -> str:

@@ -7,6 +7,7 @@
     python scripts/bench.py --only mlp --precision fp32 --threads 1 --rounds 40
     python scripts/bench.py --no-run --update-docs                # only the tables, from the JSON that is there
     python scripts/bench.py --cache build/bench --ablation          # docs/ablation.json and docs/ablation.md
+    python scripts/bench.py --cache build/nets --nets build/nets    # ONNX files of a folder: docs/nets.json
 
 Every number goes through `halo_tvm.benchmark`, as `halo-tvm bench` does: engines in their own
 processes, in turns. Results are written after every row; a row that fails or is refused is kept with
@@ -32,6 +33,7 @@ for _folder in (ROOT, ROOT / "scripts"):
         sys.path.insert(0, str(_folder))
 
 import _ablation
+import _net_files
 from _suite import SUITE, Row, cells
 from _suite_table import every_peer, plot, summary_table
 
@@ -44,6 +46,7 @@ from halo_tvm.report.schema import BenchResult, SkippedResult
 from halo_tvm.whole_file import write_whole
 
 BEGIN, END = "<!-- benchmarks: written by scripts/bench.py -->", "<!-- end of benchmarks -->"
+BEGIN_NETS, END_NETS = "<!-- nets: written by scripts/bench.py --nets -->", "<!-- end of nets -->"
 RESULTS = ROOT / "docs" / "benchmarks.json"
 Measured = BenchResult | SkippedResult
 
@@ -55,8 +58,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.run:
             with tempfile.TemporaryDirectory(prefix="halo-suite-") as temporary:
                 options.cache = options.cache or Path(temporary)
-                failures = (_run_ablation if options.ablation else _prepare if options.prepare else _run)(options)
-        if options.update_docs:
+                failures = _work_of(options)(options)
+        if options.update_docs and options.nets:
+            update_nets(options.page, read_results(options.json.with_name("nets.json")))
+        elif options.update_docs:
             update_docs(options.page, read_results(options.json))
         if options.plot:
             plot(read_results(options.json), options.plot)
@@ -64,6 +69,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code
     return 1 if failures else 0
+
+
+def _work_of(options: argparse.Namespace) -> Callable[[argparse.Namespace], int]:
+    if options.nets:
+        return _run_nets
+    return _run_ablation if options.ablation else _prepare if options.prepare else _run
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -82,6 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--resume", action="store_true", help="leave out what the results file has already")
     add("--fresh", action="store_true", help="forget what the results file has")
     add("--ablation", action="store_true", help="parts of the compiler left out, one at a time")
+    add("--nets", type=Path, nargs="+", help="ONNX files, or folders of some, instead of the suite: docs/nets.json")
     add("--json", type=Path, default=RESULTS, help="results file")
     add("--plot", type=Path, help="write a bar chart there, e.g. docs/benchmarks.svg; needs matplotlib")
     add("--page", type=Path, default=ROOT / "docs" / "benchmarks.md", help="where the table belongs")
@@ -214,6 +226,18 @@ def _run_ablation(options: argparse.Namespace) -> int:
     return failures
 
 
+def _run_nets(options: argparse.Namespace) -> int:
+    """Compile and time ONNX files; the results file is theirs alone. Returns the number of failures."""
+    threads, rounds = max(options.threads), 8 if options.quick else options.rounds
+    options.cache.mkdir(parents=True, exist_ok=True)
+    results: list[Measured] = []
+    for name, file in _net_files.files_of(options.nets):
+        results.append(_net_files.measure(name, file, options.cache, threads, rounds))
+        print(terminal.render(results[-1]), flush=True)
+        write_results(options.json.with_name("nets.json"), results)
+    return sum(isinstance(result, SkippedResult) for result in results)
+
+
 def _sizes(row: Row) -> tuple[int, ...]:
     return tuple(parse_sizes(row.shape).values())
 
@@ -255,17 +279,25 @@ def update_docs(page: Path, results: Sequence[Measured]) -> None:
     """
     if not results:
         raise UsageError("expected at least one benchmark result, found none: run this script without --no-run first")
-    text = page.read_text(encoding="utf-8")
-    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
-        raise UsageError(
-            f"expected the lines {BEGIN!r} and {END!r} once each in {page.name}, in this order: "
-            "add them where the table belongs"
-        )
-    head, rest = text.split(BEGIN)
-    tail = rest.split(END)[1]
-    page.write_text(f"{head}{BEGIN}\n\n{summary_table(results)}\n{END}{tail}", encoding="utf-8")
+    _write_between(page, BEGIN, END, summary_table(results))
     peers = page.with_name("benchmarks-peers.md")
     peers.write_text(f"# Every engine of the benchmark suite\n\n{every_peer(results)}", encoding="utf-8")
+
+
+def update_nets(page: Path, results: Sequence[Measured]) -> None:
+    """Replace the table of nets in `page`."""
+    _write_between(page, BEGIN_NETS, END_NETS, _net_files.table(results))
+
+
+def _write_between(page: Path, begin: str, end: str, table: str) -> None:
+    text = page.read_text(encoding="utf-8")
+    if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
+        raise UsageError(
+            f"expected the lines {begin!r} and {end!r} once each in {page.name}, in this order: "
+            "add them where the table belongs"
+        )
+    head, rest = text.split(begin)
+    page.write_text(f"{head}{begin}\n\n{table}\n{end}{rest.split(end)[1]}", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -59,12 +59,12 @@ def within(capacity: str, lines: Sequence[str], indent: int) -> str:
 
 
 def scratch(cache: str, capacity: str, d: int, reads: Sequence[str]) -> list[str]:
-    """Lines in front of those of `narrow_stores`: what the block touches, and its memory for one row."""
+    """Lines in front of those of `narrow_stores`: what the block touches, and its thread's own memory for one row."""
     return [
         f"T.reads({', '.join(reads)})",
         f"T.writes({cache}[vn, T.int64(0):{capacity}, ve, T.int64(0):T.int64({kept_columns(d, 'int8')})])",
-        f'numbers = T.alloc_buffer((T.int64({d}),), "float32")',
-        'most = T.alloc_buffer((T.int64(1),), "float32")',
+        f'numbers = T.alloc_buffer((T.int64({d}),), "float32", scope="local")',
+        'most = T.alloc_buffer((T.int64(1),), "float32", scope="local")',
     ]
 
 
