@@ -48,6 +48,38 @@ def test_the_table_is_replaced_between_the_markers(bench, tmp_path):
     assert page.read_text() == once, "writing the same results again changes nothing"
 
 
+def test_nets_have_a_table_of_their_own(bench, tmp_path):
+    """The faster peer of each counts; a net that failed stands there with its reason."""
+    page, folder = tmp_path / "benchmarks.md", tmp_path / "nets" / "tagger"
+    page.write_text(f"before\n{bench.BEGIN_NETS}\nold\n{bench.END_NETS}\nafter\n")
+    folder.mkdir(parents=True)
+    for file in (folder / "model.onnx", folder.parent / "alone.onnx"):
+        file.touch()
+    assert [name for name, _ in bench._net_files.files_of([folder.parent])] == ["alone", "tagger"]
+    ours, ort, *_ = BENCH.engines
+    fast = dataclasses.replace(ort, engine="openvino")
+    compared = (comparison("onnxruntime", 2.0, "faster"), comparison("openvino", 0.5, "slower"))
+    net = dataclasses.replace(BENCH, model="tagger", engines=(ours, ort, fast), comparisons=compared)
+    skipped = SkippedResult("broken", {}, 2, "fp32", BENCH.host, "no such operator")
+    bench.write_results(tmp_path / "nets.json", [net, skipped])
+    given = [
+        "--no-run",
+        "--update-docs",
+        "--nets",
+        str(folder),
+        "--json",
+        str(tmp_path / "r.json"),
+        "--page",
+        str(page),
+    ]
+    assert bench.main(given) == 0
+    text = page.read_text()
+    assert "| tagger | 50 | 2.00 | 0.50 |" in text and "| broken | - | - | - | no such operator |" in text
+    assert "each net: **0.50** (1 nets)" in text and text.endswith("\nafter\n") and "old" not in text
+    with pytest.raises(UsageError, match="expected an ONNX file"):
+        list(bench._net_files.files_of([tmp_path / "none"]))
+
+
 def test_a_page_without_markers_and_missing_results_are_refused(bench, tmp_path, capsys):
     page = tmp_path / "page.md"
     page.write_text("no markers")
