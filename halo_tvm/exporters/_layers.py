@@ -62,7 +62,7 @@ def _recurrent(g: Graph, call: relax.Call, args: list[Value]) -> tuple[str, ...]
     """LSTM, GRU and RNN: the gates of the operators here are in ONNX's order."""
     kind = call.op.name.rpartition(".")[2]
     options = options_of(CELLS[kind], {k: v for k, v in attrs_of(call).items() if k != "layer"})
-    if "quantised" in options.flags:
+    if options.rounds:
         raise UnsupportedModel("a layer whose input is quantised as it runs")
     given = dict(zip(options.names(), args))
     optional = [n for n in ("bias", "lengths", "initial_h", "initial_c", "peepholes") if n in options.cell.optional]

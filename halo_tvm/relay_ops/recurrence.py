@@ -156,10 +156,6 @@ class Recurrence(Operator):
         sums = levels.sum((2, 4)).astype("float32")
         scales = np.full((2, 2, 64), 0.002, "float32")
         return (
-            {
-                "args": [(5, 3, 256), levels.reshape(2, 2, -1), (2, 3, 21), scales, sums],
-                "attrs": {**lstm, **{f"has_{name}": True for name in ("initial_h", "w_scale", "r_scale", "r_sums")}},
-            },
             {"args": [(3, 1, 32), r(1, 1, 32 * 20)], "attrs": {"cell": "rnn", "block": 32, "hidden": 20}},
             {"args": [(5, 2, 256), r(2, 2, 21 * 64)], "attrs": lstm},
             {
@@ -177,6 +173,10 @@ class Recurrence(Operator):
             {
                 "args": [(2, 4, 96), r(1, 1, 32 * 96), (1, 1, 32)],
                 "attrs": {**gru, "linear_before_reset": True, "has_recurrent_bias": True},
+            },
+            {
+                "args": [(5, 3, 256), levels.reshape(2, 2, -1), (2, 3, 21), scales, sums],
+                "attrs": {**lstm, **{f"has_{name}": True for name in ("initial_h", "w_scale", "r_scale", "r_sums")}},
             },
         )
 

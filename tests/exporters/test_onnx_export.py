@@ -123,7 +123,8 @@ def _operator_cases():
         for i, case in enumerate(operator.cases()):
             packed_weight = case["attrs"].get("layout") == "packed"
             over_a_cache = name == "attention" and case["attrs"].get("has_lengths")
-            if not packed_weight and not over_a_cache and not case["attrs"].get("quantised"):
+            rounds = case["attrs"].get("quantised") or case["attrs"].get("has_r_scale")
+            if not packed_weight and not over_a_cache and not rounds:
                 for spelling in ("plain",) if name in ONE_SPELLING else SPELLINGS:
                     yield pytest.param(name, case, spelling, id=f"{name}-{i}-{spelling}")
 

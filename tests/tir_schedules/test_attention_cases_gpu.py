@@ -18,6 +18,11 @@ CASES = Attention.cases()
 MOST = max(range(len(CASES)), key=lambda i: len(CASES[i]["args"]))  # operands: every feature at once
 
 
+def keeps_bytes(arguments: list[object]) -> bool:
+    """Whether keys and values are caches in eight bits, whose rows have no other type."""
+    return any(isinstance(x, np.ndarray) and x.dtype == np.int8 for x in arguments[1:3])
+
+
 def scheduled(index: int, dtype: str) -> tirx.PrimFunc:
     """One case with queries, keys and values of `dtype`, as `compile` schedules it."""
     arguments, attrs = CASES[index]["args"], CASES[index]["attrs"]
@@ -39,6 +44,6 @@ def test_all_features_at_once_become_source(dtype: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("index", range(len(CASES)))
+@pytest.mark.parametrize("index", [i for i, case in enumerate(CASES) if not keeps_bytes(case["args"])])
 def test_every_case_becomes_source(index: int, dtype: str) -> None:
     assert "__global__" in cuda_source([scheduled(index, dtype)], ARCH)
