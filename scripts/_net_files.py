@@ -14,7 +14,7 @@ from _suite_table import measured_on
 from halo_tvm.config import BenchConfig, CompileConfig
 from halo_tvm.errors import HaloError, UsageError
 from halo_tvm.peers.messages import without_folders
-from halo_tvm.report import markdown, terminal
+from halo_tvm.report import markdown
 from halo_tvm.report.host import describe_host
 from halo_tvm.report.schema import BenchResult, Comparison, EngineResult, SkippedResult
 from halo_tvm.report.tables import disturbance
@@ -47,7 +47,7 @@ def measure(name: str, file: Path, folder: Path, threads: int, rounds: int) -> R
     try:
         if not artifact.exists():
             config = CompileConfig(model=str(file), output=str(artifact), inputs=str(examples[0]) if examples else None)
-            print(terminal.render(halo_tvm.compile_model(config)), flush=True)
+            print(halo_tvm.compile_model(config), flush=True)
         bench = BenchConfig(artifact=str(artifact), threads=threads, vs=PEERS, rounds=rounds, reference=str(file))
         return dataclasses.replace(halo_tvm.benchmark(bench), model=name)
     except HaloError as error:
