@@ -21,7 +21,7 @@ from ._compat import code_versions, device_source
 from .code_generation import build_options, generating, objects_of
 from .cuda.launches import DynamicShared
 from .cuda.machine_code import export_with_machine_code
-from .dimensions import itemsize_of, size_of
+from .dimensions import itemsize_of, size_of, tensor_bytes
 from .errors import EnvironmentProblem, UnsupportedModel
 from .imported import UNBOUNDED
 from .known_sizes import KnownSizes
@@ -85,16 +85,11 @@ def _largest_bytes(func: relax.Function, sizes: Mapping[str, int]) -> int:
     def visit(expr: relax.Expr) -> None:
         if not (isinstance(expr, relax.Call) and isinstance(expr.op, tvm.ir.Op) and expr.op.name == "relax.call_tir"):
             return
-        for ty in expr.ty.fields if isinstance(expr.ty, relax.TupleType) else [expr.ty]:
-            dims = [size_of(dim, {**_others(dim), **sizes}) for dim in ty.shape.values]
-            found.append(math.prod(dims) * itemsize_of(ty.dtype))
+        others = {var.name: 1 for var in relax.analysis.tir_vars_in_type(expr.ty)}
+        found.extend(tensor_bytes(expr.ty, {**others, **sizes}))
 
     relax.analysis.post_order_visit(func, visit)
     return max(found)
-
-
-def _others(dim: tvm.ir.Expr) -> dict[str, int]:
-    return {var.name: 1 for var in tirx.analysis.undefined_vars(dim)} if not isinstance(dim, tirx.IntImm) else {}
 
 
 def planned_bytes(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import tvm
@@ -22,6 +23,16 @@ def size_of(dim: tvm.ir.Expr, sizes: Mapping[str, int]) -> int:
         return int(dim)
     bound = tvm_ffi.structural_map(dim, (tirx.Var, lambda v: tirx.IntImm("int64", sizes.get(v.name, UNKNOWN))))
     return int(tvm.sym.Analyzer().simplify(bound))
+
+
+def tensor_bytes(ty: relax.Type, sizes: Mapping[str, int]) -> list[int]:
+    """Bytes of a tensor, or of each of a tuple, of known shape; symbols as `size_of` has them."""
+    tensors = ty.fields if isinstance(ty, relax.TupleType) else [ty]
+    return [
+        math.prod(size_of(d, sizes) for d in tensor.shape.values) * itemsize_of(tensor.dtype)
+        for tensor in tensors
+        if isinstance(tensor, relax.TensorType) and isinstance(tensor.shape, relax.ShapeExpr)
+    ]
 
 
 def is_one(dim: object) -> bool:

@@ -67,7 +67,8 @@ class ImportedModel:
     # Integers that the graph compares an input with, by input: what seeded inputs are drawn from.
     samples: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     # Error to accept, as a share of an output's largest element; None: that of its dtype. Models that round to
-    # integers on the way are not continuous: a sum in another order may round to the next integer.
+    # integers on the way are not continuous: a sum in another order may round to the next integer. Those that round to
+    # 16 bits have as many digits.
     accepted_error: float | None = None
     language: Mapping[str, object] | None = None  # of a language model: what the manifest says about its texts
     files: Mapping[str, Path | bytes] = field(default_factory=dict)  # what goes into the artifact as it is, by name

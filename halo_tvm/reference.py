@@ -135,13 +135,13 @@ def _of_engine(
     if model.accepted_error is None:
         return arrays
     spreads = [_spread(model, *case) for case in enumerate(zip(cases, results))]
-    relative = max(model.accepted_error / _BOTH, min(_MOST, max(spreads)))
+    relative = max(model.accepted_error, _BOTH * min(_MOST, max(spreads)))
     for i, outputs in enumerate(results):
         for name, value in outputs.items():
             steps = value.dtype in (np.int8, np.uint8, np.int16)  # integers on a grid, whose least error is one
             if value.size and (value.dtype.kind == "f" or steps):
                 largest = np.abs(value.astype(np.float64)).max()
-                arrays[f"case{i}.error.{name}"] = np.float64(max(_BOTH * relative * largest, float(steps)))
+                arrays[f"case{i}.error.{name}"] = np.float64(max(relative * largest, float(steps)))
     return arrays
 
 

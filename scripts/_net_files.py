@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from _suite_table import measured_on
+from _suite_table import error_text, measured_on
 
 from halo_tvm.config import BenchConfig, CompileConfig
 from halo_tvm.errors import HaloError, UsageError
@@ -68,7 +68,7 @@ def table(results: Sequence[Result]) -> str:
         if compared:
             ratios.append(min(c.paired.value for c in compared.values()))
         peers = (_peer(engine, compared.get(engine.engine)) for engine in others)
-        rows.append((result.model, _milliseconds(ours), *peers, _error(ours)))
+        rows.append((result.model, _milliseconds(ours), *peers, error_text(ours)))
     measured = [r for r in results if isinstance(r, BenchResult)]
     if not measured:
         return markdown.table(HEADER, rows)
@@ -92,7 +92,3 @@ def _peer(engine: EngineResult, comparison: Comparison | None) -> str:
 
 def _milliseconds(engine: EngineResult) -> str:
     return "failed" if engine.median_ms is None else f"{engine.median_ms:.3g}"
-
-
-def _error(engine: EngineResult) -> str:
-    return f"{engine.accuracy.relative_l2:.0e}" if engine.accuracy else "-"

@@ -68,7 +68,7 @@ def _every_peer(results: Sequence[BenchResult]) -> str:
                     engine.precision,
                     _time(engine),
                     ratio_text(ratios.get(engine.engine)),
-                    _error(engine),
+                    error_text(engine),
                     memory,
                     (engine.failure or engine.note)[:120],
                 )
@@ -184,7 +184,8 @@ def _time(engine: EngineResult) -> str:
     return "failed" if engine.median_ms is None else f"{engine.median_ms:.1f}"
 
 
-def _error(engine: EngineResult) -> str:
+def error_text(engine: EngineResult) -> str:
+    """The relative error of an engine."""
     return f"{engine.accuracy.relative_l2:.0e}" if engine.accuracy else "-"
 
 

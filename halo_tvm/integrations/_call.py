@@ -9,6 +9,7 @@ import numpy as np
 
 from ..artifact import TensorSpec
 from ..errors import UnknownName, UsageError
+from ..runtime.tensors import is_aligned
 
 
 def in_order(specs: Sequence[TensorSpec], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
@@ -47,7 +48,7 @@ def can_be_shared(array: np.ndarray[Any, Any]) -> bool:
     """Whether a framework may take `array` by DLPack: NumPy exports no memory that is read only, and frameworks on XLA
     need a multiple of 64 bytes (TensorFlow ends the process when it meets another)."""
     flags = array.flags
-    return array.dtype.kind in "fiu" and array.ctypes.data % 64 == 0 and flags.c_contiguous and flags.writeable
+    return array.dtype.kind in "fiu" and is_aligned(array) and flags.c_contiguous and flags.writeable
 
 
 def no_derivative() -> UsageError:

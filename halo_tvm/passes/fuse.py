@@ -12,7 +12,6 @@ Equal functions are merged afterwards, so that a model of twelve equal layers ha
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -20,7 +19,7 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
-from ..dimensions import itemsize_of, size_of
+from ..dimensions import size_of, tensor_bytes
 from ..errors import Declined
 from ..relay_ops.operator import ELEMENTWISE, INJECTIVE, OPAQUE
 from ..targets import Target
@@ -256,11 +255,5 @@ def _row_sizes(mod: tvm.IRModule, typical: Mapping[str, int]) -> dict[str, int]:
 
 def _traffic(values: list[relax.Expr | relax.Type], sizes: Mapping[str, int]) -> int:
     """Bytes of tensors (or tensor types), each counted once."""
-    total = 0
-    for value in values:
-        ty = value if isinstance(value, relax.Type) else value.ty
-        for tensor in ty.fields if isinstance(ty, relax.TupleType) else [ty]:
-            if isinstance(tensor, relax.TensorType) and isinstance(tensor.shape, relax.ShapeExpr):
-                elements = math.prod(size_of(d, sizes) for d in tensor.shape.values)
-                total += elements * itemsize_of(tensor.dtype)
-    return total
+    types = (value if isinstance(value, relax.Type) else value.ty for value in values)
+    return sum(sum(tensor_bytes(ty, sizes)) for ty in types)

@@ -29,10 +29,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from tvm import relax, te, tirx
 
-from ._recurrent.cell import CELLS, GROUP, Options, options_of
+from ._recurrent.cell import CELLS, Options, options_of
 from ._recurrent.nest import nest
 from ._recurrent.packed import reference
 from ._recurrent.signature import LENGTH_DTYPES, expect
+from .linear_w8a8 import GROUP
 from .operator import Operator, attrs_of
 
 OPTIONAL = ("recurrent_bias", "lengths", "initial_h", "initial_c", "peepholes", "r_scale", "r_sums")
@@ -91,7 +92,7 @@ class Recurrence(Operator):
         width = -(-h // block) * block
         s, b = types[0].shape.values[:2]
         dtype = str(types[0].dtype)
-        depth = -(-h // GROUP) * GROUP if options.byte_weights else h
+        depth = options.groups * GROUP if options.byte_weights else h
         columns = (d, width // block, options.cell.gates * block)
         shapes = {
             "gates": (s, b, d * options.cell.gates * width),

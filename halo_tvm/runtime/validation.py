@@ -246,7 +246,7 @@ def _check_case(
     for spec, output in zip(module.output_specs, arrays, strict=True):
         expected = case["output"].get(spec.name)
         if expected is None or spec.name in module.spec.drawn:
-            continue  # a reference may cover some outputs only; none at all is refused by _cases
+            continue  # a reference may cover some outputs only; none at all is refused by `by_case`
         if expected.shape != output.shape:
             raise ValidationFailed(
                 f"output {spec.name!r} of case {index}: expected shape {list(expected.shape)}, "

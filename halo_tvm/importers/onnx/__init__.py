@@ -22,8 +22,6 @@ from .._digest import sha256_of
 from .._lowerable import what_cannot_be_lowered
 
 _QUANTISED_ERROR = 0.02  # of the largest output: five steps of an 8-bit grid
-# Of the largest output, where float32 comes of types with fewer digits: what validation accepts of such outputs.
-_NARROW_ERRORS = {"BFLOAT16": 0.04, "FLOAT16": 0.01}
 Bounds = tuple[tuple[int, int], ...]
 
 
@@ -213,10 +211,14 @@ def _rounds_to_integers(graph) -> bool:
 
 
 def _narrow_error(graph) -> float | None:
-    """What float32 outputs may be off because numbers on the way have 16 bits; None where none have."""
+    """What float32 outputs may be off because numbers on the way have 16 bits: what validation accepts of outputs of
+    such a type. None where none have."""
     from onnx import TensorProto
 
-    errors = {TensorProto.DataType.Value(name): error for name, error in _NARROW_ERRORS.items()}
+    from ...runtime.validation import TOLERANCES
+
+    kinds_of = {"bfloat16": TensorProto.BFLOAT16, "float16": TensorProto.FLOAT16}
+    errors = {kind: TOLERANCES[name].relative for name, kind in kinds_of.items()}
     if any(o.type.tensor_type.elem_type in errors for o in graph.output):
         return None  # outputs of such types have their own tolerance
     kinds = {t.data_type for t in graph.initializer}
@@ -225,9 +227,9 @@ def _narrow_error(graph) -> float | None:
 
 
 def engine_of(model: str | bytes, name: str, outputs: tuple[str, ...], rounds: bool):
-    """onnxruntime on a model (its file, or its bytes); where it rounds to integers, on the graph as it is written.
+    """onnxruntime on a model (its file, or its bytes); where it rounds on the way, on the graph as it is written.
 
-    Optimised, a quantised graph rounds at other places and may differ from itself by more than a right answer does.
+    Optimised, such a graph rounds at other places and may differ from itself by more than a right answer does.
     """
 
     def run(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

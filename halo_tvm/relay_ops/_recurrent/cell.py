@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from ..linear_w8a8 import GROUP
 from .activations import CELL_ACTIVATIONS
 
-GROUP = 4  # consecutive values of the state that a product of bytes takes at once
 SCALES = ("w_scale", "r_scale")  # of weights in 8 bits, both or neither
 DIRECTIONS = {"forward": 1, "reverse": 1, "bidirectional": 2}
 
@@ -72,6 +72,11 @@ class Options:
     def byte_weights(self) -> bool:
         """Whether w and r are int8 with scales of their columns."""
         return "r_scale" in self.present
+
+    @property
+    def groups(self) -> int:
+        """How many products of bytes a sum over the state takes."""
+        return -(-self.hidden // GROUP)
 
     @property
     def rounds(self) -> bool:

@@ -17,7 +17,8 @@ from tvm import relax
 
 from ..linear import Linear
 from ..linear_integer import LinearInteger
-from .cell import GROUP, Options
+from ..linear_w8a8 import GROUP
+from .cell import Options
 from .phases import phases_of
 from .rounding import quantised_tensor, rounded_tensor
 
@@ -131,13 +132,13 @@ class _Weights:
 
     def _recurrent_bytes(self, r: relax.Expr) -> relax.Expr:
         o = self._options
-        groups = -(-o.hidden // GROUP)
-        if groups * GROUP > o.hidden:
-            r = self._bb.emit(relax.op.nn.pad(r, [0, 0, 0, 0, 0, groups * GROUP - o.hidden]))
-        split = self._blocked(r, o.cell.gates, [groups * GROUP])  # [d, g, blocks, block, k]
-        split = self._reshape(split, o.directions, o.cell.gates, self.blocks, self._block, groups, GROUP)
+        depth = o.groups * GROUP
+        if depth > o.hidden:
+            r = self._bb.emit(relax.op.nn.pad(r, [0, 0, 0, 0, 0, depth - o.hidden]))
+        split = self._blocked(r, o.cell.gates, [depth])  # [d, g, blocks, block, k]
+        split = self._reshape(split, o.directions, o.cell.gates, self.blocks, self._block, o.groups, GROUP)
         split = self._permute(split, 0, 2, 4, 1, 3, 5)
-        return self._reshape(split, o.directions, self.blocks, groups * o.cell.gates * self._block * GROUP)
+        return self._reshape(split, o.directions, self.blocks, depth * o.cell.gates * self._block)
 
     def columns(self, values: relax.Expr) -> relax.Expr:
         """[d, gates * hidden] -> [d * blocks * gates * block], as the columns of the input's product."""

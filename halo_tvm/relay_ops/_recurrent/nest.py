@@ -31,7 +31,8 @@ import tvm
 from tvm import ir, s_tir, tirx
 from tvm.ir import Expr
 
-from .cell import GROUP, Options
+from ..linear_w8a8 import GROUP
+from .cell import Options
 from .phases import Phase, Unit, phases_of
 from .rounding import grid_of, levels_of, rounding
 
@@ -58,7 +59,7 @@ class _Nest:
         self.kept = {name: self._buffer(name, (d, self.b, self.width)) for name in kept}
         self.levels: dict[str, ir.Var] = {}
         if options.byte_weights:  # the state in 8 bits, and the grid of each row
-            depth = -(-options.hidden // GROUP) * GROUP
+            depth = options.groups * GROUP
             self.levels = {name: self._buffer(name, (d, self.b)) for name in ("scale", "level")}
             self.levels["bytes"] = tirx.decl_buffer((d, self.b, depth), "uint8", name="bytes")
 
@@ -243,7 +244,7 @@ class _Nest:
         zero = tirx.const(0, "int32")
         return [
             _loop("j", block, lambda j: [tirx.BufferStore(total, zero, [j]) for total in totals], "lanes"),
-            _loop("k", -(-self.options.hidden // GROUP), depth, "depth"),
+            _loop("k", self.options.groups, depth, "depth"),
             _loop("j", block, scaled, "lanes"),
         ]
 

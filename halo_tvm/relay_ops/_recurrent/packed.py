@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from .cell import GROUP, Options
+from ..linear_w8a8 import GROUP
+from .cell import Options
 from .phases import phases_of
 from .reference import reference as layer_reference
 
@@ -48,7 +49,7 @@ def _unpacked(options: Options, block: int, given: Mapping[str, np.ndarray]) -> 
     """[d, blocks, phases x (k x gates x block)] -> [d, gates * hidden, k]; bytes with four k behind each unit."""
     d, h, r = options.directions, options.hidden, given["r"]
     if options.byte_weights:
-        groups, columns = -(-h // GROUP), options.cell.gates * block
+        groups, columns = options.groups, options.cell.gates * block
         r = r.reshape(d, -1, groups, columns, GROUP).transpose(0, 1, 2, 4, 3).reshape(d, -1, groups * GROUP, columns)
         r = (r * given["r_scale"].reshape(d, -1, 1, columns))[:, :, :h].reshape(d, -1, h * columns)
     blocks, offset, parts = r.shape[1], 0, []

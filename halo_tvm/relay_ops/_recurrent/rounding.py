@@ -55,20 +55,23 @@ def rounded_tensor(bb: relax.BlockBuilder, x: relax.Expr) -> relax.Var:
     step = emit(op.divide(emit(op.subtract(high, low)), constant(LEVELS)))
     scale = emit(op.where(emit(op.greater(step, constant(0))), step, constant(1)))
     level = emit(op.round(emit(op.divide(emit(op.negative(low)), scale))))
-    levels = emit(op.add(emit(op.round(emit(op.divide(x, scale)))), level))
-    inside = emit(op.minimum(emit(op.maximum(levels, constant(0))), constant(LEVELS)))
-    return emit(op.multiply(emit(op.subtract(inside, level)), scale))
+    return emit(op.multiply(emit(op.subtract(_on_grid(bb, x, scale, level), level)), scale))
 
 
 def quantised_tensor(bb: relax.BlockBuilder, x: relax.Expr) -> tuple[relax.Var, relax.Var, relax.Var]:
     """A whole tensor in uint8 on one grid, its scale and what it holds for 0, as operators."""
-    op, dtype = relax.op, str(x.ty.dtype)
     grid = bb.emit(QuantisationGrid.expand(bb, bb.normalize(QuantisationGrid.call(x))))
     scale, zero = (bb.emit(relax.TupleGetItem(grid, i)) for i in range(2))
-    levels = bb.emit(op.add(bb.emit(op.round(bb.emit(op.divide(x, scale)))), bb.emit(op.astype(zero, dtype))))
+    level = bb.emit(relax.op.astype(zero, str(x.ty.dtype)))
+    return bb.emit(relax.op.astype(_on_grid(bb, x, scale, level), "uint8")), scale, zero
+
+
+def _on_grid(bb: relax.BlockBuilder, x: relax.Expr, scale: relax.Expr, level: relax.Expr) -> relax.Var:
+    """`levels_of`, as operators."""
+    op, dtype = relax.op, str(x.ty.dtype)
     least, most = (relax.const(np.array(end, dtype), dtype) for end in (0.0, LEVELS))
-    inside = bb.emit(op.minimum(bb.emit(op.maximum(levels, least)), most))
-    return bb.emit(op.astype(inside, "uint8")), scale, zero
+    levels = bb.emit(op.add(bb.emit(op.round(bb.emit(op.divide(x, scale)))), level))
+    return bb.emit(op.minimum(bb.emit(op.maximum(levels, least)), most))
 
 
 def rounded_array(x: np.ndarray) -> np.ndarray:
