@@ -56,7 +56,6 @@ class Arithmetic:
     dtypes: ClassVar[tuple[str, str, str]]  # of x, weight and product
     lane_factor: ClassVar[int] = 1  # sums in a register, for each float32 it would hold
     promoted_every: ClassVar[int | None] = None  # steps whose sums are kept in `sums`, then added to the product's type
-    in_registers: ClassVar[bool] = False  # whether what they are added to stays in registers, not in L1
     group: ClassVar[int] = 1
     unroll: ClassVar[int] = 4  # steps per iteration unless decided otherwise: more make longer loops, not faster ones
 
@@ -86,6 +85,10 @@ class Arithmetic:
         """Buffers that the sums of a row are spread over, added up behind the k loop: few sums wait for each other."""
         return 1
 
+    def in_registers(self, rows: int, vectors: int) -> bool:
+        """Whether what the sums of `promoted_every` steps are added to stays in registers, not in L1."""
+        return False
+
     def first(self, operands: Operands, row: ir.Expr, block: ir.Expr) -> ir.Expr:
         """What the sums of a row begin with in block number `block` of `promoted_every` steps."""
         return tirx.const(0, self.sums)
@@ -102,6 +105,9 @@ class Arithmetic:
     ) -> ir.Expr:
         """`so_far`, of the product's type, and the sums of a block at column `at` of the panel."""
         return so_far + tirx.Cast(self.total, sums)
+
+    def settle(self, tile: Tile) -> None:
+        """Emit what makes the sums of a tile out of what its steps have left in them."""
 
     def step(self, tile: Tile, k: ir.Expr) -> None:
         """Emit `acc[r] += x[start + r, step k] * weight[step k]` for every row of the tile."""

@@ -6,11 +6,12 @@ takes the zero out again. Then one conversion and a multiply-add bring the sum t
     sums += float32(integers) * (scale of the row's group * scale of the column's group)
 and, with least values, sums += (scale of the row * sum of its integers) * least value of the column.
 The weight is the unsigned side of byte products, the row the signed one, as vpdpbusd has it. Four bits are masked out
-of the bytes of one load for two steps of four k.
+of the bytes of one load for two steps of four k. Where no instruction multiplies four bytes at once, `_group_pairs` does.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -25,8 +26,6 @@ _LARGEST = 127.0
 _TINY = 1e-20  # least magnitude of a group: what it is divided by is finite
 _LOW_HALVES = 0x0F0F0F0F
 _SHARED_FROM = 16384  # numbers; fewer are rounded before other threads have started
-_MADD_BYTES = {8: "llvm.x86.avx2.pmadd.ub.sw", 16: "llvm.x86.avx512.pmaddubs.w.512"}
-_MADD_WORDS = {8: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.avx512.pmaddw.d.512"}
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,6 @@ class Groups(Arithmetic):
 
     op: ClassVar[str] = "linear_groups"
     dtypes: ClassVar[tuple[str, str, str]] = ("float32", "uint8", "float32")
-    in_registers: ClassVar[bool] = True
 
     @property
     def group(self) -> int:  # type: ignore[override]
@@ -71,6 +69,9 @@ class Groups(Arithmetic):
 
     def of(self, length: int, has_least: bool) -> Groups:
         return replace(self, length=length, has_least=has_least)
+
+    def in_registers(self, rows: int, vectors: int) -> bool:
+        return True
 
     def registers(self, rows: int, vectors: int) -> int:
         """Float sums beside those of integers; the bytes of four bits beside their halves."""
@@ -118,11 +119,7 @@ class Groups(Arithmetic):
                 if total is not None:
                     T.buffer_store(total, tirx.Cast("float32", count[0]) * scale[row, group], [row, group])
 
-        with T.If(rows * k < _SHARED_FROM):
-            with T.Then(), T.serial(rows) as row:
-                round_row(row)
-            with T.Else(), T.parallel(rows) as row:
-                round_row(row)
+        each_row(rows, k, round_row)
         weight_scale, *least = more
         return GroupOperands(integers, None, scale, start, total, weight_scale, least[0] if least else None)
 
@@ -174,21 +171,13 @@ class Groups(Arithmetic):
         return found + operands.row_sum[row, block] * tirx.Cast("float32", operands.least[panel, block, at])
 
 
-@dataclass(frozen=True)
-class NibbleGroups(Groups):
-    """Four bits without an instruction for four products: pairs of bytes cannot saturate, 2 * 15 * 127 is small."""
-
-    def registers(self, rows: int, vectors: int) -> int:
-        return 2 * rows * vectors + vectors + 7
-
-    def instructions(self, rows: int, vectors: int) -> float:
-        return 6 * rows * vectors + 3 * vectors + 4 * rows * vectors / self.promoted_every
-
-    def add(self, total: ir.Expr, weight: ir.Expr, row: ir.Expr, lanes: int) -> ir.Expr:
-        words, ones = f"int16x{2 * lanes}", tirx.Broadcast(tirx.const(1, "int16"), 2 * lanes)
-        unsigned = tirx.reinterpret(f"int8x{GROUP * lanes}", weight)
-        pairs = tirx.call_llvm_pure_intrin(words, _MADD_BYTES[lanes], unsigned, row)
-        return total + tirx.call_llvm_pure_intrin(f"int32x{lanes}", _MADD_WORDS[lanes], pairs, ones)
+def each_row(rows: ir.Expr, k: int, emit: Callable[[ir.Expr], None]) -> None:
+    """emit(row) of every row of `k` numbers, in parallel where that is worth it."""
+    with T.If(rows * k < _SHARED_FROM):
+        with T.Then(), T.serial(rows) as row:
+            emit(row)
+        with T.Else(), T.parallel(rows) as row:
+            emit(row)
 
 
 def _folded(values: list[ir.Expr], combine: object) -> ir.Expr:

@@ -135,7 +135,8 @@ def _promoted_tile(chain: Chain, t: Tiling, p: Pass, rows: int, continued: bool)
     """The same with sums of a narrower type, which are added to those of the product after every few steps."""
     arithmetic, every = chain.arithmetic, chain.arithmetic.promoted_every
     zero, vectors = tirx.const(0, arithmetic.total), _i64(chain.nr // t.lanes)
-    if arithmetic.in_registers:
+    in_registers = arithmetic.in_registers(rows, chain.nr // t.lanes)
+    if in_registers:
         kept = [T.alloc_buffer((chain.nr,), arithmetic.total) for _ in range(rows)]
         for r, buffer in enumerate(kept):
             with T.unroll(vectors) as v, T.vectorized(_i64(t.lanes)) as lane:
@@ -150,7 +151,7 @@ def _promoted_tile(chain: Chain, t: Tiling, p: Pass, rows: int, continued: bool)
             return arithmetic.first(p.operands, p.start + r, block)
 
         def add(r: int, at: ir.Expr, sums: ir.Expr) -> None:
-            buffer, place = (kept[r], [at]) if arithmetic.in_registers else (p.scratch, [r, p.column + at])
+            buffer, place = (kept[r], [at]) if in_registers else (p.scratch, [r, p.column + at])
             row = p.start + r
             value = arithmetic.promoted(p.operands, row, block, p.panel, at, sums, buffer[tuple(place)])
             T.buffer_store(buffer, value, place)
@@ -162,7 +163,7 @@ def _promoted_tile(chain: Chain, t: Tiling, p: Pass, rows: int, continued: bool)
         block_of(block, every)
     if rest:
         block_of(_i64(whole), rest)
-    for r in range(rows if arithmetic.in_registers else 0):
+    for r in range(rows if in_registers else 0):
         with T.unroll(vectors) as v, T.vectorized(_i64(t.lanes)) as lane:
             at = v * t.lanes + lane
             T.buffer_store(p.scratch, kept[r][at], [r, p.column + at])
@@ -200,6 +201,7 @@ def _sums(
         with T.unroll(_i64(unroll)) as ki:
             k = ko * unroll + ki
             arithmetic.step(tile, k if isinstance(begin, int) and begin == 0 else begin + k)
+    arithmetic.settle(tile)
     for r in range(rows):
         with T.unroll(vectors) as v, T.vectorized(_i64(lanes)) as lane:
             at = v * lanes + lane

@@ -8,7 +8,8 @@ from ._arithmetic import Arithmetic
 from ._bf16 import BFloat16Pairs, BFloat16Weights
 from ._float32 import Float32
 from ._fp16 import HalfArithmetic, HalfWeights
-from ._groups import Groups, NibbleGroups
+from ._group_pairs import BytePairs, NibblePairs
+from ._groups import Groups
 from ._w8a8 import W8A8, DotBytes, PlainBytes, WidenedPairs
 
 if TYPE_CHECKING:
@@ -27,5 +28,9 @@ def served(isa: Isa) -> tuple[Arithmetic, ...]:
     half = HalfArithmetic() if isa.half_arithmetic else HalfWeights()
     brief = BFloat16Pairs() if isa.bf16_dot else BFloat16Weights()
     product = byte_product(isa)
-    four = (NibbleGroups if isa.byte_dot == "vpmaddwd" else Groups)(product, 4)
-    return (Float32(), brief, half, product, Groups(product, 8), four)
+    eight: Groups = Groups(product, 8)
+    four: Groups = Groups(product, 4)
+    if isa.byte_dot == "vpmaddwd":
+        eight = BytePairs(product, 8, vector_registers=isa.vector_registers)
+        four = NibblePairs(product, 4, vector_registers=isa.vector_registers)
+    return (Float32(), brief, half, product, eight, four)
