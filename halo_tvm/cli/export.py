@@ -1,4 +1,4 @@
-"""Write a model as ONNX, operators recognised and joined; onnxruntime says what that changed."""
+"""Write a model as ONNX, operators recognised and joined; onnxruntime says what that changed. Or write it as GGUF."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ CONFIG = ExportConfig
 
 def run(config: ExportConfig) -> int:
     """Export, run the file in onnxruntime, and print its error, nodes and time beside the source's."""
-    from ..exporters.command import export_model
+    from ..exporters.command import export_language_model, export_model
 
     check_writable(config.output)
+    if config.output.endswith(".gguf"):
+        print(f"{config.output} {size(export_language_model(config).stat().st_size)}")
+        return 0
     made = export_model(config)
     found = made.comparison
     rows = [

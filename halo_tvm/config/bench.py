@@ -16,7 +16,8 @@ class BenchConfig(Config):
     artifact: str = option(help="artifact directory", positional=True, metavar="ARTIFACT")
     vs: tuple[str, ...] = option(
         (),
-        "engine to compare with, e.g. onnxruntime, openvino-int8, or another artifact (repeatable)",
+        "engine to compare with, e.g. onnxruntime, openvino-int8, beside -p and -n llama-cpp, or another artifact "
+        "(repeatable)",
         metavar="ENGINE",
     )
     reference: str | None = option(None, "the original model file, for engines that read it", metavar="FILE")
@@ -51,10 +52,9 @@ class BenchConfig(Config):
             for text in getattr(self, name):
                 if not text.isdecimal() or int(text) < least:
                     raise UsageError(f"{name.replace('_', '-')}: expected a number from {least} on, found {text!r}")
-        if self.speaks and (self.vs or self.reference or self.shape):
+        if self.speaks and self.shape:
             raise UsageError(
-                "expected -p and -n without --vs, --reference and --shape, found both: they time a language model by "
-                "itself; leave one kind out"
+                "expected -p and -n without --shape, found both: they say how many tokens; leave one kind out"
             )
         if (self.n_depth or self.n_threads) and not self.speaks:
             raise UsageError("expected -p or -n beside -d and -t, found neither: say how many tokens to read or to say")

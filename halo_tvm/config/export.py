@@ -8,20 +8,32 @@ from . import _texts
 from ._config import Config, option
 
 ENGINES = ("portable", "onnxruntime")
+NUMBERS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1")
 
 
 @dataclass(frozen=True)
 class ExportConfig(Config):
-    """A model becomes an ONNX file."""
+    """A model becomes an ONNX file, or a language model a GGUF file."""
 
     model: str = option(help=_texts.MODEL, positional=True, metavar="MODEL")
-    output: str = option(help="the file to write; weights lie beside it in <file>.data", short="o", metavar="FILE")
+    output: str = option(
+        help="the file to write: .gguf, else ONNX, whose weights lie beside it in <file>.data",
+        short="o",
+        metavar="FILE",
+    )
     engine: str = option(
         "portable",
         "portable: operators of ONNX alone; onnxruntime: its own ones, too",
         spelled="for",
         metavar="ENGINE",
         choices=ENGINES,
+    )
+    numbers: str | None = option(
+        None,
+        "number format of matrices in a .gguf file (default: F32)",
+        spelled="type",
+        metavar="TYPE",
+        choices=NUMBERS,
     )
     opset: int | None = option(None, "opset to write, 18 to 24 (default: that of an ONNX file, else 20)", metavar="N")
     shape: tuple[str, ...] = option((), _texts.RANGES, metavar="INPUT=DIMS")

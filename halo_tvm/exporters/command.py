@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..config import ExportConfig
-from ..errors import UnsupportedModel
+from ..errors import UnsupportedModel, UsageError
 from ..imported import ImportedModel
 from ..importers import import_model
 from ._graph import OPSETS, Spelling
 from .comparison import TOLERANCE, Comparison, compare
+from .gguf import export_gguf
 from .onnx import PLAIN, SPELLED, write_onnx
 from .optimised import optimised
 
@@ -33,6 +34,8 @@ def export_model(config: ExportConfig) -> Export:
 
     Raises `UnsupportedModel` with every operator that has no ONNX spelling; nothing is written then.
     """
+    if config.numbers is not None:
+        raise UsageError(f"expected --type beside a .gguf file, found {Path(config.output).name}: leave --type out")
     if config.opset is not None:
         Spelling.of(config.engine, config.opset)  # says at once what cannot be written
     model = f"{config.model}:{config.signature}" if config.signature else config.model
@@ -50,6 +53,20 @@ def export_model(config: ExportConfig) -> Export:
         comparison = compare(imported, before, path, seed=config.seed, threads=config.threads or 0)
     size = path.stat().st_size + path.with_name(path.name + ".data").stat().st_size
     return Export(path, size, opset, comparison, why)
+
+
+def export_language_model(config: ExportConfig) -> Path:
+    """Write what `config.model` names to a GGUF file. Raises `UnsupportedModel` for what has no place in one."""
+    given = {
+        "--opset": config.opset,
+        "--shape": config.shape,
+        "--inputs": config.inputs,
+        "--signature": config.signature,
+    }
+    found = [flag for flag, value in given.items() if value]
+    if found:
+        raise UsageError(f"expected a .gguf file without {found[0]}, found both: that is of ONNX, leave it out")
+    return export_gguf(config.model, Path(config.output), config.numbers or "F32")
 
 
 def _own_opset(imported: ImportedModel) -> int:

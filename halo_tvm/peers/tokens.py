@@ -1,100 +1,241 @@
 """How fast a language model reads a prompt (pp) and says tokens (tg), at several depths: llama-bench's tests.
 
-A prompt test reads its tokens in one call and takes the logits of the last one; a generation test says its tokens one
-by one, each with the choice of the likeliest. Both begin with `depth` tokens in the caches, which are read beforehand;
-one run in front is not counted. Text is no part of it.
+A prompt test reads its tokens in one call and takes the logits of the last one; a generation test says tokens one by
+one, each with the choice of the likeliest. Both begin with `depth` tokens in the caches, which are read beforehand.
+Every engine has a process of its own and does the same with the same tokens; they take turns, test by test and
+repetition by repetition, behind a turn that is not counted. So does a read of as many bytes as a step reads: the
+weights and what is in the caches. Text is no part of it.
 """
 
 from __future__ import annotations
 
-import time
+import functools
+import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from ..artifact import read_manifest, read_params_header
+from ..artifact import Manifest, read_manifest, read_params_header
 from ..config import BenchConfig
+from ..errors import PeerFailed, UnknownName
 from ..report.host import describe_host
-from ..report.parts import TokenSpeed
+from ..report.parts import TokenPeer, TokenSpeed
 from ..report.schema import TokensResult
 from ..runtime.host import resolve_threads
 from ..runtime.language import LanguageModel
 from ..targets import usable_cpus
+from .client import Peer, engine_command
+from .load_meter import LoadMeter
+from .messages import without_folders
+from .order import in_turn
+from .protocol import LoadRequest
+from .sources import cache_key
+from .speakers import SPEAKERS, Speaking, check_speakers, speaker_of
+
+_OURS = "halo_tvm"
+_READS = 3  # a read is repeated so often: one alone pays for waking the threads
+
+
+@dataclass(frozen=True)
+class _Test:
+    read: tuple[int, ...]
+    say: tuple[int, ...]
+    before: tuple[int, ...]
+    threads: int
+
+
+@dataclass
+class _Running:
+    """An engine, its process for the present number of threads, and its seconds by test."""
+
+    speaking: Speaking
+    process: Peer | None = None
+    version: str = ""
+    note: str = ""
+    failure: str | None = None
+    missing: bool = False
+    seconds: list[list[float]] = field(default_factory=list)
+
+    @property
+    def peer(self) -> Peer:
+        assert self.process is not None, "an engine that has failed is not asked"
+        return self.process
 
 
 def token_speeds(config: BenchConfig) -> TokensResult:
-    """Time every prompt and generation of `config` at every depth and number of threads.
+    """Time every prompt and generation of `config` at every depth and number of threads, beside the engines of `vs`.
 
-    Raises `UsageError` for an artifact without a language model, and for tests that its context has no room for.
+    Raises `UsageError` for an artifact without a language model, and for tests that its context has no room for;
+    `PeerFailed` when the artifact cannot run, or when no peer asked for is installed. Other failures are in the result.
     """
-    prompts, generations = ([int(n) for n in given] for given in (config.n_prompt, config.n_gen))
-    depths = [int(n) for n in config.n_depth] or [0]
     manifest = read_manifest(config.artifact)
-    tests: list[TokenSpeed] = []
-    for threads in [*map(int, config.n_threads)] if config.n_threads else [config.threads]:
-        count = resolve_threads(threads, usable_cpus())
-        context = max(depths) + max([*prompts, *generations])
-        with LanguageModel.load(config.artifact, context=context, threads=count, verify=not tests) as model:
-            for depth in depths:
-                ids = _ids(model, depth + max([*prompts, 0]), config.seed)
-                cases = [(n, 0, _reading(model, ids[depth : depth + n])) for n in prompts]
-                cases += [(0, n, _saying(model, n)) for n in generations]
-                for prompt, generated, run in cases:
-                    seconds = _seconds(model, ids[:depth], run, config.repetitions)
-                    tests.append(_speed(prompt, generated, depth, count, seconds))
-    params = manifest.variants[0].params
-    entries = read_params_header(Path(config.artifact) / params).values() if params else ()
+    for name in config.vs:
+        if name not in SPEAKERS:
+            raise UnknownName("engine that speaks", name, SPEAKERS)
+    if config.vs:
+        check_speakers(manifest.source, config.reference)
+    longest = max([int(n) for n in (*config.n_prompt, *config.n_gen)]) + max([int(n) for n in config.n_depth] or [0])
+    with LanguageModel.load(config.artifact, context=longest, threads=1) as model:
+        vocabulary, cached = model.vocabulary, model.cache_bytes / model.context
+    tests = _tests(config, vocabulary)
+    step_bytes = _params_bytes(config.artifact, manifest)
+    with tempfile.TemporaryDirectory(prefix="halo-bench-") as scratch:
+        folder = Path(config.cache) / cache_key(manifest.source) if config.cache and config.vs else Path(scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        ours = _Running(Speaking(_OURS, "speaking", manifest.precision, Path(config.artifact)))
+        others = dict.fromkeys(config.vs)
+        peers = [
+            _Running(speaker_of(name, manifest.source, manifest.precision, config.reference, folder)) for name in others
+        ]
+        for peer in peers:
+            peer.failure = peer.speaking.failure
+        reads: list[list[float]] = []
+        meter = LoadMeter()
+        for threads in dict.fromkeys(test.threads for test in tests):
+            of_these = [test for test in tests if test.threads == threads]
+            sizes = [step_bytes + cached * (len(test.before) + len(test.say) / 2) for test in of_these]
+            _race([ours, *peers], of_these, sizes, reads, config.repetitions)
+        other = meter.other_cores()
+        files = [p.speaking.model.stat().st_size / (1 << 20) if p.speaking.model else None for p in peers]
+    if peers and all(peer.missing for peer in peers):
+        raise PeerFailed("; ".join(str(peer.failure) for peer in peers), missing=True)
     return TokensResult(
         model=manifest.name,
         precision=manifest.precision,
-        params_mib=sum(entry.size_bytes for entry in entries) / (1 << 20),
+        params_mib=step_bytes / (1 << 20),
         host=describe_host(),
-        tests=tuple(tests),
+        tests=tuple(_speed(test, seconds, read) for test, seconds, read in zip(tests, ours.seconds, reads)),
         notes=(
-            "pp: tokens read in one call; tg: tokens said one by one, the likeliest each; mean ± standard deviation",
+            "pp: tokens read in one call; tg: tokens said one by one, each with the choice of the likeliest; ours mean ± "
+            "standard deviation, a peer's median; its time / ours: median of the rounds' ratios, and their middle half",
+            "of a read: the time of reading as many bytes as a step does (weights, caches) by that of a step",
         ),
+        peers=tuple(_peer(peer, size) for peer, size in zip(peers, files)),
+        other_cores=other,
+        divergence=_divergence(manifest),
     )
 
 
-def _ids(model: LanguageModel, count: int, seed: int) -> list[int]:
-    rng = np.random.default_rng(seed)
-    return [int(i) for i in rng.integers(0, model.vocabulary, count)]
-
-
-def _reading(model: LanguageModel, ids: Sequence[int]) -> Callable[[], None]:
-    def run() -> None:
-        model.extend(ids)
-
-    return run
-
-
-def _saying(model: LanguageModel, count: int) -> Callable[[], None]:
-    def run() -> None:
-        token = 0
-        for _ in range(count):
-            token = int(model.decode(token).argmax())
-
-    return run
-
-
-def _seconds(
-    model: LanguageModel, before: Sequence[int], run: Callable[[], None], repetitions: int
-) -> tuple[float, ...]:
-    """Of every repetition behind the first, all with the same tokens in the caches."""
-    model.truncate(0)
-    if before:
-        model.extend(before)
+def _tests(config: BenchConfig, vocabulary: int) -> list[_Test]:
+    """Every test, with its tokens: the same ones at every number of threads."""
+    prompts, generations = ([int(n) for n in given] for given in (config.n_prompt, config.n_gen))
+    depths = [int(n) for n in config.n_depth] or [0]
+    given = [*map(int, config.n_threads)] if config.n_threads else [config.threads]
     found = []
-    for _ in range(1 + repetitions):
-        model.truncate(len(before))
-        start = time.perf_counter()
-        run()
-        found.append(time.perf_counter() - start)
-    return tuple(found[1:])
+    for threads in given:
+        count = resolve_threads(threads, usable_cpus())
+        for depth in depths:
+            rng = np.random.default_rng(config.seed)
+            ids = tuple(int(i) for i in rng.integers(0, vocabulary, depth + max([*prompts, *generations])))
+            before, behind = ids[:depth], ids[depth:]
+            found += [_Test(behind[:n], (), before, count) for n in prompts]
+            found += [_Test((), behind[:n], before, count) for n in generations]
+    return found
 
 
-def _speed(prompt: int, generated: int, depth: int, threads: int, seconds: tuple[float, ...]) -> TokenSpeed:
-    rates = np.array([(prompt + generated) / s for s in seconds])
+def _params_bytes(artifact: str, manifest: Manifest) -> int:
+    params = manifest.variants[0].params
+    return sum(entry.size_bytes for entry in read_params_header(Path(artifact) / params).values()) if params else 0
+
+
+def _race(
+    engines: Sequence[_Running],
+    tests: Sequence[_Test],
+    step_bytes: Sequence[float],
+    reads: list[list[float]],
+    rounds: int,
+) -> None:
+    """All tests of one number of threads, every engine in turn; ours is the first one."""
+    context = max(len(test.before) + len(test.read) + len(test.say) for test in tests)
+    with ExitStack() as stack:
+        for engine in engines:
+            _start(engine, stack, tests[0].threads, context)
+        memory = stack.enter_context(Peer("read", engine_command("memory_read")))
+        for test, size in zip(tests, step_bytes):
+            for each in engines:
+                each.seconds.append([])
+                _guard(each, functools.partial(_begin, each, test))
+            memory.ask("load", threads=test.threads, size_bytes=int(size))
+            found: list[float] = []
+            for index in range(-1, rounds):
+                for engine in in_turn((*engines, None), max(index, 0)):
+                    if engine is None:
+                        seconds = memory.ask("read", times=_READS)["seconds"]
+                        found += [float(str(seconds))] if index >= 0 else []
+                    else:
+                        _guard(engine, functools.partial(_turn, engine, test, counts=index >= 0))
+            reads.append(found)
+
+
+def _start(engine: _Running, stack: ExitStack, threads: int, context: int) -> None:
+    def load() -> None:
+        assert engine.speaking.model is not None, "an engine without a model has failed"
+        request = LoadRequest(str(engine.speaking.model), threads, "", {"context": context})
+        reply = engine.peer.ask("load", request=request.to_json())
+        engine.version, engine.note = str(reply["version"]), str(reply["note"])
+
+    if engine.failure is None:
+        engine.process = stack.enter_context(Peer(engine.speaking.name, engine_command(engine.speaking.module)))
+        _guard(engine, load)
+
+
+def _begin(engine: _Running, test: _Test) -> None:
+    engine.peer.ask("begin", before=test.before)
+
+
+def _turn(engine: _Running, test: _Test, *, counts: bool) -> None:
+    seconds = engine.peer.ask("speak", read=test.read, say=test.say)["seconds"]
+    if counts:
+        engine.seconds[-1].append(float(str(seconds)))
+
+
+def _guard(engine: _Running, step: Callable[[], object]) -> None:
+    """Run one step of an engine that has not failed. Ours must not fail; what a peer has measured then is void."""
+    if engine.failure is not None:
+        return
+    try:
+        step()
+    except PeerFailed as error:
+        if engine.speaking.name == _OURS:
+            raise
+        engine.failure, engine.missing = str(error), error.missing
+        engine.peer.close()
+
+
+def _speed(test: _Test, seconds: Sequence[float], read: Sequence[float]) -> TokenSpeed:
+    rates = (len(test.read) + len(test.say)) / np.array(seconds)
     deviation = float(rates.std(ddof=1)) if len(rates) > 1 else 0.0
-    return TokenSpeed(prompt, generated, depth, threads, float(rates.mean()), deviation, seconds)
+    said = tuple(read) if test.say else ()
+    return TokenSpeed(
+        len(test.read),
+        len(test.say),
+        len(test.before),
+        test.threads,
+        float(rates.mean()),
+        deviation,
+        tuple(seconds),
+        said,
+    )
+
+
+def _peer(peer: _Running, size_mib: float | None) -> TokenPeer:
+    failed = peer.failure is not None
+    return TokenPeer(
+        engine=peer.speaking.name,
+        numbers=peer.speaking.numbers,
+        size_mib=size_mib,
+        version=peer.version,
+        seconds=() if failed else tuple(map(tuple, peer.seconds)),
+        failure=without_folders(str(peer.failure)) if failed else None,
+        note=peer.note,
+    )
+
+
+def _divergence(manifest: Manifest) -> float | None:
+    """Nats a token, as compiling has measured them on its passage."""
+    text = (manifest.validation or {}).get("text")
+    found = text.get("divergence") if isinstance(text, dict) else None
+    return float(found) if isinstance(found, int | float) else None

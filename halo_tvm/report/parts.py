@@ -17,12 +17,26 @@ class TokenSpeed:
     tokens_per_s: float  # mean over the repetitions
     deviation: float  # standard, of tokens_per_s
     seconds: tuple[float, ...]  # of every repetition
+    read_seconds: tuple[float, ...] = ()  # of reading as many bytes as a step does, in the same rounds
 
     @property
     def test(self) -> str:
         """Its name: pp512, tg128, tg128 @ d2048."""
         name = f"pp{self.prompt}" if self.prompt else f"tg{self.generated}"
         return f"{name} @ d{self.depth}" if self.depth else name
+
+
+@dataclass(frozen=True)
+class TokenPeer:
+    """An engine beside ours: what it ran, and its seconds of each of our tests, in their order, in the same rounds."""
+
+    engine: str
+    numbers: str  # of its weights: F32, Q8_0, ...
+    size_mib: float | None = None  # of its model file
+    version: str = ""
+    seconds: tuple[tuple[float, ...], ...] = ()
+    failure: str | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Literal
 from ..ceilings import Peaks
 from ..codec import Unfit, plain, read
 from ..errors import UsageError
-from .parts import BuiltCandidate, StageTotal, TaskStage, TokenSpeed, TunedModel
+from .parts import BuiltCandidate, StageTotal, TaskStage, TokenPeer, TokenSpeed, TunedModel
 
 SCHEMA = 1
 
@@ -107,6 +107,9 @@ class TokensResult:
     host: Host
     tests: tuple[TokenSpeed, ...]
     notes: tuple[str, ...] = ()
+    peers: tuple[TokenPeer, ...] = ()
+    other_cores: float | None = None  # that other processes kept busy meanwhile, on average
+    divergence: float | None = None  # nats a token from the source, where compiling has measured it
     kind: str = field(default="tokens", init=False)
 
 

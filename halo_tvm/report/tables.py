@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from .parts import TokenSpeed
 from .profile_tables import profile_tables
 from .report_tables import report_tables
 from .schema import (
@@ -108,11 +109,55 @@ def _bench(result: BenchResult) -> Table:
 
 
 def _tokens(result: TokensResult) -> Table:
-    rows = tuple(
-        (str(s.threads), s.test, f"{s.tokens_per_s:.2f} ± {s.deviation:.2f}", str(len(s.seconds))) for s in result.tests
+    header = ["threads", "test", "tokens/s"]
+    header += ["of a read"] if any(test.read_seconds for test in result.tests) else []
+    for peer in result.peers:
+        header += [f"{peer.engine} {peer.numbers}", "its time / ours"]
+    rows = tuple(_token_row(result, index) for index in range(len(result.tests)))
+    quality = "" if result.divergence is None else f", {result.divergence:.2g} nats a token from its source"
+    title = f"{result.model}, {result.precision}, {result.params_mib:.1f} MiB of weights{quality}"
+    peers = tuple(
+        f"{p.engine} failed: {p.failure}"
+        if p.failure
+        else f"{p.engine} {p.version}, {p.numbers}, {number(p.size_mib)} MiB"
+        for p in result.peers
     )
-    title = f"{result.model}, {result.precision}, {result.params_mib:.1f} MiB of weights"
-    return Table(title, ("threads", "test", "tokens/s", "runs"), rows, result.notes)
+    disturbed = disturbance(result.other_cores)
+    return Table(title, tuple(header), rows, (*([disturbed] if disturbed else []), *peers, *result.notes))
+
+
+def _token_row(result: TokensResult, index: int) -> tuple[str, ...]:
+    """One test: ours, its share of a read, then every peer with the median of the rounds' ratios."""
+    test = result.tests[index]
+    cells = [str(test.threads), test.test, f"{test.tokens_per_s:.2f} ± {test.deviation:.2f}"]
+    if any(other.read_seconds for other in result.tests):
+        cells.append(f"{100 * read_share(test):.0f} %" if test.read_seconds else "-")
+    for peer in result.peers:
+        if peer.failure is not None:
+            cells += ["-", "-"]
+            continue
+        ratios = [theirs / ours for theirs, ours in zip(peer.seconds[index], test.seconds, strict=True)]
+        tokens = test.prompt + test.generated
+        low, middle, high = (quantile(ratios, at) for at in (0.25, 0.5, 0.75))
+        cells += [
+            f"{tokens / quantile(peer.seconds[index], 0.5):.2f}",
+            f"{number(middle)} ({number(low)} to {number(high)})",
+        ]
+    return tuple(cells)
+
+
+def read_share(test: TokenSpeed) -> float:
+    """The least time of reading as many bytes as a step reads, beside that of a step: medians of the same rounds."""
+    return quantile(test.read_seconds, 0.5) / (quantile(test.seconds, 0.5) / test.generated)
+
+
+def quantile(values: Sequence[float], at: float) -> float:
+    """Between the two values that are next to it."""
+    ordered = sorted(values)
+    place = at * (len(ordered) - 1)
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
 
 
 def disturbance(other_cores: float | None) -> str:

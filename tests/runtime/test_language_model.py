@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import sys
 import threading
 from pathlib import Path
 
@@ -31,6 +32,7 @@ from halo_tvm.errors import (
 from halo_tvm.importers import import_model
 from halo_tvm.interpreter import evaluate
 from halo_tvm.params import squares_of
+from halo_tvm.peers.client import engine_command
 from halo_tvm.report.schema import from_json
 from halo_tvm.runtime import load
 from halo_tvm.runtime.language import Sampling
@@ -402,13 +404,43 @@ def test_tokens_are_timed_in_the_words_of_llama_bench(artifact: Path, capsys, tm
         rates = [(test.prompt + test.generated) / s for s in test.seconds]
         assert len(rates) == 2 and test.tokens_per_s == pytest.approx(np.mean(rates)) and f" {test.test} " in shown
     for more, message in (
-        (["-p", "5", "--vs", "onnxruntime"], "expected -p and -n without --vs"),
+        (["-p", "5", "--shape", "capacity=9"], "expected -p and -n without --shape"),
+        (["-p", "5", "--vs", "onnxruntime"], "unknown engine that speaks 'onnxruntime'"),
+        (["-p", "5", "--vs", "llama-cpp"], "a peer needs the original directory"),
         (["-d", "7"], "expected -p or -n beside -d and -t"),
         (["-n", "x"], "n-gen: expected a number from 1 on, found 'x'"),
         (["-p", "4000", "-d", "97"], "a context from 1 to 4096, which the model's positions allow, found 4097"),
     ):
         assert main(["bench", str(artifact), *more]) == 1
         assert message in capsys.readouterr().err
+
+
+def test_engines_speak_in_turns(artifact: Path, directory: Path, capsys, monkeypatch, tmp_path: Path) -> None:
+    """Each in its own process on a file of the same weights; what fails is told, and ends nobody else's part."""
+    speaker = Path(__file__).parents[1] / "peers" / "fake_speaker.py"
+    behaviour = {"llama-cpp": "plain", "llama-cpp-q8_0": "breaks"}
+
+    def command(module: str) -> list[str]:
+        if module == "llama_cpp":
+            return [sys.executable, str(speaker), behaviour.popitem()[1]]
+        return engine_command(module)
+
+    monkeypatch.setattr("halo_tvm.peers.tokens.engine_command", command)
+    words = ["bench", str(artifact), "--reference", str(directory), "--cache", str(tmp_path / "kept")]
+    words += "-p 5 -n 3 -d 0,7 -t 1 -r 2 --json".split()
+    file = tmp_path / "tokens.json"
+    assert main([*words, str(file), "--vs", "llama-cpp-q8_0,llama-cpp"]) == 0
+    shown = capsys.readouterr().out
+    found = from_json(json.loads(file.read_text()))
+    broken, plain = sorted(found.peers, key=lambda peer: len(peer.seconds))
+    assert "cannot read" in broken.failure and broken.engine in shown and not broken.seconds
+    assert [len(seconds) for seconds in plain.seconds] == [2] * 4 and plain.note == "GGUF"
+    assert [len(test.read_seconds) for test in found.tests] == [0, 2, 0, 2]
+    assert found.divergence < 1e-6 and " % " in shown
+    assert sorted(f.name for f in (tmp_path / "kept").rglob("*.gguf")) == ["F32.gguf", "Q8_0.gguf"]
+    behaviour["llama-cpp"] = "missing"
+    assert main([*words, str(file), "--vs", "llama-cpp"]) == 5
+    assert "pip install llama-cpp-python" in capsys.readouterr().err
 
 
 # ------------------------------------------------------------------ the parts

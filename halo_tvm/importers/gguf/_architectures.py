@@ -20,7 +20,7 @@ from ...models import FAMILIES, Family
 from ...models._decoder import DecoderConfig, Names
 from ._file import Gguf, Value
 
-_ROLES = {
+ROLES = {
     "embedding": "token_embd",
     "positions": "position_embd",
     "embedding_norm": "token_embd_norm",
@@ -211,7 +211,7 @@ def _as_stored(c: DecoderConfig, known: Architecture, has: Collection[str]) -> D
         return any(f"blk.0.{name}" in has for name in names)
 
     names = {role.name: getattr(c.names, role.name) for role in fields(Names)}
-    changed = {role: word for role, word in _ROLES.items() if names[role]}
+    changed = {role: word for role, word in ROLES.items() if names[role]}
     changed |= {"joined": "attn_qkv" if stored("attn_qkv.weight") else "", "layout": "nk"}
     changed["gate_up"] = "ffn_up" if c.gated and not stored("ffn_gate.weight") else ""
     if stored("attn_norm_2.weight"):  # Falcon: attention reads the second one

@@ -1,8 +1,8 @@
-"""Integers in groups where no instruction multiplies four bytes at once: pairs of 16 bits, made as seldom as they can be.
+"""Integers in groups where no instruction multiplies four bytes at once: pairs of 16 bits, as few as can be.
 
-    4 bits    vpmaddubsw on the bytes as they are. Eight such steps fit 16 bits, 8 * 2 * 15 * 127 = 30480, so the sums of a
-              group of 32 are kept there and widened once, behind the group. Longer groups are widened in every step.
-    8 bits    a step takes even and odd k apart, as `WidenedPairs` does; the rows are taken apart in front, once, so that
+    4 bits    vpmaddubsw on the bytes as they are. Eight such steps fit 16 bits, 8 * 2 * 15 * 127 = 30480: the sums of
+              a group of 32 stay there and are widened once, behind the group. Longer ones are widened in every step.
+    8 bits    a step takes even and odd k apart, as `WidenedPairs` does; the rows are taken apart in front, once, and
               a step only broadcasts them.
 
 Sums of floats stay in registers where the tile leaves room for them, else in L1: they are touched once a group.

@@ -6,7 +6,7 @@ takes the zero out again. Then one conversion and a multiply-add bring the sum t
     sums += float32(integers) * (scale of the row's group * scale of the column's group)
 and, with least values, sums += (scale of the row * sum of its integers) * least value of the column.
 The weight is the unsigned side of byte products, the row the signed one, as vpdpbusd has it. Four bits are masked out
-of the bytes of one load for two steps of four k. Where no instruction multiplies four bytes at once, `_group_pairs` does.
+of the bytes of one load for two steps of four k. `_group_pairs` is for where no instruction multiplies four bytes.
 """
 
 from __future__ import annotations
