@@ -109,8 +109,8 @@ def token_speeds(config: BenchConfig) -> TokensResult:
         host=describe_host(),
         tests=tuple(_speed(test, seconds, read) for test, seconds, read in zip(tests, ours.seconds, reads)),
         notes=(
-            "pp: tokens read in one call; tg: tokens said one by one, each with the choice of the likeliest; ours mean ± "
-            "standard deviation, a peer's median; its time / ours: median of the rounds' ratios, and their middle half",
+            "pp: tokens read in one call; tg: tokens said one by one, each with the choice of the likeliest; ours mean "
+            "± standard deviation, a peer's median; its time / ours: median of the rounds' ratios, and their middle half",
             "of a read: the time of reading as many bytes as a step does (weights, caches) by that of a step",
         ),
         peers=tuple(_peer(peer, size) for peer, size in zip(peers, files)),
@@ -151,8 +151,8 @@ def _race(
     """All tests of one number of threads, every engine in turn; ours is the first one."""
     context = max(len(test.before) + len(test.read) + len(test.say) for test in tests)
     with ExitStack() as stack:
-        for engine in engines:
-            _start(engine, stack, tests[0].threads, context)
+        for each in engines:
+            _start(each, stack, tests[0].threads, context)
         memory = stack.enter_context(Peer("read", engine_command("memory_read")))
         for test, size in zip(tests, step_bytes):
             for each in engines:
