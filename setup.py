@@ -16,7 +16,7 @@ TORCH = "torch==2.13.0"
 JAX = "jax>=0.10,<0.13"
 FLAX = "flax>=0.12,<0.13"  # models that tests import
 NOTEBOOKS = ["matplotlib>=3.10", "nbclient>=0.10", "nbformat>=5.10", "ipykernel>=6.29"]
-PEERS = ["openvino>=2026.4,<2027", "nncf>=3.4,<4", JAX, "matplotlib>=3.10"]
+PEERS = ["openvino>=2026.4,<2027", "llama-cpp-python>=0.3.36", "nncf>=3.4,<4", JAX, "matplotlib>=3.10"]
 # Readers of GPU code, which need no GPU; the compiler, nvcc, comes with NVIDIA's toolkit.
 CUDA_READERS = [f"nvidia-cuda-{tool}>=13.2,<14; sys_platform == 'linux'" for tool in ("cuobjdump", "nvdisasm")]
 # Text in and out of language models; the sandbox of older jinja2 had ways out.

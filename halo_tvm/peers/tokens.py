@@ -110,7 +110,7 @@ def token_speeds(config: BenchConfig) -> TokensResult:
         tests=tuple(_speed(test, seconds, read) for test, seconds, read in zip(tests, ours.seconds, reads)),
         notes=(
             "pp: tokens read in one call; tg: tokens said one by one, each with the choice of the likeliest; ours mean "
-            "± standard deviation, a peer's median; its time / ours: median of the rounds' ratios, and their middle half",
+            "± standard deviation, a peer's median; its time / ours: median of the rounds' ratios, their middle half",
             "of a read: the time of reading as many bytes as a step does (weights, caches) by that of a step",
         ),
         peers=tuple(_peer(peer, size) for peer, size in zip(peers, files)),
