@@ -16,7 +16,7 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
-from . import code_generation, launcher
+from . import launcher
 from ._compat import code_versions, device_source
 from .code_generation import build_options, generating, objects_of
 from .cuda.launches import DynamicShared
@@ -128,12 +128,6 @@ def can_capture(mod: tvm.IRModule, target: Target) -> bool:
     return not any(isinstance(f, tirx.PrimFunc) and keeps_workspace(f) for _, f in mod.functions_items())
 
 
-def executable_of(mod: tvm.IRModule, target: Target, plan_memory: bool) -> relax.VMExecutable:
-    """Code of `mod` for a CPU, to run in this process; `UnsupportedModel` for what TVM cannot generate code of."""
-    _refuse_types(mod, target)
-    return code_generation.executable_of(_lowered(mod, target, plan_memory), target)
-
-
 def _lowered(mod: tvm.IRModule, target: Target, plan_memory: bool) -> tvm.IRModule:
     with generating(target):
         return lowering(plan_memory)(KnownSizes()(mod))
@@ -187,27 +181,49 @@ def build_library(
         return BuiltLibrary(None, from_cache=True)
     with TemporaryDirectory() as directory:
         executable, objects = objects_of(lowered, target, Path(directory))
-        addons = [*map(str, objects), *([str(launcher.SOURCE)] if target.spec.own_threads else [])]
         with _linking(target):
-            executable.export_library(str(path), addons=addons, **target.export_options())
+            if target.spec.own_threads:
+                objects.append(_launcher(target, Path(directory), cache))
+            executable.export_library(str(path), addons=list(map(str, objects)), **target.export_options())
     if cache:
         cache.keep(key, path)
     return BuiltLibrary(None)
 
 
+def _launcher(target: Target, directory: Path, cache: ObjectCache | None) -> Path:
+    """The object file of `launcher.SOURCE`, in `directory`; the same one is in every library for the target."""
+    path = directory / "launcher.o"
+    key = _digest(launcher.SOURCE.read_bytes(), _linker(target))
+    if not (cache and cache.fetch(key, path)):
+        command = [target.linker or "g++", "-fPIC", "-c", str(launcher.SOURCE), "-o", str(path)]
+        subprocess.run(command, check=True, capture_output=True)
+        if cache:
+            cache.keep(key, path)
+    return path
+
+
 def _key(lowered: tvm.IRModule, target: Target) -> str:
     """The name of the library of `lowered`: of the module with its constants, and of all that makes code of it."""
-    linker = shutil.which(target.linker or "g++")
-    status = Path(linker).stat() if linker else None
     made_by = (
         str(target.tvm),
         sorted(build_options(target).items()),
         code_versions(),
         target.spec.link_options,
         launcher.SOURCE.read_bytes() if target.spec.own_threads else None,
-        (linker, status.st_size, status.st_mtime_ns) if status else None,
+        _linker(target),
     )
-    return hashlib.sha256(f"{made_by!r}\n{tvm.ir.save_json(lowered)}".encode()).hexdigest()
+    return _digest(made_by, tvm.ir.save_json(lowered))
+
+
+def _linker(target: Target) -> tuple[object, ...]:
+    """What tells the C++ compiler of `target` from others; empty where there is none."""
+    found = shutil.which(target.linker or "g++")
+    status = Path(found).stat() if found else None
+    return (found, status.st_size, status.st_mtime_ns) if status else ()
+
+
+def _digest(made_by: object, of: object) -> str:
+    return hashlib.sha256(f"{made_by!r}\n{of}".encode()).hexdigest()
 
 
 @contextmanager

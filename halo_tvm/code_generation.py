@@ -75,16 +75,8 @@ def compiled(mod: tvm.IRModule, target: Target, instruments: Sequence[object] = 
         return tvm.compile(mod, target=target.tvm)
 
 
-def executable_of(lowered: tvm.IRModule, target: Target) -> relax.VMExecutable:
-    """Code for `lowered`, a module that went through `build.lowering`, for this process."""
-    first, others = pieces(lowered)
-    with _threads(target) as pool:
-        modules = list(pool.map(partial(_module_of, target=target), others))
-    return _with_machine(first.with_attr("external_mods", modules) if modules else first, target)
-
-
 def objects_of(lowered: tvm.IRModule, target: Target, directory: Path) -> tuple[relax.VMExecutable, list[Path]]:
-    """The same for a library: an executable, and object files in `directory` to link with it."""
+    """Code for `lowered`, which went through `build.lowering`: an executable, and files to link with it."""
     first, others = pieces(lowered)
     paths = [directory / f"piece{i}.o" for i in range(1, len(others) + 1)]
     with _threads(target) as pool:
@@ -115,13 +107,9 @@ def _threads(target: Target) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max(1, min(target.cores, len(usable_cpus()))))
 
 
-def _module_of(piece: tvm.IRModule, target: Target) -> tvm.runtime.Module:
-    with generating(target, _functions(piece)):
-        return tirx.build(piece, target=target.tvm)
-
-
 def _write(piece: tvm.IRModule, path: Path, target: Target) -> None:
-    _module_of(piece, target).write_to_file(str(path))
+    with generating(target, _functions(piece)):
+        tirx.build(piece, target=target.tvm).write_to_file(str(path))
 
 
 def _with_machine(mod: tvm.IRModule, target: Target) -> relax.VMExecutable:

@@ -1,20 +1,22 @@
-"""Compile an imported model for this host and run it in this process: no artifact, no linker, no reference.
+"""Compile an imported model for this host and run it in this process: no artifact, no reference.
 
 program = compile_in_process(imported)
 outputs = program(**{"x": array})          # by name
 y, z = program.run_tensors([x])            # DLPack in, DLPack out
 
-The phases and options are those of `compile_model`; machine code goes straight into memory.
-Programs with equally many threads share one runner thread and its pool, so a thousand programs start no
-thousand threads.
+The phases and options are those of `compile_model`, and so is the library, which is loaded and deleted. Programs with
+equally many threads share one pool, so a thousand programs start no thousand threads.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -27,34 +29,28 @@ from .describe import function_spec
 from .imported import ImportedModel
 from .params import ParamTable
 from .phase_reports import Reports
-from .phases import build_in_memory, lower, schedule
-from .runtime.devices import HostDevice
+from .phases import build_alone, lower, schedule
 from .runtime.host import resolve_threads
 from .runtime.inputs import bind_inputs
-from .runtime.runner import Runner
-from .runtime.session import sizes_refused
+from .runtime.runner import LoopThreads
+from .runtime.session import Session
 from .runtime.tensors import aligned_empty, to_arrays, to_tensor
 from .targets import usable_cpus
 
 
 class Program:
-    """A compiled `main`. Any thread may call it; runs queue on the runner's thread."""
+    """A compiled `main`. Any thread may call it; runs of programs with equally many threads take turns."""
 
-    def __init__(
-        self,
-        spec: FunctionSpec,
-        main: Callable[..., object],
-        runner: Runner,
-        params: ParamTable,
-        reports: Reports,
-    ) -> None:
+    def __init__(self, spec: FunctionSpec, library: Path, params: ParamTable, threads: int, reports: Reports) -> None:
+        """Of the `library` only what is loaded is needed from then on."""
         self.spec = spec
         self.reports = reports
-        self._main = main
-        self._runner = runner
         self._params = params
         self._weights = tuple(_owned(params.materialise(name)) for name in spec.params)
-        self._arguments = tuple(to_tensor(weight) for weight in self._weights)
+        arguments = [to_tensor(weight) for weight in self._weights]
+        self._session = Session(library, "main", arguments, threads, shared=partial(_threads, threads))
+        main, kept = self._session.main, self._session.arguments
+        self._run = lambda inputs: main(*inputs, *kept)
         self.weight_addresses = frozenset(weight.ctypes.data for weight in self._weights)
 
     @property
@@ -72,7 +68,7 @@ class Program:
             for name, weight in zip(self.spec.params, self._weights, strict=True):
                 weight[...] = self._params.materialise(name)
 
-        self._runner.call(refresh)  # between two runs, never during one
+        self._session.call(refresh)  # between two runs, never during one
 
     def __call__(self, *args: object, **kwargs: object) -> dict[str, np.ndarray]:
         """Outputs by name; inputs by position or name, checked and converted as a loaded artifact does."""
@@ -83,14 +79,13 @@ class Program:
         own = [o.copy() if any(np.may_share_memory(o, f) for f in foreign) else o for o in outputs]
         return {spec.name: output for spec, output in zip(self.spec.outputs, own, strict=True)}
 
-    def run_tensors(self, inputs: Sequence[tvm_ffi.Tensor]) -> Any:
+    def run_tensors(self, inputs: Sequence[Any]) -> Any:
         """What the virtual machine returns for tensors in the order of `input_specs`, nothing checked or copied.
 
-        Inputs must be dense, lie at multiples of 64 bytes and have elements. An output may be one of the inputs.
+        One output of torch's inputs is a tensor of torch; several are an array of tvm_ffi's. Inputs must be dense, lie
+        at multiples of 64 bytes and have elements. An output may be one of the inputs.
         """
-        main, arguments = self._main, (*inputs, *self._arguments)
-        with sizes_refused():
-            return self._runner.call(lambda: main(*arguments))
+        return self._session.run_within(self._run, inputs)
 
 
 def compile_in_process(
@@ -106,17 +101,24 @@ def compile_in_process(
     compilation = Compilation.of(config)
     mod, reports = lower(imported, compilation)
     mod, scheduled = schedule(mod, compilation)
-    library = build_in_memory(mod, compilation, imported).jit()
-    spec = function_spec(imported, mod)
-    runner = _runner(count, os.getpid())
-    main = runner.call(lambda: HostDevice().machine(library)["main"])
-    return Program(spec, main, runner, imported.params, replace(reports, schedule=scheduled))
+    with TemporaryDirectory(prefix="halo-tvm-") as folder:
+        library = Path(folder) / "main.so"
+        build_alone(mod, compilation, imported, library)
+        spec, reports = function_spec(imported, mod), replace(reports, schedule=scheduled)
+        return Program(spec, library, imported.params, count, reports)
 
 
-@cache
-def _runner(threads: int, _pid: int) -> Runner:
-    """The one runner with that many threads; a fork has none of its parent's threads and gets its own."""
-    return Runner(threads)
+_POOLS: dict[tuple[int, int], LoopThreads] = {}  # by process, since a fork has none of its parent's threads
+_MAKING = threading.Lock()
+
+
+def _threads(count: int, library: tvm_ffi.Module) -> LoopThreads:
+    """The pool of so many threads that all programs share; `library` makes it where there is none yet."""
+    with _MAKING:
+        key = (os.getpid(), count)
+        if key not in _POOLS:
+            _POOLS[key] = LoopThreads(library, count)
+        return _POOLS[key]
 
 
 def _owned(weight: np.ndarray) -> np.ndarray:

@@ -10,9 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import tvm
-from tvm import relax
 
-from .build import CUDA_GRAPH, build_library, can_capture, executable_of, lowering, planned_bytes, with_bounds
+from .build import CUDA_GRAPH, build_library, can_capture, lowering, planned_bytes, with_bounds
 from .compilation import Compilation
 from .entry_points import MAIN, Modules, apart_bytes, bytes_of, merged
 from .imported import ImportedModel
@@ -106,7 +105,8 @@ def build(
     return modules, reports
 
 
-def build_in_memory(mod: tvm.IRModule, compilation: Compilation, imported: ImportedModel) -> relax.VMExecutable:
-    """Phase build for a CPU, without a file: code that `jit` makes runnable in this process."""
+def build_alone(mod: tvm.IRModule, compilation: Compilation, imported: ImportedModel, library: Path) -> None:
+    """Phase build of one function for a CPU: into the shared library `library`, without a report."""
     mod = with_bounds(mod, imported.ranges)
-    return executable_of(mod, compilation.target, compilation.steps.runs_named("plan_memory"))
+    plan = compilation.steps.runs_named("plan_memory")
+    build_library(mod, compilation.target, library, plan, cache=compilation.builds)

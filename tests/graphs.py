@@ -72,7 +72,8 @@ def run_module(mod: tvm.IRModule, inputs: Sequence[np.ndarray], model: ImportedM
 
 def built_module(mod: tvm.IRModule, model: ImportedModel, target: Target) -> Callable[..., np.ndarray]:
     """Inputs -> the first output of scheduled `mod`, compiled once."""
-    from halo_tvm.build import executable_of
+    from executables import executable_of
+
     from halo_tvm.passes._weights import param_names
 
     vm = relax.VirtualMachine(executable_of(mod, target, plan_memory=True), tvm.cpu())

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import tvm
+from executables import executable_of
 from tvm import relax, tirx
 from tvm.script import ir as I
 from tvm.script import relax as R
 from tvm.script import tirx as T
 
-from halo_tvm.build import executable_of
 from halo_tvm.known_sizes import KnownSizes
 from halo_tvm.targets import resolve
 

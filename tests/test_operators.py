@@ -7,10 +7,10 @@ import sys
 import numpy as np
 import pytest
 import tvm
+from executables import executable_of
 from tolerances import assert_close
 from tvm import relax
 
-from halo_tvm.build import executable_of
 from halo_tvm.passes.schedule import schedule_functions
 from halo_tvm.relay_ops import OPERATORS
 from halo_tvm.targets import TARGETS, Target, resolve

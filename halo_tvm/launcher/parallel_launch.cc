@@ -1,20 +1,23 @@
 // Pools of threads for the parallel loops of one library, in place of the calling thread's pool of TVM.
 //
 // halo_pool(threads) makes a pool of `threads` threads, whoever calls a kernel among them, and returns it as a number.
-// halo_use(pool) makes loops that the calling thread launches from now on run there; 0 gives it TVM's pool again.
+// halo_use(pool) makes loops that the calling thread launches from now on run there; 0 gives it TVM's pool again. The
+// pool may be another library's: a pool begins with the function that launches on it.
 // halo_end(pool) ends the threads and waits for them. A pool serves one call at a time: its session sees to that. A
 // library that is loaded twice is there once, so several sessions may have pools of one library.
 //
 // A launch offers tasks 0..n-1. Everyone takes the next one that is free, the caller, too: a thread that is asleep, or
-// that the system has put off its core, holds nobody up. Idle threads spin for a while and then sleep.
+// that the system has put off its core, holds nobody up. Threads begin with the first launch that offers anything. Idle
+// ones spin for a while and then sleep, and so does a caller whose last tasks are with others: on a core that other
+// programs want, whoever yields instead is put off for milliseconds.
 //
 // Whether a loop is worth waking anybody for depends on sizes that only a run knows. So it is remembered how long a
 // loop took: one that took less than a launch costs is begun by the caller alone, in small pieces, and offered to the
-// others only when it takes longer than last time.
+// others only when it takes longer than last time. A shorter time is believed at once, a longer one in steps: what the
+// system put off its core for a while is no longer loop.
 //
 // Threads are those of POSIX: std::thread and its like would ask for a libstdc++ as new as the compiling host's.
 #include <pthread.h>
-#include <sched.h>
 
 #include <atomic>
 #include <cstdint>
@@ -56,29 +59,32 @@ int64_t now_ns() {
 
 thread_local bool inside = false;  // of a task: loops inside loops are run by who meets them
 
-class Pool {
+// What libraries know of each other's pools.
+struct AnyPool {
+  int (*launch)(AnyPool* pool, Lambda lambda, void* closure, int wanted);
+};
+
+class Pool : public AnyPool {
  public:
-  explicit Pool(int threads) : threads_(threads), workers_(new pthread_t[threads]) {
+  explicit Pool(int threads)
+      : AnyPool{[](AnyPool* pool, Lambda lambda, void* closure, int wanted) {
+          return static_cast<Pool*>(pool)->launch_here(lambda, closure, wanted);
+        }},
+        threads_(threads),
+        workers_(new pthread_t[threads]) {
     for (int64_t& time : times_) time = kUnknown;
-    for (; started_ < threads - 1; ++started_) {
-      if (pthread_create(&workers_[started_], nullptr, [](void* pool) -> void* {
-            static_cast<Pool*>(pool)->serve();
-            return nullptr;
-          }, this)) {
-        break;  // the system has no more: fewer do the same work
-      }
-    }
   }
 
   ~Pool() {
     wake([this] { stopping_ = true; });
     for (int i = 0; i < started_; ++i) pthread_join(workers_[i], nullptr);
+    pthread_cond_destroy(&done_);
     pthread_cond_destroy(&wake_);
     pthread_mutex_destroy(&mutex_);
     delete[] workers_;
   }
 
-  int launch(Lambda lambda, void* closure, int wanted) {
+  int launch_here(Lambda lambda, void* closure, int wanted) {
     int64_t& last = times_[(reinterpret_cast<uintptr_t>(lambda) >> 4) % kRemembered];
     if (threads_ == 1 || inside) return alone(lambda, closure, wanted);
     int64_t start = now_ns();
@@ -95,7 +101,8 @@ class Pool {
     if (first < tasks) failed |= offer(lambda, closure, &env, first);
     inside = false;
     // what all threads together may have taken
-    last = (now_ns() - start) * (first == tasks ? 1 : threads_);
+    int64_t taken = (now_ns() - start) * (first == tasks ? 1 : threads_);
+    last = taken < last ? taken : last + (taken - last) / 8;
     return failed ? -1 : 0;
   }
 
@@ -109,9 +116,22 @@ class Pool {
   }
 
  private:
+  void begin() {
+    begun_ = true;
+    for (; started_ < threads_ - 1; ++started_) {
+      if (pthread_create(&workers_[started_], nullptr, [](void* pool) -> void* {
+            static_cast<Pool*>(pool)->serve();
+            return nullptr;
+          }, this)) {
+        break;  // the system has no more: fewer do the same work
+      }
+    }
+  }
+
   // Tasks first..num_task-1, with everyone who comes; returns when all are done. The first is the caller's: so a thread
   // finds in its cache what it left there in the loop before.
   int offer(Lambda lambda, void* closure, GroupEnv* env, int first) {
+    if (!begun_) begin();
     lambda_ = lambda;
     closure_ = closure;
     env_ = env;
@@ -130,7 +150,11 @@ class Pool {
       if (spins < kSpins) {
         pause();
       } else {
-        sched_yield();  // its core may be ours
+        pthread_mutex_lock(&mutex_);
+        waiting_.store(true, std::memory_order_seq_cst);
+        while (left_.load(std::memory_order_seq_cst) > 0) pthread_cond_wait(&done_, &mutex_);
+        waiting_.store(false, std::memory_order_relaxed);
+        pthread_mutex_unlock(&mutex_);
       }
     }
     return failed_.load(std::memory_order_relaxed);
@@ -147,7 +171,11 @@ class Pool {
     } while (!free_.compare_exchange_weak(free, free + 1, std::memory_order_acq_rel, std::memory_order_acquire));
     // The task is ours, so the round lasts until we are done with it.
     if (lambda_(static_cast<int>(free & 0xffff), env_, closure_)) failed_.store(1, std::memory_order_relaxed);
-    left_.fetch_sub(1, std::memory_order_release);
+    if (left_.fetch_sub(1, std::memory_order_seq_cst) == 1 && waiting_.load(std::memory_order_seq_cst)) {
+      pthread_mutex_lock(&mutex_);  // the caller is asleep, or does not know yet that it need not be
+      pthread_cond_signal(&done_);
+      pthread_mutex_unlock(&mutex_);
+    }
     return true;
   }
 
@@ -186,18 +214,21 @@ class Pool {
   alignas(64) std::atomic<int> asleep_{0};
   pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
   pthread_cond_t wake_ = PTHREAD_COND_INITIALIZER;
+  pthread_cond_t done_ = PTHREAD_COND_INITIALIZER;
+  std::atomic<bool> waiting_{false};
   bool stopping_ = false;
+  bool begun_ = false;
   const int threads_;
   int64_t times_[kRemembered];  // by a loop's address
   int started_ = 0;
   pthread_t* workers_;
 };
 
-thread_local Pool* used = nullptr;
+thread_local AnyPool* used = nullptr;
 Launch tvm_launch = nullptr;
 
 int launch(Lambda lambda, void* closure, int num_task) {
-  return used ? used->launch(lambda, closure, num_task) : tvm_launch(lambda, closure, num_task);
+  return used ? used->launch(used, lambda, closure, num_task) : tvm_launch(lambda, closure, num_task);
 }
 
 // As tvm/ffi/c_api.h has it.
@@ -219,14 +250,13 @@ extern Launch __TVMBackendParallelLaunch __attribute__((weak));
 
 EXPORTED int __tvm_ffi_halo_pool(void*, const Any* args, int32_t num_args, Any* result) {
   int threads = num_args == 1 && args[0].type_index == kInt ? static_cast<int>(args[0].value) : 1;
-  // Nothing to launch, no threads: the pool is there all the same.
-  bool parallel = &__TVMBackendParallelLaunch != nullptr;
-  *result = Any{kInt, 0, reinterpret_cast<int64_t>(new Pool(parallel ? threads : 1))};
+  AnyPool* pool = new Pool(threads);
+  *result = Any{kInt, 0, reinterpret_cast<int64_t>(pool)};
   return 0;
 }
 
 EXPORTED int __tvm_ffi_halo_use(void*, const Any* args, int32_t num_args, Any*) {
-  if (num_args == 1 && args[0].type_index == kInt) used = reinterpret_cast<Pool*>(args[0].value);
+  if (num_args == 1 && args[0].type_index == kInt) used = reinterpret_cast<AnyPool*>(args[0].value);
   // The loader writes TVM's whenever somebody loads the library, and again for the next.
   if (&__TVMBackendParallelLaunch != nullptr && __TVMBackendParallelLaunch != launch) {
     tvm_launch = __TVMBackendParallelLaunch;
@@ -236,7 +266,9 @@ EXPORTED int __tvm_ffi_halo_use(void*, const Any* args, int32_t num_args, Any*) 
 }
 
 EXPORTED int __tvm_ffi_halo_end(void*, const Any* args, int32_t num_args, Any*) {
-  if (num_args == 1 && args[0].type_index == kInt) delete reinterpret_cast<Pool*>(args[0].value);
+  if (num_args == 1 && args[0].type_index == kInt) {
+    delete static_cast<Pool*>(reinterpret_cast<AnyPool*>(args[0].value));
+  }
   return 0;
 }
 }

@@ -125,6 +125,26 @@ class Runner:
         self._finalizer()
 
 
+class LoopThreads:
+    """A pool for the parallel loops of libraries that bring one along: of the one that made it, and of others.
+
+    lock: held by whoever uses it, since it serves one call at a time
+    """
+
+    def __init__(self, library: tvm_ffi.Module, threads: int) -> None:
+        """Of `threads`, the caller is one; the others begin with the first loop that is offered to them."""
+        start, end = (library.get_function(name, True) for name in (POOL, END))
+        self.pid = os.getpid()
+        self.lock = threading.Lock()
+        self.handle: int = start(threads)
+        self._library = library  # its code is what the threads run
+        self._finalizer = weakref.finalize(self, _end_pool, end, self.handle, self.pid)
+
+    def close(self) -> None:
+        """End the threads and wait for them; closing twice is fine."""
+        self._finalizer()
+
+
 class InPlace:
     """Runs tasks on the calling thread, one at a time; parallel loops use a pool that came with the library.
 
@@ -132,15 +152,15 @@ class InPlace:
     there, which keeps their order.
     """
 
-    def __init__(self, library: tvm_ffi.Module, threads: int) -> None:
-        """For a `library` that has a pool to give; of its `threads`, the caller is one."""
-        self._pid = os.getpid()
+    def __init__(self, library: tvm_ffi.Module, threads: int, shared: LoopThreads | None = None) -> None:
+        """For a `library` that has a pool to give: it makes one for itself, unless it uses a `shared` one."""
+        self._pool = shared or LoopThreads(library, threads)
+        self._own = shared is None
+        self._pid = self._pool.pid
         self._closed = False
-        self._lock = threading.Lock()
+        self._lock = self._pool.lock
         self._behind: Runner | None = None
-        start, self._use, end = (library.get_function(name, True) for name in (POOL, USE, END))
-        self._pool = start(threads)
-        self._finalizer = weakref.finalize(self, _end_pool, end, self._pool, self._pid)
+        self._use = library.get_function(USE, True)
 
     @staticmethod
     def fits(library: tvm_ffi.Module) -> bool:
@@ -168,7 +188,7 @@ class InPlace:
 
     def _within(self, task: Callable[[*Ts], T], *arguments: *Ts) -> T:
         """`task` with the calling thread's loops on the pool."""
-        self._use(self._pool)
+        self._use(self._pool.handle)
         try:
             return task(*arguments)
         finally:
@@ -182,7 +202,8 @@ class InPlace:
             behind = self._behind
         if behind is not None:
             behind.close()
-        self._finalizer()
+        if self._own:
+            self._pool.close()
 
 
 class _Thread:

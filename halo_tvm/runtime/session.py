@@ -14,7 +14,7 @@ import tvm_ffi
 
 from ..errors import REFUSED, EnvironmentProblem, InputError
 from .devices import Device, HostDevice
-from .runner import InPlace, Request, Runner, Runs
+from .runner import InPlace, LoopThreads, Request, Runner, Runs
 
 A = TypeVar("A")
 T = TypeVar("T")
@@ -24,7 +24,8 @@ class Session:
     """A virtual machine over `library` on `threads` threads; `arguments` follow the inputs of every call.
 
     Tensors that come in and go out lie in host memory; `device` has its own of what its kernels read. Inputs at the
-    places `handed_back`, which kernels write, come out behind what the function returns.
+    places `handed_back`, which kernels write, come out behind what the function returns. `shared` gives, for a loaded
+    library, threads that it has in common with others; without it the session has its own.
     """
 
     def __init__(
@@ -35,13 +36,17 @@ class Session:
         threads: int,
         device: Device | None = None,
         handed_back: Sequence[int] = (),
+        shared: Callable[[tvm_ffi.Module], LoopThreads] | None = None,
     ) -> None:
         self.threads = threads
         self.function = function
         self.device = device or HostDevice()
         self._library = _open_library(library)
-        brought = self.on_host and InPlace.fits(self._library)
-        self._runner: Runs = InPlace(self._library, threads) if brought else Runner(threads)
+        self._runner: Runs
+        if self.on_host and InPlace.fits(self._library):
+            self._runner = InPlace(self._library, threads, shared(self._library) if shared else None)
+        else:
+            self._runner = Runner(threads)
         with ExitStack() as undo:
             undo.callback(self.close)
             self._machine = self.call(self.machine)

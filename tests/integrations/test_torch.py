@@ -14,7 +14,7 @@ import halo_tvm
 from halo_tvm import explore
 from halo_tvm.errors import UsageError
 from halo_tvm.integrations.torch import EagerFallback, HaloModule, compile_backend, report
-from halo_tvm.integrations.torch.program import to_dlpack
+from halo_tvm.integrations.torch.program import readable
 
 THREADS = {"threads": 1}
 
@@ -173,11 +173,11 @@ def test_arguments_of_any_layout_are_read_right() -> None:
     memory = torch.arange(1.0, 66.0)
     unaligned, transposed = memory[1:], memory[1:].reshape(8, 8).t()
     for tensor in (unaligned, transposed):
-        given = torch.from_dlpack(to_dlpack(tensor))
+        given = readable(tensor)
         assert given.data_ptr() % 64 == 0 and given.is_contiguous()
         assert torch.equal(given, tensor) and given.data_ptr() != tensor.data_ptr()
-    aligned = torch.from_dlpack(to_dlpack(unaligned))
-    assert torch.from_dlpack(to_dlpack(aligned)).data_ptr() == aligned.data_ptr()
+    aligned = readable(unaligned)
+    assert readable(aligned).data_ptr() == aligned.data_ptr()
 
 
 def test_what_torch_runs_is_said_once_with_the_operator() -> None:

@@ -234,8 +234,7 @@ def test_every_instruction_set_gives_the_same_integers(target: str, shape: tuple
 
 def _run_quantize(x: np.ndarray, target: Target, rule: str) -> list[np.ndarray]:
     import tvm
-
-    from halo_tvm.build import executable_of
+    from executables import executable_of
 
     builder = relax.BlockBuilder()
     var = relax.Var("x", relax.TensorType([tvm.tirx.Var("rows", "int64"), x.shape[1]], "float32"))

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
+from executables import executable_of
 from graphs import context_of, small_model
 from tvm import relax
 from tvm.script import ir as I
 from tvm.script import relax as R
 
-from halo_tvm.build import executable_of, planned_bytes
+from halo_tvm.build import planned_bytes
 from halo_tvm.errors import UnsupportedModel
 from halo_tvm.imported import InputSpec
 from halo_tvm.in_process import compile_in_process

@@ -225,7 +225,8 @@ def test_quantised_weights_and_states() -> None:
     extra = []
     for name in "WR":
         turned = weights[name].transpose(0, 2, 1)
-        scale = np.abs(turned).max(axis=(1, 2)) / 127
+        # of seven bits: onnxruntime's sums of pairs saturate at sixteen bits on CPUs with AVX2 alone
+        scale = np.abs(turned).max(axis=(1, 2)) / 63
         extra += [
             onnx.numpy_helper.from_array(np.rint(turned / scale[:, None, None]).astype("int8"), name),
             onnx.numpy_helper.from_array(scale.astype("float32"), f"{name}_scale"),
@@ -274,7 +275,8 @@ def test_bytes_are_the_same_numbers_on_every_instruction_set() -> None:
 
 def compiled(call, params, target=None):
     """`call` of `params` as a function of the virtual machine."""
-    from halo_tvm.build import executable_of
+    from executables import executable_of
+
     from halo_tvm.passes.schedule import schedule_functions
 
     target = target or resolve("cpu")

@@ -47,6 +47,9 @@ def test_one_thread_is_the_caller(pool_artifact: Path) -> None:
 def test_threads_are_the_library_s_own_and_end_at_once(pool_artifact: Path) -> None:
     before = threads_now()
     modules = [load(pool_artifact, threads=2) for _ in range(3)]
+    assert not threads_now() - before
+    for module in modules:
+        module(np.zeros(64, np.int64))  # the first loop is offered to them
     assert len(threads_now() - before) == 3  # one beside the caller each
     for module in modules[:2]:
         module.close()

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import tvm
+from executables import executable_of
 from tvm import relax, tirx
 
-from halo_tvm.build import executable_of
 from halo_tvm.passes.vector_math import VectorMath
 from halo_tvm.targets import TARGETS, Target, read_host
 from halo_tvm.tir_schedules import RULES

@@ -50,7 +50,9 @@ def compile_backend(
     if unknown:
         raise UsageError(f"expected the options {', '.join(OPTIONS)}, found {unknown[0]!r}: leave it out")
     operators = sum(node.op in ("call_function", "call_method", "call_module") for node in graph.graph.nodes)
-    return _Graph(graph, opened(operators), dict(options or {}))
+    made = _Graph(graph, opened(operators), dict(options or {}))
+    run: Callable[..., object] = torch._dynamo.disable(made)  # else torch looks at every Python call of ours, too
+    return run
 
 
 class _Graph:
@@ -73,7 +75,7 @@ class _Graph:
         record.calls += 1
         if outputs.computed is None:
             return self._graph(*args)  # views and numbers only: there is nothing to compile
-        given = numbers_of(args, self._numbers)
+        given = numbers_of(args, self._numbers) if self._numbers else args
         found = self._program(given)
         if isinstance(found, str):
             record.fell_back(found)
@@ -94,7 +96,7 @@ class _Graph:
             self._inputs = [i for i in range(len(args)) if i not in self._weights]
         if self._programs:
             self._follow(args)
-        key = tuple(_kind(args[i]) for i in self._inputs)
+        key = tuple([_kind(args[i]) for i in self._inputs])
         found = self._chosen.get(key)
         if found is None:
             if len(self._chosen) >= _KEYS:
@@ -106,10 +108,13 @@ class _Graph:
     def _follow(self, args: Sequence[Any]) -> None:
         """Programs take changed weights over; those whose weights are other tensors now are made again."""
         watched = self._programs[0].weights
-        if watched.moved(args) or (watched.changed() and not all(p.rereads_weights for p in self._programs)):
+        moved = watched.moved(args)
+        if not moved and not watched.changed():
+            return
+        if moved or not all(p.rereads_weights for p in self._programs):
             self._programs.clear()
             self._chosen.clear()
-        elif watched.changed():
+        else:
             for program in self._programs:
                 program.refresh()
             self._record.refreshed += 1

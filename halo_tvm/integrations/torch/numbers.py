@@ -40,8 +40,6 @@ def with_numbers(graph: fx.GraphModule) -> WithNumbers:
 
 def numbers_of(args: Sequence[Any], places: Sequence[int]) -> Sequence[Any]:
     """Arguments for the graph with numbers."""
-    if not places:
-        return args
     numbers = list(args)
     for i in places:
         numbers[i] = numbers[i].item()

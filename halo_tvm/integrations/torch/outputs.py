@@ -28,9 +28,12 @@ class Outputs:
         self.rest = _part(graph, rest) if rest else None
         self.differentiable = [bool(node.meta["example_value"].requires_grad) for node in computed]
         self._order = [*computed, *rest]
+        self._as_computed = list(self._returned) == computed
 
     def joined(self, computed: Sequence[Any], rest: Sequence[Any]) -> tuple[object, ...]:
         """What the graph returns, of what its parts returned."""
+        if self._as_computed:
+            return tuple(computed)
         values = dict(zip(self._order, (*computed, *rest), strict=True))
         return tuple(values[out] if isinstance(out, fx.Node) else out for out in self._returned)
 

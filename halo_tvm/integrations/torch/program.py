@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-import tvm_ffi
 from torch import fx
 
 from ...artifact import RANDOM_STATE
@@ -87,29 +86,33 @@ class CompiledGraph:
 
     def __call__(self, args: Sequence[Any]) -> list[torch.Tensor]:
         """The outputs for `args`: tensors of their own, that share no memory with arguments or with each other."""
-        inputs = [to_dlpack(args[i]) for i in self._places]
+        inputs = [readable(args[i]) for i in self._places]
         if self._draws:  # a seed out of torch's generator for every call, so that torch.manual_seed repeats all
-            inputs.append(to_dlpack(torch.cat([torch.randint(1 << 62, (1,)), torch.zeros(1, dtype=torch.int64)])))
+            inputs.append(torch.cat([torch.randint(1 << 62, (1,)), torch.zeros(1, dtype=torch.int64)]))
         result = self.program.run_tensors(inputs)
-        tensors = [result] if isinstance(result, tvm_ffi.Tensor) else list(result)  # from an array of tensors
+        if isinstance(result, torch.Tensor):
+            tensors = [result]
+        else:
+            tensors = [torch.from_dlpack(tensor) for tensor in result]
         if self._draws:
             tensors.pop()  # the state, which no call takes over
-        taken = {args[i].data_ptr() for i in self._places} | self.program.weight_addresses
+        weights, taken = self.program.weight_addresses, {args[i].data_ptr() for i in self._places}
         outputs = []
-        for index, tensor in enumerate(map(torch.from_dlpack, tensors)):
+        for index, tensor in enumerate(tensors):
             # A program may hand an input or a weight through, or return one value twice.
-            own = tensor.clone() if tensor.data_ptr() in taken else tensor
-            taken.add(own.data_ptr())
+            address = tensor.data_ptr()
+            own = tensor.clone() if address in taken or address in weights else tensor
+            taken.add(address)
             outputs.append(torch.view_as_complex(own) if index in self._complex else own)
         return outputs
 
 
-def to_dlpack(tensor: torch.Tensor) -> tvm_ffi.Tensor:
-    """The tensor's own memory where kernels can read it, else a dense copy at a multiple of 64 bytes."""
-    tensor = _real(tensor.detach()).contiguous()
-    if tensor.data_ptr() % ALIGNMENT:
-        tensor = tensor.clone()
-    return tvm_ffi.from_dlpack(tensor)
+def readable(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor itself where kernels can read it, else a dense copy at a multiple of 64 bytes; without gradients."""
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    tensor = _real(tensor).contiguous()
+    return tensor if tensor.data_ptr() % ALIGNMENT == 0 else tensor.clone()
 
 
 def _real(tensor: torch.Tensor) -> torch.Tensor:
