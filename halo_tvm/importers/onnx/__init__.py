@@ -20,6 +20,7 @@ from ...errors import MissingPackage, UnsupportedModel
 from ...imported import ImportedModel
 from .._digest import sha256_of
 from .._lowerable import what_cannot_be_lowered
+from ._unsigned import with_unsigned_weights
 
 _QUANTISED_ERROR = 0.02  # of the largest output: five steps of an 8-bit grid
 Bounds = tuple[tuple[int, int], ...]
@@ -229,7 +230,8 @@ def _narrow_error(graph) -> float | None:
 def engine_of(model: str | bytes, name: str, outputs: tuple[str, ...], rounds: bool):
     """onnxruntime on a model (its file, or its bytes); where it rounds on the way, on the graph as it is written.
 
-    Optimised, such a graph rounds at other places and may differ from itself by more than a right answer does.
+    Optimised, such a graph rounds at other places and may differ from itself by more than a right answer does. Its
+    sums do not saturate.
     """
 
     def run(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -242,7 +244,8 @@ def engine_of(model: str | bytes, name: str, outputs: tuple[str, ...], rounds: b
             options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         refusals = (state.Fail, state.InvalidArgument, state.InvalidGraph, state.NotImplemented, state.RuntimeException)
         try:
-            session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+            exact = with_unsigned_weights(model) if rounds else model
+            session = onnxruntime.InferenceSession(exact, options, providers=["CPUExecutionProvider"])
             return dict(zip(outputs, session.run(list(outputs), dict(inputs))))
         except refusals as reason:
             line = str(reason).strip().splitlines()[0][:200]
