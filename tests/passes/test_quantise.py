@@ -66,7 +66,7 @@ def test_linears_of_one_input_share_its_integers() -> None:
     counts = count_calls(func)
     assert counts["halo.quantize"] == 2 and counts["halo.linear_w8a8"] == 4 and "halo.linear" not in counts
     assert report["linears"] == 4 and report["activations"] == 2 and report["kept"] == []
-    assert report["formats"] == {"i8/k4/n16": 4}
+    assert sum(report["formats"].values()) == 4 and all(name.startswith("i8/k") for name in report["formats"])
     names = param_names(func)
     assert "q.weight" not in names and "v.bias" in names, "the float32 weight is gone, the bias stays"
 
