@@ -75,6 +75,9 @@ class ImportedModel:
     # Further functions over the same `params`, by name, defined when they are called for: of the element type that
     # caches get, the model whose `main` is that function.
     entries: Mapping[str, Callable[[str], ImportedModel]] = field(default_factory=dict)
+    # A language model for other engines, defined when it is called for: keys and values come in and go out. True: with
+    # logits of the last token alone.
+    with_past: Callable[[bool], ImportedModel] | None = None
     shared: Shared = Shared()  # with the functions that are built beside this one
     # Of a model that is imported for export alone: the nodes that it keeps, by the name of the function called.
     kept: Mapping[str, KernelOrigin] = field(default_factory=dict)

@@ -35,6 +35,9 @@ class ExportConfig(Config):
         metavar="TYPE",
         choices=NUMBERS,
     )
+    caches: bool = option(
+        False, "a language model in steps: keys and values of earlier tokens come in, and go out with the new ones"
+    )
     opset: int | None = option(None, "opset to write, 18 to 24 (default: that of an ONNX file, else 20)", metavar="N")
     shape: tuple[str, ...] = option((), _texts.RANGES, metavar="INPUT=DIMS")
     inputs: str | None = option(None, _texts.INPUTS, metavar="FILE")

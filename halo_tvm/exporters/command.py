@@ -11,6 +11,7 @@ from ..errors import UnsupportedModel, UsageError
 from ..imported import ImportedModel
 from ..importers import import_model
 from ._graph import OPSETS, Spelling
+from .cached import compare_steps, with_past, write_genai_config
 from .comparison import TOLERANCE, Comparison, compare
 from .gguf import export_gguf
 from .onnx import PLAIN, SPELLED, write_onnx
@@ -47,12 +48,27 @@ def export_model(config: ExportConfig) -> Export:
         )
     path, opset = Path(config.output), config.opset or _own_opset(imported)
     spelling = Spelling.of(config.engine, opset)
+    if config.caches:
+        return _export_steps(imported, path, spelling, config)
     with tempfile.TemporaryDirectory(prefix="halo-tvm-export-") as scratch:
         before, why = _before(imported, config.model, Path(scratch))
         write_onnx(optimised(imported), path, spelling)
         comparison = compare(imported, before, path, seed=config.seed, threads=config.threads or 0)
-    size = path.stat().st_size + path.with_name(path.name + ".data").stat().st_size
-    return Export(path, size, opset, comparison, why)
+    return Export(path, _size(path), opset, comparison, why)
+
+
+def _export_steps(imported: ImportedModel, path: Path, spelling: Spelling, config: ExportConfig) -> Export:
+    """A language model with its caches as inputs and outputs."""
+    model = with_past(imported)
+    write_onnx(optimised(model), path, spelling)
+    if config.engine == "onnxruntime":
+        write_genai_config(model, path)
+    comparison = compare_steps(imported, path, seed=config.seed, threads=config.threads or 0)
+    return Export(path, _size(path), spelling.opset, comparison, "a step with caches is of the written file alone")
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size + path.with_name(path.name + ".data").stat().st_size
 
 
 def export_language_model(config: ExportConfig) -> Path:
@@ -62,6 +78,7 @@ def export_language_model(config: ExportConfig) -> Path:
         "--shape": config.shape,
         "--inputs": config.inputs,
         "--signature": config.signature,
+        "--caches": config.caches,
     }
     found = [flag for flag, value in given.items() if value]
     if found:

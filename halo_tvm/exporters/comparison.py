@@ -51,16 +51,16 @@ def compare(model: ImportedModel, before: Path | None, after: Path, *, seed: int
     The runs of both alternate. `threads` 0 is onnxruntime's own choice. Raises `UnsupportedModel` where onnxruntime
     does not take the export.
     """
-    new = _session(after, threads)
+    new = session_of(after, threads)
     cases = cases_of(model, seed)
     error, worst = _error(model, new, cases)
-    old = _session(before, threads) if before is not None else None
+    old = session_of(before, threads) if before is not None else None
     times = _times([s for s in (old, new) if s is not None], _inputs(model, cases, new, seed))
-    measured = None if old is None or before is None else Measured(_nodes(before), times[0])
-    return Comparison(measured, Measured(_nodes(after), times[-1]), error, worst)
+    measured = None if old is None or before is None else Measured(nodes_of(before), times[0])
+    return Comparison(measured, Measured(nodes_of(after), times[-1]), error, worst)
 
 
-def _session(path: Path, threads: int) -> Any:
+def session_of(path: Path, threads: int) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -93,11 +93,11 @@ def _error(model: ImportedModel, session: Any, arrays: Arrays) -> tuple[float, s
     for case in range(count):
         feeds = {spec.name: arrays[f"case{case}.input.{spec.name}"] for spec in model.inputs}
         for name, found in zip(model.outputs, session.run(None, feeds), strict=True):
-            worst = max(worst, (_difference(found, arrays[f"case{case}.output.{name}"]), name))
+            worst = max(worst, (difference(found, arrays[f"case{case}.output.{name}"]), name))
     return worst
 
 
-def _difference(found: NDArray[Any], expected: NDArray[Any]) -> float:
+def difference(found: NDArray[Any], expected: NDArray[Any]) -> float:
     """The largest difference as a share of the largest element; infinity where shapes or what is finite differ."""
     if found.shape != expected.shape:
         return float("inf")
@@ -126,5 +126,5 @@ def _times(sessions: list[Any], inputs: Arrays) -> list[float]:
     return [statistics.median(found) for found in samples]
 
 
-def _nodes(path: Path) -> int:
+def nodes_of(path: Path) -> int:
     return len(onnx.load(str(path), load_external_data=False).graph.node)

@@ -20,6 +20,7 @@ from ..imported import ImportedModel, KernelOrigin
 from ..params import ParamTable
 from ..whole_file import replaced, write_whole
 from . import _attention, _halo_ops, _layers, _relax_ops
+from ._cached_attention import find_cached, grouped_query
 from ._graph import CONTRIB, Graph, Spelling
 from ._kernels import written_again
 
@@ -123,8 +124,14 @@ def _convert(
     body = main.body
     if not isinstance(body, relax.SeqExpr):
         return value(body)
+    cached = find_cached(main, g)
     for binding in _needed(body):
-        env[binding.var] = value(binding.value)
+        if binding.var in cached.named:
+            env[binding.var] = cached.named[binding.var]
+        elif binding.value in cached.calls:
+            env[binding.var] = grouped_query(g, binding.value, cached.calls[binding.value], value)
+        else:
+            env[binding.var] = value(binding.value)
         if isinstance(binding, relax.MatchCast):
             g.name_sizes(env[binding.var], binding.ty)
     result = value(body.body)

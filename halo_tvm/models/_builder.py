@@ -106,6 +106,10 @@ class ModelBuilder:
     def emit(self, expr: relax.Expr) -> relax.Var:
         return self._bb.emit(expr)
 
+    def matched(self, x: relax.Expr, shape: Sequence[tvm.ir.Expr | int]) -> relax.Var:
+        """`x`, whose shape is this one; a call with another is refused."""
+        return self._bb.match_cast(x, relax.TensorType(shape, str(x.ty.dtype)))
+
     def op(self, operator: str, *args: relax.Expr, **attrs: object) -> relax.Var:
         """Emit `halo.<operator>` under the current layer name."""
         return self._bb.emit(OPERATORS[operator].call(*args, layer=self.layer or None, **attrs))

@@ -49,6 +49,7 @@ class Family(Generic[C]):
     interface: Callable[[C], Interface]
     define: Callable[[C, ModelBuilder], Mapping[str, relax.Expr]]
     entries: Callable[[C], Mapping[str, Entry[C]]] | None = None  # functions beside main, by name
+    with_past: Callable[[bool], Entry[C]] | None = None  # main behind caches that it returns, for other engines
     huggingface_types: tuple[str, ...] = ()  # `model_type` values of config.json
     heads: tuple[str, ...] = ()  # ends of the class names among `architectures` whose outputs the definition gives
     part: str = ""  # of a model that is several artifacts: `--model DIRECTORY:decoder`
@@ -101,7 +102,9 @@ class Family(Generic[C]):
 
         main = function(self.interface(config), self.define)
         entries = self.entries(config) if self.entries else {}
-        return replace(main, entries={key: later(entry) for key, entry in entries.items()})
+        made = {key: later(entry) for key, entry in entries.items()}
+        past = self.with_past
+        return replace(main, entries=made, with_past=past and (lambda last: later(past(last))("float32")))
 
 
 def check(config: object, even: Sequence[str]) -> None:

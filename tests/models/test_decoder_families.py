@@ -137,6 +137,14 @@ def test_a_family_equals_transformers(tmp_path: Path, name: str) -> None:
         entry = decode if end - begin == 1 else prefill
         given = {"input_ids": IDS[:1, begin:end], "lengths": np.array([begin], np.int32), **caches}
         np.testing.assert_allclose(evaluate(entry, given)["logits"], wanted[:1, end - 1], **near)
+    step = model.with_past(False)  # the same, with caches that come in and go out
+    past = {s.name: np.zeros([{"batch": 2, "past": 0}.get(d, d) for d in s.shape]) for s in step.inputs[3:]}
+    for begin, end in ((0, 3), (3, 10), (10, 14)):
+        where = np.tile(np.arange(begin, end), (2, 1))
+        given = {"input_ids": IDS[:, begin:end], "attention_mask": np.ones((2, end), np.int64), "position_ids": where}
+        found = evaluate(step, {**given, **past})
+        np.testing.assert_allclose(found["logits"], wanted[:, begin:end], **near)
+        past = {name: found[name.replace("past_key_values", "present")] for name in past}
     # Ragged, and a slot that takes no part: it is not written.
     several = {name: np.concatenate([cache] * 3) for name, cache in caches.items()}
     lengths = np.array([13, -1, 4], np.int32)

@@ -7,6 +7,9 @@ Shapes
     decode    the same with one token
     decode_slots    input_ids [slots, 1], lengths [slots], key_i, value_i [slots, capacity, kv_heads, head_dim]
               ->   logits [slots, vocabulary]
+    with_past input_ids, position_ids [batch, tokens], attention_mask [batch, total] int64, and for every layer i
+              past_key_values.{i}.key, .value [batch, kv_heads, past, head_dim], total = past + tokens
+              ->   logits [batch, tokens, vocabulary], present.{i}.key, .value [batch, kv_heads, total, head_dim]
     `lengths` says how many positions of the caches are filled before the call; logits are those of the last token. A
     length of -1 is a slot that takes no part: nothing is written there, and its logits mean nothing.
 """
@@ -14,7 +17,8 @@ Shapes
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
 
 import ml_dtypes
 import numpy as np
@@ -26,7 +30,16 @@ from . import weights
 from .config import Alibi, DecoderConfig, Layer, Rope
 from .rope import tables
 
+PAST = "past_key_values"  # as torch's exporters and onnxruntime's tools call these inputs
 CAPACITY_STEP = 16  # capacities of several slots are multiples of it, and may exceed the positions up to the next one
+
+
+class Caches(Enum):
+    """Where the keys and values of earlier tokens are."""
+
+    NONE = "there are none"
+    IN_PLACE = "in inputs to which those of the new tokens are written"
+    RETURNED = "in inputs, and in outputs with those of the new tokens behind them: what other engines take"
 
 
 @dataclass
@@ -39,6 +52,8 @@ class _Step:
     positions: relax.Var  # [tokens] or, behind a cache, [batch, tokens]
     lengths: relax.Var | None = None  # before the call; None without a cache
     filled: relax.Var | None = None  # after it
+    shown: relax.Var | None = None  # [batch, total]: keys that are no padding, where caches are returned
+    present: dict[str, relax.Var] = field(default_factory=dict)  # the caches to return
 
     def heads(self, x: relax.Expr, count: int) -> relax.Var:
         return self.m.emit(relax.op.reshape(x, (*self.rows, count, self.c.head_size)))
@@ -47,9 +62,9 @@ class _Step:
         return x if factor is None else self.m.emit(relax.op.multiply(x, relax.const(factor, "float32")))
 
 
-def define(c: DecoderConfig, m: ModelBuilder, *, cached: bool, last: bool) -> Mapping[str, relax.Expr]:
-    """The function of which `m` has the inputs: `cached` behind caches, `last` with logits of the last token alone."""
-    step = _step(c, m, cached)
+def define(c: DecoderConfig, m: ModelBuilder, *, caches: Caches, last: bool) -> Mapping[str, relax.Expr]:
+    """The function of which `m` has the inputs, `last` with logits of the last token alone."""
+    step = _step(c, m, caches)
     table = m.weight(f"{c.names.embedding}.weight", (c.vocabulary, c.embedding_width or c.hidden))
     x = _embedded(step, table)
     bias = _alibi(step, c.alibi) if c.alibi else None
@@ -60,7 +75,8 @@ def define(c: DecoderConfig, m: ModelBuilder, *, cached: bool, last: bool) -> Ma
     if last:
         if not isinstance(tokens, int) or tokens > 1:
             x = m.emit(relax.op.strided_slice(x, axes=[1], begin=[tokens - 1], end=[tokens]))
-        x = m.emit(relax.op.reshape(x, (batch, c.hidden)))
+        if caches is not Caches.RETURNED:  # other engines want the token's axis
+            x = m.emit(relax.op.reshape(x, (batch, c.hidden)))
     if c.names.norm:
         x = weights.norm(c, m, x, c.names.norm, c.hidden)
     m.layer = c.names.head
@@ -73,12 +89,16 @@ def define(c: DecoderConfig, m: ModelBuilder, *, cached: bool, last: bool) -> Ma
     if c.logit_softcap is not None:
         soft = m.emit(relax.op.tanh(step.scaled(logits, 1 / c.logit_softcap)))
         logits = step.scaled(soft, c.logit_softcap)
-    return {"logits": logits}
+    return {"logits": logits, **step.present}
 
 
-def _step(c: DecoderConfig, m: ModelBuilder, cached: bool) -> _Step:
+def _step(c: DecoderConfig, m: ModelBuilder, caches: Caches) -> _Step:
     batch, tokens = (int(d) if isinstance(d, tvm.tirx.IntImm) else d for d in m.inputs["input_ids"].ty.shape.values)
-    if not cached:
+    if caches is Caches.RETURNED:
+        total = m.inputs[f"{PAST}.0.key"].ty.shape.values[2] + tokens
+        shown = m.matched(m.inputs["attention_mask"], (batch, total))
+        return _Step(c, m, (batch, tokens), m.inputs["position_ids"], shown=shown)
+    if caches is Caches.NONE:
         return _Step(c, m, (batch, tokens), m.emit(relax.op.arange(0, tokens, 1, "int64")))
     lengths = m.inputs["lengths"]
     new = m.emit(relax.op.expand_dims(m.emit(relax.op.arange(0, tokens, 1, "int32")), 0))
@@ -156,7 +176,10 @@ def _attention(step: _Step, x: relax.Var, index: int, layer: str, bias: relax.Va
     attrs |= {"softcap": c.softcap} if c.softcap is not None else {}
     extras = [bias] if bias is not None else []
     attrs |= {"has_bias": True} if extras else {}
-    if step.lengths is None and c.query_key_norm is None:
+    if step.shown is not None:
+        q, key, value = _with_past(step, _parts(step, joined, layer, kind), index)
+        heads = m.op("attention", q, key, value, step.shown, *extras, has_key_mask=True, **attrs)
+    elif step.lengths is None and c.query_key_norm is None:
         joined = joined if kind.rope is None else _turned(step, joined, kind.rope)
         heads = m.op("attention", joined, *extras, packed=True, **attrs)
     elif step.lengths is None:
@@ -190,6 +213,18 @@ def _behind_caches(step: _Step, joined: relax.Var, index: int, layer: str) -> li
     tables = [] if kind.rope is None else _tables(step, kind.rope)
     found = m.op("append_heads", heads, *caches, step.lengths, *tables)
     return [m.emit(relax.TupleGetItem(found, position)) for position in range(3)]
+
+
+def _with_past(step: _Step, parts: list[relax.Var], index: int) -> list[relax.Var]:
+    """Queries, and all keys and values [batch, total, kv_heads, head_dim]; these are kept to be returned."""
+    m = step.m
+    found = parts[:1]
+    for name, new in zip(("key", "value"), parts[1:]):
+        past = m.inputs[f"{PAST}.{index}.{name}"]
+        new = m.emit(relax.op.permute_dims(new, [0, 2, 1, 3]))
+        step.present[f"present.{index}.{name}"] = whole = m.emit(relax.op.concat([past, new], axis=2))
+        found.append(m.emit(relax.op.permute_dims(whole, [0, 2, 1, 3])))
+    return found
 
 
 def _parts(step: _Step, joined: relax.Var, layer: str, kind: Layer) -> list[relax.Var]:
@@ -229,7 +264,11 @@ def _alibi(step: _Step, how: Alibi) -> relax.Var:
     The distance to the query differs from it by a number of the query's own, which softmax does not see.
     """
     c, m = step.c, step.m
-    keys = m.inputs["key_0"].ty.shape.values[1] if step.lengths is not None else step.rows[1]
+    keys = step.rows[1]
+    if step.lengths is not None:
+        keys = m.inputs["key_0"].ty.shape.values[1]
+    elif step.shown is not None:
+        keys = step.shown.ty.shape.values[1]
     power = 2 ** int(np.floor(np.log2(c.heads)))
     slopes = 2.0 ** (-8.0 / power * np.arange(1, power + 1))
     if power != c.heads:  # the missing ones lie between those of the next power of two

@@ -10,7 +10,7 @@ from ...imported import InputSpec
 from ...relay_ops._kept_rows import kept_columns
 from .._definition import Entry, Family, Interface
 from .config import DecoderConfig
-from .define import define
+from .define import PAST, Caches, define
 from .read import Reader
 
 CHUNK = 512  # tokens that one call of prefill takes at most
@@ -36,8 +36,9 @@ def decoder_family(
         name=name,
         presets=presets,
         interface=interface,
-        define=lambda config, m: define(config, m, cached=False, last=config.last_only),
+        define=lambda config, m: define(config, m, caches=Caches.NONE, last=config.last_only),
         entries=entries,
+        with_past=with_past,
         huggingface_types=types or (name,),
         heads=("ForCausalLM", "LMHeadModel"),
         from_huggingface=from_huggingface,
@@ -65,7 +66,7 @@ def entries(c: DecoderConfig) -> Mapping[str, Entry[DecoderConfig]]:
     }
 
 
-_define_cached = partial(define, cached=True, last=True)
+_define_cached = partial(define, caches=Caches.IN_PLACE, last=True)
 
 
 def _cached(
@@ -87,3 +88,21 @@ def _cached(
         )
 
     return make
+
+
+def with_past(last: bool) -> Entry[DecoderConfig]:
+    """The decoder that takes the caches and returns longer ones; `last`: with logits of the last token alone."""
+    return Entry(_returned, partial(define, caches=Caches.RETURNED, last=last))
+
+
+def _returned(c: DecoderConfig, dtype: str) -> Interface:
+    row = ("batch", c.key_heads, "past", c.head_size)
+    caches = [InputSpec(f"{PAST}.{i}.{kind}", row, dtype) for i in range(c.layers) for kind in ("key", "value")]
+    inputs = (
+        InputSpec("input_ids", ("batch", "tokens"), "int64", values=(0, c.vocabulary - 1)),
+        InputSpec("attention_mask", ("batch", "total"), "int64", values=(0, 1)),
+        InputSpec("position_ids", ("batch", "tokens"), "int64", values=(0, c.positions - 1)),
+        *caches,
+    )
+    ranges = {"batch": (1, SLOTS), "tokens": (1, c.positions), "past": (0, c.positions), "total": (1, c.positions)}
+    return Interface(inputs, ranges, {"batch": 1, "tokens": 1, "past": 127, "total": 128})

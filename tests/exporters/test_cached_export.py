@@ -1,0 +1,77 @@
+"""Language models as ONNX files whose caches come in and go out: steps of them are the model on the whole text."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from checkpoints import write_checkpoint
+
+from halo_tvm.cli._main import main
+from halo_tvm.exporters.cached import GENAI, Stepper, write_genai_config
+from halo_tvm.exporters.comparison import session_of
+from halo_tvm.importers import import_model
+from halo_tvm.interpreter import evaluate
+
+WINDOWED = {"model_type": "mistral", "sliding_window": 4}
+
+
+@pytest.mark.parametrize("engine", ["portable", "onnxruntime"])
+@pytest.mark.parametrize(("family", "changes"), [("llama", WINDOWED), ("gpt2", {})], ids=["windowed", "gpt2"])
+def test_steps_are_the_model(tmp_path: Path, family: str, changes: dict[str, object], engine: str) -> None:
+    """Two texts at once; `export` itself has compared longer steps of one text with the model."""
+    write_checkpoint(tmp_path / "model", family, **changes)
+    file = tmp_path / "model.onnx"
+    assert main(["export", str(tmp_path / "model"), "-o", str(file), "--caches", "--for", engine]) == 0
+    imported = import_model(str(tmp_path / "model"))
+    stepper = Stepper(session_of(file, 1))
+    ids = np.random.default_rng(1).integers(0, 90, (2, 8))
+    stepper.begin(batch=2)
+    found = np.concatenate([stepper.read(ids[:, a:b]) for a, b in ((0, 6), (6, 7), (7, 8))], axis=1)
+    wanted = evaluate(imported, {"input_ids": ids})["logits"]
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
+    operators = [node.op_type for node in onnx.load(file, load_external_data=False).graph.node]
+    assert operators.count("GroupQueryAttention") == (2 if engine == "onnxruntime" else 0)
+    assert (tmp_path / GENAI).exists() == (engine == "onnxruntime")
+
+
+def test_padding_in_front_is_hidden(tmp_path: Path) -> None:
+    """A row that its mask pads in front says what it says alone."""
+    write_checkpoint(tmp_path / "model", "llama")
+    file = tmp_path / "model.onnx"
+    assert main(["export", str(tmp_path / "model"), "-o", str(file), "--caches"]) == 0
+    stepper = Stepper(session_of(file, 1))
+    ids = np.random.default_rng(2).integers(0, 90, (1, 5))
+    alone = stepper.read(ids)
+    stepper.begin()
+    feeds = stepper.feeds(np.concatenate([np.zeros((1, 3), np.int64), ids], axis=1))
+    feeds |= {"attention_mask": np.array([[0] * 3 + [1] * 5]), "position_ids": np.array([[0, 0, 0, 0, 1, 2, 3, 4]])}
+    padded = stepper.session.run(["logits"], feeds)[0][:, 3:]
+    np.testing.assert_allclose(padded, alone, rtol=0, atol=1e-5 * np.abs(alone).max())
+
+
+def test_the_config_of_onnxruntime_genai_names_what_is_in_the_file(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "model", "llama")
+    file = tmp_path / "model.onnx"
+    assert main(["export", str(tmp_path / "model"), "-o", str(file), "--caches", "--for", "onnxruntime"]) == 0
+    decoder = json.loads((tmp_path / GENAI).read_text())["model"]["decoder"]
+    graph = onnx.load(file, load_external_data=False).graph
+    layers = range(decoder["num_hidden_layers"])
+    inputs = {name % i for name in decoder["inputs"].values() for i in layers if "%d" in name}
+    outputs = {name % i for name in decoder["outputs"].values() for i in layers if "%d" in name}
+    plain = {"input_ids", "attention_mask", "position_ids"}
+    assert {value.name for value in graph.input} == inputs | plain
+    assert {value.name for value in graph.output} == outputs | {"logits"}
+    (tmp_path / GENAI).write_text("{}")
+    with pytest.raises(Exception, match="expected no genai_config.json of another model beside model.onnx"):
+        write_genai_config(import_model(str(tmp_path / "model")).with_past(False), file)
+
+
+def test_what_has_no_caches_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", "mlp", "-o", str(tmp_path / "m.onnx"), "--caches"]) == 1
+    assert "expected a language model of a known family beside --caches, found mlp" in capsys.readouterr().err
+    assert main(["export", "gpt2", "-o", str(tmp_path / "m.gguf"), "--caches"]) == 1
+    assert "without --caches" in capsys.readouterr().err
