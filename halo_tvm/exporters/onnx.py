@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import tvm
 from onnx import TensorProto, helper
 from tvm import ir, relax, tirx
 from tvm.tirx.analysis import undefined_vars
@@ -23,6 +24,7 @@ from . import _attention, _halo_ops, _layers, _relax_ops
 from ._cached_attention import find_cached, grouped_query
 from ._graph import CONTRIB, Graph, Spelling
 from ._kernels import written_again
+from ._tensor_ir import written_kernel
 
 IR_VERSION = 10
 NEXT = ".next"  # behind the name of an output that is an input's, too
@@ -67,7 +69,7 @@ def write_onnx(imported: ImportedModel, path: Path, spelling: Spelling) -> None:
         env[var] = name
         g.weights[var] = name
     g.only_linear = _only_linear(main)
-    result = _convert(g, main, env, imported.kept)
+    result = _convert(g, imported.mod, env, imported.kept)
     inputs = [_value_info(s.name, v) for s, v in zip(imported.inputs, main.params[:count], strict=True)]
     taken = {s.name for s in imported.inputs}  # ONNX has one name for one value: state gets another one where it leaves
     outputs = _outputs(g, main, result, tuple(n + NEXT if n in taken else n for n in imported.outputs))
@@ -85,9 +87,9 @@ def write_onnx(imported: ImportedModel, path: Path, spelling: Spelling) -> None:
 
 
 def _convert(
-    g: Graph, main: relax.Function, env: dict[relax.Var, _relax_ops.Value], kept: Mapping[str, KernelOrigin]
+    g: Graph, mod: tvm.IRModule, env: dict[relax.Var, _relax_ops.Value], kept: Mapping[str, KernelOrigin]
 ) -> _relax_ops.Value:
-    """Convert every binding in order; all refusals are collected into one error."""
+    """Convert every binding of `main` in order; all refusals are collected into one error."""
     refused: dict[str, list[str]] = {}
 
     def value(expr: relax.Expr) -> _relax_ops.Value:
@@ -111,7 +113,7 @@ def _convert(
             if name == "relax.call_pure_packed":
                 return written_again(g, expr, args[1:], kept)
             if name == "relax.call_tir":
-                raise UnsupportedModel(f"the kernel {expr.args[0].name_hint}")
+                return _kernel(g, mod, expr, args[1])
             if converter is None:
                 raise UnsupportedModel("no converter")
             return converter(g, expr, args)
@@ -121,7 +123,7 @@ def _convert(
             fields = expr.ty.fields if isinstance(expr.ty, ir.TupleType) else None
             return "refused" if fields is None else ("refused",) * len(fields)
 
-    body = main.body
+    body = mod["main"].body
     if not isinstance(body, relax.SeqExpr):
         return value(body)
     cached = find_cached(main, g)
@@ -142,6 +144,14 @@ def _convert(
             "leave out what needs them, or export with another --opset"
         )
     return result
+
+
+def _kernel(g: Graph, mod: tvm.IRModule, call: relax.Call, names: object) -> _relax_ops.Value:
+    gvar = call.args[0]
+    try:
+        return written_kernel(g, mod[gvar], call, names if isinstance(names, tuple) else ())
+    except UnsupportedModel as reason:
+        raise UnsupportedModel(f"the kernel {gvar.name_hint}, {reason}") from reason
 
 
 def _needed(body: relax.SeqExpr) -> list[relax.Binding]:
