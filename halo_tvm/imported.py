@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import tvm
+from tvm import relax
 
 from .artifact import RANDOM_STATE
 from .params import ParamTable, Shared
@@ -46,6 +47,15 @@ class KernelOrigin:
     opset: int  # in which that has its meaning
     operands: tuple[Operand | None, ...]  # its inputs, None where one is left out
     outputs: tuple[bool, ...]  # which of its outputs the call makes
+    captured: tuple[tuple[str, Operand], ...] = ()  # what graphs inside it read around them, by name
+
+
+@dataclass(frozen=True)
+class Spelled:
+    """What an exporter writes by itself; a node of ONNX that is made of anything else stays a node."""
+
+    writes: Callable[[relax.Call], bool]
+    opset_for: Callable[[int], int]  # the opset of a file -> that which is written
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,7 @@ def run_exported(model, inputs) -> list:
 
 def import_for(model, given):
     """`model` imported for the shapes of `given`, and for the values that its own shapes depend on."""
-    from halo_tvm.exporters.onnx import SPELLED
+    from halo_tvm.exporters.onnx import spelled
     from halo_tvm.importers.onnx import NeedsConstants, import_proto
 
     depends: frozenset[str] = frozenset()
@@ -122,7 +122,7 @@ def import_for(model, given):
         constants = {name: given[name] for name in sorted(depends)}
         shapes = {name: tuple((d, d) for d in v.shape) for name, v in given.items() if name not in constants}
         try:
-            return import_proto(model, name="test", shapes=shapes, constants=constants, spelled=SPELLED)
+            return import_proto(model, name="test", shapes=shapes, constants=constants, spelled=spelled())
         except NeedsConstants as reason:
             if reason.names <= depends:
                 raise

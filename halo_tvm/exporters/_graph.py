@@ -73,6 +73,7 @@ class Graph:
         self.domains: set[str] = {""}
         self.cse: dict[tuple[object, ...], str] = {}
         self.weights: dict[relax.Var, str] = {}
+        self.sources: dict[str, str] = {}  # a weight's name here -> its name among the model's
         self.only_linear: set[relax.Var] = set()  # weights no other operator reads
         self.transposed: set[str] = set()  # weights to store transposed
         self._count = 0

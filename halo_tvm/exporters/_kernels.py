@@ -10,6 +10,7 @@ from tvm import ir, relax
 
 from ..errors import UnsupportedModel
 from ..imported import KernelOrigin, Operand
+from ..importers.onnx._definitions import graphs_of, redefined
 from ._graph import Graph
 
 
@@ -22,10 +23,17 @@ def written_again(
         raise UnsupportedModel(f"the function {name} outside of the model")
     origin = kept[name]
     node = onnx.NodeProto.FromString(origin.node)
-    _check_meaning(node, origin.opset, g.spelling.opset)
+    changed = redefined(node, origin.opset, g.spelling.opset)
+    if changed:
+        raise UnsupportedModel(changed)
     inputs = [_input(g, operand, call, args) for operand in origin.operands]
     while inputs and not inputs[-1]:
         inputs.pop()
+    outer = {name: _input(g, operand, call, args) for name, operand in origin.captured}
+    mark = g.name(node.op_type)
+    for graph in graphs_of(node):
+        _rename(graph, outer, mark)
+        g.domains |= {inner.domain for inner in graph.node}
     attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
     made = g.emit_many(node.op_type, *inputs, outputs=len(origin.outputs), domain=node.domain, **attributes)
     used = tuple(value for value, there in zip(made, origin.outputs, strict=True) if there)
@@ -44,31 +52,16 @@ def _input(g: Graph, operand: Operand | None, call: relax.Call, args: Sequence[o
     return g.once("Cast", vector, to=onnx.TensorProto.INT32)
 
 
-_REDEFINED = frozenset({"GroupNormalization"})  # by words alone: opset 21 has a scale for every channel
-
-
-def _check_meaning(node: onnx.NodeProto, own: int, wanted: int) -> None:
-    """`UnsupportedModel` where the operator has another definition in the opset that is written.
-
-    One that only gained types, optional inputs, outputs and attributes means the same.
-    """
-    if node.domain:
-        return
-    try:
-        old, new = (onnx.defs.get_schema(node.op_type, opset, "") for opset in (own, wanted))
-    except onnx.defs.SchemaError:
-        raise UnsupportedModel(f"{node.op_type}, which opset {wanted} does not have") from None
-    if old.since_version == new.since_version:
-        return
-    gained = _only_gained(old.inputs, new.inputs) and _only_gained(old.outputs, new.outputs)
-    attributes = {name: a.default_value.SerializeToString() for name, a in old.attributes.items()}
-    kept = {name: a.default_value.SerializeToString() for name, a in new.attributes.items() if name in attributes}
-    asked = any(a.required for name, a in new.attributes.items() if name not in attributes)
-    if not gained or kept != attributes or asked or node.op_type in _REDEFINED:
-        raise UnsupportedModel(f"{node.op_type} of opset {own}, which opset {wanted} defines otherwise")
-
-
-def _only_gained(old: Sequence[onnx.defs.OpSchema.FormalParameter], new: Sequence[Any]) -> bool:
-    """Whether the first of `new` are `old`, and the others may be left out."""
-    same = [(v.name, v.option) for v in old] == [(v.name, v.option) for v in new[: len(old)]]
-    return same and all(v.option == onnx.defs.OpSchema.FormalParameterOption.Optional for v in new[len(old) :])
+def _rename(graph: onnx.GraphProto, outer: Mapping[str, str], mark: str) -> None:
+    """Names that `graph` defines begin with `mark`, as no other name does; names around it become those of `outer`."""
+    sparse = [tensor.values for tensor in graph.sparse_initializer]
+    own = [item.name for items in (graph.input, graph.initializer, sparse) for item in items]
+    own += [name for node in graph.node for name in node.output if name]
+    names = {**outer, **{name: f"{mark}/{name}" for name in own}}
+    for item in (*graph.input, *graph.output, *graph.initializer, *sparse, *graph.value_info):
+        item.name = names.get(item.name, item.name)
+    for node in graph.node:
+        for values in (node.input, node.output):
+            values[:] = [names.get(name, name) for name in values]
+        for inner in graphs_of(node):
+            _rename(inner, names, mark)

@@ -58,6 +58,12 @@ def _channels_first(g: Graph, call: relax.Call, emit: Callable[[str], str], x: s
     return g.emit("Transpose", y, perm=[0, *range(2, rank), 1])
 
 
+def rounds(call: relax.Call) -> bool:
+    """Whether `call` is a recurrent layer whose input is quantised as it runs."""
+    kind = call.op.name.rpartition(".")[2]
+    return kind in CELLS and options_of(CELLS[kind], {k: v for k, v in attrs_of(call).items() if k != "layer"}).rounds
+
+
 def _recurrent(g: Graph, call: relax.Call, args: list[Value]) -> tuple[str, ...]:
     """LSTM, GRU and RNN: the gates of the operators here are in ONNX's order."""
     kind = call.op.name.rpartition(".")[2]

@@ -24,8 +24,13 @@ def _same_op(op: str) -> Converter:
     return lambda g, call, args: g.emit(op, *args)
 
 
+def rounds(call: relax.Call) -> bool:
+    """Whether `call` divides integers, where rounding differs between ONNX and Relax."""
+    return str(call.op.name) == "relax.divide" and "int" in dtype_of(call)
+
+
 def _divide(g: Graph, call: relax.Call, args: list[Value]) -> str:
-    if "int" in dtype_of(call):
+    if rounds(call):
         raise UnsupportedModel("divides integers, where rounding differs between ONNX and Relax")
     return g.emit("Div", *args)
 
@@ -88,6 +93,14 @@ def _cast(g: Graph, x: str, dtype: str) -> str:
 
 def _full(g: Graph, call: relax.Call, args: list[Value]) -> str:
     return g.emit("Expand", _cast(g, args[1], dtype_of(call)), g.shape(dims_of(call)))
+
+
+def _filled(number: int) -> Converter:
+    def convert(g: Graph, call: relax.Call, args: list[Value]) -> str:
+        value = g.constant(np.array(number, np.float32))
+        return g.emit("Expand", _cast(g, value, dtype_of(call)), g.shape(dims_of(call)))
+
+    return convert
 
 
 def _reduce(op: str) -> Converter:
@@ -304,6 +317,8 @@ CONVERTERS: dict[str, Converter] = {
     "relax.arange": _arange,
     "relax.astype": lambda g, call, args: _cast(g, args[0], dtype_of(call)),
     "relax.full": _full,
+    "relax.zeros": _filled(0),
+    "relax.ones": _filled(1),
     "relax.mean": _reduce("ReduceMean"),
     "relax.sum": _reduce("ReduceSum"),
     "relax.max": _reduce("ReduceMax"),
@@ -332,6 +347,7 @@ CONVERTERS: dict[str, Converter] = {
     "relax.nn.softplus": lambda g, call, args: g.emit("Softplus", args[0]),
     "relax.nn.log_softmax": _log_softmax,
     "relax.clip": _clip,
+    "relax.tensor_to_shape": lambda g, call, args: args[0],
     "relax.rsqrt": _rsqrt,
     "relax.nn.softmax": _softmax,
     "relax.nn.gelu": _gelu(approximate=False),

@@ -14,7 +14,7 @@ from ._graph import OPSETS, Spelling
 from .cached import compare_steps, with_past, write_genai_config
 from .comparison import TOLERANCE, Comparison, compare
 from .gguf import export_gguf
-from .onnx import PLAIN, SPELLED, write_onnx
+from .onnx import PLAIN, spelled, write_onnx
 from .optimised import optimised
 
 
@@ -40,7 +40,9 @@ def export_model(config: ExportConfig) -> Export:
     if config.opset is not None:
         Spelling.of(config.engine, config.opset)  # says at once what cannot be written
     model = f"{config.model}:{config.signature}" if config.signature else config.model
-    imported = import_model(model, shapes=config.shape, inputs=config.inputs, trust=config.trust_model, spelled=SPELLED)
+    imported = import_model(
+        model, shapes=config.shape, inputs=config.inputs, trust=config.trust_model, spelled=spelled(config.opset)
+    )
     if imported.drawn:
         raise UnsupportedModel(
             f"expected a model without random numbers, found {', '.join(imported.drawn)} to be made of them: ONNX has "

@@ -12,23 +12,25 @@ from pathlib import Path
 import numpy as np
 import onnx
 import tvm
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from tvm import ir, relax, tirx
 from tvm.tirx.analysis import undefined_vars
 
 from ..errors import UnsupportedModel
-from ..imported import ImportedModel, KernelOrigin
+from ..imported import ImportedModel, KernelOrigin, Spelled
+from ..importers._loops import CHECKED
 from ..params import ParamTable
 from ..whole_file import replaced, write_whole
 from . import _attention, _halo_ops, _layers, _relax_ops
 from ._cached_attention import find_cached, grouped_query
-from ._graph import CONTRIB, Graph, Spelling
+from ._graph import CONTRIB, OPSETS, Graph, Spelling
 from ._kernels import written_again
 from ._tensor_ir import written_kernel
 
 IR_VERSION = 10
 NEXT = ".next"  # behind the name of an output that is an input's, too
 ALIGNMENT = 4096  # engines map external data by page
+SMALL = 1024  # bytes of a weight that is written into the file itself: checkers read scales and axes there
 
 CONVERTERS = {
     **_relax_ops.CONVERTERS,
@@ -36,9 +38,21 @@ CONVERTERS = {
     **_attention.CONVERTERS,
     **_layers.CONVERTERS,
 }
-SPELLED = frozenset(CONVERTERS)
 PLAIN = Spelling()
 FUSED = Spelling.of("onnxruntime")
+
+
+def spelled(opset: int | None = None) -> Spelled:
+    """What is written by itself, in `opset` or in that of the file."""
+    return Spelled(_writes, lambda own: opset or min(max(own, OPSETS[0]), OPSETS[1]))
+
+
+def _writes(call: relax.Call) -> bool:
+    if not isinstance(call.op, ir.Op):
+        return False
+    if call.op.name == "relax.call_pure_packed":  # of a node inside that stays one
+        return True
+    return call.op.name in CONVERTERS and not _relax_ops.rounds(call) and not _layers.rounds(call)
 
 
 def export_onnx(imported: ImportedModel, path: Path, *, fused: bool = False) -> None:
@@ -65,7 +79,12 @@ def write_onnx(imported: ImportedModel, path: Path, spelling: Spelling) -> None:
     own = (
         main.attrs["halo.params"] if main.attrs and "halo.params" in main.attrs else known
     )  # other functions have more
-    for var, name in zip(main.params[count:], map(str, own), strict=True):
+    values = {*imported.outputs, *(spec.name for spec in imported.inputs)}
+    for var, weight in zip(main.params[count:], map(str, own), strict=True):
+        name = weight
+        while name in values:  # a weight that is an output, too: of another name there
+            name += ".weight"
+        g.sources[name] = weight
         env[var] = name
         g.weights[var] = name
     g.only_linear = _only_linear(main)
@@ -76,7 +95,7 @@ def write_onnx(imported: ImportedModel, path: Path, spelling: Spelling) -> None:
     used = [name for name in g.weights.values() if any(name in node.input for node in g.nodes)]
     data = path.with_name(path.name + ".data")
     path.parent.mkdir(parents=True, exist_ok=True)
-    weights = _write_weights(imported.params, used, g.transposed, data)
+    weights = _write_weights(imported.params, {g.sources[name]: name for name in used}, g.transposed, data)
     graph = helper.make_graph(g.nodes, imported.name, inputs, outputs, [*g.constants.values(), *weights])
     opsets = [helper.make_opsetid("", spelling.opset)]
     ir_version = max(IR_VERSION, helper.find_min_ir_version_for(opsets))
@@ -148,8 +167,11 @@ def _convert(
 
 def _kernel(g: Graph, mod: tvm.IRModule, call: relax.Call, names: object) -> _relax_ops.Value:
     gvar = call.args[0]
+    func = mod[gvar]
+    if func.attrs and CHECKED in func.attrs:  # engines check sizes themselves
+        return names[0] if isinstance(names, tuple) else None
     try:
-        return written_kernel(g, mod[gvar], call, names if isinstance(names, tuple) else ())
+        return written_kernel(g, func, call, names if isinstance(names, tuple) else ())
     except UnsupportedModel as reason:
         raise UnsupportedModel(f"the kernel {gvar.name_hint}, {reason}") from reason
 
@@ -220,14 +242,20 @@ def _outputs(
     return infos
 
 
-def _write_weights(params: ParamTable, names: list[str], transposed: set[str], data: Path) -> list[TensorProto]:
-    """Stream the weights into the external data file; returns their declarations."""
+def _write_weights(
+    params: ParamTable, names: Mapping[str, str], transposed: set[str], data: Path
+) -> list[TensorProto]:
+    """Stream the weights, each with its name in the graph, into the external data file; returns their declarations."""
     declared = []
     with replaced(data) as file:
-        for name, array in params.stream(names):
+        for source, array in params.stream(list(names)):
+            name = names[source]
             if name in transposed:
                 array = array.T
-            array = np.ascontiguousarray(array)
+            array = np.asarray(array, order="C")
+            if array.nbytes <= SMALL:
+                declared.append(numpy_helper.from_array(array, name))
+                continue
             file.write(b"\0" * (-file.tell() % ALIGNMENT))
             tensor = TensorProto(name=name, data_type=helper.np_dtype_to_tensor_dtype(array.dtype), dims=array.shape)
             tensor.data_location = TensorProto.EXTERNAL

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from ..errors import UnknownName, UnsupportedModel, UsageError
-from ..imported import ImportedModel
+from ..imported import ImportedModel, Spelled
 from . import stablehlo
 from ._language import with_texts_of
 from ._shapes import apply_shapes, load_examples, parse_input, parse_shape
@@ -32,7 +32,7 @@ def import_model(
     inputs: str | None = None,
     trust: bool = False,
     tokenizer: str | None = None,
-    spelled: frozenset[str] | None = None,
+    spelled: Spelled | None = None,
 ) -> ImportedModel:
     """Read `model`: a built-in name, an ONNX, GGUF, torch.export (.pt2), TorchScript, TFLite, Keras, jax.export
     or StableHLO file, or a
@@ -43,7 +43,7 @@ def import_model(
     that fix or bound the dimensions of inputs. `inputs` is an .npz file of example inputs, by name in order, for
     formats that do not declare their inputs. `trust` imports files that can run code also where this system
     cannot confine that. `tokenizer` is a directory whose tokenizer.json and chat template a language model gets
-    instead of its own. `spelled`, for an export: what an ONNX file makes of other operators of Relax stays its node.
+    instead of its own. `spelled`, for an export: what an ONNX or TFLite file makes of other calls of Relax stays a node.
     """
     imported = apply_shapes(_import(model, seed, shapes, inputs, trust, spelled), shapes)
     return imported if tokenizer is None else with_texts_of(Path(tokenizer), imported)
@@ -55,7 +55,7 @@ def _import(
     shapes: tuple[str, ...],
     inputs: str | None,
     trust: bool,
-    spelled: frozenset[str] | None,
+    spelled: Spelled | None,
 ) -> ImportedModel:
     from ..models import PRESETS
     from ..models._builder import RandomWeights
@@ -89,7 +89,7 @@ def _import(
             raise UsageError(f"expected a TFLite file, found no file {model!r}: check the path")
         from .tflite import import_tflite
 
-        return import_tflite(path, shapes=dict(map(parse_shape, shapes)), signature=part)
+        return import_tflite(path, shapes=dict(map(parse_shape, shapes)), signature=part, spelled=spelled)
     if path.suffix == ".keras":
         from .keras import import_keras
 

@@ -147,6 +147,63 @@ def test_equinox_modules_are_their_own_weights() -> None:
         halo_tvm.import_jax(net, None, ("n, 6", "float32"))  # a module of one example
 
 
+def test_an_equinox_transformer_keeps_its_operators_at_open_sizes() -> None:
+    equinox = pytest.importorskip("equinox")
+    keys = iter(jax.random.split(jax.random.key(0), 9))
+
+    class Layer(equinox.Module):
+        attention: equinox.nn.MultiheadAttention
+        norms: tuple[equinox.nn.LayerNorm, equinox.nn.RMSNorm]
+        up: equinox.nn.Linear
+        down: equinox.nn.Linear
+
+        def __call__(self, x: jax.Array) -> jax.Array:
+            y = jax.vmap(self.norms[0])(x)
+            x = x + self.attention(y, y, y, mask=jnp.tril(jnp.ones((x.shape[0], x.shape[0]), bool)))
+            return x + jax.vmap(lambda row: self.down(jax.nn.gelu(self.up(self.norms[1](row)))))(x)
+
+    nn = equinox.nn
+    layer = Layer(
+        nn.MultiheadAttention(HEADS, WIDTH, key=next(keys)),
+        (nn.LayerNorm(WIDTH), nn.RMSNorm(WIDTH)),
+        nn.Linear(WIDTH, 64, key=next(keys)),
+        nn.Linear(64, WIDTH, key=next(keys)),
+    )
+    net = {"tokens": nn.Embedding(ROWS, WIDTH, key=next(keys)), "layer": layer}
+
+    def function(net: dict, ids: jax.Array) -> jax.Array:
+        return jax.vmap(lambda row: net["layer"](jax.vmap(net["tokens"])(row)))(ids)
+
+    model = halo_tvm.import_jax(function, net, ("b, s", "int32"), ranges={"b": (1, 8), "s": (1, 64)})
+    expected = {"attention": 1, "embedding": 1, "ffn": 1, "layer_norm": 1, "rms_norm": 1}
+    assert lifted(model).items() >= expected.items()
+    check(model, (np.random.default_rng(0).integers(0, ROWS, (2, 7)).astype(np.int32),))
+
+
+@pytest.mark.parametrize("kind", ["Bert", "GPT2", "ViT"])
+def test_flax_models_of_transformers_keep_their_operators_at_open_sizes(kind: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    if not hasattr(transformers, "FlaxBertModel"):  # as of 5
+        pytest.skip("this transformers has no Flax models")
+    sizes = {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": HEADS, "intermediate_size": 64}
+    if kind == "GPT2":
+        sizes = {"n_embd": WIDTH, "n_layer": 2, "n_head": HEADS, "n_positions": 64}
+    sizes |= {"image_size": 16, "patch_size": 8} if kind == "ViT" else {"vocab_size": ROWS}
+    config = getattr(transformers, f"{kind}Config")(**sizes)
+    net = getattr(transformers, f"Flax{kind}Model")(config, seed=0)
+    rng = np.random.default_rng(0)
+    if kind == "ViT":
+        given, arrays = [("b, 3, 16, 16", "float32")], (rng.standard_normal((2, 3, 16, 16), np.float32),)
+    else:
+        given, arrays = [("b, s", "int32")], (rng.integers(0, ROWS, (2, 7)).astype(np.int32),)
+    ranges = {"b": (1, 8)} if kind == "ViT" else {"b": (1, 8), "s": (1, 64)}
+    model = halo_tvm.import_jax(lambda p, x: net(x, params=p, train=False)[0], net.params, *given, ranges=ranges)
+    norms = {"Bert": 5, "GPT2": 5, "ViT": 5}[kind]
+    expected = {"attention": 2, "ffn": 2, "layer_norm": norms} | ({} if kind == "ViT" else {"embedding": 2})
+    assert lifted(model).items() >= expected.items()
+    check(model, arrays)
+
+
 @pytest.mark.parametrize("kind", ["lstm", "optimised", "gru", "linen"])
 def test_a_cell_in_a_scan_is_the_layer_at_any_length(kind: str) -> None:
     rngs, given = nnx.Rngs(0), ("b, s, 6", "float32")

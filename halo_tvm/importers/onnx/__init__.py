@@ -17,7 +17,7 @@ from tvm import relax
 
 from ...artifact import RANDOM_STATE
 from ...errors import MissingPackage, UnsupportedModel
-from ...imported import ImportedModel
+from ...imported import ImportedModel, Spelled
 from .._digest import sha256_of
 from .._lowerable import what_cannot_be_lowered
 from ._unsigned import with_unsigned_weights
@@ -39,12 +39,12 @@ def import_onnx(
     *,
     shapes: Mapping[str, Bounds] | None = None,
     constants: Mapping[str, np.ndarray] | None = None,
-    spelled: frozenset[str] | None = None,
+    spelled: Spelled | None = None,
 ) -> ImportedModel:
     """Read the ONNX model at `path`; its own engine, onnxruntime, becomes the reference.
 
     `shapes` fixes or bounds the dimensions of inputs by name; `constants` gives inputs whose values are known now.
-    `spelled`, for an export: a node that is made of an operator of Relax not among these stays a node.
+    `spelled`, for an export: a node that is made of other calls of Relax stays a node.
     """
     _need_onnx()
     from ._file import read_model
@@ -63,7 +63,7 @@ def import_of_file(
     *,
     shapes: Mapping[str, Bounds] | None = None,
     constants: Mapping[str, np.ndarray] | None = None,
-    spelled: frozenset[str] | None = None,
+    spelled: Spelled | None = None,
 ) -> ImportedModel:
     """As `import_proto`, for a graph that the file at `path` holds, or was written as."""
     from ._errors import TVM_ERRORS
@@ -86,7 +86,7 @@ def import_proto(
     constants: Mapping[str, np.ndarray] | None = None,
     file: str = "the model",
     flatten: bool = False,
-    spelled: frozenset[str] | None = None,
+    spelled: Spelled | None = None,
 ) -> ImportedModel:
     """As `import_onnx`, for a checked `onnx.ModelProto` in memory; without an engine.
 

@@ -13,7 +13,7 @@ from onnx import AttributeProto, GraphProto, NodeProto
 from tvm import relax, tirx
 
 from ...errors import UnsupportedModel
-from ...imported import KernelOrigin
+from ...imported import KernelOrigin, Spelled
 from ...params import ParamSource, ParamTable
 from ..meaning.builder import Refused
 from ..meaning.constant import Constant
@@ -48,7 +48,7 @@ class GraphConverter:
         self,
         opsets: Mapping[str, int],
         functions: Mapping[tuple[str, str], object],
-        spelled: frozenset[str] | None = None,
+        spelled: Spelled | None = None,
     ) -> None:
         self.builder = relax.BlockBuilder()
         self.sizes = Sizes()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...errors import UnknownName, UsageError
-from ...imported import ImportedModel
+from ...imported import ImportedModel, Spelled
 from .._digest import sha256_of
 from ..onnx import Bounds, engine_of, import_of_file
 from ._file import Model, Signature, of_graph, read_model
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 _DEFAULT = "serving_default"
 
 
-def import_tflite(path: Path, *, shapes: Mapping[str, Bounds] | None = None, signature: str = "") -> ImportedModel:
+def import_tflite(
+    path: Path, *, shapes: Mapping[str, Bounds] | None = None, signature: str = "", spelled: Spelled | None = None
+) -> ImportedModel:
     """Read the TFLite model at `path`; its inputs and outputs have the names of `signature`.
 
     Without one it is `serving_default`, else the only one, else the first graph under the names of its tensors.
@@ -34,7 +36,7 @@ def import_tflite(path: Path, *, shapes: Mapping[str, Bounds] | None = None, sig
     model = read_model(path)
     chosen = _signature(model, signature, path.name)
     written = write(model, chosen, path.name)
-    imported = import_of_file(written.proto, path, shapes=shapes)
+    imported = import_of_file(written.proto, path, shapes=shapes, spelled=spelled)
     part = {"part": signature} if signature else {}
     state = {"state": list(written.state)} if written.state else {}
     kept = {after(name): name for name in written.state}
