@@ -356,11 +356,11 @@ def test_built_in_models_equal_their_float64_evaluation(name, spelling, tmp_path
 
 def test_weights_are_external_aligned_and_stored_once(tmp_path):
     table = np.random.default_rng(0).standard_normal((40, 8), dtype=np.float32)
-    head = np.random.default_rng(1).standard_normal((16, 8), dtype=np.float32)
+    head = np.random.default_rng(1).standard_normal((48, 8), dtype=np.float32)
 
     def body(bb, ids, w, u, unused):
         x = bb.emit(OPERATORS["embedding"].call(ids, w, layout="nk", n=40))
-        y = bb.emit(OPERATORS["linear"].call(x, u, layout="nk", n=16))
+        y = bb.emit(OPERATORS["linear"].call(x, u, layout="nk", n=48))
         z = bb.emit(OPERATORS["linear"].call(x, w, layout="nk", n=40))
         return bb.emit(relax.op.concat([y, z], axis=-1))
 
@@ -376,7 +376,7 @@ def test_weights_are_external_aligned_and_stored_once(tmp_path):
     assert sorted(stored) == ["u", "w"], "the unused weight must not be written"
     assert all(int(e["offset"]) % 4096 == 0 and e["location"] == "m.onnx.data" for e in stored.values())
     shapes = {t.name: list(t.dims) for t in model.graph.initializer}
-    assert shapes["u"] == [8, 16], "a weight only linear reads is stored ready for MatMul"
+    assert shapes["u"] == [8, 48], "a weight only linear reads is stored ready for MatMul"
     assert shapes["w"] == [40, 8], "a tied weight keeps the layout of the table"
     assert [d.dim_param for d in model.graph.input[0].type.tensor_type.shape.dim] == ["b"]
 
