@@ -145,7 +145,7 @@ def _convert(
     body = mod["main"].body
     if not isinstance(body, relax.SeqExpr):
         return value(body)
-    cached = find_cached(main, g)
+    cached = find_cached(mod["main"], g)
     for binding in _needed(body):
         if binding.var in cached.named:
             env[binding.var] = cached.named[binding.var]
