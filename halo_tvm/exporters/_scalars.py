@@ -255,5 +255,3 @@ class Elements:
 
 def _dtype(x: ir.Expr) -> str:
     return str(x.ty.dtype)
-
-

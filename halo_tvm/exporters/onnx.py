@@ -242,9 +242,7 @@ def _outputs(
     return infos
 
 
-def _write_weights(
-    params: ParamTable, names: Mapping[str, str], transposed: set[str], data: Path
-) -> list[TensorProto]:
+def _write_weights(params: ParamTable, names: Mapping[str, str], transposed: set[str], data: Path) -> list[TensorProto]:
     """Stream the weights, each with its name in the graph, into the external data file; returns their declarations."""
     declared = []
     with replaced(data) as file:

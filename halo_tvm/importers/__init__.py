@@ -43,7 +43,7 @@ def import_model(
     that fix or bound the dimensions of inputs. `inputs` is an .npz file of example inputs, by name in order, for
     formats that do not declare their inputs. `trust` imports files that can run code also where this system
     cannot confine that. `tokenizer` is a directory whose tokenizer.json and chat template a language model gets
-    instead of its own. `spelled`, for an export: what an ONNX or TFLite file makes of other calls of Relax stays a node.
+    instead of its own. `spelled`, for an export: what an ONNX or TFLite file makes of other calls stays a node.
     """
     imported = apply_shapes(_import(model, seed, shapes, inputs, trust, spelled), shapes)
     return imported if tokenizer is None else with_texts_of(Path(tokenizer), imported)

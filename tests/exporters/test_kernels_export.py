@@ -149,7 +149,11 @@ def branches() -> list[onnx.NodeProto]:
     inside = [node("Identity", ["go"], ["on"]), node("Celu", ["v"], ["r"]), node("Add", ["r", "e"], ["t"])]
     carried = [info("i", 7, []), info("go", 9, []), info("v", 1, None)]
     body = helper.make_graph(inside, "body", carried, [info("on", 9, []), info("t", 1, None)])
-    count = [node("Sign", ["s"], ["g"]), node("Abs", ["g"], ["a"]), node("Mul", ["a", "three"], ["m"])]  # 3, at run time
+    count = [
+        node("Sign", ["s"], ["g"]),
+        node("Abs", ["g"], ["a"]),
+        node("Mul", ["a", "three"], ["m"]),
+    ]  # 3, at run time
     loop = [*count, node("Cast", ["m"], ["n"], to=7), node("Loop", ["n", "", "k"], ["y"], body=body)]
     return [*outer, node("If", ["c"], ["k"], then_branch=then, else_branch=other), *loop]
 

@@ -24,9 +24,7 @@ from ._values import Symbolic, Tensor, Value
 _MOST = 10_000  # bindings of one node that are looked at
 
 
-def kept_whole(
-    node: Node, results: Sequence[Value | None], spelled: Spelled
-) -> tuple[Tensor | None, ...] | None:
+def kept_whole(node: Node, results: Sequence[Value | None], spelled: Spelled) -> tuple[Tensor | None, ...] | None:
     """The results of `node` as those of one call, if it was made of a call that is not `spelled`; else None."""
     own: onnx.NodeProto = node.proto
     made = list(results[: len(node.outputs)])
