@@ -5,7 +5,8 @@ import -> lift -> optimise -> schedule -> build
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,11 +16,13 @@ from .build import CUDA_GRAPH, build_library, can_capture, lowering, planned_byt
 from .compilation import Compilation
 from .entry_points import MAIN, Modules, apart_bytes, bytes_of, merged
 from .imported import ImportedModel
+from .inner_functions import apart, together
 from .lookup import fingerprint_of, lookup_in
 from .passes import Context
+from .passes._pass import Report
 from .passes._weights import param_names
 from .passes.kernel_count import count_kernels
-from .passes.pipeline import LIFT, OPTIMISE
+from .passes.pipeline import LIFT, OPTIMISE, Pipeline
 from .passes.schedule import schedule_functions
 from .phase_reports import (
     BuildReport,
@@ -32,6 +35,8 @@ from .phase_reports import (
 )
 from .records.log import TuningLog
 from .workspaces import LiftWorkspaces
+
+_REQUIRED = Pipeline.of(0)  # for functions that only call others
 
 
 def lower(imported: ImportedModel, compilation: Compilation) -> tuple[tvm.IRModule, Reports]:
@@ -48,11 +53,27 @@ def lower(imported: ImportedModel, compilation: Compilation) -> tuple[tvm.IRModu
         compilation.precision,
         imported.shared,
     )
-    mod, lift = compilation.steps.run(LIFT, imported.mod, context)
-    compilation.dump("2-lifted", mod)
-    mod, optimise = compilation.steps.run(OPTIMISE, mod, context)
+    parts: dict[str, tvm.IRModule] = {}
+    reports: list[tuple[Report, Report]] = []
+    for name, part in apart(imported.mod).items():
+        steps = compilation.steps if part.works else _REQUIRED
+        mod, lift = steps.run(LIFT, part.mod, context)
+        compilation.dump("2-lifted" if name == MAIN else f"2-lifted-{name}", mod)
+        parts[name], optimise = steps.run(OPTIMISE, mod, context)
+        reports.append((lift.get("lift", {}), optimise))
+    mod = together(parts, imported.params)
     compilation.dump("3-optimised", mod)
-    return mod, Reports(imported.report, read(LiftReport, lift.get("lift")), read(OptimiseReport, optimise))
+    lifted, optimise = _lifted([lift for lift, _ in reports]), reports[0][1]
+    return mod, Reports(imported.report, read(LiftReport, lifted), read(OptimiseReport, optimise))
+
+
+def _lifted(reports: Sequence[Report]) -> Report:
+    """What the lifts did in main and in the functions beside it, added up."""
+    counts = {key: Counter[str]() for key in ("applied", "operators")}
+    for report in reports:
+        for key, count in counts.items():
+            count.update(report.get(key, {}))
+    return {**counts, "rejected": [r for report in reports for r in report.get("rejected", ())]}
 
 
 def schedule(mod: tvm.IRModule, compilation: Compilation) -> tuple[tvm.IRModule, ScheduleReport]:

@@ -21,6 +21,12 @@ def param_names(func: relax.Function) -> list[str]:
     return [str(name) for name in func.attrs["halo.params"]]
 
 
+def weight_variable(name: str, params: ParamTable) -> relax.Var:
+    """A new parameter for a tensor of the table."""
+    identifier = re.sub(r"\W", "_", name)  # it becomes a name in generated C and CUDA source
+    return relax.Var(identifier, relax.TensorType(params.shape(name), params.dtype(name)))
+
+
 def num_inputs(func: relax.Function) -> int:
     """How many of main's parameters are inputs of the model; without the attribute all are."""
     return int(func.attrs["num_input"]) if func.attrs and "num_input" in func.attrs else len(func.params)
@@ -67,8 +73,7 @@ class WeightEditor:
     def weight(self, output: str) -> relax.Var:
         """The variable of a tensor that the table knows."""
         if output not in self._vars:
-            identifier = re.sub(r"\W", "_", output)  # it becomes a name in generated C and CUDA source
-            var = relax.Var(identifier, relax.TensorType(self.params.shape(output), self.params.dtype(output)))
+            var = weight_variable(output, self.params)
             self._vars[output] = var
             self._names[var] = output
         return self._vars[output]

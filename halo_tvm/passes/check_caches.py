@@ -28,7 +28,7 @@ class CheckCaches(Pass):
     def __call__(self, mod: tvm.IRModule, context: Context) -> tuple[tvm.IRModule, Report]:
         for gvar, func in mod.functions_items():
             if isinstance(func, relax.Function) and gvar.name_hint != "main":
-                _refuse_inside(mod, func)
+                refuse_inside(mod, func)
         return mod, {"appends": _check(mod, mod["main"])}
 
 
@@ -54,7 +54,7 @@ def _check(mod: tvm.IRModule, func: relax.Function) -> int:
             check_use(relax.analysis.free_vars(value), name)
             caches = appended_caches(mod, value)
             if not caches:
-                _refuse_inside(mod, value)
+                refuse_inside(mod, value)
                 continue
             appends += len(caches)
             roots = frozenset().union(*(roots_of(cache, memory) for cache in caches))
@@ -68,14 +68,18 @@ def _check(mod: tvm.IRModule, func: relax.Function) -> int:
     return appends
 
 
-def _refuse_inside(mod: tvm.IRModule, expr: relax.Expr) -> None:
+def refuse_inside(mod: tvm.IRModule, expr: relax.Expr) -> None:
     """Branches and loops may run an append any number of times: main alone says when a cache changes."""
+
+    found: list[relax.Call] = []
 
     def visit(inner: relax.Expr) -> None:
         if isinstance(inner, relax.Call) and isinstance(inner.op, ir.Op) and appended_caches(mod, inner):
-            raise UnsupportedModel(
-                "expected halo.kv_append in the main function, found it in a branch, a loop or another function: "
-                "move it out"
-            )
+            found.append(inner)
 
     relax.analysis.post_order_visit(expr, visit)
+    if found:
+        raise UnsupportedModel(
+            "expected halo.kv_append in the main function, found it in a branch, a loop or another function: "
+            "move it out"
+        )
