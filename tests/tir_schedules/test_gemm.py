@@ -32,6 +32,11 @@ def runs_here(isa: str) -> bool:
     return x86(isa).isa.requires <= read_host().flags
 
 
+def widest_here() -> tuple[str, int]:
+    """The level with the widest vectors that this processor runs, and a width of panels for it."""
+    return ("avx512", 48) if runs_here("avx512") else ("avx2", 16)
+
+
 def scheduled(case: Case, isa: str, **changes: object) -> tirx.PrimFunc:
     func, target = fused(case), x86(isa)
     return GEMM.apply(func, target, replace(GEMM.default(func, target), **changes))
@@ -60,7 +65,7 @@ def test_static_rows(isa: str, nr: int, rows: int) -> None:
 
 
 def test_every_decision_is_right() -> None:
-    isa, nr = ("avx512", 48) if runs_here("avx512") else ("avx2", 16)
+    isa, nr = widest_here()
     case, target = Case(k=32, n=100, kc=16, nr=nr, epilogue="bias+residual"), x86(isa)
     func = fused(case)
     space = GEMM.space(func, target)
@@ -145,7 +150,8 @@ def test_blocks_and_tiles_cover_every_row_once(rows: int, block_rows: int, balan
 @pytest.mark.parametrize("chunked", [20, 40])
 def test_row_blocks_are_right(chunked: int, balance: bool) -> None:
     """Blocks of 8 rows on three cores: every number of rows around the places where their number changes."""
-    case, target = Case(k=40, n=100, kc=chunked, nr=48, epilogue="bias+residual"), replace(x86("avx512"), cores=3)
+    isa, nr = widest_here()
+    case, target = Case(k=40, n=100, kc=chunked, nr=nr, epilogue="bias+residual"), replace(x86(isa), cores=3)
     func = fused(case)
     decision = replace(GEMM.default(func, target), block_rows=8, balance=balance)
     executable = build(GEMM.apply(func, target, decision), target)
