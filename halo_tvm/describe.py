@@ -73,7 +73,7 @@ def function_spec(model: ImportedModel, mod: tvm.IRModule) -> FunctionSpec:
     memory = written_in_place(func)
     types = flat_types(func.ret_ty)
     assert len(types) == len(model.outputs), f"{len(model.outputs)} outputs are named, main gives {len(types)}"
-    inputs = tuple(TensorSpec(s.name, s.shape, s.dtype, s.values, s.default) for s in model.inputs)
+    inputs = tuple(TensorSpec(s.name, s.shape, s.dtype, s.values, s.default, s.room) for s in model.inputs)
     state = (*map(str, model.source.get("state", ())), *(s.name for s in model.inputs if s.name == RANDOM_STATE))
     written = tuple(spec.name for spec, var in zip(inputs, func.params) if var in memory)
     returned = tuple(_output(name, ty) for name, ty in zip(model.outputs, types))

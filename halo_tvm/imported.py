@@ -28,6 +28,9 @@ class InputSpec:
         None  # allowed integers, inclusive (a token id past the vocabulary reads foreign memory)
     )
     default: str | None = None  # "ones" or "zeros": may be left out at run time
+    # Of positions in caches: how many rows (a number or a dimension) go to each, and the dimension that has room for
+    # them; a value below 0 is no position.
+    room: tuple[int | str, str] | None = None
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from .artifact import last_position
 from .errors import HaloError, UnsupportedModel, UsageError
 from .imported import ImportedModel, InputSpec
 from .interpreter import evaluate_all
@@ -207,5 +208,7 @@ def random_inputs(
             inputs[spec.name] = rng.integers(0, 2, shape).astype(dtype)
         else:
             low, high = spec.values or ((0, 1) if "mask" in spec.name.lower() else integers)
+            if spec.room is not None:
+                high = max(low, min(high, last_position(spec.room, dims)))
             inputs[spec.name] = rng.integers(low, high + 1, shape).astype(dtype)
     return inputs

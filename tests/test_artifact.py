@@ -473,6 +473,7 @@ INPUT = ("functions", "main", "inputs", 0)
         (put(*INPUT, "values", value=[5]), "values: expected a list of 2, found 1 items"),
         (put(*INPUT, "default", value="twos"), "default: expected 'ones' or 'zeros', found 'twos'"),
         (put(*INPUT, "name", value="mask"), "names that are all different"),
+        (put(*INPUT, "room", value=[1, "width"]), "expected dimensions of inputs, found width"),
         (put("functions", "main", "ranges", "batch", value="1-8"), "ranges.batch: expected a list, found '1-8'"),
         (lambda d: d.pop("functions") and None, "functions missing"),
     ],

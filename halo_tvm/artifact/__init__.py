@@ -6,7 +6,7 @@
 the directory, `opened` verifies and reads it. Nothing here imports TVM, torch or onnx: the deploy path reads it.
 """
 
-from .manifest import ABI, RANDOM_STATE, FileEntry, FunctionSpec, Manifest, TensorSpec, Variant
+from .manifest import ABI, RANDOM_STATE, FileEntry, FunctionSpec, Manifest, Room, TensorSpec, Variant, last_position
 from .opened import (
     MANIFEST_NAME,
     REFERENCE_NAME,
@@ -31,10 +31,12 @@ __all__ = [
     "OpenArtifact",
     "ParamEntry",
     "ParamHeader",
+    "Room",
     "TensorSpec",
     "Variant",
     "check_output_path",
     "cost_of",
+    "last_position",
     "opened",
     "params_header_of",
     "read_manifest",

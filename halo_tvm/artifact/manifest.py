@@ -31,6 +31,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 _DIGITS = "64 hexadecimal digits"
 Count = Annotated[int, Must(lambda n: n >= 0, "an integer from 0 to 2**63 - 1")]
 Bounds = Annotated[tuple[int, int], Must(lambda pair: pair[0] <= pair[1], "bounds in ascending order")]
+Room = tuple[Count | str, str]
 Shape = Annotated[tuple[Count | str, ...], Must(lambda shape: len(shape) <= RANK_LIMIT, f"rank {RANK_LIMIT} or lower")]
 
 
@@ -43,6 +44,7 @@ class TensorSpec:
     dtype: str
     values: Bounds | None = None  # allowed integers, inclusive
     default: Literal["ones", "zeros"] | None = None  # with one, it may be omitted at run time
+    room: Room | None = None  # rows that go to each of the positions it holds, and the dimension that has room for them
 
 
 @dataclass(frozen=True)
@@ -164,6 +166,12 @@ class Manifest:
         return manifest
 
 
+def last_position(room: Room, sizes: Mapping[str, int]) -> int:
+    """The largest position whose rows still fit; below 0 where none do."""
+    rows, dimension = room
+    return sizes[dimension] - (rows if isinstance(rows, int) else sizes[rows])
+
+
 def check_file_name(name: str, where: str) -> None:
     """Refuse a name that could lead out of the artifact's directory or hide in it."""
     if not _FILE_NAME.fullmatch(name) or ".." in name:
@@ -186,6 +194,11 @@ def _check_names(spec: FunctionSpec, where: str) -> None:
     for kind, used in (("state", spec.state), ("written", spec.written)):
         if not inputs.issuperset(used):
             _corrupt(f"{where}.{kind}", "names of inputs", ", ".join(sorted(set(used) - inputs))[:200])
+    dimensions = {d for t in spec.inputs for d in t.shape if isinstance(d, str)}
+    for tensor in spec.inputs:
+        unknown = [d for d in tensor.room or () if isinstance(d, str) and d not in dimensions]
+        if unknown:
+            _corrupt(f"{where}.inputs.{tensor.name[:80]}.room", "dimensions of inputs", ", ".join(unknown)[:200])
 
 
 def _corrupt(where: str, expected: str, found: str) -> NoReturn:

@@ -68,7 +68,7 @@ def _decode_interface(c: T5Config, dtype: str) -> Interface:
     caches = [InputSpec(f"{kind}_{i}", row, dtype) for i in range(c.decoder_layers) for kind in ("key", "value")]
     inputs = (
         InputSpec("input_ids", (1, 1), "int64", values=(0, c.vocabulary - 1)),
-        InputSpec("lengths", (1,), "int32", values=(0, _ANSWER - 1)),
+        InputSpec("lengths", (1,), "int32", values=(0, _ANSWER - 1), room=(1, "capacity")),
         *t5_decoder.cross_inputs(c, 1),
         *caches,
     )

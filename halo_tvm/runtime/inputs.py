@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tvm_ffi
 
-from ..artifact import RANDOM_STATE, FunctionSpec, Manifest, TensorSpec
+from ..artifact import RANDOM_STATE, FunctionSpec, Manifest, Room, TensorSpec, last_position
 from ..errors import InputError, UnknownName
 from .tensors import aligned_empty, is_aligned, numpy_dtype, to_array
 
@@ -44,6 +44,8 @@ def bind_inputs(spec: FunctionSpec, args: Sequence[object], kwargs: Mapping[str,
     for tensor in spec.inputs:
         if tensor.name not in arrays:
             arrays[tensor.name] = _filled(spec, tensor, known)
+        if tensor.room is not None:
+            _check_room(tensor, tensor.room, arrays[tensor.name], known)
     return [arrays[tensor.name] for tensor in spec.inputs]
 
 
@@ -77,14 +79,17 @@ def generate_inputs(
         chosen.setdefault(name, low if name in leading else min(max(low, _GENERATED_SIZE), high))
     random = np.random.default_rng(seed)
     arrays = {
-        t.name: _random(t, tuple(d if isinstance(d, int) else chosen[d] for d in t.shape), random) for t in spec.inputs
+        t.name: _random(t, tuple(d if isinstance(d, int) else chosen[d] for d in t.shape), chosen, random)
+        for t in spec.inputs
     }
     if RANDOM_STATE in arrays:
         arrays[RANDOM_STATE] = np.array([seed, 0], np.int64)
     return arrays
 
 
-def _random(tensor: TensorSpec, shape: tuple[int, ...], random: np.random.Generator) -> np.ndarray:
+def _random(
+    tensor: TensorSpec, shape: tuple[int, ...], sizes: Mapping[str, int], random: np.random.Generator
+) -> np.ndarray:
     dtype = numpy_dtype(tensor.dtype)
     if tensor.default is not None:
         return (np.ones if tensor.default == "ones" else np.zeros)(shape, dtype)
@@ -92,6 +97,8 @@ def _random(tensor: TensorSpec, shape: tuple[int, ...], random: np.random.Genera
         return random.integers(0, 2, shape).astype(dtype)
     if dtype.kind in "iu":
         low, high = tensor.values or (0, 1)
+        if tensor.room is not None:
+            high = max(low, min(high, last_position(tensor.room, sizes)))
         return random.integers(low, high, shape, dtype=np.int64, endpoint=True).astype(dtype)
     return random.standard_normal(shape, dtype=np.float32).astype(dtype)
 
@@ -204,6 +211,17 @@ def check_values(tensor: TensorSpec, array: np.ndarray) -> None:
         raise InputError(
             f"input {tensor.name!r}: expected values from {low} to {high}, found {least if least < low else most}; "
             "check what produced them (a tokenizer of another model?)"
+        )
+
+
+def _check_room(tensor: TensorSpec, room: Room, array: np.ndarray, sizes: Mapping[str, int]) -> None:
+    """Refuse positions behind which rows would fall outside of the caches: kernels leave such rows out."""
+    most = int(array.max()) if array.size else 0
+    if most > last_position(room, sizes):
+        rows, dimension = room
+        raise InputError(
+            f"input {tensor.name!r}: expected positions from which {rows if isinstance(rows, int) else sizes[rows]} "
+            f"fit into {dimension!r} {sizes[dimension]}, found {most}; pass inputs with more room there"
         )
 
 

@@ -146,6 +146,11 @@ def test_a_plain_module_gives_the_caches_that_were_written(artifact: Path, model
         decode.set_input(input_ids=np.array([[5]]), lengths=np.array([len(PROMPT) + 1], np.int32))
         decode.run(**dict(zip(empty, caches)))
         np.testing.assert_allclose(decode.get_output("logits")[0], wanted[-1], atol=1e-5)
+        decode(np.array([[5]]), np.array([47], np.int32), *caches)
+        for module, ids, filled in ((decode, [5], 48), (prefill, PROMPT, 48 - len(PROMPT) + 1)):
+            with pytest.raises(InputError, match=f"from which {len(ids)} fit into 'capacity' 48, found {filled}"):
+                module(np.array([ids]), np.array([filled], np.int32), *caches)
+        assert decode.example_inputs(sizes={"capacity": 1})["lengths"] == 0
 
 
 def test_streams_chats_and_stops(model) -> None:

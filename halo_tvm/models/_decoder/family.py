@@ -74,10 +74,11 @@ def _cached(
 ) -> Callable[[DecoderConfig, str], Interface]:
     def make(c: DecoderConfig, dtype: str) -> Interface:
         row = (batch, "capacity", c.key_heads, kept_columns(c.head_size, dtype))
+        positions = (0 if batch == 1 else -1, c.positions - 1)
         caches = tuple(InputSpec(f"{kind}_{i}", row, dtype) for i in range(c.layers) for kind in ("key", "value"))
         inputs = (
             InputSpec("input_ids", (batch, tokens), "int64", values=(0, c.vocabulary - 1)),
-            InputSpec("lengths", (batch,), "int32", values=(0 if batch == 1 else -1, c.positions - 1)),
+            InputSpec("lengths", (batch,), "int32", values=positions, room=(tokens, "capacity")),
             *caches,
         )
         return Interface(
