@@ -191,6 +191,15 @@ CASES: list[Case] = [
         rtol=1e-3,
     ),
     Case(
+        "constants-empty",
+        {"x": ((2, 3), "float32")},
+        lambda bb, x: relax.Tuple(
+            [bb.emit(R.concat([relax.const(np.zeros((2, 0), "float32")), x], 1)), relax.const(np.zeros((3, 0), bool))]
+        ),
+        lambda x: (x, np.zeros((3, 0), bool)),
+        outputs=("a", "b"),
+    ),
+    Case(
         "several",
         {"x": (("n",), "float32")},
         lambda bb, x: relax.Tuple([bb.emit(R.exp(x)), x, relax.const(np.int8([4])), x]),

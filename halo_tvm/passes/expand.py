@@ -3,6 +3,7 @@
 Before -> after
     halo.ffn(x, up, down)   ->   halo.linear(gelu(halo.linear(x, up)), down)
     reshape(x, s)           ->   reshape(x, [a, b]),   with a and b named by a match_cast where s is data
+    a constant of [2, 0]    ->   zeros([2, 0]):        a library holds no constant without elements
 """
 
 from __future__ import annotations
@@ -53,6 +54,12 @@ class _Expander(relax.PyExprMutator):
             return call
         self.counts[operator.name] = self.counts.get(operator.name, 0) + 1
         return operator.expand(self.builder_, call)
+
+    def visit_generic_const_(self, const: tvm.ir.GenericConst) -> relax.Expr:
+        shape = getattr(const.ty, "shape", None)
+        if isinstance(shape, relax.ShapeExpr) and any(int(dim) == 0 for dim in shape.values):
+            return self.builder_.emit(relax.op.zeros(shape, str(const.ty.dtype)))
+        return const
 
     def _with_known_shape(self, call: relax.Call) -> relax.Call:
         """The shape argument spelled out: TVM folds and lowers no call whose shape is a variable."""
