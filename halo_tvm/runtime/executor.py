@@ -7,6 +7,7 @@ logits = module(input_ids=ids)
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -96,7 +97,12 @@ def load(
         loaded = load_weights(artifact, variant.params, spec.params, weights)
         library = artifact.location(variant.library)
         session = Session(library, function, loaded.tensors, count, device, spec.handed_back)
-        return Module(manifest, function, session, loaded.memory, state)
+        with ExitStack() as undo:
+            undo.callback(session.close)
+            session.check(function, spec)
+            module = Module(manifest, function, session, loaded.memory, state)
+            undo.pop_all()
+        return module
 
 
 class Module:

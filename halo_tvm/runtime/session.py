@@ -12,7 +12,8 @@ from typing import TypeVar
 
 import tvm_ffi
 
-from ..errors import REFUSED, EnvironmentProblem, InputError
+from ..artifact import FunctionSpec
+from ..errors import REFUSED, ArtifactCorrupt, EnvironmentProblem, InputError
 from .devices import Device, HostDevice
 from .runner import InPlace, LoopThreads, Request, Runner, Runs
 
@@ -50,7 +51,7 @@ class Session:
         with ExitStack() as undo:
             undo.callback(self.close)
             self._machine = self.call(self.machine)
-            self._main = _with_inputs(self.call(lambda: self._machine[function]), handed_back)
+            self._main = _with_inputs(self.call(lambda: self._entry(function)), handed_back)
             self._arguments = self.call(lambda: self.device.keep(arguments))
             undo.pop_all()
 
@@ -73,6 +74,30 @@ class Session:
         """Whether tensors are where kernels need them."""
         return isinstance(self.device, HostDevice)
 
+    def check(self, function: str, spec: FunctionSpec) -> None:
+        """`ArtifactCorrupt` where the library's function takes another number of arguments than its manifest says."""
+        found, said = self.call(lambda: self._arity(function)), len(spec.inputs + spec.params)
+        if found != said:
+            raise ArtifactCorrupt(
+                f"expected a library whose function {function} takes the {said} inputs and weights of the manifest, "
+                f"found one that takes {found}; compile the model again"
+            )
+
+    def _entry(self, function: str) -> Callable[..., object]:
+        self._arity(function)
+        entry: Callable[..., object] = self._machine[function]
+        return entry
+
+    def _arity(self, function: str) -> int:
+        """How many arguments `function` takes; `ArtifactCorrupt` where the library has none of that name."""
+        try:
+            found: int = self._machine["get_function_arity"](function)
+        except ValueError as error:  # TVM knows no function of that name
+            raise ArtifactCorrupt(
+                f"expected a library with the function {function!r} of the manifest, found none; compile the model again"
+            ) from error
+        return found
+
     def run(self, inputs: Sequence[tvm_ffi.Tensor]) -> object:
         """Outputs of one run: a tensor, or an array of tensors."""
         with sizes_refused():
@@ -83,7 +108,7 @@ class Session:
 
         `arguments`, which follow its inputs and which it may write into, are `kept` ones.
         """
-        main = self.call(lambda: self._machine[function])
+        main = self.call(lambda: self._entry(function))
         return lambda inputs: self._runner.call(self.device.task(main, inputs, arguments))
 
     def keep(self, tensors: Sequence[tvm_ffi.Tensor]) -> tuple[tvm_ffi.Tensor, ...]:

@@ -16,7 +16,7 @@ import pytest
 import tiny
 from children import fork
 
-from halo_tvm.errors import EnvironmentProblem, UsageError
+from halo_tvm.errors import ArtifactCorrupt, EnvironmentProblem, UsageError
 from halo_tvm.runtime import Module, load, runner
 
 ROOT = Path(__file__).parents[2]
@@ -120,10 +120,24 @@ def test_threads_end_with_the_module(threads_artifact: Path) -> None:
 def test_a_failed_load_leaves_no_thread(tmp_path: Path) -> None:
     path = tiny.write_tiny(tmp_path / "t.halo", functions={"other": tiny.SPEC})
     before = tasks()
-    with pytest.raises((AttributeError, RuntimeError, ValueError)):
+    with pytest.raises(
+        ArtifactCorrupt, match="expected a library with the function 'other' of the manifest, found none"
+    ):
         load(path, function="other")
     gc.collect()
     assert ended(before)
+
+
+@pytest.mark.parametrize("pool", [False, True])
+def test_loading_and_closing_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pool: bool) -> None:
+    """Threads, descriptors, mapped and temporary files, memory; `scripts/load_and_close.py` is the long form."""
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    import load_and_close
+
+    path = tiny.write_threads(tmp_path / "t.halo", pool)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    before, after = load_and_close.cycles(load_and_close.net(path), 20, within_s=60)
+    assert not load_and_close.more(before, after)
 
 
 def test_eight_callers_get_their_own_answers(module: Module) -> None:

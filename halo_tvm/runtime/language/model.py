@@ -85,15 +85,14 @@ class LanguageModel:
             text = Text(spec, artifact.file(spec.tokenizer) if spec.tokenizer else None)
             variant = choose_variant(manifest.variants)
             load_tvm_runtime()
-            functions = {
-                name: manifest.functions[name]
-                for name in (*needed(manifest), WHOLE, TOGETHER)
-                if name in manifest.functions
-            }
+            known = (name for name in (*needed(manifest), WHOLE, TOGETHER) if name in manifest.functions)
+            functions = {name: manifest.functions[name] for name in known}
             names = list(dict.fromkeys(p for f in functions.values() for p in f.params))
             loaded = load_weights(artifact, variant.params, names, weights)
             session = Session(artifact.location(variant.library), "decode", (), count, device_of(variant))
         try:
+            for name, function in functions.items():
+                session.check(name, function)
             kept = dict(zip(names, session.keep(loaded.tensors), strict=True))
             given = {name: [kept[p] for p in function.params] for name, function in functions.items()}
             steps = Steps(session, functions, given, context, slots)
