@@ -12,7 +12,7 @@ from fused_functions import executable, functions, fused, here, random, schedule
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from row_graphs import GRAPHS, NO_ROWS
-from tvm import relax, tirx
+from tvm import relax, te, tirx
 
 from halo_tvm.errors import Declined
 from halo_tvm.tir_schedules import RULES
@@ -94,6 +94,18 @@ def test_integers_and_extremes() -> None:
     assert found[0, 5] == 1.0 and found[0].sum() == 1.0
     assert np.isnan(found[1]).all()
     assert found[2, 36] == 1.0 and found[2].sum() == 1.0
+
+
+def test_a_sum_begins_with_its_own_number_once() -> None:
+    """What a block says of its beginning is no neutral element: neither each lane nor the rest adds it again."""
+    target, x, k = x86("avx2"), te.placeholder((5, 37), name="x"), te.reduce_axis((0, 37))
+    from_three = te.comm_reducer(lambda a, b: a + b, lambda t: tirx.const(3, t))
+    func = te.create_prim_func([x, te.compute((5,), lambda i: from_three(x[i, k], axis=k))])
+    func = RULE.apply(func, target, RULE.default(func, target)).with_attr("global_symbol", "main")
+    run = tvm.compile(tvm.IRModule({"main": func}), target=target.tvm)
+    values, out = random((5, 37)), tvm.runtime.tensor(np.full(5, np.nan, "float32"))
+    run["main"](tvm.runtime.tensor(values), out)
+    np.testing.assert_allclose(out.numpy(), values.sum(-1) + 3, rtol=1e-5, atol=1e-5)
 
 
 def test_code_is_vector_code() -> None:
