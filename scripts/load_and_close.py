@@ -48,7 +48,7 @@ def more(before: State, after: State) -> list[str]:
 
 
 def cycles(cycle: Callable[[], None], count: int, within_s: float = WITHIN_S) -> tuple[State, State]:
-    """What there was after the first cycles, and what is there `within_s` after the last, or as soon as it is no more."""
+    """What there was after the first cycles, and what there is `within_s` after the last, or once it is no more."""
     for _ in range(FIRST):
         cycle()
     gc.collect()

@@ -18,6 +18,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from ..array_files import UNREADABLE, one_reason
 from ..errors import ArtifactCorrupt, HaloError, UsageError
 from .manifest import MANIFEST_LIMIT_BYTES, Manifest
 
@@ -94,9 +95,10 @@ class OpenArtifact:
                         raise ValueError(f"member {info.filename!r} is compressed")
                     member = io.BytesIO(archive.read(info))
                     arrays[info.filename.removesuffix(".npy")] = np.lib.format.read_array(member, allow_pickle=False)
-        except (ValueError, zipfile.BadZipFile, EOFError, NotImplementedError) as error:
+        except UNREADABLE as error:
             raise ArtifactCorrupt(
-                f"{self.path / REFERENCE_NAME}: expected an uncompressed npz of plain arrays, found {error}; "
+                f"{self.path / REFERENCE_NAME}: expected an uncompressed npz of plain arrays, "
+                f"found {one_reason(error)}; "
                 "compile again"
             ) from error
         return arrays

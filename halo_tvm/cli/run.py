@@ -56,19 +56,21 @@ def read_inputs(words: tuple[str, ...]) -> dict[str, np.ndarray]:
     """Arrays of `NAME=FILE.npy` and `FILE.npz` words; `UsageError` for a file that holds none."""
     import numpy as np
 
+    from ..array_files import Unreadable, read_arrays
+
     arrays: dict[str, np.ndarray] = {}
     for word in words:
         name, equals, file = word.rpartition("=")
         try:
-            found = np.load(file, allow_pickle=False)
-        except (OSError, ValueError) as error:
+            found = read_arrays(file)
+        except (FileNotFoundError, Unreadable) as error:
             raise UsageError(
                 f"an input is NAME=FILE.npy or FILE.npz, but {file!r} cannot be read ({error}): correct --input"
             ) from None
         if equals and isinstance(found, np.ndarray):
             arrays[name] = found
         elif not equals and not isinstance(found, np.ndarray):
-            arrays.update({key: found[key] for key in found.files})
+            arrays.update(found)
         else:
             raise UsageError(f"an input is NAME=FILE.npy or FILE.npz, but {word!r} was given: correct --input")
     return arrays

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import zipfile
 from dataclasses import dataclass
 
 import numpy as np
 from tvm import relax
 
+from ..array_files import Unreadable, read_npz
 from ..errors import UnknownName, UsageError
 from ..imported import ImportedModel, InputSpec
 
@@ -60,13 +60,17 @@ def parse_shape(text: str) -> tuple[str, tuple[tuple[int, int], ...]]:
 def load_examples(file: str) -> dict[str, np.ndarray]:
     """The arrays of an .npz file by name, in order; pickled objects are refused."""
     try:
-        with np.load(file, allow_pickle=False) as archive:
-            # ascontiguousarray would give a number a dimension
-            return {name: np.asarray(archive[name], order="C") for name in archive.files}
+        arrays = read_npz(file)
     except FileNotFoundError:
         raise UsageError(f"expected an .npz file of example inputs, found no file {file!r}: correct --inputs") from None
-    except (OSError, ValueError, zipfile.BadZipFile, AttributeError, EOFError) as reason:
+    except Unreadable as reason:
         raise UsageError(f"expected an .npz file of arrays, found {reason} in {file!r}: correct --inputs") from reason
+    for name, array in arrays.items():
+        if array.dtype.kind not in "biufc":
+            raise UsageError(
+                f"expected arrays of numbers, found {array.dtype} {name[:80]!r} in {file!r}: correct --inputs"
+            )
+    return {name: np.asarray(array, order="C") for name, array in arrays.items()}  # a number keeps its rank, 0
 
 
 def apply_shapes(model: ImportedModel, shapes: tuple[str, ...]) -> ImportedModel:

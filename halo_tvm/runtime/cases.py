@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
+from ..array_files import Unreadable, read_npz
 from ..artifact import OpenArtifact
 from ..errors import ArtifactCorrupt, HaloError, UsageError
 
@@ -55,11 +54,8 @@ def read_arrays(reference: Path | str | None, artifact: OpenArtifact) -> Mapping
     if file.suffix != ".npz" or not file.is_file():
         raise UsageError(f"reference: expected an .npz file with keys like case0.output.logits, found {file}; {advice}")
     try:
-        with zipfile.ZipFile(file):  # numpy would take any kind of file
-            pass
-        with np.load(file, allow_pickle=False) as archive:
-            return {key: archive[key] for key in archive.files}
-    except (OSError, ValueError, EOFError, KeyError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
+        return read_npz(file)
+    except (FileNotFoundError, Unreadable) as error:
         raise UsageError(
             f"reference: expected arrays in {file}, found none that can be read ({error}); {advice}"
         ) from None

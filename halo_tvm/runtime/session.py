@@ -94,7 +94,8 @@ class Session:
             found: int = self._machine["get_function_arity"](function)
         except ValueError as error:  # TVM knows no function of that name
             raise ArtifactCorrupt(
-                f"expected a library with the function {function!r} of the manifest, found none; compile the model again"
+                f"expected a library with the function {function!r} of the manifest, found none; "
+                "compile the model again"
             ) from error
         return found
 

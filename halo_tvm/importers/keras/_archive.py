@@ -88,7 +88,9 @@ def _foreign(config: object) -> Iterator[str]:
         kind, module, registered = (value.get(key) for key in ("class_name", "module", "registered_name"))
         inner = value.get("config")
         name = f" {inner['name']}" if isinstance(inner, dict) and "name" in inner else ""
-        if kind in _CARRIERS:
+        if not isinstance(kind, str):
+            yield f"a class called {str(kind)[:80]!r}"
+        elif kind in _CARRIERS:
             yield f"the layer {kind}{name}, which carries code"
         elif (module is not None and not _is_keras(str(module))) or ">" in str(registered):
             yield f"the class {module or registered}.{kind}{name}"

@@ -1,0 +1,68 @@
+"""Arrays in .npy and .npz files that anyone may have written: plain ones, nothing is unpickled."""
+
+from __future__ import annotations
+
+import lzma
+import struct
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+# What NumPy and zipfile raise over files that are cut, forged, or say that they hold more than there is memory.
+UNREADABLE = (
+    OSError,
+    ValueError,
+    EOFError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    MemoryError,
+    RuntimeError,
+    SyntaxError,
+    struct.error,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+)
+
+
+class Unreadable(ValueError):
+    """What was found instead of arrays, in words."""
+
+
+def read_arrays(file: Path | str) -> np.ndarray | dict[str, np.ndarray]:
+    """The array of an .npy file, or those of an .npz file by name, in order.
+
+    Raises `Unreadable` for what holds anything else, `FileNotFoundError` where there is nothing.
+    """
+    try:
+        found = np.load(file, allow_pickle=False)
+        if isinstance(found, np.ndarray):
+            return found
+        with found:
+            arrays = {name: found[name] for name in found.files}
+    except FileNotFoundError:
+        raise
+    except UNREADABLE as error:
+        raise Unreadable(one_reason(error)) from error
+    other = next((name for name, array in arrays.items() if not isinstance(array, np.ndarray)), None)
+    if other is not None:
+        raise Unreadable(f"the member {other[:80]!r} that is no array")
+    return arrays
+
+
+def read_npz(file: Path | str) -> dict[str, np.ndarray]:
+    """As `read_arrays`, of an .npz file."""
+    found = read_arrays(file)
+    if isinstance(found, np.ndarray):
+        raise Unreadable("a single array without a name")
+    return found
+
+
+def one_reason(error: BaseException) -> str:
+    """What an error says, in one line; its kind where it says nothing."""
+    lines = str(error).strip().splitlines()
+    return lines[0][:200] if lines else type(error).__name__
