@@ -77,9 +77,10 @@ def test_every_decision_is_right():
 def test_an_element_is_loaded_once_for_all_windows_of_a_tile():
     case = depthwise((1, 58, 58, 64), (3, 3), (1, 1), (1, 1), (1, 1, 1, 1))
     func = fused(case)
-    decision = RULE.default(func, TARGET)
-    assert decision.columns == 8 and decision.lanes == TARGET.lanes_f32
-    executable = build_all({"main": RULE.apply(func, TARGET, decision)}, TARGET)
+    wide = resolve("x86:avx512", cores=2)  # with 32 registers
+    decision = RULE.default(func, wide)
+    assert decision.columns == 8 and decision.lanes == wide.lanes_f32
+    executable = build_all({"main": RULE.apply(func, wide, decision)}, wide)
     lines = executable.mod.inspect_source("asm").splitlines()
     products = [line for line in lines if "vfmadd" in line]
     loads = [line for line in lines if re.search(r"mov\w+\s.*\(.*\), %[xyz]mm", line)]

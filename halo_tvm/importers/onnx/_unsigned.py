@@ -2,7 +2,8 @@
 
 On x86 CPUs with AVX2 but no VNNI onnxruntime multiplies unsigned activations by signed weights in pairs and keeps each
 sum in 16 bits: 2 * 255 * 127 does not fit. Unsigned weights it widens first. A weight plus 128 with a zero point plus
-128 is the same number, so the reference is that of exact integers on every CPU.
+128 is the same number, so the reference is that of exact integers on every CPU. Signed activations stay with signed
+weights: onnxruntime has no product of the two kinds.
 """
 
 from __future__ import annotations
@@ -25,6 +26,16 @@ _WEIGHTS = {
     "QAttention": ((1, 7),),
     "DynamicQuantizeLSTM": ((1, 9), (2, 11)),
 }
+# Operator -> the place of the zero point of its activations, the first input; the others get numbers, not integers.
+_POINTS = {
+    "MatMulInteger": 2,
+    "ConvInteger": 2,
+    "QLinearMatMul": 2,
+    "QLinearConv": 2,
+    "MatMulIntegerToFloat": 4,
+    "QGemm": 2,
+    "QAttention": 6,
+}
 
 
 def with_unsigned_weights(model: str | bytes) -> str | bytes:
@@ -35,9 +46,26 @@ def with_unsigned_weights(model: str | bytes) -> str | bytes:
     known = {tensor.name: tensor for tensor in proto.graph.initializer}
     changed = False
     for node in proto.graph.node:
+        if not _is_unsigned(proto.graph, known, node):
+            continue
         for weight, zero in _WEIGHTS.get(node.op_type, ()):
             changed |= _change(proto.graph, known, node, weight, zero)
     return proto.SerializeToString() if changed and sum(map(_bytes, known.values())) < _MOST_BYTES else model
+
+
+def _is_unsigned(graph: Any, known: dict[str, Any], node: Any) -> bool:
+    """Whether the activations are known to be uint8; DynamicQuantizeLinear, whose point is computed, makes such."""
+    from onnx import TensorProto
+
+    if node.op_type not in _POINTS:
+        return True
+    place = _POINTS[node.op_type]
+    point = node.input[place] if place < len(node.input) else ""
+    if point:
+        return point not in known or known[point].data_type == TensorProto.UINT8
+    types = {value.name: value.type.tensor_type.elem_type for value in graph.input}
+    made = {name for other in graph.node if other.op_type == "DynamicQuantizeLinear" for name in other.output[:1]}
+    return node.input[0] in made or types.get(node.input[0]) == TensorProto.UINT8
 
 
 def _bytes(tensor: Any) -> int:

@@ -8,6 +8,7 @@ import pytest
 from onnx import helper
 
 from halo_tvm.importers.onnx import import_proto
+from halo_tvm.importers.onnx._unsigned import with_unsigned_weights
 from halo_tvm.in_process import compile_in_process
 
 ort = pytest.importorskip("onnxruntime")
@@ -44,7 +45,8 @@ def check(
 ) -> None:
     """Compare with onnxruntime; integers may differ by `steps`."""
     model, feeds = model_of(op, inputs, outputs, weights, **attrs)
-    wanted = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, feeds)
+    exact = with_unsigned_weights(model.SerializeToString())
+    wanted = ort.InferenceSession(exact, providers=["CPUExecutionProvider"]).run(None, feeds)
     typed = onnx.ModelProto()
     typed.CopyFrom(model)
     del typed.graph.output[:]

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from halo_tvm.errors import UnsupportedModel
 from halo_tvm.importers import import_model
 from halo_tvm.importers.onnx import import_proto
+from halo_tvm.importers.onnx._unsigned import with_unsigned_weights
 from halo_tvm.in_process import Program, compile_in_process
 
 ort = pytest.importorskip("onnxruntime")
@@ -43,10 +44,11 @@ def model_of(steps: Sequence[Step], feeds: Mapping[str, Sequence], held: Mapping
 
 
 def compare(model: onnx.ModelProto, feeds: Mapping[str, np.ndarray], atol: float = 1e-5) -> Program:
-    """The compiled model, whose outputs equal those of onnxruntime's unoptimised graph."""
+    """The compiled model, whose outputs equal those of onnxruntime's unoptimised graph, multiplied exactly."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    exact = with_unsigned_weights(model.SerializeToString())
+    session = ort.InferenceSession(exact, options, providers=["CPUExecutionProvider"])
     program = compile_in_process(import_proto(model, name="test"))
     found = program(**feeds)
     for output, wanted in zip(session.get_outputs(), session.run(None, dict(feeds))):
