@@ -6,8 +6,6 @@ Before -> after
 
 from __future__ import annotations
 
-import math
-
 import tvm
 from tvm import ir, relax
 
@@ -27,6 +25,6 @@ class AllocateEmptyConstants:
 @relax.expr_functor.mutator
 class _Allocating(relax.PyExprMutator):
     def visit_generic_const_(self, op: ir.GenericConst) -> relax.Expr:
-        if not isinstance(op.ty, relax.TensorType) or math.prod(map(int, op.ty.shape.values)):
+        if not isinstance(op.ty, relax.TensorType) or 0 not in map(int, op.ty.shape.values):
             return op
         return self.builder_.emit(relax.op.builtin.alloc_tensor(op.ty.shape, str(op.ty.dtype), 0))

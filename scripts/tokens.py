@@ -24,7 +24,7 @@ from halo_tvm.report.tables import quantile, read_share
 KEPT = ROOT / "docs" / "tokens.json"
 PAGE = ROOT / "docs" / "language_models.md"
 BEGIN, END = "<!-- tokens: written by scripts/tokens.py -->\n", "<!-- end of tokens -->\n"
-HEADER = ("model", "precision", "threads", "test", "tokens/s", "of a read", "llama.cpp's numbers", "its tokens/s")
+HEADER = ("model", "precision", "threads", "test", "tokens/s", "of a read", "peer", "its numbers", "its tokens/s")
 HEADER += ("its time / ours",)
 
 
@@ -46,7 +46,7 @@ def main() -> None:
 
 def key(data: dict) -> tuple:
     """What a later result replaces an earlier one of."""
-    peers = tuple(peer["numbers"] for peer in data["peers"])
+    peers = tuple((peer["engine"], peer["numbers"]) for peer in data["peers"])
     return data["model"], data["precision"], peers, tuple(test["depth"] for test in data["tests"])
 
 
@@ -57,6 +57,8 @@ def table(results: list[TokensResult]) -> str:
         for index, test in enumerate(result.tests):
             tokens = test.prompt + test.generated
             for peer in result.peers:
+                if peer.failure is not None:
+                    continue
                 ratios = [theirs / ours for theirs, ours in zip(peer.seconds[index], test.seconds, strict=True)]
                 low, middle, high = (quantile(ratios, at) for at in (0.25, 0.5, 0.75))
                 rows.append(
@@ -67,16 +69,19 @@ def table(results: list[TokensResult]) -> str:
                         test.test,
                         f"{tokens / quantile(test.seconds, 0.5):.1f}",
                         f"{100 * read_share(test):.0f} %" if test.read_seconds else "-",
+                        peer.engine.removesuffix(f"-{peer.numbers.lower()}"),
                         peer.numbers,
                         f"{tokens / quantile(peer.seconds[index], 0.5):.1f}",
                         f"{middle:.2f} ({low:.2f} to {high:.2f}){' **slower**' if middle < 1 else ''}",
                     )
                 )
     hosts = "; ".join(dict.fromkeys(f"{r.host.cpu}, {r.host.cores} cores, {', '.join(r.host.isa)}" for r in results))
-    versions = ", ".join(dict.fromkeys(p.version for r in results for p in r.peers))
+    peers = [peer for result in results for peer in result.peers if peer.failure is None]
+    names = (f"{p.engine.removesuffix(f'-{p.numbers.lower()}')} {p.version}" for p in peers)
+    versions = ", ".join(dict.fromkeys(names))
     busy = [r.other_cores for r in results if r.other_cores is not None]
     load = f" Other processes kept {min(busy):.1f} to {max(busy):.1f} cores busy meanwhile." if busy else ""
-    return f"{markdown.table(HEADER, rows)}\n{hosts}; llama-cpp-python {versions}.{load}\n"
+    return f"{markdown.table(HEADER, rows)}\n{hosts}; {versions}.{load}\n"
 
 
 if __name__ == "__main__":

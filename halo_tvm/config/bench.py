@@ -16,8 +16,8 @@ class BenchConfig(Config):
     artifact: str = option(help="artifact directory", positional=True, metavar="ARTIFACT")
     vs: tuple[str, ...] = option(
         (),
-        "engine to compare with, e.g. onnxruntime, openvino-int8, beside -p and -n llama-cpp, or another artifact "
-        "(repeatable)",
+        "engine to compare with, e.g. onnxruntime, openvino-int8, beside -p and -n llama-cpp or onnxruntime-genai, or "
+        "another artifact (repeatable)",
         metavar="ENGINE",
     )
     reference: str | None = option(None, "the original model file, for engines that read it", metavar="FILE")

@@ -30,7 +30,7 @@ class ExportConfig(Config):
     )
     numbers: str | None = option(
         None,
-        "number format of matrices in a .gguf file (default: F32)",
+        "numbers of matrices (default: F32); of .gguf files all, of ONNX for onnxruntime Q8_0 and Q4_0",
         spelled="type",
         metavar="TYPE",
         choices=NUMBERS,

@@ -36,7 +36,7 @@ def _bf16(x: np.ndarray) -> np.ndarray:
     return ((bits + (0x7FFF + (bits >> 16 & 1))) >> 16).astype("<u2")
 
 
-def _integers(x: np.ndarray, bits: int, least: bool) -> tuple[np.ndarray, np.ndarray]:
+def grouped_integers(x: np.ndarray, bits: int, least: bool) -> tuple[np.ndarray, np.ndarray]:
     """Integers [n, k / 32, 32] without sign, and float16 scales (and least values) [n, k / 32, 1 + least]."""
     n, k = x.shape
     grid = group_grid(x, layout="nk", group=BLOCK, bits=bits, least=least, nr=n)
@@ -53,12 +53,12 @@ def _blocks(scales: np.ndarray, data: np.ndarray) -> np.ndarray:
 
 
 def _nibbles(x: np.ndarray, least: bool) -> np.ndarray:
-    integers, scales = _integers(x, 4, least)
+    integers, scales = grouped_integers(x, 4, least)
     return _blocks(scales, integers[..., :16] | integers[..., 16:] << 4)
 
 
 def _q8_0(x: np.ndarray) -> np.ndarray:
-    integers, scales = _integers(x, 8, False)
+    integers, scales = grouped_integers(x, 8, False)
     return _blocks(scales, (integers.astype(np.int16) - 128).astype(np.int8))
 
 

@@ -47,6 +47,7 @@ class Spelling:
     rms_norm: str = "parts"  # "parts": ReduceMean, Sqrt, Div; "op": RMSNormalization (23); "contrib": Simplified...
     rotary: str = "parts"  # "parts": Split, Mul, Concat; "op": RotaryEmbedding (23); "contrib": RotaryEmbedding
     silu: str = "parts"  # "parts": Sigmoid, Mul; "op": Swish (24)
+    numbers: str = ""  # weights of products in groups of integers: "Q8_0", "Q4_0" (see `_nbits`)
     opset: int = 20  # the oldest with Gelu, and onnxruntime's own fusions know all of its operators
 
     @classmethod
@@ -55,10 +56,10 @@ class Spelling:
         if not OPSETS[0] <= opset <= OPSETS[1]:
             raise UsageError(f"expected an opset from {OPSETS[0]} to {OPSETS[1]}, found {opset}: choose among these")
         if engine == "onnxruntime":
-            return cls("contrib", "contrib", "contrib", "contrib", "parts", opset)
+            return cls("contrib", "contrib", "contrib", "contrib", "parts", opset=opset)
         new = "op" if opset >= 23 else "parts"
         gelu, silu = ("op" if opset >= 20 else "parts"), ("op" if opset >= 24 else "parts")
-        return cls("op" if opset >= 23 else "matmul", gelu, new, new, silu, opset)
+        return cls("op" if opset >= 23 else "matmul", gelu, new, new, silu, opset=opset)
 
 
 class Graph:
@@ -76,6 +77,7 @@ class Graph:
         self.sources: dict[str, str] = {}  # a weight's name here -> its name among the model's
         self.only_linear: set[relax.Var] = set()  # weights no other operator reads
         self.transposed: set[str] = set()  # weights to store transposed
+        self.in_groups: dict[str, bool] = {}  # weights that products read as integers -> stored as [n, k]
         self._count = 0
 
     def name(self, hint: str) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 from tvm import relax
 
 from ..errors import UnsupportedModel
+from . import _nbits
 from ._graph import Graph, attributes, dims_of, dtype_of
 from ._relax_ops import Converter, Value, gelu, silu
 
@@ -24,6 +25,11 @@ def matmul_weight(g: Graph, x: str, weight: relax.Expr, layout: str) -> str:
     """x @ weight for a weight in layout "kn" or "nk"."""
     if layout not in ("kn", "nk"):
         raise UnsupportedModel(f"weights in layout {layout!r}: export the model before it is optimised")
+    name = g.weights.get(weight)
+    if name is not None and len(dims_of(weight)) == 2:
+        k, n = (int(dim) for dim in dims_of(weight)[:: -1 if layout == "nk" else 1])
+        if _nbits.takes(g.spelling.numbers, k):
+            return _nbits.product(g, x, name, k, n, transposed=layout == "nk")
     return g.emit("MatMul", x, g.weight_kn(weight, layout))
 
 

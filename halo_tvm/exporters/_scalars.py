@@ -230,7 +230,8 @@ class Elements:
 
     def _read_together(self, name: str, parts: Sequence[tuple[Value | None, tuple[int, ...]]]) -> Value:
         """One element for each place that all dimensions together say; the last ones may be read whole."""
-        parts, behind = list(parts), []
+        parts = list(parts)
+        behind: list[int] = []
         while parts and parts[-1][0] is None and not any(set(parts[-1][1]) & set(axes) for _, axes in parts[:-1]):
             behind = [*parts.pop()[1], *behind] if parts[-1][1] else behind
         together = tuple(sorted({axis for _, axes in parts for axis in axes}))

@@ -36,7 +36,7 @@ def written_kernel(g: Graph, func: tirx.PrimFunc, call: relax.Call, names: Seque
     numbers = list(call.args[2].values) if len(call.args) > 2 else []
     reads: dict[ir.Var, Read] = {}
     sizes: dict[ir.Var, ir.Expr] = {}
-    outputs = []
+    outputs: list[tirx.Var] = []
     results = call.ty.fields if isinstance(call.ty, ir.TupleType) else [call.ty]
     for position, param in enumerate(func.params):
         if not isinstance(param.ty, tirx.BufferType):

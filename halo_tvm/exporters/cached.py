@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,14 @@ from tvm import ir, relax
 
 from ..errors import UsageError
 from ..imported import ImportedModel
+from ..importers import import_model
 from ..interpreter import evaluate
 from ..whole_file import write_whole
+from ._graph import Spelling
+from ._nbits import BITS
 from .comparison import Comparison, Measured, difference, nodes_of, session_of
+from .onnx import write_onnx
+from .optimised import optimised
 
 GENAI = "genai_config.json"
 CHUNKS = (6, 1, 2)  # tokens of the calls that are compared, one behind the other
@@ -111,6 +116,17 @@ def _step_ms(stepper: Stepper, imported: ImportedModel) -> float:
         stepper.session.run(None, feeds)
         samples.append((time.perf_counter() - start) * 1e3)
     return statistics.median(samples[1:])
+
+
+def export_for_genai(model: str, folder: Path, numbers: str = "F32", seed: int = 0) -> Path:
+    """Write `model`, a directory or a built-in name, as a folder that onnxruntime-genai runs; with logits of the last
+    token alone. Raises `UnsupportedModel` for what has no such file, `UsageError` for what is no language model."""
+    made = with_past(import_model(model, seed=seed), last=True)
+    file = folder / "model.onnx"
+    spelling = replace(Spelling.of("onnxruntime"), numbers=numbers if numbers in BITS else "")
+    write_onnx(optimised(made), file, spelling)
+    write_genai_config(made, file)
+    return folder
 
 
 def write_genai_config(model: ImportedModel, path: Path) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..config import ExportConfig
@@ -11,6 +11,7 @@ from ..errors import UnsupportedModel, UsageError
 from ..imported import ImportedModel
 from ..importers import import_model
 from ._graph import OPSETS, Spelling
+from ._nbits import BITS, TOLERANCES
 from .cached import compare_steps, with_past, write_genai_config
 from .comparison import TOLERANCE, Comparison, compare
 from .gguf import export_gguf
@@ -35,8 +36,7 @@ def export_model(config: ExportConfig) -> Export:
 
     Raises `UnsupportedModel` with every operator that has no ONNX spelling; nothing is written then.
     """
-    if config.numbers is not None:
-        raise UsageError(f"expected --type beside a .gguf file, found {Path(config.output).name}: leave --type out")
+    _check_numbers(config)
     if config.opset is not None:
         Spelling.of(config.engine, config.opset)  # says at once what cannot be written
     model = f"{config.model}:{config.signature}" if config.signature else config.model
@@ -49,14 +49,14 @@ def export_model(config: ExportConfig) -> Export:
             "no state to draw them by; export a model that takes them as inputs"
         )
     path, opset = Path(config.output), config.opset or _own_opset(imported)
-    spelling = Spelling.of(config.engine, opset)
+    spelling = replace(Spelling.of(config.engine, opset), numbers=_groups(config))
     if config.caches:
         return _export_steps(imported, path, spelling, config)
     with tempfile.TemporaryDirectory(prefix="halo-tvm-export-") as scratch:
         before, why = _before(imported, config.model, Path(scratch))
         write_onnx(optimised(imported), path, spelling)
         comparison = compare(imported, before, path, seed=config.seed, threads=config.threads or 0)
-    return Export(path, _size(path), opset, comparison, why)
+    return Export(path, _size(path), opset, comparison, why, _tolerance(config))
 
 
 def _export_steps(imported: ImportedModel, path: Path, spelling: Spelling, config: ExportConfig) -> Export:
@@ -66,7 +66,30 @@ def _export_steps(imported: ImportedModel, path: Path, spelling: Spelling, confi
     if config.engine == "onnxruntime":
         write_genai_config(model, path)
     comparison = compare_steps(imported, path, seed=config.seed, threads=config.threads or 0)
-    return Export(path, _size(path), spelling.opset, comparison, "a step with caches is of the written file alone")
+    why = "a step with caches is of the written file alone"
+    return Export(path, _size(path), spelling.opset, comparison, why, _tolerance(config))
+
+
+def _check_numbers(config: ExportConfig) -> None:
+    """`UsageError` for a --type that ONNX, or the engine, has no products of."""
+    name = Path(config.output).name
+    if config.numbers not in (None, "F32", *BITS):
+        raise UsageError(
+            f"expected --type F32, {' or '.join(BITS)} beside {name}, found {config.numbers}: it is of .gguf files"
+        )
+    if _groups(config) and config.engine != "onnxruntime":
+        raise UsageError(
+            f"expected --for onnxruntime beside --type {config.numbers}, found {config.engine}: products of weights in "
+            "groups are its own operator"
+        )
+
+
+def _groups(config: ExportConfig) -> str:
+    return config.numbers if config.numbers in BITS else ""
+
+
+def _tolerance(config: ExportConfig) -> float:
+    return TOLERANCES.get(_groups(config), TOLERANCE)
 
 
 def _size(path: Path) -> int:

@@ -6,7 +6,7 @@ by tensor, so memory stays near the largest tensor and models beyond 2 GB work.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,7 @@ from ..imported import ImportedModel, KernelOrigin, Spelled
 from ..importers._loops import CHECKED
 from ..params import ParamTable
 from ..whole_file import replaced, write_whole
-from . import _attention, _halo_ops, _layers, _relax_ops
+from . import _attention, _halo_ops, _layers, _nbits, _relax_ops
 from ._cached_attention import find_cached, grouped_query
 from ._graph import CONTRIB, OPSETS, Graph, Spelling
 from ._kernels import written_again
@@ -92,10 +92,11 @@ def write_onnx(imported: ImportedModel, path: Path, spelling: Spelling) -> None:
     inputs = [_value_info(s.name, v) for s, v in zip(imported.inputs, main.params[:count], strict=True)]
     taken = {s.name for s in imported.inputs}  # ONNX has one name for one value: state gets another one where it leaves
     outputs = _outputs(g, main, result, tuple(n + NEXT if n in taken else n for n in imported.outputs))
-    used = [name for name in g.weights.values() if any(name in node.input for node in g.nodes)]
+    read = {name for node in g.nodes for name in node.input}
+    used = [name for name in g.weights.values() if name in read or name in g.in_groups]
     data = path.with_name(path.name + ".data")
     path.parent.mkdir(parents=True, exist_ok=True)
-    weights = _write_weights(imported.params, {g.sources[name]: name for name in used}, g.transposed, data)
+    weights = _write_weights(imported.params, {g.sources[name]: name for name in used}, g, read, data)
     graph = helper.make_graph(g.nodes, imported.name, inputs, outputs, [*g.constants.values(), *weights])
     opsets = [helper.make_opsetid("", spelling.opset)]
     ir_version = max(IR_VERSION, helper.find_min_ir_version_for(opsets))
@@ -242,23 +243,32 @@ def _outputs(
     return infos
 
 
-def _write_weights(params: ParamTable, names: Mapping[str, str], transposed: set[str], data: Path) -> list[TensorProto]:
+def _write_weights(
+    params: ParamTable, names: Mapping[str, str], g: Graph, read: Set[str], data: Path
+) -> list[TensorProto]:
     """Stream the weights, each with its name in the graph, into the external data file; returns their declarations."""
     declared = []
     with replaced(data) as file:
-        for source, array in params.stream(list(names)):
-            name = names[source]
-            if name in transposed:
-                array = array.T
-            array = np.asarray(array, order="C")
-            if array.nbytes <= SMALL:
-                declared.append(numpy_helper.from_array(array, name))
-                continue
-            file.write(b"\0" * (-file.tell() % ALIGNMENT))
-            tensor = TensorProto(name=name, data_type=helper.np_dtype_to_tensor_dtype(array.dtype), dims=array.shape)
-            tensor.data_location = TensorProto.EXTERNAL
-            for key, value in (("location", data.name), ("offset", file.tell()), ("length", array.nbytes)):
-                tensor.external_data.add(key=key, value=str(value))
-            array.tofile(file)
-            declared.append(tensor)
+        for source, weight in params.stream(list(names)):
+            for name, values in _forms(names[source], weight, g, read):
+                array = np.asarray(values, order="C")
+                if array.nbytes <= SMALL:
+                    declared.append(numpy_helper.from_array(array, name))
+                    continue
+                file.write(b"\0" * (-file.tell() % ALIGNMENT))
+                dtype = helper.np_dtype_to_tensor_dtype(array.dtype)
+                tensor = TensorProto(name=name, data_type=dtype, dims=array.shape)
+                tensor.data_location = TensorProto.EXTERNAL
+                for key, value in (("location", data.name), ("offset", file.tell()), ("length", array.nbytes)):
+                    tensor.external_data.add(key=key, value=str(value))
+                array.tofile(file)
+                declared.append(tensor)
     return declared
+
+
+def _forms(name: str, weight: np.ndarray, g: Graph, read: Set[str]) -> Iterator[tuple[str, np.ndarray]]:
+    """What nodes read of a weight: itself, its integers, or both."""
+    if name in read:
+        yield name, weight.T if name in g.transposed else weight
+    if name in g.in_groups:
+        yield from _nbits.stored(name, weight, g.spelling.numbers, transposed=g.in_groups[name]).items()

@@ -2,25 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import UnsupportedModel, UsageError
+from ..exporters.cached import export_for_genai
 from ..exporters.gguf import export_gguf
 from ..importers.gguf._file import read_gguf
 from .sources import check_reference
 
-# Of the same bytes a weight as ours, by the precision of the artifact.
-_ALIKE = {"fp32": "F32", "bf16": "BF16", "fp16": "F16", "int8": "Q8_0", "int4": "Q4_1"}
-_NUMBERS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1")
-LLAMA_CPP = "llama-cpp"
-SPEAKERS = (LLAMA_CPP, *(f"{LLAMA_CPP}-{numbers.lower()}" for numbers in _NUMBERS))
+
+@dataclass(frozen=True)
+class _Engine:
+    """The module of the worker, the numbers that it has, and which of them stand beside our precisions."""
+
+    module: str
+    numbers: tuple[str, ...]
+    alike: Mapping[str, str]
+    write: Callable[[str, Path, str, int], Path]  # model, what to write, numbers, seed
+    suffix: str = ""
+    reads_gguf: bool = False
+
+
+_ENGINES = {
+    "llama-cpp": _Engine(
+        "llama_cpp",
+        ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1"),
+        {"fp32": "F32", "bf16": "BF16", "fp16": "F16", "int8": "Q8_0", "int4": "Q4_1"},  # of as many bits a weight
+        export_gguf,
+        ".gguf",
+        reads_gguf=True,
+    ),
+    "onnxruntime-genai": _Engine(
+        "onnxruntime_genai",
+        ("F32", "Q8_0", "Q4_0"),
+        {"fp32": "F32", "bf16": "F32", "fp16": "F32", "int8": "Q8_0", "int4": "Q4_0"},
+        export_for_genai,
+    ),
+}
+SPEAKERS = tuple(
+    f"{engine}{numbers and '-'}{numbers.lower()}" for engine in _ENGINES for numbers in ("", *_ENGINES[engine].numbers)
+)
 
 
 @dataclass(frozen=True)
 class Speaking:
-    """A name of `--vs` ready to start: the module of its worker and the file it reads, or why there is none."""
+    """A name of `--vs` ready to start: the module of its worker and what it reads, or why there is none."""
 
     name: str
     module: str
@@ -34,24 +62,28 @@ def speaker_of(
 ) -> Speaking:
     """`name` for an artifact of `source`.
 
-    A GGUF file runs as it is, unless the name has numbers of its own; every other source is written to `folder`.
+    llama.cpp runs a GGUF file as it is, unless the name has numbers of its own; every other source is written to
+    `folder`.
     """
-    asked = name.removeprefix(LLAMA_CPP).removeprefix("-").upper()
+    family = next(known for known in _ENGINES if name.startswith(known))
+    engine, asked = _ENGINES[family], name.removeprefix(family).removeprefix("-").upper()
+    numbers = asked or engine.alike[precision]
     try:
         if source.get("kind") == "gguf":
             file = Path(str(reference))
             if asked:
-                raise UsageError(f"expected --vs {LLAMA_CPP} for a GGUF file, found {name}: the file has its numbers")
-            return Speaking(name, "llama_cpp", _most_numbers(file), file)
-        numbers = asked or _ALIKE[precision]
+                raise UsageError(f"expected --vs {family} for a GGUF file, found {name}: the file has its numbers")
+            if not engine.reads_gguf:
+                raise UnsupportedModel(f"expected a directory or a built-in model for {family}, found a GGUF file")
+            return Speaking(name, engine.module, _most_numbers(file), file)
         model = str(source["name"]) if source.get("kind") == "builtin" else str(reference)
-        path = folder / f"{numbers}.gguf"
+        path = folder / f"{numbers}{engine.suffix or '-' + family}"
         if not path.exists():
             seed = int(str(source.get("seed", 0)))
-            export_gguf(model, path.with_suffix(".part"), numbers, seed).rename(path)
-        return Speaking(name, "llama_cpp", numbers, path)
+            engine.write(model, path.with_suffix(".part"), numbers, seed).rename(path)
+        return Speaking(name, engine.module, numbers, path)
     except UnsupportedModel as reason:
-        return Speaking(name, "llama_cpp", asked or _ALIKE[precision], None, str(reason))
+        return Speaking(name, engine.module, numbers, None, str(reason))
 
 
 def check_speakers(source: Mapping[str, object], reference: str | None) -> None:

@@ -99,7 +99,7 @@ def token_speeds(config: BenchConfig) -> TokensResult:
             sizes = [step_bytes + cached * (len(test.before) + len(test.say) / 2) for test in of_these]
             _race([ours, *peers], of_these, sizes, reads, config.repetitions)
         other = meter.other_cores()
-        files = [p.speaking.model.stat().st_size / (1 << 20) if p.speaking.model else None for p in peers]
+        files = [_mib(p.speaking.model) if p.speaking.model else None for p in peers]
     if peers and all(peer.missing for peer in peers):
         raise PeerFailed("; ".join(str(peer.failure) for peer in peers), missing=True)
     return TokensResult(
@@ -134,6 +134,12 @@ def _tests(config: BenchConfig, vocabulary: int) -> list[_Test]:
             found += [_Test(behind[:n], (), before, count) for n in prompts]
             found += [_Test((), behind[:n], before, count) for n in generations]
     return found
+
+
+def _mib(model: Path) -> float:
+    """Of a file, or of all files in a folder."""
+    files = model.iterdir() if model.is_dir() else [model]
+    return sum(file.stat().st_size for file in files) / (1 << 20)
 
 
 def _params_bytes(artifact: str, manifest: Manifest) -> int:

@@ -9,11 +9,14 @@ import numpy as np
 import onnx
 import pytest
 from checkpoints import write_checkpoint
+from onnx import numpy_helper
 
 from halo_tvm.cli._main import main
-from halo_tvm.exporters.cached import GENAI, Stepper, write_genai_config
+from halo_tvm.exporters.cached import GENAI, Stepper, export_for_genai, write_genai_config
 from halo_tvm.exporters.comparison import session_of
+from halo_tvm.exporters.gguf import export_gguf
 from halo_tvm.importers import import_model
+from halo_tvm.importers.gguf._file import read_gguf
 from halo_tvm.interpreter import evaluate
 
 WINDOWED = {"model_type": "mistral", "sliding_window": 4}
@@ -68,6 +71,42 @@ def test_the_config_of_onnxruntime_genai_names_what_is_in_the_file(tmp_path: Pat
     (tmp_path / GENAI).write_text("{}")
     with pytest.raises(Exception, match="expected no genai_config.json of another model beside model.onnx"):
         write_genai_config(import_model(str(tmp_path / "model")).with_past(False), file)
+
+
+@pytest.mark.parametrize(("numbers", "bits"), [("Q8_0", 8), ("Q4_0", 4)])
+def test_integers_are_those_of_gguf(tmp_path: Path, numbers: str, bits: int) -> None:
+    """What MatMulNBits reads of a weight means what the same weight of a GGUF file means."""
+    write_checkpoint(tmp_path / "model", "llama")
+    export_for_genai(str(tmp_path / "model"), tmp_path / "genai", numbers)
+    model = onnx.load(tmp_path / "genai" / "model.onnx")
+    held = {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    name = "model.layers.1.mlp.down_proj.weight"
+    integers, scales = held[f"{name}.integers"], held[f"{name}.scales"]
+    if bits == 4:
+        integers = np.stack([integers & 15, integers >> 4], axis=-1).reshape(*integers.shape[:2], 32)
+    found = (integers.astype(np.float32) - (1 << bits - 1)) * scales[..., None]
+    tensor = read_gguf(export_gguf(str(tmp_path / "model"), tmp_path / "m.gguf", numbers)).tensors
+    stored = tensor["blk.1.ffn_down.weight"]
+    wanted = stored.kind.floats(stored.blocks()).reshape(stored.shape)
+    np.testing.assert_allclose(found.reshape(len(found), -1), wanted, rtol=1e-6)
+    products = [node for node in model.graph.node if node.op_type in ("MatMul", "MatMulNBits")]
+    assert {node.op_type for node in products} == {"MatMulNBits"} and name not in held
+    logits = model.graph.output[0].type.tensor_type.shape.dim
+    assert logits[1].dim_value == 1, "onnxruntime-genai has to see that these are of the last token"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--type", "Q4_1", "--for", "onnxruntime"], "expected --type F32, Q8_0 or Q4_0 beside m.onnx, found Q4_1"),
+        (["--type", "Q8_0"], "expected --for onnxruntime beside --type Q8_0, found portable"),
+    ],
+)
+def test_numbers_without_products_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert main(["export", "gpt2", "-o", str(tmp_path / "m.onnx"), *arguments]) == 1
+    assert message in capsys.readouterr().err
 
 
 def test_what_has_no_caches_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -80,7 +80,7 @@ def test_refusals(tmp_path: Path, capsys) -> None:
     with pytest.raises(UsageError, match="a GGUF file already: take it"):
         export_gguf(str(tmp_path / "m.gguf"), tmp_path / "n.gguf")
     for words, message in (
-        (["-o", "m.onnx", "--type", "F16"], "expected --type beside a .gguf file"),
+        (["-o", "m.onnx", "--type", "F16"], "expected --type F32, Q8_0 or Q4_0 beside m.onnx, found F16"),
         (["-o", "m.gguf", "--opset", "20"], "expected a .gguf file without --opset"),
     ):
         assert main(["export", "gpt2", *words[:1], str(tmp_path / words[1]), *words[2:]]) == 1

@@ -75,8 +75,8 @@ def define(c: DecoderConfig, m: ModelBuilder, *, caches: Caches, last: bool) -> 
     if last:
         if not isinstance(tokens, int) or tokens > 1:
             x = m.emit(relax.op.strided_slice(x, axes=[1], begin=[tokens - 1], end=[tokens]))
-        if caches is not Caches.RETURNED:  # other engines want the token's axis
-            x = m.emit(relax.op.reshape(x, (batch, c.hidden)))
+        one = (1,) if caches is Caches.RETURNED else ()  # other engines want the token's axis
+        x = m.emit(relax.op.reshape(x, (batch, *one, c.hidden)))
     if c.names.norm:
         x = weights.norm(c, m, x, c.names.norm, c.hidden)
     m.layer = c.names.head
