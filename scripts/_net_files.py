@@ -56,6 +56,16 @@ def measure(name: str, file: Path, folder: Path, threads: int, rounds: int) -> R
         return SkippedResult(name, {}, threads, "fp32", describe_host(), without_folders(str(error)))
 
 
+def tables(results: Sequence[Result]) -> str:
+    """A table for each processor, under its name."""
+    parts = []
+    for cpu, isa in dict.fromkeys((r.host.cpu, r.host.isa) for r in results):
+        level = "AVX-512" if any(name.startswith("avx512") for name in isa) else "no AVX-512"
+        here = sorted((r for r in results if r.host.cpu == cpu), key=lambda r: r.model)
+        parts.append(f"### {cpu}, {level}\n\n{table(here)}")
+    return "\n".join(parts)
+
+
 def table(results: Sequence[Result]) -> str:
     """A line for each net, and the geometric mean against the faster peer of each."""
     rows, ratios = [], []

@@ -227,14 +227,19 @@ def _run_ablation(options: argparse.Namespace) -> int:
 
 
 def _run_nets(options: argparse.Namespace) -> int:
-    """Compile and time ONNX files; the results file is theirs alone. Returns the number of failures."""
+    """Compile and time ONNX files; the results file is theirs alone. Returns the number of failures.
+
+    Results of other processors are kept.
+    """
     threads, rounds = max(options.threads), 8 if options.quick else options.rounds
     options.cache.mkdir(parents=True, exist_ok=True)
+    path = options.json.with_name("nets.json")
     results: list[Measured] = []
+    others = [r for r in (read_results(path) if path.is_file() else ()) if r.host.cpu != describe_host().cpu]
     for name, file in _net_files.files_of(options.nets):
         results.append(_net_files.measure(name, file, options.cache, threads, rounds))
         print(terminal.render(results[-1]), flush=True)
-        write_results(options.json.with_name("nets.json"), results)
+        write_results(path, [*others, *results])
     return sum(isinstance(result, SkippedResult) for result in results)
 
 
@@ -285,8 +290,8 @@ def update_docs(page: Path, results: Sequence[Measured]) -> None:
 
 
 def update_nets(page: Path, results: Sequence[Measured]) -> None:
-    """Replace the table of nets in `page`."""
-    _write_between(page, BEGIN_NETS, END_NETS, _net_files.table(results))
+    """Replace the tables of nets in `page`."""
+    _write_between(page, BEGIN_NETS, END_NETS, _net_files.tables(results))
 
 
 def _write_between(page: Path, begin: str, end: str, table: str) -> None:

@@ -61,7 +61,8 @@ def test_nets_have_a_table_of_their_own(bench, tmp_path):
     compared = (comparison("onnxruntime", 2.0, "faster"), comparison("openvino", 0.5, "slower"))
     net = dataclasses.replace(BENCH, model="tagger", engines=(ours, ort, fast), comparisons=compared)
     skipped = SkippedResult("broken", {}, 2, "fp32", BENCH.host, "no such operator")
-    bench.write_results(tmp_path / "nets.json", [net, skipped])
+    host = dataclasses.replace(BENCH.host, cpu="another")
+    bench.write_results(tmp_path / "nets.json", [net, skipped, dataclasses.replace(net, host=host)])
     given = [
         "--no-run",
         "--update-docs",
@@ -75,7 +76,8 @@ def test_nets_have_a_table_of_their_own(bench, tmp_path):
     assert bench.main(given) == 0
     text = page.read_text()
     assert "| tagger | 50 | 2.00 | 0.50 |" in text and "| broken | - | - | - | no such operator |" in text
-    assert "each net: **0.50** (1 nets)" in text and text.endswith("\nafter\n") and "old" not in text
+    assert "### another" in text and text.count("each net: **0.50** (1 nets)") == 2
+    assert text.endswith("\nafter\n") and "old" not in text
     with pytest.raises(UsageError, match="expected an ONNX file"):
         list(bench._net_files.files_of([tmp_path / "none"]))
 

@@ -204,22 +204,22 @@ def test_builds_for_arm() -> None:
 
 
 @pytest.mark.parametrize(
-    ("isa", "nr", "mr", "multiplication", "each"),
+    ("isa", "nr", "mr", "multiplication"),
     [
-        ("avx512-vnni", 48, 8, "vpdpbusd", 1),
-        ("avx512", 48, 7, "vpmaddwd", 2),
-        ("avx2", 16, 4, "vpmaddwd", 2),
+        ("avx512-vnni", 48, 8, "vpdpbusd"),
+        ("avx512", 48, 8, "vpmaddwd"),
+        ("avx2", 16, 6, "vpmaddwd"),
     ],
 )
-def test_assembly_of_the_main_tile(isa: str, nr: int, mr: int, multiplication: str, each: int) -> None:
-    """A step of the full tile: one (two) multiplications a vector of sums, each weight and each x loaded once."""
+def test_assembly_of_the_main_tile(isa: str, nr: int, mr: int, multiplication: str) -> None:
+    """A step of the full tile: one multiplication a vector of sums, each weight and each x loaded once."""
     case, target = Case(k=768, n=768, nr=nr, m=mr * 4), x86(isa)
     decision = GEMM.default(fused(case), target)
     assert decision.mr == mr
     vectors, executable = nr // target.lanes_f32, build(scheduled(case, target), target)
     loop = k_loops(executable, multiplication)[0]
-    assert loop[multiplication] == decision.unroll * mr * vectors * each
-    assert loop["load"] == decision.unroll * vectors
+    assert loop[multiplication] == decision.unroll * mr * vectors
+    assert loop["load"] <= decision.unroll * vectors  # a shift may load, too
     assert loop["broadcast"] == decision.unroll * mr
     assert loop["stack"] == 0
     assert loop["branch"] == 1

@@ -57,7 +57,7 @@ class Convolution(Rule[Decision]):
 
     def default(self, func: tirx.PrimFunc, target: Target) -> Decision:
         problem = match(func, target.isa)
-        return Decision(_tile_rows(problem, target), unroll=4, block_rows=_BLOCK_ROWS)
+        return Decision(_tile_rows(problem, target), problem.arithmetic.unroll, block_rows=_BLOCK_ROWS)
 
     def space(self, func: tirx.PrimFunc, target: Target) -> Sequence[Decision]:
         problem, first = match(func, target.isa), self.default(func, target)

@@ -10,6 +10,10 @@ from tvm.script.ir_builder import tirx as T
 
 from .._lanes import index, kept, product, simplify, unravel
 from .._windows import Windows
+from ..gemm._arithmetic import part_at, parts_of
+from ..gemm._w8a8 import GROUP, taken_apart, words_of
+
+_TWICE = 0x00010001  # times a number: it in both halves of a word
 
 
 @dataclass(frozen=True)
@@ -77,4 +81,39 @@ def padded_copy(w: Windows, dtype: str, channels: int, lanes: int) -> Padded:
             T.buffer_store(buffer, w.x[(n, *source, *at(flat))].astype(dtype), [n, *place, *at(first + flat)])
         with T.serial(simplify(width * channels) - first - count) as i:
             T.buffer_store(buffer, around, [n, *place, *at(first + count + i)])
+    return Padded(buffer, (0,) * w.rank, sizes, (True,) * w.rank)
+
+
+def pairs_copy(w: Windows, channels: int, lanes: int) -> Padded:
+    """The same of bytes taken apart: int32 [batch, .., 2, size, channels / 4], the even two of four, the odd ones."""
+    sizes, each = [w.reach(axis) for axis in range(w.rank)], channels // GROUP
+    buffer = T.alloc_buffer((w.batch, *sizes[:-1], 2, sizes[-1], each), "int32", align=64)
+    begin = tirx.min(index(w.before[-1]), sizes[-1])
+    length = tirx.max(tirx.min(w.sizes[-1], sizes[-1] - begin), index(0))
+    around = tirx.const(0, "int32") if w.outside is None else w.outside.astype("int32") * tirx.const(_TWICE, "int32")
+    with T.parallel(product([w.batch, *sizes[:-1]])) as row:
+        n, *place = (kept(simplify(at)) for at in unravel(row, [w.batch, *sizes[:-1]]))
+        source = [at - before for at, before in zip(place, w.before)]
+        inside = [t for at, size in zip(source, w.sizes) for t in (at >= 0, at < size)]
+        count = kept(simplify(tirx.if_then_else(tirx.all(*inside), length, index(0)) if inside else length))
+
+        def surround(top: ir.Expr, number: ir.Expr) -> None:
+            with T.serial(number) as i, T.serial(index(2)) as odd, T.serial(index(each)) as q:
+                T.buffer_store(buffer, around, [n, *place, odd, top + i, q])
+
+        surround(index(0), begin)
+        with T.serial(count) as i:
+            for width, top, number in parts_of(w.channels // GROUP, lanes):
+                with T.serial(index(number)) as v:
+                    here = part_at(GROUP * top, v, GROUP * width)
+                    four = tirx.reinterpret(words_of(width), w.x[(n, *source, i, here)])
+                    for odd, pair in enumerate(taken_apart(four, width)):
+                        T.buffer_store(buffer, pair, [n, *place, odd, begin + i, part_at(top, v, width)])
+            for odd in range(2 if w.channels % GROUP else 0):
+                left = [index(c) for c in range(w.channels // GROUP * GROUP, w.channels)]
+                found = [w.x[(n, *source, i, c)].astype("int32") for c in left]
+                low, *high = found[odd::2] or [tirx.const(0, "int32")]
+                value = low | high[0] << tirx.const(16, "int32") if high else low
+                T.buffer_store(buffer, value, [n, *place, odd, begin + i, index(each - 1)])
+        surround(begin + count, sizes[-1] - begin - count)
     return Padded(buffer, (0,) * w.rank, sizes, (True,) * w.rank)

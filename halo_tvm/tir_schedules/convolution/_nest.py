@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tvm import DataType, ir, s_tir, tirx
 from tvm.script.ir_builder import IRBuilder
@@ -28,7 +28,7 @@ from .._lanes import ceil_div, constant, index, kept, simplify, unravel
 from .._row_tiling import RowTiling
 from .._stages import emit_stages
 from ..gemm._arithmetic import Tile
-from ._copy import Padded, padded_copy
+from ._copy import Padded, padded_copy, pairs_copy
 from ._problem import Problem
 
 # TVM's expressions have no choice between addresses. Zeros are a constant of LLVM's: of a buffer that is written here
@@ -60,6 +60,8 @@ def build(problem: Problem, rows: RowTiling, unroll: int, lanes: int, l2_bytes: 
 def _source(problem: Problem, lanes: int) -> Padded:
     if not problem.copies:
         return Padded.of(problem.windows)
+    if problem.arithmetic.takes_apart:
+        return pairs_copy(problem.windows, problem.inner, lanes)
     wide = lanes * 4 // DataType(problem.dtype).itemsize
     return padded_copy(problem.windows, problem.dtype, problem.groups * problem.inner, wide)
 
@@ -73,6 +75,9 @@ class _WindowTile(Tile):
 
     def of_x(self, row: int, at: ir.Expr, width: int = 1) -> ir.Expr:
         return self.runs[row][at if width == 1 else tirx.Ramp(at, index(1), width)]
+
+    def of_pairs(self, row: int, half: int, k: ir.Expr) -> ir.Expr:
+        return self.runs[row][half, k]
 
     def of_weight(self, k: ir.Expr, *at: ir.Expr) -> ir.Expr:
         return self.weight[(self.chunk, self.panel, self.first + k, *at)]
@@ -157,8 +162,9 @@ class _Nest:
                 runs=tuple(elements),
                 first=tap * self.steps,
             )
-            with T.serial(index(self.steps // self.unroll)) as ko, T.unroll(index(self.unroll)) as ki:
-                p.arithmetic.step(tile_here, ko * self.unroll + ki)
+            for half in p.arithmetic.walks(mr, self.vectors):
+                with T.serial(index(self.steps // self.unroll)) as ko, T.unroll(index(self.unroll)) as ki:
+                    p.arithmetic.step(replace(tile_here, half=half), ko * self.unroll + ki)
         self._each(lambda r, v: T.buffer_store(sums, acc[r][v], [at + r, v]))
 
     def _elements(self, origins: Sequence[ir.Var], tap: ir.Expr, group: ir.Expr) -> list[ir.Var]:
@@ -167,10 +173,14 @@ class _Nest:
         ks = [kept(simplify(k)) for k in unravel(tap, [index(k) for k in p.taps])] if p.taps else []
         if p.joins:
             ks.append(index(0))
-        found, pointer_type = [], ir.PointerType(ir.PrimType(p.dtype))
+        apart, dtype = p.arithmetic.takes_apart, str(self.x.buffer.dtype)
+        found, pointer_type = [], ir.PointerType(ir.PrimType(dtype))
         for r in range(self.rows.mr):
             place = [origins[1 + a][r] + k * w.dilations[a] for a, k in enumerate(ks)]
-            address = tirx.address_of(self.x.buffer[(origins[0][r], *place, group * p.inner)])
+            if apart:
+                address = tirx.address_of(self.x.buffer[(origins[0][r], *place[:-1], 0, place[-1], 0)])
+            else:
+                address = tirx.address_of(self.x.buffer[(origins[0][r], *place, group * p.inner)])
             inside = [
                 test
                 for a, at in enumerate(place)
@@ -180,7 +190,10 @@ class _Nest:
             if inside:
                 address = tirx.call_pure_extern(pointer_type, f"{_PICK}{p.run}", tirx.all(*inside), address)
             pointer = T.Bind(address, var=tirx.Var(f"window{r}", pointer_type))
-            found.append(T.decl_buffer((p.run,), p.dtype, data=pointer))
+            shape, strides = (
+                ((2, self.steps), [self.x.sizes[-1] * (p.inner // self.group), 1]) if apart else ((p.run,), None)
+            )
+            found.append(T.decl_buffer(shape, dtype, data=pointer, strides=strides))
         return found
 
     def _each(self, emit: Callable[[int, ir.Expr], None]) -> None:

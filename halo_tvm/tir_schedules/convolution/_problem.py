@@ -46,7 +46,9 @@ class Problem:
 
     @property
     def copies(self) -> bool:
-        """Whether x is first copied, widened and with its padding."""
+        """Whether x is first copied, widened or taken apart, and with its padding."""
+        if self.arithmetic.takes_apart:
+            return True
         if self.windows.x.dtype == self.dtype and not self.is_padded:
             return self.windows.channels != self.groups * self.inner
         # Bytes are a quarter of what floats are to copy, and what surrounds them may be any number.

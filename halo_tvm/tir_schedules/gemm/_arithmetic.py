@@ -6,11 +6,14 @@ A step takes `group` consecutive k, which lie side by side in the packed weight 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from tvm import ir, tirx
+from tvm.script.ir_builder import tirx as T
+
+_SHARED_FROM = 16384  # numbers; fewer are rounded or taken apart before other threads have started
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,7 @@ class Tile:
     kc: int
     nr: int
     lanes: int  # sums in one vector register
+    half: int | None = None  # of rows that are taken apart, the only one that this walk along k takes
 
     @property
     def vectors(self) -> int:
@@ -35,6 +39,10 @@ class Tile:
         """`width` neighbours of row `row`, from element `at` of the chunk on."""
         column = self.chunk * self.kc + at
         return self.x[self.start + row, column if width == 1 else tirx.Ramp(column, tirx.IntImm("int64", 1), width)]
+
+    def of_pairs(self, row: int, half: int, k: ir.Expr) -> ir.Expr:
+        """The even or the odd two of the four numbers of step `k`, where rows are taken apart."""
+        return self.x[half, self.start + row, self.chunk * (self.kc // 4) + k]
 
     def of_weight(self, k: ir.Expr, *at: ir.Expr) -> ir.Expr:
         """The weight of step `k`."""
@@ -57,6 +65,7 @@ class Arithmetic:
     lane_factor: ClassVar[int] = 1  # sums in a register, for each float32 it would hold
     promoted_every: ClassVar[int | None] = None  # steps whose sums are kept in `sums`, then added to the product's type
     group: ClassVar[int] = 1
+    takes_apart: ClassVar[bool] = False  # x becomes words of the even two of four bytes and of the odd ones, once
     unroll: ClassVar[int] = 4  # steps per iteration unless decided otherwise: more make longer loops, not faster ones
 
     @property
@@ -85,6 +94,10 @@ class Arithmetic:
         """Buffers that the sums of a row are spread over, added up behind the k loop: few sums wait for each other."""
         return 1
 
+    def walks(self, rows: int, vectors: int) -> tuple[int | None, ...]:
+        """The walks along k that a tile takes one after another, see Tile.half."""
+        return (None,)
+
     def in_registers(self, rows: int, vectors: int) -> bool:
         """Whether what the sums of `promoted_every` steps are added to stays in registers, not in L1."""
         return False
@@ -112,6 +125,15 @@ class Arithmetic:
     def step(self, tile: Tile, k: ir.Expr) -> None:
         """Emit `acc[r] += x[start + r, step k] * weight[step k]` for every row of the tile."""
         raise AssertionError(f"{type(self).__name__} lacks its step")
+
+
+def each_row(rows: ir.Expr, k: int, emit: Callable[[ir.Expr], None]) -> None:
+    """emit(row) of every row of `k` numbers, in parallel where that is worth it."""
+    with T.If(rows * k < _SHARED_FROM):
+        with T.Then(), T.serial(rows) as row:
+            emit(row)
+        with T.Else(), T.parallel(rows) as row:
+            emit(row)
 
 
 def parts_of(count: int, lanes: int) -> list[tuple[int, int, int]]:

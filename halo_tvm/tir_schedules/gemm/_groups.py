@@ -11,21 +11,19 @@ of the bytes of one load for two steps of four k. `_group_pairs` is for where no
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tvm import ir, tirx
 from tvm.script.ir_builder import tirx as T
 
-from ._arithmetic import Arithmetic, Operands, Tile
+from ._arithmetic import Arithmetic, Operands, Tile, each_row
 from ._w8a8 import GROUP, W8A8
 
 ZERO = {8: 128, 4: 8}  # the integer of a weight that means 0, without least values
 _LARGEST = 127.0
 _TINY = 1e-20  # least magnitude of a group: what it is divided by is finite
 _LOW_HALVES = 0x0F0F0F0F
-_SHARED_FROM = 16384  # numbers; fewer are rounded before other threads have started
 
 
 @dataclass(frozen=True)
@@ -169,15 +167,6 @@ class Groups(Arithmetic):
             return found
         assert operands.row_sum is not None
         return found + operands.row_sum[row, block] * tirx.Cast("float32", operands.least[panel, block, at])
-
-
-def each_row(rows: ir.Expr, k: int, emit: Callable[[ir.Expr], None]) -> None:
-    """emit(row) of every row of `k` numbers, in parallel where that is worth it."""
-    with T.If(rows * k < _SHARED_FROM):
-        with T.Then(), T.serial(rows) as row:
-            emit(row)
-        with T.Else(), T.parallel(rows) as row:
-            emit(row)
 
 
 def _folded(values: list[ir.Expr], combine: object) -> ir.Expr:

@@ -20,7 +20,7 @@ import functools
 import operator
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tvm import ir, s_tir, tirx
 from tvm.script.ir_builder import IRBuilder
@@ -193,14 +193,15 @@ def _sums(
                 T.buffer_store(buffer, zero if index else first(r, at), [at])
     tile = Tile(p.operands.x, chain.weight, acc, p.start, p.chunk, p.panel, chain.kc, chain.nr, lanes)
     unroll = t.unroll if count % t.unroll == 0 else 1
-    with T.serial(_i64(count // unroll)) as ko:
-        # Short tiles wait for memory anyway: there the prefetches only take load slots (M = 1: 5 to 30 %).
-        for q in range(t.prefetch if 2 * rows > t.mr else 0):
-            done = ko if isinstance(begin, int) and begin == 0 else begin // unroll + ko
-            prefetch(chain.weight_line(p.chunk, p.panel + 1, p.step * p.ahead + done * t.prefetch + q))
-        with T.unroll(_i64(unroll)) as ki:
-            k = ko * unroll + ki
-            arithmetic.step(tile, k if isinstance(begin, int) and begin == 0 else begin + k)
+    for number, half in enumerate(arithmetic.walks(rows, chain.nr // lanes)):
+        with T.serial(_i64(count // unroll)) as ko:
+            # Short tiles wait for memory anyway: there the prefetches only take load slots (M = 1: 5 to 30 %).
+            for q in range(t.prefetch if 2 * rows > t.mr and number == 0 else 0):
+                done = ko if isinstance(begin, int) and begin == 0 else begin // unroll + ko
+                prefetch(chain.weight_line(p.chunk, p.panel + 1, p.step * p.ahead + done * t.prefetch + q))
+            with T.unroll(_i64(unroll)) as ki:
+                k = ko * unroll + ki
+                arithmetic.step(replace(tile, half=half), k if isinstance(begin, int) and begin == 0 else begin + k)
     arithmetic.settle(tile)
     for r in range(rows):
         with T.unroll(vectors) as v, T.vectorized(_i64(lanes)) as lane:

@@ -10,16 +10,19 @@ The integers are the same in every form, so the results are, whatever the order 
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import ClassVar
 
 from tvm import ir, tirx
 from tvm.script.ir_builder import tirx as T
 
-from ._arithmetic import Arithmetic, Tile
+from ._arithmetic import Arithmetic, Operands, Tile, each_row, part_at, parts_of
 
 GROUP = 4
 _EVEN_BYTES = 0x00FF00FF
+_BOTH = (0, 1)  # the even bytes, the odd ones
+_FEW_SUMS = 4  # so many vectors leave registers to products of both halves
 _MADD = {8: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.avx512.pmaddw.d.512"}
 
 
@@ -63,26 +66,74 @@ class DotBytes(W8A8):
 
 @dataclass(frozen=True)
 class WidenedPairs(W8A8):
-    """16-bit products of even bytes and of odd bytes: both land in the sum of their own column."""
+    """16-bit products of even bytes and of odd bytes: both land in the sum of their own column.
 
-    unroll = 1  # LLVM mixes the steps of a longer iteration and runs out of registers
+    x of the operands: int32 [2, rows, k / 4], the even two of four bytes and the odd ones, taken apart once. A tall
+    tile walks along k twice, for the ones and for the others: LLVM would keep the products of both until it adds them.
+    """
+
+    unroll = 2  # of longer iterations LLVM mixes the steps and runs out of registers
+    takes_apart = True
 
     def registers(self, rows: int, vectors: int) -> int:
-        # Even and odd weights, even and odd x, a product, the mask.
-        return rows * vectors + 2 * vectors + 4
+        # Sums, weights, a row, a product.
+        return rows * vectors + vectors + 2
 
     def instructions(self, rows: int, vectors: int) -> float:
-        return 4 * rows * vectors + 3 * vectors + 2 * rows
+        return 4 * rows * vectors + 3 * vectors
+
+    def walks(self, rows: int, vectors: int) -> tuple[int | None, ...]:
+        return (None,) if rows * vectors <= _FEW_SUMS else _BOTH
+
+    def prepare(self, x: ir.Var, rows: ir.Expr, k: int, lanes: int, more: tuple[ir.Var, ...]) -> Operands:
+        pairs = T.alloc_buffer((2, rows, k // GROUP), "int32", align=64)
+
+        def take_apart(row: ir.Expr) -> None:
+            for width, first, count in parts_of(k // GROUP, lanes):
+                with T.serial(tirx.IntImm("int64", count)) as v:
+                    four = tirx.reinterpret(words_of(width), x[row, part_at(GROUP * first, v, GROUP * width)])
+                    for odd, pair in enumerate(taken_apart(four, width)):
+                        T.buffer_store(pairs, pair, [odd, row, part_at(first, v, width)])
+
+        each_row(rows, k, take_apart)
+        return Operands(pairs, None)
+
+    def step(self, tile: Tile, k: ir.Expr) -> None:
+        lanes = tile.lanes
+        for half, (r, (acc,)) in itertools.product(_BOTH if tile.half is None else (tile.half,), enumerate(tile.acc)):
+            pair = tirx.reinterpret(f"int16x{2 * lanes}", tirx.Broadcast(tile.of_pairs(r, half, k), lanes))
+            for v in range(tile.vectors):
+                at = tirx.Ramp(v * lanes, 1, lanes)
+                weight = self._half(tile.of_weight(k, v * lanes, tirx.Ramp(0, 1, GROUP * lanes)), half, lanes)
+                T.buffer_store(acc, acc[at] + _madd(pair, weight, lanes), [at])
 
     def add(self, total: ir.Expr, x: ir.Expr, weight: ir.Expr, lanes: int) -> ir.Expr:
-        words, eight = 2 * lanes, tirx.Broadcast(tirx.const(8, "int16"), 2 * lanes)
-        w = tirx.reinterpret(f"int16x{words}", weight)
-        even_x = tirx.reinterpret(f"int16x{words}", x & tirx.Broadcast(tirx.const(_EVEN_BYTES, "int32"), lanes))
-        shifted = tirx.reinterpret(f"uint16x{words}", x) >> tirx.Broadcast(tirx.const(8, "uint16"), words)
-        odd_x = tirx.reinterpret(f"int16x{words}", shifted)
-        for a, b in ((even_x, (w << eight) >> eight), (odd_x, w >> eight)):
-            total = total + tirx.call_llvm_pure_intrin(f"int32x{lanes}", _MADD[lanes], a, b)
+        for odd, pair in enumerate(taken_apart(x, lanes)):
+            half = tirx.reinterpret(f"int16x{2 * lanes}", pair)
+            total = total + _madd(half, self._half(weight, odd, lanes), lanes)
         return total
+
+    def _half(self, weight: ir.Expr, odd: int, lanes: int) -> ir.Expr:
+        """The even or the odd bytes of a weight, widened."""
+        w, eight = tirx.reinterpret(f"int16x{2 * lanes}", weight), tirx.Broadcast(tirx.const(8, "int16"), 2 * lanes)
+        return w >> eight if odd else (w << eight) >> eight
+
+
+def taken_apart(four: ir.Expr, width: int) -> tuple[ir.Expr, ir.Expr]:
+    """`width` words of four uint8 as words of two int16: the even bytes, the odd ones."""
+    mask, eight = tirx.const(_EVEN_BYTES, "int32"), tirx.const(8, "int32")
+    if width > 1:
+        mask, eight = tirx.Broadcast(mask, width), tirx.Broadcast(eight, width)
+    return four & mask, (four >> eight) & mask
+
+
+def _madd(x: ir.Expr, weight: ir.Expr, lanes: int) -> ir.Expr:
+    return tirx.call_llvm_pure_intrin(f"int32x{lanes}", _MADD[lanes], x, weight)
+
+
+def words_of(width: int) -> str:
+    """The type of so many words."""
+    return f"int32x{width}" if width > 1 else "int32"
 
 
 @dataclass(frozen=True)
