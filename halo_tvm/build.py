@@ -22,7 +22,6 @@ from .code_generation import build_options, generating, objects_of
 from .cuda.launches import DynamicShared
 from .cuda.machine_code import export_with_machine_code
 from .dimensions import itemsize_of, size_of, tensor_bytes
-from .empty_constants import AllocateEmptyConstants
 from .errors import EnvironmentProblem, UnsupportedModel
 from .imported import UNBOUNDED
 from .known_sizes import KnownSizes
@@ -48,7 +47,6 @@ def lowering(plan_memory: bool, cuda_graph: bool = False) -> tvm.ir.transform.Pa
             t.ToNonDataflow(),
             t.RemovePurityChecking(),
             t.CallTIRRewrite(),
-            AllocateEmptyConstants(),
             *_memory_plan(plan_memory),
             *([t.RewriteCUDAGraph()] if cuda_graph else []),
             t.LowerAllocTensor(),
