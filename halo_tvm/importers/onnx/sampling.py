@@ -197,38 +197,50 @@ def _roi_align(node: Node, half_pixel: bool) -> relax.Expr:
     def f(value: float) -> ir.Expr:
         return tirx.const(value, wide)
 
-    def compute(x: te.Tensor, rois: te.Tensor, batches: te.Tensor) -> te.Tensor:
+    bins = [height, width]
+    outside, unused = f(-1), f(-2)
+
+    def bounds(rois: te.Tensor, size: ir.Expr, r: ir.Expr, axis: int) -> tuple[ir.Expr, ir.Expr, ir.Expr]:
+        """(start, size of one bin, samples along the axis)."""
+        offset = f(0.5 if half_pixel else 0.0)
+        start = rois[r, 1 - axis].astype(wide) * f(scale) - offset
+        end = rois[r, 3 - axis].astype(wide) * f(scale) - offset
+        extent = end - start
+        if not half_pixel:
+            extent = tirx.max(extent, f(1))
+        bin_size = extent / f(bins[axis])
+        count = f(ratio) if ratio > 0 else te.ceil(bin_size)
+        # No bin is larger than the image by much: more samples would be outside of it.
+        return start, bin_size, tirx.max(tirx.min(count, size.astype(wide) + f(4)), f(0))
+
+    def places(axis: int) -> relax.Expr:
+        """[region, bin, sample]: where along the axis a sample lies, or `outside` of the image, or `unused`."""
+
+        def compute(rois: te.Tensor, size: ir.Expr) -> te.Tensor:
+            def place(r, bin_, i):
+                start, bin_size, count = bounds(rois, size, r, axis)
+                at = start + bin_.astype(wide) * bin_size + (i.astype(wide) + f(0.5)) * bin_size / tirx.max(count, f(1))
+                length = size.astype(wide)
+                inside = tirx.all(at >= f(-1), at <= length)
+                at = tirx.Select(inside, tirx.max(tirx.min(at, length), f(0)), outside)
+                return tirx.Select(i.astype(wide) < count, at, unused)
+
+            most = tirx.const(ratio, "int64") if ratio > 0 else size + 4
+            return te.compute([rois.shape[0], bins[axis], most], place, name="roi_places")
+
+        return node.te(compute, regions, prim(node.shape(0)[2 + axis]), name="roi_places")
+
+    def compute(x: te.Tensor, rois: te.Tensor, batches: te.Tensor, rows: te.Tensor, columns: te.Tensor) -> te.Tensor:
         sizes = [x.shape[2], x.shape[3]]
-        bins = [height, width]
-
-        def bounds(r, axis):
-            """(start, size of one bin, samples along the axis)."""
-            offset = f(0.5 if half_pixel else 0.0)
-            start = rois[r, 1 - axis].astype(wide) * f(scale) - offset
-            end = rois[r, 3 - axis].astype(wide) * f(scale) - offset
-            extent = end - start
-            if not half_pixel:
-                extent = tirx.max(extent, f(1))
-            size = extent / f(bins[axis])
-            count = f(ratio) if ratio > 0 else te.ceil(size)
-            # No bin is larger than the image by much: more samples would be outside of it.
-            return start, size, tirx.max(tirx.min(count, sizes[axis].astype(wide) + f(4)), f(0))
-
-        most = [tirx.const(ratio, "int64") if ratio > 0 else sizes[a] + 4 for a in (0, 1)]
-        iy, ix = te.reduce_axis((0, most[0]), "iy"), te.reduce_axis((0, most[1]), "ix")
+        iy, ix = te.reduce_axis((0, rows.shape[2]), "iy"), te.reduce_axis((0, columns.shape[2]), "ix")
 
         def sample(r, c, ph, pw):
-            at, inside, used, rests = [], [], [], []
-            for axis, (bin_, i) in enumerate(((ph, iy), (pw, ix))):
-                start, size, count = bounds(r, axis)
-                place = start + bin_.astype(wide) * size + (i.astype(wide) + f(0.5)) * size / tirx.max(count, f(1))
-                length = sizes[axis].astype(wide)
-                used.append(i.astype(wide) < count)
-                inside += [place >= f(-1), place <= length]
-                place = tirx.max(tirx.min(place, length), f(0))
-                low = te.floor(place)
-                low = tirx.min(low, length - f(1))
-                rests.append(tirx.Select(low >= length - f(1), f(0), place - low))
+            found = rows[r, ph, iy], columns[r, pw, ix]
+            at, rests = [], []
+            for size, place in zip(sizes, found, strict=True):
+                last = size.astype(wide) - f(1)
+                low = tirx.max(tirx.min(te.floor(place), last), f(0))
+                rests.append(tirx.Select(low >= last, f(0), place - low))
                 at.append(low.astype("int64"))
             batch = _clip(batches[r].astype("int64"), x.shape[0])
             parts = []
@@ -236,12 +248,14 @@ def _roi_align(node: Node, half_pixel: bool) -> relax.Expr:
                 share = (rests[0] if dy else f(1) - rests[0]) * (rests[1] if dx else f(1) - rests[1])
                 source = x[batch, c, _clip(at[0] + dy, sizes[0]), _clip(at[1] + dx, sizes[1])].astype(wide)
                 parts.append(source * share)
+            inside = tirx.all(*(place >= f(0) for place in found))
             if largest:
                 value = tirx.max(tirx.max(parts[0], parts[1]), tirx.max(parts[2], parts[3]))
-                value = tirx.if_then_else(tirx.all(*inside), value, f(0))
-                return te.max(tirx.if_then_else(tirx.all(*used), value, te.min_value(wide)), axis=[iy, ix])
+                used = tirx.all(*(place > unused for place in found))
+                value = tirx.if_then_else(inside, value, f(0))
+                return te.max(tirx.if_then_else(used, value, te.min_value(wide)), axis=[iy, ix])
             value = parts[0] + parts[1] + parts[2] + parts[3]
-            return te.sum(tirx.if_then_else(tirx.all(*used, *inside), value, f(0)), axis=[iy, ix])
+            return te.sum(tirx.if_then_else(inside, value, f(0)), axis=[iy, ix])
 
         shape = [rois.shape[0], x.shape[1], height, width]
         total = te.compute(shape, sample, name="roi_align")
@@ -250,12 +264,12 @@ def _roi_align(node: Node, half_pixel: bool) -> relax.Expr:
             if largest:
                 nothing = total[r, c, ph, pw] == te.min_value(wide)
                 return tirx.Select(nothing, f(0), total[r, c, ph, pw]).astype(dtype)
-            count = bounds(r, 0)[2] * bounds(r, 1)[2]
+            count = bounds(rois, sizes[0], r, 0)[2] * bounds(rois, sizes[1], r, 1)[2]
             return (total[r, c, ph, pw] / tirx.max(count, f(1))).astype(dtype)
 
         return te.compute(shape, finished, name="pooled")
 
-    return node.te(compute, node.x(0), regions, batch_of)
+    return node.te(compute, node.x(0), regions, batch_of, places(0), places(1))
 
 
 @converter("MaxRoiPool")

@@ -18,6 +18,7 @@ def weight(name: str, *shape: int) -> TensorProto:
     return numpy_helper.from_array(RNG.standard_normal(shape).astype(np.float32), name)
 
 
+ROIS = numpy_helper.from_array(np.array([[1, 2, 9, 5], [0, -3, 4, 12], [3, 3, 3, 3]], np.float32), "rois")
 CASES = {
     "conv-strided": ("Conv", [weight("w", 6, 4, 3, 3), weight("b", 6)], {"strides": [2, 2], "pads": [1, 0, 1, 1]}),
     "conv-1x1": ("Conv", [weight("w", 5, 4, 1, 1)], {}),
@@ -28,6 +29,8 @@ CASES = {
     "max-pool-same": ("MaxPool", [], {"kernel_shape": [3, 3], "strides": [2, 2], "auto_pad": "SAME_UPPER"}),
     "average-pool": ("AveragePool", [], {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "count_include_pad": 1}),
     "lrn": ("LRN", [], {"size": 3}),
+    # as many samples as a bin has pixels, which only a run knows
+    "roi-align": ("RoiAlign", [ROIS, numpy_helper.from_array(np.zeros(3, int), "i")], {"output_height": 3}),
 }
 
 
