@@ -98,7 +98,7 @@ MUTANTS = (
         "tests/relay_ops tests/test_operators.py -k 'embedding or clamp or rotary'",
     ),
     # torch.compile
-    Mutant("integrations/torch/program.py", "if tensor.data_ptr() % ALIGNMENT:", "if False:", _LAYOUT),
+    Mutant("integrations/torch/program.py", "if tensor.data_ptr() % ALIGNMENT == 0 else tensor.clone()", "", _LAYOUT),
     Mutant("integrations/torch/program.py", ".contiguous()", "", _LAYOUT),
     Mutant(
         "integrations/torch/backend.py",

@@ -59,12 +59,12 @@ class Inputs:
             if len(shape) > MOST_DIMENSIONS or math.prod(d for d in shape if isinstance(d, int)) > MOST_BYTES:
                 raise UnsupportedModel(
                     f"expected inputs of at most {MOST_DIMENSIONS} dimensions and {MOST_BYTES} elements, "
-                    f"found {info.name} of shape {dims[:8]} in {self._file}: export it again"
+                    f"found {info.name[:80]} of shape {dims[:8]} in {self._file}: export it again"
                 )
             kind, dtype = (dtype, NARROW[dtype]) if dtype in NARROW else ("", dtype)
             if kind and not narrow:
                 raise UnsupportedModel(
-                    f"expected inputs of whole bytes, found {kind} {info.name} in {file}: convert it inside"
+                    f"expected inputs of whole bytes, found {kind} {info.name[:80]} in {file}: convert it inside"
                 )
             var = relax.Var(identifier(info.name), relax.TensorType(shape, dtype))
             self.variables.append(var)
@@ -78,7 +78,7 @@ class Inputs:
         kind = info.type.WhichOneof("value")
         if kind != "tensor_type":
             raise UnsupportedModel(
-                f"expected tensors as inputs, found {kind} {info.name} in {self._file}: export it without"
+                f"expected tensors as inputs, found {kind} {info.name[:80]} in {self._file}: export it without"
             )
         element = info.type.tensor_type
         if element.elem_type in (
@@ -89,13 +89,13 @@ class Inputs:
         ):
             name = onnx.TensorProto.DataType.Name(element.elem_type)
             raise UnsupportedModel(
-                f"expected numbers as inputs, found {name} {info.name} in {self._file}: export it without"
+                f"expected numbers as inputs, found {name} {info.name[:80]} in {self._file}: export it without"
             )
         try:
             dtype = dtype_name(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(element.elem_type)))
         except KeyError:
             raise UnsupportedModel(
-                f"expected a known element type for {info.name} in {self._file}, found {element.elem_type}: "
+                f"expected a known element type for {info.name[:80]} in {self._file}, found {element.elem_type}: "
                 "export it again"
             ) from None
         if not element.HasField("shape"):

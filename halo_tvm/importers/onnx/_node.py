@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ._graph import GraphConverter
 
 _REQUIRED = object()
+_MOST_SIZES = 1 << 10  # in a tensor of sizes: each is a symbol
 
 
 class Node(Builder):
@@ -163,6 +164,7 @@ class Node(Builder):
 
     def sizes_from(self, tensor: relax.Expr, count: int) -> list[Dim]:
         """The elements of an int64 tensor [count], none negative, as new symbolic dimensions."""
+        self.refuse_unless(count <= _MOST_SIZES, f"expected at most {_MOST_SIZES} sizes, found {count}")
         checked = not_negative(self.block, tensor, f"a size below 0 for {self.op} ({self.name[:80]})")
         shape = self.block.emit(relax.op.tensor_to_shape(checked))
         dims = [tirx.Var(self.graph.dimension_name(self.op.lower()), "int64") for _ in range(count)]

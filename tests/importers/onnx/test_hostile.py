@@ -200,6 +200,18 @@ BOMBS: dict[str, tuple[list, dict]] = {
 }
 
 
+def test_two_billion_sizes(tmp_path: Path) -> None:
+    inputs = [info("x", (1, 1, 2, 2)), info("sizes", ((1 << 31) - 1,), INT64)]
+    path = save(tmp_path / "m.onnx", [node("Resize", ["x", "", "", "sizes"], ["y"])], inputs=inputs)
+    refused(path, "expected at most 1024 sizes, found 2147483647")
+
+
+def test_a_long_name_is_shortened(tmp_path: Path) -> None:
+    name = "x" * 5000
+    path = save(tmp_path / "m.onnx", [node("Relu", [name], ["y"])], inputs=[info(name, kind=TensorProto.STRING)])
+    refused(path, "expected numbers as inputs, found STRING x{80} in")
+
+
 @pytest.mark.parametrize("name", BOMBS)
 def test_bombs(tmp_path: Path, name: str) -> None:
     nodes, weights = BOMBS[name]
