@@ -47,7 +47,6 @@ def transformer(kind: str, model: str, length_or_size: int, pick: Callable, **co
     import transformers
 
     made = getattr(transformers, kind)(**config)
-    made._attn_implementation = "sdpa"
 
     class Only(nn.Module):
         def __init__(self) -> None:
