@@ -33,6 +33,8 @@ def parser_of(kind: type[Config], prog: str, description: str) -> Parser:
     for field in dataclasses.fields(kind):
         if field.metadata.get("flag", True):
             _add(parser, field)
+    if kind.announced:
+        parser.add_argument("-v", "--verbose", action="store_true", help="say first which options hold")
     return parser
 
 

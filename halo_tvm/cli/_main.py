@@ -107,8 +107,10 @@ def _dispatch(argv: Sequence[str]) -> int:
     )
     verb = _load(argv[0])
     parser = parser_of(verb.CONFIG, f"halo-tvm {argv[0]}", inspect.getdoc(verb) or "")
-    options = config.resolve(verb.CONFIG, given_options(parser, verb.CONFIG, argv[1:]))
-    if options.announced:
+    given = given_options(parser, verb.CONFIG, argv[1:])
+    verbose = given.pop("verbose", False)
+    options = config.resolve(verb.CONFIG, given)
+    if verbose:
         print(options, file=sys.stderr, flush=True)
     return verb.run(options)
 

@@ -25,7 +25,7 @@ def option(default: object = dataclasses.MISSING, help: str = "", **metadata: ob
 class Config:
     """Base of all option sets. A field's type is its flag's type: str, int, float, bool, tuple[str, ...]."""
 
-    announced: ClassVar[bool] = True  # printed before the work starts
+    announced: ClassVar[bool] = True  # printed before the work starts, with -v
 
     def __str__(self) -> str:
         shown = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}

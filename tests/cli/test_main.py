@@ -89,13 +89,23 @@ def test_flags_become_options() -> None:
     assert given == {"model": ("a,b.onnx", "gpt2"), "stages": ("records", "ranked")}, "commas belong to paths"
 
 
-def test_config_is_announced_then_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_are_said_when_asked_then_it_runs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     seen = []
     fake_verb(monkeypatch, lambda config: seen.append(config) or 0)
     assert main(["compile", "--model", "mlp", "--seed", "7"]) == 0
-    assert seen == [CompileConfig(model="mlp", seed=7)]
+    assert capsys.readouterr() == ("", "")
+    assert main(["compile", "--model", "mlp", "--seed", "7", "-v"]) == 0
+    assert seen == [CompileConfig(model="mlp", seed=7)] * 2
     captured = capsys.readouterr()
     assert "seed" in captured.err and captured.out == ""
+
+
+def test_a_missing_file_is_said_before_tvm_is_imported() -> None:
+    said = run_python("-X", "importtime", "-m", "halo_tvm", "compile", "-m", "missing.onnx", "-o", "x.halo")
+    assert said.returncode == 1 and " tvm\n" not in said.stderr
+    assert "expected a model file or directory, found nothing at 'missing.onnx': check the path" in said.stderr
 
 
 @pytest.mark.parametrize(
