@@ -51,7 +51,8 @@ def lstm(x: jax.Array) -> jax.Array:
         h, c = state
         i, f, g, o = jnp.split(row @ INPUT + h @ STATE, 4, -1)
         c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
-        return (jax.nn.sigmoid(o) * jnp.tanh(c), c), h
+        h = jax.nn.sigmoid(o) * jnp.tanh(c)
+        return (h, c), h
 
     zero = jnp.zeros((x.shape[0], 8))
     return lax.scan(cell, (zero, zero), x.swapaxes(0, 1))[1]
@@ -105,8 +106,40 @@ def test_open_sizes(tmp_path: Path) -> None:
     check(text, batch=1, length_1=6)
 
 
-def test_a_loop_of_open_length(tmp_path: Path) -> None:
-    check(read(written(tmp_path, lstm, jax.ShapeDtypeStruct(export.symbolic_shape("b, s, 16"), jnp.float32))), b=2, s=5)
+def test_a_scan_is_the_layer_at_any_length(tmp_path: Path) -> None:
+    model = read(written(tmp_path, lstm, jax.ShapeDtypeStruct(export.symbolic_shape("b, s, 16"), jnp.float32)))
+    assert "lstm" in str(model.mod["main"])
+    check(model, b=2, s=5)
+
+
+def backwards(x: jax.Array, w: jax.Array) -> tuple[jax.Array, ...]:
+    """Rows read and set from the last to the first, and a number that is made of the step."""
+
+    def step(state: tuple[jax.Array, jax.Array], row: jax.Array) -> tuple[tuple[jax.Array, jax.Array], jax.Array]:
+        total, count = state
+        total = jnp.tanh(row @ w + total) * (count + 1)
+        return (total, count + 1), total.sum(-1)
+
+    (total, count), sums = lax.scan(step, (jnp.zeros((x.shape[0], 4)), 0.0), x.swapaxes(0, 1), reverse=True)
+    return total, count, sums, lax.fori_loop(0, x.shape[1], lambda i, a: a + x[:, i] * i, x[:, 0])
+
+
+def test_a_scan_backwards_and_a_loop_over_rows(tmp_path: Path) -> None:
+    shape = export.symbolic_shape("b, s, 4", constraints=["s <= 16"])
+    specs = jax.ShapeDtypeStruct(shape, jnp.float32), jax.ShapeDtypeStruct((4, 4), jnp.float32)
+    check(read(written(tmp_path, backwards, *specs)), b=2, s=5)
+
+
+def test_a_loop_that_is_no_scan_stays_a_loop(tmp_path: Path) -> None:
+    """What was set in earlier steps is read, so that no row stands for it."""
+
+    def sums(x: jax.Array) -> jax.Array:
+        def step(i: jax.Array, table: jax.Array) -> jax.Array:
+            return table.at[i].set(table.sum(0) + x[i])
+
+        return lax.fori_loop(0, x.shape[0], step, jnp.zeros_like(x))
+
+    check(read(written(tmp_path, sums, jax.ShapeDtypeStruct(export.symbolic_shape("s, 3"), jnp.float32))), s=5)
 
 
 def test_fixed_sizes(tmp_path: Path) -> None:

@@ -77,13 +77,17 @@ def test_what_cannot_be_taken_is_named(saved: Path, tmp_path: Path):
 
 @needs_tensorflow
 def test_a_function_in_memory() -> None:
-    """A constant that it captures is no input; an operator that tf2onnx writes in other uses only is a sentence."""
+    """A constant that it captures is no input, and a function for XLA, as grouped convolutions are, is written out.
+
+    An operator that tf2onnx writes in other uses only is a sentence.
+    """
     import tensorflow as tf
 
     from halo_tvm.importers.tensorflow._convert import import_concrete
 
     scale, spec = tf.constant([1.0, 2.0, 4.0, 8.0]), tf.TensorSpec((None, 4), name="x")
-    scaled = tf.function(lambda x: x * scale).get_concrete_function(spec)
+    compiled = tf.function(lambda x: x * scale, jit_compile=True)
+    scaled = tf.function(lambda x: compiled(x)).get_concrete_function(spec)
     model = import_concrete(scaled, ["x"], ["y"], "net", {})
     x = np.ones((2, 4), np.float32)
     np.testing.assert_array_equal(compile_in_process(model)(x)["y"], x * scale)

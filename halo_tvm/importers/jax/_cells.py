@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ._primitive import Primitive
-from ._values import Value
+from ._values import Spread, Value
 from ._walk import constant_of
 
 _SAME = frozenset("copy stop_gradient convert_element_type reshape squeeze expand_dims optimization_barrier".split())
-_ELEMENTWISE = frozenset("add mul sub logistic tanh".split())
+_ELEMENTWISE = frozenset("add mul sub div neg exp logistic tanh".split())
 _ENTERED = ("jaxpr", "call_jaxpr", "fun_jaxpr")
 
 
@@ -91,9 +91,19 @@ def symbols_of(c: Primitive, jaxpr: Any, args: Sequence[Symbol]) -> list[Symbol]
     def symbol(atom: Any) -> Symbol:
         return Held(constant_of(atom.val, atom.aval.dtype)) if hasattr(atom, "val") else env[atom]
 
-    for eqn in inner.eqns:
+    for eqn in _needed(inner):
         env.update(zip(eqn.outvars, _results(c, eqn, [symbol(atom) for atom in eqn.invars]), strict=True))
     return [symbol(atom) for atom in inner.outvars]
+
+
+def _needed(jaxpr: Any) -> list[Any]:
+    """The equations that the results are made of."""
+    read, kept = set(map(id, jaxpr.outvars)), []
+    for eqn in reversed(jaxpr.eqns):
+        if any(id(v) in read for v in eqn.outvars):
+            read.update(map(id, eqn.invars))
+            kept.append(eqn)
+    return kept[::-1]
 
 
 def _results(c: Primitive, eqn: Any, operands: list[Symbol]) -> Sequence[Symbol]:
@@ -153,7 +163,25 @@ def _combined(eqn: Any, operands: list[Symbol]) -> Symbol:
         if all(part is not None and part.width == width for part in parts):
             terms = tuple(term for part in parts if part for term in part.terms)
             return Affine(terms, tuple(bias for part in parts if part for bias in part.biases), width)
-    return Node(eqn.primitive.name, tuple(operands))
+    return _sigmoid(eqn.primitive.name, operands) or Node(eqn.primitive.name, tuple(operands))
+
+
+def _sigmoid(name: str, operands: Sequence[Symbol]) -> Node | None:
+    """1 / (1 + exp(-x)), as it stands in files of StableHLO."""
+    if name != "div" or not is_one(operands[0]) or not isinstance(operands[1], Node) or operands[1].op != "add":
+        return None
+    one, power = operands[1].operands
+    if not is_one(one) or not isinstance(power, Node) or power.op != "exp":
+        return None
+    (inner,) = power.operands
+    return Node("logistic", inner.operands) if isinstance(inner, Node) and inner.op == "neg" else None
+
+
+def is_one(x: object) -> bool:
+    """Whether `x` is known to be made of ones."""
+    value = x.value if isinstance(x, Held) else None
+    array = getattr(value.small if isinstance(value, Spread) else value, "array", None)
+    return array is not None and array.size == 1 and float(array.reshape(-1)[0]) == 1.0
 
 
 def _whole(row: Row, atom: Any) -> Affine:

@@ -20,7 +20,7 @@ from tvm import ir, relax
 from ..meaning.builder import expr_shape
 from ..meaning.recurrence import recurrent_layer
 from ..meaning.sizes import prim
-from ._cells import Affine, Columns, Held, NoCell, Node, Row, State, Symbol, symbols_of
+from ._cells import Affine, Columns, Held, NoCell, Node, Row, State, Symbol, is_one, symbols_of
 from ._primitive import Primitive
 from ._values import Opaque, Spread, Value
 
@@ -130,13 +130,7 @@ def _of_state(gate: Affine, term: Symbol, state: object) -> Affine:
 
 def _is_rest(x: object, part: object) -> bool:
     """Whether `x` is 1 - `part`."""
-    if not isinstance(x, Node) or x.op != "sub" or x.operands[1] != part:
-        return False
-    whole = x.operands[0]
-    value = whole.value if isinstance(whole, Held) else None
-    value = value.small if isinstance(value, Spread) else value
-    array = getattr(value, "array", None)
-    return array is not None and array.size == 1 and float(array.reshape(-1)[0]) == 1.0
+    return isinstance(x, Node) and x.op == "sub" and x.operands[1] == part and is_one(x.operands[0])
 
 
 def _layer(

@@ -18,6 +18,7 @@ from jaxlib.mlir import ir
 from numpy.typing import NDArray
 
 from ...errors import UnsupportedModel
+from ._counter import Counter, NoScan, Unread, counters
 
 if TYPE_CHECKING:
     from ._program import Program
@@ -60,8 +61,10 @@ def dtype_of(kind: ir.Type) -> np.dtype[Any]:
 
 def traced(value: Value) -> Value:
     """`value` for `jax.lax`: sizes that are not known become the number that they are at run time."""
+    if isinstance(value, Unread):
+        raise NoScan
     if isinstance(value, np.ndarray) and value.dtype == object:
-        numbers = [jnp.asarray(v, "int32") for v in value.reshape(-1)]
+        numbers = [v.array if isinstance(v, Counter) else jnp.asarray(v, "int32") for v in value.reshape(-1)]
         return jnp.stack(numbers).reshape(value.shape) if value.ndim else numbers[0]
     return value
 
@@ -81,7 +84,8 @@ class Operation:
 
     @property
     def x(self) -> Value:
-        return self.values[0]
+        """The first operand, alone: what shapes are made of would be left in the jaxpr for nothing."""
+        return jnp.asarray(traced(self.known[0]), dtype_of(self.op.operands[0].type))
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -90,6 +94,8 @@ class Operation:
     def sizes(self, index: int) -> tuple[Any, ...]:
         """The operand `index` as sizes."""
         value = self.known[index]
+        if counters(value):
+            raise NoScan
         if not isinstance(value, np.ndarray):
             raise UnsupportedModel(
                 f"expected sizes that follow from those of the inputs, found others in {self.op.name}: "

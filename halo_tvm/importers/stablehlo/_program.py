@@ -32,6 +32,9 @@ class Program:
         if "main" not in self.functions:
             raise UnsupportedModel(f"expected a function main in the module, found {sorted(self.functions)[:8]}")
         self.constants: dict[Any, NDArray[Any]] = {}  # one for one operation: a weight stays one weight
+        self.rows: dict[
+            int, tuple[Value, Value]
+        ] = {}  # id of a tensor with an axis of one in front -> that, and without it
         self._operations = self._depth = 0
         refused: Counter[str] = Counter()
         for function in self.functions.values():
@@ -72,13 +75,15 @@ class Program:
         finally:
             self._depth -= 1
 
-    def block(self, block: Any, arguments: Sequence[Value], outer: dict[Any, Value]) -> list[Value]:
-        """The results of a block, which sees the values of `outer`, too."""
+    def block(
+        self, block: Any, arguments: Sequence[Value], outer: dict[Any, Value], wanted: Sequence[Any] | None = None
+    ) -> list[Value]:
+        """The results of a block, or those of its values that are `wanted`; it sees the values of `outer`, too."""
         held = {**outer, **dict(zip(block.arguments, arguments, strict=True))}
         for wrapped in block.operations:
             op = wrapped.operation
             if op.name in _RETURNS:
-                return [held[v] for v in op.operands]
+                return [held[v] for v in (op.operands if wanted is None else wanted)]
             self._operations += 1
             if self._operations > _MOST_OPERATIONS:
                 raise UnsupportedModel(

@@ -13,10 +13,13 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from ._counter import clamped, counters
 from ._operation import Operation
 
 _MOST_ELEMENTS = 64
 _LOGICAL = ("and", "or", "not")  # of integers they are about bits
+_MOVED = ("convert", "reshape", "concatenate", "slice", "broadcast_in_dim", "select")
+_OF_COUNTERS = ("add", "subtract", "negate", "clamp", "compare", *_MOVED)
 _COMPARED: dict[str, Callable[[Any, Any], Any]] = {
     "EQ": lambda a, b: a == b,
     "NE": lambda a, b: a != b,
@@ -35,7 +38,7 @@ def known(o: Operation) -> NDArray[Any] | None:
     given = [v for v in o.known if isinstance(v, np.ndarray) and v.size <= _MOST_ELEMENTS and v.dtype.kind in "Oiub"]
     if len(given) < len(o.known) or o.dtype.kind not in "iub":
         return None
-    if o.name in _LOGICAL and o.dtype != bool:
+    if o.name in _LOGICAL and o.dtype != bool or o.name not in _OF_COUNTERS and any(map(counters, given)):
         return None
     try:
         return _held(function(o, *given), o.dtype)
@@ -125,6 +128,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "and": _each(lambda a, b: bool(a and b)),
     "or": _each(lambda a, b: bool(a or b)),
     "select": _each(lambda p, a, b: a if p else b),
+    "clamp": _each(clamped),
     "compare": _compared,
     "convert": lambda o, x: x if o.dtype != bool else _each(lambda a: a != 0)(o, x),
     "reshape": lambda o, x: x.reshape(tuple(o.op.results[0].type.shape)),

@@ -21,6 +21,8 @@ from ._handlers import handlers
 _OPSET = 18
 _DEFAULT = "serving_default"
 _TAG = "serve"
+_CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+_KEEPS = ("_XlaMustCompile", "_noinline")  # what keeps a function from being written out
 
 
 def import_unrestricted(path: Path, options: Mapping[str, Any]) -> ImportedModel:
@@ -88,6 +90,7 @@ def _written(path: Path, signature: str) -> onnx.ModelProto:
 def _as_onnx(
     graph: Any, name: str, inputs: Sequence[str], outputs: Sequence[str], renamed: Mapping[str, str], tables: Any
 ) -> onnx.ModelProto:
+    graph = _without_calls(graph, inputs, outputs)
     # Its optimizer of Einsum writes eight nodes, where ours is one product.
     passes = {name: p for name, p in optimizer._get_optimizers().items() if name != "einsum_optimizer"}
     try:
@@ -109,6 +112,19 @@ def _as_onnx(
             "save the model without them"
         ) from reason
     return proto
+
+
+def _without_calls(graph: Any, inputs: Sequence[str], outputs: Sequence[str]) -> Any:
+    """`graph`, a GraphDef, with functions written out that TensorFlow keeps for XLA, as grouped convolutions are."""
+    if not any(node.op in _CALLS for node in graph.node):
+        return graph
+    graph = type(graph).FromString(graph.SerializeToString())
+    for holder in (*graph.node, *graph.library.function, *(n for f in graph.library.function for n in f.node_def)):
+        for name in _KEEPS:
+            holder.attr.pop(name, None)
+    with tf.Graph().as_default():
+        tf.import_graph_def(graph, name="")
+        return tf_loader.tf_optimize(list(inputs), list(outputs), graph)
 
 
 def _check_operators(proto: onnx.ModelProto, path: Path) -> None:

@@ -11,6 +11,7 @@ from jaxlib.mlir import ir
 
 from .._operation import Operation, Value, dtype_of, operation, traced
 from .reductions import monoid, window
+from .scans import as_scan
 
 
 @operation("func.call")
@@ -80,6 +81,10 @@ def case(o: Operation) -> Sequence[Value]:
 
 @operation("while")
 def while_(o: Operation) -> Sequence[Value]:
+    scanned = as_scan(o)
+    if scanned is not None:
+        return scanned
+
     def step(state: tuple[Value, ...]) -> tuple[Value, ...]:
         return _typed(o, o.region(1)(*state))
 

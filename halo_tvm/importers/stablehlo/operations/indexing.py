@@ -9,7 +9,8 @@ from jax import lax
 from jax import numpy as jnp
 from jaxlib.mlir.dialects import stablehlo
 
-from .._operation import Operation, Value, operation, traced
+from .._counter import row_of, with_row
+from .._operation import Operation, Value, dtype_of, operation, traced
 from .reductions import monoid
 
 
@@ -69,10 +70,14 @@ def _moved(axes: list[int], vector: int) -> list[int]:
 
 @operation("dynamic_slice")
 def dynamic_slice(o: Operation) -> Value:
-    return lax.dynamic_slice(o.x, [traced(v) for v in o.known[1:]], o.numbers("slice_sizes"))
+    sizes = o.numbers("slice_sizes")
+    row = row_of(o.known[0], o.known[1:], sizes)
+    return lax.dynamic_slice(o.x, [traced(v) for v in o.known[1:]], sizes) if row is None else row
 
 
 @operation("dynamic_update_slice")
 def dynamic_update_slice(o: Operation) -> Value:
-    x, update = o.values[:2]
-    return lax.dynamic_update_slice(x, update, [traced(v) for v in o.known[2:]])
+    update = jnp.asarray(traced(o.known[1]), dtype_of(o.op.operands[1].type))
+    _, row = o.program.rows.get(id(o.known[1]), (None, None))
+    made = with_row(o.known[0], o.known[2:], update, row)
+    return lax.dynamic_update_slice(o.x, update, [traced(v) for v in o.known[2:]]) if made is None else made

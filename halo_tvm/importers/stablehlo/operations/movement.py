@@ -5,17 +5,25 @@ from __future__ import annotations
 import numpy as np
 from jax import lax
 
+from .._counter import counters, row_of
 from .._operation import Operation, Value, operation, traced
 
 
 @operation("reshape", "dynamic_reshape")
 def reshape(o: Operation) -> Value:
-    return lax.reshape(o.x, _shape(o, o.name == "dynamic_reshape"))
+    shape = _shape(o, o.name == "dynamic_reshape")
+    _, row = o.program.rows.get(id(o.known[0]), (None, None))
+    return row if row is not None and tuple(row.shape) == shape else lax.reshape(o.x, shape)
 
 
 @operation("broadcast_in_dim", "dynamic_broadcast_in_dim")
 def broadcast(o: Operation) -> Value:
-    return lax.broadcast_in_dim(o.x, _shape(o, o.name != "broadcast_in_dim"), o.numbers("broadcast_dimensions"))
+    shape, axes = _shape(o, o.name != "broadcast_in_dim"), o.numbers("broadcast_dimensions")
+    x = o.x
+    made = lax.broadcast_in_dim(x, shape, axes)
+    if axes and axes == list(range(1, len(shape))):
+        o.program.rows[id(made)] = made, x
+    return made
 
 
 @operation("iota", "dynamic_iota")
@@ -51,6 +59,11 @@ def slice_(o: Operation) -> Value:
 
 @operation("real_dynamic_slice")
 def slice_of_sizes(o: Operation) -> Value:
+    start, end = o.known[1:3]
+    if counters(start) and isinstance(end, np.ndarray) and set(o.sizes(3)) == {1}:
+        sizes = [b - a for a, b in zip(start, end, strict=True)]
+        row = row_of(o.known[0], list(start), sizes)
+        return lax.dynamic_slice(o.x, list(traced(start)), sizes) if row is None else row
     size = _added(o, start=1, end=2)
     if size is not None and set(o.sizes(3)) == {1}:
         return lax.dynamic_slice(o.x, list(traced(o.known[1])), size)
