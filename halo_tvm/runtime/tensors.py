@@ -8,7 +8,7 @@ import math
 import numpy as np
 import tvm_ffi
 
-from ..errors import MissingPackage
+from ..errors import ArtifactCorrupt, MissingPackage
 
 # Kernels are compiled for tensors that start at a multiple of this, as TVM's own do; NumPy promises 16 bytes only.
 ALIGNMENT = 64
@@ -25,6 +25,10 @@ def numpy_dtype(name: str) -> np.dtype:
             import ml_dtypes  # only models with such weights or outputs need it
         except ImportError:
             raise MissingPackage("ml_dtypes", f"an array of {name}", "pip install ml_dtypes") from None
+        if not hasattr(ml_dtypes, name):
+            raise ArtifactCorrupt(
+                f"expected a type of elements that NumPy or ml_dtypes has, found {name[:80]!r}; compile the model again"
+            ) from None
         extended: np.dtype = np.dtype(getattr(ml_dtypes, name))
         return extended
 

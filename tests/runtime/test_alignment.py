@@ -11,7 +11,9 @@ from onnx import TensorProto, helper
 from test_inputs import at_offset
 
 from halo_tvm.cli._main import main
+from halo_tvm.errors import ArtifactCorrupt
 from halo_tvm.runtime import Module, load
+from halo_tvm.runtime.tensors import numpy_dtype
 
 SHAPE = (16, 64)
 
@@ -46,3 +48,8 @@ def test_inputs_at_any_address(model: Module, offset: int) -> None:
     e = np.exp(x.astype("float64") - x.max(1, keepdims=True))
     np.testing.assert_allclose(softmax, e / e.sum(1, keepdims=True), rtol=1e-5)
     np.testing.assert_array_equal(transpose, x.T)
+
+
+def test_a_type_that_nobody_has_is_refused() -> None:
+    with pytest.raises(ArtifactCorrupt, match="expected a type of elements that NumPy or ml_dtypes has, found 'x'"):
+        numpy_dtype("x")
