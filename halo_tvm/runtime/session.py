@@ -110,7 +110,15 @@ class Session:
         `arguments`, which follow its inputs and which it may write into, are `kept` ones.
         """
         main = self.call(lambda: self._entry(function))
-        return lambda inputs: self._runner.call(self.device.task(main, inputs, arguments))
+
+        def run(inputs: Sequence[tvm_ffi.Tensor]) -> object:
+            try:
+                return self._runner.call(self.device.task(main, inputs, arguments))
+            except (RuntimeError, ValueError):
+                with sizes_refused():
+                    raise
+
+        return run
 
     def keep(self, tensors: Sequence[tvm_ffi.Tensor]) -> tuple[tvm_ffi.Tensor, ...]:
         """`tensors` where kernels read and write them."""
@@ -222,11 +230,18 @@ def _with_inputs(function: Callable[..., object], places: Sequence[int]) -> Call
     return lambda *arguments: (function(*arguments), *(arguments[place] for place in places))
 
 
+# What TVM says of a tensor of another rank or type, at a function's entry and at a kernel's.
+_OF_ANOTHER_KIND = re.compile(
+    r"Tensor with (?:ndim|dtype) \S+ but get \S+|Mismatched \S+\.(?:ndim|dtype)(?= on argument)"
+)
+
+
 @contextmanager
 def sizes_refused() -> Iterator[None]:
     """A run that ends because sizes do not fit each other ends with an `InputError`.
 
-    Sizes that depend on values, or that a model assumes, are compared while it runs.
+    Sizes that depend on values, or that a model assumes, are compared while it runs. Ranks and types that the library
+    does not take are `ArtifactCorrupt`.
     """
     try:
         yield
@@ -237,6 +252,11 @@ def sizes_refused() -> Iterator[None]:
         elif "match_cast" in text:
             pair = re.search(r"\((-?\d+) vs\.? (-?\d+)\)", text)
             found = f"{pair[1]} where the model needs {pair[2]}" if pair else "others"
+        elif other := _OF_ANOTHER_KIND.search(text):
+            raise ArtifactCorrupt(
+                f"expected tensors of the ranks and types that the library takes, found {other[0]}: its manifest or "
+                "its weights are not those that it was compiled with; compile the model again"
+            ) from error
         else:
             raise
         raise InputError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import os
 import subprocess
@@ -126,6 +127,16 @@ def test_a_failed_load_leaves_no_thread(tmp_path: Path) -> None:
         load(path, function="other")
     gc.collect()
     assert ended(before)
+
+
+@pytest.mark.parametrize("shape", [("batch", tiny.K, 1), ("batch", tiny.K)])
+def test_tensors_that_the_library_does_not_take_are_refused(tmp_path: Path, shape: tuple[str | int, ...]) -> None:
+    """A sealed manifest may promise other ranks and types than the library has."""
+    x = dataclasses.replace(tiny.SPEC.inputs[0], shape=shape, dtype="float32" if len(shape) == 3 else "float64")
+    spec = dataclasses.replace(tiny.SPEC, inputs=(x, *tiny.SPEC.inputs[1:]))
+    with load(tiny.write_tiny(tmp_path / "t.halo", functions={"main": spec})) as module:
+        with pytest.raises(ArtifactCorrupt, match="expected tensors of the ranks and types that the library takes"):
+            module(x=np.zeros([2 if d == "batch" else d for d in shape], x.dtype), ids=np.zeros(2, np.int64))
 
 
 @pytest.mark.parametrize("pool", [False, True])
