@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import tvm_ffi
 from tvm import ir, relax, tirx
 
 from ..dimensions import is_one, size_of
@@ -94,7 +95,10 @@ def _step(match: Match, expr: relax.Expr) -> tuple[relax.Expr, Callable[[relax.E
     if name in ("relax.concat", "relax.stack"):
         fields = match.value(value.args[0])
         parts = list(fields.fields) if isinstance(fields, relax.Tuple) else []
-        return (parts[0], None) if parts and all(p.same_as(parts[0]) for p in parts) else None
+        # The same view is often written once for each member of a pair.
+        values = [match.value(part) for part in parts]
+        equal = parts and all(tvm_ffi.structural_equal(value, values[0]) for value in values)
+        return (parts[0], None) if equal else None
     if view_of(name) is not None and isinstance(value.args[0].ty.shape, relax.ShapeExpr):
         return value.args[0], None
     return None

@@ -9,6 +9,9 @@ torch = pytest.importorskip("torch")
 
 from halo_tvm.importers.torch_export import import_module
 from halo_tvm.in_process import compile_in_process
+from halo_tvm.passes import Context
+from halo_tvm.passes.pipeline import LIFT, Pipeline
+from halo_tvm.targets import resolve
 
 
 class OtherRotation(torch.nn.Module):
@@ -26,6 +29,12 @@ class CountedRotation(OtherRotation):
     """The same axis, counted from the front."""
 
     axis = 3
+
+
+class Rotation(OtherRotation):
+    """The last axis, where pairs stand: this one is a rotary embedding."""
+
+    axis = -1
 
 
 class HigherRank(torch.nn.Module):
@@ -80,3 +89,17 @@ def test_what_only_looks_like_it_is_left_alone(module, shapes) -> None:
     (found,) = program(*(x.numpy() for x in inputs)).values()
     with torch.no_grad():
         np.testing.assert_allclose(found, module(*inputs).numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_it_is_lifted() -> None:
+    """Beside `OtherRotation`: tables that are written once for each member of a pair, computed in the graph."""
+    torch.manual_seed(0)
+    inputs = (torch.randn(2, 3, 5, 8), torch.randn(5, 4))
+    with torch.no_grad():
+        wanted = Rotation()(*inputs).numpy()
+    imported = import_module(Rotation().eval(), inputs)
+    context = Context(imported.params, resolve("cpu"), imported.ranges, imported.typical)
+    mod, _ = Pipeline.of(3).run(LIFT, imported.mod, context)
+    assert "halo.rotary" in mod.script()
+    (found,) = compile_in_process(imported)(*(x.numpy() for x in inputs)).values()
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
