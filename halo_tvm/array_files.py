@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import lzma
 import struct
+import tokenize
 import zipfile
 import zlib
 from pathlib import Path
@@ -22,6 +23,7 @@ UNREADABLE = (
     MemoryError,
     RuntimeError,
     SyntaxError,
+    tokenize.TokenError,
     struct.error,
     zipfile.BadZipFile,
     zlib.error,
