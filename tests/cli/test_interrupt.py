@@ -60,7 +60,7 @@ def test_compile_leaves_nothing(tmp_path: Path, phase: str | None) -> None:
     output, scratch, dump = (tmp_path / name for name in ("out", "scratch", "dump"))
     for folder in (output, scratch, dump):
         folder.mkdir()
-    words = ["compile", "--model", "mlp", "-o", str(output / "mlp.halo"), "--dump-ir", str(dump)]
+    words = ["compile", "--model", "mlp", "-o", str(output / "mlp.halo"), "--dump-ir", str(dump), "-v"]
     with started(scratch, *words) as process:
         said_until(process, "CompileConfig")  # the options are announced before TVM is imported
         if phase is None:
