@@ -31,18 +31,29 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
     left when they were killed is removed, where it may be.
     """
     _sweep(path)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_SUFFIX}")
+    temporary, file = _held(path)
     try:
-        with temporary.open("xb") as file:
-            if fcntl is not None:
-                with suppress(OSError):  # where files cannot be locked nobody can sweep them either
-                    fcntl.flock(file, fcntl.LOCK_EX)  # somebody is alive who writes it
+        with file:
             yield file
             file.flush()
             os.fsync(file.fileno())
             temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _held(path: Path) -> tuple[Path, BinaryIO]:
+    """A new temporary file beside `path` that nobody sweeps: its lock says that somebody is alive who writes it."""
+    while True:
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_SUFFIX}")
+        file = temporary.open("xb")
+        if fcntl is None:
+            return temporary, file
+        with suppress(OSError):  # where files cannot be locked nobody can sweep them either
+            fcntl.flock(file, fcntl.LOCK_EX)
+        if temporary.exists():
+            return temporary, file
+        file.close()  # another process swept it before it was locked
 
 
 def _sweep(path: Path) -> None:

@@ -90,3 +90,18 @@ def test_what_cannot_be_swept_stops_no_write(tmp_path, monkeypatch, refused):
     write_whole(tmp_path / "a.json", b"1")
     monkeypatch.undo()
     assert names(tmp_path) == [".a.json.0123.partial", "a.json"] and (tmp_path / "a.json").read_bytes() == b"1"
+
+
+def test_who_is_swept_before_it_has_locked_begins_again(tmp_path, monkeypatch):
+    """Another writer of the same file takes a new temporary file for abandoned until it is locked."""
+    real, swept = fcntl.flock, []
+
+    def flock(file, how):
+        if how == fcntl.LOCK_EX and not swept:
+            swept.extend(tmp_path.glob(".a.json.*"))
+            swept[0].unlink()
+        real(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    write_whole(tmp_path / "a.json", b"1")
+    assert swept and (tmp_path / "a.json").read_bytes() == b"1" and names(tmp_path) == ["a.json"]

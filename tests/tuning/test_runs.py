@@ -9,6 +9,7 @@ import random
 import select
 import signal
 import time
+import traceback
 
 import landscape
 import pytest
@@ -382,6 +383,9 @@ def start(log, *, seed=0, resume=False, counts=(3, 2, 1)):
         tuner_module.commit = commit
         tuner(log, tasks_of_counts(*counts), lab=Sleeping(seed=seed), resume=resume, seed=0).run()
         status = 0
+    except BaseException:
+        traceback.print_exc()  # what ends a forked process is said nowhere else
+        raise
     finally:
         os._exit(status)
 
