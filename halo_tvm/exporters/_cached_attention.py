@@ -16,9 +16,8 @@ from typing import Any, TypeGuard
 
 from tvm import ir, relax
 
+from ._attention import INT32
 from ._graph import CONTRIB, Graph, attributes
-
-INT32 = 6
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import ml_dtypes
 import numpy as np
 
 from ..weight_groups import group_grid, group_pack
@@ -28,12 +29,6 @@ class NumberFormat:
     @property
     def in_blocks(self) -> bool:
         return self.bits < 16
-
-
-def _bf16(x: np.ndarray) -> np.ndarray:
-    """Rounded to nearest even."""
-    bits = x.view(np.uint32)
-    return ((bits + (0x7FFF + (bits >> 16 & 1))) >> 16).astype("<u2")
 
 
 def grouped_integers(x: np.ndarray, bits: int, least: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -65,7 +60,7 @@ def _q8_0(x: np.ndarray) -> np.ndarray:
 FORMATS = {
     "F32": NumberFormat(0, 0, 32, lambda x: x.astype("<f4")),
     "F16": NumberFormat(1, 1, 16, lambda x: x.astype("<f2")),
-    "BF16": NumberFormat(30, 32, 16, _bf16),
+    "BF16": NumberFormat(30, 32, 16, lambda x: x.astype(ml_dtypes.bfloat16).view("<u2")),
     "Q8_0": NumberFormat(8, 7, 8.5, _q8_0),
     "Q4_0": NumberFormat(2, 2, 4.5, lambda x: _nibbles(x, False)),
     "Q4_1": NumberFormat(3, 3, 5.0, lambda x: _nibbles(x, True)),

@@ -10,7 +10,6 @@ from ..errors import UnsupportedModel, UsageError
 from ..exporters.cached import export_for_genai
 from ..exporters.gguf import export_gguf
 from ..importers.gguf._file import read_gguf
-from .sources import check_reference
 
 
 @dataclass(frozen=True)
@@ -84,11 +83,6 @@ def speaker_of(
         return Speaking(name, engine.module, numbers, path)
     except UnsupportedModel as reason:
         return Speaking(name, engine.module, numbers, None, str(reason))
-
-
-def check_speakers(source: Mapping[str, object], reference: str | None) -> None:
-    """`UsageError` unless peers can be given the model of this source."""
-    check_reference(source, reference)
 
 
 def _most_numbers(file: Path) -> str:

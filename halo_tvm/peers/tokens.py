@@ -32,8 +32,8 @@ from .load_meter import LoadMeter
 from .messages import without_folders
 from .order import in_turn
 from .protocol import LoadRequest
-from .sources import cache_key
-from .speakers import SPEAKERS, Speaking, check_speakers, speaker_of
+from .sources import cache_key, check_reference
+from .speakers import SPEAKERS, Speaking, speaker_of
 
 _OURS = "halo_tvm"
 _READS = 3  # a read is repeated so often: one alone pays for waking the threads
@@ -76,7 +76,7 @@ def token_speeds(config: BenchConfig) -> TokensResult:
         if name not in SPEAKERS:
             raise UnknownName("engine that speaks", name, SPEAKERS)
     if config.vs:
-        check_speakers(manifest.source, config.reference)
+        check_reference(manifest.source, config.reference)
     longest = max([int(n) for n in (*config.n_prompt, *config.n_gen)]) + max([int(n) for n in config.n_depth] or [0])
     with LanguageModel.load(config.artifact, context=longest, threads=1) as model:
         vocabulary, cached = model.vocabulary, model.cache_bytes / model.context

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, TypeVarTuple
 
 import tvm_ffi
 
@@ -17,7 +17,7 @@ from ..errors import REFUSED, ArtifactCorrupt, EnvironmentProblem, InputError
 from .devices import Device, HostDevice
 from .runner import InPlace, LoopThreads, Request, Runner, Runs
 
-A = TypeVar("A")
+Ts = TypeVarTuple("Ts")
 T = TypeVar("T")
 
 
@@ -110,24 +110,16 @@ class Session:
         `arguments`, which follow its inputs and which it may write into, are `kept` ones.
         """
         main = self.call(lambda: self._entry(function))
-
-        def run(inputs: Sequence[tvm_ffi.Tensor]) -> object:
-            try:
-                return self._runner.call(self.device.task(main, inputs, arguments))
-            except (RuntimeError, ValueError):
-                with sizes_refused():
-                    raise
-
-        return run
+        return lambda inputs: self.run_within(self.device.task(main, inputs, arguments))
 
     def keep(self, tensors: Sequence[tvm_ffi.Tensor]) -> tuple[tvm_ffi.Tensor, ...]:
         """`tensors` where kernels read and write them."""
         return self.call(lambda: self.device.keep(tensors))
 
-    def run_within(self, task: Callable[[A], T], argument: A) -> T:
+    def run_within(self, task: Callable[[*Ts], T], *arguments: *Ts) -> T:
         """`task`, which calls `main`, as one run on the host: no other is between what it does before and after."""
         try:
-            return self._runner.call(task, argument)
+            return self._runner.call(task, *arguments)
         except (RuntimeError, ValueError):
             with sizes_refused():
                 raise
