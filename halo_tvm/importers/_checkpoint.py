@@ -1,0 +1,118 @@
+"""The tensors of a Hugging Face directory: safetensors files, read one tensor at a time when it is asked for."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from ..errors import UnsupportedModel
+from ..params import ParamSource
+from ._json import read_json
+
+_SHOWN = 8  # tensor names in one message
+# What old checkpoints keep beside their weights: masks and frequencies, which a definition computes.
+_BUFFER = re.compile(r"(rotary_emb\.inv_freq|\.attn\.(masked_)?bias|attention\.(masked_)?bias|position_ids)$")
+
+
+class DirectoryWeights:
+    """Tensors of all safetensors files of a directory, by name, read when asked for, given as float32."""
+
+    def __init__(self, path: Path, prefixes: tuple[str, ...], tied: Mapping[str, str]) -> None:
+        self.path = path
+        self.prefixes = prefixes
+        self.tied = tied  # other names of tensors, under which a checkpoint may keep them
+        self.files = weight_files(path)
+        self._where: dict[str, tuple[Path, tuple[int, ...]]] = {}
+        self._read: set[str] = set()  # stored names that the definition asked for
+        self._missing: list[str] = []
+        for file in self.files:
+            try:
+                with safe_open(file, framework="numpy") as tensors:
+                    for name in tensors.keys():
+                        self._where[name] = (file, tuple(tensors.get_slice(name).get_shape()))
+            except (SafetensorError, OSError) as reason:
+                raise UnsupportedModel(
+                    f"expected a readable safetensors file, found {reason} in {file.name}: download the model again"
+                ) from reason
+
+    def _stored(self, name: str) -> str | None:
+        names = [prefix + n for n in (name, self.tied.get(name)) if n for prefix in self.prefixes]
+        return next((n for n in names if n in self._where), None)
+
+    def has(self, name: str) -> bool:
+        return self._stored(name) is not None
+
+    def source(self, name: str, shape: tuple[int, ...], scale: float, offset: float) -> ParamSource:
+        """The tensor `name`; `scale` and `offset` concern random weights only."""
+        stored = self._stored(name)
+        if stored is None:
+            self._missing.append(name)
+            return ParamSource(shape, "float32", lambda: np.zeros(shape, np.float32))  # `check` refuses the model
+        self._read.add(stored)
+        file, found = self._where[stored]
+        if found != shape:
+            raise UnsupportedModel(
+                f"expected tensor {stored!r} of shape {list(shape)}, found {list(found)}: "
+                "config.json and weights do not belong together"
+            )
+
+        def load() -> np.ndarray:
+            with safe_open(file, framework="numpy") as tensors:
+                return np.ascontiguousarray(tensors.get_tensor(stored), dtype=np.float32)
+
+        return ParamSource(shape, "float32", load)
+
+    def check(self, kind: object, *, complete: bool) -> None:
+        """`UnsupportedModel` with all tensors that are missing and, where the definition is `complete`, unknown."""
+        tied = {prefix + name for name in self.tied.values() for prefix in self.prefixes}
+        unknown = [n for n in self._where if n not in self._read | tied and not _BUFFER.search(n)] if complete else []
+        if not self._missing and not unknown:
+            return
+        found = f"{_listed('missing', self._missing)} and {_listed('unknown', unknown)} among {len(self._where)}"
+        raise UnsupportedModel(
+            f"expected the tensors of a {kind} model in {self.path.name}, found {found}: the checkpoint is incomplete "
+            "or of another architecture"
+        )
+
+    def fingerprint(self) -> str:
+        """SHA-256 over config.json and all weight files, whole: about a second per gigabyte."""
+        digest = hashlib.sha256()
+        for file in (self.path / "config.json", *self.files):
+            with file.open("rb") as stream:
+                digest.update(f"{file.name}:{file.stat().st_size}:".encode())
+                digest.update(hashlib.file_digest(stream, "sha256").digest())
+        return digest.hexdigest()
+
+
+def _listed(what: str, names: Sequence[str]) -> str:
+    """`3 missing (a, b, c)`, shortened."""
+    shown = ", ".join(sorted(names)[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+    return f"{len(names)} {what} ({shown})" if names else f"none {what}"
+
+
+def weight_files(path: Path) -> list[Path]:
+    index = path / "model.safetensors.index.json"
+    if index.is_file():
+        weight_map = read_json(index, "index of sharded safetensors").get("weight_map")
+        listed = list(weight_map.values()) if isinstance(weight_map, dict) else [None]
+        bad = [name for name in listed if not isinstance(name, str) or Path(name).name != name]
+        if bad:
+            raise UnsupportedModel(
+                f"expected plain file names in {index.name}, found {str(bad[0])[:80]!r}: the index is not trustworthy"
+            )
+        names = sorted(set(listed))
+        files = [path / name for name in names]
+    else:
+        files = sorted(path.glob("*.safetensors"))
+    missing = [file.name for file in files if not file.is_file()]
+    if missing or not files:
+        raise UnsupportedModel(
+            f"expected safetensors weights in {path.name}, found {'no file ' + missing[0] if missing else 'none'}: "
+            "download the model completely (pickled .bin weights are not read)"
+        )
+    return files
