@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from .errors import UsageError
-from .weight_groups import group_grid, group_pack
+from .weight_groups import Grid, group_grid, group_pack
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class ParamSource:
     shape: tuple[int, ...]
     dtype: str
     load: Callable[[], np.ndarray] = field(compare=False, repr=False)
+    grid: Grid | None = None  # what the numbers of a linear's weight lie on, where a file stores integers
 
     @property
     def size_bytes(self) -> int:
@@ -127,6 +128,15 @@ class ParamTable:
         yield name
         for part in self._inputs(name):
             yield from self.parts(part)
+
+    def grid(self, name: str) -> Grid | None:
+        """The grid that holds the numbers of `name`, if all that it is made of has one: the widest of them."""
+        grids = [self.sources[source].grid for source in self.origin(name)]
+        found = [grid for grid in grids if grid is not None]
+        if not found or len(found) < len(grids):
+            return None
+        bits = max(grid.bits for grid in found)
+        return Grid(bits, min(grid.group for grid in found), bits == 4 and any(grid.least for grid in found))
 
     def origin(self, name: str) -> tuple[str, ...]:
         """Source names that `name` is made of, in order."""

@@ -4,17 +4,30 @@ A group of `group` neighbours along k of one column has a scale and, with `least
     8 bits           w = (q - 128) * scale,   q in 1..255,  scale = largest magnitude / 127
     4 bits           w = (q - 8) * scale,     q in 0..15,   scale = -(number of largest magnitude) / 8, of either sign
     4 bits, least    w = q * scale + least,   q in 0..15,   scale = (largest - least) / 15
-Those are the grids of GGUF's Q8_0, Q4_0 and Q4_1: numbers that lie on one come back as its integers and scales.
+Those are the grids of GGUF's Q8_0, Q4_0 and Q4_1, and those of GPTQ and AWQ, whose least value is whole steps from 0.
+Numbers that lie on one come back as its integers and scales.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from .scale_search import searched
+from .stored_grid import stored_grid
 
 ZERO = {8: 128, 4: 8}  # the integer that means 0, where there is no least value
 TINY = np.float32(2.0**-24)  # the least float16 above 0: a smaller scale is none
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What numbers lie on: integers of so many bits times a scale, one of each for `group` neighbours along k."""
+
+    bits: int
+    group: int
+    least: bool  # a least value, or a zero point, beside each scale
 
 
 def _groups(weight: np.ndarray, layout: str, group: int) -> np.ndarray:
@@ -36,8 +49,9 @@ def group_grid(
 ) -> np.ndarray:
     """Scales, and least values behind them, in float16: [1 + least, ceil(n / nr), k / group, nr].
 
-    The extremes of a group are rounded, or `search`ed from there (`scale_search`), beside the mean squares [k] of what
-    the weight is multiplied with. NaN where a group is not finite or float16 is too narrow.
+    Numbers that lie on a grid keep it (`stored_grid`). Of others the extremes of a group are rounded, or `search`ed
+    from there (`scale_search`), beside the mean squares [k] of what the weight is multiplied with. NaN where a group is
+    not finite or float16 is too narrow.
     """
     parts = _groups(weight, layout, group)
     low, high = parts.min(1), parts.max(1)
@@ -51,9 +65,12 @@ def group_grid(
         scale, lows = scale.astype(np.float16), low.astype(np.float16) if least else None
         kept = np.isfinite(scale) & np.isfinite(low) & np.isfinite(high)
     scale = np.where(kept, scale, np.float16(np.nan))
-    if search:
+    stored = stored_grid(parts, bits, least=least)
+    if search and not stored.on.all():
         importance = None if squares is None else squares.reshape(parts.shape[:2])
         scale, lows = searched(parts, importance, scale, lows)
+    scale = np.where(stored.on, stored.scale, scale)
+    lows = None if lows is None else np.where(stored.on, stored.least, lows)
     return np.stack([_panels(values, nr) for values in (scale, lows) if values is not None])
 
 

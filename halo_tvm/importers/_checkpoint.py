@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from ..errors import UnsupportedModel
 from ..params import ParamSource
 from ._json import read_json
+from ._packed import ACTIVATIONS, Method, described, floats, grid_of
 
 _SHOWN = 8  # tensor names in one message
 # What old checkpoints keep beside their weights: masks and frequencies, which a definition computes.
@@ -20,12 +21,24 @@ _BUFFER = re.compile(r"(rotary_emb\.inv_freq|\.attn\.(masked_)?bias|attention\.(
 
 
 class DirectoryWeights:
-    """Tensors of all safetensors files of a directory, by name, read when asked for, given as float32."""
+    """Tensors of all safetensors files of a directory, by name, read when asked for, given as float32.
 
-    def __init__(self, path: Path, prefixes: tuple[str, ...], tied: Mapping[str, str]) -> None:
+    Weights of linears may be packed by `method`; those that the definition reads as [k, n] have the `layout` "kn".
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        prefixes: tuple[str, ...],
+        tied: Mapping[str, str],
+        method: Method | None = None,
+        layout: str = "nk",
+    ) -> None:
         self.path = path
         self.prefixes = prefixes
         self.tied = tied  # other names of tensors, under which a checkpoint may keep them
+        self.method = method
+        self.layout = layout
         self.files = weight_files(path)
         self._where: dict[str, tuple[Path, tuple[int, ...]]] = {}
         self._read: set[str] = set()  # stored names that the definition asked for
@@ -44,12 +57,21 @@ class DirectoryWeights:
         names = [prefix + n for n in (name, self.tied.get(name)) if n for prefix in self.prefixes]
         return next((n for n in names if n in self._where), None)
 
+    def _packed(self, name: str) -> str | None:
+        """The stem of the tensors that a weight is packed in."""
+        if self.method is None or not name.endswith(".weight"):
+            return None
+        stems = [prefix + name.removesuffix("weight") for prefix in self.prefixes]
+        return next((stem for stem in stems if stem + self.method.integers in self._where), None)
+
     def has(self, name: str) -> bool:
-        return self._stored(name) is not None
+        return self._stored(name) is not None or self._packed(name) is not None
 
     def source(self, name: str, shape: tuple[int, ...], scale: float, offset: float) -> ParamSource:
         """The tensor `name`; `scale` and `offset` concern random weights only."""
-        stored = self._stored(name)
+        stored, packed = self._stored(name), self._packed(name)
+        if stored is None and packed is not None:
+            return self._unpacked(packed, shape)
         if stored is None:
             self._missing.append(name)
             return ParamSource(shape, "float32", lambda: np.zeros(shape, np.float32))  # `check` refuses the model
@@ -61,11 +83,46 @@ class DirectoryWeights:
                 "config.json and weights do not belong together"
             )
 
-        def load() -> np.ndarray:
-            with safe_open(file, framework="numpy") as tensors:
-                return np.ascontiguousarray(tensors.get_tensor(stored), dtype=np.float32)
+        return ParamSource(shape, "float32", lambda: np.ascontiguousarray(self._tensor(stored), dtype=np.float32))
 
-        return ParamSource(shape, "float32", load)
+    def _tensor(self, stored: str) -> np.ndarray:
+        with safe_open(self._where[stored][0], framework="numpy") as tensors:
+            found: np.ndarray = tensors.get_tensor(stored)
+            return found
+
+    def _unpacked(self, stem: str, shape: tuple[int, ...]) -> ParamSource:
+        """The weight whose integers lie under `stem`."""
+        method = self.method
+        assert method is not None
+        names = {end: stem + end for end in method.parts() if stem + end in self._where}
+        shapes = {end: self._where[name][1] for end, name in names.items()}
+        turned = self.layout == "kn"
+
+        def refuse(reason: object) -> UnsupportedModel:
+            return UnsupportedModel(
+                f"expected tensors of {stem.rstrip('.')!r} that make a weight of shape {list(shape)}, found {reason}: "
+                "config.json and weights do not belong together"
+            )
+
+        try:
+            stored = described(method, shapes)
+            order = self._tensor(names[method.order]) if method.order in names else None
+            grid = grid_of(method, shapes, order)
+        except ValueError as reason:
+            raise refuse(reason) from reason
+        made = (stored.k, stored.n) if turned else (stored.n, stored.k)
+        if made != shape:
+            raise refuse(f"one of shape {list(made)}")
+        self._read.update(names.values(), (stem + end for end in ACTIVATIONS))
+
+        def load() -> np.ndarray:
+            try:
+                weight = floats(method, {end: self._tensor(name) for end, name in names.items()})
+            except ValueError as reason:
+                raise refuse(reason) from reason
+            return np.ascontiguousarray(weight.T if turned else weight)
+
+        return ParamSource(shape, "float32", load, grid)
 
     def check(self, kind: object, *, complete: bool) -> None:
         """`UnsupportedModel` with all tensors that are missing and, where the definition is `complete`, unknown."""
@@ -105,8 +162,7 @@ def weight_files(path: Path) -> list[Path]:
             raise UnsupportedModel(
                 f"expected plain file names in {index.name}, found {str(bad[0])[:80]!r}: the index is not trustworthy"
             )
-        names = sorted(set(listed))
-        files = [path / name for name in names]
+        files = [path / name for name in sorted({str(name) for name in listed})]
     else:
         files = sorted(path.glob("*.safetensors"))
     missing = [file.name for file in files if not file.is_file()]

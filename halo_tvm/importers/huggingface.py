@@ -17,6 +17,7 @@ from ..models import FAMILIES, Family
 from ._checkpoint import DirectoryWeights, weight_files
 from ._json import read_json
 from ._language import language_of
+from ._packed import method_of
 
 _HUB_SECONDS = 5.0
 
@@ -43,7 +44,9 @@ def import_directory(
             f"expected a complete {kind} config, found {reason!r} while reading {path.name}/config.json: "
             "re-export the model"
         ) from reason
-    weights = DirectoryWeights(path, family.prefixes, family.tied if getattr(parsed, "tied", True) else {})
+    tied = family.tied if getattr(parsed, "tied", True) else {}
+    layout = getattr(getattr(parsed, "names", None), "layout", "nk")
+    weights = DirectoryWeights(path, family.prefixes, tied, method_of(config), layout)
     source = {"kind": "huggingface", "name": path.resolve().name, "model_type": kind, "sha256": weights.fingerprint()}
     source |= {"part": part} if part else {}
     imported = family.build("-".join(filter(None, (path.resolve().name, part))), parsed, weights, source)

@@ -15,6 +15,7 @@ from ..relay_ops.operator import attrs_of
 from ..relay_ops.quantize import ZERO_POINT
 from ..targets import Target
 from ..tir_schedules._packing import pack_shape
+from ..weight_groups import Grid
 from ._weights import WeightEditor
 
 GROUPS = (128, 64, 32)  # along k
@@ -43,6 +44,13 @@ def scheme_of(name: str) -> Scheme:
             f"expected a scheme called {_EXPECTED}, found {name!r:.60}: correct [passes.quantise] in halo.toml"
         )
     return Scheme(name, int(found["bits"]), int(found["group"]), found["least"] is not None)
+
+
+def stored_scheme(grid: Grid | None) -> str | None:
+    """The scheme that has the integers of a file's grid."""
+    if grid is None:
+        return None
+    return f"w{grid.bits}g{grid.group}" + ("m" if grid.least and grid.bits == 4 else f"a8g{grid.group}")
 
 
 class Weight:
@@ -133,9 +141,10 @@ def weight_of(
     bits, kind = scheme.bits, f"i{scheme.bits}g{group}{'m' if scheme.least else ''}"
     how: dict[str, object] = {"layout": layout, "group": group, "nr": nr, "bits": bits}
     scales = (panels, k // group, nr)
-    measured = _measured(name, k, editor.params) if search and bits == 4 else []
+    kept = bits == 4 and stored_scheme(editor.params.grid(name)) == scheme.name
+    measured = _measured(name, k, editor.params) if search and bits == 4 and not kept else []
     # Without a text the search pays where a least value goes with the scale; with scales alone rounding is better.
-    search = bits == 4 and search and (scheme.least or bool(measured))
+    search = bits == 4 and search and not kept and (scheme.least or bool(measured))
     grid, parts_of = f"{name}|{kind}/grid", ("scale", "least")[: 1 + scheme.least]
     whole = (len(parts_of), *scales)
     editor.derive(grid, "group_grid", [name, *measured], whole, "float16", **how, least=scheme.least, search=search)
@@ -146,7 +155,9 @@ def weight_of(
     label, shape = f"{kind}/k{32 // bits}/n{nr}", (1, panels, k * bits // 32, nr, 4)
     packed = f"{name}|{label}"
     integers = editor.derive(packed, "group_pack", [name, grid], shape, "uint8", **how)
-    method = "rounded" if not search else "searched, inputs measured" if measured else "searched"
+    method = "kept" if kept else "rounded"
+    if search:
+        method = "searched, inputs measured" if measured else "searched"
     scale, least = (*parts, None)[:2]
     return Grouped(layout, label, bits, integers, scale, least, method)
 

@@ -14,7 +14,8 @@ Granularity
     whatever the number of rows, a row is computed with the same integers. A tied embedding reads the rows of the
     head's 8-bit weight times their scales, so that the table is stored once, in a quarter of its bytes.
 Options (halo.toml, [passes.quantise])
-    scheme = "w4g32m"                of all linears; unless given it is w4g32m at --precision int4, and at int8 w8a8, or
+    scheme = "w4g32m"                of all linears; unless given it is w4g32m at --precision int4 (of a weight that a
+                                     file stores as integers the one that has these), and at int8 w8a8, or
                                      w8g32a8g32 in a model that appends to caches: it reads each weight for a few
                                      rows, and one scale a row costs a language model most of what int8 costs it
                                      (k that 32 does not divide takes w8a8 there, too)
@@ -46,7 +47,7 @@ from ..relay_ops import OPERATORS
 from ..relay_ops.operator import attrs_of, operator_of
 from ._pass import Context, Pass, Report, bindings
 from ._rewrite import BlockMutator
-from ._schemes import GROUPS, Scheme, Weight, scheme_of, weight_of
+from ._schemes import GROUPS, Scheme, Weight, scheme_of, stored_scheme, weight_of
 from ._weights import WeightEditor
 
 TABLES = ("int8", "fp32")
@@ -104,6 +105,8 @@ class Quantise(Pass):
             try:
                 in_groups = appends and context.precision == "int8" and _in_groups(calls)
                 usual = _TOKEN_BY_TOKEN if in_groups else _USUAL[context.precision]
+                stored = stored_scheme(context.params.grid(name)) if context.precision == "int4" else None
+                usual = (stored, usual[1]) if stored else usual
                 scheme = self._scheme(calls, editor, context.precision, usual, head=name == head)
                 weights[name] = self._weight(name, calls, scheme, editor, context)
                 for counts, key in ((formats, weights[name].label), (methods, weights[name].method)):

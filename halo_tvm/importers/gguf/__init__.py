@@ -82,7 +82,7 @@ class GgufWeights:
                 f"expected tensor {name!r} of shape {list(shape)}, found {list(tensor.shape)} in {self.path.name}: "
                 "its metadata and its tensors do not belong together"
             )
-        return ParamSource(shape, "float32", lambda: floats(self.file, name))
+        return ParamSource(shape, "float32", lambda: floats(self.file, name), tensor.kind.grid)
 
     def check(self, architecture: str) -> None:
         """`UnsupportedModel` with all tensors that are missing or unknown."""

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ...weight_groups import Grid
+
 Floats = Callable[[np.ndarray], np.ndarray]
 
 
@@ -24,6 +26,7 @@ class TensorType:
     block: int
     size: int
     floats: Floats | None = None  # None: listed, and refused
+    grid: Grid | None = None  # the smallest of a scheme that holds its numbers, or nearly
 
 
 def _half(blocks: np.ndarray, at: int) -> np.ndarray:
@@ -143,19 +146,20 @@ def _q6_k(blocks: np.ndarray) -> np.ndarray:
     return _scaled(_spread(_half(blocks, 208) * blocks[:, 192:208].view(np.int8)), numbers)
 
 
+_FOUR, _FOUR_LEAST, _EIGHT = Grid(4, 32, False), Grid(4, 32, True), Grid(8, 32, False)
 TYPES: dict[int, TensorType] = {
     0: TensorType("F32", 1, 4, _plain("<f4")),
     1: TensorType("F16", 1, 2, _plain("<f2")),
-    2: TensorType("Q4_0", 32, 18, _q4_0),
-    3: TensorType("Q4_1", 32, 20, _q4_1),
-    6: TensorType("Q5_0", 32, 22, _q5_0),
-    7: TensorType("Q5_1", 32, 24, _q5_1),
-    8: TensorType("Q8_0", 32, 34, _q8_0),
-    10: TensorType("Q2_K", 256, 84, _q2_k),
-    11: TensorType("Q3_K", 256, 110, _q3_k),
-    12: TensorType("Q4_K", 256, 144, _q4_k),
-    13: TensorType("Q5_K", 256, 176, _q5_k),
-    14: TensorType("Q6_K", 256, 210, _q6_k),
+    2: TensorType("Q4_0", 32, 18, _q4_0, _FOUR),
+    3: TensorType("Q4_1", 32, 20, _q4_1, _FOUR_LEAST),
+    6: TensorType("Q5_0", 32, 22, _q5_0, _EIGHT),
+    7: TensorType("Q5_1", 32, 24, _q5_1, _EIGHT),
+    8: TensorType("Q8_0", 32, 34, _q8_0, _EIGHT),
+    10: TensorType("Q2_K", 256, 84, _q2_k, _EIGHT),
+    11: TensorType("Q3_K", 256, 110, _q3_k, _EIGHT),
+    12: TensorType("Q4_K", 256, 144, _q4_k, _FOUR_LEAST),
+    13: TensorType("Q5_K", 256, 176, _q5_k, _EIGHT),
+    14: TensorType("Q6_K", 256, 210, _q6_k, _EIGHT),
     16: TensorType("IQ2_XXS", 256, 66),
     17: TensorType("IQ2_XS", 256, 74),
     18: TensorType("IQ3_XXS", 256, 98),

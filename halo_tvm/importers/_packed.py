@@ -1,0 +1,239 @@
+"""Linear weights that a Hugging Face checkpoint stores as packed integers, made float32 when they are asked for.
+
+A weight [n, k] lies in several tensors under the name of its layer. Its numbers are
+    w[n, k] = (q[n, k] - zero[n, g]) * scale[n, g],   g the group of k: of neighbours, unless the file orders them
+    gptq                 qweight int32 [k / per, n], qzeros int32 [groups, n / per], scales [groups, n], g_idx int32 [k]
+                         zero points are stored one less, but in the format "gptq_v2"
+    awq                  qweight int32 [k, n / 8], qzeros int32 [groups, n / 8], scales [groups, n]; version "gemm"
+    compressed-tensors   weight_packed int32 [n, k / per], weight_scale [n, groups], weight_zero_point int32
+                         [n / per, groups], weight_g_idx int32 [k]
+with `per` integers of 4 or 8 bits in a word of 32, lowest first; AWQ's columns have an order of their own in it.
+References
+    the packing of GPTQModel (nn_modules/qlinear), AutoAWQ (utils/packing_utils.py) and compressed-tensors (compressors)
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..errors import UnsupportedModel
+from ..weight_groups import Grid
+
+Shapes = Mapping[str, tuple[int, ...]]
+Tensors = Mapping[str, np.ndarray]
+GROUPS = (128, 64, 32)  # of the schemes
+# Scales of activations and caches: those are found at run time here.
+ACTIVATIONS = ("input_scale", "input_zero_point", "output_scale", "output_zero_point", "k_scale", "v_scale")
+_AWQ_PLACES = (0, 4, 1, 5, 2, 6, 3, 7)  # where the columns 0 to 7 of a word lie in it
+_KNOWN = "gptq, awq (gemm) or compressed-tensors (pack-quantized), of 4 or 8 bits"
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What a layer's tensors hold: a weight [n, k], so many bits an integer, so many groups along k."""
+
+    n: int
+    k: int
+    bits: int
+    groups: int
+
+    @property
+    def per(self) -> int:
+        """Integers in a word."""
+        return 32 // self.bits
+
+
+class Method(ABC):
+    """How one tool stores a linear: the ends of its tensors' names."""
+
+    integers: str
+    scale: str
+    zero: str
+    order: str  # the group of every k; optional
+    symmetric = False  # zero points say no more than that the middle of the integers means 0
+
+    @abstractmethod
+    def stored(self, shapes: Shapes) -> Stored:
+        """What tensors of these shapes hold, by those of the integers and the scales; they may not fit each other."""
+
+    @abstractmethod
+    def expected(self, stored: Stored) -> Shapes:
+        """The shapes that all tensors have which hold that."""
+
+    @abstractmethod
+    def unpack(self, tensors: Tensors, stored: Stored) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The integers [n, k], zero points and scales [n, groups]."""
+
+    def parts(self) -> tuple[str, ...]:
+        return (self.integers, self.scale, self.zero, self.order)
+
+    def least(self, shapes: Shapes) -> bool:
+        """Whether zero points are data."""
+        return not self.symmetric
+
+
+class Gptq(Method):
+    """`above`: what is added to a stored zero point."""
+
+    integers, scale, zero, order = "qweight", "scales", "qzeros", "g_idx"
+
+    def __init__(self, *, above: int, symmetric: bool, bits: int) -> None:
+        self.above, self.symmetric, self.bits = above, symmetric, bits
+
+    def stored(self, shapes: Shapes) -> Stored:
+        (words, n), (groups, _) = shapes[self.integers], shapes[self.scale]
+        return Stored(n, words * 32 // self.bits, self.bits, groups)
+
+    def expected(self, stored: Stored) -> Shapes:
+        n, k, per, groups = stored.n, stored.k, stored.per, stored.groups
+        return {
+            self.integers: (k // per, n),
+            self.scale: (groups, n),
+            self.zero: (groups, n // per),
+            self.order: (k,),
+        }
+
+    def unpack(self, tensors: Tensors, stored: Stored) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        numbers = _spread(tensors[self.integers].T, stored.bits)
+        zeros = _spread(tensors[self.zero], stored.bits).T.astype(np.int32) + self.above
+        return numbers, zeros & ((1 << stored.bits) - 1), tensors[self.scale].T
+
+
+class Awq(Method):
+    integers, scale, zero, order = "qweight", "scales", "qzeros", "g_idx"
+
+    def stored(self, shapes: Shapes) -> Stored:
+        (k, words), (groups, _) = shapes[self.integers], shapes[self.scale]
+        return Stored(words * 8, k, 4, groups)
+
+    def expected(self, stored: Stored) -> Shapes:
+        n, groups = stored.n, stored.groups
+        return {self.integers: (stored.k, n // 8), self.scale: (groups, n), self.zero: (groups, n // 8)}
+
+    def unpack(self, tensors: Tensors, stored: Stored) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        def columns(words: np.ndarray) -> np.ndarray:
+            placed = _spread(words, 4).reshape(len(words), -1, 8)
+            return placed[:, :, _AWQ_PLACES].reshape(len(words), -1).T
+
+        return columns(tensors[self.integers]), columns(tensors[self.zero]), tensors[self.scale].T
+
+
+class CompressedTensors(Method):
+    integers, scale, zero, order = "weight_packed", "weight_scale", "weight_zero_point", "weight_g_idx"
+
+    def __init__(self, *, bits: int) -> None:
+        self.bits = bits
+
+    def stored(self, shapes: Shapes) -> Stored:
+        (n, words), (_, groups) = shapes[self.integers], shapes[self.scale]
+        return Stored(n, words * 32 // self.bits, self.bits, groups)
+
+    def expected(self, stored: Stored) -> Shapes:
+        n, k, per, groups = stored.n, stored.k, stored.per, stored.groups
+        return {
+            self.integers: (n, k // per),
+            self.scale: (n, groups),
+            self.zero: (-(-n // per), groups),
+            self.order: (k,),
+            "weight_shape": (2,),
+        }
+
+    def unpack(self, tensors: Tensors, stored: Stored) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        if self.zero in tensors:
+            zeros = _spread(tensors[self.zero].T, stored.bits).T[: stored.n]
+        else:
+            zeros = np.full((stored.n, stored.groups), 1 << (stored.bits - 1), np.uint8)
+        return _spread(tensors[self.integers], stored.bits), zeros, tensors[self.scale]
+
+    def parts(self) -> tuple[str, ...]:
+        return (*super().parts(), "weight_shape")
+
+    def least(self, shapes: Shapes) -> bool:
+        return self.zero in shapes
+
+
+def method_of(config: Mapping[str, object]) -> Method | None:
+    """How the checkpoint of a config.json stores its linears, None where as they are; `UnsupportedModel` otherwise."""
+    said = config.get("quantization_config", config.get("compression_config"))
+    if said is None:
+        return None
+    about = said if isinstance(said, Mapping) else {}
+    name = about.get("quant_method")
+    bits = about.get("bits", about.get("w_bit"))
+    if name == "gptq" and isinstance(bits, int) and bits in (4, 8):
+        above = 0 if about.get("checkpoint_format") == "gptq_v2" else 1
+        return Gptq(above=above, symmetric=about.get("sym") is True, bits=bits)
+    if name == "awq" and bits == 4 and str(about.get("version", "gemm")).lower() == "gemm":
+        return Awq()
+    if name == "compressed-tensors" and about.get("format") == "pack-quantized":
+        widths = _widths(about)
+        for width in (4, 8):
+            if widths == {width}:
+                return CompressedTensors(bits=width)
+    found = ", ".join(
+        f"{key} {about[key]!r:.40}" for key in ("quant_method", "format", "version", "bits") if key in about
+    )
+    raise UnsupportedModel(
+        f"expected a checkpoint that is not quantised, or {_KNOWN}, found {found or repr(said)[:80]} in config.json: "
+        "give the checkpoint that it was made of, or a GGUF file"
+    )
+
+
+def _widths(about: Mapping[str, object]) -> set[object]:
+    """The bits of weights in all groups of layers that compressed-tensors speaks of."""
+    groups = about.get("config_groups")
+    found = [group.get("weights") for group in groups.values()] if isinstance(groups, Mapping) else []
+    return {weights.get("num_bits") if isinstance(weights, Mapping) else None for weights in found}
+
+
+def described(method: Method, shapes: Shapes) -> Stored:
+    """What tensors of these shapes, by the ends of their names, hold; `ValueError` with what does not fit."""
+    for end in (method.integers, method.scale):
+        if len(shapes.get(end, ())) != 2:
+            raise ValueError(f"{end} of shape {list(shapes.get(end, ()))}")
+    stored = method.stored(shapes)
+    expected = method.expected(stored)
+    wrong = next((end for end, shape in shapes.items() if end in expected and shape != expected[end]), None)
+    if wrong:
+        raise ValueError(f"{wrong} of shape {list(shapes[wrong])} where {list(expected[wrong])} belongs")
+    if not 0 < stored.groups <= stored.k or (stored.k % stored.groups and method.order not in shapes):
+        raise ValueError(f"{stored.groups} groups of {stored.k} columns")
+    return stored
+
+
+def grid_of(method: Method, shapes: Shapes, order: np.ndarray | None) -> Grid | None:
+    """What the numbers of a layer lie on; None where no group of a scheme is a part of the file's."""
+    stored = method.stored(shapes)
+    size = -(-stored.k // stored.groups)
+    group = next((g for g in GROUPS if size % g == 0), None)
+    if group is None or (order is not None and not np.array_equal(order, np.arange(stored.k) // size)):
+        return None
+    return Grid(stored.bits, group, method.least(shapes))
+
+
+def floats(method: Method, tensors: Tensors) -> np.ndarray:
+    """The weight [n, k] in float32; `ValueError` for an order that names no group."""
+    stored = method.stored({end: tensor.shape for end, tensor in tensors.items()})
+    numbers, zeros, scales = method.unpack(tensors, stored)
+    order = tensors.get(method.order)
+    if order is None:
+        order = np.arange(stored.k) // -(-stored.k // stored.groups)
+    elif order.min() < 0 or order.max() >= stored.groups:
+        raise ValueError(f"{method.order} from {order.min()} to {order.max()}, of {stored.groups} groups")
+    weight = numbers.astype(np.float32)
+    weight -= zeros.astype(np.float32)[:, order]
+    weight *= scales.astype(np.float32)[:, order]
+    return weight
+
+
+def _spread(words: np.ndarray, bits: int) -> np.ndarray:
+    """int32 [rows, m] -> uint8 [rows, m * 32 / bits], lowest bits first."""
+    bytes_of = np.ascontiguousarray(words).astype("<i4", copy=False).view(np.uint8)
+    if bits == 8:
+        return bytes_of
+    found = np.stack([bytes_of & 15, bytes_of >> 4], axis=-1)
+    return found.reshape(len(words), -1)
