@@ -19,6 +19,7 @@ from typing import NoReturn
 from .. import __version__, config
 from ..errors import INTERRUPTED, HaloError, UnknownName
 from ..text import one_line
+from . import _missing
 from ._flags import given_options, parser_of
 
 BUG = 1
@@ -112,6 +113,7 @@ def _dispatch(argv: Sequence[str]) -> int:
     options = config.resolve(verb.CONFIG, given)
     if verbose:
         print(options, file=sys.stderr, flush=True)
+    _missing.check(options)
     return verb.run(options)
 
 

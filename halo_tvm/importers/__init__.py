@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
-from ..errors import UnknownName, UnsupportedModel, UsageError
+from ..errors import UnsupportedModel, UsageError
 from ..imported import ImportedModel, Spelled
-from . import stablehlo
+from ..model_names import STABLEHLO, is_hub_name, unknown
 from ._language import with_texts_of
 from ._shapes import apply_shapes, load_examples, parse_input, parse_shape
-
-SUFFIXES = (
-    ".onnx",
-    ".gguf",
-    ".keras",
-    ".pt",
-    ".pt2",
-    ".pth",
-    ".tflite",
-    *stablehlo.SUFFIXES,
-)  # of files that are models
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def import_model(
@@ -94,10 +81,12 @@ def _import(
         from .keras import import_keras
 
         return import_keras(path, shapes=dict(map(parse_shape, shapes)), trust=trust)
-    if path.suffix in stablehlo.SUFFIXES:
+    if path.suffix in STABLEHLO:
         if not path.is_file():
             raise UsageError(f"expected a file of jax.export or StableHLO, found no file {model!r}: check the path")
-        return stablehlo.import_stablehlo(path, shapes=dict(map(parse_shape, shapes)), trust=trust)
+        from .stablehlo import import_stablehlo
+
+        return import_stablehlo(path, shapes=dict(map(parse_shape, shapes)), trust=trust)
     if path.suffix == ".pt2":
         from .torch_export import import_pt2
 
@@ -112,16 +101,11 @@ def _import(
             "expected an .onnx, .gguf, .keras, .pt2, .tflite, jax.export, StableHLO or TorchScript file, a directory "
             f"with config.json or a built-in name, found the file {model!r}: convert it to ONNX first"
         )
-    on_hub = _HUB_NAME.fullmatch(str(path)) and path.suffix not in SUFFIXES
-    if on_hub and not path.parent.exists():
+    if is_hub_name(str(path)):
         from .huggingface import import_hub
 
         return import_hub(str(path), part, trust=trust)
-    if path.suffix or "/" in model:
-        raise UsageError(f"expected a model file or directory, found nothing at {model!r}: check the path")
-    raise UnknownName(
-        "model", model, PRESETS, "(or give an .onnx file or a directory with config.json and safetensors)"
-    )
+    raise unknown(model)
 
 
 def _parted(model: str) -> tuple[Path, str]:
@@ -131,6 +115,6 @@ def _parted(model: str) -> tuple[Path, str]:
     if (head.endswith(".tflite") or (Path(head) / "saved_model.pb").is_file()) and not Path(model).exists():
         return Path(head), part
     if colon and part.isidentifier() and not Path(model).exists():
-        if Path(head).is_dir() or (_HUB_NAME.fullmatch(head) and not Path(head).exists()):
+        if Path(head).is_dir() or is_hub_name(head):
             return Path(head), part
     return Path(model), ""

@@ -102,12 +102,13 @@ def import_hub(name: str, part: str = "", *, trust: bool = False) -> ImportedMod
         )
     except LocalEntryNotFoundError:
         pass  # not in the cache
+    transport = HfHubHTTPError.__bases__  # what the HTTP client of this release raises where there is no answer at all
     try:
         hub.HfApi().model_info(name, timeout=_HUB_SECONDS)  # one question, before a download that would try again
         return import_directory(
             Path(hub.snapshot_download(name, allow_patterns=wanted, etag_timeout=_HUB_SECONDS)), part=part, trust=trust
         )
-    except (OfflineModeIsEnabled, HfHubHTTPError, LocalEntryNotFoundError, OSError) as reason:
+    except (OfflineModeIsEnabled, HfHubHTTPError, LocalEntryNotFoundError, OSError, *transport) as reason:
         line = next((t for t in str(reason).strip().splitlines() if t.strip()), type(reason).__name__)
         raise EnvironmentProblem(
             f"expected to reach the hub for {name}, found {type(reason).__name__} ({line[:160]}): "

@@ -1,10 +1,9 @@
-"""The tuning log on disk: workload keys, line format, look-up."""
+"""The tuning log on disk: line format, look-up; `workload`, which names functions of TVM, is imported by itself."""
 
 from .home import home, host_profile, log_dirs, shipped_logs, user_logs
 from .log import LookupReport, TuningLog
 from .record import Fingerprint, Record, Size
 from .trials import Trials
-from .workload import describe, family_of, workload_key
 
 __all__ = [
     "Fingerprint",
@@ -13,12 +12,9 @@ __all__ = [
     "Size",
     "Trials",
     "TuningLog",
-    "describe",
-    "family_of",
     "home",
     "host_profile",
     "log_dirs",
     "shipped_logs",
     "user_logs",
-    "workload_key",
 ]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..errors import UnknownName, UsageError
-from ..importers import SUFFIXES
+from ..model_names import SUFFIXES
 
 LARGEST_BYTES = 1 << 20
 MOST_MODELS = 1000

@@ -18,6 +18,7 @@ from halo_tvm.cli import _main
 from halo_tvm.cli._flags import given_options, parser_of
 from halo_tvm.cli._main import main, verbs
 from halo_tvm.config import CompileConfig, TuneConfig
+from halo_tvm.model_names import BUILT_IN
 
 ROOT = Path(halo_tvm.__file__).parents[1]
 
@@ -102,10 +103,44 @@ def test_options_are_said_when_asked_then_it_runs(
     assert "seed" in captured.err and captured.out == ""
 
 
-def test_a_missing_file_is_said_before_tvm_is_imported() -> None:
-    said = run_python("-X", "importtime", "-m", "halo_tvm", "compile", "-m", "missing.onnx", "-o", "x.halo")
-    assert said.returncode == 1 and " tvm\n" not in said.stderr
-    assert "expected a model file or directory, found nothing at 'missing.onnx': check the path" in said.stderr
+MISSING = {
+    "compile -m missing.onnx": "expected a model file or directory, found nothing at 'missing.onnx': check the path",
+    "compile -m ./missing": "expected a model file or directory, found nothing at './missing'",
+    "compile -m gtp2": "unknown model 'gtp2': known are .*; did you mean 'gpt2'?",
+    "compile -m gpt2:part": "unknown model 'gpt2:part'",
+    "compile -m gpt2 -t nowhere": "unknown target 'nowhere': known are arm,",
+    "compile -m gpt2 -o missing/folder/x.halo": "expected a directory to write x.halo into",
+    "compile -m gpt2 --inputs missing.npz": "expected an .npz file of example inputs, found no file 'missing.npz'",
+    "tune -m missing.pt -m missing.gguf": "expected a model file or directory, found nothing at 'missing.pt'",
+    "tune --model-list missing.txt": "missing.txt",
+    "export missing.tflite -o x.onnx": "expected a model file or directory, found nothing at 'missing.tflite'",
+    **{
+        f"{verb} missing.halo": "expected an artifact directory, found nothing at missing.halo"
+        for verb in ("bench", "inspect", "profile", "report", "run", "validate")
+    },
+    "logs show missing": "unknown tuning log 'missing'",
+}
+
+
+def test_what_is_missing_is_said_before_anything_heavy_is_imported() -> None:
+    lines = "\n".join(
+        [
+            "import sys",
+            "from halo_tvm.cli._main import main",
+            f"codes = [main(line.split()) for line in {list(MISSING)!r}]",
+            "print(set(codes), [m for m in ('tvm', 'tvm_ffi', 'torch', 'onnx') if m in sys.modules])",
+        ]
+    )
+    said = run_python("-c", lines)
+    assert said.stdout.strip() == "{1} []", said.stderr
+    for line, sentence in zip(said.stderr.splitlines(), MISSING.values(), strict=True):
+        assert re.search(sentence, line), line
+
+
+def test_every_built_in_model_is_known_by_its_name() -> None:
+    from halo_tvm.models import PRESETS
+
+    assert set(PRESETS) == set(BUILT_IN)
 
 
 @pytest.mark.parametrize(

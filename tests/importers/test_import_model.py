@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from halo_tvm.errors import HaloError, UnknownName, UnsupportedModel, UsageError
+from halo_tvm.errors import EnvironmentProblem, HaloError, UnknownName, UnsupportedModel, UsageError
 from halo_tvm.imported import UNBOUNDED
 from halo_tvm.importers import import_model
 from halo_tvm.importers._shapes import parse_shape
@@ -197,3 +197,17 @@ def test_any_text_is_a_shape_or_a_usage_error(text: str) -> None:
         parse_shape(text)
     except UsageError:
         pass
+
+
+def test_a_hub_that_is_out_of_reach_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = pytest.importorskip("huggingface_hub")
+    from huggingface_hub.errors import HfHubHTTPError
+
+    transport = HfHubHTTPError.__bases__[0]  # of the HTTP client: some releases' are no OSError
+
+    def unreachable(*_: object, **__: object) -> None:
+        raise transport("no such name")
+
+    monkeypatch.setattr(hub.HfApi, "model_info", unreachable)
+    with pytest.raises(EnvironmentProblem, match="expected to reach the hub for nobody/nothing, found .*no such name"):
+        import_model("nobody/nothing")

@@ -6,7 +6,7 @@ import sys
 import tvm
 from tvm import te, tirx
 
-from halo_tvm.records import describe, family_of, workload_key
+from halo_tvm.records.workload import describe, family_of, workload_key
 from halo_tvm.relay_ops.linear import Linear
 
 
@@ -100,7 +100,7 @@ def test_same_key_after_json_and_in_a_fresh_process(tmp_path):
     path = tmp_path / "func.json"
     path.write_text(tvm.ir.save_json(tvm.IRModule({"main": func})))
     code = (
-        "import sys, tvm; from halo_tvm.records import workload_key;"
+        "import sys, tvm; from halo_tvm.records.workload import workload_key;"
         "print(workload_key(tvm.ir.load_json(open(sys.argv[1]).read())['main']))"
     )
     out = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)

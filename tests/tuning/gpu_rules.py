@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import tvm
 from tvm import te, tirx
 
-from halo_tvm.records import workload_key
+from halo_tvm.records.workload import workload_key
 from halo_tvm.targets import resolve
 from halo_tvm.tir_schedules import RULES, Rule
 from halo_tvm.tuning.task import Task, tasks_of

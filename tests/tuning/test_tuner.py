@@ -20,8 +20,9 @@ from landscape import FakeLab
 from halo_tvm.config import TuneConfig
 from halo_tvm.errors import EnvironmentProblem, NoValidTrial
 from halo_tvm.lookup import fingerprint_of
-from halo_tvm.records import Fingerprint, Trials, TuningLog, workload_key
+from halo_tvm.records import Fingerprint, Trials, TuningLog
 from halo_tvm.records.record import MEASURED
+from halo_tvm.records.workload import workload_key
 from halo_tvm.tuning import progress as progress_module
 from halo_tvm.tuning import result as r
 from halo_tvm.tuning import tuner as tuner_module
@@ -81,7 +82,7 @@ def test_a_winner_is_committed_and_found_in_another_process(tmp_path, space):
     assert all(len(row) == 12 for row in line["candidate_us"] + line["default_us"])
     code = (
         "import sys, toy_rules; from pathlib import Path\n"
-        "from halo_tvm.records import TuningLog, workload_key\n"
+        "from halo_tvm.records import TuningLog; from halo_tvm.records.workload import workload_key\n"
         "from halo_tvm.lookup import fingerprint_of\n"
         "log = TuningLog.open([Path(sys.argv[1])], fingerprint_of(toy_rules.target()))\n"
         f"print(log.best(workload_key(toy_rules.function({COLUMNS})), 'toy', 1).decision['mode'])"

@@ -17,9 +17,6 @@ from ...imported import ImportedModel
 from .._digest import sha256_of
 from .._restricted import convert_restricted
 
-# `jax.export` names no suffix; the content tells which of the kinds a file is.
-SUFFIXES = (".jax", ".jaxexport", ".jax_export", ".stablehlo", ".mlir", ".mlirbc")
-
 Bounds = tuple[tuple[int, int], ...]  # the smallest and largest size of each dimension of one input
 
 

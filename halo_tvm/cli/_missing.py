@@ -1,0 +1,53 @@
+"""What options name that is not there, said before the compiler is imported: that takes seconds, this none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..config import Config
+from ..errors import UnknownName, UsageError
+from ..model_names import BUILT_IN, is_missing, unknown
+
+
+def check(options: Config) -> None:
+    """Raise what a verb would raise for an artifact, a model, example inputs or a target that is not there.
+
+    What needs a closer look passes: the verb takes it.
+    """
+    models: tuple[str, ...] | str = getattr(options, "model", ())
+    artifact, listed, inputs, target = (
+        getattr(options, name, None) for name in ("artifact", "model_list", "inputs", "target")
+    )
+    if isinstance(artifact, str):
+        from ..artifact import read_manifest
+
+        read_manifest(artifact)
+    if isinstance(listed, str):
+        from ..tuning.model_list import read_model_list
+
+        read_model_list(listed, BUILT_IN)
+    _check_models((models,) if isinstance(models, str) else models, others=listed is not None)
+    if isinstance(inputs, str) and not Path(inputs).is_file():
+        raise UsageError(f"expected an .npz file of example inputs, found no file {inputs!r}: correct --inputs")
+    if isinstance(target, str):
+        _check_target(target.strip())
+
+
+def _check_models(models: tuple[str, ...], others: bool) -> None:
+    """Of several models one that is missing stops no other."""
+    missing = [model for model in models if is_missing(model)]
+    if missing and len(missing) == len(models) and not others:
+        raise unknown(missing[0])
+
+
+def _check_target(name: str) -> None:
+    """What is neither ours nor TVM's own way to name one may be a plug-in's."""
+    from ..plugins import load_plugins
+    from ..targets import TARGETS, known_names
+
+    family = name.partition(":")[0]
+    if family in TARGETS or name in known_names() or name.startswith("{") or "/" in name or "," in name:
+        return
+    load_plugins()
+    if family not in TARGETS:
+        raise UnknownName("target", name, known_names())
