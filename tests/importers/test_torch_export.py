@@ -174,6 +174,28 @@ def test_convolutions() -> None:
     check(module, (normal(2, 4, 7, 6),), others=[(normal(3, 4, 7, 6),)], dynamic_shapes=({0: DYNAMIC(min=1, max=4)},))
 
 
+def test_images_are_read_at_computed_places() -> None:
+    def function(x, at):
+        ways = (("bilinear", "zeros", False), ("bicubic", "border", True), ("nearest", "reflection", False))
+        flat = [F.grid_sample(x, at[..., 0, :, :2], *way) for way in ways]
+        return *flat, F.grid_sample(x[:, :, None].expand(-1, -1, 3, -1, -1), at, align_corners=True)
+
+    check(Function(function), (normal(2, 3, 5, 7), normal(2, 4, 3, 2, 3)))
+
+
+def test_torchvision_moves_windows_and_pools_regions() -> None:
+    ops = pytest.importorskip("torchvision.ops")
+    rois = torch.tensor([[0, 1.2, 0.3, 5.5, 4.0], [1, 0.0, 0.0, 0.4, 0.2], [1, 2.0, 1.0, 9.0, 6.0]])
+
+    def function(x, offset, mask, weight):
+        moved = ops.deform_conv2d(x, offset, weight, None, (2, 1), 1, 1, mask.sigmoid())
+        plain = ops.deform_conv2d(x, offset[:, :18], weight, torch.ones(6), (2, 1), 1)
+        pooled = [ops.roi_align(x, rois, (3, 2), 0.8, ratio, aligned) for ratio, aligned in ((2, True), (-1, False))]
+        return moved, plain, *pooled
+
+    check(Function(function), (normal(2, 4, 8, 9), 2 * normal(2, 36, 4, 9), normal(2, 18, 4, 9), normal(6, 2, 3, 3)))
+
+
 def test_all_unsupported_operators_are_listed() -> None:
     def function(x):
         return torch.linalg.qr(x)[0] + torch.linalg.det(x @ x.T)
