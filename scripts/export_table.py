@@ -87,7 +87,8 @@ def export(name: str, file: Path, engine: str) -> Row:
         except Exception as reason:  # noqa: BLE001  a model that fails must not end the run
             return {**row, "status": "failed", "why": f"{type(reason).__name__}: {' '.join(str(reason).split())}"}
     nodes = {"before": found.before.nodes if found.before else None, "after": found.after.nodes}
-    return {**row, "status": "exported" if found.agrees else "wrong", **nodes, "error": found.error}
+    saturated = {} if found.saturated is None else {"saturated": found.saturated}
+    return {**row, "status": "exported" if found.agrees else "wrong", **nodes, "error": found.error, **saturated}
 
 
 def summary(rows: list[Row]) -> str:
@@ -102,7 +103,8 @@ def table(rows: list[Row]) -> str:
         if "error" in row:
             before = "-" if row["before"] is None else row["before"]
             named = [row["model"], row["format"], row["status"], before, row["after"]]
-            cells.append([*map(str, named), f"{row['error']:.1g}"])
+            here = f" ({row['saturated']:.1g})" if "saturated" in row else ""
+            cells.append([*map(str, named), f"{row['error']:.1g}{here}"])
         else:
             why = str(row["why"])[:160]
             cells.append([str(row["model"]), str(row["format"]), f"{row['status']}: {why}", "-", "-", "-"])

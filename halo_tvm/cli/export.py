@@ -27,6 +27,8 @@ def run(config: ExportConfig) -> int:
     if made.without_before:
         print(f"no figures from before: {made.without_before}")
     print(f"largest error: {found.error:.2g} of the largest element of {found.worst}")
+    if found.saturated is not None:
+        print(f"with sums of bytes that saturate, as onnxruntime's do on this CPU: {found.saturated:.2g}")
     if found.error > made.tolerance:
         raise ValidationFailed(
             f"expected onnxruntime to agree with the source within {made.tolerance:g}, found {found.error:.2g} in "

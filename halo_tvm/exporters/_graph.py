@@ -5,7 +5,7 @@ Weights never enter it: they are declared with a place in the external data file
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -105,6 +105,23 @@ class Graph:
             self.cse[key] = self.emit(op, *inputs, **attrs)
         return self.cse[key]
 
+    def subgraph(
+        self, name: str, inputs: Sequence[onnx.ValueInfoProto], build: Callable[[], Sequence[tuple[str, relax.Type]]]
+    ) -> onnx.GraphProto:
+        """A graph inside a node: what `build` emits, which may read all values around it, and its named results.
+
+        Behind it everything is as it was: no value of its own is known outside.
+        """
+        around = self.nodes, self.cse, self.dims, self.counted
+        self.nodes, self.cse, self.dims, self.counted = [], dict(self.cse), dict(self.dims), dict(self.counted)
+        try:
+            # A result is a value of the graph itself, and no value is a result twice.
+            results = [(self.emit("Identity", value), ty) for value, ty in build()]
+            outputs = [value_info(value, ty) for value, ty in results]
+            return helper.make_graph(self.nodes, self.name(name), inputs, outputs)
+        finally:
+            self.nodes, self.cse, self.dims, self.counted = around
+
     def constant(self, value: np.ndarray) -> str:
         """A small constant, stored in the model itself."""
         value = np.asarray(value)
@@ -165,6 +182,15 @@ class Graph:
                 if isinstance(dim, tirx.Var) and dim not in self.counted:
                     self.dims.setdefault(dim, (value, axis))
 
+    def rename_sizes(self, value: object, ty: relax.Type) -> None:
+        """The sizes that `ty` names are those of the tensor called `value` now, whatever they were before."""
+        if isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr):
+            for dim in ty.shape.values:
+                if isinstance(dim, tirx.Var):
+                    self.counted.pop(dim, None)
+                    self.dims.pop(dim, None)
+            self.name_sizes(value, ty)
+
     def shape(self, dims: Sequence[ir.Expr]) -> str:
         """Dimensions as one int64 vector."""
         if all(isinstance(d, (int, tirx.IntImm)) for d in dims):
@@ -180,6 +206,13 @@ class Graph:
         if len(unknown) <= 1 and all(is_int(d) for d in target):
             return self.emit("Reshape", x, self.vector([int(d) for d in target]))
         return self.emit("Reshape", x, self.shape(new))
+
+
+def value_info(name: str, ty: relax.TensorType) -> onnx.ValueInfoProto:
+    """A result of a graph inside a node: its type, and the sizes that are numbers."""
+    dims = ty.shape.values if isinstance(ty.shape, relax.ShapeExpr) else [None] * ty.ndim
+    shape = [int(dim) if dim is not None and is_int(dim) else None for dim in dims]
+    return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(str(ty.dtype))), shape)
 
 
 def is_int(dim: ir.Expr | int) -> bool:

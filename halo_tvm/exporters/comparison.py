@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ..errors import UnsupportedModel
 from ..imported import ImportedModel
+from ..importers.onnx._unsigned import with_unsigned_weights
 from ..reference import cases_of, random_inputs, typical_of
 
 TOLERANCE = 1e-4  # of an output's largest element
@@ -39,6 +40,7 @@ class Comparison:
     after: Measured
     error: float  # the largest, as a share of its output's largest element
     worst: str  # the output that has it
+    saturated: float | None = None  # the error on this CPU, where sums of bytes saturate and `error` is of exact ones
 
     @property
     def agrees(self) -> bool:
@@ -48,30 +50,40 @@ class Comparison:
 def compare(model: ImportedModel, before: Path | None, after: Path, *, seed: int = 0, threads: int = 0) -> Comparison:
     """Run `after`, the export of `model`, on seeded inputs against the model's own engine, and time both files.
 
-    The runs of both alternate. `threads` 0 is onnxruntime's own choice. Raises `UnsupportedModel` where onnxruntime
-    does not take the export.
+    The runs of both alternate. A file whose weights are signed bytes is run once more with unsigned ones where it
+    differs: the source's engine adds exactly, onnxruntime does not on every CPU. `threads` 0 is onnxruntime's own
+    choice. Raises `UnsupportedModel` where onnxruntime does not take the export.
     """
     new = session_of(after, threads)
     cases = cases_of(model, seed)
     error, worst = _error(model, new, cases)
+    saturated = None
+    if error > TOLERANCE and (unsigned := with_unsigned_weights(str(after))) != str(after):
+        exact, worst_of_exact = _error(model, session_of(unsigned, threads), cases)
+        if exact <= TOLERANCE:  # else bytes are not what differs
+            error, worst, saturated = exact, worst_of_exact, error
     old = session_of(before, threads) if before is not None else None
     times = _times([s for s in (old, new) if s is not None], _inputs(model, cases, new, seed))
     measured = None if old is None or before is None else Measured(nodes_of(before), times[0])
-    return Comparison(measured, Measured(nodes_of(after), times[-1]), error, worst)
+    return Comparison(measured, Measured(nodes_of(after), times[-1]), error, worst, saturated)
 
 
-def session_of(path: Path, threads: int) -> Any:
+def session_of(path: Path | str | bytes, threads: int) -> Any:
+    """onnxruntime on a file, or on the bytes of one."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # what it refuses is raised as well
     options.intra_op_num_threads = threads
     try:
-        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(
+            path if isinstance(path, bytes) else str(path), options, providers=["CPUExecutionProvider"]
+        )
     except Exception as reason:  # onnxruntime's errors have no common base
         line = next(iter(str(reason).strip().splitlines()), type(reason).__name__)
+        name = "the model" if isinstance(path, bytes) else Path(path).name
         raise UnsupportedModel(
-            f"expected onnxruntime to load {path.name}, but it says: {line[:200]}: give another --opset or --for"
+            f"expected onnxruntime to load {name}, but it says: {line[:200]}: give another --opset or --for"
         ) from reason
 
 

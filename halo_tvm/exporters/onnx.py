@@ -11,21 +11,16 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import tvm
 from onnx import TensorProto, helper, numpy_helper
 from tvm import ir, relax, tirx
-from tvm.tirx.analysis import undefined_vars
 
-from ..errors import UnsupportedModel
-from ..imported import ImportedModel, KernelOrigin, Spelled
-from ..importers._loops import CHECKED
+from ..imported import ImportedModel, Spelled
+from ..importers.onnx._definitions import nodes_in
 from ..params import ParamTable
 from ..whole_file import replaced, write_whole
 from . import _attention, _halo_ops, _layers, _nbits, _relax_ops
-from ._cached_attention import find_cached, grouped_query
 from ._graph import CONTRIB, OPSETS, Graph, Spelling
-from ._kernels import written_again
-from ._tensor_ir import written_kernel
+from ._walk import converted
 
 IR_VERSION = 10
 NEXT = ".next"  # behind the name of an output that is an input's, too
@@ -88,11 +83,11 @@ def write_onnx(imported: ImportedModel, path: Path, spelling: Spelling) -> None:
         env[var] = name
         g.weights[var] = name
     g.only_linear = _only_linear(main)
-    result = _convert(g, imported.mod, env, imported.kept)
+    result = converted(g, imported.mod, env, imported.kept, CONVERTERS)
     inputs = [_value_info(s.name, v) for s, v in zip(imported.inputs, main.params[:count], strict=True)]
     taken = {s.name for s in imported.inputs}  # ONNX has one name for one value: state gets another one where it leaves
     outputs = _outputs(g, main, result, tuple(n + NEXT if n in taken else n for n in imported.outputs))
-    read = {name for node in g.nodes for name in node.input}
+    read = {name for node in g.nodes for inner in nodes_in(node) for name in inner.input}
     used = [name for name in g.weights.values() if name in read or name in g.in_groups]
     data = path.with_name(path.name + ".data")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -104,109 +99,6 @@ def write_onnx(imported: ImportedModel, path: Path, spelling: Spelling) -> None:
         opsets.append(helper.make_opsetid(CONTRIB, 1))
     model = helper.make_model(graph, opset_imports=opsets, ir_version=ir_version, producer_name="halo_tvm")
     write_whole(path, model.SerializeToString())
-
-
-def _convert(
-    g: Graph, mod: tvm.IRModule, env: dict[relax.Var, _relax_ops.Value], kept: Mapping[str, KernelOrigin]
-) -> _relax_ops.Value:
-    """Convert every binding of `main` in order; all refusals are collected into one error."""
-    refused: dict[str, list[str]] = {}
-
-    def value(expr: relax.Expr) -> _relax_ops.Value:
-        if isinstance(expr, relax.Var):
-            return env.get(expr)
-        if isinstance(expr, relax.Tuple):
-            return tuple(value(field) for field in expr.fields)
-        if isinstance(expr, relax.TupleGetItem):
-            return value(expr.tuple_value)[expr.index]
-        if isinstance(expr, ir.GenericConst):
-            return g.constant(expr.value.numpy())
-        if isinstance(expr, relax.Call):
-            return call(expr)
-        return None  # a shape or a number: converters read it from the call
-
-    def call(expr: relax.Call) -> _relax_ops.Value:
-        name = expr.op.name if isinstance(expr.op, ir.Op) else f"call of {expr.op}"
-        converter = CONVERTERS.get(name)
-        args = [value(arg) for arg in expr.args]
-        try:
-            if name == "relax.call_pure_packed":
-                return written_again(g, expr, args[1:], kept)
-            if name == "relax.call_tir":
-                return _kernel(g, mod, expr, args[1])
-            if converter is None:
-                raise UnsupportedModel("no converter")
-            return converter(g, expr, args)
-        except UnsupportedModel as reason:
-            refused.setdefault(f"{name.removeprefix('relax.')}: {reason}", []).append(str(len(g.nodes)))
-            # Placeholders let the walk go on, so that the error lists every operator at once.
-            fields = expr.ty.fields if isinstance(expr.ty, ir.TupleType) else None
-            return "refused" if fields is None else ("refused",) * len(fields)
-
-    body = mod["main"].body
-    if not isinstance(body, relax.SeqExpr):
-        return value(body)
-    cached = find_cached(mod["main"], g)
-    for binding in _needed(body):
-        if binding.var in cached.named:
-            env[binding.var] = cached.named[binding.var]
-        elif binding.value in cached.calls:
-            env[binding.var] = grouped_query(g, binding.value, cached.calls[binding.value], value)
-        else:
-            env[binding.var] = value(binding.value)
-        if isinstance(binding, relax.MatchCast):
-            g.name_sizes(env[binding.var], binding.ty)
-    result = value(body.body)
-    if refused:
-        lines = [f"  {reason} ({len(places)} times)" for reason, places in sorted(refused.items())]
-        raise UnsupportedModel(
-            "expected operators with an ONNX spelling, found\n" + "\n".join(lines) + "\n"
-            "leave out what needs them, or export with another --opset"
-        )
-    return result
-
-
-def _kernel(g: Graph, mod: tvm.IRModule, call: relax.Call, names: object) -> _relax_ops.Value:
-    gvar = call.args[0]
-    func = mod[gvar]
-    if func.attrs and CHECKED in func.attrs:  # engines check sizes themselves
-        return names[0] if isinstance(names, tuple) else None
-    try:
-        return written_kernel(g, func, call, names if isinstance(names, tuple) else ())
-    except UnsupportedModel as reason:
-        raise UnsupportedModel(f"the kernel {gvar.name_hint}, {reason}") from reason
-
-
-def _needed(body: relax.SeqExpr) -> list[relax.Binding]:
-    """The bindings that the result needs, for its value or for its sizes.
-
-    What a node was made of before it was kept whole may still be there: a check of sizes is not dead to Relax.
-    """
-    read = set(relax.analysis.free_vars(body.body))
-    sizes: set[tirx.Var] = set()
-    kept = []
-    for binding in reversed([b for block in body.blocks for b in block.bindings]):
-        named = set(_symbols(binding.ty)) if isinstance(binding, relax.MatchCast) else set()
-        if binding.var in read or named & sizes:
-            kept.append(binding)
-            read |= set(relax.analysis.free_vars(binding.value))
-            sizes |= set(_symbols(binding.var.ty))
-            args = binding.value.args if isinstance(binding.value, relax.Call) else []
-            sizes |= {symbol for arg in args if isinstance(arg, ir.Expr) for symbol in _symbols(arg)}
-    return kept[::-1]
-
-
-def _symbols(x: relax.Type | relax.Expr) -> Iterator[tirx.Var]:
-    """The symbolic sizes in a type, or in what an operator takes as a size."""
-    if isinstance(x, ir.TupleType | relax.Tuple):
-        for field in x.fields:
-            yield from _symbols(field)
-    elif isinstance(x, relax.TensorType):
-        yield from _symbols(x.shape) if isinstance(x.shape, relax.ShapeExpr) else ()
-    elif isinstance(x, relax.ShapeExpr | relax.ShapeType):
-        yield from (var for dim in x.values or () for var in undefined_vars(dim))
-    elif ir.is_prim_expr(x):
-        yield from undefined_vars(x)
 
 
 def _only_linear(main: relax.Function) -> set[relax.Var]:

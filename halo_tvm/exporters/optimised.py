@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import tvm
+
 from ..imported import ImportedModel
+from ..inner_functions import apart, together
 from ..passes import Context
 from ..passes.pipeline import LIFT, Pipeline, Step
 from ..targets import resolve
@@ -17,6 +20,8 @@ def optimised(imported: ImportedModel) -> ImportedModel:
     """`imported` after lift and those graph passes that serve another engine as well; its weights gain recipes."""
     pipeline = Pipeline.of(3)
     context = Context(imported.params, resolve("cpu"), imported.ranges, imported.typical)
-    mod, _ = pipeline.run(LIFT, imported.mod, context)
-    mod, _ = pipeline.run(tuple(Step(name, 0) for name in _STEPS), mod, context)
-    return replace(imported, mod=mod)
+    parts: dict[str, tvm.IRModule] = {}
+    for name, part in apart(imported.mod).items():
+        mod, _ = pipeline.run(LIFT, part.mod, context)
+        parts[name], _ = pipeline.run(tuple(Step(name, 0) for name in _STEPS), mod, context)
+    return replace(imported, mod=together(parts, imported.params))

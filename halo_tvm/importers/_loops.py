@@ -21,7 +21,7 @@ that each step writes in place, so that n steps cost n rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import tvm
 from tvm import relax, te, tirx
@@ -33,6 +33,8 @@ _FACTOR = 4
 MOST_STEPS = sum(_FACTOR**level for level in range(LEVELS))  # 1.4e9
 
 CHECKED = "halo.checked"  # of a function whose result is its argument, once that was found to be in order
+LOOP = "halo.loop"  # of a function that is a whole loop: the function that is one step of it
+ALLOCATES, WRITES = "halo.allocates_rows", "halo.writes_row"  # of kernels
 _OPAQUE = {"tirx.noalias": True, "tirx.is_scheduled": True, "op_pattern": 8}  # no pass looks inside
 
 State = list[relax.Expr]
@@ -70,7 +72,7 @@ def while_loop(
     def whole(params: State) -> list[relax.Expr]:
         return _chain(builder, run, flagged, _condition(builder, condition(params)))(params)[1:]
 
-    return _Closed(builder, name, inside, whole)(init)
+    return _Closed(builder, name, inside, whole, {LOOP: step.name})(init)
 
 
 def if_then_else(
@@ -105,7 +107,7 @@ def allocate_rows(
     buffer = tirx.decl_buffer([tirx.Var(f"d{i}", "int64") for i in range(len(dims))], dtype, "rows")
     seed = tirx.decl_buffer((), "int64", "seed")
     untouched = tirx.PrimFunc([seed, buffer], tirx.Evaluate(0))
-    gvar = builder.add_func(untouched.with_attrs(_OPAQUE), "rows")
+    gvar = builder.add_func(untouched.with_attrs({**_OPAQUE, ALLOCATES: True}), "rows")
 
     # In a function of its own, behind an argument: no pass computes it once for two buffers, or ahead of time.
     def allocate(params: State) -> list[relax.Expr]:
@@ -132,7 +134,7 @@ def write_row(builder: relax.BlockBuilder, rows: relax.Expr, at: relax.Expr, row
     number = tirx.BufferLoad(index, [])
     body = tirx.IfThenElse(tirx.all(number >= 0, number < dims[0]), body, None)
     func = tirx.PrimFunc([index, source, target], body)
-    gvar = builder.add_func(func.with_attrs(_OPAQUE), "write_row")
+    gvar = builder.add_func(func.with_attrs({**_OPAQUE, WRITES: True}), "write_row")
     return builder.emit(relax.op.call_tir_inplace(gvar, relax.Tuple([at, row, rows]), [2], rows.ty))
 
 
@@ -176,6 +178,7 @@ class _Closed:
         name: str,
         types: Sequence[relax.Type],
         body: Callable[[State], Sequence[relax.Expr]],
+        attrs: Mapping[str, str] | None = None,
         *,
         single: bool = False,
     ) -> None:
@@ -198,9 +201,14 @@ class _Closed:
             func = relax.Function([shape, *params, *inner], seq, result.ty)
         func = relax.utils.copy_with_new_vars(func)
         unique = builder.get_unique_name(f"halo_{name}")
-        if single:  # the builder keeps one of equal functions
-            func = func.with_attr("halo.single", unique)
+        marks = {**(attrs or {}), **({"halo.single": unique} if single else {})}  # the builder keeps one of equals
+        if marks:
+            func = func.with_attrs(marks)
         self._gvar = builder.add_func(func, unique)
+
+    @property
+    def name(self) -> str:
+        return str(self._gvar.name_hint)
 
     def __call__(self, args: Sequence[relax.Expr]) -> State:
         dims = [relax.ShapeExpr(self._dims)] if self._dims else []

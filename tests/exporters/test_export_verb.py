@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -93,6 +94,21 @@ def test_the_verb_exports_and_compares(tmp_path: Path, capsys: pytest.CaptureFix
     assert nodes_of(out).items() >= {"Conv": 1, "MaxPool": 1, "LSTM": 1, "CumSum": 1}.items()
     assert main(["export", str(source), "-o", str(out), "--opset", "12"]) == 1
     assert "expected an opset from 18 to 24, found 12" in capsys.readouterr().err
+
+
+def test_sums_of_bytes_that_saturate_are_no_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without VNNI onnxruntime keeps pairs of products in 16 bits: of the largest bytes no pair fits."""
+    nodes = [
+        helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "scale", "point"]),
+        helper.make_node("MatMulInteger", ["q", "w", "point"], ["p"]),
+        helper.make_node("Cast", ["p"], ["f"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["f", "scale"], ["y"]),
+    ]
+    source, out = tmp_path / "net.onnx", tmp_path / "out.onnx"
+    onnx.save(model_of(nodes, ["n", 64], {"y": ["n", 8]}, 18, w=np.full((64, 8), 127, np.int8)), source)
+    assert main(["export", str(source), "-o", str(out), "--threads", "1"]) == 0
+    said = capsys.readouterr().out
+    assert nodes_of(out)["MatMulInteger"] == 1 and re.search(r"largest error: (0|\de-\d\d) of", said), said
 
 
 def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:

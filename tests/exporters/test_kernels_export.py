@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tvm import ir, relax, te, tirx
 
+import halo_tvm
 from halo_tvm.errors import UnsupportedModel
 from halo_tvm.exporters._graph import Spelling
 from halo_tvm.exporters.onnx import PLAIN, spelled, write_onnx
@@ -182,3 +183,101 @@ def test_what_has_no_spelling_of_its_own_comes_back(name: str, tmp_path: Path) -
     model = import_proto(proto, name="net", spelled=spelled(20))
     write_onnx(optimised(model), tmp_path / "net.onnx", Spelling.of("portable", 20))
     np.testing.assert_allclose(run(tmp_path / "net.onnx", {"x": x}), want, rtol=1e-5, atol=1e-6)
+
+
+def open_loops() -> onnx.ModelProto:
+    """y, rows and z of x [n, 4]: a branch; a loop of n rows; a loop whose state grows. ReduceSum is another later."""
+    node, info = helper.make_node, helper.make_tensor_value_info
+    total = node("ReduceSum", ["x"], ["s"], keepdims=0)
+    own = node("ReduceSum", ["x"], ["t"], axes=[1], keepdims=1)
+    other = node("Mul", ["x", "w"], ["t"])
+    k = node(
+        "If",
+        ["c"],
+        ["k"],
+        **{
+            f"{name}_branch": helper.make_graph(
+                [inner, node("MatMul", ["x", "m"], ["q"]), node("Add", ["t", "q"], ["r"])],
+                name,
+                [],
+                [info("r", 1, None)],
+            )
+            for name, inner in (("then", own), ("else", other))
+        },
+    )
+    inside = [
+        node("Identity", ["go"], ["on"]),
+        node("ReduceSum", ["v"], ["r"], axes=[0], keepdims=0),
+        node("Add", ["v", "r"], ["wide"]),
+        node("Tanh", ["wide"], ["t"]),
+    ]
+    carried = [info("i", 7, []), info("go", 9, []), info("v", 1, None)]
+    results = [info("on", 9, []), info("t", 1, None), info("r", 1, None)]
+    steps = helper.make_graph(inside, "steps", carried, results)
+    inside = [
+        node("ReduceSum", ["v"], ["r"], axes=[0], keepdims=1),
+        node("Concat", ["v", "r"], ["t"], axis=0),
+        node("ReduceSum", ["r"], ["size"], keepdims=0),
+        node("Less", ["size", "limit"], ["on"]),
+    ]
+    grows = helper.make_graph(inside, "grows", carried, results[:2])
+    nodes = [
+        total,
+        node("Less", ["s", "zero"], ["c"]),
+        k,
+        node("Shape", ["x"], ["shape"]),
+        node("Gather", ["shape", "first"], ["n"]),
+        node("Loop", ["n", "", "k"], ["y", "rows"], body=steps),
+        node("Abs", ["x"], ["a"]),
+        node("Loop", ["", "true", "a"], ["z"], body=grows),
+    ]
+    held = {
+        "zero": np.float32(0),
+        "limit": np.float32(50),
+        "w": np.arange(4, dtype=np.float32),
+        "true": np.array(True),
+        "m": np.eye(4, dtype=np.float32) * 0.5,
+        "first": np.int64(0),
+    }
+    initializers = [numpy_helper.from_array(np.asarray(array), name) for name, array in held.items()]
+    outputs = [info(name, 1, None) for name in ("y", "rows", "z")]
+    graph = helper.make_graph(nodes, "net", [info("x", 1, ["n", 4])], outputs, initializers)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 11)], ir_version=8)
+
+
+def test_branches_and_loops_of_another_opset_are_graphs_again(tmp_path: Path) -> None:
+    proto = open_loops()
+    model = optimised(import_proto(proto, name="net", spelled=spelled(20)))
+    write_onnx(model, path := tmp_path / "net.onnx", Spelling.of("portable", 20))
+    onnx.checker.check_model(str(path), full_check=True)
+    engines = [
+        ort.InferenceSession(file, providers=["CPUExecutionProvider"])
+        for file in (proto.SerializeToString(), str(path))
+    ]
+    for sign in (1, -1):  # either branch
+        x = sign * np.random.default_rng(0).random((3, 4)).astype(np.float32)
+        wanted, found = (engine.run(None, {"x": x}) for engine in engines)
+        for got, want in zip(found, wanted, strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+    assert [n.op_type for n in onnx.load(str(path)).graph.node if n.op_type in ("If", "Loop")] == ["If", "Loop", "Loop"]
+
+
+def test_a_loop_of_another_importer_is_one(tmp_path: Path) -> None:
+    jax = pytest.importorskip("jax")
+
+    def net(weight: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+        def step(state: jax.Array, row: jax.Array) -> tuple[jax.Array, jax.Array]:
+            state = jax.numpy.tanh(state @ weight + row) + jax.numpy.sin(state)
+            return state, row.sum() + state
+
+        return jax.lax.scan(step, x[0], x)
+
+    weight = np.random.default_rng(1).standard_normal((4, 4)).astype(np.float32)
+    model = halo_tvm.import_jax(net, weight, ("length, 4", "float32"))
+    write_onnx(optimised(model), tmp_path / "net.onnx", PLAIN)
+    engine = ort.InferenceSession(str(tmp_path / "net.onnx"), providers=["CPUExecutionProvider"])
+    for length in (1, 6):
+        x = np.random.default_rng(length).standard_normal((length, 4)).astype(np.float32)
+        found = engine.run(None, {model.inputs[0].name: x})
+        for got, want in zip(found, net(weight, x), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
