@@ -34,22 +34,26 @@ class Compilation:
     caches: str = "float32"  # element type of keys and values that are kept
 
     @classmethod
-    def of(cls, config: CompileConfig, target: Target | None = None) -> Compilation:
+    def of(cls, config: CompileConfig, target: Target | None = None, stored: str | None = None) -> Compilation:
         """What `config` asks for, on `target` where a caller has resolved that already: in a tuning run, a study.
 
+        A file that has its weights as integers is compiled at the precision `stored` that keeps them, unless another
+        is named, or the target or the level has none such.
         Raises `UsageError` for options that contradict each other, for a precision that the named target computes
         slower than float32 and for a directory that cannot be written to, `EnvironmentProblem` for a target that
         cannot be built here.
         """
         load_plugins()
         named = target is None
+        steps = Pipeline.of(config.level, config.enable, config.disable)
+        stored = stored if stored and steps.makes(stored) else None
         if target is None:
-            target = resolve(config.target, cores=config.threads, precision=config.precision)
+            target = resolve(config.target, cores=config.threads, precision=config.precision or stored)
             if not (answer := can_build_here(target)):
                 raise EnvironmentProblem(f"target {config.target} cannot be built here: {answer.reason}")
-        steps = Pipeline.of(config.level, config.enable, config.disable)
         own = target.spec.precision
-        precision = config.precision or (own if steps.makes(own) else FULL)
+        usual = stored if stored in target.isa.precisions else own if steps.makes(own) else FULL
+        precision = config.precision or usual
         if named:
             check_precision(target, precision, force=config.force_precision)
         steps.check_precision(precision)

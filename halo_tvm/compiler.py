@@ -28,6 +28,7 @@ from .importers._shapes import apply_shapes, load_examples
 from .phase_reports import Reports
 from .phases import build, lower, schedule
 from .runtime.acceptance import acceptance, in_words
+from .targets import FULL
 from .text_reference import Passage, passage_of
 
 _UNTOLD = "; no passage of text was compared: {}"
@@ -39,11 +40,14 @@ class CompileResult:
 
     path: Path
     manifest: Manifest
-    reports: Reports
+    reports: Reports  # of main
     validation: str = "not done: compiled only"
+    others: tuple[Reports, ...] = ()  # of the functions beside main
 
     def __str__(self) -> str:
         schedule, device = self.reports.schedule, self.reports.build.device
+        every = [schedule, *(reports.schedule for reports in self.others)]
+        tuned, functions = sum(s.tuned for s in every), sum(len(s.functions) for s in every)
         operators = ", ".join(f"{count} {name}" for name, count in self.reports.lift.operators.items())
         rules = ", ".join(f"{name} {count}" for name, count in sorted(schedule.rules.items()))
         seconds = ", ".join(f"{phase} {value:.1f}" for phase, value in self.reports.build.seconds.items())
@@ -52,8 +56,9 @@ class CompileResult:
                 f"operators  {operators or 'none recognised'}",
                 f"schedules  {rules}",
                 f"kernels    {schedule.kernels}",
+                *([f"precision  {self.manifest.precision}"] if self.manifest.precision != FULL else []),
                 *([f"device     {device}"] if device else []),
-                f"tuning     {schedule.tuned} of {len(schedule.functions)} functions from records",
+                f"tuning     {tuned} of {functions} functions from records",
                 f"seconds    {seconds}{', library from an earlier build' if self.reports.build.from_cache else ''}",
                 f"wrote      {self.path}",
                 f"validation {self.validation}",
@@ -73,6 +78,8 @@ def compile_model(config: CompileConfig, model: ImportedModel | None = None) -> 
     clock = _Clock()
     with clock("import"):
         imported = _imported(config, model)
+        if config.precision is None and imported.params.stored_precision:
+            compilation = Compilation.of(config, stored=imported.params.stored_precision)
         compilation.dump("1-imported", imported.mod)
         passage, untold = _passage(imported)
         calibrates = passage_of(imported, config.calibrate, "--calibrate") if config.calibrate else passage
@@ -126,7 +133,8 @@ def compile_model(config: CompileConfig, model: ImportedModel | None = None) -> 
                 note = f"{failure}; {output.name} was not written, which --no-validate does all the same"
                 raise ValidationFailed(note, failure.report) from failure
     validation = unchecked if manifest.validation is None else in_words(manifest.validation) + untold
-    return CompileResult(output, manifest, reports[MAIN], validation)
+    beside = tuple(report for name, report in reports.items() if name != MAIN)
+    return CompileResult(output, manifest, reports[MAIN], validation, beside)
 
 
 def _check(

@@ -138,6 +138,12 @@ class ParamTable:
         bits = max(grid.bits for grid in found)
         return Grid(bits, min(grid.group for grid in found), bits == 4 and any(grid.least for grid in found))
 
+    @property
+    def stored_precision(self) -> str | None:
+        """The precision that keeps the integers of a file: of its narrowest weights; None where it has floats."""
+        bits = min((source.grid.bits for source in self.sources.values() if source.grid), default=None)
+        return None if bits is None else f"int{bits}"
+
     def origin(self, name: str) -> tuple[str, ...]:
         """Source names that `name` is made of, in order."""
         if name in self.sources:

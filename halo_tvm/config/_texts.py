@@ -17,10 +17,13 @@ TRUST = "import files that can run code also where this system cannot confine th
 SIZES = "sizes of named dimensions, e.g. batch=1,sequence=128"
 PRECISION = (
     "arithmetic of products with weights: fp32; bf16: weights in bfloat16; fp16; "
-    "int8: weights per channel, activations per token; int4: groups of 32 (default: fp16 on a GPU, else fp32)"
+    "int8: weights per channel, activations per token; int4: groups of 32 "
+    "(default: fp16 on a GPU, else fp32; of a file of integers, a GGUF or GPTQ say, what keeps these)"
 )
 FORCE_PRECISION = "take --precision also where this target computes it slower than fp32"
 LOG = "directory of tuning records, looked up before all others"
 JSON = "write the result as JSON to FILE ('-': standard output)"
 MARKDOWN = "write the result as Markdown to FILE"
 FUNCTION = "function of the artifact, e.g. decode of a language model (`inspect` lists them)"
+KV = "how a language model keeps keys and values (default: fp32 at fp32 and on a GPU, else fp16)"
+SLOTS = "a language model also decodes up to so many sequences together"

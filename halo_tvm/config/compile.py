@@ -28,12 +28,7 @@ class CompileConfig(Config):
     )
     precision: str | None = option(None, _texts.PRECISION, metavar="PRECISION", choices=PRECISIONS)
     force_precision: bool = option(False, _texts.FORCE_PRECISION)
-    kv: str | None = option(
-        None,
-        "how a language model keeps keys and values (default: fp32 at fp32 and on a GPU, else fp16)",
-        metavar="PRECISION",
-        choices=CACHES,
-    )
+    kv: str | None = option(None, _texts.KV, metavar="PRECISION", choices=CACHES)
     enable: tuple[str, ...] = option((), "also run this pass (repeatable)", metavar="PASS")
     disable: tuple[str, ...] = option((), "leave this pass out (repeatable)", metavar="PASS")
     shape: tuple[str, ...] = option((), _texts.RANGES, metavar="INPUT=DIMS")
@@ -57,7 +52,7 @@ class CompileConfig(Config):
     function: tuple[str, ...] = option(
         (), "build this function beside main (repeatable; default: all that a checkpoint has)", metavar="NAME"
     )
-    slots: int | None = option(None, "a language model also decodes up to so many sequences together", metavar="N")
+    slots: int | None = option(None, _texts.SLOTS, metavar="N")
     log: str | None = option(None, _texts.LOG, metavar="DIR")
     dump_ir: str | None = option(None, "write the module after each phase there", metavar="DIR")
     config: str | None = option(None, f"options file (default: ./{TOML_NAME} when it exists)", metavar="FILE")

@@ -10,7 +10,7 @@ from ..errors import UsageError
 from . import _texts
 from ._config import TOML_NAME, Config, option
 from ._devices import check_device_key, parse_address
-from .compile import OPT_LEVELS, PRECISIONS, CompileConfig
+from .compile import CACHES, OPT_LEVELS, PRECISIONS, CompileConfig
 
 EFFORTS = ("none", "quick", "full")
 STAGES = ("analytic", "records", "ranked", "descent")
@@ -58,6 +58,13 @@ class TuneConfig(Config):
     )
     precision: str | None = option(None, _texts.PRECISION, metavar="PRECISION", choices=PRECISIONS)
     force_precision: bool = option(False, _texts.FORCE_PRECISION)
+    kv: str | None = option(None, _texts.KV, metavar="PRECISION", choices=CACHES)
+    function: tuple[str, ...] = option(
+        (),
+        "tune this function (repeatable; default: all that a language model answers with, else main)",
+        metavar="NAME",
+    )
+    slots: int | None = option(None, _texts.SLOTS, metavar="N")
     enable: tuple[str, ...] = option((), "also run this pass (repeatable)", metavar="PASS")
     disable: tuple[str, ...] = option((), "leave this pass out (repeatable)", metavar="PASS")
     config: str | None = option(None, f"options file (default: ./{TOML_NAME} when it exists)", metavar="FILE")

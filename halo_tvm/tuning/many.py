@@ -7,7 +7,7 @@ import logging
 import math
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import FrameType
@@ -72,21 +72,26 @@ def _lowered(entry: ListedModel, lower: Callable[[ListedModel], tuple[Tasks, str
 
 
 def merged(models: Sequence[Lowered]) -> Tasks:
-    """The tasks of all models by workload key, heaviest count first.
+    """The tasks of all models, as `weighted` does it."""
+    return weighted((model.tasks, model.weight) for model in models)
 
-    Counts are call sites times the model's weight, added up. Models may bound the same function
+
+def weighted(parts: Iterable[tuple[Tasks, int]]) -> Tasks:
+    """Tasks with their weights as one, by workload key, heaviest count first.
+
+    Counts are call sites times the weight, added up. Parts may bound the same function
     differently: it is timed at the sizes of all of them, each with its share of the calls.
     """
     tasks: dict[str, Task] = {}
     skipped: dict[tuple[str, str], Skipped] = {}
-    for model in models:
-        for task in model.tasks.tasks:
-            own = replace(task, count=task.count * model.weight)
+    for part, weight in parts:
+        for task in part.tasks:
+            own = replace(task, count=task.count * weight)
             tasks[task.key] = _joined(tasks[task.key], own) if task.key in tasks else own
-        for skip in model.tasks.skipped:
+        for skip in part.skipped:
             name = (skip.readable, skip.reason)
             before = skipped[name].count if name in skipped else 0
-            skipped[name] = replace(skip, count=before + skip.count * model.weight)
+            skipped[name] = replace(skip, count=before + skip.count * weight)
     order = sorted(tasks.values(), key=lambda t: (-t.count, t.key))
     return Tasks(tuple(order), tuple(skipped.values()))
 

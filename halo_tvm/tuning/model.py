@@ -8,6 +8,7 @@ import json
 import os
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
@@ -15,8 +16,9 @@ import tvm
 
 from ..compilation import Compilation
 from ..config import TuneConfig
+from ..entry_points import MAIN, TOGETHER, functions_of
 from ..errors import NoValidTrial, UsageError
-from ..imported import UNBOUNDED
+from ..imported import UNBOUNDED, ImportedModel
 from ..importers import import_model
 from ..models import PRESETS
 from ..phases import lower
@@ -24,7 +26,7 @@ from ..plugins import load_plugins
 from ..records.home import check_writable_log, log_dirs, user_logs
 from ..targets import Target, read_host
 from .budget import parse_budget
-from .many import by_model, lower_each, merged
+from .many import by_model, lower_each, merged, weighted
 from .model_list import ListedModel, once_each, read_model_list
 from .options import TuneOptions
 from .place import Place, place_of
@@ -36,6 +38,7 @@ from .tuner import Tuner
 
 _MEMORY_CAP = 8 << 30
 _MEMORY_SHARE = 0.6
+CALLS = {"decode": 128, TOGETHER: 128}  # of a function, where the others are called once: an answer's tokens
 
 
 def tune_model(config: TuneConfig) -> TuneResult:
@@ -52,8 +55,8 @@ def tune_model(config: TuneConfig) -> TuneResult:
         check_writable_log(_directory(config))
     place = place_of(config)
     if len(models) == 1:
-        return _run(*_tasks_of(models[0], place.target, config), place, config)
-    lowered = lower_each(models, lambda entry: _tasks_of(entry, place.target, config), say)
+        return _run(*tasks_of_model(models[0], place.target, config), place, config)
+    lowered = lower_each(models, lambda entry: tasks_of_model(entry, place.target, config), say)
     tasks, failure = merged(lowered), None
     result = _unmeasured(tasks, place.target, config)
     if any(not model.failure for model in lowered):
@@ -139,18 +142,41 @@ def resume_command(config: TuneConfig) -> str:
     return shlex.join([*words, "--resume"])
 
 
-def _tasks_of(entry: ListedModel, target: Target, config: TuneConfig) -> tuple[Tasks, str]:
+def tasks_of_model(entry: ListedModel, target: Target, config: TuneConfig) -> tuple[Tasks, str]:
     """The tasks of one model, and a hash of its source; graph and weights are gone when this returns."""
     imported = import_model(
         entry.model, seed=config.seed, shapes=entry.shape, inputs=entry.inputs, trust=config.trust_model
     )
-    compilation = Compilation.of(config.compile_config(entry.model, entry.shape, entry.inputs), target)
-    mod, _ = lower(imported, compilation)
-    open_ = {name for name, (_, high) in imported.ranges.items() if high >= UNBOUNDED}
-    batches = [name for name in open_ if imported.typical.get(name) == 1]
-    return tasks_of(mod, target, imported.ranges, batches), _digest(
-        [imported.source, entry.shape, entry.inputs, entry.weight, compilation.precision]
+    compilation = Compilation.of(
+        config.compile_config(entry.model, entry.shape, entry.inputs), target, stored=imported.params.stored_precision
     )
+    functions = tuned_functions(imported, config, compilation)
+    tasks = weighted(
+        (_tasks_of_function(function, replace(compilation, function=name)), CALLS.get(name, 1))
+        for name, function in functions.items()
+    )
+    return tasks, _digest(
+        [imported.source, entry.shape, entry.inputs, entry.weight, compilation.precision, list(functions)]
+    )
+
+
+def tuned_functions(imported: ImportedModel, config: TuneConfig, compilation: Compilation) -> dict[str, ImportedModel]:
+    """The functions that are tuned: those of `--function`, else all that are built.
+
+    Where others are built beside main they answer with a cache of keys and values, so main runs to validate alone.
+    """
+    built = functions_of(
+        imported, config.function, gpu=compilation.target.spec.gpu, slots=config.slots, caches=compilation.caches
+    )
+    wanted = config.function or [name for name in built if name != MAIN] or [MAIN]
+    return {name: function for name, function in built.items() if name in wanted}
+
+
+def _tasks_of_function(model: ImportedModel, compilation: Compilation) -> Tasks:
+    mod, _ = lower(model, compilation)
+    open_ = {name for name, (_, high) in model.ranges.items() if high >= UNBOUNDED}
+    batches = [name for name in open_ if model.typical.get(name) == 1]
+    return tasks_of(mod, compilation.target, model.ranges, batches)
 
 
 def _digest(value: object) -> str:

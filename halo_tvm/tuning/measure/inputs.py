@@ -8,6 +8,7 @@ import numpy as np
 import tvm
 from tvm import tirx
 
+from ...tir_schedules.blocks import blocks
 from ..sizes import Env, shape_of, symbols
 
 _COLD_LIMIT = 256 << 20  # bytes spent on copies of weights
@@ -90,9 +91,12 @@ class Arguments:
 def operand_tolerance(func: tirx.PrimFunc) -> float:
     """How far results of two schedules of `func` may be apart because one of them rounds what it multiplies.
 
-    A product with a weight of 16 bits may round the other operand as far, attention as far as its call permits; the
-    unscheduled function does neither. Relative to the largest magnitude.
+    A product with a weight of 16 bits may round the other operand as far, attention as far as its call permits, one
+    with integers in groups rounds it to eight bits; the unscheduled function does none of it. Relative to the largest
+    magnitude.
     """
+    if any(block.op == "linear_groups" for block in blocks(func)):
+        return _BYTES_TOLERANCE
     call = func.attrs.get("halo.call") if func.attrs else None
     operands = {str(param.ty.dtype) for param in func.params if isinstance(param.ty, tirx.BufferType)}
     if call is not None and "products" in call:
@@ -121,6 +125,7 @@ def differences(found: Sequence[np.ndarray], expected: Sequence[np.ndarray], ope
 
 # Relative to the largest magnitude: sums are reordered, and their rounding grows with their length.
 _TOLERANCE = {"float64": 1e-10, "float32": 2e-4, "float16": 2e-2, "bfloat16": 5e-2}
+_BYTES_TOLERANCE = 4e-2  # half a step of 127 in each factor, and two such products where a gate multiplies
 _OPERAND_TOLERANCE = {"float16": 2e-3, "tf32": 2e-3, "bfloat16": 2e-2}
 
 
@@ -132,6 +137,9 @@ def _value(
     shape, dtype = shape_of(param, env), str(param.ty.dtype)
     if is_output:
         return tvm.runtime.tensor(np.zeros(shape, _numpy(dtype)), device)
+    if dtype in ("int8", "uint8"):  # quantised numbers, all but the least one, which no weight has
+        least = np.iinfo(dtype).min + 1
+        return tvm.runtime.tensor(rng.integers(least, np.iinfo(dtype).max + 1, shape).astype(dtype), device)
     if dtype.startswith(("int", "uint")) or dtype == "bool":
         # 0 and 1 are in the range of every index and token table.
         return tvm.runtime.tensor(rng.integers(0, 2, shape).astype(_numpy(dtype)), device)
