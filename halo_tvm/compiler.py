@@ -166,7 +166,7 @@ def _imported(config: CompileConfig, model: ImportedModel | None) -> ImportedMod
 
 def _passage(model: ImportedModel) -> tuple[Passage | None, str]:
     """The shipped text as a language model reads it, or why there is none, as the end of a sentence."""
-    if model.language is None:
+    if model.language is None or model.source.get("kind") == "builtin":
         return None, ""
     try:
         return Passage(model), ""

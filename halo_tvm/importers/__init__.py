@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from ..errors import UnsupportedModel, UsageError
 from ..imported import ImportedModel, Spelled
 from ..model_names import STABLEHLO, is_hub_name, unknown
-from ._language import with_texts_of
+from ._language import NO_TEXTS, with_texts_of
 from ._shapes import apply_shapes, load_examples, parse_input, parse_shape
 
 
@@ -50,7 +51,8 @@ def _import(
     path, part = _parted(model)
     if model in PRESETS:
         family, config = PRESETS[model]
-        return family.build(model, config, RandomWeights(seed), {"kind": "builtin", "name": model, "seed": seed})
+        made = family.build(model, config, RandomWeights(seed), {"kind": "builtin", "name": model, "seed": seed})
+        return replace(made, language=NO_TEXTS) if made.with_past else made
     if path.is_dir() and (path / "saved_model.pb").is_file():
         from .tensorflow import import_saved_model
 

@@ -15,6 +15,9 @@ _LARGEST_TOKENIZER = 128 << 20
 _LARGEST_TEMPLATE = 1 << 20
 _WORDS = ("bos_token", "eos_token", "pad_token", "unk_token")
 
+# Of a decoder of random weights: it goes on with token ids.
+NO_TEXTS: Mapping[str, object] = {"end": [], "tokenizer": None, "chat_template": None, "words": {}}
+
 
 def language_of(
     folder: Path, config: Mapping[str, object], *, answers: bool = False

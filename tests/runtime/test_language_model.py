@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,7 @@ from halo_tvm.errors import (
     ValidationFailed,
 )
 from halo_tvm.importers import import_model
+from halo_tvm.importers._language import NO_TEXTS
 from halo_tvm.interpreter import evaluate
 from halo_tvm.params import squares_of
 from halo_tvm.peers.client import engine_command
@@ -39,7 +41,7 @@ from halo_tvm.runtime.language import Sampling
 from halo_tvm.runtime.language.chat import render
 from halo_tvm.runtime.language.fidelity import compare_text, text_of
 from halo_tvm.runtime.language.sampling import Sampler, log_probabilities
-from halo_tvm.runtime.language.spec import LanguageSpec
+from halo_tvm.runtime.language.spec import LanguageSpec, spec_of
 from halo_tvm.runtime.language.text import Pieces, Text
 from halo_tvm.runtime.validation import validate_artifact
 from halo_tvm.text_reference import _kept, passage_of
@@ -364,6 +366,13 @@ def test_loading_refuses_what_does_not_fit(artifact: Path, directory: Path, monk
     monkeypatch.setattr("halo_tvm.runtime.language.steps._free_bytes", lambda: 100)
     with pytest.raises(EnvironmentProblem, match="memory for caches of 1024 bytes, which a context of 8 takes"):
         LanguageModel.load(artifact, context=8)
+    manifest = read_manifest(artifact)
+    alone = replace(manifest, functions={"main": manifest.functions["main"]})
+    with pytest.raises(UsageError, match="found main: compile it with --function prefill --function decode"):
+        spec_of(artifact, alone)
+    with pytest.raises(UsageError, match="compile the directory of a language model"):
+        spec_of(artifact, replace(alone, language=None))
+    assert import_model("gpt2").language == NO_TEXTS, "a built-in decoder goes on with ids"
     path = tmp_path / "main.halo"
     with pytest.raises(UsageError, match="unknown function 'decoed'"):
         compile_model(CompileConfig(model=str(directory), output=str(path), function=("decoed",)))

@@ -44,9 +44,13 @@ def speaks(manifest: Manifest) -> bool:
 def spec_of(path: Path, manifest: Manifest) -> LanguageSpec:
     """The language model of the artifact at `path`; `UsageError` where there is none."""
     if not speaks(manifest) or manifest.language is None:
+        names = needed(manifest)
+        known = manifest.language is not None
+        add = "".join(f" --function {name}" for name in names)
         raise UsageError(
-            f"{path} was expected to hold a language model with the functions {', '.join(needed(manifest))}, found "
-            f"{', '.join(manifest.functions)}: compile the directory of a language model with this version"
+            f"{path} was expected to hold a language model with the functions {', '.join(names)}, found "
+            f"{', '.join(manifest.functions)}: compile "
+            + (f"it with{add}" if known else "the directory of a language model with this version")
         )
     found = manifest.language
     decode = manifest.functions["decode"]
