@@ -153,6 +153,9 @@ X, I = normal(3, 4, 6), torch.tensor([[2, 0, -1], [1, 1, 0]])
         lambda x, i: x.index_put((i[:, 0].abs(),), torch.ones(2, 4, 6), accumulate=True),
         lambda x, i: x.new_zeros(3, 4, 6).scatter(1, i.abs()[None].expand(3, 2, 3).contiguous(), 7.0),
         lambda x, i: torch.einsum("abc,adc->abd", x, x) + x.tril()[:, :, :4],
+        lambda x, i: (torch.searchsorted(x.sort(-1)[0], x, right=True), torch.bucketize(x, x[0, 0].sort()[0])),
+        lambda x, i: tuple(F.embedding_bag(i.abs(), x[0], mode=mode, padding_idx=1) for mode in ("sum", "mean", "max")),
+        lambda x, i: F.embedding_bag(i.abs().flatten(), x[0], torch.stack([i[0, 1], i[1, 0], i[0, 0]]), mode="mean"),
         lambda x, i: (x, None, {"a": [i, torch.arange(3)]}),
     ],
 )
