@@ -126,7 +126,7 @@ def one_hot_encoder(node: Node) -> relax.Expr:
 
 @converter("LabelEncoder", domain=ML, since=2)
 def label_encoder(node: Node) -> relax.Expr:
-    """Every element replaced by the value of its key, by search in the sorted keys; unknown ones by the default."""
+    """Every element replaced by the value of its key, found among the sorted keys; unknown ones by the default."""
     keys, values, default = _mapping(node)
     dtype = node.dtype(0)
     node.refuse_unless(keys.dtype.name == dtype, f"expected keys of {dtype}, found {keys.dtype.name}")
@@ -135,17 +135,15 @@ def label_encoder(node: Node) -> relax.Expr:
     # The last of several equal keys counts; a key that is not a number comes last.
     unique, last = np.unique(keys[::-1], return_index=True)
     results = np.append(values[::-1][last], default).astype(values.dtype)
-    count, steps = unique.size, max(int(unique.size).bit_length(), 1)
+    count = unique.size
 
     def encode(x: te.Tensor, keys: te.Tensor, results: te.Tensor) -> te.Tensor:
+        k = te.reduce_axis((0, count), "k")
+        # A stage of its own: a search bit by bit would be one expression that doubles with every bit.
+        places = te.compute(x.shape, lambda *i: te.sum((keys(k) <= x(*i)).astype("int32"), axis=[k]), name="places")
+
         def at(*index: object) -> object:
-            element = x(*index)
-            # The number of keys that are not above the element, bit by bit.
-            place = tirx.const(0, "int32")
-            for bit in reversed(range(steps)):
-                probe = place + tirx.const(1 << bit, "int32")
-                key = keys(tirx.min(probe - 1, tirx.const(count - 1, "int32")))
-                place = tirx.Select(tirx.all(probe <= count, key <= element), probe, place)
+            element, place = x(*index), places(*index)
             before = tirx.max(place - 1, tirx.const(0, "int32"))
             same = tirx.all(place > 0, keys(before) == element)
             result = results(tirx.Select(same, before, tirx.const(count, "int32")))

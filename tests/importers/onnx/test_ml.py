@@ -82,9 +82,15 @@ FEATURES = {
     "one-hot": (model("OneHotEncoder", ONE, 1, T.INT64, cats_int64s=[5, 1, 7]), np.array([[1, 5, 9, 7], [7, 1, 0, 5]])),
     "encoder": (
         model(
-            "LabelEncoder", ONE, 2, T.INT64, keys_int64s=[5, 1, 7], values_floats=[0.5, 0.1, 0.7], default_float=-3.0
+            "LabelEncoder",
+            ONE,
+            2,
+            T.INT64,
+            keys_int64s=[5, 1, 7, *range(20, 320)],
+            values_floats=numbers(303),
+            default_float=-3.0,
         ),
-        np.array([[1, 5, 9, 0], [7, 1, 6, -1]]),
+        np.array([[1, 5, 9, 0], [7, 319, 6, -1]]),
     ),
     "regressor": (model("LinearRegressor", ONE, 1, coefficients=numbers(8), intercepts=[0.5, 1.0], targets=2), X),
 }
