@@ -25,26 +25,36 @@ _SWAP = (0, 2, 1, 3)
 @converter("Attention", domain=_MS)
 def attention(node: Node) -> tuple[relax.Expr | None, ...]:
     """Projection of one input to queries, keys and values, and their attention."""
-    _none(node, "do_rotary", "past_present_share_buffer")
-    heads = int(node.attr("num_heads"))
     projected = product(node, node.x(0), node.value(1))
     if node.has(2):
         projected = add(node, projected, node.x(2))
+    return projected_attention(node, projected, mask=3, cached=4, bias=5)
+
+
+def projected_attention(
+    node: Node, projected: relax.Expr, *, mask: int, cached: int, bias: int
+) -> tuple[relax.Expr | None, ...]:
+    """Attention of queries, keys and values side by side in `projected` [b, s, width], and the cache behind it.
+
+    mask, cached, bias: which inputs they are
+    """
+    _none(node, "do_rotary", "past_present_share_buffer")
+    heads = int(node.attr("num_heads"))
     whole = expr_shape(projected)[2]
     sizes = [int(x) for x in node.attr("qkv_hidden_sizes", [])] or [whole // 3] * 3
     edges = [0, sizes[0], sizes[0] + sizes[1], sum(sizes)]
     q, k, v = (split_heads(node, cut(node, projected, 2, a, b), heads) for a, b in zip(edges, edges[1:]))
     past: Dim = 0
-    if node.has(4):
-        past = node.shape(4)[3]
-        old = [cut(node, node.x(4), 0, i, i + 1) for i in range(2)]
-        old = [reshape(node, x, list(node.shape(4)[1:])) for x in old]
+    if node.has(cached):
+        past = node.shape(cached)[3]
+        old = [cut(node, node.x(cached), 0, i, i + 1) for i in range(2)]
+        old = [reshape(node, x, list(node.shape(cached)[1:])) for x in old]
         k, v = (concat(node, [transpose(node, o, _SWAP), x], 1) for o, x in zip(old, (k, v)))
     present = None
     if len(node.outputs) > 1 and node.outputs[1]:
         pair = [transpose(node, x, _SWAP) for x in (k, v)]
         present = concat(node, [reshape(node, x, [1, *expr_shape(x)]) for x in pair], 0)
-    seen = _visibility(node, q, k, mask=3, bias=5, past=past)
+    seen = _visibility(node, q, k, mask=mask, bias=bias, past=past)
     return (_result(node, q, k, v, seen), present)
 
 

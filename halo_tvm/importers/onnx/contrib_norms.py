@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tvm import relax
 
 from ...relay_ops.layer_norm import LayerNorm
@@ -43,25 +45,36 @@ def skip_layer_norm(node: Node) -> tuple[relax.Expr | None, ...]:
 
 @converter("EmbedLayerNormalization", domain=_MS)
 def embed_layer_norm(node: Node) -> tuple[relax.Expr | None, ...]:
-    """Sum of word, position and segment embeddings, normalised; and the number of tokens that the mask keeps."""
+    return embedded(node, [node.x(i) if node.has(i) else None for i in range(2, 7)], mask=7, order=8)
+
+
+def embedded(
+    node: Node, tables: Sequence[relax.Expr | None], *, mask: int, order: int | None = None
+) -> tuple[relax.Expr | None, ...]:
+    """Sum of word, position and segment embeddings, normalised; and the number of tokens that the mask keeps.
+
+    tables: of words, positions and segments, then scale and shift of the norm
+    mask, order: which inputs say what is kept, and the positions, where these are not 0, 1, 2, ...
+    """
     ids = node.x(0)
     b, s = expr_shape(ids)
-    total = _rows(node, node.x(2), ids)
-    if node.has(8):
-        positions = _rows(node, node.x(3), node.x(8))
+    words, places, segments, gamma, beta = tables
+    total = _rows(node, words, ids)
+    if order is not None and node.has(order):
+        positions = _rows(node, places, node.x(order))
     else:
-        order = node.emit(relax.op.arange(0, s, 1, "int64"))
-        positions = node.emit(relax.op.reshape(_rows(node, node.x(3), order), [1, s, node.shape(3)[1]]))
+        counted = node.emit(relax.op.arange(0, s, 1, "int64"))
+        positions = node.emit(relax.op.reshape(_rows(node, places, counted), [1, s, expr_shape(places)[1]]))
     total = add(node, total, positions)
-    if node.has(4):
+    if segments is not None:
         node.refuse_unless(node.has(1), "expected segment_ids with segment_embedding")
-        total = add(node, total, _rows(node, node.x(4), node.x(1)))
-    y = _layer_norm(node, total, node.x(5), node.x(6), float(node.attr("epsilon", 1e-12)))
+        total = add(node, total, _rows(node, segments, node.x(1)))
+    y = _layer_norm(node, total, gamma, beta, float(node.attr("epsilon", 1e-12)))
     if len(node.outputs) < 2 or not node.outputs[1]:
         return (y, None, total)
     kept = (
-        node.emit(relax.op.sum(cast(node, node.x(7), "int32"), 1))
-        if node.has(7)
+        node.emit(relax.op.sum(cast(node, node.x(mask), "int32"), 1))
+        if node.has(mask)
         else node.emit(relax.op.full(relax.ShapeExpr([b]), number(0, "int32"), "int32"))
     )
     return (y, kept, total)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import numpy as np
 from tvm import relax
 
 from ..meaning.builder import expr_shape
+from ..meaning.constant import Constant
 from ._integer import centred, saturated
 from ._node import Node
 from ._registry import converter
-from ._spell import add, cast, concat, divide, multiply, select
+from ._spell import add, cast, concat, derived, divide, multiply, select
+from .contrib_norms import embedded
+from .indexing import inside
+from .matmul import unpacked
+from .pooling import averaged
 
 _MS = "com.microsoft"
 
@@ -77,6 +83,51 @@ def qlinear_global_average_pool(node: Node) -> relax.Expr:
     x = _real(node, 0, 1, 2)
     axes = list(range(2, len(expr_shape(x))))
     return _again(node, node.emit(relax.op.mean(x, axes, True)), 3, 4, node.dtype(0))
+
+
+@converter("QLinearAveragePool", domain=_MS)
+def qlinear_average_pool(node: Node) -> relax.Expr:
+    node.refuse_unless(not node.attr("channels_last", 0), "expected channels_last=0, found 1")
+    return _again(node, averaged(node, _real(node, 0, 1, 2)), 3, 4, node.dtype(0))
+
+
+@converter("QEmbedLayerNormalization", domain=_MS)
+def q_embed_layer_norm(node: Node) -> tuple[relax.Expr | None, ...]:
+    """EmbedLayerNormalization of tables in eight bits, which are restored before they are read."""
+    tables = [_real(node, i, i + 6, i + 11) if node.has(i) else None for i in range(2, 7)]
+    return embedded(node, tables, mask=7)
+
+
+@converter("GatherBlockQuantized", domain=_MS)
+def gather_block_quantized(node: Node) -> relax.Expr:
+    """Rows of a table of 4 or 8 bits in blocks along its last axis; the table is restored when it is loaded."""
+    bits, block = int(node.attr("bits", 4)), int(node.attr("block_size", 128))
+    rank = node.rank(0)
+    axes = [int(node.attr(name, default)) % rank for name, default in (("gather_axis", 0), ("quantize_axis", 1))]
+    node.refuse_unless(axes == [0, rank - 1], f"expected rows gathered, blocks along the last axis, found axes {axes}")
+    for index in (0, 2, 3):
+        known = not node.has(index) or node.is_known(index)
+        node.refuse_unless(known, f"input {index} of GatherBlockQuantized must be constant")
+    table, scales = node.value(0), node.value(2)
+    zero = node.value(3) if node.has(3) else None
+    packed = table.dtype == "uint8"
+    fits = bits in (4, 8) if packed else table.dtype in ("int4", "uint4")
+    node.refuse_unless(fits, f"expected 4 or 8 bits in uint8, int4 or uint4, found {bits} in {table.dtype}")
+    shape = (*table.shape[:-1], table.shape[-1] * (8 // bits if packed else 1))
+
+    def numbers(x: Constant) -> np.ndarray:
+        return (unpacked(x.array, bits) if packed else x.array).astype(np.float32)
+
+    def by_block(x: np.ndarray) -> np.ndarray:
+        return np.repeat(x.astype(np.float32), block, -1)[..., : shape[-1]]
+
+    def restored() -> np.ndarray:
+        middle = 2 ** (bits - 1) if packed else 0
+        centre = middle if zero is None else by_block(numbers(zero)[..., : scales.shape[-1]])
+        return ((numbers(table) - centre) * by_block(scales.array)).astype(scales.dtype)
+
+    rows = node.graph.expr_of(derived(table, restored, scales.dtype, shape))
+    return relax.op.take(rows, inside(node, node.x(1), shape[0]), 0, mode="clip")
 
 
 @converter("QLinearWhere", domain=_MS)

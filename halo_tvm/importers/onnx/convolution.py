@@ -1,23 +1,49 @@
-"""Convolutions: Conv, ConvTranspose, DeformConv, CausalConvWithState. Any rank, groups, symbolic sizes."""
+"""Convolutions: Conv, FusedConv, ConvTranspose, DeformConv, CausalConvWithState. Any rank, groups, symbolic sizes."""
 
 from __future__ import annotations
 
 from tvm import relax, te
 
+from ..meaning import scalar
 from ..meaning.broadcast import same_sizes
+from ..meaning.builder import expr_shape
 from ..meaning.convolution import convolution
 from ..meaning.deformable_convolution import deformable_convolution
+from ..meaning.pointwise import in_float32, pointwise
 from ..meaning.transposed_convolution import Spread, transposed_convolution
 from ..meaning.windows import Window
 from ._node import Node
 from ._registry import converter
+from ._spell import add
 from ._windows import window_of
+from .matmul import ACTIVATIONS
 
 
 @converter("Conv")
 def conv(node: Node) -> relax.Expr:
     window = window_of(node, _kernel(node), node.rank(0) - 2)
     return convolution(node, node.x(0), node.x(1), _bias(node, 2), window, int(node.attr("group", 1)))
+
+
+@converter("FusedConv", domain="com.microsoft")
+def fused_conv(node: Node) -> relax.Expr:
+    """activation(Conv + z), as onnxruntime writes it into the models that it saves."""
+    out = conv(node)
+    if node.has(3):
+        out = add(node, out, same_sizes(node, node.x(3), expr_shape(out), "z"))
+    name = node.attr("activation", "")
+    numbers = [float(v) for v in node.attr("activation_params", [])]
+    wanted = {"LeakyRelu": 1, "Clip": 2, "HardSigmoid": 2}.get(name, 0)
+    node.refuse_unless(len(numbers) == wanted, f"expected {wanted} activation_params of {name}, found {len(numbers)}")
+    if name == "LeakyRelu":
+        return relax.op.nn.leakyrelu(out, *numbers)
+    if name == "Clip":
+        return relax.op.clip(out, *numbers)
+    if name == "HardSigmoid":
+        alpha, beta = numbers
+        return pointwise(node, in_float32(lambda x: scalar.hard_sigmoid(x, alpha, beta)), out)
+    node.refuse_unless(not name or name in ACTIVATIONS, f"expected an activation of onnxruntime's, found {name}")
+    return ACTIVATIONS[name](out) if name else out
 
 
 @converter("ConvTranspose")

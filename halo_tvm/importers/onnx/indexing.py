@@ -42,12 +42,14 @@ def gather(node: Node) -> relax.Expr:
     node.refuse_unless(not (isinstance(size, int) and size == 0), "expected an axis with elements")
     if isinstance(node.inputs[1], Constant):
         return _gather_known(node, axis, size)
-    indices = node.x(1)
-    if not _is_natural(node, indices):
-        indices = node.te(_counted_from_start, indices, [size], name="onnx_index")
     if _is_table(node) and axis == 0:
-        return OPERATORS["embedding"].call(indices, node.x(0), layout="nk", n=int(size))
-    return relax.op.take(node.x(0), indices, axis, mode="clip")
+        return OPERATORS["embedding"].call(inside(node, node.x(1), size), node.x(0), layout="nk", n=int(size))
+    return relax.op.take(node.x(0), inside(node, node.x(1), size), axis, mode="clip")
+
+
+def inside(node: Node, indices: relax.Expr, size: Dim) -> relax.Expr:
+    """`indices` of an axis of that size, counted from its beginning; negative ones count from its end."""
+    return indices if _is_natural(node, indices) else node.te(_counted_from_start, indices, [size], name="onnx_index")
 
 
 def _counted_from_start(indices: te.Tensor, size: list) -> te.Tensor:

@@ -15,7 +15,7 @@ from ._registry import converter
 from ._spell import add, derived, number, scaled, transpose
 
 _LINEAR = ("float32", "float16", "bfloat16")
-_ACTIVATIONS = {
+ACTIVATIONS = {
     "Relu": relax.op.nn.relu,
     "Tanh": relax.op.tanh,
     "Sigmoid": relax.op.sigmoid,
@@ -86,9 +86,9 @@ def fused_gemm(node: Node) -> relax.Expr:
     if name == "LeakyRelu":
         return relax.op.nn.leakyrelu(out, float(node.attr("activation_alpha", 0.01)))
     node.refuse_unless(
-        name in _ACTIVATIONS, f"expected the activation {', '.join(_ACTIVATIONS)} or LeakyRelu, found {name}"
+        name in ACTIVATIONS, f"expected the activation {', '.join(ACTIVATIONS)} or LeakyRelu, found {name}"
     )
-    return _ACTIVATIONS[name](out)
+    return ACTIVATIONS[name](out)
 
 
 def _gemm(node: Node) -> relax.Expr:
@@ -157,11 +157,11 @@ def matmul_n_bits(node: Node) -> relax.Expr:
     blocks = -(-k // block)
 
     def restored() -> np.ndarray:
-        q = _unpacked(weight.array.reshape(n, blocks, -1), bits)[:, :, :block].astype(np.float32)
+        q = unpacked(weight.array.reshape(n, blocks, -1), bits)[:, :, :block].astype(np.float32)
         if zero is None:
             q -= 2 ** (bits - 1)
         elif zero.dtype == "uint8":
-            q -= _unpacked(zero.array.reshape(n, -1), bits)[:, :blocks, None].astype(np.float32)
+            q -= unpacked(zero.array.reshape(n, -1), bits)[:, :blocks, None].astype(np.float32)
         else:
             q -= zero.array.reshape(n, blocks, 1).astype(np.float32)
         q *= scales.array.reshape(n, blocks, 1).astype(np.float32)
@@ -171,7 +171,7 @@ def matmul_n_bits(node: Node) -> relax.Expr:
     return add(node, out, node.x(5)) if node.has(5) else out
 
 
-def _unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
+def unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
     """Numbers of `bits` bits out of bytes, the lowest bits first."""
     if bits == 8:
         return packed

@@ -25,7 +25,13 @@ def max_pool(node: Node) -> object:
 
 @converter("AveragePool")
 def average_pool(node: Node) -> relax.Expr:
-    return _pooled(node, _window(node), "average", include_pad=bool(node.attr("count_include_pad", 0)))
+    return averaged(node, node.x(0))
+
+
+def averaged(node: Node, x: relax.Expr) -> relax.Expr:
+    """`x` through the windows of `node`."""
+    ceil, counted = bool(node.attr("ceil_mode", 0)), bool(node.attr("count_include_pad", 0))
+    return pooling(node, x, _window(node), "average", ceil=ceil, include_pad=counted)
 
 
 @converter("LpPool")

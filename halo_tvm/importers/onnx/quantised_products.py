@@ -13,6 +13,7 @@ from ._node import Node
 from ._registry import converter
 from ._spell import add, cast, derived, divide, multiply, rounded, scaled, transpose
 from ._windows import window_of
+from .contrib_attention import projected_attention
 from .quantisation import quantised
 
 
@@ -101,6 +102,15 @@ def qlinear_matmul(node: Node) -> relax.Expr:
 
 def _wide(node: Node, x: relax.Expr) -> relax.Expr:
     return cast(node, x, "float32")
+
+
+@converter("QAttention", domain="com.microsoft")
+def q_attention(node: Node) -> tuple[relax.Expr | None, ...]:
+    """Attention whose projection multiplies bytes."""
+    total = cast(node, _product(node, 0, 1, 6, 7), "float32")
+    scale = multiply(node, _of_rows(node, 3, 3), _of_columns(node, 4, 3))
+    projected = add(node, multiply(node, total, scale), node.x(2))
+    return projected_attention(node, projected, mask=5, cached=8, bias=len(node.inputs))
 
 
 @converter("QGemm", domain="com.microsoft")

@@ -190,6 +190,11 @@ def test_integer_matmuls(depth):
         ("QLinearLeakyRelu", [bytes_of(2, 5), SCALE, ZERO, SCALE, ZERO], {"alpha": 0.1}),
         ("QLinearGlobalAveragePool", [bytes_of(1, 3, 4, 5), SCALE, ZERO, SCALE, ZERO], {}),
         (
+            "QLinearAveragePool",
+            [bytes_of(1, 3, 4, 5), SCALE, ZERO, SCALE, ZERO],
+            {"kernel_shape": [3, 2], "pads": [1, 0, 1, 0], "strides": [2, 1]},
+        ),
+        (
             "QGemm",
             [
                 bytes_of(4, 6),
@@ -209,6 +214,38 @@ def test_integer_matmuls(depth):
 def test_quantised(op, inputs, attrs):
     data = {"QLinearConcat": {2, 5}, "QLinearAdd": {0, 3}, "QLinearMul": {0, 3}}.get(op, {0})
     check(op, inputs, weights=tuple(i for i in range(len(inputs)) if i not in data), steps=1, **attrs)
+
+
+@pytest.mark.parametrize(
+    "attrs",
+    [
+        {"activation": "Relu"},
+        {"activation": "Clip", "activation_params": [-0.1, 0.2]},
+        {"activation": "HardSigmoid", "activation_params": [0.3, 0.4]},
+    ],
+)
+def test_fused_conv(attrs) -> None:
+    inputs = [f32(1, 4, 6, 7), f32(6, 2, 3, 3), f32(6), f32(1, 6, 6, 7) if attrs["activation"] == "Relu" else None]
+    check("FusedConv", inputs, weights=(1, 2), group=2, pads=[1, 1, 1, 1], **attrs)
+
+
+def test_what_dynamic_quantisation_makes_of_attention_and_embeddings() -> None:
+    mask = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], np.int32)
+    projection = [bytes_of(2, 5, 24), bytes_of(24, 72, dtype="int8"), f32(72), SCALE / 8, SCALE / 8]
+    check("QAttention", [*projection, mask, ZERO, np.array(0, np.int8)], weights=(1, 2, 3, 4, 6, 7), num_heads=4)
+    ids = np.array([[1, 2, 3, 0], [4, 8, 0, 5]], np.int32)
+    tables = [bytes_of(9, 24), bytes_of(6, 24), bytes_of(2, 24), bytes_of(24), bytes_of(24)]
+    inputs = [ids, ids % 2, *tables, mask[:, :4], *[SCALE] * 5, *[ZERO] * 5]
+    check("QEmbedLayerNormalization", inputs, 2, weights=(*range(2, 7), *range(8, 18)))
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_rows_of_a_table_in_blocks(bits) -> None:
+    table, zero = bytes_of(7, 48 * bits // 8), bytes_of(7, -(-3 * bits // 8))
+    ids = np.array([[3, -1], [0, 6]])
+    for given in ([table, ids, f32(7, 3)], [table, ids, f32(7, 3), zero]):
+        held = tuple(i for i in range(len(given)) if i != 1)
+        check("GatherBlockQuantized", given, weights=held, quantize_axis=1, block_size=16, bits=bits)
 
 
 def test_what_is_not_compiled_says_so():
