@@ -54,6 +54,7 @@ class Method(ABC):
     scale: str
     zero: str
     order: str  # the group of every k; optional
+    zeros_needed = True
     symmetric = False  # zero points say no more than that the middle of the integers means 0
 
     @abstractmethod
@@ -124,6 +125,7 @@ class Awq(Method):
 
 class CompressedTensors(Method):
     integers, scale, zero, order = "weight_packed", "weight_scale", "weight_zero_point", "weight_g_idx"
+    zeros_needed = False
 
     def __init__(self, *, bits: int) -> None:
         self.bits = bits
@@ -195,6 +197,8 @@ def described(method: Method, shapes: Shapes) -> Stored:
     for end in (method.integers, method.scale):
         if len(shapes.get(end, ())) != 2:
             raise ValueError(f"{end} of shape {list(shapes.get(end, ()))}")
+    if method.zeros_needed and method.zero not in shapes:
+        raise ValueError(f"no {method.zero}")
     stored = method.stored(shapes)
     expected = method.expected(stored)
     wrong = next((end for end, shape in shapes.items() if end in expected and shape != expected[end]), None)
@@ -216,7 +220,10 @@ def grid_of(method: Method, shapes: Shapes, order: np.ndarray | None) -> Grid | 
 
 
 def floats(method: Method, tensors: Tensors) -> np.ndarray:
-    """The weight [n, k] in float32; `ValueError` for an order that names no group."""
+    """The weight [n, k] in float32; `ValueError` for an order that names no group, and floats where integers belong."""
+    for end, tensor in tensors.items():
+        if end != method.scale and tensor.dtype.kind not in "iu":
+            raise ValueError(f"{end} of {tensor.dtype}")
     stored = method.stored({end: tensor.shape for end, tensor in tensors.items()})
     numbers, zeros, scales = method.unpack(tensors, stored)
     order = tensors.get(method.order)

@@ -160,8 +160,11 @@ def test_tensors_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         ("scales", np.ones(64, np.float16), r"scales of shape \[64\]"),
         ("qweight", np.ones((4, 64), np.int32), "g_idx of shape"),
         ("g_idx", np.full(64, 7, np.int32), "g_idx from 7 to 7, of 2 groups"),
+        ("qweight", np.ones((8, 64), np.float32), "qweight of float32"),
+        ("qzeros", None, "no qzeros"),
     ):
-        save_file({**good, f"{LAYER}.{end}": tensor}, tmp_path / "model.safetensors")
+        tensors = {**good, f"{LAYER}.{end}": tensor}
+        save_file({n: t for n, t in tensors.items() if t is not None}, tmp_path / "model.safetensors")
         with pytest.raises(UnsupportedModel, match=message):
             import_model(str(tmp_path)).params.materialise(f"{LAYER}.weight")
     config = json.loads((tmp_path / "config.json").read_text())
