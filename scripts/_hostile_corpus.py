@@ -73,10 +73,13 @@ def _write_npz(folder: Path) -> None:
 
 
 def _write_huggingface(folder: Path) -> None:
+    import packed_files
     from checkpoints import CONFIGS, write_checkpoint
 
     for kind in CONFIGS:
         write_checkpoint(folder / f"{kind}.huggingface", kind)
+    for kind in packed_files.CONFIGS:
+        packed_files.quantised(folder / f"{kind}.huggingface", kind)
 
 
 def _net():

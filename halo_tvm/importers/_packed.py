@@ -185,11 +185,13 @@ def method_of(config: Mapping[str, object]) -> Method | None:
     )
 
 
-def _widths(about: Mapping[str, object]) -> set[object]:
+def _widths(about: Mapping[str, object]) -> set[int | None]:
     """The bits of weights in all groups of layers that compressed-tensors speaks of."""
     groups = about.get("config_groups")
-    found = [group.get("weights") for group in groups.values()] if isinstance(groups, Mapping) else []
-    return {weights.get("num_bits") if isinstance(weights, Mapping) else None for weights in found}
+    layers = list(groups.values()) if isinstance(groups, Mapping) else []
+    weights = [layer.get("weights") if isinstance(layer, Mapping) else None for layer in layers]
+    bits = [found.get("num_bits") if isinstance(found, Mapping) else None for found in weights]
+    return {number if isinstance(number, int) else None for number in bits}
 
 
 def described(method: Method, shapes: Shapes) -> Stored:
