@@ -146,6 +146,23 @@ def _q6_k(blocks: np.ndarray) -> np.ndarray:
     return _scaled(_spread(_half(blocks, 208) * blocks[:, 192:208].view(np.int8)), numbers)
 
 
+_IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
+
+
+def _iq4_nl(blocks: np.ndarray) -> np.ndarray:
+    return _scaled(_half(blocks, 0), _IQ4[_nibbles(blocks[:, 2:])])
+
+
+def _iq4_xs(blocks: np.ndarray) -> np.ndarray:
+    """Eight parts of 32, each with four low bits of its scale in four bytes, two high ones in a word in front."""
+    low = (blocks[:, 4:8, None] >> np.array([0, 4], np.uint8) & 15).reshape(-1, 8)
+    words = np.ascontiguousarray(blocks[:, 2:4]).view("<u2")
+    high = (words >> np.arange(0, 16, 2, dtype=np.uint16) & 3).astype(np.uint8)
+    scales = (low | high << 4).astype(np.int8) - np.int8(32)
+    numbers = _IQ4[_nibbles(blocks[:, 8:].reshape(-1, 8, 16)).reshape(-1, 256)]
+    return _scaled(_spread(_half(blocks, 0) * scales), numbers)
+
+
 _FOUR, _FOUR_LEAST, _EIGHT = Grid(4, 32, False), Grid(4, 32, True), Grid(8, 32, False)
 TYPES: dict[int, TensorType] = {
     0: TensorType("F32", 1, 4, _plain("<f4")),
@@ -164,10 +181,10 @@ TYPES: dict[int, TensorType] = {
     17: TensorType("IQ2_XS", 256, 74),
     18: TensorType("IQ3_XXS", 256, 98),
     19: TensorType("IQ1_S", 256, 50),
-    20: TensorType("IQ4_NL", 32, 18),
+    20: TensorType("IQ4_NL", 32, 18, _iq4_nl, _EIGHT),
     21: TensorType("IQ3_S", 256, 110),
     22: TensorType("IQ2_S", 256, 82),
-    23: TensorType("IQ4_XS", 256, 136),
+    23: TensorType("IQ4_XS", 256, 136, _iq4_xs, _EIGHT),
     24: TensorType("I8", 1, 1),
     25: TensorType("I16", 1, 2),
     26: TensorType("I32", 1, 4),
