@@ -28,6 +28,7 @@ from .known_sizes import KnownSizes
 from .memory_plan import PlanActivations
 from .object_cache import ObjectCache
 from .phase_reports import DeviceCode
+from .shape_functions import order_shape_functions
 from .targets import Target
 from .workspaces import keeps_workspace
 
@@ -54,6 +55,7 @@ def lowering(plan_memory: bool, cuda_graph: bool = False) -> tvm.ir.transform.Pa
             t.LowerRuntimeBuiltin(),
             t.ComputePrimValue(),
             t.VMShapeLower(),
+            order_shape_functions,
             t.AttachGlobalSymbol(),
         ]
     )
@@ -203,7 +205,10 @@ def _launcher(target: Target, directory: Path, cache: ObjectCache | None) -> Pat
 
 
 def _key(lowered: tvm.IRModule, target: Target) -> str:
-    """The name of the library of `lowered`: of the module with its constants, and of all that makes code of it."""
+    """The name of the library of `lowered`: of the module with its constants, and of all that makes code of it.
+
+    Of its text and its structure, as a module's JSON also says which of its equal parts are one object.
+    """
     made_by = (
         str(target.tvm),
         sorted(build_options(target).items()),
@@ -212,7 +217,7 @@ def _key(lowered: tvm.IRModule, target: Target) -> str:
         launcher.SOURCE.read_bytes() if target.spec.own_threads else None,
         _linker(target),
     )
-    return _digest(made_by, tvm.ir.save_json(lowered))
+    return _digest(made_by, (lowered.script(show_meta=True), tvm_ffi.structural_hash(lowered)))
 
 
 def _linker(target: Target) -> tuple[object, ...]:

@@ -10,7 +10,7 @@ import math
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +43,8 @@ class CompileResult:
     reports: Reports  # of main
     validation: str = "not done: compiled only"
     others: tuple[Reports, ...] = ()  # of the functions beside main
+    seconds: Mapping[str, float] = field(default_factory=dict)  # of every phase
+    from_cache: bool = False  # the library is that of an earlier build
 
     def __str__(self) -> str:
         schedule, device = self.reports.schedule, self.reports.build.device
@@ -50,7 +52,7 @@ class CompileResult:
         tuned, functions = sum(s.tuned for s in every), sum(len(s.functions) for s in every)
         operators = ", ".join(f"{count} {name}" for name, count in self.reports.lift.operators.items())
         rules = ", ".join(f"{name} {count}" for name, count in sorted(schedule.rules.items()))
-        seconds = ", ".join(f"{phase} {value:.1f}" for phase, value in self.reports.build.seconds.items())
+        seconds = ", ".join(f"{phase} {value:.1f}" for phase, value in self.seconds.items())
         return "\n".join(
             [
                 f"operators  {operators or 'none recognised'}",
@@ -59,7 +61,7 @@ class CompileResult:
                 *([f"precision  {self.manifest.precision}"] if self.manifest.precision != FULL else []),
                 *([f"device     {device}"] if device else []),
                 f"tuning     {tuned} of {functions} functions from records",
-                f"seconds    {seconds}{', library from an earlier build' if self.reports.build.from_cache else ''}",
+                f"seconds    {seconds}{', library from an earlier build' if self.from_cache else ''}",
                 f"wrote      {self.path}",
                 f"validation {self.validation}",
             ]
@@ -103,7 +105,7 @@ def compile_model(config: CompileConfig, model: ImportedModel | None = None) -> 
     with tempfile.TemporaryDirectory(prefix="halo-tvm-") as scratch:
         library = Path(scratch) / "model.so"
         with clock("build"):
-            modules, built = build(modules, compilation, functions, library)
+            modules, built, kept = build(modules, compilation, functions, library)
             reports = {name: replace(reports[name], build=built[name]) for name in functions}
         with clock("reference"):
             examples = load_examples(config.inputs) if config.inputs else None
@@ -115,8 +117,6 @@ def compile_model(config: CompileConfig, model: ImportedModel | None = None) -> 
         with clock("write"):
             names = stored_names(modules)
             headers = [ParamHeader(name, imported.params.shape(name), imported.params.dtype(name)) for name in names]
-            whole = replace(built[MAIN], seconds=dict(clock.seconds))
-            reports[MAIN] = replace(reports[MAIN], build=whole)
             check, unchecked = _check(config, compilation)
             try:
                 manifest = write_artifact(
@@ -134,7 +134,7 @@ def compile_model(config: CompileConfig, model: ImportedModel | None = None) -> 
                 raise ValidationFailed(note, failure.report) from failure
     validation = unchecked if manifest.validation is None else in_words(manifest.validation) + untold
     beside = tuple(report for name, report in reports.items() if name != MAIN)
-    return CompileResult(output, manifest, reports[MAIN], validation, beside)
+    return CompileResult(output, manifest, reports[MAIN], validation, beside, clock.seconds, kept)
 
 
 def _check(

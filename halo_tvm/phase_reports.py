@@ -190,7 +190,7 @@ class DeviceCode:
 
 @dataclass(frozen=True)
 class BuildReport:
-    """Phase build: sizes of what was made, and seconds of every phase."""
+    """Phase build: sizes of what was made; nothing that another build of the same model would not say."""
 
     planned_bytes: int | None = None  # of activations and results, memory shared
     unplanned_bytes: int | None = None
@@ -199,9 +199,7 @@ class BuildReport:
     params_bytes: int | None = None
     device: DeviceCode | None = None
     cuda_graph: bool = False
-    from_cache: bool = False  # the library is that of an earlier build
     apart_bytes: int | None = None  # weights that functions beside main store in a form of their own
-    seconds: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -93,8 +93,11 @@ def schedule(mod: tvm.IRModule, compilation: Compilation) -> tuple[tvm.IRModule,
 
 def build(
     modules: Modules, compilation: Compilation, functions: Mapping[str, ImportedModel], library: Path
-) -> tuple[dict[str, tvm.IRModule], dict[str, BuildReport]]:
-    """Phase build: code and memory plans of all functions into the shared library `library`; a report for each."""
+) -> tuple[dict[str, tvm.IRModule], dict[str, BuildReport], bool]:
+    """Phase build: code and memory plans of all functions into the shared library `library`; a report for each.
+
+    Says, too, whether the library is that of an earlier build.
+    """
     target, steps = compilation.target, compilation.steps
     plan = steps.runs_named("plan_memory")
     if target.spec.gpu:
@@ -118,12 +121,11 @@ def build(
     reports[MAIN] = replace(
         reports[MAIN],
         library_bytes=library.stat().st_size,
-        from_cache=built.from_cache,
         device=built.device,
         cuda_graph=graph,
         apart_bytes=apart_bytes(modules, functions[MAIN].params) if len(modules) > 1 else None,
     )
-    return modules, reports
+    return modules, reports, built.from_cache
 
 
 def build_alone(mod: tvm.IRModule, compilation: Compilation, imported: ImportedModel, library: Path) -> None:

@@ -159,7 +159,7 @@ def test_artifact_needs_the_bare_runtime_only(tmp_path: Path) -> None:
     mod, _ = phases.lower(model, compilation)
     mod, _ = phases.schedule(mod, compilation)
     models = {"main": model}
-    modules, reports = phases.build({"main": mod}, compilation, models, tmp_path / "model.so")
+    modules, reports, _kept = phases.build({"main": mod}, compilation, models, tmp_path / "model.so")
     assert reports["main"].planned_bytes > 0
     manifest = manifest_of(models, modules, target, {"main": Reports()})
     assert manifest.functions["main"].outputs[0].shape == ("places.0", "places.1")

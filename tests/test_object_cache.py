@@ -9,9 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import tvm
 from graphs import small_model
+from onnx import TensorProto, helper, numpy_helper
 from tvm import relax
 
 import halo_tvm
@@ -55,14 +57,14 @@ def generated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tvm.IRMod
 
 @pytest.fixture
 def compiled(tmp_path: Path) -> Callable[..., tuple[bytes, bool, str]]:
-    """Compiles a model; its library, whether the manifest says that it was kept, and what the verb prints."""
+    """Compiles a model; its library, whether it was kept, and what the verb prints."""
 
     def run(model: ImportedModel, **options: object) -> tuple[bytes, bool, str]:
         output = tmp_path / f"{len(list(tmp_path.iterdir()))}.halo"
         result = compile_model(CompileConfig(model="", output=str(output), threads=1, **options), model)
         x = np.ones((4, 8), np.float32)
         assert load(output)(x=x)[0, 0] in (3.0, 4.0)
-        return (output / "model.so").read_bytes(), result.manifest.reports["build"]["from_cache"], str(result)
+        return (output / "model.so").read_bytes(), result.from_cache, str(result)
 
     return run
 
@@ -84,6 +86,60 @@ def test_only_what_changed_is_built(generated: list, compiled: Callable, tmp_pat
     assert not compiled(doubled_plus(1.0))[1], "a damaged entry is built again"
     assert compiled(doubled_plus(1.0))[1], "and kept again"
     assert len(generated) == 5
+
+
+def test_equal_builds_have_equal_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here, and in another process with another hash seed and other folders: built again, and from the first's builds.
+
+    With more sizes to compute than one: TVM writes them in the order of their addresses.
+    """
+    file = tmp_path / "net.onnx"
+    onnx.save(open_net(), file)
+    monkeypatch.setenv("HALO_TVM_HOME", str(tmp_path / "home"))
+    for name in ("first", "second", "third", "other"):
+        (tmp_path / name).mkdir()
+    first = compile_model(CompileConfig(str(file), output=str(tmp_path / "first" / "net.halo"), threads=1))
+    code = """
+import sys
+from halo_tvm.compiler import compile_model
+from halo_tvm.config import CompileConfig
+for name, cache in (("second", False), ("third", True)):
+    print(compile_model(CompileConfig(sys.argv[1], output=sys.argv[2] + f"/{name}/net.halo", threads=1, cache=cache)))
+"""
+    environment = {**os.environ, "PYTHONPATH": str(Path(halo_tvm.__file__).parents[1])}
+    environment |= {"PYTHONHASHSEED": "77", "TMPDIR": str(tmp_path / "other")}
+    said = subprocess.run(
+        [sys.executable, "-c", code, str(file), str(tmp_path)], env=environment, capture_output=True, text=True
+    )
+    assert said.stdout.count("library from an earlier build") == 1, said.stdout + said.stderr
+    files = sorted(path.name for path in first.path.iterdir())
+    assert {"manifest.json", "model.so", "params.bin", "reference.npz"} <= set(files)
+    for other in ("second", "third"):
+        assert sorted(path.name for path in (tmp_path / other / "net.halo").iterdir()) == files
+        for name in files:
+            assert (tmp_path / other / "net.halo" / name).read_bytes() == (first.path / name).read_bytes(), name
+
+
+def open_net() -> onnx.ModelProto:
+    """A convolution, a pool, a mean and a classifier, of open batch, height and width."""
+    rng = np.random.default_rng(0)
+    shapes = {"kernel": (8, 3, 3, 3), "shift": (8,), "head": (5, 8)}
+    weights = [numpy_helper.from_array(rng.standard_normal(s).astype(np.float32), n) for n, s in shapes.items()]
+    node = helper.make_node
+    nodes = [
+        node("Conv", ["x", "kernel", "shift"], ["c"], pads=[1, 1, 1, 1]),
+        node("Relu", ["c"], ["r"]),
+        node("MaxPool", ["r"], ["p"], kernel_shape=[2, 2], strides=[2, 2]),
+        node("ReduceMean", ["p"], ["mean"], axes=[1]),
+        node("GlobalAveragePool", ["p"], ["g"]),
+        node("Flatten", ["g"], ["f"]),
+        node("Gemm", ["f", "head"], ["l"], transB=1),
+        node("Softmax", ["l"], ["y"]),
+    ]
+    values = {"x": ["n", 3, "h", "w"], "y": ["n", 5], "mean": ["n", 1, "h2", "w2"]}
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in values.items()]
+    graph = helper.make_graph(nodes, "net", infos[:1], infos[1:], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
 
 def test_code_of_another_target_compiler_or_option_is_another_library(monkeypatch: pytest.MonkeyPatch) -> None:

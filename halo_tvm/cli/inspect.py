@@ -152,8 +152,7 @@ def _scheduled(report: ScheduleReport) -> list[str]:
 
 def _built(report: BuildReport) -> list[str]:
     planned = report.planned_bytes
-    lines = [] if planned is None else [f"memory      {size(planned)} planned for intermediate results"]
-    return lines + ([f"seconds     {_pairs(report.seconds)}"] if report.seconds else [])
+    return [] if planned is None else [f"memory      {size(planned)} planned for intermediate results"]
 
 
 def _device_code(code: DeviceCode | None) -> str:

@@ -32,7 +32,6 @@ REPORTS = {
     },
     "build": {
         "planned_bytes": 4096,
-        "seconds": {"import": 1.0},
         "device": {
             "form": "cubin",
             "arch": "sm_90",
