@@ -109,7 +109,7 @@ def compile_model(config: CompileConfig, model: ImportedModel | None = None) -> 
             reports = {name: replace(reports[name], build=built[name]) for name in functions}
         with clock("reference"):
             examples = load_examples(config.inputs) if config.inputs else None
-            cases = reference.cases_of(imported, config.seed, examples)
+            cases = reference.cases_of(imported, config.seed, examples, compilation.precision)
             if config.validate:
                 said, untold = _said(passage, untold)
                 cases.update(said)

@@ -88,7 +88,7 @@ def reference_of(
         return reference
     manifest = read_manifest(artifact)
     model = import_original(manifest.source, reference, _shapes(manifest))
-    cases = cases_of(model, seed)
+    cases = cases_of(model, seed, precision=manifest.precision)
     with suppress(Declined):  # `compile` says why
         cases.update((Passage(model) if text is None else passage_of(model, text, "--text")).cases())
     return cases

@@ -6,7 +6,8 @@ the engine of its format.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
 
 import numpy as np
@@ -15,13 +16,13 @@ from .artifact import last_position
 from .errors import HaloError, UnsupportedModel, UsageError
 from .imported import ImportedModel, InputSpec
 from .interpreter import evaluate_all
+from .other_scales import STEPS, cases_at_other_scales, is_float, moved
 
 # Sizes per dimension and case: small, so that validating is quick; odd, so that tails are run.
 _BATCHES = (1, 2)
 _LEADING = (3, 2)  # of any other dimension that is usually 1
 # Of all others. A model may need more (an image, a second of sound): the next are tried where its engine refuses.
 _OTHERS = ((16, 7), (64, 33), (136, 97), (320, 224), (1600, 1280), (20000, 16500))
-_ROUNDING = 1e-6  # relative: a few of float32
 _MOST = 0.05  # of the largest output; a model that amplifies more would let anything pass
 _BOTH = 2.0  # the source and what is compared with it may each be off to its side
 # Of integers without declared values, likewise: wide enough to tell items apart, or as in a mask.
@@ -29,35 +30,81 @@ _INTEGERS = ((0, 99), (0, 1))
 
 
 def cases_of(
-    model: ImportedModel, seed: int, examples: Mapping[str, np.ndarray] | None = None
+    model: ImportedModel,
+    seed: int,
+    examples: Mapping[str, np.ndarray] | None = None,
+    precision: str | None = None,
 ) -> dict[str, np.ndarray]:
     """Arrays by the key of `runtime.validation`: case{i}.input.{name}, case{i}.output.{name}, case{i}.error.{name}.
 
-    `examples` are inputs the user gave, which become the first case. Raises what the engine raises when it accepts
-    none of the sizes that are tried.
+    `examples` are inputs the user gave, which become the first case. `precision` is of the artifact that is compared:
+    with it, cases at other scales follow. Raises what the engine raises when it accepts none of the sizes that are
+    tried.
     """
+    with model.engine if isinstance(model.engine, AbstractContextManager) else nullcontext():
+        arrays, drawn = _at_one(model, seed, examples)
+        if precision is not None and drawn:
+            arrays.update(_at_other_scales(model, seed, arrays, drawn, precision))
+    return arrays
+
+
+def _at_one(
+    model: ImportedModel, seed: int, examples: Mapping[str, np.ndarray] | None
+) -> tuple[dict[str, np.ndarray], range]:
+    """The cases of the user and those at sigma 1, and which are the latter."""
     given = [_named(model, examples)] if examples else []
     if not model.engine:
         cases = [*given, *_random_cases(model, seed, _OTHERS[0], _INTEGERS[-1])]
-        return _arrays(cases, evaluate_all(model, cases))
+        return _arrays(cases, evaluate_all(model, cases)), range(len(given), len(cases))
     refused: HaloError | None = None
     dull: tuple[list[dict[str, np.ndarray]], list[Mapping[str, np.ndarray]]] | None = None
-    for others in _ladder(model):
+    for others, two in _ladder(model):
         for integers in _INTEGERS:
-            cases = [*given, *_random_cases(model, seed, others, integers)]
+            cases = [*given, *_random_cases(model, seed, others, integers, two)]
             try:
                 results = [model.source_outputs(case) for case in cases]
             except UnsupportedModel as reason:
                 refused = refused or reason
                 continue
             if all(map(_is_telling, results)):
-                return _of_engine(model, cases, results)
+                return _of_engine(model, cases, results), range(len(given), len(cases))
             dull = dull or (cases, results)
     if dull:
-        return _of_engine(model, *dull)
+        return _of_engine(model, *dull), range(0)
     if given:
-        return _of_engine(model, given, [model.source_outputs(case) for case in given])
+        return _of_engine(model, given, [model.source_outputs(case) for case in given]), range(0)
     raise refused
+
+
+def _at_other_scales(
+    model: ImportedModel, seed: int, arrays: Mapping[str, np.ndarray], drawn: range, precision: str
+) -> dict[str, np.ndarray]:
+    """Cases like the smallest of those that were `drawn`, at other scales."""
+
+    def case(i: int, kind: str) -> dict[str, np.ndarray]:
+        prefix = f"case{i}.{kind}."
+        return {key.removeprefix(prefix): value for key, value in arrays.items() if key.startswith(prefix)}
+
+    def source(cases: Sequence[Mapping[str, np.ndarray]]) -> list[Mapping[str, np.ndarray] | None]:
+        if not model.engine:
+            return list(evaluate_all(model, cases))
+        return [_taken(model, inputs) for inputs in cases]
+
+    base = min(drawn, key=lambda i: sum(value.size for value in case(i, "input").values()))
+    found: dict[str, np.ndarray] = {}
+    others = cases_at_other_scales(model, case(base, "input"), case(base, "output"), source, precision, seed)
+    for i, (inputs, outputs, errors) in enumerate(others, drawn.stop):
+        found.update({f"case{i}.input.{name}": value for name, value in inputs.items()})
+        found.update({f"case{i}.output.{name}": value for name, value in outputs.items()})
+        found.update({f"case{i}.error.{name}": np.float64(error) for name, error in errors.items()})
+    return found
+
+
+def _taken(model: ImportedModel, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
+    try:
+        return model.source_outputs(inputs)
+    except UnsupportedModel:
+        return None
 
 
 def typical_of(
@@ -100,12 +147,18 @@ def _default(spec: InputSpec, sizes: Mapping[str, int]) -> np.ndarray:
     return (np.ones if spec.default == "ones" else np.zeros)(shape, spec.dtype)
 
 
-def _ladder(model: ImportedModel) -> tuple[tuple[int, int], ...]:
-    """Sizes to try: one rung without symbolic dimensions; images start where windows still fit into them."""
+def _ladder(model: ImportedModel) -> list[tuple[tuple[int, int], bool]]:
+    """Sizes to try: one rung without symbolic dimensions; images start where windows still fit into them.
+
+    Beside each: whether the second size is another one where a range leaves only one of these. Not every size may be.
+    """
     if not _has_symbols(model):
-        return _OTHERS[:1]
+        return [(_OTHERS[0], True)]
     images = any(len(s.shape) == 4 and sum(isinstance(d, str) for d in s.shape[1:]) >= 2 for s in model.inputs)
-    return _OTHERS[1:] if images else _OTHERS
+    rungs = _OTHERS[1:] if images else _OTHERS
+    return [(others, True) for others in rungs] + [
+        (o, False) for o in rungs if _sizes(model, o) != _sizes(model, o, False)
+    ]
 
 
 def _has_symbols(model: ImportedModel) -> bool:
@@ -113,13 +166,24 @@ def _has_symbols(model: ImportedModel) -> bool:
 
 
 def _random_cases(
-    model: ImportedModel, seed: int, others: tuple[int, ...], integers: tuple[int, int]
+    model: ImportedModel, seed: int, others: tuple[int, ...], integers: tuple[int, int], two: bool = True
 ) -> list[dict[str, np.ndarray]]:
-    cases = []
-    for i, batch in enumerate(_BATCHES if _has_symbols(model) else _BATCHES[:1]):
+    return [
+        random_inputs(model.inputs, dims, seed + i, integers, model.samples)
+        for i, dims in enumerate(_sizes(model, others, two)[: len(_BATCHES) if _has_symbols(model) else 1])
+    ]
+
+
+def _sizes(model: ImportedModel, others: tuple[int, ...], two: bool = True) -> list[dict[str, int]]:
+    """The sizes of each case, within their ranges; with `two` of every range that has so many."""
+    cases: list[dict[str, int]] = []
+    for i, batch in enumerate(_BATCHES):
         usual = {n: _LEADING[i] if model.typical.get(n) == 1 else others[i] for n in model.ranges} | {"batch": batch}
         dims = {n: min(max(usual[n], low), high) for n, (low, high) in model.ranges.items()}
-        cases.append(random_inputs(model.inputs, dims, seed + i, integers, model.samples))
+        for n, (low, high) in model.ranges.items() if two and cases else ():
+            if dims[n] == cases[0][n] and low < high:
+                dims[n] += 1 if dims[n] < high else -1
+        cases.append(dims)
     return cases
 
 
@@ -139,7 +203,7 @@ def _of_engine(
     relative = max(model.accepted_error, _BOTH * min(_MOST, max(spreads)))
     for i, outputs in enumerate(results):
         for name, value in outputs.items():
-            steps = value.dtype in (np.int8, np.uint8, np.int16)  # integers on a grid, whose least error is one
+            steps = value.dtype in STEPS  # integers on a grid, whose least error is one
             if value.size and (value.dtype.kind == "f" or steps):
                 largest = np.abs(value.astype(np.float64)).max()
                 arrays[f"case{i}.error.{name}"] = np.float64(max(relative * largest, float(steps)))
@@ -149,25 +213,14 @@ def _of_engine(
 def _spread(model: ImportedModel, seed: int, case: tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]) -> float:
     """How far the source's floating-point outputs move, by their largest, when its inputs move by a rounding."""
     inputs, outputs = case
-    moved = _moved(inputs, seed)
-    others = model.source_outputs(moved) if moved else outputs
+    near = moved(inputs, seed)
+    others = model.source_outputs(near) if near else outputs
     found = [0.0]
     for name, value in outputs.items():
         if value.dtype.kind == "f" and value.size and value.shape == others[name].shape:
             wide, other = value.astype(np.float64), others[name].astype(np.float64)
             found.append(float(np.abs(wide - other).max() / max(np.abs(wide).max(), 1e-30)))
     return max(spread for spread in found if np.isfinite(spread))
-
-
-def _moved(inputs: Mapping[str, np.ndarray], seed: int) -> dict[str, np.ndarray] | None:
-    """`inputs` with their floating-point numbers moved by about a rounding; None where there are none."""
-    random = np.random.default_rng(seed)
-    moved = {
-        name: (value * (1 + _ROUNDING * random.standard_normal(value.shape))).astype(value.dtype)
-        for name, value in inputs.items()
-        if value.dtype.kind == "f"
-    }
-    return {**inputs, **moved} if moved else None
 
 
 def _arrays(cases: list[dict[str, np.ndarray]], results: list[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
@@ -202,7 +255,7 @@ def random_inputs(
             inputs[spec.name] = (np.arange(shape[1]) < visible[:, None]).astype(dtype)
         elif spec.name in samples:
             inputs[spec.name] = rng.choice(samples[spec.name], shape).astype(dtype)
-        elif dtype.kind == "f":
+        elif is_float(dtype):
             inputs[spec.name] = rng.standard_normal(shape).astype(dtype)
         elif dtype.kind == "b":
             inputs[spec.name] = rng.integers(0, 2, shape).astype(dtype)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tvm
@@ -53,7 +54,7 @@ def import_onnx(
     model = import_of_file(proto, path, shapes=shapes, constants=constants, spelled=spelled)
     source = {"kind": "onnx", "name": path.name, "sha256": sha256_of(path)}
     outputs = tuple(name for name in model.outputs if name != RANDOM_STATE)
-    engine = engine_of(str(path), path.name, outputs, model.accepted_error is not None)
+    engine = OnnxRuntime(str(path), path.name, outputs, model.accepted_error is not None)
     return dataclasses.replace(model, source=source, engine=engine)
 
 
@@ -227,34 +228,49 @@ def _narrow_error(graph) -> float | None:
     return next((error for kind, error in errors.items() if kind in kinds), None)
 
 
-def engine_of(model: str | bytes, name: str, outputs: tuple[str, ...], rounds: bool):
+class OnnxRuntime:
     """onnxruntime on a model (its file, or its bytes); where it rounds on the way, on the graph as it is written.
 
     Optimised, such a graph rounds at other places and may differ from itself by more than a right answer does. Its
-    sums do not saturate.
+    sums do not saturate. Calls inside `with` share one session, which is gone behind it.
     """
 
-    def run(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        import onnxruntime
+    def __init__(self, model: str | bytes, name: str, outputs: tuple[str, ...], rounds: bool) -> None:
+        self._model, self._name, self._outputs, self._rounds = model, name, outputs, rounds
+        self._session: Any = None
+        self._entered = 0
+
+    def __enter__(self) -> None:
+        self._entered += 1
+
+    def __exit__(self, *_error: object) -> None:
+        self._entered -= 1
+        self._session = self._session if self._entered else None
+
+    def __call__(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         from onnxruntime.capi import onnxruntime_pybind11_state as state
 
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4  # what it refuses is raised as well
-        if rounds:
-            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         refusals = (state.Fail, state.InvalidArgument, state.InvalidGraph, state.NotImplemented, state.RuntimeException)
         try:
-            exact = with_unsigned_weights(model) if rounds else model
-            session = onnxruntime.InferenceSession(exact, options, providers=["CPUExecutionProvider"])
-            return dict(zip(outputs, session.run(list(outputs), dict(inputs))))
+            session = self._session or self._loaded()
+            self._session = session if self._entered else None
+            return dict(zip(self._outputs, session.run(list(self._outputs), dict(inputs))))
         except refusals as reason:
             line = str(reason).strip().splitlines()[0][:200]
             raise UnsupportedModel(
-                f"expected onnxruntime to run {name} for the reference, but it says: {line}: "
+                f"expected onnxruntime to run {self._name} for the reference, but it says: {line}: "
                 "give inputs that it accepts with --inputs"
             ) from reason
 
-    return run
+    def _loaded(self) -> Any:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4  # what it refuses is raised as well
+        if self._rounds:
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        exact = with_unsigned_weights(self._model) if self._rounds else self._model
+        return onnxruntime.InferenceSession(exact, options, providers=["CPUExecutionProvider"])
 
 
 def _need_onnx() -> None:

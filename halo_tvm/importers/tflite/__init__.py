@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from ...errors import UnknownName, UsageError
 from ...imported import ImportedModel, Spelled
 from .._digest import sha256_of
-from ..onnx import Bounds, engine_of, import_of_file
+from ..onnx import Bounds, OnnxRuntime, import_of_file
 from ._file import Model, Signature, of_graph, read_model
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def _reference(path: Path, signature: Signature, written: Written, outputs: tupl
     found = None if written.state else engine(path, signature)
     if found is not None:
         return found
-    run = engine_of(written.proto.SerializeToString(), path.name, outputs, written.accepted_error is not None)
+    run = OnnxRuntime(written.proto.SerializeToString(), path.name, outputs, written.accepted_error is not None)
     kept = {after(name): name for name in written.state}
     return lambda inputs: {kept.get(name, name): value for name, value in run(inputs).items()}
 

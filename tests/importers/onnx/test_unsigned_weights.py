@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto as T
 from onnx import helper, numpy_helper
 
-from halo_tvm.importers.onnx import engine_of
+from halo_tvm.importers.onnx import OnnxRuntime
 from halo_tvm.importers.onnx._unsigned import with_unsigned_weights
 
 RANDOM = np.random.default_rng(0)
@@ -85,4 +85,4 @@ def one_node(kind: str, names: list[str], constants: dict[str, object], x: np.nd
 
 
 def computed(model: bytes, x: np.ndarray, as_it_is: bool = False) -> np.ndarray:
-    return engine_of(model, "one node", ("y",), rounds=not as_it_is)({"x": x})["y"]
+    return OnnxRuntime(model, "one node", ("y",), rounds=not as_it_is)({"x": x})["y"]
