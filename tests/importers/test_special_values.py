@@ -104,6 +104,21 @@ def test_halves_are_summed_in_float32() -> None:
         np.testing.assert_allclose(found.astype("float64"), want.double().numpy(), rtol=1e-3)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_rows_of_halves_are_softened_and_normed_in_float32(dtype) -> None:
+    """Of large numbers, and of numbers so small that what a norm adds to their squares is seen."""
+
+    def function(x, small):
+        return x.softmax(1), x.log_softmax(1), torch.rms_norm(small, (1000,)), torch.rms_norm(x, (1000,))
+
+    x = torch.randn(3, 1000, generator=torch.Generator().manual_seed(0))
+    x, small = (20 * x).to(dtype), (x / 1000).to(dtype)
+    wanted = (*function(x.double(), small.double())[:2], *function(x, small)[2:])
+    for found, want in zip(compiled(function, x, small).values(), wanted, strict=True):
+        step = 2 * torch.finfo(dtype).eps
+        np.testing.assert_allclose(found.astype("float64"), want.double().numpy(), rtol=step, atol=step / 100)
+
+
 def test_functions_of_bfloat16_inside_of_products_are_right() -> None:
     """One value of each: TVM's lowering of bfloat16 repeats what it rounds, and what is bound in it breaks."""
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+
+import torch
 from tvm import relax
 
 from ...meaning.channel_norms import batch_norm, batch_statistics, group_norm, instance_norm
@@ -10,12 +13,16 @@ from .._call import Call, constant
 from .._registry import converter
 
 # What torch adds to the mean square where nothing is given: the smallest step from 1 in this type.
-_EPS = {
-    "float32": 1.1920928955078125e-07,
-    "float64": 2.220446049250313e-16,
-    "float16": 0.0009765625,
-    "bfloat16": 0.0078125,
-}
+_EPS = {"float32": 2.0**-23, "float64": 2.0**-52, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+
+
+@functools.cache
+def _usual_eps(dtype: str) -> float:
+    """Of 16-bit types that of float32 or their own, as this release of torch has it: a small number says which."""
+    if dtype not in ("float16", "bfloat16"):
+        return _EPS[dtype]
+    small = torch.full((1,), 1e-3, dtype=getattr(torch, dtype))
+    return _EPS["float32" if float(torch.rms_norm(small, (1,))) > 0.5 else dtype]
 
 
 def _given(c: Call, *names: str) -> list[relax.Expr | None]:
@@ -31,7 +38,7 @@ def layer(c: Call) -> relax.Expr:
 @converter("rms_norm.default")
 def rms(c: Call) -> relax.Expr:
     axis = c.rank("input") - len(c["normalized_shape"])
-    epsilon = float(c["eps"]) if c["eps"] is not None else _EPS[c.dtype]
+    epsilon = float(c["eps"]) if c["eps"] is not None else _usual_eps(c.dtype)
     return rms_norm(c, c.tensor("input"), axis, *_given(c, "weight"), epsilon)
 
 
