@@ -51,6 +51,7 @@ class KernelOrigin:
     operands: tuple[Operand | None, ...]  # its inputs, None where one is left out
     outputs: tuple[bool, ...]  # which of its outputs the call makes
     captured: tuple[tuple[str, Operand], ...] = ()  # what graphs inside it read around them, by name
+    domains: tuple[tuple[str, int], ...] = ()  # of it and of graphs inside it, other than ONNX itself, with versions
 
 
 @dataclass(frozen=True)

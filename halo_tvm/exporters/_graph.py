@@ -71,7 +71,7 @@ class Graph:
         self.constants: dict[tuple[str, tuple[int, ...], bytes], TensorProto] = {}
         self.dims: dict[tirx.Var, tuple[str, int]] = {}  # symbolic dimension -> (graph input, axis)
         self.counted: dict[tirx.Var, str] = {}  # symbolic dimension -> a vector of one element that holds it
-        self.domains: set[str] = {""}
+        self.domains: dict[str, int] = {}  # of operators that are not of ONNX itself, with the version of each
         self.cse: dict[tuple[object, ...], str] = {}
         self.weights: dict[relax.Var, str] = {}
         self.sources: dict[str, str] = {}  # a weight's name here -> its name among the model's
@@ -95,7 +95,8 @@ class Graph:
         self.nodes.append(
             helper.make_node(op, list(inputs), list(names), name=f"node_{names[0]}", domain=domain, **kept)
         )
-        self.domains.add(domain)
+        if domain:
+            self.domains.setdefault(domain, 1)
         return names
 
     def once(self, op: str, *inputs: str, **attrs: object) -> str:

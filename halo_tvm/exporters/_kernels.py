@@ -29,10 +29,10 @@ def written_again(
     while inputs and not inputs[-1]:
         inputs.pop()
     outer = {name: _input(g, operand, call, args) for name, operand in origin.captured}
+    g.domains.update(origin.domains)
     mark = g.name(node.op_type)
     for graph in graphs_of(node):
         _rename(graph, outer, mark)
-        g.domains |= {inner.domain for inner in graph.node}
     attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
     made = g.emit_many(node.op_type, *inputs, outputs=len(origin.outputs), domain=node.domain, **attributes)
     used = tuple(value for value, there in zip(made, origin.outputs, strict=True) if there)

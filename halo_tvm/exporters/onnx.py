@@ -19,7 +19,7 @@ from ..importers.onnx._definitions import nodes_in
 from ..params import ParamTable
 from ..whole_file import replaced, write_whole
 from . import _attention, _halo_ops, _layers, _nbits, _relax_ops
-from ._graph import CONTRIB, OPSETS, Graph, Spelling
+from ._graph import OPSETS, Graph, Spelling
 from ._walk import converted
 
 IR_VERSION = 10
@@ -95,8 +95,7 @@ def write_onnx(imported: ImportedModel, path: Path, spelling: Spelling) -> None:
     graph = helper.make_graph(g.nodes, imported.name, inputs, outputs, [*g.constants.values(), *weights])
     opsets = [helper.make_opsetid("", spelling.opset)]
     ir_version = max(IR_VERSION, helper.find_min_ir_version_for(opsets))
-    if CONTRIB in g.domains:
-        opsets.append(helper.make_opsetid(CONTRIB, 1))
+    opsets += [helper.make_opsetid(domain, version) for domain, version in sorted(g.domains.items())]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=ir_version, producer_name="halo_tvm")
     write_whole(path, model.SerializeToString())
 

@@ -185,6 +185,25 @@ def test_what_has_no_spelling_of_its_own_comes_back(name: str, tmp_path: Path) -
     np.testing.assert_allclose(run(tmp_path / "net.onnx", {"x": x}), want, rtol=1e-5, atol=1e-6)
 
 
+def test_operators_of_other_domains_keep_their_version(tmp_path: Path) -> None:
+    """Trees of ai.onnx.ml 3, which its later versions have no more."""
+    tree = {"nodes_treeids": [0] * 3, "nodes_nodeids": [0, 1, 2], "nodes_featureids": [1, 0, 0]}
+    tree |= {"nodes_values": [0.25, 0.0, 0.0], "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"]}
+    tree |= {"nodes_truenodeids": [1, 0, 0], "nodes_falsenodeids": [2, 0, 0], "n_targets": 1}
+    tree |= {"target_treeids": [0, 0], "target_nodeids": [1, 2], "target_ids": [0, 0], "target_weights": [3.0, -2.0]}
+    node = helper.make_node("TreeEnsembleRegressor", ["rows"], ["y"], domain="ai.onnx.ml", **tree)
+    proto = proto_of([helper.make_node("Reshape", ["x", "to"], ["rows"]), node], 18, to=np.array([-1, 4]))
+    proto.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
+    x = np.random.default_rng(0).standard_normal((2, 3, 4, 4)).astype(np.float32)
+    (want,) = ort.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, {"x": x})
+    write_onnx(
+        optimised(import_proto(proto, name="net", spelled=spelled(20))),
+        tmp_path / "net.onnx",
+        Spelling.of("portable", 20),
+    )
+    np.testing.assert_array_equal(run(tmp_path / "net.onnx", {"x": x}), want)
+
+
 def open_loops() -> onnx.ModelProto:
     """y, rows and z of x [n, 4]: a branch; a loop of n rows; a loop whose state grows. ReduceSum is another later."""
     node, info = helper.make_node, helper.make_tensor_value_info
