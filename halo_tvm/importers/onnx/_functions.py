@@ -20,7 +20,12 @@ def inline(node: Node, domain: str) -> tuple[Value | None, ...]:
     if function is None:
         function = _of_definition(node, domain)
     if function is None:
-        node.refuse("no converter")
+        own_layout = domain == "com.microsoft.nchwc"  # of files saved at onnxruntime's last level
+        node.refuse(
+            "a layout for one processor: take the file that onnxruntime optimised, or save it at ORT_ENABLE_EXTENDED"
+            if own_layout
+            else "no converter"
+        )
     env: dict[str, Value | None] = dict.fromkeys(function.input)
     env.update(zip(function.input, node.inputs))
     given = {a.name: a for a in node.proto.attribute}

@@ -260,3 +260,11 @@ def test_what_is_not_compiled_says_so():
     )
     with pytest.raises(Exception, match="smooth_softmax=0"):
         import_proto(model, name="test")
+
+
+def test_a_file_for_one_processor_says_where_it_came_from():
+    model, _ = model_of("Conv", [f32(1, 16, 4, 4), f32(16, 16, 1, 1)], 1, (1,))
+    model.graph.node[0].domain = "com.microsoft.nchwc"
+    model.opset_import.append(helper.make_opsetid("com.microsoft.nchwc", 1))
+    with pytest.raises(Exception, match="nchwc.Conv .*save it at ORT_ENABLE_EXTENDED"):
+        import_proto(model, name="test")
