@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -92,7 +93,8 @@ def _as_onnx(
 ) -> onnx.ModelProto:
     graph = _without_calls(graph, inputs, outputs)
     # Its optimizer of Einsum writes eight nodes, where ours is one product.
-    passes = {name: p for name, p in optimizer._get_optimizers().items() if name != "einsum_optimizer"}
+    passes = {name: _tidied(p) for name, p in optimizer._get_optimizers().items() if name != "einsum_optimizer"}
+    gc.freeze()  # what is there now is no garbage: only what passes leave is looked at
     try:
         proto, _ = convert._convert_common(
             graph,
@@ -111,7 +113,23 @@ def _as_onnx(
             f"expected operators that tf2onnx can write, found others in {name} ({said[:200]}): "
             "save the model without them"
         ) from reason
+    finally:
+        gc.unfreeze()
     return proto
+
+
+def _tidied(make: Callable[[], Any]) -> Callable[[], Any]:
+    """A pass of tf2onnx by `make`, which begins without the graphs that passes before it left.
+
+    Each pass gets a copy of the graph, weights included. Nodes and graphs refer to each other, so that Python would
+    keep dozens of copies before it looks.
+    """
+
+    def made() -> Any:
+        gc.collect()
+        return make()
+
+    return made
 
 
 def _without_calls(graph: Any, inputs: Sequence[str], outputs: Sequence[str]) -> Any:
