@@ -4,7 +4,7 @@ Before -> after
     sum(x) / n, n being the number of elements summed                    ->   mean(x)
     max(mean(x * x) - mean(x) * mean(x), 0), or without the max          ->   mean((x - mean(x)) * (x - mean(x)))
     exp(x - max(x)) / sum(exp(x - max(x)))                               ->   nn.softmax(x)
-    x * (r * weight), r being an inverse root of every row               ->   x * r * weight
+    x * (r * weight), r being an inverse root of every row               ->   x * r * weight, the weight being [n]
     x * r * weight + (bias - mean * (r * weight))                        ->   (x - mean) * r * weight + bias
     max(x, -inf)                                                         ->   x
     1 - erf(-x)                                                          ->   erf(x) + 1
@@ -113,6 +113,25 @@ def _softmax(call: relax.Call, value: Value) -> Found | None:
     return relax.op.nn.softmax(x, _axes(top)[0]), "decomposed softmax"
 
 
+def _weighted_root(call: relax.Call, value: Value) -> Found | None:
+    """r * weight, where the weight is [1, .., 1, n]."""
+    root, weight = call.args
+    if op_name(value(root)) != "relax.rsqrt" or not 1 < weight.ty.ndim <= root.ty.ndim:
+        return None
+    vector = _vector(weight)
+    if vector is None or not is_one(root.ty.shape.values[-1]):
+        return None
+    return relax.op.multiply(root, vector), "weight of a norm as a vector"
+
+
+def _vector(x: relax.Expr) -> relax.Expr | None:
+    """`x` [1, .., 1, n] as [n]; None where it has another shape."""
+    *front, last = x.ty.shape.values
+    if not all(map(is_one, front)):
+        return None
+    return relax.op.reshape(x, relax.ShapeExpr([last])) if front else x
+
+
 def _scaled_row(call: relax.Call, value: Value) -> Found | None:
     """x * (r * weight)."""
     for x, product in (call.args, list(call.args)[::-1]):
@@ -144,7 +163,8 @@ def _shifted_row(call: relax.Call, value: Value) -> Found | None:
         x, root = row.args
         same = scale.args[0].same_as(root) and scale.args[1].same_as(weight)
         centred = _centred(root, x, value(mean.args[0]), value) if same else None
-        if centred is not None:
+        bias = _vector(bias) if 0 < bias.ty.ndim <= call.ty.ndim else None
+        if centred is not None and bias is not None:
             normal = relax.op.multiply(centred, root)
             return relax.op.add(relax.op.multiply(normal, weight), bias), "mean of a norm in front of its root"
     return None
@@ -253,13 +273,13 @@ def _aligned(arg: relax.Expr, target: Sequence[ir.Expr], source: Sequence[ir.Exp
 
 
 def _joined(call: relax.Call, value: Value) -> Found | None:
-    """reshape(reshape(x)) as one, or none."""
+    """x for reshape(...reshape(x)) of the shape of x."""
     inner = value(call.args[0])
-    if op_name(inner) != "relax.reshape":
-        return None
-    x = inner.args[0]
-    if _is_known(x) and same_shape(x.ty.shape.values, call.ty.shape.values):
-        return x, "reshape there and back"
+    while op_name(inner) == "relax.reshape":
+        x = inner.args[0]
+        if _is_known(x) and same_shape(x.ty.shape.values, call.ty.shape.values):
+            return x, "reshape there and back"
+        inner = value(x)
     return None
 
 
@@ -281,7 +301,7 @@ def _axes(call: relax.Call) -> list[int]:
 _RULES: dict[str, tuple[Callable[[relax.Call, Value], Found | None], ...]] = {
     "relax.add": (_shifted_row,),
     "relax.divide": (_mean, _softmax),
-    "relax.multiply": (_mean, _scaled_row),
+    "relax.multiply": (_mean, _weighted_root, _scaled_row),
     "relax.subtract": (_variance, _erfc),
     "relax.maximum": (_not_below_zero,),
     "relax.reshape": (_joined,),

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from graphs import unscheduled
+from graphs import context_of, unscheduled
 
 import halo_tvm
 from halo_tvm.errors import MissingPackage, UnsupportedModel, UsageError
 from halo_tvm.importers import import_model
+from halo_tvm.passes import pipeline
+from halo_tvm.passes._pass import count_calls
 
 _IS_INSTALLED = {name: importlib.util.find_spec(name) is not None for name in ("keras", "jax", "torch", "tensorflow")}
 needs_keras = pytest.mark.skipif(not _IS_INSTALLED["keras"], reason="keras: pip install halo_tvm[keras]")
@@ -75,6 +77,42 @@ def test_a_model_in_memory_stays_on_its_backend(net) -> None:
     np.testing.assert_allclose(unscheduled(model, given())["output"], model.engine(given())["output"], atol=1e-5)
     with pytest.raises(UsageError, match=r"a Keras model that declares its inputs, found Sequential 'bare' without"):
         halo_tvm.import_keras(keras.Sequential([keras.layers.Dense(2)], name="bare"))
+
+
+def text_model(kind: str):
+    """A layer of an encoder, of a causal decoder, or of a decoder whose queries share keys, over embeddings."""
+    import keras
+    from keras import layers
+
+    keras.utils.set_random_seed(0)
+    ids = keras.Input((None,), dtype="int32", name="ids")
+    x = layers.Embedding(20, 16)(ids)
+    norm = layers.LayerNormalization if kind == "encoder" else layers.RMSNormalization
+    attend = layers.GroupQueryAttention(4, 4, 2) if kind == "grouped queries" else layers.MultiHeadAttention(4, 4)
+    y = norm()(x)
+    x = x + attend(y, y, use_causal_mask=kind != "encoder")
+    x = x + layers.Dense(16)(layers.Dense(32, "gelu")(norm()(x)))
+    return keras.Model(ids, layers.Dense(5)(norm()(x)))
+
+
+@needs_keras
+@pytest.mark.parametrize("backend", ["jax", pytest.param("tensorflow", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["encoder", "causal decoder", "grouped queries"])
+def test_text_models_keep_their_operators_at_open_sizes(
+    kind: str, backend: str, net, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not _IS_INSTALLED[backend]:
+        pytest.skip(f"{backend} is not installed")
+    text_model(kind).save(tmp_path / "net.keras")
+    monkeypatch.setenv("KERAS_BACKEND", backend)
+    model = import_model(str(tmp_path / "net.keras"), shapes=("ids=1..4x1..32",))
+    mod, _ = pipeline.Pipeline.of(3).run(pipeline.LIFT, model.mod, context_of(model))
+    norm = "halo.layer_norm" if kind == "encoder" else "halo.rms_norm"
+    expected = {"halo.attention": 1, "halo.ffn": 1, "halo.embedding": 1, norm: 3}
+    assert count_calls(mod["main"]).items() >= expected.items(), count_calls(mod["main"])
+    assert all(isinstance(size, str) for size in model.inputs[0].shape)
+    ids = {"ids": np.random.default_rng(0).integers(0, 20, (2, 7)).astype(np.int32)}
+    np.testing.assert_allclose(unscheduled(model, ids)["output"], model.engine(ids)["output"], atol=1e-5)
 
 
 def archive(path: Path, config: object, **members: bytes) -> Path:

@@ -53,10 +53,34 @@ def test_softmax_behind_a_guard_and_axes_of_size_one() -> None:
         batch, rows, width = m.inputs["x"].ty.shape.values
         x = m.emit(R.reshape(m.inputs["x"], [batch, 1, rows, width]))
         top = m.emit(R.maximum(relax.const(-np.inf, "float32"), m.emit(R.max(x, [3], keepdims=True))))
+        for shape in ([1, batch, 1, rows, 1], [batch, rows, 1, 1], [batch, 1, rows, 1]):  # there and back by detours
+            top = m.emit(R.reshape(top, shape))
         power = m.emit(R.exp(m.emit(R.subtract(x, top))))
         return {"y": m.emit(R.divide(power, m.emit(R.sum(power, [3], keepdims=True))))}
 
     assert lifted(small_model(X, body)) == {"nn.softmax": 1, "reshape": 1}
+
+
+def test_a_norm_whose_weights_have_the_rank_of_its_input() -> None:
+    """As Keras writes it on TensorFlow: x * (r * scale) + (-mean * (r * scale) + bias), both weights [1, 1, n]."""
+
+    def body(m: ModelBuilder) -> dict[str, relax.Expr]:
+        x = m.inputs["x"]
+        scale, bias = (m.weight(name, (1, 1, 32)) for name in ("scale", "bias"))
+        mean = m.emit(R.mean(x, [2], keepdims=True))
+        centred = m.emit(R.subtract(x, mean))
+        variance = m.emit(R.mean(m.emit(R.multiply(centred, centred)), [2], keepdims=True))
+        root = m.emit(R.divide(relax.const(1.0), m.emit(R.sqrt(m.emit(R.add(variance, relax.const(1e-3)))))))
+        scaled = m.emit(R.multiply(root, scale))
+        moved = m.emit(R.add(m.emit(R.multiply(m.emit(R.negative(mean)), scaled)), bias))
+        return {"y": m.emit(R.add(m.emit(R.multiply(x, scaled)), moved))}
+
+    model = small_model(X, body)
+    assert lifted(model) == {"halo.layer_norm": 1, "reshape": 2}
+    mod, _ = PASSES["canonicalise"]()(model.mod, context_of(model))
+    x = {"x": np.random.default_rng(0).standard_normal((2, 3, 32)).astype(np.float32)}
+    after = ImportedModel(**{**model.__dict__, "mod": mod})
+    np.testing.assert_allclose(evaluate(after, x)["y"], evaluate(model, x)["y"], atol=1e-9)
 
 
 def test_what_only_looks_alike_is_left_alone() -> None:
