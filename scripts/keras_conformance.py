@@ -2,11 +2,12 @@
 """Compile a net of every layer of Keras, or of every family of applications, and write the tables of the docs.
 
     KERAS_BACKEND=jax python scripts/keras_conformance.py [layers|applications] [--only REGEX] [--jobs 2] [--json FILE]
-                                                          [--markdown docs/keras.md] [--show]
+                                                          [--markdown docs/keras.md] [--show] [--as saved_model]
 
-Nets have random weights; Keras on the same backend is the reference. Results are `pass`, `refused` (an error that says
-why), `wrong` (beyond 1e-4 of the largest element) and `failed` (anything else: a defect; also a layer without a case).
-Exit status 1 when something is wrong or failed.
+Nets have random weights; Keras on the same backend is the reference. `--as` imports applications from a file that
+TensorFlow writes of them, a SavedModel or TFLite of floats or integers; the reference is what runs such files. Results:
+`pass`, `refused` (an error that says why), `wrong` (beyond 1e-4 of the largest element, or two steps of integers)
+and `failed` (anything else: a defect; also a layer without a case). Exit status 1 when something is wrong or failed.
 """
 
 from __future__ import annotations
@@ -16,23 +17,28 @@ import inspect
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts")]
 
+import _keras_files
 import _workers
 from _keras_cases import APPLICATIONS, CASES, WITHOUT
 from onnx_conformance import Row, say
 
 ERROR = 1e-4
+STEPS = 2  # of the grid of an integer output
 BATCH, OPEN = 2, 7  # the sizes that nets are run at
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", nargs="?", choices=("layers", "applications"), default="layers")
+    parser.add_argument("--as", dest="kind", default="keras", choices=("keras", *_keras_files.FORMATS))
     parser.add_argument("--only", default="", help="regular expression over names")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--json", type=Path, help="write every result here")
@@ -40,17 +46,19 @@ def main() -> int:
     parser.add_argument("--show", action="store_true", help="print every net as it ends")
     args = parser.parse_args()
     backend = os.environ.setdefault("KERAS_BACKEND", "jax")
+    if args.kind != "keras" and (args.what, backend) != ("applications", "tensorflow"):
+        parser.error("--as is for applications on TensorFlow")
     every = layers() if args.what == "layers" else list(APPLICATIONS)
     names = [name for name in every if re.search(args.only, name)]
     results = []
-    for name, row, reason in _workers.run_all(names, runner, (args.what,), jobs=args.jobs, limit_s=300):
+    for name, row, reason in _workers.run_all(names, runner, (args.what, args.kind), jobs=args.jobs, limit_s=3600):
         ended = {"name": name, "status": "failed", "why": f"the process ended: {reason}"}
         results.append(ended if row is None else row)
         if args.show:  # as they end: a run takes its time
             print(results[-1]["status"], name, results[-1]["why"][:200], flush=True)
     results.sort(key=lambda row: row["name"])
     if args.markdown:
-        write_table(args.markdown, args.what, backend, results)
+        write_table(args.markdown, args.what, backend if args.kind == "keras" else args.kind, results)
     return say(results, show=False, file=args.json)
 
 
@@ -67,9 +75,9 @@ def layers() -> list[str]:
     return [name for name in classes.values() if name not in WITHOUT]
 
 
-def runner(what: str) -> Callable[[str], Row]:
+def runner(what: str, kind: str) -> Callable[[str], Row]:
     """The function that runs one net by its name."""
-    return run_layer if what == "layers" else run_application
+    return run_layer if what == "layers" else partial(run_application, kind=kind)
 
 
 def run_layer(name: str) -> Row:
@@ -87,7 +95,7 @@ def run_layer(name: str) -> Row:
     return compared(name, net)
 
 
-def run_application(name: str) -> Row:
+def run_application(name: str, kind: str) -> Row:
     import keras
 
     keras.utils.set_random_seed(0)
@@ -96,11 +104,49 @@ def run_application(name: str) -> Row:
     # Rescaling to the range of pictures is no part of what is compared.
     has_rescaling = "include_preprocessing" in inspect.signature(build).parameters
     options = {"include_preprocessing": False} if has_rescaling else {}
-    return compared(name, build(weights=None, input_shape=(size, size, 3), classes=10, **options))
+    # Logits: a softmax would hide what ten outputs differ by.
+    net = build(weights=None, input_shape=(size, size, 3), classes=10, classifier_activation=None, **options)
+    return compared(name, net, least=0.0) if kind == "keras" else compared_as(name, net, kind)
 
 
-def compared(name: str, net) -> Row:
-    """`net` compiled, beside Keras."""
+def compared_as(name: str, net, kind: str) -> Row:
+    """`net` compiled from a file of the format `kind`, beside what runs such files."""
+    import numpy as np
+
+    from halo_tvm.errors import HaloError
+    from halo_tvm.importers import import_model
+    from halo_tvm.importers._shapes import apply_shapes
+    from halo_tvm.in_process import compile_in_process
+
+    rng = np.random.default_rng(0)
+    _vary(net, rng)
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            path = _keras_files.written(net, kind, Path(folder))
+        except Exception as reason:  # noqa: BLE001  TensorFlow's converter, before anything of ours
+            return {"name": name, "status": "refused", "why": f"by TensorFlow: {type(reason).__name__}: {reason}"}
+        try:
+            model = import_model(str(path))
+            (spec,) = model.inputs
+            bounds = "x".join(f"1..{2 * BATCH}" if isinstance(d, str) else str(d) for d in spec.shape)
+            model = apply_shapes(model, (f"{spec.name}={bounds}",))
+            x = rng.random([BATCH if isinstance(d, str) else d for d in spec.shape])
+            x = x.astype(spec.dtype) if spec.dtype == "float32" else rng.integers(-128, 128, x.shape, spec.dtype)
+            wanted = model.engine({spec.name: x})
+            found = compile_in_process(model)(x)
+        except HaloError as reason:
+            return {"name": name, "status": "refused", "why": str(reason)}
+        except Exception as reason:  # noqa: BLE001  whatever a net may raise must not end the run
+            lines = str(reason).strip().splitlines() or [""]
+            return {"name": name, "status": "failed", "why": f"{type(reason).__name__}: {lines[-1][:300]}"}
+    difference = differs(
+        [found[key] for key in wanted], list(wanted.values()), steps=STEPS if "int" in spec.dtype else 0, least=0.0
+    )
+    return {"name": name, "status": "wrong" if difference else "pass", "why": difference}
+
+
+def compared(name: str, net, *, least: float = 1.0) -> Row:
+    """`net` compiled, beside Keras; a largest element below `least` counts as that."""
     import keras
     import numpy as np
 
@@ -130,7 +176,7 @@ def compared(name: str, net) -> Row:
     except Exception as reason:  # noqa: BLE001  whatever a net may raise must not end the run
         lines = str(reason).strip().splitlines() or [""]
         return {"name": name, "status": "failed", "why": f"{type(reason).__name__}: {lines[-1][:300]}"}
-    difference = differs(found, wanted)
+    difference = differs(found, wanted, least=least)
     return {"name": name, "status": "wrong" if difference else "pass", "why": difference}
 
 
@@ -149,8 +195,8 @@ def _vary(net, rng) -> None:
             variable.assign((noise * 0.1 if kind in ("bias", "beta") else noise).astype("float32"))
 
 
-def differs(found, wanted) -> str:
-    """What differs by more than `ERROR` of the largest element, or nothing."""
+def differs(found, wanted, *, steps: int = 0, least: float = 1.0) -> str:
+    """What differs by more than `ERROR` of the largest element, of at least `least`, and by more than `steps`."""
     import numpy as np
 
     if len(found) != len(wanted):
@@ -160,7 +206,7 @@ def differs(found, wanted) -> str:
             return f"output {place}: {got.dtype}{list(got.shape)}, expected {want.dtype}{list(want.shape)}"
         got, want = got.astype(np.float64), want.astype(np.float64)
         error = float(np.max(np.abs(got - want), initial=0.0))
-        if not error <= ERROR * max(1.0, float(np.max(np.abs(want), initial=0.0))):
+        if not error <= max(steps, ERROR * max(least, float(np.max(np.abs(want), initial=0.0)))):
             return f"output {place}: an error of {error:.1e}"
     return ""
 
