@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from tvm import relax
@@ -41,9 +42,9 @@ STEPS = (np.int8, np.uint8, np.int16)  # integers on a grid, where a model round
 _AS_STEADY = 3.0  # as at sigma 1, where such a precision is known to do
 
 
-def is_float(dtype: object) -> bool:
+def is_float(dtype: np.dtype[Any]) -> bool:
     """Whether an array's elements are floating-point numbers, those of ml_dtypes included."""
-    return np.dtype(dtype).kind == "f" or str(dtype).startswith(("bfloat16", "float8"))
+    return dtype.kind == "f" or str(dtype).startswith(("bfloat16", "float8"))
 
 
 def moved(inputs: Arrays, seed: int, rounding: float = _ROUNDING) -> dict[str, np.ndarray] | None:
@@ -92,7 +93,7 @@ def cases_at_other_scales(
     scales = [scale for kind in _KINDS for scale in kind]
     inputs = [_scaled(base, data, scale) for scale in scales]
     rounding = max(_ROUNDING, _OF_PRECISION.get(precision, 0.0))
-    near = [moved(case, seed, rounding) for case in [base, *inputs]]
+    near = [moved(case, seed, rounding) or case for case in [base, *inputs]]
     results = source([*inputs, *near])
     found, others = results[: len(inputs)], results[len(inputs) :]
     steps = model.accepted_error is not None

@@ -12,7 +12,8 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
-from ._pass import op_name, rebuild, replace_main
+from ..relay_ops.operator import op_name
+from ._pass import rebuild, replace_main
 
 
 def with_sizes_in_order(mod: tvm.IRModule) -> tvm.IRModule:

@@ -255,3 +255,19 @@ def test_a_start_counted_from_the_end_by_a_dynamic_size() -> None:
 
     shapes = (({1: DYNAMIC(min=8, max=32)}, {0: DYNAMIC(min=2, max=6)}),)
     check(Function(function), (normal(2, 9), normal(3)), others=[(normal(2, 12), normal(5))], dynamic_shapes=shapes)
+
+
+def test_a_slice_of_more_than_there_is_reads_nothing_beside_it() -> None:
+    """torch takes it that one size is no larger than the other, which no range says."""
+
+    def function(x, y):
+        return x[:, -y.shape[0] :], x[:, : y.shape[0]]
+
+    shapes = (({0: DYNAMIC, 1: DYNAMIC}, {0: DYNAMIC}),)
+    module, inputs = Function(function), (normal(2, 9), normal(3))
+    check(module, inputs, others=[(normal(3, 5), normal(5))], dynamic_shapes=shapes)
+    program = compile_in_process(import_module(module, inputs, dynamic_shapes=shapes), threads=1)
+    around = np.full((3, 4), 7, np.float32)
+    around[1] = 1
+    for found in program(around[1:2], np.ones(9, np.float32)).values():
+        assert found.shape == (1, 9) and (found == 1).all()

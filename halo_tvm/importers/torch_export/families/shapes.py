@@ -77,7 +77,11 @@ def slice_(c: Call) -> relax.Expr:
     if c.translator.same_shape(x.ty, c.shape):
         return x
     start = wrapped(c, 0 if c["start"] is None else c["start"], length)
-    return _strided(c, x, axis, start, kept, step)
+    if isinstance(length, tirx.IntImm) or all(isinstance(c[end], int | None) for end in ("start", "end")):
+        return _strided(c, x, axis, start, kept, step)  # the ranges of sizes hold what torch found out
+    stop = length if c["end"] is None else wrapped(c, c["end"], length)
+    found = (tirx.max(_size(stop) - start, tirx.IntImm("int64", 0)) + (step - 1)) // step
+    return _strided(c, x, axis, start, kept, step, None if c.sizes.simplify(found - kept) == 0 else length)
 
 
 def wrapped(c: Call, index: object, length: object) -> object:
@@ -92,7 +96,11 @@ def wrapped(c: Call, index: object, length: object) -> object:
     return c.sizes.simplify(tirx.min(index, length))
 
 
-def _strided(c: Call, x: relax.Expr, axis: int, start: object, count: object, step: int) -> relax.Expr:
+def _strided(
+    c: Call, x: relax.Expr, axis: int, start: object, count: object, step: int, within: object = None
+) -> relax.Expr:
+    """`count` elements of an axis; none beyond `within`, its size, where torch assumes that there are as many, which no
+    range of sizes says: a run that breaks its assumption reads no memory beside the tensor."""
     if isinstance(start, int) and isinstance(count, tirx.IntImm) and int(count):
         return c.emit(relax.op.strided_slice(x, [axis], [start], [start + (int(count) - 1) * step + 1], [step]))
 
@@ -100,7 +108,10 @@ def _strided(c: Call, x: relax.Expr, axis: int, start: object, count: object, st
         shape = [count if a == axis else d for a, d in enumerate(x.shape)]
 
         def at(*i: tirx.Var) -> tirx.PrimExpr:
-            return x[tuple(start + j * step if a == axis else j for a, j in enumerate(i))]
+            return x[tuple(place(start + j * step) if a == axis else j for a, j in enumerate(i))]
+
+        def place(index: tirx.PrimExpr) -> tirx.PrimExpr:
+            return index if within is None else tirx.min(index, x.shape[axis] - 1)
 
         return te.compute(shape, at, name="slice")
 
