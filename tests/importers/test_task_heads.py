@@ -32,6 +32,7 @@ HEADS = {
     "ElectraForSequenceClassification": {"embedding_size": 32},
     "DebertaV2ForSequenceClassification": {},
     "Qwen3ForSequenceClassification": {"num_key_value_heads": 1, "head_dim": 16},
+    "MambaForCausalLM": {"state_size": 8},
 }
 
 
@@ -79,6 +80,20 @@ def test_heads_that_are_not_there_are_refused(tmp_path: Path) -> None:
         (tmp_path / "config.json").write_text(json.dumps({**config, "architectures": [name]}))
         with pytest.raises(UnsupportedModel, match=message):
             import_model(str(tmp_path))
+
+
+def test_a_recurrence_by_doublings_is_that_of_its_steps() -> None:
+    """Of lengths on either side of a power of two, along an axis that is not the last."""
+    from halo_tvm.importers.torch_export._scans import recurrence
+
+    a, b = torch.randn(2, 3, 37, 4, dtype=torch.float64).tanh(), torch.randn(2, 3, 37, 4, dtype=torch.float64)
+    for length in (1, 2, 31, 32, 33, 37):
+        state, wanted = torch.zeros(2, 3, 4, dtype=torch.float64), []
+        for step in range(length):
+            state = a[:, :, step] * state + b[:, :, step]
+            wanted.append(state)
+        found = recurrence(a[:, :, :length], b[:, :, :length], 2, 37)[1]
+        torch.testing.assert_close(found, torch.stack(wanted, 2))
 
 
 # One of encoders and one of decoders: each is an export of half a minute.

@@ -19,6 +19,7 @@ from ...errors import UnsupportedModel
 from ...imported import ImportedModel
 from ...params import ParamTable
 from ._program import import_module
+from ._scans import scans_of_any_length
 
 _LARGEST_BATCH = 8
 _LENGTH = 12  # of the example; the exported program takes others
@@ -54,7 +55,8 @@ def import_unrestricted(path: Path, options: Mapping[str, object]) -> ImportedMo
 
     def exported(shared: bool) -> ImportedModel:
         shapes = tuple(_dynamic(config, name, value, shared) for name, value in examples.items())
-        return import_module(module, tuple(examples.values()), dynamic_shapes=shapes, name=path.name)
+        with scans_of_any_length(model, _longest(config)):
+            return import_module(module, tuple(examples.values()), dynamic_shapes=shapes, name=path.name)
 
     try:
         imported = exported(shared=True)
@@ -182,9 +184,14 @@ def _dynamic(config: object, name: str, value: torch.Tensor, shared: bool) -> di
     batch = dimension("batch", 1, _LARGEST_BATCH)
     if value.dim() != 2:
         return {0: batch}
-    text = getattr(config, "text_config", config)
-    longest = next((int(getattr(text, f)) for f in _LENGTH_FIELDS if getattr(text, f, None)), _LONGEST)
     if name == "input_values":
         return {0: batch, 1: dimension("samples", 1000, 1 << 20)}
     label = "decoder_sequence" if name.startswith("decoder_") else "sequence"
-    return {0: batch, 1: dimension(label, 2, max(min(longest, _LONGEST), _LENGTH + 1))}
+    return {0: batch, 1: dimension(label, 2, _longest(config))}
+
+
+def _longest(config: object) -> int:
+    """The tokens of the longest sequence that is taken."""
+    text = getattr(config, "text_config", config)
+    longest = next((int(getattr(text, f)) for f in _LENGTH_FIELDS if getattr(text, f, None)), _LONGEST)
+    return max(min(longest, _LONGEST), _LENGTH + 1)
