@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import MissingPackage, UsageError
+from ..runtime.inputs import check_types
 from ._call import can_be_shared, foreign_device, in_order, no_derivative, result_shapes
 
 try:
@@ -48,6 +49,7 @@ def function(artifact: Path | str, *, threads: int | None = None) -> Callable[..
     def flat(*arrays: Any) -> tuple[Any, ...]:
         if not any(isinstance(x, jax.core.Tracer) for x in arrays):
             return tuple(map(_array, run(*arrays)))
+        check_types(program.spec, [(x.dtype, x.shape) for x in arrays])  # while tracing, not in the callback
         shapes = result_shapes(inputs, outputs, [x.shape for x in arrays])
         unknown = [spec.name for spec, shape in zip(outputs, shapes, strict=True) if None in shape]
         if unknown:

@@ -49,6 +49,14 @@ def bind_inputs(spec: FunctionSpec, args: Sequence[object], kwargs: Mapping[str,
     return [arrays[tensor.name] for tensor in spec.inputs]
 
 
+def check_types(spec: FunctionSpec, types: Sequence[tuple[np.dtype, tuple[int, ...]]]) -> None:
+    """Refuse arrays that a framework has yet to compute, by their dtypes and shapes, as `bind_inputs` would."""
+    sizes: dict[str, tuple[int, str]] = {}
+    for tensor, (dtype, shape) in zip(spec.inputs, types, strict=True):
+        _check_type(tensor, dtype, shape)
+        _check_shape(spec, tensor, shape, sizes)
+
+
 def typical_sizes(manifest: Manifest, function: str = "main") -> dict[str, int]:
     """The sizes a model is usually run at, by dimension, as its manifest gives them, where its ranges allow them."""
     found = manifest.source.get("typical")
@@ -129,19 +137,23 @@ class UnknownInput(UnknownName, InputError):
 def _converted(tensor: TensorSpec, value: object) -> np.ndarray:
     dtype = numpy_dtype(tensor.dtype)
     array = value if isinstance(value, np.ndarray) else _foreign(tensor, value, dtype)
+    _check_type(tensor, array.dtype, array.shape)
     if array.dtype != dtype:
-        if not np.can_cast(array.dtype, dtype, "safe"):
-            raise InputError(
-                f"input {tensor.name!r}: expected {tensor.dtype}, found {array.dtype}, "
-                f"which does not convert without loss; pass .astype({tensor.dtype!r})"
-            )
         array = array.astype(dtype)
-    if len(array.shape) != len(tensor.shape):
+    return array
+
+
+def _check_type(tensor: TensorSpec, dtype: np.dtype, shape: Sequence[int]) -> None:
+    if dtype != numpy_dtype(tensor.dtype) and not np.can_cast(dtype, numpy_dtype(tensor.dtype), "safe"):
+        raise InputError(
+            f"input {tensor.name!r}: expected {tensor.dtype}, found {dtype}, "
+            f"which does not convert without loss; pass .astype({tensor.dtype!r})"
+        )
+    if len(shape) != len(tensor.shape):
         raise InputError(
             f"input {tensor.name!r}: expected rank {len(tensor.shape)} ({_shape_text(tensor.shape)}), "
-            f"found rank {array.ndim} ({_shape_text(array.shape)}); reshape it"
+            f"found rank {len(shape)} ({_shape_text(shape)}); reshape it"
         )
-    return array
 
 
 def _foreign(tensor: TensorSpec, value: object, dtype: np.dtype) -> np.ndarray:

@@ -40,5 +40,12 @@ def test_a_gradient_is_a_sentence(tmp_path: Path) -> None:
     for derivative in (gradient, jax.jit(gradient), lambda x: jax.jvp(fast, (x,), (x,))):
         with pytest.raises(UsageError, match="expected a call without gradients, found one that differentiates"):
             derivative(x)
+    for wrong, said in (
+        (x[:, :3], "expected size 4 in axis 1"),
+        (x.astype("int32"), "expected float32"),
+        (x[0], "expected rank 2"),
+    ):
+        with pytest.raises(InputError, match=said):
+            jax.jit(fast).trace(wrong)
     held = jax.grad(lambda x: (fast(jax.lax.stop_gradient(x)) * x).sum())(x)
     np.testing.assert_allclose(held, np.tanh(x), atol=1e-6)
