@@ -152,6 +152,10 @@ X, I = normal(3, 4, 6), torch.tensor([[2, 0, -1], [1, 1, 0]])
         lambda x, i: (F.gelu(x), F.gelu(x, approximate="tanh"), F.softplus(x), F.elu(x), F.hardswish(x)),
         lambda x, i: x.index_put((i[:, 0].abs(),), torch.ones(2, 4, 6), accumulate=True),
         lambda x, i: x.new_zeros(3, 4, 6).scatter(1, i.abs()[None].expand(3, 2, 3).contiguous(), 7.0),
+        lambda x, i: tuple(
+            x[0].scatter_reduce(0, (i.abs() % 2).repeat(1, 2), x[1], how, include_self=kept)
+            for how, kept in (("amin", False), ("amax", False), ("prod", False), ("mean", False), ("mean", True))
+        ),
         lambda x, i: torch.einsum("abc,adc->abd", x, x) + x.tril()[:, :, :4],
         lambda x, i: (torch.searchsorted(x.sort(-1)[0], x, right=True), torch.bucketize(x, x[0, 0].sort()[0])),
         lambda x, i: tuple(F.embedding_bag(i.abs(), x[0], mode=mode, padding_idx=1) for mode in ("sum", "mean", "max")),

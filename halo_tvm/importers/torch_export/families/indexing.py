@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from tvm import relax, te, tirx, topi
 
 from ...meaning.builder import Refused
-from .._call import Call
+from .._call import Call, constant
 from .._registry import converter
 from .shapes import wrapped
 
@@ -139,6 +141,7 @@ _REDUCTIONS = {
     "multiply": "mul",
     "amax": "max",
     "amin": "min",
+    "mean": "add",
 }
 
 
@@ -146,7 +149,8 @@ _REDUCTIONS = {
 def scatter(c: Call) -> relax.Expr:
     x, axis = c.tensor("self"), c.axis("dim")
     how = "add" if "scatter_add" in str(c.node.target) else c.nodes.get("reduce")
-    if how not in _REDUCTIONS or c.nodes.get("include_self", True) is False:
+    alone = c.nodes.get("include_self", True) is False  # what is written counts, not what was there
+    if how not in _REDUCTIONS or alone and c.dtype == "bool":
         raise Refused(f"reduce={how!r}")
     at_index = _wrapped_index(c, c.tensor("index", "int64"), c.shape_of("self")[axis])
     source = c.tensor("src" if "src" in c.nodes else "value", c.dtype)
@@ -155,7 +159,32 @@ def scatter(c: Call) -> relax.Expr:
         source = c.broadcast(source, where)
     elif not c.translator.same_shape(source.ty, where):  # what lies beyond the index is not read
         source = c.te(lambda t: te.compute(where, lambda *i: t[i], name="part"), source, name="part")
-    return c.emit(relax.op.scatter_elements(x, at_index, source, axis, _REDUCTIONS[how]))
+    size = x.ty.shape.values
+
+    def written(x: relax.Expr, source: relax.Expr, mode: str) -> relax.Expr:
+        return c.emit(relax.op.scatter_elements(x, at_index, source, axis, mode))
+
+    def filled(shape: object, value: float) -> relax.Expr:
+        return c.broadcast(constant(value, c.dtype), shape)
+
+    if alone:
+        x = written(x, filled(where, _neutral(_REDUCTIONS[how], c.dtype)), "update")
+    out = written(x, source, _REDUCTIONS[how])
+    if how != "mean":
+        return out
+    counts = written(filled(size, 0 if alone else 1), filled(where, 1), "add")
+    counts = c.emit(relax.op.maximum(counts, constant(1, c.dtype)))
+    return c.emit((relax.op.divide if "float" in c.dtype else relax.op.floor_divide)(out, counts))
+
+
+def _neutral(mode: str, dtype: str) -> float:
+    """What changes no number that is joined to it by `mode`."""
+    if mode in ("add", "mul"):
+        return 0 if mode == "add" else 1
+    if "float" in dtype:
+        return -math.inf if mode == "max" else math.inf
+    limits = torch.iinfo(getattr(torch, dtype))
+    return limits.min if mode == "max" else limits.max
 
 
 @converter("slice_scatter.default", "select_scatter.default")
