@@ -38,7 +38,7 @@ from halo_tvm.artifact import (
     write_artifact,
     write_params,
 )
-from halo_tvm.errors import ArtifactCorrupt, EnvironmentProblem, HaloError, UsageError
+from halo_tvm.errors import ArtifactCorrupt, EnvironmentProblem, HaloError, UnsupportedModel, UsageError
 
 RNG = np.random.default_rng(0)
 PARAMS = {
@@ -530,3 +530,14 @@ def test_a_reference_that_needs_pickle_or_is_compressed_is_refused(tmp_path: Pat
     write(tmp_path / "x.halo", reference=None)
     with pytest.raises(UsageError, match="expected reference.npz"):
         read_reference(tmp_path / "x.halo")
+
+
+def test_weights_may_have_any_name_but_those_of_the_file(tmp_path: Path) -> None:
+    names = ("__w", "__", "a b\n", "__metadat")
+    headers = [ParamHeader(name, (3,), "float32") for name in names]
+    with (tmp_path / "params.bin").open("wb") as file:
+        write_params(file, headers, ((name, np.ones(3, np.float32)) for name in names))
+    assert set(read_params_header(tmp_path / "params.bin")) == set(names)
+    for name in ("__metadata__", "__pad_0__"):
+        with (tmp_path / "x").open("wb") as file, pytest.raises(UnsupportedModel, match=f"found '{name}': rename it"):
+            write_params(file, [ParamHeader(name, (3,), "float32")], iter([(name, np.zeros(3, np.float32))]))

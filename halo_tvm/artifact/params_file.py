@@ -22,11 +22,11 @@ from typing import BinaryIO, NoReturn, Protocol, TypeGuard
 
 import numpy as np
 
-from ..errors import ArtifactCorrupt
+from ..errors import ArtifactCorrupt, UnsupportedModel
 
 ALIGNMENT = 64
 HEADER_LIMIT_BYTES = 100 << 20  # the format's own limit
-_PAD = "__pad_"
+_PAD, _METADATA = "__pad_", "__metadata__"
 # dtype -> (name in the container, bytes per element)
 DTYPES: dict[str, tuple[str, int]] = {
     "bool": ("BOOL", 1),
@@ -101,7 +101,10 @@ def _encode_header(headers: Sequence[ParamHeader]) -> bytes:
     table: dict[str, object] = {}
     begin = 0
     for i, header in enumerate(headers):
-        assert not header.name.startswith("__"), f"parameter name {header.name!r} is reserved"
+        if header.name == _METADATA or header.name.startswith(_PAD):
+            raise UnsupportedModel(
+                f"expected names of weights other than those of their file, found {header.name[:80]!r}: rename it"
+            )
         assert header.name not in table, f"parameter {header.name!r} occurs twice"
         assert header.dtype in DTYPES, (
             f"parameter {header.name!r} has dtype {header.dtype}, known are {', '.join(DTYPES)}"
@@ -151,7 +154,7 @@ def params_header_of(file: BinaryIO) -> dict[str, ParamEntry]:
     entries: dict[str, ParamEntry] = {}
     position, data = 0, 8 + length
     for name, item in table.items():
-        if name == "__metadata__":
+        if name == _METADATA:
             continue
         entry = _entry(path, name, item, data)
         if entry.offset != data + position:
