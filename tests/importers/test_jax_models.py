@@ -95,6 +95,16 @@ class Net(linen.Module):
         return {"image": y, "class": linen.Dense(5)(linen.avg_pool(x, (2, 2), (1, 1), "SAME").mean((1, 2)))}
 
 
+def test_a_mask_of_heads_that_are_all_there_is_none() -> None:
+    def attended(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        weights = jax.nn.softmax(jnp.einsum("bqhd,bkhd->bhqk", q, k) / 2.0)
+        masked = jnp.einsum("bhqk,h->bhqk", weights, jnp.ones(HEADS))
+        return jnp.einsum("bhqk,bkhd->bqhd", masked, v)
+
+    model = halo_tvm.import_jax(attended, None, *[(f"b, s, {HEADS}, 4", "float32")] * 3, ranges={"s": (1, 64)})
+    assert lifted(model) == {"attention": 1}
+
+
 def test_linen_and_functions_of_weights() -> None:
     net = Net()
     image = np.random.default_rng(0).standard_normal((2, 16, 12, 3)).astype(np.float32)

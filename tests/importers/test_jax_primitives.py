@@ -201,6 +201,8 @@ def of_products() -> dict[str, Callable]:
             jnp.einsum("nij,nij->n", v["m"], v["m"]),
             jnp.einsum("ni,nj->nij", v["z"], v["r"]),
             jnp.einsum("nij,nik->jk", v["m"], v["m"]),
+            jnp.einsum("nij,i->nij", v["m"], k33.reshape(-1)[:4]),
+            jnp.einsum("nij,i->nij", v["m"], jnp.ones(4)),
             v["z"] @ v["r"][0],
             jnp.einsum("nij,ijk->nk", v["m"], k33.reshape(-1)[:96].reshape(4, 6, 4)),
             jnp.einsum("kj,nij->nki", k33.reshape(-1)[:30].reshape(5, 6), v["m"]),

@@ -14,19 +14,24 @@ from .._registry import converter
 from .._values import Value
 from .movement import permuted, reshaped
 
+_LOOKED_AT = 1 << 16  # bytes of a factor that may be nothing but ones
+
 
 @converter("dot_general")
 def dot_general(c: Primitive) -> Value:
     """[batch, left, right]: sums of products over the contracted axes of both.
 
     With a weight it is a product with a matrix on the right. Of two tensors the one whose contracted axis is not its
-    last comes second, so that neither is turned around where that can be avoided.
+    last comes second, so that neither is turned around where that can be avoided. Where nothing is summed it is a
+    multiplication.
     """
     (lhs_sum, rhs_sum), (lhs_batch, rhs_batch) = c.params["dimension_numbers"]
     sides = [
         _Side(c, 0, list(lhs_batch), list(lhs_sum)),
         _Side(c, 1, list(rhs_batch), list(rhs_sum)),
     ]
+    if not lhs_sum:
+        return _elementwise(c, sides[0], sides[1])
     turned = _is_better_turned(c, sides[0], sides[1])
     first, second = (sides[1], sides[0]) if turned else (sides[0], sides[1])
     out = _multiplied(c, first, second)
@@ -42,7 +47,7 @@ class _Side:
     """An operand: its axes that are batched, summed over and kept."""
 
     def __init__(self, c: Primitive, index: int, batch: list[int], summed: list[int]) -> None:
-        self.c, self.value, self.shape = c, c.values[index], c.shape_of(index)
+        self.c, self.index, self.value, self.shape = c, index, c.values[index], c.shape_of(index)
         self.batch, self.summed = batch, summed
         self.free = [a for a in range(len(self.shape)) if a not in (*batch, *summed)]
 
@@ -60,6 +65,24 @@ class _Side:
         """The operand with its axes in `order`, then in `shape`."""
         value = reshaped(self.c, permuted(self.c, self.value, order), shape)
         return self.c.cast(self.c.walker.expr_of(value), dtype)
+
+
+def _elementwise(c: Primitive, left: _Side, right: _Side) -> relax.Expr:
+    """[batch, left, right] products; factors of one by batch alone (a mask of heads that are all there) are none."""
+
+    def factor(side: _Side, before: Sequence[Dim | int], behind: Sequence[Dim | int]) -> relax.Expr:
+        shape = [*side.sizes(side.batch), *before, *side.sizes(side.free), *behind]
+        return side.view([*side.batch, *side.free], shape, c.dtype)
+
+    for side, other in ((left, right), (right, left)):
+        if not side.free and (c.number(side.index) == 1 or _is_ones(side.value)):
+            return factor(other, (), ())
+    a, b = factor(left, (), [1] * len(right.free)), factor(right, [1] * len(left.free), ())
+    return c.emit(relax.op.multiply(a, b))
+
+
+def _is_ones(value: Value) -> bool:
+    return isinstance(value, Constant) and value.size_bytes <= _LOOKED_AT and bool((value.array == 1).all())
 
 
 def _is_better_turned(c: Primitive, left: _Side, right: _Side) -> bool:
