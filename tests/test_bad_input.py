@@ -97,7 +97,6 @@ def test_an_empty_directory_is_no_model(tmp_path: Path, capsys: pytest.CaptureFi
         (["validate", "nowhere.halo", "--seed", "-1"], 1, "seed must be at least 0"),
         (["tune", "--model", "mlp", "--log", "/dev/null/log"], 1, "a tuning log must be writable"),
         (["bench", "nowhere.halo"], 1, "nowhere.halo"),
-        (["bench", "nowhere.halo", "--markdown", "no/such/directory/r.md"], 1, "no/such/directory"),
         (["run", "nowhere.halo"], 1, "nowhere.halo"),
         (["profile", "nowhere.halo"], 1, "nowhere.halo"),
         (["inspect", "nowhere.halo"], 1, "nowhere.halo"),

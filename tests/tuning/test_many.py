@@ -15,6 +15,7 @@ import pytest
 import toy_rules
 import tvm
 
+from halo_tvm import model_names
 from halo_tvm.cli._main import main
 from halo_tvm.config import TuneConfig
 from halo_tvm.errors import EnvironmentProblem, NoValidTrial, UnsupportedModel, UsageError
@@ -322,6 +323,7 @@ def test_no_model_stays_in_memory(tmp_path, tiny, fake, monkeypatch) -> None:
 
 def test_the_interrupted_are_told_how_to_go_on(tmp_path, tiny, fake, monkeypatch, capsys) -> None:
     monkeypatch.setattr(fake, "error", KeyboardInterrupt())
+    monkeypatch.setattr(model_names, "BUILT_IN", (*model_names.BUILT_IN, "tiny"))
     argv = ["tune", "--model", "tiny", "--model", "a b.onnx", "--budget", "3m", "--log", str(tmp_path / "l")]
     assert main(argv) == 130
     said = capsys.readouterr().err.splitlines()
