@@ -76,7 +76,7 @@ MUTANTS = (
     Mutant(
         f"{_FAMILIES}/shapes.py", "tirx.max(tirx.Select(index < zero, index + length, index), zero)", "index", _SLICES
     ),
-    Mutant(f"{_FAMILIES}/shapes.py", "x[tuple(start + j * step if", "x[tuple(start + j if", _SLICES),
+    Mutant(f"{_FAMILIES}/shapes.py", "x[tuple(place(start + j * step) if", "x[tuple(place(start + j) if", _SLICES),
     Mutant(f"{_FAMILIES}/indexing.py", 'step = 1 if one else int(c["step"])', "step = 1", _SLICES),
     Mutant(
         f"{_FAMILIES}/reductions.py",
