@@ -36,8 +36,8 @@ _DATA = 16  # elements of an input that is data; fewer may be a size or a factor
 _ROUNDING = 1e-6  # relative: a few of float32
 _ROUNDINGS = {"float16": 2**-10, "bfloat16": 2**-7}  # of inputs: one of their last place
 _OF_PRECISION = {"bf16": 2**-8, "fp16": 2**-11, "int8": 2**-7, "int4": 2**-4}  # what products are rounded by
-_MOST = 0.05  # of the largest output: a source that moves more tells nothing
-_BOTH = 2.0  # the source and what is compared with it may each be off to its side
+MOST = 0.05  # of the largest output: a source that moves more tells nothing, and would let anything pass
+BOTH = 2.0  # the source and what is compared with it may each be off to its side
 STEPS = (np.int8, np.uint8, np.int16)  # integers on a grid, where a model rounds on the way
 _AS_STEADY = 3.0  # as at sigma 1, where such a precision is known to do
 
@@ -98,7 +98,7 @@ def cases_at_other_scales(
     found, others = results[: len(inputs)], results[len(inputs) :]
     steps = model.accepted_error is not None
     usual = np.inf if others[0] is None else movement(outputs, others[0], steps)
-    limit = max(rounding, _AS_STEADY * usual) if precision in _OF_PRECISION else _MOST
+    limit = max(rounding, _AS_STEADY * usual) if precision in _OF_PRECISION else MOST
     for kind in _KINDS:
         for scale in kind:
             place = scales.index(scale)
@@ -145,7 +145,7 @@ def _errors(model: ImportedModel, result: Arrays, scale: Scale, spread: float) -
         if not value.size or not (is_float(value.dtype) or steps):
             continue
         tolerance = TOLERANCES.get(dtypes.get(name, ""), TOLERANCES["float32"])
-        relative = max(tolerance.relative, model.accepted_error or 0.0, _BOTH * spread)
+        relative = max(tolerance.relative, model.accepted_error or 0.0, BOTH * spread)
         finite = np.abs(value.astype(np.float64))[np.isfinite(value.astype(np.float64))]
         beside = float(steps) or tolerance.absolute * min(1.0, scale.sigma)
         errors[name] = relative * float(finite.max(initial=0.0)) + beside

@@ -16,15 +16,13 @@ from .artifact import last_position
 from .errors import HaloError, UnsupportedModel, UsageError
 from .imported import ImportedModel, InputSpec
 from .interpreter import evaluate_all
-from .other_scales import STEPS, cases_at_other_scales, is_float, moved
+from .other_scales import BOTH, MOST, STEPS, cases_at_other_scales, is_float, moved
 
 # Sizes per dimension and case: small, so that validating is quick; odd, so that tails are run.
 _BATCHES = (1, 2)
 _LEADING = (3, 2)  # of any other dimension that is usually 1
 # Of all others. A model may need more (an image, a second of sound): the next are tried where its engine refuses.
 _OTHERS = ((16, 7), (64, 33), (136, 97), (320, 224), (1600, 1280), (20000, 16500))
-_MOST = 0.05  # of the largest output; a model that amplifies more would let anything pass
-_BOTH = 2.0  # the source and what is compared with it may each be off to its side
 # Of integers without declared values, likewise: wide enough to tell items apart, or as in a mask.
 _INTEGERS = ((0, 99), (0, 1))
 
@@ -200,7 +198,7 @@ def _of_engine(
     if model.accepted_error is None:
         return arrays
     spreads = [_spread(model, *case) for case in enumerate(zip(cases, results))]
-    relative = max(model.accepted_error, _BOTH * min(_MOST, max(spreads)))
+    relative = max(model.accepted_error, BOTH * min(MOST, max(spreads)))
     for i, outputs in enumerate(results):
         for name, value in outputs.items():
             steps = value.dtype in STEPS  # integers on a grid, whose least error is one

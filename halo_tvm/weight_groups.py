@@ -17,6 +17,7 @@ import numpy as np
 from .scale_search import searched
 from .stored_grid import stored_grid
 
+GROUPS = (128, 64, 32)  # of the schemes, along k
 ZERO = {8: 128, 4: 8}  # the integer that means 0, where there is no least value
 TINY = np.float32(2.0**-24)  # the least float16 above 0: a smaller scale is none
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 
 from ..config import Config
@@ -14,10 +15,9 @@ def check(options: Config) -> None:
 
     What needs a closer look passes: the verb takes it.
     """
-    models: tuple[str, ...] | str = getattr(options, "model", ())
-    artifact, listed, inputs, target = (
-        getattr(options, name, None) for name in ("artifact", "model_list", "inputs", "target")
-    )
+    given = {f.name: getattr(options, f.name) for f in fields(options)}
+    models: tuple[str, ...] | str = given.get("model", ())
+    artifact, listed, inputs, target = (given.get(name) for name in ("artifact", "model_list", "inputs", "target"))
     if isinstance(artifact, str):
         from ..artifact import read_manifest
 

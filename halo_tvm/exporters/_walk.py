@@ -7,6 +7,7 @@ y = loop(x)                        Loop: what an importer made a loop of steps o
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -49,17 +50,14 @@ def converted(
     return result
 
 
+@dataclass
 class _Walk:
-    def __init__(
-        self,
-        g: Graph,
-        mod: tvm.IRModule,
-        env: dict[relax.Var, Value],
-        kept: Mapping[str, KernelOrigin],
-        converters: Mapping[str, Converter],
-    ) -> None:
-        self._g, self._mod, self._env, self._kept, self._converters = g, mod, env, kept, converters
-        self.refused: dict[str, list[str]] = {}
+    g: Graph
+    mod: tvm.IRModule
+    env: dict[relax.Var, Value]
+    kept: Mapping[str, KernelOrigin]
+    converters: Mapping[str, Converter]
+    refused: dict[str, list[str]] = field(default_factory=dict)
 
     def body(self, body: relax.Expr, cached: Cached | None = None) -> Any:
         """The result of a function's body, or of a branch."""
@@ -71,24 +69,24 @@ class _Walk:
     def _bind(self, bindings: Sequence[relax.Binding], cached: Cached | None = None) -> None:
         for binding in bindings:
             if cached is not None and binding.var in cached.named:
-                self._env[binding.var] = cached.named[binding.var]
+                self.env[binding.var] = cached.named[binding.var]
             elif cached is not None and binding.value in cached.calls:
                 call = binding.value
-                self._env[binding.var] = grouped_query(self._g, call, cached.calls[call], self._value)
+                self.env[binding.var] = grouped_query(self.g, call, cached.calls[call], self._value)
             else:
-                self._env[binding.var] = self._value(binding.value)
+                self.env[binding.var] = self._value(binding.value)
             if isinstance(binding, relax.MatchCast):
-                self._g.name_sizes(self._env[binding.var], binding.ty)
+                self.g.name_sizes(self.env[binding.var], binding.ty)
 
     def _value(self, expr: relax.Expr) -> Any:  # a `Value`; parts of a tuple may be None, too
         if isinstance(expr, relax.Var):
-            return self._env.get(expr)
+            return self.env.get(expr)
         if isinstance(expr, relax.Tuple):
-            return tuple(self._value(field) for field in expr.fields)
+            return tuple(self._value(each) for each in expr.fields)
         if isinstance(expr, relax.TupleGetItem):
             return self._value(expr.tuple_value)[expr.index]
         if isinstance(expr, ir.GenericConst):
-            return self._g.constant(expr.value.numpy())
+            return self.g.constant(expr.value.numpy())
         if isinstance(expr, relax.If):
             return self._branches(expr)
         if isinstance(expr, relax.Call):
@@ -97,40 +95,40 @@ class _Walk:
 
     def _call(self, call: relax.Call) -> Value:
         name = call.op.name if isinstance(call.op, ir.Op) else f"call of {call.op}"
-        converter = self._converters.get(name)
+        converter = self.converters.get(name)
         try:
             if isinstance(call.op, ir.GlobalVar):
-                return self._function(call, self._mod[call.op])
+                return self._function(call, self.mod[call.op])
             args = [self._value(arg) for arg in call.args]
             if name == "relax.call_pure_packed":
-                return written_again(self._g, call, args[1:], self._kept)
+                return written_again(self.g, call, args[1:], self.kept)
             if name in ("relax.call_tir", "relax.call_tir_inplace"):
                 return self._kernel(call, args[1])
             if converter is None:
                 raise UnsupportedModel("no converter")
-            return converter(self._g, call, args)
+            return converter(self.g, call, args)
         except UnsupportedModel as reason:
-            self.refused.setdefault(f"{name.removeprefix('relax.')}: {reason}", []).append(str(len(self._g.nodes)))
+            self.refused.setdefault(f"{name.removeprefix('relax.')}: {reason}", []).append(str(len(self.g.nodes)))
             # Placeholders let the walk go on, so that the error lists every operator at once.
             fields = call.ty.fields if isinstance(call.ty, ir.TupleType) else None
             return "refused" if fields is None else ("refused",) * len(fields)
 
     def _kernel(self, call: relax.Call, names: Value) -> Value:
         gvar = call.args[0]
-        func = self._mod[gvar]
+        func = self.mod[gvar]
         attrs = func.attrs or {}
         given = names if isinstance(names, tuple) else ()
         if CHECKED in attrs:  # engines check sizes themselves
             return given[0] if given else None
         if ALLOCATES in attrs:
-            zero = self._g.constant(np.zeros((), dtype_of(call)))
-            return self._g.emit("Expand", zero, self._g.shape(dims_of(call)))
+            zero = self.g.constant(np.zeros((), dtype_of(call)))
+            return self.g.emit("Expand", zero, self.g.shape(dims_of(call)))
         if WRITES in attrs:
             at, row, rows = given
-            place, first = self._g.emit("Reshape", at, self._g.vector([1, 1])), self._g.vector([0])
-            return self._g.emit("ScatterND", rows, place, self._g.emit("Unsqueeze", row, first))
+            place, first = self.g.emit("Reshape", at, self.g.vector([1, 1])), self.g.vector([0])
+            return self.g.emit("ScatterND", rows, place, self.g.emit("Unsqueeze", row, first))
         try:
-            return written_kernel(self._g, func, call, given)
+            return written_kernel(self.g, func, call, given)
         except UnsupportedModel as reason:
             raise UnsupportedModel(f"the kernel {gvar.name_hint}, {reason}") from reason
 
@@ -144,7 +142,7 @@ class _Walk:
 
     def _enter(self, call: relax.Call, func: relax.Function) -> None:
         """Give the parameters of `func`, and the sizes that they name, the values of the arguments of `call`."""
-        g = self._g
+        g = self.g
         values = [self._value(arg) for arg in call.args]
         sizes = {  # all of them before one is named anew: a function may be entered inside itself
             var: g.dim(dim)
@@ -153,7 +151,7 @@ class _Walk:
             for var, dim in zip(param.ty.values or (), arg.values, strict=True)
         }
         for param, arg, value in zip(func.params, call.args, values, strict=True):
-            self._env[param] = value
+            self.env[param] = value
             g.weights.pop(param, None)
             if isinstance(arg, relax.Var) and arg in g.weights:
                 g.weights[param] = g.weights[arg]
@@ -165,10 +163,10 @@ class _Walk:
         types = _tensor_types(expr.ty)
 
         def graph(name: str, branch: relax.SeqExpr) -> onnx.GraphProto:
-            return self._g.subgraph(name, (), lambda: self._results(self.body(branch), types))
+            return self.g.subgraph(name, (), lambda: self._results(self.body(branch), types))
 
         then, otherwise = graph("then", expr.true_branch), graph("else", expr.false_branch)
-        made = self._g.emit_many("If", condition, outputs=len(types), then_branch=then, else_branch=otherwise)
+        made = self.g.emit_many("If", condition, outputs=len(types), then_branch=then, else_branch=otherwise)
         return made if isinstance(expr.ty, ir.TupleType) else made[0]
 
     def _loop(self, func: relax.Function) -> Value:
@@ -181,20 +179,20 @@ class _Walk:
         types = _tensor_types(first.ty)
         carried = [arg for arg in step.args if not isinstance(arg, relax.ShapeExpr)][: len(types) - 1]
         names = ["go_on", *(f"state{i}" for i in range(len(carried)))]
-        named = [self._g.name(name) for name in names]
-        inputs = [helper.make_tensor_value_info(self._g.name("step"), TensorProto.INT64, [])]
+        named = [self.g.name(name) for name in names]
+        inputs = [helper.make_tensor_value_info(self.g.name("step"), TensorProto.INT64, [])]
         inputs += [value_info(name, ty) for name, ty in zip(named, types, strict=True)]
         before = [self._value(first.cond), *(self._value(arg) for arg in carried)]
 
         def build() -> list[tuple[str, relax.Type]]:
             for arg, name in zip(carried, named[1:], strict=True):
-                self._env[arg] = name
-                self._g.weights.pop(arg, None)
-                self._g.rename_sizes(name, arg.ty)
+                self.env[arg] = name
+                self.g.weights.pop(arg, None)
+                self.g.rename_sizes(name, arg.ty)
             return self._results(self._value(step), types)
 
-        body = self._g.subgraph("body", inputs, build)
-        return self._g.emit_many("Loop", "", *before, outputs=len(carried), body=body)
+        body = self.g.subgraph("body", inputs, build)
+        return self.g.emit_many("Loop", "", *before, outputs=len(carried), body=body)
 
     def _results(self, value: Value, types: Sequence[relax.TensorType]) -> list[tuple[str, relax.Type]]:
         values = value if isinstance(value, tuple) else (value,)

@@ -69,20 +69,18 @@ class DirectoryWeights:
 
     def source(self, name: str, shape: tuple[int, ...], scale: float, offset: float) -> ParamSource:
         """The tensor `name`; `scale` and `offset` concern random weights only."""
-        stored, packed = self._stored(name), self._packed(name)
-        if stored is None and packed is not None:
-            return self._unpacked(packed, shape)
-        if stored is None:
+        if (stored := self._stored(name)) is None:
+            if (packed := self._packed(name)) is not None:
+                return self._unpacked(packed, shape)
             self._missing.append(name)
             return ParamSource(shape, "float32", lambda: np.zeros(shape, np.float32))  # `check` refuses the model
         self._read.add(stored)
-        file, found = self._where[stored]
+        _, found = self._where[stored]
         if found != shape:
             raise UnsupportedModel(
                 f"expected tensor {stored!r} of shape {list(shape)}, found {list(found)}: "
                 "config.json and weights do not belong together"
             )
-
         return ParamSource(shape, "float32", lambda: np.ascontiguousarray(self._tensor(stored), dtype=np.float32))
 
     def _tensor(self, stored: str) -> np.ndarray:
@@ -107,7 +105,7 @@ class DirectoryWeights:
         try:
             stored = described(method, shapes)
             order = self._tensor(names[method.order]) if method.order in names else None
-            grid = grid_of(method, shapes, order)
+            grid = grid_of(stored, order, least=method.least(shapes))
         except ValueError as reason:
             raise refuse(reason) from reason
         made = (stored.k, stored.n) if turned else (stored.n, stored.k)
@@ -117,7 +115,7 @@ class DirectoryWeights:
 
         def load() -> np.ndarray:
             try:
-                weight = floats(method, {end: self._tensor(name) for end, name in names.items()})
+                weight = floats(method, {end: self._tensor(name) for end, name in names.items()}, stored)
             except ValueError as reason:
                 raise refuse(reason) from reason
             return np.ascontiguousarray(weight.T if turned else weight)

@@ -21,11 +21,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import UnsupportedModel
-from ..weight_groups import Grid
+from ..weight_groups import GROUPS, Grid
+from ._bits import unpacked
 
 Shapes = Mapping[str, tuple[int, ...]]
 Tensors = Mapping[str, np.ndarray]
-GROUPS = (128, 64, 32)  # of the schemes
 # Scales of activations and caches: those are found at run time here.
 ACTIVATIONS = ("input_scale", "input_zero_point", "output_scale", "output_zero_point", "k_scale", "v_scale")
 _AWQ_PLACES = (0, 4, 1, 5, 2, 6, 3, 7)  # where the columns 0 to 7 of a word lie in it
@@ -45,6 +45,16 @@ class Stored:
     def per(self) -> int:
         """Integers in a word."""
         return 32 // self.bits
+
+    @property
+    def size(self) -> int:
+        """Columns of a group; the last may have fewer."""
+        return -(-self.k // self.groups)
+
+    @property
+    def neighbours(self) -> np.ndarray:
+        """The group of every k where no file orders them."""
+        return np.arange(self.k) // self.size
 
 
 class Method(ABC):
@@ -211,26 +221,23 @@ def described(method: Method, shapes: Shapes) -> Stored:
     return stored
 
 
-def grid_of(method: Method, shapes: Shapes, order: np.ndarray | None) -> Grid | None:
+def grid_of(stored: Stored, order: np.ndarray | None, *, least: bool) -> Grid | None:
     """What the numbers of a layer lie on; None where no group of a scheme is a part of the file's."""
-    stored = method.stored(shapes)
-    size = -(-stored.k // stored.groups)
-    group = next((g for g in GROUPS if size % g == 0), None)
-    if group is None or (order is not None and not np.array_equal(order, np.arange(stored.k) // size)):
+    group = next((g for g in GROUPS if stored.size % g == 0), None)
+    if group is None or (order is not None and not np.array_equal(order, stored.neighbours)):
         return None
-    return Grid(stored.bits, group, method.least(shapes))
+    return Grid(stored.bits, group, least)
 
 
-def floats(method: Method, tensors: Tensors) -> np.ndarray:
+def floats(method: Method, tensors: Tensors, stored: Stored) -> np.ndarray:
     """The weight [n, k] in float32; `ValueError` for an order that names no group, and floats where integers belong."""
     for end, tensor in tensors.items():
         if end != method.scale and tensor.dtype.kind not in "iu":
             raise ValueError(f"{end} of {tensor.dtype}")
-    stored = method.stored({end: tensor.shape for end, tensor in tensors.items()})
     numbers, zeros, scales = method.unpack(tensors, stored)
     order = tensors.get(method.order)
     if order is None:
-        order = np.arange(stored.k) // -(-stored.k // stored.groups)
+        order = stored.neighbours
     elif order.min() < 0 or order.max() >= stored.groups:
         raise ValueError(f"{method.order} from {order.min()} to {order.max()}, of {stored.groups} groups")
     weight = numbers.astype(np.float32)
@@ -241,8 +248,4 @@ def floats(method: Method, tensors: Tensors) -> np.ndarray:
 
 def _spread(words: np.ndarray, bits: int) -> np.ndarray:
     """int32 [rows, m] -> uint8 [rows, m * 32 / bits], lowest bits first."""
-    bytes_of = np.ascontiguousarray(words).astype("<i4", copy=False).view(np.uint8)
-    if bits == 8:
-        return bytes_of
-    found = np.stack([bytes_of & 15, bytes_of >> 4], axis=-1)
-    return found.reshape(len(words), -1)
+    return unpacked(np.ascontiguousarray(words).astype("<i4", copy=False).view(np.uint8), bits)

@@ -49,8 +49,6 @@ def test_an_order_of_groups_is_followed(tmp_path: Path) -> None:
     meant = quantised(tmp_path, "gptq")
     tensors = load_file(tmp_path / "model.safetensors")
     order = np.random.default_rng(2).permutation(64)
-    for end in ("qweight", "g_idx"):
-        tensors[f"{LAYER}.{end}"] = tensors[f"{LAYER}.{end}"]
     q = np.stack([tensors[f"{LAYER}.qweight"].view(np.uint32) >> (4 * i) & 15 for i in range(8)], 1).reshape(64, -1)
     tensors[f"{LAYER}.qweight"] = words(q[order], 0)
     tensors[f"{LAYER}.g_idx"] = tensors[f"{LAYER}.g_idx"][order]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax
 
+from .._bits import unpacked
 from ..meaning.builder import expr_shape
 from ..meaning.constant import Constant
 from ._integer import centred, saturated
@@ -13,7 +14,6 @@ from ._registry import converter
 from ._spell import add, cast, concat, derived, divide, multiply, select
 from .contrib_norms import embedded
 from .indexing import inside
-from .matmul import unpacked
 from .pooling import averaged
 
 _MS = "com.microsoft"

@@ -7,6 +7,7 @@ from tvm import relax
 
 from ...dimensions import is_one
 from ...relay_ops.linear import Linear
+from .._bits import unpacked
 from ..meaning.broadcast import same_sizes
 from ..meaning.builder import expr_dtype, expr_shape
 from ..meaning.constant import Constant
@@ -169,14 +170,6 @@ def matmul_n_bits(node: Node) -> relax.Expr:
 
     out = product(node, node.x(0), derived(weight, restored, dtype, (k, n)))
     return add(node, out, node.x(5)) if node.has(5) else out
-
-
-def unpacked(packed: np.ndarray, bits: int) -> np.ndarray:
-    """Numbers of `bits` bits out of bytes, the lowest bits first."""
-    if bits == 8:
-        return packed
-    parts = [(packed >> shift) & (2**bits - 1) for shift in range(0, 8, bits)]
-    return np.stack(parts, axis=-1).reshape(*packed.shape[:-1], -1)
 
 
 @converter("GemmFloat8", domain="com.microsoft")
