@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.metadata import version
 
 import tvm
@@ -76,7 +77,10 @@ def function_spec(model: ImportedModel, mod: tvm.IRModule) -> FunctionSpec:
     inputs = tuple(TensorSpec(s.name, s.shape, s.dtype, s.values, s.default, s.room) for s in model.inputs)
     state = (*map(str, model.source.get("state", ())), *(s.name for s in model.inputs if s.name == RANDOM_STATE))
     written = tuple(spec.name for spec, var in zip(inputs, func.params) if var in memory)
-    returned = tuple(_output(name, ty) for name, ty in zip(model.outputs, types))
+    returned = tuple(
+        _complex(_output(name, ty)) if name in model.complex_outputs else _output(name, ty)
+        for name, ty in zip(model.outputs, types)
+    )
     return FunctionSpec(
         inputs=inputs,
         outputs=(*returned, *(spec for spec in inputs if spec.name in written and spec.name in state)),
@@ -85,6 +89,7 @@ def function_spec(model: ImportedModel, mod: tvm.IRModule) -> FunctionSpec:
         params=tuple(param_names(func)),
         written=written,
         drawn=model.drawn,
+        conditions=model.conditions,
     )
 
 
@@ -103,6 +108,11 @@ def _output(name: str, ty: relax.Type) -> TensorSpec:
     else:
         shape = ("...",) if ty.ndim < 0 else tuple(f"{name}.{axis}" for axis in range(ty.ndim))
     return TensorSpec(name, shape, str(ty.dtype))
+
+
+def _complex(pairs: TensorSpec) -> TensorSpec:
+    """Pairs of real numbers as the complex numbers that the runtime makes of them."""
+    return replace(pairs, shape=pairs.shape[:-1], dtype={"float32": "complex64", "float64": "complex128"}[pairs.dtype])
 
 
 def _dimension(dim: tvm.ir.Expr) -> int | str:

@@ -10,7 +10,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from .artifact import RANDOM_STATE
+from .artifact import RANDOM_STATE, Condition
 from .params import ParamTable, Shared
 
 # High of a symbolic dimension that neither the file nor the user bounded: accepted, and planned for at run time.
@@ -96,6 +96,10 @@ class ImportedModel:
     # Of a model that is imported for export alone: the nodes that it keeps, by the name of the function called.
     kept: Mapping[str, KernelOrigin] = field(default_factory=dict)
     drawn: tuple[str, ...] = ()  # outputs that are made of random numbers
+    # Outputs that are complex numbers: `main` gives them as pairs along a last axis, and takes inputs of complex64 and
+    # complex128 so, whose `InputSpec` has the shape without it.
+    complex_outputs: tuple[str, ...] = ()
+    conditions: tuple[Condition, ...] = ()  # of the sizes of a run, beside their ranges
 
     def source_outputs(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """What the source engine computes; the state of random numbers, which is ours, is one call further."""

@@ -34,7 +34,7 @@ from .runtime.host import resolve_threads
 from .runtime.inputs import bind_inputs
 from .runtime.runner import LoopThreads
 from .runtime.session import Session
-from .runtime.tensors import aligned_empty, to_arrays, to_tensor
+from .runtime.tensors import aligned_empty, as_complex, is_complex, to_arrays, to_tensor
 from .targets import usable_cpus
 
 
@@ -77,7 +77,10 @@ class Program:
         # a model may hand an input or a weight through: an output must change neither, nor change with them
         foreign = (*arrays, *self._weights)
         own = [o.copy() if any(np.may_share_memory(o, f) for f in foreign) else o for o in outputs]
-        return {spec.name: output for spec, output in zip(self.spec.outputs, own, strict=True)}
+        return {
+            spec.name: as_complex(output) if is_complex(spec.dtype) else output
+            for spec, output in zip(self.spec.outputs, own, strict=True)
+        }
 
     def run_tensors(self, inputs: Sequence[Any]) -> Any:
         """What the virtual machine returns for tensors in the order of `input_specs`, nothing checked or copied.

@@ -15,6 +15,7 @@ import numpy as np
 from tvm import relax
 
 from .imported import ImportedModel, InputSpec
+from .runtime.tensors import as_pairs
 from .runtime.validation import TOLERANCES
 
 Arrays = Mapping[str, np.ndarray]
@@ -65,7 +66,7 @@ def movement(outputs: Arrays, others: Arrays, steps: bool = False) -> float:
     """
     found = [0.0]
     for name, value in outputs.items():
-        other = others[name]
+        value, other = as_pairs(value), as_pairs(others[name])
         if value.shape != other.shape:
             return np.inf
         if is_float(value.dtype) or (steps and value.dtype in STEPS):

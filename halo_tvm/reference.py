@@ -12,11 +12,12 @@ from types import MappingProxyType
 
 import numpy as np
 
-from .artifact import last_position
+from .artifact import last_position, sizes_that_hold
 from .errors import HaloError, UnsupportedModel, UsageError
 from .imported import ImportedModel, InputSpec
 from .interpreter import evaluate_all
 from .other_scales import BOTH, MOST, STEPS, cases_at_other_scales, is_float, moved
+from .runtime.tensors import as_complex
 
 # Sizes per dimension and case: small, so that validating is quick; odd, so that tails are run.
 _BATCHES = (1, 2)
@@ -181,7 +182,7 @@ def _sizes(model: ImportedModel, others: tuple[int, ...], two: bool = True) -> l
         for n, (low, high) in model.ranges.items() if two and cases else ():
             if dims[n] == cases[0][n] and low < high:
                 dims[n] += 1 if dims[n] < high else -1
-        cases.append(dims)
+        cases.append(sizes_that_hold(model.conditions, model.ranges, dims))
     return cases
 
 
@@ -255,6 +256,8 @@ def random_inputs(
             inputs[spec.name] = rng.choice(samples[spec.name], shape).astype(dtype)
         elif is_float(dtype):
             inputs[spec.name] = rng.standard_normal(shape).astype(dtype)
+        elif dtype.kind == "c":
+            inputs[spec.name] = as_complex(rng.standard_normal((*shape, 2))).astype(dtype)
         elif dtype.kind == "b":
             inputs[spec.name] = rng.integers(0, 2, shape).astype(dtype)
         else:

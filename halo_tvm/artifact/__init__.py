@@ -6,6 +6,7 @@
 the directory, `opened` verifies and reads it. Nothing here imports TVM, torch or onnx: the deploy path reads it.
 """
 
+from .conditions import Condition, broken, sizes_that_hold
 from .manifest import ABI, RANDOM_STATE, FileEntry, FunctionSpec, Manifest, Room, TensorSpec, Variant, last_position
 from .opened import (
     MANIFEST_NAME,
@@ -25,6 +26,7 @@ __all__ = [
     "MANIFEST_NAME",
     "RANDOM_STATE",
     "REFERENCE_NAME",
+    "Condition",
     "FileEntry",
     "FunctionSpec",
     "Manifest",
@@ -34,6 +36,7 @@ __all__ = [
     "Room",
     "TensorSpec",
     "Variant",
+    "broken",
     "check_output_path",
     "cost_of",
     "last_position",
@@ -42,6 +45,7 @@ __all__ = [
     "read_manifest",
     "read_params_header",
     "read_reference",
+    "sizes_that_hold",
     "text_cost_of",
     "update_manifest",
     "verify_artifact",

@@ -43,6 +43,13 @@ def evaluate(formula: object, sizes: Mapping[str, int], depth: int = 0) -> int:
     return value if abs(value) < VALUE_LIMIT else _corrupt(formula)
 
 
+def bound(formula: object, sizes: Mapping[str, int]) -> object:
+    """`formula` with the numbers that `sizes` gives to names."""
+    if isinstance(formula, str):
+        return sizes.get(formula, formula)
+    return [formula[0], *(bound(part, sizes) for part in formula[1:])] if isinstance(formula, list) else formula
+
+
 def sizes_of(shapes: object, arguments: Sequence[Sequence[int] | int | None]) -> dict[str, int] | None:
     """Dimensions by name, when parameters of these symbolic `shapes` were given `arguments` (a shape per tensor, a
     number per number, None for anything else); None when the two do not belong together."""

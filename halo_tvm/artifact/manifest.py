@@ -19,6 +19,7 @@ from typing import Annotated, Literal, NoReturn
 
 from ..codec import REST, Form, Must, Unfit, parse, plain, read
 from ..errors import ArtifactCorrupt, EnvironmentProblem
+from .conditions import Condition, names_of
 
 ABI = 1
 RANDOM_STATE = "random_state"  # state of a model that draws numbers, int64 [2]: the seed, the calls before
@@ -62,6 +63,7 @@ class FunctionSpec:
     state: tuple[str, ...] = ()
     written: tuple[str, ...] = ()  # inputs whose memory kernels write, as caches that are appended to in place
     drawn: tuple[str, ...] = ()  # outputs that are made of random numbers
+    conditions: tuple[Condition, ...] = ()  # of the sizes of a run, beside their ranges
 
     @property
     def handed_back(self) -> tuple[int, ...]:
@@ -195,6 +197,10 @@ def _check_names(spec: FunctionSpec, where: str) -> None:
         if not inputs.issuperset(used):
             _corrupt(f"{where}.{kind}", "names of inputs", ", ".join(sorted(set(used) - inputs))[:200])
     dimensions = {d for t in spec.inputs for d in t.shape if isinstance(d, str)}
+    for condition in spec.conditions:
+        foreign = names_of(condition.formula) - dimensions
+        if foreign:
+            _corrupt(f"{where}.conditions", "dimensions of inputs", ", ".join(sorted(foreign))[:200])
     for tensor in spec.inputs:
         unknown = [d for d in tensor.room or () if isinstance(d, str) and d not in dimensions]
         if unknown:

@@ -14,6 +14,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from tvm import ir, relax, tirx
 
+from ..errors import UnsupportedModel
 from ..imported import ImportedModel, Spelled
 from ..importers.onnx._definitions import nodes_in
 from ..params import ParamTable
@@ -61,6 +62,11 @@ def export_onnx(imported: ImportedModel, path: Path, *, fused: bool = False) -> 
 
 def write_onnx(imported: ImportedModel, path: Path, spelling: Spelling) -> None:
     """`export_onnx` with each choice of spelling in the caller's hand."""
+    if imported.complex_outputs or any(spec.dtype.startswith("complex") for spec in imported.inputs):
+        raise UnsupportedModel(
+            "expected inputs and outputs of real numbers, found complex ones, which no operator of ONNX takes: put "
+            "torch.view_as_complex and torch.view_as_real at both ends of the model"
+        )
     main = imported.mod["main"]
     g = Graph(spelling)
     count = len(imported.inputs)

@@ -20,6 +20,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from ..artifact import Condition
 from ..codec import Unfit, parse_file, plain, read
 from ..errors import UnsupportedModel
 from ..imported import ImportedModel, InputSpec
@@ -58,6 +59,8 @@ class _Written:
     source: dict[str, object]
     report: dict[str, object]
     drawn: tuple[str, ...]
+    complex_outputs: tuple[str, ...]
+    conditions: tuple[Condition, ...]
     engine: bool
 
 
@@ -103,6 +106,8 @@ def load_model(directory: Path) -> tuple[ImportedModel, bool]:
         source=written.source,
         report=written.report,
         drawn=written.drawn,
+        complex_outputs=written.complex_outputs,
+        conditions=written.conditions,
     )
     return model, written.engine
 

@@ -10,6 +10,8 @@ import numpy as np
 from tvm import relax
 
 from ..array_files import Unreadable, read_npz
+from ..artifact import sizes_that_hold
+from ..artifact.formula import bound
 from ..errors import UnknownName, UsageError
 from ..imported import ImportedModel, InputSpec
 
@@ -93,7 +95,9 @@ def apply_shapes(model: ImportedModel, shapes: tuple[str, ...]) -> ImportedModel
         model = _bind(model, fixed)
     kept = {d: r for d, r in ranges.items() if d not in fixed}
     typical = {d: min(max(model.typical.get(d, high), low), high) for d, (low, high) in kept.items()}
-    return dataclasses.replace(model, ranges=kept, typical=typical)
+    conditions = tuple(dataclasses.replace(c, formula=bound(c.formula, fixed)) for c in model.conditions)
+    typical = sizes_that_hold(conditions, kept, typical)
+    return dataclasses.replace(model, ranges=kept, typical=typical, conditions=conditions)
 
 
 def _restrict(

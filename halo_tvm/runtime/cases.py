@@ -30,7 +30,7 @@ def by_case(arrays: Mapping[str, np.ndarray], *, own: bool) -> dict[int, dict[st
         match = _KEY.fullmatch(key)
         if match is None:
             raise problem(f"reference: expected keys like case0.input.x, found {key[:80]!r}; {advice}")
-        numbers = array.dtype.kind in "biuf" or array.dtype.kind == "V" and array.dtype.type is not np.void
+        numbers = array.dtype.kind in "biufc" or array.dtype.kind == "V" and array.dtype.type is not np.void
         if not numbers or (match[2] == "error" and array.size != 1):
             raise problem(
                 f"reference: expected numbers (one for an error) as {key[:80]!r}, "

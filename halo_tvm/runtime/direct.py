@@ -106,7 +106,7 @@ def _place(value: np.ndarray, staged: Staged | None) -> tvm_ffi.Tensor:
     """`value` where kernels can read it: where it lies, or copied."""
     if staged is None:
         if value.flags.c_contiguous and value.flags.writeable:
-            tensor = tvm_ffi.from_dlpack(value)
+            tensor = to_tensor(value)
             if tensor.data_ptr() % ALIGNMENT == 0:
                 return tensor
         staged = _stage(value)

@@ -11,9 +11,18 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import tvm_ffi
 
-from ..artifact import RANDOM_STATE, FunctionSpec, Manifest, Room, TensorSpec, last_position
+from ..artifact import (
+    RANDOM_STATE,
+    FunctionSpec,
+    Manifest,
+    Room,
+    TensorSpec,
+    broken,
+    last_position,
+    sizes_that_hold,
+)
 from ..errors import InputError, UnknownName
-from .tensors import aligned_empty, is_aligned, numpy_dtype, to_array
+from .tensors import aligned_empty, as_complex, is_aligned, numpy_dtype, to_array
 
 _SIZE_WITHOUT_RANGE = (1, (1 << 31) - 1)
 _GENERATED_SIZE = 128
@@ -44,8 +53,11 @@ def bind_inputs(spec: FunctionSpec, args: Sequence[object], kwargs: Mapping[str,
     for tensor in spec.inputs:
         if tensor.name not in arrays:
             arrays[tensor.name] = _filled(spec, tensor, known)
+            if spec.conditions:
+                _check_shape(spec, tensor, arrays[tensor.name].shape, sizes)
         if tensor.room is not None:
             _check_room(tensor, tensor.room, arrays[tensor.name], known)
+    _check_conditions(spec, sizes)
     return [arrays[tensor.name] for tensor in spec.inputs]
 
 
@@ -55,6 +67,7 @@ def check_types(spec: FunctionSpec, types: Sequence[tuple[np.dtype, tuple[int, .
     for tensor, (dtype, shape) in zip(spec.inputs, types, strict=True):
         _check_type(tensor, dtype, shape)
         _check_shape(spec, tensor, shape, sizes)
+    _check_conditions(spec, sizes)
 
 
 def typical_sizes(manifest: Manifest, function: str = "main") -> dict[str, int]:
@@ -86,6 +99,9 @@ def generate_inputs(
         low, high = spec.ranges.get(name, _SIZE_WITHOUT_RANGE)
         chosen.setdefault(name, low if name in leading else min(max(low, _GENERATED_SIZE), high))
     random = np.random.default_rng(seed)
+    if spec.conditions:
+        bounds = {name: (size, size) for name, size in (sizes or {}).items()}  # what was asked for stays
+        chosen = sizes_that_hold(spec.conditions, {**spec.ranges, **bounds}, chosen)
     arrays = {
         t.name: _random(t, tuple(d if isinstance(d, int) else chosen[d] for d in t.shape), chosen, random)
         for t in spec.inputs
@@ -108,6 +124,8 @@ def _random(
         if tensor.room is not None:
             high = max(low, min(high, last_position(tensor.room, sizes)))
         return random.integers(low, high, shape, dtype=np.int64, endpoint=True).astype(dtype)
+    if dtype.kind == "c":
+        return as_complex(random.standard_normal((*shape, 2), dtype=np.float32)).astype(dtype)
     return random.standard_normal(shape, dtype=np.float32).astype(dtype)
 
 
@@ -207,6 +225,19 @@ def _check_shape(
                 f"input {tensor.name!r}: expected {low} to {high} for dimension {expected!r}, found {found}; "
                 "pass a size in that range or compile with a wider one"
             )
+
+
+def _check_conditions(spec: FunctionSpec, sizes: Mapping[str, tuple[int, str]]) -> None:
+    if not spec.conditions:
+        return
+    known = {name: size for name, (size, _) in sizes.items()}
+    failed = broken(spec.conditions, known)
+    if failed is not None:
+        raise InputError(
+            f"sizes: expected {failed.text[:200]}, as the model was exported for, found "
+            f"{', '.join(f'{name} {size}' for name, size in sorted(known.items()))}; pass such sizes, or export the "
+            "model with examples of these"
+        )
 
 
 def check_values(tensor: TensorSpec, array: np.ndarray) -> None:

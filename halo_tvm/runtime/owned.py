@@ -8,9 +8,15 @@ import numpy as np
 import tvm_ffi
 
 from ..artifact import FunctionSpec
-from .tensors import is_plain, leaves, to_array
+from .tensors import as_complex, is_complex, is_plain, leaves, to_array
 
 Outputs = tuple[np.ndarray, ...]
+
+
+def _converter(dtype: str) -> Callable[[tvm_ffi.Tensor], np.ndarray]:
+    if is_complex(dtype):
+        return lambda tensor: as_complex(to_array(tensor))
+    return np.from_dlpack if is_plain(dtype) else to_array
 
 
 class OwnedOutputs:
@@ -24,7 +30,7 @@ class OwnedOutputs:
         """`weights` is the memory they lie in, which the tensors keep."""
         start = weights.__array_interface__["data"][0]
         self._low, self._high = start, start + weights.nbytes
-        self._convert = [np.from_dlpack if is_plain(t.dtype) else to_array for t in spec.outputs]
+        self._convert = [_converter(t.dtype) for t in spec.outputs]
 
     def __call__(self, result: object, taken: Set[int]) -> Outputs:
         """The arrays of `result`; `taken` are the addresses of a run's inputs."""

@@ -55,8 +55,27 @@ def aligned_empty(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     return memory[start : start + size].view(dtype).reshape(shape)
 
 
+def is_complex(dtype: str) -> bool:
+    """Whether kernels know arrays of this type as pairs of real numbers."""
+    return dtype in ("complex64", "complex128")
+
+
+def as_pairs(array: np.ndarray) -> np.ndarray:
+    """Complex numbers as their real and imaginary parts along a last axis, in the same memory; others as they are."""
+    if array.dtype.kind != "c":
+        return array
+    dense = np.ascontiguousarray(array).reshape(array.shape)
+    return dense[..., None].view(dense.real.dtype)
+
+
+def as_complex(pairs: np.ndarray) -> np.ndarray:
+    """What `as_pairs` undoes, in the same memory."""
+    return pairs.view(np.result_type(pairs.dtype, np.complex64))[..., 0]
+
+
 def to_tensor(array: np.ndarray) -> tvm_ffi.Tensor:
     """A tensor over the memory of `array`, which must be contiguous, aligned and writable; it keeps it alive."""
+    array = as_pairs(array)
     if array.size == 0:  # NumPy's strides of nothing are not those that kernels check for
         return view(tvm_ffi.from_dlpack(np.zeros(1, np.uint8)), array.shape, str(array.dtype))
     if array.dtype.kind != "V" and array.dtype.isbuiltin == 1:

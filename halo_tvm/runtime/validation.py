@@ -20,7 +20,7 @@ from ..artifact import FunctionSpec, OpenArtifact, opened
 from ..errors import ArtifactCorrupt, UsageError, ValidationFailed
 from .cases import PREFIX, by_case, read_arrays
 from .executor import Module, load
-from .tensors import numpy_dtype
+from .tensors import as_pairs, numpy_dtype
 
 if TYPE_CHECKING:
     from .language.fidelity import TextCheck
@@ -179,6 +179,7 @@ def compare(
     precision: str = "fp32",
 ) -> OutputCheck:
     """Measure one output against its reference; a NaN or infinity must be matched by an equal one."""
+    output, expected = as_pairs(output), as_pairs(expected)
     flat, reference = output.reshape(-1), expected.reshape(-1)
     max_abs = largest = 0.0
     products = np.zeros(4)  # sums of o*o, r*r, o*r and (o - r)**2

@@ -7,10 +7,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from halo_tvm.errors import UnsupportedModel
+from halo_tvm.errors import InputError, UnsupportedModel
+from halo_tvm.importers import import_model
 from halo_tvm.importers.torch_export import import_module
 from halo_tvm.in_process import compile_in_process
 from halo_tvm.passes._pass import count_calls
+from halo_tvm.reference import cases_of
 
 F = torch.nn.functional
 DYNAMIC = torch.export.Dim.DYNAMIC
@@ -261,17 +263,29 @@ def test_a_start_counted_from_the_end_by_a_dynamic_size() -> None:
     check(Function(function), (normal(2, 9), normal(3)), others=[(normal(2, 12), normal(5))], dynamic_shapes=shapes)
 
 
-def test_a_slice_of_more_than_there_is_reads_nothing_beside_it() -> None:
-    """torch takes it that one size is no larger than the other, which no range says."""
+@pytest.mark.parametrize("saved", [False, True])
+def test_sizes_that_take_another_branch_than_the_export_are_refused(tmp_path, saved: bool) -> None:
+    """torch takes it that one size is no larger than the other, which no range says; where that changes nothing but the
+    layout (a slice of all there is, an empty one), such sizes are served."""
 
     def function(x, y):
-        return x[:, -y.shape[0] :], x[:, : y.shape[0]]
+        n = y.shape[0]
+        if x.shape[0] == 6:
+            return x, x, x
+        return x[:, -n:], x[:, :n:2], x[:, n:]
 
     shapes = (({0: DYNAMIC, 1: DYNAMIC}, {0: DYNAMIC}),)
     module, inputs = Function(function), (normal(2, 9), normal(3))
-    check(module, inputs, others=[(normal(3, 5), normal(5))], dynamic_shapes=shapes)
-    program = compile_in_process(import_module(module, inputs, dynamic_shapes=shapes), threads=1)
-    around = np.full((3, 4), 7, np.float32)
-    around[1] = 1
-    for found in program(around[1:2], np.ones(9, np.float32)).values():
-        assert found.shape == (1, 9) and (found == 1).all()
+    others = [(normal(3, 5), normal(5)), (normal(1, 2), normal(1)), (normal(2, 40), normal(2))]
+    if not saved:
+        model = check(module, inputs, others=others, dynamic_shapes=shapes)
+    else:
+        torch.export.save(torch.export.export(module, inputs, dynamic_shapes=shapes), tmp_path / "net.pt2")
+        model = import_model(str(tmp_path / "net.pt2"))
+    assert sorted(c.text for c in model.conditions) == ["6 != batch", "batch_2 <= sequence"]
+    program = compile_in_process(model, threads=1, level=0)
+    for sizes, name in (((1, 4, 9), "batch_2 <= sequence"), ((6, 9, 4), "6 != batch")):
+        with pytest.raises(InputError, match=f"expected {name}, as the model was exported for, found batch "):
+            program(np.ones(sizes[:2], np.float32), np.ones(sizes[2], np.float32))
+    cases = cases_of(model, 0)  # what it is validated with
+    assert all(cases[f"case{i}.input.args_1"].size <= cases[f"case{i}.input.args_0"].shape[1] for i in (0, 1))

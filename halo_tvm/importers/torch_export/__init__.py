@@ -42,4 +42,5 @@ def import_unrestricted(path: Path, _options: Mapping[str, object]) -> ImportedM
     from ._archive import read_pt2
 
     source = {"kind": "torch_export", "name": path.name, "sha256": sha256_of(path)}
-    return import_program(read_pt2(path), name=path.stem, source=source)
+    program, guards = read_pt2(path)
+    return import_program(program, name=path.stem, source=source, guards=guards)

@@ -20,13 +20,15 @@ _ENTRY_LIMIT = 200_000
 _LOCAL_HEADER = 30  # bytes in front of the name and the extra field of an entry
 
 
-def read_pt2(path: Path) -> torch.export.ExportedProgram:
-    """The program in `path`. `UnsupportedModel` for what is no such file, or holds pickles or custom objects."""
+def read_pt2(path: Path) -> tuple[torch.export.ExportedProgram, list[str]]:
+    """The program in `path`, and as text what it takes for granted of sizes.
+
+    `UnsupportedModel` for what is no such file, or holds pickles or custom objects."""
     from torch._export.serde import schema, serialize
 
     try:
         archive = _Archive(path)
-        serialised = checked_program(archive.json(archive.program))
+        serialised, guards = checked_program(archive.json(archive.program))
         state = archive.tensors(f"data/weights/{archive.model}_weights_config.json", "data/weights/")
         constants = archive.tensors(f"data/constants/{archive.model}_constants_config.json", "data/constants/")
     except (zipfile.BadZipFile, OSError, KeyError, TypeError, AttributeError, ValueError, RecursionError) as reason:
@@ -34,7 +36,7 @@ def read_pt2(path: Path) -> torch.export.ExportedProgram:
     define_operators()
     try:
         program = serialize._dict_to_dataclass(schema.ExportedProgram, serialised)
-        return serialize.ExportedProgramDeserializer().deserialize(program, state, constants, None)
+        return serialize.ExportedProgramDeserializer().deserialize(program, state, constants, None), guards
     except UnsupportedModel:
         raise
     except Exception as reason:  # torch's reader raises anything for a graph that does not fit together

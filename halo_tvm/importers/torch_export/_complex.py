@@ -32,6 +32,16 @@ class Pair:
     def of(real: relax.Expr, imaginary: relax.Expr) -> Pair:
         return Pair((real, imaginary))
 
+    def joined(self, emit: Callable[[relax.Expr], relax.Var]) -> relax.Expr:
+        """The tensor with both parts along a last axis, which all parts have the shape for."""
+        if self.together is None:
+            assert self.parts is not None, "a pair has its parts, or has them together"
+            shape = relax.ShapeExpr([*self.parts[0].ty.shape.values, 1])
+            self.together = emit(
+                relax.op.concat([emit(relax.op.reshape(part, shape)) for part in self.parts], len(shape.values) - 1)
+            )
+        return self.together
+
     def mapped(self, check: Callable[[relax.Expr, torch.Tensor], relax.Expr], meta: torch.Tensor) -> Pair:
         """Itself, with what it has checked against the example value of the complex tensor."""
         if self.parts is not None:

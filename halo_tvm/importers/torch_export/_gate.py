@@ -140,17 +140,19 @@ _DIALECTS = frozenset({"TRAINING", "ATEN", "CORE_ATEN", "EDGE"})
 _EXPRESSION_LIMIT, _NUMBER_LIMIT, _EXPONENT_LIMIT, _DEPTH_LIMIT = 2000, 1 << 40, 8, 200
 
 
-def checked_program(program: object) -> dict[str, object]:
-    """`program` (models/*.json as Python values) without what can run code; `UnsupportedModel` if it needs that."""
+def checked_program(program: object) -> tuple[dict[str, object], list[str]]:
+    """`program` (models/*.json as Python values) without what can run code, and the text of its guards, which is
+    parsed and never run; `UnsupportedModel` if it needs that."""
     if not isinstance(program, dict) or not isinstance(program.get("graph_module"), dict):
         raise _bad("a graph", "none")
-    program["guards_code"] = []  # conditions on example inputs, as source text: the executor checks ranges itself
+    guards = program.get("guards_code")
+    program["guards_code"] = []  # torch would run the text
     dialects = program.get("verifiers") or []
     if not isinstance(dialects, list) or not _DIALECTS.issuperset(dialects):
         raise _bad(f"dialects of {', '.join(sorted(_DIALECTS))}", f"{dialects!r:.80}")
     program["graph_module"]["metadata"] = {}
     _check(program, 0)
-    return program
+    return program, [text for text in guards if isinstance(text, str)] if isinstance(guards, list) else []
 
 
 def _bad(expected: str, found: str) -> UnsupportedModel:

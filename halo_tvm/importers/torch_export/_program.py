@@ -13,6 +13,7 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree
 from tvm import relax
 
+from ...artifact import sizes_that_hold
 from ...errors import UnsupportedModel
 from ...imported import ImportedModel, InputSpec
 from ...params import ParamSource, ParamTable
@@ -20,6 +21,7 @@ from ..meaning.builder import Refused
 from ..meaning.random import drawing
 from ._call import dtype_name, to_array
 from ._complex import COMPONENTS, Pair, parts_of
+from ._conditions import conditions_of, texts_of
 from ._decompose import decomposed
 from ._dimensions import Dimensions
 from ._recurrent import whole_layers
@@ -82,9 +84,14 @@ def import_module(
 
 
 def import_program(
-    program: torch.export.ExportedProgram, *, name: str, source: Mapping[str, object] | None = None
+    program: torch.export.ExportedProgram,
+    *,
+    name: str,
+    source: Mapping[str, object] | None = None,
+    guards: Sequence[str] = (),
 ) -> ImportedModel:
-    """Import an exported program; its own module becomes the reference engine.
+    """Import an exported program; its own module becomes the reference engine. `guards` are what it takes for granted
+    of sizes where it does not hold that itself.
 
     Raises `UnsupportedModel` with all operators and forms that cannot be converted.
     """
@@ -94,18 +101,22 @@ def import_program(
     nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
     inputs, dropped = _inputs(program, nodes)
     dims = Dimensions({n: node.meta["val"] for n, node in inputs.items()}, program.range_constraints)
+    texts = dict.fromkeys([*guards, *texts_of(original), *texts_of(program)])
+    conditions = conditions_of(texts, program, inputs, dims)
     weights, constants, params = _weights(program, nodes)
     translator = Translator(dims, weights, constants, params)
     variables = {}
     for input_name, node in inputs.items():
         value = node.meta["val"]
-        ty = relax.TensorType(dims.shape(value.shape), _input_dtype(input_name, value))
-        variables[input_name] = translator.env[node] = relax.Var(node.name, ty)
+        is_complex = value.dtype in COMPONENTS
+        shape = [*dims.shape(value.shape), *([tvm.tirx.IntImm("int64", 2)] if is_complex else [])]
+        var = variables[input_name] = relax.Var(node.name, relax.TensorType(shape, _input_dtype(input_name, value)))
+        translator.env[node] = Pair(together=var) if is_complex else var
     builder = translator.builder
     with builder.function("main"):
         with builder.dataflow():
             translator.walk(program.graph)
-            outputs = _outputs(program, translator)
+            outputs, complex_outputs = _outputs(program, translator)
             results = [*outputs.values(), *translator.draws.outputs(builder.emit)]
             results = [builder.emit_output(value) for value in results]
         builder.emit_func_output(
@@ -120,9 +131,9 @@ def import_program(
             input_name,
             tuple(
                 int(d) if isinstance(d, tvm.tirx.IntImm) else d.name if isinstance(d, tvm.tirx.Var) else str(d)
-                for d in var.ty.shape.values
+                for d in var.ty.shape.values[: inputs[input_name].meta["val"].dim()]
             ),
-            str(var.ty.dtype),
+            _spec_dtype(inputs[input_name].meta["val"], var),
             values.get(input_name),
             "ones" if _is_padding_mask(input_name, var) else None,
         )
@@ -135,9 +146,14 @@ def import_program(
         inputs=specs,
         outputs=tuple(outputs),
         ranges=dims.ranges,
-        typical={
-            n: min(max({"batch": 1, "sequence": 128}.get(n, low), low), high) for n, (low, high) in dims.ranges.items()
-        },
+        typical=sizes_that_hold(
+            conditions,
+            dims.ranges,
+            {
+                n: min(max({"batch": 1, "sequence": 128}.get(n, low), low), high)
+                for n, (low, high) in dims.ranges.items()
+            },
+        ),
         source=dict(source or {"kind": "torch", "name": name}),
         report={
             "importer": "torch_export",
@@ -148,6 +164,8 @@ def import_program(
             "mutated_buffers": [s.target for s in signature.output_specs if s.kind == OutputKind.BUFFER_MUTATION],
         },
         engine=_engine(original, list(inputs), list(outputs)),
+        complex_outputs=complex_outputs,
+        conditions=conditions,
     )
     return drawing(model, translator.draws)
 
@@ -164,9 +182,13 @@ def _without_unused(main: relax.Function, translator: Translator, inputs: int) -
 
 def _input_dtype(name: str, value: torch.Tensor) -> str:
     try:
-        return dtype_name(value.dtype)
+        return dtype_name(COMPONENTS.get(value.dtype, value.dtype))
     except Refused as reason:
         raise UnsupportedModel(f"expected inputs of numbers, found {reason} for input {name}: convert it") from reason
+
+
+def _spec_dtype(value: torch.Tensor, var: relax.Var) -> str:
+    return str(value.dtype).removeprefix("torch.") if value.dtype in COMPONENTS else str(var.ty.dtype)
 
 
 def _is_padding_mask(name: str, var: relax.Var) -> bool:
@@ -244,8 +266,13 @@ def _weights(
     return weights, constants, params
 
 
-def _outputs(program: torch.export.ExportedProgram, translator: Translator) -> dict[str, relax.Expr]:
-    """Tensors by name: keys of dicts, positions in tuples; None and numbers that the export fixed are left out."""
+def _outputs(
+    program: torch.export.ExportedProgram, translator: Translator
+) -> tuple[dict[str, relax.Expr], tuple[str, ...]]:
+    """Tensors by name: keys of dicts, positions in tuples; None and numbers that the export fixed are left out.
+
+    Beside them the names of those that are pairs of a complex number's parts.
+    """
     result = next(node for node in program.graph.nodes if node.op == "output").args[0]
     mutated = [s for s in program.graph_signature.output_specs if s.kind is not OutputKind.USER_OUTPUT]
     foreign = [s for s in mutated if s.kind not in (OutputKind.BUFFER_MUTATION, OutputKind.TOKEN)]
@@ -258,13 +285,12 @@ def _outputs(program: torch.export.ExportedProgram, translator: Translator) -> d
     tree = _pytree.tree_unflatten(list(range(len(users))), program.call_spec.out_spec)
     named = {index: _name(path) for path, index in _pytree.tree_flatten_with_path(tree)[0]}
     outputs: dict[str, relax.Expr] = {}
+    pairs: list[str] = []
     for index, node in enumerate(users):
         value = translator.env.get(node) if isinstance(node, fx.Node) else None
         if isinstance(value, Pair):
-            raise UnsupportedModel(
-                f"expected outputs of real numbers, found complex ones in {named[index] or 'the output'}: "
-                "return torch.view_as_real of them"
-            )
+            value = value.joined(translator.builder.emit)
+            pairs.append(named[index] or "output")
         if isinstance(value, relax.Expr) and isinstance(value.ty, relax.TensorType):
             outputs[named[index] or "output"] = value
     for spec in program.graph_signature.output_specs:
@@ -275,7 +301,7 @@ def _outputs(program: torch.export.ExportedProgram, translator: Translator) -> d
             )
     if not outputs:
         raise UnsupportedModel("expected a program that returns tensors, found none in its outputs: return one")
-    return outputs
+    return outputs, tuple(pairs)
 
 
 def _name(path: Sequence[object]) -> str:
@@ -311,7 +337,7 @@ def _engine(
 
     def run(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         nonlocal module
-        module = module or program.module()
+        module = module or program.module(check_guards=False)  # conditions say what is not served
         flat = []
         for spec in program.graph_signature.input_specs:
             if spec.kind is InputKind.USER_INPUT:
@@ -330,6 +356,8 @@ def _engine(
                 "give inputs that it accepts with --inputs"
             ) from reason
         tensors = [t for t in _pytree.tree_flatten(result)[0] if isinstance(t, torch.Tensor)]
-        return {name: tensor.numpy() for name, tensor in zip(outputs, tensors, strict=True)}
+        return {
+            name: tensor.resolve_conj().resolve_neg().numpy() for name, tensor in zip(outputs, tensors, strict=True)
+        }
 
     return run

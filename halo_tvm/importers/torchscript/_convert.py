@@ -258,7 +258,11 @@ def _import(
         "num_input", len(inputs)
     )
     mod = tvm.IRModule({**{gv: f for gv, f in model.mod.functions_items() if gv.name_hint != "main"}, "main": func})
-    return dataclasses.replace(model, mod=mod, inputs=tuple(inputs), outputs=outputs, drawn=drawn)
+    named = dict(zip(model.outputs, outputs, strict=True))
+    complex_outputs = tuple(named[name] for name in model.complex_outputs)
+    return dataclasses.replace(
+        model, mod=mod, inputs=tuple(inputs), outputs=outputs, drawn=drawn, complex_outputs=complex_outputs
+    )
 
 
 def _with_numbers(
@@ -303,6 +307,6 @@ def _engine(
                 results = program.run({**named, **{n: given[n] for n in program.state_inputs}})
             else:
                 results = source.run([given[e.name] if e.is_tensor else e.value for e in examples])
-        return {name: tensor.detach().numpy() for name, tensor in zip(outputs, results, strict=True)}
+        return {name: tensor.detach().resolve_conj().numpy() for name, tensor in zip(outputs, results, strict=True)}
 
     return run

@@ -42,7 +42,7 @@ class HaloModule(torch.nn.Module):
 
 
 def _plain(value: object) -> object:
-    return value.detach() if isinstance(value, torch.Tensor) else value
+    return value.detach().resolve_conj() if isinstance(value, torch.Tensor) else value
 
 
 def _tensor(array: np.ndarray) -> torch.Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from ...artifact import RANDOM_STATE
+from ...artifact import RANDOM_STATE, broken
 from ...imported import UNBOUNDED, ImportedModel
 from ...importers.torch_export import import_module
 from ...in_process import compile_in_process
@@ -82,7 +82,7 @@ class CompiledGraph:
                 low, high = (dim, dim) if isinstance(dim, int) else self._model.ranges.get(dim, (1, 0))
                 if not low <= size <= high or found.setdefault(str(dim), size) != size:
                     return False
-        return True
+        return broken(self._model.conditions, found) is None
 
     def __call__(self, args: Sequence[Any]) -> list[torch.Tensor]:
         """The outputs for `args`: tensors of their own, that share no memory with arguments or with each other."""
