@@ -6,6 +6,7 @@ Before -> after
     divide(1, sqrt(x))     ->   rsqrt(x)
     multiply(w, x), add(w, x)   ->   operands exchanged, where w is a constant or of a lower rank than x
     y = x; z = y           ->   uses of x
+    y = f(x); z = f(x)     ->   uses of y
     x * 0.5 * (1 + erf(x / sqrt(2))), factors in any order                        ->   nn.gelu(x)
     x * 0.5 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))), likewise           ->   nn.gelu_tanh(x)
     x * sigmoid(x)                                                                ->   nn.silu(x)
@@ -29,6 +30,9 @@ from ._pass import Context, Pass, Report, op_name
 from ._rewrite import rewrite_calls
 from ._statistics import statistic_of
 
+# What is written twice, as a mean for the norm and for its variance, is one to the rules below and to lifts.
+_TIDY = (relax.transform.Normalize, relax.transform.EliminateCommonSubexpr, relax.transform.CanonicalizeBindings)
+
 
 @dataclass(frozen=True)
 class Canonicalise(Pass):
@@ -37,8 +41,7 @@ class Canonicalise(Pass):
     name = "canonicalise"
 
     def __call__(self, mod: tvm.IRModule, context: Context) -> tuple[tvm.IRModule, Report]:
-        mod = tvm.transform.Sequential([relax.transform.Normalize(), relax.transform.CanonicalizeBindings()])(mod)
-        return rewrite_calls(mod, _canonical)
+        return rewrite_calls(tvm.transform.Sequential([step() for step in _TIDY])(mod), _canonical)
 
 
 def _canonical(call: relax.Call, value: Callable[[relax.Expr], relax.Expr]) -> tuple[relax.Expr, str] | None:

@@ -10,12 +10,14 @@ Lifts
     c = subtract(x, mean(x)); r = sqrt(add(mean(power), eps)) with power = power(c, 2) or multiply(c, c)
     add(multiply(divide(c, r), weight), bias)                       =>   halo.layer_norm(x, weight, bias)
     add(multiply(multiply(c, rsqrt(add(mean(power), eps))), weight), bias)   =>   the same
+    A mean or normalised value that something else reads, as a second norm of one tensor does, is computed for that
+    again: the norm passes over its row anyhow.
     An addition in front is left alone: it costs nothing in the epilogue of the linear before, whose
     result the residual stream needs anyway.
 Rejects
     normalisation over other axes than the last; weight or bias that is no vector of the last
     dimension; weight or bias not float32; an exponent other than 2; eps that is no scalar
-    constant; a mean, variance or normalised value that something else reads, too
+    constant
 Numerics
     two passes in float32: the mean first, then the mean of the squared differences
 References
@@ -141,11 +143,8 @@ def _decomposed() -> tuple[Lift, ...]:
             normal = is_op("relax.multiply")(centred, is_op("relax.rsqrt")(shifted))
         weighted = is_op("relax.multiply")(normal, weight)
         pattern = is_op("relax.add")(weighted, bias)
-        parts = (mean, centred, variance, normal, weighted)
 
-        def build(m, x=x, weight=weight, bias=bias, eps=eps, exponent=exponent, parts=parts):
-            m.require_private("a part of the normalisation", *parts)
-            mean, _, variance, *_ = parts
+        def build(m, x=x, weight=weight, bias=bias, eps=eps, exponent=exponent, mean=mean, variance=variance):
             require_last_axis(m[mean], m[x].ty.ndim)
             require_last_axis(m[variance], m[x].ty.ndim)
             require_square(m, exponent)

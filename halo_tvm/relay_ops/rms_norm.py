@@ -10,11 +10,10 @@ Lifts
     with power = power(x, 2) or multiply(x, x):
     multiply(divide(x, sqrt(add(mean(power), eps))), weight)       =>   halo.rms_norm(x, weight)
     multiply(multiply(x, rsqrt(add(mean(power), eps))), weight)    =>   the same
-    An addition in front is left alone, as for halo.layer_norm.
+    An addition in front, and parts that something else reads, as for halo.layer_norm.
 Rejects
     normalisation over other axes than the last; weight that is no vector of the last dimension;
-    weight not float32; an exponent other than 2; eps that is no scalar constant;
-    a mean or normalised value that something else reads, too
+    weight not float32; an exponent other than 2; eps that is no scalar constant
 Numerics
     accumulates in float32
 References
@@ -126,8 +125,7 @@ def _decomposed() -> tuple[Lift, ...]:
             normal = is_op("relax.multiply")(x, is_op("relax.rsqrt")(shifted))
         pattern = is_op("relax.multiply")(normal, weight)
 
-        def build(m, x=x, weight=weight, eps=eps, exponent=exponent, mean=mean, normal=normal):
-            m.require_private("a part of the normalisation", mean, normal)
+        def build(m, x=x, weight=weight, eps=eps, exponent=exponent, mean=mean):
             require_last_axis(m[mean], m[x].ty.ndim)
             require_square(m, exponent)
             return _checked(m[x], m[weight], required_number(m[eps], "eps"))

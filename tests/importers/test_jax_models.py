@@ -157,6 +157,20 @@ def test_equinox_modules_are_their_own_weights() -> None:
         halo_tvm.import_jax(net, None, ("n, 6", "float32"))  # a module of one example
 
 
+def test_a_row_of_a_table_for_each_example_is_an_embedding() -> None:
+    """As Equinox reads one: the slice [1, width] that begins at (id, 0)."""
+    tables = {"a": jax.random.normal(jax.random.key(0), (ROWS, 8)), "b": jax.random.normal(jax.random.key(1), (64, 8))}
+
+    def function(tables: dict[str, jax.Array], ids: jax.Array) -> jax.Array:
+        rows = jax.vmap(jax.vmap(lambda i: jax.lax.dynamic_slice(tables["a"], (i, 0), (1, 8))))(ids)
+        positions = jax.vmap(lambda i: jax.lax.dynamic_slice(tables["b"], (i, 0), (1, 8)))(jnp.arange(ids.shape[1]))
+        return rows[:, :, 0] + positions[None, :, 0]
+
+    model = halo_tvm.import_jax(function, tables, ("b, s", "int32"), ranges={"b": (1, 8), "s": (1, 64)})
+    assert lifted(model)["embedding"] == 2
+    check(model, (np.random.default_rng(0).integers(0, ROWS, (2, 7)).astype(np.int32),))
+
+
 def test_an_equinox_transformer_keeps_its_operators_at_open_sizes() -> None:
     equinox = pytest.importorskip("equinox")
     keys = iter(jax.random.split(jax.random.key(0), 9))

@@ -48,6 +48,20 @@ def test_two_norms_of_one_tensor_are_two_operators() -> None:
         np.testing.assert_allclose(evaluate(after, x)[name], value, atol=1e-9)
 
 
+def test_a_norm_whose_mean_is_computed_twice() -> None:
+    """As Equinox writes it: once for what is centred, once in the variance."""
+
+    def body(m: ModelBuilder) -> dict[str, relax.Expr]:
+        x = m.inputs["x"]
+        centred, apart = (m.emit(R.subtract(x, m.emit(R.mean(x, [2], keepdims=True)))) for _ in range(2))
+        variance = m.emit(R.mean(m.emit(R.multiply(apart, apart)), [2], keepdims=True))
+        root = m.emit(R.rsqrt(m.emit(R.add(variance, relax.const(1e-5)))))
+        scale, bias = (m.weight(name, (32,)) for name in ("scale", "bias"))
+        return {"y": m.emit(R.add(m.emit(R.multiply(m.emit(R.multiply(centred, root)), scale)), bias))}
+
+    assert lifted(small_model(X, body)) == {"halo.layer_norm": 1}
+
+
 def test_softmax_behind_a_guard_and_axes_of_size_one() -> None:
     def body(m: ModelBuilder) -> dict[str, relax.Expr]:
         batch, rows, width = m.inputs["x"].ty.shape.values

@@ -83,12 +83,12 @@ def _rows_of_table(c: Primitive) -> relax.Expr | None:
         return None
     rows, width = table.shape
     whole = (
-        tuple(numbers.start_index_map) == tuple(numbers.collapsed_slice_dims) == (0,)
-        and tuple(numbers.offset_dims) == (rank,)
+        tuple(numbers.collapsed_slice_dims) in ((), (0,))
+        and tuple(numbers.offset_dims) == tuple(range(rank, len(c.shape)))
         and not numbers.operand_batching_dims
         and tuple(c.params["slice_sizes"]) == (1, width)
     )
-    value = c.values[1]
+    value = _numbers_of_rows(c)
     ids = value.small if isinstance(value, Spread) else value
     if not whole or not isinstance(ids, relax.Expr):
         return None
@@ -103,8 +103,23 @@ def _rows_of_table(c: Primitive) -> relax.Expr | None:
     if isinstance(value, Spread):  # positions repeat along the batch: so do their rows
         own = expr_shape(ids)[:-1]
         found = c.emit(OPERATORS["embedding"].call(c.reshape(ids, own), c.x(0), layout="nk", n=rows))
-        return c.walker.expr_of(c.spread(found, c.shape))
-    return c.emit(OPERATORS["embedding"].call(c.reshape(ids, shape), c.x(0), layout="nk", n=rows))
+        return c.walker.expr_of(c.spread(c.reshape(found, (*own, *c.shape[rank:])), c.shape))
+    found = c.emit(OPERATORS["embedding"].call(c.reshape(ids, shape), c.x(0), layout="nk", n=rows))
+    return c.reshape(found, c.shape)
+
+
+def _numbers_of_rows(c: Primitive) -> Value | None:
+    """The indices of a matrix [.., 1] where they begin at rows, or at rows and at column 0."""
+    begins = tuple(c.params["dimension_numbers"].start_index_map)
+    if begins == (0,):
+        return c.values[1]
+    bound = c.bound_to(c.values[1])
+    if begins != (0, 1) or _op(bound) != "relax.concat" or len(bound.args[0].fields) != 2:
+        return None
+    rows, column = bound.args[0].fields
+    while _op(c.bound_to(column)) in ("relax.reshape", "relax.broadcast_to"):
+        column = c.bound_to(column).args[0]
+    return rows if _holds(column, 0) and c.sizes.is_equal(expr_shape(rows)[-1], 1) else None
 
 
 def _unwrapped(c: Primitive, ids: relax.Expr, rows: int) -> relax.Expr:
