@@ -73,7 +73,7 @@ def check(mutant: Mutant) -> None:
 def run(copy: Path, tests: str) -> int:
     """pytest's exit code; 1 for tests that do not end."""
     environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *shlex.split(tests)]
+    command = [sys.executable, "-m", "pytest", "-q", "--slow", "-p", "no:cacheprovider", *shlex.split(tests)]
     try:
         done = subprocess.run(command, cwd=copy, env=environment, capture_output=True, timeout=LIMIT_S, check=False)
     except subprocess.TimeoutExpired:

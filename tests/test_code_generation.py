@@ -64,6 +64,7 @@ def allocated(mod: tvm.IRModule) -> list[list[int | str]]:
     return [[int(dim) if isinstance(dim, tirx.IntImm) else str(dim) for dim in buffer.ty.shape] for buffer in found]
 
 
+@pytest.mark.slow
 def test_exact_buffers_are_not_made_smaller(tmp_path: Path) -> None:
     """Each rule that says so: TVM's own pass, which lowering leaves out for them, finds nothing to take away."""
     t, rules, buffers = s_tir.transform, set(), 0

@@ -98,6 +98,7 @@ def test_compiling_again_gives_the_same_parameters(artifacts: dict[str, Path], t
     assert first == second
 
 
+@pytest.mark.slow
 def test_overrides_of_a_layer_reach_its_functions_only(tmp_path: Path) -> None:
     source = write_checkpoint(tmp_path / "gpt2", "gpt2")
     config = CompileConfig(

@@ -270,6 +270,7 @@ def here(model: object) -> Iterator[explore.Task]:
     _bench.close()
 
 
+@pytest.mark.slow
 def test_measure(here: explore.Task, rules: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A decision, one that is declined, and decisions of a cell's rule: right, wrong, crashing."""
     # On a busy machine a first run of microseconds may look hopeless, twice.

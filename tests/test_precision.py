@@ -117,6 +117,7 @@ def test_a_batch_equals_its_rows(made, kind: str) -> None:
             np.testing.assert_array_equal(module(**{k: v[at : at + 1] for k, v in inputs.items()})[0], whole[at])
 
 
+@pytest.mark.slow
 def test_layers_are_skipped_by_name(made, tmp_path: Path) -> None:
     source, artifact = made["gpt2"]
     config = CompileConfig(

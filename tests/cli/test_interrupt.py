@@ -76,6 +76,7 @@ def test_compile_leaves_nothing(tmp_path: Path, phase: str | None) -> None:
     assert not [p for p in scratch.iterdir() if p.name.startswith("halo-tvm")]
 
 
+@pytest.mark.slow
 def test_candidates_that_were_built_are_shown(tmp_path: Path) -> None:
     words = ["tune", "--model", "mlp", "--build-only", "--trials", "400", "--json", str(tmp_path / "r.json")]
     with started(tmp_path, *words) as process:
@@ -90,6 +91,7 @@ def test_candidates_that_were_built_are_shown(tmp_path: Path) -> None:
     assert not [p for p in tmp_path.rglob("*") if p.name.endswith((".tmp", ".partial", ".so"))]
 
 
+@pytest.mark.slow
 def test_tune_says_what_it_kept(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with started(tmp_path, "tune", "--model", "mlp", "--budget", "60s", "--log", str(log)) as process:

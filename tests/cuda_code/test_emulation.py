@@ -378,6 +378,7 @@ def check_functions(before: dict[str, tirx.PrimFunc], after: tvm.IRModule, **siz
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "bert", "llama"])
+@pytest.mark.slow
 def test_every_function_of_a_model_is_right(kind: str, tmp_path: Path) -> None:
     # float32, because functions are compared that round nothing.
     model = scheduled_model(kind, "fp32", tmp_path)

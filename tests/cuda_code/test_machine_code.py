@@ -259,6 +259,7 @@ print("kernels", len(sys.argv[2:]))
 
 
 @needs_nvcc
+@pytest.mark.slow
 def test_the_loader_takes_it(artifacts: dict[str, Path], tmp_path: Path) -> None:
     """TVM's GPU runtime, with a driver library that answers every call with "no device"."""
     runtime = next((Path(tvm.__file__).parent / "lib").glob("libtvm_runtime_cuda.so"), None)

@@ -66,6 +66,7 @@ def check(model: ImportedModel, *cases: tuple[np.ndarray, ...], error: float = 1
 
 
 @pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.slow
 def test_transformers_keep_their_operators_at_open_sizes(causal: bool) -> None:
     module = Transformer(causal)
     module.eval()
@@ -105,6 +106,7 @@ def test_a_mask_of_heads_that_are_all_there_is_none() -> None:
     assert lifted(model) == {"attention": 1}
 
 
+@pytest.mark.slow
 def test_linen_and_functions_of_weights() -> None:
     net = Net()
     image = np.random.default_rng(0).standard_normal((2, 16, 12, 3)).astype(np.float32)
@@ -126,6 +128,7 @@ def test_what_is_wrong_is_said() -> None:
         halo_tvm.import_jax(lambda x: jax.lax.top_k(x, 3)[0], None, ("n", "float32"))
 
 
+@pytest.mark.slow
 def test_keras_models_declare_their_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KERAS_BACKEND", "jax")  # read where keras is first imported
     layers = pytest.importorskip("keras").layers

@@ -310,6 +310,7 @@ def by_jax(size: int) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("n", [5, "n"])
+@pytest.mark.slow
 def test_primitives_compute_what_jax_computes(n: int | str) -> None:
     model = import_function(everything, None, types(n), ranges={"n": (3, 64)} if n == "n" else {})
     found = unscheduled(model, inputs(5))

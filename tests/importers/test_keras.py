@@ -54,6 +54,7 @@ def given() -> dict[str, np.ndarray]:
 @pytest.mark.parametrize(
     "backend", ["jax", *(pytest.param(name, marks=pytest.mark.slow) for name in ("torch", "tensorflow"))]
 )
+@pytest.mark.slow
 def test_a_file_on_each_backend(backend: str, net, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not _IS_INSTALLED[backend]:
         pytest.skip(f"{backend} is not installed")
@@ -98,6 +99,7 @@ def text_model(kind: str):
 @needs_keras
 @pytest.mark.parametrize("backend", ["jax", pytest.param("tensorflow", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kind", ["encoder", "causal decoder", "grouped queries"])
+@pytest.mark.slow
 def test_text_models_keep_their_operators_at_open_sizes(
     kind: str, backend: str, net, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,6 +90,7 @@ def read(path: Path, **shapes: tuple[tuple[int, int], ...]) -> ImportedModel:
     return import_unrestricted(path, {"shapes": shapes})
 
 
+@pytest.mark.slow
 def test_open_sizes(tmp_path: Path) -> None:
     """Of the file, fixed while importing, and as text, where sizes have no names."""
     b, s = export.symbolic_shape("b, s", constraints=["s <= 64"])
@@ -147,6 +148,7 @@ def test_fixed_sizes(tmp_path: Path) -> None:
     check(read(written(tmp_path, orders, floats, ids)))
 
 
+@pytest.mark.slow
 def test_the_confined_process(tmp_path: Path) -> None:
     """A convolution, by the name of the file's suffix; outputs by the keys that the function returned."""
     path = written(tmp_path, conv, jax.ShapeDtypeStruct((2, 16, 16, 3), jnp.float32))

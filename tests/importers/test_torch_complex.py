@@ -59,6 +59,7 @@ class Everything(torch.nn.Module):
         }
 
 
+@pytest.mark.slow
 def test_complex_numbers_and_transforms_are_those_of_torch() -> None:
     net, x = Everything().eval(), torch.randn(3, 8, generator=torch.Generator().manual_seed(1))
     found = compile_in_process(import_module(net, (x,)), threads=1)(x.numpy())

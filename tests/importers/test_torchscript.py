@@ -45,6 +45,7 @@ def test_input_texts() -> None:
         parse_input("x=1xtwo")
 
 
+@pytest.mark.slow
 def test_state_of_a_script_becomes_inputs_and_outputs(tmp_path: Path) -> None:
     path = tmp_path / "counter.pt"
     torch.jit.script(Counter().eval()).save(str(path))
@@ -63,6 +64,7 @@ def test_state_of_a_script_becomes_inputs_and_outputs(tmp_path: Path) -> None:
     np.testing.assert_allclose(cases["case0.output.output"], 4 * x)
 
 
+@pytest.mark.slow
 def test_the_original_is_evaluated_again(tmp_path: Path) -> None:
     path, artifact = tmp_path / "counter.pt", tmp_path / "counter.halo"
     torch.jit.script(Counter().eval()).save(str(path))
@@ -80,6 +82,7 @@ class Windows(torch.nn.Module):
         return torch.nn.functional.pad(x, (0, rest)).reshape(x.shape[0], -1, 4).sum(2)
 
 
+@pytest.mark.slow
 def test_sizes_of_a_trace_are_reckoned(tmp_path: Path) -> None:
     path = tmp_path / "windows.pt"
     torch.jit.trace(Windows(), torch.ones(2, 6)).save(str(path))
@@ -97,6 +100,7 @@ class Experts(torch.nn.Module):
         return torch._grouped_mm(x, self.weight, ends)
 
 
+@pytest.mark.slow
 def test_grouped_products_in_float32(tmp_path: Path) -> None:
     path, x, ends = tmp_path / "experts.pt", torch.randn(8, 16), torch.tensor([3, 3, 8], dtype=torch.int32)
     torch.jit.trace(Experts().eval(), (x, ends), check_trace=False).save(str(path))
@@ -106,6 +110,7 @@ def test_grouped_products_in_float32(tmp_path: Path) -> None:
     np.testing.assert_allclose(found, expected["output"], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_shapes_must_be_given(tmp_path: Path) -> None:
     path = tmp_path / "linear.pt"
     torch.jit.trace(torch.nn.Linear(8, 4).eval(), torch.ones(1, 8)).save(str(path))

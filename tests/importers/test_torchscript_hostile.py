@@ -107,6 +107,7 @@ def test_truncated(sound: Path, tmp_path: Path, cut: int) -> None:
     one_sentence(error)
 
 
+@pytest.mark.slow
 def test_flipped_bits_end_in_a_sentence_or_a_model(sound: Path, tmp_path: Path) -> None:
     data = bytearray(sound.read_bytes())
     generator = np.random.default_rng(0)
@@ -164,15 +165,18 @@ def test_the_confined_process_can_do_nothing_else(victim: Path, tmp_path_factory
 
 
 @pytest.mark.parametrize("name", ["abort", "crash"])
+@pytest.mark.slow
 def test_a_crash_is_one_sentence(name: str, victim: Path) -> None:
     assert "died" in attempt(victim, **{name: ""})
 
 
+@pytest.mark.slow
 def test_memory_and_time_are_bounded(victim: Path) -> None:
     assert "memory" in attempt(victim, memory="")
     assert "within 8 s" in attempt(victim, Limits(seconds=8), endless="")
 
 
+@pytest.mark.slow
 def test_the_restrictions_are_reported(sound: Path) -> None:
     model = import_torchscript(sound, shapes=(parse_input("x=1x8"),))
     assert set(NEEDED) <= set(model.report["restrictions"])

@@ -79,6 +79,7 @@ def test_changed_weights_are_read_again_and_others_compiled_again() -> None:
         check(2, 4)
 
 
+@pytest.mark.slow
 def test_one_program_serves_open_sizes_and_numbers_are_part_of_it() -> None:
     class Net(torch.nn.Module):
         def __init__(self) -> None:
@@ -101,6 +102,7 @@ def test_one_program_serves_open_sizes_and_numbers_are_part_of_it() -> None:
     assert graph.compiled == 2 and graph.eager_calls == 0, graph  # one for each number of parts
 
 
+@pytest.mark.slow
 def test_automatic_open_sizes_and_weights_of_inference_mode() -> None:
     with torch.inference_mode():
         module = network()
@@ -128,6 +130,7 @@ def test_recurrent_layers_are_traced() -> None:
     assert (report()[-1].compiled, report()[-1].eager_calls) == (1, 0)
 
 
+@pytest.mark.slow
 def test_fast_paths_of_transformer_modules_are_compiled() -> None:
     """What these modules call in inference is one operator; with a mask torch runs it, and says so."""
     torch.manual_seed(0)

@@ -176,6 +176,7 @@ def after_a_norm(m: ModelBuilder) -> Mapping[str, relax.Expr]:
 
 
 @pytest.mark.parametrize("target", ["x86:avx2", "x86:avx512-vnni"])
+@pytest.mark.slow
 def test_a_quantise_joins_its_norm_and_leaves_the_rows_where_they_are_read(target: str) -> None:
     model = small_model(X, after_a_norm)
     run, report = compiled(model, _here(target))
@@ -208,6 +209,7 @@ def test_groups_and_their_parts_are_not_left_behind() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_tied_table_of_int8_gives_its_rows() -> None:
     model = tied()
     ids = np.array([0, 130, 7, 64])

@@ -90,6 +90,7 @@ def cases(model) -> dict[str, np.ndarray]:
     return arrays
 
 
+@pytest.mark.slow
 def test_engines_agree_on_tiny_models(tiny, tmp_path):
     family, models = tiny
     write_cases(models, tmp_path)
@@ -117,6 +118,7 @@ def test_other_engines_agree_where_they_are_installed(tiny, tmp_path, engine, pa
     compare(family, {name: answer(name, models, tmp_path) for name in ("torch", engine)})
 
 
+@pytest.mark.slow
 def test_plain_tvm_takes_small_models_only(tiny, tmp_path):
     family, models = tiny
     if family != "mlp":

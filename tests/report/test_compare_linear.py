@@ -66,6 +66,7 @@ def test_the_layers_of_gpt2(script):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8", "bf16"])
+@pytest.mark.slow
 def test_a_tiny_cell_is_measured_kept_and_not_measured_again(script, precision, tmp_path, monkeypatch, capsys):
     pytest.importorskip("torch")
     peers = [name for name in script.PEERS[precision] if name != "torch-compile"]
@@ -119,6 +120,7 @@ def test_torch_with_frozen_weights_computes_the_same(script, tmp_path):
         assert one.shape == joined([other]).shape == (rows * 96,) and relative_l2(one, other) < 1e-2
 
 
+@pytest.mark.slow
 def test_engines_that_compute_something_else_are_not_compared(script, tmp_path):
     import _linear_engines
 

@@ -95,6 +95,7 @@ def test_torch_writes_every_result_into_memory_that_exists(monkeypatch):
         torch.set_grad_enabled(True)
 
 
+@pytest.mark.slow
 def test_attention_against_torch(capsys):
     pytest.importorskip("torch")
     module = script("compare_attention")
@@ -105,6 +106,7 @@ def test_attention_against_torch(capsys):
         module.main([*given, "causal", "--decision", '{"no_such_field": 1}'])
 
 
+@pytest.mark.slow
 def test_products_against_torch(capsys):
     pytest.importorskip("torch")
     module = script("compare_matmul")

@@ -116,6 +116,7 @@ def child(driver: Path, artifacts: Path, code: str) -> list[object]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.slow
 def test_runs_are_right_and_allocate_once(driver: Path, artifacts: Path) -> None:
     code = """
 from halo_tvm.runtime.validation import validate_artifact
@@ -140,6 +141,7 @@ with load("plain.halo") as module:
     assert 0 < run["launches"] <= len(profile) <= calls
 
 
+@pytest.mark.slow
 def test_a_static_step_is_one_graph_from_the_second_run_on(driver: Path, artifacts: Path) -> None:
     code = """
 with load("plain.halo") as module:
@@ -187,6 +189,7 @@ def workspaces(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.slow
 def test_workspaces_are_in_the_graph(driver: Path, workspaces: Path, family: str) -> None:
     code = f"""
 from halo_tvm.runtime.validation import validate_artifact
@@ -206,6 +209,7 @@ with load("{family}.halo") as module:
     assert (run["mallocs"], run["graphs"], run["graph_launches"]) == (0, 0, 1)
 
 
+@pytest.mark.slow
 def test_queued_runs_keep_their_inputs_apart(driver: Path, artifacts: Path) -> None:
     """Nothing happens on the fake device before it is waited for: a buffer that is taken too early shows."""
     code = """

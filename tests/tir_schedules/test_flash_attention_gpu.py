@@ -323,6 +323,7 @@ MORE = [
 @pytest.mark.parametrize(
     ("kind", "d", "arch"), [*CODE, *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE)]
 )
+@pytest.mark.slow
 def test_machine_code(kind, d, arch):
     """Everything in registers; products on tensor cores where the operands may be narrow; asynchronous copies."""
     dtype, products = KINDS.get(kind, (kind, {}))

@@ -68,6 +68,7 @@ def write_texts() -> None:
     kv_append._in_place(cache, relax.TensorType((3, 4, 2, 16), "float32"))
 
 
+@pytest.mark.slow
 def test_texts_are_read_as_the_parser_reads_them(monkeypatch) -> None:
     texts: dict[str, str] = {SHADOWED: ""}
     for module in (append_heads, kv_append, _function):

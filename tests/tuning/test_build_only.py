@@ -93,6 +93,7 @@ def build_only(log: Path, monkeypatch, decisions=GOOD, columns=(24, 40), **more)
     return tune_module(mod, toy_rules.target(), config, modules=("toy_rules",), stream=stream), stream.getvalue()
 
 
+@pytest.mark.slow
 def test_candidates_are_built_and_nothing_looks_measured(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(
         toy_rules.Toy, "estimate", lambda self, func, target, decision, sizes: 100.0 / decision.lanes, raising=False
@@ -123,6 +124,7 @@ def test_candidates_are_built_and_nothing_looks_measured(tmp_path, monkeypatch) 
     assert "improved" not in shown and "next:" not in shown
 
 
+@pytest.mark.slow
 def test_the_first_of_every_task_goes_before_the_second_of_any(tmp_path, monkeypatch) -> None:
     """Four of each where no number is given, as many as it says otherwise."""
     six = tuple(toy_rules.Decision("vector", lanes) for lanes in (1, 2, 4, 8, 12, 16))
@@ -137,6 +139,7 @@ def test_the_first_of_every_task_goes_before_the_second_of_any(tmp_path, monkeyp
     assert all(t.candidates == () and "no candidate was built" in t.note for t in none.tasks)
 
 
+@pytest.mark.slow
 def test_a_candidate_that_cannot_be_built_stops_nothing(tmp_path, monkeypatch) -> None:
     decisions = (GOOD[0], toy_rules.Decision("decline", 2), toy_rules.Decision("abort", 4))
     result, said = build_only(tmp_path / "log", monkeypatch, decisions, columns=(24,))
@@ -154,6 +157,7 @@ def test_a_candidate_that_cannot_be_built_stops_nothing(tmp_path, monkeypatch) -
 
 
 @pytest.mark.skipif(find_nvcc() is None, reason="no nvcc: install NVIDIA's CUDA toolkit 13")
+@pytest.mark.slow
 def test_the_kernels_of_a_gpu_are_told(tmp_path) -> None:
     x = te.placeholder((tirx.Var("n", "int64"), 256), name="x")
     mod = tvm.IRModule({"softmax": te.create_prim_func([x, topi.nn.softmax(x)])})
@@ -167,6 +171,7 @@ def test_the_kernels_of_a_gpu_are_told(tmp_path) -> None:
     assert not (tmp_path / "log").exists()
 
 
+@pytest.mark.slow
 def test_without_a_compiler_of_the_device_nothing_is_said_to_compile(tmp_path, monkeypatch, capsys) -> None:
     """The library holds source, so that neither its registers nor that it compiles are known."""
     x = te.placeholder((8, 256), name="x")
@@ -183,6 +188,7 @@ def test_without_a_compiler_of_the_device_nothing_is_said_to_compile(tmp_path, m
     assert "source only, not measured" in shown and "  built, not measured" not in shown
 
 
+@pytest.mark.slow
 def test_an_interruption_keeps_what_was_built(tmp_path, monkeypatch) -> None:
     built = BuildProgress.built
 

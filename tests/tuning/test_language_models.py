@@ -46,6 +46,7 @@ def test_caches_are_those_of_the_precision(llama: str) -> None:
     assert any("/f16/" in t.readable for t in tasks(llama, kv="fp16", function=("decode",)).tasks)
 
 
+@pytest.mark.slow
 def test_products_in_groups_are_measured(llama: str, tmp_path: Path) -> None:
     """Their kernels round rows to bytes; the unscheduled function, which they are compared with, does not."""
     result = tune_model(

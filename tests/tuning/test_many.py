@@ -159,6 +159,7 @@ def test_models_that_fail_stop_nothing(tmp_path, tiny, fake, capsys) -> None:
     assert "model 3/4: tiny\n" in said.err
 
 
+@pytest.mark.slow
 def test_on_the_command_line(tmp_path, tiny, fake, capsys) -> None:
     path = tmp_path / "models.txt"
     path.write_text("# ours\ntiny weight=2\nbroken.onnx\n")
@@ -304,6 +305,7 @@ def test_an_interrupt_that_became_an_error_ends_the_run() -> None:
         signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.slow
 def test_no_model_stays_in_memory(tmp_path, tiny, fake, monkeypatch) -> None:
     """While the second model is imported, the first and its module are gone."""
     alive: list[weakref.ref] = []

@@ -48,6 +48,7 @@ def kind_of(call, *arguments):
     return caught.value.kind, caught.value.blamed
 
 
+@pytest.mark.slow
 def test_builders_work_at_the_same_time(pool):
     pool.open(lab_rules.task(16))
     ids = pool.order([D("meets", i) for i in range(6)])
@@ -73,6 +74,7 @@ def test_defaults_are_built_ahead(pool):
     job.discard()
 
 
+@pytest.mark.slow
 def test_a_crash_while_building_is_one_candidates_fault(pool):
     pool.open(lab_rules.task(24))
     before = pool.restarts
@@ -247,6 +249,7 @@ def test_what_looks_hopeless_gets_a_second_look(pool, monkeypatch, disturbed):
         assert candidate not in pool._state.candidates
 
 
+@pytest.mark.slow
 def test_dropping_when_the_runner_is_gone(pool):
     """It has forgotten everything: nobody's failure."""
     pool.open(lab_rules.task(104))
@@ -258,6 +261,7 @@ def test_dropping_when_the_runner_is_gone(pool):
     assert set(pool.race([p.DEFAULT_ID, ids[1]], 0, 2, 10.0)) == {0, ids[1]}
 
 
+@pytest.mark.slow
 def test_an_interruption_does_not_shift_replies(pool, monkeypatch):
     """The reply to what was interrupted must not answer the next request."""
     pool.open(lab_rules.task(104))
@@ -311,6 +315,7 @@ def test_a_machine_that_is_never_itself_is_measured_as_it_is():
     assert 2 < drift.repeated <= 2 + 80 // 8
 
 
+@pytest.mark.slow
 def test_hanging_candidates_run_into_the_watchdog():
     with make_lab(toy_rules.target(), options(timeout_s=6.0), seed=0, l3_bytes=0) as lab:
         lab.open(lab_rules.task(16))
@@ -324,6 +329,7 @@ def test_hanging_candidates_run_into_the_watchdog():
     assert not directory.exists() and not any(map(is_running, pids))
 
 
+@pytest.mark.slow
 def test_a_pause_before_the_start_holds_the_process():
     child = Child("builder", arguments_of(1 << 30, 1 << 20, ()), threads=1)
     try:
@@ -375,6 +381,7 @@ time.sleep(1000)
 
 
 @pytest.mark.parametrize("how", ["held", pytest.param("busy", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_a_killed_tuner_leaves_nothing(how, tmp_path):
     environment = {
         **os.environ,

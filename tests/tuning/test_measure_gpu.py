@@ -93,6 +93,7 @@ os._exit(0)  # nothing can be freed any more
 """
 
 
+@pytest.mark.slow
 def test_the_clock_stands_between_fills_and_calls(driver):
     """F: a fill, E: an event, C: the call's work, in the order in which the GPU does them."""
     code = CLOCK.format(paths=[str(HERE), str(HERE.parents[1])])
@@ -106,6 +107,7 @@ def test_the_clock_stands_between_fills_and_calls(driver):
     assert lost[:2] == ["Failed", p.RUN_ERROR] and "says 'an error of the fake device' (error 700)" in lost[2]
 
 
+@pytest.mark.slow
 def test_candidates_are_checked_and_raced_in_turns(pool):
     assert pool.open(gpu_rules.task(64)) > 0
     good, wrong, other = pool.order([D("plain", 1), D("wrong"), D("plain", 2)])
@@ -121,6 +123,7 @@ def test_candidates_are_checked_and_raced_in_turns(pool):
     pool.final(good)
 
 
+@pytest.mark.slow
 def test_a_gpu_that_a_candidate_lost_is_another_process(pool):
     """What CUDA answers after a fault is that fault, whoever asks: it is blamed on the one who made it only."""
     pool.open(gpu_rules.task(72))
@@ -133,6 +136,7 @@ def test_a_gpu_that_a_candidate_lost_is_another_process(pool):
     assert pool.restarts == before + 1 and pool.pids[-1] != runner
 
 
+@pytest.mark.slow
 def test_a_gpu_that_is_lost_in_a_race_is_the_fault_of_whose_turn_it_was(pool):
     """Checks at other numbers of rows passed; those that are left race in another process."""
     pool.open(gpu_rules.task(64, rows=(2, 8)))

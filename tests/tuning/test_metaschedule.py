@@ -282,6 +282,7 @@ def files_of(folder: Path) -> tuple[Path, Path]:
     return folder / "database_workload.json", folder / "database_tuning_record.json"
 
 
+@pytest.mark.slow
 def test_its_database_comes_back_as_the_same_trials(tasks, tmp_path):
     result, _ = tune(tasks, tmp_path, FakeLab({D("wide", 2): p.DECLINED}))
     folder = database_of(tmp_path)
@@ -319,6 +320,7 @@ def test_traces_of_its_own_space_are_skipped_with_the_reason(tmp_path):
     assert not records and len(skipped) == 1 and "list of schedule primitives" in skipped[0]
 
 
+@pytest.mark.slow
 def test_hostile_records_become_reasons(tasks, tmp_path):
     tune(tasks, tmp_path)
     workloads, tuned = files_of(database_of(tmp_path))
@@ -375,6 +377,7 @@ def test_hostile_records_become_reasons(tasks, tmp_path):
     assert all("Traceback" not in reason and reason.isprintable() for reason in skipped)
 
 
+@pytest.mark.slow
 def test_hostile_workloads_end_a_process_of_their_own(tasks, tmp_path):
     tune(tasks, tmp_path)
     workloads, tuned = files_of(database_of(tmp_path))

@@ -84,6 +84,7 @@ def toy_task():
     return task
 
 
+@pytest.mark.slow
 def test_candidates_on_devices(farm, space):
     """Checked there; one that kills two devices is a crash; what was good before goes on elsewhere."""
     farm.grow(2)
@@ -159,6 +160,7 @@ def test_a_candidate_that_hangs_on_devices(farm, space):
         assert lab.race([good], 0, 1, 100.0)[good]
 
 
+@pytest.mark.slow
 def test_interrupted():
     pytest.importorskip("tornado", reason="TVM's tracker needs tornado: install the extra rpc")
     both = [Served(action, "--port", str(free_port())) for action in ("tracker", "server")]
@@ -365,6 +367,7 @@ def test_addresses():
         RpcConfig("tracker", tracker="127.0.0.1:1")
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_when_a_server_is_killed(farm, space, tmp_path):
     farm.grow(2)
     space(SLOW, FAST, D("vector", 8))
@@ -399,6 +402,7 @@ class Killing(io.StringIO):
         return super().write(text)
 
 
+@pytest.mark.slow
 def test_no_device_is_left(farm, space):
     """What was measured is not lost: the caller sees one sentence, and no session stays."""
     farm.grow(1)

@@ -205,6 +205,7 @@ def record_neighbour(directory, decision, rows=96):
     commit(directory, fingerprint_of(target), [Recorder(fingerprint_of(target), "r", 0).winner(neighbour, confirmed)])
 
 
+@pytest.mark.slow
 def test_the_nearest_record_shortens_it(tmp_path):
     best = max(SPACE, key=share_of_best)
     record_neighbour(tmp_path, best)

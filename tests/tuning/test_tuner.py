@@ -97,6 +97,7 @@ def test_a_winner_is_committed_and_found_in_another_process(tmp_path, space):
     assert found.stdout.strip() == task.decision["mode"]
 
 
+@pytest.mark.slow
 def test_a_slower_candidate_is_not_committed(tmp_path, space):
     space(FAST, SLOW)
     result = tune(tmp_path)[0].run()
@@ -116,6 +117,7 @@ FAILING = {
 }
 
 
+@pytest.mark.slow
 def test_failures_have_a_class_and_the_run_goes_on(tmp_path, space):
     space(SLOW, *(D(mode, 1) for mode in FAILING), FAST)
     result = tune(tmp_path)[0].run()
@@ -130,6 +132,7 @@ def test_failures_have_a_class_and_the_run_goes_on(tmp_path, space):
     assert result.worker_restarts == 2
 
 
+@pytest.mark.slow
 def test_a_hang_is_a_timeout(tmp_path, space):
     space(SLOW, D("hang", 1), FAST)
     result = tune(tmp_path, timeout_s=5.0)[0].run()
@@ -138,6 +141,7 @@ def test_a_hang_is_a_timeout(tmp_path, space):
     assert result.worker_restarts == 1
 
 
+@pytest.mark.slow
 def test_what_crashed_before_is_not_tried_again(tmp_path, space):
     space(SLOW, D("crash", 1), D("wrong", 1), FAST)
     tune(tmp_path)[0].run()
@@ -149,6 +153,7 @@ def test_what_crashed_before_is_not_tried_again(tmp_path, space):
     assert result.lookup["hits"] == 1
 
 
+@pytest.mark.slow
 def test_all_failing_is_an_error(tmp_path, space):
     space(FAST, D("wrong", 1), D("raise", 1))
     with pytest.raises(NoValidTrial, match="1 build_error, 1 wrong_result") as caught:
@@ -156,6 +161,7 @@ def test_all_failing_is_an_error(tmp_path, space):
     assert caught.value.exit_code == 4
 
 
+@pytest.mark.slow
 def test_a_wrong_default_is_found(tmp_path, space):
     space(D("wrong", 1), FAST)
     with pytest.raises(NoValidTrial, match="the default differs from the unscheduled function"):
@@ -167,6 +173,7 @@ def test_effort_none_measures_nothing(tmp_path, space):
     assert [t.outcome for t in result.tasks] == [r.UNTRIED] and result.measured == 0
 
 
+@pytest.mark.slow
 def test_trials_are_a_limit(tmp_path, space):
     space(FAST, *(D("vector", 1 << i) for i in range(5)))
     result = tune(tmp_path, trials=2, functions={"f": toy_rules.function(64), "g": toy_rules.function(128)})[0].run()
@@ -174,6 +181,7 @@ def test_trials_are_a_limit(tmp_path, space):
     assert [t.outcome for t in result.tasks].count(r.UNTRIED) == 1
 
 
+@pytest.mark.slow
 def test_interruption_keeps_what_is_committed(tmp_path, space, monkeypatch):
     commits = []
     real = tuner_module.commit
@@ -194,6 +202,7 @@ def test_interruption_keeps_what_is_committed(tmp_path, space, monkeypatch):
 
 
 @pytest.mark.parametrize(("ending", "after"), [(signal.SIGKILL, 0.5), (signal.SIGINT, 0.2)])
+@pytest.mark.slow
 def test_a_tuner_that_is_ended(tmp_path, space, ending, after):
     """No committed record is lost, no worker stays, and the next run uses the log."""
     code = (
@@ -281,6 +290,7 @@ def test_sizes_that_take_long_are_not_timed():
     assert [s.dims for s in short.sizes] == [(1,), (8,)] and sum(s.weight for s in short.sizes) == 1
 
 
+@pytest.mark.slow
 def test_the_worker_survives_its_own_death(space):
     (task,) = tasks_of(tvm.IRModule({"f": toy_rules.function(64)}), toy_rules.target(), ROWS).tasks
     options = LabOptions(threads=2, memory_bytes=2 << 30, modules=("toy_rules",))
@@ -296,6 +306,7 @@ def test_the_worker_survives_its_own_death(space):
         assert worker.restarts == 1
 
 
+@pytest.mark.slow
 def test_a_module_as_the_command_line_tunes_it(tmp_path, space):
     config = TuneConfig(model="toy", budget="30s", effort="quick", log=str(tmp_path))
     stream = io.StringIO()

@@ -338,6 +338,7 @@ def write(n: int, cases: Sequence[Case]) -> tuple[bytes, list[str]]:
 
 
 @pytest.mark.parametrize("batch", [2, -1])
+@pytest.mark.slow
 def test_every_operator(batch, tmp_path: Path):
     """One file holds all of them with an unknown batch, another those whose LiteRT kernels want it known."""
     fixed = ("TRANSPOSE_CONV", "GATHER_ND", "DYNAMIC_UPDATE_SLICE", "REVERSE_SEQUENCE", "SPACE_TO_BATCH_ND")
