@@ -28,6 +28,7 @@ def weight(*shape: int) -> jax.Array:
 
 
 KERNEL, TABLE, HEADS, INPUT, STATE = weight(3, 3, 3, 8), weight(50, 16), weight(16, 48), weight(16, 32), weight(8, 32)
+SPECTRUM = jnp.asarray([1 + 2j, -0.25, 3e-5j], jnp.complex64)
 SIGNS = jnp.asarray([[1.5, jnp.inf], [-2, 1e-3]], jnp.bfloat16)
 
 
@@ -63,7 +64,8 @@ def orders(x: jax.Array, ids: jax.Array) -> tuple[jax.Array, ...]:
     sorted_ = jnp.sort(x, -1), jnp.argsort(-x, -1), jnp.lexsort((ids, ids % 2)), jnp.argmin(x, 0)
     placed = jnp.take(x, ids, axis=0, mode="clip"), x.at[ids].add(1.0), jnp.pad(x, ((1, 0), (0, 2)))[::-1, ::2]
     decided = lax.cond(x.sum() > 0, lambda: x * 2, lambda: x - 1), lax.fori_loop(0, 3, lambda i, a: a + x[i], x[0])
-    return *sorted_, *placed, *decided, jnp.tan(x), (x > 1).any(0), x[:2, :2] + SIGNS.astype(jnp.float32)
+    turned = jnp.abs(jnp.fft.rfft(x, 4) * (0.5 - 2j) + SPECTRUM)
+    return *sorted_, *placed, *decided, jnp.tan(x), (x > 1).any(0), x[:2, :2] + SIGNS.astype(jnp.float32), turned
 
 
 def check(model: ImportedModel, **sizes: int) -> None:
@@ -161,8 +163,8 @@ def test_the_confined_process(tmp_path: Path) -> None:
 def test_what_is_refused(tmp_path: Path) -> None:
     """Custom calls and operations by name, other versions, damaged files, several devices."""
     spec = jax.ShapeDtypeStruct((4, 4), jnp.float32)
-    foreign = written(tmp_path, lambda x: jnp.linalg.svd(x @ x.T)[1] + jnp.fft.fft(x).real[0], spec)
-    with pytest.raises(UnsupportedModel, match=r"stablehlo\.fft \(1\); the custom call 'lapack_.*' \(1\).*export"):
+    foreign = written(tmp_path, lambda x: jnp.linalg.svd(x @ x.T)[1] + lax.rng_uniform(0.0, 1.0, (4,)), spec)
+    with pytest.raises(UnsupportedModel, match=r"stablehlo\.rng \(1\); the custom call 'lapack_.*' \(1\).*export"):
         read(foreign)
     path = tmp_path / "net.jax"
     whole = path.read_bytes()

@@ -17,6 +17,7 @@ from ..meaning.builder import Refused
 from ..meaning.constant import Constant
 from ..meaning.sizes import prim
 from . import families  # noqa: F401  (importing them registers the converters)
+from ._complex import has_complex, is_complex, without_complex
 from ._dimensions import Dimensions
 from ._models import Door, opened
 from ._primitive import dtype_name
@@ -49,22 +50,24 @@ def import_function(
     leaves, tree = tree_util.tree_flatten_with_path(weights)
     held = [(_path(path) or "weights", leaf) for path, leaf in leaves]
     traced = [place for place, (_, leaf) in enumerate(held) if _is_array(leaf)]
+    parts = [part for place in traced for part in _parts(*held[place])]
     structs = _structs(specs, ranges or {})
     flat_inputs, input_tree = tree_util.tree_flatten(structs)
 
     def flat(arrays: Sequence[object], inputs: Sequence[object]) -> object:
         values = [leaf for _, leaf in held]
-        for place, array in zip(traced, arrays, strict=True):
-            values[place] = array
+        given = iter(arrays)
+        for place in traced:
+            values[place] = jax.lax.complex(next(given), next(given)) if is_complex(held[place][1]) else next(given)
         args = tree_util.tree_unflatten(input_tree, inputs)
         return function(*args) if weights is None else function(tree_util.tree_unflatten(tree, values), *args)
 
-    types = [jax.ShapeDtypeStruct(np.shape(held[place][1]), held[place][1].dtype) for place in traced]
+    types = [jax.ShapeDtypeStruct(np.shape(leaf), leaf.dtype) for _, leaf in parts]
     closed, result = _traced(flat, types, flat_inputs)
     names = list(door.names) or _input_names(signature, structs, weights is not None and signature is function)
     dims = Dimensions([spec.shape for spec in flat_inputs])
     walker = Walker(dims)
-    arguments: list[Value] = [_weight(held[place][0], held[place][1]) for place in traced]
+    arguments: list[Value] = [_weight(*part) for part in parts]
     variables: dict[str, relax.Var] = {}
     for input_name, spec in zip(names, flat_inputs, strict=True):
         variables[input_name] = _input(walker, input_name, spec)
@@ -87,13 +90,14 @@ def import_function(
             "parameters": len(walker.params.sources),
             "assumed_ranges": {k: list(_planned(b)) for k, b in dims.ranges.items() if b[1] >= UNBOUNDED},
         },
-        engine=_engine(flat, [held[place][1] for place in traced], list(variables), list(outputs)),
+        engine=_engine(flat, [leaf for _, leaf in parts], list(variables), list(outputs)),
     )
 
 
 def _traced(flat: Callable[..., object], weights: Sequence[object], inputs: Sequence[object]) -> tuple[Any, object]:
     try:
-        return jax.make_jaxpr(flat, return_shape=True)(list(weights), list(inputs))  # type: ignore[no-any-return]
+        closed, result = jax.make_jaxpr(flat, return_shape=True)(list(weights), list(inputs))
+        return (_real(closed, result) if has_complex(closed) else closed), result
     except (UnsupportedModel, UsageError):
         raise
     except Exception as reason:  # jax raises whatever the function's own code does
@@ -102,6 +106,28 @@ def _traced(flat: Callable[..., object], weights: Sequence[object], inputs: Sequ
             f"expected a function that jax can trace for these inputs, found {type(reason).__name__} ({line[:200]}): "
             "see jax's advice, bound or fix the symbolic sizes it names"
         ) from reason
+
+
+def _real(closed: Any, result: object) -> Any:
+    """`closed` without complex numbers."""
+    ends = [(spec.dtype, "input") for spec in closed.in_avals]
+    ends += [(spec.dtype, "result") for spec in tree_util.tree_leaves(result)]
+    found = next(
+        (
+            f"{dtype} of an {end}".replace("an r", "a r")
+            for dtype, end in ends
+            if jax.numpy.issubdtype(dtype, np.complexfloating)
+        ),
+        None,
+    )
+    try:
+        if found is None:
+            return without_complex(closed)
+    except Refused as reason:
+        found = str(reason)
+    raise UnsupportedModel(
+        f"expected complex numbers between real inputs and results, as pairs, found {found}: write it with real numbers"
+    )
 
 
 def _module(
@@ -149,6 +175,11 @@ def _is_array(leaf: object) -> bool:
     """Whether a leaf of the weights is a tensor; keys of random numbers, functions and Python values are fixed."""
     dtype = getattr(leaf, "dtype", None)
     return dtype is not None and hasattr(leaf, "shape") and not jax.dtypes.issubdtype(dtype, jax.dtypes.extended)
+
+
+def _parts(name: str, leaf: Any) -> list[tuple[str, Any]]:
+    """A weight by its name; of a complex one both parts."""
+    return [(f"{name}.real", leaf.real), (f"{name}.imag", leaf.imag)] if is_complex(leaf) else [(name, leaf)]
 
 
 def _weight(name: str, leaf: Any) -> Value:

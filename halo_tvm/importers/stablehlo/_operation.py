@@ -33,6 +33,7 @@ _DTYPES = {
     "f32": "float32",
     "f16": "float16",
     "bf16": "bfloat16",
+    "complex<f32>": "complex64",
     "i1": "bool",
     **{f"i{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
     **{f"ui{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},

@@ -44,6 +44,11 @@ def same(o: Operation) -> Value:
     return getattr(lax, _RENAMED.get(o.name, o.name))(*o.values)
 
 
+@operation("fft")
+def fft(o: Operation) -> Value:
+    return lax.fft(o.x, lax.FftType[o.text("fft_type")], tuple(o.numbers("fft_length")))
+
+
 @operation("round_nearest_afz")
 def round_away(o: Operation) -> Value:
     return lax.round(o.x, lax.RoundingMethod.AWAY_FROM_ZERO)

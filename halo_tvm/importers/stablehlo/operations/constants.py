@@ -12,20 +12,21 @@ from jaxlib.mlir import ir
 from numpy.typing import NDArray
 
 from ....errors import UnsupportedModel
-from .._operation import Operation, Value, dtype_of, operation
+from .._operation import Operation, Value, operation
 
 
 @operation("constant")
 def constant(o: Operation) -> Value:
     held = o.program.constants
     if o.op not in held:
-        held[o.op] = _array(o.op.attributes["value"], o.op.results[0].type)
+        shape, dtype = tuple(ir.RankedTensorType(o.op.results[0].type).shape), o.dtype
+        # MLIR's bindings have no attribute of complex numbers, even to look at.
+        held[o.op] = _complex(str(o.op), shape) if dtype.kind == "c" else _array(o.op.attributes["value"], shape, dtype)
     return held[o.op]
 
 
-def _array(attribute: Any, kind: ir.Type) -> NDArray[Any]:
+def _array(attribute: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
     """The array of `stablehlo.constant`."""
-    shape, dtype = tuple(ir.RankedTensorType(kind).shape), dtype_of(kind)
     read: Callable[[Any], NDArray[Any]] = _of_text if dtype == ml_dtypes.bfloat16 else np.array
     if isinstance(attribute, ir.DenseElementsAttr):
         if attribute.is_splat:
@@ -36,9 +37,25 @@ def _array(attribute: Any, kind: ir.Type) -> NDArray[Any]:
     )
 
 
+def _numbers(text: str) -> str:
+    """What MLIR prints between `dense<` and `> : tensor<`: numbers, or bytes in hexadecimal."""
+    return text.partition("dense<")[2].rpartition("> : tensor<")[0]
+
+
+def _complex(operation: str, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Complex numbers from what MLIR prints of their operation."""
+    text = _numbers(operation)
+    if text.startswith('"0x'):
+        return np.frombuffer(bytes.fromhex(text[3:-1]), np.complex64).reshape(shape)
+    parts = re.findall(r"0x[0-9A-F]+|-?\d[\d.]*(?:[eE][-+]?\d+)?", text)
+    real = [np.uint32(int(n, 16)).view(np.float32) if n.startswith("0x") else np.float32(n) for n in parts]
+    found = np.array(real, np.float32).view(np.complex64)
+    return np.broadcast_to(found[0], shape) if found.size == 1 else found.reshape(shape)
+
+
 def _of_text(attribute: Any) -> NDArray[Any]:
-    """bfloat16, which MLIR's bindings do not hand over: from what it prints, numbers or bytes in hexadecimal."""
-    text = str(attribute).partition("dense<")[2].rpartition(">")[0].rpartition(">")[0]
+    """bfloat16, which MLIR's bindings do not hand over, from what it prints."""
+    text = _numbers(str(attribute))
     if text.startswith('"0x'):
         return np.frombuffer(bytes.fromhex(text[3:-1]), ml_dtypes.bfloat16)
     numbers = re.findall(r"0x[0-9A-F]+|-?\d[\d.]*(?:[eE][-+]?\d+)?", text)
