@@ -41,6 +41,10 @@ _WARM = {
 }
 
 
+# Seconds until the process is confined: nothing of the file is read by then, and a busy machine starves its imports.
+_START = 300.0
+
+
 @dataclass(frozen=True)
 class Limits:
     """What one conversion may take. Memory is on top of the imports and of a multiple of the file's size."""
@@ -124,7 +128,7 @@ class _Worker:
             line_bytes=_REPLY_LIMIT,
         )
         self.close = weakref.finalize(self, _end, self._process, self.directory)
-        self.held: dict[str, str] = dict(self._reply(60.0)["held"])
+        self.held: dict[str, str] = dict(self._reply(_START)["held"])
         missing = [name for name in NEEDED if name not in self.held]
         if missing and not trust:
             self.close()
