@@ -1,4 +1,4 @@
-"""`halo-tvm run --prompt` and `--interactive`: a language model on the terminal."""
+"""`halo-tvm run --prompt`, `--interactive` and `--audio`: a language model on the terminal."""
 
 from __future__ import annotations
 
@@ -15,18 +15,22 @@ if TYPE_CHECKING:
 
 def answer(config: RunConfig) -> int:
     """Say the answer as it comes, then on stderr how it ended and at which rates."""
-    if config.prompt is not None and config.interactive:
-        raise UsageError("expected --prompt or --interactive, found both: leave one out")
+    if (config.prompt is not None) + config.interactive + (config.audio is not None) > 1:
+        raise UsageError("expected --prompt, --interactive or --audio, found more than one: leave the others out")
     if config.function != "main":
         raise UsageError(
-            f"expected --function {config.function} without --prompt and --interactive, which call what a language "
-            "model needs: leave one out"
+            f"expected --function {config.function} without --prompt, --interactive and --audio, which call what a "
+            "language model needs: leave one out"
         )
     from ..runtime.language import LanguageModel
 
     with LanguageModel.load(config.artifact, threads=config.threads, context=config.context) as model:
         if config.interactive:
             return _converse(model, config)
+        if config.audio is not None:
+            spoken = {"audio": config.audio, "language": config.language, "translate": config.translate}
+            _say(model.stream(**spoken, **_options(config)))  # type: ignore[arg-type]
+            return 0
         prompt = sys.stdin.read() if config.prompt == "-" else str(config.prompt)
         _say(model.stream(prompt, **_options(config)))  # type: ignore[arg-type]
     return 0

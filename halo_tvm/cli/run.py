@@ -18,7 +18,7 @@ CONFIG = RunConfig
 
 def run(config: RunConfig) -> int:
     """Load, run, and show each output's shape and range, or what a language model says."""
-    if config.prompt is not None or config.interactive:
+    if config.prompt is not None or config.interactive or config.audio is not None:
         from ._answers import answer
 
         return answer(config)

@@ -9,6 +9,7 @@ from pathlib import Path
 from ..errors import UnsupportedModel, UsageError
 from ..imported import ImportedModel
 from ._json import read_json
+from ._sentence_piece import marian_tokenizer
 
 TOKENIZER = "tokenizer.json"
 _LARGEST_TOKENIZER = 128 << 20
@@ -21,7 +22,7 @@ NO_TEXTS: Mapping[str, object] = {"end": [], "tokenizer": None, "chat_template":
 
 def language_of(
     folder: Path, config: Mapping[str, object], *, answers: bool = False
-) -> tuple[dict[str, object], dict[str, Path]]:
+) -> tuple[dict[str, object], dict[str, Path | bytes]]:
     """What the manifest says about the language model in `folder`, and the files that go into its artifact.
 
     It `answers` a text with tokens of their own (an encoder-decoder), or goes on with it.
@@ -29,8 +30,10 @@ def language_of(
     about = _optional(folder / "tokenizer_config.json")
     generation = _optional(folder / "generation_config.json")
     tokenizer = folder / TOKENIZER
-    files = {TOKENIZER: tokenizer} if tokenizer.is_file() else {}
-    if files and tokenizer.stat().st_size > _LARGEST_TOKENIZER:
+    files: dict[str, Path | bytes] = {TOKENIZER: tokenizer} if tokenizer.is_file() else {}
+    if not files and config.get("model_type") == "marian" and (made := marian_tokenizer(folder)) is not None:
+        files = {TOKENIZER: made}
+    elif files and tokenizer.stat().st_size > _LARGEST_TOKENIZER:
         raise UnsupportedModel(
             f"expected a tokenizer of at most {_LARGEST_TOKENIZER >> 20} MiB, found {tokenizer.stat().st_size} bytes: "
             "not such a file"
@@ -43,6 +46,7 @@ def language_of(
     return {
         "end": ends,
         **(_of_answers(config, generation) if answers else {}),
+        **({"speech": _of_speech(config, generation)} if config.get("model_type") == "whisper" else {}),
         "tokenizer": TOKENIZER if files else None,
         "chat_template": _template(folder, about),
         "words": {name: word for name, word in words.items() if word is not None},
@@ -61,11 +65,41 @@ def _of_answers(config: Mapping[str, object], generation: Mapping[str, object]) 
     words = bad if isinstance(bad, list) else [bad]
     never = [word[0] for word in words if isinstance(word, list) and len(word) == 1]  # words of several stay possible
     never += suppressed if isinstance(suppressed := found("suppress_tokens"), list) else []
+    times = generation.get("no_timestamps_token_id")
+    most = config.get("vocab_size")
+    if type(times) is int and type(most) is int and 0 <= times < most:  # tokens of times are not words
+        never += range(times, most)
     tokens: dict[str, list[object]] = {"start": [token for token in start if token is not None], "never": never}
     for name, ids in tokens.items():
         if any(not isinstance(token, int) or isinstance(token, bool) or token < 0 for token in ids):
             raise UnsupportedModel(f"expected tokens of a {name} as integers, found {ids!r:.80}: correct the config")
     return dict(tokens)
+
+
+def _of_speech(config: Mapping[str, object], generation: Mapping[str, object]) -> Mapping[str, object]:
+    """The tokens by which a model that hears is asked for words: languages by short names, tasks, words without times.
+
+    Files that name none have them where `forced_decoder_ids` puts them: language, task, no times.
+    """
+    forced = generation.get("forced_decoder_ids") or config.get("forced_decoder_ids") or []
+    pairs = forced if isinstance(forced, list) else []
+    places = {p[0]: p[1] for p in pairs if isinstance(p, list) and len(p) == 2 and p[1] is not None}
+    languages = {word.strip("<|>"): token for word, token in _named(generation, "lang_to_id").items()}
+    tasks = _named(generation, "task_to_id")
+    if not languages and len(places) > 2:
+        languages, tasks = {"en": places.get(1)}, {"transcribe": places.get(2)}
+    plain = generation.get("no_timestamps_token_id", places[max(places)] if places else None)
+    first = generation.get("begin_suppress_tokens", config.get("begin_suppress_tokens")) or []
+    found = {"languages": languages, "tasks": tasks, "plain": plain, "first_never": first}
+    tokens = [*languages.values(), *tasks.values(), *(first if isinstance(first, list) else [first])]
+    if any(type(token) is not int or token < 0 for token in [*tokens, *([] if plain is None else [plain])]):
+        raise UnsupportedModel(f"expected tokens of speech as integers, found {found!r:.160}: correct the config")
+    return found
+
+
+def _named(where: Mapping[str, object], key: str) -> Mapping[str, object]:
+    found = where.get(key)
+    return {str(k): v for k, v in found.items()} if isinstance(found, Mapping) else {}
 
 
 def with_texts_of(folder: Path, model: ImportedModel) -> ImportedModel:

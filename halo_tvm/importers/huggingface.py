@@ -95,7 +95,7 @@ def import_hub(name: str, part: str = "", *, trust: bool = False) -> ImportedMod
         from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
     except ImportError as missing:
         raise MissingPackage("huggingface_hub", f"the hub's model {name}", "pip install huggingface_hub") from missing
-    wanted = ["*.json", "*.safetensors", "chat_template.jinja"]
+    wanted = ["*.json", "*.safetensors", "chat_template.jinja", "source.spm"]
     try:
         return import_directory(
             Path(hub.snapshot_download(name, allow_patterns=wanted, local_files_only=True)), part=part, trust=trust

@@ -87,9 +87,13 @@ class ModelBuilder:
 
     def table(self, name: str, values: np.ndarray) -> relax.Var:
         """A float32 table that the definition computes itself, kept with the weights."""
+        return self.stored(self.kept(name, values))
+
+    def kept(self, name: str, values: np.ndarray) -> str:
+        """Record such a table, of which recipes make what the function reads; its name."""
         if name not in self.params:
             self.params.add_source(name, ParamSource(values.shape, "float32", lambda: values))
-        return self.stored(name)
+        return name
 
     def zeros(self, width: int) -> relax.Var:
         """The bias [width] of an operator that takes one where the model has none."""

@@ -40,6 +40,7 @@ from halo_tvm.runtime import load
 from halo_tvm.runtime.language import Sampling
 from halo_tvm.runtime.language.chat import render
 from halo_tvm.runtime.language.fidelity import compare_text, text_of
+from halo_tvm.runtime.language.held import Held
 from halo_tvm.runtime.language.sampling import Sampler, log_probabilities
 from halo_tvm.runtime.language.spec import LanguageSpec, spec_of
 from halo_tvm.runtime.language.text import Pieces, Text
@@ -291,7 +292,7 @@ def test_which_caches_are_narrow() -> None:
 
 def test_the_end_token_ends_an_answer(model, monkeypatch) -> None:
     token = model.generate(PROMPT, max_new_tokens=1).tokens[0]
-    monkeypatch.setattr(model, "_spec", __import__("dataclasses").replace(model._spec, end=(token,)))
+    monkeypatch.setattr(model._held, "_spec", __import__("dataclasses").replace(model._spec, end=(token,)))
     answer = model.generate(PROMPT, max_new_tokens=5)
     assert (answer.tokens, answer.text, answer.ended) == ((token,), "", "end")
 
@@ -385,13 +386,13 @@ def test_the_command_line_answers(artifact: Path, capsys, monkeypatch) -> None:
     lines = iter(["hi", " ", "go on"])
     steps = itertools.count()
 
-    def fed(self: LanguageModel, tokens: list[int], slot: int) -> np.ndarray:
+    def fed(self: Held, tokens: list[int], slot: int) -> np.ndarray:
         if next(steps) == 2:  # Ctrl-C at the third step of the first answer
             raise KeyboardInterrupt
         return whole(self, tokens, slot)
 
-    whole = LanguageModel._fed
-    monkeypatch.setattr(LanguageModel, "_fed", fed)
+    whole = Held.feed
+    monkeypatch.setattr(Held, "feed", fed)
     monkeypatch.setattr("builtins.input", lambda _prompt: next(lines, None) or (_ for _ in ()).throw(EOFError))
     assert main(["run", str(artifact), "--interactive", "--max-new-tokens", "3"]) == 0
     first, second = capsys.readouterr().err.splitlines()[-2:]  # the answer ends, the chat goes on with what is new

@@ -69,6 +69,8 @@ class Answer:
     ) -> None:
         self._wanted, self._end = wanted, spec.end
         self._never = np.array(spec.never, np.int64)
+        first = spec.speech.first_never if spec.speech else ()
+        self._never_first = np.array([*spec.never, *first], np.int64)
         self._pieces = Pieces(text, wanted.stop)
         self._sampler = Sampler(wanted.how, list(seen))
         self._asked, self._kept = len(asked), kept
@@ -82,7 +84,7 @@ class Answer:
         """Choose the next token; the text that is certain with it. `full` ends it: there is no room for the token."""
         if not self.said:
             self._first = time.perf_counter()
-        token = self._sampler.choose(_without(logits, self._never))
+        token = self._sampler.choose(_without(logits, self._never if self.said else self._never_first))
         self.said.append(token)
         if self._wanted.logprobs:
             self._reported.append(log_probabilities(logits, token, self._wanted.logprobs))
@@ -114,6 +116,20 @@ class Answer:
             answer_seconds=self._last - self._first,
             logprobs=tuple(self._reported),
         )
+
+
+def joined(answers: Sequence[Generation]) -> Generation:
+    """The answers to pieces of one sound as one."""
+    return Generation(
+        text="".join(answer.text for answer in answers),
+        tokens=tuple(token for answer in answers for token in answer.tokens),
+        ended=answers[-1].ended,
+        prompt_tokens=sum(answer.prompt_tokens for answer in answers),
+        kept_tokens=sum(answer.kept_tokens for answer in answers),
+        prompt_seconds=sum(answer.prompt_seconds for answer in answers),
+        answer_seconds=sum(answer.answer_seconds for answer in answers),
+        logprobs=tuple(place for answer in answers for place in answer.logprobs),
+    )
 
 
 def _without(logits: np.ndarray, never: np.ndarray) -> np.ndarray:

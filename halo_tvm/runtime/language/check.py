@@ -20,7 +20,7 @@ def logits_behind_caches(
     fitting = {
         index: (*_tokens(case["input"]), case["output"]["logits"][0])
         for index, case in sorted(cases.items())
-        if np.ndim(case.get("input", {}).get("input_ids")) == 2 and np.ndim(case["output"].get("logits")) == 3
+        if np.ndim(case["output"].get("logits")) == 3 and _is_text_or_sound(case.get("input", {}))
     }
     fitting = {i: (text, ids, wanted) for i, (text, ids, wanted) in fitting.items() if len(ids) > _SINGLE}
     if not fitting:
@@ -38,8 +38,15 @@ def logits_behind_caches(
                 yield index, "decode", model.decode(int(ids[at]))[None], wanted[at : at + 1]
 
 
+def _is_text_or_sound(inputs: Mapping[str, np.ndarray]) -> bool:
+    sound = np.ndim(inputs.get("input_features")) == 3 and np.ndim(inputs.get("decoder_input_ids")) == 2
+    return sound or np.ndim(inputs.get("input_ids")) == 2
+
+
 def _tokens(inputs: Mapping[str, np.ndarray]) -> tuple[np.ndarray | None, np.ndarray]:
-    """The first row of a case: the text that an encoder reads, None without one, and the tokens of the decoder."""
+    """The first row of a case: what an encoder reads, None without one, and the tokens of the decoder."""
+    if "input_features" in inputs:
+        return inputs["input_features"][0], inputs["decoder_input_ids"][0]
     ids = inputs["input_ids"][0]
     answer = inputs.get("decoder_input_ids")
     if answer is None:

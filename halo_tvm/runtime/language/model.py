@@ -8,28 +8,31 @@ for piece in model.stream("The capital of France is", max_new_tokens=64):
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
 import numpy as np
 
 from ...artifact import Manifest, OpenArtifact, opened
-from ...errors import InputError, UsageError
+from ...errors import UsageError
 from ...targets import usable_cpus
 from ..gpu import device_of
 from ..host import choose_variant, load_tvm_runtime, resolve_threads
 from ..session import Session
 from ..weights import load_weights
-from .answer import Answer, Generation, Wanted
+from .answer import Answer, Generation, Wanted, joined
 from .chat import Message
+from .held import Held
 from .sampling import Sampling
+from .sound import samples_of, spectra
 from .spec import TOGETHER, WHOLE, LanguageSpec, needed, spec_of
 from .steps import Steps
 from .text import Text
 
 USUAL_CONTEXT = 4096
 Prompt = str | Sequence[int]
+Sound = Path | str | np.ndarray  # a WAV file, or samples at 16 kHz
 
 
 class LanguageModel:
@@ -39,8 +42,8 @@ class LanguageModel:
     waits for its turn. A new prompt keeps what it has in common with the tokens in its slot, so the second turn of a
     conversation reads only what is new.
 
-    An encoder-decoder (T5) reads the whole prompt with its encoder; what is in the caches is its answer. The same text
-    again is not read again.
+    An encoder-decoder (T5, BART) reads the whole prompt with its encoder; what is in the caches is its answer. The same
+    text again is not read again. One that hears (Whisper) reads a sound instead, half a minute after the other.
     """
 
     def __init__(self, manifest: Manifest, spec: LanguageSpec, text: Text, session: Session, steps: Steps) -> None:
@@ -49,8 +52,7 @@ class LanguageModel:
         self._text = text
         self._session = session
         self._steps = steps
-        self._tokens: list[list[int]] = [[] for _ in steps.filled]  # what the caches hold, by slot
-        self._read: list[list[int]] = [[] for _ in steps.filled]  # of an encoder-decoder: the texts that are answered
+        self._held = Held(spec, text, steps)
         self._turn = threading.Lock()
         self._speaker: int | None = None  # the thread whose answer goes on
 
@@ -140,37 +142,40 @@ class LanguageModel:
             return self._text.conversation(messages)
         return self._text.tokens(prompt) if isinstance(prompt, str) else list(() if prompt is None else prompt)
 
-    def prefill(self, tokens: Sequence[int], slot: int = 0) -> np.ndarray:
-        """Start again with `tokens`; the logits [vocabulary] behind them, or for the first token of their answer."""
-        with self._my_turn():
-            self._forget(0, slot)
-            if not self.encodes:
-                return self._fed(tokens, slot)
-            self._answer_to(tokens, slot)
-            return self._fed(self._spec.start, slot)
+    def prefill(self, tokens: Sequence[int] | np.ndarray, slot: int = 0) -> np.ndarray:
+        """Start again with `tokens`; the logits [vocabulary] behind them, or for the first token of their answer.
 
-    def encode(self, tokens: Sequence[int], slot: int = 0) -> None:
-        """Read the text that an encoder-decoder answers; `extend` and `decode` then take the answer from its start."""
+        An encoder-decoder that hears takes the spectrum of a sound, [bands, frames].
+        """
+        with self._my_turn():
+            self._held.forget(0, slot)
+            if not self.encodes:
+                return self._held.feed(list(tokens), slot)
+            self._held.read(tokens, slot)
+            return self._held.feed(self._spec.start, slot)
+
+    def encode(self, tokens: Sequence[int] | np.ndarray, slot: int = 0) -> None:
+        """Read what an encoder-decoder answers; `extend` and `decode` then take the answer from its start."""
         with self._my_turn():
             if not self.encodes:
                 raise UsageError("expected an encoder-decoder, found a decoder: its prompt is what prefill takes")
-            self._forget(0, slot)
-            self._answer_to(tokens, slot)
+            self._held.forget(0, slot)
+            self._held.read(tokens, slot)
 
     def decode(self, token: int, slot: int = 0) -> np.ndarray:
         """The logits [vocabulary] behind one more token."""
         with self._my_turn():
-            return self._fed([token], slot)
+            return self._held.feed([token], slot)
 
     def decode_together(self, tokens: Mapping[int, int]) -> dict[int, np.ndarray]:
         """The logits [vocabulary] by slot behind one more token in each slot of `tokens`; other slots stay."""
         with self._my_turn():
-            return self._fed_together(tokens)
+            return self._held.feed_together(tokens)
 
     def extend(self, tokens: Sequence[int], slot: int = 0) -> np.ndarray:
         """The logits [vocabulary] behind `tokens`, which follow those in the caches."""
         with self._my_turn():
-            return self._fed(tokens, slot)
+            return self._held.feed(tokens, slot)
 
     def score(self, tokens: Sequence[int]) -> np.ndarray:
         """Logits [tokens, vocabulary]: row i is what the model says behind the first i + 1 tokens. The caches stay."""
@@ -180,16 +185,12 @@ class LanguageModel:
     def truncate(self, count: int, slot: int = 0) -> None:
         """Forget all but the first `count` tokens."""
         with self._my_turn():
-            self._forget(count, slot)
+            self._held.forget(count, slot)
 
     def fork(self, slot: int, to: int) -> None:
         """Copy the tokens in `slot` and their caches into the slot `to`: both go on by themselves."""
         with self._my_turn():
-            self._check_slots([slot, to])
-            if slot == to:
-                raise UsageError(f"expected two slots, found {slot} twice: load the model with more slots")
-            self._steps.fork(slot, to)
-            self._tokens[to] = list(self._tokens[slot])
+            self._held.fork(slot, to)
 
     # ---------------------------------------------------------------- answers
 
@@ -198,19 +199,27 @@ class LanguageModel:
         prompt: Prompt | None = None,
         *,
         messages: Sequence[Message] | None = None,
+        audio: Sound | None = None,
+        language: str | None = None,
+        translate: bool = False,
         max_new_tokens: int | None = None,
         stop: Sequence[str] = (),
         logprobs: int = 0,
         **sampling: float | None,
     ) -> Generation:
-        """The answer to a prompt (text or token ids) or to a conversation.
+        """The answer to a prompt (text or token ids), to a conversation, or to a sound.
 
         The most likely tokens, unless `sampling` (the fields of `Sampling`: temperature, top_k, top_p, min_p,
         repetition_penalty, seed) says otherwise; up to `max_new_tokens`, else to the end of the context. `logprobs` is
         how many of the likeliest tokens are reported at each place.
+
+        `audio`, for a model that hears, is a WAV file or samples [n] at 16 kHz; its words come in `language` ("en"), by
+        default the likeliest of the model's, or, with `translate`, in English. Each half minute is answered by itself,
+        in up to `max_new_tokens`.
         """
         with self._my_turn():
-            answer = self._answer(self.tokens(prompt, messages), _wanted(max_new_tokens, stop, logprobs, sampling))
+            wanted = _wanted(max_new_tokens, stop, logprobs, sampling)
+            answer = self._answers(prompt, messages, audio, (language, translate), wanted)
             while True:
                 try:
                     next(answer)
@@ -239,11 +248,11 @@ class LanguageModel:
             while waiting or going:
                 for slot in [slot for slot in range(self.slots) if slot not in going][: len(waiting)]:
                     index, asked = waiting.pop(0)
-                    answer, logits = self._begun(asked, wanted, slot)
+                    answer, logits = self._held.begin(asked, wanted, slot)
                     answers[index] = answer
                     self._take(answer, logits, slot, going)
                 if going:
-                    behind = self._fed_together({slot: answer.said[-1] for slot, answer in going.items()})
+                    behind = self._held.feed_together({slot: answer.said[-1] for slot, answer in going.items()})
                     for slot, logits in behind.items():
                         self._take(going[slot], logits, slot, going)
             return [answer.generation for answer in answers if answer is not None]
@@ -251,7 +260,7 @@ class LanguageModel:
     def _take(self, answer: Answer, logits: np.ndarray, slot: int, going: dict[int, Answer]) -> None:
         """The next token of an answer in `slot`, which is among those `going` on until it ends."""
         going[slot] = answer
-        answer.take(logits, self._is_full(slot))
+        answer.take(logits, self._held.is_full(slot))
         if answer.ended:
             del going[slot]
 
@@ -260,6 +269,9 @@ class LanguageModel:
         prompt: Prompt | None = None,
         *,
         messages: Sequence[Message] | None = None,
+        audio: Sound | None = None,
+        language: str | None = None,
+        translate: bool = False,
         max_new_tokens: int | None = None,
         stop: Sequence[str] = (),
         logprobs: int = 0,
@@ -277,83 +289,45 @@ class LanguageModel:
             )
         self._speaker = threading.get_ident()
         try:
-            return (yield from self._answer(self.tokens(prompt, messages), wanted))
+            return (yield from self._answers(prompt, messages, audio, (language, translate), wanted))
         finally:
             self._speaker = None
             self._turn.release()
 
-    def _answer(self, asked: Sequence[int], wanted: Wanted) -> Generator[str, None, Generation]:
-        answer, logits = self._begun(asked, wanted, 0)
+    def _answers(
+        self,
+        prompt: Prompt | None,
+        messages: Sequence[Message] | None,
+        audio: Sound | None,
+        how: tuple[str | None, bool],
+        wanted: Wanted,
+    ) -> Generator[str, None, Generation]:
+        heard = None if self._steps.source is None else self._steps.source.heard
+        if audio is None and how == (None, False):
+            return (yield from self._answer(self.tokens(prompt, messages), wanted))
+        if audio is None or heard is None or self._spec.speech is None:
+            given = "a language or translation without audio" if audio is None else "audio for one that reads text"
+            raise UsageError(f"expected a model that hears, and audio, found {given}: pass a prompt alone")
+        if prompt is not None or messages is not None:
+            raise UsageError("expected a prompt, messages or audio, found two of them: pass one")
+        samples = audio if isinstance(audio, np.ndarray) else samples_of(audio)
+        found: list[Generation] = []
+        for spectrum in spectra(samples, *heard):
+            found.append((yield from self._answer(spectrum, wanted, how)))
+            if found[-1].ended == "stop":
+                break
+        return joined(found)
+
+    def _answer(
+        self, asked: Sequence[int] | np.ndarray, wanted: Wanted, how: tuple[str | None, bool] = (None, False)
+    ) -> Generator[str, None, Generation]:
+        answer, logits = self._held.begin(asked, wanted, 0, how)
         while True:
-            if piece := answer.take(logits, self._is_full(0)):
+            if piece := answer.take(logits, self._held.is_full(0)):
                 yield piece
             if answer.ended:
                 return answer.generation
-            logits = self._fed([answer.said[-1]], 0)
-
-    def _begun(self, asked: Sequence[int], wanted: Wanted, slot: int) -> tuple[Answer, np.ndarray]:
-        """The answer to `asked` in `slot`, and the logits that its first token is chosen from."""
-        wanted.check(self._spec.vocabulary)
-        self._check_slots([slot])
-        if not asked:
-            raise InputError("expected at least one token, found an empty prompt: pass some text")
-        if not self.encodes:
-            kept = self._keep_common(asked, slot)
-            answer = Answer(wanted, self._spec, self._text, asked, kept, seen=asked)
-            return answer, self._fed(asked[kept:], slot)
-        kept = len(asked) if self._read[slot] == list(asked) else 0
-        answer = Answer(wanted, self._spec, self._text, asked, kept, seen=self._spec.start)
-        if not kept:
-            self._answer_to(asked, slot)
-        self._forget(0, slot)
-        return answer, self._fed(self._spec.start, slot)
-
-    def _answer_to(self, asked: Sequence[int], slot: int) -> None:
-        self._check_slots([slot])
-        self._read[slot], self._tokens[slot] = [], []  # should reading fail
-        self._steps.read(asked, slot)
-        self._read[slot] = list(map(int, asked))
-
-    def _is_full(self, slot: int) -> bool:
-        return self._steps.filled[slot] == self._steps.context
-
-    def _keep_common(self, asked: Sequence[int], slot: int) -> int:
-        """Truncate to the beginning that `asked` shares with the caches; at least its last token is to be read."""
-        if len(asked) > self.context:
-            raise InputError(
-                f"expected a prompt of at most {self.context} tokens, which the context holds, found {len(asked)}: "
-                "shorten it, or load the model with a larger context"
-            )
-        held = self._tokens[slot]
-        pairs = zip(asked[:-1], held)
-        common = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(asked) - 1, len(held)))
-        self._forget(common, slot)
-        return common
-
-    def _fed(self, tokens: Sequence[int], slot: int) -> np.ndarray:
-        self._check_slots([slot])
-        logits = self._steps.feed(tokens, slot)
-        self._tokens[slot] += map(int, tokens)
-        return logits
-
-    def _fed_together(self, tokens: Mapping[int, int]) -> dict[int, np.ndarray]:
-        self._check_slots(tokens)
-        found = self._steps.feed_together(tokens)
-        for slot, token in tokens.items():
-            self._tokens[slot].append(int(token))
-        return found
-
-    def _forget(self, count: int, slot: int) -> None:
-        self._check_slots([slot])
-        self._steps.truncate(count, slot)
-        del self._tokens[slot][count:]
-
-    def _check_slots(self, slots: Iterable[int]) -> None:
-        for slot in slots:
-            if not 0 <= slot < self.slots:
-                raise UsageError(
-                    f"expected a slot from 0 to {self.slots - 1}, found {slot}: load the model with more slots"
-                )
+            logits = self._held.feed([answer.said[-1]], 0)
 
     def _my_turn(self) -> _Turn:
         if self._speaker == threading.get_ident():

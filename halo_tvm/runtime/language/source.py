@@ -1,4 +1,4 @@
-"""The text that an encoder-decoder answers: read once by `encode` and `cross`, then attended to in every step."""
+"""What an encoder-decoder answers: read once by `encode` and `cross`, then attended to in every step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ Tensors = tuple[tvm_ffi.Tensor, ...]
 
 
 class Source:
-    """`encode` and `cross` of an artifact: token ids in, what `decode` takes beside its own tokens and caches out."""
+    """`encode` and `cross` of an artifact: what is answered in, what `decode` takes beside its tokens and caches out.
+
+    A text is token ids; a sound is the spectrum [bands, frames] float32 that is `heard`.
+    """
 
     def __init__(
         self, session: Session, functions: Mapping[str, FunctionSpec], weights: Mapping[str, Sequence[tvm_ffi.Tensor]]
@@ -26,28 +29,43 @@ class Source:
         self._specs = {name: functions[name] for name in READ}
         decode = functions["decode"]
         self._wanted = given_names(decode)
-        self.longest = self._longest()
+        self.heard = heard_by(self._specs["encode"])
+        self.longest, self.values = _longest(self._specs["encode"]), self._specs["encode"].inputs[0].values
 
-    def _longest(self) -> int:
-        spec = self._specs["encode"]
-        length = spec.inputs[0].shape[1]
-        return spec.ranges[length][1] if isinstance(length, str) else int(length)
-
-    def read(self, ids: np.ndarray) -> Tensors:
-        """What `decode` gets of the text `ids` int64 [tokens]; `InputError` for more than the encoder takes."""
-        if len(ids) > self.longest:
+    def read(self, given: np.ndarray) -> Tensors:
+        """What `decode` gets of the token ids int64 [tokens] or the spectrum; `InputError` where it does not fit."""
+        if self.heard is not None and given.shape != self.heard:
             raise InputError(
-                f"expected a text of at most {self.longest} tokens, which the encoder reads, found {len(ids)}: "
+                f"expected the spectrum of a sound {list(self.heard)}, which the encoder reads, found "
+                f"{list(given.shape)}: pass the sound as audio"
+            )
+        if self.heard is None and len(given) > self.longest:
+            raise InputError(
+                f"expected a text of at most {self.longest} tokens, which the encoder reads, found {len(given)}: "
                 "shorten it, or give it in parts"
             )
         inputs = []
         for spec in self._specs["encode"].inputs:
-            array = aligned_empty((1, len(ids)), numpy_dtype(spec.dtype))
-            array[0] = 1 if spec.default == "ones" else ids
+            array = aligned_empty((1, *given.shape), numpy_dtype(spec.dtype))
+            array[0] = 1 if spec.default == "ones" else given
             inputs.append(to_tensor(array))
         states = self._encode(inputs)
         named = dict(zip((t.name for t in self._specs["cross"].outputs), leaves(self._cross(leaves(states)))))
         return tuple(named[name] for name in self._wanted)
+
+
+def heard_by(encode: FunctionSpec) -> tuple[int, int] | None:
+    """Bands and frames of the spectrum that an encoder of sounds reads; None of one of texts."""
+    first = encode.inputs[0]
+    if len(first.shape) != 3 or any(isinstance(d, str) for d in first.shape[1:]):
+        return None
+    return int(first.shape[1]), int(first.shape[2])
+
+
+def _longest(encode: FunctionSpec) -> int:
+    """The tokens of the longest text that it reads."""
+    length = encode.inputs[0].shape[1]
+    return encode.ranges[length][1] if isinstance(length, str) else int(length)
 
 
 def given_names(decode: FunctionSpec) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +17,31 @@ TOGETHER = "decode_slots"  # takes one token for each of several sequences
 
 
 @dataclass(frozen=True)
+class Speech:
+    """The tokens by which a model that hears is asked for words."""
+
+    languages: Mapping[str, int] = field(default_factory=dict)  # "en" -> its token; empty: it knows one alone
+    tasks: Mapping[str, int] = field(default_factory=dict)  # "transcribe", "translate"
+    plain: int | None = None  # asks for words without times
+    first_never: tuple[int, ...] = ()  # tokens that no answer begins with
+
+    def asked(self, start: Sequence[int], language: int | None, translate: bool) -> tuple[int, ...]:
+        """The tokens in front of an answer in the language of that token; `UsageError` where it cannot be asked."""
+        task = self.tasks.get("translate" if translate else "transcribe")
+        if translate and task is None:
+            raise UsageError("expected a model that translates, found one that writes down alone: leave that out")
+        words = [language, task] if self.languages else []
+        return (*start, *(token for token in (*words, self.plain) if token is not None))
+
+    def language(self, name: str) -> int:
+        """The token of a language by its short name."""
+        if name not in self.languages:
+            known = ", ".join(sorted(self.languages)) or "none: the model knows one alone"
+            raise UsageError(f"expected a language among {known}, found {name!r}: correct it, or leave it out")
+        return self.languages[name]
+
+
+@dataclass(frozen=True)
 class LanguageSpec:
     """Texts and numbers around the functions of a language model."""
 
@@ -28,7 +53,8 @@ class LanguageSpec:
     words: Mapping[str, str] = field(default_factory=dict)  # special tokens that a template may name: bos_token, ...
     start: tuple[int, ...] = ()  # of an encoder-decoder: the tokens that every answer begins with, which are not said
     never: tuple[int, ...] = ()  # tokens that are not chosen
-    source: int | None = None  # of an encoder-decoder: tokens of the text that it reads, at most
+    answers: bool = False  # an encoder-decoder: its caches hold the answer alone
+    speech: Speech | None = None  # of one that hears
 
 
 def needed(manifest: Manifest) -> tuple[str, ...]:
@@ -56,18 +82,20 @@ def spec_of(path: Path, manifest: Manifest) -> LanguageSpec:
     decode = manifest.functions["decode"]
     try:
         words = found.get("words", {})
+        vocabulary = int(decode.outputs[0].shape[-1])
         spec = LanguageSpec(
             context=decode.ranges["capacity"][1],
-            vocabulary=int(decode.outputs[0].shape[-1]),
+            vocabulary=vocabulary,
             end=_tokens(found["end"]),
             tokenizer=_text(found.get("tokenizer")),
             chat_template=_text(found.get("chat_template")),
             words={str(k): str(v) for k, v in words.items()},  # type: ignore[attr-defined]
             start=_tokens(found.get("start", ())),
-            never=_tokens(found.get("never", ())),
-            source=_longest_source(manifest),
+            never=_tokens(found.get("never", ()), vocabulary),
+            answers="encode" in manifest.functions,
+            speech=_speech(found.get("speech"), vocabulary),
         )
-        if spec.source is not None and not spec.start:
+        if spec.answers and not spec.start:
             raise ValueError("no token that an answer begins with")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ArtifactCorrupt(
@@ -80,16 +108,22 @@ def spec_of(path: Path, manifest: Manifest) -> LanguageSpec:
     return spec
 
 
-def _tokens(value: object) -> tuple[int, ...]:
-    return tuple(int(token) for token in value)  # type: ignore[attr-defined]
+def _tokens(value: object, vocabulary: int = 1 << 62) -> tuple[int, ...]:
+    """Those that the model has: configs name others, too, among those that are never chosen."""
+    return tuple(int(token) for token in value if token < vocabulary)  # type: ignore[attr-defined]
 
 
-def _longest_source(manifest: Manifest) -> int | None:
-    encode = manifest.functions.get("encode")
-    if encode is None:
+def _speech(found: object, vocabulary: int) -> Speech | None:
+    if found is None:
         return None
-    length = encode.inputs[0].shape[1]
-    return encode.ranges[length][1] if isinstance(length, str) else int(length)
+    if not isinstance(found, Mapping):
+        raise TypeError(f"{found!r:.80} where an object belongs")
+    languages, tasks = (
+        {str(k): int(v) for k, v in found[key].items() if v < vocabulary} for key in ("languages", "tasks")
+    )
+    plain = found["plain"]
+    never = _tokens(found["first_never"], vocabulary)
+    return Speech(languages, tasks, None if plain is None else int(plain), never)
 
 
 def _text(value: object) -> str | None:

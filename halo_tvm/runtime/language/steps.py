@@ -54,9 +54,9 @@ class Steps:
             caches = session.keep([to_tensor(array[first:last]) for array in self._arrays])
             return session.bind(name, (*given, *caches, *weights[name]))
 
-        def answering(ids: np.ndarray, slot: int) -> None:
+        def answering(given: np.ndarray, slot: int) -> None:
             assert self.source is not None
-            self._run[slot]["decode"] = bound("decode", slot, slot + 1, session.keep(self.source.read(ids)))
+            self._run[slot]["decode"] = bound("decode", slot, slot + 1, session.keep(self.source.read(given)))
 
         names = ("decode",) if prefill is None else ("prefill", "decode")
         self._run = [{name: bound(name, i, i + 1) for name in names} for i in range(slots)]
@@ -74,10 +74,11 @@ class Steps:
     def cache_bytes(self) -> int:
         return int(self._memory.nbytes)
 
-    def read(self, tokens: Sequence[int], slot: int = 0) -> None:
-        """Take the text that the tokens in `slot` answer from now on; those that are there are forgotten."""
-        ids = self._checked(tokens, None)
-        self._answering(ids, slot)
+    def read(self, given: Sequence[int] | np.ndarray, slot: int = 0) -> None:
+        """Take what the tokens in `slot` answer from now on, a text or a spectrum; those that are there go."""
+        assert self.source is not None
+        sound = self.source.heard is not None
+        self._answering(np.asarray(given, np.float32) if sound else _ids(given, self.source.values), slot)
         self.filled[slot] = 0
 
     def feed(self, tokens: Sequence[int], slot: int = 0) -> np.ndarray:
@@ -146,26 +147,30 @@ class Steps:
 
     def _checked(self, tokens: Sequence[int], slot: int | None) -> np.ndarray:
         """`tokens` as an array of ids that the model has, and that the caches of `slot`, where one is given, hold."""
-        try:
-            ids = np.asarray(tokens)
-            if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
-                raise TypeError(f"{ids.dtype} of rank {ids.ndim}")
-        except (TypeError, ValueError) as error:
-            raise InputError(f"expected a list of token ids, found {error}: pass integers") from error
-        if not ids.size:
-            raise InputError("expected at least one token, found none: pass a prompt")
-        low, high = self._highest or (0, np.iinfo(np.int64).max)
-        if ids.min() < low or ids.max() > high:
-            found = int(ids.min() if ids.min() < low else ids.max())
-            raise InputError(
-                f"expected token ids from {low} to {high}, found {found}: check the tokenizer that made them"
-            )
+        ids = _ids(tokens, self._highest)
         if slot is not None and self.filled[slot] + ids.size > self.context:
             raise InputError(
                 f"expected at most {self.context - self.filled[slot]} more tokens in a context of {self.context}, "
                 f"found {ids.size}: shorten the prompt, or load the model with a larger context"
             )
-        return ids.astype(np.int64)
+        return ids
+
+
+def _ids(tokens: Sequence[int] | np.ndarray, values: tuple[int, int] | None) -> np.ndarray:
+    """`tokens` as int64 [n] within `values`; `InputError` for none and for what is no such id."""
+    try:
+        ids = np.asarray(tokens)
+        if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+            raise TypeError(f"{ids.dtype} of rank {ids.ndim}")
+    except (TypeError, ValueError) as error:
+        raise InputError(f"expected a list of token ids, found {error}: pass integers") from error
+    if not ids.size:
+        raise InputError("expected at least one token, found none: pass a prompt")
+    low, high = values or (0, np.iinfo(np.int64).max)
+    if ids.min() < low or ids.max() > high:
+        found = int(ids.min() if ids.min() < low else ids.max())
+        raise InputError(f"expected token ids from {low} to {high}, found {found}: check the tokenizer that made them")
+    return ids.astype(np.int64)
 
 
 def _row(ids: np.ndarray) -> np.ndarray:

@@ -1,0 +1,116 @@
+"""What is in each slot of a language model's caches, as tokens: how an answer begins, and what it can keep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from ...errors import InputError, UsageError
+from .answer import Answer, Wanted
+from .spec import LanguageSpec
+from .steps import Steps
+from .text import Text
+
+
+class Held:
+    """The tokens behind which each slot goes on and, of an encoder-decoder, the text or sound that it answers."""
+
+    def __init__(self, spec: LanguageSpec, text: Text, steps: Steps) -> None:
+        self._spec, self._text, self._steps = spec, text, steps
+        self._tokens: list[list[int]] = [[] for _ in steps.filled]
+        self._read: list[np.ndarray | None] = [None for _ in steps.filled]
+
+    def begin(
+        self,
+        asked: Sequence[int] | np.ndarray,
+        wanted: Wanted,
+        slot: int,
+        how: tuple[str | None, bool] = (None, False),
+    ) -> tuple[Answer, np.ndarray]:
+        """The answer to `asked` in `slot`, and the logits that its first token is chosen from.
+
+        `how` is the language of speech, if it is known, and whether it is translated.
+        """
+        wanted.check(self._spec.vocabulary)
+        self.check([slot])
+        if not len(asked):
+            raise InputError("expected at least one token, found an empty prompt: pass some text")
+        if self._steps.source is None:
+            ids = list(asked)
+            kept = self.keep_common(ids, slot)
+            answer = Answer(wanted, self._spec, self._text, ids, kept, seen=ids)
+            return answer, self.feed(ids[kept:], slot)
+        start, speech = self._spec.start, self._spec.speech
+        if speech is not None:
+            token = None if how[0] is None else speech.language(how[0])
+            start = speech.asked(start, token, how[1])
+        before = self._read[slot]
+        known = before is not None and np.array_equal(before, asked)
+        counted = start if speech else list(asked)
+        answer = Answer(wanted, self._spec, self._text, counted, len(counted) if known else 0, seen=start)
+        if not known:
+            self.read(asked, slot)
+        self.forget(0, slot)
+        if speech is not None and speech.languages and how[0] is None:
+            logits = self.feed(self._spec.start, slot)
+            likeliest = max(speech.languages.values(), key=lambda token: float(logits[token]))
+            start = speech.asked(self._spec.start, likeliest, how[1])[len(self._spec.start) :]
+        return answer, self.feed(start, slot)
+
+    def read(self, asked: Sequence[int] | np.ndarray, slot: int) -> None:
+        """Take the text or spectrum that the slot answers from now on."""
+        self.check([slot])
+        self._read[slot], self._tokens[slot] = None, []  # should reading fail
+        self._steps.read(asked, slot)
+        self._read[slot] = np.array(asked)
+
+    def is_full(self, slot: int) -> bool:
+        return self._steps.filled[slot] == self._steps.context
+
+    def keep_common(self, asked: Sequence[int], slot: int) -> int:
+        """Truncate to the beginning that `asked` shares with the caches; at least its last token is to be read."""
+        if len(asked) > self._steps.context:
+            raise InputError(
+                f"expected a prompt of at most {self._steps.context} tokens, which the context holds, found "
+                f"{len(asked)}: shorten it, or load the model with a larger context"
+            )
+        held = self._tokens[slot]
+        pairs = zip(asked[:-1], held)
+        common = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(asked) - 1, len(held)))
+        self.forget(common, slot)
+        return common
+
+    def feed(self, tokens: Sequence[int], slot: int) -> np.ndarray:
+        """The logits [vocabulary] behind `tokens`, which follow those in the slot."""
+        self.check([slot])
+        logits = self._steps.feed(tokens, slot)
+        self._tokens[slot] += map(int, tokens)
+        return logits
+
+    def feed_together(self, tokens: Mapping[int, int]) -> dict[int, np.ndarray]:
+        self.check(tokens)
+        found = self._steps.feed_together(tokens)
+        for slot, token in tokens.items():
+            self._tokens[slot].append(int(token))
+        return found
+
+    def forget(self, count: int, slot: int) -> None:
+        self.check([slot])
+        self._steps.truncate(count, slot)
+        del self._tokens[slot][count:]
+
+    def check(self, slots: Iterable[int]) -> None:
+        for slot in slots:
+            if not 0 <= slot < len(self._tokens):
+                raise UsageError(
+                    f"expected a slot from 0 to {len(self._tokens) - 1}, found {slot}: load the model with more slots"
+                )
+
+    def fork(self, slot: int, to: int) -> None:
+        """Copy what is in `slot` into `to`."""
+        self.check([slot, to])
+        if slot == to:
+            raise UsageError(f"expected two slots, found {slot} twice: load the model with more slots")
+        self._steps.fork(slot, to)
+        self._tokens[to] = list(self._tokens[slot])
