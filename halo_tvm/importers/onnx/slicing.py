@@ -85,8 +85,12 @@ def bounds(node: Node, size: Dim, start: Dim, end: Dim, step: int) -> tuple[Dim,
         stop = _clamped(node, end, 0, size)
         span = sizes.simplify(prim(stop) - begin)
     else:
-        begin = _clamped(node, start, -1, sizes.simplify(prim(size) - 1))
-        stop = _clamped(node, end, -1, sizes.simplify(prim(size) - 1))
+        # A walk back begins in the axis: in front of it is its first element. No axis without elements has one.
+        last = sizes.simplify(prim(size) - 1)
+        begin = _clamped(node, start, 0, size)
+        if sizes.decided(prim(begin) <= prim(last)) is not True:
+            begin = sizes.minimum(begin, last)
+        stop = _clamped(node, end, -1, last)
         span = sizes.simplify(prim(begin) - stop)
     if sizes.decided(prim(span) >= 0) is not True:
         span = sizes.maximum(span, 0)
@@ -147,13 +151,15 @@ def _slice_at_run_time(node: Node, axes: list[int]) -> relax.Expr:
             step = steps[0][axis].astype("int64") if steps else one
             forward = step > 0
 
-            def clamped(value):
-                moved = tirx.Select(value < 0, value + size, value)
-                low, high = tirx.Select(forward, zero, -one), tirx.Select(forward, size, size - 1)
-                return tirx.max(tirx.min(moved, high), low)
+            def moved(value):
+                return tirx.Select(value < 0, value + size, value)
 
             # The least integer plus a size is still negative, so that no sum leaves int64.
-            begin, end = clamped(starts[axis].astype("int64")), clamped(ends[axis].astype("int64"))
+            begin, end = moved(starts[axis].astype("int64")), moved(ends[axis].astype("int64"))
+            last = tirx.Select(forward, size, size - 1)
+            # A walk back begins in the axis, and ends in front of it at most; an axis without elements has no first.
+            begin = tirx.min(tirx.max(begin, zero), last)
+            end = tirx.max(tirx.min(end, last), tirx.Select(forward, zero, -one))
             span = tirx.max(tirx.Select(forward, end - begin, begin - end), zero)
             pace = tirx.max(tirx.Select(forward, step, -step), one)
             return begin, step, tirx.floordiv(span + pace - 1, pace)

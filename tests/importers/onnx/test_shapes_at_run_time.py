@@ -110,6 +110,21 @@ def test_a_slice_of_unknown_end(tmp_path: Path) -> None:
     np.testing.assert_array_equal(program(x=x)["y"], x[2:-3])
 
 
+@pytest.mark.parametrize("start, end, step", [(-9, -99, -1), (-5, -99, -2), (-1, -99, -2), (99, 0, -3), (-9, 99, 2)])
+@pytest.mark.parametrize("known", [True, False])
+def test_a_slice_from_outside_the_axis(tmp_path: Path, start: int, end: int, step: int, known: bool) -> None:
+    """A walk back from in front of the axis begins at its first element, as the specification clamps it."""
+    bounds = {"from": start, "to": end, "pace": step}
+    constants = [_ints("along", 0), *(_ints(name, value) for name, value in bounds.items() if known)]
+    given = {} if known else {name: ("int64", [1]) for name in bounds}
+    slice_ = _node("Slice", ["x", "from", "to", "along", "pace"], ["y"])
+    program = _compiled(tmp_path, [*constants, slice_], {"x": ("float32", ["n", 2]), **given}, rank=2)
+    for rows in (1, 4, 7):
+        values = {"x": np.arange(2 * rows, dtype=np.float32).reshape(rows, 2)}
+        values |= {name: np.array([bounds[name]]) for name in given}
+        np.testing.assert_array_equal(program(**values)["y"], _peer(tmp_path, **values))
+
+
 def test_sizes_below_zero_are_refused(tmp_path: Path) -> None:
     program = _compiled(
         tmp_path,
