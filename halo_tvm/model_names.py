@@ -38,3 +38,14 @@ def unknown(model: str) -> UsageError:
     return UnknownName(
         "model", model, BUILT_IN, "(or give an .onnx file or a directory with config.json and safetensors)"
     )
+
+
+def refuse_unspeakable(path: str, option: str) -> None:
+    """`UsageError` for bytes that are no UTF-8: onnxruntime and torch open no such name, and JSON does not take it."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise UsageError(
+            f"expected the path of a model in UTF-8, found {path!r}, where \\udc.. stands for a byte that is none: "
+            f"rename the file or folder that {option} names"
+        ) from None

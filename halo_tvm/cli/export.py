@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..config import ExportConfig
 from ..errors import ValidationFailed
+from ..model_names import refuse_unspeakable
 from ._show import check_writable, size, table
 
 CONFIG = ExportConfig
@@ -14,6 +15,7 @@ def run(config: ExportConfig) -> int:
     from ..exporters.command import export_language_model, export_model
 
     check_writable(config.output)
+    refuse_unspeakable(config.output, "--output")
     if config.output.endswith(".gguf"):
         print(f"{config.output} {size(export_language_model(config).stat().st_size)}")
         return 0

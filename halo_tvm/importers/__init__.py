@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..errors import UnsupportedModel, UsageError
 from ..imported import ImportedModel, Spelled
-from ..model_names import STABLEHLO, is_hub_name, unknown
+from ..model_names import STABLEHLO, is_hub_name, refuse_unspeakable, unknown
 from ._language import NO_TEXTS, with_texts_of
 from ._shapes import apply_shapes, load_examples, parse_input, parse_shape
 
@@ -33,6 +33,7 @@ def import_model(
     cannot confine that. `tokenizer` is a directory whose tokenizer.json and chat template a language model gets
     instead of its own. `spelled`, for an export: what an ONNX or TFLite file makes of other calls stays a node.
     """
+    refuse_unspeakable(model, "--model")
     imported = apply_shapes(_import(model, seed, shapes, inputs, trust, spelled), shapes)
     return imported if tokenizer is None else with_texts_of(Path(tokenizer), imported)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -211,3 +212,12 @@ def test_a_hub_that_is_out_of_reach_is_a_sentence(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(hub.HfApi, "model_info", unreachable)
     with pytest.raises(EnvironmentProblem, match="expected to reach the hub for nobody/nothing, found .*no such name"):
         import_model("nobody/nothing")
+
+
+@pytest.mark.parametrize("name", [b"m\xff.onnx", b"d\xff/m.onnx", b"m\xff.pt2", b"m\xff.gguf", b"m\xff"])
+def test_a_path_that_is_no_text_is_a_sentence(tmp_path: Path, name: bytes) -> None:
+    path = tmp_path / os.fsdecode(name)
+    path.parent.mkdir(exist_ok=True)
+    save_onnx(tmp_path / "whole.onnx", [helper.make_node("Relu", ["x"], ["y"])], {}).rename(path)
+    with pytest.raises(UsageError, match=r"expected the path of a model in UTF-8, found .*udcff.*: rename the file"):
+        import_model(str(path))
