@@ -198,6 +198,12 @@ def test_slots_decode_together_as_they_do_alone(artifact: Path, model) -> None:
             alone = model.generate(prompt, max_new_tokens=min(12, 22 - len(prompt)))
             assert (answer.tokens, answer.text, answer.ended) == (alone.tokens, alone.text, alone.ended)
         assert several.generate_all([]) == []
+        chats = [[{"role": "user", "content": said}] for said in ("a", "b")]
+        found = several.generate_all([chats[0], "ab", chats[1]], max_new_tokens=4)
+        alone = [model.generate(messages=chat, max_new_tokens=4) for chat in chats]
+        alone.insert(1, model.generate("ab", max_new_tokens=4))
+        assert [answer.tokens for answer in found] == [answer.tokens for answer in alone]
+        assert [several.text(answer.tokens) for answer in found] == [answer.text for answer in found]
         for ask, message in (
             (lambda: several.decode_together({3: 1}), "a slot from 0 to 2, found 3"),
             (lambda: several.fork(0, to=3), "a slot from 0 to 2, found 3"),
@@ -319,6 +325,12 @@ def test_the_end_token_ends_an_answer(model, monkeypatch) -> None:
         (lambda m: m.generate("\ud800"), "a prompt of Unicode text"),
         (lambda m: m.generate(), "found both or neither"),
         (lambda m: m.generate(messages=[{"role": "user"}]), "messages with role and content"),
+        (lambda m: m.generate("a", max_tokens=3), "unknown option 'max_tokens': .* did you mean 'max_new_tokens'"),
+        (lambda m: next(m.stream("a", temprature=1)), "did you mean 'temperature'"),
+        (lambda m: m.generate_all(["a"], topk=3), "did you mean 'top_k'"),
+        (lambda m: m.generate_all([[{"role": "user"}]]), "messages with role and content"),
+        (lambda m: m.text([258]), "token ids from 0 to 257, found 258"),
+        (lambda m: m.text([-1]), "token ids from 0 to 257, found -1"),
         (lambda m: m.truncate(49), "expected a length from 0 to"),
         (lambda m: m.extend([]), "at least one token, found none"),
         (lambda m: m.score([]), "at least one token, found none"),
@@ -508,6 +520,8 @@ def test_texts_without_a_tokenizer_or_with_one_of_more_tokens_than_the_head(dire
         UsageError, match="expected token ids, found text, but the model was compiled from a directory wi"
     ):
         without.tokens("a")
+    with pytest.raises(UsageError, match="expected a model with a tokenizer"):
+        without.of([65, 66])
     with pytest.raises(UsageError, match="the model has no chat template: pass a prompt"):
         without.conversation([{"role": "user", "content": "a"}])
     spec = LanguageSpec(context=8, vocabulary=257, tokenizer="tokenizer.json")

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Generator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
+from typing import cast
 
 import numpy as np
 
 from ...artifact import Manifest, OpenArtifact, opened
-from ...errors import UsageError
+from ...errors import UnknownName, UsageError
 from ...targets import usable_cpus
 from ..gpu import device_of
 from ..host import choose_variant, load_tvm_runtime, resolve_threads
@@ -31,6 +33,7 @@ from .steps import Steps
 from .text import Text
 
 USUAL_CONTEXT = 4096
+_OPTIONS = ("max_new_tokens", "stop", "logprobs")  # of every answer, beside those of `Sampling`
 Prompt = str | Sequence[int]
 Sound = Path | str | np.ndarray  # a WAV file, or samples at 16 kHz
 
@@ -142,6 +145,10 @@ class LanguageModel:
             return self._text.conversation(messages)
         return self._text.tokens(prompt) if isinstance(prompt, str) else list(() if prompt is None else prompt)
 
+    def text(self, tokens: Sequence[int]) -> str:
+        """The text of token ids, without special tokens; `UsageError` where the model has no tokenizer."""
+        return self._text.of(self._steps.checked(tokens, None).tolist() if len(tokens) else [])
+
     def prefill(self, tokens: Sequence[int] | np.ndarray, slot: int = 0) -> np.ndarray:
         """Start again with `tokens`; the logits [vocabulary] behind them, or for the first token of their answer.
 
@@ -229,20 +236,20 @@ class LanguageModel:
 
     def generate_all(
         self,
-        prompts: Sequence[Prompt],
+        prompts: Sequence[Prompt | Sequence[Message]],
         *,
         max_new_tokens: int | None = None,
         stop: Sequence[str] = (),
         logprobs: int = 0,
         **sampling: float | None,
     ) -> list[Generation]:
-        """The answers to several prompts, each as `generate` gives it, decoded together: as many as there are slots.
+        """The answers to several prompts or conversations (lists of messages), each as `generate` gives it.
 
-        A prompt takes a slot as soon as an answer leaves it.
+        As many as there are slots are decoded together; one takes a slot as soon as an answer leaves it.
         """
         wanted = _wanted(max_new_tokens, stop, logprobs, sampling)
         with self._my_turn():
-            waiting = [(index, self.tokens(prompt)) for index, prompt in enumerate(prompts)]
+            waiting = [(index, self._tokens_of(asked)) for index, asked in enumerate(prompts)]
             answers: list[Answer | None] = [None] * len(waiting)
             going: dict[int, Answer] = {}
             while waiting or going:
@@ -256,6 +263,12 @@ class LanguageModel:
                     for slot, logits in behind.items():
                         self._take(going[slot], logits, slot, going)
             return [answer.generation for answer in answers if answer is not None]
+
+    def _tokens_of(self, asked: Prompt | Sequence[Message]) -> list[int]:
+        """The token ids of a prompt or of a conversation, told by what it consists of."""
+        if any(isinstance(part, Mapping) for part in asked):
+            return self.tokens(messages=cast("Sequence[Message]", asked))
+        return self.tokens(cast("Prompt", asked))
 
     def _take(self, answer: Answer, logits: np.ndarray, slot: int, going: dict[int, Answer]) -> None:
         """The next token of an answer in `slot`, which is among those `going` on until it ends."""
@@ -353,6 +366,10 @@ class LanguageModel:
 
 
 def _wanted(most: int | None, stop: Sequence[str], logprobs: int, sampling: Mapping[str, float | None]) -> Wanted:
+    known = {field.name for field in fields(Sampling)}
+    for name in sampling:
+        if name not in known:
+            raise UnknownName("option", name, (*_OPTIONS, *known))
     stops = (stop,) if isinstance(stop, str) else tuple(stop)
     return Wanted(Sampling(**sampling), most, stops, logprobs)  # type: ignore[arg-type]
 

@@ -86,7 +86,7 @@ class Steps:
 
         Raises `InputError` for no tokens, tokens that the model has not, and more than the context has room for.
         """
-        ids = self._checked(tokens, slot)
+        ids = self.checked(tokens, slot)
         for begin in range(0, len(ids), self.chunk):
             part = ids[begin : begin + self.chunk]
             logits = self._step("decode" if len(part) == 1 else "prefill", part, slot)
@@ -94,7 +94,7 @@ class Steps:
 
     def feed_together(self, tokens: Mapping[int, int]) -> dict[int, np.ndarray]:
         """Logits [vocabulary] by slot behind one more token in each slot of `tokens`; the others stay as they are."""
-        ids = {slot: self._checked([token], slot) for slot, token in tokens.items()}
+        ids = {slot: self.checked([token], slot) for slot, token in tokens.items()}
         if self._together is None or len(ids) == 1:
             return {slot: self._step("decode", token, slot) for slot, token in ids.items()}
         self._of_slots[:] = -1  # takes no part
@@ -113,7 +113,7 @@ class Steps:
                 "expected a decoder's tokens to score, found a model that answers a text: load its function main, "
                 "which takes both"
             )
-        ids = self._checked(tokens, None)
+        ids = self.checked(tokens, None)
         low, high = self._sizes
         if self._whole is None or not low <= len(ids) <= high:
             raise InputError(
@@ -145,7 +145,7 @@ class Steps:
         logits: np.ndarray = to_arrays(result)[0][0]
         return logits
 
-    def _checked(self, tokens: Sequence[int], slot: int | None) -> np.ndarray:
+    def checked(self, tokens: Sequence[int], slot: int | None) -> np.ndarray:
         """`tokens` as an array of ids that the model has, and that the caches of `slot`, where one is given, hold."""
         ids = _ids(tokens, self._highest)
         if slot is not None and self.filled[slot] + ids.size > self.context:

@@ -69,6 +69,15 @@ class Text:
             raise UsageError("expected a prompt, found messages, but the model has no chat template: pass a prompt")
         return self.tokens(render(self._spec.chat_template, messages, self._spec.words), special=False)
 
+    def of(self, ids: Sequence[int]) -> str:
+        """The text of `ids`, without special tokens; `UsageError` without a tokenizer."""
+        if self._tokenizer is None:
+            raise UsageError(
+                "expected a model with a tokenizer, found one that was compiled from a directory without "
+                "tokenizer.json: compile it again with that file"
+            )
+        return self.decoded(ids)
+
     def decoded(self, ids: Sequence[int]) -> str:
         """The text of `ids`, without special tokens; "" without a tokenizer."""
         return "" if self._tokenizer is None else str(self._tokenizer.decode(list(ids)))
