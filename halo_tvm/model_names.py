@@ -46,6 +46,6 @@ def refuse_unspeakable(path: str, option: str) -> None:
         path.encode()
     except UnicodeEncodeError:
         raise UsageError(
-            f"expected the path of a model in UTF-8, found {path!r}, where \\udc.. stands for a byte that is none: "
+            f"expected a path in UTF-8, found {path!r}, where \\udc.. stands for a byte that is none: "
             f"rename the file or folder that {option} names"
         ) from None

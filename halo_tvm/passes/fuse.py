@@ -111,10 +111,17 @@ def _result_type(func: tirx.PrimFunc, args: Sequence[relax.Expr], ty: relax.Type
     for param, arg in zip(func.params, args):
         if isinstance(getattr(arg.ty, "shape", None), relax.ShapeExpr):
             sizes.update({d: n for d, n in zip(param.shape, arg.ty.shape.values) if isinstance(d, tirx.Var)})
-    shape = func.params[-1].shape
-    if not all(isinstance(d, tirx.IntImm) or d in sizes for d in shape):
-        return None
-    return relax.TensorType([sizes.get(d, d) for d in shape], ty.dtype)
+        elif isinstance(param, tirx.Var) and isinstance(arg.ty, tvm.ir.PrimType):
+            sizes[param] = arg  # a size that no argument has by itself is one of its own
+    unknown: list[tirx.Var] = []
+
+    def known(var: tirx.Var) -> tvm.ir.Expr:
+        if var not in sizes:
+            unknown.append(var)
+        return sizes.get(var, var)
+
+    shape = [tvm_ffi.structural_map(dim, (tirx.Var, known)) for dim in func.params[-1].shape]
+    return None if unknown else relax.TensorType(shape, ty.dtype)
 
 
 def _with_patterns(mod: tvm.IRModule) -> tvm.IRModule:

@@ -219,5 +219,5 @@ def test_a_path_that_is_no_text_is_a_sentence(tmp_path: Path, name: bytes) -> No
     path = tmp_path / os.fsdecode(name)
     path.parent.mkdir(exist_ok=True)
     save_onnx(tmp_path / "whole.onnx", [helper.make_node("Relu", ["x"], ["y"])], {}).rename(path)
-    with pytest.raises(UsageError, match=r"expected the path of a model in UTF-8, found .*udcff.*: rename the file"):
+    with pytest.raises(UsageError, match=r"expected a path in UTF-8, found .*udcff.*: rename the file"):
         import_model(str(path))

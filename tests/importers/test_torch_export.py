@@ -183,6 +183,19 @@ def test_convolutions() -> None:
     check(module, (normal(2, 4, 7, 6),), others=[(normal(3, 4, 7, 6),)], dynamic_shapes=({0: DYNAMIC(min=1, max=4)},))
 
 
+def test_convolutions_of_a_batch_joined_from_two_open_sizes() -> None:
+    """What an unpadded one leaves, less than its input's length, has no size that is a variable of its own."""
+    torch.manual_seed(2)
+    module = torch.nn.Sequential(
+        torch.nn.Flatten(0, 1),
+        torch.nn.Conv1d(4, 8, 3, padding=1),
+        torch.nn.ReLU(),
+        torch.nn.Conv1d(8, 6, 3),
+    )
+    sizes = {0: DYNAMIC(min=1, max=8), 1: DYNAMIC(min=1, max=8), 3: DYNAMIC(min=4, max=64)}
+    check(module, (normal(2, 3, 4, 20),), others=[(normal(1, 5, 4, 7),)], dynamic_shapes=(sizes,))
+
+
 def test_images_are_read_at_computed_places() -> None:
     def function(x, at):
         ways = (("bilinear", "zeros", False), ("bicubic", "border", True), ("nearest", "reflection", False))
