@@ -32,6 +32,7 @@ BUILD_OPTIONS: dict[str, object] = {"s_tir.LoopPartition": {"partition_const_loo
 _GPU_OPTIONS: dict[str, object] = {**BUILD_OPTIONS, "tirx.use_async_copy": True}
 # Derives, for each access of each buffer, which part of it is used: half of the time of all lowering.
 _COMPACTION = "s_tir.CompactBufferAllocation"
+_NARROW = ("float16", "bfloat16")
 _FUNCTIONS_A_PIECE, _MOST_PIECES = 4, 16
 
 
@@ -61,10 +62,16 @@ def generating(
             yield
     except tvm.error.InternalError as reason:  # a failed check of TVM, as for some mixtures of 16-bit and wider lanes
         line = str(reason).strip().splitlines()[-1][:200]
+        wider = not functions or any(map(_is_narrow, functions))
         raise UnsupportedModel(
             f"expected functions that code can be generated of, found one that TVM gives up on ({line}): "
-            "compile the model in float32"
+            + ("compile the model in float32" if wider else "export it at fixed sizes, or report this model")
         ) from reason
+
+
+def _is_narrow(func: tirx.PrimFunc) -> bool:
+    """Whether it takes or gives floats of 16 bits."""
+    return any(str(getattr(param.ty, "dtype", "")) in _NARROW for param in func.params)
 
 
 def compiled(mod: tvm.IRModule, target: Target, instruments: Sequence[object] = ()) -> tvm.runtime.Executable:

@@ -13,9 +13,10 @@ from checkpoints import tiny_llama
 from tvm import ir, relax, s_tir, tirx
 from tvm.script import tirx as T
 
-from halo_tvm.code_generation import pieces
+from halo_tvm.code_generation import generating, pieces
 from halo_tvm.compilation import Compilation
 from halo_tvm.config import CompileConfig
+from halo_tvm.errors import UnsupportedModel
 from halo_tvm.imported import ImportedModel
 from halo_tvm.importers import import_model
 from halo_tvm.models import FAMILIES
@@ -105,3 +106,18 @@ def test_pieces_are_cut_by_the_functions_alone(loose: int, exact: int, sizes: li
     assert sorted(name for names in found for name in names) == sorted(functions), "each is in one piece"
     assert all(len({name[:5] for name in names}) == 1 for names in found), "of one kind"
     assert [len(names) for names in found] == (sizes or [13] * 8 + [12] * 8)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "advice"), [("float16", "compile the model in float32"), ("float32", "export it at fixed sizes")]
+)
+def test_advice_where_tvm_gives_up(dtype: str, advice: str) -> None:
+    """Float32 helps a model only that is not in float32."""
+
+    @T.prim_func(s_tir=True)
+    def kernel(x: T.Buffer((4,), dtype)) -> None:
+        x[0] = T.cast(1, dtype)
+
+    with pytest.raises(UnsupportedModel, match=f"found one that TVM gives up on .no such vector.: {advice}"):
+        with generating(Compilation.of(CONFIG).target, [kernel]):
+            raise tvm.error.InternalError("no such vector")
