@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import Counter
 from pathlib import Path
@@ -94,6 +95,8 @@ def test_the_verb_exports_and_compares(tmp_path: Path, capsys: pytest.CaptureFix
     assert nodes_of(out).items() >= {"Conv": 1, "MaxPool": 1, "LSTM": 1, "CumSum": 1}.items()
     assert main(["export", str(source), "-o", str(out), "--opset", "12"]) == 1
     assert "expected an opset from 18 to 24, found 12" in capsys.readouterr().err
+    assert main(["export", str(source), "-o", os.fsdecode(b"e\xff.onnx")]) == 1
+    assert "expected a path in UTF-8, found 'e\\udcff.onnx'" in capsys.readouterr().err
 
 
 def test_sums_of_bytes_that_saturate_are_no_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
