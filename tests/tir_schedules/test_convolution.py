@@ -114,5 +114,10 @@ def test_small_images_fill_tiles():
 def test_declines_a_weight_that_is_not_packed():
     attrs = {"layout": "last", "strides": ONE, "dilations": ONE, "pads": (0, 0, 0, 0), "groups": 1}
     case = Case(Convolution, (1, 5, 5, 4), attrs, (np.ones((3, 3, 4, 4), np.float32),))
-    with pytest.raises(Declined, match="is no packed one of 4 to 4 channels"):
+    with pytest.raises(Declined, match="not packed"):
+        RULE.default(fused(case), TARGET)
+    # [3, 1, 48, 16] is also what three groups of 16 channels are in one panel each: how it is read tells
+    attrs |= {"pads": (1, 0, 1, 0)}
+    case = Case(Convolution, (1, 1, 1, 48), attrs, (np.ones((3, 1, 48, 16), np.float32),))
+    with pytest.raises(Declined, match="not packed"):
         RULE.default(fused(case), TARGET)

@@ -12,7 +12,7 @@ from tvm import ir, tirx
 from ...errors import Declined
 from .._lanes import constant
 from .._windows import Windows, match_windows
-from ..blocks import loads
+from ..blocks import Block, loads, uses
 from ..gemm._arithmetic import Arithmetic
 from ..gemm._float32 import Float32
 from ..gemm._served import served
@@ -91,7 +91,7 @@ def match(func: tirx.PrimFunc, isa: Isa) -> Problem:
         )
     group = arithmetic.group if arithmetic else 1
     shape = [constant(d) for d in weight.source.shape] if weight is not None else []
-    if len(shape) != (4 if group == 1 else 5) or None in shape:
+    if len(shape) != (4 if group == 1 else 5) or None in shape or _walks_blocks(weight, block):
         raise Declined("the weight is not packed as [groups, panels, window * channels, nr]")
     groups, panels, steps, nr = shape[:4]
     depth = steps * group
@@ -105,3 +105,13 @@ def match(func: tirx.PrimFunc, isa: Isa) -> Problem:
     if depth == 0 or any(constant(extent) is None for extent in block.extents[windows.rank + 2 :]):
         raise Declined("the windows are empty, or their size is symbolic")
     return Problem(windows, weight.source, arithmetic, groups, panels, nr, inner, outer)
+
+
+def _walks_blocks(weight: ir.TensorLoad, block: Block) -> bool:
+    """Whether a sum runs along what are groups and panels of a packed weight: their sizes may be those of a kernel."""
+    steps = [
+        var
+        for var, kind, extent in zip(block.vars, block.kinds, block.extents)
+        if kind == "R" and constant(extent) != 1
+    ]
+    return any(uses(at, var) for at in weight.indices[:2] for var in steps)
