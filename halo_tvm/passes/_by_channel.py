@@ -2,8 +2,9 @@
 
 Before -> after
     y [n, c, *space] = f(x [n, c, *space])     ->   y' [n, *space, c] = f'(x' [n, *space, c])
-A kernel of an importer's own is served when it makes an element of channel c of its operands' elements of channel c:
-slopes, gates, resizing, padding, windows of the spatial axes. What it reads besides is read where it lies.
+A kernel of an importer's own is served when it makes an element of channel c of one channel of its operands, which
+does not move the spatial axes by c: slopes, gates, resizing, padding, windows of the spatial axes, the interleaving
+of phases. What it reads besides is read where it lies.
 """
 
 from __future__ import annotations
@@ -81,9 +82,9 @@ def _kernel(
         return None
     shape = to_last(list(ty.shape.values))
 
-    def compute(*tensors: te.Tensor) -> te.Tensor:
+    def compute(known: Sequence[ir.Expr], shape: Sequence[ir.Expr], *tensors: te.Tensor) -> te.Tensor:
         def element(*index: ir.Expr) -> ir.Expr:
-            at = {**sizes, **dict(zip(nest.axes, (index[0], index[-1], *index[1:-1])))}
+            at = {**dict(zip(sizes, known)), **dict(zip(nest.axes, (index[0], index[-1], *index[1:-1])))}
 
             def load(node: ir.TensorLoad) -> ir.Expr:
                 i = next(i for i, param in enumerate(params) if param.same_as(node.source))
@@ -96,11 +97,12 @@ def _kernel(
         return te.compute(shape, element, name=call.args[0].name_hint)
 
     moved = [last(x) if i in by else x for i, x in enumerate(operands)]
-    return builder.call_te(compute, *moved, primfunc_name_hint=call.args[0].name_hint)
+    # Sizes are arguments: TVM gives the kernel variables of its own for those of main.
+    return builder.call_te(compute, list(sizes.values()), shape, *moved, primfunc_name_hint=call.args[0].name_hint)
 
 
 def _nest(func: tirx.PrimFunc, params: Sequence[ir.Var]) -> tuple[Nest, frozenset[int]] | None:
-    """(what the kernel computes, the numbers of the operands that are read at the channel that is made)."""
+    """(what the kernel computes, the numbers of the operands of which each channel makes channels of the result)."""
     try:
         nests = nests_of(func)
     except Declined:
@@ -114,12 +116,14 @@ def _nest(func: tirx.PrimFunc, params: Sequence[ir.Var]) -> tuple[Nest, frozense
     for load in loads(nest.value):
         number = next((i for i, param in enumerate(params) if param.same_as(load.source)), None)
         users = [d for d, at in enumerate(load.indices) if uses(at, channel)]
-        if number is None or any(not load.indices[d].same_as(channel) for d in users):
+        if number is None or any(d != 1 and not load.indices[d].same_as(channel) for d in users):
             return None
         is_image = len(load.indices) == len(nest.axes) and all(
             is_const(extent, 1) or any(uses(at, axis) for axis in nest.axes)
             for at, extent in zip(load.indices[2:], nest.extents[2:])
         )
+        if users and not is_image and not load.indices[users[0]].same_as(channel):
+            return None
         (by if is_image and users == [1] else besides).add(number)
     if by & besides or uses(without_loads(nest.value), channel):
         return None

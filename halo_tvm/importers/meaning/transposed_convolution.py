@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 from tvm import relax, te, tirx
 
 from .broadcast import same_sizes
 from .builder import Builder, expr_dtype, expr_shape
-from .constant import Constant
 from .convolution import with_bias
+from .phases import by_phases
 from .sizes import Dim, Sizes
 from .windows import Window, halved
 
@@ -56,8 +55,9 @@ def transposed_convolution(
     )
     x = same_sizes(builder, x, [None, channels, *[None] * (len(expr_shape(x)) - 2)], "input")
     known = builder.known(weight)
-    if groups == 1 and known is not None and expr_dtype(x) == known.dtype == "float32":
-        return with_bias(builder, _by_matmul(builder, x, known, spread), bias)
+    if known is not None and known.dtype == expr_dtype(x) and known.dtype.startswith(("float", "bfloat")):
+        made = by_phases(builder, x, known, lambda space: spread.over(builder.sizes, space), groups)
+        return with_bias(builder, made, bias)
     part, dtype = channels // groups, expr_dtype(x)
     wide = "float64" if dtype == "float64" else "float32"
 
@@ -79,40 +79,6 @@ def transposed_convolution(
         return out if wide == x.dtype else te.compute(shape, lambda *i: out[i].astype(x.dtype), name="narrow")
 
     return with_bias(builder, builder.te(compute, x, weight, name="convolution_transposed"), bias)
-
-
-def _by_matmul(builder: Builder, x: relax.Expr, weight: Constant, spread: Spread) -> relax.Expr:
-    """Each input element times the whole kernel as one product; then every result gathers what falls on it."""
-    (batch, _, *space), (channels, outer, *kernel) = expr_shape(x), weight.shape
-    rank, width = len(space), outer * int(np.prod(kernel))
-    flat = Constant(
-        (channels, width), weight.dtype, lambda: weight.load().reshape(channels, width), f"{weight.name}.matrix"
-    )
-    last = builder.emit(relax.op.permute_dims(x, [0, *range(2, rank + 2), 1]))
-    product = builder.emit(relax.op.matmul(last, builder.weight(flat)))
-    parts = builder.emit(relax.op.reshape(product, [batch, *space, outer, *kernel]))
-    window = spread.window
-    uncut = spread.given is None and not any(window.pads) and not any(spread.extra) and not window.same
-    if uncut and window.kernel == window.strides and set(window.dilations) == {1}:  # no overlap: a move
-        order = [0, rank + 1]
-        for axis in range(rank):
-            order += [1 + axis, rank + 2 + axis]
-        moved = builder.emit(relax.op.permute_dims(parts, order))
-        full = [builder.sizes.simplify(s * k) for s, k in zip(space, kernel)]
-        return builder.emit(relax.op.reshape(moved, [batch, outer, *full]))
-
-    def gather(x: te.Tensor) -> te.Tensor:
-        inputs = list(x.shape[1 : 1 + rank])
-        window, sizes = spread.over(builder.sizes, inputs)
-        ks = [te.reduce_axis((0, k), f"k{i}") for i, k in enumerate(kernel)]
-
-        def element(n, m, *place):
-            inside, at = _sources(place, ks, window, inputs)
-            return te.sum(tirx.if_then_else(inside, x[(n, *at, m, *ks)], tirx.const(0, x.dtype)), axis=ks)
-
-        return te.compute([x.shape[0], outer, *sizes], element, name="overlap")
-
-    return builder.te(gather, parts, name="overlap")
 
 
 def _sources(place: Sequence, ks: Sequence, window: Window, sizes: Sequence[Dim]) -> tuple[object, list]:
