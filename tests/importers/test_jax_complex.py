@@ -64,7 +64,8 @@ def of_loops(x: jax.Array) -> dict[str, jax.Array]:
     last, steps = lax.scan(step, jnp.zeros(x.shape[::2], jnp.complex64), rows)
     repeated = lax.fori_loop(0, 3, lambda _, z: z * turn, last)
     either = lax.cond(x.sum() > 0, lambda z: z * 2, lambda z: z * 3j, last)
-    return {"steps": steps, "last": last.imag, "repeated": repeated.real, "either": either.imag}
+    apart = jax.vmap(lambda z: lax.while_loop(lambda z: abs(z[0]) > 0.3, lambda z: z * 0.5j, z))(last)
+    return {"steps": steps, "last": last.imag, "repeated": repeated.real, "either": either.imag, "apart": apart.imag}
 
 
 @pytest.mark.parametrize("n", [5, "n"])

@@ -255,8 +255,12 @@ def of_calls() -> dict[str, Callable]:
             lax.switch(v["k"][1], [jnp.sin, jnp.cos, jnp.tanh], v["z"]),
             lax.cond(True, lambda x: x + 1, lambda x: x, v["z"]),
         ),
-        "while": lambda v: lax.while_loop(
-            lambda s: s[0] < v["k"][0] + 4, lambda s: (s[0] + 1, s[1] * 0.5), (0, v["z"])
+        "while": lambda v: (
+            lax.while_loop(lambda s: s[0] < v["k"][0] + 4, lambda s: (s[0] + 1, s[1] * 0.5), (0, v["z"])),
+            # each example stops for itself
+            jax.vmap(lambda x: lax.while_loop(lambda s: abs(s[1][0]) > 0.3, lambda s: (s[0] + 1, s[1] / 2), (0, x)))(
+                v["z"]
+            ),
         ),
         "scan": lambda v: (
             lax.scan(lambda s, x: (s * 0.5 + x, s.sum()), v["z"][0], v["z"]),

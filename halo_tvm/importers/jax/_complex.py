@@ -132,11 +132,22 @@ def _scan(params: Any, values: list[Number]) -> list[Number]:
 def _while(params: Any, values: list[Number]) -> list[Number]:
     first, second = params["cond_nconsts"], params["cond_nconsts"] + params["body_nconsts"]
     of_test, of_body, start = values[:first], values[first:second], values[second:]
-    found: list[Number] = lax.while_loop(
-        lambda carry: _run(params["cond_jaxpr"], [*of_test, *carry])[0],
-        lambda carry: _run(params["body_jaxpr"], [*of_body, *carry]),
-        start,
-    )
+
+    def goes_on(carry: list[Number]) -> jax.Array:
+        here = _run(params["cond_jaxpr"], [*of_test, *carry])[0]
+        assert not isinstance(here, Pair)  # a bool
+        return here
+
+    def step(carry: list[Number]) -> list[Number]:
+        """Each example of a batch, which has a condition of its own, stops for itself."""
+        here, made = goes_on(carry), _run(params["body_jaxpr"], [*of_body, *carry])
+
+        def kept(new: jax.Array, old: jax.Array) -> jax.Array:
+            return jnp.where(here.reshape(here.shape + (1,) * (new.ndim - here.ndim)), new, old)
+
+        return [jax.tree.map(kept, new, old) for new, old in zip(made, carry)] if here.ndim else made
+
+    found: list[Number] = lax.while_loop(lambda carry: jnp.any(goes_on(carry)), step, start)
     return found
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from tvm import relax, te
 
 from ..._loops import allocate_rows, if_then_else, while_loop, write_row
+from ...meaning.builder import expr_shape
 from ...meaning.sizes import Dim, prim
 from .._layers import recurrent
 from .._primitive import Primitive, dtype_name
@@ -53,17 +54,33 @@ def _exprs(c: Primitive, inner: Any, args: Sequence[Value]) -> list[relax.Expr]:
 
 @converter("while")
 def while_(c: Primitive) -> list[relax.Expr]:
+    """A condition with axes, which vmap makes of one for each example: every example stops for itself."""
     p = c.params
+    axes = list(range(len(p["cond_jaxpr"].out_avals[0].shape)))
     split = [int(p["cond_nconsts"]), int(p["cond_nconsts"]) + int(p["body_nconsts"])]
     tested, used, carried = c.values[: split[0]], c.values[split[0] : split[1]], c.values[split[1] :]
 
-    def proceed(state: list[relax.Expr]) -> relax.Expr:
+    def goes_on(state: list[relax.Expr]) -> relax.Expr:
         return _exprs(c, p["cond_jaxpr"], [*tested, *state])[0]
 
+    def proceed(state: list[relax.Expr]) -> relax.Expr:
+        here = goes_on(state)
+        return c.cast(c.emit(relax.op.max(c.cast(here, "int8"), axes)), "bool") if axes else here
+
     def step(state: list[relax.Expr]) -> list[relax.Expr]:
-        return _exprs(c, p["body_jaxpr"], [*used, *state])
+        found = _exprs(c, p["body_jaxpr"], [*used, *state])
+        if not axes:
+            return found
+        here = goes_on(state)
+        return [c.emit(relax.op.where(_widened(c, here, new), new, old)) for new, old in zip(found, state)]
 
     return while_loop(c.block, [c.walker.expr_of(v) for v in carried], proceed, step, name="while")
+
+
+def _widened(c: Primitive, condition: relax.Expr, x: relax.Expr) -> relax.Expr:
+    """`condition` with axes of size 1 behind its own, as many as `x` has more."""
+    shape = expr_shape(condition)
+    return c.reshape(condition, [*shape, *[1] * (len(expr_shape(x)) - len(shape))])
 
 
 @converter("scan")

@@ -174,6 +174,17 @@ def _by_zero(
     return divided
 
 
+def _quotient(c: Primitive, plain: Callable[..., ir.Expr], guarded: Callable[..., Scalar]) -> Value:
+    """`guarded` names its operands several times; a known divisor needs no guard, unless it is 0 or -1.
+
+    jax writes a // b and a % b in several steps, so that guards in a row grow like a power in the code.
+    """
+    divisor = c.number(1)
+    if divisor is None or divisor in (0, -1):
+        return elements(c, guarded, [0, 1])
+    return elements(c, lambda a: plain(a, const_like(divisor, a)), [0])
+
+
 @converter("div")
 def divide(c: Primitive) -> Value:
     """Integers are rounded to 0; x / 0 has all bits set, as on jax's CPU."""
@@ -184,7 +195,7 @@ def divide(c: Primitive) -> Value:
         dtype = dtype_of(x)
         return const(np.iinfo(dtype).max if dtype.startswith("uint") else -1, dtype)
 
-    return elements(c, _by_zero(trunc_divide, all_bits), [0, 1])
+    return _quotient(c, tirx.truncdiv, _by_zero(trunc_divide, all_bits))
 
 
 @converter("rem")
@@ -192,7 +203,7 @@ def remainder(c: Primitive) -> Value:
     """The sign of the dividend; x % 0 = x for integers."""
     if "float" in c.dtype:
         return elements(c, in_float32(tirx.Mod), [0, 1])
-    return elements(c, _by_zero(trunc_modulo, lambda x: x), [0, 1])
+    return _quotient(c, tirx.truncmod, _by_zero(trunc_modulo, lambda x: x))
 
 
 @converter("atan2")
