@@ -10,7 +10,7 @@ Before -> after
     y = halo.convolution_integer(x, z, w)       ->   the same with layout "packed", see `_integer_windows`
     y = halo.pooling(x)                         ->   the same with layout "last"
     relu(y), y + z, y * gate, concat, mean,     ->   on the channels-last twins, where an operand has one
-        what treats channels alike (`_by_channel`)
+        what treats channels alike (`_by_channel`), and moves of whole tensors (`_moves`)
 Every result also exists with its channels where they were; whatever nobody reads is dropped, so that permutations
 are left only where the model's own operators need that order. Weights move once, by recipes.
 Leaves alone
@@ -19,7 +19,7 @@ Leaves alone
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,6 +38,7 @@ from ..targets import FULL
 from ..tir_schedules._packing import pack_shape
 from ._by_channel import by_channel, moved_axis, to_last
 from ._integer_windows import integer_convolution
+from ._moves import Moved, transposed
 from ._pass import Context, Pass, Report, bindings, op_name
 from ._pointwise import BINARY, UNARY
 from ._rewrite import BlockMutator
@@ -78,17 +79,59 @@ class _Mover(BlockMutator):
         self._target = context.target
         self._packs = "convolution" in context.target.spec.rules and context.precision == FULL
         self.made: dict[relax.Expr, relax.Expr] = {}  # value -> the same with its channels last
+        self._moved: dict[relax.Expr, Moved] = {}  # reshaped and transposed values of `made`
         self.counts: dict[str, int] = {}
+
+    def _alone(self, visit: Callable[..., relax.BindingBlock], block: relax.BindingBlock) -> relax.BindingBlock:
+        around, self._moved = self._moved, {}
+        visited = super()._alone(visit, block)
+        self._moved = around
+        return visited
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         value = binding.value
         if isinstance(value, relax.Call) and _shaped(binding.var.ty) and binding.var.ty.ndim >= 3:
             call = relax.Call(value.op, [self.visit_expr(a) for a in value.args], value.attrs, value.ty_args)
-            twin = self._twin_of(call, binding.var.ty)
+            moved = self._moved_by(call)
+            if moved is not None and self._bind_moved(binding.var, moved):
+                return
+            twin = self._twin_of(call, binding.var.ty) if moved is None else None
             if twin is not None:
                 self._bind(binding.var, self.builder_.emit(twin))
                 return
+            super().visit_var_binding_(binding)
+            if moved is not None:
+                self._moved[self.visit_expr(binding.var)] = moved
+            return
         super().visit_var_binding_(binding)
+
+    def _moved_by(self, call: relax.Call) -> Moved | None:
+        """The result of a reshape or a transposition on what has its channels last; None for other calls."""
+        name, x = op_name(call), call.args[0] if call.args else None
+        if name not in ("relax.reshape", "relax.permute_dims") or x not in self.made and x not in self._moved:
+            return None
+        rank = x.ty.ndim
+        held = Moved(self.made[x], tuple(_to_first(rank)), rank) if x in self.made else self._moved[x]
+        if name == "relax.reshape":
+            new = call.args[1]
+            if not isinstance(new, relax.ShapeExpr):
+                return None
+            return held.reshaped(self.builder_, x.ty.shape.values, new.values)
+        axes = call.attrs.axes
+        return held.permuted([int(a) % rank for a in axes] if axes is not None else range(rank)[::-1])
+
+    def _bind_moved(self, var: relax.Var, moved: Moved) -> bool:
+        """Bind `var` where it is a value as it lies, or a whole image again; False where it is neither."""
+        if moved.is_value:
+            if isinstance(var, relax.DataflowVar):
+                self.set_var_remap(var, moved.value)
+            else:
+                self.builder_.emit_normalized(relax.VarBinding(var, moved.value))
+            return True
+        if list(moved.order) == _to_first(var.ty.ndim) and var.ty.ndim == moved.rank:
+            self._bind(var, moved.value)
+            return True
+        return False
 
     def visit_match_cast_(self, binding: relax.MatchCast) -> None:
         value = self.visit_expr(binding.value)
@@ -99,7 +142,7 @@ class _Mover(BlockMutator):
 
     def _bind(self, var: relax.Var, twin: relax.Expr) -> None:
         """`var` is the channels-first order of `twin`, computed where anybody reads it."""
-        full = self.builder_.emit(relax.op.permute_dims(twin, _to_first(var.ty.ndim)))
+        full = self.builder_.emit(transposed(twin, _to_first(var.ty.ndim)))
         self.made[full] = twin
         if isinstance(var, relax.DataflowVar):
             self.set_var_remap(var, full)
@@ -231,7 +274,7 @@ class _Mover(BlockMutator):
         """`x` with its channels last."""
         if x not in self.made:
             rank = x.ty.ndim
-            self.made[x] = self.builder_.emit(relax.op.permute_dims(x, [0, *range(2, rank), 1]))
+            self.made[x] = self.builder_.emit(transposed(x, [0, *range(2, rank), 1]))
         return self.made[x]
 
     def _count(self, what: str) -> None:
