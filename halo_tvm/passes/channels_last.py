@@ -10,7 +10,8 @@ Before -> after
     y = halo.convolution_integer(x, z, w)       ->   the same with layout "packed", see `_integer_windows`
     y = halo.pooling(x)                         ->   the same with layout "last"
     relu(y), y + z, y * gate, concat, mean,     ->   on the channels-last twins, where an operand has one
-        what treats channels alike (`_by_channel`), and moves of whole tensors (`_moves`)
+        what treats channels alike (`_by_channel`), moves of whole tensors (`_moves`), instance and group norms
+        (`_channel_groups`)
 Every result also exists with its channels where they were; whatever nobody reads is dropped, so that permutations
 are left only where the model's own operators need that order. Weights move once, by recipes.
 Leaves alone
@@ -31,12 +32,13 @@ from ..relay_ops._windows import padded, reach, window_sizes
 from ..relay_ops.convolution import Convolution
 from ..relay_ops.convolution_integer import ConvolutionInteger
 from ..relay_ops.linear import Linear
-from ..relay_ops.operator import ACCUMULATED, attrs_of, operator_of, same_dimension
+from ..relay_ops.operator import ACCUMULATED, attrs_of, operator_of, same_dimension, same_shape
 from ..relay_ops.pooling import Pooling
 from ..relay_ops.quantisation_grid import QuantisationGrid
 from ..targets import FULL
 from ..tir_schedules._packing import pack_shape
 from ._by_channel import by_channel, moved_axis, to_last
+from ._channel_groups import Grouped, groups_of
 from ._integer_windows import integer_convolution
 from ._moves import Moved, transposed
 from ._pass import Context, Pass, Report, bindings, op_name
@@ -77,21 +79,25 @@ class _Mover(BlockMutator):
         super().__init__(mod)
         self._editor = editor
         self._target = context.target
+        self._sums = "search" in context.target.spec.rules  # along any axes
         self._packs = "convolution" in context.target.spec.rules and context.precision == FULL
         self.made: dict[relax.Expr, relax.Expr] = {}  # value -> the same with its channels last
         self._moved: dict[relax.Expr, Moved] = {}  # reshaped and transposed values of `made`
+        self._grouped: dict[relax.Expr, Grouped] = {}  # values of `made` whose groups of channels are rows
         self.counts: dict[str, int] = {}
 
     def _alone(self, visit: Callable[..., relax.BindingBlock], block: relax.BindingBlock) -> relax.BindingBlock:
-        around, self._moved = self._moved, {}
+        around, self._moved, self._grouped = (self._moved, self._grouped), {}, {}
         visited = super()._alone(visit, block)
-        self._moved = around
+        self._moved, self._grouped = around
         return visited
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         value = binding.value
         if isinstance(value, relax.Call) and _shaped(binding.var.ty) and binding.var.ty.ndim >= 3:
             call = relax.Call(value.op, [self.visit_expr(a) for a in value.args], value.attrs, value.ty_args)
+            if self._bind_grouped(binding, call):
+                return
             moved = self._moved_by(call)
             if moved is not None and self._bind_moved(binding.var, moved):
                 return
@@ -102,8 +108,40 @@ class _Mover(BlockMutator):
             super().visit_var_binding_(binding)
             if moved is not None:
                 self._moved[self.visit_expr(binding.var)] = moved
+            if self._sums and op_name(call) == "relax.reshape" and call.args[0] in self.made:
+                groups = groups_of(call.args[0].ty.shape.values, binding.var.ty.shape.values)
+                if groups is not None:
+                    self._grouped[self.visit_expr(binding.var)] = Grouped(self.made[call.args[0]], groups)
             return
         super().visit_var_binding_(binding)
+
+    def _bind_grouped(self, binding: relax.VarBinding, call: relax.Call) -> bool:
+        """Bind what `call` makes of rows of groups of channels; False where it makes nothing of such, or no such."""
+        held, name, var = [self._grouped.get(a) for a in call.args], op_name(call), binding.var
+        first = next((h for h in held if h is not None), None)
+        if first is None:
+            return False
+        if name == "relax.mean":
+            along = call.attrs.keepdims and call.attrs.axis is not None and [int(a) % 3 for a in call.attrs.axis] == [2]
+            mean = first.mean(self.builder_) if along else None
+            if mean is None or not isinstance(var, relax.DataflowVar):
+                return False
+            self.set_var_remap(var, self.builder_.emit(mean))
+            return True
+        if name == "relax.reshape" and same_shape(var.ty.shape.values, first.image):
+            self._bind(var, first.value)
+            return True
+        if name not in _UNARY and name not in _BINARY or any(h is not None and h.groups != first.groups for h in held):
+            return False
+        args = [h.value if h else first.of_channels(self.builder_, a) for h, a in zip(held, call.args)]
+        if name in _UNARY:
+            args[1:] = call.args[1:]
+        if any(a is None for a in args):
+            return False
+        twin = self.builder_.emit(relax.Call(call.op, args, call.attrs, call.ty_args))
+        super().visit_var_binding_(binding)
+        self._grouped[self.visit_expr(var)] = Grouped(twin, first.groups)
+        return True
 
     def _moved_by(self, call: relax.Call) -> Moved | None:
         """The result of a reshape or a transposition on what has its channels last; None for other calls."""

@@ -66,17 +66,19 @@ def group_norm(
     channels = shape[1]
     fits = isinstance(channels, int) and groups > 0 and channels % groups == 0
     builder.refuse_unless(fits, f"expected channels in {groups} groups, found {channels}")
-    split = [shape[0], groups, channels // groups, *shape[2:]]
-    normal = builder.emit(relax.op.reshape(_normalised_rows(builder, x, groups, epsilon), split))
+    rows = _normalised_rows(builder, x, groups, epsilon)
 
-    def vector(value: Vector) -> Vector:
-        if value is None:
-            return None
-        each = 1 if expr_shape(value)[0] == groups != channels else channels // groups
-        return builder.emit(relax.op.reshape(value, [1, groups, each, *[1] * (len(shape) - 2)]))
+    def of_group(value: Vector) -> Vector:
+        return value if value is None else builder.emit(relax.op.reshape(value, [1, groups, 1]))
 
-    out = scaled(builder, normal, vector(weight), vector(bias))
-    return builder.cast(builder.emit(relax.op.reshape(out, shape)), dtype)
+    def of_channel(value: Vector) -> Vector:
+        return value if value is None else spread(builder, value, len(shape))
+
+    vectors = (weight, bias)
+    if any(v is not None and expr_shape(v)[0] == groups != channels for v in vectors):
+        rows, vectors = scaled(builder, rows, *map(of_group, vectors)), (None, None)
+    normal = builder.emit(relax.op.reshape(rows, shape))
+    return builder.cast(scaled(builder, normal, *map(of_channel, vectors)), dtype)
 
 
 def instance_norm(builder: Builder, x: relax.Expr, weight: Vector, bias: Vector, epsilon: float) -> relax.Expr:
