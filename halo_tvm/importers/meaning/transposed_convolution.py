@@ -55,7 +55,10 @@ def transposed_convolution(
     )
     x = same_sizes(builder, x, [None, channels, *[None] * (len(expr_shape(x)) - 2)], "input")
     known = builder.known(weight)
-    if known is not None and known.dtype == expr_dtype(x) and known.dtype.startswith(("float", "bfloat")):
+    sizes = spread.over(builder.sizes, expr_shape(x)[2:])[1]
+    is_empty = any(isinstance(size, int) and size < 1 for size in sizes)  # no convolution to make phases of
+    floats = known is not None and known.dtype == expr_dtype(x) and known.dtype.startswith(("float", "bfloat"))
+    if known is not None and floats and not is_empty:
         made = by_phases(builder, x, known, lambda space: spread.over(builder.sizes, space), groups)
         return with_bias(builder, made, bias)
     part, dtype = channels // groups, expr_dtype(x)

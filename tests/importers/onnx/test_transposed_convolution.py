@@ -65,6 +65,14 @@ def test_phases(case: str, sizes: str) -> None:
     check(model, groups * inner, space, *others)
 
 
+def test_everything_is_cut_off() -> None:
+    """A result without elements compiles, and has none; onnxruntime refuses to run it."""
+    program = compile_in_process(
+        import_proto(model_of(1, 2, 3, [3], [3], {"dilations": [3], "pads": [5, 4]}), name="x")
+    )
+    assert program(x=np.ones((2, 2, 3), np.float32))["y"].shape == (2, 3, 0)
+
+
 @st.composite
 def drawn(draw: st.DrawFn) -> tuple[onnx.ModelProto, int, list[int]]:
     rank = draw(st.integers(1, 3))
