@@ -62,7 +62,9 @@ class Moved:
 
 
 def transposed(x: relax.Expr, axes: Sequence[int]) -> relax.Call:
-    """permute_dims of `x`, as a reshape where only axes of one element move."""
+    """permute_dims of `x`, as a reshape where only axes of one element move and the sizes are known."""
+    if not isinstance(x.ty.shape, relax.ShapeExpr):  # behind a match_cast to a rank
+        return relax.op.permute_dims(x, list(axes))
     dims = list(x.ty.shape.values)
     moving = [a for a in axes if not is_const(dims[a], 1)]
     if moving == sorted(moving):
