@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,9 +14,10 @@ from safetensors import SafetensorError, safe_open
 from ..errors import UnsupportedModel
 from ..params import ParamSource
 from ._json import read_json
-from ._packed import ACTIVATIONS, Method, described, floats, grid_of
+from .packed_linears import ACTIVATIONS, Method
 
 _SHOWN = 8  # tensor names in one message
+_FLOAT8 = {"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu"}  # of ml_dtypes
 # What old checkpoints keep beside their weights: masks and frequencies, which a definition computes.
 _BUFFER = re.compile(r"(rotary_emb\.inv_freq|\.attn\.(masked_)?bias|attention\.(masked_)?bias|position_ids)$")
 
@@ -23,7 +25,7 @@ _BUFFER = re.compile(r"(rotary_emb\.inv_freq|\.attn\.(masked_)?bias|attention\.(
 class DirectoryWeights:
     """Tensors of all safetensors files of a directory, by name, read when asked for, given as float32.
 
-    Weights of linears may be packed by `method`; those that the definition reads as [k, n] have the `layout` "kn".
+    Weights of linears may be stored by `method`; those that the definition reads as [k, n] have the `layout` "kn".
     """
 
     def __init__(
@@ -62,16 +64,17 @@ class DirectoryWeights:
         if self.method is None or not name.endswith(".weight"):
             return None
         stems = [prefix + name.removesuffix("weight") for prefix in self.prefixes]
-        return next((stem for stem in stems if stem + self.method.integers in self._where), None)
+        markers = self.method.markers
+        return next((stem for stem in stems if any(stem + marker in self._where for marker in markers)), None)
 
     def has(self, name: str) -> bool:
         return self._stored(name) is not None or self._packed(name) is not None
 
     def source(self, name: str, shape: tuple[int, ...], scale: float, offset: float) -> ParamSource:
         """The tensor `name`; `scale` and `offset` concern random weights only."""
+        if (packed := self._packed(name)) is not None:
+            return self._unpacked(packed, shape)
         if (stored := self._stored(name)) is None:
-            if (packed := self._packed(name)) is not None:
-                return self._unpacked(packed, shape)
             self._missing.append(name)
             return ParamSource(shape, "float32", lambda: np.zeros(shape, np.float32))  # `check` refuses the model
         self._read.add(stored)
@@ -84,16 +87,17 @@ class DirectoryWeights:
         return ParamSource(shape, "float32", lambda: np.ascontiguousarray(self._tensor(stored), dtype=np.float32))
 
     def _tensor(self, stored: str) -> np.ndarray:
-        with safe_open(self._where[stored][0], framework="numpy") as tensors:
-            found: np.ndarray = tensors.get_tensor(stored)
+        file = self._where[stored][0]
+        with safe_open(file, framework="numpy") as tensors:
+            narrow = _FLOAT8.get(tensors.get_slice(stored).get_dtype())
+            found: np.ndarray = tensors.get_tensor(stored) if narrow is None else _float8(file, stored, narrow)
             return found
 
     def _unpacked(self, stem: str, shape: tuple[int, ...]) -> ParamSource:
-        """The weight whose integers lie under `stem`."""
+        """The weight that the tensors under `stem` hold."""
         method = self.method
         assert method is not None
-        names = {end: stem + end for end in method.parts() if stem + end in self._where}
-        shapes = {end: self._where[name][1] for end, name in names.items()}
+        names = {end: stem + end for end in method.parts if stem + end in self._where}
         turned = self.layout == "kn"
 
         def refuse(reason: object) -> UnsupportedModel:
@@ -103,19 +107,21 @@ class DirectoryWeights:
             )
 
         try:
-            stored = described(method, shapes)
-            order = self._tensor(names[method.order]) if method.order in names else None
-            grid = grid_of(stored, order, least=method.least(shapes))
+            if len(shape) != 2:
+                raise ValueError("those of a linear")
+            shapes = {end: self._where[name][1] for end, name in names.items()}
+            layer = method.layer(shapes, *shape[:: -1 if turned else 1])
+            grid = layer.grid(lambda end: self._tensor(names[end]))
         except ValueError as reason:
             raise refuse(reason) from reason
-        made = (stored.k, stored.n) if turned else (stored.n, stored.k)
+        made = (layer.k, layer.n) if turned else (layer.n, layer.k)
         if made != shape:
             raise refuse(f"one of shape {list(made)}")
         self._read.update(names.values(), (stem + end for end in ACTIVATIONS))
 
         def load() -> np.ndarray:
             try:
-                weight = floats(method, {end: self._tensor(name) for end, name in names.items()}, stored)
+                weight = layer.floats({end: self._tensor(name) for end, name in names.items()})
             except ValueError as reason:
                 raise refuse(reason) from reason
             return np.ascontiguousarray(weight.T if turned else weight)
@@ -148,6 +154,18 @@ def _listed(what: str, names: Sequence[str]) -> str:
     """`3 missing (a, b, c)`, shortened."""
     shown = ", ".join(sorted(names)[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
     return f"{len(names)} {what} ({shown})" if names else f"none {what}"
+
+
+def _float8(file: Path, name: str, dtype: str) -> np.ndarray:
+    """A tensor of floats of eight bits, which safetensors itself does not hand to NumPy."""
+    import ml_dtypes  # a dependency of TVM
+
+    with file.open("rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        about = json.loads(stream.read(length))[name]  # `safe_open` has checked it
+        begin, end = about["data_offsets"]
+        stream.seek(8 + length + begin)
+        return np.frombuffer(stream.read(end - begin), getattr(ml_dtypes, dtype)).reshape(about["shape"])
 
 
 def weight_files(path: Path) -> list[Path]:

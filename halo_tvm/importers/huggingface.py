@@ -17,7 +17,7 @@ from ..models import FAMILIES, Family
 from ._checkpoint import DirectoryWeights, weight_files
 from ._json import read_json
 from ._language import language_of
-from ._packed import method_of
+from .packed_linears import method_of
 
 _HUB_SECONDS = 5.0
 

@@ -61,7 +61,8 @@ def test_an_order_of_groups_is_followed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "found quant_method 'bitsandbytes'"),
+        ({"quant_method": "bitsandbytes"}, "found quant_method 'bitsandbytes'"),
+        ({"quant_method": "hqq", "bits": 4}, "found quant_method 'hqq', bits 4"),
         ({"quant_method": "gptq", "bits": 3}, "found quant_method 'gptq', bits 3"),
         ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "version 'gemv'"),
         ("gptq", "that is not quantised, or gptq"),

@@ -1,4 +1,4 @@
-"""Linear weights that a Hugging Face checkpoint stores as packed integers, made float32 when they are asked for.
+"""Weights of linears as integers in words of 32 bits, as GPTQ, AWQ and compressed-tensors pack them.
 
 A weight [n, k] lies in several tensors under the name of its layer. Its numbers are
     w[n, k] = (q[n, k] - zero[n, g]) * scale[n, g],   g the group of k: of neighbours, unless the file orders them
@@ -14,22 +14,17 @@ References
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from ..errors import UnsupportedModel
-from ..weight_groups import GROUPS, Grid
-from ._bits import unpacked
+from ...weight_groups import GROUPS, Grid
+from .._bits import unpacked
+from .method import Layer, Method, Shapes, Tensors
 
-Shapes = Mapping[str, tuple[int, ...]]
-Tensors = Mapping[str, np.ndarray]
-# Scales of activations and caches: those are found at run time here.
-ACTIVATIONS = ("input_scale", "input_zero_point", "output_scale", "output_zero_point", "k_scale", "v_scale")
 _AWQ_PLACES = (0, 4, 1, 5, 2, 6, 3, 7)  # where the columns 0 to 7 of a word lie in it
-_KNOWN = "gptq, awq (gemm) or compressed-tensors (pack-quantized), of 4 or 8 bits"
 
 
 @dataclass(frozen=True)
@@ -57,8 +52,8 @@ class Stored:
         return np.arange(self.k) // self.size
 
 
-class Method(ABC):
-    """How one tool stores a linear: the ends of its tensors' names."""
+class Words(Method):
+    """Packed integers, by the ends of their tensors' names."""
 
     integers: str
     scale: str
@@ -79,6 +74,11 @@ class Method(ABC):
     def unpack(self, tensors: Tensors, stored: Stored) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The integers [n, k], zero points and scales [n, groups]."""
 
+    @property
+    def markers(self) -> tuple[str, ...]:
+        return (self.integers,)
+
+    @property
     def parts(self) -> tuple[str, ...]:
         return (self.integers, self.scale, self.zero, self.order)
 
@@ -86,8 +86,55 @@ class Method(ABC):
         """Whether zero points are data."""
         return not self.symmetric
 
+    def layer(self, shapes: Shapes, n: int, k: int) -> Layer:
+        for end in (self.integers, self.scale):
+            if len(shapes.get(end, ())) != 2:
+                raise ValueError(f"{end} of shape {list(shapes.get(end, ()))}")
+        if self.zeros_needed and self.zero not in shapes:
+            raise ValueError(f"no {self.zero}")
+        stored = self.stored(shapes)
+        expected = self.expected(stored)
+        wrong = next((end for end, shape in shapes.items() if end in expected and shape != expected[end]), None)
+        if wrong:
+            raise ValueError(f"{wrong} of shape {list(shapes[wrong])} where {list(expected[wrong])} belongs")
+        if not 0 < stored.groups <= stored.k or (stored.k % stored.groups and self.order not in shapes):
+            raise ValueError(f"{stored.groups} groups of {stored.k} columns")
+        return _PackedLayer(self, stored, ordered=self.order in shapes, least=self.least(shapes))
 
-class Gptq(Method):
+
+class _PackedLayer(Layer):
+    def __init__(self, method: Words, stored: Stored, *, ordered: bool, least: bool) -> None:
+        super().__init__(stored.n, stored.k)
+        self._method, self._stored, self._ordered, self._least = method, stored, ordered, least
+
+    def grid(self, read: Callable[[str], np.ndarray]) -> Grid | None:
+        """None where no group of a scheme is a part of the file's."""
+        group = next((g for g in GROUPS if self._stored.size % g == 0), None)
+        if group is None:
+            return None
+        if self._ordered and not np.array_equal(read(self._method.order), self._stored.neighbours):
+            return None
+        return Grid(self._stored.bits, group, self._least)
+
+    def floats(self, tensors: Tensors) -> np.ndarray:
+        """`ValueError` for an order that names no group, and for floats where integers belong."""
+        method, stored = self._method, self._stored
+        for end, tensor in tensors.items():
+            if end != method.scale and tensor.dtype.kind not in "iu":
+                raise ValueError(f"{end} of {tensor.dtype}")
+        numbers, zeros, scales = method.unpack(tensors, stored)
+        order = tensors.get(method.order)
+        if order is None:
+            order = stored.neighbours
+        elif order.min() < 0 or order.max() >= stored.groups:
+            raise ValueError(f"{method.order} from {order.min()} to {order.max()}, of {stored.groups} groups")
+        weight = numbers.astype(np.float32)
+        weight -= zeros.astype(np.float32)[:, order]
+        weight *= scales.astype(np.float32)[:, order]
+        return weight
+
+
+class Gptq(Words):
     """`above`: what is added to a stored zero point."""
 
     integers, scale, zero, order = "qweight", "scales", "qzeros", "g_idx"
@@ -114,7 +161,7 @@ class Gptq(Method):
         return numbers, zeros & ((1 << stored.bits) - 1), tensors[self.scale].T
 
 
-class Awq(Method):
+class Awq(Words):
     integers, scale, zero, order = "qweight", "scales", "qzeros", "g_idx"
 
     def stored(self, shapes: Shapes) -> Stored:
@@ -133,7 +180,7 @@ class Awq(Method):
         return columns(tensors[self.integers]), columns(tensors[self.zero]), tensors[self.scale].T
 
 
-class CompressedTensors(Method):
+class CompressedTensors(Words):
     integers, scale, zero, order = "weight_packed", "weight_scale", "weight_zero_point", "weight_g_idx"
     zeros_needed = False
 
@@ -161,19 +208,16 @@ class CompressedTensors(Method):
             zeros = np.full((stored.n, stored.groups), 1 << (stored.bits - 1), np.uint8)
         return _spread(tensors[self.integers], stored.bits), zeros, tensors[self.scale]
 
+    @property
     def parts(self) -> tuple[str, ...]:
-        return (*super().parts(), "weight_shape")
+        return (*super().parts, "weight_shape")
 
     def least(self, shapes: Shapes) -> bool:
         return self.zero in shapes
 
 
-def method_of(config: Mapping[str, object]) -> Method | None:
-    """How the checkpoint of a config.json stores its linears, None where as they are; `UnsupportedModel` otherwise."""
-    said = config.get("quantization_config", config.get("compression_config"))
-    if said is None:
-        return None
-    about = said if isinstance(said, Mapping) else {}
+def method_of(about: Mapping[str, object]) -> Method | None:
+    """How the tool that a quantization_config names stores a linear; None for what this module does not read."""
     name = about.get("quant_method")
     bits = about.get("bits", about.get("w_bit"))
     if name == "gptq" and isinstance(bits, int) and bits in (4, 8):
@@ -186,13 +230,7 @@ def method_of(config: Mapping[str, object]) -> Method | None:
         for width in (4, 8):
             if widths == {width}:
                 return CompressedTensors(bits=width)
-    found = ", ".join(
-        f"{key} {about[key]!r:.40}" for key in ("quant_method", "format", "version", "bits") if key in about
-    )
-    raise UnsupportedModel(
-        f"expected a checkpoint that is not quantised, or {_KNOWN}, found {found or repr(said)[:80]} in config.json: "
-        "give the checkpoint that it was made of, or a GGUF file"
-    )
+    return None
 
 
 def _widths(about: Mapping[str, object]) -> set[int | None]:
@@ -202,48 +240,6 @@ def _widths(about: Mapping[str, object]) -> set[int | None]:
     weights = [layer.get("weights") if isinstance(layer, Mapping) else None for layer in layers]
     bits = [found.get("num_bits") if isinstance(found, Mapping) else None for found in weights]
     return {number if isinstance(number, int) else None for number in bits}
-
-
-def described(method: Method, shapes: Shapes) -> Stored:
-    """What tensors of these shapes, by the ends of their names, hold; `ValueError` with what does not fit."""
-    for end in (method.integers, method.scale):
-        if len(shapes.get(end, ())) != 2:
-            raise ValueError(f"{end} of shape {list(shapes.get(end, ()))}")
-    if method.zeros_needed and method.zero not in shapes:
-        raise ValueError(f"no {method.zero}")
-    stored = method.stored(shapes)
-    expected = method.expected(stored)
-    wrong = next((end for end, shape in shapes.items() if end in expected and shape != expected[end]), None)
-    if wrong:
-        raise ValueError(f"{wrong} of shape {list(shapes[wrong])} where {list(expected[wrong])} belongs")
-    if not 0 < stored.groups <= stored.k or (stored.k % stored.groups and method.order not in shapes):
-        raise ValueError(f"{stored.groups} groups of {stored.k} columns")
-    return stored
-
-
-def grid_of(stored: Stored, order: np.ndarray | None, *, least: bool) -> Grid | None:
-    """What the numbers of a layer lie on; None where no group of a scheme is a part of the file's."""
-    group = next((g for g in GROUPS if stored.size % g == 0), None)
-    if group is None or (order is not None and not np.array_equal(order, stored.neighbours)):
-        return None
-    return Grid(stored.bits, group, least)
-
-
-def floats(method: Method, tensors: Tensors, stored: Stored) -> np.ndarray:
-    """The weight [n, k] in float32; `ValueError` for an order that names no group, and floats where integers belong."""
-    for end, tensor in tensors.items():
-        if end != method.scale and tensor.dtype.kind not in "iu":
-            raise ValueError(f"{end} of {tensor.dtype}")
-    numbers, zeros, scales = method.unpack(tensors, stored)
-    order = tensors.get(method.order)
-    if order is None:
-        order = stored.neighbours
-    elif order.min() < 0 or order.max() >= stored.groups:
-        raise ValueError(f"{method.order} from {order.min()} to {order.max()}, of {stored.groups} groups")
-    weight = numbers.astype(np.float32)
-    weight -= zeros.astype(np.float32)[:, order]
-    weight *= scales.astype(np.float32)[:, order]
-    return weight
 
 
 def _spread(words: np.ndarray, bits: int) -> np.ndarray:
