@@ -605,6 +605,35 @@ def test_templates_say_what_they_refuse_and_need(monkeypatch) -> None:
         render("", messages, {})
 
 
+PARTS = "{% for p in m.content %}{% if p.type == 'text' %}{{ p.text }}{% endif %}{% endfor %}"
+FORMS = {
+    "prints": "[{{ m.content|trim }}]",
+    "walks": f"[{PARTS}]",
+    "reads both": "{% if m.content is string %}'{{ m.content }}'{% else %}[" + PARTS + "]{% endif %}",
+    "prints the first": "[{% if loop.first %}{{ m.content|trim }}{% else %}" + PARTS + "{% endif %}]",
+}
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "parts", "mixed"),
+    [
+        ("prints", "[a][b]", "[a][b\nc]", "[a][b\nc]"),
+        ("walks", "[a][b]", "[a][bc]", "[a][bc]"),
+        ("reads both", "'a''b'", "[a][bc]", "'a'[bc]"),
+        ("prints the first", "[a][b]", "[a][bc]", "[a][bc]"),
+    ],
+)
+def test_a_template_gets_texts_or_parts_as_it_reads_them(form: str, text: str, parts: str, mixed: str) -> None:
+    template = "{% for m in messages %}" + FORMS[form] + "{% endfor %}"
+    first, last = [{"type": "text", "text": "a"}], [{"type": "text", "text": t} for t in "bc"]
+    for contents, wanted in ((("a", "b"), text), ((first, last), parts), (("a", last), mixed)):
+        messages = [{"role": role, "content": content} for role, content in zip(("system", "user"), contents)]
+        assert render(template, messages, {}) == wanted
+    image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]
+    with pytest.raises(UsageError, match="parts of messages like .*found 'image_url': the model reads text alone"):
+        render(template, image, {})
+
+
 def test_the_example_of_the_documentation_runs(artifact: Path, tmp_path: Path, monkeypatch, capsys) -> None:
     page = (Path(__file__).parents[2] / "docs" / "language_models.md").read_text(encoding="utf-8")
     (tmp_path / "smollm2.halo").symlink_to(artifact)

@@ -13,6 +13,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
 from ...errors import MissingPackage, UnsupportedModel, UsageError
+from .contents import Message, prompt_of
 
 if TYPE_CHECKING:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -22,7 +23,6 @@ LONGEST = 8 << 20  # characters of a prompt
 _STEPS = 2_000_000  # lines of compiled templates; a usual one takes some per message
 _GROWING = ("format", "center", "indent", "wordwrap", "urlize", "xmlattr")
 _GROWING_METHODS = ("format", "format_map", "center", "ljust", "rjust", "zfill", "expandtabs", "join", "encode")
-Message = Mapping[str, object]
 
 
 def render(template: str, messages: Sequence[Message], words: Mapping[str, str]) -> str:
@@ -42,25 +42,29 @@ def render(template: str, messages: Sequence[Message], words: Mapping[str, str])
     from jinja2 import TemplateError
     from jinja2.exceptions import SecurityError
 
-    try:
-        compiled = environment.from_string(template)
+    def rendered(given: Sequence[Message]) -> str:
         with _Limit():
             pieces, length = [], 0
-            for piece in compiled.generate(messages=list(messages), add_generation_prompt=True, **words):
+            for piece in compiled.generate(messages=list(given), add_generation_prompt=True, **words):
                 length += len(piece)
                 if length > LONGEST:
                     raise SecurityError(f"its text is longer than {LONGEST} characters")
                 pieces.append(piece)
+        return "".join(pieces)
+
+    failures = (TemplateError, TypeError, ValueError, ArithmeticError, RecursionError, LookupError)
+    try:
+        compiled = environment.from_string(template)
+        return prompt_of(messages, rendered, (_Refused, *failures))
     except _Refused as refusal:
         raise UsageError(
             f"the model's chat template refuses this conversation ({refusal}): change its messages"
         ) from None
-    except (TemplateError, TypeError, ValueError, ArithmeticError, RecursionError, LookupError) as error:
+    except failures as error:
         raise UnsupportedModel(
             f"expected a chat template that renders the messages, found {type(error).__name__} ({str(error)[:200]}): "
             "pass a prompt instead"
         ) from error
-    return "".join(pieces)
 
 
 class _Refused(Exception):

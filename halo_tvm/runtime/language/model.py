@@ -24,7 +24,7 @@ from ..host import choose_variant, load_tvm_runtime, resolve_threads
 from ..session import Session
 from ..weights import load_weights
 from .answer import Answer, Generation, Wanted, joined
-from .chat import Message
+from .contents import Message
 from .held import Held
 from .sampling import Sampling
 from .sound import samples_of, spectra

@@ -7,7 +7,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, BinaryIO
 
 from ...errors import ArtifactCorrupt, InputError, MissingPackage, UsageError
-from .chat import INSTALL, Message, render
+from .chat import INSTALL, render
+from .contents import Message
 from .spec import LanguageSpec
 
 if TYPE_CHECKING:
