@@ -134,8 +134,9 @@ class _Evaluator:
             return out
         handler = _OPS.get(call.op.name) if isinstance(call.op, tvm.ir.Op) else None
         if handler is None:
+            name = getattr(call.op, "name", call.op)
             raise UnsupportedModel(
-                f"expected an operator with a NumPy meaning, found {call.op}: validate against the source engine"
+                f"expected an operator with a NumPy meaning, found {name}: validate against the source engine"
             )
         return handler(self, call)
 

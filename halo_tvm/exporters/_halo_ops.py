@@ -17,8 +17,14 @@ ACTIVATIONS: dict[str, Converter] = {
     "gelu": lambda g, call, args: gelu(g, args[0], dtype_of(call), approximate=False),
     "gelu_tanh": lambda g, call, args: gelu(g, args[0], dtype_of(call), approximate=True),
     "relu": lambda g, call, args: g.emit("Relu", args[0]),
+    "relu2": lambda g, call, args: _squared_relu(g, args[0]),
     "silu": lambda g, call, args: silu(g, args[0]),
 }
+
+
+def _squared_relu(g: Graph, x: Value) -> str:
+    positive = g.emit("Relu", x)
+    return g.emit("Mul", positive, positive)
 
 
 def matmul_weight(g: Graph, x: str, weight: relax.Expr, layout: str) -> str:

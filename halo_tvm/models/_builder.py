@@ -99,6 +99,10 @@ class ModelBuilder:
         """The bias [width] of an operator that takes one where the model has none."""
         return self.table(f"zeros.{width}", np.zeros(width, np.float32))
 
+    def ones(self, width: int) -> relax.Var:
+        """The weight [width] of a norm where the model has none."""
+        return self.table(f"ones.{width}", np.ones(width, np.float32))
+
     def stored(self, name: str) -> relax.Var:
         """The variable of a tensor that the table of parameters knows."""
         if name not in self._weight_vars:

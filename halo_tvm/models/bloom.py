@@ -1,4 +1,4 @@
-"""BLOOM (distances in the scores, ALiBi) and Falcon (few KV heads, attention and feed-forward in parallel, or ALiBi).
+"""BLOOM and MPT (distances in the scores, ALiBi); Falcon (few KV heads, a parallel feed-forward, or ALiBi).
 
 References
     arXiv:2211.05100 (BLOOM), arXiv:2311.16867 (Falcon)
@@ -82,6 +82,48 @@ def _common(read: Reader, **differences: object) -> DecoderConfig:
     return DecoderConfig(**{**common, **differences})  # type: ignore[arg-type]
 
 
+_MPT = Names(
+    embedding="transformer.wte",
+    layer="transformer.blocks.{}",
+    attention_norm="norm_1",
+    attention="attn",
+    joined="attn.Wqkv",
+    output="attn.out_proj",
+    ffn_norm="norm_2",
+    ffn="ffn",
+    up="ffn.up_proj",
+    down="ffn.down_proj",
+    norm="transformer.norm_f",
+)
+
+
+def _mpt(read: Reader) -> DecoderConfig:
+    about = read.get("attn_config", default={})
+    attention = Reader({"model_type": read.kind, **about}) if isinstance(about, dict) else read
+    attention.refuse_unless(attn_type="multihead_attention", qk_ln=False, prefix_lm=False, alibi=True, alibi_bias_max=8)
+    read.refuse_unless(no_bias=True, logit_scale=None)
+    hidden = read.whole("d_model")
+    return DecoderConfig(
+        layers=read.whole("n_layers"),
+        hidden=hidden,
+        heads=read.whole("n_heads"),
+        feed_forward=int(read.number("expansion_ratio", default=4) * hidden),
+        vocabulary=read.whole("vocab_size"),
+        positions=read.whole("max_seq_len", default=2048),
+        alibi=Alibi(),
+        norm="layer",
+        norm_bias=False,
+        eps=read.number("layer_norm_epsilon", default=1e-5),
+        scale=attention.optional("softmax_scale"),
+        clip=attention.optional("clip_qkv"),
+        activation="gelu",
+        gated=False,
+        tied=read.flag("tie_word_embeddings", default=True),
+        names=_MPT,
+    )
+
+
 _TIED = ("transformer.word_embeddings", "lm_head")
 BLOOM = decoder_family("bloom", _bloom, tied=_TIED)
 FALCON = decoder_family("falcon", _falcon, tied=_TIED)
+MPT = decoder_family("mpt", _mpt, tied=("transformer.wte", "lm_head"))

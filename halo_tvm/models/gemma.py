@@ -55,6 +55,33 @@ def _gemma3(read: Reader) -> DecoderConfig:
     )
 
 
+def _vaultgemma(read: Reader) -> DecoderConfig:
+    """Gemma 2 without norms behind attention and feed-forward."""
+    return replace(_gemma2(read), names=Names(ffn_norm="pre_feedforward_layernorm"))
+
+
+def _gemma3_of_images(read: Reader) -> DecoderConfig:
+    """The language model of a Gemma 3 that sees images, too."""
+    inner = read.get("text_config")
+    if not isinstance(inner, dict):
+        raise TypeError(f"text_config {inner!r:.40} is no object")
+    return _gemma3(Reader({**_GEMMA3_USUAL, "model_type": "gemma3_text", **inner}))
+
+
+# What their files leave out, as they hold only what differs from the defaults of transformers.
+_GEMMA3_USUAL = {"vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256}
+_GEMMA3_USUAL |= {"max_position_embeddings": 131072, "sliding_window": 4096}
+
 GEMMA = decoder_family("gemma", _gemma, even=("head_dim",))
 GEMMA2 = decoder_family("gemma2", _gemma2, even=("head_dim",))
 GEMMA3 = decoder_family("gemma3", _gemma3, types=("gemma3_text",), even=("head_dim",))
+VAULTGEMMA = decoder_family("vaultgemma", _vaultgemma, even=("head_dim",))
+GEMMA3_OF_IMAGES = decoder_family(
+    "gemma3_of_images",
+    _gemma3_of_images,
+    types=("gemma3",),
+    prefixes=("language_model.",),
+    heads=("ForConditionalGeneration", "ForCausalLM"),
+    complete=False,  # of the tensors beside it nothing is read
+    even=("head_dim",),
+)

@@ -1,11 +1,13 @@
-"""GPT-2: pre-norm decoder with learned positions and a language-model head tied to the embedding.
+"""GPT-2: pre-norm decoder with learned positions and a language-model head tied to the embedding; GPT-BigCode.
 
 `gpt2-last` gives logits [batch, vocabulary] of the last position, which is what a prompt is read for.
 References
-    Radford et al., Language Models are Unsupervised Multitask Learners, 2019
+    Radford et al., Language Models are Unsupervised Multitask Learners, 2019; arXiv:2301.03988 (one head of keys)
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from ._decoder import DecoderConfig, Names, Reader, decoder_family
 
@@ -43,7 +45,7 @@ def gpt2(layers: int = 12, hidden: int = 768, heads: int = 12, **sizes: object) 
     return DecoderConfig(layers=layers, hidden=hidden, heads=heads, **{**usual, **sizes})  # type: ignore[arg-type]
 
 
-def _read(read: Reader) -> DecoderConfig:
+def _read(read: Reader, usual_activation: str = "gelu_new") -> DecoderConfig:
     read.refuse_unless(scale_attn_by_inverse_layer_idx=False, scale_attn_weights=True, add_cross_attention=False)
     hidden = read.hidden
     return gpt2(
@@ -53,10 +55,17 @@ def _read(read: Reader) -> DecoderConfig:
         vocabulary=read.whole("vocab_size"),
         positions=read.whole("n_positions"),
         feed_forward=read.whole("n_inner", default=4 * hidden),
-        activation=read.activation("activation_function", default="gelu_new"),
+        activation=read.activation("activation_function", default=usual_activation),
         eps=read.number("layer_norm_epsilon", default=1e-5),
         tied=read.flag("tie_word_embeddings", default=True),
     )
+
+
+def _big_code(read: Reader) -> DecoderConfig:
+    """All queries share one head of keys and values, and matrices lie the other way."""
+    few = read.flag("multi_query", default=True)
+    names = replace(NAMES, layout="nk", grouped=not few)
+    return replace(_read(read, "gelu_pytorch_tanh"), kv_heads=1 if few else None, names=names)
 
 
 GPT2 = decoder_family(
@@ -72,3 +81,4 @@ GPT2 = decoder_family(
     prefixes=("", "transformer."),
     tied=("wte", "lm_head"),
 )
+BIG_CODE = decoder_family("gpt_bigcode", _big_code, prefixes=("", "transformer."), tied=("wte", "lm_head"))

@@ -1,7 +1,8 @@
 """Llama and what shares its layers: RMS norms in front, rotary positions, grouped queries, a gated feed-forward.
 
-Mistral has a window, Qwen2 biases, Qwen3 norms of queries and keys, SmolLM3 layers without positions, Granite
-multipliers; their tensors have the same names.
+Mistral and CWM have windows, Qwen2, Seed-OSS and InternLM 3 biases, Qwen3 and HunYuan norms of queries and keys
+(HunYuan's behind the rotation), SmolLM3 layers without positions, Granite and HyperCLOVA X multipliers, ERNIE 4.5 and
+Helium neighbouring channels turned; their tensors have the same names.
 References
     arXiv:2302.13971, arXiv:2407.21783 (Llama), arXiv:2310.06825 (Mistral), arXiv:2407.10671 (Qwen2)
 """
@@ -15,7 +16,7 @@ from ._decoder import DecoderConfig, Layer, Names, Reader, decoder_family
 
 def llama(read: Reader, **differences: object) -> DecoderConfig:
     """What a config of Llama's words says; `differences` are fields of the result."""
-    read.refuse_unless(mlp_bias=False, pretraining_tp=1)
+    read.refuse_unless(pretraining_tp=1)
     bias = read.flag("attention_bias")
     common = DecoderConfig(
         layers=read.layers,
@@ -30,6 +31,7 @@ def llama(read: Reader, **differences: object) -> DecoderConfig:
         activation=read.activation("hidden_act", default="silu"),
         query_key_value_bias=bias,
         output_bias=bias,
+        ffn_bias=read.flag("mlp_bias"),
         tied=read.flag("tie_word_embeddings"),
     )
     if "pattern" not in differences:
@@ -37,10 +39,13 @@ def llama(read: Reader, **differences: object) -> DecoderConfig:
     return replace(common, **differences)  # type: ignore[arg-type]
 
 
+_MISTRAL = ("mistral", "ministral", "ministral3")
+
+
 def _windowed(read: Reader) -> DecoderConfig:
     """Mistral: all layers slide where a window is given; Qwen2: only where `use_sliding_window` says so too."""
     window = read.get("sliding_window")
-    used = window is not None and read.flag("use_sliding_window", default=read.kind in ("mistral", "ministral"))
+    used = window is not None and read.flag("use_sliding_window", default=read.kind in _MISTRAL)
     first = read.whole("max_window_layers", default=0) if read.kind.startswith("qwen") else 0
     usual = [used and i >= first for i in range(read.layers)]
     rope = read.rope()
@@ -69,6 +74,45 @@ def _smollm3(read: Reader) -> DecoderConfig:
     return llama(read, pattern=tuple(Layer(rope if has else None) for has in turned[: read.layers]))
 
 
+def _ernie(read: Reader) -> DecoderConfig:
+    bias = read.flag("use_bias")
+    return llama(
+        read,
+        pattern=(Layer(read.rope(interleaved=True, theta=500000.0)),),
+        query_key_value_bias=bias,
+        output_bias=bias,
+        ffn_bias=bias,
+        tied=read.flag("tie_word_embeddings", default=True),
+    )
+
+
+def _helium(read: Reader) -> DecoderConfig:
+    return replace(llama(read, pattern=(Layer(read.rope(interleaved=True, theta=100000.0)),)), output_bias=False)
+
+
+def _seed_oss(read: Reader) -> DecoderConfig:
+    bias = read.flag("attention_bias", default=True)
+    return llama(read, query_key_value_bias=bias, output_bias=read.flag("attention_out_bias"))
+
+
+def _internlm3(read: Reader) -> DecoderConfig:
+    bias = read.flag("qkv_bias", default=read.flag("attention_bias"))
+    ffn = read.flag("bias", default=read.flag("mlp_bias"))
+    return llama(read, query_key_value_bias=bias, output_bias=bias, ffn_bias=ffn)
+
+
+def _cwm(read: Reader) -> DecoderConfig:
+    """Three of four layers slide."""
+    rope = read.rope(theta=1e6)
+    usual = (False, True, True, True)
+    return llama(read, pattern=read.pattern(usual, read.whole("sliding_window"), {True: rope, False: rope}))
+
+
+def _hunyuan(read: Reader) -> DecoderConfig:
+    names = Names(query_norm="self_attn.query_layernorm", key_norm="self_attn.key_layernorm")
+    return llama(read, query_key_norm="head", norm_turned=True, names=names)
+
+
 def _granite(read: Reader) -> DecoderConfig:
     return llama(
         read,
@@ -79,9 +123,27 @@ def _granite(read: Reader) -> DecoderConfig:
     )
 
 
-LLAMA = decoder_family("llama", llama, even=("head_dim",))
-MISTRAL = decoder_family("mistral", _windowed, types=("mistral", "ministral"), even=("head_dim",))
+def _hyperclovax(read: Reader) -> DecoderConfig:
+    """Granite's multipliers, the last one not inverted, and norms behind what a layer adds."""
+    behind = read.flag("use_post_norm", default=True)
+    return replace(
+        _granite(read),
+        scale=read.number("attention_multiplier", default=read.head_dim**-0.5),
+        logit_scale=read.number("logits_scaling", default=1.0),
+        names=Names(attention_post_norm="post_norm1", ffn_post_norm="post_norm2") if behind else Names(),
+    )
+
+
+LLAMA = decoder_family("llama", llama, types=("llama", "iquestcoder"), even=("head_dim",))
+MISTRAL = decoder_family("mistral", _windowed, types=_MISTRAL, even=("head_dim",))
 QWEN2 = decoder_family("qwen2", _qwen2, even=("head_dim",))
 QWEN3 = decoder_family("qwen3", _qwen3, even=("head_dim",))
 SMOLLM3 = decoder_family("smollm3", _smollm3, even=("head_dim",))
 GRANITE = decoder_family("granite", _granite, even=("head_dim",))
+HYPERCLOVAX = decoder_family("hyperclovax", _hyperclovax, even=("head_dim",))
+ERNIE = decoder_family("ernie4_5", _ernie)
+HELIUM = decoder_family("helium", _helium)
+SEED_OSS = decoder_family("seed_oss", _seed_oss, even=("head_dim",))
+INTERNLM3 = decoder_family("internlm3", _internlm3, even=("head_dim",))
+CWM = decoder_family("cwm", _cwm, even=("head_dim",))
+HUNYUAN = decoder_family("hunyuan_v1_dense", _hunyuan, even=("head_dim",))

@@ -1,14 +1,16 @@
-"""OLMo 2: norms behind attention and feed-forward instead of in front, norms over all queries and all keys.
+"""OLMo, and EXAONE 4: from OLMo 2 on, norms stand behind attention and feed-forward instead of in front.
 
+OLMo has norms without weights, OLMo 2 norms over all queries and all keys, OLMo 3 windows as well; EXAONE 4 norms over
+every head, and windows in layers that know positions.
 References
-    arXiv:2501.00656
+    arXiv:2402.00838 (OLMo), arXiv:2501.00656 (OLMo 2), arXiv:2507.11407 (EXAONE 4)
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from ._decoder import DecoderConfig, Names, Reader, decoder_family
+from ._decoder import DecoderConfig, Layer, Names, Reader, decoder_family
 from .llama import llama
 
 _NAMES = Names(
@@ -21,8 +23,32 @@ _NAMES = Names(
 )
 
 
+def _olmo(read: Reader) -> DecoderConfig:
+    return llama(read, norm="layer", norm_weight=False, eps=1e-5, clip=read.optional("clip_qkv"))
+
+
 def _olmo2(read: Reader) -> DecoderConfig:
     return replace(llama(read), query_key_norm="all", names=_NAMES)
 
 
+def _olmo3(read: Reader) -> DecoderConfig:
+    """Three of four layers slide, and a longer context stretches the frequencies of the others alone."""
+    whole, local = read.rope("full_attention", theta=500000.0), read.local_rope("rope_theta", theta=500000.0)
+    pattern = read.pattern((True, True, True, False), read.whole("sliding_window"), {True: local, False: whole})
+    return replace(_olmo2(read), pattern=pattern)
+
+
+def _exaone4(read: Reader) -> DecoderConfig:
+    window, rope = read.get("sliding_window"), read.rope()
+    pattern: tuple[Layer, ...] = (Layer(rope),)
+    if window is not None:
+        every = read.whole("sliding_window_pattern", default=4)
+        usual = [(i + 1) % every != 0 for i in range(every)]
+        pattern = read.pattern(usual, read.whole("sliding_window"), {True: rope, False: None})
+    return llama(read, pattern=pattern, query_key_norm="head", names=_NAMES)
+
+
+OLMO = decoder_family("olmo", _olmo)
 OLMO2 = decoder_family("olmo2", _olmo2, even=("head_dim",))
+OLMO3 = decoder_family("olmo3", _olmo3, even=("head_dim",))
+EXAONE4 = decoder_family("exaone4", _exaone4, even=("head_dim",))

@@ -1,12 +1,47 @@
-"""OPT: learned positions from row 2 on, ReLU; the smallest has an embedding of another width and norms behind.
+"""OPT: learned positions from row 2 on, ReLU; the smallest has an embedding of another width and norms behind. BioGPT.
 
 References
-    arXiv:2205.01068
+    arXiv:2205.01068, arXiv:2210.10341 (BioGPT)
 """
 
 from __future__ import annotations
 
 from ._decoder import DecoderConfig, Names, Reader, decoder_family
+
+_BIOGPT = Names(
+    embedding="biogpt.embed_tokens",
+    positions="biogpt.embed_positions",
+    layer="biogpt.layers.{}",
+    attention_norm="self_attn_layer_norm",
+    output="self_attn.out_proj",
+    ffn_norm="final_layer_norm",
+    up="fc1",
+    down="fc2",
+    norm="biogpt.layer_norm",
+    head="output_projection",
+)
+
+
+def _biogpt(read: Reader) -> DecoderConfig:
+    return DecoderConfig(
+        layers=read.layers,
+        hidden=read.hidden,
+        heads=read.heads,
+        feed_forward=read.whole("intermediate_size"),
+        vocabulary=read.whole("vocab_size"),
+        positions=read.whole("max_position_embeddings"),
+        position_offset=2,
+        norm="layer",
+        eps=read.number("layer_norm_eps", default=1e-12),
+        query_key_value_bias=True,
+        output_bias=True,
+        ffn_bias=True,
+        activation=read.activation("hidden_act", default="gelu"),
+        gated=False,
+        embedding_scale=read.hidden**0.5 if read.flag("scale_embedding", default=True) else None,
+        tied=read.flag("tie_word_embeddings", default=True),
+        names=_BIOGPT,
+    )
 
 
 def _read(read: Reader) -> DecoderConfig:
@@ -46,3 +81,4 @@ def _read(read: Reader) -> DecoderConfig:
 
 
 OPT = decoder_family("opt", _read, prefixes=("", "model."), tied=("decoder.embed_tokens", "lm_head"))
+BIOGPT = decoder_family("biogpt", _biogpt, tied=("biogpt.embed_tokens", "output_projection"))

@@ -1,4 +1,4 @@
-"""StableLM, StarCoder 2, Cohere and GLM: Llama's tensors with layer norms, biases or other rotations.
+"""StableLM, StarCoder 2, Cohere (Command R, R7B) and GLM: Llama's tensors with layer norms, biases or other rotations.
 
 References
     arXiv:2402.17834 (StableLM 2), arXiv:2402.19173 (StarCoder 2), arXiv:2406.12793 (GLM-4)
@@ -62,6 +62,14 @@ def _cohere(read: Reader) -> DecoderConfig:
     )
 
 
+def _cohere2(read: Reader) -> DecoderConfig:
+    """Layers that slide know positions, every fourth one knows none and sees all."""
+    every = read.whole("sliding_window_pattern", default=4)
+    usual = [(i + 1) % every != 0 for i in range(every)]
+    pattern = read.pattern(usual, read.whole("sliding_window"), {True: read.rope(interleaved=True), False: None})
+    return replace(_cohere(read), pattern=pattern)
+
+
 def _glm(read: Reader) -> DecoderConfig:
     names = Names(gate_up="mlp.gate_up_proj")
     if read.kind == "glm4":
@@ -72,4 +80,5 @@ def _glm(read: Reader) -> DecoderConfig:
 STABLELM = decoder_family("stablelm", _stablelm)
 STARCODER2 = decoder_family("starcoder2", _starcoder2)
 COHERE = decoder_family("cohere", _cohere)
+COHERE2 = decoder_family("cohere2", _cohere2)
 GLM = decoder_family("glm", _glm, types=("glm", "glm4"))

@@ -46,6 +46,16 @@ def _gelu_tanh_numpy(x: np.ndarray) -> np.ndarray:
     return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
 
 
+def _squared_relu(x: relax.Expr) -> relax.Expr:
+    positive = relax.op.nn.relu(x)
+    return relax.op.multiply(positive, positive)
+
+
+def _squared_relu_te(x: tvm.ir.Expr) -> tvm.ir.Expr:
+    positive = at_least(x, tirx.const(0, x.dtype))
+    return positive * positive
+
+
 def sigmoid(x: np.ndarray) -> np.ndarray:
     return 0.5 * (1.0 + np.tanh(0.5 * x))
 
@@ -59,5 +69,6 @@ ACTIVATIONS: dict[str, Activation] = {
     "relu": Activation(
         "relax.nn.relu", relax.op.nn.relu, lambda x: at_least(x, tirx.const(0, x.dtype)), lambda x: np.maximum(x, 0)
     ),
+    "relu2": Activation(None, _squared_relu, _squared_relu_te, lambda x: np.maximum(x, 0) ** 2),
     "silu": Activation("relax.nn.silu", relax.op.nn.silu, lambda x: x * te.sigmoid(x), lambda x: x * sigmoid(x)),
 }

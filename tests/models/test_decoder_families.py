@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import numpy as np
@@ -103,6 +104,56 @@ MORE = {
     "cohere": _GROUPED,
     "glm": {**_GROUPED, "head_dim": 16, "pad_token_id": 0, "attention_bias": True},
     "glm4": {**_GROUPED, "head_dim": 16, "pad_token_id": 0},
+    "llama: biases": {**_GROUPED, "attention_bias": True, "mlp_bias": True},
+    "ministral3": {
+        **_GROUPED,
+        "head_dim": 16,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "factor": 4.0,
+            "llama_4_scaling_beta": 0.1,
+            "original_max_position_embeddings": 16,
+            **_BASE,
+        },
+    },
+    "ernie4_5": {**_GROUPED, "head_dim": 16, "use_bias": True, "pad_token_id": 0},
+    "helium": {**_GROUPED, "head_dim": 16, "pad_token_id": 0},
+    "seed_oss": {**_GROUPED, "head_dim": 16, "attention_out_bias": True},
+    "internlm3": {**_GROUPED, "head_dim": 16, "qkv_bias": True, "bias": True},
+    "cwm": {**_GROUPED, "num_hidden_layers": 4, "head_dim": 16, "sliding_window": 4},
+    "hunyuan_v1_dense": {
+        **_GROUPED,
+        "head_dim": 16,
+        "pad_token_id": 0,
+        "rope_parameters": {"rope_type": "dynamic", "alpha": 100.0, "factor": 1.0, **_BASE},
+    },
+    "hyperclovax": {**_GROUPED, "residual_multiplier": 0.3, "logits_scaling": 0.5},
+    "nemotron": {**_GROUPED, "head_dim": 16},
+    "arcee": _GROUPED,
+    "jais2": _GROUPED,
+    "olmo": {**_GROUPED, "pad_token_id": 0, "clip_qkv": 0.5},
+    "olmo3": {
+        **_GROUPED,
+        "num_hidden_layers": 4,
+        "pad_token_id": 0,
+        "sliding_window": 4,
+        "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16},
+    },
+    "exaone4": {**_GROUPED, "num_hidden_layers": 4, "sliding_window": 4},
+    "exaone4: no windows": {**_GROUPED, "sliding_window": None, "layer_types": ["full_attention"] * 2},
+    "cohere2": {**_GROUPED, "num_hidden_layers": 4, "sliding_window": 4},
+    "gpt_bigcode": _GPT,
+    "gpt_bigcode: many keys": {**_GPT, "multi_query": False},
+    "biogpt": {**_SIZES, "layer_norm_eps": 1e-5},
+    "mpt": {
+        "vocab_size": 131,
+        "d_model": 96,
+        "n_heads": 6,
+        "n_layers": 2,
+        "max_seq_len": 64,
+        "attn_config": {"clip_qkv": 0.5},
+    },
+    "vaultgemma": _GEMMA,
 }
 IDS = np.random.default_rng(0).integers(1, 131, (2, 14))
 
@@ -168,15 +219,28 @@ def test_tensors_that_are_missing_or_unknown_are_listed(tmp_path: Path) -> None:
         import_model(str(tmp_path))
 
 
+def test_the_language_model_of_one_that_sees_images(tmp_path: Path) -> None:
+    wanted = source_of(tmp_path, "gemma3_text", {**_GEMMA, "tie_word_embeddings": True})
+    tensors = load_file(tmp_path / "model.safetensors")
+    tensors = {f"language_model.{name}": tensor for name, tensor in tensors.items()}
+    tensors["vision_tower.patches.weight"] = np.ones((3, 3), np.float32)
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    inner = json.loads((tmp_path / "config.json").read_text())
+    config = {"model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"], "text_config": inner}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    found = evaluate(import_model(str(tmp_path)), {"input_ids": IDS})["logits"]
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
+
+
 @pytest.mark.parametrize(
     ("kind", "changes", "message"),
     [
-        ("llama", {"mlp_bias": True}, "a llama config with mlp_bias False, found True"),
+        ("mpt", {"d_model": 64, "no_bias": False}, "a mpt config with no_bias True, found False"),
         ("llama", {"rope_parameters": {"rope_type": "spiral"}}, "a rope type among default, linear"),
         ("qwen3", {"layer_types": ["linear_attention"] * 2}, "layer_types of sliding_attention or full_attention"),
         ("gptj", {**_GPT, "rotary_dim": 7}, "head_dim as a multiple of 2"),
         ("phi", {"qk_layernorm": True}, "a phi config with qk_layernorm False"),
-        ("stablelm", {"hidden_act": "relu2"}, "an activation among silu"),
+        ("stablelm", {"hidden_act": "mish"}, "an activation among silu"),
     ],
 )
 def test_what_the_definition_lacks_is_refused(kind: str, changes: dict[str, object], message: str) -> None:

@@ -84,12 +84,15 @@ class DecoderConfig:
     position_offset: int | None = None  # the row of the table of positions that position 0 reads; None: no table
     alibi: Alibi | None = None
     norm: str = "rms"  # or "layer"
+    norm_weight: bool = True
     norm_bias: bool = True  # of a layer norm
     norm_plus_one: bool = False  # norms multiply by one more than their weight
     eps: float = 1e-5
     norm_behind: bool = False  # norms stand behind the residual's addition, not in front of what is added
     parallel: bool = False  # attention and feed-forward read the same residual stream
     query_key_norm: str | None = None  # "head": RMS over every head, "all": over all heads at once
+    norm_turned: bool = False  # those norms see queries and keys that positions have turned
+    clip: float | None = None  # of queries, keys and values, before all else
     query_key_value_bias: bool = False
     output_bias: bool = False
     ffn_bias: bool = False

@@ -165,6 +165,9 @@ def _attention(step: _Step, x: relax.Var, index: int, layer: str, bias: relax.Va
     columns = c.query_width + 2 * c.key_width
     stored = weights.query_key_value(c, m, layer, kind.rope)
     joined = m.op("linear", x, *stored, layout=c.names.layout, n=columns)
+    if c.clip is not None:
+        most, least = (relax.const(bound, "float32") for bound in (c.clip, -c.clip))
+        joined = m.emit(relax.op.maximum(m.emit(relax.op.minimum(joined, most)), least))
     attrs: dict[str, object] = {
         "num_heads": c.heads,
         "num_kv_heads": c.key_heads,
@@ -228,7 +231,7 @@ def _with_past(step: _Step, parts: list[relax.Var], index: int) -> list[relax.Va
 
 
 def _parts(step: _Step, joined: relax.Var, layer: str, kind: Layer) -> list[relax.Var]:
-    """Queries, keys and values [batch, tokens, heads, head_dim] of the joined row, normalised, then rotated."""
+    """Queries, keys and values [batch, tokens, heads, head_dim] of the joined row, normalised and rotated."""
     c, m = step.c, step.m
     ends = [c.query_width, c.query_width + c.key_width, c.query_width + 2 * c.key_width]
     found = []
@@ -239,12 +242,17 @@ def _parts(step: _Step, joined: relax.Var, layer: str, kind: Layer) -> list[rela
             weight = weights.head_norm(c, m, f"{layer}.{stem}", end - begin, kind.rope)
             part = m.op("rms_norm", part, weight, eps=c.eps)
         part = step.heads(part, (end - begin) // c.head_size)
-        if stem and c.query_key_norm == "head":
+
+        def normed(heads: relax.Var, stem: str = stem) -> relax.Var:
             weight = weights.head_norm(c, m, f"{layer}.{stem}", c.head_size, kind.rope)
-            part = m.op("rms_norm", part, weight, eps=c.eps)
+            return m.op("rms_norm", heads, weight, eps=c.eps)
+
+        by_head = bool(stem) and c.query_key_norm == "head"
+        if by_head and not c.norm_turned:
+            part = normed(part)
         if name != "value" and kind.rope is not None:
             part = m.op("rotary", part, step.positions, *_tables(step, kind.rope), interleaved=False)
-        found.append(part)
+        found.append(normed(part) if by_head and c.norm_turned else part)
     return found
 
 

@@ -25,6 +25,8 @@ def decoder_family(
     presets: Mapping[str, DecoderConfig] = MappingProxyType({}),
     prefixes: tuple[str, ...] = ("",),
     even: tuple[str, ...] = (),
+    heads: tuple[str, ...] = ("ForCausalLM", "LMHeadModel"),
+    complete: bool = True,
     tied: tuple[str, str] = ("model.embed_tokens", "lm_head"),
 ) -> Family[DecoderConfig]:
     """The family `name`, for config.json of the model types `types`, which `read` understands."""
@@ -40,12 +42,12 @@ def decoder_family(
         entries=entries,
         with_past=with_past,
         huggingface_types=types or (name,),
-        heads=("ForCausalLM", "LMHeadModel"),
+        heads=heads,
         from_huggingface=from_huggingface,
         prefixes=prefixes,
         tied={f"{tied[0]}.weight": f"{tied[1]}.weight"},
         even=even,
-        complete=True,
+        complete=complete,
     )
 
 

@@ -17,6 +17,7 @@ _ACTIVATIONS = {
     "gelu_fast": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu",
+    "relu2": "relu2",
 }
 
 
@@ -91,10 +92,13 @@ class Reader:
 
     @property
     def context(self) -> int:
-        """The longest context: with longrope its original length, whose factors are those of short contexts."""
+        """The longest context: with longrope its original length, whose factors are those of short contexts.
+
+        So it is where scores have a temperature that grows beyond that length (`llama_4_scaling_beta`).
+        """
         longest = self.whole("max_position_embeddings", "n_positions")
         scaling = self._scaling(None)
-        if scaling.get("rope_type", scaling.get("type")) in ("longrope", "su"):
+        if scaling.get("rope_type", scaling.get("type")) in ("longrope", "su") or scaling.get("llama_4_scaling_beta"):
             return min(longest, int(scaling["original_max_position_embeddings"]))  # type: ignore[call-overload]
         return longest
 

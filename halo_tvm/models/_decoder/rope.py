@@ -31,6 +31,8 @@ def rope_of(dim: int, theta: float, scaling: Scaling, positions: int, *, interle
         raise UnsupportedModel(f"expected head_dim as a multiple of 2 where positions turn it, found {dim}: correct it")
     kind = str(scaling.get("rope_type", scaling.get("type", "default")))
     kind = "longrope" if kind == "su" else kind
+    if kind == "dynamic" and scaling.get("alpha"):  # a fixed stretch of the base
+        theta *= float(scaling["alpha"]) ** (dim / (dim - 2))
     base = theta ** (-np.arange(0, dim, 2, dtype=np.float64) / dim)
     factor = 1.0
     if kind == "linear":

@@ -20,16 +20,17 @@ _QKV_GAIN = 1.4
 
 def norm(c: DecoderConfig, m: ModelBuilder, x: relax.Expr, name: str, width: int) -> relax.Var:
     """x through the norm `name` over its last axis."""
-    if c.norm == "layer" and c.norm_bias:
-        return m.layer_norm(x, name, width, c.eps)
     stored = f"{name}.weight"
-    if c.norm_plus_one:
+    if not c.norm_weight:
+        weight = m.ones(width)
+    elif c.norm_plus_one:
         m.source(stored, (width,), scale=0.1)
         weight = m.derived(f"{stored}+1", "shift", [stored], (width,), by=1.0)
     else:
         weight = m.weight(stored, (width,), scale=0.1, offset=1.0)
     if c.norm == "layer":
-        return m.op("layer_norm", x, weight, m.zeros(width), eps=c.eps)
+        bias = m.weight(f"{name}.bias", (width,), scale=0.1) if c.norm_bias and c.norm_weight else m.zeros(width)
+        return m.op("layer_norm", x, weight, bias, eps=c.eps)
     return m.op("rms_norm", x, weight, eps=c.eps)
 
 
