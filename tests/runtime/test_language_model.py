@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -360,6 +361,110 @@ def test_one_answer_at_a_time(model) -> None:
     for thread in threads:
         thread.join()
     assert found == [wanted, wanted]
+
+
+@pytest.fixture
+def several(artifact: Path):
+    with LanguageModel.load(artifact, context=48, slots=3, threads=2) as loaded:
+        yield loaded
+
+
+def in_threads(model, *asks) -> list[object]:
+    """What each gives or raises, called in a thread of its own; all of them wait before the first is answered."""
+
+    def call(index: int) -> None:
+        try:
+            found[index] = asks[index]()
+        except Exception as error:  # noqa: BLE001 - a thread's boundary: the test looks at it
+            found[index] = error
+
+    found: list[object] = [None] * len(asks)
+    threads = [threading.Thread(target=call, args=(index,)) for index in range(len(asks))]
+    with model._together.alone():
+        for thread in threads:
+            thread.start()
+        while sum(one.waits for one in model._together._asked) < len(asks) and all(t.is_alive() for t in threads):
+            time.sleep(0.001)
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    return found
+
+
+def steps_of(model, monkeypatch) -> list[tuple[int, ...]]:
+    """The slots of every step with several of them, as they are run."""
+    seen: list[tuple[int, ...]] = []
+    run = model._held.feed_together
+    monkeypatch.setattr(model._held, "feed_together", lambda tokens: (seen.append(tuple(tokens)), run(tokens))[1])
+    return seen
+
+
+def test_threads_are_answered_together(model, several, monkeypatch) -> None:
+    """More of them than slots, streams among them, each as alone; one that cannot be answered fails by itself."""
+    prompts = [PROMPT, PROMPT[:3], [7], PROMPT[::-1], PROMPT[2:8]]
+    alone = [model.generate(prompt, max_new_tokens=12) for prompt in prompts]
+    drawn = model.generate([9, 8], max_new_tokens=9, temperature=1.5, seed=3)
+    steps = steps_of(several, monkeypatch)
+    *answers, full, text, sampled = in_threads(
+        several,
+        *(lambda p=prompt: several.generate(p, max_new_tokens=12) for prompt in prompts),
+        lambda: several.generate([1] * 49),
+        lambda: "".join(several.stream(PROMPT, max_new_tokens=12)),
+        lambda: several.generate([9, 8], max_new_tokens=9, temperature=1.5, seed=3),
+    )
+    assert [(a.tokens, a.text, a.ended) for a in answers] == [(a.tokens, a.text, a.ended) for a in alone]
+    assert isinstance(full, InputError) and text == alone[0].text and sampled.tokens == drawn.tokens
+    assert max(map(len, steps)) == 3 and len(steps) < sum(len(a.tokens) - 1 for a in [*alone, alone[0], drawn])
+
+
+def test_streams_that_rest_hold_up_no_one(model, several, monkeypatch) -> None:
+    """Of one thread, more than slots, read in turns, left, dropped and interrupted; direct calls come between."""
+    prompts = [PROMPT, PROMPT[:3], [7], PROMPT[::-1]]
+    texts = [model.generate(prompt, max_new_tokens=20).text for prompt in prompts]
+    steps = steps_of(several, monkeypatch)
+    streams = [several.stream(prompt, max_new_tokens=20) for prompt in prompts]
+    begun = [next(stream) for stream in streams]  # the fourth gets the slot of one that rests
+    assert several.generate([3, 4], max_new_tokens=5).tokens == model.generate([3, 4], max_new_tokens=5).tokens
+    assert len(max(steps, key=len)) == 3
+    np.testing.assert_allclose(several.prefill(PROMPT[3:]), model.prefill(PROMPT[3:]), atol=1e-6)
+    np.testing.assert_allclose(several.decode(5), model.decode(5), atol=1e-5)
+    assert [piece + "".join(stream) for piece, stream in zip(begun, streams)] == texts
+
+    left = several.stream(PROMPT, max_new_tokens=20)
+    next(left)
+    for number in range(5):
+        dropped = several.stream([number], max_new_tokens=20)
+        next(dropped)
+        dropped.close()
+    rest = in_threads(several, lambda: "".join(left), lambda: several.generate([7], max_new_tokens=20).text)
+    assert texts[0].endswith(rest[0]) and rest[1] == texts[2]
+
+
+def test_who_is_interrupted_leaves_the_others_their_answers(model, several, monkeypatch) -> None:
+    """Ctrl-C in the thread that runs the steps; an error in a step of several is told to each."""
+    wanted = "".join(model.stream(PROMPT, max_new_tokens=20))
+    stream, feed = several.stream(PROMPT, max_new_tokens=20), several._held.feed_together
+    first = next(stream)
+
+    def fails(error: type[BaseException]):
+        calls = iter(range(99))
+
+        def step(tokens):
+            found = feed(tokens)  # the caches have the token, the answer not
+            if next(calls) == 2:
+                raise error("cut")
+            return found
+
+        return step
+
+    monkeypatch.setattr(several._held, "feed_together", fails(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        several.generate([7], max_new_tokens=20)
+    assert first + "".join(stream) == wanted
+    monkeypatch.setattr(several._held, "feed_together", fails(RuntimeError))
+    with pytest.raises(RuntimeError, match="cut"):
+        several.generate_all([PROMPT, [7]], max_new_tokens=20)
+    assert several.generate(PROMPT, max_new_tokens=20).text == wanted
 
 
 def test_a_fork_is_told_to_load_again(model) -> None:

@@ -75,11 +75,15 @@ class Held:
                 f"expected a prompt of at most {self._steps.context} tokens, which the context holds, found "
                 f"{len(asked)}: shorten it, or load the model with a larger context"
             )
-        held = self._tokens[slot]
-        pairs = zip(asked[:-1], held)
-        common = next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(asked) - 1, len(held)))
+        common = self.common(asked, slot)
         self.forget(common, slot)
         return common
+
+    def common(self, asked: Sequence[int], slot: int) -> int:
+        """How many of the tokens in front of the last of `asked` the slot begins with."""
+        held = self._tokens[slot]
+        pairs = zip(asked[:-1], held)
+        return next((i for i, (a, b) in enumerate(pairs) if a != b), max(0, min(len(asked) - 1, len(held))))
 
     def feed(self, tokens: Sequence[int], slot: int) -> np.ndarray:
         """The logits [vocabulary] behind `tokens`, which follow those in the slot."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Generator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
@@ -23,7 +24,7 @@ from ..gpu import device_of
 from ..host import choose_variant, load_tvm_runtime, resolve_threads
 from ..session import Session
 from ..weights import load_weights
-from .answer import Answer, Generation, Wanted, joined
+from .answer import Generation, Wanted, joined
 from .contents import Message
 from .held import Held
 from .sampling import Sampling
@@ -31,6 +32,7 @@ from .sound import samples_of, spectra
 from .spec import TOGETHER, WHOLE, LanguageSpec, needed, spec_of
 from .steps import Steps
 from .text import Text
+from .together import Together
 
 USUAL_CONTEXT = 4096
 _OPTIONS = ("max_new_tokens", "stop", "logprobs")  # of every answer, beside those of `Sampling`
@@ -42,8 +44,8 @@ class LanguageModel:
     """A loaded artifact with `prefill` and `decode`, and a sequence of tokens in each slot of its caches.
 
     There is one slot, unless `load` makes more; what names none means the first. Any thread may call it: `generate`
-    waits for its turn. A new prompt keeps what it has in common with the tokens in its slot, so the second turn of a
-    conversation reads only what is new.
+    waits for its turn, or, where there are slots, takes one and is decoded together with the others. A new prompt keeps
+    what it has in common with the tokens in its slot, so the second turn of a conversation reads only what is new.
 
     An encoder-decoder (T5, BART) reads the whole prompt with its encoder; what is in the caches is its answer. The same
     text again is not read again. One that hears (Whisper) reads a sound instead, half a minute after the other.
@@ -56,7 +58,8 @@ class LanguageModel:
         self._session = session
         self._steps = steps
         self._held = Held(spec, text, steps)
-        self._turn = threading.Lock()
+        self._together = Together(self._held, self.slots) if self.slots > 1 and not self.encodes else None
+        self._turn = threading.Lock()  # without slots beside one another
         self._speaker: int | None = None  # the thread whose answer goes on
 
     @classmethod
@@ -224,15 +227,11 @@ class LanguageModel:
         default the likeliest of the model's, or, with `translate`, in English. Each half minute is answered by itself,
         in up to `max_new_tokens`.
         """
+        wanted = _wanted(max_new_tokens, stop, logprobs, sampling)
+        if self._together is not None and audio is None and (language, translate) == (None, False):
+            return self._together.answers([(self.tokens(prompt, messages), wanted)])[0]
         with self._my_turn():
-            wanted = _wanted(max_new_tokens, stop, logprobs, sampling)
-            answer = self._answers(prompt, messages, audio, (language, translate), wanted)
-            while True:
-                try:
-                    next(answer)
-                except StopIteration as end:
-                    found: Generation = end.value
-                    return found
+            return _to_its_end(self._answers(prompt, messages, audio, (language, translate), wanted))
 
     def generate_all(
         self,
@@ -245,37 +244,20 @@ class LanguageModel:
     ) -> list[Generation]:
         """The answers to several prompts or conversations (lists of messages), each as `generate` gives it.
 
-        As many as there are slots are decoded together; one takes a slot as soon as an answer leaves it.
+        As many as there are slots are decoded together; one takes a slot as soon as an answer leaves it. The first
+        error of one of them ends all.
         """
         wanted = _wanted(max_new_tokens, stop, logprobs, sampling)
+        if self._together is not None:
+            return self._together.answers([(self._tokens_of(asked), wanted) for asked in prompts])
         with self._my_turn():
-            waiting = [(index, self._tokens_of(asked)) for index, asked in enumerate(prompts)]
-            answers: list[Answer | None] = [None] * len(waiting)
-            going: dict[int, Answer] = {}
-            while waiting or going:
-                for slot in [slot for slot in range(self.slots) if slot not in going][: len(waiting)]:
-                    index, asked = waiting.pop(0)
-                    answer, logits = self._held.begin(asked, wanted, slot)
-                    answers[index] = answer
-                    self._take(answer, logits, slot, going)
-                if going:
-                    behind = self._held.feed_together({slot: answer.said[-1] for slot, answer in going.items()})
-                    for slot, logits in behind.items():
-                        self._take(going[slot], logits, slot, going)
-            return [answer.generation for answer in answers if answer is not None]
+            return [_to_its_end(self._answer(tokens, wanted)) for tokens in [self._tokens_of(p) for p in prompts]]
 
     def _tokens_of(self, asked: Prompt | Sequence[Message]) -> list[int]:
         """The token ids of a prompt or of a conversation, told by what it consists of."""
         if any(isinstance(part, Mapping) for part in asked):
             return self.tokens(messages=cast("Sequence[Message]", asked))
         return self.tokens(cast("Prompt", asked))
-
-    def _take(self, answer: Answer, logits: np.ndarray, slot: int, going: dict[int, Answer]) -> None:
-        """The next token of an answer in `slot`, which is among those `going` on until it ends."""
-        going[slot] = answer
-        answer.take(logits, self._held.is_full(slot))
-        if answer.ended:
-            del going[slot]
 
     def stream(
         self,
@@ -292,9 +274,12 @@ class LanguageModel:
     ) -> Generator[str, None, Generation]:
         """As `generate`, a piece of text at a time; the generator returns the `Generation`.
 
-        One stream at a time: `UsageError` for a second one. What a dropped stream said stays in the caches.
+        One stream at a time, `UsageError` for a second one, unless there are slots. What a dropped stream said stays in
+        the caches.
         """
         wanted = _wanted(max_new_tokens, stop, logprobs, sampling)
+        if self._together is not None and audio is None and (language, translate) == (None, False):
+            return (yield from self._together.stream(self.tokens(prompt, messages), wanted))
         if not self._turn.acquire(blocking=False):
             raise UsageError(
                 "expected one answer at a time, found another that goes on: read it to its end, close it, or load the "
@@ -342,7 +327,9 @@ class LanguageModel:
                 return answer.generation
             logits = self._held.feed([answer.said[-1]], 0)
 
-    def _my_turn(self) -> _Turn:
+    def _my_turn(self) -> AbstractContextManager[None]:
+        if self._together is not None:
+            return self._together.alone()
         if self._speaker == threading.get_ident():
             raise UsageError(
                 "expected one answer at a time, found a stream of this thread that goes on: read it to its end, close "
@@ -363,6 +350,15 @@ class LanguageModel:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _to_its_end(answer: Generator[str, None, Generation]) -> Generation:
+    while True:
+        try:
+            next(answer)
+        except StopIteration as end:
+            found: Generation = end.value
+            return found
 
 
 def _wanted(most: int | None, stop: Sequence[str], logprobs: int, sampling: Mapping[str, float | None]) -> Wanted:

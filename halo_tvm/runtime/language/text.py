@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, BinaryIO
@@ -23,10 +24,16 @@ class Text:
         self._spec = spec
         self._file = None if tokenizer is None else tokenizer.name
         self._raw = b"" if tokenizer is None else tokenizer.read()
+        self._making = threading.Lock()
+
+    @property
+    def _tokenizer(self) -> Tokenizer | None:
+        """Made when text is first asked for, by one thread: steps with token ids need no package."""
+        with self._making:
+            return self._made
 
     @cached_property
-    def _tokenizer(self) -> Tokenizer | None:
-        """Made when text is first asked for: steps with token ids need no package."""
+    def _made(self) -> Tokenizer | None:
         if self._file is None:
             return None
         try:
