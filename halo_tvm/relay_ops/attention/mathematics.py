@@ -166,7 +166,7 @@ def reference(
     keys = np.clip(extras.pop(), 0, t)[:, None, None, None] if has_lengths else t
     if has_lengths:  # behind them may lie anything, and zero times infinity is not zero
         k, v = (np.where(np.arange(t)[:, None, None] < keys, x, 0) for x in (k, v))
-    scores = np.einsum("bihd,bjhd->bhij", q, k) * q.dtype.type(scale)
+    scores = q.transpose(0, 2, 1, 3) @ k.transpose(0, 2, 3, 1) * q.dtype.type(scale)
     if softcap:
         scores = np.tanh(scores / softcap) * q.dtype.type(softcap)
     seen = visible(np.arange(s)[:, None], np.arange(t), keys - s, causal, window) & (np.arange(t) < keys)
@@ -181,7 +181,7 @@ def reference(
         weights = np.where(seen, np.exp(np.where(seen, scores - peak, 0)), 0)
     total = weights.sum(-1, keepdims=True)
     weights = (weights / np.where(total == 0, 1, total)).astype(q.dtype)
-    return np.einsum("bhij,bjhd->bihd", weights, v)
+    return (weights @ v.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)
 
 
 def _lengths(shapes: list[tuple[int, ...]], packed: bool) -> tuple[int, int, int]:
