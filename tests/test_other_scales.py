@@ -95,6 +95,18 @@ def drawn(function, dtype: str = "float32", precision: str = "fp32") -> list[tup
     return [(round(float(v.mean()), 1), round(float(v.std()), 3)) for v in inputs]
 
 
+def test_what_roundings_move_a_little_sums_may_move_more() -> None:
+    """Sums that are rounded one way are as far off as many numbers that move at random."""
+
+    def unsteady(inputs: Arrays) -> dict[str, np.ndarray]:  # its fifth digit depends on the last of x
+        return {"y": np.float32(0.5) + np.sin(inputs["x"] * np.float32(1e12)) * np.float32(1e-5)}
+
+    model = imported({"x": ((4, 256), "float32")}, lambda bb, x: x)
+    arrays = cases_of(replace(model, engine=unsteady), 0, None, "fp32")
+    errors = [float(v) for k, v in arrays.items() if k.endswith(".error.y")]
+    assert errors and all(3e-4 < error < 1e-3 for error in errors)
+
+
 def test_scales_at_which_the_source_is_no_measure_are_left_out() -> None:
     one, large, less, small = (0.0, 1.0), (48.0, 32.0), (12.0, 8.0), (0.0, 0.001)
 
