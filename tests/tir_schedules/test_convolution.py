@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import tvm
 from assembly import k_loops
 from covering import covering
 from window_functions import Case, build_all, check, fused
@@ -47,6 +48,7 @@ CASES = [
     conv((1, 4, 5, 6, 16), 20, (2, 3, 2), (1, 2, 1), (1, 1, 1), (1, 1, 0, 0, 1, 1), epilogue="bias"),
     conv((1, 9, 7, 20), 33, (3, 3), ONE, ONE, AROUND, dtype="float16", symbolic=True, epilogue="silu"),
     conv((1, 9, 9, 1024), 40, (3, 3), ONE, ONE, AROUND, vectors=3),  # the window in pieces
+    conv((2, 7, 9, 40), 20, (3, 3), ONE, (6, 5), (6, 5, 6, 5), symbolic=True, epilogue="bias"),  # most of it outside
 ]
 
 
@@ -103,6 +105,18 @@ def test_sums_stay_in_registers():
     steps = loop["vfmadd"] // (2 * decision.mr)
     assert loop["vfmadd"] == steps * 2 * decision.mr and loop["vector"] == 0
     assert loop["broadcast"] <= steps * decision.mr and loop["load"] <= steps * 2
+
+
+def test_elements_that_no_window_of_a_tile_has_are_not_multiplied():
+    case, packed = conv((1, 6, 6, 32), 32, (3, 3), ONE, (12, 12), (12, 12, 12, 12))
+    weight = packed.copy()
+    weight[0, :, :32] = np.inf  # of the first element, which lies outside of every window
+    x = np.ones((1, 6, 6, 32), np.float32)
+    func = fused(case)
+    executable = build_all({"main": RULE.apply(func, TARGET, RULE.default(func, TARGET))}, TARGET)
+    out = tvm.runtime.tensor(np.zeros((1, 6, 6, 32), np.float32))
+    executable["main"](tvm.runtime.tensor(x), tvm.runtime.tensor(weight), out)
+    assert np.isfinite(out.numpy()).all()
 
 
 def test_small_images_fill_tiles():

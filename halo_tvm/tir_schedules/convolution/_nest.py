@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from tvm import DataType, ir, s_tir, tirx
@@ -30,6 +31,8 @@ from .._stages import emit_stages
 from ..gemm._arithmetic import Tile
 from ._copy import Padded, padded_copy, pairs_copy
 from ._problem import Problem
+
+_SKIPPED_FROM = 32  # vector products of a window at one element: fewer cost no more than to find out that all are zero
 
 # TVM's expressions have no choice between addresses. Zeros are a constant of LLVM's: of a buffer that is written here
 # LLVM is told that nothing else reads it.
@@ -148,7 +151,7 @@ class _Nest:
         count = index(self.taps) if piece is None else tirx.min(index(share), self.taps - begin)
         with T.serial(count) as step:
             tap = kept(begin + step)
-            elements = self._elements(origins, tap, group)
+            elements, reached = self._elements(origins, tap, group)
             tile_here = _WindowTile(
                 x=self.x.buffer,
                 weight=p.weight,
@@ -162,19 +165,26 @@ class _Nest:
                 runs=tuple(elements),
                 first=tap * self.steps,
             )
-            for half in p.arithmetic.walks(mr, self.vectors):
-                with T.serial(index(self.steps // self.unroll)) as ko, T.unroll(index(self.unroll)) as ki:
-                    p.arithmetic.step(replace(tile_here, half=half), ko * self.unroll + ki)
+            with ExitStack() as where:
+                if reached is not None:
+                    where.enter_context(T.If(reached))
+                    where.enter_context(T.Then())
+                for half in p.arithmetic.walks(mr, self.vectors):
+                    with T.serial(index(self.steps // self.unroll)) as ko, T.unroll(index(self.unroll)) as ki:
+                        p.arithmetic.step(replace(tile_here, half=half), ko * self.unroll + ki)
         self._each(lambda r, v: T.buffer_store(sums, acc[r][v], [at + r, v]))
 
-    def _elements(self, origins: Sequence[ir.Var], tap: ir.Expr, group: ir.Expr) -> list[ir.Var]:
-        """For each window of the tile the run of memory that it has at element `tap`."""
+    def _elements(self, origins: Sequence[ir.Var], tap: ir.Expr, group: ir.Expr) -> tuple[list[ir.Var], ir.Expr | None]:
+        """For each window of the tile the run of memory that it has at element `tap`; and whether any is of x.
+
+        None where all are, or where multiplying zeros takes no longer than to find that out.
+        """
         p, w = self.p, self.w
         ks = [kept(simplify(k)) for k in unravel(tap, [index(k) for k in p.taps])] if p.taps else []
         if p.joins:
             ks.append(index(0))
         apart, dtype = p.arithmetic.takes_apart, str(self.x.buffer.dtype)
-        found, pointer_type = [], ir.PointerType(ir.PrimType(dtype))
+        found, some_inside, pointer_type = [], [], ir.PointerType(ir.PrimType(dtype))
         for r in range(self.rows.mr):
             place = [origins[1 + a][r] + k * w.dilations[a] for a, k in enumerate(ks)]
             if apart:
@@ -188,13 +198,15 @@ class _Nest:
                 for test in (at >= 0, at < self.x.sizes[a])
             ]
             if inside:
-                address = tirx.call_pure_extern(pointer_type, f"{_PICK}{p.run}", tirx.all(*inside), address)
+                some_inside.append(tirx.all(*inside))
+                address = tirx.call_pure_extern(pointer_type, f"{_PICK}{p.run}", some_inside[-1], address)
             pointer = T.Bind(address, var=tirx.Var(f"window{r}", pointer_type))
             shape, strides = (
                 ((2, self.steps), [self.x.sizes[-1] * (p.inner // self.group), 1]) if apart else ((p.run,), None)
             )
             found.append(T.decl_buffer(shape, dtype, data=pointer, strides=strides))
-        return found
+        skips = some_inside and self.steps * self.vectors >= _SKIPPED_FROM
+        return found, tirx.any(*some_inside) if skips else None
 
     def _each(self, emit: Callable[[int, ir.Expr], None]) -> None:
         """emit(window, columns) for all vectors of the register tile."""
