@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,7 +44,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
         @tf.function(input_signature=[tf.TensorSpec((4,), name="x")])
         def special(self, x: tf.Tensor) -> dict[str, tf.Tensor]:
-            return {"y": tf.math.lgamma(x)}
+            return {"y": tf.math.polygamma(tf.ones_like(x), x)}
 
     folder = tmp_path_factory.mktemp("saved") / "model"
     module = Module()
@@ -66,7 +68,7 @@ def test_a_signature_of_open_sizes(saved: Path):
 @needs_tensorflow
 @pytest.mark.slow
 def test_what_cannot_be_taken_is_named(saved: Path, tmp_path: Path):
-    with pytest.raises(UnsupportedModel, match=r"expected operators that ONNX has, found Lgamma \(1: "):
+    with pytest.raises(UnsupportedModel, match=r"expected operators that ONNX has, found Polygamma \(1: "):
         import_model(f"{saved}:special")
     with pytest.raises(HaloError, match="give --signature encode, special"):
         import_model(str(saved))
@@ -94,3 +96,130 @@ def test_a_function_in_memory() -> None:
     spectrum = tf.function(lambda x: tf.math.real(tf.signal.rfft(x))).get_concrete_function(spec)
     with pytest.raises(UnsupportedModel, match="expected operators that tf2onnx can write, found others in net"):
         import_concrete(spectrum, ["x"], ["y"], "net", {})
+
+
+def _agrees(function: Callable[..., Any], *values: np.ndarray, sizes: Sequence[Sequence[int | None]] = ()) -> None:
+    """What is compiled of `function` gives TensorFlow's own numbers; `sizes` of its inputs, else the first is open."""
+    import tensorflow as tf
+
+    from halo_tvm.importers.tensorflow._convert import import_concrete
+
+    shapes = sizes or [[None, *value.shape[1:]] for value in values]
+    names = [f"x{place}" for place in range(len(values))]
+    specs = [tf.TensorSpec(shape, value.dtype, name=n) for shape, value, n in zip(shapes, values, names, strict=True)]
+    concrete = tf.function(function).get_concrete_function(*specs)
+    outputs = [f"y{place}" for place in range(len(concrete.outputs))]
+    found = compile_in_process(import_concrete(concrete, names, outputs, "net", {}))(**dict(zip(names, values)))
+    for name, wanted in zip(outputs, tf.nest.flatten(concrete(*map(tf.constant, values))), strict=True):
+        assert found[name].dtype == wanted.numpy().dtype
+        np.testing.assert_allclose(found[name], wanted, rtol=2e-5, atol=1e-6, err_msg=name)
+
+
+def _integers(low: int, high: int, *shape: int, dtype: str = "int32") -> np.ndarray:
+    return np.random.default_rng(0).integers(low, high, shape).astype(dtype)
+
+
+def _normal(*shape: int) -> np.ndarray:
+    return np.random.default_rng(1).standard_normal(shape).astype(np.float32)
+
+
+@needs_tensorflow
+def test_integers_are_divided_downwards() -> None:
+    """The lowest number, too; and remainders have the sign of the divisor. tf2onnx rounds towards zero."""
+    x, y = _integers(-9, 10, 4, 6), np.array([[-3, -2, -1, 1, 2, 3]] * 4, np.int32)
+    x[0] = np.iinfo(np.int32).min
+    x[0, 2] = 0  # its quotient by -1 is none of the type
+    _agrees(lambda x, y: (x // y, x % y, x // -3, x % -3, 7 // y), x, y)
+    f = np.array([[1.0, -1.0, 5.5, -5.5, 0.3, -0.0]] * 2, np.float32)
+    g = np.array([[0.1, 0.1, -2.0, 2.0, -0.1, 2.0]] * 2, np.float32)
+    _agrees(lambda x, y: (x // y, x % y), f, g)
+
+
+@needs_tensorflow
+@pytest.mark.slow
+def test_integers_of_every_width_are_divided_downwards() -> None:
+    import tensorflow as tf
+
+    for dtype in ("int8", "int16", "int64", "uint8"):
+        x, y = _integers(-120, 120, 4, 6).astype(dtype), _integers(1, 9, 4, 6).astype(dtype)
+        _agrees(lambda x, y: (x // y, x % y), x, y)
+    rows = _normal(2, 6)
+    _agrees(lambda x: tf.reshape(x, [tf.shape(x)[0], -1, tf.shape(x)[1] // 2])[:, : -(-tf.shape(x)[1] // 4)], rows)
+
+
+@needs_tensorflow
+def test_functions_that_onnx_has_no_operator_for() -> None:
+    import tensorflow as tf
+
+    small = np.array([[1e-9, -1e-9, 1e-4, -1e-4, 0.5, 3.0]], np.float32)
+    _agrees(lambda x: (tf.math.expm1(x), tf.math.log1p(x), tf.math.lgamma(x), tf.math.digamma(x + 4)), small)
+    zeros, others = np.array([[0.0, 0.0, 2.0, 0.0]], np.float32), np.array([[0.0, 3.0, 0.5, np.inf]], np.float32)
+    functions = (tf.math.xlogy, tf.math.xlog1py, tf.math.xdivy, tf.math.multiply_no_nan)
+    _agrees(lambda x, y: [f(x, y) for f in functions] + [tf.math.multiply_no_nan(y, x)], zeros, others)
+
+
+@needs_tensorflow
+@pytest.mark.slow
+def test_places_in_ordered_numbers_and_hot_ones() -> None:
+    import tensorflow as tf
+
+    ordered, values = np.sort(_normal(3, 5)), np.concatenate([np.sort(_normal(3, 5))[:, 1:3], _normal(3, 4)], 1)
+    _agrees(lambda s, v: (tf.searchsorted(s, v), tf.searchsorted(s, v, side="right")), ordered, values)
+    bounds = [-1.0, 0.0, 0.5]
+    _agrees(lambda x: tf.raw_ops.Bucketize(input=x, boundaries=bounds), np.array([[-1.0, -2, 0.5, 0.7]], np.float32))
+    _agrees(lambda x, t: tf.math.in_top_k(t, x, 2), _normal(3, 5), _integers(0, 5, 3))
+    marks = np.array([0, -1, 3, 2, 5], np.int32)
+    _agrees(lambda x: tf.one_hot(x, 4, on_value=2.0, off_value=-1.0), marks)
+    _agrees(lambda x: (tf.one_hot(x, 4, axis=0, dtype=tf.int32), tf.nn.l2_loss(tf.cast(x, tf.float32))), marks)
+
+
+@needs_tensorflow
+@pytest.mark.slow
+def test_diagonals_of_open_sizes() -> None:
+    import tensorflow as tf
+
+    def take(x: tf.Tensor) -> list[tf.Tensor]:
+        return [tf.linalg.diag_part(x, k=k) for k in (0, 1, -2)] + [tf.linalg.trace(x)]
+
+    def put(x: tf.Tensor) -> list[tf.Tensor]:
+        made = [tf.linalg.diag(x, k=k, padding_value=p) for k, p in ((0, 0), (2, 3), (-1, 0))]
+        return [*made, tf.linalg.diag(x, num_rows=5, num_cols=8, k=1), tf.linalg.tensor_diag(x[0])]
+
+    _agrees(take, _normal(2, 4, 5), sizes=[[None, None, None]])
+    _agrees(put, _normal(2, 5))
+    corner = _normal(2, 4, 5)
+    _agrees(lambda x, d: tf.linalg.set_diag(x, d, k=1), corner, _normal(2, 4), sizes=[[None, None, None], [None, None]])
+
+
+@needs_tensorflow
+@pytest.mark.slow
+def test_rows_are_reduced_by_number() -> None:
+    """A negative number drops its row; a number without rows has what TensorFlow gives, for each reduction."""
+    import tensorflow as tf
+
+    rows, loose = _normal(7, 2), np.array([0, 0, 3, 1, 3, 5, -1], np.int32)
+    ordered, chosen = np.array([0, 0, 1, 1, 1, 3, 3], np.int32), np.array([0, 0, 1, 2, 2], np.int32)
+    kinds = ("sum", "max", "min", "prod")
+    _agrees(lambda x, i: [getattr(tf.math, f"unsorted_segment_{k}")(x, i, 6) for k in kinds], rows, loose)
+    _agrees(lambda x, i: [getattr(tf.math, f"segment_{k}")(x, i) for k in (*kinds, "mean")], rows, ordered)
+    pairs = _integers(0, 4, 2, 3)
+    _agrees(lambda x, i: tf.math.unsorted_segment_sum(x, i, 4), _normal(2, 3, 2), pairs)
+    _agrees(
+        lambda x, i: tf.sparse.segment_mean(x, [6, 0, 2, 2, 5], i, num_segments=4), rows, chosen, sizes=[[None, 2], [5]]
+    )
+    _agrees(lambda x, i: tf.sparse.segment_sqrt_n(x, [6, 0, 2, 2, 5], i), rows, chosen, sizes=[[None, 2], [5]])
+
+
+@needs_tensorflow
+@pytest.mark.slow
+def test_numbers_are_counted() -> None:
+    import tensorflow as tf
+
+    def count(x: tf.Tensor) -> list[tf.Tensor]:
+        known = [tf.math.bincount(x, minlength=6, maxlength=6, axis=-1, binary_output=b) for b in (False, True)]
+        return [*known, tf.math.bincount(x[0]), tf.math.bincount(x[0], maxlength=3)]
+
+    numbers = _integers(0, 6, 3, 4)
+    _agrees(count, numbers)
+    weights = _normal(3, 4)
+    _agrees(lambda x, w: tf.math.bincount(x, w, minlength=6, maxlength=6, axis=-1), numbers, weights)

@@ -18,6 +18,7 @@ from ..meaning.builder import Refused
 from ..meaning.sizes import Dim, plain, prim
 from ._definitions import graphs_of, nodes_in, redefined
 from ._node import Node
+from ._registry import BEYOND
 from ._values import Sequence as Tensors
 from ._values import Symbolic, Tensor, Value
 
@@ -30,7 +31,7 @@ def kept_whole(node: Node, results: Sequence[Value | None], spelled: Spelled) ->
     made = list(results[: len(node.outputs)])
     tensors = [value for value in made if isinstance(value, Tensor)]
     others = [value for value in made if value is not None and not isinstance(value, Tensor)]
-    if not tensors or others or _is_narrow(node, tensors):
+    if not tensors or others or own.domain == BEYOND or _is_narrow(node, tensors):
         return None
     if all(map(spelled.writes, _calls(node, [t.expr for t in tensors]))):
         return None

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 Converter = Callable[["Node"], object]  # -> a Relax expression, a Value, or a tuple of these, one per output
 
+BEYOND = "halo"  # the domain of `beyond`; no node of it is ever written out, since nobody else would read it
 CONVERTERS: dict[tuple[str, str], dict[int, Converter]] = {}
 SYMBOLIC: dict[str, Callable[[Node], Value | None]] = {}
 IN_INTEGERS: dict[str, Converter] = {}

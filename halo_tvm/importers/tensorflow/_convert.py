@@ -16,7 +16,7 @@ from tf2onnx import convert, optimizer, tf_loader
 
 from ...errors import UnknownName, UnsupportedModel, UsageError
 from ...imported import ImportedModel
-from ..onnx import Bounds, import_of_file
+from ..onnx import BEYOND, Bounds, import_of_file
 from ._handlers import handlers
 
 _OPSET = 18
@@ -100,6 +100,7 @@ def _as_onnx(
             graph,
             name=name,
             opset=_OPSET,
+            extra_opset=[onnx.helper.make_opsetid(BEYOND, 1)],
             input_names=list(inputs),
             output_names=list(outputs),
             tensors_to_rename=dict(renamed),
@@ -152,7 +153,7 @@ def _check_operators(proto: onnx.ModelProto, path: Path) -> None:
     while todo:
         graph = todo.pop()
         for node in graph.node:
-            if node.domain not in ("", "ai.onnx") or not onnx.defs.has(node.op_type):
+            if node.domain != BEYOND and (node.domain not in ("", "ai.onnx") or not onnx.defs.has(node.op_type)):
                 left.setdefault(node.op_type, []).append(node.name)
             todo += [a.g for a in node.attribute if a.HasField("g")]
     if left:

@@ -10,14 +10,13 @@ from tvm import ir, relax, tirx
 
 from ....division import trunc_divide, trunc_modulo
 from ....extremes import is_nan
-from ...meaning import scalar
+from ...meaning import scalar, special
 from ...meaning.builder import expr_dtype, expr_shape
 from ...meaning.comparison import COMPARISONS
 from ...meaning.constant import Constant
 from ...meaning.pointwise import Scalar, const, const_like, dtype_of, in_float32, pointwise
 from ...meaning.power import power_of_integers
 from ...meaning.unary import unary
-from .. import _special
 from .._primitive import Primitive
 from .._registry import Converter, converter
 from .._values import Spread, Value
@@ -31,10 +30,10 @@ _UNARY = {
     )
 } | {"logistic": "sigmoid"}
 _FUNCTIONS: dict[str, Callable[[Scalar], Scalar]] = {
-    "cbrt": _special.cbrt,
-    "erf_inv": _special.erf_inv,
-    "lgamma": _special.lgamma,
-    "digamma": _special.digamma,
+    "cbrt": special.cbrt,
+    "erf_inv": special.erf_inv,
+    "lgamma": special.lgamma,
+    "digamma": special.digamma,
     "exp2": lambda x: tirx.exp(x * const_like(math.log(2), x)),
 }
 # Of numbers, and of bools.
@@ -214,7 +213,7 @@ def atan2(c: Primitive) -> Value:
 @converter("nextafter")
 def next_after(c: Primitive) -> Value:
     c.refuse_unless(c.dtype == "float32", f"elements of {c.dtype}")
-    return elements(c, _special.next_after, [0, 1])
+    return elements(c, special.next_after, [0, 1])
 
 
 @converter("round")

@@ -1,4 +1,4 @@
-"""Functions of one element that only jax has a primitive for, in float32."""
+"""Functions of one element that few formats have an operator for, in float32."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 
 from tvm import tirx
 
-from ..meaning.pointwise import Scalar, const, const_like
-from ..meaning.scalar import log1p
+from .pointwise import Scalar, const, const_like
+from .scalar import log1p
 
 # Giles, "Approximating the erfinv function" (GPU Computing Gems, 2011): in w - 2.5 below 5, in sqrt(w) - 3 above.
 _NEAR = (

@@ -1,0 +1,172 @@
+"""Functions of one or two elements that tf2onnx leaves in the graph, or writes as something else than they mean.
+
+FloorDiv, FloorMod   of integers rounded down; tf2onnx divides towards zero
+Select, SelectV2     Where; tf2onnx writes condition * a + (1 - condition) * b, where a NaN of one side reaches all
+Erfc                 1 - Erf
+Expm1, Log1p         without the cancellation of their names: to the last digits of small numbers
+Xlogy, Xlog1py, Xdivy, MulNoNan   0 where one factor is 0, whatever the other is
+TruncateMod, L2Loss, OneHot   by what ONNX has; a negative number is nowhere hot, where ONNX counts from the end
+Bucketize, LowerBound, UpperBound, InTopKV2   how many elements are less
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ._replaced import Handler, Replaced
+
+
+def _floor_divide(place: Replaced) -> str:
+    x, y = place.inputs
+    if place.dtype(x).kind == "f":
+        return place.emit("Floor", place.emit("Div", x, y))
+    if _is_of_sizes(place, x) and _is_of_sizes(
+        place, y
+    ):  # far from the lowest number, where the difference would overflow
+        return place.emit("Div", place.emit("Sub", x, place.emit("Mod", x, y)), y)
+    return place.beyond("FloorDiv", x, y)
+
+
+def _is_of_sizes(place: Replaced, tensor: str) -> bool:
+    """Whether `tensor` is computed from sizes and constants only, as the importer knows how to follow."""
+    seen: set[str] = set()
+    todo = [tensor]
+    while todo:
+        made = place.context.get_node_by_output(todo.pop())
+        if made is None or made.type == "Placeholder" or len(seen) > 100:
+            return False
+        if made.name not in seen and made.type not in ("Shape", "Size") and not made.is_const():
+            seen.add(made.name)
+            todo += [i for i in made.input if i]
+            if not made.input:
+                return False
+    return True
+
+
+def _floor_modulo(place: Replaced) -> str:
+    """With the sign of the divisor, which floats of ONNX have only by hand."""
+    x, y = place.inputs
+    if place.dtype(x).kind != "f":
+        return place.emit("Mod", x, y)
+    rest, zero = place.emit("Mod", x, y, fmod=1), place.like(0, x)
+    differ = place.emit("Xor", place.emit("Less", rest, zero), place.emit("Less", y, zero))
+    moved = place.emit("And", differ, place.emit("Not", place.emit("Equal", rest, zero)))
+    return place.emit("Where", moved, place.emit("Add", rest, y), rest)
+
+
+def _truncated_modulo(place: Replaced) -> str:
+    return place.emit("Mod", *place.inputs, fmod=1)
+
+
+def _select(place: Replaced) -> str:
+    """A vector of conditions chooses rows in Select, whose operands have one rank otherwise."""
+    condition, *values = place.inputs
+    if place.node.type == "Select" and place.rank(condition) == 1 and (rank := place.rank(values[0])) > 1:
+        condition = place.emit("Reshape", condition, place.const([-1] + [1] * (rank - 1)))
+    return place.emit("Where", condition, *values)
+
+
+def _erfc(place: Replaced) -> str:
+    (x,) = place.inputs
+    return place.emit("Sub", place.like(1, x), place.emit("Erf", x))
+
+
+def _beyond(place: Replaced) -> str:
+    """An operator of our own domain with the same name."""
+    return place.beyond(place.node.type, *place.inputs)
+
+
+def _unless_zero(place: Replaced, factor: str, value: str) -> str:
+    zero = place.like(0, factor)
+    return place.emit("Where", place.emit("Equal", factor, zero), zero, value)
+
+
+def _xlogy(place: Replaced) -> str:
+    x, y = place.inputs
+    return _unless_zero(place, x, place.emit("Mul", x, place.emit("Log", y)))
+
+
+def _xlog1py(place: Replaced) -> str:
+    x, y = place.inputs
+    return _unless_zero(place, x, place.emit("Mul", x, place.beyond("Log1p", y)))
+
+
+def _xdivy(place: Replaced) -> str:
+    x, y = place.inputs
+    return _unless_zero(place, x, place.emit("Div", x, y))
+
+
+def _multiply_no_nan(place: Replaced) -> str:
+    """0 where the second factor is."""
+    x, y = place.inputs
+    return _unless_zero(place, y, place.emit("Mul", x, y))
+
+
+def _l2_loss(place: Replaced) -> str:
+    (x,) = place.inputs
+    return place.emit("Mul", place.emit("ReduceSumSquare", x, keepdims=0), place.like(0.5, x))
+
+
+def _bucketize(place: Replaced) -> str:
+    """How many boundaries, which ascend, are at most the element."""
+    (x,) = place.inputs
+    boundaries = place.attr("boundaries") or []
+    wide = place.cast(x, np.float64 if place.dtype(x) == np.float64 else np.float32)
+    column = place.emit("Unsqueeze", wide, place.const([-1]))
+    reached = place.emit("LessOrEqual", place.const(boundaries, place.dtype(wide)), column)
+    return place.emit("ReduceSum", place.cast(reached, np.int32), place.const([-1]), keepdims=0)
+
+
+def _bound(place: Replaced) -> str:
+    """How many of a sorted row [r, n] are below each value [r, m], or at most it."""
+    ordered, values = place.inputs
+    comparison = "Less" if place.node.type == "LowerBound" else "LessOrEqual"
+    row, column = (
+        place.emit("Unsqueeze", ordered, place.const([-2])),
+        place.emit("Unsqueeze", values, place.const([-1])),
+    )
+    below = place.cast(place.emit(comparison, row, column), place.dtype(place.node.output[0]))
+    return place.emit("ReduceSum", below, place.const([-1]), keepdims=0)
+
+
+def _in_top_k(place: Replaced) -> str:
+    """Whether fewer than k of a row [r, n] are greater than the one that is meant [r]."""
+    x, target, k = place.inputs
+    column = place.emit("Unsqueeze", place.cast(target, np.int64), place.const([-1]))
+    meant = place.emit("GatherElements", x, column, axis=1)
+    greater = place.cast(place.emit("Greater", x, meant), np.int64)
+    count = place.emit("ReduceSum", greater, place.const([-1]), keepdims=0)
+    finite = place.emit("Equal", place.emit("Sub", meant, meant), place.like(0, x))
+    return place.emit(
+        "And", place.emit("Less", count, place.cast(k, np.int64)), place.emit("Squeeze", finite, place.const([-1]))
+    )
+
+
+def _one_hot(place: Replaced) -> str:
+    numbers, depth, on, off = place.inputs
+    axis, numbers, depth = place.attr("axis"), place.cast(numbers, np.int64), place.cast(depth, np.int64)
+    shown = place.emit("Where", place.emit("Less", numbers, place.const(0)), depth, numbers)
+    values = [place.emit("Reshape", value, place.const([1])) for value in (off, on)]
+    depth = place.emit("Reshape", depth, place.const([1]))
+    return place.emit("OneHot", shown, depth, place.emit("Concat", *values, axis=0), axis=axis)
+
+
+HANDLERS: dict[str, Handler] = {
+    "FloorDiv": _floor_divide,
+    "FloorMod": _floor_modulo,
+    "TruncateMod": _truncated_modulo,
+    "Select": _select,
+    "SelectV2": _select,
+    "Erfc": _erfc,
+    **dict.fromkeys(("Expm1", "Log1p", "Lgamma", "Digamma", "Erfinv", "NextAfter"), _beyond),
+    "Xlogy": _xlogy,
+    "Xlog1py": _xlog1py,
+    "Xdivy": _xdivy,
+    "MulNoNan": _multiply_no_nan,
+    "L2Loss": _l2_loss,
+    "Bucketize": _bucketize,
+    "LowerBound": _bound,
+    "UpperBound": _bound,
+    "InTopKV2": _in_top_k,
+    "OneHot": _one_hot,
+}

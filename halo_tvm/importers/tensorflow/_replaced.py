@@ -1,0 +1,100 @@
+"""An operator of TensorFlow in the graph of tf2onnx, and the nodes of ONNX that take its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+from tf2onnx.handler import tf_op
+from tf2onnx.utils import make_name, map_numpy_to_onnx_dtype, map_onnx_to_numpy_type
+
+from ..onnx import BEYOND
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """`node` of `context`, tf2onnx's graph; tensors go by their names in it."""
+
+    context: Any
+    node: Any
+
+    @property
+    def inputs(self) -> list[str]:
+        return list(self.node.input)
+
+    def attr(self, name: str) -> Any:
+        return self.node.get_attr_value(name)
+
+    def dtype(self, tensor: str) -> np.dtype[Any]:
+        found: np.dtype[Any] = np.dtype(map_onnx_to_numpy_type(self.context.get_dtype(tensor)))
+        return found
+
+    def shape(self, tensor: str) -> list[int] | None:
+        """Of open sizes -1; None where not even the rank is known."""
+        found = self.context.get_shape(tensor)
+        return None if found is None else list(found)
+
+    def rank(self, tensor: str) -> int:
+        """Raises `ValueError`, as tf2onnx does where it cannot write an operator, unless it is known."""
+        shape = self.shape(tensor)
+        if shape is None:
+            raise ValueError(f"expected tensors of known ranks for {self.node.type}, found {tensor} without one")
+        return len(shape)
+
+    def known(self, tensor: str) -> NDArray[Any] | None:
+        """The value of a constant, also behind nodes that only name or convert it; None of anything else."""
+        made = self.context.get_node_by_output(tensor)
+        if made is not None and made.type in ("Identity", "Cast"):
+            behind = self.known(made.input[0])
+            return None if behind is None else behind.astype(self.dtype(tensor))
+        return np.asarray(made.get_tensor_value(as_list=False)) if made is not None and made.is_const() else None
+
+    def const(self, value: object, dtype: DTypeLike = np.int64) -> str:
+        return str(self.context.make_const(make_name(self.node.name), np.array(value, dtype)).output[0])
+
+    def like(self, value: float, tensor: str) -> str:
+        """A scalar of the type of `tensor`."""
+        return self.const(value, self.dtype(tensor))
+
+    def emit(self, op: str, *inputs: str, **attributes: Any) -> str:
+        """The only result of a node of ONNX."""
+        return str(self.context.make_node(op, list(inputs), attr=attributes, op_name_scope=self.node.name).output[0])
+
+    def beyond(self, op: str, *inputs: str) -> str:
+        """The only result of an operator of our own domain, whose shape and type are those of the replaced one."""
+        context, (output, *_) = self.context, self.node.output
+        kind = {"shapes": [context.get_shape(output)], "dtypes": [context.get_dtype(output)]}
+        name = self.node.name
+        return str(context.make_node(op, list(inputs), op_name_scope=name, domain=BEYOND, **kind).output[0])
+
+    def cast(self, tensor: str, dtype: DTypeLike) -> str:
+        wanted = np.dtype(dtype)
+        if self.dtype(tensor) == wanted:
+            return tensor
+        return self.emit("Cast", tensor, to=map_numpy_to_onnx_dtype(wanted))
+
+
+Handler = Callable[[Replaced], str | Sequence[str] | None]
+"""Writes the nodes and gives the results, one per output of the operator; None leaves it to tf2onnx."""
+
+
+def compatible(handler: Handler) -> Callable[[Any, Any, str, list[Any]], None]:
+    """`handler` as tf2onnx calls those of others."""
+
+    def replace(context: Any, node: Any, _name: str, _args: list[Any]) -> None:
+        found = handler(Replaced(context, node))
+        if found is None:
+            own, options = tf_op.create_mapping(context.opset, None).get(node.type, (None, {}))
+            if own is not None:
+                own(context, node, **options)
+            return
+        made = [found] if isinstance(found, str) else list(found)
+        wanted = list(zip(made, node.output, node.output_shapes, node.output_dtypes, strict=True))
+        context.remove_node(node.name)
+        for result, output, shape, dtype in wanted:
+            context.make_node("Identity", [result], outputs=[output], shapes=[shape], dtypes=[dtype])
+
+    return replace
