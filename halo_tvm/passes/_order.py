@@ -13,7 +13,8 @@ from tvm import relax, tirx
 def in_order(mod: tvm.IRModule) -> tvm.IRModule:
     """`mod` with the bindings of main's blocks moved back where a dimension they use is defined later."""
     func = mod["main"]
-    blocks = [_ordered(block) for block in func.body.blocks]
+    known = {var for param in func.params for var in relax.analysis.tir_vars_in_type(param.ty)}
+    blocks = [_ordered(block, known) for block in func.body.blocks]
     if all(new.same_as(old) for new, old in zip(blocks, func.body.blocks)):
         return mod
     new = relax.Function(func.params, relax.SeqExpr(blocks, func.body.body), func.ret_ty, func.is_pure)
@@ -22,13 +23,17 @@ def in_order(mod: tvm.IRModule) -> tvm.IRModule:
     return mod
 
 
-def _ordered(block: relax.BindingBlock) -> relax.BindingBlock:
+def _ordered(block: relax.BindingBlock, known: set[tirx.Var]) -> relax.BindingBlock:
+    """`known`: the symbols that are there before the block; those that it defines join them."""
     seen: set[tirx.Var] = set()
     late: set[tirx.Var] = set()  # symbols that a cast of this block defines behind their first use
+    defined: dict[relax.Binding, set[tirx.Var]] = {}  # by each cast, which names others again
     for binding in block.bindings:
         if isinstance(binding, relax.MatchCast):
-            late |= set(relax.analysis.tir_vars_in_type(binding.ty)) & seen
-            late -= set(relax.analysis.tir_vars_in_type(binding.value.ty))
+            given = {*known, *relax.analysis.tir_vars_in_type(binding.value.ty)}
+            defined[binding] = set(relax.analysis.tir_vars_in_type(binding.ty)) - given
+            late |= defined[binding] & seen
+            known |= defined[binding]
         seen |= _symbols(binding)
     if not late:
         return block
@@ -49,7 +54,7 @@ def _ordered(block: relax.BindingBlock) -> relax.BindingBlock:
     for binding in block.bindings:
         if not ready(binding):
             waiting.append(binding)
-            missing.add(binding.var)
+            missing |= {binding.var, *defined.get(binding, ())}
             continue
         place(binding)
         while (free := next((b for b in waiting if ready(b)), None)) is not None:
