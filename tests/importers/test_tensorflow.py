@@ -27,7 +27,7 @@ def test_without_tensorflow_a_sentence_names_the_extra(tmp_path: Path, monkeypat
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two signatures: what tf2onnx spells badly, and an operator that it leaves over."""
+    """What tf2onnx spells badly, an operator that it leaves over, a variable that is changed in a branch."""
     import tensorflow as tf
 
     class Module(tf.Module):
@@ -42,13 +42,19 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
             guarded = tf.where(y > 0, tf.math.log(y), -1.0)  # the logarithm is NaN where it is not chosen
             return {"scores": scores, "out": guarded * tf.math.erfc(-y)}
 
+        @tf.function(input_signature=[tf.TensorSpec((), name="x")])
+        def counted(self, x: tf.Tensor) -> dict[str, tf.Tensor]:
+            return {"y": tf.cond(x > 0, lambda: self.w.assign_add(tf.ones((4, 4)))[0, 0], lambda: x)}
+
         @tf.function(input_signature=[tf.TensorSpec((4,), name="x")])
         def special(self, x: tf.Tensor) -> dict[str, tf.Tensor]:
             return {"y": tf.math.polygamma(tf.ones_like(x), x)}
 
     folder = tmp_path_factory.mktemp("saved") / "model"
     module = Module()
-    tf.saved_model.save(module, str(folder), signatures={"encode": module.encode, "special": module.special})
+    tf.saved_model.save(
+        module, str(folder), signatures={k: getattr(module, k) for k in ("encode", "special", "counted")}
+    )
     return folder
 
 
@@ -70,7 +76,9 @@ def test_a_signature_of_open_sizes(saved: Path):
 def test_what_cannot_be_taken_is_named(saved: Path, tmp_path: Path):
     with pytest.raises(UnsupportedModel, match=r"expected operators that ONNX has, found Polygamma \(1: "):
         import_model(f"{saved}:special")
-    with pytest.raises(HaloError, match="give --signature encode, special"):
+    with pytest.raises(UnsupportedModel, match=r"variables and tables as they are, found AssignAddVariableOp \(1: "):
+        import_model(f"{saved}:counted")
+    with pytest.raises(HaloError, match="give --signature counted, encode, special"):
         import_model(str(saved))
     (tmp_path / "saved_model.pb").write_bytes(b"no program")
     with pytest.raises(UnsupportedModel):

@@ -18,6 +18,7 @@ from ...errors import UnknownName, UnsupportedModel, UsageError
 from ...imported import ImportedModel
 from ..onnx import BEYOND, Bounds, import_of_file
 from ._handlers import handlers
+from ._state import check_state
 
 _OPSET = 18
 _DEFAULT = "serving_default"
@@ -32,6 +33,7 @@ def import_unrestricted(path: Path, options: Mapping[str, Any]) -> ImportedModel
     loaded = tf.saved_model.load(str(path), tags=[_TAG])
     name = _signature(tuple(loaded.signatures), str(options["signature"]), path)
     function = loaded.signatures[name]
+    check_state(function, path.name)
     proto = _written(path, name)
     _check_operators(proto, path)
     shapes: dict[str, Bounds] = {k: tuple((b[0], b[1]) for b in v) for k, v in dict(options["shapes"]).items()}
@@ -45,6 +47,7 @@ def import_concrete(
     function: Any, inputs: Sequence[str], outputs: Sequence[str], name: str, shapes: Mapping[str, Bounds]
 ) -> ImportedModel:
     """A concrete function whose tensors, in order, are called `inputs` and `outputs`; weights become constants."""
+    check_state(function, name)
     given = function.inputs[: len(function.inputs) - len(function.captured_inputs)]  # captured: weights, constants
     given, made = [t.name for t in given], [t.name for t in function.outputs]
     graph = tf_loader.from_function(function, given, made)
