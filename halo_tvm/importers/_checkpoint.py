@@ -1,29 +1,26 @@
-"""The tensors of a Hugging Face directory: safetensors files, read one tensor at a time when it is asked for."""
+"""The tensors of a Hugging Face directory, read one at a time when it is asked for."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
 
 from ..errors import UnsupportedModel
 from ..params import ParamSource
-from ._json import read_json
 from .packed_linears import ACTIVATIONS, Method
+from .tensor_files import TensorFile, opened, weight_files
 
 _SHOWN = 8  # tensor names in one message
-_FLOAT8 = {"F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu"}  # of ml_dtypes
 # What old checkpoints keep beside their weights: masks and frequencies, which a definition computes.
 _BUFFER = re.compile(r"(rotary_emb\.inv_freq|\.attn\.(masked_)?bias|attention\.(masked_)?bias|position_ids)$")
 
 
 class DirectoryWeights:
-    """Tensors of all safetensors files of a directory, by name, read when asked for, given as float32.
+    """Tensors of all files of a directory that hold weights, by name, read when asked for, given as float32.
 
     Weights of linears may be stored by `method`; those that the definition reads as [k, n] have the `layout` "kn".
     """
@@ -42,18 +39,11 @@ class DirectoryWeights:
         self.method = method
         self.layout = layout
         self.files = weight_files(path)
-        self._where: dict[str, tuple[Path, tuple[int, ...]]] = {}
+        self._where: dict[str, tuple[TensorFile, tuple[int, ...]]] = {}
         self._read: set[str] = set()  # stored names that the definition asked for
         self._missing: list[str] = []
-        for file in self.files:
-            try:
-                with safe_open(file, framework="numpy") as tensors:
-                    for name in tensors.keys():
-                        self._where[name] = (file, tuple(tensors.get_slice(name).get_shape()))
-            except (SafetensorError, OSError) as reason:
-                raise UnsupportedModel(
-                    f"expected a readable safetensors file, found {reason} in {file.name}: download the model again"
-                ) from reason
+        for file in map(opened, self.files):
+            self._where.update({name: (file, shape) for name, shape in file.shapes.items()})
 
     def _stored(self, name: str) -> str | None:
         names = [prefix + n for n in (name, self.tied.get(name)) if n for prefix in self.prefixes]
@@ -87,11 +77,7 @@ class DirectoryWeights:
         return ParamSource(shape, "float32", lambda: np.ascontiguousarray(self._tensor(stored), dtype=np.float32))
 
     def _tensor(self, stored: str) -> np.ndarray:
-        file = self._where[stored][0]
-        with safe_open(file, framework="numpy") as tensors:
-            narrow = _FLOAT8.get(tensors.get_slice(stored).get_dtype())
-            found: np.ndarray = tensors.get_tensor(stored) if narrow is None else _float8(file, stored, narrow)
-            return found
+        return self._where[stored][0].read(stored)
 
     def _unpacked(self, stem: str, shape: tuple[int, ...]) -> ParamSource:
         """The weight that the tensors under `stem` hold."""
@@ -132,6 +118,8 @@ class DirectoryWeights:
         """`UnsupportedModel` with all tensors that are missing and, where the definition is `complete`, unknown."""
         tied = {prefix + name for name in self.tied.values() for prefix in self.prefixes}
         unknown = [n for n in self._where if n not in self._read | tied and not _BUFFER.search(n)] if complete else []
+        known = {self._same(name) for name in self._read & self._where.keys()} if unknown else set()
+        unknown = [name for name in unknown if self._same(name) not in known]
         if not self._missing and not unknown:
             return
         found = f"{_listed('missing', self._missing)} and {_listed('unknown', unknown)} among {len(self._where)}"
@@ -139,6 +127,10 @@ class DirectoryWeights:
             f"expected the tensors of a {kind} model in {self.path.name}, found {found}: the checkpoint is incomplete "
             "or of another architecture"
         )
+
+    def _same(self, name: str) -> tuple[int, Hashable]:
+        file, _ = self._where[name]
+        return id(file), file.same(name)
 
     def fingerprint(self) -> str:
         """SHA-256 over config.json and all weight files, whole: about a second per gigabyte."""
@@ -154,37 +146,3 @@ def _listed(what: str, names: Sequence[str]) -> str:
     """`3 missing (a, b, c)`, shortened."""
     shown = ", ".join(sorted(names)[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
     return f"{len(names)} {what} ({shown})" if names else f"none {what}"
-
-
-def _float8(file: Path, name: str, dtype: str) -> np.ndarray:
-    """A tensor of floats of eight bits, which safetensors itself does not hand to NumPy."""
-    import ml_dtypes  # a dependency of TVM
-
-    with file.open("rb") as stream:
-        length = int.from_bytes(stream.read(8), "little")
-        about = json.loads(stream.read(length))[name]  # `safe_open` has checked it
-        begin, end = about["data_offsets"]
-        stream.seek(8 + length + begin)
-        return np.frombuffer(stream.read(end - begin), getattr(ml_dtypes, dtype)).reshape(about["shape"])
-
-
-def weight_files(path: Path) -> list[Path]:
-    index = path / "model.safetensors.index.json"
-    if index.is_file():
-        weight_map = read_json(index, "index of sharded safetensors").get("weight_map")
-        listed = list(weight_map.values()) if isinstance(weight_map, dict) else [None]
-        bad = [name for name in listed if not isinstance(name, str) or Path(name).name != name]
-        if bad:
-            raise UnsupportedModel(
-                f"expected plain file names in {index.name}, found {str(bad[0])[:80]!r}: the index is not trustworthy"
-            )
-        files = [path / name for name in sorted({str(name) for name in listed})]
-    else:
-        files = sorted(path.glob("*.safetensors"))
-    missing = [file.name for file in files if not file.is_file()]
-    if missing or not files:
-        raise UnsupportedModel(
-            f"expected safetensors weights in {path.name}, found {'no file ' + missing[0] if missing else 'none'}: "
-            "download the model completely (pickled .bin weights are not read)"
-        )
-    return files

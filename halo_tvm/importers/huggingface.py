@@ -14,10 +14,11 @@ from pathlib import Path
 from ..errors import EnvironmentProblem, MissingPackage, UnsupportedModel, UsageError
 from ..imported import ImportedModel
 from ..models import FAMILIES, Family
-from ._checkpoint import DirectoryWeights, weight_files
+from ._checkpoint import DirectoryWeights
 from ._json import read_json
 from ._language import language_of
 from .packed_linears import method_of
+from .tensor_files import weight_files
 
 _HUB_SECONDS = 5.0
 
