@@ -77,6 +77,20 @@ def test_a_directory_of_them_is_a_model(tmp_path: Path, shards: int) -> None:
         np.testing.assert_array_equal(model.params.materialise(name), weight)
 
 
+@pytest.mark.slow
+def test_what_transformers_exports_comes_from_them_too(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 48}
+    net = transformers.BertForMaskedLM(transformers.BertConfig(vocab_size=60, **sizes)).eval()
+    net.save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    torch.save(net.state_dict(), tmp_path / "pytorch_model.bin")
+    model = import_model(str(tmp_path))
+    assert model.source["class"] == "BertForMaskedLM"
+    name = "bert.encoder.layer.0.output.dense.weight"
+    np.testing.assert_array_equal(model.params.materialise(name), net.state_dict()[name].numpy())
+
+
 class _Runs:
     def __init__(self, path: Path) -> None:
         self.path = path

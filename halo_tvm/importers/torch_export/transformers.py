@@ -18,6 +18,7 @@ import torch
 from ...errors import UnsupportedModel
 from ...imported import ImportedModel
 from ...params import ParamTable
+from ..tensor_files import weight_files
 from ._program import import_module
 from ._scans import scans_of_any_length
 
@@ -32,6 +33,7 @@ def import_unrestricted(path: Path, options: Mapping[str, object]) -> ImportedMo
     import transformers
 
     transformers.logging.set_verbosity_error()
+    is_safe = weight_files(path)[0].suffix == ".safetensors"
     try:
         config = transformers.AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
         model, loaded = _class(transformers, config).from_pretrained(
@@ -39,7 +41,7 @@ def import_unrestricted(path: Path, options: Mapping[str, object]) -> ImportedMo
             config=config,
             local_files_only=True,
             trust_remote_code=False,
-            use_safetensors=True,
+            use_safetensors=is_safe,  # else torch reads a pickle, of weights only
             dtype=torch.float32,
             output_loading_info=True,
         )
