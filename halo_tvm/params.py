@@ -201,6 +201,15 @@ def pack_convolution(weight: np.ndarray, *, groups: int, joined: int, nr: int) -
     return whole.reshape(wide, taps * joined * inner, panels, nr).transpose(0, 2, 1, 3)
 
 
+def side_by_side(weight: np.ndarray, *, count: int, step: int) -> np.ndarray:
+    """[m, c, *kernel] -> [count * m, c, *kernel but the last axis longer]: windows that begin `step` elements apart."""
+    m, width = weight.shape[0], weight.shape[-1]
+    made = np.zeros((count, *weight.shape[:-1], width + (count - 1) * step), weight.dtype)
+    for at in range(count):
+        made[at, ..., at * step : at * step + width] = weight
+    return made.reshape(count * m, *made.shape[2:])
+
+
 # Half arithmetic sums at most 128 products of a magnitude up to one with weights before it promotes the sum.
 LARGEST_FP16 = 65504.0 / 128
 
@@ -332,6 +341,7 @@ RECIPE_OPS: dict[str, Callable[..., np.ndarray]] = {
     "pack_fp16": pack_fp16,
     "pack_nk": pack_nk,
     "pack_convolution": pack_convolution,
+    "side_by_side": side_by_side,
     "w8_scale": w8_scale,
     "w8_pack": w8_pack,
     "w8_correction": w8_correction,

@@ -3,7 +3,8 @@
 Before -> after
     y = halo.convolution(x, w), 1 x 1           ->   y = halo.linear(x, w'), of rows that are a view of x
     y = halo.convolution(x, w)                  ->   the same with layout "packed": products that read through windows;
-                                                     groups narrower than a vector are joined, with zeros between them
+                                                     groups narrower than a vector are joined, with zeros between them;
+                                                     of few channels several places at once (`_neighbours`)
         where no rule of the target does that,         r = [rows, kernel * c] of x's windows
         or at a precision below fp32                   y = halo.linear(r, w'),   rows = n * windows
     y = halo.convolution(x, w), channel-wise    ->   the same with layout "last": its innermost loop runs along channels
@@ -41,6 +42,7 @@ from ._by_channel import by_channel, moved_axis, to_last
 from ._channel_groups import Grouped, groups_of
 from ._integer_windows import integer_convolution
 from ._moves import Moved, transposed
+from ._neighbours import Neighbours, at_once, together
 from ._pass import Context, Pass, Report, bindings, op_name
 from ._pointwise import BINARY, UNARY
 from ._rewrite import BlockMutator
@@ -84,6 +86,7 @@ class _Mover(BlockMutator):
         self.made: dict[relax.Expr, relax.Expr] = {}  # value -> the same with its channels last
         self._moved: dict[relax.Expr, Moved] = {}  # reshaped and transposed values of `made`
         self._grouped: dict[relax.Expr, Grouped] = {}  # values of `made` whose groups of channels are rows
+        self._held: dict[relax.Expr, Neighbours] = {}  # channels-last values that hold several places as one
         self.counts: dict[str, int] = {}
 
     def _alone(self, visit: Callable[..., relax.BindingBlock], block: relax.BindingBlock) -> relax.BindingBlock:
@@ -103,7 +106,7 @@ class _Mover(BlockMutator):
                 return
             twin = self._twin_of(call, binding.var.ty) if moved is None else None
             if twin is not None:
-                self._bind(binding.var, self.builder_.emit(twin))
+                self._bind(binding.var, twin if isinstance(twin, relax.Var) else self.builder_.emit(twin))
                 return
             super().visit_var_binding_(binding)
             if moved is not None:
@@ -205,6 +208,9 @@ class _Mover(BlockMutator):
             return integer_convolution(self.builder_, self._editor, last, call, attrs, ty.shape.values[2:], target)
         if operator is Pooling and attrs_of(call)["layout"] == "first":
             return Pooling.call(self._last(call.args[0]), **{**attrs_of(call), "layout": "last"})
+        held = self._behind_neighbours(call, name, ty)
+        if held is not None:
+            return self._apart(held)
         if name in _UNARY and call.args[0] in self.made:
             return relax.Call(call.op, [self.made[call.args[0]], *call.args[1:]], call.attrs, call.ty_args)
         if name in _BINARY and any(a in self.made for a in call.args):
@@ -239,7 +245,10 @@ class _Mover(BlockMutator):
             arranged = self._derived(weight, "channels_last", "permute_dims", [shape[a] for a in order], axes=order)
             return Convolution.call(last, arranged, **{**attrs, "layout": "last"})
         if self._packs and not (plain and is_row_product):
-            self._count("through windows")
+            count = at_once(shape, attrs, ty.shape.values[-1], self._target)
+            self._count("through windows" if count == 1 else "through windows of several places")
+            if count > 1:
+                return self._several(last, weight, attrs, count, ty)
             return self._packed(last, weight, attrs)
         if attrs["groups"] != 1 or not is_row_product:
             self._count("left to the fallback")
@@ -279,6 +288,36 @@ class _Mover(BlockMutator):
         packed = self._derived(weight, f"windows/{joined}/n{nr}", "pack_convolution", shape, "float32", **how)
         attrs = {**attrs, "layout": "packed", "groups": groups // joined, "kernel": kernel, "n": outer}
         return Convolution.call(x, packed, **attrs)
+
+    def _several(
+        self, x: relax.Expr, weight: relax.Expr, attrs: dict[str, object], count: int, ty: relax.TensorType
+    ) -> relax.Var:
+        """The convolution of channels-last `x` that computes `count` places of the last axis at once."""
+        m, *rest, width = (int(d) for d in weight.ty.shape.values)
+        step = attrs["strides"][-1]
+        shape, how = [count * m, *rest, width + (count - 1) * step], {"count": count, "step": step}
+        wide = self._derived(weight, f"places/{count}", "side_by_side", shape, **how)
+        made = self.builder_.emit(self._packed(x, wide, together(attrs, count)))
+        return self._apart(Neighbours(made, count, tuple(to_last(list(ty.shape.values)))))
+
+    def _apart(self, held: Neighbours) -> relax.Var:
+        value = held.apart(self.builder_)
+        self._held[value] = held
+        return value
+
+    def _behind_neighbours(self, call: relax.Call, name: str | None, ty: relax.TensorType) -> Neighbours | None:
+        """What an element-wise call makes of values that hold several places as one; None for other calls."""
+        if not (name in _UNARY or name in _BINARY):
+            return None
+        held = {a: self._held.get(self.made[a]) for a in call.args if a in self.made}
+        first, shape = next(iter(held.values()), None), tuple(to_last(list(ty.shape.values)))
+        if first is None or any(
+            h is None or h.count != first.count or not same_shape(h.shape, shape) for h in held.values()
+        ):
+            return None
+        return first.followed_by(
+            self.builder_, call, held, lambda a: self._operand(a, ty.ndim, ty) if _shaped(a.ty) else None
+        )
 
     def _derived(
         self, weight: relax.Expr, label: str, op: str, shape: Sequence[int], dtype: str | None = None, **how: object
