@@ -231,3 +231,25 @@ def test_numbers_are_counted() -> None:
     _agrees(count, numbers)
     weights = _normal(3, 4)
     _agrees(lambda x, w: tf.math.bincount(x, w, minlength=6, maxlength=6, axis=-1), numbers, weights)
+
+
+@needs_tensorflow
+@pytest.mark.slow
+def test_images_of_other_sizes() -> None:
+    """Between open sizes, with each kind of kernel, and as TensorFlow 1 did."""
+    import tensorflow as tf
+
+    def kernels(x: tf.Tensor) -> list[tf.Tensor]:
+        ways = [(m, False) for m in ("gaussian", "lanczos5")] + [(m, True) for m in ("bilinear", "mitchellcubic")]
+        return [tf.image.resize(x, (9, 5), method=m, antialias=a) for m, a in ways]
+
+    def earlier(x: tf.Tensor) -> list[tf.Tensor]:
+        ways = (tf.compat.v1.image.resize_nearest_neighbor, tf.compat.v1.image.resize_area)
+        return [way(x, (9, 5), align_corners=aligned) for way in ways for aligned in (False, True)]
+
+    image = _normal(2, 6, 7, 3)
+    open_sizes = [[None, None, None, 3]]
+    _agrees(lambda x: tf.image.resize(x, (9, 5), method="nearest"), image, sizes=open_sizes)
+    _agrees(lambda x: tf.image.resize(x, tf.shape(x)[1:3] // 2 + 1, method="area"), image, sizes=open_sizes)
+    _agrees(kernels, image)
+    _agrees(earlier, image)

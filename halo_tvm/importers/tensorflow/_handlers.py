@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import _diagonals, _elementary, _segments
+from . import _diagonals, _elementary, _resizing, _segments
 from ._replaced import compatible
 
 
 def handlers() -> dict[str, tuple[Any, list[Any]]]:
     """As tf2onnx's `custom_op_handlers` takes them."""
-    tables = (_elementary.HANDLERS, _segments.HANDLERS, _diagonals.HANDLERS)
+    tables = (_elementary.HANDLERS, _segments.HANDLERS, _diagonals.HANDLERS, _resizing.HANDLERS)
     return {name: (compatible(handler), []) for table in tables for name, handler in table.items()}

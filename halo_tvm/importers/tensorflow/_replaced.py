@@ -13,6 +13,14 @@ from tf2onnx.utils import make_name, map_numpy_to_onnx_dtype, map_onnx_to_numpy_
 
 from ..onnx import BEYOND
 
+# What TensorFlow writes between a size and what depends on it, of vectors.
+_EVALUATED: dict[str, Callable[..., Any]] = {
+    "Identity": lambda x: x,
+    "Cast": lambda x: x,
+    "Div": lambda a, b: a / b,
+    "Slice": lambda x, start, end, axes: x[int(start[0]) : int(end[0])],
+}
+
 
 @dataclass(frozen=True)
 class Replaced:
@@ -45,12 +53,25 @@ class Replaced:
         return len(shape)
 
     def known(self, tensor: str) -> NDArray[Any] | None:
-        """The value of a constant, also behind nodes that only name or convert it; None of anything else."""
+        """The value of a constant, or of what is computed from such and from known sizes; None of anything else."""
+        found = self._computed(tensor)
+        return None if found is None or np.ma.is_masked(found) else np.asarray(found)
+
+    def _computed(self, tensor: str) -> np.ma.MaskedArray[Any, Any] | None:
+        """Open sizes are masked."""
         made = self.context.get_node_by_output(tensor)
-        if made is not None and made.type in ("Identity", "Cast"):
-            behind = self.known(made.input[0])
-            return None if behind is None else behind.astype(self.dtype(tensor))
-        return np.asarray(made.get_tensor_value(as_list=False)) if made is not None and made.is_const() else None
+        if made is not None and made.is_const():
+            return np.ma.array(made.get_tensor_value(as_list=False))
+        if made is not None and made.type == "Shape" and made.get_attr("start") is None:
+            shape = self.shape(made.input[0])
+            return None if shape is None else np.ma.masked_less(np.array(shape, np.int64), 0)
+        if made is None or made.type not in _EVALUATED:
+            return None
+        values = [self._computed(name) for name in made.input]
+        if any(value is None for value in values):
+            return None
+        found: np.ma.MaskedArray[Any, Any] = _EVALUATED[made.type](*values).astype(self.dtype(tensor))
+        return found
 
     def const(self, value: object, dtype: DTypeLike = np.int64) -> str:
         return str(self.context.make_const(make_name(self.node.name), np.array(value, dtype)).output[0])
