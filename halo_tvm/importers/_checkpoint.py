@@ -11,6 +11,7 @@ import numpy as np
 
 from ..errors import UnsupportedModel
 from ..params import ParamSource
+from ._adapter import Adapter
 from .packed_linears import ACTIVATIONS, Method
 from .tensor_files import TensorFile, opened, weight_files
 
@@ -32,12 +33,14 @@ class DirectoryWeights:
         tied: Mapping[str, str],
         method: Method | None = None,
         layout: str = "nk",
+        adapter: Adapter | None = None,
     ) -> None:
         self.path = path
         self.prefixes = prefixes
         self.tied = tied  # other names of tensors, under which a checkpoint may keep them
         self.method = method
         self.layout = layout
+        self.adapter = adapter
         self.files = weight_files(path)
         self._where: dict[str, tuple[TensorFile, tuple[int, ...]]] = {}
         self._read: set[str] = set()  # stored names that the definition asked for
@@ -62,6 +65,14 @@ class DirectoryWeights:
 
     def source(self, name: str, shape: tuple[int, ...], scale: float, offset: float) -> ParamSource:
         """The tensor `name`; `scale` and `offset` concern random weights only."""
+        found = self._source(name, shape)
+        if self.adapter is None:
+            return found
+        tied = name in self.tied
+        turned = self.layout == "kn" and name not in (*self.tied, *self.tied.values())
+        return self.adapter.applied([prefix + name for prefix in self.prefixes], found, turned=turned, tied=tied)
+
+    def _source(self, name: str, shape: tuple[int, ...]) -> ParamSource:
         if (packed := self._packed(name)) is not None:
             return self._unpacked(packed, shape)
         if (stored := self._stored(name)) is None:
@@ -120,6 +131,8 @@ class DirectoryWeights:
         unknown = [n for n in self._where if n not in self._read | tied and not _BUFFER.search(n)] if complete else []
         known = {self._same(name) for name in self._read & self._where.keys()} if unknown else set()
         unknown = [name for name in unknown if self._same(name) not in known]
+        if self.adapter is not None:
+            self.adapter.check()
         if not self._missing and not unknown:
             return
         found = f"{_listed('missing', self._missing)} and {_listed('unknown', unknown)} among {len(self._where)}"
@@ -139,6 +152,8 @@ class DirectoryWeights:
             with file.open("rb") as stream:
                 digest.update(f"{file.name}:{file.stat().st_size}:".encode())
                 digest.update(hashlib.file_digest(stream, "sha256").digest())
+        if self.adapter is not None:
+            digest.update(self.adapter.digest().encode())
         return digest.hexdigest()
 
 

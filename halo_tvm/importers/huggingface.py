@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from ..errors import EnvironmentProblem, MissingPackage, UnsupportedModel, UsageError
 from ..imported import ImportedModel
+from ..model_names import is_hub_name
 from ..models import FAMILIES, Family
+from ._adapter import Adapter, is_adapter
 from ._checkpoint import DirectoryWeights
 from ._json import read_json
-from ._language import language_of
+from ._language import TOKENIZER, language_of, with_texts_of
 from .packed_linears import method_of
 from .tensor_files import weight_files
 
 _HUB_SECONDS = 5.0
+_PICKLED = "pytorch_model*.bin"
 
 
 def import_directory(
@@ -31,32 +35,54 @@ def import_directory(
     `sizes` of inputs by name decide what an export fixes and a configuration may leave open: height and width.
     `part` names one of the definitions of a model that has several; without it the whole is meant.
     A definition serves the heads that it has: of a classifier, say, transformers is asked. `trust` goes on where the
-    system offers no confinement for that.
+    system offers no confinement for that. The directory of a LoRA adapter is its base with the adapter's changes.
     """
-    config = read_json(path / "config.json", "config.json of a Hugging Face model")
+    adapter = Adapter(path) if is_adapter(path) else None
+    base = path if adapter is None else _base_of(adapter)
+    config = read_json(base / "config.json", "config.json of a Hugging Face model")
     kind = config.get("model_type")
     family = _family(kind, part, config.get("architectures"))
+    if family is None and adapter is not None:
+        raise UnsupportedModel(
+            f"expected a LoRA adapter of a model that a definition serves, found one of model_type {kind!r} in "
+            f"{path.name}: merge it into its base with PEFT (merge_and_unload), and give the result"
+        )
     if family is None:
         return _exported(path, kind, sizes or {}, trust)
     try:
         parsed = family.from_huggingface(config)
     except (KeyError, TypeError, ValueError, ArithmeticError) as reason:
         raise UnsupportedModel(
-            f"expected a complete {kind} config, found {reason!r} while reading {path.name}/config.json: "
+            f"expected a complete {kind} config, found {reason!r} while reading {base.name}/config.json: "
             "re-export the model"
         ) from reason
     tied = family.tied if getattr(parsed, "tied", True) else {}
     layout = getattr(getattr(parsed, "names", None), "layout", "nk")
-    weights = DirectoryWeights(path, family.prefixes, tied, method_of(config), layout)
+    weights = DirectoryWeights(base, family.prefixes, tied, method_of(config), layout, adapter)
     source = {"kind": "huggingface", "name": path.resolve().name, "model_type": kind, "sha256": weights.fingerprint()}
     source |= {"part": part} if part else {}
     imported = family.build("-".join(filter(None, (path.resolve().name, part))), parsed, weights, source)
     weights.check(kind, complete=family.complete)
     if imported.entries:
-        language, files = language_of(path, config, answers="encode" in imported.entries)
+        language, files = language_of(base, config, answers="encode" in imported.entries)
         imported = replace(imported, language=language, files=files)
+        if adapter is not None and (path / TOKENIZER).is_file():
+            imported = with_texts_of(path, imported)
     parts = {"part": family.part, "other_parts": [p for p in _parts(kind) if p != family.part]} if family.part else {}
     return replace(imported, report={**imported.report, **parts})
+
+
+def _base_of(adapter: Adapter) -> Path:
+    """The directory of the model that an adapter changes."""
+    base = adapter.base
+    if Path(base).is_dir():
+        return Path(base)
+    if is_hub_name(base):
+        return _of_hub(base)
+    raise UnsupportedModel(
+        f"expected the base model of the adapter {adapter.folder.name} at {base[:200]!r}, found no directory there: "
+        "correct base_model_name_or_path in adapter_config.json"
+    )
 
 
 def _family(kind: object, part: str, architectures: object) -> Family | None:
@@ -91,24 +117,26 @@ def _parts(kind: object) -> list[str]:
 
 def import_hub(name: str, part: str = "", *, trust: bool = False) -> ImportedModel:
     """The model `org/name` of the hub: from its cache, else downloaded; offline it says so at once."""
+    return import_directory(_of_hub(name), part=part, trust=trust)
+
+
+def _of_hub(name: str) -> Path:
+    """The directory of a snapshot; `pytorch_model.bin` is fetched where there are no safetensors."""
     try:
         import huggingface_hub as hub
         from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
     except ImportError as missing:
         raise MissingPackage("huggingface_hub", f"the hub's model {name}", "pip install huggingface_hub") from missing
     wanted = ["*.json", "*.safetensors", "chat_template.jinja", "source.spm"]
-    try:
-        return import_directory(
-            Path(hub.snapshot_download(name, allow_patterns=wanted, local_files_only=True)), part=part, trust=trust
-        )
-    except LocalEntryNotFoundError:
-        pass  # not in the cache
+    with suppress(LocalEntryNotFoundError):  # not in the cache
+        return Path(hub.snapshot_download(name, allow_patterns=[*wanted, _PICKLED], local_files_only=True))
     transport = HfHubHTTPError.__bases__  # what the HTTP client of this release raises where there is no answer at all
     try:
-        hub.HfApi().model_info(name, timeout=_HUB_SECONDS)  # one question, before a download that would try again
-        return import_directory(
-            Path(hub.snapshot_download(name, allow_patterns=wanted, etag_timeout=_HUB_SECONDS)), part=part, trust=trust
-        )
+        # one question, before a download that would try again
+        about = hub.HfApi().model_info(name, timeout=_HUB_SECONDS)
+        if not any(file.rfilename.endswith(".safetensors") for file in about.siblings or ()):
+            wanted.append(_PICKLED)
+        return Path(hub.snapshot_download(name, allow_patterns=wanted, etag_timeout=_HUB_SECONDS))
     except (OfflineModeIsEnabled, HfHubHTTPError, LocalEntryNotFoundError, OSError, *transport) as reason:
         line = next((t for t in str(reason).strip().splitlines() if t.strip()), type(reason).__name__)
         raise EnvironmentProblem(
