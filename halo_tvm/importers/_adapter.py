@@ -43,8 +43,9 @@ _PATTERN = set("*+?()[]{}|\\$^")
 
 
 def is_adapter(folder: Path) -> bool:
-    """Whether a directory holds an adapter and no model."""
-    return (folder / CONFIG).is_file() and not (folder / "config.json").is_file()
+    """Whether a directory holds an adapter and no weights of a model, whose config.json may lie there all the same."""
+    whole = (file for pattern in ("model*.safetensors", "pytorch_model*.bin") for file in folder.glob(pattern))
+    return (folder / CONFIG).is_file() and next(whole, None) is None
 
 
 class Adapter:
