@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ..errors import UnsupportedModel, UsageError
 from ..imported import ImportedModel
+from ._byte_pairs import byte_pair_tokenizer
 from ._json import read_json
 from ._sentence_piece import marian_tokenizer
 
@@ -31,9 +32,11 @@ def language_of(
     generation = _optional(folder / "generation_config.json")
     tokenizer = folder / TOKENIZER
     files: dict[str, Path | bytes] = {TOKENIZER: tokenizer} if tokenizer.is_file() else {}
-    if not files and config.get("model_type") == "marian" and (made := marian_tokenizer(folder)) is not None:
-        files = {TOKENIZER: made}
-    elif files and tokenizer.stat().st_size > _LARGEST_TOKENIZER:
+    if not files:
+        is_marian = config.get("model_type") == "marian"
+        made = marian_tokenizer(folder) if is_marian else byte_pair_tokenizer(folder, config.get("model_type"), about)
+        files = {} if made is None else {TOKENIZER: made}
+    elif tokenizer.stat().st_size > _LARGEST_TOKENIZER:
         raise UnsupportedModel(
             f"expected a tokenizer of at most {_LARGEST_TOKENIZER >> 20} MiB, found {tokenizer.stat().st_size} bytes: "
             "not such a file"
