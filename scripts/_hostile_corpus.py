@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -74,12 +75,31 @@ def _write_npz(folder: Path) -> None:
 
 def _write_huggingface(folder: Path) -> None:
     import packed_files
+    import scaled_files
+    import torch
     from checkpoints import CONFIGS, write_checkpoint
+    from safetensors.torch import load_file, save_file
 
     for kind in CONFIGS:
         write_checkpoint(folder / f"{kind}.huggingface", kind)
     for kind in packed_files.CONFIGS:
         packed_files.quantised(folder / f"{kind}.huggingface", kind)
+    for kind in scaled_files.KINDS:
+        scaled_files.scaled(folder / f"{kind}.huggingface", kind)
+    for kind, is_zip in (("zip", True), ("legacy", False)):
+        pickled = folder / f"{kind}.huggingface"
+        write_checkpoint(pickled, "llama")
+        tensors = load_file(pickled / "model.safetensors")
+        (pickled / "model.safetensors").unlink()
+        torch.save(tensors, pickled / "pytorch_model.bin", _use_new_zipfile_serialization=is_zip)
+    adapter = folder / "adapter.huggingface"
+    adapter.mkdir()
+    stem = f"base_model.model.{packed_files.LAYER}"
+    grown = {"lora_A.weight": torch.ones(4, 64), "lora_B.weight": torch.ones(64, 4)}
+    grown["lora_magnitude_vector"] = torch.ones(64)
+    save_file({f"{stem}.{end}": tensor for end, tensor in grown.items()}, adapter / "adapter_model.safetensors")
+    config = {"peft_type": "LORA", "lora_alpha": 8, "base_model_name_or_path": str(folder / "llama.huggingface")}
+    (adapter / "adapter_config.json").write_text(json.dumps(config))
 
 
 def _net():
@@ -169,5 +189,5 @@ def _compile(model: Path, output: Path) -> None:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The file, or of a directory the weights."""
-    return path.read_bytes() if path.is_file() else (path / "model.safetensors").read_bytes()
+    """The file, or of a directory the largest one: the weights."""
+    return (path if path.is_file() else max(path.iterdir(), key=lambda file: file.stat().st_size)).read_bytes()

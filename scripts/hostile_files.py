@@ -219,7 +219,10 @@ class Case:
                 from halo_tvm.importers import import_model
 
                 with _in_process(off=seed % CONFINED_EACH == 0):
-                    import_model(str(path), **_more(path))
+                    model = import_model(str(path), **_more(path))
+                if path.is_dir():
+                    for name in model.params.sources:  # which are read when an artifact is written
+                        model.params.materialise(name)
         except HaloError as refusal:
             return _judged(str(refusal), refusal.exit_code)
         return "model", ""
@@ -234,11 +237,17 @@ class Case:
         if source.is_dir():
             path = folder / "m"
             shutil.copytree(source, path)
-            name = rng.choice(("config.json", "config.json", "model.safetensors"))
-            data = (path / name).read_bytes()
-            (path / name).write_bytes(
-                _safetensors(data, rng) if name[0] == "m" else changes.member_changed(data, rng, others)
-            )
+            kinds = {file.suffix: file for file in path.iterdir()}
+            kind = rng.choice((".json", ".json", *sorted(kinds)))
+            data = kinds[kind].read_bytes()
+            if kind == ".safetensors":
+                data = _safetensors(data, rng)
+            elif kind == ".bin":
+                change = changes.archive_changed if data[:2] == b"PK" and rng.random() < 0.7 else changes.bytes_changed
+                data = change(data, rng, others)
+            else:
+                data = changes.member_changed(data, rng, others)
+            kinds[kind].write_bytes(data)
             return path
         data = source.read_bytes()
         if source.suffix == ".onnx":

@@ -120,6 +120,7 @@ MORE = {
     "helium": {**_GROUPED, "head_dim": 16, "pad_token_id": 0},
     "seed_oss": {**_GROUPED, "head_dim": 16, "attention_out_bias": True},
     "internlm3": {**_GROUPED, "head_dim": 16, "qkv_bias": True, "bias": True},
+    "iquestcoder": {**_GROUPED, "head_dim": 16},
     "cwm": {**_GROUPED, "num_hidden_layers": 4, "head_dim": 16, "sliding_window": 4},
     "hunyuan_v1_dense": {
         **_GROUPED,
