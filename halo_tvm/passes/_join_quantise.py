@@ -119,6 +119,8 @@ def _group(
         raise Declined(f"rows are made by {_label(rows)}, which is no kernel")
     if not isinstance(ty, relax.TensorType):
         raise Declined("the rows are one of several results")
+    if any(isinstance(param.ty, tvm.ir.PrimType) for param in params):  # FuseTIR takes no function with such
+        raise Declined("the rows are made of sizes beside tensors")
     # Types in the symbols of the group, which are not those of main.
     dims = list(ty.shape.values)
     types = [relax.TensorType(dims, "uint8"), relax.TensorType(dims[:-1], "float32")]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pytest
 from graphs import built_module, context_of, small_model, tied
-from tvm import relax
+from tvm import relax, te
 
 from halo_tvm.errors import UsageError
 from halo_tvm.imported import ImportedModel, InputSpec
@@ -194,6 +194,26 @@ def test_a_quantise_joins_its_norm_and_leaves_the_rows_where_they_are_read(targe
         expected = evaluate(model, {"x": x})["y"]
         assert relative_error(run(x=x), expected) < 0.05
         assert relative_error(run(x=x), apart(x=x)) < 0.02
+
+
+def test_rows_of_a_product_of_sizes_keep_their_kernel() -> None:
+    """The norm is told both sizes beside its tensors, which FuseTIR does not take: as in a mixture of experts."""
+
+    def flattened(m: ModelBuilder, written: bool = True) -> Mapping[str, relax.Expr]:
+        batch, sequence, _ = m.inputs["x"].ty.shape.values
+        rows = m.emit(relax.op.reshape(m.inputs["x"], (batch * sequence, 32)))
+        # A kernel of the importer's own, whose size keeps its spelling.
+        own = m._bb.emit_te(lambda a: te.compute(a.shape, lambda i, j: a[i, j] + 0), rows) if written else rows
+        first = linear(m, own, "first", 32)
+        return {"y": linear(m, m.op("rms_norm", first, m.weight("n.w", (32,)), eps=1e-5), "out", 48)}
+
+    inputs = (InputSpec("x", ("batch", "sequence", 32), "float32"),)
+    model, plain = small_model(inputs, flattened), small_model(inputs, lambda m: flattened(m, written=False))
+    run, report = compiled(model, resolve("x86:avx2"))
+    norm = next(rows for rows in report["fuse"]["quantised"] if rows["rows"] == "rms_norm")
+    assert not norm["joined"] and "sizes beside tensors" in norm["reason"]
+    x = np.random.default_rng(0).standard_normal((3, 5, 32)).astype("float32")
+    assert relative_error(run(x=x), evaluate(plain, {"x": x})["y"]) < 0.05
 
 
 def test_groups_and_their_parts_are_not_left_behind() -> None:
