@@ -32,7 +32,7 @@ def answer(config: RunConfig) -> int:
             _say(model.stream(**spoken, **_options(config)))  # type: ignore[arg-type]
             return 0
         prompt = sys.stdin.read() if config.prompt == "-" else str(config.prompt)
-        _say(model.stream(prompt, **_options(config)))  # type: ignore[arg-type]
+        _say(model.stream(prompt, language=config.language, **_options(config)))  # type: ignore[arg-type]
     return 0
 
 
@@ -49,7 +49,7 @@ def _converse(model: LanguageModel, config: RunConfig) -> int:
             continue
         messages.append({"role": "user", "content": line})
         try:
-            asked = {"prompt": line} if model.encodes else {"messages": messages}
+            asked = {"prompt": line, "language": config.language} if model.encodes else {"messages": messages}
             said = _say(model.stream(**asked, **_options(config)))  # type: ignore[arg-type]
         except HaloError as error:
             print(f"error: {error}", file=sys.stderr)

@@ -25,7 +25,7 @@ class RunConfig(Config):
     prompt: str | None = option(None, "a language model goes on from this text; - reads it from stdin", metavar="TEXT")
     interactive: bool = option(False, "a conversation with a language model; Ctrl-C ends an answer, Ctrl-D the whole")
     audio: str | None = option(None, "a model that hears writes down this WAV file", metavar="FILE")
-    language: str | None = option(None, "of the audio, e.g. en (default: the likeliest)", metavar="NAME")
+    language: str | None = option(None, "of the audio (default: the likeliest), or of a translation", metavar="NAME")
     translate: bool = option(False, "write the audio down in English")
     max_new_tokens: int | None = option(None, "longest answer in tokens (default: to the end of the context)")
     context: int | None = option(None, "tokens that the caches have room for (default: 4096, or all of the model's)")

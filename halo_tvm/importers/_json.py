@@ -10,15 +10,15 @@ from ..errors import UnsupportedModel
 _CONFIG_LIMIT = 4 << 20  # a config.json or an index of a real model is far smaller
 
 
-def read_json(file: Path, what: str) -> dict[str, object]:
-    """The object in `file`; `UnsupportedModel`, which calls it `what`, for anything else."""
+def read_json(file: Path, what: str, most: int = _CONFIG_LIMIT) -> dict[str, object]:
+    """The object in `file` of at most so many bytes; `UnsupportedModel`, which calls it `what`, for anything else."""
     if not file.is_file():
         raise UnsupportedModel(
             f"expected {what}, found no {file.name} in {file.parent.name}: give the model's own directory"
         )
-    if file.stat().st_size > _CONFIG_LIMIT:
+    if file.stat().st_size > most:
         raise UnsupportedModel(
-            f"expected {what} of at most {_CONFIG_LIMIT >> 20} MiB, found {file.stat().st_size} bytes: not such a file"
+            f"expected {what} of at most {most >> 20} MiB, found {file.stat().st_size} bytes: not such a file"
         )
     try:
         value = json.loads(file.read_text(encoding="utf-8"))

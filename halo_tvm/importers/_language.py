@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,8 @@ from ._sentence_piece import marian_tokenizer
 TOKENIZER = "tokenizer.json"
 _LARGEST_TOKENIZER = 128 << 20
 _LARGEST_TEMPLATE = 1 << 20
+_TRANSLATORS = ("mbart", "m2m_100")  # NLLB's are of the latter type
+_LANGUAGE = re.compile(r"[a-z]{2,3}_[A-Za-z]{2,4}|__[a-z]{2,3}__")  # fr_XX, fra_Latn, __fr__
 _WORDS = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 # Of a decoder of random weights: it goes on with token ids.
@@ -50,6 +53,7 @@ def language_of(
         "end": ends,
         **(_of_answers(config, generation) if answers else {}),
         **({"speech": _of_speech(config, generation)} if config.get("model_type") == "whisper" else {}),
+        **({"languages": _languages(tokenizer)} if config.get("model_type") in _TRANSLATORS and files else {}),
         "tokenizer": TOKENIZER if files else None,
         "chat_template": _template(folder, about),
         "words": {name: word for name, word in words.items() if word is not None},
@@ -98,6 +102,14 @@ def _of_speech(config: Mapping[str, object], generation: Mapping[str, object]) -
     if any(type(token) is not int or token < 0 for token in [*tokens, *([] if plain is None else [plain])]):
         raise UnsupportedModel(f"expected tokens of speech as integers, found {found!r:.160}: correct the config")
     return found
+
+
+def _languages(tokenizer: Path) -> Mapping[str, int]:
+    """The tokens that say in which language a translator answers, by the names of its tokenizer without underscores."""
+    added = read_json(tokenizer, "a tokenizer", _LARGEST_TOKENIZER).get("added_tokens")
+    tokens = [token for token in added if isinstance(token, Mapping)] if isinstance(added, list) else []
+    named = {str(token.get("content")): token.get("id") for token in tokens}
+    return {word.strip("_"): i for word, i in named.items() if _LANGUAGE.fullmatch(word) and type(i) is int and i >= 0}
 
 
 def _named(where: Mapping[str, object], key: str) -> Mapping[str, object]:

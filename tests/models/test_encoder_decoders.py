@@ -10,7 +10,7 @@ import pytest
 
 from halo_tvm import CompileConfig, LanguageModel, compile_model
 from halo_tvm.artifact import read_manifest
-from halo_tvm.errors import UnsupportedModel
+from halo_tvm.errors import UnsupportedModel, UsageError
 from halo_tvm.importers import import_model
 from halo_tvm.importers._sentence_piece import marian_tokenizer
 from halo_tvm.interpreter import evaluate
@@ -112,6 +112,36 @@ def test_one_artifact_answers_a_text(kind: str, tmp_path: Path) -> None:
                 greedy = model.generate(torch.from_numpy(text), max_new_tokens=20, do_sample=False, num_beams=1)[0]
             until = [int(token) for token in greedy[1:]]
             assert list(ours.generate(text[0], max_new_tokens=20).tokens)[:19] == until[:19]  # the last one is forced
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["mbart", "m2m_100"])
+def test_a_translator_answers_in_the_language_that_is_asked(kind: str, tmp_path: Path) -> None:
+    """As transformers with the first token of that language; of mBART it takes the place of the one in the files."""
+    from tokenizers import AddedToken, Tokenizer, models
+
+    codes = {"mbart": ("ro_RO", "fr_XX"), "m2m_100": ("ron_Latn", "__fr__")}[kind]
+    model = write(tmp_path / kind, kind)
+    tokenizer = Tokenizer(models.WordLevel({f"w{i}": i for i in range(115)}, unk_token="w3"))
+    tokenizer.add_special_tokens([AddedToken(code, special=True) for code in (*codes, "<mask>")])
+    tokenizer.save(str(tmp_path / kind / "tokenizer.json"))
+    config = json.loads((tmp_path / kind / "config.json").read_text())
+    config["decoder_start_token_id"] = 115 if kind == "mbart" else 2
+    (tmp_path / kind / "config.json").write_text(json.dumps(config))
+    (tmp_path / kind / "generation_config.json").unlink(missing_ok=True)
+    path = tmp_path / "x.halo"
+    compile_model(CompileConfig(str(tmp_path / kind), output=str(path), records=False))
+    text = tokens(1, 9)
+    with LanguageModel.load(path, context=40, threads=2) as ours:
+        for name, token in ((codes[0], 115), (codes[1].strip("_"), 116), (None, 115)):
+            start = [token] if kind == "mbart" else [2, token] if name else [2]
+            said = ours.generate(text[0], max_new_tokens=8, language=name).tokens
+            wanted = list(start)
+            for _ in said:
+                wanted.append(int(expected(model, text, np.ones_like(text), np.array([wanted]))[0, -1].argmax()))
+            assert list(said) == wanted[len(start) :]
+        with pytest.raises(UsageError, match="unknown language 'fr_XY': known are fr"):
+            ours.generate(text[0], language="fr_XY")
 
 
 def _train(folder: Path, name: str, lines: list[str]) -> list[str]:

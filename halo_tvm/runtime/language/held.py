@@ -30,7 +30,7 @@ class Held:
     ) -> tuple[Answer, np.ndarray]:
         """The answer to `asked` in `slot`, and the logits that its first token is chosen from.
 
-        `how` is the language of speech, if it is known, and whether it is translated.
+        `how` is the language of speech, if it is known, and whether it is translated; of a text, that of its answer.
         """
         wanted.check(self._spec.vocabulary)
         self.check([slot])
@@ -41,7 +41,8 @@ class Held:
             kept = self.keep_common(ids, slot)
             answer = Answer(wanted, self._spec, self._text, ids, kept, seen=ids)
             return answer, self.feed(ids[kept:], slot)
-        start, speech = self._spec.start, self._spec.speech
+        speech = self._spec.speech
+        start = self._spec.start if speech is not None else self._spec.start_in(how[0])
         if speech is not None:
             token = None if how[0] is None else speech.language(how[0])
             start = speech.asked(start, token, how[1])

@@ -226,6 +226,8 @@ class LanguageModel:
         `audio`, for a model that hears, is a WAV file or samples [n] at 16 kHz; its words come in `language` ("en"), by
         default the likeliest of the model's, or, with `translate`, in English. Each half minute is answered by itself,
         in up to `max_new_tokens`.
+
+        Of a translator into several languages, `language` is that of the answer to a prompt, as its tokenizer calls it.
         """
         wanted = _wanted(max_new_tokens, stop, logprobs, sampling)
         if self._together is not None and audio is None and (language, translate) == (None, False):
@@ -301,8 +303,9 @@ class LanguageModel:
         wanted: Wanted,
     ) -> Generator[str, None, Generation]:
         heard = None if self._steps.source is None else self._steps.source.heard
-        if audio is None and how == (None, False):
-            return (yield from self._answer(self.tokens(prompt, messages), wanted))
+        if audio is None and not how[1] and (how[0] is None or heard is None):
+            self._spec.start_in(how[0])  # before anything is read
+            return (yield from self._answer(self.tokens(prompt, messages), wanted, how))
         if audio is None or heard is None or self._spec.speech is None:
             given = "a language or translation without audio" if audio is None else "audio for one that reads text"
             raise UsageError(f"expected a model that hears, and audio, found {given}: pass a prompt alone")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ...artifact import Manifest
-from ...errors import ArtifactCorrupt, UsageError
+from ...errors import ArtifactCorrupt, UnknownName, UsageError
 
 NEEDED = ("prefill", "decode")  # of a decoder that goes on from its prompt
 READ = ("encode", "cross")  # what reads the text that a decoder answers
@@ -55,6 +55,24 @@ class LanguageSpec:
     never: tuple[int, ...] = ()  # tokens that are not chosen
     answers: bool = False  # an encoder-decoder: its caches hold the answer alone
     speech: Speech | None = None  # of one that hears
+    languages: Mapping[str, int] = field(default_factory=dict)  # of a translator, e.g. "fra_Latn" -> its token
+
+    def start_in(self, language: str | None) -> tuple[int, ...]:
+        """What an answer in that language begins with; None: as the model's files say. `UsageError` for an unknown one.
+
+        The token of the language stands alone where the files begin with one (mBART), else behind their first token.
+        """
+        if language is None:
+            return self.start
+        if not self.languages:
+            raise UsageError(
+                f"expected a model that hears, or translates into several languages, found the language {language!r} "
+                "for another: leave it out"
+            )
+        if language not in self.languages:
+            raise UnknownName("language", language, self.languages)
+        token = self.languages[language]
+        return (token,) if self.start[0] in self.languages.values() else (self.start[0], token)
 
 
 def needed(manifest: Manifest) -> tuple[str, ...]:
@@ -94,6 +112,7 @@ def spec_of(path: Path, manifest: Manifest) -> LanguageSpec:
             never=_tokens(found.get("never", ()), vocabulary),
             answers="encode" in manifest.functions,
             speech=_speech(found.get("speech"), vocabulary),
+            languages={str(k): int(v) for k, v in found.get("languages", {}).items() if v < vocabulary},  # type: ignore[attr-defined]
         )
         if spec.answers and not spec.start:
             raise ValueError("no token that an answer begins with")
