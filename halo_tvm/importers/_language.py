@@ -53,7 +53,7 @@ def language_of(
         "end": ends,
         **(_of_answers(config, generation) if answers else {}),
         **({"speech": _of_speech(config, generation)} if config.get("model_type") == "whisper" else {}),
-        **({"languages": _languages(tokenizer)} if config.get("model_type") in _TRANSLATORS and files else {}),
+        **({"languages": _languages(tokenizer)} if config.get("model_type") in _TRANSLATORS else {}),
         "tokenizer": TOKENIZER if files else None,
         "chat_template": _template(folder, about),
         "words": {name: word for name, word in words.items() if word is not None},
@@ -106,6 +106,8 @@ def _of_speech(config: Mapping[str, object], generation: Mapping[str, object]) -
 
 def _languages(tokenizer: Path) -> Mapping[str, int]:
     """The tokens that say in which language a translator answers, by the names of its tokenizer without underscores."""
+    if not tokenizer.is_file():
+        return {}
     added = read_json(tokenizer, "a tokenizer", _LARGEST_TOKENIZER).get("added_tokens")
     tokens = [token for token in added if isinstance(token, Mapping)] if isinstance(added, list) else []
     named = {str(token.get("content")): token.get("id") for token in tokens}

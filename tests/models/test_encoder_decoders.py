@@ -12,6 +12,7 @@ from halo_tvm import CompileConfig, LanguageModel, compile_model
 from halo_tvm.artifact import read_manifest
 from halo_tvm.errors import UnsupportedModel, UsageError
 from halo_tvm.importers import import_model
+from halo_tvm.importers._language import language_of
 from halo_tvm.importers._sentence_piece import marian_tokenizer
 from halo_tvm.interpreter import evaluate
 
@@ -142,6 +143,14 @@ def test_a_translator_answers_in_the_language_that_is_asked(kind: str, tmp_path:
             assert list(said) == wanted[len(start) :]
         with pytest.raises(UsageError, match="unknown language 'fr_XY': known are fr"):
             ours.generate(text[0], language="fr_XY")
+
+
+def test_a_translator_whose_tokenizer_is_made_knows_no_languages(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "GPT2Tokenizer"}))
+    (tmp_path / "vocab.json").write_text(json.dumps({"a": 0, "b": 1, "ab": 2}))
+    (tmp_path / "merges.txt").write_text("a b\n")
+    found, files = language_of(tmp_path, {"model_type": "mbart"}, answers=True)
+    assert found["languages"] == {} and list(files) == ["tokenizer.json"]
 
 
 def _train(folder: Path, name: str, lines: list[str]) -> list[str]:
