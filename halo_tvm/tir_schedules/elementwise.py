@@ -6,6 +6,7 @@ Before -> after
     a[i] = f(x[i]); y[i] = g(a[i])             ->   y[i] = g(f(x[i]))
     for i0..in: y                              ->   parallel for runs of rows: for j over the trailing axes
                                                     that are contiguous everywhere: vectors, exact tails
+    a concatenation, padding                   ->   a loop for each part of the last axis (`_seams`)
     y[i, j] = f(x[j, i])                       ->   tiles of `tile` x `tile`, so that cache lines are used whole;
                                                     32-bit elements turned in registers (`_tiles`)
 Declines
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tvm import tirx
 from tvm.ir import Expr
@@ -37,6 +38,7 @@ from ._lanes import (
     vector_loop,
 )
 from ._nest import Nest, bits, store_at
+from ._seams import Part, parts_of
 from ._tiles import is_turned, swapped_axis, tiles
 from .blocks import loads
 from .rule import Numbers, Rule
@@ -132,6 +134,8 @@ def _vectors(nest: Nest, decision: ElementwiseDecision, parallel: bool) -> tirx.
         else length
     )
 
+    parts = parts_of(nest) if len(trailing) == 1 else []
+
     def row(r: Expr) -> list[tirx.Stmt]:
         whole = constant(chunks) == 1
         start = index(0) if whole else simplify(tirx.floormod(r, chunks) * size)
@@ -140,6 +144,18 @@ def _vectors(nest: Nest, decision: ElementwiseDecision, parallel: bool) -> tirx.
         def body(j: Expr, _slot: Expr | None) -> list[tirx.Stmt]:
             return [store_at(nest, dict(zip(nest.axes, (*at, *unravel(j, trailing)))))]
 
+        def between(part: Part) -> list[tirx.Stmt]:
+            here = replace(nest, value=part.value)
+
+            def element(j: Expr, _slot: Expr | None) -> list[tirx.Stmt]:
+                return [store_at(here, dict(zip(nest.axes, (*at, j))))]
+
+            return vector_loop(
+                index(part.first), index(part.end - part.first), decision.lanes, decision.unroll, element
+            )
+
+        if whole and len(parts) > 1:
+            return [stmt for part in parts for stmt in between(part)]
         left = length if whole else simplify(tirx.max(tirx.min(size, length - start), index(0)))
         return vector_loop(start, left, decision.lanes, decision.unroll, body) or [tirx.Evaluate(index(0))]
 

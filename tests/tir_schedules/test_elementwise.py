@@ -289,3 +289,21 @@ def test_what_is_not_turned_is_still_right_and_said_so_by_its_code() -> None:
         graph, shapes, dtypes, _ = TURNED[name]
         text = scheduled(fused(graph, shapes(64, 64), dtypes), "elementwise", target).script()
         assert ("T.Shuffle" in text) == turns, name
+
+
+def test_parts_of_a_concatenation_are_loops_of_their_own():
+    """Padded and concatenated along the last axis: no element asks to which part it belongs."""
+
+    def graph(emit, x, y, z):
+        joined = emit(op.concat([x, y, emit(op.nn.relu(z))], axis=1))
+        return emit(op.nn.pad(joined, [0, 0, 2, 3]))
+
+    shapes, target = [(40, width) for width in (5, 33, 16)], x86("avx2")
+    mod = scheduled(fused(graph, shapes), "elementwise", target)
+    assert "if_then_else" in fused(graph, shapes).script() and "if_then_else" not in mod.script()
+    check(
+        executable(mod, target),
+        shapes,
+        ["float32"] * 3,
+        lambda x, y, z: np.pad(np.concatenate([x, y, np.maximum(z, 0)], 1), ((0, 0), (2, 3))),
+    )
