@@ -106,6 +106,25 @@ def test_a_mask_of_heads_that_are_all_there_is_none() -> None:
     assert lifted(model) == {"attention": 1}
 
 
+def test_convolutions_come_to_the_layout_that_kernels_read() -> None:
+    rng = np.random.default_rng(0)
+    weights = [rng.standard_normal(shape).astype(np.float32) / 8 for shape in ((3, 3, 3, 16), (3, 3, 16, 16))]
+
+    def net(weights: list[jax.Array], x: jax.Array) -> jax.Array:
+        for w in weights:
+            y = jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+            x = jax.nn.relu(y)
+        return x
+
+    model = halo_tvm.import_jax(net, weights, ("n, 10, 9, 3", "float32"), ranges={"n": (1, 4)})
+    program = compile_in_process(model)
+    assert program.reports.optimise.others["channels_last"]["convolutions"] == {"through windows": 2}
+    x = rng.standard_normal((2, 10, 9, 3)).astype(np.float32)
+    wanted, found = model.engine({model.inputs[0].name: x}), program(**{model.inputs[0].name: x})
+    for name, want in wanted.items():
+        np.testing.assert_allclose(found[name], want, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.slow
 def test_linen_and_functions_of_weights() -> None:
     net = Net()

@@ -8,6 +8,7 @@ import numpy as np
 from tvm import relax, te
 
 from ....relay_ops.convolution import Convolution
+from ....relay_ops.operator import ACCUMULATED
 from ...meaning.builder import expr_shape
 from ...meaning.constant import Constant
 from ...meaning.sizes import Dim, prim
@@ -33,13 +34,18 @@ def convolution(c: Primitive) -> Value:
     if set(spaces) != {1}:
         y = _transposed(c, strides, spaces, dilations, pads, groups)
         if y is not None:
-            first = [out[0], out[1], *out[2:]]
-            return c.permute(y, [first.index(a) for a in range(rank + 2)])
+            return c.permute(y, [out.index(a) for a in range(rank + 2)])
+    if set(spaces) == {1} and _moves(c, pads):
+        attrs: dict[str, Any] = {"layout": "first", "strides": strides, "dilations": dilations, "groups": groups}
+        weight = c.walker.expr_of(permuted(c, c.values[1], list(rhs)))
+        ends = (*(a for a, _ in pads), *(b for _, b in pads))
+        y = c.emit(Convolution.call(c.permute(c.x(0), list(lhs)), weight, **attrs, pads=ends))
+        return c.cast(c.permute(y, [out.index(a) for a in range(rank + 2)]), c.dtype)
     x = c.permute(c.x(0), [lhs[0], *lhs[2:], lhs[1]])
     weight = c.walker.expr_of(permuted(c, c.values[1], [*rhs[2:], rhs[1], rhs[0]]))
     x, pads = _spaced(c, x, spaces, pads)
     ends = (*(a for a, _ in pads), *(b for _, b in pads))
-    attrs: dict[str, Any] = {"layout": "last", "strides": strides, "dilations": dilations, "groups": groups}
+    attrs = {"layout": "last", "strides": strides, "dilations": dilations, "groups": groups}
     if all(isinstance(v, int) for v in ends):
         y = c.emit(Convolution.call(x, weight, **attrs, pads=ends))
     else:
@@ -50,6 +56,15 @@ def convolution(c: Primitive) -> Value:
         y = c.te(compute, x, weight, name="convolution")
     last = [out[0], *out[2:], out[1]]
     return c.cast(c.permute(y, [last.index(a) for a in range(rank + 2)]), c.dtype)
+
+
+def _moves(c: Primitive, pads: list[tuple[Dim, ...]]) -> bool:
+    """Whether the pass `channels_last` brings the convolution to the layout that kernels read: its weight is known.
+
+    There the transpositions around it go, too. Anything else stays in the order in which jax has it.
+    """
+    is_known = c.constant(1) is not None and str(c.x(0).ty.dtype) in ACCUMULATED
+    return is_known and all(isinstance(v, int) and v >= 0 for pair in pads for v in pair)
 
 
 def _spaced(
