@@ -109,7 +109,12 @@ def test_a_function_in_memory() -> None:
         import_concrete(spectrum, ["x"], ["y"], "net", {})
 
 
-def _agrees(function: Callable[..., Any], *values: np.ndarray, sizes: Sequence[Sequence[int | None]] = ()) -> None:
+def _agrees(
+    function: Callable[..., Any],
+    *values: np.ndarray,
+    sizes: Sequence[Sequence[int | None]] = (),
+    atol: float = 1e-6,
+) -> None:
     """What is compiled of `function` gives TensorFlow's own numbers; `sizes` of its inputs, else the first is open."""
     import tensorflow as tf
 
@@ -123,7 +128,7 @@ def _agrees(function: Callable[..., Any], *values: np.ndarray, sizes: Sequence[S
     found = compile_in_process(import_concrete(concrete, names, outputs, "net", {}))(**dict(zip(names, values)))
     for name, wanted in zip(outputs, tf.nest.flatten(concrete(*map(tf.constant, values))), strict=True):
         assert found[name].dtype == wanted.numpy().dtype
-        np.testing.assert_allclose(found[name], wanted, rtol=2e-5, atol=1e-6, err_msg=name)
+        np.testing.assert_allclose(found[name], wanted, rtol=2e-5, atol=atol, err_msg=name)
 
 
 def _integers(low: int, high: int, *shape: int, dtype: str = "int32") -> np.ndarray:
@@ -237,6 +242,24 @@ def test_numbers_are_counted() -> None:
 
 
 @needs_tensorflow
+def test_numbers_on_a_grid_of_bits() -> None:
+    import tensorflow as tf
+
+    quantise = tf.quantization
+
+    def rounded(x: tf.Tensor) -> list[tf.Tensor]:
+        columns = [-1.0, 0.0, -0.3, -6.0], [1.0, 6.0, 0.1, -5.0]
+        return [
+            quantise.fake_quant_with_min_max_args(x, -1.0, 1.0),
+            quantise.fake_quant_with_min_max_args(x, -0.7, 0.9, num_bits=4, narrow_range=True),
+            quantise.fake_quant_with_min_max_vars(x, -0.123, 6.0),
+            quantise.fake_quant_with_min_max_vars_per_channel(x, *columns),
+        ]
+
+    _agrees(rounded, _normal(40, 4) * 2)
+
+
+@needs_tensorflow
 @pytest.mark.slow
 def test_images_of_other_sizes() -> None:
     """Between open sizes, with each kind of kernel, and as TensorFlow 1 did."""
@@ -247,8 +270,17 @@ def test_images_of_other_sizes() -> None:
         return [tf.image.resize(x, (9, 5), method=m, antialias=a) for m, a in ways]
 
     def earlier(x: tf.Tensor) -> list[tf.Tensor]:
-        ways = (tf.compat.v1.image.resize_nearest_neighbor, tf.compat.v1.image.resize_area)
+        v1 = tf.compat.v1.image
+        ways = (v1.resize_nearest_neighbor, v1.resize_area, v1.resize_bilinear)
         return [way(x, (9, 5), align_corners=aligned) for way in ways for aligned in (False, True)]
+
+    def cubic(x: tf.Tensor) -> list[tf.Tensor]:
+        ways = ({}, {"align_corners": True}, {"half_pixel_centers": True})
+        return [tf.raw_ops.ResizeBicubic(images=x, size=(9, 5), **way) for way in ways]
+
+    bytes_ = _integers(0, 256, 2, 6, 7, 3, dtype="uint8")
+    _agrees(lambda x: [tf.image.resize(x, (9, 5)), tf.raw_ops.ResizeBilinear(images=x, size=(4, 9))], bytes_)
+    _agrees(cubic, _normal(2, 6, 7, 3), atol=2e-3)  # TensorFlow reads weights from a table of 1024 places
 
     image = _normal(2, 6, 7, 3)
     open_sizes = [[None, None, None, 3]]

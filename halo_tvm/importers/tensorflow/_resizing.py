@@ -2,6 +2,9 @@
 
 ResizeNearestNeighbor   Resize in a way that ONNX has: halves go up. tf2onnx asks for one that ONNX dropped, or for
                         halves that go down
+ResizeBilinear,         floats of any image, and the kernel that TensorFlow means: -0.75 in a clamped image, or -0.5
+ResizeBicubic           with the weights outside left out where pixels have a middle. tf2onnx keeps integers, and takes
+                        -0.5 always
 ResizeArea              means over what a pixel covers, as a product with each axis' shares. tf2onnx takes the nearest
 ScaleAndTranslate       the kernels of tf.image.resize, antialiased or not, as products with each axis' weights
 """
@@ -32,6 +35,22 @@ def _nearest(place: Replaced) -> str:
     sizes = place.emit("Concat", start, place.cast(size, np.int64), end, axis=0)
     options = {"coordinate_transformation_mode": way, "nearest_mode": rounding, "mode": "nearest"}
     return place.emit("Resize", x, "", "", sizes, **options)
+
+
+def _smooth(place: Replaced, **options: Any) -> str:
+    x, size = place.inputs
+    ways = {"align_corners": place.attr("align_corners"), "half_pixel": place.attr("half_pixel_centers")}
+    way = next((name for name, is_it in ways.items() if is_it), "asymmetric")
+    start, end = (place.emit("Shape", x, **of) for of in ({"start": 0, "end": 1}, {"start": 3, "end": 4}))
+    sizes = place.emit("Concat", start, place.cast(size, np.int64), end, axis=0)
+    options = {"coordinate_transformation_mode": way, **options}
+    return place.emit("Resize", place.cast(x, np.float32), "", "", sizes, **options)
+
+
+def _bicubic(place: Replaced) -> str:
+    if place.attr("half_pixel_centers"):
+        return _smooth(place, mode="cubic", cubic_coeff_a=-0.5, exclude_outside=1)
+    return _smooth(place, mode="cubic", cubic_coeff_a=-0.75)
 
 
 def _area(place: Replaced) -> str:
@@ -128,6 +147,8 @@ def _distances(
 
 HANDLERS: dict[str, Handler] = {
     "ResizeNearestNeighbor": _nearest,
+    "ResizeBilinear": lambda place: _smooth(place, mode="linear"),
+    "ResizeBicubic": _bicubic,
     "ResizeArea": _area,
     "ScaleAndTranslate": _scaled,
 }
