@@ -89,7 +89,7 @@ setup(
         "lint": ["ruff==0.17.6", "mypy==2.4.1", "import-linter==2.16"],  # exact: each release finds something else
     },
     entry_points={
-        "console_scripts": ["halo-tvm = halo_tvm.cli._main:entry"],
+        "console_scripts": ["halo-tvm = halo_tvm.cli:entry"],
         "torch_dynamo_backends": ["halo_tvm = halo_tvm.integrations.torch:compile_backend"],
         # Groups for plug-ins of other distributions, see halo_tvm/plugins.py:
         #   halo_tvm.operators, halo_tvm.passes, halo_tvm.schedules, halo_tvm.targets

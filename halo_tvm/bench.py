@@ -2,7 +2,7 @@
 
 import sys
 
-from halo_tvm.cli._main import entry
+from halo_tvm.cli import entry
 
 if __name__ == "__main__":
     entry(["bench", *sys.argv[1:]])

@@ -24,7 +24,7 @@ from .entry_points import MAIN, functions_of, stored_names
 from .errors import Declined, ValidationFailed
 from .imported import ImportedModel
 from .importers import import_model
-from .importers._shapes import apply_shapes, load_examples
+from .importers.shapes import apply_shapes, load_examples
 from .phase_reports import Reports
 from .phases import build, lower, schedule
 from .runtime.acceptance import acceptance, in_words

@@ -12,8 +12,8 @@ from tvm import relax, tirx
 from . import __version__
 from .artifact import RANDOM_STATE, FunctionSpec, Manifest, TensorSpec, Variant
 from .imported import ImportedModel
-from .passes._caches import written_in_place
-from .passes._weights import param_names
+from .passes.caches import written_in_place
+from .passes.weights import param_names
 from .phase_reports import Reports, to_plain
 from .targets import Target
 

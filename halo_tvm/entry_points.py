@@ -17,8 +17,8 @@ from .dimensions import itemsize_of
 from .errors import UnknownName, UsageError
 from .imported import ImportedModel
 from .params import ParamTable, Shared
-from .passes._weights import head_of, param_names
 from .passes.fuse import with_calls_of, with_equal_functions_once
+from .passes.weights import head_of, param_names
 
 MAIN = "main"
 TOGETHER = "decode_slots"  # one token for each of several sequences

@@ -20,9 +20,9 @@ from tvm import ir, relax, tirx
 
 from ._compat import set_type
 from .params import ParamTable
-from .passes._weights import num_inputs, param_names, weight_variable
 from .passes.check_caches import refuse_inside
 from .passes.fuse import with_equal_functions_once
+from .passes.weights import num_inputs, param_names, weight_variable
 
 MAIN = "main"
 _ABSENT = "halo.stands_elsewhere"  # what a stand-in calls; it is never run

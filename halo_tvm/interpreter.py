@@ -16,8 +16,8 @@ from tvm import relax
 from .dimensions import size_of
 from .errors import UnsupportedModel
 from .imported import ImportedModel
-from .relay_ops._activation import ACTIVATIONS, sigmoid
 from .relay_ops.operator import attrs_of, operator_of
+from .relay_ops.parts.activation import ACTIVATIONS, sigmoid
 
 _COLUMNS = 8192  # columns of a linear that are evaluated at once
 

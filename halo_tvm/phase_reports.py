@@ -96,7 +96,7 @@ class OptimiseReport:
 
 @dataclass(frozen=True)
 class FunctionReport:
-    """How one function was scheduled, and what it computes at least (`passes._work`)."""
+    """How one function was scheduled, and what it computes at least (`passes.work`)."""
 
     function: str = ""
     rule: str = ""

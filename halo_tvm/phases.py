@@ -19,11 +19,11 @@ from .imported import ImportedModel
 from .inner_functions import apart, together
 from .lookup import fingerprint_of, lookup_in
 from .passes import Context
-from .passes._pass import Report
-from .passes._weights import param_names
+from .passes.graph_pass import Report
 from .passes.kernel_count import count_kernels
 from .passes.pipeline import LIFT, OPTIMISE, Pipeline
 from .passes.schedule import schedule_functions
+from .passes.weights import param_names
 from .phase_reports import (
     BuildReport,
     LiftReport,

@@ -26,7 +26,7 @@ from halo_tvm.compiler import compile_model
 from halo_tvm.config import CompileConfig
 from halo_tvm.describe import flat_types
 from halo_tvm.models import FAMILIES, PRESETS
-from halo_tvm.models._builder import RandomWeights
+from halo_tvm.models.builder import RandomWeights
 from halo_tvm.params import ParamSource
 from halo_tvm.passes.schedule import schedule_functions
 from halo_tvm.phase_reports import BuildReport, Reports, to_plain

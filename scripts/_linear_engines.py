@@ -29,7 +29,7 @@ def compile_layers(cache: Path, precision: str, layers: Linears) -> Path:
     from halo_tvm.compiler import compile_model
     from halo_tvm.config import CompileConfig
     from halo_tvm.imported import ImportedModel, InputSpec
-    from halo_tvm.models._builder import ModelBuilder, RandomWeights
+    from halo_tvm.models.builder import ModelBuilder, RandomWeights
     from halo_tvm.params import ParamSource
 
     class SameWeights(RandomWeights):

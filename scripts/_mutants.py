@@ -146,43 +146,43 @@ MUTANTS = (
     ),
     # kernels
     Mutant(
-        "tir_schedules/flash_attention/_softmax.py",
+        "tir_schedules/attention/_softmax.py",
         "{columns} < {v.all('upper')}",
         "{columns} <= {v.all('upper')}",
         _ATTENTION,
     ),
     Mutant(
-        "tir_schedules/flash_attention/_softmax.py",
+        "tir_schedules/attention/_softmax.py",
         'f"{peaks} = peak[0]", f"total[0] = {totals} * fade[0]"',
         'f"{peaks} = peak[0]", f"total[0] = {totals}"',
         _ATTENTION,
     ),
     Mutant(
-        "tir_schedules/flash_attention/_softmax.py",
+        "tir_schedules/attention/_softmax.py",
         "T.max(peak[0], value[0])",
         "T.min(peak[0], value[0])",
         _ATTENTION,
     ),
     Mutant(
-        "tir_schedules/gemm/_nest.py",
+        "tir_schedules/products/gemm/_nest.py",
         "else begin + k)",
         "else begin)",
         "tests/tir_schedules/test_gemm_groups.py",  # each group's sums begin behind those of the one before
     ),
     Mutant(
-        "tir_schedules/row_reduction.py",
+        "tir_schedules/rows/row_reduction.py",
         "if stage.operation in (tirx.Add, tirx.Mul):",
         "if stage.operation in (tirx.Mul,):",
         "tests/tir_schedules/test_row_reduction.py -k own_number",
     ),
     Mutant(
-        "tir_schedules/recurrence.py",
+        "tir_schedules/products/recurrence.py",
         "if constant(left) != 0:",
         "if False:",
         "tests/relay_ops/test_recurrent.py -k test_layer_equals",
     ),
     Mutant(
-        "tir_schedules/gemv.py",
+        "tir_schedules/products/gemv.py",
         "if d.warps % d.split:",
         "if False:",
         "tests/tir_schedules/test_gemv.py -k 'refuses or declines'",

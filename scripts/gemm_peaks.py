@@ -51,7 +51,7 @@ class Host:
         from halo_tvm.relay_ops.linear import Linear
         from halo_tvm.relay_ops.linear_w8a8 import LinearW8A8
         from halo_tvm.tir_schedules import RULES
-        from halo_tvm.tir_schedules.gemm import pack_shape
+        from halo_tvm.tir_schedules.products.gemm import pack_shape
 
         m, target = tirx.Var("m", "int64"), self.targets[kind]
         attrs = {"layout": "packed", "n": n}

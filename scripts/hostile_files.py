@@ -212,7 +212,7 @@ class Case:
         path = self._changed(source, folder, rng)
         try:
             if path.suffix == ".npz":
-                from halo_tvm.importers._shapes import load_examples
+                from halo_tvm.importers.shapes import load_examples
 
                 load_examples(str(path))
             else:
@@ -301,7 +301,7 @@ def sealed(data: object) -> str:
 
 def _said_by(argv: list[str]) -> tuple[str, str]:
     """How a command line ends."""
-    from halo_tvm.cli._main import main as halo_tvm
+    from halo_tvm.cli import main as halo_tvm
 
     spoken = StringIO()
     with redirect_stderr(spoken), redirect_stdout(StringIO()):

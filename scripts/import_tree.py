@@ -14,7 +14,8 @@ class Tree(Contract):
     """Every part imports the parts that its line names, whatever those may import, and what anyone may.
 
     A part is a module or package directly below the root; one with a dot is a module that has more arrows than the rest
-    of its package. A door is a module that nothing imports, and that imports `behind_doors` alone.
+    of its package. A door is a module that nothing imports, and that imports `behind_doors` alone. A module with an
+    underscore in front of its name is imported within its package alone.
     """
 
     parts = fields.ListField(subfield=fields.StringField())
@@ -40,6 +41,9 @@ class Tree(Contract):
             for imported in sorted(graph.find_modules_directly_imported_by(importer)):
                 if not imported.startswith(f"{ROOT}."):
                     continue
+                owner, is_private, _ = imported.partition("._")
+                if is_private and not f"{importer}.".startswith(f"{owner}."):
+                    wrong.append(f"{_place(graph, importer, imported)}: {imported} is for {owner} alone")
                 mine, theirs = _part(arrows, importer), _part(arrows, imported)
                 may = {self.behind_doors} if mine in self.doors else allowed.get(mine, {theirs})
                 if theirs in self.doors:

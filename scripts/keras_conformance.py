@@ -115,7 +115,7 @@ def compared_as(name: str, net, kind: str) -> Row:
 
     from halo_tvm.errors import HaloError
     from halo_tvm.importers import import_model
-    from halo_tvm.importers._shapes import apply_shapes
+    from halo_tvm.importers.shapes import apply_shapes
     from halo_tvm.in_process import compile_in_process
 
     rng = np.random.default_rng(0)

@@ -48,7 +48,7 @@ def one_model(path: Path, specs: Mapping[str, tuple], args: argparse.Namespace, 
     """Print the line of one model; whether it failed or differs from its configuration."""
     from halo_tvm.errors import HaloError
     from halo_tvm.importers import import_model
-    from halo_tvm.passes._pass import count_calls
+    from halo_tvm.passes.graph_pass import count_calls
 
     label = path.stem if path.stem != "model" else path.parent.name
     examples = path.parent / "inputs_0.npz"
@@ -85,7 +85,7 @@ def one_model(path: Path, specs: Mapping[str, tuple], args: argparse.Namespace, 
 def lifted(model) -> tuple[dict[str, int], str, list[dict[str, str]], str]:
     """Operators, masks of the attentions, rejections, and the calls that hint at something not lifted."""
     from halo_tvm.passes import Context, Overrides, pipeline
-    from halo_tvm.passes._pass import bindings, count_calls, op_name
+    from halo_tvm.passes.graph_pass import bindings, count_calls, op_name
     from halo_tvm.relay_ops.operator import attrs_of
     from halo_tvm.targets import resolve
 

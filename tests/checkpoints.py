@@ -8,9 +8,9 @@ from pathlib import Path
 from safetensors.numpy import save_file
 
 from halo_tvm.models import FAMILIES
-from halo_tvm.models._builder import RandomWeights
-from halo_tvm.models._decoder import DecoderConfig, Layer, Names
-from halo_tvm.models._decoder.rope import rope_of
+from halo_tvm.models.builder import RandomWeights
+from halo_tvm.models.decoder import DecoderConfig, Layer, Names
+from halo_tvm.models.decoder.rope import rope_of
 
 CONFIGS = {
     "gpt2": {

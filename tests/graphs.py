@@ -9,7 +9,7 @@ import tvm
 from tvm import relax
 
 from halo_tvm.imported import ImportedModel, InputSpec
-from halo_tvm.models._builder import ModelBuilder, RandomWeights
+from halo_tvm.models.builder import ModelBuilder, RandomWeights
 from halo_tvm.passes import Context, Overrides, pipeline
 from halo_tvm.passes.schedule import schedule_functions
 from halo_tvm.targets import Target, resolve
@@ -74,7 +74,7 @@ def built_module(mod: tvm.IRModule, model: ImportedModel, target: Target) -> Cal
     """Inputs -> the first output of scheduled `mod`, compiled once."""
     from executables import executable_of
 
-    from halo_tvm.passes._weights import param_names
+    from halo_tvm.passes.weights import param_names
 
     vm = relax.VirtualMachine(executable_of(mod, target, plan_memory=True), tvm.cpu())
     weights = [model.params.materialise(name) for name in param_names(mod["main"])]

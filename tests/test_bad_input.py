@@ -13,7 +13,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from halo_tvm.cli._main import main
+from halo_tvm.cli import main
 
 
 def onnx_model(op_type: str, domain: str = "") -> bytes:

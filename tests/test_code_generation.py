@@ -20,7 +20,7 @@ from halo_tvm.errors import UnsupportedModel
 from halo_tvm.imported import ImportedModel
 from halo_tvm.importers import import_model
 from halo_tvm.models import FAMILIES
-from halo_tvm.models._builder import RandomWeights
+from halo_tvm.models.builder import RandomWeights
 from halo_tvm.models.gpt2 import gpt2
 from halo_tvm.phases import lower, schedule
 from halo_tvm.tir_schedules import has_exact_buffers

@@ -15,7 +15,7 @@ from halo_tvm import phases
 from halo_tvm.compilation import Compilation
 from halo_tvm.config import CompileConfig
 from halo_tvm.describe import manifest_of
-from halo_tvm.importers._loops import allocate_rows, first_rows, if_then_else, while_loop, write_row
+from halo_tvm.importers.loops import allocate_rows, first_rows, if_then_else, while_loop, write_row
 from halo_tvm.phase_reports import Reports
 from halo_tvm.targets import resolve
 

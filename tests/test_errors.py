@@ -12,7 +12,7 @@ import pytest
 
 from halo_tvm import errors
 from halo_tvm.artifact import FunctionSpec, TensorSpec, read_manifest
-from halo_tvm.cli._main import main
+from halo_tvm.cli import main
 from halo_tvm.config import CompileConfig, TuneConfig
 from halo_tvm.targets import Host, resolve
 

@@ -13,11 +13,11 @@ from halo_tvm.compilation import Compilation
 from halo_tvm.config import CompileConfig
 from halo_tvm.errors import UnsupportedModel
 from halo_tvm.imported import ImportedModel, InputSpec
-from halo_tvm.importers._loops import if_then_else, while_loop
+from halo_tvm.importers.loops import if_then_else, while_loop
 from halo_tvm.in_process import compile_in_process
 from halo_tvm.inner_functions import apart
 from halo_tvm.params import ParamSource, ParamTable
-from halo_tvm.passes._pass import op_name
+from halo_tvm.passes.graph_pass import op_name
 from halo_tvm.phases import lower, schedule
 from halo_tvm.relay_ops import OPERATORS
 

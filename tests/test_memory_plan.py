@@ -21,9 +21,9 @@ from halo_tvm.config import CompileConfig
 from halo_tvm.in_process import compile_in_process
 from halo_tvm.memory_plan import Activation, PlanActivations, least_bytes, place
 from halo_tvm.models import FAMILIES
-from halo_tvm.models._builder import RandomWeights
 from halo_tvm.models._t5 import T5Config
 from halo_tvm.models.bert import BertConfig
+from halo_tvm.models.builder import RandomWeights
 from halo_tvm.models.gpt2 import gpt2
 from halo_tvm.models.mlp import MLPConfig
 from halo_tvm.phases import lower

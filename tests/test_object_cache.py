@@ -22,7 +22,7 @@ from halo_tvm import code_generation
 from halo_tvm.compiler import compile_model
 from halo_tvm.config import CompileConfig
 from halo_tvm.imported import ImportedModel, InputSpec
-from halo_tvm.models._builder import ModelBuilder
+from halo_tvm.models.builder import ModelBuilder
 from halo_tvm.object_cache import ObjectCache
 from halo_tvm.runtime import load
 from halo_tvm.targets import resolve

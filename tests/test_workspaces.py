@@ -13,9 +13,9 @@ from tvm.script import tirx as T
 from halo_tvm.build import can_capture, planned_bytes
 from halo_tvm.compilation import Compilation
 from halo_tvm.config import CompileConfig
-from halo_tvm.importers._shapes import apply_shapes
+from halo_tvm.importers.shapes import apply_shapes
 from halo_tvm.models import FAMILIES
-from halo_tvm.models._builder import RandomWeights
+from halo_tvm.models.builder import RandomWeights
 from halo_tvm.models.gpt2 import gpt2
 from halo_tvm.passes.schedule import schedule_functions
 from halo_tvm.phases import lower, schedule

@@ -69,10 +69,10 @@ def pair_kernel(threads: int) -> tirx.PrimFunc:
     element; for a target with `Isa.bf16_dot`."""
     from tvm.script import tirx as T
 
-    from ..tir_schedules import _pair_dot
+    from ..tir_schedules.code import pair_dot
 
-    count, lanes = ACCUMULATORS, _pair_dot.LANES
-    pragma, text, dot = _pair_dot.PRAGMA, _pair_dot.TEXT, _pair_dot.NAME
+    count, lanes = ACCUMULATORS, pair_dot.LANES
+    pragma, text, dot = pair_dot.PRAGMA, pair_dot.TEXT, pair_dot.NAME
 
     @T.prim_func
     def main(out: T.Buffer((threads, count, lanes), "float32"), n: T.int64) -> None:

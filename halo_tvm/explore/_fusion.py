@@ -10,7 +10,7 @@ import tvm
 from tvm import ir, relax
 
 from ..imported import ImportedModel
-from ..passes._pass import bindings, op_name
+from ..passes.graph_pass import bindings, op_name
 from ..phase_reports import FusionCandidate
 from ..targets import Target
 from ._table import Table

@@ -11,7 +11,7 @@ from ..artifact.formula import evaluate, sizes_of
 from ..ceilings import kept_peaks
 from ..ceilings.measure import measure_apart
 from ..errors import UsageError
-from ..passes._work import work_of as formulas_of
+from ..passes.work import work_of as formulas_of
 from ..records.home import host_profile
 from ..targets import Target, read_host
 from ..tuning.sizes import shape_of, symbols

@@ -16,7 +16,7 @@ from ..errors import Declined, UnknownName, UsageError
 from ..imported import ImportedModel
 from ..importers import import_model
 from ..models import FAMILIES
-from ..models._builder import RandomWeights
+from ..models.builder import RandomWeights
 from ..phase_reports import Reports
 from ..phases import lower
 from ..plugins import load_plugins

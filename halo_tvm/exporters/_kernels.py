@@ -9,7 +9,7 @@ from tvm import ir, relax
 
 from ..errors import UnsupportedModel
 from ..imported import KernelOrigin, Operand
-from ..importers.onnx._definitions import graphs_of, redefined
+from ..importers.onnx.definitions import graphs_of, redefined
 from ._graph import Graph
 
 

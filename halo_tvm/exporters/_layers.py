@@ -7,9 +7,9 @@ from collections.abc import Callable
 from tvm import relax
 
 from ..errors import UnsupportedModel
-from ..relay_ops._recurrent.activations import CELL_ACTIVATIONS
-from ..relay_ops._recurrent.cell import CELLS, options_of
 from ..relay_ops.operator import attrs_of
+from ..relay_ops.parts.recurrent.activations import CELL_ACTIVATIONS
+from ..relay_ops.parts.recurrent.cell import CELLS, options_of
 from ._graph import Graph, attributes, dims_of, dtype_of
 from ._relax_ops import Converter, Value
 

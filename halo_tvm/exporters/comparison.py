@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ..errors import UnsupportedModel
 from ..imported import ImportedModel
-from ..importers.onnx._unsigned import with_unsigned_weights
+from ..importers.onnx.unsigned import with_unsigned_weights
 from ..reference import cases_of, random_inputs, typical_of
 
 TOLERANCE = 1e-4  # of an output's largest element

@@ -19,9 +19,9 @@ import numpy as np
 from ..errors import UnsupportedModel, UsageError
 from ..imported import ImportedModel
 from ..importers import import_model
-from ..importers.gguf._architectures import ARCHITECTURES, ROLES
+from ..importers.gguf.architectures import ARCHITECTURES, ROLES
 from ..models import FAMILIES, PRESETS
-from ..models._decoder import DecoderConfig
+from ..models.decoder import DecoderConfig
 from ..params import ParamSource
 from ._gguf_file import StoredTensor, Value, write_file
 from ._gguf_numbers import BLOCK, FORMATS, NumberFormat

@@ -16,7 +16,7 @@ from tvm import ir, relax, tirx
 
 from ..errors import UnsupportedModel
 from ..imported import ImportedModel, Spelled
-from ..importers.onnx._definitions import nodes_in
+from ..importers.onnx.definitions import nodes_in
 from ..params import ParamTable
 from ..whole_file import replaced, write_whole
 from . import _attention, _halo_ops, _layers, _nbits, _relax_ops

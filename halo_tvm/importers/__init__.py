@@ -9,7 +9,7 @@ from ..errors import UnsupportedModel, UsageError
 from ..imported import ImportedModel, Spelled
 from ..model_names import STABLEHLO, is_hub_name, refuse_unspeakable, unknown
 from ._language import NO_TEXTS, with_texts_of
-from ._shapes import apply_shapes, load_examples, parse_input, parse_shape
+from .shapes import apply_shapes, load_examples, parse_input, parse_shape
 
 
 def import_model(
@@ -47,7 +47,7 @@ def _import(
     spelled: Spelled | None,
 ) -> ImportedModel:
     from ..models import PRESETS
-    from ..models._builder import RandomWeights
+    from ..models.builder import RandomWeights
 
     path, part = _parted(model)
     if model in PRESETS:

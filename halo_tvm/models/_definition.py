@@ -12,7 +12,7 @@ from tvm import relax
 from ..errors import UnsupportedModel
 from ..imported import ImportedModel, InputSpec
 from ..params import ParamTable
-from ._builder import ModelBuilder, Weights
+from .builder import ModelBuilder, Weights
 
 C = TypeVar("C")
 FAMILIES: dict[str, Family] = {}

@@ -15,7 +15,7 @@ import tvm
 from tvm import relax
 
 from ..errors import UnsupportedModel
-from ._builder import ModelBuilder
+from .builder import ModelBuilder
 
 HUGGINGFACE_TYPES = ("t5", "mt5")
 LONGEST = 512  # of what activations are planned for by default; positions have no end in T5

@@ -6,8 +6,8 @@ References
 
 from __future__ import annotations
 
-from ._decoder import Reader
-from ._encoder_decoder import EncoderDecoderConfig, Sinusoids, common, encoder_decoder_family
+from .decoder import Reader
+from .encoder_decoder import EncoderDecoderConfig, Sinusoids, common, encoder_decoder_family
 
 _DIFFERENCES: dict[str, dict[str, object]] = {
     "bart": {"position_offset": 2, "embedding_norm": True},

@@ -16,8 +16,8 @@ from tvm import relax
 
 from ..errors import UnsupportedModel
 from ..imported import InputSpec
-from ._builder import ModelBuilder
 from ._definition import Family, Interface
+from .builder import ModelBuilder
 
 # Random query and key weights are scaled so that scores have a standard deviation near 2: attention is not flat.
 _QK_GAIN = 1.4

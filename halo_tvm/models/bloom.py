@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ._decoder import Alibi, DecoderConfig, Layer, Names, Reader, decoder_family
+from .decoder import Alibi, DecoderConfig, Layer, Names, Reader, decoder_family
 
 _NAMES = Names(
     embedding="transformer.word_embeddings",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ._decoder import DecoderConfig, Names, Reader, decoder_family
+from .decoder import DecoderConfig, Names, Reader, decoder_family
 
 NAMES = Names(
     embedding="wte",

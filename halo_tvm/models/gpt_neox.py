@@ -6,7 +6,7 @@ References
 
 from __future__ import annotations
 
-from ._decoder import DecoderConfig, Layer, Names, Reader, decoder_family
+from .decoder import DecoderConfig, Layer, Names, Reader, decoder_family
 
 _NAMES = Names(
     embedding="gpt_neox.embed_in",

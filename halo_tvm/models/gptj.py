@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ._decoder import DecoderConfig, Layer, Names, Reader, decoder_family
-from ._decoder.rope import rope_of
+from .decoder import DecoderConfig, Layer, Names, Reader, decoder_family
+from .decoder.rope import rope_of
 from .gpt2 import NAMES, gpt2
 
 _GPTJ = Names(

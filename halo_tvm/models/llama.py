@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ._decoder import DecoderConfig, Layer, Names, Reader, decoder_family
+from .decoder import DecoderConfig, Layer, Names, Reader, decoder_family
 
 
 def llama(read: Reader, **differences: object) -> DecoderConfig:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from tvm import relax
 
 from ..imported import InputSpec
-from ._builder import ModelBuilder
 from ._definition import Family, Interface
+from .builder import ModelBuilder
 
 
 @dataclass(frozen=True)

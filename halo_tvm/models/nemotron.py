@@ -6,7 +6,7 @@ References
 
 from __future__ import annotations
 
-from ._decoder import DecoderConfig, Layer, Reader, decoder_family
+from .decoder import DecoderConfig, Layer, Reader, decoder_family
 from .llama import llama
 
 

@@ -6,7 +6,7 @@ References
 
 from __future__ import annotations
 
-from ._decoder import DecoderConfig, Names, Reader, decoder_family
+from .decoder import DecoderConfig, Names, Reader, decoder_family
 
 _BIOGPT = Names(
     embedding="biogpt.embed_tokens",

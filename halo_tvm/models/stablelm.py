@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ._decoder import DecoderConfig, Layer, Names, Reader, decoder_family
+from .decoder import DecoderConfig, Layer, Names, Reader, decoder_family
 from .llama import llama
 
 

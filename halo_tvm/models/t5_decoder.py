@@ -21,9 +21,9 @@ from tvm import relax
 
 from ..imported import InputSpec
 from . import _t5
-from ._builder import ModelBuilder
 from ._definition import Family, Interface
 from ._t5 import T5Config
+from .builder import ModelBuilder
 
 
 def interface(config: T5Config) -> Interface:

@@ -19,11 +19,11 @@ from collections.abc import Mapping
 from tvm import relax
 
 from ..imported import InputSpec
-from ..relay_ops._kept_rows import kept_columns
+from ..relay_ops.parts.kept_rows import kept_columns
 from . import _t5, t5, t5_cross, t5_decoder
-from ._builder import ModelBuilder
 from ._definition import Entry, Family, Interface
 from ._t5 import T5Config
+from .builder import ModelBuilder
 
 _ANSWER = 2048  # tokens that the caches have room for at most; positions have no end in T5
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from tvm import ir, tirx
 from tvm.ir import Expr
 
-from ..tir_schedules._vector_math import dtype_of, let
+from ..tir_schedules.code.vector_math import dtype_of, let
 
 _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Max, tirx.Min)
 _FUNCTIONS = ("fabs", "floor", "ceil", "trunc", "nearbyint", "sqrt")

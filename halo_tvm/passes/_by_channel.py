@@ -17,10 +17,10 @@ from tvm import ir, relax, te, tirx
 
 from ..errors import Declined
 from ..relay_ops.operator import op_name
-from ..tir_schedules._injective import nests_of
-from ..tir_schedules._nest import Nest
-from ..tir_schedules._stages import is_at
 from ..tir_schedules.blocks import is_const, loads, uses, without_loads
+from ..tir_schedules.injective.match import nests_of
+from ..tir_schedules.injective.nest import Nest
+from ..tir_schedules.stages import is_at
 from ._pointwise import operands_of
 
 T = TypeVar("T")

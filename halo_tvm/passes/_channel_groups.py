@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from tvm import ir, relax, te, tirx
 
 from ..relay_ops.operator import same_dimension
-from ..tir_schedules._lanes import constant
+from ..tir_schedules.code.lanes import constant
 
 _LONGEST = 512  # elements of one chain of additions along a single axis
 

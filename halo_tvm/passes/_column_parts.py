@@ -14,9 +14,9 @@ import tvm
 from tvm import ir, relax, tirx
 
 from ..relay_ops.operator import op_name
-from ..tir_schedules._stages import offset_of
 from ..tir_schedules.blocks import blocks
-from ._pass import bindings, users_of
+from ..tir_schedules.stages import offset_of
+from .graph_pass import bindings, users_of
 
 
 def column_parts(mod: tvm.IRModule) -> set[str]:

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 import tvm
 from tvm import relax, te, tirx
 
-from ._pass import op_name
 from ._sorting import argsort_kernel, groups_kernel, members_kernel, nonzero_count_kernel, nonzero_fill_kernel
+from .graph_pass import op_name
 
 
 def lower_data_dependent(mod: tvm.IRModule) -> tvm.IRModule:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from tvm import relax
 
 from ..relay_ops.operator import number_of
-from ._pass import op_name
+from .graph_pass import op_name
 
 Value = Callable[[relax.Expr], relax.Expr]
 TOLERANCE = 1e-6  # relative; exporters round constants to float32 or to ten digits

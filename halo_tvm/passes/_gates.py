@@ -15,9 +15,9 @@ from tvm import relax
 
 from ..errors import Declined
 from ..relay_ops.operator import attrs_of, op_name, operator_of
-from ..tir_schedules._packing import pack_shape
-from ._pass import Context, bindings, same_type, users_of
+from ..tir_schedules.products.packing import pack_shape
 from ._pointwise import BINARY, UNARY
+from .graph_pass import Context, bindings, same_type, users_of
 from .pack_weights import FP32, format_of
 
 _RULE = "gemm"  # puts stages behind the halves of a product

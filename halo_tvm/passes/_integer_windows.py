@@ -18,13 +18,13 @@ from math import prod
 from tvm import ir, relax, te
 
 from ..params import ParamRecipe
-from ..relay_ops._windows import padded, reach, window_sizes
 from ..relay_ops.convolution_integer import ConvolutionInteger
 from ..relay_ops.linear_integer import LinearInteger
 from ..relay_ops.linear_w8a8 import GROUP
+from ..relay_ops.parts.windows import padded, reach, window_sizes
 from ..targets import Target
-from ._weights import WeightEditor
 from .pack_integers import packed_integers
+from .weights import WeightEditor
 
 
 def integer_convolution(

@@ -9,7 +9,7 @@ from tvm import relax
 from ..errors import Declined
 from ..relay_ops import OPERATORS
 from ..relay_ops.operator import attrs_of
-from ._weights import WeightEditor
+from .weights import WeightEditor
 
 
 def joined(

@@ -19,8 +19,8 @@ from tvm import relax, tirx
 from ..errors import Declined
 from ..targets import Target
 from ..tir_schedules.blocks import main_block
-from ._pass import Report, bindings, op_name, replace_main
 from ._served_groups import rule_of_group
+from .graph_pass import Report, bindings, op_name, replace_main
 
 
 def join_quantise(mod: tvm.IRModule, target: Target) -> tuple[tvm.IRModule, list[Report]]:

@@ -23,8 +23,8 @@ from tvm import ir, relax, te
 
 from ..relay_ops.operator import same_dimension
 from ..targets import Target
-from ..tir_schedules._lanes import constant, simplify
-from ..tir_schedules._packing import pack_shape
+from ..tir_schedules.code.lanes import constant, simplify
+from ..tir_schedules.products.packing import pack_shape
 
 _GAIN = 0.75  # of the products, at most
 _NOT_WHOLE = 1.1  # what is computed where the places have to be cut off again

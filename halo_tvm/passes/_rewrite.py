@@ -8,7 +8,7 @@ import tvm
 from tvm import relax
 
 from ..relay_ops.operator import op_name
-from ._pass import Report, replace_main
+from .graph_pass import Report, replace_main
 
 # (call, value of an argument) -> (replacement, what it was) or None
 Rule = Callable[[relax.Call, Callable[[relax.Expr], relax.Expr]], tuple[relax.Expr, str] | None]

@@ -14,9 +14,9 @@ from ..relay_ops.linear_w8a8 import DEEPEST, GROUP
 from ..relay_ops.operator import attrs_of
 from ..relay_ops.quantize import ZERO_POINT
 from ..targets import Target
-from ..tir_schedules._packing import pack_shape
+from ..tir_schedules.products.packing import pack_shape
 from ..weight_groups import GROUPS, Grid
-from ._weights import WeightEditor
+from .weights import WeightEditor
 
 _NAME = re.compile(r"w(?P<bits>8|4)g(?P<group>32|64|128)(?:a8g(?P=group)|(?P<least>m))")
 _EXPECTED = "w8a8, w8g32a8g32, w4g32a8g32 or w4g32m, the 32 being 32, 64 or 128"

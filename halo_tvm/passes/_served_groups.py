@@ -8,7 +8,7 @@ from tvm import relax
 from ..errors import Declined
 from ..relay_ops.operator import op_name
 from ..targets import Target
-from ._pass import bindings
+from .graph_pass import bindings
 from .schedule import rule_for
 
 

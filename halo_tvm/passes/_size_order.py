@@ -13,7 +13,7 @@ import tvm_ffi
 from tvm import relax, tirx
 
 from ..relay_ops.operator import op_name
-from ._pass import rebuild, replace_main
+from .graph_pass import rebuild, replace_main
 
 
 def with_sizes_in_order(mod: tvm.IRModule) -> tvm.IRModule:

@@ -26,9 +26,9 @@ from tvm import relax
 
 from ..relay_ops.operator import number_of, same_shape
 from ._decomposed import activation_of
-from ._pass import Context, Pass, Report, op_name
 from ._rewrite import rewrite_calls
 from ._statistics import statistic_of
+from .graph_pass import Context, Pass, Report, op_name
 
 # What is written twice, as a mean for the norm and for its variance, is one to the rules below and to lifts.
 _TIDY = (relax.transform.Normalize, relax.transform.EliminateCommonSubexpr, relax.transform.CanonicalizeBindings)

@@ -29,24 +29,24 @@ import tvm
 from tvm import ir, relax, te
 
 from ..params import RECIPE_OPS, ParamRecipe
-from ..relay_ops._windows import padded, reach, window_sizes
 from ..relay_ops.convolution import Convolution
 from ..relay_ops.convolution_integer import ConvolutionInteger
 from ..relay_ops.linear import Linear
 from ..relay_ops.operator import ACCUMULATED, attrs_of, operator_of, same_dimension, same_shape
+from ..relay_ops.parts.windows import padded, reach, window_sizes
 from ..relay_ops.pooling import Pooling
 from ..relay_ops.quantisation_grid import QuantisationGrid
 from ..targets import FULL
-from ..tir_schedules._packing import pack_shape
+from ..tir_schedules.products.packing import pack_shape
 from ._by_channel import by_channel, moved_axis, to_last
 from ._channel_groups import Grouped, groups_of
 from ._integer_windows import integer_convolution
 from ._moves import Moved, transposed
 from ._neighbours import Neighbours, at_once, together
-from ._pass import Context, Pass, Report, bindings, op_name
 from ._pointwise import BINARY, UNARY
 from ._rewrite import BlockMutator
-from ._weights import WeightEditor
+from .graph_pass import Context, Pass, Report, bindings, op_name
+from .weights import WeightEditor
 
 _UNARY = UNARY | {"relax.nn.leakyrelu", "relax.nn.relu6", "relax.clip", "relax.floor"}
 _BINARY = BINARY | {"relax.power"}

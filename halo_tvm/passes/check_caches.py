@@ -14,9 +14,9 @@ import tvm
 from tvm import ir, relax
 
 from ..errors import UnsupportedModel
-from ._caches import appended_caches, memory_of, roots_of
-from ._pass import Context, Pass, Report
-from ._weights import num_inputs
+from .caches import appended_caches, memory_of, roots_of
+from .graph_pass import Context, Pass, Report
+from .weights import num_inputs
 
 
 @dataclass(frozen=True)

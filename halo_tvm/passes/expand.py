@@ -14,7 +14,7 @@ import tvm
 from tvm import relax, tirx
 
 from ..relay_ops.operator import operator_of
-from ._pass import Context, Pass, Report, op_name
+from .graph_pass import Context, Pass, Report, op_name
 
 _SHAPED = {"relax.reshape", "relax.broadcast_to"}
 

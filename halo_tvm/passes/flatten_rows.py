@@ -19,9 +19,9 @@ from tvm import relax
 
 from ..dimensions import integers_of
 from ..relay_ops.operator import operator_of, same_dimension, same_shape
-from ._pass import Context, Pass, Report, op_name, replace_main
 from ._pointwise import BINARY, UNARY, operands_of, pointwise_of
 from ._rewrite import BlockMutator
+from .graph_pass import Context, Pass, Report, op_name, replace_main
 
 # Operators that treat every row by itself: their data arguments come first, then weights.
 _ROW_OPERATORS = ("linear", "linear_integer", "layer_norm", "rms_norm")

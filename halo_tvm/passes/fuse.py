@@ -24,13 +24,13 @@ from ..errors import Declined
 from ..relay_ops.operator import ELEMENTWISE, INJECTIVE, OPAQUE
 from ..targets import Target
 from ..tir_schedules.blocks import Block, blocks, uses, without_loads
-from ._caches import with_readers_apart
 from ._column_parts import column_parts
 from ._inline_small import inline_small
 from ._join_quantise import join_quantise
 from ._order import in_order
-from ._pass import Context, Pass, Report, bindings, op_name, replace_main
 from ._served_groups import rule_of_group
+from .caches import with_readers_apart
+from .graph_pass import Context, Pass, Report, bindings, op_name, replace_main
 from .name_rows import casts, resolve_rows
 
 _ELEMENTWISE = (0, 1)  # TVM's OpPatternKind.kElemWise and kBroadcast

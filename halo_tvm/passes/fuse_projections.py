@@ -28,8 +28,8 @@ from ..relay_ops import OPERATORS
 from ..relay_ops.operator import attrs_of, operator_of, same_shape
 from ._gates import gate_pairs, half_width
 from ._join_linears import joined
-from ._pass import Context, Pass, Report, bindings, op_name, rebuild
-from ._weights import WeightEditor
+from .graph_pass import Context, Pass, Report, bindings, op_name, rebuild
+from .weights import WeightEditor
 
 
 @dataclass(frozen=True)

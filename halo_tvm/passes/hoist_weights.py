@@ -24,8 +24,8 @@ from ..dimensions import integers_of
 from ..params import ParamRecipe
 from ..plain import plain
 from ..relay_ops.operator import attrs_of
-from ._pass import Context, Pass, Report, bindings, op_name
-from ._weights import WeightEditor
+from .graph_pass import Context, Pass, Report, bindings, op_name
+from .weights import WeightEditor
 
 
 @dataclass(frozen=True)

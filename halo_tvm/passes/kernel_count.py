@@ -14,7 +14,7 @@ from tvm import ir, tirx
 
 from ..phase_reports import KernelCount
 from ..tir_schedules.blocks import blocks, loads
-from ._pass import bindings, op_name
+from .graph_pass import bindings, op_name
 
 _LAUNCHES = ("relax.call_tir", "relax.call_tir_inplace", "relax.call_dps_packed", "relax.call_pure_packed")
 

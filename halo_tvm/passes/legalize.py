@@ -14,12 +14,12 @@ import tvm
 from tvm import relax, te
 
 from ..errors import UsageError
-from ..relay_ops._activation import ACTIVATIONS, Activation
 from ..relay_ops.operator import OVERRIDE, attrs_of, operator_of
+from ..relay_ops.parts.activation import ACTIVATIONS, Activation
 from . import _division, _extremes, _sums, _zeros
 from ._data_dependent import lower_data_dependent
-from ._pass import Context, Pass, Report, rebuild, replace_main
 from ._size_order import with_sizes_in_order
+from .graph_pass import Context, Pass, Report, rebuild, replace_main
 from .name_rows import name_rows
 
 

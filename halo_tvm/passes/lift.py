@@ -22,9 +22,9 @@ from tvm.relax.dpl import CallPattern, DFPattern, ExprPattern, OrPattern
 from ..errors import NoMatch, Rejected
 from ..relay_ops import OPERATORS, Lift
 from ..relay_ops.operator import Match
-from ._pass import Context, Pass, Report, count_calls, op_name, replace_main, same_type, users_of
-from ._pass import bindings as bindings_of
-from ._weights import num_inputs
+from .graph_pass import Context, Pass, Report, count_calls, op_name, replace_main, same_type, users_of
+from .graph_pass import bindings as bindings_of
+from .weights import num_inputs
 
 
 @dataclass(frozen=True)

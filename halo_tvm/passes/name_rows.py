@@ -17,7 +17,7 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
-from ._pass import bindings, op_name, replace_main
+from .graph_pass import bindings, op_name, replace_main
 
 _PREFIX = "rows"
 

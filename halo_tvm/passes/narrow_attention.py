@@ -22,8 +22,8 @@ from tvm import relax
 
 from ..relay_ops import OPERATORS
 from ..relay_ops.operator import attrs_of, operator_of
-from ._pass import Context, Pass, Report
 from ._rewrite import rewrite_calls
+from .graph_pass import Context, Pass, Report
 
 
 @dataclass(frozen=True)

@@ -20,9 +20,9 @@ from ..relay_ops import OPERATORS
 from ..relay_ops.linear_w8a8 import GROUP
 from ..relay_ops.operator import attrs_of, operator_of
 from ..targets import Target
-from ..tir_schedules._packing import pack_shape
-from ._pass import Context, Pass, Report, bindings, rebuild
-from ._weights import WeightEditor
+from ..tir_schedules.products.packing import pack_shape
+from .graph_pass import Context, Pass, Report, bindings, rebuild
+from .weights import WeightEditor
 
 
 @dataclass(frozen=True)

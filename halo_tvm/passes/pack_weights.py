@@ -21,9 +21,9 @@ import tvm
 from tvm import relax
 
 from ..relay_ops.operator import attrs_of, operator_of
-from ..tir_schedules._packing import GROUPS, pack_shape
-from ._pass import Context, Pass, Report, bindings, rebuild
-from ._weights import WeightEditor
+from ..tir_schedules.products.packing import GROUPS, pack_shape
+from .graph_pass import Context, Pass, Report, bindings, rebuild
+from .weights import WeightEditor
 
 
 @dataclass(frozen=True)

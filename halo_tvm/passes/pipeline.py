@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import tvm
 
 from ..errors import UnknownName, UsageError
-from ._pass import PASSES, Context, Pass, Report, with_options
+from .graph_pass import PASSES, Context, Pass, Report, with_options
 
 
 @dataclass(frozen=True)

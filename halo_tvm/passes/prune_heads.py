@@ -26,8 +26,8 @@ from tvm import relax
 from ..errors import Declined, UsageError
 from ..relay_ops import OPERATORS
 from ..relay_ops.operator import attrs_of, operator_of, same_dimension
-from ._pass import Context, Pass, Report, bindings, op_name
-from ._weights import WeightEditor
+from .graph_pass import Context, Pass, Report, bindings, op_name
+from .weights import WeightEditor
 
 
 @dataclass(frozen=True)

@@ -46,10 +46,10 @@ from ..errors import Declined, UsageError
 from ..relay_ops import OPERATORS
 from ..relay_ops.operator import attrs_of, operator_of
 from ..weight_groups import GROUPS
-from ._pass import Context, Pass, Report, bindings
 from ._rewrite import BlockMutator
 from ._schemes import Scheme, Weight, scheme_of, stored_scheme, weight_of
-from ._weights import WeightEditor
+from .graph_pass import Context, Pass, Report, bindings
+from .weights import WeightEditor
 
 TABLES = ("int8", "fp32")
 METHODS = ("search", "round")

@@ -19,10 +19,10 @@ from ..phase_reports import FunctionReport, ScheduleReport
 from ..relay_ops.operator import OVERRIDE
 from ..targets import Target
 from ..tir_schedules import RULES, Rule
-from ..tir_schedules._launches import without_empty_launches
 from ..tir_schedules.blocks import blocks
-from ._work import work_of
+from ..tir_schedules.code.launches import without_empty_launches
 from .vector_math import rewrite_function
+from .work import work_of
 
 # (function, rule) -> the decision of a tuning record and how it is described, or None
 Lookup = Callable[[tirx.PrimFunc, Rule], tuple[object, str] | None]

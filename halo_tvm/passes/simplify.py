@@ -17,8 +17,8 @@ import tvm
 from tvm import relax
 
 from ..relay_ops.operator import number_of, same_shape
-from ._pass import Context, Pass, Report, op_name
 from ._rewrite import rewrite_calls
+from .graph_pass import Context, Pass, Report, op_name
 
 _NEUTRAL = {"relax.multiply": 1.0, "relax.divide": 1.0, "relax.add": 0.0, "relax.subtract": 0.0}
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import tvm
 from tvm import relax, tirx
 
-from ._pass import Context, Pass, Report, bindings, op_name, replace_main
+from .graph_pass import Context, Pass, Report, bindings, op_name, replace_main
 
 
 def _counted(mod: tvm.IRModule, *steps: tvm.ir.transform.Pass) -> tuple[tvm.IRModule, Report]:

@@ -30,10 +30,10 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.ir import Expr
 
-from ..tir_schedules._vector_math import BUILDERS, dtype_of, gelu, gelu_tanh, hoist_lets, let
 from ..tir_schedules.blocks import uses
+from ..tir_schedules.code.vector_math import BUILDERS, dtype_of, gelu, gelu_tanh, hoist_lets, let
 from ._bfloat16 import by_bits, can_widen, is_bfloat16, rounded, widened
-from ._pass import Context, Pass, Report
+from .graph_pass import Context, Pass, Report
 
 SCALAR_LIBRARY = frozenset(
     {

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 Weights = MutableMapping[str, torch.Tensor]
 
 
-class _Model(torch.nn.Module):
+class Network(torch.nn.Module):
     def __init__(self, config: Mapping[str, object], weights: Weights, transposed: tuple[str, ...] = ()) -> None:
         """Takes the tensors out of `weights`, so that none is held twice.
 
@@ -48,7 +48,7 @@ class _Model(torch.nn.Module):
         return x.transpose(1, 2).flatten(2)
 
 
-class GPT2(_Model):
+class GPT2(Network):
     def __init__(self, config: Mapping[str, object], weights: Weights) -> None:
         super().__init__(config, weights, transposed=("c_attn.weight", "c_proj.weight", "c_fc.weight"))
 
@@ -64,7 +64,7 @@ class GPT2(_Model):
         return F.linear(self.norm(x, "ln_f"), self.w("wte.weight"))
 
 
-class Bert(_Model):
+class Bert(Network):
     def forward(self, ids: torch.Tensor, mask: torch.Tensor, segments: torch.Tensor) -> torch.Tensor:
         table = "embeddings.{}_embeddings.weight"
         x = F.embedding(ids, self.w(table.format("word"))) + self.w(table.format("position"))[: ids.shape[1]]
@@ -85,11 +85,11 @@ class Bert(_Model):
         return x
 
 
-class MLP(_Model):
+class MLP(Network):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for i in range(self.c["layers"]):
             x = F.relu(self.linear(x, f"layers.{i}"))
         return x
 
 
-FAMILIES: dict[str, type[_Model]] = {"gpt2": GPT2, "bert": Bert, "mlp": MLP}
+FAMILIES: dict[str, type[Network]] = {"gpt2": GPT2, "bert": Bert, "mlp": MLP}

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 import torch
 import torch.nn.functional as F
 
-from ._torch_models import Weights, _Model
+from ._torch_models import Network, Weights
 
 
-class _T5(_Model):
+class _T5(Network):
     both_ways: bool
 
     def __init__(self, config: Mapping[str, object], weights: Weights) -> None:

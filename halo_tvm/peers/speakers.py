@@ -9,7 +9,7 @@ from pathlib import Path
 from ..errors import UnsupportedModel, UsageError
 from ..exporters.cached import export_for_genai
 from ..exporters.gguf import export_gguf
-from ..importers.gguf._file import read_gguf
+from ..importers.gguf.container import read_gguf
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from tvm import relax, tirx
 from tvm.relax.dpl import is_op
 
 from ..errors import NoMatch, Rejected
-from ._activation import ACTIVATIONS, QUICK
 from ._slices import slice_of
 from .operator import Lift, Match, attrs_of, number_of, op_name, same_dimension
+from .parts.activation import ACTIVATIONS, QUICK
 
 Call = Callable[..., relax.Expr]
 _RESHAPES = ("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.flatten")

@@ -28,9 +28,9 @@ from tvm import relax, te, tirx
 
 from ..dimensions import differ
 from ..prim_text import prim_func
-from ._kept_rows import NARROW, kept_columns, narrow_stores, scratch, within
 from .kv_append import KvAppend, rows_of
 from .operator import OPAQUE, OVERRIDE, Operator, annotated, attrs_of
+from .parts.kept_rows import NARROW, kept_columns, narrow_stores, scratch, within
 from .rotary import Rotary, rotary_tables
 
 _TEXT = """

@@ -28,8 +28,8 @@ import numpy as np
 import tvm
 from tvm import ir, relax, te, tirx
 
-from ._windows import LAYOUTS, axes_of, described, padded, reach, spatial_axes, window_sizes
 from .operator import Operator, attrs_of
+from .parts.windows import LAYOUTS, axes_of, described, padded, reach, spatial_axes, window_sizes
 
 
 class Convolution(Operator):

@@ -29,10 +29,10 @@ import tvm
 from tvm import ir, relax, te, tirx
 
 from ..params import pack_int8, sums_int8
-from ._windows import axes_of, described, padded, reach, spatial_axes, window_sizes
 from .convolution import Convolution
 from .linear_w8a8 import GROUP
 from .operator import Operator, attrs_of
+from .parts.windows import axes_of, described, padded, reach, spatial_axes, window_sizes
 
 
 class ConvolutionInteger(Operator):

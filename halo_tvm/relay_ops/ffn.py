@@ -26,10 +26,10 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax, te
 
-from ._activation import ACTIVATIONS
 from ._ffn_lift import ffn_lifts
 from .linear import Linear
 from .operator import Operator, attrs_of
+from .parts.activation import ACTIVATIONS
 
 
 class FFN(Operator):

@@ -22,9 +22,9 @@ References
 
 from __future__ import annotations
 
-from ._recurrent import cases
-from ._recurrent.layer import Layer
 from .operator import Operator
+from .parts.recurrent import cases
+from .parts.recurrent.layer import Layer
 
 
 class GRU(Layer, Operator):

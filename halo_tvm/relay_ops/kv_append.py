@@ -23,8 +23,8 @@ from tvm import relax, te, tirx
 
 from ..dimensions import differ
 from ..prim_text import prim_func
-from ._kept_rows import NARROW, kept, kept_columns, narrow_stores, scratch, within
 from .operator import OPAQUE, OVERRIDE, Operator, annotated, attrs_of
+from .parts.kept_rows import NARROW, kept, kept_columns, narrow_stores, scratch, within
 
 _TEXT = """
 @T.prim_func(s_tir=True, private=True)

@@ -33,7 +33,8 @@ from tvm import relax, te, tirx
 from tvm.relax.dpl import DFPattern, is_const, is_op, wildcard
 
 from ..errors import Rejected
-from ._norm import (
+from .operator import Lift, Operator, f32, required_number
+from .parts.norm import (
     check_residual,
     check_vectors,
     mean_of,
@@ -44,7 +45,6 @@ from ._norm import (
     why_no_vector,
     with_residual,
 )
-from .operator import Lift, Operator, f32, required_number
 
 
 class LayerNorm(Operator):

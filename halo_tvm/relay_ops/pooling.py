@@ -29,8 +29,8 @@ import numpy as np
 from tvm import relax, te, tirx
 
 from ..extremes import maximum
-from ._windows import LAYOUTS, axes_of, described, padded, reach, spatial_axes, valid_counts, window_sizes
 from .operator import Operator, attrs_of
+from .parts.windows import LAYOUTS, axes_of, described, padded, reach, spatial_axes, valid_counts, window_sizes
 
 KINDS = ("max", "average", "lp")
 

@@ -29,12 +29,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from tvm import relax, te, tirx
 
-from ._recurrent.cell import CELLS, Options, options_of
-from ._recurrent.nest import nest
-from ._recurrent.packed import reference
-from ._recurrent.signature import LENGTH_DTYPES, expect
 from .linear_w8a8 import GROUP
 from .operator import Operator, attrs_of
+from .parts.recurrent.cell import CELLS, Options, options_of
+from .parts.recurrent.nest import nest
+from .parts.recurrent.packed import reference
+from .parts.recurrent.signature import LENGTH_DTYPES, expect
 
 OPTIONAL = ("recurrent_bias", "lengths", "initial_h", "initial_c", "peepholes", "r_scale", "r_sums")
 _OF_THE_LAYER = {"recurrent_bias", "r_sums"}  # which has no arguments of these names

@@ -6,11 +6,11 @@ import importlib
 import pkgutil
 
 from ._available import Answer, can_build_here, can_run_here
-from ._gpu import LAUNCH_LIMITS, STATIC_SHARED_BYTES, THREADS_PER_BLOCK, WARP, capability, runs_code_of
 from ._host import Gpu, Host, read_gpus, read_host, usable_cpus
 from ._precision import FULL, check_precision
 from ._resolve import known_names, resolve
 from ._target import TARGETS, Isa, Target, TargetSpec
+from .gpu_levels import LAUNCH_LIMITS, STATIC_SHARED_BYTES, THREADS_PER_BLOCK, WARP, capability, runs_code_of
 
 for _module in sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")):
     importlib.import_module(f"{__name__}.{_module}")

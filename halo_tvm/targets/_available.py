@@ -6,9 +6,9 @@ import shutil
 from dataclasses import dataclass
 
 from ..cuda.toolkit import find_nvcc, no_compiler
-from ._gpu import portable_shared_bytes, runs_code_of, shared_bytes
 from ._host import Host, read_gpus, read_host
 from ._target import Target
+from .gpu_levels import portable_shared_bytes, runs_code_of, shared_bytes
 
 
 @dataclass(frozen=True)

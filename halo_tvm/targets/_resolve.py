@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..errors import EnvironmentProblem, UnknownName, UsageError
-from ._gpu import runs_code_of
 from ._host import Host, read_gpus, read_host
 from ._precision import FULL
 from ._target import TARGETS, Isa, Target, TargetSpec
 from ._tvm_keys import is_tvm_target, keys_of, match
+from .gpu_levels import runs_code_of
 
 HOST = "cpu"  # the name that stands for the machine it is used on
 

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ..errors import UsageError
-from ._gpu import GpuLevel
+from .gpu_levels import GpuLevel
 
 if TYPE_CHECKING:  # importing TVM takes seconds, and listing targets needs none of it
     import tvm

@@ -1,7 +1,7 @@
 """NVIDIA GPUs from compute capability 8.0 on."""
 
-from ._gpu import STATIC_SHARED_BYTES, THREADS_PER_BLOCK, WARP, GpuLevel, portable_shared_bytes
 from ._target import Isa, TargetSpec
+from .gpu_levels import STATIC_SHARED_BYTES, THREADS_PER_BLOCK, WARP, GpuLevel, portable_shared_bytes
 
 _AMPERE = ("float16", "bfloat16", "tf32", "int8", "int4")
 _ADA = (*_AMPERE, "float8_e4m3fn", "float8_e5m2")

@@ -16,7 +16,7 @@ from ..errors import Declined
 
 if TYPE_CHECKING:
     from ..targets import Target
-    from ..targets._gpu import GpuLevel
+    from ..targets.gpu_levels import GpuLevel
 
 D = TypeVar("D")
 RULES: dict[str, Rule] = {}

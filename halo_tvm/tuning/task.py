@@ -10,8 +10,8 @@ import tvm
 from tvm import ir, relax, tirx
 
 from ..errors import Declined
-from ..passes._weights import num_inputs
 from ..passes.schedule import rule_for
+from ..passes.weights import num_inputs
 from ..records.canonical import blocks_of, walk
 from ..records.record import Size
 from ..records.workload import describe, workload_key

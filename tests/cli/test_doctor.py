@@ -10,8 +10,7 @@ import pytest
 
 from halo_tvm.ceilings import HostProfile, kernels
 from halo_tvm.ceilings.measure import VNNI
-from halo_tvm.cli import doctor
-from halo_tvm.cli._main import main
+from halo_tvm.cli import doctor, main
 from halo_tvm.targets import read_host, resolve
 
 

@@ -9,7 +9,7 @@ import pytest
 from hostile_places import changed, places
 
 from halo_tvm.artifact import Manifest, read_manifest
-from halo_tvm.cli._main import main
+from halo_tvm.cli import main
 from halo_tvm.cli.inspect import describe
 
 REPORTS = {

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from log_lines import record
 
-from halo_tvm.cli._main import main
+from halo_tvm.cli import main
 from halo_tvm.lookup import fingerprint_of
 from halo_tvm.records.log import commit
 from halo_tvm.targets import resolve

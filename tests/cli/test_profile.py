@@ -11,8 +11,7 @@ from checkpoints import write_checkpoint
 
 from halo_tvm.artifact import read_manifest, update_manifest
 from halo_tvm.ceilings import HostProfile, Peaks
-from halo_tvm.cli import _peaks, _profiling
-from halo_tvm.cli._main import main
+from halo_tvm.cli import _peaks, _profiling, main
 from halo_tvm.errors import EnvironmentProblem
 from halo_tvm.report import markdown, schema
 from halo_tvm.runtime.tracing import Call

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from halo_tvm.artifact import update_manifest
-from halo_tvm.cli._main import main
+from halo_tvm.cli import main
 from halo_tvm.report import schema
 
 

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import halo_tvm
 from halo_tvm.artifact import read_manifest
-from halo_tvm.cli._main import main
+from halo_tvm.cli import main
 from halo_tvm.errors import UsageError
 from halo_tvm.report import schema
 

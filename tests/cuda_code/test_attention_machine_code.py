@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from emulated_functions import emulated, scheduled_model
 
-from halo_tvm.passes._work import operator_name
+from halo_tvm.passes.work import operator_name
 from halo_tvm.tir_schedules.blocks import main_block
 
 ATTENTION, LINEAR = {"flash_attention_gpu", "decode_attention_gpu"}, {"tensor_core_gemm", "gemv"}

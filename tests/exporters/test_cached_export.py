@@ -11,12 +11,12 @@ import pytest
 from checkpoints import write_checkpoint
 from onnx import numpy_helper
 
-from halo_tvm.cli._main import main
+from halo_tvm.cli import main
 from halo_tvm.exporters.cached import GENAI, Stepper, export_for_genai, write_genai_config
 from halo_tvm.exporters.comparison import session_of
 from halo_tvm.exporters.gguf import export_gguf
 from halo_tvm.importers import import_model
-from halo_tvm.importers.gguf._file import read_gguf
+from halo_tvm.importers.gguf.container import read_gguf
 from halo_tvm.interpreter import evaluate
 
 WINDOWED = {"model_type": "mistral", "sliding_window": 4}

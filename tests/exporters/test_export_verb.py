@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from halo_tvm.cli._main import main
+from halo_tvm.cli import main
 from halo_tvm.errors import UnsupportedModel, UsageError
 from halo_tvm.exporters._graph import Spelling
 from halo_tvm.exporters.comparison import compare
@@ -20,8 +20,8 @@ from halo_tvm.exporters.onnx import PLAIN, write_onnx
 from halo_tvm.exporters.optimised import optimised
 from halo_tvm.importers.onnx import import_proto
 from halo_tvm.models import FAMILIES
-from halo_tvm.models._builder import RandomWeights
 from halo_tvm.models.bert import BertConfig
+from halo_tvm.models.builder import RandomWeights
 from halo_tvm.models.gpt2 import gpt2
 
 pytest.importorskip("onnxruntime")

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from checkpoints import CONFIGS, write_checkpoint
 
-from halo_tvm.cli._main import main
+from halo_tvm.cli import main
 from halo_tvm.errors import UnsupportedModel, UsageError
 from halo_tvm.exporters._gguf_numbers import FORMATS
 from halo_tvm.exporters.gguf import export_gguf
 from halo_tvm.importers import import_model
-from halo_tvm.importers.gguf._file import read_gguf
+from halo_tvm.importers.gguf.container import read_gguf
 from halo_tvm.weight_groups import group_grid, group_pack, unpacked
 
 

@@ -16,9 +16,9 @@ from halo_tvm.exporters._graph import Spelling
 from halo_tvm.exporters.onnx import FUSED, PLAIN, export_onnx, write_onnx
 from halo_tvm.imported import ImportedModel, InputSpec
 from halo_tvm.models import FAMILIES
-from halo_tvm.models._builder import RandomWeights
 from halo_tvm.models._t5 import T5Config
 from halo_tvm.models.bert import BertConfig
+from halo_tvm.models.builder import RandomWeights
 from halo_tvm.models.gpt2 import gpt2
 from halo_tvm.params import ParamSource, ParamTable
 from halo_tvm.relay_ops import OPERATORS

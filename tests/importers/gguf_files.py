@@ -9,8 +9,8 @@ import gguf
 import numpy as np
 
 from halo_tvm.models import FAMILIES
-from halo_tvm.models._builder import RandomWeights
-from halo_tvm.models._decoder import DecoderConfig
+from halo_tvm.models.builder import RandomWeights
+from halo_tvm.models.decoder import DecoderConfig
 
 _SIZES = {
     "hidden_size": 64,

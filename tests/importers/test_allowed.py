@@ -9,7 +9,7 @@ from tvm.script import tirx as T
 
 from halo_tvm.errors import UnsupportedModel
 from halo_tvm.importers._allowed import refuse_foreign
-from halo_tvm.importers._loops import allocate_rows, first_rows, not_negative, while_loop, write_row
+from halo_tvm.importers.loops import allocate_rows, first_rows, not_negative, while_loop, write_row
 
 
 def module(kernel: tirx.PrimFunc | None = None, wrap=None) -> tvm.IRModule:

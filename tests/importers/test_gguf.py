@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from halo_tvm.errors import HaloError, UnsupportedModel, UsageError
 from halo_tvm.importers import import_model
-from halo_tvm.importers.gguf._architectures import ARCHITECTURES, architecture_of
-from halo_tvm.importers.gguf._file import read_gguf
 from halo_tvm.importers.gguf._tokenizer import NoTokenizer, tokenizer_json
 from halo_tvm.importers.gguf._types import TYPES
+from halo_tvm.importers.gguf.architectures import ARCHITECTURES, architecture_of
+from halo_tvm.importers.gguf.container import read_gguf
 from halo_tvm.interpreter import evaluate
 from halo_tvm.models import FAMILIES
-from halo_tvm.models._builder import RandomWeights
+from halo_tvm.models.builder import RandomWeights
 
 gguf = pytest.importorskip("gguf")
 from gguf_files import MODELS, add, finish, write_model

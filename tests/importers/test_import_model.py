@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from halo_tvm.errors import EnvironmentProblem, HaloError, UnknownName, UnsupportedModel, UsageError
 from halo_tvm.imported import UNBOUNDED
 from halo_tvm.importers import import_model
-from halo_tvm.importers._shapes import parse_shape
+from halo_tvm.importers.shapes import parse_shape
 
 
 def save_onnx(path: Path, nodes: list, weights: dict[str, np.ndarray], shape=(3, 8)) -> Path:

@@ -16,7 +16,7 @@ from halo_tvm.errors import UnsupportedModel, UsageError
 from halo_tvm.imported import ImportedModel
 from halo_tvm.in_process import compile_in_process
 from halo_tvm.passes import pipeline
-from halo_tvm.passes._pass import count_calls
+from halo_tvm.passes.graph_pass import count_calls
 
 WIDTH, HEADS, ROWS = 32, 4, 50
 

@@ -15,7 +15,7 @@ import halo_tvm
 from halo_tvm.errors import MissingPackage, UnsupportedModel, UsageError
 from halo_tvm.importers import import_model
 from halo_tvm.passes import pipeline
-from halo_tvm.passes._pass import count_calls
+from halo_tvm.passes.graph_pass import count_calls
 
 _IS_INSTALLED = {name: importlib.util.find_spec(name) is not None for name in ("keras", "jax", "torch", "tensorflow")}
 needs_keras = pytest.mark.skipif(not _IS_INSTALLED["keras"], reason="keras: pip install halo_tvm[keras]")

@@ -93,8 +93,8 @@ def test_a_function_in_memory() -> None:
     """
     import tensorflow as tf
 
-    from halo_tvm.importers.tensorflow._convert import import_concrete
     from halo_tvm.importers.tensorflow._state import check_state
+    from halo_tvm.importers.tensorflow.convert import import_concrete
 
     scale, spec = tf.constant([1.0, 2.0, 4.0, 8.0]), tf.TensorSpec((None, 4), name="x")
     compiled = tf.function(lambda x: x * scale, jit_compile=True)
@@ -118,7 +118,7 @@ def _agrees(
     """What is compiled of `function` gives TensorFlow's own numbers; `sizes` of its inputs, else the first is open."""
     import tensorflow as tf
 
-    from halo_tvm.importers.tensorflow._convert import import_concrete
+    from halo_tvm.importers.tensorflow.convert import import_concrete
 
     shapes = sizes or [[None, *value.shape[1:]] for value in values]
     names = [f"x{place}" for place in range(len(values))]

@@ -10,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import halo_tvm
-from halo_tvm.cli._main import main
+from halo_tvm.cli import main
 from halo_tvm.compilation import Compilation
 from halo_tvm.config import CompileConfig
 from halo_tvm.errors import InputError, UnsupportedModel

@@ -11,7 +11,7 @@ from halo_tvm.errors import InputError, UnsupportedModel
 from halo_tvm.importers import import_model
 from halo_tvm.importers.torch_export import import_module
 from halo_tvm.in_process import compile_in_process
-from halo_tvm.passes._pass import count_calls
+from halo_tvm.passes.graph_pass import count_calls
 from halo_tvm.reference import cases_of
 
 F = torch.nn.functional

@@ -11,7 +11,7 @@ from halo_tvm.artifact import FunctionSpec, TensorSpec
 from halo_tvm.compiler import compile_model
 from halo_tvm.config import CompileConfig
 from halo_tvm.errors import UsageError
-from halo_tvm.importers._shapes import InputShape, load_examples, parse_input
+from halo_tvm.importers.shapes import InputShape, load_examples, parse_input
 from halo_tvm.importers.torchscript import import_torchscript
 from halo_tvm.in_process import compile_in_process
 from halo_tvm.original import reference_of

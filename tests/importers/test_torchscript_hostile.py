@@ -16,7 +16,7 @@ from halo_tvm.confinement import NEEDED
 from halo_tvm.errors import HaloError, UnsupportedModel, UsageError
 from halo_tvm.importers._probe import ATTEMPTS
 from halo_tvm.importers._restricted import Limits, convert_restricted
-from halo_tvm.importers._shapes import parse_input
+from halo_tvm.importers.shapes import parse_input
 from halo_tvm.importers.torchscript import import_torchscript
 from halo_tvm.importers.torchscript._archive import check_archive
 

@@ -14,8 +14,8 @@ from halo_tvm.errors import UnsupportedModel
 from halo_tvm.importers import import_model
 from halo_tvm.interpreter import evaluate
 from halo_tvm.models import FAMILIES
-from halo_tvm.models._decoder import Rope
-from halo_tvm.models._decoder.rope import tables, turned_channels
+from halo_tvm.models.decoder import Rope
+from halo_tvm.models.decoder.rope import tables, turned_channels
 
 _SIZES = {
     "hidden_size": 64,

@@ -14,8 +14,8 @@ from halo_tvm.errors import MissingPackage, UnsupportedModel
 from halo_tvm.importers import import_model
 from halo_tvm.interpreter import evaluate
 from halo_tvm.models import FAMILIES, PRESETS
-from halo_tvm.models._builder import RandomWeights
 from halo_tvm.models._t5 import T5Config
+from halo_tvm.models.builder import RandomWeights
 
 IDS = np.random.default_rng(0).integers(0, 131, (2, 9))
 

@@ -12,7 +12,7 @@ from checkpoints import write_checkpoint
 import halo_tvm
 from halo_tvm import CompileConfig, LanguageModel, compile_model
 from halo_tvm.artifact import read_manifest
-from halo_tvm.cli._main import main
+from halo_tvm.cli import main
 from halo_tvm.compilation import Compilation
 from halo_tvm.entry_points import apart_bytes, functions_of
 from halo_tvm.errors import InputError, UnsupportedModel, UsageError

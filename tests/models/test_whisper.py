@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from halo_tvm import CompileConfig, LanguageModel, compile_model
-from halo_tvm.cli._main import main
+from halo_tvm.cli import main
 from halo_tvm.errors import InputError, UsageError
 from halo_tvm.importers import import_model
 from halo_tvm.interpreter import evaluate

@@ -12,11 +12,11 @@ from tvm import relax
 
 from halo_tvm.imported import ImportedModel, InputSpec
 from halo_tvm.interpreter import evaluate
-from halo_tvm.models._builder import ModelBuilder
+from halo_tvm.models.builder import ModelBuilder
 from halo_tvm.passes import pipeline
-from halo_tvm.passes._pass import count_calls
-from halo_tvm.passes._weights import param_names
+from halo_tvm.passes.graph_pass import count_calls
 from halo_tvm.passes.schedule import schedule_functions
+from halo_tvm.passes.weights import param_names
 from halo_tvm.targets import Target, read_host, resolve
 
 X = (InputSpec("x", ("batch", "sequence", 64), "float32"),)

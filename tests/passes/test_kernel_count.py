@@ -11,9 +11,9 @@ from halo_tvm.compilation import Compilation
 from halo_tvm.config import CompileConfig
 from halo_tvm.imported import ImportedModel, InputSpec
 from halo_tvm.models import FAMILIES
-from halo_tvm.models._builder import RandomWeights
 from halo_tvm.models._t5 import T5Config
 from halo_tvm.models.bert import BertConfig
+from halo_tvm.models.builder import RandomWeights
 from halo_tvm.models.gpt2 import gpt2
 from halo_tvm.params import ParamTable
 from halo_tvm.passes.kernel_count import count_kernels, repeated

@@ -12,7 +12,7 @@ from tvm import relax
 from halo_tvm.errors import UsageError
 from halo_tvm.params import ParamTable
 from halo_tvm.passes import PASSES
-from halo_tvm.passes._pass import Context
+from halo_tvm.passes.graph_pass import Context
 from halo_tvm.passes.pipeline import OPTIMISE, Pipeline
 from halo_tvm.relay_ops import OPERATORS
 from halo_tvm.relay_ops.operator import attrs_of, operator_of

@@ -12,7 +12,7 @@ from graphs import context_of, run_module, small_model, tied
 from tvm import relax
 
 from halo_tvm.imported import ImportedModel, InputSpec
-from halo_tvm.models._builder import ModelBuilder
+from halo_tvm.models.builder import ModelBuilder
 from halo_tvm.params import pack_bf16, pack_weight
 from halo_tvm.passes import pipeline
 from halo_tvm.passes.schedule import schedule_functions

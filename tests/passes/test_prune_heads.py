@@ -13,8 +13,8 @@ from halo_tvm.errors import UsageError
 from halo_tvm.imported import ImportedModel, InputSpec
 from halo_tvm.interpreter import evaluate
 from halo_tvm.models import FAMILIES
-from halo_tvm.models._builder import ModelBuilder, RandomWeights
 from halo_tvm.models.bert import BertConfig
+from halo_tvm.models.builder import ModelBuilder, RandomWeights
 from halo_tvm.models.gpt2 import gpt2
 from halo_tvm.params import ParamSource, ParamTable
 from halo_tvm.passes import PASSES

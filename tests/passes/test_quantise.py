@@ -14,13 +14,13 @@ from tvm import relax, te
 from halo_tvm.errors import UsageError
 from halo_tvm.imported import ImportedModel, InputSpec
 from halo_tvm.interpreter import evaluate
-from halo_tvm.models._builder import ModelBuilder
+from halo_tvm.models.builder import ModelBuilder
 from halo_tvm.params import ParamRecipe, ParamSource, ParamTable
 from halo_tvm.passes import Context, pipeline
-from halo_tvm.passes._pass import count_calls
-from halo_tvm.passes._weights import param_names
+from halo_tvm.passes.graph_pass import count_calls
 from halo_tvm.passes.quantise import Quantise
 from halo_tvm.passes.schedule import schedule_functions, scheduled_by
+from halo_tvm.passes.weights import param_names
 from halo_tvm.relay_ops import OPERATORS
 from halo_tvm.targets import Target, resolve
 from halo_tvm.tir_schedules import RULES

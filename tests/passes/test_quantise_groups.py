@@ -15,13 +15,13 @@ from tvm import relax
 from halo_tvm.errors import UsageError
 from halo_tvm.imported import ImportedModel, InputSpec
 from halo_tvm.interpreter import evaluate
-from halo_tvm.models._builder import ModelBuilder
+from halo_tvm.models.builder import ModelBuilder
 from halo_tvm.params import RECIPE_OPS, ParamSource, squares_of
 from halo_tvm.passes import pipeline
-from halo_tvm.passes._pass import count_calls
-from halo_tvm.passes._weights import param_names
+from halo_tvm.passes.graph_pass import count_calls
 from halo_tvm.passes.quantise import Quantise
 from halo_tvm.passes.schedule import schedule_functions
+from halo_tvm.passes.weights import param_names
 from halo_tvm.targets import resolve
 from halo_tvm.weight_groups import group_grid, group_pack, unpacked
 

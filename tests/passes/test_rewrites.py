@@ -15,9 +15,9 @@ from tvm.relax.dpl import is_op, wildcard
 from halo_tvm.errors import UnknownName, UsageError
 from halo_tvm.imported import ImportedModel, InputSpec
 from halo_tvm.interpreter import evaluate
-from halo_tvm.models._builder import ModelBuilder
+from halo_tvm.models.builder import ModelBuilder
 from halo_tvm.passes import PASSES, pipeline
-from halo_tvm.passes._pass import bindings, count_calls, replace_main, with_options
+from halo_tvm.passes.graph_pass import bindings, count_calls, replace_main, with_options
 from halo_tvm.passes.kernel_count import count_kernels
 from halo_tvm.passes.lift import apply_lift
 from halo_tvm.passes.name_rows import name_rows

@@ -12,7 +12,7 @@ from tvm import s_tir, te, tirx
 
 from halo_tvm.passes.vector_math import VectorMath
 from halo_tvm.targets import TARGETS, Target, read_host
-from halo_tvm.tir_schedules._vector_math import BUILDERS, gelu, hoist_lets
+from halo_tvm.tir_schedules.code.vector_math import BUILDERS, gelu, hoist_lets
 
 erf64 = np.vectorize(math.erf)
 CHUNK = 4096

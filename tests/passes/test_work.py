@@ -11,7 +11,7 @@ from tvm import relax, tirx
 
 from halo_tvm.artifact.formula import DEPTH_LIMIT, evaluate, sizes_of
 from halo_tvm.errors import ArtifactCorrupt
-from halo_tvm.passes._work import work_of
+from halo_tvm.passes.work import work_of
 from halo_tvm.relay_ops import OPERATORS
 
 

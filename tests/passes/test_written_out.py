@@ -8,9 +8,9 @@ from tvm import relax
 
 from halo_tvm.imported import ImportedModel, InputSpec
 from halo_tvm.interpreter import evaluate
-from halo_tvm.models._builder import ModelBuilder
+from halo_tvm.models.builder import ModelBuilder
 from halo_tvm.passes import PASSES, pipeline
-from halo_tvm.passes._pass import count_calls
+from halo_tvm.passes.graph_pass import count_calls
 
 R = relax.op
 X = (InputSpec("x", ("batch", "rows", 32), "float32"),)

@@ -11,9 +11,9 @@ import pytest
 
 from halo_tvm.errors import PeerFailed, UsageError
 from halo_tvm.models import FAMILIES
-from halo_tvm.models._builder import RandomWeights
 from halo_tvm.models._t5 import T5Config
 from halo_tvm.models.bert import BertConfig
+from halo_tvm.models.builder import RandomWeights
 from halo_tvm.models.gpt2 import gpt2
 from halo_tvm.models.mlp import MLPConfig
 from halo_tvm.peers import sources

@@ -8,7 +8,7 @@ import tvm
 from tvm import relax
 
 from halo_tvm.params import ParamTable
-from halo_tvm.passes._pass import Context
+from halo_tvm.passes.graph_pass import Context
 from halo_tvm.passes.lift import LiftOperators
 from halo_tvm.targets import TARGETS, Target
 

@@ -16,9 +16,9 @@ from halo_tvm.errors import UnsupportedModel
 from halo_tvm.imported import InputSpec
 from halo_tvm.in_process import compile_in_process
 from halo_tvm.passes import pipeline
-from halo_tvm.passes._weights import param_names
 from halo_tvm.passes.check_caches import CheckCaches
 from halo_tvm.passes.schedule import schedule_functions
+from halo_tvm.passes.weights import param_names
 from halo_tvm.relay_ops import OPERATORS
 from halo_tvm.runtime.tensors import aligned_empty
 from halo_tvm.targets import resolve

@@ -7,7 +7,7 @@ import pytest
 from norm_graphs import graph, lift, same
 from tvm import relax, tirx
 
-from halo_tvm.passes._pass import count_calls
+from halo_tvm.passes.graph_pass import count_calls
 from halo_tvm.relay_ops import OPERATORS
 
 OPERATOR = OPERATORS["layer_norm"]

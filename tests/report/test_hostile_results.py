@@ -11,7 +11,7 @@ from hostile_places import changed, places
 from test_report import RESULTS
 from test_report_views import BOTH, HOST, profile
 
-from halo_tvm.cli._main import main
+from halo_tvm.cli import main
 from halo_tvm.errors import UsageError
 from halo_tvm.report import html, markdown, schema, terminal
 from halo_tvm.report.schema import ReportResult

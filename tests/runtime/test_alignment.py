@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 from test_inputs import at_offset
 
-from halo_tvm.cli._main import main
+from halo_tvm.cli import main
 from halo_tvm.errors import ArtifactCorrupt
 from halo_tvm.runtime import Module, load
 from halo_tvm.runtime.tensors import numpy_dtype

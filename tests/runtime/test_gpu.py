@@ -22,7 +22,7 @@ from halo_tvm.config import CompileConfig
 from halo_tvm.errors import EnvironmentProblem
 from halo_tvm.imported import ImportedModel, InputSpec
 from halo_tvm.models import FAMILIES
-from halo_tvm.models._builder import RandomWeights
+from halo_tvm.models.builder import RandomWeights
 from halo_tvm.models.gpt2 import gpt2
 from halo_tvm.params import ParamSource, ParamTable
 from halo_tvm.runtime import host, load

@@ -18,7 +18,7 @@ from children import fork
 
 from halo_tvm import LanguageModel
 from halo_tvm.artifact import read_manifest
-from halo_tvm.cli._main import main
+from halo_tvm.cli import main
 from halo_tvm.compilation import Compilation
 from halo_tvm.compiler import compile_model
 from halo_tvm.config import CompileConfig

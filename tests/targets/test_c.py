@@ -14,11 +14,11 @@ import halo_tvm._compat  # what it registers is tested here
 from halo_tvm.config import CompileConfig
 from halo_tvm.errors import UnsupportedModel
 from halo_tvm.targets import can_build_here, resolve
-from halo_tvm.tir_schedules import _vector_math
+from halo_tvm.tir_schedules.code import vector_math
 
 pytestmark = pytest.mark.skipif(not can_build_here(resolve("c")), reason="no compiler")
 FUNCTIONS = {
-    "log": (lambda x: _vector_math.log(x.asobject()), np.log),
+    "log": (lambda x: vector_math.log(x.asobject()), np.log),
     "abs": (te.abs, np.abs),
     "exp2": (tirx.exp2, np.exp2),
     "isinf": (te.isinf, np.isinf),

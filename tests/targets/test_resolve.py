@@ -26,7 +26,7 @@ from halo_tvm.targets import (
     resolve,
     runs_code_of,
 )
-from halo_tvm.targets._gpu import shared_bytes
+from halo_tvm.targets.gpu_levels import shared_bytes
 
 AVX2 = {"avx2", "fma", "f16c", "bmi2"}
 AVX512 = AVX2 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}

@@ -19,9 +19,9 @@ from halo_tvm.errors import Declined
 from halo_tvm.relay_ops.matmul import Matmul
 from halo_tvm.targets import TARGETS, Target
 from halo_tvm.tir_schedules import RULES
-from halo_tvm.tir_schedules.batched_matmul import Decision
-from halo_tvm.tir_schedules.batched_matmul._problem import match
-from halo_tvm.tir_schedules.batched_matmul._tiling import Tiling
+from halo_tvm.tir_schedules.products.batched_matmul import Decision
+from halo_tvm.tir_schedules.products.batched_matmul._problem import match
+from halo_tvm.tir_schedules.products.batched_matmul._tiling import Tiling
 
 pytestmark = pytest.mark.covering
 

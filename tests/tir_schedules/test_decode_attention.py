@@ -15,8 +15,8 @@ from covering import covering
 
 from halo_tvm.errors import Declined
 from halo_tvm.passes.schedule import rule_for
-from halo_tvm.relay_ops._kept_rows import kept as as_kept
-from halo_tvm.relay_ops._kept_rows import kept_columns
+from halo_tvm.relay_ops.parts.kept_rows import kept as as_kept
+from halo_tvm.relay_ops.parts.kept_rows import kept_columns
 from halo_tvm.tir_schedules import RULES
 
 pytestmark = pytest.mark.covering

@@ -15,7 +15,8 @@ from tvm import relax, s_tir, tirx
 
 from halo_tvm.errors import Declined, Stopped
 from halo_tvm.passes.schedule import schedule_functions
-from halo_tvm.tir_schedules import RULES, dlight_gpu
+from halo_tvm.tir_schedules import RULES
+from halo_tvm.tir_schedules.general import dlight_gpu
 
 op = relax.op
 N = tirx.Var("n", "int64")

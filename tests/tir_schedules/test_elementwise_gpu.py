@@ -14,7 +14,7 @@ from tvm.script import tirx as T
 from halo_tvm.errors import Declined
 from halo_tvm.targets import resolve
 from halo_tvm.tir_schedules import RULES
-from halo_tvm.tir_schedules.elementwise_gpu import ElementThreads
+from halo_tvm.tir_schedules.injective.elementwise_gpu import ElementThreads
 
 pytestmark = pytest.mark.covering(2)
 

@@ -12,7 +12,7 @@ from tvm.script import tirx as T
 
 from halo_tvm.targets import TARGETS, Target
 from halo_tvm.tir_schedules import RULES
-from halo_tvm.tir_schedules.fallback import Decision
+from halo_tvm.tir_schedules.general.fallback import Decision
 
 FALLBACK = RULES["fallback"]
 TARGET = x86("avx2")

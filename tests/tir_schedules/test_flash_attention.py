@@ -14,8 +14,8 @@ from attention_functions import compiled as compiled_by
 from covering import covering
 
 from halo_tvm.errors import Declined
-from halo_tvm.relay_ops._kept_rows import kept as as_kept
-from halo_tvm.relay_ops._kept_rows import kept_columns
+from halo_tvm.relay_ops.parts.kept_rows import kept as as_kept
+from halo_tvm.relay_ops.parts.kept_rows import kept_columns
 from halo_tvm.tir_schedules import RULES
 
 pytestmark = pytest.mark.covering

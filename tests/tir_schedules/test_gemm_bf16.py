@@ -23,8 +23,8 @@ from halo_tvm.relay_ops.linear import Linear
 from halo_tvm.runtime.tensors import to_tensor
 from halo_tvm.targets import TARGETS, Target, read_host
 from halo_tvm.tir_schedules import RULES
-from halo_tvm.tir_schedules.gemm import pack_shape
-from halo_tvm.tir_schedules.gemm._bf16 import BFloat16Pairs
+from halo_tvm.tir_schedules.products.gemm import pack_shape
+from halo_tvm.tir_schedules.products.gemm._bf16 import BFloat16Pairs
 
 pytestmark = pytest.mark.covering
 

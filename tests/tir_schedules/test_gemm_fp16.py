@@ -16,7 +16,7 @@ from halo_tvm.params import LARGEST_FP16, pack_fp16
 from halo_tvm.relay_ops.linear import Linear
 from halo_tvm.targets import Target, read_host
 from halo_tvm.tir_schedules import RULES
-from halo_tvm.tir_schedules.gemm import pack_shape
+from halo_tvm.tir_schedules.products.gemm import pack_shape
 
 GEMM = RULES["gemm"]
 ROWS = (*range(1, 10), 17, 33, 65)

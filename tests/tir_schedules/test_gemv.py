@@ -14,7 +14,7 @@ from halo_tvm.cuda.toolkit import find_tool
 from halo_tvm.errors import Declined
 from halo_tvm.targets import resolve
 from halo_tvm.tir_schedules import RULES
-from halo_tvm.tir_schedules.gemv import Decision
+from halo_tvm.tir_schedules.products.gemv import Decision
 
 pytestmark = pytest.mark.covering
 

@@ -15,7 +15,7 @@ from halo_tvm.relay_ops import append_heads, kv_append
 from halo_tvm.targets import Target
 from halo_tvm.targets.x86 import X86
 from halo_tvm.tir_schedules import RULES
-from halo_tvm.tir_schedules.flash_attention import _function
+from halo_tvm.tir_schedules.attention import _function
 
 LEVELS = {isa.name: Target(X86, isa, cores=2) for isa in X86.isas}
 

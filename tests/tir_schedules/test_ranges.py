@@ -13,23 +13,23 @@ from halo_tvm.records.decision import decision_from_plain
 from halo_tvm.records.home import shipped_logs
 from halo_tvm.targets import resolve
 from halo_tvm.tir_schedules import RULES
-from halo_tvm.tir_schedules.batched_matmul import Decision as Product
-from halo_tvm.tir_schedules.channelwise import Decision as Channelwise
-from halo_tvm.tir_schedules.convolution import Decision as Convolution
-from halo_tvm.tir_schedules.decode_attention import Decision as Decode
-from halo_tvm.tir_schedules.decode_attention_gpu import Decision as DecodeGPU
-from halo_tvm.tir_schedules.elementwise import ElementwiseDecision
-from halo_tvm.tir_schedules.elementwise_gpu import ElementThreads
-from halo_tvm.tir_schedules.flash_attention import Decision as Attention
-from halo_tvm.tir_schedules.flash_attention_gpu import Decision as AttentionGPU
-from halo_tvm.tir_schedules.gemm import Decision as Gemm
-from halo_tvm.tir_schedules.gemv import Decision as Gemv
-from halo_tvm.tir_schedules.recurrence import Decision as Recurrence
-from halo_tvm.tir_schedules.row_reduction import RowDecision
-from halo_tvm.tir_schedules.row_reduction_gpu import RowThreads
+from halo_tvm.tir_schedules.attention.decode_attention import Decision as Decode
+from halo_tvm.tir_schedules.attention.decode_attention_gpu import Decision as DecodeGPU
+from halo_tvm.tir_schedules.attention.flash_attention import Decision as Attention
+from halo_tvm.tir_schedules.attention.flash_attention_gpu import Decision as AttentionGPU
+from halo_tvm.tir_schedules.general.search import Decision as Search
+from halo_tvm.tir_schedules.injective.elementwise import ElementwiseDecision
+from halo_tvm.tir_schedules.injective.elementwise_gpu import ElementThreads
+from halo_tvm.tir_schedules.products.batched_matmul import Decision as Product
+from halo_tvm.tir_schedules.products.gemm import Decision as Gemm
+from halo_tvm.tir_schedules.products.gemv import Decision as Gemv
+from halo_tvm.tir_schedules.products.recurrence import Decision as Recurrence
+from halo_tvm.tir_schedules.products.tensor_core_gemm import Decision as TensorCores
+from halo_tvm.tir_schedules.rows.row_reduction import RowDecision
+from halo_tvm.tir_schedules.rows.row_reduction_gpu import RowThreads
 from halo_tvm.tir_schedules.rule import Numbers
-from halo_tvm.tir_schedules.search import Decision as Search
-from halo_tvm.tir_schedules.tensor_core_gemm import Decision as TensorCores
+from halo_tvm.tir_schedules.windows.channelwise import Decision as Channelwise
+from halo_tvm.tir_schedules.windows.convolution import Decision as Convolution
 
 pytestmark = pytest.mark.covering(2)
 

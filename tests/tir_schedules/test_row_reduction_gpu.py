@@ -18,8 +18,8 @@ from halo_tvm.errors import Declined
 from halo_tvm.relay_ops import OPERATORS
 from halo_tvm.targets import resolve
 from halo_tvm.tir_schedules import RULES
-from halo_tvm.tir_schedules.row_reduction_gpu import RowThreads
-from halo_tvm.tir_schedules.row_reduction_gpu._fit import SHUFFLED
+from halo_tvm.tir_schedules.rows.row_reduction_gpu import RowThreads
+from halo_tvm.tir_schedules.rows.row_reduction_gpu._fit import SHUFFLED
 
 pytestmark = pytest.mark.covering(2)
 

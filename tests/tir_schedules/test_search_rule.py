@@ -19,7 +19,7 @@ from halo_tvm.errors import Declined
 from halo_tvm.passes.schedule import rule_for, scheduled_by
 from halo_tvm.targets import Target
 from halo_tvm.tir_schedules import RULES
-from halo_tvm.tir_schedules.search import Decision
+from halo_tvm.tir_schedules.general.search import Decision
 
 RULE = RULES["search"]
 

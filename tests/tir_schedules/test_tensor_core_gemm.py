@@ -18,8 +18,8 @@ from halo_tvm.dimensions import itemsize_of
 from halo_tvm.errors import Declined
 from halo_tvm.targets import resolve
 from halo_tvm.tir_schedules import RULES
-from halo_tvm.tir_schedules.tensor_core_gemm import Decision
-from halo_tvm.tir_schedules.tensor_core_gemm._shared import SharedTile
+from halo_tvm.tir_schedules.products.tensor_core_gemm import Decision
+from halo_tvm.tir_schedules.products.tensor_core_gemm._shared import SharedTile
 from halo_tvm.workspaces import LiftWorkspaces
 
 TARGET = resolve("cuda:sm_80")

@@ -10,7 +10,7 @@ from tvm import tirx
 
 from halo_tvm.targets import read_host
 from halo_tvm.tir_schedules import RULES
-from halo_tvm.tir_schedules._timed import is_only_timed, timed_values, with_timed
+from halo_tvm.tir_schedules.code.timed import is_only_timed, timed_values, with_timed
 
 GEMM = RULES["gemm"]
 TIMED = (1, 8, 32, 128)

@@ -11,7 +11,7 @@ from tvm import s_tir, te, tirx
 
 from halo_tvm.records.workload import workload_key
 from halo_tvm.tir_schedules import RULES, Rule
-from halo_tvm.tir_schedules._timed import ONLY_TIMED, TIMED
+from halo_tvm.tir_schedules.code.timed import ONLY_TIMED, TIMED
 from halo_tvm.tuning.task import Task, tasks_of
 
 MEETING = "HALO_TVM_TEST_MEETING"  # a directory

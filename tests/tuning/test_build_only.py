@@ -11,7 +11,7 @@ import toy_rules
 import tvm
 from tvm import te, tirx, topi
 
-from halo_tvm.cli._main import main
+from halo_tvm.cli import main
 from halo_tvm.config import TuneConfig
 from halo_tvm.cuda.toolkit import find_nvcc
 from halo_tvm.errors import INTERRUPTED, NoValidTrial, UsageError

@@ -16,7 +16,7 @@ import toy_rules
 import tvm
 
 from halo_tvm import model_names
-from halo_tvm.cli._main import main
+from halo_tvm.cli import main
 from halo_tvm.config import TuneConfig
 from halo_tvm.errors import EnvironmentProblem, NoValidTrial, UnsupportedModel, UsageError
 from halo_tvm.models import PRESETS

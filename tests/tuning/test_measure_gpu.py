@@ -18,7 +18,7 @@ from halo_tvm.compilation import Compilation
 from halo_tvm.config import CompileConfig, TuneConfig
 from halo_tvm.lookup import fingerprint_of
 from halo_tvm.models import FAMILIES
-from halo_tvm.models._builder import RandomWeights
+from halo_tvm.models.builder import RandomWeights
 from halo_tvm.phases import lower
 from halo_tvm.records import TuningLog
 from halo_tvm.targets import Answer, Gpu

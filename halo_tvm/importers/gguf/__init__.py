@@ -19,10 +19,10 @@ from ...imported import ImportedModel
 from ...params import ParamSource
 from .._digest import sha256_of
 from .._language import TOKENIZER
-from ._architectures import architecture_of, floats
-from ._file import Gguf, Value, read_gguf
 from ._tokenizer import NoTokenizer, tokenizer_json
 from ._types import TYPES
+from .architectures import architecture_of, floats
+from .container import Gguf, Value, read_gguf
 
 _SHOWN = 8  # tensor names in one message
 _DERIVED = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")  # tables are made of them

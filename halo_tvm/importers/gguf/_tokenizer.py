@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ._file import Value
+from .container import Value
 
 Json = dict[str, object]
 _NORMAL, _UNKNOWN, _CONTROL, _USER = 1, 2, 3, 4

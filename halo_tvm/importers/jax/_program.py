@@ -19,10 +19,10 @@ from ..meaning.sizes import prim
 from . import families  # noqa: F401  (importing them registers the converters)
 from ._complex import has_complex, is_complex, without_complex
 from ._dimensions import Dimensions
-from ._models import Door, opened
 from ._primitive import dtype_name
 from ._values import Opaque, Value
 from ._walk import Walker, constant_of
+from .models import Door, opened
 
 _PLANNED = 1024  # the largest size of a dimension that nobody bounded, in plans
 

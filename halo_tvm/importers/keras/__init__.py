@@ -17,9 +17,9 @@ from ...errors import MissingPackage, UsageError
 from ...imported import ImportedModel
 from .._digest import sha256_of
 from .._restricted import convert_restricted
-from .._shapes import apply_shapes, parse_shape
+from ..shapes import apply_shapes, parse_shape
 from ._archive import check_archive
-from ._declared import Bounds
+from .declared import Bounds
 
 # Backend of Keras -> the packages that reading a model on it needs; the first that is installed reads files.
 BACKENDS = {"jax": ("jax",), "torch": ("torch",), "tensorflow": ("tensorflow", "tf2onnx")}

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ...artifact import RANDOM_STATE
 from ...errors import UnsupportedModel
 from ...imported import ImportedModel
-from ._declared import Bounds, arranged, declared
+from .declared import Bounds, arranged, declared
 
 _EXAMPLE_SIZE = 16  # of open sizes while torch traces: room for windows, below most tables
 
@@ -89,7 +89,7 @@ def _on_tensorflow(model: Any, name: str, bounds: Mapping[str, Bounds]) -> Impor
     """As one function in memory: a directory would be moved into place, which no confined process may do."""
     import tensorflow as tf
 
-    from ..tensorflow._convert import import_concrete
+    from ..tensorflow.convert import import_concrete
 
     found = declared(model, bounds, together=False)
     specs = [

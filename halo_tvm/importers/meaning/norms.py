@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from tvm import relax
 
-from ...relay_ops._norm import why_no_vector
 from ...relay_ops.layer_norm import LayerNorm
+from ...relay_ops.parts.norm import why_no_vector
 from ...relay_ops.rms_norm import RMSNorm
 from .builder import Builder, expr_dtype, expr_shape
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from tvm import relax
 
 from ...relay_ops import OPERATORS
-from ...relay_ops._recurrent.cell import CELLS, DIRECTIONS, SCALES
+from ...relay_ops.parts.recurrent.cell import CELLS, DIRECTIONS, SCALES
 from .broadcast import same_sizes
 from .builder import Builder, expr_shape
 

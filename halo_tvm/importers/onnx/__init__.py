@@ -22,7 +22,7 @@ from ...imported import ImportedModel, Spelled
 from .._digest import sha256_of
 from .._lowerable import what_cannot_be_lowered
 from ._registry import BEYOND as BEYOND
-from ._unsigned import with_unsigned_weights
+from .unsigned import with_unsigned_weights
 
 _QUANTISED_ERROR = 0.02  # of the largest output: five steps of an 8-bit grid
 Bounds = tuple[tuple[int, int], ...]

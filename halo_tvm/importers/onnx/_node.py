@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 import numpy as np
 from tvm import relax, tirx
 
-from .._loops import not_negative
+from ..loops import not_negative
 from ..meaning.builder import Builder, Refused, expr_dtype
 from ..meaning.constant import Constant
 from ..meaning.sizes import Dim, plain

@@ -16,11 +16,11 @@ from tvm.tirx.analysis import undefined_vars
 from ...imported import KernelOrigin, Operand, Spelled
 from ..meaning.builder import Refused
 from ..meaning.sizes import Dim, plain, prim
-from ._definitions import graphs_of, nodes_in, redefined
 from ._node import Node
 from ._registry import BEYOND
 from ._values import Sequence as Tensors
 from ._values import Symbolic, Tensor, Value
+from .definitions import graphs_of, nodes_in, redefined
 
 _MOST = 10_000  # bindings of one node that are looked at
 

@@ -8,7 +8,7 @@ import numpy as np
 from onnx import GraphProto
 from tvm import relax
 
-from .._loops import if_then_else
+from ..loops import if_then_else
 from ..meaning.constant import Constant
 from ..meaning.sizes import Dim
 from ._node import Node

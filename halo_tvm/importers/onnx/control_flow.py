@@ -9,7 +9,7 @@ import numpy as np
 from onnx import GraphProto
 from tvm import relax
 
-from .._loops import allocate_rows, first_rows, while_loop, write_row
+from ..loops import allocate_rows, first_rows, while_loop, write_row
 from ..meaning.broadcast import same_sizes
 from ..meaning.builder import expr_dtype, expr_shape
 from ..meaning.constant import Constant

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from tvm import relax
 
-from ...relay_ops._recurrent.activations import CELL_ACTIVATIONS
-from ...relay_ops._recurrent.cell import CELLS, SCALES
+from ...relay_ops.parts.recurrent.activations import CELL_ACTIVATIONS
+from ...relay_ops.parts.recurrent.cell import CELLS, SCALES
 from ..meaning.builder import expr_shape
 from ..meaning.constant import Constant
 from ..meaning.recurrence import recurrent_layer

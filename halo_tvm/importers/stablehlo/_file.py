@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ...errors import UnsupportedModel
 from ...imported import ImportedModel
 from ..jax import import_function
-from ..jax._models import Door
+from ..jax.models import Door
 from ._operation import Value, dtype_of
 from ._program import Program
 

@@ -43,6 +43,6 @@ def _sha256(path: Path) -> str:
 
 def import_unrestricted(path: Path, options: Mapping[str, object]) -> ImportedModel:
     """What the confined process does."""
-    from ._convert import import_unrestricted
+    from .convert import import_unrestricted
 
     return import_unrestricted(path, options)

@@ -13,7 +13,7 @@ import torch
 
 from ...errors import UnsupportedModel
 from ._gate import checked_program
-from ._library import define_operators
+from .library import define_operators
 
 _JSON_LIMIT = 256 << 20
 _ENTRY_LIMIT = 200_000

@@ -16,7 +16,7 @@ import numpy as np
 from ...imported import ImportedModel
 from .._handover import write_arrays
 from .._restricted import convert_restricted
-from .._shapes import InputShape
+from ..shapes import InputShape
 from ._archive import check_archive
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from ...errors import UnsupportedModel
-from ..torch_export._library import define_operators
+from ..torch_export.library import define_operators
 
 
 def lstm_cell(

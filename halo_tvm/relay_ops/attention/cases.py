@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .._kept_rows import NARROW, kept
+from ..parts.kept_rows import NARROW, kept
 
 D = 16
 SCALE = D**-0.5

@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 from tvm import te, tirx
 
-from .._kept_rows import widened, widened_element
 from ..operator import f32
+from ..parts.kept_rows import widened, widened_element
 
 INVISIBLE = -1e30  # a score at or below it is masked
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from tvm import relax, tirx
 
 from ...dimensions import differ, is_one
-from .._kept_rows import NARROW, kept_columns
+from ..parts.kept_rows import NARROW, kept_columns
 
 REQUIRED = ("num_heads", "num_kv_heads", "head_dim", "scale")
 KNOWN = (

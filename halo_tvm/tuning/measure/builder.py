@@ -19,7 +19,7 @@ from ...phase_reports import DeviceCode, to_plain
 from ...records.decision import decision_from_plain
 from ...targets import Target, resolve
 from ...tir_schedules import RULES, Rule
-from ...tir_schedules._timed import is_only_timed, with_timed
+from ...tir_schedules.code.timed import is_only_timed, with_timed
 from ..sizes import symbols
 from . import protocol as p
 from .build import NAME, write_library

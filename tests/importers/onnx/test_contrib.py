@@ -8,7 +8,7 @@ import pytest
 from onnx import helper
 
 from halo_tvm.importers.onnx import import_proto
-from halo_tvm.importers.onnx._unsigned import with_unsigned_weights
+from halo_tvm.importers.onnx.unsigned import with_unsigned_weights
 from halo_tvm.in_process import compile_in_process
 
 ort = pytest.importorskip("onnxruntime")

@@ -10,8 +10,8 @@ import halo_tvm
 from halo_tvm import CompileConfig, reference
 from halo_tvm.exporters.onnx import export_onnx
 from halo_tvm.models import FAMILIES
-from halo_tvm.models._builder import RandomWeights
 from halo_tvm.models._t5 import T5Config
+from halo_tvm.models.builder import RandomWeights
 
 
 def test_a_decoder_whose_positions_are_a_sum_of_two_sizes(tmp_path: Path) -> None:

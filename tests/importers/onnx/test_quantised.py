@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from halo_tvm.errors import UnsupportedModel
 from halo_tvm.importers import import_model
 from halo_tvm.importers.onnx import import_proto
-from halo_tvm.importers.onnx._unsigned import with_unsigned_weights
+from halo_tvm.importers.onnx.unsigned import with_unsigned_weights
 from halo_tvm.in_process import Program, compile_in_process
 
 ort = pytest.importorskip("onnxruntime")

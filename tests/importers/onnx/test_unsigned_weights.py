@@ -9,7 +9,7 @@ from onnx import TensorProto as T
 from onnx import helper, numpy_helper
 
 from halo_tvm.importers.onnx import OnnxRuntime
-from halo_tvm.importers.onnx._unsigned import with_unsigned_weights
+from halo_tvm.importers.onnx.unsigned import with_unsigned_weights
 
 RANDOM = np.random.default_rng(0)
 SCALE, POINT = np.float32(0.02), np.uint8(7)

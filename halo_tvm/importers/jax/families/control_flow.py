@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tvm import relax, te
 
-from ..._loops import allocate_rows, if_then_else, while_loop, write_row
+from ...loops import allocate_rows, if_then_else, while_loop, write_row
 from ...meaning.builder import expr_shape
 from ...meaning.sizes import Dim, prim
 from .._layers import recurrent

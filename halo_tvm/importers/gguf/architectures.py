@@ -1,0 +1,254 @@
+"""From a file's metadata to one of the house's definitions: sizes in the words of config.json, names by their roles.
+
+A definition reads config.json, so the metadata is put into its words; what its converter did to the tensors is put
+into the configuration that comes of it: names, norms that have one added already, the order of rotated channels.
+References
+    the keys of the GGUF specification; tensor names of gguf-py, which llama.cpp's converters write
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import NoReturn
+
+import numpy as np
+
+from ...errors import UnsupportedModel
+from ...models import FAMILIES, Family
+from ...models.decoder import DecoderConfig, Names
+from .container import Gguf, Value
+
+ROLES = {
+    "embedding": "token_embd",
+    "positions": "position_embd",
+    "embedding_norm": "token_embd_norm",
+    "layer": "blk.{}",
+    "attention_norm": "attn_norm",
+    "attention": "attn",
+    "query": "attn_q",
+    "key": "attn_k",
+    "value": "attn_v",
+    "query_norm": "attn_q_norm",
+    "key_norm": "attn_k_norm",
+    "output": "attn_output",
+    "attention_post_norm": "post_attention_norm",
+    "ffn_norm": "ffn_norm",
+    "ffn": "ffn",
+    "gate": "ffn_gate",
+    "up": "ffn_up",
+    "down": "ffn_down",
+    "ffn_post_norm": "post_ffw_norm",
+    "norm": "output_norm",
+    "head": "output",
+}
+# Metadata under the architecture's name -> the word of config.json.
+_WORDS = {
+    "block_count": "num_hidden_layers",
+    "embedding_length": "hidden_size",
+    "feed_forward_length": "intermediate_size",
+    "attention.head_count": "num_attention_heads",
+    "attention.head_count_kv": "num_key_value_heads",
+    "context_length": "max_position_embeddings",
+    "attention.sliding_window": "sliding_window",
+    "attn_logit_softcapping": "attn_logit_softcapping",
+    "final_logit_softcapping": "final_logit_softcapping",
+    "use_parallel_residual": "use_parallel_residual",
+    "attention.scale": "attention_multiplier",
+    "embedding_scale": "embedding_multiplier",
+    "residual_scale": "residual_multiplier",
+}
+# Other models under names of this table: what says so, and is refused.
+_FOREIGN = ("expert_count", "attention.clamp_kqv", "attention.q_lora_rank", "ssm.state_size")
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """How files of one `general.architecture` are read."""
+
+    model_type: str
+    interleaved: bool = False  # channels that turn together are neighbours; converters order them so for these
+    config: Mapping[str, object] = field(default_factory=dict)  # words of config.json that no metadata has
+
+
+ARCHITECTURES = {
+    "llama": Architecture("llama", interleaved=True),
+    "internlm2": Architecture("llama", interleaved=True),
+    "granite": Architecture("granite", interleaved=True),
+    "smollm3": Architecture("smollm3", interleaved=True),
+    "command-r": Architecture("cohere", interleaved=True),
+    "chatglm": Architecture("glm", interleaved=True),
+    "glm4": Architecture("glm4", interleaved=True),
+    "qwen2": Architecture("qwen2"),
+    "qwen3": Architecture("qwen3"),
+    "gemma": Architecture("gemma"),
+    "gemma2": Architecture("gemma2"),
+    "gemma3": Architecture("gemma3_text"),
+    "phi2": Architecture("phi"),
+    "phi3": Architecture("phi3"),
+    "olmo2": Architecture("olmo2"),
+    "stablelm": Architecture("stablelm"),
+    "starcoder2": Architecture("starcoder2"),
+    "gptneox": Architecture("gpt_neox"),
+    "gpt2": Architecture("gpt2"),
+    "bloom": Architecture("bloom"),
+    "falcon": Architecture("falcon", config={"bias": False}),
+}
+_LONGEST = 1 << 21  # tokens of context: tables of positions are made of them
+_LARGEST_GEMMA = {"gemma2": 46, "gemma3_text": 62}  # layers; scores of these are scaled by the width of all heads
+
+
+def architecture_of(file: Gguf) -> tuple[Family[DecoderConfig], DecoderConfig]:
+    """The definition of the file's architecture and its configuration; `UnsupportedModel` where there is none."""
+    name = file.metadata.get("general.architecture")
+    if not isinstance(name, str) or name not in ARCHITECTURES:
+        _refuse(f"an architecture among {', '.join(sorted(ARCHITECTURES))}", f"{name!r:.60}")
+    known = ARCHITECTURES[name]
+    words = _words(file, name, known)
+    family = next(f for f in FAMILIES.values() if known.model_type in f.huggingface_types)
+    assert family.from_huggingface is not None, f"{family.name} reads config.json"
+    try:
+        config = family.from_huggingface(words)
+    except (KeyError, TypeError, ValueError, ArithmeticError, OverflowError) as reason:
+        raise UnsupportedModel(
+            f"expected the complete metadata of a {name} model, found {reason!r:.200}: convert the model again"
+        ) from reason
+    return family, _as_stored(config, known, file.tensors)
+
+
+def _words(file: Gguf, name: str, known: Architecture) -> dict[str, object]:
+    """config.json of the model."""
+    own = {key.removeprefix(f"{name}."): value for key, value in file.metadata.items() if key.startswith(f"{name}.")}
+    foreign = next((key for key in _FOREIGN if own.get(key)), None)
+    if foreign:
+        _refuse(f"a {name} model without {foreign}", f"{own[foreign]!r:.40}")
+    words: dict[str, object] = {"model_type": known.model_type, **known.config}
+    words |= {word: _one(own[key], key) for key, word in _WORDS.items() if key in own}
+    eps = own.get("attention.layer_norm_rms_epsilon", own.get("attention.layer_norm_epsilon"))
+    words |= dict.fromkeys(("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"), eps)
+    embedding = file.tensors.get("token_embd.weight")
+    if embedding is None or len(embedding.shape) != 2:
+        _refuse("a matrix token_embd.weight", "none")
+    words["vocab_size"] = embedding.shape[0]
+    longest = words.get("max_position_embeddings")
+    if isinstance(longest, int) and longest > _LONGEST:
+        _refuse(f"context_length of at most {_LONGEST}", str(longest))
+    words["n_positions"] = words["seq_length"] = longest
+    words["n_inner"] = words["ffn_hidden_size"] = words.get("intermediate_size")
+    words["tie_word_embeddings"] = "output.weight" not in file.tensors
+    size = _head_dim(words, own)
+    words["head_dim"] = size
+    words |= _rotation(file, own, size)
+    words |= _particular(file, known.model_type, words, own)
+    return {word: value for word, value in words.items() if value is not None}
+
+
+def _head_dim(words: Mapping[str, object], own: Mapping[str, Value]) -> int:
+    hidden, heads = (words.get(word) for word in ("hidden_size", "num_attention_heads"))
+    if not isinstance(hidden, int) or not isinstance(heads, int) or hidden < 1 or heads < 1:
+        _refuse("embedding_length and attention.head_count as numbers above 0", f"{hidden!r} and {heads!r}")
+    sizes = {own.get(key, hidden // heads) for key in ("attention.key_length", "attention.value_length")}
+    size = sizes.pop()
+    if sizes or not isinstance(size, int):
+        _refuse("keys and values of one length", f"{own.get('attention.key_length')!r:.40} and others")
+    return size
+
+
+def _rotation(file: Gguf, own: Mapping[str, Value], size: int) -> dict[str, object]:
+    """rope_theta, the part of a head that turns, and what scales its frequencies."""
+    words: dict[str, object] = {"rope_theta": own.get("rope.freq_base")}
+    turned = own.get("rope.dimension_count", size)
+    if isinstance(turned, int) and 0 < turned <= size:
+        words["partial_rotary_factor"] = math.nextafter(turned / size, 1.0) if turned < size else 1.0
+    longest = own.get("context_length")
+    original = own.get("rope.scaling.original_context_length", longest)
+    kind, factor = own.get("rope.scaling.type"), own.get("rope.scaling.factor")
+    divisors = {"rope_freqs.weight": longest, "rope_factors_short.weight": original}
+    stored = next((name for name in divisors if name in file.tensors), None)
+    if stored:
+        words["rope_scaling"] = {
+            "rope_type": "longrope",
+            "short_factor": tuple(map(float, floats(file, stored).reshape(-1))),
+            "original_max_position_embeddings": divisors[stored],
+            "attention_factor": own.get("rope.scaling.attn_factor", 1.0),
+        }
+    elif kind == "yarn" and isinstance(factor, float):
+        magnitude = 1.0 + 0.1 * math.log(factor) if factor > 1 else 1.0
+        words["rope_scaling"] = {
+            "rope_type": "yarn",
+            "factor": factor,
+            "original_max_position_embeddings": original,
+            "attention_factor": float(own.get("rope.scaling.attn_factor", 1.0)) * magnitude,  # type: ignore[arg-type]
+        }
+    elif kind not in (None, "none", "longrope"):
+        words["rope_scaling"] = {"rope_type": kind, "factor": factor}
+    return words
+
+
+def _particular(file: Gguf, kind: str, words: Mapping[str, object], own: Mapping[str, Value]) -> dict[str, object]:
+    """What single model types call otherwise, or keep in other places than metadata."""
+    found: dict[str, object] = {"logit_scale": own.get("logit_scale"), "logits_scaling": own.get("logit_scale")}
+    layers, heads = words.get("num_hidden_layers"), words.get("num_attention_heads")
+    if kind in _LARGEST_GEMMA:
+        whole = layers == _LARGEST_GEMMA[kind]
+        found["query_pre_attn_scalar"] = words["hidden_size"] / heads if whole else words["head_dim"]  # type: ignore[operator]
+    if kind == "gemma3_text":
+        found["rope_local_base_freq"] = own.get("rope.freq_base_swa", 10000.0)
+    if kind == "falcon":
+        found["multi_query"] = words.get("num_key_value_heads") == 1
+        found["new_decoder_architecture"] = "blk.0.attn_norm_2.weight" in file.tensors
+        found["num_kv_heads"] = words.get("num_key_value_heads")
+    if kind == "qwen2" or kind == "qwen3":
+        found["sliding_window"] = None
+    return found
+
+
+def _as_stored(c: DecoderConfig, known: Architecture, has: Collection[str]) -> DecoderConfig:
+    """`c` with the names of GGUF, and what its converter made of the tensors."""
+
+    def stored(*names: str) -> bool:
+        return any(f"blk.0.{name}" in has for name in names)
+
+    names = {role.name: getattr(c.names, role.name) for role in fields(Names)}
+    changed = {role: word for role, word in ROLES.items() if names[role]}
+    changed |= {"joined": "attn_qkv" if stored("attn_qkv.weight") else "", "layout": "nk"}
+    changed["gate_up"] = "ffn_up" if c.gated and not stored("ffn_gate.weight") else ""
+    if stored("attn_norm_2.weight"):  # Falcon: attention reads the second one
+        changed |= {"attention_norm": "attn_norm_2", "ffn_norm": "attn_norm"}
+    pattern = c.pattern
+    if known.interleaved:
+        turned = {layer.rope: replace(layer.rope, interleaved=True) for layer in pattern if layer.rope}
+        pattern = tuple(replace(layer, rope=turned[layer.rope] if layer.rope else None) for layer in pattern)
+    return replace(
+        c,
+        names=replace(c.names, grouped=False, **changed),
+        pattern=pattern,
+        norm_plus_one=False,
+        query_key_value_bias=stored("attn_qkv.bias", "attn_q.bias"),
+        output_bias=stored("attn_output.bias"),
+        ffn_bias=stored("ffn_up.bias"),
+        head_bias="output.bias" in has,
+        tied="output.weight" not in has,
+    )
+
+
+def floats(file: Gguf, name: str) -> np.ndarray:
+    """The tensor `name` as float32."""
+    tensor = file.tensors[name]
+    assert tensor.kind.floats is not None, f"{tensor.kind.name} was refused before"
+    with np.errstate(all="ignore"):  # scales that are no numbers give weights that are none, as llama.cpp has it
+        return tensor.kind.floats(tensor.blocks()).reshape(tensor.shape)
+
+
+def _one(value: Value, key: str) -> object:
+    """A number, also where every layer has one and all are equal."""
+    if not isinstance(value, np.ndarray):
+        return value
+    if value.size == 0 or np.any(value != value[0]):
+        _refuse(f"{key} equal in all layers", f"{value[:8].tolist()!r:.80}")
+    return value[0].item()
+
+
+def _refuse(expected: str, found: str) -> NoReturn:
+    raise UnsupportedModel(f"expected {expected} in a GGUF file, found {found}: give another model, or its safetensors")

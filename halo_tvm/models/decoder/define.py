@@ -1,0 +1,297 @@
+"""The graph of a decoder: one residual layer after another, over whole sequences or behind a cache.
+
+Shapes
+    main      input_ids [batch, sequence] int64   ->   logits [batch, sequence, vocabulary]
+    prefill   input_ids [1, tokens] int64, lengths [1] int32, and for every layer i
+              key_i, value_i [1, capacity, kv_heads, head_dim], written in place   ->   logits [1, vocabulary]
+    decode    the same with one token
+    decode_slots    input_ids [slots, 1], lengths [slots], key_i, value_i [slots, capacity, kv_heads, head_dim]
+              ->   logits [slots, vocabulary]
+    with_past input_ids, position_ids [batch, tokens], attention_mask [batch, total] int64, and for every layer i
+              past_key_values.{i}.key, .value [batch, kv_heads, past, head_dim], total = past + tokens
+              ->   logits [batch, tokens, vocabulary], present.{i}.key, .value [batch, kv_heads, total, head_dim]
+    `lengths` says how many positions of the caches are filled before the call; logits are those of the last token. A
+    length of -1 is a slot that takes no part: nothing is written there, and its logits mean nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+import ml_dtypes
+import numpy as np
+import tvm
+from tvm import relax
+
+from ..builder import ModelBuilder
+from . import weights
+from .config import Alibi, DecoderConfig, Layer, Rope
+from .rope import tables
+
+PAST = "past_key_values"  # as torch's exporters and onnxruntime's tools call these inputs
+CAPACITY_STEP = 16  # capacities of several slots are multiples of it, and may exceed the positions up to the next one
+
+
+class Caches(Enum):
+    """Where the keys and values of earlier tokens are."""
+
+    NONE = "there are none"
+    IN_PLACE = "in inputs to which those of the new tokens are written"
+    RETURNED = "in inputs, and in outputs with those of the new tokens behind them: what other engines take"
+
+
+@dataclass
+class _Step:
+    """What all layers of one function share."""
+
+    c: DecoderConfig
+    m: ModelBuilder
+    rows: tuple[tvm.ir.Expr | int, tvm.ir.Expr | int]  # batch, tokens
+    positions: relax.Var  # [tokens] or, behind a cache, [batch, tokens]
+    lengths: relax.Var | None = None  # before the call; None without a cache
+    filled: relax.Var | None = None  # after it
+    shown: relax.Var | None = None  # [batch, total]: keys that are no padding, where caches are returned
+    present: dict[str, relax.Var] = field(default_factory=dict)  # the caches to return
+
+    def heads(self, x: relax.Expr, count: int) -> relax.Var:
+        return self.m.emit(relax.op.reshape(x, (*self.rows, count, self.c.head_size)))
+
+    def scaled(self, x: relax.Var, factor: float | None) -> relax.Var:
+        return x if factor is None else self.m.emit(relax.op.multiply(x, relax.const(factor, "float32")))
+
+
+def define(c: DecoderConfig, m: ModelBuilder, *, caches: Caches, last: bool) -> Mapping[str, relax.Expr]:
+    """The function of which `m` has the inputs, `last` with logits of the last token alone."""
+    step = _step(c, m, caches)
+    table = m.weight(f"{c.names.embedding}.weight", (c.vocabulary, c.embedding_width or c.hidden))
+    x = _embedded(step, table)
+    bias = _alibi(step, c.alibi) if c.alibi else None
+    for index in range(c.layers):
+        x = _layer(step, x, index, bias)
+    batch, tokens = step.rows
+    m.layer = c.names.norm
+    if last:
+        if not isinstance(tokens, int) or tokens > 1:
+            x = m.emit(relax.op.strided_slice(x, axes=[1], begin=[tokens - 1], end=[tokens]))
+        one = (1,) if caches is Caches.RETURNED else ()  # other engines want the token's axis
+        x = m.emit(relax.op.reshape(x, (batch, *one, c.hidden)))
+    if c.names.norm:
+        x = weights.norm(c, m, x, c.names.norm, c.hidden)
+    m.layer = c.names.head
+    if c.embedding_width not in (None, c.hidden):
+        x = m.linear(x, c.names.project_out, c.hidden, c.embedding_width, bias=False)
+    name = f"{c.names.head}.weight"
+    head = table if c.tied else m.weight(name, (c.vocabulary, c.embedding_width or c.hidden))
+    more = [m.weight(f"{c.names.head}.bias", (c.vocabulary,), scale=0.1)] if c.head_bias else []
+    logits = step.scaled(m.op("linear", x, head, *more, layout="nk", n=c.vocabulary), c.logit_scale)
+    if c.logit_softcap is not None:
+        soft = m.emit(relax.op.tanh(step.scaled(logits, 1 / c.logit_softcap)))
+        logits = step.scaled(soft, c.logit_softcap)
+    return {"logits": logits, **step.present}
+
+
+def _step(c: DecoderConfig, m: ModelBuilder, caches: Caches) -> _Step:
+    batch, tokens = (int(d) if isinstance(d, tvm.tirx.IntImm) else d for d in m.inputs["input_ids"].ty.shape.values)
+    if caches is Caches.RETURNED:
+        total = m.inputs[f"{PAST}.0.key"].ty.shape.values[2] + tokens
+        shown = m.matched(m.inputs["attention_mask"], (batch, total))
+        return _Step(c, m, (batch, tokens), m.inputs["position_ids"], shown=shown)
+    if caches is Caches.NONE:
+        return _Step(c, m, (batch, tokens), m.emit(relax.op.arange(0, tokens, 1, "int64")))
+    lengths = m.inputs["lengths"]
+    new = m.emit(relax.op.expand_dims(m.emit(relax.op.arange(0, tokens, 1, "int32")), 0))
+    positions = m.emit(relax.op.add(m.emit(relax.op.expand_dims(lengths, 1)), new))
+    last = m.emit(relax.op.strided_slice(positions, axes=[1], begin=[tokens - 1], end=[tokens]))
+    last = m.emit(relax.op.reshape(last, (batch,)))
+    filled = m.emit(relax.op.add(last, relax.const(1, "int32")))
+    if not isinstance(batch, int):  # the position of a slot that takes no part is read, too
+        positions = m.emit(relax.op.maximum(positions, relax.const(0, "int32")))
+    return _Step(c, m, (batch, tokens), positions, lengths, filled)
+
+
+def _embedded(step: _Step, table: relax.Var) -> relax.Var:
+    c, m = step.c, step.m
+    m.layer = c.names.embedding
+    x = m.op("embedding", m.inputs["input_ids"], table, layout="nk", n=c.vocabulary)
+    x = step.scaled(x, c.embedding_scale)
+    if c.embedding_width not in (None, c.hidden):
+        x = m.linear(x, c.names.project_in, c.embedding_width, c.hidden, bias=False)
+    if c.position_offset is not None:
+        rows = c.positions + c.position_offset
+        stored = m.weight(f"{c.names.positions}.weight", (rows, c.hidden))
+        m.layer = c.names.positions
+        at = step.positions
+        if c.position_offset:
+            at = m.emit(relax.op.add(at, relax.const(c.position_offset, str(at.ty.dtype))))
+        x = m.emit(relax.op.add(x, m.op("embedding", at, stored, layout="nk", n=rows)))
+    if c.names.embedding_norm:
+        x = weights.norm(c, m, x, c.names.embedding_norm, c.hidden)
+    return x
+
+
+def _layer(step: _Step, x: relax.Var, index: int, bias: relax.Var | None) -> relax.Var:
+    c, m, names = step.c, step.m, step.c.names
+    layer = names.layer.format(index)
+
+    def normed(y: relax.Var, name: str) -> relax.Var:
+        return weights.norm(c, m, y, f"{layer}.{name}", c.hidden) if name else y
+
+    def added(y: relax.Var, onto: relax.Var) -> relax.Var:
+        return m.emit(relax.op.add(step.scaled(y, c.residual_scale), onto))
+
+    m.layer = f"{layer}.{names.attention}"
+    read = x if c.norm_behind else normed(x, names.attention_norm)
+    attended = normed(_attention(step, read, index, layer, bias), names.attention_post_norm)
+    onto = added(attended, x)
+    m.layer = f"{layer}.{names.ffn}"
+    if c.norm_behind:
+        read = onto = normed(onto, names.attention_norm)
+    elif c.parallel:
+        read = normed(x, names.ffn_norm) if names.ffn_norm else read
+    else:
+        read = normed(onto, names.ffn_norm)
+    args = [*weights.gate_and_up(c, m, layer)]
+    args += m.linear_weights(f"{layer}.{names.down}", c.feed_forward, c.hidden, names.layout, c.ffn_bias)
+    ffn = m.op("ffn", read, *args, activation=c.activation, gated=c.gated, bias=c.ffn_bias, layout=names.layout)
+    out = added(normed(ffn, names.ffn_post_norm), onto)
+    return normed(out, names.ffn_norm) if c.norm_behind else out
+
+
+def _attention(step: _Step, x: relax.Var, index: int, layer: str, bias: relax.Var | None) -> relax.Var:
+    """The output projection of the attention that layer `index` computes of x [batch, tokens, hidden]."""
+    c, m, kind = step.c, step.m, step.c.layer(index)
+    columns = c.query_width + 2 * c.key_width
+    stored = weights.query_key_value(c, m, layer, kind.rope)
+    joined = m.op("linear", x, *stored, layout=c.names.layout, n=columns)
+    if c.clip is not None:
+        most, least = (relax.const(bound, "float32") for bound in (c.clip, -c.clip))
+        joined = m.emit(relax.op.maximum(m.emit(relax.op.minimum(joined, most)), least))
+    attrs: dict[str, object] = {
+        "num_heads": c.heads,
+        "num_kv_heads": c.key_heads,
+        "head_dim": c.head_size,
+        "scale": c.scale if c.scale is not None else c.head_size**-0.5,
+        "causal": True,
+    }
+    attrs |= {"window": kind.window} if kind.window is not None else {}
+    attrs |= {"softcap": c.softcap} if c.softcap is not None else {}
+    extras = [bias] if bias is not None else []
+    attrs |= {"has_bias": True} if extras else {}
+    if step.shown is not None:
+        q, key, value = _with_past(step, _parts(step, joined, layer, kind), index)
+        heads = m.op("attention", q, key, value, step.shown, *extras, has_key_mask=True, **attrs)
+    elif step.lengths is None and c.query_key_norm is None:
+        joined = joined if kind.rope is None else _turned(step, joined, kind.rope)
+        heads = m.op("attention", joined, *extras, packed=True, **attrs)
+    elif step.lengths is None:
+        heads = m.op("attention", *_parts(step, joined, layer, kind), *extras, **attrs)
+    else:
+        q, key, value = _behind_caches(step, joined, index, layer)
+        heads = m.op("attention", q, key, value, *extras, step.filled, has_lengths=True, **attrs)
+    whole = m.emit(relax.op.reshape(heads, (*step.rows, c.query_width)))
+    return m.linear(
+        whole, f"{layer}.{c.names.output}", c.query_width, c.hidden, layout=c.names.layout, bias=c.output_bias
+    )
+
+
+def _turned(step: _Step, joined: relax.Var, rope: Rope) -> relax.Var:
+    """The joined row with its queries and keys rotated."""
+    c, m = step.c, step.m
+    heads = step.heads(joined, c.heads + 2 * c.key_heads)
+    count = c.heads + c.key_heads
+    heads = m.op("rotary", heads, step.positions, *_tables(step, rope), interleaved=False, turned=count)
+    return m.emit(relax.op.reshape(heads, (*step.rows, c.query_width + 2 * c.key_width)))
+
+
+def _behind_caches(step: _Step, joined: relax.Var, index: int, layer: str) -> list[relax.Expr]:
+    """Queries of the joined row, and the caches with its keys and values."""
+    c, m, kind = step.c, step.m, step.c.layer(index)
+    caches = [m.inputs[f"{name}_{index}"] for name in ("key", "value")]
+    if c.query_key_norm is not None:
+        q, *new = _parts(step, joined, layer, kind)
+        return [q, *(m.op("kv_append", cache, part, step.lengths) for cache, part in zip(caches, new))]
+    heads = step.heads(joined, c.heads + 2 * c.key_heads)
+    tables = [] if kind.rope is None else _tables(step, kind.rope)
+    found = m.op("append_heads", heads, *caches, step.lengths, *tables)
+    return [m.emit(relax.TupleGetItem(found, position)) for position in range(3)]
+
+
+def _with_past(step: _Step, parts: list[relax.Var], index: int) -> list[relax.Var]:
+    """Queries, and all keys and values [batch, total, kv_heads, head_dim]; these are kept to be returned."""
+    m = step.m
+    found = parts[:1]
+    for name, new in zip(("key", "value"), parts[1:]):
+        past = m.inputs[f"{PAST}.{index}.{name}"]
+        new = m.emit(relax.op.permute_dims(new, [0, 2, 1, 3]))
+        step.present[f"present.{index}.{name}"] = whole = m.emit(relax.op.concat([past, new], axis=2))
+        found.append(m.emit(relax.op.permute_dims(whole, [0, 2, 1, 3])))
+    return found
+
+
+def _parts(step: _Step, joined: relax.Var, layer: str, kind: Layer) -> list[relax.Var]:
+    """Queries, keys and values [batch, tokens, heads, head_dim] of the joined row, normalised and rotated."""
+    c, m = step.c, step.m
+    ends = [c.query_width, c.query_width + c.key_width, c.query_width + 2 * c.key_width]
+    found = []
+    for name, begin, end in zip(("query", "key", "value"), [0, *ends], ends):
+        part = m.emit(relax.op.strided_slice(joined, axes=[2], begin=[begin], end=[end]))
+        stem = {"query": c.names.query_norm, "key": c.names.key_norm}.get(name, "")
+        if stem and c.query_key_norm == "all":
+            weight = weights.head_norm(c, m, f"{layer}.{stem}", end - begin, kind.rope)
+            part = m.op("rms_norm", part, weight, eps=c.eps)
+        part = step.heads(part, (end - begin) // c.head_size)
+
+        def normed(heads: relax.Var, stem: str = stem) -> relax.Var:
+            weight = weights.head_norm(c, m, f"{layer}.{stem}", c.head_size, kind.rope)
+            return m.op("rms_norm", heads, weight, eps=c.eps)
+
+        by_head = bool(stem) and c.query_key_norm == "head"
+        if by_head and not c.norm_turned:
+            part = normed(part)
+        if name != "value" and kind.rope is not None:
+            part = m.op("rotary", part, step.positions, *_tables(step, kind.rope), interleaved=False)
+        found.append(normed(part) if by_head and c.norm_turned else part)
+    return found
+
+
+def _tables(step: _Step, rope: Rope) -> list[relax.Var]:
+    """cos and sin of a rotation, kept with the weights; all functions of an artifact share them."""
+    c, m = step.c, step.m
+    ropes = list(dict.fromkeys(layer.rope for layer in c.pattern if layer.rope is not None))
+    suffix = f".{ropes.index(rope)}" if len(ropes) > 1 else ""
+    names = [f"rotary.{part}{suffix}" for part in ("cos", "sin")]
+    values = tables(rope, c.positions, c.head_size)
+    return [m.table(name, value) for name, value in zip(names, values)]
+
+
+def _alibi(step: _Step, how: Alibi) -> relax.Var:
+    """The bias [1, heads, 1, keys] of arXiv:2108.12409: slope times key position.
+
+    The distance to the query differs from it by a number of the query's own, which softmax does not see.
+    """
+    c, m = step.c, step.m
+    keys = step.rows[1]
+    if step.lengths is not None:
+        keys = m.inputs["key_0"].ty.shape.values[1]
+    elif step.shown is not None:
+        keys = step.shown.ty.shape.values[1]
+    power = 2 ** int(np.floor(np.log2(c.heads)))
+    slopes = 2.0 ** (-8.0 / power * np.arange(1, power + 1))
+    if power != c.heads:  # the missing ones lie between those of the next power of two
+        slopes = np.concatenate([slopes, 2.0 ** (-4.0 / power * np.arange(1, 2 * (c.heads - power), 2))])
+    if how.rounded:  # products, too: no product of float32 at run time
+        places = np.arange(-(-c.positions // CAPACITY_STEP) * CAPACITY_STEP)
+        table = _rounded(_rounded(slopes)[:, None] * places) * how.scale
+        whole = relax.const(table.astype(np.float32)[None, :, None])
+        return m.emit(relax.op.strided_slice(whole, axes=[3], begin=[0], end=[keys]))
+    at = m.emit(relax.op.astype(m.emit(relax.op.arange(0, keys, 1, "int64")), "float32"))
+    at = m.emit(relax.op.reshape(at, (1, 1, 1, keys)))
+    slopes = (slopes * how.scale).astype(np.float32)
+    return m.emit(relax.op.multiply(relax.const(slopes.reshape(1, -1, 1, 1)), at))
+
+
+def _rounded(values: np.ndarray) -> np.ndarray:
+    """To the nearest bfloat16, of two equally near the even one."""
+    return values.astype(np.float32).astype(ml_dtypes.bfloat16).astype(np.float32)

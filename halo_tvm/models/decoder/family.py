@@ -1,0 +1,111 @@
+"""A family of decoders: its functions `main`, `prefill`, `decode` and `decode_slots` over one table of weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import MappingProxyType
+
+from ...imported import InputSpec
+from ...relay_ops.parts.kept_rows import kept_columns
+from .._definition import Entry, Family, Interface
+from .config import DecoderConfig
+from .define import PAST, Caches, define
+from .read import Reader
+
+CHUNK = 512  # tokens that one call of prefill takes at most
+SLOTS = 256  # sequences that one call of decode_slots takes at most
+
+
+def decoder_family(
+    name: str,
+    read: Callable[[Reader], DecoderConfig],
+    *,
+    types: tuple[str, ...] = (),
+    presets: Mapping[str, DecoderConfig] = MappingProxyType({}),
+    prefixes: tuple[str, ...] = ("",),
+    even: tuple[str, ...] = (),
+    heads: tuple[str, ...] = ("ForCausalLM", "LMHeadModel"),
+    complete: bool = True,
+    tied: tuple[str, str] = ("model.embed_tokens", "lm_head"),
+) -> Family[DecoderConfig]:
+    """The family `name`, for config.json of the model types `types`, which `read` understands."""
+
+    def from_huggingface(config: Mapping[str, object]) -> DecoderConfig:
+        return read(Reader(config))
+
+    return Family(
+        name=name,
+        presets=presets,
+        interface=interface,
+        define=lambda config, m: define(config, m, caches=Caches.NONE, last=config.last_only),
+        entries=entries,
+        with_past=with_past,
+        huggingface_types=types or (name,),
+        heads=heads,
+        from_huggingface=from_huggingface,
+        prefixes=prefixes,
+        tied={f"{tied[0]}.weight": f"{tied[1]}.weight"},
+        even=even,
+        complete=complete,
+    )
+
+
+def interface(c: DecoderConfig) -> Interface:
+    """Inputs of `main`. Activations are planned for the largest declared size."""
+    ids = InputSpec("input_ids", ("batch", "sequence"), "int64", values=(0, c.vocabulary - 1))
+    batch = 8 if c.position_offset is not None and c.norm == "layer" else 4
+    return Interface((ids,), {"batch": (1, batch), "sequence": (1, c.longest)}, {"batch": 1, "sequence": 128})
+
+
+def entries(c: DecoderConfig) -> Mapping[str, Entry[DecoderConfig]]:
+    """`prefill`, `decode` and `decode_slots`, whose caches are state in place."""
+    chunk = min(CHUNK, c.positions)
+    return {
+        "prefill": Entry(_cached("tokens", {"tokens": (1, chunk)}, {"tokens": min(128, chunk)}), _define_cached),
+        "decode": Entry(_cached(1, {}, {}), _define_cached),
+        "decode_slots": Entry(_cached(1, {"slots": (1, SLOTS)}, {"slots": min(4, SLOTS)}, "slots"), _define_cached),
+    }
+
+
+_define_cached = partial(define, caches=Caches.IN_PLACE, last=True)
+
+
+def _cached(
+    tokens: int | str, ranges: Mapping[str, tuple[int, int]], typical: Mapping[str, int], batch: int | str = 1
+) -> Callable[[DecoderConfig, str], Interface]:
+    def make(c: DecoderConfig, dtype: str) -> Interface:
+        row = (batch, "capacity", c.key_heads, kept_columns(c.head_size, dtype))
+        positions = (0 if batch == 1 else -1, c.positions - 1)
+        caches = tuple(InputSpec(f"{kind}_{i}", row, dtype) for i in range(c.layers) for kind in ("key", "value"))
+        inputs = (
+            InputSpec("input_ids", (batch, tokens), "int64", values=(0, c.vocabulary - 1)),
+            InputSpec("lengths", (batch,), "int32", values=positions, room=(tokens, "capacity")),
+            *caches,
+        )
+        return Interface(
+            inputs,
+            {**ranges, "capacity": (1, c.positions)},
+            {**typical, "capacity": min(512, c.positions)},
+            state=tuple(spec.name for spec in caches),
+        )
+
+    return make
+
+
+def with_past(last: bool) -> Entry[DecoderConfig]:
+    """The decoder that takes the caches and returns longer ones; `last`: with logits of the last token alone."""
+    return Entry(_returned, partial(define, caches=Caches.RETURNED, last=last))
+
+
+def _returned(c: DecoderConfig, dtype: str) -> Interface:
+    row = ("batch", c.key_heads, "past", c.head_size)
+    caches = [InputSpec(f"{PAST}.{i}.{kind}", row, dtype) for i in range(c.layers) for kind in ("key", "value")]
+    inputs = (
+        InputSpec("input_ids", ("batch", "tokens"), "int64", values=(0, c.vocabulary - 1)),
+        InputSpec("attention_mask", ("batch", "total"), "int64", values=(0, 1)),
+        InputSpec("position_ids", ("batch", "tokens"), "int64", values=(0, c.positions - 1)),
+        *caches,
+    )
+    ranges = {"batch": (1, SLOTS), "tokens": (1, c.positions), "past": (0, c.positions), "total": (1, c.positions)}
+    return Interface(inputs, ranges, {"batch": 1, "tokens": 1, "past": 127, "total": 128})

@@ -1,0 +1,132 @@
+"""The tensors of a decoder as its graph reads them: q, k and v as one, in the order of the one rotation.
+
+What a checkpoint stores otherwise is made of its tensors by recipes, when the artifact is written.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from tvm import relax
+
+from ..builder import ModelBuilder
+from .config import DecoderConfig, Rope
+from .rope import turned_channels
+
+# Random query and key weights are scaled so that scores have a standard deviation near 2: attention is not flat.
+_QKV_GAIN = 1.4
+
+
+def norm(c: DecoderConfig, m: ModelBuilder, x: relax.Expr, name: str, width: int) -> relax.Var:
+    """x through the norm `name` over its last axis."""
+    stored = f"{name}.weight"
+    if not c.norm_weight:
+        weight = m.ones(width)
+    elif c.norm_plus_one:
+        m.source(stored, (width,), scale=0.1)
+        weight = m.derived(f"{stored}+1", "shift", [stored], (width,), by=1.0)
+    else:
+        weight = m.weight(stored, (width,), scale=0.1, offset=1.0)
+    if c.norm == "layer":
+        bias = m.weight(f"{name}.bias", (width,), scale=0.1) if c.norm_bias and c.norm_weight else m.zeros(width)
+        return m.op("layer_norm", x, weight, bias, eps=c.eps)
+    return m.op("rms_norm", x, weight, eps=c.eps)
+
+
+def query_key_value(c: DecoderConfig, m: ModelBuilder, layer: str, rope: Rope | None) -> list[relax.Var]:
+    """The weight (and bias) of one linear whose columns are all queries, then keys, then values."""
+    names = c.names
+    columns = c.query_width + 2 * c.key_width
+    rows = _rows(c, rope)
+    kinds = [("weight", c.hidden)] + ([("bias", 0)] if c.query_key_value_bias else [])
+    found = []
+    for kind, depth in kinds:
+        axis = 1 if kind == "weight" and names.layout == "kn" else 0
+        scale = _QKV_GAIN / math.sqrt(c.hidden) if kind == "weight" else 0.1
+
+        def shape(width: int, depth: int = depth) -> tuple[int, ...]:
+            return (width,) if not depth else (depth, width) if names.layout == "kn" else (width, depth)
+
+        if names.joined:
+            stored = f"{layer}.{names.joined}.{kind}"
+            if rows is None:
+                found.append(m.weight(stored, shape(columns), scale=scale))
+                continue
+            m.source(stored, shape(columns), scale=scale)
+            order = tuple(i for part in rows for i in part)
+            found.append(m.derived(f"{stored}:qkv", "take", [stored], shape(columns), indices=order, axis=axis))
+            continue
+        parts = []
+        for name, width, order in zip(
+            (names.query, names.key, names.value), (c.query_width, c.key_width, c.key_width), rows or (None,) * 3
+        ):
+            stored = f"{layer}.{name}.{kind}"
+            m.source(stored, shape(width), scale=scale)
+            if order is not None and order != tuple(range(width)):
+                m.recipe(f"{stored}:turned", "take", [stored], shape(width), indices=order, axis=axis)
+                stored = f"{stored}:turned"
+            parts.append(stored)
+        found.append(m.derived("+".join(parts), "concat", parts, shape(columns), axis=axis))
+    return found
+
+
+def head_norm(c: DecoderConfig, m: ModelBuilder, name: str, width: int, rope: Rope | None) -> relax.Var:
+    """The weight [width] of a norm of queries or keys, its channels in the order of theirs."""
+    stored = f"{name}.weight"
+    m.source(stored, (width,), scale=0.1, offset=0.0 if c.norm_plus_one else 1.0)
+    if c.norm_plus_one:
+        stored = m.recipe(f"{stored}+1", "shift", [stored], (width,), by=1.0)
+    order = turned_channels(rope, c.head_size) if rope else None
+    if order is None:
+        return m.stored(stored)
+    rows = _spread(order, width // c.head_size)
+    return m.derived(f"{stored}:turned", "take", [stored], (width,), indices=rows, axis=0)
+
+
+def gate_and_up(c: DecoderConfig, m: ModelBuilder, layer: str) -> list[relax.Var]:
+    """Weights (and biases) of the gate, where there is one, then of the projection up."""
+    names, bias = c.names, c.ffn_bias
+    up = f"{layer}.{names.up}"
+    if not names.gate_up or not c.gated:
+        gate = [f"{layer}.{names.gate}"] if c.gated else []
+        stems = [*gate, up]
+        return [w for stem in stems for w in m.linear_weights(stem, c.hidden, c.feed_forward, names.layout, bias)]
+    stem, width = f"{layer}.{names.gate_up}", c.feed_forward
+    found = []
+    for part, begin in (("gate", 0), ("up", width)):
+        for kind, depth in [("weight", c.hidden)] + ([("bias", 0)] if bias else []):
+            axis = 1 if depth and names.layout == "kn" else 0
+            whole, half = (
+                (n,) if not depth else (depth, n) if names.layout == "kn" else (n, depth) for n in (2 * width, width)
+            )
+            stored = m.source(f"{stem}.{kind}", whole, scale=1 / math.sqrt(c.hidden) if depth else 0.1)
+            attrs = {"axes": [axis], "begin": [begin], "end": [begin + width], "strides": [1]}
+            found.append(m.derived(f"{stored}:{part}", "strided_slice", [stored], half, **attrs))
+    return found
+
+
+def _rows(c: DecoderConfig, rope: Rope | None) -> tuple[tuple[int, ...], ...] | None:
+    """Where the rows of queries, keys and values lie in what is stored; None where it is stored as it is read."""
+    order = turned_channels(rope, c.head_size) if rope else None
+    grouped = c.names.joined and c.names.grouped
+    if order is None and not grouped:
+        return None
+    order, plain = order or tuple(range(c.head_size)), tuple(range(c.head_size))
+    if not c.names.joined:
+        return _spread(order, c.heads), _spread(order, c.key_heads), _spread(plain, c.key_heads)
+    if not grouped:
+        starts = (0, c.query_width, c.query_width + c.key_width)
+        counts = (c.heads, c.key_heads, c.key_heads)
+        return tuple(_spread(o, n, start) for o, n, start in zip((order, order, plain), counts, starts))
+    d, per = c.head_size, c.heads // c.key_heads
+    groups = [g * (per + 2) * d for g in range(c.key_heads)]
+    queries = tuple(g + e * d + i for g in groups for e in range(per) for i in order)
+    keys = tuple(g + per * d + i for g in groups for i in order)
+    values = tuple(g + (per + 1) * d + i for g in groups for i in plain)
+    return queries, keys, values
+
+
+def _spread(order: Sequence[int], heads: int, start: int = 0) -> tuple[int, ...]:
+    """Rows of so many heads, each with its channels in `order`."""
+    return tuple(start + head * len(order) + i for head in range(heads) for i in order)

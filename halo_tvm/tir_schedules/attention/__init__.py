@@ -1,0 +1,1 @@
+"""Rules for attention, on CPUs and GPUs; what they share lies beside them."""

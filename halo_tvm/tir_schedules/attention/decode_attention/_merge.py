@@ -1,0 +1,47 @@
+"""The second stage: the parts of every row, weighted by their largest scores, become its result."""
+
+from __future__ import annotations
+
+from .._problem import locate_keys
+from .._softmax import START
+from .._text import LEAST, Source, i64
+from .plan import Plan
+
+_FEW = 1024  # vectors that one thread merges faster than it wakes another
+
+
+def merge(src: Source, plan: Plan) -> None:
+    work = f"{plan.problem.b} * {i64(plan.rows)}"
+    few = f"{work} * splits * {i64(plan.columns)} <= {i64(_FEW)}"
+    with src.under(f"if {few}:"):
+        _rows(src, plan, work, "serial")
+    with src.under("else:"):
+        _rows(src, plan, work, "parallel")
+
+
+def _rows(src: Source, plan: Plan, work: str, kind: str) -> None:
+    problem, v = plan.problem, plan.vectors
+    with src.loop("row", work, kind), src.block("merge"):
+        src.let("r", f"row % {i64(plan.rows)}")
+        src.let("n", f"row // {i64(plan.rows)}")
+        src.let("head", plan.head_of("r"))
+        src.let("i", plan.query_of("r"))
+        locate_keys(src, problem)
+        src.let("parts", f"({problem.keys} + span - T.int64(1)) // span")  # those with a key in them
+        columns = range(plan.columns)
+        src(*(v.buffer(name) for name in ("peak", "total", "fade", "swap")), *(v.buffer(f"sum{u}") for u in columns))
+        src(f"peak[0] = {v.const(START)}", f"total[0] = {v.const(0.0)}")
+        src(*(f"sum{u}[0] = {v.const(0.0)}" for u in columns))
+        with src.loop("part", "parts"):
+            src(f"peak[0] = T.max(peak[0], {plan.part('part_peaks', 'n', 'part', 'r')})")
+        with src.loop("part", "parts"):
+            part = plan.part("part_peaks", "n", "part", "r")
+            src(f"fade[0] = {v.at_least(LEAST, f'{part} - peak[0]')}")
+            src(*v.exp2("fade[0]", "swap[0]"))
+            src(f"total[0] = total[0] + {plan.part('part_totals', 'n', 'part', 'r')} * fade[0]")
+            for u in columns:
+                part = plan.part("part_mixed", "n", "part", "r", u * plan.lanes)
+                src(f"sum{u}[0] = sum{u}[0] + {part} * fade[0]")
+        src(*v.butterfly("{a} + {b}", "total[0]", "swap[0]"))
+        src(f"total[0] = T.Select({v.const(0.5)} < total[0], {v.const(1.0)} / total[0], {v.const(0.0)})")
+        src(*(f"O[n, i, head, {v.span(u * plan.lanes)}] = sum{u}[0] * total[0]" for u in columns))

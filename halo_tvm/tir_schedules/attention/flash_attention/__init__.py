@@ -1,0 +1,129 @@
+"""Attention over blocks of keys with an online softmax; the score matrix never leaves the cache.
+
+Serves
+    functions of `halo.attention` (attribute `halo.call`) on float32 CPU vector targets, keys and values in float16 or
+    int8, too: any b, s and t, symbolic or not, head sizes that are multiples of 16 up to 256, all attributes of the
+    operator
+Declines
+    other operators, dtypes and head sizes; targets without 8 or 16 float32 lanes
+Before -> after
+    scores [b, h, s, t]; softmax; scores @ v      ->
+    pack: keys [b, h_kv, t/block_k, panels, d, panel], values [b, h_kv, t, d]      (parallel b * h_kv * key blocks)
+    attend: queries x keys x values, block_k keys at a time                         (parallel b * h * query blocks)
+Numerics
+    float32, and where the call permits it and the target has vdpbf16ps, products of operands rounded to bfloat16 that
+    are added up in float32; weights below 2**-100 of the row's largest count as 2**-100; exp2 has a relative error of
+    2e-7
+Measured
+    docs/kernels/attention.md
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from tvm import ir, tirx
+
+from ....errors import Declined
+from ...code import pair_dot
+from ...rule import Numbers, Rule
+from .._function import scheduled_as
+from .._pack import allocate, pack
+from .._problem import Problem, extents, read
+from ._attend import attend
+from ._estimate import estimate
+from .plan import Decision, Plan
+
+if TYPE_CHECKING:
+    from ....targets import Target
+
+
+CACHES = ("float16", "int8")  # widened in registers as they are read
+_LONG = 1024  # keys from which values are packed; at 512 it makes no difference
+
+
+class FlashAttention(Rule[Decision]):
+    """Attention without a score matrix, as generated text."""
+
+    name = "flash_attention"
+    Decision = Decision
+    domains = {
+        "block_q": Numbers(1, 512),
+        "block_k": Numbers(1, 512),
+        "score_rows": Numbers(1, 16),
+        "score_vectors": Numbers(1, 8),
+        "value_rows": Numbers(1, 16),
+        "value_vectors": Numbers(1, 8),
+    }
+
+    def default(self, func: tirx.PrimFunc, target: Target) -> Decision:
+        problem = _problem(func)
+        lanes = target_lanes(target)
+        if lanes == 16:
+            # A narrow panel of keys wastes little on the diagonal and on short calls; a wide block of them rescales
+            # seldom. Packing values costs more than it brings until rows of them are read very often, or widened.
+            return Decision(
+                block_q=32,
+                block_k=128 if problem.d <= 64 else 64,
+                score_rows=4,
+                score_vectors=2,
+                value_rows=4,
+                value_vectors=4,
+                pack_values=_pairs(problem, target)
+                or problem.kept != "float32"
+                or (problem.static_t is not None and problem.static_t >= _LONG),
+            )
+        # 12 accumulators of 16 registers leave room for a broadcast and two loads.
+        return Decision(block_q=48, block_k=64, score_rows=6, score_vectors=2, value_rows=6, value_vectors=2)
+
+    def space(self, func: tirx.PrimFunc, target: Target) -> Sequence[Decision]:
+        """Register tiles of both products x blocks of queries and keys x whether values are packed."""
+        first = self.default(func, target)
+        shapes = ((4, 4), (6, 4), (8, 2), (4, 2)) if target_lanes(target) == 16 else ((6, 2), (4, 2), (2, 4), (3, 3))
+        packings = (True,) if _pairs(_problem(func), target) else (True, False)
+        found = [first]
+        for score, value, q, k, packed in itertools.product(shapes, shapes, (16, 32, 48, 64), (64, 96, 128), packings):
+            if k % (score[1] * target_lanes(target)) == 0:
+                found.append(Decision(q, k, *score, *value, packed))
+        return tuple(dict.fromkeys(found))
+
+    def estimate(
+        self, func: tirx.PrimFunc, target: Target, decision: Decision, sizes: Mapping[ir.Var, int]
+    ) -> float | None:
+        plan = _plan(_problem(func), decision, target)
+        (b, s, *_), t = extents(func, sizes)
+        return estimate(plan, b, s, t, target.cores)
+
+    def apply(self, func: tirx.PrimFunc, target: Target, decision: Decision) -> tirx.PrimFunc:
+        self.check(decision)
+        plan = _plan(_problem(func), decision, target)
+        return scheduled_as(func, plan, allocate, pack, attend, imports=pair_dot.TEXT if plan.pairs else "")
+
+
+@functools.lru_cache(maxsize=16)  # a search asks for hundreds of estimates of one function
+def _problem(func: tirx.PrimFunc) -> Problem:
+    return read(func, caches=CACHES)
+
+
+def target_lanes(target: Target) -> int:
+    if target.lanes_f32 not in (8, 16):
+        raise Declined(f"serves targets with 8 or 16 float32 lanes, {target.key} has {target.lanes_f32}")
+    return target.lanes_f32
+
+
+def _pairs(problem: Problem, target: Target) -> bool:
+    """Whether both products take pairs of bfloat16; heads that are no whole number of them stay in float32."""
+    return problem.narrow and target.isa.bf16_dot and problem.d % (2 * pair_dot.LANES) == 0
+
+
+def _plan(problem: Problem, decision: Decision, target: Target) -> Plan:
+    plan = Plan(problem, decision, target_lanes(target), _pairs(problem, target))
+    assert not plan.pairs or plan.lanes == pair_dot.LANES, f"{target.key} pairs in other vectors than its floats"
+    if plan.pairs and decision.block_k % (2 * plan.lanes):
+        raise Declined(f"block_k must be a multiple of {2 * plan.lanes} keys in pairs, got {decision.block_k}")
+    if plan.decision.block_k % plan.panel:
+        raise Declined(f"block_k must be a multiple of the panel of {plan.panel} keys, got {plan.decision.block_k}")
+    return plan

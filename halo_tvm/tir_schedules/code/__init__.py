@@ -1,0 +1,1 @@
+"""What kernels are written with: loops in vectors, threads of a GPU, prefetches, vector mathematics."""

@@ -1,0 +1,118 @@
+"""Injective functions: each output as one expression, every intermediate inlined, for rules on CPUs and on GPUs.
+
+Declines
+    reductions; blocks with a predicate or several stores; a store whose place is not one iterator per
+    axis (scatter); an intermediate that grows beyond `MAX_NODES` expression nodes when it is inlined
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tvm_ffi
+from tvm import ir, tirx
+from tvm.ir import Expr
+
+from ...errors import Declined
+from ..blocks import Block, blocks, is_scheduled, loads, uses, without_loads
+from ..code.lanes import constant, index, is_var
+from .nest import Nest, substituted
+
+MAX_NODES = 20_000  # of one inlined expression: beyond, compilation takes seconds
+
+
+def nests_of(func: tirx.PrimFunc) -> list[Nest]:
+    """The outputs of `func` with their values, every intermediate inlined; `Declined` with the reason."""
+    if is_scheduled(func):
+        raise Declined("the function is scheduled already")
+    found = blocks(func)
+    if not found:
+        raise Declined("the function has no blocks")
+    local = list(func.body.block.alloc_buffers)
+    values: list[tuple[Block, tirx.BufferStore, Expr]] = []
+    nests: list[Nest] = []
+    for block in found:
+        if "R" in block.kinds:
+            raise Declined("a block reduces")
+        if not block.plain or "O" in block.kinds:
+            raise Declined("a block has a predicate, or loops that are not its iterators")
+        if block.store is None:
+            raise Declined("a block stores several values")
+        if not one_iterator_per_axis(block.store, block):
+            raise Declined("a store is not at one iterator per axis")
+        if any(load.source.same_as(block.store.buffer) for load in loads(block.store.value)):
+            raise Declined("a block reads the buffer it writes")
+        value = inlined(block.store.value, values)
+        if _size(value) > MAX_NODES:
+            raise Declined(f"an inlined expression has more than {MAX_NODES} nodes")
+        if any(block.store.buffer.same_as(b) for b in local):
+            values.append((block, block.store, value))
+        else:
+            nests.append(Nest(block.store.buffer, tuple(block.store.indices), block.vars, block.extents, value))
+    return nests
+
+
+def one_iterator_per_axis(store: tirx.BufferStore, block: Block) -> bool:
+    """Whether each index of `store` is a data-parallel iterator of `block` or zero, and each of these is used once."""
+    used: list[ir.Var] = []
+    for at in store.indices:
+        if isinstance(at, ir.Var) and not any(at.same_as(v) for v in used):
+            used.append(at)
+        elif constant(at) != 0:
+            return False
+    spatial = [(v, e) for v, e, kind in zip(block.vars, block.extents, block.kinds) if kind != "R"]
+    return all(any(v.same_as(u) for u in used) or constant(e) == 1 for v, e in spatial) and len(used) <= len(spatial)
+
+
+def inlined(value: Expr, earlier: Sequence[tuple[Block, tirx.BufferStore, Expr]]) -> Expr:
+    """`value` with loads of `earlier` intermediates replaced by what they hold."""
+
+    def load(node: ir.TensorLoad) -> Expr:
+        for block, store, stored in earlier:
+            if store.buffer.same_as(node.source):
+                here = {at: place for at, place in zip(store.indices, node.indices) if isinstance(at, ir.Var)}
+                here |= {v: index(0) for v in block.vars if v not in here}
+                return substituted(stored, here)
+        return node
+
+    return tvm_ffi.structural_map(value, (ir.TensorLoad, load), order="post")
+
+
+def contiguous_axes(nest: Nest) -> int:
+    """How many trailing axes are one contiguous axis in every operand and in the output; at least one."""
+    if not nest.axes:
+        return 0
+    accesses = [(tuple(nest.indices), nest.output)] + [(tuple(x.indices), x.source) for x in loads(nest.value)]
+    outside = without_loads(nest.value)
+    best = 1
+    for count in range(2, len(nest.axes) + 1):
+        axes, extents = nest.axes[-count:], nest.extents[-count:]
+        if any(constant(e) is None for e in extents[1:]) or any(uses(outside, v) for v in axes):
+            break
+        if all(_is_contiguous(indices, buffer, axes, extents) for indices, buffer in accesses):
+            best = count
+    return best
+
+
+def _is_contiguous(indices: Sequence[Expr], buffer: ir.Var, axes: Sequence[ir.Var], extents: Sequence[Expr]) -> bool:
+    """Whether an access ends in exactly `axes` over a buffer of these extents, or uses none of them."""
+    if not any(uses(i, v) for i in indices for v in axes):
+        return True
+    head, tail = indices[: -len(axes)], indices[-len(axes) :]
+    shape = list(buffer.shape)[-len(axes) :]
+    return (
+        len(tail) == len(axes)
+        and all(is_var(i, v) for i, v in zip(tail, axes))
+        and all(tvm_ffi.structural_equal(e, s) for e, s in zip(extents[1:], shape[1:]))
+        and not any(uses(i, v) for i in head for v in axes)
+    )
+
+
+def _size(expr: Expr) -> int:
+    count = [0]
+
+    def visit(_node: object) -> None:
+        count[0] += 1
+
+    tvm_ffi.structural_walk(expr, (ir.Expr, visit), order="post")
+    return count[0]

@@ -1,0 +1,40 @@
+"""One output of an injective function, with every intermediate inlined."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import tvm_ffi
+from tvm import ir, tirx
+from tvm.ir import Expr
+
+from ..code.lanes import simplify
+from ..code.vector_math import hoist_lets
+
+
+@dataclass(frozen=True)
+class Nest:
+    """One output: y[axes...] = value."""
+
+    output: ir.Var
+    indices: tuple[Expr, ...]
+    axes: tuple[ir.Var, ...]
+    extents: tuple[Expr, ...]
+    value: Expr
+
+
+def store_at(nest: Nest, here: Mapping[ir.Var, Expr]) -> tirx.Stmt:
+    """The statement for the element at `here`."""
+    indices = [simplify(substituted(i, here)) for i in nest.indices]
+    return tirx.BufferStore(nest.output, hoist_lets(substituted(nest.value, here)), indices)
+
+
+def substituted(expr: Expr, values: Mapping[ir.Var, Expr]) -> Expr:
+    """`expr` with variables replaced."""
+    return tvm_ffi.structural_map(expr, (ir.Var, lambda v: values.get(v, v)), order="post")
+
+
+def bits(buffer: ir.Var) -> int:
+    """Width of one element."""
+    return tvm_ffi.dtype(str(buffer.dtype)).bits

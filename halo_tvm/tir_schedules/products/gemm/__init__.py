@@ -1,0 +1,155 @@
+"""GEMM with a packed weight: x [m, k] @ weight [k/kc, n/nr, kc, nr], and the stages fused behind it.
+
+Serves
+    float32 with weights in float32, bfloat16 or float16, and uint8 times int8 into int32; m symbolic or static; any
+    number of element-wise stages over [m, n]; n cropped from the padded width; K chunks
+Declines
+    no linear block; a weight that is not packed; another dtype; x of rank 3 or more; a stage that is
+    not element-wise over the same rows and columns; a block before the linear block
+References
+    docs/kernels/gemm.md: measurements and how the defaults were chosen
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tvm import ir, tirx
+
+from ....errors import Declined
+from ...blocks import is_scheduled, written_out
+from ...rule import Numbers, Rule, first_of_each
+from ..packing import pack_shape
+from ._chain import Chain, match
+from ._estimate import estimate
+from ._nest import build
+from ._tiling import Tiling
+from .served import served
+
+if TYPE_CHECKING:
+    from ....targets import Target
+
+__all__ = ["GEMM", "Decision", "pack_shape"]
+
+# Blocks this tall read a panel often enough from the cache, and let few rows be cut for the cores already.
+_BLOCK_ROWS = 64
+
+
+@dataclass(frozen=True)
+class Decision:
+    """How one GEMM is cut. The width of the register tile is not here: the packed weight fixes it."""
+
+    mr: int  # rows of the register tile
+    unroll: int  # k steps per iteration of the inner loop
+    prefetch: int  # cache lines of the next weight panel fetched per iteration; 0 = none
+    block_rows: int  # rows of a block at least; tasks are row blocks x panels; 0 = all rows are one block
+    balance: bool  # tiles of nearly equal height instead of full tiles and one short
+
+
+class GEMM(Rule[Decision]):
+    """Register tiles over packed panels, tails of exactly their own height."""
+
+    name = "gemm"
+    version = 2  # row blocks by their rows, outermost
+    Decision = Decision
+    domains = {
+        "mr": Numbers(1, 16),
+        "unroll": Numbers(1, 16),
+        "prefetch": Numbers(0, 16),
+        "block_rows": Numbers(0, 4096),
+    }
+
+    def default(self, func: tirx.PrimFunc, target: Target) -> Decision:
+        chain = _match(func, target)
+        unroll = _unroll(chain)
+        return Decision(
+            mr=_register_rows(chain, target),
+            unroll=unroll,
+            prefetch=max(1, unroll // 2),
+            block_rows=_BLOCK_ROWS,
+            balance=True,
+        )
+
+    def space(self, func: tirx.PrimFunc, target: Target) -> Sequence[Decision]:
+        """Every combination of the values worth trying: some hundreds."""
+        chain = _match(func, target)
+        first = self.default(func, target)
+        most, vectors = _register_rows(chain, target), chain.vectors(target.lanes_f32)
+        heights = [mr for mr in range(most // 2, most + 2) if _fits(chain, mr, vectors, target)]
+        if chain.rows is not None:
+            # A tile taller than the matrix is that of its rows.
+            heights = sorted({min(mr, max(1, chain.rows)) for mr in heights})
+        blocks = dict.fromkeys((first.block_rows, 0, 32, 64, 128, 256))
+        cuts = [
+            dataclasses.replace(first, mr=mr, block_rows=rows, balance=balance)
+            for mr, rows, balance in itertools.product(heights, blocks, (True, False))
+        ]
+        unrolls = [steps for steps in (1, 2, 4, 8) if chain.steps % steps == 0]
+        found = (
+            dataclasses.replace(cut, unroll=unroll, prefetch=prefetch)
+            for cut, unroll, prefetch in itertools.product(_distinct(cuts, chain.rows, target), unrolls, (0, 1, 2, 4))
+        )
+        return tuple(dict.fromkeys([first, *found]))
+
+    def estimate(
+        self, func: tirx.PrimFunc, target: Target, decision: Decision, sizes: Mapping[ir.Var, int]
+    ) -> float | None:
+        chain = _match(func, target)
+        rows = chain.rows if chain.rows is not None else sizes[chain.m]
+        return estimate(chain, _tiling(decision, target), rows, target.cores)
+
+    def apply(self, func: tirx.PrimFunc, target: Target, decision: Decision) -> tirx.PrimFunc:
+        self.check(decision)
+        chain = _match(func, target)
+        if chain.steps % decision.unroll:
+            raise Declined(f"unroll {decision.unroll} does not divide the chunk of {chain.steps} k steps")
+        return written_out(func, build(chain, _tiling(decision, target)))
+
+
+def _tiling(decision: Decision, target: Target) -> Tiling:
+    return Tiling(**dataclasses.asdict(decision), lanes=target.lanes_f32, cores=target.cores)
+
+
+def _distinct(cuts: Sequence[Decision], rows: int | None, target: Target) -> list[Decision]:
+    """Of decisions that cut so many rows into the same tiles the first; all of them where the number is symbolic."""
+    if rows is None:
+        return list(cuts)
+
+    def kernel(cut: Decision) -> object:
+        tiling = _tiling(cut, target)
+        blocks = tuple(tiling.heights(rows))
+        return cut.mr, blocks, tuple(tuple(tiling.tile_heights(height)) for height in dict.fromkeys(blocks))
+
+    return first_of_each(cuts, kernel)
+
+
+@functools.lru_cache(maxsize=16)  # a search asks for hundreds of estimates of one function
+def _match(func: tirx.PrimFunc, target: Target) -> Chain:
+    if is_scheduled(func):
+        raise Declined("the function is scheduled already")
+    chain = match(func, served(target.isa))
+    lanes = target.lanes_f32 * chain.arithmetic.lane_factor
+    if chain.nr % lanes:
+        raise Declined(f"panels of {chain.nr} columns are no multiple of {lanes} lanes of {target.isa.name}")
+    return chain
+
+
+def _fits(chain: Chain, mr: int, vectors: int, target: Target) -> bool:
+    """Whether a tile of `mr` rows stays in registers."""
+    return mr >= 1 and chain.arithmetic.registers(mr, vectors) <= target.isa.vector_registers
+
+
+def _register_rows(chain: Chain, target: Target) -> int:
+    """The tallest register tile that fits, at most 8 where the tile is wide."""
+    vectors = chain.vectors(target.lanes_f32)
+    most = 8 if vectors > 1 else 12
+    return max(mr for mr in range(1, most + 1) if mr == 1 or _fits(chain, mr, vectors, target))
+
+
+def _unroll(chain: Chain) -> int:
+    return max(steps for steps in range(1, chain.arithmetic.unroll + 1) if chain.steps % steps == 0)

@@ -1,0 +1,30 @@
+"""float32 times float32: one fused multiply-add per vector of sums."""
+
+from __future__ import annotations
+
+from tvm import ir, tirx
+from tvm.script.ir_builder import tirx as T
+
+from .arithmetic import Arithmetic, Tile
+
+
+class Float32(Arithmetic):
+    """Sums, one row of weights and one broadcast value are in registers at once."""
+
+    dtypes = ("float32", "float32", "float32")
+
+    def registers(self, rows: int, vectors: int) -> int:
+        return rows * vectors + vectors + 1
+
+    def instructions(self, rows: int, vectors: int) -> float:
+        return rows * vectors
+
+    def step(self, tile: Tile, k: ir.Expr) -> None:
+        for r, (acc,) in enumerate(tile.acc):
+            with (
+                T.unroll(tirx.IntImm("int64", tile.vectors)) as v,
+                T.vectorized(tirx.IntImm("int64", tile.lanes)) as lane,
+            ):
+                at = v * tile.lanes + lane
+                product = tile.of_x(r, k) * tile.of_weight(k, at)
+                T.buffer_store(acc, acc[at] + product, [at])

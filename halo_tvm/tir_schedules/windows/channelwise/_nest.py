@@ -1,0 +1,178 @@
+"""The loop nest of windows over single channels, built statement by statement.
+
+Before (blocks):   padding of x;   for n, places, c, window: acc;   for n, places, c: stage 1 ...
+After:
+    parallel for task = (n and all places but the last axis's, piece of the last axis):
+        for tiles of `columns` places whose windows lie inside of x along the last axis:   the last two may overlap
+            for vectors of channels:                                                       the last two may overlap
+                for elements of the window that lie inside along the other axes:
+                    for elements along the last axis, unrolled: columns x lanes sums held in registers
+                stages
+        for the places left, at both ends:
+            the same with one place, and the elements of its window that lie inside
+Padding is never read, so it is never written: an element outside is one that the sums leave out. Places that two tiles
+share are computed twice, with the same result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tvm import ir, s_tir, tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
+
+from ...blocks import substitute
+from ...code.lanes import ceil_div, constant, index, kept, product, simplify, unravel
+from ...stages import emit_stages
+from .._match import Windows
+
+_UNROLLED = 128  # multiply-adds of a step in which the elements along the last axis are unrolled
+
+
+def build(windows: Windows, columns: int, lanes: int, tasks: int) -> s_tir.SBlockRealize:
+    """The whole nest as a root block."""
+    with IRBuilder() as builder, T.sblock("root"):
+        T.reads()
+        T.writes()
+        if constant(product([windows.rows, index(windows.channels)])) == 0:
+            T.evaluate(0)
+        else:
+            _Nest(windows, columns, lanes, tasks).emit()
+    return builder.get()
+
+
+class _Nest:
+    def __init__(self, windows: Windows, columns: int, lanes: int, tasks: int) -> None:
+        self.w, self.columns, self.lanes, self.tasks = windows, columns, lanes, tasks
+        self.last = windows.rank - 1
+
+    def emit(self) -> None:
+        w = self.w
+        rows, width = product([w.batch, *w.places[:-1]]), w.places[-1]
+        # Few rows for the threads: the places of a row are cut as well.
+        some = tirx.max(rows, index(1))  # a batch may be empty
+        pieces = tirx.max(tirx.min(ceil_div(index(self.tasks), some), ceil_div(width, self.columns)), index(1))
+        pieces = kept(simplify(pieces))
+        with T.parallel(simplify(rows * pieces)) as task:
+            row, piece = (task, index(0)) if constant(pieces) == 1 else (task // pieces, task % pieces)
+            n, *place = (kept(at) for at in unravel(simplify(row), [w.batch, *w.places[:-1]]))
+            self._row(n, place, simplify(piece * width // pieces), simplify((piece + 1) * width // pieces))
+
+    def _row(self, n: ir.Expr, place: Sequence[ir.Expr], start: ir.Expr, end: ir.Expr) -> None:
+        """The windows from `start` to `end` along the last axis."""
+        w, axis = self.w, self.last
+        stride, before = w.strides[axis], w.before[axis]
+        reach = (w.kernel[axis] - 1) * w.dilations[axis]
+        inner = tirx.min(tirx.max(start, index(-(-before // stride))), end)
+        outer = tirx.min(tirx.floordiv(w.sizes[axis] + (before - 1 - reach), stride) + 1, end)
+        inner = kept(simplify(inner))
+        count = kept(simplify(tirx.max(outer - inner, index(0))))
+        ranges = [self._inside(a, at) for a, at in enumerate(place)]
+        whole = tirx.if_then_else(count >= self.columns, ceil_div(count, self.columns), index(0))
+        with T.serial(whole) as tile:
+            left = inner + tirx.min(tile * self.columns, count - self.columns)
+            self._tile(n, place, ranges, kept(left), self.columns)
+        covered = kept(tirx.if_then_else(count >= self.columns, count, index(0)))
+        ends = end - start - covered
+        with T.serial(ends) as i:
+            at = kept(tirx.if_then_else(i < inner - start, start + i, start + i + covered))
+            self._tile(n, place, [*ranges, self._inside(axis, at)], at, 1)
+
+    def _inside(self, axis: int, at: ir.Expr) -> tuple[ir.Expr, ir.Expr]:
+        """(first, end) of the elements along `axis`, of the window number `at`, that lie inside of x."""
+        w = self.w
+        kernel, dilation = w.kernel[axis], w.dilations[axis]
+        if w.is_inside(axis):
+            return index(0), index(kernel)
+        start = at * w.strides[axis] - w.before[axis]
+        first = tirx.max(tirx.floordiv(index(dilation - 1) - start, dilation), index(0))
+        end = tirx.min(tirx.floordiv(w.sizes[axis] - start + (dilation - 1), dilation), index(kernel))
+        first = kept(tirx.min(first, index(kernel)))
+        return first, kept(tirx.max(end, first))
+
+    def _tile(
+        self, n: ir.Expr, place: Sequence[ir.Expr], ranges: list[tuple[ir.Expr, ir.Expr]], left: ir.Expr, columns: int
+    ) -> None:
+        """`columns` windows from `left` on; without a range for the last axis all its elements lie inside."""
+        w, lanes = self.w, index(self.lanes)
+        unrolled = len(ranges) == self.last and columns * w.kernel[self.last] <= _UNROLLED
+        with T.serial(ceil_div(index(w.channels), lanes)) as vector:
+            channel = kept(tirx.min(vector * lanes, index(w.channels - self.lanes)))
+            acc = [T.alloc_buffer((self.lanes,), str(w.acc.dtype)) for _ in range(columns)]
+            for sums in acc:
+                with T.vectorized(lanes) as lane:
+                    T.buffer_store(sums, w.block.node.init.value, [lane])
+            self._window(acc, n, place, ranges, left, channel, unrolled)
+            self._leave(acc, n, place, left, channel)
+
+    def _window(
+        self,
+        acc: Sequence[ir.Var],
+        n: ir.Expr,
+        place: Sequence[ir.Expr],
+        ranges: list[tuple[ir.Expr, ir.Expr]],
+        left: ir.Expr,
+        channel: ir.Expr,
+        unrolled: bool,
+    ) -> None:
+        w = self.w
+
+        def along(axis: int, at: list[ir.Expr]) -> None:
+            if axis == len(ranges):
+                for k in range(w.kernel[axis]) if unrolled else ():
+                    add([*at, index(k)])
+                if not unrolled:
+                    with T.serial(index(w.kernel[axis])) as k:
+                        add([*at, k])
+                return
+            first, end = ranges[axis]
+            with T.serial(end - first) as k:
+                here = [*at, first + k]
+                add(here) if axis == self.last else along(axis + 1, here)
+
+        def add(ks: list[ir.Expr]) -> None:
+            for column, sums in enumerate(acc):
+                with T.vectorized(index(self.lanes)) as lane:
+                    T.buffer_store(sums, self._added(sums, lane, n, [*place, left + column], channel, ks), [lane])
+
+        along(0, [])
+
+    def _added(
+        self, sums: ir.Var, lane: ir.Expr, n: ir.Expr, place: list[ir.Expr], channel: ir.Expr, ks: list[ir.Expr]
+    ) -> ir.Expr:
+        """What the main block makes of the sums and one element of the window."""
+        w = self.w
+        at = [
+            o * s + k * d - b if b else o * s + k * d
+            for o, k, s, d, b in zip(place, ks, w.strides, w.dilations, w.before)
+        ]
+        element = w.x[(n, *at, channel + lane)]
+        values = dict(zip(w.block.vars, [n, *place, channel + lane, *ks, index(0)]))
+        return substitute(w.block.store.value, values, {w.acc: sums[lane], w.source: element})
+
+    def _leave(
+        self, acc: Sequence[ir.Var], n: ir.Expr, place: Sequence[ir.Expr], left: ir.Expr, channel: ir.Expr
+    ) -> None:
+        """The sums through the stages; by way of a scratch tile where there are any: their code is there once."""
+        w = self.w
+
+        def leave(sums: ir.Expr, column: ir.Expr) -> None:
+            emit_stages(
+                w.stages,
+                {w.acc: sums},
+                w.outputs,
+                lambda lane: (n, *place, left + column, channel + lane),
+                self.lanes,
+            )
+
+        if not w.stages or len(acc) == 1:
+            for column, sums in enumerate(acc):
+                leave(lambda lane, sums=sums: sums[lane], index(column))
+            return
+        scratch = T.alloc_buffer((len(acc), self.lanes), str(w.acc.dtype), align=64)
+        for column, sums in enumerate(acc):
+            with T.vectorized(index(self.lanes)) as lane:
+                T.buffer_store(scratch, sums[lane], [column, lane])
+        with T.serial(index(len(acc))) as column:
+            leave(lambda lane: scratch[column, lane], column)

@@ -1,0 +1,249 @@
+"""The loop nest of a convolution, built statement by statement.
+
+Before (blocks):   padding of x;   for n, places, m, window, c: acc;   for n, places, m: stage 1 ...
+After:
+    a copy of x, widened and padded                     only for 16-bit types, and padding of a few channels or bytes
+    parallel for task = (block of windows, group, panel of nr columns):
+        for pieces of the window whose weights leave half of L2 free:
+            for tiles of mr windows:
+                for elements of the window (or runs of them that are one run of memory):
+                    an address for each of the mr windows: in x, or of zeros where the element lies outside
+                    for channels: mr x nr sums held in registers
+        for each window: all stages, vector by vector
+Windows are numbered over the batch and all places, so that small images fill tiles too. The last tile of a block is as
+tall as the others: rows beyond the last window repeat it, and are not stored. So the code of a tile is there once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+from tvm import DataType, ir, s_tir, tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
+
+from ...code.lanes import ceil_div, constant, index, kept, simplify, unravel
+from ...products.gemm.arithmetic import Tile
+from ...products.row_tiling import RowTiling
+from ...stages import emit_stages
+from ._copy import Padded, padded_copy, pairs_copy
+from ._problem import Problem
+
+_SKIPPED_FROM = 32  # vector products of a window at one element: fewer cost no more than to find out that all are zero
+
+# TVM's expressions have no choice between addresses. Zeros are a constant of LLVM's: of a buffer that is written here
+# LLVM is told that nothing else reads it.
+_PICK = "halo_window_"
+_TEXT = """
+@halo_zeros_{run} = internal constant [{run} x float] zeroinitializer, align 64
+define internal ptr @{name}{run}(i1 %inside, ptr %element) alwaysinline nounwind readnone {{
+  %address = select i1 %inside, ptr %element, ptr @halo_zeros_{run}
+  ret ptr %address
+}}
+"""
+
+
+def build(problem: Problem, rows: RowTiling, unroll: int, lanes: int, l2_bytes: int) -> s_tir.SBlockRealize:
+    """The whole nest as a root block."""
+    with IRBuilder() as builder, T.sblock("root"):
+        T.reads()
+        T.writes()
+        if constant(problem.windows.rows) == 0:
+            T.evaluate(0)
+        else:
+            x = _source(problem, lanes)
+            with T.attr(0, "pragma_import_llvm", _TEXT.format(name=_PICK, run=problem.run)):
+                _Nest(problem, x, rows, unroll, lanes, l2_bytes).emit()
+    return builder.get()
+
+
+def _source(problem: Problem, lanes: int) -> Padded:
+    if not problem.copies:
+        return Padded.of(problem.windows)
+    if problem.arithmetic.takes_apart:
+        return pairs_copy(problem.windows, problem.inner, lanes)
+    wide = lanes * 4 // DataType(problem.dtype).itemsize
+    return padded_copy(problem.windows, problem.dtype, problem.groups * problem.inner, wide)
+
+
+@dataclass(frozen=True)
+class _WindowTile(Tile):
+    """A tile whose rows are runs of memory, one for each window, and whose weights begin at step `first`."""
+
+    runs: tuple[ir.Var, ...] = ()
+    first: ir.Expr | int = 0
+
+    def of_x(self, row: int, at: ir.Expr, width: int = 1) -> ir.Expr:
+        return self.runs[row][at if width == 1 else tirx.Ramp(at, index(1), width)]
+
+    def of_pairs(self, row: int, half: int, k: ir.Expr) -> ir.Expr:
+        return self.runs[row][half, k]
+
+    def of_weight(self, k: ir.Expr, *at: ir.Expr) -> ir.Expr:
+        return self.weight[(self.chunk, self.panel, self.first + k, *at)]
+
+
+class _Nest:
+    def __init__(self, problem: Problem, x: Padded, rows: RowTiling, unroll: int, lanes: int, l2_bytes: int) -> None:
+        self.p, self.w, self.x, self.rows, self.lanes = problem, problem.windows, x, rows, lanes
+        self.group = problem.arithmetic.group
+        self.steps = problem.run // self.group  # of each element that is walked to
+        self.unroll = max(steps for steps in range(1, unroll + 1) if self.steps % steps == 0)
+        room = l2_bytes // 2 // (problem.run * problem.nr * DataType(str(problem.weight.dtype)).itemsize)
+        self.taps = math.prod(problem.taps)
+        self.pieces = -(-self.taps // max(1, room))
+        self.vectors = problem.nr // lanes
+
+    def emit(self) -> None:
+        p, rows = self.p, self.w.rows
+        m = rows if constant(rows) is None else constant(rows)
+        blocks = self.rows.blocks(m)
+        with T.parallel(simplify(index(0) + blocks * (p.groups * p.panels))) as task:
+            panel, group = kept(task % p.panels), kept(task // p.panels % p.groups)
+            top, height = (
+                kept(simplify(index(0) + v)) for v in self.rows.rows_of(m, task // (p.panels * p.groups), blocks)
+            )
+            tall = 2 * self.rows.block_rows + self.rows.mr if self.pieces > 1 else 0
+            sums = T.alloc_buffer((self.rows.mr + tall, p.nr), p.arithmetic.total, align=64)
+            tiles = kept(ceil_div(height, self.rows.mr))
+            if self.pieces == 1:
+                with T.serial(tiles) as tile:
+                    self._tile(sums, top, height, tile, index(0), panel, group, None)
+                    first = tile * self.rows.mr
+                    self._store(sums, top + first, tirx.min(height - first, index(self.rows.mr)), panel, group)
+            else:
+                with T.serial(index(self.pieces)) as piece:
+                    with T.serial(tiles) as tile:
+                        self._tile(sums, top, height, tile, tile * self.rows.mr, panel, group, piece)
+                self._store(sums, top, height, panel, group)
+
+    def _tile(
+        self,
+        sums: ir.Var,
+        top: ir.Expr,
+        height: ir.Expr,
+        tile: ir.Expr,
+        at: ir.Expr,
+        panel: ir.Expr,
+        group: ir.Expr,
+        piece: ir.Expr | None,
+    ) -> None:
+        """sums[at : at + mr] (+)= the windows of the tile times the panel, over one piece of the window."""
+        p, w, mr = self.p, self.w, self.rows.mr
+        origins = [T.alloc_buffer((mr,), "int64") for _ in range(1 + w.rank)]
+        last = w.rows - index(1)
+        for r in range(mr):
+            row = kept(tirx.min(top + tirx.min(tile * mr + r, height - 1), last))
+            n, *place = unravel(row, [w.batch, *w.places])
+            T.buffer_store(origins[0], n, [r])
+            for axis, o in enumerate(place):
+                T.buffer_store(origins[1 + axis], o * w.strides[axis] - self.x.before[axis], [r])
+        acc = [T.alloc_buffer((p.nr,), p.arithmetic.sums) for _ in range(mr)]
+        self._each(lambda r, v: T.buffer_store(acc[r], tirx.const(0, p.arithmetic.sums), [v]))
+        if piece is not None:
+            with T.If(piece > 0), T.Then():
+                self._each(lambda r, v: T.buffer_store(acc[r], sums[at + r, v], [v]))
+        share = -(-self.taps // self.pieces)
+        begin = index(0) if piece is None else kept(piece * share)
+        count = index(self.taps) if piece is None else tirx.min(index(share), self.taps - begin)
+        with T.serial(count) as step:
+            tap = kept(begin + step)
+            elements, reached = self._elements(origins, tap, group)
+            tile_here = _WindowTile(
+                x=self.x.buffer,
+                weight=p.weight,
+                acc=[[buffer] for buffer in acc],
+                start=index(0),
+                chunk=group,
+                panel=panel,
+                kc=p.run,
+                nr=p.nr,
+                lanes=self.lanes,
+                runs=tuple(elements),
+                first=tap * self.steps,
+            )
+            with ExitStack() as where:
+                if reached is not None:
+                    where.enter_context(T.If(reached))
+                    where.enter_context(T.Then())
+                for half in p.arithmetic.walks(mr, self.vectors):
+                    with T.serial(index(self.steps // self.unroll)) as ko, T.unroll(index(self.unroll)) as ki:
+                        p.arithmetic.step(replace(tile_here, half=half), ko * self.unroll + ki)
+        self._each(lambda r, v: T.buffer_store(sums, acc[r][v], [at + r, v]))
+
+    def _elements(self, origins: Sequence[ir.Var], tap: ir.Expr, group: ir.Expr) -> tuple[list[ir.Var], ir.Expr | None]:
+        """For each window of the tile the run of memory that it has at element `tap`; and whether any is of x.
+
+        None where all are, or where multiplying zeros takes no longer than to find that out.
+        """
+        p, w = self.p, self.w
+        ks = [kept(simplify(k)) for k in unravel(tap, [index(k) for k in p.taps])] if p.taps else []
+        if p.joins:
+            ks.append(index(0))
+        apart, dtype = p.arithmetic.takes_apart, str(self.x.buffer.dtype)
+        found, some_inside, pointer_type = [], [], ir.PointerType(ir.PrimType(dtype))
+        for r in range(self.rows.mr):
+            place = [origins[1 + a][r] + k * w.dilations[a] for a, k in enumerate(ks)]
+            if apart:
+                address = tirx.address_of(self.x.buffer[(origins[0][r], *place[:-1], 0, place[-1], 0)])
+            else:
+                address = tirx.address_of(self.x.buffer[(origins[0][r], *place, group * p.inner)])
+            inside = [
+                test
+                for a, at in enumerate(place)
+                if not self.x.is_inside(a)
+                for test in (at >= 0, at < self.x.sizes[a])
+            ]
+            if inside:
+                some_inside.append(tirx.all(*inside))
+                address = tirx.call_pure_extern(pointer_type, f"{_PICK}{p.run}", some_inside[-1], address)
+            pointer = T.Bind(address, var=tirx.Var(f"window{r}", pointer_type))
+            shape, strides = (
+                ((2, self.steps), [self.x.sizes[-1] * (p.inner // self.group), 1]) if apart else ((p.run,), None)
+            )
+            found.append(T.decl_buffer(shape, dtype, data=pointer, strides=strides))
+        skips = some_inside and self.steps * self.vectors >= _SKIPPED_FROM
+        return found, tirx.any(*some_inside) if skips else None
+
+    def _each(self, emit: Callable[[int, ir.Expr], None]) -> None:
+        """emit(window, columns) for all vectors of the register tile."""
+        for r in range(self.rows.mr):
+            with T.unroll(index(self.vectors)) as v, T.vectorized(index(self.lanes)) as lane:
+                emit(r, v * self.lanes + lane)
+
+    def _store(self, sums: ir.Var, top: ir.Expr, count: ir.Expr, panel: ir.Expr, group: ir.Expr) -> None:
+        """Run the stages over `count` windows from `top` on, whose sums are the first ones."""
+        p, w = self.p, self.w
+        with T.serial(count) as r:
+            place = [kept(simplify(at)) for at in unravel(simplify(top + r), [w.batch, *w.places])]
+
+            def columns(number: ir.Expr | int, lanes: int) -> None:
+                """`number` columns of the panel, at least one vector; the last two vectors may overlap."""
+                number = index(number) if isinstance(number, int) else number
+                with T.serial(ceil_div(number, lanes)) as v:
+                    at = kept(tirx.min(v * lanes, number - lanes))
+
+                    def total(lane: ir.Expr) -> ir.Expr:
+                        return sums[r, at + lane]
+
+                    def where(lane: ir.Expr) -> list[ir.Expr]:
+                        return [*place, group * p.outer + panel * p.nr + at + lane]
+
+                    emit_stages(w.stages, {w.acc: total}, w.outputs, where, lanes)
+
+            left = p.outer - (p.panels - 1) * p.nr
+            if left >= self.lanes:
+                columns(simplify(tirx.min(index(p.nr), p.outer - panel * p.nr)), self.lanes)
+                return
+            narrow = 1 << (left.bit_length() - 1)
+            if p.panels == 1:
+                columns(left, narrow)
+                return
+            with T.If(panel < p.panels - 1):
+                with T.Then():
+                    columns(p.nr, self.lanes)
+                with T.Else():
+                    columns(left, narrow)

@@ -1,0 +1,117 @@
+"""Recognise a convolution with packed weights, of floats or of bytes."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tvm import ir, tirx
+
+from ....errors import Declined
+from ...blocks import Block, loads, uses
+from ...code.lanes import constant
+from ...products.gemm.arithmetic import Arithmetic
+from ...products.gemm.float32 import Float32
+from ...products.gemm.served import served
+from ...products.gemm.w8a8 import W8A8
+from .._match import Windows, match_windows
+
+if TYPE_CHECKING:
+    from ....targets import Isa
+
+_FEW_CHANNELS = (
+    16  # fewer: the elements of a window along its last axis are one run of memory, which padding would break
+)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Windows of x times weight [groups, panels, window * inner, nr]; bytes [1, panels, window * inner / 4, nr, 4]."""
+
+    windows: Windows
+    weight: ir.Var
+    arithmetic: Arithmetic
+    groups: int
+    panels: int
+    nr: int
+    inner: int  # channels of x that a group adds up, whole steps of the sum
+    outer: int  # channels of the result that a group makes
+
+    @property
+    def is_padded(self) -> bool:
+        """Whether windows reach beyond x."""
+        return not all(self.windows.is_inside(axis) for axis in range(self.windows.rank))
+
+    @property
+    def copies(self) -> bool:
+        """Whether x is first copied, widened or taken apart, and with its padding."""
+        if self.arithmetic.takes_apart:
+            return True
+        if self.windows.x.dtype == self.dtype and not self.is_padded:
+            return self.windows.channels != self.groups * self.inner
+        # Bytes are a quarter of what floats are to copy, and what surrounds them may be any number.
+        return self.windows.x.dtype != "float32" or self.windows.channels < _FEW_CHANNELS
+
+    @property
+    def dtype(self) -> str:
+        """Of the elements that are multiplied."""
+        return self.arithmetic.dtypes[0]
+
+    @property
+    def joins(self) -> bool:
+        """Whether elements along the last axis of a window are one run of memory."""
+        return self.groups == 1 and self.windows.dilations[-1] == 1 and (self.copies or not self.is_padded)
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        """The kernel's axes that are walked step by step."""
+        return self.windows.kernel[:-1] if self.joins else self.windows.kernel
+
+    @property
+    def run(self) -> int:
+        """Neighbours in memory that are added up at each of `taps`."""
+        return self.inner * (self.windows.kernel[-1] if self.joins else 1)
+
+
+@functools.lru_cache(maxsize=16)
+def match(func: tirx.PrimFunc, isa: Isa) -> Problem:
+    """The convolution `func` consists of; `Declined` with the first reason why it is none."""
+    windows = match_windows(func, ("convolution", "convolution_integer"), "the convolution")
+    block = windows.block
+    weight = next((x for x in loads(block.store.value) if x.source not in (windows.source, windows.acc)), None)
+    types = [str(buffer.dtype) for buffer in (windows.x, weight.source, windows.acc)] if weight is not None else []
+    if types[:1] in (["float16"], ["bfloat16"]):
+        types[0] = "float32"  # widened once
+    arithmetic = next((a for a in served(isa) if list(a.dtypes) == types and isinstance(a, Float32 | W8A8)), None)
+    if weight is not None and arithmetic is None:
+        raise Declined(
+            f"x, weight and sums are {', '.join(types)}: only float32 or bytes with sums of int32 are served"
+        )
+    group = arithmetic.group if arithmetic else 1
+    shape = [constant(d) for d in weight.source.shape] if weight is not None else []
+    if len(shape) != (4 if group == 1 else 5) or None in shape or _walks_blocks(weight, block):
+        raise Declined("the weight is not packed as [groups, panels, window * channels, nr]")
+    groups, panels, steps, nr = shape[:4]
+    depth = steps * group
+    channels, result = windows.channels, constant(windows.acc.shape[-1])
+    inner, outer = -(-(channels // groups) // group) * group, result // groups
+    if depth != inner * math.prod(windows.kernel) or not (panels - 1) * nr < outer <= panels * nr:
+        raise Declined(f"the weight {shape} is no packed one of {channels} to {result} channels")
+    lanes = isa.vector_bits // 32
+    if nr % lanes:
+        raise Declined(f"panels of {nr} columns are no multiple of {lanes} lanes")
+    if depth == 0 or any(constant(extent) is None for extent in block.extents[windows.rank + 2 :]):
+        raise Declined("the windows are empty, or their size is symbolic")
+    return Problem(windows, weight.source, arithmetic, groups, panels, nr, inner, outer)
+
+
+def _walks_blocks(weight: ir.TensorLoad, block: Block) -> bool:
+    """Whether a sum runs along what are groups and panels of a packed weight: their sizes may be those of a kernel."""
+    steps = [
+        var
+        for var, kind, extent in zip(block.vars, block.kinds, block.extents)
+        if kind == "R" and constant(extent) != 1
+    ]
+    return any(uses(at, var) for at in weight.indices[:2] for var in steps)
