@@ -23,8 +23,10 @@ def text_cost_of(validation: Mapping[str, object]) -> str:
     text = validation["text"]
     bound = float(text["bound"])
     limit = f"at most {bound:.2g}" if math.isfinite(bound) else "any is accepted"
+    behind = text.get("behind_caches")
+    caches = "" if behind is None else f", {float(behind):.2g} behind its caches"
     return (
         f"text of {text['tokens']} tokens: perplexity {float(text['perplexity']):.4g} "
         f"(source {float(text['source_perplexity']):.4g}), divergence {float(text['divergence']):.2g} nats per token "
-        f"({limit}), top-1 agreement {float(text['top1']):.1%}"
+        f"({limit}){caches}, top-1 agreement {float(text['top1']):.1%}"
     )

@@ -133,7 +133,7 @@ def _validated(
         precision, drawn = module.manifest.precision, module.spec.drawn
         checks = [check for index in sorted(cases) for check in _check_case(module, index, cases[index], factor)]
         language = module.manifest.language is not None
-        said = None if text is None else _check_text(module, text, factor * _text_bound(module, divergence))
+        said = None if text is None else _check_text(module, artifact, text, divergence, factor, threads)
     checks += _check_steps(artifact, cases, factor, precision, threads) if language else []
     failed = [c for c in checks if not c.passed]
     report: dict[str, object] = {
@@ -155,6 +155,14 @@ def _validated(
             f"output {worst.output!r} of case {worst.case}: expected {kind} of at most {limit:.3g} "
             f"({worst.bound_from}), found {found:.3g}; {len(failed)} of {len(checks)} outputs are off: "
             "compile with a lower opt level or a higher precision, and report it if the error stays",
+            report,
+        )
+    if said is not None and said.divergence <= said.bound and said.lost_in_caches:
+        wider = "fp16 or fp32" if "int8" in _kept_types(artifact) else "fp32"
+        raise ValidationFailed(
+            f"the passage of {said.tokens} tokens: expected a divergence from the source behind caches of at most "
+            f"{said.caches_bound:.3g} nats per token, found {said.behind_caches:.3g}, and {said.divergence:.3g} "
+            f"without caches: compile with --kv {wider}, or accept it with --allow-quality-loss",
             report,
         )
     if said is not None and not said.passed:
@@ -285,15 +293,23 @@ def _check_steps(
 
     if not speaks(artifact.manifest):
         return []
-    kept = {tensor.dtype for tensor in artifact.manifest.functions["decode"].inputs}
-    if "int8" in kept and precision != "int4":
-        precision = "int8"
-    elif precision == "fp32" and "float16" in kept:
-        precision = "fp16"
+    precision = _with_caches(artifact, precision)
     return [
         compare(found, wanted, case=index, name=f"{name}.logits", error=None, factor=factor, precision=precision)
         for index, name, found, wanted in logits_behind_caches(artifact, cases, threads)
     ]
+
+
+def _with_caches(artifact: OpenArtifact, precision: str) -> str:
+    """The precision that costs as much as `precision` and the artifact's caches do."""
+    kept = _kept_types(artifact)
+    if "int8" in kept and precision != "int4":
+        return "int8"
+    return "fp16" if precision == "fp32" and "float16" in kept else precision
+
+
+def _kept_types(artifact: OpenArtifact) -> set[str]:
+    return {tensor.dtype for tensor in artifact.manifest.functions["decode"].inputs}
 
 
 def _check_names(spec: FunctionSpec, index: int, expected: Mapping[str, np.ndarray]) -> None:
@@ -317,26 +333,41 @@ def _text_of(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
         raise UsageError(f"reference: expected a passage of text as compile writes it, found {error}") from None
 
 
-def _text_bound(module: Module, given: float | None) -> float:
-    """How far the artifact may be from its source: `given`, what it was accepted with, or what its precision allows."""
+def _text_bound(module: Module, given: float | None, precision: str, key: str = "bound") -> float:
+    """How far the artifact may be from its source: `given`, what it was accepted with, or what `precision` allows.
+
+    `key` is that of the bound in the validation of the manifest.
+    """
     if given is not None:
         return given
     kept: Any = (module.manifest.validation or {}).get("text")
-    if kept is not None:
+    if kept is not None and (key == "bound" or kept.get(key) is not None):
         try:
-            return float(kept["bound"])
+            return float(kept[key])
         except (KeyError, TypeError, ValueError):
             raise ArtifactCorrupt(
                 f"manifest.json: validation: expected a text with the bound of its divergence, found {kept!r:.80}; "
                 "compile the model again"
             ) from None
-    precision = PRECISIONS.get(module.manifest.precision)
-    return DIVERGENCE if precision is None else precision.divergence
+    known = PRECISIONS.get(precision)
+    return DIVERGENCE if known is None else known.divergence
 
 
-def _check_text(module: Module, text: Mapping[str, np.ndarray], bound: float) -> TextCheck:
-    """`main` on the passage, in windows as many as it takes at once."""
+def _check_text(
+    module: Module,
+    artifact: OpenArtifact,
+    text: Mapping[str, np.ndarray],
+    given: float | None,
+    factor: float,
+    threads: int | None,
+) -> TextCheck:
+    """`main` on the passage, in windows as many as it takes at once; single steps behind caches of few bits, too."""
+    from .language.check import reader_behind_caches
     from .language.fidelity import compare_text
+    from .language.spec import speaks
+
+    precision = module.manifest.precision
+    bound = factor * _text_bound(module, given, precision)
 
     ids = module.input_specs[0]
     batch = ids.shape[0]
@@ -346,7 +377,11 @@ def _check_text(module: Module, text: Mapping[str, np.ndarray], bound: float) ->
         found = module(**{ids.name: tokens.astype(numpy_dtype(ids.dtype))})
         return (found[0] if isinstance(found, tuple) else found).astype(np.float32, copy=False)
 
-    return compare_text(logits, text, rows, bound)
+    if not (speaks(artifact.manifest) and _kept_types(artifact) & {"int8", "float16"}):
+        return compare_text(logits, text, rows, bound)
+    wider = factor * _text_bound(module, given, _with_caches(artifact, precision), "caches_bound")
+    with reader_behind_caches(artifact, text["ids"], threads) as behind:
+        return compare_text(logits, text, rows, bound, behind=behind, caches_bound=max(bound, wider))
 
 
 def _json_number(value: object) -> object:

@@ -233,6 +233,10 @@ def test_narrow_caches(directory: Path, model, tmp_path: Path, kv: str, dtype: s
     manifest = read_manifest(path)
     kept = {t.dtype for f in (*functions, "decode_slots") for t in manifest.functions[f].inputs[2:]}
     assert kept == {dtype} and manifest.precision == "fp32"
+    text = manifest.validation["text"]  # the gate has read the passage behind these caches
+    assert 2 * text["divergence"] < text["behind_caches"] <= text["caches_bound"] == (0.01 if kv == "int8" else 0.005)
+    with pytest.raises(ValidationFailed, match=r"behind caches of at most \S+ nats .*, found \S+, and \S+ without"):
+        validate_artifact(path, divergence=text["behind_caches"] / 2)
     with LanguageModel.load(path, context=48, slots=2, threads=2) as narrow:
         # Of twice as many slots; in eight bits a head of 16 has a scale of 4 bytes.
         assert narrow.cache_bytes == model.cache_bytes * (1 if kv == "fp16" else 20 / 32)

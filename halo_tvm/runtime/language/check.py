@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from ...artifact import OpenArtifact
 from .model import LanguageModel
 
 _SINGLE = 2  # tokens at the end that are decoded one by one
+_STEPS = 256  # of a passage, at the ends of its windows
 Logits = tuple[int, str, np.ndarray, np.ndarray]  # case, function, what it gives, what is expected
 
 
@@ -36,6 +38,28 @@ def logits_behind_caches(
                 yield index, "decode", model.extend(ids[:begin])[None], wanted[begin - 1 : begin]
             for at in range(begin, len(ids)):
                 yield index, "decode", model.decode(int(ids[at]))[None], wanted[at : at + 1]
+
+
+@contextmanager
+def reader_behind_caches(
+    artifact: OpenArtifact, windows: np.ndarray, threads: int | None
+) -> Iterator[Callable[[np.ndarray], np.ndarray]]:
+    """For windows of ids [w, t] a function of one window that gives the logits [n, vocabulary] of its last positions.
+
+    All but the last tokens go into the caches at once; the others are decoded one by one, `_STEPS` in all windows.
+    """
+    count, tokens = windows.shape
+    single = max(1, min(tokens // 2, _STEPS // count))
+    with LanguageModel.load(artifact, context=tokens, threads=threads) as model:
+
+        def last_logits(ids: np.ndarray) -> np.ndarray:
+            begin = tokens - single
+            model.truncate(0)
+            rows = [model.prefill(ids[:begin]).copy()]
+            rows += [model.decode(int(token)).copy() for token in ids[begin:]]
+            return np.stack(rows).astype(np.float32, copy=False)
+
+        yield last_logits
 
 
 def _is_text_or_sound(inputs: Mapping[str, np.ndarray]) -> bool:

@@ -6,6 +6,10 @@ source's logits and its 64 largest logits. The divergence of the artifact's dist
     KL(p | q) = sum over the 64 of p log(p / q)  +  r log(r / s)        r, s: what p and q give to all other tokens
 
 which is at most that over the whole vocabulary, and all but equal to it where 64 tokens hold nearly all of p.
+
+Caches that keep keys and values in few bits are seen by single steps behind them: what these lose more than `main` does
+at the very same positions is added to what `main` loses over the whole passage. The difference of pairs is far
+steadier than either mean.
 """
 
 from __future__ import annotations
@@ -34,10 +38,19 @@ class TextCheck:
     source_perplexity: float
     top1: float  # share of positions with the same likeliest token
     bound: float  # on `divergence`
+    behind_caches: float | None = None  # the same behind caches of few bits; None where they keep float32
+    caches_bound: float | None = None  # on `behind_caches`
 
     @property
     def passed(self) -> bool:
-        return bool(self.divergence <= self.bound)
+        return bool(self.divergence <= self.bound) and not self.lost_in_caches
+
+    @property
+    def lost_in_caches(self) -> bool:
+        """Whether the caches cost more than they may."""
+        if self.behind_caches is None or self.caches_bound is None:
+            return False
+        return not self.behind_caches <= self.caches_bound
 
 
 def text_of(arrays: Arrays) -> dict[str, np.ndarray] | None:
@@ -58,9 +71,21 @@ def text_of(arrays: Arrays) -> dict[str, np.ndarray] | None:
     return found
 
 
-def compare_text(run: Callable[[np.ndarray], np.ndarray], text: Arrays, rows: int, bound: float) -> TextCheck:
-    """`run` gives logits [rows, t, vocabulary] of token ids [rows, t]; `text` is that of `text_of`."""
+def compare_text(
+    run: Callable[[np.ndarray], np.ndarray],
+    text: Arrays,
+    rows: int,
+    bound: float,
+    *,
+    behind: Callable[[np.ndarray], np.ndarray] | None = None,
+    caches_bound: float | None = None,
+) -> TextCheck:
+    """`run` gives logits [rows, t, vocabulary] of token ids [rows, t]; `text` is that of `text_of`.
+
+    `behind` gives logits [n, vocabulary] of the last n positions of a window's ids [t], read behind caches.
+    """
     divergences, own, source, equal = [], 0.0, 0.0, 0
+    added = []
     windows, tokens = text["ids"].shape
     for begin in range(0, windows, rows):
         for at, logits in enumerate(run(text["ids"][begin : begin + rows]), begin):
@@ -69,6 +94,11 @@ def compare_text(run: Callable[[np.ndarray], np.ndarray], text: Arrays, rows: in
             p = text["logits"][at].astype(np.float64) - text["logsum"][at][:, None].astype(np.float64)
             q = np.take_along_axis(logits, top, 1).astype(np.float64) - sums[:, None]
             divergences.append(_divergence(p, q))
+            if behind is not None:
+                found = behind(text["ids"][at])
+                last = slice(len(logits) - len(found), None)
+                q = np.take_along_axis(found, top[last], 1).astype(np.float64) - _log_sum(found)[:, None]
+                added.append(_divergence(p[last], q) - divergences[-1][last])
             following = text["ids"][at][1:, None].astype(np.int64)
             own += float((np.take_along_axis(logits[:-1], following, 1)[:, 0].astype(np.float64) - sums[:-1]).sum())
             source += float((text["next"][at].astype(np.float64) - text["logsum"][at][:-1]).sum())
@@ -83,7 +113,15 @@ def compare_text(run: Callable[[np.ndarray], np.ndarray], text: Arrays, rows: in
         source_perplexity=math.exp(min(700.0, -source / followed)),
         top1=equal / every.size,
         bound=bound,
+        behind_caches=_behind(float(every.mean()), added) if added else None,
+        caches_bound=caches_bound if added else None,
     )
+
+
+def _behind(divergence: float, added: list[np.ndarray]) -> float:
+    """What is lost behind caches, of what is lost without and what they add; infinite where either is no number."""
+    total = divergence + float(np.concatenate(added).mean())
+    return max(0.0, total) if math.isfinite(total) else math.inf
 
 
 def _log_sum(logits: np.ndarray) -> np.ndarray:
