@@ -3,7 +3,7 @@
 
     python scripts/tuning_study.py exhaustive --out study            # every decision: may take an hour
     python scripts/tuning_study.py search --out study --start median --budget 5m
-    python scripts/tuning_study.py search --out study --engine metaschedule --budget 15m
+    python scripts/tuning_study.py search --out study --stages metaschedule --budget 15m
     python scripts/tuning_study.py judge --out study                 # found against best, one race per task
     python scripts/tuning_study.py plot --out study -o study/curves.png
 
@@ -31,14 +31,13 @@ for place in (str(ROOT), str(ROOT / "scripts")):
 
 from _study import BATCH, Study, decision_of, measured, text_of, text_of_fields
 
-from halo_tvm.config import ENGINES, STAGES
+from halo_tvm.config import STAGES
 from halo_tvm.lookup import fingerprint_of
 from halo_tvm.records.decision import decision_to_plain
 from halo_tvm.records.record import MEASURED, parse_line
 from halo_tvm.records.store import lines
 from halo_tvm.targets import read_host
 from halo_tvm.tuning.budget import parse_budget
-from halo_tvm.tuning.metaschedule import tune_tasks
 from halo_tvm.tuning.options import TuneOptions
 from halo_tvm.tuning.progress import Progress
 from halo_tvm.tuning.result import IMPROVED
@@ -83,7 +82,8 @@ def search(options: argparse.Namespace) -> int:
     study = Study(options)
     with study.lab() as lab:
         chosen = study.heaviest(lab)
-    name = options.name or "-".join([options.engine, options.start, *(["neighbour"] if options.neighbour else [])])
+    asked = options.stages or ["all"]
+    name = options.name or "-".join([*asked, options.start, *(["neighbour"] if options.neighbour else [])])
     directory = study.folder / f"log-{name}"
     if directory.exists():
         print(f"{directory} exists: give another --name", file=sys.stderr)
@@ -94,11 +94,12 @@ def search(options: argparse.Namespace) -> int:
         around, excluded = study.neighbours([task for task, _ in chosen], Path(options.neighbour), directory)
         read.append(around)
     spoiled = options.start != "default"
-    stages = tuple(s for s in STAGES if s != "analytic" or not spoiled)
+    effort = effort_named("full")
+    stages = tuple(s for s in options.stages or effort.stages if s != "analytic" or not spoiled)
     tune = TuneOptions(
         model=f"study {options.model}",
         budget_s=parse_budget(options.budget),
-        effort=effort_named("full"),
+        effort=effort,
         directory=directory,
         read=tuple(read),
         threads=study.target.cores,
@@ -111,24 +112,20 @@ def search(options: argparse.Namespace) -> int:
     tasks = Tasks(tuple(task for task, _ in chosen), ())
     progress = Progress(len(tasks.tasks), tune.budget_s)
     began = datetime.now(UTC)
-    if options.engine == "metaschedule":
-        result = tune_tasks(tasks, study.target, tune, progress)
-    else:
-        fingerprint = fingerprint_of(study.target)
-        result = Tuner(tasks, study.target, fingerprint, tune, progress, starts=starts if spoiled else None).run()
+    fingerprint = fingerprint_of(study.target)
+    result = Tuner(tasks, study.target, fingerprint, tune, progress, starts=starts if spoiled else None).run()
     print(result)
     trials = _trials(directory, began)
     # What a run leaves behind: the committed decision, else the one it began with.
     found = {task.key: decision_to_plain(starts[task.key]) for task, _ in chosen}
     found |= {t.key: dict(t.decision) for t in result.tasks if t.outcome == IMPROVED}
-    if spoiled or options.engine == "metaschedule":  # they do not know the default: their best trial counts
+    if spoiled:  # it does not know the default: its best trial counts
         committed = {t.key for t in result.tasks if t.outcome == IMPROVED}
         found |= {t.key: _reached(t.key, trials) or found[t.key] for t in result.tasks if t.key not in committed}
     (study.folder / f"search-{name}.json").write_text(
         json.dumps(
             {
                 "name": name,
-                "engine": options.engine,
                 "start": options.start,
                 "budget_s": tune.budget_s,
                 "starts": {key: decision_to_plain(decision) for key, decision in starts.items()},
@@ -207,9 +204,8 @@ def judge(options: argparse.Namespace) -> int:
 
 def standing(one: dict, key: str) -> list[tuple[float, str]]:
     """(seconds, decision) of a search whenever another decision of that task took the lead by its own measurement."""
-    knows = one["engine"] != "metaschedule"  # which is told of no decision to begin with
-    best = 1.0 if knows and one["start"] == "default" else 0.0
-    found = [(0.0, text_of_fields(one["starts"][key]))] if knows else []
+    best = 1.0 if one["start"] == "default" else 0.0
+    found = [(0.0, text_of_fields(one["starts"][key]))]
     for seconds, workload, decision, speedup in sorted(one["trials"], key=lambda t: t[0]):
         if workload == key and speedup > best:
             best = speedup
@@ -275,7 +271,7 @@ def _parser() -> argparse.ArgumentParser:
                 default="default",
                 help="median, worst: the table's decision; no analytic ranking",
             )
-            verb.add_argument("--engine", choices=ENGINES, default=ENGINES[0])
+            verb.add_argument("--stages", nargs="*", choices=STAGES, help="default: those of a full search")
             verb.add_argument("--budget", default="5m")
             verb.add_argument("--neighbour", metavar="LOG", help="a tuning log of another model")
             verb.add_argument("--seed", type=int, default=0)

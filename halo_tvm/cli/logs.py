@@ -1,4 +1,4 @@
-"""Tuning records: where they are, what they say, whether they are whole; merging, exporting and importing them.
+"""Tuning records: where they are, what they say, whether they are whole; merging and exporting them.
 
 list                one row per log and target: records, trials, failures, unreadable lines, size
 show [KEY]          the records, of one target key only when one is given (--workload, --rule, --trials)
@@ -7,7 +7,6 @@ merge SRC...        add the lines of other logs, directories or files, to the lo
                     has are not added twice, those that do not verify are refused and named
 verify [DIR...]     examine every line of every file; exit code 3 when something is damaged
 export DIR          write the winners, without timestamps and sorted, where they beat what is in DIR
-import FILE FILE    read MetaSchedule's two JSON files, or the directory they are in
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from ..config import LogsConfig
 
 CONFIG = LogsConfig
 
-_FILES = {"list": "list_logs", "import": "import_files"}  # others are named like their action
+_FILES = {"list": "list_logs"}  # others are named like their action
 
 
 def run(config: LogsConfig) -> int:

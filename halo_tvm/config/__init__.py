@@ -21,12 +21,11 @@ from .report import ReportConfig
 from .rpc import RpcConfig
 from .run import RunConfig
 from .targets import TargetsConfig
-from .tune import EFFORTS, ENGINES, STAGES, TuneConfig
+from .tune import EFFORTS, STAGES, TuneConfig
 from .validate import ValidateConfig
 
 __all__ = [
     "EFFORTS",
-    "ENGINES",
     "LOG_ACTIONS",
     "LOG_LEVELS",
     "OPT_LEVELS",

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from ._config import Config, option
 
-LOG_ACTIONS = ("list", "show", "best", "merge", "verify", "export", "import")
+LOG_ACTIONS = ("list", "show", "best", "merge", "verify", "export")
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class LogsConfig(Config):
     announced: ClassVar[bool] = False
     action: str = option(
         "list",
-        "list, show, best, merge, verify, export or import",
+        "list, show, best, merge, verify or export",
         positional=True,
         metavar="ACTION",
         choices=LOG_ACTIONS,
@@ -26,7 +26,7 @@ class LogsConfig(Config):
         (), "what the action works on, see above", positional=True, metavar="NAME", split=False
     )
     log: str | None = option(
-        None, "this log before all others; merge and import write to it (default: the user's log)", metavar="DIR"
+        None, "this log before all others; merge writes to it (default: the user's log)", metavar="DIR"
     )
     workload: str | None = option(
         None, "show, best: only workloads with this in their key or description", metavar="TEXT"

@@ -13,8 +13,7 @@ from ._devices import check_device_key, parse_address
 from .compile import CACHES, OPT_LEVELS, PRECISIONS, CompileConfig
 
 EFFORTS = ("none", "quick", "full")
-STAGES = ("analytic", "records", "ranked", "descent")
-ENGINES = ("halo", "metaschedule")
+STAGES = ("analytic", "records", "ranked", "descent", "metaschedule")  # the last one only where it is asked for
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,6 @@ class TuneConfig(Config):
     stages: tuple[str, ...] = option(
         (), f"stages of the search: {', '.join(STAGES)} (default: those of --effort)", metavar="STAGE", choices=STAGES
     )
-    engine: str = option("halo", "what searches the rules' spaces", metavar="ENGINE", choices=ENGINES)
     build_only: bool = option(
         False, "build the best candidates by the rules' own models and rank them; nothing is measured or recorded"
     )
@@ -94,21 +92,9 @@ class TuneConfig(Config):
             parse_address(self.rpc, "--rpc")
             check_device_key(self.device_key)
         self._check_build_only()
-        for option_name, value in (("--stages", self.stages), ("--resume", self.resume)):
-            if value and self.engine != ENGINES[0]:
-                raise UsageError(
-                    f"{option_name} belongs to the engine {ENGINES[0]}, but --engine {self.engine} was given: leave "
-                    "one of the two out"
-                )
 
     def _check_build_only(self) -> None:
-        measuring = (
-            ("--rpc", self.rpc),
-            ("--resume", self.resume),
-            ("--stages", self.stages),
-            (f"--engine {self.engine}", self.engine != ENGINES[0]),
-        )
-        for given, value in measuring:
+        for given, value in (("--rpc", self.rpc), ("--resume", self.resume), ("--stages", self.stages)):
             if self.build_only and value:
                 raise UsageError(
                     f"--build-only measures nothing, but {given} says how to measure: leave one of the two out"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -68,18 +68,6 @@ def merge(directory: Path, files: Sequence[Path]) -> MergeReport:
                 f"(the first: {report.named[-min(seen, _NAMED)]}): leave it out"
             )
         _add(report, waiting)
-    return report
-
-
-def add_records(directory: Path, records: Iterable[Record]) -> MergeReport:
-    """Add `records`, each to the files of the target it was measured on; see `merge`."""
-    report, waiting = MergeReport(directory), {}
-    for record in records:
-        try:
-            waiting.setdefault(_place_of(directory, record), []).append(record.line().encode())
-        except BadLine as bad:
-            report.refuse(bad.kind, f"{record.readable}: {bad}")
-    _add(report, waiting)
     return report
 
 

@@ -198,7 +198,6 @@ class TuneResult:
     failures: Mapping[str, int] = field(default_factory=dict)  # trials by error class
     skipped: tuple[Mapping[str, object], ...] = ()  # functions with nothing to tune: readable, count, reason
     lookup: Mapping[str, object] = field(default_factory=dict)  # what the logs that were read came to
-    engine: str = "halo"
     run: str = ""
     resumed: bool = False
     interrupted: bool = False

@@ -198,10 +198,6 @@ def _run(
         return build_candidates(tasks, place.target, options, stream)
     with Progress(len(tasks.tasks), options.budget_s, stream, trials=options.trials) as progress:
         lab = place.lab(options.lab, options.seed)
-        if config.engine == "metaschedule":
-            from .metaschedule import tune_tasks
-
-            return tune_tasks(tasks, place.target, options, progress, lab, place.fingerprint)
         tuner = Tuner(tasks, place.target, place.fingerprint, options, progress, lab=lab)
         try:
             return tuner.run()

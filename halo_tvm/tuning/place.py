@@ -46,7 +46,6 @@ def place_of(config: TuneConfig, target: Target | None = None) -> Place:
             target = resolve(config.target, cores=config.threads, precision=config.precision, gpus=gpus)
         if config.build_only:
             return Place(target, fingerprint_of(target))
-        _check_engine(config, target)
         check_runs_here(target)
         return Place(target, fingerprint_here(target))
     from .measure.rpc import device_behind, refuse_other_targets
@@ -62,7 +61,6 @@ def place_of(config: TuneConfig, target: Target | None = None) -> Place:
         cores = config.threads or device.threads or None
         gpus = (device.gpu.arch,) if device.gpu else ()
         target = resolve(config.target, host=device.host, cores=cores, precision=config.precision, gpus=gpus)
-    _check_engine(config, target)
     if config.threads and device.threads and config.threads != device.threads:
         raise UsageError(
             f"--threads {config.threads} was given, but the device under the key {config.device_key} runs kernels with "
@@ -125,13 +123,6 @@ def _check_compiler(target: Target) -> None:
     if lacking:
         raise EnvironmentProblem(
             f"candidates for {target.name} are compiled on this machine, by NVIDIA's compiler, but {lacking}"
-        )
-
-
-def _check_engine(config: TuneConfig, target: Target) -> None:
-    if target.spec.gpu and config.engine == "metaschedule":
-        raise UsageError(
-            f"--engine metaschedule searches what our rules for CPUs span, but {target.name} is for GPUs: leave it out"
         )
 
 

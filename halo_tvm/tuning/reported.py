@@ -33,7 +33,6 @@ def as_report(result: r.TuneResult, config: TuneConfig | None = None) -> schema.
         failures=result.failures,
         skipped=result.skipped,
         lookup=lookup,
-        engine=result.engine,
         run=result.run,
         resumed=result.resumed,
         interrupted=result.interrupted,

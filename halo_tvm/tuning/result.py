@@ -82,7 +82,6 @@ class TuneResult:
     interrupted: bool
     resumed: bool = False
     notes: tuple[str, ...] = ()  # what was ignored and why: a damaged model file, a profile that does not fit
-    engine: str = "halo"
     run: str = ""  # id, under which --resume finds it
     rank_correlation: float | None = None  # over all tasks
     drift: float | None = None  # of the reference kernel: its slowest round over its fastest, less 1

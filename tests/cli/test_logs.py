@@ -136,44 +136,6 @@ def test_export(log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "there is none" in run(capsys, "export", kept, "--log", tmp_path, code=1)
 
 
-def test_import_of_what_is_no_database(log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "were expected" in run(capsys, "import", code=1)
-    assert "is none" in run(capsys, "import", tmp_path, code=1)
-    assert "is none" in run(capsys, "import", tmp_path / "a", tmp_path / "b", code=1)
-
-
-def test_import(log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is read from the two files is added once, what is skipped is named; reading them is tested elsewhere."""
-    from halo_tvm.cli._logs import import_files
-
-    folder = tmp_path / "database"
-    folder.mkdir()
-    for name in (import_files.WORKLOADS, import_files.RECORDS):
-        (folder / name).write_text("")
-    seen = []
-
-    def records_of(workloads: Path, tuned: Path) -> tuple[list[object], list[str]]:
-        seen.append((workloads.name, tuned.name))
-        return [made("i0", outcome="measured"), made("i1", outcome="measured")], ["records.json:3: \x1bno rule"]
-
-    monkeypatch.setattr(import_files, "records_of", records_of)
-    report = run_json(capsys, "import", folder)
-    assert report["added"] == {"trials.jsonl": 2} and report["refused"] == {"skipped": 1}
-    files = (folder / import_files.RECORDS, folder / import_files.WORKLOADS)  # in either order
-    text = run(capsys, "import", *files)
-    assert "2 were there already" in text and "records.json:3: ?no rule" in text
-    assert seen == [(import_files.WORKLOADS, import_files.RECORDS)] * 2
-    monkeypatch.setattr(import_files, "records_of", lambda *_: ([], ["all wrong"]))
-    assert "none of 1 is one (the first: all wrong)" in run(capsys, "import", folder, code=1)
-
-
-@pytest.mark.parametrize("content", [b"", b"\0" * 1000, b"[" * 100_000, b"[0, [[], [], {}]]\n", bytes(range(256)) * 9])
-def test_import_of_hostile_files(log: Path, tmp_path: Path, content: bytes, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("database_workload.json", "database_tuning_record.json"):
-        (tmp_path / name).write_bytes(content)
-    run(capsys, "import", tmp_path, code=1 if content else 0)
-
-
 def test_actions_that_take_no_names(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for action in ("list", "best"):
         assert "takes no names" in run(capsys, action, "something", code=1)
@@ -185,7 +147,7 @@ def test_help_names_every_action(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["logs", "--help"])
     out = capsys.readouterr().out
-    assert all(f"{action} " in out for action in ("list", "show", "best", "merge", "verify", "export", "import"))
+    assert all(f"{action} " in out for action in ("list", "show", "best", "merge", "verify", "export"))
 
 
 def hostile(folder: Path, kind: str) -> None:

@@ -15,7 +15,7 @@ from log_lines import HERE, file_of, fingerprint, open_log, record, writer
 from halo_tvm.errors import UsageError
 from halo_tvm.records import Trials
 from halo_tvm.records.log import commit
-from halo_tvm.records.merge import add_records, merge
+from halo_tvm.records.merge import merge
 from halo_tvm.records.record import BadLine, parse_line
 from halo_tvm.records.verify import files_at, verify_file
 
@@ -88,9 +88,11 @@ def test_lines_that_do_not_verify_are_refused_and_named(tmp_path):
 def test_a_line_cannot_choose_its_place(tmp_path, key):
     changed = replace(record(), target={**record().target, "key": key})
     evil = replace(record(), target={**record().target, "kind": "../..", "machine": "", "key": "../..--middle"})
-    report = add_records(tmp_path / "log", [changed, evil, record()])
+    source = tmp_path / "source.jsonl"
+    source.write_text("".join(one.line() for one in (changed, evil, record())))
+    report = merged(tmp_path / "log", source)
     assert report.refused == {"malformed": 2} and report.added == {"records.jsonl": 1}
-    assert set(content(tmp_path)) == {Path("log/llvm-x86_64-middle/records.jsonl")}
+    assert set(content(tmp_path)) == {Path("source.jsonl"), Path("log/llvm-x86_64-middle/records.jsonl")}
 
 
 def test_a_torn_last_line_of_the_log_is_closed(tmp_path):
@@ -150,8 +152,10 @@ def test_places_that_are_no_logs(tmp_path):
         merged(tmp_path / "log", tmp_path / "folder")
     (tmp_path / "log").mkdir()
     (tmp_path / "log" / "llvm-x86_64-middle").symlink_to(tmp_path / "nowhere" / "at all")
+    source = tmp_path / "source.jsonl"
+    source.write_text(record().line())
     with pytest.raises(UsageError, match="must be writable"):
-        add_records(tmp_path / "log", [record()])
+        merged(tmp_path / "log", source)
 
 
 # ---- whatever happens to a valid file --------------------------------------------------------------------------------

@@ -66,18 +66,10 @@ def test_a_gpu_is_not_measured_with_another_compiler(monkeypatch, capsys) -> Non
     assert "candidates for cuda:sm_90 are compiled on this machine, by NVIDIA's compiler, but nvcc is not on" in line
 
 
-def test_another_engine_searches_for_cpus_only(monkeypatch, capsys) -> None:
-    gpus(monkeypatch, Gpu("Old", "sm_80"), Gpu("New", "sm_90"))
-    monkeypatch.setattr(place, "first_gpu", lambda: Gpu("", "sm_80"))
-    assert main(["tune", "--model", "gpt2", "--target", "cuda", "--engine", "metaschedule"]) == 1
-    line = capsys.readouterr().err
-    assert "--engine metaschedule searches what our rules for CPUs span, but cuda:sm_80 is for GPUs" in line
-
-
 @pytest.mark.parametrize(
     "more",
-    [{"rpc": "h:1", "device_key": "k"}, {"resume": True}, {"stages": ("ranked",)}, {"engine": "metaschedule"}],
-    ids=["rpc", "resume", "stages", "engine"],
+    [{"rpc": "h:1", "device_key": "k"}, {"resume": True}, {"stages": ("ranked",)}],
+    ids=["rpc", "resume", "stages"],
 )
 def test_what_says_how_to_measure_is_refused(more) -> None:
     with pytest.raises(UsageError, match="--build-only measures nothing, but --.* says how to measure"):

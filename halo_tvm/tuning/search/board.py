@@ -25,6 +25,7 @@ class Board:
         self._closed: set[object] = set()
         self.speedups: dict[object, float] = {}
         self.full: set[object] = set()
+        self.failed: set[object] = set()
         self.known = 0  # trials of a run that is resumed: not measured again
         # A spoiled start knows nothing of the default: it is a candidate like any other.
         self.best = default if start is None else start
@@ -37,6 +38,10 @@ class Board:
 
     def is_open(self, decision: object) -> bool:
         return decision not in self._closed
+
+    def is_settled(self, decision: object) -> bool:
+        """Whether it is known how fast it is, or that it does not work."""
+        return decision in self.speedups or decision in self.failed
 
     def index(self, decision: object) -> int | None:
         """Where it stands in the space; a step from the best may lie outside."""
@@ -70,6 +75,7 @@ class Board:
     def fails(self, decision: object) -> None:
         """It does not work (any more); were it the best, the next best stands, of `full` where that has one."""
         self.close(decision)
+        self.failed.add(decision)
         self.speedups.pop(decision, None)
         self.full.discard(decision)
         if decision == self.best:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from ...config import STAGES
 from ...errors import UnknownName
 
-ANALYTIC, RECORDS, RANKED, DESCENT = STAGES
+ANALYTIC, RECORDS, RANKED, DESCENT, METASCHEDULE = STAGES
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ EFFORTS: dict[str, Effort] = {
         Effort(
             "full",
             most=400,
-            stages=STAGES,
+            stages=(ANALYTIC, RECORDS, RANKED, DESCENT),
             batch=8,
             rungs=(Rung(2, cheap=True), Rung(4), Rung(8)),
             epsilon=0.25,

@@ -17,7 +17,7 @@ from .agenda import LEAST_GAIN, Agenda, Stage
 from .board import Board
 from .confirm import confirm
 from .descent import Descent
-from .efforts import DESCENT, RANKED, Effort
+from .efforts import DESCENT, METASCHEDULE, RANKED, Effort
 from .outcome import BUDGET, MOST, ROOFLINE, TRIALS, Confirmed, Tally, Trial
 from .race import Samples, halving, rung_s
 from .ranked import Ranked
@@ -71,6 +71,10 @@ class Search:
             RANKED: Ranked(self.ranking, effort.epsilon, seed),
             DESCENT: Descent(self.board, self.ranking),
         }
+        if METASCHEDULE in effort.stages:
+            from .metaschedule import MetaSchedule  # imports much, which no other search needs
+
+            made[METASCHEDULE] = MetaSchedule(self.board.space, seed)
         stages = [made[name] for name in effort.stages if name in made]
         room = headroom(self._default_us, roofline_us, self._weights)
         self._agenda = Agenda(stages, self.board, self.ranking, effort, room)

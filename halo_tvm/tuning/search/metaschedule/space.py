@@ -8,9 +8,9 @@ works for symbolic shapes, which MetaSchedule refuses, and leaves its search as 
 from __future__ import annotations
 
 import dataclasses
-import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Any, cast
 
 import numpy as np
 import tvm
@@ -18,31 +18,20 @@ from tvm import s_tir, te
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 
-from ...records.decision import decision_to_plain
-from ...records.import_metaschedule import FIELD, HEADER
-from ..task import Task
-
+_FIELD = "halo.decision."  # + a field's name: the index of its value, on the root block
 _SAMPLE = "SampleCategorical"
 
 
 class Space:
     """The decisions of one task: each field's values in order of appearance, and which combinations exist."""
 
-    def __init__(self, task: Task, facts: Mapping[str, object]) -> None:
-        """`facts` are noted in every trace beside the rule and the values; see `import_metaschedule`."""
-        self.kind = task.rule.Decision
-        self.allowed = frozenset(task.space)
+    def __init__(self, decisions: Sequence[object]) -> None:
+        """`decisions` are of one dataclass; at least one."""
+        self.kind = cast(Any, type(decisions[0]))
+        self.allowed = frozenset(decisions)
         names = [f.name for f in dataclasses.fields(self.kind)]
-        self.values = {name: tuple(dict.fromkeys(getattr(d, name) for d in task.space)) for name in names}
+        self.values = {name: tuple(dict.fromkeys(getattr(d, name) for d in decisions)) for name in names}
         self.sampled = tuple(name for name in names if len(self.values[name]) > 1)
-        shown: dict[str, dict[object, object]] = {name: {} for name in names}
-        for decision in task.space:
-            for name, plain in decision_to_plain(decision).items():
-                shown[name].setdefault(getattr(decision, name), plain)
-        values = {name: list(seen.values()) for name, seen in shown.items()}
-        self.header = json.dumps(
-            {"rule": task.rule.name, "rule_version": task.rule.version, "values": values, **facts}, sort_keys=True
-        )
 
     @property
     def product(self) -> int:
@@ -52,16 +41,15 @@ class Space:
     def sample(self, schedule: s_tir.Schedule) -> None:
         """MetaSchedule's schedule function: draw every field that has a choice."""
         root = schedule.get_sblock(name="root", func_name="main")
-        schedule.annotate(root, HEADER, self.header)
         for name in self.sampled:
             count = len(self.values[name])
             drawn = schedule.sample_categorical(list(range(count)), [1.0 / count] * count)
-            schedule.annotate(root, FIELD + name, drawn)
+            schedule.annotate(root, _FIELD + name, drawn)
 
     def decision(self, schedule: s_tir.Schedule) -> object:
         """The decision that a schedule's annotations say; it need not be one of the space."""
         notes = schedule.mod["main"].body.block.annotations
-        index = {name: int(notes[FIELD + name]) for name in self.sampled}
+        index = {name: int(notes[_FIELD + name]) for name in self.sampled}
         return self.kind(**{name: values[index.get(name, 0)] for name, values in self.values.items()})
 
     def features(self, decision: object) -> list[float]:
