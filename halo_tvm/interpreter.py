@@ -128,6 +128,10 @@ class _Evaluator:
                 table = call.args[1]
                 table = self.env[table] if table in self.env else self.weights[table]  # in float32: it may be large
                 return operator.reference(self.value(call.args[0]), table, **attrs).astype(np.float64)
+            if operator.name == "experts" and call.args[2] in self.weights.names:
+                x, ids, weight, *more = call.args
+                given = (self.value(x), self.value(ids), self.weights[weight], *map(self.value, more))
+                return operator.reference(*given, **attrs)  # which widens the weights of one expert at a time
             out = operator.reference(*(self.value(arg) for arg in call.args), **attrs)
             for result, position in operator.writes.items():
                 self.value(call.args[position])[...] = out[result] if isinstance(out, tuple) else out

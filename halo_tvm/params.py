@@ -155,6 +155,21 @@ def _concat(*xs: np.ndarray, axis: int) -> np.ndarray:
     return np.concatenate(xs, axis=axis)
 
 
+def _stack(*xs: np.ndarray, joined: int) -> np.ndarray:
+    """Every `joined` neighbours one behind the other along axis 0, stacked along a new first axis."""
+    return np.concatenate(xs).reshape(len(xs) // joined, -1, *xs[0].shape[1:])
+
+
+def expert_columns(weight: np.ndarray, *, whole: int) -> np.ndarray:
+    """[e, n, k] -> [e * whole, k]: the columns of every expert, filled up with zeros to `whole`."""
+    e, n, k = weight.shape
+    if n == whole:
+        return weight.reshape(e * n, k)
+    made = np.zeros((e, whole, k), weight.dtype)
+    made[:, :n] = weight
+    return made.reshape(e * whole, k)
+
+
 def _take(x: np.ndarray, indices: tuple[int, ...], axis: int) -> np.ndarray:
     return np.take(x, indices, axis=axis)
 
@@ -326,6 +341,8 @@ def _part(x: np.ndarray, index: int) -> np.ndarray:
 
 RECIPE_OPS: dict[str, Callable[..., np.ndarray]] = {
     "concat": _concat,
+    "stack": _stack,
+    "expert_columns": expert_columns,
     "reshape": _reshape,
     "expand_dims": _reshape,
     "squeeze": _reshape,

@@ -89,8 +89,9 @@ class OptimiseReport:
     def pack_formats(self) -> dict[str, int]:
         """How many weights are stored in each packed format."""
         counts = dict(self.quantise.formats) if self.quantise else {}
-        for name, count in read(dict[str, int], self.others.get("pack_weights", {}).get("formats")).items():
-            counts[name] = counts.get(name, 0) + count
+        for step in ("pack_weights", "pack_experts"):
+            for name, count in read(dict[str, int], self.others.get(step, {}).get("formats")).items():
+                counts[name] = counts.get(name, 0) + count
         return counts
 
 

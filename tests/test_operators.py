@@ -61,7 +61,7 @@ def compiled(name: str, case: dict[str, object], symbolic: bool, target: Target)
 
 def _shares_rows(name: str, position: int) -> bool:
     """Whether an argument behind the first has the same leading dimension by meaning, not by chance."""
-    return name in ("attention", "matmul") or (name in ("rotary", "linear_w8a8") and position == 1)
+    return name in ("attention", "matmul") or (name in ("rotary", "linear_w8a8", "experts") and position == 1)
 
 
 @pytest.mark.parametrize(("name", "index"), CASES)
@@ -74,7 +74,9 @@ def test_compiled_operator_equals_its_reference(name: str, index: int) -> None:
         assert_close(part, expected)
 
 
-@pytest.mark.parametrize("name", ["linear", "layer_norm", "rms_norm", "embedding", "quantize", "linear_w8a8"])
+@pytest.mark.parametrize(
+    "name", ["linear", "layer_norm", "rms_norm", "embedding", "quantize", "linear_w8a8", "experts", "route"]
+)
 def test_symbolic_rows_equal_the_reference(name: str) -> None:
     for case in OPERATORS[name].cases():
         residual = name.endswith("norm") and len(case["args"]) > (3 if name == "layer_norm" else 2)

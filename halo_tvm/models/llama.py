@@ -42,10 +42,10 @@ def llama(read: Reader, **differences: object) -> DecoderConfig:
 _MISTRAL = ("mistral", "ministral", "ministral3")
 
 
-def _windowed(read: Reader) -> DecoderConfig:
-    """Mistral: all layers slide where a window is given; Qwen2: only where `use_sliding_window` says so too."""
+def windowed(read: Reader, *, always: bool = False) -> DecoderConfig:
+    """Mistral, `always`: all layers slide where a window is given; Qwen2: only where `use_sliding_window` says so."""
     window = read.get("sliding_window")
-    used = window is not None and read.flag("use_sliding_window", default=read.kind in _MISTRAL)
+    used = window is not None and read.flag("use_sliding_window", default=always or read.kind in _MISTRAL)
     first = read.whole("max_window_layers", default=0) if read.kind.startswith("qwen") else 0
     usual = [used and i >= first for i in range(read.layers)]
     rope = read.rope()
@@ -54,12 +54,12 @@ def _windowed(read: Reader) -> DecoderConfig:
 
 
 def _qwen2(read: Reader) -> DecoderConfig:
-    return replace(_windowed(read), query_key_value_bias=True, output_bias=False)
+    return replace(windowed(read), query_key_value_bias=True, output_bias=False)
 
 
 def _qwen3(read: Reader) -> DecoderConfig:
     names = Names(query_norm="self_attn.q_norm", key_norm="self_attn.k_norm")
-    return replace(_windowed(read), query_key_norm="head", names=names)
+    return replace(windowed(read), query_key_norm="head", names=names)
 
 
 def _smollm3(read: Reader) -> DecoderConfig:
@@ -113,7 +113,7 @@ def _hunyuan(read: Reader) -> DecoderConfig:
     return llama(read, query_key_norm="head", norm_turned=True, names=names)
 
 
-def _granite(read: Reader) -> DecoderConfig:
+def granite(read: Reader) -> DecoderConfig:
     return llama(
         read,
         scale=read.number("attention_multiplier", default=1.0),
@@ -127,7 +127,7 @@ def _hyperclovax(read: Reader) -> DecoderConfig:
     """Granite's multipliers, the last one not inverted, and norms behind what a layer adds."""
     behind = read.flag("use_post_norm", default=True)
     return replace(
-        _granite(read),
+        granite(read),
         scale=read.number("attention_multiplier", default=read.head_dim**-0.5),
         logit_scale=read.number("logits_scaling", default=1.0),
         names=Names(attention_post_norm="post_norm1", ffn_post_norm="post_norm2") if behind else Names(),
@@ -135,11 +135,11 @@ def _hyperclovax(read: Reader) -> DecoderConfig:
 
 
 LLAMA = decoder_family("llama", llama, types=("llama", "iquestcoder"), even=("head_dim",))
-MISTRAL = decoder_family("mistral", _windowed, types=_MISTRAL, even=("head_dim",))
+MISTRAL = decoder_family("mistral", windowed, types=_MISTRAL, even=("head_dim",))
 QWEN2 = decoder_family("qwen2", _qwen2, even=("head_dim",))
 QWEN3 = decoder_family("qwen3", _qwen3, even=("head_dim",))
 SMOLLM3 = decoder_family("smollm3", _smollm3, even=("head_dim",))
-GRANITE = decoder_family("granite", _granite, even=("head_dim",))
+GRANITE = decoder_family("granite", granite, even=("head_dim",))
 HYPERCLOVAX = decoder_family("hyperclovax", _hyperclovax, even=("head_dim",))
 ERNIE = decoder_family("ernie4_5", _ernie)
 HELIUM = decoder_family("helium", _helium)

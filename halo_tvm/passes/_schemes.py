@@ -113,14 +113,23 @@ class Grouped(Weight):
 
 
 def weight_of(
-    name: str, layout: str, k: int, n: int, scheme: Scheme, editor: WeightEditor, target: Target, *, search: bool
+    name: str,
+    layout: str,
+    k: int,
+    n: int,
+    scheme: Scheme,
+    editor: WeightEditor,
+    target: Target,
+    *,
+    search: bool = True,
+    nr: int | None = None,
 ) -> Weight:
     """The tensor `name`, [k, n] in `layout`, by `scheme`; `Declined` for a k that its groups do not divide.
 
     Where the group that is asked for does not divide k, the largest that does is taken; the label says which.
-    `search` for scales of four bits that lose less than rounding does.
+    `search` for scales of four bits that lose less than rounding does; panels of `nr` columns where it is given.
     """
-    _, nr = pack_shape(k, n, target)
+    nr = nr or pack_shape(k, n, target)[1]
     panels = -(-n // nr)
     if scheme.group is None:
         if k % GROUP or k > DEEPEST:

@@ -49,6 +49,7 @@ OPTIMISE = (
     Step("quantise", 1, precisions=("int8", "int4")),
     Step("narrow_attention", 1, precisions=("fp16", "bf16", "int8", "int4")),
     Step("pack_weights", 1),
+    Step("pack_experts", 1),
     Step("pack_integers", 1),
     Step("legalize", 0, required=True),
     Step("fuse", 2),

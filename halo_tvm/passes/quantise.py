@@ -29,7 +29,7 @@ Options (halo.toml, [passes.quantise])
     tied_embedding = "fp32"          the embedding keeps the float32 table, beside the head's int8 weight
 Leaves alone
     weights that are no float32 parameter, whose k is no multiple of 4 (in groups: 32) or too deep for a sum in
-    int32, that are read in two layouts, or that `skip` names: each with its reason in the report
+    int32, that are read in two layouts, of routers of experts, or that `skip` names: each with its reason in the report
 No data moves here: `ParamRecipe`s say how the integers, scales and corrections are made.
 """
 
@@ -44,7 +44,7 @@ from tvm import relax
 
 from ..errors import Declined, UsageError
 from ..relay_ops import OPERATORS
-from ..relay_ops.operator import attrs_of, operator_of
+from ..relay_ops.operator import attrs_of, op_name, operator_of
 from ..weight_groups import GROUPS
 from ._rewrite import BlockMutator
 from ._schemes import Scheme, Weight, scheme_of, stored_scheme, weight_of
@@ -102,12 +102,15 @@ class Quantise(Pass):
         weights: dict[str, Weight] = {}
         appends = context.shared.appends or any(_is(b.value, name) for b in bindings(func) for name in _APPENDS)
         head = context.shared.head or _head(func, linears, editor)
+        routers = _routers(func)
         for name, calls in _by_weight([*linears, *_tables(func, linears, head, editor)], editor).items():
             try:
                 in_groups = appends and context.precision == "int8" and _in_groups(calls)
                 usual = _TOKEN_BY_TOKEN if in_groups else _USUAL[context.precision]
                 stored = stored_scheme(context.params.grid(name)) if context.precision == "int4" else None
                 usual = (stored, usual[1]) if stored else usual
+                if any(call.same_as(router) for call in calls for router in routers):
+                    raise Declined("it chooses experts")
                 scheme = self._scheme(calls, editor, context.precision, usual, head=name == head)
                 weights[name] = self._weight(name, calls, scheme, editor, context)
                 for counts, key in ((formats, weights[name].label), (methods, weights[name].method)):
@@ -207,6 +210,20 @@ class _Rewriter(BlockMutator):
             self.made[x] = (q, scale)
             self.activations += 1
         return weight.linear(call, [*self.made[x]], bias)
+
+
+def _routers(func: relax.Function) -> list[relax.Call]:
+    """The linears whose results `halo.route` reads: a rounded one would send rows to other experts."""
+    read = [b.value.args[0] for b in bindings(func) if _is(b.value, "route")]
+    made = {b.var: b.value for b in bindings(func)}
+    found = []
+    for var in read:
+        value = made.get(var)
+        if value is not None and op_name(value) == "relax.reshape":
+            value = made.get(value.args[0])
+        if value is not None and _is(value, "linear"):
+            found.append(value)
+    return found
 
 
 def _in_groups(calls: list[relax.Call]) -> bool:

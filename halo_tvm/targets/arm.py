@@ -35,6 +35,7 @@ ARM = TargetSpec(
         "flash_attention",
         "recurrence",
         "gemm",
+        "experts",
         "batched_matmul",
         "convolution",
         "channelwise",

@@ -78,6 +78,7 @@ X86 = TargetSpec(
         "flash_attention",
         "recurrence",
         "gemm",
+        "experts",
         "batched_matmul",
         "convolution",
         "channelwise",

@@ -30,6 +30,7 @@ _GEMMA = {**_GROUPED, "head_dim": 16, "sliding_window": 4}
 _GPT = {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 131, "n_positions": 64}
 _OLD = {"hidden_size": 64, "vocab_size": 131}
 _FALCON = {**_OLD, "num_hidden_layers": 2, "num_attention_heads": 4}
+_MIXTURE = {**_GROUPED, "num_experts_per_tok": 3, "head_dim": 16, "pad_token_id": 0}
 _BASE = {"rope_theta": 1e4}
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
 _LONG = {"short_factor": [1.0, 1.5, 2.0, 2.0, 3.0, 3.0, 4.0, 4.0], "long_factor": [4.0] * 8}
@@ -40,6 +41,14 @@ ALWAYS = {
     "gemma3_text": {**_GEMMA, "num_hidden_layers": 6},
     "gpt_neox": _SIZES,
     "bloom": {**_OLD, "n_layer": 2, "n_head": 6, "hidden_size": 96},
+    "qwen2_moe": {
+        **_MIXTURE,
+        "num_hidden_layers": 3,
+        "num_experts": 6,
+        "moe_intermediate_size": 40,
+        "shared_expert_intermediate_size": 48,
+        "mlp_only_layers": [0],
+    },
     "opt: 350m": {**_SIZES, "ffn_dim": 96, "word_embed_proj_dim": 32, "do_layer_norm_before": False},
 }
 MORE = {
@@ -155,6 +164,18 @@ MORE = {
         "attn_config": {"clip_qkv": 0.5},
     },
     "vaultgemma": _GEMMA,
+    "mixtral": {**_MIXTURE, "num_local_experts": 4, "sliding_window": 5},
+    "olmoe": {**_MIXTURE, "num_experts": 8},
+    "olmoe: normalised": {**_MIXTURE, "num_experts": 8, "norm_topk_prob": True},
+    "qwen3_moe": {
+        **_MIXTURE,
+        "num_hidden_layers": 3,
+        "num_experts": 6,
+        "moe_intermediate_size": 40,
+        "decoder_sparse_step": 2,
+        "norm_topk_prob": True,
+    },
+    "granitemoe": {**_MIXTURE, "num_local_experts": 4, "attention_multiplier": 0.2, "residual_multiplier": 0.3},
 }
 IDS = np.random.default_rng(0).integers(1, 131, (2, 14))
 
@@ -220,6 +241,30 @@ def test_tensors_that_are_missing_or_unknown_are_listed(tmp_path: Path) -> None:
         import_model(str(tmp_path))
 
 
+@pytest.mark.parametrize("kind", ["mixtral", "granitemoe"])
+def test_experts_that_are_stored_as_one_tensor(tmp_path: Path, kind: str) -> None:
+    """As transformers has them in memory: other names, and all experts of a layer together."""
+    wanted = source_of(tmp_path, kind, MORE[kind])
+    path = tmp_path / "model.safetensors"
+    tensors = load_file(path)
+    for layer in range(2):
+        stem = f"model.layers.{layer}.block_sparse_moe"
+        parts = {w: [tensors.pop(f"{stem}.experts.{e}.{w}.weight", None) for e in range(4)] for w in ("w1", "w3", "w2")}
+        if kind == "mixtral":
+            together = f"model.layers.{layer}.mlp"
+            tensors[f"{together}.gate.weight"] = tensors.pop(f"{stem}.gate.weight")
+            joined = [np.concatenate(pair) for pair in zip(parts["w1"], parts["w3"])]
+            tensors[f"{together}.experts.gate_up_proj"] = np.stack(joined)
+            tensors[f"{together}.experts.down_proj"] = np.stack(parts["w2"])
+        else:
+            for new, old in (("experts.gate_up_proj", "input_linear.weight"), ("router.weight", "router.layer.weight")):
+                tensors[f"{stem}.{new}"] = tensors.pop(f"{stem}.{old}")
+            tensors[f"{stem}.experts.down_proj"] = tensors.pop(f"{stem}.output_linear.weight")
+    save_file(tensors, path, metadata={"format": "pt"})
+    found = evaluate(import_model(str(tmp_path)), {"input_ids": IDS})["logits"]
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
+
+
 def test_the_language_model_of_one_that_sees_images(tmp_path: Path) -> None:
     wanted = source_of(tmp_path, "gemma3_text", {**_GEMMA, "tie_word_embeddings": True})
     tensors = load_file(tmp_path / "model.safetensors")
@@ -242,6 +287,9 @@ def test_the_language_model_of_one_that_sees_images(tmp_path: Path) -> None:
         ("gptj", {**_GPT, "rotary_dim": 7}, "head_dim as a multiple of 2"),
         ("phi", {"qk_layernorm": True}, "a phi config with qk_layernorm False"),
         ("stablelm", {"hidden_act": "mish"}, "an activation among silu"),
+        ("olmoe", {"clip_qkv": 8.0}, "a olmoe config with clip_qkv None, found 8.0"),
+        ("olmoe", {"num_experts": 2, "num_experts_per_tok": 3}, "num_experts_per_tok up to its 2 experts, found 3"),
+        ("mixtral", {"num_local_experts": 0, "num_experts_per_tok": 1}, "with experts from 1 to 1048576, found 0"),
     ],
 )
 def test_what_the_definition_lacks_is_refused(kind: str, changes: dict[str, object], message: str) -> None:

@@ -19,7 +19,7 @@ from halo_tvm.relay_ops.linear import Linear
 from halo_tvm.targets import read_host
 from halo_tvm.tir_schedules import RULES
 from halo_tvm.tir_schedules.products.gemm import pack_shape
-from halo_tvm.tir_schedules.products.gemm._tiling import Tiling
+from halo_tvm.tir_schedules.products.gemm.tiling import Tiling
 
 pytestmark = pytest.mark.covering
 

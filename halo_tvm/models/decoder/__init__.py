@@ -5,8 +5,18 @@ A family is a file of this package's parent that maps config.json and the names 
 
 from __future__ import annotations
 
-from .config import Alibi, DecoderConfig, Layer, Names, Rope
+from .config import Alibi, DecoderConfig, ExpertNames, Layer, Mixture, Names, Rope
 from .family import decoder_family
 from .read import Reader
 
-__all__ = ["Alibi", "DecoderConfig", "Layer", "Names", "Reader", "Rope", "decoder_family"]
+__all__ = [
+    "Alibi",
+    "DecoderConfig",
+    "ExpertNames",
+    "Layer",
+    "Mixture",
+    "Names",
+    "Reader",
+    "Rope",
+    "decoder_family",
+]

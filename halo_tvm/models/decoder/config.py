@@ -68,6 +68,44 @@ class Layer:
 
 
 @dataclass(frozen=True)
+class ExpertNames:
+    """Tensor names of a mixture within a layer. Experts are tensors each, or one of three dimensions together.
+
+    `{}` is the number of an expert; `stacked_gate_up` [experts, 2 width, hidden] has the gate first. The stacked ones
+    and `correction` are whole names, the others are without `.weight`.
+    """
+
+    router: str = "mlp.gate"
+    correction: str = "mlp.gate.e_score_correction_bias"
+    gate: str = "mlp.experts.{}.gate_proj"
+    up: str = "mlp.experts.{}.up_proj"
+    down: str = "mlp.experts.{}.down_proj"
+    stacked_gate_up: str = "mlp.experts.gate_up_proj"
+    stacked_down: str = "mlp.experts.down_proj"
+    shared_gate: str = "mlp.shared_expert.gate_proj"
+    shared_up: str = "mlp.shared_expert.up_proj"
+    shared_down: str = "mlp.shared_expert.down_proj"
+    shared_switch: str = "mlp.shared_expert_gate"
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """A feed-forward of many experts, of which every token is sent to `top`."""
+
+    experts: int
+    top: int
+    width: int  # of the hidden layer of one expert
+    scores: str = "softmax"  # or "sigmoid", of the router's logits
+    normalised: bool = True  # weights of the chosen experts are divided by their sum
+    scale: float = 1.0  # of the weights
+    correction: bool = False  # added to the scores where experts are chosen, not in their weights
+    shared: int = 0  # width of an expert that every token is sent to, 0: there is none
+    shared_switch: bool = False  # whose result is multiplied by a sigmoid of the token
+    dense: tuple[int, ...] = ()  # layers that have one feed-forward instead
+    names: tuple[ExpertNames, ...] = (ExpertNames(),)  # the first of which the checkpoint has the router
+
+
+@dataclass(frozen=True)
 class DecoderConfig:
     """A causal language model. None is what the model has not got, or the usual value where a size is open."""
 
@@ -99,6 +137,7 @@ class DecoderConfig:
     head_bias: bool = False
     activation: str = "silu"
     gated: bool = True
+    mixture: Mixture | None = None  # of experts; `feed_forward` is the width of layers without
     scale: float | None = None  # of scores; head_dim ** -0.5
     softcap: float | None = None  # of scores
     logit_softcap: float | None = None
@@ -129,6 +168,10 @@ class DecoderConfig:
     def longest(self) -> int:
         """Positions that activations are planned for: longer prompts are given in chunks, or declared with --shape."""
         return min(self.positions, 2048)
+
+    def mixture_of(self, index: int) -> Mixture | None:
+        """The mixture that layer `index` has, None for one feed-forward."""
+        return None if self.mixture is None or index in self.mixture.dense else self.mixture
 
     def layer(self, index: int) -> Layer:
         return self.pattern[index % len(self.pattern)]

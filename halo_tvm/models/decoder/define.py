@@ -28,6 +28,7 @@ from tvm import relax
 from ..builder import ModelBuilder
 from . import weights
 from .config import Alibi, DecoderConfig, Layer, Rope
+from .mixture import mixed
 from .rope import tables
 
 PAST = "past_key_values"  # as torch's exporters and onnxruntime's tools call these inputs
@@ -152,11 +153,17 @@ def _layer(step: _Step, x: relax.Var, index: int, bias: relax.Var | None) -> rel
         read = normed(x, names.ffn_norm) if names.ffn_norm else read
     else:
         read = normed(onto, names.ffn_norm)
-    args = [*weights.gate_and_up(c, m, layer)]
-    args += m.linear_weights(f"{layer}.{names.down}", c.feed_forward, c.hidden, names.layout, c.ffn_bias)
-    ffn = m.op("ffn", read, *args, activation=c.activation, gated=c.gated, bias=c.ffn_bias, layout=names.layout)
+    mixture = c.mixture_of(index)
+    ffn = _feed_forward(step, read, layer) if mixture is None else mixed(c, mixture, m, read, layer)
     out = added(normed(ffn, names.ffn_post_norm), onto)
     return normed(out, names.ffn_norm) if c.norm_behind else out
+
+
+def _feed_forward(step: _Step, x: relax.Var, layer: str) -> relax.Var:
+    c, m, names = step.c, step.m, step.c.names
+    args = [*weights.gate_and_up(c, m, layer)]
+    args += m.linear_weights(f"{layer}.{names.down}", c.feed_forward, c.hidden, names.layout, c.ffn_bias)
+    return m.op("ffn", x, *args, activation=c.activation, gated=c.gated, bias=c.ffn_bias, layout=names.layout)
 
 
 def _attention(step: _Step, x: relax.Var, index: int, layer: str, bias: relax.Var | None) -> relax.Var:

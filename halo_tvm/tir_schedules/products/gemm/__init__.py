@@ -25,11 +25,11 @@ from ....errors import Declined
 from ...blocks import is_scheduled, written_out
 from ...rule import Numbers, Rule, first_of_each
 from ..packing import pack_shape
-from ._chain import Chain, match
 from ._estimate import estimate
 from ._nest import build
-from ._tiling import Tiling
+from .chain import Chain, match
 from .served import served
+from .tiling import Tiling
 
 if TYPE_CHECKING:
     from ....targets import Target

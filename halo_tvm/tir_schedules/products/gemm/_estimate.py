@@ -6,8 +6,8 @@ order for one function is used, so one set of them serves every CPU with vectors
 
 from __future__ import annotations
 
-from ._chain import Chain
-from ._tiling import Tiling
+from .chain import Chain
+from .tiling import Tiling
 
 _LATENCY = 4.0  # of a fused multiply-add, or an addition: with fewer independent sums the unit waits
 _FMA_PER_CYCLE = 1.0

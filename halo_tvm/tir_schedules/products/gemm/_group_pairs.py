@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from tvm import ir, tirx
 from tvm.script.ir_builder import tirx as T
 
-from ._groups import GroupOperands, Groups
 from .arithmetic import Operands, Tile, each_row
+from .groups import GroupOperands, Groups
 from .w8a8 import GROUP
 
 _BRIEF = 32  # k whose products of 4 and 8 bits, in pairs, fit 16 bits

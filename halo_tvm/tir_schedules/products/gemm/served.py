@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from ._bf16 import BFloat16Pairs, BFloat16Weights
 from ._fp16 import HalfArithmetic, HalfWeights
 from ._group_pairs import BytePairs, NibblePairs
-from ._groups import Groups
 from .arithmetic import Arithmetic
 from .float32 import Float32
+from .groups import Groups
 from .w8a8 import W8A8, DotBytes, PlainBytes, WidenedPairs
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from ...blocks import Block, is_const, loads
 from ...code.prefetch import CACHE_LINE_BYTES
 from ...code.timed import timed_values
 from ...stages import Stage, is_at, main_and_behind, read_stage, written_by
-from ._groups import Groups
 from ._parts import taken_apart
 from .arithmetic import Arithmetic
+from .groups import Groups
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,86 @@
+"""The feed-forward of a mixture of experts: a router, gated experts of the chosen ones, an expert for all.
+
+Every row reads the weights of its own experts alone (`halo.experts`). They are stacked, [experts, columns, k], gate
+and up of an expert one behind the other; a checkpoint of single tensors is stacked by recipes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import tvm
+from tvm import relax
+
+from ...relay_ops.parts.activation import ACTIVATIONS
+from ..builder import ModelBuilder
+from .config import DecoderConfig, ExpertNames, Mixture
+
+
+def mixed(c: DecoderConfig, mixture: Mixture, m: ModelBuilder, x: relax.Var, layer: str) -> relax.Var:
+    """What the experts of `layer` make of x [batch, tokens, hidden]."""
+    names = _names(m, mixture, layer)
+    batch, tokens, _ = x.ty.shape.values
+    count = tvm.sym.Analyzer().simplify(batch * tokens)
+    rows = m.emit(relax.op.reshape(x, (count, c.hidden)))
+    logits = m.linear(rows, f"{layer}.{names.router}", c.hidden, mixture.experts, bias=False)
+    correction = [m.weight(f"{layer}.{names.correction}", (mixture.experts,), scale=0.1)] if mixture.correction else []
+    routed = m.op(
+        "route",
+        logits,
+        *correction,
+        top=mixture.top,
+        scores=mixture.scores,
+        normalised=mixture.normalised,
+        scale=mixture.scale,
+    )
+    ids, share = (m.emit(relax.TupleGetItem(routed, i)) for i in range(2))
+    width = mixture.width
+
+    gate_up = _stacked(m, layer, mixture, names.stacked_gate_up, (names.gate, names.up), width, c.hidden)
+    hidden = m.op("experts", rows, ids, gate_up, layout="nk", n=2 * width, experts=mixture.experts)
+    gate, up = (
+        m.emit(relax.op.strided_slice(hidden, axes=[2], begin=[begin], end=[begin + width])) for begin in (0, width)
+    )
+    hidden = m.emit(relax.op.multiply(m.emit(ACTIVATIONS[c.activation].relax(gate)), up))
+    down = _stacked(m, layer, mixture, names.stacked_down, (names.down,), c.hidden, width)
+    each = m.op("experts", hidden, ids, down, layout="nk", n=c.hidden, experts=mixture.experts)
+    weighted = m.emit(relax.op.multiply(each, m.emit(relax.op.expand_dims(share, 2))))
+    out = m.emit(relax.op.reshape(m.emit(relax.op.sum(weighted, axis=[1])), x.ty.shape))
+    return m.emit(relax.op.add(out, _shared(c, mixture, names, m, x, layer))) if mixture.shared else out
+
+
+def _names(m: ModelBuilder, mixture: Mixture, layer: str) -> ExpertNames:
+    """How the checkpoint calls the tensors; the first way where it has none of them."""
+    there = (names for names in mixture.names if m.weights.has(f"{layer}.{names.router}.weight"))
+    return next(there, mixture.names[0])
+
+
+def _stacked(
+    m: ModelBuilder, layer: str, mixture: Mixture, whole: str, parts: Sequence[str], columns: int, k: int
+) -> relax.Var:
+    """The weight [experts, parts * columns, k]: one tensor of the checkpoint, or made of those of every expert."""
+    shape, scale = (mixture.experts, len(parts) * columns, k), 1 / math.sqrt(k)
+    if whole and m.weights.has(f"{layer}.{whole}"):
+        return m.weight(f"{layer}.{whole}", shape, scale=scale)
+    singles = [
+        m.source(f"{layer}.{part.format(expert)}.weight", (columns, k), scale=scale)
+        for expert in range(mixture.experts)
+        for part in parts
+    ]
+    stem = f"{layer}.{'+'.join(part.format('*') for part in parts)}"
+    return m.derived(f"{stem}:stacked", "stack", singles, shape, joined=len(parts))
+
+
+def _shared(
+    c: DecoderConfig, mixture: Mixture, names: ExpertNames, m: ModelBuilder, x: relax.Var, layer: str
+) -> relax.Var:
+    """The expert that every row is sent to."""
+    sizes = ((c.hidden, mixture.shared), (c.hidden, mixture.shared), (mixture.shared, c.hidden))
+    stems = (names.shared_gate, names.shared_up, names.shared_down)
+    args = [w for stem, (k, n) in zip(stems, sizes) for w in m.linear_weights(f"{layer}.{stem}", k, n, bias=False)]
+    out = m.op("ffn", x, *args, activation=c.activation, gated=True, bias=False, layout="nk")
+    if not mixture.shared_switch:
+        return out
+    switch = m.linear(x, f"{layer}.{names.shared_switch}", c.hidden, 1, bias=False)
+    return m.emit(relax.op.multiply(m.emit(relax.op.sigmoid(switch)), out))

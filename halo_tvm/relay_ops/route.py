@@ -1,0 +1,140 @@
+"""The router of a mixture of experts: which experts a row is sent to, and what their results count.
+
+Shapes
+    logits [r, e] float32   correction [e] float32 (optional)   ->   ids [r, top] int32, weights [r, top] float32
+Computation
+    p = softmax(logits) or sigmoid(logits), as `scores` says
+    ids = the `top` experts of the largest logits, or of the largest p + correction; of equal ones the first
+    weights = scale * p[ids], of `normalised` ones divided by their sum over the row
+Lifts
+    none: a model's definition calls it
+Rejects
+    none
+Numerics
+    float32. A row with NaN is sent to experts that exist
+References
+    arXiv:1701.06538 (softmax), arXiv:2401.04088 (normalised), arXiv:2412.19437 (sigmoid and correction)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from tvm import ir, relax, te, tirx
+
+from .operator import Operator, attrs_of, clamped
+
+SCORES = ("softmax", "sigmoid")
+_LEAST = 1e-20  # added to the sum that weights are divided by: sigmoids may all be zero
+
+
+class Route(Operator):
+    """Experts of every row and their weights."""
+
+    name = "route"
+    fusible = False
+
+    @staticmethod
+    def infer_type(call: relax.Call) -> relax.TupleType:  # type: ignore[override]
+        attrs: dict[str, Any] = attrs_of(call)
+        logits, *correction = (arg.ty for arg in call.args)
+        if logits.ndim != 2 or any(str(ty.dtype) != "float32" for ty in (logits, *correction)):
+            raise ValueError(f"halo.route: expected float32 logits [rows, experts], got {logits} and {correction}")
+        rows, experts = logits.shape.values
+        if attrs["scores"] not in SCORES or not 1 <= int(attrs["top"]) <= int(experts):
+            raise ValueError(
+                f"halo.route: expected scores among {', '.join(SCORES)} and top from 1 to {experts} experts, "
+                f"got {attrs['scores']} and {attrs['top']}"
+            )
+        shape = [rows, int(attrs["top"])]
+        return relax.TupleType([relax.TensorType(shape, "int32"), relax.TensorType(shape, "float32")])
+
+    @staticmethod
+    def compute(
+        logits: te.Tensor, *correction: te.Tensor, top: int, scores: str, normalised: bool, scale: float
+    ) -> list[te.Tensor]:
+        rows, experts = logits.shape
+        p = _scores(logits, scores)
+        choice = logits
+        if correction:
+            choice = te.compute((rows, experts), lambda i, e: p[i, e] + correction[0][e], name="choice")
+        other = te.reduce_axis((0, experts), "other")
+
+        def is_before(i: ir.Expr, e: ir.Expr) -> ir.Expr:
+            a, b = choice[i, other], choice[i, e]
+            return tirx.any(a > b, tirx.all(a == b, other < e))
+
+        rank = te.compute(
+            (rows, experts),
+            lambda i, e: te.sum(tirx.Select(is_before(i, e), _int(1), _int(0)), axis=other),
+            name="rank",
+        )
+        expert = te.reduce_axis((0, experts), "expert")
+        ids = te.compute(
+            (rows, top),
+            lambda i, t: te.sum(
+                tirx.Select(rank[i, expert] == t.astype("int32"), expert.var.astype("int32"), _int(0)), axis=expert
+            ),
+            name="route",
+            attrs={"halo.op": "route"},
+        )
+        factor = tirx.const(scale, "float32")
+        chosen = te.compute((rows, top), lambda i, t: p[i, clamped(ids[i, t], experts)], name="chosen")
+        if normalised:
+            each = te.reduce_axis((0, top), "each")
+            total = te.compute((rows,), lambda i: te.sum(chosen[i, each], axis=each), name="total")
+            least = tirx.const(_LEAST, "float32")
+            weights = te.compute((rows, top), lambda i, t: chosen[i, t] / (total[i] + least) * factor, name="weights")
+        else:
+            weights = te.compute((rows, top), lambda i, t: chosen[i, t] * factor, name="weights")
+        return [ids, weights]
+
+    @staticmethod
+    def reference(  # type: ignore[override]
+        logits: np.ndarray, *correction: np.ndarray, top: int, scores: str, normalised: bool, scale: float
+    ) -> tuple[np.ndarray, np.ndarray]:
+        if scores == "softmax":
+            p = np.exp(logits - logits.max(-1, keepdims=True))
+            p = p / p.sum(-1, keepdims=True)
+        else:
+            p = 1 / (1 + np.exp(-logits))
+        choice = p + correction[0] if correction else logits
+        ids = np.argsort(-choice, axis=-1, kind="stable")[:, :top].astype(np.int32)
+        weights = np.take_along_axis(p, ids.astype(np.int64), -1)
+        if normalised:
+            weights = weights / (weights.sum(-1, keepdims=True) + _LEAST)
+        return ids, weights * scale
+
+    @staticmethod
+    def flops(shapes: list[tuple[int, ...]], top: int, scores: str, normalised: bool, scale: float) -> int:
+        rows, experts = shapes[0]
+        return rows * experts * experts
+
+    @staticmethod
+    def cases() -> tuple[dict[str, object], ...]:
+        equal = np.array([[1.0, 3.0, 3.0, 3.0, 0.0], [0.0] * 5], np.float32)
+        plain: dict[str, object] = {"scores": "softmax", "normalised": False, "scale": 1.0}
+        return (
+            {"args": [(7, 12)], "attrs": {"top": 3, **plain}},
+            {"args": [(1, 64)], "attrs": {"top": 8, **plain, "normalised": True}},
+            {"args": [equal], "attrs": {"top": 2, **plain}},
+            {"args": [(5, 12), (12,)], "attrs": {"top": 4, "scores": "sigmoid", "normalised": True, "scale": 2.5}},
+        )
+
+
+def _scores(logits: te.Tensor, scores: str) -> te.Tensor:
+    """p of every expert."""
+    rows, experts = logits.shape
+    if scores == "sigmoid":
+        one = tirx.const(1.0, "float32")
+        return te.compute((rows, experts), lambda i, e: one / (one + tirx.exp(-logits[i, e])), name="sigmoid")
+    axis, again = te.reduce_axis((0, experts), "e"), te.reduce_axis((0, experts), "e")
+    peak = te.compute((rows,), lambda i: te.max(logits[i, axis], axis=axis), name="peak")
+    power = te.compute((rows, experts), lambda i, e: tirx.exp(logits[i, e] - peak[i]), name="power")
+    total = te.compute((rows,), lambda i: te.sum(power[i, again], axis=again), name="sum")
+    return te.compute((rows, experts), lambda i, e: power[i, e] / total[i], name="softmax")
+
+
+def _int(value: int) -> tirx.IntImm:
+    return tirx.const(value, "int32")

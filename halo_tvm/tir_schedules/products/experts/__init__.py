@@ -1,0 +1,105 @@
+"""Experts of a mixture over packed weights: rows sorted by expert, then the register tiles of the packed GEMM.
+
+Serves
+    functions of `halo.experts` (attribute `halo.call`) with packed weights in float32, bfloat16, float16, or integers
+    of eight or four bits in groups; any number of rows, known or not
+Declines
+    other operators; weights that are not packed; types that the target has no arithmetic for
+Before -> after
+    for i, t, j, k: y[i, t, j] += x[i, k] * weight[ids[i, t], j, k]   ->
+    sort the pairs (i, t) by expert; parallel for (rows of an expert, panel): tiles of rows x nr sums in registers
+    Few rows read the panels of their experts once each, in the order of memory; many rows share them.
+Numerics
+    as the packed GEMM of the same types
+Measured
+    docs/kernels/experts.md
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tvm import tirx
+
+from ....errors import Declined
+from ...blocks import is_scheduled, written_out
+from ...rule import Numbers, Rule
+from ..gemm.served import served
+from ..gemm.tiling import Tiling
+from . import _decision
+from ._nest import build
+from ._problem import Problem, read
+
+if TYPE_CHECKING:
+    from ....targets import Target
+
+_BLOCK_ROWS = 64  # as of the packed GEMM: a panel is read often enough from the cache
+
+
+class ExpertsNest(Rule[_decision.Decision]):
+    """Experts as packed GEMMs over sorted rows."""
+
+    name = "experts"
+    Decision = _decision.Decision
+    domains = {
+        "mr": Numbers(1, 16),
+        "unroll": Numbers(1, 16),
+        "block_rows": Numbers(1, 512),
+    }
+
+    def default(self, func: tirx.PrimFunc, target: Target) -> _decision.Decision:
+        problem = _problem(func, target)
+        steps = int(problem.weight.ty.shape[2])
+        unroll = max(count for count in range(1, problem.arithmetic.unroll + 1) if steps % count == 0)
+        return _decision.Decision(_register_rows(problem, target), unroll, _BLOCK_ROWS)
+
+    def space(self, func: tirx.PrimFunc, target: Target) -> Sequence[_decision.Decision]:
+        """Rows of tiles and of tasks, steps per iteration."""
+        problem, first = _problem(func, target), self.default(func, target)
+        steps = int(problem.weight.ty.shape[2])
+        heights = range(max(1, first.mr // 2), first.mr + 1)
+        found = [
+            dataclasses.replace(first, mr=mr, unroll=unroll, block_rows=rows)
+            for mr in heights
+            for unroll in (1, 2, 4, 8)
+            if steps % unroll == 0
+            for rows in (32, 64, 128)
+        ]
+        return tuple(dict.fromkeys([first, *found]))
+
+    def apply(self, func: tirx.PrimFunc, target: Target, decision: _decision.Decision) -> tirx.PrimFunc:
+        self.check(decision)
+        problem = _problem(func, target)
+        if int(problem.weight.ty.shape[2]) % decision.unroll:
+            raise Declined(f"unroll {decision.unroll} does not divide the chunk of {problem.weight.ty.shape[2]} steps")
+        return written_out(func, build(problem, _tiling(decision, target)))
+
+
+def _tiling(decision: _decision.Decision, target: Target) -> Tiling:
+    return Tiling(
+        mr=decision.mr,
+        block_rows=decision.block_rows,
+        cores=target.cores,
+        lanes=target.lanes_f32,
+        unroll=decision.unroll,
+        prefetch=0,
+    )
+
+
+def _problem(func: tirx.PrimFunc, target: Target) -> Problem:
+    if is_scheduled(func):
+        raise Declined("the function is scheduled already")
+    problem = read(func, served(target.isa))
+    lanes = target.lanes_f32 * problem.arithmetic.lane_factor
+    if problem.nr % lanes:
+        raise Declined(f"panels of {problem.nr} columns are no multiple of {lanes} lanes of {target.isa.name}")
+    return problem
+
+
+def _register_rows(problem: Problem, target: Target) -> int:
+    """The tallest register tile that fits, at most 8 where the tile is wide."""
+    vectors = problem.nr // (target.lanes_f32 * problem.arithmetic.lane_factor)
+    most, registers = 8 if vectors > 1 else 12, target.isa.vector_registers
+    return max(mr for mr in range(1, most + 1) if mr == 1 or problem.arithmetic.registers(mr, vectors) <= registers)
