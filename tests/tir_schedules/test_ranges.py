@@ -21,6 +21,7 @@ from halo_tvm.tir_schedules.general.search import Decision as Search
 from halo_tvm.tir_schedules.injective.elementwise import ElementwiseDecision
 from halo_tvm.tir_schedules.injective.elementwise_gpu import ElementThreads
 from halo_tvm.tir_schedules.products.batched_matmul import Decision as Product
+from halo_tvm.tir_schedules.products.experts import ExpertsNest
 from halo_tvm.tir_schedules.products.gemm import Decision as Gemm
 from halo_tvm.tir_schedules.products.gemv import Decision as Gemv
 from halo_tvm.tir_schedules.products.recurrence import Decision as Recurrence
@@ -36,6 +37,7 @@ pytestmark = pytest.mark.covering(2)
 # One of each rule's space; whatever is wrong is found before the function is looked at, so there is none.
 GOOD = {
     "gemm": Gemm(8, 4, 2, 1, True),
+    "experts": ExpertsNest.Decision(6, 4, 64),
     "batched_matmul": Product(8, 3, 64, 512),
     "channelwise": Channelwise(8, 16, 8),
     "convolution": Convolution(8, 4, 64),
