@@ -146,7 +146,6 @@ RESULTS = [
         {"crash": 1, "timeout": 3},
         ({"readable": "f", "count": 1, "reason": "r"},),
         {"hits": 1, "refused": {}},
-        "halo",
         "id",
         True,
         False,
