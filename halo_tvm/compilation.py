@@ -12,6 +12,7 @@ from .errors import EnvironmentProblem, UsageError
 from .object_cache import ObjectCache
 from .passes import Overrides
 from .passes.pipeline import Pipeline
+from .passes.scheme_ladder import Rung
 from .plugins import load_plugins
 from .records.home import kept_builds, log_dirs
 from .targets import FULL, Target, can_build_here, check_precision, resolve
@@ -32,6 +33,7 @@ class Compilation:
     builds: ObjectCache | None = None  # where libraries of earlier builds are; None: every one is built
     function: str = "main"  # which one of the model's the phases work on
     caches: str = "float32"  # element type of keys and values that are kept
+    rung: Rung | None = None  # of the precision's schemes; None: the usual one
 
     @classmethod
     def of(cls, config: CompileConfig, target: Target | None = None, stored: str | None = None) -> Compilation:

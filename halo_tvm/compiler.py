@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+import tvm
 
 from . import reference
 from .artifact import Manifest, ParamHeader, check_output_path, write_artifact
@@ -25,7 +26,8 @@ from .errors import Declined, ValidationFailed
 from .imported import ImportedModel
 from .importers import import_model
 from .importers.shapes import apply_shapes, load_examples
-from .phase_reports import Reports
+from .passes.scheme_ladder import Rung, loss_of, rungs_to_try
+from .phase_reports import Loss, Reports
 from .phases import build, lower, schedule
 from .runtime.acceptance import acceptance, in_words
 from .targets import FULL
@@ -52,6 +54,7 @@ class CompileResult:
         tuned, functions = sum(s.tuned for s in every), sum(len(s.functions) for s in every)
         operators = ", ".join(f"{count} {name}" for name, count in self.reports.lift.operators.items())
         rules = ", ".join(f"{name} {count}" for name, count in sorted(schedule.rules.items()))
+        quantise = self.reports.optimise.quantise
         seconds = ", ".join(f"{phase} {value:.1f}" for phase, value in self.seconds.items())
         return "\n".join(
             [
@@ -59,6 +62,7 @@ class CompileResult:
                 f"schedules  {rules}",
                 f"kernels    {schedule.kernels}",
                 *([f"precision  {self.manifest.precision}"] if self.manifest.precision != FULL else []),
+                *([f"schemes    {quantise.choice}"] if quantise and quantise.choice else []),
                 *([f"device     {device}"] if device else []),
                 f"tuning     {tuned} of {functions} functions from records",
                 f"seconds    {seconds}{', library from an earlier build' if self.from_cache else ''}",
@@ -94,47 +98,82 @@ def compile_model(config: CompileConfig, model: ImportedModel | None = None) -> 
         slots=config.slots,
         caches=compilation.caches,
     )
+    check, unchecked = _check(config, compilation)
+    rungs = _rungs(config, compilation, functions) if check and passage else (None,)
+    lost: list[Loss] = []
+    cases: dict[str, np.ndarray] = {}
+    with tempfile.TemporaryDirectory(prefix="halo-tvm-") as scratch:
+        library = Path(scratch) / "model.so"
+        for rung in rungs:
+            one = replace(compilation, rung=rung)
+            modules, reports = _scheduled(functions, one, clock)
+            with clock("build"):
+                modules, built, kept = build(modules, one, functions, library)
+                reports = {name: replace(reports[name], build=built[name]) for name in functions}
+            if not cases:
+                with clock("reference"):
+                    examples = load_examples(config.inputs) if config.inputs else None
+                    cases = reference.cases_of(imported, config.seed, examples, compilation.precision)
+                    if config.validate:
+                        said, untold = _said(passage, untold)
+                        cases.update(said)
+                    functions[MAIN] = replace(functions[MAIN], typical=reference.typical_of(imported, cases, examples))
+            reports[MAIN] = reports[MAIN].of_rung("" if rung is None else str(rung), lost)
+            with clock("write"):
+                names = stored_names(modules)
+                params = imported.params
+                try:
+                    manifest = write_artifact(
+                        output,
+                        manifest=manifest_of(functions, modules, compilation.target, reports, compilation.precision),
+                        library=library,
+                        params_headers=[ParamHeader(name, params.shape(name), params.dtype(name)) for name in names],
+                        params=params.stream(names),
+                        reference=cases,
+                        others=imported.files,
+                        check=check,
+                    )
+                    break
+                except ValidationFailed as failure:
+                    loss = loss_of(rung, failure.report)
+                    if loss is None or rung is rungs[-1]:
+                        raise _refused(output, failure, lost) from failure
+                    lost.append(loss)
+    validation = unchecked if manifest.validation is None else in_words(manifest.validation) + untold
+    beside = tuple(report for name, report in reports.items() if name != MAIN)
+    return CompileResult(output, manifest, reports[MAIN], validation, beside, clock.seconds, kept)
+
+
+def _rungs(
+    config: CompileConfig, compilation: Compilation, functions: Mapping[str, ImportedModel]
+) -> tuple[Rung | None, ...]:
+    """The schemes of the precision that are tried until the text allows what one loses; None: the usual ones."""
+    if config.allow_quality_loss:
+        return (None,)
+    options = compilation.overrides.passes.get("quantise", {})
+    return rungs_to_try(compilation.precision, functions[MAIN].shared.appends, options)
+
+
+def _scheduled(
+    functions: Mapping[str, ImportedModel], compilation: Compilation, clock: _Clock
+) -> tuple[dict[str, tvm.IRModule], dict[str, Reports]]:
+    """Every function through the phases lift, optimise and schedule."""
     parts = {name: replace(compilation, function=name) for name in functions}
     with clock("optimise"):
         lowered = {name: lower(model, parts[name]) for name, model in functions.items()}
-        modules, reports = ({name: pair[i] for name, pair in lowered.items()} for i in (0, 1))
+    modules, reports = ({name: pair[i] for name, pair in lowered.items()} for i in (0, 1))
     with clock("schedule"):
         for name in functions:
             modules[name], scheduled = schedule(modules[name], parts[name])
             reports[name] = replace(reports[name], schedule=scheduled)
-    with tempfile.TemporaryDirectory(prefix="halo-tvm-") as scratch:
-        library = Path(scratch) / "model.so"
-        with clock("build"):
-            modules, built, kept = build(modules, compilation, functions, library)
-            reports = {name: replace(reports[name], build=built[name]) for name in functions}
-        with clock("reference"):
-            examples = load_examples(config.inputs) if config.inputs else None
-            cases = reference.cases_of(imported, config.seed, examples, compilation.precision)
-            if config.validate:
-                said, untold = _said(passage, untold)
-                cases.update(said)
-            functions[MAIN] = replace(functions[MAIN], typical=reference.typical_of(imported, cases, examples))
-        with clock("write"):
-            names = stored_names(modules)
-            headers = [ParamHeader(name, imported.params.shape(name), imported.params.dtype(name)) for name in names]
-            check, unchecked = _check(config, compilation)
-            try:
-                manifest = write_artifact(
-                    output,
-                    manifest=manifest_of(functions, modules, compilation.target, reports, compilation.precision),
-                    library=library,
-                    params_headers=headers,
-                    params=imported.params.stream(names),
-                    reference=cases,
-                    others=imported.files,
-                    check=check,
-                )
-            except ValidationFailed as failure:
-                note = f"{failure}; {output.name} was not written, which --no-validate does all the same"
-                raise ValidationFailed(note, failure.report) from failure
-    validation = unchecked if manifest.validation is None else in_words(manifest.validation) + untold
-    beside = tuple(report for name, report in reports.items() if name != MAIN)
-    return CompileResult(output, manifest, reports[MAIN], validation, beside, clock.seconds, kept)
+    return modules, reports
+
+
+def _refused(output: Path, failure: ValidationFailed, lost: list[Loss]) -> ValidationFailed:
+    """The refusal of an artifact that is not written, with what cheaper schemes lost."""
+    before = f"; cheaper schemes lost more: {', '.join(map(str, lost))}" if lost else ""
+    note = f"{failure}{before}; {output.name} was not written, which --no-validate does all the same"
+    return ValidationFailed(note, failure.report)
 
 
 def _check(
@@ -198,4 +237,5 @@ class _Clock:
         self._start = time.perf_counter()
 
     def __exit__(self, *_error: object) -> None:
-        self.seconds[self._phase] = round(time.perf_counter() - self._start, 2)
+        before = self.seconds.get(self._phase, 0.0)  # of a rung that lost too much
+        self.seconds[self._phase] = round(before + time.perf_counter() - self._start, 2)

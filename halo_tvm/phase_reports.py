@@ -6,8 +6,8 @@ default where it is not.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from . import codec
@@ -66,6 +66,18 @@ class Kept:
 
 
 @dataclass(frozen=True)
+class Loss:
+    """What a language model lost by a rung of the precision's schemes, in nats per token of a text."""
+
+    schemes: str = ""
+    divergence: float | None = None  # None: infinite
+    bound: float | None = None
+
+    def __str__(self) -> str:
+        return f"{self.schemes} ({self.divergence} nats per token where {self.bound} are allowed)"
+
+
+@dataclass(frozen=True)
 class QuantiseReport:
     """The pass `quantise`."""
 
@@ -75,6 +87,14 @@ class QuantiseReport:
     formats: Mapping[str, int] = field(default_factory=dict)
     methods: Mapping[str, int] = field(default_factory=dict)  # weights by how their integers are found
     kept: tuple[Kept, ...] = ()
+    schemes: str = ""  # the rung that was taken, of those that were tried
+    tried: tuple[Loss, ...] = ()  # before it, from the cheapest on
+
+    @property
+    def choice(self) -> str:
+        """Which schemes were taken, and in place of which; empty where none were tried."""
+        before = ", ".join(map(str, self.tried))
+        return f"{self.schemes}, as cheaper ones lose too much: {before}" if before else self.schemes
 
 
 @dataclass(frozen=True)
@@ -212,6 +232,14 @@ class Reports:
     optimise: OptimiseReport = OptimiseReport()
     schedule: ScheduleReport = ScheduleReport()
     build: BuildReport = BuildReport()
+
+    def of_rung(self, schemes: str, tried: Sequence[Loss]) -> Reports:
+        """With the rung of schemes that is taken, behind those of `tried`; without one as it is."""
+        quantise = self.optimise.quantise
+        if not schemes or quantise is None:
+            return self
+        quantise = replace(quantise, schemes=schemes, tried=tuple(tried))
+        return replace(self, optimise=replace(self.optimise, quantise=quantise))
 
 
 def to_plain(value: object) -> Any:

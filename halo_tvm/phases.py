@@ -52,6 +52,7 @@ def lower(imported: ImportedModel, compilation: Compilation) -> tuple[tvm.IRModu
         compilation.overrides,
         compilation.precision,
         imported.shared,
+        compilation.rung,
     )
     parts: dict[str, tvm.IRModule] = {}
     reports: list[tuple[Report, Report]] = []

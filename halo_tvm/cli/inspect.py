@@ -133,7 +133,8 @@ def _quantised(report: OptimiseReport) -> list[str]:
         + (f", {tied} tied embedding{'s' if tied > 1 else ''}" if tied else "")
         + f"; kept in fp32: {len(found.kept) or 'none'}"
     )
-    return _few(head, [f"{k.weight}: {k.reason}" for k in found.kept])
+    chosen = [f"schemes     {found.choice}"] if found.choice else []
+    return [*_few(head, [f"{k.weight}: {k.reason}" for k in found.kept]), *map(one_line, chosen)]
 
 
 def _scheduled(report: ScheduleReport) -> list[str]:

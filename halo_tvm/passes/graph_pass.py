@@ -19,6 +19,7 @@ from ..params import ParamTable, Shared
 from ..relay_ops import OPERATORS
 from ..relay_ops.operator import op_name, same_shape
 from ..targets import Target
+from .scheme_ladder import Rung
 
 PASSES: dict[str, type[Pass]] = {}
 OVERRIDE_KEYS = ("rule", "decision")
@@ -75,6 +76,7 @@ class Context:
     overrides: Overrides = field(default_factory=Overrides)
     precision: str = "fp32"  # one of config.PRECISIONS
     shared: Shared = Shared()  # with other functions over the same weights
+    rung: Rung | None = None  # of the precision's schemes; None: the usual one
 
 
 class Pass:

@@ -18,7 +18,9 @@ Options (halo.toml, [passes.quantise])
                                      file stores as integers the one that has these), and at int8 w8a8, or
                                      w8g32a8g32 in a model that appends to caches: it reads each weight for a few
                                      rows, and one scale a row costs a language model most of what int8 costs it
-                                     (k that 32 does not divide takes w8a8 there, too)
+                                     (k that 32 does not divide takes w8a8 there, too). `compile` goes up the ladder
+                                     of the precision (`scheme_ladder`) where a text says that this loses too much
+    narrowing = "w8g32a8g32"         of the weights that are deeper than wide, as down projections; else as all
     head = "w8g32a8g32"              of the last linear, or the one that shares its weight with an embedding; this one
                                      at int4 unless given, else as all linears
     mixed = ["*down_proj*=w8g32a8g32", ...]   schemes by globs, the first that fits
@@ -49,12 +51,11 @@ from ..weight_groups import GROUPS
 from ._rewrite import BlockMutator
 from ._schemes import Scheme, Weight, scheme_of, stored_scheme, weight_of
 from .graph_pass import Context, Pass, Report, bindings
+from .scheme_ladder import Rung, usual
 from .weights import WeightEditor
 
 TABLES = ("int8", "fp32")
 METHODS = ("search", "round")
-_USUAL = {"int8": ("w8a8", "w8a8"), "int4": ("w4g32m", "w8g32a8g32")}  # precision -> scheme of linears, of the head
-_TOKEN_BY_TOKEN = ("w8g32a8g32", "w8g32a8g32")  # at int8, of a model that appends to caches
 _APPENDS = ("kv_append", "append_heads")
 
 
@@ -65,6 +66,7 @@ class Quantise(Pass):
     name = "quantise"
     scheme: str = ""
     head: str = ""
+    narrowing: str = ""
     mixed: tuple[str, ...] = ()
     method: str = METHODS[0]
     skip: tuple[str, ...] = ()
@@ -75,7 +77,7 @@ class Quantise(Pass):
             raise UsageError(
                 f"expected a list of name globs as skip, found {self.skip!r}: correct [passes.quantise] in halo.toml"
             )
-        for name in filter(None, (self.scheme, self.head)):
+        for name in filter(None, (self.scheme, self.head, self.narrowing)):
             scheme_of(name)
         if not isinstance(self.mixed, tuple) or not all(isinstance(m, str) and "=" in m for m in self.mixed):
             raise UsageError(
@@ -105,13 +107,14 @@ class Quantise(Pass):
         routers = _routers(func)
         for name, calls in _by_weight([*linears, *_tables(func, linears, head, editor)], editor).items():
             try:
-                in_groups = appends and context.precision == "int8" and _in_groups(calls)
-                usual = _TOKEN_BY_TOKEN if in_groups else _USUAL[context.precision]
-                stored = stored_scheme(context.params.grid(name)) if context.precision == "int4" else None
-                usual = (stored, usual[1]) if stored else usual
                 if any(call.same_as(router) for call in calls for router in routers):
                     raise Declined("it chooses experts")
-                scheme = self._scheme(calls, editor, context.precision, usual, head=name == head)
+                rung = context.rung or usual(context.precision, appends)
+                if context.precision == "int8" and not _in_groups(calls):
+                    rung = usual("int8", appends=False)
+                stored = stored_scheme(context.params.grid(name)) if context.precision == "int4" else None
+                rung = Rung(stored, rung.head) if stored else rung
+                scheme = self._scheme(calls, editor, context.precision, rung, head=name == head)
                 weights[name] = self._weight(name, calls, scheme, editor, context)
                 for counts, key in ((formats, weights[name].label), (methods, weights[name].method)):
                     counts[key] = counts.get(key, 0) + 1
@@ -130,17 +133,19 @@ class Quantise(Pass):
         }
 
     def _scheme(
-        self, calls: list[relax.Call], editor: WeightEditor, precision: str, usual: tuple[str, str], *, head: bool
+        self, calls: list[relax.Call], editor: WeightEditor, precision: str, rung: Rung, *, head: bool
     ) -> Scheme:
-        """The scheme of a weight; `usual` are those of linears and of the head where no option says another."""
+        """The scheme of a weight: that of `rung` where no option says another."""
         for text in self.mixed:
             glob, _, name = text.rpartition("=")
             if any(_named(glob, call, editor) for call in calls):
                 return scheme_of(name)
-        of_linears, of_head = usual
         if head:
-            return scheme_of(self.head or (self.scheme if precision == "int8" else "") or of_head)
-        return scheme_of(self.scheme or of_linears)
+            return scheme_of(self.head or (self.scheme if precision == "int8" else "") or rung.head)
+        narrowing = self.narrowing or ("" if self.scheme else rung.narrowing)
+        if narrowing and all(_narrows(call) for call in calls):
+            return scheme_of(narrowing)
+        return scheme_of(self.scheme or rung.linears)
 
     def _weight(
         self, name: str, calls: list[relax.Call], scheme: Scheme, editor: WeightEditor, context: Context
@@ -229,6 +234,11 @@ def _routers(func: relax.Function) -> list[relax.Call]:
 def _in_groups(calls: list[relax.Call]) -> bool:
     """Whether the smallest group divides the depth of a weight."""
     return all(int(_rows(call).shape.values[-1]) % GROUPS[-1] == 0 for call in calls)
+
+
+def _narrows(call: relax.Call) -> bool:
+    """Whether a weight is deeper than wide."""
+    return int(_rows(call).shape.values[-1]) > int(call.ty.shape.values[-1])
 
 
 def _rows(call: relax.Call) -> relax.TensorType:

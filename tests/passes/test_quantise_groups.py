@@ -54,6 +54,7 @@ def quantised(model: ImportedModel, precision: str, **options: object) -> tuple[
             {"i4g64/k8/n16": 1, "i4g32/k8/n16": 1, "i4g64m/k8/n16": 1},
         ),
         ("int4", {"mixed": ("down*=w8a8",)}, {"i4g32m/k8/n16": 1, "i8/k4/n16": 1, "i8g32/k4/n16": 1}),
+        ("int4", {"narrowing": "w8a8"}, {"i8/k4/n16": 2, "i8g32/k4/n16": 1}),
         ("int8", {"scheme": "w8g64a8g64"}, {"i8g64/k4/n16": 2, "i8g32/k4/n16": 1}),
     ],
 )

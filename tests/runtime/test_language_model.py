@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from byte_tokens import END, write_tokenizer
 from checkpoints import write_checkpoint
 from children import fork
 
@@ -49,23 +50,7 @@ from halo_tvm.runtime.validation import validate_artifact
 from halo_tvm.text_reference import _kept, passage_of
 
 tokenizers = pytest.importorskip("tokenizers")
-END = 257
-TEMPLATE = (
-    "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}{% if add_generation_prompt %}>{% endif %}"
-)
 PROMPT = list(range(60, 71))
-
-
-def write_tokenizer(directory: Path) -> None:
-    """One token per byte, and two special ones."""
-    letters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE({c: i for i, c in enumerate(letters)}, []))
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = tokenizers.decoders.ByteLevel()
-    tokenizer.add_special_tokens(["<begin>", "<end>"])
-    tokenizer.save(str(directory / "tokenizer.json"))
-    (directory / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<end>", "chat_template": TEMPLATE}))
-    (directory / "generation_config.json").write_text(json.dumps({"eos_token_id": [END]}))
 
 
 @pytest.fixture(scope="module")
