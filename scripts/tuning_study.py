@@ -36,11 +36,11 @@ from halo_tvm.lookup import fingerprint_of
 from halo_tvm.records.decision import decision_to_plain
 from halo_tvm.records.record import MEASURED, parse_line
 from halo_tvm.records.store import lines
+from halo_tvm.report.tuned import IMPROVED
 from halo_tvm.targets import read_host
 from halo_tvm.tuning.budget import parse_budget
 from halo_tvm.tuning.options import TuneOptions
 from halo_tvm.tuning.progress import Progress
-from halo_tvm.tuning.result import IMPROVED
 from halo_tvm.tuning.search.efforts import effort_named
 from halo_tvm.tuning.task import Tasks
 from halo_tvm.tuning.tuner import Tuner

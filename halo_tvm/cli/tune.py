@@ -6,6 +6,8 @@ exit code is that of the worst: 5 before 4, 2 and 1.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from ..config import TuneConfig
 from ._show import check_writable, print_result
 
@@ -15,11 +17,12 @@ CONFIG = TuneConfig
 def run(config: TuneConfig) -> int:
     """Tune, and print what changed."""
     from ..tuning import tune_model
-    from ..tuning.reported import as_report
+    from ..tuning.result import next_steps
 
     check_writable(config.json)
     result = tune_model(config)
-    print_result(as_report(result, config), json_file=config.json)
+    following = replace(result, notes=(*result.notes, *next_steps(result, config)))
+    print_result(following, json_file=config.json)
     if result.interrupted:  # what was done till then is told; the command ends as every interrupted one
         raise KeyboardInterrupt
     return result.exit_code

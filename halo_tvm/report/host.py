@@ -7,7 +7,7 @@ import os
 import platform
 from pathlib import Path
 
-from .schema import Host
+from .parts import Host
 
 # Extensions that change which kernels run; others are left out of reports.
 NOTABLE_ISA = (

@@ -7,6 +7,18 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
+class Host:
+    """The machine class and the versions a number belongs to."""
+
+    cpu: str  # architecture, vendor, family and model
+    isa: tuple[str, ...]  # vector extensions that decide speed
+    cores: int  # that the process may use
+    memory_gib: float
+    python: str
+    packages: Mapping[str, str]
+
+
+@dataclass(frozen=True)
 class TokenSpeed:
     """One test of a language model: `prompt` tokens read at once, or `generated` said one by one, behind `depth`."""
 
@@ -64,6 +76,15 @@ class BuiltCandidate:
     shared_bytes: int = 0  # of a block
     build_s: float = 0.0
     source_only: str = ""  # why its library holds the device's source, which no compiler has seen, and no code
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A function with nothing to tune, and why."""
+
+    readable: str
+    count: int
+    reason: str
 
 
 @dataclass(frozen=True)

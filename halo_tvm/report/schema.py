@@ -1,7 +1,7 @@
 """Results as records, and their one versioned JSON form: bench, tokens, validate, tune, profile and report.
 
 A result is `{"schema": 1, "kind": "bench", "host": {...}, ...}`; `to_json` and `from_json` convert.
-No record holds a host name or a path.
+No record holds a host name; the only path is that of the log which a tuning run wrote to.
 """
 
 from __future__ import annotations
@@ -13,21 +13,10 @@ from typing import Literal
 from ..ceilings import Peaks
 from ..codec import Unfit, plain, read
 from ..errors import UsageError
-from .parts import BuiltCandidate, StageTotal, TaskStage, TokenPeer, TokenSpeed, TunedModel
+from .parts import Host, TokenPeer, TokenSpeed
+from .tuned import TuneResult
 
 SCHEMA = 1
-
-
-@dataclass(frozen=True)
-class Host:
-    """The machine class and the versions a number belongs to."""
-
-    cpu: str  # architecture, vendor, family and model
-    isa: tuple[str, ...]  # vector extensions that decide speed
-    cores: int  # that the process may use
-    memory_gib: float
-    python: str
-    packages: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -151,64 +140,6 @@ class ValidateResult:
     passed: bool
     notes: tuple[str, ...] = ()
     kind: str = field(default="validate", init=False)
-
-
-@dataclass(frozen=True)
-class TaskResult:
-    """One tuned function; `ratio` is default time / best time, None where nothing better was found."""
-
-    task: str
-    workload: str
-    trials: int
-    failed: int
-    default_us: float  # weighted over the sizes it was timed at
-    best_us: float
-    ratio: Interval | None
-    committed: bool
-    reason: str  # why committed or not
-    rule: str = ""
-    count: int = 1  # call sites, over all models
-    saved_us: float = 0.0  # over all call sites
-    stage: str = ""  # that found the winner
-    ended: str = ""  # why its search ended
-    stages: tuple[TaskStage, ...] = ()
-    failures: Mapping[str, int] = field(default_factory=dict)  # by error class
-    rank_correlation: float | None = None  # Spearman's, of predicted and measured latencies
-    predicted_gain: float = 0.0  # that was still expected when the search ended
-    roofline_us: float | None = None
-    decision: Mapping[str, object] = field(default_factory=dict)
-    models: Mapping[str, int] = field(default_factory=dict)  # call sites by model, where there are several
-    seconds: float = 0.0
-    candidates: tuple[BuiltCandidate, ...] = ()  # that were built and not measured
-
-
-@dataclass(frozen=True)
-class TuneResult:
-    """A tuning run."""
-
-    model: str
-    target: str
-    seconds: float
-    host: Host
-    tasks: tuple[TaskResult, ...]
-    notes: tuple[str, ...] = ()
-    models: tuple[TunedModel, ...] = ()  # where there are several
-    stages: tuple[StageTotal, ...] = ()
-    measured: int = 0
-    failures: Mapping[str, int] = field(default_factory=dict)  # trials by error class
-    skipped: tuple[Mapping[str, object], ...] = ()  # functions with nothing to tune: readable, count, reason
-    lookup: Mapping[str, object] = field(default_factory=dict)  # what the logs that were read came to
-    run: str = ""
-    resumed: bool = False
-    interrupted: bool = False
-    budget_s: float = 0.0
-    threads: int = 0
-    worker_restarts: int = 0
-    rank_correlation: float | None = None
-    drift: float | None = None  # of the reference kernel over the run, 0.01 is 1 %
-    exit_code: int = 0
-    build_only: bool = False  # nothing was measured: the candidates of its tasks were built and ranked by a model
-    kind: str = field(default="tune", init=False)
 
 
 @dataclass(frozen=True)

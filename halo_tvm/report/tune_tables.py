@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from .parts import BuiltCandidate, StageTotal, TunedModel
-from .schema import TaskResult, TuneResult
 from .table import Table, number
+from .tuned import TaskResult, TuneResult, weighted
 
 _NAME, _CELL = 72, 60  # columns of a name, of a reason; JSON and notes have the whole of what is longer
 
@@ -24,27 +24,26 @@ def tuned_tables(result: TuneResult) -> list[Table]:
 
 
 def _tasks(result: TuneResult) -> Table:
-    rows = [_task(t) for t in sorted(result.tasks, key=lambda t: (-t.saved_us, -t.count * t.default_us))]
-    committed = sum(t.committed for t in result.tasks)
-    improved = f"{committed} of {len(result.tasks)} tasks improved in {result.seconds:.0f} s"
+    rows = [_task(t) for t in sorted(result.tasks, key=lambda t: (-t.saved_us, -t.count * t.before_us))]
+    improved = f"{len(result.improved)} of {len(result.tasks)} tasks improved in {result.seconds:.0f} s"
     header = ("task", "calls", "trials", "failed", "default us", "best us", "ratio", "saved us", "outcome")
-    reasons = tuple(f"{t.task}: {t.reason}" for t in result.tasks if not t.committed and _short(t.reason) != t.reason)
-    title = f"{result.model} for {result.target}: {improved}"
-    return Table(title, header, tuple(rows), (*reasons, *result.notes))
+    kept = [(t.readable, _reason(t)) for t in result.tasks if not t.improved]
+    reasons = tuple(f"{name}: {reason}" for name, reason in kept if _short(reason) != reason)
+    return Table(f"{_of(result)}: {improved}", header, tuple(rows), (*reasons, *_notes(result)))
 
 
 def _task(t: TaskResult) -> tuple[str, ...]:
     by = f" ({t.stage})" if t.stage else ""
     return (
-        _short(t.task, _NAME),
+        _short(t.readable, _NAME),
         str(t.count),
-        str(t.trials),
+        str(t.measured),
         _failed(t.failed, t.failures),
-        number(t.default_us or None, ".1f"),
-        number(t.best_us or None, ".1f"),
-        "-" if t.ratio is None else f"{t.ratio.value:.2f} ({t.ratio.low:.2f} to {t.ratio.high:.2f})",
+        number(t.before_us or None, ".1f"),
+        number(weighted(t.best_us, t.weights) or None, ".1f"),
+        f"{t.speedup:.2f} ({t.speedup_low:.2f} to {t.speedup_high:.2f})" if t.improved else "-",
         number(t.saved_us, ".0f") if t.saved_us else "-",
-        f"committed{by}" if t.committed else _short(t.reason),
+        f"committed{by}" if t.improved else _short(_reason(t)),
     )
 
 
@@ -52,16 +51,16 @@ def _built(result: TuneResult) -> Table:
     """The candidates of a run that measured nothing, which the title says."""
     header = ("task", "calls", "rank", "decision", "model us", "registers", "spills", "shared B", "outcome")
     rows = tuple(_candidate(t, c) for t in result.tasks for c in t.candidates)
-    title = f"{result.model} for {result.target}: candidates built and ranked by their rules' models, not measured"
-    untried = tuple(f"{t.task}: {t.reason}" for t in result.tasks if not t.candidates)
-    return Table(title, header, rows, (*untried, *result.notes))
+    title = f"{_of(result)}: candidates built and ranked by their rules' models, not measured"
+    untried = tuple(f"{t.readable}: {_reason(t)}" for t in result.tasks if not t.candidates)
+    return Table(title, header, rows, (*untried, *_notes(result)))
 
 
 def _candidate(t: TaskResult, c: BuiltCandidate) -> tuple[str, ...]:
     decision = " ".join(f"{name}={value}" for name, value in c.decision.items())
     built = "source only" if c.source_only else "built"
     return (
-        _short(t.task, _NAME),
+        _short(t.readable, _NAME),
         str(t.count),
         str(c.rank),
         _short(decision),
@@ -71,6 +70,20 @@ def _candidate(t: TaskResult, c: BuiltCandidate) -> tuple[str, ...]:
         str(c.shared_bytes) if c.registers else "-",
         _short(c.failure or f"{built}, not measured"),
     )
+
+
+def _of(result: TuneResult) -> str:
+    return f"{f'{len(result.models)} models' if result.models else result.model} for {result.target}"
+
+
+def _reason(t: TaskResult) -> str:
+    return f"{t.outcome}: {t.note}"
+
+
+def _notes(result: TuneResult) -> tuple[str, ...]:
+    """In a sentence what it came to, what was ignored, and which functions have nothing to tune."""
+    skipped = (f"skipped {s.count} x {s.readable}: {s.reason}" for s in result.skipped)
+    return (result.summary(), *result.notes, *skipped)
 
 
 def _short(text: str, most: int = _CELL) -> str:
@@ -89,7 +102,7 @@ def _models(result: TuneResult) -> Table:
         "before, after: measured tasks times their calls, as the kernels were timed one by one; the rest of a model is "
         "not in it"
     )
-    tried = {name for t in result.tasks if t.trials or t.failed for name in t.models}
+    tried = {name for t in result.tasks if t.measured or t.failed for name in t.models}
     failures = tuple(f"{m.model} FAILED: {m.failure}" for m in result.models if m.failure)
     rows = tuple(_model(m, m.model in tried, result.build_only) for m in result.models)
     return Table(title, header, rows, (*failures, note))

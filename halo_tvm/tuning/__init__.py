@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # importing TVM takes seconds; the command line reads the tables here without it
     from ..config import TuneConfig
-    from .result import TuneResult
+    from ..report.tuned import TuneResult
 
 
 def tune_model(config: TuneConfig) -> TuneResult:

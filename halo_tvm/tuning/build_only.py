@@ -17,9 +17,10 @@ import numpy as np
 from ..errors import NoValidTrial
 from ..phase_reports import DeviceCode, read
 from ..records.decision import decision_to_plain
+from ..report import tuned as r
+from ..report.host import describe_host
 from ..report.parts import BuiltCandidate
 from ..targets import Target, usable_cpus
-from . import result as r
 from .budget import Clock
 from .measure.builders import Builders, Job
 from .measure.confined import arguments_of
@@ -69,10 +70,10 @@ def build_candidates(tasks: Tasks, target: Target, options: TuneOptions, stream:
     result = r.TuneResult(
         model=options.model,
         target=target.key,
+        host=describe_host(),
         log="",
         tasks=tuple(_result(one) for one in ranked),
-        skipped=tuple({"readable": s.readable, "count": s.count, "reason": s.reason} for s in tasks.skipped),
-        lookup={},
+        skipped=tasks.skipped,
         budget_s=options.budget_s,
         seconds=clock.elapsed_s,
         threads=options.threads,

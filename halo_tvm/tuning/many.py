@@ -14,10 +14,11 @@ from types import FrameType
 
 from ..errors import HaloError, NoValidTrial
 from ..records.record import Size
-from ..report.parts import TunedModel
-from . import result as r
+from ..report import tuned as r
+from ..report.parts import Skipped, TunedModel
 from .model_list import ListedModel
-from .task import Skipped, Task, Tasks
+from .result import without_trial
+from .task import Task, Tasks
 
 _BUG = 1  # the exit code of an error that is no HaloError, as on the command line
 _log = logging.getLogger(__name__)
@@ -139,7 +140,7 @@ def _summary(
     sentence, code = "", 0
     if sites and failure is not None:
         sentence, code = _one_line(failure), failure.exit_code
-    elif r.without_trial(own):
+    elif without_trial(own):
         notes = "; ".join(dict.fromkeys(t.note for t in own))
         sentence, code = f"not a single candidate could be measured: {notes[:300]}", NoValidTrial.exit_code
     before_us = sum(sites[t.key] * t.before_us for t in own)

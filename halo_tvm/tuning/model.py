@@ -24,6 +24,8 @@ from ..models import PRESETS
 from ..phases import lower
 from ..plugins import load_plugins
 from ..records.home import check_writable_log, log_dirs, user_logs
+from ..report.host import describe_host
+from ..report.tuned import TuneResult
 from ..targets import Target, read_host
 from .budget import parse_budget
 from .many import by_model, lower_each, merged, weighted
@@ -31,7 +33,6 @@ from .model_list import ListedModel, once_each, read_model_list
 from .options import TuneOptions
 from .place import Place, place_of
 from .progress import Progress, say
-from .result import TuneResult
 from .search.efforts import effort_named
 from .task import Tasks, tasks_of
 from .tuner import Tuner
@@ -208,10 +209,18 @@ def _run(
 
 
 def _unmeasured(tasks: Tasks, target: Target, config: TuneConfig) -> TuneResult:
-    skipped = [{"readable": s.readable, "count": s.count, "reason": s.reason} for s in tasks.skipped]
     log = "" if config.build_only else str(_directory(config))
-    result = TuneResult.unmeasured(name_of(config), target.key, log, parse_budget(config.budget), target.cores, skipped)
-    return dataclasses.replace(result, build_only=config.build_only)
+    return TuneResult(
+        model=name_of(config),
+        target=target.key,
+        host=describe_host(),
+        log=log,
+        tasks=(),
+        skipped=tasks.skipped,
+        budget_s=parse_budget(config.budget),
+        threads=target.cores,
+        build_only=config.build_only,
+    )
 
 
 def _directory(config: TuneConfig) -> Path:

@@ -19,7 +19,7 @@ from typing import Annotated
 
 from ..codec import Must, parse_file, plain, read
 from ..errors import UsageError
-from .result import TaskResult
+from ..report.tuned import TaskResult
 from .saved import write_json
 
 SCHEMA = 1

@@ -16,6 +16,7 @@ from ..records.canonical import blocks_of, walk
 from ..records.record import Size
 from ..records.workload import describe, workload_key
 from ..relay_ops.operator import OVERRIDE
+from ..report.parts import Skipped
 from ..targets import Target
 from ..tir_schedules import Rule
 from ..tir_schedules.blocks import is_scheduled
@@ -40,15 +41,6 @@ class Task:
     checked: tuple[tuple[int, ...], ...]
     outputs: tuple[int, ...]  # positions of the parameters that are written
     weights: tuple[int, ...]  # positions of the parameters that hold weights: cold when a model runs
-
-
-@dataclass(frozen=True)
-class Skipped:
-    """A function with nothing to tune, and why."""
-
-    readable: str
-    count: int
-    reason: str
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ from ..records.decision import decision_to_plain
 from ..records.home import host_profile
 from ..records.log import commit
 from ..records.record import Fingerprint
+from ..report import tuned as r
+from ..report.host import describe_host
 from ..targets import Target, read_host
-from . import result as r
 from .budget import Clock
 from .defaults import LATENCY_SHARE, importance, latencies, timed_sizes, work
 from .measure import make_lab
@@ -21,6 +22,7 @@ from .measure.lab import Failure, Lab
 from .options import TuneOptions
 from .progress import Progress
 from .recording import Recorder
+from .result import lookup_of, refuse_without_trial
 from .runs import Run, last_unfinished, new_id
 from .search.agenda import AT_ROOFLINE, UNTESTED
 from .search.allocation import Prospect, next_task
@@ -111,7 +113,7 @@ class Tuner:
                     self._progress.close()
                 self._saved.remove(o.directory)  # after what saves it
         outcome = self.result
-        r.refuse_without_trial(outcome)
+        refuse_without_trial(outcome)
         return outcome
 
     @property
@@ -123,10 +125,11 @@ class Tuner:
         return r.TuneResult(
             model=o.model,
             target=self._target.key,
+            host=describe_host(),
             log=str(o.directory),
             tasks=tuple(self._results.get(t.key) or self._untried(t) for t in self._tasks.tasks),
-            skipped=tuple({"readable": s.readable, "count": s.count, "reason": s.reason} for s in self._tasks.skipped),
-            lookup=self._preparation.log.report().to_plain(),
+            skipped=self._tasks.skipped,
+            lookup=lookup_of(self._preparation.log.report()),
             budget_s=o.budget_s,
             seconds=self._before_s + self._clock.elapsed_s,
             threads=o.threads,

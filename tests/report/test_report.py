@@ -13,6 +13,7 @@ import pytest
 from halo_tvm.errors import UsageError
 from halo_tvm.report import markdown, schema, terminal
 from halo_tvm.report.host import describe_host
+from halo_tvm.report.parts import Skipped, TaskStage, TunedModel
 from halo_tvm.report.schema import (
     Accuracy,
     BenchResult,
@@ -23,13 +24,10 @@ from halo_tvm.report.schema import (
     KernelTime,
     OutputError,
     ProfileResult,
-    StageTotal,
-    TaskResult,
-    TaskStage,
-    TunedModel,
     TuneResult,
     ValidateResult,
 )
+from halo_tvm.report.tuned import FAILED, IMPROVED, KEPT, TaskResult
 
 HOST = Host("x86_64 Vendor family 1 model 2", ("avx2", "fma"), 2, 23.5, "3.11.7", {"numpy": "2.0"})
 
@@ -66,6 +64,18 @@ BENCH = BenchResult(
     ),
     (comparison("onnxruntime", 1.5, "faster"), comparison("torch", 0.8, "slower")),
 )
+
+
+def tuned(name: str, outcome: str, default_us: float = 0.0, speedup: float = 1.0, **more: object) -> TaskResult:
+    """A task of one size; `more` are fields of the record."""
+    times = (default_us,) if default_us else ()
+    fields = {"rule": "gemm", "count": 1, "decision": {}, "measured": 0, "failures": {}, "seconds": 1.0, "note": ""}
+    spread = {"speedup_low": speedup * 0.96, "speedup_high": speedup * 1.04}
+    best = tuple(us / speedup for us in times)
+    known = {"key": name[0], "readable": name, "outcome": outcome, "sizes": ((8,),) * len(times), "speedup": speedup}
+    return TaskResult(**{**fields, **known, **spread, "default_us": times, "best_us": best, **more})
+
+
 RESULTS = [
     BENCH,
     ValidateResult(
@@ -81,80 +91,59 @@ RESULTS = [
     TuneResult(
         "m",
         "llvm",
-        60.0,
         HOST,
+        "log",
         (
-            TaskResult("linear", "abc", 12, 1, 100.0, 80.0, Interval(1.25, 1.2, 1.3, 0.9), True, ""),
-            TaskResult("conv", "d", 3, 3, 10.0, 10.0, None, False, "no candidate was faster"),
+            tuned("linear", IMPROVED, 100.0, 1.25, measured=12, failures={"crash": 1}),
+            tuned("conv", KEPT, 10.0, measured=3, failures={"crash": 3}, note="no candidate was faster"),
         ),
+        seconds=60.0,
     ),
     TuneResult(
-        "2 models",
+        "one,two,three,four",
         "llvm",
-        60.0,
         HOST,
+        "log",
         (
-            TaskResult(
+            tuned(
                 "little",
-                "a",
-                12,
-                1,
+                IMPROVED,
                 100.0,
-                80.0,
-                Interval(1.25, 1.2, 1.3, 0.95),
-                True,
-                "",
-                "gemm",
-                2,
-                40.0,
-                "descent",
-                "space",
-                (TaskStage("ranked", 9, 1, 3.0, 1.0, 1.25),),
-                {"crash": 1},
-                0.5,
-                0.01,
-                70.0,
-                {"mc": 4, "fused": True, "order": "nk", "none": None},
-                {"one": 2},
-                3.5,
+                1.25,
+                rule="gemm",
+                count=2,
+                measured=12,
+                failures={"crash": 1},
+                decision={"mc": 4, "fused": True, "order": "nk", "none": None},
+                seconds=3.5,
+                stages=(TaskStage("ranked", 9, 1, 3.0, 1.0, 1.25),),
+                predicted_gain=0.01,
+                roofline_us=(70.0,),
+                stage="ranked",
+                ended="space",
+                rank_correlation=0.5,
+                models={"one": 2},
             ),
-            TaskResult(
-                "much",
-                "b",
-                5,
-                0,
-                50.0,
-                25.0,
-                Interval(2.0, 1.9, 2.1, 0.95),
-                True,
-                "",
-                count=10,
-                saved_us=250.0,
-                stage="records",
-            ),
-            TaskResult("dead", "d", 0, 3, 0.0, 0.0, None, False, "failed: " + "x" * 100, failures={"timeout": 3}),
+            tuned("much", IMPROVED, 50.0, 2.0, count=10, measured=5, stage="records"),
+            tuned("dead", FAILED, note="x" * 100, failures={"timeout": 3}),
         ),
-        ("3 of 3",),
-        (
+        (Skipped("f", 1, "r"),),
+        {"hits": 1, "refused": {}},
+        seconds=60.0,
+        budget_s=60.0,
+        threads=2,
+        worker_restarts=1,
+        resumed=True,
+        notes=("3 of 3",),
+        run="id",
+        rank_correlation=0.62,
+        drift=0.034,
+        models=(
             TunedModel("one", 3, 1, 2, 3000.0, 2000.0, 1.5),
             TunedModel("two", 0, 0, 0, 0.0, 0.0, None, "no file", 2),
             TunedModel("three", 1, 0, 0, 5.0, 5.0, 1.0),
             TunedModel("four", 0, 0, 0, 0.0, 0.0, None),
         ),
-        (StageTotal("ranked", 9, 1, 1, 40.0, 3.0),),
-        17,
-        {"crash": 1, "timeout": 3},
-        ({"readable": "f", "count": 1, "reason": "r"},),
-        {"hits": 1, "refused": {}},
-        "id",
-        True,
-        False,
-        60.0,
-        2,
-        1,
-        0.62,
-        0.034,
-        2,
     ),
     ProfileResult(
         "m",
@@ -234,7 +223,7 @@ def test_other_views(view):
     outcomes = {line.strip(" |").split()[0]: line for line in many.splitlines() if line.strip(" |")}
     assert "not reached" in outcomes["three"] and "nothing to tune" in outcomes["four"]
     assert "4 models, 1 FAILED" in many and "two FAILED: no file" in many and "FAILED with 2" in many
-    assert "1.500" in many and "committed (descent)" in many and "3 (3 timeout)" in many and "250" in many
+    assert "1.500" in many and "committed (ranked)" in many and "3 (3 timeout)" in many and "250" in many
     assert "0.62 (Spearman)" in many and "drifted by 3.4 %" in many and "started again: 1" in many
     assert "x" * 100 in many and max(len(line) for line in many.splitlines()) < 200, "long reasons are notes"
     assert profile.index("attention") < profile.index("linear"), "the largest share comes first"

@@ -16,13 +16,12 @@ from halo_tvm.config import TuneConfig
 from halo_tvm.cuda.toolkit import find_nvcc
 from halo_tvm.errors import INTERRUPTED, NoValidTrial, UsageError
 from halo_tvm.report import schema
+from halo_tvm.report import tuned as r
 from halo_tvm.report.terminal import render
 from halo_tvm.targets import Gpu, _available, resolve
 from halo_tvm.tuning import place
-from halo_tvm.tuning import result as r
 from halo_tvm.tuning.model import tune_module
 from halo_tvm.tuning.progress import BuildProgress
-from halo_tvm.tuning.reported import as_report
 
 GOOD = (toy_rules.Decision("plain", 1), toy_rules.Decision("vector", 8), toy_rules.Decision("vector", 16))
 
@@ -104,14 +103,11 @@ def test_candidates_are_built_and_nothing_looks_measured(tmp_path, monkeypatch) 
     lines = [line for line in said.splitlines() if ": candidate " in line]  # on a busy machine others come between
     assert len(lines) == 6 and all("is built, not measured" in line for line in lines)
     assert lines[0].startswith("tune: task 1/2: candidate 1 is built") and "(6 of 6 built, 0 failed, " in lines[-1]
-    report = as_report(result, TuneConfig(model="toy", build_only=True))
-    assert schema.from_json(schema.to_json(report)) == report
-    plain = json.loads(json.dumps(schema.to_json(report)))
-    assert plain["build_only"] is True and plain["measured"] == 0 and "not measured" in plain["notes"][0]
+    plain = json.loads(json.dumps(schema.to_json(result)))
+    assert schema.from_json(plain) == result and plain["build_only"] is True
     for task in plain["tasks"]:
-        assert (task["trials"], task["default_us"], task["best_us"], task["committed"]) == (0, 0, 0, False)
-        assert task["reason"].startswith("not measured: ")
-    shown = render(report)
+        assert (task["outcome"], task["measured"], task["default_us"]) == ("not measured", 0, [])
+    shown = render(result)
     assert "ranked by their rules' models, not measured" in shown and shown.count("built, not measured") == 6
     assert "improved" not in shown and "next:" not in shown
 
@@ -155,7 +151,7 @@ def test_the_kernels_of_a_gpu_are_told(tmp_path) -> None:
     mod = tvm.IRModule({"softmax": te.create_prim_func([x, topi.nn.softmax(x)])})
     config = TuneConfig(model="x", target="cuda:sm_90", build_only=True, trials=2, log=str(tmp_path / "log"))
     result = tune_module(mod, resolve("cuda:sm_90"), config, stream=io.StringIO())
-    (task,) = as_report(result, config).tasks
+    (task,) = result.tasks
     assert (task.rule, len(task.candidates), task.default_us) == ("row_reduction_gpu", 2, 0.0)
     assert task.candidates[0].predicted_us <= task.candidates[1].predicted_us
     for candidate in task.candidates:
@@ -176,7 +172,7 @@ def test_without_a_compiler_of_the_device_nothing_is_said_to_compile(tmp_path, m
     assert candidate.source_only.startswith("nvcc is not on this machine")
     assert "candidates built as source only and ranked" in task.note
     assert "1 of them as source that no compiler of the device has seen (nvcc is not" in result.summary()
-    shown = render(as_report(result, config))
+    shown = render(result)
     assert "source only, not measured" in shown and "  built, not measured" not in shown
 
 

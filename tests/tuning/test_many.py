@@ -23,14 +23,14 @@ from halo_tvm.models import PRESETS
 from halo_tvm.models.gpt2 import gpt2
 from halo_tvm.records import Size
 from halo_tvm.report import schema
+from halo_tvm.report import tuned as r
+from halo_tvm.report.host import describe_host
 from halo_tvm.targets.x86 import X86
 from halo_tvm.tuning import many, tune_model
 from halo_tvm.tuning import model as model_module
-from halo_tvm.tuning import result as r
 from halo_tvm.tuning.measure import rpc
 from halo_tvm.tuning.measure.rpc import Device
 from halo_tvm.tuning.model_list import ListedModel
-from halo_tvm.tuning.reported import as_report
 from halo_tvm.tuning.task import Skipped, Task, Tasks, tasks_of
 
 TINY = gpt2(layers=1, hidden=64, heads=2, vocabulary=160, positions=32, feed_forward=96)
@@ -68,15 +68,12 @@ class FakeTuner:
         return r.TuneResult(
             self.options.model,
             self.target.key,
+            describe_host(),
             str(self.options.directory),
             tuple(map(self._task, self.tasks.tasks)),
-            (),
-            {},
-            60.0,
-            1.0,
-            2,
-            0,
-            False,
+            budget_s=60.0,
+            seconds=1.0,
+            threads=2,
             run="r1",
         )
 
@@ -399,7 +396,7 @@ def test_what_was_not_reached_is_not_called_measured(tmp_path, tiny) -> None:
 
 def test_the_report_keeps_every_field(tmp_path, tiny, fake) -> None:
     result = tune(tmp_path, "tiny", "nosuch")
-    report = as_report(dataclasses.replace(result, drift=0.02, rank_correlation=0.7, notes=("a profile was ignored",)))
+    report = dataclasses.replace(result, drift=0.02, rank_correlation=0.7, notes=("a profile was ignored",))
     assert schema.from_json(json.loads(json.dumps(schema.to_json(report)))) == report
     assert report.drift == 0.02 and report.rank_correlation == 0.7 and "a profile was ignored" in report.notes
     task = report.tasks[0]

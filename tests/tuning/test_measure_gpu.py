@@ -21,9 +21,9 @@ from halo_tvm.models import FAMILIES
 from halo_tvm.models.builder import RandomWeights
 from halo_tvm.phases import lower
 from halo_tvm.records import TuningLog
+from halo_tvm.report import tuned as r
 from halo_tvm.targets import Answer, Gpu
 from halo_tvm.tuning import place
-from halo_tvm.tuning import result as r
 from halo_tvm.tuning.measure import make_lab
 from halo_tvm.tuning.measure import protocol as p
 from halo_tvm.tuning.measure.lab import Failure, LabOptions

@@ -13,7 +13,7 @@ from halo_tvm.config import TuneConfig
 from halo_tvm.lookup import fingerprint_of
 from halo_tvm.records import TuningLog
 from halo_tvm.records.record import IMPROVED
-from halo_tvm.tuning import result as r
+from halo_tvm.report import tuned as r
 from halo_tvm.tuning.measure import protocol as p
 from halo_tvm.tuning.model import options_of
 from halo_tvm.tuning.progress import Progress

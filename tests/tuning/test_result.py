@@ -4,8 +4,9 @@ import pytest
 
 from halo_tvm.config import TuneConfig
 from halo_tvm.errors import NoValidTrial
-from halo_tvm.tuning import result as r
-from halo_tvm.tuning.reported import next_steps
+from halo_tvm.report import tuned as r
+from halo_tvm.report.host import describe_host
+from halo_tvm.tuning.result import next_steps, refuse_without_trial
 
 
 def task(outcome, note, *, measured=0, failures=None):
@@ -15,7 +16,7 @@ def task(outcome, note, *, measured=0, failures=None):
 
 
 def refuse(*tasks):
-    r.refuse_without_trial(r.TuneResult("m", "t", "log", tasks, (), {}, 1.0, 1.0, 2, 0, False))
+    refuse_without_trial(r.TuneResult("m", "t", describe_host(), "log", tasks))
 
 
 def test_a_run_in_which_every_trial_failed():
@@ -42,7 +43,7 @@ def test_a_run_that_says_something():
     ],
 )
 def test_the_next_command_finds_the_records(options, words):
-    improved = r.TuneResult("m", "t", "log", (task(r.IMPROVED, ""),), (), {}, 2.0, 1.0, 2, 0, False)
+    improved = r.TuneResult("m", "t", describe_host(), "log", (task(r.IMPROVED, ""),))
     assert next_steps(improved, TuneConfig(model=("gpt2",), **options)) == [
         f"next: halo-tvm compile --model gpt2{words}"
     ]

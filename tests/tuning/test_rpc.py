@@ -23,8 +23,8 @@ from halo_tvm.config import Environment, RpcConfig, TuneConfig, parse_address, r
 from halo_tvm.errors import EnvironmentProblem, MissingPackage, UsageError
 from halo_tvm.lookup import fingerprint_of
 from halo_tvm.records import TuningLog
+from halo_tvm.report import tuned as r
 from halo_tvm.targets import resolve as target_named
-from halo_tvm.tuning import result as r
 from halo_tvm.tuning.measure import protocol as p
 from halo_tvm.tuning.measure.lab import Failure, LabOptions
 from halo_tvm.tuning.measure.rpc import make_rpc_lab, refuse_other_targets, serve

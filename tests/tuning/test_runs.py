@@ -27,9 +27,9 @@ from halo_tvm.records.home import host_profile
 from halo_tvm.records.log import TuningLog
 from halo_tvm.records.trials import Trials
 from halo_tvm.records.verify import verify_file
+from halo_tvm.report import tuned as r
 from halo_tvm.targets import read_host
 from halo_tvm.tuning import model as model_module
-from halo_tvm.tuning import result as r
 from halo_tvm.tuning import tuner as tuner_module
 from halo_tvm.tuning.budget import Clock
 from halo_tvm.tuning.measure.lab import Failure

@@ -23,8 +23,9 @@ from halo_tvm.lookup import fingerprint_of
 from halo_tvm.records import Fingerprint, Trials, TuningLog
 from halo_tvm.records.record import MEASURED
 from halo_tvm.records.workload import workload_key
+from halo_tvm.report import schema
+from halo_tvm.report import tuned as r
 from halo_tvm.tuning import progress as progress_module
-from halo_tvm.tuning import result as r
 from halo_tvm.tuning import tuner as tuner_module
 from halo_tvm.tuning.defaults import latencies, timed_sizes
 from halo_tvm.tuning.measure import make_lab
@@ -75,7 +76,7 @@ def test_a_winner_is_committed_and_found_in_another_process(tmp_path, space):
     assert task.outcome == r.IMPROVED and task.speedup_low > 1.0, str(result)
     assert task.decision["mode"] in ("plain", "vector")
     assert "task 1/1" in stream.getvalue() and "1 of 1 tasks improved" in str(result)
-    assert json.loads(json.dumps(result.to_plain()))["measured"] == 2
+    assert result.measured == 2 and schema.from_json(json.loads(json.dumps(schema.to_json(result)))) == result
     path = tmp_path / "log" / "llvm-x86_64-avx2" / "records.jsonl"
     (line,) = [json.loads(text) for text in path.read_text().splitlines()]
     assert line["outcome"] == "improved" and len(line["candidate_us"]) == len(line["sizes"]) == 2
