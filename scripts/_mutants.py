@@ -164,7 +164,7 @@ MUTANTS = (
         _ATTENTION,
     ),
     Mutant(
-        "tir_schedules/products/gemm/_nest.py",
+        "tir_schedules/products/gemm/tile.py",
         "else begin + k)",
         "else begin)",
         "tests/tir_schedules/test_gemm_groups.py",  # each group's sums begin behind those of the one before

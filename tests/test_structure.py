@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import runpy
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -121,3 +122,11 @@ def test_pins_agree() -> None:
     assert f'"apache-tvm-ffi=={_compat.PINNED_TVM_FFI}"' in setup
     torch = re.search(r'^TORCH = "(.+)"$', setup, re.MULTILINE)[1]
     assert f'install "{torch}"' in (ROOT / "scripts" / "test.sh").read_text()
+
+
+def test_every_fault_of_the_mutation_check_has_a_place() -> None:
+    """A fault in a line that has changed would be no fault, and is said before the tests of the others take an hour."""
+    mutants = runpy.run_path(str(ROOT / "scripts" / "_mutants.py"))["MUTANTS"]
+    lost = [f"{m.file}: {m.before}" for m in mutants if (PACKAGE / m.file).read_text().count(m.before) != 1]
+    lost += [t for m in mutants for t in m.tests.split() if t.startswith("tests") and not (ROOT / t).exists()]
+    assert not lost, f"correct scripts/_mutants.py: {lost}"

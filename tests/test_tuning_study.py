@@ -27,7 +27,7 @@ def text(n: int) -> str:
 
 
 def search(start: str, trials: list) -> dict:
-    return {"engine": "halo", "start": start, "starts": {"a": {"n": 0}, "b": {"n": 0}}, "trials": trials}
+    return {"start": start, "starts": {"a": {"n": 0}, "b": {"n": 0}}, "trials": trials}
 
 
 def test_only_a_faster_trial_takes_the_lead(study):
