@@ -100,39 +100,25 @@ def compile_model(config: CompileConfig, model: ImportedModel | None = None) -> 
     )
     check, unchecked = _check(config, compilation)
     rungs = _rungs(config, compilation, functions) if check and passage else (None,)
-    lost: list[Loss] = []
     cases: dict[str, np.ndarray] = {}
+    lost: list[Loss] = []
     with tempfile.TemporaryDirectory(prefix="halo-tvm-") as scratch:
         library = Path(scratch) / "model.so"
         for rung in rungs:
-            one = replace(compilation, rung=rung)
-            modules, reports = _scheduled(functions, one, clock)
-            with clock("build"):
-                modules, built, kept = build(modules, one, functions, library)
-                reports = {name: replace(reports[name], build=built[name]) for name in functions}
+            modules, reports, kept = _built(functions, replace(compilation, rung=rung), library, clock)
+            reports[MAIN] = reports[MAIN].of_rung("" if rung is None else str(rung), lost)
             if not cases:
                 with clock("reference"):
                     examples = load_examples(config.inputs) if config.inputs else None
                     cases = reference.cases_of(imported, config.seed, examples, compilation.precision)
+                    functions[MAIN] = replace(functions[MAIN], typical=reference.typical_of(imported, cases, examples))
                     if config.validate:
                         said, untold = _said(passage, untold)
                         cases.update(said)
-                    functions[MAIN] = replace(functions[MAIN], typical=reference.typical_of(imported, cases, examples))
-            reports[MAIN] = reports[MAIN].of_rung("" if rung is None else str(rung), lost)
+            manifest = manifest_of(functions, modules, compilation.target, reports, compilation.precision)
             with clock("write"):
-                names = stored_names(modules)
-                params = imported.params
                 try:
-                    manifest = write_artifact(
-                        output,
-                        manifest=manifest_of(functions, modules, compilation.target, reports, compilation.precision),
-                        library=library,
-                        params_headers=[ParamHeader(name, params.shape(name), params.dtype(name)) for name in names],
-                        params=params.stream(names),
-                        reference=cases,
-                        others=imported.files,
-                        check=check,
-                    )
+                    manifest = _written(output, manifest, library, imported, stored_names(modules), cases, check)
                     break
                 except ValidationFailed as failure:
                     loss = loss_of(rung, failure.report)
@@ -154,10 +140,10 @@ def _rungs(
     return rungs_to_try(compilation.precision, functions[MAIN].shared.appends, options)
 
 
-def _scheduled(
-    functions: Mapping[str, ImportedModel], compilation: Compilation, clock: _Clock
-) -> tuple[dict[str, tvm.IRModule], dict[str, Reports]]:
-    """Every function through the phases lift, optimise and schedule."""
+def _built(
+    functions: Mapping[str, ImportedModel], compilation: Compilation, library: Path, clock: _Clock
+) -> tuple[dict[str, tvm.IRModule], dict[str, Reports], bool]:
+    """Every function through lift, optimise and schedule, all into one library; whether it is of an earlier build."""
     parts = {name: replace(compilation, function=name) for name in functions}
     with clock("optimise"):
         lowered = {name: lower(model, parts[name]) for name, model in functions.items()}
@@ -166,7 +152,32 @@ def _scheduled(
         for name in functions:
             modules[name], scheduled = schedule(modules[name], parts[name])
             reports[name] = replace(reports[name], schedule=scheduled)
-    return modules, reports
+    with clock("build"):
+        modules, built, kept = build(modules, compilation, functions, library)
+    return modules, {name: replace(reports[name], build=built[name]) for name in functions}, kept
+
+
+def _written(
+    output: Path,
+    manifest: Manifest,
+    library: Path,
+    imported: ImportedModel,
+    weights: list[str],
+    cases: Mapping[str, np.ndarray],
+    check: Callable[[Path], Mapping[str, object]] | None,
+) -> Manifest:
+    """The artifact, in one step and only if it passes `check`, and its manifest with what that found."""
+    params = imported.params
+    return write_artifact(
+        output,
+        manifest=manifest,
+        library=library,
+        params_headers=[ParamHeader(name, params.shape(name), params.dtype(name)) for name in weights],
+        params=params.stream(weights),
+        reference=cases,
+        others=imported.files,
+        check=check,
+    )
 
 
 def _refused(output: Path, failure: ValidationFailed, lost: list[Loss]) -> ValidationFailed:
