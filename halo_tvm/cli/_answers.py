@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Generator
 from typing import TYPE_CHECKING
@@ -22,11 +23,14 @@ def answer(config: RunConfig) -> int:
             f"expected --function {config.function} without --prompt, --interactive and --audio, which call what a "
             "language model needs: leave one out"
         )
+    if (config.system is not None or config.template) and not config.interactive:
+        raise UsageError("expected --system and --template beside --interactive, found them alone: leave them out")
     from ..runtime.language import LanguageModel
 
+    options = _template(config.template)
     with LanguageModel.load(config.artifact, threads=config.threads, context=config.context) as model:
         if config.interactive:
-            return _converse(model, config)
+            return _converse(model, config, options)
         if config.audio is not None:
             spoken = {"audio": config.audio, "language": config.language, "translate": config.translate}
             _say(model.stream(**spoken, **_options(config)))  # type: ignore[arg-type]
@@ -36,9 +40,9 @@ def answer(config: RunConfig) -> int:
     return 0
 
 
-def _converse(model: LanguageModel, config: RunConfig) -> int:
+def _converse(model: LanguageModel, config: RunConfig, template: dict[str, object]) -> int:
     """Every line is a turn of a conversation; for an encoder-decoder it is a text by itself."""
-    messages: list[dict[str, str]] = []
+    messages = [] if config.system is None else [{"role": "system", "content": config.system}]
     while True:
         try:
             line = input("> ")
@@ -49,7 +53,8 @@ def _converse(model: LanguageModel, config: RunConfig) -> int:
             continue
         messages.append({"role": "user", "content": line})
         try:
-            asked = {"prompt": line, "language": config.language} if model.encodes else {"messages": messages}
+            alone = {"prompt": line, "language": config.language}
+            asked = alone if model.encodes else {"messages": messages, "template": template}
             said = _say(model.stream(**asked, **_options(config)))  # type: ignore[arg-type]
         except HaloError as error:
             print(f"error: {error}", file=sys.stderr)
@@ -85,6 +90,20 @@ def _summary(found: Generation) -> str:
         f"ended by {found.ended}: {read} tokens read{kept} at {found.prompt_rate:.1f}/s, "
         f"{len(found.tokens)} said at {found.answer_rate:.1f}/s"
     )
+
+
+def _template(words: tuple[str, ...]) -> dict[str, object]:
+    """`NAME=VALUE` words: values are JSON (false, 3), else texts."""
+    found: dict[str, object] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name.isidentifier():
+            raise UsageError(f"expected NAME=VALUE as --template, found {word!r:.80}: correct it")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found
 
 
 def _options(config: RunConfig) -> dict[str, object]:

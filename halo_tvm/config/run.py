@@ -34,5 +34,9 @@ class RunConfig(Config):
     top_p: float | None = option(None, "draw among the likeliest tokens that have this probability together")
     min_p: float | None = option(None, "draw among tokens with this share of the likeliest one's probability")
     repetition_penalty: float | None = option(None, "make tokens less likely that have been there")
-    stop: tuple[str, ...] = option((), "end an answer in front of this text (repeatable)", metavar="TEXT")
+    stop: tuple[str, ...] = option((), "end an answer in front of this text (repeatable)", metavar="TEXT", split=False)
+    system: str | None = option(None, "instructions in front of an interactive conversation", metavar="TEXT")
+    template: tuple[str, ...] = option(
+        (), "what the chat template reads, e.g. enable_thinking=false (repeatable)", metavar="NAME=VALUE", split=False
+    )
     threads: int | None = option(None, _texts.THREADS, metavar="N", env="threads")

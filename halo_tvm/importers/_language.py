@@ -55,7 +55,7 @@ def language_of(
         **({"speech": _of_speech(config, generation)} if config.get("model_type") == "whisper" else {}),
         **({"languages": _languages(tokenizer)} if config.get("model_type") in _TRANSLATORS else {}),
         "tokenizer": TOKENIZER if files else None,
-        "chat_template": _template(folder, about),
+        **_templates(folder, about),
         "words": {name: word for name, word in words.items() if word is not None},
     }, files
 
@@ -142,13 +142,21 @@ def _word(value: object) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _template(folder: Path, about: Mapping[str, object]) -> str | None:
-    """The chat template: a file of its own, or in tokenizer_config.json alone or as the one called default."""
-    file = folder / "chat_template.jinja"
+def _templates(folder: Path, about: Mapping[str, object]) -> dict[str, str | None]:
+    """The chat template: a file of its own, or in tokenizer_config.json alone or as the one called default.
+
+    That of conversations with tools stands apart where there is one.
+    """
+    found = about.get("chat_template")
+    several = found if isinstance(found, list) else []
+    named = {t.get("name"): t.get("template") for t in several if isinstance(t, Mapping)}
+    usual = _template(folder / "chat_template.jinja", named.get("default") if several else found)
+    tools = _template(folder / "additional_chat_templates" / "tool_use.jinja", named.get("tool_use"))
+    return {"chat_template": usual, "tool_template": tools}
+
+
+def _template(file: Path, written: object) -> str | None:
+    """The template in `file`, else the one that is `written`; longer ones count as none."""
     if file.is_file() and file.stat().st_size <= _LARGEST_TEMPLATE:
         return file.read_text(encoding="utf-8")
-    found = about.get("chat_template")
-    if isinstance(found, list):
-        named = {t.get("name"): t.get("template") for t in found if isinstance(t, Mapping)}
-        found = named.get("default")
-    return found if isinstance(found, str) and len(found) <= _LARGEST_TEMPLATE else None
+    return written if isinstance(written, str) and len(written) <= _LARGEST_TEMPLATE else None

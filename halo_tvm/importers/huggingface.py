@@ -127,7 +127,14 @@ def _of_hub(name: str) -> Path:
         from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, OfflineModeIsEnabled
     except ImportError as missing:
         raise MissingPackage("huggingface_hub", f"the hub's model {name}", "pip install huggingface_hub") from missing
-    wanted = ["*.json", "*.safetensors", "chat_template.jinja", "source.spm", "merges.txt"]
+    wanted = [
+        "*.json",
+        "*.safetensors",
+        "*chat_template*.jinja",
+        "additional_chat_templates/*.jinja",
+        "source.spm",
+        "merges.txt",
+    ]
     with suppress(LocalEntryNotFoundError):  # not in the cache
         return Path(hub.snapshot_download(name, allow_patterns=[*wanted, _PICKLED], local_files_only=True))
     transport = HfHubHTTPError.__bases__  # what the HTTP client of this release raises where there is no answer at all

@@ -17,7 +17,7 @@ from halo_tvm import errors
 from halo_tvm.cli import _main
 from halo_tvm.cli._flags import given_options, parser_of
 from halo_tvm.cli._main import main, verbs
-from halo_tvm.config import CompileConfig, TuneConfig
+from halo_tvm.config import CompileConfig, RunConfig, TuneConfig
 from halo_tvm.model_names import BUILT_IN
 
 ROOT = Path(halo_tvm.__file__).parents[1]
@@ -86,6 +86,8 @@ def test_flags_become_options() -> None:
     }
     tune = parser_of(TuneConfig, "", "")
     assert given_options(tune, TuneConfig, ["--budget", "-3m"]) == {"budget": "-3m"}
+    run = parser_of(RunConfig, "halo-tvm run", "")
+    assert given_options(run, RunConfig, ["a.halo", "--stop", ", ", "--stop", "\n"])["stop"] == (", ", "\n")
     given = given_options(tune, TuneConfig, ["-m", "a,b.onnx", "--model", "gpt2", "--stages", "records,ranked"])
     assert given == {"model": ("a,b.onnx", "gpt2"), "stages": ("records", "ranked")}, "commas belong to paths"
 

@@ -297,6 +297,7 @@ def test_the_end_token_ends_an_answer(model, monkeypatch) -> None:
     ("ask", "message"),
     [
         (lambda m: m.generate(""), "found an empty prompt"),
+        (lambda m: m.generate("a", tools=[TOOL]), "expected messages beside tools and template, found a prompt"),
         (lambda m: m.generate([]), "found an empty prompt"),
         (lambda m: m.prefill([]), "at least one token, found none"),
         (lambda m: m.generate([1] * 49), "at most 48 tokens, which the context holds, found 49"),
@@ -503,6 +504,21 @@ def test_the_command_line_answers(artifact: Path, capsys, monkeypatch) -> None:
     assert main(["run", str(artifact), "--interactive", "--max-new-tokens", "3"]) == 0
     first, second = capsys.readouterr().err.splitlines()[-2:]  # the answer ends, the chat goes on with what is new
     assert first == "[interrupted]" and "ended by" in second and "more were kept" in second
+    said = []
+    monkeypatch.setattr(Text, "conversation", lambda _self, *asked: said.append(asked) or [1])
+    lines = iter(["hi"])
+    words = ["--system", "be short", "--template", "think=false", "--template", "date=a, b", "--stop", "a,b"]
+    assert main(["run", str(artifact), "--interactive", "--max-new-tokens", "1", *words]) == 0
+    ((messages, tools, template),) = said
+    assert [m["content"] for m in messages[:2]] == ["be short", "hi"] and tools is None
+    assert template == {"think": False, "date": "a, b"}
+    capsys.readouterr()
+    for words, message in (
+        (["--prompt", "a", "--system", "b"], "expected --system and --template beside --interactive"),
+        (["--interactive", "--template", "think"], "expected NAME=VALUE as --template, found 'think'"),
+    ):
+        assert main(["run", str(artifact), *words]) == 1
+        assert message in capsys.readouterr().err
     assert main(["run", str(artifact), "--prompt", "a", "--function", "decode"]) == 1
     assert "--function decode without --prompt" in capsys.readouterr().err
     words = ["--function", "decode", "--shape", "capacity=32"]
@@ -697,6 +713,64 @@ def test_templates_say_what_they_refuse_and_need(monkeypatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "jinja2.sandbox", None)
     with pytest.raises(MissingPackage, match=r"pip install 'halo_tvm\[lm\]'"):
         render("", messages, {})
+
+
+TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"b": 1, "a": "é"}}}
+
+
+@pytest.mark.parametrize(
+    ("template", "wanted"),
+    [
+        ("{% if tools is not none %}{{ tools|length }}{% else %}none{% endif %}", ("1", "none")),
+        ("{% if tools %}{{ tools[0]|tojson(ensure_ascii=False, separators=(',', ':')) }}{% endif %}", (None, "")),
+        ("{% if documents is not none %}{{ documents[0] }}{% endif %}{{ thinks }}", ("no", "")),
+        ("{% generation %}{% set x = 1 %}{{ messages[0].content }}{% endgeneration %}{{ x }}", ("q", "q")),
+        (
+            "{% for m in messages %}{% if m.tool_calls %}{{ m.tool_calls[0].name }}{% else %}{{ m.content }}{% endif %}"
+            "{% endfor %}",
+            ("qweatherrain", "q"),
+        ),
+    ],
+)
+def test_templates_read_tools_and_options(template: str, wanted: tuple[str | None, str]) -> None:
+    """As transformers renders them; what is not given is none."""
+    ask = [{"role": "user", "content": "q"}]
+    called = [{"role": "assistant", "tool_calls": [{"name": "weather"}]}, {"role": "tool", "content": "rain"}]
+    rendering = pytest.importorskip("transformers.utils.chat_template_utils").render_jinja_template
+    for messages, tools, options, text in (
+        ([*ask, *called], [TOOL], {"thinks": "no"}, wanted[0]),
+        (ask, None, {}, wanted[1]),
+    ):
+        found = render(template, messages, {}, tools, options)
+        given = {"tools": tools, "chat_template": template, "add_generation_prompt": True, **options}
+        assert [found] == rendering([messages], **given)[0] and text in (None, found)
+
+
+def test_tools_have_a_template_of_their_own() -> None:
+    spec = LanguageSpec(9, 9, chat_template="plain", tool_template="{{ tools[0].function.name }}{{ mood }}")
+    said = []
+    text = Text(spec)
+    text.tokens = lambda prompt, *, special: said.append(prompt) or []
+    text.conversation([{"role": "user", "content": ""}])
+    text.conversation([{"role": "user", "content": ""}], [TOOL], {"mood": "!"})
+    assert said == ["plain", "weather!"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"tools": TOOL}, "expected tools as a list of JSON objects, .* found {'type'"),
+        ({"tools": [print]}, "expected tools as a list of JSON objects"),
+        (
+            {"options": {"messages": []}},
+            "expected options of the chat template beside messages and tools, found messages",
+        ),
+        ({"messages": [{"role": "assistant"}]}, "expected messages with role and content"),
+    ],
+)
+def test_wrong_tools_are_refused(asked: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        render("", **{"messages": [{"role": "user", "content": ""}], "words": {}, **asked})
 
 
 PARTS = "{% for p in m.content %}{% if p.type == 'text' %}{{ p.text }}{% endif %}{% endfor %}"

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 
 import numpy as np
 
-from ...errors import UsageError
+from ...errors import UnknownName, UsageError
 from .sampling import Sampler, Sampling, log_probabilities
 from .spec import LanguageSpec
 from .text import Pieces, Text
 
+_OPTIONS = ("max_new_tokens", "stop", "logprobs")  # of every answer, beside those of `Sampling`
 LogProbabilities = tuple[float, list[tuple[int, float]]]  # of the token chosen, and of the likeliest
 
 
@@ -48,6 +49,16 @@ class Wanted:
     most: int | None = None  # tokens; None: to the end of the context
     stop: tuple[str, ...] = ()
     logprobs: int = 0  # of the likeliest tokens, reported at each place
+
+    @classmethod
+    def of(cls, most: int | None, stop: Sequence[str], logprobs: int, sampling: Mapping[str, float | None]) -> Wanted:
+        """From the options of `generate`; `UnknownName` for one that `Sampling` lacks."""
+        known = {field.name for field in fields(Sampling)}
+        for name in sampling:
+            if name not in known:
+                raise UnknownName("option", name, (*_OPTIONS, *known))
+        stops = (stop,) if isinstance(stop, str) else tuple(stop)
+        return cls(Sampling(**sampling), most, stops, logprobs)  # type: ignore[arg-type]
 
     def check(self, vocabulary: int) -> None:
         if self.most is not None and self.most < 1:

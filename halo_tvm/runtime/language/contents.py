@@ -23,8 +23,8 @@ def prompt_of(messages: Sequence[Message], rendered: Prompt, refusals: tuple[typ
     where it prints them, else they are lists of one part. `rendered` raises one of `refusals`, which pass, as does
     `UsageError` for a part that is no text.
     """
-    texts = [_with(message, _said(message["content"])) for message in messages]
-    has_parts = any(isinstance(message["content"], (list, tuple)) for message in messages)
+    texts = [_with(message, _said(message.get("content"))) for message in messages]
+    has_parts = any(isinstance(message.get("content"), (list, tuple)) for message in messages)
     if not has_parts:
         try:
             prompt = rendered(messages)
@@ -42,7 +42,7 @@ def prompt_of(messages: Sequence[Message], rendered: Prompt, refusals: tuple[typ
             return 0
         return sum(probe in found for probe in probes)
 
-    parts = [_with(message, _parts(message["content"])) for message in messages]
+    parts = [_with(message, _parts(message.get("content"))) for message in messages]
     forms = (messages, parts, (*texts[:1], *parts[1:]), texts)  # some print the instructions in front and walk the rest
     best = max(forms, key=printed)  # the first of equals
     return rendered(best if printed(best) else texts)
@@ -70,14 +70,16 @@ def _parts(content: object) -> object:
 
 
 def _probed(message: Message, probe: str) -> Message:
-    if isinstance(message["content"], (list, tuple)):
+    content = message.get("content")
+    if isinstance(content, (list, tuple)):
         return _with(message, [{"type": "text", "text": probe}])
-    return _with(message, probe) if isinstance(message["content"], str) else message
+    return _with(message, probe) if isinstance(content, str) else message
 
 
 def _with(message: Message, content: object) -> Message:
-    return {**message, "content": content}
+    return {**message, "content": content} if "content" in message else message
 
 
 def _text(message: Message) -> str:
-    return message["content"] if isinstance(message["content"], str) else ""
+    content = message.get("content")
+    return content if isinstance(content, str) else ""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import cast
@@ -18,16 +18,16 @@ from typing import cast
 import numpy as np
 
 from ...artifact import Manifest, OpenArtifact, opened
-from ...errors import UnknownName, UsageError
+from ...errors import UsageError
 from ...targets import usable_cpus
 from ..gpu import device_of
 from ..host import choose_variant, load_tvm_runtime, resolve_threads
 from ..session import Session
 from ..weights import load_weights
 from .answer import Generation, Wanted, joined
+from .chat import NO_OPTIONS, Tool
 from .contents import Message
 from .held import Held
-from .sampling import Sampling
 from .sound import samples_of, spectra
 from .spec import TOGETHER, WHOLE, LanguageSpec, needed, spec_of
 from .steps import Steps
@@ -35,7 +35,6 @@ from .text import Text
 from .together import Together
 
 USUAL_CONTEXT = 4096
-_OPTIONS = ("max_new_tokens", "stop", "logprobs")  # of every answer, beside those of `Sampling`
 Prompt = str | Sequence[int]
 Sound = Path | str | np.ndarray  # a WAV file, or samples at 16 kHz
 
@@ -140,12 +139,20 @@ class LanguageModel:
 
     # ---------------------------------------------------------------- tokens and logits
 
-    def tokens(self, prompt: Prompt | None = None, messages: Sequence[Message] | None = None) -> list[int]:
-        """The token ids of a prompt, or of a conversation by the model's chat template."""
+    def tokens(
+        self,
+        prompt: Prompt | None = None,
+        messages: Sequence[Message] | None = None,
+        tools: Sequence[Tool] | None = None,
+        template: Mapping[str, object] = NO_OPTIONS,
+    ) -> list[int]:
+        """The token ids of a prompt, or of a conversation by the model's chat template, which may read `tools`, too."""
         if (prompt is None) == (messages is None):
             raise UsageError("expected a prompt or messages, found both or neither: pass one of them")
         if messages is not None:
-            return self._text.conversation(messages)
+            return self._text.conversation(messages, tools, template)
+        if tools is not None or template:
+            raise UsageError("expected messages beside tools and template, found a prompt: leave them out")
         return self._text.tokens(prompt) if isinstance(prompt, str) else list(() if prompt is None else prompt)
 
     def text(self, tokens: Sequence[int]) -> str:
@@ -209,6 +216,8 @@ class LanguageModel:
         prompt: Prompt | None = None,
         *,
         messages: Sequence[Message] | None = None,
+        tools: Sequence[Tool] | None = None,
+        template: Mapping[str, object] = NO_OPTIONS,
         audio: Sound | None = None,
         language: str | None = None,
         translate: bool = False,
@@ -227,13 +236,17 @@ class LanguageModel:
         default the likeliest of the model's, or, with `translate`, in English. Each half minute is answered by itself,
         in up to `max_new_tokens`.
 
+        `tools` (JSON objects) are functions that a conversation may use, `template` what else its chat template reads:
+        `{"enable_thinking": False}`, say.
+
         Of a translator into several languages, `language` is that of the answer to a prompt, as its tokenizer calls it.
         """
-        wanted = _wanted(max_new_tokens, stop, logprobs, sampling)
+        wanted = Wanted.of(max_new_tokens, stop, logprobs, sampling)
+        asked = partial(self.tokens, prompt, messages, tools, template)
         if self._together is not None and audio is None and (language, translate) == (None, False):
-            return self._together.answers([(self.tokens(prompt, messages), wanted)])[0]
+            return self._together.answers([(asked(), wanted)])[0]
         with self._my_turn():
-            return _to_its_end(self._answers(prompt, messages, audio, (language, translate), wanted))
+            return _to_its_end(self._answers(asked, audio, (language, translate), wanted))
 
     def generate_all(
         self,
@@ -249,7 +262,7 @@ class LanguageModel:
         As many as there are slots are decoded together; one takes a slot as soon as an answer leaves it. The first
         error of one of them ends all.
         """
-        wanted = _wanted(max_new_tokens, stop, logprobs, sampling)
+        wanted = Wanted.of(max_new_tokens, stop, logprobs, sampling)
         if self._together is not None:
             return self._together.answers([(self._tokens_of(asked), wanted) for asked in prompts])
         with self._my_turn():
@@ -266,6 +279,8 @@ class LanguageModel:
         prompt: Prompt | None = None,
         *,
         messages: Sequence[Message] | None = None,
+        tools: Sequence[Tool] | None = None,
+        template: Mapping[str, object] = NO_OPTIONS,
         audio: Sound | None = None,
         language: str | None = None,
         translate: bool = False,
@@ -279,9 +294,10 @@ class LanguageModel:
         One stream at a time, `UsageError` for a second one, unless there are slots. What a dropped stream said stays in
         the caches.
         """
-        wanted = _wanted(max_new_tokens, stop, logprobs, sampling)
+        wanted = Wanted.of(max_new_tokens, stop, logprobs, sampling)
+        asked = partial(self.tokens, prompt, messages, tools, template)
         if self._together is not None and audio is None and (language, translate) == (None, False):
-            return (yield from self._together.stream(self.tokens(prompt, messages), wanted))
+            return (yield from self._together.stream(asked(), wanted))
         if not self._turn.acquire(blocking=False):
             raise UsageError(
                 "expected one answer at a time, found another that goes on: read it to its end, close it, or load the "
@@ -289,27 +305,22 @@ class LanguageModel:
             )
         self._speaker = threading.get_ident()
         try:
-            return (yield from self._answers(prompt, messages, audio, (language, translate), wanted))
+            return (yield from self._answers(asked, audio, (language, translate), wanted))
         finally:
             self._speaker = None
             self._turn.release()
 
     def _answers(
-        self,
-        prompt: Prompt | None,
-        messages: Sequence[Message] | None,
-        audio: Sound | None,
-        how: tuple[str | None, bool],
-        wanted: Wanted,
+        self, asked: partial[list[int]], audio: Sound | None, how: tuple[str | None, bool], wanted: Wanted
     ) -> Generator[str, None, Generation]:
         heard = None if self._steps.source is None else self._steps.source.heard
         if audio is None and not how[1] and (how[0] is None or heard is None):
             self._spec.start_in(how[0])  # before anything is read
-            return (yield from self._answer(self.tokens(prompt, messages), wanted, how))
+            return (yield from self._answer(asked(), wanted, how))
         if audio is None or heard is None or self._spec.speech is None:
             given = "a language or translation without audio" if audio is None else "audio for one that reads text"
             raise UsageError(f"expected a model that hears, and audio, found {given}: pass a prompt alone")
-        if prompt is not None or messages is not None:
+        if asked.args[:2] != (None, None):
             raise UsageError("expected a prompt, messages or audio, found two of them: pass one")
         samples = audio if isinstance(audio, np.ndarray) else samples_of(audio)
         found: list[Generation] = []
@@ -362,15 +373,6 @@ def _to_its_end(answer: Generator[str, None, Generation]) -> Generation:
         except StopIteration as end:
             found: Generation = end.value
             return found
-
-
-def _wanted(most: int | None, stop: Sequence[str], logprobs: int, sampling: Mapping[str, float | None]) -> Wanted:
-    known = {field.name for field in fields(Sampling)}
-    for name in sampling:
-        if name not in known:
-            raise UnknownName("option", name, (*_OPTIONS, *known))
-    stops = (stop,) if isinstance(stop, str) else tuple(stop)
-    return Wanted(Sampling(**sampling), most, stops, logprobs)  # type: ignore[arg-type]
 
 
 class _Turn:

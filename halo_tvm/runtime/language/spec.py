@@ -50,6 +50,7 @@ class LanguageSpec:
     end: tuple[int, ...] = ()  # tokens that end an answer
     tokenizer: str | None = None  # a file of the artifact
     chat_template: str | None = None
+    tool_template: str | None = None  # of conversations with tools, where that is another
     words: Mapping[str, str] = field(default_factory=dict)  # special tokens that a template may name: bos_token, ...
     start: tuple[int, ...] = ()  # of an encoder-decoder: the tokens that every answer begins with, which are not said
     never: tuple[int, ...] = ()  # tokens that are not chosen
@@ -107,6 +108,7 @@ def spec_of(path: Path, manifest: Manifest) -> LanguageSpec:
             end=_tokens(found["end"]),
             tokenizer=_text(found.get("tokenizer")),
             chat_template=_text(found.get("chat_template")),
+            tool_template=_text(found.get("tool_template")),
             words={str(k): str(v) for k, v in words.items()},  # type: ignore[attr-defined]
             start=_tokens(found.get("start", ())),
             never=_tokens(found.get("never", ()), vocabulary),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, BinaryIO
 
 from ...errors import ArtifactCorrupt, InputError, MissingPackage, UsageError
-from .chat import INSTALL, render
+from .chat import INSTALL, NO_OPTIONS, Tool, render
 from .contents import Message
 from .spec import LanguageSpec
 
@@ -71,11 +71,17 @@ class Text:
             )
         return ids
 
-    def conversation(self, messages: Sequence[Message]) -> list[int]:
+    def conversation(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Tool] | None = None,
+        options: Mapping[str, object] = NO_OPTIONS,
+    ) -> list[int]:
         """The ids of a conversation by the model's chat template; `UsageError` where it has none."""
-        if self._spec.chat_template is None:
+        template = (self._spec.tool_template if tools else None) or self._spec.chat_template
+        if template is None:
             raise UsageError("expected a prompt, found messages, but the model has no chat template: pass a prompt")
-        return self.tokens(render(self._spec.chat_template, messages, self._spec.words), special=False)
+        return self.tokens(render(template, messages, self._spec.words, tools, options), special=False)
 
     def of(self, ids: Sequence[int]) -> str:
         """The text of `ids`, without special tokens; `UsageError` without a tokenizer."""
