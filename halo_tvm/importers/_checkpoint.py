@@ -125,12 +125,15 @@ class DirectoryWeights:
 
         return ParamSource(shape, "float32", load, grid)
 
-    def check(self, kind: object, *, complete: bool) -> None:
-        """`UnsupportedModel` with all tensors that are missing and, where the definition is `complete`, unknown."""
+    def check(self, kind: object, *, complete: bool, beside: tuple[str, ...] = ()) -> None:
+        """`UnsupportedModel` with all tensors that are missing and, where the definition is `complete`, unknown.
+
+        Those whose names start as one of `beside` are known to be no part of the model.
+        """
         tied = {prefix + name for name in self.tied.values() for prefix in self.prefixes}
         unknown = [n for n in self._where if n not in self._read | tied and not _BUFFER.search(n)] if complete else []
         known = {self._same(name) for name in self._read & self._where.keys()} if unknown else set()
-        unknown = [name for name in unknown if self._same(name) not in known]
+        unknown = [name for name in unknown if self._same(name) not in known and not name.startswith(beside)]
         if self.adapter is not None:
             self.adapter.check()
         if not self._missing and not unknown:

@@ -51,6 +51,7 @@ def import_directory(
         return _exported(path, kind, sizes or {}, trust)
     try:
         parsed = family.from_huggingface(config)
+        beside = family.beside(config) if family.beside else ()
     except (KeyError, TypeError, ValueError, ArithmeticError) as reason:
         raise UnsupportedModel(
             f"expected a complete {kind} config, found {reason!r} while reading {base.name}/config.json: "
@@ -62,7 +63,7 @@ def import_directory(
     source = {"kind": "huggingface", "name": path.resolve().name, "model_type": kind, "sha256": weights.fingerprint()}
     source |= {"part": part} if part else {}
     imported = family.build("-".join(filter(None, (path.resolve().name, part))), parsed, weights, source)
-    weights.check(kind, complete=family.complete)
+    weights.check(kind, complete=family.complete, beside=beside)
     if imported.entries:
         language, files = language_of(base, config, answers="encode" in imported.entries)
         imported = replace(imported, language=language, files=files)

@@ -60,6 +60,7 @@ class Family(Generic[C]):
     # Where a checkpoint of tied embeddings keeps the one tensor under the head's name: the table's -> that name.
     tied: Mapping[str, str] = field(default_factory=dict)
     complete: bool = False  # a tensor that the definition does not read means that it is another model
+    beside: Callable[[Mapping[str, object]], tuple[str, ...]] | None = None  # starts of names of tensors beside it
 
     def __post_init__(self) -> None:
         assert self.name not in FAMILIES, f"model family {self.name} is defined twice"

@@ -108,7 +108,7 @@ def _cwm(read: Reader) -> DecoderConfig:
     return llama(read, pattern=read.pattern(usual, read.whole("sliding_window"), {True: rope, False: rope}))
 
 
-def _hunyuan(read: Reader) -> DecoderConfig:
+def hunyuan(read: Reader) -> DecoderConfig:
     names = Names(query_norm="self_attn.query_layernorm", key_norm="self_attn.key_layernorm")
     return llama(read, query_key_norm="head", norm_turned=True, names=names)
 
@@ -146,4 +146,4 @@ HELIUM = decoder_family("helium", _helium)
 SEED_OSS = decoder_family("seed_oss", _seed_oss, even=("head_dim",))
 INTERNLM3 = decoder_family("internlm3", _internlm3, even=("head_dim",))
 CWM = decoder_family("cwm", _cwm, even=("head_dim",))
-HUNYUAN = decoder_family("hunyuan_v1_dense", _hunyuan, even=("head_dim",))
+HUNYUAN = decoder_family("hunyuan_v1_dense", hunyuan, even=("head_dim",))

@@ -1,17 +1,19 @@
-"""Decoders with mixtures of experts: the layers of Mistral, Qwen, OLMo and Granite, with experts as feed-forward.
+"""Decoders with mixtures of experts: layers of dense families, with experts as feed-forward.
 
 References
-    arXiv:2401.04088 (Mixtral), arXiv:2409.02060 (OLMoE), arXiv:2407.10671 (Qwen2-MoE), arXiv:2505.09388 (Qwen3-MoE)
+    arXiv:2401.04088 (Mixtral), arXiv:2409.02060 (OLMoE), arXiv:2407.10671 (Qwen2-MoE), arXiv:2505.09388 (Qwen3-MoE),
+    arXiv:2404.14219 (Phi-3.5-MoE), arXiv:2507.07024 (FlexOlmo)
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from .decoder import DecoderConfig, ExpertNames, Mixture, Names, Reader, decoder_family
-from .llama import granite, llama, windowed
+from .decoder import DecoderConfig, ExpertNames, Layer, Mixture, Names, Reader, decoder_family
+from .llama import granite, hunyuan, llama, windowed
+from .olmo2 import olmo2
 
-_NORMED = Names(query_norm="self_attn.q_norm", key_norm="self_attn.k_norm")
+NORMED = Names(query_norm="self_attn.q_norm", key_norm="self_attn.k_norm")
 _MIXTRAL = ExpertNames(
     router="block_sparse_moe.gate",
     gate="block_sparse_moe.experts.{}.w1",
@@ -24,6 +26,8 @@ _GRANITE = ExpertNames(
     router="block_sparse_moe.router.layer",
     stacked_gate_up="block_sparse_moe.input_linear.weight",
     stacked_down="block_sparse_moe.output_linear.weight",
+    shared_gate_up="shared_mlp.input_linear",
+    shared_down="shared_mlp.output_linear",
 )
 _GRANITE_STACKED = replace(
     _GRANITE,
@@ -31,12 +35,25 @@ _GRANITE_STACKED = replace(
     stacked_gate_up="block_sparse_moe.experts.gate_up_proj",
     stacked_down="block_sparse_moe.experts.down_proj",
 )
+_PHI = replace(_MIXTRAL, stacked_gate_up="mlp.experts.gate_up_proj", stacked_down="mlp.experts.down_proj")
+SHARED = ExpertNames(
+    shared_gate="mlp.shared_experts.gate_proj",
+    shared_up="mlp.shared_experts.up_proj",
+    shared_down="mlp.shared_experts.down_proj",
+)
+_ERNIE = replace(SHARED, correction="mlp.moe_statics.e_score_correction_bias")
+_HUNYUAN = ExpertNames(
+    router="mlp.gate.wg",
+    shared_gate="mlp.shared_mlp.gate_proj",
+    shared_up="mlp.shared_mlp.up_proj",
+    shared_down="mlp.shared_mlp.down_proj",
+)
 
 
 def mixture_of(read: Reader, *, width: str, **differences: object) -> Mixture:
     """The mixture that a config describes; `width` is the word for the hidden size of one expert."""
-    experts = read.whole("num_experts", "num_local_experts", "n_routed_experts")
-    top = read.whole("num_experts_per_tok")
+    experts = _one(read, "num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+    top = _one(read, "num_experts_per_tok", "moe_topk", "moe_k")
     sizes = {"experts": experts, "num_experts_per_tok": top, width: read.whole(width)}
     for name, size in sizes.items():
         if not 1 <= size <= (1 << 20):
@@ -47,15 +64,32 @@ def mixture_of(read: Reader, *, width: str, **differences: object) -> Mixture:
     return replace(common, **differences)  # type: ignore[arg-type]
 
 
+def _one(read: Reader, *names: str) -> int:
+    """A number that some configs give for every layer."""
+    value = read.get(*names)
+    if not isinstance(value, list):
+        return read.whole(*names)
+    if not value or len(set(value)) > 1:
+        read.refuse(f"the same {names[0]} in every layer", repr(value)[:80])
+    return int(value[0])
+
+
 def dense_layers(read: Reader) -> tuple[int, ...]:
-    """Layers without experts: those that `mlp_only_layers` names, and all but every `decoder_sparse_step`-th."""
+    """Layers without experts: those that `mlp_layer_types` calls dense; else the first `first_k_dense_replace`, those
+    that `mlp_only_layers` names, and all but every `decoder_sparse_step`-th."""
+    types = read.get("mlp_layer_types")
+    if types is not None:
+        if not isinstance(types, list) or len(types) < read.layers or set(types) - {"dense", "sparse"}:
+            read.refuse("mlp_layer_types of dense or sparse for every layer", repr(types)[:80])
+        return tuple(i for i, kind in enumerate(types[: read.layers]) if kind == "dense")
+    first = read.whole("first_k_dense_replace", default=0)
     only = read.get("mlp_only_layers", default=[])
     if not isinstance(only, list) or not all(type(i) is int for i in only):
         raise TypeError(f"mlp_only_layers {only!r} is no list of layers")
     step = read.whole("decoder_sparse_step", default=1)
     if step < 1:
         read.refuse("decoder_sparse_step of 1 or more", str(step))
-    return tuple(i for i in range(read.layers) if i in only or (i + 1) % step)
+    return tuple(i for i in range(read.layers) if i < first or i in only or (i + 1) % step)
 
 
 def _mixtral(read: Reader) -> DecoderConfig:
@@ -68,7 +102,7 @@ def _olmoe(read: Reader) -> DecoderConfig:
     read.refuse_unless(clip_qkv=None)  # which it clips behind their norms
     mixture = mixture_of(read, width="intermediate_size")
     bias = read.flag("attention_bias")
-    return replace(llama(read), query_key_norm="all", names=_NORMED, output_bias=bias, mixture=mixture)
+    return replace(llama(read), query_key_norm="all", names=NORMED, output_bias=bias, mixture=mixture)
 
 
 def _qwen2(read: Reader) -> DecoderConfig:
@@ -85,7 +119,7 @@ def _qwen2(read: Reader) -> DecoderConfig:
 
 def _qwen3(read: Reader) -> DecoderConfig:
     mixture = mixture_of(read, width="moe_intermediate_size", dense=dense_layers(read))
-    return replace(windowed(read), query_key_norm="head", names=_NORMED, mixture=mixture)
+    return replace(windowed(read), query_key_norm="head", names=NORMED, mixture=mixture)
 
 
 def _granite(read: Reader) -> DecoderConfig:
@@ -93,8 +127,98 @@ def _granite(read: Reader) -> DecoderConfig:
     return replace(granite(read), mixture=mixture)
 
 
+def _granite_shared(read: Reader) -> DecoderConfig:
+    config = _granite(read)
+    assert config.mixture is not None
+    return replace(config, mixture=replace(config.mixture, shared=read.whole("shared_intermediate_size", default=0)))
+
+
+def _granite_hybrid(read: Reader) -> DecoderConfig:
+    """Granite 4 with attention in every layer: dense where it has no experts, without positions unless it says rope."""
+    kinds = read.get("layer_types", "layers_block_type", default=["linear_attention"])
+    if not isinstance(kinds, list) or set(kinds) - {"attention", "full_attention"}:
+        read.refuse("attention in every layer", f"layer_types {kinds!r}"[:80])
+    if read.whole("num_local_experts", default=0):
+        config = _granite_shared(read)
+    else:
+        names = Names(gate_up=_GRANITE.shared_gate_up, down=_GRANITE.shared_down)
+        config = replace(granite(read), feed_forward=read.whole("shared_intermediate_size"), names=names)
+    turned = read.get("position_embedding_type") == "rope"
+    return config if turned else replace(config, pattern=(Layer(),))
+
+
+def _flex_olmo(read: Reader) -> DecoderConfig:
+    config = replace(olmo2(read), pattern=(Layer(read.rope(theta=500000.0)),))
+    return replace(config, mixture=mixture_of(read, width="intermediate_size"))
+
+
+def _phi(read: Reader) -> DecoderConfig:
+    """Phi 3.5 MoE: a router that compares an expert with those whose logits are near, layer norms, biases."""
+    mixture = mixture_of(
+        read,
+        width="intermediate_size",
+        scores="sparsemixer",
+        normalised=False,
+        tolerance=2 * read.number("router_jitter_noise", default=0.01),
+        names=(_PHI, replace(_PHI, router="mlp.router")),
+    )
+    if mixture.top != 2:
+        read.refuse("num_experts_per_tok 2", str(mixture.top))
+    config = windowed(read, always=True)
+    factor = read.scaling().get("short_mscale")
+    pattern = tuple(
+        replace(layer, rope=replace(layer.rope, factor=float(factor))) if layer.rope and factor else layer  # type: ignore[arg-type]
+        for layer in config.pattern
+    )
+    return replace(config, norm="layer", pattern=pattern, head_bias=read.flag("lm_head_bias"), mixture=mixture)
+
+
+def _ernie(read: Reader) -> DecoderConfig:
+    read.refuse_unless(use_bias=False, moe_use_aux_free=True)
+    width, shared = read.whole("moe_intermediate_size"), read.whole("moe_num_shared_experts", default=2)
+    begin = read.whole("moe_layer_start_index", default=1)
+    end = read.whole("moe_layer_end_index", default=-1)
+    every = read.whole("moe_layer_interval", default=1)
+    if every < 1:
+        read.refuse("moe_layer_interval of 1 or more", str(every))
+    sparse = range(begin, (read.layers if end < 0 else end + 1))
+    mixture = mixture_of(
+        read,
+        width="moe_intermediate_size",
+        normalised=True,
+        correction=True,
+        correction_of_groups=True,
+        shared=width * shared,
+        dense=tuple(i for i in range(read.layers) if i not in sparse or (i + 1) % every),
+        names=(_ERNIE, replace(_ERNIE, correction="mlp.gate.moe_statics.e_score_correction_bias")),
+    )
+    rope = read.rope(interleaved=True, theta=500000.0)
+    return llama(read, pattern=(Layer(rope),), tied=read.flag("tie_word_embeddings", default=True), mixture=mixture)
+
+
+def _hunyuan(read: Reader) -> DecoderConfig:
+    shared = read.whole("intermediate_size")
+    mixture = mixture_of(read, width="intermediate_size", normalised=True, shared=shared, names=(_HUNYUAN,))
+    return replace(hunyuan(read), mixture=mixture)
+
+
+def _mellum(read: Reader) -> DecoderConfig:
+    """Qwen3-MoE with a rotation for layers with a window, and another for those without."""
+    ropes = {slides: read.rope(f"{name}_attention") for slides, name in ((True, "sliding"), (False, "full"))}
+    pattern = read.pattern((False,), read.whole("sliding_window", default=1024), ropes)
+    mixture = mixture_of(read, width="moe_intermediate_size", dense=dense_layers(read))
+    return llama(read, pattern=pattern, query_key_norm="head", names=NORMED, mixture=mixture)
+
+
 MIXTRAL = decoder_family("mixtral", _mixtral, even=("head_dim",))
 OLMOE = decoder_family("olmoe", _olmoe, even=("head_dim",))
 QWEN2_MOE = decoder_family("qwen2_moe", _qwen2, even=("head_dim",))
 QWEN3_MOE = decoder_family("qwen3_moe", _qwen3, even=("head_dim",))
 GRANITE_MOE = decoder_family("granitemoe", _granite, even=("head_dim",))
+GRANITE_MOE_SHARED = decoder_family("granitemoeshared", _granite_shared, even=("head_dim",))
+GRANITE_HYBRID = decoder_family("granitemoehybrid", _granite_hybrid, even=("head_dim",))
+FLEX_OLMO = decoder_family("flex_olmo", _flex_olmo, even=("head_dim",))
+PHI_MOE = decoder_family("phimoe", _phi, even=("head_dim",))
+ERNIE_MOE = decoder_family("ernie4_5_moe", _ernie)
+HUNYUAN_MOE = decoder_family("hunyuan_v1_moe", _hunyuan, even=("head_dim",))
+MELLUM = decoder_family("mellum", _mellum, even=("head_dim",))

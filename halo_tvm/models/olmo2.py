@@ -27,7 +27,7 @@ def _olmo(read: Reader) -> DecoderConfig:
     return llama(read, norm="layer", norm_weight=False, eps=1e-5, clip=read.optional("clip_qkv"))
 
 
-def _olmo2(read: Reader) -> DecoderConfig:
+def olmo2(read: Reader) -> DecoderConfig:
     return replace(llama(read), query_key_norm="all", names=_NAMES)
 
 
@@ -35,7 +35,7 @@ def _olmo3(read: Reader) -> DecoderConfig:
     """Three of four layers slide, and a longer context stretches the frequencies of the others alone."""
     whole, local = read.rope("full_attention", theta=500000.0), read.local_rope("rope_theta", theta=500000.0)
     pattern = read.pattern((True, True, True, False), read.whole("sliding_window"), {True: local, False: whole})
-    return replace(_olmo2(read), pattern=pattern)
+    return replace(olmo2(read), pattern=pattern)
 
 
 def _exaone4(read: Reader) -> DecoderConfig:
@@ -49,6 +49,6 @@ def _exaone4(read: Reader) -> DecoderConfig:
 
 
 OLMO = decoder_family("olmo", _olmo)
-OLMO2 = decoder_family("olmo2", _olmo2, even=("head_dim",))
+OLMO2 = decoder_family("olmo2", olmo2, even=("head_dim",))
 OLMO3 = decoder_family("olmo3", _olmo3, even=("head_dim",))
 EXAONE4 = decoder_family("exaone4", _exaone4, even=("head_dim",))

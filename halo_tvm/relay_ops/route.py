@@ -6,6 +6,8 @@ Computation
     p = softmax(logits) or sigmoid(logits), as `scores` says
     ids = the `top` experts of the largest logits, or of the largest p + correction; of equal ones the first
     weights = scale * p[ids], of `normalised` ones divided by their sum over the row
+    "sparsemixer": the weight of the t-th expert, whose logit is m, is one over the sum of exp(l - m) over the experts
+        that are not chosen before it and have m - l <= tolerance * max(|l|, m)
 Lifts
     none: a model's definition calls it
 Rejects
@@ -13,7 +15,8 @@ Rejects
 Numerics
     float32. A row with NaN is sent to experts that exist
 References
-    arXiv:1701.06538 (softmax), arXiv:2401.04088 (normalised), arXiv:2412.19437 (sigmoid and correction)
+    arXiv:1701.06538 (softmax), arXiv:2401.04088 (normalised), arXiv:2412.19437 (sigmoid and correction),
+    arXiv:2409.12136 (sparsemixer)
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from tvm import ir, relax, te, tirx
 
 from .operator import Operator, attrs_of, clamped
 
-SCORES = ("softmax", "sigmoid")
+SCORES = ("softmax", "sigmoid", "sparsemixer")
 _LEAST = 1e-20  # added to the sum that weights are divided by: sigmoids may all be zero
 
 
@@ -52,10 +55,16 @@ class Route(Operator):
 
     @staticmethod
     def compute(
-        logits: te.Tensor, *correction: te.Tensor, top: int, scores: str, normalised: bool, scale: float
+        logits: te.Tensor,
+        *correction: te.Tensor,
+        top: int,
+        scores: str,
+        normalised: bool,
+        scale: float,
+        tolerance: float = 0.0,
     ) -> list[te.Tensor]:
         rows, experts = logits.shape
-        p = _scores(logits, scores)
+        p = logits if scores == "sparsemixer" else _scores(logits, scores)
         choice = logits
         if correction:
             choice = te.compute((rows, experts), lambda i, e: p[i, e] + correction[0][e], name="choice")
@@ -81,6 +90,8 @@ class Route(Operator):
         )
         factor = tirx.const(scale, "float32")
         chosen = te.compute((rows, top), lambda i, t: p[i, clamped(ids[i, t], experts)], name="chosen")
+        if scores == "sparsemixer":
+            chosen = _mixed(logits, rank, chosen, tolerance)
         if normalised:
             each = te.reduce_axis((0, top), "each")
             total = te.compute((rows,), lambda i: te.sum(chosen[i, each], axis=each), name="total")
@@ -92,9 +103,17 @@ class Route(Operator):
 
     @staticmethod
     def reference(  # type: ignore[override]
-        logits: np.ndarray, *correction: np.ndarray, top: int, scores: str, normalised: bool, scale: float
+        logits: np.ndarray,
+        *correction: np.ndarray,
+        top: int,
+        scores: str,
+        normalised: bool,
+        scale: float,
+        tolerance: float = 0.0,
     ) -> tuple[np.ndarray, np.ndarray]:
-        if scores == "softmax":
+        if scores == "sparsemixer":
+            p = logits
+        elif scores == "softmax":
             p = np.exp(logits - logits.max(-1, keepdims=True))
             p = p / p.sum(-1, keepdims=True)
         else:
@@ -102,12 +121,21 @@ class Route(Operator):
         choice = p + correction[0] if correction else logits
         ids = np.argsort(-choice, axis=-1, kind="stable")[:, :top].astype(np.int32)
         weights = np.take_along_axis(p, ids.astype(np.int64), -1)
+        if scores == "sparsemixer":
+            left = logits.copy()
+            for t in range(top):
+                peak = weights[:, t : t + 1]
+                near = np.isfinite(left) & (peak - logits <= tolerance * np.maximum(np.abs(logits), peak))
+                np.put_along_axis(left, ids[:, t : t + 1].astype(np.int64), -np.inf, -1)
+                weights[:, t] = 1 / np.where(near, np.exp(logits - peak), 0).sum(-1)
         if normalised:
             weights = weights / (weights.sum(-1, keepdims=True) + _LEAST)
         return ids, weights * scale
 
     @staticmethod
-    def flops(shapes: list[tuple[int, ...]], top: int, scores: str, normalised: bool, scale: float) -> int:
+    def flops(
+        shapes: list[tuple[int, ...]], top: int, scores: str, normalised: bool, scale: float, tolerance: float = 0.0
+    ) -> int:
         rows, experts = shapes[0]
         return rows * experts * experts
 
@@ -120,6 +148,7 @@ class Route(Operator):
             {"args": [(1, 64)], "attrs": {"top": 8, **plain, "normalised": True}},
             {"args": [equal], "attrs": {"top": 2, **plain}},
             {"args": [(5, 12), (12,)], "attrs": {"top": 4, "scores": "sigmoid", "normalised": True, "scale": 2.5}},
+            {"args": [(9, 8)], "attrs": {"top": 2, **plain, "scores": "sparsemixer", "tolerance": 0.6}},
         )
 
 
@@ -134,6 +163,22 @@ def _scores(logits: te.Tensor, scores: str) -> te.Tensor:
     power = te.compute((rows, experts), lambda i, e: tirx.exp(logits[i, e] - peak[i]), name="power")
     total = te.compute((rows,), lambda i: te.sum(power[i, again], axis=again), name="sum")
     return te.compute((rows, experts), lambda i, e: power[i, e] / total[i], name="softmax")
+
+
+def _mixed(logits: te.Tensor, rank: te.Tensor, peak: te.Tensor, tolerance: float) -> te.Tensor:
+    """The weights of "sparsemixer"; `peak` [rows, top] are the logits of the chosen experts."""
+    rows, experts = logits.shape
+    expert, part = te.reduce_axis((0, experts), "near"), tirx.const(tolerance, "float32")
+
+    def near(i: ir.Expr, t: ir.Expr) -> ir.Expr:
+        value, most = logits[i, expert], peak[i, t]
+        is_near = most - value <= part * tirx.max(tirx.abs(value), most)
+        is_left = rank[i, expert] >= t.astype("int32")
+        power = tirx.exp(value - most)
+        return te.sum(tirx.Select(tirx.all(is_left, is_near), power, tirx.const(0.0, "float32")), axis=expert)
+
+    sums = te.compute(peak.shape, near, name="near_sum")
+    return te.compute(peak.shape, lambda i, t: tirx.const(1.0, "float32") / sums[i, t], name="mixed")
 
 
 def _int(value: int) -> tirx.IntImm:

@@ -31,6 +31,7 @@ _GPT = {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 131, "n_positions
 _OLD = {"hidden_size": 64, "vocab_size": 131}
 _FALCON = {**_OLD, "num_hidden_layers": 2, "num_attention_heads": 4}
 _MIXTURE = {**_GROUPED, "num_experts_per_tok": 3, "head_dim": 16, "pad_token_id": 0}
+_ROUTED = {**_MIXTURE, "num_hidden_layers": 3, "moe_intermediate_size": 40}
 _BASE = {"rope_theta": 1e4}
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
 _LONG = {"short_factor": [1.0, 1.5, 2.0, 2.0, 3.0, 3.0, 4.0, 4.0], "long_factor": [4.0] * 8}
@@ -175,21 +176,83 @@ MORE = {
         "decoder_sparse_step": 2,
         "norm_topk_prob": True,
     },
+    "granitemoeshared": {**_MIXTURE, "num_local_experts": 4, "shared_intermediate_size": 48},
+    "granitemoehybrid": {
+        **_MIXTURE,
+        "num_local_experts": 4,
+        "shared_intermediate_size": 48,
+        "layer_types": ["full_attention"] * 2,
+    },
+    "granitemoehybrid: dense": {
+        **_GROUPED,
+        "num_local_experts": 0,
+        "shared_intermediate_size": 48,
+        "layer_types": ["full_attention"] * 2,
+        "position_embedding_type": "rope",
+    },
+    "flex_olmo": {**_MIXTURE, "num_experts": 8},
+    "phimoe": {
+        **_MIXTURE,
+        "num_experts_per_tok": 2,
+        "num_local_experts": 6,
+        "attention_bias": True,
+        "lm_head_bias": True,
+        "router_jitter_noise": 0.3,
+    },
+    "phimoe: longrope": {
+        **_MIXTURE,
+        "num_experts_per_tok": 2,
+        "num_local_experts": 6,
+        "original_max_position_embeddings": 32,
+        "rope_parameters": {
+            "rope_type": "longrope",
+            "original_max_position_embeddings": 32,
+            "short_mscale": 1.2,
+            "long_mscale": 1.3,
+            **_LONG,
+            **_BASE,
+        },
+    },
+    "ernie4_5_moe": {
+        **_MIXTURE,
+        "num_hidden_layers": 3,
+        "moe_num_experts": 6,
+        "moe_k": 3,
+        "moe_intermediate_size": 40,
+        "moe_num_shared_experts": 2,
+    },
+    "hunyuan_v1_moe": {**_MIXTURE, "num_experts": 6, "moe_topk": 3},
+    "mellum": {
+        **_ROUTED,
+        "num_experts": 6,
+        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        "mlp_layer_types": ["dense", "sparse", "sparse"],
+        "sliding_window": 5,
+    },
+    "dots1": {**_ROUTED, "n_routed_experts": 6, "n_shared_experts": 2, "first_k_dense_replace": 1},
+    "glm4_moe": {**_ROUTED, "n_routed_experts": 6, "use_qk_norm": True, "attention_bias": True},
+    "sarvam_moe": {**_ROUTED, "n_routed_experts": 6},
+    "solar_open": {**_ROUTED, "n_routed_experts": 6},
+    "exaone_moe": {**_ROUTED, "num_experts": 6, "num_hidden_layers": 4, "sliding_window": 4},
+    "minimax_m2": {**_MIXTURE, "num_local_experts": 6, "rotary_dim": 8},
     "granitemoe": {**_MIXTURE, "num_local_experts": 4, "attention_multiplier": 0.2, "residual_multiplier": 0.3},
 }
 IDS = np.random.default_rng(0).integers(1, 131, (2, 14))
 
 
-def source_of(directory: Path, name: str, sizes: dict[str, object]) -> np.ndarray:
+def source_of(directory: Path, kind: str, sizes: dict[str, object]) -> np.ndarray:
     """A model of random weights, also in norms and biases, written to `directory`; its logits for `IDS`."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     torch.manual_seed(0)
-    config = transformers.AutoConfig.for_model(name.split(":")[0], **sizes)
+    config = transformers.AutoConfig.for_model(kind.split(":")[0], **sizes)
     how = "sdpa" if sizes.get("alibi") else "eager"  # Falcon's eager attention adds the bias twice
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=how).float().eval()
     with torch.no_grad():
         for tensor in model.parameters():
             tensor.add_(torch.randn_like(tensor) * (0.1 if tensor.ndim == 1 else 0.08))
+        for name, tensor in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                tensor.add_(torch.randn_like(tensor) * 0.1)
         logits = model(torch.from_numpy(IDS)).logits.numpy()
     model.save_pretrained(directory)
     return logits
@@ -265,6 +328,18 @@ def test_experts_that_are_stored_as_one_tensor(tmp_path: Path, kind: str) -> Non
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
 
 
+def test_layers_that_guess_further_tokens_are_no_part_of_the_answer(tmp_path: Path) -> None:
+    """Behind the last layer, as many as the config says; more of them are unknown."""
+    source_of(tmp_path, "solar_open", MORE["solar_open"])
+    path, config = tmp_path / "model.safetensors", tmp_path / "config.json"
+    tensors = load_file(path)
+    tensors |= {f"model.layers.{at}.eh_proj.weight": np.ones((4, 4), np.float32) for at in (3, 4)}
+    save_file(tensors, path, metadata={"format": "pt"})
+    config.write_text(json.dumps({**json.loads(config.read_text()), "num_nextn_predict_layers": 1}))
+    with pytest.raises(UnsupportedModel, match=r"1 unknown \(model.layers.4.eh_proj.weight\) among"):
+        import_model(str(tmp_path))
+
+
 def test_the_language_model_of_one_that_sees_images(tmp_path: Path) -> None:
     wanted = source_of(tmp_path, "gemma3_text", {**_GEMMA, "tie_word_embeddings": True})
     tensors = load_file(tmp_path / "model.safetensors")
@@ -289,6 +364,20 @@ def test_the_language_model_of_one_that_sees_images(tmp_path: Path) -> None:
         ("stablelm", {"hidden_act": "mish"}, "an activation among silu"),
         ("olmoe", {"clip_qkv": 8.0}, "a olmoe config with clip_qkv None, found 8.0"),
         ("olmoe", {"num_experts": 2, "num_experts_per_tok": 3}, "num_experts_per_tok up to its 2 experts, found 3"),
+        ("dots1", {"n_group": 4, "topk_group": 2}, r"chosen from all groups \(n_group 1\), found n_group 4"),
+        (
+            "phimoe",
+            {"num_experts_per_tok": 3, "num_local_experts": 4},
+            "with num_experts_per_tok 2, found 3",
+        ),
+        ("granitemoehybrid", {"layer_types": ["mamba", "attention"]}, "attention in every layer, found layer_types"),
+        ("ernie4_5_moe", {"use_bias": True}, "ernie4_5_moe config with use_bias False, found True"),
+        (
+            "hunyuan_v1_moe",
+            {"num_experts": 4, "moe_topk": [1, 2]},
+            r"num_experts_per_tok in every layer, found \[1",
+        ),
+        ("mellum", {"mlp_layer_types": ["dense"]}, "mlp_layer_types of dense or sparse for every layer"),
         ("mixtral", {"num_local_experts": 0, "num_experts_per_tok": 1}, "with experts from 1 to 1048576, found 0"),
     ],
 )

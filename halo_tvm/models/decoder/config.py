@@ -85,6 +85,7 @@ class ExpertNames:
     shared_gate: str = "mlp.shared_expert.gate_proj"
     shared_up: str = "mlp.shared_expert.up_proj"
     shared_down: str = "mlp.shared_expert.down_proj"
+    shared_gate_up: str = ""  # one tensor for both, the gate first
     shared_switch: str = "mlp.shared_expert_gate"
 
 
@@ -95,10 +96,12 @@ class Mixture:
     experts: int
     top: int
     width: int  # of the hidden layer of one expert
-    scores: str = "softmax"  # or "sigmoid", of the router's logits
+    scores: str = "softmax"  # or "sigmoid" or "sparsemixer", of the router's logits
+    tolerance: float = 0.0  # of "sparsemixer"
     normalised: bool = True  # weights of the chosen experts are divided by their sum
     scale: float = 1.0  # of the weights
     correction: bool = False  # added to the scores where experts are chosen, not in their weights
+    correction_of_groups: bool = False  # stored as [1, experts]
     shared: int = 0  # width of an expert that every token is sent to, 0: there is none
     shared_switch: bool = False  # whose result is multiplied by a sigmoid of the token
     dense: tuple[int, ...] = ()  # layers that have one feed-forward instead

@@ -15,6 +15,7 @@ from .read import Reader
 
 CHUNK = 512  # tokens that one call of prefill takes at most
 SLOTS = 256  # sequences that one call of decode_slots takes at most
+_MOST_FURTHER = 16
 
 
 def decoder_family(
@@ -48,7 +49,14 @@ def decoder_family(
         tied={f"{tied[0]}.weight": f"{tied[1]}.weight"},
         even=even,
         complete=complete,
+        beside=_further,
     )
+
+
+def _further(config: Mapping[str, object]) -> tuple[str, ...]:
+    """Names of layers behind the last one, which guess further tokens: nothing of the model's own answer."""
+    count, layers = (int(config.get(name) or 0) for name in ("num_nextn_predict_layers", "num_hidden_layers"))  # type: ignore[call-overload]
+    return ("mtp.", *(f"model.layers.{layers + i}." for i in range(min(count, _MOST_FURTHER))))
 
 
 def interface(c: DecoderConfig) -> Interface:

@@ -14,6 +14,7 @@ from tvm import relax
 
 from ...relay_ops.parts.activation import ACTIVATIONS
 from ..builder import ModelBuilder
+from . import weights
 from .config import DecoderConfig, ExpertNames, Mixture
 
 
@@ -24,7 +25,7 @@ def mixed(c: DecoderConfig, mixture: Mixture, m: ModelBuilder, x: relax.Var, lay
     count = tvm.sym.Analyzer().simplify(batch * tokens)
     rows = m.emit(relax.op.reshape(x, (count, c.hidden)))
     logits = m.linear(rows, f"{layer}.{names.router}", c.hidden, mixture.experts, bias=False)
-    correction = [m.weight(f"{layer}.{names.correction}", (mixture.experts,), scale=0.1)] if mixture.correction else []
+    correction = [_correction(m, f"{layer}.{names.correction}", mixture)] if mixture.correction else []
     routed = m.op(
         "route",
         logits,
@@ -33,6 +34,7 @@ def mixed(c: DecoderConfig, mixture: Mixture, m: ModelBuilder, x: relax.Var, lay
         scores=mixture.scores,
         normalised=mixture.normalised,
         scale=mixture.scale,
+        tolerance=mixture.tolerance,
     )
     ids, share = (m.emit(relax.TupleGetItem(routed, i)) for i in range(2))
     width = mixture.width
@@ -52,8 +54,20 @@ def mixed(c: DecoderConfig, mixture: Mixture, m: ModelBuilder, x: relax.Var, lay
 
 def _names(m: ModelBuilder, mixture: Mixture, layer: str) -> ExpertNames:
     """How the checkpoint calls the tensors; the first way where it has none of them."""
-    there = (names for names in mixture.names if m.weights.has(f"{layer}.{names.router}.weight"))
-    return next(there, mixture.names[0])
+
+    def are_there(names: ExpertNames) -> bool:
+        known = [f"{names.router}.weight", *([names.correction] if mixture.correction else [])]
+        return all(m.weights.has(f"{layer}.{name}") for name in known)
+
+    return next(filter(are_there, mixture.names), mixture.names[0])
+
+
+def _correction(m: ModelBuilder, name: str, mixture: Mixture) -> relax.Var:
+    """What is added to the scores where experts are chosen, [experts], in some checkpoints [1, experts]."""
+    if not mixture.correction_of_groups:
+        return m.weight(name, (mixture.experts,), scale=0.1)
+    stored = m.source(name, (1, mixture.experts), scale=0.1)
+    return m.derived(f"{name}:row", "group_part", [stored], (mixture.experts,), index=0)
 
 
 def _stacked(
@@ -76,9 +90,12 @@ def _shared(
     c: DecoderConfig, mixture: Mixture, names: ExpertNames, m: ModelBuilder, x: relax.Var, layer: str
 ) -> relax.Var:
     """The expert that every row is sent to."""
-    sizes = ((c.hidden, mixture.shared), (c.hidden, mixture.shared), (mixture.shared, c.hidden))
-    stems = (names.shared_gate, names.shared_up, names.shared_down)
-    args = [w for stem, (k, n) in zip(stems, sizes) for w in m.linear_weights(f"{layer}.{stem}", k, n, bias=False)]
+    if names.shared_gate_up:
+        args = weights.halves(m, f"{layer}.{names.shared_gate_up}", c.hidden, mixture.shared, "nk", False)
+    else:
+        stems = [f"{layer}.{stem}" for stem in (names.shared_gate, names.shared_up)]
+        args = [w for stem in stems for w in m.linear_weights(stem, c.hidden, mixture.shared, bias=False)]
+    args += m.linear_weights(f"{layer}.{names.shared_down}", mixture.shared, c.hidden, bias=False)
     out = m.op("ffn", x, *args, activation=c.activation, gated=True, bias=False, layout="nk")
     if not mixture.shared_switch:
         return out

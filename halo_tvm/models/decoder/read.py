@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NoReturn
 
 from ...errors import UnsupportedModel
 from .config import Layer, Rope
@@ -66,7 +67,7 @@ class Reader:
             if found is not None and found != wanted:
                 self.refuse(f"{name} {wanted!r}", repr(found))
 
-    def refuse(self, expected: str, found: str) -> None:
+    def refuse(self, expected: str, found: str) -> NoReturn:
         raise UnsupportedModel(
             f"expected a {self.kind} config with {expected}, found {found}: export the model to ONNX instead"
         )
@@ -97,7 +98,7 @@ class Reader:
         So it is where scores have a temperature that grows beyond that length (`llama_4_scaling_beta`).
         """
         longest = self.whole("max_position_embeddings", "n_positions")
-        scaling = self._scaling(None)
+        scaling = self.scaling(None)
         if scaling.get("rope_type", scaling.get("type")) in ("longrope", "su") or scaling.get("llama_4_scaling_beta"):
             return min(longest, int(scaling["original_max_position_embeddings"]))  # type: ignore[call-overload]
         return longest
@@ -106,7 +107,7 @@ class Reader:
         self, kind: str | None = None, *, interleaved: bool = False, share: float = 1.0, theta: float = 10000.0
     ) -> Rope:
         """The rotation of layers of a `kind` of attention, None of all; `share` of a head turns unless it is said."""
-        scaling = self._scaling(kind)
+        scaling = self.scaling(kind)
         part = self.get("partial_rotary_factor", "rotary_pct", default=share)
         part = float(scaling.get("partial_rotary_factor") or part)  # type: ignore[arg-type]
         base = float(scaling.get("rope_theta") or self.get("rope_theta", "rotary_emb_base", default=theta))
@@ -115,13 +116,14 @@ class Reader:
 
     def local_rope(self, name: str, *, theta: float) -> Rope:
         """The rotation of sliding layers, whose base is `name` in older configs."""
-        scaling = self._scaling("sliding_attention")
+        scaling = self.scaling("sliding_attention")
         if "rope_theta" not in scaling or "full_attention" not in dict(self.get("rope_parameters", default={})):  # type: ignore[call-overload]
             scaling = {}
         base = float(scaling.get("rope_theta") or self.number(name, default=theta))  # type: ignore[arg-type]
         return rope_of(self.head_dim, base, scaling, self.whole("max_position_embeddings"))
 
-    def _scaling(self, kind: str | None) -> Mapping[str, object]:
+    def scaling(self, kind: str | None = None) -> Mapping[str, object]:
+        """What the config says of rotations, of layers of a `kind` of attention where they differ."""
         found = self.get("rope_parameters", "rope_scaling", default={})
         if isinstance(found, Mapping) and kind is not None and isinstance(found.get(kind), Mapping):
             found = found[kind]

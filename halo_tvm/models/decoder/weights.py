@@ -92,15 +92,19 @@ def gate_and_up(c: DecoderConfig, m: ModelBuilder, layer: str) -> list[relax.Var
         gate = [f"{layer}.{names.gate}"] if c.gated else []
         stems = [*gate, up]
         return [w for stem in stems for w in m.linear_weights(stem, c.hidden, c.feed_forward, names.layout, bias)]
-    stem, width = f"{layer}.{names.gate_up}", c.feed_forward
+    return halves(m, f"{layer}.{names.gate_up}", c.hidden, c.feed_forward, names.layout, bias)
+
+
+def halves(m: ModelBuilder, stem: str, hidden: int, width: int, layout: str, bias: bool) -> list[relax.Var]:
+    """Weights (and biases) of the gate and of the projection up, which are one tensor `stem`, the gate first."""
     found = []
     for part, begin in (("gate", 0), ("up", width)):
-        for kind, depth in [("weight", c.hidden)] + ([("bias", 0)] if bias else []):
-            axis = 1 if depth and names.layout == "kn" else 0
+        for kind, depth in [("weight", hidden)] + ([("bias", 0)] if bias else []):
+            axis = 1 if depth and layout == "kn" else 0
             whole, half = (
-                (n,) if not depth else (depth, n) if names.layout == "kn" else (n, depth) for n in (2 * width, width)
+                (n,) if not depth else (depth, n) if layout == "kn" else (n, depth) for n in (2 * width, width)
             )
-            stored = m.source(f"{stem}.{kind}", whole, scale=1 / math.sqrt(c.hidden) if depth else 0.1)
+            stored = m.source(f"{stem}.{kind}", whole, scale=1 / math.sqrt(hidden) if depth else 0.1)
             attrs = {"axes": [axis], "begin": [begin], "end": [begin + width], "strides": [1]}
             found.append(m.derived(f"{stored}:{part}", "strided_slice", [stored], half, **attrs))
     return found
