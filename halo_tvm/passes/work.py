@@ -14,6 +14,7 @@ its unscheduled body spells out. How many keys of a cache are valid is data: a c
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping
 
 import tvm
@@ -52,8 +53,8 @@ def work_of(func: tirx.PrimFunc, narrow: Collection[str] = ()) -> Report:
     try:
         counts.visit(func.body, 1)
         moved = [counts.bytes_of(param) for param in func.params]
-        report |= {"flops": counts.flops, "integer_ops": counts.integer_ops, "bytes": moved}
-        narrow_flops = counts.narrow_flops
+        report |= {"flops": counts.flops.formula, "integer_ops": counts.integer_ops.formula, "bytes": moved}
+        narrow_flops = counts.narrow_flops.formula
     except Unknown:
         report |= {"flops": None, "integer_ops": None, "bytes": None}
         narrow_flops = 0
@@ -140,20 +141,41 @@ def combined(operation: str, a: Formula, b: Formula) -> Formula:
     return [operation, a, b]
 
 
+class _Sum:
+    """A sum with one term for each formula that was added, so that many statements make no deep formula."""
+
+    def __init__(self) -> None:
+        self._terms: dict[str, tuple[Formula, int]] = {}
+
+    def add(self, formula: Formula, times: int = 1) -> None:
+        if times:
+            found, so_far = self._terms.get(str(formula), (formula, 0))
+            self._terms[str(formula)] = (found, so_far + times)
+
+    @property
+    def formula(self) -> Formula:
+        total: Formula = 0
+        for formula, times in self._terms.values():
+            total = combined("+", total, combined("*", formula, times))
+        return total
+
+
 class _Counts:
     """Operations and element accesses of the statements visited."""
 
     def __init__(self, names: _Names, narrow: Collection[str]) -> None:
         self._names = names
         self._narrow = narrow
-        self.flops: Formula = 0
-        self.narrow_flops: Formula = 0
-        self.integer_ops: Formula = 0
-        self._touched: dict[ir.Var, Formula] = {}
+        self.flops = _Sum()
+        self.narrow_flops = _Sum()
+        self.integer_ops = _Sum()
+        self._touched: defaultdict[ir.Var, _Sum] = defaultdict(_Sum)
         self._bounds: dict[ir.Var, ir.Expr] = {}
 
     def visit(self, node: object, times: Formula) -> None:
         """Count `node`, which runs `times` times; initial values of reductions are left out."""
+        if isinstance(node, tirx.While):
+            raise Unknown("a loop whose length is data")
         if isinstance(node, tirx.For):
             self.visit(node.body, combined("*", times, self._names.formula(node.extent)))
         elif isinstance(node, tirx.SeqStmt):
@@ -175,7 +197,7 @@ class _Counts:
         elements: Formula = 1
         for dim in param.ty.shape:
             elements = combined("*", elements, self._names.formula(dim))
-        touched = self._touched.get(param, 0)
+        touched = self._touched[param].formula
         if elements != touched:
             elements = combined("min", elements, touched)
         return combined("*", elements, itemsize_of(str(param.ty.dtype)))
@@ -188,14 +210,14 @@ class _Counts:
             if _is_arithmetic(node):
                 flops += "float" in kind
                 integers += of_bytes and kind == "int32"
-        self.flops = combined("+", self.flops, combined("*", times, flops))
+        self.flops.add(times, flops)
         if _multiplies(store.value, self._narrow):
-            self.narrow_flops = combined("+", self.narrow_flops, combined("*", times, flops))
-        self.integer_ops = combined("+", self.integer_ops, combined("*", times, integers))
+            self.narrow_flops.add(times, flops)
+        self.integer_ops.add(times, integers)
         found: list[ir.TensorLoad] = []
         tvm_ffi.structural_walk(store, (ir.TensorLoad, lambda load: found.append(load)), order="post")
         for buffer in (store.buffer, *(load.source for load in found)):
-            self._touched[buffer] = combined("+", self._touched.get(buffer, 0), times)
+            self._touched[buffer].add(times)
 
 
 def _values(node: object) -> Iterator[object]:

@@ -7,7 +7,9 @@ import math
 
 import numpy as np
 import pytest
-from tvm import relax, tirx
+from tvm import relax, te, tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
 
 from halo_tvm.artifact.formula import DEPTH_LIMIT, evaluate, sizes_of
 from halo_tvm.errors import ArtifactCorrupt
@@ -225,3 +227,25 @@ def test_every_function_of_a_model_says_its_work() -> None:
 
 def _dims(report: dict) -> set[str]:
     return {d for shape in report["shapes"] for d in shape if isinstance(d, str)}
+
+
+def test_many_statements_make_no_deep_formula_and_loops_without_a_length_none() -> None:
+    """A manifest of deep formulas cannot be opened."""
+
+    def stores(ins: list, outs: list, again: bool) -> tirx.Stmt:
+        x, y = T.buffer_proxy(ins[0]), T.buffer_proxy(outs[0])
+        with IRBuilder() as builder, T.serial(ins[0].shape[0]) as i:
+            for _ in range(80):
+                y[i] = y[i] + x[i]
+            if again:
+                with T.While(y[i] < 0):
+                    y[i] = y[i] + x[i]
+        return builder.get()
+
+    def report(again: bool) -> dict:
+        x = te.placeholder((tirx.Var("n", "int64"),), "float32")
+        y = te.extern([x.shape], [x], lambda ins, outs: stores(ins, outs, again), dtype=["float32"])
+        return work_of(te.create_prim_func([x, y]))
+
+    assert report(again=False)["flops"] == ["*", "n", 80]
+    assert report(again=True)["flops"] is None

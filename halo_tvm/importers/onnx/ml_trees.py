@@ -1,30 +1,18 @@
-"""ai.onnx.ml: ensembles of decision trees, one kernel: rows in parallel, a walk per tree."""
+"""ai.onnx.ml: ensembles of decision trees, one kernel (`_tree_walk.py`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
-from tvm import relax, te, tirx
-from tvm.script.ir_builder import IRBuilder
-from tvm.script.ir_builder import tirx as T
+from tvm import relax, te
 
 from ..meaning.builder import expr_dtype, expr_shape
-from ..meaning.pointwise import Scalar
 from ._forest import Forest, by_node_ids, by_positions
 from ._ml import ML, TRANSFORMS, as_dtype, class_labels, column, columns, labelled, rows, transformed, weight
 from ._node import Node
 from ._registry import converter
+from ._tree_walk import Walk, always_voted
 
 _AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
-_COMPARE: tuple[Callable[[Scalar, Scalar], Scalar], ...] = (  # in the order of _forest.MODES
-    lambda a, b: a <= b,
-    lambda a, b: a < b,
-    lambda a, b: a >= b,
-    lambda a, b: a > b,
-    tirx.EQ,
-    tirx.NE,
-)
 
 
 @converter("TreeEnsembleRegressor", domain=ML)
@@ -64,8 +52,10 @@ def tree_ensemble_classifier(node: Node) -> tuple[relax.Expr, relax.Expr]:
     kind = node.attr("post_transform", "NONE")
     forest = by_node_ids(node, "class", expr_dtype(x), max(labels.size, 1))
     base = _base_values(node, expr_dtype(x))
-    scores, seen = _voted(node, x, forest, labels.size, "SUM")
-    if labels.size == 2 and np.unique(forest.targets).size == 1:
+    one_for_two = labels.size == 2 and np.unique(forest.targets).size == 1
+    marks = not one_for_two and not base.size
+    scores, seen = _voted(node, x, forest, labels.size, "SUM", marks=marks)
+    if one_for_two:
         index, scores = _two_from_one(node, scores, forest, base, kind)
     else:
         index, scores = _most_votes(node, scores, seen, base, kind)
@@ -73,15 +63,15 @@ def tree_ensemble_classifier(node: Node) -> tuple[relax.Expr, relax.Expr]:
 
 
 def _most_votes(
-    node: Node, scores: relax.Expr, seen: relax.Expr, base: np.ndarray, kind: str
+    node: Node, scores: relax.Expr, seen: relax.Expr | None, base: np.ndarray, kind: str
 ) -> tuple[relax.Expr, relax.Expr]:
     """The class of the largest score among those that got a vote, the first of several."""
     classes = expr_shape(scores)[1]
     if base.size:
         node.refuse_unless(base.size == classes, f"expected {classes} base values, found {base.size}")
         scores = node.emit(relax.op.add(scores, relax.const(base, str(base.dtype))))
-        candidates = scores
-    else:
+    candidates = scores
+    if seen is not None:
         lowest = relax.const(np.finfo(expr_dtype(scores)).min, expr_dtype(scores))
         candidates = node.emit(relax.op.where(as_dtype(node, seen, "bool"), scores, lowest))
     index = node.emit(relax.op.argmax(candidates, -1))
@@ -125,74 +115,23 @@ def _base_values(node: Node, dtype: str) -> np.ndarray:
     return np.asarray(node.attr(name, []), dtype).reshape(-1)
 
 
-def _voted(node: Node, x: relax.Expr, forest: Forest, targets: int, aggregate: str) -> tuple[relax.Expr, relax.Expr]:
-    """(scores [rows, targets], whether a leaf voted for the target: int8 [rows, targets])."""
+def _voted(
+    node: Node, x: relax.Expr, forest: Forest, targets: int, aggregate: str, *, marks: bool = False
+) -> tuple[relax.Expr, relax.Expr | None]:
+    """(scores [rows, targets], whether a leaf voted for the target: int8 [rows, targets]).
+
+    None for the second where nobody asks (`marks`), or every target always gets a vote.
+    """
     node.refuse_unless(0 < targets <= 1 << 16, f"expected 1 to {1 << 16} targets, found {targets}")
-    modes = sorted({int(m) for m in forest.modes})
-    can_be_missing = bool(forest.is_missing_true.any())
-    tables = [
-        weight(node, table)
-        for table in (
-            forest.roots,
-            forest.features,
-            forest.modes,
-            forest.splits,
-            forest.is_missing_true,
-            forest.when_true,
-            forest.when_false,
-            forest.votes,
-            forest.targets,
-            forest.weights,
-        )
-    ]
+    counts = aggregate in ("MIN", "MAX") or marks and not always_voted(forest, targets)
+    walk = Walk.of(forest, targets, aggregate, counts)
 
-    def walk(x: te.Tensor, *tables: te.Tensor) -> list[te.Tensor]:
+    def results(x: te.Tensor, *tables: te.Tensor) -> te.Tensor | list[te.Tensor]:
         shape = (x.shape[0], targets)
-        return te.extern(
-            [shape, shape],
-            [x, *tables],
-            lambda ins, outs: _nest(ins, outs, modes, can_be_missing, aggregate),
-            dtype=[x.dtype, "int8"],
-            name="trees",
-        )
+        kinds = [x.dtype, "int8"] if counts else [x.dtype]
+        return te.extern([shape] * len(kinds), [x, *tables], walk.nest, dtype=kinds, name="trees")
 
-    both = node.te(walk, x, *tables, name="onnx_trees")
-    return tuple(node.emit(relax.TupleGetItem(both, i)) for i in range(2))
-
-
-def _nest(ins: list, outs: list, modes: list[int], can_be_missing: bool, aggregate: str) -> tirx.Stmt:
-    x, roots, features, mode, splits, missing, yes, no, votes, targets, weights = (T.buffer_proxy(b) for b in ins)
-    scores, seen = (T.buffer_proxy(b) for b in outs)
-    count, trees = outs[0].shape[1], ins[1].shape[0]
-    dtype = str(ins[0].dtype)
-
-    def decision(row: Scalar, at: Scalar) -> Scalar:
-        value, split = x[row, features[at]], splits[at]
-        found = _COMPARE[modes[0]](value, split)
-        for other in modes[1:]:
-            found = tirx.Select(mode[at] == other, _COMPARE[other](value, split), found)
-        return tirx.any(found, tirx.all(missing[at] != 0, tirx.isnan(value))) if can_be_missing else found
-
-    def joined(old: Scalar, new: Scalar, is_first: Scalar) -> Scalar:
-        if aggregate in ("SUM", "AVERAGE"):
-            return old + new
-        return tirx.Select(is_first, new, (tirx.min if aggregate == "MIN" else tirx.max)(old, new))
-
-    with IRBuilder() as builder, T.parallel(0, outs[0].shape[0]) as row:
-        at = T.buffer_proxy(T.alloc_buffer((1,), "int32", scope="local"))
-        with T.serial(0, count) as t:
-            scores[row, t] = tirx.const(0, dtype)
-            seen[row, t] = tirx.const(0, "int8")
-        with T.serial(0, trees) as tree:
-            at[0] = roots[tree]
-            with T.While(at[0] >= 0):
-                at[0] = tirx.Select(decision(row, at[0]), yes[at[0]], no[at[0]])
-            first = votes[-1 - at[0]]
-            with T.serial(0, votes[tirx.const(0, "int32") - at[0]] - first) as vote:
-                target = targets[first + vote]
-                scores[row, target] = joined(scores[row, target], weights[first + vote], seen[row, target] == 0)
-                seen[row, target] = tirx.const(1, "int8")
-        if aggregate == "AVERAGE":
-            with T.serial(0, count) as t:
-                scores[row, t] = scores[row, t] / tirx.const(int(trees), dtype)
-    return builder.get()
+    found = node.te(results, x, *(weight(node, table) for table in walk.tables.values()), name="onnx_trees")
+    if not counts:
+        return found, None
+    return node.emit(relax.TupleGetItem(found, 0)), node.emit(relax.TupleGetItem(found, 1))

@@ -146,6 +146,41 @@ def test_trees_of_two_classes_with_votes_for_both_take_the_larger() -> None:
     assert (found["l"] == np.array([4, 9])[found["y"].argmax(1)]).all() and len(set(found["l"])) == 2
 
 
+def uneven(prefix: str, targets: int) -> dict:
+    """Attributes of 19 trees of up to 9 levels, some of which are a leaf; tree i votes for target i % targets."""
+    rows: list[tuple] = []
+    votes: list[tuple] = []
+    for tree in range(19):
+        levels, numbers_of_leaves = tree % 10, []
+        for i in range(levels):  # a chain: yes leads to a leaf, no one level down
+            split = float(np.round(RANDOM.standard_normal(), 1))
+            rows.append((tree, 2 * i, int(RANDOM.integers(4)), "BRANCH_LEQ", split, 2 * i + 1, 2 * i + 2))
+            numbers_of_leaves.append(2 * i + 1)
+        for i in (*numbers_of_leaves, 2 * levels):
+            rows.append((tree, i, 0, "LEAF", 0.0, 0, 0))
+            votes.append((tree, i, tree % targets, float(RANDOM.uniform(-1, 1))))
+    names = "treeids nodeids featureids modes values truenodeids falsenodeids".split()
+    attrs = {f"nodes_{name}": list(values) for name, values in zip(names, zip(*rows))}
+    voting = zip(("treeids", "nodeids", "ids", "weights"), zip(*votes))
+    return attrs | {f"{prefix}_{name}": list(values) for name, values in voting}
+
+
+@pytest.mark.parametrize("targets", [1, 3])
+def test_trees_of_uneven_depth_are_walked_to_their_ends(targets: int) -> None:
+    """More trees than are walked side by side, a leaf alone among them; 2,000 rows are shared by threads."""
+    many = np.round(np.random.default_rng(1).standard_normal((2000, 4)), 1).astype(np.float32)
+    agrees(model("TreeEnsembleRegressor", ONE, 1, n_targets=targets, **uneven("target", targets)), many)
+
+
+def test_classes_that_get_a_vote_of_every_row_need_no_marks() -> None:
+    proto = model("TreeEnsembleClassifier", TWO, 1, classlabels_int64s=[4, 9, 7], **uneven("class", 3))
+    agrees(proto, X)
+    assert "int8" not in str(import_proto(proto, name="t").mod)
+    sometimes = {key: value[:-1] if key.startswith("class") else value for key, value in trees("class", [0]).items()}
+    other = model("TreeEnsembleClassifier", TWO, 1, classlabels_int64s=[4, 9, 7], **sometimes)
+    assert "int8" in str(import_proto(other, name="t").mod)
+
+
 def _machines(kernel: str) -> None:
     common = {"kernel_type": kernel, "kernel_params": [0.4, 0.3, 3.0]}
     machine = {
