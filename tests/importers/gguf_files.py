@@ -25,6 +25,8 @@ _SIZES = {
 _GPT = {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 131, "n_positions": 64}
 _OLD = {"hidden_size": 64, "n_layer": 2, "n_head": 4, "vocab_size": 131}
 _PLAIN = {**_SIZES, "num_key_value_heads": 4}
+_EXPERTS = {**_SIZES, "num_experts_per_tok": 2, "moe_intermediate_size": 40}
+_FOUR = {"expert_count": 4, "expert_used_count": 2}
 
 # architecture -> config.json of the same model, and metadata that no word of `_METADATA` stands for.
 MODELS: dict[str, tuple[dict[str, object], dict[str, object]]] = {
@@ -63,6 +65,21 @@ MODELS: dict[str, tuple[dict[str, object], dict[str, object]]] = {
         {"model_type": "gpt_neox", **_PLAIN, "use_parallel_residual": True},
         {"rope.dimension_count": 4, "use_parallel_residual": True},
     ),
+    "olmoe": ({"model_type": "olmoe", "num_experts": 4, **_EXPERTS}, _FOUR),
+    "qwen2moe": (
+        {"model_type": "qwen2_moe", "num_experts": 4, **_EXPERTS, "shared_expert_intermediate_size": 48},
+        {**_FOUR, "expert_feed_forward_length": 40, "expert_shared_feed_forward_length": 48},
+    ),
+    "qwen3moe": (
+        {"model_type": "qwen3_moe", "num_experts": 4, "norm_topk_prob": True, **_EXPERTS},
+        {**_FOUR, "expert_feed_forward_length": 40},
+    ),
+    "dots1": (
+        {"model_type": "dots1", "n_routed_experts": 4, "n_shared_experts": 2, "routed_scaling_factor": 1.5, **_EXPERTS}
+        | {"first_k_dense_replace": 1},
+        {**_FOUR, "expert_feed_forward_length": 40, "expert_shared_count": 2, "expert_weights_scale": 1.5}
+        | {"leading_dense_block_count": 1},
+    ),
     "gpt2": ({"model_type": "gpt2", **_GPT}, {}),
     "bloom": ({"model_type": "bloom", **_OLD, "seq_length": 64}, {}),
     "falcon": ({"model_type": "falcon", **_OLD, "max_position_embeddings": 64}, {"attention.head_count_kv": 1}),
@@ -88,7 +105,7 @@ def write_model(
     config, own = MODELS[architecture]
     family = next(f for f in FAMILIES.values() if config["model_type"] in f.huggingface_types)
     parsed = family.from_huggingface(config)
-    tensors = huggingface_tensors(architecture)
+    tensors = _of_all_experts(huggingface_tensors(architecture))
     n = next(config[w] for w in ("hidden_size", "n_embd") if w in config)
     values: dict[str, object] = {
         f"{architecture}.{key}": next(config[w] for w in words if w in config)
@@ -114,6 +131,20 @@ def write_model(
         writer.add_tensor(stored, np.ascontiguousarray(_converted(architecture, parsed, name, array)))
     finish(writer)
     return file, parsed
+
+
+def _of_all_experts(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Experts as the converter has them: those of a layer are one tensor; and a row alone is a vector."""
+    found: dict[str, np.ndarray] = {}
+    for name, array in tensors.items():
+        if name.endswith("e_score_correction_bias"):
+            found[name.replace("_bias", ".bias")] = array
+        elif ".experts.0." in name:
+            each = (tensors[name.replace(".experts.0.", f".experts.{e}.")] for e in range(4))
+            found[name.replace(".experts.0.", ".experts.")] = np.stack(list(each))
+        elif ".experts." not in name:
+            found[name] = array[0] if name.endswith("shared_expert_gate.weight") else array
+    return found
 
 
 def _enum(architecture: str) -> str:

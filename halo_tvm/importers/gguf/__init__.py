@@ -77,12 +77,13 @@ class GgufWeights:
             self._missing.append(name)
             return ParamSource(shape, "float32", lambda: np.zeros(shape, np.float32))  # `check` refuses the model
         self._read.add(name)
-        if tensor.shape != shape:
+        if tensor.shape not in (shape, tuple(d for d in shape if d > 1)):  # converters leave out what is 1
             raise UnsupportedModel(
                 f"expected tensor {name!r} of shape {list(shape)}, found {list(tensor.shape)} in {self.path.name}: "
                 "its metadata and its tensors do not belong together"
             )
-        return ParamSource(shape, "float32", lambda: floats(self.file, name), tensor.kind.grid)
+        grid = tensor.kind.grid if len(shape) == 2 else None  # of experts the integers are made anew
+        return ParamSource(shape, "float32", lambda: floats(self.file, name).reshape(shape), grid)
 
     def check(self, architecture: str) -> None:
         """`UnsupportedModel` with all tensors that are missing or unknown."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from ...errors import UnsupportedModel
 from ...models import FAMILIES, Family
-from ...models.decoder import DecoderConfig, Names
+from ...models.decoder import DecoderConfig, ExpertNames, Mixture, Names
 from .container import Gguf, Value
 
 ROLES = {
@@ -43,6 +43,18 @@ ROLES = {
     "norm": "output_norm",
     "head": "output",
 }
+_EXPERTS = ExpertNames(
+    router="ffn_gate_inp",
+    correction="exp_probs_b.bias",
+    stacked_gate="ffn_gate_exps.weight",
+    stacked_up="ffn_up_exps.weight",
+    stacked_gate_up="",
+    stacked_down="ffn_down_exps.weight",
+    shared_gate="ffn_gate_shexp",
+    shared_up="ffn_up_shexp",
+    shared_down="ffn_down_shexp",
+    shared_switch="ffn_gate_inp_shexp",
+)
 # Metadata under the architecture's name -> the word of config.json.
 _WORDS = {
     "block_count": "num_hidden_layers",
@@ -58,9 +70,15 @@ _WORDS = {
     "attention.scale": "attention_multiplier",
     "embedding_scale": "embedding_multiplier",
     "residual_scale": "residual_multiplier",
+    "expert_count": "num_experts",
+    "expert_used_count": "num_experts_per_tok",
+    "expert_feed_forward_length": "moe_intermediate_size",
+    "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
+    "expert_weights_scale": "routed_scaling_factor",
+    "leading_dense_block_count": "first_k_dense_replace",
 }
 # Other models under names of this table: what says so, and is refused.
-_FOREIGN = ("expert_count", "attention.clamp_kqv", "attention.q_lora_rank", "ssm.state_size")
+_FOREIGN = ("attention.clamp_kqv", "attention.q_lora_rank", "ssm.state_size")
 
 
 @dataclass(frozen=True)
@@ -70,6 +88,7 @@ class Architecture:
     model_type: str
     interleaved: bool = False  # channels that turn together are neighbours; converters order them so for these
     config: Mapping[str, object] = field(default_factory=dict)  # words of config.json that no metadata has
+    experts: bool = False  # it is a mixture
 
 
 ARCHITECTURES = {
@@ -94,7 +113,14 @@ ARCHITECTURES = {
     "gpt2": Architecture("gpt2"),
     "bloom": Architecture("bloom"),
     "falcon": Architecture("falcon", config={"bias": False}),
+    "olmoe": Architecture("olmoe", experts=True),
+    "qwen2moe": Architecture("qwen2_moe", experts=True),
+    "qwen3moe": Architecture("qwen3_moe", config={"norm_topk_prob": True}, experts=True),
+    "granitemoe": Architecture("granitemoeshared", interleaved=True, experts=True),
+    "dots1": Architecture("dots1", config={"norm_topk_prob": True}, experts=True),
+    "glm4moe": Architecture("glm4_moe", config={"norm_topk_prob": True}, experts=True),
 }
+_MIXTRAL = Architecture("mixtral", interleaved=True, experts=True)  # under the name of Llama
 _LONGEST = 1 << 21  # tokens of context: tables of positions are made of them
 _LARGEST_GEMMA = {"gemma2": 46, "gemma3_text": 62}  # layers; scores of these are scaled by the width of all heads
 
@@ -105,6 +131,8 @@ def architecture_of(file: Gguf) -> tuple[Family[DecoderConfig], DecoderConfig]:
     if not isinstance(name, str) or name not in ARCHITECTURES:
         _refuse(f"an architecture among {', '.join(sorted(ARCHITECTURES))}", f"{name!r:.60}")
     known = ARCHITECTURES[name]
+    if name == "llama" and file.metadata.get("llama.expert_count"):
+        known = _MIXTRAL
     words = _words(file, name, known)
     family = next(f for f in FAMILIES.values() if known.model_type in f.huggingface_types)
     assert family.from_huggingface is not None, f"{family.name} reads config.json"
@@ -120,7 +148,7 @@ def architecture_of(file: Gguf) -> tuple[Family[DecoderConfig], DecoderConfig]:
 def _words(file: Gguf, name: str, known: Architecture) -> dict[str, object]:
     """config.json of the model."""
     own = {key.removeprefix(f"{name}."): value for key, value in file.metadata.items() if key.startswith(f"{name}.")}
-    foreign = next((key for key in _FOREIGN if own.get(key)), None)
+    foreign = next((key for key in (*_FOREIGN, *(() if known.experts else ("expert_count",))) if own.get(key)), None)
     if foreign:
         _refuse(f"a {name} model without {foreign}", f"{own[foreign]!r:.40}")
     words: dict[str, object] = {"model_type": known.model_type, **known.config}
@@ -199,9 +227,19 @@ def _particular(file: Gguf, kind: str, words: Mapping[str, object], own: Mapping
         found["multi_query"] = words.get("num_key_value_heads") == 1
         found["new_decoder_architecture"] = "blk.0.attn_norm_2.weight" in file.tensors
         found["num_kv_heads"] = words.get("num_key_value_heads")
-    if kind == "qwen2" or kind == "qwen3":
+    if kind.startswith(("qwen2", "qwen3")):
         found["sliding_window"] = None
+    if kind == "granitemoeshared":
+        found["shared_intermediate_size"] = own.get("expert_shared_feed_forward_length", 0)
+    if kind in ("dots1", "glm4_moe"):
+        found["n_shared_experts"] = own.get("expert_shared_count", 1)
+        found["use_qk_norm"] = "blk.0.attn_q_norm.weight" in file.tensors
     return found
+
+
+def _mixture_as_stored(mixture: Mixture) -> Mixture:
+    """`mixture` with the names of GGUF."""
+    return replace(mixture, names=(_EXPERTS,), correction_of_groups=False)
 
 
 def _as_stored(c: DecoderConfig, known: Architecture, has: Collection[str]) -> DecoderConfig:
@@ -223,6 +261,7 @@ def _as_stored(c: DecoderConfig, known: Architecture, has: Collection[str]) -> D
     return replace(
         c,
         names=replace(c.names, grouped=False, **changed),
+        mixture=c.mixture and _mixture_as_stored(c.mixture),
         pattern=pattern,
         norm_plus_one=False,
         query_key_value_bias=stored("attn_qkv.bias", "attn_q.bias"),

@@ -81,6 +81,8 @@ class ExpertNames:
     up: str = "mlp.experts.{}.up_proj"
     down: str = "mlp.experts.{}.down_proj"
     stacked_gate_up: str = "mlp.experts.gate_up_proj"
+    stacked_gate: str = ""  # where gate and up of all experts are two tensors
+    stacked_up: str = ""
     stacked_down: str = "mlp.experts.down_proj"
     shared_gate: str = "mlp.shared_expert.gate_proj"
     shared_up: str = "mlp.shared_expert.up_proj"

@@ -39,7 +39,7 @@ def mixed(c: DecoderConfig, mixture: Mixture, m: ModelBuilder, x: relax.Var, lay
     ids, share = (m.emit(relax.TupleGetItem(routed, i)) for i in range(2))
     width = mixture.width
 
-    gate_up = _stacked(m, layer, mixture, names.stacked_gate_up, (names.gate, names.up), width, c.hidden)
+    gate_up = _gate_up(m, layer, mixture, names, c.hidden)
     hidden = m.op("experts", rows, ids, gate_up, layout="nk", n=2 * width, experts=mixture.experts)
     gate, up = (
         m.emit(relax.op.strided_slice(hidden, axes=[2], begin=[begin], end=[begin + width])) for begin in (0, width)
@@ -68,6 +68,15 @@ def _correction(m: ModelBuilder, name: str, mixture: Mixture) -> relax.Var:
         return m.weight(name, (mixture.experts,), scale=0.1)
     stored = m.source(name, (1, mixture.experts), scale=0.1)
     return m.derived(f"{name}:row", "group_part", [stored], (mixture.experts,), index=0)
+
+
+def _gate_up(m: ModelBuilder, layer: str, mixture: Mixture, names: ExpertNames, hidden: int) -> relax.Var:
+    """The weight [experts, 2 width, hidden] of gates and projections up."""
+    if not names.stacked_gate:
+        return _stacked(m, layer, mixture, names.stacked_gate_up, (names.gate, names.up), mixture.width, hidden)
+    shape, scale = (mixture.experts, mixture.width, hidden), 1 / math.sqrt(hidden)
+    pair = [m.source(f"{layer}.{name}", shape, scale=scale) for name in (names.stacked_gate, names.stacked_up)]
+    return m.derived("+".join(pair), "concat", pair, (mixture.experts, 2 * mixture.width, hidden), axis=1)
 
 
 def _stacked(
