@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Run the samples that torch tests its operators with through halo_tvm and write the conformance table of the docs.
 
-    python scripts/torch_conformance.py [--only REGEX] [--jobs 2] [--json FILE] [--markdown docs/torch.md] [--show]
+    python scripts/torch_conformance.py [--only REGEX] [--jobs 2] [--limit S] [--json FILE] [--markdown docs/torch.md] [--show]
 
 Every sample goes through torch.export, import and compilation, runs, and is compared with eager torch. Results are
 `pass`, `refused` (an error that says why), `wrong` (other numbers, shapes or types) and `failed` (anything else, a
@@ -36,6 +36,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="regular expression over operator|dtype")
     parser.add_argument("--known", action="store_true", help="only operators with a converter of their own")
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--limit", type=float, default=120, help="seconds a case may take: more on a busy machine")
     parser.add_argument("--json", type=Path, help="keep every result here, and take those that are there already")
     parser.add_argument("--markdown", type=Path, help="write the table between its marks in this file")
     parser.add_argument("--show", action="store_true", help="print every sample that does not pass")
@@ -44,7 +45,7 @@ def main() -> int:
     chosen = [name for name in case_names(args.known) if re.search(args.only, name)]
     todo = [name for name in chosen if name not in results]
     again: list[str] = []
-    for name, rows, reason in run_all(todo, runner, (), jobs=args.jobs):
+    for name, rows, reason in run_all(todo, runner, (), jobs=args.jobs, limit_s=args.limit):
         if rows is None:
             print(f"{name}: {reason}", file=sys.stderr)
             again += [f"{name}|{index}" for index in range(MOST_SAMPLES)]
@@ -52,7 +53,7 @@ def main() -> int:
         results[name] = rows
         if args.json and not len(results) % 10:
             save(args.json, results)
-    for name, rows, reason in run_all(again, runner, (), jobs=args.jobs):
+    for name, rows, reason in run_all(again, runner, (), jobs=args.jobs, limit_s=args.limit):
         case = name.rpartition("|")[0]
         results[case] += [row(name, "failed", f"the process ended: {reason}")] if rows is None else rows
     if args.json:
