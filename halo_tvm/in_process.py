@@ -74,9 +74,11 @@ class Program:
         """Outputs by name; inputs by position or name, checked and converted as a loaded artifact does."""
         arrays = bind_inputs(self.spec, args, kwargs)
         outputs = to_arrays(self.run_tensors([to_tensor(array) for array in arrays]))
-        # a model may hand an input or a weight through: an output must change neither, nor change with them
-        foreign = (*arrays, *self._weights)
-        own = [o.copy() if any(np.may_share_memory(o, f) for f in foreign) else o for o in outputs]
+        # A model may hand an input or a weight through, or one value twice: an output changes nothing but itself.
+        foreign, own = [*arrays, *self._weights], []
+        for output in outputs:
+            own.append(output.copy() if any(np.may_share_memory(output, f) for f in foreign) else output)
+            foreign.append(own[-1])
         return {
             spec.name: as_complex(output) if is_complex(spec.dtype) else output
             for spec, output in zip(self.spec.outputs, own, strict=True)

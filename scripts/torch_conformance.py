@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Run the samples that torch tests its operators with through halo_tvm and write the conformance table of the docs.
 
-    python scripts/torch_conformance.py [--only REGEX] [--jobs 2] [--limit S] [--json FILE] [--markdown docs/torch.md] [--show]
+    python scripts/torch_conformance.py [--only REGEX] [--jobs 2] [--limit S] [--json FILE] [--show]
+                                        [--markdown docs/torch.md]
 
 Every sample goes through torch.export, import and compilation, runs, and is compared with eager torch. Results are
 `pass`, `refused` (an error that says why), `wrong` (other numbers, shapes or types) and `failed` (anything else, a

@@ -103,3 +103,23 @@ def test_what_is_it_is_lifted() -> None:
     assert "halo.rotary" in mod.script()
     (found,) = compile_in_process(imported)(*(x.numpy() for x in inputs)).values()
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_attention_of_rank_three_over_keys_of_one_batch() -> None:
+    """Every row of an open batch reads one set of keys and values, whose batch of 1 is broadcast."""
+
+    class Shared(torch.nn.Module):
+        def forward(self, q, k, v):
+            return torch.softmax(q @ k.transpose(-1, -2) * 0.25, -1) @ v
+
+    def inputs(batch: int, length: int) -> tuple[torch.Tensor, ...]:
+        return torch.randn(batch, length, 16), torch.randn(1, 7, 16), torch.randn(1, 7, 16)
+
+    torch.manual_seed(0)
+    dynamic = torch.export.Dim.DYNAMIC
+    shapes = ({0: dynamic(min=1, max=8), 1: dynamic(min=1, max=16)}, None, None)
+    program = compile_in_process(import_module(Shared().eval(), inputs(3, 5), dynamic_shapes=shapes), threads=1)
+    for batch, length in ((3, 5), (1, 4), (8, 1)):
+        given = inputs(batch, length)
+        (found,) = program(*(x.numpy() for x in given)).values()
+        np.testing.assert_allclose(found, Shared()(*given).numpy(), rtol=1e-5, atol=1e-6)

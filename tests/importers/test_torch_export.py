@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -274,6 +276,27 @@ def test_a_start_counted_from_the_end_by_a_dynamic_size() -> None:
 
     shapes = (({1: DYNAMIC(min=8, max=32)}, {0: DYNAMIC(min=2, max=6)}),)
     check(Function(function), (normal(2, 9), normal(3)), others=[(normal(2, 12), normal(5))], dynamic_shapes=shapes)
+
+
+def test_sizes_that_python_makes_with_floats() -> None:
+    """Whole numbers and fractions of few digits are integers divided, and rounded as Python does."""
+
+    def function(x):
+        n = x.shape[1]
+        scaled = F.interpolate(x[None], scale_factor=0.5)
+        return (
+            torch.arange(n - 1, -n, -1.0),
+            torch.arange(0, n, 0.5),
+            x.new_zeros(round(n * 0.75) + math.ceil((n - 2) / 3 + 1)),
+            scaled,
+        )
+
+    shapes = (({1: DYNAMIC(min=5, max=64)},),)
+    others = [(normal(3, n),) for n in (5, 11, 15)]
+    check(Function(function), (normal(3, 8),), others=others, dynamic_shapes=shapes)
+    with pytest.raises(UnsupportedModel, match="arithmetic on integers, found .* rounded"):
+        tenths = Function(lambda x: x.new_zeros(round(x.shape[1] * 0.3)) + x.mean())
+        import_module(tenths.eval(), (normal(3, 8),), dynamic_shapes=shapes)
 
 
 @pytest.mark.parametrize("saved", [False, True])

@@ -209,10 +209,31 @@ def test_a_graph_is_compiled_for_dtypes_and_devices_of_its_arguments() -> None:
         torch.testing.assert_close(y, x * 2 + 1)
     with pytest.warns(EagerFallback, match="tensors on meta: only CPU graphs"):
         assert run(torch.empty(3, device="meta"))[0].device.type == "meta"
-    with pytest.warns(EagerFallback, match="without elements"):
+    with pytest.warns(EagerFallback, match="a graph without inputs"):
         assert run(torch.empty(0))[0].shape == (0,)
     with pytest.raises(UsageError, match="threads, level, precision, log, records, found 'speed'"):
         compile_backend(graph, [], options={"speed": 11})
+
+
+def test_tensors_without_elements_are_part_of_a_program() -> None:
+    """Weights that a configuration leaves empty, a cache of no tokens yet, results of none."""
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.registers = torch.nn.Parameter(torch.zeros(1, 0, 8))
+
+        def forward(self, x: torch.Tensor, past: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            joined = torch.cat([self.registers.expand(x.shape[0], -1, -1), past, x], 1)
+            return joined * 2, joined[:, :0] + 1
+
+    module = Net()
+    fast, before = compiled(module, dynamic=True), len(report())
+    with torch.no_grad():
+        for batch, past in ((4, 0), (5, 0), (6, 2), (7, 4)):
+            given = torch.randn(batch, 3, 8), torch.randn(batch, past, 8)
+            torch.testing.assert_close(fast(*given), module(*given))
+    assert [graph.compiled for graph in report()[before:]] == [1, 1]  # any batch without, any with past tokens
 
 
 def test_records_of_tune_are_used(tmp_path: Path) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from tvm import ir, tirx
 
 from ...errors import UnsupportedModel
 from ..meaning.sizes import Sizes
+from ._size_functions import FUNCTIONS
 
 _ASSUMED = 1024  # the largest size of a dimension for which the program declares none, or twice its example's
 _UNBOUNDED = 1 << 31
@@ -66,7 +67,7 @@ class Dimensions:
                     "export the model without it"
                 )
             return self.variables[expr]
-        build = _FUNCTIONS.get(type(expr).__name__)
+        build = FUNCTIONS.get(type(expr).__name__)
         if build is None:
             raise UnsupportedModel(
                 f"expected sizes made by arithmetic on integers, found {expr} ({type(expr).__name__}): "
@@ -117,77 +118,3 @@ def _names(inputs: Mapping[str, torch.Tensor]) -> dict[object, str]:
             wanted = f"{re.sub(r'[^A-Za-z0-9_]', '_', input_name)}_{axis}"
         names[symbol] = wanted if wanted not in names.values() else f"{wanted}_{len(names)}"
     return names
-
-
-def _product(*factors: ir.Expr | int | float) -> ir.Expr | int | float:
-    result = factors[0]
-    for factor in factors[1:]:
-        result = result * factor
-    return result
-
-
-def _sum(*terms: ir.Expr | int | float) -> ir.Expr | int | float:
-    result = terms[0]
-    for term in terms[1:]:
-        result = result + term
-    return result
-
-
-def _power(base: ir.Expr | int, exponent: ir.Expr | int | float) -> ir.Expr | int | float:
-    if isinstance(exponent, int) and 0 <= exponent <= 8:
-        return _product(*([base] * exponent)) if exponent else 1
-    if isinstance(base, int | float) and isinstance(exponent, int | float):
-        return base**exponent
-    raise UnsupportedModel(
-        f"expected sizes made by arithmetic on integers, found {base} to the power of {exponent}: "
-        "export the model with simpler dynamic shapes"
-    )
-
-
-def _integer(value: ir.Expr | int) -> ir.Expr:
-    return tirx.IntImm("int64", value) if isinstance(value, int) else value
-
-
-def _divide(a: ir.Expr | int, b: ir.Expr | int) -> ir.Expr:
-    return tirx.floordiv(_integer(a), _integer(b))
-
-
-def _true_divide(a: ir.Expr | int, b: ir.Expr | int) -> ir.Expr:
-    return tirx.div(_integer(a).astype("float64"), _integer(b).astype("float64"))
-
-
-def _fold(function: Callable[..., ir.Expr]) -> Callable[..., ir.Expr]:
-    def build(*values: ir.Expr | int) -> ir.Expr:
-        result = _integer(values[0])
-        for value in values[1:]:
-            result = function(result, _integer(value))
-        return result
-
-    return build
-
-
-def _rounded(function: Callable[[ir.Expr], ir.Expr]) -> Callable[..., ir.Expr]:
-    def build(value: ir.Expr | float) -> ir.Expr:
-        return function(tirx.const(value, "float64") if isinstance(value, float) else value).astype("int64")
-
-    return build
-
-
-_FUNCTIONS: dict[str, Callable[..., ir.Expr | int | float]] = {
-    "Add": _sum,
-    "Mul": _product,
-    "Pow": _power,
-    "PowByNatural": _power,
-    "FloorDiv": _divide,
-    "CleanDiv": _divide,
-    "IntTrueDiv": _true_divide,
-    "Mod": lambda a, b: tirx.floormod(_integer(a), _integer(b)),
-    "PythonMod": lambda a, b: tirx.floormod(_integer(a), _integer(b)),
-    "Max": _fold(tirx.max),
-    "Min": _fold(tirx.min),
-    "TruncToInt": _rounded(tirx.trunc),
-    "FloorToInt": _rounded(tirx.floor),
-    "CeilToInt": _rounded(tirx.ceil),
-    "ToFloat": lambda a: _integer(a).astype("float64"),
-    "Identity": lambda a: a,
-}

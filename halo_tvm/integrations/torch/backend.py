@@ -147,8 +147,6 @@ def _unfit(args: Sequence[Any]) -> str:
             return f"tensors on {tensor.device}: only CPU graphs are compiled"
         if tensor.layout != torch.strided:
             return f"a tensor of layout {tensor.layout}: only dense ones are compiled"
-        if not tensor.numel():
-            return "a tensor without elements: there is nothing to compile"
     return ""
 
 

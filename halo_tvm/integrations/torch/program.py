@@ -14,11 +14,12 @@ from ...imported import UNBOUNDED, ImportedModel
 from ...importers.torch_export import import_module
 from ...in_process import compile_in_process
 from ...runtime.tensors import ALIGNMENT
+from .empty import EmptyTensor
 from .weights import WatchedWeights
 
 
 class CompiledGraph:
-    """`graph` compiled for arguments like `args`; weights are part of it, and so are numbers.
+    """`graph` compiled for arguments like `args`; weights, numbers and tensors without elements are part of it.
 
     With `symbolic` the sizes that torch left open stay open. Raises what importing and compiling raise.
     """
@@ -31,7 +32,8 @@ class CompiledGraph:
         options: Mapping[str, Any],
         symbolic: bool,
     ) -> None:
-        self._places = [i for i, a in enumerate(args) if isinstance(a, torch.Tensor) and i not in weights]
+        given = [i for i, a in enumerate(args) if isinstance(a, torch.Tensor) and i not in weights]
+        self._places = [i for i in given if args[i].numel()]
         if not self._places:
             raise ValueError("a graph without inputs: nothing to compute at run time")
         fakes = [node.meta.get("example_value") for node in graph.graph.nodes if node.op == "placeholder"]
@@ -39,9 +41,13 @@ class CompiledGraph:
         self._numbers = {
             i: a for i, a in enumerate(args) if not isinstance(a, torch.Tensor) and _symbol(fakes[i]) not in sizes
         }
-        holder = _Holder(
-            graph, args, weights, self._places, {i: sizes.get(_symbol(fake)) for i, fake in enumerate(fakes)}
-        )
+        self._empty = {
+            i: EmptyTensor.like(args[i], list(map(_symbol, fakes[i].shape)), sizes)
+            for i in given
+            if not args[i].numel()
+        }
+        open_numbers = {i: sizes.get(_symbol(fake)) for i, fake in enumerate(fakes)}
+        holder = _Holder(graph, args, weights, self._places, open_numbers, self._empty)
         examples = [_real(args[i].detach()) for i in self._places]
         model = import_module(holder, examples, dynamic_shapes=_open_axes(fakes, self._places, sizes), name="graph")
         self._draws = any(spec.name == RANDOM_STATE for spec in model.inputs)
@@ -71,9 +77,12 @@ class CompiledGraph:
         """Whether the program computes the graph for arguments of these dtypes, sizes and numbers."""
         if any(args[i] != number or type(args[i]) is not type(number) for i, number in self._numbers.items()):
             return False
+        inputs = [args[i] for i in self._places]
+        if not all(empty.serves(args[i], inputs) for i, empty in self._empty.items()):
+            return False
         found: dict[str, int] = {}
         for spec, place, dtype in zip(self._model.inputs, self._places, self._dtypes):
-            if args[place].dtype != dtype:
+            if args[place].dtype != dtype or not args[place].numel():
                 return False
             tensor = _real(args[place])
             if tensor.dim() != len(spec.shape):
@@ -165,9 +174,11 @@ class _Holder(torch.nn.Module):
         weights: Sequence[int],
         places: Sequence[int],
         sizes: Mapping[int, tuple[int, int] | None],
+        empty: Mapping[int, EmptyTensor],
     ) -> None:
         super().__init__()
         self.graph = graph
+        self._empty = dict(empty)
         self._places, self._weights, self._sizes = list(places), list(weights), dict(sizes)
         self.complex_outputs: set[int] = set()
         self._complex = {i for i in places if args[i].is_complex()}
@@ -189,6 +200,8 @@ class _Holder(torch.nn.Module):
         for i, place in self._sizes.items():
             if place is not None:
                 args[i] = inputs[place[0]].shape[place[1]]
+        for i, empty in self._empty.items():
+            args[i] = empty.made(inputs)
         outputs = self.graph(*args)
         self.complex_outputs.update(i for i, output in enumerate(outputs) if output.is_complex())
         return tuple(map(_real, outputs))

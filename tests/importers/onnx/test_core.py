@@ -218,6 +218,71 @@ def test_outputs_that_are_inputs_weights_and_constants(tmp_path: Path) -> None:
     check(path, {"x": floats(4, 2)})
 
 
+def test_outputs_have_memory_of_their_own(tmp_path: Path) -> None:
+    """Identities, views and values that are returned twice are the caller's: no write reaches another tensor."""
+    nodes = [
+        node("Identity", ["x"], ["same"]),
+        node("Reshape", ["x", "flat"], ["view"]),
+        node("Relu", ["x"], ["positive"]),
+        node("Identity", ["positive"], ["again"]),
+        node("Identity", ["w"], ["kept"]),
+    ]
+    shapes = {"same": ("n", 4), "view": (-1,), "positive": ("n", 4), "again": ("n", 4), "kept": (2, 4)}
+    outputs = [value(name, FLOAT, [None if d == -1 else d for d in shape]) for name, shape in shapes.items()]
+    weights = {"flat": np.int64([-1]), "w": floats(2, 4)}
+    path = save(tmp_path / "m.onnx", nodes, [value("x", FLOAT, ("n", 4))], outputs, weights)
+    program = compile_in_process(import_onnx(path))
+    memory = np.empty(12 + 16, np.float32)
+    start = -memory.ctypes.data % 64 // 4  # where kernels read it in place
+    x = memory[start : start + 12].reshape(3, 4)
+    x[:] = 1.5
+    found = program(x=x)
+    for i, one in enumerate([x, *found.values()]):
+        for other in list(found.values())[i:]:
+            assert not np.may_share_memory(one, other)
+    for array in found.values():
+        array[...] = -7
+    assert (x == 1.5).all()
+    np.testing.assert_array_equal(program(x=x)["kept"], weights["w"])
+
+
+def test_sizes_named_as_kernels_name_theirs(tmp_path: Path) -> None:
+    """A file's own "k" is another symbol than a product's."""
+    nodes = [node("MatMul", ["x", "y"], ["h"]), node("Softmax", ["h"], ["s"], axis=-1), node("Relu", ["s"], ["z"])]
+    inputs = [value("x", FLOAT, ("k", "n")), value("y", FLOAT, ("n", "m"))]
+    path = save(tmp_path / "m.onnx", nodes, inputs, [value("z", FLOAT, ("k", "m"))])
+    check(path, *({"x": floats(a, b), "y": floats(b, c)} for a, b, c in ((3, 5, 9), (17, 2, 1), (1, 33, 20))))
+
+
+@pytest.mark.slow
+def test_causal_masks_counted_over_an_open_length(tmp_path: Path) -> None:
+    """Positions by CumSum over ones, rows and columns of a flat range by Mod and Div: all of a length that is open."""
+    nodes = [
+        node("Shape", ["x"], ["length"], start=1, end=2),
+        node("ConstantOfShape", ["length"], ["ones"], value=numpy_helper.from_array(np.int64([1]))),
+        node("CumSum", ["ones", "axis"], ["position"]),
+        node("Squeeze", ["length"], ["n"]),
+        node("Mul", ["n", "n"], ["cells"]),
+        node("Range", ["zero", "cells", "one"], ["flat"]),
+        node("Div", ["flat", "n"], ["row"]),
+        node("Mod", ["flat", "n"], ["column"]),
+        node("Gather", ["position", "row"], ["query"]),
+        node("Gather", ["position", "column"], ["key"]),
+        node("LessOrEqual", ["key", "query"], ["seen"]),
+        node("Concat", ["length", "length"], ["square"], axis=0),
+        node("Reshape", ["seen", "square"], ["mask"]),
+        node("MatMul", ["x", "turned"], ["scores"]),
+        node("Transpose", ["x"], ["turned"], perm=[0, 2, 1]),
+        node("Where", ["mask", "scores", "hidden"], ["masked"]),
+        node("Softmax", ["masked"], ["weights"], axis=-1),
+        node("MatMul", ["weights", "x"], ["y"]),
+    ]
+    known = {"axis": np.int64(0), "zero": np.int64(0), "one": np.int64(1), "hidden": np.float32(-np.inf)}
+    shape = ("b", "s", 8)
+    path = save(tmp_path / "m.onnx", nodes, [value("x", FLOAT, shape)], [value("y", FLOAT, shape)], known)
+    check(path, {"x": floats(2, 5, 8)}, {"x": floats(1, 12, 8)}, {"x": floats(3, 1, 8)})
+
+
 # ------------------------------------------------------------------ operators and versions
 
 

@@ -4,32 +4,47 @@ from __future__ import annotations
 
 import math
 
-from tvm import relax, tirx
+from tvm import ir, relax, te, tirx
 
 from .._call import Call, Number, constant
 from .._registry import converter
+
+
+def is_float(value: object) -> bool:
+    return isinstance(value, ir.Expr) and "float" in str(value.ty)
 
 
 @converter("arange.start_step", "arange.default", "arange.start")
 def arange(c: Call) -> relax.Expr:
     start = c["start"] if c.has("start") else 0
     step = c["step"] if c.has("step") else 1
-    end = c["end"]
-    if all(isinstance(v, int) for v in (start, step, end)) or not any(isinstance(v, float) for v in (start, step, end)):
-        counted = c.emit(relax.op.arange(start, end, step, "int64"))
-        return c.cast(counted, c.dtype)
-    # a float step: start + i * step, each rounded once
+    whole = [int(v) if isinstance(v, float) and v.is_integer() else v for v in (start, c["end"], step)]
+    if not any(isinstance(v, float) or is_float(v) for v in whole):
+        return c.cast(c.emit(relax.op.arange(*whole, "int64")), c.dtype)
+    # start + i * step, each rounded once
     index = c.cast(c.emit(relax.op.arange(0, c.shape[0], 1, "int64")), c.dtype)
-    scaled = c.emit(relax.op.multiply(index, constant(step, c.dtype)))
-    return c.emit(relax.op.add(scaled, constant(start, c.dtype)))
+    scaled = c.emit(relax.op.multiply(index, c.as_tensor(step, c.dtype)))
+    return c.emit(relax.op.add(scaled, c.as_tensor(start, c.dtype)))
 
 
 @converter("linspace.default")
 def linspace(c: Call) -> relax.Expr:
-    start, end, steps = float(c["start"]), float(c["end"]), c["steps"]
-    index = c.cast(c.emit(relax.op.arange(0, steps, 1, "int64")), c.dtype)
-    step = (end - start) / max(int(steps) - 1, 1)
-    return c.emit(relax.op.add(c.emit(relax.op.multiply(index, constant(step, c.dtype))), constant(start, c.dtype)))
+    """Counted from both ends, as torch does: the last element is `end` itself."""
+    steps, dtype = c["steps"], c.dtype
+    wide = "float64" if dtype == "float64" or "int" in dtype else "float32"
+
+    def compute(steps: tirx.PrimExpr) -> te.Tensor:
+        last = tirx.max(steps - 1, tirx.IntImm("int64", 1)).astype(wide)
+        start, end = tirx.const(float(c["start"]), wide), tirx.const(float(c["end"]), wide)
+        step = (end - start) / last
+
+        def at(i: tirx.Var) -> tirx.PrimExpr:
+            rest = (steps - 1 - i).astype(wide)
+            return tirx.Select(i * 2 < steps, start + i.astype(wide) * step, end - rest * step).astype(dtype)
+
+        return te.compute((steps,), at, name="linspace")
+
+    return c.te(compute, tirx.IntImm("int64", steps) if isinstance(steps, int) else steps, name="linspace")
 
 
 _FILLS = {
