@@ -215,6 +215,20 @@ def test_a_graph_is_compiled_for_dtypes_and_devices_of_its_arguments() -> None:
         compile_backend(graph, [], options={"speed": 11})
 
 
+def test_writes_to_views_that_nothing_else_reads_are_kept() -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = x * 1
+        y[:, 0].mul_(2)
+        torch.nn.functional.relu(y[1], inplace=True)
+        y.t()[2].add_(1)
+        return y, x[1:]
+
+    x = torch.randn(3, 4)
+    for ours, theirs in zip(compiled(function)(x), function(x), strict=True):
+        torch.testing.assert_close(ours, theirs)
+    assert (report()[-1].compiled, report()[-1].eager_calls) == (1, 0)
+
+
 def test_tensors_without_elements_are_part_of_a_program() -> None:
     """Weights that a configuration leaves empty, a cache of no tokens yet, results of none."""
 

@@ -25,7 +25,7 @@ class Outputs:
         computed = [node for node in nodes if _is_tensor(node) and _memory(node) not in arguments]
         rest = [node for node in nodes if node not in computed]
         self.computed = _part(graph, computed) if computed else None
-        self.rest = _part(graph, rest) if rest else None
+        self.rest = _views(graph, rest) if rest else None
         self.differentiable = [bool(node.meta["example_value"].requires_grad) for node in computed]
         self._order = [*computed, *rest]
         self._as_computed = list(self._returned) == computed
@@ -49,10 +49,18 @@ def _memory(node: fx.Node) -> int | None:
 
 
 def _part(graph: fx.GraphModule, outputs: Sequence[fx.Node]) -> fx.GraphModule:
-    """`graph` with these outputs only, and what they are made of; it takes all arguments."""
+    """`graph` with these outputs only; it takes all arguments, and keeps what has no reader: `y[:, 0].mul_(2)` writes
+    to a tensor that others read. torch.export drops the rest, once no operator writes."""
     part = fx.Graph()
     copied: dict[fx.Node, fx.Node] = {}
     part.graph_copy(graph.graph, copied)
     part.output(tuple(copied[node] for node in outputs))
-    part.eliminate_dead_code()
     return fx.GraphModule(graph, part)
+
+
+def _views(graph: fx.GraphModule, outputs: Sequence[fx.Node]) -> fx.GraphModule:
+    """The part of `graph` that makes views of its arguments, and numbers: nothing else of it is run."""
+    part = _part(graph, outputs)
+    part.graph.eliminate_dead_code()
+    part.recompile()
+    return part
