@@ -229,6 +229,47 @@ def test_writes_to_views_that_nothing_else_reads_are_kept() -> None:
     assert (report()[-1].compiled, report()[-1].eager_calls) == (1, 0)
 
 
+def test_state_in_buffers_and_arguments_is_written() -> None:
+    """A cache and a counter of the module, and an argument that is changed in place."""
+
+    class Decoder(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("cache", torch.zeros(6, 4))
+            self.register_buffer("position", torch.zeros((), dtype=torch.long))
+
+        def forward(self, x: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
+            self.cache.index_copy_(0, self.position + torch.arange(x.shape[0]), x)
+            self.position += x.shape[0]
+            total[1:] += x.sum()
+            return self.cache.cumsum(0)
+
+    ours, theirs = Decoder(), Decoder()
+    totals, fast = (torch.zeros(3), torch.zeros(3)), compiled(ours)
+    with torch.no_grad():
+        for _ in range(3):
+            x = torch.randn(2, 4)
+            torch.testing.assert_close(fast(x, totals[0]), theirs(x, totals[1]))
+            torch.testing.assert_close((*ours.buffers(), totals[0]), (*theirs.buffers(), totals[1]))
+        assert (report()[-1].compiled, report()[-1].eager_calls, report()[-1].refreshed) == (1, 0, 0)
+
+
+def test_what_is_written_and_returned_is_the_argument_and_what_shares_memory_runs_in_torch() -> None:
+    def add_to(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        return x[:1] * y
+
+    x, y = torch.arange(3.0), torch.arange(3.0)
+    fast = compiled(add_to)
+    with pytest.warns(EagerFallback, match="writes to an argument, .* which shares memory with another"):
+        shared = fast(x, x[1:2])
+    torch.testing.assert_close(shared, add_to(y, y[1:2]))
+    returned = compiled(lambda x: (x.mul_(2), x.sum()))(x)
+    torch.testing.assert_close(returned, (y.mul_(2), y.sum()))
+    torch.testing.assert_close(x, y)
+    assert returned[0].data_ptr() == x.data_ptr() and report()[-1].eager_calls == 0
+
+
 def test_tensors_without_elements_are_part_of_a_program() -> None:
     """Weights that a configuration leaves empty, a cache of no tokens yet, results of none."""
 

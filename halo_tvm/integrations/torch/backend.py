@@ -16,11 +16,13 @@ from .numbers import numbers_of, with_numbers
 from .outputs import Outputs
 from .program import CompiledGraph
 from .reports import GraphReport, opened
+from .writes import share_memory, written
 
 OPTIONS = ("threads", "level", "precision", "log", "records")
 _VARIANTS = 8  # programs of one graph, which differ in numbers or in sizes that had to be fixed; more run in torch
 _KEYS = 4096  # sets of argument sizes whose program is remembered
 _GRADIENTS = "backward was asked for: the forward ran compiled, its gradients come from torch, which runs it again"
+_WRITES = "a graph that writes to an argument, of which gradients are asked for or which shares memory with another"
 # What TVM raises for a function it cannot build: there is no common base.
 _COMPILER_ERRORS = (
     HaloError,
@@ -64,7 +66,9 @@ class _Graph:
         self._options = options
         numbers = with_numbers(graph)
         self._numbers = numbers.places
+        self._whole = numbers.graph
         self._outputs = Outputs(numbers.graph)
+        self._written: tuple[int, ...] = ()
         self._weights: list[int] = []
         self._inputs: list[int] | None = None  # positions of the other arguments, known from the first call on
         self._programs: list[CompiledGraph] = []
@@ -80,7 +84,11 @@ class _Graph:
         if isinstance(found, str):
             record.fell_back(found)
             return self._graph(*args)
-        if torch.is_grad_enabled() and any(isinstance(a, torch.Tensor) and a.requires_grad for a in given):
+        differentiated = torch.is_grad_enabled() and any(isinstance(a, torch.Tensor) and a.requires_grad for a in given)
+        if self._written and (differentiated or share_memory(given, self._written)):
+            record.fell_back(_WRITES)
+            return self._graph(*args)
+        if differentiated:
             computed = CompiledForward.apply(found, outputs.computed, outputs.differentiable, self._asked, *given)
         else:
             computed = found(given)
@@ -92,7 +100,8 @@ class _Graph:
     def _program(self, args: Sequence[Any]) -> CompiledGraph | str:
         """The program for these arguments and the present weights, or why there is none."""
         if self._inputs is None:
-            self._weights = [i for i, arg in enumerate(args) if _is_weight(arg)]
+            self._written = written(self._whole, args)
+            self._weights = [i for i, arg in enumerate(args) if _is_weight(arg) and i not in self._written]
             self._inputs = [i for i in range(len(args)) if i not in self._weights]
         if self._programs:
             self._follow(args)
@@ -101,7 +110,9 @@ class _Graph:
         if found is None:
             if len(self._chosen) >= _KEYS:
                 self._chosen.clear()
-            found = _unfit(args) or next((p for p in self._programs if p.serves(args)), None) or self._compile(args)
+            found = (
+                self._unfit(args) or next((p for p in self._programs if p.serves(args)), None) or self._compile(args)
+            )
             self._chosen[key] = found
         return found
 
@@ -119,6 +130,17 @@ class _Graph:
                 program.refresh()
             self._record.refreshed += 1
 
+    def _unfit(self, args: Sequence[Any]) -> str:
+        """Why no program takes these arguments; empty where one can."""
+        for tensor in (a for a in args if isinstance(a, torch.Tensor)):
+            if tensor.device.type != "cpu":
+                return f"tensors on {tensor.device}: only CPU graphs are compiled"
+            if tensor.layout != torch.strided:
+                return f"a tensor of layout {tensor.layout}: only dense ones are compiled"
+        if self._written and self._outputs.returns_written:
+            return "a graph that writes to an argument and returns it in another layout: return a copy"
+        return ""
+
     def _compile(self, args: Sequence[Any]) -> CompiledGraph | str:
         """A new program, with sizes left open where that can be compiled; else the reason."""
         if len(self._programs) >= _VARIANTS:
@@ -127,7 +149,9 @@ class _Graph:
         reason = ""
         for symbolic in (True, False) if _has_open_sizes(self._graph) else (False,):
             try:
-                program = CompiledGraph(self._outputs.computed, args, self._weights, self._options, symbolic)
+                program = CompiledGraph(
+                    self._outputs.computed, args, self._weights, self._options, symbolic, self._written
+                )
             except _COMPILER_ERRORS as error:
                 first = next((t for t in str(error).strip().splitlines() if t.strip()), type(error).__name__)
                 reason = first[:300]
@@ -138,16 +162,6 @@ class _Graph:
             self._record.add(program.program.reports, time.perf_counter() - start)
             return program
         return reason
-
-
-def _unfit(args: Sequence[Any]) -> str:
-    """Why no program takes these arguments; empty where one can."""
-    for tensor in (a for a in args if isinstance(a, torch.Tensor)):
-        if tensor.device.type != "cpu":
-            return f"tensors on {tensor.device}: only CPU graphs are compiled"
-        if tensor.layout != torch.strided:
-            return f"a tensor of layout {tensor.layout}: only dense ones are compiled"
-    return ""
 
 
 def _has_open_sizes(graph: fx.GraphModule) -> bool:

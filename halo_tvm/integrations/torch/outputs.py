@@ -8,13 +8,15 @@ from typing import Any
 import torch
 from torch import fx
 
+from .writes import may_write, writes_in_place
+
 
 class Outputs:
     """The outputs of `graph` in two parts, each a graph of its own.
 
     `computed` returns the tensors to compile, `rest` those that share the memory of an argument (`x.t()`), as they
-    must in the caller's hands, and numbers made of sizes. `differentiable` says of the computed ones which have
-    gradients.
+    must in the caller's hands, and numbers made of sizes. `returns_written`: one of those may be written to first.
+    `differentiable` says of the computed ones which have gradients.
     """
 
     def __init__(self, graph: fx.GraphModule) -> None:
@@ -26,6 +28,7 @@ class Outputs:
         rest = [node for node in nodes if node not in computed]
         self.computed = _part(graph, computed) if computed else None
         self.rest = _views(graph, rest) if rest else None
+        self.returns_written = self.rest is not None and any(map(may_write, self.rest.graph.nodes))
         self.differentiable = [bool(node.meta["example_value"].requires_grad) for node in computed]
         self._order = [*computed, *rest]
         self._as_computed = list(self._returned) == computed
@@ -59,8 +62,14 @@ def _part(graph: fx.GraphModule, outputs: Sequence[fx.Node]) -> fx.GraphModule:
 
 
 def _views(graph: fx.GraphModule, outputs: Sequence[fx.Node]) -> fx.GraphModule:
-    """The part of `graph` that makes views of its arguments, and numbers: nothing else of it is run."""
+    """The part of `graph` that makes views of its arguments, and numbers: nothing else of it is run.
+
+    What it writes to arguments is there by then, so `x.add_(1)` is `x`.
+    """
     part = _part(graph, outputs)
-    part.graph.eliminate_dead_code()
+    for node in part.graph.nodes:
+        if writes_in_place(node):
+            node.replace_all_uses_with(node.args[0])
+    part.graph.eliminate_dead_code(lambda node: node.op in ("placeholder", "output"))
     part.recompile()
     return part

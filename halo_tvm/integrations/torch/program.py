@@ -21,7 +21,8 @@ from .weights import WatchedWeights
 class CompiledGraph:
     """`graph` compiled for arguments like `args`; weights, numbers and tensors without elements are part of it.
 
-    With `symbolic` the sizes that torch left open stay open. Raises what importing and compiling raise.
+    With `symbolic` the sizes that torch left open stay open; arguments at the positions `written` get what the graph
+    writes to them. Raises what importing and compiling raise.
     """
 
     def __init__(
@@ -31,6 +32,7 @@ class CompiledGraph:
         weights: Sequence[int],
         options: Mapping[str, Any],
         symbolic: bool,
+        written: Sequence[int] = (),
     ) -> None:
         given = [i for i, a in enumerate(args) if isinstance(a, torch.Tensor) and i not in weights]
         self._places = [i for i in given if args[i].numel()]
@@ -47,7 +49,7 @@ class CompiledGraph:
             if not args[i].numel()
         }
         open_numbers = {i: sizes.get(_symbol(fake)) for i, fake in enumerate(fakes)}
-        holder = _Holder(graph, args, weights, self._places, open_numbers, self._empty)
+        holder = _Holder(graph, args, weights, self._places, open_numbers, self._empty, written)
         examples = [_real(args[i].detach()) for i in self._places]
         model = import_module(holder, examples, dynamic_shapes=_open_axes(fakes, self._places, sizes), name="graph")
         self._draws = any(spec.name == RANDOM_STATE for spec in model.inputs)
@@ -60,6 +62,7 @@ class CompiledGraph:
         self._model = model = dataclasses.replace(model, ranges=ranges)
         self._dtypes = [args[i].dtype for i in self._places]
         self._complex = frozenset(holder.complex_outputs)
+        self._written = tuple(written)
         self.weights = WatchedWeights(weights, args)
         self.program = compile_in_process(model, **options)
 
@@ -105,6 +108,8 @@ class CompiledGraph:
             tensors = [torch.from_dlpack(tensor) for tensor in result]
         if self._draws:
             tensors.pop()  # the state, which no call takes over
+        if self._written:
+            self._write(args, tensors)
         weights, taken = self.program.weight_addresses, {args[i].data_ptr() for i in self._places}
         outputs = []
         for index, tensor in enumerate(tensors):
@@ -114,6 +119,15 @@ class CompiledGraph:
             taken.add(address)
             outputs.append(torch.view_as_complex(own) if index in self._complex else own)
         return outputs
+
+    def _write(self, args: Sequence[Any], tensors: list[torch.Tensor]) -> None:
+        """Take the new values of arguments off the end of `tensors` and write them, as the graph would have done."""
+        first = len(tensors) - len(self._written)
+        with torch.no_grad():
+            for index, place in enumerate(self._written, first):
+                value = tensors[index]
+                args[place].copy_(torch.view_as_complex(value) if index in self._complex else value)
+        del tensors[first:]
 
 
 def readable(tensor: torch.Tensor) -> torch.Tensor:
@@ -162,7 +176,8 @@ def _open_axes(fakes: Sequence[Any], places: Sequence[int], sizes: Mapping[objec
 
 
 class _Holder(torch.nn.Module):
-    """The graph as a module of its run-time tensors; it returns what is computed. Complex numbers are pairs.
+    """The graph as a module of its run-time tensors; it returns what is computed, and behind that what it writes to
+    arguments. Complex numbers are pairs.
 
     complex_outputs: the places of complex outputs, known once it ran
     """
@@ -175,10 +190,11 @@ class _Holder(torch.nn.Module):
         places: Sequence[int],
         sizes: Mapping[int, tuple[int, int] | None],
         empty: Mapping[int, EmptyTensor],
+        written: Sequence[int],
     ) -> None:
         super().__init__()
         self.graph = graph
-        self._empty = dict(empty)
+        self._empty, self._written = dict(empty), list(written)
         self._places, self._weights, self._sizes = list(places), list(weights), dict(sizes)
         self.complex_outputs: set[int] = set()
         self._complex = {i for i in places if args[i].is_complex()}
@@ -192,7 +208,7 @@ class _Holder(torch.nn.Module):
         self.eval()
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        args = list(self._fixed)
+        args: list[Any] = list(self._fixed)
         for i in self._weights:
             args[i] = getattr(self, f"weight_{i}")
         for i, value in zip(self._places, inputs, strict=True):
@@ -202,6 +218,8 @@ class _Holder(torch.nn.Module):
                 args[i] = inputs[place[0]].shape[place[1]]
         for i, empty in self._empty.items():
             args[i] = empty.made(inputs)
-        outputs = self.graph(*args)
+        for i in self._written:
+            args[i] = args[i].clone()
+        outputs = (*self.graph(*args), *(args[i] for i in self._written))
         self.complex_outputs.update(i for i, output in enumerate(outputs) if output.is_complex())
         return tuple(map(_real, outputs))
