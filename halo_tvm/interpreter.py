@@ -235,6 +235,7 @@ _OPS: dict[str, Handler] = {
     "relax.maximum": _elementwise(np.maximum),
     "relax.minimum": _elementwise(np.minimum),
     "relax.power": _elementwise(np.power),
+    "relax.equal": _elementwise(np.equal),
     "relax.tanh": _elementwise(np.tanh),
     "relax.exp": _elementwise(np.exp),
     "relax.sqrt": _elementwise(np.sqrt),

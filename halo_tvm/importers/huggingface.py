@@ -20,6 +20,7 @@ from ._adapter import Adapter, is_adapter
 from ._checkpoint import DirectoryWeights
 from ._json import read_json
 from ._language import TOKENIZER, language_of, with_texts_of
+from ._sentence import sentence_model, with_embedding
 from .packed_linears import method_of
 from .tensor_files import weight_files
 
@@ -35,20 +36,32 @@ def import_directory(
     `sizes` of inputs by name decide what an export fixes and a configuration may leave open: height and width.
     `part` names one of the definitions of a model that has several; without it the whole is meant.
     A definition serves the heads that it has: of a classifier, say, transformers is asked. `trust` goes on where the
-    system offers no confinement for that. The directory of a LoRA adapter is its base with the adapter's changes.
+    system offers no confinement for that. The directory of a LoRA adapter is its base with the adapter's changes, and
+    one of sentence-transformers gives the vector of a text, too.
     """
+    sentence = None if part else sentence_model(path)
+    if sentence is None:
+        return _imported(path, sizes or {}, part, trust)
+    encoder = _imported(sentence.encoder, sizes or {}, part, trust, bare=True)
+    return replace(with_embedding(encoder, sentence), name=path.resolve().name)
+
+
+def _imported(
+    path: Path, sizes: Mapping[str, tuple[int, ...]], part: str, trust: bool, *, bare: bool = False
+) -> ImportedModel:
+    """The model in a directory; `bare`: without the head that it may have."""
     adapter = Adapter(path) if is_adapter(path) else None
     base = path if adapter is None else _base_of(adapter)
     config = read_json(base / "config.json", "config.json of a Hugging Face model")
     kind = config.get("model_type")
-    family = _family(kind, part, config.get("architectures"))
+    family = _bare_family(kind) if bare else _family(kind, part, config.get("architectures"))
     if family is None and adapter is not None:
         raise UnsupportedModel(
             f"expected a LoRA adapter of a model that a definition serves, found one of model_type {kind!r} in "
             f"{path.name}: merge it into its base with PEFT (merge_and_unload), and give the result"
         )
     if family is None:
-        return _exported(path, kind, sizes or {}, trust)
+        return _exported(path, kind, sizes, trust, bare)
     try:
         parsed = family.from_huggingface(config)
         beside = family.beside(config) if family.beside else ()
@@ -105,6 +118,11 @@ def _family(kind: object, part: str, architectures: object) -> Family | None:
     return found
 
 
+def _bare_family(kind: object) -> Family | None:
+    """The definition of a model of this type without a head."""
+    return next((f for f in FAMILIES.values() if f.bare and kind in f.huggingface_types), None)
+
+
 def _serves(family: Family, architectures: object) -> bool:
     """Whether the outputs of `family` are those of the class that a checkpoint names; of none they are."""
     named = architectures[0] if isinstance(architectures, list) and architectures else None
@@ -153,7 +171,7 @@ def _of_hub(name: str) -> Path:
         ) from reason
 
 
-def _exported(path: Path, kind: object, sizes: Mapping[str, tuple[int, ...]], trust: bool) -> ImportedModel:
+def _exported(path: Path, kind: object, sizes: Mapping[str, tuple[int, ...]], trust: bool, bare: bool) -> ImportedModel:
     """The model as transformers builds it, exported by torch."""
     from ._restricted import convert_restricted
 
@@ -166,7 +184,7 @@ def _exported(path: Path, kind: object, sizes: Mapping[str, tuple[int, ...]], tr
             f"model_type {kind!r}, which has no built-in definition with this head,",
             "pip install torch transformers",
         )
-    options = {"sizes": {n: list(shape) for n, shape in sizes.items()}}
+    options = {"sizes": {n: list(shape) for n, shape in sizes.items()}, "bare": bare}
     return convert_restricted("transformers", path, options, trust=trust, reads=blobs)
 
 

@@ -52,6 +52,7 @@ class Family(Generic[C]):
     with_past: Callable[[bool], Entry[C]] | None = None  # main behind caches that it returns, for other engines
     huggingface_types: tuple[str, ...] = ()  # `model_type` values of config.json
     heads: tuple[str, ...] = ()  # ends of the class names among `architectures` whose outputs the definition gives
+    bare: bool = False  # the definition is the model without a head
     part: str = ""  # of a model that is several artifacts: `--model DIRECTORY:decoder`
     default_part: bool = False  # what the directory alone means where the checkpoint has this part and no more
     from_huggingface: Callable[[Mapping[str, object]], C] | None = None

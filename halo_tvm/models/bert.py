@@ -131,6 +131,7 @@ BERT = Family(
     define=define,
     huggingface_types=("bert",),
     heads=("BertModel",),
+    bare=True,
     from_huggingface=from_huggingface,
     prefixes=("", "bert."),
 )

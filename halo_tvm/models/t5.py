@@ -61,5 +61,6 @@ T5 = Family(
     default_part=True,
     huggingface_types=_t5.HUGGINGFACE_TYPES,
     heads=("EncoderModel",),
+    bare=True,
     from_huggingface=_t5.from_huggingface,
 )

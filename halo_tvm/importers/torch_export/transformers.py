@@ -25,18 +25,23 @@ from ._scans import scans_of_any_length
 _LARGEST_BATCH = 8
 _LENGTH = 12  # of the example; the exported program takes others
 _LONGEST = 4096  # where the configuration bounds no length
+_STATES = "last_hidden_state"
 _LENGTH_FIELDS = ("max_position_embeddings", "n_positions", "max_target_positions", "max_seq_len")
 
 
 def import_unrestricted(path: Path, options: Mapping[str, object]) -> ImportedModel:
-    """The model in the directory `path`; `sizes` among `options` are shapes of inputs, by name."""
+    """The model in the directory `path`; `sizes` among `options` are shapes of inputs, by name.
+
+    With `bare` it is the model without a head, whatever config.json names, and gives the last hidden states alone.
+    """
     import transformers
 
     transformers.logging.set_verbosity_error()
     is_safe = weight_files(path)[0].suffix == ".safetensors"
+    bare = bool(options.get("bare"))
     try:
         config = transformers.AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
-        model, loaded = _class(transformers, config).from_pretrained(
+        model, loaded = _class(transformers, config, bare).from_pretrained(
             path,
             config=config,
             local_files_only=True,
@@ -53,11 +58,13 @@ def import_unrestricted(path: Path, options: Mapping[str, object]) -> ImportedMo
         ) from reason
     model = model.eval()
     examples = _examples(model, config, options.get("sizes", {}))
-    module = _named(model, tuple(examples))
+    module = _named(model, tuple(examples), (_STATES,) if bare else ())
+
+    longest = _longest(model)
 
     def exported(shared: bool) -> ImportedModel:
-        shapes = tuple(_dynamic(config, name, value, shared) for name, value in examples.items())
-        with scans_of_any_length(model, _longest(config)):
+        shapes = tuple(_dynamic(longest, name, value, shared) for name, value in examples.items())
+        with scans_of_any_length(model, longest):
             return import_module(module, tuple(examples.values()), dynamic_shapes=shapes, name=path.name)
 
     try:
@@ -95,9 +102,12 @@ def fingerprint(path: Path) -> str:
     return DirectoryWeights(path, ("",), {}).fingerprint()
 
 
-def _class(transformers: object, config: object) -> type:
+def _class(transformers: object, config: object, bare: bool) -> type:
     """The class that config.json names; without one that of causal language models for a type that is made for
     them, else the bare model of the type."""
+    if bare:
+        encodes = getattr(config, "is_encoder_decoder", False)
+        return transformers.AutoModelForTextEncoding if encodes else transformers.AutoModel
     for name in (config.architectures or ())[:1]:
         found = getattr(transformers, name, None)
         if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
@@ -113,20 +123,24 @@ def _class(transformers: object, config: object) -> type:
 
 
 class _Outputs(torch.nn.Module):
-    """The model without its cache; it takes tensors in the order of `names` and returns its tensors by name."""
+    """The model without its cache; it takes tensors in the order of `names` and returns its tensors by name.
 
-    def __init__(self, model: torch.nn.Module, names: Sequence[str]) -> None:
+    `wanted` are those that it returns, all if it is empty.
+    """
+
+    def __init__(self, model: torch.nn.Module, names: Sequence[str], wanted: Sequence[str]) -> None:
         super().__init__()
         self.model = model
-        self._names = tuple(names)
+        self._names, self._wanted = tuple(names), tuple(wanted)
         self._options = {"use_cache": False} if "use_cache" in _parameters(model) else {}
 
     def forward(self, *inputs: torch.Tensor) -> dict[str, torch.Tensor]:
         outputs = self.model(**dict(zip(self._names, inputs, strict=True)), **self._options, return_dict=True)
-        return {name: value for name, value in outputs.items() if isinstance(value, torch.Tensor)}
+        tensors = {name: value for name, value in outputs.items() if isinstance(value, torch.Tensor)}
+        return {name: tensors[name] for name in self._wanted or tensors}
 
 
-def _named(model: torch.nn.Module, names: Sequence[str]) -> torch.nn.Module:
+def _named(model: torch.nn.Module, names: Sequence[str], wanted: Sequence[str]) -> torch.nn.Module:
     """`_Outputs` with a signature of its inputs' names: torch.export names inputs as the signature does."""
     parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("self", *names)]
 
@@ -134,7 +148,7 @@ def _named(model: torch.nn.Module, names: Sequence[str]) -> torch.nn.Module:
         return _Outputs.forward(self, *inputs)
 
     forward.__signature__ = inspect.Signature(parameters)
-    return type("Outputs", (_Outputs,), {"forward": forward})(model, names).eval()
+    return type("Outputs", (_Outputs,), {"forward": forward})(model, names, wanted).eval()
 
 
 def _parameters(model: torch.nn.Module) -> frozenset[str]:
@@ -174,7 +188,7 @@ def _examples(model: torch.nn.Module, config: object, sizes: Mapping[str, Sequen
     return examples
 
 
-def _dynamic(config: object, name: str, value: torch.Tensor, shared: bool) -> dict[int, object]:
+def _dynamic(longest: int, name: str, value: torch.Tensor, shared: bool) -> dict[int, object]:
     """Batch, and the length of token sequences and waves.
 
     `shared`: one batch, and one length for tokens and their mask; else torch keeps fixed what the model itself fixes.
@@ -189,11 +203,19 @@ def _dynamic(config: object, name: str, value: torch.Tensor, shared: bool) -> di
     if name == "input_values":
         return {0: batch, 1: dimension("samples", 1000, 1 << 20)}
     label = "decoder_sequence" if name.startswith("decoder_") else "sequence"
-    return {0: batch, 1: dimension(label, 2, _longest(config))}
+    return {0: batch, 1: dimension(label, 2, longest)}
 
 
-def _longest(config: object) -> int:
-    """The tokens of the longest sequence that is taken."""
-    text = getattr(config, "text_config", config)
+def _longest(model: torch.nn.Module) -> int:
+    """The tokens of the longest sequence that is taken.
+
+    Where padding has a place in a table of positions, as RoBERTa's, tokens have those behind it.
+    """
+    text = getattr(model.config, "text_config", model.config)
     longest = next((int(getattr(text, f)) for f in _LENGTH_FIELDS if getattr(text, f, None)), _LONGEST)
+    for name, table in model.named_modules():
+        is_table = isinstance(table, torch.nn.Embedding) and name.endswith("position_embeddings")
+        if is_table and table.padding_idx is not None and table.num_embeddings == longest:
+            longest -= table.padding_idx + 1
+            break
     return max(min(longest, _LONGEST), _LENGTH + 1)
