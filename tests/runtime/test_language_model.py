@@ -623,6 +623,30 @@ def test_pieces_hold_back_half_characters_and_the_beginning_of_a_stop() -> None:
     assert pieces.add(0xE2) == "" and pieces.rest() == "\ufffd"
 
 
+def test_runs_of_bytes_stay_characters() -> None:
+    """Tokenizers with byte fallback read a run of bytes as one text, or none of it."""
+
+    class Fallback:
+        def decoded(self, ids):
+            runs = itertools.groupby(ids, lambda byte: byte >= 128)
+            return "".join(self.read(bytes(run), far) for far, run in runs)
+
+        def read(self, run: bytes, far: bool) -> str:
+            try:
+                return run.decode("utf-8")
+            except UnicodeDecodeError:
+                return "\ufffd" * len(run)
+
+    for whole in ("😀" * 30, "é日😀" * 20 + " end", "日本語" * 9 + "a😀"):
+        pieces = Pieces(Fallback(), ("never",))
+        assert "".join(map(pieces.add, whole.encode())) + pieces.rest() == whole
+    pieces = Pieces(Fallback(), ())
+    broken = ["".join(map(pieces.add, "é😀".encode() + b"\xf0\x9f")), pieces.rest()]
+    assert broken == ["é😀", "\ufffd\ufffd"]
+    pieces = Pieces(Fallback(), ())
+    assert "".join(map(pieces.add, "é😀".encode() + b"\xf0a b")) == "é😀\ufffda b"
+
+
 def test_texts_without_a_tokenizer_or_with_one_of_more_tokens_than_the_head(directory: Path, tmp_path: Path) -> None:
     without = Text(LanguageSpec(context=8, vocabulary=258))
     assert without.decoded([65, 66]) == ""

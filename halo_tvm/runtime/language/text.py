@@ -106,31 +106,48 @@ class Pieces:
         self._text = text
         self._stop = tuple(stop)
         self._ids: list[int] = []
-        self._done = 0  # characters of the decoded ids that were taken from them
         self._from = 0  # ids from which on they are decoded
+        self._taken = 0  # ids whose text has been taken
+        self._seen = ""  # the text of those from `_from` on
         self._held = ""
         self.stopped = False
 
     def add(self, token: int) -> str:
         """The text that is certain with this token; once a stop string is found, that in front of it, and `stopped`."""
         self._ids.append(token)
-        whole = self._text.decoded(self._ids[self._from :])
-        if whole.endswith("\ufffd"):  # a character that the next token completes
+        if self._text.decoded(self._ids[self._from :]).endswith("\ufffd"):  # a character that the next token completes
             return ""
-        new = whole[self._done :]
-        self._done = len(whole)
-        if len(self._ids) - self._from > _WINDOW:  # decoding stays cheap; two tokens of context keep spaces right
-            self._from = len(self._ids) - 2
-            self._done = len(self._text.decoded(self._ids[self._from :]))
+        new = self._new()
+        if len(self._ids) - self._from > _WINDOW:
+            self._forget()
         return self._released(self._held + new)
 
     def rest(self) -> str:
         """What was held back, at the end of an answer; a half character becomes U+FFFD."""
         if self.stopped:
             return ""
-        whole = self._text.decoded(self._ids[self._from :])
-        out, self._held, self._done = self._held + whole[self._done :], "", len(whole)
+        out, self._held = self._held + (self._new() if self._taken < len(self._ids) else ""), ""
         return out
+
+    def _new(self) -> str:
+        """The text of the ids that were not taken yet.
+
+        Bytes that are no character make some tokenizers read those in front of them otherwise: then they stand alone.
+        """
+        whole, before = self._text.decoded(self._ids[self._from :]), self._seen
+        if not whole.startswith(before):
+            self._from, before = self._taken, ""
+            whole = self._text.decoded(self._ids[self._from :])
+        self._taken, self._seen = len(self._ids), whole
+        return whole[len(before) :]
+
+    def _forget(self) -> None:
+        """Decoding stays cheap: some tokens are kept that are whole characters, which keeps spaces right."""
+        for count in range(2, _CONTEXT + 1):
+            kept = self._text.decoded(self._ids[-count:])
+            if kept and "\ufffd" not in kept:
+                self._from, self._seen = len(self._ids) - count, kept
+                return
 
     def _released(self, text: str) -> str:
         found = [at for at in (text.find(stop) for stop in self._stop) if at >= 0]
@@ -143,3 +160,4 @@ class Pieces:
 
 
 _WINDOW = 32  # tokens that are decoded together
+_CONTEXT = 8  # and that are kept of them: a character may be four bytes, and a token a byte
