@@ -7,6 +7,7 @@ References
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from .decoder import DecoderConfig, ExpertNames, Layer, Mixture, Names, Reader, decoder_family
@@ -202,6 +203,45 @@ def _hunyuan(read: Reader) -> DecoderConfig:
     return replace(hunyuan(read), mixture=mixture)
 
 
+def _gpt_oss(read: Reader) -> DecoderConfig:
+    """Sinks beside the keys, windows in every other layer, and experts with biases and bounded gates."""
+    rope, bias = read.rope(theta=150000.0), read.flag("attention_bias", default=True)
+    pattern = read.pattern((True, False), read.whole("sliding_window", default=128), {True: rope, False: rope})
+    gates = (read.number("swiglu_alpha", default=1.702), read.number("swiglu_limit", default=7.0))
+    mixture = mixture_of(
+        read,
+        width="intermediate_size",
+        normalised=True,
+        bias=True,
+        turned=True,
+        clamped=gates,
+        names=(ExpertNames(router="mlp.router"),),
+    )
+    names = Names(sinks="self_attn.sinks")
+    return llama(read, pattern=pattern, query_key_value_bias=bias, output_bias=bias, names=names, mixture=mixture)
+
+
+def _granite_windows(read: Reader, of: Callable[[Reader], DecoderConfig] = granite) -> DecoderConfig:
+    """Granite with windows in three of four layers, sinks, and perhaps a rotation for every layer, 0: none."""
+    thetas = read.get("layer_rope_theta", default=[None] * read.layers)
+    if not isinstance(thetas, list) or len(thetas) < read.layers:
+        read.refuse("layer_rope_theta of every layer", repr(thetas)[:80])
+    window = read.whole("sliding_window", default=128)
+    kinds = read.pattern((False, True, True, True), window, {True: None, False: None})
+    ropes = [None if theta == 0 else Reader({**read.config, **_with_theta(read, theta)}).rope() for theta in thetas]
+    pattern = tuple(Layer(ropes[i], kinds[i % len(kinds)].window) for i in range(read.layers))
+    config = of(read)
+    return replace(config, pattern=pattern, names=replace(config.names, sinks="self_attn.sinks"))
+
+
+def _granite_moe_windows(read: Reader) -> DecoderConfig:
+    return _granite_windows(read, _granite_shared)
+
+
+def _with_theta(read: Reader, theta: object) -> dict[str, object]:
+    return {} if theta is None else {"rope_parameters": {**read.scaling(), "rope_theta": theta}}
+
+
 def _mellum(read: Reader) -> DecoderConfig:
     """Qwen3-MoE with a rotation for layers with a window, and another for those without."""
     ropes = {slides: read.rope(f"{name}_attention") for slides, name in ((True, "sliding"), (False, "full"))}
@@ -221,4 +261,7 @@ FLEX_OLMO = decoder_family("flex_olmo", _flex_olmo, even=("head_dim",))
 PHI_MOE = decoder_family("phimoe", _phi, even=("head_dim",))
 ERNIE_MOE = decoder_family("ernie4_5_moe", _ernie)
 HUNYUAN_MOE = decoder_family("hunyuan_v1_moe", _hunyuan, even=("head_dim",))
+GPT_OSS = decoder_family("gpt_oss", _gpt_oss, even=("head_dim",))
+GRANITE_WINDOWS = decoder_family("granite_swa", _granite_windows, even=("head_dim",))
+GRANITE_MOE_WINDOWS = decoder_family("granitemoe_swa", _granite_moe_windows, even=("head_dim",))
 MELLUM = decoder_family("mellum", _mellum, even=("head_dim",))

@@ -128,6 +128,8 @@ class _Site:
         attrs = attrs_of(call)
         if attrs["num_heads"] != attrs["num_kv_heads"]:
             raise Declined("its query heads share key and value heads")
+        if attrs.get("has_sinks"):
+            raise Declined("every head has a sink")
         if attrs.get("has_bias") and not same_dimension(call.args[-1].ty.shape.values[1], 1):
             raise Declined("its bias has a plane per head")
         sources = call.args[:1] if attrs.get("packed") else call.args[:3]

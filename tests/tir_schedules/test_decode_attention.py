@@ -68,6 +68,18 @@ def test_head_sizes_static(target, d):
     check(compiled(function([x.shape for x in arrays], attrs), target), arrays, attrs)
 
 
+@pytest.mark.parametrize("s", [1, 3])
+def test_sinks(target, s):
+    """Far below the scores, among them, and far above; counted once, however many tasks divide the keys."""
+    attrs = attributes(4, 2, 16, causal=True, window=200, has_sinks=True, has_lengths=True)
+    shapes = [("b", s, 4, 16), *[("b", "t", 2, 16)] * 2, (4,), ("b",)]
+    run = compiled(function(shapes, attrs, [*["float32"] * 4, "int32"]), target)
+    sinks = np.array([-90, -1, 1, 30], np.float32)
+    for t, lengths in ((40, (40, 3)), (700, (650, 0))):
+        q, *caches = normal((2, s, 4, 16), *[(2, t, 2, 16)] * 2)
+        check(run, [q, *caches, sinks, np.array(lengths, np.int32)], attrs)
+
+
 @pytest.mark.parametrize("ones", [(1, 0, 0), (0, 1, 1)])
 def test_bias(target, ones):
     attrs = attributes(2, 2, 16, has_bias=True)

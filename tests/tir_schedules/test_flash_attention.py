@@ -101,6 +101,14 @@ def test_all_features_at_once(target):
         check(run, [*normal((2, s, 256)), mask, *normal((1, 4, s, s))], attrs)
 
 
+def test_sinks(target):
+    """Far below the scores, among them, and far above: a row of zeros."""
+    attrs = attributes(4, 2, 16, packed=True, causal=True, window=50, has_sinks=True)
+    run = compiled(function([("b", "s", 8 * 16), (4,)], attrs), target)
+    for s in (1, 37, 150):
+        check(run, [*normal((2, s, 8 * 16)), np.array([-90, -1, 1, 30], np.float32)], attrs)
+
+
 @pytest.mark.parametrize("more", [{}, {"softcap": 2.0}], ids=["plain", "softcap"])
 def test_a_nan_stays(target, more):
     attrs = attributes(2, 1, 16, **more)

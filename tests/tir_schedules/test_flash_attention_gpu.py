@@ -283,6 +283,12 @@ def test_declines(attrs, dtype, message):
         RULE.default(function([("b", "s", 6 * attrs["head_dim"])], attrs, [dtype]), TARGET)
 
 
+def test_declines_sinks():
+    func = function([("b", "s", 96), (2,)], attributes(2, 2, 16, packed=True, has_sinks=True), ["float32"] * 2)
+    with pytest.raises(Declined, match="serves attention without sinks"):
+        RULE.default(func, TARGET)
+
+
 def test_declines_other_targets_and_tiles():
     func = function([(1, 5, 3 * 256)], attributes(1, 1, 256, packed=True))
     with pytest.raises(Declined, match="serves NVIDIA GPUs, llvm-x86_64-avx2 is none"):

@@ -28,6 +28,7 @@ class Names:
     value: str = "self_attn.v_proj"
     query_norm: str = ""
     key_norm: str = ""
+    sinks: str = ""  # whole: a score of every head beside those of keys
     output: str = "self_attn.o_proj"
     attention_post_norm: str = ""  # between the attention's output and the residual
     ffn_norm: str = "post_attention_layernorm"  # "": a parallel feed-forward reads what attention reads
@@ -104,6 +105,9 @@ class Mixture:
     scale: float = 1.0  # of the weights
     correction: bool = False  # added to the scores where experts are chosen, not in their weights
     correction_of_groups: bool = False  # stored as [1, experts]
+    bias: bool = False  # of the router and the experts
+    turned: bool = False  # stacked weights are [experts, k, n], of gates and projections up by turns
+    clamped: tuple[float, float] | None = None  # (alpha, limit) of a gate that is bounded, see `mixture`
     shared: int = 0  # width of an expert that every token is sent to, 0: there is none
     shared_switch: bool = False  # whose result is multiplied by a sigmoid of the token
     dense: tuple[int, ...] = ()  # layers that have one feed-forward instead

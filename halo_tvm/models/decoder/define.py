@@ -186,6 +186,9 @@ def _attention(step: _Step, x: relax.Var, index: int, layer: str, bias: relax.Va
     attrs |= {"softcap": c.softcap} if c.softcap is not None else {}
     extras = [bias] if bias is not None else []
     attrs |= {"has_bias": True} if extras else {}
+    if c.names.sinks:
+        extras.append(m.weight(f"{layer}.{c.names.sinks}", (c.heads,), scale=1.0))
+        attrs |= {"has_sinks": True}
     if step.shown is not None:
         q, key, value = _with_past(step, _parts(step, joined, layer, kind), index)
         heads = m.op("attention", q, key, value, step.shown, *extras, has_key_mask=True, **attrs)

@@ -24,7 +24,7 @@ def mixed(c: DecoderConfig, mixture: Mixture, m: ModelBuilder, x: relax.Var, lay
     batch, tokens, _ = x.ty.shape.values
     count = tvm.sym.Analyzer().simplify(batch * tokens)
     rows = m.emit(relax.op.reshape(x, (count, c.hidden)))
-    logits = m.linear(rows, f"{layer}.{names.router}", c.hidden, mixture.experts, bias=False)
+    logits = m.linear(rows, f"{layer}.{names.router}", c.hidden, mixture.experts, bias=mixture.bias)
     correction = [_correction(m, f"{layer}.{names.correction}", mixture)] if mixture.correction else []
     routed = m.op(
         "route",
@@ -40,16 +40,54 @@ def mixed(c: DecoderConfig, mixture: Mixture, m: ModelBuilder, x: relax.Var, lay
     width = mixture.width
 
     gate_up = _gate_up(m, layer, mixture, names, c.hidden)
-    hidden = m.op("experts", rows, ids, gate_up, layout="nk", n=2 * width, experts=mixture.experts)
+    biases = _biases(m, layer, mixture, names, c.hidden) if mixture.bias else [[], []]
+    hidden = m.op("experts", rows, ids, gate_up, *biases[0], layout="nk", n=2 * width, experts=mixture.experts)
     gate, up = (
         m.emit(relax.op.strided_slice(hidden, axes=[2], begin=[begin], end=[begin + width])) for begin in (0, width)
     )
-    hidden = m.emit(relax.op.multiply(m.emit(ACTIVATIONS[c.activation].relax(gate)), up))
+    hidden = _gated(m, c.activation, mixture.clamped, gate, up)
     down = _stacked(m, layer, mixture, names.stacked_down, (names.down,), c.hidden, width)
-    each = m.op("experts", hidden, ids, down, layout="nk", n=c.hidden, experts=mixture.experts)
+    each = m.op("experts", hidden, ids, down, *biases[1], layout="nk", n=c.hidden, experts=mixture.experts)
     weighted = m.emit(relax.op.multiply(each, m.emit(relax.op.expand_dims(share, 2))))
     out = m.emit(relax.op.reshape(m.emit(relax.op.sum(weighted, axis=[1])), x.ty.shape))
     return m.emit(relax.op.add(out, _shared(c, mixture, names, m, x, layer))) if mixture.shared else out
+
+
+def _gated(
+    m: ModelBuilder, activation: str, clamped: tuple[float, float] | None, gate: relax.Var, up: relax.Var
+) -> relax.Var:
+    """act(gate) * up; clamped: g * sigmoid(alpha * g) * (u + 1) of g = min(gate, limit), u within the limit."""
+    if clamped is None:
+        return m.emit(relax.op.multiply(m.emit(ACTIVATIONS[activation].relax(gate)), up))
+    alpha, most, least, one = (relax.const(value, "float32") for value in (clamped[0], clamped[1], -clamped[1], 1.0))
+    gate, up = (m.emit(relax.op.minimum(x, most)) for x in (gate, up))
+    up = m.emit(relax.op.add(m.emit(relax.op.maximum(up, least)), one))
+    switch = m.emit(relax.op.sigmoid(m.emit(relax.op.multiply(gate, alpha))))
+    return m.emit(relax.op.multiply(m.emit(relax.op.multiply(gate, switch)), up))
+
+
+def _by_turns(width: int) -> tuple[int, ...]:
+    """Where the columns of gates, then those of projections up, stand where they take turns."""
+    return (*range(0, 2 * width, 2), *range(1, 2 * width, 2))
+
+
+def _biases(m: ModelBuilder, layer: str, mixture: Mixture, names: ExpertNames, hidden: int) -> list[list[relax.Var]]:
+    """Those of gates and projections up, [experts, 2 width], and those down, [experts, hidden]."""
+    stored = f"{layer}.{names.stacked_gate_up}_bias"
+    shape = (mixture.experts, 2 * mixture.width)
+    m.source(stored, shape, scale=0.1)
+    gate_up = m.derived(f"{stored}:parted", "take", [stored], shape, indices=_by_turns(mixture.width), axis=1)
+    return [[gate_up], [m.weight(f"{layer}.{names.stacked_down}_bias", (mixture.experts, hidden), scale=0.1)]]
+
+
+def _turned(m: ModelBuilder, mixture: Mixture, name: str, columns: int, k: int, *, by_turns: bool) -> relax.Var:
+    """The weight [experts, columns, k] of one that is stored as [experts, k, columns]."""
+    shape, scale = (mixture.experts, columns, k), 1 / math.sqrt(k)
+    stored = m.source(name, (mixture.experts, k, columns), scale=scale)
+    if not by_turns:
+        return m.derived(f"{stored}:turned", "permute_dims", [stored], shape, axes=[0, 2, 1])
+    turned = m.recipe(f"{stored}:turned", "permute_dims", [stored], shape, axes=[0, 2, 1])
+    return m.derived(f"{stored}:parted", "take", [turned], shape, indices=_by_turns(mixture.width), axis=1)
 
 
 def _names(m: ModelBuilder, mixture: Mixture, layer: str) -> ExpertNames:
@@ -84,6 +122,8 @@ def _stacked(
 ) -> relax.Var:
     """The weight [experts, parts * columns, k]: one tensor of the checkpoint, or made of those of every expert."""
     shape, scale = (mixture.experts, len(parts) * columns, k), 1 / math.sqrt(k)
+    if mixture.turned:
+        return _turned(m, mixture, f"{layer}.{whole}", len(parts) * columns, k, by_turns=len(parts) > 1)
     if whole and m.weights.has(f"{layer}.{whole}"):
         return m.weight(f"{layer}.{whole}", shape, scale=scale)
     singles = [

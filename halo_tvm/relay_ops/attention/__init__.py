@@ -5,7 +5,8 @@ Shapes
                          as a cache keeps them under q of float32 both may be float16, or int8 with rows of d + 4
                          (`_kept_rows`)                                                      or, with packed=True,
     qkv [b, s, (h + 2 * h_kv) * d]: the columns of all query heads, then key heads, then value heads (t = s)
-    key_mask [b, t] (has_key_mask)   bias [1|b, 1|h, 1|s, t] float32 (has_bias)   lengths int32 [b] (has_lengths)
+    key_mask [b, t] (has_key_mask)   bias [1|b, 1|h, 1|s, t] float32 (has_bias)
+    sinks float32 [h] (has_sinks)   lengths int32 [b] (has_lengths)
     ->   o [b, s, h, d]
 Computation
     score[i, j] = bias[i, j] + cap(scale * sum_d q[i, d] * k[j, d]),   cap(x) = softcap * tanh(x / softcap), or x
@@ -13,6 +14,7 @@ Computation
     T = t, or lengths[n] within 0 .. t: the keys of a cache that are valid, the queries' own among them; nothing comes
     of what lies behind them, NaN included
     o[i] = sum_j softmax over the visible j of score[i, j] * v[j];  query head n reads KV head n // (h / h_kv)
+    sinks: each head's softmax has one more score, sinks[head], whose value is zero
     A score at or below -1e30 is invisible too, so additive masks of -inf and of the most negative float32
     mean the same. A row with no visible key gives zeros. Lifts read an addend at or below -1e9 as a mask.
 Lifts
@@ -33,6 +35,7 @@ Numerics
     key are the same.
 References
     arXiv:1706.03762 arXiv:2305.13245 (grouped heads) arXiv:2108.12409 (linear biases) arXiv:2408.00118 (soft cap)
+    arXiv:2309.17453 arXiv:2508.10925 (sinks)
 """
 
 from __future__ import annotations

@@ -93,7 +93,16 @@ def cases() -> tuple[dict[str, object], ...]:
                 2, 2, causal=True, window=6, softcap=3.0, has_key_mask=True, has_bias=True, has_lengths=True
             ),
         },
+        {
+            "args": [*_separate(2, 1, 40, 4, 2), (4,), _lengths(33, 0)],
+            "attrs": _attrs(4, 2, causal=True, window=20, has_sinks=True, has_lengths=True),
+        },
         # A head of 8 is what no schedule rule takes; nine queries are too many for a decode step.
         *(_unwritten(d, s, dtype) for d, s in ((D, 1), (8, 1), (D, 9)) for dtype in ("float32", *NARROW)),
     ]
-    return (*plain, *grouped, *positions, *capped, *masked, *biased, *both, *cached)
+    sunk = [
+        {"args": [*_packed(2, 37, 4, 2), np.array([-50, -1, 2, 9], "float32")]}
+        | {"attrs": _attrs(4, 2, packed=True, causal=True, window=9, has_sinks=True)},
+        {"args": [*_separate(1, 3, 9, 2, 2), (1, 2, 3, 9), (2,)], "attrs": _attrs(2, 2, has_bias=True, has_sinks=True)},
+    ]
+    return (*sunk, *plain, *grouped, *positions, *capped, *masked, *biased, *both, *cached)

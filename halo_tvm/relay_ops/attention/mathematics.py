@@ -26,6 +26,7 @@ def compute(
     softcap: float = 0.0,
     has_key_mask: bool = False,
     has_bias: bool = False,
+    has_sinks: bool = False,
     has_lengths: bool = False,
     products: str = "float32",  # a permission that this body does not take
 ) -> te.Tensor:
@@ -61,6 +62,7 @@ def compute(
     dtype = args[0].dtype
     key_mask = extras.pop(0) if has_key_mask else None
     bias = extras.pop(0) if has_bias else None
+    sinks = extras.pop(0) if has_sinks else None
     lengths = extras.pop(0) if has_lengths else None
 
     def keys(n):
@@ -98,6 +100,9 @@ def compute(
     scores = te.compute((b, h, s, t), score, name="scores")
     j0, j1, j2 = (te.reduce_axis((0, t), name) for name in ("j0", "j1", "j2"))
     peak = te.compute((b, h, s), lambda n, e, i: te.max(scores[n, e, i, j0], axis=j0), name="peak")
+    if sinks is not None:
+        of_keys = peak
+        peak = te.compute((b, h, s), lambda n, e, i: tirx.max(of_keys[n, e, i], sinks[e]), name="peak_or_sink")
 
     def weight(n, e, i, j):
         y = scores[n, e, i, j]
@@ -106,6 +111,11 @@ def compute(
 
     weights = te.compute((b, h, s, t), weight, name="weights")
     total = te.compute((b, h, s), lambda n, e, i: te.sum(weights[n, e, i, j1], axis=j1), name="total")
+    if sinks is not None:
+        seen_total = total
+        total = te.compute(
+            (b, h, s), lambda n, e, i: seen_total[n, e, i] + te.exp(sinks[e] - peak[n, e, i]), name="total_with_sink"
+        )
     mixed = te.compute(
         (b, s, h, d),
         lambda n, i, e, x: te.sum(weights[n, e, i, j2] * mixed_value(n, j2, e, x), axis=j2),
@@ -154,6 +164,7 @@ def reference(
     softcap: float = 0.0,
     has_key_mask: bool = False,
     has_bias: bool = False,
+    has_sinks: bool = False,
     has_lengths: bool = False,
     products: str = "float32",  # a permission: the exact result is the same
 ) -> np.ndarray:
@@ -177,9 +188,12 @@ def reference(
         scores = scores + extras.pop(0)
     seen = seen & ~(scores <= INVISIBLE)  # a NaN is seen
     peak = np.where(seen, scores, -np.inf).max(-1, keepdims=True, initial=INVISIBLE)
+    if has_sinks:
+        sinks = extras.pop(0)[None, :, None, None]
+        peak = np.maximum(peak, sinks)
     with np.errstate(invalid="ignore"):  # an infinite score less itself: NaN, as it is meant
         weights = np.where(seen, np.exp(np.where(seen, scores - peak, 0)), 0)
-    total = weights.sum(-1, keepdims=True)
+    total = weights.sum(-1, keepdims=True) + (np.exp(sinks - peak) if has_sinks else 0)
     weights = (weights / np.where(total == 0, 1, total)).astype(q.dtype)
     return (weights @ v.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)
 

@@ -18,6 +18,7 @@ KNOWN = (
     "softcap",
     "has_key_mask",
     "has_bias",
+    "has_sinks",
     "has_lengths",
     "products",
     "layer",
@@ -32,13 +33,13 @@ def check_call(types: Sequence[relax.TensorType], attrs: Mapping[str, object]) -
     _check_attrs(attrs)
     h, h_kv, d = (int(attrs[key]) for key in ("num_heads", "num_kv_heads", "head_dim"))
     operands = 1 if attrs.get("packed") else 3
-    expected = operands + sum(bool(attrs.get(f"has_{name}")) for name in ("key_mask", "bias", "lengths"))
+    expected = operands + sum(bool(attrs.get(f"has_{name}")) for name in ("key_mask", "bias", "sinks", "lengths"))
     if len(types) != expected:
         raise ValueError(
             f"halo.attention: {expected} arguments expected for packed={bool(attrs.get('packed'))}, "
             f"has_key_mask={bool(attrs.get('has_key_mask'))}, has_bias={bool(attrs.get('has_bias'))}, "
-            f"has_lengths={bool(attrs.get('has_lengths'))}, got {len(types)}: "
-            "pass q, k, v or qkv first, then key_mask, then bias, then lengths"
+            f"has_sinks={bool(attrs.get('has_sinks'))}, has_lengths={bool(attrs.get('has_lengths'))}, "
+            f"got {len(types)}: pass q, k, v or qkv first, then key_mask, bias, sinks, lengths"
         )
     for position, ty in enumerate(types):
         if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
@@ -70,6 +71,11 @@ def check_call(types: Sequence[relax.TensorType], attrs: Mapping[str, object]) -
             )
     if attrs.get("has_bias"):
         _check_bias(extras.pop(0), (b, h, s, t))
+    if attrs.get("has_sinks"):
+        sinks = extras.pop(0)
+        _expect("sinks", sinks, (h,))
+        if str(sinks.dtype) != "float32":
+            raise ValueError(f"halo.attention: sinks must be float32, got {sinks.dtype}: cast them")
     if attrs.get("has_lengths"):
         _check_lengths(extras.pop(0), b)
     return relax.TensorType([b, s, h, d], types[0].dtype)

@@ -34,6 +34,7 @@ class Problem:
     softcap: float
     key_mask: str | None  # dtype
     bias: tuple[bool, bool, bool] | None  # which of [b, h, s] have extent 1
+    sinks: bool = False  # a score of every head beside those of keys, whose value is zero
     lengths: bool = False  # the keys of each batch row are counted by data
     narrow: bool = False  # the operands of both products may be rounded to bfloat16
     tf32: bool = False  # they may be rounded to 11 bits
@@ -68,17 +69,21 @@ def call_attributes(func: tirx.PrimFunc) -> dict[str, object]:
     return values
 
 
-def read(func: tirx.PrimFunc, dtypes: Sequence[str] = ("float32",), caches: Sequence[str] = ()) -> Problem:
+def read(
+    func: tirx.PrimFunc, dtypes: Sequence[str] = ("float32",), caches: Sequence[str] = (), *, sinks: bool = False
+) -> Problem:
     """The problem `func` states on queries, keys and values of one of `dtypes`, or Declined(reason).
 
-    Keys and values may be of another type where it is one of `caches`.
+    Keys and values may be of another type where it is one of `caches`. `sinks`: the rule knows them.
     """
     attrs = call_attributes(func)
+    if attrs.get("has_sinks") and not sinks:
+        raise Declined("serves attention without sinks")
     names = _operand_names(attrs)
     buffers = [param for param in func.params if is_buffer(param)]
     assert len(buffers) == len(names), f"attention function with {len(buffers)} buffers, expected {names}"
     for name, buffer in zip(names, buffers):
-        served = ("float32",) if name == "bias" else dtypes
+        served = ("float32",) if name in ("bias", "sinks") else dtypes
         if name in ("K", "V"):
             served = (str(buffers[0].dtype), *caches)
         if name not in ("key_mask", "lengths") and str(buffer.dtype) not in served:
@@ -122,6 +127,7 @@ def read(func: tirx.PrimFunc, dtypes: Sequence[str] = ("float32",), caches: Sequ
         softcap=float(attrs.get("softcap", 0.0)),
         key_mask=str(buffers[names.index("key_mask")].dtype) if attrs.get("has_key_mask") else None,
         bias=bias,
+        sinks=bool(attrs.get("has_sinks", False)),
         lengths=bool(attrs.get("has_lengths", False)),
         narrow=attrs.get("products") == "bfloat16",
         tf32=attrs.get("products") == "tf32",
@@ -151,7 +157,7 @@ def is_buffer(param: tirx.Var) -> bool:
 
 def _operand_names(attrs: dict[str, object]) -> list[str]:
     operands = ["QKV"] if attrs.get("packed") else ["Q", "K", "V"]
-    extras = [name for name in ("key_mask", "bias", "lengths") if attrs.get(f"has_{name}")]
+    extras = [name for name in ("key_mask", "bias", "sinks", "lengths") if attrs.get(f"has_{name}")]
     return [*operands, *extras, "O"]
 
 

@@ -20,6 +20,13 @@ from .flash_attention.plan import Plan
 START = -1e30  # the peak before any key; scores at or below it are invisible
 
 
+def beginning(problem: Problem, v: Vectors, head: str) -> tuple[str, str]:
+    """The peak and the total of a row before any key, vectors; lanes of the total are added at the end."""
+    if not problem.sinks:
+        return v.const(START), v.const(0.0)
+    return v.all(f"sinks[{head}] * T.float32({LOG2_E!r})"), v.const(1.0 / v.lanes)
+
+
 class Rows(Protocol):
     """A plan with the scratch buffers scores, peaks and totals, a row of each per row."""
 

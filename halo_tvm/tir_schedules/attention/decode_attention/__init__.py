@@ -84,7 +84,7 @@ class DecodeAttention(Rule[Decision]):
 def _plan(func: tirx.PrimFunc, target: Target, decision: Decision) -> Plan:
     lanes = target_lanes(target)
     _check(func)
-    problem: Problem = read(func, caches=CACHES)
+    problem: Problem = read(func, caches=CACHES, sinks=True)
     if decision.chunk % lanes:
         raise Declined(f"chunk must be a multiple of the {lanes} keys of a tile, got {decision.chunk}")
     queries = next(param for param in func.params if is_buffer(param)).ty.shape[1]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .._problem import locate_keys
-from .._softmax import START
+from .._softmax import beginning
 from .._text import LEAST, Source, i64
 from .plan import Plan
 
@@ -30,10 +30,14 @@ def _rows(src: Source, plan: Plan, work: str, kind: str) -> None:
         src.let("parts", f"({problem.keys} + span - T.int64(1)) // span")  # those with a key in them
         columns = range(plan.columns)
         src(*(v.buffer(name) for name in ("peak", "total", "fade", "swap")), *(v.buffer(f"sum{u}") for u in columns))
-        src(f"peak[0] = {v.const(START)}", f"total[0] = {v.const(0.0)}")
+        start, total = beginning(problem, v, "head")
+        src(f"peak[0] = {start}", f"total[0] = {total}")
         src(*(f"sum{u}[0] = {v.const(0.0)}" for u in columns))
         with src.loop("part", "parts"):
             src(f"peak[0] = T.max(peak[0], {plan.part('part_peaks', 'n', 'part', 'r')})")
+        if problem.sinks:
+            src(f"fade[0] = {v.at_least(LEAST, f'{start} - peak[0]')}", *v.exp2("fade[0]", "swap[0]"))
+            src("total[0] = total[0] * fade[0]")
         with src.loop("part", "parts"):
             part = plan.part("part_peaks", "n", "part", "r")
             src(f"fade[0] = {v.at_least(LEAST, f'{part} - peak[0]')}")

@@ -105,7 +105,7 @@ class FlashAttention(Rule[Decision]):
 
 @functools.lru_cache(maxsize=16)  # a search asks for hundreds of estimates of one function
 def _problem(func: tirx.PrimFunc) -> Problem:
-    return read(func, caches=CACHES)
+    return read(func, caches=CACHES, sinks=True)
 
 
 def target_lanes(target: Target) -> int:

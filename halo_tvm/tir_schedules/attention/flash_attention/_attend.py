@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from .._pack import query_at, value_at
 from .._problem import locate_keys
-from .._softmax import START, softmax_rows
+from .._softmax import beginning, softmax_rows
 from .._text import Source, i64
 from .plan import Plan
 
@@ -76,7 +76,8 @@ def _start(src: Source, plan: Plan) -> None:
             src(f"{plan.vector('queries', 'r', x)} = {query}")
         for x in range(0, problem.d, plan.lanes):
             src(f"{plan.vector('mixed', 'r', x)} = {v.const(0.0)}")
-        src(f"{plan.vector('peaks', 'r')} = {v.const(START)}", f"{plan.vector('totals', 'r')} = {v.const(0.0)}")
+        peak, total = beginning(problem, v, "head")
+        src(f"{plan.vector('peaks', 'r')} = {peak}", f"{plan.vector('totals', 'r')} = {total}")
 
 
 def _scores(src: Source, plan: Plan) -> None:
