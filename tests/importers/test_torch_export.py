@@ -198,6 +198,21 @@ def test_convolutions_of_a_batch_joined_from_two_open_sizes() -> None:
     check(module, (normal(2, 3, 4, 20),), others=[(normal(1, 5, 4, 7),)], dynamic_shapes=(sizes,))
 
 
+def test_views_by_strides_read_the_tensor_that_fills_their_memory() -> None:
+    """Overlapping windows of a tensor, of a part of one and of one whose axes were turned; a batch that is open."""
+
+    def function(x):
+        y = x * 2
+        rows, columns = y.shape[0], y[:, :, 2:6]
+        windows = y.as_strided((rows, 3, 4, 6), (48, 12, 6, 1))  # 4 of 8 rows, every second
+        part = columns.as_strided((rows, 8, 2), columns.stride(), columns.storage_offset() + 1)
+        turned = y.transpose(1, 2).as_strided((rows, 4), (48, 7))
+        return windows, part, turned, x[1:].as_strided((2, 3), (1, 4), 5)
+
+    shapes = (({0: DYNAMIC(min=2, max=8)},),)
+    check(Function(function), (normal(3, 8, 6),), others=[(normal(5, 8, 6),)], dynamic_shapes=shapes)
+
+
 def test_images_are_read_at_computed_places() -> None:
     def function(x, at):
         ways = (("bilinear", "zeros", False), ("bicubic", "border", True), ("nearest", "reflection", False))
