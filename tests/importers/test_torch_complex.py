@@ -172,3 +172,33 @@ def test_artifacts_take_and_give_complex_numbers(spectra: Path, tmp_path: Path, 
     np.savez(tmp_path / "in.npz", z=np.ones((2, 8), np.complex64))
     assert main(["run", str(spectra), "--input", str(tmp_path / "in.npz"), "--output", str(tmp_path / "out.npz")]) == 0
     assert np.load(tmp_path / "out.npz")["same"].dtype == np.complex64
+
+
+@pytest.mark.parametrize("length", [1024, 1155])
+def test_transforms_of_composite_length_are_two_products(length: int) -> None:
+    """Halves of spectra, whole ones, both ways, signals that are cut or padded, against float64."""
+
+    def function(x):
+        half, whole = fft.rfft(x), fft.fft(torch.complex(x, x.roll(3)))
+        halves = fft.irfft(torch.complex(x, x + 1)[:, : length // 2 + 1], n=length)
+        return (
+            real(half),
+            half.angle()[:, 0],
+            real(whole),
+            real(fft.ifft(whole)),
+            halves,
+            real(fft.rfft(x, n=2 * length)),
+        )
+
+    class Function(torch.nn.Module):
+        def forward(self, x):
+            return function(x)
+
+    x = torch.randn(3, length, generator=torch.Generator().manual_seed(0))
+    model = import_module(Function().eval(), (x,))
+    weights = [source.shape for source in model.params.sources.values()]
+    assert max(a * b for a, b, *_ in weights) < 60 * length
+    found = list(compile_in_process(model)(x.numpy()).values())
+    for ours, theirs, wanted in zip(found, function(x), function(x.double()), strict=True):
+        scale = float(wanted.abs().max())
+        assert np.abs(ours - wanted.numpy()).max() < max(1e-6 * scale, 2 * float((theirs - wanted).abs().max()))

@@ -1,6 +1,7 @@
 """Discrete Fourier transforms of tensors whose last axis holds the real and the imaginary part.
 
-A transform is a product with a matrix of waves, or a sum that reads its waves from a table of one period.
+A transform is a product with a matrix of waves, two products with smaller ones, or a sum that reads its waves from a
+table of one period.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from tvm import ir, relax, te, tirx
 
 from .builder import Builder, expr_shape
 from .constant import Constant
+from .fourier_steps import factors, in_steps
 from .sizes import Dim, prim
 
 _LARGEST_MATRIX = 1 << 22  # elements; longer transforms compute their waves
@@ -28,11 +30,10 @@ def transform(b: Builder, x: relax.Expr, length: Dim, inverse: bool, onesided: b
     results = 1 if back else 2
     used = b.sizes.minimum(given, half if back else length)
     sizes = (given, used, length, outputs)
-    if (
-        all(isinstance(s, int) for s in sizes)
-        and given * parts * outputs * results <= _LARGEST_MATRIX
-        and dtype == "float32"
-    ):
+    known = all(isinstance(s, int) for s in sizes) and dtype == "float32"
+    if known and (split := factors(length, parts, outputs, results)):
+        return in_steps(b, x, split, used, outputs, results, inverse)
+    if known and given * parts * outputs * results <= _LARGEST_MATRIX:
         flat = b.emit(relax.op.reshape(x, [*lead, given * parts]))
         name = f"dft_{given}x{parts}_{length}_{outputs}x{results}_{int(inverse)}"
         matrix = Constant(

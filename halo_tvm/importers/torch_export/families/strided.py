@@ -19,9 +19,9 @@ from .._registry import converter
 @converter("as_strided.default", "as_strided_copy.default")
 def as_strided(c: Call) -> relax.Expr:
     """out[i, j, ...] = memory[offset + i * stride[0] + j * stride[1] + ...]"""
-    holder = _holder(c.nodes["self"])
-    memory = _as_it_lies(c, holder)
-    offset = c["storage_offset"] if c.has("storage_offset") else c.meta("self").storage_offset()
+    view = c.node.all_input_nodes[0]
+    memory = _as_it_lies(c, _holder(view))
+    offset = c["storage_offset"] if c.has("storage_offset") else view.meta["val"].storage_offset()
     offset = offset if isinstance(offset, int | ir.Expr) else c.translator.dims.expr(offset)
     steps = [prim(step) for step in (*c["stride"], offset)]
     fixed = all(isinstance(d, tirx.IntImm) for d in (*c.shape, *steps, *memory.ty.shape.values))
