@@ -72,6 +72,7 @@ def _attention(g: Graph, call: relax.Call, args: list[Value]) -> str:
         "softcap",
         "has_key_mask",
         "has_bias",
+        "has_sinks",
         "products",  # a permission, which nobody has to take
     )
     heads, kv_heads, d = int(attrs["num_heads"]), int(attrs["num_kv_heads"]), int(attrs["head_dim"])
@@ -79,9 +80,10 @@ def _attention(g: Graph, call: relax.Call, args: list[Value]) -> str:
     rest = list(args[1 if packed else 3 :])
     mask = rest.pop(0) if attrs.get("has_key_mask") else None
     bias = rest.pop(0) if attrs.get("has_bias") else None
+    sinks = rest.pop(0) if attrs.get("has_sinks") else None
     if rest:
         raise UnsupportedModel(
-            f"attention with {len(args)} arguments; known are q, k, v (or packed qkv), a key mask and a bias"
+            f"attention with {len(args)} arguments; known are q, k, v (or packed qkv), a key mask, a bias and sinks"
         )
     s = dims_of(call.args[0])[1]
     t = s if packed else dims_of(call.args[1])[1]
@@ -91,11 +93,17 @@ def _attention(g: Graph, call: relax.Call, args: list[Value]) -> str:
     else:
         q, k, v = args[:3]
     # The contrib operator aligns a causal mask at the top left, so it serves self-attention only.
-    whole = bias is None or same(dims_of(call.args[-1])[2], s)  # it takes no bias that all queries share
-    simple = whole and not attrs.get("window") and not attrs.get("softcap") and (not causal or same(s, t))
+    whole = (
+        bias is None or sinks is not None or same(dims_of(call.args[-1])[2], s)
+    )  # it takes no bias that all queries share
+    simple = (
+        sinks is None and whole and not attrs.get("window") and not attrs.get("softcap") and (not causal or same(s, t))
+    )
     if g.spelling.attention == "contrib" and heads == kv_heads and simple:
         return _attention_contrib(g, (q, k, v), heads, d, scale, causal, (mask, bias), packed)
-    if g.spelling.attention == "op" and not attrs.get("softcap"):  # a cap meets masks before the scores there
+    if (
+        g.spelling.attention == "op" and not attrs.get("softcap") and sinks is None
+    ):  # a cap meets masks before the scores there
         flat = [q, k, v] if packed else [_flat(g, x, n * d) for x, n in ((q, heads), (k, kv_heads), (v, kv_heads))]
         hidden = [] if bias is None else [bias]
         whole = causal and same(s, t) and not attrs.get("window")
@@ -129,8 +137,19 @@ def _attention(g: Graph, call: relax.Call, args: list[Value]) -> str:
         scores = g.emit("Add", scores, _position_bias(g, s, t, causal, attrs.get("window")))
     if mask is not None:
         scores = g.emit("Add", scores, _key_bias(g, mask))
-    out = g.emit("MatMul", g.emit("Softmax", scores, axis=-1), v)
+    weights = g.emit("Softmax", scores, axis=-1) if sinks is None else _softmax_with_sinks(g, scores, sinks)
+    out = g.emit("MatMul", weights, v)
     return g.emit("Transpose", out, perm=[0, 2, 1, 3])
+
+
+def _softmax_with_sinks(g: Graph, scores: str, sinks: str) -> str:
+    """Softmax over the scores [b, h, s, t] of keys and one more, sinks [h], whose own weight is left out."""
+    last = g.vector([-1])
+    sink = g.emit("Reshape", sinks, g.vector([1, -1, 1, 1]))
+    peak = g.emit("Max", g.emit("ReduceMax", scores, last, keepdims=1), sink)
+    weights = g.emit("Exp", g.emit("Sub", scores, peak))
+    total = g.emit("Add", g.emit("ReduceSum", weights, last, keepdims=1), g.emit("Exp", g.emit("Sub", sink, peak)))
+    return g.emit("Div", weights, total)
 
 
 def _flat(g: Graph, x: str, width: int) -> str:

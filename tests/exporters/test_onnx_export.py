@@ -73,12 +73,14 @@ def run(
 NOT_EXPORTED = (
     "convolution_integer",
     "append_heads",
+    "experts",
     "kv_append",
     "linear_integer",
     "linear_w8a8",
     "quantisation_grid",
     "quantize",
     "recurrence",
+    "route",
 )
 
 
