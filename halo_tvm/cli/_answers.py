@@ -35,7 +35,8 @@ def answer(config: RunConfig) -> int:
             spoken = {"audio": config.audio, "language": config.language, "translate": config.translate}
             _say(model.stream(**spoken, **_options(config)))  # type: ignore[arg-type]
             return 0
-        prompt = sys.stdin.read() if config.prompt == "-" else str(config.prompt)
+        # The line break at the end is the shell's, or the editor's.
+        prompt = sys.stdin.read().removesuffix("\n") if config.prompt == "-" else str(config.prompt)
         _say(model.stream(prompt, language=config.language, **_options(config)))  # type: ignore[arg-type]
     return 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import io
 import logging
 import os
 import pkgutil
@@ -33,6 +34,7 @@ def verbs() -> list[str]:
 
 def entry(argv: Sequence[str] | None = None) -> NoReturn:
     """`main` as a process: ends it with the exit code."""
+    _any_text()
     code = main(argv)
     if code == INTERRUPTED:
         # No finalisation: an interrupt that a library met inside its own start-up would otherwise make
@@ -72,6 +74,13 @@ def main(argv: Sequence[str] | None = None) -> int:
                 "HALO_TVM_LOG=debug",
                 BUG,
             )
+
+
+def _any_text() -> None:
+    """What a terminal cannot show is written as its number; what is no text is refused by who reads it."""
+    for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "backslashreplace")):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=errors)
 
 
 @contextmanager

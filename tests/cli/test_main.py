@@ -232,6 +232,17 @@ def test_broken_pipe_is_quiet() -> None:
     assert (done.stdout, done.stderr) == ("0\n", "")
 
 
+def test_any_text_goes_in_and_out() -> None:
+    """A terminal without é shows its number, and bytes that are no text come in."""
+    script = (
+        "import sys; from halo_tvm.cli import _main; _main._any_text(); "
+        "print('é', ascii(sys.stdin.read())); _main.sys.exit(0)"
+    )
+    command = f"printf 'a\\377' | PYTHONIOENCODING=ascii {sys.executable} -c \"{script}\""
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert (done.stdout, done.stderr) == ("\\xe9 'a\\udcff'\n", "")
+
+
 def test_package_imports_nothing_heavy() -> None:
     script = (
         "import sys, halo_tvm, halo_tvm.targets, halo_tvm.config; "
