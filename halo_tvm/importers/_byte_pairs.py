@@ -37,7 +37,7 @@ def byte_pair_tokenizer(folder: Path, kind: object, about: Mapping[str, object])
     lost = next((p for p in pairs if any(part not in ids for part in (*p, "".join(p)))), None)
     if lost is not None:
         raise _unfit(merges, f"pairs of tokens that make a token ({' '.join(lost)[:40]!r} does not)")
-    added = _added(folder, ids, about)
+    added = added_tokens(folder, ids, about, vocabulary.name)
     token = _text(about.get("bos_token"))
     begin = token if about.get("add_bos_token") is True and token in {**ids, **added} else None
     bytes_ = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
@@ -89,8 +89,8 @@ def _pairs(file: Path) -> list[tuple[str, str]]:
     return found
 
 
-def _added(folder: Path, ids: Mapping[str, object], about: Mapping[str, object]) -> dict[str, int]:
-    """Tokens that no text is cut into, and those behind the vocabulary, in the order of their ids."""
+def added_tokens(folder: Path, ids: Mapping[str, object], about: Mapping[str, object], file: str) -> dict[str, int]:
+    """Tokens that no text is cut into, and those behind the vocabulary of `file`, in the order of their ids."""
     found: dict[str, int] = {}
     for word in filter(None, (_text(about.get(name)) for name in _WORDS)):
         if word in ids:
@@ -104,7 +104,7 @@ def _added(folder: Path, ids: Mapping[str, object], about: Mapping[str, object])
             listed = {**listed, content: int(number)}
     for word, number in listed.items():
         if _number(number) < 0 or ids.get(word, number) != number:
-            raise _unfit(folder / "vocab.json", f"the id that {word[:40]!r} has as an added token")
+            raise _unfit(folder / file, f"the id that {word[:40]!r} has as an added token")
         found[word] = _number(number)
     return dict(sorted(found.items(), key=lambda item: item[1]))
 

@@ -11,6 +11,7 @@ from ..errors import UnsupportedModel, UsageError
 from ..imported import ImportedModel
 from ._byte_pairs import byte_pair_tokenizer
 from ._json import read_json
+from ._piece_tokenizer import piece_tokenizer
 from ._sentence_piece import marian_tokenizer
 
 TOKENIZER = "tokenizer.json"
@@ -36,8 +37,11 @@ def language_of(
     tokenizer = folder / TOKENIZER
     files: dict[str, Path | bytes] = {TOKENIZER: tokenizer} if tokenizer.is_file() else {}
     if not files:
-        is_marian = config.get("model_type") == "marian"
-        made = marian_tokenizer(folder) if is_marian else byte_pair_tokenizer(folder, config.get("model_type"), about)
+        kind = config.get("model_type")
+        if kind == "marian":
+            made = marian_tokenizer(folder)
+        else:
+            made = byte_pair_tokenizer(folder, kind, about) or piece_tokenizer(folder, about)
         files = {} if made is None else {TOKENIZER: made}
     elif tokenizer.stat().st_size > _LARGEST_TOKENIZER:
         raise UnsupportedModel(

@@ -16,20 +16,39 @@ from pathlib import Path
 
 from ..errors import UnsupportedModel
 from ._json import read_json
+from ._pieces import GAP, NORMAL
 
 FILES = ("source.spm", "vocab.json")
-_LARGEST = 64 << 20
-_NORMAL, _UNIGRAM = 1, 1
+LARGEST = 64 << 20
+_UNIGRAM = 1
 _FOREIGN = -1000.0  # the score of a piece that the source's model has not: worse than any row of its own
-_GAP = "\u2581"
 _LANGUAGE = re.compile(r">>.+<<")  # what a text for a model of several target languages begins with
 
 
+@dataclass(frozen=True)
+class Piece:
+    """A token, its score and its kind (`_pieces`)."""
+
+    text: str
+    score: float
+    kind: int
+
+
 @dataclass
-class _Model:
-    scores: dict[str, float] = field(default_factory=dict)  # of normal pieces
+class PieceModel:
+    """A model of SentencePiece."""
+
+    pieces: list[Piece] = field(default_factory=list)
     kind: int = _UNIGRAM
     rules: bytes = b""  # what characters become, as SentencePiece stores it
+    front: bool = True  # a text begins with a space
+    single_spaces: bool = True  # several are one, and none are at the ends
+    suffix: bool = False  # spaces belong to the words in front of them
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """Of normal pieces."""
+        return {piece.text: piece.score for piece in self.pieces if piece.kind == NORMAL}
 
 
 def marian_tokenizer(folder: Path) -> bytes | None:
@@ -43,21 +62,21 @@ def marian_tokenizer(folder: Path) -> bytes | None:
     ids = read_json(vocabulary, "vocab.json of a Marian model")
     words = sorted(ids, key=lambda word: ids[word] if type(ids[word]) is int else -1)  # type: ignore[arg-type, return-value]
     if not words or [ids[word] for word in words] != list(range(len(words))):
-        raise _unfit(vocabulary, "ids from 0 on, each once")
+        raise unfit(vocabulary, "ids from 0 on, each once")
     try:
-        if source.stat().st_size > _LARGEST:
-            raise ValueError(f"more than {_LARGEST} bytes")
-        model = _read(source.read_bytes())
+        if source.stat().st_size > LARGEST:
+            raise ValueError(f"more than {LARGEST} bytes")
+        model = read_model(source.read_bytes())
     except (ValueError, IndexError, struct.error) as reason:
-        raise _unfit(source, f"a model of SentencePiece ({reason})") from reason
+        raise unfit(source, f"a model of SentencePiece ({reason})") from reason
     if model.kind != _UNIGRAM or not model.scores:
-        raise _unfit(source, "a unigram model")
+        raise unfit(source, "a unigram model")
     special = [word for word in ("</s>", "<unk>", "<pad>") if word in ids]
     added = [(i, word) for i, word in enumerate(words) if word in special or _LANGUAGE.fullmatch(word)]
     plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     end = [{"SpecialToken": {"id": "</s>", "type_id": 0}}] if "</s>" in ids else []
     text = {"Sequence": {"id": "A", "type_id": 0}}
-    space = {"type": "Metaspace", "replacement": _GAP, "prepend_scheme": "always", "split": True}
+    space = {"type": "Metaspace", "replacement": GAP, "prepend_scheme": "always", "split": True}
     rules = base64.b64encode(model.rules).decode()
     return json.dumps(
         {
@@ -91,24 +110,30 @@ def marian_tokenizer(folder: Path) -> bytes | None:
     ).encode()
 
 
-def _unfit(file: Path, expected: str) -> UnsupportedModel:
+def unfit(file: Path, expected: str) -> UnsupportedModel:
     return UnsupportedModel(f"expected {file.name} to be {expected}, found another file: download the model again")
 
 
-def _read(raw: bytes) -> _Model:
-    model = _Model()
+def read_model(raw: bytes) -> PieceModel:
+    """The model in the bytes of a file; `ValueError`, `IndexError` or `struct.error` for other bytes."""
+    model = PieceModel()
     for number, value in _fields(raw):
-        if number == 1 and isinstance(value, bytes):
-            piece = dict(_fields(value))
-            text, score = piece.get(1), piece.get(2, b"\0\0\0\0")
-            if isinstance(text, bytes) and isinstance(score, bytes) and piece.get(3, _NORMAL) == _NORMAL:
-                model.scores[text.decode("utf-8")] = float(struct.unpack("<f", score)[0])
-        elif number == 2 and isinstance(value, bytes):
-            kind = dict(_fields(value)).get(3, _UNIGRAM)
+        if number not in (1, 2, 3) or not isinstance(value, bytes):
+            continue
+        found = dict(_fields(value))
+        if number == 1:
+            text, score, kind = found.get(1), found.get(2, b"\0\0\0\0"), found.get(3, NORMAL)
+            if not isinstance(text, bytes) or not isinstance(score, bytes) or not isinstance(kind, int):
+                raise ValueError("a piece without text, score and kind")
+            model.pieces.append(Piece(text.decode("utf-8"), float(struct.unpack("<f", score)[0]), kind))
+        elif number == 2:
+            kind = found.get(3, _UNIGRAM)
             model.kind = kind if isinstance(kind, int) else 0
-        elif number == 3 and isinstance(value, bytes):
-            rules = dict(_fields(value)).get(2, b"")
+            model.suffix = bool(found.get(24, 0))
+        else:
+            rules = found.get(2, b"")
             model.rules = rules if isinstance(rules, bytes) else b""
+            model.front, model.single_spaces = bool(found.get(3, 1)), bool(found.get(4, 1))
     return model
 
 

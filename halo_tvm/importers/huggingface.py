@@ -152,6 +152,7 @@ def _of_hub(name: str) -> Path:
         "*chat_template*.jinja",
         "additional_chat_templates/*.jinja",
         "source.spm",
+        "tokenizer.model",
         "merges.txt",
     ]
     with suppress(LocalEntryNotFoundError):  # not in the cache

@@ -1,7 +1,7 @@
 """The tokenizer of a GGUF file in the JSON that the package `tokenizers` reads.
 
-Byte-level BPE has its merges in the file, and its pre-tokenizer by a name; SentencePiece's BPE has a score for every
-token, from which its merges follow: two tokens merge into a third, the best score first.
+Byte-level BPE has its merges in the file, and its pre-tokenizer by a name; those of SentencePiece's BPE follow from the
+scores of its tokens.
 """
 
 from __future__ import annotations
@@ -11,12 +11,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from .._pieces import CONTROL, NORMAL, UNKNOWN, USER, Json, added, between, bpe, merging, whole
 from .container import Value
-
-Json = dict[str, object]
-_NORMAL, _UNKNOWN, _CONTROL, _USER = 1, 2, 3, 4
-_LONGEST_PIECE = 64  # characters: a longer token is made of no merges, as none of real vocabularies needs them
-_GAP = "\u2581"  # SentencePiece's space
 
 
 class NoTokenizer(Exception):
@@ -33,7 +29,7 @@ def tokenizer_json(metadata: Mapping[str, Value]) -> str:
         raise NoTokenizer(f"expected tokens of different texts, found {len(tokens) - len(set(tokens))} of them twice")
     kinds = metadata.get("tokenizer.ggml.token_type")
     if kinds is None:
-        kinds = np.full(len(tokens), _NORMAL)
+        kinds = np.full(len(tokens), NORMAL)
     if not isinstance(kinds, np.ndarray) or kinds.shape != (len(tokens),) or kinds.dtype.kind not in "iu":
         raise NoTokenizer(f"expected tokenizer.ggml.token_type as {len(tokens)} integers, found others")
     if kind == "gpt2":
@@ -42,27 +38,12 @@ def tokenizer_json(metadata: Mapping[str, Value]) -> str:
         parts = _sentence_piece(metadata, tokens, kinds)
     else:
         raise NoTokenizer(f"expected a tokenizer of the kind gpt2 or llama, found {kind!r:.60}")
-    added = [_added(i, tokens[i], special=bool(kinds[i] != _USER)) for i in np.flatnonzero(_is_added(kinds)).tolist()]
-    ends = _ends(metadata, tokens, spm=kind == "llama")
-    return json.dumps(
-        {
-            "version": "1.0",
-            "truncation": None,
-            "padding": None,
-            "added_tokens": added,
-            **parts,
-            "post_processor": _post_processor(tokens, *ends),
-        }
-    )
+    apart = [added(i, tokens[i], special=bool(kinds[i] != USER)) for i in np.flatnonzero(_is_added(kinds)).tolist()]
+    return json.dumps(whole(apart, parts, between(tokens, *_ends(metadata, tokens, spm=kind == "llama"))))
 
 
 def _is_added(kinds: np.ndarray) -> np.ndarray:
-    return np.isin(kinds, (_UNKNOWN, _CONTROL, _USER))
-
-
-def _added(index: int, text: str, *, special: bool) -> Json:
-    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    return {"id": index, "content": text, **plain, "special": special}
+    return np.isin(kinds, (UNKNOWN, CONTROL, USER))
 
 
 def _ends(metadata: Mapping[str, Value], tokens: Sequence[str], *, spm: bool) -> tuple[int | None, int | None]:
@@ -73,16 +54,6 @@ def _ends(metadata: Mapping[str, Value], tokens: Sequence[str], *, spm: bool) ->
         known = isinstance(token, int) and not isinstance(token, bool) and 0 <= token < len(tokens)
         found.append(int(token) if known and metadata.get(f"tokenizer.ggml.add_{word}_token", usual) else None)  # type: ignore[arg-type]
     return found[0], found[1]
-
-
-def _post_processor(tokens: Sequence[str], begin: int | None, end: int | None) -> Json:
-    def special(token: int | None) -> list[Json]:
-        return [] if token is None else [{"SpecialToken": {"id": tokens[token], "type_id": 0}}]
-
-    single = [*special(begin), {"Sequence": {"id": "A", "type_id": 0}}, *special(end)]
-    pair = [*single, {"Sequence": {"id": "B", "type_id": 1}}, *special(end)]
-    known = {tokens[t]: {"id": tokens[t], "ids": [t], "tokens": [tokens[t]]} for t in (begin, end) if t is not None}
-    return {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": known}
 
 
 def _byte_level(metadata: Mapping[str, Value], tokens: Sequence[str]) -> Json:
@@ -102,7 +73,7 @@ def _byte_level(metadata: Mapping[str, Value], tokens: Sequence[str]) -> Json:
         "normalizer": {"type": "NFC"} if name in _COMPOSED else None,
         "pre_tokenizer": pre[0] if len(pre) == 1 else {"type": "Sequence", "pretokenizers": list(pre)},
         "decoder": {**_BYTES, "add_prefix_space": True},
-        "model": _bpe(vocabulary, pairs, ignore_merges=whole),
+        "model": bpe(vocabulary, pairs, ignore_merges=whole),
     }
 
 
@@ -110,45 +81,8 @@ def _sentence_piece(metadata: Mapping[str, Value], tokens: Sequence[str], kinds:
     scores = metadata.get("tokenizer.ggml.scores")
     if not isinstance(scores, np.ndarray) or scores.shape != (len(tokens),) or scores.dtype.kind != "f":
         raise NoTokenizer(f"expected tokenizer.ggml.scores as {len(tokens)} numbers, found others")
-    vocabulary = {token: index for index, token in enumerate(tokens)}
-    merged: list[tuple[float, int, int, str, str]] = []
-    for index in np.flatnonzero(kinds == _NORMAL).tolist():
-        piece = tokens[index]
-        for at in range(1, len(piece) if len(piece) <= _LONGEST_PIECE else 0):
-            left, right = piece[:at], piece[at:]
-            if left in vocabulary and right in vocabulary:
-                merged.append((-float(scores[index]), vocabulary[left], vocabulary[right], left, right))
-    front = metadata.get("tokenizer.ggml.add_space_prefix", True)
-    prepend = [{"type": "Prepend", "prepend": _GAP}] if front else []
-    strip = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}] if front else []
-    unknown = np.flatnonzero(kinds == _UNKNOWN)
-    replace = {"type": "Replace", "pattern": {"String": " "}, "content": _GAP}
-    return {
-        "normalizer": {"type": "Sequence", "normalizers": [*prepend, replace]},
-        "pre_tokenizer": None,
-        "decoder": {
-            "type": "Sequence",
-            "decoders": [
-                {"type": "Replace", "pattern": {"String": _GAP}, "content": " "},
-                {"type": "ByteFallback"},
-                {"type": "Fuse"},
-                *strip,
-            ],
-        },
-        "model": _bpe(
-            vocabulary,
-            [(left, right) for *_, left, right in sorted(merged)],
-            byte_fallback=True,
-            fuse_unk=True,
-            unk_token=tokens[int(unknown[0])] if len(unknown) else None,
-        ),
-    }
-
-
-def _bpe(vocabulary: Mapping[str, int], merges: Sequence[Sequence[str]], **changes: object) -> Json:
-    usual = dict.fromkeys(("fuse_unk", "byte_fallback", "ignore_merges"), False)
-    none = dict.fromkeys(("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"))
-    return {"type": "BPE", **none, **usual, **changes, "vocab": vocabulary, "merges": [list(m) for m in merges]}
+    front = bool(metadata.get("tokenizer.ggml.add_space_prefix", True))
+    return merging(tokens, scores, kinds, front=front)
 
 
 # Pre-tokenizers by the names that llama.cpp's converters give them.

@@ -1,0 +1,80 @@
+"""The tokenizer of a directory with tokenizer.model of SentencePiece and no tokenizer.json, as older ones of Llama."""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from ._byte_pairs import added_tokens
+from ._pieces import CONTROL, UNKNOWN, USER, Json, added, between, merging, whole
+from ._sentence_piece import LARGEST, read_model, unfit
+
+FILE = "tokenizer.model"
+_BYTE_PAIRS = 2  # the kind of model
+# Classes whose ids are those of the file; others move them, or add tokens of their own.
+_CLASSES = (
+    "Llama",
+    "CodeLlama",
+    "Gemma",
+    "InternLM",
+    "InternLM2",
+    "InternLM3",
+    "Yi",
+    "Baichuan",
+    "Aquila",
+    "Persimmon",
+)
+
+
+def piece_tokenizer(folder: Path, about: Mapping[str, object]) -> bytes | None:
+    """tokenizer.json of the model in `folder`, whose tokenizer_config.json says `about`.
+
+    None where there is no such file, or it belongs to a tokenizer of another class, or is of no byte pairs. Raises
+    `UnsupportedModel` for a file that is no model of SentencePiece.
+    """
+    file = folder / FILE
+    named = about.get("tokenizer_class")
+    kinds_of = [f"{name}Tokenizer{end}" for name in _CLASSES for end in ("", "Fast")]
+    if not file.is_file() or (named is not None and named not in kinds_of):
+        return None
+    try:
+        if file.stat().st_size > LARGEST:
+            raise ValueError(f"more than {LARGEST} bytes")
+        model = read_model(file.read_bytes())
+    except (ValueError, IndexError, struct.error) as reason:
+        raise unfit(file, f"a model of SentencePiece ({reason})") from reason
+    tokens = [piece.text for piece in model.pieces]
+    if model.kind != _BYTE_PAIRS or model.suffix or len(set(tokens)) != len(tokens) or not tokens:
+        return None
+    kinds = np.array([piece.kind for piece in model.pieces])
+    before: list[Json] = []
+    if model.rules:
+        before.append({"type": "Precompiled", "precompiled_charsmap": base64.b64encode(model.rules).decode()})
+    if model.single_spaces:
+        replaced = ((r"\A +| +\z", ""), (" {2,}", " "))  # line breaks stay
+        before += [{"type": "Replace", "pattern": {"Regex": old}, "content": new} for old, new in replaced]
+    own = {i: added(i, tokens[i], special=bool(kinds[i] != USER)) for i in _apart(kinds)}
+    ids: dict[str, object] = {token: i for i, token in enumerate(tokens)}
+    more = {i: added(i, word, special=True) for word, i in added_tokens(folder, ids, about, FILE).items()}
+    ends = [ids.get(_word(about, f"{name}_token", usual)) for name, usual in (("bos", "<s>"), ("eos", "</s>"))]
+    asked = (about.get("add_bos_token", True) is True, about.get("add_eos_token") is True)
+    begin, end = (token if wanted and type(token) is int else None for token, wanted in zip(ends, asked))
+    scores = np.array([piece.score for piece in model.pieces], np.float32)
+    parts = merging(tokens, scores, kinds, front=model.front, before=before)
+    listed = [token for _, token in sorted({**own, **more}.items())]
+    return json.dumps(whole(listed, parts, between(tokens, begin, end))).encode()
+
+
+def _apart(kinds: np.ndarray) -> list[int]:
+    return [int(i) for i in np.flatnonzero(np.isin(kinds, (UNKNOWN, CONTROL, USER)))]
+
+
+def _word(about: Mapping[str, object], name: str, usual: str) -> str:
+    found = about.get(name, usual)
+    found = found.get("content") if isinstance(found, Mapping) else found
+    return found if isinstance(found, str) else ""
