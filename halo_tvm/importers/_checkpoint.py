@@ -75,7 +75,9 @@ class DirectoryWeights:
     def _source(self, name: str, shape: tuple[int, ...]) -> ParamSource:
         if (packed := self._packed(name)) is not None:
             return self._unpacked(packed, shape)
-        if (stored := self._stored(name)) is None:
+        if (stored := self._stored(name)) is None and (parts := self._parts_of_experts(name)):
+            return self._experts(name, parts, shape)
+        if stored is None:
             self._missing.append(name)
             return ParamSource(shape, "float32", lambda: np.zeros(shape, np.float32))  # `check` refuses the model
         self._read.add(stored)
@@ -86,6 +88,36 @@ class DirectoryWeights:
                 "config.json and weights do not belong together"
             )
         return ParamSource(shape, "float32", lambda: np.ascontiguousarray(self._tensor(stored), dtype=np.float32))
+
+    def _parts_of_experts(self, name: str) -> dict[str, str]:
+        """The tensors that the weight `name` of all experts is stored in, by the ends of their names."""
+        ends = self.method.of_experts if self.method is not None else ()
+        found = {end: self._stored(name + end) for end in ends}
+        return {end: stored for end, stored in found.items() if stored} if all(found.values()) else {}
+
+    def _experts(self, name: str, parts: dict[str, str], shape: tuple[int, ...]) -> ParamSource:
+        self._read.update(parts.values())
+        method = self.method
+        assert method is not None
+
+        def refuse(reason: ValueError) -> UnsupportedModel:
+            return UnsupportedModel(
+                f"expected tensors of {name!r} that make experts of shape {list(shape)}, found {reason}: "
+                "config.json and weights do not belong together"
+            )
+
+        try:
+            method.check_experts({end: self._where[stored][1] for end, stored in parts.items()}, shape)
+        except ValueError as reason:
+            raise refuse(reason) from reason
+
+        def load() -> np.ndarray:
+            try:
+                return method.experts({end: self._tensor(stored) for end, stored in parts.items()}, shape)
+            except ValueError as reason:
+                raise refuse(reason) from reason
+
+        return ParamSource(shape, "float32", load)
 
     def _tensor(self, stored: str) -> np.ndarray:
         return self._where[stored][0].read(stored)

@@ -307,6 +307,37 @@ def test_tensors_that_are_missing_or_unknown_are_listed(tmp_path: Path) -> None:
         import_model(str(tmp_path))
 
 
+def test_experts_in_floats_of_four_bits(tmp_path: Path) -> None:
+    """As gpt-oss is published: the same answer as of a checkpoint with their values."""
+    source_of(tmp_path, "gpt_oss", MORE["gpt_oss"])
+    path, about = tmp_path / "model.safetensors", tmp_path / "config.json"
+    plain, rng = load_file(path), np.random.default_rng(0)
+    packed = dict(plain)
+    magnitudes = [0, 0.5, 1, 1.5, 2, 3, 4, 6]
+    for name, weight in plain.items():
+        if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            continue
+        e, k, n = weight.shape
+        numbers = rng.integers(0, 16, (e, n, k))
+        exponents = rng.integers(121, 125, (e, n, k // 32))
+        values = np.take(magnitudes, numbers % 8) * np.where(numbers < 8, 1, -1)
+        values *= np.repeat(2.0 ** (exponents - 127), 32, -1)
+        plain[name] = np.ascontiguousarray(values.transpose(0, 2, 1).astype(np.float32))
+        pairs = numbers.reshape(e, n, k // 32, 16, 2)
+        packed[f"{name}_blocks"] = (pairs[..., 0] | pairs[..., 1] << 4).astype(np.uint8)
+        packed[f"{name}_scales"] = exponents.astype(np.uint8)
+        del packed[name]
+    save_file(plain, path, metadata={"format": "pt"})
+    wanted = evaluate(import_model(str(tmp_path)), {"input_ids": IDS})["logits"]
+    about.write_text(json.dumps({**json.loads(about.read_text()), "quantization_config": {"quant_method": "mxfp4"}}))
+    save_file(packed, path, metadata={"format": "pt"})
+    np.testing.assert_array_equal(evaluate(import_model(str(tmp_path)), {"input_ids": IDS})["logits"], wanted)
+    name = next(name for name in packed if name.endswith("down_proj_scales"))
+    save_file({**packed, name: packed[name][:, :, :1].copy()}, path, metadata={"format": "pt"})
+    with pytest.raises(UnsupportedModel, match=r"that make experts of shape \[6, 96, 64\], found _blocks of shape"):
+        import_model(str(tmp_path))
+
+
 @pytest.mark.parametrize("kind", ["mixtral", "granitemoe"])
 def test_experts_that_are_stored_as_one_tensor(tmp_path: Path, kind: str) -> None:
     """As transformers has them in memory: other names, and all experts of a layer together."""

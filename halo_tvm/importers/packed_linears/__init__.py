@@ -18,7 +18,8 @@ __all__ = ["ACTIVATIONS", "Layer", "Method", "method_of"]
 
 _TOOLS = (words.method_of, scaled.method_of, four_bit_floats.method_of, bitsandbytes.method_of)
 _KNOWN = (
-    "gptq, awq (gemm), fp8, fbgemm_fp8, modelopt (FP8, NVFP4), bitsandbytes, or compressed-tensors (pack-quantized of "
+    "gptq, awq (gemm), mxfp4 (of gpt-oss), "
+    "fp8, fbgemm_fp8, modelopt (FP8, NVFP4), bitsandbytes, or compressed-tensors (pack-quantized of "
     "4 or 8 bits, int-quantized, float-quantized, mxfp8-quantized, nvfp4-pack-quantized, mxfp4-pack-quantized)"
 )
 _SAID = ("quant_method", "quant_algo", "format", "version", "bits")

@@ -4,6 +4,8 @@
     nvfp4-pack-quantized (compressed-tensors)   weight_packed, weight_scale float8, weight_global_scale: 1 / whole
     mxfp4-pack-quantized (compressed-tensors)   weight_packed, weight_scale an exponent of two
     NVFP4 (modelopt)                            weight, weight_scale float8, weight_scale_2: whole
+    mxfp4 (gpt-oss)                             of all experts [e, k, n] alone: NAME_blocks [e, n, k / 32, 16], and
+                                                NAME_scales [e, n, k / 32], exponents of two
 References
     OCP Microscaling Formats 1.0 (E2M1), compressed-tensors (nvfp4, mxfp4), TensorRT Model Optimizer (nvfp4_tensor.py)
 """
@@ -68,6 +70,36 @@ class _FourBitLayer(Layer):
         return weight
 
 
+class FourBitExperts(Method):
+    """Experts in groups of 32; linears are as they are."""
+
+    markers = ()
+    parts = ()
+    of_experts = ("_blocks", "_scales")
+
+    def layer(self, shapes: Shapes, n: int, k: int) -> Layer:
+        raise ValueError("a linear in parts")
+
+    def check_experts(self, shapes: Shapes, shape: tuple[int, ...]) -> None:
+        e, k, n = shape
+        wanted = (e, n, k // 32)
+        blocks, exponents = (shapes[end] for end in self.of_experts)
+        if k % 32 or blocks != (*wanted, 16) or exponents != wanted:
+            raise ValueError(f"_blocks of shape {list(blocks)}, _scales of shape {list(exponents)}")
+
+    def experts(self, tensors: Tensors, shape: tuple[int, ...]) -> np.ndarray:
+        blocks, exponents = (tensors[end] for end in self.of_experts)
+        e, k, n = shape
+        if {blocks.dtype, exponents.dtype} != {np.dtype(np.uint8)}:
+            raise ValueError(f"_blocks of {blocks.dtype}, _scales of {exponents.dtype}")
+        weight = np.empty((e, k, n), np.float32)
+        for expert in range(e):  # one at a time: all of them are large
+            values = _NUMBERS[unpacked(blocks[expert].reshape(-1, 16), 4)].reshape(n, -1, 32)
+            values *= scales(exponents[expert])[:, :, None]
+            weight[expert] = values.reshape(n, k).T
+        return weight
+
+
 def method_of(about: Mapping[str, object]) -> Method | None:
     """How the tool that a quantization_config names stores a linear; None for what this module does not read."""
     name, form = about.get("quant_method"), about.get("format")
@@ -77,4 +109,6 @@ def method_of(about: Mapping[str, object]) -> Method | None:
         return FourBitFloats("weight_packed", "weight_global_scale", inverted=True)
     if name == "compressed-tensors" and form == "mxfp4-pack-quantized":
         return FourBitFloats("weight_packed", None)
+    if name == "mxfp4":
+        return FourBitExperts()
     return None

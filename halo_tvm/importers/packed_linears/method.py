@@ -46,6 +46,19 @@ class Method(ABC):
     def parts(self) -> tuple[str, ...]:
         """The ends of all tensors' names, `markers` among them."""
 
+    @property
+    def of_experts(self) -> tuple[str, ...]:
+        """The ends behind the name of a tensor of all experts that is stored in parts; () where none are."""
+        return ()
+
+    def check_experts(self, shapes: Shapes, shape: tuple[int, ...]) -> None:
+        """`ValueError` unless parts of these shapes make a tensor of `shape`."""
+        raise ValueError("parts of experts")
+
+    def experts(self, tensors: Tensors, shape: tuple[int, ...]) -> np.ndarray:
+        """The tensor in float32; `ValueError` with what does not fit."""
+        raise ValueError("parts of experts")
+
     @abstractmethod
     def layer(self, shapes: Shapes, n: int, k: int) -> Layer:
         """What tensors of these shapes hold where [n, k] is expected; `ValueError` with what does not fit."""
