@@ -6,6 +6,8 @@ the worst case: whoever puts one there widens the expression around it first, an
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tvm import ir, tirx
 from tvm.ir import Expr
 
@@ -53,6 +55,30 @@ def by_bits(value: Expr) -> Expr:
     """A bfloat16 number as float32: inside a `Let` the lowering of a conversion forgets what the bits mean."""
     bits = tirx.reinterpret("uint16", value).astype("uint32") << tirx.const(16, "uint32")
     return tirx.reinterpret("float32", bits)
+
+
+def by_value(call: ir.Call, params: Sequence[ir.Var]) -> Expr:
+    """`by_bits` of an element of a buffer that the function allocates is a conversion again: TVM makes such a buffer
+    float32, whose bits are others."""
+    if not _is(call, "reinterpret") or str(dtype_of(call)).partition("x")[0] != "float32":
+        return call
+    shifted = call.args[0]
+    wide = shifted.a if isinstance(shifted, tirx.LShift) else None
+    load = wide.value.args[0] if isinstance(wide, tirx.Cast) and _is(wide.value, "reinterpret") else None
+    return tirx.Cast(str(call.ty.dtype), load) if is_local(load, params) else call
+
+
+def is_local(load: object, params: Sequence[ir.Var]) -> bool:
+    """Whether a bfloat16 number is read from a buffer that is none of the `params`."""
+    return (
+        isinstance(load, ir.TensorLoad)
+        and str(dtype_of(load)).partition("x")[0] == "bfloat16"
+        and not any(load.source.same_as(param) for param in params)
+    )
+
+
+def _is(value: Expr, name: str) -> bool:
+    return isinstance(value, ir.Call) and isinstance(value.op, ir.Op) and value.op.name.rpartition(".")[2] == name
 
 
 def rounded(value: Expr) -> Expr:

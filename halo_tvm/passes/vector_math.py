@@ -30,9 +30,9 @@ import tvm_ffi
 from tvm import ir, tirx
 from tvm.ir import Expr
 
-from ..tir_schedules.blocks import uses
+from ..tir_schedules.blocks import loads, uses
 from ..tir_schedules.code.vector_math import BUILDERS, dtype_of, gelu, gelu_tanh, hoist_lets, let
-from ._bfloat16 import by_bits, can_widen, is_bfloat16, rounded, widened
+from ._bfloat16 import by_bits, by_value, can_widen, is_bfloat16, is_local, rounded, widened
 from .graph_pass import Context, Pass, Report
 
 SCALAR_LIBRARY = frozenset(
@@ -114,7 +114,11 @@ def rewrite_function(func: tirx.PrimFunc, rewritten: Counter[str], left: Counter
     # GELU first: it is recognised by its erf or tanh. No callback may raise: that kills the process.
     func = tvm_ffi.structural_map(func, (tirx.Mul, whole_gelu), order="post")
     steps = ((ir.Call, replace), (tirx.Cast, _lengthened), (tirx.BufferStore, flat), (tirx.For, _without_shared))
-    return tvm_ffi.structural_map(func, steps, order="post")
+    func = tvm_ffi.structural_map(func, steps, order="post")
+    params = list(func.params)
+    if any(is_local(load, params) for load in loads(func.body)):
+        func = tvm_ffi.structural_map(func, (ir.Call, lambda call: by_value(call, params)), order="post")
+    return func
 
 
 def _without_shared(loop: tirx.For) -> tirx.For:

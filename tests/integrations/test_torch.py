@@ -270,6 +270,27 @@ def test_what_is_written_and_returned_is_the_argument_and_what_shares_memory_run
     assert returned[0].data_ptr() == x.data_ptr() and report()[-1].eager_calls == 0
 
 
+def test_regions_of_autocast_are_compiled_in_their_type() -> None:
+    """Norms, activations and sums inside them, too: bfloat16 rows between float32 kernels are fused."""
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.up, self.norm, self.down = torch.nn.Linear(32, 64), torch.nn.LayerNorm(64), torch.nn.Linear(64, 8)
+
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                y = self.down(torch.nn.functional.gelu(self.norm(self.up(x))))
+            return y, y.float().softmax(-1)
+
+    net, x = Net().eval(), torch.randn(4, 32)
+    with torch.no_grad():
+        ours, theirs = compiled(net)(x), net(x)
+    assert ours[0].dtype is torch.bfloat16 and report()[-1].eager_calls == 0
+    torch.testing.assert_close(ours, theirs, rtol=2e-2, atol=2e-2)
+
+
 def test_tensors_without_elements_are_part_of_a_program() -> None:
     """Weights that a configuration leaves empty, a cache of no tokens yet, results of none."""
 

@@ -14,6 +14,7 @@ from ...imported import UNBOUNDED, ImportedModel
 from ...importers.torch_export import import_module
 from ...in_process import compile_in_process
 from ...runtime.tensors import ALIGNMENT
+from .autocast import with_contexts
 from .empty import EmptyTensor
 from .weights import WatchedWeights
 
@@ -193,7 +194,7 @@ class _Holder(torch.nn.Module):
         written: Sequence[int],
     ) -> None:
         super().__init__()
-        self.graph = graph
+        self.graph = with_contexts(graph)
         self._empty, self._written = dict(empty), list(written)
         self._places, self._weights, self._sizes = list(places), list(weights), dict(sizes)
         self.complex_outputs: set[int] = set()
