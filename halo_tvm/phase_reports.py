@@ -106,6 +106,11 @@ class OptimiseReport:
     others: Mapping[str, Mapping[str, object]] = field(default_factory=dict, metadata=REST)
 
     @property
+    def shares(self) -> dict[str, float]:
+        """The part of a tensor that one row reads, of those that no row reads whole: weights of experts."""
+        return read(dict[str, float], self.others.get("pack_experts", {}).get("read"))
+
+    @property
     def pack_formats(self) -> dict[str, int]:
         """How many weights are stored in each packed format."""
         counts = dict(self.quantise.formats) if self.quantise else {}

@@ -5,7 +5,9 @@ Before -> after
     w' is what `pack_weights` makes of the columns of all experts side by side, [e * panels * nr, k], those of each one
     filled up with zeros to panels = ceil(n/nr) whole panels; at --precision bf16 and fp16 in these types
 At --precision int8, int4
-    w' in groups along k as `quantise` has it: w8g32a8g32, w4g32m. Where 32 does not divide k, bfloat16 and the reason
+    w' in groups along k, by the rung of the precision's schemes as `quantise` has it: w8g32a8g32, w4g32m. `narrowing`
+    is that of experts whose rows are their own, which are the second product of a feed-forward, and of those deeper
+    than wide. Where 32 does not divide k, bfloat16 and the reason
 Leaves alone
     GPUs, whose kernels read [e, n, k]; weights that are no float32 parameter
 No data moves here: `ParamRecipe`s say how w' is made of w.
@@ -25,9 +27,10 @@ from ..tir_schedules.products.packing import pack_shape
 from ._schemes import Grouped, scheme_of, weight_of
 from .graph_pass import Context, Pass, Report, bindings, rebuild
 from .pack_weights import FORMATS, FP32, Format, format_of
+from .scheme_ladder import usual
 from .weights import WeightEditor
 
-_SCHEMES = {"int8": "w8g32a8g32", "int4": "w4g32m"}
+_INTEGERS = ("int8", "int4")
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class PackExperts(Pass):
     """Give the weights of experts the layout, and the precision, that the target's rule reads.
 
     The report counts weights by format; `kept` are not packed, `wide` are packed in a higher precision than asked for.
+    `read` is the share of every packed tensor that one row reads.
     """
 
     name = "pack_experts"
@@ -52,7 +56,8 @@ class PackExperts(Pass):
         formats: dict[str, int] = {}
         kept: list[dict[str, str]] = []
         wide: list[dict[str, str]] = []
-        report: Report = {"formats": formats, "kept": kept, "wide": wide}
+        shares: dict[str, float] = {}
+        report: Report = {"formats": formats, "kept": kept, "wide": wide, "read": shares}
         calls = [b.value for b in bindings(func) if operator_of(b.value) is operator]
         if not calls:
             return mod, report
@@ -67,9 +72,11 @@ class PackExperts(Pass):
             elif editor.params.dtype(name) != "float32":
                 kept.append({"weight": name, "reason": f"only float32 is packed, it is {editor.params.dtype(name)}"})
             else:
-                packed[name], label, reason = _pack(editor, name, context)
+                packed[name], label, reason = _pack(editor, name, context, own_rows=call.args[0].ty.ndim == 3)
                 formats[label] = formats.get(label, 0) + 1
                 wide.extend([{"weight": name, "reason": reason}] if reason else [])
+                share = int(call.args[1].ty.shape.values[1]) / int(attrs_of(call)["experts"])  # type: ignore[call-overload]
+                shares |= {made: share for made in map(editor.name, packed[name].tensors) if made}
 
         def rewrite(call: relax.Call) -> relax.Expr:
             made = packed.get(editor.name(call.args[2]) or "") if operator_of(call) is operator else None
@@ -82,10 +89,19 @@ class PackExperts(Pass):
         return relax.transform.Normalize()(mod), report
 
 
-def _pack(editor: WeightEditor, name: str, context: Context) -> tuple[_Packed, str, str]:
+def _scheme(context: Context, deep: bool) -> str | None:
+    """The scheme in groups that the rung of the precision has, None for a precision without integers."""
+    if context.precision not in _INTEGERS:
+        return None
+    rung = context.rung or usual(context.precision, appends=True)
+    return (rung.narrowing if deep else "") or rung.linears
+
+
+def _pack(editor: WeightEditor, name: str, context: Context, *, own_rows: bool) -> tuple[_Packed, str, str]:
     """(the packed weight, its format for the report, why that is wider than what was asked for or "")."""
     _, n, k = editor.params.shape(name)
-    scheme, reason = _SCHEMES.get(context.precision), ""
+    scheme, reason = _scheme(context, own_rows or k > n), ""
+    scheme = usual("int8", appends=True).linears if scheme == "w8a8" else scheme  # which has no panels of experts
     if scheme is not None:
         _, nr = pack_shape(k, n, context.target)
         columns = _columns(editor, name, nr)

@@ -21,6 +21,7 @@ import numpy as np
 from ..artifact import Manifest, read_manifest, read_params_header
 from ..config import BenchConfig
 from ..errors import PeerFailed, UnknownName
+from ..phase_reports import Reports, read
 from ..report.host import describe_host
 from ..report.parts import TokenPeer, TokenSpeed
 from ..report.schema import TokensResult
@@ -142,9 +143,12 @@ def _mib(model: Path) -> float:
     return sum(file.stat().st_size for file in files) / (1 << 20)
 
 
-def _params_bytes(artifact: str, manifest: Manifest) -> int:
-    params = manifest.variants[0].params
-    return sum(entry.size_bytes for entry in read_params_header(Path(artifact) / params).values()) if params else 0
+def _params_bytes(artifact: str, manifest: Manifest) -> float:
+    """What a step reads of the weights: of experts those that one token is sent to."""
+    params, reports = manifest.variants[0].params, read(Reports, manifest.reports)
+    shares = reports.optimise.shares
+    entries = read_params_header(Path(artifact) / params) if params else {}
+    return sum(entry.size_bytes * shares.get(name, 1.0) for name, entry in entries.items())
 
 
 def _race(

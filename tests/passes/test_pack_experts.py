@@ -15,6 +15,7 @@ from halo_tvm.models.builder import ModelBuilder
 from halo_tvm.params import expert_columns
 from halo_tvm.passes import pipeline
 from halo_tvm.passes.schedule import schedule_functions
+from halo_tvm.passes.scheme_ladder import ladder
 from halo_tvm.targets import resolve
 
 EXPERTS, TOP, N = 5, 2, 40
@@ -60,6 +61,17 @@ def test_experts_by_precision(precision: str, k: int, label: str, wide: list[str
     assert [entry["reason"] for entry in report["wide"]] == wide
     if precision in ("int8", "int4"):  # a rounded router would send rows to other experts
         assert {"weight": "router.weight", "reason": "it chooses experts"} in reports["quantise"]["kept"]
+
+
+def test_experts_follow_the_ladder_of_schemes() -> None:
+    """Its second rung at int4 keeps what is deep in bytes; the share that a row reads stands in the report."""
+    context = replace(
+        context_of(model := routed(64), resolve("x86:avx2")), precision="int4", rung=ladder("int4", appends=True)[1]
+    )
+    mod, _ = pipeline.Pipeline.of(3).run(pipeline.LIFT, model.mod, context)
+    _, reports = pipeline.Pipeline.of(3).run(pipeline.OPTIMISE, mod, context)
+    assert reports["pack_experts"]["formats"] == {"i8g32/k4/n16": 1}  # 64 deep, 40 wide
+    assert set(reports["pack_experts"]["read"].values()) == {TOP / EXPERTS}
 
 
 def test_gpus_read_experts_as_they_are() -> None:
