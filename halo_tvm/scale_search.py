@@ -18,12 +18,15 @@ References
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 
 _STEPS_LEAST = (13.0, 14.0, 15.0, 16.0, 17.0)  # first steps: the span of a group over each
 _STEPS = (6.75, 7.25, 7.75, 8.25, 9.0)  # and without least values its largest magnitude
 _TURNS = 2
-_BLOCK = 1 << 16  # numbers at once: the arrays of a turn stay in a core's cache
+_BLOCK = 1 << 18  # numbers at once: the arrays of a turn stay in a core's cache, and each call has much to do
 _LEAST_SHARE = np.float32(1e-4)  # of the mean importance: an input that the text never used still counts a little
 
 
@@ -36,13 +39,17 @@ def searched(
     h = np.maximum(h / max(float(h.mean()), 1e-30), _LEAST_SHARE)[:, None]  # [groups, 1, group]: rows of a product
     scale, least = scale.copy(), None if least is None else least.copy()
     wide = max(1, _BLOCK // (groups * group))
-    for begin in range(0, n, wide):
+
+    def search(begin: int) -> None:
         part = np.s_[:, begin : begin + wide]
         block = np.ascontiguousarray(weight[:, :, begin : begin + wide])
         start = None if least is None else least[part]
         scale[part], found = _Block(block, h, scale[part], start).best()
         if least is not None:
             least[part] = found
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:  # NumPy lets others run while it computes
+        list(threads.map(search, range(0, n, wide)))
     return scale, least
 
 

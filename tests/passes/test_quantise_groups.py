@@ -196,3 +196,15 @@ def test_groups_of_zeros_and_of_what_is_no_number(bits: int, least: bool) -> Non
     assert np.isnan(found[:32, 2:4]).all() and np.isfinite(found[32:, 2:4]).all()
     assert np.abs(found[:32, 4]).max() < 1e-6 and not np.isclose(found[:32, 5], 1.0).any()
     assert np.isfinite(found[:, [0, 1, 4]]).all()
+
+
+def test_a_search_in_parts_finds_the_same(monkeypatch) -> None:
+    """Whatever the columns of a part, and the threads that search them."""
+    weight = np.random.default_rng(0).standard_normal((96, 41)).astype(np.float32)
+    importance = np.linspace(0.1, 3, 96, dtype=np.float32)
+    how = {"layout": "kn", "group": 32, "bits": 4, "least": True, "nr": 16, "search": True}
+    whole = group_grid(weight, importance, **how)
+    monkeypatch.setattr("halo_tvm.scale_search._BLOCK", 96 * 3)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _process: {0, 1, 2})
+    np.testing.assert_array_equal(group_grid(weight, importance, **how), whole)
+    assert (group_grid(weight, None, **{**how, "search": False}) != whole).any()
