@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from graphs import context_of, run_module, small_model
 from tvm import relax
+from tvm.tirx.buffer import BufferType
 
 from halo_tvm.imported import ImportedModel, InputSpec
 from halo_tvm.interpreter import evaluate
@@ -17,6 +18,7 @@ from halo_tvm.passes import pipeline
 from halo_tvm.passes.schedule import schedule_functions
 from halo_tvm.passes.scheme_ladder import ladder
 from halo_tvm.targets import resolve
+from halo_tvm.tuning.measure.inputs import Arguments, Weights, operand_tolerance
 
 EXPERTS, TOP, N = 5, 2, 40
 
@@ -99,3 +101,14 @@ def test_packed_experts_equal_the_definition(precision: str, bound: float) -> No
         expected = evaluate(model, {"x": x})["y"]
         found = run_module(mod, [x], model, target)
         assert np.abs(found - expected).max() <= bound * np.abs(expected).max()
+
+
+def test_tuning_sends_rows_to_all_experts() -> None:
+    """0 and 1, which other integers are, would be two experts of all; rows are rounded to bytes at int8."""
+    mod, _ = optimised(routed(64), "int8")
+    calls = ((f, (f.attrs or {}).get("halo.call")) for f in mod.functions.values())
+    (func,) = (f for f, call in calls if call is not None and call["op"] == "experts")
+    buffers = [i for i, param in enumerate(func.params) if isinstance(param.ty, BufferType)]
+    given = Arguments(func, [50], [buffers[-1]], Weights(func, [], 0, 0), 0).one()
+    assert set(given[buffers[1]].numpy().ravel()) == set(range(EXPERTS))
+    assert operand_tolerance(func) == 4e-2

@@ -54,7 +54,7 @@ class Arguments:
             for i, param in enumerate(func.params)
             if i not in known
         }
-        others |= _full_caches(func, env, weights.device)
+        others |= _full_caches(func, env, weights.device) | _all_experts(func, env, seed, weights.device)
         self.bytes = sum(_bytes(v) for v in others.values() if isinstance(v, tvm.runtime.Tensor))
         self._sets = [[{**others, **copy}[i] for i in range(len(func.params))] for copy in weights.sets]
         self._at = 0
@@ -95,9 +95,10 @@ def operand_tolerance(func: tirx.PrimFunc) -> float:
     with integers in groups rounds it to eight bits; the unscheduled function does none of it. Relative to the largest
     magnitude.
     """
-    if any(block.op == "linear_groups" for block in blocks(func)):
-        return _BYTES_TOLERANCE
     call = func.attrs.get("halo.call") if func.attrs else None
+    of_experts = call is not None and call["op"] == "experts" and "bits" in call
+    if of_experts or any(block.op == "linear_groups" for block in blocks(func)):
+        return _BYTES_TOLERANCE
     operands = {str(param.ty.dtype) for param in func.params if isinstance(param.ty, tirx.BufferType)}
     if call is not None and "products" in call:
         operands.add(str(call["products"]))
@@ -154,6 +155,18 @@ def _full_caches(func: tirx.PrimFunc, env: Env, device: tvm.runtime.Device) -> d
     buffers = [i for i, param in enumerate(func.params) if isinstance(param.ty, tirx.BufferType)]
     (b,), t = shape_of(func.params[buffers[-2]], env), shape_of(func.params[buffers[1]], env)[1]
     return {buffers[-2]: tvm.runtime.tensor(np.full(b, t, "int32"), device)}
+
+
+def _all_experts(func: tirx.PrimFunc, env: Env, seed: int, device: tvm.runtime.Device) -> dict[int, object]:
+    """Of a mixture, the experts of every row: as far apart as a router sends them, not the first two alone."""
+    call = func.attrs.get("halo.call") if func.attrs else None
+    if call is None or call["op"] != "experts":
+        return {}
+    ids = [i for i, param in enumerate(func.params) if isinstance(param.ty, tirx.BufferType)][1]
+    rows, top = shape_of(func.params[ids], env)
+    experts = int(getattr(call["experts"], "value", call["experts"]))
+    chosen = np.argsort(np.random.default_rng((seed, ids)).random((rows, experts)), axis=-1)[:, :top]
+    return {ids: tvm.runtime.tensor(chosen.astype("int32"), device)}
 
 
 def _numpy(dtype: str) -> np.dtype:
