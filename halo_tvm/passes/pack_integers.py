@@ -12,6 +12,7 @@ No data moves here: `ParamRecipe`s say how w' and the sums of the columns are ma
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 import tvm
 from tvm import relax
@@ -20,9 +21,13 @@ from ..relay_ops import OPERATORS
 from ..relay_ops.linear_w8a8 import GROUP
 from ..relay_ops.operator import attrs_of, operator_of
 from ..targets import Target
+from ..tir_schedules.products.gemm.narrow_pairs import NarrowPairs, marked_share
 from ..tir_schedules.products.packing import pack_shape
 from .graph_pass import Context, Pass, Report, bindings, rebuild
 from .weights import WeightEditor
+
+_MOST_MARKED = 0.2  # of the steps: from there on bytes that are widened are as fast
+_MOST_LOOKED_AT = 1 << 26  # bytes of a weight
 
 
 @dataclass(frozen=True)
@@ -43,22 +48,32 @@ class PackIntegers(Pass):
             if name is None or attrs_of(call)["layout"] != "kn":
                 return call
             k = editor.params.shape(name)[0]
-            packed, sums = packed_integers(editor, name, context.target)
+            packed, sums, how = packed_integers(editor, name, context.target)
             label = f"i8/k{GROUP}/n{packed.ty.shape.values[3]}"
             formats[label] = formats.get(label, 0) + 1
             q, zero = call.args[:2]
             if k % GROUP:
                 q = relax.op.nn.pad(q, [0] * (2 * q.ty.ndim - 1) + [-k % GROUP])
-            return operator.call(q, zero, packed, sums, **{**attrs_of(call), "layout": "packed"})
+            return operator.call(q, zero, packed, sums, **{**attrs_of(call), **how, "layout": "packed"})
 
         mod = editor.finish(mod, rebuild(func, rewrite).body)
         return relax.transform.Normalize()(mod), {"formats": formats}
 
 
-def packed_integers(editor: WeightEditor, name: str, target: Target) -> tuple[relax.Var, relax.Var]:
-    """The weight [k, n] as [1, ceil(n/nr), ceil(k/4), nr, 4], and the sums of its columns."""
+def packed_integers(editor: WeightEditor, name: str, target: Target) -> tuple[relax.Var, relax.Var, dict[str, object]]:
+    """The weight [k, n] as [1, ceil(n/nr), ceil(k/4), nr, 4], the sums of its columns, and attributes of the product.
+
+    Where the target gains by it the numbers are looked at: weights of a bell-shaped distribution have few steps whose
+    sums of two products need more than 16 bits, those of a uniform one have them everywhere.
+    """
     k, n = editor.params.shape(name)
     _, nr = pack_shape(k, n, target)
     shape = (1, -(-n // nr), -(-k // GROUP), nr, GROUP)
-    packed = editor.derive(f"{name}|i8/k{GROUP}/n{nr}", "pack_int8", [name], shape, nr=nr)
-    return packed, editor.derive(f"{name}|i8/sums", "sums_int8", [name], (n,), "int32")
+    label = f"{name}|i8/k{GROUP}/n{nr}"
+    packed = editor.derive(label, "pack_int8", [name], shape, nr=nr)
+    sums = editor.derive(f"{name}|i8/sums", "sums_int8", [name], (n,), "int32")
+    isa = target.isa
+    if not NarrowPairs.serves(isa.vector_bits, isa.byte_dot) or prod(shape) > _MOST_LOOKED_AT:
+        return packed, sums, {}
+    share = marked_share(editor.params.materialise(label))
+    return packed, sums, {"narrow": True} if share <= _MOST_MARKED else {}

@@ -30,7 +30,7 @@ from tvm import ir, relax, te, tirx
 
 from ..params import pack_int8, sums_int8
 from .convolution import Convolution
-from .linear_w8a8 import GROUP
+from .linear_w8a8 import GROUP, NARROW
 from .operator import Operator, attrs_of
 from .parts.windows import axes_of, described, padded, reach, spatial_axes, window_sizes
 
@@ -75,6 +75,7 @@ class ConvolutionInteger(Operator):
         pads: Sequence[int],
         kernel: Sequence[int] | None = None,
         m: int | None = None,
+        narrow: bool = False,
     ) -> te.Tensor:
         packed = layout == "packed"
         kernel, wide, outer = _parts(weight.shape, {"layout": layout, "kernel": kernel, "m": m})
@@ -82,7 +83,11 @@ class ConvolutionInteger(Operator):
         windows = window_sizes([x.shape[a] for a in axes], kernel, strides, dilations, pads)
         source = padded(x, axes, pads, zero[()], reach(windows, kernel, strides, dilations))
         c, ks = te.reduce_axis((0, x.shape[-1 if packed else 1]), "c"), axes_of(kernel)
-        attrs = {"halo.op": "convolution_integer", **described(kernel, strides, dilations, pads)}
+        attrs = {
+            "halo.op": "convolution_integer",
+            **({NARROW: 1} if narrow else {}),
+            **described(kernel, strides, dilations, pads),
+        }
 
         def at(place: Sequence[ir.Expr]) -> list[ir.Expr]:
             return [o * s + k * d for o, k, s, d in zip(place, ks, strides, dilations)]
@@ -117,6 +122,7 @@ class ConvolutionInteger(Operator):
         layout: str,
         kernel: Sequence[int] | None = None,
         m: int | None = None,
+        narrow: bool = False,
         **attrs: Sequence[int],
     ) -> np.ndarray:
         # Padding is 0 after the zero point is taken off; float64 holds these sums exactly.
@@ -130,7 +136,7 @@ class ConvolutionInteger(Operator):
 
     @staticmethod
     def flops(
-        shapes: list[tuple[int, ...]], layout: str, strides, dilations, pads, kernel=None, m: int | None = None
+        shapes: list[tuple[int, ...]], layout: str, strides, dilations, pads, kernel=None, m=None, narrow: bool = False
     ) -> int:
         if layout == "packed":
             channels, panels, nr = shapes[0][-1], shapes[2][1], shapes[2][3]

@@ -64,10 +64,12 @@ class LinearInteger(Operator):
         return relax.TensorType([*q[:-1], n], "int32")
 
     @staticmethod
-    def compute(q: te.Tensor, zero: te.Tensor, weight: te.Tensor, *sums: te.Tensor, layout: str, n: int) -> te.Tensor:
+    def compute(
+        q: te.Tensor, zero: te.Tensor, weight: te.Tensor, *sums: te.Tensor, layout: str, n: int, narrow: bool = False
+    ) -> te.Tensor:
         shape = [*q.shape[:-1], n]
         if layout == "packed":
-            total = packed_sums(q, weight)
+            total = packed_sums(q, weight, narrow)
             return te.compute(shape, lambda *i: total[i] - zero[()].astype("int32") * sums[0][i[-1]], name="centred")
         k = te.reduce_axis((0, q.shape[-1]), "k")
 
@@ -79,7 +81,13 @@ class LinearInteger(Operator):
 
     @staticmethod
     def reference(
-        q: np.ndarray, zero: np.ndarray, weight: np.ndarray, *sums: np.ndarray, layout: str, n: int
+        q: np.ndarray,
+        zero: np.ndarray,
+        weight: np.ndarray,
+        *sums: np.ndarray,
+        layout: str,
+        n: int,
+        narrow: bool = False,
     ) -> np.ndarray:
         if layout == "packed":
             chunks, panels, groups, nr, group = weight.shape
@@ -88,7 +96,7 @@ class LinearInteger(Operator):
         return ((q.astype(np.float64) - zero) @ weight.astype(np.float64)).astype(np.int32)
 
     @staticmethod
-    def flops(shapes: list[tuple[int, ...]], layout: str, n: int) -> int:
+    def flops(shapes: list[tuple[int, ...]], layout: str, n: int, narrow: bool = False) -> int:
         return 2 * int(np.prod(shapes[0])) * n
 
     @staticmethod

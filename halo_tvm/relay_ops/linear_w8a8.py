@@ -28,6 +28,7 @@ from tvm import relax, te
 from .operator import Operator, attrs_of, same_shape
 from .quantize import ZERO_POINT
 
+NARROW = "halo.narrow_pairs"  # annotation of a block, see `packed_sums`
 GROUP = 4  # products along k that one dot instruction adds up
 DEEPEST = (2**31 - 1) // (255 * 127) // GROUP * GROUP  # k whose sum fits int32
 
@@ -116,8 +117,11 @@ class LinearW8A8(Operator):
         )
 
 
-def packed_sums(q: te.Tensor, weight: te.Tensor) -> te.Tensor:
-    """sum_k q[..., k] * weight(k, j) in int32 of a packed weight; the padding columns of its last panel, too."""
+def packed_sums(q: te.Tensor, weight: te.Tensor, narrow: bool = False) -> te.Tensor:
+    """sum_k q[..., k] * weight(k, j) in int32 of a packed weight; the padding columns of its last panel, too.
+
+    `narrow` says that most sums of two products fit 16 bits, which some instruction sets make use of.
+    """
     chunks, panels, groups, nr, _ = map(int, weight.shape)
     kc = groups * GROUP
     k = te.reduce_axis((0, q.shape[-1]), "k")
@@ -129,7 +133,8 @@ def packed_sums(q: te.Tensor, weight: te.Tensor) -> te.Tensor:
         return te.sum(q[(*i[:-1], k)].astype("int32") * at.astype("int32"), axis=k)
 
     # As in halo.linear the padding columns are computed without a bounds check, and cut off behind.
-    return te.compute([*q.shape[:-1], panels * nr], product, name="linear_w8a8", attrs={"halo.op": "linear_w8a8"})
+    attrs = {"halo.op": "linear_w8a8", **({NARROW: 1} if narrow else {})}
+    return te.compute([*q.shape[:-1], panels * nr], product, name="linear_w8a8", attrs=attrs)
 
 
 def _case(rows: tuple[int, ...], shape: tuple[int, ...], n: int, bias: bool) -> dict[str, object]:

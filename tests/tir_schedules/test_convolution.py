@@ -60,20 +60,26 @@ def test_every_kind_of_convolution():
         check(executable, f"f{i}", case)
 
 
-def of_bytes(shape, m, kernel, strides, dilations, pads, lanes, zero=3, **fields) -> Case:
+def _of_bytes(shape, m, kernel, strides, dilations, pads, lanes, zero=3, narrow=False, **fields) -> Case:
     channels = -(-shape[-1] // 4) * 4
     matrix = np.random.default_rng(0).integers(-128, 128, (*kernel, channels, m)).astype("int8")
     matrix[..., shape[-1] :, :] = 0
     matrix = matrix.reshape(-1, m)
     attrs = {"layout": "packed", "strides": strides, "dilations": dilations, "pads": pads, "kernel": kernel, "m": m}
+    attrs |= {"narrow": True} if narrow else {}
     weights = (np.array(zero, "uint8"), pack_int8(matrix, nr=lanes), sums_int8(matrix))
     return Case(ConvolutionInteger, shape, attrs, weights, dtype="uint8", **fields)
 
 
-@pytest.mark.parametrize("isa", ["cpu", "x86-64-v3"])
-def test_bytes_are_added_up_exactly(isa: str) -> None:
+@pytest.mark.parametrize(("isa", "narrow"), [("cpu", False), ("x86-64-v3", False), ("x86-64-v3", True)])
+def test_bytes_are_added_up_exactly(isa: str, narrow: bool) -> None:
+    """With `narrow` as well, of weights most of whose pairs do not fit 16 bits."""
     target = resolve(isa, cores=2)
     wide = 2 * target.lanes_f32
+
+    def of_bytes(*args: object, **fields: object) -> Case:
+        return _of_bytes(*args, narrow=narrow, **fields)
+
     cases = [
         of_bytes((1, 14, 15, 8), 40, (3, 3), ONE, ONE, AROUND, wide, symbolic=True, further=((2, 1, 2, 8),)),
         of_bytes((1, 12, 11, 3), 7, (3, 2), (2, 1), (1, 3), (2, 0, 1, 3), wide, zero=255, symbolic=True),

@@ -28,7 +28,7 @@ from ...code.prefetch import CACHE_LINE_BYTES
 from ...code.timed import ONLY_TIMED
 from ...stages import emit_stages
 from ..row_tiling import switch
-from .arithmetic import Operands
+from .arithmetic import Operands, Tile
 from .chain import Chain
 from .tile import Pass, each_column, tile
 from .tiling import Tiling
@@ -70,6 +70,10 @@ def _tasks(chain: Chain, t: Tiling, operands: Operands, chunk: ir.Var | None) ->
         tiles = tirx.ceildiv(height, t.mr)
         scratch = T.alloc_buffer((t.mr, chain.parts * chain.nr), chain.arithmetic.total, align=64)
         ahead = _lines_per_pass(chain, t, tiles)
+        whole = Tile(
+            operands.x, chain.weight, (), top, 0 if chunk is None else chunk, panel, chain.kc, chain.nr, t.lanes
+        )
+        marks = chain.arithmetic.look(whole, 1, chain.steps)
         with T.serial(tiles) as step:
             start, rows = t.tile_of(height, step, tiles)
             # Kept in memory, not in a binding: lowering would inline the expression into every index.
@@ -81,7 +85,9 @@ def _tasks(chain: Chain, t: Tiling, operands: Operands, chunk: ir.Var | None) ->
                 _load_partial(chain, t, scratch, chunk, panel, start, rows)
             with nullcontext(0) if chain.parts == 1 else T.serial(_i64(chain.parts)) as part:
                 of_part, column = panel + part * chain.panels, part * chain.nr
-                pass_ = Pass(operands, scratch, column, 0 if chunk is None else chunk, of_part, start, step, ahead)
+                pass_ = Pass(
+                    operands, scratch, column, 0 if chunk is None else chunk, of_part, start, step, ahead, marks
+                )
                 switch(rows, _heights(chain, t), lambda r, p=pass_: tile(chain, t, p, r, chunk is not None))
             _store(chain, t, operands.row_factor, scratch, chunk, panel, start, rows)
 

@@ -17,6 +17,14 @@ _SHARED_FROM = 16384  # numbers; fewer are rounded or taken apart before other t
 
 
 @dataclass(frozen=True)
+class Marks:
+    """Which steps of a panel need mending: those of run r are steps[ends[r] : ends[r + 1]], counted from its first."""
+
+    steps: ir.Var
+    ends: ir.Var
+
+
+@dataclass(frozen=True)
 class Tile:
     """Some rows of x times one panel of the weight, the sums in registers."""
 
@@ -30,6 +38,7 @@ class Tile:
     nr: int
     lanes: int  # sums in one vector register
     half: int | None = None  # of rows that are taken apart, the only one that this walk along k takes
+    marks: Marks | None = None
 
     @property
     def vectors(self) -> int:
@@ -81,6 +90,13 @@ class Arithmetic:
     def prepare(self, x: ir.Var, rows: ir.Expr, k: int, lanes: int, more: tuple[ir.Var, ...]) -> Operands:
         """Emit what runs once in front of all products. `more` are the tensors that belong to the weight."""
         return Operands(x, None)
+
+    def look(self, tile: Tile, runs: int, steps: int) -> Marks | None:
+        """Emit what a task finds out about its panel, which is walked in `runs` of `steps`, before it multiplies."""
+        return None
+
+    def mend(self, tile: Tile, run: ir.Expr | int) -> None:
+        """Emit what sums need behind the steps of a run."""
 
     def registers(self, rows: int, vectors: int) -> int:
         """Vector registers that a tile keeps busy: sums, one step's weights, what a step computes with."""

@@ -16,6 +16,9 @@ from ...stages import Stage, is_at, main_and_behind, read_stage, written_by
 from ._parts import taken_apart
 from .arithmetic import Arithmetic
 from .groups import Groups
+from .served import of_block, without_marks
+
+_LOOKED_AT_FROM = 6  # rows: looking at a panel takes as long as two of its product
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,9 @@ def match(func: tirx.PrimFunc, arithmetics: Sequence[Arithmetic]) -> Chain:
     for block in behind:
         stages = (*stages, _stage(block, [acc, *(s.out for s in stages)], m))
     sums, stages, step = taken_apart(acc, stages, func.params)
+    few = isinstance(m, tirx.IntImm) and int(m) < _LOOKED_AT_FROM
+    if few or len(sums) > 1:  # several panels at once are not looked at
+        arithmetic = without_marks(arithmetic, arithmetics)
     outputs = written_by(stages, acc, func)
     n = int(outputs[-1].ty.shape[1].value)
     if step:
@@ -194,7 +200,7 @@ def _linear(block: Block, arithmetics: Sequence[Arithmetic]) -> Operators:
 def _arithmetic(block: Block, x: ir.Var, weight: ir.Var, arithmetics: Sequence[Arithmetic]) -> Arithmetic:
     """The one that the operator and the types of the main block ask for."""
     dtypes = tuple(str(buffer.ty.dtype) for buffer in (x, weight, block.store.buffer))
-    served = [a for a in arithmetics if a.op == block.op]
+    served = [a for a in of_block(block, arithmetics) if a.op == block.op]
     found = next((a for a in served if a.dtypes == dtypes), None)
     if found is None:
         known = " or ".join(", ".join(a.dtypes) for a in served)

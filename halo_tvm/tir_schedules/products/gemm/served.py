@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ...blocks import Block
 from ._bf16 import BFloat16Pairs, BFloat16Weights
 from ._fp16 import HalfArithmetic, HalfWeights
 from ._group_pairs import BytePairs, NibblePairs
 from .arithmetic import Arithmetic
 from .float32 import Float32
 from .groups import Groups
+from .narrow_pairs import NARROW, NarrowPairs
 from .w8a8 import W8A8, DotBytes, PlainBytes, WidenedPairs
 
 if TYPE_CHECKING:
@@ -33,4 +36,19 @@ def served(isa: Isa) -> tuple[Arithmetic, ...]:
     if isa.byte_dot == "vpmaddwd":
         eight = BytePairs(product, 8, vector_registers=isa.vector_registers)
         four = NibblePairs(product, 4, vector_registers=isa.vector_registers)
-    return (Float32(), brief, half, product, eight, four)
+    narrow = (NarrowPairs(),) if NarrowPairs.serves(isa.vector_bits, isa.byte_dot) else ()
+    return (Float32(), brief, half, product, eight, four, *narrow)
+
+
+def without_marks(arithmetic: Arithmetic, arithmetics: Sequence[Arithmetic]) -> Arithmetic:
+    """`arithmetic`, or one of the same operator and types that looks at no panel."""
+    same = (a for a in arithmetics if (a.op, a.dtypes) == (arithmetic.op, arithmetic.dtypes))
+    return (
+        next(a for a in same if not isinstance(a, NarrowPairs)) if isinstance(arithmetic, NarrowPairs) else arithmetic
+    )
+
+
+def of_block(block: Block, arithmetics: Sequence[Arithmetic]) -> list[Arithmetic]:
+    """Those of its operator that the weight of a block is meant for, first."""
+    narrow = NARROW in block.node.annotations
+    return sorted(arithmetics, key=lambda a: isinstance(a, NarrowPairs) != narrow)

@@ -11,7 +11,7 @@ from tvm import ir, tirx
 from tvm.script.ir_builder import tirx as T
 
 from ...code.prefetch import prefetch
-from .arithmetic import Operands, Tile
+from .arithmetic import Marks, Operands, Tile
 from .chain import Chain
 from .tiling import Tiling
 
@@ -32,6 +32,7 @@ class Pass:
     start: ir.Expr  # first row of the tile
     step: ir.Var  # number of the pass over this panel
     ahead: ir.Expr  # cache lines of the next panel that fall to one pass
+    marks: Marks | None = None  # of the steps of the panel
 
 
 def tile(chain: Chain, t: Tiling, p: Pass, rows: int, continued: bool) -> None:
@@ -116,7 +117,7 @@ def _sums(
             with T.unroll(vectors) as v, T.vectorized(_i64(lanes)) as lane:
                 at = v * lanes + lane
                 T.buffer_store(buffer, zero if index else first(r, at), [at])
-    tile = Tile(p.operands.x, chain.weight, acc, p.start, p.chunk, p.panel, chain.kc, chain.nr, lanes)
+    tile = Tile(p.operands.x, chain.weight, acc, p.start, p.chunk, p.panel, chain.kc, chain.nr, lanes, marks=p.marks)
     unroll = t.unroll if count % t.unroll == 0 else 1
     for number, half in enumerate(arithmetic.walks(rows, chain.nr // lanes)):
         with T.serial(_i64(count // unroll)) as ko:
@@ -127,6 +128,7 @@ def _sums(
             with T.unroll(_i64(unroll)) as ki:
                 k = ko * unroll + ki
                 arithmetic.step(replace(tile, half=half), k if isinstance(begin, int) and begin == 0 else begin + k)
+    arithmetic.mend(tile, 0)
     arithmetic.settle(tile)
     for r in range(rows):
         with T.unroll(vectors) as v, T.vectorized(_i64(lanes)) as lane:

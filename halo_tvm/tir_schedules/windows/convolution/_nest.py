@@ -26,7 +26,7 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from ...code.lanes import ceil_div, constant, index, kept, simplify, unravel
-from ...products.gemm.arithmetic import Tile
+from ...products.gemm.arithmetic import Marks, Tile
 from ...products.row_tiling import RowTiling
 from ...stages import emit_stages
 from ._copy import Padded, padded_copy, pairs_copy
@@ -96,6 +96,7 @@ class _Nest:
         self.taps = math.prod(problem.taps)
         self.pieces = -(-self.taps // max(1, room))
         self.vectors = problem.nr // lanes
+        self.marks: Marks | None = None  # of the panel of a task
 
     def emit(self) -> None:
         p, rows = self.p, self.w.rows
@@ -109,6 +110,8 @@ class _Nest:
             tall = 2 * self.rows.block_rows + self.rows.mr if self.pieces > 1 else 0
             sums = T.alloc_buffer((self.rows.mr + tall, p.nr), p.arithmetic.total, align=64)
             tiles = kept(ceil_div(height, self.rows.mr))
+            whole = Tile(self.x.buffer, p.weight, (), index(0), group, panel, p.run, p.nr, self.lanes)
+            self.marks = p.arithmetic.look(whole, self.taps, self.steps)
             if self.pieces == 1:
                 with T.serial(tiles) as tile:
                     self._tile(sums, top, height, tile, index(0), panel, group, None)
@@ -164,6 +167,7 @@ class _Nest:
                 lanes=self.lanes,
                 runs=tuple(elements),
                 first=tap * self.steps,
+                marks=self.marks,
             )
             with ExitStack() as where:
                 if reached is not None:
@@ -172,6 +176,7 @@ class _Nest:
                 for half in p.arithmetic.walks(mr, self.vectors):
                     with T.serial(index(self.steps // self.unroll)) as ko, T.unroll(index(self.unroll)) as ki:
                         p.arithmetic.step(replace(tile_here, half=half), ko * self.unroll + ki)
+                p.arithmetic.mend(tile_here, tap)
         self._each(lambda r, v: T.buffer_store(sums, acc[r][v], [at + r, v]))
 
     def _elements(self, origins: Sequence[ir.Var], tap: ir.Expr, group: ir.Expr) -> tuple[list[ir.Var], ir.Expr | None]:

@@ -14,7 +14,7 @@ from ...blocks import Block, loads, uses
 from ...code.lanes import constant
 from ...products.gemm.arithmetic import Arithmetic
 from ...products.gemm.float32 import Float32
-from ...products.gemm.served import served
+from ...products.gemm.served import of_block, served
 from ...products.gemm.w8a8 import W8A8
 from .._match import Windows, match_windows
 
@@ -84,7 +84,9 @@ def match(func: tirx.PrimFunc, isa: Isa) -> Problem:
     types = [str(buffer.dtype) for buffer in (windows.x, weight.source, windows.acc)] if weight is not None else []
     if types[:1] in (["float16"], ["bfloat16"]):
         types[0] = "float32"  # widened once
-    arithmetic = next((a for a in served(isa) if list(a.dtypes) == types and isinstance(a, Float32 | W8A8)), None)
+    arithmetic = next(
+        (a for a in of_block(block, served(isa)) if list(a.dtypes) == types and isinstance(a, Float32 | W8A8)), None
+    )
     if weight is not None and arithmetic is None:
         raise Declined(
             f"x, weight and sums are {', '.join(types)}: only float32 or bytes with sums of int32 are served"
