@@ -1,4 +1,4 @@
-"""Nemotron, Arcee and Jais 2: Llama's tensors, and a feed-forward without gate whose activation is a squared ReLU.
+"""Nemotron, Arcee, Jais 2 and nanochat: Llama's tensors, and a feed-forward without gate with a squared ReLU.
 
 References
     arXiv:2402.16819 (Nemotron), arXiv:2109.08668 (squared ReLU)
@@ -6,7 +6,9 @@ References
 
 from __future__ import annotations
 
-from .decoder import DecoderConfig, Layer, Reader, decoder_family
+from dataclasses import replace
+
+from .decoder import DecoderConfig, Layer, Names, Reader, decoder_family
 from .llama import llama
 
 
@@ -41,6 +43,30 @@ def _jais2(read: Reader) -> DecoderConfig:
     )
 
 
+def _nanochat(read: Reader) -> DecoderConfig:
+    """Norms without weights, one of them behind the embedding and one behind the rotation, which turns backwards."""
+    rope = read.rope()
+    backwards = replace(rope, frequencies=tuple(-f for f in rope.frequencies))
+    return llama(
+        read,
+        pattern=(Layer(backwards),),
+        norm_weight=False,
+        query_key_norm="head",
+        norm_turned=True,
+        activation=read.activation("hidden_act", default="relu2"),
+        gated=False,
+        logit_softcap=read.optional("final_logit_softcapping", 15.0),
+        names=Names(
+            query_norm="self_attn.q_norm",
+            key_norm="self_attn.k_norm",
+            embedding_norm="model.norm",
+            up="mlp.fc1",
+            down="mlp.fc2",
+        ),
+    )
+
+
 NEMOTRON = decoder_family("nemotron", _nemotron)
 ARCEE = decoder_family("arcee", _arcee, even=("head_dim",))
+NANOCHAT = decoder_family("nanochat", _nanochat, even=("head_dim",))
 JAIS2 = decoder_family("jais2", _jais2, even=("head_dim",))

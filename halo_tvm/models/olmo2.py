@@ -1,7 +1,7 @@
-"""OLMo, and EXAONE 4: from OLMo 2 on, norms stand behind attention and feed-forward instead of in front.
+"""OLMo, and EXAONE: from OLMo 2 on, norms stand behind attention and feed-forward instead of in front.
 
 OLMo has norms without weights, OLMo 2 norms over all queries and all keys, OLMo 3 windows as well; EXAONE 4 norms over
-every head, and windows in layers that know positions.
+every head, and windows in layers that know positions. EXAONE 3 has Llama's layers under names of its own.
 References
     arXiv:2402.00838 (OLMo), arXiv:2501.00656 (OLMo 2), arXiv:2507.11407 (EXAONE 4)
 """
@@ -38,6 +38,28 @@ def _olmo3(read: Reader) -> DecoderConfig:
     return replace(olmo2(read), pattern=pattern)
 
 
+def _exaone3(read: Reader) -> DecoderConfig:
+    names = Names(
+        embedding="transformer.wte",
+        layer="transformer.h.{}",
+        attention_norm="ln_1",
+        attention="attn",
+        query="attn.attention.q_proj",
+        key="attn.attention.k_proj",
+        value="attn.attention.v_proj",
+        output="attn.attention.out_proj",
+        ffn_norm="ln_2",
+        gate="mlp.c_fc_0",
+        up="mlp.c_fc_1",
+        down="mlp.c_proj",
+        norm="transformer.ln_f",
+    )
+    eps = read.number("rms_norm_eps", "layer_norm_epsilon", default=1e-5)
+    activation = read.activation("hidden_act", "activation_function", default="silu")
+    rope = read.rope(theta=500000.0)
+    return llama(read, pattern=(Layer(rope),), eps=eps, activation=activation, names=names)
+
+
 def _exaone4(read: Reader) -> DecoderConfig:
     window, rope = read.get("sliding_window"), read.rope()
     pattern: tuple[Layer, ...] = (Layer(rope),)
@@ -51,4 +73,5 @@ def _exaone4(read: Reader) -> DecoderConfig:
 OLMO = decoder_family("olmo", _olmo)
 OLMO2 = decoder_family("olmo2", olmo2, even=("head_dim",))
 OLMO3 = decoder_family("olmo3", _olmo3, even=("head_dim",))
+EXAONE = decoder_family("exaone", _exaone3, even=("head_dim",), tied=("transformer.wte", "lm_head"))
 EXAONE4 = decoder_family("exaone4", _exaone4, even=("head_dim",))

@@ -232,6 +232,8 @@ MORE = {
     "gpt_oss": {**_MIXTURE, "num_hidden_layers": 3, "num_local_experts": 6, "sliding_window": 5, "swiglu_limit": 0.5},
     "granite_swa": {**_GROUPED, "num_hidden_layers": 3, "sliding_window": 4, "layer_rope_theta": [0, 1e4, 1e3]},
     "granitemoe_swa": {**_MIXTURE, "num_local_experts": 4, "shared_intermediate_size": 0, "sliding_window": 4},
+    "nanochat": {**_GROUPED, "bos_token_id": 0, "eos_token_id": 1},
+    "exaone": {**_GROUPED, "eos_token_id": 1},
     "dots1": {**_ROUTED, "n_routed_experts": 6, "n_shared_experts": 2, "first_k_dense_replace": 1},
     "glm4_moe": {**_ROUTED, "n_routed_experts": 6, "use_qk_norm": True, "attention_bias": True},
     "sarvam_moe": {**_ROUTED, "n_routed_experts": 6},

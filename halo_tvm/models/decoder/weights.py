@@ -73,6 +73,8 @@ def query_key_value(c: DecoderConfig, m: ModelBuilder, layer: str, rope: Rope | 
 
 def head_norm(c: DecoderConfig, m: ModelBuilder, name: str, width: int, rope: Rope | None) -> relax.Var:
     """The weight [width] of a norm of queries or keys, its channels in the order of theirs."""
+    if not c.norm_weight:
+        return m.ones(width)
     stored = f"{name}.weight"
     m.source(stored, (width,), scale=0.1, offset=0.0 if c.norm_plus_one else 1.0)
     if c.norm_plus_one:
