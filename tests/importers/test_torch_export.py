@@ -340,3 +340,37 @@ def test_sizes_that_take_another_branch_than_the_export_are_refused(tmp_path, sa
             program(np.ones(sizes[:2], np.float32), np.ones(sizes[2], np.float32))
     cases = cases_of(model, 0)  # what it is validated with
     assert all(cases[f"case{i}.input.args_1"].size <= cases[f"case{i}.input.args_0"].shape[1] for i in (0, 1))
+
+
+def test_quantised_exports_are_rounded_as_torch_rounds() -> None:
+    """Activations by tensor, weights by channel, restored when they are loaded; grids that leave floats behind."""
+    import torch.ao.quantization.fx._decomposed
+
+    q = torch.ops.quantized_decomposed
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            generator = torch.Generator().manual_seed(0)
+            self.register_buffer("w", torch.randint(-127, 128, (8, 4, 3, 3), dtype=torch.int8, generator=generator))
+            self.register_buffer("scales", torch.rand(8, generator=generator) * 0.01 + 0.001)
+            self.register_buffer("zeros", torch.arange(8) - 4)
+            self.register_buffer("large", torch.randint(-9, 9, (600, 120), dtype=torch.int8, generator=generator))
+
+        def forward(self, x):
+            grid = (0.02, 128, 0, 255, torch.uint8)
+            x = q.dequantize_per_tensor(q.quantize_per_tensor(x, *grid), *grid)
+            w = q.dequantize_per_channel(self.w, self.scales, self.zeros, 0, -128, 127, torch.int8)
+            y = F.conv2d(x, w, padding=1)
+            left = torch.fake_quantize_per_tensor_affine(y, 0.05, 3, -128, 127)
+            columns = torch.fake_quantize_per_channel_affine(y, self.scales * 9, self.zeros.int(), 1, -128, 127)
+            large = q.dequantize_per_tensor(self.large, 0.1, 1, -128, 127, torch.int8)
+            return (
+                F.linear(x.flatten(1), large),
+                left,
+                columns,
+                q.quantize_per_channel(y, self.scales, self.zeros, 1, -128, 127, torch.int8),
+            )
+
+    model = check(Net(), (normal(2, 4, 6, 5),))
+    assert [(tuple(s.shape), s.dtype) for s in model.params.sources.values()] == [((600, 120), "float32")]
