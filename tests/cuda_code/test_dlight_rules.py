@@ -20,6 +20,7 @@ TAKEN = {
     "dlight_general_reduction": {
         "convolution",
         "convolution_integer",
+        "experts",
         "ffn",
         "layer_norm",
         "linear",

@@ -171,13 +171,13 @@ def test_on_the_command_line(tmp_path, tiny, fake, capsys) -> None:
     assert main([*argv, "--json", "-"]) == 2
     captured = capsys.readouterr()
     data = json.loads(captured.out)
-    assert [m["exit_code"] for m in data["models"]] == [0, 0, 2] and data["exit_code"] == 2
-    assert [s["stage"] for s in data["stages"]] == ["analytic", "ranked"] and data["stages"][1]["winners"] > 0
-    attention = next(t for t in data["tasks"] if "attention" in t["task"])
+    assert [m["exit_code"] for m in data["models"]] == [0, 0, 2]
+    attention = next(t for t in data["tasks"] if "attention" in t["readable"])
     assert attention["ended"] == "roofline" and attention["models"] == {"deep": 3, "tiny": 1}
     assert attention["count"] == 3 + 2 * 1, "weight=2 of tiny"
     found = schema.from_json(data)
-    assert schema.to_json(found) == data
+    assert schema.to_json(found) == data and found.exit_code == 2
+    assert [s.stage for s in found.stages] == ["analytic", "ranked"] and found.stages[1].winners > 0
 
 
 def test_all_models_failing_is_the_worst_of_them(tmp_path, fake, capsys) -> None:
