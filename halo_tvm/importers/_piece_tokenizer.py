@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import struct
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import numpy as np
 
 from ._byte_pairs import added_tokens
 from ._pieces import CONTROL, UNKNOWN, USER, Json, added, between, merging, whole
-from ._sentence_piece import LARGEST, read_model, unfit
+from ._sentence_piece import model_in
 
 FILE = "tokenizer.model"
 _BYTE_PAIRS = 2  # the kind of model
@@ -42,12 +41,7 @@ def piece_tokenizer(folder: Path, about: Mapping[str, object]) -> bytes | None:
     kinds_of = [f"{name}Tokenizer{end}" for name in _CLASSES for end in ("", "Fast")]
     if not file.is_file() or (named is not None and named not in kinds_of):
         return None
-    try:
-        if file.stat().st_size > LARGEST:
-            raise ValueError(f"more than {LARGEST} bytes")
-        model = read_model(file.read_bytes())
-    except (ValueError, IndexError, struct.error) as reason:
-        raise unfit(file, f"a model of SentencePiece ({reason})") from reason
+    model = model_in(file)
     tokens = [piece.text for piece in model.pieces]
     if model.kind != _BYTE_PAIRS or model.suffix or len(set(tokens)) != len(tokens) or not tokens:
         return None

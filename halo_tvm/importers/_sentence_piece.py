@@ -16,10 +16,10 @@ from pathlib import Path
 
 from ..errors import UnsupportedModel
 from ._json import read_json
-from ._pieces import GAP, NORMAL
+from ._pieces import GAP, NORMAL, added
 
 FILES = ("source.spm", "vocab.json")
-LARGEST = 64 << 20
+_LARGEST = 64 << 20
 _UNIGRAM = 1
 _FOREIGN = -1000.0  # the score of a piece that the source's model has not: worse than any row of its own
 _LANGUAGE = re.compile(r">>.+<<")  # what a text for a model of several target languages begins with
@@ -62,18 +62,12 @@ def marian_tokenizer(folder: Path) -> bytes | None:
     ids = read_json(vocabulary, "vocab.json of a Marian model")
     words = sorted(ids, key=lambda word: ids[word] if type(ids[word]) is int else -1)  # type: ignore[arg-type, return-value]
     if not words or [ids[word] for word in words] != list(range(len(words))):
-        raise unfit(vocabulary, "ids from 0 on, each once")
-    try:
-        if source.stat().st_size > LARGEST:
-            raise ValueError(f"more than {LARGEST} bytes")
-        model = read_model(source.read_bytes())
-    except (ValueError, IndexError, struct.error) as reason:
-        raise unfit(source, f"a model of SentencePiece ({reason})") from reason
+        raise _unfit(vocabulary, "ids from 0 on, each once")
+    model = model_in(source)
     if model.kind != _UNIGRAM or not model.scores:
-        raise unfit(source, "a unigram model")
+        raise _unfit(source, "a unigram model")
     special = [word for word in ("</s>", "<unk>", "<pad>") if word in ids]
-    added = [(i, word) for i, word in enumerate(words) if word in special or _LANGUAGE.fullmatch(word)]
-    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    apart = [(i, word) for i, word in enumerate(words) if word in special or _LANGUAGE.fullmatch(word)]
     end = [{"SpecialToken": {"id": "</s>", "type_id": 0}}] if "</s>" in ids else []
     text = {"Sequence": {"id": "A", "type_id": 0}}
     space = {"type": "Metaspace", "replacement": GAP, "prepend_scheme": "always", "split": True}
@@ -83,7 +77,7 @@ def marian_tokenizer(folder: Path) -> bytes | None:
             "version": "1.0",
             "truncation": None,
             "padding": None,
-            "added_tokens": [{"id": i, "content": word, **plain, "special": word in special} for i, word in added],
+            "added_tokens": [added(i, word, special=word in special) for i, word in apart],
             "normalizer": {
                 "type": "Sequence",
                 "normalizers": [
@@ -110,7 +104,17 @@ def marian_tokenizer(folder: Path) -> bytes | None:
     ).encode()
 
 
-def unfit(file: Path, expected: str) -> UnsupportedModel:
+def model_in(file: Path) -> PieceModel:
+    """The model in `file`; `UnsupportedModel` for another file."""
+    try:
+        if file.stat().st_size > _LARGEST:
+            raise ValueError(f"more than {_LARGEST} bytes")
+        return read_model(file.read_bytes())
+    except (ValueError, IndexError, struct.error) as reason:
+        raise _unfit(file, f"a model of SentencePiece ({reason})") from reason
+
+
+def _unfit(file: Path, expected: str) -> UnsupportedModel:
     return UnsupportedModel(f"expected {file.name} to be {expected}, found another file: download the model again")
 
 

@@ -90,18 +90,21 @@ class PackExperts(Pass):
 
 
 def _scheme(context: Context, deep: bool) -> str | None:
-    """The scheme in groups that the rung of the precision has, None for a precision without integers."""
+    """The scheme in groups that the rung of the precision has, None for a precision without integers.
+
+    `w8a8` has no panels of experts: groups of bytes stand in for it.
+    """
     if context.precision not in _INTEGERS:
         return None
     rung = context.rung or usual(context.precision, appends=True)
-    return (rung.narrowing if deep else "") or rung.linears
+    scheme = (rung.narrowing if deep else "") or rung.linears
+    return usual("int8", appends=True).linears if scheme == "w8a8" else scheme
 
 
 def _pack(editor: WeightEditor, name: str, context: Context, *, own_rows: bool) -> tuple[_Packed, str, str]:
     """(the packed weight, its format for the report, why that is wider than what was asked for or "")."""
     _, n, k = editor.params.shape(name)
     scheme, reason = _scheme(context, own_rows or k > n), ""
-    scheme = usual("int8", appends=True).linears if scheme == "w8a8" else scheme  # which has no panels of experts
     if scheme is not None:
         _, nr = pack_shape(k, n, context.target)
         columns = _columns(editor, name, nr)

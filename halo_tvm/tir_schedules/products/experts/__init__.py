@@ -26,7 +26,7 @@ from tvm import tirx
 from ....errors import Declined
 from ...blocks import is_scheduled, written_out
 from ...rule import Numbers, Rule
-from ..gemm.served import served
+from ..gemm.served import served, vectors_of
 from ..gemm.tiling import Tiling
 from . import _decision
 from ._nest import build
@@ -92,14 +92,10 @@ def _problem(func: tirx.PrimFunc, target: Target) -> Problem:
     if is_scheduled(func):
         raise Declined("the function is scheduled already")
     problem = read(func, served(target.isa))
-    lanes = target.lanes_f32 * problem.arithmetic.lane_factor
-    if problem.nr % lanes:
-        raise Declined(f"panels of {problem.nr} columns are no multiple of {lanes} lanes of {target.isa.name}")
+    vectors_of(problem.nr, problem.arithmetic, target)
     return problem
 
 
 def _register_rows(problem: Problem, target: Target) -> int:
-    """The tallest register tile that fits, at most 8 where the tile is wide."""
-    vectors = problem.nr // (target.lanes_f32 * problem.arithmetic.lane_factor)
-    most, registers = 8 if vectors > 1 else 12, target.isa.vector_registers
-    return max(mr for mr in range(1, most + 1) if mr == 1 or problem.arithmetic.registers(mr, vectors) <= registers)
+    vectors = vectors_of(problem.nr, problem.arithmetic, target)
+    return problem.arithmetic.tallest(vectors, target.isa.vector_registers)

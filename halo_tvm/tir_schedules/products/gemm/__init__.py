@@ -28,7 +28,7 @@ from ..packing import pack_shape
 from ._estimate import estimate
 from ._nest import build
 from .chain import Chain, match
-from .served import served
+from .served import served, vectors_of
 from .tiling import Tiling
 
 if TYPE_CHECKING:
@@ -133,9 +133,7 @@ def _match(func: tirx.PrimFunc, target: Target) -> Chain:
     if is_scheduled(func):
         raise Declined("the function is scheduled already")
     chain = match(func, served(target.isa))
-    lanes = target.lanes_f32 * chain.arithmetic.lane_factor
-    if chain.nr % lanes:
-        raise Declined(f"panels of {chain.nr} columns are no multiple of {lanes} lanes of {target.isa.name}")
+    vectors_of(chain.nr, chain.arithmetic, target)
     return chain
 
 
@@ -145,10 +143,7 @@ def _fits(chain: Chain, mr: int, vectors: int, target: Target) -> bool:
 
 
 def _register_rows(chain: Chain, target: Target) -> int:
-    """The tallest register tile that fits, at most 8 where the tile is wide."""
-    vectors = chain.vectors(target.lanes_f32)
-    most = 8 if vectors > 1 else 12
-    return max(mr for mr in range(1, most + 1) if mr == 1 or _fits(chain, mr, vectors, target))
+    return chain.arithmetic.tallest(chain.vectors(target.lanes_f32), target.isa.vector_registers)
 
 
 def _unroll(chain: Chain) -> int:

@@ -102,6 +102,11 @@ class Arithmetic:
         """Vector registers that a tile keeps busy: sums, one step's weights, what a step computes with."""
         raise AssertionError(f"{type(self).__name__} lacks registers")
 
+    def tallest(self, vectors: int, registers: int) -> int:
+        """Rows of the tallest tile that stays in so many registers, at most 8 where it is wide."""
+        most = 8 if vectors > 1 else 12
+        return max(rows for rows in range(1, most + 1) if rows == 1 or self.registers(rows, vectors) <= registers)
+
     def instructions(self, rows: int, vectors: int) -> float:
         """Vector instructions of one step that compute: multiplications, and what unpacks for them."""
         raise AssertionError(f"{type(self).__name__} lacks instructions")

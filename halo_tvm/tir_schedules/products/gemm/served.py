@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from ....errors import Declined
 from ...blocks import Block
 from ._bf16 import BFloat16Pairs, BFloat16Weights
 from ._fp16 import HalfArithmetic, HalfWeights
@@ -16,7 +17,7 @@ from .narrow_pairs import NARROW, NarrowPairs
 from .w8a8 import W8A8, DotBytes, PlainBytes, WidenedPairs
 
 if TYPE_CHECKING:
-    from ....targets import Isa
+    from ....targets import Isa, Target
 
 _BYTES = {"vpdpbusd": DotBytes, "vpmaddwd": WidenedPairs, "": PlainBytes}
 
@@ -38,6 +39,14 @@ def served(isa: Isa) -> tuple[Arithmetic, ...]:
         four = NibblePairs(product, 4, vector_registers=isa.vector_registers)
     narrow = (NarrowPairs(),) if NarrowPairs.serves(isa.vector_bits, isa.byte_dot) else ()
     return (Float32(), brief, half, product, eight, four, *narrow)
+
+
+def vectors_of(nr: int, arithmetic: Arithmetic, target: Target) -> int:
+    """Vectors of sums in a row of a panel of `nr` columns; `Declined` where it holds a part of one."""
+    lanes = target.lanes_f32 * arithmetic.lane_factor
+    if nr % lanes:
+        raise Declined(f"panels of {nr} columns are no multiple of {lanes} lanes of {target.isa.name}")
+    return nr // lanes
 
 
 def without_marks(arithmetic: Arithmetic, arithmetics: Sequence[Arithmetic]) -> Arithmetic:
