@@ -133,7 +133,7 @@ class _Evaluator:
                 given = (self.value(x), self.value(ids), self.weights[weight], *map(self.value, more))
                 return operator.reference(*given, **attrs)  # which widens the weights of one expert at a time
             out = operator.reference(*(self.value(arg) for arg in call.args), **attrs)
-            for result, position in operator.writes.items():
+            for result, position in operator.written_by(attrs).items():
                 self.value(call.args[position])[...] = out[result] if isinstance(out, tuple) else out
             return out
         handler = _OPS.get(call.op.name) if isinstance(call.op, tvm.ir.Op) else None

@@ -47,6 +47,18 @@ CONFIGS = {
         "rope_theta": 10000.0,
         "tie_word_embeddings": True,
     },
+    "lfm2": {
+        "model_type": "lfm2",
+        "num_hidden_layers": 3,
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": 131,
+        "max_position_embeddings": 64,
+        "block_ff_dim": 96,
+        "block_auto_adjust_ff_dim": False,
+        "layer_types": ["conv", "full_attention", "conv"],
+    },
 }
 
 

@@ -7,18 +7,21 @@ from collections.abc import Mapping
 import tvm
 from tvm import ir, relax
 
+from ..plain import plain
 from ..relay_ops import OPERATORS
-from ..relay_ops.operator import OPAQUE, operator_of
+from ..relay_ops.operator import OPAQUE, attrs_of, operator_of
 from .graph_pass import bindings, op_name
 
 
 def appended_caches(mod: tvm.IRModule, value: relax.Expr) -> list[relax.Expr]:
     """The caches that `value` writes into, before or after its lowering; none when it is no append."""
     operator, args = operator_of(value), getattr(value, "args", ())
+    attrs = attrs_of(value) if operator is not None else {}
     if op_name(value) == "relax.call_tir_inplace":
         call = (mod[value.args[0]].attrs or {}).get("halo.call")
         operator, args = OPERATORS[str(call["op"])] if call is not None else None, value.args[1].fields
-    return [args[position] for position in operator.writes.values()] if operator is not None else []
+        attrs = plain(call) if call is not None else {}
+    return [args[position] for position in operator.written_by(attrs).values()] if operator is not None else []
 
 
 # What they return may be the memory of their argument.

@@ -103,7 +103,9 @@ class Operator:
     writes: ClassVar[Mapping[int, int]] = {}  # result -> the argument whose memory it is: written in place
     counts_symbols: ClassVar[bool] = False  # `flops` takes symbolic sizes, and is better than counting the body
 
-    def __init_subclass__(cls) -> None:
+    def __init_subclass__(cls, abstract: bool = False) -> None:
+        if abstract:  # what several operators share
+            return
         if cls.name in OPERATORS:
             raise ValueError(f"operator halo.{cls.name} is defined twice: {OPERATORS[cls.name]} and {cls}")
         OPERATORS[cls.name] = cls
@@ -116,6 +118,11 @@ class Operator:
     @classmethod
     def full_name(cls) -> str:
         return f"relax.halo.{cls.name}"
+
+    @classmethod
+    def written_by(cls, attrs: Mapping[str, object]) -> Mapping[int, int]:
+        """`writes` of a call with these attributes."""
+        return cls.writes
 
     @classmethod
     def call(cls, *args: relax.Expr, **attrs: object) -> relax.Call:

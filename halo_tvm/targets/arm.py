@@ -34,6 +34,7 @@ ARM = TargetSpec(
         "decode_attention",
         "flash_attention",
         "recurrence",
+        "state_loop",
         "gemm",
         "experts",
         "batched_matmul",

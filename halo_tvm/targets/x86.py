@@ -77,6 +77,7 @@ X86 = TargetSpec(
         "decode_attention",
         "flash_attention",
         "recurrence",
+        "state_loop",
         "gemm",
         "experts",
         "batched_matmul",

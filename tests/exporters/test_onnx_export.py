@@ -71,6 +71,7 @@ def run(
 
 # Importers and passes make these; built-in definitions, which are what is exported, do not.
 NOT_EXPORTED = (
+    "causal_convolution",
     "convolution_integer",
     "append_heads",
     "experts",

@@ -25,6 +25,7 @@ from halo_tvm.tir_schedules.products.experts import ExpertsNest
 from halo_tvm.tir_schedules.products.gemm import Decision as Gemm
 from halo_tvm.tir_schedules.products.gemv import Decision as Gemv
 from halo_tvm.tir_schedules.products.recurrence import Decision as Recurrence
+from halo_tvm.tir_schedules.products.state_loop import Decision as States
 from halo_tvm.tir_schedules.products.tensor_core_gemm import Decision as TensorCores
 from halo_tvm.tir_schedules.rows.row_reduction import RowDecision
 from halo_tvm.tir_schedules.rows.row_reduction_gpu import RowThreads
@@ -47,6 +48,7 @@ GOOD = {
     "decode_attention": Decode(128, 16, 64),
     "search": Search((1,), (16,), (2,), (-1,), (1,), 16, 8192),
     "recurrence": Recurrence(4, "blocks"),
+    "state_loop": States("tasks"),
     "flash_attention_gpu": AttentionGPU(128, 64, 4),
     "decode_attention_gpu": DecodeGPU(8, 128, 4, 4),
     "gemv": Gemv(2, 4, 2),

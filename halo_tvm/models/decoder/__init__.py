@@ -5,7 +5,7 @@ A family is a file of this package's parent that maps config.json and the names 
 
 from __future__ import annotations
 
-from .config import Alibi, DecoderConfig, ExpertNames, Layer, Mixture, Names, Rope
+from .config import Alibi, DecoderConfig, ExpertNames, Layer, Mixture, Names, Rope, ShortConvolution
 from .family import decoder_family
 from .read import Reader
 
@@ -18,5 +18,6 @@ __all__ = [
     "Names",
     "Reader",
     "Rope",
+    "ShortConvolution",
     "decoder_family",
 ]

@@ -61,11 +61,21 @@ class Alibi:
 
 
 @dataclass(frozen=True)
+class ShortConvolution:
+    """A gated convolution over the last tokens, by channel, in place of attention (LFM2)."""
+
+    kernel: int
+    bias: bool = False  # of the convolution and of both projections
+    names: tuple[str, str, str] = ("conv.in_proj", "conv.conv", "conv.out_proj")
+
+
+@dataclass(frozen=True)
 class Layer:
     """What may differ from layer to layer."""
 
     rope: Rope | None = None
     window: int | None = None  # keys that a query sees, itself included
+    mixer: ShortConvolution | None = None  # what is there in place of attention, with a state that is no cache
 
 
 @dataclass(frozen=True)
@@ -184,3 +194,8 @@ class DecoderConfig:
 
     def layer(self, index: int) -> Layer:
         return self.pattern[index % len(self.pattern)]
+
+    @property
+    def attending(self) -> tuple[int, ...]:
+        """The layers with keys and values."""
+        return tuple(i for i in range(self.layers) if self.layer(i).mixer is None)

@@ -4,6 +4,7 @@ Shapes
     main      input_ids [batch, sequence] int64   ->   logits [batch, sequence, vocabulary]
     prefill   input_ids [1, tokens] int64, lengths [1] int32, and for every layer i
               key_i, value_i [1, capacity, kv_heads, head_dim], written in place   ->   logits [1, vocabulary]
+              or, of a layer without attention, the states that `mixers` names
     decode    the same with one token
     decode_slots    input_ids [slots, 1], lengths [slots], key_i, value_i [slots, capacity, kv_heads, head_dim]
               ->   logits [slots, vocabulary]
@@ -28,6 +29,7 @@ from tvm import relax
 from ..builder import ModelBuilder
 from . import weights
 from .config import Alibi, DecoderConfig, Layer, Rope
+from .mixers import mix
 from .mixture import mixed
 from .rope import tables
 
@@ -144,7 +146,9 @@ def _layer(step: _Step, x: relax.Var, index: int, bias: relax.Var | None) -> rel
 
     m.layer = f"{layer}.{names.attention}"
     read = x if c.norm_behind else normed(x, names.attention_norm)
-    attended = normed(_attention(step, read, index, layer, bias), names.attention_post_norm)
+    mixer = c.layer(index).mixer
+    found = mix(m, c, mixer, read, index, step.lengths) if mixer else _attention(step, read, index, layer, bias)
+    attended = normed(found, names.attention_post_norm)
     onto = added(attended, x)
     m.layer = f"{layer}.{names.ffn}"
     if c.norm_behind:

@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
 
+from ...errors import UnsupportedModel
 from ...imported import InputSpec
 from ...relay_ops.parts.kept_rows import kept_columns
 from .._definition import Entry, Family, Interface
 from .config import DecoderConfig
 from .define import PAST, Caches, define
+from .mixers import states
 from .read import Reader
 
 CHUNK = 512  # tokens that one call of prefill takes at most
@@ -85,7 +87,11 @@ def _cached(
     def make(c: DecoderConfig, dtype: str) -> Interface:
         row = (batch, "capacity", c.key_heads, kept_columns(c.head_size, dtype))
         positions = (0 if batch == 1 else -1, c.positions - 1)
-        caches = tuple(InputSpec(f"{kind}_{i}", row, dtype) for i in range(c.layers) for kind in ("key", "value"))
+        caches = tuple(
+            InputSpec(name, row if shape is None else (batch, *shape), dtype if shape is None else "float32")
+            for i in range(c.layers)
+            for name, shape in _kept(c, i).items()
+        )
         inputs = (
             InputSpec("input_ids", (batch, tokens), "int64", values=(0, c.vocabulary - 1)),
             InputSpec("lengths", (batch,), "int32", values=positions, room=(tokens, "capacity")),
@@ -101,12 +107,23 @@ def _cached(
     return make
 
 
+def _kept(c: DecoderConfig, index: int) -> dict[str, tuple[int, ...] | None]:
+    """What layer `index` keeps: a cache by position (None), or a state of this shape, which has no positions."""
+    mixer = c.layer(index).mixer
+    return dict(states(c, mixer, index)) if mixer else {f"{kind}_{index}": None for kind in ("key", "value")}
+
+
 def with_past(last: bool) -> Entry[DecoderConfig]:
     """The decoder that takes the caches and returns longer ones; `last`: with logits of the last token alone."""
     return Entry(_returned, partial(define, caches=Caches.RETURNED, last=last))
 
 
 def _returned(c: DecoderConfig, dtype: str) -> Interface:
+    if len(c.attending) < c.layers:
+        raise UnsupportedModel(
+            f"expected keys and values in every layer, found {c.layers - len(c.attending)} of {c.layers} with another "
+            "state, for which other engines have no inputs: leave out the caches"
+        )
     row = ("batch", c.key_heads, "past", c.head_size)
     caches = [InputSpec(f"{PAST}.{i}.{kind}", row, dtype) for i in range(c.layers) for kind in ("key", "value")]
     inputs = (

@@ -81,29 +81,51 @@ class Held:
         return common
 
     def common(self, asked: Sequence[int], slot: int) -> int:
-        """How many of the tokens in front of the last of `asked` the slot begins with."""
+        """How many of the tokens in front of the last of `asked` the slot can keep: those that it begins with.
+
+        A state that tokens overwrite is of use where all of its tokens are among them, else there are none.
+        """
         held = self._tokens[slot]
         pairs = zip(asked[:-1], held)
-        return next((i for i, (a, b) in enumerate(pairs) if a != b), max(0, min(len(asked) - 1, len(held))))
+        found = next((i for i, (a, b) in enumerate(pairs) if a != b), max(0, min(len(asked) - 1, len(held))))
+        return 0 if self._steps.overwrites and found < len(held) else found
 
     def feed(self, tokens: Sequence[int], slot: int) -> np.ndarray:
         """The logits [vocabulary] behind `tokens`, which follow those in the slot."""
         self.check([slot])
+        self._restore(slot)
         logits = self._steps.feed(tokens, slot)
         self._tokens[slot] += map(int, tokens)
         return logits
 
     def feed_together(self, tokens: Mapping[int, int]) -> dict[int, np.ndarray]:
         self.check(tokens)
+        for slot in tokens:
+            self._restore(slot)
         found = self._steps.feed_together(tokens)
         for slot, token in tokens.items():
             self._tokens[slot].append(int(token))
         return found
 
     def forget(self, count: int, slot: int) -> None:
+        """Keep the first `count` tokens; where a state cannot be made shorter, they are read again."""
         self.check([slot])
+        held = self._tokens[slot]
+        if self._steps.overwrites and 0 < count <= len(held):
+            del held[count:]
+            self._restore(slot)
+            return
         self._steps.truncate(count, slot)
-        del self._tokens[slot][count:]
+        del held[count:]
+
+    def _restore(self, slot: int) -> None:
+        """Read the slot's tokens again where its state is not theirs: of more tokens, or of a call without an end."""
+        held = self._tokens[slot]
+        if not self._steps.overwrites or self._steps.filled[slot] == len(held):
+            return
+        self._steps.truncate(0, slot)
+        if held:
+            self._steps.feed(held, slot)
 
     def check(self, slots: Iterable[int]) -> None:
         for slot in slots:

@@ -74,6 +74,8 @@ class LanguageModel:
     ) -> LanguageModel:
         """Open the artifact at `path` with caches for `context` positions (4096, or as many as the model has).
 
+        A model without caches by position has the same state at every length, and usually its whole context.
+
         `slots` sequences have caches of their own and are decoded together: up to as many as it was compiled for.
 
         `threads`, `weights` and `verify` are those of `halo_tvm.load`. Raises as it does; `UsageError` for an artifact
@@ -83,7 +85,9 @@ class LanguageModel:
         with opened(path, hashes=verify) as artifact:
             manifest = artifact.manifest
             spec = spec_of(artifact.path, manifest)
-            context = min(USUAL_CONTEXT, spec.context) if context is None else context
+            # Without caches by position a longer context takes no more memory.
+            usual = USUAL_CONTEXT if "capacity" in manifest.functions["decode"].ranges else spec.context
+            context = min(usual, spec.context) if context is None else context
             if not 1 <= context <= spec.context:
                 raise UsageError(
                     f"expected a context from 1 to {spec.context}, which the model's positions allow, found {context}: "
@@ -200,7 +204,7 @@ class LanguageModel:
             return self._steps.score(tokens)
 
     def truncate(self, count: int, slot: int = 0) -> None:
-        """Forget all but the first `count` tokens."""
+        """Forget all but the first `count` tokens; where a state cannot be made shorter, these are read again."""
         with self._my_turn():
             self._held.forget(count, slot)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ...artifact import Manifest
+from ...artifact import FunctionSpec, Manifest
 from ...errors import ArtifactCorrupt, UnknownName, UsageError
 
 NEEDED = ("prefill", "decode")  # of a decoder that goes on from its prompt
@@ -103,7 +103,7 @@ def spec_of(path: Path, manifest: Manifest) -> LanguageSpec:
         words = found.get("words", {})
         vocabulary = int(decode.outputs[0].shape[-1])
         spec = LanguageSpec(
-            context=decode.ranges["capacity"][1],
+            context=_context(decode),
             vocabulary=vocabulary,
             end=_tokens(found["end"]),
             tokenizer=_text(found.get("tokenizer")),
@@ -127,6 +127,16 @@ def spec_of(path: Path, manifest: Manifest) -> LanguageSpec:
             f"{path}: expected the file {spec.tokenizer!r} among those of the manifest, found none: compile again"
         )
     return spec
+
+
+def _context(decode: FunctionSpec) -> int:
+    """The most positions: of its caches or, where it has none by position, those that a length may count."""
+    if "capacity" in decode.ranges:
+        return decode.ranges["capacity"][1]
+    lengths = next(tensor for tensor in decode.inputs if tensor.name == "lengths")
+    if lengths.values is None:
+        raise ValueError("lengths without a bound")
+    return lengths.values[1] + 1
 
 
 def _tokens(value: object, vocabulary: int = 1 << 62) -> tuple[int, ...]:

@@ -25,6 +25,9 @@ class Steps:
 
     Slots lie behind one another, so that one is a piece of every cache, and all are the whole of it. The tokens of an
     encoder-decoder answer a text, which `read` takes; those of a decoder follow one another.
+
+    A state without positions, of a short convolution or a state space, is overwritten by every token (`overwrites`): a
+    slot can be emptied, and not be made shorter. A slot whose call did not end is empty.
     """
 
     def __init__(
@@ -48,7 +51,10 @@ class Steps:
                 f"expected 1 to {most if session.on_host else 1} slots, which the artifact was compiled for, found "
                 f"{slots}: compile it with --slots {slots}, for a CPU"
             )
-        self._arrays, self._memory = _caches([t for t in decode.inputs if t.name in decode.state], context, slots)
+        kept = [t for t in decode.inputs if t.name in decode.state]
+        self._arrays, self._memory = _caches(kept, context, slots)
+        self._by_position = ["capacity" in t.shape for t in kept]
+        self.overwrites = not all(self._by_position)
 
         def bound(name: str, first: int, last: int, given: Sequence[tvm_ffi.Tensor] = ()) -> Run:
             caches = session.keep([to_tensor(array[first:last]) for array in self._arrays])
@@ -101,9 +107,10 @@ class Steps:
         self._ids[:] = 0
         for slot, token in ids.items():
             self._of_slots[slot], self._ids[slot] = self.filled[slot], token
+        after = {slot: self._begun(slot) + 1 for slot in ids}
         result = to_arrays(self._together([to_tensor(self._ids), to_tensor(self._of_slots)]))[0]
-        for slot in ids:
-            self.filled[slot] += 1
+        for slot, filled in after.items():
+            self.filled[slot] = filled
         return {slot: result[slot] for slot in ids}
 
     def score(self, tokens: Sequence[int]) -> np.ndarray:
@@ -125,25 +132,41 @@ class Steps:
         return logits
 
     def truncate(self, count: int, slot: int = 0) -> None:
-        """Forget all but the first `count` positions."""
+        """Forget all but the first `count` positions; of a state without positions all or none."""
         filled = self.filled[slot]
         if not 0 <= count <= filled:
             raise UsageError(f"expected a length from 0 to {filled}, which are filled, found {count}: correct it")
+        if self.overwrites and count not in (0, filled):
+            raise UsageError(
+                f"expected the length 0 or {filled} of a state that every token overwrites, found {count}: read the "
+                "tokens again"
+            )
         self.filled[slot] = count
 
     def fork(self, slot: int, to: int) -> None:
         """Let `to` go on from what is in `slot`: one copy of its filled positions."""
         filled = self.filled[slot]
-        for array in self._arrays:
-            array[to, :filled] = array[slot, :filled]
+        for array, by_position in zip(self._arrays, self._by_position):
+            if by_position:
+                array[to, :filled] = array[slot, :filled]
+            else:
+                array[to] = array[slot]
         self.filled[to] = filled
 
     def _step(self, function: str, ids: np.ndarray, slot: int) -> np.ndarray:
         self._lengths[0] = self.filled[slot]
+        after = self._begun(slot) + len(ids)
         result = self._run[slot][function]([to_tensor(_row(ids)), to_tensor(self._lengths)])
-        self.filled[slot] += len(ids)
+        self.filled[slot] = after
         logits: np.ndarray = to_arrays(result)[0][0]
         return logits
+
+    def _begun(self, slot: int) -> int:
+        """The length in front of a call; until it has ended nobody knows what is in a state that it overwrites."""
+        filled = self.filled[slot]
+        if self.overwrites:
+            self.filled[slot] = 0
+        return filled
 
     def checked(self, tokens: Sequence[int], slot: int | None) -> np.ndarray:
         """`tokens` as an array of ids that the model has, and that the caches of `slot`, where one is given, hold."""
@@ -187,13 +210,16 @@ def _scored(main: FunctionSpec) -> tuple[int, int]:
 
 
 def _caches(specs: Sequence[TensorSpec], context: int, slots: int) -> tuple[list[np.ndarray], np.ndarray]:
-    """The caches [slots, context, heads, size], in one piece of memory in huge pages, taken when it is written.
+    """The caches [slots, context, heads, size] and states [slots, ...], in one piece of memory in huge pages.
 
-    Beside others a slot begins at a cache line, so that it has room for a multiple of 16 positions.
+    It is taken when it is written. Beside others a slot begins at a cache line, so that it has room for a multiple of
+    16 positions; states have to fill lines by themselves.
     """
     room = context if slots == 1 else -(-context // 16) * 16
     shapes = [(slots, *(room if d == "capacity" else int(d) for d in spec.shape[1:])) for spec in specs]
     sizes = [-(-math.prod(shape) * numpy_dtype(spec.dtype).itemsize // 64) * 64 for shape, spec in zip(shapes, specs)]
+    if slots > 1 and (odd := [spec.name for spec, size in zip(specs, sizes) if size // slots % 64]):
+        raise UsageError(f"expected states of whole cache lines beside {slots} slots, found {odd[0]}: load one slot")
     total, free = sum(sizes), _free_bytes()
     if free is not None and total > free:
         raise EnvironmentProblem(

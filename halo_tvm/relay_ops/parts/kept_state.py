@@ -1,0 +1,91 @@
+"""What operators share whose state is overwritten in place: one step after the other over time, channels side by side.
+
+A state has a row for each sequence, and no position: what it was before the call cannot be had back. `lengths [b]` says
+how many tokens came before. A length of 0 begins with zeros, whatever is stored; below zero is a row that takes no
+part, whose state stays and whose results are zero or mean nothing. Without a state every row begins with zeros, and
+nothing is kept.
+
+Loops of the lowered functions are marked for the rule `state_loop`: "tasks" may run side by side, "lanes" are vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tvm import ir, relax, tirx
+
+from ...dimensions import differ
+from ..operator import OPAQUE, OVERRIDE, Operator, annotated, attrs_of
+
+LOOP = "halo.loop"
+TASKS, LANES = "tasks", "lanes"
+_WIDEST, _WHOLE = 32, 8  # channels of a task: sums of so many fit the registers of every target; whole vectors
+
+
+def lanes_of(channels: int) -> int:
+    """How many channels a task takes: a divisor of `channels`, whole vectors where there is one."""
+    if channels <= _WIDEST:
+        return channels
+    divisors = [width for width in range(1, _WIDEST + 1) if channels % width == 0]
+    return max(divisors, key=lambda width: (width % _WHOLE == 0, width))
+
+
+def marked(extent: str, mark: str) -> str:
+    """The words of a loop that the rule knows."""
+    return f'T.serial({extent}, annotations={{"{LOOP}": "{mark}"}})'
+
+
+def size_text(dim: ir.Expr, name: str) -> str:
+    return f"T.int64({int(dim)})" if isinstance(dim, tirx.IntImm) else name
+
+
+class StateOperator(Operator, abstract=True):
+    """An operator whose call may keep a state: the arguments x, state, lengths, ... with `has_state`, else x, ...
+
+    It gives y of the shape of x and, with a state, the state.
+    """
+
+    fusible = False
+    writes = {1: 1}
+
+    @classmethod
+    def written_by(cls, attrs: Mapping[str, object]) -> Mapping[int, int]:
+        return cls.writes if attrs.get("has_state") else {}
+
+    @classmethod
+    def lowered(cls, types: Sequence[relax.TensorType], **attrs: object) -> tirx.PrimFunc:
+        """The function over buffers of these types and, the last one, y."""
+        raise AssertionError(f"halo.{cls.name} lacks its lowering")
+
+    @classmethod
+    def _legalize(cls, bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+        attrs = {k: v for k, v in attrs_of(call).items() if k != "layer"}
+        types = [arg.ty for arg in call.args]
+        func = cls.lowered(types, **attrs).with_attr("halo.call", {"op": cls.name, **attrs})
+        if call.attrs and OVERRIDE in call.attrs.keys():
+            func = annotated(func, cls.name, str(call.attrs[OVERRIDE]))
+        gvar = bb.add_func(func.with_attr("op_pattern", OPAQUE), cls.name)
+        given = relax.Tuple(list(call.args))
+        if not attrs.get("has_state"):
+            return relax.call_tir(gvar, given, [types[0]])
+        return relax.op.call_tir_inplace(gvar, given, [-1, 1], [types[0], types[1]])
+
+    @classmethod
+    def result(cls, call: relax.Call) -> relax.Type:
+        types = [arg.ty for arg in call.args]
+        return relax.TupleType(types[:2]) if attrs_of(call).get("has_state") else types[0]
+
+
+def expect(op: str, names: Sequence[str], call: relax.Call, shapes: Mapping[str, Sequence[object]]) -> None:
+    """`ValueError` unless the arguments are these, of these shapes, all float32 but for int32 lengths."""
+    if len(call.args) != len(names):
+        raise ValueError(
+            f"halo.{op}: {len(names)} arguments expected ({', '.join(names)}), got {len(call.args)}: pass them in this "
+            "order and set has_<name> for each optional one"
+        )
+    for name, arg in zip(names, call.args):
+        ty, shape, dtype = arg.ty, list(shapes[name]), "int32" if name == "lengths" else "float32"
+        known = isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr)
+        fits = known and str(ty.dtype) == dtype and ty.ndim == len(shape)
+        if not fits or any(differ(found, wanted) for found, wanted in zip(ty.shape.values, shape)):
+            raise ValueError(f"halo.{op}: {name} must be {dtype} of the shape {shape}, got {ty}: cast or reshape it")
