@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from . import _without_torch
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from .targets import Target
 
 __version__ = "0.2.0"
+
+_without_torch.install()
 
 __all__ = [
     "BenchConfig",

@@ -20,8 +20,8 @@ make_venv() {
 }
 
 install() {
-    "$PYTHON" -m pip install --quiet "$@" || {
+    "$PYTHON" -m pip install --quiet --no-compile "$@" || {
         echo "pip failed, trying once more" >&2
-        "$PYTHON" -m pip install --quiet "$@"
+        "$PYTHON" -m pip install --quiet --no-compile "$@"
     }
 }

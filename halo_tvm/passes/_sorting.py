@@ -6,6 +6,7 @@ has a length that depends on values run in two steps: count, then fill a tensor 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import tvm
@@ -13,6 +14,7 @@ from tvm import tirx
 from tvm.script import tirx as T
 
 
+@functools.cache
 def argsort_kernel(dtype: str, *, descending: bool = False) -> tirx.PrimFunc:
     """x [rows, n, width] -> order [rows, n] int64: each row's elements (compared by their first of `width` numbers
     that differ) in ascending or descending order, equal ones in the order they come."""
@@ -88,6 +90,7 @@ def _comparable(dtype: str) -> Callable[[tvm.ir.Expr], tvm.ir.Expr]:
     return (lambda value: value) if wider is None else (lambda value: T.Cast(wider, value))
 
 
+@functools.cache
 def nonzero_count_kernel(dtype: str) -> tirx.PrimFunc:
     """x [n] -> count [1] int64 of elements that are not zero."""
     number = _comparable(dtype)
@@ -111,6 +114,7 @@ def nonzero_count_kernel(dtype: str) -> tirx.PrimFunc:
     return nonzero_count
 
 
+@functools.cache
 def nonzero_fill_kernel(dtype: str) -> tirx.PrimFunc:
     """x [n] -> places [k] int64 of its k elements that are not zero, ascending."""
     number = _comparable(dtype)
@@ -136,6 +140,7 @@ def nonzero_fill_kernel(dtype: str) -> tirx.PrimFunc:
     return nonzero_fill
 
 
+@functools.cache
 def groups_kernel(dtype: str, in_order_of_values: bool) -> tirx.PrimFunc:
     """x [1, n, width], order [1, n] -> group [n] of each element among equal ones, count [1] of groups.
 
@@ -182,6 +187,7 @@ def groups_kernel(dtype: str, in_order_of_values: bool) -> tirx.PrimFunc:
     return groups
 
 
+@functools.cache
 def members_kernel() -> tirx.PrimFunc:
     """group [n] -> first [k] place and counts [k] of each of k groups."""
 
