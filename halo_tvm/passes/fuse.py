@@ -4,7 +4,8 @@ A candidate is a group that FuseOps would form. Its benefit is the traffic it sa
 typical sizes:
     benefit = sum of traffic(part) - traffic(fused),   traffic = bytes read and written by one function
 A candidate without benefit is not taken: its functions become opaque to FuseOps and the grouping is redone. Nor is
-one that puts parts of a product's columns behind it (`_column_parts`) where no rule of the target serves that.
+one that puts parts of a product's columns behind it (`_column_parts`) where no rule of the target serves that,
+nor one that FuseTIR makes no kernel of: it takes a size by itself beside sizes that no tensor of it has.
 Afterwards a quantise joins the group of its rows, see `_join_quantise`.
 The report lists what was refused, and as taken the groups that the second grouping really formed.
 Equal functions are merged afterwards, so that a model of twelve equal layers has one set of functions.
@@ -53,6 +54,11 @@ class Fuse(Pass):
             grouped = in_order(relax.transform.FuseOps()(mod))
             formed = _candidates(grouped, sizes)
             worthless = [{**c, "reason": "it saves no traffic"} for c in formed if c["benefit_bytes"] <= 0]
+            loose = [{**c, "reason": "it takes sizes in two ways"} for c in formed if _loose(grouped[c["function"]])]
+            if loose and not worthless:
+                mod = _with_pattern(mod, _sized(_functions_of(loose), mod), OPAQUE)
+                refused += loose
+                continue
             unserved = [] if worthless else _unserved(formed, parts, grouped, context.target)
             if not worthless and not unserved:
                 break
@@ -162,6 +168,17 @@ def _unserved(formed: Sequence[Report], parts: set[str], grouped: tvm.IRModule, 
         except Declined as reason:
             reasons[names] = str(reason)
     return [{**c, "reason": reasons[tuple(c["functions"])]} for c in formed if tuple(c["functions"]) in reasons]
+
+
+def _loose(group: relax.Function) -> bool:
+    """Whether `group` takes a size as a number of its own, and others in a shape because no tensor has them."""
+    kinds = [type(param.ty) for param in group.params]
+    return tvm.ir.PrimType in kinds and relax.ShapeType in kinds
+
+
+def _sized(functions: set[str], mod: tvm.IRModule) -> set[str]:
+    """Those of `functions` that take a size as a number."""
+    return {f for f in functions if any(isinstance(param.ty, tvm.ir.PrimType) for param in mod[f].params)}
 
 
 def _looks_at_its_place(block: Block) -> bool:

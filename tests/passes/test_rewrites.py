@@ -573,6 +573,19 @@ def test_fusion_leaves_its_input_alone_and_reports_what_was_formed(monkeypatch: 
     assert report["saved_bytes"] == taken[0]["benefit_bytes"]
 
 
+def test_a_size_by_itself_is_not_fused_with_sizes_that_no_tensor_has() -> None:
+    """The length, for each row: a layer that is read from its end, masked, counts so."""
+
+    def body(m: ModelBuilder) -> dict[str, relax.Expr]:
+        rows, columns = m.inputs["x"].ty.shape
+        length = m.emit(relax.op.arange(columns, columns + 1, 1, "int64"))
+        return {"y": m.emit(relax.op.broadcast_to(length, relax.ShapeExpr([rows])))}
+
+    model = small_model((InputSpec("x", ("rows", "columns"), "float32"),), body)
+    found = run_model(model, inputs_of(model, rows=3, columns=5))
+    np.testing.assert_array_equal(found, [5, 5, 5])
+
+
 def test_equal_layers_share_their_functions() -> None:
     def body(m: ModelBuilder):
         x = m.inputs["x"]
