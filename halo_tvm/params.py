@@ -335,6 +335,11 @@ def _shift(x: np.ndarray, by: float) -> np.ndarray:
     return x + x.dtype.type(by)
 
 
+def _falls(x: np.ndarray) -> np.ndarray:
+    """-exp(x): the rates of a state space, which are stored as logarithms."""
+    return -np.exp(x)
+
+
 def _part(x: np.ndarray, index: int) -> np.ndarray:
     return x[index]
 
@@ -353,6 +358,7 @@ RECIPE_OPS: dict[str, Callable[..., np.ndarray]] = {
     "astype": _astype,
     "take": _take,
     "shift": _shift,
+    "falls": _falls,
     "pack": pack_weight,
     "pack_bf16": pack_bf16,
     "pack_fp16": pack_fp16,

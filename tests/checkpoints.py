@@ -59,6 +59,27 @@ CONFIGS = {
         "block_auto_adjust_ff_dim": False,
         "layer_types": ["conv", "full_attention", "conv"],
     },
+    "mamba": {
+        "model_type": "mamba",
+        "num_hidden_layers": 1,
+        "hidden_size": 32,
+        "state_size": 8,
+        "vocab_size": 131,
+    },
+    "bamba": {
+        "model_type": "bamba",
+        "num_hidden_layers": 2,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "vocab_size": 131,
+        "max_position_embeddings": 64,
+        "attn_layer_indices": [1],
+        "mamba_n_heads": 2,
+        "mamba_n_groups": 2,
+        "mamba_d_state": 8,
+    },
 }
 
 
@@ -80,6 +101,10 @@ def write_checkpoint(directory: Path, kind: str, *, prefix: str = "", **changes:
     (directory / "config.json").write_text(json.dumps(config))
     family = FAMILIES[kind]
     model = family.build(kind, family.from_huggingface(config), RandomWeights(3), {})
-    tensors = {prefix + n: s.load() for n, s in model.params.sources.items() if not n.startswith(("rotary.", "zeros."))}
+    tensors = {
+        prefix + n: s.load()
+        for n, s in model.params.sources.items()
+        if not n.startswith(("rotary.", "zeros.", "ones."))
+    }
     save_file(tensors, directory / "model.safetensors")
     return directory

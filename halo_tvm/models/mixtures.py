@@ -13,6 +13,7 @@ from dataclasses import replace
 from .decoder import DecoderConfig, ExpertNames, Layer, Mixture, Names, Reader, decoder_family
 from .llama import granite, hunyuan, llama, windowed
 from .olmo2 import olmo2
+from .state_hybrids import attending, head_states, hybrid
 
 NORMED = Names(query_norm="self_attn.q_norm", key_norm="self_attn.k_norm")
 _MIXTRAL = ExpertNames(
@@ -135,17 +136,17 @@ def _granite_shared(read: Reader) -> DecoderConfig:
 
 
 def _granite_hybrid(read: Reader) -> DecoderConfig:
-    """Granite 4 with attention in every layer: dense where it has no experts, without positions unless it says rope."""
-    kinds = read.get("layer_types", "layers_block_type", default=["linear_attention"])
-    if not isinstance(kinds, list) or set(kinds) - {"attention", "full_attention"}:
-        read.refuse("attention in every layer", f"layer_types {kinds!r}"[:80])
+    """Granite 4: state spaces in most layers, dense where it has no experts, without positions unless it says rope."""
     if read.whole("num_local_experts", default=0):
         config = _granite_shared(read)
     else:
         names = Names(gate_up=_GRANITE.shared_gate_up, down=_GRANITE.shared_down)
         config = replace(granite(read), feed_forward=read.whole("shared_intermediate_size"), names=names)
     turned = read.get("position_embedding_type") == "rope"
-    return config if turned else replace(config, pattern=(Layer(),))
+    attention = config.pattern[0] if turned else Layer()
+    if all(attending(read)):
+        return replace(config, pattern=(attention,))
+    return replace(config, pattern=hybrid(read, attention, head_states(read)))
 
 
 def _flex_olmo(read: Reader) -> DecoderConfig:

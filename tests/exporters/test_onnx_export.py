@@ -82,6 +82,7 @@ NOT_EXPORTED = (
     "quantize",
     "recurrence",
     "route",
+    "selective_scan",
 )
 
 

@@ -33,6 +33,7 @@ _FALCON = {**_OLD, "num_hidden_layers": 2, "num_attention_heads": 4}
 _MIXTURE = {**_GROUPED, "num_experts_per_tok": 3, "head_dim": 16, "pad_token_id": 0}
 _ROUTED = {**_MIXTURE, "num_hidden_layers": 3, "moe_intermediate_size": 40}
 _BASE = {"rope_theta": 1e4}
+_HEAD_STATES = {"mamba_n_heads": 4, "mamba_d_head": 32, "mamba_d_state": 8, "mamba_n_groups": 2, "mamba_chunk_size": 4}
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
 _LONG = {"short_factor": [1.0, 1.5, 2.0, 2.0, 3.0, 3.0, 4.0, 4.0], "long_factor": [4.0] * 8}
 
@@ -51,6 +52,16 @@ ALWAYS = {
         "mlp_only_layers": [0],
     },
     "lfm2": {**_GROUPED, "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"]},
+    "mamba2": {
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "vocab_size": 131,
+        "num_heads": 4,
+        "head_dim": 32,
+        "n_groups": 2,
+        "state_size": 8,
+        "chunk_size": 4,
+    },
     "opt: 350m": {**_SIZES, "ffn_dim": 96, "word_embed_proj_dim": 32, "do_layer_norm_before": False},
 }
 MORE = {
@@ -256,6 +267,29 @@ MORE = {
         "routed_scaling_factor": 1.5,
         "layer_types": ["conv", "full_attention", "conv"],
     },
+    "mamba": {**_OLD, "num_hidden_layers": 2, "state_size": 8},
+    "mamba: biases": {
+        **_OLD,
+        "num_hidden_layers": 2,
+        "state_size": 8,
+        "conv_kernel": 3,
+        "use_bias": True,
+        "use_conv_bias": False,
+        "time_step_rank": 5,
+        "tie_word_embeddings": False,
+    },
+    "bamba": {**_GROUPED, "num_hidden_layers": 3, "attn_layer_indices": [1], **_HEAD_STATES},
+    "granitemoehybrid: states": {
+        **_MIXTURE,
+        "num_hidden_layers": 3,
+        "num_local_experts": 4,
+        "shared_intermediate_size": 48,
+        "residual_multiplier": 0.3,
+        "embedding_multiplier": 2.0,
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        **_HEAD_STATES,
+    },
+    "falcon_mamba": {**_OLD, "num_hidden_layers": 2, "state_size": 8},
     "granitemoe": {**_MIXTURE, "num_local_experts": 4, "attention_multiplier": 0.2, "residual_multiplier": 0.3},
 }
 IDS = np.random.default_rng(0).integers(1, 131, (2, 14))
@@ -428,7 +462,11 @@ def test_the_language_model_of_one_that_sees_images(tmp_path: Path) -> None:
             {"num_experts_per_tok": 3, "num_local_experts": 4},
             "with num_experts_per_tok 2, found 3",
         ),
-        ("granitemoehybrid", {"layer_types": ["mamba", "attention"]}, "attention in every layer, found layer_types"),
+        (
+            "granitemoehybrid",
+            {"layer_types": ["rwkv", "attention"], "num_local_experts": 0, "shared_intermediate_size": 48},
+            "layer_types of attention, full_attention, mamba, linear_attention for every layer",
+        ),
         ("ernie4_5_moe", {"use_bias": True}, "ernie4_5_moe config with use_bias False, found True"),
         (
             "hunyuan_v1_moe",

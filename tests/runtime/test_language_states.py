@@ -21,11 +21,18 @@ pytest.importorskip("tokenizers")
 PROMPT = list(range(60, 71))
 
 
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+SMALL = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1}
+KINDS = {
+    "lfm2": {**SMALL, "layer_types": ["conv", "full_attention"]},  # a short convolution beside caches
+    "mamba": {},  # no cache by position: states by channel
+    "bamba": {},  # states by head beside caches
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def directory(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("states") / "tiny"
-    sizes = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1}
-    write_checkpoint(folder, "lfm2", vocab_size=258, layer_types=["conv", "full_attention"], **sizes)
+    write_checkpoint(folder, request.param, vocab_size=258, **KINDS[request.param])
     write_tokenizer(folder)
     return folder
 

@@ -5,14 +5,17 @@ A family is a file of this package's parent that maps config.json and the names 
 
 from __future__ import annotations
 
-from .config import Alibi, DecoderConfig, ExpertNames, Layer, Mixture, Names, Rope, ShortConvolution
+from .config import Alibi, DecoderConfig, ExpertNames, Layer, Mixture, Names, Rope
 from .family import decoder_family
+from .mixer_kinds import ChannelStates, HeadStates, ShortConvolution
 from .read import Reader
 
 __all__ = [
     "Alibi",
+    "ChannelStates",
     "DecoderConfig",
     "ExpertNames",
+    "HeadStates",
     "Layer",
     "Mixture",
     "Names",

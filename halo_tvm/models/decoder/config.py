@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .mixer_kinds import Mixer
+
 
 @dataclass(frozen=True)
 class Names:
@@ -61,21 +63,13 @@ class Alibi:
 
 
 @dataclass(frozen=True)
-class ShortConvolution:
-    """A gated convolution over the last tokens, by channel, in place of attention (LFM2)."""
-
-    kernel: int
-    bias: bool = False  # of the convolution and of both projections
-    names: tuple[str, str, str] = ("conv.in_proj", "conv.conv", "conv.out_proj")
-
-
-@dataclass(frozen=True)
 class Layer:
     """What may differ from layer to layer."""
 
     rope: Rope | None = None
     window: int | None = None  # keys that a query sees, itself included
-    mixer: ShortConvolution | None = None  # what is there in place of attention, with a state that is no cache
+    mixer: Mixer | None = None  # what is there in place of attention, with a state that is no cache
+    feeds: bool = True  # has a feed-forward
 
 
 @dataclass(frozen=True)

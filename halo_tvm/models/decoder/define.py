@@ -150,6 +150,8 @@ def _layer(step: _Step, x: relax.Var, index: int, bias: relax.Var | None) -> rel
     found = mix(m, c, mixer, read, index, step.lengths) if mixer else _attention(step, read, index, layer, bias)
     attended = normed(found, names.attention_post_norm)
     onto = added(attended, x)
+    if not c.layer(index).feeds:
+        return onto
     m.layer = f"{layer}.{names.ffn}"
     if c.norm_behind:
         read = onto = normed(onto, names.attention_norm)

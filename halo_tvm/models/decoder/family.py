@@ -94,13 +94,15 @@ def _cached(
         )
         inputs = (
             InputSpec("input_ids", (batch, tokens), "int64", values=(0, c.vocabulary - 1)),
-            InputSpec("lengths", (batch,), "int32", values=positions, room=(tokens, "capacity")),
+            InputSpec(
+                "lengths", (batch,), "int32", values=positions, room=(tokens, "capacity") if c.attending else None
+            ),
             *caches,
         )
         return Interface(
             inputs,
-            {**ranges, "capacity": (1, c.positions)},
-            {**typical, "capacity": min(512, c.positions)},
+            {**ranges, **({"capacity": (1, c.positions)} if c.attending else {})},
+            {**typical, **({"capacity": min(512, c.positions)} if c.attending else {})},
             state=tuple(spec.name for spec in caches),
         )
 

@@ -4,6 +4,7 @@ Such a state is overwritten, so that nothing can be taken back, and it is float3
 
 States of layer i, each with a row for every sequence
     convolution_i [batch, kernel - 1, channels]    the inputs of a short convolution that later tokens see
+    state_i [batch, heads, states, head size]      of a state space; one by channel has one head of all channels
 """
 
 from __future__ import annotations
@@ -13,51 +14,40 @@ from collections.abc import Mapping
 from tvm import relax
 
 from ..builder import ModelBuilder
-from .config import DecoderConfig, ShortConvolution
+from .config import DecoderConfig
+from .mixer_kinds import ChannelStates, Mixer, ShortConvolution
+from .state_spaces import by_channel, by_head, convolved, parts
 
 
-def states(c: DecoderConfig, mixer: ShortConvolution, index: int) -> Mapping[str, tuple[int, ...]]:
+def states(c: DecoderConfig, mixer: Mixer, index: int) -> Mapping[str, tuple[int, ...]]:
     """The states of layer `index` by name, without the axis of sequences."""
-    return {f"convolution_{index}": (mixer.kernel - 1, c.hidden)}
+    if isinstance(mixer, ShortConvolution):
+        return {f"convolution_{index}": (mixer.kernel - 1, c.hidden)}
+    size = (1, mixer.channels) if isinstance(mixer, ChannelStates) else (mixer.heads, mixer.head_size)
+    shape = (size[0], mixer.states, size[1])
+    return {f"convolution_{index}": (mixer.kernel - 1, mixer.channels), f"state_{index}": shape}
 
 
 def mix(
-    m: ModelBuilder, c: DecoderConfig, mixer: ShortConvolution, x: relax.Var, index: int, lengths: relax.Var | None
+    m: ModelBuilder, c: DecoderConfig, mixer: Mixer, x: relax.Var, index: int, lengths: relax.Var | None
 ) -> relax.Var:
     """What layer `index` makes of x [batch, tokens, hidden]; `lengths` is None for whole sequences without states."""
     layer = c.names.layer.format(index)
-    names = [f"{layer}.{name}" for name in mixer.names]
+    if isinstance(mixer, ShortConvolution):
+        return _short(m, c, mixer, x, index, lengths)
+    m.layer = f"{layer}.{mixer.name}"
+    if isinstance(mixer, ChannelStates):
+        return by_channel(m, c.hidden, mixer, x, index, lengths)
+    return by_head(m, c.hidden, mixer, x, index, lengths)
+
+
+def _short(
+    m: ModelBuilder, c: DecoderConfig, mixer: ShortConvolution, x: relax.Var, index: int, lengths: relax.Var | None
+) -> relax.Var:
+    names = [f"{c.names.layer.format(index)}.{name}" for name in mixer.names]
     m.layer = names[0].rpartition(".")[0]
     joined = m.linear(x, names[0], c.hidden, 3 * c.hidden, bias=mixer.bias)
-    before, behind, value = (
-        m.emit(relax.op.strided_slice(joined, axes=[2], begin=[part * c.hidden], end=[(part + 1) * c.hidden]))
-        for part in range(3)
-    )
+    before, behind, value = parts(m, joined, (c.hidden,) * 3)
     gated = m.emit(relax.op.multiply(before, value))
     found = convolved(m, gated, names[1], c.hidden, mixer.kernel, index, lengths, bias=mixer.bias)
     return m.linear(m.emit(relax.op.multiply(behind, found)), names[2], c.hidden, c.hidden, bias=mixer.bias)
-
-
-def convolved(
-    m: ModelBuilder,
-    x: relax.Var,
-    name: str,
-    channels: int,
-    kernel: int,
-    index: int,
-    lengths: relax.Var | None,
-    *,
-    bias: bool,
-    activation: str = "",
-) -> relax.Var:
-    """x [batch, tokens, channels] through the short convolution `name`, stored [channels, 1, kernel]."""
-    stored = m.source(f"{name}.weight", (channels, 1, kernel), scale=kernel**-0.5)
-    turned = m.recipe(f"{stored}:turned", "permute_dims", [stored], (1, kernel, channels), axes=[1, 2, 0])
-    args = [m.derived(f"{stored}:steps", "group_part", [turned], (kernel, channels), index=0)]
-    args += [m.weight(f"{name}.bias", (channels,), scale=0.1)] if bias else []
-    attrs: dict[str, object] = {"has_bias": True} if bias else {}
-    attrs |= {"activation": activation} if activation else {}
-    if lengths is None:
-        return m.op("causal_convolution", x, *args, **attrs)
-    kept = m.op("causal_convolution", x, m.inputs[f"convolution_{index}"], lengths, *args, has_state=True, **attrs)
-    return m.emit(relax.TupleGetItem(kept, 0))

@@ -1,0 +1,210 @@
+"""A state space whose transition depends on the token: a state of every channel, moved from token to token.
+
+Shapes
+    x [b, s, h, p]   state [b, h, n, p], lengths int32 [b] (has_state)
+    dt [b, s, h], a [h], d [h], or by channel dt [b, s, h, p], a [h, n, p], d [h, p]
+    to, of [b, s, g, n], g divides h   ->   y [b, s, h, p], with a state the state; float32
+Computation
+    for every token i, with e = head // (h / g):
+    state[j, c] = exp(dt[i, c] * a[j, c]) * state[j, c] + to[i, e, j] * dt[i, c] * x[i, c]
+    y[i, c] = sum_j of[i, e, j] * state[j, c] + d[c] * x[i, c]
+    The state is overwritten in place; `_kept_state` has what lengths say
+Numerics
+    float32, one token after the other, sums over j in order
+References
+    arXiv:2312.00752 (Mamba: `to` and `of` are its B and C, by channel), arXiv:2405.21060 (Mamba 2, by head)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from tvm import relax, te, tirx
+
+from ..prim_text import prim_func
+from .operator import attrs_of
+from .parts.kept_state import LANES, TASKS, StateOperator, expect, lanes_of, marked, size_text
+
+_TEXT = """
+@T.prim_func(s_tir=True, private=True)
+def selective_scan({arguments}):
+    {variables}
+    {match}
+    for task in {tasks}:
+        with T.sblock("selective_scan"):
+            vt = T.axis.remap("S", [task])
+            T.reads({reads})
+            T.writes({writes})
+            T.sblock_attr({{"halo.op": "selective_scan"}})
+            {held}
+            fed = T.alloc_buffer(({w},), "float32", scope="local")
+            sums = T.alloc_buffer(({w},), "float32", scope="local")
+            decay = T.alloc_buffer(({decays},), "float32", scope="local")
+            n: T.let[T.int64] = vt // {tasks_of_row}
+            k: T.let[T.int64] = vt // {blocks} % {h}
+            at: T.let[T.int64] = vt % {blocks} * {w}
+            if {begins}:
+                for j in T.serial({states}):
+                    for e in {lanes}:
+                        {place} = T.float32(0)
+            for i in T.serial({steps}):
+                {decay}
+                for e in {lanes}:
+                    fed[e] = {dt} * x[n, i, k, at + e]
+                    sums[e] = {d} * x[n, i, k, at + e]
+                for j in T.serial({states}):
+                    {factors}
+                    for e in {lanes}:
+                        {place} = {factor} * {place} + to[n, i, k // {share}, j] * fed[e]
+                        sums[e] = sums[e] + of[n, i, k // {share}, j] * {place}
+                for e in {lanes}:
+                    y[n, i, k, at + e] = sums[e]
+            {rest}
+"""
+_REST = """if lengths[n] < 0:
+                for i in T.serial({s}):
+                    for e in {lanes}:
+                        y[n, i, k, at + e] = T.float32(0)"""
+
+
+class SelectiveScan(StateOperator):
+    """The scan of a state space layer."""
+
+    name = "selective_scan"
+
+    @classmethod
+    def infer_type(cls, call: relax.Call) -> relax.Type:
+        attrs = attrs_of(call)
+        names = _names(attrs)
+        if attrs.keys() - {"layer", "has_state"} or len(call.args) != len(names):
+            raise ValueError(f"halo.selective_scan: {', '.join(names)} expected, got {len(call.args)} and {attrs}")
+        types = dict(zip(names, (arg.ty for arg in call.args)))
+        for name, rank in (("x", 4), ("to", 4)):
+            ty = types[name]
+            if not (isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr)) or ty.ndim != rank:
+                raise ValueError(f"halo.selective_scan: {name} must have rank {rank} and a known shape, got {ty}")
+        b, s, h, p = types["x"].shape.values
+        g, n = types["to"].shape.values[2:]
+        if int(h) % int(g):
+            raise ValueError(f"halo.selective_scan: groups that divide {h} heads expected, got {g}")
+        by_channel = types["dt"].ndim == 4
+        shapes = {"x": (b, s, h, p), "state": (b, h, n, p), "lengths": (b,), "to": (b, s, g, n), "of": (b, s, g, n)}
+        shapes |= {"dt": (b, s, h, p), "a": (h, n, p), "d": (h, p)} if by_channel else {}
+        shapes |= {} if by_channel else {"dt": (b, s, h), "a": (h,), "d": (h,)}
+        expect(cls.name, names, call, shapes)
+        return cls.result(call)
+
+    @classmethod
+    def lowered(cls, types: Sequence[relax.TensorType], **attrs: object) -> tirx.PrimFunc:
+        names = _names(attrs)
+        by_name = dict(zip(names, types))
+        b, s, h, p = by_name["x"].shape.values
+        g, states = (int(dim) for dim in by_name["to"].shape.values[2:])
+        sizes = {"b": size_text(b, "b"), "s": size_text(s, "s")}
+        h, p, w = int(h), int(p), lanes_of(int(p))
+        state, by_channel = bool(attrs.get("has_state")), by_name["dt"].ndim == 4
+        lanes, blocks = marked(f"T.int64({w})", LANES), f"T.int64({p // w})"
+        shapes = {
+            name: ", ".join(size_text(d, n) for d, n in zip(ty.shape.values, "bsss")) for name, ty in by_name.items()
+        }
+        shapes["y"] = shapes["x"]
+        wholes = {name: ", ".join(f"T.int64(0):{dim}" for dim in shape.split(", ")) for name, shape in shapes.items()}
+        read = [name for name in names if name != "state"]  # see `causal_convolution`
+        dt = "dt[n, i, k, at + e]" if by_channel else "dt[n, i, k]"
+        held = f'held = T.alloc_buffer((T.int64({states}), T.int64({w})), "float32", scope="local")'
+        text = _TEXT.format(
+            arguments=", ".join(f"p_{name}: T.handle" for name in (*names, "y")),
+            variables="; ".join(f"{v} = T.int64()" for v, t in sizes.items() if v == t) or "pass",
+            match="; ".join(
+                f'{name} = T.match_buffer(p_{name}, ({shape},), "{"int32" if name == "lengths" else "float32"}")'
+                for name, shape in shapes.items()
+            ),
+            tasks=marked(f"{sizes['b']} * T.int64({h * p // w})", TASKS),
+            tasks_of_row=f"T.int64({h * p // w})",
+            reads=", ".join(f"{name}[{wholes[name]}]" for name in read),
+            writes=", ".join(f"{name}[{wholes[name]}]" for name in (["y", "state"] if state else ["y"])),
+            held="pass" if state else held,
+            place="state[n, k, j, at + e]" if state else "held[j, e]",
+            begins="lengths[n] == 0" if state else "n >= T.int64(0)",
+            steps=f"T.if_then_else(lengths[n] >= 0, {sizes['s']}, T.int64(0))" if state else sizes["s"],
+            s=sizes["s"],
+            h=f"T.int64({h})",
+            w=f"T.int64({w})",
+            blocks=blocks,
+            states=f"T.int64({states})",
+            share=f"T.int64({h // g})",
+            lanes=lanes,
+            dt=dt,
+            d="d[k, at + e]" if by_channel else "d[k]",
+            decay="pass" if by_channel else "decay[0] = T.exp(dt[n, i, k] * a[k])",
+            decays=f"T.int64({w if by_channel else 1})",
+            factors=f"for e in {lanes}:{chr(10)}{' ' * 24}decay[e] = T.exp({dt} * a[k, j, at + e])"
+            if by_channel
+            else "pass",
+            factor="decay[e]" if by_channel else "decay[0]",
+            rest=_REST.format(s=sizes["s"], lanes=lanes) if state else "pass",
+        )
+        return prim_func(text)
+
+    @staticmethod
+    def compute(*args: te.Tensor, **attrs: object) -> te.Tensor:
+        """Only the lowering has the meaning: TE writes nothing in place."""
+        raise AssertionError("halo.selective_scan is lowered by itself")
+
+    @staticmethod
+    def reference(*args: np.ndarray, **attrs: Any) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+        given = dict(zip(_names(attrs), args))
+        x, dt, a, d = (given[name] for name in ("x", "dt", "a", "d"))
+        (b, s, h, p), n = x.shape, given["to"].shape[3]
+        to, of = (np.repeat(given[name], h // given[name].shape[2], axis=2) for name in ("to", "of"))
+        if dt.ndim == 3:
+            dt, a, d = dt[..., None], a[:, None, None], d[:, None]
+        lengths = given.get("lengths", np.zeros(b, np.int32))
+        kept = given["state"] if "state" in given else np.zeros((b, h, n, p), x.dtype)
+        state, y = np.where((lengths > 0)[:, None, None, None], kept, 0).astype(x.dtype), np.empty_like(x)
+        for i in range(s):
+            decay = np.exp(dt[:, i, :, None] * a)
+            state = decay * state + to[:, i, :, :, None] * (dt[:, i] * x[:, i])[:, :, None]
+            y[:, i] = np.einsum("bhn,bhnp->bhp", of[:, i], state) + d * x[:, i]
+        y[lengths < 0] = 0
+        return (y, np.where((lengths >= 0)[:, None, None, None], state, kept)) if "state" in given else y
+
+    @staticmethod
+    def flops(shapes: Sequence[tuple[int, ...]], **attrs: object) -> int:
+        return 5 * int(np.prod(shapes[0])) * int(shapes[-2][3])
+
+    @staticmethod
+    def cases() -> tuple[dict[str, object], ...]:
+        rng = np.random.default_rng(0)
+
+        def steps(*shape: int) -> np.ndarray:
+            return rng.uniform(0.01, 0.9, shape).astype("float32")
+
+        def falls(*shape: int) -> np.ndarray:
+            return -rng.uniform(0.5, 4.0, shape).astype("float32")
+
+        lengths, state = np.array([4, 0, -1], "int32"), {"has_state": True}
+        groups, one = (3, 5, 2, 16), (3, 1, 2, 16)
+        rows = [(2, 7, 1, 80), steps(2, 7, 1, 80), falls(1, 8, 80), (2, 7, 1, 8), (2, 7, 1, 8), (1, 80)]
+        kept = [(3, 4, 1, 48), (3, 1, 8, 48), lengths, steps(3, 4, 1, 48), falls(1, 8, 48)]
+        return (
+            {"args": [(2, 9, 4, 20), steps(2, 9, 4), falls(4), (2, 9, 2, 8), (2, 9, 2, 8), (4,)], "attrs": {}},
+            # One token, then several; a row that begins and one that takes no part.
+            {
+                "args": [(3, 1, 4, 64), (3, 4, 16, 64), lengths, steps(3, 1, 4), falls(4), one, one, (4,)],
+                "attrs": state,
+            },
+            {
+                "args": [(3, 5, 4, 24), (3, 4, 16, 24), lengths, steps(3, 5, 4), falls(4), groups, groups, (4,)],
+                "attrs": state,
+            },
+            {"args": rows, "attrs": {}},
+            {"args": [*kept, (3, 4, 1, 8), (3, 4, 1, 8), (1, 48)], "attrs": state},
+        )
+
+
+def _names(attrs: dict[str, Any]) -> list[str]:
+    state = ["state", "lengths"] if attrs.get("has_state") else []
+    return ["x", *state, "dt", "a", "to", "of", "d"]
