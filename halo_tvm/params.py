@@ -335,6 +335,10 @@ def _shift(x: np.ndarray, by: float) -> np.ndarray:
     return x + x.dtype.type(by)
 
 
+def _scaled(x: np.ndarray, by: float) -> np.ndarray:
+    return x * x.dtype.type(by)
+
+
 def _falls(x: np.ndarray) -> np.ndarray:
     """-exp(x): the rates of a state space, which are stored as logarithms."""
     return -np.exp(x)
@@ -359,6 +363,7 @@ RECIPE_OPS: dict[str, Callable[..., np.ndarray]] = {
     "take": _take,
     "shift": _shift,
     "falls": _falls,
+    "scaled": _scaled,
     "pack": pack_weight,
     "pack_bf16": pack_bf16,
     "pack_fp16": pack_fp16,

@@ -1,7 +1,7 @@
-"""Decoders of which some layers attend and the others are state spaces by head (Mamba 2).
+"""Decoders of which some layers attend and others, or the same, are state spaces by head (Mamba 2).
 
 References
-    arXiv:2405.21060 (Mamba 2), Bamba and Granite 4 (their model cards)
+    arXiv:2405.21060 (Mamba 2), Bamba and Granite 4 (their model cards), arXiv:2507.22448 (Falcon-H1)
 """
 
 from __future__ import annotations
@@ -72,4 +72,44 @@ def _bamba(read: Reader) -> DecoderConfig:
     return llama(read, pattern=pattern, names=_BAMBA)
 
 
+_FALCON = replace(_BAMBA, attention="self_attn")
+
+
+def _falcon_h1(read: Reader) -> DecoderConfig:
+    """Attention and a state space beside one another in every layer, with a factor at every place."""
+    inner, keys = (read.number(name, default=1.0) for name in ("attention_in_multiplier", "key_multiplier"))
+    before = read.number("ssm_in_multiplier", default=1.0)
+    gate, down = _numbers(read, "mlp_multipliers", 2)
+    if read.flag("attention_bias") and inner != 1.0 or read.flag("mlp_bias") or read.flag("mamba_proj_bias"):
+        read.refuse("attention_bias, mlp_bias and mamba_proj_bias false", "one of them beside factors")
+    normed = read.flag("mamba_rms_norm")
+    states = head_states(
+        read,
+        output_bias=read.flag("projectors_bias"),
+        norm_eps=read.number("rms_norm_eps", default=1e-5) if normed else None,
+        gated_first=not read.flag("mamba_norm_before_gate", default=True),
+        scales=tuple(before * scale for scale in _numbers(read, "ssm_multipliers", 5)),
+        output_scale=read.number("ssm_out_multiplier", default=1.0),
+    )
+    return llama(
+        read,
+        pattern=(Layer(read.rope(), mixer=states, beside=True),),
+        names=_FALCON,
+        scale=read.head_dim**-0.5 * keys * inner**2,
+        attention_scale=inner * read.number("attention_out_multiplier", default=1.0),
+        gate_scale=gate,
+        down_scale=down,
+        embedding_scale=read.number("embedding_multiplier", default=1.0),
+        logit_scale=read.number("lm_head_multiplier", default=1.0),
+    )
+
+
+def _numbers(read: Reader, name: str, count: int) -> tuple[float, ...]:
+    found = read.get(name, default=[1.0] * count)
+    if not isinstance(found, (list, tuple)) or len(found) != count:
+        raise TypeError(f"{name} {found!r} are not {count} numbers")
+    return tuple(map(float, found))
+
+
+FALCON_H1 = decoder_family("falcon_h1", _falcon_h1, even=("head_dim",))
 BAMBA = decoder_family("bamba", _bamba, even=("head_dim",))

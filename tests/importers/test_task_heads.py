@@ -32,7 +32,14 @@ HEADS = {
     "ElectraForSequenceClassification": {"embedding_size": 32},
     "DebertaV2ForSequenceClassification": {},
     "Qwen3ForSequenceClassification": {"num_key_value_heads": 1, "head_dim": 16},
-    "MambaForCausalLM": {"state_size": 8},
+    "JambaForCausalLM": {
+        "num_hidden_layers": 2,
+        "mamba_d_state": 4,
+        "num_key_value_heads": 1,
+        "num_experts": 2,
+        "num_experts_per_tok": 1,
+        **{"attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2},
+    },
 }
 
 

@@ -33,6 +33,18 @@ _FALCON = {**_OLD, "num_hidden_layers": 2, "num_attention_heads": 4}
 _MIXTURE = {**_GROUPED, "num_experts_per_tok": 3, "head_dim": 16, "pad_token_id": 0}
 _ROUTED = {**_MIXTURE, "num_hidden_layers": 3, "moe_intermediate_size": 40}
 _BASE = {"rope_theta": 1e4}
+_NEMOTRON_H = {
+    "head_dim": 16,
+    "mamba_num_heads": 4,
+    "mamba_head_dim": 16,
+    "ssm_state_size": 8,
+    "n_groups": 2,
+    "chunk_size": 4,
+    "n_routed_experts": 4,
+    "moe_intermediate_size": 40,
+    "moe_shared_expert_intermediate_size": 48,
+    "routed_scaling_factor": 1.5,
+}
 _HEAD_STATES = {"mamba_n_heads": 4, "mamba_d_head": 32, "mamba_d_state": 8, "mamba_n_groups": 2, "mamba_chunk_size": 4}
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
 _LONG = {"short_factor": [1.0, 1.5, 2.0, 2.0, 3.0, 3.0, 4.0, 4.0], "long_factor": [4.0] * 8}
@@ -289,6 +301,28 @@ MORE = {
         "layer_types": ["linear_attention", "full_attention", "linear_attention"],
         **_HEAD_STATES,
     },
+    "falcon_h1": {
+        **_GROUPED,
+        **_HEAD_STATES,
+        "mamba_d_ssm": 96,
+        "mamba_d_head": 24,
+        "ssm_multipliers": [0.5, 1.5, 0.7, 1.2, 0.9],
+        "mlp_multipliers": [1.3, 0.6],
+        **dict.fromkeys(("key_multiplier", "attention_in_multiplier", "ssm_in_multiplier"), 1.1),
+        **dict.fromkeys(("attention_out_multiplier", "ssm_out_multiplier", "lm_head_multiplier"), 0.8),
+    },
+    "falcon_h1: norm": {**_GROUPED, **_HEAD_STATES, "mamba_d_ssm": 128, "mamba_rms_norm": True},
+    "nemotron_h": {
+        **_GROUPED,
+        **_NEMOTRON_H,
+        "layers_block_type": ["linear_attention", "mlp", "full_attention", "linear_attention"],
+    },
+    "nemotron_h: experts": {
+        **_GROUPED,
+        **_NEMOTRON_H,
+        "moe_latent_size": 24,
+        "layers_block_type": ["linear_attention", "moe", "full_attention"],
+    },
     "falcon_mamba": {**_OLD, "num_hidden_layers": 2, "state_size": 8},
     "granitemoe": {**_MIXTURE, "num_local_experts": 4, "attention_multiplier": 0.2, "residual_multiplier": 0.3},
 }
@@ -339,7 +373,7 @@ def test_a_family_equals_transformers(tmp_path: Path, name: str) -> None:
     for entry in (decode, together):
         assert not set(entry.params.recipes) - set(prefill.params.recipes)  # one table of weights
     if any(not name.startswith(("key_", "value_")) for name in caches):  # which has no positions
-        with pytest.raises(UnsupportedModel, match="expected keys and values in every layer, found"):
+        with pytest.raises(UnsupportedModel, match="expected keys and values alone in every layer, found"):
             model.with_past(False)
         return
     step = model.with_past(False)  # the same, with caches that come in and go out

@@ -69,6 +69,8 @@ class Layer:
     rope: Rope | None = None
     window: int | None = None  # keys that a query sees, itself included
     mixer: Mixer | None = None  # what is there in place of attention, with a state that is no cache
+    beside: bool = False  # the mixer stands beside attention, and both are added
+    attends: bool = True  # False: there is neither, and the first norm is the feed-forward's
     feeds: bool = True  # has a feed-forward
 
 
@@ -94,6 +96,8 @@ class ExpertNames:
     shared_down: str = "mlp.shared_expert.down_proj"
     shared_gate_up: str = ""  # one tensor for both, the gate first
     shared_switch: str = "mlp.shared_expert_gate"
+    to_latent: str = ""
+    from_latent: str = ""
 
 
 @dataclass(frozen=True)
@@ -110,6 +114,8 @@ class Mixture:
     correction: bool = False  # added to the scores where experts are chosen, not in their weights
     correction_of_groups: bool = False  # stored as [1, experts]
     bias: bool = False  # of the router and the experts
+    gated: bool = True  # experts, and the one for all, have a gate
+    latent: int = 0  # what rows are projected to in front of the experts, and back from behind them; 0: they are not
     turned: bool = False  # stacked weights are [experts, k, n], of gates and projections up by turns
     clamped: tuple[float, float] | None = None  # (alpha, limit) of a gate that is bounded, see `mixture`
     shared: int = 0  # width of an expert that every token is sent to, 0: there is none
@@ -153,6 +159,9 @@ class DecoderConfig:
     mixture: Mixture | None = None  # of experts; `feed_forward` is the width of layers without
     scale: float | None = None  # of scores; head_dim ** -0.5
     softcap: float | None = None  # of scores
+    attention_scale: float | None = None  # of what attention gives
+    gate_scale: float | None = None  # of the gate's weight
+    down_scale: float | None = None  # of what the feed-forward gives
     logit_softcap: float | None = None
     embedding_scale: float | None = None
     residual_scale: float | None = None  # of what a layer adds to the residual stream
@@ -192,4 +201,5 @@ class DecoderConfig:
     @property
     def attending(self) -> tuple[int, ...]:
         """The layers with keys and values."""
-        return tuple(i for i in range(self.layers) if self.layer(i).mixer is None)
+        kinds = [self.layer(i) for i in range(self.layers)]
+        return tuple(i for i, kind in enumerate(kinds) if kind.attends and (kind.mixer is None or kind.beside))

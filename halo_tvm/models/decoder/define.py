@@ -144,13 +144,19 @@ def _layer(step: _Step, x: relax.Var, index: int, bias: relax.Var | None) -> rel
     def added(y: relax.Var, onto: relax.Var) -> relax.Var:
         return m.emit(relax.op.add(step.scaled(y, c.residual_scale), onto))
 
+    kind = c.layer(index)
     m.layer = f"{layer}.{names.attention}"
     read = x if c.norm_behind else normed(x, names.attention_norm)
-    mixer = c.layer(index).mixer
-    found = mix(m, c, mixer, read, index, step.lengths) if mixer else _attention(step, read, index, layer, bias)
+    if not kind.attends:
+        return added(_fed(step, read, index, layer), x)
+    found = mix(m, c, kind.mixer, read, index, step.lengths) if kind.mixer else None
+    if found is None or kind.beside:
+        m.layer = f"{layer}.{names.attention}"
+        attended = step.scaled(_attention(step, read, index, layer, bias), c.attention_scale)
+        found = attended if found is None else m.emit(relax.op.add(found, attended))
     attended = normed(found, names.attention_post_norm)
     onto = added(attended, x)
-    if not c.layer(index).feeds:
+    if not kind.feeds:
         return onto
     m.layer = f"{layer}.{names.ffn}"
     if c.norm_behind:
@@ -159,10 +165,15 @@ def _layer(step: _Step, x: relax.Var, index: int, bias: relax.Var | None) -> rel
         read = normed(x, names.ffn_norm) if names.ffn_norm else read
     else:
         read = normed(onto, names.ffn_norm)
-    mixture = c.mixture_of(index)
-    ffn = _feed_forward(step, read, layer) if mixture is None else mixed(c, mixture, m, read, layer)
-    out = added(normed(ffn, names.ffn_post_norm), onto)
+    out = added(normed(_fed(step, read, index, layer), names.ffn_post_norm), onto)
     return normed(out, names.ffn_norm) if c.norm_behind else out
+
+
+def _fed(step: _Step, x: relax.Var, index: int, layer: str) -> relax.Var:
+    """What one feed-forward, or experts, of layer `index` make of x."""
+    mixture = step.c.mixture_of(index)
+    found = _feed_forward(step, x, layer) if mixture is None else mixed(step.c, mixture, step.m, x, layer)
+    return step.scaled(found, step.c.down_scale)
 
 
 def _feed_forward(step: _Step, x: relax.Var, layer: str) -> relax.Var:

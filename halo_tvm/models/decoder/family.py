@@ -112,7 +112,8 @@ def _cached(
 def _kept(c: DecoderConfig, index: int) -> dict[str, tuple[int, ...] | None]:
     """What layer `index` keeps: a cache by position (None), or a state of this shape, which has no positions."""
     mixer = c.layer(index).mixer
-    return dict(states(c, mixer, index)) if mixer else {f"{kind}_{index}": None for kind in ("key", "value")}
+    caches: dict[str, tuple[int, ...] | None] = {f"{kind}_{index}": None for kind in ("key", "value")}
+    return {**(caches if index in c.attending else {}), **(states(c, mixer, index) if mixer else {})}
 
 
 def with_past(last: bool) -> Entry[DecoderConfig]:
@@ -121,10 +122,11 @@ def with_past(last: bool) -> Entry[DecoderConfig]:
 
 
 def _returned(c: DecoderConfig, dtype: str) -> Interface:
-    if len(c.attending) < c.layers:
+    others = c.layers - sum(c.layer(i).attends and c.layer(i).mixer is None for i in range(c.layers))
+    if others:
         raise UnsupportedModel(
-            f"expected keys and values in every layer, found {c.layers - len(c.attending)} of {c.layers} with another "
-            "state, for which other engines have no inputs: leave out the caches"
+            f"expected keys and values alone in every layer, found {others} of {c.layers} with something else, for "
+            "which other engines have no inputs: leave out the caches"
         )
     row = ("batch", c.key_heads, "past", c.head_size)
     caches = [InputSpec(f"{PAST}.{i}.{kind}", row, dtype) for i in range(c.layers) for kind in ("key", "value")]

@@ -37,19 +37,28 @@ def mixed(c: DecoderConfig, mixture: Mixture, m: ModelBuilder, x: relax.Var, lay
         tolerance=mixture.tolerance,
     )
     ids, share = (m.emit(relax.TupleGetItem(routed, i)) for i in range(2))
-    width = mixture.width
-
-    gate_up = _gate_up(m, layer, mixture, names, c.hidden)
+    width, hidden_size = mixture.width, mixture.latent or c.hidden
+    if mixture.latent:
+        rows = m.linear(rows, f"{layer}.{names.to_latent}", c.hidden, mixture.latent, bias=False)
     biases = _biases(m, layer, mixture, names, c.hidden) if mixture.bias else [[], []]
-    hidden = m.op("experts", rows, ids, gate_up, *biases[0], layout="nk", n=2 * width, experts=mixture.experts)
-    gate, up = (
-        m.emit(relax.op.strided_slice(hidden, axes=[2], begin=[begin], end=[begin + width])) for begin in (0, width)
-    )
-    hidden = _gated(m, c.activation, mixture.clamped, gate, up)
-    down = _stacked(m, layer, mixture, names.stacked_down, (names.down,), c.hidden, width)
-    each = m.op("experts", hidden, ids, down, *biases[1], layout="nk", n=c.hidden, experts=mixture.experts)
+    if mixture.gated:
+        gate_up = _gate_up(m, layer, mixture, names, hidden_size)
+        hidden = m.op("experts", rows, ids, gate_up, *biases[0], layout="nk", n=2 * width, experts=mixture.experts)
+        gate, up = (
+            m.emit(relax.op.strided_slice(hidden, axes=[2], begin=[begin], end=[begin + width])) for begin in (0, width)
+        )
+        hidden = _gated(m, c.activation, mixture.clamped, gate, up)
+    else:
+        stacked = _stacked(m, layer, mixture, names.stacked_up, (names.up,), width, hidden_size)
+        hidden = m.op("experts", rows, ids, stacked, layout="nk", n=width, experts=mixture.experts)
+        hidden = m.emit(ACTIVATIONS[c.activation].relax(hidden))
+    down = _stacked(m, layer, mixture, names.stacked_down, (names.down,), hidden_size, width)
+    each = m.op("experts", hidden, ids, down, *biases[1], layout="nk", n=hidden_size, experts=mixture.experts)
     weighted = m.emit(relax.op.multiply(each, m.emit(relax.op.expand_dims(share, 2))))
-    out = m.emit(relax.op.reshape(m.emit(relax.op.sum(weighted, axis=[1])), x.ty.shape))
+    out = m.emit(relax.op.sum(weighted, axis=[1]))
+    if mixture.latent:
+        out = m.linear(out, f"{layer}.{names.from_latent}", mixture.latent, c.hidden, bias=False)
+    out = m.emit(relax.op.reshape(out, x.ty.shape))
     return m.emit(relax.op.add(out, _shared(c, mixture, names, m, x, layer))) if mixture.shared else out
 
 
@@ -142,10 +151,10 @@ def _shared(
     if names.shared_gate_up:
         args = weights.halves(m, f"{layer}.{names.shared_gate_up}", c.hidden, mixture.shared, "nk", False)
     else:
-        stems = [f"{layer}.{stem}" for stem in (names.shared_gate, names.shared_up)]
+        stems = [f"{layer}.{stem}" for stem in ([names.shared_gate] if mixture.gated else []) + [names.shared_up]]
         args = [w for stem in stems for w in m.linear_weights(stem, c.hidden, mixture.shared, bias=False)]
     args += m.linear_weights(f"{layer}.{names.shared_down}", mixture.shared, c.hidden, bias=False)
-    out = m.op("ffn", x, *args, activation=c.activation, gated=True, bias=False, layout="nk")
+    out = m.op("ffn", x, *args, activation=c.activation, gated=mixture.gated, bias=False, layout="nk")
     if not mixture.shared_switch:
         return out
     switch = m.linear(x, f"{layer}.{names.shared_switch}", c.hidden, 1, bias=False)

@@ -93,6 +93,11 @@ def gate_and_up(c: DecoderConfig, m: ModelBuilder, layer: str) -> list[relax.Var
     if not names.gate_up or not c.gated:
         gate = [f"{layer}.{names.gate}"] if c.gated else []
         stems = [*gate, up]
+        if c.gate_scale is not None and not bias:
+            shape = (c.feed_forward, c.hidden) if names.layout == "nk" else (c.hidden, c.feed_forward)
+            stored = m.source(f"{gate[0]}.weight", shape, scale=1 / math.sqrt(c.hidden))
+            scaled = m.derived(f"{stored}:scaled", "scaled", [stored], shape, by=c.gate_scale)
+            return [scaled, *m.linear_weights(up, c.hidden, c.feed_forward, names.layout, bias)]
         return [w for stem in stems for w in m.linear_weights(stem, c.hidden, c.feed_forward, names.layout, bias)]
     return halves(m, f"{layer}.{names.gate_up}", c.hidden, c.feed_forward, names.layout, bias)
 
