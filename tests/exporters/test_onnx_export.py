@@ -75,6 +75,7 @@ NOT_EXPORTED = (
     "convolution_integer",
     "append_heads",
     "experts",
+    "gated_delta",
     "kv_append",
     "linear_integer",
     "linear_w8a8",

@@ -38,7 +38,9 @@ HEADS = {
         "num_key_value_heads": 1,
         "num_experts": 2,
         "num_experts_per_tok": 1,
-        **{"attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2},
+        "attn_layer_period": 2,
+        "attn_layer_offset": 1,
+        "expert_layer_period": 2,
     },
 }
 

@@ -33,6 +33,12 @@ _FALCON = {**_OLD, "num_hidden_layers": 2, "num_attention_heads": 4}
 _MIXTURE = {**_GROUPED, "num_experts_per_tok": 3, "head_dim": 16, "pad_token_id": 0}
 _ROUTED = {**_MIXTURE, "num_hidden_layers": 3, "moe_intermediate_size": 40}
 _BASE = {"rope_theta": 1e4}
+_DELTA = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 16,
+}
 _NEMOTRON_H = {
     "head_dim": 16,
     "mamba_num_heads": 4,
@@ -301,6 +307,28 @@ MORE = {
         "layer_types": ["linear_attention", "full_attention", "linear_attention"],
         **_HEAD_STATES,
     },
+    "qwen3_next": {
+        **_ROUTED,
+        **_DELTA,
+        "num_experts": 6,
+        "shared_expert_intermediate_size": 48,
+        "norm_topk_prob": True,
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    },
+    "qwen3_5_text": {
+        **_GROUPED,
+        **_DELTA,
+        "num_hidden_layers": 3,
+        "head_dim": 32,
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    },
+    "qwen3_5_moe_text": {
+        **_ROUTED,
+        **_DELTA,
+        "num_experts": 6,
+        "shared_expert_intermediate_size": 48,
+        "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    },
     "falcon_h1": {
         **_GROUPED,
         **_HEAD_STATES,
@@ -466,14 +494,22 @@ def test_layers_that_guess_further_tokens_are_no_part_of_the_answer(tmp_path: Pa
         import_model(str(tmp_path))
 
 
-def test_the_language_model_of_one_that_sees_images(tmp_path: Path) -> None:
-    wanted = source_of(tmp_path, "gemma3_text", {**_GEMMA, "tie_word_embeddings": True})
+@pytest.mark.parametrize(
+    ("kind", "start", "inside"),
+    [
+        ("gemma3", "", "language_model."),
+        pytest.param("qwen3_5", "model.", "model.language_model.", marks=pytest.mark.slow),
+    ],
+)
+def test_the_language_model_of_one_that_sees_images(tmp_path: Path, kind: str, start: str, inside: str) -> None:
+    sizes = {"gemma3": _GEMMA, "qwen3_5": MORE["qwen3_5_text"]}[kind]
+    wanted = source_of(tmp_path, f"{kind}_text", {**sizes, "tie_word_embeddings": True})
     tensors = load_file(tmp_path / "model.safetensors")
-    tensors = {f"language_model.{name}": tensor for name, tensor in tensors.items()}
+    tensors = {inside + name.removeprefix(start): tensor for name, tensor in tensors.items()}
     tensors["vision_tower.patches.weight"] = np.ones((3, 3), np.float32)
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
     inner = json.loads((tmp_path / "config.json").read_text())
-    config = {"model_type": "gemma3", "architectures": ["Gemma3ForConditionalGeneration"], "text_config": inner}
+    config = {"model_type": kind, "architectures": [f"{kind.title()}ForConditionalGeneration"], "text_config": inner}
     (tmp_path / "config.json").write_text(json.dumps(config))
     found = evaluate(import_model(str(tmp_path)), {"input_ids": IDS})["logits"]
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())

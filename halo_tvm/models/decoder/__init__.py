@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from .config import Alibi, DecoderConfig, ExpertNames, Layer, Mixture, Names, Rope
 from .family import decoder_family
-from .mixer_kinds import ChannelStates, HeadStates, ShortConvolution
+from .mixer_kinds import ChannelStates, DeltaRule, HeadStates, ShortConvolution
 from .read import Reader
 
 __all__ = [
     "Alibi",
     "ChannelStates",
     "DecoderConfig",
+    "DeltaRule",
     "ExpertNames",
     "HeadStates",
     "Layer",

@@ -218,6 +218,9 @@ def _attention(step: _Step, x: relax.Var, index: int, layer: str, bias: relax.Va
         q, key, value = _behind_caches(step, joined, index, layer)
         heads = m.op("attention", q, key, value, *extras, step.filled, has_lengths=True, **attrs)
     whole = m.emit(relax.op.reshape(heads, (*step.rows, c.query_width)))
+    if c.query_gate:
+        gate = m.op("linear", x, weights.query_gate(c, m, layer), layout="nk", n=c.query_width)
+        whole = m.emit(relax.op.multiply(whole, m.emit(relax.op.sigmoid(gate))))
     return m.linear(
         whole, f"{layer}.{c.names.output}", c.query_width, c.hidden, layout=c.names.layout, bias=c.output_bias
     )

@@ -57,4 +57,35 @@ class HeadStates:
         return self.width + 2 * self.groups * self.states
 
 
-Mixer = ShortConvolution | ChannelStates | HeadStates
+@dataclass(frozen=True)
+class DeltaRule:
+    """Linear attention by the gated delta rule, behind a short convolution (Qwen3-Next, Qwen 3.5).
+
+    The projections are two tensors, each key head's parts together (`joined`): queries, keys, values and gates, then
+    `beta` and steps; or four: queries, keys and values, then gates, `beta` and steps.
+    """
+
+    key_heads: int
+    key_size: int
+    heads: int  # of values
+    head_size: int
+    kernel: int
+    norm_eps: float
+    joined: bool
+    name: str = "linear_attn"
+
+    @property
+    def keys(self) -> int:
+        return self.key_heads * self.key_size
+
+    @property
+    def values(self) -> int:
+        return self.heads * self.head_size
+
+    @property
+    def channels(self) -> int:
+        """What the convolution sees: queries, keys and values."""
+        return 2 * self.keys + self.values
+
+
+Mixer = ShortConvolution | ChannelStates | HeadStates | DeltaRule

@@ -4,7 +4,8 @@ Such a state is overwritten, so that nothing can be taken back, and it is float3
 
 States of layer i, each with a row for every sequence
     convolution_i [batch, kernel - 1, channels]    the inputs of a short convolution that later tokens see
-    state_i [batch, heads, states, head size]      of a state space; one by channel has one head of all channels
+    state_i [batch, heads, states, head size]      of a state space; one by channel has one head of all channels. Of
+                                                   linear attention the keys' size is that of states
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from tvm import relax
 
 from ..builder import ModelBuilder
 from .config import DecoderConfig
-from .mixer_kinds import ChannelStates, Mixer, ShortConvolution
+from .delta_rule import by_delta
+from .mixer_kinds import ChannelStates, DeltaRule, Mixer, ShortConvolution
 from .state_spaces import by_channel, by_head, convolved, parts
 
 
@@ -24,7 +26,7 @@ def states(c: DecoderConfig, mixer: Mixer, index: int) -> Mapping[str, tuple[int
     if isinstance(mixer, ShortConvolution):
         return {f"convolution_{index}": (mixer.kernel - 1, c.hidden)}
     size = (1, mixer.channels) if isinstance(mixer, ChannelStates) else (mixer.heads, mixer.head_size)
-    shape = (size[0], mixer.states, size[1])
+    shape = (size[0], mixer.key_size if isinstance(mixer, DeltaRule) else mixer.states, size[1])
     return {f"convolution_{index}": (mixer.kernel - 1, mixer.channels), f"state_{index}": shape}
 
 
@@ -38,6 +40,8 @@ def mix(
     m.layer = f"{layer}.{mixer.name}"
     if isinstance(mixer, ChannelStates):
         return by_channel(m, c.hidden, mixer, x, index, lengths)
+    if isinstance(mixer, DeltaRule):
+        return by_delta(m, c.hidden, mixer, x, index, lengths)
     return by_head(m, c.hidden, mixer, x, index, lengths)
 
 

@@ -36,7 +36,7 @@ def by_channel(
             m.op("rms_norm", part, m.ones(size), eps=mixer.norm_eps) for part, size in zip(found, (mixer.rank, n, n))
         ]
     low, to, of = found
-    steps = _softplus(m, m.linear(low, f"{name}.dt_proj", mixer.rank, width))
+    steps = softplus(m, m.linear(low, f"{name}.dt_proj", mixer.rank, width))
     log = m.source(f"{name}.A_log", (width, n), scale=0.5, offset=0.5)
     turned = m.recipe(f"{log}:turned", "permute_dims", [log], (n, width), axes=[1, 0])
     falls = m.recipe(f"{log}:falls", "falls", [turned], (n, width))
@@ -79,7 +79,7 @@ def by_head(
     )
     value, to, of = parts(m, value, (width, vectors, vectors))
     bias = m.weight(f"{name}.dt_bias", (heads,), scale=0.3)
-    steps = _softplus(m, m.emit(relax.op.add(steps, bias)))
+    steps = softplus(m, m.emit(relax.op.add(steps, bias)))
     least, most = mixer.limits
     if least > 0:
         steps = m.emit(relax.op.maximum(steps, relax.const(least, "float32")))
@@ -122,7 +122,7 @@ def _gated(m: ModelBuilder, mixer: HeadStates, y: relax.Var, gate: relax.Var) ->
     return y if mixer.gated_first else m.emit(relax.op.multiply(y, switch))
 
 
-def _softplus(m: ModelBuilder, x: relax.Var) -> relax.Var:
+def softplus(m: ModelBuilder, x: relax.Var) -> relax.Var:
     """log(1 + exp(x)) to the last digits, also of small results: max(x, 0) + log(1 + t) of t = exp(-|x|).
 
     The logarithm is 2 artanh(z) of z = t / (2 + t), which is at most 1/3, by its series.

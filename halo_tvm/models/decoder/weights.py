@@ -62,6 +62,11 @@ def query_key_value(c: DecoderConfig, m: ModelBuilder, layer: str, rope: Rope | 
             (names.query, names.key, names.value), (c.query_width, c.key_width, c.key_width), rows or (None,) * 3
         ):
             stored = f"{layer}.{name}.{kind}"
+            if c.query_gate and name == names.query:
+                m.source(stored, shape(2 * width), scale=scale)
+                rows_of = _doubled(c, order or tuple(range(width)))
+                parts.append(m.recipe(f"{stored}:queries", "take", [stored], shape(width), indices=rows_of, axis=axis))
+                continue
             m.source(stored, shape(width), scale=scale)
             if order is not None and order != tuple(range(width)):
                 m.recipe(f"{stored}:turned", "take", [stored], shape(width), indices=order, axis=axis)
@@ -69,6 +74,18 @@ def query_key_value(c: DecoderConfig, m: ModelBuilder, layer: str, rope: Rope | 
             parts.append(stored)
         found.append(m.derived("+".join(parts), "concat", parts, shape(columns), axis=axis))
     return found
+
+
+def query_gate(c: DecoderConfig, m: ModelBuilder, layer: str) -> relax.Var:
+    """The weight [query_width, hidden] of the gates that stand behind the queries of their heads, of `nk` layout."""
+    stored = f"{layer}.{c.names.query}.weight"
+    behind = tuple(row + c.head_size for row in _doubled(c, tuple(range(c.query_width))))
+    return m.derived(f"{stored}:gates", "take", [stored], (c.query_width, c.hidden), indices=behind, axis=0)
+
+
+def _doubled(c: DecoderConfig, rows: Sequence[int]) -> tuple[int, ...]:
+    """Where `rows` of queries lie where every head's gate is behind its query."""
+    return tuple(row // c.head_size * 2 * c.head_size + row % c.head_size for row in rows)
 
 
 def head_norm(c: DecoderConfig, m: ModelBuilder, name: str, width: int, rope: Rope | None) -> relax.Var:

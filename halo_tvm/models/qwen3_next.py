@@ -1,0 +1,103 @@
+"""Qwen3-Next and the language models of Qwen 3.5: linear attention by the gated delta rule, and gated attention.
+
+References
+    arXiv:2412.06464 (Gated DeltaNet); Qwen3-Next and Qwen 3.5 (their model cards)
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from .decoder import DecoderConfig, DeltaRule, Layer, Reader, decoder_family
+from .llama import llama
+from .mamba import kernel_of
+from .mixtures import NORMED, dense_layers, mixture_of
+
+_NAMES = replace(NORMED, embedding="embed_tokens", layer="layers.{}", norm="norm")
+_PREFIXES = ("model.", "model.language_model.", "")  # the second of those that see images, too
+
+
+def _types(read: Reader) -> list[bool]:
+    """Which layers attend: those that `layer_types` calls so, else every `full_attention_interval`-th."""
+    types = read.get("layer_types")
+    if types is None:
+        every = max(1, read.whole("full_attention_interval", default=4))
+        return [(i + 1) % every == 0 for i in range(read.layers)]
+    known = {"full_attention": True, "linear_attention": False}
+    if not isinstance(types, list) or len(types) < read.layers or any(kind not in known for kind in types):
+        read.refuse(f"layer_types of {' or '.join(known)} for every layer", repr(types)[:80])
+    return [known[kind] for kind in types[: read.layers]]
+
+
+def _next(read: Reader, *, joined: bool = True, **differences: object) -> DecoderConfig:
+    read.refuse_unless(attention_bias=False, hidden_act="silu")
+    eps = read.number("rms_norm_eps", default=1e-6)
+    heads, key_heads = read.whole("linear_num_value_heads", default=32), read.whole("linear_num_key_heads", default=16)
+    if key_heads < 1 or heads % key_heads:
+        read.refuse("linear_num_value_heads as a multiple of linear_num_key_heads", f"{heads} and {key_heads}")
+    rule = DeltaRule(
+        key_heads=key_heads,
+        key_size=read.whole("linear_key_head_dim", default=128),
+        heads=heads,
+        head_size=read.whole("linear_value_head_dim", default=128),
+        kernel=kernel_of(read, "linear_conv_kernel_dim"),
+        norm_eps=eps,
+        joined=joined,
+    )
+    attention = Layer(read.rope(share=0.25))
+    return llama(
+        read,
+        pattern=tuple(attention if attends else Layer(mixer=rule) for attends in _types(read)),
+        eps=eps,
+        norm_plus_one=True,
+        query_key_norm="head",
+        query_gate=True,
+        names=_NAMES,
+        **differences,
+    )
+
+
+def _sparse(read: Reader, *, joined: bool = True) -> DecoderConfig:
+    """With an expert for all tokens, which a sigmoid of the token switches."""
+    mixture = mixture_of(
+        read,
+        width="moe_intermediate_size",
+        normalised=read.flag("norm_topk_prob", default=True),
+        shared=read.whole("shared_expert_intermediate_size"),
+        shared_switch=True,
+        dense=dense_layers(read),
+    )
+    words = {"intermediate_size": read.whole("moe_intermediate_size"), **read.config}  # of layers that are dense
+    return replace(_next(Reader(words), joined=joined), mixture=mixture)
+
+
+def _qwen3_5(read: Reader) -> DecoderConfig:
+    return _next(read, joined=False)
+
+
+def _qwen3_5_moe(read: Reader) -> DecoderConfig:
+    return _sparse(read, joined=False)
+
+
+def _of_images(read: Reader) -> DecoderConfig:
+    """The language model of a Qwen 3.5 that sees images, too."""
+    inner = read.get("text_config")
+    if not isinstance(inner, dict):
+        raise TypeError(f"text_config {inner!r:.40} is no object")
+    outer = {key: read.config[key] for key in ("tie_word_embeddings",) if key in read.config}
+    words = Reader({**outer, **inner, "model_type": read.kind})
+    return _qwen3_5_moe(words) if read.kind.endswith("moe") else _qwen3_5(words)
+
+
+_SHARED = {"prefixes": _PREFIXES, "tied": ("embed_tokens", "lm_head"), "even": ("head_dim",)}
+QWEN3_NEXT = decoder_family("qwen3_next", _sparse, **_SHARED)  # type: ignore[arg-type]
+QWEN3_5 = decoder_family("qwen3_5", _qwen3_5, types=("qwen3_5_text",), **_SHARED)  # type: ignore[arg-type]
+QWEN3_5_MOE = decoder_family("qwen3_5_moe", _qwen3_5_moe, types=("qwen3_5_moe_text",), **_SHARED)  # type: ignore[arg-type]
+QWEN3_5_OF_IMAGES = decoder_family(
+    "qwen3_5_of_images",
+    _of_images,
+    types=("qwen3_5", "qwen3_5_moe"),
+    heads=("ForConditionalGeneration", "ForCausalLM"),
+    complete=False,  # of the tensors beside it nothing is read
+    **_SHARED,  # type: ignore[arg-type]
+)
