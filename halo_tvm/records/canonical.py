@@ -75,11 +75,6 @@ class Canonical:
             return self._number(node, repr(plain(node)))
         if node is None or isinstance(node, (bool, str)):
             return repr(plain(node))
-        if isinstance(node, (ir.Array, list, tuple)):
-            return "[" + " ".join(self.node(n) for n in node) + "]"
-        if isinstance(node, (ir.Map, dict)):
-            # Annotations: plain values only matter; an expression in one is written like any other.
-            return "{" + " ".join(f"{k}:{self.node(node[k])}" for k in sorted(node, key=str)) + "}"
         if isinstance(node, ir.Var):
             return self._variable(node)
         if isinstance(node, tirx.IntImm):
@@ -94,9 +89,14 @@ class Canonical:
             callee = node.op.name if isinstance(node.op, ir.Op) else self.node(node.op)
             return "(" + " ".join(["call", callee, *(self.node(a) for a in node.args)]) + ")"
         name = type(node).__name__
-        if name not in _FIELDS:
-            return f"(other {name} {tvm_ffi.structural_hash(node, map_free_vars=True)})"
-        return "(" + " ".join([name, *(self.node(getattr(node, field)) for field in _FIELDS[name])]) + ")"
+        if name in _FIELDS:
+            return "(" + " ".join([name, *(self.node(getattr(node, field)) for field in _FIELDS[name])]) + ")"
+        if isinstance(node, (ir.Array, list, tuple)):
+            return "[" + " ".join(self.node(n) for n in node) + "]"
+        if isinstance(node, (ir.Map, dict)):
+            # Annotations: plain values only matter; an expression in one is written like any other.
+            return "{" + " ".join(f"{k}:{self.node(node[k])}" for k in sorted(node, key=str)) + "}"
+        return f"(other {name} {tvm_ffi.structural_hash(node, map_free_vars=True)})"
 
     def _number(self, value: float, text: str) -> str:
         if not self._abstract or value == 0:
@@ -140,4 +140,6 @@ def walk(node: object) -> Iterator[object]:
 
 def blocks_of(func: tirx.PrimFunc) -> list[s_tir.SBlock]:
     """The computing blocks of `func` in program order, without the root."""
-    return [n for n in walk(func.body) if isinstance(n, s_tir.SBlock) and len(n.iter_vars)]
+    found: list[s_tir.SBlock] = []
+    tvm_ffi.structural_walk(func.body, (s_tir.SBlock, found.append), order="pre")
+    return [block for block in found if len(block.iter_vars)]
