@@ -104,9 +104,12 @@ def test_a_function_in_memory() -> None:
     model = import_concrete(scaled, ["x"], ["y"], "net", {})
     x = np.ones((2, 4), np.float32)
     np.testing.assert_array_equal(compile_in_process(model)(x)["y"], x * scale)
-    spectrum = tf.function(lambda x: tf.math.real(tf.signal.rfft(x))).get_concrete_function(spec)
-    with pytest.raises(UnsupportedModel, match="expected operators that tf2onnx can write, found others in net"):
+    spectrum = tf.function(tf.signal.rfft).get_concrete_function(spec)
+    with pytest.raises(UnsupportedModel, match="complex numbers to become real ones .* found the end of the model"):
         import_concrete(spectrum, ["x"], ["y"], "net", {})
+    cast = tf.function(lambda x: tf.cast(tf.signal.rfft(x), tf.float32)).get_concrete_function(spec)
+    with pytest.raises(UnsupportedModel, match="expected operators that tf2onnx can write, .* found Cast"):
+        import_concrete(cast, ["x"], ["y"], "net", {})
 
 
 def _agrees(
@@ -257,6 +260,29 @@ def test_numbers_on_a_grid_of_bits() -> None:
         ]
 
     _agrees(rounded, _normal(40, 4) * 2)
+
+
+@needs_tensorflow
+@pytest.mark.slow
+def test_spectra_between_real_numbers() -> None:
+    """What a model of sounds does with its input: frames of an open length, magnitudes, mel bands, and back."""
+    import tensorflow as tf
+
+    def sounds(x: tf.Tensor) -> list[tf.Tensor]:
+        spectrum = tf.signal.stft(x, 64, 32)
+        power = tf.math.real(spectrum * tf.math.conj(spectrum))
+        bands = tf.math.log(tf.tensordot(power, tf.signal.linear_to_mel_weight_matrix(8, 33, 8000), 1) + 1e-2)
+        kept = spectrum * tf.cast(tf.sigmoid(tf.abs(spectrum)), tf.complex64)
+        return [tf.signal.mfccs_from_log_mel_spectrograms(bands)[..., :5], tf.signal.inverse_stft(kept, 64, 32)]
+
+    def planes(x: tf.Tensor) -> list[tf.Tensor]:
+        half, whole = tf.signal.rfft2d(x), tf.signal.fft(tf.complex(x, x * x))
+        turned = tf.transpose(whole * tf.constant(2 + 1j, tf.complex64) - whole[:, ::-1], (0, 2, 1))
+        angle = tf.math.angle(whole[:, 1:] + 0.5)
+        return [tf.abs(half), tf.math.imag(-tf.signal.ifft2d(turned)), tf.sin(angle), tf.cos(angle)]
+
+    _agrees(sounds, _normal(2, 300), sizes=[[None, None]], atol=2e-5)
+    _agrees(planes, _normal(2, 4, 6), atol=2e-5)
 
 
 @needs_tensorflow

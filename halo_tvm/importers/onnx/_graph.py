@@ -271,7 +271,7 @@ class GraphConverter:
             if rule is not None and all(i is None or isinstance(i, Constant | Symbolic | Tensor) for i in inputs):
                 value = rule(node)
                 if value is not None:
-                    return (value,)
+                    return value if isinstance(value, tuple) else (value,)
         function = _registry.find(domain, proto.op_type, node.opset)
         if function is None or (domain, proto.op_type) in self.functions:
             return _functions.inline(node, domain)

@@ -63,11 +63,11 @@ def size(node: Node) -> Value:
     "Split",
     "Trilu",
 )
-def moves(node: Node) -> Value | None:
+def moves(node: Node) -> tuple[Value, ...] | None:
     """Operators that move elements about: done to the positions by the reference implementation."""
     first = node.inputs[0]
     data = node.inputs if node.op == "Concat" else (first,)
-    if not any(isinstance(i, Symbolic) for i in data) or not _integer(node) or len(node.outputs) != 1:
+    if not any(isinstance(i, Symbolic) for i in data) or not _integer(node) or not all(node.outputs):
         return None
     arrays = _all_known(node)
     if arrays is None or any(not isinstance(i, Constant) for i in node.inputs if i not in data):
@@ -80,12 +80,14 @@ def moves(node: Node) -> Value | None:
         positions.append(np.arange(start, start + array.size, dtype=np.int64).reshape(array.shape))
         start += array.size
     rest = [i.array for i in node.inputs[len(data) :]]
-    moved = evaluate(node, [*positions, *rest])[0]
-    if moved.size > _MOST:
-        return None
-    out = np.empty(moved.shape, dtype=object)
-    out.reshape(-1)[:] = [pool[p] for p in moved.reshape(-1)]
-    return known(out, first.dtype)
+    results = []
+    for moved in evaluate(node, [*positions, *rest]):
+        if moved.size > _MOST:
+            return None
+        out = np.empty(moved.shape, dtype=object)
+        out.reshape(-1)[:] = [pool[p] for p in moved.reshape(-1)]
+        results.append(known(out, first.dtype))
+    return tuple(results)
 
 
 def _binary(function: Callable[[Node, Dim, Dim], Dim]) -> Callable[[Node], Value | None]:

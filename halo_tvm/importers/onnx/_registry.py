@@ -15,7 +15,8 @@ Converter = Callable[["Node"], object]  # -> a Relax expression, a Value, or a t
 
 BEYOND = "halo"  # the domain of `beyond`; no node of it is ever written out, since nobody else would read it
 CONVERTERS: dict[tuple[str, str], dict[int, Converter]] = {}
-SYMBOLIC: dict[str, Callable[[Node], Value | None]] = {}
+Known = Callable[["Node"], "Value | tuple[Value, ...] | None"]
+SYMBOLIC: dict[str, Known] = {}
 IN_INTEGERS: dict[str, Converter] = {}
 
 
@@ -39,10 +40,11 @@ def converter(*names: str, since: int = 1, domain: str = "") -> Callable[[Conver
 def symbolic(*names: str) -> Callable:
     """Register how an operator of the default domain acts on tensors known as lists of expressions.
 
-    The function returns None where it has no answer; the values then become tensors and the converter serves.
+    The function returns the result, or one for each output; None where it has no answer: the values then become tensors
+    and the converter serves.
     """
 
-    def register(function: Callable[[Node], Value | None]) -> Callable[[Node], Value | None]:
+    def register(function: Known) -> Known:
         for name in names:
             if name in SYMBOLIC:
                 raise ValueError(f"symbolic rule {name} is defined twice")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
+from onnx import TensorProto
 from tf2onnx.handler import tf_op
 from tf2onnx.utils import make_name, map_numpy_to_onnx_dtype, map_onnx_to_numpy_type
 
@@ -98,6 +100,26 @@ class Replaced:
         return self.emit("Cast", tensor, to=map_numpy_to_onnx_dtype(wanted))
 
 
+_PARTS = {TensorProto.COMPLEX64: TensorProto.FLOAT, TensorProto.COMPLEX128: TensorProto.DOUBLE}
+
+
+def is_complex(dtype: int | None) -> bool:
+    """Of a type of ONNX."""
+    return dtype in _PARTS
+
+
+def by_itself(context: Any, node: Any) -> None:
+    """`node` as tf2onnx writes it; one that it does not know stays."""
+    own, options = _mapping(context.opset).get(node.type, (None, {}))
+    if own is not None:
+        own(context, node, **options)
+
+
+@cache
+def _mapping(opset: int) -> Any:
+    return tf_op.create_mapping(opset, None)
+
+
 Handler = Callable[[Replaced], str | Sequence[str] | None]
 """Writes the nodes and gives the results, one per output of the operator; None leaves it to tf2onnx."""
 
@@ -108,14 +130,14 @@ def compatible(handler: Handler) -> Callable[[Any, Any, str, list[Any]], None]:
     def replace(context: Any, node: Any, _name: str, _args: list[Any]) -> None:
         found = handler(Replaced(context, node))
         if found is None:
-            own, options = tf_op.create_mapping(context.opset, None).get(node.type, (None, {}))
-            if own is not None:
-                own(context, node, **options)
+            by_itself(context, node)
             return
         made = [found] if isinstance(found, str) else list(found)
         wanted = list(zip(made, node.output, node.output_shapes, node.output_dtypes, strict=True))
         context.remove_node(node.name)
         for result, output, shape, dtype in wanted:
+            if is_complex(dtype):  # a pair of real ones: see `_spectra`
+                shape, dtype = None if shape is None else [*shape, 2], _PARTS[dtype]
             context.make_node("Identity", [result], outputs=[output], shapes=[shape], dtypes=[dtype])
 
     return replace

@@ -320,3 +320,19 @@ def test_a_kernel_inside_a_loop_takes_a_size_as_a_number():
     x = np.random.default_rng(0).standard_normal((5, 4)).astype(np.float32)
     found = compile_in_process(import_proto(model, name="backwards"))(x=x)
     np.testing.assert_allclose(np.asarray(found["rows"]), np.cumsum(x[::-1], 0), atol=1e-6)
+
+
+def test_a_shape_in_parts_stays_known() -> None:
+    """As TensorFlow's frames of a signal are written: sizes in front, that of the axis, and none behind."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Split", ["shape", "parts"], ["front", "size", "behind"], axis=0),
+        helper.make_node("Concat", ["front", "size", "behind", "one"], ["wanted"], axis=0),
+        helper.make_node("Reshape", ["x", "wanted"], ["y"]),
+    ]
+    known = [("parts", [1, 1, 0]), ("one", [1])]
+    initializers = [onnx.numpy_helper.from_array(np.array(value), name) for name, value in known]
+    ends = [helper.make_tensor_value_info(n, T.FLOAT, s) for n, s in (("x", ["n", "m"]), ("y", None))]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], initializers)
+    model = import_proto(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)]), name="t")
+    assert "Tensor((n, m, 1)" in str(model.mod["main"].ret_ty)
