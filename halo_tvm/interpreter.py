@@ -245,6 +245,7 @@ _OPS: dict[str, Handler] = {
     "relax.where": _elementwise(np.where),
     "relax.matmul": _elementwise(np.matmul),
     "relax.reshape": lambda e, call: e.value(call.args[0]).reshape(e.value(call.args[1])),
+    "relax.broadcast_to": lambda e, call: np.broadcast_to(e.value(call.args[0]), e.value(call.args[1])),
     "relax.permute_dims": _permute,
     "relax.concat": _concat,
     "relax.expand_dims": _expand_dims,

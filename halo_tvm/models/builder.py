@@ -79,6 +79,12 @@ class ModelBuilder:
         """Record that the tensor `output` is `op` of others; its name."""
         return self.params.add_recipe(ParamRecipe(output, op, tuple(inputs), attrs, shape, "float32"))
 
+    def reshaped(self, output: str, stored: str, shape: tuple[int, ...]) -> str:
+        """Record that the tensor `output` has the numbers of `stored` in another shape; its name."""
+        return self.params.add_recipe(
+            ParamRecipe(output, "reshape", (stored,), {"shape": list(shape)}, shape, "float32")
+        )
+
     def derived(
         self, output: str, op: str, inputs: Sequence[str], shape: tuple[int, ...], **attrs: object
     ) -> relax.Var:

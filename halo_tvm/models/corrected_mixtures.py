@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from .decoder import DecoderConfig, ExpertNames, Layer, Mixture, Names, Reader, decoder_family
 from .llama import llama
-from .mixtures import NORMED, SHARED, dense_layers, mixture_of
+from .mixtures import NORMED, SHARED, dense_layers, limited, mixture_of
 
 _MINIMAX = ExpertNames(
     router="block_sparse_moe.gate",
@@ -33,9 +33,7 @@ _SARVAM = Names(
 
 def corrected(read: Reader, *, shared: str = "n_shared_experts") -> Mixture:
     """The mixture that a config of DeepSeek-V3's words describes; `shared` is the word for experts for all tokens."""
-    if read.whole("n_group", default=1) > 1 and read.whole("topk_group", default=1) != read.whole("n_group"):
-        read.refuse("experts that are chosen from all groups (n_group 1)", f"n_group {read.whole('n_group')}")
-    return mixture_of(
+    mixture = mixture_of(
         read,
         width="moe_intermediate_size",
         scores="sigmoid",
@@ -46,6 +44,7 @@ def corrected(read: Reader, *, shared: str = "n_shared_experts") -> Mixture:
         dense=dense_layers(read),
         names=(SHARED, replace(SHARED, correction="mlp.e_score_correction_bias")),
     )
+    return limited(read, mixture, best=2)
 
 
 def _dots1(read: Reader) -> DecoderConfig:

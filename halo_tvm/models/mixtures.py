@@ -66,6 +66,20 @@ def mixture_of(read: Reader, *, width: str, **differences: object) -> Mixture:
     return replace(common, **differences)  # type: ignore[arg-type]
 
 
+def limited(read: Reader, mixture: Mixture, *, best: int) -> Mixture:
+    """`mixture`, whose experts are chosen from `topk_group` of `n_group` groups by the sums of their `best` scores."""
+    groups = read.whole("n_group", default=1)
+    kept = read.whole("topk_group", default=groups)
+    if groups == 1 or kept == groups:
+        return mixture
+    if groups < 1 or mixture.experts % groups or mixture.experts // groups < best:
+        read.refuse(f"an n_group that divides its {mixture.experts} experts, into {best} or more", str(groups))
+    size = mixture.experts // groups
+    if not 1 <= kept < groups or kept * size < mixture.top:
+        read.refuse(f"a topk_group up to n_group with {mixture.top} experts of {size} each", str(kept))
+    return replace(mixture, groups=groups, top_groups=kept, best=best)
+
+
 def _one(read: Reader, *names: str) -> int:
     """A number that some configs give for every layer."""
     value = read.get(*names)

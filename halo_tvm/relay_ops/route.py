@@ -6,6 +6,8 @@ Computation
     p = softmax(logits) or sigmoid(logits), as `scores` says
     ids = the `top` experts of the largest logits, or of the largest p + correction; of equal ones the first
     weights = scale * p[ids], of `normalised` ones divided by their sum over the row
+    groups: ids are from `top_groups` of so many groups of neighbours alone, those with the largest sums of the `best`
+        largest p + correction of a group; of equal ones the first
     "sparsemixer": the weight of the t-th expert, whose logit is m, is one over the sum of exp(l - m) over the experts
         that are not chosen before it and have m - l <= tolerance * max(|l|, m)
 Lifts
@@ -50,6 +52,9 @@ class Route(Operator):
                 f"halo.route: expected scores among {', '.join(SCORES)} and top from 1 to {experts} experts, "
                 f"got {attrs['scores']} and {attrs['top']}"
             )
+        _check_groups(
+            int(experts), **{name: int(attrs.get(name, 1)) for name in ("top", "groups", "top_groups", "best")}
+        )
         shape = [rows, int(attrs["top"])]
         return relax.TupleType([relax.TensorType(shape, "int32"), relax.TensorType(shape, "float32")])
 
@@ -62,23 +67,18 @@ class Route(Operator):
         normalised: bool,
         scale: float,
         tolerance: float = 0.0,
+        groups: int = 1,
+        top_groups: int = 1,
+        best: int = 1,
     ) -> list[te.Tensor]:
         rows, experts = logits.shape
         p = logits if scores == "sparsemixer" else _scores(logits, scores)
-        choice = logits
+        choice = p if groups > 1 else logits  # sums of logits are in another order
         if correction:
             choice = te.compute((rows, experts), lambda i, e: p[i, e] + correction[0][e], name="choice")
-        other = te.reduce_axis((0, experts), "other")
-
-        def is_before(i: ir.Expr, e: ir.Expr) -> ir.Expr:
-            a, b = choice[i, other], choice[i, e]
-            return tirx.any(a > b, tirx.all(a == b, other < e))
-
-        rank = te.compute(
-            (rows, experts),
-            lambda i, e: te.sum(tirx.Select(is_before(i, e), _int(1), _int(0)), axis=other),
-            name="rank",
-        )
+        if groups > 1:
+            choice = _limited(choice, groups, top_groups, best)
+        rank = _rank(choice, "rank")
         expert = te.reduce_axis((0, experts), "expert")
         ids = te.compute(
             (rows, top),
@@ -110,6 +110,9 @@ class Route(Operator):
         normalised: bool,
         scale: float,
         tolerance: float = 0.0,
+        groups: int = 1,
+        top_groups: int = 1,
+        best: int = 1,
     ) -> tuple[np.ndarray, np.ndarray]:
         if scores == "sparsemixer":
             p = logits
@@ -118,7 +121,12 @@ class Route(Operator):
             p = p / p.sum(-1, keepdims=True)
         else:
             p = 1 / (1 + np.exp(-logits))
-        choice = p + correction[0] if correction else logits
+        choice = p + correction[0] if correction else p if groups > 1 else logits
+        if groups > 1:
+            members = choice.reshape(len(choice), groups, -1)
+            sums = -np.sort(-members, axis=-1)[:, :, :best].sum(-1)
+            chosen = np.argsort(np.argsort(-sums, axis=-1, kind="stable"), axis=-1) < top_groups
+            choice = np.where(chosen[:, :, None], members, -np.inf).reshape(choice.shape)
         ids = np.argsort(-choice, axis=-1, kind="stable")[:, :top].astype(np.int32)
         weights = np.take_along_axis(p, ids.astype(np.int64), -1)
         if scores == "sparsemixer":
@@ -133,9 +141,7 @@ class Route(Operator):
         return ids, weights * scale
 
     @staticmethod
-    def flops(
-        shapes: list[tuple[int, ...]], top: int, scores: str, normalised: bool, scale: float, tolerance: float = 0.0
-    ) -> int:
+    def flops(shapes: list[tuple[int, ...]], **_attrs: object) -> int:
         rows, experts = shapes[0]
         return rows * experts * experts
 
@@ -148,8 +154,63 @@ class Route(Operator):
             {"args": [(1, 64)], "attrs": {"top": 8, **plain, "normalised": True}},
             {"args": [equal], "attrs": {"top": 2, **plain}},
             {"args": [(5, 12), (12,)], "attrs": {"top": 4, "scores": "sigmoid", "normalised": True, "scale": 2.5}},
+            {
+                "args": [(5, 12), (12,)],
+                "attrs": {"top": 4, "scores": "sigmoid", "normalised": True, "scale": 2.5}
+                | {"groups": 4, "top_groups": 2, "best": 2},
+            },
+            {"args": [(5, 12)], "attrs": {"top": 3, **plain, "groups": 3, "top_groups": 1}},
             {"args": [(9, 8)], "attrs": {"top": 2, **plain, "scores": "sparsemixer", "tolerance": 0.6}},
         )
+
+
+def _check_groups(experts: int, *, top: int, groups: int, top_groups: int, best: int) -> None:
+    size = experts // groups if groups > 0 and experts % groups == 0 else 0
+    if not size or not 1 <= top_groups <= groups or not 1 <= best <= size or top > top_groups * size:
+        raise ValueError(
+            f"halo.route: expected groups that divide the {experts} experts, top_groups of them with {top} experts or "
+            f"more, and best up to the size of a group, got groups {groups}, top_groups {top_groups} and best {best}"
+        )
+
+
+def _rank(values: te.Tensor, name: str) -> te.Tensor:
+    """How many values of a row are before each one: larger ones, and of equal ones those in front of it."""
+    rows, count = values.shape
+    other = te.reduce_axis((0, count), "other")
+
+    def is_before(i: ir.Expr, e: ir.Expr) -> ir.Expr:
+        a, b = values[i, other], values[i, e]
+        return tirx.any(a > b, tirx.all(a == b, other < e))
+
+    return te.compute(
+        (rows, count), lambda i, e: te.sum(tirx.Select(is_before(i, e), _int(1), _int(0)), axis=other), name=name
+    )
+
+
+def _limited(choice: te.Tensor, groups: int, top_groups: int, best: int) -> te.Tensor:
+    """`choice` with the least number in place of experts of other groups than the `top_groups`."""
+    rows, experts = choice.shape
+    size = experts // groups
+    other, member = te.reduce_axis((0, size), "neighbour"), te.reduce_axis((0, size), "member")
+
+    def is_before(i: ir.Expr, e: ir.Expr) -> ir.Expr:
+        a, b = choice[i, e // size * size + other], choice[i, e]
+        return tirx.any(a > b, tirx.all(a == b, other < e % size))
+
+    place = te.compute(
+        (rows, experts), lambda i, e: te.sum(tirx.Select(is_before(i, e), _int(1), _int(0)), axis=other), name="place"
+    )
+
+    def among_best(i: ir.Expr, g: ir.Expr) -> ir.Expr:
+        e = g * size + member
+        return te.sum(tirx.Select(place[i, e] < best, choice[i, e], tirx.const(0.0, "float32")), axis=member)
+
+    order = _rank(te.compute((rows, groups), among_best, name="group"), "group_rank")
+    return te.compute(
+        (rows, experts),
+        lambda i, e: tirx.Select(order[i, e // size] < top_groups, choice[i, e], tirx.min_value("float32")),
+        name="limited",
+    )
 
 
 def _scores(logits: te.Tensor, scores: str) -> te.Tensor:

@@ -32,6 +32,7 @@ _OLD = {"hidden_size": 64, "vocab_size": 131}
 _FALCON = {**_OLD, "num_hidden_layers": 2, "num_attention_heads": 4}
 _MIXTURE = {**_GROUPED, "num_experts_per_tok": 3, "head_dim": 16, "pad_token_id": 0}
 _ROUTED = {**_MIXTURE, "num_hidden_layers": 3, "moe_intermediate_size": 40}
+_FEW = {"n_routed_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 40}
 _BASE = {"rope_theta": 1e4}
 _DELTA = {
     "linear_num_key_heads": 2,
@@ -54,6 +55,29 @@ _NEMOTRON_H = {
 _HEAD_STATES = {"mamba_n_heads": 4, "mamba_d_head": 32, "mamba_d_state": 8, "mamba_n_groups": 2, "mamba_chunk_size": 4}
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
 _LONG = {"short_factor": [1.0, 1.5, 2.0, 2.0, 3.0, 3.0, 4.0, 4.0], "long_factor": [4.0] * 8}
+
+_LATENT = {
+    **_SIZES,
+    "num_hidden_layers": 3,
+    "pad_token_id": 0,
+    "num_key_value_heads": 4,
+    "kv_lora_rank": 24,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 20,
+    "q_lora_rank": 16,
+}
+_CHOSEN = {
+    **_LATENT,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 40,
+    "first_k_dense_replace": 1,
+    "n_group": 4,
+    "topk_group": 2,
+    "routed_scaling_factor": 1.5,
+}
+_YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "mscale": 1.0, **_BASE}
 
 # One of each kind of layer runs always, the others with --slow.
 ALWAYS = {
@@ -80,6 +104,7 @@ ALWAYS = {
         "state_size": 8,
         "chunk_size": 4,
     },
+    "deepseek_v3": {**_CHOSEN, "rope_parameters": {**_YARN, "mscale_all_dim": 0.7}, "attention_bias": True},
     "opt: 350m": {**_SIZES, "ffn_dim": 96, "word_embed_proj_dim": 32, "do_layer_norm_before": False},
 }
 MORE = {
@@ -352,6 +377,15 @@ MORE = {
         "layers_block_type": ["linear_attention", "moe", "full_attention"],
     },
     "falcon_mamba": {**_OLD, "num_hidden_layers": 2, "state_size": 8},
+    "glm4_moe: groups": {**_ROUTED, "n_routed_experts": 8, "n_group": 4, "topk_group": 2},
+    "deepseek_v2": {**_CHOSEN, "topk_method": "group_limited_greedy", "q_lora_rank": None},
+    "deepseek_v2: all groups": {**_CHOSEN, "rope_parameters": {**_YARN, "mscale_all_dim": 1.0}},
+    "deepseek_v3: no rank": {**_CHOSEN, "q_lora_rank": None, "attention_bias": True, "rope_interleave": False},
+    "sarvam_mla": {**_CHOSEN, "n_group": 1, "topk_group": 1, "q_lora_rank": None},
+    "glm4_moe_lite": {k: v for k, v in _CHOSEN.items() if k != "first_k_dense_replace"},
+    "mistral4": {**_CHOSEN, "rope_parameters": {**_YARN, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}},
+    "youtu": _LATENT,
+    "minicpm3": {**_LATENT, "scale_emb": 3, "dim_model_base": 16},
     "granitemoe": {**_MIXTURE, "num_local_experts": 4, "attention_multiplier": 0.2, "residual_multiplier": 0.3},
 }
 IDS = np.random.default_rng(0).integers(1, 131, (2, 14))
@@ -363,7 +397,10 @@ def source_of(directory: Path, kind: str, sizes: dict[str, object]) -> np.ndarra
     torch.manual_seed(0)
     config = transformers.AutoConfig.for_model(kind.split(":")[0], **sizes)
     how = "sdpa" if sizes.get("alibi") else "eager"  # Falcon's eager attention adds the bias twice
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=how).float().eval()
+    if kind == "mistral4":  # known to be the language model of one that sees images alone
+        model = transformers.Mistral4ForCausalLM._from_config(config, attn_implementation=how).float().eval()
+    else:
+        model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=how).float().eval()
     with torch.no_grad():
         for tensor in model.parameters():
             tensor.add_(torch.randn_like(tensor) * (0.1 if tensor.ndim == 1 else 0.08))
@@ -526,7 +563,20 @@ def test_the_language_model_of_one_that_sees_images(tmp_path: Path, kind: str, s
         ("stablelm", {"hidden_act": "mish"}, "an activation among silu"),
         ("olmoe", {"clip_qkv": 8.0}, "a olmoe config with clip_qkv None, found 8.0"),
         ("olmoe", {"num_experts": 2, "num_experts_per_tok": 3}, "num_experts_per_tok up to its 2 experts, found 3"),
-        ("dots1", {"n_group": 4, "topk_group": 2}, r"chosen from all groups \(n_group 1\), found n_group 4"),
+        (
+            "dots1",
+            {"n_group": 4, "topk_group": 2, **_FEW},
+            "an n_group that divides its 6 experts, into 2 or more, found 4",
+        ),
+        (
+            "dots1",
+            {"n_group": 3, "topk_group": 1, **_FEW},
+            "a topk_group up to n_group with 3 experts of 2 each, found 1",
+        ),
+        ("deepseek_v2", {**_CHOSEN, "topk_method": "noaux_tc"}, "a topk_method among greedy and group_limited_greedy"),
+        ("deepseek_v3", {**_CHOSEN, "kv_lora_rank": 0}, "kv_lora_rank from 1 to 8192, found 0"),
+        ("deepseek_v3", {**_CHOSEN, "scoring_func": "softmax"}, "with scoring_func 'sigmoid', found 'softmax'"),
+        ("youtu", {**_LATENT, "partial_rotary_factor": 0.5}, "that qk_rope_head_dim agrees with, found 0.5"),
         (
             "phimoe",
             {"num_experts_per_tok": 3, "num_local_experts": 4},

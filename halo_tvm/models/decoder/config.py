@@ -117,11 +117,43 @@ class Mixture:
     gated: bool = True  # experts, and the one for all, have a gate
     latent: int = 0  # what rows are projected to in front of the experts, and back from behind them; 0: they are not
     turned: bool = False  # stacked weights are [experts, k, n], of gates and projections up by turns
+    groups: int = 1  # of neighbours; experts are chosen from `top_groups` of them
+    top_groups: int = 1
+    best: int = 1  # experts of a group whose scores are its own
     clamped: tuple[float, float] | None = None  # (alpha, limit) of a gate that is bounded, see `mixture`
     shared: int = 0  # width of an expert that every token is sent to, 0: there is none
     shared_switch: bool = False  # whose result is multiplied by a sigmoid of the token
     dense: tuple[int, ...] = ()  # layers that have one feed-forward instead
     names: tuple[ExpertNames, ...] = (ExpertNames(),)  # the first of which the checkpoint has the router
+
+
+@dataclass(frozen=True)
+class Latent:
+    """Attention over one vector of every token, from which all heads make their keys and values (arXiv:2405.04434).
+
+    A head's query has `plain` channels, whose keys and values come of the first `rank` numbers of the vector, and
+    `turned` ones, whose key is the rest of it, one for all heads. The names are of tensors within a layer.
+    """
+
+    rank: int
+    plain: int
+    turned: int
+    value: int  # of a head
+    query_rank: int | None = None  # between two projections of queries; None: there is one
+    bias: bool = False  # of the projections down, not of a single one of queries
+    eps: float = 1e-6
+    query: str = "self_attn.q_proj"
+    query_down: str = "self_attn.q_a_proj"
+    query_norm: str = "self_attn.q_a_layernorm"
+    query_up: str = "self_attn.q_b_proj"
+    down: str = "self_attn.kv_a_proj_with_mqa"
+    norm: str = "self_attn.kv_a_layernorm"
+    up: str = "self_attn.kv_b_proj"
+
+    @property
+    def width(self) -> int:
+        """Numbers of a token in the cache."""
+        return self.rank + self.turned
 
 
 @dataclass(frozen=True)
@@ -159,6 +191,7 @@ class DecoderConfig:
     head_bias: bool = False
     activation: str = "silu"
     gated: bool = True
+    latent: Latent | None = None  # then `kv_heads` is 1 and `head_dim` its width: what the attention reads
     mixture: Mixture | None = None  # of experts; `feed_forward` is the width of layers without
     scale: float | None = None  # of scores; head_dim ** -0.5
     softcap: float | None = None  # of scores
@@ -188,6 +221,16 @@ class DecoderConfig:
     @property
     def key_width(self) -> int:
         return self.key_heads * self.head_size
+
+    @property
+    def turned_width(self) -> int:
+        """Channels of what positions turn."""
+        return self.latent.turned if self.latent else self.head_size
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        """What the caches of a layer have of a token."""
+        return ("key",) if self.latent else ("key", "value")
 
     @property
     def longest(self) -> int:

@@ -11,6 +11,7 @@ Shapes
     with_past input_ids, position_ids [batch, tokens], attention_mask [batch, total] int64, and for every layer i
               past_key_values.{i}.key, .value [batch, kv_heads, past, head_dim], total = past + tokens
               ->   logits [batch, tokens, vocabulary], present.{i}.key, .value [batch, kv_heads, total, head_dim]
+    Attention over latents (`Latent`) has key_i alone, of one head: its keys are its values.
     `lengths` says how many positions of the caches are filled before the call; logits are those of the last token. A
     length of -1 is a slot that takes no part: nothing is written there, and its logits mean nothing.
 """
@@ -27,7 +28,7 @@ import tvm
 from tvm import relax
 
 from ..builder import ModelBuilder
-from . import weights
+from . import latent, weights
 from .config import Alibi, DecoderConfig, Layer, Rope
 from .mixers import mix
 from .mixture import mixed
@@ -152,7 +153,8 @@ def _layer(step: _Step, x: relax.Var, index: int, bias: relax.Var | None) -> rel
     found = mix(m, c, kind.mixer, read, index, step.lengths) if kind.mixer else None
     if found is None or kind.beside:
         m.layer = f"{layer}.{names.attention}"
-        attended = step.scaled(_attention(step, read, index, layer, bias), c.attention_scale)
+        attended = _latent(step, read, index, layer) if c.latent else _attention(step, read, index, layer, bias)
+        attended = step.scaled(attended, c.attention_scale)
         found = attended if found is None else m.emit(relax.op.add(found, attended))
     attended = normed(found, names.attention_post_norm)
     onto = added(attended, x)
@@ -226,6 +228,24 @@ def _attention(step: _Step, x: relax.Var, index: int, layer: str, bias: relax.Va
     )
 
 
+def _latent(step: _Step, x: relax.Var, index: int, layer: str) -> relax.Var:
+    """The same of attention whose keys and values are one vector of a token: its key is its value, too."""
+    c, m, kind = step.c, step.m, step.c.layer(index)
+    assert c.latent is not None and kind.rope is not None, "latents have channels that positions turn"
+    q, key = latent.projected(c, m, x, layer, kind.rope, step.positions, _tables(step, kind.rope))
+    attrs = {"num_heads": c.heads, "num_kv_heads": 1, "head_dim": c.latent.width, "scale": c.scale, "causal": True}
+    if step.shown is not None:
+        q, key = _with_past(step, [q, key], index)
+        heads = m.op("attention", q, key, key, step.shown, has_key_mask=True, **attrs)
+    elif step.lengths is None:
+        heads = m.op("attention", q, key, key, **attrs)
+    else:
+        key = m.op("kv_append", m.inputs[f"key_{index}"], key, step.lengths)
+        heads = m.op("attention", q, key, key, step.filled, has_lengths=True, **attrs)
+    whole = latent.values(c, m, heads, layer)
+    return m.linear(whole, f"{layer}.{c.names.output}", c.heads * c.latent.value, c.hidden, bias=c.output_bias)
+
+
 def _turned(step: _Step, joined: relax.Var, rope: Rope) -> relax.Var:
     """The joined row with its queries and keys rotated."""
     c, m = step.c, step.m
@@ -249,7 +269,7 @@ def _behind_caches(step: _Step, joined: relax.Var, index: int, layer: str) -> li
 
 
 def _with_past(step: _Step, parts: list[relax.Var], index: int) -> list[relax.Var]:
-    """Queries, and all keys and values [batch, total, kv_heads, head_dim]; these are kept to be returned."""
+    """Queries, and all keys (and values) [batch, total, kv_heads, head_dim]; these are kept to be returned."""
     m = step.m
     found = parts[:1]
     for name, new in zip(("key", "value"), parts[1:]):
@@ -292,7 +312,7 @@ def _tables(step: _Step, rope: Rope) -> list[relax.Var]:
     ropes = list(dict.fromkeys(layer.rope for layer in c.pattern if layer.rope is not None))
     suffix = f".{ropes.index(rope)}" if len(ropes) > 1 else ""
     names = [f"rotary.{part}{suffix}" for part in ("cos", "sin")]
-    values = tables(rope, c.positions, c.head_size)
+    values = tables(rope, c.positions, c.turned_width)
     return [m.table(name, value) for name, value in zip(names, values)]
 
 

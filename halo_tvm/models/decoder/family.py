@@ -112,7 +112,7 @@ def _cached(
 def _kept(c: DecoderConfig, index: int) -> dict[str, tuple[int, ...] | None]:
     """What layer `index` keeps: a cache by position (None), or a state of this shape, which has no positions."""
     mixer = c.layer(index).mixer
-    caches: dict[str, tuple[int, ...] | None] = {f"{kind}_{index}": None for kind in ("key", "value")}
+    caches: dict[str, tuple[int, ...] | None] = {f"{kind}_{index}": None for kind in c.kept}
     return {**(caches if index in c.attending else {}), **(states(c, mixer, index) if mixer else {})}
 
 
@@ -129,7 +129,7 @@ def _returned(c: DecoderConfig, dtype: str) -> Interface:
             "which other engines have no inputs: leave out the caches"
         )
     row = ("batch", c.key_heads, "past", c.head_size)
-    caches = [InputSpec(f"{PAST}.{i}.{kind}", row, dtype) for i in range(c.layers) for kind in ("key", "value")]
+    caches = [InputSpec(f"{PAST}.{i}.{kind}", row, dtype) for i in range(c.layers) for kind in c.kept]
     inputs = (
         InputSpec("input_ids", ("batch", "tokens"), "int64", values=(0, c.vocabulary - 1)),
         InputSpec("attention_mask", ("batch", "total"), "int64", values=(0, 1)),

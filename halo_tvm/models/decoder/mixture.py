@@ -35,6 +35,9 @@ def mixed(c: DecoderConfig, mixture: Mixture, m: ModelBuilder, x: relax.Var, lay
         normalised=mixture.normalised,
         scale=mixture.scale,
         tolerance=mixture.tolerance,
+        groups=mixture.groups,
+        top_groups=mixture.top_groups,
+        best=mixture.best,
     )
     ids, share = (m.emit(relax.TupleGetItem(routed, i)) for i in range(2))
     width, hidden_size = mixture.width, mixture.latent or c.hidden

@@ -81,13 +81,14 @@ def _yarn(base: np.ndarray, theta: float, scaling: Scaling, positions: int) -> t
     if given is not None:
         temperature = float(given)
     elif all(scales):
-        temperature = _magnitude(factor, scales[0]) / _magnitude(factor, scales[1])
+        temperature = magnitude(factor, scales[0]) / magnitude(factor, scales[1])
     else:
-        temperature = _magnitude(factor, 1.0)
+        temperature = magnitude(factor, 1.0)
     return stretched * base / factor + (1 - stretched) * base, temperature
 
 
-def _magnitude(factor: float, scale: float) -> float:
+def magnitude(factor: float, scale: float) -> float:
+    """How much yarn raises scores, by the root of it, where it stretches positions by `factor`."""
     return 1.0 if factor <= 1 else 0.1 * scale * math.log(factor) + 1.0
 
 
