@@ -1,8 +1,8 @@
 """DeepSeek and its kin: attention over latents, in most of them in front of experts that are chosen from groups.
 
-DeepSeek-V2 has scores by softmax, of which a group has its largest; V3, Kimi K2, Sarvam and GLM 4.7 Flash sigmoids with a
-correction, of which a group has its two largest; A.X K1 has norms behind its experts, Mistral 4 softmax with the groups of
-V3; Youtu and MiniCPM3 have no experts.
+DeepSeek-V2 has scores by softmax, of which a group has its largest; V3, Kimi K2, Sarvam and GLM 4.7 Flash sigmoids with
+a correction, of which a group has its two largest; Mistral 4 softmax with the groups of V3. Youtu and MiniCPM3 have no
+experts.
 References
     arXiv:2405.04434 (DeepSeek-V2), arXiv:2412.19437 (DeepSeek-V3), arXiv:2507.20534 (Kimi K2)
 """
@@ -13,7 +13,7 @@ import math
 from dataclasses import replace
 
 from .corrected_mixtures import corrected
-from .decoder import DecoderConfig, Latent, Layer, Mixture, Names, Reader, decoder_family
+from .decoder import DecoderConfig, Latent, Layer, Mixture, Reader, decoder_family
 from .decoder.rope import magnitude, rope_of
 from .llama import llama
 from .mixtures import SHARED, dense_layers, limited, mixture_of

@@ -1,13 +1,13 @@
 """Attention over latents: one vector of a token stands for the keys and values of all heads (arXiv:2405.04434).
 
 Shapes
-    x [batch, tokens, hidden]   ->   queries [batch, tokens, heads, rank + turned], key [batch, tokens, 1, rank + turned]
-    heads [batch, tokens, heads, rank + turned]   ->   values [batch, tokens, heads * value]
+    x [batch, tokens, hidden]   ->   queries [batch, tokens, heads, width], keys [batch, tokens, 1, width]
+    heads [batch, tokens, heads, width]   ->   values [batch, tokens, heads * value],   width = rank + turned
 Computation
-    key = (norm(down(x)), turned by positions);   head h's own key and value would be K_h key[:rank] and V_h key[:rank]
-    q . (K_h key[:rank]) = (K_h^T q) . key[:rank]      and      sum_j w_j (V_h key_j[:rank]) = V_h (sum_j w_j key_j[:rank])
-    so that queries and results pass through K_h^T and V_h, and what is kept of a token is read as it is kept, once for
-    all heads. Both are products of `halo.experts`: every head is the expert of its own rows, in the precision of experts.
+    key = (norm(down(x)), turned by positions), k its first `rank` numbers; a head's own key and value are K_h k, V_h k
+    q . (K_h k) = (K_h^T q) . k   and   sum_j w_j (V_h k_j) = V_h (sum_j w_j k_j)
+    So queries and results pass through K_h^T and V_h, and what is kept of a token is read as it is, once for all heads.
+    Both are products of `halo.experts`: every head is the expert of its own rows, in the precision that experts have.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ def _by_head(c: DecoderConfig, m: ModelBuilder, x: relax.Var, weight: relax.Var,
     batch, tokens, _, k = x.ty.shape.values
     rows = tvm.sym.Analyzer().simplify(batch * tokens)
     each = m.emit(relax.op.reshape(x, (rows, c.heads, k)))
-    ids = m.emit(relax.op.broadcast_to(m.emit(relax.op.arange(0, c.heads, 1, "int32")), (rows, c.heads)))
+    ids = m.emit(relax.op.broadcast_to(m.emit(relax.op.arange(0, c.heads, 1, "int32")), (batch, tokens, c.heads)))
+    ids = m.emit(relax.op.reshape(ids, (rows, c.heads)))
     found = m.op("experts", each, ids, weight, layout="nk", n=n, experts=c.heads)
     return m.emit(relax.op.reshape(found, (batch, tokens, c.heads, n)))
 
