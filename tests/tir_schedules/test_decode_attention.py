@@ -61,7 +61,7 @@ def test_a_nan_stays(target, more):
         check_nan_stays(run, normal((2, 1, 2, 16), *[(2, t, 1, 16)] * 2), attrs)
 
 
-@pytest.mark.parametrize("d", [16, 80, 256])
+@pytest.mark.parametrize("d", [16, 80, 256, 592])
 def test_head_sizes_static(target, d):
     attrs = attributes(4, 2, d, causal=True)
     arrays = normal((2, 1, 4, d), *[(2, 77, 2, d)] * 2)

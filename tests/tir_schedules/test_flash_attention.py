@@ -42,7 +42,7 @@ def test_packed_symbolic_lengths(target, causal):
         check(run, normal((3 if s < 100 else 1, s, 8 * 64)), attrs)
 
 
-@pytest.mark.parametrize("d", [16, 48, 80, 128, 256])
+@pytest.mark.parametrize("d", [16, 48, 80, 128, 256, 592])
 @pytest.mark.parametrize("s", [1, 33])
 def test_head_sizes_static(target, d, s):
     attrs = attributes(2, 2, d, packed=True, causal=True)
@@ -143,8 +143,8 @@ def test_no_call_into_the_mathematical_library(target):
 @pytest.mark.parametrize(
     ("attrs", "dtype", "message"),
     [
-        (attributes(2, 2, 20, packed=True), "float32", "multiples of 16 up to 256, got 20"),
-        (attributes(2, 2, 272, packed=True), "float32", "multiples of 16 up to 256, got 272"),
+        (attributes(2, 2, 20, packed=True), "float32", "multiples of 16 up to 1024, got 20"),
+        (attributes(2, 2, 1040, packed=True), "float32", "multiples of 16 up to 1024, got 1040"),
         (attributes(2, 2, 32, packed=True), "float16", "serves float32, QKV is float16"),
     ],
 )

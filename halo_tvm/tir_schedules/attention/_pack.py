@@ -37,7 +37,7 @@ def pack(src: Source, plan: Plan) -> None:
             _pair_values(src, plan)
         elif plan.packs_values:
             with src.loop("j", "valid"):
-                for x in range(0, problem.d, plan.lanes):
+                for x in src.columns(problem.d, plan.lanes):
                     src(f"values[n, kv, block, j, {plan.vectors.span(x)}] = {value_at(plan, 'first + j', x)}")
         if problem.key_mask:
             _number_mask(src, plan)
@@ -53,7 +53,7 @@ def _pair_values(src: Source, plan: Plan) -> None:
         for name, offset in (("low", 0), ("high", lanes)):
             key = f"first + group * {i64(2 * lanes)} + {i64(offset)} + j"
             src.let(name, f"T.min({key}, {problem.keys} - T.int64(1))")
-        for x in range(0, problem.d, lanes):
+        for x in src.columns(problem.d, lanes):
             word = v.pair(value_at(plan, "low", x), value_at(plan, "high", x))
             src(f"values[n, kv, block, group * {i64(lanes)} + j, {v.span(x)}] = {word}")
 

@@ -70,11 +70,17 @@ def call_attributes(func: tirx.PrimFunc) -> dict[str, object]:
 
 
 def read(
-    func: tirx.PrimFunc, dtypes: Sequence[str] = ("float32",), caches: Sequence[str] = (), *, sinks: bool = False
+    func: tirx.PrimFunc,
+    dtypes: Sequence[str] = ("float32",),
+    caches: Sequence[str] = (),
+    *,
+    sinks: bool = False,
+    widest: int = 256,
 ) -> Problem:
     """The problem `func` states on queries, keys and values of one of `dtypes`, or Declined(reason).
 
     Keys and values may be of another type where it is one of `caches`. `sinks`: the rule knows them.
+    `widest` is the largest head size that it serves.
     """
     attrs = call_attributes(func)
     if attrs.get("has_sinks") and not sinks:
@@ -89,8 +95,8 @@ def read(
         if name not in ("key_mask", "lengths") and str(buffer.dtype) not in served:
             raise Declined(f"serves {', '.join(served)}, {name} is {buffer.dtype}")
     d = int(attrs["head_dim"])
-    if d % 16 or not 16 <= d <= 256:
-        raise Declined(f"serves head sizes that are multiples of 16 up to 256, got {d}")
+    if d % 16 or not 16 <= d <= widest:
+        raise Declined(f"serves head sizes that are multiples of 16 up to {widest}, got {d}")
 
     variables = _variables(func, buffers)
     texts = {name: [_dim(dim, variables) for dim in buffer.shape] for name, buffer in zip(names, buffers)}

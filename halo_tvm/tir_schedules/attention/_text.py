@@ -38,6 +38,9 @@ TANH = (
 )
 
 
+UNROLLED = 256  # numbers of a head whose vectors are written out; of more, code generation takes a quarter of a minute
+
+
 class Source:
     """The text under construction."""
 
@@ -65,6 +68,15 @@ class Source:
 
     def loop(self, var: str, extent: object, kind: str = "serial"):
         return self.under(f"for {var} in T.{kind}({i64(extent)}):")
+
+    def columns(self, width: int, step: int) -> Iterator[object]:
+        """Where the parts of a row of `width` numbers begin: each in lines of its own, or, of a long row, in a loop."""
+        if width <= UNROLLED:
+            yield from range(0, width, step)
+            return
+        with self.loop("place", width // step):
+            yield f"place * {i64(step)}"
+        yield from range(width // step * step, width, step)
 
     def let(self, name: str, value: object, dtype: str = "int64") -> None:
         """`name` = `value`, a number below 2**31.
@@ -97,6 +109,11 @@ class Source:
 
 def i64(value: object) -> str:
     return f"T.int64({value})" if isinstance(value, int) else str(value)
+
+
+def beyond(start: object, count: int) -> object:
+    """The place `count` behind `start`, a number or a text."""
+    return start + count if isinstance(start, int) else f"{start} + {i64(count)}"
 
 
 class Vectors:

@@ -3,7 +3,7 @@
 Serves
     functions of `halo.attention` (attribute `halo.call`) on float32 CPU vector targets with separate q, k, v, the last
     two in float16 or int8, too, and 1 to 8 queries, a number known when compiling; any b and t, symbolic or not;
-    lengths as data, causality, window, soft cap, bias, grouped heads; head sizes that are multiples of 16 up to 256
+    lengths as data, causality, window, soft cap, bias, grouped heads; head sizes that are multiples of 16 up to 1024
 Declines
     other operators, dtypes and head sizes; packed queries, keys and values; key masks; more queries, or a number
     that is known at run time only; targets without 8 or 16 float32 lanes
@@ -30,7 +30,7 @@ from ....errors import Declined
 from ...rule import Numbers, Rule
 from .._function import scheduled_as
 from .._problem import Problem, call_attributes, extents, is_buffer, read
-from ..flash_attention import CACHES, target_lanes
+from ..flash_attention import CACHES, WIDEST, target_lanes
 from ._attend import attend
 from ._estimate import estimate
 from ._merge import merge
@@ -84,7 +84,7 @@ class DecodeAttention(Rule[Decision]):
 def _plan(func: tirx.PrimFunc, target: Target, decision: Decision) -> Plan:
     lanes = target_lanes(target)
     _check(func)
-    problem: Problem = read(func, caches=CACHES, sinks=True)
+    problem: Problem = read(func, caches=CACHES, sinks=True, widest=WIDEST)
     if decision.chunk % lanes:
         raise Declined(f"chunk must be a multiple of the {lanes} keys of a tile, got {decision.chunk}")
     queries = next(param for param in func.params if is_buffer(param)).ty.shape[1]

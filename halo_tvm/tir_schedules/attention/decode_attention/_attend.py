@@ -12,7 +12,7 @@ from __future__ import annotations
 from .._pack import key_at, query_at, row_scale, value_at
 from .._problem import locate_keys
 from .._softmax import START
-from .._text import LOG2_E, Source, i64
+from .._text import LOG2_E, Source, beyond, i64
 from ._softmax import softmax
 from .plan import Plan
 
@@ -75,7 +75,7 @@ def _start(src: Source, plan: Plan) -> None:
         src.let("r", "row")
         src.let("head", plan.head_of("r"))
         src.let("i", plan.query_of("r"))
-        for x in range(0, d, plan.lanes):
+        for x in src.columns(d, plan.lanes):
             src(f"{plan.vector('queries', 'r', x)} = {query_at(plan, 'i', x)} * {v.const(scale)}")
             src(f"{plan.vector('mixed', 'r', x)} = {v.const(0.0)}")
         src(f"{plan.vector('peaks', 'r')} = {v.const(START)}", f"{plan.vector('totals', 'r')} = {v.const(0.0)}")
@@ -146,8 +146,8 @@ def _values(src: Source, plan: Plan) -> None:
             tall = min(_TALL, plan.group)
             wide = 16 // tall if plan.lanes == 16 else 12 // tall
             full, rest = divmod(plan.group, tall)
-            for first in range(0, plan.columns, wide):
-                count = min(wide, plan.columns - first)
+            for first in src.columns(plan.problem.d, wide * plan.lanes):
+                count = min(wide, plan.columns - first // plan.lanes) if isinstance(first, int) else wide
                 with src.loop("stack", full):
                     src.let("r", f"kv * {i64(plan.group)} + stack * {i64(tall)}")
                     _value_tile(src, plan, tall, first, count)
@@ -157,15 +157,15 @@ def _values(src: Source, plan: Plan) -> None:
                         _value_tile(src, plan, rest, first, count)
 
 
-def _value_tile(src: Source, plan: Plan, rows: int, first: int, count: int) -> None:
+def _value_tile(src: Source, plan: Plan, rows: int, first: object, count: int) -> None:
     v, lanes = plan.vectors, plan.lanes
     tile = [(m, u) for m in range(rows) for u in range(count)]
 
     def at(m: int, u: int) -> str:
-        return plan.vector("mixed", f"r + {i64(m)}", (first + u) * lanes)
+        return plan.vector("mixed", f"r + {i64(m)}", beyond(first, u * lanes))
 
     def read(u: int) -> str:
-        return value_at(plan, "first + column + j", (first + u) * lanes, scaled=False)
+        return value_at(plan, "first + column + j", beyond(first, u * lanes), scaled=False)
 
     scale = row_scale(plan, "V", "first + column + j")
     with src.block(f"value_tile_{rows}"):
@@ -176,8 +176,8 @@ def _value_tile(src: Source, plan: Plan, rows: int, first: int, count: int) -> N
             src(*(f"value{u}[0] = {read(u)}" for u in range(count)))
             if plan.group > 1:
                 key = f"first + column + j + {i64(plan.decision.chunk)}"
-                for x in range(first * lanes, (first + count) * lanes, plan.line):
-                    src(_fetch(f"K[n, {key}, kv, {i64(x)}]"))
+                for x in range(0, count * lanes, plan.line):
+                    src(_fetch(f"K[n, {key}, kv, {i64(beyond(first, x))}]"))
             for m in range(rows):
                 weight = v.all(f"scores[r + {i64(m)}, column + j]")
                 src(f"weight[0] = {weight}" + (f" * {scale}" if scale is not None else ""))
@@ -189,7 +189,7 @@ def _leave(src: Source, plan: Plan) -> None:
     """What the merge needs of this part."""
     with src.loop("row", plan.rows):
         src.let("r", "row")
-        for x in range(0, plan.problem.d, plan.lanes):
+        for x in src.columns(plan.problem.d, plan.lanes):
             src(f"{plan.part('part_mixed', 'n', 'split', 'r', x)} = {plan.vector('mixed', 'r', x)}")
         for name in ("peaks", "totals"):
             src(f"{plan.part('part_' + name, 'n', 'split', 'r')} = {plan.vector(name, 'r')}")

@@ -34,7 +34,7 @@ def _rows(src: Source, plan: Plan, edge: bool) -> None:
         if plan.problem.bias:
             _gather_bias(src, plan)
         softmax_row(src, plan, count, lambda column: plan.vector("line", "T.int64(0)", column), edge)
-        for x in range(0, plan.problem.d, lanes):
+        for x in src.columns(plan.problem.d, lanes):
             src(f"{plan.vector('mixed', 'r', x)} = {plan.vector('mixed', 'r', x)} * fade[0]")
 
 

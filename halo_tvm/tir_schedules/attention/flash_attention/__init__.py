@@ -2,7 +2,7 @@
 
 Serves
     functions of `halo.attention` (attribute `halo.call`) on float32 CPU vector targets, keys and values in float16 or
-    int8, too: any b, s and t, symbolic or not, head sizes that are multiples of 16 up to 256, all attributes of the
+    int8, too: any b, s and t, symbolic or not, head sizes that are multiples of 16 up to 1024, all attributes of the
     operator
 Declines
     other operators, dtypes and head sizes; targets without 8 or 16 float32 lanes
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 
 CACHES = ("float16", "int8")  # widened in registers as they are read
+WIDEST = 1024  # numbers of a head: the vector of a token that all heads read has 576
 _LONG = 1024  # keys from which values are packed; at 512 it makes no difference
 
 
@@ -105,7 +106,7 @@ class FlashAttention(Rule[Decision]):
 
 @functools.lru_cache(maxsize=16)  # a search asks for hundreds of estimates of one function
 def _problem(func: tirx.PrimFunc) -> Problem:
-    return read(func, caches=CACHES, sinks=True)
+    return read(func, caches=CACHES, sinks=True, widest=WIDEST)
 
 
 def target_lanes(target: Target) -> int:

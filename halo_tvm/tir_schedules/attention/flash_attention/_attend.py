@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 from .._pack import query_at, value_at
 from .._problem import locate_keys
 from .._softmax import beginning, softmax_rows
-from .._text import Source, i64
+from .._text import Source, beyond, i64
 from .plan import Plan
 
 
@@ -69,12 +70,13 @@ def _start(src: Source, plan: Plan) -> None:
     # other scalars: the vectors of the last step are therefore alive before the scratch is.
     src(v.buffer("total"), v.buffer("swap"), f"total[0] = {v.const(0.0)}", f"swap[0] = {v.const(0.0)}")
     with src.rows():
-        for x in range(0, plan.width, plan.lanes):
+        for x in src.columns(plan.width, plan.lanes):
             query = query_at(plan, "q0 + r", x)
             if plan.pairs:
-                query = v.pair(query_at(plan, "q0 + r", 2 * x), query_at(plan, "q0 + r", 2 * x + plan.lanes))
+                low = 2 * x if isinstance(x, int) else f"{x} * T.int64(2)"
+                query = v.pair(query_at(plan, "q0 + r", low), query_at(plan, "q0 + r", beyond(low, plan.lanes)))
             src(f"{plan.vector('queries', 'r', x)} = {query}")
-        for x in range(0, problem.d, plan.lanes):
+        for x in src.columns(problem.d, plan.lanes):
             src(f"{plan.vector('mixed', 'r', x)} = {v.const(0.0)}")
         peak, total = beginning(problem, v, "head")
         src(f"{plan.vector('peaks', 'r')} = {peak}", f"{plan.vector('totals', 'r')} = {total}")
@@ -118,17 +120,21 @@ def _score_tile(src: Source, plan: Plan, row: str, count: int) -> None:
 
 def _values(src: Source, plan: Plan) -> None:
     """mixed[r] = mixed[r] * fades[r] + scores[r] @ V over the keys of the block that the tile's rows see."""
-    for first, count in plan.value_groups:
-        with src.block(f"columns_{first}"):
-            _row_tiles(src, plan.decision.value_rows, lambda row, rows: _value_tile(src, plan, row, rows, first, count))
+    decision, d = plan.decision, plan.problem.d
+    step = decision.value_vectors * plan.lanes
+    for x in src.columns(d, step):
+        vectors = min(step, d - x) // plan.lanes if isinstance(x, int) else decision.value_vectors
+        with src.block(f"columns_{x}" if isinstance(x, int) else "columns"):
+            tile = functools.partial(_value_tile, src, plan, first=x, vectors=vectors)
+            _row_tiles(src, decision.value_rows, tile)
 
 
-def _value_tile(src: Source, plan: Plan, row: str, rows: int, group: int, vectors: int) -> None:
+def _value_tile(src: Source, plan: Plan, row: str, rows: int, first: object, vectors: int) -> None:
     problem, v = plan.problem, plan.vectors
     tile = [(m, u) for m in range(rows) for u in range(vectors)]
 
     def at(m: int, u: int) -> str:
-        return plan.vector("mixed", f"{row} + {i64(m)}", (group + u) * plan.lanes)
+        return plan.vector("mixed", f"{row} + {i64(m)}", beyond(first, u * plan.lanes))
 
     with src.block(f"value_tile_{rows}"):
         src(*(v.buffer(f"sum{m}", vectors) for m in range(rows)), v.buffer("weight"))
@@ -144,7 +150,7 @@ def _value_tile(src: Source, plan: Plan, row: str, rows: int, group: int, vector
             seen = f"seen // {pair} * {half} + T.min(seen % {pair}, {half})"
         weights = "weights" if plan.pairs else "scores"
         with src.loop("j", seen):
-            src(*(f"value{u}[0] = {_value(plan, (group + u) * plan.lanes)}" for u in range(vectors)))
+            src(*(f"value{u}[0] = {_value(plan, beyond(first, u * plan.lanes))}" for u in range(vectors)))
             for m in range(rows):
                 src(f"weight[0] = {v.all(f'{weights}[{row} + {i64(m)}, j]')}")
                 for u in range(vectors):
@@ -152,7 +158,7 @@ def _value_tile(src: Source, plan: Plan, row: str, rows: int, group: int, vector
         src(*(f"{at(m, u)} = sum{m}[{u}]" for m, u in tile))
 
 
-def _value(plan: Plan, x: int) -> str:
+def _value(plan: Plan, x: object) -> str:
     if not plan.packs_values:
         return value_at(plan, "first + j", x)
     return f"values[n, kv, block, j, {plan.vectors.span(x)}]"
@@ -182,5 +188,5 @@ def _finish(src: Source, plan: Plan) -> None:
         src(f"total[0] = {plan.vector('totals', 'r')}")
         src(*v.butterfly("{a} + {b}", "total[0]", "swap[0]"))
         src(f"total[0] = T.Select({v.const(0.5)} < total[0], {v.const(1.0)} / total[0], {v.const(0.0)})")
-        for x in range(0, problem.d, plan.lanes):
+        for x in src.columns(problem.d, plan.lanes):
             src(f"O[n, q0 + r, head, {v.span(x)}] = {plan.vector('mixed', 'r', x)} * total[0]")
