@@ -76,7 +76,8 @@ def _nemotron_h(read: Reader) -> DecoderConfig:
         "moe": Layer(attends=False),
     }
     read.refuse_unless(mamba_hidden_act="silu", n_group=1, sliding_window=None, attention_bias=False)
-    words = {**read.config, "num_hidden_layers": len(kinds)}
+    size = read.whole("head_dim", "attention_head_dim", default=128)
+    words = {**read.config, "num_hidden_layers": len(kinds), "head_dim": size}
     return llama(
         Reader(words),
         pattern=tuple(layers[kind] for kind in kinds),

@@ -94,7 +94,7 @@ class GatedDelta(StateOperator):
         b, s, h, p = types["v"].shape.values
         g, n = types["k"].shape.values[2:]
         if int(h) % int(g):
-            raise ValueError(f"halo.gated_delta: key heads that divide {h} heads expected, got {g}")
+            raise ValueError(f"halo.gated_delta: key heads that divide {int(h)} heads expected, got {int(g)}")
         shapes = {"v": (b, s, h, p), "state": (b, h, n, p), "lengths": (b,), "k": (b, s, g, n), "q": (b, s, g, n)}
         expect(cls.name, names, call, {**shapes, "falls": (b, s, h), "beta": (b, s, h)})
         return cls.result(call)

@@ -88,7 +88,7 @@ class SelectiveScan(StateOperator):
         b, s, h, p = types["x"].shape.values
         g, n = types["to"].shape.values[2:]
         if int(h) % int(g):
-            raise ValueError(f"halo.selective_scan: groups that divide {h} heads expected, got {g}")
+            raise ValueError(f"halo.selective_scan: groups that divide {int(h)} heads expected, got {int(g)}")
         by_channel = types["dt"].ndim == 4
         shapes = {"x": (b, s, h, p), "state": (b, h, n, p), "lengths": (b,), "to": (b, s, g, n), "of": (b, s, g, n)}
         shapes |= {"dt": (b, s, h, p), "a": (h, n, p), "d": (h, p)} if by_channel else {}

@@ -96,9 +96,11 @@ def emulated(before: tirx.PrimFunc, after: tirx.PrimFunc, **sizes: int) -> Itera
 
 
 SUMS_OF_GROUPS = "linear_groups"  # float32 sums of groups' products, of which the largest decides the rounding
+GROWING = "gated_delta"  # with keys of any length its state grows from token to token, and results cancel
 
 
 def assert_near(array: np.ndarray, wanted: np.ndarray, said: str) -> None:
     """Equal but for the order of float32 sums; `said` names the operator or the function."""
-    largest = float(np.abs(wanted).max(initial=0.0, where=np.isfinite(wanted))) if SUMS_OF_GROUPS in said else 0.0
+    rounded_by_largest = SUMS_OF_GROUPS in said or GROWING in said
+    largest = float(np.abs(wanted).max(initial=0.0, where=np.isfinite(wanted))) if rounded_by_largest else 0.0
     np.testing.assert_allclose(array, wanted, rtol=2e-5, atol=2e-5 + 1e-6 * largest, err_msg=said)

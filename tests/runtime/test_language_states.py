@@ -10,12 +10,14 @@ from byte_tokens import write_tokenizer
 from checkpoints import write_checkpoint
 
 from halo_tvm import LanguageModel
+from halo_tvm.artifact import TensorSpec
 from halo_tvm.compiler import compile_model
 from halo_tvm.config import CompileConfig
 from halo_tvm.errors import UsageError
 from halo_tvm.importers import import_model
 from halo_tvm.interpreter import evaluate
 from halo_tvm.runtime.language.held import Held
+from halo_tvm.runtime.language.steps import _caches
 
 pytest.importorskip("tokenizers")
 PROMPT = list(range(60, 71))
@@ -84,6 +86,14 @@ def test_tokens_are_read_again_where_a_state_is_not_theirs() -> None:
     held.feed([7], 0)
     assert steps.read[2:] == [[1, 2], [7]]
     assert held.keep_common([1, 2, 7], 0) == 0 and steps.filled == [0]  # the last token is to be read
+
+
+def test_slots_of_a_state_begin_at_cache_lines() -> None:
+    states = [TensorSpec("state_0", (1, 1, 3, 5), "float32")]
+    arrays, _ = _caches(states, 16, 1)
+    assert arrays[0].shape == (1, 1, 3, 5)
+    with pytest.raises(UsageError, match="expected states of whole cache lines beside 2 slots, found state_0"):
+        _caches(states, 16, 2)
 
 
 @pytest.mark.slow

@@ -218,7 +218,8 @@ def _caches(specs: Sequence[TensorSpec], context: int, slots: int) -> tuple[list
     room = context if slots == 1 else -(-context // 16) * 16
     shapes = [(slots, *(room if d == "capacity" else int(d) for d in spec.shape[1:])) for spec in specs]
     sizes = [-(-math.prod(shape) * numpy_dtype(spec.dtype).itemsize // 64) * 64 for shape, spec in zip(shapes, specs)]
-    if slots > 1 and (odd := [spec.name for spec, size in zip(specs, sizes) if size // slots % 64]):
+    strides = [math.prod(shape[1:]) * numpy_dtype(spec.dtype).itemsize for shape, spec in zip(shapes, specs)]
+    if slots > 1 and (odd := [spec.name for spec, stride in zip(specs, strides) if stride % 64]):
         raise UsageError(f"expected states of whole cache lines beside {slots} slots, found {odd[0]}: load one slot")
     total, free = sum(sizes), _free_bytes()
     if free is not None and total > free:

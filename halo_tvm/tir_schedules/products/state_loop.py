@@ -9,6 +9,8 @@ Before -> after
     for e in lanes    ->   vectors, unrolled; exact tails: what a task sums stays in registers
     for task          ->   parallel, where there is work for threads
 The rule never asks which operator it is: what the loops compute is left as it stands.
+Measured
+    docs/kernels/states.md
 """
 
 from __future__ import annotations
