@@ -155,6 +155,19 @@ def test_integers_are_divided_downwards() -> None:
 
 
 @needs_tensorflow
+def test_bfloat16_is_no_float16() -> None:
+    """A product with a weight that was cast, beyond the range of float16."""
+    import tensorflow as tf
+
+    w = tf.Variable(_integers(-3, 4, 4, 2).astype(np.float32))
+    bf16 = tf.bfloat16
+    _agrees(
+        lambda x: tf.cast(tf.cast(x, bf16) @ tf.cast(w, bf16) * 2.0**100, tf.float32),
+        _integers(-3, 4, 2, 4).astype(np.float32),
+    )
+
+
+@needs_tensorflow
 @pytest.mark.slow
 def test_integers_of_every_width_are_divided_downwards() -> None:
     import tensorflow as tf

@@ -12,7 +12,8 @@ import numpy as np
 import onnx
 import tensorflow as tf
 from numpy.typing import NDArray
-from tf2onnx import convert, optimizer, tf_loader
+from tensorflow.core.framework import types_pb2
+from tf2onnx import convert, optimizer, tf_loader, tf_utils, utils
 
 from ...errors import UnknownName, UnsupportedModel, UsageError
 from ...imported import ImportedModel
@@ -25,6 +26,10 @@ _DEFAULT = "serving_default"
 _TAG = "serve"
 _CALLS = ("PartitionedCall", "StatefulPartitionedCall")
 _KEEPS = ("_XlaMustCompile", "_noinline")  # what keeps a function from being written out
+
+# tf2onnx takes bfloat16 for float16, which has another range.
+tf_utils.TF_TO_ONNX_DTYPE[types_pb2.DT_BFLOAT16] = onnx.TensorProto.BFLOAT16
+utils.ONNX_TO_NUMPY_DTYPE[onnx.TensorProto.BFLOAT16] = tf.bfloat16.as_numpy_dtype
 
 
 def import_unrestricted(path: Path, options: Mapping[str, Any]) -> ImportedModel:
