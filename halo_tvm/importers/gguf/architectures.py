@@ -75,6 +75,8 @@ _WORDS = {
     "expert_feed_forward_length": "moe_intermediate_size",
     "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
     "expert_weights_scale": "routed_scaling_factor",
+    "expert_group_count": "n_group",
+    "expert_group_used_count": "topk_group",
     "leading_dense_block_count": "first_k_dense_replace",
 }
 # Other models under names of this table: what says so, and is refused.
