@@ -73,6 +73,7 @@ class Graph:
         self.counted: dict[tirx.Var, str] = {}  # symbolic dimension -> a vector of one element that holds it
         self.domains: dict[str, int] = {}  # of operators that are not of ONNX itself, with the version of each
         self.cse: dict[tuple[object, ...], str] = {}
+        self.bound: dict[relax.Var, relax.Expr] = {}  # what the variables of the function are
         self.weights: dict[relax.Var, str] = {}
         self.sources: dict[str, str] = {}  # a weight's name here -> its name among the model's
         self.only_linear: set[relax.Var] = set()  # weights no other operator reads

@@ -6,7 +6,7 @@ Every converter names the attributes it understands; an attribute beyond them is
 from __future__ import annotations
 
 import numpy as np
-from tvm import relax
+from tvm import ir, relax
 
 from ..errors import UnsupportedModel
 from . import _nbits
@@ -54,6 +54,30 @@ def _matmul(g: Graph, call: relax.Call, args: list[Value]) -> str:
         return g.emit("Transpose", args[index], perm=perm) if transposed else args[index]
 
     return g.emit("MatMul", side(0, attrs.get("transpose_a")), side(1, attrs.get("transpose_b")))
+
+
+def _experts(g: Graph, call: relax.Call, args: list[Value]) -> str:
+    """Row t of every [top, k] times matrix t. Rows that choose have no spelling: it would copy what each one chose."""
+    attrs = attributes(call, "layout", "n", "experts")
+    if attrs["layout"] != "nk" or len(args) != 3 or not _in_order(g, call.args[1], int(str(attrs["experts"]))):
+        raise UnsupportedModel("rows that choose among experts")
+    rows = g.emit("Transpose", args[0], perm=[1, 0, 2])
+    product = g.emit("MatMul", rows, g.emit("Transpose", args[2], perm=[0, 2, 1]))
+    return g.emit("Transpose", product, perm=[1, 0, 2])
+
+
+def _in_order(g: Graph, ids: relax.Expr, experts: int) -> bool:
+    """Whether every row of `ids` is 0, 1, ... `experts` - 1."""
+    views = ("relax.reshape", "relax.broadcast_to")
+    while isinstance(ids, relax.Var) or (isinstance(ids, relax.Call) and getattr(ids.op, "name", "") in views):
+        if isinstance(ids, relax.Call) and int(dims_of(ids)[-1]) != experts:
+            return False
+        ids = ids.args[0] if isinstance(ids, relax.Call) else g.bound.get(ids)
+    if isinstance(ids, ir.GenericConst):
+        return bool((ids.value.numpy() == np.arange(experts)).all())
+    if not isinstance(ids, relax.Call) or getattr(ids.op, "name", "") != "relax.arange":
+        return False
+    return [int(bound.value) for bound in ids.args] == [0, experts, 1]
 
 
 def _ffn(g: Graph, call: relax.Call, args: list[Value]) -> str:
@@ -107,6 +131,7 @@ def _embedding(g: Graph, call: relax.Call, args: list[Value]) -> str:
 CONVERTERS: dict[str, Converter] = {
     "relax.halo.linear": _linear,
     "relax.halo.matmul": _matmul,
+    "relax.halo.experts": _experts,
     "relax.halo.ffn": _ffn,
     "relax.halo.layer_norm": _layer_norm,
     "relax.halo.rms_norm": _rms_norm,

@@ -68,6 +68,7 @@ class _Walk:
 
     def _bind(self, bindings: Sequence[relax.Binding], cached: Cached | None = None) -> None:
         for binding in bindings:
+            self.g.bound[binding.var] = binding.value
             if cached is not None and binding.var in cached.named:
                 self.env[binding.var] = cached.named[binding.var]
             elif cached is not None and binding.value in cached.calls:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tvm import ir, relax
 
-from ..errors import UsageError
+from ..errors import UnsupportedModel, UsageError
 from ..imported import ImportedModel
 from ..importers import import_model
 from ..interpreter import evaluate
@@ -129,11 +129,21 @@ def export_for_genai(model: str, folder: Path, numbers: str = "F32", seed: int =
     return folder
 
 
+def runs_in_genai(model: ImportedModel) -> bool:
+    """Whether the caches of `model` are what onnxruntime-genai knows: keys and values."""
+    return any(spec.name.endswith(".value") for spec in model.inputs)
+
+
 def write_genai_config(model: ImportedModel, path: Path) -> Path:
     """What onnxruntime-genai has to know about the file `path` of `model`, written beside it; the file's path.
 
-    `UsageError` where there is another one.
+    `UsageError` where there is another one, `UnsupportedModel` for a model that it does not run.
     """
+    if not runs_in_genai(model):
+        raise UnsupportedModel(
+            "expected keys and values of every layer, which onnxruntime-genai takes, "
+            "found one vector of a token for both: leave onnxruntime-genai out"
+        )
     target = path.with_name(GENAI)
     text = json.dumps(_genai_config(model, path.name), indent=2) + "\n"
     if target.exists() and target.read_text(encoding="utf-8") != text:

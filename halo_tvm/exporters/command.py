@@ -12,7 +12,7 @@ from ..imported import ImportedModel
 from ..importers import import_model
 from ._graph import OPSETS, Spelling
 from ._nbits import BITS, TOLERANCES
-from .cached import compare_steps, with_past, write_genai_config
+from .cached import compare_steps, runs_in_genai, with_past, write_genai_config
 from .comparison import TOLERANCE, Comparison, compare
 from .gguf import export_gguf
 from .onnx import PLAIN, spelled, write_onnx
@@ -63,7 +63,7 @@ def _export_steps(imported: ImportedModel, path: Path, spelling: Spelling, confi
     """A language model with its caches as inputs and outputs."""
     model = with_past(imported)
     write_onnx(optimised(model), path, spelling)
-    if config.engine == "onnxruntime":
+    if config.engine == "onnxruntime" and runs_in_genai(model):
         write_genai_config(model, path)
     comparison = compare_steps(imported, path, seed=config.seed, threads=config.threads or 0)
     why = "a step with caches is of the written file alone"

@@ -12,6 +12,7 @@ from checkpoints import write_checkpoint
 from onnx import numpy_helper
 
 from halo_tvm.cli import main
+from halo_tvm.errors import UnsupportedModel
 from halo_tvm.exporters.cached import GENAI, Stepper, export_for_genai, write_genai_config
 from halo_tvm.exporters.comparison import session_of
 from halo_tvm.exporters.gguf import export_gguf
@@ -39,6 +40,17 @@ def test_steps_are_the_model(tmp_path: Path, family: str, changes: dict[str, obj
     operators = [node.op_type for node in onnx.load(file, load_external_data=False).graph.node]
     assert operators.count("GroupQueryAttention") == (2 if engine == "onnxruntime" else 0)
     assert (tmp_path / GENAI).exists() == (engine == "onnxruntime")
+
+
+def test_one_vector_of_a_token_comes_in_and_goes_out(tmp_path: Path) -> None:
+    """Attention over latents, whose products head by head are one of all heads; other engines take no such caches."""
+    directory, file = str(write_checkpoint(tmp_path / "m", "deepseek_v3", first_k_dense_replace=1)), tmp_path / "m.onnx"
+    assert main(["export", directory, "-o", str(file), "--caches", "--for", "onnxruntime"]) == 0
+    names = [spec.name for spec in onnx.load(file, load_external_data=False).graph.input]
+    assert [name for name in names if name.startswith("past")] == ["past_key_values.0.key"]
+    assert not (tmp_path / GENAI).exists()
+    with pytest.raises(UnsupportedModel, match="found one vector of a token for both: leave onnxruntime-genai out"):
+        export_for_genai(directory, tmp_path / "genai")
 
 
 def test_padding_in_front_is_hidden(tmp_path: Path) -> None:
