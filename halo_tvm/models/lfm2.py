@@ -1,4 +1,4 @@
-"""LFM2: short gated convolutions, with grouped attention in some layers; as feed-forward also a mixture of experts.
+"""LFM2 and LFM3: short gated convolutions, with grouped attention in some layers; also with experts as feed-forward.
 
 References
     arXiv:2511.23404 (LFM2)
@@ -6,7 +6,9 @@ References
 
 from __future__ import annotations
 
-from .decoder import DecoderConfig, ExpertNames, Layer, Names, Reader, ShortConvolution, decoder_family
+from dataclasses import replace
+
+from .decoder import DecoderConfig, ExpertNames, Layer, Names, Reader, Rope, ShortConvolution, decoder_family
 from .llama import llama
 from .mixtures import mixture_of
 
@@ -33,6 +35,13 @@ _EXPERTS = ExpertNames(
 )
 
 
+def _convolution(read: Reader, *, kernel: int) -> Layer:
+    kernel = read.whole("conv_L_cache", default=kernel)
+    if not 2 <= kernel <= 64:
+        read.refuse("conv_L_cache from 2 to 64", str(kernel))
+    return Layer(mixer=ShortConvolution(kernel, read.flag("conv_bias")))
+
+
 def _types(read: Reader) -> list[bool]:
     """Which layers attend: those that `layer_types` calls so, else those that `full_attn_idxs` names, else all."""
     types = read.get("layer_types")
@@ -48,10 +57,7 @@ def _types(read: Reader) -> list[bool]:
 
 
 def _lfm2(read: Reader, **differences: object) -> DecoderConfig:
-    kernel = read.whole("conv_L_cache", default=3)
-    if not 2 <= kernel <= 64:
-        read.refuse("conv_L_cache from 2 to 64", str(kernel))
-    convolution = Layer(mixer=ShortConvolution(kernel, read.flag("conv_bias")))
+    convolution = _convolution(read, kernel=3)
     attention = Layer(read.rope(theta=1e6))
     return llama(
         read,
@@ -92,5 +98,58 @@ def _sparse(read: Reader) -> DecoderConfig:
     return _lfm2(read, mixture=mixture)
 
 
+def _lfm3(read: Reader) -> DecoderConfig:
+    """Windows in some layers, a gate of every head, norms behind what a layer adds, slow channels that do not turn."""
+    words = {"head_dim": 128, **read.config}
+    read = Reader(words)
+    slides = read.local_rope("rope_theta", theta=1e4)
+    kinds = {
+        "conv": _convolution(read, kernel=7),
+        "sliding_attention": Layer(slides, read.whole("sliding_window", default=256)),
+        "full_attention": Layer(_proportional(read)),
+    }
+    usual = [
+        "full_attention" if i % 4 == 2 else "conv" if i % 4 or not i else "sliding_attention"
+        for i in range(read.layers)
+    ]
+    types = read.get("layer_types", default=usual)
+    if not isinstance(types, list) or len(types) < read.layers or any(t not in kinds for t in types):
+        read.refuse(f"layer_types of {', '.join(kinds)} for every layer", repr(types)[:80])
+    behind = read.flag("use_sandwich_norm", default=True)
+    names = replace(
+        _NAMES,
+        query_norm="self_attn.q_norm",
+        key_norm="self_attn.k_norm",
+        output="self_attn.o_proj",
+        head_gate="self_attn.gate_proj" if read.flag("use_attention_gate", default=True) else "",
+        attention_post_norm="post_operator_norm" if behind else "",
+        ffn_post_norm="post_ffn_norm" if behind else "",
+    )
+    return llama(
+        read,
+        pattern=tuple(kinds[kind] for kind in types[: read.layers]),
+        query_key_norm="head",
+        ffn_bias=False,
+        activation="silu",
+        eps=read.number("norm_eps", "rms_norm_eps", default=1e-5),
+        tied=read.flag("tie_embedding", default=read.flag("tie_word_embeddings", default=True)),
+        names=names,
+    )
+
+
+def _proportional(read: Reader) -> Rope:
+    """The rotation of layers without windows: a share of the pairs of the whole head turns, the fastest ones."""
+    scaling = {"rope_type": "proportional", "partial_rotary_factor": 0.5, **read.scaling("full_attention")}
+    if scaling["rope_type"] != "proportional":
+        return read.rope("full_attention", theta=1e6)
+    base, factor = (float(scaling.get(word) or usual) for word, usual in (("rope_theta", 1e6), ("factor", 1.0)))  # type: ignore[arg-type]
+    size, share = read.head_dim, float(scaling["partial_rotary_factor"])  # type: ignore[arg-type]
+    turned = int(share * size // 2)
+    if not (base > 0 and factor > 0 and 0 <= turned <= size // 2):
+        read.refuse("rope_theta, factor and a share of channels above 0", repr(dict(scaling))[:120])
+    return Rope((*(base ** (-2 * i / size) / factor for i in range(turned)), *(0.0,) * (size // 2 - turned)))
+
+
 LFM2 = decoder_family("lfm2", _dense, even=("head_dim",))
 LFM2_MOE = decoder_family("lfm2_moe", _sparse, even=("head_dim",))
+LFM3 = decoder_family("lfm3", _lfm3, even=("head_dim",))

@@ -303,6 +303,15 @@ MORE = {
         "layer_types": ["full_attention", "conv"],
         "tie_word_embeddings": False,
     },
+    "lfm3": {
+        **_GROUPED,
+        "num_hidden_layers": 3,
+        "head_dim": 16,
+        "pad_token_id": 0,
+        "conv_L_cache": 4,
+        "sliding_window": 5,
+        "layer_types": ["conv", "full_attention", "sliding_attention"],
+    },
     "lfm2_moe": {
         **_ROUTED,
         "num_experts": 6,

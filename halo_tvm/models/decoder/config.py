@@ -31,6 +31,7 @@ class Names:
     query_norm: str = ""
     key_norm: str = ""
     sinks: str = ""  # whole: a score of every head beside those of keys
+    head_gate: str = ""  # a gate of every head, whose sigmoid the head's result is multiplied by
     output: str = "self_attn.o_proj"
     attention_post_norm: str = ""  # between the attention's output and the residual
     ffn_norm: str = "post_attention_layernorm"  # "": a parallel feed-forward reads what attention reads

@@ -219,6 +219,10 @@ def _attention(step: _Step, x: relax.Var, index: int, layer: str, bias: relax.Va
     else:
         q, key, value = _behind_caches(step, joined, index, layer)
         heads = m.op("attention", q, key, value, *extras, step.filled, has_lengths=True, **attrs)
+    if c.names.head_gate:
+        gate = m.linear(x, f"{layer}.{c.names.head_gate}", c.hidden, c.heads, bias=False)
+        gate = m.emit(relax.op.expand_dims(m.emit(relax.op.sigmoid(gate)), 3))
+        heads = m.emit(relax.op.multiply(heads, gate))
     whole = m.emit(relax.op.reshape(heads, (*step.rows, c.query_width)))
     if c.query_gate:
         gate = m.op("linear", x, weights.query_gate(c, m, layer), layout="nk", n=c.query_width)
