@@ -21,6 +21,13 @@ _MINIMAX = ExpertNames(
     down="block_sparse_moe.experts.{}.w2",
 )
 _MINIMAX_STACKED = replace(ExpertNames(), correction="mlp.e_score_correction_bias")
+_HUNYUAN = ExpertNames(
+    router="mlp.router.gate",
+    correction="mlp.expert_bias",
+    shared_gate="mlp.shared_mlp.gate_proj",
+    shared_up="mlp.shared_mlp.up_proj",
+    shared_down="mlp.shared_mlp.down_proj",
+)
 _SARVAM = Names(
     embedding="model.word_embeddings",
     attention="attention",
@@ -72,6 +79,16 @@ def _sarvam(read: Reader) -> DecoderConfig:
     return replace(config, names=_SARVAM, mixture=replace(config.mixture, names=(experts,)))
 
 
+def _hunyuan3(read: Reader) -> DecoderConfig:
+    """Experts in all layers but the first, unless it is said."""
+    words = {"routed_scaling_factor": read.number("router_scaling_factor", default=2.826), "first_k_dense_replace": 1}
+    read = Reader({**words, **read.config})
+    pattern = (Layer(read.rope(theta=11158840.0)),)
+    mixture = corrected(read, shared="num_shared_experts")
+    mixture = replace(mixture, names=(_HUNYUAN, *mixture.names))
+    return llama(read, pattern=pattern, query_key_norm="head", names=NORMED, mixture=mixture)
+
+
 def _solar(read: Reader) -> DecoderConfig:
     return llama(read, output_bias=False, mixture=corrected(read))
 
@@ -105,6 +122,7 @@ def _minimax(read: Reader) -> DecoderConfig:
 DOTS1 = decoder_family("dots1", _dots1, even=("head_dim",))
 GLM4_MOE = decoder_family("glm4_moe", _glm4)
 SARVAM_MOE = decoder_family("sarvam_moe", _sarvam, tied=("model.word_embeddings", "lm_head"))
+HY3 = decoder_family("hy_v3", _hunyuan3, even=("head_dim",))
 SOLAR_OPEN = decoder_family("solar_open", _solar, even=("head_dim",))
 EXAONE_MOE = decoder_family("exaone_moe", _exaone, even=("head_dim",))
 MINIMAX_M2 = decoder_family("minimax_m2", _minimax)

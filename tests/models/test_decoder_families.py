@@ -386,6 +386,7 @@ MORE = {
         "layers_block_type": ["linear_attention", "moe", "full_attention"],
     },
     "falcon_mamba": {**_OLD, "num_hidden_layers": 2, "state_size": 8},
+    "hy_v3": {**_ROUTED, "num_experts": 6, "router_scaling_factor": 1.5},
     "glm4_moe: groups": {**_ROUTED, "n_routed_experts": 8, "n_group": 4, "topk_group": 2},
     "deepseek_v2": {**_CHOSEN, "topk_method": "group_limited_greedy", "q_lora_rank": None},
     "deepseek_v2: all groups": {**_CHOSEN, "rope_parameters": {**_YARN, "mscale_all_dim": 1.0}},
