@@ -8,13 +8,16 @@ Before -> after
         ->   a polynomial for the whole GELU: no cancellation, and no division as in tanh
     pow(x, 1 | 2 | 3 | 4 | 0.5 | -0.5 | -1)
         ->   multiplications, a square root, a division
+    functions of functions, choices between choices
+        ->   what is used several times stored in a local buffer of the loop's lanes, see `_stages`
 Leaves
     float64; every other function of the C library (sin, atan, general pow, ...): counted in the report
 Why
     The code generator turns such a call on a vector into one scalar call per element, 8 to 18 times
     slower.
 Order
-    Best after scheduling: then every use has its own variables, whatever was inlined where.
+    After scheduling: then every use has its own variables, whatever was inlined where, and a vectorised loop is known,
+    which has a stage for each of its lanes. A loop that is vectorised later would share one.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ from tvm.ir import Expr
 from ..tir_schedules.blocks import loads, uses
 from ..tir_schedules.code.vector_math import BUILDERS, dtype_of, gelu, gelu_tanh, hoist_lets, let
 from ._bfloat16 import by_bits, by_value, can_widen, is_bfloat16, is_local, rounded, widened
+from ._stages import Stages
 from .graph_pass import Context, Pass, Report
 
 SCALAR_LIBRARY = frozenset(
@@ -77,6 +81,7 @@ class VectorMath(Pass):
 
 def rewrite_function(func: tirx.PrimFunc, rewritten: Counter[str], left: Counter[str]) -> tirx.PrimFunc:
     """One PrimFunc rewritten; the two counters are increased by function name."""
+    stages = Stages()
 
     def replace(call: ir.Call) -> Expr:
         if not isinstance(call.op, ir.Op):
@@ -86,9 +91,9 @@ def rewrite_function(func: tirx.PrimFunc, rewritten: Counter[str], left: Counter
         if name == "pow":
             new = _constant_power(*call.args)
         elif name in BUILDERS and can_widen(call.args[0]):
-            new = tirx.Cast("bfloat16", BUILDERS[name](widened(call.args[0])))
+            new = tirx.Cast("bfloat16", BUILDERS[name](stages.closed(widened(call.args[0]))))
         elif name in BUILDERS:
-            new = _in_float32(BUILDERS[name], call.args[0])
+            new = _in_float32(lambda x: BUILDERS[name](stages.closed(x)), call.args[0])
         if new is not None:
             rewritten[name] += 1
             return new
@@ -113,8 +118,14 @@ def rewrite_function(func: tirx.PrimFunc, rewritten: Counter[str], left: Counter
 
     # GELU first: it is recognised by its erf or tanh. No callback may raise: that kills the process.
     func = tvm_ffi.structural_map(func, (tirx.Mul, whole_gelu), order="post")
-    steps = ((ir.Call, replace), (tirx.Cast, _lengthened), (tirx.BufferStore, flat), (tirx.For, _without_shared))
-    func = tvm_ffi.structural_map(func, steps, order="post")
+    func = tvm_ffi.structural_map(func, (tirx.Select, stages.chosen), order="pre")
+    steps = (
+        (ir.Call, replace),
+        (tirx.Cast, _lengthened),
+        (tirx.BufferStore, flat),
+        (tirx.For, lambda loop: stages.in_lanes(_without_shared(loop))),
+    )
+    func = stages.elsewhere(tvm_ffi.structural_map(func, steps, order="post"))
     params = list(func.params)
     if any(is_local(load, params) for load in loads(func.body)):
         func = tvm_ffi.structural_map(func, (ir.Call, lambda call: by_value(call, params)), order="post")

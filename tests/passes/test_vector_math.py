@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 import tvm
+import tvm_ffi
 from tvm import s_tir, te, tirx
 
 from halo_tvm.passes.vector_math import VectorMath
@@ -61,16 +63,19 @@ def skip_unless_runs(isa: str) -> None:
 
 def elementwise(fn: Callable, dtype: str = "float32") -> tvm.IRModule:
     x = te.placeholder((CHUNK,), dtype, name="x")
-    y = te.compute((CHUNK,), lambda i: fn(x[i]), name="y")
-    return tvm.IRModule({"main": te.create_prim_func([x, y]).with_attr("global_symbol", "main")})
+    return vectorised([x, te.compute((CHUNK,), lambda i: fn(x[i]), name="y")])
 
 
-def compiled(mod: tvm.IRModule, isa: str) -> tvm.runtime.Executable:
-    schedule = s_tir.Schedule(mod)
+def vectorised(tensors: list[te.Tensor]) -> tvm.IRModule:
+    schedule = s_tir.Schedule(tvm.IRModule({"main": te.create_prim_func(tensors).with_attr("global_symbol", "main")}))
     (block,) = schedule.get_child_blocks(schedule.get_sblock("root"))
     (i,) = schedule.get_loops(block)
     schedule.vectorize(schedule.split(i, [None, 16])[1])
-    return tvm.compile(schedule.mod, target=target(isa).tvm)
+    return schedule.mod
+
+
+def compiled(mod: tvm.IRModule, isa: str) -> tvm.runtime.Executable:
+    return tvm.compile(mod, target=target(isa).tvm)
 
 
 def run(executable: tvm.runtime.Executable, x: np.ndarray) -> np.ndarray:
@@ -178,6 +183,49 @@ def test_compositions(expression: Callable, rewritten: dict[str, int]) -> None:
     np.testing.assert_allclose(run(compiled(new, "avx2"), x), run(compiled(mod, "avx2"), x), rtol=5e-6, atol=1e-6)
 
 
+@pytest.mark.parametrize("lanes", [1, 16])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_chain_of_functions_is_stored_between_them(dtype: str, lanes: int) -> None:
+    """TVM multiplies the values of nested variables: from the fourth function on, compiling did not end."""
+    deep = lambda x: functools.reduce(lambda value, f: f(value), [tirx.tanh, tirx.exp, tirx.log1p] * 4, x)  # noqa: E731
+    x = te.placeholder((CHUNK,), dtype, name="x")
+    tensors = [x, te.compute((CHUNK,), lambda i: deep(x[i]), name="y")]
+    mod = vectorised(tensors) if lanes > 1 else tvm.IRModule({"main": te.create_prim_func(tensors)})
+    new, report = VectorMath()(mod)
+    assert report == {"rewritten": {"tanh": 4, "exp": 4, "log1p": 4}, "left": {}}
+    stages = []
+    tvm_ffi.structural_walk(new["main"].body, (tirx.AllocBuffer, lambda made: stages.append(int(made.buffer.shape[0]))))
+    assert stages == [lanes] * 11
+    values = np.linspace(-4, 4, CHUNK).astype(dtype)
+    expected = values.astype("float64")
+    for _ in range(4):
+        expected = np.log1p(np.exp(np.tanh(expected)))
+    out = tvm.runtime.tensor(np.zeros(CHUNK, dtype))
+    compiled(new, "avx2")(tvm.runtime.tensor(values), out)
+    np.testing.assert_allclose(out.numpy(), expected, rtol=2e-6 if dtype == "float32" else 4e-3)
+
+
+def test_choices_between_choices_are_stored() -> None:
+    """Numbers that are quantised three times: each clip writes its number twice, and each pair of clips four times."""
+
+    def quantised(x: tvm.ir.Expr) -> tvm.ir.Expr:
+        low, high, step = (tirx.const(value, "float32") for value in (-12.0, 12.0, 0.3))
+        x = tirx.nearbyint(x / step)
+        x = tirx.Select(x < low, low, x)
+        return tirx.Select(high < x, high, x) * step
+
+    mod = elementwise(lambda x: functools.reduce(lambda value, _: quantised(value * 1.7), range(3), x))
+    new, _report = VectorMath()(mod)
+    assert new.script().count("T.Select") < 20 < 4**3 - 1 == mod.script().count("T.Select")
+    x = np.linspace(-4, 4, 1000).astype("float32")
+    expected = x
+    for _ in range(3):
+        expected = np.clip(np.rint(expected * np.float32(1.7) / np.float32(0.3)), -12, 12).astype("f4") * np.float32(
+            0.3
+        )
+    np.testing.assert_allclose(run(compiled(new, "avx2"), x), expected, rtol=1e-6)
+
+
 def test_logarithms_in_integer_stores() -> None:
     """TVM's analysis of an integer expression refuses a variable with a range of its own."""
     x = te.placeholder((CHUNK,), "float32", "x")
@@ -225,8 +273,7 @@ def test_lets_do_not_leave_guarded_branches() -> None:
     """A load behind if_then_else may be out of bounds outside of it."""
     x = te.placeholder((CHUNK,), "float32", name="x")
     y = te.compute((CHUNK,), lambda i: tirx.exp(tirx.if_then_else(i < 8, tirx.tanh(x[i]), x[CHUNK - 1 - i])), name="y")
-    mod = tvm.IRModule({"main": te.create_prim_func([x, y]).with_attr("global_symbol", "main")})
-    new, report = VectorMath()(mod)
+    new, report = VectorMath()(vectorised([x, y]))
     assert report["rewritten"] == {"exp": 1, "tanh": 1}
     values = np.linspace(-3, 3, CHUNK).astype("float32")
     expected = np.exp(np.where(np.arange(CHUNK) < 8, np.tanh(values), values[::-1]).astype("float64"))

@@ -1,0 +1,125 @@
+"""Functions of functions, and choices between choices, are stored in between.
+
+Before -> after
+    y[i] = let a = .. in let t = f(a) in g(t, t)
+        ->   s[i] = let a = .. in f(a);  y[i] = g(s[i], s[i])
+    y[i] = select(c < 127, c, 127), c being made of choices itself
+        ->   s[i] = c;  y[i] = select(s[i] < 127, s[i], 127)
+    s being local numbers, one for each lane of a vectorised i
+Why
+    Wherever TVM simplifies, and in code generation again, it puts the value of a `Let` in the place of its variable.
+    Each function uses its argument several times, so a chain of them multiplies what TVM looks at: tanh(log1p(exp(x)))
+    took 32 s to compile, and tanh of tanh of tanh of tanh did not end. Numbers that are clipped are written twice, so
+    that numbers which are quantised three times in a row are written 64 times. A number that is loaded stays one, and
+    LLVM makes a register of it.
+"""
+
+from __future__ import annotations
+
+import tvm_ffi
+from tvm import ir, tirx
+from tvm.ir import Expr
+
+from ._bfloat16 import is_bfloat16
+
+_CHOICES = 4  # more than a number has that is quantised once
+_COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)
+
+
+class Stages:
+    """What was marked as an argument to be stored, in one function."""
+
+    def __init__(self) -> None:
+        self._marked: list[tirx.Var] = []
+
+    def closed(self, argument: Expr) -> Expr:
+        """`argument`, marked where it is made of functions that have become polynomials."""
+        lets: list[tirx.Let] = []
+        tvm_ffi.structural_walk(argument, (tirx.Let, lets.append), order="post")
+        if not lets:
+            return argument
+        var = self._mark(argument)
+        return tirx.Let(var, argument, var)
+
+    def chosen(self, choice: tirx.Select) -> Expr:
+        """`choice`, with a mark on what it compares and gives, where that is made of choices."""
+        compared, values = choice.condition, (choice.true_value, choice.false_value)
+        if not isinstance(compared, _COMPARISONS):
+            return choice
+        sides = (compared.a, compared.b)
+        for given in values:
+            if is_bfloat16(given) or not _is_chosen(given):
+                continue
+            equal = [tvm_ffi.structural_equal(side, given) for side in sides]
+            if any(equal):
+                var = self._mark(given)
+                compared = type(compared)(*(var if same else side for same, side in zip(equal, sides)))
+                return tirx.Let(var, given, tirx.Select(compared, *(var if v is given else v for v in values)))
+        return choice
+
+    def _mark(self, argument: Expr) -> tirx.Var:
+        self._marked.append(tirx.Var("stage", argument.ty))
+        return self._marked[-1]
+
+    def in_lanes(self, loop: tirx.For) -> tirx.Stmt:
+        """A vectorised `loop` with its stages, of a number for each lane."""
+        if not self._marked or loop.kind != tirx.ForKind.VECTORIZED or not isinstance(loop.extent, tirx.IntImm):
+            return loop
+        made: list[tirx.Stmt] = []
+        lane = loop.loop_var - loop.min
+        body = self._staged(loop.body, int(loop.extent.value), lane, made)
+        loop = tirx.For(
+            loop.loop_var, loop.min, loop.extent, loop.kind, body, loop.thread_binding, loop.annotations, loop.step
+        )
+        return tirx.SeqStmt([*made, loop]) if made else loop
+
+    def elsewhere(self, func: tirx.PrimFunc) -> tirx.PrimFunc:
+        """`func` with the stages of the stores that no vectorised loop has."""
+        return func.with_body(self._staged(func.body, 1, tirx.IntImm("int32", 0), None)) if self._marked else func
+
+    def _staged(self, stmt: tirx.Stmt, extent: int, lane: Expr, made: list[tirx.Stmt] | None) -> tirx.Stmt:
+        """`stmt` with every store in stages, whose buffers are made by statements in `made`, else beside the store."""
+
+        def staged(store: tirx.BufferStore) -> tirx.Stmt:
+            return self._of(store, extent, lane, made)
+
+        return tvm_ffi.structural_map(stmt, (tirx.BufferStore, staged), order="post")
+
+    def _of(self, store: tirx.BufferStore, extent: int, lane: Expr, made: list[tirx.Stmt] | None) -> tirx.Stmt:
+        """`store`, whose lets are one chain at its head, behind a store of each marked argument among them."""
+        known: list[tuple[tirx.Var, Expr]] = []
+        statements: list[tirx.Stmt] = []
+        value = store.value
+        while isinstance(value, tirx.Let):
+            named = value.value
+            if any(value.var.same_as(var) for var in self._marked):
+                dtype, _, lanes = str(named.ty.dtype).partition("x")
+                buffer = tirx.decl_buffer((int(lanes or 1) * extent,), dtype, "stage", scope="local")
+                at = tirx.Ramp(lane * int(lanes), 1, int(lanes)) if lanes else lane
+                (statements if made is None else made).append(tirx.AllocBuffer(buffer))
+                statements.append(tirx.BufferStore(buffer, _closed(named, known), [at]))
+                named = buffer[at]
+            known.append((value.var, named))
+            value = value.body
+        if not statements:
+            return store
+        return tirx.SeqStmt([*statements, tirx.BufferStore(store.buffer, _closed(value, known), store.indices)])
+
+
+def _closed(value: Expr, known: list[tuple[tirx.Var, Expr]]) -> Expr:
+    """`value` under those of the lets `known` that it needs, whose variables are its own."""
+    for var, named in reversed(known):
+        found: list[ir.Var] = []
+        tvm_ffi.structural_walk(value, (ir.Var, found.append), order="post")
+        if any(v.same_as(var) for v in found):
+            own = tirx.Var(var.name, var.ty)
+            value = tvm_ffi.structural_map(value, (ir.Var, lambda v, var=var, own=own: own if v.same_as(var) else v))
+            value = tirx.Let(own, named, value)
+    return value
+
+
+def _is_chosen(value: Expr) -> bool:
+    """Whether `value` is made of so many choices that it is not to be written twice."""
+    found: list[tirx.Select] = []
+    tvm_ffi.structural_walk(value, (tirx.Select, found.append), order="pre")
+    return len(found) >= _CHOICES
