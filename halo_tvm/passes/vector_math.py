@@ -113,7 +113,7 @@ def rewrite_function(func: tirx.PrimFunc, rewritten: Counter[str], left: Counter
             return node
         name, factor, x = found
         rewritten[name] += 1
-        value = _GELUS[name](x)
+        value = _GELUS[name](stages.closed(x))
         return value if factor == 1.0 else tirx.const(factor, "float32") * value
 
     # GELU first: it is recognised by its erf or tanh. No callback may raise: that kills the process.

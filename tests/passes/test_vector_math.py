@@ -183,6 +183,11 @@ def test_compositions(expression: Callable, rewritten: dict[str, int]) -> None:
     np.testing.assert_allclose(run(compiled(new, "avx2"), x), run(compiled(mod, "avx2"), x), rtol=5e-6, atol=1e-6)
 
 
+def test_gelus_of_gelus_are_stored_between_them() -> None:
+    new, report = VectorMath()(elementwise(lambda x: gelu_expression(gelu_expression(x))))
+    assert report["rewritten"] == {"gelu": 3} and "stage" in new.script()
+
+
 @pytest.mark.parametrize("lanes", [1, 16])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_a_chain_of_functions_is_stored_between_them(dtype: str, lanes: int) -> None:
@@ -203,6 +208,12 @@ def test_a_chain_of_functions_is_stored_between_them(dtype: str, lanes: int) -> 
     out = tvm.runtime.tensor(np.zeros(CHUNK, dtype))
     compiled(new, "avx2")(tvm.runtime.tensor(values), out)
     np.testing.assert_allclose(out.numpy(), expected, rtol=2e-6 if dtype == "float32" else 4e-3)
+
+
+def test_hundreds_of_functions_in_one_store() -> None:
+    """Each variable was a call within a callback, and a callback that ran out of Python's stack killed the process."""
+    deep = lambda x: functools.reduce(lambda value, _: tirx.tanh(value), range(60), x)  # noqa: E731
+    assert VectorMath()(elementwise(deep))[1]["rewritten"] == {"tanh": 60}
 
 
 def test_choices_between_choices_are_stored() -> None:

@@ -102,8 +102,11 @@ def hoist_lets(expr: Expr) -> Expr:
     chain: list[tuple[tirx.Var, Expr]] = []
 
     def on_let(let: tirx.Let) -> Expr:
-        chain.append((let.var, strip(let.value)))
-        return strip(let.body)
+        body: Expr = let
+        while isinstance(body, tirx.Let):  # not a call for each: some kernels have hundreds, and no callback may raise
+            chain.append((body.var, strip(body.value)))
+            body = body.body
+        return strip(body)
 
     def on_call(call: ir.Call) -> Expr:
         if isinstance(call.op, ir.Op) and call.op.name == "tirx.if_then_else":
