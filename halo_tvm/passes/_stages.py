@@ -95,7 +95,7 @@ class Stages:
             if any(value.var.same_as(var) for var in self._marked):
                 dtype, _, lanes = str(named.ty.dtype).partition("x")
                 buffer = tirx.decl_buffer((int(lanes or 1) * extent,), dtype, "stage", scope="local")
-                at = tirx.Ramp(lane * int(lanes), 1, int(lanes)) if lanes else lane
+                at = tirx.Ramp(lane * int(lanes), tirx.const(1, str(lane.ty.dtype)), int(lanes)) if lanes else lane
                 (statements if made is None else made).append(tirx.AllocBuffer(buffer))
                 statements.append(tirx.BufferStore(buffer, _closed(named, known), [at]))
                 named = buffer[at]
