@@ -262,7 +262,7 @@ def test_a_head_is_no_table_where_the_two_are_not_tied(tmp_path: Path) -> None:
 
 def test_an_architecture_without_a_definition_needs_transformers(tmp_path: Path, monkeypatch) -> None:
     directory = write_checkpoint(tmp_path / "model", "gpt2")
-    (directory / "config.json").write_text('{"model_type": "mamba"}')
+    (directory / "config.json").write_text('{"model_type": "rwkv"}')
     monkeypatch.setattr("halo_tvm.importers.huggingface.importlib.util.find_spec", lambda name: None)
-    with pytest.raises(MissingPackage, match="model_type 'mamba', which has no built-in definition"):
+    with pytest.raises(MissingPackage, match="model_type 'rwkv', which has no built-in definition"):
         import_model(str(directory))
