@@ -36,24 +36,15 @@ _EXPERTS = ExpertNames(
 
 
 def _convolution(read: Reader, *, kernel: int) -> Layer:
-    kernel = read.whole("conv_L_cache", default=kernel)
-    if not 2 <= kernel <= 64:
-        read.refuse("conv_L_cache from 2 to 64", str(kernel))
-    return Layer(mixer=ShortConvolution(kernel, read.flag("conv_bias")))
+    return Layer(mixer=ShortConvolution(read.kernel("conv_L_cache", default=kernel), read.flag("conv_bias")))
 
 
 def _types(read: Reader) -> list[bool]:
     """Which layers attend: those that `layer_types` calls so, else those that `full_attn_idxs` names, else all."""
-    types = read.get("layer_types")
+    types = read.layer_types(("full_attention", "conv"))
     if types is None:
-        named = read.get("full_attn_idxs", default=list(range(read.layers)))
-        if not isinstance(named, list):
-            raise TypeError(f"full_attn_idxs {named!r} is no list of layers")
-        return [i in named for i in range(read.layers)]
-    known = {"full_attention": True, "conv": False}
-    if not isinstance(types, list) or len(types) < read.layers or any(t not in known for t in types):
-        read.refuse(f"layer_types of {' or '.join(known)} for every layer", repr(types)[:80])
-    return [known[t] for t in types[: read.layers]]
+        return read.named_layers("full_attn_idxs", default=range(read.layers))
+    return [kind == "full_attention" for kind in types]
 
 
 def _lfm2(read: Reader, **differences: object) -> DecoderConfig:
@@ -112,9 +103,6 @@ def _lfm3(read: Reader) -> DecoderConfig:
         "full_attention" if i % 4 == 2 else "conv" if i % 4 or not i else "sliding_attention"
         for i in range(read.layers)
     ]
-    types = read.get("layer_types", default=usual)
-    if not isinstance(types, list) or len(types) < read.layers or any(t not in kinds for t in types):
-        read.refuse(f"layer_types of {', '.join(kinds)} for every layer", repr(types)[:80])
     behind = read.flag("use_sandwich_norm", default=True)
     names = replace(
         _NAMES,
@@ -127,7 +115,7 @@ def _lfm3(read: Reader) -> DecoderConfig:
     )
     return llama(
         read,
-        pattern=tuple(kinds[kind] for kind in types[: read.layers]),
+        pattern=tuple(kinds[kind] for kind in read.layer_types(list(kinds)) or usual),
         query_key_norm="head",
         ffn_bias=False,
         activation="silu",

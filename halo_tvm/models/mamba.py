@@ -21,14 +21,6 @@ _NAMES = Names(
 _TOKENS = 1 << 20  # which a state may have seen: no memory is needed for them, and no table
 
 
-def kernel_of(read: Reader, name: str) -> int:
-    """The width of a short convolution."""
-    kernel = read.whole(name, default=4)
-    if not 2 <= kernel <= 64:
-        read.refuse(f"{name} from 2 to 64", str(kernel))
-    return kernel
-
-
 def limits_of(read: Reader) -> tuple[float, float]:
     """Between which the steps of a state space are kept; transformers writes {"__float__": "Infinity"} for no bound."""
     found = read.get("time_step_limit", default=(0.0, math.inf))
@@ -60,7 +52,7 @@ def _mamba(read: Reader) -> DecoderConfig:
     mixer = ChannelStates(
         channels=read.whole("intermediate_size", default=int(read.number("expand", default=2) * read.hidden)),
         states=read.whole("state_size", default=16),
-        kernel=kernel_of(read, "conv_kernel"),
+        kernel=read.kernel("conv_kernel"),
         rank=math.ceil(read.hidden / 16) if rank == "auto" else read.whole("time_step_rank"),
         bias=read.flag("use_bias"),
         convolution_bias=read.flag("use_conv_bias", default=True),
@@ -79,7 +71,7 @@ def _mamba2(read: Reader) -> DecoderConfig:
         head_size=size,
         groups=read.whole("n_groups", default=8),
         states=read.whole("state_size", default=128),
-        kernel=kernel_of(read, "conv_kernel"),
+        kernel=read.kernel("conv_kernel"),
         bias=bias,
         output_bias=bias,
         convolution_bias=read.flag("use_conv_bias", default=True),

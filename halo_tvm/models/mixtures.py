@@ -93,11 +93,9 @@ def _one(read: Reader, *names: str) -> int:
 def dense_layers(read: Reader) -> tuple[int, ...]:
     """Layers without experts: those that `mlp_layer_types` calls dense; else the first `first_k_dense_replace`, those
     that `mlp_only_layers` names, and all but every `decoder_sparse_step`-th."""
-    types = read.get("mlp_layer_types")
+    types = read.layer_types(("dense", "sparse"), "mlp_layer_types")
     if types is not None:
-        if not isinstance(types, list) or len(types) < read.layers or set(types) - {"dense", "sparse"}:
-            read.refuse("mlp_layer_types of dense or sparse for every layer", repr(types)[:80])
-        return tuple(i for i, kind in enumerate(types[: read.layers]) if kind == "dense")
+        return tuple(i for i, kind in enumerate(types) if kind == "dense")
     first = read.whole("first_k_dense_replace", default=0)
     only = read.get("mlp_only_layers", default=[])
     if not isinstance(only, list) or not all(type(i) is int for i in only):

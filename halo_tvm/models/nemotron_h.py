@@ -10,7 +10,6 @@ import math
 
 from .decoder import DecoderConfig, ExpertNames, HeadStates, Layer, Mixture, Names, Reader, decoder_family
 from .llama import llama
-from .mamba import kernel_of
 from .mixtures import mixture_of
 
 _NEMOTRON = Names(
@@ -62,7 +61,7 @@ def _nemotron_h(read: Reader) -> DecoderConfig:
         head_size=read.whole("mamba_head_dim", default=64),
         groups=read.whole("n_groups", "mamba_n_groups", default=8),
         states=read.whole("ssm_state_size", default=128),
-        kernel=kernel_of(read, "conv_kernel"),
+        kernel=read.kernel("conv_kernel"),
         bias=bias,
         output_bias=bias,
         convolution_bias=read.flag("use_conv_bias", default=True),

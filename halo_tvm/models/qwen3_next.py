@@ -10,7 +10,6 @@ from dataclasses import replace
 
 from .decoder import DecoderConfig, DeltaRule, Layer, Reader, decoder_family
 from .llama import llama
-from .mamba import kernel_of
 from .mixtures import NORMED, dense_layers, mixture_of
 
 _NAMES = replace(NORMED, embedding="embed_tokens", layer="layers.{}", norm="norm")
@@ -19,14 +18,11 @@ _PREFIXES = ("model.", "model.language_model.", "")  # the second of those that 
 
 def _types(read: Reader) -> list[bool]:
     """Which layers attend: those that `layer_types` calls so, else every `full_attention_interval`-th."""
-    types = read.get("layer_types")
+    types = read.layer_types(("full_attention", "linear_attention"))
     if types is None:
         every = max(1, read.whole("full_attention_interval", default=4))
         return [(i + 1) % every == 0 for i in range(read.layers)]
-    known = {"full_attention": True, "linear_attention": False}
-    if not isinstance(types, list) or len(types) < read.layers or any(kind not in known for kind in types):
-        read.refuse(f"layer_types of {' or '.join(known)} for every layer", repr(types)[:80])
-    return [known[kind] for kind in types[: read.layers]]
+    return [kind == "full_attention" for kind in types]
 
 
 def _next(read: Reader, *, joined: bool = True, **differences: object) -> DecoderConfig:
@@ -40,7 +36,7 @@ def _next(read: Reader, *, joined: bool = True, **differences: object) -> Decode
         key_size=read.whole("linear_key_head_dim", default=128),
         heads=heads,
         head_size=read.whole("linear_value_head_dim", default=128),
-        kernel=kernel_of(read, "linear_conv_kernel_dim"),
+        kernel=read.kernel("linear_conv_kernel_dim"),
         norm_eps=eps,
         joined=joined,
     )

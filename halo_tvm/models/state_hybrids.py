@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from .decoder import DecoderConfig, HeadStates, Layer, Names, Reader, decoder_family
 from .llama import llama
-from .mamba import kernel_of, limits_of
+from .mamba import limits_of
 
 _ATTENDS = {"attention": True, "full_attention": True, "mamba": False, "linear_attention": False}
 _BAMBA = Names(
@@ -38,7 +38,7 @@ def head_states(read: Reader, **differences: object) -> HeadStates:
         head_size=size,
         groups=read.whole("mamba_n_groups", default=1),
         states=read.whole("mamba_d_state", default=256),
-        kernel=kernel_of(read, "mamba_d_conv"),
+        kernel=read.kernel("mamba_d_conv"),
         bias=bias,
         output_bias=bias,
         convolution_bias=read.flag("mamba_conv_bias", default=True),
@@ -51,15 +51,10 @@ def head_states(read: Reader, **differences: object) -> HeadStates:
 
 def attending(read: Reader) -> list[bool]:
     """Which layers attend: as `layer_types` says, else those that `attn_layer_indices` names, else none."""
-    kinds = read.get("layer_types", "layers_block_type")
+    kinds = read.layer_types(list(_ATTENDS), "layer_types", "layers_block_type")
     if kinds is None:
-        named = read.get("attn_layer_indices", default=[])
-        if not isinstance(named, list):
-            raise TypeError(f"attn_layer_indices {named!r} is no list of layers")
-        return [i in named for i in range(read.layers)]
-    if not isinstance(kinds, list) or len(kinds) < read.layers or any(kind not in _ATTENDS for kind in kinds):
-        read.refuse(f"layer_types of {', '.join(_ATTENDS)} for every layer", repr(kinds)[:80])
-    return [_ATTENDS[kind] for kind in kinds[: read.layers]]
+        return read.named_layers("attn_layer_indices", default=())
+    return [_ATTENDS[kind] for kind in kinds]
 
 
 def hybrid(read: Reader, attention: Layer, states: HeadStates) -> tuple[Layer, ...]:

@@ -182,9 +182,7 @@ class DecoderConfig:
     parallel: bool = False  # attention and feed-forward read the same residual stream
     query_key_norm: str | None = None  # "head": RMS over every head, "all": over all heads at once
     norm_turned: bool = False  # those norms see queries and keys that positions have turned
-    query_gate: bool = (
-        False  # every head's query has a gate behind it, whose sigmoid the head's result is multiplied by
-    )
+    query_gate: bool = False  # behind every head's query, of whose sigmoid the head's result is a multiple
     clip: float | None = None  # of queries, keys and values, before all else
     query_key_value_bias: bool = False
     output_bias: bool = False

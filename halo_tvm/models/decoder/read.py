@@ -10,6 +10,7 @@ from .config import Layer, Rope
 from .rope import rope_of
 
 _HEAD_DIM = 1 << 12
+_KERNEL = 64
 _ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
@@ -135,13 +136,35 @@ class Reader:
     def pattern(self, usual: Sequence[bool], window: int | None, make: Mapping[bool, Rope | None]) -> tuple[Layer, ...]:
         """One `Layer` per layer. `usual` says, repeated, which slide where no `layer_types` do; `make` has the
         rotation of those that slide (True) and of the others."""
-        types = self.config.get("layer_types")
+        types = self.layer_types(("sliding_attention", "full_attention"))
         if types is None:
             slides = [usual[i % len(usual)] for i in range(self.layers)]
         else:
-            known = {"sliding_attention": True, "full_attention": False}
-            if not isinstance(types, list) or len(types) < self.layers or any(t not in known for t in types):
-                self.refuse(f"layer_types of {' or '.join(known)} for every layer", repr(types)[:80])
-            slides = [known[t] for t in types[: self.layers]]
+            slides = [kind == "sliding_attention" for kind in types]
         found = tuple(Layer(make[s], window if s else None) for s in slides)
         return found[:1] if len(set(found)) == 1 else found
+
+    def layer_types(self, known: Sequence[str], *names: str) -> list[str] | None:
+        """What each layer is, a word of `known`, under the first of `names` (`layer_types`); None: nothing says it."""
+        names = names or ("layer_types",)
+        types = self.get(*names)
+        if types is None:
+            return None
+        if not isinstance(types, list) or len(types) < self.layers or any(kind not in known for kind in types):
+            words = (" or " if len(known) == 2 else ", ").join(known)
+            self.refuse(f"{names[0]} of {words} for every layer", repr(types)[:80])
+        return types[: self.layers]
+
+    def named_layers(self, name: str, default: Sequence[int]) -> list[bool]:
+        """Which layers the list under `name` has the numbers of."""
+        named = self.get(name, default=list(default))
+        if not isinstance(named, list):
+            raise TypeError(f"{name} {named!r} is no list of layers")
+        return [i in named for i in range(self.layers)]
+
+    def kernel(self, name: str, default: int = 4) -> int:
+        """The width of a short convolution."""
+        kernel = self.whole(name, default=default)
+        if not 2 <= kernel <= _KERNEL:
+            self.refuse(f"{name} from 2 to {_KERNEL}", str(kernel))
+        return kernel
