@@ -6,7 +6,7 @@ Shapes
 Computation
     z[n] = state[n] and x[n] one behind the other, [k - 1 + s, c]; zeros for the state of a row without tokens
     y[n, i, e] = act(bias[e] + sum_j weight[j, e] * z[n, i + j, e])
-    state[n] = the last k - 1 rows of z[n], in place; `_kept_state` has what lengths say
+    state[n] = the last k - 1 rows of z[n], in place; `parts/kept_state` has what lengths say
 Numerics
     sums in float32, the oldest input first
 References
@@ -19,11 +19,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from tvm import relax, te, tirx
+from tvm import relax, tirx
 
 from ..prim_text import prim_func
 from .operator import attrs_of
-from .parts.kept_state import LANES, TASKS, StateOperator, expect, lanes_of, marked, size_text
+from .parts.kept_state import LANES, TASKS, StateOperator, begun, expect, lanes_of, marked, size_text
 
 ACTIVATIONS = ("", "silu")
 _TEXT = """
@@ -137,25 +137,18 @@ class CausalConvolution(StateOperator):
         return prim_func(text)
 
     @staticmethod
-    def compute(*args: te.Tensor, **attrs: object) -> te.Tensor:
-        """Only the lowering has the meaning: TE writes nothing in place."""
-        raise AssertionError("halo.causal_convolution is lowered by itself")
-
-    @staticmethod
     def reference(*args: np.ndarray, **attrs: Any) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         given = dict(zip(_names(attrs), args))
         x, weight = given["x"], given["weight"]
         k, s = len(weight), x.shape[1]
-        lengths = given.get("lengths", np.zeros(len(x), np.int32))
-        state = given["state"] if "state" in given else np.zeros((len(x), k - 1, x.shape[2]), x.dtype)
-        before = np.where((lengths > 0)[:, None, None], state, 0).astype(x.dtype)
+        taking, kept, before = begun(given, (len(x), k - 1, x.shape[2]))
         z = np.concatenate([before, x], axis=1)
         y = sum(z[:, j : j + s] * weight[j] for j in range(k)) + given.get("bias", 0)
         if attrs.get("activation"):
             y = y / (1 + np.exp(-y))
         if "state" not in given:
             return y
-        return y, np.where((lengths >= 0)[:, None, None], z[:, s:], state)
+        return y, np.where(taking, z[:, s:], kept)
 
     @staticmethod
     def flops(shapes: Sequence[tuple[int, ...]], **attrs: object) -> int:

@@ -9,7 +9,7 @@ Computation
     delta[c] = beta[i] * (v[i, c] - sum_j k[i, e, j] * state[j, c])
     state[j, c] = state[j, c] + k[i, e, j] * delta[c]
     y[i, c] = sum_j q[i, e, j] * state[j, c]
-    The state is overwritten in place; `_kept_state` has what lengths say
+    The state is overwritten in place; `parts/kept_state` has what lengths say
 Numerics
     float32, one token after the other, sums over j in order
 References
@@ -22,11 +22,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from tvm import relax, te, tirx
+from tvm import relax, tirx
 
 from ..prim_text import prim_func
 from .operator import attrs_of
-from .parts.kept_state import LANES, TASKS, StateOperator, expect, lanes_of, marked, size_text
+from .parts.kept_state import StateOperator, begun, expect, scan_words
 
 _TEXT = """
 @T.prim_func(s_tir=True, private=True)
@@ -101,49 +101,10 @@ class GatedDelta(StateOperator):
 
     @classmethod
     def lowered(cls, types: Sequence[relax.TensorType], **attrs: object) -> tirx.PrimFunc:
-        names = _names(attrs)
-        by_name = dict(zip(names, types))
-        b, s, h, p = by_name["v"].shape.values
-        g, states = (int(dim) for dim in by_name["k"].shape.values[2:])
-        sizes = {"b": size_text(b, "b"), "s": size_text(s, "s")}
-        h, p, w, state = int(h), int(p), lanes_of(int(p)), bool(attrs.get("has_state"))
-        lanes = marked(f"T.int64({w})", LANES)
-        shapes = {
-            name: ", ".join(size_text(d, n) for d, n in zip(ty.shape.values, "bsss")) for name, ty in by_name.items()
-        }
-        shapes["y"] = shapes["v"]
-        wholes = {name: ", ".join(f"T.int64(0):{dim}" for dim in shape.split(", ")) for name, shape in shapes.items()}
-        held = f'held = T.alloc_buffer((T.int64({states}), T.int64({w})), "float32", scope="local")'
-        text = _TEXT.format(
-            arguments=", ".join(f"p_{name}: T.handle" for name in (*names, "y")),
-            variables="; ".join(f"{v} = T.int64()" for v, t in sizes.items() if v == t) or "pass",
-            match="; ".join(
-                f'{name} = T.match_buffer(p_{name}, ({shape},), "{"int32" if name == "lengths" else "float32"}")'
-                for name, shape in shapes.items()
-            ),
-            tasks=marked(f"{sizes['b']} * T.int64({h * p // w})", TASKS),
-            tasks_of_row=f"T.int64({h * p // w})",
-            # That the state is read, too, is left out: see `causal_convolution`.
-            reads=", ".join(f"{name}[{wholes[name]}]" for name in names if name != "state"),
-            writes=", ".join(f"{name}[{wholes[name]}]" for name in (["y", "state"] if state else ["y"])),
-            held="pass" if state else held,
-            place="state[m, a, j, at + e]" if state else "held[j, e]",
-            begins="lengths[m] == 0" if state else "m >= T.int64(0)",
-            steps=f"T.if_then_else(lengths[m] >= 0, {sizes['s']}, T.int64(0))" if state else sizes["s"],
-            h=f"T.int64({h})",
-            w=f"T.int64({w})",
-            blocks=f"T.int64({p // w})",
-            states=f"T.int64({states})",
-            share=f"T.int64({h // g})",
-            lanes=lanes,
-            rest=_REST.format(s=sizes["s"], lanes=lanes) if state else "pass",
-        )
+        by_name = dict(zip(_names(attrs), types))
+        words = scan_words(by_name, values="v", keys="k", row="m", head="a")
+        text = _TEXT.format(**words, rest=_REST.format(**words) if attrs.get("has_state") else "pass")
         return prim_func(text)
-
-    @staticmethod
-    def compute(*args: te.Tensor, **attrs: object) -> te.Tensor:
-        """Only the lowering has the meaning: TE writes nothing in place."""
-        raise AssertionError("halo.gated_delta is lowered by itself")
 
     @staticmethod
     def reference(*args: np.ndarray, **attrs: Any) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
@@ -151,16 +112,15 @@ class GatedDelta(StateOperator):
         v, falls, beta = (given[name] for name in ("v", "falls", "beta"))
         (b, s, h, p), n = v.shape, given["k"].shape[3]
         k, q = (np.repeat(given[name], h // given[name].shape[2], axis=2) for name in ("k", "q"))
-        lengths = given.get("lengths", np.zeros(b, np.int32))
-        kept = given["state"] if "state" in given else np.zeros((b, h, n, p), v.dtype)
-        state, y = np.where((lengths > 0)[:, None, None, None], kept, 0).astype(v.dtype), np.empty_like(v)
+        taking, kept, state = begun(given, (b, h, n, p))
+        y = np.empty_like(v)
         for i in range(s):
             state = np.exp(falls[:, i])[:, :, None, None] * state
             delta = beta[:, i, :, None] * (v[:, i] - np.einsum("bhn,bhnp->bhp", k[:, i], state))
             state = state + k[:, i, :, :, None] * delta[:, :, None]
             y[:, i] = np.einsum("bhn,bhnp->bhp", q[:, i], state)
-        y[lengths < 0] = 0
-        return (y, np.where((lengths >= 0)[:, None, None, None], state, kept)) if "state" in given else y
+        y = np.where(taking, y, 0)
+        return (y, np.where(taking, state, kept)) if "state" in given else y
 
     @staticmethod
     def flops(shapes: Sequence[tuple[int, ...]], **attrs: object) -> int:

@@ -173,14 +173,16 @@ def _check_groups(experts: int, *, top: int, groups: int, top_groups: int, best:
         )
 
 
-def _rank(values: te.Tensor, name: str) -> te.Tensor:
-    """How many values of a row are before each one: larger ones, and of equal ones those in front of it."""
+def _rank(values: te.Tensor, name: str, groups: int = 1) -> te.Tensor:
+    """How many values of the row, or of the group of neighbours, are before each: larger ones, or equal and in front."""
     rows, count = values.shape
-    other = te.reduce_axis((0, count), "other")
+    size = count // groups
+    other = te.reduce_axis((0, size), "other")
 
     def is_before(i: ir.Expr, e: ir.Expr) -> ir.Expr:
-        a, b = values[i, other], values[i, e]
-        return tirx.any(a > b, tirx.all(a == b, other < e))
+        first, place = (0, e) if groups == 1 else (e // size * size, e % size)
+        a, b = values[i, first + other], values[i, e]
+        return tirx.any(a > b, tirx.all(a == b, other < place))
 
     return te.compute(
         (rows, count), lambda i, e: te.sum(tirx.Select(is_before(i, e), _int(1), _int(0)), axis=other), name=name
@@ -191,15 +193,8 @@ def _limited(choice: te.Tensor, groups: int, top_groups: int, best: int) -> te.T
     """`choice` with the least number in place of experts of other groups than the `top_groups`."""
     rows, experts = choice.shape
     size = experts // groups
-    other, member = te.reduce_axis((0, size), "neighbour"), te.reduce_axis((0, size), "member")
-
-    def is_before(i: ir.Expr, e: ir.Expr) -> ir.Expr:
-        a, b = choice[i, e // size * size + other], choice[i, e]
-        return tirx.any(a > b, tirx.all(a == b, other < e % size))
-
-    place = te.compute(
-        (rows, experts), lambda i, e: te.sum(tirx.Select(is_before(i, e), _int(1), _int(0)), axis=other), name="place"
-    )
+    member = te.reduce_axis((0, size), "member")
+    place = _rank(choice, "place", groups)
 
     def among_best(i: ir.Expr, g: ir.Expr) -> ir.Expr:
         e = g * size + member

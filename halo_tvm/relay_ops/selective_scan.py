@@ -8,7 +8,7 @@ Computation
     for every token i, with e = head // (h / g):
     state[j, c] = exp(dt[i, c] * a[j, c]) * state[j, c] + to[i, e, j] * dt[i, c] * x[i, c]
     y[i, c] = sum_j of[i, e, j] * state[j, c] + d[c] * x[i, c]
-    The state is overwritten in place; `_kept_state` has what lengths say
+    The state is overwritten in place; `parts/kept_state` has what lengths say
 Numerics
     float32, one token after the other, sums over j in order
 References
@@ -21,11 +21,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from tvm import relax, te, tirx
+from tvm import relax, tirx
 
 from ..prim_text import prim_func
 from .operator import attrs_of
-from .parts.kept_state import LANES, TASKS, StateOperator, expect, lanes_of, marked, size_text
+from .parts.kept_state import StateOperator, begun, expect, scan_words
 
 _TEXT = """
 @T.prim_func(s_tir=True, private=True)
@@ -98,60 +98,29 @@ class SelectiveScan(StateOperator):
 
     @classmethod
     def lowered(cls, types: Sequence[relax.TensorType], **attrs: object) -> tirx.PrimFunc:
-        names = _names(attrs)
-        by_name = dict(zip(names, types))
-        b, s, h, p = by_name["x"].shape.values
-        g, states = (int(dim) for dim in by_name["to"].shape.values[2:])
-        sizes = {"b": size_text(b, "b"), "s": size_text(s, "s")}
-        h, p, w = int(h), int(p), lanes_of(int(p))
-        state, by_channel = bool(attrs.get("has_state")), by_name["dt"].ndim == 4
-        lanes, blocks = marked(f"T.int64({w})", LANES), f"T.int64({p // w})"
-        shapes = {
-            name: ", ".join(size_text(d, n) for d, n in zip(ty.shape.values, "bsss")) for name, ty in by_name.items()
-        }
-        shapes["y"] = shapes["x"]
-        wholes = {name: ", ".join(f"T.int64(0):{dim}" for dim in shape.split(", ")) for name, shape in shapes.items()}
-        read = [name for name in names if name != "state"]  # see `causal_convolution`
-        dt = "dt[n, i, k, at + e]" if by_channel else "dt[n, i, k]"
-        held = f'held = T.alloc_buffer((T.int64({states}), T.int64({w})), "float32", scope="local")'
-        text = _TEXT.format(
-            arguments=", ".join(f"p_{name}: T.handle" for name in (*names, "y")),
-            variables="; ".join(f"{v} = T.int64()" for v, t in sizes.items() if v == t) or "pass",
-            match="; ".join(
-                f'{name} = T.match_buffer(p_{name}, ({shape},), "{"int32" if name == "lengths" else "float32"}")'
-                for name, shape in shapes.items()
-            ),
-            tasks=marked(f"{sizes['b']} * T.int64({h * p // w})", TASKS),
-            tasks_of_row=f"T.int64({h * p // w})",
-            reads=", ".join(f"{name}[{wholes[name]}]" for name in read),
-            writes=", ".join(f"{name}[{wholes[name]}]" for name in (["y", "state"] if state else ["y"])),
-            held="pass" if state else held,
-            place="state[n, k, j, at + e]" if state else "held[j, e]",
-            begins="lengths[n] == 0" if state else "n >= T.int64(0)",
-            steps=f"T.if_then_else(lengths[n] >= 0, {sizes['s']}, T.int64(0))" if state else sizes["s"],
-            s=sizes["s"],
-            h=f"T.int64({h})",
-            w=f"T.int64({w})",
-            blocks=blocks,
-            states=f"T.int64({states})",
-            share=f"T.int64({h // g})",
-            lanes=lanes,
-            dt=dt,
-            d="d[k, at + e]" if by_channel else "d[k]",
-            decay="pass" if by_channel else "decay[0] = T.exp(dt[n, i, k] * a[k])",
-            decays=f"T.int64({w if by_channel else 1})",
-            factors=f"for e in {lanes}:{chr(10)}{' ' * 24}decay[e] = T.exp({dt} * a[k, j, at + e])"
-            if by_channel
-            else "pass",
-            factor="decay[e]" if by_channel else "decay[0]",
-            rest=_REST.format(s=sizes["s"], lanes=lanes) if state else "pass",
-        )
+        by_name = dict(zip(_names(attrs), types))
+        words = scan_words(by_name, values="x", keys="to", row="n", head="k")
+        if by_name["dt"].ndim == 4:
+            steps, lanes = "dt[n, i, k, at + e]", words["lanes"]
+            own = {
+                "dt": steps,
+                "d": "d[k, at + e]",
+                "decay": "pass",
+                "decays": words["w"],
+                "factors": f"for e in {lanes}:\n{' ' * 24}decay[e] = T.exp({steps} * a[k, j, at + e])",
+                "factor": "decay[e]",
+            }
+        else:
+            own = {
+                "dt": "dt[n, i, k]",
+                "d": "d[k]",
+                "decay": "decay[0] = T.exp(dt[n, i, k] * a[k])",
+                "decays": "T.int64(1)",
+                "factors": "pass",
+                "factor": "decay[0]",
+            }
+        text = _TEXT.format(**words, **own, rest=_REST.format(**words) if attrs.get("has_state") else "pass")
         return prim_func(text)
-
-    @staticmethod
-    def compute(*args: te.Tensor, **attrs: object) -> te.Tensor:
-        """Only the lowering has the meaning: TE writes nothing in place."""
-        raise AssertionError("halo.selective_scan is lowered by itself")
 
     @staticmethod
     def reference(*args: np.ndarray, **attrs: Any) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
@@ -161,15 +130,14 @@ class SelectiveScan(StateOperator):
         to, of = (np.repeat(given[name], h // given[name].shape[2], axis=2) for name in ("to", "of"))
         if dt.ndim == 3:
             dt, a, d = dt[..., None], a[:, None, None], d[:, None]
-        lengths = given.get("lengths", np.zeros(b, np.int32))
-        kept = given["state"] if "state" in given else np.zeros((b, h, n, p), x.dtype)
-        state, y = np.where((lengths > 0)[:, None, None, None], kept, 0).astype(x.dtype), np.empty_like(x)
+        taking, kept, state = begun(given, (b, h, n, p))
+        y = np.empty_like(x)
         for i in range(s):
             decay = np.exp(dt[:, i, :, None] * a)
             state = decay * state + to[:, i, :, :, None] * (dt[:, i] * x[:, i])[:, :, None]
             y[:, i] = np.einsum("bhn,bhnp->bhp", of[:, i], state) + d * x[:, i]
-        y[lengths < 0] = 0
-        return (y, np.where((lengths >= 0)[:, None, None, None], state, kept)) if "state" in given else y
+        y = np.where(taking, y, 0)
+        return (y, np.where(taking, state, kept)) if "state" in given else y
 
     @staticmethod
     def flops(shapes: Sequence[tuple[int, ...]], **attrs: object) -> int:

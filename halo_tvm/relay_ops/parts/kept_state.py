@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tvm import ir, relax, tirx
+import numpy as np
+from tvm import ir, relax, te, tirx
 
 from ...dimensions import differ
 from ..operator import OPAQUE, OVERRIDE, Operator, annotated, attrs_of
@@ -57,6 +58,11 @@ class StateOperator(Operator, abstract=True):
         """The function over buffers of these types and, the last one, y."""
         raise AssertionError(f"halo.{cls.name} lacks its lowering")
 
+    @staticmethod
+    def compute(*args: te.Tensor, **attrs: object) -> te.Tensor:
+        """Only the lowering has the meaning: TE writes nothing in place."""
+        raise AssertionError("operators with a state are lowered by themselves")
+
     @classmethod
     def _legalize(cls, bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         attrs = {k: v for k, v in attrs_of(call).items() if k != "layer"}
@@ -89,3 +95,59 @@ def expect(op: str, names: Sequence[str], call: relax.Call, shapes: Mapping[str,
         fits = known and str(ty.dtype) == dtype and ty.ndim == len(shape)
         if not fits or any(differ(found, wanted) for found, wanted in zip(ty.shape.values, shape)):
             raise ValueError(f"halo.{op}: {name} must be {dtype} of the shape {shape}, got {ty}: cast or reshape it")
+
+
+def begun(given: Mapping[str, np.ndarray], shape: Sequence[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What a reference begins with: which rows take part (of the state's rank), the stored state and the one they have.
+
+    `shape` is that of the state, zeros where none is `given`.
+    """
+    rows = (shape[0], *[1] * (len(shape) - 1))
+    lengths = given.get("lengths", np.zeros(shape[0], np.int32)).reshape(rows)
+    kept = given["state"] if "state" in given else np.zeros(shape, np.float32)
+    return lengths >= 0, kept, np.where(lengths > 0, kept, 0)
+
+
+def scan_words(
+    by_name: Mapping[str, relax.TensorType], *, values: str, keys: str, row: str, head: str
+) -> dict[str, str]:
+    """The words that the texts of scans share, whose state [b, h, n, p] is a matrix for every head.
+
+    `values` [b, s, h, p] and `keys` [b, s, g, n] are names among the arguments `by_name`; `row` and `head` are what the
+    text calls a task's sequence and head. A task has some channels of one head.
+    """
+    b, s, h, p = by_name[values].shape.values
+    g, n = (int(dim) for dim in by_name[keys].shape.values[2:])
+    sizes = {"b": size_text(b, "b"), "s": size_text(s, "s")}
+    h, p, w, state = int(h), int(p), lanes_of(int(p)), "state" in by_name
+    shapes = {
+        name: ", ".join(size_text(dim, size) for dim, size in zip(ty.shape.values, "bsss"))
+        for name, ty in by_name.items()
+    }
+    shapes["y"] = shapes[values]
+    wholes = {name: ", ".join(f"T.int64(0):{dim}" for dim in shape.split(", ")) for name, shape in shapes.items()}
+    held = f'held = T.alloc_buffer((T.int64({n}), T.int64({w})), "float32", scope="local")'
+    return {
+        "arguments": ", ".join(f"p_{name}: T.handle" for name in shapes),
+        "variables": "; ".join(f"{var} = T.int64()" for var, text in sizes.items() if var == text) or "pass",
+        "match": "; ".join(
+            f'{name} = T.match_buffer(p_{name}, ({shape},), "{"int32" if name == "lengths" else "float32"}")'
+            for name, shape in shapes.items()
+        ),
+        "tasks": marked(f"{sizes['b']} * T.int64({h * p // w})", TASKS),
+        "tasks_of_row": f"T.int64({h * p // w})",
+        # That the state is read, too, would keep TVM's rule for GPUs from taking the block.
+        "reads": ", ".join(f"{name}[{wholes[name]}]" for name in by_name if name != "state"),
+        "writes": ", ".join(f"{name}[{wholes[name]}]" for name in (["y", "state"] if state else ["y"])),
+        "held": "pass" if state else held,
+        "place": f"state[{row}, {head}, j, at + e]" if state else "held[j, e]",
+        "begins": f"lengths[{row}] == 0" if state else f"{row} >= T.int64(0)",
+        "steps": f"T.if_then_else(lengths[{row}] >= 0, {sizes['s']}, T.int64(0))" if state else sizes["s"],
+        "s": sizes["s"],
+        "h": f"T.int64({h})",
+        "w": f"T.int64({w})",
+        "blocks": f"T.int64({p // w})",
+        "states": f"T.int64({n})",
+        "share": f"T.int64({h // g})",
+        "lanes": marked(f"T.int64({w})", LANES),
+    }
