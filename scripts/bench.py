@@ -34,6 +34,7 @@ for _folder in (ROOT, ROOT / "scripts"):
 
 import _ablation
 import _net_files
+import _page
 from _suite import SUITE, Row, cells
 from _suite_table import every_peer, plot, summary_table
 
@@ -284,25 +285,14 @@ def update_docs(page: Path, results: Sequence[Measured]) -> None:
     """
     if not results:
         raise UsageError("expected at least one benchmark result, found none: run this script without --no-run first")
-    _write_between(page, BEGIN, END, summary_table(results))
+    _page.write_between(page, BEGIN, END, summary_table(results))
     peers = page.with_name("benchmarks-peers.md")
     peers.write_text(f"# Every engine of the benchmark suite\n\n{every_peer(results)}", encoding="utf-8")
 
 
 def update_nets(page: Path, results: Sequence[Measured]) -> None:
     """Replace the tables of nets in `page`."""
-    _write_between(page, BEGIN_NETS, END_NETS, _net_files.tables(results))
-
-
-def _write_between(page: Path, begin: str, end: str, table: str) -> None:
-    text = page.read_text(encoding="utf-8")
-    if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
-        raise UsageError(
-            f"expected the lines {begin!r} and {end!r} once each in {page.name}, in this order: "
-            "add them where the table belongs"
-        )
-    head, rest = text.split(begin)
-    page.write_text(f"{head}{begin}\n\n{table}\n{end}{rest.split(end)[1]}", encoding="utf-8")
+    _page.write_between(page, BEGIN_NETS, END_NETS, _net_files.tables(results))
 
 
 if __name__ == "__main__":

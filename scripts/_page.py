@@ -1,0 +1,19 @@
+"""Tables in pages of the docs, between two lines that mark their place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from halo_tvm.errors import UsageError
+
+
+def write_between(page: Path, begin: str, end: str, table: str) -> None:
+    """`table` in place of what stands between the lines `begin` and `end` of `page`; `UsageError` without them."""
+    text = page.read_text(encoding="utf-8")
+    if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
+        raise UsageError(
+            f"expected the lines {begin!r} and {end!r} once each in {page.name}, in this order: "
+            "add them where the table belongs"
+        )
+    head, rest = text.split(begin)
+    page.write_text(f"{head}{begin}\n\n{table}\n{end}{rest.split(end)[1]}", encoding="utf-8")
