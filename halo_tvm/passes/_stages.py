@@ -17,9 +17,10 @@ Why
 from __future__ import annotations
 
 import tvm_ffi
-from tvm import ir, tirx
+from tvm import tirx
 from tvm.ir import Expr
 
+from ..tir_schedules.blocks import substitute, uses
 from ._bfloat16 import is_bfloat16
 
 _CHOICES = 4  # more than a number has that is quantised once
@@ -30,7 +31,7 @@ class Stages:
     """What was marked as an argument to be stored, in one function."""
 
     def __init__(self) -> None:
-        self._marked: list[tirx.Var] = []
+        self._marked: set[tirx.Var] = set()
 
     def closed(self, argument: Expr) -> Expr:
         """`argument`, marked where it is made of functions that have become polynomials."""
@@ -58,8 +59,9 @@ class Stages:
         return choice
 
     def _mark(self, argument: Expr) -> tirx.Var:
-        self._marked.append(tirx.Var("stage", argument.ty))
-        return self._marked[-1]
+        var = tirx.Var("stage", argument.ty)
+        self._marked.add(var)
+        return var
 
     def in_lanes(self, loop: tirx.For) -> tirx.Stmt:
         """A vectorised `loop` with its stages, of a number for each lane."""
@@ -92,29 +94,26 @@ class Stages:
         value = store.value
         while isinstance(value, tirx.Let):
             named = value.value
-            if any(value.var.same_as(var) for var in self._marked):
+            if value.var in self._marked:
                 dtype, _, lanes = str(named.ty.dtype).partition("x")
                 buffer = tirx.decl_buffer((int(lanes or 1) * extent,), dtype, "stage", scope="local")
                 at = tirx.Ramp(lane * int(lanes), tirx.const(1, str(lane.ty.dtype)), int(lanes)) if lanes else lane
                 (statements if made is None else made).append(tirx.AllocBuffer(buffer))
-                statements.append(tirx.BufferStore(buffer, _closed(named, known), [at]))
+                statements.append(tirx.BufferStore(buffer, _under(known, named), [at]))
                 named = buffer[at]
             known.append((value.var, named))
             value = value.body
         if not statements:
             return store
-        return tirx.SeqStmt([*statements, tirx.BufferStore(store.buffer, _closed(value, known), store.indices)])
+        return tirx.SeqStmt([*statements, tirx.BufferStore(store.buffer, _under(known, value), store.indices)])
 
 
-def _closed(value: Expr, known: list[tuple[tirx.Var, Expr]]) -> Expr:
+def _under(known: list[tuple[tirx.Var, Expr]], value: Expr) -> Expr:
     """`value` under those of the lets `known` that it needs, whose variables are its own."""
     for var, named in reversed(known):
-        found: list[ir.Var] = []
-        tvm_ffi.structural_walk(value, (ir.Var, found.append), order="post")
-        if any(v.same_as(var) for v in found):
+        if uses(value, var):
             own = tirx.Var(var.name, var.ty)
-            value = tvm_ffi.structural_map(value, (ir.Var, lambda v, var=var, own=own: own if v.same_as(var) else v))
-            value = tirx.Let(own, named, value)
+            value = tirx.Let(own, named, substitute(value, {var: own}, {}))
     return value
 
 

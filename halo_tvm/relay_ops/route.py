@@ -174,7 +174,7 @@ def _check_groups(experts: int, *, top: int, groups: int, top_groups: int, best:
 
 
 def _rank(values: te.Tensor, name: str, groups: int = 1) -> te.Tensor:
-    """How many values of the row, or of the group of neighbours, are before each: larger ones, or equal and in front."""
+    """How many values of the row, or of its group of neighbours, are before each: larger ones, and equal in front."""
     rows, count = values.shape
     size = count // groups
     other = te.reduce_axis((0, size), "other")
