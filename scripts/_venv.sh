@@ -4,6 +4,9 @@
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 cd "$ROOT"
 PYTHON="$ROOT/.venv/bin/python"
+# Byte code is kept whatever the caller's environment says: tests start hundreds of processes, and each would compile
+# TVM's sources and ours again, 2 s of processor time every time.
+unset PYTHONDONTWRITEBYTECODE
 
 make_venv() {
     local candidate
