@@ -12,11 +12,12 @@ Before -> after, for a CPU
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import tvm
 from tvm import ir, relax, tirx
@@ -33,7 +34,9 @@ _GPU_OPTIONS: dict[str, object] = {**BUILD_OPTIONS, "tirx.use_async_copy": True}
 # Derives, for each access of each buffer, which part of it is used: half of the time of all lowering.
 _COMPACTION = "s_tir.CompactBufferAllocation"
 _NARROW = ("float16", "bfloat16")
+_TOO_LATE = "has been used before definition"
 _FUNCTIONS_A_PIECE, _MOST_PIECES = 4, 16
+Code = TypeVar("Code")
 
 
 def build_options(target: Target) -> dict[str, object]:
@@ -78,8 +81,7 @@ def compiled(mod: tvm.IRModule, target: Target, instruments: Sequence[object] = 
     """Code for the functions of `mod`, not linked yet; `UnsupportedModel` for what TVM cannot generate code of."""
     if not target.spec.gpu:
         mod = tvm.IRModule({gvar: with_known_sizes(func) for gvar, func in mod.functions_items()})
-    with generating(target, _functions(mod), instruments):
-        return tvm.compile(mod, target=target.tvm)
+    return _generated(lambda: tvm.compile(mod, target=target.tvm), target, _functions(mod), instruments)
 
 
 def objects_of(lowered: tvm.IRModule, target: Target, directory: Path) -> tuple[relax.VMExecutable, list[Path]]:
@@ -115,13 +117,30 @@ def _threads(target: Target) -> ThreadPoolExecutor:
 
 
 def _write(piece: tvm.IRModule, path: Path, target: Target) -> None:
-    with generating(target, _functions(piece)):
-        tirx.build(piece, target=target.tvm).write_to_file(str(path))
+    code = _generated(lambda: tirx.build(piece, target=target.tvm), target, _functions(piece))
+    code.write_to_file(str(path))
 
 
 def _with_machine(mod: tvm.IRModule, target: Target) -> relax.VMExecutable:
-    with generating(target, _functions(mod)):
-        return relax.build(mod, target=target.tvm, relax_pipeline=None)
+    return _generated(lambda: relax.build(mod, target=target.tvm, relax_pipeline=None), target, _functions(mod))
+
+
+def _generated(
+    build: Callable[[], Code], target: Target, functions: Sequence[tirx.PrimFunc], instruments: Sequence[object] = ()
+) -> Code:
+    """What `build` makes of `functions`, with TVM's common subexpressions or, where these go wrong, with LLVM's alone.
+
+    TVM counts an expression from its first place outside of a `Let`, and replaces it within as well: a statement in
+    front that has it within a `Let` then reads a variable that is not there yet, which TVM finds out behind the pass.
+    """
+    try:
+        with generating(target, functions, instruments):
+            return build()
+    except UnsupportedModel as error:
+        if _TOO_LATE not in str(error.__cause__):
+            raise
+    with generating(target, functions, instruments, {"tirx.disable_cse_tir": True}):
+        return build()
 
 
 def _functions(mod: tvm.IRModule) -> list[tirx.PrimFunc]:

@@ -13,7 +13,7 @@ from checkpoints import tiny_llama
 from tvm import ir, relax, s_tir, tirx
 from tvm.script import tirx as T
 
-from halo_tvm.code_generation import generating, pieces
+from halo_tvm.code_generation import compiled, generating, pieces
 from halo_tvm.compilation import Compilation
 from halo_tvm.config import CompileConfig
 from halo_tvm.errors import UnsupportedModel
@@ -121,3 +121,20 @@ def test_advice_where_tvm_gives_up(dtype: str, advice: str) -> None:
     with pytest.raises(UnsupportedModel, match=f"found one that TVM gives up on .no such vector.: {advice}"):
         with generating(Compilation.of(CONFIG).target, [kernel]):
             raise tvm.error.InternalError("no such vector")
+
+
+def test_a_number_that_is_needed_in_a_let_first() -> None:
+    """TVM's common subexpressions define `i * 5 + j` between the two statements; without them both compute it."""
+
+    @T.prim_func(s_tir=True)
+    def kernel(x: T.Buffer((35,), "float32"), y: T.Buffer((35,), "float32"), z: T.Buffer((35,), "float32")) -> None:
+        for i, j in T.grid(7, 5):
+            named = T.float32()
+            y[j] = T.Let(named * x[i * 5 + j], where={named: T.exp(x[j])})
+            z[i * 5 + j] = x[i * 5 + j] + y[j]
+
+    built = compiled(tvm.IRModule({"kernel": kernel}), Compilation.of(CONFIG).target)
+    x = np.random.default_rng(0).standard_normal(35).astype("float32")
+    y, z = tvm.runtime.empty((35,)), tvm.runtime.empty((35,))
+    built["kernel"](tvm.runtime.tensor(x), y, z)
+    np.testing.assert_allclose(z.numpy(), x + (np.exp(x[:5]) * x.reshape(7, 5)).ravel(), rtol=1e-5)
