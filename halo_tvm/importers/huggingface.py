@@ -15,7 +15,7 @@ from pathlib import Path
 from ..errors import EnvironmentProblem, MissingPackage, UnsupportedModel, UsageError
 from ..imported import ImportedModel
 from ..model_names import is_hub_name
-from ..models import FAMILIES, Family
+from ..models import FAMILIES, Family, completed
 from ._adapter import Adapter, is_adapter
 from ._checkpoint import DirectoryWeights
 from ._json import read_json
@@ -63,7 +63,7 @@ def _imported(
     if family is None:
         return _exported(path, kind, sizes, trust, bare)
     try:
-        parsed = family.from_huggingface(config)
+        parsed = family.from_huggingface(completed(config))
         beside = family.beside(config) if family.beside else ()
     except (KeyError, TypeError, ValueError, ArithmeticError) as reason:
         raise UnsupportedModel(

@@ -90,6 +90,8 @@ def _hunyuan3(read: Reader) -> DecoderConfig:
 
 
 def _solar(read: Reader) -> DecoderConfig:
+    """No layer is without experts, so nothing says how wide one would be."""
+    read = Reader({"intermediate_size": read.whole("moe_intermediate_size"), **read.config})
     return llama(read, output_bias=False, mixture=corrected(read))
 
 

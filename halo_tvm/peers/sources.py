@@ -205,12 +205,12 @@ def _import(source: Mapping[str, object], reference: str | None) -> ImportedMode
 
 def _configuration(source: Mapping[str, object], reference: str | None) -> tuple[str, dict[str, object]]:
     """The family's name and its configuration as plain values."""
-    from ..models import FAMILIES, PRESETS
+    from ..models import FAMILIES, PRESETS, completed
 
     if source["kind"] == "builtin":
         family, config = PRESETS[str(source["name"])]
     else:
         data = json.loads((Path(str(reference)) / "config.json").read_text(encoding="utf-8"))
         family = FAMILIES[str(source["family"])]
-        config = family.from_huggingface(data)
+        config = family.from_huggingface(completed(data))
     return family.name, dataclasses.asdict(config)
