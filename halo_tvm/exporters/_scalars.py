@@ -165,8 +165,16 @@ class Elements:
             numbers = Value(self.g.once("Range", zero, self.g.dim_scalar(extent), one), (place,))
             return numbers if _dtype(x) == "int64" else self._cast(numbers, _dtype(x))
         known = self._sizes.get(x)
-        value = Value(self.g.dim_scalar(x)) if known is None else self.value(known)
+        value = Value(self.g.dim_scalar(x)) if known is None else self._in_main(known)
         return value if _dtype(x) == "int64" or known is not None else self._cast(value, _dtype(x))
+
+    def _in_main(self, size: ir.Expr) -> Value:
+        """`size`, whose symbols are those of `main`: a kernel may call its own by the same variables."""
+        sizes, self._sizes = self._sizes, {}
+        try:
+            return self.value(size)
+        finally:
+            self._sizes = sizes
 
     def _divided(self, x: prim.FloorDiv | prim.FloorMod | prim.Mod) -> Value:
         """Quotients and remainders of integers, rounded as TensorIR does."""
@@ -222,7 +230,7 @@ class Elements:
         places = self.value(index)
         if self._guarded:
             dtype = _dtype(index)
-            last = self.value(size - 1)
+            last = self._in_main(size - 1)
             last = last if dtype == "int64" else self._cast(last, dtype)
             least = Value(self.g.constant(np.array(0, dtype)))
             places = self.node("Min", self.node("Max", places, least), last)

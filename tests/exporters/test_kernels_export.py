@@ -300,3 +300,22 @@ def test_a_loop_of_another_importer_is_one(tmp_path: Path) -> None:
         found = engine.run(None, {model.inputs[0].name: x})
         for got, want in zip(found, net(weight, x), strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_a_kernel_whose_symbols_are_those_of_main(swapped: bool, tmp_path: Path) -> None:
+    """Each variable stands for itself, or for the other one: in the kernel's sense, then in the sense of `main`."""
+    n, m = (tirx.Var(name, "int64") for name in ("n", "m"))
+    rows, columns = (m, n) if swapped else (n, m)
+    x = te.placeholder((rows, columns), "float32", name="x")
+    number = te.compute(x.shape, lambda i, j: x[i, j] + tirx.Cast("float32", rows * 10 + columns))
+    kernel = te.create_prim_func([x, number])
+    bb, given = relax.BlockBuilder(), relax.Var("x", relax.TensorType((n, m), "float32"))
+    with bb.function("main", [given], attrs={"num_input": 1}):
+        made = relax.call_tir(bb.add_func(kernel, "kernel"), [given], relax.TensorType((n, m), "float32"))
+        bb.emit_func_output(bb.emit(made))
+    specs = (InputSpec("x", ("n", "m"), "float32"),)
+    ranges = {"n": (1, 9), "m": (1, 9)}
+    imported = ImportedModel("net", bb.get(), ParamTable({}), specs, ("y",), ranges, {}, {"kind": "test"}, {})
+    write_onnx(imported, tmp_path / "net.onnx", PLAIN)
+    np.testing.assert_array_equal(run(tmp_path / "net.onnx", {"x": np.zeros((2, 3), "float32")}), np.full((2, 3), 23.0))
