@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,28 @@ def test_a_signature_of_open_sizes(saved: Path):
     for name in wanted:
         assert np.isfinite(wanted[name]).all()
         np.testing.assert_allclose(np.asarray(found[name]), wanted[name], rtol=1e-5, atol=1e-5)
+
+
+@needs_tensorflow
+@pytest.mark.slow
+def test_a_model_that_holds_its_optimizer(saved: Path, tmp_path: Path):
+    """As Keras 2 saved one: TensorFlow asks an object, whose class it does not know, for the optimizer's variables."""
+    import tensorflow as tf
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    folder = shutil.copytree(saved, tmp_path / "trained")
+    held = saved_model_pb2.SavedModel.FromString((folder / "saved_model.pb").read_bytes())
+    nodes = held.meta_graphs[0].object_graph_def.nodes
+    variable = next(i for i, node in enumerate(nodes) if node.HasField("variable"))
+    slot = len(nodes)
+    nodes.add().CopyFrom(nodes[variable])
+    nodes[0].slot_variables.add(original_variable_node_id=variable, slot_name="m", slot_variable_node_id=slot)
+    (folder / "saved_model.pb").write_bytes(held.SerializeToString())
+    with pytest.raises(AttributeError, match="add_slot"):
+        tf.saved_model.load(str(folder))
+    x = np.random.default_rng(1).standard_normal((2, 5, 4)).astype(np.float32)
+    wanted, found = (import_model(f"{path}:encode").engine({"x": x}) for path in (saved, folder))
+    np.testing.assert_array_equal(found["scores"], wanted["scores"])
 
 
 @needs_tensorflow

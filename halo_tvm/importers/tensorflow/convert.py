@@ -20,6 +20,7 @@ from ...imported import ImportedModel
 from ..onnx import BEYOND, Bounds, import_of_file
 from ._handlers import handlers
 from ._state import check_state
+from ._trained import without_optimizer
 
 _OPSET = 18
 _DEFAULT = "serving_default"
@@ -35,11 +36,12 @@ utils.ONNX_TO_NUMPY_DTYPE[onnx.TensorProto.BFLOAT16] = tf.bfloat16.as_numpy_dtyp
 def import_unrestricted(path: Path, options: Mapping[str, Any]) -> ImportedModel:
     """`options`: "signature" and "shapes" (by input, a low and a high bound for each dimension)."""
     tf.config.threading.set_inter_op_parallelism_threads(1)
-    loaded = tf.saved_model.load(str(path), tags=[_TAG])
-    name = _signature(tuple(loaded.signatures), str(options["signature"]), path)
-    function = loaded.signatures[name]
-    check_state(function, path.name)
-    proto = _written(path, name)
+    with without_optimizer(path) as saved:
+        loaded = tf.saved_model.load(str(saved), tags=[_TAG])
+        name = _signature(tuple(loaded.signatures), str(options["signature"]), path)
+        function = loaded.signatures[name]
+        check_state(function, path.name)
+        proto = _written(saved, name)
     _check_operators(proto, path)
     shapes: dict[str, Bounds] = {k: tuple((b[0], b[1]) for b in v) for k, v in dict(options["shapes"]).items()}
     model = import_of_file(proto, path, shapes=shapes)
