@@ -19,6 +19,7 @@ _TYPES = {
     "int8": schema.TensorType.INT8,
     "uint8": schema.TensorType.UINT8,
     "bool": schema.TensorType.BOOL,
+    "complex64": schema.TensorType.COMPLEX64,
     "resource": schema.TensorType.RESOURCE,
 }
 Grid = tuple[Sequence[float], Sequence[int], int]
@@ -81,6 +82,15 @@ class GraphFile:
         self.operators.append(made)
         return outputs
 
+    def custom(self, name: str, inputs: Sequence[int], outputs: Sequence[int], options: bytes) -> Sequence[int]:
+        """One operator that is none of LiteRT's own."""
+        self.codes.append((schema.BuiltinOperator.CUSTOM, name))
+        made = schema.OperatorT()
+        made.opcodeIndex, made.inputs, made.outputs = len(self.codes) - 1, list(inputs), list(outputs)
+        made.customOptions = list(options)
+        self.operators.append(made)
+        return outputs
+
     def write(self, outputs: Sequence[int], signature: str = "serving_default") -> bytes:
         return write_model([(self, outputs)], {signature: 0} if signature else {})
 
@@ -94,6 +104,7 @@ def write_model(graphs: Sequence[tuple[GraphFile, Sequence[int]]], signatures: M
     for number, name in codes:
         code = schema.OperatorCodeT()
         code.builtinCode, code.deprecatedBuiltinCode, code.version = number, min(number, 127), _VERSIONS.get(name, 1)
+        code.customCode = name.encode() if number == schema.BuiltinOperator.CUSTOM else None
         model.operatorCodes.append(code)
     for graph, outputs in graphs:
         made = schema.SubGraphT()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from ._flatbuffer import Malformed, Table, root
 from ._schema import IDENTIFIER, OPERATORS, OPTIONS, TYPES
 from ._sparse import dense
 
+_CUSTOM = 1 << 16  # bytes of a custom operator's options that are kept
 _MOST_DIMENSIONS = 8  # LiteRT's own kernels take no more
 _MOST_ELEMENTS = 1 << 34
 _VECTORS = {"I": np.int32, "F": np.float32}
@@ -48,6 +49,11 @@ class Tensor:
     data: NDArray[Any] | None
     is_variable: bool
 
+    @property
+    def is_complex(self) -> bool:
+        """Whether it is written as pairs of floats."""
+        return self.dtype.startswith("complex")
+
 
 @dataclass(frozen=True)
 class Operator:
@@ -57,6 +63,7 @@ class Operator:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     options: Mapping[str, Option]
+    custom: bytes = b""  # options of a custom operator, in a form of its own
 
 
 @dataclass(frozen=True)
@@ -123,7 +130,15 @@ def _graph(table: Table, codes: list[str], buffers: list[NDArray[np.uint8] | Non
     operators = tuple(_operator(t, codes, len(tensors)) for t in table.tables(3))
     inputs, outputs = table.integers(1), table.integers(2)
     _check_numbers((*inputs, *outputs), len(tensors), "tensor", 0)
-    return Graph(tensors, operators, inputs, outputs)
+    made = {*inputs, *(i for operator in operators for i in operator.outputs)}
+    return Graph(tuple(t if i in made else _filled(t) for i, t in enumerate(tensors)), operators, inputs, outputs)
+
+
+def _filled(tensor: Tensor) -> Tensor:
+    """A tensor that nothing makes: one without elements is known, though no buffer holds it."""
+    if tensor.data is not None or 0 not in tensor.shape or None in tensor.shape or not hasattr(np, tensor.dtype):
+        return tensor
+    return replace(tensor, data=np.empty(tuple(s or 0 for s in tensor.shape), tensor.dtype))
 
 
 def _check_numbers(found: tuple[int, ...], count: int, what: str, least: int) -> None:
@@ -192,7 +207,9 @@ def _operator(table: Table, codes: list[str], tensors: int) -> Operator:
     inputs, outputs = table.integers(1), table.integers(2)
     _check_numbers(inputs, tensors, f"{codes[code]} of tensor", -1)
     _check_numbers(outputs, tensors, f"{codes[code]} to tensor", 0)
-    return Operator(codes[code], inputs, outputs, _options(table.table(4), table.integer(3, "B")))
+    custom = table.array(5, np.uint8)
+    options = _options(table.table(4), table.integer(3, "B"))
+    return Operator(codes[code], inputs, outputs, options, b"" if custom is None else custom[:_CUSTOM].tobytes())
 
 
 def _options(table: Table | None, kind: int) -> dict[str, Option]:

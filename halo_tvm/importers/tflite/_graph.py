@@ -20,7 +20,7 @@ from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 from ...errors import UnsupportedModel
 from ._file import Model, Operator, Tensor
 from ._node import Channels, Node, Refused, Result
-from ._registry import WRITERS, load_writers
+from ._registry import WRITERS, load_writers, takes_pairs
 
 OPSET = 21  # the first whose QuantizeLinear knows int16
 _MOST_NODES = 100_000
@@ -112,6 +112,8 @@ class Graph:
         writes = WRITERS.get(operator.name)
         if writes is None:
             raise Refused("no writer")
+        if not takes_pairs(writes) and any(i >= 0 and self.tensors[i].is_complex for i in operator.inputs):
+            raise Refused("expected real numbers, found complex ones")
         node = Node(self, operator)
         results = writes(node)
         results = results if isinstance(results, tuple) else (results,)

@@ -43,6 +43,10 @@ def write(model: Model, signature: Signature, file: str) -> Written:
         raise _unsupported(writer.problems, file)
     outputs = []
     for name, index in signature.outputs.items():
+        if graph.tensors[index].is_complex:
+            raise UnsupportedModel(
+                f"expected real results, found the complex {name!r} in {file}: give its parts instead"
+            )
         try:
             graph.nodes.append(helper.make_node("Identity", [graph.stored(index)], [name]))
         except Refused as reason:

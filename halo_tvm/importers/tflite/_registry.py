@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 Writer = Callable[["Node"], "Result | tuple[Result, ...]"]
 
 WRITERS: dict[str, Writer] = {}
+_OF_PAIRS: set[Writer] = set()  # writers that know complex inputs as pairs of floats
 
 
 def writes(*names: str) -> Callable[[Writer], Writer]:
@@ -26,6 +27,16 @@ def writes(*names: str) -> Callable[[Writer], Writer]:
         return function
 
     return register
+
+
+def pairs(function: Writer) -> Writer:
+    """Mark a function that writes operators of complex inputs, whose tensors have a last dimension of two floats."""
+    _OF_PAIRS.add(function)
+    return function
+
+
+def takes_pairs(function: Writer) -> bool:
+    return function in _OF_PAIRS
 
 
 def load_writers() -> None:

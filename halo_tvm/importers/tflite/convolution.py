@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import struct
+
 from ._dynamic import is_dynamic, restored, rounded
 from ._node import Channels, Node, Refused
 from ._registry import writes
 
 _SAME, _VALID = 0, 1
+_STEP = 1 << 10  # of a custom operator, whose options nobody else has checked
 
 
 def auto_pad(node: Node) -> str:
@@ -89,8 +92,24 @@ def transpose_conv(node: Node) -> Channels:
 
     The sizes say how much of the full result is cut off; with SAME the smaller half in front.
     """
-    strides = node.positive("stride_h", "stride_w")
-    return _transposed(node, node.permuted(1, [3, 0, 1, 2]), node.shape(1)[1:3], strides, [1, 1])
+    strides, weight = node.positive("stride_h", "stride_w"), node.permuted(1, [3, 0, 1, 2])
+    return _transposed(node, (2, 3), weight, node.shape(1)[1:3], strides, [1, 1], auto_pad(node))
+
+
+@writes("custom operator Convolution2DTransposeBias")
+def convolution_2d_transpose_bias(node: Node) -> Channels:
+    """MediaPipe's TRANSPOSE_CONV of input, filter and bias: int32 of padding, step along the width, along the height.
+
+    Without sizes of the output: they are those that the file states for it.
+    """
+    if len(node.operator.custom) < 12:
+        raise Refused(f"expected 12 bytes of options, found {len(node.operator.custom)}")
+    padding, width, height = struct.unpack_from("<3i", node.operator.custom)
+    if padding not in (1, 2) or not (0 < width <= _STEP and 0 < height <= _STEP):
+        raise Refused(f"expected a padding of 1 or 2 and steps from 1 to {_STEP}, found {padding}, {width}, {height}")
+    weight = node.permuted(1, [3, 0, 1, 2])
+    word = "SAME_UPPER" if padding == 1 else "VALID"
+    return _transposed(node, (0, 2), weight, node.shape(1)[1:3], [height, width], [1, 1], word)
 
 
 @writes("CONV_3D_TRANSPOSE")
@@ -99,25 +118,34 @@ def conv_3d_transpose(node: Node) -> Channels:
     strides, dilations = (
         node.positive(*(f"{k}_{c}{e}" for c in "dhw")) for k, e in (("stride", ""), ("dilation", "_factor"))
     )
-    return _transposed(node, node.permuted(1, [4, 3, 0, 1, 2]), node.shape(1)[:3], strides, dilations)
+    weight = node.permuted(1, [4, 3, 0, 1, 2])
+    return _transposed(node, (2, 3), weight, node.shape(1)[:3], strides, dilations, auto_pad(node))
 
 
 def _transposed(
-    node: Node, weight: str, kernel: tuple[int | None, ...], strides: list[int], dilations: list[int]
+    node: Node,
+    places: tuple[int, int],
+    weight: str,
+    kernel: tuple[int | None, ...],
+    strides: list[int],
+    dilations: list[int],
+    padding: str,
 ) -> Channels:
-    sizes, wanted = node.shape(2)[1:-1], node.output().shape[1:-1]
+    """`places` are those of the input and of a bias among the operator's inputs."""
+    x, bias = places
+    sizes, wanted = node.shape(x)[1:-1], node.output().shape[1:-1]
     pads = []
     for size, kernel_size, stride, dilation, out in zip(sizes, kernel, strides, dilations, wanted):
         if size is None or out is None or kernel_size is None:
             raise Refused("expected known heights and widths, found unknown ones")
         rest = (size - 1) * stride + dilation * (kernel_size - 1) + 1 - out
-        if auto_pad(node) == "VALID":
+        if padding == "VALID":
             pads.append((0, rest))
         else:
             pads.append((max(rest, 0) // 2, rest - max(rest, 0) // 2))
     if any(stop < -s for (_, stop), s in zip(pads, strides)):
         raise Refused(f"expected an output of the sizes that the strides make, found {list(wanted)}")
-    inputs = [node.x(2, first=True), weight, *([node.x(3)] if node.has(3) else [])]
+    inputs = [node.x(x, first=True), weight, *([node.x(bias)] if node.has(bias) else [])]
     made = node.emit(
         "ConvTranspose",
         *inputs,

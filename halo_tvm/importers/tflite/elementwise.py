@@ -8,7 +8,8 @@ import numpy as np
 from onnx import TensorProto
 
 from ._node import Channels, Node, Refused, Result
-from ._registry import writes
+from ._registry import pairs, writes
+from .spectra import part_of
 
 _UNARY = {
     "ABS": "Abs",
@@ -210,8 +211,14 @@ def select(node: Node) -> Result:
     return Result(node.emit("Where", condition, x, y))
 
 
+@pairs
 @writes("CAST")
 def cast(node: Node) -> Result:
+    """Of complex numbers the real parts are left."""
+    if node.output().is_complex:
+        raise Refused("expected real numbers, found complex ones")
+    if node.tensor(0).is_complex:
+        return Result(node.emit("Cast", part_of(node, 0), to=onnx_type(node.output().dtype)), stored=True)
     return Result(node.emit("Cast", node.stored(0), to=onnx_type(node.output().dtype)), stored=True)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ._node import Channels, Node, Refused, Result
-from ._registry import writes
+from ._registry import pairs, writes
 from .elementwise import operands
 
 
@@ -22,12 +22,18 @@ def rank(node: Node) -> Result:
     return Result(node.const(node.rank(0), np.int32), stored=True)
 
 
+@pairs
 @writes("RESHAPE")
 def reshape(node: Node) -> Result:
     """The new shape is an input, or an option of old files; -1 is what is left."""
     if node.has(1):
+        sizes = node.int64(1)
+        if node.tensor(0).is_complex:
+            sizes = node.emit("Concat", sizes, node.sizes([2]), axis=0)
         # A size of 0 stands for itself here, where ONNX takes the input's.
-        return Result(node.emit("Reshape", node.stored(0), node.int64(1), allowzero=1), stored=True)
+        return Result(node.emit("Reshape", node.stored(0), sizes, allowzero=1), stored=True)
+    if node.tensor(0).is_complex:
+        raise Refused("expected the new shape of complex numbers as an input, found none")
     found = node.operator.options.get("new_shape")
     if not isinstance(found, tuple):
         raise Refused("expected a new shape, found none")
@@ -42,6 +48,7 @@ def transpose(node: Node) -> Result:
     return Result(node.emit("Transpose", node.stored(0), perm=perm), stored=True)
 
 
+@pairs
 @writes("SQUEEZE")
 def squeeze(node: Node) -> Result:
     found = node.operator.options.get("squeeze_dims") or ()
@@ -51,6 +58,7 @@ def squeeze(node: Node) -> Result:
     return Result(node.emit("Squeeze", node.stored(0), node.sizes(axes)) if axes else node.stored(0), stored=True)
 
 
+@pairs
 @writes("EXPAND_DIMS")
 def expand_dims(node: Node) -> Result:
     (axis,) = node.integers(1, "one axis")[:1] or [0]

@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 
 from ._node import Node, Refused, Result
 from ._registry import writes
+from .elementwise import onnx_type
 
+_BEGUN = "\0begun"  # no name of a variable
 _HANDLE = "handle "  # in front of a variable's name, where other values have the name of a tensor
 
 
@@ -73,8 +75,22 @@ def _is_assigned(node: Node) -> bool:
 
 
 def _from_outside(node: Node, name: str, first: NDArray[Any]) -> str:
-    if np.any(first):
-        raise Refused(f"expected a state that starts at zero, found another first value of {name!r}")
     made = node.graph.writer.name("state_" + re.sub(r"\W+", "_", name).strip("_"))
     node.graph.writer.state[name] = made
-    return made
+    return _begun_with(node, made, first) if np.any(first) else made
+
+
+def _begun_with(node: Node, state: str, first: NDArray[Any]) -> str:
+    """`state`, or `first` in the first call: every state of an artifact starts at zero, and one tells that it did."""
+    writer = node.graph.writer
+    if node.graph.inside:
+        raise Refused("expected variables with a first value to be read outside of branches and loops")
+    if _BEGUN not in writer.state:
+        writer.state[_BEGUN] = writer.name("state_begun")
+        writer.initial[_BEGUN], writer.variables[_BEGUN] = np.zeros(1, bool), node.const([True])
+    begun = writer.state[_BEGUN]
+    if first.dtype.name not in ("int8", "int16"):
+        return node.emit("Where", begun, state, node.const(first))
+    # onnxruntime, which is the reference of models with a state, chooses among int32, not among bytes.
+    chosen = node.emit("Where", begun, node.emit("Cast", state, to=onnx_type("int32")), node.const(first, np.int32))
+    return node.emit("Cast", chosen, to=onnx_type(first.dtype.name))

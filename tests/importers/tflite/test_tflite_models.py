@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ pytest.importorskip("ai_edge_litert", reason="the reference: pip install halo_tv
 
 from tflite_files import GraphFile, write_model
 
+from halo_tvm.errors import UnsupportedModel
 from halo_tvm.importers import import_model
 from halo_tvm.in_process import Program, compile_in_process
 
@@ -154,3 +156,92 @@ def test_variables_are_state(tmp_path: Path):
     found = compile_in_process(model)(x0=np.float32([1, 2]), state_total=np.float32([10, 20]))
     np.testing.assert_array_equal(np.asarray(found["y0"]), [11, 22])
     np.testing.assert_array_equal(np.asarray(found["state_total"]), [11, 22])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_variables_that_begin_with_something(dtype: str, tmp_path: Path):
+    """The last input, at first what the file says: streaming nets of integers begin with their zero point."""
+    main, first = GraphFile(), GraphFile()
+    for g in (main, first):
+        g.handle = g.tensor((), "resource")
+    first.op("VAR_HANDLE", [], [first.handle], "VarHandleOptions", sharedName=b"last")
+    first.op("ASSIGN_VARIABLE", [first.handle, first.const([-128, 7], dtype)], [])
+    x = main.input((2,), dtype)
+    main.op("CALL_ONCE", [], [], "CallOnceOptions", initSubgraphIndex=1)
+    main.op("VAR_HANDLE", [], [main.handle], "VarHandleOptions", sharedName=b"last")
+    before = main.op("READ_VARIABLE", [main.handle], [main.tensor((2,), dtype)])
+    out = main.op("CONCATENATION", [*before, x], [main.tensor((4,), dtype)], "ConcatenationOptions")
+    main.op("ASSIGN_VARIABLE", [main.handle, x], [])
+    file = tmp_path / "state.tflite"
+    file.write_bytes(write_model([(main, out), (first, [])], {"serving_default": 0}))
+    model = import_model(str(file))
+    program = compile_in_process(model)
+    state = {spec.name: np.zeros(spec.shape, spec.dtype) for spec in model.inputs if spec.name != "x0"}
+    given = [np.array(values, dtype) for values in ([1, 2], [0, 0], [-5, 100])]
+    for last, values in zip([np.array([-128, 7], dtype), *given], given):
+        for found in (program(x0=values, **state), model.engine({"x0": values, **state})):
+            np.testing.assert_array_equal(np.asarray(found["y0"]), [*last, *values])
+        state = {name: np.asarray(found[name]) for name in state}
+
+
+@pytest.mark.parametrize(("padding", "size"), [(1, 8), (2, 10)])
+def test_transposed_convolutions_of_mediapipe(padding: int, size: int, tmp_path: Path):
+    """A custom operator with the numbers of TRANSPOSE_CONV and a bias, steps of 2 by 3; LiteRT runs the latter."""
+    r = rng()
+    w, b = r.standard_normal((5, 4, 4, 3)).astype(np.float32), r.standard_normal(5).astype(np.float32)
+    shape = (1, size, 9 if padding == 1 else 10, 5)
+    ours, known = GraphFile(), GraphFile()
+    given = [ours.input((1, 4, 3, 3)), ours.const(w), ours.const(b)]
+    out = ours.custom("Convolution2DTransposeBias", given, [ours.tensor(shape)], struct.pack("<3i", padding, 3, 2))
+    sizes = known.const(shape, "int32")
+    options = {"padding": padding - 1, "strideH": 2, "strideW": 3}
+    inputs = [sizes, known.const(w), known.input((1, 4, 3, 3))]
+    made = known.op("TRANSPOSE_CONV", inputs, [known.tensor(shape)], "TransposeConvOptions", **options)
+    made = known.op("ADD", [*made, known.const(b)], [known.tensor(shape)], "AddOptions")
+    x = r.standard_normal((1, 4, 3, 3)).astype(np.float32)
+    for name, data in (("ours", ours.write(out)), ("known", known.write(made))):
+        (tmp_path / f"{name}.tflite").write_bytes(data)
+    found = compile_in_process(import_model(str(tmp_path / "ours.tflite")))(x0=x)
+    wanted = import_model(str(tmp_path / "known.tflite")).engine({"x0": x})
+    np.testing.assert_allclose(np.asarray(found["y0"]), wanted["y0"], atol=1e-5)
+
+
+def test_spectra(tmp_path: Path):
+    """Transforms that are padded, cut and of two dimensions; magnitudes, parts, and the cast that leaves real parts."""
+    g = GraphFile()
+    x = g.input((3, 1, 16))
+    outputs = []
+    for height, width in ((1, 32), (1, 8), (4, 16)):
+        shape = (3, height, width // 2 + 1)
+        pair = g.op("RFFT2D", [x, g.const([height, width], "int32")], [g.tensor(shape, "complex64")], "Rfft2dOptions")
+        flat = (3, height * shape[2])
+        moved = g.op("RESHAPE", [*pair, g.const([3, -1], "int32")], [g.tensor(flat, "complex64")])
+        outputs += g.op("COMPLEX_ABS", pair, [g.tensor(shape)])
+        outputs += g.op("IMAG", moved, [g.tensor(flat)])
+        outputs += g.op("REAL", pair, [g.tensor(shape)])
+        outputs += g.op("CAST", moved, [g.tensor(flat)], "CastOptions", inDataType=8, outDataType=0)
+    file = tmp_path / "spectra.tflite"
+    file.write_bytes(g.write(outputs))
+    compared(file, 1e-5, x0=rng().standard_normal((3, 1, 16)).astype(np.float32))
+
+
+def test_complex_numbers_end_where_no_operator_takes_them(tmp_path: Path):
+    g = GraphFile()
+    shape = (3, 1, 9)
+    pair = g.op("RFFT2D", [g.input((3, 1, 16)), g.const([1, 16], "int32")], [g.tensor(shape, "complex64")])
+    file = tmp_path / "complex.tflite"
+    file.write_bytes(g.write(pair))
+    with pytest.raises(UnsupportedModel, match="expected real results, found the complex 'y0'"):
+        import_model(str(file))
+    file.write_bytes(g.write(g.op("NEG", pair, [g.tensor(shape, "complex64")])))
+    with pytest.raises(UnsupportedModel, match="NEG .expected real numbers, found complex ones"):
+        import_model(str(file))
+
+
+def test_tensors_without_elements_are_known(tmp_path: Path):
+    """No buffer holds a shape of no sizes, the shape of a number."""
+    g = GraphFile()
+    number = g.op("RESHAPE", [g.input((1, 1)), g.tensor((0,), "int32")], [g.tensor(())])
+    file = tmp_path / "number.tflite"
+    file.write_bytes(g.write(number))
+    compared(file, 0, x0=np.float32([[7]]))
