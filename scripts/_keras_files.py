@@ -29,3 +29,20 @@ def written(net: Any, kind: str, folder: Path) -> Path:
     path = folder / "net.tflite"
     path.write_bytes(converter.convert())
     return path
+
+
+def portable(path: Path, x: Any) -> list[Any]:
+    """The outputs of a TFLite file by LiteRT's portable kernels, for one input.
+
+    Its usual ones round elsewhere. In a deep net of integers single steps add up, and what the two differ by is what
+    no engine can be held to.
+    """
+    from ai_edge_litert.interpreter import Interpreter, OpResolverType
+
+    interpreter = Interpreter(str(path), num_threads=1, experimental_op_resolver_type=OpResolverType.BUILTIN_REF)
+    (given,) = interpreter.get_input_details()
+    interpreter.resize_tensor_input(given["index"], x.shape)
+    interpreter.allocate_tensors()
+    interpreter.set_tensor(given["index"], x)
+    interpreter.invoke()
+    return [interpreter.get_tensor(made["index"]) for made in interpreter.get_output_details()]
