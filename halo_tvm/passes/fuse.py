@@ -27,6 +27,7 @@ from ..targets import Target
 from ..tir_schedules.blocks import Block, blocks, uses, without_loads
 from ._column_parts import column_parts
 from ._inline_small import inline_small
+from ._inner_sizes import readers_of_other_spellings
 from ._join_quantise import join_quantise
 from ._order import in_order
 from ._served_groups import rule_of_group
@@ -34,6 +35,7 @@ from .caches import with_readers_apart
 from .graph_pass import Context, Pass, Report, bindings, op_name, replace_main
 from .name_rows import casts, resolve_rows
 
+_SPELLED = "a function in it spells the sizes of what it reads otherwise than the one that makes it"
 _ELEMENTWISE = (0, 1)  # TVM's OpPatternKind.kElemWise and kBroadcast
 
 
@@ -58,6 +60,11 @@ class Fuse(Pass):
             if loose and not worthless:
                 mod = _with_pattern(mod, _sized(_functions_of(loose), mod), OPAQUE)
                 refused += loose
+                continue
+            others = {} if worthless else _read_otherwise(formed, grouped)
+            if others:
+                mod = _with_pattern(mod, set().union(*others.values()), OPAQUE)
+                refused += [{**c, "reason": _SPELLED} for c in formed if c["function"] in others]
                 continue
             unserved = [] if worthless else _unserved(formed, parts, grouped, context.target)
             if not worthless and not unserved:
@@ -168,6 +175,12 @@ def _unserved(formed: Sequence[Report], parts: set[str], grouped: tvm.IRModule, 
         except Declined as reason:
             reasons[names] = str(reason)
     return [{**c, "reason": reasons[tuple(c["functions"])]} for c in formed if tuple(c["functions"]) in reasons]
+
+
+def _read_otherwise(formed: Sequence[Report], grouped: tvm.IRModule) -> dict[str, set[str]]:
+    """Group -> those of its functions that FuseTIR would not join with the makers of what they read."""
+    found = {c["function"]: readers_of_other_spellings(grouped[c["function"]], grouped) for c in formed}
+    return {group: readers for group, readers in found.items() if readers}
 
 
 def _loose(group: relax.Function) -> bool:

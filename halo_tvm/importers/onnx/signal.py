@@ -46,10 +46,14 @@ def _dft(node: Node, axis: int) -> relax.Expr:
 
 @converter("STFT", since=17)
 def stft(node: Node) -> relax.Expr:
-    """Frames of the signal, weighted by the window, each transformed."""
+    """Frames of the signal, weighted by the window, each transformed.
+
+    A signal [batch, length] is real, as onnxruntime takes it, though the specification has a last dimension of 1.
+    """
     shape = list(node.shape(0))
+    parts = shape[2] if len(shape) == 3 else 1
     node.refuse_unless(
-        len(shape) == 3 and shape[2] in (1, 2), f"expected a signal [batch, length, 1 or 2], found {shape}"
+        len(shape) in (2, 3) and parts in (1, 2), f"expected a signal [batch, length, 1 or 2], found {shape}"
     )
     (step,) = node.dims(1)
     if node.has(3):
@@ -62,10 +66,10 @@ def stft(node: Node) -> relax.Expr:
 
     def framed(x: te.Tensor, count: Dim, width: Dim, *window: te.Tensor) -> te.Tensor:
         def element(b, f, n, p):
-            value = x[b, f * step + n, p]
+            value = x[b, f * step + n, p] if len(shape) == 3 else x[b, f * step + n]
             return value * window[0][n] if window else value
 
-        return te.compute([x.shape[0], prim(count), prim(width), shape[2]], element, name="frames")
+        return te.compute([x.shape[0], prim(count), prim(width), parts], element, name="frames")
 
     x = node.te(framed, node.x(0), frames, width, *([node.x(2)] if node.has(2) else []))
     return transform(node, x, width, False, onesided)
