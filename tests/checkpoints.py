@@ -52,6 +52,7 @@ CONFIGS = {
         "moe_intermediate_size": 32,
         "n_group": 4,
         "topk_group": 2,
+        "first_k_dense_replace": 0,
     },
     "llama": {
         "model_type": "llama",

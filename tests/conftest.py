@@ -21,6 +21,8 @@ MARKERS = (
     "cuda: needs an NVIDIA GPU",
 )
 
+CPUS = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set()
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--slow", action="store_true", help="also run tests marked slow, as CI does")
@@ -68,6 +70,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for marker, reason in reasons.items():
             if reason and marker in item.keywords:
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """A test that leaves its thread bound to fewer processors is named, and takes them from no other test."""
+    if CPUS and os.sched_getaffinity(0) != CPUS:
+        os.sched_setaffinity(0, CPUS)
+        item.warn(pytest.PytestWarning(f"{item.nodeid} left its thread bound to fewer than {len(CPUS)} processors"))
 
 
 def mark_swept(items: list[pytest.Item]) -> None:

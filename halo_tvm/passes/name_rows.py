@@ -170,6 +170,13 @@ class _Resolver(relax.PyExprMutator):
         call = super().visit_call_(call)
         return relax.Call(call.op, call.args, call.attrs, [self._type(ty) for ty in call.ty_args])
 
+    def visit_tuple_(self, values: relax.Tuple) -> relax.Expr:
+        """A kernel takes a row variable by itself where no tensor of its own has it, as behind a concatenation."""
+        values = super().visit_tuple_(values)
+        if not any(isinstance(value.ty, tvm.ir.PrimType) for value in values.fields):
+            return values
+        return relax.Tuple([self._resolved([v])[0] if isinstance(v.ty, tvm.ir.PrimType) else v for v in values.fields])
+
     def _type(self, ty: relax.Type) -> relax.Type:
         if isinstance(ty, relax.TupleType):
             return relax.TupleType([self._type(field) for field in ty.fields])
