@@ -48,6 +48,7 @@ setup(
         "numpy>=2.0",
         "onnx>=1.21",
         "onnxruntime>=1.20",
+        "flatbuffers>=24.3",
         "safetensors>=0.5",
         "tqdm>=4.66",
         "xgboost>=2.1",

@@ -60,6 +60,12 @@ class GraphFile:
         self.inputs.append(self.tensor(shape, dtype, grid=grid))
         return self.inputs[-1]
 
+    def variable(self, shape: Sequence[int]) -> int:
+        """A tensor that keeps what a layer leaves in it."""
+        made = self.tensor(shape)
+        self.tensors[made].isVariable = True
+        return made
+
     def const(self, values: object, dtype: str = "float32", grid: Grid | None = None) -> int:
         data = np.asarray(values, dtype)
         return self.tensor(data.shape, dtype, data=data, grid=grid)

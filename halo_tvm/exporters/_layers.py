@@ -9,7 +9,7 @@ from tvm import relax
 from ..errors import UnsupportedModel
 from ..relay_ops.operator import attrs_of
 from ..relay_ops.parts.recurrent.activations import CELL_ACTIVATIONS
-from ..relay_ops.parts.recurrent.cell import CELLS, options_of
+from ..relay_ops.parts.recurrent.cell import CELLS, Options, options_of
 from ._graph import Graph, attributes, dims_of, dtype_of
 from ._relax_ops import Converter, Value
 
@@ -58,18 +58,28 @@ def _channels_first(g: Graph, call: relax.Call, emit: Callable[[str], str], x: s
     return g.emit("Transpose", y, perm=[0, *range(2, rank), 1])
 
 
-def rounds(call: relax.Call) -> bool:
-    """Whether `call` is a recurrent layer whose input is quantised as it runs."""
+def is_beyond(call: relax.Call) -> bool:
+    """Whether `call` is a recurrent layer that no layer of ONNX equals."""
+    return call.op.name.rpartition(".")[2] in CELLS and bool(_beyond(_options(call)))
+
+
+def _options(call: relax.Call) -> Options:
     kind = call.op.name.rpartition(".")[2]
-    return kind in CELLS and options_of(CELLS[kind], {k: v for k, v in attrs_of(call).items() if k != "layer"}).rounds
+    return options_of(CELLS[kind], {k: v for k, v in attrs_of(call).items() if k != "layer"})
+
+
+def _beyond(options: Options) -> str:
+    """What ONNX has no word for; nothing for most layers."""
+    if options.rounds:
+        return "a layer whose input is quantised as it runs"
+    return "a layer whose cell state is bounded" if options.cell_clip else ""
 
 
 def _recurrent(g: Graph, call: relax.Call, args: list[Value]) -> tuple[str, ...]:
     """LSTM, GRU and RNN: the gates of the operators here are in ONNX's order."""
-    kind = call.op.name.rpartition(".")[2]
-    options = options_of(CELLS[kind], {k: v for k, v in attrs_of(call).items() if k != "layer"})
-    if options.rounds:
-        raise UnsupportedModel("a layer whose input is quantised as it runs")
+    options = _options(call)
+    if reason := _beyond(options):
+        raise UnsupportedModel(reason)
     given = dict(zip(options.names(), args))
     optional = [n for n in ("bias", "lengths", "initial_h", "initial_c", "peepholes") if n in options.cell.optional]
     inputs = [given["x"], given["w"], given["r"], *(given.get(name, "") for name in optional)]
@@ -87,9 +97,9 @@ def _recurrent(g: Graph, call: relax.Call, args: list[Value]) -> tuple[str, ...]
     attrs |= {"activation_alpha": alphas or None, "activation_beta": betas or None, "clip": options.clip or None}
     if "input_forget" in options.flags:
         attrs["input_forget"] = 1
-    if kind == "gru":
+    if options.cell.name == "gru":
         attrs["linear_before_reset"] = int("linear_before_reset" in options.flags)
-    return g.emit_many(kind.upper(), *inputs, outputs=1 + options.cell.states, **attrs)
+    return g.emit_many(options.cell.name.upper(), *inputs, outputs=1 + options.cell.states, **attrs)
 
 
 CONVERTERS: dict[str, Converter] = {

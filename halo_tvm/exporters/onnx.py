@@ -48,7 +48,7 @@ def _writes(call: relax.Call) -> bool:
         return False
     if call.op.name == "relax.call_pure_packed":  # of a node inside that stays one
         return True
-    return call.op.name in CONVERTERS and not _relax_ops.rounds(call) and not _layers.rounds(call)
+    return call.op.name in CONVERTERS and not _relax_ops.rounds(call) and not _layers.is_beyond(call)
 
 
 def export_onnx(imported: ImportedModel, path: Path, *, fused: bool = False) -> None:

@@ -8,7 +8,8 @@ Shapes
 Computation
     i = f(x w_i + h r_i + p_i c + b_i)      f = f(x w_f + h r_f + p_f c + b_f), or 1 - i with input_forget
     c' = f c + i g(x w_c + h r_c + b_c)     o = f(x w_o + h r_o + p_o c' + b_o)     h' = o h(c')
-    activations f, g, h: sigmoid, tanh, tanh unless named; `clip` bounds what f and g are given to [-clip, clip]
+    activations f, g, h: sigmoid, tanh, tanh unless named; `clip` bounds what f and g are given to [-clip, clip],
+    `cell_clip` c' to [-cell_clip, cell_clip]
     A row behind its length keeps its state and gives zeros; the reverse direction begins at the row's last step.
     With `quantised` x as a whole, and a row's h in every step, are rounded to the 256 levels between their extremes
     before they are multiplied, as dynamic quantisation does.

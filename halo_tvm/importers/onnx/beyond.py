@@ -3,6 +3,8 @@
 FloorDiv                  of integers, rounded down
 Expm1, Log1p              to the last digits of small numbers
 Lgamma, Digamma, Erfinv, NextAfter
+
+LSTM of bounded cells stands in `recurrent`.
 """
 
 from __future__ import annotations

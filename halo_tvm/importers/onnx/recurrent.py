@@ -13,7 +13,7 @@ from ..meaning.builder import expr_shape
 from ..meaning.constant import Constant
 from ..meaning.recurrence import recurrent_layer
 from ._node import Node
-from ._registry import converter
+from ._registry import BEYOND, converter
 
 # Arguments behind x, w and r, in the order of ONNX's inputs.
 _INPUTS = ("bias", "lengths", "initial_h", "initial_c", "peepholes")
@@ -23,6 +23,12 @@ _NAMES = {"".join(part.capitalize() for part in name.split("_")).lower(): name f
 @converter("LSTM", "GRU", "RNN")
 def recurrent(node: Node) -> tuple[relax.Expr, ...]:
     return _layer(node, node.op.lower(), node.x(1), node.x(2))
+
+
+@converter("LSTM", domain=BEYOND)
+def lstm_of_bounded_cells(node: Node) -> tuple[relax.Expr, ...]:
+    """ONNX's LSTM, whose attribute `cell_clip` bounds the cell state besides."""
+    return _layer(node, "lstm", node.x(1), node.x(2), cell_clip=float(node.attr("cell_clip")))
 
 
 @converter("DynamicQuantizeLSTM", domain="com.microsoft")

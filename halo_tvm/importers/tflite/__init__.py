@@ -51,13 +51,17 @@ def import_tflite(
     )
 
 
-def _reference(path: Path, signature: Signature, written: Written, outputs: tuple[str, ...]) -> Engine:
-    """LiteRT where it is installed; it cannot be given a state, for which the graph that was written is run."""
+def _reference(path: Path, signature: Signature, written: Written, outputs: tuple[str, ...]) -> Engine | None:
+    """LiteRT where it is installed, which cannot be given what stands behind handles; else onnxruntime; else None.
+
+    onnxruntime runs the graph that was written. None is NumPy on the operators that the graph becomes.
+    """
     from ._engine import engine
     from ._proto import after
 
-    found = None if written.state else engine(path, signature)
-    if found is not None:
+    given = set(written.state) == set(written.tensors) and (not written.tensors or signature.graph == 0)
+    found = engine(path, signature, written.tensors, written.behind) if given else None
+    if found is not None or written.beyond:
         return found
     run = OnnxRuntime(written.proto.SerializeToString(), path.name, outputs, written.accepted_error is not None)
     kept = {after(name): name for name in written.state}

@@ -37,6 +37,12 @@ class Grid:
     zeros: NDArray[np.int64]
     axis: int
 
+    def floats(self, integers: NDArray[Any]) -> NDArray[np.float32]:
+        """What `integers` stand for."""
+        shape = [-1 if i == self.axis and self.scales.size > 1 else 1 for i in range(integers.ndim)]
+        scales, zeros = self.scales.astype(np.float64).reshape(shape), self.zeros.reshape(shape)
+        return ((integers - zeros) * scales).astype(np.float32)
+
 
 @dataclass(frozen=True)
 class Tensor:

@@ -48,6 +48,8 @@ class Writer:
         self.variables: dict[str, str] = {}  # name of a variable -> ONNX name of what it holds now
         self.initial: dict[str, NDArray[Any]] = {}  # name of a variable -> what it holds at first
         self.state: dict[str, str] = {}  # name of a variable that calls pass on -> ONNX name of the input it comes in
+        self.tensors: dict[str, int] = {}  # of those that are tensors of the first graph: that ONNX name -> number
+        self.beyond = False  # whether a node is none of ONNX's, which only the importer of ONNX here reads
         self._taken: set[str] = set()
         self._nodes = 0
 
@@ -139,7 +141,7 @@ class Graph:
         if value is None:
             tensor = self.tensors[index]
             if tensor.data is None and tensor.is_variable:
-                raise Refused(f"expected variables behind handles, found the state {tensor.name!r}")
+                raise Refused(f"expected a layer that keeps it for the state {tensor.name!r}, found another")
             if tensor.data is None:
                 raise Refused(f"its input {tensor.name!r} is made by no earlier operator")
             value = self._values[index] = Value(tensor, {"": self.constant(tensor.data, tensor.name)})
@@ -177,9 +179,7 @@ class Graph:
         if "float" not in value.names:
             grid, data = value.tensor.grid, value.tensor.data
             assert grid is not None and data is not None, "asked of a known tensor on a grid only"
-            shape = [-1 if i == grid.axis and grid.scales.size > 1 else 1 for i in range(data.ndim)]
-            scales, zeros = grid.scales.astype(np.float64).reshape(shape), grid.zeros.reshape(shape)
-            value.names["float"] = self.constant(((data - zeros) * scales).astype(np.float32), value.tensor.name)
+            value.names["float"] = self.constant(grid.floats(data), value.tensor.name)
         return value.names["float"]
 
     def made_first(self, index: int) -> bool:
@@ -225,6 +225,7 @@ class Graph:
     def emit_all(self, op: str, inputs: Sequence[str], attributes: Mapping[str, object], outputs: int) -> list[str]:
         """Write one node; the names of its outputs."""
         self.writer.count()
+        self.writer.beyond |= "domain" in attributes
         names = [self.writer.name(f"{op}_{len(self.nodes)}") for _ in range(outputs)]
         self.nodes.append(helper.make_node(op, list(inputs), names, name=names[0], **attributes))
         return names

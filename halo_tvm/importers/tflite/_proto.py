@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import onnx
 from onnx import helper
 
 from ...errors import UnsupportedModel
+from ..onnx import BEYOND
 from ._file import Model, Signature, Tensor
 from ._graph import OPSET, Graph, Writer
 from ._node import Refused
+from .detection import rows_behind
 from .elementwise import onnx_type
 
 
@@ -20,6 +23,9 @@ class Written:
 
     proto: onnx.ModelProto
     state: tuple[str, ...]  # inputs that hold variables; what comes after them is the output `after(name)`
+    tensors: Mapping[str, int]  # those of `state` that are tensors of the first graph
+    behind: Mapping[str, tuple[str, int]]  # of `detection.rows_behind`
+    beyond: bool  # whether onnxruntime cannot run it
     accepted_error: float | None  # where activations become integers on the way
     operators: int
 
@@ -54,14 +60,22 @@ def write(model: Model, signature: Signature, file: str) -> Written:
                 f"expected every output to be computed, found that {reason} in {file}: convert it again"
             ) from reason
         outputs.append(name)
-    opsets = [helper.make_opsetid("", OPSET)]
+    opsets = [helper.make_opsetid("", OPSET), *([helper.make_opsetid(BEYOND, 1)] if writer.beyond else [])]
     for name, made in writer.state.items():
         graph.nodes.append(helper.make_node("Identity", [writer.variables[name]], [after(made)]))
         first = writer.initial[name]
         infos.append(helper.make_tensor_value_info(made, onnx_type(first.dtype.name), list(first.shape)))
         outputs.append(after(made))
     proto = helper.make_model(graph.proto("main", infos, outputs), opset_imports=opsets, ir_version=10)
-    return Written(proto, tuple(writer.state.values()), writer.accepted_error, len(graph.graph.operators))
+    return Written(
+        proto,
+        state=tuple(writer.state.values()),
+        tensors=writer.tensors,
+        behind=rows_behind(graph.graph, signature),
+        beyond=writer.beyond,
+        accepted_error=writer.accepted_error,
+        operators=len(graph.graph.operators),
+    )
 
 
 def after(name: str) -> str:

@@ -59,6 +59,30 @@ def assign_variable(node: Node) -> tuple[Result, ...]:
     return ()
 
 
+def kept(node: Node, i: int) -> str:
+    """Input `i`, a tensor that the file marks as a variable: what the last call left in it, zeros at first."""
+    writer, tensor = node.graph.writer, node.tensor(i)
+    if not tensor.is_variable or tensor.dtype != "float32" or None in tensor.shape:
+        raise Refused(f"expected a float32 variable of known sizes as the state {tensor.name!r}, found another tensor")
+    if node.graph.inside:
+        raise Refused("expected layers that keep a state outside of branches and loops")
+    name = _kept_name(node, i)
+    if name not in writer.variables:
+        first = writer.initial[name] = np.zeros(tuple(s or 0 for s in tensor.shape), np.float32)
+        writer.variables[name] = _from_outside(node, name, first)
+        writer.tensors[writer.state[name]] = node.operator.inputs[i]
+    return writer.variables[name]
+
+
+def keep(node: Node, i: int, value: str) -> None:
+    """Leave `value` in input `i`, of `kept`, for the next call."""
+    node.graph.writer.variables[_kept_name(node, i)] = value
+
+
+def _kept_name(node: Node, i: int) -> str:
+    return f"{node.tensor(i).name} {node.operator.inputs[i]}"
+
+
 def _name(node: Node) -> str:
     handle = node.stored(0)
     if not handle.startswith(_HANDLE):

@@ -87,8 +87,8 @@ def test_an_operator_nobody_writes_is_named_with_its_places(tmp_path: Path):
     g = GraphFile()
     x = g.input((4,))
     file = tmp_path / "unknown.tflite"
-    file.write_bytes(g.write(g.op("SVDF", [x], [g.tensor((4,))])))
-    with pytest.raises(UnsupportedModel, match=r"found SVDF \(no writer\) \(1: t1\) in unknown.tflite"):
+    file.write_bytes(g.write(g.op("SKIP_GRAM", [x], [g.tensor((4,))])))
+    with pytest.raises(UnsupportedModel, match=r"found SKIP_GRAM \(no writer\) \(1: t1\) in unknown.tflite"):
         import_model(str(file))
 
 

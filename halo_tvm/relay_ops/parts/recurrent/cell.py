@@ -26,6 +26,11 @@ class Cell:
     flags: tuple[str, ...] = ()
     states: int = 1  # 2: a hidden and a cell state
 
+    @property
+    def limits(self) -> tuple[str, ...]:
+        """The attributes that bound values to [-limit, limit]."""
+        return ("clip", "cell_clip") if self.states == 2 else ("clip",)
+
 
 CELLS = {
     "lstm": Cell(
@@ -56,6 +61,7 @@ class Options:
     direction: str
     activations: tuple[tuple[str, float, float], ...]  # (name, alpha, beta), the backward direction's behind
     clip: float  # 0: none
+    cell_clip: float  # likewise
     present: frozenset[str]  # optional arguments that are given
     flags: frozenset[str] = field(default_factory=frozenset)
 
@@ -94,7 +100,7 @@ class Options:
 
 def options_of(cell: Cell, attrs: Mapping[str, object]) -> Options:
     """The options of a call of halo.<cell>; ValueError for what does not fit."""
-    known = {"hidden", "direction", "activations", "alpha", "beta", "clip", "layer", *cell.flags}
+    known = {"hidden", "direction", "activations", "alpha", "beta", "layer", *cell.limits, *cell.flags}
     known |= {f"has_{name}" for name in cell.optional}
     unknown = sorted(set(attrs) - known)
     if unknown or "hidden" not in attrs:
@@ -107,11 +113,12 @@ def options_of(cell: Cell, attrs: Mapping[str, object]) -> Options:
         raise ValueError(
             f"halo.{cell.name}: direction must be one of {', '.join(DIRECTIONS)}, got {direction!r}: correct it"
         )
-    hidden, clip = int(attrs["hidden"]), float(attrs.get("clip", 0.0))
-    if hidden < 1 or clip < 0:
+    hidden = int(attrs["hidden"])
+    clip, cell_clip = (float(attrs.get(limit, 0.0)) for limit in ("clip", "cell_clip"))
+    if hidden < 1 or min(clip, cell_clip) < 0:
         raise ValueError(
-            f"halo.{cell.name}: hidden must be at least 1 and clip at least 0 (0 for none), got {hidden} and {clip}: "
-            "correct them"
+            f"halo.{cell.name}: hidden must be at least 1 and {' and '.join(cell.limits)} at least 0 (0 for none), "
+            f"got {hidden} and {min(clip, cell_clip)}: correct them"
         )
     present = frozenset(name for name in cell.optional if attrs.get(f"has_{name}"))
     if present & set(SCALES) and not present >= set(SCALES):
@@ -122,6 +129,7 @@ def options_of(cell: Cell, attrs: Mapping[str, object]) -> Options:
         direction,
         _activations(cell, DIRECTIONS[direction], attrs),
         clip,
+        cell_clip,
         present,
         frozenset(name for name in cell.flags if attrs.get(name)),
     )

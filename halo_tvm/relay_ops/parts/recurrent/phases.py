@@ -60,8 +60,7 @@ class Unit:
         """The cell's activation f, g or h (0, 1, 2) of x; `clip` bounds the arguments of f and g."""
         o = self.options
         if o.clip and place < 2:
-            limit = tirx.const(o.clip, x.ty.dtype)
-            x = tirx.max(tirx.min(x, limit), tirx.const(-o.clip, x.ty.dtype))
+            x = _bounded(x, o.clip)
 
         def apply(direction: int) -> Expr:
             name, alpha, beta = o.activation(direction, place)
@@ -73,6 +72,11 @@ class Unit:
 
     def one_minus(self, x: Expr) -> Expr:
         return tirx.const(1.0, x.ty.dtype) - x
+
+
+def _bounded(x: Expr, limit: float) -> Expr:
+    """x in [-limit, limit]."""
+    return tirx.max(tirx.min(x, tirx.const(limit, x.ty.dtype)), tirx.const(-limit, x.ty.dtype))
 
 
 def phases_of(options: Options) -> tuple[Phase, ...]:
@@ -96,11 +100,12 @@ def _lstm(u: Unit) -> list[tirx.Stmt]:
     i, o, f = u["sum0"], u["sum1"], u["sum2"]
     if "peephole0" in u.buffers:
         i, f, o = i + u["peephole0"] * u["cell"], f + u["peephole2"] * u["cell"], o + u["peephole1"] * u["next"]
+    after = u["sum2"] * u["cell"] + u["sum0"] * u["sum3"]
     return [
         u.put("sum0", u.activate(0, i)),
         u.put("sum2", u.one_minus(u["sum0"]) if "input_forget" in u.options.flags else u.activate(0, f)),
         u.put("sum3", u.activate(1, u["sum3"])),
-        u.put("next", u["sum2"] * u["cell"] + u["sum0"] * u["sum3"]),
+        u.put("next", _bounded(after, u.options.cell_clip) if u.options.cell_clip else after),
         u.put("sum1", u.activate(0, o)),
         u.put("new", u["sum1"] * u.activate(2, u["next"])),
     ]

@@ -52,6 +52,8 @@ def _lstm(options, direction, wide, r, bias, peepholes, state):
     i = _activate(options, direction, 0, i + p_i * c)
     f = 1 - i if "input_forget" in options.flags else _activate(options, direction, 0, f + p_f * c)
     c = f * c + i * _activate(options, direction, 1, g)
+    if options.cell_clip:
+        c = np.clip(c, -options.cell_clip, options.cell_clip)
     o = _activate(options, direction, 0, o + p_o * c)
     return [o * _activate(options, direction, 2, c), c]
 
