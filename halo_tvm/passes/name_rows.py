@@ -4,7 +4,8 @@ Before -> after
     r: [batch * sequence, k] = reshape(x)   ->   r': [rows, k] = match_cast(r)
 Kernels over r' are functions of `rows` alone, whatever product it stands for: functions of equal
 mathematics become equal, and a tuning record made for one model is found by another.
-A size that a kernel of the importer's own is written in keeps its spelling: its neighbours could not join it else.
+A size that a kernel of the importer's own is written in keeps its spelling: its neighbours could not join it else. So
+does one that meets its product in an operator, whose result would have no known shape.
 `resolve_rows` puts the product back into main (kernels keep their own symbol), where the memory plan
 bounds it by the declared ranges.
 """
@@ -24,8 +25,13 @@ _PREFIX = "rows"
 
 def name_rows(mod: tvm.IRModule) -> tvm.IRModule:
     """Behind every reshape to a dimension that is a product, cast it to a variable."""
-    namer = _Namer(mod)
-    return replace_main(namer.builder_.get(), namer.visit_expr(mod["main"]))
+    kept = _sizes_of_kernels(mod["main"])
+    while True:
+        namer = _Namer(mod, kept)
+        named = namer.visit_expr(mod["main"])
+        if not namer.lost:
+            return replace_main(namer.builder_.get(), named)
+        kept += namer.lost
 
 
 def resolve_rows(mod: tvm.IRModule) -> tvm.IRModule:
@@ -36,15 +42,20 @@ def resolve_rows(mod: tvm.IRModule) -> tvm.IRModule:
 
 @relax.expr_functor.mutator
 class _Namer(relax.PyExprMutator):
-    def __init__(self, mod: tvm.IRModule) -> None:
+    def __init__(self, mod: tvm.IRModule, kept: Sequence[tvm.ir.Expr]) -> None:
         super().__init__(mod)
+        self.lost: list[tvm.ir.Expr] = []  # sizes whose names left a result without a shape
         self._named: list[tuple[tvm.ir.Expr, tirx.Var]] = []
         self._analyzer = tvm.sym.Analyzer()
         self._taken = _names(mod["main"])
-        self._written = _sizes_of_kernels(mod["main"])
+        self._kept = kept
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         super().visit_var_binding_(binding)
+        if _has_shape(binding.var) and not _has_shape(self.visit_expr(binding.var)):
+            args = [self.visit_expr(arg) for arg in relax.analysis.free_vars(binding.value)]
+            met = {dim for arg in args if _has_shape(arg) for dim in arg.ty.shape.values if isinstance(dim, tirx.Var)}
+            self.lost += [product for product, var in self._named if var in met]
         if op_name(binding.value) != "relax.reshape" or not isinstance(binding.var, relax.DataflowVar):
             return
         dims = binding.var.ty.shape.values
@@ -83,7 +94,7 @@ class _Namer(relax.PyExprMutator):
         for product, var in self._named:
             if self._analyzer.can_prove_equal(product, dim):
                 return var
-        if any(self._analyzer.can_prove_equal(size, dim) for size in self._written):
+        if any(self._analyzer.can_prove_equal(size, dim) for size in self._kept):
             return dim
         name = f"{_PREFIX}{len(self._named) or ''}"
         while name in self._taken:  # sizes are looked up by name, so a dimension of the model keeps its own
@@ -92,6 +103,10 @@ class _Namer(relax.PyExprMutator):
         var = tirx.Var(name, "int64")
         self._named.append((dim, var))
         return var
+
+
+def _has_shape(expr: relax.Expr) -> bool:
+    return isinstance(expr.ty, relax.TensorType) and isinstance(expr.ty.shape, relax.ShapeExpr)
 
 
 def casts(binding: relax.MatchCast) -> Iterator[tuple[tvm.ir.Expr, tvm.ir.Expr]]:

@@ -11,6 +11,9 @@ from graphs import context_of, run_model, small_model
 from tolerances import assert_close
 from tvm import relax, te, tirx
 from tvm.relax.dpl import is_op, wildcard
+from tvm.script import ir as I
+from tvm.script import relax as R
+from tvm.script import tirx as T
 
 from halo_tvm.errors import UnknownName, UsageError
 from halo_tvm.imported import ImportedModel, InputSpec
@@ -494,6 +497,33 @@ def test_row_variables_are_named_unlike_the_models_dimensions() -> None:
     named = name_rows(replace_main(model.mod, func))["main"]
     casts = [b for block in named.body.blocks for b in block.bindings if isinstance(b, relax.MatchCast)]
     assert {str(b.ty.shape.values[0].name) for b in casts} == {"rows_"}
+
+
+def test_a_size_whose_name_would_hide_a_shape_keeps_its_spelling() -> None:
+    """An importer's cast follows the name, its neighbour of rank 3 does not: what both become had no shape."""
+
+    @I.ir_module
+    class Model:
+        @R.function
+        def main(
+            x: R.Tensor((2, "m"), "float32"), y: R.Tensor(("k", "n"), "float32"), sizes: R.Shape(["p", "q", "r", "t"])
+        ) -> R.Tensor(dtype="float32", ndim=3):
+            p, q, r, t = T.int64(), T.int64(), T.int64(), T.int64()
+            with R.dataflow():
+                known = R.match_cast(x, R.Tensor((2, p * q + r * t), "float32"))
+                rows = R.reshape(known, R.shape([1, 2 * (p * q + r * t)]))
+                flat = R.reshape(rows, R.shape([2, p * q + r * t]))
+                doubled = R.add(flat, flat)
+                apart = R.reshape(doubled, R.shape([1, 2, p * q + r * t]))
+                scale = R.match_cast(y, R.Tensor((1, p * q + r * t), "float32"))
+                out = R.multiply(apart, scale)
+                R.output(out)
+            return out
+
+    shapes = [b.var.ty.shape for block in name_rows(Model)["main"].body.blocks for b in block.bindings]
+    assert all(isinstance(shape, relax.ShapeExpr) for shape in shapes)
+    names = {dim.name for shape in shapes for dim in shape.values if isinstance(dim, tirx.Var)}
+    assert "rows" in names  # of the product that meets no other spelling
 
 
 def test_row_operators_run_on_matrices() -> None:
