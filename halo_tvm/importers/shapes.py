@@ -14,6 +14,7 @@ from ..artifact import sizes_that_hold
 from ..artifact.formula import bound
 from ..errors import UnknownName, UsageError
 from ..imported import ImportedModel, InputSpec
+from ._fixed_sizes import with_fixed_sizes
 
 _DIMENSION = re.compile(r"(\d+)(?:\.\.(\d+))?")
 _SCALAR = re.compile(r"scalar(?:\((-?[\d.]+(?:e[+-]?\d+)?)\))?")
@@ -125,5 +126,5 @@ def _bind(model: ImportedModel, fixed: dict[str, int]) -> ImportedModel:
     def static(spec: InputSpec) -> InputSpec:
         return dataclasses.replace(spec, shape=tuple(fixed.get(d, d) for d in spec.shape))
 
-    mod = relax.transform.BindSymbolicVars(dict(fixed), "main")(model.mod)
+    mod = with_fixed_sizes(relax.transform.BindSymbolicVars(dict(fixed), "main")(model.mod))
     return dataclasses.replace(model, mod=mod, inputs=tuple(static(spec) for spec in model.inputs))
