@@ -30,6 +30,20 @@ def test_sizes_that_the_model_refused_are_not_typical() -> None:
     assert typical_of(easy, cases_of(easy, seed=0)) == model.typical
 
 
+def test_a_batch_that_only_a_state_forbids_is_one() -> None:
+    """Files leave the batch open and hold a state of one row: longer inputs alone do not help."""
+
+    def engine(inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        if inputs["sound"].shape[0] != 1:
+            raise UnsupportedModel("a state of one row")
+        return {"y": inputs["sound"]}
+
+    model = imported({"sound": (("rows", "samples"), "float32")}, lambda bb, x: x)
+    model = replace(model, engine=engine, ranges={"rows": (1, 64), "samples": (1, 9999)})
+    cases = cases_of(replace(model, typical={"rows": 1, "samples": 128}), seed=0)
+    assert {cases[f"case{i}.input.sound"].shape for i in range(2)} == {(1, 16), (1, 7)}
+
+
 def test_what_moves_by_a_rounding_is_no_fault_of_a_compiled_model() -> None:
     """Levels of 8 bits flip at the last bit of a sum: a model that amplifies them is compared as loosely as it is."""
     model = imported({"x": ((4, 8), "float32")}, lambda bb, x: x)
