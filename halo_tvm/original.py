@@ -19,7 +19,7 @@ from .text_reference import Passage, passage_of
 _KINDS = {
     "onnx": "ONNX file",
     "tflite": "TFLite file",
-    "keras": ".keras file",
+    "keras": "file of Keras",
     "tensorflow": "SavedModel directory",
     "stablehlo": "file of jax.export or StableHLO",
     "torch_export": ".pt2 file",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 MODEL = (
-    "built-in name, model file (ONNX, GGUF, .keras, .pt2, TFLite, TorchScript, jax.export, StableHLO), "
+    "built-in name, model file (ONNX, GGUF, .keras, .h5, .pt2, TFLite, TorchScript, jax.export, StableHLO), "
     "or Hugging Face directory"
 )
 THREADS = "threads to use (default: every core this process may run on)"

@@ -80,7 +80,7 @@ def _import(
         from .tflite import import_tflite
 
         return import_tflite(path, shapes=dict(map(parse_shape, shapes)), signature=part, spelled=spelled)
-    if path.suffix == ".keras":
+    if path.suffix in (".keras", ".h5", ".hdf5"):
         from .keras import import_keras
 
         return import_keras(path, shapes=dict(map(parse_shape, shapes)), trust=trust)
@@ -101,8 +101,8 @@ def _import(
         return import_torchscript(path, shapes=tuple(map(parse_input, shapes)), inputs=examples, trust=trust)
     if path.is_file():
         raise UnsupportedModel(
-            "expected an .onnx, .gguf, .keras, .pt2, .tflite, jax.export, StableHLO or TorchScript file, a directory "
-            f"with config.json or a built-in name, found the file {model!r}: convert it to ONNX first"
+            "expected an .onnx, .gguf, .keras, .h5, .pt2, .tflite, jax.export, StableHLO or TorchScript file, a "
+            f"directory with config.json or a built-in name, found the file {model!r}: convert it to ONNX first"
         )
     if is_hub_name(str(path)):
         from .huggingface import import_hub

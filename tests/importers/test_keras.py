@@ -117,6 +117,46 @@ def test_text_models_keep_their_operators_at_open_sizes(
     np.testing.assert_allclose(unscheduled(model, ids)["output"], model.engine(ids)["output"], atol=1e-5)
 
 
+@needs_keras
+@pytest.mark.usefixtures("net")  # where Keras is first imported
+def test_files_of_keras_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """HDF5, with the words of Keras 2 that Keras 3 refuses; weights alone and foreign classes are no model."""
+    import h5py
+    import keras
+    from keras import layers
+
+    monkeypatch.setenv("KERAS_BACKEND", keras.backend.backend())
+    image = keras.Input((8, 8, 3), name="image")
+    x = layers.BatchNormalization()(layers.DepthwiseConv2D(3, padding="same")(image))
+    model = keras.Model(image, layers.Dense(3)(layers.LSTM(4)(layers.Reshape((8, 24))(x))))
+    file = tmp_path / "net.h5"
+    model.save(file)
+
+    def edited(edit) -> None:
+        with h5py.File(file, "r+") as opened:
+            config = json.loads(opened.attrs["model_config"])
+            for layer in config["config"]["layers"]:
+                edit(layer)
+            opened.attrs["model_config"] = json.dumps(config)
+
+    older = {"DepthwiseConv2D": {"groups": 1}, "BatchNormalization": {"axis": [3]}, "LSTM": {"time_major": False}}
+    edited(lambda layer: layer["config"].update(older.get(layer["class_name"], {})))
+    imported = import_model(str(file))
+    given = {"image": np.random.default_rng(0).random((2, 8, 8, 3), np.float32)}
+    for found in (imported.engine(given), unscheduled(imported, given)):
+        np.testing.assert_allclose(found["output"], np.asarray(model(given["image"])), atol=1e-5)
+
+    edited(lambda layer: layer.update(class_name="Lambda" if layer["class_name"] == "Dense" else layer["class_name"]))
+    with pytest.raises(UnsupportedModel, match=r"the layer Lambda dense\S*, which carries code"):
+        import_model(str(file))
+    model.save_weights(tmp_path / "net.weights.h5")
+    with pytest.raises(UnsupportedModel, match=r"the configuration of a model in net.weights.h5, found weights alone"):
+        import_model(str(tmp_path / "net.weights.h5"))
+    file.write_bytes(b"no HDF5")
+    with pytest.raises(UnsupportedModel, match=r"expected an HDF5 file of Keras in net.h5"):
+        import_model(str(file))
+
+
 def archive(path: Path, config: object, **members: bytes) -> Path:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as out:
         out.writestr("config.json", config if isinstance(config, str) else json.dumps(config))

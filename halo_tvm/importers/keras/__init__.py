@@ -1,4 +1,4 @@
-"""Keras 3 -> `ImportedModel`: a `.keras` file, or a model in memory, on the backend jax, torch or tensorflow.
+"""Keras 3 -> `ImportedModel`: a `.keras` or `.h5` file, or a model in memory, on the backend jax, torch or tensorflow.
 
 A file names classes and may carry code: it is read in a confined process (`_restricted`) on an installed backend, and
 only with classes of Keras itself. A model in memory stays on the backend that Keras was imported with.
@@ -21,18 +21,22 @@ from ..shapes import apply_shapes, parse_shape
 from ._archive import check_archive
 from .declared import Bounds
 
+HDF5 = (".h5", ".hdf5")
 # Backend of Keras -> the packages that reading a model on it needs; the first that is installed reads files.
 BACKENDS = {"jax": ("jax",), "torch": ("torch",), "tensorflow": ("tensorflow", "tf2onnx")}
 
 
 def import_keras(path: Path, *, shapes: Mapping[str, Bounds] | None = None, trust: bool = False) -> ImportedModel:
-    """Import the `.keras` file at `path`; Keras in the confined process is the reference.
+    """Import the `.keras` or HDF5 file at `path`; Keras in the confined process is the reference.
 
     `trust` goes on where the host offers no confinement; classes that Keras does not have are refused all the same.
     """
     if find_spec("keras") is None:
-        raise MissingPackage("keras", "reading a .keras file", "pip install 'halo_tvm[keras]'")
-    check_archive(path)
+        raise MissingPackage("keras", f"reading a {path.suffix} file", "pip install 'halo_tvm[keras]'")
+    if not path.is_file():
+        raise UsageError(f"expected a {path.suffix} file, found no file {str(path)!r}: check the path")
+    if path.suffix not in HDF5:  # which nothing but a library in C reads: in the confined process
+        check_archive(path)
     backend = _backend()
     bounds = {name: [list(b) for b in found] for name, found in (shapes or {}).items()}
     model = convert_restricted("keras", path, {"shapes": bounds}, trust=trust, environment={"KERAS_BACKEND": backend})

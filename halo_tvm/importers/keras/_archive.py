@@ -7,13 +7,13 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from ...errors import UnsupportedModel, UsageError
+from ...errors import UnsupportedModel
 
 _RATIO = 100  # Keras stores its members as they are; somebody may have packed them, as far as weights can be
 _SLACK = 64 << 20
 _MEMBERS = 10_000
 _CONFIG = "config.json"
-_CONFIG_LIMIT = 64 << 20
+CONFIG_LIMIT = 64 << 20
 
 # Classes of Keras whose configuration is code of the file's author, or names other files.
 _CARRIERS = frozenset(("Lambda", "__lambda__", "TorchModuleWrapper", "TFSMLayer", "JaxLayer", "FlaxLayer"))
@@ -21,14 +21,16 @@ _CARRIERS = frozenset(("Lambda", "__lambda__", "TorchModuleWrapper", "TFSMLayer"
 
 def check_archive(path: Path) -> None:
     """`UnsupportedModel` unless `path` is an archive of a sensible size whose model names classes of Keras alone."""
-    if not path.is_file():
-        raise UsageError(f"expected a .keras file, found no file {str(path)!r}: check the path")
-    config = _config(path)
+    check_classes(_config(path), path.name)
+
+
+def check_classes(config: object, file: str) -> None:
+    """`UnsupportedModel` unless the configuration of a model, in `file`, names classes of Keras alone."""
     foreign = list(dict.fromkeys(_foreign(config)))
     if foreign:
         listed = ", ".join(foreign[:5]) + (f" and {len(foreign) - 5} more" if len(foreign) > 5 else "")
         raise UnsupportedModel(
-            f"expected classes of Keras itself in {path.name}, found {listed}: no code is taken from a file; "
+            f"expected classes of Keras itself in {file}, found {listed}: no code is taken from a file; "
             "import the model from memory with halo_tvm.import_keras"
         )
 
@@ -66,9 +68,9 @@ def _check_sizes(path: Path, entries: list[zipfile.ZipInfo]) -> None:
             f"{unpacked} bytes: not a real model"
         )
     config = next((entry.file_size for entry in entries if entry.filename == _CONFIG), 0)
-    if config > _CONFIG_LIMIT:
+    if config > CONFIG_LIMIT:
         raise UnsupportedModel(
-            f"expected a {_CONFIG} of at most {_CONFIG_LIMIT >> 20} MiB in {path.name}, found {config} bytes: "
+            f"expected a {_CONFIG} of at most {CONFIG_LIMIT >> 20} MiB in {path.name}, found {config} bytes: "
             "not a real model"
         )
 

@@ -20,8 +20,13 @@ _EXAMPLE_SIZE = 16  # of open sizes while torch traces: room for windows, below 
 
 
 def import_file(path: Path, options: Mapping[str, Any]) -> ImportedModel:
-    """The `.keras` file at `path`; `options`: "shapes" (by input, a low and a high bound for each dimension)."""
-    model = keras.saving.load_model(path, compile=False, safe_mode=True)
+    """The `.keras` or HDF5 file at `path`; `options`: "shapes", by input a low and a high bound for each dimension."""
+    if path.suffix == ".keras":
+        model = keras.saving.load_model(path, compile=False, safe_mode=True)
+    else:
+        from ._hdf5 import load
+
+        model = load(path)
     shapes: dict[str, Bounds] = {k: tuple((b[0], b[1]) for b in v) for k, v in dict(options["shapes"]).items()}
     return import_built(model, path.stem, shapes)
 
