@@ -13,7 +13,7 @@ from ...errors import UnsupportedModel
 from ._archive import CONFIG_LIMIT, check_classes
 
 # Class -> words that Keras 3 refuses, and the value at which they say nothing.
-_WORDS = {
+_WORDS: dict[str, dict[str, object]] = {
     "DepthwiseConv2D": {"groups": 1},
     "Conv2DTranspose": {"groups": 1},
     "SeparableConv2D": {"groups": 1},

@@ -32,8 +32,8 @@ def lstm(node: Node) -> Result:
     """
     if node.option("kernel_type") != _FULL:
         raise Refused("expected the kernel of a whole layer, found the basic one")
-    for inputs, what in (((16, 17), "a projection"), (range(20, 24), "normalised gates")):
-        if any(node.has(i) for i in inputs):
+    for places, what in ((range(16, 18), "a projection"), (range(20, 24), "normalised gates")):
+        if any(node.has(i) for i in places):
             raise Refused(f"expected an LSTM without {what}, found one")
     if node.flag("diagonal_recurrent_tensors"):
         raise Refused("expected whole recurrent weights, found their diagonals")
