@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
+from typing import Any
 
-from ._dynamic import is_dynamic, restored, rounded
+import numpy as np
+
+from ._dynamic import accept, is_dynamic, restored, rounded, sums_within
 from ._node import Channels, Node, Refused
 from ._registry import writes
 
@@ -23,12 +27,24 @@ def auto_pad(node: Node) -> str:
 @writes("CONV_2D")
 def conv_2d(node: Node) -> Channels:
     """Filter [out, height, width, in / groups]."""
-    perm, groups = [0, 3, 1, 2], _groups(node, 3)
-    if not is_dynamic(node) or groups != 1:  # groups are convolutions of floats in either form
-        return _convolution(node, node.permuted(1, perm), "hw", groups)
-    weight = node.emit("Transpose", node.stored(1), perm=perm)
-    q, scale = rounded(node, node.x(0, first=True), [1, 2, 3])
-    out = restored(node, node.emit("ConvInteger", q, weight, **_windows(node, "hw", groups)), scale, 2)
+    groups, sizes = _groups(node, 3), [size for size in node.shape(0)[1:3] if size is not None]
+    # In groups, products of levels are sums of floats; at the edges of images of open sizes, what they meet is open.
+    if is_dynamic(node) and groups == 1 and len(sizes) == 2:
+        return _of_levels(node, sizes)
+    return _convolution(node, node.permuted(1, [0, 3, 1, 2]), "hw", groups)
+
+
+def _of_levels(node: Node, sizes: list[int]) -> Channels:
+    """A convolution of floats of images of `sizes` by integers."""
+    windows, weights = _windows(node, "hw", 1), node.constant(1, "weights")
+    strides, dilations, kernel = windows["strides"], windows["dilations"], weights.shape[1:3]
+    # XNNPACK takes it for a product of rows then: each pixel has a grid of its own.
+    alone = kernel == (1, 1) and max(strides) == 1
+    x = rounded(node, node.x(0, first=True), [1] if alone else [1, 2, 3])
+    pads = [0, 0, 0, 0] if auto_pad(node) == "VALID" else _same_pads(sizes, kernel, strides, dilations)
+    sums = sums_within(weights.sum(3, dtype=np.int32), sizes, strides, dilations, pads)
+    weight = node.emit("Transpose", node.stored(1), perm=[0, 3, 1, 2])
+    out = restored(node, node.emit("ConvInteger", x.levels, weight, **windows), x, sums, 2)
     bias = [node.emit("Reshape", node.x(2), node.sizes([-1, 1, 1]))] if node.has(2) else []
     return Channels(node.emit("Add", out, *bias) if bias else out)
 
@@ -60,11 +76,13 @@ def _groups(node: Node, axis: int) -> int:
 
 
 def _convolution(node: Node, weight: str, letters: str, groups: int) -> Channels:
+    if is_dynamic(node):
+        accept(node)
     inputs = [node.x(0, first=True), weight, *([node.x(2)] if node.has(2) else [])]
     return Channels(node.emit("Conv", *inputs, **_windows(node, letters, groups)))
 
 
-def _windows(node: Node, letters: str, groups: int) -> dict[str, object]:
+def _windows(node: Node, letters: str, groups: int) -> dict[str, Any]:
     strides = node.positive(*(f"stride_{c}" for c in letters))
     dilations = node.positive(*(f"dilation_{c}_factor" for c in letters))
     kernel = node.shape(1)[:-2] if len(letters) == 3 else node.shape(1)[1:3]
@@ -74,16 +92,22 @@ def _windows(node: Node, letters: str, groups: int) -> dict[str, object]:
 
 def _pads(node: Node, kernel: tuple[int | None, ...], strides: list[int], dilations: list[int]) -> dict[str, object]:
     """The attribute that pads; as numbers with dilation, because onnxruntime knows no word for it then."""
-    word = auto_pad(node)
-    if max(dilations) == 1 or word == "VALID":
+    word, sizes = auto_pad(node), node.shape(0)[1:-1]
+    open_steps = any(size is None and stride > 1 for size, stride in zip(sizes, strides))
+    if max(dilations) == 1 or word == "VALID" or open_steps or None in kernel:
         return {"auto_pad": word}
+    return {"pads": _same_pads(sizes, [k or 1 for k in kernel], strides, dilations)}
+
+
+def _same_pads(
+    sizes: Sequence[int | None], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+) -> list[int]:
+    """What SAME puts in front of each axis, then what it puts behind; a size is not needed where steps are of one."""
     totals = []
-    for size, k, stride, dilation in zip(node.shape(0)[1:-1], kernel, strides, dilations):
-        if k is None or size is None and stride > 1:
-            return {"auto_pad": word}
+    for size, k, stride, dilation in zip(sizes, kernel, strides, dilations):
         steps = 0 if size is None else (-(-size // stride) - 1) * stride - size + 1
         totals.append(max(0, steps + (k - 1) * dilation))
-    return {"pads": [*(t // 2 for t in totals), *(t - t // 2 for t in totals)]}
+    return [*(t // 2 for t in totals), *(t - t // 2 for t in totals)]
 
 
 @writes("TRANSPOSE_CONV")

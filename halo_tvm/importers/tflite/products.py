@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from ._dynamic import is_dynamic, restored, rounded
 from ._node import Node, Refused, Result
 from ._registry import writes
@@ -20,9 +22,9 @@ def fully_connected(node: Node) -> Result:
     if not keeps and (rank != 2 or node.shape(0)[-1] != weight[1]):
         x = node.emit("Reshape", x, node.sizes([-1, weight[1]]))
     if is_dynamic(node):
-        q, scale = rounded(node, x, [-1])
-        total = node.emit("MatMulInteger", q, node.emit("Transpose", node.stored(1), perm=[1, 0]))
-        out = restored(node, total, scale, 0)
+        rows = rounded(node, x, [-1])
+        total = node.emit("MatMulInteger", rows.levels, node.emit("Transpose", node.stored(1), perm=[1, 0]))
+        out = restored(node, total, rows, node.constant(1, "weights").sum(1, dtype=np.int32), 0)
     else:
         out = node.emit("MatMul", x, node.permuted(1, [1, 0]))
     return Result(node.emit("Add", out, node.x(2)) if node.has(2) else out)
