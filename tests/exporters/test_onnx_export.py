@@ -107,6 +107,13 @@ def test_attention_over_a_cache_is_named(tmp_path):
         write_onnx(imported, tmp_path / "m.onnx", PLAIN)
 
 
+def test_a_bounded_cell_is_named(tmp_path):
+    kinds = {name: (shape, "float32") for name, shape in (("x", (3, 1, 5)), ("w", (1, 8, 5)), ("r", (1, 8, 2)))}
+    imported = imported_model(lambda bb, *args: bb.emit(OPERATORS["lstm"].call(*args, hidden=2, cell_clip=0.5)), kinds)
+    with pytest.raises(UnsupportedModel, match="halo.lstm: a layer whose cell state is bounded"):
+        write_onnx(imported, tmp_path / "m.onnx", PLAIN)
+
+
 def test_a_permission_changes_nothing(tmp_path):
     attrs = {"num_heads": 2, "num_kv_heads": 2, "head_dim": 4, "scale": 0.5, "packed": True, "products": "bfloat16"}
     imported = imported_model(
@@ -128,8 +135,8 @@ def _operator_cases():
         for i, case in enumerate(operator.cases()):
             packed_weight = case["attrs"].get("layout") == "packed"
             over_a_cache = name == "attention" and case["attrs"].get("has_lengths")
-            rounds = case["attrs"].get("quantised") or case["attrs"].get("has_r_scale")
-            if not packed_weight and not over_a_cache and not rounds:
+            beyond_onnx = any(case["attrs"].get(word) for word in ("quantised", "has_r_scale", "cell_clip"))
+            if not packed_weight and not over_a_cache and not beyond_onnx:
                 for spelling in ("plain",) if name in ONE_SPELLING else SPELLINGS:
                     yield pytest.param(name, case, spelling, id=f"{name}-{i}-{spelling}")
 

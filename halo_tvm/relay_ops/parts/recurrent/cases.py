@@ -17,7 +17,8 @@ def cases(name: str) -> tuple[Case, ...]:
     for direction, (s, b, i, h) in SHAPES.items():
         found.append(case(name, s, b, i, h, direction))
         plain = [kind for kind in cell.optional if kind not in SCALES]
-        found.append(case(name, s, b, i, h, direction, *plain, **dict.fromkeys(cell.limits, 0.8)))
+        found.append(case(name, s, b, i, h, direction, *plain, clip=0.8))
+        found += [case(name, s, b, i, h, direction, *plain, **{limit: 0.3}) for limit in cell.limits[1:]]
         if len(plain) < len(cell.optional):
             found.append(case(name, s, b, i, h, direction, *cell.optional, clip=0.8))
         found += [case(name, s, b, i, h, direction, "bias", "initial_h", **{flag: True}) for flag in cell.flags]
