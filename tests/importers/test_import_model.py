@@ -69,7 +69,8 @@ def test_unknown_model_lists_what_is_known_and_the_nearest() -> None:
         (
             lambda d: _write(d / "m.pkl", b"x"),
             UnsupportedModel,
-            "expected an .onnx, .gguf, .keras, .h5, .pt2, .tflite, jax.export, StableHLO or TorchScript file, a directory",
+            "expected an .onnx, .gguf, .keras, .h5, .pt2, .tflite, jax.export, StableHLO or TorchScript file, "
+            "a directory",
         ),
         (lambda d: d / "nowhere" / "model", UsageError, "found nothing at"),
     ],
