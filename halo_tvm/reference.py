@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
-from typing import NamedTuple
 
 import numpy as np
 
@@ -25,6 +24,7 @@ _BATCHES = (1, 2)
 _LEADING = (3, 2)  # of any other dimension that is usually 1
 # Of all others. A model may need more (an image, a second of sound): the next are tried where its engine refuses.
 _OTHERS = ((16, 7), (64, 33), (136, 97), (320, 224), (1600, 1280), (20000, 16500))
+_Sizes = list[dict[str, int]]  # of the dimensions, for each case
 # Of integers without declared values, likewise: wide enough to tell items apart, or as in a mask.
 _INTEGERS = ((0, 99), (0, 1))
 
@@ -54,13 +54,13 @@ def _at_one(
     """The cases of the user and those at sigma 1, and which are the latter."""
     given = [_named(model, examples)] if examples else []
     if not model.engine:
-        cases = [*given, *_random_cases(model, seed, _Rung(_OTHERS[0]), _INTEGERS[-1])]
+        cases = [*given, *_random_cases(model, seed, _sizes(model, _OTHERS[0]), _INTEGERS[-1])]
         return _arrays(cases, evaluate_all(model, cases)), range(len(given), len(cases))
     refused: HaloError | None = None
     dull: tuple[list[dict[str, np.ndarray]], list[Mapping[str, np.ndarray]]] | None = None
-    for rung in _ladder(model):
+    for sizes in _ladder(model):
         for integers in _INTEGERS:
-            cases = [*given, *_random_cases(model, seed, rung, integers)]
+            cases = [*given, *_random_cases(model, seed, sizes, integers)]
             try:
                 results = [model.source_outputs(case) for case in cases]
             except UnsupportedModel as reason:
@@ -147,24 +147,17 @@ def _default(spec: InputSpec, sizes: Mapping[str, int]) -> np.ndarray:
     return (np.ones if spec.default == "ones" else np.zeros)(shape, spec.dtype)
 
 
-class _Rung(NamedTuple):
-    """Sizes that the cases are drawn at."""
-
-    others: tuple[int, ...]
-    two: bool = True  # whether the second size is another one where a range leaves only one of `others`
-    single: bool = False  # whether batches are of one row, as a state of a fixed size may ask
-
-
-def _ladder(model: ImportedModel) -> list[_Rung]:
-    """What to try: one rung without symbolic dimensions; images start where windows still fit into them."""
+def _ladder(model: ImportedModel) -> list[_Sizes]:
+    """What to try, each once: one rung without symbolic dimensions; images start where windows still fit into them."""
     if not _has_symbols(model):
-        return [_Rung(_OTHERS[0])]
+        return [_sizes(model, _OTHERS[0])]
     images = any(len(s.shape) == 4 and sum(isinstance(d, str) for d in s.shape[1:]) >= 2 for s in model.inputs)
-    usual = [_Rung(others) for others in (_OTHERS[1:] if images else _OTHERS)]
-    # Not every size may be: fewer, and then simpler ones, where they are others than before.
-    found = [*usual, *(rung._replace(two=False) for rung in usual), *(_Rung(r.others, False, True) for r in usual)]
-    sizes = [_sizes(model, rung) for rung in found]
-    return [rung for i, rung in enumerate(found) if sizes[i] not in sizes[:i]]
+    rungs = _OTHERS[1:] if images else _OTHERS
+    # Not every size may be: where none of these is taken, fewer of them, and then batches of one row.
+    found = [_sizes(model, others) for others in rungs]
+    found += [_sizes(model, others, two=False) for others in rungs]
+    found += [_sizes(model, others, two=False, single=True) for others in rungs]
+    return [sizes for i, sizes in enumerate(found) if sizes not in found[:i]]
 
 
 def _has_symbols(model: ImportedModel) -> bool:
@@ -172,21 +165,24 @@ def _has_symbols(model: ImportedModel) -> bool:
 
 
 def _random_cases(
-    model: ImportedModel, seed: int, rung: _Rung, integers: tuple[int, int]
+    model: ImportedModel, seed: int, sizes: _Sizes, integers: tuple[int, int]
 ) -> list[dict[str, np.ndarray]]:
     return [
         random_inputs(model.inputs, dims, seed + i, integers, model.samples)
-        for i, dims in enumerate(_sizes(model, rung)[: len(_BATCHES) if _has_symbols(model) else 1])
+        for i, dims in enumerate(sizes[: len(_BATCHES) if _has_symbols(model) else 1])
     ]
 
 
-def _sizes(model: ImportedModel, rung: _Rung) -> list[dict[str, int]]:
-    """The sizes of each case, within their ranges; with `two` of every range that has so many."""
-    cases: list[dict[str, int]] = []
-    for i, (batch, leading) in enumerate(((1, 1), (1, 1)) if rung.single else zip(_BATCHES, _LEADING)):
-        usual = {n: leading if model.typical.get(n) == 1 else rung.others[i] for n in model.ranges} | {"batch": batch}
+def _sizes(model: ImportedModel, others: tuple[int, ...], *, two: bool = True, single: bool = False) -> _Sizes:
+    """The sizes of each case, within their ranges; with `two` of every range that has so many.
+
+    With `single` batches are of one row, as a state of a fixed size may ask.
+    """
+    cases: _Sizes = []
+    for i, (batch, leading) in enumerate(((1, 1), (1, 1)) if single else zip(_BATCHES, _LEADING)):
+        usual = {n: leading if model.typical.get(n) == 1 else others[i] for n in model.ranges} | {"batch": batch}
         dims = {n: min(max(usual[n], low), high) for n, (low, high) in model.ranges.items()}
-        for n, (low, high) in model.ranges.items() if rung.two and cases else ():
+        for n, (low, high) in model.ranges.items() if two and cases else ():
             if dims[n] == cases[0][n] and low < high:
                 dims[n] += 1 if dims[n] < high else -1
         cases.append(sizes_that_hold(model.conditions, model.ranges, dims))

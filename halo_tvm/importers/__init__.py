@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..errors import UnsupportedModel, UsageError
 from ..imported import ImportedModel, Spelled
-from ..model_names import STABLEHLO, is_hub_name, refuse_unspeakable, unknown
+from ..model_names import HDF5, STABLEHLO, is_hub_name, refuse_unspeakable, unknown
 from ._language import NO_TEXTS, with_texts_of
 from .shapes import apply_shapes, load_examples, parse_input, parse_shape
 
@@ -80,7 +80,7 @@ def _import(
         from .tflite import import_tflite
 
         return import_tflite(path, shapes=dict(map(parse_shape, shapes)), signature=part, spelled=spelled)
-    if path.suffix in (".keras", ".h5", ".hdf5"):
+    if path.suffix in (".keras", *HDF5):
         from .keras import import_keras
 
         return import_keras(path, shapes=dict(map(parse_shape, shapes)), trust=trust)

@@ -15,13 +15,13 @@ from typing import Any
 
 from ...errors import MissingPackage, UsageError
 from ...imported import ImportedModel
+from ...model_names import HDF5
 from .._digest import sha256_of
 from .._restricted import convert_restricted
 from ..shapes import apply_shapes, parse_shape
 from ._archive import check_archive
 from .declared import Bounds
 
-HDF5 = (".h5", ".hdf5")
 # Backend of Keras -> the packages that reading a model on it needs; the first that is installed reads files.
 BACKENDS = {"jax": ("jax",), "torch": ("torch",), "tensorflow": ("tensorflow", "tf2onnx")}
 

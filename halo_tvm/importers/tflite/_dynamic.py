@@ -83,8 +83,11 @@ def sums_within(
 ) -> NDArray[np.int32]:
     """For each output of a convolution of images of `sizes`, the sum of the weights [out, h, w] that meet no padding.
 
-    `pads` are those in front and behind of each axis: (top, left, bottom, right).
+    `pads` are those in front and behind of each axis: (top, left, bottom, right). Without any the sums are [out, 1, 1].
     """
+    if not any(pads):
+        every: NDArray[np.int32] = weight.sum((1, 2), np.int32, keepdims=True)
+        return every
     met = []
     for axis, size in enumerate(sizes):
         kernel, first, last = weight.shape[1 + axis], pads[axis], pads[axis + 2]

@@ -143,6 +143,10 @@ class Node:
     def const(self, values: object, dtype: DTypeLike | None = None) -> str:
         return self.graph.constant(np.asarray(values, dtype))
 
+    def sliced(self, x: str, axis: int, start: int, stop: int) -> str:
+        """`x` from `start` to `stop` along `axis`."""
+        return self.emit("Slice", x, *map(self.sizes, ([start], [stop], [axis])))
+
     def sizes(self, values: Sequence[int]) -> str:
         return self.const(values, np.int64)
 
@@ -155,12 +159,17 @@ class Node:
 
     def activated(self, result: Result) -> Result:
         """`result` through the activation that the operator has fused, if any."""
-        number = self.operator.options.get("activation", 0)
-        if result.stored or not number or self.operator.name.endswith(("LSTM", "RNN", "SVDF")):
+        if result.stored or self.operator.name.endswith(("LSTM", "RNN", "SVDF")):
             return result
-        if not isinstance(number, int) or not 0 <= number < len(ACTIVATIONS):
+        name = self.fused_activation()
+        return result if name == "NONE" else type(result)(self.activation(name, result.name))
+
+    def fused_activation(self) -> str:
+        """The activation that the operator has fused, NONE for most."""
+        number = self.option("activation")
+        if not 0 <= number < len(ACTIVATIONS):
             raise Refused(f"expected a known activation, found {number}")
-        return type(result)(self.activation(ACTIVATIONS[number], result.name))
+        return ACTIVATIONS[number]
 
     def activation(self, name: str, x: str) -> str:
         if name == "NONE":

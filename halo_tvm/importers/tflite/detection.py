@@ -64,7 +64,7 @@ def detection_post_process(node: Node) -> tuple[Result, ...]:
         raise Refused(f"expected scores of one image and {classes} classes, found {list(node.shape(1))}")
     boxes, scores = _decoded(node, options), node.x(1)
     if node.shape(1)[2] == classes + 1:  # the first is the background
-        scores = node.emit("Slice", scores, *map(node.sizes, ([1], [classes + 1], [2])))
+        scores = node.sliced(scores, 2, 1, classes + 1)
     # LiteRT keeps scores equal to the least.
     least = float(np.nextafter(np.float32(_real(options, "nms_score_threshold")), np.float32(-np.inf)))
     overlap = _real(options, "nms_iou_threshold")
@@ -81,7 +81,7 @@ def _classes_of_best(
 ) -> tuple[Result, ...]:
     """Boxes by the best score of each, whatever its class; every box with its `each` best classes."""
     best, classes = node.emit_all("TopK", [scores, node.sizes([each])], 2, axis=-1)
-    first = node.emit("Slice", best, *map(node.sizes, ([0], [1], [2])))
+    first = node.sliced(best, 2, 0, 1)
     chosen = _suppressed(node, boxes, node.emit("Transpose", first, perm=[0, 2, 1]), limit, *limits)
     found, places = _padded(node, chosen, limit)
     index = _boxes_of(node, places, limit)
@@ -103,12 +103,10 @@ def _best_of_classes(node: Node, boxes: str, scores: str, chosen: str, limit: in
     """Boxes suppressed within each class; of all of them the best `limit`, a box for each class that it is in."""
     found, places = _padded(node, chosen, limit)
     # [m, 3] of (0, class, box) -> (0, box, class), where the score is.
-    at = node.emit("Gather", places, node.sizes([0, 2, 1]), axis=1)
-    all_rows = node.emit(
-        "Range", node.const(0, np.int64), node.emit("Squeeze", _length(node, places)), node.const(1, np.int64)
+    at = node.emit("Gather", chosen, node.sizes([0, 2, 1]), axis=1)
+    valued = node.emit(
+        "Concat", node.emit("GatherND", scores, at), node.const(np.full(limit, -np.inf, np.float32)), axis=0
     )
-    there = node.emit("Less", all_rows, found)
-    valued = node.emit("Where", there, node.emit("GatherND", scores, at), node.const(np.full(1, -np.inf, np.float32)))
     best, order = node.emit_all("TopK", [valued, node.sizes([limit])], 2, axis=0)
     count = node.emit("Min", found, node.sizes([limit]))
     kept = _there(node, count, limit)
@@ -136,17 +134,13 @@ def _suppressed(node: Node, boxes: str, scores: str, limit: int, overlap: float,
 def _padded(node: Node, chosen: str, limit: int) -> tuple[str, str]:
     """The number of rows of `chosen` [m, 3] as int64 [1], and the rows with `limit` zero rows behind them."""
     zeros = node.const(np.zeros((limit, 3), np.int64))
-    return _length(node, chosen), node.emit("Concat", chosen, zeros, axis=0)
+    return node.emit("Shape", chosen, start=0, end=1), node.emit("Concat", chosen, zeros, axis=0)
 
 
 def _boxes_of(node: Node, places: str, limit: int) -> str:
     """The box of each of the first `limit` rows of `places`."""
     first = node.emit("Gather", places, node.const(np.arange(limit), np.int64), axis=0)
     return node.emit("Gather", first, node.const(2, np.int64), axis=1)
-
-
-def _length(node: Node, x: str) -> str:
-    return node.emit("Shape", x, start=0, end=1)
 
 
 def _there(node: Node, count: str, limit: int) -> str:
@@ -164,8 +158,8 @@ def _decoded(node: Node, options: Mapping[str, float]) -> str:
     if not all(np.isfinite(s) and s > 0 for s in scales):
         raise Refused(f"expected scales above 0, found {scales}")
     steps = node.emit("Div", node.x(0), node.const(scales, np.float32))
-    moved, grown = (node.emit("Slice", steps, *map(node.sizes, ([i], [i + 2], [2]))) for i in (0, 2))
-    centres, sizes = (node.emit("Slice", node.x(2), *map(node.sizes, ([i], [i + 2], [1]))) for i in (0, 2))
+    moved, grown = (node.sliced(steps, 2, i, i + 2) for i in (0, 2))
+    centres, sizes = (node.sliced(node.x(2), 1, i, i + 2) for i in (0, 2))
     centre = node.emit("Add", node.emit("Mul", moved, sizes), centres)
     half = node.emit("Mul", node.emit("Mul", node.emit("Exp", grown), sizes), node.const(0.5, np.float32))
     return node.emit("Concat", node.emit("Sub", centre, half), node.emit("Add", centre, half), axis=2)
@@ -192,7 +186,7 @@ def _options(operator: Operator) -> dict[str, float]:
         found = flexbuffers.GetRoot(operator.custom).AsMap
         pairs = islice(zip(found.Keys, found.Values), _MOST_OPTIONS)
         return {key.AsKey[:64]: value.AsFloat for key, value in pairs if value.IsNumeric or value.IsBool}
-    except (ValueError, LookupError, TypeError, struct.error, AssertionError) as reason:
+    except (ValueError, LookupError, TypeError, OverflowError, struct.error, AssertionError) as reason:
         raise Refused("expected options as a map of FlexBuffers, found other bytes") from reason
 
 

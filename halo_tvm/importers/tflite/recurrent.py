@@ -16,7 +16,6 @@ from ..onnx import BEYOND
 from ._dynamic import accept
 from ._node import Node, Refused, Result
 from ._registry import writes
-from ._schema import ACTIVATIONS
 from .variables import keep, kept
 
 _INPUT, _FORGET, _CELL, _OUTPUT = range(4)  # the gates in the file's order
@@ -80,7 +79,7 @@ def svdf(node: Node) -> Result:
         raise Refused(f"expected {filters} filters in groups of {rank}, found {len(features)}")
     now = node.emit("MatMul", node.x(0), node.const(features.T.copy()))
     past = node.emit("Reshape", kept(node, 4), node.sizes([-1, filters, memory]))
-    past = node.emit("Slice", past, node.sizes([1]), node.sizes([memory]), node.sizes([2]))
+    past = node.sliced(past, 2, 1, memory)
     every = node.emit("Concat", past, node.emit("Unsqueeze", now, node.sizes([-1])), axis=2)
     keep(node, 4, node.emit("Reshape", every, node.sizes([-1, filters * memory])))
     weighted = node.emit("ReduceSum", node.emit("Mul", every, node.const(times)), node.sizes([2]), keepdims=0)
@@ -88,7 +87,7 @@ def svdf(node: Node) -> Result:
     out = node.emit("ReduceSum", by_unit, node.sizes([2]), keepdims=0)
     if node.has(3):
         out = node.emit("Add", out, node.x(3))
-    return Result(node.activation(_activation(node), out))
+    return Result(node.activation(node.fused_activation(), out))
 
 
 def _layer(
@@ -135,16 +134,9 @@ def _floats(node: Node, i: int) -> NDArray[Any]:
     return grid.floats(values)
 
 
-def _activation(node: Node) -> str:
-    number = node.option("activation")
-    if not 0 <= number < len(ACTIVATIONS):
-        raise Refused(f"expected a known activation, found {number}")
-    return ACTIVATIONS[number]
-
-
 def _function(node: Node) -> str:
     """The activation of a cell, in ONNX's words."""
-    found = _activation(node)
+    found = node.fused_activation()
     if found not in ("TANH", "RELU"):
         raise Refused(f"expected the activation TANH or RELU, found {found}")
     return found.capitalize()

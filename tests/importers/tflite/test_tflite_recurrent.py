@@ -104,7 +104,8 @@ def feeds_of(model, seed: int, state=None) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("case", CASES)
 def test_layers(case, batch, tmp_path: Path):
-    model = import_model(written(*_of(CASES[case], batch), tmp_path / "layer.tflite"))
+    kind, options = CASES[case]
+    model = import_model(written(kind, batch, options, tmp_path / "layer.tflite"))
     net = compile_in_process(model)
     state: dict[str, np.ndarray] = {}
     for call in range(3):
@@ -114,11 +115,6 @@ def test_layers(case, batch, tmp_path: Path):
         for name, want in wanted.items():
             np.testing.assert_allclose(np.asarray(found[name]), want, rtol=2e-5, atol=2e-6, err_msg=name)
         state = {name: want for name, want in wanted.items() if name != "y0"}
-
-
-def _of(case, batch):
-    kind, options = case
-    return kind, batch, options
 
 
 def test_weights_in_bytes(tmp_path: Path):
