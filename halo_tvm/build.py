@@ -184,20 +184,19 @@ def build_library(
     with TemporaryDirectory() as directory:
         executable, objects = objects_of(lowered, target, Path(directory))
         with _linking(target):
-            if target.spec.own_threads:
-                objects.append(_launcher(target, Path(directory), cache))
+            objects += [_compiled(source, target, Path(directory), cache) for source in launcher.sources(target)]
             executable.export_library(str(path), addons=list(map(str, objects)), **target.export_options())
     if cache:
         cache.keep(key, path)
     return BuiltLibrary(None)
 
 
-def _launcher(target: Target, directory: Path, cache: ObjectCache | None) -> Path:
-    """The object file of `launcher.SOURCE`, in `directory`; the same one is in every library for the target."""
-    path = directory / "launcher.o"
-    key = _digest(launcher.SOURCE.read_bytes(), _linker(target))
+def _compiled(source: Path, target: Target, directory: Path, cache: ObjectCache | None) -> Path:
+    """The object file of `source`, in `directory`; the same one is in every library for the target."""
+    path = directory / f"{source.stem}.o"
+    key = _digest(source.read_bytes(), _linker(target))
     if not (cache and cache.fetch(key, path)):
-        command = [target.linker or "g++", "-fPIC", "-c", str(launcher.SOURCE), "-o", str(path)]
+        command = [target.linker or "g++", "-fPIC", "-c", str(source), "-o", str(path)]
         subprocess.run(command, check=True, capture_output=True)
         if cache:
             cache.keep(key, path)
@@ -214,7 +213,7 @@ def _key(lowered: tvm.IRModule, target: Target) -> str:
         sorted(build_options(target).items()),
         code_versions(),
         target.spec.link_options,
-        launcher.SOURCE.read_bytes() if target.spec.own_threads else None,
+        [source.read_bytes() for source in launcher.sources(target)],
         _linker(target),
     )
     return _digest(made_by, (lowered.script(show_meta=True), tvm_ffi.structural_hash(lowered)))

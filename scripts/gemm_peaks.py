@@ -7,8 +7,8 @@
 Prints a Markdown table: microseconds, arithmetic and its share of the peak, bytes of weights per second and their
 share of what a kernel that only reads as many bytes reaches. Each number is the fastest of all rounds.
 `int8` counts the product and its way back to float32; `fp16` runs in half arithmetic where the host has some. The peak
-is float32's, for int8 that of byte products where the host has `vpdpbusd`; a share of another arithmetic's peak says
-so.
+is float32's; for int8 that of byte products where the host has `vpdpbusd`; for int8 and bf16 that of AMX where the host
+has it. A share of another arithmetic's peak says so.
 """
 
 from __future__ import annotations
@@ -84,11 +84,16 @@ class Host:
 
     def peak(self, kind: str) -> tuple[Call, float]:
         """(a call that only multiplies and adds, its operations)."""
-        from halo_tvm.ceilings.kernels import ACCUMULATORS, compiled, dot_kernel, fma_kernel
+        from halo_tvm.ceilings.kernels import ACCUMULATORS, TILES, compiled, dot_kernel, fma_kernel, tile_kernel
         from halo_tvm.ceilings.measure import has_int8_dot
 
-        target = self.targets[kind]
-        lanes, count, n = target.lanes_f32, ACCUMULATORS, 20_000
+        target, n = self.targets[kind], 20_000
+        dtype = "int32" if kind == "int8" else "float32"
+        if target.isa.tiles and kind in ("int8", "bf16"):
+            run = compiled(tile_kernel(self.threads, dtype), target)
+            out = tensor([self.threads, TILES, 16, 16], dtype)
+            return lambda: run(out, n), 2.0 * self.threads * TILES * 256 * (64 if kind == "int8" else 32) * n
+        lanes, count = target.lanes_f32, ACCUMULATORS
         dots = kind == "int8" and has_int8_dot(target)
         run = compiled(dot_kernel(self.threads) if dots else fma_kernel(self.threads, lanes), target)
         out = tensor([self.threads, count, lanes], "int32" if dots else "float32")

@@ -16,7 +16,7 @@ from pathlib import Path
 from ..codec import parse
 from ..errors import EnvironmentProblem
 from ..targets import Host, Target, read_host, resolve, usable_cpus
-from .kernels import ACCUMULATORS, compiled, dot_kernel, fma_kernel, pair_kernel, read_kernel
+from .kernels import ACCUMULATORS, TILES, compiled, dot_kernel, fma_kernel, pair_kernel, read_kernel, tile_kernel
 from .profile import BF16, INT8, HostProfile
 
 VNNI = "avx512_vnni"  # the flag of the 8-bit dot product that `dot_kernel` uses
@@ -68,12 +68,12 @@ def measure(target: Target, host: Host) -> HostProfile:
     configure_threads(threads, usable_cpus())
     l2 = host.l2_bytes or target.spec.l2_bytes
     l3 = max(host.l3_bytes, 4 * l2)
-    narrow = resolve("cpu", host=host, cores=threads, precision="bf16")
+    narrow, octets = (resolve("cpu", host=host, cores=threads, precision=p) for p in ("bf16", "int8"))
     rates = {
         count: {
             "fma_gflops": fma_gflops(target, count),
-            **({BF16: bf16_gflops(narrow, count)} if narrow.isa.bf16_dot else {}),
-            **({INT8: int8_gops(target, count)} if has_int8_dot(target) else {}),
+            **({BF16: bf16_gflops(narrow, count)} if "bfloat16" in narrow.isa.narrow_dtypes else {}),
+            **({INT8: int8_gops(octets, count)} if has_int8_dot(octets) else {}),
             "l2_gbps": read_gbps(target, count, l2 * count // 2),
             "l3_gbps": read_gbps(target, count, max(l3 // 2, 2 * l2 * count)),
             "dram_gbps": read_gbps(target, count, max(MIN_DRAM_BYTES, 6 * l3)),
@@ -102,7 +102,9 @@ def fma_gflops(target: Target, threads: int) -> float:
 
 
 def bf16_gflops(target: Target, threads: int) -> float:
-    """Billions of multiplications and additions per second of pairs of bfloat16; for a target with `Isa.bf16_dot`."""
+    """Billions of multiplications and additions per second of pairs of bfloat16; for a target with such products."""
+    if target.isa.tiles:
+        return _tile_products(target, threads, "float32")
     import numpy as np
     import tvm
 
@@ -114,6 +116,8 @@ def bf16_gflops(target: Target, threads: int) -> float:
 
 def int8_gops(target: Target, threads: int) -> float:
     """Billions of operations per second of 8-bit dot products; for a target with `has_int8_dot`."""
+    if target.isa.tiles:
+        return _tile_products(target, threads, "int32")
     import numpy as np
     import tvm
 
@@ -121,6 +125,17 @@ def int8_gops(target: Target, threads: int) -> float:
     out = tvm.runtime.tensor(np.zeros((threads, ACCUMULATORS, 16), "int32"))
     per_second = _per_second(lambda n: kernel(out, n), start=100_000)
     return round(2 * 4 * threads * ACCUMULATORS * 16 * per_second / 1e9, 1)
+
+
+def _tile_products(target: Target, threads: int, dtype: str) -> float:
+    """The same in registers of two dimensions, with sums of `dtype`: a row of one is 64 bytes of each operand."""
+    import numpy as np
+    import tvm
+
+    kernel = compiled(tile_kernel(threads, dtype), target)
+    out = tvm.runtime.tensor(np.zeros((threads, TILES, 16, 16), dtype))
+    per_second = _per_second(lambda n: kernel(out, n), start=100_000)
+    return round(2 * threads * TILES * 16 * 16 * (64 if dtype == "int32" else 32) * per_second / 1e9, 1)
 
 
 def read_gbps(target: Target, threads: int, size_bytes: int) -> float:

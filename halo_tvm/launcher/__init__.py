@@ -9,6 +9,16 @@ asks the library for a pool of its own and uses it around every call; who calls 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..targets import Target
 
 SOURCE = Path(__file__).with_name("parallel_launch.cc")
+_TILES = Path(__file__).with_name("tile_registers.cc")
 POOL, USE, END = "halo_pool", "halo_use", "halo_end"  # see the source
+
+
+def sources(target: Target) -> tuple[Path, ...]:
+    """What is linked into every library for `target`, in C++."""
+    return (*((SOURCE,) if target.spec.own_threads else ()), *((_TILES,) if target.isa.tiles else ()))

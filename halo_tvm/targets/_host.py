@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import os
 import platform
 import re
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_TILES = frozenset({"amx_tile", "amx_int8", "amx_bf16"})
+_REQUEST_TILES = (158, 0x1023, 18)  # arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -20,7 +25,7 @@ class Host:
 
     machine: str  # platform.machine(): "x86_64", "aarch64", ...
     model: str
-    flags: frozenset[str]  # names as /proc/cpuinfo prints them
+    flags: frozenset[str]  # names as /proc/cpuinfo prints them, of what this process may use
     cores: int  # cores this process may run on
     l1_bytes: int
     l2_bytes: int
@@ -39,21 +44,32 @@ class Gpu:
 
 def read_host(cpuinfo: str | None = None) -> Host:
     """The host; `cpuinfo` replaces the text of /proc/cpuinfo."""
+    own = cpuinfo is None
     if cpuinfo is None:
         source = Path("/proc/cpuinfo")
         cpuinfo = source.read_text(encoding="utf-8", errors="replace") if source.exists() else ""
     fields = dict(re.findall(r"^([\w ]+?)\s*: (.*)$", cpuinfo, flags=re.MULTILINE))
     flags = fields.get("flags") or fields.get("Features") or ""
+    refused = _TILES if own and not _may_use_tiles() else frozenset()
     caches = _read_caches(_CACHES)
     return Host(
         machine=platform.machine(),
         model=fields.get("model name") or platform.processor() or "unknown",
-        flags=frozenset(flags.split()),
+        flags=frozenset(flags.split()) - refused,
         cores=len(usable_cpus()),
         l1_bytes=caches.get(1, 0),
         l2_bytes=caches.get(2, 0),
         l3_bytes=caches.get(3, 0),
     )
+
+
+@functools.cache
+def _may_use_tiles() -> bool:
+    """Whether the system gives this process AMX's registers, which it has to ask for."""
+    if platform.machine() != "x86_64" or sys.platform != "linux":
+        return False
+    refused: int = ctypes.CDLL(None).syscall(*_REQUEST_TILES)
+    return not refused
 
 
 def usable_cpus() -> tuple[int, ...]:

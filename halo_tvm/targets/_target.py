@@ -31,6 +31,7 @@ class Isa:
     half_arithmetic: bool = False  # multiply-adds on float16, of twice as many lanes as float32
     byte_dot: str = ""  # what multiplies bytes and adds up: "vpdpbusd", "vpmaddwd"; empty: plain arithmetic
     bf16_dot: bool = False  # multiplies pairs of bfloat16 and adds up in 16 lanes of float32: vdpbf16ps
+    tiles: bool = False  # registers of two dimensions for products of bytes and of bfloat16: AMX
     taken_for: tuple[str, ...] = ()  # precisions for which `cpu` takes it; empty: all. By name it is taken for any
     not_beside: frozenset[str] = frozenset()  # flags of hosts on which `cpu` does not take it
     keys: tuple[tuple[str, object], ...] = ()  # further keys of TVM's target at this level
@@ -39,7 +40,7 @@ class Isa:
     @property
     def narrow_dtypes(self) -> tuple[str, ...]:
         """Types of 16 bits that rules multiply faster than float32."""
-        faster = {"bfloat16": self.bf16_dot, "float16": self.half_arithmetic}
+        faster = {"bfloat16": self.bf16_dot or self.tiles, "float16": self.half_arithmetic}
         return tuple(dtype for dtype, is_faster in faster.items() if is_faster)
 
 

@@ -1,4 +1,4 @@
-"""64-bit x86: AVX2 and AVX-512 levels, linked with the host's compiler."""
+"""64-bit x86: AVX2, AVX-512 and AMX levels, linked with the host's compiler."""
 
 from ._target import Isa, TargetSpec
 
@@ -9,7 +9,7 @@ _AVX512 = _AVX2 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 
 X86 = TargetSpec(
     name="x86",
-    description="64-bit x86 CPUs with AVX2 or AVX-512",
+    description="64-bit x86 CPUs with AVX2, AVX-512 or AMX",
     kind="llvm",
     own_threads=True,
     machine="x86_64",
@@ -71,6 +71,19 @@ X86 = TargetSpec(
             half_arithmetic=True,
             byte_dot="vpdpbusd",
             taken_for=("fp16",),
+        ),
+        Isa(
+            "avx512-amx",
+            "x86-64-v4",
+            ("+avx512vnni", "+avx512bf16", "+avx512fp16", "+amx-tile", "+amx-int8", "+amx-bf16"),
+            _AVX512 | {"avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16"},
+            vector_bits=512,
+            vector_registers=32,
+            precisions=(*_NARROW, "fp16"),
+            half_arithmetic=True,
+            byte_dot="vpdpbusd",
+            tiles=True,
+            taken_for=("bf16", "int8"),
         ),
     ),
     rules=(

@@ -109,3 +109,14 @@ def test_the_pair_kernel_multiplies_both_of_every_pair() -> None:
     out = tvm.runtime.tensor(np.full((1, kernels.ACCUMULATORS, 16), 7, "float32"))
     kernels.compiled(kernels.pair_kernel(1), resolve("cpu", cores=1, precision="bf16"))(out, 5)
     assert (out.numpy() == 7 + 5 * (1 * 3 + 2 * 0.5)).all()
+
+
+@pytest.mark.skipif(not resolve("cpu", precision="int8").isa.tiles, reason="the CPU has no AMX")
+@pytest.mark.parametrize(("dtype", "product"), [("int32", 64 * 3 * 2), ("float32", 16 * (1 * 3 + 2 * 0.5))])
+def test_the_tile_kernel_multiplies_all_of_a_row(dtype: str, product: float) -> None:
+    import numpy as np
+    import tvm
+
+    out = tvm.runtime.tensor(np.full((1, kernels.TILES, 16, 16), 7, dtype))
+    kernels.compiled(kernels.tile_kernel(1, dtype), resolve("cpu", cores=1, precision="int8"))(out, 5)
+    assert (out.numpy() == 7 + 5 * product).all()

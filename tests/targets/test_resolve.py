@@ -61,6 +61,10 @@ def test_cpu_is_the_largest_level_of_the_host_that_float32_needs(flags: set[str]
         # half arithmetic comes with slow products of bfloat16
         ({"avx512_vnni", "avx512_bf16", "avx512_fp16"}, {"bf16": "vnni", "int8": "vnni", "fp16": "fp16"}),
         ({"avx512_vnni", "avx512_fp16"}, {"bf16": "vnni", "int8": "vnni", "fp16": "vnni"}),
+        (
+            {"avx512_vnni", "avx512_bf16", "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16"},
+            {"fp32": "vnni", "bf16": "amx", "int8": "amx", "fp16": "fp16"},
+        ),
     ],
 )
 def test_cpu_is_the_level_for_the_precision(flags: set[str], levels: dict[str, str]) -> None:
@@ -313,3 +317,10 @@ def test_gpus_are_those_that_cuda_shows(
     else:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert [(gpu.name, gpu.arch) for gpu in read_gpus()] == ([found] if found else [])
+
+
+def test_registers_that_the_system_refuses_are_no_feature_of_the_host(monkeypatch) -> None:
+    """A sandbox may keep AMX's registers from a process, whatever /proc/cpuinfo says."""
+    monkeypatch.setattr(_host, "_may_use_tiles", lambda: False)
+    assert not {"amx_tile", "amx_int8", "amx_bf16"} & read_host().flags
+    assert "amx_tile" in read_host("flags : amx_tile avx2").flags, "what is told of another machine is believed"

@@ -269,8 +269,8 @@ def test_declines_a_block_before() -> None:
     ("changes", "reason"),
     [
         ({"unroll": 5}, "unroll 5 does not divide the chunk of 32 k steps"),
-        ({"mr": 0}, "mr is 0, the rule serves 1 to 16"),
-        ({"prefetch": -1}, "prefetch is -1, the rule serves 0 to 16"),
+        ({"mr": 0}, "mr is 0, the rule serves 1 to 32"),
+        ({"prefetch": -1}, "prefetch is -1, the rule serves 0 to 48"),
     ],
 )
 def test_declines_decisions(changes: dict[str, int], reason: str) -> None:

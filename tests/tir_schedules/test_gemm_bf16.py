@@ -29,8 +29,8 @@ from halo_tvm.tir_schedules.products.gemm._bf16 import BFloat16Pairs
 pytestmark = pytest.mark.covering
 
 GEMM = RULES["gemm"]
-ISAS = [("avx2", 16), ("avx512", 48), ("avx512-bf16", 48)]
-PAIRS = ISAS[-1]
+ISAS = [("avx2", 16), ("avx512", 48), ("avx512-bf16", 48), ("avx512-amx", 48)]
+PAIRS = ISAS[2]
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def check(executable: tvm.runtime.Executable, case: Case, rows: int, isa: str) -
     weight = rng.standard_normal((case.k, case.n), dtype=np.float32) / np.float32(case.k**0.5)
     bias = rng.standard_normal(case.n, dtype=np.float32)
     residual = rng.standard_normal((rows, case.n), dtype=np.float32)
-    multiplied = x.astype(ml_dtypes.bfloat16) if x86(isa).isa.bf16_dot else x
+    multiplied = x.astype(ml_dtypes.bfloat16) if x86(isa).isa.bf16_dot or x86(isa).isa.tiles else x
     y = multiplied.astype("float64") @ weight.astype(ml_dtypes.bfloat16).astype("float64") + bias
     if "gelu" in case.epilogue:
         y = 0.5 * y * (1 + np.tanh(0.7978845608028654 * (y + 0.044715 * y**3)))

@@ -21,7 +21,7 @@ from halo_tvm.tir_schedules import RULES
 pytestmark = pytest.mark.covering
 
 GEMM = RULES["gemm"]
-ISAS = [("avx2", 16), ("avx512", 48), ("avx512-vnni", 48)]
+ISAS = [("avx2", 16), ("avx512", 48), ("avx512-vnni", 48), ("avx512-amx", 48)]
 PLAIN = replace(x86("avx2").isa, byte_dot="")  # as an instruction set without a form of its own
 
 

@@ -36,9 +36,6 @@ if TYPE_CHECKING:
 
 __all__ = ["GEMM", "Decision", "pack_shape"]
 
-# Blocks this tall read a panel often enough from the cache, and let few rows be cut for the cores already.
-_BLOCK_ROWS = 64
-
 
 @dataclass(frozen=True)
 class Decision:
@@ -58,9 +55,9 @@ class GEMM(Rule[Decision]):
     version = 2  # row blocks by their rows, outermost
     Decision = Decision
     domains = {
-        "mr": Numbers(1, 16),
+        "mr": Numbers(1, 32),
         "unroll": Numbers(1, 16),
-        "prefetch": Numbers(0, 16),
+        "prefetch": Numbers(0, 48),
         "block_rows": Numbers(0, 4096),
     }
 
@@ -70,8 +67,8 @@ class GEMM(Rule[Decision]):
         return Decision(
             mr=_register_rows(chain, target),
             unroll=unroll,
-            prefetch=max(1, unroll // 2),
-            block_rows=_BLOCK_ROWS,
+            prefetch=chain.arithmetic.lines_ahead(unroll),
+            block_rows=chain.arithmetic.block_rows,
             balance=True,
         )
 
@@ -79,8 +76,7 @@ class GEMM(Rule[Decision]):
         """Every combination of the values worth trying: some hundreds."""
         chain = _match(func, target)
         first = self.default(func, target)
-        most, vectors = _register_rows(chain, target), chain.vectors(target.lanes_f32)
-        heights = [mr for mr in range(most // 2, most + 2) if _fits(chain, mr, vectors, target)]
+        heights = chain.arithmetic.heights(chain.vectors(target.lanes_f32), target.isa.vector_registers)
         if chain.rows is not None:
             # A tile taller than the matrix is that of its rows.
             heights = sorted({min(mr, max(1, chain.rows)) for mr in heights})
@@ -89,10 +85,12 @@ class GEMM(Rule[Decision]):
             dataclasses.replace(first, mr=mr, block_rows=rows, balance=balance)
             for mr, rows, balance in itertools.product(heights, blocks, (True, False))
         ]
-        unrolls = [steps for steps in (1, 2, 4, 8) if chain.steps % steps == 0]
+        unrolls = [steps for steps in chain.arithmetic.unrolls if chain.steps % steps == 0]
         found = (
             dataclasses.replace(cut, unroll=unroll, prefetch=prefetch)
-            for cut, unroll, prefetch in itertools.product(_distinct(cuts, chain.rows, target), unrolls, (0, 1, 2, 4))
+            for cut, unroll, prefetch in itertools.product(
+                _distinct(cuts, chain.rows, target), unrolls, chain.arithmetic.prefetches
+            )
         )
         return tuple(dict.fromkeys([first, *found]))
 
@@ -132,14 +130,9 @@ def _distinct(cuts: Sequence[Decision], rows: int | None, target: Target) -> lis
 def _match(func: tirx.PrimFunc, target: Target) -> Chain:
     if is_scheduled(func):
         raise Declined("the function is scheduled already")
-    chain = match(func, served(target.isa))
+    chain = match(func, served(target.isa, tiles=True))
     vectors_of(chain.nr, chain.arithmetic, target)
     return chain
-
-
-def _fits(chain: Chain, mr: int, vectors: int, target: Target) -> bool:
-    """Whether a tile of `mr` rows stays in registers."""
-    return mr >= 1 and chain.arithmetic.registers(mr, vectors) <= target.isa.vector_registers
 
 
 def _register_rows(chain: Chain, target: Target) -> int:

@@ -45,7 +45,7 @@ def _tile(chain: Chain, t: Tiling, rows: int) -> float:
     bounds = (
         chain.arithmetic.instructions(rows, vectors) / _FMA_PER_CYCLE,
         _LATENCY,
-        (rows + vectors + lines / t.unroll) / _LOADS_PER_CYCLE,
+        (chain.arithmetic.loads(rows, vectors) + lines / t.unroll) / _LOADS_PER_CYCLE,
         chain.panel_bytes / chain.steps / _L2_BYTES_PER_CYCLE,
     )
     # What is not the bottleneck hides behind it, but not all of it: taller tiles read the panel less often.

@@ -76,6 +76,9 @@ class Arithmetic:
     group: ClassVar[int] = 1
     takes_apart: ClassVar[bool] = False  # x becomes words of the even two of four bytes and of the odd ones, once
     unroll: ClassVar[int] = 4  # steps per iteration unless decided otherwise: more make longer loops, not faster ones
+    unrolls: ClassVar[tuple[int, ...]] = (1, 2, 4, 8)  # those worth trying
+    block_rows: ClassVar[int] = 64  # blocks this tall read a panel often enough from the cache, and few rows are cut
+    prefetches: ClassVar[tuple[int, ...]] = (0, 1, 2, 4)  # cache lines ahead of an iteration that are worth trying
 
     @property
     def total(self) -> str:
@@ -107,9 +110,22 @@ class Arithmetic:
         most = 8 if vectors > 1 else 12
         return max(rows for rows in range(1, most + 1) if rows == 1 or self.registers(rows, vectors) <= registers)
 
+    def heights(self, vectors: int, registers: int) -> Sequence[int]:
+        """Rows of the tiles that are worth trying."""
+        most = self.tallest(vectors, registers)
+        return [mr for mr in range(max(1, most // 2), most + 2) if self.registers(mr, vectors) <= registers]
+
     def instructions(self, rows: int, vectors: int) -> float:
         """Vector instructions of one step that compute: multiplications, and what unpacks for them."""
         raise AssertionError(f"{type(self).__name__} lacks instructions")
+
+    def loads(self, rows: int, vectors: int) -> float:
+        """Cache lines, and broadcasts, that one step loads."""
+        return rows + vectors
+
+    def lines_ahead(self, unroll: int) -> int:
+        """Cache lines that an iteration fetches ahead unless decided otherwise."""
+        return max(1, unroll // 2)
 
     def chains(self, rows: int, vectors: int) -> int:
         """Buffers that the sums of a row are spread over, added up behind the k loop: few sums wait for each other."""

@@ -10,6 +10,7 @@ from ...blocks import Block
 from ._bf16 import BFloat16Pairs, BFloat16Weights
 from ._fp16 import HalfArithmetic, HalfWeights
 from ._group_pairs import BytePairs, NibblePairs
+from .amx import TileBytes, TilePairs
 from .arithmetic import Arithmetic
 from .float32 import Float32
 from .groups import Groups
@@ -27,8 +28,8 @@ def byte_product(isa: Isa) -> W8A8:
     return _BYTES[isa.byte_dot]()
 
 
-def served(isa: Isa) -> tuple[Arithmetic, ...]:
-    """One arithmetic for each combination of operator and types."""
+def served(isa: Isa, *, tiles: bool = False) -> tuple[Arithmetic, ...]:
+    """One arithmetic for each combination of operator and types; `tiles`: in AMX's registers if it has any."""
     half = HalfArithmetic() if isa.half_arithmetic else HalfWeights()
     brief = BFloat16Pairs() if isa.bf16_dot else BFloat16Weights()
     product = byte_product(isa)
@@ -38,6 +39,8 @@ def served(isa: Isa) -> tuple[Arithmetic, ...]:
         eight = BytePairs(product, 8, vector_registers=isa.vector_registers)
         four = NibblePairs(product, 4, vector_registers=isa.vector_registers)
     narrow = (NarrowPairs(),) if NarrowPairs.serves(isa.vector_bits, isa.byte_dot) else ()
+    if tiles and isa.tiles:
+        product, brief = TileBytes(), TilePairs()
     return (Float32(), brief, half, product, eight, four, *narrow)
 
 
