@@ -53,4 +53,4 @@ def _products(context: Context) -> str:
     isa = context.target.isa
     if isa.gpu is not None:
         return "tf32" if "tf32" in isa.gpu.tensor_core_dtypes else ""
-    return "bfloat16" if isa.bf16_dot and context.precision != "fp16" else ""
+    return "bfloat16" if "bfloat16" in isa.narrow_dtypes and context.precision != "fp16" else ""

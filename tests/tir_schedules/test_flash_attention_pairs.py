@@ -28,10 +28,18 @@ from halo_tvm.tir_schedules import RULES
 
 RULE = RULES["flash_attention"]
 LEVELS = {isa.name: Target(X86, isa, cores=2) for isa in X86.isas}
-TARGET = LEVELS["avx512-bf16"]
+PAIRS = LEVELS["avx512-bf16"]
 LOG2_E = np.float32(1.4426950408889634)
 compiled = partial(compiled_by, RULE)
-runs = pytest.mark.skipif(not TARGET.isa.requires <= read_host().flags, reason="this CPU lacks avx512_bf16")
+
+
+@pytest.fixture(params=["avx512-bf16", "avx512-amx"])
+def target(request):
+    """Pairs are multiplied in vectors, and in registers of two dimensions."""
+    found = LEVELS[request.param]
+    if not found.isa.requires <= read_host().flags:
+        pytest.skip(f"this processor does not run {request.param}")
+    return found
 
 
 def narrow(h, h_kv, d, **others):
@@ -63,61 +71,55 @@ def check(executable, arrays, attrs):
     assert (abs(out.numpy() - exact) < bound).all(), [x.shape for x in arrays]
 
 
-@runs
 @pytest.mark.parametrize("name", SEEN)
-def test_separate_symbolic_lengths(name):
+def test_separate_symbolic_lengths(name, target):
     attrs = narrow(2, 1, 32, **SEEN[name])
-    run = compiled(function([("b", "s", 2, 32), ("b", "t", 1, 32), ("b", "t", 1, 32)], attrs), TARGET)
+    run = compiled(function([("b", "s", 2, 32), ("b", "t", 1, 32), ("b", "t", 1, 32)], attrs), target)
     for s in (1, 17, 33, 100):
         for t in (1, 15, 16, 31, 33, 64, 129, 200):
             check(run, normal((2, s, 2, 32), *[(2, t, 1, 32)] * 2), attrs)
 
 
-@runs
 @pytest.mark.parametrize(("d", "causal"), [(64, False), (96, True), (128, True), (256, False)])
-def test_packed(d, causal):
+def test_packed(d, causal, target):
     """Heads of 96 leave a narrower tile of values behind the whole ones."""
     attrs = narrow(4, 2, d, packed=True, causal=causal)
-    run = compiled(function([("b", "s", 8 * d)], attrs), TARGET)
+    run = compiled(function([("b", "s", 8 * d)], attrs), target)
     for s in (1, 31, 128, 161):
         check(run, normal((2, s, 8 * d)), attrs)
 
 
-@runs
-def test_masks_biases_and_caches():
+def test_masks_biases_and_caches(target):
     attrs = narrow(2, 2, 32, packed=True, has_key_mask=True)
-    run = compiled(function([("b", "s", 192), ("b", "s")], attrs, ["float32", "bool"]), TARGET)
+    run = compiled(function([("b", "s", 192), ("b", "s")], attrs, ["float32", "bool"]), target)
     for s in (1, 17, 40, 130):
         check(run, [*normal((3, s, 192)), np.arange(s) < np.array([[0], [s], [s // 2]])], attrs)
     attrs = narrow(2, 2, 32, has_bias=True, causal=True)
     shapes = [("b", "s", 2, 32), *[("b", "t", 2, 32)] * 2, (1, 2, "s", "t")]
-    run = compiled(function(shapes, attrs), TARGET)
+    run = compiled(function(shapes, attrs), target)
     for s, t in ((1, 1), (7, 33), (17, 100), (64, 64), (100, 15)):
         check(run, normal((3, s, 2, 32), *[(3, t, 2, 32)] * 2, (1, 2, s, t)), attrs)
 
 
-@runs
-def test_many_static_keys():
+def test_many_static_keys(target):
     attrs = narrow(2, 1, 32)
-    run = compiled(function([(1, 33, 2, 32), *[(1, 1100, 1, 32)] * 2], attrs), TARGET)
+    run = compiled(function([(1, 33, 2, 32), *[(1, 1100, 1, 32)] * 2], attrs), target)
     check(run, normal((1, 33, 2, 32), *[(1, 1100, 1, 32)] * 2), attrs)
 
 
-@runs
 @pytest.mark.parametrize("seen", ["plain", "causal", "window"])
-def test_what_lies_behind_the_lengths_is_not_read(seen):
+def test_what_lies_behind_the_lengths_is_not_read(seen, target):
     attrs = narrow(2, 1, 32, **SEEN[seen], has_lengths=True)
     shapes = [("b", "s", 2, 32), *[("b", "t", 1, 32)] * 2, ("b",)]
-    run = compiled(function(shapes, attrs, [*["float32"] * 3, "int32"]), TARGET)
+    run = compiled(function(shapes, attrs, [*["float32"] * 3, "int32"]), target)
     for s, t, lengths in ((33, 200, (200, 33, 150)), (17, 130, (0, 5, 999)), (1, 64, (-3, 1, 64))):
         check(run, of_a_cache(normal((3, s, 2, 32), *[(3, t, 1, 32)] * 2), lengths), attrs)
 
 
-@runs
-def test_values_that_are_no_numbers_stay_none():
+def test_values_that_are_no_numbers_stay_none(target):
     """Also a NaN that would round to zero as an integer."""
     attrs = narrow(1, 1, 32, packed=True)
-    run = compiled(function([("b", "s", 96)], attrs), TARGET)
+    run = compiled(function([("b", "s", 96)], attrs), target)
     for bits in (0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001, 0x7FC00000, 0x7F800000, 0xFF800000):
         (qkv,) = normal((1, 5, 96))
         qkv[0, 2, 70] = value = np.uint32(bits).view("float32")
@@ -127,31 +129,28 @@ def test_values_that_are_no_numbers_stay_none():
 
 
 @pytest.mark.slow
-@runs
-def test_every_decision_on_an_odd_shape():
+def test_every_decision_on_an_odd_shape(target):
     attrs = narrow(2, 1, 64, packed=True, causal=True)
     func = function([("b", "s", 4 * 64)], attrs)
-    space = RULE.space(func, TARGET)
-    assert space[0] == RULE.default(func, TARGET) and len(set(space)) == len(space) >= 6
+    space = RULE.space(func, target)
+    assert space[0] == RULE.default(func, target) and len(set(space)) == len(space) >= 6
     for decision in covering(space):
-        check(compiled(func, TARGET, decision), normal((2, 101, 4 * 64)), attrs)
+        check(compiled(func, target, decision), normal((2, 101, 4 * 64)), attrs)
 
 
-@runs
-def test_a_block_of_keys_that_is_no_power_of_two():
+def test_a_block_of_keys_that_is_no_power_of_two(target):
     attrs = narrow(2, 1, 64, packed=True, causal=True)
     func = function([("b", "s", 4 * 64)], attrs)
-    run = compiled(func, TARGET, replace(RULE.default(func, TARGET), block_k=96))
+    run = compiled(func, target, replace(RULE.default(func, target), block_k=96))
     for s in (95, 97, 200):
         check(run, normal((2, s, 4 * 64)), attrs)
 
 
-@runs
-def test_all_features_at_once():
+def test_all_features_at_once(target):
     features = {"causal": True, "window": 30, "softcap": 5.0, "has_key_mask": True, "has_bias": True}
     attrs = narrow(4, 2, 32, packed=True, **features)
     func = function([("b", "s", 256), ("b", "s"), (1, 4, "s", "s")], attrs, ["float32", "int64", "float32"])
-    run = compiled(func, TARGET)
+    run = compiled(func, target)
     for s in (1, 16, 17, 33, 100, 130):
         mask = (np.arange(s) % 5 != 3)[None].repeat(2, 0).astype("int64")
         check(run, [*normal((2, s, 256)), mask, *normal((1, 4, s, s))], attrs)
@@ -169,23 +168,36 @@ def assembly(attrs, target):
         (attributes(2, 2, 64, packed=True), "avx512-bf16", False),
         (narrow(2, 2, 64, packed=True), "avx512-vnni", False),
         (narrow(2, 2, 48, packed=True), "avx512-bf16", False),
+        (narrow(2, 2, 64, packed=True), "avx512-amx", False),
     ],
-    ids=["allowed", "not allowed", "no such instruction", "heads that are no whole pairs of vectors"],
+    ids=["allowed", "not allowed", "no such instruction", "heads that are no whole pairs of vectors", "tiles"],
 )
 def test_where_pairs_are_multiplied(attrs, level, pairs):
     assert ("vdpbf16ps" in assembly(attrs, LEVELS[level])) is pairs
 
 
+def test_tiles_give_their_registers_back():
+    text = assembly(narrow(2, 2, 64, packed=True), LEVELS["avx512-amx"])
+    assert "tdpbf16ps" in text and 0 < text.count("ldtilecfg") <= text.count("tilerelease")
+
+
+@pytest.mark.parametrize("changes", [{"block_q": 48}, {"score_vectors": 4, "block_k": 128}])
+def test_declines_what_holds_no_whole_tiles(changes):
+    func, amx = function([(1, 5, 192)], narrow(2, 2, 32, packed=True)), LEVELS["avx512-amx"]
+    with pytest.raises(Declined, match="expected queries in 32 and panels of 32 keys, got"):
+        RULE.apply(func, amx, replace(RULE.default(func, amx), **changes))
+
+
 def test_declines_a_block_that_holds_no_whole_pairs():
     func = function([(1, 5, 192)], narrow(2, 2, 32, packed=True))
-    decision = replace(RULE.default(func, TARGET), block_k=48)
+    decision = replace(RULE.default(func, PAIRS), block_k=48)
     with pytest.raises(Declined, match="block_k must be a multiple of 32 keys in pairs, got 48"):
-        RULE.apply(func, TARGET, decision)
+        RULE.apply(func, PAIRS, decision)
 
 
 def test_the_inner_loops_hold_everything_in_registers():
     func = function([("b", "s", 36 * 64)], narrow(12, 12, 64, packed=True, causal=True))
-    found = k_loops(compiled(func, TARGET), "vdpbf16ps")
+    found = k_loops(compiled(func, PAIRS), "vdpbf16ps")
     products = [loop for loop in found if loop["vdpbf16ps"] >= 8 and loop["all"] <= 2.5 * loop["vdpbf16ps"]]
     assert len(products) >= 2, found
     assert not any(loop["vector"] for loop in products)

@@ -11,15 +11,16 @@ Before -> after
     pack: keys [b, h_kv, t/block_k, panels, d, panel], values [b, h_kv, t, d]      (parallel b * h_kv * key blocks)
     attend: queries x keys x values, block_k keys at a time                         (parallel b * h * query blocks)
 Numerics
-    float32, and where the call permits it and the target has vdpbf16ps, products of operands rounded to bfloat16 that
-    are added up in float32; weights below 2**-100 of the row's largest count as 2**-100; exp2 has a relative error of
-    2e-7
+    float32, and where the call permits it and the target has vdpbf16ps or AMX, products of operands rounded to bfloat16
+    that are added up in float32; weights below 2**-100 of the row's largest count as 2**-100; exp2 has a relative
+    error of 2e-7
 Measured
     docs/kernels/attention.md
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Mapping, Sequence
@@ -35,6 +36,8 @@ from .._pack import allocate, pack
 from .._problem import Problem, extents, read
 from ._attend import attend
 from ._estimate import estimate
+from ._tiles import SIDE
+from ._tiles import TEXT as TILES_TEXT
 from .plan import Decision, Plan
 
 if TYPE_CHECKING:
@@ -67,7 +70,7 @@ class FlashAttention(Rule[Decision]):
             # A narrow panel of keys wastes little on the diagonal and on short calls; a wide block of them rescales
             # seldom. Packing values costs more than it brings until rows of them are read very often, or widened.
             return Decision(
-                block_q=32,
+                block_q=2 * SIDE if _tiles(problem, target) else 32,
                 block_k=128 if problem.d <= 64 else 64,
                 score_rows=4,
                 score_vectors=2,
@@ -83,6 +86,10 @@ class FlashAttention(Rule[Decision]):
     def space(self, func: tirx.PrimFunc, target: Target) -> Sequence[Decision]:
         """Register tiles of both products x blocks of queries and keys x whether values are packed."""
         first = self.default(func, target)
+        if _tiles(_problem(func), target):
+            cuts = [(q, k) for q in (SIDE, 2 * SIDE, 4 * SIDE) for k in (64, 96, 128, 256)]
+            found = [dataclasses.replace(first, block_q=q, block_k=k) for q, k in cuts]
+            return tuple(dict.fromkeys([first, *found]))
         shapes = ((4, 4), (6, 4), (8, 2), (4, 2)) if target_lanes(target) == 16 else ((6, 2), (4, 2), (2, 4), (3, 3))
         packings = (True,) if _pairs(_problem(func), target) else (True, False)
         found = [first]
@@ -101,7 +108,8 @@ class FlashAttention(Rule[Decision]):
     def apply(self, func: tirx.PrimFunc, target: Target, decision: Decision) -> tirx.PrimFunc:
         self.check(decision)
         plan = _plan(_problem(func), decision, target)
-        return scheduled_as(func, plan, allocate, pack, attend, imports=pair_dot.TEXT if plan.pairs else "")
+        imports = (pair_dot.TEXT if plan.pairs else "") + (TILES_TEXT if plan.tiles else "")
+        return scheduled_as(func, plan, allocate, pack, attend, imports=imports)
 
 
 @functools.lru_cache(maxsize=16)  # a search asks for hundreds of estimates of one function
@@ -117,14 +125,23 @@ def target_lanes(target: Target) -> int:
 
 def _pairs(problem: Problem, target: Target) -> bool:
     """Whether both products take pairs of bfloat16; heads that are no whole number of them stay in float32."""
-    return problem.narrow and target.isa.bf16_dot and problem.d % (2 * pair_dot.LANES) == 0
+    isa = target.isa
+    return problem.narrow and (isa.bf16_dot or isa.tiles) and problem.d % (2 * pair_dot.LANES) == 0
+
+
+def _tiles(problem: Problem, target: Target) -> bool:
+    """Whether they take them in registers of two dimensions."""
+    return _pairs(problem, target) and target.isa.tiles
 
 
 def _plan(problem: Problem, decision: Decision, target: Target) -> Plan:
-    plan = Plan(problem, decision, target_lanes(target), _pairs(problem, target))
+    pairs, tiles = _pairs(problem, target), _tiles(problem, target)
+    plan = Plan(problem, decision, target_lanes(target), pairs, tiles)
     assert not plan.pairs or plan.lanes == pair_dot.LANES, f"{target.key} pairs in other vectors than its floats"
     if plan.pairs and decision.block_k % (2 * plan.lanes):
         raise Declined(f"block_k must be a multiple of {2 * plan.lanes} keys in pairs, got {decision.block_k}")
+    if plan.tiles and (decision.block_q % SIDE or plan.panel != SIDE):
+        raise Declined(f"expected queries in {SIDE} and panels of {SIDE} keys, got {decision.block_q} and {plan.panel}")
     if plan.decision.block_k % plan.panel:
         raise Declined(f"block_k must be a multiple of the panel of {plan.panel} keys, got {plan.decision.block_k}")
     return plan

@@ -9,6 +9,7 @@ from .._pack import query_at, value_at
 from .._problem import locate_keys
 from .._softmax import beginning, softmax_rows
 from .._text import Source, beyond, i64
+from ._tiles import configure, release, score_tiles, value_tiles
 from .plan import Plan
 
 
@@ -18,13 +19,20 @@ def attend(src: Source, plan: Plan) -> None:
     with src.loop("task", tasks, "parallel"), src.block("attend"):
         _locate(src, plan)
         _start(src, plan)
+        if plan.tiles:
+            configure(src)
         with src.loop("step", "T.max(T.int64(0), last - begin)"):
             src.let("block", "begin + step")
             src.let("first", f"block * {i64(decision.block_k)}")
             src.let("valid", f"T.min({i64(decision.block_k)}, end - first)")
             _scores(src, plan)
             softmax_rows(src, plan)
-            _values(src, plan)
+            if plan.tiles:
+                value_tiles(src, plan)
+            else:
+                _values(src, plan)
+        if plan.tiles:
+            release(src)
         _finish(src, plan)
 
 
@@ -96,6 +104,9 @@ def _scores(src: Source, plan: Plan) -> None:
             _score_tile(src, plan, row, count)
 
     with src.loop("panel", panels):
+        if plan.tiles:
+            score_tiles(src, plan)
+            return
         _row_tiles(src, decision.score_rows, tile)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...code import pair_dot
+from ._tiles import SIDE
 from .plan import Plan
 
 _LATENCY = 4.0
@@ -76,6 +77,8 @@ def _heights(rows: int, height: int) -> Iterator[int]:
 
 
 def _inner(plan: Plan, rows: int, vectors: int) -> float:
-    """Cycles of one step of a register tile."""
+    """Cycles of one step of a register tile; registers of two dimensions take 16 steps and 16 rows at once."""
+    if plan.tiles:
+        return rows * vectors / SIDE
     latency = pair_dot.LATENCY if plan.pairs else _LATENCY
     return max(float(rows * vectors), latency, (rows + vectors) / _LOADS_PER_CYCLE)

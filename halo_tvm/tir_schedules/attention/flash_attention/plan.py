@@ -28,6 +28,7 @@ class Plan:
     decision: Decision
     lanes: int
     pairs: bool = False  # products of pairs of bfloat16: vector x of 32 columns (or keys) beside vector x + 16
+    tiles: bool = False  # these in registers of two dimensions
 
     @property
     def width(self) -> int:
