@@ -7,13 +7,14 @@ import pytest
 import tvm
 from assembly import k_loops
 from covering import covering
+from tile_registers import build_emulated
 from window_functions import Case, build_all, check, fused
 
 from halo_tvm.errors import Declined
 from halo_tvm.params import pack_convolution, pack_int8, sums_int8
 from halo_tvm.relay_ops.convolution import Convolution
 from halo_tvm.relay_ops.convolution_integer import ConvolutionInteger
-from halo_tvm.targets import resolve
+from halo_tvm.targets import read_host, resolve
 from halo_tvm.tir_schedules import RULES
 
 RULE = RULES["convolution"]
@@ -71,21 +72,38 @@ def _of_bytes(shape, m, kernel, strides, dilations, pads, lanes, zero=3, narrow=
     return Case(ConvolutionInteger, shape, attrs, weights, dtype="uint8", **fields)
 
 
-@pytest.mark.parametrize(("isa", "narrow"), [("cpu", False), ("x86-64-v3", False), ("x86-64-v3", True)])
+def _cases_of_bytes(lanes: int, **fields: object) -> list[Case]:
+    def of_bytes(*args: object, **more: object) -> Case:
+        return _of_bytes(*args, **fields, **more)
+
+    return [
+        of_bytes((1, 14, 15, 8), 40, (3, 3), ONE, ONE, AROUND, 2 * lanes, symbolic=True, further=((2, 1, 2, 8),)),
+        of_bytes((1, 12, 11, 3), 7, (3, 2), (2, 1), (1, 3), (2, 0, 1, 3), 2 * lanes, zero=255, symbolic=True),
+        of_bytes((2, 9, 20), 16, (5,), (2,), ONE[:1], (0, 0), lanes),  # no copy: x has no padding
+        of_bytes((1, 5, 6, 2048), 8, (3, 3), ONE, ONE, AROUND, lanes),  # the window in pieces
+        of_bytes((1, 7, 9, 72), 100, (1, 1), ONE, ONE, (0, 0, 0, 0), 2 * lanes),  # windows are rows of a matrix
+    ]
+
+
+def test_bytes_in_registers_of_two_dimensions(tmp_path) -> None:
+    """The same sums on a processor that has none, under emulation."""
+    amx = resolve("x86:avx512-amx", cores=2)
+    for i, case in enumerate(_cases_of_bytes(amx.lanes_f32)):
+        folder = tmp_path / str(i)
+        folder.mkdir()
+        func = fused(case)
+        check(build_emulated(RULE.apply(func, amx, RULE.default(func, amx)), folder), "main", case)
+
+
+@pytest.mark.parametrize(
+    ("isa", "narrow"), [("cpu", False), ("x86:avx512-amx", False), ("x86-64-v3", False), ("x86-64-v3", True)]
+)
 def test_bytes_are_added_up_exactly(isa: str, narrow: bool) -> None:
     """With `narrow` as well, of weights most of whose pairs do not fit 16 bits."""
     target = resolve(isa, cores=2)
-    wide = 2 * target.lanes_f32
-
-    def of_bytes(*args: object, **fields: object) -> Case:
-        return _of_bytes(*args, narrow=narrow, **fields)
-
-    cases = [
-        of_bytes((1, 14, 15, 8), 40, (3, 3), ONE, ONE, AROUND, wide, symbolic=True, further=((2, 1, 2, 8),)),
-        of_bytes((1, 12, 11, 3), 7, (3, 2), (2, 1), (1, 3), (2, 0, 1, 3), wide, zero=255, symbolic=True),
-        of_bytes((2, 9, 20), 16, (5,), (2,), ONE[:1], (0, 0), target.lanes_f32),  # no copy: x has no padding
-        of_bytes((1, 5, 6, 2048), 8, (3, 3), ONE, ONE, AROUND, target.lanes_f32),  # the window in pieces
-    ]
+    if not target.isa.requires <= read_host().flags:
+        pytest.skip(f"this processor does not run {isa}")
+    cases = _cases_of_bytes(target.lanes_f32, narrow=narrow)
     built = {f"f{i}": RULE.apply(f, target, RULE.default(f, target)) for i, f in enumerate(map(fused, cases))}
     executable = build_all(built, target)
     for i, case in enumerate(cases):

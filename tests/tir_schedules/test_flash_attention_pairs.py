@@ -20,6 +20,7 @@ from attention_functions import (
 )
 from attention_functions import compiled as compiled_by
 from covering import covering
+from tile_registers import build_emulated
 
 from halo_tvm.errors import Declined
 from halo_tvm.targets import Target, read_host
@@ -174,6 +175,14 @@ def assembly(attrs, target):
 )
 def test_where_pairs_are_multiplied(attrs, level, pairs):
     assert ("vdpbf16ps" in assembly(attrs, LEVELS[level])) is pairs
+
+
+def test_tiles_under_emulation(tmp_path):
+    attrs = narrow(2, 1, 64, packed=True, causal=True, has_key_mask=True)
+    func, amx = function([("b", "s", 256), ("b", "s")], attrs, ["float32", "bool"]), LEVELS["avx512-amx"]
+    run = build_emulated(RULE.apply(func, amx, RULE.default(func, amx)), tmp_path)
+    for s in (1, 33, 100, 161):
+        check(run, [*normal((2, s, 256)), np.arange(s)[None].repeat(2, 0) % 7 != 3], attrs)
 
 
 def test_tiles_give_their_registers_back():

@@ -54,6 +54,11 @@ void emulated_ldtilecfg(const void *from) {
   memset(registers, 0, sizeof registers);
 }
 
+void emulated_halo_whole_tiles() {
+  Configuration whole = {1, 0, {}, {64, 64, 64, 64, 64, 64, 64, 64}, {16, 16, 16, 16, 16, 16, 16, 16}};
+  emulated_ldtilecfg(&whole);
+}
+
 void emulated_tilerelease(void) { memset(&configuration, 0, sizeof configuration); }
 
 void emulated_tilezero(int8_t i) {

@@ -25,6 +25,7 @@ from tvm.script.ir_builder import tirx as T
 
 from ....dimensions import is_one
 from ...code.prefetch import CACHE_LINE_BYTES
+from ...code.tile_registers import release
 from ...code.timed import ONLY_TIMED
 from ...stages import emit_stages
 from ..row_tiling import switch
@@ -93,7 +94,7 @@ def _tasks(chain: Chain, t: Tiling, operands: Operands, chunk: ir.Var | None) ->
                 _tile(chain, t, pass_, rows, chunk is not None)
             _store(chain, t, operands.row_factor, scratch, chunk, panel, start, rows)
         if isinstance(chain.arithmetic, InTiles):
-            amx.release()
+            release()
 
 
 def _tile(chain: Chain, t: Tiling, p: Pass, rows: ir.Expr, continued: bool) -> None:

@@ -22,6 +22,7 @@ from tvm import tirx
 
 from ...blocks import written_out
 from ...code.lanes import constant
+from ...products.gemm.amx import InTiles
 from ...products.row_tiling import RowTiling
 from ...rule import Numbers, Rule
 from ._nest import build
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from ....targets import Target
 
 __all__ = ["Convolution", "Decision"]
-
-_BLOCK_ROWS = 64
 
 
 @dataclass(frozen=True)
@@ -50,17 +49,21 @@ class Convolution(Rule[Decision]):
     name = "convolution"
     Decision = Decision
     domains = {
-        "mr": Numbers(1, 16),
+        "mr": Numbers(1, 32),
         "unroll": Numbers(1, 16),
         "block_rows": Numbers(8, 1024),
     }
 
     def default(self, func: tirx.PrimFunc, target: Target) -> Decision:
         problem = match(func, target.isa)
-        return Decision(_tile_rows(problem, target), problem.arithmetic.unroll, block_rows=_BLOCK_ROWS)
+        arithmetic = problem.arithmetic
+        return Decision(_tile_rows(problem, target), arithmetic.unroll, block_rows=arithmetic.block_rows)
 
     def space(self, func: tirx.PrimFunc, target: Target) -> Sequence[Decision]:
         problem, first = match(func, target.isa), self.default(func, target)
+        if isinstance(problem.arithmetic, InTiles):
+            cuts = itertools.product(problem.arithmetic.heights(0, 0), (128, 32, 64, 256))
+            return tuple(dict.fromkeys([first, *(Decision(mr, first.unroll, rows) for mr, rows in cuts)]))
         most = _most_rows(problem, target)
         heights = dict.fromkeys((first.mr, *range(max(1, most // 2), most + 1)))
         values = itertools.product(heights, (4, 1, 2, 8), (64, 32, 128, 256))
@@ -77,6 +80,8 @@ class Convolution(Rule[Decision]):
 def _most_rows(problem: Problem, target: Target) -> int:
     """The tallest tile whose sums, a step's weights, one broadcast value and addresses are in registers."""
     vectors, registers = problem.nr // target.lanes_f32, target.isa.vector_registers
+    if isinstance(problem.arithmetic, InTiles):
+        return problem.arithmetic.tallest(vectors, registers)
     most = 8 if vectors > 2 else 12
     return next((mr for mr in range(most, 1, -1) if problem.arithmetic.registers(mr, vectors) <= registers), 1)
 
@@ -84,12 +89,14 @@ def _most_rows(problem: Problem, target: Target) -> int:
 def _tile_rows(problem: Problem, target: Target) -> int:
     """The height that computes the fewest windows twice, the taller of equals."""
     most, rows = _most_rows(problem, target), constant(problem.windows.rows)
-    if rows is None:
+    if rows is None or isinstance(problem.arithmetic, InTiles):
         return most
 
     def cost(mr: int) -> float:
         # A step of a tile loads a panel's row beside its own values.
-        return sum(-(-height // mr) for height in _rows(mr, _BLOCK_ROWS, target).heights(rows)) * (mr + 0.5)
+        return sum(-(-height // mr) for height in _rows(mr, problem.arithmetic.block_rows, target).heights(rows)) * (
+            mr + 0.5
+        )
 
     return min(range(most, max(1, most - 4) - 1, -1), key=cost)
 

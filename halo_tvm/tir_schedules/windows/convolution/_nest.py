@@ -26,11 +26,13 @@ from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
 from ...code.lanes import ceil_div, constant, index, kept, simplify, unravel
+from ...products.gemm.amx import InTiles
 from ...products.gemm.arithmetic import Marks, Tile
 from ...products.row_tiling import RowTiling
-from ...stages import emit_stages
 from ._copy import Padded, padded_copy, pairs_copy
 from ._problem import Problem
+from ._store import store
+from ._tiles import emit_in_tiles
 
 _SKIPPED_FROM = 32  # vector products of a window at one element: fewer cost no more than to find out that all are zero
 
@@ -53,6 +55,8 @@ def build(problem: Problem, rows: RowTiling, unroll: int, lanes: int, l2_bytes: 
         T.writes()
         if constant(problem.windows.rows) == 0:
             T.evaluate(0)
+        elif isinstance(problem.arithmetic, InTiles):
+            emit_in_tiles(problem, _source(problem, lanes), rows, lanes)
         else:
             x = _source(problem, lanes)
             with T.attr(0, "pragma_import_llvm", _TEXT.format(name=_PICK, run=problem.run)):
@@ -116,12 +120,12 @@ class _Nest:
                 with T.serial(tiles) as tile:
                     self._tile(sums, top, height, tile, index(0), panel, group, None)
                     first = tile * self.rows.mr
-                    self._store(sums, top + first, tirx.min(height - first, index(self.rows.mr)), panel, group)
+                    store(p, sums, top + first, tirx.min(height - first, index(self.rows.mr)), panel, group, self.lanes)
             else:
                 with T.serial(index(self.pieces)) as piece:
                     with T.serial(tiles) as tile:
                         self._tile(sums, top, height, tile, tile * self.rows.mr, panel, group, piece)
-                self._store(sums, top, height, panel, group)
+                store(p, sums, top, height, panel, group, self.lanes)
 
     def _tile(
         self,
@@ -218,37 +222,3 @@ class _Nest:
         for r in range(self.rows.mr):
             with T.unroll(index(self.vectors)) as v, T.vectorized(index(self.lanes)) as lane:
                 emit(r, v * self.lanes + lane)
-
-    def _store(self, sums: ir.Var, top: ir.Expr, count: ir.Expr, panel: ir.Expr, group: ir.Expr) -> None:
-        """Run the stages over `count` windows from `top` on, whose sums are the first ones."""
-        p, w = self.p, self.w
-        with T.serial(count) as r:
-            place = [kept(simplify(at)) for at in unravel(simplify(top + r), [w.batch, *w.places])]
-
-            def columns(number: ir.Expr | int, lanes: int) -> None:
-                """`number` columns of the panel, at least one vector; the last two vectors may overlap."""
-                number = index(number) if isinstance(number, int) else number
-                with T.serial(ceil_div(number, lanes)) as v:
-                    at = kept(tirx.min(v * lanes, number - lanes))
-
-                    def total(lane: ir.Expr) -> ir.Expr:
-                        return sums[r, at + lane]
-
-                    def where(lane: ir.Expr) -> list[ir.Expr]:
-                        return [*place, group * p.outer + panel * p.nr + at + lane]
-
-                    emit_stages(w.stages, {w.acc: total}, w.outputs, where, lanes)
-
-            left = p.outer - (p.panels - 1) * p.nr
-            if left >= self.lanes:
-                columns(simplify(tirx.min(index(p.nr), p.outer - panel * p.nr)), self.lanes)
-                return
-            narrow = 1 << (left.bit_length() - 1)
-            if p.panels == 1:
-                columns(left, narrow)
-                return
-            with T.If(panel < p.panels - 1):
-                with T.Then():
-                    columns(p.nr, self.lanes)
-                with T.Else():
-                    columns(left, narrow)

@@ -85,7 +85,12 @@ def match(func: tirx.PrimFunc, isa: Isa) -> Problem:
     if types[:1] in (["float16"], ["bfloat16"]):
         types[0] = "float32"  # widened once
     arithmetic = next(
-        (a for a in of_block(block, served(isa)) if list(a.dtypes) == types and isinstance(a, Float32 | W8A8)), None
+        (
+            a
+            for a in of_block(block, served(isa, tiles=True))
+            if list(a.dtypes) == types and isinstance(a, Float32 | W8A8)
+        ),
+        None,
     )
     if weight is not None and arithmetic is None:
         raise Declined(
