@@ -36,11 +36,17 @@ class Compilation:
     rung: Rung | None = None  # of the precision's schemes; None: the usual one
 
     @classmethod
-    def of(cls, config: CompileConfig, target: Target | None = None, stored: str | None = None) -> Compilation:
+    def of(
+        cls,
+        config: CompileConfig,
+        target: Target | None = None,
+        stored: str | None = None,
+        products: str | None = None,
+    ) -> Compilation:
         """What `config` asks for, on `target` where a caller has resolved that already: in a tuning run, a study.
 
         A file that has its weights as integers is compiled at the precision `stored` that keeps them, unless another
-        is named, or the target or the level has none such.
+        is named, or the target or the level has none such. `products` is the precision whose level `cpu` then is.
         Raises `UsageError` for options that contradict each other, for a precision that the named target computes
         slower than float32 and for a directory that cannot be written to, `EnvironmentProblem` for a target that
         cannot be built here.
@@ -50,7 +56,7 @@ class Compilation:
         steps = Pipeline.of(config.level, config.enable, config.disable)
         stored = stored if stored and steps.makes(stored) else None
         if target is None:
-            target = resolve(config.target, cores=config.threads, precision=config.precision or stored)
+            target = resolve(config.target, cores=config.threads, precision=config.precision or stored or products)
             if not (answer := can_build_here(target)):
                 raise EnvironmentProblem(f"target {config.target} cannot be built here: {answer.reason}")
         own = target.spec.precision

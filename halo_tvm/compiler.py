@@ -26,6 +26,7 @@ from .errors import Declined, ValidationFailed
 from .imported import ImportedModel
 from .importers import import_model
 from .importers.shapes import apply_shapes, load_examples
+from .level_of_products import precision_of_products
 from .passes.scheme_ladder import Rung, loss_of, rungs_to_try
 from .phase_reports import Loss, Reports
 from .phases import build, lower, schedule
@@ -84,8 +85,8 @@ def compile_model(config: CompileConfig, model: ImportedModel | None = None) -> 
     clock = _Clock()
     with clock("import"):
         imported = _imported(config, model)
-        if config.precision is None and imported.params.stored_precision:
-            compilation = Compilation.of(config, stored=imported.params.stored_precision)
+        if config.precision is None and (products := precision_of_products(imported)):
+            compilation = Compilation.of(config, stored=imported.params.stored_precision, products=products)
         compilation.dump("1-imported", imported.mod)
         passage, untold = _passage(imported)
         calibrates = passage_of(imported, config.calibrate, "--calibrate") if config.calibrate else passage

@@ -27,6 +27,7 @@ from .compilation import Compilation
 from .config import CompileConfig
 from .describe import function_spec
 from .imported import ImportedModel
+from .level_of_products import precision_of_products
 from .params import ParamTable
 from .phase_reports import Reports
 from .phases import build_alone, lower, schedule
@@ -103,7 +104,8 @@ def compile_in_process(
     """
     count = resolve_threads(threads, usable_cpus())
     config = CompileConfig(model=imported.name, threads=count, opt_level=str(level), **options)
-    compilation = Compilation.of(config)
+    products = precision_of_products(imported) if config.precision is None else None
+    compilation = Compilation.of(config, products=products)
     mod, reports = lower(imported, compilation)
     mod, scheduled = schedule(mod, compilation)
     with TemporaryDirectory(prefix="halo-tvm-") as folder:

@@ -20,6 +20,7 @@ from ..entry_points import MAIN, TOGETHER, functions_of
 from ..errors import NoValidTrial, UsageError
 from ..imported import UNBOUNDED, ImportedModel
 from ..importers import import_model
+from ..level_of_products import precision_of_products
 from ..models import PRESETS
 from ..phases import lower
 from ..plugins import load_plugins
@@ -56,8 +57,10 @@ def tune_model(config: TuneConfig) -> TuneResult:
         check_writable_log(_directory(config))
     place = place_of(config)
     if len(models) == 1:
-        return _run(*tasks_of_model(models[0], place.target, config), place, config)
-    lowered = lower_each(models, lambda entry: tasks_of_model(entry, place.target, config), say)
+        return _run(*_placed(models[0], place, config), config)
+    lowered = lower_each(
+        models, lambda entry: tasks_of_model(imported_of(entry, config), entry, place.target, config), say
+    )
     tasks, failure = merged(lowered), None
     result = _unmeasured(tasks, place.target, config)
     if any(not model.failure for model in lowered):
@@ -143,11 +146,27 @@ def resume_command(config: TuneConfig) -> str:
     return shlex.join([*words, "--resume"])
 
 
-def tasks_of_model(entry: ListedModel, target: Target, config: TuneConfig) -> tuple[Tasks, str]:
-    """The tasks of one model, and a hash of its source; graph and weights are gone when this returns."""
-    imported = import_model(
+def _placed(entry: ListedModel, place: Place, config: TuneConfig) -> tuple[Tasks, str, Place]:
+    """The tasks of the only model, a hash of its source, and where they run: `place`, or the level of its products.
+
+    Graph and weights are gone when this returns.
+    """
+    imported = imported_of(entry, config)
+    if config.precision is None and (products := precision_of_products(imported)):
+        place = place_of(config, products=products)
+    return *tasks_of_model(imported, entry, place.target, config), place
+
+
+def imported_of(entry: ListedModel, config: TuneConfig) -> ImportedModel:
+    return import_model(
         entry.model, seed=config.seed, shapes=entry.shape, inputs=entry.inputs, trust=config.trust_model
     )
+
+
+def tasks_of_model(
+    imported: ImportedModel, entry: ListedModel, target: Target, config: TuneConfig
+) -> tuple[Tasks, str]:
+    """The tasks of one model, and a hash of its source."""
     compilation = Compilation.of(
         config.compile_config(entry.model, entry.shape, entry.inputs), target, stored=imported.params.stored_precision
     )

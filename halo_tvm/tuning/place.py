@@ -34,16 +34,18 @@ class Place:
         return make_rpc_lab(self.target, options, self.address, self.key, seed=seed, fingerprint=self.fingerprint)
 
 
-def place_of(config: TuneConfig, target: Target | None = None) -> Place:
+def place_of(config: TuneConfig, target: Target | None = None, products: str | None = None) -> Place:
     """Where to measure, for `target` or that of the options.
 
+    `products` is the precision whose level `cpu` is where the options name none.
     With --rpc a device is asked what it is: `cpu` is then the device's level for the precision, `cuda` its GPU's.
     `EnvironmentProblem` when the target does not run there, or no device is free.
     """
+    precision = config.precision or products
     if config.rpc is None or config.device_key is None:
         if target is None:
             gpus = None if config.build_only else _first_gpu(config.target)
-            target = resolve(config.target, cores=config.threads, precision=config.precision, gpus=gpus)
+            target = resolve(config.target, cores=config.threads, precision=precision, gpus=gpus)
         if config.build_only:
             return Place(target, fingerprint_of(target))
         check_runs_here(target)
@@ -60,7 +62,7 @@ def place_of(config: TuneConfig, target: Target | None = None) -> Place:
             )
         cores = config.threads or device.threads or None
         gpus = (device.gpu.arch,) if device.gpu else ()
-        target = resolve(config.target, host=device.host, cores=cores, precision=config.precision, gpus=gpus)
+        target = resolve(config.target, host=device.host, cores=cores, precision=precision, gpus=gpus)
     if config.threads and device.threads and config.threads != device.threads:
         raise UsageError(
             f"--threads {config.threads} was given, but the device under the key {config.device_key} runs kernels with "

@@ -11,7 +11,7 @@ from halo_tvm.config import TuneConfig
 from halo_tvm.errors import UnknownName
 from halo_tvm.targets import resolve
 from halo_tvm.tuning import tune_model
-from halo_tvm.tuning.model import CALLS, tasks_of_model
+from halo_tvm.tuning.model import CALLS, imported_of, tasks_of_model
 from halo_tvm.tuning.model_list import ListedModel
 from halo_tvm.tuning.task import Tasks
 
@@ -23,7 +23,8 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def tasks(model: str, **options: object) -> Tasks:
     config = TuneConfig(model=model, target="x86:avx2", **options)
-    return tasks_of_model(ListedModel(model), resolve(config.target), config)[0]
+    entry = ListedModel(model)
+    return tasks_of_model(imported_of(entry, config), entry, resolve(config.target), config)[0]
 
 
 def test_its_steps_are_tuned_as_often_as_they_run(llama: str) -> None:
