@@ -89,11 +89,11 @@ def test_columns_of_every_expert_fill_whole_panels() -> None:
     assert not columns[:, 3].any()
 
 
-@pytest.mark.parametrize(("precision", "bound"), [("fp32", 1e-6), ("int8", 2e-2), ("int4", 0.15)])
+@pytest.mark.parametrize(("precision", "bound"), [("fp32", 1e-6), ("bf16", 2e-2), ("int8", 2e-2), ("int4", 0.15)])
 def test_packed_experts_equal_the_definition(precision: str, bound: float) -> None:
     """More rows of an expert than one task takes, in a number that is known at run time; every row by its experts."""
-    model, target = routed(64), resolve("cpu")
-    mod, _ = optimised(model, precision, "cpu")
+    model, target = routed(64), resolve("cpu", precision=precision)
+    mod, _ = optimised(model, precision, target.name)
     mod, report = schedule_functions(mod, target)
     assert report.rules["experts"] == 1
     for rows in (1, 333):

@@ -26,6 +26,7 @@ from halo_tvm.errors import Declined
 from halo_tvm.targets import Target, read_host
 from halo_tvm.targets.x86 import X86
 from halo_tvm.tir_schedules import RULES
+from halo_tvm.tir_schedules.blocks import EXACT_BUFFERS
 
 RULE = RULES["flash_attention"]
 LEVELS = {isa.name: Target(X86, isa, cores=2) for isa in X86.isas}
@@ -183,6 +184,14 @@ def test_tiles_under_emulation(tmp_path):
     run = build_emulated(RULE.apply(func, amx, RULE.default(func, amx)), tmp_path)
     for s in (1, 33, 100, 161):
         check(run, [*normal((2, s, 256)), np.arange(s)[None].repeat(2, 0) % 7 != 3], attrs)
+
+
+def test_tiles_beside_functions_whose_buffers_shrink(tmp_path):
+    """Lowering then makes every buffer as small as its loads and stores let it: five rows, where tiles write 32."""
+    attrs = narrow(2, 2, 32, packed=True)
+    func, amx = function([(1, 5, 192)], attrs), LEVELS["avx512-amx"]
+    func = RULE.apply(func, amx, RULE.default(func, amx)).without_attr(EXACT_BUFFERS)
+    check(build_emulated(func, tmp_path), normal((1, 5, 192)), attrs)
 
 
 def test_tiles_give_their_registers_back():

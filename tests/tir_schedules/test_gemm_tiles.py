@@ -9,6 +9,8 @@ from assembly import inner_loops
 from linear_functions import build, x86
 from tile_registers import build_emulated
 
+from halo_tvm.tir_schedules.blocks import EXACT_BUFFERS
+
 AMX = x86("avx512-amx")
 
 
@@ -28,6 +30,13 @@ def test_pairs_of_every_height(k: int, chunks: int, tmp_path) -> None:
     kernel = build_emulated(pairs.scheduled(case, AMX), tmp_path)
     for rows in range(1, 66):
         pairs.check(kernel, case, rows, "avx512-amx")
+
+
+def test_beside_functions_whose_buffers_shrink(tmp_path) -> None:
+    """Of the only panel 40 columns are read, and all 48 are written."""
+    case = octets.Case(k=64, n=40, nr=48, epilogue="bias", m=32)
+    kernel = build_emulated(octets.scheduled(case, AMX).without_attr(EXACT_BUFFERS), tmp_path)
+    octets.check(kernel, case, 32)
 
 
 def test_blocks_and_tiles_of_other_heights(tmp_path) -> None:

@@ -73,9 +73,15 @@ def multiply(product: Product, rows: ir.Expr, heights: Sequence[int], *, continu
             of(1)
 
 
-def release() -> None:
-    """Emit what gives the registers back behind a task: the system saves no more of them."""
+def release(*written: ir.Var) -> None:
+    """Emit what gives the registers back behind a task: the system saves no more of them.
+
+    Of buffers that registers were `written` to, the last element is read: lowering makes buffers as small as their
+    loads and stores let it, and the instructions say where they begin alone.
+    """
     _call("tilerelease")
+    for buffer in written:
+        T.evaluate(buffer[tuple(extent - 1 for extent in buffer.ty.shape)])
 
 
 def _registers(product: Product, rows: ir.Expr, above: int, continued: bool) -> None:

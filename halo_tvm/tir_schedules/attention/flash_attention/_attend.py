@@ -32,7 +32,7 @@ def attend(src: Source, plan: Plan) -> None:
             else:
                 _values(src, plan)
         if plan.tiles:
-            release(src)
+            release(src, plan)
         _finish(src, plan)
 
 

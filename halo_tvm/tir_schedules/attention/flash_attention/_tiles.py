@@ -47,8 +47,12 @@ def configure(src: Source) -> None:
     src('T.evaluate(T.call_extern("void", "halo_whole_tiles"))')
 
 
-def release(src: Source) -> None:
+def release(src: Source, plan: Plan) -> None:
+    """Give the registers back. Of every buffer the last element is read, so that lowering makes none smaller: the
+    instructions say where they begin alone.
+    """
     _call(src, "tilerelease")
+    src(*(f"T.evaluate({name}[{rows - 1}, {columns - 1}])" for name, (rows, columns) in plan.scratch.items()))
 
 
 def score_tiles(src: Source, plan: Plan) -> None:

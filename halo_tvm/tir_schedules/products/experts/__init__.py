@@ -44,7 +44,7 @@ class ExpertsNest(Rule[_decision.Decision]):
     name = "experts"
     Decision = _decision.Decision
     domains = {
-        "mr": Numbers(1, 16),
+        "mr": Numbers(1, 32),
         "unroll": Numbers(1, 16),
         "block_rows": Numbers(1, 512),
     }
@@ -59,7 +59,8 @@ class ExpertsNest(Rule[_decision.Decision]):
         """Rows of tiles and of tasks, steps per iteration."""
         problem, first = _problem(func, target), self.default(func, target)
         steps = int(problem.weight.ty.shape[2])
-        heights = range(max(1, first.mr // 2), first.mr + 1)
+        vectors = vectors_of(problem.nr, problem.arithmetic, target)
+        heights = problem.arithmetic.heights(vectors, target.isa.vector_registers)
         found = [
             dataclasses.replace(first, mr=mr, unroll=unroll, block_rows=rows)
             for mr in heights
@@ -91,7 +92,7 @@ def _tiling(decision: _decision.Decision, target: Target) -> Tiling:
 def _problem(func: tirx.PrimFunc, target: Target) -> Problem:
     if is_scheduled(func):
         raise Declined("the function is scheduled already")
-    problem = read(func, served(target.isa))
+    problem = read(func, served(target.isa, tiles=True))
     vectors_of(problem.nr, problem.arithmetic, target)
     return problem
 

@@ -18,11 +18,12 @@ from tvm import ir, s_tir, tirx
 from tvm.script.ir_builder import IRBuilder
 from tvm.script.ir_builder import tirx as T
 
+from ...code.tile_registers import release
+from ..gemm.amx import InTiles
 from ..gemm.arithmetic import Operands, each_row, part_at, parts_of
 from ..gemm.chain import Chain
-from ..gemm.tile import Pass, each_column, tile
+from ..gemm.tile import Pass, each_column, tiles_of
 from ..gemm.tiling import Tiling
-from ..row_tiling import switch
 from ._problem import Problem
 
 _EXPERT, _FIRST, _ROWS = range(3)  # what a job is
@@ -160,7 +161,7 @@ def _tasks(problem: Problem, t: Tiling, found: _Sorted, operands: Operands, chai
             def multiply(step: ir.Expr, start: ir.Expr, rows: ir.Expr) -> None:
                 of_expert = job[_EXPERT] * problem.panels + panel
                 pass_ = Pass(operands, scratch, step * chain.nr, chunk, of_expert, start, step, _i64(0))
-                switch(rows, heights, lambda r: tile(chain, t, pass_, r, chunked))
+                tiles_of(chain, t, pass_, rows, heights, chunked)
 
             each_tile(multiply)
 
@@ -182,3 +183,5 @@ def _tasks(problem: Problem, t: Tiling, found: _Sorted, operands: Operands, chai
                 each_column(chain, t, panel, finish)
 
         each_tile(store)
+        if isinstance(chain.arithmetic, InTiles):
+            release(scratch)

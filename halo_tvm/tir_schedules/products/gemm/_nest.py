@@ -28,12 +28,10 @@ from ...code.prefetch import CACHE_LINE_BYTES
 from ...code.tile_registers import release
 from ...code.timed import ONLY_TIMED
 from ...stages import emit_stages
-from ..row_tiling import switch
-from . import amx
 from .amx import InTiles
 from .arithmetic import Operands, Tile
 from .chain import Chain
-from .tile import Pass, each_column, tile
+from .tile import Pass, each_column, tiles_of
 from .tiling import Tiling
 
 
@@ -91,34 +89,10 @@ def _tasks(chain: Chain, t: Tiling, operands: Operands, chunk: ir.Var | None) ->
                 pass_ = Pass(
                     operands, scratch, column, 0 if chunk is None else chunk, of_part, start, step, ahead, marks
                 )
-                _tile(chain, t, pass_, rows, chunk is not None)
+                tiles_of(chain, t, pass_, rows, _heights(chain, t), chunk is not None)
             _store(chain, t, operands.row_factor, scratch, chunk, panel, start, rows)
         if isinstance(chain.arithmetic, InTiles):
-            release()
-
-
-def _tile(chain: Chain, t: Tiling, p: Pass, rows: ir.Expr, continued: bool) -> None:
-    """One tile, whatever the number of its rows: code for each that can occur, or for any."""
-
-    def in_vectors(count: int) -> None:
-        tile(chain, t, p, count, continued)
-
-    heights, arithmetic = _heights(chain, t), chain.arithmetic
-    if not isinstance(arithmetic, InTiles):
-        switch(rows, heights, in_vectors)
-        return
-    few = [count for count in heights if count <= arithmetic.few_rows]
-    more = [count for count in heights if count > arithmetic.few_rows]
-    if not more:
-        switch(rows, few, in_vectors)
-    elif not few:
-        amx.tile(chain, t, p, rows, more, continued)
-    else:
-        with T.If(rows > arithmetic.few_rows):
-            with T.Then():
-                amx.tile(chain, t, p, rows, more, continued)
-            with T.Else():
-                switch(rows, few, in_vectors)
+            release(scratch)
 
 
 def _heights(chain: Chain, t: Tiling) -> list[int]:

@@ -77,7 +77,8 @@ def tile(chain: Chain, t: Tiling, p: Pass, rows: ir.Expr, heights: Sequence[int]
     def ahead(iteration: ir.Expr, iterations: int) -> None:
         for q in range(t.prefetch):
             prefetch(chain.weight_line(p.chunk, p.panel + 1, p.step * p.ahead + iteration * t.prefetch + q))
-        _prefetch_output(chain, t, p, iteration, iterations)
+        if t.prefetch:
+            _prefetch_output(chain, t, p, iteration, iterations)
 
     product = Product(
         arithmetic.instruction,
@@ -85,7 +86,7 @@ def tile(chain: Chain, t: Tiling, p: Pass, rows: ir.Expr, heights: Sequence[int]
             lambda row, step: p.operands.x[p.start + row, (first + step) * of_step], 4 * chain.chunks * chain.steps
         ),
         weight=Matrix(lambda step, column: chain.weight[p.chunk, p.panel, step, column, 0], 4 * chain.nr),
-        sums=Matrix(lambda row, column: p.scratch[row, p.column + column], 4 * chain.parts * chain.nr),
+        sums=Matrix(lambda row, column: p.scratch[row, p.column + column], 4 * int(p.scratch.ty.shape[1])),
         steps=chain.steps,
         columns=chain.nr,
         ahead=ahead,

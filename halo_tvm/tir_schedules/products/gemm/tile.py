@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from tvm import ir, tirx
 from tvm.script.ir_builder import tirx as T
 
 from ...code.prefetch import prefetch
+from ..row_tiling import switch
+from . import amx
+from .amx import InTiles
 from .arithmetic import Marks, Operands, Tile
 from .chain import Chain
 from .tiling import Tiling
@@ -35,7 +38,31 @@ class Pass:
     marks: Marks | None = None  # of the steps of the panel
 
 
-def tile(chain: Chain, t: Tiling, p: Pass, rows: int, continued: bool) -> None:
+def tiles_of(chain: Chain, t: Tiling, p: Pass, rows: ir.Expr, heights: Sequence[int], continued: bool) -> None:
+    """One tile of `rows` rows: code for each of `heights`, or for any of them."""
+
+    def in_vectors(count: int) -> None:
+        _tile(chain, t, p, count, continued)
+
+    arithmetic = chain.arithmetic
+    if not isinstance(arithmetic, InTiles):
+        switch(rows, heights, in_vectors)
+        return
+    few = [count for count in heights if count <= arithmetic.few_rows]
+    more = [count for count in heights if count > arithmetic.few_rows]
+    if not more:
+        switch(rows, few, in_vectors)
+    elif not few:
+        amx.tile(chain, t, p, rows, more, continued)
+    else:
+        with T.If(rows > arithmetic.few_rows):
+            with T.Then():
+                amx.tile(chain, t, p, rows, more, continued)
+            with T.Else():
+                switch(rows, few, in_vectors)
+
+
+def _tile(chain: Chain, t: Tiling, p: Pass, rows: int, continued: bool) -> None:
     """scratch[:rows] (+)= x[start : start + rows, chunk] @ weight[chunk, panel], in registers.
 
     `continued`: sums of earlier chunks are in the scratch tile already.

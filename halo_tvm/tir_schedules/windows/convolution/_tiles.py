@@ -56,7 +56,7 @@ def emit_in_tiles(problem: Problem, x: Padded, rows: RowTiling, lanes: int) -> N
             )
             multiply(product, count, range(1, rows.mr + 1), continued=False)
             store(p, sums, top + at, count, panel, group, lanes)
-        release()
+        release(sums, *([matrix] if matrix is not None else []))
 
 
 def _shares(p: Problem, rows: RowTiling) -> int:
