@@ -81,14 +81,29 @@ def _cases_of_bytes(lanes: int, **fields: object) -> list[Case]:
         of_bytes((1, 12, 11, 3), 7, (3, 2), (2, 1), (1, 3), (2, 0, 1, 3), 2 * lanes, zero=255, symbolic=True),
         of_bytes((2, 9, 20), 16, (5,), (2,), ONE[:1], (0, 0), lanes),  # no copy: x has no padding
         of_bytes((1, 5, 6, 2048), 8, (3, 3), ONE, ONE, AROUND, lanes),  # the window in pieces
-        of_bytes((1, 7, 9, 72), 100, (1, 1), ONE, ONE, (0, 0, 0, 0), 2 * lanes),  # windows are rows of a matrix
+        *_long_cases_of_bytes(lanes, **fields),
+    ]
+
+
+def _long_cases_of_bytes(lanes: int, **fields: object) -> list[Case]:
+    """Sums of 256 products and more."""
+
+    def of_bytes(*args: object, **more: object) -> Case:
+        return _of_bytes(*args, **fields, **more)
+
+    return [
+        of_bytes((1, 14, 15, 32), 40, (3, 3), ONE, ONE, AROUND, 2 * lanes, symbolic=True, further=((2, 1, 2, 32),)),
+        of_bytes((1, 12, 11, 46), 7, (3, 2), (2, 1), (1, 3), (2, 0, 1, 3), 2 * lanes, zero=255, symbolic=True),
+        of_bytes((2, 9, 100), 16, (5,), (2,), ONE[:1], (0, 0), lanes),
+        of_bytes((1, 7, 9, 264), 100, (1, 1), ONE, ONE, (0, 0, 0, 0), 2 * lanes),  # windows are rows of a matrix
+        of_bytes((1, 5, 6, 512), 60, (3, 3), ONE, ONE, AROUND, 3 * lanes),
     ]
 
 
 def test_bytes_in_registers_of_two_dimensions(tmp_path) -> None:
     """The same sums on a processor that has none, under emulation."""
     amx = resolve("x86:avx512-amx", cores=2)
-    for i, case in enumerate(_cases_of_bytes(amx.lanes_f32)):
+    for i, case in enumerate(_long_cases_of_bytes(amx.lanes_f32)):
         folder = tmp_path / str(i)
         folder.mkdir()
         func = fused(case)

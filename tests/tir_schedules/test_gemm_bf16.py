@@ -25,6 +25,7 @@ from halo_tvm.targets import TARGETS, Target, read_host
 from halo_tvm.tir_schedules import RULES
 from halo_tvm.tir_schedules.products.gemm import pack_shape
 from halo_tvm.tir_schedules.products.gemm._bf16 import BFloat16Pairs
+from halo_tvm.tir_schedules.products.gemm.amx import TilePairs
 
 pytestmark = pytest.mark.covering
 
@@ -77,7 +78,9 @@ def check(executable: tvm.runtime.Executable, case: Case, rows: int, isa: str) -
     weight = rng.standard_normal((case.k, case.n), dtype=np.float32) / np.float32(case.k**0.5)
     bias = rng.standard_normal(case.n, dtype=np.float32)
     residual = rng.standard_normal((rows, case.n), dtype=np.float32)
-    multiplied = x.astype(ml_dtypes.bfloat16) if x86(isa).isa.bf16_dot or x86(isa).isa.tiles else x
+    level = x86(isa).isa
+    rounds = level.bf16_dot or (level.tiles and case.kc // 2 >= TilePairs.least_steps)
+    multiplied = x.astype(ml_dtypes.bfloat16) if rounds else x
     y = multiplied.astype("float64") @ weight.astype(ml_dtypes.bfloat16).astype("float64") + bias
     if "gelu" in case.epilogue:
         y = 0.5 * y * (1 + np.tanh(0.7978845608028654 * (y + 0.044715 * y**3)))

@@ -15,7 +15,7 @@ AMX = x86("avx512-amx")
 
 
 @pytest.mark.parametrize("rows", [5, 16, 17, 31, 33, 65])
-@pytest.mark.parametrize(("k", "n"), [(100, 131), (48, 16), (128, 96)])
+@pytest.mark.parametrize(("k", "n"), [(292, 131), (256, 16), (272, 96)])
 def test_octets(rows: int, k: int, n: int, tmp_path) -> None:
     """The very integers; k in whole registers, in parts of one, in both; the last panel cropped."""
     case = octets.Case(k=k, n=n, nr=16 if n == 16 else 48, epilogue="none", m=rows)
@@ -34,7 +34,7 @@ def test_pairs_of_every_height(k: int, chunks: int, tmp_path) -> None:
 
 def test_beside_functions_whose_buffers_shrink(tmp_path) -> None:
     """Of the only panel 40 columns are read, and all 48 are written."""
-    case = octets.Case(k=64, n=40, nr=48, epilogue="bias", m=32)
+    case = octets.Case(k=256, n=40, nr=48, epilogue="bias", m=32)
     kernel = build_emulated(octets.scheduled(case, AMX).without_attr(EXACT_BUFFERS), tmp_path)
     octets.check(kernel, case, 32)
 
@@ -59,6 +59,12 @@ def test_assembly_of_the_main_loop() -> None:
     assert (names.count("tdpbusd"), names.count("tileloadd")) == (6, 7)
     assert not any("rsp" in line and not line.startswith("tile") for line in loop)
     assert "vpdpbusd" not in text and text.count("tilerelease") >= 1
+
+
+def test_short_sums_are_multiplied_in_vectors() -> None:
+    case = octets.Case(k=252, n=96, nr=48, m=64)
+    text = build(octets.scheduled(case, AMX), AMX).mod.inspect_source("asm")
+    assert "vpdpbusd" in text and "tdpbusd" not in text.replace("vpdpbusd", "")
 
 
 def test_few_rows_of_octets_are_multiplied_in_vectors() -> None:

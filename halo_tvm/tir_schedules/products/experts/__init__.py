@@ -26,7 +26,7 @@ from tvm import tirx
 from ....errors import Declined
 from ...blocks import is_scheduled, written_out
 from ...rule import Numbers, Rule
-from ..gemm.served import served, vectors_of
+from ..gemm.served import enough, served, vectors_of
 from ..gemm.tiling import Tiling
 from . import _decision
 from ._nest import build
@@ -93,6 +93,8 @@ def _problem(func: tirx.PrimFunc, target: Target) -> Problem:
     if is_scheduled(func):
         raise Declined("the function is scheduled already")
     problem = read(func, served(target.isa, tiles=True))
+    steps = int(problem.weight.ty.shape[2])
+    problem = dataclasses.replace(problem, arithmetic=enough(steps, problem.arithmetic, target.isa))
     vectors_of(problem.nr, problem.arithmetic, target)
     return problem
 

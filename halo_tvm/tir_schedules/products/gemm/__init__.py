@@ -28,7 +28,7 @@ from ..packing import pack_shape
 from ._estimate import estimate
 from ._nest import build
 from .chain import Chain, match
-from .served import served, vectors_of
+from .served import enough, served, vectors_of
 from .tiling import Tiling
 
 if TYPE_CHECKING:
@@ -131,6 +131,7 @@ def _match(func: tirx.PrimFunc, target: Target) -> Chain:
     if is_scheduled(func):
         raise Declined("the function is scheduled already")
     chain = match(func, served(target.isa, tiles=True))
+    chain = dataclasses.replace(chain, arithmetic=enough(chain.steps, chain.arithmetic, target.isa))
     vectors_of(chain.nr, chain.arithmetic, target)
     return chain
 

@@ -56,12 +56,14 @@ class InTiles(Arithmetic):
 
 class TileBytes(InTiles, DotBytes):
     instruction = "tdpbusd"
+    least_steps = 64  # tiles are stored and read again: below 256 k that takes longer than what is saved
     of_step = 4
     few_rows = 4
 
 
 class TilePairs(InTiles, BFloat16Pairs):
     instruction = "tdpbf16ps"
+    least_steps = ROWS
     of_step = 1
 
 

@@ -78,6 +78,7 @@ class Arithmetic:
     unroll: ClassVar[int] = 4  # steps per iteration unless decided otherwise: more make longer loops, not faster ones
     unrolls: ClassVar[tuple[int, ...]] = (1, 2, 4, 8)  # those worth trying
     block_rows: ClassVar[int] = 64  # blocks this tall read a panel often enough from the cache, and few rows are cut
+    least_steps: ClassVar[int] = 0  # of a sum: of fewer another arithmetic is faster
     prefetches: ClassVar[tuple[int, ...]] = (0, 1, 2, 4)  # cache lines ahead of an iteration that are worth trying
 
     @property

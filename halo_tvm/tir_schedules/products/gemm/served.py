@@ -44,6 +44,13 @@ def served(isa: Isa, *, tiles: bool = False) -> tuple[Arithmetic, ...]:
     return (Float32(), brief, half, product, eight, four, *narrow)
 
 
+def enough(steps: int, arithmetic: Arithmetic, isa: Isa) -> Arithmetic:
+    """`arithmetic`, or where sums have too few steps for it the one in vectors."""
+    if steps >= arithmetic.least_steps:
+        return arithmetic
+    return next(a for a in served(isa) if (a.op, a.dtypes) == (arithmetic.op, arithmetic.dtypes))
+
+
 def vectors_of(nr: int, arithmetic: Arithmetic, target: Target) -> int:
     """Vectors of sums in a row of a panel of `nr` columns; `Declined` where it holds a part of one."""
     lanes = target.lanes_f32 * arithmetic.lane_factor

@@ -14,7 +14,7 @@ from ...blocks import Block, loads, uses
 from ...code.lanes import constant
 from ...products.gemm.arithmetic import Arithmetic
 from ...products.gemm.float32 import Float32
-from ...products.gemm.served import of_block, served
+from ...products.gemm.served import enough, of_block, served
 from ...products.gemm.w8a8 import W8A8
 from .._match import Windows, match_windows
 
@@ -111,6 +111,7 @@ def match(func: tirx.PrimFunc, isa: Isa) -> Problem:
         raise Declined(f"panels of {nr} columns are no multiple of {lanes} lanes")
     if depth == 0 or any(constant(extent) is None for extent in block.extents[windows.rank + 2 :]):
         raise Declined("the windows are empty, or their size is symbolic")
+    arithmetic = enough(steps, arithmetic, isa)
     return Problem(windows, weight.source, arithmetic, groups, panels, nr, inner, outer)
 
 
