@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
@@ -14,7 +15,8 @@ from tempfile import TemporaryDirectory
 
 import tvm
 import tvm_ffi
-from tvm import relax, tirx
+from tvm import ir, relax, tirx
+from tvm.tirx.buffer import BufferType
 
 from . import launcher
 from ._compat import code_versions, device_source
@@ -32,6 +34,7 @@ from .shape_functions import order_shape_functions
 from .targets import Target
 from .workspaces import keeps_workspace
 
+_BETWEEN_FUNCTIONS = "\n    @"
 _MOST_PLANNED = 1 << 32  # bytes of one tensor
 CUDA_GRAPH = "relax.backend.use_cuda_graph"
 
@@ -216,7 +219,28 @@ def _key(lowered: tvm.IRModule, target: Target) -> str:
         [source.read_bytes() for source in launcher.sources(target)],
         _linker(target),
     )
-    return _digest(made_by, (lowered.script(show_meta=True), tvm_ffi.structural_hash(lowered)))
+    return _digest(made_by, (_text(lowered), tvm_ffi.structural_hash(lowered)))
+
+
+def _text(lowered: tvm.IRModule) -> str:
+    """The module as text, the sizes of each function numbered in the order in which they appear there.
+
+    Of sizes with one name TVM numbers one or the other first, by their addresses, which differ between processes.
+    """
+    functions = [func for func in lowered.functions.values() if isinstance(func, tirx.PrimFunc)]
+    params = [param for func in functions for param in func.params]
+    sizes = [size for param in params for size in (param.ty.shape if isinstance(param.ty, BufferType) else [param])]
+    names = {str(size.name) for size in sizes if isinstance(size, ir.Var)}
+    text = lowered.script(show_meta=True)
+    if not names:
+        return text
+    word = re.compile(rf"\b({'|'.join(map(re.escape, sorted(names)))})(_\d+)?\b")
+
+    def numbered(part: str) -> str:
+        found: dict[str, str] = {}
+        return word.sub(lambda m: found.setdefault(m[0], f"{m[1]}#{len(found)}"), part)
+
+    return _BETWEEN_FUNCTIONS.join(map(numbered, text.split(_BETWEEN_FUNCTIONS)))
 
 
 def _linker(target: Target) -> tuple[object, ...]:
