@@ -85,8 +85,9 @@ def compile_model(config: CompileConfig, model: ImportedModel | None = None) -> 
     clock = _Clock()
     with clock("import"):
         imported = _imported(config, model)
-        if config.precision is None and (products := precision_of_products(imported)):
-            compilation = Compilation.of(config, stored=imported.params.stored_precision, products=products)
+        stored, products = imported.params.stored_precision, precision_of_products(imported)
+        if config.precision is None and (stored or products):
+            compilation = Compilation.of(config, stored=stored, products=products)
         compilation.dump("1-imported", imported.mod)
         passage, untold = _passage(imported)
         calibrates = passage_of(imported, config.calibrate, "--calibrate") if config.calibrate else passage

@@ -6,7 +6,6 @@ float32 then run on more hosts. A quantised file is compiled at fp32, and its pr
 
 from __future__ import annotations
 
-import tvm
 from tvm import relax
 
 from .imported import ImportedModel
@@ -17,11 +16,6 @@ _OF_BYTES = frozenset({"linear_integer", "convolution_integer"})
 
 def precision_of_products(model: ImportedModel) -> str | None:
     """The precision whose level has the products of the file: "int8" of a quantised one; None of floats."""
-    stored = model.params.stored_precision
-    return stored or ("int8" if _multiplies_bytes(model.mod) else None)
-
-
-def _multiplies_bytes(mod: tvm.IRModule) -> bool:
     found: set[str] = set()
 
     def visit(expr: relax.Expr) -> None:
@@ -29,7 +23,7 @@ def _multiplies_bytes(mod: tvm.IRModule) -> bool:
         if operator is not None:
             found.add(operator.name)
 
-    for func in mod.functions.values():
+    for func in model.mod.functions.values():
         if isinstance(func, relax.Function):
             relax.analysis.post_order_visit(func, visit)
-    return bool(found & _OF_BYTES)
+    return "int8" if found & _OF_BYTES else None

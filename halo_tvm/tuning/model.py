@@ -152,7 +152,8 @@ def _placed(entry: ListedModel, place: Place, config: TuneConfig) -> tuple[Tasks
     Graph and weights are gone when this returns.
     """
     imported = imported_of(entry, config)
-    if config.precision is None and (products := precision_of_products(imported)):
+    products = imported.params.stored_precision or precision_of_products(imported)
+    if config.precision is None and products:
         place = place_of(config, products=products)
     return *tasks_of_model(imported, entry, place.target, config), place
 
