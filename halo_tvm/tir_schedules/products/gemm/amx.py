@@ -63,6 +63,7 @@ class TileBytes(InTiles, DotBytes):
 
 class TilePairs(InTiles, BFloat16Pairs):
     instruction = "tdpbf16ps"
+    unroll, unrolls = 1, (1,)  # nothing of it is in vectors
     least_steps = ROWS
     of_step = 1
 
