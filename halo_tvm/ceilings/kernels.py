@@ -102,7 +102,9 @@ def tile_kernel(threads: int, dtype: str) -> tirx.PrimFunc:
     target with `Isa.tiles`. int32: bytes, 64 * (3 * 2); float32: pairs of bfloat16, 16 * (1 * 3 + 2 * 0.5)."""
     from tvm.script import tirx as T
 
-    count = TILES
+    from ..tir_schedules.code import pair_dot, tile_registers
+
+    count, pragma, text, whole = TILES, pair_dot.PRAGMA, tile_registers.WHOLE_TEXT, tile_registers.WHOLE
     multiply, x, weight = {
         "int32": ("llvm.x86.tdpbusd", 0x03030303, 0x02020202),
         "float32": ("llvm.x86.tdpbf16ps", 0x40003F80, 0x3F004040),
@@ -110,55 +112,49 @@ def tile_kernel(threads: int, dtype: str) -> tirx.PrimFunc:
 
     @T.prim_func
     def main(out: T.Buffer((threads, count, 16, 16), dtype), n: T.int64) -> None:
-        for t in T.parallel(threads):
-            sizes = T.alloc_buffer((8,), "int64", align=64)  # one palette; 64 bytes a row, 16 rows, eight registers
-            operands = T.alloc_buffer((2, 256), "int32", align=64)
-            for i in T.serial(8):
-                sizes[i] = T.int64(0)
-            sizes[0] = T.int64(1)
-            sizes[2] = T.int64(0x40004000400040)
-            sizes[3] = T.int64(0x40004000400040)
-            sizes[6] = T.int64(0x1010101010101010)
-            for i in T.serial(256):
-                operands[0, i] = T.int32(x)
-                operands[1, i] = T.int32(weight)
-            T.evaluate(T.call_llvm_intrin("void", "llvm.x86.ldtilecfg", T.address_of(sizes[0])))
-            for a in T.unroll(2):
-                T.evaluate(
-                    T.call_llvm_intrin(
-                        "void",
-                        "llvm.x86.tileloadd64",
-                        T.Cast("int8", a + count),
-                        T.address_of(operands[a, 0]),
-                        T.int64(64),
+        with T.attr(T.int32(0), pragma, text):
+            for t in T.parallel(threads):
+                operands = T.alloc_buffer((2, 256), "int32", align=64)
+                for i in T.serial(256):
+                    operands[0, i] = T.int32(x)
+                    operands[1, i] = T.int32(weight)
+                T.evaluate(T.call_extern("void", whole))
+                for a in T.unroll(2):
+                    T.evaluate(
+                        T.call_llvm_intrin(
+                            "void",
+                            "llvm.x86.tileloadd64",
+                            T.Cast("int8", a + count),
+                            T.address_of(operands[a, 0]),
+                            T.int64(64),
+                        )
                     )
-                )
-            for a in T.unroll(count):
-                T.evaluate(
-                    T.call_llvm_intrin(
-                        "void",
-                        "llvm.x86.tileloadd64",
-                        T.Cast("int8", a),
-                        T.address_of(out[t, a, 0, 0]),
-                        T.int64(64),
-                    )
-                )
-            for _ in T.serial(n):
                 for a in T.unroll(count):
                     T.evaluate(
-                        T.call_llvm_intrin("void", multiply, T.Cast("int8", a), T.int8(count), T.int8(count + 1))
+                        T.call_llvm_intrin(
+                            "void",
+                            "llvm.x86.tileloadd64",
+                            T.Cast("int8", a),
+                            T.address_of(out[t, a, 0, 0]),
+                            T.int64(64),
+                        )
                     )
-            for a in T.unroll(count):
-                T.evaluate(
-                    T.call_llvm_intrin(
-                        "void",
-                        "llvm.x86.tilestored64",
-                        T.Cast("int8", a),
-                        T.address_of(out[t, a, 0, 0]),
-                        T.int64(64),
+                for _ in T.serial(n):
+                    for a in T.unroll(count):
+                        T.evaluate(
+                            T.call_llvm_intrin("void", multiply, T.Cast("int8", a), T.int8(count), T.int8(count + 1))
+                        )
+                for a in T.unroll(count):
+                    T.evaluate(
+                        T.call_llvm_intrin(
+                            "void",
+                            "llvm.x86.tilestored64",
+                            T.Cast("int8", a),
+                            T.address_of(out[t, a, 0, 0]),
+                            T.int64(64),
+                        )
                     )
-                )
-            T.evaluate(T.call_llvm_intrin("void", "llvm.x86.tilerelease"))
+                T.evaluate(T.call_llvm_intrin("void", "llvm.x86.tilerelease"))
 
     return main
 

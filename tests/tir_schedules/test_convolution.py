@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import tvm
@@ -73,9 +75,7 @@ def _of_bytes(shape, m, kernel, strides, dilations, pads, lanes, zero=3, narrow=
 
 
 def _cases_of_bytes(lanes: int, **fields: object) -> list[Case]:
-    def of_bytes(*args: object, **more: object) -> Case:
-        return _of_bytes(*args, **fields, **more)
-
+    of_bytes = partial(_of_bytes, **fields)
     return [
         of_bytes((1, 14, 15, 8), 40, (3, 3), ONE, ONE, AROUND, 2 * lanes, symbolic=True, further=((2, 1, 2, 8),)),
         of_bytes((1, 12, 11, 3), 7, (3, 2), (2, 1), (1, 3), (2, 0, 1, 3), 2 * lanes, zero=255, symbolic=True),
@@ -87,10 +87,7 @@ def _cases_of_bytes(lanes: int, **fields: object) -> list[Case]:
 
 def _long_cases_of_bytes(lanes: int, **fields: object) -> list[Case]:
     """Sums of 256 products and more."""
-
-    def of_bytes(*args: object, **more: object) -> Case:
-        return _of_bytes(*args, **fields, **more)
-
+    of_bytes = partial(_of_bytes, **fields)
     return [
         of_bytes((1, 14, 15, 32), 40, (3, 3), ONE, ONE, AROUND, 2 * lanes, symbolic=True, further=((2, 1, 2, 32),)),
         of_bytes((1, 12, 11, 46), 7, (3, 2), (2, 1), (1, 3), (2, 0, 1, 3), 2 * lanes, zero=255, symbolic=True),

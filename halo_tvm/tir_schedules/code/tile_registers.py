@@ -24,10 +24,22 @@ from tvm import ir, tirx
 from tvm.script.ir_builder import tirx as T
 
 ROWS = 16  # of a register
-_ROW_BYTES = 64
+ROW_BYTES = 64
 _COLUMNS = 3  # registers of sums side by side, in two rows
 _X, _WEIGHT, _REGISTERS = 6, 7, 8
 _STEP_BYTES = 4
+WHOLE = "halo_whole_tiles"  # a function that says that all registers have 16 rows of 64 bytes
+# Where code calls it, an attribute of pragma_import_llvm holds this: the palette, sizes of rows, numbers of rows.
+_SIZES, _HEIGHTS = sum(ROW_BYTES << 16 * i for i in range(4)), sum(ROWS << 8 * i for i in range(_REGISTERS))
+WHOLE_TEXT = f"""
+@{WHOLE}_sizes = internal constant [8 x i64]
+  [i64 1, i64 0, i64 {_SIZES}, i64 {_SIZES}, i64 0, i64 0, i64 {_HEIGHTS}, i64 0], align 64
+define internal void @{WHOLE}() alwaysinline nounwind {{
+  call void @llvm.x86.ldtilecfg(ptr @{WHOLE}_sizes)
+  ret void
+}}
+declare void @llvm.x86.ldtilecfg(ptr)
+"""
 
 Index: TypeAlias = "ir.Expr | int"
 
@@ -98,7 +110,7 @@ def _registers(product: Product, rows: ir.Expr, above: int, continued: bool) -> 
 
 def _configure(height: ir.Expr, steps: int) -> None:
     """Say that registers of sums and of x have `height` rows, those of x and of the weight `steps` steps."""
-    sizes = [_STEP_BYTES * steps if register == _X else _ROW_BYTES for register in range(_REGISTERS)]
+    sizes = [_STEP_BYTES * steps if register == _X else ROW_BYTES for register in range(_REGISTERS)]
     heights = _i64(sum(1 << 8 * register for register in range(_REGISTERS) if register != _WEIGHT)) * height
     heights = heights + _i64(steps << 8 * _WEIGHT)
     words = T.alloc_buffer((8,), "int64", align=64)

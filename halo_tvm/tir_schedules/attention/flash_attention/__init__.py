@@ -30,6 +30,7 @@ from tvm import ir, tirx
 
 from ....errors import Declined
 from ...code import pair_dot
+from ...code.tile_registers import WHOLE_TEXT
 from ...rule import Numbers, Rule
 from .._function import scheduled_as
 from .._pack import allocate, pack
@@ -37,7 +38,6 @@ from .._problem import Problem, extents, read
 from ._attend import attend
 from ._estimate import estimate
 from ._tiles import SIDE
-from ._tiles import TEXT as TILES_TEXT
 from .plan import Decision, Plan
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class FlashAttention(Rule[Decision]):
     def apply(self, func: tirx.PrimFunc, target: Target, decision: Decision) -> tirx.PrimFunc:
         self.check(decision)
         plan = _plan(_problem(func), decision, target)
-        imports = (pair_dot.TEXT if plan.pairs else "") + (TILES_TEXT if plan.tiles else "")
+        imports = (pair_dot.TEXT if plan.pairs else "") + (WHOLE_TEXT if plan.tiles else "")
         return scheduled_as(func, plan, allocate, pack, attend, imports=imports)
 
 

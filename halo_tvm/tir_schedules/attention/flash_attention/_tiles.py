@@ -11,27 +11,17 @@ registers have 16 rows: what lies behind the last query is computed along with t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
+from ...code.tile_registers import ROW_BYTES, ROWS, WHOLE
 from .._text import Source, i64
 from .plan import Plan
 
 SIDE = 32  # rows and columns of the sums
-_ROWS, _ROW_BYTES, _WORD_BYTES = 16, 64, 4
-_WORDS = _ROW_BYTES // _WORD_BYTES
+_WORD_BYTES = 4
+_WORDS = ROW_BYTES // _WORD_BYTES
 _LEFT, _RIGHT = 4, 6
-# What code that calls `configure` imports: the sizes are a constant, of 8 bytes each: the palette, sizes and rows.
-_SIZES, _HEIGHTS = sum(_ROW_BYTES << 16 * i for i in range(4)), sum(_ROWS << 8 * i for i in range(8))
-TEXT = f"""
-@halo_whole_tiles_sizes = internal constant [8 x i64]
-  [i64 1, i64 0, i64 {_SIZES}, i64 {_SIZES}, i64 0, i64 0, i64 {_HEIGHTS}, i64 0], align 64
-define internal void @halo_whole_tiles() alwaysinline nounwind {{
-  call void @llvm.x86.ldtilecfg(ptr @halo_whole_tiles_sizes)
-  ret void
-}}
-declare void @llvm.x86.ldtilecfg(ptr)
-"""
 
 
 @dataclass(frozen=True)
@@ -44,7 +34,7 @@ class _Operand:
 
 def configure(src: Source) -> None:
     """All registers have 16 rows of 64 bytes, from here on until `release`."""
-    src('T.evaluate(T.call_extern("void", "halo_whole_tiles"))')
+    src(f'T.evaluate(T.call_extern("void", "{WHOLE}"))')
 
 
 def release(src: Source, plan: Plan) -> None:
@@ -63,12 +53,9 @@ def score_tiles(src: Source, plan: Plan) -> None:
     scores = _Operand(
         lambda row, column: f"scores[top + {i64(row)}, panel * {i64(plan.panel)} + {i64(column)}]", decision.block_k
     )
-    with _tiles(src):
-        if not problem.causal:
-            _product(src, queries, keys, scores, i64(plan.width // _WORDS), continued=False)
-            return
-        with src.under(f"if panel * {i64(plan.panel)} < q0 + top + {i64(SIDE)} + {problem.shift} - first:"):
-            _product(src, queries, keys, scores, i64(plan.width // _WORDS), continued=False)
+    seen = f"if panel * {i64(plan.panel)} < q0 + top + {i64(SIDE)} + {problem.shift} - first:"
+    with _tiles(src), src.under(seen) if problem.causal else nullcontext():
+        _product(src, queries, keys, scores, i64(plan.width // _WORDS), continued=False)
 
 
 def value_tiles(src: Source, plan: Plan) -> None:
@@ -103,17 +90,17 @@ def _product(src: Source, left: _Operand, right: _Operand, sums: _Operand, steps
     places = [(i, j, 2 * i + j) for i in range(2) for j in range(2)]
     for i, j, register in places:
         if continued:
-            _move(src, "tileloadd64", register, sums.at(_ROWS * i, _WORDS * j), sums.stride)
+            _move(src, "tileloadd64", register, sums.at(ROWS * i, _WORDS * j), sums.stride)
         else:
             _call(src, "tilezero", f"T.int8({register})")
     with src.loop("k", steps):
         for i in range(2):
-            _move(src, "tileloadd64", _LEFT + i, left.at(_ROWS * i, f"k * {i64(_WORDS)}"), left.stride)
+            _move(src, "tileloadd64", _LEFT + i, left.at(ROWS * i, f"k * {i64(_WORDS)}"), left.stride)
             _move(src, "tileloadd64", _RIGHT + i, right.at(f"k * {i64(_WORDS)}", _WORDS * i), right.stride)
         for i, j, register in places:
             _call(src, "tdpbf16ps", *(f"T.int8({each})" for each in (register, _LEFT + i, _RIGHT + j)))
     for i, j, register in places:
-        _move(src, "tilestored64", register, sums.at(_ROWS * i, _WORDS * j), sums.stride)
+        _move(src, "tilestored64", register, sums.at(ROWS * i, _WORDS * j), sums.stride)
 
 
 def _move(src: Source, name: str, register: int, place: str, stride: int) -> None:
