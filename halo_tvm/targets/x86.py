@@ -83,7 +83,7 @@ X86 = TargetSpec(
             half_arithmetic=True,
             byte_dot="vpdpbusd",
             tiles=True,
-            taken_for=("bf16", "int8"),
+            taken_for=("bf16", "int8", "int4"),
         ),
     ),
     rules=(

@@ -18,7 +18,7 @@ from halo_tvm.tir_schedules import RULES
 from halo_tvm.weight_groups import group_grid, group_pack, unpacked
 
 GEMM = RULES["gemm"]
-ISAS = [("avx2", 16), ("avx512", 48), ("avx512-vnni", 48)]
+ISAS = [("avx2", 16), ("avx512", 48), ("avx512-vnni", 48), ("avx512-amx", 48)]
 PLAIN = replace(x86("avx2").isa, byte_dot="")  # as an instruction set without a form of its own
 
 
@@ -129,6 +129,18 @@ def test_plain_form() -> None:
     executable = build(scheduled(case, target), target)
     for rows in (1, 2, 7):
         check(executable, case, rows)
+
+
+@pytest.mark.parametrize(("isa", "nr"), ISAS)
+def test_nan_stays_in_its_row(isa: str, nr: int) -> None:
+    skip_unless_runs(isa)
+    case = Case(k=64, n=nr, nr=nr, bits=8)
+    inputs, expected = arguments(case, 14)
+    inputs[0][3, 40] = np.nan
+    out = tvm.runtime.tensor(np.zeros(expected.shape, np.float32))
+    build(scheduled(case, x86(isa)), x86(isa))["main"](*[tvm.runtime.tensor(v) for v in inputs], out)
+    assert np.isnan(out.numpy()[3]).all()
+    np.testing.assert_allclose(np.delete(out.numpy(), 3, 0), np.delete(expected, 3, 0), rtol=0, atol=1e-4)
 
 
 def test_rows_that_lie_on_no_grid() -> None:

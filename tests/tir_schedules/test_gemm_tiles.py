@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import test_gemm_bf16 as pairs
+import test_gemm_groups as groups
 import test_gemm_w8a8 as octets
 from assembly import inner_loops
 from linear_functions import build, x86
@@ -30,6 +31,34 @@ def test_pairs_of_every_height(k: int, chunks: int, tmp_path) -> None:
     kernel = build_emulated(pairs.scheduled(case, AMX), tmp_path)
     for rows in range(1, 66):
         pairs.check(kernel, case, rows, "avx512-amx")
+
+
+@pytest.mark.parametrize(
+    ("bits", "group", "least", "k"), [(8, 32, False, 96), (8, 64, False, 192), (4, 32, True, 128), (4, 128, False, 384)]
+)
+@pytest.mark.parametrize("rows", [13, 33, 48, 130])
+def test_groups(rows: int, bits: int, group: int, least: bool, k: int, tmp_path) -> None:
+    """Groups of half a register, of one and of two; pairs of groups and one behind them; the last panel cropped."""
+    case = groups.Case(k=k, n=131, nr=48, bits=bits, group=group, least=least, m=rows)
+    kernel = build_emulated(groups.scheduled(case, AMX), tmp_path)
+    groups.check(kernel, case, rows)
+    groups.check(kernel, case, rows, extreme=True)
+
+
+def test_few_rows_in_groups_are_multiplied_in_vectors() -> None:
+    case = groups.Case(k=768, n=96, nr=48, bits=8, m=12)
+    text = build(groups.scheduled(case, AMX), AMX).mod.inspect_source("asm")
+    assert "vpdpbusd" in text and "tdpbssd" not in text
+
+
+def test_assembly_of_groups() -> None:
+    """16 x 48 sums of two groups: three products each, and nothing is spilled between scaling their rows."""
+    case = groups.Case(k=768, n=768, nr=48, bits=8, m=128)
+    text = build(groups.scheduled(case, AMX), AMX).mod.inspect_source("asm")
+    loops = [[line.split()[0] for line in loop] for loop in inner_loops(text) if any("vcvtdq2ps" in x for x in loop)]
+    assert loops and all(not any("tile" in name for name in loop) for loop in loops)
+    assert all((loop.count("vcvtdq2ps"), loop.count("vmulps")) == (6, 6) for loop in loops)
+    assert text.count("tdpbssd") == 12 and "vpdpbusd" not in text
 
 
 def test_beside_functions_whose_buffers_shrink(tmp_path) -> None:

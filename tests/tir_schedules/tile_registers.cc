@@ -77,15 +77,25 @@ void emulated_tilestored64(int8_t i, uint8_t *to, int64_t stride) {
   for (int r = 0; r < configuration.rows[i]; ++r) memcpy(to + r * stride, registers[i][r], configuration.bytes[i]);
 }
 
-void emulated_tdpbusd(int8_t sums, int8_t x, int8_t weight) {
+}  // extern "C"
+
+// `Byte`: what the bytes of x are.
+template <typename Byte>
+static void multiply_bytes(int8_t sums, int8_t x, int8_t weight) {
   fit(sums, x, weight);
   for (int r = 0; r < configuration.rows[sums]; ++r)
     for (int c = 0; c < configuration.bytes[sums] / 4; ++c) {
       int32_t *sum = (int32_t *)registers[sums][r] + c;
       for (int k = 0; k < configuration.bytes[x]; ++k)
-        *sum += registers[x][r][k] * (int8_t)registers[weight][k / 4][4 * c + k % 4];
+        *sum += (Byte)registers[x][r][k] * (int8_t)registers[weight][k / 4][4 * c + k % 4];
     }
 }
+
+extern "C" {
+
+void emulated_tdpbusd(int8_t sums, int8_t x, int8_t weight) { multiply_bytes<uint8_t>(sums, x, weight); }
+
+void emulated_tdpbssd(int8_t sums, int8_t x, int8_t weight) { multiply_bytes<int8_t>(sums, x, weight); }
 
 void emulated_tdpbf16ps(int8_t sums, int8_t x, int8_t weight) {
   fit(sums, x, weight);

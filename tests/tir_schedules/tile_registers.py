@@ -14,7 +14,7 @@ from halo_tvm.code_generation import compiled
 
 _SOURCE = Path(__file__).with_suffix(".cc")
 _NAME = "llvm.x86."
-_EMULATED = ("ldtilecfg", "tilezero", "tileloadd64", "tilestored64", "tdpbusd", "tdpbf16ps", "tilerelease")
+_EMULATED = ("ldtilecfg", "tilezero", "tileloadd64", "tilestored64", "tdpbusd", "tdpbssd", "tdpbf16ps", "tilerelease")
 _WHOLE = "halo_whole_tiles"  # the function of attention that says that all registers are whole
 
 

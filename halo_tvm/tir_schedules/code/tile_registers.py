@@ -1,6 +1,6 @@
 """Products in AMX's registers of two dimensions: 16 rows of 64 bytes, so 16 steps of 16 sums' weights are one register.
 
-    tdpbusd     uint8 times int8 into int32: a step is four k
+    tdpbusd     uint8 times int8 into int32: a step is four k; tdpbssd: int8 times int8
     tdpbf16ps   bfloat16 times bfloat16 into float32: a step is two k
 
 Either way a step is four bytes of each row of x, and a row of 16 weights is as packed panels have it. Up to 32 rows are
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
 from tvm import ir, tirx
@@ -67,16 +67,46 @@ class Product:
     columns: int  # a multiple of 16
     ahead: Callable[[ir.Expr, int], None] = _nothing  # emitted in each iteration over 16 steps: what to fetch
 
+    def below(self, top: Index) -> Product:
+        """Its rows from `top` on."""
+        x, sums = self.x, self.sums
+        return replace(
+            self,
+            x=Matrix(lambda row, step: x.at(top + row, step), x.row_bytes),
+            sums=Matrix(lambda row, column: sums.at(top + row, column), sums.row_bytes),
+        )
+
 
 def multiply(product: Product, rows: ir.Expr, heights: Sequence[int], *, continued: bool) -> None:
     """Emit `product` for `rows` rows, one of `heights`, which are 1 to 32. `continued`: sums are in memory already."""
 
-    def of(above: int) -> None:
-        _registers(product, rows, above, continued)
+    def of(band: Band) -> None:
+        whole, rest = divmod(product.steps, ROWS)
+        for first, number, steps in ((0, whole, ROWS), (whole * ROWS, 1, rest)):
+            if number and steps:
+                configure(band.height, steps)
+                sum_up([product.below(top) for top in band.tops], (first, number), continued=continued or first > 0)
 
-    above = {1 + (height > ROWS) for height in heights}
-    if len(above) == 1:
-        of(*above)
+    in_bands(rows, heights, of)
+
+
+class Band(NamedTuple):
+    """Rows of registers, one or two: how many rows each has, and where they begin."""
+
+    height: ir.Expr
+    tops: tuple[Index, ...]
+
+
+def in_bands(rows: ir.Expr, heights: Sequence[int], emit: Callable[[Band], None]) -> None:
+    """emit(band) for `rows` rows, one of `heights`, which are 1 to 32."""
+
+    def of(count: int) -> None:
+        height = rows if count == 1 else T.bind((rows + 1) // 2)
+        emit(Band(height, (0, rows - height)[:count]))
+
+    counts = {1 + (height > ROWS) for height in heights}
+    if len(counts) == 1:
+        of(*counts)
         return
     with T.If(rows > ROWS):
         with T.Then():
@@ -85,30 +115,7 @@ def multiply(product: Product, rows: ir.Expr, heights: Sequence[int], *, continu
             of(1)
 
 
-def release(*written: ir.Var) -> None:
-    """Emit what gives the registers back behind a task: the system saves no more of them.
-
-    Of buffers that registers were `written` to, the last element is read: lowering makes buffers as small as their
-    loads and stores let it, and the instructions say where they begin alone.
-    """
-    _call("tilerelease")
-    for buffer in written:
-        T.evaluate(buffer[tuple(extent - 1 for extent in buffer.ty.shape)])
-
-
-def _registers(product: Product, rows: ir.Expr, above: int, continued: bool) -> None:
-    """`above` rows of registers, by runs of steps: whole registers of the weight, then what is left."""
-    height = rows if above == 1 else T.bind((rows + 1) // 2)
-    tops = [0, rows - height][:above]
-    whole, rest = divmod(product.steps, ROWS)
-    for first, number, steps in ((0, whole, ROWS), (whole * ROWS, 1, rest)):
-        if number and steps:
-            _configure(height, steps)
-            for begin in range(0, product.columns, _COLUMNS * ROWS):
-                _sums(product, tops, (first, number), begin, continued or first > 0)
-
-
-def _configure(height: ir.Expr, steps: int) -> None:
+def configure(height: ir.Expr, steps: int) -> None:
     """Say that registers of sums and of x have `height` rows, those of x and of the weight `steps` steps."""
     sizes = [_STEP_BYTES * steps if register == _X else ROW_BYTES for register in range(_REGISTERS)]
     heights = _i64(sum(1 << 8 * register for register in range(_REGISTERS) if register != _WEIGHT)) * height
@@ -121,33 +128,58 @@ def _configure(height: ir.Expr, steps: int) -> None:
     _call("ldtilecfg", tirx.address_of(words[0]))
 
 
-def _sums(product: Product, tops: Sequence[Index], run: tuple[int, int], begin: int, continued: bool) -> None:
-    """The loop over `run` (first step, number of registers of the weight), for three registers from `begin` on."""
-    (first, number), columns = run, range(min(_COLUMNS, (product.columns - begin) // ROWS))
-    places = list(itertools.product(range(len(tops)), columns))
+def sum_up(products: Sequence[Product], run: tuple[int, int], *, continued: bool) -> None:
+    """Emit one product, or two side by side, over `run` (first step, number of registers of the weight).
 
-    def move(name: str, above: int, v: int) -> None:
-        _move(name, above * _COLUMNS + v, product.sums, tops[above], begin + ROWS * v)
+    Two of the same weight load it once. They are of one kind, size and configuration, with `ahead` of the first.
+    """
+    for begin in range(0, products[0].columns, _COLUMNS * ROWS):
+        _sums(products, run, begin, continued)
 
-    for above, v in places:
+
+def release(*written: ir.Var) -> None:
+    """Emit what gives the registers back behind a task: the system saves no more of them."""
+    _call("tilerelease")
+    keep_whole(*written)
+
+
+def keep_whole(*written: ir.Var) -> None:
+    """Emit reads of the last elements of buffers that registers were `written` to.
+
+    Lowering makes buffers as small as their loads and stores let it, and the instructions say where they begin alone.
+    """
+    for buffer in written:
+        T.evaluate(buffer[tuple(extent - 1 for extent in buffer.ty.shape)])
+
+
+def _sums(products: Sequence[Product], run: tuple[int, int], begin: int, continued: bool) -> None:
+    """The loop over `run`, for three registers from `begin` on."""
+    (first, number), columns = run, range(min(_COLUMNS, (products[0].columns - begin) // ROWS))
+    places = list(itertools.product(range(len(products)), columns))
+    shared = products[0].weight is products[-1].weight
+
+    def move(name: str, which: int, v: int) -> None:
+        _move(name, which * _COLUMNS + v, products[which].sums, 0, begin + ROWS * v)
+
+    for which, v in places:
         if continued:
-            move("tileloadd64", above, v)
+            move("tileloadd64", which, v)
         else:
-            _call("tilezero", _register(above * _COLUMNS + v))
+            _call("tilezero", _register(which * _COLUMNS + v))
     with T.serial(_i64(number)) as iteration:
         if first == 0 and begin == 0:
-            product.ahead(iteration, number)
+            products[0].ahead(iteration, number)
         step, loaded = first + iteration * ROWS, None
-        for above, top in enumerate(tops):
-            _move("tileloadd64", _X, product.x, top, step)
-            # Back and forth: what was loaded last serves both rows.
-            for v in reversed(columns) if above else columns:
-                if v != loaded:
+        for which, product in enumerate(products):
+            _move("tileloadd64", _X, product.x, 0, step)
+            # Back and forth: what was loaded last serves both.
+            for v in reversed(columns) if which and shared else columns:
+                if v != loaded or not shared:
                     _move("tileloadd64", _WEIGHT, product.weight, step, begin + ROWS * v)
                 loaded = v
-                _call(product.multiply, *map(_register, (above * _COLUMNS + v, _X, _WEIGHT)))
-    for above, v in places:
-        move("tilestored64", above, v)
+                _call(product.multiply, *map(_register, (which * _COLUMNS + v, _X, _WEIGHT)))
+    for which, v in places:
+        move("tilestored64", which, v)
 
 
 def _move(name: str, register: int, matrix: Matrix, row: Index, column: Index) -> None:

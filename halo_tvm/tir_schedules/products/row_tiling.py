@@ -15,12 +15,17 @@ from tvm.script.ir_builder import tirx as T
 
 @dataclass(frozen=True, kw_only=True)
 class RowTiling:
-    """Tiles of up to `mr` rows, nearly equal ones if `balance`; blocks of at least `block_rows`, 0: one block."""
+    """Tiles of up to `mr` rows, nearly equal ones if `balance`; blocks of at least `block_rows`, 0: one block.
+
+    Where `few` is given, blocks of up to so many rows have tiles of up to `few_mr`, and all tiles are nearly equal.
+    """
 
     mr: int
     block_rows: int
     cores: int
     balance: bool = True
+    few: int = 0
+    few_mr: int = 1
 
     def blocks(self, m: ir.Expr | int) -> ir.Expr | int:
         """Row blocks of at least `block_rows` rows; as many for every core where there are more than cores."""
@@ -39,9 +44,18 @@ class RowTiling:
         first, end = block * units // blocks * unit, (block + 1) * units // blocks * unit
         return first, _least(m, end) - first
 
+    def tiles(self, height: ir.Expr | int) -> ir.Expr | int:
+        """How many tiles a block of `height` rows has."""
+        if isinstance(height, int):
+            return -(-height // (self.few_mr if height <= self.few else self.mr))
+        tiles = tirx.ceildiv(height, self.mr)
+        if not self.few:
+            return tiles
+        return tirx.if_then_else(height <= self.few, tirx.ceildiv(height, self.few_mr), tiles)
+
     def tile_of(self, height: ir.Expr | int, at: ir.Expr | int, tiles: ir.Expr | int) -> tuple:
         """(first row, number of rows) of tile `at` of a block: all full but the last, or all nearly equal."""
-        if not self.balance:
+        if not self.balance and not self.few:
             return at * self.mr, _least(height - at * self.mr, self.mr)
         base, extra = height // tiles, height % tiles
         larger = at < extra
@@ -56,7 +70,7 @@ class RowTiling:
 
     def tile_heights(self, rows: int) -> list[int]:
         """Rows of each tile of a block of `rows` rows, in order; a block can be empty where tiles are not balanced."""
-        tiles = -(-rows // self.mr)
+        tiles = self.tiles(rows)
         return [self.tile_of(rows, at, tiles)[1] for at in range(tiles)]
 
     def row_counts(self, rows: int | None) -> list[int]:

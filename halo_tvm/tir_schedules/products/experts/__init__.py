@@ -75,11 +75,11 @@ class ExpertsNest(Rule[_decision.Decision]):
         problem = _problem(func, target)
         if int(problem.weight.ty.shape[2]) % decision.unroll:
             raise Declined(f"unroll {decision.unroll} does not divide the chunk of {problem.weight.ty.shape[2]} steps")
-        return written_out(func, build(problem, _tiling(decision, target)))
+        return written_out(func, build(problem, _tiling(decision, problem, target)))
 
 
-def _tiling(decision: _decision.Decision, target: Target) -> Tiling:
-    return Tiling(
+def _tiling(decision: _decision.Decision, problem: Problem, target: Target) -> Tiling:
+    cut = Tiling(
         mr=decision.mr,
         block_rows=decision.block_rows,
         cores=target.cores,
@@ -87,6 +87,7 @@ def _tiling(decision: _decision.Decision, target: Target) -> Tiling:
         unroll=decision.unroll,
         prefetch=0,
     )
+    return cut.with_few(problem.arithmetic)
 
 
 def _problem(func: tirx.PrimFunc, target: Target) -> Problem:

@@ -22,6 +22,7 @@ from ...code.tile_registers import release
 from ..gemm.amx import InTiles
 from ..gemm.arithmetic import Operands, each_row, part_at, parts_of
 from ..gemm.chain import Chain
+from ..gemm.group_tiles import unpack
 from ..gemm.tile import Pass, each_column, tiles_of
 from ..gemm.tiling import Tiling
 from ._problem import Problem
@@ -141,8 +142,11 @@ def _tasks(problem: Problem, t: Tiling, found: _Sorted, operands: Operands, chai
             T.buffer_store(job, found.jobs[task // problem.panels, field], [field])
         T.buffer_store(job, task % problem.panels, [3])
         panel = job[3]
-        tiles = tirx.ceildiv(job[_ROWS], t.mr)
-        scratch = T.alloc_buffer((t.mr, -(-most // t.mr) * chain.nr), chain.arithmetic.total, align=64)
+        tiles = t.tiles(job[_ROWS])
+        most_tiles = max(t.tiles(most), t.tiles(min(most, t.few)))
+        scratch = T.alloc_buffer((t.mr, most_tiles * chain.nr), chain.arithmetic.total, align=64)
+        of_expert = job[_EXPERT] * problem.panels + panel
+        unpacked = unpack(chain, t, of_expert, job[_ROWS])
         if chunked:
             with T.serial(_i64(t.mr)) as r, T.serial(tiles * chain.nr // t.lanes) as v:
                 zero = tirx.Broadcast(tirx.const(0, chain.arithmetic.total), t.lanes)
@@ -159,8 +163,9 @@ def _tasks(problem: Problem, t: Tiling, found: _Sorted, operands: Operands, chai
         with T.serial(_i64(problem.chunks)) if chunked else nullcontext(0) as chunk:
 
             def multiply(step: ir.Expr, start: ir.Expr, rows: ir.Expr) -> None:
-                of_expert = job[_EXPERT] * problem.panels + panel
-                pass_ = Pass(operands, scratch, step * chain.nr, chunk, of_expert, start, step, _i64(0))
+                pass_ = Pass(
+                    operands, scratch, step * chain.nr, chunk, of_expert, start, step, _i64(0), unpacked=unpacked
+                )
                 tiles_of(chain, t, pass_, rows, heights, chunked)
 
             each_tile(multiply)

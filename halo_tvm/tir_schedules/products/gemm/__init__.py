@@ -89,7 +89,7 @@ class GEMM(Rule[Decision]):
         found = (
             dataclasses.replace(cut, unroll=unroll, prefetch=prefetch)
             for cut, unroll, prefetch in itertools.product(
-                _distinct(cuts, chain.rows, target), unrolls, chain.arithmetic.prefetches
+                _distinct(cuts, chain, target), unrolls, chain.arithmetic.prefetches
             )
         )
         return tuple(dict.fromkeys([first, *found]))
@@ -99,27 +99,29 @@ class GEMM(Rule[Decision]):
     ) -> float | None:
         chain = _match(func, target)
         rows = chain.rows if chain.rows is not None else sizes[chain.m]
-        return estimate(chain, _tiling(decision, target), rows, target.cores)
+        return estimate(chain, _tiling(decision, chain, target), rows, target.cores)
 
     def apply(self, func: tirx.PrimFunc, target: Target, decision: Decision) -> tirx.PrimFunc:
         self.check(decision)
         chain = _match(func, target)
         if chain.steps % decision.unroll:
             raise Declined(f"unroll {decision.unroll} does not divide the chunk of {chain.steps} k steps")
-        return written_out(func, build(chain, _tiling(decision, target)))
+        return written_out(func, build(chain, _tiling(decision, chain, target)))
 
 
-def _tiling(decision: Decision, target: Target) -> Tiling:
-    return Tiling(**dataclasses.asdict(decision), lanes=target.lanes_f32, cores=target.cores)
+def _tiling(decision: Decision, chain: Chain, target: Target) -> Tiling:
+    cut = Tiling(**dataclasses.asdict(decision), lanes=target.lanes_f32, cores=target.cores)
+    return cut.with_few(chain.arithmetic)
 
 
-def _distinct(cuts: Sequence[Decision], rows: int | None, target: Target) -> list[Decision]:
-    """Of decisions that cut so many rows into the same tiles the first; all of them where the number is symbolic."""
+def _distinct(cuts: Sequence[Decision], chain: Chain, target: Target) -> list[Decision]:
+    """Of decisions that cut the rows into the same tiles the first; all of them where the number is symbolic."""
+    rows = chain.rows
     if rows is None:
         return list(cuts)
 
     def kernel(cut: Decision) -> object:
-        tiling = _tiling(cut, target)
+        tiling = _tiling(cut, chain, target)
         blocks = tuple(tiling.heights(rows))
         return cut.mr, blocks, tuple(tuple(tiling.tile_heights(height)) for height in dict.fromkeys(blocks))
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import functools
 from contextlib import nullcontext
+from dataclasses import replace
 
 from tvm import ir, s_tir, tirx
 from tvm.script.ir_builder import IRBuilder
@@ -31,6 +32,7 @@ from ...stages import emit_stages
 from .amx import InTiles
 from .arithmetic import Operands, Tile
 from .chain import Chain
+from .group_tiles import unpack
 from .tile import Pass, each_column, tiles_of
 from .tiling import Tiling
 
@@ -68,13 +70,14 @@ def _tasks(chain: Chain, t: Tiling, operands: Operands, chunk: ir.Var | None) ->
         if not is_one(blocks):
             block, panel = task // chain.panels, task % chain.panels
             top, height = map(T.bind, t.rows_of(m, block, blocks))
-        tiles = tirx.ceildiv(height, t.mr)
+        tiles = t.tiles(height)
         scratch = T.alloc_buffer((t.mr, chain.parts * chain.nr), chain.arithmetic.total, align=64)
         ahead = _lines_per_pass(chain, t, tiles)
         whole = Tile(
             operands.x, chain.weight, (), top, 0 if chunk is None else chunk, panel, chain.kc, chain.nr, t.lanes
         )
         marks = chain.arithmetic.look(whole, 1, chain.steps)
+        unpacked = unpack(chain, t, panel, height)
         with T.serial(tiles) as step:
             start, rows = t.tile_of(height, step, tiles)
             # Kept in memory, not in a binding: lowering would inline the expression into every index.
@@ -89,6 +92,8 @@ def _tasks(chain: Chain, t: Tiling, operands: Operands, chunk: ir.Var | None) ->
                 pass_ = Pass(
                     operands, scratch, column, 0 if chunk is None else chunk, of_part, start, step, ahead, marks
                 )
+                if unpacked is not None:
+                    pass_ = replace(pass_, unpacked=unpacked._replace(part=part))
                 tiles_of(chain, t, pass_, rows, _heights(chain, t), chunk is not None)
             _store(chain, t, operands.row_factor, scratch, chunk, panel, start, rows)
         if isinstance(chain.arithmetic, InTiles):

@@ -33,7 +33,8 @@ class InTiles(Arithmetic):
 
     instruction: ClassVar[str]
     of_step: ClassVar[int]  # elements of the operand x that a step takes
-    few_rows: ClassVar[int] = 0  # so many are faster in vectors
+    few_rows: ClassVar[int] = 0  # a tile of so many is faster in vectors
+    few_block_rows: ClassVar[int] = 0  # and all tiles of a block of so many, which are then no taller than few_rows
     block_rows = 128
     prefetches = (0, 8, 16, 24, 48)
 
@@ -53,6 +54,32 @@ class InTiles(Arithmetic):
     def loads(self, rows: int, vectors: int) -> float:
         return rows / ROWS + vectors * (2 - 1 / vectors if rows > ROWS else 1)
 
+    def tile(self, chain: Chain, t: Tiling, p: Pass, rows: ir.Expr, heights: Sequence[int], continued: bool) -> None:
+        """Emit scratch[:rows] (+)= x[start : start + rows, chunk] @ weight[chunk, panel], `rows` one of `heights`.
+
+        `continued`: sums of earlier chunks are in the scratch tile already.
+        """
+        first = p.chunk * chain.steps
+
+        def ahead(iteration: ir.Expr, iterations: int) -> None:
+            prefetch_panel(chain, t, p, iteration)
+            if t.prefetch:
+                prefetch_output(chain, t, p, iteration, iterations)
+
+        product = Product(
+            self.instruction,
+            x=Matrix(
+                lambda row, step: p.operands.x[p.start + row, (first + step) * self.of_step],
+                4 * chain.chunks * chain.steps,
+            ),
+            weight=Matrix(lambda step, column: chain.weight[p.chunk, p.panel, step, column, 0], 4 * chain.nr),
+            sums=Matrix(lambda row, column: p.scratch[row, p.column + column], 4 * int(p.scratch.ty.shape[1])),
+            steps=chain.steps,
+            columns=chain.nr,
+            ahead=ahead,
+        )
+        multiply(product, rows, heights, continued=continued)
+
 
 class TileBytes(InTiles, DotBytes):
     instruction = "tdpbusd"
@@ -68,36 +95,13 @@ class TilePairs(InTiles, BFloat16Pairs):
     of_step = 1
 
 
-def tile(chain: Chain, t: Tiling, p: Pass, rows: ir.Expr, heights: Sequence[int], continued: bool) -> None:
-    """scratch[:rows] (+)= x[start : start + rows, chunk] @ weight[chunk, panel], `rows` being one of `heights`.
-
-    `continued`: sums of earlier chunks are in the scratch tile already.
-    """
-    arithmetic = chain.arithmetic
-    assert isinstance(arithmetic, InTiles), f"{type(arithmetic).__name__} is not computed in these registers"
-    of_step, first = arithmetic.of_step, p.chunk * chain.steps
-
-    def ahead(iteration: ir.Expr, iterations: int) -> None:
-        for q in range(t.prefetch):
-            prefetch(chain.weight_line(p.chunk, p.panel + 1, p.step * p.ahead + iteration * t.prefetch + q))
-        if t.prefetch:
-            _prefetch_output(chain, t, p, iteration, iterations)
-
-    product = Product(
-        arithmetic.instruction,
-        x=Matrix(
-            lambda row, step: p.operands.x[p.start + row, (first + step) * of_step], 4 * chain.chunks * chain.steps
-        ),
-        weight=Matrix(lambda step, column: chain.weight[p.chunk, p.panel, step, column, 0], 4 * chain.nr),
-        sums=Matrix(lambda row, column: p.scratch[row, p.column + column], 4 * int(p.scratch.ty.shape[1])),
-        steps=chain.steps,
-        columns=chain.nr,
-        ahead=ahead,
-    )
-    multiply(product, rows, heights, continued=continued)
+def prefetch_panel(chain: Chain, t: Tiling, p: Pass, iteration: ir.Expr) -> None:
+    """Fetch the lines of the next panel that fall to iteration number `iteration` of a pass over this one."""
+    for q in range(t.prefetch):
+        prefetch(chain.weight_line(p.chunk, p.panel + 1, p.step * p.ahead + iteration * t.prefetch + q))
 
 
-def _prefetch_output(chain: Chain, t: Tiling, p: Pass, iteration: ir.Expr, iterations: int) -> None:
+def prefetch_output(chain: Chain, t: Tiling, p: Pass, iteration: ir.Expr, iterations: int) -> None:
     """Fetch some rows of the result that stages will write: else their stores wait for the cache."""
     out = chain.outputs[-1]
     lines = -(-chain.nr * DataType(str(out.ty.dtype)).itemsize // CACHE_LINE_BYTES)

@@ -24,6 +24,7 @@ ZERO = {8: 128, 4: 8}  # the integer of a weight that means 0, without least val
 _LARGEST = 127.0
 _TINY = 1e-20  # least magnitude of a group: what it is divided by is finite
 _LOW_HALVES = 0x0F0F0F0F
+_MAGNITUDE = 0x7FFFFFFF  # the bits of a float32 but its sign
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class Groups(Arithmetic):
     has_least: bool = False
 
     op: ClassVar[str] = "linear_groups"
+    padding: ClassVar[int] = 0  # bytes behind each row of integers
     dtypes: ClassVar[tuple[str, str, str]] = ("float32", "uint8", "float32")
 
     @property
@@ -84,7 +86,7 @@ class Groups(Arithmetic):
     def prepare(self, x: ir.Var, rows: ir.Expr, k: int, lanes: int, more: tuple[ir.Var, ...]) -> GroupOperands:
         """Emit what rounds the rows, in parallel."""
         groups = k // self.length
-        integers = T.alloc_buffer((rows, k), "int8", align=64)
+        integers = T.alloc_buffer((rows, k + self.padding), "int8", align=64)
         scale = T.alloc_buffer((rows, groups), "float32")
         start = T.alloc_buffer((rows, groups), "int32")
         total = T.alloc_buffer((rows, groups), "float32") if self.has_least else None
@@ -96,10 +98,8 @@ class Groups(Arithmetic):
                 def part(p: int) -> ir.Expr:
                     return tirx.Ramp(group * self.length + p * lanes, _i64(1), lanes)
 
-                largest = [tirx.abs(x[row, part(p)]) for p in range(parts)]
                 known = T.alloc_buffer((2,), "float32")  # the largest magnitude, then what brings it to 127
-                reduced = tirx.call_llvm_pure_intrin("float32", "llvm.vector.reduce.fmax", _folded(largest, tirx.max))
-                T.buffer_store(known, tirx.max(reduced, _float(_TINY)), [0])
+                T.buffer_store(known, _largest([x[row, part(p)] for p in range(parts)], lanes), [0])
                 T.buffer_store(scale, known[0] / _float(_LARGEST), [row, group])
                 T.buffer_store(known, _float(_LARGEST) / known[0], [1])
                 rounded = [T.alloc_buffer((lanes,), "int32") for _ in range(parts)]
@@ -167,6 +167,17 @@ class Groups(Arithmetic):
             return found
         assert operands.row_sum is not None
         return found + operands.row_sum[row, block] * tirx.Cast("float32", operands.least[panel, block, at])
+
+
+def _largest(values: list[ir.Expr], lanes: int) -> ir.Expr:
+    """The largest magnitude, of groups of zeros a tiny one; NaN where there is one.
+
+    As integers: magnitudes are in the order of their bits, and a maximum of floats spends five instructions on NaN.
+    """
+    rest = tirx.Broadcast(tirx.const(_MAGNITUDE, "int32"), lanes)
+    bits = [tirx.reinterpret(f"int32x{lanes}", value) & rest for value in values]
+    largest = tirx.call_llvm_pure_intrin("int32", "llvm.vector.reduce.smax", _folded(bits, tirx.max))
+    return tirx.reinterpret("float32", tirx.max(largest, tirx.reinterpret("int32", _float(_TINY))))
 
 
 def _folded(values: list[ir.Expr], combine: object) -> ir.Expr:

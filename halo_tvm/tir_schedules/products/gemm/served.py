@@ -13,6 +13,7 @@ from ._group_pairs import BytePairs, NibblePairs
 from .amx import TileBytes, TilePairs
 from .arithmetic import Arithmetic
 from .float32 import Float32
+from .group_tiles import GroupTiles
 from .groups import Groups
 from .narrow_pairs import NARROW, NarrowPairs
 from .w8a8 import W8A8, DotBytes, PlainBytes, WidenedPairs
@@ -40,6 +41,7 @@ def served(isa: Isa, *, tiles: bool = False) -> tuple[Arithmetic, ...]:
         four = NibblePairs(product, 4, vector_registers=isa.vector_registers)
     narrow = (NarrowPairs(),) if NarrowPairs.serves(isa.vector_bits, isa.byte_dot) else ()
     if tiles and isa.tiles:
+        eight, four = GroupTiles(product, 8), GroupTiles(product, 4)
         product, brief = TileBytes(), TilePairs()
     return (Float32(), brief, half, product, eight, four, *narrow)
 

@@ -12,10 +12,10 @@ from tvm.script.ir_builder import tirx as T
 
 from ...code.prefetch import prefetch
 from ..row_tiling import switch
-from . import amx
 from .amx import InTiles
 from .arithmetic import Marks, Operands, Tile
 from .chain import Chain
+from .group_tiles import Unpacked
 from .tiling import Tiling
 
 
@@ -36,6 +36,7 @@ class Pass:
     step: ir.Var  # number of the pass over this panel
     ahead: ir.Expr  # cache lines of the next panel that fall to one pass
     marks: Marks | None = None  # of the steps of the panel
+    unpacked: Unpacked | None = None
 
 
 def tiles_of(chain: Chain, t: Tiling, p: Pass, rows: ir.Expr, heights: Sequence[int], continued: bool) -> None:
@@ -53,11 +54,11 @@ def tiles_of(chain: Chain, t: Tiling, p: Pass, rows: ir.Expr, heights: Sequence[
     if not more:
         switch(rows, few, in_vectors)
     elif not few:
-        amx.tile(chain, t, p, rows, more, continued)
+        arithmetic.tile(chain, t, p, rows, more, continued)
     else:
         with T.If(rows > arithmetic.few_rows):
             with T.Then():
-                amx.tile(chain, t, p, rows, more, continued)
+                arithmetic.tile(chain, t, p, rows, more, continued)
             with T.Else():
                 switch(rows, few, in_vectors)
 
