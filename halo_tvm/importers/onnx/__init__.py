@@ -8,9 +8,9 @@ Walk: `_file` reads and checks; `_graph` visits the nodes in order; for each, `_
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tvm
@@ -19,6 +19,8 @@ from tvm import relax
 from ...artifact import RANDOM_STATE
 from ...errors import MissingPackage, UnsupportedModel
 from ...imported import ImportedModel, Spelled
+from ...onnxruntime_apart import Model, Refused
+from ...processes import Ended, Late
 from .._digest import sha256_of
 from .._lowerable import what_cannot_be_lowered
 from ._registry import BEYOND as BEYOND
@@ -237,41 +239,31 @@ class OnnxRuntime:
     """
 
     def __init__(self, model: str | bytes, name: str, outputs: tuple[str, ...], rounds: bool) -> None:
-        self._model, self._name, self._outputs, self._rounds = model, name, outputs, rounds
-        self._session: Any = None
-        self._entered = 0
+        self._source, self._name, self._outputs, self._rounds = model, name, outputs, rounds
+
+    @functools.cached_property
+    def _model(self) -> Model:
+        return Model(with_unsigned_weights(self._source) if self._rounds else self._source, exact=self._rounds)
 
     def __enter__(self) -> None:
-        self._entered += 1
+        self._model.__enter__()
 
-    def __exit__(self, *_error: object) -> None:
-        self._entered -= 1
-        self._session = self._session if self._entered else None
+    def __exit__(self, *error: object) -> None:
+        self._model.__exit__(*error)
 
     def __call__(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        from onnxruntime.capi import onnxruntime_pybind11_state as state
-
-        refusals = (state.Fail, state.InvalidArgument, state.InvalidGraph, state.NotImplemented, state.RuntimeException)
         try:
-            session = self._session or self._loaded()
-            self._session = session if self._entered else None
-            return dict(zip(self._outputs, session.run(list(self._outputs), dict(inputs))))
-        except refusals as reason:
-            line = str(reason).strip().splitlines()[0][:200]
-            raise UnsupportedModel(
-                f"expected onnxruntime to run {self._name} for the reference, but it says: {line}: "
-                "give inputs that it accepts with --inputs"
-            ) from reason
-
-    def _loaded(self) -> Any:
-        import onnxruntime
-
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4  # what it refuses is raised as well
-        if self._rounds:
-            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        exact = with_unsigned_weights(self._model) if self._rounds else self._model
-        return onnxruntime.InferenceSession(exact, options, providers=["CPUExecutionProvider"])
+            return dict(zip(self._outputs, self._model(self._outputs, inputs)))
+        except Refused as reason:
+            found = f"it says: {reason}"
+        except Ended as end:
+            found = f"its process ended with {end.how}"
+        except Late:
+            found = "it takes more than an hour"
+        raise UnsupportedModel(
+            f"expected onnxruntime to run {self._name} for the reference, but {found}: "
+            "give inputs that it accepts with --inputs"
+        )
 
 
 def _need_onnx() -> None:
