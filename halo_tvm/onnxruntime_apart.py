@@ -1,11 +1,11 @@
-"""onnxruntime in a process of its own: what ends it (a division by zero of integers, memory) does not end ours.
+"""onnxruntime in a process of its own: what ends it (an overflow of integers, memory) does not end ours.
 
     with Model(path) as model:          calls inside share one session
         (y,) = model(("y",), {"x": x})
 
-All models of a process share one such process, which is started when it is first needed and again when it has ended.
-Arrays travel as npz files in a folder of its own. `python -m halo_tvm.onnxruntime_apart` is its other end; it imports
-no TVM.
+All models of a process share one such process. It is started when it is first needed, and again when it has ended,
+and stays, without sessions, until ours ends. Arrays travel as npz files in a folder of its own.
+`python -m halo_tvm.onnxruntime_apart` is its other end; it imports no TVM.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from .processes import JsonProcess, python_path, seconds
+from .processes import JsonProcess, ProcessTrouble, python_path, seconds
 
 _LIMIT_S = 3600.0  # of one reply
 _INPUTS, _OUTPUTS = "inputs.npz", "outputs.npz"
@@ -105,9 +105,13 @@ class _Process:
             return [found[str(i)] for i in range(len(outputs))]
 
     def forget(self, number: int) -> None:
+        """Free the session; one that is gone with its process is forgotten too."""
         if number in self._known and self.close.alive:
             self._known.remove(number)
-            self._ask(command="forget", number=number)
+            try:
+                self._ask(command="forget", number=number)
+            except ProcessTrouble:
+                self.close()
 
     def _ask(self, **request: object) -> None:
         self._process.send(request)
@@ -154,12 +158,19 @@ def _answer(request: Mapping[str, Any], sessions: dict[int, Any], folder: Path) 
             with np.load(folder / _INPUTS, allow_pickle=False) as arrays:
                 given = {name: arrays[str(i)] for i, name in enumerate(request["inputs"])}
             found = sessions[request["number"]].run(request["outputs"], given)
-            np.savez(folder / _OUTPUTS, **{str(i): array for i, array in enumerate(found)})
+            made: dict[str, Any] = {str(i): _plain(array) for i, array in enumerate(found)}
+            np.savez(folder / _OUTPUTS, **made)
         else:
             del sessions[request["number"]]
     except refusals as reason:
         return {"refused": str(reason).strip().splitlines()[0][:200]}
     return {}
+
+
+def _plain(array: Any) -> np.ndarray:
+    """Strings, which onnxruntime returns as Python's objects, as characters: archives hold no objects."""
+    found = np.asarray(array)
+    return found.astype(str) if found.dtype == object else found
 
 
 def _session(model: str, exact: bool) -> Any:

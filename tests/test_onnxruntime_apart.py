@@ -63,3 +63,27 @@ def test_the_sentence_says_how_it_ended_and_what_helps(tmp_path: Path) -> None:
         UnsupportedModel, match=r"divided.onnx .* its process ended with signal 8: give inputs .* --inputs"
     ):
         model.source_outputs(LEAST_BY_MINUS_ONE)
+
+
+def test_strings_and_what_no_archive_holds(tmp_path: Path) -> None:
+    """Labels come back as characters; an input of Python's objects ends in a sentence."""
+    x = helper.make_tensor_value_info("x", TensorProto.INT64, ["n"])
+    y = helper.make_tensor_value_info("y", TensorProto.STRING, ["n"])
+    labels = {"keys_int64s": [0, 1], "values_strings": ["no", "yes"]}
+    graph = helper.make_graph(
+        [helper.make_node("LabelEncoder", ["x"], ["y"], domain="ai.onnx.ml", **labels)], "g", [x], [y]
+    )
+    versions = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 2)]
+    onnx.save(helper.make_model(graph, opset_imports=versions, ir_version=8), tmp_path / "labels.onnx")
+    model = Model(str(tmp_path / "labels.onnx"), exact=False)
+    assert model(("y",), {"x": np.array([1, 0])})[0].tolist() == ["yes", "no"]
+    with pytest.raises(Ended, match="exit code 1(.|\n)*Object arrays cannot be loaded"):
+        model(("y",), {"x": np.array([object()])})
+
+
+def test_a_session_that_is_gone_is_forgotten(tmp_path: Path) -> None:
+    ones = np.ones(2, "int64")
+    with Model(divided(tmp_path / "divided.onnx"), exact=False) as model:
+        model(("y",), {"x": ones, "d": ones})
+        os.kill(onnxruntime_apart._running._process.pid, signal.SIGKILL)
+    assert model(("y",), {"x": ones, "d": ones})[0].tolist() == [1, 1]

@@ -20,7 +20,7 @@ from ...artifact import RANDOM_STATE
 from ...errors import MissingPackage, UnsupportedModel
 from ...imported import ImportedModel, Spelled
 from ...onnxruntime_apart import Model, Refused
-from ...processes import Ended, Late
+from ...processes import Ended, ProcessTrouble
 from .._digest import sha256_of
 from .._lowerable import what_cannot_be_lowered
 from ._registry import BEYOND as BEYOND
@@ -257,9 +257,9 @@ class OnnxRuntime:
         except Refused as reason:
             found = f"it says: {reason}"
         except Ended as end:
-            found = f"its process ended with {end.how}"
-        except Late:
-            found = "it takes more than an hour"
+            found = ": ".join([f"its process ended with {end.how}", *end.last_words.splitlines()[-1:]])
+        except ProcessTrouble as trouble:
+            found = f"its process gave no answer ({type(trouble).__name__})"
         raise UnsupportedModel(
             f"expected onnxruntime to run {self._name} for the reference, but {found}: "
             "give inputs that it accepts with --inputs"
