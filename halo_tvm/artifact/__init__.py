@@ -6,7 +6,7 @@
 the directory, `opened` verifies and reads it. Nothing here imports TVM, torch or onnx: the deploy path reads it.
 """
 
-from .conditions import Condition, broken, sizes_that_hold
+from .conditions import Condition, broken, names_of, sizes_that_hold
 from .manifest import ABI, RANDOM_STATE, FileEntry, FunctionSpec, Manifest, Room, TensorSpec, Variant, last_position
 from .opened import (
     MANIFEST_NAME,
@@ -40,6 +40,7 @@ __all__ = [
     "check_output_path",
     "cost_of",
     "last_position",
+    "names_of",
     "opened",
     "params_header_of",
     "read_manifest",

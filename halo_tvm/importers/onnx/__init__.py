@@ -16,7 +16,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from ...artifact import RANDOM_STATE
+from ...artifact import RANDOM_STATE, names_of, sizes_that_hold
 from ...errors import MissingPackage, UnsupportedModel
 from ...imported import ImportedModel, Spelled
 from ...onnxruntime_apart import Model, Refused
@@ -128,6 +128,7 @@ def import_proto(
             f"expected operators that can be compiled, found {', '.join(unfit)} in {file}: "
             "export the model without them"
         )
+    conditions = tuple(c for c in graph.conditions if names_of(c.formula) <= set(inputs.ranges))
     model = ImportedModel(
         name=name,
         mod=mod,
@@ -135,7 +136,7 @@ def import_proto(
         inputs=tuple(inputs.specs),
         outputs=tuple(outputs),
         ranges=inputs.ranges,
-        typical=inputs.typical,
+        typical=sizes_that_hold(conditions, inputs.ranges, inputs.typical),
         source={"kind": "onnx", "name": file},
         kept=graph.kept,
         samples={n: v for n, v in compared(proto.graph).items() if n in {s.name for s in inputs.specs}},
@@ -148,6 +149,7 @@ def import_proto(
             "unbounded": inputs.assumed,
             **({"flattened": flattened} if flattened else {}),
         },
+        conditions=conditions,
     )
     return drawing(model, graph.draws)
 

@@ -12,6 +12,7 @@ import numpy as np
 from onnx import AttributeProto, GraphProto, NodeProto
 from tvm import relax, tirx
 
+from ...artifact import Condition
 from ...errors import UnsupportedModel
 from ...imported import KernelOrigin, Spelled
 from ...params import ParamSource, ParamTable
@@ -74,6 +75,7 @@ class GraphConverter:
         self._spelled = spelled
         self.equalities: ChainMap[str, tuple[Dim, Dim]] = ChainMap()  # a boolean's name -> the sizes it compares
         self.draws = Draws()
+        self.conditions: list[Condition] = []  # of sizes, some of them found at run time
         self.only_types = False  # nobody reads the values of what is converted now, see `control_flow`
         self._depth = 0
         self._converted_nodes = 0

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from tvm import relax, te, tirx
 
+from ...artifact import Condition
 from ..meaning.builder import expr_shape
 from ..meaning.constant import Constant
 from ..meaning.sizes import Dim, prim
@@ -72,7 +73,8 @@ def squeeze(node: Node) -> relax.Expr:
     shape = node.shape(0)
     axes = _axes(node, len(shape))
     if axes is None:
-        axes = [i for i, d in enumerate(shape) if isinstance(d, int) and d == 1]
+        axes = [i for i, d in enumerate(shape) if node.sizes.decided(prim(d) == 1) is True]
+        _stay_apart_from_one(node, [d for i, d in enumerate(shape) if i not in axes])
     unproven = False
     for axis in axes:
         known = node.sizes.decided(prim(shape[axis]) == 1) if not isinstance(shape[axis], int) else shape[axis] == 1
@@ -82,6 +84,16 @@ def squeeze(node: Node) -> relax.Expr:
     if unproven:
         x = node.declared(x, [1 if i in axes else d for i, d in enumerate(shape)])
     return relax.op.reshape(x, [d for i, d in enumerate(shape) if i not in axes])
+
+
+def _stay_apart_from_one(node: Node, shape: Sequence[Dim]) -> None:
+    """Say that open sizes are not 1: there, a result has another rank."""
+    for dim in shape:
+        if isinstance(dim, tirx.Var) and node.sizes.decided(dim == 1) is None:
+            text = f"{dim.name} not to be 1, where {node.op} without axes drops it (compile with --shape for that)"
+            condition = Condition(["-", dim.name, 1], "not 0", text)
+            if condition not in node.graph.conditions:
+                node.graph.conditions.append(condition)
 
 
 @converter("Unsqueeze")

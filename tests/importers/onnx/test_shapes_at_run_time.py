@@ -10,8 +10,10 @@ import pytest
 from onnx import TensorProto, helper
 
 from halo_tvm.errors import HaloError, InputError
+from halo_tvm.importers import import_model
 from halo_tvm.importers.onnx import import_onnx
 from halo_tvm.in_process import Program, compile_in_process
+from halo_tvm.reference import cases_of
 
 _KINDS = {"float32": TensorProto.FLOAT, "int64": TensorProto.INT64, "bool": TensorProto.BOOL}
 _node = helper.make_node
@@ -93,6 +95,22 @@ def test_squeeze_of_a_symbolic_axis_is_checked(tmp_path: Path) -> None:
     np.testing.assert_array_equal(program(x=x)["y"], x[:, 0])
     with pytest.raises(InputError, match="sizes"):
         program(x=np.ones((3, 2), np.float32))
+
+
+def test_a_squeeze_without_axes_keeps_open_sizes_and_says_that_they_are_not_one(tmp_path: Path) -> None:
+    """At 1 a result has another rank; the reference is drawn elsewhere, and a size that is fixed at 1 is dropped."""
+    given = {"x": ("float32", ["batch", 1, 4])}
+    program = _compiled(tmp_path, [_node("Squeeze", ["x"], ["y"])], given, rank=2)
+    x = np.arange(12, dtype=np.float32).reshape(3, 1, 4)
+    np.testing.assert_array_equal(program(x=x)["y"], x[:, 0])
+    with pytest.raises(InputError, match=r"batch not to be 1, where Squeeze without axes drops it .* --shape"):
+        program(x=x[:1])
+    model = import_model(str(tmp_path / "model.onnx"))
+    assert model.typical["batch"] > 1
+    cases = cases_of(model, 0)
+    assert {v.shape[0] for k, v in cases.items() if ".input." in k}.isdisjoint({1})
+    fixed = import_model(str(tmp_path / "model.onnx"), shapes=("x=1x1x4",))
+    assert not fixed.conditions and compile_in_process(fixed)(x=x[:1])["y"].shape == (4,)
 
 
 @pytest.mark.parametrize("noop", [0, 1])
