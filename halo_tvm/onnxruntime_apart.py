@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from .processes import JsonProcess, ProcessTrouble, python_path, seconds
+from .processes import JsonProcess, ProcessTrouble, inherited_environment, line_to_parent, seconds
 
 _LIMIT_S = 3600.0  # of one reply
 _INPUTS, _OUTPUTS = "inputs.npz", "outputs.npz"
@@ -67,9 +67,10 @@ class Model:
                 if not self._entered:
                     process.forget(self._number)
                 return found
-            except BaseException as error:
-                if not isinstance(error, Refused):
-                    process.close()
+            except Refused:
+                raise
+            except BaseException:  # an interrupt, too: a reply would be left that belongs to no request
+                process.close()
                 raise
 
 
@@ -79,10 +80,8 @@ class _Process:
     def __init__(self) -> None:
         self.owner = os.getpid()
         self._folder = Path(tempfile.mkdtemp(prefix="halo-tvm-onnxruntime-"))
-        inherited = os.environ  # noqa: TID251 - handed on
-        environment = {**inherited, "PYTHONPATH": python_path([inherited.get("PYTHONPATH", "")])}
         command = [sys.executable, "-m", __name__, str(self._folder)]
-        self._process = JsonProcess(command, environment=environment)
+        self._process = JsonProcess(command, environment=inherited_environment())
         self.close = weakref.finalize(self, _end, self._process, self._folder)
         self._known: set[int] = set()
 
@@ -138,13 +137,11 @@ def _process() -> _Process:
 
 
 def main(folder: Path) -> None:
-    """Answer requests on the standard streams; what onnxruntime prints goes to standard error."""
-    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
+    """Answer requests on the standard streams, until they end."""
+    send = line_to_parent()
     sessions: dict[int, Any] = {}
     for line in sys.stdin:
-        replies.write(json.dumps(_answer(json.loads(line), sessions, folder)) + "\n")
-        replies.flush()
+        send(_answer(json.loads(line), sessions, folder))
 
 
 def _answer(request: Mapping[str, Any], sessions: dict[int, Any], folder: Path) -> dict[str, object]:

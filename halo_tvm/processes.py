@@ -54,6 +54,24 @@ def python_path(places: Iterable[str]) -> str:
     return os.pathsep.join(dict.fromkeys(filter(None, (package, *places))))
 
 
+def inherited_environment() -> dict[str, str]:
+    """This process's variables for a child that finds this very package, installed or not."""
+    inherited = os.environ  # noqa: TID251 - handed on
+    return {**inherited, "PYTHONPATH": python_path([inherited.get("PYTHONPATH", "")])}
+
+
+def line_to_parent() -> Callable[[Mapping[str, object]], None]:
+    """In the process itself: what sends a message. From here on, what libraries print goes to standard error."""
+    stream = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+
+    def send(message: Mapping[str, object]) -> None:
+        stream.write(json.dumps(message) + "\n")
+        stream.flush()
+
+    return send
+
+
 def seconds(limit: float) -> Callable[[], float]:
     """A clock for `receive`: what is left of `limit` seconds from now."""
     deadline = time.monotonic() + limit

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 from ..confinement import Policy, limit_memory
 from ..errors import HaloError
 from ..imported import ImportedModel
+from ..processes import line_to_parent
 
 # kind -> module and function (path, options) -> ImportedModel; in this process a file may do its worst.
 CONVERTERS = {
@@ -30,9 +30,8 @@ CONVERTERS = {
 
 def main(policy: Policy, held: dict[str, str]) -> None:
     """Serve requests on the standard streams; what libraries print goes to standard error."""
-    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-    _send(replies, {"held": held})
+    send = line_to_parent()
+    send({"held": held})
     model: ImportedModel | None = None
     directory = Path(policy.directory)
     for line in sys.stdin:
@@ -41,7 +40,7 @@ def main(policy: Policy, held: dict[str, str]) -> None:
             model, reply = _attempt(lambda: _convert(request, policy, directory))
         else:
             _done, reply = _attempt(lambda: _engine(model, directory))
-        _send(replies, reply)
+        send(reply)
 
 
 def _attempt(action: Callable[[], object]) -> tuple[object, dict[str, object]]:
@@ -76,8 +75,3 @@ def _engine(model: ImportedModel | None, directory: Path) -> None:
     outputs = model.engine(map_arrays(directory / "inputs.safetensors"))
     headers = {name: (str(value.dtype), value.shape) for name, value in outputs.items()}
     write_arrays(directory / "outputs.safetensors", headers, outputs.values())
-
-
-def _send(stream: object, reply: dict[str, object]) -> None:
-    stream.write(json.dumps(reply) + "\n")
-    stream.flush()

@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import MissingPackage, PeerFailed
+from ..processes import inherited_environment
 from ..targets import resolve
-from .client import worker_environment
 from .protocol import split_cases
 
 NEEDS = {
@@ -35,7 +35,7 @@ def write_int8(form: str, source: Path, target: Path, calibration: Path | None =
         if importlib.util.find_spec(package) is None:
             raise MissingPackage(package, f"a model of the form {form}", install)
     command = [sys.executable, "-m", __name__, form, *map(str, filter(None, (source, target, calibration)))]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=worker_environment())
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=inherited_environment())
     if done.returncode:
         raise PeerFailed(f"expected a model of the form {form}, but its tool ended with {done.stderr.strip()[-300:]!r}")
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 
 from ..errors import PeerFailed
-from ..processes import Ended, Garbled, JsonProcess, Late, python_path, seconds
+from ..processes import Ended, Garbled, JsonProcess, Late, inherited_environment, seconds
 
 LOAD_TIMEOUT_S = 600.0
 TAIL = 400  # characters of standard error that go into a message
@@ -20,7 +19,7 @@ class Peer:
 
     def __init__(self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         self.name = name
-        self._process = JsonProcess(command, environment={**worker_environment(), **(environment or {})})
+        self._process = JsonProcess(command, environment={**inherited_environment(), **(environment or {})})
 
     @property
     def pid(self) -> int:
@@ -68,12 +67,6 @@ class Peer:
                 f"engine {self.name} could not {command}: {reply.get('error')}", missing=bool(reply.get("missing"))
             )
         return reply
-
-
-def worker_environment() -> dict[str, str]:
-    """The environment of a worker: it finds this very package, installed or not."""
-    inherited = os.environ  # noqa: TID251 - handed on
-    return {**inherited, "PYTHONPATH": python_path([inherited.get("PYTHONPATH", "")])}
 
 
 def engine_command(engine: str) -> list[str]:

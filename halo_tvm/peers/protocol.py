@@ -11,17 +11,17 @@ An error is {"ok": false, "error": "...", "missing": {"package", "install"} | nu
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Protocol, TextIO
+from typing import Protocol
 
 import numpy as np
 
 from ..errors import HaloError, MissingPackage
 from ..peak_memory import peak_rss_mib
+from ..processes import line_to_parent
 
 PAUSE_S = 0.05  # lets the spinning threads of the engine before fall asleep
 
@@ -67,28 +67,23 @@ def answer_all(execute: Callable[[dict[str, object]], dict[str, object]]) -> Non
 
     Standard output belongs to the protocol: what libraries print there goes to standard error.
     """
-    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
+    send = line_to_parent()
     for line in sys.stdin:
         message = json.loads(line)
         if message["command"] == "quit":
             return
-        _answer(replies, execute, message)
+        send(_answer(execute, message))
 
 
-def _answer(
-    replies: TextIO, execute: Callable[[dict[str, object]], dict[str, object]], message: dict[str, object]
-) -> None:
+def _answer(execute: Callable[[dict[str, object]], dict[str, object]], message: dict[str, object]) -> dict[str, object]:
     try:
-        reply = {"ok": True, **execute(message)}
+        return {"ok": True, **execute(message)}
     except MissingPackage as error:
-        reply = {"ok": False, "error": str(error), "missing": True}
+        return {"ok": False, "error": str(error), "missing": True}
     except HaloError as error:
-        reply = {"ok": False, "error": str(error), "missing": False}
+        return {"ok": False, "error": str(error), "missing": False}
     except Exception as error:  # noqa: BLE001 - a process boundary: whatever an engine raises is reported
-        reply = {"ok": False, "error": f"{type(error).__name__}: {error}"[:2000], "missing": False}
-    replies.write(json.dumps(reply) + "\n")
-    replies.flush()
+        return {"ok": False, "error": f"{type(error).__name__}: {error}"[:2000], "missing": False}
 
 
 class _Worker:

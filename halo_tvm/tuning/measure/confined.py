@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from ...errors import Declined
+from ...processes import line_to_parent
 from . import protocol as p
 
 Say = Callable[[dict], None]
@@ -44,12 +45,7 @@ def serve(make: Callable[[], tuple[Answer, str]]) -> int:
     """
     _die_with(int(sys.argv[1]))
     # Whatever a kernel, LLVM or the linker prints must not end up among the replies.
-    replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-
-    def say(message: dict) -> None:
-        replies.write(json.dumps(message) + "\n")
-        replies.flush()
+    say = line_to_parent()
 
     from ...plugins import load_plugins
 
