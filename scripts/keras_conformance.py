@@ -166,6 +166,10 @@ def differs_in_steps(found, usual, portable) -> str:
     """
     import numpy as np
 
+    for outputs, wanted in zip(found, usual, strict=True):
+        if [(v.shape, v.dtype) for v in outputs] != [(v.shape, v.dtype) for v in wanted]:
+            return f"{[(v.shape, str(v.dtype)) for v in outputs]}, expected {[(v.shape, str(v.dtype)) for v in wanted]}"
+
     def apart(one, other):
         return np.concatenate(
             [np.subtract(a, b, dtype=np.float64).ravel() for x, y in zip(one, other) for a, b in zip(x, y, strict=True)]

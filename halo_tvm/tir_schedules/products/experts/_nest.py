@@ -22,7 +22,6 @@ from ...code.tile_registers import release
 from ..gemm.amx import InTiles
 from ..gemm.arithmetic import Operands, each_row, part_at, parts_of
 from ..gemm.chain import Chain
-from ..gemm.group_tiles import unpack
 from ..gemm.tile import Pass, each_column, tiles_of
 from ..gemm.tiling import Tiling
 from ._problem import Problem
@@ -146,7 +145,7 @@ def _tasks(problem: Problem, t: Tiling, found: _Sorted, operands: Operands, chai
         most_tiles = max(t.tiles(most), t.tiles(min(most, t.few)))
         scratch = T.alloc_buffer((t.mr, most_tiles * chain.nr), chain.arithmetic.total, align=64)
         of_expert = job[_EXPERT] * problem.panels + panel
-        unpacked = unpack(chain, t, of_expert, job[_ROWS])
+        unpacked = chain.arithmetic.unpack(chain, t, of_expert, job[_ROWS])
         if chunked:
             with T.serial(_i64(t.mr)) as r, T.serial(tiles * chain.nr // t.lanes) as v:
                 zero = tirx.Broadcast(tirx.const(0, chain.arithmetic.total), t.lanes)

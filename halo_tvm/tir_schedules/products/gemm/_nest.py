@@ -32,7 +32,6 @@ from ...stages import emit_stages
 from .amx import InTiles
 from .arithmetic import Operands, Tile
 from .chain import Chain
-from .group_tiles import unpack
 from .tile import Pass, each_column, tiles_of
 from .tiling import Tiling
 
@@ -77,7 +76,7 @@ def _tasks(chain: Chain, t: Tiling, operands: Operands, chunk: ir.Var | None) ->
             operands.x, chain.weight, (), top, 0 if chunk is None else chunk, panel, chain.kc, chain.nr, t.lanes
         )
         marks = chain.arithmetic.look(whole, 1, chain.steps)
-        unpacked = unpack(chain, t, panel, height)
+        unpacked = chain.arithmetic.unpack(chain, t, panel, height)
         with T.serial(tiles) as step:
             start, rows = t.tile_of(height, step, tiles)
             # Kept in memory, not in a binding: lowering would inline the expression into every index.

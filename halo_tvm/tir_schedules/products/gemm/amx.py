@@ -64,7 +64,7 @@ class InTiles(Arithmetic):
         def ahead(iteration: ir.Expr, iterations: int) -> None:
             prefetch_panel(chain, t, p, iteration)
             if t.prefetch:
-                prefetch_output(chain, t, p, iteration, iterations)
+                _prefetch_output(chain, t, p, iteration, iterations)
 
         product = Product(
             self.instruction,
@@ -101,7 +101,7 @@ def prefetch_panel(chain: Chain, t: Tiling, p: Pass, iteration: ir.Expr) -> None
         prefetch(chain.weight_line(p.chunk, p.panel + 1, p.step * p.ahead + iteration * t.prefetch + q))
 
 
-def prefetch_output(chain: Chain, t: Tiling, p: Pass, iteration: ir.Expr, iterations: int) -> None:
+def _prefetch_output(chain: Chain, t: Tiling, p: Pass, iteration: ir.Expr, iterations: int) -> None:
     """Fetch some rows of the result that stages will write: else their stores wait for the cache."""
     out = chain.outputs[-1]
     lines = -(-chain.nr * DataType(str(out.ty.dtype)).itemsize // CACHE_LINE_BYTES)

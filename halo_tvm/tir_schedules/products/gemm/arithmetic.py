@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from tvm import ir, tirx
 from tvm.script.ir_builder import tirx as T
+
+if TYPE_CHECKING:
+    from .chain import Chain
+    from .tiling import Tiling
 
 _SHARED_FROM = 16384  # numbers; fewer are rounded or taken apart before other threads have started
 
@@ -22,6 +26,15 @@ class Marks:
 
     steps: ir.Var
     ends: ir.Var
+
+
+class Unpacked(NamedTuple):
+    """What a task keeps beside its scratch tile, see `group_tiles`: its panels as bytes [parts, k / 4, nr * 4], and
+    integer sums [groups at once, 16, nr]."""
+
+    weight: ir.Var
+    integers: ir.Var
+    part: ir.Expr | int = 0
 
 
 @dataclass(frozen=True)
@@ -97,6 +110,10 @@ class Arithmetic:
 
     def look(self, tile: Tile, runs: int, steps: int) -> Marks | None:
         """Emit what a task finds out about its panel, which is walked in `runs` of `steps`, before it multiplies."""
+        return None
+
+    def unpack(self, chain: Chain, t: Tiling, panel: ir.Expr, rows: ir.Expr) -> Unpacked | None:
+        """Emit what a task of `rows` rows takes apart of panel number `panel` of each part, before it multiplies."""
         return None
 
     def mend(self, tile: Tile, run: ir.Expr | int) -> None:

@@ -12,13 +12,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
 from tvm import ir, tirx
 from tvm.script.ir_builder import tirx as T
 
 from ...code.tile_registers import ROWS, Band, Matrix, Product, configure, in_bands, keep_whole, sum_up
 from .amx import InTiles, prefetch_panel
+from .arithmetic import Unpacked
 from .groups import ZERO, GroupOperands, Groups
 from .w8a8 import GROUP
 
@@ -29,14 +30,6 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 2  # groups: float32 sums are loaded and stored half as often
 _LOW_HALVES, _SIGNS = 0x0F0F0F0F, -0x7F7F7F80
-
-
-class Unpacked(NamedTuple):
-    """What a task keeps: its panels as bytes [parts, k / 4, nr * 4], and integer sums [groups at once, 16, nr]."""
-
-    weight: ir.Var
-    integers: ir.Var
-    part: ir.Expr | int = 0
 
 
 @dataclass(frozen=True)
@@ -53,8 +46,9 @@ class GroupTiles(InTiles, Groups):
 
     def of(self, length: int, has_least: bool) -> Groups:
         """Bytes of eight bits are signed without their zero; with least values, which no scheme has, in vectors."""
-        in_tiles = super().of(length, has_least)
-        return Groups(self.product, self.bits, length, has_least) if has_least and self.bits == 8 else in_tiles
+        if has_least and self.bits == 8:
+            return Groups(self.product, self.bits, length, has_least)
+        return super().of(length, has_least)
 
     def lines_ahead(self, unroll: int) -> int:
         return 8
@@ -68,8 +62,10 @@ class GroupTiles(InTiles, Groups):
     def loads(self, rows: int, vectors: int) -> float:
         return super().loads(rows, vectors) * self.group / GROUP + 3 * rows * vectors * self.group / self.length
 
-    def unpack(self, chain: Chain, t: Tiling, panel: ir.Expr, rows: ir.Expr) -> Unpacked:
-        """Emit what takes the task's panels apart, unless its rows are few."""
+    def unpack(self, chain: Chain, t: Tiling, panel: ir.Expr, rows: ir.Expr) -> Unpacked | None:
+        """Few rows need none of it."""
+        if chain.rows is not None and chain.rows <= t.few:
+            return None
         halves, width = 8 // self.bits, GROUP * t.lanes
         weight = T.alloc_buffer((chain.parts, chain.kc // GROUP, chain.nr * GROUP), "int8", align=64)
         integers = T.alloc_buffer((_AT_ONCE, ROWS, chain.nr), "int32", align=64)
@@ -172,32 +168,18 @@ class _Emitter:
         self, row: ir.Expr, above: ir.Expr, first: ir.Expr, scale: list[ir.Var], least: list[ir.Var] | None
     ) -> None:
         """scratch[row] += row number `above` of the integers of the groups from `first` on, by their scales."""
-        operands, lanes, of_x = self.operands, self.lanes, self.at.start + row
+        lanes, of_x = self.lanes, self.at.start + row
         for v in range(0, self.nr, lanes):
             column, place = _ramp(v, lanes), [row, self._column(v)]
             total = self.at.scratch[tuple(place)]
             for g in range(len(scale)):
-                integers = tirx.Cast(f"float32x{lanes}", self.unpacked.integers[g, above, column])
-                total = total + integers * (_lanes(operands.row_scale[of_x, first + g], lanes) * scale[g][column])
-                if least is not None:
-                    assert operands.row_sum is not None
-                    total = total + _lanes(operands.row_sum[of_x, first + g], lanes) * least[g][column]
+                sums = tirx.Cast(f"float32x{lanes}", self.unpacked.integers[g, above, column])
+                low = None if least is None else least[g][column]
+                total = self.operands.scaled(of_x, first + g, sums, total, scale[g][column], low, lanes)
             T.buffer_store(self.at.scratch, total, place)
 
     def _column(self, v: ir.Expr | int) -> ir.Expr:
         return tirx.Ramp(self.at.column + v, _i64(1), self.lanes)
-
-
-def unpack(chain: Chain, t: Tiling, panel: ir.Expr, rows: ir.Expr) -> Unpacked | None:
-    """What is taken apart of panel number `panel` of each part, in front of a task of `rows` rows."""
-    arithmetic = chain.arithmetic
-    if not isinstance(arithmetic, GroupTiles) or (chain.rows is not None and chain.rows <= t.few):
-        return None
-    return arithmetic.unpack(chain, t, panel, rows)
-
-
-def _lanes(value: ir.Expr, lanes: int) -> ir.Expr:
-    return tirx.Broadcast(value, lanes)
 
 
 def _ramp(start: int, lanes: int) -> ir.Expr:

@@ -37,6 +37,28 @@ class GroupOperands(Operands):
     scale: ir.Var  # float16 [panels, k / length, nr]
     least: ir.Var | None
 
+    def scaled(
+        self,
+        row: ir.Expr,
+        group: ir.Expr,
+        sums: ir.Expr,
+        so_far: ir.Expr,
+        column: ir.Expr,
+        least: ir.Expr | None,
+        lanes: int = 1,
+    ) -> ir.Expr:
+        """`so_far` and the `sums` of a group by the scales of row and `column`, and its `least` value; all float32."""
+
+        def of_row(buffer: ir.Var) -> ir.Expr:
+            value = buffer[row, group]
+            return value if lanes == 1 else tirx.Broadcast(value, lanes)
+
+        found = so_far + sums * (of_row(self.row_scale) * column)
+        if least is None:
+            return found
+        assert self.row_sum is not None
+        return found + of_row(self.row_sum) * least
+
 
 @dataclass(frozen=True)
 class Groups(Arithmetic):
@@ -162,11 +184,8 @@ class Groups(Arithmetic):
     ) -> ir.Expr:
         assert isinstance(operands, GroupOperands)
         column = tirx.Cast("float32", operands.scale[panel, block, at])
-        found = so_far + tirx.Cast("float32", sums) * (operands.row_scale[row, block] * column)
-        if operands.least is None:
-            return found
-        assert operands.row_sum is not None
-        return found + operands.row_sum[row, block] * tirx.Cast("float32", operands.least[panel, block, at])
+        least = None if operands.least is None else tirx.Cast("float32", operands.least[panel, block, at])
+        return operands.scaled(row, block, tirx.Cast("float32", sums), so_far, column, least)
 
 
 def _largest(values: list[ir.Expr], lanes: int) -> ir.Expr:

@@ -13,9 +13,8 @@ from tvm.script.ir_builder import tirx as T
 from ...code.prefetch import prefetch
 from ..row_tiling import switch
 from .amx import InTiles
-from .arithmetic import Marks, Operands, Tile
+from .arithmetic import Marks, Operands, Tile, Unpacked
 from .chain import Chain
-from .group_tiles import Unpacked
 from .tiling import Tiling
 
 
@@ -36,7 +35,7 @@ class Pass:
     step: ir.Var  # number of the pass over this panel
     ahead: ir.Expr  # cache lines of the next panel that fall to one pass
     marks: Marks | None = None  # of the steps of the panel
-    unpacked: Unpacked | None = None
+    unpacked: Unpacked | None = None  # of the panels of the task, where they are taken apart
 
 
 def tiles_of(chain: Chain, t: Tiling, p: Pass, rows: ir.Expr, heights: Sequence[int], continued: bool) -> None:
