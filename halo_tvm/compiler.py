@@ -26,6 +26,7 @@ from .errors import Declined, ValidationFailed
 from .imported import ImportedModel
 from .importers import import_model
 from .importers.shapes import apply_shapes, load_examples
+from .interrupts import raise_noted
 from .level_of_products import precision_of_products
 from .passes.scheme_ladder import Rung, loss_of, rungs_to_try
 from .phase_reports import Loss, Reports
@@ -247,6 +248,7 @@ class _Clock:
         return self
 
     def __enter__(self) -> None:
+        raise_noted()
         self._start = time.perf_counter()
 
     def __exit__(self, *_error: object) -> None:

@@ -22,6 +22,7 @@ from typing import BinaryIO
 import numpy as np
 
 from ..errors import ArtifactCorrupt, EnvironmentProblem, UsageError
+from ..interrupts import raise_noted
 from ..whole_file import write_whole
 from .manifest import FileEntry, Manifest
 from .opened import MANIFEST_NAME, REFERENCE_NAME, read_manifest
@@ -107,6 +108,7 @@ def write_artifact(
             manifest = _write(directory, manifest, library, params_headers, params, reference, others)
         if check is not None:
             manifest = update_manifest(directory, validation=check(directory))
+        raise_noted()
         with _told(path):
             _swap(directory, path)
     return manifest

@@ -9,16 +9,14 @@ import io
 import logging
 import os
 import pkgutil
-import signal
 import sys
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from types import FrameType, ModuleType
+from collections.abc import Sequence
+from types import ModuleType
 from typing import NoReturn
 
 from .. import __version__, config
 from ..errors import INTERRUPTED, HaloError, UnknownName
+from ..interrupts import noted
 from ..text import one_line
 from . import _missing
 from ._flags import given_options, parser_of
@@ -48,7 +46,7 @@ def entry(argv: Sequence[str] | None = None) -> NoReturn:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code."""
     argv = list(sys.argv[1:] if argv is None else argv)
-    with _interrupts() as interrupts:
+    with noted() as interrupts:
         try:
             code = _dispatch(argv)
             sys.stdout.flush()
@@ -81,26 +79,6 @@ def _any_text() -> None:
     for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "backslashreplace")):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=errors)
-
-
-@contextmanager
-def _interrupts() -> Iterator[list[int]]:
-    """The SIGINTs that arrive meanwhile; each is raised as KeyboardInterrupt as usual."""
-    seen: list[int] = []
-
-    def note(number: int, frame: FrameType | None) -> None:
-        seen.append(number)
-        signal.default_int_handler(number, frame)
-
-    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # a job that a script put into the background
-    if ignored or threading.current_thread() is not threading.main_thread():
-        yield seen
-        return
-    previous = signal.signal(signal.SIGINT, note)
-    try:
-        yield seen
-    finally:
-        signal.signal(signal.SIGINT, previous)
 
 
 def _dispatch(argv: Sequence[str]) -> int:

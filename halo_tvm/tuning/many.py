@@ -5,14 +5,11 @@ from __future__ import annotations
 import gc
 import logging
 import math
-import signal
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import FrameType
 
 from ..errors import HaloError, NoValidTrial
+from ..interrupts import noted
 from ..records.record import Size
 from ..report import tuned as r
 from ..report.parts import Skipped, TunedModel
@@ -45,7 +42,7 @@ def lower_each(
     functions, but no weights.
     """
     lowered = []
-    with _interrupts() as interrupts:
+    with noted() as interrupts:
         for i, entry in enumerate(models, 1):
             say(f"model {i}/{len(models)}: {entry.label}")
             made = _lowered(entry, lower)
@@ -156,26 +153,6 @@ def _summary(
         failure=sentence,
         exit_code=code,
     )
-
-
-@contextmanager
-def _interrupts() -> Iterator[list[int]]:
-    """The SIGINTs that arrive meanwhile; each is also handled as before."""
-    seen: list[int] = []
-    previous = signal.getsignal(signal.SIGINT)
-    if not callable(previous) or threading.current_thread() is not threading.main_thread():
-        yield seen
-        return
-
-    def note(number: int, frame: FrameType | None) -> None:
-        seen.append(number)
-        previous(number, frame)
-
-    signal.signal(signal.SIGINT, note)
-    try:
-        yield seen
-    finally:
-        signal.signal(signal.SIGINT, previous)
 
 
 def _one_line(error: BaseException) -> str:
