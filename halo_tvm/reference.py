@@ -79,7 +79,7 @@ def _at_one(
 def _at_other_scales(
     model: ImportedModel, seed: int, arrays: Mapping[str, np.ndarray], drawn: range, precision: str
 ) -> dict[str, np.ndarray]:
-    """Cases like the smallest of those that were `drawn`, at other scales."""
+    """Cases like the smallest of those that were `drawn`, at other scales, and the errors of a source that jumps at one."""
 
     def case(i: int, kind: str) -> dict[str, np.ndarray]:
         prefix = f"case{i}.{kind}."
@@ -92,7 +92,12 @@ def _at_other_scales(
 
     base = min(drawn, key=lambda i: sum(value.size for value in case(i, "input").values()))
     found: dict[str, np.ndarray] = {}
-    others = cases_at_other_scales(model, case(base, "input"), case(base, "output"), source, precision, seed)
+    others, share = cases_at_other_scales(model, case(base, "input"), case(base, "output"), source, precision, seed)
+    for i in drawn if share else ():
+        for name, value in case(i, "output").items():
+            key, largest = f"case{i}.error.{name}", np.abs(value[np.isfinite(value)]).max(initial=0.0)
+            if is_float(value.dtype):
+                found[key] = np.float64(max(share * float(largest), arrays.get(key, 0.0)))
     for i, (inputs, outputs, errors) in enumerate(others, drawn.stop):
         found.update({f"case{i}.input.{name}": value for name, value in inputs.items()})
         found.update({f"case{i}.output.{name}": value for name, value in outputs.items()})

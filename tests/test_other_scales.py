@@ -107,6 +107,21 @@ def test_what_roundings_move_a_little_sums_may_move_more() -> None:
     assert errors and all(3e-4 < error < 1e-3 for error in errors)
 
 
+def test_a_source_that_jumps_is_no_measure_of_digits_but_of_size() -> None:
+    """An engine that is right may be on the other side of a jump; what is off by the whole result is still refused."""
+
+    def jumpy(inputs: Arrays) -> dict[str, np.ndarray]:  # 2e-6 of x become 2e-2
+        x = inputs["x"].astype(np.float64)
+        return {"y": (x + 0.05 * np.sin(x * 1e6)).astype(np.float32)}
+
+    model = imported({"x": ((4, 256), "float32")}, lambda bb, x: x)
+    arrays = cases_of(replace(model, engine=jumpy), 0, None, "fp32")
+    largest = float(np.abs(arrays["case0.output.y"]).max())
+    assert 0.04 * largest < float(arrays["case0.error.y"]) < 0.2 * largest
+    smooth = cases_of(replace(model, engine=lambda inputs: {"y": np.tanh(inputs["x"])}), 0, None, "fp32")
+    assert "case0.error.y" not in smooth
+
+
 def test_scales_at_which_the_source_is_no_measure_are_left_out() -> None:
     one, large, less, small = (0.0, 1.0), (48.0, 32.0), (12.0, 8.0), (0.0, 0.001)
 
