@@ -147,10 +147,8 @@ def _columns(arg: relax.Expr, values: dict[relax.Var, relax.Expr]) -> tuple[rela
     numbers = [integers_of(arg) for arg in value.args[1:]]
     if None in numbers or numbers[0] not in ([2], [-1]) or numbers[3:] not in ([], [[1]]):
         return None
-    begin = numbers[1][0]
-    if begin < 0 or numbers[2][0] < begin or not isinstance(part.ty.shape.values[-1], tirx.IntImm):
-        return None
-    return value.args[0], begin, begin + int(part.ty.shape.values[-1])
+    begin, width = numbers[1][0], part.ty.shape.values[-1]
+    return (value.args[0], begin, begin + int(width)) if isinstance(width, tirx.IntImm) else None
 
 
 def _projection(arg: relax.Expr, values: dict[relax.Var, relax.Expr], head_dim: int) -> relax.Call:

@@ -123,7 +123,8 @@ def one_layer(m: ModelBuilder, *, layer: str | None = "a", bias: tuple[int, ...]
     heads = m.op("attention", *parts, *extras, **attrs)
     joined = m.emit(relax.op.reshape(heads, (b, s, 32)))
     made = {"y": m.linear(joined, "o", 32, 32), "projection": parts[2], "heads": heads, "joined": joined}
-    return {name: made[name] for name in outputs.split()}
+    made |= {name: m.emit(relax.op.exp(made[name.split()[1]])) for name in outputs.split(", ") if " " in name}
+    return {name: made[name] for name in outputs.split(", ")}
 
 
 def without_aliases(imported: ImportedModel) -> ImportedModel:
@@ -140,12 +141,15 @@ def test_unnamed_layers_match_no_pattern(layer: str) -> None:
 @pytest.mark.parametrize(
     ("outputs", "reason"),
     [
-        ("y projection", "a projection is an output of the model"),
-        ("y heads", "the attention's result is an output of the model"),
-        ("y joined", "the joined heads is an output of the model"),
+        ("y, projection", "a projection is an output of the model"),
+        ("y, heads", "the attention's result is an output of the model"),
+        ("y, joined", "the joined heads is an output of the model"),
+        ("y, second projection", "a projection has 2 users, not one"),
+        ("y, second heads", "the attention's result has 2 users, not one"),
+        ("y, second joined", "the joined heads has 2 users, not one"),
     ],
 )
-def test_what_is_an_output_too_is_declined(outputs: str, reason: str) -> None:
+def test_what_is_read_elsewhere_too_is_declined(outputs: str, reason: str) -> None:
     source = without_aliases(small_model((X,), lambda m: one_layer(m, outputs=outputs)))
     _, report = pruned(source, heads=("a: 1",))
     assert report == {"pruned": {}, "declined": [{"layer": "a", "reason": reason}]}

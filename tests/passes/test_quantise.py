@@ -22,6 +22,7 @@ from halo_tvm.passes.quantise import Quantise
 from halo_tvm.passes.schedule import schedule_functions, scheduled_by
 from halo_tvm.passes.weights import param_names
 from halo_tvm.relay_ops import OPERATORS
+from halo_tvm.relay_ops.linear_w8a8 import DEEPEST
 from halo_tvm.targets import Target, resolve
 from halo_tvm.tir_schedules import RULES
 
@@ -73,7 +74,11 @@ def test_linears_of_one_input_share_its_integers() -> None:
 
 @pytest.mark.parametrize(
     ("k", "skip", "reason"),
-    [(30, (), "k = 30 is no multiple of 4"), (32, ("w.*",), "skip names it: w.*")],
+    [
+        (30, (), "k = 30 is no multiple of 4"),
+        (DEEPEST + 4, (), f"k = {DEEPEST + 4} is no multiple of 4 up to {DEEPEST}"),
+        (32, ("w.*",), "skip names it: w.*"),
+    ],
 )
 def test_what_stays_has_its_reason(k: int, skip: tuple[str, ...], reason: str) -> None:
     inputs = (InputSpec("x", ("rows", k), "float32"),)

@@ -24,6 +24,7 @@ from halo_tvm.passes.graph_pass import bindings, count_calls, replace_main, with
 from halo_tvm.passes.kernel_count import count_kernels
 from halo_tvm.passes.lift import apply_lift
 from halo_tvm.passes.name_rows import name_rows
+from halo_tvm.passes.weights import param_names
 from halo_tvm.relay_ops import OPERATORS, Lift
 from halo_tvm.relay_ops.convolution import Convolution
 from halo_tvm.relay_ops.operator import attrs_of, op_name
@@ -287,6 +288,20 @@ def test_take_along_another_axis_is_no_embedding() -> None:
     func, report = applied("lift", model)
     assert calls(func) == {"take": 1}
     assert report["rejected"][0]["reason"] == "expected integer indices into axis 0, found int64 into axis 1"
+
+
+def test_rows_of_a_table_for_constant_ids_are_a_weight() -> None:
+    ids = np.array([0, 4, -1, 9, 1])
+
+    def body(m: ModelBuilder):
+        return {"y": m.op("embedding", relax.const(ids, "int64"), m.weight("table", (5, 8)), layout="nk", n=5)}
+
+    model = small_model((X2[0],), body)
+    func, _ = applied("hoist_weights", model)
+    assert calls(func) == {}
+    (name,) = param_names(func)
+    table = model.params.materialise("table")
+    np.testing.assert_array_equal(model.params.materialise(name), table[np.clip(ids, 0, 4)])
 
 
 # ------------------------------------------------------------------ what lifts must leave alone

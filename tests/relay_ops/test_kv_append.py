@@ -118,6 +118,25 @@ def test_batch_rows_of_different_lengths():
         assert np.abs(y.numpy()[n] - whole(model, row)[0, -1:]).max() < 1e-5
 
 
+def test_rows_outside_of_the_capacity_are_left_out():
+    """Behind the last row of one batch row the next one's cache begins, or somebody else's memory."""
+    inputs = [
+        InputSpec("cache", ("b", 4, 1, 8), "float32"),
+        InputSpec("new", ("b", "s", 1, 8), "float32"),
+        InputSpec("lengths", ("b",), "int32"),
+    ]
+    model = small_model(inputs, lambda m: {"y": m.op("kv_append", *m.inputs.values())}, b=(1, 4), s=(1, 4))
+    cache = np.zeros((4, 4, 1, 8), "float32")
+    cache[:, :, 0] = np.arange(16).reshape(4, 4, 1)
+    new = np.full((4, 2, 1, 8), -1, "float32")
+    lengths = np.array([4, 3, -1, 2], "int32")
+    expected = cache.copy()
+    expected[1, 3], expected[2, 0], expected[3, 2:] = -1, -1, -1
+    np.testing.assert_array_equal(Append.reference(cache.copy(), new, lengths), expected)
+    found = Compiled(model).call(*map(tvm.runtime.tensor, (cache, new, lengths)))
+    np.testing.assert_array_equal(found.numpy(), expected)
+
+
 @pytest.mark.parametrize("level", [0, 1, 2, 3])
 @pytest.mark.parametrize("plan", [False, True])
 def test_a_computed_cache_is_written_in_place(level, plan):
