@@ -120,7 +120,7 @@ def cases_at_other_scales(
 
     usual = spread_of(base, outputs, others[0])
     limit = max(rounding, _AS_STEADY * usual) if precision in _OF_PRECISION else MOST
-    cases = []
+    cases: list[tuple[Arrays, Arrays, dict[str, float]]] = []
     for kind in _KINDS:
         for scale in kind:
             place = scales.index(scale)
