@@ -45,6 +45,8 @@ LEFT_OUT = {
 PLACES = {"topk": 2, "sort": 1, "argsort": 1}  # OpInfo -> the position of its axis among the arguments
 # An infinite weight meets 0 in another order of the same operations: special values are among the data alone.
 WEIGHED = ("nn.functional.instance_norm", "nn.functional.batch_norm")
+# Sequences that are searched are to be in order, numbers all of them: torch says nothing of others.
+ORDERED = {"bucketize": 1, "searchsorted": 0}  # OpInfo -> the position of the sequence
 UNDEFINED = ("empty", "empty_like", "new_empty", "empty_permuted")  # elements are whatever lay there
 
 
@@ -93,15 +95,17 @@ def samples(op: object, name: str, dtype: str, count: int, variants: Collection[
     for kind in variants:
         torch.manual_seed(0)
         alone = kind == "special" and name.startswith(WEIGHED)
-        changed = tuple(t if i and alone else _VARIANTS[kind](t) for i, t in enumerate(base.tensors))
+        changed = [t if i and alone else _VARIANTS[kind](t) for i, t in enumerate(base.tensors)]
+        if (place := ORDERED.get(name)) is not None:
+            changed[place] = base.tensors[place] if kind == "special" else changed[place].sort().values
         if any(a is not b for a, b in zip(changed, base.tensors)):
             dynamic = kind == "grown"
             yield Sample(
                 f"{name}|{dtype}|{kind}",
                 base.function,
-                base.tensors if dynamic else changed,
+                base.tensors if dynamic else tuple(changed),
                 dynamic,
-                changed if dynamic else None,
+                tuple(changed) if dynamic else None,
             )
 
 

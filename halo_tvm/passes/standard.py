@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import tvm
 from tvm import relax, tirx
 
@@ -17,6 +18,9 @@ def _counted(mod: tvm.IRModule, *steps: tvm.ir.transform.Pass) -> tuple[tvm.IRMo
     return mod, {"bindings_before": before, "bindings_after": len(bindings(mod["main"]))}
 
 
+_QUOTIENTS = {"relax.divide", "relax.floor_divide", "relax.mod", "relax.floor_mod"}
+
+
 @dataclass(frozen=True)
 class FoldConstants(Pass):
     """Evaluate what depends on constants only. Weights are parameters, so none is ever folded."""
@@ -24,9 +28,13 @@ class FoldConstants(Pass):
     name = "fold"
 
     def __call__(self, mod: tvm.IRModule, context: Context) -> tuple[tvm.IRModule, Report]:
-        before = len(bindings(mod["main"]))
-        mod = relax.transform.CanonicalizeBindings()(_folded(mod))
-        return mod, {"bindings_before": before, "bindings_after": len(bindings(mod["main"]))}
+        before = left = len(bindings(mod["main"]))
+        while True:  # a quotient is folded when its divisor is
+            mod = relax.transform.CanonicalizeBindings()(_folded(mod))
+            after = len(bindings(mod["main"]))
+            if after == left or not _QUOTIENTS & {op_name(b.value) for b in bindings(mod["main"])}:
+                return mod, {"bindings_before": before, "bindings_after": after}
+            left = after
 
 
 def _folded(mod: tvm.IRModule) -> tvm.IRModule:
@@ -70,7 +78,14 @@ def _is_constant(value: relax.Expr, constant: Mapping[relax.Var, relax.Expr]) ->
         return False
     if any(isinstance(d, tvm.tirx.IntImm) and int(d) == 0 for d in value.ty.shape.values):
         return False  # a library holds no constant without elements
+    if op_name(value) in _QUOTIENTS and not _divides(value.args[1]):
+        return False
     return all(_is_fixed(arg, constant) for arg in value.args)
+
+
+def _divides(divisor: relax.Expr) -> bool:
+    """Whether TVM's own quotients by constant numbers have a value: by 0 it refuses, or traps, as by -1 of integers."""
+    return isinstance(divisor, tvm.ir.GenericConst) and not np.isin(divisor.value.numpy().astype("float64"), (0, -1)).any()
 
 
 def _is_fixed(arg: relax.Expr, constant: Mapping[relax.Var, relax.Expr]) -> bool:

@@ -222,6 +222,19 @@ def test_images_are_read_at_computed_places() -> None:
     check(Function(function), (normal(2, 3, 5, 7), normal(2, 4, 3, 2, 3)))
 
 
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+def test_what_is_read_at_places_that_are_no_numbers(padding) -> None:
+    """Also a value behind all boundaries: NaN."""
+    at = normal(2, 4, 3, 2)
+    at[0, 0, 0], at[0, 1, 1, 0], at[1, 2, 0, 1], at[1, 3, 2, 0] = torch.nan, torch.nan, torch.nan, torch.inf
+
+    def function(x, at):
+        flat = [F.grid_sample(x, at, mode, padding, False) for mode in ("bilinear", "bicubic", "nearest")]
+        return *flat, *(torch.bucketize(at, x[0, 0, 0].sort()[0], right=right) for right in (False, True))
+
+    check(Function(function), (normal(2, 3, 5, 7), at))
+
+
 def test_torchvision_moves_windows_and_pools_regions() -> None:
     ops = pytest.importorskip("torchvision.ops")
     rois = torch.tensor([[0, 1.2, 0.3, 5.5, 4.0], [1, 0.0, 0.0, 0.4, 0.2], [1, 2.0, 1.0, 9.0, 6.0]])

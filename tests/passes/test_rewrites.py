@@ -304,6 +304,26 @@ def test_rows_of_a_table_for_constant_ids_are_a_weight() -> None:
     np.testing.assert_array_equal(model.params.materialise(name), table[np.clip(ids, 0, 4)])
 
 
+@pytest.mark.parametrize(("dtype", "result"), [("float32", np.inf), ("int64", 0)])
+def test_a_quotient_of_constants_is_folded_where_its_divisor_is_no_zero(dtype: str, result: float) -> None:
+    """TVM would refuse the one, and end this process by the other."""
+    divide = relax.op.divide if dtype == "float32" else relax.op.floor_divide
+
+    def body(factor: int):
+        def build(m: ModelBuilder):
+            two = m.emit(relax.op.multiply(relax.const(factor, dtype), relax.const(2, dtype)))
+            return {"y": m.emit(relax.op.add(m.inputs["x"], m.emit(divide(relax.const(6, dtype), two))))}
+
+        return build
+
+    inputs = (InputSpec("x", ("rows", 4), dtype),)
+    assert calls(applied("fold", small_model(inputs, body(1)))[0]) == {"add": 1}
+    by_zero = small_model(inputs, body(0))
+    assert calls(applied("fold", by_zero)[0]) == {"add": 1, divide.__name__: 1}
+    x = np.arange(8).reshape(2, 4).astype(dtype)
+    np.testing.assert_array_equal(run_model(by_zero, {"x": x}), x + np.array(result, dtype))
+
+
 # ------------------------------------------------------------------ what lifts must leave alone
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 from tvm import ir, relax, te, tirx
 
@@ -20,6 +21,9 @@ def grid_sampling(
 
     padding: what is read outside, of `PADDINGS`
     corners: whether -1 and 1 are the centres of the outermost elements, not their edges
+
+    What is read at a place that is no number is torch's: NaN in a plane where neighbours have shares; the first element,
+    where NaN is brought inside before; 0 elsewhere.
     """
     rank = len(expr_shape(x)) - 2
     builder.refuse_unless(mode in MODES, f"expected mode linear, cubic or nearest, found {mode}")
@@ -28,6 +32,8 @@ def grid_sampling(
     builder.refuse_unless(fits, "expected x and grid of one rank from 3 on")
     grid = same_sizes(builder, grid, [expr_shape(x)[0], *expr_shape(grid)[1:-1], rank], "grid")
     dtype = "float64" if expr_dtype(grid) == "float64" else "float32"
+    brought_inside = padding != "zeros" and mode != "cubic"  # of a cube, each neighbour is, for itself
+    keeps_nan = rank == 2 and mode != "nearest" and not brought_inside
 
     def compute(x: te.Tensor, grid: te.Tensor) -> te.Tensor:
         sizes = list(x.shape[2:])
@@ -44,12 +50,15 @@ def grid_sampling(
                 if mode == "nearest":
                     at = te.nearbyint(at)
                 low, high = borders[a]
-                if padding == "border" and mode != "cubic":  # of a cube, each neighbour is held at the border
-                    at = tirx.max(tirx.min(at, length - one), tirx.const(0, dtype))
+                if brought_inside and padding == "border":
+                    at = tirx.Select(tirx.isnan(at), at, tirx.max(tirx.min(at, length - one), tirx.const(0, dtype)))
                 elif padding == "reflection":
                     at = _reflected(at, low, high, dtype)
+                if brought_inside:  # also what was no number before, or infinite and reflected
+                    at = tirx.Select(tirx.isnan(at), tirx.const(0, dtype), at)
                 # Far away is outside all the same; the bounds keep the conversion to integers defined.
-                at = tirx.max(tirx.min(at, length + tirx.const(4, dtype)), tirx.const(-4, dtype))
+                near = tirx.max(tirx.min(at, length + tirx.const(4, dtype)), tirx.const(-4, dtype))
+                at = tirx.Select(tirx.isfinite(at), near, tirx.const(math.nan, dtype)) if keeps_nan else near
                 out = at if a == 0 else tirx.Select(axis == a, at, out)
             return out
 
@@ -62,7 +71,7 @@ def grid_sampling(
             lows, weights = [], []
             for a in range(rank):
                 at = places[(n, *where, a)]
-                low = te.floor(at)
+                low = te.floor(tirx.Select(tirx.isnan(at), tirx.const(0, dtype), at) if keeps_nan else at)
                 lows.append(low.astype("int64"))
                 weights.append(_shares(at - low, mode, dtype))
             total = tirx.const(0, dtype)

@@ -94,8 +94,9 @@ def searchsorted(c: Call) -> relax.Expr:
         def count(*index: ir.Expr) -> ir.Expr:
             edge = edges[(*index[: rank - 1], k)] if rank > 1 else edges[k]
             at = values[index] if index else values()
-            # A NaN lies behind all numbers.
-            before = tirx.Not(edge > at) if right else tirx.Not(edge >= at)
+            before = edge <= at if right else edge < at
+            if dtype != "int64":  # a NaN lies behind all numbers; the negated comparison would be simplified to this one
+                before = tirx.Or(before, tirx.isnan(at))
             return te.sum(before.astype(c.dtype), axis=[k])
 
         return te.compute(shape, count, name="searchsorted")
