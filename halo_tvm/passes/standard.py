@@ -85,7 +85,9 @@ def _is_constant(value: relax.Expr, constant: Mapping[relax.Var, relax.Expr]) ->
 
 def _divides(divisor: relax.Expr) -> bool:
     """Whether TVM's own quotients by constant numbers have a value: by 0 it refuses, or traps, as by -1 of integers."""
-    return isinstance(divisor, tvm.ir.GenericConst) and not np.isin(divisor.value.numpy().astype("float64"), (0, -1)).any()
+    if not isinstance(divisor, tvm.ir.GenericConst):
+        return False
+    return not np.isin(divisor.value.numpy().astype("float64"), (0, -1)).any()
 
 
 def _is_fixed(arg: relax.Expr, constant: Mapping[relax.Var, relax.Expr]) -> bool:

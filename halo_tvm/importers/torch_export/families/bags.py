@@ -95,7 +95,7 @@ def searchsorted(c: Call) -> relax.Expr:
             edge = edges[(*index[: rank - 1], k)] if rank > 1 else edges[k]
             at = values[index] if index else values()
             before = edge <= at if right else edge < at
-            if dtype != "int64":  # a NaN lies behind all numbers; the negated comparison would be simplified to this one
+            if dtype != "int64":  # a NaN lies behind all numbers; a negated comparison would be simplified to this one
                 before = tirx.Or(before, tirx.isnan(at))
             return te.sum(before.astype(c.dtype), axis=[k])
 
