@@ -137,7 +137,7 @@ def cases_at_other_scales(
 
 
 def _jumps(case: Arrays, spread: float, rounding: float) -> bool:
-    """Whether a source jumps that moved by `spread` where the inputs of `case` did by `rounding`, or by one of their own."""
+    """Whether a source jumps: by `spread` where the inputs of `case` moved by `rounding`, or by one of their own."""
     own = [_ROUNDINGS.get(str(value.dtype), 0.0) for value in case.values()]
     return spread > _JUMPS * max(rounding, *own)
 

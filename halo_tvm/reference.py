@@ -79,7 +79,7 @@ def _at_one(
 def _at_other_scales(
     model: ImportedModel, seed: int, arrays: Mapping[str, np.ndarray], drawn: range, precision: str
 ) -> dict[str, np.ndarray]:
-    """Cases like the smallest of those that were `drawn` at other scales, and what those may be off if the source jumps."""
+    """Cases like the smallest of those `drawn`, at other scales, and what all may be off where the source jumps."""
 
     def case(i: int, kind: str) -> dict[str, np.ndarray]:
         prefix = f"case{i}.{kind}."

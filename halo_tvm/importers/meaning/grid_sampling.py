@@ -22,8 +22,8 @@ def grid_sampling(
     padding: what is read outside, of `PADDINGS`
     corners: whether -1 and 1 are the centres of the outermost elements, not their edges
 
-    What is read at a place that is no number is torch's: NaN in a plane where neighbours have shares; the first element,
-    where NaN is brought inside before; 0 elsewhere.
+    What is read at a place that is no number is torch's: NaN in a plane where neighbours have shares, the first element
+    where places are brought inside before, 0 elsewhere.
     """
     rank = len(expr_shape(x)) - 2
     builder.refuse_unless(mode in MODES, f"expected mode linear, cubic or nearest, found {mode}")
