@@ -8,7 +8,8 @@
 The n-th file of a kind is made of sound ones (`_hostile_corpus.py`) by the seed n (`_hostile_changes.py`), so a
 finding is repeated by its number. `onnx` changes bytes and fields of the models of the ONNX project's node tests.
 `container` does the same to GGUF, TFLite, npz, Hugging Face directories, .pt2, TorchScript, jax.export, StableHLO and
-Keras files; what reads the latter ones in a confined process reads them here in the worker itself, but for each 50th.
+Keras files; what reads the latter ones in a confined process reads them here in the worker itself, but for each 50th
+and for those whose reader ended the worker.
 `manifest` changes and seals again the manifest of an artifact, which is then loaded, run and inspected.
 
 A finding is an error that is none of ours (a bug), a worker that dies, a file that takes more than 20 s of processor
@@ -85,13 +86,16 @@ def write_sound(kind: str, folder: Path, formats: tuple[str, ...] = CONTAINERS, 
     return sound
 
 
-def run_all(kind: str, sound: Path, names: list[str], jobs: int) -> list[Row]:
-    rows = []
-    for name, row, reason in _workers.run_all(names, runner, (kind, str(sound)), jobs=jobs, limit_s=MOST_S):
+def run_all(kind: str, sound: Path, names: list[str], jobs: int, *, confined: bool = False) -> list[Row]:
+    rows, died = [], []
+    for name, row, reason in _workers.run_all(names, runner, (kind, str(sound), confined), jobs=jobs, limit_s=MOST_S):
+        if row is None and kind == "container" and not confined:
+            died.append(name)  # a reader that ends its process is asked again where it belongs: in the confined one
+            continue
         slow = reason == f"exit code {-signal.SIGPROF}"
         lost = ("slow", f"more than {SLOW_S} s of processor time") if slow else ("died", reason)
         rows.append(row or {"seed": name, "file": "", "ended": lost[0], "why": lost[1]})
-    return rows
+    return rows + (run_all(kind, sound, died, jobs, confined=True) if died else [])
 
 
 def say(kind: str, rows: list[Row], *, every: bool) -> int:
@@ -111,7 +115,7 @@ def say(kind: str, rows: list[Row], *, every: bool) -> int:
 # ------------------------------------------------------------------ in a worker
 
 
-def runner(kind: str, sound: str) -> Callable[[str], Row]:
+def runner(kind: str, sound: str, confined: bool = False) -> Callable[[str], Row]:
     """What makes the file of a seed and hands it over; limits of this process and watches over it are set once."""
     import resource
 
@@ -121,7 +125,7 @@ def runner(kind: str, sound: str) -> Callable[[str], Row]:
     os.environ |= {"HALO_TVM_HOME": str(scratch / "home"), "TMPDIR": str(scratch)}
     tempfile.tempdir = str(scratch)
     os.chdir(scratch)
-    case = Case(kind, Path(sound), scratch)
+    case = Case(kind, Path(sound), scratch, confined)
     case.warm()
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY + _used(), MEMORY + _used()))
     _watch(case)
@@ -158,6 +162,7 @@ class Case:
     kind: str
     sound: Path
     scratch: Path
+    confined: bool = False  # what belongs into a confined process is read there
 
     def __post_init__(self) -> None:
         self.noted: list[str] = []
@@ -218,7 +223,7 @@ class Case:
             else:
                 from halo_tvm.importers import import_model
 
-                with _in_process(off=seed % CONFINED_EACH == 0):
+                with _in_process(off=self.confined or seed % CONFINED_EACH == 0):
                     model = import_model(str(path), **_more(path))
                 if path.is_dir():
                     for name in model.params.sources:  # which are read when an artifact is written
