@@ -22,12 +22,12 @@ from dataclasses import dataclass
 import tvm
 from tvm import relax, tirx
 
-from ..dimensions import integers_of
 from ..errors import Declined
 from ..relay_ops import OPERATORS
 from ..relay_ops.operator import attrs_of, operator_of, same_shape
 from ._gates import gate_pairs, half_width
 from ._join_linears import joined
+from ._projection_parts import columns_of
 from .graph_pass import Context, Pass, Report, bindings, op_name, rebuild
 from .weights import WeightEditor
 
@@ -142,13 +142,8 @@ def _columns(arg: relax.Expr, values: dict[relax.Var, relax.Expr]) -> tuple[rela
             return None
         begin = sum(map(int, widths[: value.index]))
         return split.args[0], begin, begin + int(widths[value.index])
-    if op_name(value) != "relax.strided_slice" or value.args[0].ty.ndim != 3:
-        return None
-    numbers = [integers_of(arg) for arg in value.args[1:]]
-    if None in numbers or numbers[0] not in ([2], [-1]) or numbers[3:] not in ([], [[1]]):
-        return None
-    begin, width = numbers[1][0], part.ty.shape.values[-1]
-    return (value.args[0], begin, begin + int(width)) if isinstance(width, tirx.IntImm) else None
+    cut = columns_of(value, lambda e: values.get(e, e)) if op_name(value) == "relax.strided_slice" else None
+    return (cut.expr, cut.begin, cut.end) if cut is not None and cut.expr.ty.ndim == 3 else None
 
 
 def _projection(arg: relax.Expr, values: dict[relax.Var, relax.Expr], head_dim: int) -> relax.Call:

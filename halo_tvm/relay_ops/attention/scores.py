@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from tvm import ir, relax, sym, tirx
 
+from ... import _compat
 from ...errors import Rejected
 from ..operator import Match, number_of, op_name, same_dimension
 
@@ -128,8 +129,15 @@ def factor_of(match: Match, call: relax.Call) -> tuple[relax.Expr, float]:
 
 
 def unscaled(match: Match, expr: relax.Expr) -> tuple[relax.Expr, float]:
-    """An operand without the constants that scale it, and their product."""
+    """An operand without the constants that scale it, also behind views, and their product."""
     value = match.value(expr)
+    if op_name(value) in ("relax.permute_dims", *_RESHAPES):
+        inner, factor = unscaled(match, value.args[0])
+        if inner.same_as(value.args[0]):
+            return expr, 1.0
+        view = relax.Call(value.op, [inner, *value.args[1:]], value.attrs, value.ty_args)
+        _compat.set_type(view, value.ty)
+        return view, factor
     if op_name(value) in ("relax.multiply", "relax.divide"):
         constants = [number_of(match.value(a)) for a in value.args]
         if constants[1] is not None or (constants[0] is not None and op_name(value) == "relax.multiply"):
