@@ -18,10 +18,9 @@ from dataclasses import dataclass
 from tvm import ir, relax, tirx
 
 from ..dimensions import integers_of
-from ..relay_ops.operator import operator_of
+from ..relay_ops.operator import op_name, operator_of
 from ..tir_schedules.blocks import is_const
 from ._moves import order_of, parts_of
-from .graph_pass import op_name
 
 RESHAPES = ("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.flatten")
 _LONGEST = 6
@@ -40,17 +39,15 @@ class Cut:
     @classmethod
     def of(cls, call: relax.Call) -> Cut | None:
         """What the strided_slice `call` takes; None where that is another thing."""
-        numbers = [integers_of(arg) for arg in call.args[1:]]
-        x = call.args[0]
-        if None in numbers or len(numbers[0]) != 1 or numbers[3:] not in ([], [[1]]):
+        x, axes, begins, ends, *strides = call.args[0], *map(integers_of, call.args[1:])
+        if axes is None or begins is None or ends is None or len(axes) != 1 or strides not in ([], [[1]]):
             return None
         if not isinstance(x.ty.shape, relax.ShapeExpr):
             return None
-        axis, begin = numbers[0][0] % x.ty.ndim, numbers[1][0]
-        size = x.ty.shape.values[axis]
-        if not isinstance(size, tirx.IntImm) or not 0 <= begin < (end := min(numbers[2][0], int(size))):
+        size = x.ty.shape.values[axes[0] % x.ty.ndim]
+        if not isinstance(size, tirx.IntImm) or not 0 <= begins[0] < (end := min(ends[0], int(size))):
             return None
-        return cls(x, axis, begin, end)
+        return cls(x, axes[0] % x.ty.ndim, begins[0], end)
 
     def before(self, view: relax.Call) -> Cut | None:
         """The same elements of what `view`, the value of `expr`, is a view of."""
@@ -65,21 +62,22 @@ class Cut:
 
 def part_of_projection(call: relax.Call, value: Values) -> relax.Expr | None:
     """The strided_slice `call` as views of a part that is taken in front of them; None where it is no such part."""
-    cuts, views = [Cut.of(call)], []
-    while (cut := cuts[-1]) is not None and op_name(view := value(cut.expr)) in ("relax.permute_dims", *RESHAPES):
-        if len(views) == _LONGEST:
+    cut = Cut.of(call)
+    passed: list[tuple[relax.Call, Cut]] = []  # views, the last first, and what is cut of the result of each
+    while cut is not None and op_name(view := value(cut.expr)) in ("relax.permute_dims", *RESHAPES):
+        if len(passed) == _LONGEST:
             return None
-        views.append(view)
-        cuts.append(cut.before(view))
-    if cut is None or len(views) < 2 or op_name(views[-1]) == "relax.permute_dims":
+        passed.append((view, cut))
+        cut = cut.before(view)
+    operator = None if cut is None else operator_of(value(cut.expr))
+    if cut is None or operator is None or operator.name != "linear" or cut.axis != cut.expr.ty.ndim - 1:
         return None
-    operator = operator_of(value(cut.expr))
-    moves = any(op_name(view) == "relax.permute_dims" for view in views)
-    if not moves or operator is None or operator.name != "linear" or cut.axis != cut.expr.ty.ndim - 1:
+    moves = [op_name(view) == "relax.permute_dims" for view, _ in passed]
+    if not any(moves) or moves[-1]:
         return None
-    last = cuts[-2]
-    part = relax.op.strided_slice(last.expr, [last.axis], [last.begin], [last.end])
-    for view, behind in zip(views[-2::-1], cuts[-3::-1]):
+    first = passed.pop()[1]
+    part = relax.op.strided_slice(first.expr, [first.axis], [first.begin], [first.end])
+    for view, behind in reversed(passed):
         if op_name(view) == "relax.permute_dims":
             part = relax.op.permute_dims(part, order_of(view))
         else:
@@ -90,7 +88,7 @@ def part_of_projection(call: relax.Call, value: Values) -> relax.Expr | None:
 
 
 def columns_of(call: relax.Call, value: Values) -> Cut | None:
-    """What the strided_slice `call`, also of a reshape, takes of the last axis of a tensor; None where it is no such."""
+    """What the strided_slice `call`, also of a reshape, takes of a tensor's last axis; None where it is no such."""
     cut = Cut.of(call)
     while cut is not None and op_name(view := value(cut.expr)) in RESHAPES:
         cut = cut.before(view)

@@ -122,10 +122,13 @@ def _whole(call: relax.Call, attrs: dict[str, object], values: dict[relax.Var, r
     x, d = found[0][0], attrs["head_dim"]
     ends = [attrs["num_heads"] * d]
     ends += [ends[0] + attrs["num_kv_heads"] * d, ends[0] + 2 * attrs["num_kv_heads"] * d]
-    rows = x.ty.shape.values[:-1]
+    rows = call.args[0].ty.shape.values[:2]
     in_order = [(begin, end) for _, begin, end in found] == list(zip([0, *ends], ends))
-    same_rows = all(same_shape(arg.ty.shape.values[:2], rows) for arg in call.args[:3])
-    return x if in_order and same_rows and same_shape(x.ty.shape.values[-1:], ends[-1:]) else None
+    same_rows = all(same_shape(arg.ty.shape.values[:2], rows) for arg in call.args[1:3])
+    if not in_order or not same_rows or not same_shape(x.ty.shape.values[-1:], ends[-1:]):
+        return None
+    # The parts are whole rows of x, one behind the other: so are theirs with one batch, of windows and groups.
+    return x if same_shape(x.ty.shape.values[:-1], rows) else relax.op.reshape(x, [*rows, ends[-1]])
 
 
 def _columns(arg: relax.Expr, values: dict[relax.Var, relax.Expr]) -> tuple[relax.Expr, int, int] | None:
@@ -143,7 +146,7 @@ def _columns(arg: relax.Expr, values: dict[relax.Var, relax.Expr]) -> tuple[rela
         begin = sum(map(int, widths[: value.index]))
         return split.args[0], begin, begin + int(widths[value.index])
     cut = columns_of(value, lambda e: values.get(e, e)) if op_name(value) == "relax.strided_slice" else None
-    return (cut.expr, cut.begin, cut.end) if cut is not None and cut.expr.ty.ndim == 3 else None
+    return (cut.expr, cut.begin, cut.end) if cut is not None else None
 
 
 def _projection(arg: relax.Expr, values: dict[relax.Var, relax.Expr], head_dim: int) -> relax.Call:

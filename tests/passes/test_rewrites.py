@@ -438,6 +438,37 @@ def test_attention_reads_the_columns_of_one_projection_in_place(split: bool, kv_
     assert count_kernels(optimised(model)[0]).kernels == 2
 
 
+def parts_behind_a_transposition(m: ModelBuilder, last: str = "v"):
+    """Attention as vision transformers spell it; `last` is the part that gives the values."""
+    b, s = m.dim("batch"), m.dim("sequence")
+    y = m.emit(relax.op.reshape(m.linear(m.inputs["x"], "qkv", 32, 48), (b, s, 3, 2, 8)))
+    y = m.emit(relax.op.permute_dims(y, [2, 0, 3, 1, 4]))
+    heads = []
+    for index in ("qkv".index(name) for name in ("q", "k", last)):
+        part = m.emit(relax.op.strided_slice(y, [0], [index], [index + 1]))
+        part = m.emit(relax.op.reshape(part, (b, 2, s, 8)))
+        heads.append(m.emit(relax.op.permute_dims(part, [0, 2, 1, 3])))
+    return {"y": m.op("attention", *heads, num_heads=2, num_kv_heads=2, head_dim=8, scale=0.25)}
+
+
+def test_parts_behind_a_transposition_are_columns_of_their_projection() -> None:
+    model = small_model(X3, parts_behind_a_transposition)
+    func, report = applied("fuse_projections", dataclasses.replace(model, mod=PASSES["simplify"]()(model.mod, None)[0]))
+    assert len(report["fused"]) == 1 and calls(func) == {"halo.attention": 1, "halo.linear": 1}
+    assert count_kernels(optimised(model)[0]).kernels == 2
+    x = inputs_of(model, batch=2, sequence=5)
+    assert_close(run_model(model, x), evaluate(model, x)["y"])
+
+
+def test_parts_behind_a_transposition_that_nobody_reads_in_place_move_once() -> None:
+    """Queries that are values, too: no three parts side by side, but each is still one copy, or none."""
+    model = small_model(X3, lambda m: parts_behind_a_transposition(m, last="q"))
+    mod = PASSES["simplify"]()(model.mod, None)[0]
+    assert "permute_dims" not in calls(mod["main"])
+    x = inputs_of(model, batch=2, sequence=5)
+    assert_close(run_model(model, x), evaluate(model, x)["y"])
+
+
 def test_columns_in_another_order_are_declined() -> None:
     func, report = applied("fuse_projections", small_model(X3, lambda m: parts_of_one(m, "qvk", kv_heads=2)))
     assert len(report["declined"]) == 1 and calls(func)["strided_slice"] == 3

@@ -132,7 +132,10 @@ def decomposed(scale_on="scores", bias=False, key_axes=(0, 1, 3, 2), softmax_axi
     bb = relax.BlockBuilder()
     with bb.function("main", [*arguments, mask]):
         with bb.dataflow():
-            q = bb.emit(op.permute_dims(arguments[0], [0, 2, 1, 3]))
+            q = arguments[0]
+            if scale_on == "view":
+                q = bb.emit(op.multiply(q, relax.const(0.25, "float32")))
+            q = bb.emit(op.permute_dims(q, [0, 2, 1, 3]))
             v = bb.emit(op.permute_dims(arguments[2], [0, 2, 1, 3]))
             if key_axes == (0, 2, 3, 1):
                 k = bb.emit(op.permute_dims(arguments[1], list(key_axes)))
@@ -166,14 +169,15 @@ def lift(mod):
     return mod, [entry["reason"] for entry in rejected if entry["lift"] != "attention.mask"]
 
 
-@pytest.mark.parametrize("scale_on", ["scores", "divisor", "both"])
+@pytest.mark.parametrize("scale_on", ["scores", "divisor", "both", "view"])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("key_axes", [(0, 1, 3, 2), (0, 2, 3, 1)])
 @pytest.mark.parametrize("permuted", [True, False])
 def test_lift_keeps_the_meaning(scale_on, bias, key_axes, permuted):
     before = decomposed(scale_on, bias, key_axes, permuted=permuted)
     after, said = lift(before)
-    assert not said and "halo.attention" in after.script() and "softmax" not in after.script()
+    text = after.script()
+    assert not said and "halo.attention" in text and "softmax" not in text and "multiply" not in text
     rng = np.random.default_rng(1)
     arrays = [
         rng.standard_normal(x.ty.shape.values and [int(d) for d in x.ty.shape.values]).astype("float32")
@@ -214,10 +218,18 @@ def spelled(q, k, v, *, dtype="float32", more=lambda emit, **values: None, scale
     return bb.get()
 
 
-def test_shared_key_value_head_is_one_of_the_operator():
-    before = spelled((2, 4, 5, 16), (2, 1, 7, 16), (2, 1, 7, 16))
+@pytest.mark.parametrize(
+    ("q", "keys", "wanted"),
+    [
+        ((2, 4, 5, 16), (2, 1, 7, 16), "num_kv_heads=1"),
+        ((2, 3, 4, 5, 16), (2, 3, 4, 7, 16), "num_heads=4"),
+        ((2, 1, 3, 4, 5, 16), (2, 1, 3, 4, 7, 16), "num_heads=4"),
+    ],
+)
+def test_shared_heads_and_groups_of_windows_are_of_the_operator(q, keys, wanted):
+    before = spelled(q, keys, keys)
     after, said = lift(before)
-    assert not said and "num_kv_heads=1" in after.script()
+    assert not said and wanted in after.script() and "softmax" not in after.script()
     rng = np.random.default_rng(2)
     arrays = [rng.standard_normal([int(d) for d in x.ty.shape.values]).astype("float32") for x in before["main"].params]
     results = []
@@ -236,6 +248,7 @@ def test_shared_key_value_head_is_one_of_the_operator():
         (((2, 4, 5, 16), (2, 4, 7, 16), (2, 1, 7, 16)), {}, "k and v must have the 4 heads of q or one, got 4 and 1"),
         (((2, 1, 5, 16), (2, 4, 7, 16), (2, 4, 7, 16)), {}, "k and v must have the 1 heads of q or one"),
         (((2, 4, 5, 16), (2, 4, 7, 16), (2, 4, 7, 32)), {}, "one head size, got 16 and 32"),
+        (((2, 3, 4, 5, 16), (2, 1, 4, 7, 16), (2, 1, 4, 7, 16)), {}, "of rank 5 must have the leading sizes 2, 3, 4"),
         (((2, 4, 5, 16),) * 3, {"dtype": "float64"}, "accumulates in float32"),
         (((2, 4, 5, 16),) * 3, {"more": lambda emit, weights, **_: emit(weights)}, "is used elsewhere too"),
         (((2, 4, 5, 16),) * 3, {"more": lambda emit, dots, **_: emit(relax.op.exp(dots))}, "is used elsewhere too"),

@@ -15,7 +15,7 @@ from tvm.relax.dpl import is_op, wildcard
 from ...errors import NoMatch, Rejected
 from ..operator import Lift, Match, attrs_of, number_of, op_name, require_float, same_dimension
 from .masks import Unreadable, read_bias
-from .operands import HEADS_FIRST, check_rank, heads_of
+from .operands import HEADS_FIRST, check_rank, heads_of, with_one_batch
 from .scores import bias_of, scores_of, unscaled
 
 Call = Callable[..., relax.Expr]
@@ -51,9 +51,10 @@ def _lifted(match: Match, product: relax.Call, weights: relax.Call, inside: set,
     k, k_scale = unscaled(match, scores.dots.args[1])
     v = product.args[1]
     require_float(q, k, v, weights, out_dtype=product.ty.dtype)
-    check_rank(product, q, k, v)
+    check_rank(product.ty, q, k, v)
     scale = scores.scale * q_scale * k_scale
-    heads = heads_of(match, q, k, v, product)
+    ty, operands = with_one_batch(product.ty, q, k, v)
+    heads = heads_of(match, *operands, ty)
     bias = bias_of(scores.addends, (heads.batch, tirx.IntImm("int64", heads.count), heads.rows, heads.keys))
     out = call(
         heads.q,
@@ -67,6 +68,10 @@ def _lifted(match: Match, product: relax.Call, weights: relax.Call, inside: set,
         softcap=scores.softcap or None,
         has_bias=True if bias is not None else None,
     )
+    if product.ty.ndim > 4:  # back to the axes that were one batch, in front of the transposition: it joins the next
+        *outer, count, rows, width = product.ty.shape.values
+        out = relax.op.reshape(out, [*outer, rows, count, width])
+        return relax.op.permute_dims(out, [*range(len(outer)), *(product.ty.ndim + a for a in (-2, -3, -1))])
     out = relax.op.permute_dims(out, list(HEADS_FIRST))
     return out if product.ty.ndim == 4 else relax.op.reshape(out, product.ty.shape)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from tvm import relax, tirx
 
+from ... import _compat
 from ...errors import Rejected
 from .._views import NoView, bases, chain_of, positions, probes
 from ..operator import Match, same_dimension
@@ -14,11 +15,45 @@ from ..operator import Match, same_dimension
 HEADS_FIRST = (0, 2, 1, 3)  # [b, s, h, d] <-> [b, h, s, d]
 
 
-def check_rank(product: relax.Call, *operands: relax.Expr) -> None:
-    for operand in (product, *operands):
-        ty = operand.ty
-        if ty.ndim != product.ty.ndim or ty.ndim not in (3, 4) or not isinstance(ty.shape, relax.ShapeExpr):
-            raise Rejected(f"operands must all be of rank 3 or 4 and known shape, got {ty}")
+def check_rank(product: relax.TensorType, *operands: relax.Expr) -> None:
+    """`Rejected` unless operands, of a product of the type `product`, are matrices of heads."""
+    for ty in (product, *(operand.ty for operand in operands)):
+        if ty.ndim != product.ndim or ty.ndim < 3 or not isinstance(ty.shape, relax.ShapeExpr):
+            raise Rejected(f"operands must all be of one rank from 3 on and known shape, got {ty}")
+
+
+def with_one_batch(product: relax.TensorType, *operands: relax.Expr) -> tuple[relax.TensorType, list[relax.Expr]]:
+    """q, k and v of rank 5 and more (windows, groups) with one batch in front of their heads, and their product's type.
+
+    Operands are [.., heads, positions, width], the keys, the second of them, [.., heads, width, positions].
+    """
+    if product.ndim <= 4:
+        return product, list(operands)
+    lead = list(product.shape.values[:-2])
+    *outer, heads = lead
+    batch = outer[0]
+    for dim in outer[1:]:
+        batch = batch * dim
+    found = []
+    for operand in operands:
+        *own, rows, columns = operand.ty.shape.values
+        if not all(map(same_dimension, own, lead)):
+            sizes = ", ".join(str(getattr(dim, "value", dim)) for dim in lead)
+            raise Rejected(f"operands of rank {product.ndim} must have the leading sizes {sizes}, got {operand.ty}")
+        # Positions before heads: what the operator takes, so that both transpositions join what made the operand.
+        axes = [product.ndim + a for a in ((-1, -3, -2) if len(found) == 1 else (-2, -3, -1))]
+        length, width = (columns, rows) if len(found) == 1 else (rows, columns)
+        dtype, order = operand.ty.dtype, (0, 2, 3, 1) if len(found) == 1 else HEADS_FIRST
+        operand = relax.op.permute_dims(operand, [*range(len(outer)), *axes])
+        operand = _typed(operand, [*outer, length, heads, width], dtype)
+        operand = _typed(relax.op.reshape(operand, [batch, length, heads, width]), [batch, length, heads, width], dtype)
+        found.append(_typed(relax.op.permute_dims(operand, list(order)), [batch, heads, rows, columns], dtype))
+    return relax.TensorType([batch, heads, *product.shape.values[-2:]], product.dtype), found
+
+
+def _typed(call: relax.Call, dims: list[tirx.PrimExpr], dtype: str) -> relax.Call:
+    _compat.set_type(call, relax.TensorType(dims, dtype))
+    return call
 
 
 @dataclass(frozen=True)
@@ -36,8 +71,9 @@ class Heads:
     width: int
 
 
-def heads_of(match: Match, q: relax.Expr, k: relax.Expr, v: relax.Expr, product: relax.Call) -> Heads:
-    rows, keys = product.ty.shape.values[-2], v.ty.shape.values[-2]
+def heads_of(match: Match, q: relax.Expr, k: relax.Expr, v: relax.Expr, product: relax.TensorType) -> Heads:
+    """The operands of an attention, whose result has the type `product`, of rank 3 or 4."""
+    rows, keys = product.shape.values[-2], v.ty.shape.values[-2]
     width, value_width = (x.ty.shape.values[-1] for x in (q, v))
     if not all(isinstance(d, tirx.IntImm) for d in (width, value_width)):
         raise Rejected(f"head sizes must be known, got {width} and {value_width}")
@@ -74,9 +110,9 @@ def _check_lead(q: relax.Expr, k: relax.Expr, v: relax.Expr) -> None:
         raise Rejected(f"k and v must have the {count} heads of q or one, got {others[0]} and {others[1]}")
 
 
-def _batch_and_heads(match: Match, q: relax.Expr, product: relax.Call) -> tuple[tirx.PrimExpr, int]:
+def _batch_and_heads(match: Match, q: relax.Expr, product: relax.TensorType) -> tuple[tirx.PrimExpr, int]:
     """Batch size and number of query heads: of rank 4 in place, of rank 3 found where the two were joined."""
-    lead = list(product.ty.shape.values[:-2])
+    lead = list(product.shape.values[:-2])
     if len(lead) == 2:
         if not isinstance(lead[1], tirx.IntImm):
             raise Rejected(f"the number of heads must be known, got {lead[1]}")
