@@ -185,6 +185,26 @@ def test_convolutions() -> None:
     check(module, (normal(2, 4, 7, 6),), others=[(normal(3, 4, 7, 6),)], dynamic_shapes=({0: DYNAMIC(min=1, max=4)},))
 
 
+class Standardised(torch.nn.Conv2d):
+    """A kernel whose filters are normalised in every call, by a batch norm in training mode."""
+
+    def forward(self, x):
+        flat = F.batch_norm(self.weight.reshape(1, len(self.weight), -1), None, None, training=True)
+        return F.conv2d(x, flat.reshape_as(self.weight), self.bias)
+
+
+def test_what_a_module_computes_of_its_weights_alone_is_a_weight() -> None:
+    torch.manual_seed(3)
+    norm = torch.nn.utils.parametrizations.weight_norm
+    module = torch.nn.Sequential(
+        Standardised(4, 8, 3),
+        norm(torch.nn.ConvTranspose2d(8, 6, 2, stride=2)),
+        norm(torch.nn.Linear(8, 5)),
+    )
+    found = operators(check(module, (normal(2, 4, 6, 6),)))
+    assert found == {"convolution": 2, "matmul": 1} or found == {"convolution": 2, "linear": 1}
+
+
 def test_convolutions_of_a_batch_joined_from_two_open_sizes() -> None:
     """What an unpadded one leaves, less than its input's length, has no size that is a variable of its own."""
     torch.manual_seed(2)

@@ -53,6 +53,16 @@ def test_a_module_with_parameters_runs_compiled_and_its_gradients_come_from_torc
     fast(x).sum().backward()  # said once
 
 
+def test_weights_that_are_computed_of_others_follow_them() -> None:
+    module, x = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(8, 16)).eval(), torch.randn(3, 8)
+    fast = compiled(module)
+    with torch.no_grad():
+        torch.testing.assert_close(fast(x), module(x))
+        for parameter in module.parameters():
+            parameter.mul_(1.5).add_(0.25)
+        torch.testing.assert_close(fast(x), module(x))
+
+
 def test_changed_weights_are_read_again_and_others_compiled_again() -> None:
     module, x = network(), torch.randn(3, 8)
     fast = compiled(module)

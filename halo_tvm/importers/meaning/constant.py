@@ -20,6 +20,7 @@ class Constant:
     dtype: str
     load: Callable[[], np.ndarray] = field(repr=False)
     name: str = ""
+    reads: int = 1  # tensors that `load` reads: what is computed of others reads theirs, each time
 
     @classmethod
     def of(cls, array: np.ndarray, name: str = "") -> Constant:

@@ -8,13 +8,16 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
 from onnx import AttributeProto, NodeProto
 
-from ..meaning.constant import Constant, dtype_name
+from ...errors import UnsupportedModel
+from ...text import one_line
+from ..meaning.constant import Constant, dtype_name, numpy_dtype
 from . import _bounds
 from ._errors import REFERENCE_ERRORS
 from ._values import Value
@@ -44,7 +47,7 @@ def fold(node: Node, domain: str) -> tuple[Value | None, ...] | None:
         inputs = [None if i is None else i.array for i in node.inputs]
         model = _alone(node, inputs)
         if not _bounds.is_cheap(node, inputs, model):
-            return None
+            return _computed_when_read(node)
         if node.op == "ConstantOfShape":
             return (_filled(node, inputs[0]),)
         results = _run(model, inputs)
@@ -128,30 +131,72 @@ def _filled(node: Node, shape: np.ndarray) -> Constant:
 
 def _lazy(node: Node) -> tuple[Value | None, ...] | None:
     """Operators on a large weight, applied when the weight is read; None for all others."""
-    if node.op in _ARITHMETIC:
-        return _lazy_arithmetic(node)
     weight = node.inputs[0]
     rule = _LAZY.get(node.op)
-    if rule is None or weight is None or weight.size_bytes <= _LAZY_BYTES:
+    if rule is None:
+        return _computed_when_read(node)
+    if weight is None or weight.size_bytes <= _LAZY_BYTES:
         return None
     apply, shape, dtype = rule(node, weight)
-    return (Constant(shape, dtype, lambda: apply(weight.load()), weight.name or node.outputs[0]),)
+    name = weight.name or node.outputs[0]
+    return (Constant(shape, dtype, lambda: apply(weight.load()), name, weight.reads),)
 
 
-def _lazy_arithmetic(node: Node) -> tuple[Value | None, ...] | None:
-    """Two floats, the smaller of which broadcasts to the larger: how files restore weights of 8 bits."""
-    a, b = node.inputs
-    weight = max(a, b, key=lambda value: value.size_bytes)
-    other, shape = (b if weight is a else a).shape, weight.shape
-    fits = len(other) <= len(shape) and all(o in (1, s) for o, s in zip(other[::-1], shape[::-1]))
-    if not fits or a.dtype != b.dtype or not a.dtype.startswith("float"):
+def _computed_when_read(node: Node) -> tuple[Value | None, ...] | None:
+    """Arithmetic on weights, done when its result is read: weights of 8 bits restored, standardised kernels."""
+    inputs = [i for i in node.inputs if i is not None]
+    reads = sum(i.reads for i in inputs)
+    if node.op not in _COMPUTED or reads > _MOST_READS or not any(i.dtype.startswith("float") for i in inputs):
         return None
+    if any(i.dtype == "int64" and i.size_bytes > _AXES_BYTES for i in inputs) or (types := _types(node)) is None:
+        return None
+    if not node.graph.may_work_later(reads * sum(math.prod(i.shape) for i in inputs)):
+        return None
+    most = max(_MOST_TIMES * sum(i.size_bytes for i in inputs), _LAZY_BYTES)
+    weight = max(inputs, key=lambda value: value.size_bytes)
+    results = []
+    for index, (shape, dtype) in enumerate(types):
+        made = Constant(shape, dtype, partial(_read, node, index, shape), weight.name or node.outputs[0], reads)
+        if made.size_bytes > most:
+            return None
+        results.append(made)
+    return tuple(results)
 
-    def load() -> np.ndarray:
-        with np.errstate(all="ignore"):
-            return _ARITHMETIC[node.op](a.load(), b.load())
 
-    return (Constant(shape, weight.dtype, load, weight.name or node.outputs[0]),)
+def _read(node: Node, index: int, shape: tuple[int, ...]) -> np.ndarray:
+    inputs = [None if i is None else i.load() for i in node.inputs]
+    try:
+        result, why = np.asarray(_run(_alone(node, inputs), inputs)[index]), ""
+    except REFERENCE_ERRORS as reason:
+        result, why = np.zeros(0), f" ({one_line(str(reason))[:200]})"
+    if result.shape != shape:
+        raise UnsupportedModel(
+            f"expected {node.op} of weights of the shape {list(shape)}, found that it has none{why}: export again"
+        )
+    return result
+
+
+def _types(node: Node) -> list[tuple[tuple[int, ...], str]] | None:
+    """Shape and type of each output, without the data of floating-point inputs; None where they do not say it."""
+    stand_ins = [
+        None if i is None else np.broadcast_to(np.zeros((), numpy_dtype(i.dtype)), i.shape) for i in node.inputs
+    ]
+    model = _alone(node, stand_ins)
+    for place, value in enumerate(node.inputs):
+        if value is not None and value.dtype == "int64":  # axes
+            model.graph.initializer.append(onnx.numpy_helper.from_array(value.array, f"x{place}"))
+    found = []
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
+    except onnx.shape_inference.InferenceError:
+        return None
+    for output in inferred.graph.output:
+        ty = output.type.tensor_type
+        dims = [d.dim_value if d.HasField("dim_value") else None for d in ty.shape.dim]
+        if not ty.HasField("shape") or None in dims or not ty.elem_type:
+            return None
+        found.append((tuple(dims), dtype_name(onnx.helper.tensor_dtype_to_np_dtype(ty.elem_type))))
+    return found
 
 
 _Applied = tuple[Callable[[np.ndarray], np.ndarray], tuple[int, ...], str]
@@ -179,7 +224,14 @@ def _reshaped(node: Node, weight: Constant) -> _Applied:
     return lambda w: w.reshape(shape), shape, weight.dtype
 
 
-_ARITHMETIC = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide}
+# What NumPy does at once, whatever the size.
+_COMPUTED = frozenset(
+    "Add Sub Mul Div Pow Max Min Abs Neg Sqrt Reciprocal Exp Log Tanh Sigmoid Relu Clip ReduceMean ReduceSum "
+    "ReduceSumSquare ReduceL1 ReduceL2 ReduceMax ReduceMin BatchNormalization".split()
+)
+_MOST_READS = 64  # of tensors for one: a chain of x + x reads twice as many with each link
+_AXES_BYTES = 1 << 12
+_MOST_TIMES = 2  # a result may be larger than its operands, which a file of few bytes can ask for
 _LAZY: dict[str, Callable[[Node, Constant], _Applied]] = {
     "Transpose": _transpose,
     "Cast": _cast,

@@ -32,6 +32,7 @@ from ._values import Sequence, Symbolic, Tensor, Value, elements, known
 _MOST_CONVERTED = 100_000  # nodes, those of bodies and unrolled loops counted each time
 _MOST_FOLDED_BYTES = 1 << 31  # of all constants computed from constants
 _MOST_WORK = 1 << 31  # elements read and written to compute constants from constants
+_MOST_LATER = 1 << 33  # elements read and written to compute constants when they are read
 _MOST_ORIGINS = 1_000  # look-ups of the inputs that a value comes from
 
 _PARAMETER_BYTES = 4096  # larger weights are parameters of the function, never constants in the IR
@@ -80,6 +81,7 @@ class GraphConverter:
         self._depth = 0
         self._converted_nodes = 0
         self._folded_bytes = 0
+        self._later_work = 0
         self._folding_work = 0
         self._origin_lookups = 0
 
@@ -124,6 +126,11 @@ class GraphConverter:
         self._folding_work += elements
         if self._folding_work > _MOST_WORK:
             raise Refused("it takes too long to compute all constants from constants")
+
+    def may_work_later(self, elements: int) -> bool:
+        """Account for what it takes each time to compute a constant when it is read; False where that is too much."""
+        self._later_work += elements
+        return self._later_work <= _MOST_LATER
 
     def origins(self, name: str) -> frozenset[str]:
         """The graph inputs that the value called `name` is computed from."""

@@ -103,8 +103,8 @@ def import_program(
     dims = Dimensions({n: node.meta["val"] for n, node in inputs.items()}, program.range_constraints)
     texts = dict.fromkeys([*guards, *texts_of(original), *texts_of(program)])
     conditions = conditions_of(texts, program, inputs, dims)
-    weights, constants, params = _weights(program, nodes)
-    translator = Translator(dims, weights, constants, params)
+    weights, constants, params, tensors = _weights(program, nodes)
+    translator = Translator(dims, weights, constants, params, tensors)
     variables = {}
     for input_name, node in inputs.items():
         value = node.meta["val"]
@@ -224,10 +224,14 @@ def _inputs(
 
 def _weights(
     program: torch.export.ExportedProgram, nodes: Mapping[str, fx.Node]
-) -> tuple[dict[fx.Node, relax.Var | Pair], dict[fx.Node, torch.Tensor], ParamTable]:
-    """Parameters as variables, small buffers and integers as constants; tied tensors are one parameter."""
+) -> tuple[dict[fx.Node, relax.Var | Pair], dict[fx.Node, torch.Tensor], ParamTable, dict[fx.Node, torch.Tensor]]:
+    """Parameters as variables, small buffers and integers as constants; tied tensors are one parameter.
+
+    Last the tensors of the parameters.
+    """
     weights: dict[fx.Node, relax.Var | Pair] = {}
     constants: dict[fx.Node, torch.Tensor] = {}
+    tensors: dict[fx.Node, torch.Tensor] = {}
     params = ParamTable()
     known: dict[tuple[object, ...], relax.Var | Pair] = {}
     used = {node.name for node in nodes.values() if node.users}
@@ -262,8 +266,8 @@ def _weights(
                 params.add_source(spec.target + suffix, ParamSource(shape, dtype, lambda part=part: to_array(part)))
                 variables.append(relax.Var(node.name + suffix.replace(".", "_"), relax.TensorType(shape, dtype)))
             known[place] = Pair.of(*variables) if len(variables) == 2 else variables[0]
-        weights[node] = known[place]
-    return weights, constants, params
+        weights[node], tensors[node] = known[place], tensor
+    return weights, constants, params, tensors
 
 
 def _outputs(

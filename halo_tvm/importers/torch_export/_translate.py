@@ -24,6 +24,7 @@ from . import families  # noqa: F401  (importing them registers the converters)
 from ._call import DTYPES, Call, constant, dtype_name, to_array
 from ._complex import COMPONENTS, Pair, is_complex, parts_of
 from ._dimensions import Dimensions
+from ._of_weights import OfWeights
 from ._registry import COMPLEX, CONVERTERS, IGNORED, target_name
 
 _FOLDED_BYTES = 1 << 18
@@ -39,8 +40,12 @@ class Translator:
         weights: Mapping[fx.Node, relax.Var | Pair],
         constants: Mapping[fx.Node, torch.Tensor],
         params: ParamTable,
+        tensors: Mapping[fx.Node, torch.Tensor],
     ) -> None:
-        """`params`: a source for every variable of `weights`, in their order; it grows by what is made of them."""
+        """`params`: a source for every variable of `weights`, in their order; it grows by what is made of them.
+
+        `tensors` are those of `weights`.
+        """
         self.dims = dims
         self.sizes = dims.sizes
         self.builder = relax.BlockBuilder()
@@ -54,6 +59,7 @@ class Translator:
         self._refused: dict[str, list[str]] = defaultdict(list)
         # nodes whose values do not depend on inputs or weights
         self.known = {node: tensor for node, tensor in constants.items() if tensor.numel() * 8 <= _FOLDED_BYTES}
+        self.of_weights = OfWeights(tensors, constants)
         self.env.update(weights)
         self.env.update({n: self._held(t) for n, t in constants.items()})
 
@@ -111,9 +117,14 @@ class Translator:
         if target in IGNORED:
             return
         meta = node.meta.get("val")
+        made = self.of_weights.value_of(node) if self.of_weights.visit(node) else None
         try:
             if isinstance(meta, _SCALARS):
                 self.env[node] = self.dims.expr(meta)
+            elif made is not None:
+                self.env[node] = self.weight_of(made)
+            elif self.of_weights.is_left_to_its_parts(node):
+                return
             elif node.target is operator.getitem:
                 self.env[node] = self.env[node.args[0]][node.args[1]]
             elif self._is_fixed(node):

@@ -179,6 +179,34 @@ def test_large_weights_are_changed_when_they_are_read(tmp_path: Path) -> None:
     np.testing.assert_array_equal(model.params.materialise(name), weight.T.astype("float16").astype("float32"))
 
 
+def standardised(folder: Path, count: int = 1) -> Path:
+    """A convolution whose kernel, too large to be folded, is normalised and then added to itself `count` times."""
+    nodes = [
+        node("ReduceMean", ["w"], ["mean"], axes=[1, 2, 3], keepdims=1),
+        node("Sub", ["w", "mean"], ["d"]),
+        node("Mul", ["d", "d"], ["squares"]),
+        node("ReduceMean", ["squares"], ["variance"], axes=[1, 2, 3], keepdims=1),
+        node("Sqrt", ["variance"], ["deviation"]),
+        node("Div", ["d", "deviation"], ["normal"]),
+        node("Mul", ["normal", "scale"], ["k0"]),
+        *(node("Add", [f"k{i}", f"k{i}"], [f"k{i + 1}"]) for i in range(count)),
+        node("Conv", ["x", f"k{count}"], ["y"], pads=[1, 1, 1, 1]),
+    ]
+    x, y = value("x", FLOAT, (1, 256, 5, 6)), value("y", FLOAT, (1, 128, 5, 6))
+    return save(folder / "m.onnx", nodes, [x], [y], {"w": floats(128, 256, 3, 3), "scale": np.float32([0.001])}, opset=17)
+
+
+def test_what_a_file_computes_of_large_weights_is_a_weight(tmp_path: Path) -> None:
+    model = check(standardised(tmp_path), {"x": floats(1, 256, 5, 6)})
+    assert operators(model) == ["relax.halo.convolution"] and len(model.params.sources) == 1
+
+
+def test_what_would_read_a_weight_too_often_is_computed_by_the_run(tmp_path: Path) -> None:
+    """x + x, again and again: each doubles what is read for the next."""
+    found = operators(import_onnx(standardised(tmp_path, 60)))
+    assert found.count("relax.add") > 50 and "relax.sqrt" not in found
+
+
 def test_sparse_initialisers_are_dense(tmp_path: Path) -> None:
     flat = helper.make_sparse_tensor(
         helper.make_tensor("v", FLOAT, [2], [5.0, 7.0]), helper.make_tensor("i", INT64, [2], [1, 6]), [2, 4]
