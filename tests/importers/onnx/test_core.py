@@ -193,7 +193,8 @@ def standardised(folder: Path, count: int = 1) -> Path:
         node("Conv", ["x", f"k{count}"], ["y"], pads=[1, 1, 1, 1]),
     ]
     x, y = value("x", FLOAT, (1, 256, 5, 6)), value("y", FLOAT, (1, 128, 5, 6))
-    return save(folder / "m.onnx", nodes, [x], [y], {"w": floats(128, 256, 3, 3), "scale": np.float32([0.001])}, opset=17)
+    weights = {"w": floats(128, 256, 3, 3), "scale": np.float32([0.001])}
+    return save(folder / "m.onnx", nodes, [x], [y], weights, opset=17)
 
 
 def test_what_a_file_computes_of_large_weights_is_a_weight(tmp_path: Path) -> None:
