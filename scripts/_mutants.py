@@ -39,7 +39,7 @@ MUTANTS = (
         "tests/relay_ops/test_kv_append.py",
     ),
     Mutant("relay_ops/kv_append.py", 'if str(lengths.dtype) != "int32" or', "if", "tests/relay_ops/test_kv_append.py"),
-    Mutant("passes/fuse_projections.py", "x if in_order and same_rows", "x if same_rows", _LIFTS),
+    Mutant("passes/fuse_projections.py", "if not in_order or not same_rows", "if not same_rows", _LIFTS),
     Mutant(
         "passes/hoist_weights.py",
         "min(max(int(i), 0)",

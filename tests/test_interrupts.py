@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,6 +13,14 @@ from halo_tvm import compiler
 from halo_tvm.cli import main
 from halo_tvm.errors import INTERRUPTED
 from halo_tvm.interrupts import noted, raise_noted
+
+
+@pytest.fixture(autouse=True)
+def heeded() -> Iterator[None]:
+    """A job that a script put into the background ignores SIGINT, and so do the tests that it runs."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def lose_one() -> None:

@@ -37,7 +37,7 @@ def is_cheap(node: Node, inputs: list[np.ndarray | None], model: onnx.ModelProto
     """Whether `node`, on its own in `model`, is computed in moments. A result of absurd size is refused outright."""
     read = sum(x.size for x in inputs if x is not None)
     if node.op in _NO_GROWTH:
-        node.graph.count_work(read)
+        node.graph.budget.count_work(read)
         return True
     if node.op == "NonZero":
         count = read * max(x.ndim for x in inputs if x is not None)
@@ -57,7 +57,7 @@ def is_cheap(node: Node, inputs: list[np.ndarray | None], model: onnx.ModelProto
     fast = node.op in _BROADCAST or node.op in _FAST
     if not fast and read + count > _MOST_SLOW:
         return False
-    node.graph.count_work((read + count) * (1 if fast else _SLOWNESS))
+    node.graph.budget.count_work((read + count) * (1 if fast else _SLOWNESS))
     return True
 
 

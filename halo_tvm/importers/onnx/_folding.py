@@ -55,7 +55,7 @@ def fold(node: Node, domain: str) -> tuple[Value | None, ...] | None:
         return None  # the converter says what is wrong, or does better
     if any(not isinstance(r, np.ndarray | np.generic) or np.asarray(r).dtype.kind in "OUS" for r in results):
         return None
-    node.graph.count_folded(sum(r.nbytes for r in results))
+    node.graph.budget.count_folded(sum(r.nbytes for r in results))
     return tuple(Constant.of(np.asarray(r), node.outputs[i]) for i, r in enumerate(results))
 
 
@@ -125,7 +125,7 @@ def _filled(node: Node, shape: np.ndarray) -> Constant:
     """A tensor of one number, made when it is needed: weights of models published without them are of this kind."""
     value = np.asarray(node.attr("value", np.zeros(1, np.float32))).reshape(-1)[0]
     dims = tuple(int(d) for d in shape)
-    node.graph.count_folded(math.prod(dims) * value.dtype.itemsize)
+    node.graph.budget.count_folded(math.prod(dims) * value.dtype.itemsize)
     return Constant(dims, dtype_name(value.dtype), lambda: np.full(dims, value), node.outputs[0])
 
 
@@ -150,7 +150,7 @@ def _computed_when_read(node: Node) -> tuple[Value | None, ...] | None:
         return None
     if any(i.dtype == "int64" and i.size_bytes > _AXES_BYTES for i in inputs) or (types := _types(node)) is None:
         return None
-    if not node.graph.may_work_later(reads * sum(math.prod(i.shape) for i in inputs)):
+    if not node.graph.budget.may_work_later(reads * sum(math.prod(i.shape) for i in inputs)):
         return None
     most = max(_MOST_TIMES * sum(i.size_bytes for i in inputs), _LAZY_BYTES)
     weight = max(inputs, key=lambda value: value.size_bytes)

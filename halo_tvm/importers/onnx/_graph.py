@@ -21,6 +21,7 @@ from ..meaning.constant import Constant
 from ..meaning.random import Draws
 from ..meaning.sizes import Dim, Sizes, prim
 from . import _folding, _functions, _narrow, _registry
+from ._budget import Budget
 from ._errors import TVM_ERRORS
 from ._file import MOST_BYTES, MOST_DIMENSIONS, sparse_constant, tensor_constant
 from ._node import Node
@@ -30,9 +31,6 @@ from ._values import Sequence, Symbolic, Tensor, Value, elements, known
 
 # Bounds on what a hostile file can make of few bytes.
 _MOST_CONVERTED = 100_000  # nodes, those of bodies and unrolled loops counted each time
-_MOST_FOLDED_BYTES = 1 << 31  # of all constants computed from constants
-_MOST_WORK = 1 << 31  # elements read and written to compute constants from constants
-_MOST_LATER = 1 << 33  # elements read and written to compute constants when they are read
 _MOST_ORIGINS = 1_000  # look-ups of the inputs that a value comes from
 
 _PARAMETER_BYTES = 4096  # larger weights are parameters of the function, never constants in the IR
@@ -80,9 +78,7 @@ class GraphConverter:
         self.only_types = False  # nobody reads the values of what is converted now, see `control_flow`
         self._depth = 0
         self._converted_nodes = 0
-        self._folded_bytes = 0
-        self._later_work = 0
-        self._folding_work = 0
+        self.budget = Budget()
         self._origin_lookups = 0
 
     # Names.
@@ -114,23 +110,6 @@ class GraphConverter:
         self._names[kind + base] = count
         self._names.setdefault(kind + name, 0)
         return name
-
-    def count_folded(self, size_bytes: int) -> None:
-        """Account for a constant computed from constants."""
-        self._folded_bytes += size_bytes
-        if self._folded_bytes > _MOST_FOLDED_BYTES:
-            raise Refused("the constants computed from constants would be too large")
-
-    def count_work(self, elements: int) -> None:
-        """Account for what it takes to compute a constant from constants."""
-        self._folding_work += elements
-        if self._folding_work > _MOST_WORK:
-            raise Refused("it takes too long to compute all constants from constants")
-
-    def may_work_later(self, elements: int) -> bool:
-        """Account for what it takes each time to compute a constant when it is read; False where that is too much."""
-        self._later_work += elements
-        return self._later_work <= _MOST_LATER
 
     def origins(self, name: str) -> frozenset[str]:
         """The graph inputs that the value called `name` is computed from."""

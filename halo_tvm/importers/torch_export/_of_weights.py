@@ -3,7 +3,8 @@
 torch computes it when the weight is read, so it is a weight as the others are: lifts and converters see no difference,
 and no run repeats it.
 Leaves alone
-    moves of elements, which are recipes of the weight; integers, whose scales quantised products read; random numbers
+    moves of elements, which are recipes of the weight; integers, whose scales quantised products read; masks; random
+    numbers
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ class OfWeights:
     def __init__(self, weights: Mapping[fx.Node, torch.Tensor], constants: Mapping[fx.Node, torch.Tensor]) -> None:
         """`weights` are seen as they are when a value is asked for."""
         self._leaves = {**weights, **constants}
-        leaves = {node for node, tensor in self._leaves.items() if tensor.dtype in _LEAVES}
+        # Constants of rank 3 and more are masks, which attention has names for as long as they stand apart.
+        masks = {node for node, tensor in constants.items() if tensor.dim() > 2 and tensor.numel() > 1}
+        leaves = {node for node, tensor in self._leaves.items() if tensor.dtype in _LEAVES and node not in masks}
         self._roots: dict[fx.Node, frozenset[fx.Node]] = {node: frozenset([node]) for node in leaves}
         self._weights = frozenset(weights)
         self._made: set[fx.Node] = set()  # of those the ones that are more than moved elements of leaves
