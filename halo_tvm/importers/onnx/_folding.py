@@ -181,15 +181,15 @@ def _types(node: Node) -> list[tuple[tuple[int, ...], str]] | None:
     stand_ins = [
         None if i is None else np.broadcast_to(np.zeros((), numpy_dtype(i.dtype)), i.shape) for i in node.inputs
     ]
-    model = _alone(node, stand_ins)
-    for place, value in enumerate(node.inputs):
-        if value is not None and value.dtype == "int64":  # axes
-            model.graph.initializer.append(onnx.numpy_helper.from_array(value.array, f"x{place}"))
     found = []
     try:
+        model = _alone(node, stand_ins)
+        for place, value in enumerate(node.inputs):
+            if value is not None and value.dtype == "int64":  # axes
+                model.graph.initializer.append(onnx.numpy_helper.from_array(value.array, f"x{place}"))
         inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
-    except onnx.shape_inference.InferenceError:
-        return None
+    except (onnx.shape_inference.InferenceError, *REFERENCE_ERRORS):
+        return None  # the converter says what is wrong
     for output in inferred.graph.output:
         ty = output.type.tensor_type
         dims = [d.dim_value if d.HasField("dim_value") else None for d in ty.shape.dim]
