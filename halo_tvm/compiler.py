@@ -236,7 +236,7 @@ def _said(passage: Passage | None, untold: str) -> tuple[dict[str, np.ndarray], 
 
 
 class _Clock:
-    """Seconds per phase."""
+    """Seconds per phase. None begins behind an interrupt that a library lost."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}

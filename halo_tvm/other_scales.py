@@ -54,6 +54,12 @@ def is_float(dtype: np.dtype[Any]) -> bool:
     return dtype.kind == "f" or str(dtype).startswith(("bfloat16", "float8"))
 
 
+def largest_of(value: np.ndarray) -> float:
+    """The largest magnitude of the finite elements of `value`; 0 without any."""
+    wide = value.astype(np.float64)
+    return float(np.abs(wide[np.isfinite(wide)]).max(initial=0.0))
+
+
 def moved(inputs: Arrays, seed: int, rounding: float = _ROUNDING) -> dict[str, np.ndarray] | None:
     """`inputs` with their floating-point numbers moved by about `rounding`, or one of their own; None without any."""
     random = np.random.default_rng(seed)
@@ -106,7 +112,6 @@ def cases_at_other_scales(
     near = [moved(case, seed, rounding) or case for case in [base, *inputs]]
     results = source([*inputs, *near])
     found, others = results[: len(inputs)], results[len(inputs) :]
-    steps = model.accepted_error is not None
 
     def spread_of(case: Arrays, result: Arrays, other: Arrays | None) -> float:
         """The largest movement of `result`; one draw, `other`, shows it where it does not jump."""
@@ -181,9 +186,8 @@ def _errors(model: ImportedModel, result: Arrays, scale: Scale, spread: float, s
         tolerance = TOLERANCES.get(dtypes.get(name, ""), TOLERANCES["float32"])
         one_way = min(_ONE_WAY * spread, _ONE_WAY_MOST)
         relative = max(tolerance.relative, model.accepted_error or 0.0, share, one_way)
-        finite = np.abs(value.astype(np.float64))[np.isfinite(value.astype(np.float64))]
         beside = float(steps) or tolerance.absolute * min(1.0, scale.sigma)
-        errors[name] = relative * float(finite.max(initial=0.0)) + beside
+        errors[name] = relative * largest_of(value) + beside
     return errors
 
 

@@ -16,7 +16,7 @@ from .artifact import last_position, sizes_that_hold
 from .errors import HaloError, UnsupportedModel, UsageError
 from .imported import ImportedModel, InputSpec
 from .interpreter import evaluate_all
-from .other_scales import BOTH, MOST, STEPS, cases_at_other_scales, is_float, moved
+from .other_scales import BOTH, MOST, STEPS, cases_at_other_scales, is_float, largest_of, moved
 from .runtime.tensors import as_complex
 
 # Sizes per dimension and case: small, so that validating is quick; odd, so that tails are run.
@@ -95,9 +95,9 @@ def _at_other_scales(
     others, share = cases_at_other_scales(model, case(base, "input"), case(base, "output"), source, precision, seed)
     for i in drawn if share else ():
         for name, value in case(i, "output").items():
-            key, largest = f"case{i}.error.{name}", np.abs(value[np.isfinite(value)]).max(initial=0.0)
             if is_float(value.dtype):
-                found[key] = np.float64(max(share * float(largest), arrays.get(key, 0.0)))
+                key = f"case{i}.error.{name}"
+                found[key] = np.float64(max(share * largest_of(value), arrays.get(key, 0.0)))
     for i, (inputs, outputs, errors) in enumerate(others, drawn.stop):
         found.update({f"case{i}.input.{name}": value for name, value in inputs.items()})
         found.update({f"case{i}.output.{name}": value for name, value in outputs.items()})

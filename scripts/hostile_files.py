@@ -89,10 +89,10 @@ def write_sound(kind: str, folder: Path, formats: tuple[str, ...] = CONTAINERS, 
 def run_all(kind: str, sound: Path, names: list[str], jobs: int, *, confined: bool = False) -> list[Row]:
     rows, died = [], []
     for name, row, reason in _workers.run_all(names, runner, (kind, str(sound), confined), jobs=jobs, limit_s=MOST_S):
-        if row is None and kind == "container" and not confined:
+        slow = reason == f"exit code {-signal.SIGPROF}"
+        if row is None and not slow and kind == "container" and not confined:
             died.append(name)  # a reader that ends its process is asked again where it belongs: in the confined one
             continue
-        slow = reason == f"exit code {-signal.SIGPROF}"
         lost = ("slow", f"more than {SLOW_S} s of processor time") if slow else ("died", reason)
         rows.append(row or {"seed": name, "file": "", "ended": lost[0], "why": lost[1]})
     return rows + (run_all(kind, sound, died, jobs, confined=True) if died else [])

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from children import heeding_interrupts
 
 from halo_tvm import compiler
 from halo_tvm.cli import main
@@ -18,9 +19,8 @@ from halo_tvm.interrupts import noted, raise_noted
 @pytest.fixture(autouse=True)
 def heeded() -> Iterator[None]:
     """A job that a script put into the background ignores SIGINT, and so do the tests that it runs."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
+    with heeding_interrupts():
+        yield
 
 
 def lose_one() -> None:

@@ -8,7 +8,7 @@ from .. import division
 from ..relay_ops.operator import number_of
 from ._lowering import Lowering, elementwise, plain
 
-_OPERATORS = {
+QUOTIENTS = {
     "relax.divide": division.trunc_divide,
     "relax.floor_divide": division.floor_divide,
     "relax.mod": division.trunc_modulo,
@@ -18,13 +18,13 @@ _OPERATORS = {
 
 def lowerings() -> dict[str, Lowering]:
     """For `LegalizeOps`."""
-    return {name: _lowering(name) for name in _OPERATORS}
+    return {name: _lowering(name) for name in QUOTIENTS}
 
 
 def _lowering(name: str) -> Lowering:
     def lower(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         if "int" not in str(call.ty.dtype) or number_of(call.args[1]) not in (None, 0, -1):
             return plain(bb, call)
-        return elementwise(bb, call, _OPERATORS[name], name.split(".")[1])
+        return elementwise(bb, call, QUOTIENTS[name], name.split(".")[1])
 
     return lower

@@ -72,12 +72,6 @@ def transposed(x: relax.Expr, axes: Sequence[int]) -> relax.Call:
     return relax.op.permute_dims(x, list(axes))
 
 
-def order_of(call: relax.Call) -> list[int]:
-    """Axis a of the permute_dims `call` is this axis of its operand."""
-    rank = call.args[0].ty.ndim
-    return list(range(rank))[::-1] if call.attrs.axes is None else [int(a) % rank for a in call.attrs.axes]
-
-
 def parts_of(old: Sequence[ir.Expr], new: Sequence[ir.Expr]) -> Parts | None:
     """The smallest runs of axes with as many elements in both shapes, none of them empty; None where some are none."""
     analyzer, found = tvm.sym.Analyzer(), []

@@ -18,11 +18,10 @@ from dataclasses import dataclass
 from tvm import ir, relax, tirx
 
 from ..dimensions import integers_of
-from ..relay_ops.operator import op_name, operator_of
+from ..relay_ops.operator import RESHAPES, op_name, operator_of, order_of
 from ..tir_schedules.blocks import is_const
-from ._moves import order_of, parts_of
+from ._moves import parts_of
 
-RESHAPES = ("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.flatten")
 _LONGEST = 6
 Values = Callable[[relax.Expr], relax.Expr]  # what a variable is bound to; anything else is its own value
 

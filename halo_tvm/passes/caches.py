@@ -9,7 +9,7 @@ from tvm import ir, relax
 
 from ..plain import plain
 from ..relay_ops import OPERATORS
-from ..relay_ops.operator import OPAQUE, attrs_of, operator_of
+from ..relay_ops.operator import OPAQUE, RESHAPES, attrs_of, operator_of
 from .graph_pass import bindings, op_name
 
 
@@ -24,8 +24,6 @@ def appended_caches(mod: tvm.IRModule, value: relax.Expr) -> list[relax.Expr]:
     return [args[position] for position in operator.written_by(attrs).values()] if operator is not None else []
 
 
-# What they return may be the memory of their argument.
-_VIEWS = ("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.flatten")
 # Variable -> whose memory its value may lie in: variables, and constants.
 Memory = Mapping[relax.Var, frozenset[relax.Expr]]
 
@@ -62,7 +60,7 @@ def roots_of(value: relax.Expr, memory: Memory) -> frozenset[relax.Expr]:
             parts = [value.tuple_value]
         case relax.If():
             parts = [value.true_branch.body, value.false_branch.body]
-        case relax.Call() if op_name(value) in _VIEWS:
+        case relax.Call() if op_name(value) in RESHAPES:  # what they return may be the memory of their argument
             parts = value.args[:1]
         case relax.Call() if not isinstance(value.op, ir.Op):
             parts = value.args

@@ -132,7 +132,7 @@ def _whole(call: relax.Call, attrs: dict[str, object], values: dict[relax.Var, r
 
 
 def _columns(arg: relax.Expr, values: dict[relax.Var, relax.Expr]) -> tuple[relax.Expr, int, int] | None:
-    """(x of rank 3, begin, end) where `arg` is a reshape of the columns begin..end of x."""
+    """(x, begin, end) where `arg` is a reshape of the columns begin..end of x."""
     value = values.get(arg)
     part = value.args[0] if op_name(value) == "relax.reshape" else arg
     value = values.get(part)

@@ -23,7 +23,7 @@ from tvm import relax, tirx
 from ..dimensions import integers_of
 from ..params import ParamRecipe
 from ..plain import plain
-from ..relay_ops.operator import attrs_of
+from ..relay_ops.operator import attrs_of, order_of
 from .graph_pass import Context, Pass, Report, bindings, op_name
 from .weights import WeightEditor
 
@@ -105,9 +105,7 @@ def _reshape(call: relax.Call) -> dict[str, object]:
 
 
 def _permute(call: relax.Call) -> dict[str, object]:
-    axes = call.attrs.axes
-    rank = call.args[0].ty.ndim
-    return {"axes": list(range(rank))[::-1] if axes is None else [int(axis) % rank for axis in axes]}
+    return {"axes": order_of(call)}
 
 
 def _slice(call: relax.Call) -> dict[str, object] | None:

@@ -17,9 +17,8 @@ from dataclasses import dataclass
 import tvm
 from tvm import relax
 
-from ..relay_ops.operator import number_of, same_shape
+from ..relay_ops.operator import number_of, order_of, same_shape
 from ..tir_schedules.blocks import is_const
-from ._moves import order_of
 from ._projection_parts import part_of_projection
 from ._rewrite import rewrite_calls
 from .graph_pass import Context, Pass, Report, op_name

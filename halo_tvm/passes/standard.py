@@ -9,6 +9,7 @@ import numpy as np
 import tvm
 from tvm import relax, tirx
 
+from ._division import QUOTIENTS
 from .graph_pass import Context, Pass, Report, bindings, op_name, replace_main
 
 
@@ -16,9 +17,6 @@ def _counted(mod: tvm.IRModule, *steps: tvm.ir.transform.Pass) -> tuple[tvm.IRMo
     before = len(bindings(mod["main"]))
     mod = tvm.transform.Sequential(list(steps))(mod)
     return mod, {"bindings_before": before, "bindings_after": len(bindings(mod["main"]))}
-
-
-_QUOTIENTS = {"relax.divide", "relax.floor_divide", "relax.mod", "relax.floor_mod"}
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,7 @@ class FoldConstants(Pass):
         while True:  # a quotient is folded when its divisor is
             mod = relax.transform.CanonicalizeBindings()(_folded(mod))
             after = len(bindings(mod["main"]))
-            if after == left or not _QUOTIENTS & {op_name(b.value) for b in bindings(mod["main"])}:
+            if after == left or not QUOTIENTS.keys() & {op_name(b.value) for b in bindings(mod["main"])}:
                 return mod, {"bindings_before": before, "bindings_after": after}
             left = after
 
@@ -78,7 +76,7 @@ def _is_constant(value: relax.Expr, constant: Mapping[relax.Var, relax.Expr]) ->
         return False
     if any(isinstance(d, tvm.tirx.IntImm) and int(d) == 0 for d in value.ty.shape.values):
         return False  # a library holds no constant without elements
-    if op_name(value) in _QUOTIENTS and not _divides(value.args[1]):
+    if op_name(value) in QUOTIENTS and not _divides(value.args[1]):
         return False
     return all(_is_fixed(arg, constant) for arg in value.args)
 

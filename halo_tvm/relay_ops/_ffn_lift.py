@@ -11,11 +11,10 @@ from tvm.relax.dpl import is_op
 
 from ..errors import NoMatch, Rejected
 from ._slices import slice_of
-from .operator import Lift, Match, attrs_of, number_of, op_name, same_dimension
+from .operator import RESHAPES, Lift, Match, attrs_of, number_of, op_name, same_dimension
 from .parts.activation import ACTIVATIONS, QUICK
 
 Call = Callable[..., relax.Expr]
-_RESHAPES = ("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.flatten")
 _NAMES = {activation.op: name for name, activation in ACTIVATIONS.items() if activation.op}
 
 
@@ -67,7 +66,7 @@ def _lifted(match: Match, down: relax.Call, call: Call) -> relax.Expr:
 def _flat(match: Match, expr: relax.Expr, inside: set) -> relax.Expr:
     """`expr` before reshapes that keep its last axis."""
     value = match.value(expr)
-    while op_name(value) in _RESHAPES and _same_last(value.args[0], expr):
+    while op_name(value) in RESHAPES and _same_last(value.args[0], expr):
         inside.add(expr)
         expr = value.args[0]
         value = match.value(expr)

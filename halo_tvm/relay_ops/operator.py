@@ -235,6 +235,16 @@ def op_name(expr: object) -> str:
     return expr.op.name if isinstance(expr, relax.Call) and isinstance(expr.op, ir.Op) else ""
 
 
+# They give the elements of their operand other sizes, in the same order.
+RESHAPES = ("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.flatten")
+
+
+def order_of(call: relax.Call) -> list[int]:
+    """Axis a of the permute_dims `call` is this axis of its operand."""
+    rank = call.args[0].ty.ndim
+    return list(range(rank))[::-1] if call.attrs.axes is None else [int(a) % rank for a in call.attrs.axes]
+
+
 def number_of(expr: relax.Expr) -> float | None:
     """The number of a one-element constant, else None."""
     if not isinstance(expr, ir.GenericConst):

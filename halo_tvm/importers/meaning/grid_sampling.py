@@ -50,12 +50,12 @@ def grid_sampling(
                 if mode == "nearest":
                     at = te.nearbyint(at)
                 low, high = borders[a]
-                if brought_inside and padding == "border":
-                    at = tirx.Select(tirx.isnan(at), at, tirx.max(tirx.min(at, length - one), tirx.const(0, dtype)))
-                elif padding == "reflection":
+                if padding == "reflection":
                     at = _reflected(at, low, high, dtype)
                 if brought_inside:  # also what was no number before, or infinite and reflected
                     at = tirx.Select(tirx.isnan(at), tirx.const(0, dtype), at)
+                if brought_inside and padding == "border":
+                    at = tirx.max(tirx.min(at, length - one), tirx.const(0, dtype))
                 # Far away is outside all the same; the bounds keep the conversion to integers defined.
                 near = tirx.max(tirx.min(at, length + tirx.const(4, dtype)), tirx.const(-4, dtype))
                 at = tirx.Select(tirx.isfinite(at), near, tirx.const(math.nan, dtype)) if keeps_nan else near

@@ -19,7 +19,7 @@ from torch import fx
 
 from ..meaning.constant import Constant
 from ._call import dtype_name, to_array
-from ._registry import target_name
+from ._registry import is_random, target_name
 
 # They move or repeat elements of a weight, or look rows up: passes have recipes for them.
 _MOVES = frozenset(
@@ -96,4 +96,4 @@ def _repeats(node: fx.Node) -> bool:
         return True
     if not isinstance(node.target, torch._ops.OpOverload) or node.target.namespace != "aten":
         return False
-    return torch.Tag.nondeterministic_seeded not in node.target.tags and not node.target._schema.is_mutable
+    return not is_random(node.target) and not node.target._schema.is_mutable

@@ -25,7 +25,7 @@ from ._call import DTYPES, Call, constant, dtype_name, to_array
 from ._complex import COMPONENTS, Pair, is_complex, parts_of
 from ._dimensions import Dimensions
 from ._of_weights import OfWeights
-from ._registry import COMPLEX, CONVERTERS, IGNORED, target_name
+from ._registry import COMPLEX, CONVERTERS, IGNORED, is_random, target_name
 
 _FOLDED_BYTES = 1 << 18
 _SCALARS = (torch.SymInt, torch.SymFloat, torch.SymBool, bool, int, float)
@@ -117,8 +117,8 @@ class Translator:
         if target in IGNORED:
             return
         meta = node.meta.get("val")
-        made = self.of_weights.value_of(node) if self.of_weights.visit(node) else None
         try:
+            made = self.of_weights.value_of(node) if self.of_weights.visit(node) else None
             if isinstance(meta, _SCALARS):
                 self.env[node] = self.dims.expr(meta)
             elif made is not None:
@@ -146,7 +146,7 @@ class Translator:
         meta = node.meta.get("val")
         if not isinstance(meta, torch.Tensor) or not all(isinstance(size, int) for size in meta.shape):
             return False
-        if isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags:
+        if is_random(node.target):
             return False
         arguments = node.all_input_nodes
         return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,7 @@ from .._views import NoView, bases, chain_of, positions, probes
 from ..operator import Match, same_dimension
 
 HEADS_FIRST = (0, 2, 1, 3)  # [b, s, h, d] <-> [b, h, s, d]
+KEYS_LAST = (0, 2, 3, 1)  # [b, s, h, d] -> [b, h, d, s]
 
 
 def check_rank(product: relax.TensorType, *operands: relax.Expr) -> None:
@@ -31,23 +33,20 @@ def with_one_batch(product: relax.TensorType, *operands: relax.Expr) -> tuple[re
         return product, list(operands)
     lead = list(product.shape.values[:-2])
     *outer, heads = lead
-    batch = outer[0]
-    for dim in outer[1:]:
-        batch = batch * dim
+    batch = math.prod(outer[1:], start=outer[0])
     found = []
-    for operand in operands:
+    for role, operand in zip("qkv", operands, strict=True):
         *own, rows, columns = operand.ty.shape.values
         if not all(map(same_dimension, own, lead)):
             sizes = ", ".join(str(getattr(dim, "value", dim)) for dim in lead)
             raise Rejected(f"operands of rank {product.ndim} must have the leading sizes {sizes}, got {operand.ty}")
         # Positions before heads: what the operator takes, so that both transpositions join what made the operand.
-        axes = [product.ndim + a for a in ((-1, -3, -2) if len(found) == 1 else (-2, -3, -1))]
-        length, width = (columns, rows) if len(found) == 1 else (rows, columns)
-        dtype, order = operand.ty.dtype, (0, 2, 3, 1) if len(found) == 1 else HEADS_FIRST
-        operand = relax.op.permute_dims(operand, [*range(len(outer)), *axes])
-        operand = _typed(operand, [*outer, length, heads, width], dtype)
-        operand = _typed(relax.op.reshape(operand, [batch, length, heads, width]), [batch, length, heads, width], dtype)
-        found.append(_typed(relax.op.permute_dims(operand, list(order)), [batch, heads, rows, columns], dtype))
+        there, back = ((-1, -3, -2), KEYS_LAST) if role == "k" else ((-2, -3, -1), HEADS_FIRST)
+        sizes, dtype = [columns, heads, rows] if role == "k" else [rows, heads, columns], operand.ty.dtype
+        moved = relax.op.permute_dims(operand, [*range(len(outer)), *(product.ndim + a for a in there)])
+        joined = relax.op.reshape(_typed(moved, [*outer, *sizes], dtype), [batch, *sizes])
+        moved = relax.op.permute_dims(_typed(joined, [batch, *sizes], dtype), list(back))
+        found.append(_typed(moved, [batch, heads, rows, columns], dtype))
     return relax.TensorType([batch, heads, *product.shape.values[-2:]], product.dtype), found
 
 

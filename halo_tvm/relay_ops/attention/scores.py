@@ -11,11 +11,10 @@ from tvm import ir, relax, sym, tirx
 
 from ... import _compat
 from ...errors import Rejected
-from ..operator import Match, number_of, op_name, same_dimension
+from ..operator import RESHAPES, Match, number_of, op_name, same_dimension
 
 _NEVER_SEEN = -1e9  # a constant at or below it hides a key
 _LONGEST = 24
-_RESHAPES = ("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.flatten")
 _PRODUCTS = ("relax.matmul", "relax.halo.matmul")
 
 
@@ -52,7 +51,7 @@ def scores_of(match: Match, expr: relax.Expr, inside: set) -> Scores:
         if name in _PRODUCTS:
             found.dots = value
             return found
-        if name in ("relax.astype", *_RESHAPES):
+        if name in ("relax.astype", *RESHAPES):
             expr = value.args[0]
         elif name == "relax.add":
             side = 0 if _leads_to_product(match, value.args[0]) else 1
@@ -103,7 +102,7 @@ def _leads_to_product(match: Match, expr: relax.Expr) -> bool:
         name = op_name(value)
         if name in _PRODUCTS:
             return True
-        if name in ("relax.astype", "relax.tanh", *_RESHAPES):
+        if name in ("relax.astype", "relax.tanh", *RESHAPES):
             expr = value.args[0]
         elif name in ("relax.multiply", "relax.divide"):
             side = 1 if number_of(match.value(value.args[0])) is not None else 0
@@ -131,7 +130,7 @@ def factor_of(match: Match, call: relax.Call) -> tuple[relax.Expr, float]:
 def unscaled(match: Match, expr: relax.Expr) -> tuple[relax.Expr, float]:
     """An operand without the constants that scale it, also behind views, and their product."""
     value = match.value(expr)
-    if op_name(value) in ("relax.permute_dims", *_RESHAPES):
+    if op_name(value) in ("relax.permute_dims", *RESHAPES):
         inner, factor = unscaled(match, value.args[0])
         if inner.same_as(value.args[0]):
             return expr, 1.0
