@@ -252,6 +252,7 @@ _OPS: dict[str, Handler] = {
     "relax.astype": _astype,
     "relax.arange": _arange,
     "relax.strided_slice": _strided_slice,
+    "relax.take": lambda e, call: np.take(e.value(call.args[0]), e.value(call.args[1]), axis=call.attrs.axis),
     "relax.nn.softmax": _softmax,
     "relax.mean": _reduction(np.mean),
     "relax.sum": _reduction(np.sum),

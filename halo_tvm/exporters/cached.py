@@ -130,8 +130,17 @@ def export_for_genai(model: str, folder: Path, numbers: str = "F32", seed: int =
 
 
 def runs_in_genai(model: ImportedModel) -> bool:
-    """Whether the caches of `model` are what onnxruntime-genai knows: keys and values."""
-    return any(spec.name.endswith(".value") for spec in model.inputs)
+    """Whether the caches of `model` are what onnxruntime-genai knows: keys and values, of one shape in all layers."""
+    caches = [spec for spec in model.inputs if spec.name.startswith(_PAST)]
+    return any(spec.name.endswith(".value") for spec in caches) and len({spec.shape for spec in caches}) == 1
+
+
+def _found(model: ImportedModel) -> str:
+    """The caches that onnxruntime-genai does not know."""
+    caches = [spec for spec in model.inputs if spec.name.startswith(_PAST)]
+    if not any(spec.name.endswith(".value") for spec in caches):
+        return "one vector of a token for both"
+    return " and ".join(sorted({f"{spec.shape[1]} heads of {spec.shape[3]}" for spec in caches}))
 
 
 def write_genai_config(model: ImportedModel, path: Path) -> Path:
@@ -141,8 +150,8 @@ def write_genai_config(model: ImportedModel, path: Path) -> Path:
     """
     if not runs_in_genai(model):
         raise UnsupportedModel(
-            "expected keys and values of every layer, which onnxruntime-genai takes, "
-            "found one vector of a token for both: leave onnxruntime-genai out"
+            "expected keys and values of one shape in every layer, which onnxruntime-genai takes, "
+            f"found {_found(model)}: leave onnxruntime-genai out"
         )
     target = path.with_name(GENAI)
     text = json.dumps(_genai_config(model, path.name), indent=2) + "\n"

@@ -51,6 +51,7 @@ _DEFAULTS: dict[str, Words] = {
     "gemma": {"head_dim": 256},
     "gemma2": _GEMMA,
     "gemma3_text": _GEMMA,
+    "gemma4_text": _GEMMA | {"hidden_size_per_layer_input": 256, "tie_word_embeddings": True},
     "glm": _GLM,
     "glm4": _GLM,
     "glm4_moe_lite": {**_EPS5, "q_lora_rank": 768, "routed_scaling_factor": 1.8},

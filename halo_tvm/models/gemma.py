@@ -62,10 +62,7 @@ def _vaultgemma(read: Reader) -> DecoderConfig:
 
 def _gemma3_of_images(read: Reader) -> DecoderConfig:
     """The language model of a Gemma 3 that sees images, too."""
-    inner = read.get("text_config")
-    if not isinstance(inner, dict):
-        raise TypeError(f"text_config {inner!r:.40} is no object")
-    return _gemma3(Reader({**_GEMMA3_USUAL, "model_type": "gemma3_text", **inner}))
+    return _gemma3(read.inner("text_config", {**_GEMMA3_USUAL, "model_type": "gemma3_text"}))
 
 
 # What their files leave out, as they hold only what differs from the defaults of transformers.

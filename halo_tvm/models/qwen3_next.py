@@ -77,11 +77,7 @@ def _qwen3_5_moe(read: Reader) -> DecoderConfig:
 
 def _of_images(read: Reader) -> DecoderConfig:
     """The language model of a Qwen 3.5 that sees images, too."""
-    inner = read.get("text_config")
-    if not isinstance(inner, dict):
-        raise TypeError(f"text_config {inner!r:.40} is no object")
-    outer = {key: read.config[key] for key in ("tie_word_embeddings",) if key in read.config}
-    words = Reader({**outer, **inner, "model_type": read.kind})
+    words = read.inner("text_config", {k: read.config[k] for k in ("tie_word_embeddings",) if k in read.config})
     return _qwen3_5_moe(words) if read.kind.endswith("moe") else _qwen3_5(words)
 
 

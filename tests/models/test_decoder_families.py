@@ -27,6 +27,13 @@ _SIZES = {
 }
 _GROUPED = {**_SIZES, "num_key_value_heads": 2}
 _GEMMA = {**_GROUPED, "head_dim": 16, "sliding_window": 4}
+_GEMMA4 = {
+    **_GEMMA,
+    "global_head_dim": 32,
+    "vocab_size_per_layer_input": 131,
+    "hidden_size_per_layer_input": 8,
+    "pad_token_id": 0,
+}
 _GPT = {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 131, "n_positions": 64}
 _OLD = {"hidden_size": 64, "vocab_size": 131}
 _FALCON = {**_OLD, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -105,6 +112,14 @@ ALWAYS = {
         "chunk_size": 4,
     },
     "deepseek_v3": {**_CHOSEN, "rope_parameters": {**_YARN, "mscale_all_dim": 0.7}, "attention_bias": True},
+    "gemma4_text": {
+        **_GEMMA4,
+        "num_hidden_layers": 6,
+        "num_kv_shared_layers": 2,
+        "use_double_wide_mlp": True,
+        "layer_types": ["sliding_attention", "full_attention"] * 3,
+        "final_logit_softcapping": 3.0,
+    },
     "opt: 350m": {**_SIZES, "ffn_dim": 96, "word_embed_proj_dim": 32, "do_layer_norm_before": False},
 }
 MORE = {
@@ -137,6 +152,17 @@ MORE = {
     },
     "gemma": {**_GROUPED, "head_dim": 16},
     "gemma2": _GEMMA,
+    "gemma4_text: experts": {
+        **_GEMMA4,
+        "layer_types": ["sliding_attention", "full_attention"],
+        "hidden_size_per_layer_input": 0,
+        "attention_k_eq_v": True,
+        "num_global_key_value_heads": 1,
+        "enable_moe_block": True,
+        "num_experts": 6,
+        "top_k_experts": 3,
+        "moe_intermediate_size": 40,
+    },
     "phi": {**_SIZES, "num_key_value_heads": 4},
     "phi3": {**_GROUPED, "pad_token_id": 0, "sliding_window": 6},
     "phi3: longrope": {
@@ -415,7 +441,7 @@ def source_of(directory: Path, kind: str, sizes: dict[str, object]) -> np.ndarra
         for tensor in model.parameters():
             tensor.add_(torch.randn_like(tensor) * (0.1 if tensor.ndim == 1 else 0.08))
         for name, tensor in model.named_buffers():
-            if name.endswith(("e_score_correction_bias", "expert_bias")):
+            if name.endswith(("e_score_correction_bias", "expert_bias", "layer_scalar")):
                 tensor.add_(torch.randn_like(tensor) * 0.1)
         logits = model(torch.from_numpy(IDS)).logits.numpy()
     model.save_pretrained(directory)
@@ -546,10 +572,11 @@ def test_layers_that_guess_further_tokens_are_no_part_of_the_answer(tmp_path: Pa
     [
         ("gemma3", "", "language_model."),
         pytest.param("qwen3_5", "model.", "model.language_model.", marks=pytest.mark.slow),
+        pytest.param("gemma4", "model.", "model.language_model.", marks=pytest.mark.slow),
     ],
 )
 def test_the_language_model_of_one_that_sees_images(tmp_path: Path, kind: str, start: str, inside: str) -> None:
-    sizes = {"gemma3": _GEMMA, "qwen3_5": MORE["qwen3_5_text"]}[kind]
+    sizes = {"gemma3": _GEMMA, "qwen3_5": MORE["qwen3_5_text"], "gemma4": ALWAYS["gemma4_text"]}[kind]
     wanted = source_of(tmp_path, f"{kind}_text", {**sizes, "tie_word_embeddings": True})
     tensors = load_file(tmp_path / "model.safetensors")
     tensors = {inside + name.removeprefix(start): tensor for name, tensor in tensors.items()}
@@ -582,6 +609,14 @@ def test_the_language_model_of_one_that_sees_images(tmp_path: Path, kind: str, s
             "dots1",
             {"n_group": 3, "topk_group": 1, **_FEW},
             "a topk_group up to n_group with 3 experts of 2 each, found 1",
+        ),
+        ("gemma4_text", {**_GEMMA4, "use_bidirectional_attention": "all"}, "of vision or null, found 'all'"),
+        ("gemma4_text", {**_GEMMA4, "num_kv_shared_layers": 2}, "num_kv_shared_layers from 0 to 1, found 2"),
+        ("gemma4_text", {**_GEMMA4, "num_kv_shared_layers": 1}, "that leave a layer of each kind its keys and values"),
+        (
+            "gemma4_text",
+            {**_GEMMA4, "per_layer_config": {"1": {"num_key_value_heads": 3}}},
+            "num_key_value_heads of layer 1 that divide its 4 heads, found 3",
         ),
         ("deepseek_v2", {**_CHOSEN, "topk_method": "noaux_tc"}, "a topk_method among greedy and group_limited_greedy"),
         ("deepseek_v3", {**_CHOSEN, "kv_lora_rank": 0}, "kv_lora_rank from 1 to 8192, found 0"),

@@ -5,7 +5,7 @@ A family is a file of this package's parent that maps config.json and the names 
 
 from __future__ import annotations
 
-from .config import Alibi, DecoderConfig, ExpertNames, Latent, Layer, Mixture, Names, Rope
+from .config import Alibi, DecoderConfig, ExpertNames, Latent, Layer, LayerEmbeddings, Mixture, Names, Rope
 from .family import decoder_family
 from .mixer_kinds import ChannelStates, DeltaRule, HeadStates, ShortConvolution
 from .read import Reader
@@ -19,6 +19,7 @@ __all__ = [
     "HeadStates",
     "Latent",
     "Layer",
+    "LayerEmbeddings",
     "Mixture",
     "Names",
     "Reader",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .mixer_kinds import Mixer
 
@@ -73,6 +73,16 @@ class Layer:
     beside: bool = False  # the mixer stands beside attention, and both are added
     attends: bool = True  # False: there is neither, and the first norm is the feed-forward's
     feeds: bool = True  # has a feed-forward
+    head_dim: int | None = None  # sizes that are not those of the model
+    kv_heads: int | None = None
+    feed_forward: int | None = None
+    keys_of: int | None = None  # an earlier layer, whose keys and values are read: it has none of its own
+    values_are_keys: bool = False  # as they are projected, in front of norm and rotation
+
+    @property
+    def projected(self) -> int:
+        """How many of keys and values have a projection of their own."""
+        return 0 if self.keys_of is not None else 1 if self.values_are_keys else 2
 
 
 @dataclass(frozen=True)
@@ -99,6 +109,11 @@ class ExpertNames:
     shared_switch: str = "mlp.shared_expert_gate"
     to_latent: str = ""
     from_latent: str = ""
+    router_scale: str = ""  # whole: of every channel that the router reads, behind a norm without weight
+    expert_scale: str = ""  # whole: of what every expert gives
+    feed_forward_post_norm: str = ""  # of a mixture in parallel: behind the feed-forward, in front of the experts
+    norm: str = ""
+    post_norm: str = ""
 
 
 @dataclass(frozen=True)
@@ -124,6 +139,7 @@ class Mixture:
     clamped: tuple[float, float] | None = None  # (alpha, limit) of a gate that is bounded, see `mixture`
     shared: int = 0  # width of an expert that every token is sent to, 0: there is none
     shared_switch: bool = False  # whose result is multiplied by a sigmoid of the token
+    parallel: bool = False  # beside the feed-forward that a layer has anyway, between norms of its own
     dense: tuple[int, ...] = ()  # layers that have one feed-forward instead
     names: tuple[ExpertNames, ...] = (ExpertNames(),)  # the first of which the checkpoint has the router
 
@@ -158,6 +174,23 @@ class Latent:
 
 
 @dataclass(frozen=True)
+class LayerEmbeddings:
+    """A vector of every token for each layer, which its end reads: of a table, and of the embedding.
+
+    The names are whole without `.weight`; the last three are of tensors within a layer.
+    """
+
+    width: int
+    vocabulary: int
+    table: str = "embed_tokens_per_layer"
+    projection: str = "per_layer_model_projection"
+    norm: str = "per_layer_projection_norm"
+    gate: str = "per_layer_input_gate"
+    output: str = "per_layer_projection"
+    post_norm: str = "post_per_layer_input_norm"
+
+
+@dataclass(frozen=True)
 class DecoderConfig:
     """A causal language model. None is what the model has not got, or the usual value where a size is open."""
 
@@ -181,6 +214,7 @@ class DecoderConfig:
     norm_behind: bool = False  # norms stand behind the residual's addition, not in front of what is added
     parallel: bool = False  # attention and feed-forward read the same residual stream
     query_key_norm: str | None = None  # "head": RMS over every head, "all": over all heads at once
+    value_norm: bool = False  # RMS over every head of values, without a weight
     norm_turned: bool = False  # those norms see queries and keys that positions have turned
     query_gate: bool = False  # behind every head's query, of whose sigmoid the head's result is a multiple
     clip: float | None = None  # of queries, keys and values, before all else
@@ -200,6 +234,8 @@ class DecoderConfig:
     logit_softcap: float | None = None
     embedding_scale: float | None = None
     residual_scale: float | None = None  # of what a layer adds to the residual stream
+    layer_embeddings: LayerEmbeddings | None = None
+    layer_scale: str = ""  # whole, within a layer: one number, of all that the layer hands on
     logit_scale: float | None = None
     tied: bool = True  # the head is the embedding's table
     last_only: bool = False  # main gives logits of the last position alone
@@ -243,8 +279,16 @@ class DecoderConfig:
     def layer(self, index: int) -> Layer:
         return self.pattern[index % len(self.pattern)]
 
+    def at(self, index: int) -> DecoderConfig:
+        """The configuration with the sizes of layer `index`."""
+        kind = self.layer(index)
+        own = {name: getattr(kind, name) for name in ("head_dim", "kv_heads", "feed_forward")}
+        found = {name: size for name, size in own.items() if size is not None}
+        return replace(self, **found) if found else self
+
     @property
     def attending(self) -> tuple[int, ...]:
-        """The layers with keys and values."""
+        """The layers with keys and values of their own."""
         kinds = [self.layer(i) for i in range(self.layers)]
-        return tuple(i for i, kind in enumerate(kinds) if kind.attends and (kind.mixer is None or kind.beside))
+        attend = [kind.attends and (kind.mixer is None or kind.beside) for kind in kinds]
+        return tuple(i for i, kind in enumerate(kinds) if attend[i] and kind.keys_of is None)

@@ -19,7 +19,7 @@ Shapes
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 import ml_dtypes
@@ -28,10 +28,10 @@ import tvm
 from tvm import relax
 
 from ..builder import ModelBuilder
-from . import latent, weights
+from . import latent, layer_embeddings, weights
 from .config import Alibi, DecoderConfig, Layer, Rope
 from .mixers import mix
-from .mixture import mixed
+from .mixture import mixed, names_of
 from .rope import tables
 
 PAST = "past_key_values"  # as torch's exporters and onnxruntime's tools call these inputs
@@ -58,6 +58,7 @@ class _Step:
     filled: relax.Var | None = None  # after it
     shown: relax.Var | None = None  # [batch, total]: keys that are no padding, where caches are returned
     present: dict[str, relax.Var] = field(default_factory=dict)  # the caches to return
+    read: dict[int, list[relax.Expr]] = field(default_factory=dict)  # keys and values that attention reads, by layer
 
     def heads(self, x: relax.Expr, count: int) -> relax.Var:
         return self.m.emit(relax.op.reshape(x, (*self.rows, count, self.c.head_size)))
@@ -72,8 +73,14 @@ def define(c: DecoderConfig, m: ModelBuilder, *, caches: Caches, last: bool) -> 
     table = m.weight(f"{c.names.embedding}.weight", (c.vocabulary, c.embedding_width or c.hidden))
     x = _embedded(step, table)
     bias = _alibi(step, c.alibi) if c.alibi else None
+    by_layer = layer_embeddings.by_layer(c, m, x) if c.layer_embeddings else None
     for index in range(c.layers):
-        x = _layer(step, x, index, bias)
+        x = _layer(replace(step, c=c.at(index)), x, index, bias)
+        if by_layer is not None:
+            x = layer_embeddings.added(c, m, x, by_layer, index)
+        if c.layer_scale:
+            by = m.weight(f"{c.names.layer.format(index)}.{c.layer_scale}", (1,), scale=0.1, offset=1.0)
+            x = m.emit(relax.op.multiply(x, by))
     batch, tokens = step.rows
     m.layer = c.names.norm
     if last:
@@ -149,7 +156,7 @@ def _layer(step: _Step, x: relax.Var, index: int, bias: relax.Var | None) -> rel
     m.layer = f"{layer}.{names.attention}"
     read = x if c.norm_behind else normed(x, names.attention_norm)
     if not kind.attends:
-        return added(_fed(step, read, index, layer), x)
+        return added(_fed(step, read, x, index, layer), x)
     found = mix(m, c, kind.mixer, read, index, step.lengths) if kind.mixer else None
     if found is None or kind.beside:
         m.layer = f"{layer}.{names.attention}"
@@ -167,15 +174,27 @@ def _layer(step: _Step, x: relax.Var, index: int, bias: relax.Var | None) -> rel
         read = normed(x, names.ffn_norm) if names.ffn_norm else read
     else:
         read = normed(onto, names.ffn_norm)
-    out = added(normed(_fed(step, read, index, layer), names.ffn_post_norm), onto)
+    out = added(normed(_fed(step, read, onto, index, layer), names.ffn_post_norm), onto)
     return normed(out, names.ffn_norm) if c.norm_behind else out
 
 
-def _fed(step: _Step, x: relax.Var, index: int, layer: str) -> relax.Var:
-    """What one feed-forward, or experts, of layer `index` make of x."""
-    mixture = step.c.mixture_of(index)
-    found = _feed_forward(step, x, layer) if mixture is None else mixed(step.c, mixture, step.m, x, layer)
-    return step.scaled(found, step.c.down_scale)
+def _fed(step: _Step, x: relax.Var, stream: relax.Var, index: int, layer: str) -> relax.Var:
+    """What one feed-forward, or experts, of layer `index` make of x, which is the residual `stream` behind a norm."""
+    c, m, mixture = step.c, step.m, step.c.mixture_of(index)
+    if mixture is None:
+        found = _feed_forward(step, x, layer)
+    elif mixture.parallel:
+        names = names_of(m, mixture, layer)
+
+        def normed(y: relax.Var, name: str) -> relax.Var:
+            return weights.norm(c, m, y, f"{layer}.{name}", c.hidden)
+
+        found = normed(_feed_forward(step, x, layer), names.feed_forward_post_norm)
+        chosen = mixed(c, mixture, m, normed(stream, names.norm), layer, routed_by=stream)
+        found = m.emit(relax.op.add(found, normed(chosen, names.post_norm)))
+    else:
+        found = mixed(c, mixture, m, x, layer)
+    return step.scaled(found, c.down_scale)
 
 
 def _feed_forward(step: _Step, x: relax.Var, layer: str) -> relax.Var:
@@ -188,8 +207,8 @@ def _feed_forward(step: _Step, x: relax.Var, layer: str) -> relax.Var:
 def _attention(step: _Step, x: relax.Var, index: int, layer: str, bias: relax.Var | None) -> relax.Var:
     """The output projection of the attention that layer `index` computes of x [batch, tokens, hidden]."""
     c, m, kind = step.c, step.m, step.c.layer(index)
-    columns = c.query_width + 2 * c.key_width
-    stored = weights.query_key_value(c, m, layer, kind.rope)
+    columns = c.query_width + kind.projected * c.key_width
+    stored = weights.query_key_value(c, m, layer, kind)
     joined = m.op("linear", x, *stored, layout=c.names.layout, n=columns)
     if c.clip is not None:
         most, least = (relax.const(bound, "float32") for bound in (c.clip, -c.clip))
@@ -208,17 +227,15 @@ def _attention(step: _Step, x: relax.Var, index: int, layer: str, bias: relax.Va
     if c.names.sinks:
         extras.append(m.weight(f"{layer}.{c.names.sinks}", (c.heads,), scale=1.0))
         attrs |= {"has_sinks": True}
-    if step.shown is not None:
-        q, key, value = _with_past(step, _parts(step, joined, layer, kind), index)
-        heads = m.op("attention", q, key, value, step.shown, *extras, has_key_mask=True, **attrs)
-    elif step.lengths is None and c.query_key_norm is None:
+    if step.shown is None and step.lengths is None and c.query_key_norm is None:
         joined = joined if kind.rope is None else _turned(step, joined, kind.rope)
         heads = m.op("attention", joined, *extras, packed=True, **attrs)
-    elif step.lengths is None:
-        heads = m.op("attention", *_parts(step, joined, layer, kind), *extras, **attrs)
     else:
-        q, key, value = _behind_caches(step, joined, index, layer)
-        heads = m.op("attention", q, key, value, *extras, step.filled, has_lengths=True, **attrs)
+        extras = [step.shown, *extras] if step.shown is not None else extras
+        attrs |= {"has_key_mask": True} if step.shown is not None else {}
+        extras = [*extras, step.filled] if step.lengths is not None else extras
+        attrs |= {"has_lengths": True} if step.lengths is not None else {}
+        heads = m.op("attention", *_query_keys_values(step, joined, index, layer), *extras, **attrs)
     if c.names.head_gate:
         gate = m.linear(x, f"{layer}.{c.names.head_gate}", c.hidden, c.heads, bias=False)
         gate = m.emit(relax.op.expand_dims(m.emit(relax.op.sigmoid(gate)), 3))
@@ -259,6 +276,21 @@ def _turned(step: _Step, joined: relax.Var, rope: Rope) -> relax.Var:
     return m.emit(relax.op.reshape(heads, (*step.rows, c.query_width + 2 * c.key_width)))
 
 
+def _query_keys_values(step: _Step, joined: relax.Var, index: int, layer: str) -> list[relax.Expr]:
+    """What attention reads of the joined row and of what is kept: its own keys and values, or an earlier layer's."""
+    kind = step.c.layer(index)
+    if kind.keys_of is not None:
+        return [*_parts(step, joined, layer, kind), *step.read[kind.keys_of]]
+    if step.shown is not None:
+        found = _with_past(step, _parts(step, joined, layer, kind), index)
+    elif step.lengths is None:
+        found = _parts(step, joined, layer, kind)
+    else:
+        found = _behind_caches(step, joined, index, layer)
+    step.read[index] = found[1:]
+    return found
+
+
 def _behind_caches(step: _Step, joined: relax.Var, index: int, layer: str) -> list[relax.Expr]:
     """Queries of the joined row, and the caches with its keys and values."""
     c, m, kind = step.c, step.m, step.c.layer(index)
@@ -285,29 +317,43 @@ def _with_past(step: _Step, parts: list[relax.Var], index: int) -> list[relax.Va
 
 
 def _parts(step: _Step, joined: relax.Var, layer: str, kind: Layer) -> list[relax.Var]:
-    """Queries, keys and values [batch, tokens, heads, head_dim] of the joined row, normalised and rotated."""
+    """Queries, keys and values [batch, tokens, heads, head_dim] of the joined row, normalised and rotated.
+
+    A layer that reads another's has queries alone.
+    """
     c, m = step.c, step.m
-    ends = [c.query_width, c.query_width + c.key_width, c.query_width + 2 * c.key_width]
-    found = []
-    for name, begin, end in zip(("query", "key", "value"), [0, *ends], ends):
-        part = m.emit(relax.op.strided_slice(joined, axes=[2], begin=[begin], end=[end]))
-        stem = {"query": c.names.query_norm, "key": c.names.key_norm}.get(name, "")
-        if stem and c.query_key_norm == "all":
-            weight = weights.head_norm(c, m, f"{layer}.{stem}", end - begin, kind.rope)
-            part = m.op("rms_norm", part, weight, eps=c.eps)
-        part = step.heads(part, (end - begin) // c.head_size)
-
-        def normed(heads: relax.Var, stem: str = stem) -> relax.Var:
-            weight = weights.head_norm(c, m, f"{layer}.{stem}", c.head_size, kind.rope)
-            return m.op("rms_norm", heads, weight, eps=c.eps)
-
-        by_head = bool(stem) and c.query_key_norm == "head"
-        if by_head and not c.norm_turned:
-            part = normed(part)
-        if name != "value" and kind.rope is not None:
-            part = m.op("rotary", part, step.positions, *_tables(step, kind.rope), interleaved=False)
-        found.append(normed(part) if by_head and c.norm_turned else part)
+    ends = [c.query_width + i * c.key_width for i in range(kind.projected + 1)]
+    parts = [
+        m.emit(relax.op.strided_slice(joined, axes=[2], begin=[begin], end=[end]))
+        for begin, end in zip([0, *ends], ends)
+    ]
+    found = [_turned_heads(step, part, f"{layer}.{stem}" if stem else "", kind) for part, stem in zip(parts, _stems(c))]
+    if kind.keys_of is None:
+        values = step.heads(parts[-1], c.key_heads)
+        found.append(m.op("rms_norm", values, m.ones(c.head_size), eps=c.eps) if c.value_norm else values)
     return found
+
+
+def _stems(c: DecoderConfig) -> tuple[str, str]:
+    """The norms of queries and keys, "" where there are none."""
+    return c.names.query_norm, c.names.key_norm
+
+
+def _turned_heads(step: _Step, part: relax.Var, stem: str, kind: Layer) -> relax.Var:
+    """Queries or keys [batch, tokens, width] by head, behind the norm `stem` and their rotation."""
+    c, m = step.c, step.m
+    width = int(part.ty.shape.values[-1])
+    by = c.query_key_norm if stem else None
+
+    def normed(x: relax.Var, over: int) -> relax.Var:
+        return m.op("rms_norm", x, weights.head_norm(c, m, stem, over, kind.rope), eps=c.eps)
+
+    heads = step.heads(normed(part, width) if by == "all" else part, width // c.head_size)
+    if by == "head" and not c.norm_turned:
+        heads = normed(heads, c.head_size)
+    if kind.rope is not None:
+        heads = m.op("rotary", heads, step.positions, *_tables(step, kind.rope), interleaved=False)
+    return normed(heads, c.head_size) if by == "head" and c.norm_turned else heads
 
 
 def _tables(step: _Step, rope: Rope) -> list[relax.Var]:

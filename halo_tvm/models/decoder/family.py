@@ -30,6 +30,7 @@ def decoder_family(
     even: tuple[str, ...] = (),
     heads: tuple[str, ...] = ("ForCausalLM", "LMHeadModel"),
     complete: bool = True,
+    beside: Callable[[Mapping[str, object]], tuple[str, ...]] | None = None,
     tied: tuple[str, str] = ("model.embed_tokens", "lm_head"),
 ) -> Family[DecoderConfig]:
     """The family `name`, for config.json of the model types `types`, which `read` understands."""
@@ -51,11 +52,11 @@ def decoder_family(
         tied={f"{tied[0]}.weight": f"{tied[1]}.weight"},
         even=even,
         complete=complete,
-        beside=_further,
+        beside=beside or further,
     )
 
 
-def _further(config: Mapping[str, object]) -> tuple[str, ...]:
+def further(config: Mapping[str, object]) -> tuple[str, ...]:
     """Names of layers behind the last one, which guess further tokens: nothing of the model's own answer."""
     count, layers = (int(config.get(name) or 0) for name in ("num_nextn_predict_layers", "num_hidden_layers"))  # type: ignore[call-overload]
     return ("mtp.", *(f"model.layers.{layers + i}." for i in range(min(count, _MOST_FURTHER))))
@@ -85,10 +86,13 @@ def _cached(
     tokens: int | str, ranges: Mapping[str, tuple[int, int]], typical: Mapping[str, int], batch: int | str = 1
 ) -> Callable[[DecoderConfig, str], Interface]:
     def make(c: DecoderConfig, dtype: str) -> Interface:
-        row = (batch, "capacity", c.key_heads, kept_columns(c.head_size, dtype))
+        def row(index: int) -> tuple[int | str, ...]:
+            at = c.at(index)
+            return (batch, "capacity", at.key_heads, kept_columns(at.head_size, dtype))
+
         positions = (0 if batch == 1 else -1, c.positions - 1)
         caches = tuple(
-            InputSpec(name, row if shape is None else (batch, *shape), dtype if shape is None else "float32")
+            InputSpec(name, row(i) if shape is None else (batch, *shape), dtype if shape is None else "float32")
             for i in range(c.layers)
             for name, shape in _kept(c, i).items()
         )
@@ -122,14 +126,14 @@ def with_past(last: bool) -> Entry[DecoderConfig]:
 
 
 def _returned(c: DecoderConfig, dtype: str) -> Interface:
-    others = c.layers - sum(c.layer(i).attends and c.layer(i).mixer is None for i in range(c.layers))
+    others = sum(not c.layer(i).attends or c.layer(i).mixer is not None for i in range(c.layers))
     if others:
         raise UnsupportedModel(
             f"expected keys and values alone in every layer, found {others} of {c.layers} with something else, for "
             "which other engines have no inputs: leave out the caches"
         )
-    row = ("batch", c.key_heads, "past", c.head_size)
-    caches = [InputSpec(f"{PAST}.{i}.{kind}", row, dtype) for i in range(c.layers) for kind in c.kept]
+    rows = {i: ("batch", c.at(i).key_heads, "past", c.at(i).head_size) for i in c.attending}
+    caches = [InputSpec(f"{PAST}.{i}.{kind}", row, dtype) for i, row in rows.items() for kind in c.kept]
     inputs = (
         InputSpec("input_ids", ("batch", "tokens"), "int64", values=(0, c.vocabulary - 1)),
         InputSpec("attention_mask", ("batch", "total"), "int64", values=(0, 1)),

@@ -18,13 +18,18 @@ from . import weights
 from .config import DecoderConfig, ExpertNames, Mixture
 
 
-def mixed(c: DecoderConfig, mixture: Mixture, m: ModelBuilder, x: relax.Var, layer: str) -> relax.Var:
-    """What the experts of `layer` make of x [batch, tokens, hidden]."""
-    names = _names(m, mixture, layer)
+def mixed(
+    c: DecoderConfig, mixture: Mixture, m: ModelBuilder, x: relax.Var, layer: str, routed_by: relax.Var | None = None
+) -> relax.Var:
+    """What the experts of `layer` make of x [batch, tokens, hidden], chosen by x or by `routed_by` of its shape."""
+    names = names_of(m, mixture, layer)
     batch, tokens, _ = x.ty.shape.values
     count = tvm.sym.Analyzer().simplify(batch * tokens)
     rows = m.emit(relax.op.reshape(x, (count, c.hidden)))
-    logits = m.linear(rows, f"{layer}.{names.router}", c.hidden, mixture.experts, bias=mixture.bias)
+    asked = rows if routed_by is None else m.emit(relax.op.reshape(routed_by, (count, c.hidden)))
+    if names.router_scale:
+        asked = m.op("rms_norm", asked, _router_scale(c, m, f"{layer}.{names.router_scale}"), eps=c.eps)
+    logits = m.linear(asked, f"{layer}.{names.router}", c.hidden, mixture.experts, bias=mixture.bias)
     correction = [_correction(m, f"{layer}.{names.correction}", mixture)] if mixture.correction else []
     routed = m.op(
         "route",
@@ -40,6 +45,9 @@ def mixed(c: DecoderConfig, mixture: Mixture, m: ModelBuilder, x: relax.Var, lay
         best=mixture.best,
     )
     ids, share = (m.emit(relax.TupleGetItem(routed, i)) for i in range(2))
+    if names.expert_scale:
+        scales = m.weight(f"{layer}.{names.expert_scale}", (mixture.experts,), scale=0.1, offset=1.0)
+        share = m.emit(relax.op.multiply(share, m.emit(relax.op.take(scales, ids, axis=0, mode="clip"))))
     width, hidden_size = mixture.width, mixture.latent or c.hidden
     if mixture.latent:
         rows = m.linear(rows, f"{layer}.{names.to_latent}", c.hidden, mixture.latent, bias=False)
@@ -63,6 +71,12 @@ def mixed(c: DecoderConfig, mixture: Mixture, m: ModelBuilder, x: relax.Var, lay
         out = m.linear(out, f"{layer}.{names.from_latent}", mixture.latent, c.hidden, bias=False)
     out = m.emit(relax.op.reshape(out, x.ty.shape))
     return m.emit(relax.op.add(out, _shared(c, mixture, names, m, x, layer))) if mixture.shared else out
+
+
+def _router_scale(c: DecoderConfig, m: ModelBuilder, name: str) -> relax.Var:
+    """What every channel that the router reads is multiplied by, over the root of their number."""
+    m.source(name, (c.hidden,), scale=0.1, offset=1.0)
+    return m.derived(f"{name}:scaled", "scaled", [name], (c.hidden,), by=c.hidden**-0.5)
 
 
 def _gated(
@@ -102,7 +116,7 @@ def _turned(m: ModelBuilder, mixture: Mixture, name: str, columns: int, k: int, 
     return m.derived(f"{stored}:parted", "take", [turned], shape, indices=_by_turns(mixture.width), axis=1)
 
 
-def _names(m: ModelBuilder, mixture: Mixture, layer: str) -> ExpertNames:
+def names_of(m: ModelBuilder, mixture: Mixture, layer: str) -> ExpertNames:
     """How the checkpoint calls the tensors; the first way where it has none of them."""
 
     def are_there(names: ExpertNames) -> bool:

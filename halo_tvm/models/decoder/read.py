@@ -55,6 +55,13 @@ class Reader:
     def get(self, *names: str, default: object = None) -> object:
         return next((self.config[n] for n in names if self.config.get(n) is not None), default)
 
+    def inner(self, name: str, usual: Mapping[str, object]) -> Reader:
+        """The config under `name`, say of the language model in one that sees images; `usual` is what it leaves out."""
+        found = self.get(name)
+        if not isinstance(found, dict):
+            raise TypeError(f"{name} {found!r:.40} is no object")
+        return Reader({**usual, **found})
+
     def activation(self, *names: str, default: str) -> str:
         word = str(self.get(*names, default=default))
         if word not in _ACTIVATIONS:
@@ -87,9 +94,13 @@ class Reader:
 
     @property
     def head_dim(self) -> int:
-        size = self.whole("head_dim", default=self.hidden // self.heads)
+        return self.head_size("head_dim", self.hidden // self.heads)
+
+    def head_size(self, name: str, default: int) -> int:
+        """The channels of a head, under `name`."""
+        size = self.whole(name, default=default)
         if not 1 <= size <= _HEAD_DIM:  # before tables of its length are made
-            self.refuse(f"head_dim from 1 to {_HEAD_DIM}", str(size))
+            self.refuse(f"{name} from 1 to {_HEAD_DIM}", str(size))
         return size
 
     @property

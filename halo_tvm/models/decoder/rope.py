@@ -16,12 +16,13 @@ from ...errors import UnsupportedModel
 from .config import Rope
 
 Scaling = Mapping[str, object]
-KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
+KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional")
 
 
 def rope_of(dim: int, theta: float, scaling: Scaling, positions: int, *, interleaved: bool = False) -> Rope:
     """The rotation of `dim` channels as a config's `scaling` has it; `UnsupportedModel` for an unknown kind.
 
+    `proportional` turns the first pairs of a head alone, by the angles that they have where all of them turn.
     `dynamic` changes nothing up to `positions`, and contexts end there; `longrope` takes its factors of short
     contexts, as the whole artifact is for contexts up to its original length (`Reader.context`).
     """
@@ -34,7 +35,7 @@ def rope_of(dim: int, theta: float, scaling: Scaling, positions: int, *, interle
     if kind == "dynamic" and scaling.get("alpha"):  # a fixed stretch of the base
         theta *= float(scaling["alpha"]) ** (dim / (dim - 2))
     base = theta ** (-np.arange(0, dim, 2, dtype=np.float64) / dim)
-    factor = 1.0
+    factor, still = 1.0, 0
     if kind == "linear":
         base = base / float(scaling["factor"])
     elif kind == "llama3":
@@ -43,12 +44,18 @@ def rope_of(dim: int, theta: float, scaling: Scaling, positions: int, *, interle
         base, factor = _yarn(base, theta, scaling, positions)
     elif kind == "longrope":
         base, factor = _longrope(base, scaling, positions)
+    elif kind == "proportional":
+        still = len(base) - int(float(scaling.get("partial_rotary_factor") or 1.0) * dim // 2)
+        base = base / float(scaling.get("factor") or 1.0)
     elif kind not in KINDS:
         raise UnsupportedModel(
             f"expected a rope type among {', '.join(KINDS)}, found {kind!r}: export the model to ONNX instead"
         )
     if not np.all(np.isfinite(base)) or not np.all(base > 0):
         raise ValueError(f"rope {kind!r} gives frequencies that are no finite numbers above 0")
+    if not 0 <= still <= len(base):
+        raise ValueError(f"rope {kind!r} turns {len(base) - still} of {len(base)} pairs")
+    base[len(base) - still :] = 0
     return Rope(tuple(map(float, base)), interleaved, factor)
 
 

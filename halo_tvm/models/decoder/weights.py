@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from tvm import relax
 
 from ..builder import ModelBuilder
-from .config import DecoderConfig, Rope
+from .config import DecoderConfig, Layer, Rope
 from .rope import turned_channels
 
 # Random query and key weights are scaled so that scores have a standard deviation near 2: attention is not flat.
@@ -34,22 +34,25 @@ def norm(c: DecoderConfig, m: ModelBuilder, x: relax.Expr, name: str, width: int
     return m.op("rms_norm", x, weight, eps=c.eps)
 
 
-def query_key_value(c: DecoderConfig, m: ModelBuilder, layer: str, rope: Rope | None) -> list[relax.Var]:
-    """The weight (and bias) of one linear whose columns are all queries, then keys, then values."""
+def query_key_value(c: DecoderConfig, m: ModelBuilder, layer: str, kind: Layer) -> list[relax.Var]:
+    """The weight (and bias) of one linear whose columns are all queries, then keys, then values.
+
+    Keys and values that layers of this `kind` do not project are left out.
+    """
     names = c.names
-    columns = c.query_width + 2 * c.key_width
-    rows = _rows(c, rope)
-    kinds = [("weight", c.hidden)] + ([("bias", 0)] if c.query_key_value_bias else [])
+    columns = c.query_width + kind.projected * c.key_width
+    rows = _rows(c, kind.rope)
+    tensors = [("weight", c.hidden)] + ([("bias", 0)] if c.query_key_value_bias else [])
     found = []
-    for kind, depth in kinds:
-        axis = 1 if kind == "weight" and names.layout == "kn" else 0
-        scale = _QKV_GAIN / math.sqrt(c.hidden) if kind == "weight" else 0.1
+    for tensor, depth in tensors:
+        axis = 1 if depth and names.layout == "kn" else 0
+        scale = _QKV_GAIN / math.sqrt(c.hidden) if depth else 0.1
 
         def shape(width: int, depth: int = depth) -> tuple[int, ...]:
             return (width,) if not depth else (depth, width) if names.layout == "kn" else (width, depth)
 
         if names.joined:
-            stored = f"{layer}.{names.joined}.{kind}"
+            stored = f"{layer}.{names.joined}.{tensor}"
             if rows is None:
                 found.append(m.weight(stored, shape(columns), scale=scale))
                 continue
@@ -58,10 +61,9 @@ def query_key_value(c: DecoderConfig, m: ModelBuilder, layer: str, rope: Rope | 
             found.append(m.derived(f"{stored}:qkv", "take", [stored], shape(columns), indices=order, axis=axis))
             continue
         parts = []
-        for name, width, order in zip(
-            (names.query, names.key, names.value), (c.query_width, c.key_width, c.key_width), rows or (None,) * 3
-        ):
-            stored = f"{layer}.{name}.{kind}"
+        widths = (c.query_width, *(c.key_width,) * kind.projected)
+        for name, width, order in zip((names.query, names.key, names.value), widths, rows or (None,) * 3):
+            stored = f"{layer}.{name}.{tensor}"
             if c.query_gate and name == names.query:
                 m.source(stored, shape(2 * width), scale=scale)
                 rows_of = _doubled(c, order or tuple(range(width)))
@@ -72,7 +74,10 @@ def query_key_value(c: DecoderConfig, m: ModelBuilder, layer: str, rope: Rope | 
                 m.recipe(f"{stored}:turned", "take", [stored], shape(width), indices=order, axis=axis)
                 stored = f"{stored}:turned"
             parts.append(stored)
-        found.append(m.derived("+".join(parts), "concat", parts, shape(columns), axis=axis))
+        alone = len(parts) == 1
+        found.append(
+            m.stored(parts[0]) if alone else m.derived("+".join(parts), "concat", parts, shape(columns), axis=axis)
+        )
     return found
 
 
