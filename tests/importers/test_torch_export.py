@@ -407,3 +407,15 @@ def test_quantised_exports_are_rounded_as_torch_rounds() -> None:
 
     model = check(Net(), (normal(2, 4, 6, 5),))
     assert [(tuple(s.shape), s.dtype) for s in model.params.sources.values()] == [((600, 120), "float32")]
+
+
+def test_statements_about_values_compute_nothing() -> None:
+    """As transformers states that sizes fit each other: nothing but the statement reads what it is about."""
+
+    def stated(x: torch.Tensor, levels: torch.Tensor) -> torch.Tensor:
+        total = (levels[:, 0] * levels[:, 1]).sum()
+        torch._check_with(ValueError, (total == x.shape[1]).item(), lambda: "sizes that do not fit")
+        return x * 2
+
+    model = check(Function(stated), (normal(2, 6), torch.tensor([[2, 2], [1, 2]])))
+    assert not any(name.startswith("relax.sum") for name in count_calls(model.mod["main"]))

@@ -98,9 +98,11 @@ class Translator:
 
     def walk(self, graph: fx.Graph) -> None:
         """Convert every node of `graph` whose inputs are in `env`; `UnsupportedModel` lists all it cannot."""
+        needed = _needed(graph)
         for node in graph.nodes:
             if node.op == "call_function":
-                self._convert(node)
+                if node in needed:
+                    self._convert(node)
             elif node.op not in ("placeholder", "output", "get_attr"):
                 self._refused[f"{node.op} {node.target}"].append(node.name)
         if self._refused:
@@ -114,8 +116,6 @@ class Translator:
     def _convert(self, node: fx.Node) -> None:
         target = target_name(node.target)
         self.layer = _layer_name(node)
-        if target in IGNORED:
-            return
         meta = node.meta.get("val")
         try:
             made = self.of_weights.value_of(node) if self.of_weights.visit(node) else None
@@ -211,6 +211,16 @@ class Translator:
             return relax.Var(name, relax.TensorType(self.dims.shape(meta.shape), dtype_name(meta.dtype)))
         except (Refused, UnsupportedModel):
             return relax.Var(name, relax.TensorType(dtype="float32", ndim=meta.dim()))
+
+
+def _needed(graph: fx.Graph) -> set[fx.Node]:
+    """The nodes that results need, or that draw; others are statements about values, and what these are about."""
+    found: set[fx.Node] = set()
+    for node in reversed(graph.nodes):
+        states = node.op == "call_function" and target_name(node.target) in IGNORED
+        if node.op == "output" or (not states and (is_random(node.target) or not found.isdisjoint(node.users))):
+            found.add(node)
+    return found
 
 
 def _is_empty(meta: object) -> bool:
