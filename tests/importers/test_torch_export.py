@@ -14,7 +14,9 @@ from halo_tvm.importers import import_model
 from halo_tvm.importers.torch_export import import_module
 from halo_tvm.in_process import compile_in_process
 from halo_tvm.passes.graph_pass import count_calls
+from halo_tvm.passes.lift import apply_lift
 from halo_tvm.reference import cases_of
+from halo_tvm.relay_ops import OPERATORS
 
 F = torch.nn.functional
 DYNAMIC = torch.export.Dim.DYNAMIC
@@ -419,3 +421,21 @@ def test_statements_about_values_compute_nothing() -> None:
 
     model = check(Function(stated), (normal(2, 6), torch.tensor([[2, 2], [1, 2]])))
     assert not any(name.startswith("relax.sum") for name in count_calls(model.mod["main"]))
+
+
+@pytest.mark.parametrize("cleared", [False, True])
+def test_rows_that_see_no_key_are_as_softmax_leaves_them(cleared: bool) -> None:
+    """DeBERTa hides what is padded as queries, too: such a row is the mean of all values, or 0 where it is cleared."""
+
+    def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        seen = mask[:, None, :, None] * mask[:, None, None, :] != 0
+        scores = (q @ k.transpose(-1, -2) / 4).masked_fill(~seen, torch.finfo(torch.float32).min)
+        weights = scores.softmax(-1)
+        return (weights.masked_fill(~seen, 0.0) if cleared else weights) @ v
+
+    mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 1, 0]])
+    examples = (*(normal(2, 3, 5, 16) + i for i in range(3)), mask)
+    mod = check(Function(attention), examples).mod
+    for one in sorted(OPERATORS["attention"].lifts(), key=lambda lift: -lift.benefit):
+        mod, _ = apply_lift(mod, one, [])
+    assert count_calls(mod["main"])["halo.attention"] == 1

@@ -34,17 +34,19 @@ def attention_lifts(call: Call) -> Sequence[Lift]:
 def _found(match: Match, product: relax.Call, call: Call) -> relax.Expr:
     """The attention; what is refused is said of the softmax, which is there only as long as it is not lifted."""
     inside = {match.variables.get(product)}
-    weights = _weights(match, product.args[0], inside)
+    weights, cleared = _weights(match, product.args[0], inside)
     try:
-        return _lifted(match, product, weights, inside, call)
+        return _lifted(match, product, weights, cleared, inside, call)
     except Rejected as reason:
         reason.at = match.variables.get(weights)
         raise
 
 
-def _lifted(match: Match, product: relax.Call, weights: relax.Call, inside: set, call: Call) -> relax.Expr:
+def _lifted(
+    match: Match, product: relax.Call, weights: relax.Call, cleared: list[relax.Expr], inside: set, call: Call
+) -> relax.Expr:
     _check_weights(match, product, weights)
-    scores = scores_of(match, weights.args[0], inside)
+    scores = scores_of(match, weights.args[0], inside, cleared)
     for what in (weights, scores.dots):
         _check_private(match, what, inside)
     q, q_scale = unscaled(match, scores.dots.args[0])
@@ -83,21 +85,25 @@ def _check_private(match: Match, call: relax.Call, inside: set) -> None:
         raise Rejected(f"a product of the attention is used elsewhere too ({var.name}): it would be computed twice")
 
 
-def _weights(match: Match, expr: relax.Expr, inside: set) -> relax.Call:
+def _weights(match: Match, expr: relax.Expr, inside: set) -> tuple[relax.Call, list[relax.Expr]]:
     """The softmax behind casts, reshapes and the guard that turns NaN (a row without a key) into 0.
 
-    `inside` collects the variables that the attention replaces. `NoMatch` when there is none.
+    With the tests that set weights to 0 behind it. `inside` collects the variables that the attention replaces.
+    `NoMatch` when there is no softmax.
     """
-    value = match.value(expr)
+    value, cleared = match.value(expr), []
     inside.add(expr)
     while op_name(value) in ("relax.astype", "relax.where", "relax.reshape", "relax.expand_dims", "relax.squeeze"):
         if op_name(value) == "relax.where":
             test, zero, rest = value.args
             guard = match.value(test)
             guarded = op_name(guard) == "relax.isnan" and match.value(guard.args[0]).same_as(match.value(rest))
-            if not guarded or number_of(match.value(zero)) != 0.0:
+            if number_of(match.value(zero)) != 0.0:
                 raise NoMatch("the weights are selected by something else than a guard against NaN")
-            inside.add(test)
+            if guarded:
+                inside.add(test)
+            else:
+                cleared.append(test)
             expr = rest
         else:
             expr = value.args[0]
@@ -105,7 +111,7 @@ def _weights(match: Match, expr: relax.Expr, inside: set) -> relax.Call:
         value = match.value(expr)
     if op_name(value) != "relax.nn.softmax":
         raise NoMatch("no softmax")
-    return value
+    return value, cleared
 
 
 def _check_weights(match: Match, product: relax.Call, weights: relax.Call) -> None:

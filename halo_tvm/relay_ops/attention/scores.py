@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import tvm_ffi
 from tvm import ir, relax, sym, tirx
 
 from ... import _compat
@@ -14,6 +15,9 @@ from ...errors import Rejected
 from ..operator import RESHAPES, Match, number_of, op_name, same_dimension
 
 _NEVER_SEEN = -1e9  # a constant at or below it hides a key
+# What stands for a lower number: the operator takes it for a score, so that a row where all keys have it gets the mean
+# of their values, as softmax gives it. Beside a key that is seen its weight is 0.
+_LEAST = -1e29
 _LONGEST = 24
 _PRODUCTS = ("relax.matmul", "relax.halo.matmul")
 
@@ -38,8 +42,12 @@ class Scores:
     addends: list[Addend] = field(default_factory=list)
 
 
-def scores_of(match: Match, expr: relax.Expr, inside: set) -> Scores:
-    """Follow the scores back to the product of queries and keys; `inside` collects the variables on the way."""
+def scores_of(match: Match, expr: relax.Expr, inside: set, cleared: Sequence[relax.Expr] = ()) -> Scores:
+    """Follow the scores back to the product of queries and keys; `inside` collects the variables on the way.
+
+    Where one of the tests in `cleared` holds, weights are set to 0 behind the softmax.
+    """
+    open_tests = list(cleared)
     found = Scores(dots=None)
     matrix = expr.ty.shape.values[-2:]
     for _ in range(_LONGEST):
@@ -49,6 +57,7 @@ def scores_of(match: Match, expr: relax.Expr, inside: set) -> Scores:
         if not all(same_dimension(a, b) for a, b in zip(expr.ty.shape.values[-2:], matrix)):
             raise Rejected("the scores are rearranged between their product and the softmax")
         if name in _PRODUCTS:
+            _before(not open_tests, "weights that are set to 0 where their scores are not replaced")
             found.dots = value
             return found
         if name in ("relax.astype", *RESHAPES):
@@ -65,6 +74,11 @@ def scores_of(match: Match, expr: relax.Expr, inside: set) -> Scores:
             if other is None or other > _NEVER_SEEN:
                 raise Rejected("scores are replaced by something else than a large negative number")
             _before(not found.softcap and found.scale == 1.0, "a mask under a scale")
+            other = max(other, _LEAST) if math.isfinite(other) else other
+            same = next((test for test in open_tests if _same(match, test, value.args[0])), None)
+            if same is not None and side == 2:
+                open_tests.remove(same)
+                other = -math.inf  # a row without a key is 0
             hidden = [relax.const(np.float32(0)), relax.const(np.float32(other))]
             mask = relax.op.where(value.args[0], *(hidden if side == 1 else hidden[::-1]))
             found.addends.append(_addend(mask, value.args[0].ty, value, "float32"))
@@ -83,6 +97,12 @@ def scores_of(match: Match, expr: relax.Expr, inside: set) -> Scores:
                 f"the scores are no product of queries and keys ({name.removeprefix('relax.') or 'an input'})"
             )
     raise Rejected("too many operators between the product of queries and keys and the softmax")
+
+
+def _same(match: Match, a: relax.Expr, b: relax.Expr) -> bool:
+    """Whether two tests are one: the same variable, or the same operator of the same ones."""
+    a, b = match.value(a), match.value(b)
+    return a.same_as(b) or tvm_ffi.structural_equal(a, b)
 
 
 def _addend(value: relax.Expr, ty: relax.TensorType, total: relax.Call, dtype: str | None = None) -> Addend:
