@@ -40,7 +40,8 @@ def _simpler(call: relax.Call, value: Callable[[relax.Expr], relax.Expr]) -> tup
     name = op_name(call)
     inner = value(call.args[0]) if call.args else None
     if name == "relax.reshape":
-        if same_shape(call.ty.shape.values, call.args[0].ty.shape.values):
+        shapes = [x.ty.shape for x in (call, call.args[0])]
+        if all(isinstance(s, relax.ShapeExpr) for s in shapes) and same_shape(*(s.values for s in shapes)):
             return call.args[0], "reshape to the same shape"
         if op_name(inner) == "relax.reshape":
             return relax.op.reshape(inner.args[0], call.args[1]), "reshape of a reshape"

@@ -16,7 +16,7 @@ from tvm import ir, relax, tirx
 
 from ..dimensions import is_one, size_of
 from ..errors import Rejected
-from ._views import NoView, Probe, probes, view_of
+from ._views import NoView, Probe, applied, probes, view_of
 from .operator import Match, number_of, same_dimension
 
 _MAPS = ("relax.cos", "relax.sin", "relax.negative")
@@ -133,7 +133,7 @@ def _positions(match: Match, path: list, maps: dict, probe: Probe) -> list[np.nd
                 join = np.concatenate if value.op.name == "relax.concat" else np.stack
                 array = join([array] * len(match.value(value.args[0]).fields), axis=int(value.attrs.axis))
             else:
-                array = view_of(value.op.name)(value, array, shape)
+                array = applied(value, array, shape)
         arrays.append(array)
     return arrays[::-1]
 

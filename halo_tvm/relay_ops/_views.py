@@ -19,6 +19,7 @@ from ..dimensions import size_of
 Lookup = Callable[[relax.Expr], relax.Expr]  # a variable -> the value it is bound to; anything else -> itself
 _SIZES = ((3, 5, 7, 11, 13, 17), (2, 7, 3, 5, 19, 11))  # of symbolic dimensions, in the order they are met
 _MOST = 1 << 22  # elements of an array of positions
+_LARGEST = 1 << 20  # size of a symbolic dimension
 _LONGEST = 24
 
 
@@ -34,9 +35,21 @@ class Probe:
     sizes: dict[str, int] = field(default_factory=dict)
 
     def shape(self, expr: relax.Expr) -> tuple[int, ...]:
+        """The sizes of a tensor. `NoView` where one of them is below 1: an array without elements agrees with any."""
+        new = {}
         for var in tir_vars_in_type(expr.ty):
-            numbers = _SIZES[self.choice]
-            self.sizes.setdefault(var.name, numbers[len(self.sizes) % len(numbers)])
+            if var.name not in self.sizes:
+                numbers = _SIZES[self.choice]
+                new[var.name] = self.sizes[var.name] = numbers[len(self.sizes) % len(numbers)]
+        while min(found := self._found(expr), default=1) < 1:
+            # As frames of a sound, of which a window takes hundreds of samples; what others have is theirs.
+            new = {name: 2 * size + 1 for name, size in new.items()}
+            if not new or max(new.values()) > _LARGEST:
+                raise NoView("sizes below 1")
+            self.sizes |= new
+        return found
+
+    def _found(self, expr: relax.Expr) -> tuple[int, ...]:
         return tuple(size_of(dim, self.sizes) for dim in expr.ty.shape.values)
 
 
@@ -67,11 +80,7 @@ def positions(chain: Sequence[relax.Expr], base: int, lookup: Lookup, probe: Pro
     array = np.arange(int(np.prod(shape))).reshape(shape)
     arrays = [array]
     for expr in reversed(chain[:base]):
-        call = lookup(expr)
-        try:
-            array = _VIEWS[call.op.name](call, array, probe.shape(expr))
-        except ValueError as reason:
-            raise NoView(str(reason)) from reason
+        array = applied(lookup(expr), array, probe.shape(expr))
         if array.size > _MOST:
             raise NoView("too many elements")
         arrays.append(array)
@@ -81,6 +90,14 @@ def positions(chain: Sequence[relax.Expr], base: int, lookup: Lookup, probe: Pro
 def view_of(name: str) -> Callable[[relax.Call, np.ndarray, tuple[int, ...]], np.ndarray] | None:
     """What the operator `name` does to an array, given its call and the shape of its result; None: it is no view."""
     return _VIEWS.get(name)
+
+
+def applied(call: relax.Call, array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """What a view makes of `array`; `NoView` where the sizes of a probe do not fit it, or are below 0."""
+    try:
+        return _VIEWS[call.op.name](call, array, shape)
+    except ValueError as reason:
+        raise NoView(str(reason)) from reason
 
 
 def bases(chain: Sequence[relax.Expr]) -> Iterator[int]:

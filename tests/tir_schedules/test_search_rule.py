@@ -97,6 +97,12 @@ CASES = {
         (("m", 5), (5, "n")), einsum("mk,kn->mn"), lambda a, b: a @ b, sizes={"m": (1, 3, 9), "n": (1, 2, 16, 37)}
     ),
     "symbolic depth": Case(((3, "k"),), lambda x: topi.sum(x, 1), lambda x: x.sum(1), sizes={"k": (1, 5, 16, 70)}),
+    "symbolic batch, of which one is large": Case(
+        (("b", 4, 196, 8), ("b", 4, 196, 8)),
+        lambda x, y: topi.nn.softmax(topi.einsum("bhik,bhjk->bhij", x, y), 3),
+        lambda x, y: softmax(np.einsum("bhik,bhjk->bhij", x, y), 3),
+        sizes={"b": (1, 2)},
+    ),
     "symbolic windows": Case(((1, 2, "h", "w"),), padded_average, windows, sizes={"h": (1, 4), "w": (1, 7, 33)}),
 }
 

@@ -25,6 +25,8 @@ def pooling(
     p: int = 2,
 ) -> relax.Expr:
     """halo.pooling: `kind` is max, average or lp; with `ceil` a last window may be cut off."""
+    if ceil:
+        window = window.cut_to(expr_shape(x)[2:])
     attrs = {
         "layout": "first",
         "kind": kind,

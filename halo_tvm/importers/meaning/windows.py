@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tvm import relax
 
 from .broadcast import at_least
 from .builder import Builder, expr_shape
-from .sizes import Dim, Sizes, prim
+from .sizes import Dim, Sizes, plain, prim
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,24 @@ class Window:
     def extents(self) -> list[int]:
         """Elements between the first and the last of a window, both counted."""
         return [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations)]
+
+    def cut_to(self, space: Sequence[Dim]) -> Window:
+        """The window whose last position may be cut off, on axes of the sizes `space`.
+
+        Where it is longer than an axis without padding, and would not fit twice, it sees the whole of it, once.
+        """
+        if self.same:
+            return self
+        rank = len(self.kernel)
+        sizes = [
+            size if isinstance(size, int) and d == 1 and not (a or b) and size < k < size + stride else None
+            for size, k, stride, d, a, b in zip(
+                map(plain, space), self.kernel, self.strides, self.dilations, self.pads, self.pads[rank:]
+            )
+        ]
+        kernel = tuple(k if size is None else size for k, size in zip(self.kernel, sizes))
+        strides = tuple(s if size is None else size for s, size in zip(self.strides, sizes))
+        return replace(self, kernel=kernel, strides=strides)
 
     def pads_over(self, sizes: Sizes, space: Sequence[Dim]) -> tuple[Dim, ...]:
         """Elements added to axes of the sizes `space`: all beginnings, then all ends."""

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 from torch import fx
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from tvm import ir, relax
 
 from ...errors import UnsupportedModel
@@ -135,8 +136,9 @@ class Translator:
                 self.env[node] = self._empty(meta)
             else:
                 self.env[node] = self._checked(table[target](Call(self, node)), meta)
-        except Refused as reason:
-            self._refused[target + (f" with {reason}" if str(reason) else "")].append(node.name)
+        except (Refused, GuardOnDataDependentSymNode) as reason:
+            what = str(reason) if isinstance(reason, Refused) else "sizes that values decide"
+            self._refused[target + (f" with {what}" if what else "")].append(node.name)
             self.env[node] = self._stand_in(node.name, meta)
         except UnsupportedModel as reason:
             raise UnsupportedModel(f"{reason} (at {node.name}, {target})") from reason

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -136,8 +136,17 @@ class _Outputs(torch.nn.Module):
 
     def forward(self, *inputs: torch.Tensor) -> dict[str, torch.Tensor]:
         outputs = self.model(**dict(zip(self._names, inputs, strict=True)), **self._options, return_dict=True)
-        tensors = {name: value for name, value in outputs.items() if isinstance(value, torch.Tensor)}
+        tensors = dict(_tensors(outputs))
         return {name: tensors[name] for name in self._wanted or tensors}
+
+
+def _tensors(outputs: Mapping[str, object]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors among a model's outputs; those of a tuple are numbered."""
+    for name, value in outputs.items():
+        if isinstance(value, torch.Tensor):
+            yield name, value
+        elif isinstance(value, tuple | list):
+            yield from ((f"{name}_{i}", part) for i, part in enumerate(value) if isinstance(part, torch.Tensor))
 
 
 def _named(model: torch.nn.Module, names: Sequence[str], wanted: Sequence[str]) -> torch.nn.Module:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import tvm
-from tvm import ir, s_tir, tirx
+from tvm import ir, s_tir, sym, tirx
 from tvm.ir import Expr
 from tvm.script.ir_builder import tirx as T
 
@@ -155,8 +155,11 @@ def parallel_rows(
 def in_parallel_when_large(work: Expr, serial_below: int, emit: Callable[[bool], tirx.Stmt]) -> tirx.Stmt:
     """emit(True) for work of at least `serial_below` elements, else emit(False); decided at run time when symbolic."""
     size = constant(work)
-    if size is not None or serial_below <= 0:  # a branch for less than nothing is one that TVM may fold into nonsense
-        return emit(size is None or size >= serial_below)
+    if size is not None:
+        return emit(size >= serial_below)
+    steps = sym.Analyzer().modular_set(work)
+    if serial_below <= 0 or (steps.base == 0 and steps.coeff >= serial_below):
+        return emit(True)  # a branch for nothing is one in which TVM divides by its sizes, and by 0
     return tirx.IfThenElse(work >= index(serial_below), emit(True), emit(False))
 
 

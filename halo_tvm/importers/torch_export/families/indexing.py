@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 from tvm import relax, te, tirx, topi
 
 from ...meaning.builder import Refused
@@ -118,7 +119,7 @@ def _masked(c: Call) -> relax.Expr | None:
     metas = c.meta("indices")
     if len(metas) != 1 or metas[0] is None or metas[0].dtype != torch.bool:
         return None
-    if c.meta("values").numel() != 1 or c["accumulate"]:
+    if not statically_known_true(c.meta("values").numel() == 1) or c["accumulate"]:
         raise Refused("a boolean mask and several values")
     mask, one = c["indices"][0], tirx.IntImm("int64", 1)
     mask = c.reshape(mask, [*mask.ty.shape.values, *([one] * (c.rank("self") - mask.ty.ndim))])
