@@ -152,7 +152,7 @@ X, I = normal(3, 4, 6), torch.tensor([[2, 0, -1], [1, 1, 0]])
         lambda x, i: x.sort(-1, descending=True),
         lambda x, i: F.max_pool2d(F.pad(x[None], (1, 2, 0, 1)), 2, ceil_mode=True),
         lambda x, i: F.avg_pool2d(x[None], 3, 2, padding=1, count_include_pad=False),
-        # windows longer than an image of 4 x 6, of which the last one is cut off, as EfficientNet of transformers has it
+        # A window longer than its image, which is cut off, as EfficientNet of transformers has it.
         lambda x, i: (F.avg_pool2d(x[None], 90, ceil_mode=True), F.max_pool2d(x[None], (5, 4), 3, ceil_mode=True)),
         lambda x, i: F.interpolate(x[None], scale_factor=1.5, mode="bilinear"),
         lambda x, i: F.adaptive_avg_pool2d(x[None], (3, 2)),
