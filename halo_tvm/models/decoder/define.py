@@ -22,20 +22,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-import ml_dtypes
-import numpy as np
 import tvm
 from tvm import relax
 
 from ..builder import ModelBuilder
-from . import latent, layer_embeddings, weights
-from .config import Alibi, DecoderConfig, Layer, Rope
+from . import alibi, latent, layer_embeddings, weights
+from .config import DecoderConfig, Layer, Rope
 from .mixers import mix
 from .mixture import mixed, names_of
 from .rope import tables
 
 PAST = "past_key_values"  # as torch's exporters and onnxruntime's tools call these inputs
-CAPACITY_STEP = 16  # capacities of several slots are multiples of it, and may exceed the positions up to the next one
 
 
 class Caches(Enum):
@@ -72,7 +69,7 @@ def define(c: DecoderConfig, m: ModelBuilder, *, caches: Caches, last: bool) -> 
     step = _step(c, m, caches)
     table = m.weight(f"{c.names.embedding}.weight", (c.vocabulary, c.embedding_width or c.hidden))
     x = _embedded(step, table)
-    bias = _alibi(step, c.alibi) if c.alibi else None
+    bias = alibi.bias(c, m, _key_count(step), c.alibi) if c.alibi else None
     by_layer = layer_embeddings.by_layer(c, m, x) if c.layer_embeddings else None
     for index in range(c.layers):
         x = _layer(replace(step, c=c.at(index)), x, index, bias)
@@ -366,32 +363,8 @@ def _tables(step: _Step, rope: Rope) -> list[relax.Var]:
     return [m.table(name, value) for name, value in zip(names, values)]
 
 
-def _alibi(step: _Step, how: Alibi) -> relax.Var:
-    """The bias [1, heads, 1, keys] of arXiv:2108.12409: slope times key position.
-
-    The distance to the query differs from it by a number of the query's own, which softmax does not see.
-    """
-    c, m = step.c, step.m
-    keys = step.rows[1]
+def _key_count(step: _Step) -> tvm.ir.Expr | int:
+    """How many keys attention sees at most."""
     if step.lengths is not None:
-        keys = m.inputs["key_0"].ty.shape.values[1]
-    elif step.shown is not None:
-        keys = step.shown.ty.shape.values[1]
-    power = 2 ** int(np.floor(np.log2(c.heads)))
-    slopes = 2.0 ** (-8.0 / power * np.arange(1, power + 1))
-    if power != c.heads:  # the missing ones lie between those of the next power of two
-        slopes = np.concatenate([slopes, 2.0 ** (-4.0 / power * np.arange(1, 2 * (c.heads - power), 2))])
-    if how.rounded:  # products, too: no product of float32 at run time
-        places = np.arange(-(-c.positions // CAPACITY_STEP) * CAPACITY_STEP)
-        table = _rounded(_rounded(slopes)[:, None] * places) * how.scale
-        whole = relax.const(table.astype(np.float32)[None, :, None])
-        return m.emit(relax.op.strided_slice(whole, axes=[3], begin=[0], end=[keys]))
-    at = m.emit(relax.op.astype(m.emit(relax.op.arange(0, keys, 1, "int64")), "float32"))
-    at = m.emit(relax.op.reshape(at, (1, 1, 1, keys)))
-    slopes = (slopes * how.scale).astype(np.float32)
-    return m.emit(relax.op.multiply(relax.const(slopes.reshape(1, -1, 1, 1)), at))
-
-
-def _rounded(values: np.ndarray) -> np.ndarray:
-    """To the nearest bfloat16, of two equally near the even one."""
-    return values.astype(np.float32).astype(ml_dtypes.bfloat16).astype(np.float32)
+        return step.m.inputs["key_0"].ty.shape.values[1]
+    return step.rows[1] if step.shown is None else step.shown.ty.shape.values[1]
