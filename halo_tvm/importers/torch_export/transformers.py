@@ -21,12 +21,9 @@ from ...params import ParamTable
 from ..tensor_files import weight_files
 from ._program import import_module
 from ._scans import scans_of_any_length
+from .transformers_inputs import dynamic_axes, examples_of, longest_of, parameters
 
-_LARGEST_BATCH = 8
-_LENGTH = 12  # of the example; the exported program takes others
-_LONGEST = 4096  # where the configuration bounds no length
 _STATES = "last_hidden_state"
-_LENGTH_FIELDS = ("max_position_embeddings", "n_positions", "max_target_positions", "max_seq_len")
 
 
 def import_unrestricted(path: Path, options: Mapping[str, object]) -> ImportedModel:
@@ -57,15 +54,16 @@ def import_unrestricted(path: Path, options: Mapping[str, object]) -> ImportedMo
             "check the directory, or export the model to ONNX"
         ) from reason
     model = model.eval()
-    examples = _examples(model, config, options.get("sizes", {}))
+    examples = examples_of(model, options.get("sizes", {}))
     module = _named(model, tuple(examples), (_STATES,) if bare else ())
 
-    longest = _longest(model)
+    longest = longest_of(model)
 
     def exported(shared: bool) -> ImportedModel:
-        shapes = tuple(_dynamic(longest, name, value, shared) for name, value in examples.items())
+        shapes = tuple(dynamic_axes(longest, example, shared) for example in examples.values())
+        tensors = tuple(example.tensor for example in examples.values())
         with scans_of_any_length(model, longest):
-            return import_module(module, tuple(examples.values()), dynamic_shapes=shapes, name=path.name)
+            return import_module(module, tensors, dynamic_shapes=shapes, name=path.name)
 
     try:
         imported = exported(shared=True)
@@ -132,7 +130,7 @@ class _Outputs(torch.nn.Module):
         super().__init__()
         self.model = model
         self._names, self._wanted = tuple(names), tuple(wanted)
-        self._options = {"use_cache": False} if "use_cache" in _parameters(model) else {}
+        self._options = {"use_cache": False} if "use_cache" in parameters(model) else {}
 
     def forward(self, *inputs: torch.Tensor) -> dict[str, torch.Tensor]:
         outputs = self.model(**dict(zip(self._names, inputs, strict=True)), **self._options, return_dict=True)
@@ -158,73 +156,3 @@ def _named(model: torch.nn.Module, names: Sequence[str], wanted: Sequence[str]) 
 
     forward.__signature__ = inspect.Signature(parameters)
     return type("Outputs", (_Outputs,), {"forward": forward})(model, names, wanted).eval()
-
-
-def _parameters(model: torch.nn.Module) -> frozenset[str]:
-    return frozenset(inspect.signature(model.forward).parameters)
-
-
-def _examples(model: torch.nn.Module, config: object, sizes: Mapping[str, Sequence[int]]) -> dict[str, torch.Tensor]:
-    """Two rows of each input that the model cannot do without, and a mask of padding where it takes one."""
-    taken = _parameters(model)
-    text = getattr(config, "text_config", config)
-    vision = getattr(config, "vision_config", config)
-    examples: dict[str, torch.Tensor] = {}
-    if "input_ids" in taken and model.main_input_name in ("input_ids", "pixel_values") and hasattr(text, "vocab_size"):
-        top = min(int(text.vocab_size), 100)
-        examples["input_ids"] = torch.arange(2 * _LENGTH).remainder(top - 3).reshape(2, _LENGTH) + 3
-        if "attention_mask" in taken:
-            examples["attention_mask"] = torch.ones(2, _LENGTH, dtype=torch.int64)
-    if "pixel_values" in taken:
-        size = getattr(vision, "image_size", None) or 224
-        given = sizes.get("pixel_values", ())
-        high, wide = given[-2:] if len(given) == 4 else (size, size) if isinstance(size, int) else (size[-2], size[-1])
-        channels = int(getattr(vision, "num_channels", 3))
-        examples["pixel_values"] = torch.linspace(-1, 1, 2 * channels * high * wide).reshape(2, channels, high, wide)
-    if model.main_input_name == "input_features":
-        frames = 2 * int(getattr(config, "max_source_positions", 1500))
-        bins = int(getattr(config, "num_mel_bins", 80))
-        examples["input_features"] = torch.linspace(-1, 1, 2 * bins * frames).reshape(2, bins, frames)
-    if model.main_input_name == "input_values":
-        examples["input_values"] = torch.linspace(-1, 1, 2 * 4000).reshape(2, 4000)
-    if "decoder_input_ids" in taken and config.is_encoder_decoder:
-        examples["decoder_input_ids"] = torch.arange(14).reshape(2, 7) % 50 + 3
-    if not examples:
-        raise UnsupportedModel(
-            f"expected a model of text, images or sound, found {type(model).__name__}, which takes "
-            f"{model.main_input_name}: export it with torch.export yourself and give the .pt2 file"
-        )
-    return examples
-
-
-def _dynamic(longest: int, name: str, value: torch.Tensor, shared: bool) -> dict[int, object]:
-    """Batch, and the length of token sequences and waves.
-
-    `shared`: one batch, and one length for tokens and their mask; else torch keeps fixed what the model itself fixes.
-    """
-
-    def dimension(label: str, low: int, high: int) -> object:
-        return torch.export.Dim(label, min=low, max=high) if shared else torch.export.Dim.AUTO(min=low, max=high)
-
-    batch = dimension("batch", 1, _LARGEST_BATCH)
-    if value.dim() != 2:
-        return {0: batch}
-    if name == "input_values":
-        return {0: batch, 1: dimension("samples", 1000, 1 << 20)}
-    label = "decoder_sequence" if name.startswith("decoder_") else "sequence"
-    return {0: batch, 1: dimension(label, 2, longest)}
-
-
-def _longest(model: torch.nn.Module) -> int:
-    """The tokens of the longest sequence that is taken.
-
-    Where padding has a place in a table of positions, as RoBERTa's, tokens have those behind it.
-    """
-    text = getattr(model.config, "text_config", model.config)
-    longest = next((int(getattr(text, f)) for f in _LENGTH_FIELDS if getattr(text, f, None)), _LONGEST)
-    for name, table in model.named_modules():
-        is_table = isinstance(table, torch.nn.Embedding) and name.endswith("position_embeddings")
-        if is_table and table.padding_idx is not None and table.num_embeddings == longest:
-            longest -= table.padding_idx + 1
-            break
-    return max(min(longest, _LONGEST), _LENGTH + 1)
