@@ -129,7 +129,7 @@ def _sizes(read: Reader, index: int, kind: str) -> tuple[int | None, int | None]
         heads = read.get("num_global_key_value_heads") if read.flag("attention_k_eq_v") else None
         own: object = {"head_dim": read.whole("global_head_dim", default=512), "num_key_value_heads": heads}
     else:
-        own = listed.get(str(index), {}) if isinstance(listed, Mapping) else listed
+        own = listed.get(str(index), listed.get(index, {})) if isinstance(listed, Mapping) else listed
     if not isinstance(own, Mapping):
         raise TypeError(f"per_layer_config {own!r:.40} has no sizes of layers")
     words = Reader({**own, "model_type": read.kind})
@@ -147,7 +147,7 @@ def _mixture(read: Reader) -> Mixture:
 
 def _of_images(read: Reader) -> DecoderConfig:
     """The language model of a Gemma 4 that sees images and hears, too."""
-    return _gemma4(read.inner("text_config", completed({"model_type": "gemma4_text"})))
+    return _gemma4(read.inner("text_config", completed({"model_type": f"{read.kind}_text"})))
 
 
 def _unread(config: Mapping[str, object]) -> tuple[str, ...]:
