@@ -128,8 +128,10 @@ def _sizes(read: Reader, index: int, kind: str) -> tuple[int | None, int | None]
     if listed is None:
         heads = read.get("num_global_key_value_heads") if read.flag("attention_k_eq_v") else None
         own: object = {"head_dim": read.whole("global_head_dim", default=512), "num_key_value_heads": heads}
+    elif isinstance(listed, Mapping):
+        own = next((sizes for key, sizes in listed.items() if int(key) == index), {})  # "05" where there are thirty
     else:
-        own = listed.get(str(index), listed.get(index, {})) if isinstance(listed, Mapping) else listed
+        own = listed
     if not isinstance(own, Mapping):
         raise TypeError(f"per_layer_config {own!r:.40} has no sizes of layers")
     words = Reader({**own, "model_type": read.kind})

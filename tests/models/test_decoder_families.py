@@ -114,10 +114,10 @@ ALWAYS = {
     "deepseek_v3": {**_CHOSEN, "rope_parameters": {**_YARN, "mscale_all_dim": 0.7}, "attention_bias": True},
     "gemma4_text": {
         **_GEMMA4,
-        "num_hidden_layers": 6,
+        "num_hidden_layers": 12,  # numbers of layers have two digits in its file
         "num_kv_shared_layers": 2,
         "use_double_wide_mlp": True,
-        "layer_types": ["sliding_attention", "full_attention"] * 3,
+        "layer_types": ["sliding_attention", "full_attention"] * 6,
         "final_logit_softcapping": 3.0,
     },
     "opt: 350m": {**_SIZES, "ffn_dim": 96, "word_embed_proj_dim": 32, "do_layer_norm_before": False},
