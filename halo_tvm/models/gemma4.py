@@ -89,7 +89,7 @@ def _layers(read: Reader) -> tuple[Layer, ...]:
         rotation = read.scaling(kind) or _ROTATIONS[kind]
         theta = float(rotation.get("rope_theta") or _ROTATIONS[kind]["rope_theta"])  # type: ignore[arg-type]
         layer = Layer(
-            rope_of(dim or read.head_dim, theta, rotation, read.whole("max_position_embeddings")),
+            rope_of(dim, theta, rotation, read.whole("max_position_embeddings")),
             read.whole("sliding_window", default=512) if slides else None,
             head_dim=dim,
             kv_heads=heads,
@@ -117,20 +117,19 @@ def _shared(read: Reader) -> int:
     return shared
 
 
-def _sizes(read: Reader, index: int, kind: str) -> tuple[int | None, int | None]:
-    """The size of a layer's heads and how many of keys it has, where they are not the model's.
+def _sizes(read: Reader, index: int, kind: str) -> tuple[int, int]:
+    """The size of a layer's heads, and how many of keys it has.
 
-    A list of layers has them, else those of layers that attend to all keys are said once.
+    A list of layers has those that are not the model's, else those of layers that attend to all keys are said once.
     """
     listed = read.get("per_layer_config")
-    if listed is None and kind == "sliding_attention":
-        return None, None
-    if listed is None:
+    own: object = {}
+    if listed is None and kind == "full_attention":
         heads = read.get("num_global_key_value_heads") if read.flag("attention_k_eq_v") else None
-        own: object = {"head_dim": read.whole("global_head_dim", default=512), "num_key_value_heads": heads}
+        own = {"head_dim": read.whole("global_head_dim", default=512), "num_key_value_heads": heads}
     elif isinstance(listed, Mapping):
         own = next((sizes for key, sizes in listed.items() if int(key) == index), {})  # "05" where there are thirty
-    else:
+    elif listed is not None:
         own = listed
     if not isinstance(own, Mapping):
         raise TypeError(f"per_layer_config {own!r:.40} has no sizes of layers")

@@ -114,10 +114,10 @@ ALWAYS = {
     "deepseek_v3": {**_CHOSEN, "rope_parameters": {**_YARN, "mscale_all_dim": 0.7}, "attention_bias": True},
     "gemma4_text": {
         **_GEMMA4,
-        "num_hidden_layers": 12,  # numbers of layers have two digits in its file
+        "num_hidden_layers": 6,
         "num_kv_shared_layers": 2,
         "use_double_wide_mlp": True,
-        "layer_types": ["sliding_attention", "full_attention"] * 6,
+        "layer_types": ["sliding_attention", "full_attention"] * 3,
         "final_logit_softcapping": 3.0,
     },
     "opt: 350m": {**_SIZES, "ffn_dim": 96, "word_embed_proj_dim": 32, "do_layer_norm_before": False},
@@ -646,6 +646,17 @@ def test_what_the_definition_lacks_is_refused(kind: str, changes: dict[str, obje
     with pytest.raises(UnsupportedModel, match=message):
         family = next(f for f in FAMILIES.values() if kind in f.huggingface_types)
         family.from_huggingface({**_GROUPED, "model_type": kind, **changes})
+
+
+def test_sizes_of_layers_by_number_or_by_kind() -> None:
+    """As transformers writes them, with as many digits as the last number has, and as Google's files say them once."""
+    common = {**_GEMMA4, "model_type": "gemma4_text", "num_hidden_layers": 12}
+    common |= {"layer_types": ["sliding_attention", "full_attention"] * 6}
+    read = FAMILIES["gemma4"].from_huggingface
+    numbered = {f"{i:02d}": {"head_dim": 32} for i in range(1, 12, 2)}
+    expected = read(common)
+    assert read({**common, "global_head_dim": None, "per_layer_config": numbered}) == expected
+    assert [expected.at(i).head_size for i in range(12)] == [16, 32] * 6
 
 
 @pytest.mark.parametrize(("pairs", "interleaved"), [(8, False), (8, True), (3, False), (3, True)])
