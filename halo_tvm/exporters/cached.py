@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tvm import ir, relax
 
 from ..errors import UnsupportedModel, UsageError
-from ..imported import ImportedModel
+from ..imported import ImportedModel, InputSpec
 from ..importers import import_model
 from ..interpreter import evaluate
 from ..whole_file import write_whole
@@ -131,13 +131,18 @@ def export_for_genai(model: str, folder: Path, numbers: str = "F32", seed: int =
 
 def runs_in_genai(model: ImportedModel) -> bool:
     """Whether the caches of `model` are what onnxruntime-genai knows: keys and values, of one shape in all layers."""
-    caches = [spec for spec in model.inputs if spec.name.startswith(_PAST)]
+    caches = _caches(model)
     return any(spec.name.endswith(".value") for spec in caches) and len({spec.shape for spec in caches}) == 1
+
+
+def _caches(model: ImportedModel) -> list[InputSpec]:
+    """The inputs that are caches."""
+    return [spec for spec in model.inputs if spec.name.startswith(_PAST)]
 
 
 def _found(model: ImportedModel) -> str:
     """The caches that onnxruntime-genai does not know."""
-    caches = [spec for spec in model.inputs if spec.name.startswith(_PAST)]
+    caches = _caches(model)
     if not any(spec.name.endswith(".value") for spec in caches):
         return "one vector of a token for both"
     return " and ".join(sorted({f"{spec.shape[1]} heads of {spec.shape[3]}" for spec in caches}))
@@ -162,7 +167,7 @@ def write_genai_config(model: ImportedModel, path: Path) -> Path:
 
 
 def _genai_config(model: ImportedModel, filename: str) -> dict[str, object]:
-    caches = [spec for spec in model.inputs if spec.name.startswith(_PAST)]
+    caches = _caches(model)
     ids = model.inputs[0]
     assert ids.values is not None, "token ids have bounds"
     end = (model.language or {}).get("end") or [0]

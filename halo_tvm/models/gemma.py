@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .decoder import DecoderConfig, Names, Reader, decoder_family
+from .decoder.family import family_of_images
 from .llama import llama
 
 _BOTH = Names(
@@ -73,12 +74,6 @@ GEMMA = decoder_family("gemma", _gemma, even=("head_dim",))
 GEMMA2 = decoder_family("gemma2", _gemma2, even=("head_dim",))
 GEMMA3 = decoder_family("gemma3", _gemma3, types=("gemma3_text",), even=("head_dim",))
 VAULTGEMMA = decoder_family("vaultgemma", _vaultgemma, even=("head_dim",))
-GEMMA3_OF_IMAGES = decoder_family(
-    "gemma3_of_images",
-    _gemma3_of_images,
-    types=("gemma3",),
-    prefixes=("language_model.",),
-    heads=("ForConditionalGeneration", "ForCausalLM"),
-    complete=False,  # of the tensors beside it nothing is read
-    even=("head_dim",),
+GEMMA3_OF_IMAGES = family_of_images(
+    "gemma3_of_images", _gemma3_of_images, types=("gemma3",), prefixes=("language_model.",), even=("head_dim",)
 )

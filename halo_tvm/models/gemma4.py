@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from ._defaults import completed
 from .decoder import DecoderConfig, ExpertNames, Layer, LayerEmbeddings, Mixture, Names, Reader, decoder_family
-from .decoder.family import further
+from .decoder.family import family_of_images, further
 from .decoder.rope import rope_of
 from .llama import llama
 from .mixtures import mixture_of
@@ -168,11 +168,4 @@ _SHARED = {
     "even": ("head_dim",),
 }
 GEMMA4 = decoder_family("gemma4", _gemma4, types=("gemma4_text", "gemma4_unified_text"), beside=_unread, **_SHARED)  # type: ignore[arg-type]
-GEMMA4_OF_IMAGES = decoder_family(
-    "gemma4_of_images",
-    _of_images,
-    types=("gemma4", "gemma4_unified"),
-    heads=("ForConditionalGeneration", "ForCausalLM"),
-    complete=False,  # of the tensors beside it nothing is read
-    **_SHARED,  # type: ignore[arg-type]
-)
+GEMMA4_OF_IMAGES = family_of_images("gemma4_of_images", _of_images, types=("gemma4", "gemma4_unified"), **_SHARED)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .decoder import DecoderConfig, DeltaRule, Layer, Reader, decoder_family
+from .decoder.family import family_of_images
 from .llama import llama
 from .mixtures import NORMED, dense_layers, mixture_of
 
@@ -85,11 +86,4 @@ _SHARED = {"prefixes": _PREFIXES, "tied": ("embed_tokens", "lm_head"), "even": (
 QWEN3_NEXT = decoder_family("qwen3_next", _sparse, **_SHARED)  # type: ignore[arg-type]
 QWEN3_5 = decoder_family("qwen3_5", _qwen3_5, types=("qwen3_5_text",), **_SHARED)  # type: ignore[arg-type]
 QWEN3_5_MOE = decoder_family("qwen3_5_moe", _qwen3_5_moe, types=("qwen3_5_moe_text",), **_SHARED)  # type: ignore[arg-type]
-QWEN3_5_OF_IMAGES = decoder_family(
-    "qwen3_5_of_images",
-    _of_images,
-    types=("qwen3_5", "qwen3_5_moe"),
-    heads=("ForConditionalGeneration", "ForCausalLM"),
-    complete=False,  # of the tensors beside it nothing is read
-    **_SHARED,  # type: ignore[arg-type]
-)
+QWEN3_5_OF_IMAGES = family_of_images("qwen3_5_of_images", _of_images, types=("qwen3_5", "qwen3_5_moe"), **_SHARED)

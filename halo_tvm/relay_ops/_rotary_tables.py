@@ -16,7 +16,7 @@ from tvm import ir, relax, tirx
 
 from ..dimensions import is_one, size_of
 from ..errors import Rejected
-from ._views import NoView, Probe, applied, probes, view_of
+from ._views import NoView, Probe, applied, is_view, probes
 from .operator import Match, number_of, same_dimension
 
 _MAPS = ("relax.cos", "relax.sin", "relax.negative")
@@ -99,7 +99,7 @@ def _step(match: Match, expr: relax.Expr) -> tuple[relax.Expr, Callable[[relax.E
         values = [match.value(part) for part in parts]
         equal = parts and all(tvm_ffi.structural_equal(value, values[0]) for value in values)
         return (parts[0], None) if equal else None
-    if view_of(name) is not None and isinstance(value.args[0].ty.shape, relax.ShapeExpr):
+    if is_view(name) and isinstance(value.args[0].ty.shape, relax.ShapeExpr):
         return value.args[0], None
     return None
 

@@ -7,6 +7,7 @@ same at every size, so that two arrangements which agree at two sets of sizes ar
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -47,6 +48,8 @@ class Probe:
             if not new or max(new.values()) > _LARGEST:
                 raise NoView("sizes below 1")
             self.sizes |= new
+            if math.prod(self._found(expr)) > _MOST:  # grown, it may be far larger than a probe usually is
+                raise NoView("too many elements")
         return found
 
     def _found(self, expr: relax.Expr) -> tuple[int, ...]:
@@ -87,9 +90,9 @@ def positions(chain: Sequence[relax.Expr], base: int, lookup: Lookup, probe: Pro
     return arrays[::-1]
 
 
-def view_of(name: str) -> Callable[[relax.Call, np.ndarray, tuple[int, ...]], np.ndarray] | None:
-    """What the operator `name` does to an array, given its call and the shape of its result; None: it is no view."""
-    return _VIEWS.get(name)
+def is_view(name: str) -> bool:
+    """Whether the operator `name` moves elements and computes nothing."""
+    return name in _VIEWS
 
 
 def applied(call: relax.Call, array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

@@ -19,6 +19,7 @@ from halo_tvm.errors import Declined
 from halo_tvm.passes.schedule import rule_for, scheduled_by
 from halo_tvm.targets import Target
 from halo_tvm.tir_schedules import RULES
+from halo_tvm.tir_schedules.code.lanes import in_parallel_when_large
 from halo_tvm.tir_schedules.general.search import Decision
 
 RULE = RULES["search"]
@@ -143,6 +144,21 @@ def check_case(name: str, target: Target, count: int, seed: int = 0) -> None:
 def test_numbers(name: str) -> None:
     target = x86("avx512" if here("avx512") else "avx2")
     check_case(name, target, count=3)
+
+
+def test_no_branch_for_less_than_one_row() -> None:
+    """In a branch that only an empty batch takes TVM divides by its sizes, which are 0 there."""
+    rows = tirx.Var("rows", "int64")
+    asked: list[bool] = []
+
+    def emit(parallel: bool) -> tirx.Stmt:
+        asked.append(parallel)
+        return tirx.Evaluate(tirx.const(int(parallel), "int32"))
+
+    in_parallel_when_large(rows * 20000, 1 << 14, emit)
+    assert asked == [True]
+    in_parallel_when_large(rows * 200, 1 << 14, emit)
+    assert asked == [True, True, False]
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from ...params import ParamTable
 from ..tensor_files import weight_files
 from ._program import import_module
 from ._scans import scans_of_any_length
-from .transformers_inputs import dynamic_axes, examples_of, longest_of, parameters
+from .transformers_inputs import dynamic_axes, examples_of, longest_of, without_cache
 
 _STATES = "last_hidden_state"
 
@@ -130,7 +130,7 @@ class _Outputs(torch.nn.Module):
         super().__init__()
         self.model = model
         self._names, self._wanted = tuple(names), tuple(wanted)
-        self._options = {"use_cache": False} if "use_cache" in parameters(model) else {}
+        self._options = without_cache(model)
 
     def forward(self, *inputs: torch.Tensor) -> dict[str, torch.Tensor]:
         outputs = self.model(**dict(zip(self._names, inputs, strict=True)), **self._options, return_dict=True)

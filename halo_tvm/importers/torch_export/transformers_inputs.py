@@ -7,6 +7,7 @@ The classes do not say of which shape their main input is: of `input_values` som
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -32,8 +33,7 @@ class Example:
     @classmethod
     def of(cls, *shape: int, **axes: int) -> Example:
         """Numbers of this shape behind two rows; `axes` are counted without them."""
-        count = 2 * int(torch.tensor(shape).prod())
-        tensor = torch.linspace(-1, 1, count).reshape(2, *shape)
+        tensor = torch.linspace(-1, 1, 2 * math.prod(shape)).reshape(2, *shape)
         return cls(tensor, {0: "batch", **{axis + 1: name for name, axis in axes.items()}})
 
 
@@ -72,6 +72,11 @@ def parameters(model: torch.nn.Module) -> tuple[str, ...]:
     return tuple(inspect.signature(model.forward).parameters)
 
 
+def without_cache(model: torch.nn.Module) -> dict[str, bool]:
+    """What tells a model to keep nothing of a call for the next one."""
+    return {"use_cache": False} if "use_cache" in parameters(model) else {}
+
+
 def _in_order(taken: Sequence[str], found: Mapping[str, Example]) -> dict[str, Example]:
     """In the order in which the model takes them, tokens first."""
     tokens = [name for name in found if name in ("input_ids", "attention_mask")]
@@ -82,12 +87,11 @@ def _fitting(model: torch.nn.Module, others: Mapping[str, Example], name: str, l
     """The first of `layouts` that the model takes; where it takes none, the first, of which torch.export complains."""
     if len(layouts) == 1:
         return layouts[0]
-    options = {"use_cache": False} if "use_cache" in parameters(model) else {}
     for example in layouts:
         given = {n: e.tensor for n, e in {**others, name: example}.items()}
         try:
             with torch.no_grad():
-                model(**given, **options)
+                model(**given, **without_cache(model))
         except (RuntimeError, ValueError, TypeError, IndexError, AttributeError):
             continue
         return example

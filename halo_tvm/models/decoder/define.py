@@ -60,6 +60,9 @@ class _Step:
     def heads(self, x: relax.Expr, count: int) -> relax.Var:
         return self.m.emit(relax.op.reshape(x, (*self.rows, count, self.c.head_size)))
 
+    def normed(self, x: relax.Expr, name: str) -> relax.Var:
+        return weights.norm(self.c, self.m, x, name, self.c.hidden)
+
     def scaled(self, x: relax.Var, factor: float | None) -> relax.Var:
         return x if factor is None else self.m.emit(relax.op.multiply(x, relax.const(factor, "float32")))
 
@@ -86,7 +89,7 @@ def define(c: DecoderConfig, m: ModelBuilder, *, caches: Caches, last: bool) -> 
         one = (1,) if caches is Caches.RETURNED else ()  # other engines want the token's axis
         x = m.emit(relax.op.reshape(x, (batch, *one, c.hidden)))
     if c.names.norm:
-        x = weights.norm(c, m, x, c.names.norm, c.hidden)
+        x = step.normed(x, c.names.norm)
     m.layer = c.names.head
     if c.embedding_width not in (None, c.hidden):
         x = m.linear(x, c.names.project_out, c.hidden, c.embedding_width, bias=False)
@@ -135,7 +138,7 @@ def _embedded(step: _Step, table: relax.Var) -> relax.Var:
             at = m.emit(relax.op.add(at, relax.const(c.position_offset, str(at.ty.dtype))))
         x = m.emit(relax.op.add(x, m.op("embedding", at, stored, layout="nk", n=rows)))
     if c.names.embedding_norm:
-        x = weights.norm(c, m, x, c.names.embedding_norm, c.hidden)
+        x = step.normed(x, c.names.embedding_norm)
     return x
 
 
@@ -144,7 +147,7 @@ def _layer(step: _Step, x: relax.Var, index: int, bias: relax.Var | None) -> rel
     layer = names.layer.format(index)
 
     def normed(y: relax.Var, name: str) -> relax.Var:
-        return weights.norm(c, m, y, f"{layer}.{name}", c.hidden) if name else y
+        return step.normed(y, f"{layer}.{name}") if name else y
 
     def added(y: relax.Var, onto: relax.Var) -> relax.Var:
         return m.emit(relax.op.add(step.scaled(y, c.residual_scale), onto))
@@ -182,13 +185,9 @@ def _fed(step: _Step, x: relax.Var, stream: relax.Var, index: int, layer: str) -
         found = _feed_forward(step, x, layer)
     elif mixture.parallel:
         names = names_of(m, mixture, layer)
-
-        def normed(y: relax.Var, name: str) -> relax.Var:
-            return weights.norm(c, m, y, f"{layer}.{name}", c.hidden)
-
-        found = normed(_feed_forward(step, x, layer), names.feed_forward_post_norm)
-        chosen = mixed(c, mixture, m, normed(stream, names.norm), layer, routed_by=stream)
-        found = m.emit(relax.op.add(found, normed(chosen, names.post_norm)))
+        found = step.normed(_feed_forward(step, x, layer), f"{layer}.{names.feed_forward_post_norm}")
+        chosen = mixed(c, mixture, m, step.normed(stream, f"{layer}.{names.norm}"), layer, routed_by=stream)
+        found = m.emit(relax.op.add(found, step.normed(chosen, f"{layer}.{names.post_norm}")))
     else:
         found = mixed(c, mixture, m, x, layer)
     return step.scaled(found, c.down_scale)
@@ -228,11 +227,10 @@ def _attention(step: _Step, x: relax.Var, index: int, layer: str, bias: relax.Va
         joined = joined if kind.rope is None else _turned(step, joined, kind.rope)
         heads = m.op("attention", joined, *extras, packed=True, **attrs)
     else:
-        extras = [step.shown, *extras] if step.shown is not None else extras
-        attrs |= {"has_key_mask": True} if step.shown is not None else {}
-        extras = [*extras, step.filled] if step.lengths is not None else extras
-        attrs |= {"has_lengths": True} if step.lengths is not None else {}
-        heads = m.op("attention", *_query_keys_values(step, joined, index, layer), *extras, **attrs)
+        shown = [] if step.shown is None else [step.shown]
+        filled = [] if step.filled is None else [step.filled]
+        attrs |= {name: True for name, given in (("has_key_mask", shown), ("has_lengths", filled)) if given}
+        heads = m.op("attention", *_query_keys_values(step, joined, index, layer), *shown, *extras, *filled, **attrs)
     if c.names.head_gate:
         gate = m.linear(x, f"{layer}.{c.names.head_gate}", c.hidden, c.heads, bias=False)
         gate = m.emit(relax.op.expand_dims(m.emit(relax.op.sigmoid(gate)), 3))
@@ -324,16 +322,12 @@ def _parts(step: _Step, joined: relax.Var, layer: str, kind: Layer) -> list[rela
         m.emit(relax.op.strided_slice(joined, axes=[2], begin=[begin], end=[end]))
         for begin, end in zip([0, *ends], ends)
     ]
-    found = [_turned_heads(step, part, f"{layer}.{stem}" if stem else "", kind) for part, stem in zip(parts, _stems(c))]
+    stems = [f"{layer}.{name}" if name else "" for name in (c.names.query_norm, c.names.key_norm)]
+    found = [_turned_heads(step, part, stem, kind) for part, stem in zip(parts, stems)]
     if kind.keys_of is None:
         values = step.heads(parts[-1], c.key_heads)
         found.append(m.op("rms_norm", values, m.ones(c.head_size), eps=c.eps) if c.value_norm else values)
     return found
-
-
-def _stems(c: DecoderConfig) -> tuple[str, str]:
-    """The norms of queries and keys, "" where there are none."""
-    return c.names.query_norm, c.names.key_norm
 
 
 def _turned_heads(step: _Step, part: relax.Var, stem: str, kind: Layer) -> relax.Var:

@@ -56,6 +56,14 @@ def decoder_family(
     )
 
 
+def family_of_images(
+    name: str, read: Callable[[Reader], DecoderConfig], *, types: tuple[str, ...], **more: object
+) -> Family[DecoderConfig]:
+    """The family of the language models in models that see images, too: of the tensors beside it nothing is read."""
+    heads = ("ForConditionalGeneration", "ForCausalLM")
+    return decoder_family(name, read, types=types, heads=heads, complete=False, **more)  # type: ignore[arg-type]
+
+
 def further(config: Mapping[str, object]) -> tuple[str, ...]:
     """Names of layers behind the last one, which guess further tokens: nothing of the model's own answer."""
     count, layers = (int(config.get(name) or 0) for name in ("num_nextn_predict_layers", "num_hidden_layers"))  # type: ignore[call-overload]

@@ -42,7 +42,7 @@ class Scores:
     addends: list[Addend] = field(default_factory=list)
 
 
-def scores_of(match: Match, expr: relax.Expr, inside: set, cleared: Sequence[relax.Expr] = ()) -> Scores:
+def scores_of(match: Match, expr: relax.Expr, inside: set, cleared: Sequence[relax.Expr]) -> Scores:
     """Follow the scores back to the product of queries and keys; `inside` collects the variables on the way.
 
     Where one of the tests in `cleared` holds, weights are set to 0 behind the softmax.
