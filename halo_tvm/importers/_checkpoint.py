@@ -15,6 +15,8 @@ from ._adapter import Adapter
 from .packed_linears import ACTIVATIONS, Method
 from .tensor_files import TensorFile, opened, weight_files
 
+_WHOLE = (("", ""),)
+_LAYERS = "layers."
 _SHOWN = 8  # tensor names in one message
 # What old checkpoints keep beside their weights: masks and frequencies, which a definition computes.
 _BUFFER = re.compile(r"(rotary_emb\.inv_freq|\.attn\.(masked_)?bias|attention\.(masked_)?bias|position_ids)$")
@@ -24,6 +26,7 @@ class DirectoryWeights:
     """Tensors of all files of a directory that hold weights, by name, read when asked for, given as float32.
 
     Weights of linears may be stored by `method`; those that the definition reads as [k, n] have the `layout` "kn".
+    `places` are starts of names and what stands in their place, where the model is a part of a larger one.
     """
 
     def __init__(
@@ -34,9 +37,11 @@ class DirectoryWeights:
         method: Method | None = None,
         layout: str = "nk",
         adapter: Adapter | None = None,
+        places: Sequence[tuple[str, str]] = _WHOLE,
     ) -> None:
         self.path = path
         self.prefixes = prefixes
+        self.places = places
         self.tied = tied  # other names of tensors, under which a checkpoint may keep them
         self.method = method
         self.layout = layout
@@ -48,15 +53,20 @@ class DirectoryWeights:
         for file in map(opened, self.files):
             self._where.update({name: (file, shape) for name, shape in file.shapes.items()})
 
+    def _names(self, name: str) -> list[str]:
+        """Under what names a checkpoint may keep the tensor `name`."""
+        whole = [prefix + name for prefix in self.prefixes]
+        return [new + n.removeprefix(old) for n in whole for old, new in self.places if n.startswith(old)]
+
     def _stored(self, name: str) -> str | None:
-        names = [prefix + n for n in (name, self.tied.get(name)) if n for prefix in self.prefixes]
+        names = [found for n in (name, self.tied.get(name)) if n for found in self._names(n)]
         return next((n for n in names if n in self._where), None)
 
     def _packed(self, name: str) -> str | None:
         """The stem of the tensors that a weight is packed in."""
         if self.method is None or not name.endswith(".weight"):
             return None
-        stems = [prefix + name.removesuffix("weight") for prefix in self.prefixes]
+        stems = self._names(name.removesuffix("weight"))
         markers = self.method.markers
         return next((stem for stem in stems if any(stem + marker in self._where for marker in markers)), None)
 
@@ -70,7 +80,7 @@ class DirectoryWeights:
             return found
         tied = name in self.tied
         turned = self.layout == "kn" and name not in (*self.tied, *self.tied.values())
-        return self.adapter.applied([prefix + name for prefix in self.prefixes], found, turned=turned, tied=tied)
+        return self.adapter.applied(self._names(name), found, turned=turned, tied=tied)
 
     def _source(self, name: str, shape: tuple[int, ...]) -> ParamSource:
         if (packed := self._packed(name)) is not None:
@@ -160,10 +170,14 @@ class DirectoryWeights:
     def check(self, kind: object, *, complete: bool, beside: tuple[str, ...] = ()) -> None:
         """`UnsupportedModel` with all tensors that are missing and, where the definition is `complete`, unknown.
 
-        Those whose names start as one of `beside` are known to be no part of the model.
+        Those whose names start as one of `beside` are known to be no part of the model. In a larger model the unknown
+        ones of its layers count alone.
         """
-        tied = {prefix + name for name in self.tied.values() for prefix in self.prefixes}
+        tied = {found for name in self.tied.values() for found in self._names(name)}
         unknown = [n for n in self._where if n not in self._read | tied and not _BUFFER.search(n)] if complete else []
+        if self.places != _WHOLE:
+            layers = tuple({name.partition(_LAYERS)[0] + _LAYERS for name in self._read if _LAYERS in name})
+            unknown = [name for name in unknown if name.startswith(layers)]
         known = {self._same(name) for name in self._read & self._where.keys()} if unknown else set()
         unknown = [name for name in unknown if self._same(name) not in known and not name.startswith(beside)]
         if self.adapter is not None:

@@ -12,12 +12,13 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from ..errors import EnvironmentProblem, MissingPackage, UnsupportedModel, UsageError
+from ..errors import EnvironmentProblem, MissingPackage, UnsupportedModel
 from ..imported import ImportedModel
 from ..model_names import is_hub_name
-from ..models import FAMILIES, Family, completed
+from ..models import completed
 from ._adapter import Adapter, is_adapter
 from ._checkpoint import DirectoryWeights
+from ._definitions import definition_of, parts_of
 from ._json import read_json
 from ._language import TOKENIZER, language_of, with_texts_of
 from ._sentence import sentence_model, with_embedding
@@ -34,7 +35,8 @@ def import_directory(
     """Read the model in directory `path`; `UnsupportedModel` when neither a definition nor transformers serves it.
 
     `sizes` of inputs by name decide what an export fixes and a configuration may leave open: height and width.
-    `part` names one of the definitions of a model that has several; without it the whole is meant.
+    `part` names one of the definitions of a model that has several; without it the whole is meant, of one that sees or
+    hears the language model inside.
     A definition serves the heads that it has: of a classifier, say, transformers is asked. `trust` goes on where the
     system offers no confinement for that. The directory of a LoRA adapter is its base with the adapter's changes, and
     one of sentence-transformers gives the vector of a text, too.
@@ -54,14 +56,15 @@ def _imported(
     base = path if adapter is None else _base_of(adapter)
     config = read_json(base / "config.json", "config.json of a Hugging Face model")
     kind = config.get("model_type")
-    family = _bare_family(kind) if bare else _family(kind, part, config.get("architectures"))
-    if family is None and adapter is not None:
+    definition = definition_of(base, config, part, bare=bare)
+    if definition is None and adapter is not None:
         raise UnsupportedModel(
             f"expected a LoRA adapter of a model that a definition serves, found one of model_type {kind!r} in "
             f"{path.name}: merge it into its base with PEFT (merge_and_unload), and give the result"
         )
-    if family is None:
+    if definition is None:
         return _exported(path, kind, sizes, trust, bare)
+    family, config = definition.family, definition.config
     try:
         parsed = family.from_huggingface(completed(config))
         beside = family.beside(config) if family.beside else ()
@@ -72,9 +75,10 @@ def _imported(
         ) from reason
     tied = family.tied if getattr(parsed, "tied", True) else {}
     layout = getattr(getattr(parsed, "names", None), "layout", "nk")
-    weights = DirectoryWeights(base, family.prefixes, tied, method_of(config), layout, adapter)
+    weights = DirectoryWeights(base, family.prefixes, tied, method_of(config), layout, adapter, definition.places)
     source = {"kind": "huggingface", "name": path.resolve().name, "model_type": kind, "sha256": weights.fingerprint()}
     source |= {"part": part} if part else {}
+    source |= {"language_model": config.get("model_type")} if definition.inside else {}
     imported = family.build("-".join(filter(None, (path.resolve().name, part))), parsed, weights, source)
     weights.check(kind, complete=family.complete, beside=beside)
     if imported.entries:
@@ -82,7 +86,7 @@ def _imported(
         imported = replace(imported, language=language, files=files)
         if adapter is not None and (path / TOKENIZER).is_file():
             imported = with_texts_of(path, imported)
-    parts = {"part": family.part, "other_parts": [p for p in _parts(kind) if p != family.part]} if family.part else {}
+    parts = {"part": family.part, "other_parts": [p for p in parts_of(kind) if p != family.part]} if family.part else {}
     return replace(imported, report={**imported.report, **parts})
 
 
@@ -97,41 +101,6 @@ def _base_of(adapter: Adapter) -> Path:
         f"expected the base model of the adapter {adapter.folder.name} at {base[:200]!r}, found no directory there: "
         "correct base_model_name_or_path in adapter_config.json"
     )
-
-
-def _family(kind: object, part: str, architectures: object) -> Family | None:
-    """The definition of `part` of a model of this type, else the one with the head that a checkpoint names.
-
-    None where no definition serves the type, or the head.
-    """
-    families = [f for f in FAMILIES.values() if kind in f.huggingface_types]
-    if not part:
-        alone = sorted((f for f in families if not f.part or f.default_part), key=lambda f: f.default_part)
-        return next((f for f in alone if _serves(f, architectures)), None)
-    found = next((f for f in families if f.part == part), None)
-    if found is None:
-        parts = ", ".join(_parts(kind))
-        raise UsageError(
-            f"expected a part of a {kind} model among {parts or 'none: it is one artifact'}, found {part!r}: "
-            f"{'correct it' if parts else 'give the directory alone'}"
-        )
-    return found
-
-
-def _bare_family(kind: object) -> Family | None:
-    """The definition of a model of this type without a head."""
-    return next((f for f in FAMILIES.values() if f.bare and kind in f.huggingface_types), None)
-
-
-def _serves(family: Family, architectures: object) -> bool:
-    """Whether the outputs of `family` are those of the class that a checkpoint names; of none they are."""
-    named = architectures[0] if isinstance(architectures, list) and architectures else None
-    return not isinstance(named, str) or named.endswith(family.heads)
-
-
-def _parts(kind: object) -> list[str]:
-    """The parts of a model of this type, each an artifact of its own."""
-    return sorted(f.part for f in FAMILIES.values() if kind in f.huggingface_types and f.part)
 
 
 def import_hub(name: str, part: str = "", *, trust: bool = False) -> ImportedModel:

@@ -122,7 +122,7 @@ def _minimax(read: Reader) -> DecoderConfig:
 
 
 DOTS1 = decoder_family("dots1", _dots1, even=("head_dim",))
-GLM4_MOE = decoder_family("glm4_moe", _glm4)
+GLM4_MOE = decoder_family("glm4_moe", _glm4, types=("glm4_moe", "glm4v_moe_text"))
 SARVAM_MOE = decoder_family("sarvam_moe", _sarvam, tied=("model.word_embeddings", "lm_head"))
 HY3 = decoder_family("hy_v3", _hunyuan3, even=("head_dim",))
 SOLAR_OPEN = decoder_family("solar_open", _solar, even=("head_dim",))

@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .decoder import DecoderConfig, Names, Reader, decoder_family
-from .decoder.family import family_of_images
 from .llama import llama
 
 _BOTH = Names(
@@ -61,19 +60,7 @@ def _vaultgemma(read: Reader) -> DecoderConfig:
     return replace(_gemma2(read), names=Names(ffn_norm="pre_feedforward_layernorm"))
 
 
-def _gemma3_of_images(read: Reader) -> DecoderConfig:
-    """The language model of a Gemma 3 that sees images, too."""
-    return _gemma3(read.inner("text_config", {**_GEMMA3_USUAL, "model_type": "gemma3_text"}))
-
-
-# What their files leave out, as they hold only what differs from the defaults of transformers.
-_GEMMA3_USUAL = {"vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256}
-_GEMMA3_USUAL |= {"max_position_embeddings": 131072, "sliding_window": 4096}
-
 GEMMA = decoder_family("gemma", _gemma, even=("head_dim",))
 GEMMA2 = decoder_family("gemma2", _gemma2, even=("head_dim",))
 GEMMA3 = decoder_family("gemma3", _gemma3, types=("gemma3_text",), even=("head_dim",))
 VAULTGEMMA = decoder_family("vaultgemma", _vaultgemma, even=("head_dim",))
-GEMMA3_OF_IMAGES = family_of_images(
-    "gemma3_of_images", _gemma3_of_images, types=("gemma3",), prefixes=("language_model.",), even=("head_dim",)
-)

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ._defaults import completed
 from .decoder import DecoderConfig, ExpertNames, Layer, LayerEmbeddings, Mixture, Names, Reader, decoder_family
-from .decoder.family import family_of_images, further
+from .decoder.family import further
 from .decoder.rope import rope_of
 from .llama import llama
 from .mixtures import mixture_of
@@ -146,11 +145,6 @@ def _mixture(read: Reader) -> Mixture:
     return mixture_of(words, width="moe_intermediate_size", parallel=True, names=(_EXPERTS,))
 
 
-def _of_images(read: Reader) -> DecoderConfig:
-    """The language model of a Gemma 4 that sees images and hears, too."""
-    return _gemma4(read.inner("text_config", completed({"model_type": f"{read.kind}_text"})))
-
-
 def _unread(config: Mapping[str, object]) -> tuple[str, ...]:
     """Keys and values of layers that read an earlier one's, which some checkpoints have nevertheless."""
     read = Reader(config)
@@ -163,9 +157,8 @@ def _unread(config: Mapping[str, object]) -> tuple[str, ...]:
 
 
 _SHARED = {
-    "prefixes": ("model.", "model.language_model.", ""),
+    "prefixes": ("model.", ""),
     "tied": ("embed_tokens", "lm_head"),
     "even": ("head_dim",),
 }
 GEMMA4 = decoder_family("gemma4", _gemma4, types=("gemma4_text", "gemma4_unified_text"), beside=_unread, **_SHARED)  # type: ignore[arg-type]
-GEMMA4_OF_IMAGES = family_of_images("gemma4_of_images", _of_images, types=("gemma4", "gemma4_unified"), **_SHARED)

@@ -40,6 +40,7 @@ def llama(read: Reader, **differences: object) -> DecoderConfig:
 
 
 _MISTRAL = ("mistral", "ministral", "ministral3")
+_QWEN2_INSIDE = ("qwen2_vl_text", "qwen2_5_vl_text", "qwen2_5_omni_text")
 
 
 def windowed(read: Reader, *, always: bool = False) -> DecoderConfig:
@@ -78,7 +79,7 @@ def _ernie(read: Reader) -> DecoderConfig:
     bias = read.flag("use_bias")
     return llama(
         read,
-        pattern=(Layer(read.rope(interleaved=True, theta=500000.0)),),
+        pattern=(Layer(read.rope(interleaved=read.kind == "ernie4_5", theta=500000.0)),),
         query_key_value_bias=bias,
         output_bias=bias,
         ffn_bias=bias,
@@ -136,12 +137,12 @@ def _hyperclovax(read: Reader) -> DecoderConfig:
 
 LLAMA = decoder_family("llama", llama, types=("llama", "iquestcoder"), even=("head_dim",))
 MISTRAL = decoder_family("mistral", windowed, types=_MISTRAL, even=("head_dim",))
-QWEN2 = decoder_family("qwen2", _qwen2, even=("head_dim",))
-QWEN3 = decoder_family("qwen3", _qwen3, even=("head_dim",))
+QWEN2 = decoder_family("qwen2", _qwen2, types=("qwen2", *_QWEN2_INSIDE), even=("head_dim",))
+QWEN3 = decoder_family("qwen3", _qwen3, types=("qwen3", "qwen3_vl_text"), even=("head_dim",))
 SMOLLM3 = decoder_family("smollm3", _smollm3, even=("head_dim",))
-GRANITE = decoder_family("granite", granite, even=("head_dim",))
+GRANITE = decoder_family("granite", granite, types=("granite", "granite_docling_text"), even=("head_dim",))
 HYPERCLOVAX = decoder_family("hyperclovax", _hyperclovax, even=("head_dim",))
-ERNIE = decoder_family("ernie4_5", _ernie)
+ERNIE = decoder_family("ernie4_5", _ernie, types=("ernie4_5", "paddleocr_vl_text"))
 HELIUM = decoder_family("helium", _helium)
 SEED_OSS = decoder_family("seed_oss", _seed_oss, even=("head_dim",))
 INTERNLM3 = decoder_family("internlm3", _internlm3, even=("head_dim",))

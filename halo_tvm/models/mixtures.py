@@ -266,7 +266,9 @@ def _mellum(read: Reader) -> DecoderConfig:
 MIXTRAL = decoder_family("mixtral", _mixtral, even=("head_dim",))
 OLMOE = decoder_family("olmoe", _olmoe, even=("head_dim",))
 QWEN2_MOE = decoder_family("qwen2_moe", _qwen2, even=("head_dim",))
-QWEN3_MOE = decoder_family("qwen3_moe", _qwen3, even=("head_dim",))
+QWEN3_MOE = decoder_family(
+    "qwen3_moe", _qwen3, types=("qwen3_moe", "qwen3_vl_moe_text", "qwen3_omni_moe_text"), even=("head_dim",)
+)
 GRANITE_MOE = decoder_family("granitemoe", _granite, even=("head_dim",))
 GRANITE_MOE_SHARED = decoder_family("granitemoeshared", _granite_shared, even=("head_dim",))
 GRANITE_HYBRID = decoder_family("granitemoehybrid", _granite_hybrid, even=("head_dim",))

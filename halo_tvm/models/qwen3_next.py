@@ -9,12 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .decoder import DecoderConfig, DeltaRule, Layer, Reader, decoder_family
-from .decoder.family import family_of_images
 from .llama import llama
 from .mixtures import NORMED, dense_layers, mixture_of
 
 _NAMES = replace(NORMED, embedding="embed_tokens", layer="layers.{}", norm="norm")
-_PREFIXES = ("model.", "model.language_model.", "")  # the second of those that see images, too
 
 
 def _types(read: Reader) -> list[bool]:
@@ -76,14 +74,7 @@ def _qwen3_5_moe(read: Reader) -> DecoderConfig:
     return _sparse(read, joined=False)
 
 
-def _of_images(read: Reader) -> DecoderConfig:
-    """The language model of a Qwen 3.5 that sees images, too."""
-    words = read.inner("text_config", {k: read.config[k] for k in ("tie_word_embeddings",) if k in read.config})
-    return _qwen3_5_moe(words) if read.kind.endswith("moe") else _qwen3_5(words)
-
-
-_SHARED = {"prefixes": _PREFIXES, "tied": ("embed_tokens", "lm_head"), "even": ("head_dim",)}
+_SHARED = {"prefixes": ("model.", ""), "tied": ("embed_tokens", "lm_head"), "even": ("head_dim",)}
 QWEN3_NEXT = decoder_family("qwen3_next", _sparse, **_SHARED)  # type: ignore[arg-type]
 QWEN3_5 = decoder_family("qwen3_5", _qwen3_5, types=("qwen3_5_text",), **_SHARED)  # type: ignore[arg-type]
 QWEN3_5_MOE = decoder_family("qwen3_5_moe", _qwen3_5_moe, types=("qwen3_5_moe_text",), **_SHARED)  # type: ignore[arg-type]
-QWEN3_5_OF_IMAGES = family_of_images("qwen3_5_of_images", _of_images, types=("qwen3_5", "qwen3_5_moe"), **_SHARED)

@@ -72,13 +72,14 @@ def _cohere2(read: Reader) -> DecoderConfig:
 
 def _glm(read: Reader) -> DecoderConfig:
     names = Names(gate_up="mlp.gate_up_proj")
-    if read.kind == "glm4":
+    if read.kind != "glm":
         names = replace(names, attention_post_norm="post_self_attn_layernorm", ffn_post_norm="post_mlp_layernorm")
-    return llama(read, pattern=(Layer(read.rope(interleaved=True, share=0.5)),), output_bias=False, names=names)
+    share = 0.5 if read.kind in ("glm", "glm4") else 1.0
+    return llama(read, pattern=(Layer(read.rope(interleaved=True, share=share)),), output_bias=False, names=names)
 
 
 STABLELM = decoder_family("stablelm", _stablelm)
 STARCODER2 = decoder_family("starcoder2", _starcoder2)
 COHERE = decoder_family("cohere", _cohere)
 COHERE2 = decoder_family("cohere2", _cohere2)
-GLM = decoder_family("glm", _glm, types=("glm", "glm4"))
+GLM = decoder_family("glm", _glm, types=("glm", "glm4", "glm4v_text", "glm_ocr_text"))

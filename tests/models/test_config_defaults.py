@@ -34,7 +34,7 @@ def test_words_that_are_left_out() -> None:
                 read += found is not None
             elif expected is not None and found not in (None, expected):
                 wrong.append(f"{kind}: {word}")
-    assert not wrong
+    assert not wrong, "; ".join(wrong)
     assert read >= 95, "types whose default configuration is read"
 
 

@@ -568,28 +568,6 @@ def test_layers_that_guess_further_tokens_are_no_part_of_the_answer(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("kind", "start", "inside"),
-    [
-        ("gemma3", "", "language_model."),
-        pytest.param("qwen3_5", "model.", "model.language_model.", marks=pytest.mark.slow),
-        pytest.param("gemma4", "model.", "model.language_model.", marks=pytest.mark.slow),
-    ],
-)
-def test_the_language_model_of_one_that_sees_images(tmp_path: Path, kind: str, start: str, inside: str) -> None:
-    sizes = {"gemma3": _GEMMA, "qwen3_5": MORE["qwen3_5_text"], "gemma4": ALWAYS["gemma4_text"]}[kind]
-    wanted = source_of(tmp_path, f"{kind}_text", {**sizes, "tie_word_embeddings": True})
-    tensors = load_file(tmp_path / "model.safetensors")
-    tensors = {inside + name.removeprefix(start): tensor for name, tensor in tensors.items()}
-    tensors["vision_tower.patches.weight"] = np.ones((3, 3), np.float32)
-    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    inner = json.loads((tmp_path / "config.json").read_text())
-    config = {"model_type": kind, "architectures": [f"{kind.title()}ForConditionalGeneration"], "text_config": inner}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    found = evaluate(import_model(str(tmp_path)), {"input_ids": IDS})["logits"]
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
-
-
-@pytest.mark.parametrize(
     ("kind", "changes", "message"),
     [
         ("mpt", {"d_model": 64, "no_bias": False}, "a mpt config with no_bias True, found False"),

@@ -28,8 +28,6 @@ def decoder_family(
     presets: Mapping[str, DecoderConfig] = MappingProxyType({}),
     prefixes: tuple[str, ...] = ("",),
     even: tuple[str, ...] = (),
-    heads: tuple[str, ...] = ("ForCausalLM", "LMHeadModel"),
-    complete: bool = True,
     beside: Callable[[Mapping[str, object]], tuple[str, ...]] | None = None,
     tied: tuple[str, str] = ("model.embed_tokens", "lm_head"),
 ) -> Family[DecoderConfig]:
@@ -46,22 +44,14 @@ def decoder_family(
         entries=entries,
         with_past=with_past,
         huggingface_types=types or (name,),
-        heads=heads,
+        heads=("ForCausalLM", "LMHeadModel"),
         from_huggingface=from_huggingface,
         prefixes=prefixes,
         tied={f"{tied[0]}.weight": f"{tied[1]}.weight"},
         even=even,
-        complete=complete,
+        complete=True,
         beside=beside or further,
     )
-
-
-def family_of_images(
-    name: str, read: Callable[[Reader], DecoderConfig], *, types: tuple[str, ...], **more: object
-) -> Family[DecoderConfig]:
-    """The family of the language models in models that see images, too: of the tensors beside it nothing is read."""
-    heads = ("ForConditionalGeneration", "ForCausalLM")
-    return decoder_family(name, read, types=types, heads=heads, complete=False, **more)  # type: ignore[arg-type]
 
 
 def further(config: Mapping[str, object]) -> tuple[str, ...]:

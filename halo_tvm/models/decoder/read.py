@@ -55,13 +55,6 @@ class Reader:
     def get(self, *names: str, default: object = None) -> object:
         return next((self.config[n] for n in names if self.config.get(n) is not None), default)
 
-    def inner(self, name: str, usual: Mapping[str, object]) -> Reader:
-        """The config under `name`, say of the language model in one that sees images; `usual` is what it leaves out."""
-        found = self.get(name)
-        if not isinstance(found, dict):
-            raise TypeError(f"{name} {found!r:.40} is no object")
-        return Reader({**usual, **found})
-
     def activation(self, *names: str, default: str) -> str:
         word = str(self.get(*names, default=default))
         if word not in _ACTIVATIONS:

@@ -16,7 +16,8 @@ from ...errors import UnsupportedModel
 from .config import Rope
 
 Scaling = Mapping[str, object]
-KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional")
+# "mrope" turns images by three positions, which texts have the same in all.
+KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope", "proportional", "mrope")
 
 
 def rope_of(dim: int, theta: float, scaling: Scaling, positions: int, *, interleaved: bool = False) -> Rope:
