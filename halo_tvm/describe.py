@@ -46,7 +46,7 @@ def manifest_of(
         functions=specs,
         variants=(variant,),
         precision=precision,
-        language=model.language if others else None,
+        language=model.language if others or (model.language or {}).get("recomputes") else None,
         pack_formats=own.optimise.pack_formats,
         source={
             **model.source,

@@ -41,6 +41,9 @@ def shrink(config: transformers.PreTrainedConfig) -> None:
             setattr(config, name, [value[i] for i in kept])
         elif isinstance(value, int) and value == layers and name in ("num_hidden_layers", "n_layer", "n_layers"):
             setattr(config, name, len(kept))
+        elif isinstance(value, int) and name in ("head_dim", "qk_head_dim") and "qk_rope_head_dim" in was:
+            rotated, plain = SMALL["qk_rope_head_dim"], SMALL["qk_nope_head_dim"]
+            setattr(config, name, rotated if name == "head_dim" else rotated + plain)
         elif isinstance(value, int):
             ends = [end for end in SMALL if name == end or name.endswith("_" + end)]
             if ends and value > SMALL[longest := max(ends, key=len)]:
@@ -50,6 +53,10 @@ def shrink(config: transformers.PreTrainedConfig) -> None:
                 setattr(config, name, 200 + value % 50)
             elif name == "image_size" and value > 64 and isinstance(was.get("patch_size"), int):
                 setattr(config, name, 4 * was["patch_size"])
+    stages = was.get("stage_names")
+    if isinstance(stages, list) and kept != list(range(len(stages) - 1)):
+        config.stage_names = [stages[0], *(f"stage{i + 1}" for i in range(len(kept)))]
+        config._out_features, config._out_indices = config.stage_names[-1:], [len(kept)]
     if SECTIONED.search(str(config.model_type)):
         head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
         half = int(head * (config.rope_parameters.get("partial_rotary_factor") or 1)) // 2
@@ -78,10 +85,19 @@ def small_model(name: str) -> torch.nn.Module:
                 size = sum(p.numel() for p in made(config).parameters())
             if size > MOST_PARAMETERS:
                 raise ValueError(f"{size} parameters")
-            return made(config).float().eval()
-        except Exception as error:  # whatever a configuration that nobody tried may raise
+            return disturbed(made(config).float().eval())
+        except Exception as error:  # noqa: BLE001  whatever a configuration that nobody tried may raise
             reason = reason or error
     raise RuntimeError(f"{type(reason).__name__}: {str(reason).strip()[:300]}")
+
+
+def disturbed(model: torch.nn.Module) -> torch.nn.Module:
+    """The model with no two weights alike: equal scores are chosen among in any order, and zeros hide faults."""
+    with torch.no_grad():
+        for tensor in model.parameters():
+            if tensor.is_floating_point():
+                tensor.add_(torch.randn_like(tensor) * 0.03)
+    return model
 
 
 def fewer_layers(config: transformers.PreTrainedConfig) -> None:

@@ -17,6 +17,7 @@ MARKERS = (
     "covering(strength): of the combinations of parameters (of fixtures, too) run as many as hold every value (1, the"
     " default) or every pair of values (2); the others are swept",
     "sweep: one more combination of what others hold; run with --sweep",
+    "sampled(count): run so many of its cases, spread evenly; the others are slow",
     "arm: needs the ARM cross compiler",
     "cuda: needs an NVIDIA GPU",
 )
@@ -54,6 +55,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     from halo_tvm.targets import read_gpus
 
     mark_swept(items)
+    mark_beyond_samples(items)
     if not config.getoption("--sweep"):
         swept = [item for item in items if "sweep" in item.keywords]
         config.hook.pytest_deselected(items=swept)
@@ -92,6 +94,20 @@ def mark_swept(items: list[pytest.Item]) -> None:
         for number, item in enumerate(combinations):
             if number not in needed:
                 item.add_marker(pytest.mark.sweep)
+
+
+def mark_beyond_samples(items: list[pytest.Item]) -> None:
+    """`slow` for the cases of a test beyond those that its marker `sampled` keeps, the first among them."""
+    tests: dict[tuple[object, ...], list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sampled") and not {"slow", "sweep"} & set(item.keywords):
+            tests.setdefault((item.path, item.cls, item.originalname), []).append(item)
+    for cases in tests.values():
+        count = cases[0].get_closest_marker("sampled").args[0]
+        kept = {round(i * len(cases) / count) for i in range(count)}
+        for number, item in enumerate(cases):
+            if number not in kept:
+                item.add_marker(pytest.mark.slow)
 
 
 def choices_of(item: pytest.Function) -> dict[str, tuple[int, ...]]:

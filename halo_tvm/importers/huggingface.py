@@ -26,6 +26,8 @@ from .packed_linears import method_of
 from .tensor_files import weight_files
 
 _HUB_SECONDS = 5.0
+_CAUSAL = ("ForCausalLM", "LMHeadModel")
+_MASK = "attention_mask"
 _PICKLED = "pytorch_model*.bin"
 
 
@@ -155,7 +157,18 @@ def _exported(path: Path, kind: object, sizes: Mapping[str, tuple[int, ...]], tr
             "pip install torch transformers",
         )
     options = {"sizes": {n: list(shape) for n, shape in sizes.items()}, "bare": bare}
-    return convert_restricted("transformers", path, options, trust=trust, reads=blobs)
+    return _speaking(convert_restricted("transformers", path, options, trust=trust, reads=blobs), path)
+
+
+def _speaking(model: ImportedModel, path: Path) -> ImportedModel:
+    """A causal language model with its texts: it has no caches, so that it reads the whole text for every token."""
+    names = [spec.name for spec in model.inputs]
+    causal = str(model.source.get("class")).endswith(_CAUSAL) and model.outputs[:1] == ("logits",)
+    if not causal or names[:1] != ["input_ids"] or not set(names) <= {"input_ids", _MASK}:
+        return model
+    language, files = language_of(path, read_json(path / "config.json", "config.json of a Hugging Face model"))
+    inputs = tuple(replace(spec, default="ones") if spec.name == _MASK else spec for spec in model.inputs)
+    return replace(model, inputs=inputs, language={**language, "recomputes": True}, files=files)
 
 
 def _blobs(path: Path) -> tuple[Path, ...]:

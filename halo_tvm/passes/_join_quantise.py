@@ -121,6 +121,8 @@ def _group(
         raise Declined("the rows are one of several results")
     if any(isinstance(param.ty, tvm.ir.PrimType) for param in params):  # FuseTIR takes no function with such
         raise Declined("the rows are made of sizes beside tensors")
+    if len(quantise.args[1].fields) > 1:  # numbers of main, which the group calls otherwise
+        raise Declined("the quantise takes sizes beside the rows")
     # Types in the symbols of the group, which are not those of main.
     dims = list(ty.shape.values)
     types = [relax.TensorType(dims, "uint8"), relax.TensorType(dims[:-1], "float32")]

@@ -289,9 +289,9 @@ def _check_steps(
     Caches of fewer bits than the artifact's arithmetic cost what such arithmetic would.
     """
     from .language.check import logits_behind_caches  # it loads what most artifacts do not need
-    from .language.spec import speaks
+    from .language.spec import has_caches
 
-    if not speaks(artifact.manifest):
+    if not has_caches(artifact.manifest):
         return []
     precision = _with_caches(artifact, precision)
     return [
@@ -364,7 +364,7 @@ def _check_text(
     """`main` on the passage, in windows as many as it takes at once; single steps behind caches of few bits, too."""
     from .language.check import reader_behind_caches
     from .language.fidelity import compare_text
-    from .language.spec import speaks
+    from .language.spec import has_caches
 
     precision = module.manifest.precision
     bound = factor * _text_bound(module, given, precision)
@@ -377,7 +377,7 @@ def _check_text(
         found = module(**{ids.name: tokens.astype(numpy_dtype(ids.dtype))})
         return (found[0] if isinstance(found, tuple) else found).astype(np.float32, copy=False)
 
-    if not (speaks(artifact.manifest) and _kept_types(artifact) & {"int8", "float16"}):
+    if not (has_caches(artifact.manifest) and _kept_types(artifact) & {"int8", "float16"}):
         return compare_text(logits, text, rows, bound)
     wider = factor * _text_bound(module, given, _with_caches(artifact, precision), "caches_bound")
     with reader_behind_caches(artifact, text["ids"], threads) as behind:

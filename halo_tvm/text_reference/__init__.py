@@ -94,7 +94,11 @@ class Passage:
         self._kept = {key: np.stack([row[key] for row in found]) for key in found[0]}
 
     def _run(self, inputs: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
-        return self._model.engine(inputs) if self._model.engine else evaluate(self._model, inputs, self._observe)
+        if self._model.engine is None:
+            return evaluate(self._model, inputs, self._observe)
+        shape = next(iter(inputs.values())).shape
+        masks = {spec.name: np.ones(shape, spec.dtype) for spec in self._model.inputs if spec.default == "ones"}
+        return self._model.engine({**masks, **inputs})
 
     def _observe(self, weight: str, x: np.ndarray) -> None:
         rows = x.reshape(-1, x.shape[-1])

@@ -15,6 +15,7 @@ ATTENTION, LINEAR = {"flash_attention_gpu", "decode_attention_gpu"}, {"tensor_co
 
 
 @pytest.mark.parametrize(("kind", "precision"), [("gpt2", "fp16"), ("bert", "bf16"), ("llama", "fp16")])
+@pytest.mark.sampled(1)
 def test_a_model_runs_on_tensor_cores(kind: str, precision: str, tmp_path: Path) -> None:
     """No function goes to the fallback; attention multiplies at the precision's digits and is as exact."""
     model = scheduled_model(kind, precision, tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 import tvm
 from tvm.script import ir as I
@@ -55,6 +56,7 @@ class Between(torch.nn.Module):
         return torch.log1p(spectrum.real**2 + spectrum.imag**2) * 2, torch.cumsum(x.relu(), 0).tanh()
 
 
+@pytest.mark.slow
 def test_kernels_of_the_importer_join_neighbours_of_fixed_sizes() -> None:
     x = torch.randn(3, 5, 16)
     batch = torch.export.Dim("batch", max=64)

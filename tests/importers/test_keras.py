@@ -119,6 +119,7 @@ def test_text_models_keep_their_operators_at_open_sizes(
 
 @needs_keras
 @pytest.mark.usefixtures("net")  # where Keras is first imported
+@pytest.mark.slow
 def test_files_of_keras_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """HDF5, with the words of Keras 2 that Keras 3 refuses; weights alone and foreign classes are no model."""
     import h5py

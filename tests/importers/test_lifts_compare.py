@@ -81,6 +81,7 @@ class OtherHalves(torch.nn.Module):
         (OneColumnGate, [(2, 3, 8)]),
     ],
 )
+@pytest.mark.sampled(2)
 def test_what_only_looks_like_it_is_left_alone(module, shapes) -> None:
     torch.manual_seed(0)
     module = module().eval()

@@ -48,6 +48,7 @@ def pooled(mode: str, states: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("older", [False, True])
+@pytest.mark.sampled(1)
 def test_states_are_pooled_in_every_way(older: bool, tmp_path: Path) -> None:
     """Of rows that are padded in front, behind and between; by files of this release and of older ones."""
     write_checkpoint(tmp_path, "bert")

@@ -131,6 +131,7 @@ def heads(b: int, h: int, s: int, d: int = 8) -> torch.Tensor:
     ],
     ids=["plain", "causal", "grouped", "bool mask", "float mask", "causal, fewer queries", "no batch"],
 )
+@pytest.mark.sampled(2)
 def test_attention_forms(function) -> None:
     check(Function(function), (heads(2, 4, 5), heads(2, 4, 5) + 1, heads(2, 4, 5) - 1))
 
@@ -171,6 +172,7 @@ X, I = normal(3, 4, 6), torch.tensor([[2, 0, -1], [1, 1, 0]])
         lambda x, i: (x, None, {"a": [i, torch.arange(3)]}),
     ],
 )
+@pytest.mark.sampled(8)
 def test_operators_compute_what_torch_computes(function) -> None:
     check(Function(function), (X, I))
 
@@ -247,6 +249,7 @@ def test_images_are_read_at_computed_places() -> None:
 
 
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.sampled(1)
 def test_what_is_read_at_places_that_are_no_numbers(padding) -> None:
     """Also a value behind all boundaries: NaN."""
     at = normal(2, 4, 3, 2)
@@ -328,6 +331,17 @@ def test_a_start_counted_from_the_end_by_a_dynamic_size() -> None:
 
     shapes = (({1: DYNAMIC(min=8, max=32)}, {0: DYNAMIC(min=2, max=6)}),)
     check(Function(function), (normal(2, 9), normal(3)), others=[(normal(2, 12), normal(5))], dynamic_shapes=shapes)
+
+
+def test_counting_down_by_an_open_size() -> None:
+    """Distances between positions, as attention over sounds has them."""
+
+    def function(x):
+        n = x.shape[1]
+        return torch.arange(n - 1, -n, -1)[:, None] * 2, torch.arange(n, 0, -3)
+
+    shapes = (({1: DYNAMIC(min=2, max=64)},),)
+    check(Function(function), (normal(3, 8),), others=[(normal(3, n),) for n in (2, 9)], dynamic_shapes=shapes)
 
 
 def test_sizes_that_python_makes_with_floats() -> None:

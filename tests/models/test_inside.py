@@ -43,8 +43,6 @@ def saved(directory: Path, name: str) -> np.ndarray:
     model = _small_models.small_model(f"{name}ForConditionalGeneration")
     ids = torch.from_numpy(IDS)
     with torch.no_grad():
-        for tensor in model.parameters():
-            tensor.add_(torch.randn_like(tensor) * (0.1 if tensor.ndim == 1 else 0.05))
         wanted = model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits.numpy()
     model.save_pretrained(directory)
     return wanted

@@ -53,6 +53,7 @@ def lowered(model: ImportedModel, target: Target, precision: str, **options: obj
         ("int4", "avx512-vnni", 2, 2e-1),
     ],
 )
+@pytest.mark.sampled(2)
 def test_one_product_with_its_gate_behind_it(precision: str, isa: str, kernels: int, bound: float) -> None:
     target = resolve(f"x86:{isa}")
     if not target.isa.requires <= read_host().flags:

@@ -35,6 +35,7 @@ def several(program: Program) -> int:
 
 
 @pytest.mark.parametrize("kind", NETS)
+@pytest.mark.sampled(2)
 def test_equal_to_torch(kind: str) -> None:
     torch.manual_seed(0)
     net, shape = NETS[kind]

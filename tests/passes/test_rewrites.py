@@ -451,6 +451,7 @@ def parts_behind_a_transposition(m: ModelBuilder, last: str = "v"):
     return {"y": m.op("attention", *heads, num_heads=2, num_kv_heads=2, head_dim=8, scale=0.25)}
 
 
+@pytest.mark.slow
 def test_parts_behind_a_transposition_are_columns_of_their_projection() -> None:
     model = small_model(X3, parts_behind_a_transposition)
     func, report = applied("fuse_projections", dataclasses.replace(model, mod=PASSES["simplify"]()(model.mod, None)[0]))
@@ -460,6 +461,7 @@ def test_parts_behind_a_transposition_are_columns_of_their_projection() -> None:
     assert_close(run_model(model, x), evaluate(model, x)["y"])
 
 
+@pytest.mark.slow
 def test_parts_behind_a_transposition_that_nobody_reads_in_place_move_once() -> None:
     """Queries that are values, too: no three parts side by side, but each is still one copy, or none."""
     model = small_model(X3, lambda m: parts_behind_a_transposition(m, last="q"))

@@ -255,6 +255,7 @@ def test_quantised_weights_and_states() -> None:
         assert error < 0.2 * np.abs(expected - exact).max()  # far nearer to it than the layer with exact numbers
 
 
+@pytest.mark.slow
 def test_bytes_are_the_same_numbers_on_every_instruction_set() -> None:
     """Sums of bytes are exact, so what instructions make them shows nowhere but in time."""
     case = next(c for c in OPERATORS["lstm"].cases() if "has_r_scale" in c["attrs"] and len(c["args"]) == 10)

@@ -210,6 +210,7 @@ def test_slots_decode_together_as_they_do_alone(artifact: Path, model) -> None:
         ("int8", "int8", 2e-2),
     ],
 )
+@pytest.mark.sampled(1)
 def test_narrow_caches(directory: Path, model, tmp_path: Path, kv: str, dtype: str, near: float) -> None:
     """Written narrow and widened where they are read: in chunks, single steps, several slots, and behind a cut."""
     path, functions = tmp_path / "m.halo", ("prefill", "decode")
@@ -724,6 +725,7 @@ def test_samplers_are_those_of_transformers() -> None:
         "{{ messages[7].content.x }}",
     ],
 )
+@pytest.mark.sampled(4)
 def test_a_hostile_template_does_nothing(template: str) -> None:
     with pytest.raises(UnsupportedModel, match="expected a chat template that renders the messages"):
         render(template, [{"role": "user", "content": "a"}], {})

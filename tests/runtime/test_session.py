@@ -140,6 +140,7 @@ def test_tensors_that_the_library_does_not_take_are_refused(tmp_path: Path, shap
 
 
 @pytest.mark.parametrize("pool", [False, True])
+@pytest.mark.sampled(1)
 def test_loading_and_closing_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pool: bool) -> None:
     """Threads, descriptors, mapped and temporary files, memory; `scripts/load_and_close.py` is the long form."""
     monkeypatch.syspath_prepend(ROOT / "scripts")

@@ -43,6 +43,7 @@ def check(run: Callable, shapes: list[tuple[int, ...]], dtypes: list[str], refer
     ("isa", "length"), [("avx512", x) for x in LENGTHS] + [("avx2", x) for x in (1, 17, 100, "symbolic")]
 )
 @pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.sampled(50)
 def test_numbers(isa: str, name: str, length: int | str) -> None:
     if not here(isa):
         pytest.skip(f"this processor does not run {isa}")
@@ -226,6 +227,7 @@ TURNED: dict[str, tuple[Callable, Callable, list[str], Callable]] = {
 
 @pytest.mark.parametrize("name", TURNED)
 @pytest.mark.parametrize(("isa", "lanes"), [("avx512", 16), ("avx512", 4), ("avx2", 8)])
+@pytest.mark.sampled(6)
 def test_tiles_of_every_size_are_turned_right(name: str, isa: str, lanes: int) -> None:
     """Whole tiles in both directions, in one, in none; each rest in either direction."""
     if not here(isa):

@@ -104,6 +104,7 @@ def scheduled(case: Case, target: Target, **changes: object) -> tirx.PrimFunc:
     ("bits", "group", "least", "n"), [(8, 32, False, 131), (4, 64, False, 144), (4, 32, True, 131)]
 )
 @pytest.mark.parametrize(("isa", "nr"), ISAS)
+@pytest.mark.sampled(4)
 def test_every_number_of_rows(isa: str, nr: int, bits: int, group: int, least: bool, n: int) -> None:
     skip_unless_runs(isa)
     case = Case(k=192, n=n, nr=nr, bits=bits, group=group, least=least)

@@ -73,6 +73,7 @@ def at_random(trials, seed):
     [((), None), (("records", "ranked", "descent"), None), (("records", "ranked", "descent"), MEDIAN)],
     ids=["all stages", "without analytic", "from a spoiled start"],
 )
+@pytest.mark.sampled(1)
 def test_nearly_the_best_of_a_thousand(stages, start):
     """97 % within 90 trials in the median of seeds; drawing as many at random gives less."""
     results = []

@@ -10,6 +10,7 @@ from tvm import relax, te, tirx
 from ...artifact import Condition
 from ..meaning.builder import expr_shape
 from ..meaning.constant import Constant
+from ..meaning.counting import counted
 from ..meaning.sizes import Dim, prim
 from ._node import Node
 from ._registry import converter
@@ -180,8 +181,8 @@ def arange(node: Node) -> relax.Expr:
     )
     if sized and node.is_known(2):
         start, stop, step = (_number(node, i) for i in range(3))
-        out = relax.op.arange(start, stop, step, "int64")
-        return out if dtype == "int64" else relax.op.astype(node.emit(out), dtype)
+        out = counted(node.emit, start, stop, step)
+        return out if dtype == "int64" else relax.op.astype(out, dtype)
     wide = "float64" if dtype.startswith(("float", "bfloat")) else "int64"
 
     def first(tensor: te.Tensor) -> tirx.PrimExpr:

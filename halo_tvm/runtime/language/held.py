@@ -8,6 +8,7 @@ import numpy as np
 
 from ...errors import InputError, UsageError
 from .answer import Answer, Wanted
+from .recomputed import Recomputed
 from .spec import LanguageSpec
 from .steps import Steps
 from .text import Text
@@ -16,7 +17,7 @@ from .text import Text
 class Held:
     """The tokens behind which each slot goes on and, of an encoder-decoder, the text or sound that it answers."""
 
-    def __init__(self, spec: LanguageSpec, text: Text, steps: Steps) -> None:
+    def __init__(self, spec: LanguageSpec, text: Text, steps: Steps | Recomputed) -> None:
         self._spec, self._text, self._steps = spec, text, steps
         self._tokens: list[list[int]] = [[] for _ in steps.filled]
         self._read: list[np.ndarray | None] = [None for _ in steps.filled]
@@ -63,6 +64,7 @@ class Held:
         """Take the text or spectrum that the slot answers from now on."""
         self.check([slot])
         self._read[slot], self._tokens[slot] = None, []  # should reading fail
+        assert isinstance(self._steps, Steps)  # an encoder-decoder keeps its answer in caches
         self._steps.read(asked, slot)
         self._read[slot] = np.array(asked)
 

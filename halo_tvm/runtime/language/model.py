@@ -28,8 +28,9 @@ from .answer import Generation, Wanted, joined
 from .chat import NO_OPTIONS, Tool
 from .contents import Message
 from .held import Held
+from .recomputed import Recomputed
 from .sound import samples_of, spectra
-from .spec import TOGETHER, WHOLE, LanguageSpec, needed, spec_of
+from .spec import TOGETHER, WHOLE, LanguageSpec, needed, recomputes, spec_of
 from .steps import Steps
 from .text import Text
 from .together import Together
@@ -50,7 +51,9 @@ class LanguageModel:
     text again is not read again. One that hears (Whisper) reads a sound instead, half a minute after the other.
     """
 
-    def __init__(self, manifest: Manifest, spec: LanguageSpec, text: Text, session: Session, steps: Steps) -> None:
+    def __init__(
+        self, manifest: Manifest, spec: LanguageSpec, text: Text, session: Session, steps: Steps | Recomputed
+    ) -> None:
         self.manifest = manifest
         self._spec = spec
         self._text = text
@@ -86,7 +89,7 @@ class LanguageModel:
             manifest = artifact.manifest
             spec = spec_of(artifact.path, manifest)
             # Without caches by position a longer context takes no more memory.
-            usual = USUAL_CONTEXT if "capacity" in manifest.functions["decode"].ranges else spec.context
+            usual = USUAL_CONTEXT if "capacity" in manifest.functions[needed(manifest)[-1]].ranges else spec.context
             context = min(usual, spec.context) if context is None else context
             if not 1 <= context <= spec.context:
                 raise UsageError(
@@ -100,13 +103,15 @@ class LanguageModel:
             functions = {name: manifest.functions[name] for name in known}
             names = list(dict.fromkeys(p for f in functions.values() for p in f.params))
             loaded = load_weights(artifact, variant.params, names, weights)
-            session = Session(artifact.location(variant.library), "decode", (), count, device_of(variant))
+            first = needed(manifest)[-1]
+            session = Session(artifact.location(variant.library), first, (), count, device_of(variant))
         try:
             for name, function in functions.items():
                 session.check(name, function)
             kept = dict(zip(names, session.keep(loaded.tensors), strict=True))
             given = {name: [kept[p] for p in function.params] for name, function in functions.items()}
-            steps = Steps(session, functions, given, context, slots)
+            kind = Recomputed if recomputes(manifest) else Steps
+            steps = kind(session, functions, given, context, slots)
         except BaseException:
             session.close()
             raise

@@ -13,6 +13,7 @@ NEEDED = ("prefill", "decode")  # of a decoder that goes on from its prompt
 READ = ("encode", "cross")  # what reads the text that a decoder answers
 ANSWERING = (*READ, "decode")  # of an encoder-decoder
 WHOLE = "main"  # gives logits of every position
+MASK = "attention_mask"
 TOGETHER = "decode_slots"  # takes one token for each of several sequences
 
 
@@ -78,12 +79,24 @@ class LanguageSpec:
 
 def needed(manifest: Manifest) -> tuple[str, ...]:
     """The functions that a language model of this kind speaks with."""
+    if recomputes(manifest):
+        return (WHOLE,)
     return ANSWERING if any(name in manifest.functions for name in READ) else NEEDED
+
+
+def recomputes(manifest: Manifest) -> bool:
+    """Whether it is a language model without caches, whose `main` reads the whole text for every token."""
+    return bool((manifest.language or {}).get("recomputes"))
 
 
 def speaks(manifest: Manifest) -> bool:
     """Whether the artifact holds a language model with all functions that it needs."""
     return manifest.language is not None and all(name in manifest.functions for name in needed(manifest))
+
+
+def has_caches(manifest: Manifest) -> bool:
+    """Whether it speaks, and keeps what it has read."""
+    return speaks(manifest) and not recomputes(manifest)
 
 
 def spec_of(path: Path, manifest: Manifest) -> LanguageSpec:
@@ -98,12 +111,12 @@ def spec_of(path: Path, manifest: Manifest) -> LanguageSpec:
             + (f"it with{add}" if known else "the directory of a language model with this version")
         )
     found = manifest.language
-    decode = manifest.functions["decode"]
+    step = manifest.functions[needed(manifest)[-1]]
     try:
         words = found.get("words", {})
-        vocabulary = int(decode.outputs[0].shape[-1])
+        vocabulary = int(step.outputs[0].shape[-1])
         spec = LanguageSpec(
-            context=_context(decode),
+            context=_length(step) if recomputes(manifest) else _context(step),
             vocabulary=vocabulary,
             end=_tokens(found["end"]),
             tokenizer=_text(found.get("tokenizer")),
@@ -137,6 +150,12 @@ def _context(decode: FunctionSpec) -> int:
     if lengths.values is None:
         raise ValueError("lengths without a bound")
     return lengths.values[1] + 1
+
+
+def _length(main: FunctionSpec) -> int:
+    """The longest text that `main` takes."""
+    length = main.inputs[0].shape[1]
+    return main.ranges[length][1] if isinstance(length, str) else int(length)
 
 
 def _tokens(value: object, vocabulary: int = 1 << 62) -> tuple[int, ...]:

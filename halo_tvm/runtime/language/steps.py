@@ -170,13 +170,18 @@ class Steps:
 
     def checked(self, tokens: Sequence[int], slot: int | None) -> np.ndarray:
         """`tokens` as an array of ids that the model has, and that the caches of `slot`, where one is given, hold."""
-        ids = _ids(tokens, self._highest)
-        if slot is not None and self.filled[slot] + ids.size > self.context:
-            raise InputError(
-                f"expected at most {self.context - self.filled[slot]} more tokens in a context of {self.context}, "
-                f"found {ids.size}: shorten the prompt, or load the model with a larger context"
-            )
-        return ids
+        return checked_ids(tokens, self._highest, None if slot is None else self.context - self.filled[slot])
+
+
+def checked_ids(tokens: Sequence[int], values: tuple[int, int] | None, room: int | None) -> np.ndarray:
+    """`tokens` as int64 [n] within `values`; `InputError` for others, and for more than there is `room` for."""
+    ids = _ids(tokens, values)
+    if room is not None and ids.size > room:
+        raise InputError(
+            f"expected at most {room} more tokens in the context, found {ids.size}: shorten the prompt, or load the "
+            "model with a larger context"
+        )
+    return ids
 
 
 def _ids(tokens: Sequence[int] | np.ndarray, values: tuple[int, int] | None) -> np.ndarray:

@@ -35,6 +35,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.sampled(3)
 def test_symbolic_sizes(case: str) -> None:
     op, weights, attrs = CASES[case]
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 4, "h", "w_"])

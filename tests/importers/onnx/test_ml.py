@@ -195,6 +195,7 @@ def _machines(kernel: str) -> None:
 
 
 @pytest.mark.parametrize("kernel", ["LINEAR", "POLY", "RBF", "SIGMOID"])
+@pytest.mark.sampled(1)
 def test_support_vectors(kernel: str) -> None:
     if kernel == "RBF":  # every kind of machine; the others differ in the kernel only
         _machines(kernel)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import halo_tvm
 from halo_tvm import CompileConfig, reference
@@ -14,6 +15,7 @@ from halo_tvm.models._t5 import T5Config
 from halo_tvm.models.builder import RandomWeights
 
 
+@pytest.mark.slow
 def test_a_decoder_whose_positions_are_a_sum_of_two_sizes(tmp_path: Path) -> None:
     """Its bias is gathered at past + tokens positions, by an index that the importer's own kernel makes."""
     config = T5Config(

@@ -152,6 +152,7 @@ ZEROS_AND_ONES = ("boxes", "unpool", "tensor-scatter")  # which of equal element
 
 
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.sampled(4)
 def test_a_run_whose_sizes_do_not_fit_is_refused(case: str) -> None:
     proto, shapes, good, bad = CASES[case]
     model = compiled(proto, shapes, good)
@@ -253,6 +254,7 @@ def test_a_cache_as_wide_as_the_old_one_or_as_the_total(past: int, width: int) -
 
 @pytest.mark.parametrize("op", ["Conv", "MaxPool", "ConvTranspose"])
 @pytest.mark.parametrize("pads", [[0, 0], [1, 1]])
+@pytest.mark.sampled(2)
 def test_windows_over_symbolic_sizes(op: str, pads: list[int]) -> None:
     x = np.random.default_rng(0).standard_normal((1, 2, 7)).astype(np.float32)
     w = np.random.default_rng(1).standard_normal((2, 2, 3)).astype(np.float32)

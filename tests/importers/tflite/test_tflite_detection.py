@@ -70,6 +70,7 @@ def equal(model, net, feeds) -> dict[str, np.ndarray]:
     ],
     ids=["fast", "every class", "by class", "by class, few of each"],
 )
+@pytest.mark.sampled(1)
 def test_post_process(options, columns, tmp_path: Path):
     model = import_model(post_process(packed(OPTIONS | options), columns, tmp_path / "ssd.tflite"))
     net, r = compile_in_process(model), np.random.default_rng(1)

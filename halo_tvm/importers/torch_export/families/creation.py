@@ -6,6 +6,7 @@ import math
 
 from tvm import ir, relax, te, tirx
 
+from ...meaning.counting import counted
 from .._call import Call, Number, constant
 from .._registry import converter
 
@@ -20,7 +21,7 @@ def arange(c: Call) -> relax.Expr:
     step = c["step"] if c.has("step") else 1
     whole = [int(v) if isinstance(v, float) and v.is_integer() else v for v in (start, c["end"], step)]
     if not any(isinstance(v, float) or is_float(v) for v in whole):
-        return c.cast(c.emit(relax.op.arange(*whole, "int64")), c.dtype)
+        return c.cast(counted(c.emit, *whole), c.dtype)
     # start + i * step, each rounded once
     index = c.cast(c.emit(relax.op.arange(0, c.shape[0], 1, "int64")), c.dtype)
     scaled = c.emit(relax.op.multiply(index, c.as_tensor(step, c.dtype)))
