@@ -82,7 +82,7 @@ def test_what_it_cannot_do(artifact: Path, model: LanguageModel) -> None:
         LanguageModel.load(artifact, slots=2)
     model.prefill([1] * (model.context - 1))
     model.decode(1)
-    with pytest.raises(InputError, match="expected at most 0 more tokens in the context, found 1"):
+    with pytest.raises(InputError, match="expected at most 0 more tokens in a context of"):
         model.decode(1)
     with pytest.raises(InputError, match="expected token ids from 0 to 257, found 258"):
         model.prefill([258])

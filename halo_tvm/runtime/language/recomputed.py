@@ -16,7 +16,7 @@ from ..session import Session
 from ..tensors import aligned_empty, numpy_dtype, to_arrays, to_tensor
 from .source import Source
 from .spec import MASK, WHOLE
-from .steps import checked_ids
+from .steps import ids_of, with_room
 
 
 class Recomputed:
@@ -87,7 +87,8 @@ class Recomputed:
 
     def checked(self, tokens: Sequence[int], slot: int | None) -> np.ndarray:
         """`tokens` as an array of ids that the model has, and that there is room for behind those in `slot`."""
-        return checked_ids(tokens, self._highest, None if slot is None else self.context - self.filled[slot])
+        ids = ids_of(tokens, self._highest)
+        return ids if slot is None else with_room(ids, self.filled[slot], self.context)
 
     def _logits(self, tokens: Sequence[int]) -> np.ndarray:
         row = [*tokens, *[tokens[-1]] * (self._least - len(tokens))]

@@ -84,7 +84,7 @@ class Steps:
         """Take what the tokens in `slot` answer from now on, a text or a spectrum; those that are there go."""
         assert self.source is not None
         sound = self.source.heard is not None
-        self._answering(np.asarray(given, np.float32) if sound else _ids(given, self.source.values), slot)
+        self._answering(np.asarray(given, np.float32) if sound else ids_of(given, self.source.values), slot)
         self.filled[slot] = 0
 
     def feed(self, tokens: Sequence[int], slot: int = 0) -> np.ndarray:
@@ -170,21 +170,21 @@ class Steps:
 
     def checked(self, tokens: Sequence[int], slot: int | None) -> np.ndarray:
         """`tokens` as an array of ids that the model has, and that the caches of `slot`, where one is given, hold."""
-        return checked_ids(tokens, self._highest, None if slot is None else self.context - self.filled[slot])
+        ids = ids_of(tokens, self._highest)
+        return ids if slot is None else with_room(ids, self.filled[slot], self.context)
 
 
-def checked_ids(tokens: Sequence[int], values: tuple[int, int] | None, room: int | None) -> np.ndarray:
-    """`tokens` as int64 [n] within `values`; `InputError` for others, and for more than there is `room` for."""
-    ids = _ids(tokens, values)
-    if room is not None and ids.size > room:
+def with_room(ids: np.ndarray, filled: int, context: int) -> np.ndarray:
+    """`ids`, which a context has room for behind as many as are `filled`; else `InputError`."""
+    if filled + ids.size > context:
         raise InputError(
-            f"expected at most {room} more tokens in the context, found {ids.size}: shorten the prompt, or load the "
-            "model with a larger context"
+            f"expected at most {context - filled} more tokens in a context of {context}, found {ids.size}: shorten the "
+            "prompt, or load the model with a larger context"
         )
     return ids
 
 
-def _ids(tokens: Sequence[int] | np.ndarray, values: tuple[int, int] | None) -> np.ndarray:
+def ids_of(tokens: Sequence[int] | np.ndarray, values: tuple[int, int] | None) -> np.ndarray:
     """`tokens` as int64 [n] within `values`; `InputError` for none and for what is no such id."""
     try:
         ids = np.asarray(tokens)
