@@ -80,6 +80,53 @@ MODELS: dict[str, tuple[dict[str, object], dict[str, object]]] = {
         {**_FOUR, "expert_feed_forward_length": 40, "expert_shared_count": 2, "expert_weights_scale": 1.5}
         | {"leading_dense_block_count": 1, "expert_group_count": 2, "expert_group_used_count": 1},
     ),
+    "qwen2vl": ({"model_type": "qwen2_vl_text", **_SIZES}, {"rope.dimension_sections": [2, 3, 3, 0]}),
+    "qwen3vl": ({"model_type": "qwen3_vl_text", **_SIZES}, {"rope.dimension_sections": [2, 3, 3, 0]}),
+    "qwen3vlmoe": (
+        {"model_type": "qwen3_vl_moe_text", "num_experts": 4, "norm_topk_prob": True, **_EXPERTS},
+        {**_FOUR, "expert_feed_forward_length": 40},
+    ),
+    "arcee": ({"model_type": "arcee", "rms_norm_eps": 1e-5, "hidden_act": "relu2", **_SIZES}, {}),
+    "olmo": ({"model_type": "olmo", "rms_norm_eps": 1e-5, **_PLAIN}, {}),
+    "ernie4_5": ({"model_type": "ernie4_5", "rms_norm_eps": 1e-5, "rope_theta": 5e5, **_SIZES}, {}),
+    "paddleocr": ({"model_type": "paddleocr_vl_text", "rms_norm_eps": 1e-5, "rope_theta": 5e5, **_SIZES}, {}),
+    "cohere2": (
+        {"model_type": "cohere2", "logit_scale": 0.0625, "sliding_window": 8, **_SIZES, "num_hidden_layers": 4},
+        {"logit_scale": 0.0625, "attention.sliding_window": 8},
+    ),
+    "seed_oss": ({"model_type": "seed_oss", **_SIZES}, {}),
+    "hunyuan-dense": ({"model_type": "hunyuan_v1_dense", "rms_norm_eps": 1e-5, **_SIZES}, {}),
+    "exaone4": (
+        {
+            "model_type": "exaone4",
+            "sliding_window": 8,
+            "layer_types": ["sliding_attention", "full_attention"],
+            **_SIZES,
+        },
+        {"attention.sliding_window": 8, "attention.sliding_window_pattern": [True, False]},
+    ),
+    "nemotron": (
+        {"model_type": "nemotron", "partial_rotary_factor": 0.5, "hidden_act": "relu2", **_SIZES},
+        {"rope.dimension_count": 8},
+    ),
+    "gpt-oss": (
+        {"model_type": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 8, **_SIZES}
+        | {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}}
+        | {"rope_theta": 1e4},
+        {**_FOUR, "attention.sliding_window": 8, "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0}
+        | {"rope.scaling.original_context_length": 16, "expert_feed_forward_length": 96},
+    ),
+    "lfm2": (
+        {"model_type": "lfm2", "layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False, **_SIZES}
+        | {"rope_theta": 1e6},
+        {"attention.head_count_kv": [0, 2], "shortconv.l_cache": 3, "vocab_size": 131},
+    ),
+    "lfm2moe": (
+        {"model_type": "lfm2_moe", "layer_types": ["conv", "full_attention"], "num_experts": 4, **_EXPERTS}
+        | {"num_dense_layers": 1, "rope_theta": 1e6},
+        {**_FOUR, "attention.head_count_kv": [0, 2], "shortconv.l_cache": 3, "leading_dense_block_count": 1}
+        | {"expert_feed_forward_length": 40},
+    ),
     "gpt2": ({"model_type": "gpt2", **_GPT}, {}),
     "bloom": ({"model_type": "bloom", **_OLD, "seq_length": 64}, {}),
     "falcon": ({"model_type": "falcon", **_OLD, "max_position_embeddings": 64}, {"attention.head_count_kv": 1}),
@@ -92,7 +139,8 @@ _METADATA = {
     "attention.head_count_kv": ("num_key_value_heads",),
     "context_length": ("max_position_embeddings", "n_positions", "seq_length"),
 }
-_LIKE_LLAMA = ("llama", "granite", "smollm3")  # whose converters order channels that turn together as neighbours
+# Whose converters order channels that turn together as neighbours.
+_LIKE_LLAMA = ("arcee", "llama", "granite", "olmo", "smollm3")
 
 
 def write_model(
@@ -139,9 +187,23 @@ def _of_all_experts(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     for name, array in tensors.items():
         if name.endswith("e_score_correction_bias"):
             found[name.replace("_bias", ".bias")] = array
+        elif name.endswith("feed_forward.expert_bias"):
+            found[f"{name}.bias"] = array
         elif ".experts.0." in name:
             each = (tensors[name.replace(".experts.0.", f".experts.{e}.")] for e in range(4))
-            found[name.replace(".experts.0.", ".experts.")] = np.stack(list(each))
+            stem = name.replace(".experts.0.", ".experts.")
+            found[stem.removeprefix("model.") if "experts.w" in stem else stem] = np.stack(list(each))
+        elif "experts.gate_up_proj" in name:  # gpt-oss: gates and projections up take turns
+            for part, begin in (("gate_proj", 0), ("up_proj", 1)):
+                turned = array[..., begin::2]
+                end = ".bias" if name.endswith("_bias") else ".weight"
+                stem = name.removesuffix("_bias").replace("gate_up_proj", part)
+                found[stem + end] = turned if end == ".bias" else turned.swapaxes(1, 2)
+        elif name.endswith(("experts.down_proj", "experts.down_proj_bias")):
+            end = ".bias" if name.endswith("_bias") else ".weight"
+            found[name.removesuffix("_bias") + end] = array if end == ".bias" else array.swapaxes(1, 2)
+        elif name.endswith("sinks"):
+            found[f"{name}.weight"] = array
         elif ".experts." not in name:
             found[name] = array[0] if name.endswith("shared_expert_gate.weight") else array
     return found
@@ -156,7 +218,7 @@ def huggingface_tensors(architecture: str) -> dict[str, np.ndarray]:
     config, _ = MODELS[architecture]
     family = next(f for f in FAMILIES.values() if config["model_type"] in f.huggingface_types)
     model = family.build("tiny", family.from_huggingface(config), RandomWeights(3), {})
-    made = ("rotary.", "zeros.")
+    made = ("rotary.", "zeros.", "ones.")
     return {n: s.load() for n, s in model.params.sources.items() if not n.startswith(made)}
 
 
@@ -164,7 +226,7 @@ def _converted(architecture: str, c: DecoderConfig, name: str, x: np.ndarray) ->
     """What llama.cpp's converter makes of a tensor."""
     if architecture == "gpt2" and x.ndim == 2 and name.startswith("h."):
         return x.T
-    if architecture.startswith("gemma") and name.endswith("norm.weight"):
+    if architecture.startswith(("gemma", "nemotron")) and name.endswith("norm.weight"):
         return x + np.float32(1)
     if architecture in _LIKE_LLAMA and (".q_proj." in name or ".k_proj." in name):
         heads = c.heads if ".q_proj." in name else c.key_heads

@@ -333,6 +333,17 @@ def test_a_start_counted_from_the_end_by_a_dynamic_size() -> None:
     check(Function(function), (normal(2, 9), normal(3)), others=[(normal(2, 12), normal(5))], dynamic_shapes=shapes)
 
 
+def test_padding_to_a_multiple_of_an_open_size() -> None:
+    """As attention in blocks has it; the amount may be nothing."""
+
+    def function(x):
+        n = x.shape[1]
+        return F.pad(x, (0, 0, 0, -n % 4)), F.pad(x, (1, n - 2), value=2.0)
+
+    shapes = (({1: DYNAMIC(min=2, max=64)},),)
+    check(Function(function), (normal(2, 6, 3),), others=[(normal(2, n, 3),) for n in (4, 9)], dynamic_shapes=shapes)
+
+
 def test_counting_down_by_an_open_size() -> None:
     """Distances between positions, as attention over sounds has them."""
 

@@ -163,6 +163,16 @@ def _iq4_xs(blocks: np.ndarray) -> np.ndarray:
     return _scaled(_spread(_half(blocks, 0) * scales), numbers)
 
 
+# Twice the numbers of four bits, an exponent of two of them and a mantissa of one, negative ones behind.
+_E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
+
+
+def _mxfp4(blocks: np.ndarray) -> np.ndarray:
+    """A power of two, and 32 numbers of four bits (OCP Microscaling)."""
+    step = np.ldexp(np.float32(1), blocks[:, :1].astype(np.int32) - 128)
+    return _scaled(step, _E2M1[_nibbles(blocks[:, 1:])])
+
+
 _FOUR, _FOUR_LEAST, _EIGHT = Grid(4, 32, False), Grid(4, 32, True), Grid(8, 32, False)
 TYPES: dict[int, TensorType] = {
     0: TensorType("F32", 1, 4, _plain("<f4")),
@@ -194,6 +204,6 @@ TYPES: dict[int, TensorType] = {
     30: TensorType("BF16", 1, 2, _bf16),
     34: TensorType("TQ1_0", 256, 54),
     35: TensorType("TQ2_0", 256, 66),
-    39: TensorType("MXFP4", 32, 17),
+    39: TensorType("MXFP4", 32, 17, _mxfp4, _EIGHT),
     40: TensorType("NVFP4", 64, 36),
 }

@@ -17,7 +17,7 @@ import numpy as np
 
 from ...errors import UnsupportedModel
 from ...models import FAMILIES, Family
-from ...models.decoder import DecoderConfig, ExpertNames, Mixture, Names
+from ...models.decoder import DecoderConfig, ExpertNames, Layer, Mixture, Names, ShortConvolution
 from .container import Gguf, Value
 
 ROLES = {
@@ -32,6 +32,7 @@ ROLES = {
     "value": "attn_v",
     "query_norm": "attn_q_norm",
     "key_norm": "attn_k_norm",
+    "sinks": "attn_sinks.weight",
     "output": "attn_output",
     "attention_post_norm": "post_attention_norm",
     "ffn_norm": "ffn_norm",
@@ -43,6 +44,7 @@ ROLES = {
     "norm": "output_norm",
     "head": "output",
 }
+_SHORT = ("shortconv.in_proj", "shortconv.conv", "shortconv.out_proj")
 _EXPERTS = ExpertNames(
     router="ffn_gate_inp",
     correction="exp_probs_b.bias",
@@ -78,6 +80,7 @@ _WORDS = {
     "expert_group_count": "n_group",
     "expert_group_used_count": "topk_group",
     "leading_dense_block_count": "first_k_dense_replace",
+    "shortconv.l_cache": "conv_L_cache",
 }
 # Other models under names of this table: what says so, and is refused.
 _FOREIGN = ("attention.clamp_kqv", "attention.q_lora_rank", "ssm.state_size")
@@ -98,11 +101,23 @@ ARCHITECTURES = {
     "internlm2": Architecture("llama", interleaved=True),
     "granite": Architecture("granite", interleaved=True),
     "smollm3": Architecture("smollm3", interleaved=True),
+    "arcee": Architecture("arcee", interleaved=True),
+    "olmo": Architecture("olmo", interleaved=True),
+    "ernie4_5": Architecture("ernie4_5", interleaved=True),
     "command-r": Architecture("cohere", interleaved=True),
+    "cohere2": Architecture("cohere2", interleaved=True),
     "chatglm": Architecture("glm", interleaved=True),
     "glm4": Architecture("glm4", interleaved=True),
     "qwen2": Architecture("qwen2"),
+    "qwen2vl": Architecture("qwen2_vl_text"),
     "qwen3": Architecture("qwen3"),
+    "qwen3vl": Architecture("qwen3_vl_text"),
+    "seed_oss": Architecture("seed_oss"),
+    "hunyuan-dense": Architecture("hunyuan_v1_dense"),
+    "paddleocr": Architecture("paddleocr_vl_text"),
+    "exaone": Architecture("exaone"),
+    "exaone4": Architecture("exaone4"),
+    "nemotron": Architecture("nemotron"),
     "gemma": Architecture("gemma"),
     "gemma2": Architecture("gemma2"),
     "gemma3": Architecture("gemma3_text"),
@@ -118,8 +133,12 @@ ARCHITECTURES = {
     "olmoe": Architecture("olmoe", experts=True),
     "qwen2moe": Architecture("qwen2_moe", experts=True),
     "qwen3moe": Architecture("qwen3_moe", config={"norm_topk_prob": True}, experts=True),
+    "qwen3vlmoe": Architecture("qwen3_vl_moe_text", config={"norm_topk_prob": True}, experts=True),
+    "gpt-oss": Architecture("gpt_oss", config={"attention_bias": True}, experts=True),
     "granitemoe": Architecture("granitemoeshared", interleaved=True, experts=True),
     "dots1": Architecture("dots1", config={"norm_topk_prob": True}, experts=True),
+    "lfm2": Architecture("lfm2", config={"block_auto_adjust_ff_dim": False}),
+    "lfm2moe": Architecture("lfm2_moe", experts=True),
     "glm4moe": Architecture("glm4_moe", config={"norm_topk_prob": True}, experts=True),
 }
 _MIXTRAL = Architecture("mixtral", interleaved=True, experts=True)  # under the name of Llama
@@ -154,9 +173,10 @@ def _words(file: Gguf, name: str, known: Architecture) -> dict[str, object]:
     if foreign:
         _refuse(f"a {name} model without {foreign}", f"{own[foreign]!r:.40}")
     words: dict[str, object] = {"model_type": known.model_type, **known.config}
+    own |= _of_convolutions(own, words)
     words |= {word: _one(own[key], key) for key, word in _WORDS.items() if key in own}
     eps = own.get("attention.layer_norm_rms_epsilon", own.get("attention.layer_norm_epsilon"))
-    words |= dict.fromkeys(("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"), eps)
+    words |= dict.fromkeys(("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps"), eps)
     embedding = file.tensors.get("token_embd.weight")
     if embedding is None or len(embedding.shape) != 2:
         _refuse("a matrix token_embd.weight", "none")
@@ -172,6 +192,15 @@ def _words(file: Gguf, name: str, known: Architecture) -> dict[str, object]:
     words |= _rotation(file, own, size)
     words |= _particular(file, known.model_type, words, own)
     return {word: value for word, value in words.items() if value is not None}
+
+
+def _of_convolutions(own: Mapping[str, Value], words: dict[str, object]) -> dict[str, Value]:
+    """Where short convolutions stand in some layers, these have no heads of keys: `words` get the others, by number."""
+    heads = own.get("attention.head_count_kv")
+    if "shortconv.l_cache" not in own or not isinstance(heads, np.ndarray):
+        return {}
+    words["full_attn_idxs"] = np.flatnonzero(heads).tolist()
+    return {"attention.head_count_kv": heads[heads > 0]}
 
 
 def _head_dim(words: Mapping[str, object], own: Mapping[str, Value]) -> int:
@@ -210,6 +239,7 @@ def _rotation(file: Gguf, own: Mapping[str, Value], size: int) -> dict[str, obje
             "factor": factor,
             "original_max_position_embeddings": original,
             "attention_factor": float(own.get("rope.scaling.attn_factor", 1.0)) * magnitude,  # type: ignore[arg-type]
+            "truncate": own.get("general.architecture") != "gpt-oss",
         }
     elif kind not in (None, "none", "longrope"):
         words["rope_scaling"] = {"rope_type": kind, "factor": factor}
@@ -229,6 +259,11 @@ def _particular(file: Gguf, kind: str, words: Mapping[str, object], own: Mapping
         found["multi_query"] = words.get("num_key_value_heads") == 1
         found["new_decoder_architecture"] = "blk.0.attn_norm_2.weight" in file.tensors
         found["num_kv_heads"] = words.get("num_key_value_heads")
+    windows = own.get("attention.sliding_window_pattern")
+    if isinstance(windows, np.ndarray | tuple) and len(windows):
+        found["layer_types"] = ["sliding_attention" if slides else "full_attention" for slides in windows]
+    if kind == "lfm2_moe":
+        found["num_dense_layers"] = own.get("leading_dense_block_count", 0)
     if kind.startswith(("qwen2", "qwen3")):
         found["sliding_window"] = None
     if kind == "granitemoeshared":
@@ -241,7 +276,7 @@ def _particular(file: Gguf, kind: str, words: Mapping[str, object], own: Mapping
 
 def _mixture_as_stored(mixture: Mixture) -> Mixture:
     """`mixture` with the names of GGUF."""
-    return replace(mixture, names=(_EXPERTS,), correction_of_groups=False)
+    return replace(mixture, names=(_EXPERTS,), correction_of_groups=False, turned=False)
 
 
 def _as_stored(c: DecoderConfig, known: Architecture, has: Collection[str]) -> DecoderConfig:
@@ -256,7 +291,11 @@ def _as_stored(c: DecoderConfig, known: Architecture, has: Collection[str]) -> D
     changed["gate_up"] = "ffn_up" if c.gated and not stored("ffn_gate.weight") else ""
     if stored("attn_norm_2.weight"):  # Falcon: attention reads the second one
         changed |= {"attention_norm": "attn_norm_2", "ffn_norm": "attn_norm"}
-    pattern = c.pattern
+    if names["ffn_norm"] and not names["attention_post_norm"] and stored("post_attention_norm.weight"):
+        changed["ffn_norm"] = "post_attention_norm"
+    if "output_norm.weight" not in has and "token_embd_norm.weight" in has and not names["embedding_norm"]:
+        changed["norm"] = "token_embd_norm"
+    pattern = tuple(map(_short_as_stored, c.pattern))
     if known.interleaved:
         turned = {layer.rope: replace(layer.rope, interleaved=True) for layer in pattern if layer.rope}
         pattern = tuple(replace(layer, rope=turned[layer.rope] if layer.rope else None) for layer in pattern)
@@ -272,6 +311,12 @@ def _as_stored(c: DecoderConfig, known: Architecture, has: Collection[str]) -> D
         head_bias="output.bias" in has,
         tied="output.weight" not in has,
     )
+
+
+def _short_as_stored(layer: Layer) -> Layer:
+    """A layer whose short convolution, if it has one, is called as GGUF does."""
+    mixer = layer.mixer
+    return replace(layer, mixer=replace(mixer, names=_SHORT)) if isinstance(mixer, ShortConvolution) else layer
 
 
 def floats(file: Gguf, name: str) -> np.ndarray:

@@ -99,6 +99,17 @@ def _by_turns(width: int) -> tuple[int, ...]:
 
 def _biases(m: ModelBuilder, layer: str, mixture: Mixture, names: ExpertNames, hidden: int) -> list[list[relax.Var]]:
     """Those of gates and projections up, [experts, 2 width], and those down, [experts, hidden]."""
+    if names.stacked_gate:
+        gate, up, down = (
+            m.source(f"{layer}.{name.removesuffix('.weight')}.bias", (mixture.experts, width), scale=0.1)
+            for name, width in (
+                (names.stacked_gate, mixture.width),
+                (names.stacked_up, mixture.width),
+                (names.stacked_down, hidden),
+            )
+        )
+        both = m.derived(f"{gate}+{up}", "concat", [gate, up], (mixture.experts, 2 * mixture.width), axis=1)
+        return [[both], [m.stored(down)]]
     stored = f"{layer}.{names.stacked_gate_up}_bias"
     shape = (mixture.experts, 2 * mixture.width)
     m.source(stored, shape, scale=0.1)

@@ -9,6 +9,7 @@ import torch
 from tvm import relax, tirx
 
 from ...meaning import scalar
+from ...meaning.broadcast import aligned
 from ...meaning.builder import expr_dtype
 from ...meaning.comparison import COMPARISONS
 from ...meaning.pointwise import HALVES, Scalar, const_like, in_float32, pointwise, widened
@@ -44,7 +45,8 @@ _SAME: dict[str, Callable[[relax.Expr], relax.Expr]] = {
 def _operands(c: Call, dtype: str) -> tuple[relax.Expr, relax.Expr]:
     first = "self" if "self" in c.nodes else next(iter(c.nodes))
     second = next(name for name in ("other", "exponent") if name in c.nodes)
-    return c.tensor(first, dtype), c.tensor(second, dtype)
+    x, y = aligned(c, [c.tensor(first, dtype), c.tensor(second, dtype)])  # a size may be a number in other words
+    return x, y
 
 
 def _in_float32(c: Call, function: Callable[..., Scalar]) -> relax.Expr:

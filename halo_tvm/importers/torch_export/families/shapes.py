@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from tvm import relax, te, tirx
+from tvm import ir, relax, te, tirx
 
 from ...meaning.builder import Refused
 from .._call import Call, fixed
@@ -174,8 +174,8 @@ def stack(c: Call) -> relax.Expr:
 
 @converter("constant_pad_nd.default", "pad.default")
 def pad(c: Call) -> relax.Expr:
-    amounts = [fixed(a, "padding") for a in c["pad"]]
     mode = c["mode"] if "mode" in c.nodes else "constant"
+    amounts = [a if mode == "constant" and isinstance(a, ir.Expr) else fixed(a, "padding") for a in c["pad"]]
     value = float(c["value"] or 0)
     rank = c.rank("self")
     before, after = [0] * rank, [0] * rank
@@ -198,14 +198,29 @@ def mirror_pad(c: Call) -> relax.Expr:
     )
 
 
-def padded(c: Call, x: relax.Expr, before: Sequence[int], after: Sequence[int], mode: str, value: float) -> relax.Expr:
-    """`x` with elements added (or, for negative amounts, taken away) at both ends of its axes."""
+def padded(
+    c: Call,
+    x: relax.Expr,
+    before: Sequence[int | tirx.PrimExpr],
+    after: Sequence[int | tirx.PrimExpr],
+    mode: str,
+    value: float,
+) -> relax.Expr:
+    """`x` with elements added (or, for negative amounts, taken away) at both ends of its axes.
+
+    Of constants, amounts may be expressions of sizes.
+    """
     if mode not in ("constant", "reflect", "replicate"):
         raise Refused(f"mode={mode!r}")
-    if not any((*before, *after)):
+    amounts = (*before, *after)
+    sized = [i for i, amount in enumerate(amounts) if not isinstance(amount, int)]
+    if not sized and not any(amounts):
         return x
 
-    def compute(x: te.Tensor) -> te.Tensor:
+    def compute(x: te.Tensor, *sizes: tirx.PrimExpr) -> te.Tensor:
+        found = dict(zip(sized, sizes))
+        known = [found.get(i, amount) for i, amount in enumerate(amounts)]
+        before, after = known[: len(x.shape)], known[len(x.shape) :]
         shape = [d + b + a for d, b, a in zip(x.shape, before, after)]
 
         def at(*i: tirx.Var) -> tirx.PrimExpr:
@@ -218,8 +233,8 @@ def padded(c: Call, x: relax.Expr, before: Sequence[int], after: Sequence[int], 
                 elif mode == "replicate" and (b or a):
                     k = tirx.max(tirx.min(k, d - 1), tirx.IntImm("int64", 0))
                 else:
-                    inside += [k >= 0] if b > 0 else []
-                    inside += [k < d] if a > 0 else []
+                    inside += [k >= 0] if not isinstance(b, int) or b > 0 else []
+                    inside += [k < d] if not isinstance(a, int) or a > 0 else []
                 index.append(k)
             return (
                 tirx.if_then_else(tirx.all(*inside), x[tuple(index)], tirx.const(value, x.dtype))
@@ -229,7 +244,7 @@ def padded(c: Call, x: relax.Expr, before: Sequence[int], after: Sequence[int], 
 
         return te.compute(shape, at, name="pad")
 
-    return c.te(compute, x, name="pad")
+    return c.te(compute, x, *(amounts[i] for i in sized), name="pad")
 
 
 @converter("flip.default")
