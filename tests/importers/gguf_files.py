@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
 import gguf
 import numpy as np
 
-from halo_tvm.models import FAMILIES
+from halo_tvm.models import FAMILIES, completed
 from halo_tvm.models.builder import RandomWeights
 from halo_tvm.models.decoder import DecoderConfig
 
@@ -26,6 +27,7 @@ _GPT = {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 131, "n_positions
 _OLD = {"hidden_size": 64, "n_layer": 2, "n_head": 4, "vocab_size": 131}
 _PLAIN = {**_SIZES, "num_key_value_heads": 4}
 _EXPERTS = {**_SIZES, "num_experts_per_tok": 2, "moe_intermediate_size": 40}
+_SECTIONS = {"rope.dimension_sections": [3, 3, 2, 0]}  # of the three positions of an image
 _FOUR = {"expert_count": 4, "expert_used_count": 2}
 
 # architecture -> config.json of the same model, and metadata that no word of `_METADATA` stands for.
@@ -80,16 +82,16 @@ MODELS: dict[str, tuple[dict[str, object], dict[str, object]]] = {
         {**_FOUR, "expert_feed_forward_length": 40, "expert_shared_count": 2, "expert_weights_scale": 1.5}
         | {"leading_dense_block_count": 1, "expert_group_count": 2, "expert_group_used_count": 1},
     ),
-    "qwen2vl": ({"model_type": "qwen2_vl_text", **_SIZES}, {"rope.dimension_sections": [2, 3, 3, 0]}),
-    "qwen3vl": ({"model_type": "qwen3_vl_text", **_SIZES}, {"rope.dimension_sections": [2, 3, 3, 0]}),
+    "qwen2vl": ({"model_type": "qwen2_vl_text", **_SIZES}, _SECTIONS),
+    "qwen3vl": ({"model_type": "qwen3_vl_text", **_SIZES}, _SECTIONS),
     "qwen3vlmoe": (
         {"model_type": "qwen3_vl_moe_text", "num_experts": 4, "norm_topk_prob": True, **_EXPERTS},
-        {**_FOUR, "expert_feed_forward_length": 40},
+        {**_FOUR, "expert_feed_forward_length": 40, "n_deepstack_layers": 0} | _SECTIONS,
     ),
     "arcee": ({"model_type": "arcee", "rms_norm_eps": 1e-5, "hidden_act": "relu2", **_SIZES}, {}),
     "olmo": ({"model_type": "olmo", "rms_norm_eps": 1e-5, **_PLAIN}, {}),
     "ernie4_5": ({"model_type": "ernie4_5", "rms_norm_eps": 1e-5, "rope_theta": 5e5, **_SIZES}, {}),
-    "paddleocr": ({"model_type": "paddleocr_vl_text", "rms_norm_eps": 1e-5, "rope_theta": 5e5, **_SIZES}, {}),
+    "paddleocr": ({"model_type": "paddleocr_vl_text", "rms_norm_eps": 1e-5, "rope_theta": 5e5, **_SIZES}, _SECTIONS),
     "cohere2": (
         {"model_type": "cohere2", "logit_scale": 0.0625, "sliding_window": 8, **_SIZES, "num_hidden_layers": 4},
         {"logit_scale": 0.0625, "attention.sliding_window": 8},
@@ -125,7 +127,7 @@ MODELS: dict[str, tuple[dict[str, object], dict[str, object]]] = {
         {"model_type": "lfm2_moe", "layer_types": ["conv", "full_attention"], "num_experts": 4, **_EXPERTS}
         | {"num_dense_layers": 1, "rope_theta": 1e6},
         {**_FOUR, "attention.head_count_kv": [0, 2], "shortconv.l_cache": 3, "leading_dense_block_count": 1}
-        | {"expert_feed_forward_length": 40},
+        | {"expert_feed_forward_length": 40, "expert_gating_func": 2},
     ),
     "gpt2": ({"model_type": "gpt2", **_GPT}, {}),
     "bloom": ({"model_type": "bloom", **_OLD, "seq_length": 64}, {}),
@@ -151,6 +153,7 @@ def write_model(
     `more` is further metadata, which may replace that of the model.
     """
     config, own = MODELS[architecture]
+    config = completed(config)
     family = next(f for f in FAMILIES.values() if config["model_type"] in f.huggingface_types)
     parsed = family.from_huggingface(config)
     tensors = _of_all_experts(huggingface_tensors(architecture))
@@ -217,7 +220,7 @@ def huggingface_tensors(architecture: str) -> dict[str, np.ndarray]:
     """The seeded tensors of the model under the names of its Hugging Face checkpoint."""
     config, _ = MODELS[architecture]
     family = next(f for f in FAMILIES.values() if config["model_type"] in f.huggingface_types)
-    model = family.build("tiny", family.from_huggingface(config), RandomWeights(3), {})
+    model = family.build("tiny", family.from_huggingface(completed(config)), RandomWeights(3), {})
     made = ("rotary.", "zeros.", "ones.")
     return {n: s.load() for n, s in model.params.sources.items() if not n.startswith(made)}
 
@@ -231,6 +234,8 @@ def _converted(architecture: str, c: DecoderConfig, name: str, x: np.ndarray) ->
     if architecture in _LIKE_LLAMA and (".q_proj." in name or ".k_proj." in name):
         heads = c.heads if ".q_proj." in name else c.key_heads
         return x.reshape(heads, 2, c.head_size // 2, -1).swapaxes(1, 2).reshape(x.shape)
+    if name.endswith(".conv.conv.weight"):
+        return x[:, 0]
     if "query_key_value" in name and c.names.grouped:
         parts = x.reshape(c.key_heads, -1, c.head_size, *x.shape[1:])
         q, k, v = parts[:, :-2], parts[:, -2], parts[:, -1]
@@ -257,3 +262,32 @@ def finish(writer: gguf.GGUFWriter) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def byte_level_texts() -> dict[str, object]:
+    """A byte-level tokenizer trained on a few words, as metadata, with three special tokens."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    special = ["<s>", "</s>", "<|turn|>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=380, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator([TEXT] * 20, trainer)
+    plain = json.loads(tokenizer.to_str())["model"]
+    tokens = sorted(plain["vocab"], key=plain["vocab"].get)
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "gpt-2",
+        "tokenizer.ggml.tokens": tuple(tokens),
+        "tokenizer.ggml.token_type": np.array([3] * 3 + [1] * (len(tokens) - 3), np.int32),
+        "tokenizer.ggml.merges": tuple(" ".join(pair) for pair in plain["merges"]),
+        "tokenizer.ggml.bos_token_id": 0,
+        "tokenizer.ggml.eos_token_id": 1,
+        "tokenizer.ggml.add_bos_token": True,
+    }
+
+
+TEXT = "The capital of France is Paris, isn't it? In 2024 it has 2,102,650 people.\n\n  x = don't(12345)\tünï €"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import struct
 import time
 from pathlib import Path
@@ -24,7 +23,7 @@ from halo_tvm.models import FAMILIES
 from halo_tvm.models.builder import RandomWeights
 
 gguf = pytest.importorskip("gguf")
-from gguf_files import MODELS, add, finish, write_model
+from gguf_files import MODELS, TEXT, add, byte_level_texts, finish, write_model
 
 
 @pytest.mark.parametrize("architecture", MODELS)
@@ -99,43 +98,14 @@ def test_numbers_of_every_format_are_those_of_gguf(code: int) -> None:
     np.testing.assert_array_equal(found.reshape(-1), wanted.reshape(-1))
 
 
-def _texts() -> dict[str, object]:
-    """A byte-level tokenizer trained on a few words, as metadata, with three special tokens."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    special = ["<s>", "</s>", "<|turn|>"]
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(
-        vocab_size=380, special_tokens=special, initial_alphabet=alphabet, show_progress=False
-    )
-    tokenizer.train_from_iterator([_TEXT] * 20, trainer)
-    plain = json.loads(tokenizer.to_str())["model"]
-    tokens = sorted(plain["vocab"], key=plain["vocab"].get)
-    return {
-        "tokenizer.ggml.model": "gpt2",
-        "tokenizer.ggml.pre": "gpt-2",
-        "tokenizer.ggml.tokens": tuple(tokens),
-        "tokenizer.ggml.token_type": np.array([3] * 3 + [1] * (len(tokens) - 3), np.int32),
-        "tokenizer.ggml.merges": tuple(" ".join(pair) for pair in plain["merges"]),
-        "tokenizer.ggml.bos_token_id": 0,
-        "tokenizer.ggml.eos_token_id": 1,
-        "tokenizer.ggml.add_bos_token": True,
-    }
-
-
-_TEXT = "The capital of France is Paris, isn't it? In 2024 it has 2,102,650 people.\n\n  x = don't(12345)\tünï €"
-
-
 def test_a_byte_level_tokenizer_is_rebuilt() -> None:
     from tokenizers import Tokenizer
 
-    metadata = _texts()
+    metadata = byte_level_texts()
     tokenizer = Tokenizer.from_str(tokenizer_json(metadata))
-    ids = tokenizer.encode(_TEXT + "<|turn|>").ids
-    assert ids[0] == 0 and ids[-1] == 2 and len(ids) < len(_TEXT)
-    assert tokenizer.decode(ids) == _TEXT
+    ids = tokenizer.encode(TEXT + "<|turn|>").ids
+    assert ids[0] == 0 and ids[-1] == 2 and len(ids) < len(TEXT)
+    assert tokenizer.decode(ids) == TEXT
     pieces = {
         pre: [
             piece
@@ -196,7 +166,7 @@ def test_a_sentence_piece_tokenizer_is_rebuilt_from_scores() -> None:
 )
 def test_a_tokenizer_that_cannot_be_rebuilt_says_why(changes: dict[str, object], message: str) -> None:
     with pytest.raises(NoTokenizer, match=message):
-        tokenizer_json({**_texts(), **changes})
+        tokenizer_json({**byte_level_texts(), **changes})
 
 
 @pytest.fixture(scope="module")
@@ -206,7 +176,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     plain, _ = write_model(folder, "llama")
     file, path = read_gguf(plain), folder / "small.gguf"
     writer = gguf.GGUFWriter(path, "llama")
-    for key, value in {**file.metadata, **_texts()}.items():
+    for key, value in {**file.metadata, **byte_level_texts()}.items():
         if key != "general.architecture":
             add(writer, key, value.tolist() if isinstance(value, np.ndarray) else value)
     for tensor in file.tensors.values():

@@ -88,6 +88,7 @@ def _sentence_piece(metadata: Mapping[str, Value], tokens: Sequence[str], kinds:
 # Pre-tokenizers by the names that llama.cpp's converters give them.
 _BYTES: Json = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 _ALPHABET: Json = {**_BYTES, "use_regex": False}
+_SHORT = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _DIGITS: Json = {"type": "Digits", "individual_digits": True}
 
 
@@ -97,26 +98,45 @@ def _split(pattern: str) -> Json:
 
 def _words(digits: str) -> tuple[Json, ...]:
     """Contractions, words with one sign in front, numbers of so many `digits`, signs, and spaces."""
-    short = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
     rest = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-    return _split(rf"{short}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{digits}|{rest}"), _ALPHABET
+    return _split(rf"{_SHORT}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{digits}|{rest}"), _ALPHABET
 
 
 _UPPER, _LOWER = r"\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}", r"\p{Ll}\p{Lm}\p{Lo}\p{M}"
-_TEKKEN = (
-    rf"[^\r\n\p{{L}}\p{{N}}]?[{_UPPER}]*[{_LOWER}]+|[^\r\n\p{{L}}\p{{N}}]?[{_UPPER}]+[{_LOWER}]*|\p{{N}}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+
+
+def _cased(short: str, digits: str) -> tuple[Json, ...]:
+    """Words that end where capitals follow small letters, with what is cut `short` behind them; else as `_words`."""
+    words = rf"[{_UPPER}]*[{_LOWER}]+{short}|[^\r\n\p{{L}}\p{{N}}]?[{_UPPER}]+[{_LOWER}]*{short}|{digits}"
+    return _split(rf"[^\r\n\p{{L}}\p{{N}}]?{words}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"), _ALPHABET
+
+
+_SIGNS = r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+"
+_DEEPSEEK: tuple[Json, ...] = (
+    _split(r"\p{N}{1,3}"),
+    _split("[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"),
+    _split(_SIGNS + r"|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"),
+    _ALPHABET,
 )
-_PLAIN = ("gpt-2", "phi-2", "mpt", "olmo", "jais", "roberta-bpe", "gigachat", "jina-es", "jina-de", "jina-v2-es")
+_SEED = _SHORT + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+"
+_PLAIN = (
+    *("gpt-2", "phi-2", "mpt", "olmo", "jais", "roberta-bpe", "gigachat", "jina-es", "jina-de", "jina-v2-es"),
+    *("exaone4", "a.x-4.0", "mellum", "modern-bert", "trillion", "granite-docling"),
+)
 _SINGLE_DIGITS = ("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b")
-_THREE_DIGITS = ("llama-bpe", "llama3", "llama-v3", "falcon3", "dbrx", "smaug-bpe", "chatglm-bpe", "glm4")
-_QWEN = ("qwen2", "stablelm2", "deepseek-r1-qwen", "megrez")
+_LLAMA = ("llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "lfm2", "midm-2.0", "pixtral")
+_THREE_DIGITS = (*_LLAMA, "dbrx", "smaug-bpe", "chatglm-bpe", "glm4")
+_QWEN = ("qwen2", "stablelm2", "deepseek-r1-qwen", "megrez", "hunyuan", "kormo", "solar-open", "grok-2")
+_OF_O200K = ("gpt-4o", "llama4", "kanana2", "minimax-m2")
 _PRE_TOKENIZERS: dict[str, tuple[Json, ...]] = {
     **dict.fromkeys(_PLAIN, (_BYTES,)),
     **dict.fromkeys(_SINGLE_DIGITS, (_DIGITS, _BYTES)),
     **dict.fromkeys(_THREE_DIGITS, _words(r"\p{N}{1,3}")),
     **dict.fromkeys(_QWEN, _words(r"\p{N}")),
-    "tekken": (_split(_TEKKEN), _ALPHABET),
+    **dict.fromkeys(_OF_O200K, _cased(f"{_SHORT}?", r"\p{N}{1,3}")),
+    **dict.fromkeys(("deepseek-v3", "hunyuan-dense", "joyai-llm"), _DEEPSEEK),
+    "seed-coder": (_split(_SEED), _ALPHABET),
+    "tekken": _cased("", r"\p{N}"),
     "bloom": (_split(r" ?[^(\s|[.,!?…。，、।۔،])]+"), _ALPHABET),
     "falcon": (
         {"type": "Punctuation", "behavior": "Contiguous"},
@@ -125,5 +145,5 @@ _PRE_TOKENIZERS: dict[str, tuple[Json, ...]] = {
         _split("[0-9][0-9][0-9]"),
     ),
 }
-_WHOLE_WORDS = ("llama-bpe", "llama3", "llama-v3", "falcon3", "tekken")  # a word that is a token is not merged to it
+_WHOLE_WORDS = (*_LLAMA, "tekken")  # a word that is a token is not merged to it
 _COMPOSED = ("qwen2", "deepseek-r1-qwen", "megrez")

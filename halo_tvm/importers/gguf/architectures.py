@@ -125,7 +125,7 @@ ARCHITECTURES = {
     "phi3": Architecture("phi3"),
     "olmo2": Architecture("olmo2"),
     "stablelm": Architecture("stablelm"),
-    "starcoder2": Architecture("starcoder2"),
+    "starcoder2": Architecture("starcoder2", config={"hidden_act": "gelu_pytorch_tanh"}),
     "gptneox": Architecture("gpt_neox"),
     "gpt2": Architecture("gpt2"),
     "bloom": Architecture("bloom"),
