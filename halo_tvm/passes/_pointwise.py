@@ -10,7 +10,7 @@ import tvm_ffi
 from tvm import ir, relax, te, tirx
 
 from ..errors import Declined
-from ..relay_ops.operator import op_name
+from ..relay_ops.operator import op_name, same_shape
 from ..tir_schedules.blocks import is_const, loads, uses, without_loads
 from ..tir_schedules.injective.match import nests_of
 from ..tir_schedules.injective.nest import Nest
@@ -85,6 +85,8 @@ def pointwise_of(mod: tvm.IRModule, call: relax.Call) -> Pointwise | None:
         if number is None:
             return None
         if _is_here(load.indices, nest):
+            if not _alike(operands[number].ty, call.ty_args[0]):
+                return None  # the first elements of a larger one
             full.add(number)
         elif any(uses(at, axis) for at in load.indices for axis in nest.axes) or number in full:
             return None
@@ -100,6 +102,14 @@ def _is_here(indices: Sequence[ir.Expr], nest: Nest) -> bool:
         at.same_as(axis) or (is_const(at, 0) and is_const(extent, 1))
         for at, axis, extent in zip(indices, nest.axes, nest.extents)
     )
+
+
+def _alike(one: relax.Type, other: relax.Type) -> bool:
+    """Whether both are tensors of one known shape."""
+    if not (isinstance(one, relax.TensorType) and isinstance(other, relax.TensorType)):
+        return False
+    shapes = [ty.shape for ty in (one, other)]
+    return all(isinstance(s, relax.ShapeExpr) for s in shapes) and same_shape(*(s.values for s in shapes))
 
 
 def operands_of(call: relax.Call) -> Sequence[relax.Expr]:

@@ -344,6 +344,24 @@ def test_padding_to_a_multiple_of_an_open_size() -> None:
     check(Function(function), (normal(2, 6, 3),), others=[(normal(2, n, 3),) for n in (4, 9)], dynamic_shapes=shapes)
 
 
+def test_the_first_rows_of_a_projection() -> None:
+    """Read at the same places as those of a whole tensor, and yet of another shape: behind a pad, as attention in
+    blocks has it, too."""
+
+    class First(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.up, self.down = torch.nn.Linear(8, 16), torch.nn.Linear(16, 8)
+
+        def forward(self, x, count):
+            rows = F.pad(torch.relu(self.up(x)), (0, 0, 0, -x.shape[1] % 4))
+            return self.down(rows[:, : count.shape[0]]), self.down(self.up(x)[:, : count.shape[0]].relu())
+
+    shapes = {"x": {0: DYNAMIC(min=1, max=4), 1: DYNAMIC(min=6, max=32)}, "count": {0: DYNAMIC(min=2, max=6)}}
+    inputs = (normal(2, 9, 8), normal(5))
+    check(First(), inputs, others=[(normal(3, 11, 8), normal(4)), (normal(1, 8, 8), normal(6))], dynamic_shapes=shapes)
+
+
 def test_counting_down_by_an_open_size() -> None:
     """Distances between positions, as attention over sounds has them."""
 
