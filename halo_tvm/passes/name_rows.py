@@ -159,15 +159,16 @@ class _Resolver(relax.PyExprMutator):
     def visit_match_cast_(self, binding: relax.MatchCast) -> None:
         value = self.visit_expr(binding.value)
         found = list(casts(binding))
-        if not found or any(isinstance(dim, tirx.Var) and dim in self._given for dim, _ in found):
+        given = (dim for dim, old in found if isinstance(dim, tirx.Var) and dim in self._given and not dim.same_as(old))
+        if not found or next(given, None) is not None:
             super().visit_match_cast_(binding)  # an importer's: it names what is not known, or checks
             return
         if any(not isinstance(dim, tirx.Var) and not self._analyzer.can_prove_equal(dim, old) for dim, old in found):
             dims = self._resolved([dim for dim, _ in found])  # an importer's, too: it checks
             self._replace(binding.var, self.builder_.match_cast(value, relax.TensorType(dims, binding.ty.dtype)))
             return
-        for (dim, _), product in zip(found, value.ty.shape.values):
-            if isinstance(dim, tirx.Var):
+        for (dim, old), product in zip(found, value.ty.shape.values):
+            if isinstance(dim, tirx.Var) and not dim.same_as(old):
                 self._products.setdefault(dim, product)
         self._replace(binding.var, value)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import tvm
 
-from ..errors import UnknownName, UsageError
+from ..errors import UnknownName, UnsupportedModel, UsageError
 from .graph_pass import PASSES, Context, Pass, Report, with_options
 
 
@@ -130,7 +130,22 @@ class Pipeline:
                 continue
             instance: Pass = with_options(PASSES[step.name], context.overrides.passes.get(step.name, {}))
             mod, report = instance(mod, context)
-            assert tvm.relax.analysis.check_well_formed(mod), f"pass {step.name} left an ill-formed module"
+            check_verified(step.name, mod)
             name = step.name if step.name not in reports else f"{step.name}_again"
             reports[name] = report
         return mod, reports
+
+
+def check_verified(name: str, mod: tvm.IRModule) -> None:
+    """`UnsupportedModel` where pass `name` made a module that TVM's verifier refuses, with its reason."""
+    if tvm.relax.analysis.check_well_formed(mod):
+        return
+    try:
+        tvm.relax.analysis.well_formed(mod)
+        reason = "no reason is given"
+    except (ValueError, RuntimeError, tvm.error.InternalError) as error:
+        reason = " ".join(str(error).split()[-60:])
+    raise UnsupportedModel(
+        f"expected a module that TVM takes behind pass {name}, found one that its verifier refuses ({reason}): "
+        f"report this model, which another --opt-level or --disable {name} may compile"
+    )

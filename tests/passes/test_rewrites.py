@@ -15,7 +15,7 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 from tvm.script import tirx as T
 
-from halo_tvm.errors import UnknownName, UsageError
+from halo_tvm.errors import UnknownName, UnsupportedModel, UsageError
 from halo_tvm.imported import ImportedModel, InputSpec
 from halo_tvm.interpreter import evaluate
 from halo_tvm.models.builder import ModelBuilder
@@ -23,7 +23,8 @@ from halo_tvm.passes import PASSES, pipeline
 from halo_tvm.passes.graph_pass import bindings, count_calls, replace_main, with_options
 from halo_tvm.passes.kernel_count import count_kernels
 from halo_tvm.passes.lift import apply_lift
-from halo_tvm.passes.name_rows import name_rows
+from halo_tvm.passes.name_rows import name_rows, resolve_rows
+from halo_tvm.passes.pipeline import check_verified
 from halo_tvm.passes.weights import param_names
 from halo_tvm.relay_ops import OPERATORS, Lift
 from halo_tvm.relay_ops.convolution import Convolution
@@ -592,6 +593,32 @@ def test_a_size_whose_name_would_hide_a_shape_keeps_its_spelling() -> None:
     assert all(isinstance(shape, relax.ShapeExpr) for shape in shapes)
     names = {dim.name for shape in shapes for dim in shape.values if isinstance(dim, tirx.Var)}
     assert "rows" in names  # of the product that meets no other spelling
+
+
+def test_rows_beside_an_open_width_have_no_name_in_the_end() -> None:
+    """Scores [batch * sequence * 4, sequence]: the width is a size of the model, and stays."""
+
+    @I.ir_module
+    class Model:
+        @R.function
+        def main(x: R.Tensor(("batch", 4, "sequence", "sequence"), "float32")) -> R.Tensor(dtype="float32", ndim=2):
+            batch, sequence = T.int64(), T.int64()
+            with R.dataflow():
+                scores = R.reshape(x, R.shape([batch * sequence * 4, sequence]))
+                out = R.add(scores, scores)
+                R.output(out)
+            return out
+
+    resolved = resolve_rows(name_rows(Model))
+    types = [str(b.var.ty) for block in resolved["main"].body.blocks for b in block.bindings]
+    assert not [ty for ty in types if "rows" in ty]
+
+
+def test_what_the_verifier_refuses_is_a_sentence() -> None:
+    x, other = (relax.Var(name, relax.TensorType([2], "float32")) for name in "xy")
+    func = relax.Function([x], relax.SeqExpr([], other), other.ty).with_attr("global_symbol", "main")
+    with pytest.raises(UnsupportedModel, match=r"behind pass fuse, found .* \(Var y is not defined.\): report"):
+        check_verified("fuse", tvm.IRModule({"main": func}))
 
 
 def test_row_operators_run_on_matrices() -> None:
