@@ -18,6 +18,9 @@ from ..errors import UnknownName, UnsupportedModel, UsageError
 from .graph_pass import PASSES, Context, Pass, Report, with_options
 
 
+_REASON = 240  # characters of what TVM's verifier says, whose end tells most
+
+
 @dataclass(frozen=True)
 class Step:
     """One place in the pipeline. `level` is the lowest opt level that runs it; `off` passes run when enabled only,
@@ -144,7 +147,7 @@ def check_verified(name: str, mod: tvm.IRModule) -> None:
         tvm.relax.analysis.well_formed(mod)
         reason = "no reason is given"
     except (ValueError, RuntimeError, tvm.error.InternalError) as error:
-        reason = " ".join(str(error).split()[-60:])
+        reason = " ".join(str(error).split())[-_REASON:]
     raise UnsupportedModel(
         f"expected a module that TVM takes behind pass {name}, found one that its verifier refuses ({reason}): "
         f"report this model, which another --opt-level or --disable {name} may compile"
