@@ -17,7 +17,6 @@ import tvm
 from ..errors import UnknownName, UnsupportedModel, UsageError
 from .graph_pass import PASSES, Context, Pass, Report, with_options
 
-
 _REASON = 240  # characters of what TVM's verifier says, whose end tells most
 
 
