@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ..errors import UnsupportedModel
+
 Words = Mapping[str, object]
 
 # Types of models that see or hear, by the type of the language model that transformers takes where nothing is said.
@@ -84,6 +86,8 @@ _KEPT = ("eos_token_id", "quantization_config", "compression_config")  # said on
 def language_model_of(config: Words) -> Words | None:
     """The config of the language model in a model of this config; None where none is known to be there.
 
+    `UnsupportedModel` where it is no object.
+
     The first releases of Qwen2-VL have its words beside those of the rest.
     """
     kind, named = config.get("model_type"), config.get("architectures")
@@ -93,7 +97,7 @@ def language_model_of(config: Words) -> Words | None:
     around = config.get("thinker_config", config)
     inner = around.get("text_config", around) if isinstance(around, dict) else around
     if not isinstance(inner, dict):
-        raise TypeError(f"text_config {inner!r:.40} is no object")
+        raise UnsupportedModel(f"expected text_config as an object in config.json, found {inner!r:.40}: re-export it")
     words = {name: value for name, value in config.items() if name in _KEPT} | inner
     if inner is around or "model_type" not in inner:
         words["model_type"] = TEXT_TYPES[str(kind)]

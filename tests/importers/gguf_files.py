@@ -27,6 +27,7 @@ _GPT = {"n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 131, "n_positions
 _OLD = {"hidden_size": 64, "n_layer": 2, "n_head": 4, "vocab_size": 131}
 _PLAIN = {**_SIZES, "num_key_value_heads": 4}
 _EXPERTS = {**_SIZES, "num_experts_per_tok": 2, "moe_intermediate_size": 40}
+_GPT_OSS_YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
 _SECTIONS = {"rope.dimension_sections": [3, 3, 2, 0]}  # of the three positions of an image
 _FOUR = {"expert_count": 4, "expert_used_count": 2}
 
@@ -113,7 +114,7 @@ MODELS: dict[str, tuple[dict[str, object], dict[str, object]]] = {
     ),
     "gpt-oss": (
         {"model_type": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 8, **_SIZES}
-        | {"rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}}
+        | {"rope_scaling": {**_GPT_OSS_YARN, "truncate": False}}
         | {"rope_theta": 1e4},
         {**_FOUR, "attention.sliding_window": 8, "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0}
         | {"rope.scaling.original_context_length": 16, "expert_feed_forward_length": 96},

@@ -100,6 +100,12 @@ def test_the_bare_model_is_exported_whole() -> None:
     assert language_model_of({"model_type": "clip", "text_config": {"model_type": "llama"}}) is None
 
 
+def test_a_config_inside_that_is_none_is_refused() -> None:
+    for broken in ({"text_config": 5}, {"thinker_config": "x"}):
+        with pytest.raises(UnsupportedModel, match="expected text_config as an object in config.json, found"):
+            language_model_of({"model_type": "qwen2_5_omni", **broken})
+
+
 def test_what_a_config_inside_leaves_out() -> None:
     for kind, sizes in USUAL.items():
         config = transformers.CONFIG_MAPPING[kind]()

@@ -141,6 +141,7 @@ ARCHITECTURES = {
     "lfm2moe": Architecture("lfm2_moe", experts=True),
     "glm4moe": Architecture("glm4_moe", config={"norm_topk_prob": True}, experts=True),
 }
+_WHOLE_RAMPS = ("gpt-oss",)  # trained with ends of yarn's ramp that are no whole numbers, which llama.cpp makes of them
 _MIXTRAL = Architecture("mixtral", interleaved=True, experts=True)  # under the name of Llama
 _LONGEST = 1 << 21  # tokens of context: tables of positions are made of them
 _LARGEST_GEMMA = {"gemma2": 46, "gemma3_text": 62}  # layers; scores of these are scaled by the width of all heads
@@ -239,7 +240,7 @@ def _rotation(file: Gguf, own: Mapping[str, Value], size: int) -> dict[str, obje
             "factor": factor,
             "original_max_position_embeddings": original,
             "attention_factor": float(own.get("rope.scaling.attn_factor", 1.0)) * magnitude,  # type: ignore[arg-type]
-            "truncate": own.get("general.architecture") != "gpt-oss",
+            "truncate": file.metadata["general.architecture"] not in _WHOLE_RAMPS,
         }
     elif kind not in (None, "none", "longrope"):
         words["rope_scaling"] = {"rope_type": kind, "factor": factor}
