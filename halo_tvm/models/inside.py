@@ -92,7 +92,7 @@ def language_model_of(config: Words) -> Words | None:
     """
     kind, named = config.get("model_type"), config.get("architectures")
     named = named[0] if isinstance(named, list) and named else HEADS[0]
-    if kind not in TEXT_TYPES or not str(named).endswith(HEADS):
+    if not isinstance(kind, str) or kind not in TEXT_TYPES or not str(named).endswith(HEADS):
         return None
     around = config.get("thinker_config", config)
     inner = around.get("text_config", around) if isinstance(around, dict) else around
@@ -100,5 +100,5 @@ def language_model_of(config: Words) -> Words | None:
         raise UnsupportedModel(f"expected text_config as an object in config.json, found {inner!r:.40}: re-export it")
     words = {name: value for name, value in config.items() if name in _KEPT} | inner
     if inner is around or "model_type" not in inner:
-        words["model_type"] = TEXT_TYPES[str(kind)]
+        words["model_type"] = TEXT_TYPES[kind]
     return {**dict(zip(SIZES, USUAL.get(str(words["model_type"]), ()))), **words}

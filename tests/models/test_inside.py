@@ -97,6 +97,7 @@ def test_a_tensor_of_its_layers_that_is_not_read_is_unknown(tmp_path: Path) -> N
 def test_the_bare_model_is_exported_whole() -> None:
     """What a config names without a head is the model that sees, as transformers has it."""
     assert language_model_of({"model_type": "llava", "architectures": ["LlavaModel"], "text_config": {}}) is None
+    assert language_model_of({"model_type": {}, "text_config": {}}) is None
     assert language_model_of({"model_type": "clip", "text_config": {"model_type": "llama"}}) is None
 
 
