@@ -65,7 +65,7 @@ def _shares_rows(name: str, position: int) -> bool:
 
 
 @pytest.mark.parametrize(("name", "index"), CASES)
-@pytest.mark.sampled(60)
+@pytest.mark.sampled(40)
 def test_compiled_operator_equals_its_reference(name: str, index: int) -> None:
     case = OPERATORS[name].cases()[index]
     reference = OPERATORS[name].reference(*map(as_float64, arguments(case)), **case["attrs"])

@@ -69,6 +69,7 @@ def test_a_file_on_each_backend(backend: str, net, file: Path, monkeypatch: pyte
 
 
 @needs_keras
+@pytest.mark.slow
 def test_a_model_in_memory_stays_on_its_backend(net) -> None:
     import keras
 

@@ -106,7 +106,7 @@ def test_engines_agree_on_tiny_models(tiny, tmp_path):
     ("engine", "package"),
     [("openvino", "openvino"), ("openvino-int8", "nncf"), ("jax", "jax")],
 )
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 def test_other_engines_agree_where_they_are_installed(tiny, tmp_path, engine, package):
     if importlib.util.find_spec(package) is None:
         pytest.skip(f"{package} is not installed: pip install openvino nncf jax")
