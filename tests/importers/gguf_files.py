@@ -99,6 +99,7 @@ MODELS: dict[str, tuple[dict[str, object], dict[str, object]]] = {
     ),
     "seed_oss": ({"model_type": "seed_oss", **_SIZES}, {}),
     "hunyuan-dense": ({"model_type": "hunyuan_v1_dense", "rms_norm_eps": 1e-5, **_SIZES}, {}),
+    "exaone": ({"model_type": "exaone", "layer_norm_epsilon": 1e-5, "rope_theta": 5e5, **_SIZES}, {}),
     "exaone4": (
         {
             "model_type": "exaone4",
