@@ -15,7 +15,7 @@ from ._adapter import Adapter
 from .packed_linears import ACTIVATIONS, Method
 from .tensor_files import TensorFile, opened, weight_files
 
-_WHOLE = (("", ""),)
+WHOLE = (("", ""),)
 _LAYERS = "layers."
 _SHOWN = 8  # tensor names in one message
 # What old checkpoints keep beside their weights: masks and frequencies, which a definition computes.
@@ -37,7 +37,7 @@ class DirectoryWeights:
         method: Method | None = None,
         layout: str = "nk",
         adapter: Adapter | None = None,
-        places: Sequence[tuple[str, str]] = _WHOLE,
+        places: Sequence[tuple[str, str]] = WHOLE,
     ) -> None:
         self.path = path
         self.prefixes = prefixes
@@ -175,7 +175,7 @@ class DirectoryWeights:
         """
         tied = {found for name in self.tied.values() for found in self._names(name)}
         unknown = [n for n in self._where if n not in self._read | tied and not _BUFFER.search(n)] if complete else []
-        if self.places != _WHOLE:
+        if self.places != WHOLE:
             layers = tuple({name.partition(_LAYERS)[0] + _LAYERS for name in self._read if _LAYERS in name})
             unknown = [name for name in unknown if name.startswith(layers)]
         known = {self._same(name) for name in self._read & self._where.keys()} if unknown else set()

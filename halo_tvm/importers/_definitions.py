@@ -10,6 +10,7 @@ from typing import Any
 from ..errors import UsageError
 from ..models import FAMILIES, Family
 from ..models.inside import PLACES, language_model_of
+from ._checkpoint import WHOLE
 from .tensor_files import opened, weight_files
 
 _HEAD = "lm_head.weight"
@@ -21,12 +22,12 @@ class Definition:
 
     family: Family[Any]
     config: Mapping[str, object]
-    places: tuple[tuple[str, str], ...] = (("", ""),)
+    places: tuple[tuple[str, str], ...] = WHOLE
 
     @property
     def inside(self) -> bool:
         """Whether it is the language model of a model that sees or hears."""
-        return self.places is PLACES
+        return self.places != WHOLE
 
 
 def definition_of(base: Path, config: Mapping[str, object], part: str, *, bare: bool) -> Definition | None:

@@ -16,6 +16,7 @@ from ..errors import EnvironmentProblem, MissingPackage, UnsupportedModel
 from ..imported import ImportedModel
 from ..model_names import is_hub_name
 from ..models import completed
+from ..models.decoder.family import CAUSAL
 from ._adapter import Adapter, is_adapter
 from ._checkpoint import DirectoryWeights
 from ._definitions import definition_of, parts_of
@@ -26,7 +27,6 @@ from .packed_linears import method_of
 from .tensor_files import weight_files
 
 _HUB_SECONDS = 5.0
-_CAUSAL = ("ForCausalLM", "LMHeadModel")
 _MASK = "attention_mask"
 _PICKLED = "pytorch_model*.bin"
 
@@ -65,7 +65,7 @@ def _imported(
             f"{path.name}: merge it into its base with PEFT (merge_and_unload), and give the result"
         )
     if definition is None:
-        return _exported(path, kind, sizes, trust, bare)
+        return _speaking(_exported(path, kind, sizes, trust, bare), path, config)
     family, config = definition.family, definition.config
     try:
         parsed = family.from_huggingface(completed(config))
@@ -157,16 +157,16 @@ def _exported(path: Path, kind: object, sizes: Mapping[str, tuple[int, ...]], tr
             "pip install torch transformers",
         )
     options = {"sizes": {n: list(shape) for n, shape in sizes.items()}, "bare": bare}
-    return _speaking(convert_restricted("transformers", path, options, trust=trust, reads=blobs), path)
+    return convert_restricted("transformers", path, options, trust=trust, reads=blobs)
 
 
-def _speaking(model: ImportedModel, path: Path) -> ImportedModel:
+def _speaking(model: ImportedModel, path: Path, config: Mapping[str, object]) -> ImportedModel:
     """A causal language model with its texts: it has no caches, so that it reads the whole text for every token."""
     names = [spec.name for spec in model.inputs]
-    causal = str(model.source.get("class")).endswith(_CAUSAL) and model.outputs[:1] == ("logits",)
+    causal = str(model.source.get("class")).endswith(CAUSAL) and model.outputs[:1] == ("logits",)
     if not causal or names[:1] != ["input_ids"] or not set(names) <= {"input_ids", _MASK}:
         return model
-    language, files = language_of(path, read_json(path / "config.json", "config.json of a Hugging Face model"))
+    language, files = language_of(path, config)
     inputs = tuple(replace(spec, default="ones") if spec.name == _MASK else spec for spec in model.inputs)
     return replace(model, inputs=inputs, language={**language, "recomputes": True}, files=files)
 

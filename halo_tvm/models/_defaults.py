@@ -55,10 +55,10 @@ _DEFAULTS: dict[str, Words] = {
     "gemma4_unified_text": _GEMMA | {"sliding_window": 1024},
     "glm": _GLM,
     "glm4": _GLM,
+    "glm4_moe_lite": {**_EPS5, "q_lora_rank": 768, "routed_scaling_factor": 1.8},
     "glm4v_moe_text": _KV8 | _EPS5 | {"attention_bias": True},
     "glm4v_text": _KV2 | _EPS5 | {"attention_bias": True},
     "glm_ocr_text": _KV8 | _EPS5,
-    "glm4_moe_lite": {**_EPS5, "q_lora_rank": 768, "routed_scaling_factor": 1.8},
     "granite_docling_text": {
         **_KV4,
         **_EPS5,
@@ -140,6 +140,7 @@ _DEFAULTS: dict[str, Words] = {
     "qwen3_5_moe_text": {**_KV2, "head_dim": 256},
     "qwen3_5_text": _KV4,
     "qwen3_moe": _KV4,
+    "qwen3_next": {**_KV2, "head_dim": 256, "intermediate_size": 5632},
     "qwen3_omni_moe_text": _KV4 | {"norm_topk_prob": True, "rope_theta": 1000000.0},
     "qwen3_vl_moe_text": {
         "head_dim": 128,
@@ -148,7 +149,6 @@ _DEFAULTS: dict[str, Words] = {
         "tie_word_embeddings": True,
     },
     "qwen3_vl_text": {"head_dim": 128, "rope_theta": 500000.0},
-    "qwen3_next": {**_KV2, "head_dim": 256, "intermediate_size": 5632},
     "sarvam_mla": {"first_k_dense_replace": 1, "routed_scaling_factor": 2.5},
     "sarvam_moe": {**_KV4, "rope_theta": 8000000.0, "first_k_dense_replace": 1, "routed_scaling_factor": 2.5},
     "seed_oss": _KV8,

@@ -15,6 +15,7 @@ from ..tir_schedules.blocks import is_const, loads, uses, without_loads
 from ..tir_schedules.injective.match import nests_of
 from ..tir_schedules.injective.nest import Nest
 from ..tir_schedules.stages import is_at
+from .graph_pass import shaped
 
 # Operators that make every element of the same element of their operands, or of one of a row for all.
 UNARY = {
@@ -85,7 +86,8 @@ def pointwise_of(mod: tvm.IRModule, call: relax.Call) -> Pointwise | None:
         if number is None:
             return None
         if _is_here(load.indices, nest):
-            if not _alike(operands[number].ty, call.ty_args[0]):
+            types = (operands[number].ty, call.ty_args[0])
+            if not all(map(shaped, types)) or not same_shape(*(ty.shape.values for ty in types)):
                 return None  # the first elements of a larger one
             full.add(number)
         elif any(uses(at, axis) for at in load.indices for axis in nest.axes) or number in full:
@@ -102,14 +104,6 @@ def _is_here(indices: Sequence[ir.Expr], nest: Nest) -> bool:
         at.same_as(axis) or (is_const(at, 0) and is_const(extent, 1))
         for at, axis, extent in zip(indices, nest.axes, nest.extents)
     )
-
-
-def _alike(one: relax.Type, other: relax.Type) -> bool:
-    """Whether both are tensors of one known shape."""
-    if not (isinstance(one, relax.TensorType) and isinstance(other, relax.TensorType)):
-        return False
-    shapes = [ty.shape for ty in (one, other)]
-    return all(isinstance(s, relax.ShapeExpr) for s in shapes) and same_shape(*(s.values for s in shapes))
 
 
 def operands_of(call: relax.Call) -> Sequence[relax.Expr]:

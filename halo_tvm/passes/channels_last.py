@@ -45,7 +45,7 @@ from ._moves import Moved, transposed
 from ._neighbours import Neighbours, at_once, together
 from ._pointwise import BINARY, UNARY
 from ._rewrite import BlockMutator
-from .graph_pass import Context, Pass, Report, bindings, op_name
+from .graph_pass import Context, Pass, Report, bindings, op_name, shaped
 from .weights import WeightEditor
 
 _UNARY = UNARY | {"relax.nn.leakyrelu", "relax.nn.relu6", "relax.clip", "relax.floor"}
@@ -97,7 +97,7 @@ class _Mover(BlockMutator):
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         value = binding.value
-        if isinstance(value, relax.Call) and _shaped(binding.var.ty) and binding.var.ty.ndim >= 3:
+        if isinstance(value, relax.Call) and shaped(binding.var.ty) and binding.var.ty.ndim >= 3:
             call = relax.Call(value.op, [self.visit_expr(a) for a in value.args], value.attrs, value.ty_args)
             if self._bind_grouped(binding, call):
                 return
@@ -316,7 +316,7 @@ class _Mover(BlockMutator):
         ):
             return None
         return first.followed_by(
-            self.builder_, call, held, lambda a: self._operand(a, ty.ndim, ty) if _shaped(a.ty) else None
+            self.builder_, call, held, lambda a: self._operand(a, ty.ndim, ty) if shaped(a.ty) else None
         )
 
     def _derived(
@@ -333,7 +333,7 @@ class _Mover(BlockMutator):
         """An operand of a broadcasting operator with its channels last."""
         if arg in self.made:  # with other axes than the result's its channels are not the result's
             return self.made[arg] if arg.ty.ndim == rank else None
-        if not _shaped(arg.ty):
+        if not shaped(arg.ty):
             return None
         dims = list(arg.ty.shape.values)
         if all(same_dimension(d, 1) for d in dims):
@@ -393,7 +393,3 @@ def _with_channels_last(ty: relax.TensorType) -> relax.TensorType:
 
 def _to_first(rank: int) -> list[int]:
     return [0, rank - 1, *range(1, rank - 1)]
-
-
-def _shaped(ty: relax.Type | ir.Type) -> bool:
-    return isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr)

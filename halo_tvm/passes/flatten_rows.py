@@ -21,7 +21,7 @@ from ..dimensions import integers_of
 from ..relay_ops.operator import operator_of, same_dimension, same_shape
 from ._pointwise import BINARY, UNARY, operands_of, pointwise_of
 from ._rewrite import BlockMutator
-from .graph_pass import Context, Pass, Report, op_name, replace_main
+from .graph_pass import Context, Pass, Report, op_name, replace_main, shaped
 
 # Operators that treat every row by itself: their data arguments come first, then weights.
 _ROW_OPERATORS = ("linear", "linear_integer", "layer_norm", "rms_norm")
@@ -79,14 +79,14 @@ class _Flattener(BlockMutator):
 
     def _flat_call(self, call: relax.Call, ty: relax.TensorType) -> relax.Call | None:
         """`call` on matrices, or None when it does not work row by row on rank 3 and more."""
-        if op_name(call) == "relax.call_tir" and _shaped(ty) and ty.ndim >= 3:
+        if op_name(call) == "relax.call_tir" and shaped(ty) and ty.ndim >= 3:
             if not any(a in self.made for a in operands_of(call)):
                 return None
             kernel = pointwise_of(self.builder_.get(), call)
             return None if kernel is None else kernel.on(self.builder_, self._as_matrix)
         if op_name(call) == "relax.strided_slice":
             return self._columns(call, ty)
-        if not call.args or not all(_shaped(t) for t in (ty, *(arg.ty for arg in call.args))) or ty.ndim < 3:
+        if not call.args or not all(shaped(t) for t in (ty, *(arg.ty for arg in call.args))) or ty.ndim < 3:
             return None
         if any(same_dimension(d, 0) for d in ty.shape.values):
             return None  # TVM reshapes no tensor without elements
@@ -116,7 +116,7 @@ class _Flattener(BlockMutator):
     def _columns(self, call: relax.Call, ty: relax.TensorType) -> relax.Call | None:
         """A slice of the columns of what a matrix was made to, as one of the matrix."""
         x, axes, *bounds = call.args
-        if x not in self.made or not _shaped(ty) or any(same_dimension(d, 0) for d in ty.shape.values):
+        if x not in self.made or not shaped(ty) or any(same_dimension(d, 0) for d in ty.shape.values):
             return None
         if ty.ndim < 3 or integers_of(axes) not in ([-1], [ty.ndim - 1]):
             return None
@@ -127,10 +127,6 @@ class _Flattener(BlockMutator):
             *lead, width = x.ty.shape.values
             self.made[x] = self.builder_.emit(relax.op.reshape(x, [_product(lead), width]))
         return self.made[x]
-
-
-def _shaped(ty: relax.Type) -> bool:
-    return isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr)
 
 
 def _product(dims: Sequence[tvm.ir.Expr]) -> tvm.ir.Expr:

@@ -159,3 +159,8 @@ def rebuild(func: relax.Function, rewrite: Callable[[relax.Call], relax.Expr]) -
         blocks.append(type(block)(changed))
     new = relax.Function(func.params, relax.SeqExpr(blocks, func.body.body), func.ret_ty, func.is_pure)
     return new.with_attrs({key: func.attrs[key] for key in func.attrs.keys()})
+
+
+def shaped(ty: object) -> bool:
+    """Whether `ty` is that of a tensor whose sizes are known, as numbers or expressions."""
+    return isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr)

@@ -18,7 +18,7 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
-from .graph_pass import bindings, op_name, replace_main
+from .graph_pass import bindings, op_name, replace_main, shaped
 
 _PREFIX = "rows"
 
@@ -52,9 +52,9 @@ class _Namer(relax.PyExprMutator):
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         super().visit_var_binding_(binding)
-        if _has_shape(binding.var) and not _has_shape(self.visit_expr(binding.var)):
+        if shaped(binding.var.ty) and not shaped(self.visit_expr(binding.var).ty):
             args = [self.visit_expr(arg) for arg in relax.analysis.free_vars(binding.value)]
-            met = {dim for arg in args if _has_shape(arg) for dim in arg.ty.shape.values if isinstance(dim, tirx.Var)}
+            met = {dim for arg in args if shaped(arg.ty) for dim in arg.ty.shape.values if isinstance(dim, tirx.Var)}
             self.lost += [product for product, var in self._named if var in met]
         if op_name(binding.value) != "relax.reshape" or not isinstance(binding.var, relax.DataflowVar):
             return
@@ -105,14 +105,10 @@ class _Namer(relax.PyExprMutator):
         return var
 
 
-def _has_shape(expr: relax.Expr) -> bool:
-    return isinstance(expr.ty, relax.TensorType) and isinstance(expr.ty.shape, relax.ShapeExpr)
-
-
 def casts(binding: relax.MatchCast) -> Iterator[tuple[tvm.ir.Expr, tvm.ir.Expr]]:
     """(new, old) of every dimension of a tensor that is cast from one known shape to another, else nothing."""
     types = (binding.ty, binding.value.ty)
-    if all(isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr) for ty in types):
+    if all(map(shaped, types)):
         yield from zip(*(ty.shape.values for ty in types))
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ...weight_groups import Grid
+from ..packed_linears.four_bit_floats import NUMBERS
 
 Floats = Callable[[np.ndarray], np.ndarray]
 
@@ -163,14 +164,11 @@ def _iq4_xs(blocks: np.ndarray) -> np.ndarray:
     return _scaled(_spread(_half(blocks, 0) * scales), numbers)
 
 
-# Twice the numbers of four bits, an exponent of two of them and a mantissa of one, negative ones behind.
-_E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.int8)
-
-
 def _mxfp4(blocks: np.ndarray) -> np.ndarray:
-    """A power of two, and 32 numbers of four bits (OCP Microscaling)."""
+    """A power of two, and 32 numbers of four bits (OCP Microscaling), which are taken twice, so that no power is beyond
+    float32."""
     step = np.ldexp(np.float32(1), blocks[:, :1].astype(np.int32) - 128)
-    return _scaled(step, _E2M1[_nibbles(blocks[:, 1:])])
+    return _scaled(step, 2 * NUMBERS[_nibbles(blocks[:, 1:])])
 
 
 _FOUR, _FOUR_LEAST, _EIGHT = Grid(4, 32, False), Grid(4, 32, True), Grid(8, 32, False)

@@ -21,7 +21,7 @@ from .method import Layer, Method, Shapes, Tensors
 from .scaled import scales
 
 _E2M1 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
-_NUMBERS = np.concatenate([_E2M1, -_E2M1])
+NUMBERS = np.concatenate([_E2M1, -_E2M1])
 
 
 class FourBitFloats(Method):
@@ -64,7 +64,7 @@ class _FourBitLayer(Layer):
         if method.whole:
             whole = np.float32(tensors[method.whole].reshape(()))
             scale = scale / whole if method.inverted else scale * whole
-        weight: np.ndarray = _NUMBERS[unpacked(packed, 4)]
+        weight: np.ndarray = NUMBERS[unpacked(packed, 4)]
         grouped = weight.reshape(self.n, scale.shape[1], -1)
         grouped *= scale[:, :, None]
         return weight
@@ -94,7 +94,7 @@ class FourBitExperts(Method):
             raise ValueError(f"_blocks of {blocks.dtype}, _scales of {exponents.dtype}")
         weight = np.empty((e, k, n), np.float32)
         for expert in range(e):  # one at a time: all of them are large
-            values = _NUMBERS[unpacked(blocks[expert].reshape(-1, 16), 4)].reshape(n, -1, 32)
+            values = NUMBERS[unpacked(blocks[expert].reshape(-1, 16), 4)].reshape(n, -1, 32)
             values *= scales(exponents[expert])[:, :, None]
             weight[expert] = values.reshape(n, k).T
         return weight

@@ -15,6 +15,7 @@ from .define import PAST, Caches, define
 from .mixers import states
 from .read import Reader
 
+CAUSAL = ("ForCausalLM", "LMHeadModel")  # ends of the names of classes that go on with a text
 CHUNK = 512  # tokens that one call of prefill takes at most
 SLOTS = 256  # sequences that one call of decode_slots takes at most
 _MOST_FURTHER = 16
@@ -44,7 +45,7 @@ def decoder_family(
         entries=entries,
         with_past=with_past,
         huggingface_types=types or (name,),
-        heads=("ForCausalLM", "LMHeadModel"),
+        heads=CAUSAL,
         from_huggingface=from_huggingface,
         prefixes=prefixes,
         tied={f"{tied[0]}.weight": f"{tied[1]}.weight"},

@@ -16,7 +16,7 @@ from ..session import Session
 from ..tensors import aligned_empty, numpy_dtype, to_arrays, to_tensor
 from .source import Source
 from .spec import MASK, WHOLE
-from .steps import ids_of, with_room
+from .steps import check_length, ids_of, with_room
 
 
 class Recomputed:
@@ -44,7 +44,7 @@ class Recomputed:
                 f"expected one slot of a model without caches, found {slots}: answer the prompts one after another"
             )
         self.context = context
-        self._tokens: list[list[int]] = [[] for _ in range(slots)]
+        self._tokens: list[list[int]] = [[]]
         self._inputs = main.inputs
         self._highest = next(tensor.values for tensor in main.inputs if tensor.name != MASK)
         length = main.inputs[0].shape[1]
@@ -76,9 +76,7 @@ class Recomputed:
 
     def truncate(self, count: int, slot: int = 0) -> None:
         """Forget all but the first `count` tokens."""
-        filled = self.filled[slot]
-        if not 0 <= count <= filled:
-            raise UsageError(f"expected a length from 0 to {filled}, which are filled, found {count}: correct it")
+        check_length(count, self.filled[slot])
         del self._tokens[slot][count:]
 
     def fork(self, slot: int, to: int) -> None:

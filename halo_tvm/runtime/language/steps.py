@@ -134,8 +134,7 @@ class Steps:
     def truncate(self, count: int, slot: int = 0) -> None:
         """Forget all but the first `count` positions; of a state without positions all or none."""
         filled = self.filled[slot]
-        if not 0 <= count <= filled:
-            raise UsageError(f"expected a length from 0 to {filled}, which are filled, found {count}: correct it")
+        check_length(count, filled)
         if self.overwrites and count not in (0, filled):
             raise UsageError(
                 f"expected the length 0 or {filled} of a state that every token overwrites, found {count}: read the "
@@ -172,6 +171,12 @@ class Steps:
         """`tokens` as an array of ids that the model has, and that the caches of `slot`, where one is given, hold."""
         ids = ids_of(tokens, self._highest)
         return ids if slot is None else with_room(ids, self.filled[slot], self.context)
+
+
+def check_length(count: int, filled: int) -> None:
+    """`UsageError` unless a sequence of `filled` positions has `count` first ones."""
+    if not 0 <= count <= filled:
+        raise UsageError(f"expected a length from 0 to {filled}, which are filled, found {count}: correct it")
 
 
 def with_room(ids: np.ndarray, filled: int, context: int) -> np.ndarray:
