@@ -15,6 +15,7 @@ import numpy as np
 
 from .errors import UsageError
 from .weight_groups import Grid, group_grid, group_pack
+from .winograd import KERNEL, TILE, of_kernel
 
 
 @dataclass(frozen=True)
@@ -216,6 +217,19 @@ def pack_convolution(weight: np.ndarray, *, groups: int, joined: int, nr: int) -
     return whole.reshape(wide, taps * joined * inner, panels, nr).transpose(0, 2, 1, 3)
 
 
+def pack_winograd(weight: np.ndarray, *, nr: int) -> np.ndarray:
+    """[m, c, *front, 3, 3] -> float32 [panels, 36, prod(front) * c, nr]: factors of each kernel, made in float64."""
+    m, c = weight.shape[:2]
+    taps = weight.reshape(m, c, -1, KERNEL, KERNEL).astype(np.float64)
+    rows = of_kernel([taps[..., k, :] for k in range(KERNEL)])
+    factors = [factor for row in rows for factor in of_kernel([row[..., k] for k in range(KERNEL)])]
+    panels, depth = -(-m // nr), taps.shape[2] * c
+    whole = np.zeros((TILE * TILE, depth, panels * nr), np.float32)
+    for at, factor in enumerate(factors):
+        whole[at, :, :m] = factor.transpose(2, 1, 0).reshape(depth, m)
+    return np.ascontiguousarray(whole.reshape(TILE * TILE, depth, panels, nr).transpose(2, 0, 1, 3))
+
+
 def side_by_side(weight: np.ndarray, *, count: int, step: int) -> np.ndarray:
     """[m, c, *kernel] -> [count * m, c, *kernel but the last axis longer]: windows that begin `step` elements apart."""
     m, width = weight.shape[0], weight.shape[-1]
@@ -369,6 +383,7 @@ RECIPE_OPS: dict[str, Callable[..., np.ndarray]] = {
     "pack_fp16": pack_fp16,
     "pack_nk": pack_nk,
     "pack_convolution": pack_convolution,
+    "pack_winograd": pack_winograd,
     "side_by_side": side_by_side,
     "w8_scale": w8_scale,
     "w8_pack": w8_pack,

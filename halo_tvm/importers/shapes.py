@@ -60,6 +60,11 @@ def parse_shape(text: str) -> tuple[str, tuple[tuple[int, int], ...]]:
     return parsed.name, parsed.ranges
 
 
+def usual_size(axis: int, low: int, high: int) -> int:
+    """What an open dimension counts as where nothing else is known: 1 for a batch, which is axis 0, else 128."""
+    return min(max(1 if axis == 0 else 128, low), high)
+
+
 def load_examples(file: str) -> dict[str, np.ndarray]:
     """The arrays of an .npz file by name, in order; pickled objects are refused."""
     try:

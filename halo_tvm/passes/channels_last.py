@@ -4,7 +4,9 @@ Before -> after
     y = halo.convolution(x, w), 1 x 1           ->   y = halo.linear(x, w'), of rows that are a view of x
     y = halo.convolution(x, w)                  ->   the same with layout "packed": products that read through windows;
                                                      groups narrower than a vector are joined, with zeros between them;
-                                                     of few channels several places at once (`_neighbours`)
+                                                     of few channels several places at once (`_neighbours`);
+                                                     or halo.convolution_winograd(x, w'), where that is faster
+                                                     (`_winograd`)
         where no rule of the target does that,         r = [rows, kernel * c] of x's windows
         or at a precision below fp32                   y = halo.linear(r, w'),   rows = n * windows
     y = halo.convolution(x, w), channel-wise    ->   the same with layout "last": its innermost loop runs along channels
@@ -15,6 +17,8 @@ Before -> after
         (`_channel_groups`)
 Every result also exists with its channels where they were; whatever nobody reads is dropped, so that permutations
 are left only where the model's own operators need that order. Weights move once, by recipes.
+Options (halo.toml, [passes.channels_last])
+    winograd = false    no convolution in tiles, whose weights take four times the memory
 Leaves alone
     convolutions whose weight is computed or an input, or of integers or float64; models without convolution
 """
@@ -26,25 +30,28 @@ from dataclasses import dataclass
 
 import numpy as np
 import tvm
-from tvm import ir, relax, te
+from tvm import ir, relax
 
 from ..params import RECIPE_OPS, ParamRecipe
 from ..relay_ops.convolution import Convolution
 from ..relay_ops.convolution_integer import ConvolutionInteger
+from ..relay_ops.convolution_winograd import ConvolutionWinograd
 from ..relay_ops.linear import Linear
 from ..relay_ops.operator import ACCUMULATED, attrs_of, operator_of, same_dimension, same_shape
-from ..relay_ops.parts.windows import padded, reach, window_sizes
 from ..relay_ops.pooling import Pooling
 from ..relay_ops.quantisation_grid import QuantisationGrid
 from ..targets import FULL
 from ..tir_schedules.products.packing import pack_shape
+from ..winograd import TILE
 from ._by_channel import by_channel, moved_axis, to_last
 from ._channel_groups import Grouped, groups_of
 from ._integer_windows import integer_convolution
+from ._matrix_of_windows import windows_of
 from ._moves import Moved, transposed
 from ._neighbours import Neighbours, at_once, together
 from ._pointwise import BINARY, UNARY
 from ._rewrite import BlockMutator
+from ._winograd import pays
 from .graph_pass import Context, Pass, Report, bindings, op_name, shaped
 from .weights import WeightEditor
 
@@ -58,13 +65,14 @@ class ChannelsLast(Pass):
     """Convolutions by matrix products on channels-last tensors."""
 
     name = "channels_last"
+    winograd: bool = True
 
     def __call__(self, mod: tvm.IRModule, context: Context) -> tuple[tvm.IRModule, Report]:
         func = mod["main"]
         if not any(operator_of(b.value) in (Convolution, ConvolutionInteger) for b in bindings(func)):
             return mod, {"convolutions": {}}
         editor = WeightEditor(func, context.params)
-        mover = _Mover(mod, editor, context)
+        mover = _Mover(mod, editor, context, self.winograd)
         new = mover.visit_expr(func)
         mod = editor.finish(mover.builder_.get(), new.body)
         clean = [
@@ -77,12 +85,14 @@ class ChannelsLast(Pass):
 
 @relax.expr_functor.mutator
 class _Mover(BlockMutator):
-    def __init__(self, mod: tvm.IRModule, editor: WeightEditor, context: Context) -> None:
+    def __init__(self, mod: tvm.IRModule, editor: WeightEditor, context: Context, winograd: bool) -> None:
         super().__init__(mod)
         self._editor = editor
         self._target = context.target
+        self._typical = context.typical
         self._sums = "search" in context.target.spec.rules  # along any axes
         self._packs = "convolution" in context.target.spec.rules and context.precision == FULL
+        self._tiles = winograd and self._packs and "convolution_winograd" in context.target.spec.rules
         self.made: dict[relax.Expr, relax.Expr] = {}  # value -> the same with its channels last
         self._moved: dict[relax.Expr, Moved] = {}  # reshaped and transposed values of `made`
         self._grouped: dict[relax.Expr, Grouped] = {}  # values of `made` whose groups of channels are rows
@@ -245,7 +255,12 @@ class _Mover(BlockMutator):
             arranged = self._derived(weight, "channels_last", "permute_dims", [shape[a] for a in order], axes=order)
             return Convolution.call(last, arranged, **{**attrs, "layout": "last"})
         if self._packs and not (plain and is_row_product):
-            count = at_once(shape, attrs, ty.shape.values[-1], self._target)
+            batch, _, *places = ty.shape.values
+            of_floats = ty.dtype == "float32" and self._tiles
+            if of_floats and pays(shape, attrs, batch, places, self._typical, self._target):
+                self._count("in tiles")
+                return self._tiled(last, weight, attrs)
+            count = at_once(shape, attrs, places[-1], self._target)
             self._count("through windows" if count == 1 else "through windows of several places")
             if count > 1:
                 return self._several(last, weight, attrs, count, ty)
@@ -270,7 +285,7 @@ class _Mover(BlockMutator):
         )
         windows = ty.shape.values[2:]
         if not plain:
-            last = self.builder_.emit(_windows_of(self.builder_, last, kernel, attrs))
+            last = self.builder_.emit(windows_of(self.builder_, last, kernel, attrs))
         self._count("matrix product" if plain else "matrix product of windows")
         product = self.builder_.emit(Linear.call(last, matrix, layout="kn", n=outer))
         return product if plain else relax.op.reshape(product, [ty.shape.values[0], *windows, outer])
@@ -288,6 +303,16 @@ class _Mover(BlockMutator):
         packed = self._derived(weight, f"windows/{joined}/n{nr}", "pack_convolution", shape, "float32", **how)
         attrs = {**attrs, "layout": "packed", "groups": groups // joined, "kernel": kernel, "n": outer}
         return Convolution.call(x, packed, **attrs)
+
+    def _tiled(self, x: relax.Expr, weight: relax.Expr, attrs: dict[str, object]) -> relax.Call:
+        """The convolution of channels-last `x` by minimal filtering."""
+        m, c, *kernel = (int(d) for d in weight.ty.shape.values)
+        depth = int(np.prod(kernel[:-2], dtype=int)) * c
+        _, nr = pack_shape(depth, m, self._target)
+        shape = [-(-m // nr), TILE * TILE, depth, nr]
+        packed = self._derived(weight, f"tiles/n{nr}", "pack_winograd", shape, "float32", nr=nr)
+        kept = {name: attrs[name] for name in ("strides", "dilations", "pads")}
+        return ConvolutionWinograd.call(x, packed, **kept, kernel=kernel, n=m)
 
     def _several(
         self, x: relax.Expr, weight: relax.Expr, attrs: dict[str, object], count: int, ty: relax.TensorType
@@ -356,33 +381,6 @@ class _Mover(BlockMutator):
 
     def _count(self, what: str) -> None:
         self.counts[what] = self.counts.get(what, 0) + 1
-
-
-def _windows_of(
-    builder: relax.BlockBuilder, x: relax.Expr, kernel: Sequence[int], attrs: dict[str, object]
-) -> relax.Expr:
-    """[n, *space, c] -> [n, *windows, kernel * c]: every window's elements side by side."""
-    strides, dilations, pads = attrs["strides"], attrs["dilations"], attrs["pads"]
-
-    def compute(x: te.Tensor) -> te.Tensor:
-        axes = range(1, len(x.shape) - 1)
-        windows = window_sizes([x.shape[a] for a in axes], kernel, strides, dilations, pads)
-        source = padded(x, axes, pads, tvm.tirx.const(0, x.dtype), reach(windows, kernel, strides, dilations))
-        channels = x.shape[-1]
-
-        def element(*index):
-            n, place, rest = index[0], index[1:-1], index[-1]
-            c = tvm.tirx.floormod(rest, channels)
-            rest = tvm.tirx.floordiv(rest, channels)
-            at = []
-            for o, k, s, d in reversed(list(zip(place, kernel, strides, dilations))):
-                at.insert(0, o * s + tvm.tirx.floormod(rest, k) * d)
-                rest = tvm.tirx.floordiv(rest, k)
-            return source[(n, *at, c)]
-
-        return te.compute([x.shape[0], *windows, channels * int(np.prod(kernel))], element, name="windows")
-
-    return builder.call_te(compute, x, primfunc_name_hint="windows")
 
 
 def _with_channels_last(ty: relax.TensorType) -> relax.TensorType:

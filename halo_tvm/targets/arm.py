@@ -38,6 +38,7 @@ ARM = TargetSpec(
         "gemm",
         "experts",
         "batched_matmul",
+        "convolution_winograd",
         "convolution",
         "channelwise",
         "row_reduction",

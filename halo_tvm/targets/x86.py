@@ -94,6 +94,7 @@ X86 = TargetSpec(
         "gemm",
         "experts",
         "batched_matmul",
+        "convolution_winograd",
         "convolution",
         "channelwise",
         "row_reduction",

@@ -32,6 +32,7 @@ from halo_tvm.tir_schedules.rows.row_reduction_gpu import RowThreads
 from halo_tvm.tir_schedules.rule import Numbers
 from halo_tvm.tir_schedules.windows.channelwise import Decision as Channelwise
 from halo_tvm.tir_schedules.windows.convolution import Decision as Convolution
+from halo_tvm.tir_schedules.windows.winograd import Cut
 
 pytestmark = pytest.mark.covering(2)
 
@@ -42,6 +43,7 @@ GOOD = {
     "batched_matmul": Product(8, 3, 64, 512),
     "channelwise": Channelwise(8, 16, 8),
     "convolution": Convolution(8, 4, 64),
+    "convolution_winograd": Cut(8, 4, 32),
     "elementwise": ElementwiseDecision(16, 2, 16, 8192, 16),
     "row_reduction": RowDecision(16, 4, 16, 8192),
     "flash_attention": Attention(32, 64, 4, 4, 4, 4),

@@ -14,6 +14,7 @@ from tvm import relax, tirx
 from ...errors import UnknownName, UnsupportedModel, UsageError
 from ...imported import UNBOUNDED, InputSpec
 from ..meaning.constant import NARROW, Constant, dtype_name
+from ..shapes import usual_size
 from ._file import MOST_BYTES, MOST_DIMENSIONS
 from ._graph import GraphConverter, identifier
 from ._values import Tensor
@@ -153,7 +154,7 @@ class Inputs:
             self.ranges[new] = bound or ASSUMED_RANGE
             if bound is None:
                 self.assumed.append(new)
-            self.typical[new] = 1 if axis == 0 else min(128, self.ranges[new][1])
+            self.typical[new] = usual_size(axis, *self.ranges[new])
             self._graph.sizes.declare(symbol, *self.ranges[new])
         elif bound is not None:
             low, high = self.ranges[symbol.name]

@@ -19,6 +19,7 @@ from ...imported import ImportedModel, InputSpec
 from ...params import ParamSource, ParamTable
 from ..meaning.builder import Refused
 from ..meaning.random import drawing
+from ..shapes import usual_size
 from ._call import dtype_name, to_array
 from ._complex import COMPONENTS, Pair, parts_of
 from ._conditions import conditions_of, texts_of
@@ -149,10 +150,7 @@ def import_program(
         typical=sizes_that_hold(
             conditions,
             dims.ranges,
-            {
-                n: min(max({"batch": 1, "sequence": 128}.get(n, low), low), high)
-                for n, (low, high) in dims.ranges.items()
-            },
+            {n: usual_size(_first_axis(n, specs), low, high) for n, (low, high) in dims.ranges.items()},
         ),
         source=dict(source or {"kind": "torch", "name": name}),
         report={
@@ -168,6 +166,11 @@ def import_program(
         conditions=conditions,
     )
     return drawing(model, translator.draws)
+
+
+def _first_axis(dim: str, specs: Sequence[InputSpec]) -> int:
+    """Which axis of an input `dim` is, of the first that has it."""
+    return next((spec.shape.index(dim) for spec in specs if dim in spec.shape), 0)
 
 
 def _without_unused(main: relax.Function, translator: Translator, inputs: int) -> relax.Function:

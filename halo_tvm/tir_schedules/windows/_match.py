@@ -98,7 +98,7 @@ def match_windows(func: tirx.PrimFunc, ops: Collection[str], called: str) -> Win
     source = next((load.source for load in loads(store.value) if not load.source.same_as(store.buffer)), None)
     if source is None or len(source.shape) != rank + 2 or len(store.indices) != rank + 2:
         raise Declined(f"{called} does not read a tensor [batch, {rank} axes, channels]")
-    x, outside = _behind_padding(source, earlier)
+    x, outside = behind_padding(source, earlier)
     if constant(x.shape[-1]) is None or constant(main.extents[rank + 1]) is None:
         raise Declined(f"the number of channels is symbolic: {x.shape[-1]}")
     stages: list[Stage] = []
@@ -112,7 +112,7 @@ def match_windows(func: tirx.PrimFunc, ops: Collection[str], called: str) -> Win
     return Windows(main, x, source, store.buffer, tuple(stages), outputs, **fields, outside=outside)
 
 
-def _behind_padding(source: ir.Var, earlier: Sequence[Block]) -> tuple[ir.Var, ir.Expr | None]:
+def behind_padding(source: ir.Var, earlier: Sequence[Block]) -> tuple[ir.Var, ir.Expr | None]:
     """(x, what surrounds it) of `source`, which may be a padded copy; `Declined` where anything else runs before."""
     if not earlier:
         return source, None

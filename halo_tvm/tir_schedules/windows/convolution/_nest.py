@@ -29,23 +29,13 @@ from ...code.lanes import ceil_div, constant, index, kept, simplify, unravel
 from ...products.gemm.amx import InTiles
 from ...products.gemm.arithmetic import Marks, Tile
 from ...products.row_tiling import RowTiling
+from .._zeros import address_or_zeros, zeros_text
 from ._copy import Padded, padded_copy, pairs_copy
 from ._problem import Problem
 from ._store import store
 from ._tiles import emit_in_tiles
 
 _SKIPPED_FROM = 32  # vector products of a window at one element: fewer cost no more than to find out that all are zero
-
-# TVM's expressions have no choice between addresses. Zeros are a constant of LLVM's: of a buffer that is written here
-# LLVM is told that nothing else reads it.
-_PICK = "halo_window_"
-_TEXT = """
-@halo_zeros_{run} = internal constant [{run} x float] zeroinitializer, align 64
-define internal ptr @{name}{run}(i1 %inside, ptr %element) alwaysinline nounwind readnone {{
-  %address = select i1 %inside, ptr %element, ptr @halo_zeros_{run}
-  ret ptr %address
-}}
-"""
 
 
 def build(problem: Problem, rows: RowTiling, unroll: int, lanes: int, l2_bytes: int) -> s_tir.SBlockRealize:
@@ -59,7 +49,7 @@ def build(problem: Problem, rows: RowTiling, unroll: int, lanes: int, l2_bytes: 
             emit_in_tiles(problem, _source(problem, lanes), rows, lanes)
         else:
             x = _source(problem, lanes)
-            with T.attr(0, "pragma_import_llvm", _TEXT.format(name=_PICK, run=problem.run)):
+            with T.attr(0, "pragma_import_llvm", zeros_text(problem.run)):
                 _Nest(problem, x, rows, unroll, lanes, l2_bytes).emit()
     return builder.get()
 
@@ -208,7 +198,7 @@ class _Nest:
             ]
             if inside:
                 some_inside.append(tirx.all(*inside))
-                address = tirx.call_pure_extern(pointer_type, f"{_PICK}{p.run}", some_inside[-1], address)
+                address = address_or_zeros(p.run, some_inside[-1], address, pointer_type)
             pointer = T.Bind(address, var=tirx.Var(f"window{r}", pointer_type))
             shape, strides = (
                 ((2, self.steps), [self.x.sizes[-1] * (p.inner // self.group), 1]) if apart else ((p.run,), None)

@@ -1,0 +1,94 @@
+"""Convolution by minimal filtering, channels last, every step of a block of tiles in the caches of one core.
+
+Serves
+    kernels that end in 3 x 3 with strides and dilations of one there, any axes in front of these; symbolic sizes;
+    float32; any number of element-wise stages over the same axes
+Declines
+    fewer channels than a vector has lanes; other types; a symbolic number of channels; padding that depends on sizes
+References
+    docs/kernels/convolution.md: measurements, and when the compiler chooses this way
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tvm import tirx
+
+from ....winograd import TILE
+from ...blocks import written_out
+from ...code.lanes import constant
+from ...products.gemm.float32 import Float32
+from ...products.row_tiling import RowTiling
+from ...rule import Numbers, Rule
+from ._nest import build
+from ._problem import Problem, match
+
+if TYPE_CHECKING:
+    from ....targets import Target
+
+__all__ = ["ConvolutionWinograd", "Cut"]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How the products are cut. The width of the register tile is not here: the packed weight fixes it."""
+
+    mr: int  # tiles of the image whose sums are in registers at once
+    unroll: int  # steps of the sum per iteration of the inner loop
+    block_rows: int  # tiles of the image of a task at least
+
+
+class ConvolutionWinograd(Rule[Cut]):
+    """Tiles are transformed, multiplied factor by factor and transformed back, block by block."""
+
+    name = "convolution_winograd"
+    Decision = Cut
+    domains = {
+        "mr": Numbers(1, 32),
+        "unroll": Numbers(1, 16),
+        "block_rows": Numbers(1, 256),
+    }
+
+    def default(self, func: tirx.PrimFunc, target: Target) -> Cut:
+        problem = match(func, target.isa)
+        most = _most_rows(problem, target)
+        # Factors of a block and their products leave half of L2 to the weights that stream through.
+        each = 4 * TILE * TILE * (problem.depth + problem.nr)
+        block_rows = max(most, min(64, target.spec.l2_bytes // 2 // each))
+        tiles = constant(problem.tiles)
+        if tiles is None:
+            return Cut(most, 4, block_rows)
+
+        def cost(mr: int) -> float:
+            heights = _rows(mr, block_rows, target).heights(tiles)
+            return sum(-(-height // mr) for height in heights) * (mr + 0.5)
+
+        return Cut(min(range(most, max(1, most - 5) - 1, -1), key=cost), 4, block_rows)
+
+    def space(self, func: tirx.PrimFunc, target: Target) -> Sequence[Cut]:
+        problem, first = match(func, target.isa), self.default(func, target)
+        most = _most_rows(problem, target)
+        heights = dict.fromkeys((first.mr, *range(max(1, most // 2), most + 1)))
+        values = itertools.product(heights, (4, 2, 1, 8), (first.block_rows, 8, 16, 32, 64))
+        return tuple(dict.fromkeys([first, *(Cut(*fields) for fields in values)]))
+
+    def apply(self, func: tirx.PrimFunc, target: Target, decision: Cut) -> tirx.PrimFunc:
+        self.check(decision)
+        problem = match(func, target.isa)
+        rows = _rows(decision.mr, decision.block_rows, target)
+        return written_out(func, build(problem, rows, decision.unroll, target.lanes_f32))
+
+
+def _most_rows(problem: Problem, target: Target) -> int:
+    """The tallest tile whose sums, a step's weights and one broadcast value are in registers."""
+    vectors = problem.nr // target.lanes_f32
+    fits = (mr for mr in range(12, 1, -1) if Float32().registers(mr, vectors) <= target.isa.vector_registers)
+    return next(fits, 1)
+
+
+def _rows(mr: int, block_rows: int, target: Target) -> RowTiling:
+    return RowTiling(mr=mr, block_rows=block_rows, cores=target.cores, balance=False)

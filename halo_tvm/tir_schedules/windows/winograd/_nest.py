@@ -1,0 +1,180 @@
+"""The loop nest of a convolution by minimal filtering, built statement by statement.
+
+    parallel for task = (block of tiles, share of the panels):
+        for tiles of the block:
+            for channels, vector by vector: 6 x 6 elements of x, zeros where they lie outside -> 36 factors
+        for panels of the share:
+            for each of the 36: factors of the block [tiles, depth] times weight [depth, nr], sums in registers
+            for tiles of the block: 36 products -> 4 x 4 results; for those inside: all stages, vector by vector
+Tiles are numbered over the batch and all places, so that small images fill blocks too. Panels are shared only where
+there are fewer blocks than cores; every share then transforms its block's input for itself, which takes little time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tvm import ir, s_tir, tirx
+from tvm.script.ir_builder import IRBuilder
+from tvm.script.ir_builder import tirx as T
+
+from ....winograd import RESULTS, TILE, of_input, of_products
+from ...code.lanes import ceil_div, constant, index, kept, simplify, unravel
+from ...products.gemm.arithmetic import Tile
+from ...products.gemm.float32 import Float32
+from ...products.row_tiling import RowTiling
+from .._store import Panels, store_place
+from .._zeros import address_or_zeros, zeros_text
+from ._problem import Problem
+
+_FACTORS = TILE * TILE
+_APART = 16  # numbers between the factors of a block: a distance of whole pages would leave them one set of the cache
+
+
+def build(problem: Problem, rows: RowTiling, unroll: int, lanes: int) -> s_tir.SBlockRealize:
+    """The whole nest as a root block."""
+    with IRBuilder() as builder, T.sblock("root"):
+        T.reads()
+        T.writes()
+        if constant(problem.tiles) == 0:
+            T.evaluate(0)
+        else:
+            with T.attr(0, "pragma_import_llvm", zeros_text(problem.windows.channels)):
+                _Nest(problem, rows, unroll, lanes).emit()
+    return builder.get()
+
+
+@dataclass(frozen=True)
+class _FactorTile(Tile):
+    """A tile of the products of factor `chunk`: rows are tiles of the image from `start` on."""
+
+    def of_x(self, row: int, at: ir.Expr, width: int = 1) -> ir.Expr:
+        return self.x[self.chunk, (self.start + row) * self.kc + at]
+
+    def of_weight(self, k: ir.Expr, *at: ir.Expr) -> ir.Expr:
+        return self.weight[(self.panel, self.chunk, k, *at)]
+
+
+class _Nest:
+    def __init__(self, problem: Problem, rows: RowTiling, unroll: int, lanes: int) -> None:
+        self.p, self.w, self.rows, self.lanes = problem, problem.windows, rows, lanes
+        self.unroll = max(steps for steps in range(1, unroll + 1) if problem.depth % steps == 0)
+        self.tiles = problem.tiles if constant(problem.tiles) is None else constant(problem.tiles)
+        self.tall = 2 * rows.block_rows + rows.mr
+        if isinstance(self.tiles, int):
+            self.tall = max(rows.mr, *rows.heights(self.tiles))
+
+    def emit(self) -> None:
+        p, rows = self.p, self.rows
+        blocks = rows.blocks(self.tiles)
+        shares = self._shares(blocks)
+        with T.parallel(simplify(index(0) + blocks * shares)) as task:
+            share, block = kept(simplify(task % shares)), task // shares
+            top, height = (kept(simplify(index(0) + v)) for v in rows.rows_of(self.tiles, block, blocks))
+            factors = T.alloc_buffer((_FACTORS, self.tall * p.depth + _APART), "float32", align=64)
+            products = T.alloc_buffer((_FACTORS, self.tall, p.nr), "float32", align=64)
+            results = T.alloc_buffer((RESULTS * RESULTS, p.nr), "float32", align=64)
+            with T.serial(height) as t:
+                self._transform(factors, top, t)
+            with T.serial(_FACTORS) as f, T.serial(tirx.max(rows.mr - height, 0) * p.depth) as rest:
+                T.buffer_store(factors, tirx.const(0.0, "float32"), [f, height * p.depth + rest])
+            begin, end = (kept(simplify((share + more) * p.panels // shares)) for more in (0, 1))
+            with T.serial(end - begin) as each:
+                panel = kept(begin + each)
+                with T.serial(_FACTORS) as f, T.serial(ceil_div(height, rows.mr)) as tile:
+                    # The last tile ends with the block: what it shares with the one before is computed twice.
+                    first = kept(tirx.max(tirx.min(tile * rows.mr, height - rows.mr), 0))
+                    self._multiply(factors, products, f, first, panel)
+                with T.serial(height) as t:
+                    self._results(products, results, top, t, panel)
+
+    def _shares(self, blocks: ir.Expr | int) -> int:
+        """In how many shares the panels are walked: one, unless there are too few blocks for the cores."""
+        if not isinstance(blocks, int) or blocks >= self.rows.cores:
+            return 1
+        return min(self.p.panels, -(-self.rows.cores // blocks))
+
+    def _place(self, top: ir.Expr, t: ir.Expr) -> list[ir.Expr]:
+        """Batch, places in front, and the first row and column of the results of tile `t` of the block."""
+        *outer, row, column = unravel(simplify(top + t), self.p.grid)
+        return [*(kept(at) for at in outer), kept(row * RESULTS), kept(column * RESULTS)]
+
+    def _transform(self, factors: ir.Var, top: ir.Expr, t: ir.Expr) -> None:
+        """The factors of one tile, of all elements of the kernel's axes in front."""
+        p, w = self.p, self.w
+        batch, *outer, row, column = self._place(top, t)
+        with T.serial(p.taps) as tap:
+            ks = unravel(tap, [index(k) for k in w.kernel[: p.front]])
+            steps = zip(outer, ks, w.strides, w.dilations, w.before)
+            front = [kept(simplify(o * stride + k * dilation - before)) for o, k, stride, dilation, before in steps]
+            elements = [
+                [self._element(batch, front, row + i, column + j, i, j) for j in range(TILE)] for i in range(TILE)
+            ]
+            with T.serial(ceil_div(index(w.channels), self.lanes)) as v:
+                c = kept(tirx.min(v * self.lanes, w.channels - self.lanes))
+                half = [[self._vector() for _ in range(TILE)] for _ in range(TILE)]
+                for j in range(TILE):
+                    with T.vectorized(index(self.lanes)) as lane:
+                        for i, value in enumerate(of_input([elements[i][j][c + lane] for i in range(TILE)])):
+                            T.buffer_store(half[i][j], value, [lane])
+                for i in range(TILE):
+                    with T.vectorized(index(self.lanes)) as lane:
+                        for j, value in enumerate(of_input([half[i][j][lane] for j in range(TILE)])):
+                            at = t * p.depth + tap * w.channels + c + lane
+                            T.buffer_store(factors, value, [i * TILE + j, at])
+
+    def _element(
+        self, batch: ir.Expr, front: Sequence[ir.Expr], row: ir.Expr, column: ir.Expr, i: int, j: int
+    ) -> ir.Var:
+        """The channels of one element of the tile, or zeros."""
+        w = self.w
+        place = [*front, row - w.before[-2], column - w.before[-1]]
+        tests = [
+            test
+            for axis, at in enumerate(place)
+            if axis < self.p.front and not w.is_inside(axis) or axis >= self.p.front
+            for test in (at >= 0, at < w.sizes[axis])
+        ]
+        pointer_type = ir.PointerType(ir.PrimType("float32"))
+        address = tirx.address_of(w.x[(batch, *place, 0)])
+        address = address_or_zeros(w.channels, tirx.all(*tests), address, pointer_type)
+        pointer = T.Bind(address, var=tirx.Var(f"element{i}{j}", pointer_type))
+        return T.decl_buffer((w.channels,), "float32", data=pointer)
+
+    def _vector(self) -> ir.Var:
+        return T.alloc_buffer((self.lanes,), "float32")
+
+    def _multiply(self, factors: ir.Var, products: ir.Var, f: ir.Expr, first: ir.Expr, panel: ir.Expr) -> None:
+        """products[f, first : first + mr] = the factors of these tiles times the panel."""
+        p, mr, vectors = self.p, self.rows.mr, self.p.nr // self.lanes
+        sums = [T.alloc_buffer((p.nr,), "float32") for _ in range(mr)]
+        tile = _FactorTile(factors, p.weight, [[each] for each in sums], first, f, panel, p.depth, p.nr, self.lanes)
+        for each in sums:
+            with T.unroll(index(vectors)) as v, T.vectorized(index(self.lanes)) as lane:
+                T.buffer_store(each, tirx.const(0.0, "float32"), [v * self.lanes + lane])
+        with T.serial(index(p.depth // self.unroll)) as ko, T.unroll(index(self.unroll)) as ki:
+            Float32().step(tile, ko * self.unroll + ki)
+        for r, each in enumerate(sums):
+            with T.unroll(index(vectors)) as v, T.vectorized(index(self.lanes)) as lane:
+                T.buffer_store(products, each[v * self.lanes + lane], [f, first + r, v * self.lanes + lane])
+
+    def _results(self, products: ir.Var, results: ir.Var, top: ir.Expr, t: ir.Expr, panel: ir.Expr) -> None:
+        """The 4 x 4 results of one tile and one panel, and all stages of those that are inside."""
+        p, w = self.p, self.w
+        with T.serial(index(p.nr // self.lanes)) as v:
+            half = [[self._vector() for _ in range(TILE)] for _ in range(RESULTS)]
+            for j in range(TILE):
+                with T.vectorized(index(self.lanes)) as lane:
+                    found = [products[i * TILE + j, t, v * self.lanes + lane] for i in range(TILE)]
+                    for i, value in enumerate(of_products(found)):
+                        T.buffer_store(half[i][j], value, [lane])
+            for i in range(RESULTS):
+                with T.vectorized(index(self.lanes)) as lane:
+                    for j, value in enumerate(of_products([half[i][j][lane] for j in range(TILE)])):
+                        T.buffer_store(results, value, [i * RESULTS + j, v * self.lanes + lane])
+        *outer, row, column = self._place(top, t)
+        tall, wide = (tirx.min(index(RESULTS), size - at) for size, at in zip(w.places[-2:], (row, column)))
+        with T.serial(tall) as i, T.serial(wide) as j:
+            place = [*outer, kept(row + i), kept(column + j)]
+            store_place(w, results, i * RESULTS + j, place, panel, Panels(p.outer, p.panels, p.nr), self.lanes)

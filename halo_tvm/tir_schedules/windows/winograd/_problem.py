@@ -1,0 +1,117 @@
+"""Recognise a convolution whose last two axes are computed by minimal filtering."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tvm import ir, tirx
+
+from ....errors import Declined
+from ....winograd import RESULTS
+from ...blocks import Block, blocks, is_scheduled, loads
+from ...code.lanes import ceil_div, constant, product
+from ...stages import Stage, read_stage, written_by
+from .._match import WINDOW, Windows, behind_padding
+
+if TYPE_CHECKING:
+    from ....targets import Isa
+
+_OP = "convolution_winograd"
+_INPUT, _PRODUCT = "winograd_input", "winograd_product"  # halo.part of the blocks that read x and the weight
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Windows of x times weight [panels, 36, taps * c, nr]; `taps` are the elements of the kernel's axes in front."""
+
+    windows: Windows
+    weight: ir.Var
+    panels: int
+    nr: int
+    outer: int  # channels of the result
+
+    @property
+    def front(self) -> int:
+        """Number of axes in front of the two that are transformed."""
+        return self.windows.rank - 2
+
+    @property
+    def taps(self) -> int:
+        return math.prod(self.windows.kernel[: self.front])
+
+    @property
+    def depth(self) -> int:
+        """Products that are added up for each of the 36 factors of a tile."""
+        return self.taps * self.windows.channels
+
+    @property
+    def grid(self) -> tuple[ir.Expr, ...]:
+        """Number of tiles along each axis, the batch first; an axis in front has one for each place."""
+        *front, rows, columns = self.windows.places
+        return (
+            self.windows.batch,
+            *front,
+            ceil_div(rows, RESULTS),
+            ceil_div(columns, RESULTS),
+        )
+
+    @property
+    def tiles(self) -> ir.Expr:
+        return product(self.grid)
+
+
+@functools.lru_cache(maxsize=16)
+def match(func: tirx.PrimFunc, isa: Isa) -> Problem:
+    """The convolution `func` consists of; `Declined` with the first reason why it is none."""
+    if is_scheduled(func):
+        raise Declined("the function is scheduled already")
+    found = blocks(func)
+    at = next((i for i, block in enumerate(found) if block.op == _OP), None)
+    if at is None:
+        raise Declined(f"no block is annotated halo.op = {_OP}")
+    main, earlier, behind = found[at], found[:at], found[at + 1 :]
+    parts = [str(block.node.annotations.get("halo.part", "")) for block in earlier]
+    if WINDOW not in main.node.annotations or not {_INPUT, _PRODUCT} <= set(parts):
+        raise Declined("the convolution does not say how its windows lie, or lacks one of its parts")
+    window = json.loads(str(main.node.annotations[WINDOW]))
+    first = parts.index(_INPUT)
+    source = _read(earlier[first])[0].source
+    x, outside = behind_padding(source, earlier[:first])
+    made = [block.store.buffer for block in earlier if block.store is not None]
+    read = [load.source for load in _read(earlier[parts.index(_PRODUCT)])]
+    weight = next(buffer for buffer in read if not any(buffer.same_as(b) for b in made))
+    acc = _stored(main)
+    types = [str(buffer.dtype) for buffer in (x, weight, acc)]
+    if types != ["float32"] * 3:
+        raise Declined(f"x, weight and sums are {', '.join(types)}: only float32 is served")
+    channels, outer, lanes = constant(x.shape[-1]), constant(main.extents[-1]), isa.vector_bits // 32
+    if channels is None or outer is None or min(channels, outer) < lanes:
+        raise Declined(f"{channels} to {outer} channels: at least {lanes} on both sides are served")
+    panels, nr = int(weight.shape[0]), int(weight.shape[3])
+    if nr % lanes:
+        raise Declined(f"panels of {nr} columns are no multiple of {lanes} lanes")
+    stages: list[Stage] = []
+    for block in behind:
+        axes = ", ".join(["axis"] * len(main.extents))
+        stages.append(read_stage(block, [acc, *(s.out for s in stages)], axes))
+    outputs = written_by(stages, acc, func)
+    fields = {name: tuple(window[name]) for name in ("kernel", "strides", "dilations", "pads")}
+    windows = Windows(main, x, source, acc, tuple(stages), outputs, **fields, outside=outside)
+    return Problem(windows, weight, panels, nr, outer)
+
+
+def _stored(block: Block) -> ir.Var:
+    """The buffer that `block` writes."""
+    if block.store is None:
+        raise Declined(f"block {block.node.name_hint} is no single store")
+    return block.store.buffer
+
+
+def _read(block: Block) -> list[ir.TensorLoad]:
+    """What `block` reads besides what it writes."""
+    out = _stored(block)
+    return [load for load in loads(block.node.body) if not load.source.same_as(out)]

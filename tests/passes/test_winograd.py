@@ -1,0 +1,89 @@
+"""Which convolutions are computed in tiles, and that the nets they are in give torch's results."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn
+from tvm import tirx
+
+from halo_tvm.importers.torch_export import import_module
+from halo_tvm.in_process import Program, compile_in_process
+from halo_tvm.passes._winograd import pays
+from halo_tvm.targets import resolve
+
+TARGET = resolve("cpu", cores=2)
+
+
+class Residual(nn.Module):
+    """Two convolutions, and their input added."""
+
+    def __init__(self, c: int) -> None:
+        super().__init__()
+        self.one, self.two = nn.Conv2d(c, c, 3, padding=1), nn.Conv2d(c, c, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(x + self.two(torch.relu(self.one(x))))
+
+
+NETS = {
+    "residual": (Residual(32), (2, 32, 18, 21), 2),
+    "batch norm and sigmoid linear units": (
+        nn.Sequential(nn.Conv2d(16, 40, 3, padding=1, bias=False), nn.BatchNorm2d(40), nn.SiLU()),
+        (1, 16, 30, 17),
+        1,
+    ),
+    "a volume": (nn.Sequential(nn.Conv3d(16, 24, 3, padding=1), nn.ReLU()), (1, 16, 5, 13, 12), 1),
+}
+
+
+def tiled(program: Program) -> int:
+    return program.reports.optimise.others["channels_last"]["convolutions"].get("in tiles", 0)
+
+
+@pytest.mark.parametrize("kind", NETS)
+@pytest.mark.sampled(2)
+def test_equal_to_torch(kind: str) -> None:
+    torch.manual_seed(0)
+    net, shape, number = NETS[kind]
+    x = torch.randn(shape)
+    program = compile_in_process(import_module(net.eval(), (x,)))
+    (got,) = program(x.numpy()).values()
+    torch.testing.assert_close(torch.from_numpy(got), net(x).detach(), rtol=1e-4, atol=1e-4)
+    assert tiled(program) == number
+    names = [f.function for f in program.reports.schedule.functions]
+    assert len(names) <= 2 + number, names  # activations and the sum are stages; a transposition at each end
+
+
+def test_open_sizes() -> None:
+    torch.manual_seed(0)
+    dims = {0: torch.export.Dim("n", max=8), 2: torch.export.Dim("h", max=400), 3: torch.export.Dim("w", max=400)}
+    net = Residual(16).eval()
+    program = compile_in_process(import_module(net, (torch.randn(2, 16, 30, 31),), dynamic_shapes=(dims,)))
+    assert tiled(program) == 2
+    for shape in ((1, 16, 2, 3), (2, 16, 30, 31), (3, 16, 7, 50)):
+        x = torch.randn(shape)
+        (got,) = program(x.numpy()).values()
+        torch.testing.assert_close(torch.from_numpy(got), net(x).detach(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("weight", "side", "changed", "expected"),
+    [
+        ((64, 64, 3, 3), 56, {}, True),
+        ((256, 256, 3, 3), 14, {}, True),
+        ((512, 512, 3, 3), 7, {}, False),  # weights take longer to read than to multiply
+        ((64, 64, 3, 3), 2, {}, False),  # most of a tile is outside
+        ((64, 64, 3, 3), 56, {"strides": (2, 2)}, False),
+        ((64, 64, 3, 3), 56, {"dilations": (2, 2)}, False),
+        ((64, 32, 3, 3), 56, {"groups": 2}, False),
+        ((64, 64, 5, 5), 56, {}, False),
+        ((64, 3, 3, 3), 56, {}, False),
+        ((64, 64, 3), 56, {"strides": (1,), "dilations": (1,)}, False),
+    ],
+)
+def test_where_it_pays(weight: tuple[int, ...], side: int, changed: dict[str, object], expected: bool) -> None:
+    attrs = {"strides": (1, 1), "dilations": (1, 1), "groups": 1, **changed}
+    places = [tirx.IntImm("int64", side)] * (len(weight) - 2)
+    assert pays(weight, attrs, tirx.IntImm("int64", 1), places, {}, TARGET) == expected

@@ -1,0 +1,117 @@
+"""The rule for convolutions by minimal filtering: right for every shape and decision, products in registers."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+import tvm
+from assembly import k_loops
+from covering import covering
+from window_functions import Case, build_all, check, fused
+
+from halo_tvm.errors import Declined
+from halo_tvm.params import pack_winograd
+from halo_tvm.relay_ops.convolution_winograd import ConvolutionWinograd
+from halo_tvm.targets import read_host, resolve
+from halo_tvm.tir_schedules import RULES
+
+RULE = RULES["convolution_winograd"]
+TARGET = resolve("cpu", cores=2)
+
+
+def conv(shape, m, pads=(1, 1, 1, 1), front=(), vectors=2, target=TARGET, **fields) -> Case:
+    """`front`: the kernel's axes in front of 3 x 3, and their strides and dilations."""
+    kernel, strides, dilations = ((*(f[i] for f in front), *last) for i, last in enumerate(((3, 3), (1, 1), (1, 1))))
+    weight = np.random.default_rng(0).standard_normal((m, shape[-1], *kernel), dtype=np.float32)
+    weight /= np.float32(np.sqrt(weight[0].size))
+    attrs = {"strides": strides, "dilations": dilations, "pads": pads, "kernel": kernel, "n": m}
+    packed = pack_winograd(weight, nr=vectors * target.lanes_f32)
+    return Case(ConvolutionWinograd, shape, attrs, (packed,), **fields)
+
+
+SIZES = tuple((n, h, w, 18) for n, (h, w) in product((1, 3), ((1, 1), (2, 5), (4, 4), (7, 3), (9, 10))))
+CASES = [
+    conv((1, 14, 14, 32), 64, epilogue="bias+silu+residual"),
+    conv((2, 9, 11, 18), 50, (2, 0, 1, 3), symbolic=True, further=((0, 4, 4, 18), *SIZES)),
+    conv((1, 6, 6, 16), 16, (0, 0, 0, 0), vectors=1, epilogue="bias"),  # one tile, nothing outside
+    conv((1, 3, 3, 20), 17, (0, 0, 0, 0), vectors=1),  # one result, channels that fill no vectors
+    conv((5, 16, 12, 24), 48, vectors=3, epilogue="residual"),
+    conv((1, 7, 7, 200), 130, epilogue="silu"),  # fewer blocks than cores: panels are shared
+    conv((1, 5, 8, 9, 16), 20, (1, 1, 1, 0, 1, 1), front=((3, 2, 1),), epilogue="bias"),
+    conv((2, 4, 6, 7, 16), 16, (2, 1, 1, 2, 1, 1), front=((2, 1, 3),), symbolic=True, further=((1, 3, 4, 4, 16),)),
+    conv((1, 8, 300, 16), 32, (0, 1, 0, 1)),  # many tiles
+]
+
+
+@pytest.mark.parametrize("isa", ["cpu", "x86-64-v3"])
+@pytest.mark.sampled(1)
+def test_every_kind(isa: str):
+    target = resolve(isa, cores=2)
+    if not target.isa.requires <= read_host().flags:
+        pytest.skip(f"this processor does not run {isa}")
+    functions = {f"f{i}": fused(case) for i, case in enumerate(CASES)}
+    built = {name: RULE.apply(func, target, RULE.default(func, target)) for name, func in functions.items()}
+    executable = build_all(built, target)
+    for i, case in enumerate(CASES):
+        check(executable, f"f{i}", case)
+
+
+def test_every_decision_is_right():
+    case = conv((1, 22, 27, 16), 40, epilogue="bias+residual")
+    func = fused(case)
+    space = RULE.space(func, TARGET)
+    assert space[0] == RULE.default(func, TARGET) and len(set(space)) == len(space)
+    chosen = covering(space)
+    executable = build_all({f"f{i}": RULE.apply(func, TARGET, d) for i, d in enumerate(chosen)}, TARGET)
+    for i in range(len(chosen)):
+        check(executable, f"f{i}", case)
+
+
+def test_sums_stay_in_registers():
+    func = fused(conv((1, 56, 56, 64), 64))
+    decision = RULE.default(func, TARGET)
+    loop = k_loops(build_all({"main": RULE.apply(func, TARGET, decision)}, TARGET), "vfmadd")[0]
+    steps = loop["vfmadd"] // (2 * decision.mr)
+    assert loop["vfmadd"] == steps * 2 * decision.mr and loop["vector"] == 0
+    assert loop["broadcast"] <= steps * decision.mr and loop["load"] <= steps * 2
+
+
+def test_what_lies_outside_of_the_image_is_not_read():
+    """Also numbers that would spoil every sum, around the tensor and behind its last channel."""
+    case = conv((1, 5, 6, 16), 16, vectors=1)
+    func = fused(case)
+    executable = build_all({"main": RULE.apply(func, TARGET, RULE.default(func, TARGET))}, TARGET)
+    memory = np.full(3 * 5 * 6 * 16 + 64, np.nan, np.float32)
+    start = next(i for i in range(5 * 6 * 16, len(memory)) if memory[i:].ctypes.data % 64 == 0)
+    x = memory[start : start + 5 * 6 * 16].reshape(1, 5, 6, 16)
+    x[:] = 1
+    out = tvm.runtime.tensor(np.zeros((1, 5, 6, 16), np.float32))
+    executable["main"](tvm.runtime.from_dlpack(x), tvm.runtime.tensor(case.weights[0]), out)
+    assert np.isfinite(out.numpy()).all()
+
+
+def test_error_of_a_sum_of_thousands():
+    """Against float64, as a share of the largest result: a few times the error of the sum itself (3e-7)."""
+    case = conv((1, 12, 12, 512), 32)
+    func = fused(case)
+    executable = build_all({"main": RULE.apply(func, TARGET, RULE.default(func, TARGET))}, TARGET)
+    x = np.random.default_rng(1).standard_normal(case.shape, dtype=np.float32)
+    out = tvm.runtime.tensor(np.zeros((1, 12, 12, 32), np.float32))
+    executable["main"](tvm.runtime.tensor(x), tvm.runtime.tensor(case.weights[0]), out)
+    exact = ConvolutionWinograd.reference(x.astype("float64"), case.weights[0], **case.attrs)
+    assert np.abs(out.numpy() - exact).max() < 5e-6 * np.abs(exact).max()
+
+
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [
+        (conv((1, 8, 8, 3), 16), "3 to 16 channels: at least"),
+        (conv((1, 8, 8, 64), 5), "64 to 5 channels: at least"),
+        (conv((1, 8, 8, 32), 32, dtype="float16"), "float16"),
+    ],
+)
+def test_declines(case: Case, reason: str):
+    with pytest.raises(Declined, match=reason):
+        RULE.default(fused(case), TARGET)
