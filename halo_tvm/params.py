@@ -217,17 +217,21 @@ def pack_convolution(weight: np.ndarray, *, groups: int, joined: int, nr: int) -
     return whole.reshape(wide, taps * joined * inner, panels, nr).transpose(0, 2, 1, 3)
 
 
-def pack_winograd(weight: np.ndarray, *, nr: int) -> np.ndarray:
-    """[m, c, *front, 3, 3] -> float32 [panels, 36, prod(front) * c, nr]: factors of each kernel, made in float64."""
+def pack_winograd(weight: np.ndarray, *, axes: int, nr: int) -> np.ndarray:
+    """[m, c, *front, 3, 3] -> float32 [panels, 36, prod(front) * c, nr]: factors of each kernel, made in float64.
+
+    Along the last two axes, or with `axes` = 1 along the last one, by 6 factors.
+    """
     m, c = weight.shape[:2]
-    taps = weight.reshape(m, c, -1, KERNEL, KERNEL).astype(np.float64)
-    rows = of_kernel([taps[..., k, :] for k in range(KERNEL)])
-    factors = [factor for row in rows for factor in of_kernel([row[..., k] for k in range(KERNEL)])]
+    taps = weight.reshape(m, c, -1, *[KERNEL] * axes).astype(np.float64)
+    factors = [taps]
+    for _ in range(axes):
+        factors = [made for part in factors for made in of_kernel([part[:, :, :, k] for k in range(KERNEL)])]
     panels, depth = -(-m // nr), taps.shape[2] * c
-    whole = np.zeros((TILE * TILE, depth, panels * nr), np.float32)
+    whole = np.zeros((TILE**axes, depth, panels * nr), np.float32)
     for at, factor in enumerate(factors):
         whole[at, :, :m] = factor.transpose(2, 1, 0).reshape(depth, m)
-    return np.ascontiguousarray(whole.reshape(TILE * TILE, depth, panels, nr).transpose(2, 0, 1, 3))
+    return np.ascontiguousarray(whole.reshape(TILE**axes, depth, panels, nr).transpose(2, 0, 1, 3))
 
 
 def side_by_side(weight: np.ndarray, *, count: int, step: int) -> np.ndarray:

@@ -51,7 +51,7 @@ from ._moves import Moved, transposed
 from ._neighbours import Neighbours, at_once, together
 from ._pointwise import BINARY, UNARY
 from ._rewrite import BlockMutator
-from ._winograd import pays
+from ._winograd import axes_in_tiles
 from .graph_pass import Context, Pass, Report, bindings, op_name, shaped
 from .weights import WeightEditor
 
@@ -257,9 +257,10 @@ class _Mover(BlockMutator):
         if self._packs and not (plain and is_row_product):
             batch, _, *places = ty.shape.values
             of_floats = ty.dtype == "float32" and self._tiles
-            if of_floats and pays(shape, attrs, batch, places, self._typical, self._target):
+            axes = axes_in_tiles(shape, attrs, batch, places, self._typical, self._target) if of_floats else 0
+            if axes:
                 self._count("in tiles")
-                return self._tiled(last, weight, attrs)
+                return self._tiled(last, weight, attrs, axes)
             count = at_once(shape, attrs, places[-1], self._target)
             self._count("through windows" if count == 1 else "through windows of several places")
             if count > 1:
@@ -304,13 +305,13 @@ class _Mover(BlockMutator):
         attrs = {**attrs, "layout": "packed", "groups": groups // joined, "kernel": kernel, "n": outer}
         return Convolution.call(x, packed, **attrs)
 
-    def _tiled(self, x: relax.Expr, weight: relax.Expr, attrs: dict[str, object]) -> relax.Call:
-        """The convolution of channels-last `x` by minimal filtering."""
+    def _tiled(self, x: relax.Expr, weight: relax.Expr, attrs: dict[str, object], axes: int) -> relax.Call:
+        """The convolution of channels-last `x` by minimal filtering along its last `axes`."""
         m, c, *kernel = (int(d) for d in weight.ty.shape.values)
-        depth = int(np.prod(kernel[:-2], dtype=int)) * c
+        depth = int(np.prod(kernel[:-axes], dtype=int)) * c
         _, nr = pack_shape(depth, m, self._target)
-        shape = [-(-m // nr), TILE * TILE, depth, nr]
-        packed = self._derived(weight, f"tiles/n{nr}", "pack_winograd", shape, "float32", nr=nr)
+        shape = [-(-m // nr), TILE**axes, depth, nr]
+        packed = self._derived(weight, f"tiles/{axes}/n{nr}", "pack_winograd", shape, "float32", axes=axes, nr=nr)
         kept = {name: attrs[name] for name in ("strides", "dilations", "pads")}
         return ConvolutionWinograd.call(x, packed, **kept, kernel=kernel, n=m)
 

@@ -1,11 +1,13 @@
-"""Convolution whose last two axes are computed in tiles of 4 x 4 results by minimal filtering (`halo_tvm.winograd`).
+"""Convolution whose last two axes, or last one, are computed in tiles of 4 results by minimal filtering.
 
 Shapes
     x [n, *front, h, w, c]   weight [panels, 36, prod(front kernel) * c, nr]   ->   y [n, *front', h', w', m]
+    x [n, *front, w, c]      weight [panels, 6, prod(front kernel) * c, nr]    ->   y [n, *front', w', m]
     m = `n` is an attribute; columns fill panels, the last one with zeros
-    `kernel` ends in 3, 3, strides and dilations in 1, 1; the axes in front are walked as any convolution walks them
+    `kernel` ends in 3, 3 (or 3), strides and dilations in ones; the axes in front are walked as in any convolution
 Computation
-    that of halo.convolution: the weight holds G g G^T of every kernel, x is transformed tile by tile
+    that of halo.convolution: the weight holds the factors of every kernel, x is transformed tile by tile
+    (`halo_tvm.winograd`)
 Lifts
     none: the pass `channels_last` chooses it
 Rejects
@@ -47,15 +49,15 @@ class ConvolutionWinograd(Operator):
         x, weight = call.args[0].ty, call.args[1].ty
         attrs: dict[str, Any] = attrs_of(call)
         kernel = [int(k) for k in attrs["kernel"]]
-        depth = math.prod(kernel[:-2]) * int(x.shape.values[-1])
-        sizes = [int(d) for d in weight.shape.values]
-        if sizes[1:3] != [TILE * TILE, depth] or kernel[-2:] != [KERNEL, KERNEL]:
+        found = [int(d) for d in weight.shape.values]
+        axes = 2 if found[1] == TILE**2 else 1
+        depth = math.prod(kernel[:-axes]) * int(x.shape.values[-1])
+        if found[1:3] != [TILE**axes, depth] or kernel[-axes:] != [KERNEL] * axes:
             raise ValueError(
-                f"halo.convolution_winograd: expected a weight [panels, {TILE * TILE}, {depth}, nr] of a kernel that "
-                f"ends in 3, 3, got {weight} of {kernel}"
+                f"halo.convolution_winograd: expected a weight [panels, {TILE**axes}, {depth}, nr] of a kernel whose "
+                f"last axes ({axes}) have 3 elements, got {weight} of {kernel}"
             )
-        sizes = x.shape.values[1:-1]
-        windows = window_sizes(sizes, kernel, attrs["strides"], attrs["dilations"], attrs["pads"])
+        windows = window_sizes(x.shape.values[1:-1], kernel, attrs["strides"], attrs["dilations"], attrs["pads"])
         return relax.TensorType([x.shape.values[0], *windows, attrs["n"]], x.dtype)
 
     @staticmethod
@@ -70,55 +72,40 @@ class ConvolutionWinograd(Operator):
         n: int,
     ) -> te.Tensor:
         rank, nr, channels = len(kernel), int(weight.shape[3]), x.shape[-1]
-        axes = range(1, rank + 1)
-        windows = window_sizes([x.shape[a] for a in axes], kernel, strides, dilations, pads)
-        tiles = [tirx.floordiv(w + (RESULTS - 1), RESULTS) for w in windows[-2:]]
-        least = reach([*windows[:-2], *(t * RESULTS for t in tiles)], kernel, strides, dilations)
-        source = padded(x, axes, pads, tirx.const(0, x.dtype), least)
-        front = list(source.shape[1 : rank - 1])
-
-        def along_last(*at: ir.Expr) -> ir.Expr:
-            *outer, column, j, c = at
-            return _chosen(j, of_input([source[(*outer, column * RESULTS + k, c)] for k in range(TILE)]))
-
-        shape = [x.shape[0], *front, source.shape[rank - 1], tiles[1], TILE, channels]
-        half = te.compute(shape, along_last, name="input_columns", attrs={"halo.part": INPUT})
-
-        def along_rows(*at: ir.Expr) -> ir.Expr:
-            *outer, row, column, i, j, c = at
-            return _chosen(i, of_input([half[(*outer, row * RESULTS + k, column, j, c)] for k in range(TILE)]))
-
-        factors = te.compute(
-            [x.shape[0], *front, *tiles, TILE, TILE, channels],
-            along_rows,
-            name="input_rows",
-            attrs={"halo.part": "winograd_rows"},
-        )
-        ks, c = axes_of(kernel[:-2]), te.reduce_axis((0, channels), "c")
+        axes = 2 if int(weight.shape[1]) == TILE**2 else 1
+        front = rank - axes
+        windows = window_sizes(list(x.shape[1 : rank + 1]), kernel, strides, dilations, pads)
+        tiles = [tirx.floordiv(w + (RESULTS - 1), RESULTS) for w in windows[front:]]
+        least = reach([*windows[:front], *(t * RESULTS for t in tiles)], kernel, strides, dilations)
+        factors = padded(x, range(1, rank + 1), pads, tirx.const(0, x.dtype), least)
+        # [n, *front, h, w, c] -> [n, *front, h, columns, 6, c] -> [n, *front, rows, columns, 6, 6, c]
+        for step in range(axes):
+            factors = _input_factors(factors, 1 + front + axes - 1 - step, tiles[axes - 1 - step], step)
+        ks, c = axes_of(kernel[:front]), te.reduce_axis((0, channels), "c")
 
         def product(*at: ir.Expr) -> ir.Expr:
-            batch, *places, row, column, i, j, m = at
+            batch, *places, m = at
             where = [o * s + k * d for o, k, s, d in zip(places, ks, strides, dilations)]
-            tap = tirx.const(0, "int64")
-            for k, size in zip(ks, kernel[:-2]):
+            tap, factor = tirx.const(0, "int64"), tirx.const(0, "int64")
+            for k, size in zip(ks, kernel):
                 tap = tap * size + k
-            factor = weight[tirx.floordiv(m, nr), i * TILE + j, tap * channels + c, tirx.floormod(m, nr)]
-            return te.sum(factors[(batch, *where, row, column, i, j, c)] * factor, axis=[*ks, c])
+            for index in places[front + axes :]:
+                factor = factor * TILE + index
+            taken = weight[tirx.floordiv(m, nr), factor, tap * channels + c, tirx.floormod(m, nr)]
+            return te.sum(factors[(batch, *where, *places[front:], c)] * taken, axis=[*ks, c])
 
-        shape = [x.shape[0], *windows[:-2], *tiles, TILE, TILE, tirx.const(n, "int64")]
-        products = te.compute(shape, product, name="products", attrs={"halo.part": PRODUCT})
-
-        def rows_of(*at: ir.Expr) -> ir.Expr:
-            *outer, i, j, m = at
-            return _chosen(i, of_products([products[(*outer, k, j, m)] for k in range(TILE)]))
-
-        shape = [*shape[:-3], RESULTS, TILE, shape[-1]]
-        rows = te.compute(shape, rows_of, name="result_rows", attrs={"halo.part": "winograd_result"})
+        shape = [x.shape[0], *windows[:front], *tiles, *[TILE] * axes, tirx.const(n, "int64")]
+        sums = te.compute(shape, product, name="products", attrs={"halo.part": PRODUCT})
+        if axes == 2:
+            sums = _result_rows(sums)
 
         def result(*at: ir.Expr) -> ir.Expr:
-            *outer, y, z, m = at
-            tile = [tirx.floordiv(y, RESULTS), tirx.floordiv(z, RESULTS), tirx.floormod(y, RESULTS)]
-            found = of_products([rows[(*outer, *tile, k, m)] for k in range(TILE)])
+            *outer, z, m = at
+            tile = [tirx.floordiv(z, RESULTS)]
+            if axes == 2:
+                *outer, y = outer
+                tile = [tirx.floordiv(y, RESULTS), *tile, tirx.floormod(y, RESULTS)]
+            found = of_products([sums[(*outer, *tile, k, m)] for k in range(TILE)])
             return _chosen(tirx.floormod(z, RESULTS), found)
 
         attrs = {"halo.op": "convolution_winograd", **described(kernel, strides, dilations, pads)}
@@ -127,28 +114,33 @@ class ConvolutionWinograd(Operator):
     @staticmethod
     def reference(x: np.ndarray, weight: np.ndarray, *, n: int, kernel: Sequence[int], **attrs: Any) -> np.ndarray:
         """The convolution with the weight that `weight` was made of, by least squares."""
-        panels, _, depth, nr = weight.shape
-        factors = weight.transpose(1, 2, 0, 3).reshape(TILE * TILE, depth, panels * nr)[:, :, :n]
-        once = np.linalg.pinv(pack_winograd(np.eye(9, dtype=np.float64).reshape(9, 1, 3, 3), nr=9)[0, :, 0, :])
-        taps = np.tensordot(once, factors.astype(np.float64), 1).reshape(KERNEL, KERNEL, *kernel[:-2], -1, n)
-        rank = len(kernel)
-        whole = np.moveaxis(taps, (0, 1), (rank - 2, rank - 1)).astype(x.dtype)
+        panels, count, depth, nr = weight.shape
+        axes = 2 if count == TILE**2 else 1
+        factors = weight.transpose(1, 2, 0, 3).reshape(count, depth, panels * nr)[:, :, :n]
+        each = np.eye(KERNEL**axes).reshape(-1, 1, *[KERNEL] * axes)
+        once = np.linalg.pinv(pack_winograd(each, axes=axes, nr=KERNEL**axes)[0, :, 0, :])
+        taps = np.tensordot(once, factors.astype(np.float64), 1)
+        whole = taps.reshape(*[KERNEL] * axes, *kernel[:-axes], -1, n)
+        whole = np.moveaxis(whole, range(axes), range(len(kernel) - axes, len(kernel))).astype(x.dtype)
         return Convolution.reference(x, whole, layout="last", groups=1, **attrs)
 
     @staticmethod
     def flops(shapes: list[tuple[int, ...]], *, kernel: Sequence[int], n: int, **attrs: Any) -> int:
-        """Of the products, which are a quarter of those of the convolution."""
+        """Of the products, which are a quarter of those of the convolution, or half along one axis."""
         sizes = [tirx.IntImm("int64", size) for size in shapes[0][1:-1]]
         windows = [int(w) for w in window_sizes(sizes, kernel, **attrs)]
-        tiles = math.prod(-(-w // RESULTS) for w in windows[-2:])
-        return 2 * TILE * TILE * tiles * shapes[0][0] * math.prod(windows[:-2]) * shapes[1][2] * n
+        _, count, depth, _ = shapes[1]
+        front = len(kernel) - (2 if count == TILE**2 else 1)
+        tiles = shapes[0][0] * math.prod(windows[:front]) * math.prod(-(-w // RESULTS) for w in windows[front:])
+        return 2 * count * tiles * depth * n
 
     @staticmethod
     def cases() -> Sequence[Mapping[str, object]]:
         rng = np.random.default_rng(0)
 
-        def weight(m: int, c: int, *front: int, nr: int) -> np.ndarray:
-            return pack_winograd(rng.standard_normal((m, c, *front, KERNEL, KERNEL), dtype=np.float32), nr=nr)
+        def weight(m: int, c: int, *front: int, nr: int, axes: int = 2) -> np.ndarray:
+            kernel = (*front, *[KERNEL] * axes)
+            return pack_winograd(rng.standard_normal((m, c, *kernel), dtype=np.float32), axes=axes, nr=nr)
 
         plain = {"strides": (1, 1), "dilations": (1, 1), "pads": (1, 1, 1, 1), "kernel": (3, 3)}
         return (
@@ -164,7 +156,34 @@ class ConvolutionWinograd(Operator):
                     "n": 5,
                 },
             },
+            {
+                "args": [(2, 13, 5), weight(6, 5, nr=8, axes=1)],
+                "attrs": {"strides": (1,), "dilations": (1,), "pads": (2, 1), "kernel": (3,), "n": 6},
+            },
         )
+
+
+def _input_factors(x: te.Tensor, axis: int, tiles: ir.Expr, number: int) -> te.Tensor:
+    """[.., size, *factors, c] -> [.., tiles, 6, *factors, c] behind `axis`, for the `number`th of the axes."""
+    shape = [*x.shape[:axis], tiles, *x.shape[axis + 1 : len(x.shape) - 1 - number], TILE, *x.shape[-1 - number :]]
+    place = len(x.shape) - 1 - number  # of the factors in the result
+
+    def factor(*at: ir.Expr) -> ir.Expr:
+        rest = [*at[axis + 1 : place], *at[place + 1 :]]
+        return _chosen(at[place], of_input([x[(*at[:axis], at[axis] * RESULTS + k, *rest)] for k in range(TILE)]))
+
+    return te.compute(shape, factor, name="input_factors", attrs={"halo.part": f"{INPUT}{number}"})
+
+
+def _result_rows(products: te.Tensor) -> te.Tensor:
+    """[.., 6, 6, m] -> [.., 4, 6, m]."""
+    shape = [*products.shape[:-3], RESULTS, *products.shape[-2:]]
+
+    def row(*at: ir.Expr) -> ir.Expr:
+        *outer, i, j, m = at
+        return _chosen(i, of_products([products[(*outer, k, j, m)] for k in range(TILE)]))
+
+    return te.compute(shape, row, name="result_rows", attrs={"halo.part": "winograd_rows"})
 
 
 def _chosen(at: ir.Expr, values: Sequence[ir.Expr]) -> ir.Expr:

@@ -23,11 +23,12 @@ TARGET = resolve("cpu", cores=2)
 
 def conv(shape, m, pads=(1, 1, 1, 1), front=(), vectors=2, target=TARGET, **fields) -> Case:
     """`front`: the kernel's axes in front of 3 x 3, and their strides and dilations."""
-    kernel, strides, dilations = ((*(f[i] for f in front), *last) for i, last in enumerate(((3, 3), (1, 1), (1, 1))))
+    axes = len(shape) - 2 - len(front)
+    kernel, strides, dilations = ((*(f[i] for f in front), *[last] * axes) for i, last in enumerate((3, 1, 1)))
     weight = np.random.default_rng(0).standard_normal((m, shape[-1], *kernel), dtype=np.float32)
     weight /= np.float32(np.sqrt(weight[0].size))
     attrs = {"strides": strides, "dilations": dilations, "pads": pads, "kernel": kernel, "n": m}
-    packed = pack_winograd(weight, nr=vectors * target.lanes_f32)
+    packed = pack_winograd(weight, axes=axes, nr=vectors * target.lanes_f32)
     return Case(ConvolutionWinograd, shape, attrs, (packed,), **fields)
 
 
@@ -42,6 +43,9 @@ CASES = [
     conv((1, 5, 8, 9, 16), 20, (1, 1, 1, 0, 1, 1), front=((3, 2, 1),), epilogue="bias"),
     conv((2, 4, 6, 7, 16), 16, (2, 1, 1, 2, 1, 1), front=((2, 1, 3),), symbolic=True, further=((1, 3, 4, 4, 16),)),
     conv((1, 8, 300, 16), 32, (0, 1, 0, 1)),  # many tiles
+    conv((2, 37, 24), 40, (1, 1), epilogue="bias+silu"),  # along one axis
+    conv((1, 30, 18), 20, (2, 0), symbolic=True, further=((3, 1, 18), (2, 2, 18), (1, 200, 18))),
+    conv((1, 9, 30, 16), 33, (2, 1, 2, 1), front=((5, 2, 1),), epilogue="residual"),
 ]
 
 

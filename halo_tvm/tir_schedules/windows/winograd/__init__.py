@@ -1,8 +1,8 @@
 """Convolution by minimal filtering, channels last, every step of a block of tiles in the caches of one core.
 
 Serves
-    kernels that end in 3 x 3 with strides and dilations of one there, any axes in front of these; symbolic sizes;
-    float32; any number of element-wise stages over the same axes
+    kernels that end in 3 x 3, or in 3, with strides and dilations of one there, any axes in front of these; symbolic
+    sizes; float32; any number of element-wise stages over the same axes
 Declines
     fewer channels than a vector has lanes; other types; a symbolic number of channels; padding that depends on sizes
 References
@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 
 from tvm import tirx
 
-from ....winograd import TILE
 from ...blocks import written_out
 from ...code.lanes import constant
 from ...products.gemm.float32 import Float32
@@ -31,6 +30,9 @@ if TYPE_CHECKING:
     from ....targets import Target
 
 __all__ = ["ConvolutionWinograd", "Cut"]
+
+
+_MOST_ROWS = 64  # tiles of a block: a panel of weights is read once for them
 
 
 @dataclass(frozen=True)
@@ -57,8 +59,8 @@ class ConvolutionWinograd(Rule[Cut]):
         problem = match(func, target.isa)
         most = _most_rows(problem, target)
         # Factors of a block and their products leave half of L2 to the weights that stream through.
-        each = 4 * TILE * TILE * (problem.depth + problem.nr)
-        block_rows = max(most, min(64, target.spec.l2_bytes // 2 // each))
+        each = 4 * problem.factors * (problem.depth + problem.nr)
+        block_rows = max(most, min(_MOST_ROWS, target.spec.l2_bytes // 2 // each))
         tiles = constant(problem.tiles)
         if tiles is None:
             return Cut(most, 4, block_rows)

@@ -6,6 +6,7 @@
         for panels of the share:
             for each of the 36: factors of the block [tiles, depth] times weight [depth, nr], sums in registers
             for tiles of the block: 36 products -> 4 x 4 results; for those inside: all stages, vector by vector
+Along one axis there are 6 in the place of 36, and 4 results.
 Tiles are numbered over the batch and all places, so that small images fill blocks too. Panels are shared only where
 there are fewer blocks than cores; every share then transforms its block's input for itself, which takes little time.
 """
@@ -13,6 +14,7 @@ there are fewer blocks than cores; every share then transforms its block's input
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 from tvm import ir, s_tir, tirx
@@ -28,7 +30,6 @@ from .._store import Panels, store_place
 from .._zeros import address_or_zeros, zeros_text
 from ._problem import Problem
 
-_FACTORS = TILE * TILE
 _APART = 16  # numbers between the factors of a block: a distance of whole pages would leave them one set of the cache
 
 
@@ -72,17 +73,17 @@ class _Nest:
         with T.parallel(simplify(index(0) + blocks * shares)) as task:
             share, block = kept(simplify(task % shares)), task // shares
             top, height = (kept(simplify(index(0) + v)) for v in rows.rows_of(self.tiles, block, blocks))
-            factors = T.alloc_buffer((_FACTORS, self.tall * p.depth + _APART), "float32", align=64)
-            products = T.alloc_buffer((_FACTORS, self.tall, p.nr), "float32", align=64)
-            results = T.alloc_buffer((RESULTS * RESULTS, p.nr), "float32", align=64)
+            factors = T.alloc_buffer((p.factors, self.tall * p.depth + _APART), "float32", align=64)
+            products = T.alloc_buffer((p.factors, self.tall, p.nr), "float32", align=64)
+            results = T.alloc_buffer((p.results, p.nr), "float32", align=64)
             with T.serial(height) as t:
                 self._transform(factors, top, t)
-            with T.serial(_FACTORS) as f, T.serial(tirx.max(rows.mr - height, 0) * p.depth) as rest:
+            with T.serial(p.factors) as f, T.serial(tirx.max(rows.mr - height, 0) * p.depth) as rest:
                 T.buffer_store(factors, tirx.const(0.0, "float32"), [f, height * p.depth + rest])
             begin, end = (kept(simplify((share + more) * p.panels // shares)) for more in (0, 1))
             with T.serial(end - begin) as each:
                 panel = kept(begin + each)
-                with T.serial(_FACTORS) as f, T.serial(ceil_div(height, rows.mr)) as tile:
+                with T.serial(p.factors) as f, T.serial(ceil_div(height, rows.mr)) as tile:
                     # The last tile ends with the block: what it shares with the one before is computed twice.
                     first = kept(tirx.max(tirx.min(tile * rows.mr, height - rows.mr), 0))
                     self._multiply(factors, products, f, first, panel)
@@ -95,51 +96,53 @@ class _Nest:
             return 1
         return min(self.p.panels, -(-self.rows.cores // blocks))
 
-    def _place(self, top: ir.Expr, t: ir.Expr) -> list[ir.Expr]:
-        """Batch, places in front, and the first row and column of the results of tile `t` of the block."""
-        *outer, row, column = unravel(simplify(top + t), self.p.grid)
-        return [*(kept(at) for at in outer), kept(row * RESULTS), kept(column * RESULTS)]
+    def _place(self, top: ir.Expr, t: ir.Expr) -> tuple[list[ir.Expr], list[ir.Expr]]:
+        """Batch and places in front, and the first result along each other axis, of tile `t` of the block."""
+        at = unravel(simplify(top + t), self.p.grid)
+        outer, first = at[: 1 + self.p.front], at[1 + self.p.front :]
+        return [kept(o) for o in outer], [kept(f * RESULTS) for f in first]
 
     def _transform(self, factors: ir.Var, top: ir.Expr, t: ir.Expr) -> None:
         """The factors of one tile, of all elements of the kernel's axes in front."""
         p, w = self.p, self.w
-        batch, *outer, row, column = self._place(top, t)
+        rows = TILE if p.axes == 2 else 1
+        (batch, *outer), first = self._place(top, t)
         with T.serial(p.taps) as tap:
             ks = unravel(tap, [index(k) for k in w.kernel[: p.front]])
             steps = zip(outer, ks, w.strides, w.dilations, w.before)
             front = [kept(simplify(o * stride + k * dilation - before)) for o, k, stride, dilation, before in steps]
             elements = [
-                [self._element(batch, front, row + i, column + j, i, j) for j in range(TILE)] for i in range(TILE)
+                [self._element([batch, *front], first, (i, j)[-p.axes :]) for j in range(TILE)] for i in range(rows)
             ]
             with T.serial(ceil_div(index(w.channels), self.lanes)) as v:
                 c = kept(tirx.min(v * self.lanes, w.channels - self.lanes))
-                half = [[self._vector() for _ in range(TILE)] for _ in range(TILE)]
+                half = [[self._vector() for _ in range(TILE)] for _ in range(rows)]
                 for j in range(TILE):
                     with T.vectorized(index(self.lanes)) as lane:
-                        for i, value in enumerate(of_input([elements[i][j][c + lane] for i in range(TILE)])):
+                        column = [elements[i][j][c + lane] for i in range(rows)]
+                        for i, value in enumerate(of_input(column) if rows > 1 else column):
                             T.buffer_store(half[i][j], value, [lane])
-                for i in range(TILE):
+                for i in range(rows):
                     with T.vectorized(index(self.lanes)) as lane:
                         for j, value in enumerate(of_input([half[i][j][lane] for j in range(TILE)])):
                             at = t * p.depth + tap * w.channels + c + lane
                             T.buffer_store(factors, value, [i * TILE + j, at])
 
-    def _element(
-        self, batch: ir.Expr, front: Sequence[ir.Expr], row: ir.Expr, column: ir.Expr, i: int, j: int
-    ) -> ir.Var:
-        """The channels of one element of the tile, or zeros."""
-        w = self.w
-        place = [*front, row - w.before[-2], column - w.before[-1]]
+    def _element(self, outer: Sequence[ir.Expr], first: Sequence[ir.Expr], at: Sequence[int]) -> ir.Var:
+        """The channels of one element of the tile, or zeros: `at` it, of the tile whose first result is `first`."""
+        w, front = self.w, self.p.front
+        batch, *place = outer
+        place += [start + more - before for start, more, before in zip(first, at, w.before[front:])]
         tests = [
             test
-            for axis, at in enumerate(place)
-            if axis < self.p.front and not w.is_inside(axis) or axis >= self.p.front
-            for test in (at >= 0, at < w.sizes[axis])
+            for axis, here in enumerate(place)
+            if axis >= front or not w.is_inside(axis)
+            for test in (here >= 0, here < w.sizes[axis])
         ]
         pointer_type = ir.PointerType(ir.PrimType("float32"))
         address = tirx.address_of(w.x[(batch, *place, 0)])
         address = address_or_zeros(w.channels, tirx.all(*tests), address, pointer_type)
-        pointer = T.Bind(address, var=tirx.Var(f"element{i}{j}", pointer_type))
+        pointer = T.Bind(address, var=tirx.Var("element", pointer_type))
         return T.decl_buffer((w.channels,), "float32", data=pointer)
 
     def _vector(self) -> ir.Var:
@@ -160,21 +163,24 @@ class _Nest:
                 T.buffer_store(products, each[v * self.lanes + lane], [f, first + r, v * self.lanes + lane])
 
     def _results(self, products: ir.Var, results: ir.Var, top: ir.Expr, t: ir.Expr, panel: ir.Expr) -> None:
-        """The 4 x 4 results of one tile and one panel, and all stages of those that are inside."""
+        """The results of one tile and one panel, and all stages of those that are inside."""
         p, w = self.p, self.w
+        rows, tall = (TILE, RESULTS) if p.axes == 2 else (1, 1)
         with T.serial(index(p.nr // self.lanes)) as v:
-            half = [[self._vector() for _ in range(TILE)] for _ in range(RESULTS)]
+            half = [[self._vector() for _ in range(TILE)] for _ in range(tall)]
             for j in range(TILE):
                 with T.vectorized(index(self.lanes)) as lane:
-                    found = [products[i * TILE + j, t, v * self.lanes + lane] for i in range(TILE)]
-                    for i, value in enumerate(of_products(found)):
+                    column = [products[i * TILE + j, t, v * self.lanes + lane] for i in range(rows)]
+                    for i, value in enumerate(of_products(column) if rows > 1 else column):
                         T.buffer_store(half[i][j], value, [lane])
-            for i in range(RESULTS):
+            for i in range(tall):
                 with T.vectorized(index(self.lanes)) as lane:
                     for j, value in enumerate(of_products([half[i][j][lane] for j in range(TILE)])):
                         T.buffer_store(results, value, [i * RESULTS + j, v * self.lanes + lane])
-        *outer, row, column = self._place(top, t)
-        tall, wide = (tirx.min(index(RESULTS), size - at) for size, at in zip(w.places[-2:], (row, column)))
-        with T.serial(tall) as i, T.serial(wide) as j:
-            place = [*outer, kept(row + i), kept(column + j)]
-            store_place(w, results, i * RESULTS + j, place, panel, Panels(p.outer, p.panels, p.nr), self.lanes)
+        outer, first = self._place(top, t)
+        inside = [tirx.min(index(RESULTS), size - at) for size, at in zip(w.places[p.front :], first)]
+        with ExitStack() as loops:
+            at = [loops.enter_context(T.serial(count)) for count in inside]
+            row = at[0] if p.axes == 1 else at[0] * RESULTS + at[1]
+            place = [*outer, *(kept(start + more) for start, more in zip(first, at))]
+            store_place(w, results, row, place, panel, Panels(p.outer, p.panels, p.nr), self.lanes)

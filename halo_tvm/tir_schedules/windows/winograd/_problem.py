@@ -1,4 +1,4 @@
-"""Recognise a convolution whose last two axes are computed by minimal filtering."""
+"""Recognise a convolution whose last two axes, or last one, are computed by minimal filtering."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from tvm import ir, tirx
 
 from ....errors import Declined
-from ....winograd import RESULTS
+from ....winograd import RESULTS, TILE
 from ...blocks import Block, blocks, is_scheduled, loads
 from ...code.lanes import ceil_div, constant, product
 from ...stages import Stage, read_stage, written_by
@@ -21,23 +21,34 @@ if TYPE_CHECKING:
     from ....targets import Isa
 
 _OP = "convolution_winograd"
-_INPUT, _PRODUCT = "winograd_input", "winograd_product"  # halo.part of the blocks that read x and the weight
+_INPUT, _PRODUCT = "winograd_input0", "winograd_product"  # halo.part of the blocks that read x and the weight
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Windows of x times weight [panels, 36, taps * c, nr]; `taps` are the elements of the kernel's axes in front."""
+    """Windows of x times weight [panels, factors, taps * c, nr]; `taps` are elements of the kernel's axes in front."""
 
     windows: Windows
     weight: ir.Var
+    axes: int  # that are transformed, the last ones: two or one
     panels: int
     nr: int
     outer: int  # channels of the result
 
     @property
     def front(self) -> int:
-        """Number of axes in front of the two that are transformed."""
-        return self.windows.rank - 2
+        """Number of axes in front of those that are transformed."""
+        return self.windows.rank - self.axes
+
+    @property
+    def factors(self) -> int:
+        """Of a tile, and products that it takes."""
+        return int(TILE**self.axes)
+
+    @property
+    def results(self) -> int:
+        """Of a tile."""
+        return int(RESULTS**self.axes)
 
     @property
     def taps(self) -> int:
@@ -45,18 +56,17 @@ class Problem:
 
     @property
     def depth(self) -> int:
-        """Products that are added up for each of the 36 factors of a tile."""
+        """Products that are added up for each factor of a tile."""
         return self.taps * self.windows.channels
 
     @property
     def grid(self) -> tuple[ir.Expr, ...]:
         """Number of tiles along each axis, the batch first; an axis in front has one for each place."""
-        *front, rows, columns = self.windows.places
+        places = self.windows.places
         return (
             self.windows.batch,
-            *front,
-            ceil_div(rows, RESULTS),
-            ceil_div(columns, RESULTS),
+            *places[: self.front],
+            *(ceil_div(size, RESULTS) for size in places[self.front :]),
         )
 
     @property
@@ -91,7 +101,7 @@ def match(func: tirx.PrimFunc, isa: Isa) -> Problem:
     channels, outer, lanes = constant(x.shape[-1]), constant(main.extents[-1]), isa.vector_bits // 32
     if channels is None or outer is None or min(channels, outer) < lanes:
         raise Declined(f"{channels} to {outer} channels: at least {lanes} on both sides are served")
-    panels, nr = int(weight.shape[0]), int(weight.shape[3])
+    panels, factors, _, nr = (int(size) for size in weight.shape)
     if nr % lanes:
         raise Declined(f"panels of {nr} columns are no multiple of {lanes} lanes")
     stages: list[Stage] = []
@@ -101,7 +111,7 @@ def match(func: tirx.PrimFunc, isa: Isa) -> Problem:
     outputs = written_by(stages, acc, func)
     fields = {name: tuple(window[name]) for name in ("kernel", "strides", "dilations", "pads")}
     windows = Windows(main, x, source, acc, tuple(stages), outputs, **fields, outside=outside)
-    return Problem(windows, weight, panels, nr, outer)
+    return Problem(windows, weight, 2 if factors == TILE**2 else 1, panels, nr, outer)
 
 
 def _stored(block: Block) -> ir.Var:

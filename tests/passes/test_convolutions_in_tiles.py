@@ -10,7 +10,7 @@ from tvm import tirx
 
 from halo_tvm.importers.torch_export import import_module
 from halo_tvm.in_process import Program, compile_in_process
-from halo_tvm.passes._winograd import pays
+from halo_tvm.passes._winograd import axes_in_tiles
 from halo_tvm.targets import resolve
 
 TARGET = resolve("cpu", cores=2)
@@ -34,6 +34,7 @@ NETS = {
         (1, 16, 30, 17),
         1,
     ),
+    "a wave": (nn.Sequential(nn.Conv1d(40, 64, 3, padding=1), nn.ELU()), (2, 40, 203), 1),
     "a volume": (nn.Sequential(nn.Conv3d(16, 24, 3, padding=1), nn.ReLU()), (1, 16, 5, 13, 12), 1),
 }
 
@@ -71,19 +72,20 @@ def test_open_sizes() -> None:
 @pytest.mark.parametrize(
     ("weight", "side", "changed", "expected"),
     [
-        ((64, 64, 3, 3), 56, {}, True),
-        ((256, 256, 3, 3), 14, {}, True),
-        ((512, 512, 3, 3), 7, {}, False),  # weights take longer to read than to multiply
-        ((64, 64, 3, 3), 2, {}, False),  # most of a tile is outside
-        ((64, 64, 3, 3), 56, {"strides": (2, 2)}, False),
-        ((64, 64, 3, 3), 56, {"dilations": (2, 2)}, False),
-        ((64, 32, 3, 3), 56, {"groups": 2}, False),
-        ((64, 64, 5, 5), 56, {}, False),
-        ((64, 3, 3, 3), 56, {}, False),
-        ((64, 64, 3), 56, {"strides": (1,), "dilations": (1,)}, False),
+        ((64, 64, 3, 3), 56, {}, 2),
+        ((256, 256, 3, 3), 14, {}, 2),
+        ((512, 512, 3, 3), 7, {}, 0),  # weights take longer to read than to multiply
+        ((64, 64, 3, 3), 2, {}, 0),  # most of a tile is outside
+        ((64, 64, 3, 3), 56, {"strides": (2, 2)}, 0),
+        ((64, 64, 3, 3), 56, {"dilations": (2, 2)}, 0),
+        ((64, 32, 3, 3), 56, {"groups": 2}, 0),
+        ((64, 64, 5, 5), 56, {}, 0),
+        ((64, 3, 3, 3), 56, {}, 0),
+        ((64, 64, 5, 3), 56, {"strides": (2, 1)}, 1),
+        ((64, 64, 3), 512, {"strides": (1,), "dilations": (1,)}, 1),
     ],
 )
-def test_where_it_pays(weight: tuple[int, ...], side: int, changed: dict[str, object], expected: bool) -> None:
+def test_where_it_pays(weight: tuple[int, ...], side: int, changed: dict[str, object], expected: int) -> None:
     attrs = {"strides": (1, 1), "dilations": (1, 1), "groups": 1, **changed}
     places = [tirx.IntImm("int64", side)] * (len(weight) - 2)
-    assert pays(weight, attrs, tirx.IntImm("int64", 1), places, {}, TARGET) == expected
+    assert axes_in_tiles(weight, attrs, tirx.IntImm("int64", 1), places, {}, TARGET) == expected
