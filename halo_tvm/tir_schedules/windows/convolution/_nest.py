@@ -29,6 +29,7 @@ from ...code.lanes import ceil_div, constant, index, kept, simplify, unravel
 from ...products.gemm.amx import InTiles
 from ...products.gemm.arithmetic import Marks, Tile
 from ...products.row_tiling import RowTiling
+from .._places import RunningPlace
 from .._zeros import address_or_zeros, zeros_text
 from ._copy import Padded, padded_copy, pairs_copy
 from ._problem import Problem
@@ -131,13 +132,16 @@ class _Nest:
         """sums[at : at + mr] (+)= the windows of the tile times the panel, over one piece of the window."""
         p, w, mr = self.p, self.w, self.rows.mr
         origins = [T.alloc_buffer((mr,), "int64") for _ in range(1 + w.rank)]
-        last = w.rows - index(1)
+        last = kept(tirx.min(top + height, w.rows) - index(1))
+        row = kept(tirx.min(top + tile * mr, last))
+        at_row = RunningPlace(w, row)
         for r in range(mr):
-            row = kept(tirx.min(top + tirx.min(tile * mr + r, height - 1), last))
-            n, *place = unravel(row, [w.batch, *w.places])
+            n, *place = at_row.axes
             T.buffer_store(origins[0], n, [r])
             for axis, o in enumerate(place):
                 T.buffer_store(origins[1 + axis], o * w.strides[axis] - self.x.before[axis], [r])
+            if r + 1 < mr:
+                at_row.advance(tirx.Select(row + r < last, index(1), index(0)))
         acc = [T.alloc_buffer((p.nr,), p.arithmetic.sums) for _ in range(mr)]
         self._each(lambda r, v: T.buffer_store(acc[r], tirx.const(0, p.arithmetic.sums), [v]))
         if piece is not None:
