@@ -1,4 +1,4 @@
-"""Places of windows, one after the other: dividing by a size that is open takes longer than a window of few channels."""
+"""Places of windows, one after the other: to divide by an open size takes longer than a window of few channels."""
 
 from __future__ import annotations
 
