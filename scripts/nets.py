@@ -145,6 +145,81 @@ def focus() -> nn.Module:
     )
 
 
+class Basic(nn.Module):
+    """Two convolutions of kernel 3, in two dimensions or in three, and the input added."""
+
+    def __init__(self, c: int, m: int, stride: int, conv: type[nn.Module], norm: type[nn.Module]) -> None:
+        super().__init__()
+        first = [conv(c, m, 3, stride, 1, bias=False), norm(m), nn.ReLU()]
+        self.body = nn.Sequential(*first, conv(m, m, 3, 1, 1, bias=False), norm(m))
+        same = c == m and stride == 1
+        self.short = nn.Identity() if same else nn.Sequential(conv(c, m, 1, stride, bias=False), norm(m))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(self.body(x) + self.short(x))
+
+
+def _of_basic_blocks(stem: Sequence[nn.Module], pool: nn.Module, conv: type[nn.Module], norm: type[nn.Module]):
+    layers, c = [*stem], 64
+    for width, stride in ((64, 1), (128, 2), (256, 2), (512, 2)):
+        layers += [Basic(c, width, stride, conv, norm), Basic(width, width, 1, conv, norm)]
+        c = width
+    return nn.Sequential(*layers, pool, nn.Flatten(), nn.Linear(512, 1000))
+
+
+def resnet18() -> nn.Module:
+    """ResNet-18 (arXiv:1512.03385)."""
+    stem = (_conv(3, 64, 7, 2), nn.MaxPool2d(3, 2, 1))
+    return _of_basic_blocks(stem, nn.AdaptiveAvgPool2d(1), nn.Conv2d, nn.BatchNorm2d)
+
+
+def r3d_18() -> nn.Module:
+    """ResNet-18 of video (arXiv:1711.11248)."""
+    first = nn.Conv3d(3, 64, (3, 7, 7), (1, 2, 2), (1, 3, 3), bias=False)
+    return _of_basic_blocks((first, nn.BatchNorm3d(64), nn.ReLU()), nn.AdaptiveAvgPool3d(1), nn.Conv3d, nn.BatchNorm3d)
+
+
+def vgg16() -> nn.Module:
+    """VGG-16 (arXiv:1409.1556)."""
+    layers: list[nn.Module] = []
+    c = 3
+    for width, count in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
+        for _ in range(count):
+            layers += [nn.Conv2d(c, width, 3, padding=1), nn.ReLU()]
+            c = width
+        layers.append(nn.MaxPool2d(2))
+    wide = (nn.Linear(512 * 49, 4096), nn.ReLU(), nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, 1000))
+    return nn.Sequential(*layers, nn.Flatten(), *wide)
+
+
+class UNet(nn.Module):
+    """Down by pooling, up by transposed convolutions, joined at each size (arXiv:1505.04597)."""
+
+    def __init__(self, widths: Sequence[int] = (32, 64, 128, 256)) -> None:
+        super().__init__()
+        pairs = list(zip((3, *widths), widths))
+        self.down = nn.ModuleList(nn.Sequential(_conv(c, m, 3), _conv(m, m, 3)) for c, m in pairs)
+        steps = list(zip(widths[::-1], widths[-2::-1]))
+        self.up = nn.ModuleList(nn.ConvTranspose2d(c, m, 2, 2) for c, m in steps)
+        self.join = nn.ModuleList(nn.Sequential(_conv(2 * m, m, 3), _conv(m, m, 3)) for _, m in steps)
+        self.last = nn.Conv2d(widths[0], 2, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        kept: list[torch.Tensor] = []
+        for i, down in enumerate(self.down):
+            x = down(torch.max_pool2d(x, 2) if i else x)
+            kept.append(x)
+        for up, join, side in zip(self.up, self.join, kept[-2::-1]):
+            x = join(torch.cat([up(x), side], 1))
+        return self.last(x)
+
+
+def temporal() -> nn.Module:
+    """Eight convolutions of a sequence of feature vectors."""
+    layers = [(nn.Conv1d(80 if i == 0 else 256, 256, 3, padding=1), nn.ReLU()) for i in range(8)]
+    return nn.Sequential(*(layer for pair in layers for layer in pair))
+
+
 # name -> (how to make it, shape of its input)
 NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "resnet50": (resnet50, (1, 3, 224, 224)),
@@ -153,6 +228,11 @@ NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "efficientnet-b0": (efficientnet_b0, (1, 3, 224, 224)),
     "residual-1d": (residual_1d, (1, 12, 4096)),
     "focus": (focus, (1, 3, 416, 416)),
+    "resnet18": (resnet18, (1, 3, 224, 224)),
+    "vgg16": (vgg16, (1, 3, 224, 224)),
+    "unet": (UNet, (1, 3, 256, 256)),
+    "r3d-18": (r3d_18, (1, 3, 16, 112, 112)),
+    "temporal": (temporal, (1, 80, 1000)),
 }
 
 

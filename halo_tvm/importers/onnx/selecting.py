@@ -6,6 +6,7 @@ from tvm import relax, te, tirx
 
 from ..meaning.broadcast import at_least
 from ..meaning.builder import expr_shape
+from ..meaning.selection import first_in_order
 from ..meaning.sizes import Dim, prim
 from ._node import Node
 from ._registry import converter
@@ -49,23 +50,5 @@ def top_k(node: Node) -> tuple[relax.Expr, relax.Expr]:
     axis = int(node.attr("axis", -1)) % rank
     largest = bool(node.attr("largest", 1))
     k: Dim = int(node.attr("k")) if node.opset < 10 else node.runtime_dims(1)[0]
-    order = [i for i in range(rank) if i != axis] + [axis]
     x = at_least(node, node.x(0), [k if i == axis else None for i in range(rank)], "input, with k elements to find,")
-    rows = node.emit(relax.op.permute_dims(x, order)) if axis != rank - 1 else x
-    ranked = node.emit(relax.op.argsort(rows, -1, descending=largest, dtype="int64"))  # stable
-    shape = [*expr_shape(rows)[:-1], k]
-
-    def places(ranked: te.Tensor, out: list) -> te.Tensor:
-        return te.compute(out, lambda *i: ranked(*i[:-1], tirx.min(i[-1], ranked.shape[-1] - 1)), name="first")
-
-    def values(data: te.Tensor, ranked: te.Tensor, out: list) -> te.Tensor:
-        def element(*i):
-            return data(*i[:-1], ranked(*i[:-1], tirx.min(i[-1], ranked.shape[-1] - 1)))
-
-        return te.compute(out, element, name="values")
-
-    results = node.te(values, rows, ranked, shape), node.te(places, ranked, shape)
-    if axis == rank - 1:
-        return results
-    back = [order.index(i) for i in range(rank)]
-    return tuple(node.emit(relax.op.permute_dims(r, back)) for r in results)
+    return first_in_order(node, x, k, axis, largest=largest)

@@ -10,6 +10,7 @@ from tvm import relax, te, tirx
 from ...meaning.builder import Refused, expr_dtype
 from ...meaning.pointwise import pointwise, widened
 from ...meaning.reduction import arg_index, log_sum_exp
+from ...meaning.selection import first_in_order
 from .._call import Call, constant
 from .._registry import converter
 
@@ -156,10 +157,10 @@ def scan(c: Call) -> relax.Expr:
 @converter("topk.default")
 def topk(c: Call) -> tuple[relax.Expr, relax.Expr]:
     axis, k = c.axis("dim"), c["k"]
-    if not isinstance(k, int):
-        raise Refused("k that is a dynamic size")
     if c.rank("self") == 0:
         return c.tensor("self"), constant(0, "int64")
+    if not isinstance(k, int):
+        return first_in_order(c, c.tensor("self"), c.shape[axis], axis, largest=bool(c["largest"]))
     both = c.emit(relax.op.topk(c.tensor("self"), k, axis, "both", bool(c["largest"]), "int64"))
     return c.emit(relax.TupleGetItem(both, 0)), c.emit(relax.TupleGetItem(both, 1))
 
