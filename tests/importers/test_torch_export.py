@@ -362,6 +362,18 @@ def test_the_first_rows_of_a_projection() -> None:
     check(First(), inputs, others=[(normal(3, 11, 8), normal(4)), (normal(1, 8, 8), normal(6))], dynamic_shapes=shapes)
 
 
+def test_the_largest_of_an_open_number() -> None:
+    """As many as there are tokens, as sparse attention asks of a short text; or half of them."""
+
+    def function(x):
+        half, places = x.topk(x.shape[1] // 2, dim=1)
+        least, order = x.topk(x.shape[1], dim=1, largest=False)
+        return half, places, least, order
+
+    shapes = (({1: DYNAMIC(min=2, max=40)},),)
+    check(Function(function), (normal(3, 8, 2),), others=[(normal(3, n, 2),) for n in (2, 9)], dynamic_shapes=shapes)
+
+
 def test_counting_down_by_an_open_size() -> None:
     """Distances between positions, as attention over sounds has them."""
 
