@@ -46,6 +46,9 @@ class Pointwise:
     params: tuple[ir.Var, ...]  # buffers, one for each operand
     operands: tuple[relax.Expr, ...]
     full: frozenset[int]  # numbers of the operands that have the result's shape
+    sizes: tuple[
+        tuple[ir.Var, ir.Expr], ...
+    ] = ()  # dimensions whose values the kernel reads, and what they are in main
 
     def on(self, builder: relax.BlockBuilder, moved: Callable[[relax.Expr], relax.Expr | None]) -> relax.Call | None:
         """The same of other operands: `moved` gives what stands for a full one; None where it has nothing."""
@@ -53,17 +56,24 @@ class Pointwise:
         if any(x is None for x in operands):
             return None
 
-        def compute(*tensors: te.Tensor) -> te.Tensor:
+        def compute(*arguments: te.Tensor | ir.Expr) -> te.Tensor:
+            tensors, sizes = arguments[: len(operands)], arguments[len(operands) :]
+            known = {size: value for (size, _), value in zip(self.sizes, sizes)}
+
             def element(*index: ir.Expr) -> ir.Expr:
                 def load(node: ir.TensorLoad) -> ir.Expr:
                     i = next(i for i, param in enumerate(self.params) if param.same_as(node.source))
                     return tensors[i][index if i in self.full else tuple(node.indices)]
 
-                return tvm_ffi.structural_map(self.nest.value, (ir.TensorLoad, load), order="post")
+                def size(node: ir.Var) -> ir.Expr:
+                    return known.get(node, node)
+
+                return tvm_ffi.structural_map(self.nest.value, [(ir.TensorLoad, load), (ir.Var, size)], order="post")
 
             return te.compute(tensors[min(self.full)].shape, element, name=self.name)
 
-        return builder.call_te(compute, *operands, primfunc_name_hint=self.name)
+        values = [value for _, value in self.sizes]
+        return builder.call_te(compute, *operands, *values, primfunc_name_hint=self.name)
 
 
 def pointwise_of(mod: tvm.IRModule, call: relax.Call) -> Pointwise | None:
@@ -95,7 +105,23 @@ def pointwise_of(mod: tvm.IRModule, call: relax.Call) -> Pointwise | None:
     bare = without_loads(nest.value)
     if not full or any(uses(bare, axis) for axis in nest.axes):
         return None
-    return Pointwise(call.args[0].name_hint, nest, params, operands, frozenset(full))
+    read = _sizes_read(nest, params, operands)
+    return None if read is None else Pointwise(call.args[0].name_hint, nest, params, operands, frozenset(full), read)
+
+
+def _sizes_read(
+    nest: Nest, params: Sequence[ir.Var], operands: Sequence[relax.Expr]
+) -> tuple[tuple[ir.Var, ir.Expr], ...] | None:
+    """The dimensions whose values `nest` reads, and what they are where it is called; None where one is not known."""
+    dims = {}
+    for param, operand in zip(params, operands):
+        if shaped(operand.ty):
+            dims |= {d: value for d, value in zip(param.shape, operand.ty.shape.values) if isinstance(d, ir.Var)}
+    found: list[ir.Var] = []
+    for expr in (without_loads(nest.value), *(at for load in loads(nest.value) for at in load.indices)):
+        tvm_ffi.structural_walk(expr, (ir.Var, found.append), order="post")
+    read = dict.fromkeys(var for var in found if not any(var.same_as(axis) for axis in nest.axes))
+    return tuple((var, dims[var]) for var in read) if all(var in dims for var in read) else None
 
 
 def _is_here(indices: Sequence[ir.Expr], nest: Nest) -> bool:

@@ -374,6 +374,17 @@ def test_the_largest_of_an_open_number() -> None:
     check(Function(function), (normal(3, 8, 2),), others=[(normal(3, n, 2),) for n in (2, 9)], dynamic_shapes=shapes)
 
 
+def test_rows_of_indices_that_an_open_size_bounds() -> None:
+    """A kernel that reads a size by itself stays right where its rows become those of a matrix."""
+
+    def function(x):
+        places = x.topk(x.shape[2], dim=-1).indices.to(torch.int32)
+        return torch.full(x.shape, -1.0).scatter(-1, places.to(torch.int64), x)
+
+    size = DYNAMIC(min=2, max=40)
+    check(Function(function), (normal(2, 8, 8),), others=[(normal(2, 3, 3),)], dynamic_shapes=(({1: size, 2: size},),))
+
+
 def test_counting_down_by_an_open_size() -> None:
     """Distances between positions, as attention over sounds has them."""
 
