@@ -108,7 +108,7 @@ class ParamTable:
         inputs = (held[i] if i in held else self.materialise(i) for i in recipe.inputs)
         out = RECIPE_OPS[recipe.op](*inputs, **recipe.attrs)
         assert out.shape == recipe.shape, f"recipe for {name} gave {out.shape}, promised {recipe.shape}"
-        return np.ascontiguousarray(out, dtype=recipe.dtype)
+        return np.asarray(out, dtype=recipe.dtype, order="C")  # ascontiguousarray gives a number a dimension
 
     def stream(self, names: list[str]) -> Iterator[tuple[str, np.ndarray]]:
         """Materialise `names` one after another; what the next one is made of, too, is read or made once."""

@@ -39,6 +39,7 @@ from halo_tvm.artifact import (
     write_params,
 )
 from halo_tvm.errors import ArtifactCorrupt, EnvironmentProblem, HaloError, UnsupportedModel, UsageError
+from halo_tvm.params import ParamRecipe, ParamSource, ParamTable
 
 RNG = np.random.default_rng(0)
 PARAMS = {
@@ -146,6 +147,17 @@ def test_any_set_of_params_round_trips(
     }
     with safetensors.safe_open(path, "numpy") as container:
         assert set(container.keys()) >= set(params)
+
+
+def test_a_recipe_may_give_a_single_number() -> None:
+    """As of a parameter whose elements a model takes one by one."""
+    params = ParamTable()
+    params.add_source("w", ParamSource((2,), "float32", lambda: np.array([2, 3], np.float32)))
+    cut = {"axes": [0], "begin": [1], "end": [2], "strides": [1]}
+    params.add_recipe(ParamRecipe("w.1", "strided_slice", ("w",), cut, (1,), "float32"))
+    params.add_recipe(ParamRecipe("number", "reshape", ("w.1",), {"shape": []}, (), "float32"))
+    number = params.materialise("number")
+    assert number.shape == () and number == 3
 
 
 def test_params_must_come_as_their_headers_say(tmp_path: Path) -> None:
