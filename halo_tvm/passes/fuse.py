@@ -77,7 +77,7 @@ class Fuse(Pass):
         if quantised:
             grouped = in_order(relax.transform.Normalize()(grouped))
             formed = _candidates(grouped, sizes)
-        fused = _with_own_types(relax.transform.FuseTIR()(grouped))
+        fused = resolve_rows(_with_own_types(relax.transform.FuseTIR()(grouped)))
         return inline_small(relax.transform.DeadCodeElimination()(fused)), {
             "candidates": [{**c, "taken": True} for c in formed] + [{**c, "taken": False} for c in refused],
             "saved_bytes": sum(c["benefit_bytes"] for c in formed),

@@ -6,8 +6,8 @@ Kernels over r' are functions of `rows` alone, whatever product it stands for: f
 mathematics become equal, and a tuning record made for one model is found by another.
 A size that a kernel of the importer's own is written in keeps its spelling: its neighbours could not join it else. So
 does one that meets its product in an operator, whose result would have no known shape.
-`resolve_rows` puts the product back into main (kernels keep their own symbol), where the memory plan
-bounds it by the declared ranges.
+`resolve_rows` puts the product back into main (kernels keep their own symbol) as soon as kernels are fused: TVM's
+clean-ups keep one of two names of a product, and the memory plan bounds a product by the declared ranges.
 """
 
 from __future__ import annotations
