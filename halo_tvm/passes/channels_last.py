@@ -32,6 +32,7 @@ import numpy as np
 import tvm
 from tvm import ir, relax
 
+from ..errors import UsageError
 from ..params import RECIPE_OPS, ParamRecipe
 from ..relay_ops.convolution import Convolution
 from ..relay_ops.convolution_integer import ConvolutionInteger
@@ -66,6 +67,10 @@ class ChannelsLast(Pass):
 
     name = "channels_last"
     winograd: bool = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.winograd, bool):
+            raise UsageError(f"expected winograd = true or false, found {self.winograd!r:.60}: correct halo.toml")
 
     def __call__(self, mod: tvm.IRModule, context: Context) -> tuple[tvm.IRModule, Report]:
         func = mod["main"]

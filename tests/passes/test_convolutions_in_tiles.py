@@ -8,9 +8,11 @@ torch = pytest.importorskip("torch")
 from torch import nn
 from tvm import tirx
 
+from halo_tvm.errors import UsageError
 from halo_tvm.importers.torch_export import import_module
 from halo_tvm.in_process import Program, compile_in_process
 from halo_tvm.passes._winograd import axes_in_tiles
+from halo_tvm.passes.channels_last import ChannelsLast
 from halo_tvm.targets import resolve
 
 TARGET = resolve("cpu", cores=2)
@@ -89,3 +91,8 @@ def test_where_it_pays(weight: tuple[int, ...], side: int, changed: dict[str, ob
     attrs = {"strides": (1, 1), "dilations": (1, 1), "groups": 1, **changed}
     places = [tirx.IntImm("int64", side)] * (len(weight) - 2)
     assert axes_in_tiles(weight, attrs, tirx.IntImm("int64", 1), places, {}, TARGET) == expected
+
+
+def test_an_option_that_is_neither_true_nor_false() -> None:
+    with pytest.raises(UsageError, match=r"expected winograd = true or false, found 'no': correct halo\.toml"):
+        ChannelsLast(winograd="no")

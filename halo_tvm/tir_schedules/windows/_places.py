@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tvm import ir, tirx
 from tvm.script.ir_builder import tirx as T
 
-from ..code.lanes import index, simplify, unravel
+from ..code.lanes import constant, index, simplify, unravel
 from ._match import Windows
 
 
@@ -17,7 +17,9 @@ class RunningPlace:
     def __init__(self, w: Windows, row: ir.Expr) -> None:
         self._extents = [w.batch, *w.places]
         self._at = T.alloc_buffer((len(self._extents),), "int64")
-        for axis, at in enumerate(unravel(simplify(row), self._extents)):
+        # There may be no window at all: an open size of zero divides nothing.
+        least = [size if constant(size) is not None else tirx.max(size, index(1)) for size in self._extents]
+        for axis, at in enumerate(unravel(simplify(row), least)):
             T.buffer_store(self._at, at, [axis])
 
     @property

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["ConvolutionWinograd", "Cut"]
 
 
-_MOST_ROWS = 64  # tiles of a block: a panel of weights is read once for them
+_LEAST_ROWS, _MOST_ROWS = 4, 64  # tiles of a block: a panel of weights is read once for them
 
 
 @dataclass(frozen=True)
@@ -64,12 +64,15 @@ class ConvolutionWinograd(Rule[Cut]):
         tiles = constant(problem.tiles)
         if tiles is None:
             return Cut(most, 4, block_rows)
+        # Every core should have a block and a panel, unless blocks became too low to be worth the weights they read.
+        wanted = -(-target.cores // problem.panels)
+        block_rows = min(block_rows, max(_LEAST_ROWS, tiles // wanted))
 
         def cost(mr: int) -> float:
             heights = _rows(mr, block_rows, target).heights(tiles)
             return sum(-(-height // mr) for height in heights) * (mr + 0.5)
 
-        return Cut(min(range(most, max(1, most - 5) - 1, -1), key=cost), 4, block_rows)
+        return Cut(min(range(most, 0, -1), key=cost), 4, block_rows)
 
     def space(self, func: tirx.PrimFunc, target: Target) -> Sequence[Cut]:
         problem, first = match(func, target.isa), self.default(func, target)

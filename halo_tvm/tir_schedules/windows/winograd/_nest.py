@@ -90,11 +90,11 @@ class _Nest:
                 with T.serial(height) as t:
                     self._results(products, results, top, t, panel)
 
-    def _shares(self, blocks: ir.Expr | int) -> int:
+    def _shares(self, blocks: ir.Expr | int) -> ir.Expr | int:
         """In how many shares the panels are walked: one, unless there are too few blocks for the cores."""
-        if not isinstance(blocks, int) or blocks >= self.rows.cores:
-            return 1
-        return min(self.p.panels, -(-self.rows.cores // blocks))
+        if isinstance(blocks, int):
+            return min(self.p.panels, -(-self.rows.cores // blocks))
+        return kept(tirx.min(index(self.p.panels), ceil_div(index(self.rows.cores), blocks)))
 
     def _place(self, top: ir.Expr, t: ir.Expr) -> tuple[list[ir.Expr], list[ir.Expr]]:
         """Batch and places in front, and the first result along each other axis, of tile `t` of the block."""
