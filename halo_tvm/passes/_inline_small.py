@@ -6,7 +6,8 @@ Before -> after
 FuseOps puts such a block in front of a product, or of one loop nest over a tensor; rules schedule one nest with what
 follows it. The few operations are repeated for every element, which costs less than another kernel.
 Leaves alone
-    blocks that read a reduction's result, write an output, or compute more than arithmetic, as roots and exponentials
+    blocks that read a reduction's result, write an output, or compute more than arithmetic, as roots and exponentials;
+    blocks that an operator marks as its parts: rules know the operator by them
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ def _small(func: tirx.PrimFunc) -> list[str]:
         known = [*func.params, *made]
         if (
             "R" not in block.kinds
+            and "halo.part" not in block.node.annotations
             and not any(target.same_as(p) for p in func.params)
             and all(any(s.same_as(k) for k in known) for s in sources)
             and readers

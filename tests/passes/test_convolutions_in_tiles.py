@@ -36,6 +36,7 @@ NETS = {
         (1, 16, 30, 17),
         1,
     ),
+    "tiles end where the image ends": (nn.Sequential(nn.Conv2d(16, 32, 3), nn.ReLU()), (1, 16, 14, 18), 1),
     "a wave": (nn.Sequential(nn.Conv1d(40, 64, 3, padding=1), nn.ELU()), (2, 40, 203), 1),
     "a volume": (nn.Sequential(nn.Conv3d(16, 24, 3, padding=1), nn.ReLU()), (1, 16, 5, 13, 12), 1),
 }
@@ -56,6 +57,7 @@ def test_equal_to_torch(kind: str) -> None:
     torch.testing.assert_close(torch.from_numpy(got), net(x).detach(), rtol=1e-4, atol=1e-4)
     assert tiled(program) == number
     names = [f.function for f in program.reports.schedule.functions]
+    assert "search" not in {f.rule for f in program.reports.schedule.functions}
     assert len(names) <= 2 + number, names  # activations and the sum are stages; a transposition at each end
 
 
