@@ -11,10 +11,12 @@ import tvm
 from tvm import relax
 
 from .artifact import RANDOM_STATE, Condition
+from .errors import UnsupportedModel
 from .params import ParamTable, Shared
 
 # High of a symbolic dimension that neither the file nor the user bounded: accepted, and planned for at run time.
 UNBOUNDED = (1 << 29) - 1
+Engine = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]  # inputs -> outputs by name
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,10 @@ class ImportedModel:
     report: dict[str, object]  # the ImportReport: operators by name, parameters, notes
     # The source engine, inputs -> outputs by name; None: NumPy evaluates `mod` (see `interpreter`). It draws random
     # numbers of its own and knows nothing of `random_state`: see `source_outputs`.
-    engine: Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]] | None = None
+    engine: Engine | None = None
+    # Where the model rounds on the way: the same with sums and roundings in other places. How far the two are apart is no
+    # fault of what is compared with the first.
+    other_engine: Engine | None = None
     # Integers that the graph compares an input with, by input: what seeded inputs are drawn from.
     samples: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     # Error to accept, as a share of an output's largest element; None: that of its dtype. Models that round to
@@ -104,7 +109,20 @@ class ImportedModel:
     def source_outputs(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """What the source engine computes; the state of random numbers, which is ours, is one call further."""
         assert self.engine is not None, "a model without an engine is evaluated by NumPy"
-        given = dict(inputs)
-        state = given.pop(RANDOM_STATE, None)
-        further = {} if state is None else {RANDOM_STATE: state + np.array([0, 1])}
-        return {**self.engine(given), **further}
+        return _run(self.engine, inputs)
+
+    def other_outputs(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray] | None:
+        """What `other_engine` computes; None without one, and where it takes no such inputs."""
+        if self.other_engine is None:
+            return None
+        try:
+            return _run(self.other_engine, inputs)
+        except UnsupportedModel:
+            return None
+
+
+def _run(engine: Engine, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    given = dict(inputs)
+    state = given.pop(RANDOM_STATE, None)
+    further = {} if state is None else {RANDOM_STATE: state + np.array([0, 1])}
+    return {**engine(given), **further}

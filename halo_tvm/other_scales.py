@@ -116,6 +116,9 @@ def cases_at_other_scales(
     def spread_of(case: Arrays, result: Arrays, other: Arrays | None) -> float:
         """The largest movement of `result`; one draw, `other`, shows it where it does not jump."""
         spread = np.inf if other is None else movement(result, other, steps)
+        # What is beyond a grid of integers is rounded to its end, wherever it moves: there engines alone show jumps.
+        apart = model.other_outputs(case)
+        spread = max(spread, movement(result, apart, steps) if apart else 0.0)
         for draw in range(1, _DRAWS):
             if not _jumps(case, spread, rounding) or spread == np.inf:
                 break
@@ -134,7 +137,9 @@ def cases_at_other_scales(
                 continue
             spread = spread_of(case, result, other)
             if spread <= limit:
-                share = max(BOTH * spread, MOST if _jumps(case, spread, rounding) else 0.0)
+                # One that rounds to integers on the way and jumps at sigma 1 may do so here, though neither showed it.
+                shown = max(spread, usual) if steps else spread
+                share = max(BOTH * spread, MOST if _jumps(case, shown, rounding) else 0.0)
                 cases.append((case, result, _errors(model, result, scale, spread, share)))
                 break
     jumps = np.isfinite(usual) and _jumps(base, usual, rounding)

@@ -7,7 +7,7 @@ the engine of its format.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack
 from types import MappingProxyType
 
 import numpy as np
@@ -41,7 +41,10 @@ def cases_of(
     with it, cases at other scales follow. Raises what the engine raises when it accepts none of the sizes that are
     tried.
     """
-    with model.engine if isinstance(model.engine, AbstractContextManager) else nullcontext():
+    with ExitStack() as sessions:
+        for engine in (model.engine, model.other_engine):
+            if isinstance(engine, AbstractContextManager):
+                sessions.enter_context(engine)
         arrays, drawn = _at_one(model, seed, examples)
         if precision is not None and drawn:
             arrays.update(_at_other_scales(model, seed, arrays, drawn, precision))
@@ -201,7 +204,7 @@ def _of_engine(
 
     Where activations become integers on the way, one that lies between two of them takes either by the last bit of a
     sum, and others follow: two engines that are both right may be as far apart as the source is from itself when its
-    inputs move by a rounding.
+    inputs move by a rounding, or from its other engine.
     """
     arrays = _arrays(cases, results)
     if model.accepted_error is None:
@@ -218,15 +221,16 @@ def _of_engine(
 
 
 def _spread(model: ImportedModel, seed: int, case: tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]) -> float:
-    """How far the source's floating-point outputs move, by their largest, when its inputs move by a rounding."""
+    """How far the source's floating-point outputs are, by their largest, from those of inputs that moved by a rounding,
+    and of its other engine."""
     inputs, outputs = case
     near = moved(inputs, seed)
-    others = model.source_outputs(near) if near else outputs
     found = [0.0]
-    for name, value in outputs.items():
-        if value.dtype.kind == "f" and value.size and value.shape == others[name].shape:
-            wide, other = value.astype(np.float64), others[name].astype(np.float64)
-            found.append(float(np.abs(wide - other).max() / max(np.abs(wide).max(), 1e-30)))
+    for others in (model.source_outputs(near) if near else None, model.other_outputs(inputs)):
+        for name, value in outputs.items() if others else ():
+            if value.dtype.kind == "f" and value.size and value.shape == others[name].shape:
+                wide, other = value.astype(np.float64), others[name].astype(np.float64)
+                found.append(float(np.abs(wide - other).max() / max(np.abs(wide).max(), 1e-30)))
     return max(spread for spread in found if np.isfinite(spread))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -120,6 +120,23 @@ def test_a_source_that_jumps_is_no_measure_of_digits_but_of_size() -> None:
     assert 0.04 * largest < float(arrays["case0.error.y"]) < 0.2 * largest
     smooth = cases_of(replace(model, engine=lambda inputs: {"y": np.tanh(inputs["x"])}), 0, None, "fp32")
     assert "case0.error.y" not in smooth
+
+
+def test_where_a_grid_ends_only_another_engine_shows_that_the_source_jumps() -> None:
+    """What lies beyond a grid becomes its end, however it moves; engines that round at other places differ there."""
+
+    def rounded(scale: float) -> Callable[[Arrays], dict[str, np.ndarray]]:
+        def engine(inputs: Arrays) -> dict[str, np.ndarray]:
+            bytes_ = np.clip(np.round(inputs["x"] / np.float32(0.02)), -128, 127)  # 127 * 0.5 lies between two integers
+            return {"y": np.round(bytes_ * np.float32(scale)).astype(np.float32)}
+
+        return engine
+
+    model = imported({"x": ((4, 256), "float32")}, lambda bb, x: x)
+    alone = replace(model, engine=rounded(0.5), accepted_error=1e-3)
+    beside = replace(alone, other_engine=rounded(0.5 * (1 + 1e-6)))
+    far, with_both = (float(cases_of(m, 0, None, "fp32")["case1.error.y"]) for m in (alone, beside))
+    assert far < 0.1 < 1.0 < with_both < 5.0  # a step is 1
 
 
 def test_scales_at_which_the_source_is_no_measure_are_left_out() -> None:

@@ -16,7 +16,7 @@ from tvm import relax, te
 from ..errors import UsageError
 from ..relay_ops.operator import OVERRIDE, attrs_of, operator_of
 from ..relay_ops.parts.activation import ACTIVATIONS, Activation
-from . import _division, _extremes, _sums, _zeros
+from . import _casts, _division, _extremes, _sums, _zeros
 from ._data_dependent import lower_data_dependent
 from ._size_order import with_sizes_in_order
 from .graph_pass import Context, Pass, Report, rebuild, replace_main
@@ -49,6 +49,7 @@ class Legalize(Pass):
         # A reshape of contiguous rows is a view: it stays an operator, so that no fusion turns it into a copy.
         own = {
             "relax.reshape": lambda _bb, call: call,
+            **_casts.lowerings(),
             **_extremes.lowerings(),
             **_sums.lowerings(),
             **_division.lowerings(),

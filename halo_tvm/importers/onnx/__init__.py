@@ -57,8 +57,9 @@ def import_onnx(
     model = import_of_file(proto, path, shapes=shapes, constants=constants, spelled=spelled)
     source = {"kind": "onnx", "name": path.name, "sha256": sha256_of(path)}
     outputs = tuple(name for name in model.outputs if name != RANDOM_STATE)
-    engine = OnnxRuntime(str(path), path.name, outputs, model.accepted_error is not None)
-    return dataclasses.replace(model, source=source, engine=engine)
+    rounds = model.accepted_error is not None
+    engine = OnnxRuntime(str(path), path.name, outputs, rounds)
+    return dataclasses.replace(model, source=source, engine=engine, other_engine=engine.optimised() if rounds else None)
 
 
 def import_of_file(
@@ -240,12 +241,19 @@ class OnnxRuntime:
     sums do not saturate. Calls inside `with` share one session, which is gone behind it.
     """
 
-    def __init__(self, model: str | bytes, name: str, outputs: tuple[str, ...], rounds: bool) -> None:
+    def __init__(
+        self, model: str | bytes, name: str, outputs: tuple[str, ...], rounds: bool, *, exact: bool | None = None
+    ) -> None:
         self._source, self._name, self._outputs, self._rounds = model, name, outputs, rounds
+        self._exact = rounds if exact is None else exact
+
+    def optimised(self) -> OnnxRuntime:
+        """The same model with onnxruntime's optimisations, wherever it rounds."""
+        return OnnxRuntime(self._source, self._name, self._outputs, self._rounds, exact=False)
 
     @functools.cached_property
     def _model(self) -> Model:
-        return Model(with_unsigned_weights(self._source) if self._rounds else self._source, exact=self._rounds)
+        return Model(with_unsigned_weights(self._source) if self._rounds else self._source, exact=self._exact)
 
     def __enter__(self) -> None:
         self._model.__enter__()

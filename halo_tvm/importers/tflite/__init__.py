@@ -40,32 +40,41 @@ def import_tflite(
     part = {"part": signature} if signature else {}
     state = {"state": list(written.state)} if written.state else {}
     kept = {after(name): name for name in written.state}
+    engine, other = _references(path, chosen, written, imported.outputs)
     return replace(
         imported,
         inputs=tuple(replace(i, default="zeros") if i.name in written.state else i for i in imported.inputs),
         outputs=tuple(kept.get(name, name) for name in imported.outputs),
         source={"kind": "tflite", "name": path.name, "sha256": sha256_of(path), **part, **state},
-        engine=_reference(path, chosen, written, imported.outputs),
+        engine=engine,
+        other_engine=other,
         accepted_error=written.accepted_error or imported.accepted_error,
         report={**imported.report, "importer": "tflite", "operators": written.operators},
     )
 
 
-def _reference(path: Path, signature: Signature, written: Written, outputs: tuple[str, ...]) -> Engine | None:
+def _references(
+    path: Path, signature: Signature, written: Written, outputs: tuple[str, ...]
+) -> tuple[Engine | None, Engine | None]:
     """LiteRT where it is installed, which cannot be given what stands behind handles; else onnxruntime; else None.
 
-    onnxruntime runs the graph that was written. None is NumPy on the operators that the graph becomes.
+    onnxruntime runs the graph that was written. None is NumPy on the operators that the graph becomes. The second is
+    another that rounds at other places, of a file that rounds.
     """
     from ._engine import engine
     from ._proto import after
 
     given = set(written.state) == set(written.tensors) and (not written.tensors or signature.graph == 0)
     found = engine(path, signature, written.tensors, written.behind) if given else None
-    if found is not None or written.beyond:
-        return found
-    run = OnnxRuntime(written.proto.SerializeToString(), path.name, outputs, written.accepted_error is not None)
-    kept = {after(name): name for name in written.state}
-    return lambda inputs: {kept.get(name, name): value for name, value in run(inputs).items()}
+    if written.beyond:
+        return found, None
+    rounds, kept = written.accepted_error is not None, {after(name): name for name in written.state}
+    run = OnnxRuntime(written.proto.SerializeToString(), path.name, outputs, rounds)
+
+    def named(run: Engine) -> Engine:
+        return lambda inputs: {kept.get(name, name): value for name, value in run(inputs).items()}
+
+    return found or named(run), named(run.optimised()) if rounds else None
 
 
 def _signature(model: Model, wanted: str, file: str) -> Signature:

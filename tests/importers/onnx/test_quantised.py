@@ -63,6 +63,21 @@ def rules(program: Program) -> dict[str, str]:
     return {f.function: f.rule for f in program.reports.schedule.functions}
 
 
+def test_what_is_no_number_becomes_the_byte_of_zero():
+    """By every kernel alike, whatever its vectors do: as onnxruntime has it on x86."""
+    steps = [
+        ("Div", ["x", "x"], ["ones"], {}),
+        ("QuantizeLinear", ["ones", "s", "z"], ["q"], {}),
+        ("DequantizeLinear", ["q", "s", "z"], ["d"], {}),
+        ("Mul", ["d", "w"], ["y"], {}),
+    ]
+    held = {"s": np.float32(0.02), "z": np.uint8(0), "w": rng(1).uniform(1, 2, 40).astype("float32")}
+    model = model_of(steps, {"x": ("float32", ["n", 40])}, held, {"y": ("float32", ["n", 40])})
+    x = rng(2).standard_normal((9, 40)).astype("float32")
+    x[::2, 5:30] = 0
+    compare(model, {"x": x})
+
+
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_dynamic_products_run_on_the_integer_kernel(dtype):
     """As onnxruntime's dynamic quantisation writes them; k no multiple of four, zero points that fit no signed byte."""
