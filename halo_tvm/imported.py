@@ -80,8 +80,8 @@ class ImportedModel:
     # The source engine, inputs -> outputs by name; None: NumPy evaluates `mod` (see `interpreter`). It draws random
     # numbers of its own and knows nothing of `random_state`: see `source_outputs`.
     engine: Engine | None = None
-    # Where the model rounds on the way: the same with sums and roundings in other places. How far the two are apart is no
-    # fault of what is compared with the first.
+    # Where the model rounds on the way: the same with sums and roundings in other places. How far the two are apart is
+    # no fault of what is compared with the first.
     other_engine: Engine | None = None
     # Integers that the graph compares an input with, by input: what seeded inputs are drawn from.
     samples: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
