@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import tvm_ffi
 from tvm import ir, tirx
 
 _Choice = Callable[[ir.Expr, ir.Expr], ir.Expr]
@@ -42,3 +43,23 @@ def at_least(x: ir.Expr, low: ir.Expr) -> ir.Expr:
 def at_most(x: ir.Expr, high: ir.Expr) -> ir.Expr:
     """`minimum` by one comparison, where `high` is a number."""
     return tirx.Select(x > high, high, x) if "float" in _dtype(x) else tirx.min(x, high)
+
+
+def once(value: ir.Expr) -> ir.Expr:
+    """`value` with each `at_least` and `at_most` of floats as one instruction, for CPUs.
+
+    It names x once, so that what is inlined for x does not double with every bound. `tirx.max(low, x)` gives x where
+    that is NaN, in code for CPUs; on a GPU it is a function that loses it.
+    """
+
+    def bounded(node: tirx.Select) -> ir.Expr:
+        test, bound, x = node.condition, node.true_value, node.false_value
+        if not isinstance(bound, tirx.FloatImm) or not isinstance(test, tirx.LT | tirx.GT):
+            return node
+        small, large = (test.a, test.b) if isinstance(test, tirx.LT) else (test.b, test.a)
+        for function, near, far in ((tirx.max, small, large), (tirx.min, large, small)):
+            if tvm_ffi.structural_equal(near, x) and tvm_ffi.structural_equal(far, bound):
+                return function(bound, x)
+        return node
+
+    return tvm_ffi.structural_map(value, (tirx.Select, bounded), order="post")

@@ -19,6 +19,7 @@ from tvm import relax, te, tirx
 from tvm.script import tirx as T
 
 from halo_tvm.errors import Declined
+from halo_tvm.extremes import at_least, at_most
 from halo_tvm.tir_schedules import RULES
 
 pytestmark = pytest.mark.covering(2)
@@ -90,6 +91,33 @@ def test_small_work_is_not_parallel() -> None:
     for rows, parallel in ((2, False), (400, True)):
         text = scheduled(fused(graph, shapes(rows, 64), dtypes), "elementwise", x86("avx2")).script()
         assert ("T.parallel" in text) == parallel
+
+
+def test_a_chain_of_bounds_does_not_double_with_each() -> None:
+    """Sixteen steps of a quantised file's activations, each with both bounds, NaN kept: 4 ** 16 nodes if x were named
+    twice in each."""
+    steps = 16
+    x = te.placeholder((9, 37), name="x")
+    value = x
+
+    def step(source: te.Tensor) -> te.Tensor:
+        moved = te.compute(x.shape, lambda *i: source[i] * te.const(1.5, "float32") - te.const(0.25, "float32"))
+        low = te.compute(x.shape, lambda *i: at_least(moved[i], te.const(-3.0, "float32")))
+        return te.compute(x.shape, lambda *i: at_most(low[i], te.const(2.0, "float32")))
+
+    for _ in range(steps):
+        value = step(value)
+    target = x86("avx2")
+    func = RULE.apply(primfunc(x, value), target, RULE.default(primfunc(x, value), target))
+    run = tvm.compile(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}), target=target.tvm)
+    given, found = random((9, 37)), np.empty((9, 37), "float32")
+    given[::2, 3:30:5] = np.nan
+    out = tvm.runtime.tensor(found)
+    run["main"](tvm.runtime.tensor(given), out)
+    expected = given
+    for _ in range(steps):
+        expected = np.clip(expected * np.float32(1.5) - np.float32(0.25), -3, 2)
+    np.testing.assert_allclose(out.numpy(), expected, rtol=1e-6)
 
 
 def test_contiguous_axes_become_one() -> None:

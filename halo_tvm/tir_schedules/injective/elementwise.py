@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from tvm import tirx
 from tvm.ir import Expr
 
+from ...extremes import once
 from ...targets import Target
 from ..blocks import loads
 from ..code.lanes import (
@@ -74,11 +75,13 @@ class Elementwise(Rule[ElementwiseDecision]):
     }
 
     def default(self, func: tirx.PrimFunc, target: Target) -> ElementwiseDecision:
-        return decision_for(nests_of(func), target)
+        return decision_for(nests_of(func, once), target)
 
     def space(self, func: tirx.PrimFunc, target: Target) -> Sequence[ElementwiseDecision]:
         base, cores = self.default(func, target), target.cores
-        edges = (8, 16, 32, 64) if any(swapped_axis(nest) is not None for nest in nests_of(func)) else (base.tile,)
+        edges = (
+            (8, 16, 32, 64) if any(swapped_axis(nest) is not None for nest in nests_of(func, once)) else (base.tile,)
+        )
         values = itertools.product(
             (base.lanes, max(1, base.lanes // 2)), (1, 2, 4), (cores, 4 * cores, 8 * cores), _SERIAL, edges
         )
@@ -86,7 +89,7 @@ class Elementwise(Rule[ElementwiseDecision]):
 
     def apply(self, func: tirx.PrimFunc, target: Target, decision: ElementwiseDecision) -> tirx.PrimFunc:
         self.check(decision)
-        return replace_body(func, seq([elements(nest, decision) for nest in nests_of(func)]))
+        return replace_body(func, seq([elements(nest, decision) for nest in nests_of(func, once)]))
 
 
 def decision_for(nests: Sequence[Nest], target: Target) -> ElementwiseDecision:

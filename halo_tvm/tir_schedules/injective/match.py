@@ -7,7 +7,7 @@ Declines
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import tvm_ffi
 from tvm import ir, tirx
@@ -21,8 +21,11 @@ from .nest import Nest, substituted
 MAX_NODES = 20_000  # of one inlined expression: beyond, compilation takes seconds
 
 
-def nests_of(func: tirx.PrimFunc) -> list[Nest]:
-    """The outputs of `func` with their values, every intermediate inlined; `Declined` with the reason."""
+def nests_of(func: tirx.PrimFunc, prepare: Callable[[Expr], Expr] = lambda value: value) -> list[Nest]:
+    """The outputs of `func` with their values, every intermediate inlined; `Declined` with the reason.
+
+    `prepare` is applied to each value before others are inlined into it.
+    """
     if is_scheduled(func):
         raise Declined("the function is scheduled already")
     found = blocks(func)
@@ -42,7 +45,7 @@ def nests_of(func: tirx.PrimFunc) -> list[Nest]:
             raise Declined("a store is not at one iterator per axis")
         if any(load.source.same_as(block.store.buffer) for load in loads(block.store.value)):
             raise Declined("a block reads the buffer it writes")
-        value = inlined(block.store.value, values)
+        value = inlined(prepare(block.store.value), values)
         if _size(value) > MAX_NODES:
             raise Declined(f"an inlined expression has more than {MAX_NODES} nodes")
         if any(block.store.buffer.same_as(b) for b in local):
