@@ -47,6 +47,7 @@ OPTIMISE = (
     Step("fuse_projections", 2),
     Step("flatten_rows", 1),
     Step("simplify", 1),
+    Step("byte_tables", 2),
     Step("dce", 1),
     Step("quantise", 1, precisions=("int8", "int4")),
     Step("narrow_attention", 1, precisions=("fp16", "bf16", "int8", "int4")),

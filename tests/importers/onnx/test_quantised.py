@@ -63,6 +63,30 @@ def rules(program: Program) -> dict[str, str]:
     return {f.function: f.rule for f in program.reports.schedule.functions}
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_a_function_of_one_byte_is_looked_up(dtype):
+    """x * sigmoid(x) on grids: two ways from one byte to another, with a rounding behind each operator."""
+    shape, zero = ("float32", ["n", 30]), 3
+    grid = [(name, scale) for name, scale in (("x", 0.04), ("g", 0.004), ("y", 0.03))]
+    held = {name + "s": np.float32(scale) for name, scale in grid} | {"z": np.array(zero, dtype)}
+    held["w"] = rng(1).uniform(0.5, 1.5, 30).astype("float32")
+    there = {name: ("QuantizeLinear", [name, name + "s", "z"], [name + "q"], {}) for name, _ in grid}
+    back = {name: ("DequantizeLinear", [name + "q", name + "s", "z"], [name + "d"], {}) for name, _ in grid}
+    steps = [
+        *(there["x"], back["x"]),
+        ("Sigmoid", ["xd"], ["g"], {}),
+        *(there["g"], back["g"]),
+        ("Mul", ["xd", "gd"], ["y"], {}),
+        *(there["y"], back["y"]),
+        ("Mul", ["yd", "w"], ["scaled"], {}),  # by channel: no function of the byte alone
+    ]
+    program = compare(
+        model_of(steps, {"x": shape}, held, {"scaled": shape}), {"x": 3 * rng(2).standard_normal((9, 30), "float32")}
+    )
+    assert program.reports.optimise.others["byte_tables"] == {"tables": 1}
+    assert sum("byte_table" in name for name in rules(program)) == 1
+
+
 def test_what_is_no_number_becomes_the_byte_of_zero():
     """By every kernel alike, whatever its vectors do: as onnxruntime has it on x86."""
     steps = [

@@ -1,0 +1,191 @@
+"""What is a function of one byte alone is looked up.
+
+Before -> after
+    r = uint8(f(q)), q a tensor of bytes, f element by element with single numbers   ->   r = table[q], 256 bytes
+Serves
+    chains of arithmetic, bounds, rounding, exponentials, error functions and activations; several paths from q to r,
+    as x * sigmoid(x) has them
+Leaves alone
+    what costs less than to look it up; results that are no bytes; what reads weights or other tensors, too
+A quantised file rounds behind every operator, so that a GELU is five ways to a grid and back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import ir, relax, te
+
+from ..relay_ops.operator import op_name, same_shape
+from ..relay_ops.parts.activation import ACTIVATIONS, erf, sigmoid
+from .graph_pass import Context, Pass, Report, bindings
+
+_BYTES = ("int8", "uint8")
+_TYPES = (*_BYTES, "int16", "uint16", "int32", "float32")  # on the way
+_KERNEL = "byte_table"
+_LEAST = 16  # operations of what a table replaces: it is read element by element
+_SEVERAL = 10  # operations that an exponential or a function of that kind counts for
+
+
+@dataclass(frozen=True)
+class ByteTables(Pass):
+    """Functions from bytes to bytes become tables."""
+
+    name = "byte_tables"
+
+    def __call__(self, mod: tvm.IRModule, context: Context) -> tuple[tvm.IRModule, Report]:
+        if context.target.spec.gpu:
+            return mod, {"tables": 0}
+        tables = _tables(mod["main"])
+        if not tables:
+            return mod, {"tables": 0}
+        writer = _Writer(mod, tables)
+        func = writer.visit_expr(mod["main"])
+        out = writer.builder_.get().clone()
+        out["main"] = func
+        out = relax.transform.DeadCodeElimination()(out)
+        kernels = [b.value.args[0] for b in bindings(out["main"]) if op_name(b.value) == "relax.call_tir"]
+        return out, {"tables": sum(kernel.name_hint.startswith(_KERNEL) for kernel in kernels)}
+
+
+@dataclass(frozen=True)
+class _OfByte:
+    """A tensor that is a function of the bytes of `source`."""
+
+    source: relax.Var
+    values: np.ndarray  # of each byte, by its bits
+    steps: frozenset[relax.Var]  # what is computed on the way
+
+
+def _tables(func: relax.Function) -> dict[relax.Var, _OfByte]:
+    """The tensors of `func` to look up."""
+    known: dict[relax.Var, _OfByte] = {}
+    numbers: dict[relax.Var, np.ndarray] = {}
+    operations: dict[relax.Var, int] = {}
+    found: dict[relax.Var, _OfByte] = {}
+    with np.errstate(all="ignore"):
+        for binding in bindings(func):
+            function, var = _function_of(binding.value), binding.var
+            if function is None or str(var.ty.dtype) not in _TYPES:
+                continue
+            operands = [_operand(arg, numbers, known) for arg in binding.value.args]
+            if all(isinstance(operand, np.ndarray) for operand in operands):
+                numbers[var] = function.of(operands, var)
+                continue
+            made = _made(binding, function, operands)
+            if made is None:
+                continue
+            known[var], operations[var] = made, function.operations
+            if made.values.dtype.name in _BYTES and sum(operations[step] for step in made.steps) >= _LEAST:
+                found[var] = made
+    return found
+
+
+def _operand(
+    arg: relax.Expr, numbers: Mapping[relax.Var, np.ndarray], known: Mapping[relax.Var, _OfByte]
+) -> np.ndarray | _OfByte | None:
+    """A single number, or what `arg` is of a byte; None where it is neither."""
+    if isinstance(arg, ir.GenericConst):
+        number: np.ndarray = arg.value.numpy()
+        return number.reshape(()) if number.size == 1 else None
+    if not isinstance(arg, relax.Var):
+        return None
+    return numbers.get(arg) if arg in numbers else known.get(arg) or _byte(arg)
+
+
+def _made(
+    binding: relax.VarBinding, function: _Function, operands: Sequence[np.ndarray | _OfByte | None]
+) -> _OfByte | None:
+    """What `binding` is of a byte; None where it is no function of one byte alone."""
+    parts = [operand for operand in operands if isinstance(operand, _OfByte)]
+    if not parts or any(operand is None for operand in operands):
+        return None
+    source = parts[0].source
+    if any(not part.source.same_as(source) for part in parts) or not _same_places(source.ty, binding.var.ty):
+        return None
+    values = function.of([o.values if isinstance(o, _OfByte) else o for o in operands], binding.var)
+    return _OfByte(source, values, frozenset({binding.var}).union(*(part.steps for part in parts)))
+
+
+def _byte(arg: relax.Expr) -> _OfByte | None:
+    if not isinstance(arg, relax.Var) or str(getattr(arg.ty, "dtype", "")) not in _BYTES:
+        return None
+    return _OfByte(arg, np.arange(256, dtype=np.uint8).view(str(arg.ty.dtype)), frozenset())
+
+
+def _same_places(a: relax.Type, b: relax.Type) -> bool:
+    known = all(isinstance(getattr(ty, "shape", None), relax.ShapeExpr) for ty in (a, b))
+    return known and same_shape(a.shape.values, b.shape.values)
+
+
+@dataclass(frozen=True)
+class _Function:
+    """An operator, element by element."""
+
+    values: Callable[..., np.ndarray]
+    operations: int = 1
+
+    def of(self, operands: Sequence[Any], var: relax.Var) -> np.ndarray:
+        """Its results for `var`."""
+        return np.asarray(self.values(*operands)).astype(str(var.ty.dtype))
+
+
+def _as_integer(x: np.ndarray, dtype: str) -> np.ndarray:
+    """As `_casts` lowers it: by way of 32 bits, 0 for what is no number."""
+    if x.dtype.kind == "f" and np.dtype(dtype).kind in "iu":
+        x = np.nan_to_num(x, nan=0.0).astype(np.int64).astype(np.int32)
+    return x.astype(dtype)
+
+
+_FUNCTIONS = {
+    "relax.add": _Function(np.add),
+    "relax.subtract": _Function(np.subtract),
+    "relax.multiply": _Function(np.multiply),
+    "relax.divide": _Function(np.divide, 3),
+    "relax.maximum": _Function(np.maximum),
+    "relax.minimum": _Function(np.minimum),
+    "relax.round": _Function(np.rint),
+    "relax.negative": _Function(np.negative),
+    "relax.abs": _Function(np.abs),
+    "relax.sqrt": _Function(np.sqrt, 3),
+    "relax.exp": _Function(np.exp, _SEVERAL),
+    "relax.tanh": _Function(np.tanh, _SEVERAL),
+    "relax.erf": _Function(erf, _SEVERAL),
+    "relax.sigmoid": _Function(sigmoid, _SEVERAL),
+    **{a.op: _Function(a.numpy, 1 if name == "relu" else _SEVERAL) for name, a in ACTIVATIONS.items() if a.op},
+}
+
+
+def _function_of(value: relax.Expr) -> _Function | None:
+    name = op_name(value)
+    if name == "relax.astype":
+        dtype = str(value.attrs.dtype)
+        return _Function(lambda x: _as_integer(x, dtype))
+    return _FUNCTIONS.get(name)
+
+
+@relax.expr_functor.mutator
+class _Writer(relax.PyExprMutator):
+    def __init__(self, mod: tvm.IRModule, tables: Mapping[relax.Var, _OfByte]) -> None:
+        super().__init__(mod)
+        self._tables = tables
+
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        found = self._tables.get(binding.var)
+        if found is None:
+            super().visit_var_binding_(binding)
+            return
+        table = relax.const(found.values, found.values.dtype.name)
+        looked_up = self.builder_.call_te(_looked_up, self.visit_expr(found.source), table, primfunc_name_hint=_KERNEL)
+        if isinstance(binding.var, relax.DataflowVar):
+            self.set_var_remap(binding.var, self.builder_.emit(looked_up))
+        else:  # an output keeps its variable
+            self.builder_.emit_normalized(relax.VarBinding(binding.var, looked_up))
+
+
+def _looked_up(q: te.Tensor, table: te.Tensor) -> te.Tensor:
+    return te.compute(q.shape, lambda *i: table[q[i].astype("uint8").astype("int32")], name=_KERNEL)
