@@ -8,6 +8,8 @@ import re
 import numpy as np
 import pytest
 from covering import covering
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from window_functions import Case, build_all, check, fused
 
 from halo_tvm.errors import Declined
@@ -61,6 +63,23 @@ def test_every_kind_of_window():
     executable = build_all(built, TARGET)
     for i, case in enumerate(CASES):
         check(executable, f"f{i}", case)
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.data())
+def test_any_known_row_of_windows(data: st.DataObject):
+    """Tiles whose first and last places leave out what lies outside, whatever does."""
+    kernel, stride, dilation = (data.draw(st.integers(1, most)) for most in (7, 3, 2))
+    before, behind = (data.draw(st.integers(0, 5)) for _ in range(2))
+    reach = (kernel - 1) * dilation + 1
+    width = data.draw(st.integers(max(1, reach - before - behind), 45))
+    case = depthwise(
+        (2, 3, width, 18), (2, kernel), (1, stride), (1, dilation), (1, before, 0, behind), epilogue="bias"
+    )
+    func = fused(case)
+    columns = data.draw(st.sampled_from((1, 2, 3, 5, 8, 12)))
+    decision = dataclasses.replace(RULE.default(func, TARGET), columns=columns)
+    check(build_all({"f": RULE.apply(func, TARGET, decision)}, TARGET), "f", case)
 
 
 def test_every_decision_is_right():

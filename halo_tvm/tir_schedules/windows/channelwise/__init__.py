@@ -24,7 +24,7 @@ from ...blocks import loads, written_out
 from ...code.lanes import constant
 from ...rule import Numbers, Rule
 from .._match import Windows, match_windows
-from ._nest import build
+from ._nest import build, known_tiles
 
 if TYPE_CHECKING:
     from ....targets import Target
@@ -103,6 +103,8 @@ def _columns(windows: Windows) -> int:
     """The width of a tile that computes the fewest windows twice."""
     count = constant(windows.places[-1])
     if count is None:
+        return _LARGEST
+    if known_tiles(windows, _LARGEST) is not None:
         return _LARGEST
     axis = windows.rank - 1
     size, reach = constant(windows.sizes[axis]), (windows.kernel[-1] - 1) * windows.dilations[-1]

@@ -10,13 +10,15 @@ After:
                 stages
         for the places left, at both ends:
             the same with one place, and the elements of its window that lie inside
+    or, where the sizes of the last axis are known and a task has whole rows of it:
+        tiles of equal width over all places; the first and the last leave out, place by place, what lies outside
 Padding is never read, so it is never written: an element outside is one that the sums leave out. Places that two tiles
 share are computed twice, with the same result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tvm import ir, s_tir, tirx
 from tvm.script.ir_builder import IRBuilder
@@ -27,7 +29,7 @@ from ...code.lanes import ceil_div, constant, index, kept, product, simplify, un
 from ...stages import emit_stages
 from .._match import Windows
 
-_UNROLLED = 128  # multiply-adds of a step in which the elements along the last axis are unrolled
+UNROLLED = 128  # multiply-adds of a step in which the elements along the last axis are unrolled
 
 
 def build(windows: Windows, columns: int, lanes: int, tasks: int) -> s_tir.SBlockRealize:
@@ -40,6 +42,21 @@ def build(windows: Windows, columns: int, lanes: int, tasks: int) -> s_tir.SBloc
         else:
             _Nest(windows, columns, lanes, tasks).emit()
     return builder.get()
+
+
+def known_tiles(windows: Windows, columns: int) -> tuple[int, int] | None:
+    """(places, number) of equal tiles of at most `columns` over the last axis, where all but the first and the last lie
+    inside of x; the last may overlap. None where there are none, or sizes are not known."""
+    axis = windows.rank - 1
+    places, size = constant(windows.places[axis]), constant(windows.sizes[axis])
+    if not places or size is None or columns * windows.kernel[axis] > UNROLLED:
+        return None
+    count = -(-places // columns)
+    wide = -(-places // count)
+    first = wide * windows.strides[axis] - windows.before[axis]
+    end = ((count - 1) * wide - 1) * windows.strides[axis] - windows.before[axis]
+    end += (windows.kernel[axis] - 1) * windows.dilations[axis]
+    return (wide, count) if count <= 2 or (first >= 0 and end < size) else None
 
 
 class _Nest:
@@ -57,7 +74,30 @@ class _Nest:
         with T.parallel(simplify(rows * pieces)) as task:
             row, piece = (task, index(0)) if constant(pieces) == 1 else (task // pieces, task % pieces)
             n, *place = (kept(at) for at in unravel(simplify(row), [w.batch, *w.places[:-1]]))
+            tiles = known_tiles(w, self.columns) if constant(pieces) == 1 else None
+            if tiles is not None:
+                self._known_row(n, place, *tiles)
+                return
             self._row(n, place, simplify(piece * width // pieces), simplify((piece + 1) * width // pieces))
+
+    def _known_row(self, n: ir.Expr, place: Sequence[ir.Expr], columns: int, count: int) -> None:
+        """All places of the last axis, in `count` tiles of `columns`."""
+        w, axis = self.w, self.last
+        ranges = [self._inside(a, at) for a, at in enumerate(place)]
+        size, last = constant(w.sizes[axis]), constant(w.places[axis]) - columns
+
+        def edge(left: int) -> None:
+            def holds(column: int, k: int) -> bool:
+                return 0 <= (left + column) * w.strides[axis] + k * w.dilations[axis] - w.before[axis] < size
+
+            self._tile(n, place, ranges, index(left), columns, holds)
+
+        edge(0)
+        if count > 2:
+            with T.serial(index(count - 2)) as tile:
+                self._tile(n, place, ranges, kept((tile + 1) * columns), columns)
+        if count > 1:
+            edge(last)
 
     def _row(self, n: ir.Expr, place: Sequence[ir.Expr], start: ir.Expr, end: ir.Expr) -> None:
         """The windows from `start` to `end` along the last axis."""
@@ -92,18 +132,24 @@ class _Nest:
         return first, kept(tirx.max(end, first))
 
     def _tile(
-        self, n: ir.Expr, place: Sequence[ir.Expr], ranges: list[tuple[ir.Expr, ir.Expr]], left: ir.Expr, columns: int
+        self,
+        n: ir.Expr,
+        place: Sequence[ir.Expr],
+        ranges: list[tuple[ir.Expr, ir.Expr]],
+        left: ir.Expr,
+        columns: int,
+        holds: Callable[[int, int], bool] = lambda column, k: True,
     ) -> None:
-        """`columns` windows from `left` on; without a range for the last axis all its elements lie inside."""
+        """`columns` windows from `left` on; without a range for the last axis its elements lie inside where `holds`."""
         w, lanes = self.w, index(self.lanes)
-        unrolled = len(ranges) == self.last and columns * w.kernel[self.last] <= _UNROLLED
+        unrolled = len(ranges) == self.last and columns * w.kernel[self.last] <= UNROLLED
         with T.serial(ceil_div(index(w.channels), lanes)) as vector:
             channel = kept(tirx.min(vector * lanes, index(w.channels - self.lanes)))
             acc = [T.alloc_buffer((self.lanes,), str(w.acc.dtype)) for _ in range(columns)]
             for sums in acc:
                 with T.vectorized(lanes) as lane:
                     T.buffer_store(sums, w.block.node.init.value, [lane])
-            self._window(acc, n, place, ranges, left, channel, unrolled)
+            self._window(acc, n, place, ranges, left, channel, holds if unrolled else None)
             self._leave(acc, n, place, left, channel)
 
     def _window(
@@ -114,15 +160,16 @@ class _Nest:
         ranges: list[tuple[ir.Expr, ir.Expr]],
         left: ir.Expr,
         channel: ir.Expr,
-        unrolled: bool,
+        holds: Callable[[int, int], bool] | None,
     ) -> None:
+        """`holds`: of elements along the last axis that are unrolled; None: they are a loop."""
         w = self.w
 
         def along(axis: int, at: list[ir.Expr]) -> None:
             if axis == len(ranges):
-                for k in range(w.kernel[axis]) if unrolled else ():
-                    add([*at, index(k)])
-                if not unrolled:
+                for number in range(w.kernel[axis]) if holds is not None else ():
+                    add([*at, index(number)], [c for c in range(len(acc)) if holds(c, number)])
+                if holds is None:
                     with T.serial(index(w.kernel[axis])) as k:
                         add([*at, k])
                 return
@@ -131,8 +178,9 @@ class _Nest:
                 here = [*at, first + k]
                 add(here) if axis == self.last else along(axis + 1, here)
 
-        def add(ks: list[ir.Expr]) -> None:
-            for column, sums in enumerate(acc):
+        def add(ks: list[ir.Expr], columns: Sequence[int] = range(len(acc))) -> None:
+            for column in columns:
+                sums = acc[column]
                 with T.vectorized(index(self.lanes)) as lane:
                     T.buffer_store(sums, self._added(sums, lane, n, [*place, left + column], channel, ks), [lane])
 
