@@ -180,7 +180,8 @@ class _Writer(relax.PyExprMutator):
             super().visit_var_binding_(binding)
             return
         table = relax.const(found.values, found.values.dtype.name)
-        looked_up = self.builder_.call_te(_looked_up, self.visit_expr(found.source), table, primfunc_name_hint=_KERNEL)
+        call = self.builder_.call_te(_looked_up, self.visit_expr(found.source), table, primfunc_name_hint=_KERNEL)
+        looked_up = self.builder_.normalize(call)
         if isinstance(binding.var, relax.DataflowVar):
             self.set_var_remap(binding.var, self.builder_.emit(looked_up))
         else:  # an output keeps its variable

@@ -75,9 +75,15 @@ class QuantisedValues:
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[Value, Quantised]] = {}  # the value is kept, so that its id stays its own
+        self._joined: dict[int, tuple[Value, Node]] = {}
 
     def of(self, value: Value | None) -> Quantised | None:
         known = self._known.get(id(value))
+        return known and known[1]
+
+    def joined(self, value: Value | None) -> Node | None:
+        """The Concat that `value` is the result of, where each part stands for integers, but not all on one grid."""
+        known = self._joined.get(id(value))
         return known and known[1]
 
     def follow(self, node: Node, results: Sequence[Value | None], convert: Callable[[Node], Sequence]) -> None:
@@ -87,7 +93,9 @@ class QuantisedValues:
         elif node.op in _MOVES:
             found = self._moved(node, convert)
         elif node.op == "Concat":
-            found = self._joined(node, convert)
+            found = self._on_one_grid(node, convert)
+            if found is None and results[0] is not None and all(self.of(value) for value in node.inputs):
+                self._joined[id(results[0])] = (results[0], node)
         else:
             return
         if found is not None and len(results) >= 1 and results[0] is not None:
@@ -99,7 +107,7 @@ class QuantisedValues:
             return None
         return _converted(node, [source.integers, *node.inputs[1:]], source, convert)
 
-    def _joined(self, node: Node, convert: Callable[[Node], Sequence]) -> Quantised | None:
+    def _on_one_grid(self, node: Node, convert: Callable[[Node], Sequence]) -> Quantised | None:
         parts = [self.of(value) for value in node.inputs]
         if not parts or any(p is None or not p.same_grid(parts[0]) for p in parts):
             return None

@@ -4,6 +4,7 @@ Before -> after
     MatMul(DequantizeLinear(q, s, z), DequantizeLinear(w, t))   ->   float32((q - z) @ w) * (s * t)
     Gemm, Conv, with their biases in float32                    ->   the same
     QuantizeLinear(DequantizeLinear(q, s, z), s, z)             ->   q
+    QuantizeLinear(Concat(x, y)), x and y restored from bytes   ->   Concat(QuantizeLinear(x), QuantizeLinear(y))
 A QuantizeLinear behind fuses into the product, so that between two of them a tensor is bytes.
 The sums are those of onnxruntime's integer kernels; its unoptimised graph sums floats instead, which may round the
 other way where a result lies in the middle of two integers.
@@ -16,6 +17,7 @@ from tvm import relax
 
 from ..meaning.constant import Constant
 from ..meaning.convolution import with_bias
+from . import quantisation
 from ._integer import integer_product, vector_for
 from ._integer_convolution import integer_convolution
 from ._node import Node
@@ -24,12 +26,15 @@ from ._registry import in_integers
 from ._spell import add, cast, derived, multiply
 from ._values import Tensor, Value
 from ._windows import window_of
+from .shape import concat
 
 
 @in_integers("QuantizeLinear")
 def quantize(node: Node) -> Value | None:
-    """The integers that the input was restored from, where the grid is the same."""
-    source = node.graph.quantised.of(node.value(0))
+    """The integers that the input was restored from, where the grid is the same; those of its parts, joined."""
+    source, join = node.graph.quantised.of(node.value(0)), node.graph.quantised.joined(node.value(0))
+    if join is not None:
+        return _joined(node, join)
     scale, zero = (node.inputs[i] if node.has(i) else None for i in (1, 2))
     if source is None or not isinstance(scale, Constant) or not (zero is None or isinstance(zero, Constant)):
         return None
@@ -37,6 +42,19 @@ def quantize(node: Node) -> Value | None:
     if dtype != source.integers.dtype or node.attr("output_dtype", 0) or node.attr("precision", 0):
         return None
     return source.integers if source.same_grid(Quantised(source.integers, scale, zero)) else None
+
+
+def _joined(node: Node, join: Node) -> relax.Expr | None:
+    """The parts of `join` on the grid of `node`, joined as bytes: a quarter of what floats are to copy."""
+    zero = node.inputs[2] if node.has(2) else None
+    if not isinstance(zero, Constant) or zero.dtype not in ("int8", "uint8") or node.sizes.product(node.shape(1)) != 1:
+        return None
+    parts: list[Value | None] = []
+    for value in join.inputs:
+        part = Node(node.proto, node.graph, [value, *node.inputs[1:]], node.opset)
+        found = quantize(part)
+        parts.append(found if found is not None else node.graph.as_value(part, part.emit(quantisation.quantize(part))))
+    return concat(Node(join.proto, node.graph, parts, join.opset))
 
 
 @in_integers("MatMul")

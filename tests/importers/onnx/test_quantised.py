@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx
 import pytest
+import tvm
 from onnx import TensorProto, helper, numpy_helper
+from tvm import relax
 
 from halo_tvm import onnxruntime_apart
 from halo_tvm.errors import UnsupportedModel
@@ -16,6 +18,8 @@ from halo_tvm.importers import import_model
 from halo_tvm.importers.onnx import import_proto
 from halo_tvm.importers.onnx.unsigned import with_unsigned_weights
 from halo_tvm.in_process import Program, compile_in_process
+from halo_tvm.passes.graph_pass import bindings
+from halo_tvm.relay_ops.operator import op_name
 
 ort = pytest.importorskip("onnxruntime")
 
@@ -85,6 +89,29 @@ def test_a_function_of_one_byte_is_looked_up(dtype):
     )
     assert program.reports.optimise.others["byte_tables"] == {"tables": 1}
     assert sum("byte_table" in name for name in rules(program)) == 1
+
+
+@pytest.mark.parametrize("spelled", ["QDQ", "QLinearConcat"])
+def test_parts_on_several_grids_are_joined_as_bytes(spelled):
+    """One of the three is on the grid of the result, and is not rounded again."""
+    names, zeros = ("a", "b", "c"), (3, 0, 128)
+    held = {f"{n}s": np.float32(0.01 * (i + 1)) for i, n in enumerate(names)}
+    held |= {f"{n}z": np.uint8(z) for n, z in zip(names, zeros)}
+    feeds = {n: ("uint8", ["n", 5 + i]) for i, n in enumerate(names)}
+    if spelled == "QDQ":
+        steps = [("DequantizeLinear", [n, f"{n}s", f"{n}z"], [f"{n}d"], {}) for n in names]
+        steps += [("Concat", ["ad", "bd", "cd"], ["joined"], {"axis": 1})]
+        steps += [("QuantizeLinear", ["joined", "bs", "bz"], ["y"], {})]
+    else:
+        inputs = [name for n in names for name in (n, f"{n}s", f"{n}z")]
+        steps = [("QLinearConcat", ["bs", "bz", *inputs], ["y"], {"axis": 1})]
+    model = model_of(steps, feeds, held, {"y": ("uint8", ["n", 18])})
+    compare(model, {n: rng(i).integers(0, 256, (7, 5 + i)).astype("uint8") for i, n in enumerate(names)})
+    main = import_proto(model, name="test").mod["main"]
+    used = relax.transform.DeadCodeElimination()(tvm.IRModule({"main": main}))["main"]
+    joined = [b for b in bindings(used) if op_name(b.value) == "relax.concat"]
+    assert [str(b.value.ty.dtype) for b in joined] == ["uint8"]
+    assert sum(op_name(b.value) == "relax.round" for b in bindings(used)) == 2
 
 
 def test_what_is_no_number_becomes_the_byte_of_zero():
