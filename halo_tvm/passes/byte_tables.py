@@ -165,6 +165,8 @@ def _function_of(value: relax.Expr) -> _Function | None:
     if name == "relax.astype":
         dtype = str(value.attrs.dtype)
         return _Function(lambda x: _as_integer(x, dtype))
+    if name == "relax.divide" and str(value.ty.dtype) != "float32":
+        return None  # of integers, which has rules of its own
     return _FUNCTIONS.get(name)
 
 

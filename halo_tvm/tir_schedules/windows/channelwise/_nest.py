@@ -18,6 +18,7 @@ share are computed twice, with the same result.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 from tvm import ir, s_tir, tirx
@@ -67,10 +68,7 @@ class _Nest:
     def emit(self) -> None:
         w = self.w
         rows, width = product([w.batch, *w.places[:-1]]), w.places[-1]
-        # Few rows for the threads: the places of a row are cut as well.
-        some = tirx.max(rows, index(1))  # a batch may be empty
-        pieces = tirx.max(tirx.min(ceil_div(index(self.tasks), some), ceil_div(width, self.columns)), index(1))
-        pieces = kept(simplify(pieces))
+        pieces = self._pieces(rows, width)
         with T.parallel(simplify(rows * pieces)) as task:
             row, piece = (task, index(0)) if constant(pieces) == 1 else (task // pieces, task % pieces)
             n, *place = (kept(at) for at in unravel(simplify(row), [w.batch, *w.places[:-1]]))
@@ -79,6 +77,16 @@ class _Nest:
                 self._known_row(n, place, *tiles)
                 return
             self._row(n, place, simplify(piece * width // pieces), simplify((piece + 1) * width // pieces))
+
+    def _pieces(self, rows: ir.Expr, width: ir.Expr) -> ir.Expr:
+        """Into how many tasks a row of windows is cut: several where there are few rows for the threads."""
+        w = self.w
+        tiles = ceil_div(width, self.columns)
+        known = math.prod(constant(size) or 1 for size in (w.batch, *w.places[:-1]))
+        if known >= self.tasks or constant(tiles) == 1:
+            return index(1)
+        some = tirx.max(rows, index(1))  # a batch may be empty
+        return kept(simplify(tirx.max(tirx.min(ceil_div(index(self.tasks), some), tiles), index(1))))
 
     def _known_row(self, n: ir.Expr, place: Sequence[ir.Expr], columns: int, count: int) -> None:
         """All places of the last axis, in `count` tiles of `columns`."""
